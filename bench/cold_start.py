@@ -92,10 +92,10 @@ def manifest(name: str, command: list[str] | None, *, concurrency: int = 1) -> d
         "autoscaling.knative.dev/window": "6s",
         **({"serving.dev/command": shlex.join(command)} if command else {}),
     }
-    made = service_of(name, annotations=annotations, concurrency=concurrency, image=IMAGE)
+    service = service_of(name, annotations=annotations, concurrency=concurrency, image=IMAGE)
     if command is None:
-        made["spec"]["template"]["spec"]["hostUsers"] = False
-    return made
+        service["spec"]["template"]["spec"]["hostUsers"] = False
+    return service
 
 
 def names_of(numbers: Iterable[int]) -> list[str]:
@@ -106,8 +106,8 @@ def names_of(numbers: Iterable[int]) -> list[str]:
 def deploy(system: System, count: int, commands: Sequence[list[str] | None], *, concurrency: int) -> None:
     """Make all services, of the commands by turns, and wait until they are ready."""
     for number in range(count):
-        made = manifest(f"cold-{number}", commands[number % len(commands)], concurrency=concurrency)
-        system.send_request(SERVICES, made, method="POST")
+        result = manifest(f"cold-{number}", commands[number % len(commands)], concurrency=concurrency)
+        system.send_request(SERVICES, result, method="POST")
     system.until_ready(count, READY_WITHIN_S)
 
 
@@ -167,9 +167,9 @@ def main() -> int:
             return sweep(options, folder)
         if options.life:
             return lives(options, folder)
-        found = measured(options, folder)
-    kinds = [report(found[one::3]) for one in range(3)] if options.runtimes else [report(found)]
-    medians_ms = [float(one["overhead_median_ms"]) for one in kinds]
+        results = measured(options, folder)
+    kinds = [report(results[index::3]) for index in range(3)] if options.runtimes else [report(results)]
+    medians_ms = [float(kind["overhead_median_ms"]) for kind in kinds]
     if options.runtimes:
         over_ms = medians_ms[1] - medians_ms[0]
         own_ms = medians_ms[2] - medians_ms[1]
@@ -179,7 +179,7 @@ def main() -> int:
     else:
         show(kinds[0], options)
         is_met = medians_ms[0] <= GOAL_MEDIAN_MS and float(kinds[0]["overhead_p99_ms"]) <= GOAL_P99_MS
-    return 1 if any(one["errors"] for one in kinds) else exit_code(options, is_met=is_met)
+    return 1 if any(kind["errors"] for kind in kinds) else exit_code(options, is_met=is_met)
 
 
 def measured(options: argparse.Namespace, folder: Path) -> Found:
@@ -210,11 +210,11 @@ def sweep(options: argparse.Namespace, folder: Path) -> int:
         for rate, count in zip(SWEPT_PER_SECOND, counts, strict=True):
             # The pods of the rate before are gone by then.
             time.sleep(REST_S if options.quick else GONE_S)
-            found = asyncio.run(measure(system.port, names_of(range(begin, begin + count)), rate))
+            results = asyncio.run(measure(system.port, names_of(range(begin, begin + count)), rate))
             begin += count
-            shown = report(found)
+            shown = report(results)
             errors_count += int(shown["errors"])
-            totals_ms = [one[1] * 1000 for one in found if not isinstance(one, BaseException)]
+            totals_ms = [one[1] * 1000 for one in results if not isinstance(one, BaseException)]
             cuts = statistics.quantiles(totals_ms * 2, n=100, method="inclusive")
             print(
                 f"| {rate} | {count} | {cuts[49]:.0f} | {cuts[98]:.0f} | {shown['errors']} | {os.getloadavg()[0]:.0f} |",

@@ -112,8 +112,8 @@ class Lag:
     def summary(self) -> dict[str, float | None]:
         """The worst, and the 99th percentile, in milliseconds."""
         return {
-            f"{name}_{what}_ms": round(sorted(found)[int((len(found) - 1) * ratio)] * 1000, 1) if found else None
-            for name, found in (("lag", self.late_s), ("own_lag", self.own_s))
+            f"{name}_{what}_ms": round(sorted(results)[int((len(results) - 1) * ratio)] * 1000, 1) if results else None
+            for name, results in (("lag", self.late_s), ("own_lag", self.own_s))
             for what, ratio in (("p99", 0.99), ("max", 1.0))
         }
 
@@ -169,18 +169,18 @@ async def until_services_ready(cluster: Cluster, count: int, version: str) -> No
 
 async def until_endpoints(cluster: Cluster, count: int, version: str) -> None:
     """Wait for so many ready endpoints in slices."""
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     total = 0
     async with cluster.watch(ENDPOINT_SLICE, NAMESPACE, resource_version=version) as events:
         async for event in events:
             if event.type is EventType.BOOKMARK:
                 continue
-            ready = [one for one in event.object["endpoints"] if one["conditions"]["ready"]]
+            ready = [endpoint for endpoint in event.object["endpoints"] if endpoint["conditions"]["ready"]]
             # The slices of pods, not those for ingresses.
             if event.object["metadata"]["labels"]["kubernetes.io/service-name"].endswith("-private"):
                 name = event.object["metadata"]["name"]
-                total += len(ready) - found.get(name, 0)
-                found[name] = len(ready)
+                total += len(ready) - result.get(name, 0)
+                result[name] = len(ready)
             if total >= count:
                 return
 
@@ -257,13 +257,13 @@ async def over_http(count: int, *, delay_s: float) -> dict[str, Any]:
     path = process.stdout.readline().strip()
     try:
         async with asyncio.timeout(GIVE_UP_S), KubeCluster(path) as cluster:
-            found = await measure(cluster, count)
+            result = await measure(cluster, count)
     finally:
         process.stdin.close()
         printed = process.stdout.readline()
         process.wait()
     server = {f"server_{name}": value for name, value in json.loads(printed).items()}
-    return {"port": "http", **found, **server}
+    return {"port": "http", **result, **server}
 
 
 def main() -> None:

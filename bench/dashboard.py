@@ -73,8 +73,8 @@ def filled(revision_count: int, pod_count: int) -> Board:
         board.put("pod", f"default/{name}", pod | more)
         board.nodes.put_pod(("default", name), asking(revision, name, node))
     for number in range(NODES):
-        found = {"metadata": {"name": f"node-{number}"}, "status": {"allocatable": {"cpu": "16", "memory": "64Gi"}}}
-        board.nodes.put_node(f"node-{number}", found)
+        result = {"metadata": {"name": f"node-{number}"}, "status": {"allocatable": {"cpu": "16", "memory": "64Gi"}}}
+        board.nodes.put_node(f"node-{number}", result)
     for second in range(1800):
         change(board, revision_count, time.time() - 3600 + 2 * second)
     return board
@@ -221,11 +221,11 @@ async def measure_history(revision_count: int, hours: float) -> None:
         await keeper.read("default/none", from_s=ended_s - 1, to_s=ended_s, now_s=ended_s)
         used = (time.process_time() - before_s) / (count * PERIOD_S)
         read_s = time.perf_counter()
-        found = await keeper.read(names[0], from_s=begun_s, to_s=ended_s, now_s=ended_s)
+        history_range = await keeper.read(names[0], from_s=begun_s, to_s=ended_s, now_s=ended_s)
         read_ms = (time.perf_counter() - read_s) * 1000
         size = sum(path.stat().st_size for path in Path(folder).iterdir()) / 2**20  # noqa: ASYNC240 - nothing waits
         await keeper.close(ended_s)
-    row_count = 0 if found is None else len(found.columns["at_s"])
+    row_count = 0 if history_range is None else len(history_range.columns["at_s"])
     print(
         f"history of {revision_count} revisions for {hours:g} h: {used:.2%} of a core, {size:.0f} MiB; "
         f"{row_count} rows read in {read_ms:.0f} ms"

@@ -56,8 +56,8 @@ class Demo(Story):
             "generation"
         ]
         while True:
-            found = self.system.send_request(path)
-            if found.get("status", {}).get("observedGeneration") == generation and is_true(found, "Ready"):
+            entry = self.system.send_request(path)
+            if entry.get("status", {}).get("observedGeneration") == generation and is_true(entry, "Ready"):
                 return
             time.sleep(0.1)
 

@@ -96,10 +96,10 @@ async def run(options: argparse.Namespace) -> bool:
     """Run all faults; whether each kept to its limits."""
     is_kept = True
     for (flags, environment), some in itertools.groupby(sorted(options.names, key=_needs), _needs):
-        async with stage(rate=options.rate, flags=flags, environment=dict(environment)) as made:
+        async with stage(rate=options.rate, flags=flags, environment=dict(environment)) as fault_stage:
             await asyncio.sleep(BEFORE_S)
             for name in some:
-                is_kept = await _one(made, name, options) and is_kept
+                is_kept = await _one(fault_stage, name, options) and is_kept
     return is_kept
 
 
@@ -110,56 +110,58 @@ def _needs(name: str) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:
     return (FAULTS[name].flags if name in FAULTS else ()), ()
 
 
-async def _one(made: FaultStage, name: str, options: argparse.Namespace) -> bool:
+async def _one(fault_stage: FaultStage, name: str, options: argparse.Namespace) -> bool:
     """One fault, printed; whether it kept to what it may."""
-    if name == DISK and made.disk is None:
+    if name == DISK and fault_stage.disk is None:
         print(f"{name}: only root can mount a file system to fill", file=sys.stderr)
         return True
     if name in (OVERLOAD, STORM):
         if name == OVERLOAD:
             seconds = options.seconds if options.quick else max(options.seconds, OVERLOAD_MIN_S)
-            special: Overload | StartStorm = await overload(made.system, seconds=seconds)
+            special: Overload | StartStorm = await overload(fault_stage.system, seconds=seconds)
         else:
-            special = await start_storm(made, rate=min(options.rate, STORM_RATE_MAX), seconds=options.seconds)
+            special = await start_storm(fault_stage, rate=min(options.rate, STORM_RATE_MAX), seconds=options.seconds)
         print(msgspec.json.encode(special).decode(), flush=True)
         return all_kept([] if options.quick else [f"{name}: {bound}" for bound in special.broken_bounds()])
-    found = await observe(made, name, seconds=options.seconds)
-    print(msgspec.json.encode(found).decode() if options.json else line_of(found), flush=True)
+    observation = await observe(fault_stage, name, seconds=options.seconds)
+    print(msgspec.json.encode(observation).decode() if options.json else line_of(observation), flush=True)
     # A quick run is over before it can have recovered.
-    found = msgspec.structs.replace(found, recovered_s=0.0) if options.quick else found
-    return all_kept(limits_broken(found, FAULTS[name]))
+    observation = msgspec.structs.replace(observation, recovered_s=0.0) if options.quick else observation
+    return all_kept(limits_broken(observation, FAULTS[name]))
 
 
-def limits_broken(found: Observation, fault: Fault) -> list[str]:
+def limits_broken(observation: Observation, fault: Fault) -> list[str]:
     """The broken limits of the contract, with the measurements."""
     broken = []
-    if found.failed > fault.failed_max:
-        broken.append(f"{found.fault}: {found.failed} of {found.sent} requests failed; at most {fault.failed_max} may")
-    if found.cut and not fault.ends_streams:
-        counts = ", ".join(f"{count} {kind}" for kind, count in found.cut.items())
-        broken.append(f"{found.fault}: {counts} streams ended; none may")
-    if found.recovered_s is None:
-        slow_ms = max(RECOVERED_MIN_MS, found.before_p99_ms * RECOVERED_FACTOR)
-        last = f"its last 2 s had {found.last_failed} failures and a p99 of {found.last_p99_ms:g} ms"
-        broken.append(f"{found.fault}: not recovered at the end: {last}; at most 0 and {slow_ms:g} ms")
+    if observation.failed > fault.failed_max:
+        broken.append(
+            f"{observation.fault}: {observation.failed} of {observation.sent} requests failed; at most {fault.failed_max} may"
+        )
+    if observation.cut and not fault.ends_streams:
+        counts = ", ".join(f"{count} {kind}" for kind, count in observation.cut.items())
+        broken.append(f"{observation.fault}: {counts} streams ended; none may")
+    if observation.recovered_s is None:
+        slow_ms = max(RECOVERED_MIN_MS, observation.before_p99_ms * RECOVERED_FACTOR)
+        last = f"its last 2 s had {observation.last_failed} failures and a p99 of {observation.last_p99_ms:g} ms"
+        broken.append(f"{observation.fault}: not recovered at the end: {last}; at most 0 and {slow_ms:g} ms")
     return broken
 
 
 def all_kept(broken: list[str]) -> bool:
     """Print each limit that was broken; whether there was none."""
-    for one in broken:
-        print(one, file=sys.stderr)
+    for text in broken:
+        print(text, file=sys.stderr)
     return not broken
 
 
-def line_of(one: Observation) -> str:
+def line_of(observation: Observation) -> str:
     """For people, as a row of a table."""
-    kinds = ", ".join(f"{count} {kind}" for kind, count in one.kinds.items())
-    cut = ", ".join(f"{count} {kind}" for kind, count in one.cut.items()) or "none"
-    recovered = "not" if one.recovered_s is None else f"{one.recovered_s:g} s"
-    failed = f"{one.failed} of {one.sent}" + (f" ({kinds})" if kinds else "")
-    times = f"{one.before_p99_ms:.0f} -> {one.p99_ms:.0f} ms"
-    return f"| {one.fault} | {failed} | {cut} | {times} | {recovered} | {one.daemons_mib} MiB |"
+    kinds = ", ".join(f"{count} {kind}" for kind, count in observation.kinds.items())
+    cut = ", ".join(f"{count} {kind}" for kind, count in observation.cut.items()) or "none"
+    recovered = "not" if observation.recovered_s is None else f"{observation.recovered_s:g} s"
+    failed = f"{observation.failed} of {observation.sent}" + (f" ({kinds})" if kinds else "")
+    times = f"{observation.before_p99_ms:.0f} -> {observation.p99_ms:.0f} ms"
+    return f"| {observation.fault} | {failed} | {cut} | {times} | {recovered} | {observation.daemons_mib} MiB |"
 
 
 def main() -> int:

@@ -96,7 +96,7 @@ def cpu_seconds(system: System) -> Mapping[str, float]:
 
     What a process used that has ended counts for its parent, as the kernel has it.
     """
-    found: defaultdict[str, float] = defaultdict(float)
+    result: defaultdict[str, float] = defaultdict(float)
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             name, _, rest = (entry / "stat").read_text().partition(" (")[2].rpartition(") ")
@@ -108,12 +108,12 @@ def cpu_seconds(system: System) -> Mapping[str, float]:
                 part = "supervisor"
             elif parent == system.process.pid:
                 command = (entry / "cmdline").read_bytes().decode().split("\0")
-                modules = [one for one in command if one.startswith("serving.")]
+                modules = [text for text in command if text.startswith("serving.")]
                 part = name if name == "queue-proxy" else (*modules, "app")[0]
             else:
                 continue
-            found[part] += sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
-    return found
+            result[part] += sum(map(int, fields[11:13])) / os.sysconf("SC_CLK_TCK")
+    return result
 
 
 def used_between(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
@@ -159,9 +159,9 @@ def main() -> int:
         system.serving("deploy", "sleeper", str(SLEEPER.parent), "--command", f"{sys.executable} {SLEEPER}", *scale)
         if not system.until_zero("sleeper", GIVE_UP_S):
             raise SystemExit("the service did not come to zero")
-        found = uvloop.run(measure(system, options.clients))
-    show(found, options)
-    return 0 if found["seconds_to_all_at_once"] is not None and not found["errors"] else 1
+        entry = uvloop.run(measure(system, options.clients))
+    show(entry, options)
+    return 0 if entry["seconds_to_all_at_once"] is not None and not entry["errors"] else 1
 
 
 if __name__ == "__main__":

@@ -41,20 +41,20 @@ def name_of(pid: int) -> str:
 
 def threads_of(pid: int) -> dict[str, tuple[int, int]]:
     """The nanoseconds that each thread of a process has run, and how often it was given the CPU."""
-    found = {}
+    result = {}
     # A pod that was ending may be gone.
     with contextlib.suppress(FileNotFoundError):
         for task in Path(f"/proc/{pid}/task").iterdir():
             with contextlib.suppress(OSError):
                 ran_ns, _, turns = map(int, (task / "schedstat").read_text().split())
-                found[task.name] = (ran_ns, turns)
-    return found
+                result[task.name] = (ran_ns, turns)
+    return result
 
 
 def growth(pid: int, before: Mapping[str, tuple[int, int]]) -> tuple[int, int]:
     """What ``threads_of`` has grown by."""
     now = threads_of(pid)
-    return tuple(sum(one[part] - before.get(name, (0, 0))[part] for name, one in now.items()) for part in (0, 1))  # type: ignore[return-value] # two
+    return tuple(sum(values[part] - before.get(name, (0, 0))[part] for name, values in now.items()) for part in (0, 1))  # type: ignore[return-value] # two
 
 
 def rest(system: System) -> list[int]:
@@ -98,9 +98,9 @@ def main() -> int:
     """Run, and print what was measured; exit 0 only if the goals are met."""
     options = options_of(__doc__, quick={"seconds": 1.0}, seconds=60.0)
     with running_system() as system:
-        found = measured(system, options)
-    show(found, options)
-    return exit_code(options, is_met=found["pss_mib"] <= GOAL_MIB and found["core_percent"] <= GOAL_CORE_PERCENT)
+        entry = measured(system, options)
+    show(entry, options)
+    return exit_code(options, is_met=entry["pss_mib"] <= GOAL_MIB and entry["core_percent"] <= GOAL_CORE_PERCENT)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ _SHORT_S = 1.0
 
 def main() -> None:
     """Measure and print."""
-    given = options_of(__doc__, seconds=5.0, rounds=5, quick={"seconds": 2.0, "rounds": 1})
+    arguments = options_of(__doc__, seconds=5.0, rounds=5, quick={"seconds": 2.0, "rounds": 1})
     with casting() as cast:
         cast.start("backend", core=LOAD_CORE)
         cast.start("issuer", core=LOAD_CORE, protocol="h2c")
@@ -44,7 +44,7 @@ def main() -> None:
             SERVING_POD_STATS_URL=f"ws://127.0.0.1:{cast.ports['issuer']}/stats",
             SERVING_POD_STATS_TOKEN=pod_token(_KEY, namespace="default", revision="hello-00001", pod="hello-1"),
         )
-        measure(cast, rounds=given.rounds, seconds=given.seconds)
+        measure(cast, rounds=arguments.rounds, seconds=arguments.seconds)
 
 
 def start_pair(cast: Cast, side: str, **settings: str) -> None:
@@ -76,17 +76,17 @@ def measure(cast: Cast, *, rounds: int, seconds: float) -> None:
     )
     print("|---|---|---|---|---|")
     for connections in _CONNECTIONS:
-        found: dict[str, list[tuple[float, float]]] = {_PLAIN: [], _TLS: []}
+        result: dict[str, list[tuple[float, float]]] = {_PLAIN: [], _TLS: []}
         error_count = 0
         for turn in range(rounds):
             for side in (_PLAIN, _TLS) if turn % 2 else (_TLS, _PLAIN):
                 long, short = (run_of(cast, side, connections, spent_s) for spent_s in (seconds, _SHORT_S))
                 cost_us = 1e6 * (long.cpu_s - short.cpu_s) / (long.request_count - short.request_count)
-                found[side].append((long.request_count / seconds, cost_us))
+                result[side].append((long.request_count / seconds, cost_us))
                 error_count += long.error_count + short.error_count
-        ratios = [plain[1] / tls[1] for plain, tls in zip(found[_PLAIN], found[_TLS], strict=True)]
+        ratios = [plain[1] / tls[1] for plain, tls in zip(result[_PLAIN], result[_TLS], strict=True)]
         per_second, cpu_us = (
-            [statistics.median(one[part] for one in found[side]) for side in (_PLAIN, _TLS)] for part in (0, 1)
+            [statistics.median(pair[part] for pair in result[side]) for side in (_PLAIN, _TLS)] for part in (0, 1)
         )
         print(
             f"| {connections} | {per_second[0]:,.0f}, {per_second[1]:,.0f} | {cpu_us[0]:.1f}, {cpu_us[1]:.1f} | "

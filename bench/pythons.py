@@ -59,13 +59,13 @@ def _printed(module: str, *arguments: str) -> dict[str, Any]:
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
     if not done.stdout.strip():
         raise SystemExit(f"{module} has measured nothing: exit code {done.returncode}")
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    return found
+    document: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    return document
 
 
 def ready_places(names: Sequence[str], roots: Path) -> list[tuple[str, Place]]:
     """The places that can be had, each with its version, and with everything installed."""
-    found = []
+    results = []
     for place in places(names, roots):
         if isinstance(place, Unavailable):
             print(f"left out: {place}", file=sys.stderr)
@@ -76,8 +76,8 @@ def ready_places(names: Sequence[str], roots: Path) -> list[tuple[str, Place]]:
             place.output("apt-get", "update", "-q", "-o", "Acquire::Check-Valid-Until=false", within_s=600.0)
             place.output("apt-get", "install", "-qy", "--no-install-recommends", *_TOOLS, within_s=600.0)
         program = "import platform; print(platform.python_version())"
-        found.append((place.output(place.python, "-c", program, within_s=60.0).strip(), place))
-    return found
+        results.append((place.output(place.python, "-c", program, within_s=60.0).strip(), place))
+    return results
 
 
 def measured(ready: Sequence[tuple[str, Place]], options: argparse.Namespace) -> dict[str, dict[str, float]]:
@@ -96,10 +96,10 @@ def measured(ready: Sequence[tuple[str, Place]], options: argparse.Namespace) ->
     }
 
 
-def table(found: Mapping[str, Mapping[str, float]]) -> str:
+def table(fields: Mapping[str, Mapping[str, float]]) -> str:
     """The figures as a table of Markdown."""
-    lines = [["", *(f"Python {version}" for version in found)], ["---"] * (len(found) + 1)]
-    lines += [[text, *(f"{figures[row]:,.5g}" for figures in found.values())] for row, text in ROWS.items()]
+    lines = [["", *(f"Python {version}" for version in fields)], ["---"] * (len(fields) + 1)]
+    lines += [[text, *(f"{figures[row]:,.5g}" for figures in fields.values())] for row, text in ROWS.items()]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
@@ -124,8 +124,8 @@ def main() -> None:
     ready = ready_places(names, Path(options.roots))
     if not ready:
         raise SystemExit("no Python could be had")
-    found = measured(ready, options)
-    print(json.dumps(found) if options.json else table(found))
+    result = measured(ready, options)
+    print(json.dumps(result) if options.json else table(result))
 
 
 def chosen(names: Sequence[str], local: Sequence[str]) -> list[str]:

@@ -151,13 +151,13 @@ def start_times(log: Path, functions: list[RecordedFunction]) -> list[float]:
         name, outcome, at_s = record.revision.rpartition("-")[0], record.entry.outcome, record.entry.at_wall_s
         if name not in asked_s:
             continue
-        facts, asked = outcome.view, asked_s[name]
-        ready_count = min(len(asked), facts.ready_count - ready.get(name, 0))
-        starts_s.extend(at_s - asked.popleft() for _ in range(ready_count))
+        facts, request_count = outcome.view, asked_s[name]
+        ready_count = min(len(request_count), facts.ready_count - ready.get(name, 0))
+        starts_s.extend(at_s - request_count.popleft() for _ in range(ready_count))
         ready[name] = facts.ready_count
-        asked.extend([at_s] * ((outcome.apply_count or 0) - facts.present_scale))
+        request_count.extend([at_s] * ((outcome.apply_count or 0) - facts.present_scale))
         if outcome.apply_count == 0:
-            asked.clear()
+            request_count.clear()
     return sorted(starts_s)
 
 

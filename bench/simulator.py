@@ -66,43 +66,43 @@ def peer_s(given: Workload, policy: str) -> float:
     return time.process_time() - begun_s
 
 
-def day(given: argparse.Namespace) -> Workload:
+def day(arguments: argparse.Namespace) -> Workload:
     """The functions of a trace, or made-up ones."""
-    if given.trace is not None:
-        functions, length_s = read_trace(given.trace)
+    if arguments.trace is not None:
+        functions, length_s = read_trace(arguments.trace)
         return workload(functions, length_s)
-    weights = [1 / (rank + 1) for rank in range(given.functions)]
-    scale = given.requests / sum(weights)
-    made: list[FunctionTrace] = [
+    weights = [1 / (rank + 1) for rank in range(arguments.functions)]
+    scale = arguments.requests / sum(weights)
+    function_traces: list[FunctionTrace] = [
         function(f"f{rank}", int(weight * scale), DAY_S) for rank, weight in enumerate(weights)
     ]
-    return workload(made, DAY_S)
+    return workload(function_traces, DAY_S)
 
 
 def main() -> None:
     """Print the figures."""
     sizes = {"sparse_s": 200_000.0, "pods_requests": 60_000, "functions": 1350, "requests": 1_000_000}
     quick = {"sparse_s": 10_000.0, "pods_requests": 1000, "functions": 10, "requests": 1000}
-    given = options_of(__doc__, trace=Path, policy="default", quick=quick, **sizes)
-    policy = given.policy
+    arguments = options_of(__doc__, trace=Path, policy="default", quick=quick, **sizes)
+    policy = arguments.policy
     print(f"policy {policy}")
-    length_s = given.sparse_s
+    length_s = arguments.sparse_s
     sparse = function("sparse", int(length_s * SPARSE_RATE), length_s)
     speed = length_s / timed(workload([sparse], length_s), policy)
     peer = DAY_S / 10 / peer_s(workload([sparse], DAY_S / 10), policy)
     print(f"0.02 requests a second: {speed:,.0f} times real time (goal 500,000), {speed / peer:.0f} times the peer")
-    pods_s = given.pods_requests / PODS_RATE
+    pods_s = arguments.pods_requests / PODS_RATE
     several = msgspec.structs.replace(
-        workload([function("several", given.pods_requests, pods_s)], pods_s),
+        workload([function("several", arguments.pods_requests, pods_s)], pods_s),
         concurrency=1,
         service=DurationModel(default=Quantiles(p50_s=PODS_SERVICE_S, p99_s=PODS_SERVICE_S)),
     )
-    rate = given.pods_requests / timed(several, policy)
+    rate = arguments.pods_requests / timed(several, policy)
     print(f"several pods: {rate:,.0f} requests a second (goal 85,000, under adaptive 50,000)")
-    took_s = timed(workload([function("busy", given.requests, DAY_S)], DAY_S), policy)
-    print(f"{given.requests:,} requests of one revision: {took_s:.1f} s (goal 10 s)")
+    took_s = timed(workload([function("busy", arguments.requests, DAY_S)], DAY_S), policy)
+    print(f"{arguments.requests:,} requests of one revision: {took_s:.1f} s (goal 10 s)")
     cores = os.cpu_count() or 1
-    took_s = timed(day(given), policy, jobs=min(2, cores))
+    took_s = timed(day(arguments), policy, jobs=min(2, cores))
     print(f"many functions over a day, two processes: {took_s:.1f} s (goal 60 s)")
     usage = [resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     print(f"memory: {usage[0]:.0f} MB, and {usage[1]:.0f} MB in the largest process of the pool (goal 500 MB)")

@@ -134,7 +134,11 @@ async def load(system: System, bound: str, part: float) -> dict[str, Measured]:
 
 
 def _restarts(pods: list[dict[str, Any]]) -> int:
-    return sum(one.get("restartCount", 0) for pod in pods for one in pod.get("status", {}).get("containerStatuses", ()))
+    return sum(
+        container_status.get("restartCount", 0)
+        for pod in pods
+        for container_status in pod.get("status", {}).get("containerStatuses", ())
+    )
 
 
 def learnt_of(system: System, name: str) -> str:

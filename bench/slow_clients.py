@@ -243,8 +243,8 @@ def yaml_list() -> tuple[str, str, bytes]:
 
 def pod_of_containers() -> tuple[str, str, bytes]:
     """A dry run of the largest pod that can be stored, with 2,200 containers and 20,000 values."""
-    one = {"image": "i" * 300, "command": ["x" * 200], "env": [{"name": "A", "value": "b"}]}
-    containers = [{"name": f"c{number}", **one} for number in range(2_200)]
+    result = {"image": "i" * 300, "command": ["x" * 200], "env": [{"name": "A", "value": "b"}]}
+    containers = [{"name": f"c{number}", **result} for number in range(2_200)]
     body = {"metadata": {"name": "worst"}, "spec": {"containers": containers}}
     return "POST", "/api/v1/namespaces/default/pods?dryRun=All", json.dumps(body, separators=(",", ":")).encode()
 
@@ -257,9 +257,9 @@ def escapes() -> tuple[str, str, bytes]:
 
 def json_patch() -> tuple[str, str, bytes]:
     """A patch of a ConfigMap with as many operations as fit."""
-    one = b'{"op":"add","path":"/data/a","value":"b"}'
-    many = (BODY_BYTES - 2) // (len(one) + 1)
-    return "PATCH", "/api/v1/namespaces/default/configmaps/target", b"[" + b",".join([one] * many) + b"]"
+    data = b'{"op":"add","path":"/data/a","value":"b"}'
+    many = (BODY_BYTES - 2) // (len(data) + 1)
+    return "PATCH", "/api/v1/namespaces/default/configmaps/target", b"[" + b",".join([data] * many) + b"]"
 
 
 ON_API = {
@@ -402,8 +402,8 @@ def _p(sorted_ms: list[float], percent: int) -> float:
 def address_of(system: System, service: str) -> tuple[str, int]:
     """The address of a pod of a service."""
     path = f"/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?labelSelector=serving.knative.dev/service={service}"
-    found = [one for one in system.send_request(path)["items"] if one["endpoints"]]
-    return found[0]["endpoints"][0]["addresses"][0], found[0]["ports"][0]["port"]
+    items = [item for item in system.send_request(path)["items"] if item["endpoints"]]
+    return items[0]["endpoints"][0]["addresses"][0], items[0]["ports"][0]["port"]
 
 
 async def run(system: System, names: list[str], *, seconds: float, clients: int) -> dict[str, dict[str, float]]:
@@ -452,7 +452,9 @@ def main() -> int:
         results = asyncio.run(run(system, options.names, seconds=options.seconds, clients=options.clients))
     show(results, options)
     goals_ms = dict.fromkeys(ON_SERVICE, math.inf) | dict.fromkeys(TINY, TINY_GOAL_MS)
-    is_met = all(not one["failures"] and one["p99_ms"] <= goals_ms.get(name, GOAL_MS) for name, one in results.items())
+    is_met = all(
+        not result["failures"] and result["p99_ms"] <= goals_ms.get(name, GOAL_MS) for name, result in results.items()
+    )
     return exit_code(options, is_met=is_met)
 
 

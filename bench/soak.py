@@ -158,7 +158,7 @@ async def grpc_unary(port: int, dice: random.Random) -> str:
     async with channel_to(port) as channel:
         say = channel.unary_unary(method("Say"))
         sent = [dice.randbytes(dice.choice((0, 10, 1000, 100_000))) for _ in range(dice.randint(1, 30))]
-        responses = await asyncio.gather(*[say(one, timeout=RESPONSE_WITHIN_S) for one in sent])
+        responses = await asyncio.gather(*[say(data, timeout=RESPONSE_WITHIN_S) for data in sent])
     return "echoed" if responses == sent else "another echo"
 
 
@@ -281,22 +281,22 @@ def _held(cast: Cast, activator: str, path: Path) -> dict[str, float]:
     os.kill(cast.pid(activator), signal.SIGUSR1)
     while not path.exists():
         time.sleep(0.01)
-    found: dict[str, float] = json.loads(path.read_text())
-    return found
+    document: dict[str, float] = json.loads(path.read_text())
+    return document
 
 
 def _state(cast: Cast, admins: dict[str, int], paths: dict[str, Path]) -> dict[str, float]:
     """What each idle daemon holds; ``admins`` of queue-proxies, ``paths`` of activators by name."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for name in DAEMONS:
-        found[f"{name} pss_mib"] = round(pss_mib(cast.pid(name)), 2)
-        found[f"{name} descriptors"] = len(list(Path(f"/proc/{cast.pid(name)}/fd").iterdir()))
+        result[f"{name} pss_mib"] = round(pss_mib(cast.pid(name)), 2)
+        result[f"{name} descriptors"] = len(list(Path(f"/proc/{cast.pid(name)}/fd").iterdir()))
     for name, admin in admins.items():
         numbers = _numbers(admin)
-        found |= {f"{name} {key}": numbers[f"queueproxy_{of}"] for key, of in _OF_THE_PAGE.items()}
+        result |= {f"{name} {key}": numbers[f"queueproxy_{of}"] for key, of in _OF_THE_PAGE.items()}
     for name, path in paths.items():
-        found |= {f"{name} {key}": value for key, value in _held(cast, name, path).items()}
-    return found
+        result |= {f"{name} {key}": value for key, value in _held(cast, name, path).items()}
+    return result
 
 
 def grown(warm: dict[str, float], end: dict[str, float]) -> list[str]:
@@ -370,9 +370,9 @@ def main() -> int:
     """Run, tell, and say by the exit code whether it held."""
     options = options_of(__doc__, seconds=600.0, quick={"seconds": 5.0})
     with casting() as cast, tempfile.TemporaryDirectory() as folder:
-        found = asyncio.run(soak(cast, Path(folder), options))
-    print(json.dumps(found, indent=2))
-    return 1 if found["wrong"] else 0
+        entry = asyncio.run(soak(cast, Path(folder), options))
+    print(json.dumps(entry, indent=2))
+    return 1 if entry["wrong"] else 0
 
 
 if __name__ == "__main__":

@@ -76,9 +76,9 @@ def soak(system: System, cycles: int, at_once: int) -> dict[int, Sample]:
             names = [f"soak-{number}" for number in range(first, min(first + STEP_CYCLES, cycles))]
             list(pool.map(lambda name: cycle(system, name), names))
             time.sleep(SETTLE_S)
-            found = {name: _memory_mib(system.daemon(module)) for name, module in DAEMONS.items()}
-            samples[first + len(names)] = found
-            print(first + len(names), found, file=sys.stderr, flush=True)
+            result = {name: _memory_mib(system.daemon(module)) for name, module in DAEMONS.items()}
+            samples[first + len(names)] = result
+            print(first + len(names), result, file=sys.stderr, flush=True)
     return samples
 
 
@@ -92,7 +92,7 @@ def _memory_mib(pid: int) -> float:
 
 def wrong_of(samples: dict[int, Sample]) -> list[str]:
     """What grew."""
-    warm = {name: max(one[name] for count, one in samples.items() if count <= WARM_CYCLES) for name in DAEMONS}
+    warm = {name: max(sample[name] for count, sample in samples.items() if count <= WARM_CYCLES) for name in DAEMONS}
     end = samples[max(samples)]
     return [
         f"{name}: memory grew from {warm[name]} to {end[name]} MiB"

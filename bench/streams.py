@@ -183,7 +183,7 @@ def streams(*, rounds: int, seconds: float, only: str) -> dict[str, dict[str, fl
 
 def _one_kind(turns: Callable[[int], Turns] | str, protocol: str, *, rounds: int, seconds: float) -> dict[str, float]:
     app = "go app" if isinstance(turns, str) else "grpc" if protocol == "h2c" else "mixed"
-    found: dict[str, list[float]] = {}
+    result: dict[str, list[float]] = {}
     with casting() as cast:
         cast.start(app, core=LOAD_CORE, protocol=protocol)
         for part in PROXIES.values():
@@ -196,8 +196,8 @@ def _one_kind(turns: Callable[[int], Turns] | str, protocol: str, *, rounds: int
                 else:
                     measured = asyncio.run(_measured(turns(port), seconds=seconds, pid=pid))
                 for key, value in measured.items():
-                    found.setdefault(f"{prefix}{key}", []).append(value)
-    return {key: statistics.median(values) for key, values in found.items()}
+                    result.setdefault(f"{prefix}{key}", []).append(value)
+    return {key: statistics.median(values) for key, values in result.items()}
 
 
 def main() -> None:
@@ -206,10 +206,10 @@ def main() -> None:
     options = options_of(__doc__, rounds=5, seconds=2.0, write=False, only="", quick=quick)
     if options.write and options.only:
         raise SystemExit("--write needs all kinds: leave out --only")
-    found = streams(rounds=options.rounds, seconds=options.seconds, only=options.only)
+    result = streams(rounds=options.rounds, seconds=options.seconds, only=options.only)
     if options.write:
-        fill(PAGE, {"calls, messages, events": stream_lines(found)})
-    print(json.dumps(found) if options.json else "\n".join(stream_lines(found)))
+        fill(PAGE, {"calls, messages, events": stream_lines(result)})
+    print(json.dumps(result) if options.json else "\n".join(stream_lines(result)))
 
 
 if __name__ == "__main__":

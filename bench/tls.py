@@ -25,7 +25,7 @@ _HOST = "hello.default.localhost"
 
 def main() -> None:
     """Measure and print."""
-    given = options_of(__doc__, seconds=4.0, rounds=5, quick={"seconds": 1.0, "rounds": 1})
+    arguments = options_of(__doc__, seconds=4.0, rounds=5, quick={"seconds": 1.0, "rounds": 1})
     with tempfile.TemporaryDirectory() as name, casting() as cast:
         folder = Path(name)
         leaf = trustme.CA().issue_cert(_HOST)
@@ -33,7 +33,7 @@ def main() -> None:
         (folder / "hello.crt").write_bytes(b"".join(blob.bytes() for blob in leaf.cert_chain_pems))
         cast.start("backend", core=LOAD_CORE)
         cast.start("activator", core=PROXY_CORE, LONE_ACTIVATOR_TLS_FOLDER=name)
-        measure(cast, rounds=given.rounds, seconds=given.seconds)
+        measure(cast, rounds=arguments.rounds, seconds=arguments.seconds)
 
 
 def load(cast: Cast, scheme: str, *, connections: int, seconds: float, header: str = "X-Request-Id: 1") -> Run:
@@ -57,7 +57,7 @@ def measure(cast: Cast, *, rounds: int, seconds: float) -> None:
         plain_us, tls_us = (statistics.median(pair[side].cpu_us for pair in pairs) for side in (0, 1))
         print(
             f"| {connections} | {plain:,.0f}, {tls:,.0f} | {plain_us:.1f}, {tls_us:.1f} | {statistics.median(ratios):.2f} "
-            f"({min(ratios):.2f} to {max(ratios):.2f}) | {sum(one.error_count for pair in pairs for one in pair)} |"
+            f"({min(ratios):.2f} to {max(ratios):.2f}) | {sum(run.error_count for pair in pairs for run in pair)} |"
         )
     closed = [load(cast, "https", connections=16, seconds=seconds, header="Connection: close") for _ in range(rounds)]
     per_second, cpu_us = (statistics.median(getattr(run, name) for run in closed) for name in ("per_second", "cpu_us"))

@@ -141,13 +141,13 @@ def deploy(system: System, folder: Path) -> list[str]:
     hello.mkdir()
     shutil.copy(ROOT / "serving" / "tools" / "samples" / "hello.py", hello / "main.py")
     shutil.copy(SOCKET_APP, hello / "socket_app.py")
-    kept = [one for name, text in KEPT.items() for one in ("--annotate", f"{name}={text}")]
+    results = [one for name, text in KEPT.items() for one in ("--annotate", f"{name}={text}")]
     python = shlex.quote(sys.executable)
     sleeps = ("--annotate", f"serving.dev/dormant=after={DORMANT_AFTER}")
-    system.serving("deploy", "process", str(hello), "--command", f"{python} main.py", *kept)
-    system.serving("deploy", "warm", str(hello), "--command", f"{python} main.py", "--preload", *kept)
-    system.serving("deploy", "dormant", str(hello), "--command", f"{python} main.py", *kept, *sleeps)
-    system.serving("deploy", "socket", str(hello), "--command", f"{python} socket_app.py", *kept)
+    system.serving("deploy", "process", str(hello), "--command", f"{python} main.py", *results)
+    system.serving("deploy", "warm", str(hello), "--command", f"{python} main.py", "--preload", *results)
+    system.serving("deploy", "dormant", str(hello), "--command", f"{python} main.py", *results, *sleeps)
+    system.serving("deploy", "socket", str(hello), "--command", f"{python} socket_app.py", *results)
     at_zero = ("--annotate", "autoscaling.knative.dev/initial-scale=0")
     system.serving("deploy", "idle", str(hello), "--command", f"{python} main.py", *at_zero)
     names = ["process", "warm"]
@@ -168,16 +168,16 @@ def lists_of(system: System) -> Iterator[dict[str, Any]]:
     for path in ("/api/v1", *groups):
         for resource in system.send_request(path)["resources"]:
             if "list" in resource["verbs"] and resource["kind"] not in _KINDS_LEFT_OUT:
-                found = system.send_request(f"{path}/{resource['name']}")
-                yield {"items": found["items"], "resource": f"{path.rpartition('/')[0]}/{resource['name']}"}
+                entry = system.send_request(f"{path}/{resource['name']}")
+                yield {"items": entry["items"], "resource": f"{path.rpartition('/')[0]}/{resource['name']}"}
 
 
 def objects(system: System) -> dict[str, Any]:
     """All objects, as ``kubectl get -A -o yaml`` shows them, by their names."""
     return {
-        f"{one['resource']} {item['metadata'].get('namespace', '')}/{item['metadata']['name']}": item
-        for one in lists_of(system)
-        for item in one["items"]
+        f"{list_['resource']} {item['metadata'].get('namespace', '')}/{item['metadata']['name']}": item
+        for list_ in lists_of(system)
+        for item in list_["items"]
     }
 
 
@@ -189,8 +189,8 @@ def differences(before: Any, after: Any, path: str, left_out: set[str]) -> Itera
         for key in sorted({*before, *after} - left_out):
             yield from differences(before.get(key), after.get(key), f"{path}.{key}", left_out)
     elif isinstance(before, list) and isinstance(after, list) and len(before) == len(after):
-        for number, (one, other) in enumerate(zip(before, after, strict=True)):
-            yield from differences(one, other, f"{path}[{number}]", left_out)
+        for number, (first, other) in enumerate(zip(before, after, strict=True)):
+            yield from differences(first, other, f"{path}[{number}]", left_out)
     elif before != after:
         yield f"{path}: {json.dumps(before)} -> {json.dumps(after)}"
 
@@ -203,8 +203,8 @@ def unexpected(before: dict[str, Any], after: dict[str, Any], *, has_older: bool
         if has_older:
             left_out |= _OF_OLDER | (_IDENTITY if is_derived else set())
         elif name.startswith(_PODS):
-            one, other = (_identity(found.get(name)) for found in (before, after))
-            yield from differences(one, other, name, set())
+            first, other = (_identity(found.get(name)) for found in (before, after))
+            yield from differences(first, other, name, set())
         yield from differences(before.get(name), after.get(name), name, left_out)
 
 
@@ -252,11 +252,11 @@ async def replaced_under_load(
 ) -> dict[str, object]:
     """Carry out the steps while clients ask; the figures, with ``wrong`` empty if all went well."""
     services = deploy(system, clone.parent)
-    clients = Clients(system.port, period_s=sum(CLIENTS[one] for one in services) / options.per_second)
+    clients = Clients(system.port, period_s=sum(CLIENTS[service] for service in services) / options.per_second)
     echo, wrong, took_s = Echo(system.port), list[str](), dict[str, float]()
     begun_s = time.monotonic()
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(clients.run(one)) for one in services for _ in range(CLIENTS[one])]
+        tasks = [group.create_task(clients.run(service)) for service in services for _ in range(CLIENTS[service])]
         tasks.append(group.create_task(clients.run("dormant", DORMANT_PERIOD_S)))
         tasks.append(group.create_task(echo.run()))
         while not echo.count or clients.sent < options.per_second:  # noqa: ASYNC110 - counts, which have no event
@@ -272,10 +272,10 @@ async def replaced_under_load(
             while clients.sent < goal:  # noqa: ASYNC110 - as above
                 await asyncio.sleep(0.1)
             after, is_same = await asyncio.to_thread(objects, system), name == RELOAD
-            wrong += [f"{name}: {one}" for one in unexpected(before, after, has_older=not is_same)]
+            wrong += [f"{name}: {text}" for text in unexpected(before, after, has_older=not is_same)]
             before = after
-            lost = {one for one, pid in pids.items() if app_pids(system).get(one) != pid}
-            wrong += [f"{name}: the app of pod {one} is another process" for one in sorted(lost)]
+            lost = {text for text, pid in pids.items() if app_pids(system).get(text) != pid}
+            wrong += [f"{name}: the app of pod {text} is another process" for text in sorted(lost)]
         for task in tasks:
             task.cancel()
     seconds = time.monotonic() - begun_s
@@ -318,13 +318,13 @@ def main() -> int:
         steps = [("upgrade", commit), ("downgrade", older), ("upgrade again", commit), (RELOAD, commit)]
         environment = {"SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE": "true"}
         with running_system(parent=folder, environment=environment, python=python) as system:
-            found = asyncio.run(replaced_under_load(system, clone, steps, options, python))
+            replaced = asyncio.run(replaced_under_load(system, clone, steps, options, python))
     finally:
         if not options.keep:
             shutil.rmtree(folder, ignore_errors=True)
     packages = "the same" if python == sys.executable else "of each commit"
-    show({"from": older, "to": commit[:8], "packages": packages, **found}, options)
-    return 0 if not found["failed"] and not found["wrong"] else 1
+    show({"from": older, "to": commit[:8], "packages": packages, **replaced}, options)
+    return 0 if not replaced["failed"] and not replaced["wrong"] else 1
 
 
 if __name__ == "__main__":

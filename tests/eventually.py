@@ -20,11 +20,11 @@ async def until(holds: Callable[[], T | Awaitable[T]], *, within_s: float = 60.0
     """Wait until ``holds`` returns a true value, and return it. Raises ``TimeoutError`` after a minute."""
     async with asyncio.timeout(within_s):
         while True:
-            found = holds()
-            if inspect.isawaitable(found):
-                found = await found
-            if found:
-                return found
+            result = holds()
+            if inspect.isawaitable(result):
+                result = await result
+            if result:
+                return result
             await asyncio.sleep(0.001)
 
 

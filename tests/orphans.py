@@ -22,31 +22,31 @@ def marked(mark: str) -> set[int]:
     """Processes whose environment has the mark, and all below them."""
     wanted = f"{VARIABLE}={mark}".encode()
     parents: dict[int, int] = {}
-    found: set[int] = set()
+    results: set[int] = set()
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError):
                 # After the name, which may hold anything: the state, then the parent.
                 parents[int(folder.name)] = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
                 if wanted in (folder / "environ").read_bytes().split(b"\0"):
-                    found.add(int(folder.name))
+                    results.add(int(folder.name))
     before = 0
-    while len(found) != before:
-        before = len(found)
-        found |= {pid for pid, parent in parents.items() if parent in found}
-    return found - {os.getpid()}
+    while len(results) != before:
+        before = len(results)
+        results |= {pid for pid, parent in parents.items() if parent in results}
+    return results - {os.getpid()}
 
 
 def end(mark: str) -> None:
     """Ask them to end, and kill those that are left after ``_GRACE_S``."""
     until_s = time.monotonic() + _GRACE_S
-    asked: set[int] = set()
+    requests: set[int] = set()
     while remaining := marked(mark):
         is_late = time.monotonic() >= until_s
-        for pid in remaining if is_late else remaining - asked:
+        for pid in remaining if is_late else remaining - requests:
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL if is_late else signal.SIGTERM)
-        asked |= remaining
+        requests |= remaining
         if time.monotonic() >= until_s + _GRACE_S:
             return
         time.sleep(_PAUSE_S)

@@ -115,13 +115,13 @@ def version_of(interpreter: str) -> tuple[int, ...]:
 
 def interpreters() -> dict[str, str]:
     """The machine's interpreters by name: each supported ``python3.N`` of the PATH, and that of the distribution."""
-    found: dict[str, str] = {}
+    result: dict[str, str] = {}
     candidates = ["/usr/bin/python3", *(f"python3.{minor}" for minor in range(OLDEST[1], NEWEST[1] + 1))]
     for path in filter(None, map(shutil.which, candidates)):
         version = version_of(path)
         if version >= OLDEST and version[:2] <= NEWEST:
-            found.setdefault("python-" + ".".join(map(str, version)), path)
-    return found
+            result.setdefault("python-" + ".".join(map(str, version)), path)
+    return result
 
 
 def machine_place(name: str, interpreter: str) -> Place:

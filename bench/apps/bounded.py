@@ -40,9 +40,9 @@ async def work() -> None:
     if BOUND == "cpu":
         CORE.work()
         return
-    held = bytearray((MIB if BOUND == "memory" else 0) << 20)
+    result = bytearray((MIB if BOUND == "memory" else 0) << 20)
     # Memory that is not touched is not held.
-    held[::_PAGE] = b"x" * len(held[::_PAGE])
+    result[::_PAGE] = b"x" * len(result[::_PAGE])
     await asyncio.sleep(WAIT_S)
 
 

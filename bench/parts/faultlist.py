@@ -88,18 +88,18 @@ async def start_storm(stage: FaultStage, *, rate: float, seconds: float) -> Star
     await asyncio.sleep(seconds)
     sending.cancel()
     await load.finish()
-    others = [one for one in stage.load.since(begin_s) if one.due_s < begin_s + seconds]
+    others = [observed for observed in stage.load.since(begin_s) if observed.due_s < begin_s + seconds]
     await asyncio.gather(lone.close(), load.close())
-    waited = [one for one in load.observed if one.took_s > _WAITED_S]
+    waited = [observed for observed in load.observed if observed.took_s > _WAITED_S]
     responses_s = sorted(at_s - begin_s for at_s in load.first_responses_s.values())
     return StartStorm(
         rate=rate,
         sent=len(load.observed),
-        failed=sum(one.status != "200" for one in load.observed),
+        failed=sum(observed.status != "200" for observed in load.observed),
         lone_start_s=round(lone.observed[0].took_s, 2),
         first_response_s=round(min(responses_s, default=seconds), 2),
-        waited_max_s=round(max(one.took_s for one in load.observed), 2),
-        backlog_gone_s=round(max((one.due_s - begin_s for one in waited), default=0.0), 2),
+        waited_max_s=round(max(observed.took_s for observed in load.observed), 2),
+        backlog_gone_s=round(max((observed.due_s - begin_s for observed in waited), default=0.0), 2),
         pods_s=tuple(round(at_s, 2) for at_s in responses_s),
         others_p99_ms=round(percentile_ms(others, 99)),
     )
@@ -154,8 +154,8 @@ async def _capacity(load: Load) -> float:
 
 async def overload(system: System, *, seconds: float) -> Overload:
     """Send ten times what one small service can take."""
-    one = ("--max-scale", "1")
-    await asyncio.to_thread(deploy, system, *one, name="small", pods=1, slots=_SLOTS, work_s=_WORK_S)
+    results = ("--max-scale", "1")
+    await asyncio.to_thread(deploy, system, *results, name="small", pods=1, slots=_SLOTS, work_s=_WORK_S)
     load = Load(system.port, "small.default.localhost")
     capacity = await _capacity(load)
     begin_s = time.monotonic()
@@ -339,7 +339,7 @@ async def node_drained(stage: FaultStage, _: float) -> None:
         }
         await stage.send_request(f"/api/v1/namespaces/default/pods/{name}/eviction", eviction, method="POST")
     until_s = time.monotonic() + ZERO_WITHIN_S
-    while going & {one["metadata"]["name"] for one in await asyncio.to_thread(stage.system.pods, SERVICE)}:
+    while going & {resource["metadata"]["name"] for resource in await asyncio.to_thread(stage.system.pods, SERVICE)}:
         if time.monotonic() > until_s:
             raise TimeoutError(f"pods stay on {node}")
         await asyncio.sleep(0.2)

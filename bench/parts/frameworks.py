@@ -48,20 +48,20 @@ def deploy(system: System, programs: Path) -> None:
 
 def measure(system: System, samples: int) -> dict[str, list[float]]:
     """The totals of each service, in milliseconds."""
-    found: dict[str, list[float]] = {f"{app}-{way}": [] for app in COMMANDS for way in WAYS}
+    result: dict[str, list[float]] = {f"{app}-{way}": [] for app in COMMANDS for way in WAYS}
     for _ in range(samples):
-        for name in found:
+        for name in result:
             if not system.until_zero(name, ZERO_WITHIN_S):
                 raise SystemExit(f"{name} did not come to zero")
         time.sleep(REST_S)
-        for name, totals in found.items():
+        for name, totals in result.items():
             began_s = time.monotonic()
             status, body = asyncio.run(send_request(system.port, f"{name}.default.localhost"))
             if " 200 " not in status:
                 raise SystemExit(f"{name}: {status}: {body}")
             totals.append((time.monotonic() - began_s) * 1000)
             time.sleep(REST_S)
-    return found
+    return result
 
 
 def measure_frameworks(options: argparse.Namespace) -> int:
@@ -70,14 +70,14 @@ def measure_frameworks(options: argparse.Namespace) -> int:
         # The temporary folder is closed to the users of pods, which see a virtual environment inside of it, but not one
         # that is it.
         deploy(system, install(Path(folder) / "venv"))
-        found = measure(system, options.samples)
+        result = measure(system, options.samples)
     rows = {
         name: {
             "median_ms": round(statistics.median(totals)),
             # Quantiles need two numbers.
             "p99_ms": round(statistics.quantiles([*totals, max(totals)], n=100, method="inclusive")[98]),
         }
-        for name, totals in found.items()
+        for name, totals in result.items()
     }
     show(rows, options)
     warm = [row for name, row in rows.items() if name.endswith("-warm")]

@@ -64,9 +64,9 @@ class Watched:
         """The first recorded change for which something holds."""
         async with asyncio.timeout(_PATIENCE_S):
             while True:
-                for at_s, other, one in self.events:
-                    if other == kind and holds(one):
-                        return at_s, one
+                for at_s, other, result in self.events:
+                    if other == kind and holds(result):
+                        return at_s, result
                 self._changed.clear()
                 await self._changed.wait()
 
@@ -99,9 +99,11 @@ async def bare_start(
     watched.events.clear()
     begun_s = time.time()
     await cluster.create(POD, pod)
-    _, found = await watched.until(POD, lambda one: one["metadata"]["name"] == name and nested(one, "status", "podIP"))
+    _, entry = await watched.until(
+        POD, lambda current_pod: current_pod["metadata"]["name"] == name and nested(current_pod, "status", "podIP")
+    )
     try:
-        return 1000 * (await _up_s(http, f"http://{found['status']['podIP']}:8080/", {}) - begun_s)
+        return 1000 * (await _up_s(http, f"http://{entry['status']['podIP']}:8080/", {}) - begun_s)
     finally:
         await cluster.delete(POD, SPACE, name, grace_s=0)
         await asyncio.sleep(_SETTLE_S)
@@ -115,8 +117,8 @@ async def _up_s(http: aiohttp.ClientSession, url: str, headers: dict[str, str]) 
                 async with http.get(url, headers=headers) as response:
                     text = await response.text()
                     answered_s = time.time()
-                found = _UP.search(text)
-                return answered_s - int(found[1]) / 1000 if found else answered_s
+                match_ = _UP.search(text)
+                return answered_s - int(match_[1]) / 1000 if match_ else answered_s
             await asyncio.sleep(_POLL_S)
 
 
@@ -125,13 +127,13 @@ async def cold_start(
 ) -> dict[str, float]:
     """Seconds since the epoch of each step of one request to a service at zero; "begun" is the request."""
     watched.events.clear()
-    found = {"begun": time.time()}
+    entry = {"begun": time.time()}
     async with http.get(f"http://{ingress}/", headers={"Host": host}) as response:
         text = await response.text()
-        found["answer"] = time.time()
+        entry["answer"] = time.time()
         assert response.status == 200, (response.status, text)
     if up := _UP.search(text):
-        found["app up"] = found["answer"] - int(up[1]) / 1000
+        entry["app up"] = entry["answer"] - int(up[1]) / 1000
 
     def is_ready(revision_object: Object) -> bool:
         return (
@@ -141,21 +143,25 @@ async def cold_start(
 
     _, pod = await watched.until(POD, is_ready)
     pod_name = pod["metadata"]["name"]
-    for at_s, kind, one in watched.events:
-        if kind == DEPLOYMENT and one["metadata"]["name"].startswith(revision) and one["spec"].get("replicas"):
-            found.setdefault("scale written", at_s)
-        if kind == POD and one["metadata"]["name"] == pod_name:
-            if one["spec"].get("nodeName"):
-                found.setdefault("pod bound", at_s)
-            if nested(one, "status", "podIP"):
-                found.setdefault("address in the API", at_s)
-            if condition_of(one, "Ready").get("status") == "True":
-                found.setdefault("Ready in the API", at_s)
-        if kind == ENDPOINT_SLICE and any(
-            nested(end, "targetRef", "name") == pod_name for end in one.get("endpoints") or ()
+    for at_s, kind, resource in watched.events:
+        if (
+            kind == DEPLOYMENT
+            and resource["metadata"]["name"].startswith(revision)
+            and resource["spec"].get("replicas")
         ):
-            found.setdefault("pod in a slice", at_s)
-    return found | {"pod": pod_name}
+            entry.setdefault("scale written", at_s)
+        if kind == POD and resource["metadata"]["name"] == pod_name:
+            if resource["spec"].get("nodeName"):
+                entry.setdefault("pod bound", at_s)
+            if nested(resource, "status", "podIP"):
+                entry.setdefault("address in the API", at_s)
+            if condition_of(resource, "Ready").get("status") == "True":
+                entry.setdefault("Ready in the API", at_s)
+        if kind == ENDPOINT_SLICE and any(
+            nested(end, "targetRef", "name") == pod_name for end in resource.get("endpoints") or ()
+        ):
+            entry.setdefault("pod in a slice", at_s)
+    return entry | {"pod": pod_name}
 
 
 def _is_ready_service(name: str, service: Object) -> bool:
@@ -164,7 +170,7 @@ def _is_ready_service(name: str, service: Object) -> bool:
 
 def containerd_steps(log: Path, pod: str) -> dict[str, float]:
     """Steps of a pod in containerd's log, in seconds since the epoch."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     sandbox, containers = "", {}
     for line in log.read_text(errors="replace").splitlines():
         stamp = _CRI_TIME.search(line)
@@ -173,20 +179,20 @@ def containerd_steps(log: Path, pod: str) -> dict[str, float]:
         at_s = dt.datetime.fromisoformat(f"{stamp[1].rstrip('Z')}+00:00").timestamp()
         if pod in line and "RunPodSandbox for" in line:
             is_end = "returns sandbox id" in line
-            found.setdefault("sandbox up" if is_end else "sandbox begins", at_s)
-            if is_end and (given := re.search(r'returns sandbox id \\?"([0-9a-f]+)', line)):
-                sandbox = given[1]
+            result.setdefault("sandbox up" if is_end else "sandbox begins", at_s)
+            if is_end and (match_ := re.search(r'returns sandbox id \\?"([0-9a-f]+)', line)):
+                sandbox = match_[1]
         if (
             sandbox
             and sandbox in line
-            and (made := re.search(r'for name:\\?"([\w-]+).*returns container id \\?"([0-9a-f]+)', line))
+            and (new_match_ := re.search(r'for name:\\?"([\w-]+).*returns container id \\?"([0-9a-f]+)', line))
         ):
-            containers[made[2]] = made[1]
+            containers[new_match_[2]] = new_match_[1]
         if "StartContainer for" in line and "returns successfully" in line:
             name = next((name for key, name in containers.items() if key in line), None)
             if name is not None:
-                found.setdefault("queue-proxy started" if name == "queue-proxy" else "app started", at_s)
-    return found
+                result.setdefault("queue-proxy started" if name == "queue-proxy" else "app started", at_s)
+    return result
 
 
 def summary(rows: Sequence[dict[str, float]], name: str) -> str:

@@ -11,9 +11,9 @@ def fill(path: Path, blocks: Mapping[str, Iterable[str]]) -> None:
     text = path.read_text()
     for name, lines in blocks.items():
         begin = f"<!-- measured: {name} -->\n"
-        head, found, rest = text.partition(begin)
+        head, result, rest = text.partition(begin)
         _, ended, tail = rest.partition(_END)
-        if not (found and ended):
+        if not (result and ended):
             raise SystemExit(f"{path} has no place for {name!r}")
         block = "\n".join(lines).strip()
         text = f"{head}{begin}\n{block}\n\n{_END}{tail}"

@@ -39,9 +39,9 @@ def options_of(doc: str | None, *, quick: Mapping[str, object], **defaults: obje
     return options
 
 
-def show(found: Mapping[str, object], options: argparse.Namespace) -> None:
+def show(fields: Mapping[str, object], options: argparse.Namespace) -> None:
     """Print figures: a line each, or JSON."""
-    print(json.dumps(found) if options.json else "\n".join(f"{key}: {value}" for key, value in found.items()))
+    print(json.dumps(fields) if options.json else "\n".join(f"{key}: {value}" for key, value in fields.items()))
 
 
 def exit_code(options: argparse.Namespace, *, is_met: bool) -> int:

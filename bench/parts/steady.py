@@ -50,7 +50,7 @@ class Load:
 
     def since(self, begin_s: float) -> list[Observed]:
         """The requests that were due from a time on."""
-        return [one for one in self.observed if one.due_s >= begin_s]
+        return [observed for observed in self.observed if observed.due_s >= begin_s]
 
     async def send_request(self, path: str = "/", *, method: str = "GET") -> tuple[str, str]:
         """Status and body of one request without a body, on a kept connection. Raises ``OSError``."""

@@ -79,8 +79,10 @@ class System:
 
     def revisions(self) -> list[dict[str, Any]]:
         """All revisions, oldest first."""
-        found: list[dict[str, Any]] = self.send_request(f"{_SERVING_GROUP}/revisions")["items"]
-        return sorted(found, key=lambda one: (one["metadata"]["creationTimestamp"], one["metadata"]["name"]))
+        items: list[dict[str, Any]] = self.send_request(f"{_SERVING_GROUP}/revisions")["items"]
+        return sorted(
+            items, key=lambda resource: (resource["metadata"]["creationTimestamp"], resource["metadata"]["name"])
+        )
 
     def pods(self, service: str) -> list[dict[str, Any]]:
         """The pods of a service that are there and not going."""
@@ -114,19 +116,21 @@ class System:
         until_s = time.monotonic() + within_s
         while time.monotonic() < until_s:
             mine = [
-                one for one in self.revisions() if one["metadata"]["labels"]["serving.knative.dev/service"] == service
+                revision
+                for revision in self.revisions()
+                if revision["metadata"]["labels"]["serving.knative.dev/service"] == service
             ]
-            if all(one["spec"]["servingState"] == "Reserve" for one in mine) and not self.pods(service):
+            if all(resource["spec"]["servingState"] == "Reserve" for resource in mine) and not self.pods(service):
                 return True
             time.sleep(_POLL_S)
         return False
 
     def daemon(self, module: str) -> int:
         """The process id of a child of the supervisor, the first if there are several. Raises ``LookupError``."""
-        found = self.daemons(module)
-        if not found:
+        daemons = self.daemons(module)
+        if not daemons:
             raise LookupError(module)
-        return found[0]
+        return daemons[0]
 
     def activator_pages(self) -> list[int]:
         """The ports of the activators' pages of metrics."""
@@ -149,14 +153,14 @@ class System:
 
         A pod's process is none.
         """
-        found = []
+        results = []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
                 parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
                 command = (entry / "cmdline").read_bytes().decode().split("\0")
                 if parent == self.process.pid and module in command and _name(entry) not in FORKED_NAMES:
-                    found.append(int(entry.name))
-        return sorted(found)
+                    results.append(int(entry.name))
+        return sorted(results)
 
     def kill(self, module: str) -> None:
         """SIGKILL to one daemon."""

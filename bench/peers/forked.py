@@ -36,8 +36,8 @@ def main(count: int, app_port: int) -> None:
         os.close(report)
         os.read(ready, 100)
         children.append(pid)
-        for one in bound:
-            one.close()
+        for sock in bound:
+            sock.close()
     # The last one has just begun: what it still sets up belongs to what it takes.
     time.sleep(0.5)
     print(*children, flush=True)

@@ -73,7 +73,7 @@ async def main(port: int, pod_port: int) -> None:
 
 
 def _report(activator: Activator) -> None:
-    held = {
+    result = {
         "tasks": len(asyncio.all_tasks()),
         "inside": sum(level for _, level, _ in activator.ingress.router.inside()),
         "client_connections": activator.server.connection_count,
@@ -81,7 +81,7 @@ def _report(activator: Activator) -> None:
     }
     path = Path(os.environ["LONE_ACTIVATOR_STATE"])
     draft = path.with_suffix(".draft")
-    draft.write_text(json.dumps(held))
+    draft.write_text(json.dumps(result))
     draft.rename(path)
 
 

@@ -25,8 +25,8 @@ class _NoRegret(KeepRegret):
 class GapRival(AdaptivePolicy):
     """The policy of one revision, with other windows."""
 
-    def __init__(self, *given: Any, **more: Any) -> None:  # noqa: ANN401 - those of the policy
-        super().__init__(*given, **more)
+    def __init__(self, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 - those of the policy
+        super().__init__(*arguments, **more)
         # Nothing bounds the regret of a rival.
         self._regret = _NoRegret()
 
@@ -54,10 +54,10 @@ class GapRival(AdaptivePolicy):
 
 def joined(windows: Iterable[KeepWindow], min_s: float) -> tuple[KeepWindow, ...]:
     """Windows in order, without overlaps; the first begins at 0 and lasts for ``min_s`` at least."""
-    found = [KeepWindow(0.0, min_s)]
-    for one in sorted(windows, key=lambda window: window.from_s):
-        if one.from_s <= found[-1].to_s:
-            found[-1] = KeepWindow(found[-1].from_s, max(found[-1].to_s, one.to_s))
+    keep_windows = [KeepWindow(0.0, min_s)]
+    for keep_window in sorted(windows, key=lambda window: window.from_s):
+        if keep_window.from_s <= keep_windows[-1].to_s:
+            keep_windows[-1] = KeepWindow(keep_windows[-1].from_s, max(keep_windows[-1].to_s, keep_window.to_s))
         else:
-            found.append(one)
-    return tuple(found)
+            keep_windows.append(keep_window)
+    return tuple(keep_windows)

@@ -20,8 +20,8 @@ _MINUTE_S = 60.0
 class PredictiveControl(MinuteForecast):
     """One revision. An avoided cold start is worth ``worth_s`` pod-seconds."""
 
-    def __init__(self, *given: object, worth_s: float = 120.0, **more: object) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, *arguments: object, worth_s: float = 120.0, **more: object) -> None:
+        super().__init__(*arguments, **more)
         self._worth_s = worth_s
 
     def windows(self) -> list[KeepWindow]:

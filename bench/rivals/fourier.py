@@ -24,8 +24,8 @@ Calls = np.ndarray[tuple[int], np.dtype[np.float64]]
 class MinuteForecast(GapRival):
     """One revision with its calls in each of the last minutes."""
 
-    def __init__(self, *given: object, **more: object) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, *arguments: object, **more: object) -> None:
+        super().__init__(*arguments, **more)
         self._calls: Counter[int] = Counter()
 
     def count(self, second: int, request_count: float) -> None:
@@ -52,8 +52,8 @@ class MinuteForecast(GapRival):
 class FourierForecast(MinuteForecast):
     """One revision. A pod is ready in each minute with a forecast of ``threshold`` calls at least."""
 
-    def __init__(self, *given: object, threshold: float = 0.5, **more: object) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, *arguments: object, threshold: float = 0.5, **more: object) -> None:
+        super().__init__(*arguments, **more)
         self._threshold = threshold
 
     def windows(self) -> list[KeepWindow]:
@@ -70,8 +70,8 @@ def continued(past: Calls, ahead: int) -> Calls:
     at, later = np.arange(count), np.arange(count, count + ahead)
     slope, level = np.polyfit(at, past, 1) if count > 2 else (0.0, past.mean())
     spectrum = np.fft.rfft(past - (level + slope * at))
-    found = level + slope * later
+    result = level + slope * later
     for index in np.argsort(-np.abs(spectrum))[:_HARMONICS]:
         weight = (1.0 if index in (0, count / 2) else 2.0) * np.abs(spectrum[index]) / count
-        found = found + weight * np.cos(2 * np.pi * index * later / count + np.angle(spectrum[index]))
-    return np.asarray(found)
+        result = result + weight * np.cos(2 * np.pi * index * later / count + np.angle(spectrum[index]))
+    return np.asarray(result)

@@ -26,8 +26,8 @@ class HybridHistogram(GapRival):
     ``tail`` is the percentile up to which a pod stays, ``standard_s`` the keep-alive without a pattern.
     """
 
-    def __init__(self, *given: object, tail: float = 0.99, standard_s: float = 14_400.0, **more: object) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, *arguments: object, tail: float = 0.99, standard_s: float = 14_400.0, **more: object) -> None:
+        super().__init__(*arguments, **more)
         self._tail, self._standard_s = tail, standard_s
         self._bins: Counter[int] = Counter()
         self._out_of_range = 0

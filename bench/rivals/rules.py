@@ -27,9 +27,9 @@ class PatternRules(GapRival):
     """
 
     def __init__(
-        self, *given: object, around_minutes: float = 2.0, give_up_minutes: float = 1.0, **more: object
+        self, *arguments: object, around_minutes: float = 2.0, give_up_minutes: float = 1.0, **more: object
     ) -> None:
-        super().__init__(*given, **more)
+        super().__init__(*arguments, **more)
         self._around_s, self._give_up_s = around_minutes * _MINUTE_S, give_up_minutes * _MINUTE_S
         self._minutes: deque[float] = deque(maxlen=_KEPT)
 

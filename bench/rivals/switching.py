@@ -53,8 +53,8 @@ FORECASTS: Sequence[Forecast] = (continued, mean, smoothed, markov)
 class ForecastSwitch(MinuteForecast):
     """One revision. A pod is ready in minutes with ``threshold`` calls; an avoided cold start is worth ``worth_s``."""
 
-    def __init__(self, *given: object, threshold: float = 0.25, worth_s: float = 120.0, **more: object) -> None:
-        super().__init__(*given, **more)
+    def __init__(self, *arguments: object, threshold: float = 0.25, worth_s: float = 120.0, **more: object) -> None:
+        super().__init__(*arguments, **more)
         self._threshold, self._worth_s = threshold, worth_s
         self._forecast, self._block = FORECASTS[0], 0
 

@@ -18,8 +18,8 @@ GATEWAY = "gateways/front"
 
 def accepted(generation: int) -> list[Object]:
     """All is well with an HTTPRoute of this generation."""
-    said = {"Accepted": "Accepted", "ResolvedRefs": "ResolvedRefs"}
-    return [_condition(kind, "True", reason, generation=generation) for kind, reason in said.items()]
+    text = {"Accepted": "Accepted", "ResolvedRefs": "ResolvedRefs"}
+    return [_condition(kind, "True", reason, generation=generation) for kind, reason in text.items()]
 
 
 def refused(generation: int) -> list[Object]:
@@ -49,16 +49,16 @@ class PretendedGateway:
     async def run(self) -> None:
         """Report on every HTTPRoute whenever it changes."""
         listing = await self._cluster.list(HTTP_ROUTE, self._space)
-        for one in listing.items:
-            await self.report(one)
+        for item in listing.items:
+            await self.report(item)
         async with self._cluster.watch(HTTP_ROUTE, self._space, resource_version=listing.resource_version) as events:
             async for event in events:
                 if event.type in (EventType.ADDED, EventType.MODIFIED):
                     await self.report(event.object)
 
-    async def report(self, one: Object) -> None:
+    async def report(self, resource: Object) -> None:
         """Report on one HTTPRoute."""
-        metadata = one["metadata"]
+        metadata = resource["metadata"]
         namespace, name = GATEWAY.split("/")
         parent = {
             "parentRef": {
@@ -70,7 +70,7 @@ class PretendedGateway:
             "controllerName": "example.com/pretended",
             "conditions": self.verdict(metadata["generation"]),
         }
-        if (one.get("status") or {}).get("parents") == [parent]:
+        if (resource.get("status") or {}).get("parents") == [parent]:
             return
         patch = {"metadata": {"resourceVersion": metadata["resourceVersion"]}, "status": {"parents": [parent]}}
         try:
@@ -81,12 +81,12 @@ class PretendedGateway:
 
     async def send_get(self, host: str, *, headers: Mapping[str, str] | None = None) -> tuple[str, int, str]:
         """Send one request as a client of the Gateway: the chosen backend, the status, and the body."""
-        given = dict(headers or {})
-        backend = await self._backend(host, given)
+        result = dict(headers or {})
+        backend = await self._backend(host, result)
         modifier = backend["filters"][0]["requestHeaderModifier"]
-        changed = {one["name"].lower() for one in modifier["set"]}
-        sent = {name: value for name, value in given.items() if name.lower() not in changed}
-        sent |= {one["name"]: one["value"] for one in modifier["set"]}
+        changed = {entry["name"].lower() for entry in modifier["set"]}
+        sent = {name: value for name, value in result.items() if name.lower() not in changed}
+        sent |= {entry["name"]: entry["value"] for entry in modifier["set"]}
         address, port = await self._endpoint(backend["name"])
         lines = [f"{name}: {value}" for name, value in sent.items()]
         status, body = await asked(address, port, host=host, lines=lines)
@@ -94,11 +94,11 @@ class PretendedGateway:
 
     async def _backend(self, host: str, headers: Mapping[str, str]) -> Object:
         routes = (await self._cluster.list(HTTP_ROUTE, self._space)).items
-        (route,) = [one for one in routes if host in one["spec"]["hostnames"]]
-        given = {name.lower(): value for name, value in headers.items()}
+        (route,) = [resource for resource in routes if host in resource["spec"]["hostnames"]]
+        result = {name.lower(): value for name, value in headers.items()}
 
         def fits(match: Object) -> bool:
-            return all(given.get(one["name"].lower()) == one["value"] for one in match.get("headers", ()))
+            return all(result.get(header["name"].lower()) == header["value"] for header in match.get("headers", ()))
 
         # The rule with more headers goes before one with fewer.
         fitting = [
@@ -109,13 +109,13 @@ class PretendedGateway:
         ]
         _, rule = max(fitting, key=lambda one: one[0])
         backends: list[Object] = rule["backendRefs"]
-        return self._dice.choices(backends, [one["weight"] for one in backends])[0]
+        return self._dice.choices(backends, [backend["weight"] for backend in backends])[0]
 
     async def _endpoint(self, service: str) -> tuple[str, int]:
         selector = f"kubernetes.io/service-name={service}"
-        (found,) = (await self._cluster.list(ENDPOINT_SLICE, self._space, label_selector=selector)).items
-        address = self._dice.choice(found["endpoints"])["addresses"][0]
-        return f"127.{address.partition('.')[2]}", found["ports"][0]["port"]
+        (endpoint_slice,) = (await self._cluster.list(ENDPOINT_SLICE, self._space, label_selector=selector)).items
+        address = self._dice.choice(endpoint_slice["endpoints"])["addresses"][0]
+        return f"127.{address.partition('.')[2]}", endpoint_slice["ports"][0]["port"]
 
 
 async def asked(address: str, port: int, *, host: str, lines: list[str]) -> tuple[int, str]:

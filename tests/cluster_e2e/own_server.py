@@ -63,14 +63,14 @@ def _judging(path: Path) -> Middleware:
         response = await handler(request)
         is_write = request.method in {"POST", "PUT", "PATCH"} and response.status < web.HTTPBadRequest.status_code
         if is_write and isinstance(response, web.Response) and isinstance(response.body, bytes):
-            one = msgspec.json.decode(response.body)
-            is_built_in = not one["apiVersion"].startswith(_DEFINED) and one["kind"] not in _NOT_JUDGED
-            kind = kind_of(one["apiVersion"], one["kind"])
-            if is_built_in and kind is not None and model_of(one) is not None:
+            document = msgspec.json.decode(response.body)
+            is_built_in = not document["apiVersion"].startswith(_DEFINED) and document["kind"] not in _NOT_JUDGED
+            kind = kind_of(document["apiVersion"], document["kind"])
+            if is_built_in and kind is not None and model_of(document) is not None:
                 with path.open("a", encoding="utf-8") as file:
                     file.writelines(
                         f"{request.headers.get('User-Agent', '-')} {request.method} {request.path} {fault}\n"
-                        for fault in (*faults(one), *kube_problems(kind, one))
+                        for fault in (*faults(document), *kube_problems(kind, document))
                     )
         return response
 

@@ -67,8 +67,8 @@ class ProcessKubelet(StatusKubelet):
         number = next(self._numbers)
         address = f"127.{self._network}.{number // 250}.{number % 250 + 1}"
         containers = pod["spec"]["containers"]
-        container = next((one for one in containers if one["name"] == "queue-proxy"), containers[0])
-        user = next((one for one in containers if one is not container), None)
+        container = next((entry for entry in containers if entry["name"] == "queue-proxy"), containers[0])
+        user = next((each_container for each_container in containers if each_container is not container), None)
         home = self._folder / name
         environment = {**self._environment(pod, container, home), **_at(address)}
         environment["SERVING_POD_APP"] = environment["SERVING_POD_APP"].replace("127.0.0.1", address)
@@ -81,21 +81,21 @@ class ProcessKubelet(StatusKubelet):
             proxy = await asyncio.create_subprocess_exec(
                 sys.executable, *container["command"][1:], cwd=ROOT, env=environment, stdout=log, stderr=log
             )
-        one = RunningPod(pod=pod, address=address, proxy=proxy, app=app, environment=environment, heads=heads)
-        self.running[name] = one
+        running_pod = RunningPod(pod=pod, address=address, proxy=proxy, app=app, environment=environment, heads=heads)
+        self.running[name] = running_pod
         self._started(name).set()
         assert self._group is not None
-        one.probing = self._group.create_task(self._probe(one, container["readinessProbe"]))
+        running_pod.probing = self._group.create_task(self._probe(running_pod, container["readinessProbe"]))
 
     def _environment(self, pod: Object, container: Object, home: Path) -> dict[str, str]:
         """As a kubelet makes it."""
         fields = {f"metadata.{name}": pod["metadata"][name] for name in ("name", "namespace")}
         values = {
             # A real server leaves out what is empty.
-            one["name"]: fields[one["valueFrom"]["fieldRef"]["fieldPath"]]
-            if "valueFrom" in one
-            else one.get("value", "").replace("$$(", "$(")
-            for one in container["env"]
+            variable["name"]: fields[variable["valueFrom"]["fieldRef"]["fieldPath"]]
+            if "valueFrom" in variable
+            else variable.get("value", "").replace("$$(", "$(")
+            for variable in container["env"]
         }
         for mount in container.get("volumeMounts", ()):
             values = {name: value.replace(mount["mountPath"], str(home)) for name, value in values.items()}
@@ -104,88 +104,92 @@ class ProcessKubelet(StatusKubelet):
     def _mount(self, pod: Object, container: Object, home: Path) -> None:
         home.mkdir()
         for mount in container.get("volumeMounts", ()):
-            volume = next(one for one in pod["spec"]["volumes"] if one["name"] == mount["name"])
-            asked = volume["projected"]["sources"][0]["serviceAccountToken"]
-            if "audience" not in asked:
+            volume = next(entry for entry in pod["spec"]["volumes"] if entry["name"] == mount["name"])
+            service_account_token = volume["projected"]["sources"][0]["serviceAccountToken"]
+            if "audience" not in service_account_token:
                 # A real server adds a token for itself.
                 continue
-            (home / asked["path"]).write_text(self._token(pod, asked))
-            (home / asked["path"]).chmod(0o444)
+            (home / service_account_token["path"]).write_text(self._token(pod, service_account_token))
+            (home / service_account_token["path"]).chmod(0o444)
 
-    def _token(self, pod: Object, asked: dict[str, Any]) -> str:
+    def _token(self, pod: Object, entry: dict[str, Any]) -> str:
         metadata = pod["metadata"]
         namespace, account = metadata["namespace"], pod["spec"].get("serviceAccountName", "default")
         if is_real():
             bound = {"apiVersion": "v1", "kind": "Pod", "name": metadata["name"], "uid": metadata["uid"]}
-            spec = {"audiences": [asked["audience"]], "expirationSeconds": asked["expirationSeconds"]}
+            spec = {"audiences": [entry["audience"]], "expirationSeconds": entry["expirationSeconds"]}
             path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token"
-            made = ApiClient(kubeconfig=self._server.kubeconfig).done(
+            done = ApiClient(kubeconfig=self._server.kubeconfig).done(
                 "POST", path, {"spec": {**spec, "boundObjectRef": bound}}
             )
-            return str(made["status"]["token"])
+            return str(done["status"]["token"])
         known = KnownToken(
             namespace=namespace,
             account=account,
             pod=metadata["name"],
             pod_uid=metadata["uid"],
-            audiences=(asked["audience"],),
+            audiences=(entry["audience"],),
         )
         token = secrets.token_hex()
         with (self._folder / TOKENS).open("a") as file:
             file.write(f"{token} {msgspec.json.encode(known).decode()}\n")
         return token
 
-    async def _probe(self, one: RunningPod, probe: Object) -> None:
+    async def _probe(self, running_pod: RunningPod, probe: Object) -> None:
         """Ask as the template says, and tell of what changes."""
         get, was_ready = probe["httpGet"], None
         while True:
             try:
                 async with asyncio.timeout(probe["timeoutSeconds"]):
-                    status, _ = await got(one.address, get["port"], get["path"])
+                    status, _ = await got(running_pod.address, get["port"], get["path"])
             except (OSError, TimeoutError):
                 status = 0
             is_ready = 200 <= status < 400
             if is_ready is not was_ready:
                 was_ready = is_ready
                 with contextlib.suppress(NotFound, Conflict):
-                    await self._notify(one.pod, ready=is_ready, address=one.address.replace("127.", "10.", 1))
+                    await self._notify(
+                        running_pod.pod, ready=is_ready, address=running_pod.address.replace("127.", "10.", 1)
+                    )
             await asyncio.sleep(probe["periodSeconds"] if was_ready else 0.05)
 
     async def _end(self, key: Key, uid: str) -> None:
         # A pod may be deleted while it starts.
         await self._started(key[1]).wait()
-        one = self.running[key[1]]
+        running_pod = self.running[key[1]]
 
         async def end_app(container: Object) -> None:
             hook = container["lifecycle"]["preStop"]["httpGet"]
             headers = {header["name"]: header["value"] for header in hook["httpHeaders"]}
             # A kubelet goes on where a hook fails.
             with contextlib.suppress(OSError):
-                one.hook_responses.append(await got(one.address, hook["port"], hook["path"], headers=headers))
+                running_pod.hook_responses.append(
+                    await got(running_pod.address, hook["port"], hook["path"], headers=headers)
+                )
 
-        apps = [container for container in one.pod["spec"]["containers"] if "lifecycle" in container]
+        apps = [container for container in running_pod.pod["spec"]["containers"] if "lifecycle" in container]
         ending = [asyncio.create_task(end_app(container)) for container in apps]
         await asyncio.sleep(0)
         with contextlib.suppress(ProcessLookupError):
-            one.proxy.send_signal(signal.SIGTERM)
+            running_pod.proxy.send_signal(signal.SIGTERM)
         await asyncio.gather(*ending)
-        if one.app is not None:
-            one.app.close()
-        one.exit_code = await one.proxy.wait()
-        if one.probing is not None:
-            one.probing.cancel()
+        if running_pod.app is not None:
+            running_pod.app.close()
+        running_pod.exit_code = await running_pod.proxy.wait()
+        if running_pod.probing is not None:
+            running_pod.probing.cancel()
         await super()._end(key, uid)
 
     async def kill_all(self) -> None:
         """Kill all processes."""
-        for one in self.running.values():
-            if one.app is not None:
-                one.app.close()
-            if one.probing is not None:
-                one.probing.cancel()
-            if one.proxy.returncode is None:
-                one.proxy.kill()
-                await one.proxy.wait()
+        for running_pod in self.running.values():
+            if running_pod.app is not None:
+                running_pod.app.close()
+            if running_pod.probing is not None:
+                running_pod.probing.cancel()
+            if running_pod.proxy.returncode is None:
+                running_pod.proxy.kill()
+                await running_pod.proxy.wait()
         self._holder.close()
 
 

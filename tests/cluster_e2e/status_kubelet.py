@@ -109,27 +109,27 @@ class StatusKubelet:
     async def _notify(self, pod: Object, *, ready: bool, address: str) -> None:
         if ready:
             self.ready_addresses.add(address)
-        said, now = "True" if ready else "False", stamp()
+        message, now = "True" if ready else "False", stamp()
         conditions = [
             {"type": name, "status": value, "lastTransitionTime": now}
             for name, value in (
                 ("PodScheduled", "True"),
                 ("Initialized", "True"),
-                ("ContainersReady", said),
-                ("Ready", said),
+                ("ContainersReady", message),
+                ("Ready", message),
             )
         ]
         containers = [
             {
-                "name": one["name"],
-                "image": one["image"],
+                "name": container["name"],
+                "image": container["image"],
                 "imageID": "",
                 "ready": ready,
                 "started": True,
                 "restartCount": 0,
                 "state": {"running": {"startedAt": now}},
             }
-            for one in pod["spec"]["containers"]
+            for container in pod["spec"]["containers"]
         ]
         status = {
             "phase": "Running",

@@ -32,15 +32,15 @@ SPLIT: list[Object] = [
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    async with with_pods(tmp_path_factory.mktemp("gateway"), SERVING_CONTROLLER_GATEWAY=GATEWAY) as one:
-        yield one
+    async with with_pods(tmp_path_factory.mktemp("gateway"), SERVING_CONTROLLER_GATEWAY=GATEWAY) as pods:
+        yield pods
 
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def gateway(stage: Stage) -> AsyncIterator[PretendedGateway]:
-    made = PretendedGateway(stage.cluster, SPACE)
-    running = asyncio.create_task(made.run())
-    yield made
+    pretended_gateway = PretendedGateway(stage.cluster, SPACE)
+    running = asyncio.create_task(pretended_gateway.run())
+    yield pretended_gateway
     running.cancel()
 
 
@@ -48,9 +48,9 @@ def host(name: str) -> str:
     return f"{name}.{SPACE}.localhost"
 
 
-def backends(one: Object) -> list[dict[str, int]]:
+def backends(resource: Object) -> list[dict[str, int]]:
     """The weights by Service of each rule."""
-    return [{ref["name"]: ref["weight"] for ref in rule["backendRefs"]} for rule in one["spec"]["rules"]]
+    return [{ref["name"]: ref["weight"] for ref in rule["backendRefs"]} for rule in resource["spec"]["rules"]]
 
 
 async def split(stage: Stage, name: str = "both") -> None:
@@ -74,7 +74,7 @@ async def test_a_route_becomes_httproutes_which_follow_its_traffic_and_go_with_i
         service("both", version="2", annotations=ALWAYS, traffic=[{"latestRevision": True, "percent": 100}])
     )
     await stage.ready("both", generation=changed["metadata"]["generation"])
-    await stage.until(HTTP_ROUTE, "both", lambda one: backends(one) == [{"both-00002": 100}])
+    await stage.until(HTTP_ROUTE, "both", lambda http_route: backends(http_route) == [{"both-00002": 100}])
     await stage.until_gone(HTTP_ROUTE, "both.old")
     await stage.clear()
     await stage.until_none(HTTP_ROUTE)
@@ -84,18 +84,18 @@ async def test_a_route_is_ready_when_the_gateway_says_so(stage: Stage) -> None:
     gateway = PretendedGateway(stage.cluster, SPACE)
     gateway.verdict = refused
     await stage.apply(service("asked", annotations=ALWAYS))
-    made = await stage.until(HTTP_ROUTE, "asked", bool)
+    http_route = await stage.until(HTTP_ROUTE, "asked", bool)
     waiting = await stage.until(
-        ROUTE, "asked", lambda one: condition_of(one, "IngressReady").get("reason") == "HTTPRouteNotReady"
+        ROUTE, "asked", lambda route: condition_of(route, "IngressReady").get("reason") == "HTTPRouteNotReady"
     )
     assert condition_of(waiting, "Ready")["status"] == "Unknown"
-    await gateway.report(made)
+    await gateway.report(http_route)
     reason = "NotAllowedByListeners"
-    await stage.until(ROUTE, "asked", lambda one: condition_of(one, "Ready").get("reason") == reason)
+    await stage.until(ROUTE, "asked", lambda route: condition_of(route, "Ready").get("reason") == reason)
     async with asyncio.timeout(240):
-        while not (found := (await stage.cluster.list(EVENT, SPACE, field_selector=f"reason={reason}")).items):  # noqa: ASYNC110 - a list is polled
+        while not (items := (await stage.cluster.list(EVENT, SPACE, field_selector=f"reason={reason}")).items):  # noqa: ASYNC110 - a list is polled
             await asyncio.sleep(0.05)
-    assert GATEWAY in found[0]["message"]
+    assert GATEWAY in items[0]["message"]
     gateway.verdict = accepted
     await gateway.report(await stage.cluster.get(HTTP_ROUTE, SPACE, "asked"))
     await stage.ready("asked")
@@ -114,7 +114,11 @@ async def test_requests_go_where_the_weights_and_tags_say_by_activators_and_to_p
     await stage.ready(name, generation=changed["metadata"]["generation"])
     port = stage.port("inner") if path == "proxy" else QUEUE_PORT
     for number in (1, 2):
-        await stage.until(ENDPOINT_SLICE, f"{name}-0000{number}-public", lambda one: one["ports"][0]["port"] == port)
+        await stage.until(
+            ENDPOINT_SLICE,
+            f"{name}-0000{number}-public",
+            lambda endpoint_slice: endpoint_slice["ports"][0]["port"] == port,
+        )
     # The activator hears of a host a moment after it is ready.
     for known in (name, f"old-{name}"):
         await send_get(stage, known)

@@ -47,9 +47,9 @@ def test_a_second_apply_and_a_diff_are_empty() -> None:
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     versions = [
         {
-            (one["kind"], one["metadata"]["name"]): one["metadata"]["generation"]
-            for one in found
-            if "generation" in one["metadata"]
+            (resource["kind"], resource["metadata"]["name"]): resource["metadata"]["generation"]
+            for resource in found
+            if "generation" in resource["metadata"]
         }
         for found in (yaml.safe_load(done.stdout)["items"] for done in (first, second))
     ]
@@ -62,10 +62,10 @@ def test_a_second_apply_and_a_diff_are_empty() -> None:
 def test_an_overlay_of_the_docs_is_accepted(overlay: str, tmp_path: Path) -> None:
     """Kinds that others define are left out where the server does not have them."""
     served = kubectl("api-versions").stdout.split()
-    objects = [one for one in overlaid(tmp_path, overlay).values() if one["apiVersion"] in served]
+    objects = [resource for resource in overlaid(tmp_path, overlay).values() if resource["apiVersion"] in served]
     apply = ("apply", "--server-side", "--force-conflicts", "--field-manager=gitops", "-f", "-")
     # A dry run creates no namespace, and the others are refused without theirs.
-    namespaces = yaml.safe_dump_all(one for one in objects if one["kind"] == "Namespace")
+    namespaces = yaml.safe_dump_all(resource for resource in objects if resource["kind"] == "Namespace")
     assert kubectl(*apply, text=namespaces).returncode == 0
     done = kubectl(*apply, "--dry-run=server", text=yaml.safe_dump_all(objects))
     assert done.returncode == 0, done.stderr
@@ -92,8 +92,8 @@ def test_policies_refuse_at_the_door_with_our_own_words() -> None:
     until_s = time.monotonic() + 60
     while not refusal(CASES["a privileged container"][0]) and time.monotonic() < until_s:
         time.sleep(0.2)
-    found = {name: refusal(body) for name, (body, _) in CASES.items()}
-    assert {name: text[: len(CASES[name][1])] for name, text in found.items() if text} == {
+    result = {name: refusal(body) for name, (body, _) in CASES.items()}
+    assert {name: text[: len(CASES[name][1])] for name, text in result.items() if text} == {
         name: expected for name, (_, expected) in CASES.items() if expected
     }
     status = json.loads(kubectl("get", "validatingadmissionpolicies", "-o", "json").stdout)

@@ -29,20 +29,20 @@ PAIR = ("controller-a", "controller-b")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    async with staged(tmp_path_factory.mktemp("leader"), daemons=(), settings=QUICK) as one:
+    async with staged(tmp_path_factory.mktemp("leader"), daemons=(), settings=QUICK) as new_stage:
         for instance in PAIR:
-            await one.start("controller", instance=instance)
-        await one.start("autoscaler")
-        yield one
+            await new_stage.start("controller", instance=instance)
+        await new_stage.start("autoscaler")
+        yield new_stage
 
 
 async def leader_of(stage: Stage, *, other_than: str = "", within_s: float = 60.0) -> str:
     """The controller that holds the lease, once one does."""
     async with asyncio.timeout(within_s):
         while True:
-            for one in (await stage.cluster.list(LEASE, NAMESPACE)).items:
-                holder = str(one["spec"]["holderIdentity"]).partition("_")[0]
-                if one["metadata"]["name"] == "controller" and holder not in {"", other_than}:
+            for lease in (await stage.cluster.list(LEASE, NAMESPACE)).items:
+                holder = str(lease["spec"]["holderIdentity"]).partition("_")[0]
+                if lease["metadata"]["name"] == "controller" and holder not in {"", other_than}:
                     return holder
             await asyncio.sleep(0.05)
 
@@ -60,7 +60,7 @@ async def freeze(stage: Stage, name: str, *, count: int) -> tuple[float, list[st
     leader = await leader_of(stage)
     frozen: Daemon = stage.daemons[leader]
     await stage.apply(service(f"{name}-before"))
-    await stage.until(CONFIGURATION, f"{name}-before", lambda one: one.get("status"))
+    await stage.until(CONFIGURATION, f"{name}-before", lambda configuration: configuration.get("status"))
     lost_count = losses(frozen)
     frozen.process.send_signal(signal.SIGSTOP)
     begun_s = time.monotonic()

@@ -87,11 +87,11 @@ ONLY_IN_A_RACE = {
 
 def granted(daemon: str) -> set[str]:
     """The permissions of a daemon's Roles: "patch deployments.apps/scale"."""
-    found: set[str] = set()
+    results: set[str] = set()
     folder = tree_folder()
     component = COMPONENTS.get(daemon, daemon)
     paths = [folder / "rbac" / f"{daemon}.yaml", folder / "components" / component / "rbac.yaml"]
-    for path in (one for one in paths if one.exists()):
+    for path in (each_path for each_path in paths if each_path.exists()):
         for role in yaml.safe_load_all(path.read_text()):
             # Others are for people.
             is_own = daemon.startswith(role["metadata"].get("labels", {}).get("app.kubernetes.io/name", "-"))
@@ -100,14 +100,14 @@ def granted(daemon: str) -> set[str]:
                     for resource in rule["resources"]:
                         plural, slash, part = resource.partition("/")
                         whole = (f"{plural}.{group}" if group else plural) + slash + part
-                        found |= {f"{verb} {whole}" for verb in rule["verbs"]}
-    return found
+                        results |= {f"{verb} {whole}" for verb in rule["verbs"]}
+    return results
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    async with staged(tmp_path_factory.mktemp("rights"), daemons=DAEMONS, settings=SETTINGS) as one:
-        yield one
+    async with staged(tmp_path_factory.mktemp("rights"), daemons=DAEMONS, settings=SETTINGS) as new_stage:
+        yield new_stage
 
 
 def policy(name: str) -> Object:
@@ -128,7 +128,9 @@ async def everything(stage: Stage) -> None:
     await stage.cluster.create(SCALING_POLICY, policy("all"))
     # An activator more is in all public slices.
     await stage.set_activators([*ACTIVATOR_ADDRESSES, "10.78.0.9"])
-    await stage.until(ENDPOINT_SLICE, "all-public", lambda one: len(one["endpoints"]) > len(ACTIVATOR_ADDRESSES))
+    await stage.until(
+        ENDPOINT_SLICE, "all-public", lambda endpoint_slice: len(endpoint_slice["endpoints"]) > len(ACTIVATOR_ADDRESSES)
+    )
     await stage.set_activators(ACTIVATOR_ADDRESSES)
     stage.load("all-00001", 4)
     await stage.scaled("all-00001", 4)
@@ -147,7 +149,7 @@ async def everything(stage: Stage) -> None:
     await stage.until_gone(REVISION, "all-00001")
     await stage.until_gone(SERVICE, "old-all")
     stage.load("all-00003", 0)
-    await stage.until(REVISION, "all-00003", lambda one: one["spec"].get("servingState") == "Reserve")
+    await stage.until(REVISION, "all-00003", lambda revision: revision["spec"].get("servingState") == "Reserve")
     await _by_hpa(stage)
     await _by_workload(stage)
     await _with_port(stage)
@@ -155,7 +157,7 @@ async def everything(stage: Stage) -> None:
     await stage.scaled("all-00003", 0)
     await stage.until_none(POD, label_selector="app=all-00003")
     asking = asyncio.create_task(_call(stage.port("public"), "all"))
-    await stage.until(REVISION, "all-00003", lambda one: one["spec"].get("servingState") == "Active")
+    await stage.until(REVISION, "all-00003", lambda revision: revision["spec"].get("servingState") == "Active")
     asking.cancel()
     # Last, because its pods are replaced.
     guarded = {"metadata": {"annotations": {ALLOW_FROM_ANNOTATION: "namespace/other"}}}
@@ -171,11 +173,13 @@ async def _mapped(stage: Stage) -> None:
     """A DomainMapping whose host is claimed for it, and released with it; labels that the public Services take over."""
     ref = {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "all"}
     await stage.cluster.create(DOMAIN_MAPPING, {"metadata": {"name": HOST, "namespace": SPACE}, "spec": {"ref": ref}})
-    await stage.until(DOMAIN_MAPPING, HOST, lambda one: condition_of(one, "Ready").get("status") == "True")
+    await stage.until(
+        DOMAIN_MAPPING, HOST, lambda domain_mapping: condition_of(domain_mapping, "Ready").get("status") == "True"
+    )
     await stage.cluster.delete(DOMAIN_MAPPING, SPACE, HOST)
     await stage.until_gone(CLUSTER_DOMAIN_CLAIM, HOST, namespace="")
     await stage.cluster.patch(SERVING_SERVICE, SPACE, "all", patch={"metadata": {"labels": {"team": "a"}}})
-    await stage.until(SERVICE, "all", lambda one: one["metadata"]["labels"].get("team") == "a")
+    await stage.until(SERVICE, "all", lambda current_service: current_service["metadata"]["labels"].get("team") == "a")
 
 
 async def _by_hpa(stage: Stage) -> None:
@@ -183,7 +187,7 @@ async def _by_hpa(stage: Stage) -> None:
     own = {"autoscaling.knative.dev/class": "hpa.autoscaling.knative.dev", "autoscaling.knative.dev/min-scale": "2"}
     await stage.apply(service("hpa", annotations=own))
     await stage.ready("hpa")
-    await stage.until(HORIZONTAL_POD_AUTOSCALER, "hpa-00001", lambda one: one["spec"]["minReplicas"] == 2)
+    await stage.until(HORIZONTAL_POD_AUTOSCALER, "hpa-00001", lambda resource: resource["spec"]["minReplicas"] == 2)
     changed = await stage.apply(service("hpa", version="2", annotations=own))
     await stage.ready("hpa", generation=changed["metadata"]["generation"])
     ours = {"metadata": {"annotations": {"autoscaling.knative.dev/class": "kpa.autoscaling.knative.dev"}}}
@@ -206,17 +210,25 @@ async def _by_workload(stage: Stage) -> None:
     await stage.cluster.create(HTTP_SCALED_OBJECT, {"metadata": metadata, "spec": spec})
     spec = {"target": {"service": name, "port": 80}, "scalingMetric": {"concurrency": {"targetValue": 1}}}
     await stage.cluster.create(INTERCEPTOR_ROUTE, {"metadata": {**metadata, "name": "alone"}, "spec": spec})
-    await stage.until(INTERCEPTOR_ROUTE, "alone", lambda one: condition_of(one, "Ready").get("status") == "False")
-    await stage.until(HTTP_SCALED_OBJECT, name, lambda one: condition_of(one, "Ready").get("status") == "True")
+    await stage.until(
+        INTERCEPTOR_ROUTE,
+        "alone",
+        lambda interceptor_route: condition_of(interceptor_route, "Ready").get("status") == "False",
+    )
+    await stage.until(
+        HTTP_SCALED_OBJECT,
+        name,
+        lambda http_scaled_object: condition_of(http_scaled_object, "Ready").get("status") == "True",
+    )
     await stage.cluster.patch(HTTP_SCALED_OBJECT, SPACE, name, patch={"spec": {"replicas": {"max": 2}}})
-    await stage.until(SCALED_WORKLOAD, name, lambda one: one["spec"]["scaling"].get("max") == 2)
+    await stage.until(SCALED_WORKLOAD, name, lambda scaled_workload: scaled_workload["spec"]["scaling"].get("max") == 2)
     await stage.until(SCALED_WORKLOAD, name, functools.partial(_has_state, ServingState.RESERVE))
     await stage.until_none(POD, label_selector=f"app={name}")
     asking = asyncio.create_task(_call(stage.port("public"), name))
     await stage.until(SCALED_WORKLOAD, name, functools.partial(_has_state, ServingState.ACTIVE))
     asking.cancel()
-    for kind, one in ((HTTP_SCALED_OBJECT, name), (INTERCEPTOR_ROUTE, "alone"), (SERVICE, name), (DEPLOYMENT, name)):
-        await stage.cluster.delete(kind, SPACE, one)
+    for kind, text in ((HTTP_SCALED_OBJECT, name), (INTERCEPTOR_ROUTE, "alone"), (SERVICE, name), (DEPLOYMENT, name)):
+        await stage.cluster.delete(kind, SPACE, text)
 
 
 def _has_state(state: ServingState, workload: Object) -> bool:
@@ -225,8 +237,8 @@ def _has_state(state: ServingState, workload: Object) -> bool:
 
 async def _with_port(stage: Stage) -> None:
     """Ports for TCP that another program has; one of them is asked for twice, and another in between."""
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        for taken, count in ((one, 1), (other, 1), (one, 2)):
+    with socket.create_server(("127.0.0.1", 0)) as sock, socket.create_server(("127.0.0.1", 0)) as other:
+        for taken, count in ((sock, 1), (other, 1), (sock, 2)):
             port = str(taken.getsockname()[1])
             patch = {"metadata": {"annotations": {TCP_ANNOTATION: port}}}
             await stage.cluster.patch(SERVING_SERVICE, SPACE, "all", patch=patch)
@@ -235,16 +247,16 @@ async def _with_port(stage: Stage) -> None:
             await stage.until(ENDPOINT_SLICE, "all-public", functools.partial(_names_port, port))
 
 
-def _names_port(number: str, one: Object) -> bool:
+def _names_port(number: str, resource: Object) -> bool:
     """Whether a Service or slice has one port besides that for HTTP."""
-    ports = one["spec"]["ports"] if "spec" in one else one["ports"]
+    ports = resource["spec"]["ports"] if "spec" in resource else resource["ports"]
     return [(port["name"], str(port["port"])) for port in ports][1:] == [(f"tcp-{number}", number)]
 
 
 async def _is_reported(stage: Stage, port: str, count: int) -> bool:
     events = (await stage.cluster.list(EVENT, SPACE)).items
-    found = (event for event in events if annotations_of(event).get(TCP_ANNOTATION) == port)
-    return any(event["reason"] == TCP_UNAVAILABLE and event["count"] >= count for event in found)
+    result = (event for event in events if annotations_of(event).get(TCP_ANNOTATION) == port)
+    return any(event["reason"] == TCP_UNAVAILABLE and event["count"] >= count for event in result)
 
 
 async def _claim(port: int) -> None:
@@ -264,7 +276,7 @@ async def _call(port: int, name: str) -> None:
 
 async def test_daemons_call_what_their_roles_allow_and_their_roles_allow_what_they_call(stage: Stage) -> None:
     await everything(stage)
-    assert {daemon: found for daemon in DAEMONS if (found := await _differences(stage, daemon))} == {}
+    assert {daemon: differences for daemon in DAEMONS if (differences := await _differences(stage, daemon))} == {}
 
 
 async def _differences(stage: Stage, daemon: str) -> tuple[set[str], set[str]] | None:
@@ -280,5 +292,5 @@ async def _differences(stage: Stage, daemon: str) -> tuple[set[str], set[str]] |
             while not allowed - rare <= stage.daemons[daemon].calls:  # noqa: ASYNC110 - a file is polled
                 await asyncio.sleep(0.1)
     calls = stage.daemons[daemon].calls
-    found = calls - allowed, allowed - calls - rare
-    return found if any(found) else None
+    results = calls - allowed, allowed - calls - rare
+    return results if any(results) else None

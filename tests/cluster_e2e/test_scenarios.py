@@ -36,15 +36,15 @@ AT_ONCE = {"autoscaling.knative.dev/target-burst-capacity": "0"}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    async with staged(tmp_path_factory.mktemp("cluster")) as one:
-        yield one
+    async with staged(tmp_path_factory.mktemp("cluster")) as new_stage:
+        yield new_stage
 
 
 async def test_a_service_becomes_ready_with_all_that_stands_beneath_it(stage: Stage) -> None:
     await stage.apply(service("hello"))
-    found = await stage.ready("hello")
-    assert found["status"]["latestReadyRevisionName"] == "hello-00001"
-    assert found["status"]["url"].startswith("http://hello.serving-e2e.")
+    entry = await stage.ready("hello")
+    assert entry["status"]["latestReadyRevisionName"] == "hello-00001"
+    assert entry["status"]["url"].startswith("http://hello.serving-e2e.")
     for kind, name in ((CONFIGURATION, "hello"), (ROUTE, "hello"), (REVISION, "hello-00001")):
         assert is_ready(await stage.cluster.get(kind, SPACE, name))
     await stage.scaled("hello-00001", 1)
@@ -54,14 +54,14 @@ async def test_a_new_version_takes_over_and_traffic_is_split_as_asked(stage: Sta
     await stage.apply(service("split"))
     await stage.ready("split")
     changed = await stage.apply(service("split", version="2"))
-    found = await stage.ready("split", generation=changed["metadata"]["generation"])
-    assert found["status"]["latestReadyRevisionName"] == "split-00002"
+    entry = await stage.ready("split", generation=changed["metadata"]["generation"])
+    assert entry["status"]["latestReadyRevisionName"] == "split-00002"
     traffic = [{"revisionName": "split-00001", "percent": 80, "tag": "old"}, {"latestRevision": True, "percent": 20}]
     changed = await stage.apply(service("split", version="2", traffic=traffic))
-    found = await stage.ready("split", generation=changed["metadata"]["generation"])
-    shares = {one["revisionName"]: one["percent"] for one in found["status"]["traffic"]}
+    entry = await stage.ready("split", generation=changed["metadata"]["generation"])
+    shares = {target["revisionName"]: target["percent"] for target in entry["status"]["traffic"]}
     assert shares == {"split-00001": 80, "split-00002": 20}
-    assert any(one.get("url", "").startswith("http://old-split.") for one in found["status"]["traffic"])
+    assert any(target.get("url", "").startswith("http://old-split.") for target in entry["status"]["traffic"])
 
 
 async def test_a_version_that_never_gets_ready_takes_no_traffic(stage: Stage) -> None:
@@ -69,12 +69,16 @@ async def test_a_version_that_never_gets_ready_takes_no_traffic(stage: Stage) ->
     await stage.ready("roll")
     stage.kubelet.hold = True
     await stage.apply(service("roll", version="2"))
-    await stage.until(SERVING_SERVICE, "roll", lambda one: one["status"]["latestCreatedRevisionName"] == "roll-00002")
-    route = await stage.until(ROUTE, "roll", lambda one: one["status"].get("traffic"))
-    assert [one["revisionName"] for one in route["status"]["traffic"]] == ["roll-00001"]
+    await stage.until(
+        SERVING_SERVICE,
+        "roll",
+        lambda service_object: service_object["status"]["latestCreatedRevisionName"] == "roll-00002",
+    )
+    route = await stage.until(ROUTE, "roll", lambda current_route: current_route["status"].get("traffic"))
+    assert [target["revisionName"] for target in route["status"]["traffic"]] == ["roll-00001"]
     await stage.kubelet.release()
-    found = await stage.until(SERVING_SERVICE, "roll", is_ready)
-    assert found["status"]["latestReadyRevisionName"] == "roll-00002"
+    current_service = await stage.until(SERVING_SERVICE, "roll", is_ready)
+    assert current_service["status"]["latestReadyRevisionName"] == "roll-00002"
 
 
 async def test_a_gitops_tool_sees_no_difference(stage: Stage) -> None:
@@ -85,17 +89,17 @@ async def test_a_gitops_tool_sees_no_difference(stage: Stage) -> None:
     argo = ("--server-side", "--field-manager=argocd")
 
     async def kubectl(command: str, *options: str) -> str:
-        given = ["kubectl", command, *options, "-f", "-"]
+        value = ["kubectl", command, *options, "-f", "-"]
         process = await asyncio.create_subprocess_exec(
-            *given,
+            *value,
             env={**os.environ, "KUBECONFIG": str(stage.server.kubeconfig)},
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        said, _ = await process.communicate(manifest.encode())
-        assert process.returncode == 0, said.decode()
-        return said.decode()
+        output, _ = await process.communicate(manifest.encode())
+        assert process.returncode == 0, output.decode()
+        return output.decode()
 
     await kubectl("apply", *argo)
     before = await stage.ready("gitops")
@@ -104,9 +108,13 @@ async def test_a_gitops_tool_sees_no_difference(stage: Stage) -> None:
     assert after["spec"] == before["spec"]
     assert after["metadata"]["generation"] == before["metadata"]["generation"] == 1
     assert await kubectl("diff", *argo) == ""
-    found = json.loads(await kubectl("get", "-o=json", "--show-managed-fields"))
-    (live,) = found.get("items", [found])
-    owners = {one["manager"] for one in live["metadata"]["managedFields"] if one.get("subresource") != "status"}
+    document = json.loads(await kubectl("get", "-o=json", "--show-managed-fields"))
+    (live,) = document.get("items", [document])
+    owners = {
+        managed_field["manager"]
+        for managed_field in live["metadata"]["managedFields"]
+        if managed_field.get("subresource") != "status"
+    }
     assert owners == {"argocd"}
 
 
@@ -120,22 +128,22 @@ async def test_a_deleted_service_leaves_nothing(stage: Stage) -> None:
     await stage.until_none(POD, label_selector="app=gone-00001")
 
 
-def addresses(one: Object) -> set[str]:
+def addresses(entry: Object) -> set[str]:
     """The addresses that accept requests."""
     return {
         endpoint["addresses"][0]
-        for endpoint in one.get("endpoints") or ()
+        for endpoint in entry.get("endpoints") or ()
         if endpoint["conditions"].get("ready") is not False
     }
 
 
-def names_activators(one: Object) -> bool:
-    return addresses(one) == set(ACTIVATOR_ADDRESSES)
+def names_activators(fields: Object) -> bool:
+    return addresses(fields) == set(ACTIVATOR_ADDRESSES)
 
 
 def names_pods(count: int) -> Callable[[Object], bool]:
-    def holds(one: Object) -> bool:
-        return bool(one["ports"][0]["port"] == QUEUE_PORT) and len(addresses(one)) == count
+    def holds(container: Object) -> bool:
+        return bool(container["ports"][0]["port"] == QUEUE_PORT) and len(addresses(container)) == count
 
     return holds
 
@@ -151,23 +159,23 @@ class Watched:
 
     async def run(self) -> None:
         cluster, selector = self._stage.cluster, f"metadata.name={self._name}"
-        found = await cluster.list(ENDPOINT_SLICE, SPACE, field_selector=selector)
+        listing = await cluster.list(ENDPOINT_SLICE, SPACE, field_selector=selector)
         async with cluster.watch(
-            ENDPOINT_SLICE, SPACE, resource_version=found.resource_version, field_selector=selector
+            ENDPOINT_SLICE, SPACE, resource_version=listing.resource_version, field_selector=selector
         ) as events:
             self.is_watching.set()
             async for event in of_objects(events):
                 if event.type is not EventType.DELETED:
                     self._check(event.object)
 
-    def _check(self, one: Object) -> None:
-        self.versions.append(one)
-        there = addresses(one)
+    def _check(self, container: Object) -> None:
+        self.versions.append(container)
+        there = addresses(container)
         if not there:
             self.wrong.append("nobody is there")
         is_activators = there <= set(ACTIVATOR_ADDRESSES)
-        if is_activators is (one["ports"][0]["port"] == QUEUE_PORT):
-            self.wrong.append(f"{there} at {one['ports']}")
+        if is_activators is (container["ports"][0]["port"] == QUEUE_PORT):
+            self.wrong.append(f"{there} at {container['ports']}")
         # What was ready once in this test may stand there; an address that never was may not.
         if not is_activators and not there <= set(self._stage.kubelet.ready_addresses):
             self.wrong.append(f"{there} are not all ready")
@@ -177,8 +185,8 @@ async def test_a_service_and_its_revision_have_public_services_that_lead_to_the_
     await stage.apply(service("named"))
     await stage.ready("named")
     for name in ("named", "named-00001"):
-        found = await stage.cluster.get(SERVICE, SPACE, name)
-        assert not found["spec"].get("selector")
+        current_service = await stage.cluster.get(SERVICE, SPACE, name)
+        assert not current_service["spec"].get("selector")
         endpoints = await stage.until(ENDPOINT_SLICE, f"{name}-public", names_activators)
         assert endpoints["metadata"]["labels"]["kubernetes.io/service-name"] == name
         assert endpoints["ports"][0]["port"] == stage.port("inner")
@@ -214,8 +222,8 @@ async def test_load_scales_from_zero_to_twenty_and_back_with_the_slice_flipped_a
     await stage.scaled(name, 0)
     watching.cancel()
     assert watched.wrong == []
-    flips = [one["ports"][0]["port"] == QUEUE_PORT for one in watched.versions]
-    turns = [one for one, before in zip(flips, [False, *flips], strict=False) if one is not before]
+    flips = [version["ports"][0]["port"] == QUEUE_PORT for version in watched.versions]
+    turns = [flip for flip, before in zip(flips, [False, *flips], strict=False) if flip is not before]
     assert turns == [True, False, True, False], "to the pods and back, twice"
 
 
@@ -228,11 +236,11 @@ async def test_a_pod_that_turns_unready_is_gone_from_the_slice(stage: Stage) -> 
     await stage.until(ENDPOINT_SLICE, "doubt-00001-public", names_pods(2))
     pod, *_ = (await stage.cluster.list(POD, SPACE, label_selector="app=doubt-00001")).items
     await stage.kubelet.set_ready(pod, ready=False)
-    found = await stage.until(ENDPOINT_SLICE, "doubt-00001-public", names_pods(1))
-    assert pod["status"]["podIP"] not in addresses(found)
+    endpoint_slice = await stage.until(ENDPOINT_SLICE, "doubt-00001-public", names_pods(1))
+    assert pod["status"]["podIP"] not in addresses(endpoint_slice)
     stage.kubelet.hold = True
-    for one in (await stage.cluster.list(POD, SPACE, label_selector="app=doubt-00001")).items:
-        await stage.kubelet.set_ready(one, ready=False)
+    for each_pod in (await stage.cluster.list(POD, SPACE, label_selector="app=doubt-00001")).items:
+        await stage.kubelet.set_ready(each_pod, ready=False)
     await stage.until(ENDPOINT_SLICE, "doubt-00001-public", names_activators)
     await stage.kubelet.release()
     await stage.until(ENDPOINT_SLICE, "doubt-00001-public", names_pods(2))
@@ -244,7 +252,9 @@ async def test_another_activator_is_in_all_slices_that_name_activators(stage: St
     others = [*ACTIVATOR_ADDRESSES, "10.78.0.9"]
     await stage.set_activators(others)
     for name in ("more", "more-00001"):
-        await stage.until(ENDPOINT_SLICE, f"{name}-public", lambda one: addresses(one) == set(others))
+        await stage.until(
+            ENDPOINT_SLICE, f"{name}-public", lambda endpoint_slice: addresses(endpoint_slice) == set(others)
+        )
     await stage.set_activators([])
     await stage.set_activators(ACTIVATOR_ADDRESSES)
     for name in ("more", "more-00001"):
@@ -264,7 +274,9 @@ async def test_a_service_of_another_owner_is_left_alone(stage: Stage) -> None:
     body = {"metadata": {"name": "theirs", "namespace": SPACE}, "spec": {"ports": [{"port": 80}]}}
     await stage.cluster.create(SERVICE, body)
     await stage.apply(service("theirs"))
-    found = await stage.until(SERVING_SERVICE, "theirs", lambda one: "we do not own" in str(one.get("status")))
-    assert 'an existing Service "theirs"' in str(found["status"]["conditions"])
+    current_service = await stage.until(
+        SERVING_SERVICE, "theirs", lambda service_object: "we do not own" in str(service_object.get("status"))
+    )
+    assert 'an existing Service "theirs"' in str(current_service["status"]["conditions"])
     await stage.cluster.delete(SERVICE, SPACE, "theirs")
     await stage.ready("theirs")

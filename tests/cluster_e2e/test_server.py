@@ -55,8 +55,8 @@ def kubeconfig(folder: Path, authority: trustme.CA) -> Path:
     content = {
         "apiVersion": "v1",
         "kind": "Config",
-        "clusters": [{"name": name, "cluster": one} for name, one in clusters.items()],
-        "users": [{"name": name, "user": one} for name, one in users.items()],
+        "clusters": [{"name": name, "cluster": cluster} for name, cluster in clusters.items()],
+        "users": [{"name": name, "user": user} for name, user in users.items()],
         "contexts": [{"name": "work", "context": {"cluster": "own", "user": "me"}}],
         "current-context": "work",
     }
@@ -84,7 +84,11 @@ async def test_a_daemon_reaches_a_server_of_tls_through_the_gate_by_that_servers
 
 
 def test_every_daemon_has_an_account_on_a_foreign_server() -> None:
-    accounts = {one["metadata"]["name"] for one in needed_objects() if one["kind"] == "ServiceAccount"}
+    accounts = {
+        needed_resource["metadata"]["name"]
+        for needed_resource in needed_objects()
+        if needed_resource["kind"] == "ServiceAccount"
+    }
     assert set(DAEMONS) <= accounts
 
 

@@ -21,13 +21,13 @@ NAMES = ("config-autoscaler", "config-controller", "config-defaults", "config-ac
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    async with staged(tmp_path_factory.mktemp("settings")) as one, kept(one):
+    async with staged(tmp_path_factory.mktemp("settings")) as new_stage, kept(new_stage):
         # A server keeps Events for an hour: those of an earlier run would be taken for news.
-        for event in (await one.cluster.list(EVENT, SYSTEM)).items:
+        for event in (await new_stage.cluster.list(EVENT, SYSTEM)).items:
             if event["involvedObject"].get("name") in NAMES:
                 with contextlib.suppress(NotFound):
-                    await one.cluster.delete(EVENT, SYSTEM, event["metadata"]["name"])
-        yield one
+                    await new_stage.cluster.delete(EVENT, SYSTEM, event["metadata"]["name"])
+        yield new_stage
 
 
 @contextlib.asynccontextmanager
@@ -87,22 +87,26 @@ async def test_config_maps_are_left_as_they_were_found(stage: Stage, before: dic
 async def event_of(stage: Stage, reason: str, pattern: str) -> Object:
     """The first Event of a ConfigMap with a message that matches."""
     listing = await stage.cluster.list(EVENT, SYSTEM)
-    for one in listing.items:
-        if one["reason"] == reason and re.search(pattern, one["message"]):
-            return one
+    for entry in listing.items:
+        if entry["reason"] == reason and re.search(pattern, entry["message"]):
+            return entry
     async with stage.cluster.watch(EVENT, SYSTEM, resource_version=listing.resource_version) as events:
         async for event in of_objects(events):
-            one = event.object
-            if event.type is not EventType.DELETED and one["reason"] == reason and re.search(pattern, one["message"]):
-                return one
+            entry = event.object
+            if (
+                event.type is not EventType.DELETED
+                and entry["reason"] == reason
+                and re.search(pattern, entry["message"])
+            ):
+                return entry
     raise AssertionError(reason)
 
 
 def plain(name: str, *, version: str = "1") -> Object:
     """A service without settings of its own."""
-    made = service(name, version=version)
-    made["spec"]["template"]["metadata"]["annotations"] = {}
-    return made
+    resource = service(name, version=version)
+    resource["spec"]["template"]["metadata"]["annotations"] = {}
+    return resource
 
 
 async def test_a_target_that_is_edited_scales_running_revisions(stage: Stage) -> None:
@@ -148,7 +152,7 @@ async def test_a_daemon_that_starts_beside_a_bad_config_map_runs_on_the_defaults
     again = await stage.start("autoscaler")
     stage.load("beside-00001", 200)
     await stage.scaled("beside-00001", 3)
-    (line,) = [one for one in again.log if one["event"] == "settings.refused"][-1:]
+    (line,) = [entry for entry in again.log if entry["event"] == "settings.refused"][-1:]
     assert "max-scale-up-rate" in line["problems"][0]
     await configure(stage, "config-autoscaler")
 
@@ -157,7 +161,7 @@ async def test_another_domain_moves_running_routes_and_other_defaults_go_to_new_
     await stage.apply(plain("moved"))
     await stage.ready("moved")
     await configure(stage, "config-controller", domain="apps.example.org")
-    await stage.until(ROUTE, "moved", lambda one: ".serving-e2e.apps.example.org" in one["status"]["url"])
+    await stage.until(ROUTE, "moved", lambda route: ".serving-e2e.apps.example.org" in route["status"]["url"])
     await configure(stage, "config-defaults", revision_idle_timeout_seconds="77")
     await event_of(stage, "SettingsChanged", "revision_idle_timeout_s")
     changed = await stage.apply(plain("moved", version="2"))

@@ -60,20 +60,20 @@ class Reporter:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    async with staged(tmp_path_factory.mktemp("shards"), daemons=(), settings=QUICK) as one:
+    async with staged(tmp_path_factory.mktemp("shards"), daemons=(), settings=QUICK) as new_stage:
         config = {
             "metadata": {"name": "config-leader-election", "namespace": NAMESPACE},
             "data": {"buckets": str(COUNT)},
         }
-        await one.cluster.create(CONFIG_MAP, config)
-        await one.start("controller")
+        await new_stage.cluster.create(CONFIG_MAP, config)
+        await new_stage.start("controller")
         for instance in PAIR:
-            await one.start("autoscaler", instance=instance)
+            await new_stage.start("autoscaler", instance=instance)
         for name in NAMES:
-            await one.apply(service(name))
+            await new_stage.apply(service(name))
         for name in NAMES:
-            await one.ready(name)
-        yield one
+            await new_stage.ready(name)
+        yield new_stage
 
 
 @contextlib.asynccontextmanager
@@ -90,9 +90,9 @@ async def telling(stage: Stage, instance: str) -> AsyncIterator[Reporter]:
 
 async def holders(stage: Stage) -> list[str]:
     """Which of the two holds each shard; "" if it is free."""
-    found = {one["metadata"]["name"]: one for one in (await stage.cluster.list(LEASE, NAMESPACE)).items}
-    leases = [found.get(shard_name("autoscaler", shard, COUNT)) for shard in range(COUNT)]
-    return ["" if one is None else str(one["spec"]["holderIdentity"]).partition("_")[0] for one in leases]
+    result = {lease["metadata"]["name"]: lease for lease in (await stage.cluster.list(LEASE, NAMESPACE)).items}
+    leases = [result.get(shard_name("autoscaler", shard, COUNT)) for shard in range(COUNT)]
+    return ["" if lease is None else str(lease["spec"]["holderIdentity"]).partition("_")[0] for lease in leases]
 
 
 async def shared_by(stage: Stage, *, counts: dict[str, int]) -> list[str]:
@@ -100,16 +100,16 @@ async def shared_by(stage: Stage, *, counts: dict[str, int]) -> list[str]:
 
     A slow start lets one process take a shard that is the other's, and keep it for 64 s: eight durations of a lease.
     """
-    found: list[str] = []
+    results: list[str] = []
     try:
         async with asyncio.timeout(_SHARED_MAX_S):
             while True:
-                found = await holders(stage)
-                if {one: found.count(one) for one in counts} == counts:
-                    return found
+                results = await holders(stage)
+                if {count: results.count(count) for count in counts} == counts:
+                    return results
                 await asyncio.sleep(0.05)
     except TimeoutError:
-        raise AssertionError(f"{found}, not {counts}") from None
+        raise AssertionError(f"{results}, not {counts}") from None
 
 
 def scaled_by(stage: Stage, instance: str, *, since: int) -> set[str]:
@@ -119,9 +119,9 @@ def scaled_by(stage: Stage, instance: str, *, since: int) -> set[str]:
 
 
 async def test_a_revision_is_scaled_by_its_owner_whichever_process_receives_its_load(stage: Stage) -> None:
-    found = await shared_by(stage, counts=dict.fromkeys(PAIR, COUNT // 2))
+    results = await shared_by(stage, counts=dict.fromkeys(PAIR, COUNT // 2))
     owned = {
-        instance: {name for name in NAMES if found[shard_of((SPACE, name), COUNT)] == instance} for instance in PAIR
+        instance: {name for name in NAMES if results[shard_of((SPACE, name), COUNT)] == instance} for instance in PAIR
     }
     assert all(owned.values()), "both have some"
     for instance, load in zip(PAIR, (3, 5), strict=True):
@@ -130,14 +130,14 @@ async def test_a_revision_is_scaled_by_its_owner_whichever_process_receives_its_
             reporter.loads = dict.fromkeys(NAMES, load)
             for name in NAMES:
                 await stage.scaled(f"{name}-00001", load)
-        for one in PAIR:
-            assert scaled_by(stage, one, since=since) == owned[one]
+        for text in PAIR:
+            assert scaled_by(stage, text, since=since) == owned[text]
 
 
 async def test_what_one_had_who_was_killed_the_other_scales_and_never_down_at_first(stage: Stage) -> None:
-    found = await shared_by(stage, counts=dict.fromkeys(PAIR, COUNT // 2))
+    results = await shared_by(stage, counts=dict.fromkeys(PAIR, COUNT // 2))
     dead, remaining = PAIR
-    orphans = [name for name in NAMES if found[shard_of((SPACE, name), COUNT)] == dead]
+    orphans = [name for name in NAMES if results[shard_of((SPACE, name), COUNT)] == dead]
     seen: dict[str, list[int]] = {}
     async with telling(stage, remaining) as reporter:
         reporter.loads = dict.fromkeys(NAMES, 5)
@@ -161,7 +161,7 @@ async def test_what_one_had_who_was_killed_the_other_scales_and_never_down_at_fi
 async def _scales(stage: Stage, seen: dict[str, list[int]]) -> None:
     """Every scale by Deployment, from what it is now, until cancelled."""
     listing = await stage.cluster.list(DEPLOYMENT, SPACE)
-    seen |= {one["metadata"]["name"]: [one["spec"]["replicas"]] for one in listing.items}
+    seen |= {item["metadata"]["name"]: [item["spec"]["replicas"]] for item in listing.items}
     async with stage.cluster.watch(DEPLOYMENT, SPACE, resource_version=listing.resource_version) as events:
         async for event in of_objects(events):
             seen[event.object["metadata"]["name"]].append(event.object["spec"]["replicas"])
@@ -182,6 +182,6 @@ async def test_one_who_was_frozen_writes_nothing_about_what_is_not_its_own_any_m
         finally:
             stage.daemons[frozen].process.send_signal(signal.SIGCONT)
         there.loads = {}
-        found = await shared_by(stage, counts=dict.fromkeys(PAIR, COUNT // 2))
-        again = {name for name in NAMES if found[shard_of((SPACE, name), COUNT)] == frozen}
+        results = await shared_by(stage, counts=dict.fromkeys(PAIR, COUNT // 2))
+        again = {name for name in NAMES if results[shard_of((SPACE, name), COUNT)] == frozen}
         assert scaled_by(stage, frozen, since=since) <= again, "only what it has won anew"

@@ -62,16 +62,16 @@ class Cluster:
         """A service with one pod at least; that pod."""
         await self.stage.apply(service(name, annotations=ALWAYS))
         await self.stage.ready(name)
-        return next(one for pod, one in self.kubelet.running.items() if pod.startswith(name))
+        return next(running_pod for pod, running_pod in self.kubelet.running.items() if pod.startswith(name))
 
     async def send_get(self, name: str, path: str = "/") -> tuple[int, str]:
         """One request of a client."""
         headers = {"Host": f"{name}.{SPACE}.localhost"}
         async with asyncio.timeout(240):
             # The activator hears of a service a moment after it is ready.
-            while (found := await got("127.0.0.1", self.stage.port("public"), path, headers=headers))[0] == 404:  # noqa: ASYNC110 - no event announces it
+            while (results := await got("127.0.0.1", self.stage.port("public"), path, headers=headers))[0] == 404:  # noqa: ASYNC110 - no event announces it
                 await asyncio.sleep(0.05)
-        return found
+        return results
 
 
 @contextlib.asynccontextmanager
@@ -104,17 +104,19 @@ async def running_cluster(
 async def cluster(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Cluster]:
     """The stage with tokens derived from the cluster key, and with those of Kubernetes."""
     settings = SETTINGS | {"SERVING_CONTROLLER_SIDECAR_STATS_AUDIENCE": request.param}
-    async with running_cluster(tmp_path_factory.mktemp("sidecar"), settings, has_projected=bool(request.param)) as made:
-        yield made
+    async with running_cluster(
+        tmp_path_factory.mktemp("sidecar"), settings, has_projected=bool(request.param)
+    ) as new_cluster:
+        yield new_cluster
 
 
 async def test_a_deployment_of_a_cluster_is_one_that_kubernetes_takes(cluster: Cluster) -> None:
     await cluster.hello("taken")
-    made = await cluster.stage.cluster.get(DEPLOYMENT, SPACE, "taken-00001-deployment")
+    current_deployment = await cluster.stage.cluster.get(DEPLOYMENT, SPACE, "taken-00001-deployment")
     # A server before 1.34 says so of a template that was never created by itself.
-    made["spec"]["template"]["metadata"].pop("creationTimestamp", None)
-    assert faults({"apiVersion": "apps/v1", "kind": "Deployment", **made}) == []
-    names = [one["name"] for one in made["spec"]["template"]["spec"]["containers"]]
+    current_deployment["spec"]["template"]["metadata"].pop("creationTimestamp", None)
+    assert faults({"apiVersion": "apps/v1", "kind": "Deployment", **current_deployment}) == []
+    names = [container["name"] for container in current_deployment["spec"]["template"]["spec"]["containers"]]
     assert names == ["queue-proxy", "user-container"]
 
 
@@ -152,9 +154,9 @@ async def test_its_stats_reach_the_autoscaler_by_its_token(cluster: Cluster) -> 
 
 async def test_a_request_that_comes_through_the_activator_counts_once(cluster: Cluster) -> None:
     pod = await cluster.hello("once")
-    asked = [asyncio.create_task(cluster.send_get("once", "/slow")) for _ in range(3)]
+    tasks = [asyncio.create_task(cluster.send_get("once", "/slow")) for _ in range(3)]
     await until(lambda: len([head for head in pod.heads if "/slow" in head]) == 3)
-    assert [await one for one in asked] == [(200, "hello")] * 3
+    assert [await task for task in tasks] == [(200, "hello")] * 3
     deployment = await cluster.stage.cluster.get(DEPLOYMENT, SPACE, "once-00001-deployment")
     # One request is a pod's; six, if those of the activator were counted in the pod again.
     assert deployment["spec"]["replicas"] <= 3
@@ -163,10 +165,10 @@ async def test_a_request_that_comes_through_the_activator_counts_once(cluster: C
 async def test_a_pod_that_is_deleted_ends_what_runs_and_its_app_ends_after_that(cluster: Cluster) -> None:
     pod = await cluster.hello("ends")
     name = pod.pod["metadata"]["name"]
-    asked = asyncio.create_task(cluster.send_get("ends", "/slow"))
+    task = asyncio.create_task(cluster.send_get("ends", "/slow"))
     await until(lambda: any("/slow" in head for head in pod.heads))
     await cluster.stage.cluster.delete(POD, SPACE, name)
-    assert await asked == (200, "hello")
+    assert await task == (200, "hello")
     await until(lambda: pod.exit_code is not None)
     assert pod.exit_code == 0
     assert pod.hook_responses == [(200, "drained")]
@@ -198,21 +200,23 @@ async def test_a_deployment_wakes_scales_and_goes_to_zero_without_a_failed_reque
     await stage.cluster.create(SERVICE, {"metadata": METADATA, "spec": {"selector": LABELS, "ports": ports}})
     written = await stage.cluster.create(DEPLOYMENT, deployment())
     await stage.cluster.create(SCALED_WORKLOAD, spec.to_object(name=NAME, namespace=SPACE))
-    await stage.until(SCALED_WORKLOAD, NAME, lambda one: condition_of(one, "Ready").get("status") == "True")
+    await stage.until(
+        SCALED_WORKLOAD, NAME, lambda scaled_workload: condition_of(scaled_workload, "Ready").get("status") == "True"
+    )
     try:
-        await stage.until(DEPLOYMENT, NAME, lambda one: _pods(one) == (0, 0))
+        await stage.until(DEPLOYMENT, NAME, lambda current_deployment: _pods(current_deployment) == (0, 0))
         assert (await cluster.send_get(NAME))[0] == 200
         bodies: set[str] = set()
         while len(bodies) < 2:
             responses = await asyncio.gather(*(cluster.send_get(NAME, "/sleep/1") for _ in range(20)))
             assert {status for status, _ in responses} == {200}
             bodies |= {body for _, body in responses}
-        back = await stage.until(DEPLOYMENT, NAME, lambda one: _pods(one) == (0, 0))
+        back = await stage.until(DEPLOYMENT, NAME, lambda current_deployment: _pods(current_deployment) == (0, 0))
         assert back["spec"]["template"] == written["spec"]["template"]
     finally:
         for kind in (SCALED_WORKLOAD, DEPLOYMENT, SERVICE):
             await stage.cluster.delete(kind, SPACE, NAME)
 
 
-def _pods(one: Object) -> tuple[int, int]:
-    return one["spec"]["replicas"], nested(one, "status", "replicas") or 0
+def _pods(resource: Object) -> tuple[int, int]:
+    return resource["spec"]["replicas"], nested(resource, "status", "replicas") or 0

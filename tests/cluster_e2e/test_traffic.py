@@ -33,19 +33,19 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler)
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    async with with_pods(tmp_path_factory.mktemp("traffic")) as one:
-        yield one
+    async with with_pods(tmp_path_factory.mktemp("traffic")) as pods:
+        yield pods
 
 
 async def test_a_request_reaches_a_pod_and_one_for_a_revision_at_zero_wakes_it(stage: Stage) -> None:
     await stage.apply(service("hello", annotations=COMMAND))
     await stage.ready("hello")
     assert (await send_get(stage, "hello"))[0] == 200
-    await stage.until(REVISION, "hello-00001", lambda one: one["spec"].get("servingState") == "Reserve")
+    await stage.until(REVISION, "hello-00001", lambda revision: revision["spec"].get("servingState") == "Reserve")
     await stage.scaled("hello-00001", 0)
     status, _ = await send_get(stage, "hello")
     assert status == 200
-    await stage.until(DEPLOYMENT, "hello-00001-deployment", lambda one: one["spec"]["replicas"] >= 1)
+    await stage.until(DEPLOYMENT, "hello-00001-deployment", lambda deployment: deployment["spec"]["replicas"] >= 1)
 
 
 async def test_requests_are_split_between_revisions(stage: Stage) -> None:
@@ -88,12 +88,16 @@ async def test_a_rollout_goes_back_by_the_responses_that_activators_count(stage:
             await asyncio.gather(*[send_get(stage, "checked") for _ in range(10)])
 
     loading = asyncio.create_task(load())
-    found = await stage.until(
-        SERVING_SERVICE, "checked", lambda one: condition_of(one, "Ready").get("reason") == "RolledBack"
+    current_service = await stage.until(
+        SERVING_SERVICE,
+        "checked",
+        lambda service_object: condition_of(service_object, "Ready").get("reason") == "RolledBack",
     )
     loading.cancel()
-    assert 'Revision "checked-00002" is rolled back by errors<5%: ' in condition_of(found, "Ready")["message"]
-    assert [(one["revisionName"], one["percent"]) for one in found["status"]["traffic"]] == [("checked-00001", 100)]
+    assert 'Revision "checked-00002" is rolled back by errors<5%: ' in condition_of(current_service, "Ready")["message"]
+    assert [(target["revisionName"], target["percent"]) for target in current_service["status"]["traffic"]] == [
+        ("checked-00001", 100)
+    ]
 
 
 @pytest.mark.parametrize(("name", "names_pods"), [("direct", False), ("direct-00001", True)])
@@ -103,11 +107,11 @@ async def test_every_address_of_a_public_slice_responds(stage: Stage, name: str,
     await stage.ready("direct")
     port = QUEUE_PORT if names_pods else stage.port("inner")
 
-    def is_flipped(one: Object) -> bool:
-        return bool(one["ports"][0]["port"] == port)
+    def is_flipped(container: Object) -> bool:
+        return bool(container["ports"][0]["port"] == port)
 
-    found = await stage.until(ENDPOINT_SLICE, f"{name}-public", is_flipped)
-    named = [address for one in found["endpoints"] for address in one["addresses"]]
+    endpoint_slice = await stage.until(ENDPOINT_SLICE, f"{name}-public", is_flipped)
+    named = [address for endpoint in endpoint_slice["endpoints"] for address in endpoint["addresses"]]
     if names_pods:
         # Pods of this machine are told to be in 10.64.0.0/16, and are in 127.64.0.0/16.
         (address,) = [f"127.{each.partition('.')[2]}" for each in named]

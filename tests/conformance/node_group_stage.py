@@ -36,26 +36,26 @@ class StagedPass:
 
 
 def staged_pass(
-    given: Mapping[str, Any], settings: NodeGroupSettings, state: NodeGroupState, now_s: float
+    fields: Mapping[str, Any], settings: NodeGroupSettings, state: NodeGroupState, now_s: float
 ) -> StagedPass:
     """Run one pass over a case."""
-    return asyncio.run(_staged_pass(given, settings, state, now_s))
+    return asyncio.run(_staged_pass(fields, settings, state, now_s))
 
 
 async def _staged_pass(
-    given: Mapping[str, Any], settings: NodeGroupSettings, state: NodeGroupState, now_s: float
+    entry: Mapping[str, Any], settings: NodeGroupSettings, state: NodeGroupState, now_s: float
 ) -> StagedPass:
     wall_s = [now_s]
     cluster = MemoryCluster(wall_s=lambda: wall_s[0])
     group = settings.cloud_provider_group_name
-    bounds = CloudGroup(target_size=given["cloud_target"], min_size=given["cloud_min"], max_size=given["cloud_max"])
+    bounds = CloudGroup(target_size=entry["cloud_target"], min_size=entry["cloud_min"], max_size=entry["cloud_max"])
     cloud = MemoryCloud({group: bounds})
     before: list[Object] = []
-    for raw in given.get("nodes") or ():
+    for raw in entry.get("nodes") or ():
         wall_s[0] = now_s - raw.get("age_s", 0)
         before.append(await _put_node(cluster, raw, settings, now_s=now_s))
     wall_s[0] = now_s
-    for number, raw in enumerate(given.get("pods") or ()):
+    for number, raw in enumerate(entry.get("pods") or ()):
         for index in range(raw.get("count", 1)):
             await _put_pod(cluster, f"p{number}-{index}", raw)
     await cluster.create(NODE_GROUP, {"metadata": {"name": settings.name}, "spec": {}})
@@ -69,19 +69,19 @@ async def _staged_pass(
     following = asyncio.create_task(passes.watch())
     try:
         await passes.synced()
-        (found,) = await passes.run_once()
+        (group_pass,) = await passes.run_once()
     finally:
         following.cancel()
         await asyncio.wait({following})
-    remaining = {one["metadata"]["name"]: one for one in (await cluster.list(NODE)).items}
+    remaining = {node["metadata"]["name"]: node for node in (await cluster.list(NODE)).items}
     # The cases list deleted nodes where they were.
-    nodes = [node_of(remaining.get(one["metadata"]["name"], one)) for one in before]
+    nodes = [node_of(remaining.get(resource["metadata"]["name"], resource)) for resource in before]
     stored = state_from(await cluster.get(NODE_GROUP, "", settings.name))
-    assert stored == found.state, "the state survives in the status"
+    assert stored == group_pass.state, "the state survives in the status"
     if settings.dry_mode:
         nodes = [as_in_dry_mode(node, stored.dry_taints, ignore_real_state=True) for node in nodes]
     await cluster.close()
-    return StagedPass(found, cloud, parts=partition(nodes), left=set(remaining))
+    return StagedPass(group_pass, cloud, parts=partition(nodes), left=set(remaining))
 
 
 async def _put_node(

@@ -35,17 +35,17 @@ def demand_as_read(containers: PodContainers) -> PodDemand:
 def _object(pod: PodContainers, name: str) -> dict[str, object]:
     spec = {
         "nodeName": NODE,
-        "containers": [_container(one) for one in pod.containers],
-        "initContainers": [_container(one) for one in pod.init_containers],
+        "containers": [_container(container) for container in pod.containers],
+        "initContainers": [_container(container) for container in pod.init_containers],
         "overhead": _amounts(pod.overhead),
     }
     return {"metadata": {"namespace": "default", "name": name}, "spec": spec}
 
 
-def _container(one: Container) -> dict[str, object]:
-    return {"resources": {"requests": _amounts(one.request), "limits": _amounts(one.limit)}}
+def _container(container: Container) -> dict[str, object]:
+    return {"resources": {"requests": _amounts(container.request), "limits": _amounts(container.limit)}}
 
 
-def _amounts(given: Resources) -> dict[str, str]:
-    written = {"cpu": None if given.cpu_m is None else f"{given.cpu_m}m", "memory": given.memory_bytes}
+def _amounts(resources: Resources) -> dict[str, str]:
+    written = {"cpu": None if resources.cpu_m is None else f"{resources.cpu_m}m", "memory": resources.memory_bytes}
     return {name: str(amount) for name, amount in written.items() if amount is not None}

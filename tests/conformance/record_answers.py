@@ -91,11 +91,11 @@ async def record(kubeconfig: str) -> None:
         await send("/api/v1/namespaces", {"metadata": {"name": _NAMESPACE}})
         # Without a controller-manager, nothing makes the account that a pod needs.
         await send(f"/api/v1/namespaces/{_NAMESPACE}/serviceaccounts", {"metadata": {"name": "default"}})
-        for path, found in ((MANIFESTS, _refusal), (DEFAULTS, _defaults)):
+        for path, result in ((MANIFESTS, _refusal), (DEFAULTS, _defaults)):
             recorded = []
             for case in _cases(path):
                 answer = await send(_path(BY_RESOURCE[case["resource"]]), manifest_of(case), dryRun="All")
-                recorded.append({**case, **found(*answer)})
+                recorded.append({**case, **result(*answer)})
             _write(path, recorded)
 
 

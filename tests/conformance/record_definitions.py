@@ -55,9 +55,9 @@ def _without_descriptions(value: Any) -> Any:  # noqa: ANN401 - any JSON
         return value
     # A field may be named "description", too; its value is a schema.
     return {
-        key: _without_descriptions(one)
-        for key, one in value.items()
-        if not (key == "description" and isinstance(one, str))
+        key: _without_descriptions(each_value)
+        for key, each_value in value.items()
+        if not (key == "description" and isinstance(each_value, str))
     }
 
 
@@ -105,10 +105,10 @@ def record(kubeconfig: str) -> None:
     if ACCEPTED in mistakes.values():
         raise SystemExit(f"the server takes mistakes: {mistakes}")
     server = json.loads(version)["serverVersion"]["gitVersion"]
-    found = {"server": server, "definitions": definitions, "mistakes": mistakes}
-    DATA.write_text(json.dumps(found, indent=2) + "\n")
+    result = {"server": server, "definitions": definitions, "mistakes": mistakes}
+    DATA.write_text(json.dumps(result, indent=2) + "\n")
     sys.stdout.write(f"{len(definitions)} definitions in {DATA}\n")
-    if refused := [name for name, one in definitions.items() if one["answer"] != ACCEPTED]:
+    if refused := [name for name, definition in definitions.items() if definition["answer"] != ACCEPTED]:
         raise SystemExit(f"refused: {', '.join(refused)}")
 
 

@@ -51,7 +51,9 @@ def reduced(schema: dict[str, Any], *, seen: set[str]) -> dict[str, Any]:
     """A schema without descriptions; the names that it refers to are added to ``seen``."""
     result: dict[str, Any] = {}
     if "allOf" in schema:
-        (schema,) = [{**{key: one for key, one in schema.items() if key != "allOf"}, **schema["allOf"][0]}]
+        (schema,) = [
+            {**{key: each_value for key, each_value in schema.items() if key != "allOf"}, **schema["allOf"][0]}
+        ]
     if "oneOf" in schema:
         return {"x-kubernetes-int-or-string": True}
     for key in _KEPT:
@@ -65,7 +67,7 @@ def reduced(schema: dict[str, Any], *, seen: set[str]) -> dict[str, Any]:
             case "items" | "additionalProperties":
                 result[key] = reduced(value, seen=seen) if isinstance(value, dict) else value
             case "properties":
-                result[key] = {name: reduced(one, seen=seen) for name, one in value.items()}
+                result[key] = {name: reduced(each_value, seen=seen) for name, each_value in value.items()}
             case _:
                 result[key] = value
     return result
@@ -80,7 +82,7 @@ def document(folder: Path, kind: Kind) -> Path:
 def go_fields(source: str) -> dict[str, list[tuple[str, str, int]]]:
     """The fields of each struct of a ``types.go``: name in JSON ("" for those of an embedded struct), Go type, number."""
     return {
-        struct[1]: [(one["name"], one["type"], int(one["number"])) for one in _FIELD.finditer(struct[2])]
+        struct[1]: [(match_["name"], match_["type"], int(match_["number"])) for match_ in _FIELD.finditer(struct[2])]
         for struct in _STRUCT.finditer(source)
     }
 
@@ -114,8 +116,8 @@ def write_numbers(names: list[str], staging: Path) -> None:
         if fields:
             numbers = {field: number for field, number, _ in fields}
             pointers = [field for field, _, is_pointer in fields if is_pointer]
-            found = {"numbers": numbers, **({"pointers": pointers} if pointers else {})}
-            lines.append(f"{json.dumps(name)}:{json.dumps(found, separators=(',', ':'))}")
+            result = {"numbers": numbers, **({"pointers": pointers} if pointers else {})}
+            lines.append(f"{json.dumps(name)}:{json.dumps(result, separators=(',', ':'))}")
     NUMBERS_FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
@@ -130,17 +132,18 @@ def main(checkout: Path) -> None:
     by_short = {short(name): name for name in known}
     kinds = [schema_name(kind) for kind in KINDS if kind not in crds() and kind not in UNUSED_KINDS]
     waiting = {by_short[name] for name in (*kinds, *_BODIES) if name in by_short}
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     while waiting:
         name = waiting.pop()
         seen: set[str] = set()
-        found[short(name)] = reduced(known[name], seen=seen)
-        waiting |= {one for one in seen if short(one) not in found}
+        result[short(name)] = reduced(known[name], seen=seen)
+        waiting |= {text for text in seen if short(text) not in result}
     lines = [
-        f"{json.dumps(name)}:{json.dumps(found[name], separators=(',', ':'), sort_keys=True)}" for name in sorted(found)
+        f"{json.dumps(name)}:{json.dumps(result[name], separators=(',', ':'), sort_keys=True)}"
+        for name in sorted(result)
     ]
     SCHEMAS_FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
-    write_numbers(sorted(found), checkout / "staging" / "src" / "k8s.io")
+    write_numbers(sorted(result), checkout / "staging" / "src" / "k8s.io")
 
 
 if __name__ == "__main__":

@@ -48,21 +48,21 @@ def failure(kind: str, case: dict[str, Any]) -> dict[str, Any] | None:
     adapter = importlib.import_module(f"tests.conformance.adapters.{kind}")
     expected = adapter.expected(case)
     try:
-        got = adapter.result_of(case)
+        result = adapter.result_of(case)
     except Exception:  # noqa: BLE001 - one broken case must not hide the others
-        got = traceback.format_exc()
+        result = traceback.format_exc()
     else:
-        if adapter.agrees(expected, got):
+        if adapter.agrees(expected, result):
             return None
-    return {"name": case.get("name"), "expected": expected, "got": got}
+    return {"name": case.get("name"), "expected": expected, "got": result}
 
 
 def run(kind: str, path: Path, show: int) -> int:
     """Run a file's cases, print at most ``show`` failing ones, and return the exit code."""
     cases = list(read_cases(path))
-    failures = [found for case in cases if (found := failure(kind, case))]
-    for found in failures[:show]:
-        print(f"{found['name']}\n  expected {found['expected']!r}\n  got      {found['got']!r}")
+    failures = [entry for case in cases if (entry := failure(kind, case))]
+    for entry in failures[:show]:
+        print(f"{entry['name']}\n  expected {entry['expected']!r}\n  got      {entry['got']!r}")
     print(f"{kind}: {len(cases) - len(failures)} of {len(cases)} cases hold")
     return 1 if failures or not cases else 0
 

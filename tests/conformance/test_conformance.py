@@ -16,7 +16,7 @@ from tests.conformance.run import DATA, failure, kinds, read_cases
 def test_every_shipped_case_holds(kind: str) -> None:
     cases = list(read_cases(DATA / f"{kind}.jsonl"))
     assert cases
-    assert [found for case in cases if (found := failure(kind, case))] == []
+    assert [result for case in cases if (result := failure(kind, case))] == []
 
 
 def run_py(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -53,4 +53,4 @@ def test_the_pass_alone_decides_as_the_daemon_does() -> None:
 
 def test_each_difference_to_a_real_api_server_is_one() -> None:
     recorded = {case["name"]: (case["code"], case["fields"]) for case in read_cases(DATA / "manifests.jsonl")}
-    assert {name: found for name, found in DIFFERENCES.items() if recorded[name] == found} == {}
+    assert {name: difference for name, difference in DIFFERENCES.items() if recorded[name] == difference} == {}

@@ -69,15 +69,15 @@ class Stage(msgspec.Struct, frozen=True):
     def until_status(self, beginning: str, *arguments: str) -> None:
         """Invoke until a response begins so: the activator follows new traffic with a short delay."""
         until_s = time.monotonic() + _PATIENCE_S
-        while not (found := self("invoke", *arguments).stdout).startswith(beginning):
-            assert time.monotonic() < until_s, found
+        while not (stdout := self("invoke", *arguments).stdout).startswith(beginning):
+            assert time.monotonic() < until_s, stdout
             time.sleep(0.05)
 
     def until(self, text: str, *arguments: str) -> None:
         """Repeat a command until it prints a text."""
         until_s = time.monotonic() + _PATIENCE_S
-        while text not in (found := self(*arguments).stdout):
-            assert time.monotonic() < until_s, found
+        while text not in (stdout := self(*arguments).stdout):
+            assert time.monotonic() < until_s, stdout
             time.sleep(0.05)
 
     @contextlib.contextmanager
@@ -142,12 +142,12 @@ def patient() -> Iterator[None]:
 
 def left_of(state: Path) -> list[str]:
     """The running processes among those started with a state folder."""
-    found = []
+    results = []
     for pid, command in processes():
         with contextlib.suppress(OSError):
             if str(state).encode() in Path(f"/proc/{pid}/environ").read_bytes():
-                found.append(command)
-    return found
+                results.append(command)
+    return results
 
 
 def processes() -> Iterator[tuple[int, str]]:
@@ -182,5 +182,5 @@ def clear(stage: Stage) -> None:
 
 def _names(stage: Stage, kind: str) -> list[str]:
     """Names in the namespace default of what has no owner."""
-    found = json.loads(stage("get", kind, "-o", "json").stdout)["items"]
-    return [one["metadata"]["name"] for one in found if not one["metadata"].get("ownerReferences")]
+    items = json.loads(stage("get", kind, "-o", "json").stdout)["items"]
+    return [resource["metadata"]["name"] for resource in items if not resource["metadata"].get("ownerReferences")]

@@ -35,9 +35,9 @@ def up(tmp_path: Path) -> Iterator[Up]:
 
 def lone(**annotations: str) -> Object:
     """A service whose pods take one request at a time."""
-    found = {"serving.dev/command": f"{sys.executable} {APP}", "autoscaling.knative.dev/window": "6s"}
+    result = {"serving.dev/command": f"{sys.executable} {APP}", "autoscaling.knative.dev/window": "6s"}
     spec = {"containerConcurrency": 1, "containers": [{"image": "none"}]}
-    template = {"metadata": {"annotations": {**found, **annotations}}, "spec": spec}
+    template = {"metadata": {"annotations": {**result, **annotations}}, "spec": spec}
     return {
         "apiVersion": "serving.knative.dev/v1",
         "kind": "Service",
@@ -60,27 +60,27 @@ async def until_known(up: Up, cluster: KubeCluster) -> None:
 
 def activators(up: Up) -> dict[str, int]:
     """Process ids by index."""
-    found = {}
+    result = {}
     for pid, command in processes():
         if "serving.activator.main" in command and parent_of(pid) == up.pid:
             index = re.search(rb"\0SERVING_ACTIVATOR_INDEX=(\d+)\0", Path(f"/proc/{pid}/environ").read_bytes())
             assert index
-            found[index[1].decode()] = pid
-    return found
+            result[index[1].decode()] = pid
+    return result
 
 
 def response_counts(up: Up) -> list[int]:
     """Requests served by each activator, from both metrics pages."""
     ports = json.loads((up.state / "ports.json").read_text())
-    token, found = (up.state / "query-token").read_text(), []
+    token, results = (up.state / "query-token").read_text(), []
     for name in ("activator-metrics", "activator-1-metrics"):
-        asked = urllib.request.Request(
+        request = urllib.request.Request(
             f"http://127.0.0.1:{ports[name]}/metrics", headers={"Authorization": f"Bearer {token}"}
         )
-        with urllib.request.urlopen(asked, timeout=60) as page:  # noqa: S310 - our own
+        with urllib.request.urlopen(request, timeout=60) as page:  # noqa: S310 - our own
             counts = re.findall(rb"^http_server_request_duration_seconds_count\{.*\} (\S+)$", page.read(), re.MULTILINE)
-            found.append(sum(int(float(count)) for count in counts))
-    return found
+            results.append(sum(int(float(count)) for count in counts))
+    return results
 
 
 class Clients:

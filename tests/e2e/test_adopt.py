@@ -70,8 +70,8 @@ def ask(serving: Stage, host: str, *, listener: str = "public") -> httpx.Respons
 
 
 def present(serving: Stage, kind: str, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(serving("get", kind, name, "-o", "json").stdout)
-    return found
+    document: dict[str, Any] = json.loads(serving("get", kind, name, "-o", "json").stdout)
+    return document
 
 
 def until(is_so: Callable[[], bool]) -> None:
@@ -88,9 +88,9 @@ def replicas(serving: Stage, name: str) -> int:
 
 def test_a_deployment_is_adopted_scales_to_zero_and_back_and_is_released(serving: Stage, tmp_path: Path) -> None:
     applied(serving, tmp_path, app("shop"))
-    said = serving("adopt", "deploy/shop", "--host", "shop.example.com", "--window", "6s").stdout
-    assert "deployment/shop is scaled by its requests as scaledworkload/shop" in said
-    assert "curl -H 'Host: shop.example.com'" in said
+    stdout = serving("adopt", "deploy/shop", "--host", "shop.example.com", "--window", "6s").stdout
+    assert "deployment/shop is scaled by its requests as scaledworkload/shop" in stdout
+    assert "curl -H 'Host: shop.example.com'" in stdout
     assert ask(serving, "shop.example.com").status_code == 200
     until(lambda: replicas(serving, "shop") == 0)
     assert ask(serving, "shop.example.com").status_code == 200
@@ -102,8 +102,8 @@ def test_a_deployment_is_adopted_scales_to_zero_and_back_and_is_released(serving
     assert "scaledworkload shop" in described
     assert "1/1" in described.partition("Pods")[2]
     assert "0 → 1" in serving("why", "shop").stdout
-    said = serving("release", "deploy/shop").stdout
-    assert "deployment/shop has 2 replicas again" in said
+    stdout = serving("release", "deploy/shop").stdout
+    assert "deployment/shop has 2 replicas again" in stdout
     assert replicas(serving, "shop") == 2
     until(lambda: ask(serving, "shop.example.com").status_code == 404)
 
@@ -114,7 +114,7 @@ def test_a_service_is_taken_over_in_place_and_given_back(serving: Stage, tmp_pat
     serving("adopt", "deploy/inner", "--in-place", "--window", "6s")
     assert "selector" not in present(serving, "svc", "inner")["spec"]
     listed = json.loads(serving("get", "endpointslices", "-l", "kubernetes.io/service-name=inner", "-o", "json").stdout)
-    assert [one["metadata"]["name"] for one in listed["items"]] == ["inner-activators-ipv4"]
+    assert [item["metadata"]["name"] for item in listed["items"]] == ["inner-activators-ipv4"]
     for host in ("inner", "inner.default", "inner.default.svc.cluster.local"):
         assert ask(serving, host, listener="inner").status_code == 200
     assert ask(serving, "inner").status_code == 404
@@ -127,9 +127,9 @@ def test_a_service_is_taken_over_in_place_and_given_back(serving: Stage, tmp_pat
 
 
 def test_an_ingress_serves_a_deployment_from_zero(serving: Stage, tmp_path: Path) -> None:
-    said = applied(serving, tmp_path, app("front") + INGRESS).output
-    assert "note: ingress/front: requests for front.example.com go to deployment/front" in said
-    assert "note: ingress/front: spec.tls has no effect" in said
+    output = applied(serving, tmp_path, app("front") + INGRESS).output
+    assert "note: ingress/front: requests for front.example.com go to deployment/front" in output
+    assert "note: ingress/front: spec.tls has no effect" in output
     until(lambda: ask(serving, "front.example.com").status_code == 200)
     until(lambda: replicas(serving, "front") == 0)
     assert ask(serving, "front.example.com").status_code == 200
@@ -141,7 +141,9 @@ def test_a_route_of_keda_is_served_unchanged(serving: Stage, tmp_path: Path) -> 
     applied(serving, tmp_path, app("old") + KEDA)
     until(lambda: ask(serving, "old.example.com").status_code == 200)
     until(lambda: bool(present(serving, "httpso", "old").get("status")))
-    conditions = {one["type"]: one for one in present(serving, "httpso", "old")["status"]["conditions"]}
+    conditions = {
+        condition["type"]: condition for condition in present(serving, "httpso", "old")["status"]["conditions"]
+    }
     assert conditions["Converted"]["message"] == "every field acts"
     until(lambda: ready_of(present(serving, "httpso", "old")) == "True")
     serving("delete", "httpso/old")
@@ -149,7 +151,7 @@ def test_a_route_of_keda_is_served_unchanged(serving: Stage, tmp_path: Path) -> 
 
 
 def ready_of(route: dict[str, Any]) -> str:
-    return next(str(one["status"]) for one in route["status"]["conditions"] if one["type"] == "Ready")
+    return next(str(condition["status"]) for condition in route["status"]["conditions"] if condition["type"] == "Ready")
 
 
 def test_every_verb_for_a_service_knows_a_workload(serving: Stage, tmp_path: Path) -> None:
@@ -171,8 +173,8 @@ def test_every_verb_for_a_service_knows_a_workload(serving: Stage, tmp_path: Pat
     assert serving("wait", "verbs", "--for", "zero", "--timeout", "90").stdout == "verbs is at zero\n"
     assert "GET /sleep/0" in serving("logs", "verbs", "--previous").stdout
     for verb in ("traffic", "compare", "update"):
-        said = serving(verb, "verbs", *(["-e", "A=b"] if verb == "update" else []), code=1).output
-        assert "verbs is a ScaledWorkload: `serving describe verbs` shows it" in said
+        output = serving(verb, "verbs", *(["-e", "A=b"] if verb == "update" else []), code=1).output
+        assert "verbs is a ScaledWorkload: `serving describe verbs` shows it" in output
     assert "public and has no token" in serving("token", "verbs", code=1).output
     serving("release", "verbs")
     assert serving("wait", "verbs", "--for", "gone").stdout == "verbs is gone\n"

@@ -89,7 +89,7 @@ async def test_a_pod_refuses_plain_requests_where_inner_tls_is_enabled(serving: 
         assert (await client.get("/")).status_code == 200
     pods = json.loads(serving("get", "pods", "-o", "json").stdout)["items"]
     async with httpx.AsyncClient(trust_env=False, timeout=60) as direct:
-        statuses = {(await direct.get(f"http://{one['status']['podIP']}:8012/")).status_code for one in pods}
+        statuses = {(await direct.get(f"http://{pod['status']['podIP']}:8012/")).status_code for pod in pods}
     assert statuses == {403 if mode == "Enabled" else 200}
 
 
@@ -127,9 +127,9 @@ async def logged(serving: Stage, line: str) -> Path:
     before = sum(log.read_text().count(line) for log in logs.glob("inside-*/user-container.log"))
     until_s = time.monotonic() + 60
     while True:
-        found = [log for log in logs.glob("inside-*/user-container.log") if log.read_text().count(line)]
-        if sum(log.read_text().count(line) for log in found) > before:
-            return max(found, key=lambda log: log.stat().st_mtime)
+        paths = [log for log in logs.glob("inside-*/user-container.log") if log.read_text().count(line)]
+        if sum(log.read_text().count(line) for log in paths) > before:
+            return max(paths, key=lambda log: log.stat().st_mtime)
         assert time.monotonic() < until_s
         await asyncio.sleep(0.01)
 

@@ -34,6 +34,6 @@ def test_a_stopped_system_is_saved_and_a_damaged_journal_repaired_after_what_is_
     # In a process of its own, which holds the folder up to its end.
     with stopped.process("doctor", "--repair", "--yes") as process:
         assert "repaired; the damaged file is " in process.communicate()[0]
-    (kept,) = state.glob("journal.db.damaged-*Z")
-    assert kept.read_bytes() == content
+    (path,) = state.glob("journal.db.damaged-*Z")
+    assert path.read_bytes() == content
     assert "is whole; there is nothing to repair" in stopped("doctor", "--repair").output

@@ -25,11 +25,11 @@ def pods(serving: Stage) -> list[str]:
 def until(serving: Stage, wanted: str, *command: str) -> str:
     """Run a command until it prints a text; there are never more than two pods meanwhile."""
     until_s = time.monotonic() + PATIENCE_S
-    while wanted not in (found := serving(*command).stdout):
-        assert time.monotonic() < until_s, found
+    while wanted not in (stdout := serving(*command).stdout):
+        assert time.monotonic() < until_s, stdout
         assert len(pods(serving)) <= 2
         time.sleep(0.2)
-    return found
+    return stdout
 
 
 def test_services_share_two_pods(serving: Stage) -> None:

@@ -38,8 +38,8 @@ def test_no_secret_of_a_running_system_is_in_its_bug_report(serving: Stage, tmp_
     serving("exec", f"--state={serving.state}", "shy", "--", "true", f"{PLANTED}-word")
     serving("bundle", str(file))
     with tarfile.open(file) as archive:
-        found = {one.name: archive.extractfile(one) for one in archive.getmembers()}
-        texts = {name: content.read().decode() for name, content in found.items() if content is not None}
+        ios = {member.name: archive.extractfile(member) for member in archive.getmembers()}
+        texts = {name: content.read().decode() for name, content in ios.items() if content is not None}
     assert all(len(token) > 20 for token in tokens)
     assert not [(name, word) for name, text in texts.items() for word in (PLANTED, *tokens) if word in text]
     services = texts["serving-bundle/objects/services.serving.knative.dev.json"]

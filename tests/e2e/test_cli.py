@@ -70,7 +70,9 @@ def test_deploying_again_is_a_new_revision_and_keeps_the_traffic(serving: Stage)
     deploy(serving, "again", "--env", "TARGET=sun", "--no-wait")
     serving("wait", "again")
     shown = json.loads(serving("traffic", "again", "-o", "json").stdout)
-    assert [(one["revisionName"], one["percent"], one["tag"]) for one in shown] == [("again-00001", 100, "first")]
+    assert [(target["revisionName"], target["percent"], target["tag"]) for target in shown] == [
+        ("again-00001", 100, "first")
+    ]
     assert "sun" not in serving("invoke", "again", "/", "--tag", "first").stdout
 
 
@@ -132,7 +134,7 @@ def test_cloud_runs_manifest_applies_and_what_has_no_effect_is_a_warning_and_an_
     assert f"warning: {priority}\n" in done.stderr
     assert f"{boost}\n" in done.stderr
     events = json.loads(serving("describe", "cloud", "-o", "json").stdout)["events"]
-    remarks = {one["message"]: one for one in events if one["reason"] == "AcceptedWithoutEffect"}
+    remarks = {event["message"]: event for event in events if event["reason"] == "AcceptedWithoutEffect"}
     assert (len(remarks), remarks[priority]["involvedObject"]["kind"], remarks[priority]["count"]) == (1, "Service", 1)
     serving("apply", "-f", "-", "--dry-run", stdin=text.replace("robot", "human"))
     serving("apply", "-f", "-", stdin=text.replace("robot", "robot # the same"))
@@ -147,8 +149,8 @@ def test_applying_twice_changes_nothing_and_what_is_left_out_goes(serving: Stage
     config = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: words}\ndata: {a: one, b: two}\n"
     file = tmp_path / "all.yaml"
     file.write_text(manifest("twice") + config)
-    made = serving("apply", "-f", str(tmp_path))
-    assert made.stdout.splitlines() == ["configmap/words created", "service/twice created"]
+    result = serving("apply", "-f", str(tmp_path))
+    assert result.stdout.splitlines() == ["configmap/words created", "service/twice created"]
     assert serving("apply", "-f", str(file)).stdout.splitlines() == [
         "configmap/words unchanged",
         "service/twice unchanged",
@@ -243,8 +245,8 @@ def test_waiting_for_zero_ends_at_zero_or_says_what_is_left(serving: Stage) -> N
         "--annotate",
         "autoscaling.knative.dev/scale-to-zero-pod-retention-period=0s",
     )
-    said = serving("wait", "brief", "--for", "zero", "--timeout", "100ms", code=1).stderr
-    assert "brief is not at zero after 0.1 s: 1 pod" in said
+    stderr = serving("wait", "brief", "--for", "zero", "--timeout", "100ms", code=1).stderr
+    assert "brief is not at zero after 0.1 s: 1 pod" in stderr
     assert serving("wait", "brief", "--for", "zero", "--timeout", "2m").stdout == "brief is at zero\n"
     assert "it is at zero" in serving("logs", "brief").stderr
 
@@ -303,11 +305,11 @@ def test_a_command_runs_in_a_pod_with_its_streams_and_its_exit_code(serving: Sta
         assert done.exit_code == code, (words, done.output, done.exception)
         return done
 
-    found = execute("opened", "--", "sh", "-c", "echo $COLOUR; echo bad >&2; exit 7", code=7)
-    assert (found.stdout, found.stderr) == ("red\n", "bad\n")
+    result = execute("opened", "--", "sh", "-c", "echo $COLOUR; echo bad >&2; exit 7", code=7)
+    assert (result.stdout, result.stderr) == ("red\n", "bad\n")
     command = [sys.executable, "-m", "serving", "exec", "--state", str(serving.state), "-i", "opened", "--", "cat"]
-    given = "line\n" * 10_000
-    assert subprocess.run(command, input=given, capture_output=True, text=True, check=True).stdout == given
+    text = "line\n" * 10_000
+    assert subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout == text
     assert "no-such-command" in execute("opened", "--", "no-such-command", code=1).stderr
     assert "container x is not valid" in execute("-c", "x", "opened", "--", "env", code=1).stderr
     assert "no pod of opened ends with x" in execute("--pod", "x", "opened", "--", "env", code=1).stderr
@@ -347,8 +349,10 @@ def test_names_are_completed_from_the_server(serving: Stage, monkeypatch: pytest
         with monkeypatch.context() as patch:
             for key, value in environment.items():
                 patch.setenv(key, value)
-            found = CliRunner().invoke(main, prog_name="serving", env={"KUBECONFIG": str(serving.state / "kubeconfig")})
-        return [line.partition(",")[2] for line in found.stdout.splitlines()]
+            result = CliRunner().invoke(
+                main, prog_name="serving", env={"KUBECONFIG": str(serving.state / "kubeconfig")}
+            )
+        return [line.partition(",")[2] for line in result.stdout.splitlines()]
 
     assert completed("describe", "hel") == ["hello"]
     assert completed("traffic hello", "hello") == ["hello-00001="]
@@ -367,8 +371,8 @@ def test_without_a_terminal_long_steps_are_plain_lines(serving: Stage) -> None:
 
 
 def test_the_doctor_finds_the_running_system_well(serving: Stage) -> None:
-    found = json.loads(serving("doctor", "-o", "json").stdout)
-    by_name = {one["name"]: one for one in found}
+    document = json.loads(serving("doctor", "-o", "json").stdout)
+    by_name = {entry["name"]: entry for entry in document}
     assert by_name["state"]["text"] == f"{serving.state}, held by process {serving.pid}"
     daemons = ("template", "control", "autoscaler", "activator", "token")
     assert {name: by_name[name]["text"] for name in daemons if by_name[name]["state"] != "ok"} == {}

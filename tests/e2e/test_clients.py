@@ -65,8 +65,8 @@ def curl(*arguments: str) -> bytes:
 
 
 def has_http2() -> bool:
-    found = shutil.which("curl")
-    return found is not None and b"HTTP2" in subprocess.run([found, "-V"], check=True, capture_output=True).stdout
+    program = shutil.which("curl")
+    return program is not None and b"HTTP2" in subprocess.run([program, "-V"], check=True, capture_output=True).stdout
 
 
 @pytest.mark.parametrize("version", ["--http1.1", "--http2-prior-knowledge"])
@@ -98,8 +98,8 @@ async def test_httpx(at: Up, http2: bool) -> None:
             await client.post(url(at, "/digest"), content=slowly()),
             await client.get(url(at, f"/big?pieces={PIECES}")),
         ]
-        assert {one.http_version for one in responses} == {"HTTP/2" if http2 else "HTTP/1.1"}
-        assert [one.text for one in responses[:2]] == [DIGEST] * 2
+        assert {response.http_version for response in responses} == {"HTTP/2" if http2 else "HTTP/1.1"}
+        assert [response.text for response in responses[:2]] == [DIGEST] * 2
         assert hashlib.sha256(responses[2].content).hexdigest() == DOWN
         async with client.stream("GET", url(at, "/events")) as stream:
             lines = stream.aiter_lines()

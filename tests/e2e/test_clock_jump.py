@@ -54,17 +54,17 @@ def system(clock: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sy
         "FAKETIME_DONT_FAKE_MONOTONIC": "1",
     }
     folder = str(tmp_path_factory.mktemp("app"))
-    with running_system(environment=environment) as made:
+    with running_system(environment=environment) as new_system:
         for name, annotations in SERVICES.items():
             flags = [one for key, text in annotations.items() for one in ("--annotate", f"{key}={text}")]
-            made.serving("deploy", name, folder, "--command", f"{sys.executable} {HELLO}", *flags)
-        yield made
+            new_system.serving("deploy", name, folder, "--command", f"{sys.executable} {HELLO}", *flags)
+        yield new_system
 
 
 def set_clock(clock: Path, offset_s: str) -> None:
-    made = clock.with_suffix(".new")
-    made.write_text(f"{offset_s}\n")
-    made.replace(clock)
+    path = clock.with_suffix(".new")
+    path.write_text(f"{offset_s}\n")
+    path.replace(clock)
 
 
 async def test_an_hour_more_or_less_on_the_wall_clock_changes_nothing(system: System, clock: Path) -> None:

@@ -68,9 +68,9 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def free_port() -> int:
-    with socket.socket() as kept:
-        kept.bind(("127.0.0.1", 0))
-        number: int = kept.getsockname()[1]
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        number: int = sock.getsockname()[1]
         return number
 
 

@@ -53,22 +53,22 @@ def test_a_service_woken_from_zero_is_seen_to_wake(serving: Stage, tmp_path: Pat
         marked = "return document.getElementById('decisions').querySelector('.change').textContent"
         # Whichever the autoscaler heard of first.
         reasons = ("in flight over 0 ready pods", "woken by the activator")
-        assert any(one in window.run(marked) for one in reasons)
+        assert any(reason in window.run(marked) for reason in reasons)
         # The wake as a picture, on the page and in the terminal.
         window.until("return document.querySelectorAll('#cold-bars .cold i').length >= 4")
         lines = stage("why", "lamp", "--cold").stdout.splitlines()
         assert lines[0].startswith("lamp-00001: median of 1 cold start, ")
         steps = [line[2:21].strip() for line in lines if line.startswith("  ")]
         assert {"pod is created", "app starts"} <= set(steps) <= set(STEPS)
-        (found,) = json.loads(stage("why", "lamp-00001", "--cold", "-o", "json").stdout)
-        (start,) = found["starts"]
+        (entry,) = json.loads(stage("why", "lamp-00001", "--cold", "-o", "json").stdout)
+        (start,) = entry["starts"]
         assert sum(start["steps"].values()) == pytest.approx(start["took_s"], abs=0.01)
-        assert "`serving scale lamp --min 1`" in found["median"]["advice"]
+        assert "`serving scale lamp --min 1`" in entry["median"]["advice"]
         assert "neither a service nor a revision" in stage("why", "nobody", "--cold", code=1).stderr
         for _ in range(20):
             stage("invoke", "lamp")
         responses = window.until(_ROW, "Answers a second", 1)
-        assert [float(one) for one in responses[2:]] == [0, 0, 0], "the app answers 200 only"
+        assert [float(response) for response in responses[2:]] == [0, 0, 0], "the app answers 200 only"
         pods = window.until(_ROW, "Pods", 2)
         assert pods[2] == "1"
         assert window.until(_ROW, "Latency", 3)[3].endswith(" ms")

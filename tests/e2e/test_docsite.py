@@ -56,9 +56,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, str]]
 
 @pytest.fixture(scope="module")
 def window() -> Iterator[Browser]:
-    with browser() as found:
-        found.run_before_load(_WATCH)
-        yield found
+    with browser() as new_browser:
+        new_browser.run_before_load(_WATCH)
+        yield new_browser
 
 
 @pytest.mark.parametrize(("width", "dark"), [(390, True), (1400, False)])
@@ -67,16 +67,16 @@ def test_no_page_is_wider_than_the_window_or_has_an_error(
 ) -> None:
     folder, url = site
     window.capture(dark=dark, width=width, height=900)
-    found = {}
-    for page in sorted(one.name for one in folder.glob("*.html") if one.name != "404.html"):
+    result = {}
+    for page in sorted(path.name for path in folder.glob("*.html") if path.name != "404.html"):
         window.open(f"{url}/{page}")
         assert window.run(_IS_DARK) == dark, page
         problems = [*window.run("return window.said"), *window.run(_WIDER)]
         if problems:
-            found[page] = problems
+            result[page] = problems
         if _PICTURES and Path(page).stem in _PICTURED:
             window.picture(Path(_PICTURES) / f"{Path(page).stem}-{width}.png")
-    assert found == {}
+    assert result == {}
 
 
 @pytest.mark.parametrize(("width", "from_folder"), [(390, False), (1400, False), (1400, True)])

@@ -193,7 +193,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     app_image(folder / "image.tar")
     with staged(folder / "state") as stage:
         stage("image", "import", str(folder / "image.tar"))
-        applied(stage, folder, [*BESIDE, *RUNNING, *(one for one, _ in NOT_RUNNING.values())])
+        applied(stage, folder, [*BESIDE, *RUNNING, *(result for result, _ in NOT_RUNNING.values())])
         yield stage
     # Each of them is a mount, with which the folder could not be deleted.
     assert not list((folder / "state" / "networks").iterdir())
@@ -210,15 +210,15 @@ def status_of(serving: Stage, kind: str, name: str) -> Any:  # noqa: ANN401 - JS
 
 
 def ready_condition(status: Any) -> Any:  # noqa: ANN401 - JSON
-    return next((one for one in status.get("conditions", ()) if one["type"] == "Ready"), {})
+    return next((condition for condition in status.get("conditions", ()) if condition["type"] == "Ready"), {})
 
 
-@pytest.mark.parametrize("manifest", RUNNING, ids=lambda one: f"{one['kind']}-{one['metadata']['name']}")
+@pytest.mark.parametrize("manifest", RUNNING, ids=lambda resource: f"{resource['kind']}-{resource['metadata']['name']}")
 def test_a_documented_service_runs_as_its_image(serving: Stage, manifest: Any) -> None:  # noqa: ANN401 - JSON
     kind, name = manifest["kind"].lower(), manifest["metadata"]["name"]
     until_s = time.monotonic() + _PATIENCE_S
-    while (found := ready_condition(status_of(serving, kind, name))).get("status") != "True":
-        assert time.monotonic() < until_s, found
+    while (result := ready_condition(status_of(serving, kind, name))).get("status") != "True":
+        assert time.monotonic() < until_s, result
         time.sleep(0.1)
     if kind == "service" and name != "cluster-local":
         assert f"PORT={9123 if name == 'own-port' else 8080} " in serving("invoke", name, "/me").stdout
@@ -226,18 +226,18 @@ def test_a_documented_service_runs_as_its_image(serving: Stage, manifest: Any) -
 
 @pytest.mark.parametrize("name", NOT_RUNNING)
 def test_a_service_that_cannot_run_says_why(serving: Stage, name: str) -> None:
-    said, until_s = NOT_RUNNING[name][1], time.monotonic() + _PATIENCE_S
-    while said not in serving("describe", name).output:
+    message, until_s = NOT_RUNNING[name][1], time.monotonic() + _PATIENCE_S
+    while message not in serving("describe", name).output:
         assert time.monotonic() < until_s, serving("describe", name).output
         time.sleep(0.1)
 
 
 @pytest.mark.parametrize("name", LIMITED)
 def test_what_no_pod_of_this_machine_has_is_named_with_its_place(serving: Stage, tmp_path: Path, name: str) -> None:
-    manifest, said, code = LIMITED[name]
+    manifest, message, code = LIMITED[name]
     path = tmp_path / "one.json"
     path.write_text(json.dumps(manifest))
-    assert said in serving("apply", "-f", str(path), code=code).output
+    assert message in serving("apply", "-f", str(path), code=code).output
 
 
 @pytest.mark.parametrize(
@@ -251,8 +251,8 @@ def test_what_no_pod_of_this_machine_has_is_named_with_its_place(serving: Stage,
 )
 def test_a_container_reaches_services_by_the_names_that_they_have_in_a_cluster(serving: Stage, host: str) -> None:
     until_s = time.monotonic() + _PATIENCE_S
-    while "PORT=8080 " not in (found := exec_in(serving, "bounds", "wget", "-qO-", f"http://{host}/me")):
-        assert time.monotonic() < until_s, found
+    while "PORT=8080 " not in (text := exec_in(serving, "bounds", "wget", "-qO-", f"http://{host}/me")):
+        assert time.monotonic() < until_s, text
         time.sleep(0.1)
 
 

@@ -28,15 +28,15 @@ def system() -> Iterator[System]:
     """Twenty dormant pods of one service, and one of another. Some ten seconds: each pod is a Python process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    with running_system() as made:
+    with running_system() as new_system:
         for name, count in ((MANY, POD_COUNT), (LONE, 1)):
-            made.serving(
+            new_system.serving(
                 *("deploy", name, ".", "--command", f"{sys.executable} {HELLO}"),
                 *("--annotate", "serving.dev/dormant=after=500ms"),
                 *("--annotate", f"autoscaling.knative.dev/min-scale={count}"),
                 *("--annotate", f"autoscaling.knative.dev/max-scale={count}"),
             )
-        yield made
+        yield new_system
     resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 

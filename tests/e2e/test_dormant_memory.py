@@ -31,9 +31,9 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 def write_memory(folder: Path, available_mib: int) -> None:
     """Write what is available, as the kernel does: at once."""
-    made = folder / "meminfo.new"
-    made.write_text(f"MemTotal: {1000 * 1024} kB\nMemAvailable: {available_mib * 1024} kB\n")
-    made.replace(folder / "meminfo")
+    path = folder / "meminfo.new"
+    path.write_text(f"MemTotal: {1000 * 1024} kB\nMemAvailable: {available_mib * 1024} kB\n")
+    path.replace(folder / "meminfo")
 
 
 @pytest.fixture
@@ -45,16 +45,18 @@ def proc(tmp_path: Path) -> Path:
 @pytest.fixture
 def system(proc: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[System]:
     """Three services whose pods sleep after half a second and stay for different reasons, and a running one."""
-    with running_system(environment={"SERVING_AUTOSCALER_MEMORY_PROC_FOLDER": str(proc)}) as made:
+    with running_system(environment={"SERVING_AUTOSCALER_MEMORY_PROC_FOLDER": str(proc)}) as new_system:
         folder, command = str(tmp_path_factory.mktemp("app")), ("--command", f"{sys.executable} {HELLO}")
         stays = ("--annotate", "autoscaling.knative.dev/scale-to-zero-pod-retention-period=1h")
         only = ("--annotate", "serving.dev/dormant=only,after=500ms")
         sleeps = ("--annotate", "serving.dev/dormant=after=500ms")
-        made.serving("deploy", "first", folder, *command, *only)
-        made.serving("deploy", "second", folder, *command, *sleeps, "--annotate", "autoscaling.knative.dev/min-scale=1")
-        made.serving("deploy", "third", folder, *command, *sleeps, *stays)
-        made.serving("deploy", BUSY, folder, *command, *stays)
-        yield made
+        new_system.serving("deploy", "first", folder, *command, *only)
+        new_system.serving(
+            "deploy", "second", folder, *command, *sleeps, "--annotate", "autoscaling.knative.dev/min-scale=1"
+        )
+        new_system.serving("deploy", "third", folder, *command, *sleeps, *stays)
+        new_system.serving("deploy", BUSY, folder, *command, *stays)
+        yield new_system
 
 
 def pod_count(system: System) -> int:
@@ -68,9 +70,9 @@ def last_sentence(system: System, name: str) -> str:
 def chosen_s(system: System, name: str) -> float:
     """When the pod of a service was chosen, by the first decision that says so."""
     lines = [json.loads(line) for line in system.serving("why", name, "-o", "json").splitlines()]
-    said = [one["told"]["since_wall_s"] for one in lines if SHORT.format(name=name) in one["sentence"]]
-    assert said, lines
-    return float(said[0])
+    since_wall_seses = [line["told"]["since_wall_s"] for line in lines if SHORT.format(name=name) in line["sentence"]]
+    assert since_wall_seses, lines
+    return float(since_wall_seses[0])
 
 
 async def test_the_idlest_dormant_pods_go_first_and_their_requests_are_answered(system: System, proc: Path) -> None:
@@ -88,11 +90,13 @@ async def test_the_idlest_dormant_pods_go_first_and_their_requests_are_answered(
     assert times_s == sorted(times_s)
     # One is enough for what is missing, and the next one has to wait for its memory.
     assert min(later_s - earlier_s for earlier_s, later_s in itertools.pairwise(times_s)) > 1.0
-    said = SHORT.format(name="first")
+    message = SHORT.format(name="first")
     why = system.serving("why", "first").splitlines()
-    assert any("1 → 0: " in line and said in line and ", dormant, was last used " in line for line in why), why
+    assert any("1 → 0: " in line and message in line and ", dormant, was last used " in line for line in why), why
     events = system.send_request("/api/v1/namespaces/default/events")["items"]
-    assert any(said in one["message"] and one["involvedObject"]["name"] == "first-00001" for one in events), events
+    assert any(message in event["message"] and event["involvedObject"]["name"] == "first-00001" for event in events), (
+        events
+    )
     # Requests find no pod, and new pods sleep and go again between them.
     for _ in range(5):
         for name in (*DORMANT, BUSY):

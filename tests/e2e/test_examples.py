@@ -36,16 +36,16 @@ class Step(msgspec.Struct, frozen=True):
 
 def steps_of(page: str) -> list[Step]:
     """The commands of all console blocks of a page."""
-    found: list[tuple[str, list[str]]] = []
+    results: list[tuple[str, list[str]]] = []
     is_console = False
     for line in page.splitlines():
         if line.startswith(_BLOCK):
             is_console = line == f"{_BLOCK}console"
         elif is_console and line.startswith(_PROMPT):
-            found.append((line.removeprefix(_PROMPT), []))
+            results.append((line.removeprefix(_PROMPT), []))
         elif is_console:
-            found[-1][1].append(line)
-    return [Step(command, tuple(lines)) for command, lines in found]
+            results[-1][1].append(line)
+    return [Step(command, tuple(lines)) for command, lines in results]
 
 
 @pytest.fixture(scope="module")
@@ -57,9 +57,9 @@ def environment(serving: Stage) -> dict[str, str]:
 def environment_of(base: Path) -> dict[str, str]:
     """The environment for a command that finds the system below a folder."""
     folder = str(Path(sys.executable).parent)
-    given = {**os.environ, "XDG_STATE_HOME": str(base), "PATH": f"{folder}:{os.environ['PATH']}"}
+    values = {**os.environ, "XDG_STATE_HOME": str(base), "PATH": f"{folder}:{os.environ['PATH']}"}
     # The venv of this test is not the user's.
-    return {name: value for name, value in given.items() if name not in {"KUBECONFIG", "VIRTUAL_ENV"}}
+    return {name: value for name, value in values.items() if name not in {"KUBECONFIG", "VIRTUAL_ENV"}}
 
 
 def type_in(steps: list[Step], folder: Path, environment: dict[str, str], within: Sequence[str] = ()) -> None:
@@ -102,14 +102,16 @@ def test_an_example_does_what_its_page_says(name: str, environment: dict[str, st
 @pytest.mark.slow
 def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
     steps = [
-        one for one in steps_of((ROOT / "docs" / "tutorial.md").read_text()) if not one.command.startswith(_NOT_TYPED)
+        step
+        for step in steps_of((ROOT / "docs" / "tutorial.md").read_text())
+        if not step.command.startswith(_NOT_TYPED)
     ]
-    place = next(one for one in steps if one.command.startswith("cd "))
+    place = next(step for step in steps if step.command.startswith("cd "))
     folder = tmp_path / "examples"
     shutil.copytree(ROOT / place.command.removeprefix("cd "), folder)
     seconds = {"STABLE_WINDOW_S": "6", "SCALE_TO_ZERO_GRACE_PERIOD_S": "6"}
     with staged(tmp_path / "serving", **{f"SERVING_AUTOSCALER_{name}": text for name, text in seconds.items()}):
-        type_in([one for one in steps if one is not place], folder, environment_of(tmp_path))
+        type_in([step for step in steps if step is not place], folder, environment_of(tmp_path))
 
 
 def test_the_list_of_examples_has_all_of_them() -> None:

@@ -62,22 +62,33 @@ def recorded(stage: Stage, is_it: Callable[[RequestRecord], bool], *, name: str 
     until_s = time.monotonic() + 60
     while time.monotonic() < until_s:
         reports = msgspec.json.decode(stage("requests", name, "-o", "json").stdout, type=list[RequestReport])
-        for one in (record for report in reports for record in (*report.failed, *report.sampled) if is_it(record)):
-            return one
+        for request_record in (
+            record for report in reports for record in (*report.failed, *report.sampled) if is_it(record)
+        ):
+            return request_record
         time.sleep(0.05)
     raise AssertionError(stage("requests", name).output)
 
 
 def test_a_cold_request_says_how_long_its_pod_took(serving: Stage) -> None:
-    one = recorded(serving, lambda one: one.is_cold)
-    assert (one.status, one.failed_by, one.revision, one.service) == (200, "", "pay-00001", "pay")
-    assert 0 < one.start_s < one.duration_s
+    request_record = recorded(serving, lambda one: one.is_cold)
+    assert (request_record.status, request_record.failed_by, request_record.revision, request_record.service) == (
+        200,
+        "",
+        "pay-00001",
+        "pay",
+    )
+    assert 0 < request_record.start_s < request_record.duration_s
 
 
 def test_errors_of_the_app_are_counted_by_cause_and_have_a_link_to_logs(serving: Stage) -> None:
     assert [sent(serving, f"/broken?card={number}") for number in range(3)] == [500] * 3
-    one = recorded(serving, lambda one: one.status == 500)
-    assert (one.path, one.failed_by, one.why) == ("/broken", "app", "the app responded 500")
+    request_record = recorded(serving, lambda one: one.status == 500)
+    assert (request_record.path, request_record.failed_by, request_record.why) == (
+        "/broken",
+        "app",
+        "the app responded 500",
+    )
     text = serving("requests", "pay", "--failed").stdout
     assert next(line.split()[0] for line in text.splitlines() if line.endswith("the app responded 500")) == "3"
     command = next(line for line in text.splitlines() if line.startswith("logs of the last failed one: serving "))
@@ -86,10 +97,10 @@ def test_errors_of_the_app_are_counted_by_cause_and_have_a_link_to_logs(serving:
 
 def test_a_client_that_leaves_is_no_timeout(serving: Stage) -> None:
     assert sent(serving, "/slow/client", timeout_s=0.5) == 0
-    remaining = recorded(serving, lambda one: one.path == "/slow/client")
+    remaining = recorded(serving, lambda request_record: request_record.path == "/slow/client")
     assert (remaining.failed_by, remaining.status) == ("client", 0)
     assert sent(serving, "/slow/app", service="late") == 504
-    late = recorded(serving, lambda one: one.status == 504, name="late")
+    late = recorded(serving, lambda request_record: request_record.status == 504, name="late")
     assert (late.failed_by, late.status, late.is_cold) == ("app", 504, False)
     assert late.app_s > 0.5
     assert late.pod

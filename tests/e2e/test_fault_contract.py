@@ -28,23 +28,23 @@ SHORT = (
 )
 
 
-async def has_responses(made: FaultStage, count: int) -> None:
+async def has_responses(fault_stage: FaultStage, count: int) -> None:
     """Wait for so many responses to requests sent from now on."""
     begin_s = asyncio.get_running_loop().time()
-    await until(lambda: len(made.load.since(begin_s)) >= count)
+    await until(lambda: len(fault_stage.load.since(begin_s)) >= count)
 
 
 @pytest.mark.timeout(300)
 async def test_no_request_fails_when_parts_are_killed() -> None:
-    async with stage(rate=RATE, pods=PODS, is_whole=False) as made:
-        await has_responses(made, RESPONSES_MIN)
+    async with stage(rate=RATE, pods=PODS, is_whole=False) as fault_stage:
+        await has_responses(fault_stage, RESPONSES_MIN)
         allowed = 0
         for name in SHORT:
             # The load counts from its start: what an earlier fault may fail stays counted.
             allowed += FAULTS[name].failed_max
-            await FAULTS[name].happen(made, 0.0)
-            await has_responses(made, RESPONSES_MIN)
-            statuses = collections.Counter(one.status for one in made.load.observed)
+            await FAULTS[name].happen(fault_stage, 0.0)
+            await has_responses(fault_stage, RESPONSES_MIN)
+            statuses = collections.Counter(observed.status for observed in fault_stage.load.observed)
             failed = statuses.total() - statuses["200"]
             assert failed <= allowed, f"{name}: {statuses}"
-        await until(lambda: made.load.open == {"websocket": int(RATE / 5), "events": int(RATE / 20)})
+        await until(lambda: fault_stage.load.open == {"websocket": int(RATE / 5), "events": int(RATE / 20)})

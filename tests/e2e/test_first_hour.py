@@ -200,8 +200,8 @@ def test_a_found_app_that_ignores_the_port_gets_its_own(serving: Stage, tmp_path
     assert serving("invoke", "stubborn").stdout == "heard "
 
 
-def until_printed(lines: Iterable[str], said: str) -> None:
-    assert any(said in line for line in lines), f"ended before it said {said!r}"
+def until_printed(lines: Iterable[str], message: str) -> None:
+    assert any(message in line for line in lines), f"ended before it said {message!r}"
 
 
 @pytest.mark.parametrize("port", ["$PORT", "${PORT}", "$(PORT)"])
@@ -377,8 +377,8 @@ def posted(serving: Stage, path: str, body: Object) -> Object:
     headers = {"Authorization": f"Bearer {credential}", "Content-Type": "application/json"}
     trusted = ssl.create_default_context(cafile=serving.state / "certificates" / "authority.crt")
     response = httpx.post(f"https://127.0.0.1:{port}{path}", json=body, headers=headers, timeout=60, verify=trusted)
-    found: Object = response.raise_for_status().json()
-    return found
+    result: Object = response.raise_for_status().json()
+    return result
 
 
 def test_invoke_prints_a_stream_as_it_arrives_and_says_when_it_breaks_off(serving: Stage, tmp_path: Path) -> None:

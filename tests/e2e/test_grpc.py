@@ -82,9 +82,9 @@ async def test_every_kind_of_call_with_trailers_statuses_deadlines_and_cancellat
     """Whatever the port's name: a gRPC call is never sent to an app in HTTP/1.1."""
     await created(up, name, port=port)
     async with channel(up, name) as at:
-        said = call(at, "Say", b"one")
-        assert await said == b"one"
-        assert ("revision", f"{name}-00001") in tuple(await said.trailing_metadata())
+        response = call(at, "Say", b"one")
+        assert await response == b"one"
+        assert ("revision", f"{name}-00001") in tuple(await response.trailing_metadata())
         assert [one async for one in at.unary_stream(method("Repeat"))(b"x", timeout=DEADLINE_S)] == [b"x"] * 3
         assert await at.stream_unary(method("Join"))(iter([b"a", b"b"]), timeout=DEADLINE_S) == b"ab"
         chat = at.stream_stream(method("Chat"))(timeout=DEADLINE_S)
@@ -129,9 +129,9 @@ async def test_a_call_wakes_a_service_from_zero(up: Up) -> None:
         async with cluster_of(up) as cluster:
             while await pods_of(cluster, "asleep"):  # noqa: ASYNC110 - short of a watch
                 await asyncio.sleep(0.1)
-        said = call(at, "Say", b"good morning")
-        assert await said == b"good morning"
-        assert ("x-serving-cold-start", "true") in tuple(await said.initial_metadata())
+        response = call(at, "Say", b"good morning")
+        assert await response == b"good morning"
+        assert ("x-serving-cold-start", "true") in tuple(await response.initial_metadata())
 
 
 async def test_scale_follows_streams_of_one_connection(up: Up) -> None:
@@ -141,9 +141,9 @@ async def test_scale_follows_streams_of_one_connection(up: Up) -> None:
         async with asyncio.timeout(60):
             while len(await pods_of(cluster, "busy")) < 2:  # noqa: ASYNC110 - short of a watch
                 await asyncio.sleep(0.1)
-        for one in calls:
-            one.cancel()
+        for task in calls:
+            task.cancel()
 
 
 async def pods_of(cluster: Any, name: str) -> list[Object]:  # noqa: ANN401 - a KubeCluster
-    return [one for one in (await cluster.list(POD, "default")).items if name in one["metadata"]["name"]]
+    return [pod for pod in (await cluster.list(POD, "default")).items if name in pod["metadata"]["name"]]

@@ -97,8 +97,8 @@ def test_the_wheel_asks_for_all_that_its_modules_import(user: dict[str, str]) ->
 
 def test_the_tutorial_runs_from_the_wheel_alone(user: dict[str, str], network: list[str], tmp_path: Path) -> None:
     """Takes a minute with the installation."""
-    steps = [one for one in TUTORIAL if not one.command.startswith(_INSTALL)]
-    place = next(one for one in steps if one.command.startswith("cd "))
+    steps = [step for step in TUTORIAL if not step.command.startswith(_INSTALL)]
+    place = next(step for step in steps if step.command.startswith("cd "))
     folder = tmp_path / "examples"
     shutil.copytree(ROOT / place.command.removeprefix("cd "), folder)
     seconds = {"STABLE_WINDOW_S": "6", "SCALE_TO_ZERO_GRACE_PERIOD_S": "6"}
@@ -107,7 +107,7 @@ def test_the_tutorial_runs_from_the_wheel_alone(user: dict[str, str], network: l
     # pip may have a cache there.
     before = set(home.iterdir())
     try:
-        type_in([one for one in steps if one is not place], folder, environment, within=network)
+        type_in([step for step in steps if step is not place], folder, environment, within=network)
     finally:
         run([*network, "serving", "down"], environment)
     assert set(home.iterdir()) - before == {home / ".local"}

@@ -17,10 +17,10 @@ pytestmark = pytest.mark.timeout(300)
 def test_an_app_is_refused_at_the_ports_of_the_system(serving: Stage, tmp_path: Path) -> None:
     serving("deploy", "evil", str(tmp_path), "--command", command(ATTACKER), "--min-scale", "1")
     ports = StateFolder(serving.state).read_ports()
-    given = quote(json.dumps({"state": str(serving.state), "pid": 1, "pod": "", "ports": ports}))
-    request = urllib.request.Request(f"http://127.0.0.1:{ports['public']}/?{given}")
+    text = quote(json.dumps({"state": str(serving.state), "pid": 1, "pod": "", "ports": ports}))
+    request = urllib.request.Request(f"http://127.0.0.1:{ports['public']}/?{text}")
     request.add_header("Host", "evil.default.localhost")
     with urllib.request.urlopen(request, timeout=120) as response:  # noqa: S310 - our own address
-        found = json.load(response)
-    assert len(found) == 4 + 15
-    assert {name: refusal for name, refusal in found.items() if "status 4" not in refusal} == {}
+        document = json.load(response)
+    assert len(document) == 4 + 15
+    assert {name: refusal for name, refusal in document.items() if "status 4" not in refusal} == {}

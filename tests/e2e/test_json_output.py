@@ -69,8 +69,8 @@ def with_json() -> set[str]:
     return {
         name
         for name, command in commands(main)
-        for one in command.params
-        if "--output" in one.opts and "json" in getattr(one.type, "choices", ())
+        for parameter in command.params
+        if "--output" in parameter.opts and "json" in getattr(parameter.type, "choices", ())
     }
 
 

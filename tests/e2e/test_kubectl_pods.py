@@ -173,9 +173,9 @@ def test_port_forward_reaches_the_app(kubectl: Kubectl, port: str) -> None:
     process = kubectl.start("port-forward", f"pod/{kubectl.pod}", f":{wanted}")
     assert process.stdout is not None
     try:
-        found = re.search(r"127\.0\.0\.1:(\d+) ->", line := process.stdout.readline())
-        assert found, line
-        with httpx.Client(base_url=f"http://127.0.0.1:{found[1]}", timeout=_PATIENCE_S) as client:
+        match_ = re.search(r"127\.0\.0\.1:(\d+) ->", line := process.stdout.readline())
+        assert match_, line
+        with httpx.Client(base_url=f"http://127.0.0.1:{match_[1]}", timeout=_PATIENCE_S) as client:
             for _ in range(3):
                 assert client.get("/").status_code == 200
     finally:
@@ -187,12 +187,12 @@ def test_port_forward_to_a_port_without_listener_says_so(kubectl: Kubectl) -> No
     process = kubectl.start("port-forward", f"pod/{kubectl.pod}", ":9")
     assert process.stdout is not None
     try:
-        found = re.search(r"127\.0\.0\.1:(\d+) ->", process.stdout.readline())
-        assert found
+        match_ = re.search(r"127\.0\.0\.1:(\d+) ->", process.stdout.readline())
+        assert match_
         with pytest.raises(httpx.HTTPError):
-            httpx.get(f"http://127.0.0.1:{found[1]}/", timeout=_PATIENCE_S)
-        said = next(line for line in process.stdout if "of the pod" in line)
-        assert re.search(r"port 9 of the pod: the pod listens on \d+, not on 9", said)
+            httpx.get(f"http://127.0.0.1:{match_[1]}/", timeout=_PATIENCE_S)
+        message = next(line for line in process.stdout if "of the pod" in line)
+        assert re.search(r"port 9 of the pod: the pod listens on \d+, not on 9", message)
     finally:
         process.send_signal(signal.SIGINT)
         process.communicate(timeout=_PATIENCE_S)
@@ -260,8 +260,8 @@ def test_an_input_that_stays_open_takes_several_clients(kubectl: Kubectl) -> Non
 def logs_have(kubectl: Kubectl, text: str, name: str) -> None:
     """Whether the logs contain a text: without a probe, a pod is ready before its program writes."""
     until_s = time.monotonic() + _PATIENCE_S
-    while text not in (said := kubectl("logs", name)):
-        assert time.monotonic() < until_s, said
+    while text not in (message := kubectl("logs", name)):
+        assert time.monotonic() < until_s, message
         time.sleep(0.1)
 
 
@@ -303,9 +303,9 @@ def test_a_quota_keeps_a_service_from_being_ready_until_it_is_raised(kubectl: Ku
     )
     for kind, reason in (("ksvc/greedy", "RevisionFailed"), ("revision/greedy-00001", "FailedCreate")):
         shown = kubectl("get", kind, "-n", "bounded", "-o", "jsonpath={.status.conditions[?(@.type=='Ready')]}")
-        found = msgspec.json.decode(shown)
-        assert found["reason"] == reason
-        assert why in found["message"]
+        document = msgspec.json.decode(shown)
+        assert document["reason"] == reason
+        assert why in document["message"]
     assert f"Error creating: {why}" in kubectl("get", "events", "-n", "bounded")
     kubectl("patch", "quota", "small", "-n", "bounded", "--type=merge", "-p", '{"spec":{"hard":{"cpu":"300m"}}}')
     kubectl("wait", "--for=condition=Ready", "ksvc/greedy", "-n", "bounded", "--timeout=60s")

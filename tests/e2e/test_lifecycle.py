@@ -21,11 +21,11 @@ _PATIENCE_S = 120
 
 
 def typed(state: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    given = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
+    result = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
     done = subprocess.run(
         [sys.executable, "-m", "serving", *arguments, f"--state={state}"],
         cwd=ROOT,
-        env=given,
+        env=result,
         capture_output=True,
         text=True,
         timeout=_PATIENCE_S,
@@ -48,20 +48,20 @@ def test_a_system_starts_in_the_background_says_where_it_is_and_ends(tmp_path: P
         assert state.stat().st_mode & 0o777 == 0o700
         assert "holds this state folder" in typed(state, "up", "-d", *ports, code=2).stderr
         taken = f"--public-port={StateFolder(state).read_ports()['public']}"
-        said = typed(tmp_path / "other", "up", *ports, taken, code=2).stderr
-        assert f"that of the `serving up` with the state folder {state}; expected other ports" in said
+        stderr = typed(tmp_path / "other", "up", *ports, taken, code=2).stderr
+        assert f"that of the `serving up` with the state folder {state}; expected other ports" in stderr
         ours = StateFolder(state).read_ports()
-        held = [f"--{name}-port={ours[name]}" for name in ("public", "api")]
-        (line,) = typed(tmp_path / "other", "up", *ports, *held, code=2).stderr.splitlines()
+        results = [f"--{name}-port={ours[name]}" for name in ("public", "api")]
+        (line,) = typed(tmp_path / "other", "up", *ports, *results, code=2).stderr.splitlines()
         assert line.startswith(f"--public-port, --api-port: ports {ours['public']}, {ours['api']} are those of")
         assert "not in the range" in typed(tmp_path / "other", "up", "--public-port=70000", code=2).stderr
         assert typed(state, "url", "hello").stdout.startswith("http://hello.default.localhost:")
         typed(state, "scale", "hello", "--min", "1")
         shown = typed(state, "status").stdout
         assert "1 of 1 ready" in shown
-        found = json.loads(typed(state, "status", "-o", "json").stdout)
+        document = json.loads(typed(state, "status", "-o", "json").stdout)
         # The pod of the revision before may still be there.
-        assert (found["service_count"], found["ready_pod_count"] >= 1) == (1, True)
+        assert (document["service_count"], document["ready_pod_count"] >= 1) == (1, True)
         assert typed(state, "version").stdout.splitlines()[1].startswith("server  v")
         assert "LATESTREADY" in typed(state, "get", "-o", "wide").stdout
         assert typed(state, "get", "-o", "jsonpath={.items[*].metadata.name}").stdout == "hello"

@@ -83,7 +83,7 @@ async def until_it_is_known(up: Up, waiting: list[asyncio.StreamWriter]) -> None
 
 async def test_8000_wait_and_12000_more_are_refused_in_time(up: Up) -> None:
     gate = asyncio.Semaphore(AT_ONCE)
-    kept: list[asyncio.StreamWriter] = []
+    writers: list[asyncio.StreamWriter] = []
     async with cluster_of(up) as cluster:
         never = f"{sys.executable} -c 'import time; time.sleep(1000)'"
         annotations = {
@@ -92,13 +92,13 @@ async def test_8000_wait_and_12000_more_are_refused_in_time(up: Up) -> None:
             "autoscaling.knative.dev/initial-scale": "0",
         }
         await cluster.create(SERVING_SERVICE, hello(**annotations))
-        await until_it_is_known(up, kept)
+        await until_it_is_known(up, writers)
     waiting = await asyncio.gather(*(send_one(up.port, gate) for _ in range(WAITING - 1)))
-    kept += [writer for _, writer in waiting]
+    writers += [writer for _, writer in waiting]
     async with asyncio.timeout(200):
         responses = await asyncio.gather(*(refusal(up.port, gate) for _ in range(REFUSED)))
     assert {response.split(b" ")[1] for response in responses} == {b"503"}
     assert not any(reader.at_eof() for reader, _ in waiting)
     assert resident_bytes(up.children()["serving.activator.main"]) < RESIDENT_BYTES_MAX
-    for writer in kept:
+    for writer in writers:
         writer.transport.abort()

@@ -39,21 +39,21 @@ pytestmark = [
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
     """Two activators, so that each takes a part of the connections."""
-    with staged(tmp_path / "state", "--activators=2") as made:
-        yield made
+    with staged(tmp_path / "state", "--activators=2") as new_stage:
+        yield new_stage
 
 
 def asked(port: int, query: str) -> str:
     """What psql says to a query over a connection of its own."""
-    found = subprocess.run(psql(port, "-c", query), check=False, timeout=PATIENCE_S, capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
-    return found.stdout.strip()
+    completed = subprocess.run(psql(port, "-c", query), check=False, timeout=PATIENCE_S, capture_output=True, text=True)
+    assert completed.returncode == 0, completed.stderr
+    return completed.stdout.strip()
 
 
 def listening(stage: Stage) -> int:
     """How many activators have opened the port so far."""
     logs = (stage.state / "logs").glob("activator*.log")
-    return sum(one.read_text().count("tcp.listening") for one in logs)
+    return sum(path.read_text().count("tcp.listening") for path in logs)
 
 
 def psql(port: int, *more: str) -> list[str]:
@@ -63,10 +63,10 @@ def psql(port: int, *more: str) -> list[str]:
 def test_a_database_at_zero_takes_clients_and_keeps_them_over_a_reload(stage: Stage) -> None:
     """Takes about 25 s: initdb, two activators and a reload."""
     # No other program gets the port: it is bound here too.
-    with socket.socket() as kept:
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        kept.bind(("127.0.0.1", 0))
-        port = kept.getsockname()[1]
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind(("127.0.0.1", 0))
+        port = sock.getsockname()[1]
         stage("apply", "-f", "-", "--wait", stdin=MANIFEST.replace("BIN", str(PROGRAMS)).replace("PORT", str(port), 1))
         asyncio.run(until(lambda: listening(stage) == 2))
         # As with HTTP, a service is ready a moment before each activator knows its revision.

@@ -38,9 +38,9 @@ _ALONE = ["unshare", "-n", "sh", "-c"]
 
 def commands_of(program: str) -> list[str]:
     """The lines of the README's blocks that run a program."""
-    found = [one for one in _COMMANDS if one.split(" ", 1)[0] == program]
-    assert found, f"the README runs no {program}"
-    return found
+    commands = [command for command in _COMMANDS if command.split(" ", 1)[0] == program]
+    assert commands, f"the README runs no {program}"
+    return commands
 
 
 def typed(command: str, folder: Path, environment: dict[str, str]) -> str:
@@ -63,7 +63,7 @@ def test_what_the_readme_says_about_ones_own_program(serving: Stage, tmp_path: P
     (tmp_path / "shout" / "app.py").write_text(_APP, encoding="utf-8")
     environment = environment_of(serving.state.parent)
     printed = [typed(command, tmp_path, environment) for command in commands_of("serving")]
-    assert [one for one in printed if one.startswith("http://shout.default.localhost:")], printed
+    assert [text for text in printed if text.startswith("http://shout.default.localhost:")], printed
     assert "heard\n" in printed
     assert "shout-00001" in printed[-1]
 
@@ -91,7 +91,7 @@ def alone() -> None:
 def running(copy: Path, alone: None, tmp_path: Path) -> Iterator[tuple[int, list[str]]]:
     """`make run` in the copy: its process, and its output once the sample runs."""
     del alone
-    (command,) = [one for one in commands_of("make") if one == "make run"]
+    (command,) = [each_command for each_command in commands_of("make") if each_command == "make run"]
     process = subprocess.Popen(
         [*_ALONE, f"ip link set lo up && exec {command}"],
         cwd=copy,

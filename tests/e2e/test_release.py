@@ -23,7 +23,7 @@ def run(*command: str, at: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The release of the last commit, from two clones in different folders."""
-    found, source = [], ROOT
+    results, source = [], ROOT
     for name in ("one", "somewhere/else"):
         clone = tmp_path_factory.mktemp("release") / name
         assert run("git", "clone", "--quiet", str(source), str(clone), at=ROOT).returncode == 0
@@ -31,14 +31,14 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
         source = clone
         done = run(sys.executable, "-m", "release.build", str(clone / "dist"), "--image", "queue-proxy", at=clone)
         assert done.returncode == 0, done.stdout + done.stderr
-        found.append(clone / "dist")
-    return found[0], found[1]
+        results.append(clone / "dist")
+    return results[0], results[1]
 
 
 def test_two_builds_of_a_commit_are_equal_to_the_bit(twice: tuple[Path, Path]) -> None:
-    one, other = ((folder / "SHA256SUMS").read_text() for folder in twice)
-    assert one == other
-    assert {line.rpartition(".")[2] for line in one.splitlines()} == {"whl", "gz", "tar", "json", "yaml"}
+    first, other = ((folder / "SHA256SUMS").read_text() for folder in twice)
+    assert first == other
+    assert {line.rpartition(".")[2] for line in first.splitlines()} == {"whl", "gz", "tar", "json", "yaml"}
 
 
 def test_a_release_verifies_until_a_byte_of_it_changes(twice: tuple[Path, Path], tmp_path: Path) -> None:

@@ -39,20 +39,20 @@ pytestmark = [pytest.mark.timeout(300), pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
-    with staged(tmp_path_factory.mktemp("reload") / "state", "--activators=2") as made:
-        yield made
+    with staged(tmp_path_factory.mktemp("reload") / "state", "--activators=2") as new_stage:
+        yield new_stage
 
 
 def daemons(stage: Stage) -> dict[str, set[int]]:
     """Process ids of the children of the supervisor, by module."""
-    found: dict[str, set[int]] = {}
+    result: dict[str, set[int]] = {}
     for pid, command in processes():
         module = command.partition("-m ")[2].partition(" ")[0]
         # A queue-proxy has the command line of the template that forked it.
         is_daemon = module.startswith("serving.") and Path(f"/proc/{pid}/comm").read_text().strip() not in FORKED_NAMES
         if is_daemon and parent_of(pid) == stage.pid:
-            found.setdefault(module, set()).add(pid)
-    return found
+            result.setdefault(module, set()).add(pid)
+    return result
 
 
 class KeptClient:
@@ -116,8 +116,8 @@ async def test_no_request_fails_and_what_runs_continues(stage: Stage, tmp_path: 
         session.get(f"http://127.0.0.1:{public}/events") as events,
     ):
         assert await events.content.readuntil(b"\n\n") == b"data: begun\n\n"
-        asked = session.get(f"http://127.0.0.1:{public}/", headers={"Host": "held.default.localhost"})
-        held = asyncio.create_task(asked.__aenter__())
+        request_count = session.get(f"http://127.0.0.1:{public}/", headers={"Host": "held.default.localhost"})
+        task = asyncio.create_task(request_count.__aenter__())
         while not [pod async for pod in _pods_of(cluster, "held")]:  # noqa: ASYNC110 - a list, which has no event
             await asyncio.sleep(0.05)
         identities, modified = await _identities(cluster), await _modified(cluster)
@@ -125,7 +125,7 @@ async def test_no_request_fails_and_what_runs_continues(stage: Stage, tmp_path: 
             await until(lambda: all(client.response_count for client in clients))
             assert "serving is reloaded" in await reload(stage)
             counts = [client.response_count for client in clients]
-            await until(lambda: all(one.response_count > old for one, old in zip(clients, counts, strict=True)))
+            await until(lambda: all(client.response_count > old for client, old in zip(clients, counts, strict=True)))
         assert max(client.connection_count for client in clients) > 1
         assert await _identities(cluster) == identities
         assert await _modified(cluster) == modified
@@ -134,33 +134,33 @@ async def test_no_request_fails_and_what_runs_continues(stage: Stage, tmp_path: 
         assert all(after[module] - before[module] for module in before)
         # The old activators have these still.
         assert before["serving.activator.main"] & after["serving.activator.main"]
-        assert not held.done()
+        assert not task.done()
         await socket.send_str("ab")
         assert await socket.receive_str() == "abab"
         async with session.post(f"http://127.0.0.1:{public}/events", data="two") as reported:
             assert reported.status == 204
         assert await events.content.readuntil(b"\n\n") == b"data: two\n\n"
         (gate / "open").touch()
-        assert (await held).status == 200
-        held.result().close()
+        assert (await task).status == 200
+        task.result().close()
     await until(lambda: not before["serving.activator.main"] & daemons(stage)["serving.activator.main"])
 
 
 async def _identities(cluster: KubeCluster) -> dict[str, tuple[str, str]]:
     """The uid and creation time of pods, and of what controllers make again."""
-    found = [
-        (kind.name, one["metadata"])
+    results = [
+        (kind.name, item["metadata"])
         for kind in (POD, DEPLOYMENT, SERVICE, ENDPOINT_SLICE, POD_AUTOSCALER, SERVERLESS_SERVICE)
-        for one in (await cluster.list(kind, "default")).items
+        for item in (await cluster.list(kind, "default")).items
     ]
-    return {f"{kind} {one['name']}": (one["uid"], one["creationTimestamp"]) for kind, one in found}
+    return {f"{kind} {entry['name']}": (entry["uid"], entry["creationTimestamp"]) for kind, entry in results}
 
 
 async def _modified(cluster: KubeCluster) -> dict[str, str]:
     """When each routed revision came into its state."""
-    revisions = [one["metadata"] for one in (await cluster.list(REVISION, "default")).items]
-    routed = [one for one in revisions if one["labels"]["serving.knative.dev/routingState"] == "active"]
-    return {one["name"]: one["annotations"]["serving.knative.dev/routingStateModified"] for one in routed}
+    revisions = [revision["metadata"] for revision in (await cluster.list(REVISION, "default")).items]
+    routed = [revision for revision in revisions if revision["labels"]["serving.knative.dev/routingState"] == "active"]
+    return {entry["name"]: entry["annotations"]["serving.knative.dev/routingStateModified"] for entry in routed}
 
 
 async def _pods_of(cluster: KubeCluster, service: str) -> AsyncIterator[str]:
@@ -175,10 +175,10 @@ async def test_what_cannot_start_replaces_nothing(stage: Stage) -> None:
     before = daemons(stage)
     (stage.state / "key").rename(stage.state / "away")
     try:
-        said = await reload(stage, code=1)
+        message = await reload(stage, code=1)
     finally:
         (stage.state / "away").rename(stage.state / "key")
-    assert "the new activator ended with 2" in said
-    assert "No such file" in said
+    assert "the new activator ended with 2" in message
+    assert "No such file" in message
     assert daemons(stage) == before
     stage("invoke", "hello")

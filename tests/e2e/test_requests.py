@@ -14,7 +14,7 @@ pytestmark = pytest.mark.timeout(300)
 def asked(serving: Stage, name: str, *header: str) -> httpx.Response:
     """A request with one header, as "Name: value", to the public port."""
     address = json.loads(serving("url", name, "-o", "json").stdout)
-    headers = dict(one.split(": ", 1) for one in header)
+    headers = dict(text.split(": ", 1) for text in header)
     url = f"http://{address['connect_host']}:{address['connect_port']}/"
     return httpx.get(url, headers={"Host": address["host"], **headers}, timeout=60)
 

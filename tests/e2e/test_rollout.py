@@ -57,43 +57,43 @@ def deploy(serving: Stage, folder: Path, status: int, check: str) -> None:
 
 
 def ready(serving: Stage) -> dict[str, Any]:
-    found = json.loads(serving("get", "ksvc", "rolled", "-o", "json").stdout)
-    conditions = {one["type"]: one for one in found["status"].get("conditions", ())}
-    return {**conditions.get("Ready", {}), "traffic": found["status"].get("traffic")}
+    document = json.loads(serving("get", "ksvc", "rolled", "-o", "json").stdout)
+    conditions = {condition["type"]: condition for condition in document["status"].get("conditions", ())}
+    return {**conditions.get("Ready", {}), "traffic": document["status"].get("traffic")}
 
 
 def requested(serving: Stage, *, until_reason: str = "", until_revision: str = "") -> Counter[tuple[int, str]]:
     """Send requests until the service has a reason, or a revision all of its traffic; count statuses by revision."""
-    port, found = StateFolder(serving.state).read_ports()["public"], Counter[tuple[int, str]]()
+    port, counts = StateFolder(serving.state).read_ports()["public"], Counter[tuple[int, str]]()
     ends_s = time.monotonic() + _PATIENCE_S
     while time.monotonic() < ends_s:
         for _ in range(100):
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             connection.request("GET", "/", headers={"Host": HOST})
             response = connection.getresponse()
-            found[response.status, response.read().decode()] += 1
+            counts[response.status, response.read().decode()] += 1
             connection.close()
         state = ready(serving)
-        shares = {one["revisionName"]: one["percent"] for one in state["traffic"] or ()}
+        shares = {target["revisionName"]: target["percent"] for target in state["traffic"] or ()}
         if (until_reason and state.get("reason") == until_reason) or shares == {until_revision: 100}:
-            return found
-    raise AssertionError((ready(serving), found))
+            return counts
+    raise AssertionError((ready(serving), counts))
 
 
 def check_history(serving: Stage) -> None:
     """What happened is summed up, and has a cost."""
     ends_s = time.monotonic() + _PATIENCE_S
-    found: list[dict[str, Any]] = []
-    while not any(one["pod_hours"] for one in found if one["service"] == "rolled"):
+    results: list[dict[str, Any]] = []
+    while not any(one["pod_hours"] for one in results if one["service"] == "rolled"):
         assert time.monotonic() < ends_s
-        found = json.loads(serving("cost", "--from", "10m", "-o", "json").stdout)
+        results = json.loads(serving("cost", "--from", "10m", "-o", "json").stdout)
         time.sleep(0.2)
     table = serving("stats", "rolled", "--from", "10m", "-o", "csv").stdout.splitlines()
     assert table[0].startswith("time,revision,running,held,")
     assert table[1].count(",") == table[0].count(",")
-    (one,) = (one for one in found if one["service"] == "rolled")
-    assert one["service"] == "rolled"
-    assert one["pod_hours"] <= one["always_on_pod_hours"]
+    (entry,) = (one for one in results if one["service"] == "rolled")
+    assert entry["service"] == "rolled"
+    assert entry["pod_hours"] <= entry["always_on_pod_hours"]
     assert serving("cost", "rolled").stdout.startswith("SERVICE")
     assert "is not before --to" in serving("stats", "rolled", "--from", "5m", "--to", "1h", code=2).stderr
 
@@ -105,9 +105,9 @@ def roll_back(serving: Stage) -> str:
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
     connection = http.client.HTTPConnection(urllib.parse.urlsplit(link).netloc, timeout=60)
     connection.request("POST", "/actions/rollback", body, headers)
-    said = str(json.load(connection.getresponse())["said"])
+    text = str(json.load(connection.getresponse())["said"])
     connection.close()
-    return said
+    return text
 
 
 def check_rollback(serving: Stage, folder: Path) -> None:
@@ -115,19 +115,19 @@ def check_rollback(serving: Stage, folder: Path) -> None:
     deploy(serving, folder, 201, "errors<11%,p99<30s")
     ends_s = time.monotonic() + _PATIENCE_S
     # Its first step waits for responses.
-    while [one["revisionName"] for one in ready(serving)["traffic"]] != ["rolled-00003", "rolled-00004"]:
+    while [target["revisionName"] for target in ready(serving)["traffic"]] != ["rolled-00003", "rolled-00004"]:
         assert time.monotonic() < ends_s, ready(serving)
         time.sleep(0.1)
-    said = roll_back(serving)
-    assert said.startswith("rolled: rolled back to rolled-00003 from rolled-00004 (1 %); ")
+    message = roll_back(serving)
+    assert message.startswith("rolled: rolled back to rolled-00003 from rolled-00004 (1 %); ")
     requested(serving, until_revision="rolled-00003")
     serving("wait", "rolled", "--timeout", "60s")
     route = json.loads(serving("get", "route", "rolled", "-o", "json").stdout)
     assert "networking.internal.knative.dev/rollout" not in route["metadata"]["annotations"]
-    assert f"rolled requested in the dashboard: {said}" in serving("why", "rolled").stdout
+    assert f"rolled requested in the dashboard: {message}" in serving("why", "rolled").stdout
     compared = json.loads(serving("compare", "rolled", "3", "4", "-o", "json").stdout)
-    assert [one["traffic_percent"] for one in compared["revisions"]] == [100, 0]
-    assert [one["name"] for one in compared["settings"]] == ["env STATUS"]
+    assert [revision["traffic_percent"] for revision in compared["revisions"]] == [100, 0]
+    assert [setting["name"] for setting in compared["settings"]] == ["env STATUS"]
 
 
 def test_a_revision_that_fails_is_rolled_back_and_one_that_is_good_goes_through(serving: Stage, tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_revision_that_fails_is_rolled_back_and_one_that_is_good_goes_through(
     counts = requested(serving, until_reason="RolledBack")
     assert {status for status, revision in counts if revision == "rolled-00001"} == {200}
     state = ready(serving)
-    assert [(one["revisionName"], one["percent"]) for one in state["traffic"]] == [("rolled-00001", 100)]
+    assert [(target["revisionName"], target["percent"]) for target in state["traffic"]] == [("rolled-00001", 100)]
     assert 'Revision "rolled-00002" is rolled back by errors<5%,p99<30s: ' in state["message"]
     assert "RolledBack" in serving("describe", "rolled").stdout
     assert "Revision rolled-00002 is rolled back by errors<5%" in serving("why", "rolled").stdout

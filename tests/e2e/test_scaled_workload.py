@@ -53,10 +53,13 @@ def workload() -> Object:
 
 async def until_conditions(cluster: KubeCluster, **wanted: str) -> Object:
     while True:
-        found = await cluster.get(SCALED_WORKLOAD, "default", "shop")
-        conditions = {one["type"]: one["status"] for one in nested(found, "status", "conditions") or ()}
+        scaled_workload = await cluster.get(SCALED_WORKLOAD, "default", "shop")
+        conditions = {
+            condition["type"]: condition["status"]
+            for condition in nested(scaled_workload, "status", "conditions") or ()
+        }
         if wanted.items() <= conditions.items():
-            return found
+            return scaled_workload
         await asyncio.sleep(0.05)
 
 
@@ -66,9 +69,9 @@ async def test_a_deployment_goes_from_zero_to_many_and_back_without_a_failed_req
         await cluster.create(SERVICE, service())
         created = await cluster.create(DEPLOYMENT, deployment(replicas=1))
         await cluster.create(SCALED_WORKLOAD, workload())
-        found = await until_conditions(cluster, Ready="True")
-        assert nested(found, "status", "portName") == "http"
-        assert nested(found, "status", "url").startswith("http://shop.example.com:")
+        resource = await until_conditions(cluster, Ready="True")
+        assert nested(resource, "status", "portName") == "http"
+        assert nested(resource, "status", "url").startswith("http://shop.example.com:")
         # Without a request it goes to zero, and the Deployment stays as it was written.
         await until_no_pods(cluster)
         await up.until_status(200, HOST)
@@ -78,9 +81,9 @@ async def test_a_deployment_goes_from_zero_to_many_and_back_without_a_failed_req
             assert {status for status, _ in responses} == {200}
             pods |= {body.split()[-1] for _, body in responses}
         await until_no_pods(cluster)
-        found = await cluster.get(DEPLOYMENT, "default", "shop")
-        assert found["spec"]["replicas"] == 0
-        assert found["spec"]["template"] == created["spec"]["template"]
+        resource = await cluster.get(DEPLOYMENT, "default", "shop")
+        assert resource["spec"]["replicas"] == 0
+        assert resource["spec"]["template"] == created["spec"]["template"]
         assert (await until_conditions(cluster, Active="False"))["spec"] == workload()["spec"]
         assert (await up.get(host=HOST))[0] == 200
         assert len((await cluster.list(POD, "default")).items) == 1

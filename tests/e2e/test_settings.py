@@ -37,22 +37,22 @@ def another(field: Field) -> Value | None:
 
 def settings() -> dict[str, dict[str, str]]:
     """The keys and their values by ConfigMap."""
-    found: dict[str, dict[str, str]] = {}
+    result: dict[str, dict[str, str]] = {}
     for daemon in (ACTIVATOR, AUTOSCALER, CONTROLLER, QUEUEPROXY):
         for field in daemon.fields():
             value = another(field)
             if value is not None and field.knob.key not in _NOT_HERE:
                 written = field.knob.unit.write(value)
-                found.setdefault(field.knob.config_map or daemon.config_map, {})[field.knob.key] = written
-    return found
+                result.setdefault(field.knob.config_map or daemon.config_map, {})[field.knob.key] = written
+    return result
 
 
 @pytest.fixture(scope="module")
 def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     state = tmp_path_factory.mktemp("settings") / "state"
-    with staged(state) as made:
-        made("deploy", "hello", str(state), "--command", SAMPLE)
-        yield made
+    with staged(state) as new_stage:
+        new_stage("deploy", "hello", str(state), "--command", SAMPLE)
+        yield new_stage
 
 
 @pytest.mark.parametrize("name", sorted(settings()))

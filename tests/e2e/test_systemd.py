@@ -48,5 +48,5 @@ def test_it_reports_that_it_serves_lives_and_stops(tmp_path: Path) -> None:
 
 
 def test_it_is_refused_without_systemd(tmp_path: Path) -> None:
-    said = Stage(state=tmp_path, pid=0)("up", "--systemd", code=2).output
-    assert "--systemd needs a service of systemd with Type=notify" in said
+    output = Stage(state=tmp_path, pid=0)("up", "--systemd", code=2).output
+    assert "--systemd needs a service of systemd with Type=notify" in output

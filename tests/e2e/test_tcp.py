@@ -24,8 +24,11 @@ PATIENCE_S = 60
 
 
 def can_mount() -> bool:
-    found = shutil.which("unshare")
-    return bool(found) and subprocess.run([str(found), "-rm", "true"], check=False, capture_output=True).returncode == 0
+    program = shutil.which("unshare")
+    return (
+        bool(program)
+        and subprocess.run([str(program), "-rm", "true"], check=False, capture_output=True).returncode == 0
+    )
 
 
 def has_line(stage: Stage, line: str, *, name: str = "broker") -> str:
@@ -37,10 +40,10 @@ def has_line(stage: Stage, line: str, *, name: str = "broker") -> str:
 @contextlib.contextmanager
 def kept_port() -> Iterator[str]:
     """A port that no other program gets: it is bound here too."""
-    with socket.socket() as kept:
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        kept.bind(("127.0.0.1", 0))
-        yield str(kept.getsockname()[1])
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind(("127.0.0.1", 0))
+        yield str(sock.getsockname()[1])
 
 
 @pytest.mark.skipif(not BROKER or not shutil.which("mosquitto_pub"), reason="needs mosquitto and mosquitto-clients")

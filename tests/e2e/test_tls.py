@@ -52,8 +52,8 @@ def test_a_service_is_served_over_tls_and_its_certificate_renewed(tmp_path: Path
         served_over_tls(json.loads((state / "ports.json").read_text())["tls"])
         ports = json.loads((state / "ports.json").read_text())
         assert seen_hosts(ports["tls"]) == ["*.default.localhost"]
-        found = json.loads(stage("doctor", "-o", "json").stdout)
-        assert [one["state"] for one in found if one["name"] == "port tls"] == ["ok"]
+        document = json.loads(stage("doctor", "-o", "json").stdout)
+        assert [entry["state"] for entry in document if entry["name"] == "port tls"] == ["ok"]
         plain = httpx.get(f"http://127.0.0.1:{ports['public']}/x", headers={"Host": HOST}, trust_env=False, timeout=60)
         assert plain.status_code == 301
         assert plain.headers["location"] == f"https://{HOST}:{ports['tls']}/x"
@@ -65,8 +65,8 @@ def test_a_service_is_served_over_tls_and_its_certificate_renewed(tmp_path: Path
 
 
 def test_certificates_that_cannot_be_served_are_reported_before_anything_starts(tmp_path: Path) -> None:
-    one, two = issued("a.localhost"), issued("b.localhost")
-    (tmp_path / "c.pem").write_bytes(one.certificate_pem)
+    pair, two = issued("a.localhost"), issued("b.localhost")
+    (tmp_path / "c.pem").write_bytes(pair.certificate_pem)
     (tmp_path / "k.pem").write_bytes(two.key_pem)
     state = tmp_path / "state"
 

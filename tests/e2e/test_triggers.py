@@ -105,37 +105,37 @@ async def attach(cluster: KubeCluster, spec: dict[str, Any]) -> None:
 async def states(cluster: KubeCluster, kind: Kind) -> AsyncIterator[list[Object]]:
     """All objects of a kind, now and after each change."""
     listing = await cluster.list(kind, "default")
-    found = {one["metadata"]["name"]: one for one in listing.items}
-    yield list(found.values())
+    result = {item["metadata"]["name"]: item for item in listing.items}
+    yield list(result.values())
     async with cluster.watch(kind, "default", resource_version=listing.resource_version) as events:
         async for event in events:
-            found[event.object["metadata"]["name"]] = event.object
+            result[event.object["metadata"]["name"]] = event.object
             if event.type == "DELETED":
-                del found[event.object["metadata"]["name"]]
-            yield list(found.values())
+                del result[event.object["metadata"]["name"]]
+            yield list(result.values())
 
 
 async def until(cluster: KubeCluster, kind: Kind, is_so: Callable[[list[Object]], bool]) -> list[Object]:
     async with asyncio.timeout(100):
-        async for found in states(cluster, kind):
-            if is_so(found):
-                return found
+        async for each_states in states(cluster, kind):
+            if is_so(each_states):
+                return each_states
     raise AssertionError("the watch ended")
 
 
 def ready_count(pods: list[Object]) -> int:
     return sum(
-        one["type"] == "Ready" and one["status"] == "True"
+        condition["type"] == "Ready" and condition["status"] == "True"
         for pod in pods
         if "deletionTimestamp" not in pod["metadata"]
-        for one in (pod.get("status") or {}).get("conditions") or ()
+        for condition in (pod.get("status") or {}).get("conditions") or ()
     )
 
 
 def point_times(policies: list[Object]) -> set[int]:
     """The times of the points in the policy's status."""
-    kept = (policies[0].get("status") or {}).get("revisions") or ()
-    return {at_ms for one in kept for at_ms, _ in one.get("points", {}).get("cpu", ())}
+    revisions = (policies[0].get("status") or {}).get("revisions") or ()
+    return {at_ms for entry in revisions for at_ms, _ in entry.get("points", {}).get("cpu", ())}
 
 
 async def test_an_app_that_burns_cpu_grows_and_its_points_outlive_the_autoscaler(up: Up) -> None:
@@ -153,8 +153,10 @@ async def test_an_app_that_burns_cpu_grows_and_its_points_outlive_the_autoscaler
         killed_ms = wall_s() * 1000
         os.kill(up.children()["serving.autoscaler.main"], signal.SIGKILL)
         # Its successor adds points to those from before.
-        found = await until(cluster, SCALING_POLICY, lambda found: max(point_times(found), default=0) > killed_ms)
-        assert min(point_times(found)) < killed_ms
+        scaling_policies = await until(
+            cluster, SCALING_POLICY, lambda found: max(point_times(found), default=0) > killed_ms
+        )
+        assert min(point_times(scaling_policies)) < killed_ms
         assert (await burning)[0] == 200
 
 
@@ -202,8 +204,8 @@ async def test_gauges_on_the_apps_own_page_scale_it_and_a_missing_one_changes_no
         # 4 + 8 on the page of the first pod: 12 / 5 are 3 pods.
         await until(cluster, POD, lambda pods: ready_count(pods) == 3)
     command = [sys.executable, "-m", "serving", "why", "hello", "--state", str(up.state)]
-    said = await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, text=True)
-    assert "vllm:num_requests_waiting over" in said.stdout
+    completed = await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, text=True)
+    assert "vllm:num_requests_waiting over" in completed.stdout
 
 
 async def test_tokens_in_flight_scale_a_model_server(up: Up, tmp_path: Path) -> None:
@@ -232,5 +234,5 @@ async def test_tokens_in_flight_scale_a_model_server(up: Up, tmp_path: Path) -> 
             # Twice 10,000 of the prompt and 20,000 of the answer: 60,000 / 20,000.
             await until(cluster, POD, lambda pods: ready_count(pods) == 3)
     command = [sys.executable, "-m", "serving", "why", "hello", "--state", str(up.state)]
-    said = await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, text=True)
-    assert "tokens in flight over 1 ready pod, target 20000 each" in said.stdout
+    completed = await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, text=True)
+    assert "tokens in flight over 1 ready pod, target 20000 each" in completed.stdout

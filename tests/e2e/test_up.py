@@ -37,12 +37,12 @@ class Up:
 
     def children(self) -> dict[str, int]:
         """Process ids of the daemons by module."""
-        found = {}
+        result = {}
         for pid, command in processes():
             match = re.search(r"-m (serving\.\w+\.\w+)", command)
             if match and parent_of(pid) == self.pid:
-                found[match[1]] = pid
-        return found
+                result[match[1]] = pid
+        return result
 
     async def get(self, path: str = "/", host: bytes = HOST) -> tuple[int, str]:
         """Send one request on its own connection: status and body."""
@@ -58,9 +58,9 @@ class Up:
     async def until_status(self, status: int, host: bytes = HOST) -> str:
         """Send requests until the status is this one; the body. The activator follows a service with a delay."""
         async with asyncio.timeout(60):
-            while (found := await self.get(host=host))[0] != status:  # noqa: ASYNC110 - nobody tells us
+            while (results := await self.get(host=host))[0] != status:  # noqa: ASYNC110 - nobody tells us
                 await asyncio.sleep(0.05)
-        return found[1]
+        return results[1]
 
 
 def start(state: Path, *options: str) -> subprocess.Popen[str]:
@@ -109,9 +109,13 @@ async def cluster_of(up: Up) -> AsyncIterator[KubeCluster]:
 
 
 def hello(**annotations: str) -> Object:
-    found = {"serving.dev/command": f"{sys.executable} {SAMPLE}", "autoscaling.knative.dev/window": "6s", **annotations}
+    result = {
+        "serving.dev/command": f"{sys.executable} {SAMPLE}",
+        "autoscaling.knative.dev/window": "6s",
+        **annotations,
+    }
     template = {
-        "metadata": {"annotations": found},
+        "metadata": {"annotations": result},
         "spec": {"containerConcurrency": 10, "containers": [{"image": "hello"}]},
     }
     return {
@@ -124,12 +128,12 @@ def hello(**annotations: str) -> Object:
 
 def is_ready(service: Object) -> bool:
     conditions = (service.get("status") or {}).get("conditions") or ()
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions)
 
 
 async def until_ready(cluster: KubeCluster, name: str = "hello") -> None:
     listing = await cluster.list(SERVING_SERVICE, "default")
-    if any(one["metadata"]["name"] == name and is_ready(one) for one in listing.items):
+    if any(item["metadata"]["name"] == name and is_ready(item) for item in listing.items):
         return
     async with cluster.watch(SERVING_SERVICE, "default", resource_version=listing.resource_version) as events:
         async for event in events:
@@ -139,7 +143,7 @@ async def until_ready(cluster: KubeCluster, name: str = "hello") -> None:
 
 async def until_state(cluster: KubeCluster, wanted: str) -> None:
     listing = await cluster.list(REVISION, "default")
-    if any(one["spec"]["servingState"] == wanted for one in listing.items):
+    if any(item["spec"]["servingState"] == wanted for item in listing.items):
         return
     async with cluster.watch(REVISION, "default", resource_version=listing.resource_version) as events:
         async for event in events:
@@ -149,7 +153,7 @@ async def until_state(cluster: KubeCluster, wanted: str) -> None:
 
 async def until_no_pods(cluster: KubeCluster) -> None:
     listing = await cluster.list(POD, "default")
-    names = {one["metadata"]["name"] for one in listing.items}
+    names = {item["metadata"]["name"] for item in listing.items}
     if not names:
         return
     async with cluster.watch(POD, "default", resource_version=listing.resource_version) as events:
@@ -185,8 +189,8 @@ async def pausing(cluster: KubeCluster, *, but: str = "") -> Object:
         return is_other and "evicted one after another" in (pod.get("status") or {}).get("message", "")
 
     listing = await cluster.list(POD, "default")
-    if found := next(filter(waits, listing.items), None):
-        return found
+    if result := next(filter(waits, listing.items), None):
+        return result
     async with cluster.watch(POD, "default", resource_version=listing.resource_version) as events:
         async for event in events:
             if event.type != "DELETED" and waits(event.object):
@@ -226,19 +230,23 @@ async def test_deleting_the_service_leaves_nothing(up: Up) -> None:
 async def failure(cluster: KubeCluster) -> str:
     """The final reason for which a service is not ready."""
     listing = await cluster.list(SERVING_SERVICE, "default")
-    for one in listing.items:
-        if found := failure_in(one):
-            return found
+    for item in listing.items:
+        if text := failure_in(item):
+            return text
     async with cluster.watch(SERVING_SERVICE, "default", resource_version=listing.resource_version) as events:
         async for event in events:
-            if found := failure_in(event.object):
-                return found
+            if text := failure_in(event.object):
+                return text
     raise AssertionError("the watch ended")
 
 
 def failure_in(service: Object) -> str:
     conditions = (service.get("status") or {}).get("conditions") or ()
-    return "".join(str(one["message"]) for one in conditions if (one["type"], one["status"]) == ("Ready", "False"))
+    return "".join(
+        str(condition["message"])
+        for condition in conditions
+        if (condition["type"], condition["status"]) == ("Ready", "False")
+    )
 
 
 async def test_an_app_that_never_listens_is_reported_in_the_services_status(up: Up) -> None:

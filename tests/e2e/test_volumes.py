@@ -98,13 +98,13 @@ def test_a_backup_with_volumes_fills_an_empty_folder(serving: Stage, tmp_path: P
 
 def specs(stage: Stage) -> list[Any]:
     """The services as users wrote them."""
-    return [one["spec"] for one in json.loads(stage("get", "services", "-o", "json").stdout)["items"]]
+    return [service["spec"] for service in json.loads(stage("get", "services", "-o", "json").stdout)["items"]]
 
 
 def owners(folder: Path) -> dict[str, tuple[int, int, int]]:
     """Mode, user and group of a folder and all that is in it."""
-    found = {str(path.relative_to(folder)): path.lstat() for path in (folder, *folder.rglob("*"))}
-    return {name: (one.st_mode, one.st_uid, one.st_gid) for name, one in found.items()}
+    result = {str(path.relative_to(folder)): path.lstat() for path in (folder, *folder.rglob("*"))}
+    return {name: (values.st_mode, values.st_uid, values.st_gid) for name, values in result.items()}
 
 
 @needs_containers()

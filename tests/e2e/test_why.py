@@ -28,7 +28,7 @@ def test_a_wake_is_reported_in_a_sentence_by_service_and_by_revision(serving: St
         assert any("woken-00001 0 → 1: " in line for line in lines), lines
     reported = [json.loads(line) for line in serving("why", "woken", "-o", "json").stdout.splitlines()]
     # Another test may have made another revision before.
-    assert "woken-00001" in {one["revision"] for one in reported} <= {"woken-00001", "woken-00002"}
+    assert "woken-00001" in {entry["revision"] for entry in reported} <= {"woken-00001", "woken-00002"}
     assert "nothing was decided about nobody" in serving("why", "nobody", code=1).stderr
     assert "--since" in serving("why", "woken", "--since", "yesterday", code=2).stderr
 
@@ -55,9 +55,9 @@ def test_the_log_of_a_real_system_decided_again_agrees_entirely(serving: Stage) 
 def test_what_the_autoscaler_forgot_when_it_ended_is_in_the_log(serving: Stage) -> None:
     before = serving("why", "woken-00001").stdout.splitlines()[0].split(" (")[0]
     (pid,) = (
-        int(one.name)
-        for one in Path("/proc").iterdir()
-        if one.name.isdigit() and is_child(one, serving.pid, "serving.autoscaler.main")
+        int(path.name)
+        for path in Path("/proc").iterdir()
+        if path.name.isdigit() and is_child(path, serving.pid, "serving.autoscaler.main")
     )
     os.kill(pid, signal.SIGKILL)
     assert serving("why", "woken-00001").stdout.startswith(before)

@@ -34,9 +34,9 @@ _FAILURE = "failure-"
 
 def words_of(seeds: Sequence[bytes], tokens: Iterable[bytes]) -> str:
     """A dictionary for libFuzzer: tokens that mean something, and the words of the seeds."""
-    found = {word for seed in seeds for word in re.findall(rb"[\w$./:-]{3,%d}" % WORD_MAX, seed)}
-    found |= {token for token in tokens if 0 < len(token) <= WORD_MAX}
-    return "".join('"' + "".join(f"\\x{byte:02x}" for byte in word) + '"\n' for word in sorted(found))
+    results = {word for seed in seeds for word in re.findall(rb"[\w$./:-]{3,%d}" % WORD_MAX, seed)}
+    results |= {token for token in tokens if 0 < len(token) <= WORD_MAX}
+    return "".join('"' + "".join(f"\\x{byte:02x}" for byte in word) + '"\n' for word in sorted(results))
 
 
 def fuzz(name: str, *, seconds: int, seed: int) -> NoReturn:
@@ -72,15 +72,15 @@ def fuzz_in_child(name: str, log: Path, *, seconds: int, seed: int) -> int:
 
 def keep_failures(name: str, corpus: Path) -> int:
     """Move failing inputs to the corpus; return how many there are."""
-    found = list((KEPT / name).glob(f"{_FAILURE}*"))
-    for path in found:
+    paths = list((KEPT / name).glob(f"{_FAILURE}*"))
+    for path in paths:
         data = path.read_bytes()
-        kept = corpus / name / hashlib.sha256(data).hexdigest()[:16]
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(data.hex())
+        new_path = corpus / name / hashlib.sha256(data).hexdigest()[:16]
+        new_path.parent.mkdir(parents=True, exist_ok=True)
+        new_path.write_text(data.hex())
         path.unlink()
-        sys.stdout.write(f"{name}: {kept}\n")
-    return len(found)
+        sys.stdout.write(f"{name}: {new_path}\n")
+    return len(paths)
 
 
 def main() -> int:
@@ -89,13 +89,13 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", metavar="TARGET")
     parser.add_argument("--seconds", type=float, default=600.0, help="time for all targets")
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "big"))
-    given = parser.parse_args()
-    names = given.targets or list(targets.TARGETS)
+    arguments = parser.parse_args()
+    names = arguments.targets or list(targets.TARGETS)
     failed = 0
     KEPT.mkdir(parents=True, exist_ok=True)
     for name in names:
         log = KEPT / f"{name}.log"
-        code = fuzz_in_child(name, log, seconds=max(1, round(given.seconds / len(names))), seed=given.seed)
+        code = fuzz_in_child(name, log, seconds=max(1, round(arguments.seconds / len(names))), seed=arguments.seed)
         failures = keep_failures(name, targets.CORPUS)
         failed += failures or code != 0
         lines = log.read_text(errors="replace").splitlines()

@@ -246,9 +246,9 @@ async def run_session(client: bytes, app: bytes, *, size: int) -> tuple[int, boo
     for link in meeting.apps.links:
         for at in range(0, len(app), size):
             link.data_received(app[at : at + size])
-    found = meeting.handler.begun, meeting.transport.closed
+    results = meeting.handler.begun, meeting.transport.closed
     await meeting.end()
-    return found
+    return results
 
 
 def draw_session(seed: int, *, frames: int) -> tuple[bytes, bytes]:
@@ -328,9 +328,9 @@ def _used_mib() -> float:
 def main() -> int:
     """Run, print, and say by the exit code whether memory stayed."""
     options = options_of(__doc__, frames=10_000_000, seed=0, quick={"frames": 1000})
-    found = asyncio.run(fuzz(options.frames, seed=options.seed))
-    show({key: round(value, 1) for key, value in found.items()}, options)
-    return exit_code(options, is_met=found["end_mib"] <= found["warm_mib"] * GROWTH_MAX)
+    entry = asyncio.run(fuzz(options.frames, seed=options.seed))
+    show({key: round(value, 1) for key, value in entry.items()}, options)
+    return exit_code(options, is_met=entry["end_mib"] <= entry["warm_mib"] * GROWTH_MAX)
 
 
 if __name__ == "__main__":

@@ -124,12 +124,12 @@ def main() -> int:
     parser.add_argument("targets", nargs="*", choices=[[], *TARGETS], metavar="TARGET", help=", ".join(TARGETS))
     parser.add_argument("--seconds", type=float, default=600.0, help="time for all targets")
     parser.add_argument("--seed", type=int, default=random.SystemRandom().randrange(1 << 32))
-    given = parser.parse_args()
-    names = given.targets or list(TARGETS)
+    arguments = parser.parse_args()
+    names = arguments.targets or list(TARGETS)
     failed = 0
-    sys.stdout.write(f"seed {given.seed}\n")
+    sys.stdout.write(f"seed {arguments.seed}\n")
     for name in names:
-        count, failures = fuzz(name, seconds=given.seconds / len(names), seed=given.seed)
+        count, failures = fuzz(name, seconds=arguments.seconds / len(names), seed=arguments.seed)
         failed += failures
         sys.stdout.write(f"{name:<20} {count:>9} inputs  {failures} failures\n")
     return 1 if failed else 0

@@ -54,8 +54,8 @@ _UPGRADE = (
 
 
 def _parts(data: bytes, count: int) -> list[bytes]:
-    found = data.split(PARTS, count - 1)
-    return [*found, *[b""] * (count - len(found))]
+    splits = data.split(PARTS, count - 1)
+    return [*splits, *[b""] * (count - len(splits))]
 
 
 def _base64(data: bytes) -> bytes:
@@ -65,17 +65,17 @@ def _base64(data: bytes) -> bytes:
 def changed_jwt(data: bytes) -> None:
     """A token of a client: no change of a valid one proves anything else."""
     try:
-        found = verify(data.decode("latin-1"), _RULE, _KEYS, at_s=0.0)
+        verified = verify(data.decode("latin-1"), _RULE, _KEYS, at_s=0.0)
     except BadToken:
         return
-    assert [one.value for one in found.lines] == [b"ann"]
+    assert [header_line.value for header_line in verified.lines] == [b"ann"]
 
 
 def changed_caller(data: bytes) -> None:
     """A token of a calling pod: no change of a valid one names another."""
     with contextlib.suppress(InvalidValue):
-        found = read_caller_token(SECRET, data.decode("latin-1"), now_s=0.0)
-        assert found == read_caller_token(SECRET, _CALLER, now_s=0.0)
+        caller_identity = read_caller_token(SECRET, data.decode("latin-1"), now_s=0.0)
+        assert caller_identity == read_caller_token(SECRET, _CALLER, now_s=0.0)
 
 
 def signed_jwt(data: bytes) -> None:
@@ -84,13 +84,15 @@ def signed_jwt(data: bytes) -> None:
     whole = _base64(head) + b"." + _base64(claims)
     signature = _base64(hmac.new(SECRET, whole, hashlib.sha256).digest())
     try:
-        found = verify((whole + b"." + signature).decode(), _RULE, _KEYS, at_s=0.0)
+        verified = verify((whole + b"." + signature).decode(), _RULE, _KEYS, at_s=0.0)
     except BadToken:
         return
     read = json.loads(claims)
     assert read["iss"] == "i"
     assert "x" in (read["aud"] if isinstance(read["aud"], list) else [read["aud"]])
-    assert all(_CLEAN.fullmatch(one.value) and one.wire.count(b"\n") == 1 for one in found.lines)
+    assert all(
+        _CLEAN.fullmatch(header_line.value) and header_line.wire.count(b"\n") == 1 for header_line in verified.lines
+    )
 
 
 def signed_caller(data: bytes) -> None:
@@ -100,8 +102,12 @@ def signed_caller(data: bytes) -> None:
         text = caller_token(SECRET, CallerIdentity(namespace=namespace, account=account, service=service), until_s=9.0)
     except UnicodeDecodeError:
         return
-    found = read_caller_token(SECRET, text, now_s=0.0)
-    assert (found.namespace, found.account, found.service) == (namespace, account, service)
+    caller_identity = read_caller_token(SECRET, text, now_s=0.0)
+    assert (caller_identity.namespace, caller_identity.account, caller_identity.service) == (
+        namespace,
+        account,
+        service,
+    )
 
 
 class _Wire:
@@ -159,7 +165,7 @@ class _Host:
 
 def stat_connection(data: bytes) -> None:
     """A head and frames of a websocket: the same frames are taken in any pieces."""
-    found: list[list[bytes] | None] = []
+    results: list[list[bytes] | None] = []
     for size in (len(data) or 1, 7):
         connection, wire = StatsConnection(_Host()), _Wire()
         connection.connection_made(wire)  # type: ignore[arg-type] # as it is used
@@ -168,9 +174,9 @@ def stat_connection(data: bytes) -> None:
                 connection.data_received(data[at : at + size])
         connection.connection_lost(None)
         sender = cast("_Sender | None", connection.sender)
-        found.append(None if sender is None else sender.taken)
+        results.append(None if sender is None else sender.taken)
     # Of a connection that is ended, the frames behind its end may have come with it.
-    whole, pieces = found
+    whole, pieces = results
     assert whole == pieces or (whole is not None and pieces is not None and whole[: len(pieces)] == pieces)
 
 
@@ -178,17 +184,17 @@ def dns_query(data: bytes) -> None:
     """A datagram of a pod: each response repeats its number and its question."""
     responses = NameResponses(inner="10.138.0.1", public="10.139.0.1")
     try:
-        found = responses.respond(data, {"hello.example"}, {"api.default.svc.cluster.local"}) or failure(data)
+        response = responses.respond(data, {"hello.example"}, {"api.default.svc.cluster.local"}) or failure(data)
     except InvalidValue:
         return
-    assert found[:2] == data[:2]
-    assert len(found) < len(data) + 32
+    assert response[:2] == data[:2]
+    assert len(response) < len(data) + 32
 
 
 def api_request(data: bytes) -> None:
     """The path, the query, the Accept and the User-Agent of a request."""
     path, query, accept, agent = (part.decode("latin-1") for part in _parts(data, 4))
-    pairs = MultiDict([one.partition("=")[::2] for one in query.split("&")])
+    pairs = MultiDict([text.partition("=")[::2] for text in query.split("&")])
     for read in (
         lambda: filter_of(target_of(path).selection(pairs)),
         lambda: wanted(accept),
@@ -245,9 +251,9 @@ def image_parts(data: bytes) -> None:
         folder = Path(name)
         _with_blobs(_parts(data, 4), folder)
         with contextlib.suppress(InvalidValue, OSError), open_archive(folder) as images:
-            for one in images:
-                assert all(layer.is_relative_to(folder) for layer in one.layers)
-                msgspec.json.encode(one.config)
+            for archived_image in images:
+                assert all(layer.is_relative_to(folder) for layer in archived_image.layers)
+                msgspec.json.encode(archived_image.config)
 
 
 def _frame(opcode: int, payload: bytes) -> bytes:

@@ -184,8 +184,8 @@ class Target(msgspec.Struct, frozen=True):
 
 def inputs_of(name: str) -> list[bytes]:
     """The seeds of a target and its corpus."""
-    kept = sorted((CORPUS / name).glob("*")) if (CORPUS / name).is_dir() else []
-    return [*TARGETS[name].seeds, *(bytes.fromhex(path.read_text()) for path in kept)]
+    paths = sorted((CORPUS / name).glob("*")) if (CORPUS / name).is_dir() else []
+    return [*TARGETS[name].seeds, *(bytes.fromhex(path.read_text()) for path in paths)]
 
 
 def _request_head(data: bytes) -> None:
@@ -207,7 +207,7 @@ def _response(data: bytes) -> None:
     """What an app answers: whatever it is, its request ends once, and the client sees the same in any pieces."""
     # After no byte at all the request is sent again, on another connection.
     data = data or b"H"
-    found = []
+    results = []
     for size in (len(data), 7):
         bench = Bench()
         bench.connection.data_received(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -216,10 +216,12 @@ def _response(data: bytes) -> None:
                 bench.upstreams[0].data_received(data[at : at + size])
         bench.upstreams[0].connection_lost(None)
         (exchange,) = bench.finished
-        found.append((exchange.outcome, [(DATE.sub(b"", head), body) for head, body in messages(bench.client.written)]))
+        results.append(
+            (exchange.outcome, [(DATE.sub(b"", head), body) for head, body in messages(bench.client.written)])
+        )
     # Of a response that breaks off, the part that came before may have passed.
-    if found[0][0] is ExchangeOutcome.ANSWERED:
-        assert found[0] == found[1]
+    if results[0][0] is ExchangeOutcome.ANSWERED:
+        assert results[0] == results[1]
 
 
 def _http2(data: bytes, *, is_client: bool) -> None:
@@ -242,14 +244,14 @@ def _stats(data: bytes) -> None:
     """A frame: what is taken has bounds, and is the same once it was written again."""
     for decode in (decode_pod_stat, decode_activator_stats, decode_relayed_stats, decode_announced_pod):
         try:
-            found = decode(data)
+            result = decode(data)
         except (InvalidValue, NewerFormat):
             continue
-        assert decode(msgspec.msgpack.encode(found)) == found
+        assert decode(msgspec.msgpack.encode(result)) == result
 
 
 def _slots(data: bytes) -> None:
-    found: list[list[object]] = []
+    results: list[list[object]] = []
     for size in (len(data) or 1, 3):
         frames, seen = Frames(), list[object]()
         try:
@@ -257,9 +259,9 @@ def _slots(data: bytes) -> None:
                 seen.extend(frames.feed(data[at : at + size]))
         except (InvalidValue, NewerFormat):
             pass
-        found.append(seen)
+        results.append(seen)
     # As texts: two NaN are not equal.
-    assert repr(found[0]) == repr(found[1])
+    assert repr(results[0]) == repr(results[1])
 
 
 def _spdy(data: bytes) -> None:
@@ -294,10 +296,10 @@ def _patched_store() -> tuple[asyncio.Runner, MemoryCluster, list[RequestTarget]
     """A store with a ConfigMap, a pod and a service, and their paths."""
     runner, cluster, targets = asyncio.Runner(), MemoryCluster(admit=_ADMIT), []
     for kind, body in ((CONFIG_MAP, _MAP), (POD, _POD), (SERVING_SERVICE, _SERVICE)):
-        made: Object = {**body, "metadata": {**body["metadata"], "namespace": "default"}}  # type: ignore[dict-item]
-        runner.run(cluster.create(kind, made))
+        resource: Object = {**body, "metadata": {**body["metadata"], "namespace": "default"}}  # type: ignore[dict-item]
+        runner.run(cluster.create(kind, resource))
         group = f"apis/{kind.group}/{kind.version}" if kind.group else "api/v1"
-        targets.append(target_of(f"/{group}/namespaces/default/{kind.plural}/{made['metadata']['name']}"))
+        targets.append(target_of(f"/{group}/namespaces/default/{kind.plural}/{resource['metadata']['name']}"))
     return runner, cluster, targets
 
 
@@ -424,9 +426,9 @@ def _manifest_file(data: bytes) -> None:
 def _compose_file(data: bytes) -> None:
     """A file for ``serving convert``."""
     with _yaml_file(data) as name:
-        found = CliRunner().invoke(convert, [name])
-        if found.exception is not None and not isinstance(found.exception, SystemExit | ServingError):
-            raise found.exception
+        result = CliRunner().invoke(convert, [name])
+        if result.exception is not None and not isinstance(result.exception, SystemExit | ServingError):
+            raise result.exception
 
 
 def _seed_journal() -> bytes:
@@ -506,15 +508,15 @@ def _annotations(data: bytes) -> None:
     """The text of each annotation of an object that a user writes, as all daemons read it."""
     text = data.decode(errors="replace")
     annotations = dict.fromkeys(_ANNOTATIONS, text)
-    one: Object = {"metadata": {"name": "r", "namespace": "n", "annotations": annotations}, "spec": _TAGGED}
+    result: Object = {"metadata": {"name": "r", "namespace": "n", "annotations": annotations}, "spec": _TAGGED}
     route_policy(annotations)
     tag_splits(annotations)
     read_broken(text)
-    awake_resources(one)
-    failure_to_keep(one)
+    awake_resources(result)
+    failure_to_keep(result)
     read_rollout_duration(annotations)
     read_rollout_check_of(annotations)
-    list(claimed_hosts(one, _RULES))
+    list(claimed_hosts(result, _RULES))
     spec = resolve_annotations(annotations, AutoscalerSettings(), container_concurrency=0, reachable=True)
     with_saved_target(spec, text, total_max=100.0)
 

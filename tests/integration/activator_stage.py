@@ -55,8 +55,8 @@ async def send_request(
     finally:
         writer.close()
     head, _, text = raw.partition("\r\n\r\n")
-    status_line, *given = head.split("\r\n")
-    pairs = [line.split(": ", 1) for line in given]
+    status_line, *results = head.split("\r\n")
+    pairs = [line.split(": ", 1) for line in results]
     return HttpResponse(
         status=int(status_line.split()[1]), headers={name.lower(): value for name, value in pairs}, body=text
     )
@@ -186,7 +186,7 @@ class Store:
         annotations: dict[str, str] | None = None,
     ) -> None:
         """A route in the store, with the status that a controller writes."""
-        made = {
+        result = {
             "apiVersion": "serving.knative.dev/v1",
             "kind": "Route",
             "metadata": {
@@ -197,7 +197,7 @@ class Store:
             },
             "spec": {},
         }
-        await self.cluster.create(ROUTE, made)
+        await self.cluster.create(ROUTE, result)
         status = {"url": f"http://{name}.default.localhost:8080", "traffic": list(traffic)}
         await self.cluster.patch(ROUTE, "default", name, patch={"status": status}, subresource="status")
 
@@ -208,10 +208,10 @@ class Store:
 
     async def active(self, revision: str = "hello-00001") -> None:
         """Wait until a revision's state in the store is Active."""
-        found: dict[str, Any] = await self.cluster.get(REVISION, "default", revision)
-        if found["spec"]["servingState"] == "Active":
+        current_revision: dict[str, Any] = await self.cluster.get(REVISION, "default", revision)
+        if current_revision["spec"]["servingState"] == "Active":
             return
-        version = found["metadata"]["resourceVersion"]
+        version = current_revision["metadata"]["resourceVersion"]
         async with asyncio.timeout(60), self.cluster.watch(REVISION, "default", resource_version=version) as events:
             async for event in events:
                 if event.object["metadata"]["name"] == revision and event.object["spec"]["servingState"] == "Active":
@@ -303,13 +303,13 @@ async def staged(
     cluster = cluster or MemoryCluster()
     async with serve(autoscaler.take, "127.0.0.1", 0) as websocket, asyncio.TaskGroup() as group:
         port = next(iter(websocket.sockets)).getsockname()[1]
-        given: dict[str, Any] = {
+        values: dict[str, Any] = {
             "stats_url": f"ws://127.0.0.1:{port}/stats",
             "public_address": "127.0.0.1:0",
             "inner_address": "127.0.0.1:0",
             "drain_grace_s": 0.2,
         }
-        own = ActivatorSettings(**(given | settings))
+        own = ActivatorSettings(**(values | settings))
         activator = Activator(own, cluster, key=KEY, rules=rules, challenge_folder=challenge_folder)
         group.create_task(activator.run(stop))
         await activator.is_serving.wait()

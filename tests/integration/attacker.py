@@ -45,11 +45,11 @@ def memory_of(pid: int) -> object:
 
 
 def bound(port: int, address: str = "127.0.0.1") -> object:
-    with socket.socket() as made:
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        made.bind((address, port))
-        made.listen()
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((address, port))
+        sock.listen()
         return None
 
 
@@ -76,8 +76,8 @@ def forked_without_end() -> object:
 
 def connected(name: str) -> object:
     """Connect to an abstract socket of another process."""
-    with socket.socket(socket.AF_UNIX) as made:
-        made.connect(f"\0{name}")
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(f"\0{name}")
         return None
 
 
@@ -97,8 +97,8 @@ def filled(mebibytes: int) -> object:
 
 def asked(host: str, port: int, *lines: str) -> object:
     """Raise unless an HTTP request is answered with success."""
-    with socket.create_connection((host, port), 10) as made, contextlib.closing(made.makefile("rb")) as reply:
-        made.sendall("\r\n".join((*lines, "Host: x", "", "")).encode())
+    with socket.create_connection((host, port), 10) as sock, contextlib.closing(sock.makefile("rb")) as reply:
+        sock.sendall("\r\n".join((*lines, "Host: x", "", "")).encode())
         status = reply.readline().decode().split(" ", 2)[1]
     if status[0] not in "12":
         raise PermissionError(f"status {status}")
@@ -109,9 +109,9 @@ def queried(port: int, path: str) -> object:
     """Query a daemon without a token, and with a guess; its address is its name."""
     status = 0
     for lines in ((), ("Authorization: Bearer " + "g" * 43,), (f"Cookie: serving-view-{port}=" + "0" * 64,)):
-        made = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
-        made.request("GET", path, headers=dict(line.split(": ") for line in lines))
-        status = made.getresponse().status
+        http_connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        http_connection.request("GET", path, headers=dict(line.split(": ") for line in lines))
+        status = http_connection.getresponse().status
         if status not in (401, 403):
             return None
     raise PermissionError(f"status {status}")
@@ -123,9 +123,11 @@ def called_api(port: int) -> object:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     status = 0
     for token in ("", "guess"):
-        made = http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=context)
-        made.request("GET", "/api/v1/secrets", headers={"Authorization": f"Bearer {token}"} if token else {})
-        status = made.getresponse().status
+        https_connection = http.client.HTTPSConnection("127.0.0.1", port, timeout=10, context=context)
+        https_connection.request(
+            "GET", "/api/v1/secrets", headers={"Authorization": f"Bearer {token}"} if token else {}
+        )
+        status = https_connection.getresponse().status
         if status < 400:
             return None
     raise PermissionError(f"status {status}")
@@ -139,12 +141,12 @@ def attempts_at_system(ports: dict[str, int]) -> dict[str, Callable[[], object]]
         "control-metrics": ("/metrics",),
         "dashboard": ("/", "/state", "/events", "/history", "/policy", "/?token=guess"),
     }
-    found: dict[str, Callable[[], object]] = {
+    result: dict[str, Callable[[], object]] = {
         f"query {path} of {name}": functools.partial(queried, ports[name], path)
         for name, paths in queries.items()
         for path in paths
     }
-    return found | {
+    return result | {
         "push stats as another": lambda: asked("127.0.0.1", ports["stats"], "GET /stats HTTP/1.1", *STATS),
         "push stats with a token of another": lambda: asked(
             "127.0.0.1", ports["stats"], "GET /stats HTTP/1.1", *STATS, "Authorization: Bearer " + "0" * 64
@@ -156,21 +158,24 @@ def attempts_at_system(ports: dict[str, int]) -> dict[str, Callable[[], object]]
     }
 
 
-def attempts(given: dict[str, Any]) -> dict[str, Callable[[], object]]:
-    if "ports" in given:
-        return attempts_at_system(given["ports"])
-    state, victim, pod = Path(given["state"]), int(given["pid"]), given["pod"]
+def attempts(container: dict[str, Any]) -> dict[str, Callable[[], object]]:
+    if "ports" in container:
+        return attempts_at_system(container["ports"])
+    state, victim, pod = Path(container["state"]), int(container["pid"]), container["pod"]
     return {
         "read the token": (state / "token").read_bytes,
         "list the state folder's secrets": lambda: next(path for path in state.iterdir() if path.name != "pods"),
         "write the state folder": lambda: (state / "evil").write_text("x"),
         "read another pod's files": (state / "pods" / pod / "secret").read_text,
-        **{f"read another pod's file in {one}": Path(one, "serving-victim").read_text for one in TEMPORARY},
+        **{f"read another pod's file in {text}": Path(text, "serving-victim").read_text for text in TEMPORARY},
         "leave by the parent of its folder": (Path("..") / pod / "secret").read_text,
         "see another pod's processes": Path(f"/proc/{victim}").stat,
-        "connect to a socket of the system": lambda: connected(given["socket"]),
-        "listen on any port": lambda: bound(int(given["free_port"])),
-        **{f"have capabilities ({one})": functools.partial(has, one, "0" * 16) for one in CAPABILITIES},
+        "connect to a socket of the system": lambda: connected(container["socket"]),
+        "listen on any port": lambda: bound(int(container["free_port"])),
+        **{
+            f"have capabilities ({capability})": functools.partial(has, capability, "0" * 16)
+            for capability in CAPABILITIES
+        },
         "gain rights by a program": lambda: has("NoNewPrivs", "1"),
         "make any system call": lambda: has("Seccomp", "2"),
         "read another pod's environment": lambda: Path(f"/proc/{victim}/environ").read_bytes(),
@@ -178,15 +183,15 @@ def attempts(given: dict[str, Any]) -> dict[str, Callable[[], object]]:
         "enter another pod's root": lambda: list(Path("/proc", str(victim), "root", ".").iterdir()),
         "trace another pod": lambda: called(LIBC.ptrace(PTRACE_SEIZE, victim, 0, 0)),
         "kill another pod": lambda: os.kill(victim, signal.SIGCONT),
-        "kill the supervisor": lambda: os.kill(int(given["supervisor"]), signal.SIGCONT),
-        "listen on the port of a pod to come": lambda: bound(int(given["pod_port"])),
+        "kill the supervisor": lambda: os.kill(int(container["supervisor"]), signal.SIGCONT),
+        "listen on the port of a pod to come": lambda: bound(int(container["pod_port"])),
         "listen where a queue-proxy may listen": lambda: bound(8012, "127.64.250.250"),
-        "listen on another pod's port": lambda: bound(int(given["port"])),
-        "listen beside a queue-proxy": lambda: bound(8012, given["address"]),
+        "listen on another pod's port": lambda: bound(int(container["port"])),
+        "listen beside a queue-proxy": lambda: bound(8012, container["address"]),
         "fork without end": forked_without_end,
         "fill the memory": lambda: filled(512),
-        "drain another pod": lambda: asked(given["address"], 8022, "POST /drain HTTP/1.1", "Content-Length: 0"),
-        "read another pod's metrics": lambda: asked(given["address"], 8022, "GET /metrics HTTP/1.1"),
+        "drain another pod": lambda: asked(container["address"], 8022, "POST /drain HTTP/1.1", "Content-Length: 0"),
+        "read another pod's metrics": lambda: asked(container["address"], 8022, "GET /metrics HTTP/1.1"),
         "open a raw socket": lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP),
         "read packets of all": lambda: socket.socket(socket.AF_PACKET, socket.SOCK_RAW),
         "become another user": lambda: os.setuid(1 if os.getuid() != 1 else 2),
@@ -208,26 +213,26 @@ def tried(attempt: Callable[[], object]) -> str:
     mine, its = os.pipe()
     pid = os.fork()
     if pid == 0:
-        said = ""
+        message = ""
         try:
             attempt()
         except BaseException as error:  # noqa: BLE001 - the refusal is the result
-            said = f"{type(error).__name__}: {error}"
-        os.write(its, said.encode())
+            message = f"{type(error).__name__}: {error}"
+        os.write(its, message.encode())
         os._exit(0)
     os.close(its)
     with os.fdopen(mine) as pipe:
-        said = pipe.read()
+        message = pipe.read()
     _, status = os.waitpid(pid, 0)
-    return f"killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else said
+    return f"killed by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else message
 
 
 class _Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
-        given = json.loads(unquote(self.path.partition("?")[2]) or "{}")
-        wanted = attempts(given) if given else {}
-        found = {name: tried(one) for name, one in wanted.items() if name in given.get("only", wanted)}
-        body = json.dumps(found).encode()
+        document = json.loads(unquote(self.path.partition("?")[2]) or "{}")
+        wanted = attempts(document) if document else {}
+        result = {name: tried(value) for name, value in wanted.items() if name in document.get("only", wanted)}
+        body = json.dumps(result).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()

@@ -48,7 +48,7 @@ class Store:
         with contextlib.suppress(AlreadyExists):
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}
             await self.cluster.create(NAMESPACE, namespace)
-        made = await self.cluster.create(
+        revision = await self.cluster.create(
             REVISION,
             {
                 "apiVersion": "serving.knative.dev/v1",
@@ -62,7 +62,7 @@ class Store:
                 "spec": {"containerConcurrency": 10, "containers": [{"image": "x"}], "servingState": serving_state},
             },
         )
-        self.uid = made["metadata"]["uid"]
+        self.uid = revision["metadata"]["uid"]
         await self.cluster.create(
             DEPLOYMENT,
             {
@@ -118,8 +118,8 @@ class Store:
 
     async def scale(self) -> int:
         """The scale of the Deployment."""
-        found = await self.cluster.get(DEPLOYMENT, "default", f"{self.name}-deployment")
-        return int(found["spec"]["replicas"])
+        deployment = await self.cluster.get(DEPLOYMENT, "default", f"{self.name}-deployment")
+        return int(deployment["spec"]["replicas"])
 
     async def scaled(self, *wanted: int) -> int:
         """Wait until the Deployment asks for one of these counts of pods; the count."""

@@ -67,12 +67,12 @@ class BareCluster(ThreadingHTTPServer):
         path.write_text(yaml.safe_dump(content))
         return path
 
-    def put(self, path: str, one: Object) -> Object:
+    def put(self, path: str, resource: Object) -> Object:
         """Keep an object under a new version."""
         self._version += 1
-        kept = {**one, "metadata": {**one["metadata"], "resourceVersion": str(self._version)}}
-        self.objects[path] = kept
-        return kept
+        result = {**resource, "metadata": {**resource["metadata"], "resourceVersion": str(self._version)}}
+        self.objects[path] = result
+        return result
 
     def get(self, path: str) -> tuple[int, Object]:
         """Respond to a GET: an object, or the list of all below a path."""
@@ -87,39 +87,39 @@ class BareCluster(ThreadingHTTPServer):
             if path in (f"/api/{version}", f"/apis/{version}") and not self._lacks(place)
         }:
             return 200, {"kind": "APIResourceList", "resources": [{"kind": kind} for kind in sorted(served)]}
-        found = self.objects.get(path)
-        if found is not None:
+        result = self.objects.get(path)
+        if result is not None:
             if path.startswith(_CRDS):
                 # Established when it is looked at next.
                 status = {"conditions": [{"type": "Established", "status": "True"}]}
-                self.objects[path] = {**found, "status": status}
-            return 200, found
+                self.objects[path] = {**result, "status": status}
+            return 200, result
         if _is_collection(path):
-            below = [one for place, one in self.objects.items() if place.rpartition("/")[0] == path]
+            below = [resource for place, resource in self.objects.items() if place.rpartition("/")[0] == path]
             return 200, {"kind": "List", "metadata": {}, "items": below}
         return 404, _status(f"{path} not found", 404)
 
     def _lacks(self, path: str) -> bool:
         return bool(self.not_served) and self.not_served in path
 
-    def apply(self, path: str, one: Object, *, manager: str) -> tuple[int, Object]:
+    def apply(self, path: str, resource: Object, *, manager: str) -> tuple[int, Object]:
         """Respond to a server-side apply with force."""
         if self._lacks(path):
             return 404, _status("the server could not find the requested resource", 404)
         owners = self.owners.setdefault(path, {})
         owned_before = owners.get(manager, set())
-        owners[manager] = set(one.get("data") or {})
+        owners[manager] = set(resource.get("data") or {})
         managers = [{"manager": name, "operation": "Apply"} for name in owners]
-        one = {**one, "metadata": {**one["metadata"], "managedFields": managers}}
+        resource = {**resource, "metadata": {**resource["metadata"], "managedFields": managers}}
         before = self.objects.get(path)
         if before is None:
-            return 201, self.put(path, one)
+            return 201, self.put(path, resource)
         gone = owned_before.difference(*owners.values())
-        kept = {key: value for key, value in (before.get("data") or {}).items() if key not in gone}
-        after = {**one, "data": {**kept, **one["data"]}} if one.get("data") else one
+        result = {key: value for key, value in (before.get("data") or {}).items() if key not in gone}
+        after = {**resource, "data": {**result, **resource["data"]}} if resource.get("data") else resource
         version = before["metadata"]["resourceVersion"]
         without = {key: value for key, value in before.items() if key != "status"}
-        if without == {**after, "metadata": {**one["metadata"], "resourceVersion": version}}:
+        if without == {**after, "metadata": {**resource["metadata"], "resourceVersion": version}}:
             return 200, before
         return 200, self.put(path, after)
 
@@ -145,9 +145,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PATCH(self) -> None:
         path, _, query = self.path.partition("?")
         self.server.calls.append(("PATCH", path))
-        asked = dict(urllib.parse.parse_qsl(query))
-        media, manager = self.headers["Content-Type"], asked.get("fieldManager", "")
-        if media == "application/apply-patch+yaml" and manager and asked.get("force") == "true":
+        qsl = dict(urllib.parse.parse_qsl(query))
+        media, manager = self.headers["Content-Type"], qsl.get("fieldManager", "")
+        if media == "application/apply-patch+yaml" and manager and qsl.get("force") == "true":
             self._respond(*self.server.apply(path, self._body(), manager=manager))
         elif media == "application/merge-patch+json" and manager:
             self._respond(*self.server.merge(path, self._body(), manager=manager))
@@ -157,15 +157,15 @@ class _Handler(BaseHTTPRequestHandler):
     def do_DELETE(self) -> None:
         self._body()
         self.server.calls.append(("DELETE", self.path))
-        found = self.server.objects.pop(self.path, None)
-        self._respond(*((404, _status("not found", 404)) if found is None else (200, found)))
+        resource = self.server.objects.pop(self.path, None)
+        self._respond(*((404, _status("not found", 404)) if resource is None else (200, resource)))
 
     def _body(self) -> Object:
-        found: Object = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
-        return found
+        document: Object = json.loads(self.rfile.read(int(self.headers.get("Content-Length", 0))))
+        return document
 
-    def _respond(self, status: int, one: Object) -> None:
-        text = json.dumps(one).encode()
+    def _respond(self, status: int, fields: Object) -> None:
+        text = json.dumps(fields).encode()
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()

@@ -103,11 +103,11 @@ class Browser:
     def until(self, script: str, *arguments: object) -> Any:  # noqa: ANN401 - as above
         """The first true result of a script; it may fail before, where the page lacks what it names."""
         deadline_s = time.monotonic() + _WAIT_S
-        while not (found := self._attempt(script, arguments)):
+        while not (attempt := self._attempt(script, arguments)):
             if time.monotonic() >= deadline_s:
                 raise AssertionError(f"never true: {script}; the page: {self.run(_PAGE)}")
             time.sleep(_POLL_S)
-        return found
+        return attempt
 
     def _attempt(self, script: str, arguments: tuple[object, ...]) -> Any:  # noqa: ANN401 - as above
         try:
@@ -121,9 +121,14 @@ class Browser:
     def press(self, *keys: str) -> None:
         """Press and release keys one after another, as a keyboard does: "Enter", "Tab", "Shift+Tab", " ", "a"."""
         for key in keys:
-            *held, name = key.split("+")
+            *results, name = key.split("+")
             code, text = _KEYS.get(name, (ord(name[0].upper()), name))
-            parameters = {"key": name, "code": name, "windowsVirtualKeyCode": code, "modifiers": 8 * ("Shift" in held)}
+            parameters = {
+                "key": name,
+                "code": name,
+                "windowsVirtualKeyCode": code,
+                "modifiers": 8 * ("Shift" in results),
+            }
             self._cdp("Input.dispatchKeyEvent", type="keyDown", **parameters, **({"text": text} if text else {}))
             self._cdp("Input.dispatchKeyEvent", type="keyUp", **parameters)
 
@@ -160,14 +165,14 @@ class Browser:
         self.until("return document.getAnimations().every((one) => one.playState !== 'running')")
         self.run(Path(axe).read_text())
         reported = "(one) => `${one.id}: ${one.nodes.map((node) => `${node.target} ${node.failureSummary}`)}`"
-        found = self.run_async(f"axe.run().then((found) => arguments[0](found.violations.map({reported})))")
-        return [str(one) for one in found]
+        result = self.run_async(f"axe.run().then((found) => arguments[0](found.violations.map({reported})))")
+        return [str(one) for one in result]
 
     def busy_s(self) -> float:
         """Seconds of work of the page's main thread since the first call."""
         self._cdp("Performance.enable")
-        found = {one["name"]: one["value"] for one in self._cdp("Performance.getMetrics")["metrics"]}
-        return float(found["TaskDuration"])
+        entry = {metric["name"]: metric["value"] for metric in self._cdp("Performance.getMetrics")["metrics"]}
+        return float(entry["TaskDuration"])
 
     def _cdp(self, command: str, **parameters: object) -> Any:  # noqa: ANN401 - as above
         return _call("POST", f"{self._url}/goog/cdp/execute", {"cmd": command, "params": parameters})

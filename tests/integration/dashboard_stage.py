@@ -49,19 +49,22 @@ class DashboardStage:
         await self.cluster.patch(SERVING_SERVICE, "default", "hello", patch={"status": status}, subresource="status")
         for name in ("hello-00001", "hello-00002"):
             labels = {"serving.knative.dev/service": "hello"}
-            made = {"namespace": "default", "name": name, "labels": labels, "annotations": {f"{SCALE}max-scale": "9"}}
-            body = {"apiVersion": API, "kind": "Revision", "metadata": made, "spec": template["spec"]}
+            result = {"namespace": "default", "name": name, "labels": labels, "annotations": {f"{SCALE}max-scale": "9"}}
+            body = {"apiVersion": API, "kind": "Revision", "metadata": result, "spec": template["spec"]}
             if created and isinstance(self.cluster, MemoryCluster):
-                body["metadata"] = {**made, "uid": f"uid-{name}", "creationTimestamp": created}
+                body["metadata"] = {**result, "uid": f"uid-{name}", "creationTimestamp": created}
                 await self.cluster.restore(REVISION, body)
             else:
                 await self.cluster.create(REVISION, body)
 
     async def act(self, action: str, *, token: str = TOKEN, **body: object) -> tuple[int, dict[str, str]]:
-        asked = {"namespace": "default", "service": "hello", **body}
+        request_count = {"namespace": "default", "service": "hello", **body}
         headers = {"Authorization": f"Bearer {token}"}
         url = f"{self.url}/actions/{action}"
-        async with aiohttp.ClientSession() as session, session.post(url, json=asked, headers=headers) as response:
+        async with (
+            aiohttp.ClientSession() as session,
+            session.post(url, json=request_count, headers=headers) as response,
+        ):
             return response.status, await response.json()
 
     async def status(self, path: str) -> int:
@@ -86,13 +89,13 @@ class DashboardStage:
         await self.patch_status({"traffic": traffic})
 
     async def events(self) -> list[tuple[str, str]]:
-        return [(one["reason"], one["message"]) for one in (await self.cluster.list(EVENT, "default")).items]
+        return [(event["reason"], event["message"]) for event in (await self.cluster.list(EVENT, "default")).items]
 
     async def activator(self, request: web.Request) -> web.Response:
         if request.path.endswith("/policies"):
             # The autoscaler's, at the same address.
             return web.json_response(
-                [one for one in self.policies if request.query.get("revision") in {None, one["revision"]}]
+                [policy for policy in self.policies if request.query.get("revision") in {None, policy["revision"]}]
             )
         self.asked.append(f"{request.method} {request.path} {request.host}")
         headers = {"X-Serving-Revision": "hello-00002", "X-Serving-Cold-Start": "true"}

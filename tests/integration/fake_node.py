@@ -162,7 +162,7 @@ def a_service(image: str, *, name: str = "hello", own_name: str = "", **spec: An
     }
 
 
-def ready(one: Object) -> bool:
+def ready(resource: Object) -> bool:
     """Wait for condition Ready, as ``kubectl wait`` does."""
-    found = condition_of(one, "Ready").get("status") == "True"
-    return found and nested(one, "status", "observedGeneration") == one["metadata"]["generation"]
+    result = condition_of(resource, "Ready").get("status") == "True"
+    return result and nested(resource, "status", "observedGeneration") == resource["metadata"]["generation"]

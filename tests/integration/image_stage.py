@@ -105,13 +105,13 @@ def oci_archive(
 
     kind = "application/vnd.oci.image"
     described = [{"mediaType": f"{kind}.layer.v1.tar", **blob(layer)} for layer in layers]
-    made = {
+    result = {
         "architecture": "amd64",
         "os": "linux",
         "config": dict(config or {}),
         "rootfs": {"type": "layers", "diff_ids": [f"sha256:{hashlib.sha256(layer).hexdigest()}" for layer in layers]},
     }
-    whole = {"mediaType": f"{kind}.config.v1+json", **blob(json.dumps(made).encode())}
+    whole = {"mediaType": f"{kind}.config.v1+json", **blob(json.dumps(result).encode())}
     manifest = {"schemaVersion": 2, "config": whole, "layers": described}
     entry = {"mediaType": f"{kind}.manifest.v1+json", **blob(json.dumps(manifest).encode())}
     if name:

@@ -97,10 +97,10 @@ class Inner:
         self, identity: str, *, key: bytes = KEY, at_s: float | None = None, life_s: float = 60.0
     ) -> MutualTls:
         """Contexts of a peer with a certificate of its own."""
-        made = Authority(key).issue(identity, now_s=wall_s() if at_s is None else at_s, life_s=life_s)
+        issued_certificate = Authority(key).issue(identity, now_s=wall_s() if at_s is None else at_s, life_s=life_s)
         # It trusts the authority of the stage, whoever signed its own certificate.
         tls = MutualTls(Authority(KEY).certificate)
-        tls.replace(made.certificate, made.key, not_after_s=made.not_after_s)
+        tls.replace(issued_certificate.certificate, issued_certificate.key, not_after_s=issued_certificate.not_after_s)
         return tls
 
 
@@ -167,13 +167,13 @@ async def secured(
     pod: str = "hello-1",
     serve: Serve = main.serve,
     script: Script = ok,
-    **given: Any,  # noqa: ANN401 - settings of an activator
+    **arguments: Any,  # noqa: ANN401 - settings of an activator
 ) -> AsyncIterator[Inner]:
     """All of them, ready.
 
     ``pod_settings`` are those of the queue-proxy, where they differ; ``serve`` runs it before the app's script.
     """
-    inner, cluster = Inner(), given.pop("cluster", None) or MemoryCluster()
+    inner, cluster = Inner(), arguments.pop("cluster", None) or MemoryCluster()
     async with contextlib.AsyncExitStack() as stack:
         for relay in (inner.to_pod, inner.to_autoscaler):
             await stack.enter_async_context(relay.running())
@@ -182,18 +182,18 @@ async def secured(
         url = "ws://{}:{}/stats".format(*inner.to_autoscaler.address)
         app = await stack.enter_async_context(backed(script))
         sockets = [free_socket(), free_socket()]
-        for one in sockets:
-            one.listen()
-        inner.requests, inner.admin = (one.getsockname() for one in sockets)
+        for sock in sockets:
+            sock.listen()
+        inner.requests, inner.admin = (each_sock.getsockname() for each_sock in sockets)
         inner.to_pod.target = inner.requests
-        descriptors = {name: one.detach() for name, one in zip(("requests", "admin"), sockets, strict=True)}
+        descriptors = {name: each_sock.detach() for name, each_sock in zip(("requests", "admin"), sockets, strict=True)}
         spec = spec_of(descriptors, app.address, url, pod_settings or settings, pod)
         if spec.settings.inner_tls.mode == "Disabled":
             spec = msgspec.structs.replace(spec, stats_url=None)
         stop = asyncio.Event()
         serving = asyncio.create_task(serve(spec, stop))
         stack.push_async_callback(_stopped, serving, stop)
-        stage = staged(cluster=cluster, stats_url=url, inner_tls=settings, **given)
+        stage = staged(cluster=cluster, stats_url=url, inner_tls=settings, **arguments)
         inner.stage = await stack.enter_async_context(stage)
         await inner.stage.service(slots=0)
         await listed(inner)

@@ -22,8 +22,8 @@ async def write(path: str, run: str) -> None:
         for step in itertools.count():
             name = f"map-{run}-{number}-{step}"
             await cluster.create(CONFIG_MAP, {"metadata": {"name": name}, "data": {"step": "created"}})
-            made = await cluster.patch(CONFIG_MAP, "default", name, patch={"data": {"step": "patched"}})
-            notify("kept", name, made["metadata"]["resourceVersion"])
+            config_map = await cluster.patch(CONFIG_MAP, "default", name, patch={"data": {"step": "patched"}})
+            notify("kept", name, config_map["metadata"]["resourceVersion"])
             if step % 2:
                 await cluster.delete(CONFIG_MAP, "default", name)
                 notify("deleted", name, "0")

@@ -82,6 +82,6 @@ async def serve_kubectl(program: str, folder: Path) -> AsyncGenerator[Kubectl, N
     """A kubectl with a server."""
     cluster = Observed()
     async with served(cluster, folder, logs=Lines(), has_tls=True) as api:
-        one = Kubectl(program, folder, api.kubeconfig)
-        one.cluster = cluster
-        yield one
+        kubectl = Kubectl(program, folder, api.kubeconfig)
+        kubectl.cluster = cluster
+        yield kubectl

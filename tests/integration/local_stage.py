@@ -125,7 +125,7 @@ class Machine:
         """Wait until a pod's object has been removed."""
         async with asyncio.timeout(within_s):
             listing = await self.cluster.list(POD)
-            if all(one["metadata"]["name"] != name for one in listing.items):
+            if all(item["metadata"]["name"] != name for item in listing.items):
                 return
             async with self.cluster.watch(POD, resource_version=listing.resource_version) as events:
                 async for event in events:
@@ -237,5 +237,5 @@ def secret_line(pod: str) -> str:
 def status_of(pod: Object) -> Object:
     """The status of its container; empty before there is one."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or [{}]
-    found: Object = statuses[0]
-    return found
+    status: Object = statuses[0]
+    return status

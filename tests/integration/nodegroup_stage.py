@@ -96,27 +96,27 @@ class NodeGroupStage:
 
     async def run_one(self, *, after_s: float = 0.0) -> GroupPass:
         """The pass of the only group."""
-        (found,) = await self.run(after_s=after_s)
-        return found
+        (group_pass,) = await self.run(after_s=after_s)
+        return group_pass
 
     async def _seen_all(self) -> None:
-        for one in (self.passes._nodes, self.passes._pods, self.passes._groups):
-            items = (await self.cluster.list(one.kind)).items
+        for reflector in (self.passes._nodes, self.passes._pods, self.passes._groups):
+            items = (await self.cluster.list(reflector.kind)).items
             wanted = {name_of(item): item["metadata"]["resourceVersion"] for item in items}
-            await until(lambda one=one, wanted=wanted: _versions(one.cache) == wanted)  # type: ignore[misc]
+            await until(lambda one=reflector, wanted=wanted: _versions(one.cache) == wanted)  # type: ignore[misc]
 
     async def tainted(self) -> set[str]:
         """Names of nodes with the removal taint."""
         nodes = (await self.cluster.list(NODE)).items
         return {
-            name_of(one)
-            for one in nodes
-            if any(taint["key"] == REMOVAL_TAINT for taint in nested(one, "spec", "taints") or ())
+            name_of(node)
+            for node in nodes
+            if any(taint["key"] == REMOVAL_TAINT for taint in nested(node, "spec", "taints") or ())
         }
 
     async def names(self) -> set[str]:
         """Names of all nodes."""
-        return {name_of(one) for one in (await self.cluster.list(NODE)).items}
+        return {name_of(node) for node in (await self.cluster.list(NODE)).items}
 
     async def condition(self, kind: str, name: str = "shared") -> Object:
         """A condition of a NodeGroup."""
@@ -124,7 +124,7 @@ class NodeGroupStage:
 
     async def events(self) -> list[str]:
         """Messages of all Events."""
-        return [one["message"] for one in (await self.cluster.list(EVENT, "default")).items]
+        return [event["message"] for event in (await self.cluster.list(EVENT, "default")).items]
 
     async def status(self, name: str = "shared") -> Object:
         """The status of a NodeGroup."""
@@ -132,7 +132,7 @@ class NodeGroupStage:
 
 
 def _versions(cache: Any) -> dict[str, str]:  # noqa: ANN401 - a cache of a reflector
-    return {key[1]: one["metadata"]["resourceVersion"] for key, one in cache.items()}
+    return {key[1]: value["metadata"]["resourceVersion"] for key, value in cache.items()}
 
 
 @contextlib.asynccontextmanager

@@ -65,7 +65,7 @@ class Users:
     def audited(self, user: str) -> list[dict[str, Any]]:
         """What the log has of a user by now."""
         lines = self.log.read_bytes().splitlines() if self.log.exists() else []
-        return [one for one in map(msgspec.json.decode, lines) if one["user"]["username"] == user]
+        return [entry for entry in map(msgspec.json.decode, lines) if entry["user"]["username"] == user]
 
 
 @contextlib.contextmanager
@@ -130,8 +130,8 @@ async def users(tmp_path: Path) -> AsyncIterator[Users]:
 async def test_each_role_gets_what_it_may(
     users: Users, method: str, path: str, view: int, deploy: int, admin: int
 ) -> None:
-    found = [(await users.call(await users.token(role), method, path))[0] for role in ("view", "deploy", "admin")]
-    assert found == [view, deploy, admin]
+    results = [(await users.call(await users.token(role), method, path))[0] for role in ("view", "deploy", "admin")]
+    assert results == [view, deploy, admin]
 
 
 async def test_writes_are_held_to_the_role_and_say_so_in_kubernetes_words(users: Users) -> None:
@@ -187,15 +187,15 @@ async def test_users_of_a_namespace_map_no_host_without_a_claim(users: Users) ->
 
 async def test_a_user_is_the_creator_of_what_it_writes(users: Users) -> None:
     body = {"metadata": {"name": "s"}, "spec": {"template": {"spec": {"containers": [{"image": "x"}]}}}}
-    _, made = await users.call(await users.token("deploy"), "POST", SERVICES, body)
-    assert made["metadata"]["annotations"]["serving.knative.dev/creator"] == "deploy"
+    _, resource = await users.call(await users.token("deploy"), "POST", SERVICES, body)
+    assert resource["metadata"]["annotations"]["serving.knative.dev/creator"] == "deploy"
 
 
 async def test_reviews_of_a_user_are_true(users: Users) -> None:
     view = await users.token("view")
     for resource, is_allowed in (("pods", True), ("secrets", False)):
-        asked = {"spec": {"resourceAttributes": {"verb": "get", "resource": resource, "namespace": "default"}}}
-        status, reply = await users.call(view, "POST", CAN_I, asked)
+        request_count = {"spec": {"resourceAttributes": {"verb": "get", "resource": resource, "namespace": "default"}}}
+        status, reply = await users.call(view, "POST", CAN_I, request_count)
         assert (status, reply["status"]["allowed"]) == (201, is_allowed)
     assert (await users.call(view, "POST", CAN_I, {}))[0] == 400
     assert (await users.call(view, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", {}))[0] == 403
@@ -219,7 +219,7 @@ async def test_a_stream_ends_with_its_token(users: Users, monkeypatch: pytest.Mo
                     await response.content.read()
         async with session.get(PODS) as response:
             assert (response.status, (await response.json())["message"]) == (401, "Unauthorized")
-    stages = [one["stage"] for one in users.audited("view") if one["verb"] == "watch"]
+    stages = [record["stage"] for record in users.audited("view") if record["verb"] == "watch"]
     assert stages[:1] == ["ResponseStarted"]
 
 
@@ -230,11 +230,11 @@ async def test_the_audit_log_has_each_request_and_no_secret(users: Users) -> Non
     await users.call(deploy, "GET", f"{SECRETS}/s")
     await users.call(deploy, "GET", "/api/v1/nodes")
     await until(lambda: len(users.audited("deploy")) >= 3)
-    found = [
-        (one["verb"], (one["objectRef"] or {}).get("name"), one["responseStatus"]["code"])
-        for one in users.audited("deploy")
+    results = [
+        (record["verb"], (record["objectRef"] or {}).get("name"), record["responseStatus"]["code"])
+        for record in users.audited("deploy")
     ]
-    assert found == [("create", "s", 201), ("get", "s", 200), ("list", None, 403)]
+    assert results == [("create", "s", 201), ("get", "s", 200), ("list", None, 403)]
     text = users.log.read_text()
     assert "hunter2" not in text
     assert deploy.partition(".")[2] not in text
@@ -253,12 +253,12 @@ async def test_the_command_line_makes_lists_and_revokes_users(users: Users, tmp_
     async def run(*words: str, given: str = "") -> Result:
         return await asyncio.to_thread(CliRunner().invoke, main, [*words, *state], input=given)
 
-    made = await run("token", "create", "ann", "--role", "deploy", "--in", "default", "--for", "2h")
-    text = made.stdout.strip()
+    result = await run("token", "create", "ann", "--role", "deploy", "--in", "default", "--for", "2h")
+    text = result.stdout.strip()
     assert (await users.call(text, "GET", PODS))[0] == 200
     assert (await run("token", "create", "ann", "--role", "view")).exit_code == 1
     listed = msgspec.json.decode((await run("token", "list", "-o", "json")).stdout)
-    assert [(one["name"], one["role"], one["namespaces"]) for one in listed] == [("ann", "deploy", "default")]
+    assert [(entry["name"], entry["role"], entry["namespaces"]) for entry in listed] == [("ann", "deploy", "default")]
     assert text.partition(".")[2] not in (await run("token", "list")).stdout
     own = msgspec.json.decode((await run("kubeconfig", "--token", "-", given=text)).stdout)
     assert own["users"][0]["user"] == {"token": text}
@@ -299,8 +299,8 @@ async def test_kubectl_works_with_a_token(program: str, tmp_path: Path) -> None:
 
 async def test_an_address_with_too_many_wrong_tokens_waits_and_users_behind_it_are_served(users: Users) -> None:
     token = await users.token("view")
-    found = [(await users.call(f"view.{number}", "GET", MAPS))[0] for number in range(COUNT_MAX + 5)]
-    assert found == [401] * COUNT_MAX + [429] * 5
+    results = [(await users.call(f"view.{number}", "GET", MAPS))[0] for number in range(COUNT_MAX + 5)]
+    assert results == [401] * COUNT_MAX + [429] * 5
     headers = {"Authorization": "Bearer guess"}
     async with aiohttp.ClientSession(users.api.url) as session:
         async with session.get(MAPS, headers=headers) as response:

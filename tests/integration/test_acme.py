@@ -66,9 +66,9 @@ class Issuing:
             condition = condition_of(certificate, name)
             return condition if condition.get("status") == status else None
 
-        found = await until(has)
-        assert found is not None
-        return {**found}
+        result = await until(has)
+        assert result is not None
+        return {**result}
 
     async def secret(self, host: str) -> dict[str, Any]:
         """The Secret of a host."""
@@ -77,7 +77,7 @@ class Issuing:
 
 
 @contextlib.asynccontextmanager
-async def issuing(tmp_path: Path) -> AsyncIterator[Issuing]:
+async def new_issuing(tmp_path: Path) -> AsyncIterator[Issuing]:
     folder = tmp_path / "acme"
     (folder / "challenges").mkdir(parents=True)
     tls = TlsSettings(address="127.0.0.1:0", reload_period_s=0.05)
@@ -85,10 +85,10 @@ async def issuing(tmp_path: Path) -> AsyncIterator[Issuing]:
         await stage.service(slots=0)
         await stage.pod_seen("p")
         server = AcmeServer(challenge_port=stage.public[1])
-        one = Issuing(stage, server, folder)
-        server.clock = lambda: one.now_s
-        with server.serving() as one.directory_url:
-            yield one
+        issuing = Issuing(stage, server, folder)
+        server.clock = lambda: issuing.now_s
+        with server.serving() as issuing.directory_url:
+            yield issuing
 
 
 async def has_reason(issuing: Issuing, reason: str) -> bool:
@@ -97,55 +97,55 @@ async def has_reason(issuing: Issuing, reason: str) -> bool:
 
 
 async def test_a_host_gets_a_certificate_by_a_challenge_at_the_activator_and_is_served_with_it(tmp_path: Path) -> None:
-    async with issuing(tmp_path) as one, one.running():
-        await one.certificate(HOST)
-        await one.certificate(OTHER)
-        await one.condition(HOST, "Ready", "True")
-        await one.condition(OTHER, "Ready", "True")
-        assert one.server.orders == [[HOST], [OTHER]]
-        assert len(one.server.accounts) == 1
-        assert not list((one.folder / "challenges").iterdir())
-        assert {path.stat().st_mode & 0o777 for path in one.folder.iterdir() if path.is_file()} == {0o600}
-        secret = await one.secret(HOST)
+    async with new_issuing(tmp_path) as issuing, issuing.running():
+        await issuing.certificate(HOST)
+        await issuing.certificate(OTHER)
+        await issuing.condition(HOST, "Ready", "True")
+        await issuing.condition(OTHER, "Ready", "True")
+        assert issuing.server.orders == [[HOST], [OTHER]]
+        assert len(issuing.server.accounts) == 1
+        assert not list((issuing.folder / "challenges").iterdir())
+        assert {path.stat().st_mode & 0o777 for path in issuing.folder.iterdir() if path.is_file()} == {0o600}
+        secret = await issuing.secret(HOST)
         assert (secret["type"], set(secret["data"])) == ("kubernetes.io/tls", {"tls.crt", "tls.key"})
         assert secret["metadata"]["ownerReferences"][0]["name"] == "route-hello"
-        await until(lambda: has_reason(one, "CertificateIssued"))
+        await until(lambda: has_reason(issuing, "CertificateIssued"))
         # As the controller does once the Certificate is ready.
-        route = await one.stage.cluster.get(ROUTE, "default", "hello")
+        route = await issuing.stage.cluster.get(ROUTE, "default", "hello")
         copy = {**secret, "metadata": {"name": f"route-{route['metadata']['uid']}", "namespace": "default"}}
-        await one.stage.cluster.create(SECRET, copy)
+        await issuing.stage.cluster.create(SECRET, copy)
         status = {"status": {**route["status"], "url": f"https://{HOST}:8443"}}
-        await one.stage.cluster.patch(ROUTE, "default", "hello", patch=status, subresource="status")
-        await until(lambda: one.stage.activator.tls_address)
-        address = one.stage.activator.tls_address
+        await issuing.stage.cluster.patch(ROUTE, "default", "hello", patch=status, subresource="status")
+        await until(lambda: issuing.stage.activator.tls_address)
+        address = issuing.stage.activator.tls_address
         assert address is not None
         context = ssl.create_default_context()
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         _, writer = await asyncio.open_connection(*address, ssl=context, server_hostname=HOST)
         served = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
         writer.close()
-        assert ssl.DER_cert_to_PEM_cert(served).encode() in (one.folder / f"{HOST}.pem").read_bytes()
+        assert ssl.DER_cert_to_PEM_cert(served).encode() in (issuing.folder / f"{HOST}.pem").read_bytes()
 
 
 async def test_a_certificate_is_renewed_before_it_expires_and_survives_a_restart(tmp_path: Path) -> None:
-    async with issuing(tmp_path) as one:
-        async with one.running():
-            await one.certificate(HOST)
-            await one.condition(HOST, "Ready", "True")
-        first = await one.secret(HOST)
-        one.now_s += 50 * DAY_S
-        async with one.running():
-            await one.certificate(OTHER)
-            await one.condition(OTHER, "Ready", "True")
-            assert one.server.orders == [[HOST], [OTHER]]
-            one.now_s += 11 * DAY_S
+    async with new_issuing(tmp_path) as issuing:
+        async with issuing.running():
+            await issuing.certificate(HOST)
+            await issuing.condition(HOST, "Ready", "True")
+        first = await issuing.secret(HOST)
+        issuing.now_s += 50 * DAY_S
+        async with issuing.running():
+            await issuing.certificate(OTHER)
+            await issuing.condition(OTHER, "Ready", "True")
+            assert issuing.server.orders == [[HOST], [OTHER]]
+            issuing.now_s += 11 * DAY_S
 
             async def is_renewed() -> bool:
-                return await one.secret(HOST) != first
+                return await issuing.secret(HOST) != first
 
             await until(is_renewed)
-        assert one.server.orders == [[HOST], [OTHER], [HOST]]
-        assert len(one.server.accounts) == 1
+        assert issuing.server.orders == [[HOST], [OTHER], [HOST]]
+        assert len(issuing.server.accounts) == 1
 
 
 async def test_a_server_suggests_when_to_renew(tmp_path: Path) -> None:
@@ -181,66 +181,66 @@ async def test_an_unreadable_account_is_reported_and_stays(tmp_path: Path, text:
 
 
 async def test_a_refused_host_waits_and_keeps_its_certificate_while_others_are_issued(tmp_path: Path) -> None:
-    async with issuing(tmp_path) as one, one.running():
-        await one.certificate(HOST)
-        await one.condition(HOST, "Ready", "True")
-        before = await one.secret(HOST)
-        one.server.unauthorized.add(HOST)
-        one.now_s += 61 * DAY_S
-        failed = await one.condition(HOST, "Issuing", "False")
-        await until(lambda: has_reason(one, "IssuingFailed"))
-        failed = await one.condition(HOST, "Issuing", "False")
+    async with new_issuing(tmp_path) as issuing, issuing.running():
+        await issuing.certificate(HOST)
+        await issuing.condition(HOST, "Ready", "True")
+        before = await issuing.secret(HOST)
+        issuing.server.unauthorized.add(HOST)
+        issuing.now_s += 61 * DAY_S
+        failed = await issuing.condition(HOST, "Issuing", "False")
+        await until(lambda: has_reason(issuing, "IssuingFailed"))
+        failed = await issuing.condition(HOST, "Issuing", "False")
         assert failed["reason"] == "Failed"
         assert f"{HOST}: 200 at /.well-known/acme-challenge/" in failed["message"]
-        await one.condition(HOST, "Ready", "True")
-        assert await one.secret(HOST) == before
-        await one.certificate(OTHER)
-        await one.condition(OTHER, "Ready", "True")
-        assert one.server.orders == [[HOST], [HOST], [OTHER]]
-        one.server.unauthorized.clear()
-        one.now_s += 121
-        await until(lambda: one.server.orders[3:] == [[HOST]])
-        await until(lambda: not one.folder.joinpath("attempts.json").read_bytes().count(b"count"))
+        await issuing.condition(HOST, "Ready", "True")
+        assert await issuing.secret(HOST) == before
+        await issuing.certificate(OTHER)
+        await issuing.condition(OTHER, "Ready", "True")
+        assert issuing.server.orders == [[HOST], [HOST], [OTHER]]
+        issuing.server.unauthorized.clear()
+        issuing.now_s += 121
+        await until(lambda: issuing.server.orders[3:] == [[HOST]])
+        await until(lambda: not issuing.folder.joinpath("attempts.json").read_bytes().count(b"count"))
 
 
 async def test_a_rate_limit_is_respected_for_its_host_and_slows_down_others(tmp_path: Path) -> None:
-    async with issuing(tmp_path) as one:
+    async with new_issuing(tmp_path) as issuing:
         headers = {"Retry_After": "7200"}
-        one.server.refusals.append(Refusal(429, "rateLimited", "too many certificates", **headers))
-        async with one.running():
-            await one.certificate(HOST)
-            failed = await one.condition(HOST, "Issuing", "False")
+        issuing.server.refusals.append(Refusal(429, "rateLimited", "too many certificates", **headers))
+        async with issuing.running():
+            await issuing.certificate(HOST)
+            failed = await issuing.condition(HOST, "Issuing", "False")
             assert "too many certificates" in failed["message"]
-            await one.certificate(OTHER)
-            one.now_s += 55
+            await issuing.certificate(OTHER)
+            issuing.now_s += 55
             await asyncio.sleep(0.2)
-            assert one.server.orders == [[HOST]]
-            one.now_s += 10
-            await one.condition(OTHER, "Ready", "True")
+            assert issuing.server.orders == [[HOST]]
+            issuing.now_s += 10
+            await issuing.condition(OTHER, "Ready", "True")
         # A restart does not shorten the pause.
-        one.now_s += 7000
-        async with one.running():
+        issuing.now_s += 7000
+        async with issuing.running():
             await asyncio.sleep(0.2)
-            assert one.server.orders == [[HOST], [OTHER]]
-            one.now_s += 200
-            await one.condition(HOST, "Ready", "True")
-        assert one.server.orders == [[HOST], [OTHER], [HOST]]
+            assert issuing.server.orders == [[HOST], [OTHER]]
+            issuing.now_s += 200
+            await issuing.condition(HOST, "Ready", "True")
+        assert issuing.server.orders == [[HOST], [OTHER], [HOST]]
 
 
 async def test_a_dead_directory_is_tried_again_and_never_blocks_requests(tmp_path: Path) -> None:
-    async with issuing(tmp_path) as one:
-        one.directory_url, directory_url = "http://127.0.0.1:1/directory", one.directory_url
-        async with one.running():
-            await one.certificate(HOST)
-            await one.certificate(OTHER)
-            failed = await one.condition(HOST, "Ready", "False")
-            failed = await one.condition(HOST, "Issuing", "False")
+    async with new_issuing(tmp_path) as issuing:
+        issuing.directory_url, directory_url = "http://127.0.0.1:1/directory", issuing.directory_url
+        async with issuing.running():
+            await issuing.certificate(HOST)
+            await issuing.certificate(OTHER)
+            failed = await issuing.condition(HOST, "Ready", "False")
+            failed = await issuing.condition(HOST, "Issuing", "False")
             assert "http://127.0.0.1:1/directory: [Errno 111] Connection refused" in failed["message"]
-            assert (await send_request(one.stage.public)).body == "p"
-        one.directory_url = directory_url
-        one.now_s += 61
-        async with one.running():
-            await one.condition(OTHER, "Ready", "True")
+            assert (await send_request(issuing.stage.public)).body == "p"
+        issuing.directory_url = directory_url
+        issuing.now_s += 61
+        async with issuing.running():
+            await issuing.condition(OTHER, "Ready", "True")
 
 
 @pytest.mark.parametrize("token", ["unknown", "..", "a/b", "a.b", "%2e%2e", ""])

@@ -202,7 +202,7 @@ async def test_a_revision_that_fails_answers_without_its_message() -> None:
 async def test_requests_are_held_while_no_node_has_room_for_a_pod() -> None:
     async with staged() as stage:
         await stage.service()
-        (held,) = await asked(stage, 1)
+        (task,) = await asked(stage, 1)
         await stage.status("hello-00001", status="False", reason="Unschedulable", message="0/1 nodes are available")
         router = stage.activator.ingress.router
         await until(
@@ -211,7 +211,7 @@ async def test_requests_are_held_while_no_node_has_room_for_a_pod() -> None:
         later = asyncio.create_task(send_request(stage.public))
         await until(lambda: stage.level == 2)
         await stage.pod("p")
-        statuses = [(await held).status, (await later).status]
+        statuses = [(await task).status, (await later).status]
     assert statuses == [200, 200]
 
 
@@ -283,7 +283,7 @@ async def test_a_revision_that_a_gateway_names_is_believed_on_the_inner_listener
         )
         unknown = await send_request(stage.inner, host=INNER_HOST, headers=[named[0], "Knative-Serving-Revision: none"])
         pods = stage.pods
-    assert [one.body for one in inside] == ["new", "new"]
+    assert [response.body for response in inside] == ["new", "new"]
     assert outside.body == "old"
     assert ambiguous.body == "old", "two names are none, and the host decides"
     assert tagged.body == "old", "the Gateway has looked at tags"
@@ -306,7 +306,10 @@ async def test_a_gateway_may_name_a_revision_over_http2() -> None:
         async with httpx.AsyncClient(http1=False, http2=True, trust_env=False) as client:
             urls = [f"http://{host}:{port}/" for host, port in (stage.inner, stage.public)]
             responses = [await client.get(url, headers=named) for url in urls]
-    assert [(one.http_version, one.status_code) for one in responses] == [("HTTP/2", 200), ("HTTP/2", 404)]
+    assert [(response.http_version, response.status_code) for response in responses] == [
+        ("HTTP/2", 200),
+        ("HTTP/2", 404),
+    ]
 
 
 async def test_an_unknown_host_is_named() -> None:
@@ -373,14 +376,14 @@ async def test_probes_are_answered(target: str, host: str, header: str, body: st
 async def test_a_held_request_outlives_the_handover_to_another_process() -> None:
     async with staged() as stage:
         await stage.service(state="Reserve")
-        asked = asyncio.create_task(send_request(stage.public))
+        task = asyncio.create_task(send_request(stage.public))
         await until(lambda: stage.level == 1)
         stage.activator.hand_over()
         await until(lambda: stage.activator.ingress.is_draining)
         with pytest.raises(ConnectionRefusedError):
             await send_request(stage.public)
         await stage.pod("p")
-        response = await asked
+        response = await task
         assert (response.status, response.body) == (200, "p")
 
 
@@ -405,17 +408,17 @@ async def test_an_idle_connection_has_its_next_request_answered_after_a_handover
 async def test_the_grace_of_a_handover_ends_what_is_held() -> None:
     async with staged(handover_grace_s=0.1) as stage:
         await stage.service(state="Reserve")
-        asked = asyncio.create_task(send_request(stage.public))
+        task = asyncio.create_task(send_request(stage.public))
         await until(lambda: stage.level == 1)
         stage.activator.hand_over()
-        assert (await asked).status == 503
+        assert (await task).status == 503
 
 
 async def test_a_signal_to_stop_ends_a_handover_as_it_ends_serving() -> None:
     async with staged() as stage:
         await stage.service(state="Reserve")
-        asked = asyncio.create_task(send_request(stage.public))
+        task = asyncio.create_task(send_request(stage.public))
         await until(lambda: stage.level == 1)
         stage.activator.hand_over()
         await until(lambda: stage.activator.ingress.is_draining)
-    assert (await asked).status == 503
+    assert (await task).status == 503

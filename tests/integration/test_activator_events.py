@@ -119,11 +119,11 @@ async def test_a_response_that_is_no_stream_is_an_error_event(response: bytes, e
 async def test_a_start_that_fails_is_an_error_event(http2: bool) -> None:
     async with asleep() as stage, chat(stage, http2=http2) as (_, body):
         await stage.status("hello-00001", status="False", reason="ExitCode1", message="the model is missing")
-        found = await rest_of(body)
-        assert b"event: error\n" in found
-        assert b"revision hello-00001 cannot serve" in found
-        assert b"the model is missing" not in found
-        assert b'"code":503' in found
+        rest = await rest_of(body)
+        assert b"event: error\n" in rest
+        assert b"revision hello-00001 cannot serve" in rest
+        assert b"the model is missing" not in rest
+        assert b'"code":503' in rest
         await until(lambda: stage.level == 0)
 
 

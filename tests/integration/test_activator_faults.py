@@ -115,10 +115,10 @@ async def test_a_flip_that_fails_is_tried_again() -> None:
     cluster = Faulty(patches=2)
     async with staged(cluster=cluster, flip_pause_first_s=0.01) as stage:
         await stage.service(state="Reserve")
-        asked = asyncio.create_task(send_request(stage.public))
+        task = asyncio.create_task(send_request(stage.public))
         await stage.active()
         await stage.pod("p")
-        response = await asked
+        response = await task
     assert (response.status, cluster.patches_left) == (200, 0)
 
 
@@ -183,8 +183,8 @@ async def test_a_flip_leaves_alone_what_is_not_in_reserve_any_more() -> None:
         await stage.service(state="Retired")
         stage.activator.view.flip(stale_wake())
         await until(lambda: not stage.activator.view._flipping)
-        found = await stage.cluster.get(REVISION, "default", "hello-00001")
-    assert found["spec"]["servingState"] == "Retired"
+        revision = await stage.cluster.get(REVISION, "default", "hello-00001")
+    assert revision["spec"]["servingState"] == "Retired"
 
 
 async def test_a_flip_of_what_is_gone_is_nothing() -> None:

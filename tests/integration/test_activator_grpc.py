@@ -56,11 +56,13 @@ def call(stream_id: int, body: bytes = b"\0\0\0\0\x02hi") -> bytes:
 async def echoing(app: Http2App) -> None:
     """Respond to each call with its own body, and trailers."""
     while True:
-        found = await app.frame(Kind.DATA)
-        head = frame(Kind.HEADERS, fields((":status", "200"), CALL[4]), flags=END_HEADERS, stream_id=found.stream_id)
-        body = frame(Kind.DATA, found.payload, stream_id=found.stream_id)
+        new_frame = await app.frame(Kind.DATA)
+        head = frame(
+            Kind.HEADERS, fields((":status", "200"), CALL[4]), flags=END_HEADERS, stream_id=new_frame.stream_id
+        )
+        body = frame(Kind.DATA, new_frame.payload, stream_id=new_frame.stream_id)
         end = frame(
-            Kind.HEADERS, fields(("grpc-status", "0")), flags=END_HEADERS | END_STREAM, stream_id=found.stream_id
+            Kind.HEADERS, fields(("grpc-status", "0")), flags=END_HEADERS | END_STREAM, stream_id=new_frame.stream_id
         )
         app.link.send(head + body + end)
 
@@ -81,12 +83,12 @@ async def test_calls_share_a_connection_to_the_pod_and_end_with_trailers() -> No
 
 
 async def test_a_call_that_its_client_cancels_is_cancelled_in_the_pod() -> None:
-    asked = asyncio.Event()
+    event = asyncio.Event()
     cancelled: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     async def waiting(app: Http2App) -> None:
         await app.frame(Kind.DATA)
-        asked.set()
+        event.set()
         cancelled.set_result((await app.frame(Kind.RST)).code)
 
     async with staged() as stage:
@@ -95,7 +97,7 @@ async def test_a_call_that_its_client_cancels_is_cancelled_in_the_pod() -> None:
         client = Http2(await Link.to(stage.public))
         client.send(call(1))
         async with asyncio.timeout(60):
-            await asked.wait()
+            await event.wait()
             client.send(frame(Kind.RST, Code.CANCEL.to_bytes(4), stream_id=1))
             assert await cancelled == Code.CANCEL
         await client.link.closed()

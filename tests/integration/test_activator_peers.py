@@ -54,17 +54,17 @@ async def machine(folder: Path, *, count: int) -> AsyncIterator[tuple[Machine, P
     """Activators before a service with one pod that takes one request at a time."""
     store = Store(MemoryCluster())
     async with served(store.cluster, folder) as api, asyncio.timeout(60):
-        made = Machine(folder, api.kubeconfig, count=count)
+        new_machine = Machine(folder, api.kubeconfig, count=count)
         await store.service(containerConcurrency=1)
         pod = await store.pod("p")
         try:
-            yield made, pod
+            yield new_machine, pod
         finally:
-            for index in list(made.processes):
-                await made.kill(index)
+            for index in list(new_machine.processes):
+                await new_machine.kill(index)
             await pod.stop()
-            for one in (*made.publics, *made.inners):
-                one.close()
+            for sock in (*new_machine.publics, *new_machine.inners):
+                sock.close()
 
 
 async def test_a_pod_of_one_slot_has_one_request_though_two_processes_are_asked(tmp_path: Path) -> None:

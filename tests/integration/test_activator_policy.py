@@ -78,7 +78,7 @@ async def test_an_address_with_too_many_wrong_tokens_waits_and_the_right_one_is_
 async def test_another_version_of_the_token_ends_the_one_before() -> None:
     async with staged() as stage:
         await served(stage, {ACCESS_ANNOTATION: "private", ACCESS_TOKEN_VERSION_ANNOTATION: "1"}, "pod")
-        first, second = (access_token(KEY, namespace="default", route="hello", version=one) for one in "12")
+        first, second = (access_token(KEY, namespace="default", route="hello", version=text) for text in "12")
         assert (await send_request(stage.public, headers=[f"Authorization: Bearer {first}"])).status == 200
         patch = {"metadata": {"annotations": {ACCESS_TOKEN_VERSION_ANNOTATION: "2"}}}
         turn = stage.activator.ingress.routes.turn
@@ -110,12 +110,12 @@ async def test_a_session_by_header_goes_to_the_next_pod_while_its_own_is_full() 
         user = ["X-User: ada"]
         own = (await send_request(stage.public, headers=user)).body
         other = next(pod for pod in stage.pods if pod.name != own)
-        held = next(pod for pod in stage.pods if pod.name == own)
-        held.gate.clear()
+        server = next(pod for pod in stage.pods if pod.name == own)
+        server.gate.clear()
         waiting = asyncio.create_task(send_request(stage.public, headers=user))
-        await until(lambda: held.running_count)
+        await until(lambda: server.running_count)
         assert (await send_request(stage.public, headers=user)).body == other.name
-        held.gate.set()
+        server.gate.set()
         assert (await waiting).body == own
 
 
@@ -182,9 +182,9 @@ async def test_a_browser_gets_the_response_itself_when_a_pod_comes_in_time() -> 
 
 
 async def test_a_short_host_is_that_of_the_namespace_whose_address_it_came_to() -> None:
-    with socket.socket() as kept:
-        kept.bind(("127.0.0.1", 0))
-        port, stop = kept.getsockname()[1], asyncio.Event()
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port, stop = sock.getsockname()[1], asyncio.Event()
     async with staged() as stage:
         await served(stage, {NAMED_PORT_ANNOTATION: str(port), ACCESS_ANNOTATION: "private"}, "pod")
         named = stage.activator.named
@@ -217,4 +217,4 @@ def _listens(where: tuple[str, int]) -> bool:
 def _sharing(namespace: str) -> str:
     """Another namespace with the same address."""
     address = named_address("127.0.0.1", namespace)
-    return next(one for one in map(str, range(100_000)) if named_address("127.0.0.1", one) == address)
+    return next(text for text in map(str, range(100_000)) if named_address("127.0.0.1", text) == address)

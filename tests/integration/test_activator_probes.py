@@ -29,15 +29,15 @@ async def queue_proxy(app: tuple[str, int], secret: str, readiness: Probe) -> As
         revision="hello-00001",
         pod="p",
         app=app,
-        listen_fds={name: os.dup(one.fileno()) for name, one in sockets.items()},
+        listen_fds={name: os.dup(socket.fileno()) for name, socket in sockets.items()},
         readiness=readiness,
         secret=secret,
         settings=QueueProxySettings(drain_lag_s=0.0, drain_grace_s=2.0),
     )
     address = sockets["requests"].getsockname()
-    for one in sockets.values():
-        one.listen()
-        one.close()
+    for sock in sockets.values():
+        sock.listen()
+        sock.close()
     stop = asyncio.Event()
     running = asyncio.create_task(queueproxy.serve(spec, stop))
     try:
@@ -70,7 +70,7 @@ async def list_unready(stage: Stage, port: int, name: str = "p") -> None:
         "conditions": {"ready": False, "serving": False, "terminating": False},
         "targetRef": {"kind": "Pod", "name": name, "namespace": "default"},
     }
-    made = {
+    result = {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
         "metadata": {"name": f"hello-00001-private-{name}", "namespace": "default", "labels": labels},
@@ -78,7 +78,7 @@ async def list_unready(stage: Stage, port: int, name: str = "p") -> None:
         "endpoints": [endpoint],
         "ports": [{"name": "http", "port": port}],
     }
-    await stage.cluster.create(ENDPOINT_SLICE, made)
+    await stage.cluster.create(ENDPOINT_SLICE, result)
 
 
 async def secret_in(stage: Stage) -> str:
@@ -97,17 +97,17 @@ async def test_a_pod_gets_requests_as_soon_as_its_queue_proxy_is_ready_whatever_
         readiness = Probe(path="/ready", period_s=0.05)
         async with queue_proxy(("127.0.0.1", app.port), secret, readiness) as address:
             await list_unready(stage, address[1])
-            held = asyncio.create_task(send_request(stage.public, "/held"))
+            task = asyncio.create_task(send_request(stage.public, "/held"))
             # The app has been asked, and so the queue-proxy answers probes with 503 at this time.
             await until(lambda: stage.level == 1 and app.heads)
             assert not await is_pod_ready(address, secret)
             app.gate.set()
-            respond = await held
+            respond = await task
             later = await send_request(stage.public, "/later")
-            found = await stage.cluster.get(ENDPOINT_SLICE, "default", "hello-00001-private-p")
+            endpoint_slice = await stage.cluster.get(ENDPOINT_SLICE, "default", "hello-00001-private-p")
             assert await is_pod_ready(address, secret)
     assert (respond.status, later.status, app.paths) == (200, 200, ["/held", "/later"])
-    assert found["endpoints"][0]["conditions"]["ready"] is False
+    assert endpoint_slice["endpoints"][0]["conditions"]["ready"] is False
 
 
 async def test_a_pod_of_another_revision_at_the_address_gets_no_request() -> None:
@@ -117,10 +117,10 @@ async def test_a_pod_of_another_revision_at_the_address_gets_no_request() -> Non
         await impostor.start()
         stage.pods.append(impostor)
         await list_unready(stage, impostor.port)
-        held = asyncio.create_task(send_request(stage.public, "/held"))
+        task = asyncio.create_task(send_request(stage.public, "/held"))
         await until(lambda: len(impostor.heads) >= 3)
         pod = await stage.pod("q")
-        respond = await held
+        respond = await task
     assert (respond.body, [head.split()[1] for head in pod.heads]) == ("q", ["/held"])
     assert {("/held" in head, "K-Network-Probe: queue" in head) for head in impostor.heads} == {(False, True)}
 

@@ -33,7 +33,7 @@ async def started(folder: Path, environment: dict[str, str], *sockets: socket.so
             "SERVING_ACTIVATOR_METRICS_ADDRESS": "127.0.0.1:0",
             **environment,
         },
-        pass_fds=[one.fileno() for one in sockets],
+        pass_fds=[sock.fileno() for sock in sockets],
         stderr=asyncio.subprocess.PIPE,
     )
 
@@ -65,10 +65,10 @@ async def test_a_process_serves_from_zero_and_stops_on_request(tmp_path: Path) -
             process = await started(tmp_path, environment, public, inner, page)
             try:
                 await store.service(state="Reserve")
-                asked = asyncio.create_task(send_request(public.getsockname()))
+                task = asyncio.create_task(send_request(public.getsockname()))
                 await store.active()
                 pod = await store.pod("p")
-                response = await asked
+                response = await task
                 digest = await send_request(page.getsockname(), "/routes/default/hello", host="127.0.0.1")
                 route = await store.cluster.get(ROUTE, "default", "hello")
             finally:
@@ -81,5 +81,5 @@ async def test_a_process_serves_from_zero_and_stops_on_request(tmp_path: Path) -
 
 async def test_settings_that_are_wrong_are_reported_at_start(tmp_path: Path) -> None:
     process = await started(tmp_path, {"SERVING_ACTIVATOR_QUEUE_DEPTH_MAX": "0"})
-    _, said = await process.communicate()
-    assert (process.returncode, b"SERVING_ACTIVATOR_QUEUE_DEPTH_MAX" in said) == (2, True)
+    _, errors = await process.communicate()
+    assert (process.returncode, b"SERVING_ACTIVATOR_QUEUE_DEPTH_MAX" in errors) == (2, True)

@@ -17,8 +17,8 @@ NO_SLOT = b"HTTP/1.1 503 Service Unavailable\r\n%bContent-Length: 0\r\n\r\n" % r
 
 def report_of(stage: Stage) -> RequestReport:
     text = stage.activator.ingress.recorder.reports({"namespace": "default", "name": "hello-00001"})
-    (found,) = msgspec.json.decode(text, type=list[RequestReport])
-    return found
+    (report,) = msgspec.json.decode(text, type=list[RequestReport])
+    return report
 
 
 async def last_failed(stage: Stage) -> RequestRecord:
@@ -35,17 +35,31 @@ async def test_an_error_of_the_app_is_recorded_with_its_pod_and_trace() -> None:
         await send_request(
             stage.public, "/pay?card=1234", method="POST", headers=[f"traceparent: 00-{trace}-00f067aa0ba902b7-01"]
         )
-        one = await last_failed(stage)
+        request_record = await last_failed(stage)
         report = report_of(stage)
-    assert (one.method, one.path, one.status, one.failed_by, one.why) == (
+    assert (
+        request_record.method,
+        request_record.path,
+        request_record.status,
+        request_record.failed_by,
+        request_record.why,
+    ) == (
         "POST",
         "/pay",
         500,
         "app",
         "the app responded 500",
     )
-    assert (one.pod, one.trace_id, one.is_cold, one.revision) == ("p", trace, False, "hello-00001")
-    assert one.waited_s + one.start_s + one.queued_s + one.app_s == pytest.approx(one.duration_s)
+    assert (request_record.pod, request_record.trace_id, request_record.is_cold, request_record.revision) == (
+        "p",
+        trace,
+        False,
+        "hello-00001",
+    )
+    assert (
+        request_record.waited_s + request_record.start_s + request_record.queued_s + request_record.app_s
+        == pytest.approx(request_record.duration_s)
+    )
     assert [(cause.failed_by, cause.status, cause.count) for cause in report.errors] == [("app", 500, 1)]
     assert report.sampled == report.slow == report.failed
 
@@ -74,8 +88,11 @@ async def test_a_refusal_of_the_queue_proxy_is_not_the_apps() -> None:
         pod = await stage.pod_seen("p")
         pod.response = NO_SLOT
         await send_request(stage.public)
-        one = await last_failed(stage)
-    assert (one.failed_by, one.why) == ("queue-proxy", "waited too long for a free slot (from the queue-proxy)")
+        request_record = await last_failed(stage)
+    assert (request_record.failed_by, request_record.why) == (
+        "queue-proxy",
+        "waited too long for a free slot (from the queue-proxy)",
+    )
 
 
 async def test_the_wait_in_the_pod_is_no_time_in_the_app() -> None:
@@ -86,9 +103,9 @@ async def test_the_wait_in_the_pod_is_no_time_in_the_app() -> None:
         pod.response = b"HTTP/1.1 200 OK\r\n%bContent-Length: 0\r\n\r\n" % render_pod_wait(5000)
         await send_request(stage.public)
         await until(lambda: stage.activator.ingress.recorder.history.count)
-        one = report_of(stage).sampled[0]
-    assert one.queued_s == pytest.approx(one.duration_s - one.waited_s)
-    assert one.app_s == 0
+        request_record = report_of(stage).sampled[0]
+    assert request_record.queued_s == pytest.approx(request_record.duration_s - request_record.waited_s)
+    assert request_record.app_s == 0
 
 
 async def test_a_client_that_leaves_is_recorded_as_such() -> None:
@@ -99,9 +116,9 @@ async def test_a_client_that_leaves_is_recorded_as_such() -> None:
         leaving = asyncio.create_task(send_request(stage.public, "/slow"))
         await until(lambda: pod.running_count)
         leaving.cancel()
-        one = await last_failed(stage)
-    assert (one.failed_by, one.status, one.path) == ("client", 0, "/slow")
-    assert one.why == "the client left before the app responded"
+        request_record = await last_failed(stage)
+    assert (request_record.failed_by, request_record.status, request_record.path) == ("client", 0, "/slow")
+    assert request_record.why == "the client left before the app responded"
 
 
 async def test_a_timeout_says_whether_a_pod_had_the_request() -> None:
@@ -130,11 +147,14 @@ async def test_a_cold_request_says_how_long_its_pod_took_to_start() -> None:
         await stage.pod("p")
         await asyncio.gather(cold, later)
         await until(lambda: len(report_of(stage).slow) == 2)
-        found = report_of(stage).slow
-    assert {one.path: one.is_cold for one in found} == {"/": True, "/later": True}
-    for one in found:
-        assert one.start_s > 0
-        assert one.waited_s + one.start_s + one.queued_s + one.app_s == pytest.approx(one.duration_s)
+        request_records = report_of(stage).slow
+    assert {one.path: one.is_cold for one in request_records} == {"/": True, "/later": True}
+    for request_record in request_records:
+        assert request_record.start_s > 0
+        assert (
+            request_record.waited_s + request_record.start_s + request_record.queued_s + request_record.app_s
+            == pytest.approx(request_record.duration_s)
+        )
 
 
 async def test_a_full_queue_is_the_activators() -> None:
@@ -143,11 +163,11 @@ async def test_a_full_queue_is_the_activators() -> None:
         waiting = asyncio.create_task(send_request(stage.public))
         await until(lambda: stage.level == 1)
         assert (await send_request(stage.public)).status == 503
-        one = await last_failed(stage)
+        request_record = await last_failed(stage)
         await stage.pod("p")
         await waiting
-    assert one.failed_by == "activator"
-    assert "queue" in one.why
+    assert request_record.failed_by == "activator"
+    assert "queue" in request_record.why
 
 
 async def test_a_pod_that_ends_twice_over_a_request_is_recorded() -> None:
@@ -157,9 +177,9 @@ async def test_a_pod_that_ends_twice_over_a_request_is_recorded() -> None:
             pod = await stage.pod_seen(name)
             pod.dies_at_once = True
         assert (await send_request(stage.public)).status == 502
-        one = await last_failed(stage)
-    assert one.failed_by == "app"
-    assert one.why.endswith("the app or its pod ended")
+        request_record = await last_failed(stage)
+    assert request_record.failed_by == "app"
+    assert request_record.why.endswith("the app or its pod ended")
 
 
 async def test_nothing_is_recorded_where_a_setting_forbids_it() -> None:

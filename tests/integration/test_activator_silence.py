@@ -72,8 +72,8 @@ async def test_what_must_not_be_repeated_stays_and_is_answered_when_the_pod_cont
         silent.gate.set()
         responses = await asyncio.gather(*traffic.tasks)
         # Its answers end the pause.
-        found = stage.activator.ingress.router.throttlers.get(("default", "hello-00001"))
-        assert found is not None
-        assert found.ejected.addresses == set()
+        throttler = stage.activator.ingress.router.throttlers.get(("default", "hello-00001"))
+        assert throttler is not None
+        assert throttler.ejected.addresses == set()
     assert {response.status for response in responses} == {200}
     assert sum(response.body == "p" for response in responses) == len(silent.heads) >= 3

@@ -29,8 +29,8 @@ PERIOD_S = 0.05
 YEAR_3000_S = 32_503_680_000.0
 
 
-def terms(**given: Any) -> TlsSettings:  # noqa: ANN401 - of any kind
-    return TlsSettings(address="127.0.0.1:0", reload_period_s=PERIOD_S, **given)
+def terms(**arguments: Any) -> TlsSettings:  # noqa: ANN401 - of any kind
+    return TlsSettings(address="127.0.0.1:0", reload_period_s=PERIOD_S, **arguments)
 
 
 def pair_in(folder: Path, name: str, *hosts: str) -> None:

@@ -47,7 +47,7 @@ async def test_a_process_serves_tls_with_a_secret_and_finishes_what_runs(tmp_pat
         await store.cluster.create(SECRET, secret_of("*.default.localhost"))
         environment = {
             "KUBECONFIG": str(api.kubeconfig),
-            "SERVING_LISTEN_FDS": json.dumps({name: one.fileno() for name, one in sockets.items()}),
+            "SERVING_LISTEN_FDS": json.dumps({name: each_sock.fileno() for name, each_sock in sockets.items()}),
             "SERVING_ACTIVATOR_STATS_URL": "ws://127.0.0.1:1/stats",
             "SERVING_ACTIVATOR_TLS_SECRETS": "world",
             "SERVING_ACTIVATOR_TLS_RELOAD_PERIOD_S": "0.05",
@@ -71,8 +71,8 @@ async def test_a_process_serves_tls_with_a_secret_and_finishes_what_runs(tmp_pat
         await client.closed()
         code, log = await stopping
         await pod.stop()
-    for one in sockets.values():
-        one.close()
+    for sock in sockets.values():
+        sock.close()
     assert (response[:12], response[-1:], code) == (b"HTTP/1.1 200", b"p", 0)
     events = [str(line["event"]) for line in log]
     assert "certificate.loaded" in events

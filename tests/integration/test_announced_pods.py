@@ -57,16 +57,16 @@ async def announcements_at(daemon: AutoscalerDaemon, name: str = "a") -> AsyncIt
     """The announcements that a connected activator gets."""
     url = "ws://{}:{}/stats?activator={}".format(*daemon.address, name)
     headers = {"Authorization": f"Bearer {activator_token(KEY, name=name)}"}
-    found: list[AnnouncedPod] = []
+    announced_pods: list[AnnouncedPod] = []
     async with connect(url, additional_headers=headers, proxy=None) as connection:
 
         async def listen() -> None:
             async for frame in connection:
                 assert isinstance(frame, bytes)
-                found.append(decode_announced_pod(frame))
+                announced_pods.append(decode_announced_pod(frame))
 
         listening = asyncio.create_task(listen())
-        yield found
+        yield announced_pods
         # A pong comes after all frames of before.
         await (await connection.ping())
         listening.cancel()
@@ -112,8 +112,8 @@ async def test_a_ready_pod_is_announced_with_the_address_of_its_connection() -> 
 async def test_a_pod_announces_only_itself(names: dict[str, str], host: str, status: int, why: str) -> None:
     async with autoscaler() as (_, daemon):
         async with announcements_at(daemon) as frames:
-            found, text = await announce(daemon, names, host=host)
-        assert (found, why in text, frames) == (status, True, []), text
+            result, text = await announce(daemon, names, host=host)
+        assert (result, why in text, frames) == (status, True, []), text
 
 
 async def test_only_pods_announce() -> None:
@@ -177,12 +177,12 @@ async def activator(
         drain_grace_s=0.2,
         drain_lag_s=0.0,
     )
-    one = Activator(settings, store.cluster, key=KEY)
-    async with started(one):
+    new_activator = Activator(settings, store.cluster, key=KEY)
+    async with started(new_activator):
         await ServiceStore(store.cluster).route({"revisionName": NAME, "percent": 100})
-        await until(lambda: one.ingress.routes.find(Listener.PUBLIC, "hello.default.localhost"))
-        await until(lambda: one.client.link.is_connected)
-        yield one.addresses[Listener.PUBLIC]
+        await until(lambda: new_activator.ingress.routes.find(Listener.PUBLIC, "hello.default.localhost"))
+        await until(lambda: new_activator.client.link.is_connected)
+        yield new_activator.addresses[Listener.PUBLIC]
 
 
 @contextlib.asynccontextmanager
@@ -206,8 +206,8 @@ async def queue_proxy(store: Store, daemon: AutoscalerDaemon, *, secret: str) ->
         stats_token=TOKEN,
         settings=QueueProxySettings(drain_lag_s=0.0, drain_grace_s=2.0),
     )
-    for one in sockets.values():
-        one.close()
+    for sock in sockets.values():
+        sock.close()
     stop = asyncio.Event()
     running = asyncio.create_task(queueproxy.serve(spec, stop))
     try:

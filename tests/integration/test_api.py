@@ -91,8 +91,8 @@ async def connected(
 
 @pytest.fixture
 async def client(tmp_path: Path) -> AsyncIterator[Client]:
-    async with connected(MemoryCluster(admit=admit), tmp_path) as one:
-        yield one
+    async with connected(MemoryCluster(admit=admit), tmp_path) as new_client:
+        yield new_client
 
 
 def service(name: str = "hello", **pod: object) -> Json:
@@ -131,11 +131,11 @@ async def test_health_needs_no_token(client: Client) -> None:
 
 
 async def test_a_service_is_made_with_its_defaults(client: Client) -> None:
-    status, made = await client.call("POST", SERVICES, service())
+    status, body = await client.call("POST", SERVICES, service())
     assert status == 201
-    assert made["spec"]["template"]["spec"]["timeoutSeconds"] == 300
-    assert (made["apiVersion"], made["kind"]) == ("serving.knative.dev/v1", "Service")
-    assert {"uid", "resourceVersion", "creationTimestamp", "generation", "namespace"} <= set(made["metadata"])
+    assert body["spec"]["template"]["spec"]["timeoutSeconds"] == 300
+    assert (body["apiVersion"], body["kind"]) == ("serving.knative.dev/v1", "Service")
+    assert {"uid", "resourceVersion", "creationTimestamp", "generation", "namespace"} <= set(body["metadata"])
 
 
 async def test_a_service_that_breaks_a_rule_is_refused_with_every_cause(client: Client) -> None:
@@ -147,9 +147,9 @@ async def test_a_service_that_breaks_a_rule_is_refused_with_every_cause(client: 
 
 
 async def test_an_unknown_field_is_reported(client: Client) -> None:
-    status, made, warnings = await client.whole("POST", SERVICES, service(foo=1))
+    status, body, warnings = await client.whole("POST", SERVICES, service(foo=1))
     assert (status, warnings) == (201, ['299 - "unknown field \\"spec.template.spec.foo\\""'])
-    assert "foo" not in made["spec"]["template"]["spec"]
+    assert "foo" not in body["spec"]["template"]["spec"]
 
 
 async def test_an_unknown_field_is_refused_to_the_strict(client: Client) -> None:
@@ -271,17 +271,17 @@ async def test_one_object_may_be_a_table(client: Client) -> None:
 async def test_metadata_alone(client: Client) -> None:
     await client.call("POST", MAPS, config_map(a="b"))
     accept = {"Accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}
-    _, one = await client.call("GET", f"{MAPS}/m", headers=accept)
-    assert (one["kind"], "data" in one) == ("PartialObjectMetadata", False)
+    _, resource = await client.call("GET", f"{MAPS}/m", headers=accept)
+    assert (resource["kind"], "data" in resource) == ("PartialObjectMetadata", False)
     many = {"Accept": "application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io"}
     _, listing = await client.call("GET", MAPS, headers=many)
     assert listing["kind"] == "PartialObjectMetadataList"
 
 
 async def test_deleting_says_what_is_gone(client: Client) -> None:
-    _, made = await client.call("POST", MAPS, config_map())
+    _, resource = await client.call("POST", MAPS, config_map())
     status, reply = await client.call("DELETE", f"{MAPS}/m")
-    assert (status, reply["status"], reply["details"]["uid"]) == (200, "Success", made["metadata"]["uid"])
+    assert (status, reply["status"], reply["details"]["uid"]) == (200, "Success", resource["metadata"]["uid"])
 
 
 async def test_deleting_what_finalizers_hold_gives_the_object(client: Client) -> None:
@@ -301,12 +301,12 @@ def protobuf_options(version: str, *, uid: str) -> bytes:
 
 
 async def test_typed_go_clients_delete_with_protobuf(client: Client) -> None:
-    _, made = await client.call("POST", MAPS, config_map())
+    _, resource = await client.call("POST", MAPS, config_map())
     heads = {"Content-Type": "application/vnd.kubernetes.protobuf"}
     wrong = protobuf_options("v1", uid="another")
     async with client.session.delete(f"{MAPS}/m", data=wrong, headers=heads) as response:
         assert response.status == 409, await response.text()
-    right = protobuf_options("v1", uid=made["metadata"]["uid"])
+    right = protobuf_options("v1", uid=resource["metadata"]["uid"])
     async with client.session.delete(f"{MAPS}/m", data=right, headers=heads) as response:
         assert response.status == 200, await response.text()
     assert (await client.call("GET", f"{MAPS}/m"))[0] == 404
@@ -324,7 +324,7 @@ async def test_deleting_many_goes_by_the_selector(client: Client) -> None:
         await client.call("POST", MAPS, {"metadata": {"name": name, "labels": {"team": team}}})
     status, _ = await client.call("DELETE", f"{MAPS}?labelSelector=team%3Dx")
     _, remaining = await client.call("GET", MAPS)
-    assert (status, [one["metadata"]["name"] for one in remaining["items"]]) == (200, ["c"])
+    assert (status, [item["metadata"]["name"] for item in remaining["items"]]) == (200, ["c"])
 
 
 async def test_initial_events_end_with_a_bookmark_that_says_so(client: Client) -> None:
@@ -332,7 +332,7 @@ async def test_initial_events_end_with_a_bookmark_that_says_so(client: Client) -
     query = "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
     async with client.watch(f"{MAPS}?{query}") as events:
         seen = [await anext(events), await anext(events)]
-    assert [one["type"] for one in seen] == ["ADDED", "BOOKMARK"]
+    assert [entry["type"] for entry in seen] == ["ADDED", "BOOKMARK"]
     assert seen[1]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
 
 
@@ -342,30 +342,30 @@ async def test_a_watch_that_allows_bookmarks_gets_them_with_what_it_has_seen(tmp
         since = f"watch=true&resourceVersion={listing['metadata']['resourceVersion']}"
         async with client.watch(f"{MAPS}?{since}&allowWatchBookmarks=true") as events:
             first = await anext(events)
-            _, made = await client.call("POST", MAPS, config_map("a"))
+            _, resource = await client.call("POST", MAPS, config_map("a"))
             seen = [one async for one in _until_two_bookmarks_after_the_first_change(events)]
         async with client.watch(f"{MAPS}?{since}&timeoutSeconds=1") as events:
-            assert [one["type"] async for one in events] == ["ADDED"], "nobody asked for them"
+            assert [event["type"] async for event in events] == ["ADDED"], "nobody asked for them"
     metadata = {"resourceVersion": listing["metadata"]["resourceVersion"], "creationTimestamp": None}
     bookmark = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata}
     assert first == {"type": "BOOKMARK", "object": bookmark}
-    later = {**bookmark, "metadata": {**metadata, "resourceVersion": made["metadata"]["resourceVersion"]}}
+    later = {**bookmark, "metadata": {**metadata, "resourceVersion": resource["metadata"]["resourceVersion"]}}
     assert seen[-1] == {"type": "BOOKMARK", "object": later}
 
 
 async def _until_two_bookmarks_after_the_first_change(events: AsyncIterator[Json]) -> AsyncIterator[Json]:
     has_changed, bookmark_count = False, 0
-    async for one in events:
-        yield one
-        has_changed = has_changed or one["type"] != "BOOKMARK"
-        bookmark_count += has_changed and one["type"] == "BOOKMARK"
+    async for event in events:
+        yield event
+        has_changed = has_changed or event["type"] != "BOOKMARK"
+        bookmark_count += has_changed and event["type"] == "BOOKMARK"
         if bookmark_count == 2:
             return
 
 
 async def test_a_watch_ends_when_its_time_is_up(client: Client) -> None:
     async with client.watch(f"{MAPS}?watch=true&timeoutSeconds=1") as events:
-        assert [one async for one in events if one["type"] != "BOOKMARK"] == []
+        assert [event async for event in events if event["type"] != "BOOKMARK"] == []
 
 
 async def test_a_watch_may_be_of_tables(client: Client) -> None:

@@ -106,10 +106,12 @@ async def test_custom_resources_follow_their_schema(kubectl: Kubectl) -> None:
     await applied(kubectl, SERVICE_TEXT)
     await kubectl("annotate", "ksvc", "hello", "why=not")
     await applied(kubectl, SERVICE_TEXT.replace("value: b", "value: c"))
-    made = await kubectl.cluster.get(SERVING_SERVICE, "default", "hello")
-    assert made["spec"]["template"]["spec"]["containers"][0]["env"] == [{"name": "A", "value": "c"}]
-    assert made["metadata"]["annotations"]["why"] == "not"
-    managers = {one["manager"]: one["fieldsV1"] for one in made["metadata"]["managedFields"]}
+    service = await kubectl.cluster.get(SERVING_SERVICE, "default", "hello")
+    assert service["spec"]["template"]["spec"]["containers"][0]["env"] == [{"name": "A", "value": "c"}]
+    assert service["metadata"]["annotations"]["why"] == "not"
+    managers = {
+        managed_field["manager"]: managed_field["fieldsV1"] for managed_field in service["metadata"]["managedFields"]
+    }
     assert set(managers) == {"kubectl", "kubectl-annotate"}
     assert managers["kubectl-annotate"]["f:metadata"]["f:annotations"]["f:why"] == {}
 
@@ -118,15 +120,18 @@ async def test_an_object_of_a_client_side_apply_migrates(kubectl: Kubectl) -> No
     (kubectl.folder / "it.yaml").write_text(DEPLOYMENT_TEXT, encoding="utf-8")
     await kubectl("apply", "-f", "it.yaml")
     await applied(kubectl, DEPLOYMENT_TEXT.replace("image: one", "image: two"))
-    made = await kubectl.cluster.get(DEPLOYMENT, "default", "d")
+    deployment = await kubectl.cluster.get(DEPLOYMENT, "default", "d")
     # kubectl itself writes the second, for the annotation of the older form.
-    assert {one["manager"] for one in made["metadata"]["managedFields"]} == {"kubectl", "kubectl-last-applied"}
-    assert made["spec"]["template"]["spec"]["containers"][0]["image"] == "two"
+    assert {managed_field["manager"] for managed_field in deployment["metadata"]["managedFields"]} == {
+        "kubectl",
+        "kubectl-last-applied",
+    }
+    assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "two"
     # The annotation of the older form follows, so that going back to it works.
     await applied(kubectl, DEPLOYMENT_TEXT.replace(", {name: C, value: d}", ""))
     await kubectl("apply", "-f", "it.yaml")
-    made = await kubectl.cluster.get(DEPLOYMENT, "default", "d")
-    assert [one["name"] for one in made["spec"]["template"]["spec"]["containers"][0]["env"]] == ["A"]
+    deployment = await kubectl.cluster.get(DEPLOYMENT, "default", "d")
+    assert [variable["name"] for variable in deployment["spec"]["template"]["spec"]["containers"][0]["env"]] == ["A"]
 
 
 async def test_an_object_without_owners_gets_them_with_its_first_apply(kubectl: Kubectl) -> None:

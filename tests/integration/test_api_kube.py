@@ -40,8 +40,8 @@ async def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterat
     async with served(store, tmp_path) as api:
         with api.kubeconfig.open("a") as file:
             file.write(request.param)
-        async with KubeCluster(api.kubeconfig) as one:
-            yield one
+        async with KubeCluster(api.kubeconfig) as kube_cluster:
+            yield kube_cluster
 
 
 @contextlib.asynccontextmanager
@@ -55,17 +55,17 @@ async def responding(
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
         path.write_text(kubeconfig(url, "t") + comment, encoding="utf-8")
-        async with running(app, listener, shutdown_s=0.1), KubeCluster(path, timeouts=timeouts) as one:
-            yield one
+        async with running(app, listener, shutdown_s=0.1), KubeCluster(path, timeouts=timeouts) as kube_cluster:
+            yield kube_cluster
 
 
 async def test_the_record_of_who_owns_a_field_is_left_out(cluster: KubeCluster) -> None:
-    made = await cluster.create(CONFIG_MAP, config_map())
+    new_config_map = await cluster.create(CONFIG_MAP, config_map())
     listing = await cluster.list(CONFIG_MAP, "default")
     async with cluster.watch(CONFIG_MAP, "default", resource_version="0") as events:
         event = await anext(events)
-    for one in (made, await cluster.get(CONFIG_MAP, "default", "m"), *listing.items, event.object):
-        assert "managedFields" not in one["metadata"]
+    for resource in (new_config_map, await cluster.get(CONFIG_MAP, "default", "m"), *listing.items, event.object):
+        assert "managedFields" not in resource["metadata"]
 
 
 async def test_a_breach_comes_back_with_its_causes(cluster: KubeCluster) -> None:

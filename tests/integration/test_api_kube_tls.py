@@ -48,4 +48,8 @@ def test_a_watch_that_ends_leaves_no_connection_to_a_server_that_is_silent(tmp_p
         finally:
             over.set()
             thread.join()
-    assert [str(one.message) for one in caught if issubclass(one.category, ResourceWarning)] == []
+    assert [
+        str(warning_message.message)
+        for warning_message in caught
+        if issubclass(warning_message.category, ResourceWarning)
+    ] == []

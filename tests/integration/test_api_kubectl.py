@@ -76,9 +76,9 @@ async def test_apply_again_changes_nothing(applied: Kubectl) -> None:
 async def test_apply_of_a_changed_manifest_changes_its_generation(applied: Kubectl, tmp_path: Path) -> None:
     (tmp_path / "all.yaml").write_text(MANIFEST.replace("value: b", "value: c"), encoding="utf-8")
     await applied("apply", "-f", "all.yaml")
-    made = await applied.cluster.get(SERVING_SERVICE, "default", "hello")
-    assert made["metadata"]["generation"] == 2
-    assert made["spec"]["template"]["spec"]["containers"][0]["env"] == [{"name": "A", "value": "c"}]
+    service = await applied.cluster.get(SERVING_SERVICE, "default", "hello")
+    assert service["metadata"]["generation"] == 2
+    assert service["spec"]["template"]["spec"]["containers"][0]["env"] == [{"name": "A", "value": "c"}]
 
 
 async def test_a_problem_is_reported(kubectl: Kubectl, tmp_path: Path) -> None:
@@ -108,8 +108,8 @@ async def test_get_prints_the_columns(applied: Kubectl, output: tuple[str, ...])
 
 
 async def test_get_gives_json_and_yaml(applied: Kubectl) -> None:
-    one = msgspec.json.decode(await applied("get", "ksvc", "hello", "-o", "json"))
-    assert one["metadata"]["name"] == "hello"
+    document = msgspec.json.decode(await applied("get", "ksvc", "hello", "-o", "json"))
+    assert document["metadata"]["name"] == "hello"
     assert "name: hello" in await applied("get", "ksvc", "hello", "-o", "yaml")
 
 
@@ -192,9 +192,9 @@ async def test_what_clients_send_as_protobuf(kubectl: Kubectl) -> None:
     await kubectl("create", "secret", "generic", "s", "--from-literal=a=b", "-n", "x")
     assert await kubectl("get", "secret", "s", "-n", "x", "-o", "jsonpath={.data.a}") == "Yg=="
     await kubectl("create", "deployment", "d", "--image=i:1", "--replicas=0", "--port=80", "-n", "x", "--", "run", "")
-    made = await kubectl.cluster.get(DEPLOYMENT, "x", "d")
-    assert (made["spec"]["replicas"], made["spec"]["selector"]) == (0, {"matchLabels": {"app": "d"}})
-    (container,) = made["spec"]["template"]["spec"]["containers"]
+    deployment = await kubectl.cluster.get(DEPLOYMENT, "x", "d")
+    assert (deployment["spec"]["replicas"], deployment["spec"]["selector"]) == (0, {"matchLabels": {"app": "d"}})
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
     assert (container["image"], container["command"], container["ports"]) == (
         "i:1",
         ["run", ""],
@@ -243,10 +243,10 @@ async def test_drain_cordons_a_node_and_evicts_its_pods(kubectl: Kubectl) -> Non
 
 
 async def test_prune_deletes_what_the_manifest_no_longer_names(kubectl: Kubectl, tmp_path: Path) -> None:
-    one, two = (f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, labels: {{app: x}}}}\n" for name in "ab")
-    (tmp_path / "maps.yaml").write_text(f"{one}---\n{two}", encoding="utf-8")
+    first, two = (f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, labels: {{app: x}}}}\n" for name in "ab")
+    (tmp_path / "maps.yaml").write_text(f"{first}---\n{two}", encoding="utf-8")
     await kubectl("apply", "-f", "maps.yaml", "--prune", "-l", "app=x")
-    (tmp_path / "maps.yaml").write_text(one, encoding="utf-8")
+    (tmp_path / "maps.yaml").write_text(first, encoding="utf-8")
     assert "configmap/b pruned" in await kubectl("apply", "-f", "maps.yaml", "--prune", "-l", "app=x")
     assert await kubectl("get", "configmaps", "-o", "name") == "configmap/a\n"
 

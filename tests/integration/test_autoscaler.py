@@ -80,7 +80,7 @@ async def staged(
     await store.fill(scale=scale, serving_state=serving_state)
     ingress = await asyncio.start_server(respond_to_probes, "127.0.0.1", 0)
     host, port = ingress.sockets[0].getsockname()
-    given = settings or AutoscalerSettings(
+    autoscaler_settings = settings or AutoscalerSettings(
         # It decides for all requests that wait at once; Knative's policy wakes with 1 pod and then waits for its
         # windows.
         policy=WAITING,
@@ -88,7 +88,7 @@ async def staged(
         stats_address="127.0.0.1:0",
         activator_address=f"{host}:{port}",
     )
-    daemon = AutoscalerDaemon(given, store.cluster, key=KEY, log=log, registry=REGISTRY)
+    daemon = AutoscalerDaemon(autoscaler_settings, store.cluster, key=KEY, log=log, registry=REGISTRY)
     async with ingress, started(daemon):
         stage = Stage(store, daemon)
         await stage.synced()
@@ -119,8 +119,12 @@ async def test_silence_leads_to_reserve_and_to_zero() -> None:
     settings = {"stable_window_s": 6.0, "decision_period_s": 0.2, "stats_address": "127.0.0.1:0"}
     ingress = await asyncio.start_server(respond_to_probes, "127.0.0.1", 0)
     host, port = ingress.sockets[0].getsockname()
-    given = AutoscalerSettings(**settings, activator_address=f"{host}:{port}")  # type: ignore[arg-type]
-    async with ingress, staged(scale=1, serving_state="Active", settings=given) as stage, stage.as_pod("p") as pod:
+    autoscaler_settings = AutoscalerSettings(**settings, activator_address=f"{host}:{port}")  # type: ignore[arg-type]
+    async with (
+        ingress,
+        staged(scale=1, serving_state="Active", settings=autoscaler_settings) as stage,
+        stage.as_pod("p") as pod,
+    ):
         await stage.store.add_pod("p")
 
         async def report() -> None:
@@ -143,7 +147,7 @@ async def test_reasons_are_given() -> None:
             await stage.store.scaled(15)
         status, text = await stage.get(f"/decisions?namespace=default&revision={NAME}")
         assert status == 200
-        reported = next(one for one in json.loads(text) if one["told"]["outcome"]["apply_count"] == 15)
+        reported = next(record for record in json.loads(text) if record["told"]["outcome"]["apply_count"] == 15)
         assert reported["sentence"] == "0 → 15: panic; 100.0 in flight and no pod to serve them, target 7 each"
         woke = reported["told"]["outcome"]
         assert woke["inputs"]["cause"] == "load"
@@ -192,13 +196,13 @@ async def test_pods_are_on_the_page_by_what_they_do() -> None:
             await stage.store.cluster.patch(POD, "default", name, patch=patch, subresource="status")
         await stage.store.cluster.delete(POD, "default", "c", grace_s=30)
         wanted = {"not_ready_count": 1.0, "pending_count": 1.0, "terminating_count": 1.0, "count": 1.0}
-        found: dict[str, float] = {}
+        result: dict[str, float] = {}
         async with asyncio.timeout(60):
-            while found != wanted:
+            while result != wanted:
                 page = (await stage.get("/metrics"))[1]
                 rows = [line.split() for line in page.splitlines() if line.startswith("kn_revision_pods_")]
                 values = {row[0].split("{")[0].removeprefix("kn_revision_pods_"): float(row[1]) for row in rows}
-                found = {name: values.get(name, -1.0) for name in wanted}
+                result = {name: values.get(name, -1.0) for name in wanted}
 
 
 async def test_what_a_revision_may_still_say_goes_with_it() -> None:

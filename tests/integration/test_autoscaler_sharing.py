@@ -49,33 +49,39 @@ class Pair:
                 await asyncio.sleep(0.01)
 
     def owners(self) -> list[AutoscalerDaemon]:
-        return [one for one in self.daemons.values() if one.relay.numbers["shards"]]
+        return [
+            autoscaler_daemon
+            for autoscaler_daemon in self.daemons.values()
+            if autoscaler_daemon.relay.numbers["shards"]
+        ]
 
     def others_know(self) -> list[bool]:
         return [
-            one.relay.peers is not None and bool(one.relay.peers.connected)
-            for one in self.daemons.values()
-            if not one.relay.numbers["shards"]
+            autoscaler_daemon.relay.peers is not None and bool(autoscaler_daemon.relay.peers.connected)
+            for autoscaler_daemon in self.daemons.values()
+            if not autoscaler_daemon.relay.numbers["shards"]
         ]
 
     @property
     def owner(self) -> AutoscalerDaemon:
-        (one,) = self.owners()
-        return one
+        (autoscaler_daemon,) = self.owners()
+        return autoscaler_daemon
 
     @property
     def other(self) -> AutoscalerDaemon:
-        return next(one for one in self.daemons.values() if one is not self.owner)
+        return next(
+            autoscaler_daemon for autoscaler_daemon in self.daemons.values() if autoscaler_daemon is not self.owner
+        )
 
     async def scale(self) -> int:
-        found = await self.store.cluster.get(DEPLOYMENT, "default", f"{NAME}-deployment")
-        return int(found["spec"]["replicas"])
+        deployment = await self.store.cluster.get(DEPLOYMENT, "default", f"{NAME}-deployment")
+        return int(deployment["spec"]["replicas"])
 
 
 @pytest.fixture
 async def pair() -> AsyncIterator[Pair]:
-    async with paired(AutoscalerSettings(stats_address="127.0.0.1:0")) as found:
-        yield found
+    async with paired(AutoscalerSettings(stats_address="127.0.0.1:0")) as new_pair:
+        yield new_pair
 
 
 @contextlib.asynccontextmanager
@@ -86,13 +92,13 @@ async def paired(settings: AutoscalerSettings) -> AsyncIterator[Pair]:
     daemons = {
         me: AutoscalerDaemon(settings, store.cluster, key=KEY, election=QUICK, me=me) for me in ("first", "second")
     }
-    found = Pair(store, daemons)
+    new_pair = Pair(store, daemons)
     async with asyncio.TaskGroup() as group:
-        for me, one in daemons.items():
-            group.create_task(one.run(found.stops[me]))
-        await found.settle()
-        yield found
-        for stop in found.stops.values():
+        for me, autoscaler_daemon in daemons.items():
+            group.create_task(autoscaler_daemon.run(new_pair.stops[me]))
+        await new_pair.settle()
+        yield new_pair
+        for stop in new_pair.stops.values():
             stop.set()
     await store.cluster.close()
 
@@ -123,7 +129,9 @@ async def test_a_poke_that_reaches_the_wrong_one_is_decided_on_immediately_by_th
         async with joining(pair.other, "activator=a", activator_token(KEY, name="a")) as connection, scaled(pair, 5):
             await connection.send(poke)
         (decision,) = [
-            one for one in pair.owner.autoscaler.decisions(("default", NAME)) if one.outcome.apply_count == 5
+            history_entry
+            for history_entry in pair.owner.autoscaler.decisions(("default", NAME))
+            if history_entry.outcome.apply_count == 5
         ]
         assert decision.outcome.inputs.cause == "load"
         assert pair.other.relay.numbers["stats_passed_on_total"] == 1
@@ -175,7 +183,7 @@ async def test_only_an_autoscaler_may_pass_anything_on(pair: Pair) -> None:
 
 
 async def test_a_question_to_another_decider_is_redirected(pair: Pair) -> None:
-    there, here = ("http://{}:{}".format(*one.address) for one in (pair.owner, pair.other))
+    there, here = ("http://{}:{}".format(*autoscaler_daemon.address) for autoscaler_daemon in (pair.owner, pair.other))
     async with aiohttp.ClientSession(headers=HEADERS) as session:
         for question in ("/decisions", f"/decisions?namespace=default&revision={NAME}"):
             async with session.get(here + question, allow_redirects=False) as reply:
@@ -190,7 +198,7 @@ async def test_a_question_to_another_decider_is_redirected(pair: Pair) -> None:
 
 
 async def test_a_stopping_leader_releases_and_the_other_decides_immediately(pair: Pair) -> None:
-    (before,) = (me for me, one in pair.daemons.items() if one is pair.owner)
+    (before,) = (me for me, autoscaler_daemon in pair.daemons.items() if autoscaler_daemon is pair.owner)
     after = pair.other
     pair.stops[before].set()
     async with asyncio.timeout(60):
@@ -222,7 +230,7 @@ async def test_numbers_of_a_revision_are_on_the_page_of_its_owner_alone(pair: Pa
     poke = ActivatorStats(stats=[RevisionStat(namespace="default", revision=NAME, concurrency=35, request_count=35)])
     async with joining(pair.other, "activator=a", activator_token(KEY, name="a")) as connection, scaled(pair, 5):
         await connection.send(encode_activator_stats(poke))
-    there, here = (one.metrics.page.text("text/plain") for one in (pair.owner, pair.other))
+    there, here = (autoscaler_daemon.metrics.page.text("text/plain") for autoscaler_daemon in (pair.owner, pair.other))
     assert "kn_revision_pods_desired{" in there
     assert NAME in there
     assert NAME not in here

@@ -206,10 +206,10 @@ async def test_no_token_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     async with staged(tmp_path) as stage:
         await stage.add_pod("p")
         assert await stage.refused("p", "a-secret-that-nobody-reads") == 401
-        autoscalers = [one for one in caplog.records if one.name == "autoscaler"]
-        (refusal,) = [one for one in autoscalers if one.getMessage() == "stats.refused"]
+        autoscalers = [record for record in caplog.records if record.name == "autoscaler"]
+        (refusal,) = [record for record in autoscalers if record.getMessage() == "stats.refused"]
         assert vars(refusal)["reason"].startswith("it needs token is unknown")
-        assert "a-secret-that-nobody-reads" not in " ".join(str(vars(one)) for one in autoscalers)
+        assert "a-secret-that-nobody-reads" not in " ".join(str(vars(record)) for record in autoscalers)
 
 
 class OneFails:

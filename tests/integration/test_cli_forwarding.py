@@ -115,8 +115,8 @@ async def test_why_finds_the_autoscaler_that_decides(tmp_path: Path) -> None:
 
 
 async def test_requests_are_those_of_all_activators(tmp_path: Path) -> None:
-    with page(requests=[]) as one, page(requests=[]) as other:
-        async with cluster_of(tmp_path, {"activator-a": one, "activator-b": other}) as (api, kubelet):
+    with page(requests=[]) as result, page(requests=[]) as other:
+        async with cluster_of(tmp_path, {"activator-a": result, "activator-b": other}) as (api, kubelet):
             done = await serving(api, "requests", "cart")
     assert "no request of cart in default is recorded" in done.stderr
     assert {pod for pod, _ in kubelet.connections} == {"activator-a", "activator-b"}
@@ -180,8 +180,8 @@ async def test_doctor_looks_at_a_cluster_and_not_at_this_machine(tmp_path: Path)
     async with cluster_of(tmp_path, {}) as (api, _):
         done = await serving(api, "doctor", "-o", "json")
         status = await serving(api, "status")
-    found = {each["name"]: each["state"] for each in json.loads(done.stdout)}
-    assert (found["api"], found["definitions"], found["daemons"], found["settings"]) == ("ok", "ok", "fail", "ok")
+    entry = {each["name"]: each["state"] for each in json.loads(done.stdout)}
+    assert (entry["api"], entry["definitions"], entry["daemons"], entry["settings"]) == ("ok", "ok", "fail", "ok")
     assert (done.exit_code, status.exit_code) == (1, 1)
     assert "serving is not installed in namespace knative-serving" in status.stderr
     assert "serving up" not in done.output + status.output

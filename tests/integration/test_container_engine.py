@@ -14,8 +14,8 @@ pytestmark = needs_containers("crun")
 
 
 def test_crun_compiles_the_default_profile_once(tmp_path: Path) -> None:
-    found = find_engine("crun", tmp_path)
-    compiled = base64.b64decode(found.seccomp_filter)
+    container_engine = find_engine("crun", tmp_path)
+    compiled = base64.b64decode(container_engine.seccomp_filter)
     # Instructions of 8 bytes, of which a few hundred calls need more than a hundred (seccomp(2)).
     assert (len(compiled) % 8, len(compiled) > 800) == (0, True)
     assert not list(tmp_path.iterdir())
@@ -25,6 +25,6 @@ def test_a_filter_of_which_crun_makes_another_is_not_used(tmp_path: Path, monkey
     compiled = engine._compiled
     counts = itertools.count()
     monkeypatch.setattr(engine, "_compiled", lambda record: compiled(record) + "AAAA" * next(counts))
-    found = find_engine("crun", tmp_path)
-    assert found.runtime.endswith("crun")
-    assert not found.seccomp_filter
+    container_engine = find_engine("crun", tmp_path)
+    assert container_engine.runtime.endswith("crun")
+    assert not container_engine.seccomp_filter

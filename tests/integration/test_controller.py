@@ -26,8 +26,8 @@ WRITES_PER_SERVICE_MAX = 17
 async def apply(world: World, manifest: Object) -> None:
     """Create a Service, or change its spec."""
     name = manifest["metadata"]["name"]
-    found = await world.cluster.list(SERVING_SERVICE, "default", field_selector=f"metadata.name={name}")
-    if found.items:
+    listing = await world.cluster.list(SERVING_SERVICE, "default", field_selector=f"metadata.name={name}")
+    if listing.items:
         await world.cluster.patch(SERVING_SERVICE, "default", name, patch={"spec": manifest["spec"]})
     else:
         await world.cluster.create(SERVING_SERVICE, manifest)
@@ -39,16 +39,16 @@ async def applied(world: World, manifest: Object) -> Object:
     return await world.until(SERVING_SERVICE, manifest["metadata"]["name"], ready)
 
 
-def traffic(one: Object) -> list[tuple[str, int | None]]:
-    return [(target["revisionName"], target.get("percent")) for target in nested(one, "status", "traffic") or ()]
+def traffic(entry: Object) -> list[tuple[str, int | None]]:
+    return [(target["revisionName"], target.get("percent")) for target in nested(entry, "status", "traffic") or ()]
 
 
-def failed(one: Object) -> bool:
-    return bool(condition_of(one, "Ready").get("status") == "False")
+def failed(resource: Object) -> bool:
+    return bool(condition_of(resource, "Ready").get("status") == "False")
 
 
-def message_of(one: Object) -> str:
-    return str(condition_of(one, "Ready").get("message", ""))
+def message_of(resource: Object) -> str:
+    return str(condition_of(resource, "Ready").get("message", ""))
 
 
 async def test_a_service_becomes_ready_at_its_url() -> None:
@@ -82,7 +82,7 @@ async def test_what_is_settled_is_left_alone() -> None:
         before = world.controller.writes_count
         await world.cluster.patch(SERVING_SERVICE, "default", "hello", patch={"metadata": {"annotations": {"a": "b"}}})
         for kind in (CONFIGURATION, ROUTE):
-            await world.until(kind, "hello", lambda one: annotations_of(one).get("a") == "b")
+            await world.until(kind, "hello", lambda resource: annotations_of(resource).get("a") == "b")
         await world.controller.settled()
         # The annotation goes on to both children, and that is all.
         assert world.controller.writes_count == before + 2
@@ -92,7 +92,9 @@ async def test_traffic_moves_to_a_new_revision_only_when_it_is_ready() -> None:
     async with a_world() as world:
         await applied(world, a_service("good"))
         await apply(world, a_service("slow"))
-        revision = await world.until(REVISION, "hello-00002", lambda one: condition_of(one, "Active"))
+        revision = await world.until(
+            REVISION, "hello-00002", lambda current_revision: condition_of(current_revision, "Active")
+        )
         assert condition_of(revision, "Ready")["reason"] == "Deploying"
         await world.controller.settled()
         route = await world.cluster.get(ROUTE, "default", "hello")
@@ -100,7 +102,7 @@ async def test_traffic_moves_to_a_new_revision_only_when_it_is_ready() -> None:
         world.node.let_go.set()
         service = await world.until(SERVING_SERVICE, "hello", ready)
         assert traffic(service) == [("hello-00002", 100)]
-        old = await world.until(REVISION, "hello-00001", lambda one: not is_active(one))
+        old = await world.until(REVISION, "hello-00001", lambda current_revision: not is_active(current_revision))
         assert "serving.knative.dev/routes" not in old["metadata"]["annotations"]
 
 
@@ -161,7 +163,7 @@ async def test_traffic_goes_back_to_an_older_revision() -> None:
         await applied(world, a_service("slow"))
         back = [{"revisionName": "hello-00001", "percent": 100}]
         assert traffic(await applied(world, a_service("slow", traffic=back))) == [("hello-00001", 100)]
-        await world.until(REVISION, "hello-00002", lambda one: not is_active(one))
+        await world.until(REVISION, "hello-00002", lambda revision: not is_active(revision))
 
 
 async def test_a_revision_name_is_taken_once() -> None:
@@ -216,7 +218,7 @@ async def test_a_deployment_that_is_deleted_returns() -> None:
         first = await world.cluster.get(DEPLOYMENT, "default", "hello-00001-deployment")
         await world.cluster.delete(DEPLOYMENT, "default", "hello-00001-deployment")
         uid = first["metadata"]["uid"]
-        await world.until(DEPLOYMENT, "hello-00001-deployment", lambda one: one["metadata"]["uid"] != uid)
+        await world.until(DEPLOYMENT, "hello-00001-deployment", lambda deployment: deployment["metadata"]["uid"] != uid)
 
 
 async def test_old_revisions_are_collected() -> None:
@@ -228,7 +230,7 @@ async def test_old_revisions_are_collected() -> None:
             await applied(world, service)
         for name in ("hello-00001", "hello-00002"):
             await world.until_gone(REVISION, name)
-        remaining = [one["metadata"]["name"] for one in (await world.cluster.list(REVISION, "default")).items]
+        remaining = [revision["metadata"]["name"] for revision in (await world.cluster.list(REVISION, "default")).items]
         assert remaining == ["hello-00003", "hello-00004"]
 
 
@@ -238,12 +240,18 @@ async def test_a_revision_at_zero_is_ready_and_wakes() -> None:
         state = {"spec": {"servingState": "Reserve"}}
         await world.cluster.patch(REVISION, "default", "hello-00001", patch=state)
         revision = await world.until(
-            REVISION, "hello-00001", lambda one: condition_of(one, "Active").get("status") == "False"
+            REVISION,
+            "hello-00001",
+            lambda current_revision: condition_of(current_revision, "Active").get("status") == "False",
         )
         assert condition_of(revision, "Active")["reason"] == "NoTraffic"
         assert ready(revision)
         await world.cluster.patch(REVISION, "default", "hello-00001", patch={"spec": {"servingState": "Active"}})
-        await world.until(REVISION, "hello-00001", lambda one: condition_of(one, "Active").get("status") == "True")
+        await world.until(
+            REVISION,
+            "hello-00001",
+            lambda current_revision: condition_of(current_revision, "Active").get("status") == "True",
+        )
 
 
 async def test_many_services_become_ready() -> None:
@@ -260,7 +268,7 @@ async def test_a_new_revision_gets_its_traffic_in_steps() -> None:
     shares: list[list[int]] = []
 
     def is_rolled_out(route: Object) -> bool:
-        traffic = [(one["revisionName"], one["percent"]) for one in route.get("status", {}).get("traffic", ())]
+        traffic = [(target["revisionName"], target["percent"]) for target in route.get("status", {}).get("traffic", ())]
         shares.append([percent for _, percent in traffic])
         return traffic == [("hello-00002", 100)] and condition_of(route, "Ready")["status"] == "True"
 
@@ -274,7 +282,7 @@ async def test_a_new_revision_gets_its_traffic_in_steps() -> None:
         await world.cluster.patch(SERVING_SERVICE, "default", "hello", patch={"spec": {"template": template}})
         await patching
         assert [99, 1] in shares
-        newest = [one[-1] for one in shares if len(one) > 1]
+        newest = [each_shares[-1] for each_shares in shares if len(each_shares) > 1]
         assert newest == sorted(newest)
         assert len(set(newest)) > 2
         await world.until(SERVING_SERVICE, "hello", ready)

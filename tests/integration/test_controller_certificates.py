@@ -36,7 +36,11 @@ def test_a_route_is_served_by_https_once_cert_manager_has_issued_its_certificate
             await cluster.create(SERVING_SERVICE, a_service("good"))
             if error is not None:
                 await world.until(
-                    ROUTE, "hello", lambda one: condition_of(one, "CertificateProvisioned").get("status") == "False"
+                    ROUTE,
+                    "hello",
+                    lambda current_route: (
+                        condition_of(current_route, "CertificateProvisioned").get("status") == "False"
+                    ),
                 )
                 events = (await cluster.list(EVENT)).items
                 assert "CertManagerMissing" in {event["reason"] for event in events}
@@ -47,10 +51,16 @@ def test_a_route_is_served_by_https_once_cert_manager_has_issued_its_certificate
             ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
             await cluster.patch(CERTIFICATE, "default", name, patch=ready, subresource="status")
             await world.until(
-                ROUTE, "hello", lambda one: nested(one, "status", "url") == "https://hello.default.localhost:8443"
+                ROUTE,
+                "hello",
+                lambda current_route: nested(current_route, "status", "url") == "https://hello.default.localhost:8443",
             )
             await world.until(
-                ROUTE, "hello", lambda one: condition_of(one, "CertificateProvisioned").get("reason") != "HTTPDowngrade"
+                ROUTE,
+                "hello",
+                lambda current_route: (
+                    condition_of(current_route, "CertificateProvisioned").get("reason") != "HTTPDowngrade"
+                ),
             )
 
     run_virtually(main())
@@ -67,7 +77,11 @@ def test_the_address_of_a_route_is_https_once_cert_manager_has_issued_that_certi
             ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
             await cluster.patch(CERTIFICATE, "default", name, patch=ready, subresource="status")
             address = "https://hello.default.svc.cluster.local:8081"
-            await world.until(ROUTE, "hello", lambda one: nested(one, "status", "address", "url") == address)
-            await world.until(SERVING_SERVICE, "hello", lambda one: nested(one, "status", "address", "url") == address)
+            await world.until(
+                ROUTE, "hello", lambda current_route: nested(current_route, "status", "address", "url") == address
+            )
+            await world.until(
+                SERVING_SERVICE, "hello", lambda service: nested(service, "status", "address", "url") == address
+            )
 
     run_virtually(main())

@@ -29,19 +29,21 @@ async def test_a_restart_over_the_journal_brings_everything_back(tmp_path: Path)
         await world.until(SERVING_SERVICE, "hello", ready)
         # A newer revision that fails: after the restart it must not get the traffic either.
         await world.cluster.patch(SERVING_SERVICE, "default", "hello", patch={"spec": a_service("bad")["spec"]})
-        await world.until(SERVING_SERVICE, "hello", lambda one: condition_of(one, "Ready").get("status") == "False")
         await world.until(
-            REVISION, "hello-00001", lambda one: BECAME_READY_ANNOTATION in one["metadata"]["annotations"]
+            SERVING_SERVICE, "hello", lambda service: condition_of(service, "Ready").get("status") == "False"
+        )
+        await world.until(
+            REVISION, "hello-00001", lambda revision: BECAME_READY_ANNOTATION in revision["metadata"]["annotations"]
         )
         await world.cluster.patch(REVISION, "default", "hello-00001", patch={"spec": {"servingState": "Reserve"}})
         await world.controller.settled()
     async with a_world(cluster=MemoryCluster(Journal(path), admit=admit)) as world:
-        route = await world.until(ROUTE, "hello", lambda one: nested(one, "status", "traffic"))
+        route = await world.until(ROUTE, "hello", lambda current_route: nested(current_route, "status", "traffic"))
         assert route["status"]["traffic"][0]["revisionName"] == "hello-00001"
         deployment = await world.until(DEPLOYMENT, "hello-00001-deployment", bool)
         assert deployment["spec"]["replicas"] == 0
         revisions = (await world.cluster.list(REVISION, "default")).items
-        assert [one["metadata"]["name"] for one in revisions] == ["hello-00001", "hello-00002"]
+        assert [revision["metadata"]["name"] for revision in revisions] == ["hello-00001", "hello-00002"]
 
 
 class Contrary(MemoryCluster):
@@ -75,7 +77,9 @@ async def test_a_refusal_of_the_server_is_reported() -> None:
     async with a_world(cluster=cluster) as world:
         await create(world, a_service("good"))
         service = await world.until(
-            SERVING_SERVICE, "hello", lambda one: condition_of(one, "Ready").get("status") == "False"
+            SERVING_SERVICE,
+            "hello",
+            lambda current_service: condition_of(current_service, "Ready").get("status") == "False",
         )
         assert "no revision today" in condition_of(service, "Ready")["message"]
         # A change of the spec asks again.
@@ -93,7 +97,7 @@ async def test_what_is_said_again_is_counted() -> None:
         # The same revision is made again: the words are the same.
         name = await made_again(world)
         await world.cluster.delete(REVISION, "default", "hello-00001")
-        event = await world.until(EVENT, name, lambda one: one["count"] == 2)
+        event = await world.until(EVENT, name, lambda current_event: current_event["count"] == 2)
         assert event["message"] == 'Created Revision "hello-00001"'
 
 
@@ -101,9 +105,9 @@ async def made_again(world: World) -> str:
     """The name of the Event about a revision that replaces a deleted one."""
     await world.cluster.delete(REVISION, "default", "hello-00001")
     while True:
-        for one in (await world.cluster.list(EVENT, "default")).items:
-            if one["reason"] == "Created":
-                return str(one["metadata"]["name"])
+        for event in (await world.cluster.list(EVENT, "default")).items:
+            if event["reason"] == "Created":
+                return str(event["metadata"]["name"])
         await asyncio.sleep(0.01)
 
 
@@ -123,7 +127,7 @@ async def test_a_restarted_controller_counts_on() -> None:
         again = asyncio.Event()
         second = group.create_task(Controller(cluster).run(again))
         await cluster.delete(REVISION, "default", "hello-00001")
-        await world.until(EVENT, name, lambda one: one["count"] == 2)
+        await world.until(EVENT, name, lambda event: event["count"] == 2)
         again.set()
         await second
         node.cancel()
@@ -164,10 +168,12 @@ async def test_a_revision_that_never_starts_fails_at_its_deadline() -> None:
     service["spec"]["template"]["metadata"] = {"annotations": annotations}
     async with a_world() as world:
         await create(world, service)
-        found = await world.until(
-            SERVING_SERVICE, "hello", lambda one: condition_of(one, "Ready").get("status") == "False"
+        current_service = await world.until(
+            SERVING_SERVICE,
+            "hello",
+            lambda service_object: condition_of(service_object, "Ready").get("status") == "False",
         )
-        assert "no pod was ready within 1 s" in condition_of(found, "Ready")["message"]
+        assert "no pod was ready within 1 s" in condition_of(current_service, "Ready")["message"]
 
 
 async def test_a_thousand_pods_are_one_piece_of_news() -> None:
@@ -181,7 +187,7 @@ async def test_a_thousand_pods_are_one_piece_of_news() -> None:
             await world.cluster.patch(
                 DEPLOYMENT, "default", "hello-00001-deployment", patch=patch, subresource="status"
             )
-        await world.until(REVISION, "hello-00001", lambda one: one["status"]["actualReplicas"] == 1000)
+        await world.until(REVISION, "hello-00001", lambda revision: revision["status"]["actualReplicas"] == 1000)
         # One at once, and one a second.
         took_s = asyncio.get_running_loop().time() - begun_s
         assert world.controller.writes_count - before <= 2 + took_s

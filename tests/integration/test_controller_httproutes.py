@@ -45,7 +45,7 @@ async def accept(world: World, name: str) -> None:
 
 
 def has_reason(reason: str) -> Any:  # noqa: ANN401 - a test of an object
-    return lambda one: condition_of(one, "IngressReady").get("reason") == reason
+    return lambda resource: condition_of(resource, "IngressReady").get("reason") == reason
 
 
 @pytest.mark.parametrize(
@@ -63,11 +63,11 @@ def test_a_server_without_httproutes_is_reported_and_served_once_it_has_them(err
             route = await world.until(ROUTE, "hello", has_reason("GatewayApiMissing"))
             assert said in condition_of(route, "Ready")["message"]
             events = [
-                one
-                for one in (await cluster.list(EVENT)).items
-                if one["involvedObject"]["kind"] == CONFIG_MAP.name and one["reason"] == "GatewayApiMissing"
+                event
+                for event in (await cluster.list(EVENT)).items
+                if event["involvedObject"]["kind"] == CONFIG_MAP.name and event["reason"] == "GatewayApiMissing"
             ]
-            assert [(one["involvedObject"]["name"], one["count"]) for one in events] == [("config-controller", 1)]
+            assert [(event["involvedObject"]["name"], event["count"]) for event in events] == [("config-controller", 1)]
             cluster.error = None
             await accept(world, "hello")
             await world.until(SERVING_SERVICE, "hello", ready)
@@ -84,7 +84,7 @@ def test_a_server_that_is_away_for_a_moment_lacks_nothing() -> None:
             cluster.error = None
             await accept(world, "hello")
             await world.until(SERVING_SERVICE, "hello", ready)
-            assert not [one for one in (await cluster.list(EVENT)).items if one["type"] == "Warning"]
+            assert not [event for event in (await cluster.list(EVENT)).items if event["type"] == "Warning"]
 
     run_virtually(main())
 
@@ -114,6 +114,6 @@ def test_a_changed_httproute_is_restored_and_one_of_another_owner_is_left_alone(
             await world.until(SERVING_SERVICE, "hello", ready)
             await cluster.patch(HTTP_ROUTE, "default", "hello", patch={"spec": {"hostnames": ["evil.example"]}})
             own = ["hello.default.localhost"]
-            await world.until(HTTP_ROUTE, "hello", lambda one: one["spec"]["hostnames"] == own)
+            await world.until(HTTP_ROUTE, "hello", lambda http_route: http_route["spec"]["hostnames"] == own)
 
     run_virtually(main())

@@ -61,16 +61,16 @@ async def test_without_an_image_in_the_settings_it_is_the_controllers_own(tmp_pa
     async with served(store, tmp_path) as api, serving_images(Registry()) as image:
         controller = await started(api, tmp_path)
         try:
-            made = await deployed(store)
+            resource = await deployed(store)
             by_tag = await deployed(store, "tagged", image)
         finally:
             controller.terminate()
             await controller.communicate()
     app = by_tag["spec"]["template"]["spec"]["containers"][1]
     assert app["image"] == f"{image.removesuffix(':1')}@{SHA}"
-    proxy = made["spec"]["template"]["spec"]["containers"][0]
+    proxy = resource["spec"]["template"]["spec"]["containers"][0]
     assert (proxy["name"], proxy["image"]) == ("queue-proxy", "registry.example/s:7")
-    values = {one["name"]: one.get("value") for one in proxy["env"]}
+    values = {variable["name"]: variable.get("value") for variable in proxy["env"]}
     assert values["SERVING_POD_STATS_URL"] == "ws://autoscaler.knative-serving.svc.cluster.local:6081/stats"
 
 
@@ -129,7 +129,7 @@ async def reported(store: MemoryCluster, count: int) -> None:
 
     async def is_there() -> bool:
         events = (await store.list(EVENT, SYSTEM)).items
-        return sum(one.get("count") or 1 for one in events if one["reason"] == "SettingsChanged") >= count
+        return sum(event.get("count") or 1 for event in events if event["reason"] == "SettingsChanged") >= count
 
     await until(is_there)
 
@@ -141,13 +141,16 @@ async def test_without_a_key_file_it_creates_the_secrets_of_the_daemons(tmp_path
     async with served(store, tmp_path) as api:
         controller = await started(api, tmp_path, SERVING_KEY_FILE="", SERVING_ACTIONS_TOKEN_SECRET=ACTIONS)
         try:
-            made = await deployed(store)
+            resource = await deployed(store)
         finally:
             controller.terminate()
             await controller.communicate()
-    secrets = {one["metadata"]["name"]: one["data"] for one in (await store.list(SECRET, SYSTEM)).items}
+    secrets = {secret["metadata"]["name"]: secret["data"] for secret in (await store.list(SECRET, SYSTEM)).items}
     assert secrets.keys() == {"serving-key", "serving-query-token", "serving-inner-authority", ACTIONS}
-    values = {one["name"]: one.get("value") for one in made["spec"]["template"]["spec"]["containers"][0]["env"]}
+    values = {
+        variable["name"]: variable.get("value")
+        for variable in resource["spec"]["template"]["spec"]["containers"][0]["env"]
+    }
     token = revision_token(base64.b64decode(secrets["serving-key"]["key"]), namespace="default", revision="hello-00001")
     assert token in values.values(), "the queue-proxy's token is derived from that key"
 

@@ -23,7 +23,7 @@ KEY = f"default/{NAME}"
 VIEWS = ("/", "/index.html", "/state", "/events", f"/history?revision={KEY}", f"/policy?revision={KEY}", "/other")
 PAGE_BYTES_MAX = 224 * 1024
 STATIC = Path(serving.tools.dashboard.main.__file__).with_name("static")
-SIZES = {one.name: one.stat().st_size for one in STATIC.iterdir() if one.suffix != ".txt"}
+SIZES = {path.name: path.stat().st_size for path in STATIC.iterdir() if path.suffix != ".txt"}
 
 
 class Shown:
@@ -43,14 +43,14 @@ class Shown:
 @contextlib.asynccontextmanager
 async def shown(host_names: str = "", connections_max: int = 64) -> AsyncIterator[Shown]:
     async with staged() as stage:
-        given = DashboardSettings(
+        settings = DashboardSettings(
             address="127.0.0.1:0",
             autoscaler_url=f"http://{stage.address}",
             activator_metrics_url="",
             host_names=host_names,
             connections_max=connections_max,
         )
-        dashboard = Dashboard(given, stage.store.cluster, token="d" * 43, queries=GATE)
+        dashboard = Dashboard(settings, stage.store.cluster, token="d" * 43, queries=GATE)
         async with started(dashboard):
             page = Shown(stage, "http://{}:{}".format(*dashboard.address))
             async with asyncio.timeout(60):
@@ -75,20 +75,20 @@ async def events(page: Shown) -> AsyncIterator[tuple[str, Any]]:
 
 async def test_a_page_gets_everything_then_what_changes_and_why() -> None:
     async with shown() as page, page.stage.as_activator() as activator, asyncio.timeout(60):
-        found: dict[str, Any] = {}
+        entry: dict[str, Any] = {}
         async for event, body in events(page):
             if event == "all":
-                assert KEY in {one["key"] for one in body["objects"]}
+                assert KEY in {resource["key"] for resource in body["objects"]}
                 await activator.send(load(100.0))
-            found[event] = body
+            entry[event] = body
             if event == "decision" and body["is_change"]:
                 assert body["sentence"].startswith("0 → 15: panic; 100.0 in flight")
-                found["change"] = body
+                entry["change"] = body
                 await page.stage.store.add_pod("p")
-            if "change" in found and event == "tick" and [one["name"] for one in body["pods"]] == ["p"]:
+            if "change" in entry and event == "tick" and [pod["name"] for pod in body["pods"]] == ["p"]:
                 break
         _, history = await page.get(f"/history?revision={KEY}")
-        assert found["change"] in json.loads(history)["decisions"]
+        assert entry["change"] in json.loads(history)["decisions"]
         assert json.loads(history)["ready"][-1] == 1.0
         _, state = await page.get("/state")
         assert json.loads(state)["decisions"][KEY]["key"] == KEY
@@ -120,9 +120,9 @@ async def test_tiles_mode_and_sentence_are_of_one_decision_in_each_tick() -> Non
                 break
         # What `serving top` shows is of the present too.
         _, state = await page.get("/state")
-        found = json.loads(state)
-        row = dict(zip(columns, found["rows"][KEY], strict=True))
-        assert found["decisions"][KEY]["wanted"] == row["desired"]
+        document = json.loads(state)
+        row = dict(zip(columns, document["rows"][KEY], strict=True))
+        assert document["decisions"][KEY]["wanted"] == row["desired"]
 
 
 async def test_only_its_own_hosts_are_answered_and_the_page_may_load_its_own_files_only() -> None:
@@ -155,13 +155,13 @@ async def test_who_has_no_query_token_sees_files_and_health_only() -> None:
 
 async def test_an_address_with_too_many_wrong_tokens_waits_and_the_right_one_is_served() -> None:
     async with shown() as page, aiohttp.ClientSession(page.url) as session:
-        found, wait = [], "0"
+        results, wait = [], "0"
         for number in range(COUNT_MAX + 1):
-            path, given = ("/state", {"Authorization": "Bearer guess"}) if number % 2 else ("/?token=guess", {})
-            async with session.get(path, headers=given) as response:
-                found.append(response.status)
+            path, value = ("/state", {"Authorization": "Bearer guess"}) if number % 2 else ("/?token=guess", {})
+            async with session.get(path, headers=value) as response:
+                results.append(response.status)
                 wait = response.headers.get("Retry-After", "0")
-        assert found == [401] * COUNT_MAX + [429]
+        assert results == [401] * COUNT_MAX + [429]
         assert 0 < int(wait) <= 60
         # An old cookie and no token at all are no guesses.
         async with session.get("/state", headers={"Cookie": "serving-view=" + "0" * 64}) as response:
@@ -181,9 +181,9 @@ async def test_the_link_opens_views_by_a_cookie_that_is_not_the_token() -> None:
             async with session.get(path) as response:
                 assert response.status == 200
         # It shows, and does nothing else.
-        (kept,) = jar
+        (morsel,) = jar
         async with session.post(
-            "/actions/wake", json={}, headers={"Authorization": f"Bearer {kept.value}"}
+            "/actions/wake", json={}, headers={"Authorization": f"Bearer {morsel.value}"}
         ) as response:
             assert response.status == 401
 

@@ -31,13 +31,16 @@ async def test_scale_sets_the_bounds_and_leaves_an_event() -> None:
 async def test_traffic_moves_between_revisions_that_there_are() -> None:
     async with staged() as stage:
         status, response = await stage.act("traffic", shares={"hello-00001": 30, "hello-00002": 70})
-        said = "hello: 30 % to hello-00001, 70 % to hello-00002; newer revisions get traffic when you move it"
-        assert (status, response["said"]) == (200, said)
+        message = "hello: 30 % to hello-00001, 70 % to hello-00002; newer revisions get traffic when you move it"
+        assert (status, response["said"]) == (200, message)
         status, response = await stage.act("traffic", shares={"hello-00001": 30, "@latest": 70})
         assert (status, response["said"]) == (200, "hello: 30 % to hello-00001, 70 % to @latest")
         assert (await stage.act("traffic", shares={"hello-00001": 30, "hello-00002": 70}))[0] == 200
         traffic = (await stage.service())["spec"]["traffic"]
-        assert [(one["revisionName"], one["percent"]) for one in traffic] == [("hello-00001", 30), ("hello-00002", 70)]
+        assert [(target["revisionName"], target["percent"]) for target in traffic] == [
+            ("hello-00001", 30),
+            ("hello-00002", 70),
+        ]
         assert "is 60 % together" in (await stage.act("traffic", shares={"hello-00001": 60}))[1]["error"]
         status, response = await stage.act("traffic", shares={"hello-00009": 100})
         assert status == 400
@@ -55,13 +58,15 @@ async def test_a_rollback_goes_to_the_revision_before_the_newest_with_traffic_an
         await stage.cluster.patch(SERVING_SERVICE, "default", "hello", patch={"spec": {"traffic": [tagged]}})
         status, response = await stage.act("rollback")
         assert status == 200
-        said = "hello: rolled back to hello-00001 from hello-00002 (40 %); newer revisions get traffic when you move it"
-        assert response["said"] == said
+        message = (
+            "hello: rolled back to hello-00001 from hello-00002 (40 %); newer revisions get traffic when you move it"
+        )
+        assert response["said"] == message
         assert (await stage.service())["spec"]["traffic"] == [
             {"revisionName": "hello-00001", "latestRevision": False, "percent": 100},
             {"revisionName": "hello-00002", "latestRevision": False, "percent": 0, "tag": "next"},
         ]
-        assert await stage.events() == [("RollbackAsked", f"requested in the dashboard: {said}")]
+        assert await stage.events() == [("RollbackAsked", f"requested in the dashboard: {message}")]
 
 
 @pytest.mark.parametrize(
@@ -81,8 +86,8 @@ async def test_a_rollback_that_cannot_be_says_why_and_changes_nothing(
         await stage.split(_1=100)
         await stage.ready("hello-00001")
         before = await stage.service()
-        found, response = await stage.act("rollback", revision=revision)
-        assert found == status
+        result, response = await stage.act("rollback", revision=revision)
+        assert result == status
         assert response["error"].startswith(error)
         assert await stage.service() == before
         assert await stage.events() == []
@@ -125,11 +130,11 @@ async def test_pages_of_several_activators_are_read_by_address_and_one_that_is_a
     async def page(request: web.Request) -> web.Response:
         return web.Response(text=f"{request.host}{request.path}")
 
-    async with served(page) as one, served(page) as other, aiohttp.ClientSession() as session:
-        urls = f"http://{one}/metrics, http://{other}/metrics,http://localhost:1/metrics"
+    async with served(page) as text, served(page) as other, aiohttp.ClientSession() as session:
+        urls = f"http://{text}/metrics, http://{other}/metrics,http://localhost:1/metrics"
         pages = await read_pages(session, urls)
-        assert pages == {f"http://{name}/metrics": f"{name}/metrics" for name in (one, other)}
-        named = f"http://localhost:{one.rpartition(':')[2]}/metrics"
+        assert pages == {f"http://{name}/metrics": f"{name}/metrics" for name in (text, other)}
+        named = f"http://localhost:{text.rpartition(':')[2]}/metrics"
         assert list((await read_pages(session, named)).values()) == [named.removeprefix("http://")]
         assert await read_pages(session, "") == {}
         with pytest.raises(OSError, match="no activator's metrics can be read"):
@@ -160,17 +165,17 @@ def _act(window: Browser, url: str) -> None:
     window.open(f"{url}?tab=settings#default/hello-00002")
     window.until("return !document.getElementById('act').hidden")
     window.run("document.getElementById('act').open = true; document.getElementById('min').value = 12")
-    said = "return document.getElementById('done').textContent.includes(arguments[0])"
+    message = "return document.getElementById('done').textContent.includes(arguments[0])"
     press = "document.querySelector('#scale button').click()"
     window.run(press)
-    window.until(said, "the token is missing")
+    window.until(message, "the token is missing")
     typed = "const field = document.getElementById('token'); field.value = arguments[0]; field.dispatchEvent(new Event('input'))"
     window.run(typed, TOKEN)
     window.run(press)
-    window.until(said, "is above max-scale 9")
+    window.until(message, "is above max-scale 9")
     window.run("document.getElementById('min').value = 3")
     window.run(press)
-    window.until(said, "at least 3 pods, at most 9 pods")
+    window.until(message, "at least 3 pods, at most 9 pods")
     assert window.violations() == []
     assert window.run("return document.cookie + location.href").endswith("/?tab=settings#default/hello-00002")
     window.open(f"{url}#token={'z' * 43}")
@@ -184,10 +189,10 @@ async def test_a_keyboard_alone_acts_and_keeps_its_place() -> None:
             await asyncio.to_thread(_act_by_keyboard, window, stage.url)
             # What an action does to the page does not take its answer away.
             labels = {"serving.knative.dev/service": "hello"}
-            made = {"namespace": "default", "name": "hello-00003", "labels": labels}
+            result = {"namespace": "default", "name": "hello-00003", "labels": labels}
             await stage.cluster.create(
                 REVISION,
-                {"apiVersion": API, "kind": "Revision", "metadata": made, "spec": {"containers": [{"image": "x"}]}},
+                {"apiVersion": API, "kind": "Revision", "metadata": result, "spec": {"containers": [{"image": "x"}]}},
             )
             await asyncio.to_thread(_after_action, window)
         annotations = (await stage.service())["spec"]["template"]["metadata"]["annotations"]

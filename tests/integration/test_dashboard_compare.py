@@ -49,8 +49,8 @@ async def give_settings(stage: DashboardStage) -> None:
     env = [{"name": "API_KEY", "value": "zq-secret"}]
     container = {"image": "better", "env": env, "resources": {"limits": {"memory": "1Gi"}}}
     labels = {"serving.knative.dev/service": "hello"}
-    made = {"namespace": "default", "name": "hello-00003", "labels": labels}
-    body = {"apiVersion": API, "kind": "Revision", "metadata": made, "spec": {"containers": [container]}}
+    result = {"namespace": "default", "name": "hello-00003", "labels": labels}
+    body = {"apiVersion": API, "kind": "Revision", "metadata": result, "spec": {"containers": [container]}}
     await stage.cluster.create(REVISION, body)
 
 
@@ -64,10 +64,10 @@ async def test_two_revisions_are_compared_over_a_range_of_what_is_on_disk(tmp_pa
     async with staged(history_file=str(tmp_path / "history.db"), created=LONG_AGO) as stage:
         await stage.split(_1=50, _2=50)
         now_s = wall_s()
-        status, found = await compare(stage, f"name=default/hello&from={now_s - 610:.0f}&to={now_s - 10:.0f}")
+        status, body = await compare(stage, f"name=default/hello&from={now_s - 610:.0f}&to={now_s - 10:.0f}")
         assert status == 200
-        old, new = found["revisions"]
-        assert [(one["revision"], one["traffic_percent"]) for one in (old, new)] == [(OLD, 50), (NEW, 50)]
+        old, new = body["revisions"]
+        assert [(entry["revision"], entry["traffic_percent"]) for entry in (old, new)] == [(OLD, 50), (NEW, 50)]
         assert abs(old["requests"] - 600 * RATE) <= 10 * RATE
         assert (old["errors"], new["requests"]) == (0, old["requests"])
         assert abs(new["errors"] / new["requests"] - 0.1) < 0.001
@@ -75,7 +75,7 @@ async def test_two_revisions_are_compared_over_a_range_of_what_is_on_disk(tmp_pa
             assert abs(old[name] / (0.02 * times) - 1) < 0.05
             assert abs(new[name] / (0.2 * times) - 1) < 0.05
         assert abs(new["pod_seconds"] / old["pod_seconds"] - 2) < 0.001
-        assert (old["price"], found["settings"]) == (None, [])
+        assert (old["price"], body["settings"]) == (None, [])
 
 
 async def test_any_two_revisions_are_compared_with_their_settings_and_no_secret() -> None:
@@ -83,15 +83,15 @@ async def test_any_two_revisions_are_compared_with_their_settings_and_no_secret(
         await give_settings(stage)
         pair = f"name=default/hello&revision=default/{OLD}&revision=default/hello-00003"
 
-        status, found = await compare(stage, pair)
+        status, body = await compare(stage, pair)
         assert status == 200
-        assert [(one["name"], one["older"], one["newer"]) for one in found["settings"]] == [
+        assert [(setting["name"], setting["older"], setting["newer"]) for setting in body["settings"]] == [
             ("autoscaling.knative.dev/max-scale", "9", None),
             ("env API_KEY", None, "set"),
             ("image", "x", "better"),
             ("limits.memory", None, "1Gi"),
         ]
-        assert "zq-secret" not in str(found)
+        assert "zq-secret" not in str(body)
 
 
 @pytest.mark.parametrize(
@@ -111,8 +111,8 @@ async def test_any_two_revisions_are_compared_with_their_settings_and_no_secret(
 )
 async def test_what_cannot_be_compared_says_why(query: str, status: int, error: str) -> None:
     async with staged() as stage:
-        found, text = await compare(stage, query)
-        assert (found, text.startswith(error)) == (status, True), text
+        result, text = await compare(stage, query)
+        assert (result, text.startswith(error)) == (status, True), text
 
 
 # In a browser.
@@ -194,10 +194,10 @@ async def test_one_click_rolls_back_and_another_moves_traffic() -> None:
         window.until(f"return {_MOVES.removeprefix('return ')}.length === 5")
         assert window.run(_MOVES) == [f"Roll back to {OLD}", *steps, "Follow the latest ready revision"]
         window.run(_PRESS, steps[0])
-        said = "return document.getElementById('compare-done').textContent.includes(arguments[0])"
-        window.until(said, f"hello: 10 % to {NEW}, 90 % to {OLD}")
+        message = "return document.getElementById('compare-done').textContent.includes(arguments[0])"
+        window.until(message, f"hello: 10 % to {NEW}, 90 % to {OLD}")
         window.run(_PRESS, f"Roll back to {OLD}")
-        window.until(said, f"hello: rolled back to {OLD} from ")
+        window.until(message, f"hello: rolled back to {OLD} from ")
         assert window.run("return document.getElementById('compare-done').className") == "good"
 
     async with staged() as stage:
@@ -254,5 +254,5 @@ async def test_of_a_proxys_users_only_those_who_may_act_have_buttons() -> None:
         await stage.ready(OLD, NEW)
         await stage.split(_1=30, _2=70)
         await asyncio.to_thread(opened)
-        ((_, said),) = await stage.events()
-        assert said.startswith(f"requested in the dashboard by bob: hello: rolled back to {OLD} from {NEW} (70 %)")
+        ((_, event),) = await stage.events()
+        assert event.startswith(f"requested in the dashboard by bob: hello: rolled back to {OLD} from {NEW} (70 %)")

@@ -64,8 +64,8 @@ async def filled(folder: Path) -> AsyncIterator[DashboardStage]:
         yield stage
 
 
-async def read(stage: DashboardStage, path: str, **asked: object) -> tuple[int, Any]:
-    query = {name.rstrip("_"): str(value) for name, value in asked.items()}
+async def read(stage: DashboardStage, path: str, **arguments: object) -> tuple[int, Any]:
+    query = {name.rstrip("_"): str(value) for name, value in arguments.items()}
     async with aiohttp.ClientSession() as session, session.get(f"{stage.url}/{path}", params=query) as response:
         return response.status, await response.json() if response.status == 200 else await response.text()
 
@@ -76,16 +76,18 @@ def moment(at_s: float) -> str:
 
 async def test_the_page_and_the_command_have_the_same_numbers(tmp_path: Path) -> None:
     now_s = int(wall_s())
-    asked = {"from_": now_s - 6 * 3600, "to": now_s - 60}
+    request_count = {"from_": now_s - 6 * 3600, "to": now_s - 60}
     async with served(MemoryCluster(admit=admit), tmp_path) as api, filled(tmp_path) as stage:
 
         async def estimated() -> Any:  # noqa: ANN401 - JSON
-            (one, _) = (await read(stage, "cost", **asked))[1]["services"]
-            return one if one["knative_pod_hours"] is not None else None
+            (entry, _) = (await read(stage, "cost", **request_count))[1]["services"]
+            return entry if entry["knative_pod_hours"] is not None else None
 
         hello = await until(estimated)
         histories = [
-            (await read(stage, "history", revision=key, **asked))[1]["ready"] for key in OWNERS if "hello" in key
+            (await read(stage, "history", revision=key, **request_count))[1]["ready"]
+            for key in OWNERS
+            if "hello" in key
         ]
         typed = ["cost", "--dashboard", stage.url, "--kubeconfig", str(api.kubeconfig), "-o", "json"]
         typed += [f"--from={moment(now_s - 6 * 3600)}", f"--to={moment(now_s - 60)}"]
@@ -93,7 +95,7 @@ async def test_the_page_and_the_command_have_the_same_numbers(tmp_path: Path) ->
         elsewhere = await asyncio.to_thread(CliRunner().invoke, main, [*typed, "-n", "shop"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout) == [hello]
-    assert [one["service"] for one in json.loads(elsewhere.stdout)] == ["cart"]
+    assert [entry["service"] for entry in json.loads(elsewhere.stdout)] == ["cart"]
     assert "history of" in result.stderr
     assert "of these 5.98 hours; the rest is not counted" in result.stderr
     # A step of ten minutes may lie across an end of a range.
@@ -103,15 +105,15 @@ async def test_the_page_and_the_command_have_the_same_numbers(tmp_path: Path) ->
     assert math.isclose(hello["knative_pod_hours"], 2.5 * hello["pod_hours"])
     assert math.isclose(hello["always_on_pod_hours"] - hello["pod_hours"], HOURS - 2, abs_tol=2 * step_h)
     assert math.isclose(hello["known_hours"], HOURS, abs_tol=2 * step_h)
-    assert max(max(one) for one in histories) == 2.0
+    assert max(max(history) for history in histories) == 2.0
 
 
 async def test_a_range_is_cut_by_its_ends(tmp_path: Path) -> None:
     async with filled(tmp_path) as stage:
         now_s = int(wall_s())
-        status, found = await read(stage, "cost", from_=now_s - 1800, to=now_s - 900)
-        assert (status, found["to_s"] - found["from_s"]) == (200, 900)
-        cart = next(one for one in found["services"] if one["service"] == "cart")
+        status, body = await read(stage, "cost", from_=now_s - 1800, to=now_s - 900)
+        assert (status, body["to_s"] - body["from_s"]) == (200, 900)
+        cart = next(service for service in body["services"] if service["service"] == "cart")
         assert math.isclose(cart["pod_hours"], 0.25, abs_tol=10 / 3600)
         assert math.isclose(cart["known_hours"], 0.25, abs_tol=10 / 3600)
         status, text = await read(stage, "cost", from_="yesterday")
@@ -122,8 +124,8 @@ async def test_without_a_file_the_last_hour_counts() -> None:
     async with staged() as stage:
 
         async def known() -> Any:  # noqa: ANN401 - JSON
-            _, found = await read(stage, "cost")
-            return [one for one in found["services"] if one["known_hours"] > 0]
+            _, entry = await read(stage, "cost")
+            return [service for service in entry["services"] if service["known_hours"] > 0]
 
         (hello,) = await until(known)
     assert (hello["service"], hello["pod_hours"], hello["price"]) == ("hello", 0.0, None)

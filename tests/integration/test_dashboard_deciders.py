@@ -33,15 +33,15 @@ class Autoscaler:
 
 
 @contextlib.asynccontextmanager
-async def running(one: Autoscaler) -> AsyncIterator[Autoscaler]:
+async def running(autoscaler: Autoscaler) -> AsyncIterator[Autoscaler]:
     app = web.Application()
-    app.router.add_get("/decisions", one.decisions)
+    app.router.add_get("/decisions", autoscaler.decisions)
     runner = web.AppRunner(app, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    one.url = "http://{}:{}".format(*runner.addresses[0])
+    autoscaler.url = "http://{}:{}".format(*runner.addresses[0])
     try:
-        yield one
+        yield autoscaler
     finally:
         await runner.cleanup()
 
@@ -80,7 +80,7 @@ async def test_each_reports_its_own_and_none_is_heard_twice() -> None:
             idle.elsewhere = ""
             idle.says.put_nowait("c")
             await until(lambda: heard() == ["a", "b", "c"])
-            assert {one["since"] for one in idle.asked} == {"5.0"}
+            assert {entry["since"] for entry in idle.asked} == {"5.0"}
 
 
 async def test_the_only_one_leads_to_who_decides() -> None:
@@ -92,8 +92,8 @@ async def test_the_only_one_leads_to_who_decides() -> None:
 
 
 async def test_a_stream_that_ends_is_asked_for_from_its_beginning() -> None:
-    async with running(Autoscaler()) as one, following(one.url) as (_, heard):
+    async with running(Autoscaler()) as autoscaler, following(autoscaler.url) as (_, heard):
         for word in ("a", None, "b"):
-            one.says.put_nowait(word)
+            autoscaler.says.put_nowait(word)
         await until(lambda: heard() == ["a", "b"])
-        assert float(one.asked[1]["since"]) > 1e9
+        assert float(autoscaler.asked[1]["since"]) > 1e9

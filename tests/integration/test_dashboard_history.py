@@ -56,8 +56,8 @@ def row(at_s: float) -> list[float | None]:
     return [values.get(name) for name in COLUMNS]
 
 
-async def history(stage: DashboardStage, **asked: object) -> tuple[int, Any]:
-    query = {"revision": KEY} | {name.rstrip("_"): str(value) for name, value in asked.items()}
+async def history(stage: DashboardStage, **arguments: object) -> tuple[int, Any]:
+    query = {"revision": KEY} | {name.rstrip("_"): str(value) for name, value in arguments.items()}
     async with aiohttp.ClientSession() as session, session.get(f"{stage.url}/history", params=query) as response:
         return response.status, await response.json() if response.status == 200 else await response.text()
 
@@ -67,9 +67,9 @@ async def test_what_was_seen_is_there_after_a_restart(tmp_path: Path) -> None:
     created = stamp(begun_s)
 
     async def seen(stage: DashboardStage) -> dict[str, Any]:
-        status, found = await history(stage, from_=begun_s - 60)
+        status, body = await history(stage, from_=begun_s - 60)
         assert status == 200
-        return found if found["at_s"] else {}
+        return body if body["at_s"] else {}
 
     async with staged(history_file=file, created=created) as stage:
         first = await until(lambda: seen(stage))
@@ -80,7 +80,7 @@ async def test_what_was_seen_is_there_after_a_restart(tmp_path: Path) -> None:
     assert status == 200
     assert again["at_s"][: len(first["at_s"])] == first["at_s"]
     assert live["at_s"][0] == first["at_s"][0]
-    assert [one["text"] for one in again["marks"]] == ["hello-00002 is created"]
+    assert [mark["text"] for mark in again["marks"]] == ["hello-00002 is created"]
     assert len(live["at_s"]) == len(live["ready"])
 
 
@@ -88,10 +88,10 @@ async def test_what_was_seen_is_there_after_a_restart(tmp_path: Path) -> None:
 async def test_a_page_that_opens_later_has_the_marks_of_every_range(tmp_path: Path, history_file: str) -> None:
     file = history_file if history_file == "none" else str(tmp_path / history_file)
 
-    async def marks(stage: DashboardStage, **asked: object) -> list[str]:
-        status, found = await history(stage, **asked)
+    async def marks(stage: DashboardStage, **arguments: object) -> list[str]:
+        status, body = await history(stage, **arguments)
         assert status == 200
-        return [mark["text"] for mark in found["marks"] if mark["kind"] == "failure"]
+        return [mark["text"] for mark in body["marks"] if mark["kind"] == "failure"]
 
     async with staged(history_file=file) as stage:
         await stage.ready("hello-00002", status="False")
@@ -107,10 +107,10 @@ async def test_the_history_of_a_deleted_revision_is_not_that_of_a_new_one_of_its
     begun_s = int(wall_s())
     async with staged(history_file=str(tmp_path / "history.db")) as stage:
         for asked in ({}, {"from_": begun_s - 3600, "to": begun_s + 60}):
-            status, found = await history(stage, **asked)
+            status, body = await history(stage, **asked)
             assert status == 200
-            assert [mark["text"] for mark in found["marks"]] in ([], ["hello-00002 is created"])
-            assert all(at_s >= begun_s for at_s in found["at_s"])
+            assert [mark["text"] for mark in body["marks"]] in ([], ["hello-00002 is created"])
+            assert all(at_s >= begun_s for at_s in body["at_s"])
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def share_range(url: str, width: int) -> None:
         window.until("return new URLSearchParams(location.search).get('from') !== null")
         assert window.run(chosen) is None
         query = window.run("return location.search")
-        begin, end = (int(one.partition("=")[2]) for one in query.removeprefix("?").split("&"))
+        begin, end = (int(text.partition("=")[2]) for text in query.removeprefix("?").split("&"))
         assert 0.1 * DAY_S < end - begin < 0.3 * DAY_S
         window.run("document.getElementById('earlier').click()")
         window.until(f"return !location.search.includes('from={begin}')")

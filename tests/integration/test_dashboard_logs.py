@@ -134,8 +134,8 @@ async def test_logs_are_only_for_the_holder_of_the_token(tmp_path: Path) -> None
             ({"Authorization": right, "Origin": "http://evil.example"}, 403),
             ({"Authorization": right, "Content-Type": "text/plain"}, 415),
         ):
-            found, text = await refusal(pods.stage, **headers)
-            assert (found, "secret" in text) == (status, False)
+            result, text = await refusal(pods.stage, **headers)
+            assert (result, "secret" in text) == (status, False)
         assert (await refusal(pods.stage, body={"service": "x"}, Authorization=right))[0] == 400
         assert await pods.stage.status("/logs") in {404, 405}
     async with staged(token="", logs=Script()) as stage:
@@ -187,11 +187,11 @@ async def _seen(stage: DashboardStage, count: int) -> None:
     """Wait until the dashboard knows so many pods of the service."""
     async with asyncio.timeout(60), aiohttp.ClientSession() as session:
         while True:
-            found = 0
+            result = 0
             for revision in ("hello-00001", "hello-00002"):
                 async with session.get(f"{stage.url}/state?revision=default/{revision}") as reply:
-                    found += len((await reply.json())["pods"])
-            if found == count:
+                    result += len((await reply.json())["pods"])
+            if result == count:
                 return
             await asyncio.sleep(0.02)
 
@@ -340,8 +340,8 @@ async def test_a_page_without_a_token_says_why_it_shows_no_logs() -> None:
     def capture(window: Browser, url: str) -> None:
         window.capture(dark=False, width=1400, height=900)
         window.open(f"{url}?tab=logs#default/hello-00002")
-        said = "return document.getElementById('logs-state').textContent.includes(arguments[0])"
-        window.until(said, "serving logs -f hello")
+        message = "return document.getElementById('logs-state').textContent.includes(arguments[0])"
+        window.until(message, "serving logs -f hello")
         assert not window.run("return document.getElementById('logs-read').checkVisibility()")
 
     async with staged(token="", logs=Script()) as stage:

@@ -56,7 +56,7 @@ class MapStage(OverviewStage):
             service = revision[:-6]
             self.board.owners[key] = RevisionOwner(f"{namespace}/{service}", 2**28)
             for place in range(pods):
-                view = next(one for one in self.board.pods(key) if one["name"].endswith(f"-{place}"))
+                view = next(pod for pod in self.board.pods(key) if pod["name"].endswith(f"-{place}"))
                 view = {**view, "node": f"node-{(number + place) % NODES}", "dormant": number % 12 == 0}
                 self.board.put("pod", f"{key}-{place}", view)
             self.hosts.append(host(namespace, f"{service}.{namespace}.localhost:8080", service=service))
@@ -73,7 +73,7 @@ class MapStage(OverviewStage):
 def host(
     namespace: str, name: str, *, service: str = "", kind: str = "Route", tag: str = "", targets: Sequence[str] = ()
 ) -> ServedHost:
-    goal = tuple(HostTarget(revision=one, percent=100) for one in targets)
+    goal = tuple(HostTarget(revision=target, percent=100) for target in targets)
     more = {"kind": kind, "tag": tag, "ready": "True", "reason": ""}
     return ServedHost(namespace=namespace, host=name, url=f"http://{name}", service=service, targets=goal, **more)
 
@@ -239,7 +239,7 @@ async def test_hosts_and_pods_of_the_map_come_from_the_api() -> None:
             return body if body["pods"] else None
 
         body = await until(found)
-        hosts = [(one["host"], one["kind"], one["service"]) for one in body["hosts"]]
+        hosts = [(resource["host"], resource["kind"], resource["service"]) for resource in body["hosts"]]
         assert hosts == [
             ("shop.example.com", "DomainMapping", "hello"),
             ("hello.default.localhost", "Route", "hello"),

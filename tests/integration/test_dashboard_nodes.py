@@ -78,19 +78,19 @@ async def shown(folder: Path) -> AsyncIterator[tuple[MemoryCluster, str]]:
 
 async def nodes_of(url: str) -> dict[str, Object]:
     async with aiohttp.ClientSession() as session, session.get(f"{url}/state?revision={KEY}") as response:
-        return {one["name"]: one for one in json.loads(await response.text())["nodes"]["lines"]}
+        return {line["name"]: line for line in json.loads(await response.text())["nodes"]["lines"]}
 
 
 async def test_nodes_have_requests_of_all_pods_use_and_scores_and_follow_what_happens(tmp_path: Path) -> None:
     async with shown(tmp_path) as (cluster, url), asyncio.timeout(60):
         while not (nodes := await nodes_of(url)) or nodes["west"]["used"] is None or nodes["west"]["pod_count"] == 0:  # noqa: ASYNC110 - asked as a page would
             await asyncio.sleep(0.05)
-        assert {name: one["requested_millicores"] for name, one in nodes.items()} == {
+        assert {name: node["requested_millicores"] for name, node in nodes.items()} == {
             "north": 0,
             "south": 1000,
             "west": 1000,
         }
-        assert {name: one["used"] and one["used"]["cpu_millicores"] for name, one in nodes.items()} == {
+        assert {name: node["used"] and node["used"]["cpu_millicores"] for name, node in nodes.items()} == {
             "north": None,
             "south": 1500,
             "west": 3900,
@@ -153,11 +153,11 @@ async def test_the_page_shows_groups_and_why_a_node_goes(tmp_path: Path) -> None
             "spec": {"taints": [{"key": REMOVAL_TAINT, "value": "1", "effect": "NoSchedule"}]},
         }
         await cluster.patch(NODE, "", "south", patch=patch)
-        found = group()
-        status = found.pop("status")
-        await cluster.create(NODE_GROUP, found)
-        kept = [{"node": "south", "reason": "pods on it are asked to leave"}]
-        status = {**status, "kept": kept, "lastAction": {**status["lastAction"], "time": stamp()}}
+        result = group()
+        status = result.pop("status")
+        await cluster.create(NODE_GROUP, result)
+        results = [{"node": "south", "reason": "pods on it are asked to leave"}]
+        status = {**status, "kept": results, "lastAction": {**status["lastAction"], "time": stamp()}}
         await cluster.patch(NODE_GROUP, "", "default", patch={"status": status}, subresource="status")
         with browser() as window:
             await asyncio.to_thread(check_groups, window, url, tmp_path)

@@ -112,8 +112,8 @@ async def seen(url: str, capture: Callable[[Browser], None], *, width: int = 140
 
 def until_rows(window: Browser, count: int) -> list[list[str]]:
     window.until("return document.querySelectorAll('#rows tr').length === arguments[0]", count)
-    found: list[list[str]] = window.run(ROWS)
-    return found
+    results: list[list[str]] = window.run(ROWS)
+    return results
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(500, marks=pytest.mark.slow)])

@@ -179,8 +179,8 @@ async def test_revisions_without_traffic_fold_away() -> None:
     async with staged() as stage:
         for number in range(3, 8):
             labels = {"serving.knative.dev/service": "hello"}
-            made = {"namespace": "default", "name": f"hello-{number:05d}", "labels": labels}
-            body = {"apiVersion": API, "kind": "Revision", "metadata": made, "spec": {"containers": [{"image": "x"}]}}
+            result = {"namespace": "default", "name": f"hello-{number:05d}", "labels": labels}
+            body = {"apiVersion": API, "kind": "Revision", "metadata": result, "spec": {"containers": [{"image": "x"}]}}
             await stage.cluster.create(REVISION, body)
         traffic = {"traffic": [{"revisionName": "hello-00007", "percent": 100, "latestRevision": True}]}
         await stage.patch_status(traffic)
@@ -249,9 +249,13 @@ async def test_the_page_shows_by_what_the_last_pod_is_kept_and_what_that_saved(w
 async def test_under_knatives_policy_the_page_shows_the_adaptive_one_in_shadow() -> None:
     def capture(window: Browser) -> None:
         window.until(_IS_SHOWN, "#curve .line")
-        saved, kept = (window.run(f"return document.getElementById('{one}').textContent") for one in ("saved", "kept"))
+        saved, result = (
+            window.run(f"return document.getElementById('{one}').textContent") for one in ("saved", "kept")
+        )
         assert saved.startswith("Policy knative; adaptive in shadow has 1 pod now. ")
-        assert "Under the adaptive policy the last pod would stay for 6 s after a request, and be started ahead" in kept
+        assert (
+            "Under the adaptive policy the last pod would stay for 6 s after a request, and be started ahead" in result
+        )
 
     async with staged() as stage:
         stage.policies = [calls_each_ten_minutes("knative")]

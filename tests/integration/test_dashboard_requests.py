@@ -45,8 +45,8 @@ async def recorded(status: int = 200) -> AsyncIterator[tuple[DashboardStage, lis
     stage, paths = DashboardStage(MemoryCluster(admit=admit)), []
     await stage.fill(LONG_AGO)
     history = RequestHistory(100)
-    for one in (FAILED, COLD):
-        history.record("default", one, 0.0)
+    for request_record in (FAILED, COLD):
+        history.record("default", request_record, 0.0)
 
     async def activator(request: web.Request) -> web.Response:
         paths.append(request.path)
@@ -74,15 +74,15 @@ async def recorded(status: int = 200) -> AsyncIterator[tuple[DashboardStage, lis
 async def asked(stage: DashboardStage, revision: str) -> dict[str, object] | None:
     async with aiohttp.ClientSession() as session, session.get(f"{stage.url}/requests?revision={revision}") as response:
         assert response.status == 200
-        found: dict[str, object] | None = await response.json()
-        return found
+        body: dict[str, object] | None = await response.json()
+        return body
 
 
 async def test_reports_of_all_activators_are_merged() -> None:
     async with recorded() as (stage, _):
-        found = await asked(stage, "default/hello-00002")
-    assert found is not None
-    (cause,) = msgspec.convert(found["errors"], list[dict[str, object]])
+        entry = await asked(stage, "default/hello-00002")
+    assert entry is not None
+    (cause,) = msgspec.convert(entry["errors"], list[dict[str, object]])
     assert (cause["count"], cause["why"]) == (2, "the app responded 500")
 
 

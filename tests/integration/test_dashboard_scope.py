@@ -143,21 +143,23 @@ def pages_of(board: Board, state: Mapping[str, int], grant: Grant) -> Pages:
 
 async def texts_of(pages: Pages, board: Board, state: Mapping[str, int]) -> list[tuple[str, str]]:
     """All responses to the user, by path, with the events of a tick and of decisions."""
-    headers, found = {HEADER: "ann", **PROOF}, []
+    headers, results = {HEADER: "ann", **PROOF}, []
     app = pages.application()
-    paths = {one.resource.canonical for one in app.router.routes() if one.resource} - UNREAD
+    paths = {
+        abstract_route.resource.canonical for abstract_route in app.router.routes() if abstract_route.resource
+    } - UNREAD
     assert {"/compare", "/history", "/policy", "/coldstarts", "/cost", "/map", "/requests", "/state"} <= paths
-    asked = ["", *keys_of(state), *state, "zq-none/x"]
+    requests = ["", *keys_of(state), *state, "zq-none/x"]
     async with TestClient(TestServer(app)) as client:
         for path in sorted(paths):
-            for one in asked:
+            for one in requests:
                 for query in ({"revision": one}, {"name": one}, {"revision": "", "name": one}):
                     async with client.get(path, params=query, headers=headers) as response:
-                        found.append((f"{path} {query}", await response.text()))
-        for one in asked:
+                        results.append((f"{path} {query}", await response.text()))
+        for one in requests:
             async with client.get("/events", params={"revision": one}, headers=headers) as response:
                 if response.status != 200:
-                    found.append((f"/events {one}", await response.text()))
+                    results.append((f"/events {one}", await response.text()))
                     continue
                 board.put("service", "zq-amber/new-of-zq-amber", {"namespace": "zq-amber", "name": "new-of-zq-amber"})
                 pages.tick(time.time(), board.rows, board.marks.drain(time.time()))
@@ -167,16 +169,16 @@ async def texts_of(pages: Pages, board: Board, state: Mapping[str, int]) -> list
                 text = ""
                 while text.count("event: tick") < 2 or not text.endswith("\n\n"):
                     text += (await response.content.readany()).decode()
-                found.append((f"/events {one}", text))
-    return found
+                results.append((f"/events {one}", text))
+    return results
 
 
 @settings(max_examples=settings().max_examples // 5, deadline=None)
 @given(state=States, grant=Grants)
 def test_no_string_of_a_forbidden_namespace_reaches_a_user(state: dict[str, int], grant: Grant) -> None:
     board, _ = filled(state)
-    found = asyncio.run(texts_of(pages_of(board, state, grant), board, state))
-    for path, text in found:
+    texts = asyncio.run(texts_of(pages_of(board, state, grant), board, state))
+    for path, text in texts:
         for namespace in NAMESPACES:
             if not grant.may_read(namespace):
                 # A namespace whose name another one begins with is not named by it.
@@ -184,16 +186,16 @@ def test_no_string_of_a_forbidden_namespace_reaches_a_user(state: dict[str, int]
                     "zq-amber-2", "" if grant.may_read("zq-amber-2") else "zq-amber"
                 ), path
     for key in filter(grant.may_read, keys_of(state)):
-        text = next(text for path, text in found if path == f"/compare {{'name': '{key}'}}")
-        names = [one["revision"] for one in msgspec.json.decode(text)["revisions"]]
+        text = next(text for path, text in texts if path == f"/compare {{'name': '{key}'}}")
+        names = [revision["revision"] for revision in msgspec.json.decode(text)["revisions"]]
         assert names == [f"{key.partition('/')[2]}-{number}" for number in (1, 2)]
-    costs = msgspec.json.decode(next(text for path, text in found if path.startswith("/cost {'revision': ''}")))
+    costs = msgspec.json.decode(next(text for path, text in texts if path.startswith("/cost {'revision': ''}")))
     assert len(costs["services"]) == sum(grant.may_read(key) for key in keys_of(state))
-    found_map = msgspec.json.decode(next(text for path, text in found if path.startswith("/map {'revision': ''}")))
+    found_map = msgspec.json.decode(next(text for path, text in texts if path.startswith("/map {'revision': ''}")))
     readable = sum(grant.may_read(key) for key in keys_of(state))
     assert (len(found_map["hosts"]), len(found_map["pods"])) == (readable, readable)
-    state_text = next(text for path, text in found if path.startswith("/state {'revision': ''}"))
-    assert {one["key"] for one in msgspec.json.decode(state_text)["objects"] if one["view"]} >= {
+    state_text = next(text for path, text in texts if path.startswith("/state {'revision': ''}"))
+    assert {resource["key"] for resource in msgspec.json.decode(state_text)["objects"] if resource["view"]} >= {
         key for key in keys_of(state) if grant.may_read(key)
     }
 
@@ -211,8 +213,11 @@ async def fetched(url: str, headers: Mapping[str, str], **options: Any) -> tuple
 
 async def acted(url: str, action: str, headers: Mapping[str, str], namespace: str = "default") -> int:
     body = {"namespace": namespace, "service": "hello", **({"min": 1} if action.endswith("scale") else {})}
-    async with aiohttp.ClientSession() as session, session.post(f"{url}/{action}", json=body, headers=headers) as one:
-        return one.status
+    async with (
+        aiohttp.ClientSession() as session,
+        session.post(f"{url}/{action}", json=body, headers=headers) as response,
+    ):
+        return response.status
 
 
 async def test_a_header_without_the_proxys_secret_is_no_user() -> None:

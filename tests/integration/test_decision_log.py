@@ -38,27 +38,27 @@ async def test_decisions_are_followed_while_they_are_made() -> None:
         async with asyncio.timeout(60), session.get(url, headers=HEADERS) as response:
             assert response.headers["Content-Type"] == "text/event-stream"
             await activator.send(load(100.0))
-            found: dict[str, list[dict[str, object]]] = {"decision": [], "sample": []}
+            entry: dict[str, list[dict[str, object]]] = {"decision": [], "sample": []}
             event = ""
             async for line in response.content:
                 name, _, value = line.decode().strip().partition(": ")
                 if name == "event":
                     event = value
                 elif name == "data":
-                    found[event].append(json.loads(value))
-                if found["decision"] and any(one["present_scale"] == 15 for one in found["sample"]):
+                    entry[event].append(json.loads(value))
+                if entry["decision"] and any(one["present_scale"] == 15 for one in entry["sample"]):
                     break
-        sentences = [str(one["sentence"]) for one in found["decision"]]
-        assert any(one.startswith("0 → 15: panic; 100.0 in flight") for one in sentences)
-        assert {one["held"] for one in found["sample"]} >= {100.0}
+        sentences = [str(one["sentence"]) for one in entry["decision"]]
+        assert any(sentence.startswith("0 → 15: panic; 100.0 in flight") for sentence in sentences)
+        assert {one["held"] for one in entry["sample"]} >= {100.0}
 
 
 async def test_a_change_is_an_event_of_the_revision() -> None:
     async with staged() as stage, stage.as_activator() as activator:
         await activator.send(load(100.0))
         async with asyncio.timeout(60):
-            while not (found := (await stage.store.cluster.list(EVENT, "default")).items):  # noqa: ASYNC110 - as kubectl
+            while not (items := (await stage.store.cluster.list(EVENT, "default")).items):  # noqa: ASYNC110 - as kubectl
                 await asyncio.sleep(0.01)
-        assert found[0]["reason"] == "Scaled"
-        assert found[0]["involvedObject"]["name"] == NAME
-        assert found[0]["message"].startswith("0 → 15: panic")
+        assert items[0]["reason"] == "Scaled"
+        assert items[0]["involvedObject"]["name"] == NAME
+        assert items[0]["message"].startswith("0 → 15: panic")

@@ -40,13 +40,15 @@ SERVED = {
 async def test_the_controller_claims_the_host_resolves_the_reference_and_cleans_up() -> None:
     async with a_world(ControllerSettings(autocreate_cluster_domain_claims=True)) as world:
         await world.cluster.create(DOMAIN_MAPPING, MAPPING)
-        unresolved = await world.until(DOMAIN_MAPPING, HOST, lambda one: "status" in one)
+        unresolved = await world.until(
+            DOMAIN_MAPPING, HOST, lambda current_domain_mapping: "status" in current_domain_mapping
+        )
         assert not ready(unresolved)
         claim = await world.cluster.get(CLUSTER_DOMAIN_CLAIM, "", HOST)
         assert claim["spec"] == {"namespace": "default"}
         await world.cluster.create(SERVING_SERVICE, a_service("good"))
-        found = await world.until(DOMAIN_MAPPING, HOST, ready)
-        assert found["status"]["url"] == f"http://{HOST}:8080"
+        domain_mapping = await world.until(DOMAIN_MAPPING, HOST, ready)
+        assert domain_mapping["status"]["url"] == f"http://{HOST}:8080"
         await world.cluster.delete(DOMAIN_MAPPING, "default", HOST)
         async with (
             asyncio.timeout(60),

@@ -58,13 +58,13 @@ def sleeper(after: str = "after=100ms", **fields: Any) -> Object:  # noqa: ANN40
 
 def is_dormant(pod: Object) -> bool:
     conditions = pod.get("status", {}).get("conditions", ())
-    return any((one["type"], one["status"]) == (CONDITION_DORMANT, "True") for one in conditions)
+    return any((condition["type"], condition["status"]) == (CONDITION_DORMANT, "True") for condition in conditions)
 
 
 def records(machine: Machine, name: str) -> dict[str, Any]:
     """The record of a process of the only pod."""
-    found = [json.loads(path.read_bytes()) for path in machine.state.processes.glob(f"*.{name}.process")]
-    (alive,) = (one for one in found if one.get("exit_code") is None)
+    documents = [json.loads(path.read_bytes()) for path in machine.state.processes.glob(f"*.{name}.process")]
+    (alive,) = (entry for entry in documents if entry.get("exit_code") is None)
     return alive  # type: ignore[no-any-return] # JSON
 
 
@@ -80,11 +80,11 @@ async def test_an_idle_pod_sleeps_and_a_request_wakes_it(tmp_path: Path) -> None
     async with staged(tmp_path) as (_, machine):
         await machine.start(sleeper())
         pod = await machine.until(is_dormant)
-        ready = {one["type"]: one["status"] for one in pod["status"]["conditions"]}
+        ready = {condition["type"]: condition["status"] for condition in pod["status"]["conditions"]}
         assert ready["Ready"] == "True"
         # One that ends at once may leave no trace in the conditions.
         asking = asyncio.create_task(machine.get(pod, "/sleep/60"))
-        await machine.until(lambda one: not is_dormant(one))
+        await machine.until(lambda fields: not is_dormant(fields))
         asking.cancel()
         assert (await machine.get(pod))[0] == 200
         await machine.until(is_dormant)
@@ -94,7 +94,7 @@ async def test_a_pod_that_does_not_ask_has_no_such_condition(tmp_path: Path) -> 
     async with staged(tmp_path) as (_, machine):
         await machine.start(manifest())
         pod = await machine.ready()
-        assert all(one["type"] != CONDITION_DORMANT for one in pod["status"]["conditions"])
+        assert all(condition["type"] != CONDITION_DORMANT for condition in pod["status"]["conditions"])
 
 
 async def test_a_probe_of_the_kubelet_does_not_end_a_pod_that_sleeps(tmp_path: Path) -> None:
@@ -105,15 +105,15 @@ async def test_a_probe_of_the_kubelet_does_not_end_a_pod_that_sleeps(tmp_path: P
         ticks = app_ticks(records(machine, "user-container")["pid"])
         await asyncio.sleep(2.5)
         assert app_ticks(records(machine, "user-container")["pid"]) == ticks
-        (found,) = (await machine.cluster.list(POD)).items
-        assert found["status"]["containerStatuses"][0]["restartCount"] == 0
+        (entry,) = (await machine.cluster.list(POD)).items
+        assert entry["status"]["containerStatuses"][0]["restartCount"] == 0
         assert (await machine.get(pod))[0] == 200
 
 
 async def test_a_deleted_pod_that_sleeps_ends_in_order(tmp_path: Path) -> None:
-    said = "trap 'echo in order; exit 0' TERM; " + f"{sys.executable} {HELLO} & wait"
+    message = "trap 'echo in order; exit 0' TERM; " + f"{sys.executable} {HELLO} & wait"
     async with staged(tmp_path) as (_, machine):
-        await machine.start(sleeper(command=said))
+        await machine.start(sleeper(command=message))
         await machine.until(is_dormant)
         await machine.cluster.delete(POD, "default", "p")
         await machine.until_gone()
@@ -139,7 +139,7 @@ async def test_a_killed_app_that_sleeps_is_started_again(tmp_path: Path, sleeps_
         await machine.until(is_dormant)
         os.kill(records(machine, "user-container")["pid"], signal.SIGKILL)
         restarted = await machine.until(
-            lambda one: one["status"]["containerStatuses"][0]["restartCount"] == 1 and is_ready_again(one)
+            lambda entry: entry["status"]["containerStatuses"][0]["restartCount"] == 1 and is_ready_again(entry)
         )
         assert (await machine.get(restarted))[0] == 200
         if sleeps_again:
@@ -149,7 +149,9 @@ async def test_a_killed_app_that_sleeps_is_started_again(tmp_path: Path, sleeps_
 
 
 def is_ready_again(pod: Object) -> bool:
-    return any((one["type"], one["status"]) == ("Ready", "True") for one in pod["status"]["conditions"])
+    return any(
+        (condition["type"], condition["status"]) == ("Ready", "True") for condition in pod["status"]["conditions"]
+    )
 
 
 async def test_a_killed_queue_proxy_leaves_no_app_asleep(tmp_path: Path) -> None:
@@ -157,7 +159,7 @@ async def test_a_killed_queue_proxy_leaves_no_app_asleep(tmp_path: Path) -> None
         await machine.start(sleeper())
         await machine.until(is_dormant)
         os.kill(records(machine, "queue-proxy")["pid"], signal.SIGKILL)
-        pod = await machine.until(lambda one: not is_dormant(one))
+        pod = await machine.until(lambda fields: not is_dormant(fields))
         pod = await machine.ready()
         assert (await machine.get(pod))[0] == 200
         await machine.until(is_dormant)
@@ -219,7 +221,7 @@ async def test_a_thousand_requests_at_once_are_answered(tmp_path: Path, is_aslee
         await machine.start(pod)
         pod = await (machine.until(is_dormant) if is_asleep else machine.ready())
         replies = await asyncio.gather(*(machine.get(pod) for _ in range(1000)), return_exceptions=True)
-        assert Counter(one if isinstance(one, BaseException) else one[0] for one in replies) == {200: 1000}
+        assert Counter(reply if isinstance(reply, BaseException) else reply[0] for reply in replies) == {200: 1000}
 
 
 async def test_exec_and_port_forward_wake_a_pod_and_keep_it_awake(tmp_path: Path) -> None:
@@ -229,7 +231,7 @@ async def test_exec_and_port_forward_wake_a_pod_and_keep_it_awake(tmp_path: Path
         streams = LocalPodStreams(machine.kubelet, FilePodLogs(machine.state.logs / "pods"))
         options = ExecOptions(container="user-container", command=("sleep", "1000"))
         session = await streams.execute("default", "p", options)
-        await machine.until(lambda one: not is_dormant(one))
+        await machine.until(lambda fields: not is_dormant(fields))
         await asyncio.sleep(0.5)
         (pod,) = (await machine.cluster.list(POD)).items
         assert not is_dormant(pod)
@@ -277,4 +279,4 @@ async def test_a_wrong_annotation_of_a_bare_pod_has_no_effect(tmp_path: Path, af
     async with staged(tmp_path) as (_, machine):
         await machine.start(sleeper(after))
         pod = await machine.ready()
-        assert all(one["type"] != CONDITION_DORMANT for one in pod["status"]["conditions"])
+        assert all(condition["type"] != CONDITION_DORMANT for condition in pod["status"]["conditions"])

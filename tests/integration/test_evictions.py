@@ -27,7 +27,9 @@ def writing(mebibytes: int, folder: str = "$HOME") -> str:
 
 async def reasons(machine: Machine, name: str) -> list[str]:
     events = (await machine.cluster.list(EVENT)).items
-    return [one["message"] for one in events if one["reason"] == EVICTED and one["involvedObject"]["name"] == name]
+    return [
+        event["message"] for event in events if event["reason"] == EVICTED and event["involvedObject"]["name"] == name
+    ]
 
 
 def is_over(pod: Object) -> bool:
@@ -39,9 +41,9 @@ async def until_evicted(machine: Machine, name: str) -> Object:
     """The pod once it is evicted and over."""
     async with asyncio.timeout(60):
         listing = await machine.cluster.list(POD)
-        found = [one for one in listing.items if one["metadata"]["name"] == name and is_over(one)]
-        if found:
-            return found[0]
+        items = [item for item in listing.items if item["metadata"]["name"] == name and is_over(item)]
+        if items:
+            return items[0]
         async with machine.cluster.watch(POD, resource_version=listing.resource_version) as events:
             async for event in events:
                 assert event.type is not EventType.DELETED
@@ -73,7 +75,7 @@ async def test_a_volume_over_its_limit_evicts_its_pod(tmp_path: Path) -> None:
             # Its object stays; its files, with the volume, do not.
             assert not list(template.state.path.rglob("filled"))
             assert 'Usage of EmptyDir volume "v"' in status["message"]
-            conditions = {one["type"]: one["status"] for one in status["conditions"]}
+            conditions = {condition["type"]: condition["status"] for condition in status["conditions"]}
             assert (conditions["Ready"], conditions["DisruptionTarget"]) == ("False", "True")
             await machine.cluster.delete(POD, "default", "p")
             await machine.until_gone("p")
@@ -101,7 +103,7 @@ async def test_pods_that_fill_the_disk_one_after_another_are_replaced_after_a_pa
                     seen = phases.setdefault(pod["metadata"]["name"], [])
                     if event.type is not EventType.DELETED and phase not in seen:
                         seen.append(phase)
-                    if sum(EVICTED in one for one in phases.values()) == 3:
+                    if sum(EVICTED in each_phases for each_phases in phases.values()) == 3:
                         break
     paused = [name for name, seen in phases.items() if "CrashLoopBackOff" in seen]
     first, second, *_ = phases
@@ -141,8 +143,8 @@ async def test_the_use_of_a_pod_is_its_folder_and_its_logs(tmp_path: Path) -> No
         path.write_bytes(bytes(2**20))
     os.link(layer / "file", layer / "again")
     (folder / "link").symlink_to("/usr")
-    found = disk_use(folder, logs)
-    assert 4 * 2**20 <= found.total_bytes < 5 * 2**20
-    assert 2 * 2**20 <= found.containers["app"] < 3 * 2**20
-    assert 2**20 <= found.volumes["v"] < 2 * 2**20
+    new_disk_use = disk_use(folder, logs)
+    assert 4 * 2**20 <= new_disk_use.total_bytes < 5 * 2**20
+    assert 2 * 2**20 <= new_disk_use.containers["app"] < 3 * 2**20
+    assert 2**20 <= new_disk_use.volumes["v"] < 2 * 2**20
     assert disk_use(tmp_path / "none", tmp_path / "none").total_bytes == 0

@@ -73,7 +73,7 @@ class App:
 
     @property
     def session(self) -> list[int]:
-        return [one.pid for one in read_processes().values() if one.session == self.pid]
+        return [process_entry.pid for process_entry in read_processes().values() if process_entry.session == self.pid]
 
     def ticks(self) -> int:
         """The cpu time of the whole session."""
@@ -98,22 +98,22 @@ def means(request: pytest.FixtureRequest) -> Iterator[FreezerPlace | None]:
     if request.param == "signals":
         yield None
         return
-    found = _of_version(is_unified=request.param == "cgroup2")
-    if found is None:
+    pod_freezers = _of_version(is_unified=request.param == "cgroup2")
+    if pod_freezers is None:
         pytest.skip(f"no {request.param} to write to")
-    yield found.place_of("pod")
-    found.end()
+    yield pod_freezers.place_of("pod")
+    pod_freezers.end()
 
 
 def _of_version(*, is_unified: bool) -> PodFreezers | None:
-    found = find_freezers(os.getpid())
-    if found is None or found.is_unified is is_unified:
-        return found
-    found.end()
+    pod_freezers = find_freezers(os.getpid())
+    if pod_freezers is None or pod_freezers.is_unified is is_unified:
+        return pod_freezers
+    pod_freezers.end()
     root = Path("/sys/fs/cgroup/freezer")
     if is_unified or not root.is_dir():
         return None
-    folder = root / found.folder.name
+    folder = root / pod_freezers.folder.name
     folder.mkdir(exist_ok=True)
     return PodFreezers(root=root, folder=folder, is_unified=False)
 
@@ -171,7 +171,9 @@ async def test_a_shell_with_job_control_sees_nothing(means: FreezerPlace | None,
         await asyncio.sleep(0.1)
         assert app.process.poll() is None
         assert len(app.session) == 2
-        states = {one.state for one in read_processes().values() if one.session == app.pid}
+        states = {
+            process_entry.state for process_entry in read_processes().values() if process_entry.session == app.pid
+        }
         assert states <= {"S", "R"}
         app.end()
 
@@ -236,16 +238,16 @@ async def test_signals_are_used_where_no_cgroup_can_be_made(tmp_path: Path) -> N
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes cgroups")
 async def test_a_process_in_a_cgroup_of_its_own_is_frozen_there(tmp_path: Path) -> None:
-    found = _of_version(is_unified=True)
-    if found is None:
+    pod_freezers = _of_version(is_unified=True)
+    if pod_freezers is None:
         pytest.skip("no cgroup2 to write to")
     # Under a name that no system sweeps.
-    own = found.folder.parent / f"of-a-test-{found.folder.name}"
+    own = pod_freezers.folder.parent / f"of-a-test-{pod_freezers.folder.name}"
     own.mkdir()
     try:
         async with running(tmp_path, sys.executable, "-c", "while True: pass") as app:
             (own / "cgroup.procs").write_text(str(app.pid))
-            freezer = freezer_for(found.place_of("pod"), app)
+            freezer = freezer_for(pod_freezers.place_of("pod"), app)
             await freezer.freeze()
             assert str(app.pid) in (own / "cgroup.procs").read_text().split()
             assert await is_still(app)
@@ -255,24 +257,24 @@ async def test_a_process_in_a_cgroup_of_its_own_is_frozen_there(tmp_path: Path) 
         await until(lambda: not (own / "cgroup.procs").read_text())
     finally:
         own.rmdir()
-        found.end()
+        pod_freezers.end()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes cgroups")
 def test_cgroups_of_systems_that_have_ended_are_removed() -> None:
-    found = find_freezers(os.getpid())
-    if found is None:
+    pod_freezers = find_freezers(os.getpid())
+    if pod_freezers is None:
         pytest.skip("no cgroup to write to")
     try:
-        stale = found.folder.parent / "serving-dormant-1-1"
+        stale = pod_freezers.folder.parent / "serving-dormant-1-1"
         (stale / "pod").mkdir(parents=True)
-        (found.folder / "empty").mkdir()
-        found.sweep()
+        (pod_freezers.folder / "empty").mkdir()
+        pod_freezers.sweep()
         assert not stale.exists()
-        assert list(found.folder.glob("*/")) == []
+        assert list(pod_freezers.folder.glob("*/")) == []
     finally:
-        found.end()
-    assert not found.folder.exists()
+        pod_freezers.end()
+    assert not pod_freezers.folder.exists()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="namespaces of its own need root")

@@ -41,10 +41,12 @@ def image(path: Path, content: str) -> Path:
 async def test_an_image_is_pulled_with_the_digest_of_its_registry(registry: str, tmp_path: Path) -> None:
     push(image(tmp_path / "1.tar", "one"), f"{registry}/app:1")
     store = ImageStore(tmp_path / "images")
-    found = await ImageSource(store, (pull_from_registry,)).ensure(f"{registry}/app:1")
-    assert (store.root_of(found) / "file").read_text() == "one"
-    again = pull_from_registry(parse_reference(f"{registry}/app@{found.digest}"), ImageStore(tmp_path / "others"))
-    assert (again.id, again.digest) == (found.id, found.digest)
+    stored_image = await ImageSource(store, (pull_from_registry,)).ensure(f"{registry}/app:1")
+    assert (store.root_of(stored_image) / "file").read_text() == "one"
+    again = pull_from_registry(
+        parse_reference(f"{registry}/app@{stored_image.digest}"), ImageStore(tmp_path / "others")
+    )
+    assert (again.id, again.digest) == (stored_image.id, stored_image.digest)
 
 
 async def test_a_revision_keeps_its_image_when_the_tag_moves(registry: str, tmp_path: Path) -> None:
@@ -74,14 +76,14 @@ async def test_an_image_is_pulled_with_the_credentials_of_its_pod(closed_registr
         await source.ensure(name)
     with pytest.raises(ImageUnavailable, match=r"\(with imagePullSecrets\)"):
         await source.ensure(name, credentials=credentials_of([login(closed_registry, word="wrong")]))
-    refused, found = await asyncio.gather(
+    refused, result = await asyncio.gather(
         source.ensure(name),
         source.ensure(name, credentials=credentials_of([login(closed_registry)])),
         return_exceptions=True,
     )
     assert isinstance(refused, ImageUnavailable), "a pull without credentials is not one with them"
-    assert not isinstance(found, BaseException)
-    assert await source.ensure(name) == found
+    assert not isinstance(result, BaseException)
+    assert await source.ensure(name) == result
 
 
 async def test_a_registry_that_wants_no_credentials_is_pulled_from_with_some_of_another(
@@ -117,7 +119,7 @@ def test_a_damaged_blob_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
 
 def test_unused_images_are_collected_and_others_are_not(tmp_path: Path) -> None:
     store = ImageStore(tmp_path / "images")
-    kept = store.add(image(tmp_path / "1.tar", "1"), names=["kept"], is_kept=True)[0]
+    stored_image = store.add(image(tmp_path / "1.tar", "1"), names=["kept"], is_kept=True)[0]
     pulled = store.add(image(tmp_path / "2.tar", "2"), names=["pulled"], is_kept=False)[0]
     used = store.add(image(tmp_path / "3.tar", "3"), names=["used"], is_kept=False)[0]
     pins = ImagePins(tmp_path / "images")
@@ -125,19 +127,19 @@ def test_unused_images_are_collected_and_others_are_not(tmp_path: Path) -> None:
     assert pins.unpin(["uid"]) == {used.id}
     assert store.collect({used.id}, now_s=pulled.created_s + 10, unused_kept_s=60) == []
     assert store.collect({used.id}, now_s=pulled.created_s + 100, unused_kept_s=60) == [pulled.id]
-    assert {one.id for one in store.images()} == {kept.id, used.id}
+    assert {each_stored_image.id for each_stored_image in store.images()} == {stored_image.id, used.id}
     assert pins.unpin([]) == frozenset()
 
 
 def test_an_image_has_several_names_and_is_found_by_its_id(tmp_path: Path) -> None:
     store = ImageStore(tmp_path / "images")
     path = image(tmp_path / "1.tar", "1")
-    found = store.add(path, names=["a", "b"], is_kept=True)[0]
-    assert [one.short for one in store.names_of(found)] == ["a:latest", "b:latest"]
-    by_id = store.find(found.id[:12])
+    stored_image = store.add(path, names=["a", "b"], is_kept=True)[0]
+    assert [image_reference.short for image_reference in store.names_of(stored_image)] == ["a:latest", "b:latest"]
+    by_id = store.find(stored_image.id[:12])
     assert by_id is not None
-    assert by_id.id == found.id
+    assert by_id.id == stored_image.id
     assert store.untag("a") is None
-    assert store.untag("b") == found
-    store.remove(found)
+    assert store.untag("b") == stored_image
+    store.remove(stored_image)
     assert store.find("b") is None

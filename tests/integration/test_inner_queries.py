@@ -84,7 +84,7 @@ async def test_the_dashboard_follows_decisions_without_cleartext() -> None:
             session, url, since_s=0.0, on_event=lambda *_: None, headers=lambda: HEADERS, queries=lambda: QUERIES
         )
         following = asyncio.create_task(deciders.run())
-        await until(lambda: any(one.is_follower for one in inner.stats._all))
+        await until(lambda: any(stats_connection.is_follower for stats_connection in inner.stats._all))
         following.cancel()
         assert len(inner.to_autoscaler.recorded) > before
         assert [word for word in (b"GET /", b"HTTP/1.1", TOKEN) if word in inner.to_autoscaler.text] == []
@@ -135,10 +135,10 @@ def test_the_authority_may_come_later_than_the_dashboard(tmp_path: Path) -> None
     with pytest.raises(FileNotFoundError):
         queries.present()
     file.write_text(CERTIFICATE)
-    found = queries.present()
-    assert found.scheme == "https"
-    assert queries.present() is found
+    daemon_queries = queries.present()
+    assert daemon_queries.scheme == "https"
+    assert queries.present() is daemon_queries
     file.write_text(Authority(os.urandom(32)).certificate)
-    assert queries.present() is not found
+    assert queries.present() is not daemon_queries
     file.write_text("")
     assert queries.present().scheme == InnerQueries("").present().scheme == "http"

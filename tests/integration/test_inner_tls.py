@@ -201,7 +201,8 @@ async def test_certificates_are_renewed_without_a_failed_request(secured: Secure
         statuses: list[int] = []
         while tls.turn < 3 or inner.secured.tls.turn < 3:
             statuses += [
-                one.status for one in await asyncio.gather(*(send_request(inner.stage.public) for _ in range(8)))
+                response.status
+                for response in await asyncio.gather(*(send_request(inner.stage.public) for _ in range(8)))
             ]
         assert set(statuses) == {200}
         assert len(statuses) > 8

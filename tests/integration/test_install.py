@@ -28,8 +28,8 @@ ROUTES = "/api/v1/namespaces/knative-serving/configmaps/config-controller"
 
 @pytest.fixture
 def cluster() -> Iterator[BareCluster]:
-    with BareCluster() as one:
-        yield one
+    with BareCluster() as bare_cluster:
+        yield bare_cluster
 
 
 def install(cluster: BareCluster, folder: Path, *arguments: str) -> Result:
@@ -40,8 +40,8 @@ def install(cluster: BareCluster, folder: Path, *arguments: str) -> Result:
 
 def fill(cluster: BareCluster) -> None:
     """Create the objects that an installation leaves."""
-    for one in OBJECTS:
-        cluster.apply(path_of(one), one, manager="serving-install")
+    for resource in OBJECTS:
+        cluster.apply(path_of(resource), resource, manager="serving-install")
 
 
 def results(done: Result) -> list[str]:
@@ -55,7 +55,7 @@ def test_everything_is_made_in_order_and_reported_and_a_second_time_changes_noth
     assert done.exit_code == 0, done.output
     assert results(done) == ["created"] * len(OBJECTS)
     assert "deployment/activator created" in done.stdout
-    assert cluster.objects.keys() == {path_of(one) for one in OBJECTS}
+    assert cluster.objects.keys() == {path_of(resource) for resource in OBJECTS}
     order = [path.split("/")[-2] for _, path in cluster.calls]
     kinds = list(dict.fromkeys(order))
     assert kinds[:2] == ["namespaces", "customresourcedefinitions"]
@@ -67,7 +67,7 @@ def test_everything_is_made_in_order_and_reported_and_a_second_time_changes_noth
 def test_an_older_installation_gets_the_way_to_enabled(cluster: BareCluster, tmp_path: Path) -> None:
     assert "Permissive" not in install(cluster, tmp_path).stderr
     metadata = {"name": "serving-key", "namespace": "knative-serving"}
-    network = next(one for one in OBJECTS if one["metadata"]["name"] == "config-network")
+    network = next(resource for resource in OBJECTS if resource["metadata"]["name"] == "config-network")
     cases: list[tuple[dict[str, str], dict[str, str], bool]] = [
         ({"key": "aGVsbG8="}, {}, True),
         ({"key": "aGVsbG8=", "inner-tls": "RW5hYmxlZA=="}, {}, False),
@@ -77,8 +77,8 @@ def test_an_older_installation_gets_the_way_to_enabled(cluster: BareCluster, tmp
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data}
         cluster.put(path_of(secret), secret)
         cluster.apply(path_of(network), {**network, "data": settings}, manager="kubectl")
-        said = install(cluster, tmp_path).stderr
-        assert ("docs/inner-tls.md has the two steps to Enabled" in said) is is_older, (data, settings)
+        stderr = install(cluster, tmp_path).stderr
+        assert ("docs/inner-tls.md has the two steps to Enabled" in stderr) is is_older, (data, settings)
 
 
 def test_another_image_changes_the_daemons_and_nothing_else(cluster: BareCluster, tmp_path: Path) -> None:
@@ -116,16 +116,16 @@ def test_the_domain_stays_when_a_later_installation_does_not_name_it(cluster: Ba
 def test_settings_survive_the_upgrade_from_a_version_whose_config_maps_set_every_key(
     cluster: BareCluster, tmp_path: Path
 ) -> None:
-    (shipped,) = (one for one in OBJECTS if path_of(one) == ROUTES)
+    (shipped,) = (resource for resource in OBJECTS if path_of(resource) == ROUTES)
     defaults = yaml.safe_load(shipped["data"][EXAMPLE_KEY])
     cluster.apply(ROUTES, {**shipped, "data": {**defaults, "domain": "apps.example.org"}}, manager="serving-install")
     seen: list[dict[str, str]] = []
     put = cluster.put
 
-    def watched(path: str, one: dict[str, Any]) -> dict[str, Any]:
+    def watched(path: str, resource: dict[str, Any]) -> dict[str, Any]:
         if path == ROUTES:
-            seen.append(one["data"])
-        return put(path, one)
+            seen.append(resource["data"])
+        return put(path, resource)
 
     cluster.put = watched  # type: ignore[method-assign]
     install(cluster, tmp_path)
@@ -179,7 +179,7 @@ def test_a_server_without_mutating_policies_gets_the_rest(cluster: BareCluster, 
 def test_what_an_installation_needs_is_checked_before_the_first_write(cluster: BareCluster, tmp_path: Path) -> None:
     install(cluster, tmp_path, "--component", "tls")
     cluster.calls.clear()
-    for arguments, not_served, code, said in (
+    for arguments, not_served, code, message in (
         (["--component", "gateway"], "/gateways", 1, "this server has no Gateway of gateway.networking.k8s.io/v1"),
         (["--component", "monitoring"], "/podmonitors", 1, "this server has no PodMonitor of monitoring.coreos.com/v1"),
         (["--component", "activator-hpa"], "/metrics.k8s.io", 1, "this server has no metrics.k8s.io/v1beta1"),
@@ -190,7 +190,7 @@ def test_what_an_installation_needs_is_checked_before_the_first_write(cluster: B
         cluster.not_served = not_served
         done = install(cluster, tmp_path, *arguments)
         assert (done.exit_code, cluster.calls) == (code, [])
-        assert said in done.stderr
+        assert message in done.stderr
     cluster.not_served = ""
     assert set(results(install(cluster, tmp_path))) == {"unchanged"}, "the next one goes on as if it had not been tried"
 
@@ -223,9 +223,9 @@ def test_a_registry_names_all_images(cluster: BareCluster, tmp_path: Path) -> No
     arguments = ("--component", "placement", "--priority-class", "high", "--registry", "registry.example/x/")
     assert install(cluster, tmp_path, *arguments).exit_code == 0
     pods = {
-        path.rpartition("/")[2]: one["spec"]["template"]["spec"]
-        for path, one in cluster.objects.items()
-        if one["kind"] == "Deployment"
+        path.rpartition("/")[2]: resource["spec"]["template"]["spec"]
+        for path, resource in cluster.objects.items()
+        if resource["kind"] == "Deployment"
     }
     assert pods["activator"]["containers"][0]["image"] == f"registry.example/x/serving:{__version__}"
     assert pods["placement"]["containers"][0]["image"] == f"registry.example/x/serving-placement:{__version__}"
@@ -241,7 +241,7 @@ def names(done: Result, result: str) -> set[str]:
 
 def environment_of(cluster: BareCluster, name: str) -> set[str]:
     deployment = cluster.objects[f"/apis/apps/v1/namespaces/knative-serving/deployments/{name}"]
-    return {one["name"] for one in deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
+    return {variable["name"] for variable in deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
 
 
 def test_a_component_stays_through_an_upgrade_that_names_none(cluster: BareCluster, tmp_path: Path) -> None:
@@ -269,7 +269,7 @@ def test_components_that_are_named_replace_those_before(cluster: BareCluster, tm
         "role/serving-activator-tls",
     }
     assert "SERVING_ACTIVATOR_TLS_ADDRESS" not in environment_of(cluster, "activator")
-    assert cluster.objects.keys() == {path_of(one) for one in OBJECTS}
+    assert cluster.objects.keys() == {path_of(resource) for resource in OBJECTS}
 
 
 def test_an_upgrade_deletes_what_an_older_installation_applied_and_this_has_not(
@@ -280,9 +280,9 @@ def test_an_upgrade_deletes_what_an_older_installation_applied_and_this_has_not(
 
     def older(kind: str, version: str, name: str, manager: str, **fields: object) -> str:
         metadata = {"name": name, "namespace": "knative-serving", "labels": labels}
-        one: dict[str, Any] = {"apiVersion": version, "kind": kind, "metadata": metadata, **fields}
-        cluster.apply(path_of(one), one, manager=manager)
-        return path_of(one)
+        result: dict[str, Any] = {"apiVersion": version, "kind": kind, "metadata": metadata, **fields}
+        cluster.apply(path_of(result), result, manager=manager)
+        return path_of(result)
 
     job = older("Job", "batch/v1", "makekey", "serving-install", spec={})
     gone = older("ClusterRole", "rbac.authorization.k8s.io/v1", "serving-old", "serving-install")
@@ -303,8 +303,8 @@ def test_uninstall_removes_components_that_install_or_kubectl_applied(
     install(cluster, tmp_path, *earlier)
     if not earlier:
         options = InstallOptions(components=tuple(component_names(tree_folder())))
-        for one in objects_of(tree_folder(), options):
-            cluster.apply(path_of(one), one, manager="kubectl")
+        for resource in objects_of(tree_folder(), options):
+            cluster.apply(path_of(resource), resource, manager="kubectl")
     done = install(cluster, tmp_path, "--uninstall")
     assert done.exit_code == 0, done.output
     assert "clusterrole/serving-nodegroup" in names(done, "deleted")
@@ -331,8 +331,8 @@ def test_a_component_that_cannot_be_is_refused_before_anything_is_sent(
 
 def test_services_are_not_deleted_unless_that_is_said(cluster: BareCluster, tmp_path: Path) -> None:
     fill(cluster)
-    one = "/apis/serving.knative.dev/v1/services/hello"
-    cluster.put(one, {"kind": "Service", "metadata": {"name": "hello"}})
+    text = "/apis/serving.knative.dev/v1/services/hello"
+    cluster.put(text, {"kind": "Service", "metadata": {"name": "hello"}})
     cluster.calls.clear()
     done = install(cluster, tmp_path, "--uninstall")
     assert (done.exit_code, cluster.calls) == (1, [])
@@ -342,23 +342,23 @@ def test_services_are_not_deleted_unless_that_is_said(cluster: BareCluster, tmp_
 
 def test_a_dry_run_sends_nothing_and_prints_what_would_be_applied() -> None:
     done = CliRunner().invoke(main, ["install", "--dry-run", "-n", "mine", "--domain", "apps.example.org"])
-    found = list(yaml.safe_load_all(done.stdout))
-    assert found == objects_of(tree_folder(), InstallOptions(namespace="mine", domain="apps.example.org"))
-    (settings,) = (one for one in found if one["metadata"]["name"] == "config-controller")
+    safe_load_alls = list(yaml.safe_load_all(done.stdout))
+    assert safe_load_alls == objects_of(tree_folder(), InstallOptions(namespace="mine", domain="apps.example.org"))
+    (settings,) = (resource for resource in safe_load_alls if resource["metadata"]["name"] == "config-controller")
     assert (settings["data"]["domain"], settings["metadata"]["namespace"]) == ("apps.example.org", "mine")
 
 
-def rolled_out(one: dict[str, Any], *, available_count: int | None = None) -> dict[str, Any]:
+def rolled_out(resource: dict[str, Any], *, available_count: int | None = None) -> dict[str, Any]:
     """A Deployment with all pods of its latest generation."""
-    count = one["spec"]["replicas"]
+    count = resource["spec"]["replicas"]
     status = {"observedGeneration": 1, "replicas": count, "updatedReplicas": count}
     status["availableReplicas"] = count if available_count is None else available_count
-    return {**one, "metadata": {**one["metadata"], "generation": 1}, "status": status}
+    return {**resource, "metadata": {**resource["metadata"], "generation": 1}, "status": status}
 
 
 def test_wait_returns_when_every_daemon_is_available(cluster: BareCluster, tmp_path: Path) -> None:
     fill(cluster)
-    deployments = [one for one in OBJECTS if one["kind"] == "Deployment"]
+    deployments = [resource for resource in OBJECTS if resource["kind"] == "Deployment"]
     *first, last = deployments
     for one in first:
         cluster.put(path_of(one), rolled_out(one))
@@ -380,9 +380,9 @@ def test_a_wait_that_takes_too_long_names_the_pods_that_are_in_the_way(
     cluster: BareCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(cluster)
-    for one in OBJECTS:
-        if one["kind"] == "Deployment":
-            cluster.put(path_of(one), rolled_out(one, available_count=0))
+    for resource in OBJECTS:
+        if resource["kind"] == "Deployment":
+            cluster.put(path_of(resource), rolled_out(resource, available_count=0))
     waiting = {"reason": "ImagePullBackOff", "message": 'Back-off pulling image "serving:0.2.0"'}
     status = {"containerStatuses": [{"name": "controller", "state": {"waiting": waiting}}]}
     path = "/api/v1/namespaces/knative-serving/pods/controller-x"
@@ -390,10 +390,10 @@ def test_a_wait_that_takes_too_long_names_the_pods_that_are_in_the_way(
     with pytest.raises(SystemExit) as ended:
         until_available(ApiClient(kubeconfig=cluster.kubeconfig(tmp_path)), OBJECTS, timeout_s=0)
     assert ended.value.code == 1
-    said = " ".join(capsys.readouterr().err.split())
-    assert "not available after 0 s" in said
-    assert "controller has 0 of 2 pods available" in said
-    assert 'controller-x: ImagePullBackOff: Back-off pulling image "serving:0.2.0"' in said
+    message = " ".join(capsys.readouterr().err.split())
+    assert "not available after 0 s" in message
+    assert "controller has 0 of 2 pods available" in message
+    assert 'controller-x: ImagePullBackOff: Back-off pulling image "serving:0.2.0"' in message
 
 
 def test_uninstall_waits_until_all_is_gone(cluster: BareCluster, tmp_path: Path) -> None:

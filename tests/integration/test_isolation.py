@@ -40,7 +40,7 @@ def command(path: Path) -> str:
 
 
 def is_open_to_all(path: Path) -> bool:
-    return all(one.stat().st_mode & 0o005 == 0o005 for one in path.resolve().parents)
+    return all(parent.stat().st_mode & 0o005 == 0o005 for parent in path.resolve().parents)
 
 
 async def attacked(folder: Path, mode: str, **more: object) -> dict[str, str]:
@@ -65,7 +65,7 @@ async def attacked(folder: Path, mode: str, **more: object) -> dict[str, str]:
             if mode != "none":
                 # On the disk it is in the pod's folder, and counts there.
                 assert (template.state.pods / run.id / ".tmp" / "serving-victim").read_text() == "a secret\n"
-            given = {
+            values = {
                 "state": str(template.state.path),
                 "pod": run.id,
                 "pid": run.sessions["user-container"],
@@ -79,12 +79,12 @@ async def attacked(folder: Path, mode: str, **more: object) -> dict[str, str]:
                 **more,
             }
             with ours:
-                status, body = await machine.get(attacker, f"/?{quote(json.dumps(given))}")
+                status, body = await machine.get(attacker, f"/?{quote(json.dumps(values))}")
             assert status == 200
             # It has survived all of it.
             assert (await machine.get(victim))[0] == 200
-            found: dict[str, str] = json.loads(body)
-            return found
+            document: dict[str, str] = json.loads(body)
+            return document
 
 
 @pytest.mark.parametrize("mode", ["default", "strict"])
@@ -98,15 +98,15 @@ async def test_each_attempt_of_an_attacker_is_refused(tmp_path: Path, mode: str)
     assert missing == []
     if mode == "strict" and not all(map(is_open_to_all, (ATTACKER, Path(PYTHON)))):
         pytest.skip("another user may not read this test")
-    found = await attacked(tmp_path, mode)
-    succeeded = {name for name, refusal in found.items() if not refusal}
+    entry = await attacked(tmp_path, mode)
+    succeeded = {name for name, refusal in entry.items() if not refusal}
     assert succeeded == set()
     # In a pid namespace the other is not even there.
     refusal = "ProcessLookupError" if mode == "strict" else "PermissionError"
-    assert found["kill another pod"].startswith(refusal)
-    assert found["fill the memory"] == "killed by signal 9"
-    assert found["fork without end"].startswith("BlockingIOError")
-    assert found["read the token"].startswith("FileNotFoundError")
+    assert entry["kill another pod"].startswith(refusal)
+    assert entry["fill the memory"] == "killed by signal 9"
+    assert entry["fork without end"].startswith("BlockingIOError")
+    assert entry["read the token"].startswith("FileNotFoundError")
 
 
 @pytest.fixture
@@ -123,9 +123,9 @@ def open_folder() -> Iterator[Path]:
 async def test_a_state_folder_below_open_folders_is_hidden(open_folder: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("folders are hidden from a pod's own user, which needs root")
-    found = await attacked(open_folder, "default", only=["read the token"])
+    entry = await attacked(open_folder, "default", only=["read the token"])
     # It is not there, which is more than that it may not be read.
-    assert found["read the token"].startswith("FileNotFoundError")
+    assert entry["read the token"].startswith("FileNotFoundError")
 
 
 async def test_what_no_pod_owns_is_removed_at_the_start(tmp_path: Path) -> None:
@@ -134,12 +134,12 @@ async def test_what_no_pod_owns_is_removed_at_the_start(tmp_path: Path) -> None:
         async with controlled(template.state) as machine:
             await machine.start(manifest(command=command(HELLO)))
             await machine.ready()
-            kept = {path.name for path in template.state.pods.iterdir()}
-            assert kept == {machine.kubelet.find("default", "p").id}
+            names = {path.name for path in template.state.pods.iterdir()}
+            assert names == {machine.kubelet.find("default", "p").id}
         # The pod is taken over, and its folder with it.
         async with controlled(template.state) as machine:
             pod = await machine.ready()
-            assert {path.name for path in template.state.pods.iterdir()} == kept
+            assert {path.name for path in template.state.pods.iterdir()} == names
             assert (await machine.get(pod))[0] == 200
 
 
@@ -161,7 +161,7 @@ async def test_pods_of_a_preloaded_revision_have_a_tmp_that_is_not_the_machines(
                 # Both imports wrote to folders that only the pods of the revision have.
                 assert machine.log("p").count("sees False") == 2
                 places = [Path(folder, Path(mine).name) for folder in TEMPORARY]
-                assert [one for one in places if one.exists()] == []
+                assert [path for path in places if path.exists()] == []
                 (temporary,) = template.state.pods.glob("warm-*/.tmp")
                 assert (temporary / Path(mine).name).exists()
 
@@ -235,8 +235,8 @@ async def test_a_pod_that_is_isolated_less_says_so_in_a_condition(tmp_path: Path
         async with controlled(template.state, isolation="none", gap="--isolation none") as machine:
             await machine.start(manifest())
             pod = await machine.ready()
-            found = condition_of(pod, CONDITION_ISOLATED)
-            assert (found["status"], found["reason"], found["message"]) == (
+            condition = condition_of(pod, CONDITION_ISOLATED)
+            assert (condition["status"], condition["reason"], condition["message"]) == (
                 "False",
                 "LayersMissing",
                 "--isolation none",

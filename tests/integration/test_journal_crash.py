@@ -19,11 +19,11 @@ def killed_after(lines_count: int, path: Path, run: str) -> list[Line]:
     command = [sys.executable, "-m", "tests.integration.journal_writer", str(path), run]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
-        said = [writer.stdout.readline() for _ in range(lines_count)]
+        readlines = [writer.stdout.readline() for _ in range(lines_count)]
         writer.kill()
         # What it wrote into the pipe before the end counts too; only the last line may be cut short.
-        said += [line for line in writer.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
-    lines = [line.split() for line in said]
+        readlines += [line for line in writer.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
+    lines = [line.split() for line in readlines]
     return [(word, name, int(version)) for word, name, version in lines]
 
 
@@ -32,20 +32,20 @@ async def steps_there(path: Path) -> tuple[dict[str, str], int]:
     cluster = MemoryCluster(Journal(path))
     listing = await cluster.list(CONFIG_MAP)
     await cluster.close()
-    return {one["metadata"]["name"]: one["data"]["step"] for one in listing.items}, int(listing.resource_version)
+    return {item["metadata"]["name"]: item["data"]["step"] for item in listing.items}, int(listing.resource_version)
 
 
 @pytest.mark.parametrize("lines_count", [1, 50, 400])
 async def test_every_acknowledged_write_is_there(tmp_path: Path, lines_count: int) -> None:
     path = tmp_path / "journal.db"
-    said = killed_after(lines_count, path, "a")
-    deleted = {name for word, name, _ in said if word == "deleted"}
+    killeds = killed_after(lines_count, path, "a")
+    deleted = {name for word, name, _ in killeds if word == "deleted"}
     there, _ = await steps_there(path)
     # One whose deletion was under way may be gone: its client had asked for that.
-    last_of_client = {name.rpartition("-")[0]: name for word, name, _ in said if word == "kept"}
+    last_of_client = {name.rpartition("-")[0]: name for word, name, _ in killeds if word == "kept"}
     asked_to_go = {name for name in last_of_client.values() if int(name.rpartition("-")[2]) % 2}
-    kept = {name for word, name, _ in said if word == "kept"} - deleted
-    assert {name for name in kept if there.get(name) != "patched"} <= asked_to_go
+    results = {name for word, name, _ in killeds if word == "kept"} - deleted
+    assert {name for name in results if there.get(name) != "patched"} <= asked_to_go
     assert not deleted & set(there)
 
 

@@ -48,8 +48,8 @@ def costly() -> dict[str, Any]:
 def public(name: str) -> dict[str, Any]:
     """The same in a key set, with its name as key id."""
     kinds: dict[str, Any] = {"ec": ECAlgorithm, "ed": OKPAlgorithm}
-    found: dict[str, Any] = json.loads(kinds.get(name, RSAAlgorithm).to_jwk(private(name).public_key()))
-    return found | {"kid": name}
+    document: dict[str, Any] = json.loads(kinds.get(name, RSAAlgorithm).to_jwk(private(name).public_key()))
+    return document | {"kid": name}
 
 
 class Issuer:
@@ -198,7 +198,7 @@ async def test_any_other_token_is_refused(make: Callable[[], str | None], why: s
     async with guarded() as (stage, _):
         refused = await ask(stage, make())
         assert refused.status == 401, refused
-        assert any(one in refused.body for one in why.split("|")), refused.body
+        assert any(text in refused.body for text in why.split("|")), refused.body
         assert refused.headers["www-authenticate"].startswith('Bearer realm="default/hello"')
         assert not stage.pods[0].heads
 
@@ -251,9 +251,9 @@ async def test_requests_wait_for_the_first_keys_and_the_loop_does_not() -> None:
         await until(lambda: issuer.asked)
         await stage.route(WHOLE, name="other")
         assert (await send_request(stage.public, host="other.default.localhost")).status == 200
-        assert not any(one.done() for one in waiting)
+        assert not any(task.done() for task in waiting)
         issuer.gate.set()
-        assert [(await one).status for one in waiting] == [200] * 5
+        assert [(await task).status for task in waiting] == [200] * 5
         assert len(issuer.asked) == 1
 
 
@@ -339,10 +339,10 @@ async def test_issuers_that_do_not_answer_hold_up_no_other() -> None:
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
         loop.set_default_executor(pool)
         async with (
-            await asyncio.start_server(silent.serve, "127.0.0.1", 0) as one,
+            await asyncio.start_server(silent.serve, "127.0.0.1", 0) as new_server,
             await asyncio.start_server(sound.serve, "127.0.0.1", 0) as other,
         ):
-            silent.port, sound.port = (server.sockets[0].getsockname()[1] for server in (one, other))
+            silent.port, sound.port = (server.sockets[0].getsockname()[1] for server in (new_server, other))
             urls = [f"{silent.url}/{number}" for number in range(8)]
             sets = [jwtkeys.KeySet(url, ISSUER, clock=loop.time) for url in (*urls, sound.url)]
             assert all(each.hold(lambda: None) for each in sets)

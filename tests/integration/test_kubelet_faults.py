@@ -62,8 +62,8 @@ async def machine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
         app_image(tmp_path / "image.tar")
         host.images.store.add(tmp_path / "image.tar", is_kept=True)
     with template_process(tmp_path / "state") as template:
-        async with controlled(template.state, containers=host) as made:
-            yield made
+        async with controlled(template.state, containers=host) as new_machine:
+            yield new_machine
     remove_leftovers(tmp_path / "state")
 
 
@@ -109,24 +109,24 @@ def paths(value: object, before: tuple[str | int, ...] = ()) -> Iterator[tuple[s
 
 def changed(template: Object, path: tuple[str | int, ...], value: object) -> Object:
     """A copy with another value at a path."""
-    made = copy.deepcopy(template)
-    inner: Any = made
+    result = copy.deepcopy(template)
+    inner: Any = result
     for key in path[:-1]:
         inner = inner[key]
     inner[path[-1]] = value
-    return made
+    return result
 
 
 def fuzzed(count: int, *, seed: int) -> list[Object]:
     """Templates with one or two unexpected values."""
-    dice, found = random.Random(seed), []
+    dice, results = random.Random(seed), []
     for _ in range(count):
         template = rich()
         for _ in range(dice.choice((1, 1, 2))):
             places = [path for path in paths(template["spec"]) if path != ("nodeName",)]
             template["spec"] = changed(template["spec"], dice.choice(places), dice.choice(_WRONG))
-        found.append(template)
-    return found
+        results.append(template)
+    return results
 
 
 def owned(name: str, template: Object) -> Object:
@@ -139,7 +139,9 @@ def owned(name: str, template: Object) -> Object:
 def is_explained(pod: Object) -> bool:
     """Whether a pod runs, has ended, or reports why it waits."""
     status = pod.get("status") or {}
-    lives = [one["state"] for key in ("containerStatuses", "initContainerStatuses") for one in status.get(key) or ()]
+    lives = [
+        entry["state"] for key in ("containerStatuses", "initContainerStatuses") for entry in status.get(key) or ()
+    ]
     return (
         status.get("phase") in ("Running", "Succeeded", "Failed")
         or bool(status.get("message"))
@@ -150,16 +152,16 @@ def is_explained(pod: Object) -> bool:
 @contextlib.asynccontextmanager
 async def counted(cluster: MemoryCluster) -> AsyncIterator[Counter[str]]:
     """The number of created pods by label "app"."""
-    made: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
 
     async def count() -> None:
         async with cluster.watch(POD, resource_version="0") as events:
             async for event in events:
                 if event.type is EventType.ADDED:
-                    made[event.object["metadata"]["labels"]["app"]] += 1
+                    counts[event.object["metadata"]["labels"]["app"]] += 1
 
     counting = asyncio.create_task(count())
-    yield made
+    yield counts
     counting.cancel()
 
 
@@ -172,38 +174,38 @@ def mounts(folder: Path) -> list[str]:
 async def emptied(machine: Machine) -> None:
     """Delete everything, and wait until no pod is left."""
     for kind in (DEPLOYMENT, POD):
-        for one in (await machine.cluster.list(kind)).items:
-            await machine.cluster.delete(kind, "default", one["metadata"]["name"], grace_s=0)
+        for item in (await machine.cluster.list(kind)).items:
+            await machine.cluster.delete(kind, "default", item["metadata"]["name"], grace_s=0)
     await until(lambda: not machine.kubelet.pod_count, within_s=90)
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
 async def test_no_spec_of_a_pod_makes_more_than_one_pod_or_leaves_anything(machine: Machine, seed: int) -> None:
     templates = fuzzed(40, seed=seed)
-    async with counted(machine.cluster) as made:
+    async with counted(machine.cluster) as counts:
         for number, template in enumerate(templates):
             await machine.cluster.create(DEPLOYMENT, owned(f"d{number}", template))
         silent: list[Object] = []
 
         async def are_all_explained() -> bool:
-            silent[:] = [one for one in (await machine.cluster.list(POD)).items if not is_explained(one)]
-            return not silent and len(made) == len(templates)
+            silent[:] = [pod for pod in (await machine.cluster.list(POD)).items if not is_explained(pod)]
+            return not silent and len(counts) == len(templates)
 
         with contextlib.suppress(TimeoutError):
             await until(are_all_explained)
-        assert [(one["spec"], one.get("status")) for one in silent] == []
-        assert set(made.values()) == {1}
+        assert [(resource["spec"], resource.get("status")) for resource in silent] == []
+        assert set(counts.values()) == {1}
         await emptied(machine)
     assert list(machine.state.pods.iterdir()) == []
     assert mounts(machine.state.path) == []
 
 
 async def test_a_pod_that_cannot_be_run_says_why_and_stays(machine: Machine) -> None:
-    made = manifest(readinessProbe={"periodSeconds": -3})
-    made["metadata"]["annotations"]["serving.dev/command"] = "sleep 1000"
-    await machine.start(made)
+    resource = manifest(readinessProbe={"periodSeconds": -3})
+    resource["metadata"]["annotations"]["serving.dev/command"] = "sleep 1000"
+    await machine.start(resource)
     pod = await machine.until(
-        lambda one: "periodSeconds" in (status_of(one).get("state") or {}).get("waiting", {}).get("message", "")
+        lambda fields: "periodSeconds" in (status_of(fields).get("state") or {}).get("waiting", {}).get("message", "")
     )
     assert status_of(pod)["state"]["waiting"]["reason"] == "CreateContainerError"
     assert not list(machine.state.pods.iterdir())
@@ -216,7 +218,7 @@ async def test_a_pod_that_could_not_be_run_is_tried_again(machine: Machine, monk
     folders.rename(folders.with_name("away"))
     folders.write_text("no folder")
     await machine.start(manifest())
-    await machine.until(lambda one: (one.get("status") or {}).get("reason") == "CreateContainerError")
+    await machine.until(lambda entry: (entry.get("status") or {}).get("reason") == "CreateContainerError")
     folders.unlink()
     folders.with_name("away").rename(folders)
     pod = await machine.ready()

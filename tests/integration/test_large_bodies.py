@@ -84,8 +84,8 @@ async def test_the_loop_continues_while_a_large_object_is_checked(tmp_path: Path
         assert (await client.call("POST", MAPS, small))[0] == 201
         assert (await client.call("GET", f"{MAPS}/small"))[0] == 200
         admission.may_go_on.release()
-        status, made = await patch
-    assert (status, made["data"]["c"]) == (200, "d")
+        status, body = await patch
+    assert (status, body["data"]["c"]) == (200, "d")
 
 
 async def test_a_write_that_another_outran_in_its_thread_is_made_upon_it() -> None:
@@ -148,5 +148,5 @@ async def test_a_large_list_is_sent_object_by_object_and_whole(tmp_path: Path) -
         table = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io"}
         _, rows = await client.call("GET", f"{MAPS}?includeObject=Object", headers=table)
     assert (status, reply["kind"], length) == (200, "ConfigMapList", len(msgspec.json.encode(reply)))
-    assert [one["metadata"]["name"] for one in reply["items"]] == [f"m{number}" for number in range(5)]
-    assert [one["object"] for one in events] == [one["object"] for one in rows["rows"]] == reply["items"]
+    assert [item["metadata"]["name"] for item in reply["items"]] == [f"m{number}" for number in range(5)]
+    assert [event["object"] for event in events] == [row["object"] for row in rows["rows"]] == reply["items"]

@@ -44,7 +44,7 @@ def inside(folder: Path, command: str = f"{sys.executable} -m serving.asgi insid
 async def test_a_pod_is_one_process_that_is_restarted_and_drains(machine: Machine, tmp_path: Path) -> None:
     await machine.start(inside(tmp_path))
     pod = await machine.ready()
-    assert [one["name"] for one in pod["status"]["containerStatuses"]] == ["user-container"]
+    assert [container_status["name"] for container_status in pod["status"]["containerStatuses"]] == ["user-container"]
     status, first = await machine.get(pod)
     assert status == 200
     (run,) = machine.kubelet._running.values()
@@ -52,7 +52,7 @@ async def test_a_pod_is_one_process_that_is_restarted_and_drains(machine: Machin
     process = run.keepers["user-container"].process
     assert process is not None
     process.send(signal.SIGKILL)
-    await machine.until(lambda one: not is_ready(one))
+    await machine.until(lambda fields: not is_ready(fields))
     pod = await machine.ready()
     assert status_of(pod)["restartCount"] == 1
     status, second = await machine.get(pod)
@@ -122,6 +122,6 @@ async def test_an_app_that_cannot_be_imported_says_so_in_its_log(machine: Machin
     pod = inside(tmp_path, command=f"{sys.executable} -m serving.asgi nothing:app")
     await machine.start(pod)
     # The reason is in the log, as with any app that does not start.
-    await machine.until(lambda one: status_of(one).get("restartCount"))
+    await machine.until(lambda resource: status_of(resource).get("restartCount"))
     logs = (machine.state.logs / "pods" / "default" / "p").glob("user-container.*")
     assert any("serving.asgi: Could not import module" in log.read_text() for log in logs)

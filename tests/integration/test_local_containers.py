@@ -38,32 +38,32 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def host(folder: Path) -> Iterator[ContainerHost]:
-    made = host_of(folder / "state")
+    new_container_host = host_of(folder / "state")
     app_image(folder / "image.tar")
-    made.images.store.add(folder / "image.tar", is_kept=True)
-    yield made
+    new_container_host.images.store.add(folder / "image.tar", is_kept=True)
+    yield new_container_host
     # The object is gone before its namespace: a mount that stays could not be deleted with the folder.
     remove_leftovers(folder / "state")
 
 
 @pytest.fixture(scope="module")
 def template(folder: Path) -> Iterator[Template]:
-    with template_process(folder / "state") as made:
-        yield made
+    with template_process(folder / "state") as new_template:
+        yield new_template
 
 
 @pytest.fixture
 async def machine(host: ContainerHost, template: Template) -> AsyncIterator[Machine]:
-    async with controlled(template.state, containers=host) as made:
-        yield made
-        await made.clear()
+    async with controlled(template.state, containers=host) as new_machine:
+        yield new_machine
+        await new_machine.clear()
 
 
 def boxed(**container: Any) -> Object:  # noqa: ANN401 - fields of the API
-    made = manifest()
-    made["metadata"]["annotations"] = {}
-    made["spec"]["containers"] = [{"name": "user-container", "image": IMAGE, **container}]
-    return made
+    resource = manifest()
+    resource["metadata"]["annotations"] = {}
+    resource["spec"]["containers"] = [{"name": "user-container", "image": IMAGE, **container}]
+    return resource
 
 
 def network_of(process: str) -> str:
@@ -101,35 +101,37 @@ async def test_a_pod_pulls_its_image_with_the_credentials_of_its_secrets(machine
     async with a_registry(tmp_path, is_open=False) as registry:
         push(tmp_path / "pulled.tar", f"{registry}/web:1")
         await machine.cluster.create(SECRET, login(registry))
-        made = boxed(image=f"{registry}/web:1")
-        made["spec"]["imagePullSecrets"] = [{"name": "absent"}, {"name": "login"}]
-        await machine.start(made)
+        resource = boxed(image=f"{registry}/web:1")
+        resource["spec"]["imagePullSecrets"] = [{"name": "absent"}, {"name": "login"}]
+        await machine.start(resource)
         pod = await machine.ready()
     assert "TARGET=pulled" in (await machine.get(pod, "/me"))[1]
     assert status_of(pod)["imageID"].startswith(f"{registry}/web@sha256:")
-    events = [one for one in (await machine.cluster.list(EVENT)).items if one["reason"].endswith("ImagePullSecret")]
-    assert ["absent" in one["message"] for one in events] == [True]
+    events = [
+        event for event in (await machine.cluster.list(EVENT)).items if event["reason"].endswith("ImagePullSecret")
+    ]
+    assert ["absent" in event["message"] for event in events] == [True]
 
 
 async def test_a_pod_with_a_long_name_has_its_beginning_as_hostname(machine: Machine) -> None:
-    made, name = boxed(), "p" * 62 + "-and-more"
-    made["metadata"]["name"] = name
-    await machine.start(made)
+    resource, name = boxed(), "p" * 62 + "-and-more"
+    resource["metadata"]["name"] = name
+    await machine.start(resource)
     assert f"host={'p' * 62} " in (await machine.get(await machine.ready(name), "/me"))[1]
 
 
 async def test_two_pods_have_the_same_port(machine: Machine) -> None:
     for name in ("p", "q"):
-        made = boxed()
-        made["metadata"]["name"] = name
-        await machine.start(made)
+        resource = boxed()
+        resource["metadata"]["name"] = name
+        await machine.start(resource)
     pages = [(await machine.get(await machine.ready(name), "/me"))[1] for name in ("p", "q")]
     assert ["host=p" in pages[0], "host=q" in pages[1]] == [True, True]
 
 
 async def test_a_container_that_ends_starts_again_with_the_files_of_its_image(machine: Machine) -> None:
     await machine.start(boxed(command=["/bin/sh", "-c", "test -e /left && echo dirty; touch /left; sleep 0.2; exit 3"]))
-    pod = await machine.until(lambda one: status_of(one).get("restartCount", 0) >= 2)
+    pod = await machine.until(lambda resource: status_of(resource).get("restartCount", 0) >= 2)
     assert status_of(pod)["lastState"]["terminated"]["exitCode"] == 3
     assert "dirty" not in machine.log("p")
 
@@ -144,9 +146,9 @@ async def test_pods_of_two_virtual_nodes_run_images(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state, containers=host, virtual=nodes) as machine:
             for number in (1, 2):
-                made = boxed()
-                made["metadata"]["name"], made["spec"]["nodeName"] = f"p{number}", f"node-{number}"
-                await machine.start(made)
+                resource = boxed()
+                resource["metadata"]["name"], resource["spec"]["nodeName"] = f"p{number}", f"node-{number}"
+                await machine.start(resource)
             pods = [await machine.ready(name) for name in ("p1", "p2")]
             pages = [(await machine.get(pod, "/me"))[1] for pod in pods]
             assert ["host=p1 " in pages[0], "host=p2 " in pages[1]] == [True, True]
@@ -159,7 +161,7 @@ async def test_pods_of_two_virtual_nodes_run_images(tmp_path: Path) -> None:
 async def test_an_image_that_is_not_here_is_said(machine: Machine) -> None:
     await machine.start(boxed(image="test.local/none:1"))
     pod = await machine.until(
-        lambda one: "waiting" in status_of(one).get("state", {}) and "none:1" in str(one["status"])
+        lambda resource: "waiting" in status_of(resource).get("state", {}) and "none:1" in str(resource["status"])
     )
     assert status_of(pod)["state"]["waiting"]["reason"] == "ErrImagePull"
 
@@ -193,10 +195,10 @@ async def test_later_containers_find_their_network_ready(machine: Machine) -> No
     ahead = {path.stat().st_ino for path in folder.glob("ahead-*")}
     second = boxed()
     second["metadata"]["name"] = "q"
-    made = await machine.start(second)
+    resource = await machine.start(second)
     page = (await machine.get(await machine.ready("q"), "/me"))[1]
     assert "host=q" in page
-    assert (folder / made["metadata"]["uid"]).stat().st_ino in ahead
+    assert (folder / resource["metadata"]["uid"]).stat().st_ino in ahead
     assert (await machine.get(await machine.ready("p"), "/me"))[0] == 200
 
 
@@ -271,7 +273,7 @@ async def test_isolation_that_cannot_be_had_is_refused(machine: Machine, spec: O
     pod = boxed()
     pod["spec"] |= spec
     await machine.start(pod)
-    state = await machine.until(lambda one: (nested(status_of(one), "state", "waiting") or {}).get("message"))
+    state = await machine.until(lambda resource: (nested(status_of(resource), "state", "waiting") or {}).get("message"))
     waiting = status_of(state)["state"]["waiting"]
     assert waiting["reason"] == "CreateContainerConfigError"
     assert said in waiting["message"]
@@ -281,19 +283,19 @@ async def test_a_link_by_a_container_is_not_mounted_in_the_next(machine: Machine
     volume = {"name": "v", "emptyDir": {}}
     out = ["/bin/sh", "-c", "/bin/busybox ln -s /etc /data/out; /bin/busybox mkdir /data/in; echo own > /data/in/file"]
     for sub_path, name in (("out", "p"), ("in", "q")):
-        made = boxed(
+        resource = boxed(
             volumeMounts=[{"name": "v", "mountPath": "/found", "subPath": sub_path}],
             command=["/bin/sh", "-c", "ls /found; exec /server"],
         )
-        made["metadata"]["name"] = name
-        made["spec"]["volumes"] = [volume]
+        resource["metadata"]["name"] = name
+        resource["spec"]["volumes"] = [volume]
         first = {"name": "first", "image": IMAGE, "command": out, "volumeMounts": [{"name": "v", "mountPath": "/data"}]}
-        made["spec"]["initContainers"] = [first]
-        await machine.start(made)
+        resource["spec"]["initContainers"] = [first]
+        await machine.start(resource)
     await machine.ready("q")
     assert machine.log("q").startswith("file\n")
     state = await machine.until(
-        lambda one: "waiting" in status_of(one).get("state", {}) and "link" in str(one["status"])
+        lambda fields: "waiting" in status_of(fields).get("state", {}) and "link" in str(fields["status"])
     )
     assert "subPath out: out is a link" in status_of(state)["state"]["waiting"]["message"]
 
@@ -328,7 +330,7 @@ def limits_of(process: int) -> tuple[str, str]:
 def cgroup_of(process: int, kind: str) -> Path:
     """The folder of a process in a controller's hierarchy, or in that of all controllers."""
     lines = [line.split(":", 2) for line in Path(f"/proc/{process}/cgroup").read_text().splitlines()]
-    places = {one: path.strip("/") for _, kinds, path in lines for one in kinds.split(",")}
+    places = {text: path.strip("/") for _, kinds, path in lines for text in kinds.split(",")}
     root = Path("/sys/fs/cgroup")
     return root / kind / places[kind] if kind in places else root / places[""]
 

@@ -27,5 +27,5 @@ async def test_no_pod_that_is_deleted_while_it_starts_waits_for_its_grace_period
 
     for number in range(_ROUNDS):
         async with asyncio.TaskGroup() as group:
-            for one in range(_PODS):
-                group.create_task(start_and_delete(f"p-{number}-{one}", dice.uniform(0, _DELETED_WITHIN_S)))
+            for index in range(_PODS):
+                group.create_task(start_and_delete(f"p-{number}-{index}", dice.uniform(0, _DELETED_WITHIN_S)))

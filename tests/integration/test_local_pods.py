@@ -86,7 +86,7 @@ async def test_a_queue_proxy_that_is_killed_is_started_again(machine: Machine) -
     keeper = next(iter(machine.kubelet._running.values())).keepers["queue-proxy"]
     assert keeper.process is not None
     keeper.process.send(signal.SIGKILL)
-    await machine.until(lambda one: not is_ready(one))
+    await machine.until(lambda fields: not is_ready(fields))
     assert (await machine.get(await machine.ready()))[0] == 200
     assert status_of(pod)["restartCount"] == 0
 
@@ -134,7 +134,7 @@ async def admin(address: str, path: str) -> str:
 )
 async def test_an_unrunnable_pod_is_reported(machine: Machine, command: str, said: str) -> None:
     await machine.start(manifest(command=command))
-    pod = await machine.until(lambda one: said in str(status_of(one).get("state")))
+    pod = await machine.until(lambda resource: said in str(status_of(resource).get("state")))
     assert not is_ready(pod)
 
 
@@ -145,13 +145,13 @@ async def test_an_app_is_ready_long_before_the_second_startup_probe(machine: Mac
 
 async def ready_pods(machine: Machine, count: int) -> list[Object]:
     """Pods by name, once so many are ready."""
-    found: dict[str, Object] = {}
+    result: dict[str, Object] = {}
     async with asyncio.timeout(60), machine.cluster.watch(POD, resource_version="0") as events:
         async for event in events:
-            found[event.object["metadata"]["name"]] = event.object
-            if sum(map(is_ready, found.values())) >= count:
+            result[event.object["metadata"]["name"]] = event.object
+            if sum(map(is_ready, result.values())) >= count:
                 break
-    return [found[name] for name in sorted(found)]
+    return [result[name] for name in sorted(result)]
 
 
 async def apps_of(machine: Machine, pods: list[Object]) -> list[int]:
@@ -169,7 +169,9 @@ async def test_pods_live_on_when_control_restarts_and_their_deployment_adopts_th
             await machine.cluster.create(DEPLOYMENT, deployment(1))
             again = await ready_pods(machine, 2)
             for pod in again:
-                await machine.until(lambda one: one["metadata"].get("ownerReferences"), pod["metadata"]["name"])
+                await machine.until(
+                    lambda resource: resource["metadata"].get("ownerReferences"), pod["metadata"]["name"]
+                )
             assert await apps_of(machine, again) == apps
             assert [pod["status"]["podIP"] for pod in again] == [pod["status"]["podIP"] for pod in pods]
             assert (await machine.cluster.get(DEPLOYMENT, "default", "hello"))["spec"]["replicas"] == 2
@@ -182,7 +184,7 @@ async def test_an_app_that_ended_unobserved_is_restarted(tmp_path: Path) -> None
             (app,) = await apps_of(machine, [await machine.ready()])
         os.kill(app, signal.SIGKILL)
         async with controlled(template.state) as machine:
-            pod = await machine.until(lambda one: is_ready(one) and status_of(one)["restartCount"] == 1)
+            pod = await machine.until(lambda resource: is_ready(resource) and status_of(resource)["restartCount"] == 1)
             assert (await machine.get(pod))[0] == 200
 
 
@@ -224,13 +226,15 @@ async def test_pods_live_on_when_the_template_is_killed(tmp_path: Path) -> None:
             await machine.start(manifest())
             pod = await machine.ready()
             (app,) = await apps_of(machine, [pod])
-            asked = asyncio.create_task(machine.get(pod, "/sleep/2"))
+            task = asyncio.create_task(machine.get(pod, "/sleep/2"))
             await until_busy(pod["status"]["podIP"])
             await until_replaced(template)
-            assert (await asked)[0] == 200
+            assert (await task)[0] == 200
             # The next template hears of its processes as the one before did.
             os.kill(app, signal.SIGKILL)
-            again = await machine.until(lambda one: is_ready(one) and status_of(one)["restartCount"] == 1)
+            again = await machine.until(
+                lambda resource: is_ready(resource) and status_of(resource)["restartCount"] == 1
+            )
             assert status_of(again)["lastState"]["terminated"]["exitCode"] == 128 + signal.SIGKILL
             await machine.cluster.delete(POD, "default", "p")
             await machine.until_gone()
@@ -245,15 +249,15 @@ async def test_pods_live_on_when_the_template_is_replaced(tmp_path: Path) -> Non
             apps, before = await apps_of(machine, [pod]), template.pid
             template.reload()
             await until(lambda: read_reload(template.state.reload)["ended_count"] == 1)
-            found = read_reload(template.state.reload)
-            assert found["error"] is None
-            match = re.match(r"template: process (\d+) -> (\d+) in ", found["replaced"][0])
+            reload = read_reload(template.state.reload)
+            assert reload["error"] is None
+            match = re.match(r"template: process (\d+) -> (\d+) in ", reload["replaced"][0])
             assert match
             assert (int(match[1]), is_alive(int(match[2]))) == (before, True)
             assert match[1] != match[2]
             assert await apps_of(machine, [pod]) == apps
             os.kill(apps[0], signal.SIGKILL)
-            await machine.until(lambda one: is_ready(one) and status_of(one)["restartCount"] == 1)
+            await machine.until(lambda resource: is_ready(resource) and status_of(resource)["restartCount"] == 1)
 
 
 async def test_pods_that_start_while_the_template_is_away_start_with_the_next_one(tmp_path: Path) -> None:
@@ -283,7 +287,7 @@ async def test_an_app_that_ends_while_the_template_is_away_is_started_again(tmp_
             (app,) = await apps_of(machine, [await machine.ready()])
             template.kill()
             os.kill(app, signal.SIGKILL)
-            pod = await machine.until(lambda one: is_ready(one) and status_of(one)["restartCount"] == 1)
+            pod = await machine.until(lambda resource: is_ready(resource) and status_of(resource)["restartCount"] == 1)
             assert (await machine.get(pod))[0] == 200
 
 
@@ -302,12 +306,12 @@ async def test_what_was_draining_continues_draining_when_control_restarts(tmp_pa
         async with controlled(template.state) as machine:
             await machine.start(manifest())
             pod = await machine.ready()
-            asked = asyncio.create_task(machine.get(pod, "/sleep/2"))
+            task = asyncio.create_task(machine.get(pod, "/sleep/2"))
             await until_busy(pod["status"]["podIP"])
             await machine.cluster.delete(POD, "default", "p")
             await until_draining(pod["status"]["podIP"])
         async with controlled(template.state) as machine:
-            assert (await asked)[0] == 200
+            assert (await task)[0] == 200
             await machine.until_gone()
 
 

@@ -14,12 +14,12 @@ COUNT = 4
 
 def standbys_of(template: Template) -> set[int]:
     """The processes that wait for a pod."""
-    found = set()
+    results = set()
     for pid in children_of(template.supervisor.pid):
         with contextlib.suppress(OSError):
             if Path(f"/proc/{pid}/comm").read_text().strip() == STANDBY_NAME:
-                found.add(pid)
-    return found
+                results.add(pid)
+    return results
 
 
 async def until_full(template: Template) -> set[int]:

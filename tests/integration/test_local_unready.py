@@ -29,13 +29,13 @@ server.serve_forever()
 
 def ready_condition(pod: Object) -> Object:
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    return next((one for one in conditions if one["type"] == "Ready"), {})
+    return next((condition for condition in conditions if condition["type"] == "Ready"), {})
 
 
 async def explained(machine: Machine, reason: str, command: str, **container: Any) -> str:  # noqa: ANN401 - fields of the API
     """The condition's message once it has that reason; the same is in an Event."""
     await machine.start(manifest(command=command, **container))
-    pod = await machine.until(lambda one: ready_condition(one).get("reason") == reason)
+    pod = await machine.until(lambda resource: ready_condition(resource).get("reason") == reason)
     message: str = ready_condition(pod)["message"]
     async with asyncio.timeout(60), machine.cluster.watch(EVENT, resource_version="0") as events:
         async for event in events:
@@ -53,9 +53,9 @@ def server(*arguments: str) -> str:
 async def test_an_app_on_its_own_port_gets_both_ports(machine: Machine) -> None:
     message = await explained(machine, "WrongPort", server("0"))
     (port,) = [line.rpartition(" ")[2] for line in message.splitlines() if line.startswith("serving at ")]
-    given = next(iter(machine.kubelet._running.values())).location.port
+    value = next(iter(machine.kubelet._running.values())).location.port
     assert (
-        f"listens on port {port} and was given PORT={given}; it must listen on $PORT (or deploy it with --fixed-port)"
+        f"listens on port {port} and was given PORT={value}; it must listen on $PORT (or deploy it with --fixed-port)"
         in message
     )
 
@@ -93,7 +93,7 @@ async def test_a_pod_that_becomes_ready_drops_the_reason(machine: Machine, tmp_p
     pod = manifest(command=command)
     pod["metadata"]["annotations"]["serving.dev/dir"] = str(tmp_path)
     await machine.start(pod)
-    await machine.until(lambda one: ready_condition(one).get("reason") == "NotListening")
+    await machine.until(lambda resource: ready_condition(resource).get("reason") == "NotListening")
     gate.touch()
     pod = await machine.until(is_ready)
     assert "reason" not in ready_condition(pod)

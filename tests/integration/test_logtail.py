@@ -139,25 +139,25 @@ async def failed(folder: Path, *, newest: str, **by_type: str) -> tuple[str, str
     status = {"latestCreatedRevisionName": newest, "conditions": conditions(Ready="False", **by_type)}
     service = await cluster.patch(SERVING_SERVICE, "default", "hello", patch={"status": status}, subresource="status")
     for name, ready in (("hello-00001", "False"), ("hello-00002", "True")):
-        made = await cluster.create(REVISION, {"metadata": {"name": name, "labels": labels}, "spec": {}})
+        revision = await cluster.create(REVISION, {"metadata": {"name": name, "labels": labels}, "spec": {}})
         patch = {"status": {"conditions": conditions(Ready=ready)}}
         await cluster.patch(REVISION, "default", name, patch=patch, subresource="status")
         pod = folder / "logs" / "default" / f"{name}-deployment-aaaaa"
         pod.mkdir(parents=True)
         (pod / "app.log").write_text("\n".join(TRACE) if ready == "False" else "all is well\n")
         words = EventText(reason="ExitCode1", message=WHY, is_warning=True)
-        event = new_event(about(made), words, suffix=name, component="controller", now="2026-01-01T00:00:00Z")
+        event = new_event(about(revision), words, suffix=name, component="controller", now="2026-01-01T00:00:00Z")
         await cluster.create(EVENT, event)
     async with served(cluster, folder, logs=FilePodLogs(folder / "logs")) as api:
-        said = await asyncio.to_thread(failure_text, ApiClient(kubeconfig=api.kubeconfig), service)
+        result = await asyncio.to_thread(failure_text, ApiClient(kubeconfig=api.kubeconfig), service)
         arguments = ["--kubeconfig", str(api.kubeconfig), "hello"]
-        return said, (await asyncio.to_thread(CliRunner().invoke, describe, arguments)).stdout
+        return result, (await asyncio.to_thread(CliRunner().invoke, describe, arguments)).stdout
 
 
 async def test_traffic_to_a_revision_that_has_failed_quotes_its_log(tmp_path: Path) -> None:
-    said, _ = await failed(tmp_path, newest="hello-00002", ConfigurationsReady="True", RoutesReady="False")
-    assert "last lines of the log of hello-00001" in said or WHY in said
-    assert "all is well" not in said
+    message, _ = await failed(tmp_path, newest="hello-00002", ConfigurationsReady="True", RoutesReady="False")
+    assert "last lines of the log of hello-00001" in message or WHY in message
+    assert "all is well" not in message
 
 
 async def test_a_failure_stands_once_in_a_description_from_its_beginning(tmp_path: Path) -> None:

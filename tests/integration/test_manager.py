@@ -72,8 +72,8 @@ async def rest(cluster: CountingCluster) -> list[str]:
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         if count == len(cluster.writes):
-            found, cluster.writes = cluster.writes, []
-            return found
+            writes, cluster.writes = cluster.writes, []
+            return writes
 
 
 async def the_pod(cluster: CountingCluster) -> str:
@@ -89,8 +89,8 @@ async def test_a_pod_is_written_into_slices_when_it_has_an_address() -> None:
         assert await rest(cluster) == ["pods"]
         await cluster.patch(POD, "default", name, patch={"status": READY}, subresource="status")
         assert sorted(await rest(cluster)) == ["deployments.apps", "endpointslices.discovery.k8s.io", "pods"]
-        (found,) = (await cluster.list(ENDPOINT_SLICE)).items
-        assert [one["addresses"] for one in found["endpoints"]] == [["127.64.0.1"]]
+        (endpoint_slice,) = (await cluster.list(ENDPOINT_SLICE)).items
+        assert [endpoint["addresses"] for endpoint in endpoint_slice["endpoints"]] == [["127.64.0.1"]]
 
 
 async def test_the_status_of_pods_that_start_is_written_with_the_next_change(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,8 +115,8 @@ async def test_a_pod_that_goes_leaves_its_slices() -> None:
         await cluster.patch(DEPLOYMENT, "default", "web", patch={"spec": {"replicas": 0}}, subresource="scale")
         await cluster.delete(POD, "default", name, grace_s=0)
         await rest(cluster)
-        (found,) = (await cluster.list(ENDPOINT_SLICE)).items
-        assert found["endpoints"] == []
+        (endpoint_slice,) = (await cluster.list(ENDPOINT_SLICE)).items
+        assert endpoint_slice["endpoints"] == []
         assert (await cluster.get(DEPLOYMENT, "default", "web"))["status"]["replicas"] == 0
 
 
@@ -155,15 +155,15 @@ async def test_addresses_of_pods_that_are_not_ready_reach_slices_together_with_t
     async with managed() as cluster:
         await cluster.patch(DEPLOYMENT, "default", "web", patch={"spec": {"replicas": 3}}, subresource="scale")
         await rest(cluster)
-        first, *others = [one["metadata"]["name"] for one in (await cluster.list(POD)).items]
+        first, *others = [pod["metadata"]["name"] for pod in (await cluster.list(POD)).items]
         for number, name in enumerate(others, 2):
             starting = {"podIP": f"127.64.0.{number}", "conditions": []}
             await cluster.patch(POD, "default", name, patch={"status": starting}, subresource="status")
         assert await rest(cluster) == ["pods"] * len(others)
         await cluster.patch(POD, "default", first, patch={"status": READY}, subresource="status")
         assert (await rest(cluster)).count("endpointslices.discovery.k8s.io") == 1
-        (found,) = (await cluster.list(ENDPOINT_SLICE)).items
-        assert [one["conditions"]["ready"] for one in found["endpoints"]].count(False) == len(others)
+        (endpoint_slice,) = (await cluster.list(ENDPOINT_SLICE)).items
+        assert [endpoint["conditions"]["ready"] for endpoint in endpoint_slice["endpoints"]].count(False) == len(others)
 
 
 async def test_the_address_of_a_pod_that_is_never_ready_reaches_its_slice(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -185,8 +185,12 @@ async def test_a_pod_that_the_server_refuses_is_in_the_status_and_an_event_until
         cluster.refusal = 'pods "web-" is forbidden: exceeded quota: q'
         await cluster.patch(DEPLOYMENT, "default", "web", patch={"spec": {"replicas": 2}}, subresource="scale")
         await rest(cluster)
-        found = condition_of(await cluster.get(DEPLOYMENT, "default", "web"), "ReplicaFailure")
-        assert (found["status"], found["reason"], found["message"]) == ("True", "FailedCreate", cluster.refusal)
+        condition = condition_of(await cluster.get(DEPLOYMENT, "default", "web"), "ReplicaFailure")
+        assert (condition["status"], condition["reason"], condition["message"]) == (
+            "True",
+            "FailedCreate",
+            cluster.refusal,
+        )
         (event,) = (await cluster.list(EVENT)).items
         assert (event["reason"], event["message"]) == ("FailedCreate", f"Error creating: {cluster.refusal}")
         cluster.refusal = ""

@@ -26,7 +26,7 @@ async def three_nodes(stage: NodeGroupStage) -> None:
 
 
 async def reasons(stage: NodeGroupStage) -> list[str]:
-    return [one["reason"] for one in (await stage.cluster.list(EVENT, "default")).items]
+    return [event["reason"] for event in (await stage.cluster.list(EVENT, "default")).items]
 
 
 async def test_a_full_group_grows_once_and_says_why() -> None:
@@ -34,7 +34,7 @@ async def test_a_full_group_grows_once_and_says_why() -> None:
         await three_nodes(stage)
         for number in range(12):
             await stage.pod(f"p{number}", on="abc"[number % 3])
-        found = await stage.run_one()
+        group_pass = await stage.run_one()
         # 12 of 12 cores: 3 * (100 - 70) / 70 = 1.3, so 2.
         assert stage.cloud.increases == [("asg", 2)]
         status = await stage.status()
@@ -43,7 +43,7 @@ async def test_a_full_group_grows_once_and_says_why() -> None:
         (event,) = (await stage.cluster.list(EVENT, "default")).items
         assert event["message"] == "ask the cloud for 2 nodes (scale-up asks for +2; cpu 100 %, memory 25 % requested)"
         again = await stage.run_one(after_s=60)
-        assert (found.plan.decided_by, again.plan.decided_by) == (GroupRule.SCALE_UP, GroupRule.LOCK)
+        assert (group_pass.plan.decided_by, again.plan.decided_by) == (GroupRule.SCALE_UP, GroupRule.LOCK)
         assert stage.cloud.increases == [("asg", 2)]
 
 
@@ -73,13 +73,13 @@ async def test_pods_are_evicted_within_their_budget_before_their_node_goes() -> 
         await stage.pod("daemon", on="a", owner="DaemonSet")
         await stage.cluster.patch(POD, "default", "daemon", patch={"metadata": {"labels": {"app": "other"}}})
         await stage.run(after_s=HOUR_S)
-        found = await stage.run_one(after_s=601)
+        group_pass = await stage.run_one(after_s=601)
         # One goes, the other is kept by the budget; the DaemonSet's stays.
-        assert (found.done.evicted_count, found.done.failed_nodes) == (1, {"a"})
-        pods = {name_of(one): one for one in (await stage.cluster.list(POD)).items}
+        assert (group_pass.done.evicted_count, group_pass.done.failed_nodes) == (1, {"a"})
+        pods = {name_of(pod): pod for pod in (await stage.cluster.list(POD)).items}
         assert ["deletionTimestamp" in pods[name]["metadata"] for name in ("x", "y", "daemon")].count(True) == 1
         assert "deletionTimestamp" not in pods["daemon"]["metadata"]
-        assert any("default/" in text and "disruption budget" in text for text in found.done.problems)
+        assert any("default/" in text and "disruption budget" in text for text in group_pass.done.problems)
         for name in ("x", "y"):
             await stage.cluster.delete(POD, "default", name, grace_s=0)
         await stage.run(after_s=10)
@@ -221,8 +221,8 @@ async def test_partial_growth_is_asked_for_again_after_the_cool_down() -> None:
         # The cloud gave up the second one.
         group = stage.cloud.groups["asg"]
         stage.cloud.groups["asg"] = type(group)(target_size=4, min_size=0, max_size=10)
-        found = await stage.run_one(after_s=125)
-        assert (found.plan.decided_by, stage.cloud.increases[1:]) == (GroupRule.SCALE_UP, [("asg", 1)])
+        group_pass = await stage.run_one(after_s=125)
+        assert (group_pass.plan.decided_by, stage.cloud.increases[1:]) == (GroupRule.SCALE_UP, [("asg", 1)])
 
 
 async def test_a_cloud_that_is_away_stops_its_group_and_nothing_else() -> None:
@@ -230,8 +230,8 @@ async def test_a_cloud_that_is_away_stops_its_group_and_nothing_else() -> None:
         await three_nodes(stage)
         stage.cloud.faults.append(CloudUnavailable("throttled: Rate exceeded"))
         assert await stage.run(after_s=HOUR_S) == []
-        found = await stage.condition("CloudReachable")
-        assert (found["status"], found["reason"], found["message"]) == (
+        condition = await stage.condition("CloudReachable")
+        assert (condition["status"], condition["reason"], condition["message"]) == (
             "False",
             "CloudUnavailable",
             "throttled: Rate exceeded",
@@ -268,9 +268,9 @@ async def test_a_machine_of_another_group_is_reported_and_its_node_stays() -> No
         await three_nodes(stage)
         stage.cloud.unknown_machines = {"a"}
         await stage.run(after_s=HOUR_S)
-        found = await stage.run_one(after_s=61)
-        assert (await stage.names(), found.done.failed_nodes) == ({"a", "c"}, {"a"})
-        assert found.done.problems == ["delete node a: not in group asg"]
+        group_pass = await stage.run_one(after_s=61)
+        assert (await stage.names(), group_pass.done.failed_nodes) == ({"a", "c"}, {"a"})
+        assert group_pass.done.problems == ["delete node a: not in group asg"]
 
 
 async def test_without_the_lease_nothing_is_written_and_the_cloud_is_not_asked() -> None:
@@ -296,8 +296,8 @@ async def test_another_process_continues_from_the_status() -> None:
             await stage.pod(f"p{number}", on="abc"[number % 3])
         await stage.run()
         await stage.restart()
-        found = await stage.run_one(after_s=10)
-        assert (found.plan.decided_by, stage.cloud.increases) == (GroupRule.LOCK, [("asg", 2)])
+        group_pass = await stage.run_one(after_s=10)
+        assert (group_pass.plan.decided_by, stage.cloud.increases) == (GroupRule.LOCK, [("asg", 2)])
 
 
 async def test_nodes_on_their_way_are_not_asked_for_again_by_a_process_that_knows_nothing() -> None:
@@ -305,8 +305,8 @@ async def test_nodes_on_their_way_are_not_asked_for_again_by_a_process_that_know
         await three_nodes(stage)
         for number in range(12):
             await stage.pod(f"p{number}", on="abc"[number % 3])
-        found = await stage.run_one()
-        assert (found.plan.decided_by, stage.cloud.increases) == (GroupRule.LOCK, [])
+        group_pass = await stage.run_one()
+        assert (group_pass.plan.decided_by, stage.cloud.increases) == (GroupRule.LOCK, [])
 
 
 async def test_a_taint_is_tried_again_after_a_conflict() -> None:
@@ -356,17 +356,17 @@ async def test_a_node_group_goes_before_a_group_of_the_config_map_with_its_name(
     async with staged_groups(maxNodes=4) as stage:
         await three_nodes(stage)
         stage.reading = groups_of_text(ESCALATOR_FILE, where="file")
-        found = await stage.run_one()
-        assert found.settings.max_nodes == 4
+        group_pass = await stage.run_one()
+        assert group_pass.settings.max_nodes == 4
 
 
 async def test_every_problem_of_a_node_group_is_in_its_condition() -> None:
     async with staged_groups(minNodes=20, softDeleteGracePeriod="never", colour="red") as stage:
         assert await stage.run() == []
-        found = await stage.condition("Ready")
-        assert (found["status"], found["reason"]) == ("False", "SettingsInvalid")
+        condition = await stage.condition("Ready")
+        assert (condition["status"], condition["reason"]) == ("False", "SettingsInvalid")
         for key in ("colour", "softDeleteGracePeriod", "minNodes"):
-            assert f"NodeGroup shared: spec: {key}" in found["message"]
+            assert f"NodeGroup shared: spec: {key}" in condition["message"]
 
 
 async def test_a_wrong_group_of_the_config_map_is_shown_with_its_problems() -> None:
@@ -374,9 +374,9 @@ async def test_a_wrong_group_of_the_config_map_is_shown_with_its_problems() -> N
         await three_nodes(stage)
         stage.reading = groups_of_text(ESCALATOR_FILE.replace("min_nodes: 1", "min_nodes: 20"), where="file")
         assert await stage.run() == []
-        found = await stage.condition("Ready")
-        assert (found["status"], found["reason"]) == ("False", "SettingsInvalid")
-        assert "min_nodes 20 is not at most max_nodes 10" in found["message"]
+        condition = await stage.condition("Ready")
+        assert (condition["status"], condition["reason"]) == ("False", "SettingsInvalid")
+        assert "min_nodes 20 is not at most max_nodes 10" in condition["message"]
         stage.reading = groups_of_text(ESCALATOR_FILE, where="file")
         await stage.run()
         assert (await stage.condition("Ready"))["status"] == "True"
@@ -387,8 +387,8 @@ async def test_an_ignored_key_of_the_config_map_is_in_a_condition_and_an_event()
         await three_nodes(stage)
         unknown = ESCALATOR_FILE.replace("    aws:", "    scale_up_cool_down_timeout: 10m\n    aws:")
         stage.reading = groups_of_text(unknown, where="file")
-        (found,) = await stage.run()
-        assert found.settings.max_nodes == 10
+        (group_pass,) = await stage.run()
+        assert group_pass.settings.max_nodes == 10
         condition = await stage.condition("KeysKnown")
         assert (condition["status"], condition["reason"]) == ("False", "KeysIgnored")
         assert "scale_up_cool_down_timeout" in condition["message"]
@@ -403,6 +403,6 @@ async def test_what_a_pass_wrote_is_believed_before_the_watch_brings_it() -> Non
         await three_nodes(stage)
         await stage.run(after_s=HOUR_S)
         await stage.stop()
-        found = await stage.run_one(after_s=1)
-        assert len(found.plan.nodes.tainted) == 2
+        group_pass = await stage.run_one(after_s=1)
+        assert len(group_pass.plan.nodes.tainted) == 2
         await asyncio.sleep(0)

@@ -32,9 +32,9 @@ async def test_nodes_are_asked_for_before_any_pod_is_pending() -> None:
         await stage.run()
         followed = stage.passes._anticipation
         await until(lambda: len(followed.pods.pods(stage.now_s)) == 12)
-        found = await stage.run_one(after_s=1)
+        group_pass = await stage.run_one(after_s=1)
         # 12 of 12 cores, as if the pods were pending: 2 nodes more.
-        assert (stage.cloud.increases, found.plan.anticipated_count) == ([("asg", 2)], 12)
+        assert (stage.cloud.increases, group_pass.plan.anticipated_count) == ([("asg", 2)], 12)
         assert (await stage.status())["anticipatedPodCount"] == 12
         assert "12 pods are anticipated" in str(await stage.events())
         later = await stage.run_one(after_s=60)
@@ -46,6 +46,6 @@ async def test_other_groups_count_pods_that_exist_only() -> None:
     async with staged_groups() as stage:
         await nodes(stage)
         await revision(stage, published=12)
-        found = await stage.run_one()
-        assert (stage.cloud.increases, found.plan.anticipated_count) == ([], 0)
+        group_pass = await stage.run_one()
+        assert (stage.cloud.increases, group_pass.plan.anticipated_count) == ([], 0)
         assert not stage.passes._anticipation._is_wanted.is_set()

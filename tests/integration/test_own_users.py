@@ -64,24 +64,24 @@ def host(request: pytest.FixtureRequest, state: Path) -> Iterator[ContainerHost]
 
 @pytest.fixture(scope="module")
 def template(state: Path) -> Iterator[Template]:
-    with template_process(state) as made:
-        yield made
+    with template_process(state) as new_template:
+        yield new_template
 
 
 @pytest.fixture
 async def machine(host: ContainerHost, template: Template) -> AsyncIterator[Machine]:
-    async with controlled(template.state, containers=host) as made:
-        yield made
-        await made.clear()
+    async with controlled(template.state, containers=host) as new_machine:
+        yield new_machine
+        await new_machine.clear()
 
 
 def boxed(name: str = "p", *, volumes: list[Object] | None = None, **container: Any) -> Object:  # noqa: ANN401 - fields of the API
-    made = manifest(name)
-    made["metadata"]["annotations"] = {}
-    made["spec"]["hostUsers"] = False
-    made["spec"]["volumes"] = volumes or []
-    made["spec"]["containers"] = [{"name": "user-container", "image": IMAGE, **container}]
-    return made
+    resource = manifest(name)
+    resource["metadata"]["annotations"] = {}
+    resource["spec"]["hostUsers"] = False
+    resource["spec"]["volumes"] = volumes or []
+    resource["spec"]["containers"] = [{"name": "user-container", "image": IMAGE, **container}]
+    return resource
 
 
 def shell(text: str) -> list[str]:
@@ -135,7 +135,7 @@ async def test_volumes_have_the_owners_that_they_have_without(machine: Machine) 
         {"name": "claim", "persistentVolumeClaim": {"claimName": "c"}},
         {"name": "empty", "emptyDir": {}},
     ]
-    mounts = [{"name": one["name"], "mountPath": f"/{one['name']}"} for one in volumes]
+    mounts = [{"name": volume["name"], "mountPath": f"/{volume['name']}"} for volume in volumes]
     part = {"name": "empty", "mountPath": "/part", "subPath": "a/b"}
     script = (
         "cat /config/key /secret/key; touch /claim/mine /empty/mine /part/mine; touch /config/x || echo refused; "
@@ -170,7 +170,7 @@ async def test_another_user_of_a_container_runs_and_is_probed(machine: Machine) 
 async def test_a_container_starts_again_and_listens_below_1024(machine: Machine) -> None:
     script = "test -e /left && echo dirty; touch /left; sleep 0.2; exit 3"
     await machine.start(boxed(command=["/bin/sh", "-c", script]))
-    await machine.until(lambda one: status_of(one).get("restartCount", 0) >= 2)
+    await machine.until(lambda resource: status_of(resource).get("restartCount", 0) >= 2)
     assert "dirty" not in machine.log("p")
     low = boxed("low", ports=[{"containerPort": 80}])
     await machine.start(low)
@@ -217,7 +217,7 @@ async def test_a_user_beyond_those_of_the_pod_is_refused(machine: Machine) -> No
 
 
 async def refusal(machine: Machine) -> str:
-    pod = await machine.until(lambda one: (nested(status_of(one), "state", "waiting") or {}).get("message"))
+    pod = await machine.until(lambda resource: (nested(status_of(resource), "state", "waiting") or {}).get("message"))
     waiting = status_of(pod)["state"]["waiting"]
     assert waiting["reason"] == "CreateContainerConfigError"
     return str(waiting["message"])
@@ -243,7 +243,7 @@ async def test_a_pod_keeps_its_users_under_the_next_control_process(host: Contai
         await machine.ready()
         assert process_of(machine) == process
         os.kill(int(process.name), signal.SIGKILL)
-        await machine.until(lambda one: status_of(one).get("restartCount", 0) == 1 and is_ready(one))
+        await machine.until(lambda resource: status_of(resource).get("restartCount", 0) == 1 and is_ready(resource))
         assert first_of(machine) == first
         await machine.start(boxed("q"))
         await machine.ready("q")

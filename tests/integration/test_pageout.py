@@ -52,9 +52,9 @@ def reader(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="advising another process needs CAP_SYS_NICE")
 def test_memory_leaves_a_process_and_returns(reader: "subprocess.Popen[str]") -> None:
-    found = page_out([reader.pid])
-    assert found.before_bytes > 32 * _MIB
-    assert found.before_bytes - found.after_bytes > 16 * _MIB
+    new_page_out = page_out([reader.pid])
+    assert new_page_out.before_bytes > 32 * _MIB
+    assert new_page_out.before_bytes - new_page_out.after_bytes > 16 * _MIB
     assert reader.stdin is not None
     assert reader.stdout is not None
     reader.stdin.write("\n")
@@ -85,8 +85,8 @@ def test_a_process_that_has_ended_has_no_memory() -> None:
 def test_a_cgroup_that_cannot_reclaim_is_no_obstacle(reader: "subprocess.Popen[str]", tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("advising another process needs CAP_SYS_NICE")
-    found = page_out([reader.pid], str(tmp_path / "missing"))
-    assert found.after_bytes < found.before_bytes
+    new_page_out = page_out([reader.pid], str(tmp_path / "missing"))
+    assert new_page_out.after_bytes < new_page_out.before_bytes
 
 
 @pytest.mark.parametrize(

@@ -31,9 +31,9 @@ HttpResponse = Callable[[web.Request], Awaitable[web.Response]]
 @contextlib.asynccontextmanager
 async def served(respond: HttpResponse, context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
     """An HTTP server with this response to each call; its URL."""
-    made = web.Application()
-    made.router.add_get("/{path:.*}", respond)
-    runner = web.AppRunner(made)
+    application = web.Application()
+    application.router.add_get("/{path:.*}", respond)
+    runner = web.AppRunner(application)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=context)
     await site.start()
@@ -65,11 +65,11 @@ def vector(**values: float) -> dict[str, Any]:
 
 
 async def test_prometheus_is_asked_for_the_next_window_where_one_is_too_wide() -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def respond(request: web.Request) -> web.Response:
         query = request.query["query"]
-        asked.append(query)
+        requests.append(query)
         if "[15m]" in query:
             body = {
                 "status": "error",
@@ -86,8 +86,8 @@ async def test_prometheus_is_asked_for_the_next_window_where_one_is_too_wide() -
     assert report.window_s == 600
     assert means(report) == {"a": (25.0, None), "b": (50.0, None)}
     assert report.usages["a"].at_s == 100.0
-    assert "avg_over_time(instance:node_cpu:ratio[15m])" in asked
-    assert "stddev_over_time(instance:node_memory_utilisation:ratio[10m])" in asked
+    assert "avg_over_time(instance:node_cpu:ratio[15m])" in requests
+    assert "stddev_over_time(instance:node_memory_utilisation:ratio[10m])" in requests
 
 
 async def test_a_source_that_refuses_says_so_without_the_token(tmp_path: Path) -> None:
@@ -197,8 +197,8 @@ async def test_our_measurements_are_served_as_a_load_watcher_serves_its_own() ->
                 await asyncio.sleep(0.01)
         report = await report_of(source=LOAD_WATCHER, url=asking.url)
         assert means(report) == {"a": (25.0, 25.0)}
-        (found,) = await asking.query("/explain", "a")
-        assert 0 <= found["usage_age_s"] < 60
+        (entry,) = await asking.query("/explain", "a")
+        assert 0 <= entry["usage_age_s"] < 60
         assert (await asking.session.get(f"{asking.url}/watcher?host=b")).status == 404
         assert (await asking.session.get(f"{asking.url}/watcher/health")).status == 200
 

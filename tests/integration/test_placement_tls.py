@@ -25,7 +25,7 @@ _ARGS = {"PodName": "p", "PodNamespace": "blue", "PodUID": "u", "Node": "a"}
 def write(authority: trustme.CA, folder: Path) -> None:
     issued = authority.issue_cert("127.0.0.1")
     issued.private_key_pem.write_to_path(folder / "key.pem")
-    (folder / "cert.pem").write_bytes(b"".join(one.bytes() for one in issued.cert_chain_pems))
+    (folder / "cert.pem").write_bytes(b"".join(blob.bytes() for blob in issued.cert_chain_pems))
 
 
 @contextlib.asynccontextmanager
@@ -109,9 +109,9 @@ async def server(status: int) -> AsyncIterator[tuple[str, list[tuple[str, object
         response = {"kind": "Status", "status": "Failure", "message": "pod p is already assigned", "reason": "Conflict"}
         return web.json_response({"kind": "Status", "status": "Success"} if status < 400 else response, status=status)
 
-    made = web.Application()
-    made.router.add_post("/{path:.*}", create)
-    runner = web.AppRunner(made)
+    application = web.Application()
+    application.router.add_post("/{path:.*}", create)
+    runner = web.AppRunner(application)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:

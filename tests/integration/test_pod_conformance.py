@@ -59,11 +59,11 @@ class Stage:
     def pod(self, *command: str, **container: Any) -> Object:  # noqa: ANN401 - fields of the API
         """The manifest of that pod; ``pod_spec`` adds fields of the pod's spec."""
         spec = container.pop("pod_spec", {})
-        made = manifest(self.name, **container)
-        made["metadata"]["annotations"] = {"serving.dev/command": ""} if self.kind is PROCESS else {}
-        made["spec"]["containers"][0].update(image=IMAGE, command=list(command))
-        made["spec"].update(spec)
-        return made
+        resource = manifest(self.name, **container)
+        resource["metadata"]["annotations"] = {"serving.dev/command": ""} if self.kind is PROCESS else {}
+        resource["spec"]["containers"][0].update(image=IMAGE, command=list(command))
+        resource["spec"].update(spec)
+        return resource
 
     async def until(self, holds: Callable[[Object], object]) -> Object:
         return await self.machine.until(holds, self.name)
@@ -73,9 +73,9 @@ class Stage:
 
     async def ended(self) -> Object:
         """The last end of its container."""
-        pod = await self.until(lambda one: "lastState" in status_of(one))
-        found: Object = status_of(pod)["lastState"]["terminated"]
-        return found
+        pod = await self.until(lambda resource: "lastState" in status_of(resource))
+        terminated: Object = status_of(pod)["lastState"]["terminated"]
+        return terminated
 
     async def output_of(self, script: str, **container: Any) -> str:  # noqa: ANN401 - fields of the API
         """Output of a pod that runs a script once."""
@@ -87,7 +87,7 @@ class Stage:
         log = previous_of(self.machine.state.logs / "pods" / "default" / self.name / "user-container.log")
         await until(log.exists)
         options = LogOptions(container="user-container", previous=True)
-        return b"".join([one async for one in self.logs.read("default", self.name, options)]).decode()
+        return b"".join([data async for data in self.logs.read("default", self.name, options)]).decode()
 
     def log(self) -> str:
         """The log of the container's present run."""
@@ -117,20 +117,20 @@ class Stage:
         if stdin:
             await session.write(stdin)
             session.end_input()
-        found = {STDOUT: b"", STDERR: b""}
+        result = {STDOUT: b"", STDERR: b""}
         async for channel, piece in session.output():
-            found[channel] += piece
+            result[channel] += piece
         code = await session.exit_code()
         await session.close()
-        return code, found[STDOUT].decode(), found[STDERR].decode()
+        return code, result[STDOUT].decode(), result[STDERR].decode()
 
     async def until_event(self, reason: str) -> str:
         """The message of an Event of the pod."""
         async with asyncio.timeout(60), self.machine.cluster.watch(EVENT, resource_version="0") as events:
             async for event in events:
-                one = event.object
-                if (one["involvedObject"]["name"], one["reason"]) == (self.name, reason):
-                    return str(one["message"])
+                object_ = event.object
+                if (object_["involvedObject"]["name"], object_["reason"]) == (self.name, reason):
+                    return str(object_["message"])
         raise AssertionError("the watch ended")
 
     async def delete(self, grace_s: int | None = None) -> None:
@@ -143,7 +143,7 @@ class Stage:
     params=[
         PROCESS,
         pytest.param(CONTAINERS[0], marks=needs_containers("crun")),
-        *(pytest.param(one, marks=[needs_containers(one.name), pytest.mark.slow]) for one in CONTAINERS[1:]),
+        *(pytest.param(kind, marks=[needs_containers(kind.name), pytest.mark.slow]) for kind in CONTAINERS[1:]),
     ],
     ids=lambda one: one.name,
 )
@@ -166,27 +166,27 @@ async def home(
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def stage(home: tuple[Machine, Kind]) -> AsyncIterator[Stage]:
-    made = Stage(*home)
-    yield made
-    for pod in (await made.machine.cluster.list(POD)).items:
-        await made.machine.cluster.delete(POD, "default", pod["metadata"]["name"], grace_s=0)
-        await made.machine.until_gone(pod["metadata"]["name"])
+    new_stage = Stage(*home)
+    yield new_stage
+    for pod in (await new_stage.machine.cluster.list(POD)).items:
+        await new_stage.machine.cluster.delete(POD, "default", pod["metadata"]["name"], grace_s=0)
+        await new_stage.machine.until_gone(pod["metadata"]["name"])
 
 
 # What it is given
 
 
 async def test_the_environment_is_what_the_manifest_and_the_image_say(stage: Stage) -> None:
-    given = [{"name": "A", "value": "b"}, {"name": "TWICE", "value": "$(A)$(A)"}, {"name": "LEFT", "value": "$(NONE)"}]
-    await stage.start_words("env", env=given)
-    found = dict(line.partition("=")[::2] for line in (await stage.first_log()).splitlines())
+    value = [{"name": "A", "value": "b"}, {"name": "TWICE", "value": "$(A)$(A)"}, {"name": "LEFT", "value": "$(NONE)"}]
+    await stage.start_words("env", env=value)
+    entry = dict(line.partition("=")[::2] for line in (await stage.first_log()).splitlines())
     assert (
-        found.keys()
+        entry.keys()
         == {"A", "TWICE", "LEFT", "HOME", "HOSTNAME", "PATH", "PORT", "SERVING_CALLER_URL"} | stage.kind.adds
     )
-    assert (found["A"], found["TWICE"], found["LEFT"]) == ("b", "bb", "$(NONE)")
-    assert found["HOSTNAME"] == stage.name
-    assert int(found["PORT"]) > 0
+    assert (entry["A"], entry["TWICE"], entry["LEFT"]) == ("b", "bb", "$(NONE)")
+    assert entry["HOSTNAME"] == stage.name
+    assert int(entry["PORT"]) > 0
 
 
 async def test_arguments_take_variables_and_no_shell(stage: Stage) -> None:
@@ -211,10 +211,10 @@ async def test_streams_are_the_only_descriptors_and_input_is_empty(stage: Stage)
 
 async def test_no_signal_is_blocked_or_ignored_at_the_start(stage: Stage) -> None:
     await stage.start_words("cat", "/proc/self/status")
-    found = dict(line.partition(":")[::2] for line in (await stage.first_log()).splitlines())
+    entry = dict(line.partition(":")[::2] for line in (await stage.first_log()).splitlines())
     # Above are signals of the C library's own, which no program can set.
     signals = (1 << 31) - 1
-    assert (int(found["SigBlk"], 16), int(found["SigIgn"], 16) & signals) == (0, 0)
+    assert (int(entry["SigBlk"], 16), int(entry["SigIgn"], 16) & signals) == (0, 0)
 
 
 async def test_an_app_answers_through_the_queue_proxy_of_its_pod(stage: Stage) -> None:
@@ -238,7 +238,9 @@ async def test_secrets_become_environment_and_files_with_their_mode(stage: Stage
         pod_spec={"volumes": [{"name": "v", "secret": {"secretName": name, "defaultMode": 0o400}}]},
     )
     pod = await stage.until(
-        lambda one: status_of(one).get("state", {}).get("waiting", {}).get("reason") == "CreateContainerConfigError"
+        lambda resource: (
+            status_of(resource).get("state", {}).get("waiting", {}).get("reason") == "CreateContainerConfigError"
+        )
     )
     assert "a Secret that exists" in status_of(pod)["state"]["waiting"]["message"]
     secret = {"metadata": {"name": name, "namespace": "default"}, "data": {"k": "aGk="}}
@@ -257,14 +259,14 @@ async def test_a_mounted_config_map_follows_its_object(stage: Stage) -> None:
         volumeMounts=[{"name": "v", "mountPath": "/etc/app"}],
         pod_spec={"volumes": [{"name": "v", "configMap": {"name": name}}]},
     )
-    await stage.until(lambda one: "running" in status_of(one).get("state", {}))
+    await stage.until(lambda resource: "running" in status_of(resource).get("state", {}))
     await stage.machine.cluster.patch(CONFIG_MAP, "default", name, patch={"data": {"key": "new"}})
     await stage.until_logged("new")
 
 
 async def test_the_containers_of_a_pod_share_an_empty_volume(stage: Stage) -> None:
     mounts = [{"name": "v", "mountPath": "/shared"}]
-    made = stage.pod(
+    pod = stage.pod(
         "/bin/sh",
         "-c",
         f"until test -s /shared/word; do sleep 0.05; done; cat /shared/word; {stage.kind.server}",
@@ -274,8 +276,8 @@ async def test_the_containers_of_a_pod_share_an_empty_volume(stage: Stage) -> No
     )
     beside = {"name": "beside", "image": IMAGE, "volumeMounts": mounts}
     beside["command"] = ["/bin/sh", "-c", "echo from beside > /shared/word; exec sleep 1000"]
-    made["spec"]["containers"].append(beside)
-    await stage.machine.start(made)
+    pod["spec"]["containers"].append(beside)
+    await stage.machine.start(pod)
     await stage.ready()
     assert "from beside" in stage.log()
 
@@ -287,12 +289,12 @@ def beginning(stage: Stage, *scripts: str, **spec: Any) -> Object:  # noqa: ANN4
     """A pod with init containers that run these scripts before its app."""
     mounts = {"volumeMounts": [{"name": "v", "mountPath": "/shared"}]}
     app = f"cat /shared/words; {stage.kind.server}"
-    made = stage.pod("/bin/sh", "-c", app, **mounts, pod_spec={"volumes": [{"name": "v", "emptyDir": {}}], **spec})
-    made["spec"]["initContainers"] = [
+    pod = stage.pod("/bin/sh", "-c", app, **mounts, pod_spec={"volumes": [{"name": "v", "emptyDir": {}}], **spec})
+    pod["spec"]["initContainers"] = [
         {"name": f"first-{number}", "image": IMAGE, "command": ["/bin/sh", "-c", script], **mounts}
         for number, script in enumerate(scripts)
     ]
-    return made
+    return pod
 
 
 async def test_init_containers_run_in_their_order_until_each_succeeds(stage: Stage) -> None:
@@ -301,13 +303,16 @@ async def test_init_containers_run_in_their_order_until_each_succeeds(stage: Sta
     pod = await stage.ready()
     await stage.until_logged("none\ntwo\n")
     statuses = pod["status"]["initContainerStatuses"]
-    assert [(one["restartCount"], one["state"]["terminated"]["exitCode"]) for one in statuses] == [(1, 0), (0, 0)]
+    assert [(status["restartCount"], status["state"]["terminated"]["exitCode"]) for status in statuses] == [
+        (1, 0),
+        (0, 0),
+    ]
 
 
 async def test_a_pod_that_still_initializes_is_not_ready_and_can_be_deleted(stage: Stage) -> None:
     number = 100_000 + next(_numbers)
     await stage.machine.start(beginning(stage, f"sleep {number} & wait"))
-    pod = await stage.until(lambda one: "running" in str(nested(one, "status", "initContainerStatuses")))
+    pod = await stage.until(lambda entry: "running" in str(nested(entry, "status", "initContainerStatuses")))
     assert not is_ready(pod)
     assert status_of(pod)["state"]["waiting"]["reason"] == "PodInitializing"
     await until(lambda: sleeping(number))
@@ -317,11 +322,11 @@ async def test_a_pod_that_still_initializes_is_not_ready_and_can_be_deleted(stag
 
 
 async def test_a_pod_that_is_not_to_be_restarted_fails_with_its_init_container(stage: Stage) -> None:
-    made = beginning(stage, "echo no database; exit 3", restartPolicy="Never")
+    resource = beginning(stage, "echo no database; exit 3", restartPolicy="Never")
     # A pod of a revision is always restarted.
-    made["metadata"]["labels"] = {}
-    await stage.machine.start(made)
-    pod = await stage.until(lambda one: nested(one, "status", "phase") == "Failed")
+    resource["metadata"]["labels"] = {}
+    await stage.machine.start(resource)
+    pod = await stage.until(lambda entry: nested(entry, "status", "phase") == "Failed")
     assert pod["status"]["initContainerStatuses"][0]["state"]["terminated"]["message"] == "no database"
 
 
@@ -335,7 +340,7 @@ async def test_output_and_errors_are_in_the_log_in_their_order(stage: Stage) -> 
 async def test_an_exit_code_is_in_the_status_with_the_last_lines(stage: Stage) -> None:
     await stage.start("echo no such luck; exit 3")
     pod = await stage.until(
-        lambda one: status_of(one).get("state", {}).get("waiting", {}).get("reason") == "CrashLoopBackOff"
+        lambda resource: status_of(resource).get("state", {}).get("waiting", {}).get("reason") == "CrashLoopBackOff"
     )
     ended = status_of(pod)["lastState"]["terminated"]
     assert (ended["exitCode"], ended["reason"], ended["message"]) == (3, "Error", "no such luck")
@@ -345,20 +350,20 @@ async def test_an_exit_code_is_in_the_status_with_the_last_lines(stage: Stage) -
 async def test_a_container_that_succeeds_is_started_again_too(stage: Stage) -> None:
     await stage.start("exit 0")
     assert ((await stage.ended())["exitCode"], (await stage.ended())["reason"]) == (0, "Completed")
-    await stage.until(lambda one: status_of(one).get("restartCount", 0) >= 2)
+    await stage.until(lambda resource: status_of(resource).get("restartCount", 0) >= 2)
 
 
 async def test_a_signal_that_ends_a_container_is_128_and_its_number(stage: Stage) -> None:
     await stage.start(stage.kind.server)
     await stage.ready()
     stage.process.send(signal.SIGKILL)
-    again = await stage.until(lambda one: is_ready(one) and status_of(one)["restartCount"] == 1)
+    again = await stage.until(lambda resource: is_ready(resource) and status_of(resource)["restartCount"] == 1)
     assert status_of(again)["lastState"]["terminated"]["exitCode"] == 128 + signal.SIGKILL
 
 
 async def test_a_command_that_does_not_exist_is_named(stage: Stage) -> None:
     await stage.start_words("/no/such")
-    pod = await stage.until(lambda one: "/no/such" in str(status_of(one).get("state")))
+    pod = await stage.until(lambda resource: "/no/such" in str(status_of(resource).get("state")))
     assert not is_ready(pod)
     assert status_of(pod)["state"]["waiting"]["reason"] == "RunContainerError"
 
@@ -369,7 +374,7 @@ async def test_a_command_that_does_not_exist_is_named(stage: Stage) -> None:
 async def test_a_pod_is_ready_once_its_readiness_command_passes(stage: Stage) -> None:
     probe = {"exec": {"command": ["/bin/sh", "-c", "test -e /state/warm"]}, "periodSeconds": 0.1}
     await stage.start(stage.kind.server, readinessProbe=probe, **_state_volume())
-    await stage.until(lambda one: "running" in status_of(one).get("state", {}))
+    await stage.until(lambda resource: "running" in status_of(resource).get("state", {}))
     assert not is_ready(await stage.machine.cluster.get(POD, "default", stage.name))
     assert (await stage.execute("touch", "/state/warm"))[0] == 0
     await stage.ready()
@@ -384,7 +389,7 @@ async def test_a_liveness_command_that_fails_restarts_the_container(stage: Stage
     await stage.start(f"rm -f /state/sick; {stage.kind.server}", livenessProbe=probe, **_state_volume())
     await stage.ready()
     assert (await stage.execute("touch", "/state/sick"))[0] == 0
-    await stage.until(lambda one: status_of(one)["restartCount"] == 1)
+    await stage.until(lambda resource: status_of(resource)["restartCount"] == 1)
     assert "exit code 1" in await stage.until_event("Unhealthy")
     ended = await stage.ended()
     assert ended["reason"] == "Unhealthy"
@@ -417,17 +422,17 @@ async def test_http_and_tcp_probes_reach_the_app(stage: Stage) -> None:
 
 
 async def test_a_pod_with_a_container_that_fails_is_not_ready(stage: Stage) -> None:
-    made = stage.pod("/bin/sh", "-c", stage.kind.server, ports=[{"containerPort": 8080}])
-    made["spec"]["containers"].append({"name": "beside", "image": IMAGE, "command": ["/bin/sh", "-c", "exit 7"]})
-    await stage.machine.start(made)
+    resource = stage.pod("/bin/sh", "-c", stage.kind.server, ports=[{"containerPort": 8080}])
+    resource["spec"]["containers"].append({"name": "beside", "image": IMAGE, "command": ["/bin/sh", "-c", "exit 7"]})
+    await stage.machine.start(resource)
 
     def beside_of(pod: Object) -> Object:
         statuses = pod.get("status", {}).get("containerStatuses", ())
-        return next((one for one in statuses if one["name"] == "beside"), {})
+        return next((status for status in statuses if status["name"] == "beside"), {})
 
     # On a slow machine the one beside it ends twice before it is listed itself.
     pod = await stage.until(
-        lambda one: beside_of(one).get("restartCount", 0) >= 2 and status_of(one)["name"] != "beside"
+        lambda fields: beside_of(fields).get("restartCount", 0) >= 2 and status_of(fields)["name"] != "beside"
     )
     assert beside_of(pod)["lastState"]["terminated"]["exitCode"] == 7
     assert not is_ready(pod)
@@ -441,11 +446,11 @@ async def test_a_pod_with_a_container_that_fails_is_not_ready(stage: Stage) -> N
 async def test_a_deleted_pod_answers_requests_in_flight_and_then_ends(stage: Stage) -> None:
     await stage.start(stage.kind.slow_server)
     pod = await stage.ready()
-    asked = asyncio.create_task(stage.machine.get(pod, stage.kind.slow_path))
+    task = asyncio.create_task(stage.machine.get(pod, stage.kind.slow_path))
     await until_busy(stage, pod["status"]["podIP"])
     process, folder = stage.process, stage.folder
     await stage.delete()
-    assert (await asked)[0] == 200
+    assert (await task)[0] == 200
     await stage.machine.until_gone(stage.name)
     assert process.ended.done()
     assert not folder.exists()
@@ -584,8 +589,8 @@ def quota_of(process: int) -> str:
         # runc makes a cgroup of its own below ours.
         return next(
             quota
-            for one in (folder, folder.parent)
-            if (quota := (one / "cpu.cfs_quota_us").read_text().strip()) != "-1"
+            for path in (folder, folder.parent)
+            if (quota := (path / "cpu.cfs_quota_us").read_text().strip()) != "-1"
         )
     return ""
 

@@ -56,9 +56,9 @@ async def watched_condition(cluster: MemoryCluster, kind: str) -> Object:
     """The condition, once there is one."""
     async with cluster.watch(HORIZONTAL_POD_AUTOSCALER, resource_version="0") as events:
         async for event in events:
-            found = condition_of(event.object, kind)
-            if found:
-                return found
+            condition = condition_of(event.object, kind)
+            if condition:
+                return condition
     raise AssertionError
 
 
@@ -79,19 +79,19 @@ async def test_a_busy_deployment_grows_and_its_scaler_says_why() -> None:
 
 async def test_a_pod_without_a_request_is_said_and_nothing_changes() -> None:
     async with staged(cpu="400m", request=None) as cluster:
-        said = await watched_condition(cluster, "ScalingActive")
-        assert said["message"] == "stays 1: cpu: a pod requests none, so that there is no share of it"
+        condition = await watched_condition(cluster, "ScalingActive")
+        assert condition["message"] == "stays 1: cpu: a pod requests none, so that there is no share of it"
         assert (await cluster.get(DEPLOYMENT, "default", NAME))["spec"]["replicas"] == 1
 
 
 async def test_a_pod_without_a_measurement_is_said_and_nothing_changes() -> None:
     async with staged(cpu=None) as cluster:
-        said = await watched_condition(cluster, "ScalingActive")
-        assert (said["status"], said["message"]) == ("False", "stays 1: cpu: no ready pod is measured yet")
+        condition = await watched_condition(cluster, "ScalingActive")
+        assert (condition["status"], condition["message"]) == ("False", "stays 1: cpu: no ready pod is measured yet")
 
 
 async def test_a_target_that_is_not_there_is_said() -> None:
     async with staged(cpu="400m", target="other") as cluster:
-        said = await watched_condition(cluster, "AbleToScale")
-        assert said["status"] == "False"
-        assert said["message"] == "there is no Deployment other; only Deployments are scaled here"
+        condition = await watched_condition(cluster, "AbleToScale")
+        assert condition["status"] == "False"
+        assert condition["message"] == "there is no Deployment other; only Deployments are scaled here"

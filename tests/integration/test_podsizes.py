@@ -56,8 +56,8 @@ class Stage:
         return await self.cluster.get(POD, *KEY)
 
     async def requests(self) -> dict[str, str]:
-        found: dict[str, str] = (await self.pod())["spec"]["containers"][0]["resources"]["requests"]
-        return found
+        requests: dict[str, str] = (await self.pod())["spec"]["containers"][0]["resources"]["requests"]
+        return requests
 
     async def until_requests(self, wanted: dict[str, str]) -> None:
         async with asyncio.timeout(60):
@@ -69,9 +69,9 @@ class Stage:
     async def until_condition(self, status: str, reason: str) -> str:
         async with asyncio.timeout(60):
             while True:
-                found = condition_of(await self.pod(), CONDITION_DORMANT)
-                if (found.get("status"), found.get("reason")) == (status, reason):
-                    return str(found["message"])
+                condition = condition_of(await self.pod(), CONDITION_DORMANT)
+                if (condition.get("status"), condition.get("reason")) == (status, reason):
+                    return str(condition["message"])
                 await asyncio.sleep(0.01)
 
 

@@ -48,8 +48,8 @@ HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
 @pytest.fixture
 async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
     with template_process(tmp_path / "state") as template:
-        async with controlled(template.state) as made:
-            yield made
+        async with controlled(template.state) as new_machine:
+            yield new_machine
 
 
 def preloaded(folder: Path, name: str, *, more: str = "") -> Object:
@@ -87,9 +87,9 @@ async def test_pods_are_forked_from_a_warm_process_and_share_nothing_that_is_a_p
     for name in ("q", "r"):
         await machine.start(preloaded(tmp_path, name))
         responses.append(await response_of(machine, name))
-    importers = {one[1] for one in responses[1:]}
+    importers = {each_responses[1] for each_responses in responses[1:]}
     assert len(importers) == 1
-    assert importers.isdisjoint(one[0] for one in responses)
+    assert importers.isdisjoint(each_responses[0] for each_responses in responses)
     processes, _, ports, numbers, folders, names, arguments = zip(*responses, strict=True)
     assert all(len(set(own)) == 3 for own in (processes, ports, numbers))
     assert set(folders) == {str(tmp_path)}
@@ -120,8 +120,8 @@ async def test_pods_with_volumes_are_not_forked_and_say_why(machine: Machine, tm
         await machine.start(pod)
         own, importer = (await response_of(machine, name))[:2]
         assert own == importer
-    said = "its volumes are mounted before it starts: /mnt/preloaded; pods start without it"
-    assert await event_with(machine, "PreloadRefused") == said
+    message = "its volumes are mounted before it starts: /mnt/preloaded; pods start without it"
+    assert await event_with(machine, "PreloadRefused") == message
 
 
 async def test_a_forked_pod_is_restarted_and_deleted_as_any_other(machine: Machine, tmp_path: Path) -> None:
@@ -131,7 +131,10 @@ async def test_a_forked_pod_is_restarted_and_deleted_as_any_other(machine: Machi
     await machine.start(preloaded(tmp_path, "q"))
     os.kill(int((await response_of(machine, "q"))[0]), signal.SIGKILL)
     pod = await machine.until(
-        lambda one: status_of(one).get("restartCount") == 1 and "running" in status_of(one).get("state", {}), "q"
+        lambda resource: (
+            status_of(resource).get("restartCount") == 1 and "running" in status_of(resource).get("state", {})
+        ),
+        "q",
     )
     assert status_of(pod)["lastState"]["terminated"]["exitCode"] == 128 + signal.SIGKILL
     process = int((await response_of(machine, "q"))[0])
@@ -176,12 +179,12 @@ async def test_pods_survive_their_warm_process(machine: Machine, tmp_path: Path)
 
 def forked_ahead(supervisor: int) -> set[int]:
     """The processes that a warm process has forked: the supervisor has adopted them."""
-    found = set()
+    results = set()
     for pid in children_of(supervisor):
         with contextlib.suppress(OSError):
             if b"preload_program.py" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                found.add(pid)
-    return found
+                results.add(pid)
+    return results
 
 
 async def next_ahead(supervisor: int, *, known: int = 0) -> int:

@@ -119,7 +119,7 @@ async def test_requests_that_wait_when_a_start_fails_get_none_of_it() -> None:
         responses = [await task for task in tasks]
     assert b"cannot serve" in responses[0]
     assert b"event: error" in responses[3]
-    assert [found for response in responses if (found := PRIVATE.search(response))] == []
+    assert [match_ for response in responses if (match_ := PRIVATE.search(response))] == []
 
 
 async def test_the_page_while_a_pod_starts_has_none_of_it() -> None:
@@ -214,10 +214,10 @@ async def test_a_response_that_cannot_be_read_is_not_quoted(answer: bytes) -> No
 
 async def test_the_last_words_of_an_http2_app_are_not_quoted() -> None:
     async def goes(app: Http2App) -> None:
-        found = await app.frame(Kind.DATA)
-        last = found.stream_id.to_bytes(4, "big")
+        new_frame = await app.frame(Kind.DATA)
+        last = new_frame.stream_id.to_bytes(4, "big")
         app.link.send(frame(Kind.GOAWAY, last + (2).to_bytes(4, "big") + MARKER.encode(), stream_id=0))
-        app.link.send(frame(Kind.RST, (2).to_bytes(4, "big"), stream_id=found.stream_id))
+        app.link.send(frame(Kind.RST, (2).to_bytes(4, "big"), stream_id=new_frame.stream_id))
         app.link.close()
 
     async with staged() as stage:

@@ -47,9 +47,9 @@ class Stage:
             addresses=lambda: addresses, headers=lambda: {"Authorization": f"Bearer {TOKEN}"}, judged=self._judged
         )
 
-    def _judged(self, route: Key, found: Mapping[str, RolloutJudgement]) -> None:
+    def _judged(self, route: Key, rollout_judgements: Mapping[str, RolloutJudgement]) -> None:
         assert route == ROUTE
-        self.last = found
+        self.last = rollout_judgements
 
     def verdict(self) -> str:
         return self.last[NEWEST].verdict.value if self.last else ""

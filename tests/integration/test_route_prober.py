@@ -68,12 +68,12 @@ async def a_prober(*addresses: str) -> AsyncIterator[tuple[RouteProber, asyncio.
 
 async def test_a_route_is_confirmed_when_all_activators_serve_it() -> None:
     async with (
-        an_activator() as one,
+        an_activator() as activator,
         an_activator() as other,
-        a_prober(one.address, other.address) as (prober, confirmed),
+        a_prober(activator.address, other.address) as (prober, confirmed),
     ):
         prober.start(HELLO, "new")
-        one.serves["default/hello"] = "new"
+        activator.serves["default/hello"] = "new"
         other.serves["default/hello"] = "old"
         async with asyncio.timeout(PATIENCE_S):
             await other.asked.wait()
@@ -83,13 +83,13 @@ async def test_a_route_is_confirmed_when_all_activators_serve_it() -> None:
 
 
 async def test_a_later_question_about_a_route_replaces_the_first() -> None:
-    async with an_activator() as one, a_prober(one.address) as (prober, confirmed):
+    async with an_activator() as activator, a_prober(activator.address) as (prober, confirmed):
         prober.start(HELLO, "first")
         async with asyncio.timeout(PATIENCE_S):
-            await one.asked.wait()
+            await activator.asked.wait()
             prober.start(HELLO, "second")
             prober.start(HELLO, "second")
-            one.serves["default/hello"] = "second"
+            activator.serves["default/hello"] = "second"
             assert await confirmed.get() == (HELLO, "second")
             prober.start(HELLO, "third")
             prober.forget(HELLO)
@@ -104,10 +104,10 @@ async def test_an_activator_that_does_not_answer_is_skipped_after_a_while(monkey
         frozen.listen()
         gone = socket.socket()
         gone.bind(("127.0.0.1", 0))
-        addresses = [f"127.0.0.1:{one.getsockname()[1]}" for one in (frozen, gone)]
+        addresses = [f"127.0.0.1:{sock.getsockname()[1]}" for sock in (frozen, gone)]
         gone.close()
-        async with an_activator() as one, a_prober(one.address, *addresses) as (prober, confirmed):
-            one.serves["default/hello"] = "new"
+        async with an_activator() as activator, a_prober(activator.address, *addresses) as (prober, confirmed):
+            activator.serves["default/hello"] = "new"
             prober.start(HELLO, "new")
             async with asyncio.timeout(PATIENCE_S):
                 assert await confirmed.get() == (HELLO, "new")
@@ -118,7 +118,9 @@ async def test_a_service_is_ready_when_the_activators_know_its_host() -> None:
         settings = ControllerSettings(activator_pages=activator.address)
         async with a_world(settings) as world:
             await deploy(world)
-            route = await world.until(ROUTE, "hello", lambda one: one.get("status", {}).get("traffic"))
+            route = await world.until(
+                ROUTE, "hello", lambda current_route: current_route.get("status", {}).get("traffic")
+            )
             async with asyncio.timeout(PATIENCE_S):
                 await activator.asked.wait()
             assert condition_of(route, "Ready")["reason"] == "Uninitialized"

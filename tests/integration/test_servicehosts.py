@@ -21,7 +21,7 @@ async def test_hosts_are_those_of_names_and_claims_and_not_of_a_status() -> None
     }
     status = {"url": "http://bank.example.com", "traffic": [{"url": "http://pypi.org", "tag": "pypi.org"}]}
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one.run()) for one in hosts.reflectors]
+        tasks = [group.create_task(reflector.run()) for reflector in hosts.reflectors]
         await cluster.create(ROUTE, route)
         await cluster.patch(ROUTE, "default", "hello", patch={"status": status}, subresource="status")
         await until(lambda: "hello.default.localhost" in hosts)

@@ -101,17 +101,17 @@ class Writer:
 
 async def names(path: Path) -> list[str]:
     cluster = MemoryCluster(Journal(path))
-    found = [one["metadata"]["name"] for one in (await cluster.list(CONFIG_MAP, "default")).items]
+    results = [config_map["metadata"]["name"] for config_map in (await cluster.list(CONFIG_MAP, "default")).items]
     await cluster.close()
-    return found
+    return results
 
 
 async def write(path: Path, more: Sequence[str]) -> int:
     """Create objects; return the highest version."""
     cluster = MemoryCluster(Journal(path))
-    made = [await cluster.create(CONFIG_MAP, {"metadata": {"name": name}}) for name in more]
+    results = [await cluster.create(CONFIG_MAP, {"metadata": {"name": name}}) for name in more]
     await cluster.close()
-    return max(int(one["metadata"]["resourceVersion"]) for one in made)
+    return max(int(resource["metadata"]["resourceVersion"]) for resource in results)
 
 
 @pytest.fixture(scope="module")
@@ -167,10 +167,10 @@ async def test_an_older_copy_is_noticed_and_uses_no_version_twice(
     shutil.copy(copy, path)
     with caplog.at_level(logging.WARNING):
         assert await write(path, ["four"]) > last + VERSION_BLOCK
-    assert [one.message for one in caplog.records if one.name == "store"] == ["journal.older_copy"]
+    assert [record.message for record in caplog.records if record.name == "store"] == ["journal.older_copy"]
     caplog.clear()
     assert await names(path) == ["four", "one"]
-    assert [one.message for one in caplog.records if one.name == "store"] == []
+    assert [record.message for record in caplog.records if record.name == "store"] == []
 
 
 @pytest.mark.parametrize(("option", "file"), [("", "lock"), ("-d", "logs/up.log")])

@@ -43,9 +43,9 @@ async def staged() -> AsyncIterator[tuple[Counted, UnreadyPods]]:
 
 async def until(cluster: MemoryCluster, status: str) -> str:
     async with asyncio.timeout(60):
-        while (found := condition_of(await cluster.get(POD, *KEY), CONDITION_LISTENS)).get("status") != status:  # noqa: ASYNC110 - no event announces it
+        while (condition := condition_of(await cluster.get(POD, *KEY), CONDITION_LISTENS)).get("status") != status:  # noqa: ASYNC110 - no event announces it
             await asyncio.sleep(0.01)
-    return str(found["message"])
+    return str(condition["message"])
 
 
 async def test_a_reason_is_written_once_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:

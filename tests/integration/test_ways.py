@@ -22,18 +22,18 @@ WAYS = ways((ROOT / "docs" / "architecture.md").read_text())
 @contextlib.contextmanager
 def called(steps: list[Step]) -> Iterator[list[Step]]:
     """The steps that this thread calls, in the order of their first calls."""
-    found: list[Step] = []
+    result: list[Step] = []
     wanted = {(str(ROOT / "serving" / file), function): (file, function) for file, function in steps}
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:  # noqa: ANN401, ARG001 - as Python calls it
         step = wanted.get((frame.f_code.co_filename, frame.f_code.co_qualname)) if event == "call" else None
-        if step is not None and step not in found:
-            found.append(step)
+        if step is not None and step not in result:
+            result.append(step)
 
     before = sys.getprofile()
     sys.setprofile(profile)
     try:
-        yield found
+        yield result
     finally:
         sys.setprofile(before)
 
@@ -43,9 +43,9 @@ async def test_a_request_takes_its_way() -> None:
     async with staged() as stage:
         await stage.service()
         await stage.pod("one")
-        with called(drawn) as found:
+        with called(drawn) as steps:
             assert (await send_request(stage.public)).status == 200
-    assert found == drawn
+    assert steps == drawn
 
 
 async def test_the_start_and_the_end_of_a_pod_take_their_way(tmp_path: Path) -> None:
@@ -53,9 +53,9 @@ async def test_the_start_and_the_end_of_a_pod_take_their_way(tmp_path: Path) -> 
     drawn = [step for step in WAYS["a pod's start"] if not step[0].startswith(elsewhere)]
     with template_process(tmp_path):
         async with controlled(StateFolder(tmp_path)) as machine:
-            with called(drawn) as found:
+            with called(drawn) as steps:
                 await machine.start(manifest())
                 await machine.ready()
                 await machine.cluster.delete(POD, "default", "p")
                 await machine.until_gone()
-    assert found == drawn
+    assert steps == drawn

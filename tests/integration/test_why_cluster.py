@@ -147,14 +147,14 @@ async def test_the_autoscaler_that_decides_is_asked_or_named(tmp_path: Path) -> 
     owner = http.server.HTTPServer(("127.0.0.1", 0), Owner)
     there = f"127.0.0.1:{owner.server_port}"
     standby = http.server.HTTPServer(("127.0.0.1", 0), type("To", (Standby,), {"there": there}))
-    threads = [threading.Thread(target=one.serve_forever, args=(0.01,)) for one in (owner, standby)]
+    threads = [threading.Thread(target=server.serve_forever, args=(0.01,)) for server in (owner, standby)]
     for thread in threads:
         thread.start()
     here = f"http://127.0.0.1:{standby.server_port}"
     try:
         async with served(await filled(), tmp_path) as api:
-            asked = await asyncio.to_thread(why, api, "hello", "--autoscaler", here)
-            assert "nothing was decided about hello" in asked.stderr
+            result = await asyncio.to_thread(why, api, "hello", "--autoscaler", here)
+            assert "nothing was decided about hello" in result.stderr
             owner.shutdown()
             owner.server_close()
             lost = await asyncio.to_thread(why, api, "hello", "--autoscaler", here)

@@ -58,13 +58,13 @@ class RawTls:
         cls, address: tuple[str, int], host: str | None = "h", context: ssl.SSLContext | None = None
     ) -> "RawTls":
         """A connection with a completed handshake."""
-        made = cls(await Link.to(address), context or client_context(), host)
+        raw_tls = cls(await Link.to(address), context or client_context(), host)
         try:
-            await made.shake()
+            await raw_tls.shake()
         except BaseException:
-            await made.link.closed()
+            await raw_tls.link.closed()
             raise
-        return made
+        return raw_tls
 
     def hello(self) -> bytes:
         """The first bytes of a handshake."""
@@ -151,12 +151,12 @@ class RawTls:
 
 async def handshake(address: tuple[str, int], host: str | None, context: ssl.SSLContext | None = None) -> Sequence[str]:
     """The hosts of the certificate for this server name. Raises ``ssl.SSLError``."""
-    made = await RawTls.to(address, host, context)
+    raw_tls = await RawTls.to(address, host, context)
     try:
-        certificate: dict[str, Any] = dict(made.ssl.getpeercert() or {})
+        certificate: dict[str, Any] = dict(raw_tls.ssl.getpeercert() or {})
         return [str(name[1]) for name in certificate["subjectAltName"]]
     finally:
-        await made.closed()
+        await raw_tls.closed()
 
 
 @contextlib.asynccontextmanager

@@ -89,8 +89,8 @@ async def _serve_http2(reader: asyncio.StreamReader, writer: asyncio.StreamWrite
             writer.write(_frame(kind, _ACK, 0, payload if kind == _PING else b""))
         if kind == _DATA:
             bodies[stream] = bodies.get(stream, b"") + payload
-            for one in (0, stream) if payload else ():
-                writer.write(_frame(_WINDOW_UPDATE, 0, one, len(payload).to_bytes(4)))
+            for number in (0, stream) if payload else ():
+                writer.write(_frame(_WINDOW_UPDATE, 0, number, len(payload).to_bytes(4)))
         if kind in (_DATA, _HEADERS) and flags & _END_STREAM:
             writer.write(
                 _frame(_HEADERS, _END_HEADERS, stream, _STATUS_200 + _field(b"content-type", b"application/grpc"))

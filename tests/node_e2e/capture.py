@@ -59,13 +59,13 @@ def may_capture() -> bool:
 @contextlib.contextmanager
 def captured() -> Iterator[list[Segment]]:
     """All segments that pass an interface of this namespace during the context."""
-    found: list[Segment] = []
+    segments: list[Segment] = []
     ending, end = os.pipe()
     packets = _opened()
-    thread = threading.Thread(target=_read, args=(packets, ending, found))
+    thread = threading.Thread(target=_read, args=(packets, ending, segments))
     thread.start()
     try:
-        yield found
+        yield segments
     finally:
         os.close(end)
         thread.join()
@@ -75,20 +75,20 @@ def captured() -> Iterator[list[Segment]]:
 
 def between(segments: Collection[Segment], addresses: Collection[str]) -> list[Segment]:
     """The segments with both ends among these addresses."""
-    return [one for one in segments if one.sender[0] in addresses and one.receiver[0] in addresses]
+    return [segment for segment in segments if segment.sender[0] in addresses and segment.receiver[0] in addresses]
 
 
 def _opened() -> socket.socket:
-    made = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL_PROTOCOLS))
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
-    return made
+    sock = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL_PROTOCOLS))
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER_BYTES)
+    return sock
 
 
-def _read(packets: socket.socket, ending: int, found: list[Segment]) -> None:
+def _read(packets: socket.socket, ending: int, segments: list[Segment]) -> None:
     while True:
         ready, _, _ = select.select([packets.fileno(), ending], [], [])
         if ending in ready:
             return
         segment = segment_of(packets.recv(_FRAME_BYTES_MAX))
         if segment is not None:
-            found.append(segment)
+            segments.append(segment)

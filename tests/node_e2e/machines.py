@@ -30,7 +30,7 @@ _PERIOD_S = 1.0
 
 def node_of(stage: NodeStage) -> Object | None:
     """The second node, if it is there."""
-    return next((one for one in stage.get("nodes")["items"] if name_of(one) == stage.second), None)
+    return next((node for node in stage.get("nodes")["items"] if name_of(node) == stage.second), None)
 
 
 def is_ready(node: Object | None) -> bool:
@@ -162,7 +162,7 @@ class Provider:
         return self._messages["NodeGroupIncreaseSizeResponse"]()
 
     async def _NodeGroupDeleteNodes(self, request: Any, _: Any) -> Any:  # noqa: N802, ANN401 - as above
-        self.calls.append(f"-{','.join(one.name for one in request.nodes)}")
+        self.calls.append(f"-{','.join(node.name for node in request.nodes)}")
         self._size -= len(request.nodes)
         await asyncio.to_thread(self._stage.change_second, "down")
         return self._messages["NodeGroupDeleteNodesResponse"]()

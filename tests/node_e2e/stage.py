@@ -140,22 +140,22 @@ class NodeStage:
         """``kubectl get -o json``."""
         return json.loads(self.kubectl("-n", namespace, "get", *arguments, "-o", "json"))
 
-    def apply(self, one: Object) -> None:
+    def apply(self, fields: Object) -> None:
         """``kubectl apply`` of one object."""
-        self.kubectl("apply", "-f", "-", stdin=json.dumps(one))
+        self.kubectl("apply", "-f", "-", stdin=json.dumps(fields))
 
     async def until(self, check: Callable[[], Any], what: str) -> Any:  # noqa: ANN401 - what was looked for
         """The first true result of a check. kubectl may fail on the way: a busy API server refuses connections."""
         until_s = time.monotonic() + _PATIENCE_S
         while True:
             try:
-                found = await asyncio.to_thread(check)
+                result = await asyncio.to_thread(check)
             except AssertionError:
                 if time.monotonic() > until_s:
                     raise
-                found = None
-            if found:
-                return found
+                result = None
+            if result:
+                return result
             assert time.monotonic() < until_s, f"{what} after {_PATIENCE_S:g} s:\n{self._log_of()}"
             await asyncio.sleep(_PERIOD_S)
 
@@ -166,22 +166,22 @@ class NodeStage:
         """A service that is ready, of its latest generation."""
 
         def check() -> Object | None:
-            one: Object = self.get("ksvc", name)
-            status = one.get("status") or {}
-            is_latest = status.get("observedGeneration") == one["metadata"]["generation"]
-            return one if is_latest and condition_of(one, "Ready").get("status") == "True" else None
+            ksvc: Object = self.get("ksvc", name)
+            status = ksvc.get("status") or {}
+            is_latest = status.get("observedGeneration") == ksvc["metadata"]["generation"]
+            return ksvc if is_latest and condition_of(ksvc, "Ready").get("status") == "True" else None
 
-        found: Object = await self.until(check, f"{name} is not ready")
-        return found
+        result: Object = await self.until(check, f"{name} is not ready")
+        return result
 
     def pods(self, name: str) -> list[Object]:
         """Pods of a service that are not ending."""
-        found = self.get("pods", "-l", f"serving.knative.dev/service={name}")["items"]
-        return [one for one in found if not one["metadata"].get("deletionTimestamp")]
+        items = self.get("pods", "-l", f"serving.knative.dev/service={name}")["items"]
+        return [resource for resource in items if not resource["metadata"].get("deletionTimestamp")]
 
     def ready_count(self, name: str) -> int:
         """The number of ready pods of a service."""
-        return sum(condition_of(one, "Ready").get("status") == "True" for one in self.pods(name))
+        return sum(condition_of(pod, "Ready").get("status") == "True" for pod in self.pods(name))
 
     async def at_zero(self, name: str) -> None:
         """Return when a service has no pod."""
@@ -285,7 +285,7 @@ async def _at_pace(send: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.
 
 def service(name: str, image: str, *, version: str = "1", port_name: str = "", **annotations: str) -> Object:
     """A manifest of the app; underscores of annotations stand for hyphens."""
-    asked = {f"autoscaling.knative.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
+    request_count = {f"autoscaling.knative.dev/{key.replace('_', '-')}": value for key, value in annotations.items()}
     container = {
         "image": image,
         "imagePullPolicy": "IfNotPresent",
@@ -295,7 +295,7 @@ def service(name: str, image: str, *, version: str = "1", port_name: str = "", *
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}},
     }
     template = {
-        "metadata": {"annotations": {**_ANNOTATIONS, **asked}},
+        "metadata": {"annotations": {**_ANNOTATIONS, **request_count}},
         "spec": {"containerConcurrency": 10, "timeoutSeconds": 60, "containers": [container]},
     }
     return {
@@ -309,11 +309,11 @@ def service(name: str, image: str, *, version: str = "1", port_name: str = "", *
 @contextlib.asynccontextmanager
 async def installed(folder: Path, *options: str) -> AsyncIterator[NodeStage]:
     """A fresh installation with a namespace for services. Both are removed at the end."""
-    made = NodeStage(folder)
-    await asyncio.to_thread(made.install_present, *options)
-    with in_namespace(made):
-        yield made
-    await asyncio.to_thread(made.install, "--uninstall", "--with-services", "--wait", "--timeout", "10m")
+    stage = NodeStage(folder)
+    await asyncio.to_thread(stage.install_present, *options)
+    with in_namespace(stage):
+        yield stage
+    await asyncio.to_thread(stage.install, "--uninstall", "--with-services", "--wait", "--timeout", "10m")
 
 
 @contextlib.contextmanager

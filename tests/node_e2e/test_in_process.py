@@ -49,17 +49,17 @@ sys.exit(main(["app:app"]))
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NodeStage]:
     """An installation without any setting, so that inner TLS is strict."""
-    async with installed(tmp_path_factory.mktemp("in-process")) as made:
-        yield made
+    async with installed(tmp_path_factory.mktemp("in-process")) as node_stage:
+        yield node_stage
 
 
 def of_place(place: str) -> Object:
     """A service of the same app with its queue-proxy at a place."""
-    made = service(place, _IMAGE)
-    template = made["spec"]["template"]
+    resource = service(place, _IMAGE)
+    template = resource["spec"]["template"]
     template["metadata"]["annotations"]["serving.dev/queue-proxy"] = place
     template["spec"]["containers"][0]["command"] = ["python", "-c", _START]
-    return made
+    return resource
 
 
 async def test_an_app_that_is_its_own_queue_proxy_starts_no_later(stage: NodeStage) -> None:

@@ -32,13 +32,13 @@ SOME = 200
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NodeStage]:
     """An installation without any setting of inner TLS."""
-    async with installed(tmp_path_factory.mktemp("inner")) as made:
-        yield made
+    async with installed(tmp_path_factory.mktemp("inner")) as node_stage:
+        yield node_stage
 
 
 async def restart(stage: NodeStage, *daemons: str) -> None:
     """Restart all pods of daemons, and wait for the new ones."""
-    names = [f"deployment/{one}" for one in daemons]
+    names = [f"deployment/{daemon}" for daemon in daemons]
     await asyncio.to_thread(stage.kubectl, "-n", SYSTEM, "rollout", "restart", *names)
     for name in names:
         await asyncio.to_thread(stage.kubectl, "-n", SYSTEM, "rollout", "status", name, "--timeout=5m")
@@ -47,20 +47,20 @@ async def restart(stage: NodeStage, *daemons: str) -> None:
 def are_rolled(stage: NodeStage, mode: str) -> bool:
     """Whether all pods of services are strict if ``mode`` is Enabled, else none, and no older ones are left."""
     deployments = stage.get("deployments")["items"]
-    status = [one.get("status") or {} for one in deployments]
+    status = [deployment.get("status") or {} for deployment in deployments]
     is_over = all(
-        counts.get("observedGeneration") == one["metadata"]["generation"]
+        counts.get("observedGeneration") == deployment["metadata"]["generation"]
         and counts.get("replicas", 0) == counts.get("updatedReplicas", 0) == counts.get("availableReplicas", 0)
-        for one, counts in zip(deployments, status, strict=True)
+        for deployment, counts in zip(deployments, status, strict=True)
     )
-    strict = {mode_of(one["spec"]["template"]) == "Enabled" for one in deployments}
+    strict = {mode_of(deployment["spec"]["template"]) == "Enabled" for deployment in deployments}
     return is_over and strict == {mode == "Enabled"}
 
 
 def mode_of(pod: Object) -> str:
     """The mode of inner TLS of a pod or a template; "" if it says none."""
-    (proxy,) = (one for one in pod["spec"]["containers"] if one["name"] == "queue-proxy")
-    values: dict[str, str] = {one["name"]: one.get("value", "") for one in proxy["env"]}
+    (proxy,) = (container for container in pod["spec"]["containers"] if container["name"] == "queue-proxy")
+    values: dict[str, str] = {variable["name"]: variable.get("value", "") for variable in proxy["env"]}
     return values.get("SERVING_QUEUEPROXY_INNER_TLS_MODE", "")
 
 
@@ -91,8 +91,8 @@ def assert_unharmed(load: Load, what: str) -> None:
 
 def addresses(stage: NodeStage) -> set[str]:
     """The addresses of all pods of daemons and services."""
-    pods = [one for space in (SYSTEM, SPACE) for one in stage.get("pods", namespace=space)["items"]]
-    return {one["status"]["podIP"] for one in pods if one["status"].get("podIP")}
+    pods = [pod for space in (SYSTEM, SPACE) for pod in stage.get("pods", namespace=space)["items"]]
+    return {pod["status"]["podIP"] for pod in pods if pod["status"].get("podIP")}
 
 
 def query_token(stage: NodeStage) -> str:
@@ -128,20 +128,22 @@ async def test_no_cleartext_passes_between_pods(stage: NodeStage) -> None:
         await stage.at_zero("captured")
     assert_unharmed(load, "captured")
     inside = between(segments, known)
-    assert sum(one.is_tls for one in inside) > 100
-    ports = {one.receiver[1] for one in inside if one.is_tls}
+    assert sum(segment.is_tls for segment in inside) > 100
+    ports = {segment.receiver[1] for segment in inside if segment.is_tls}
     assert ports >= {QUEUE_PORT, 6081}, "neither requests nor statistics were captured"
-    assert [one for one in inside if any(word in one.payload for word in CLEARTEXT)] == []
+    assert [segment for segment in inside if any(word in segment.payload for word in CLEARTEXT)] == []
 
 
 async def test_the_dashboard_shows_decisions(stage: NodeStage) -> None:
     await deployed(stage, "shown")
     dashboard = stage.get("service", "dashboard", namespace=SYSTEM)["spec"]
     url = f"http://{dashboard['clusterIP']}:{dashboard['ports'][0]['port']}/state"
-    asked = urllib.request.Request(url, headers={"Host": "localhost", "Authorization": f"Bearer {query_token(stage)}"})
+    request = urllib.request.Request(
+        url, headers={"Host": "localhost", "Authorization": f"Bearer {query_token(stage)}"}
+    )
 
     def has_decisions() -> bool:
-        with urllib.request.urlopen(asked, timeout=10) as response:  # noqa: S310 - http
+        with urllib.request.urlopen(request, timeout=10) as response:  # noqa: S310 - http
             decided = json.load(response)["decisions"]
         return f"{SPACE}/shown-00001" in decided
 
@@ -154,8 +156,8 @@ async def test_metrics_of_all_daemons_need_the_query_token_and_no_certificate(st
         for daemon, port in (("activator", 9090), ("autoscaler", 6081), ("controller", 9090)):
             (pod, *_) = stage.get("pods", "-l", f"app.kubernetes.io/name={daemon}", namespace=SYSTEM)["items"]
             url = f"http://{pod['status']['podIP']}:{port}/metrics"
-            for given, status in ((headers, 200), ({}, 401)):
-                async with session.get(url, headers=given) as response:
+            for value, status in ((headers, 200), ({}, 401)):
+                async with session.get(url, headers=value) as response:
                     assert response.status == status, (daemon, await response.text())
 
 
@@ -174,7 +176,7 @@ async def test_restarts_and_renewals_cost_no_request(stage: NodeStage) -> None:
     assert_unharmed(load, "restarts and renewals")
     life = json.dumps({"data": {"system-internal-tls-certificate-life": None}})
     stage.kubectl("-n", SYSTEM, "patch", "configmap", "config-network", "--type=merge", "-p", life)
-    assert all(available(stage, one) for one in DAEMONS)
+    assert all(available(stage, each_daemon) for each_daemon in DAEMONS)
 
 
 async def test_the_mode_changes_under_load(stage: NodeStage) -> None:
@@ -190,7 +192,7 @@ async def test_the_mode_changes_under_load(stage: NodeStage) -> None:
             await seen(stage, load)
             print(mode, load.count, load.failures)  # noqa: T201 - where it failed
     assert_unharmed(load, "changes of the mode")
-    assert {mode_of(one) for one in stage.pods("awake")} == {"Enabled"}
+    assert {mode_of(pod) for pod in stage.pods("awake")} == {"Enabled"}
 
 
 async def test_an_older_installation_becomes_strict_under_load(stage: NodeStage) -> None:
@@ -203,8 +205,8 @@ async def test_an_older_installation_becomes_strict_under_load(stage: NodeStage)
         output = await asyncio.to_thread(stage.install_present)
         assert "inner TLS is Permissive" in output
         await seen(stage, load)
-        assert {mode_of(one) for one in stage.pods("older")} == {""}, "pods stay with the upgrade"
+        assert {mode_of(pod) for pod in stage.pods("older")} == {""}, "pods stay with the upgrade"
         await change_mode(stage, "Enabled")
         await seen(stage, load)
     assert_unharmed(load, "an upgrade that ends strict")
-    assert {mode_of(one) for one in stage.pods("older")} == {"Enabled"}
+    assert {mode_of(pod) for pod in stage.pods("older")} == {"Enabled"}

@@ -27,14 +27,14 @@ UNIMPEDED = 20
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NodeStage]:
     """The installed system. It is removed at the end, without a trace."""
-    made = NodeStage(tmp_path_factory.mktemp("node"))
-    made.install_present()
-    with in_namespace(made):
-        yield made
-        said = made.install("--uninstall", code=1)
-        assert "--with-services" in said, "an installation with services is not taken off by accident"
-    made.install("--uninstall", "--with-services", "--wait", "--timeout", "10m")
-    remaining = made.kubectl(
+    node_stage = NodeStage(tmp_path_factory.mktemp("node"))
+    node_stage.install_present()
+    with in_namespace(node_stage):
+        yield node_stage
+        install = node_stage.install("--uninstall", code=1)
+        assert "--with-services" in install, "an installation with services is not taken off by accident"
+    node_stage.install("--uninstall", "--with-services", "--wait", "--timeout", "10m")
+    remaining = node_stage.kubectl(
         "get", "crd,clusterrole,clusterrolebinding", "-l", "app.kubernetes.io/part-of=serving", "-o", "name"
     )
     assert remaining == ""
@@ -52,8 +52,8 @@ def assert_unharmed(load: Load, at_least: int = UNIMPEDED) -> None:
 
 
 async def test_a_second_installation_changes_nothing(stage: NodeStage) -> None:
-    said = stage.install_present()
-    results = {line.rpartition(" ")[2] for line in said.splitlines() if "/" in line.partition(" ")[0]}
+    install_present = stage.install_present()
+    results = {line.rpartition(" ")[2] for line in install_present.splitlines() if "/" in line.partition(" ")[0]}
     # The job that makes the key has ended and is gone: it is created again.
     assert results <= {"unchanged", "kept", "created"}
     assert f"{DOMAIN}" == stage.get("configmap", "config-controller", namespace=SYSTEM)["data"]["domain"]
@@ -140,7 +140,7 @@ async def test_pods_that_are_deleted_under_load_lose_nothing(stage: NodeStage) -
     await stage.until(lambda: stage.ready_count("deleted") == 2, "two pods")
     async with stage.loaded("deleted") as load:
         for _ in range(2):
-            victim = min(one["metadata"]["name"] for one in stage.pods("deleted"))
+            victim = min(pod["metadata"]["name"] for pod in stage.pods("deleted"))
             stage.kubectl("-n", SPACE, "delete", "pod", victim, "--timeout=300s")
             await stage.until(lambda: stage.ready_count("deleted") == 2, "two pods again")
     assert_unharmed(load)
@@ -162,8 +162,8 @@ async def test_a_daemon_that_is_killed_costs_no_request(stage: NodeStage, daemon
 async def test_an_activator_that_is_drained_costs_no_request(stage: NodeStage) -> None:
     await deployed(stage, "draining")
     async with stage.loaded("draining") as load:
-        for one in stage.get("pods", "-l", "app.kubernetes.io/name=activator", namespace=SYSTEM)["items"]:
-            stage.kubectl("-n", SYSTEM, "delete", "pod", one["metadata"]["name"], "--wait=false")
+        for pod in stage.get("pods", "-l", "app.kubernetes.io/name=activator", namespace=SYSTEM)["items"]:
+            stage.kubectl("-n", SYSTEM, "delete", "pod", pod["metadata"]["name"], "--wait=false")
             await stage.until(lambda: not available(stage, "activator"), "is not seen to go")
             await stage.until(lambda: available(stage, "activator"), "the activator does not come back")
     assert_unharmed(load)
@@ -190,6 +190,8 @@ async def test_nothing_is_lost_in_an_upgrade_from_the_version_before(stage: Node
 
 def available(stage: NodeStage, daemon: str) -> bool:
     """Whether all pods of a daemon are available."""
-    one = stage.get("deployment", daemon, namespace=SYSTEM)
-    status = one.get("status") or {}
-    return bool(status.get("availableReplicas") == one["spec"]["replicas"] and not status.get("unavailableReplicas"))
+    deployment = stage.get("deployment", daemon, namespace=SYSTEM)
+    status = deployment.get("status") or {}
+    return bool(
+        status.get("availableReplicas") == deployment["spec"]["replicas"] and not status.get("unavailableReplicas")
+    )

@@ -63,9 +63,9 @@ class Chain:
 
     async def until(self, check: Callable[[], Any], what: str) -> Any:  # noqa: ANN401 - what was looked for
         """Wait for something, and print when it was seen."""
-        found = await self.stage.until(check, f"not seen: {what}")
+        result = await self.stage.until(check, f"not seen: {what}")
         print(f"  {time.strftime('%T')} {time.monotonic() - self._begun_s:5.1f} s  {what}")  # noqa: T201 - a figure
-        return found
+        return result
 
     def begin(self, what: str) -> None:
         """Count times from now on."""
@@ -86,19 +86,19 @@ class Chain:
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NodeStage]:
     """The installed system with a node group of no node, where pods of revisions start at zero."""
     folder = tmp_path_factory.mktemp("groups")
-    made = NodeStage(folder)
-    await asyncio.to_thread(made.change_second, "down")
-    ClusterApi(made).prepare()
-    async with installed(folder, *COMPONENTS) as made:
-        apply_settings(made, "config-nodegroup", {"scan-interval": "2s"})
-        apply_settings(made, "config-autoscaler", {"allow-zero-initial-scale": "true"})
-        made.apply(
+    node_stage = NodeStage(folder)
+    await asyncio.to_thread(node_stage.change_second, "down")
+    ClusterApi(node_stage).prepare()
+    async with installed(folder, *COMPONENTS) as node_stage:
+        apply_settings(node_stage, "config-nodegroup", {"scan-interval": "2s"})
+        apply_settings(node_stage, "config-autoscaler", {"allow-zero-initial-scale": "true"})
+        node_stage.apply(
             {"apiVersion": "serving.dev/v1alpha1", "kind": "NodeGroup", "metadata": {"name": POOL}, "spec": NODE_GROUP}
         )
-        await made.until(lambda: made.get("nodegroup", POOL).get("status"), "no pass over the group")
-        yield made
-    made.kubectl("delete", "namespace", GROUP.partition("/")[0], "--timeout=60s")
-    made.kubectl("delete", "crd", "machinedeployments.cluster.x-k8s.io", "machines.cluster.x-k8s.io")
+        await node_stage.until(lambda: node_stage.get("nodegroup", POOL).get("status"), "no pass over the group")
+        yield node_stage
+    node_stage.kubectl("delete", "namespace", GROUP.partition("/")[0], "--timeout=60s")
+    node_stage.kubectl("delete", "crd", "machinedeployments.cluster.x-k8s.io", "machines.cluster.x-k8s.io")
 
 
 @contextlib.asynccontextmanager
@@ -115,9 +115,9 @@ async def running(work: Any) -> AsyncIterator[None]:  # noqa: ANN401 - a corouti
 
 @pytest_asyncio.fixture(loop_scope="module")
 async def machines(stage: NodeStage) -> AsyncIterator[ClusterApi]:
-    made = ClusterApi(stage)
-    async with running(made.run()):
-        yield made
+    cluster_api = ClusterApi(stage)
+    async with running(cluster_api.run()):
+        yield cluster_api
 
 
 def apply_settings(stage: NodeStage, name: str, data: dict[str, str]) -> None:
@@ -127,16 +127,16 @@ def apply_settings(stage: NodeStage, name: str, data: dict[str, str]) -> None:
 
 def is_tainted(stage: NodeStage) -> bool:
     node = node_of(stage)
-    return node is not None and any(one["key"] == REMOVAL_TAINT for one in node["spec"].get("taints") or ())
+    return node is not None and any(taint["key"] == REMOVAL_TAINT for taint in node["spec"].get("taints") or ())
 
 
 def in_pool(stage: NodeStage, name: str) -> Object:
     """A service at zero whose one pod takes a third of a node of the group."""
-    made = service(name, stage.image, initial_scale="0", max_scale="1")
-    spec = made["spec"]["template"]["spec"]
+    resource = service(name, stage.image, initial_scale="0", max_scale="1")
+    spec = resource["spec"]["template"]["spec"]
     spec["nodeSelector"] = {"pool": POOL}
     spec["containers"][0]["resources"]["requests"]["cpu"] = "600m"
-    return made
+    return resource
 
 
 async def assert_whole_chain(chain: Chain, name: str) -> None:
@@ -167,7 +167,7 @@ async def test_requests_bring_a_node_by_cluster_api(stage: NodeStage, machines: 
 def refusals(stage: NodeStage) -> list[Object]:
     """Events about evictions that a budget refused."""
     events = stage.get("events", namespace="default")["items"]
-    return [one for one in events if one["reason"] == "EffectFailed" and "disruption budget" in one["message"]]
+    return [event for event in events if event["reason"] == "EffectFailed" and "disruption budget" in event["message"]]
 
 
 def budget(available: int) -> Object:
@@ -183,7 +183,7 @@ def budget(available: int) -> Object:
 
 
 def on_second(stage: NodeStage) -> int:
-    return sum(one["spec"].get("nodeName") == stage.second for one in stage.pods("guarded"))
+    return sum(pod["spec"].get("nodeName") == stage.second for pod in stage.pods("guarded"))
 
 
 def kill_processes(pod: str) -> None:
@@ -213,7 +213,7 @@ async def test_a_budget_holds_and_a_killed_leaders_drain_continues(stage: NodeSt
     async with stage.loaded("waking", per_s=PER_S):
         await chain.until_node()
         (first,) = (
-            one["metadata"]["name"] for one in stage.get("nodes")["items"] if one["metadata"]["name"] != stage.second
+            node["metadata"]["name"] for node in stage.get("nodes")["items"] if node["metadata"]["name"] != stage.second
         )
         stage.kubectl("cordon", first)
         stage.apply(service("guarded", stage.image, min_scale="2", max_scale="2"))
@@ -227,12 +227,13 @@ async def test_a_budget_holds_and_a_killed_leaders_drain_continues(stage: NodeSt
         await chain.until(lambda: refusals(stage), "the budget has refused an eviction")
         await kill_leader(stage)
         await chain.until(lambda: True, "the leader was killed in the drain, and another one leads")
-        count = sum(one.get("count") or 1 for one in refusals(stage))
+        count = sum(refusal.get("count") or 1 for refusal in refusals(stage))
         await chain.until(
-            lambda: sum(one.get("count") or 1 for one in refusals(stage)) > count, "it goes on, and is refused too"
+            lambda: sum(refusal.get("count") or 1 for refusal in refusals(stage)) > count,
+            "it goes on, and is refused too",
         )
-        held = load.count + HELD_S * PER_S
-        await stage.until(lambda: load.count >= held, "too few responses")
+        result = load.count + HELD_S * PER_S
+        await stage.until(lambda: load.count >= result, "too few responses")
         assert (on_second(stage), machines.target(), is_tainted(stage)) == (2, 1, True), "the budget holds the node"
         stage.apply(budget(1))
         await chain.until(lambda: on_second(stage) < 2, "one may go now: the first pod leaves")

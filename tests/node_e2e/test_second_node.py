@@ -33,8 +33,8 @@ AWAY_S = 60.0
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def system(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[NodeStage]:
     """The installed system."""
-    async with installed(tmp_path_factory.mktemp("nodes")) as made:
-        yield made
+    async with installed(tmp_path_factory.mktemp("nodes")) as node_stage:
+        yield node_stage
 
 
 @pytest_asyncio.fixture(loop_scope="module")
@@ -55,17 +55,17 @@ async def stage(system: NodeStage) -> NodeStage:
 
 
 def is_node_ready(stage: NodeStage) -> bool:
-    found = [one for one in stage.get("nodes")["items"] if one["metadata"]["name"] == stage.second]
-    return any(condition_of(one, "Ready").get("status") == "True" for one in found)
+    nodes = [node for node in stage.get("nodes")["items"] if node["metadata"]["name"] == stage.second]
+    return any(condition_of(resource, "Ready").get("status") == "True" for resource in nodes)
 
 
 def nodes_of(stage: NodeStage, daemon: str) -> dict[str, str]:
     """The node of each pod of a daemon that is not ending."""
-    found = stage.get("pods", "-l", f"app.kubernetes.io/name={daemon}", namespace=SYSTEM)["items"]
+    items = stage.get("pods", "-l", f"app.kubernetes.io/name={daemon}", namespace=SYSTEM)["items"]
     return {
-        one["metadata"]["name"]: one["spec"].get("nodeName", "")
-        for one in found
-        if not one["metadata"].get("deletionTimestamp") and one["status"]["phase"] == "Running"
+        resource["metadata"]["name"]: resource["spec"].get("nodeName", "")
+        for resource in items
+        if not resource["metadata"].get("deletionTimestamp") and resource["status"]["phase"] == "Running"
     }
 
 
@@ -86,7 +86,7 @@ async def deployed(stage: NodeStage, name: str) -> None:
     stage.apply(service(name, stage.image, min_scale="4", max_scale="4"))
     await stage.ready(name)
     await stage.until(lambda: stage.ready_count(name) == 4, "four pods")
-    assert len({one["spec"]["nodeName"] for one in stage.pods(name)}) == 2
+    assert len({pod["spec"]["nodeName"] for pod in stage.pods(name)}) == 2
 
 
 async def assert_scales(stage: NodeStage, name: str) -> None:

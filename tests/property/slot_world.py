@@ -132,8 +132,8 @@ class World:
         """A process dies, and with it its requests; the others learn of it later."""
         life.is_alive = False
         self.living.remove(life)
-        self.running = {request: one for request, one in self.running.items() if one[0] is not life}
-        self.waiting = {request: one for request, one in self.waiting.items() if one is not life}
+        self.running = {request: values for request, values in self.running.items() if values[0] is not life}
+        self.waiting = {request: value for request, value in self.waiting.items() if value is not life}
 
     def send(self, sender: Life, index: int, message: SlotMessage) -> None:
         self.post(sender, sender.known[index], message)
@@ -159,7 +159,7 @@ class World:
         for address in pods:
             total = 0
             for life in self.living:
-                used = sum(one == (life, address) for one in self.running.values())
+                used = sum(pair == (life, address) for pair in self.running.values())
                 total += max(used, life.broker.ledger.right(KEY, address, self.slots_per_pod))
             assert total <= self.slots_per_pod, (address, [life.broker.ledger for life in self.living])
 

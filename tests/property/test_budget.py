@@ -16,11 +16,11 @@ AMOUNTS = st.one_of(st.none(), st.integers(max(SIZES), 40))
 @st.composite
 def claims(draw: st.DrawFn) -> list[BudgetClaim]:
     """Up to eight revisions of two namespaces; those with requests want a pod at least."""
-    found = []
+    results = []
     for number in range(draw(st.integers(1, 8))):
         floor = draw(st.integers(0, 2))
         has_load = draw(st.booleans())
-        found.append(
+        results.append(
             BudgetClaim(
                 tenant=BudgetTenant(
                     key=(draw(st.sampled_from(NAMESPACES)), f"r{number}"), pod_bytes=draw(st.sampled_from(SIZES))
@@ -35,7 +35,7 @@ def claims(draw: st.DrawFn) -> list[BudgetClaim]:
                 since_s=draw(st.floats(0, 100)),
             )
         )
-    return found
+    return results
 
 
 def budgets(everything: int | None, shop: int | None, *, is_memory: bool) -> Budgets:
@@ -53,8 +53,8 @@ def test_no_budget_is_exceeded_and_no_revision_gets_more_than_it_wants(
 ) -> None:
     limits = budgets(everything, shop, is_memory=is_memory)
     division = allocate(found, limits, now_s=100.0)
-    for one in found:
-        assert 0 <= division.shares[one.tenant.key] <= one.demand.wanted
+    for budget_claim in found:
+        assert 0 <= division.shares[budget_claim.tenant.key] <= budget_claim.demand.wanted
     for scope, budget in limits.by_scope.items():
         of = [one for one in found if not scope or one.tenant.key[0] == scope]
         used = sum(division.shares[one.tenant.key] * budget.price_of(one.tenant.pod_bytes) for one in of)
@@ -67,18 +67,18 @@ def test_a_budget_that_suffices_limits_no_revision(
 ) -> None:
     limits = budgets(everything, shop, is_memory=is_memory)
     division = allocate(found, limits, now_s=100.0)
-    for one in found:
-        if not any(scope in division.prices for scope, _ in limits.of(one.tenant.key[0])):
-            assert division.shares[one.tenant.key] == one.demand.wanted
+    for budget_claim in found:
+        if not any(scope in division.prices for scope, _ in limits.of(budget_claim.tenant.key[0])):
+            assert division.shares[budget_claim.tenant.key] == budget_claim.demand.wanted
 
 
 @given(claims(), st.integers(max(SIZES), 40), st.integers(0, 40), st.booleans())
 def test_a_larger_budget_takes_no_pod_away(found: list[BudgetClaim], amount: int, more: int, is_memory: bool) -> None:
     small, large = (
-        allocate(found, budgets(one, None, is_memory=is_memory), now_s=100.0) for one in (amount, amount + more)
+        allocate(found, budgets(number, None, is_memory=is_memory), now_s=100.0) for number in (amount, amount + more)
     )
-    for one in found:
-        assert small.shares[one.tenant.key] <= large.shares[one.tenant.key]
+    for budget_claim in found:
+        assert small.shares[budget_claim.tenant.key] <= large.shares[budget_claim.tenant.key]
 
 
 @given(claims(), st.integers(1, 40), st.floats(0, 30))
@@ -87,21 +87,23 @@ def test_more_load_never_gives_fewer_pods(found: list[BudgetClaim], amount: int,
     first = found[0]
     demand = msgspec.structs.replace(first.demand, load=first.demand.load + more)
     busier = [msgspec.structs.replace(first, demand=demand), *found[1:]]
-    before, after = (allocate(one, limits, now_s=100.0).shares[first.tenant.key] for one in (found, busier))
+    before, after = (
+        allocate(budget_claims, limits, now_s=100.0).shares[first.tenant.key] for budget_claims in (found, busier)
+    )
     assert after >= before
 
 
 @given(claims(), st.integers(1, 40))
 def test_min_scale_comes_first_and_then_a_pod_for_each_with_requests(found: list[BudgetClaim], amount: int) -> None:
     division = allocate(found, budgets(amount, None, is_memory=False), now_s=100.0)
-    floors = sum(one.demand.floor for one in found)
-    first_pods = sum(one.demand.has_load and not one.demand.floor for one in found)
+    floors = sum(budget_claim.demand.floor for budget_claim in found)
+    first_pods = sum(budget_claim.demand.has_load and not budget_claim.demand.floor for budget_claim in found)
     if floors <= amount:
-        assert all(division.shares[one.tenant.key] >= one.demand.floor for one in found)
+        assert all(division.shares[budget_claim.tenant.key] >= budget_claim.demand.floor for budget_claim in found)
     else:
         assert "" in division.floors
     if floors + first_pods <= amount:
-        assert all(division.shares[one.tenant.key] for one in found if one.demand.has_load)
+        assert all(division.shares[budget_claim.tenant.key] for budget_claim in found if budget_claim.demand.has_load)
 
 
 @given(st.integers(1, 12), st.integers(1, 5))

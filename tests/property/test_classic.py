@@ -37,8 +37,8 @@ def test_it_is_the_naive_scan(events: list[Stat | float], target: float, panic_w
             naive.record(event)
             continue
         decision = ours.decide(settings, target_concurrency=target, now_s=event)
-        got = (0, False) if isinstance(decision, NoData) else (decision.desired_count, True)
-        assert got == naive.scale(event)
+        results = (0, False) if isinstance(decision, NoData) else (decision.desired_count, True)
+        assert results == naive.scale(event)
         assert ours.panic_count_max == naive.panic_max
         assert ours.point_count == len(naive.points)
 

@@ -21,10 +21,12 @@ def manifest(spec: Json) -> Json:
     return {"kind": "Service", "metadata": {"name": "a"}, "spec": spec}
 
 
-def holds(found: Any, wanted: Any) -> bool:  # noqa: ANN401 - JSON
+def holds(fields: Any, wanted: Any) -> bool:  # noqa: ANN401 - JSON
     if not isinstance(wanted, dict):
-        return same_json(found, wanted)
-    return isinstance(found, dict) and all(key in found and holds(found[key], one) for key, one in wanted.items())
+        return same_json(fields, wanted)
+    return isinstance(fields, dict) and all(
+        key in fields and holds(fields[key], value) for key, value in wanted.items()
+    )
 
 
 @given(_SPECS, _SPECS, _SPECS)
@@ -32,18 +34,18 @@ def test_what_is_wanted_is_there_afterwards_and_applying_again_changes_nothing(
     last: Json, others: Json, wanted: Json
 ) -> None:
     live = merge_patch(with_last_applied(manifest(last)), {"spec": others})
-    asked = with_last_applied(manifest(wanted))
-    after = merge_patch(live, patch_between(asked, live))
-    assert holds(after, asked)
-    assert patch_between(asked, after) == {}
+    request_count = with_last_applied(manifest(wanted))
+    after = merge_patch(live, patch_between(request_count, live))
+    assert holds(after, request_count)
+    assert patch_between(request_count, after) == {}
     assert changed_fields(after, after) == []
 
 
 @given(_SPECS, _SPECS)
 def test_what_was_applied_alone_becomes_exactly_what_is_wanted(last: Json, wanted: Json) -> None:
     live = with_last_applied(manifest(last))
-    asked = with_last_applied(manifest(wanted))
-    assert same_json(merge_patch(live, patch_between(asked, live)), asked)
+    request_count = with_last_applied(manifest(wanted))
+    assert same_json(merge_patch(live, patch_between(request_count, live)), request_count)
 
 
 @given(_SPECS, _SPECS)

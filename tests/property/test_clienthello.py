@@ -37,12 +37,12 @@ def hello(*extensions: Extension, session: bytes = b"", has_extensions: bool = T
 
 def records(message: bytes, sizes: Iterable[int] = ()) -> bytes:
     """The message in records of these sizes, the rest in a last one."""
-    made = b""
+    data = b""
     for size in sizes:
         if 0 < size < len(message):
-            made += b"\x16\x03\x01" + sized(message[:size], 2)
+            data += b"\x16\x03\x01" + sized(message[:size], 2)
             message = message[size:]
-    return made + b"\x16\x03\x01" + sized(message, 2)
+    return data + b"\x16\x03\x01" + sized(message, 2)
 
 
 def real(name: str | None, *, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bytes:
@@ -94,8 +94,8 @@ def test_a_changed_byte_gives_a_name_or_a_refusal(data: st.DataObject) -> None:
     wire = bytearray(real("db.default.localhost"))
     wire[data.draw(st.integers(0, len(wire) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(BadClientHello):
-        found = read_server_name(bytes(wire))
-        assert found is None or (found.isascii() and len(found) < 254)
+        server_name = read_server_name(bytes(wire))
+        assert server_name is None or (server_name.isascii() and len(server_name) < 254)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,10 @@ def test_collection_keeps_what_it_must_and_bounds_what_it_may(days: list[int], l
         )
         for index, day in enumerate(days)
     ]
-    gone = {name_of(one) for one in collectable(a_configuration(), revisions, settings, now="2026-11-21T00:00:00Z")}
+    gone = {
+        name_of(resource)
+        for resource in collectable(a_configuration(), revisions, settings, now="2026-11-21T00:00:00Z")
+    }
     remaining = [day for index, day in enumerate(days) if f"r{index}" not in gone]
     taken = [day for index, day in enumerate(days) if f"r{index}" in gone]
     assert len(remaining) >= min(least, len(days))
@@ -98,8 +101,8 @@ def test_all_traffic_is_assigned_to_ready_revisions_or_none_is(targets: list[Obj
         configurations={"hello": {**a_configuration(), "status": status}},
         revisions={"hello-00001": with_ready(a_revision(), "True"), "hello-00002": a_revision(generation=2)},
     )
-    found = assign(targets, known)
-    assert (found.targets is None) is (found.condition.status != "True")
-    if found.targets is not None:
-        assert [one["percent"] for one in found.targets] == [one["percent"] for one in targets]
-        assert {one["revisionName"] for one in found.targets} <= {"hello-00001"}
+    assignment = assign(targets, known)
+    assert (assignment.targets is None) is (assignment.condition.status != "True")
+    if assignment.targets is not None:
+        assert [target["percent"] for target in assignment.targets] == [target["percent"] for target in targets]
+        assert {target["revisionName"] for target in assignment.targets} <= {"hello-00001"}

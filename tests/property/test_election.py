@@ -166,10 +166,10 @@ def test_with_nothing_in_the_way_one_leads_all_the_time_and_only_one() -> None:
     leaders: set[str] = set()
 
     def observe(world_s: float) -> None:
-        found = [one.name for one in electors if one.believes(world_s)]
-        leaders.update(found)
-        assert found or world_s < 1.0
+        names = [elector.name for elector in electors if elector.believes(world_s)]
+        leaders.update(names)
+        assert names or world_s < 1.0
 
     play(electors, observe)
     assert len(leaders) == 1
-    assert sum(one.terms for one in electors) == 1
+    assert sum(elector.terms for elector in electors) == 1

@@ -78,14 +78,14 @@ class Oracle:
             events = self.h2.receive_data(wire)
         except ProtocolError:
             return "connection", []
-        found = [note for noted in events if (note := _note(noted)) is not None]
+        results = [note for noted in events if (note := _note(noted)) is not None]
         # A frame that h2 answers with RST_STREAM.
         ours = [noted for noted in events if isinstance(noted, h2.events.StreamReset) and not noted.remote_reset]
         for noted in events:
             if isinstance(noted, h2.events.DataReceived) and noted.flow_controlled_length:
                 self.h2.acknowledge_received_data(noted.flow_controlled_length, noted.stream_id)
         is_reset = bool(ours) or _has_reset(self.h2.data_to_send())
-        return ("stream" if is_reset else "ok"), [] if is_reset else found
+        return ("stream" if is_reset else "ok"), [] if is_reset else results
 
 
 def _note(noted: h2.events.Event) -> tuple[Any, ...] | None:
@@ -116,17 +116,17 @@ def _ours(recorder: Recorder, wire: bytes) -> Outcome:
         return "connection", []
     if _has_reset(recorder.engine.output()):
         return "stream", []
-    found: list[tuple[Any, ...]] = []
+    results: list[tuple[Any, ...]] = []
     for note in notes:
         if note[0] in ("open", "head"):
-            found.append(("head", note[1], note[2]))
+            results.append(("head", note[1], note[2]))
         elif note[0] == "data" and note[2]:
-            found.append(("data", note[1], note[2]))
+            results.append(("data", note[1], note[2]))
         elif note[0] == "reset":
-            found.append(("reset", note[1]))
+            results.append(("reset", note[1]))
         if note[0] in ("open", "head", "data") and note[3]:
-            found.append(("end", note[1]))
-    return "ok", found
+            results.append(("end", note[1]))
+    return "ok", results
 
 
 def may_differ(wire: bytes, ours: Outcome, theirs: Outcome, recorder: Recorder) -> str:

@@ -67,8 +67,8 @@ def run(pieces: list[bytes]) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
     """The complete requests received by upstreams, and the client's responses."""
     bench = Bench()
     bench.send(pieces)
-    running = [one for one in bench.exchanges[-1:] if one.outcome is None]
-    assert len(bench.finished) + len(running) == len([one for one in bench.exchanges if one.begun])
+    running = [exchange for exchange in bench.exchanges[-1:] if exchange.outcome is None]
+    assert len(bench.finished) + len(running) == len([exchange for exchange in bench.exchanges if exchange.begun])
     return bench.seen(), [head.split(b"\r\n")[0] for head, _ in messages(bench.client.written)]
 
 

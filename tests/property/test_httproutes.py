@@ -26,53 +26,53 @@ def traffic(draw: st.DrawFn) -> list[Object]:
     for percent in percents:
         target: Object = {"revisionName": draw(REVISIONS), "percent": percent}
         tag = draw(TAGS)
-        if tag and tag not in {one.get("tag") for one in targets}:
+        if tag and tag not in {entry.get("tag") for entry in targets}:
             target["tag"] = tag
         targets.append(target)
     return targets
 
 
 def desired(targets: list[Object]) -> dict[str, Object]:
-    made = desired_httproutes(a_route(), targets, settings=FRONT, lost={})
-    assert not isinstance(made, Condition)
-    return dict(made)
+    httproutes = desired_httproutes(a_route(), targets, settings=FRONT, lost={})
+    assert not isinstance(httproutes, Condition)
+    return dict(httproutes)
 
 
 @given(traffic())
 def test_weights_are_the_percents_and_every_tag_has_a_host_and_a_header(targets: list[Object]) -> None:
-    made = desired(targets)
+    entry = desired(targets)
     shares: Counter[str] = Counter()
     for target in targets:
         shares[target["revisionName"]] += target["percent"]
-    *asked, (no_tags, weights) = rules(made["hello"])
+    *requests, (no_tags, weights) = rules(entry["hello"])
     assert not no_tags
     assert sum(weights.values()) == 100
     assert weights == {name: share for name, share in shares.items() if share}
     tags = {target["tag"]: target["revisionName"] for target in targets if target.get("tag")}
-    assert {tag: name for of_it, backends in asked for tag in of_it for name in backends} == tags
-    assert {f"hello.{tag}" for tag in tags} | {"hello"} == made.keys()
-    assert all(rules(made[f"hello.{tag}"]) == [([], {name: 100})] for tag, name in tags.items())
-    hosts = [host for one in made.values() for host in one["spec"]["hostnames"]]
-    assert len(hosts) == len(set(hosts)) == len(made)
+    assert {tag: name for of_it, backends in requests for tag in of_it for name in backends} == tags
+    assert {f"hello.{tag}" for tag in tags} | {"hello"} == entry.keys()
+    assert all(rules(entry[f"hello.{tag}"]) == [([], {name: 100})] for tag, name in tags.items())
+    hosts = [host for resource in entry.values() for host in resource["spec"]["hostnames"]]
+    assert len(hosts) == len(set(hosts)) == len(entry)
 
 
 @given(st.lists(traffic(), min_size=1, max_size=4))
 def test_what_is_written_is_what_is_wanted_and_then_nothing_more(changes: list[list[Object]]) -> None:
-    found: dict[str, Object] = {}
+    result: dict[str, Object] = {}
     for targets in changes:
         for is_settled in (False, True):
             writes, _ = reconcile_httproutes(
-                a_route(), targets, HttpRoutes(existing=list(found.values())), settings=FRONT, lost={}
+                a_route(), targets, HttpRoutes(existing=list(result.values())), settings=FRONT, lost={}
             )
             assert not (is_settled and writes)
             for write in writes:
                 match write:
                     case Create(body=body):
-                        found[name_of(body)] = stored(body)
+                        result[name_of(body)] = stored(body)
                     case Patch(name=name, patch=patch):
-                        found[name] = merged(found[name], patch)
+                        result[name] = merged(result[name], patch)
                     case Delete(name=name):
-                        del found[name]
-        assert {name: one["spec"] for name, one in found.items()} == {
-            name: one["spec"] for name, one in desired(targets).items()
+                        del result[name]
+        assert {name: value["spec"] for name, value in result.items()} == {
+            name: resource["spec"] for name, resource in desired(targets).items()
         }

@@ -53,9 +53,9 @@ class Faulty:
 
 
 async def outcome(journal: Journal, entry: JournalEntry) -> Unavailable | None:
-    found: asyncio.Future[Unavailable | None] = asyncio.get_running_loop().create_future()
-    journal.submit(entry, found.set_result)
-    return await asyncio.wait_for(found, 60)
+    future: asyncio.Future[Unavailable | None] = asyncio.get_running_loop().create_future()
+    journal.submit(entry, future.set_result)
+    return await asyncio.wait_for(future, 60)
 
 
 async def run(path: Path, writes: list[tuple[int, bytes | None, Any]]) -> dict[str, bytes]:

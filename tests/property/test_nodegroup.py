@@ -52,7 +52,7 @@ def pods(draw: st.DrawFn, number: int, names: list[str | None]) -> GroupPod:
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
     group = tuple(draw(nodes(number)) for number in range(draw(st.integers(0, NODES_MAX))))
-    names = [None, *(one.name for one in group)]
+    names = [None, *(group_node.name for group_node in group)]
     cloud_min = draw(st.integers(0, 6))
     return Snapshot(
         nodes=group,
@@ -79,8 +79,8 @@ def options(draw: st.DrawFn) -> NodeGroupSettings:
     )
 
 
-def planned(seen: Snapshot, asked: NodeGroupSettings, state: NodeGroupState | None = None) -> GroupPlan:
-    return decide(state or NodeGroupState(), seen, asked, now_s=NOW_S)[1]
+def planned(seen: Snapshot, node_group_settings: NodeGroupSettings, state: NodeGroupState | None = None) -> GroupPlan:
+    return decide(state or NodeGroupState(), seen, node_group_settings, now_s=NOW_S)[1]
 
 
 def tainted_by(plan: GroupPlan) -> list[str]:
@@ -137,40 +137,40 @@ def test_the_cloud_is_never_asked_for_what_it_would_refuse(seen: Snapshot, asked
 @given(snapshots(), options())
 def test_the_table_of_states_says_what_may_happen_to_a_node(seen: Snapshot, asked: NodeGroupSettings) -> None:
     plan = planned(seen, asked)
-    traits = {one.name: STATES[state_of(one)] for one in seen.nodes}
+    traits = {group_node.name: STATES[state_of(group_node)] for group_node in seen.nodes}
     after_sick = {one.name: STATES[state_of(one)] for part in msgspec.structs.astuple(plan.nodes) for one in part}
     assert all(traits[name].may_be_tainted for name in tainted_by(plan))
     assert all(traits[name].may_be_untainted for name in untainted_by(plan))
     assert all(traits[name].is_reaped for name in deleted_by(plan))
-    capacity = [one.allocatable for one in seen.nodes if after_sick[one.name].is_capacity]
+    capacity = [group_node.allocatable for group_node in seen.nodes if after_sick[group_node.name].is_capacity]
     assert plan.capacity == sum(capacity, start=Amount())
 
 
 @given(snapshots(), options())
 def test_no_protected_and_no_cordoned_node_is_deleted(seen: Snapshot, asked: NodeGroupSettings) -> None:
-    spared = {one.name for one in seen.nodes if one.is_protected or one.is_cordoned}
+    spared = {group_node.name for group_node in seen.nodes if group_node.is_protected or group_node.is_cordoned}
     assert not spared.intersection(deleted_by(planned(seen, asked)))
 
 
 @given(snapshots(), options())
 def test_both_graces_are_respected(seen: Snapshot, asked: NodeGroupSettings) -> None:
-    busy = {one.node_name for one in seen.pods}
+    busy = {group_pod.node_name for group_pod in seen.pods}
     plan = planned(seen, asked)
     going = {*deleted_by(plan), *(effect.node_name for effect in plan.effects if isinstance(effect, Drain))}
-    for one in partition(seen.nodes).tainted:
-        if one.name in going:
-            assert one.removal_taint is not None
-            assert one.removal_taint.at_s is not None
-            grace_s = asked.hard_delete_grace_period_s if one.name in busy else asked.soft_delete_grace_period_s
-            assert NOW_S - one.removal_taint.at_s > grace_s
+    for group_node in partition(seen.nodes).tainted:
+        if group_node.name in going:
+            assert group_node.removal_taint is not None
+            assert group_node.removal_taint.at_s is not None
+            grace_s = asked.hard_delete_grace_period_s if group_node.name in busy else asked.soft_delete_grace_period_s
+            assert NOW_S - group_node.removal_taint.at_s > grace_s
 
 
 @given(snapshots(), options())
 def test_nodes_are_tainted_oldest_first_and_return_newest_first(seen: Snapshot, asked: NodeGroupSettings) -> None:
     asked = msgspec.structs.replace(asked, unhealthy_node_grace_period_s=0.0)
     plan, parts = planned(seen, asked), partition(seen.nodes)
-    oldest = [one.name for one in oldest_first(parts.untainted)]
-    newest = [one.name for one in newest_first(parts.tainted)]
+    oldest = [group_node.name for group_node in oldest_first(parts.untainted)]
+    newest = [group_node.name for group_node in newest_first(parts.tainted)]
     assert tainted_by(plan) == oldest[: len(tainted_by(plan))]
     assert untainted_by(plan) == newest[: len(untainted_by(plan))]
 
@@ -192,7 +192,7 @@ def test_every_node_on_its_way_out_goes_comes_back_or_has_a_reason_to_stay(
     assume(plan.error is None)
     explained = {*deleted_by(plan), *untainted_by(plan), *(kept.node_name for kept in plan.kept_nodes)}
     on_their_way_out = (*plan.nodes.tainted, *plan.nodes.force_tainted)
-    assert {one.name for one in on_their_way_out} == explained
+    assert {group_node.name for group_node in on_their_way_out} == explained
 
 
 @given(snapshots(), options(), st.integers(0, 119))
@@ -235,8 +235,8 @@ def test_the_original_decides_too(seen: Snapshot, asked: NodeGroupSettings) -> N
 @given(snapshots(), options())
 def test_each_node_is_in_one_part(seen: Snapshot, asked: NodeGroupSettings) -> None:
     parts = view_of(NodeGroupState(), gathered(seen, asked), asked, now_s=NOW_S).parts
-    found = [one.name for part in msgspec.structs.astuple(parts) for one in part]
-    assert sorted(found) == sorted(one.name for one in seen.nodes)
+    names = [one.name for part in msgspec.structs.astuple(parts) for one in part]
+    assert sorted(names) == sorted(group_node.name for group_node in seen.nodes)
 
 
 @given(st.integers(1, 200), st.integers(1, 150), st.floats(0, 1000), st.floats(0, 1000))
@@ -263,7 +263,7 @@ def test_from_zero_more_requests_never_ask_for_less(less: int, more: int, node_c
 
 @given(st.integers(1, 6), st.integers(2, 9))
 def test_the_breaker_opens_exactly_after_the_threshold(threshold: int, node_count: int) -> None:
-    asked = settings(scale_up_failure_threshold=threshold, max_nodes=10**6, min_nodes=1)
+    node_group_settings = settings(scale_up_failure_threshold=threshold, max_nodes=10**6, min_nodes=1)
     group = tuple(
         GroupNode(name=f"n{number}", created_at_s=NOW_S, allocatable=NODE_AMOUNT, labels=LABELS)
         for number in range(node_count)
@@ -276,10 +276,14 @@ def test_the_breaker_opens_exactly_after_the_threshold(threshold: int, node_coun
     )
     state = NodeGroupState()
     for number in range(threshold):
-        state, plan = decide(state, seen, asked, now_s=NOW_S + number * asked.scale_up_cool_down_period_s)
+        state, plan = decide(
+            state, seen, node_group_settings, now_s=NOW_S + number * node_group_settings.scale_up_cool_down_period_s
+        )
         assert state.breaker.phase is BreakerPhase.CLOSED
         assert added_by(plan) > 0
-    state, plan = decide(state, seen, asked, now_s=NOW_S + threshold * asked.scale_up_cool_down_period_s)
+    state, plan = decide(
+        state, seen, node_group_settings, now_s=NOW_S + threshold * node_group_settings.scale_up_cool_down_period_s
+    )
     assert state.breaker.phase is BreakerPhase.OPEN
     assert added_by(plan) == 0
 
@@ -298,7 +302,7 @@ def with_machines_started(seen: Snapshot, now_s: float) -> Snapshot:
 def test_under_a_steady_load_a_group_comes_to_rest_below_the_threshold(
     node_count: int, pod_count: int, min_nodes: int
 ) -> None:
-    asked = settings(min_nodes=min_nodes, max_nodes=60)
+    node_group_settings = settings(min_nodes=min_nodes, max_nodes=60)
     start = CloudGroup(target_size=node_count, min_size=0, max_size=100)
     waiting = tuple(
         GroupPod(name=f"p{number}", request=Amount(cpu_m=500, memory_bytes=1), placement=PLACED)
@@ -309,9 +313,9 @@ def test_under_a_steady_load_a_group_comes_to_rest_below_the_threshold(
     for number in range(40):
         now_s = NOW_S + number * 120.0
         seen = with_machines_started(seen, now_s)
-        state, plan = decide(state, seen, asked, now_s=now_s)
+        state, plan = decide(state, seen, node_group_settings, now_s=now_s)
         seen = carried_out(seen, plan.effects)
     assert plan is not None
     assert plan.effects == ()
     assert isinstance(plan.usage, Utilisation)
-    assert plan.usage.percent <= asked.scale_up_threshold_percent
+    assert plan.usage.percent <= node_group_settings.scale_up_threshold_percent

@@ -99,7 +99,7 @@ class WatchedCloud(MemoryCloud):
 
     async def increase(self, group: str, count: int) -> None:
         self._strike()
-        nodes = [node_of(one) for one in (await self.cluster.list(NODE)).items]
+        nodes = [node_of(node) for node in (await self.cluster.list(NODE)).items]
         coming = max(0, self.groups[group].target_size - len(nodes))
         assert len(partition(nodes).untainted) + coming + count <= MAX_NODES, "growth beyond the maximum"
         assert self.weather.has_lease, "growth without the lease"
@@ -117,7 +117,7 @@ class WatchedCloud(MemoryCloud):
             assert node.removal_taint is not None, "deletion of a node that is not tainted"
             assert node.removal_taint.at_s is not None
             age_s = self.now_s() - node.removal_taint.at_s
-            on_it = [one for one in pods if nested(one, "spec", "nodeName") == node.name]
+            on_it = [pod for pod in pods if nested(pod, "spec", "nodeName") == node.name]
             assert age_s > SOFT_S, "deletion within the soft grace"
             assert not on_it or age_s > HARD_S + DRAIN_S, "deletion of a node with pods"
         deletion = await super().delete(group, machines)
@@ -171,7 +171,7 @@ class World:
     async def move_pods(self) -> None:
         """Delete some pods, create some, and place pending ones."""
         pods = (await self.cluster.list(POD)).items
-        nodes = {name_of(one) for one in (await self.cluster.list(NODE)).items}
+        nodes = {name_of(node) for node in (await self.cluster.list(NODE)).items}
         for pod in pods:
             on = nested(pod, "spec", "nodeName")
             if self.dice.random() < 0.25 or (on and on not in nodes) or "deletionTimestamp" in pod["metadata"]:
@@ -179,7 +179,7 @@ class World:
                     await self.cluster.delete(POD, "default", name_of(pod), grace_s=0)
                 except NotFound:
                     continue
-        free = [node_of(one) for one in (await self.cluster.list(NODE)).items]
+        free = [node_of(node) for node in (await self.cluster.list(NODE)).items]
         places = [node.name for node in partition(free).untainted]
         for _ in range(self.dice.choice((0, 0, 2, 8))):
             self.count += 1
@@ -189,7 +189,7 @@ class World:
     async def step(self) -> None:
         """Run a pass of the daemon, which may be killed."""
         self.weather.has_lease = self.weather.is_calm or self.dice.random() > 0.05
-        before = len(partition([node_of(one) for one in (await self.cluster.list(NODE)).items]).untainted)
+        before = len(partition([node_of(node) for node in (await self.cluster.list(NODE)).items]).untainted)
         await self.stage._seen_all()
         self.stage.now_s += PASS_S
         self.cluster.is_daemon = True
@@ -200,7 +200,7 @@ class World:
             await self.stage.restart()
         finally:
             self.cluster.is_daemon = False
-        after = len(partition([node_of(one) for one in (await self.cluster.list(NODE)).items]).untainted)
+        after = len(partition([node_of(node) for node in (await self.cluster.list(NODE)).items]).untainted)
         assert after >= min(before, MIN_NODES), "tainted below the minimum"
 
 
@@ -217,7 +217,7 @@ async def live(seed: int) -> None:
     for _ in range(CALM_PASSES):
         await world.step()
         await world.settle_machines()
-    nodes = [node_of(one) for one in (await world.cluster.list(NODE)).items]
+    nodes = [node_of(node) for node in (await world.cluster.list(NODE)).items]
     parts = partition(nodes)
     assert len(parts.untainted) == MIN_NODES, "an idle group does not settle at its minimum"
     assert all(node.is_protected for node in parts.tainted), "a node that could go is still there"

@@ -63,17 +63,19 @@ def test_a_strategic_patch_of_a_list_leads_to_the_order_it_names(
     order = data.draw(st.permutations(sorted({*before, *added})))
     patch = {"containers": [{"name": name} for name in order if name in added]}
     directive = {"$setElementOrder/containers": [{"name": name} for name in order]}
-    made = strategic_merge(
+    merged = strategic_merge(
         POD, {"spec": {"containers": [{"name": name} for name in before]}}, {"spec": patch | directive}
     )
-    assert [one["name"] for one in made["spec"]["containers"]] == (order or [])
+    assert [container["name"] for container in merged["spec"]["containers"]] == (order or [])
 
 
 @given(NAMES, NAMES)
 def test_deleting_from_a_list_leaves_the_rest_in_order(before: list[str], gone: list[str]) -> None:
     patch = {"containers": [{"name": name, "$patch": "delete"} for name in gone]}
-    made = strategic_merge(POD, {"spec": {"containers": [{"name": name} for name in before]}}, {"spec": patch})
-    assert [one["name"] for one in made["spec"]["containers"]] == [name for name in before if name not in gone]
+    merged = strategic_merge(POD, {"spec": {"containers": [{"name": name} for name in before]}}, {"spec": patch})
+    assert [container["name"] for container in merged["spec"]["containers"]] == [
+        name for name in before if name not in gone
+    ]
 
 
 def pointer(path: Sequence[str]) -> str:
@@ -86,8 +88,8 @@ def places(value: Json, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     if isinstance(value, dict):
         inner = list(value.items())
     elif isinstance(value, list):
-        inner = [(str(index), one) for index, one in enumerate(value)]
-    return [path, *(place for key, one in inner for place in places(one, (*path, key)))]
+        inner = [(str(index), result) for index, result in enumerate(value)]
+    return [path, *(place for key, document in inner for place in places(document, (*path, key)))]
 
 
 def at(value: Json, path: Sequence[str]) -> Json:

@@ -43,18 +43,18 @@ def test_a_book_is_what_a_new_one_would_be(changes: list[tuple[str, object, int]
                 nodes.pop(name, None)
                 book.drop_node(name)
             case "pod", (str(name), str(on)):
-                found = pod_of(pod(name, on=on, cpu=str(cpu)))
-                assert found is not None
-                pods[name] = found
-                book.take_pod(found)
+                placed_pod = pod_of(pod(name, on=on, cpu=str(cpu)))
+                assert placed_pod is not None
+                pods[name] = placed_pod
+                book.take_pod(placed_pod)
             case "no pod", str(name):
                 pods.pop(name, None)
                 book.drop_pod(("default", name))
             case _:
                 book.table()
     other = NodeBook()
-    for one in nodes.values():
-        other.take_node(one)
+    for node_facts in nodes.values():
+        other.take_node(node_facts)
     for each in pods.values():
         other.take_pod(each)
     assert requested(book) == requested(other)

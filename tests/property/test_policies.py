@@ -53,20 +53,20 @@ def test_a_state_returns_from_another_clock(state: TriggerState, by_s: float) ->
 
 @given(st.lists(st.tuples(NAMED, st.integers(1, 9)), max_size=6), st.randoms())
 def test_who_holds_does_not_depend_on_the_order(drawn: list[tuple[tuple[str, str], int]], dice: random.Random) -> None:
-    made = [
+    scaling_policy_views = [
         policy(f"p{number}", kind=kind, target=target, created=f"2026-01-0{day}T00:00:00Z")
         for number, ((kind, target), day) in enumerate(drawn)
     ]
     first, other = Policies(), Policies()
-    for one in made:
-        first.put(one)
-    mixed = [*made, *made]
+    for scaling_policy_view in scaling_policy_views:
+        first.put(scaling_policy_view)
+    mixed = [*scaling_policy_views, *scaling_policy_views]
     dice.shuffle(mixed)
-    for one in mixed:
-        other.put(one)
+    for scaling_policy_view in mixed:
+        other.put(scaling_policy_view)
     assert first.holder(revision()) == other.holder(revision())
-    for one in made:
-        other.drop(one.key)
+    for scaling_policy_view in scaling_policy_views:
+        other.drop(scaling_policy_view.key)
     assert (len(other), other.holder(revision())) == (0, None)
 
 
@@ -75,15 +75,15 @@ def test_a_wish_is_that_of_the_last_evaluation_and_cooldowns_need_a_change(
     steps: list[tuple[ObservedPods, float]],
 ) -> None:
     spec = spec_of(up=(trigger(70, time_s=10),), down=(trigger(30, time_s=10),))
-    one, now_s = Triggered("p", spec, TriggerSettings(), state=TriggerState(), now_s=0.0), 0.0
+    triggered, now_s = Triggered("p", spec, TriggerSettings(), state=TriggerState(), now_s=0.0), 0.0
     before = steps[0][0].available_count
     for observed, wait_s in steps:
         now_s += wait_s
-        if one.is_due(now_s):
-            one.evaluate("r", observed, now_s)
-            assert one.due_s > now_s - TriggerSettings().period_s
-        (said,) = one.proposals(now_s)
-        assert one.last is not None
-        assert said.desired == one.last.decision.desired_count
-        if one.state.last_change_at_s is not None:
+        if triggered.is_due(now_s):
+            triggered.evaluate("r", observed, now_s)
+            assert triggered.due_s > now_s - TriggerSettings().period_s
+        (proposal,) = triggered.proposals(now_s)
+        assert triggered.last is not None
+        assert proposal.desired == triggered.last.decision.desired_count
+        if triggered.state.last_change_at_s is not None:
             assert any(step.available_count != before for step, _ in steps)

@@ -61,8 +61,8 @@ class World:
             case _:
                 # The slices of the activators' Service come first after a restart.
                 before, self.activators = self.activators, Activators()
-                for key, one in before._slices.items():
-                    self.activators.put(key, one)
+                for key, slice_ in before._slices.items():
+                    self.activators.put(key, slice_)
         self._write()
 
     def _write(self) -> None:
@@ -109,10 +109,10 @@ class World:
             assert not self.known_activators
             return
         endpoints, port = self.slice["endpoints"], self.slice["ports"][0]["port"]
-        taking = {one["addresses"][0] for one in endpoints if one["conditions"]["ready"]}
+        taking = {endpoint["addresses"][0] for endpoint in endpoints if endpoint["conditions"]["ready"]}
         ready = {f"10.2.0.{number}" for number, is_ready in self.pods.items() if is_ready}
         backend = self.activators.backends.get("IPv4")
-        present = {one["addresses"][0] for one in backend.endpoints} if backend else set()
+        present = {endpoint["addresses"][0] for endpoint in backend.endpoints} if backend else set()
         assert 0 < len(endpoints) <= ENDPOINTS_MAX
         if port == QUEUE_PORT:
             assert taking == ready
@@ -142,4 +142,4 @@ def test_in_the_end_it_is_as_the_last_facts_want_it(operations: list[tuple[str, 
     assert world.slice is not None
     assert world.slice["ports"][0]["port"] == QUEUE_PORT
     world.do("path", "proxy")
-    assert [one["addresses"] for one in world.slice["endpoints"]] == [["10.1.0.1"]]
+    assert [endpoint["addresses"] for endpoint in world.slice["endpoints"]] == [["10.1.0.1"]]

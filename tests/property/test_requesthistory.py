@@ -45,16 +45,22 @@ def test_records_stay_below_their_bounds(ends: list[tuple[str, float, float, str
         history.record("n", record, now_s)
         reports = history.reports("n", "s", now_s)
         assert history.count <= records_max
-        found = [len(one.failed) + len(one.slow) + len(one.sampled) + len(one.errors) for one in reports]
-        assert sum(found) <= history.count
-        for one in reports:
-            assert len(one.failed) <= FAILED_MAX
-            assert len(one.slow) <= SLOW_MAX
-            assert len(one.sampled) <= SAMPLED_MAX
-            assert len(one.errors) <= CAUSES_MAX
-            durations = [slow.duration_s for slow in one.slow]
+        results = [
+            len(request_report.failed)
+            + len(request_report.slow)
+            + len(request_report.sampled)
+            + len(request_report.errors)
+            for request_report in reports
+        ]
+        assert sum(results) <= history.count
+        for report in reports:
+            assert len(report.failed) <= FAILED_MAX
+            assert len(report.slow) <= SLOW_MAX
+            assert len(report.sampled) <= SAMPLED_MAX
+            assert len(report.errors) <= CAUSES_MAX
+            durations = [slow.duration_s for slow in report.slow]
             assert durations == sorted(durations, reverse=True)
-            assert {each.revision for each in (*one.failed, *one.slow, *one.sampled)} <= {one.revision}
+            assert {each.revision for each in (*report.failed, *report.slow, *report.sampled)} <= {report.revision}
 
 
 @given(

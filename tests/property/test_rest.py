@@ -37,8 +37,8 @@ class World:
         revision = revision_with(spec)
         self.scale, self.skips, self.rested_until_s = 0, skips, BEGIN_S
         self.state = ServingState.RESERVE
-        made = adaptive_policy(spec, SETTINGS)
-        self.scaler = Scaler(revision, self.facts(), SETTINGS, is_restart=True, now_s=BEGIN_S, policy=made)
+        new_policy = adaptive_policy(spec, SETTINGS)
+        self.scaler = Scaler(revision, self.facts(), SETTINGS, is_restart=True, now_s=BEGIN_S, policy=new_policy)
         self.scaler.shadow = BUILT_IN.shadow_of(spec, SETTINGS, present_scale=0, wall_offset_s=0.0, now_s=BEGIN_S)
         self.decided_count = 0
         self.latest: ScalerOutcome | None = None

@@ -21,7 +21,7 @@ EVENTS = st.lists(
 
 def targets(percent: int, revision: int) -> tuple[list[dict[str, object]], list[dict[str, object]]]:
     name = f"r{revision}"
-    asked: list[dict[str, object]] = [
+    requests: list[dict[str, object]] = [
         {"configurationName": "hello", "percent": percent},
         {"configurationName": "hello", "tag": "new"},
         {"revisionName": "pinned", "percent": 100 - percent},
@@ -31,7 +31,7 @@ def targets(percent: int, revision: int) -> tuple[list[dict[str, object]], list[
         {"revisionName": name, "latestRevision": True, "tag": "new"},
         {"revisionName": "pinned", "latestRevision": False, "percent": 100 - percent},
     ]
-    return asked, assigned
+    return requests, assigned
 
 
 @given(events=EVENTS)
@@ -54,20 +54,20 @@ def test_no_request_is_lost_or_sent_to_a_revision_that_is_gone(events: list[tupl
                 rollout = observe_ready(rollout, duration_s=value, now_s=now_s)
             case _:
                 gone |= {f"r{value}"} - {f"r{revision}"}
-        asked, assigned = targets(percent, revision)
-        rollout = advance(rollout_goal(asked, assigned), rollout, can_serve=serves, now_s=now_s)
-        entries = split_targets(asked, assigned, rollout)
-        assert sum(int(str(one.get("percent", 0))) for one in entries) == 100
-        assert not {one["revisionName"] for one in entries} & gone
-        assert {one["percent"] for one in entries if one["revisionName"] == "pinned"} == {100 - percent}
-        for one in rollout.configurations:
-            assert sum(share.percent for share in one.revisions) == one.percent
-            assert all(share.percent > 0 for share in one.revisions)
-            assert one.revisions[-1].revision_name == f"r{revision}"
+        requests, assigned = targets(percent, revision)
+        rollout = advance(rollout_goal(requests, assigned), rollout, can_serve=serves, now_s=now_s)
+        entries = split_targets(requests, assigned, rollout)
+        assert sum(int(str(entry.get("percent", 0))) for entry in entries) == 100
+        assert not {entry["revisionName"] for entry in entries} & gone
+        assert {entry["percent"] for entry in entries if entry["revisionName"] == "pinned"} == {100 - percent}
+        for configuration_rollout in rollout.configurations:
+            assert sum(share.percent for share in configuration_rollout.revisions) == configuration_rollout.percent
+            assert all(share.percent > 0 for share in configuration_rollout.revisions)
+            assert configuration_rollout.revisions[-1].revision_name == f"r{revision}"
         # A restart knows no more than the annotation.
         assert read_rollout({ROLLOUT_ANNOTATION: write_rollout(rollout)}) == rollout
         # Deciding again at the same time changes nothing.
-        again = advance(rollout_goal(asked, assigned), rollout, can_serve=serves, now_s=now_s)
+        again = advance(rollout_goal(requests, assigned), rollout, can_serve=serves, now_s=now_s)
         assert again == rollout
 
 

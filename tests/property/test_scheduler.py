@@ -46,7 +46,9 @@ nodes = st.builds(
     ),
 )
 clusters = st.lists(nodes, min_size=1, max_size=6).map(
-    lambda found: [msgspec.structs.replace(one, name=f"node-{index}") for index, one in enumerate(found)]
+    lambda scored_nodes: [
+        msgspec.structs.replace(scored_node, name=f"node-{index}") for index, scored_node in enumerate(scored_nodes)
+    ]
 )
 quirks = st.builds(PlacementQuirks, **{name: st.booleans() for name in PlacementQuirks.__struct_fields__})
 settings_in_range = st.builds(
@@ -137,9 +139,9 @@ def test_higher_limits_are_never_less_risk(
 def test_a_higher_threshold_is_never_less_likely(mean: float, share: float, low: float, high: float) -> None:
     deviation = min(share, (0.99 * mean * (1 - mean)) ** 0.5)
     thresholds = np.array(sorted((low, high)))
-    asked = probability_below(np.full(2, mean), np.full(2, deviation), thresholds)
+    probability = probability_below(np.full(2, mean), np.full(2, deviation), thresholds)
     # The function is computed to about twelve digits.
-    assert asked.probability[0] <= asked.probability[1] + 1e-9
+    assert probability.probability[0] <= probability.probability[1] + 1e-9
 
 
 def explicit(demand: PodDemand) -> PodDemand:
@@ -153,8 +155,8 @@ def explicit(demand: PodDemand) -> PodDemand:
 def test_for_pods_that_say_what_they_request_the_first_quirk_changes_nothing(
     cluster: list[ScoredNode], pod: PodDemand
 ) -> None:
-    said = [msgspec.structs.replace(node, demand=explicit(node.demand)) for node in cluster]
-    placing = held(said, explicit(pod))
+    scored_nodes = [msgspec.structs.replace(node, demand=explicit(node.demand)) for node in cluster]
+    placing = held(scored_nodes, explicit(pod))
     ours, theirs = PlacementSettings(), PlacementSettings(quirks=ORIGINAL)
     for kind in (LeastRequested, MostRequested, BalancedResourceAllocation):
         assert kind(ours).evaluate(placing).score.tolist() == kind(theirs).evaluate(placing).score.tolist()
@@ -176,14 +178,14 @@ def test_what_is_kept_between_versions_is_what_a_fresh_table_gives(
     fresh = node_table(cluster, version=len(changes))
     assert same_arrays(table, fresh)
     again = Scorer(settings).score(fresh, pod, now_s=300.0)
-    found = scorer.score(table, pod, now_s=300.0)
-    assert found.total.tolist() == again.total.tolist()
-    assert [found.explain(node.name) for node in cluster] == [again.explain(node.name) for node in cluster]
+    scores = scorer.score(table, pod, now_s=300.0)
+    assert scores.total.tolist() == again.total.tolist()
+    assert [scores.explain(node.name) for node in cluster] == [again.explain(node.name) for node in cluster]
 
 
-def same_arrays(one: NodeTable, other: NodeTable) -> bool:
-    names = [name for name in one.__struct_fields__ if name not in {"changed", "changed_from"}]
-    return all(np.array_equal(getattr(one, name), getattr(other, name)) for name in names)
+def same_arrays(table: NodeTable, other: NodeTable) -> bool:
+    names = [name for name in table.__struct_fields__ if name not in {"changed", "changed_from"}]
+    return all(np.array_equal(getattr(table, name), getattr(other, name)) for name in names)
 
 
 @given(clusters, demands, settings_in_range)

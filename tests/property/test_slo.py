@@ -45,10 +45,10 @@ def test_targets_are_bounded_and_late_revisions_have_at_least_the_stable_count(
         return
     load, ready = seen.pod_load * seen.ready_count, seen.ready_count
     counts = []
-    for one in (spec, with_slo_target(spec, outcome.target)):
-        start = starting_state(ready_count=ready, present_scale=ready, spec=one, now_s=NOW_S)
+    for scaling_spec in (spec, with_slo_target(spec, outcome.target)):
+        start = starting_state(ready_count=ready, present_scale=ready, spec=scaling_spec, now_s=NOW_S)
         observed = Observation(stable=load, panic=load)
-        _, decision = decide(start, observed=observed, ready_count=ready, spec=one, now_s=NOW_S)
+        _, decision = decide(start, observed=observed, ready_count=ready, spec=scaling_spec, now_s=NOW_S)
         assert isinstance(decision, ScaleDecision)
         counts.append(decision.stable_count)
     assert counts[1] >= counts[0]

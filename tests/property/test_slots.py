@@ -68,7 +68,7 @@ def _do(world: World, step: str, draw: int, number: int) -> None:  # noqa: C901,
         case "kill":
             world.kill(life)
         case "learn":
-            for index in [index for index, one in life.known.items() if not one.is_alive]:
+            for index in [index for index, value in life.known.items() if not value.is_alive]:
                 life.lose(index)
 
 

@@ -18,20 +18,20 @@ activators = st.lists(st.tuples(st.floats(min_value=0, max_value=0.99), amounts)
 def test_a_steady_load_is_the_load_of_each_second(
     pods: list[tuple[float, float, float]], activators: list[tuple[float, float]], seconds: int
 ) -> None:
-    sources, found = Sources(), []
+    sources, results = Sources(), []
     events: list[tuple[float, str, float, float | None]]
     events = [(offset, f"p{n}", load, load * share) for n, (offset, load, share) in enumerate(pods)]
     events += [(offset, f"a{n}", load, None) for n, (offset, load) in enumerate(activators)]
     for second in range(seconds):
         for offset, name, load, marked in sorted(events, key=lambda event: event[0]):
             at_s = second + offset
-            found += sources.complete(at_s)
+            results += sources.complete(at_s)
             stat = Stat(pod=name, at_s=at_s, concurrency=load, request_count=load, proxied_concurrency=marked or 0.0)
             (sources.record_activator if marked is None else sources.record_pod)(stat)
-    found += sources.complete(float(seconds))
+    results += sources.complete(float(seconds))
     truth = sum(load - (marked or 0.0) for _, _, load, marked in events)
-    assert [one.number for one in found] == (list(range(seconds)) if events else [])
-    assert [one.load.concurrency for one in found] == [pytest.approx(truth)] * len(found)
+    assert [one.number for one in results] == (list(range(seconds)) if events else [])
+    assert [one.load.concurrency for one in results] == [pytest.approx(truth)] * len(results)
     assert sources.present(seconds + 0.005).concurrency >= truth * (1 - 1e-9) - 1e-9
 
 
@@ -39,14 +39,14 @@ def test_a_steady_load_is_the_load_of_each_second(
 def test_frames_are_cut_the_same_however_they_arrive(payloads: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(_frame(payload) for payload in payloads)
     places = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
-    found, rest = [], b""
+    results, rest = [], b""
     for begin, end in zip([0, *places], [*places, len(stream)], strict=True):
         rest += stream[begin:end]
-        while (one := cut(rest, 0)) is not None and one.end <= len(rest):
-            assert one.is_plain
-            found.append(rest[one.begin : one.end])
-            rest = rest[one.end :]
-    assert (found, rest) == (payloads, b"")
+        while (new_cut := cut(rest, 0)) is not None and new_cut.end <= len(rest):
+            assert new_cut.is_plain
+            results.append(rest[new_cut.begin : new_cut.end])
+            rest = rest[new_cut.end :]
+    assert (results, rest) == (payloads, b"")
 
 
 def _frame(payload: bytes) -> bytes:

@@ -58,7 +58,7 @@ async def do(cluster: MemoryCluster, step: tuple[str, str, str]) -> None:
 
 async def listed(cluster: MemoryCluster, selector: str) -> tuple[dict[str, Object], str]:
     listing = await cluster.list(CONFIG_MAP, label_selector=selector)
-    return {one["metadata"]["name"]: one for one in listing.items}, listing.resource_version
+    return {item["metadata"]["name"]: item for item in listing.items}, listing.resource_version
 
 
 async def followed(cluster: MemoryCluster, known: dict[str, Object], start: str, selector: str) -> dict[str, Object]:
@@ -103,10 +103,10 @@ def test_a_watch_of_a_short_history_reports_all_or_is_gone(before: Any, after: A
             await do(cluster, step)
         truth, _ = await listed(cluster, "")
         try:
-            found = await followed(cluster, known, start, "")
+            result = await followed(cluster, known, start, "")
         except Gone:
             return
-        assert found == truth
+        assert result == truth
 
     asyncio.run(scenario())
 
@@ -127,9 +127,9 @@ def test_versions_only_grow_and_no_two_changes_share_one(steps: Any) -> None:  #
 
 def durable(objects: list[Object]) -> list[Object]:
     return [
-        {key: value for key, value in one.items() if key != "status"}
-        | {"metadata": {key: value for key, value in one["metadata"].items() if key != "resourceVersion"}}
-        for one in objects
+        {key: value for key, value in resource.items() if key != "status"}
+        | {"metadata": {key: value for key, value in resource["metadata"].items() if key != "resourceVersion"}}
+        for resource in objects
     ]
 
 
@@ -174,13 +174,13 @@ def test_a_store_that_starts_again_is_what_it_was_but_for_the_status(steps: Any,
 
 def empties(schema: Schema, path: tuple[Step, ...] = ()) -> list[tuple[Step, ...]]:
     """The paths to all maps and lists of a schema."""
-    found = []
+    results = []
     for key, known in schema.get("properties", {}).items():
         way = (*path, (key, known))
         if known.get("type") in {"object", "array"}:
-            found.append(way)
-        found += empties(known.get("items", known), way)
-    return found
+            results.append(way)
+        results += empties(known.get("items", known), way)
+    return results
 
 
 def with_leaf(way: tuple[Step, ...], leaf: object) -> Object:
@@ -193,18 +193,18 @@ def with_leaf(way: tuple[Step, ...], leaf: object) -> Object:
 
 
 def kind_and_ways() -> list[tuple[Kind, tuple[Step, ...]]]:
-    found = []
+    results = []
     for kind in (SERVING_SERVICE, CONFIGURATION):
         template = crds()[kind].schema["properties"]["spec"]["properties"]["template"]
         start: tuple[Step, ...] = (("spec", {"type": "object"}), ("template", template))
-        found += [(kind, way) for way in empties(template, start) if way[-1][0] not in {*CHOICES, "spec"}]
-    return found
+        results += [(kind, way) for way in empties(template, start) if way[-1][0] not in {*CHOICES, "spec"}]
+    return results
 
 
 def generations(kind: Kind, old: Object, new: Object) -> tuple[int, int]:
     """The generation after a write and after the write back."""
-    one, other = {**old, "metadata": {"generation": 4}}, {**new, "metadata": {"generation": 4}}
-    return tuple(with_generation(kind, *two)["metadata"]["generation"] for two in ((one, other), (other, one)))
+    first, other = {**old, "metadata": {"generation": 4}}, {**new, "metadata": {"generation": 4}}
+    return tuple(with_generation(kind, *two)["metadata"]["generation"] for two in ((first, other), (other, first)))
 
 
 def test_an_empty_field_of_the_template_is_no_new_generation() -> None:
@@ -226,7 +226,7 @@ def test_a_filled_field_of_the_template_is_a_new_generation() -> None:
 def test_an_empty_choice_is_a_new_generation() -> None:
     sources: list[Object] = [{"emptyDir": {}}, {"configMap": {}}]
     volumes = [{"volumes": [{"name": "a", **source}]} for source in sources]
-    assert generations(CONFIGURATION, *({"spec": {"template": {"spec": one}}} for one in volumes)) == (5, 5)
+    assert generations(CONFIGURATION, *({"spec": {"template": {"spec": volume}}} for volume in volumes)) == (5, 5)
 
 
 @given(st.sampled_from(["resources", "env", "volumeMounts", "securityContext", "args", "command"]))
@@ -235,9 +235,9 @@ def test_what_a_go_client_writes_back_is_no_new_generation(key: str) -> None:
         cluster = MemoryCluster(admit=admit)
         template: Object = {"spec": {"containers": [{"image": "x"}]}}
         body = {"metadata": {"name": "hello"}, "spec": {"template": template}}
-        made = await cluster.create(SERVING_SERVICE, body)
-        container = {**made["spec"]["template"]["spec"]["containers"][0], key: [] if key in LISTS else {}}
-        made["spec"]["template"] = {"metadata": {"creationTimestamp": None}, "spec": {"containers": [container]}}
-        return int((await cluster.replace(SERVING_SERVICE, made))["metadata"]["generation"])
+        service = await cluster.create(SERVING_SERVICE, body)
+        container = {**service["spec"]["template"]["spec"]["containers"][0], key: [] if key in LISTS else {}}
+        service["spec"]["template"] = {"metadata": {"creationTimestamp": None}, "spec": {"containers": [container]}}
+        return int((await cluster.replace(SERVING_SERVICE, service))["metadata"]["generation"])
 
     assert asyncio.run(scenario()) == 1

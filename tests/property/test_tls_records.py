@@ -52,10 +52,10 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
 
 def read_all(records: Records) -> tuple[bytes, bool]:
     """The readable bytes, and whether the end has been reached."""
-    found = b""
+    result = b""
     while data := records.read():
-        found += data
-    return found, data is not None
+        result += data
+    return result, data is not None
 
 
 @given(contexts, contents, cuts, st.integers(0, 6))
@@ -64,15 +64,15 @@ def test_every_cut_gives_the_same_bytes_and_then_the_end(
 ) -> None:
     records = Records(SERVER)
     client = Client(context, records)
-    found, is_over = b"", False
+    data, is_over = b"", False
     for number, part in enumerate(cut(client.sent(pieces), places)):
         records.put(part)
         if number == close_after:
             # Our end does not lose what has come and was not read.
             records.close_notify()
         more, is_over = read_all(records)
-        found += more
-    assert found == b"".join(pieces)
+        data += more
+    assert data == b"".join(pieces)
     assert is_over
     assert records.read() == b""
 
@@ -85,10 +85,10 @@ def test_a_byte_that_was_changed_is_never_passed_on(
     wire = bytearray(Client(context, records).sent([content]))
     wire[place % len(wire)] ^= flip
     records.put(bytes(wire))
-    found = b""
+    data = b""
     with contextlib.suppress(ssl.SSLError):
-        found, _ = read_all(records)
-    assert content.startswith(found)
+        data, _ = read_all(records)
+    assert content.startswith(data)
 
 
 @given(contexts, contents)
@@ -98,8 +98,8 @@ def test_what_is_written_is_what_the_client_reads(context: ssl.SSLContext, piece
     for piece in pieces:
         client.incoming.write(records.write(piece))
     client.incoming.write(records.close_notify())
-    found = b""
+    result = b""
     while data := client.ssl.read(65_536):
-        found += data
-    assert found == b"".join(pieces)
+        result += data
+    assert result == b"".join(pieces)
     assert records._incoming.pending == 0

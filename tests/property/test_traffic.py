@@ -83,7 +83,7 @@ class NaiveAdmission:
         return inside[number % len(inside)] if inside else None
 
     def leave(self, request_id: int) -> list[Granted[int]]:
-        self.running = [one for one in self.running if one != request_id]
+        self.running = [number for number in self.running if number != request_id]
         self.waiting = [place for place in self.waiting if place[0] != request_id]
         return self.grant()
 
@@ -164,14 +164,14 @@ def test_only_listed_pods_with_room_are_chosen(
 ) -> None:
     balancer = Balancer(policy, random=source.random)
     slots: dict[str, int | None] = {}
-    held: list[str] = []
+    results: list[str] = []
     for call, pods, number in steps:
-        in_flight = Counter(held)
+        in_flight = Counter(results)
         if call == "set_pods":
             balancer.set_pods(pods)
             slots = pods
-        elif call == "give_back" and held:
-            balancer.give_back(held.pop(number % len(held)))
+        elif call == "give_back" and results:
+            balancer.give_back(results.pop(number % len(results)))
         elif call == "take":
             free = {pod for pod, own in slots.items() if own is None or in_flight[pod] < own}
             pod = balancer.pick()
@@ -180,7 +180,7 @@ def test_only_listed_pods_with_room_are_chosen(
             else:
                 assert pod.address in free
                 assert pod.in_flight == in_flight[pod.address] + 1
-                held.append(pod.address)
+                results.append(pod.address)
         validate(balancer)
 
 

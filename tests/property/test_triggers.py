@@ -170,11 +170,11 @@ def test_the_bounds_that_are_named_lead_from_the_wanted_to_the_made_change(
 
 @given(specs, ticks)
 def test_points_stay_in_order_and_bounded(spec: ScalingPolicySpec, steps: list[tuple[int, ObservedPods]]) -> None:
-    longest_s = max((asked.time_s for asked in (*spec.up.triggers, *spec.down.triggers)), default=0)
+    longest_s = max((trigger.time_s for trigger in (*spec.up.triggers, *spec.down.triggers)), default=0)
     for state, _ in replay(spec, steps):
-        for kept in state.points.values():
-            assert len(kept) <= max(1, longest_s // PERIOD_S)
-            times = [point.at_s for point in kept]
+        for usage_points in state.points.values():
+            assert len(usage_points) <= max(1, longest_s // PERIOD_S)
+            times = [point.at_s for point in usage_points]
             assert times == sorted(times, reverse=True)
 
 
@@ -209,10 +209,10 @@ def test_more_occupied_pods_never_lead_to_fewer_pods(
         ),
         down=Direction(triggers=(Trigger(usage_percent=down_percent, threshold_percent=threshold, time_s=50),)),
     )
-    kept = tuple(
+    usage_points = tuple(
         UsagePoint(at_s=-10.0 * (index + 1), usage_ratio=usage / 100) for index, (usage, _) in enumerate(history)
     )
-    state = TriggerState(points={"occupancy": kept}, last_change_at_s=0.0 if is_cooling else None)
+    state = TriggerState(points={"occupancy": usage_points}, last_change_at_s=0.0 if is_cooling else None)
     wishes = []
     for occupied in range(available + 1):
         observed = ObservedPods(occupied_count=occupied, idle_count=available - occupied)
@@ -263,7 +263,7 @@ def test_a_bound_never_turns_a_change_around(observed: ObservedPods, delta: int,
 def test_points_are_counted_as_a_naive_recount_does(
     steps: list[tuple[int, int]], time_s: int, usage: int, threshold: int, way: ScaleWay
 ) -> None:
-    asked = Trigger(usage_percent=usage, threshold_percent=threshold, time_s=time_s)
+    trigger = Trigger(usage_percent=usage, threshold_percent=threshold, time_s=time_s)
     points: dict[str, tuple[UsagePoint, ...]] = {}
     accepted: list[tuple[int, float]] = []
     now_s = 0
@@ -274,7 +274,7 @@ def test_points_are_counted_as_a_naive_recount_does(
             accepted.append((now_s, percent / 100))
         recent = [value for at_s, value in accepted if now_s - at_s < time_s][-(time_s // PERIOD_S) :]
         beyond = [value for value in recent if (value > usage / 100 if way is ScaleWay.UP else value < usage / 100)]
-        window = point_window(asked, SETTINGS)
+        window = point_window(trigger, SETTINGS)
         counted = counted_points(examined_points(points["occupancy"], window, now_s), way, usage / 100)
         assert counted == len(beyond)
         assert (counted >= window.needed_count) == (len(beyond) * 100 >= threshold * (time_s // PERIOD_S))

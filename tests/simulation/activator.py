@@ -102,8 +102,8 @@ class SimulatedActivator:
             self._reject(rejection)
         self._wake(outcome.wakes)
         for probe in outcome.probes:
-            found = self._node.pods.get(probe.pod.address)
-            is_ready = found is not None and found.is_alive
+            simulated_pod = self._node.pods.get(probe.pod.address)
+            is_ready = simulated_pod is not None and simulated_pod.is_alive
             self.apply(self.router.probed(probe, now_s(), is_ready=is_ready))
         self.ticker.schedule()
 

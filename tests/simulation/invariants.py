@@ -36,10 +36,10 @@ async def _watch(world: World, kind: Kind, fault: Callable[[str], None]) -> None
             before[uid] = event.object
             if event.type is EventType.DELETED:
                 del before[uid]
-            found = list(write_faults(kind, known, event.object))
+            results = list(write_faults(kind, known, event.object))
             if kind is POD and node_of(event.object) and not node_of(known):
-                found += placement_faults(before.values(), node_of(event.object))
-            for text in found:
+                results += placement_faults(before.values(), node_of(event.object))
+            for text in results:
                 world.report(f"FAULT {text}")
                 fault(text)
 
@@ -68,7 +68,9 @@ def write_faults(kind: Kind, before: Object | None, after: Object) -> Iterator[s
         if (nested(before, "status", "observedGeneration") or 0) > (observed or 0):
             yield f"{name} forgot an observed generation"
     if kind is POD:
-        if not any(one.get("controller") for one in nested(after, "metadata", "ownerReferences") or ()):
+        if not any(
+            owner_reference.get("controller") for owner_reference in nested(after, "metadata", "ownerReferences") or ()
+        ):
             yield f"{name} has no owner"
         if node_of(before) not in {"", node_of(after)}:
             yield f"{name} moved from {node_of(before)} to {node_of(after)}"
@@ -86,16 +88,18 @@ def _template_max(deployment: Object) -> str:
 
 async def at_rest(world: World) -> list[str]:
     """The differences from the users' last wishes."""
-    services = {name_of(one): one for one in (await world.store.list(SERVING_SERVICE)).items}
-    revisions = {name_of(one): one for one in (await world.store.list(REVISION)).items}
-    deployments = {name_of(one): one for one in (await world.store.list(DEPLOYMENT)).items}
+    services = {name_of(service): service for service in (await world.store.list(SERVING_SERVICE)).items}
+    revisions = {name_of(revision): revision for revision in (await world.store.list(REVISION)).items}
+    deployments = {name_of(deployment): deployment for deployment in (await world.store.list(DEPLOYMENT)).items}
     pods = (await world.store.list(POD)).items
     slices = (await world.store.list(ENDPOINT_SLICE)).items
-    found = [*_services(services), *_pods(pods, revisions, deployments), *_scales(revisions, deployments, pods)]
-    found += [*_slices(slices, revisions, pods), *_leaders(world)]
-    found += [f"{one} was forgotten" for one in world.requests if not one.outcome]
-    late = [one for one in world.requests if one.outcome and one.ended_s - one.at_s > _REQUEST_MAX_S]
-    return [*found, *(f"{one} ended after {one.ended_s - one.at_s:.0f} s" for one in late)]
+    results = [*_services(services), *_pods(pods, revisions, deployments), *_scales(revisions, deployments, pods)]
+    results += [*_slices(slices, revisions, pods), *_leaders(world)]
+    results += [f"{request} was forgotten" for request in world.requests if not request.outcome]
+    late = [
+        request for request in world.requests if request.outcome and request.ended_s - request.at_s > _REQUEST_MAX_S
+    ]
+    return [*results, *(f"{request} ended after {request.ended_s - request.at_s:.0f} s" for request in late)]
 
 
 def _services(services: Mapping[str, Object]) -> Iterator[str]:
@@ -109,17 +113,19 @@ def _services(services: Mapping[str, Object]) -> Iterator[str]:
         if status.get("latestReadyRevisionName") != status.get("latestCreatedRevisionName"):
             yield f"Service {name}: {status.get('latestReadyRevisionName')} is not the latest revision"
         targets = status.get("traffic") or []
-        if [one.get("revisionName") for one in targets] != [status.get("latestReadyRevisionName")]:
+        if [target.get("revisionName") for target in targets] != [status.get("latestReadyRevisionName")]:
             yield f"Service {name} sends its traffic to {targets}"
 
 
 def _pods(pods: list[Object], revisions: Mapping[str, Object], deployments: Mapping[str, Object]) -> Iterator[str]:
-    owners = {uid_of(one) for one in deployments.values()}
+    owners = {uid_of(deployment) for deployment in deployments.values()}
     for pod in pods:
         revision = labels_of(pod).get(REVISION_LABEL)
         if revision not in revisions:
             yield f"Pod {name_of(pod)} has no revision"
-        if not owners & {one["uid"] for one in nested(pod, "metadata", "ownerReferences") or ()}:
+        if not owners & {
+            owner_reference["uid"] for owner_reference in nested(pod, "metadata", "ownerReferences") or ()
+        }:
             yield f"Pod {name_of(pod)} has no Deployment"
         if not node_of(pod):
             yield f"Pod {name_of(pod)} has no node"
@@ -128,20 +134,20 @@ def _pods(pods: list[Object], revisions: Mapping[str, Object], deployments: Mapp
 def _slices(slices: list[Object], revisions: Mapping[str, Object], pods: list[Object]) -> Iterator[str]:
     """The slice that activators follow has the addresses of all pods."""
     for name in revisions:
-        said = {
+        lines = {
             address
-            for one in slices
-            if labels_of(one).get(_SERVICE_NAME) == f"{name}-private"
-            for endpoint in one.get("endpoints") or ()
+            for slice_ in slices
+            if labels_of(slice_).get(_SERVICE_NAME) == f"{name}-private"
+            for endpoint in slice_.get("endpoints") or ()
             for address in endpoint["addresses"]
         }
         there = {nested(pod, "status", "podIP") for pod in pods if labels_of(pod).get(REVISION_LABEL) == name}
-        if said != there:
-            yield f"Revision {name} has the endpoints {sorted(said)}, its pods {sorted(map(str, there))}"
+        if lines != there:
+            yield f"Revision {name} has the endpoints {sorted(lines)}, its pods {sorted(map(str, there))}"
 
 
 def _leaders(world: World) -> Iterator[str]:
-    leading = [name for name, one in world.leaders.items() if one.is_leading]
+    leading = [name for name, leader in world.leaders.items() if leader.is_leading]
     if len(leading) != 1:
         yield f"{leading or 'nobody'} leads"
 
@@ -153,7 +159,7 @@ def _scales(revisions: Mapping[str, Object], deployments: Mapping[str, Object], 
             yield f"Revision {name} has no Deployment"
             continue
         replicas = nested(deployment, "spec", "replicas") or 0
-        own = [one for one in pods if labels_of(one).get(REVISION_LABEL) == name]
+        own = [pod for pod in pods if labels_of(pod).get(REVISION_LABEL) == name]
         if len(own) != replicas:
             yield f"Revision {name} has {len(own)} pods, its Deployment asks for {replicas}"
         is_routed = labels_of(revision).get("serving.knative.dev/routingState") == "active"

@@ -76,16 +76,16 @@ class SimulatedNode:
         await asyncio.sleep(self._dice.uniform(_START_MIN_S, _START_MAX_S))
         metadata = pod["metadata"]
         revision = metadata["namespace"], labels_of(pod).get(REVISION_LABEL, "")
-        found = SimulatedPod(metadata["name"], revision, f"{address}:8012")
-        self.pods[found.address] = self._by_uid[metadata["uid"]] = found
+        simulated_pod = SimulatedPod(metadata["name"], revision, f"{address}:8012")
+        self.pods[simulated_pod.address] = self._by_uid[metadata["uid"]] = simulated_pod
         status = {
             "phase": "Running",
             "podIP": address,
             "podIPs": [{"ip": address}],
             "conditions": [{"type": name, "status": "True"} for name in ("PodScheduled", "ContainersReady", "Ready")],
             "containerStatuses": [
-                {"name": one["name"], "ready": True, "restartCount": 0, "state": {"running": {}}}
-                for one in pod["spec"]["containers"]
+                {"name": container["name"], "ready": True, "restartCount": 0, "state": {"running": {}}}
+                for container in pod["spec"]["containers"]
             ],
         }
         await self._until_done(pod, status)

@@ -25,21 +25,21 @@ def main() -> int:
     parser.add_argument("--storm", type=float, default=STORM_S, metavar="SECONDS", help="how long faults come and go")
     parser.add_argument("--policy", choices=POLICIES, default=KNATIVE_POLICY, help="of the autoscaler")
     parser.add_argument("--story", action="store_true", help="what happened, also in runs that held")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != "0":
         parser.error("PYTHONHASHSEED is not 0: a seed would make another run each time")
-    count = given.seeds if given.seeds is not None else 0 if given.seed else _SEEDS
-    seeds = [*given.seed, *range(given.first, given.first + count)]
+    count = arguments.seeds if arguments.seeds is not None else 0 if arguments.seed else _SEEDS
+    seeds = [*arguments.seed, *range(arguments.first, arguments.first + count)]
     failed: list[int] = []
     logging.disable(logging.CRITICAL)
     begun_s = time.monotonic()
     for seed in seeds:
-        outcome = play(seed, storm_s=given.storm, policy=given.policy)
+        outcome = play(seed, storm_s=arguments.storm, policy=arguments.policy)
         if outcome.faults:
             failed.append(seed)
             shown = [*outcome.faults[:_FAULTS_SHOWN_MAX], "what happened:", *outcome.story]
             sys.stdout.write(f"seed {seed} failed:\n" + "".join(f"  {line}\n" for line in shown))
-        elif given.story:
+        elif arguments.story:
             counts = f"store at version {outcome.version}, {outcome.response_count} requests answered"
             sys.stdout.write("".join(f"  {line}\n" for line in [*outcome.story, counts]))
     took_s = time.monotonic() - begun_s

@@ -53,7 +53,7 @@ async def _play(seed: int, storm_s: float, policy: str) -> Outcome:
         checking.cancel()
         await asyncio.gather(checking, return_exceptions=True)
         version = (await world.store.list(SERVING_SERVICE)).resource_version
-    answered = sum(one.outcome == "200" for one in world.requests)
+    answered = sum(request.outcome == "200" for request in world.requests)
     return Outcome(faults=faults, story=world.story, version=version, response_count=answered)
 
 
@@ -151,6 +151,6 @@ async def _until_at_rest(world: World) -> list[str]:
     until_s = now_s() + _CALM_S
     while True:
         await asyncio.sleep(_CHECKED_EVERY_S)
-        found = await at_rest(world)
-        if not found or now_s() > until_s:
-            return found
+        at_rests = await at_rest(world)
+        if not at_rests or now_s() > until_s:
+            return at_rests

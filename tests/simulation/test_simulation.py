@@ -121,7 +121,7 @@ def test_what_is_not_at_rest_is_found() -> None:
         return await at_rest(world)
 
     with seeded(1):
-        found = "\n".join(run_virtually(scenario()))
+        text = "\n".join(run_virtually(scenario()))
     for words in (
         "has not observed its generation",
         "is not ready",
@@ -129,4 +129,4 @@ def test_what_is_not_at_rest_is_found() -> None:
         "ended after 1000 s",
         "nobody leads",
     ):
-        assert words in found
+        assert words in text

@@ -265,9 +265,9 @@ class _NumberedTask(asyncio.Task[Any]):
 
     _numbers = itertools.count()
 
-    def __init__(self, *given: Any, **options: Any) -> None:  # noqa: ANN401 - asyncio's own
+    def __init__(self, *arguments: Any, **options: Any) -> None:  # noqa: ANN401 - asyncio's own
         self._number = next(_NumberedTask._numbers)
-        super().__init__(*given, **options)
+        super().__init__(*arguments, **options)
 
     def __hash__(self) -> int:
         return self._number

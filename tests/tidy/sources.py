@@ -74,7 +74,7 @@ def _functions_in(tree: ast.AST, *, inside: str, in_class: bool) -> Iterator[tup
 
 
 def _is_static(decorators: Iterable[ast.expr]) -> bool:
-    return any(isinstance(one, ast.Name) and one.id == "staticmethod" for one in decorators)
+    return any(isinstance(decorator, ast.Name) and decorator.id == "staticmethod" for decorator in decorators)
 
 
 def is_type_checking_block(node: ast.AST) -> bool:

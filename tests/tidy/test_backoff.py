@@ -27,13 +27,13 @@ def _is_constant(power: ast.expr) -> bool:
 
 
 def test_no_pause_doubles_without_a_bound() -> None:
-    found = [
+    results = [
         f"{name}:{line}: use backoff_s"
         for path in product_files()
         if (name := named(path)) != _THE_ONE
         for line in unbounded_doublings(path.read_text())
     ]
-    assert found == []
+    assert results == []
 
 
 @pytest.mark.parametrize(

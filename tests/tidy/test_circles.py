@@ -36,11 +36,11 @@ def circles(graph: Graph) -> list[list[str]]:
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
-    found: list[list[str]] = []
+    results: list[list[str]] = []
     for root in graph:
         if root not in index:
-            _visit(root, graph=graph, index=index, low=low, stack=stack, found=found)
-    return sorted(found)
+            _visit(root, graph=graph, index=index, low=low, stack=stack, found=results)
+    return sorted(results)
 
 
 def _visit(

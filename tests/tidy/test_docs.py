@@ -48,12 +48,12 @@ def broken_links(text: str, page: Path) -> Iterator[str]:
 
 def anchors(text: str) -> set[str]:
     """The anchors of a page: its headings in GitHub's form."""
-    found: set[str] = set()
+    results: set[str] = set()
     for heading in _HEADING.findall(_FENCE.sub("", text)):
         anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-        repeats = sum(one == anchor or bool(re.fullmatch(re.escape(anchor) + r"-\d+", one)) for one in found)
-        found.add(f"{anchor}-{repeats}" if repeats else anchor)
-    return found
+        repeats = sum(one == anchor or bool(re.fullmatch(re.escape(anchor) + r"-\d+", one)) for one in results)
+        results.add(f"{anchor}-{repeats}" if repeats else anchor)
+    return results
 
 
 def error_tree(text: str) -> Tree:
@@ -76,9 +76,9 @@ def error_tree(text: str) -> Tree:
 
 def class_tree() -> dict[str, str | None]:
     """Every error of the project with the one above it, from the classes."""
-    classes = [one for _, one in inspect.getmembers(errors, inspect.isclass) if issubclass(one, ServingError)]
-    parents = {one: [base for base in one.__bases__ if issubclass(base, ServingError)] for one in classes}
-    return {one.__name__: (bases[0].__name__ if bases else None) for one, bases in parents.items()}
+    classes = [result for _, result in inspect.getmembers(errors, inspect.isclass) if issubclass(result, ServingError)]
+    parents = {type_: [base for base in type_.__bases__ if issubclass(base, ServingError)] for type_ in classes}
+    return {type_.__name__: (bases[0].__name__ if bases else None) for type_, bases in parents.items()}
 
 
 def status_in(words: str) -> int | None:
@@ -92,8 +92,8 @@ def pages() -> list[Path]:
 
 
 def test_relative_links_lead_somewhere() -> None:
-    found = [f"{named(page)}: {link}" for page in pages() for link in broken_links(page.read_text(), page)]
-    assert found == [], "\n".join(found)
+    results = [f"{named(page)}: {link}" for page in pages() for link in broken_links(page.read_text(), page)]
+    assert results == [], "\n".join(results)
 
 
 def drawn_errors() -> dict[str, tuple[str | None, str]]:
@@ -115,39 +115,39 @@ def missing_files(text: str) -> list[str]:
     """Python files named with their folder in a text, and not there."""
     named_files = re.findall(r"`((?:[\w-]+/)+[\w-]+\.py)`", text)
     places = (ROOT, ROOT / "serving", ROOT / "tests")
-    return [one for one in named_files if not any((place / one).is_file() for place in places)]
+    return [named_file for named_file in named_files if not any((place / named_file).is_file() for place in places)]
 
 
 def test_pages_name_files_that_exist() -> None:
-    found = {named(page): missing_files(page.read_text()) for page in pages() if page.name != "CHANGELOG.md"}
-    assert {name: files for name, files in found.items() if files} == {}
+    result = {named(page): missing_files(page.read_text()) for page in pages() if page.name != "CHANGELOG.md"}
+    assert {name: files for name, files in result.items() if files} == {}
 
 
 def test_code_names_files_that_exist() -> None:
-    found = {
+    results = {
         f"{named(path)}: {one}"
         for path in product_files()
         for one in re.findall(r"``([\w/-]+\.py)``", path.read_text())
         if not list(ROOT.glob(f"serving/**/{one}")) and not (ROOT / one).is_file()
     }
-    assert found == set()
+    assert results == set()
 
 
 def ways(text: str) -> dict[str, list[tuple[str, str]]]:
     """The ways drawn on a page: file and function of each step; steps are numbered from 1."""
-    found = {}
+    result = {}
     for way, body in _WAY.findall(text):
         steps = _STEP.findall(body)
         assert [int(number) for number, _, _ in steps] == list(range(1, len(steps) + 1)), way
-        found[way] = [(file, function) for _, file, function in steps]
-    return found
+        result[way] = [(file, function) for _, file, function in steps]
+    return result
 
 
 def functions_in(source: str) -> set[str]:
     """Functions and methods of a module, with their class."""
     tops = ast.parse(source).body
     classes = [node for node in tops if isinstance(node, ast.ClassDef)]
-    inside = [(f"{one.name}.", one.body) for one in classes]
+    inside = [(f"{class_def.name}.", class_def.body) for class_def in classes]
     return {
         f"{prefix}{node.name}"
         for prefix, body in [("", tops), *inside]

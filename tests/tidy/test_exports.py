@@ -15,8 +15,8 @@ def docstring_faults(source: str) -> Iterator[str]:
 
 def test_modules_say_what_they_are() -> None:
     texts = {named(path): path.read_text() for path in product_files()}
-    found = [f"{name}: {fault}" for name, text in texts.items() if text for fault in docstring_faults(text)]
-    assert found == [], "\n".join(found)
+    results = [f"{name}: {fault}" for name, text in texts.items() if text for fault in docstring_faults(text)]
+    assert results == [], "\n".join(results)
 
 
 def test_inner_modules_repeat_no_names() -> None:

@@ -31,8 +31,8 @@ def test_modules_are_named_after_what_is_inside() -> None:
 
 
 def test_no_file_names_a_path_of_a_machine() -> None:
-    found = [f"{named(path)}:{line}" for path in text_files() for line in machine_paths(path.read_text())]
-    assert found == [], "\n".join(found)
+    results = [f"{named(path)}:{line}" for path in text_files() for line in machine_paths(path.read_text())]
+    assert results == [], "\n".join(results)
 
 
 def test_the_readme_is_read_in_one_go() -> None:

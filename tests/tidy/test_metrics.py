@@ -48,7 +48,9 @@ def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
     sections = re.split(r"^## ", page, flags=re.MULTILINE)[1:]
     alerts = [rule for rule in rules() if "alert" in rule]
     assert [section.partition("\n")[0] for section in sections] == [rule["alert"] for rule in alerts]
-    wrong = [one.partition("\n")[0] for one in sections if not re.search(r"Means.*See.*[Dd]o\.", one, re.DOTALL)]
+    wrong = [
+        section.partition("\n")[0] for section in sections if not re.search(r"Means.*See.*[Dd]o\.", section, re.DOTALL)
+    ]
     assert wrong == []
     for rule in alerts:
         assert rule["annotations"]["runbook_url"].endswith(f"/runbooks.html#{rule['alert'].lower()}"), rule["alert"]
@@ -58,7 +60,7 @@ def test_rules_and_the_board_ask_for_metrics_that_exist() -> None:
     board = json.loads((MONITORING / "grafana-dashboard.json").read_text())
     expressions = [rule["expr"] for rule in rules()]
     expressions += [target["expr"] for panel in board["panels"] for target in panel["targets"]]
-    named_in_them = {name for one in expressions for name in metrics_in(one)}
+    named_in_them = {name for expression in expressions for name in metrics_in(expression)}
     known = {metric.name for table in TABLES for metric in table.metrics}
     series = known | {f"{name}_{end}" for name in known for end in ("bucket", "count", "sum")}
     assert named_in_them - series - {rule["record"] for rule in rules() if "record" in rule} == {"up"}

@@ -3,10 +3,12 @@
 import ast
 from collections.abc import Iterator
 
-from tests.tidy.sources import named, parsed, product_files
+import pytest
+
+from tests.tidy.sources import ROOT, named, parsed, product_files
 
 # They name neither a type nor a role.
-BANNED_NAMES = {"one", "found", "made", "held", "said", "kept", "given", "asked", "told"}
+BANNED_NAMES = {"one", "found", "made", "held", "said", "kept", "given", "asked", "told", "got"}
 # Verbs that no comparable project uses for a method; `record`, `enqueue`, `update`, `exit` say what happens.
 BANNED_METHODS = {"take", "note", "follow", "leave", "hear", "tell", "say"}
 
@@ -28,3 +30,9 @@ def banned(source: str) -> Iterator[str]:
 
 def test_no_name_is_banned() -> None:
     assert [f"{named(path)}: {name}" for path in product_files() for name in banned(path.read_text())] == []
+
+
+@pytest.mark.parametrize(("folder", "count_max"), [("tests", 326), ("bench", 20)])
+def test_the_count_of_banned_names_of_tests_only_falls(folder: str, count_max: int) -> None:
+    names = [name for path in (ROOT / folder).rglob("*.py") for name in banned(path.read_text())]
+    assert len(names) <= count_max

@@ -19,11 +19,11 @@ WRITES = re.compile(r"sys\.std(?:err|out)\.write|os\.write\([12],|\bprint\(")
 
 
 def test_no_daemon_writes_a_line_that_may_end_it() -> None:
-    found = [
+    results = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in sorted((ROOT / "serving").rglob("*.py"))
         if not str(path.relative_to(ROOT / "serving")).startswith(EXEMPT)
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if WRITES.search(line)
     ]
-    assert found == []
+    assert results == []

@@ -80,7 +80,7 @@ def imported(node: ast.AST, path: PurePath) -> list[str]:
 
 def is_shell_or_io(name: str) -> bool:
     """Whether a module, by full name, is one of the project's with side effects."""
-    if any(name == one or name.startswith(f"{one}.") for one in VOCABULARY):
+    if any(name == text or name.startswith(f"{text}.") for text in VOCABULARY):
         return False
     match name.split("."):
         case ["serving", floor, *rest]:
@@ -95,13 +95,13 @@ def node_line(node: ast.AST) -> int:
 
 
 def test_decisions_touch_nothing() -> None:
-    found = [
+    results = [
         f"{named(path)}:{fault}"
         for path in product_files()
         if is_pure(PurePath(named(path)))
         for fault in impurities(path.read_text(), PurePath(named(path)))
     ]
-    assert found == [], "\n".join(found)
+    assert results == [], "\n".join(results)
 
 
 @pytest.mark.parametrize(
@@ -197,13 +197,13 @@ def sleeps(source: str) -> Iterator[int]:
 
 def test_no_unit_test_sleeps() -> None:
     """``tests/eventually.py`` waits for conditions, ``tests/virtual_time.py`` lets time pass that costs none."""
-    found = [
+    results = [
         f"{named(path)}:{line}"
         for path in files_of_tests()
         if named(path).startswith("tests/unit/")
         for line in sleeps(path.read_text())
     ]
-    assert found == [], "\n".join(found)
+    assert results == [], "\n".join(results)
 
 
 @pytest.mark.parametrize(

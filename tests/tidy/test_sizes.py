@@ -49,10 +49,10 @@ def faults(rules: tuple[Rule, ...]) -> list[tuple[str, str]]:
 
 
 def test_functions_are_short_and_take_little_by_position() -> None:
-    found = faults((long_functions, crowded_functions))
-    assert found == [], "\n".join(f"{place}: {fault}" for place, fault in found)
+    results = faults((long_functions, crowded_functions))
+    assert results == [], "\n".join(f"{place}: {fault}" for place, fault in results)
 
 
 def test_functions_of_tests_are_short() -> None:
-    found = [f"{named(path)}: {name}" for path in files_of_tests() for name, _ in long_functions(path.read_text())]
-    assert found == []
+    results = [f"{named(path)}: {name}" for path in files_of_tests() for name, _ in long_functions(path.read_text())]
+    assert results == []

@@ -42,19 +42,19 @@ def public_definitions(source: str) -> Iterator[str]:
 
 def uses(source: str) -> Counter[str]:
     """How often a file reads each name: as a variable, an attribute, an import's target, or a keyword of a call."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for node in ast.walk(parsed(source)):
         match node:
             case ast.Name(id=name, ctx=ast.Load()) | ast.Attribute(attr=name):
-                found[name] += 1
+                counts[name] += 1
             case ast.keyword(arg=str(name)):
-                found[name] += 1
+                counts[name] += 1
             case ast.Constant(value=str(text)) if text.isidentifier():
                 # getattr, forward references in annotations, tables of names; __all__ is taken out below.
-                found[text] += 1
+                counts[text] += 1
     for name in exported(source):
-        found[name] -= 1
-    return found
+        counts[name] -= 1
+    return counts
 
 
 def exported(source: str) -> list[str]:
@@ -83,8 +83,8 @@ def test_every_public_name_is_used() -> None:
     benchmarks = [path.read_text() for path in sorted((ROOT / "bench").rglob("*.py"))]
     # The runner of conformance cases is shipped for others to run.
     runner = [path.read_text() for path in sorted((ROOT / "tests/conformance").rglob("*.py"))]
-    found = unused(product, [*(text for _, text in product), *benchmarks, *runner])
-    remaining = [one for one in found if one not in USED_ELSEWHERE]
+    unuseds = unused(product, [*(text for _, text in product), *benchmarks, *runner])
+    remaining = [text for text in unuseds if text not in USED_ELSEWHERE]
     assert remaining == [], "\n".join(remaining)
 
 

@@ -61,20 +61,20 @@ def unknown_names(text: str) -> list[str]:
 
 
 def test_texts_spell_the_names_that_the_code_has() -> None:
-    found = [
+    results = [
         f"{named(path)}: {name}: not in {VOCABULARY}, and no setting has it"
         for path in text_files()
         if not named(path).startswith(_NOT_READ)
         for name in unknown_names(path.read_text(errors="replace"))
     ]
-    assert found == [], "\n".join(found)
+    assert results == [], "\n".join(results)
 
 
 def test_each_word_is_defined_once() -> None:
-    found = [
+    results = [
         f"{named(path)}:{fault}"
         for path in product_files()
         if named(path) != VOCABULARY
         for fault in second_definitions(path.read_text())
     ]
-    assert found == [], "\n".join(found)
+    assert results == [], "\n".join(results)

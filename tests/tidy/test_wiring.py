@@ -95,7 +95,9 @@ def _stores(function: Function) -> Iterator[int]:
 
 def _callable_parameters(function: Function) -> set[str]:
     arguments = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-    return {one.arg for one in arguments if one.annotation is not None and _is_callable(one.annotation)}
+    return {
+        argument.arg for argument in arguments if argument.annotation is not None and _is_callable(argument.annotation)
+    }
 
 
 def _is_callable(annotation: ast.expr) -> bool:

@@ -81,39 +81,39 @@ def pages() -> list[Path]:
 
 
 def test_the_code_speaks_plain_english() -> None:
-    found = [
+    results = [
         f"{named(path)}:{line}: {', '.join(words)}"
         for path in code_files()
         for line, text in prose_of(path.read_text())
         if (words := banned_words(text))
     ]
-    assert found == [], "\n".join(found)
+    assert results == [], "\n".join(results)
 
 
 def test_first_lines_have_one_idea() -> None:
-    found = [
+    results = [
         f"{named(path)}:{line}: {text}"
         for path in [*code_files(), *files_of_tests()]
         for line, text in first_lines(path.read_text())
         if is_riddle(text)
     ]
-    assert found == [], "\n".join(found)
+    assert results == [], "\n".join(results)
 
 
 def test_the_pages_speak_plain_english() -> None:
-    found = [
+    results = [
         f"{named(path)}:{number}: {', '.join(words)}"
         for path in pages()
         for number, line in enumerate(_INLINE_CODE.sub("", path.read_text()).splitlines(), start=1)
         if (words := banned_words(line))
     ]
-    assert found == [], "\n".join(found)
+    assert results == [], "\n".join(results)
 
 
 def test_paragraphs_of_the_pages_are_short() -> None:
-    found = [
+    results = [
         f"{named(path)}:{line}: {words} words, {PARAGRAPH_WORDS_MAX} are allowed"
         for path in pages()
         for line, words in long_paragraphs(path.read_text())
     ]
-    assert found == [], "\n".join(found)
+    assert results == [], "\n".join(results)

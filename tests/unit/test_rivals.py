@@ -18,32 +18,32 @@ from serving.core.settings.annotations import ScalingAnnotations
 from serving.core.settings.autoscaler import ADAPTIVE_POLICY, AutoscalerSettings
 
 
-def rival(kind: type[GapRival], *gaps_s: int, **parameters: float) -> GapRival:
+def new_rival(kind: type[GapRival], *gaps_s: int, **parameters: float) -> GapRival:
     """A rival that saw a call of one second after each gap."""
     autoscaler = AutoscalerSettings(policy=ADAPTIVE_POLICY)
     spec = resolve(autoscaler, ScalingAnnotations(), container_concurrency=1, reachable=True)
-    made = kind(spec, autoscaler, prior=GapPrior(SHIPPED_PRIOR), budget=PreWarmBudget(60), **parameters)
+    gap_rival = kind(spec, autoscaler, prior=GapPrior(SHIPPED_PRIOR), budget=PreWarmBudget(60), **parameters)
     second = 0
-    made.observe(SecondOfLoad(second, 1.0, 1.0))
+    gap_rival.observe(SecondOfLoad(second, 1.0, 1.0))
     for gap_s in gaps_s:
         second += 1 + gap_s
-        made.observe(SecondOfLoad(second, 1.0, 1.0))
-    return made
+        gap_rival.observe(SecondOfLoad(second, 1.0, 1.0))
+    return gap_rival
 
 
-def windows(made: GapRival) -> list[tuple[float, float]]:
-    return [(round(one.from_s), round(one.to_s)) for one in made.windows()]
+def windows(gap_rival: GapRival) -> list[tuple[float, float]]:
+    return [(round(window.from_s), round(window.to_s)) for window in gap_rival.windows()]
 
 
 def test_a_histogram_with_one_length_has_a_pod_ready_around_it() -> None:
     """Minute 10, less 10 %, to the end of minute 10, and 10 % more."""
-    assert windows(rival(HybridHistogram, *[630] * 20)) == [(540, 726)]
+    assert windows(new_rival(HybridHistogram, *[630] * 20)) == [(540, 726)]
 
 
 def test_a_histogram_without_a_pattern_keeps_a_pod_for_a_fixed_time() -> None:
     spread = [60 * minute for minute in range(1, 200)]
-    assert windows(rival(HybridHistogram, *spread, standard_s=900.0)) == [(0, 900)]
-    assert windows(rival(HybridHistogram, *[20_000] * 6, standard_s=900.0)) == [(0, 900)]
+    assert windows(new_rival(HybridHistogram, *spread, standard_s=900.0)) == [(0, 900)]
+    assert windows(new_rival(HybridHistogram, *[20_000] * 6, standard_s=900.0)) == [(0, 900)]
 
 
 def test_a_series_is_continued_by_its_harmonics() -> None:
@@ -53,10 +53,10 @@ def test_a_series_is_continued_by_its_harmonics() -> None:
 
 
 def test_a_forecast_has_a_pod_ready_in_the_minutes_of_periodic_calls() -> None:
-    found = windows(rival(FourierForecast, *[599] * 24, threshold=0.5))
-    assert found[0][0] == 0
-    assert any(from_s <= 599 <= to_s for from_s, to_s in found[1:])
-    assert all(to_s - from_s == 60 for from_s, to_s in found[1:])
+    results = windows(new_rival(FourierForecast, *[599] * 24, threshold=0.5))
+    assert results[0][0] == 0
+    assert any(from_s <= 599 <= to_s for from_s, to_s in results[1:])
+    assert all(to_s - from_s == 60 for from_s, to_s in results[1:])
 
 
 def test_the_cheapest_plan_starts_a_pod_for_a_worthwhile_call_and_bridges_short_gaps() -> None:
@@ -68,8 +68,8 @@ def test_the_cheapest_plan_starts_a_pod_for_a_worthwhile_call_and_bridges_short_
 
 
 def test_control_plans_a_pod_for_periodic_calls() -> None:
-    found = windows(rival(PredictiveControl, *[599] * 24, worth_s=480.0))
-    assert any(from_s <= 599 <= to_s for from_s, to_s in found), found
+    results = windows(new_rival(PredictiveControl, *[599] * 24, worth_s=480.0))
+    assert any(from_s <= 599 <= to_s for from_s, to_s in results), results
 
 
 def test_forecasts_of_the_next_minutes() -> None:
@@ -82,25 +82,25 @@ def test_forecasts_of_the_next_minutes() -> None:
 
 def test_the_forecaster_with_the_lowest_cost_of_the_last_block_decides_the_next() -> None:
     """Calls every two minutes: the chain knows the next minute; a mean keeps a pod in all of them."""
-    made = rival(ForecastSwitch, *[119] * 100, threshold=0.6, worth_s=480.0)
-    assert isinstance(made, ForecastSwitch)
-    made.windows()
-    past = made.past()
-    assert made._forecast is min(FORECASTS, key=lambda forecast: made.cost_s(forecast, past))
-    assert made.cost_s(mean, past) > made.cost_s(made._forecast, past)
+    rival = new_rival(ForecastSwitch, *[119] * 100, threshold=0.6, worth_s=480.0)
+    assert isinstance(rival, ForecastSwitch)
+    rival.windows()
+    past = rival.past()
+    assert rival._forecast is min(FORECASTS, key=lambda forecast: rival.cost_s(forecast, past))
+    assert rival.cost_s(mean, past) > rival.cost_s(rival._forecast, past)
 
 
 def test_rules_know_regular_dense_and_repeated_gaps() -> None:
-    assert windows(rival(PatternRules, *[1200] * 9)) == [(0, 60), (1080, 1320)]
-    assert windows(rival(PatternRules, *[30] * 9)) == [(0, 120)]
-    two = windows(rival(PatternRules, *[600, 3000] * 5))
+    assert windows(new_rival(PatternRules, *[1200] * 9)) == [(0, 60), (1080, 1320)]
+    assert windows(new_rival(PatternRules, *[30] * 9)) == [(0, 120)]
+    two = windows(new_rival(PatternRules, *[600, 3000] * 5))
     assert sorted(two[1:]) == [(480, 720), (2880, 3120)]
 
 
 def test_a_rival_decides_from_the_sixth_gap_on() -> None:
     algorithm = Proposal(decider="kpa", desired=1, reason="")
     for gap_count, decides in ((4, False), (5, True)):
-        policy = rival(PatternRules, *[1200] * gap_count)
+        policy = new_rival(PatternRules, *[1200] * gap_count)
         view = PolicyView(
             now_s=(policy.idle_since_s or 0.0) + 300.0,
             algorithm=algorithm,
@@ -113,10 +113,10 @@ def test_a_rival_decides_from_the_sixth_gap_on() -> None:
 
 
 def test_windows_are_joined_in_order_and_begin_at_once() -> None:
-    given = [KeepWindow(100.0, 200.0), KeepWindow(150.0, 300.0), KeepWindow(5.0, 20.0)]
-    assert joined(given, 10.0) == (KeepWindow(0.0, 20.0), KeepWindow(100.0, 300.0))
+    keep_windows = [KeepWindow(100.0, 200.0), KeepWindow(150.0, 300.0), KeepWindow(5.0, 20.0)]
+    assert joined(keep_windows, 10.0) == (KeepWindow(0.0, 20.0), KeepWindow(100.0, 300.0))
 
 
 def test_a_rival_plans_each_gap_by_its_windows() -> None:
-    made = rival(HybridHistogram, *[630] * 20)
-    assert [(one.from_s, round(one.to_s)) for one in made._plan().windows] == [(0.0, 6), (540.0, 726)]
+    gap_rival = new_rival(HybridHistogram, *[630] * 20)
+    assert [(window.from_s, round(window.to_s)) for window in gap_rival._plan().windows] == [(0.0, 6), (540.0, 726)]

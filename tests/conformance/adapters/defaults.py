@@ -53,9 +53,9 @@ def result_of(case: Json) -> Json:
     return asyncio.run(_answer(case))
 
 
-def agrees(wanted: Json, got: Json) -> bool:
+def agrees(wanted: Json, document: Json) -> bool:
     """Whether both have the same fields. Go writes an empty list as null."""
-    return bool(_meant(wanted) == _meant(got))
+    return bool(_meant(wanted) == _meant(document))
 
 
 def _meant(value: Json) -> Json:

@@ -71,15 +71,15 @@ def result_of(case: dict[str, Any]) -> object:
     return RESULTS[case["kind"]](case["in"])
 
 
-def agrees(expected_answer: object, got: object) -> bool:
-    return same(expected_answer, got, relative=RELATIVE)
+def agrees(expected_answer: object, value: object) -> bool:
+    return same(expected_answer, value, relative=RELATIVE)
 
 
-def percent_usage(given: dict[str, Any]) -> object:
+def percent_usage(entry: dict[str, Any]) -> object:
     usage = utilisation(
-        Amount(cpu_m=given["cpu_request_m"], memory_bytes=given["mem_request_bytes"]),
-        Amount(cpu_m=given["cpu_capacity_m"], memory_bytes=given["mem_capacity_bytes"]),
-        untainted_count=given["untainted_nodes"],
+        Amount(cpu_m=entry["cpu_request_m"], memory_bytes=entry["mem_request_bytes"]),
+        Amount(cpu_m=entry["cpu_capacity_m"], memory_bytes=entry["mem_capacity_bytes"]),
+        untainted_count=entry["untainted_nodes"],
     )
     if isinstance(usage, FromZero):
         return {"cpu_percent": FROM_ZERO, "mem_percent": FROM_ZERO, "error": False}
@@ -88,31 +88,31 @@ def percent_usage(given: dict[str, Any]) -> object:
     return {"cpu_percent": 0, "mem_percent": 0, "error": True}
 
 
-def delta_of(given: dict[str, Any]) -> object:
-    threshold = given["scale_up_threshold"]
-    cpu_percent, memory_percent = given["cpu_percent"], given["mem_percent"]
+def delta_of(entry: dict[str, Any]) -> object:
+    threshold = entry["scale_up_threshold"]
+    cpu_percent, memory_percent = entry["cpu_percent"], entry["mem_percent"]
     if FROM_ZERO in {cpu_percent, memory_percent}:
         delta = from_zero_delta(
-            Amount(cpu_m=given["cpu_request_m"], memory_bytes=given["mem_request_bytes"]),
-            node_capacity=Amount(cpu_m=given["cached_cpu_m"], memory_bytes=given["cached_mem_bytes"]),
+            Amount(cpu_m=entry["cpu_request_m"], memory_bytes=entry["mem_request_bytes"]),
+            node_capacity=Amount(cpu_m=entry["cached_cpu_m"], memory_bytes=entry["cached_mem_bytes"]),
             threshold_percent=threshold,
         )
     else:
         usage = Utilisation(cpu_percent=cpu_percent, memory_percent=memory_percent)
-        delta = scale_up_delta(usage, node_count=given["nodes"], threshold_percent=threshold)
+        delta = scale_up_delta(usage, node_count=entry["nodes"], threshold_percent=threshold)
     return {"delta": delta, "error": delta < 0}
 
 
-def clamped(given: dict[str, Any]) -> object:
-    added = nodes_to_add(given["nodes_to_add"], target_size=given["target_size"], max_size=given["cloud_max"])
+def clamped(entry: dict[str, Any]) -> object:
+    added = nodes_to_add(entry["nodes_to_add"], target_size=entry["target_size"], max_size=entry["cloud_max"])
     return {"result": added}
 
 
-def request_of(given: dict[str, Any]) -> object:
-    overhead = given.get("overhead")
+def request_of(entry: dict[str, Any]) -> object:
+    overhead = entry.get("overhead")
     amount = pod_request(
-        [resources(pair) for pair in given.get("containers") or ()],
-        [InitContainer(request=resources(pair)) for pair in given.get("init_containers") or ()],
+        [resources(pair) for pair in entry.get("containers") or ()],
+        [InitContainer(request=resources(pair)) for pair in entry.get("init_containers") or ()],
         overhead=resources(overhead) if overhead else None,
         sidecars_count_as_init_containers=True,
     )
@@ -124,12 +124,12 @@ def resources(pair: list[int]) -> Resources:
     return Resources(cpu_m=cpu_m, memory_bytes=memory_bytes)
 
 
-def membership(given: dict[str, Any]) -> object:
+def membership(entry: dict[str, Any]) -> object:
     placement = Placement(
-        node_selector=given.get("node_selector") or {},
-        affinity=affinity_of(given),
-        owner_kind=given.get("owner"),
-        is_static=bool(given.get("static")),
+        node_selector=entry.get("node_selector") or {},
+        affinity=affinity_of(entry),
+        owner_kind=entry.get("owner"),
+        is_static=bool(entry.get("static")),
     )
     return {
         "default_group": belongs(placement, "default"),
@@ -141,9 +141,9 @@ def belongs(placement: Placement, group_name: str) -> bool:
     return pod_belongs(placement, group_name=group_name, label_key=LABEL_KEY, label_value=LABEL_VALUE)
 
 
-def affinity_of(given: dict[str, Any]) -> Affinity | None:
-    shape = given.get("affinity_struct")
-    term = given.get("affinity")
+def affinity_of(entry: dict[str, Any]) -> Affinity | None:
+    shape = entry.get("affinity_struct")
+    term = entry.get("affinity")
     if term:
         operator = term.get("op") or term.get("operator")
         values = tuple(term.get("values") or ())
@@ -158,10 +158,10 @@ def affinity_of(given: dict[str, Any]) -> Affinity | None:
     )
 
 
-def decision(given: dict[str, Any]) -> object:
+def decision(entry: dict[str, Any]) -> object:
     """One pass of the daemon over API objects and the memory cloud."""
-    settings, before = settings_of(given["options"]), state_of(given)
-    done = staged_pass(given, settings, before, NOW_S)
+    settings, before = settings_of(entry["options"]), state_of(entry)
+    done = staged_pass(entry, settings, before, NOW_S)
     plan, state = done.found.plan, done.found.state
     group = settings.cloud_provider_group_name
     return {
@@ -170,7 +170,7 @@ def decision(given: dict[str, Any]) -> object:
         "cloud_target_after": done.cloud.groups[group].target_size,
         "cloud_increase": sum(count for _, count in done.cloud.increases),
         "deleted": sorted(name for _, names in done.cloud.deletions for name in names),
-        "k8s_deleted": sorted(raw["name"] for raw in given.get("nodes") or () if raw["name"] not in done.left),
+        "k8s_deleted": sorted(raw["name"] for raw in entry.get("nodes") or () if raw["name"] not in done.left),
         "untainted": sorted(node.name for node in done.parts.untainted),
         "tainted": sorted(node.name for node in done.parts.tainted),
         "force_tainted": sorted(node.name for node in done.parts.force_tainted),
@@ -182,15 +182,15 @@ def decision(given: dict[str, Any]) -> object:
     }
 
 
-def pure_decision(given: dict[str, Any]) -> object:
+def pure_decision(entry: dict[str, Any]) -> object:
     """The pass alone, on the same case."""
-    settings = settings_of(given["options"])
+    settings = settings_of(entry["options"])
     snapshot = Snapshot(
-        nodes=tuple(node_of(raw) for raw in given.get("nodes") or ()),
-        pods=tuple(pod for raw in given.get("pods") or () for pod in pods_of(raw)),
-        cloud=CloudGroup(target_size=given["cloud_target"], min_size=given["cloud_min"], max_size=given["cloud_max"]),
+        nodes=tuple(node_of(raw) for raw in entry.get("nodes") or ()),
+        pods=tuple(pod for raw in entry.get("pods") or () for pod in pods_of(raw)),
+        cloud=CloudGroup(target_size=entry["cloud_target"], min_size=entry["cloud_min"], max_size=entry["cloud_max"]),
     )
-    state, plan = decide(state_of(given), snapshot, settings, now_s=NOW_S)
+    state, plan = decide(state_of(entry), snapshot, settings, now_s=NOW_S)
     changes = carried_out(snapshot, (effect for effect in plan.effects if isinstance(effect, Taint | Untaint)))
     nodes = changes.nodes
     if settings.dry_mode:
@@ -216,29 +216,29 @@ def pure_decision(given: dict[str, Any]) -> object:
 
 
 def settings_of(options: dict[str, Any]) -> NodeGroupSettings:
-    given = {OPTION_KEYS.get(key, key): value for key, value in options.items()}
+    entry = {OPTION_KEYS.get(key, key): value for key, value in options.items()}
     return NodeGroupSettings(
         name="default",
         label_key=LABEL_KEY,
         label_value=LABEL_VALUE,
         cloud_provider_group_name="asg",
-        min_nodes=given.get("min_nodes", 0),
-        max_nodes=given.get("max_nodes", 0),
-        taint_lower_capacity_threshold_percent=given.get("taint_lower_capacity_threshold_percent", 0),
-        taint_upper_capacity_threshold_percent=given.get("taint_upper_capacity_threshold_percent", 0),
-        scale_up_threshold_percent=given.get("scale_up_threshold_percent", 0),
-        slow_node_removal_rate=given.get("slow_node_removal_rate", 0),
-        fast_node_removal_rate=given.get("fast_node_removal_rate", 0),
-        soft_delete_grace_period_s=seconds(given, "soft_delete_grace_period"),
-        hard_delete_grace_period_s=seconds(given, "hard_delete_grace_period"),
-        scale_up_cool_down_period_s=seconds(given, "scale_up_cool_down_period"),
-        max_node_age_s=seconds(given, "max_node_age"),
-        unhealthy_node_grace_period_s=seconds(given, "unhealthy_node_grace_period"),
-        health_check_newest_nodes_percent=given.get("health_check_newest_nodes_percent", 0),
-        max_unhealthy_nodes_percent=given.get("max_unhealthy_nodes_percent", 0),
-        dry_mode=given.get("dry_mode", False),
-        scale_on_starve=given.get("scale_on_starve", False),
-        taint_effect=given.get("taint_effect") or "NoSchedule",
+        min_nodes=entry.get("min_nodes", 0),
+        max_nodes=entry.get("max_nodes", 0),
+        taint_lower_capacity_threshold_percent=entry.get("taint_lower_capacity_threshold_percent", 0),
+        taint_upper_capacity_threshold_percent=entry.get("taint_upper_capacity_threshold_percent", 0),
+        scale_up_threshold_percent=entry.get("scale_up_threshold_percent", 0),
+        slow_node_removal_rate=entry.get("slow_node_removal_rate", 0),
+        fast_node_removal_rate=entry.get("fast_node_removal_rate", 0),
+        soft_delete_grace_period_s=seconds(entry, "soft_delete_grace_period"),
+        hard_delete_grace_period_s=seconds(entry, "hard_delete_grace_period"),
+        scale_up_cool_down_period_s=seconds(entry, "scale_up_cool_down_period"),
+        max_node_age_s=seconds(entry, "max_node_age"),
+        unhealthy_node_grace_period_s=seconds(entry, "unhealthy_node_grace_period"),
+        health_check_newest_nodes_percent=entry.get("health_check_newest_nodes_percent", 0),
+        max_unhealthy_nodes_percent=entry.get("max_unhealthy_nodes_percent", 0),
+        dry_mode=entry.get("dry_mode", False),
+        scale_on_starve=entry.get("scale_on_starve", False),
+        taint_effect=entry.get("taint_effect") or "NoSchedule",
         # What Escalator does not have.
         drain_grace_period_s=0.0,
         scale_up_failure_threshold=0,
@@ -282,21 +282,21 @@ def pods_of(raw: dict[str, Any]) -> list[GroupPod]:
     return [pod] * raw.get("count", 1)
 
 
-def state_of(given: dict[str, Any]) -> NodeGroupState:
-    locked_ago_s = given.get("locked_ago_s")
+def state_of(entry: dict[str, Any]) -> NodeGroupState:
+    locked_ago_s = entry.get("locked_ago_s")
     lock = None
     if locked_ago_s is not None:
-        lock = ScaleLock(requested_count=given.get("locked_requested", 0), locked_at_s=NOW_S - locked_ago_s)
-    capacity = Amount(cpu_m=given.get("cached_cpu_m", 0), memory_bytes=given.get("cached_mem_bytes", 0))
+        lock = ScaleLock(requested_count=entry.get("locked_requested", 0), locked_at_s=NOW_S - locked_ago_s)
+    capacity = Amount(cpu_m=entry.get("cached_cpu_m", 0), memory_bytes=entry.get("cached_mem_bytes", 0))
     return NodeGroupState(node_capacity=capacity, lock=lock)
 
 
-def validate(given: dict[str, Any]) -> object:
-    override = given.get("override") or {}
+def validate(entry: dict[str, Any]) -> object:
+    override = entry.get("override") or {}
     # Every field at its zero value may be written out, or asked for by one flag; a field that is "unset" is not set at
     # all.
-    is_zeroed = any(value and ZEROED.search(key) for key, value in {**given, **override}.items())
-    fields = {**(given.get("base") or {}), **override}
+    is_zeroed = any(value and ZEROED.search(key) for key, value in {**entry, **override}.items())
+    fields = {**(entry.get("base") or {}), **override}
     is_zeroed = is_zeroed or fields.pop("everything", None) == UNSET
     overridden = {} if is_zeroed else {key: value for key, value in fields.items() if value != UNSET}
     # The original's record cannot tell a zero value from a key that is not given.

@@ -38,14 +38,14 @@ def result_of(case: dict[str, Any]) -> object:
             fields |= step["update_spec"]
             spec = _spec(fields)
         else:
-            state, got = _step(state, step, spec)
-            answers.append(got)
+            state, result = _step(state, step, spec)
+            answers.append(result)
     return answers
 
 
-def agrees(expected: object, got: object) -> bool:
+def agrees(expected: object, value: object) -> bool:
     """Whether both are equal: whole numbers and flags need no tolerance."""
-    return same(expected, got)
+    return same(expected, value)
 
 
 def _step(state: KpaState, step: dict[str, Any], spec: ScalingSpec) -> tuple[KpaState, dict[str, object]]:

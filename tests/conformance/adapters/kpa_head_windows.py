@@ -32,9 +32,9 @@ def result_of(case: dict[str, Any]) -> object:
     return _maxima(case) if case["kind"] == "max" else _averages(case)
 
 
-def agrees(expected: object, got: object) -> bool:
+def agrees(expected: object, value: object) -> bool:
     """Whether both are equal: averages within the tolerance, flags and maxima exactly."""
-    return same(expected, got, absolute=_TOLERANCE)
+    return same(expected, value, absolute=_TOLERANCE)
 
 
 def _averages(case: dict[str, Any]) -> list[list[float]]:

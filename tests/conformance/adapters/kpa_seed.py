@@ -27,10 +27,10 @@ def expected(case: Case) -> dict[str, Any]:
     return wanted
 
 
-def agrees(wanted: dict[str, Any], got: dict[str, Any]) -> bool:
+def agrees(wanted: dict[str, Any], fields: dict[str, Any]) -> bool:
     """Whether both are equal: all exactly, but the unrounded maximum."""
     return all(
-        same(wanted[key], got[key], relative=MAX_PANIC_RELATIVE if key == "max_panic" else 0.0) for key in wanted
+        same(wanted[key], fields[key], relative=MAX_PANIC_RELATIVE if key == "max_panic" else 0.0) for key in wanted
     )
 
 
@@ -45,18 +45,18 @@ def result_of(case: Case) -> dict[str, Any]:
         quirks=ORIGINAL,
     )
     scaler = ClassicScaler(started_s=0.0)
-    got: dict[str, list[Any]] = {"expect": [], "panic": [], "max_panic": [], "kept": []}
+    entry: dict[str, list[Any]] = {"expect": [], "panic": [], "max_panic": [], "kept": []}
     for kind, at_s, *rest in case["events"]:
         if kind == "scale":
             decision = scaler.decide(settings, target_concurrency=config["target_concurrency"], now_s=at_s)
-            got["expect"].append([0, False] if isinstance(decision, NoData) else [decision.desired_count, True])
-            got["panic"].append(int(scaler.is_panicking))
-            got["max_panic"].append(scaler.panic_count_max)
-            got["kept"].append(scaler.point_count)
+            entry["expect"].append([0, False] if isinstance(decision, NoData) else [decision.desired_count, True])
+            entry["panic"].append(int(scaler.is_panicking))
+            entry["max_panic"].append(scaler.panic_count_max)
+            entry["kept"].append(scaler.point_count)
         else:
             for stat in _stats(kind, at_s, rest):
                 scaler.record(stat)
-    return got
+    return entry
 
 
 def _stats(kind: str, at_s: float, rest: list[Any]) -> Iterator[Stat]:

@@ -49,20 +49,20 @@ VARIATION = re.compile(r"lvrb_margin([\d.]+)_sens([\d.]+)")
 
 def expected(case: Json) -> Json:
     """The compared part: all of "expect"."""
-    found: Json = case["expect"]
-    return found
+    expect: Json = case["expect"]
+    return expect
 
 
-def agrees(wanted: Json, got: Json) -> bool:
+def agrees(wanted: Json, fields: Json) -> bool:
     """Whether both are equal: whole numbers exactly, others within 1e-9."""
     return all(
-        name in got and (same(value, got[name]) if name == "score" else _near(value, got[name]))
+        name in fields and (same(value, fields[name]) if name == "score" else _near(value, fields[name]))
         for name, value in wanted.items()
     )
 
 
-def _near(wanted: object, got: object) -> bool:
-    return same(wanted, got, relative=TOLERANCE, absolute=TOLERANCE)
+def _near(wanted: object, value: object) -> bool:
+    return same(wanted, value, relative=TOLERANCE, absolute=TOLERANCE)
 
 
 def result_of(case: Json) -> Json:
@@ -72,50 +72,50 @@ def result_of(case: Json) -> Json:
     return RESULTS[case["kind"]](case["in"])
 
 
-def _beta_fit(given: Json) -> Json:
-    mean, deviation = _one(given["mean"]), _one(given["std"])
+def _beta_fit(entry: Json) -> Json:
+    mean, deviation = _one(entry["mean"]), _one(entry["std"])
     fit = fit_beta(mean, deviation, by_difference=ORIGINAL.small_deviations_get_lost)
     matched = bool(fit.matched[0])
-    got: Json = {"matched": matched, "max_variance": max(given["mean"] * (1 - given["mean"]), 0.0)}
+    result: Json = {"matched": matched, "max_variance": max(entry["mean"] * (1 - entry["mean"]), 0.0)}
     if matched:
         a, b = float(fit.alpha[0]), float(fit.beta[0])
         total = a + b
-        got |= {
+        result |= {
             "alpha": _written(a),
             "beta": _written(b),
             "mean": _written(a / total) if total else None,
             "variance": _written(a * b / (total * total * (total + 1))) if total else None,
         }
-    return got
+    return result
 
 
-def _reg_inc_beta(given: Json) -> Json:
-    value = float(incomplete_beta(_one(given["a"]), _one(given["b"]), _one(given["x"]))[0])
+def _reg_inc_beta(entry: Json) -> Json:
+    value = float(incomplete_beta(_one(entry["a"]), _one(entry["b"]), _one(entry["x"]))[0])
     return {"nan": math.isnan(value), "value": _written(value)}
 
 
-def _probability_below(given: Json) -> Json:
-    asked = probability_below(
-        _one(given["mean"]),
-        _one(given["std"]),
-        _one(given["threshold"]),
+def _probability_below(entry: Json) -> Json:
+    probability = probability_below(
+        _one(entry["mean"]),
+        _one(entry["std"]),
+        _one(entry["threshold"]),
         small_deviations_get_lost=ORIGINAL.small_deviations_get_lost,
     )
     return {
-        "probability": float(asked.probability[0]),
-        "fitted": bool(asked.fit.matched[0]),
-        "alpha": _written(float(asked.fit.alpha[0])),
-        "beta": _written(float(asked.fit.beta[0])),
+        "probability": float(probability.probability[0]),
+        "fitted": bool(probability.fit.matched[0]),
+        "alpha": _written(float(probability.fit.alpha[0])),
+        "beta": _written(float(probability.fit.beta[0])),
     }
 
 
-def _resource_stats(given: Json, variations: list[str]) -> Json:
-    usage = _usage(given)
+def _resource_stats(entry: Json, variations: list[str]) -> Json:
+    usage = _usage(entry)
     if isinstance(usage, NoData):
         return {"valid": False}
-    is_cpu = RESOURCES[given["resource"]] is Resource.CPU
-    capacity = given["node_cpu_m"] if is_cpu else given["node_mem_bytes"]
-    request = given["pod_cpu_m"] if is_cpu else given["pod_mem_bytes"]
+    is_cpu = RESOURCES[entry["resource"]] is Resource.CPU
+    capacity = entry["node_cpu_m"] if is_cpu else entry["node_mem_bytes"]
+    request = entry["pod_cpu_m"] if is_cpu else entry["pod_mem_bytes"]
     unit = 1.0 if is_cpu else BYTES_PER_MIB
     mean = usage_ratio(_one(usage.mean_percent), _amount(capacity), added=_amount(request))
     deviation = usage_ratio(_one(usage.deviation_percent), _amount(capacity))
@@ -143,8 +143,8 @@ def _resource_stats(given: Json, variations: list[str]) -> Json:
     }
 
 
-def _pod_resources(given: Json) -> Json:
-    demand = pod_demand(_pod(given["pod"]))
+def _pod_resources(entry: Json) -> Json:
+    demand = pod_demand(_pod(entry["pod"]))
     return {
         "request_cpu_m": demand.request_cpu_m,
         "request_mem_bytes": demand.request_memory_bytes,
@@ -154,8 +154,8 @@ def _pod_resources(given: Json) -> Json:
     }
 
 
-def _node_requests_limits(given: Json) -> Json:
-    why = _explain(given, PlacementSettings(quirks=ORIGINAL))[1]
+def _node_requests_limits(fields: Json) -> Json:
+    why = _explain(fields, PlacementSettings(quirks=ORIGINAL))[1]
     return {
         "capacity": [why.cpu.allocatable, why.memory.allocatable],
         "request": [why.cpu.request, why.memory.request],
@@ -165,17 +165,17 @@ def _node_requests_limits(given: Json) -> Json:
     }
 
 
-def _risk(given: Json) -> Json:
-    usage = _usage(given)
-    capacity = _amount(given["capacity"])
+def _risk(entry: Json) -> Json:
+    usage = _usage(entry)
+    capacity = _amount(entry["capacity"])
     measured = isinstance(usage, Usage)
     mean = usage_ratio(_one(usage.mean_percent if isinstance(usage, Usage) else 0.0), capacity)
     deviation = usage_ratio(_one(usage.deviation_percent if isinstance(usage, Usage) else 0.0), capacity)
-    with_pod = Commitment(request=_amount(given["request"]), limit=_amount(given["limit"]), allocatable=capacity)
+    with_pod = Commitment(request=_amount(entry["request"]), limit=_amount(entry["limit"]), allocatable=capacity)
     without_pod = Commitment(
-        request=_amount(given["request_minus_pod"]), limit=_amount(given["limit_minus_pod"]), allocatable=capacity
+        request=_amount(entry["request_minus_pod"]), limit=_amount(entry["limit_minus_pod"]), allocatable=capacity
     )
-    smoothed = smoothed_deviation(mean, deviation, given["smoothing_window"])
+    smoothed = smoothed_deviation(mean, deviation, entry["smoothing_window"])
     load = MeasuredLoad(mean=mean, deviation=smoothed, measured=np.array([measured]))
     from_limits = limit_risk(with_pod)
     from_load = load_risk(load, without_pod, ORIGINAL).risk
@@ -187,35 +187,35 @@ def _risk(given: Json) -> Json:
     return {
         "risk_limit": weighted(1.0),
         "risk_load": weighted(0.0),
-        "total_risk": weighted(given["risk_limit_weight"]),
+        "total_risk": weighted(entry["risk_limit_weight"]),
     }
 
 
-def _score(given: Json) -> Json:
-    weights = given.get("risk_limit_weights") or {}
+def _score(entry: Json) -> Json:
+    weights = entry.get("risk_limit_weights") or {}
     settings = PlacementSettings(
-        smoothing_window_size=given["smoothing_window"],
+        smoothing_window_size=entry["smoothing_window"],
         cpu_risk_limit_weight=weights.get("cpu", 0.0),
         memory_risk_limit_weight=weights.get("memory", 0.0),
         quirks=ORIGINAL,
     )
-    score, why = _explain(given, settings)
+    score, why = _explain(entry, settings)
     return {"score": score, "risk_cpu": why.cpu.risk, "risk_memory": why.memory.risk}
 
 
-def _explain(given: Json, settings: PlacementSettings) -> tuple[int, LowRiskWhy]:
-    metrics = given.get("metrics") if given.get("node_in_metrics", True) else None
+def _explain(entry: Json, settings: PlacementSettings) -> tuple[int, LowRiskWhy]:
+    metrics = entry.get("metrics") if entry.get("node_in_metrics", True) else None
     usage = None if metrics is None else read_usage(_metrics(metrics), at_s=0.0, quirks=settings.quirks)
-    pods = [_pod(pod) for pod in given["pods"] or ()]
-    table = table_of_node(given["node_cpu_m"], given["node_mem_bytes"], pods, usage=usage)
-    pending = demand_as_read(_pod(given["pending"]))
-    found = LowRiskOverCommitment(settings).evaluate(place(table, pending, now_s=0.0))
-    return int(found.score[0]), found.explain(0)
+    pods = [_pod(pod) for pod in entry["pods"] or ()]
+    table = table_of_node(entry["node_cpu_m"], entry["node_mem_bytes"], pods, usage=usage)
+    pending = demand_as_read(_pod(entry["pending"]))
+    result = LowRiskOverCommitment(settings).evaluate(place(table, pending, now_s=0.0))
+    return int(result.score[0]), result.explain(0)
 
 
-def _usage(given: Json) -> Usage | NoData:
-    usage = read_usage(_metrics(given["metrics"] or []), at_s=0.0, quirks=ORIGINAL)
-    return usage.cpu if RESOURCES[given["resource"]] is Resource.CPU else usage.memory
+def _usage(entry: Json) -> Usage | NoData:
+    usage = read_usage(_metrics(entry["metrics"] or []), at_s=0.0, quirks=ORIGINAL)
+    return usage.cpu if RESOURCES[entry["resource"]] is Resource.CPU else usage.memory
 
 
 def _metrics(metrics: list[Json]) -> list[NodeMetric]:

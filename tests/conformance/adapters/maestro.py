@@ -43,9 +43,9 @@ def expected(case: Json) -> Json:
     return {key: value for key, value in case["expect"].items() if key != "note"}
 
 
-def agrees(wanted: Json, got: Json) -> bool:
+def agrees(wanted: Json, fields: Json) -> bool:
     """All exact; usages, printed as 64-bit numbers, within 1e-9. Only requested fields are compared."""
-    return all(key in got and same(value, got[key], absolute=USAGE_ABSOLUTE) for key, value in wanted.items())
+    return all(key in fields and same(value, fields[key], absolute=USAGE_ABSOLUTE) for key, value in wanted.items())
 
 
 def result_of(case: Json) -> Json:
@@ -53,59 +53,59 @@ def result_of(case: Json) -> Json:
     return RESULTS[case["kind"]](case["in"])
 
 
-def _delta(given: Json) -> Json:
-    policy = REGISTRY[type_of_today(given["type"])]
+def _delta(entry: Json) -> Json:
+    policy = REGISTRY[type_of_today(entry["type"])]
     trigger = Trigger(
-        type=given["type"], usage_percent=given.get("target_usage", 0), delta=given.get("trigger_delta", 0)
+        type=entry["type"], usage_percent=entry.get("target_usage", 0), delta=entry.get("trigger_delta", 0)
     )
-    observed = _observed(given)
+    observed = _observed(entry)
     usage = policy.usage_ratio(observed, ORIGINAL)
     delta = policy.delta(trigger, observed, ORIGINAL)
     return {"delta": None if isinstance(delta, NoData) else delta, "utilization": _written(usage)}
 
 
-def _scale_up_amount(given: Json) -> Json:
+def _scale_up_amount(entry: Json) -> Json:
     amount = bounded_up_amount(
-        given["amount"], current_count=given["current"], min_count=given["min"], max_count=given["max"]
+        entry["amount"], current_count=entry["current"], min_count=entry["min"], max_count=entry["max"]
     )
     return {"amount": amount}
 
 
-def _scale_down_amount(given: Json) -> Json:
+def _scale_down_amount(entry: Json) -> Json:
     amount = bounded_down_amount(
-        given["amount"], current_count=given["current"], min_count=given["min"], max_count=given["max"]
+        entry["amount"], current_count=entry["current"], min_count=entry["min"], max_count=entry["max"]
     )
     return {"amount": amount}
 
 
-def _points(given: Json) -> Json:
+def _points(entry: Json) -> Json:
     # A period of 1 s makes the capacity the time.
     settings = TriggerSettings(period_s=1.0, quirks=ORIGINAL)
-    trigger = Trigger(usage_percent=given["usage"], threshold_percent=given["threshold"], time_s=given["capacity"])
+    trigger = Trigger(usage_percent=entry["usage"], threshold_percent=entry["threshold"], time_s=entry["capacity"])
     window = point_window(trigger, settings)
-    points = examined_points(_read_points(given["points_newest_first"]), window, 0.0)
-    target_ratio = bound_ratio(given["usage"], ORIGINAL)
-    return {"triggered": counted_points(points, WAYS[given["direction"]], target_ratio) >= window.needed_count}
+    points = examined_points(_read_points(entry["points_newest_first"]), window, 0.0)
+    target_ratio = bound_ratio(entry["usage"], ORIGINAL)
+    return {"triggered": counted_points(points, WAYS[entry["direction"]], target_ratio) >= window.needed_count}
 
 
-def _capacity(given: Json) -> Json:
-    return {"points": point_capacity(given["time"], given["watcher_period_s"])}
+def _capacity(entry: Json) -> Json:
+    return {"points": point_capacity(entry["time"], entry["watcher_period_s"])}
 
 
-def _tick(given: Json) -> Json:
-    settings = TriggerSettings(period_s=float(given["watcher_period_s"]), quirks=ORIGINAL)
+def _tick(entry: Json) -> Json:
+    settings = TriggerSettings(period_s=float(entry["watcher_period_s"]), quirks=ORIGINAL)
     spec = ScalingPolicySpec(
-        min_count=given["min"],
-        max_count=given["max"],
-        up=_direction(given.get("up") or {}, ScaleWay.UP),
-        down=_direction(given.get("down") or {}, ScaleWay.DOWN),
+        min_count=entry["min"],
+        max_count=entry["max"],
+        up=_direction(entry.get("up") or {}, ScaleWay.UP),
+        down=_direction(entry.get("down") or {}, ScaleWay.DOWN),
     )
-    observed = _observed(given)
+    observed = _observed(entry)
     before = TriggerState(
-        phase=TriggerPhase(given["state"]),
-        last_change_at_s=-float(given["seconds_since_last_scale"]),
+        phase=TriggerPhase(entry["state"]),
+        last_change_at_s=-float(entry["seconds_since_last_scale"]),
         points={
-            type_of_today(kind): _read_points(points) for kind, points in (given.get("points_before") or {}).items()
+            type_of_today(kind): _read_points(points) for kind, points in (entry.get("points_before") or {}).items()
         },
     )
     after, decision = decide(before, observed, spec, settings=settings, now_s=0.0)
@@ -123,11 +123,13 @@ def _tick(given: Json) -> Json:
     }
 
 
-def _panic_scale(given: Json) -> Json:
+def _panic_scale(container_status: Json) -> Json:
     observed = ObservedPods(
-        creating_count=given["creating"], idle_count=given["ready"], occupied_count=given["occupied"]
+        creating_count=container_status["creating"],
+        idle_count=container_status["ready"],
+        occupied_count=container_status["occupied"],
     )
-    return {"panic": exceeds_panic_limit(observed, given["limit"])}
+    return {"panic": exceeds_panic_limit(observed, container_status["limit"])}
 
 
 RESULTS: Mapping[str, Callable[[Json], Json]] = {
@@ -141,13 +143,13 @@ RESULTS: Mapping[str, Callable[[Json], Json]] = {
 }
 
 
-def _observed(given: Json) -> ObservedPods:
-    creating, ready, occupied, _terminating = given["rooms_creating_ready_occupied_terminating"]
+def _observed(entry: Json) -> ObservedPods:
+    creating, ready, occupied, _terminating = entry["rooms_creating_ready_occupied_terminating"]
     return ObservedPods(
         creating_count=creating,
         idle_count=ready,
         occupied_count=occupied,
-        pods=tuple(tuple(_container(container) for container in pod) for pod in given.get("pods") or ()),
+        pods=tuple(tuple(_container(container) for container in pod) for pod in entry.get("pods") or ()),
     )
 
 
@@ -168,24 +170,24 @@ def _requested(container: Json, key: str) -> int | None:
     return None if amount < 0 else amount
 
 
-def _direction(given: Json, way: ScaleWay) -> Direction:
+def _direction(entry: Json, way: ScaleWay) -> Direction:
     """A direction; without any trigger the original has an old-style one of zeros."""
     sign = 1 if way is ScaleWay.UP else -1
-    delta = given.get("delta", 0)
-    triggers = tuple(_trigger(trigger, way, sign * delta) for trigger in given.get("metrics_trigger") or ())
-    old = _trigger({**(given.get("trigger") or {}), "type": "room"}, way, 0)
-    return Direction(triggers=triggers, cooldown_s=given.get("cooldown", 0), delta=delta, trigger=old)
+    delta = entry.get("delta", 0)
+    triggers = tuple(_trigger(trigger, way, sign * delta) for trigger in entry.get("metrics_trigger") or ())
+    old = _trigger({**(entry.get("trigger") or {}), "type": "room"}, way, 0)
+    return Direction(triggers=triggers, cooldown_s=entry.get("cooldown", 0), delta=delta, trigger=old)
 
 
-def _trigger(given: Json, way: ScaleWay, delta: int) -> Trigger:
-    limit = given.get("limit", 0)
+def _trigger(entry: Json, way: ScaleWay, delta: int) -> Trigger:
+    limit = entry.get("limit", 0)
     return Trigger(
-        type=given["type"],
-        usage_percent=given.get("usage", 0),
-        threshold_percent=given.get("threshold", 0),
-        time_s=given.get("time", 0),
+        type=entry["type"],
+        usage_percent=entry.get("usage", 0),
+        threshold_percent=entry.get("threshold", 0),
+        time_s=entry.get("time", 0),
         limit_percent=limit if way is ScaleWay.UP and limit > 0 else None,
-        delta=given.get("delta", delta),
+        delta=entry.get("delta", delta),
     )
 
 

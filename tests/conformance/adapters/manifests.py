@@ -91,14 +91,14 @@ def expected(case: Json) -> Json:
     if name in DIFFERENCES:
         code, fields = DIFFERENCES[name]
         return [_found(code, fields)]
-    found = [_found(case["code"], case["fields"])]
+    results = [_found(case["code"], case["fields"])]
     if name.startswith(_SERVICE) and case["code"] < _REFUSED:
         pod = _recorded().get(name.replace(_SERVICE, _POD, 1), {"code": 201})
-        below = [one.replace("spec.", "spec.template.spec.", 1) for one in pod.get("fields", ())]
+        below = [field.replace("spec.", "spec.template.spec.", 1) for field in pod.get("fields", ())]
         # Limits are taken for requests in a Pod only.
         below = [one for one in below if ".requests[" not in one] or below
-        found += [_found(_INVALID, below)] if pod["code"] >= _REFUSED else []
-    return found
+        results += [_found(_INVALID, below)] if pod["code"] >= _REFUSED else []
+    return results
 
 
 def _found(code: int, fields: list[str]) -> Json:
@@ -111,9 +111,9 @@ def result_of(case: Json) -> Json:
     return asyncio.run(_response_to(case))
 
 
-def agrees(wanted: Json, got: Json) -> bool:
+def agrees(wanted: Json, document: Json) -> bool:
     """Whether a response is one of the right ones. A value of the wrong type in a Pod has no field."""
-    shown = [got, {**got, "fields": []}] if len(wanted) > 1 and not wanted[1]["fields"] else [got]
+    shown = [document, {**document, "fields": []}] if len(wanted) > 1 and not wanted[1]["fields"] else [document]
     return any(one in wanted for one in shown)
 
 

@@ -31,13 +31,13 @@ ABSENT = -1
 
 def expected(case: Json) -> Json:
     """The compared part: all of "expect"."""
-    found: Json = case["expect"]
-    return found
+    expect: Json = case["expect"]
+    return expect
 
 
-def agrees(wanted: Json, got: Json) -> bool:
+def agrees(wanted: Json, fields: Json) -> bool:
     """Whether both are equal exactly."""
-    return same(wanted, got)
+    return same(wanted, fields)
 
 
 def result_of(case: Json) -> Json:
@@ -45,9 +45,9 @@ def result_of(case: Json) -> Json:
     return RESULTS[case["kind"]](case["in"])
 
 
-def _raw(given: Json) -> Json:
-    requested = np.array([given["requested"]], dtype=np.int64)
-    capacity = np.array([given["capacity"]], dtype=np.int64)
+def _raw(entry: Json) -> Json:
+    requested = np.array([entry["requested"]], dtype=np.int64)
+    capacity = np.array([entry["capacity"]], dtype=np.int64)
     return {
         "fraction": float(share(requested, capacity, of_nothing=1.0)[0]),
         "unused": int(unused_tenths(requested, capacity)[0]),
@@ -55,13 +55,13 @@ def _raw(given: Json) -> Json:
     }
 
 
-def _nonzero_requests(given: Json) -> Json:
-    demand = _demand(given["pod"])
+def _nonzero_requests(entry: Json) -> Json:
+    demand = _demand(entry["pod"])
     return {"cpu_m": demand.nonzero_cpu_m, "mem_bytes": demand.nonzero_memory_bytes}
 
 
-def _node(given: Json) -> Json:
-    spreading, packing = _scores(given, DEFAULT_PROVIDER), _scores(given, CLUSTER_AUTOSCALER_PROVIDER)
+def _node(fields: Json) -> Json:
+    spreading, packing = _scores(fields, DEFAULT_PROVIDER), _scores(fields, CLUSTER_AUTOSCALER_PROVIDER)
     least, balanced, most = _scores_of(spreading, 0), _scores_of(spreading, 1), _scores_of(packing, 0)
     assert isinstance(least, FitResult)
     assert isinstance(most, FitResult)
@@ -84,13 +84,13 @@ def _node(given: Json) -> Json:
     }
 
 
-def _scores(given: Json, provider: str) -> Scores:
+def _scores(entry: Json, provider: str) -> Scores:
     """By the placement daemon's own path: Node and Pods as objects, its book, its table."""
     table = table_of_node(
-        given["allocatable_cpu_m"], given["allocatable_mem_bytes"], (_containers(pod) for pod in given["pods"] or ())
+        entry["allocatable_cpu_m"], entry["allocatable_mem_bytes"], (_containers(pod) for pod in entry["pods"] or ())
     )
     settings = PlacementSettings(provider=provider, quirks=ORIGINAL)
-    return Scorer(settings).score(table, demand_as_read(_containers(given["pod"])), now_s=0.0)
+    return Scorer(settings).score(table, demand_as_read(_containers(entry["pod"])), now_s=0.0)
 
 
 def _scores_of(scores: Scores, part: int) -> object:

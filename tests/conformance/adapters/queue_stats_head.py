@@ -44,6 +44,6 @@ def result_of(case: Case) -> list[Row]:
 def agrees(wanted: list[Row], got: list[Row]) -> bool:
     """Whether both have as many reports, averages within the tolerance, and equal counts."""
     return len(wanted) == len(got) and all(
-        same(one[:2], other[:2], absolute=AVERAGE_ABSOLUTE) and same(one[2:], other[2:])
-        for one, other in zip(wanted, got, strict=True)
+        same(first[:2], other[:2], absolute=AVERAGE_ABSOLUTE) and same(first[2:], other[2:])
+        for first, other in zip(wanted, got, strict=True)
     )

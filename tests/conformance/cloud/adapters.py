@@ -41,15 +41,15 @@ class MadeCloud(msgspec.Struct, kw_only=True):
     @property
     def port(self) -> Cloud:
         """The cloud as the port."""
-        found: Cloud = self.cloud
-        return found
+        cloud: Cloud = self.cloud
+        return cloud
 
 
 @contextlib.asynccontextmanager
 async def opened(cluster: Cluster | None = None, **settings: str) -> AsyncIterator[Any]:
     """The cloud as the daemon opens it."""
-    given = CloudContext(settings=NodeGroupDaemonSettings(**settings), cluster=cluster or MemoryCluster())  # type: ignore[arg-type] # texts all
-    async with opened_cloud(given) as cloud:
+    cloud_context = CloudContext(settings=NodeGroupDaemonSettings(**settings), cluster=cluster or MemoryCluster())  # type: ignore[arg-type] # texts all
+    async with opened_cloud(cloud_context) as cloud:
         yield cloud
 
 
@@ -101,9 +101,9 @@ async def cluster_api() -> AsyncIterator[MadeCloud]:
 
 @contextlib.contextmanager
 def _credentials() -> Iterator[None]:
-    given = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "eu-west-1"}
-    before = {name: os.environ.get(name) for name in given}
-    os.environ.update(given)
+    values = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_DEFAULT_REGION": "eu-west-1"}
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
     try:
         yield
     finally:
@@ -126,7 +126,7 @@ async def aws() -> AsyncIterator[MadeCloud]:
         with _credentials():
             names = await asyncio.to_thread(_auto_scaling_groups, boto3, url)
             ids, unknown = names
-            machines = [machine(f"n{index}", f"aws:///eu-west-1a/{one}") for index, one in enumerate(ids)]
+            machines = [machine(f"n{index}", f"aws:///eu-west-1a/{uid}") for index, uid in enumerate(ids)]
             other = machine("other", f"aws:///eu-west-1a/{unknown}")
             async with opened(cloud_provider="aws", aws_region="eu-west-1", aws_endpoint_url=url) as cloud:
                 yield MadeCloud(cloud=cloud, group="workers", machines=machines, unknown=other)
@@ -139,7 +139,7 @@ def _auto_scaling_groups(boto3: Any, url: str) -> tuple[list[str], str]:  # noqa
     groups.create_launch_configuration(
         LaunchConfigurationName="l", ImageId="ami-12c6146b", InstanceType="t3.small", SecurityGroups=["default"]
     )
-    found = []
+    results = []
     for name, count in (("workers", 3), ("others", 1)):
         groups.create_auto_scaling_group(
             AutoScalingGroupName=name,
@@ -150,8 +150,8 @@ def _auto_scaling_groups(boto3: Any, url: str) -> tuple[list[str], str]:  # noqa
             AvailabilityZones=["eu-west-1a"],
         )
         answer = groups.describe_auto_scaling_groups(AutoScalingGroupNames=[name])["AutoScalingGroups"][0]
-        found.append([one["InstanceId"] for one in answer["Instances"]])
-    return found[0], found[1][0]
+        results.append([instance["InstanceId"] for instance in answer["Instances"]])
+    return results[0], results[1][0]
 
 
 class Provider:

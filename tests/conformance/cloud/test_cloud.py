@@ -17,8 +17,8 @@ PARAMETERS = [pytest.param(name, marks=pytest.mark.slow) if name == "aws" else n
 
 @pytest_asyncio.fixture(params=PARAMETERS)
 async def made(request: pytest.FixtureRequest) -> AsyncIterator[MadeCloud]:
-    async with STAGES[request.param]() as one:
-        yield one
+    async with STAGES[request.param]() as cloud:
+        yield cloud
 
 
 def test_every_cloud_can_be_chosen_and_has_a_stage_here() -> None:

@@ -108,29 +108,29 @@ async def test_a_name_that_is_no_group_of_cluster_api_says_what_is(group: str) -
 
 
 async def test_a_crash_between_mark_and_scale_is_repaired_by_the_next_call() -> None:
-    async with STAGES["cluster-api"]() as made:
-        cluster: Any = made.cloud._cluster
-        first = made.machines[0]
+    async with STAGES["cluster-api"]() as cloud:
+        cluster: Any = cloud.cloud._cluster
+        first = cloud.machines[0]
         real = cluster.write
 
         async def crashes(one: Write) -> Object:
             if one.kind == MACHINE_DEPLOYMENT:
                 raise Unavailable("the process was killed")
-            made: Object = await real(one)
-            return made
+            result: Object = await real(one)
+            return result
 
         cluster.write = crashes
         with pytest.raises(CloudUnavailable):
-            await made.port.delete(made.group, [first])
+            await cloud.port.delete(cloud.group, [first])
         cluster.write = real
-        assert (await made.port.delete(made.group, [first])).deleted == (first.node_name,)
-        assert (await made.port.describe(made.group)).target_size == 2
+        assert (await cloud.port.delete(cloud.group, [first])).deleted == (first.node_name,)
+        assert (await cloud.port.describe(cloud.group)).target_size == 2
 
 
 @pytest.mark.slow
 async def test_a_launch_template_starts_machines_by_a_fleet() -> None:
-    async with aws() as made:
-        cloud: Any = made.cloud
+    async with aws() as new_cloud:
+        cloud: Any = new_cloud.cloud
         template = await asyncio.to_thread(
             pytest.importorskip("boto3").client("ec2", endpoint_url=cloud._apis._endpoint_url).create_launch_template,
             LaunchTemplateName="t",
@@ -138,5 +138,5 @@ async def test_a_launch_template_starts_machines_by_a_fleet() -> None:
         )
         options = AwsOptions(launch_template_id=template["LaunchTemplate"]["LaunchTemplateId"], lifecycle="on-demand")
         cloud._options = lambda _: options
-        await made.port.increase(made.group, 2)
-        assert (await made.port.describe(made.group)).target_size == 5
+        await new_cloud.port.increase(new_cloud.group, 2)
+        assert (await new_cloud.port.describe(new_cloud.group)).target_size == 5

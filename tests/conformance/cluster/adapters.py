@@ -88,7 +88,7 @@ async def kube() -> AsyncIterator[KubeCluster]:
 
 @functools.cache
 def _define(kubeconfig: Path) -> None:
-    definitions = [one for one in objects_of(tree_folder(), _OPTIONS) if one["kind"] in _DEFINED]
+    definitions = [resource for resource in objects_of(tree_folder(), _OPTIONS) if resource["kind"] in _DEFINED]
     installation = Installation(ApiClient(kubeconfig=kubeconfig), definitions)
     installation.check()
     installation.apply()

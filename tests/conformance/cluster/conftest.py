@@ -16,8 +16,8 @@ _OF_A_CLUSTER = "kube-root-ca.crt"
 
 @pytest.fixture(params=sorted(ADAPTERS))
 async def cluster(request: pytest.FixtureRequest) -> AsyncIterator[Cluster]:
-    async with ADAPTERS[request.param]() as one:
-        yield one
+    async with ADAPTERS[request.param]() as new_cluster:
+        yield new_cluster
 
 
 async def _is_furnished(cluster: Cluster, namespace: str) -> bool:

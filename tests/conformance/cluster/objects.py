@@ -41,20 +41,20 @@ def pod(namespace: str, name: str) -> Object:
     return {"metadata": {"namespace": namespace, "name": name}, "spec": spec}
 
 
-def version(one: Object) -> str:
-    found: str = one["metadata"]["resourceVersion"]
-    return found
+def version(resource: Object) -> str:
+    resource_version: str = resource["metadata"]["resourceVersion"]
+    return resource_version
 
 
 def names(objects: list[Object]) -> list[str]:
-    return [one["metadata"]["name"] for one in objects]
+    return [resource["metadata"]["name"] for resource in objects]
 
 
 async def changes_after(
     cluster: Cluster, kind: Kind, namespace: str, resource_version: str, *, until: str, **selectors: str
 ) -> list[tuple[str, str]]:
     """Events of a watch, as (type, name), up to but without the change of the object named ``until``."""
-    found: list[tuple[str, str]] = []
+    results: list[tuple[str, str]] = []
     async with (
         asyncio.timeout(_PATIENCE_S),
         cluster.watch(kind, namespace, resource_version=resource_version, **selectors) as events,
@@ -64,9 +64,9 @@ async def changes_after(
                 continue
             name = event.object["metadata"]["name"]
             if name == until:
-                return found
-            found.append((event.type.value, name))
-    raise AssertionError(f"the watch ended before {until}: {found}")
+                return results
+            results.append((event.type.value, name))
+    raise AssertionError(f"the watch ended before {until}: {results}")
 
 
 async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:

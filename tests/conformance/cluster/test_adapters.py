@@ -10,15 +10,15 @@ from tests.tidy.sources import product_files
 
 def implementation(adapter: Callable[..., object]) -> str:
     """The class of the cluster that an adapter gives."""
-    made = typing.get_type_hints(adapter)["return"]
-    assert typing.get_origin(made) is AsyncIterator
-    return str(typing.get_args(made)[0].__name__)
+    result = typing.get_type_hints(adapter)["return"]
+    assert typing.get_origin(result) is AsyncIterator
+    return str(typing.get_args(result)[0].__name__)
 
 
 def test_every_cluster_of_the_product_is_an_adapter_of_the_suite() -> None:
-    made = {
+    results = {
         name
         for path in product_files()
         for name in re.findall(r"^class (\w+)\(Cluster\)", path.read_text(), re.MULTILINE)
     }
-    assert made == {implementation(one) for one in ADAPTERS.values()}
+    assert results == {implementation(adapter) for adapter in ADAPTERS.values()}

@@ -44,8 +44,10 @@ async def test_a_stale_version_precondition_is_refused(cluster: Cluster, namespa
 
 
 async def test_right_preconditions_delete(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
-    await cluster.delete(CONFIG_MAP, namespace, "one", uid=made["metadata"]["uid"], resource_version=version(made))
+    new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    await cluster.delete(
+        CONFIG_MAP, namespace, "one", uid=new_config_map["metadata"]["uid"], resource_version=version(new_config_map)
+    )
     assert await is_gone(cluster, CONFIG_MAP, namespace, "one")
 
 
@@ -62,9 +64,9 @@ async def let_go(cluster: Cluster, namespace: str) -> Object:
 
 async def test_a_finalizer_holds_what_is_deleted(cluster: Cluster, namespace: str) -> None:
     await held(cluster, namespace)
-    found = await cluster.get(CONFIG_MAP, namespace, "held")
+    current_config_map = await cluster.get(CONFIG_MAP, namespace, "held")
     await let_go(cluster, namespace)
-    assert found["metadata"]["deletionTimestamp"]
+    assert current_config_map["metadata"]["deletionTimestamp"]
 
 
 async def test_what_its_last_finalizer_leaves_is_gone(cluster: Cluster, namespace: str) -> None:
@@ -95,9 +97,9 @@ async def test_a_deletion_is_final(cluster: Cluster, namespace: str) -> None:
     await cluster.patch(
         CONFIG_MAP, namespace, "held", patch={"metadata": {"deletionTimestamp": None, "labels": {"a": "b"}}}
     )
-    found = await cluster.get(CONFIG_MAP, namespace, "held")
+    current_config_map = await cluster.get(CONFIG_MAP, namespace, "held")
     await let_go(cluster, namespace)
-    assert found["metadata"]["deletionTimestamp"]
+    assert current_config_map["metadata"]["deletionTimestamp"]
 
 
 async def running_pod(cluster: Cluster, namespace: str, *, grace_s: int = 30) -> None:
@@ -110,9 +112,9 @@ async def running_pod(cluster: Cluster, namespace: str, *, grace_s: int = 30) ->
 async def test_a_pod_that_runs_is_marked_and_stays_for_its_grace(cluster: Cluster, namespace: str) -> None:
     await running_pod(cluster, namespace, grace_s=45)
     await cluster.delete(POD, namespace, "one")
-    found = (await cluster.get(POD, namespace, "one"))["metadata"]
+    metadata = (await cluster.get(POD, namespace, "one"))["metadata"]
     await cluster.delete(POD, namespace, "one", grace_s=0)
-    assert (bool(found["deletionTimestamp"]), found["deletionGracePeriodSeconds"]) == (True, 45)
+    assert (bool(metadata["deletionTimestamp"]), metadata["deletionGracePeriodSeconds"]) == (True, 45)
 
 
 async def test_a_deletion_without_grace_removes_a_pod(cluster: Cluster, namespace: str) -> None:
@@ -126,9 +128,9 @@ async def test_a_second_deletion_may_shorten_the_grace(cluster: Cluster, namespa
     await running_pod(cluster, namespace)
     for grace_s in (20, 5, 60):
         await cluster.delete(POD, namespace, "one", grace_s=grace_s)
-    found = await cluster.get(POD, namespace, "one")
+    current_pod = await cluster.get(POD, namespace, "one")
     await cluster.delete(POD, namespace, "one", grace_s=0)
-    assert found["metadata"]["deletionGracePeriodSeconds"] == 5
+    assert current_pod["metadata"]["deletionGracePeriodSeconds"] == 5
 
 
 async def test_a_pod_that_no_kubelet_has_goes_immediately(cluster: Cluster, namespace: str) -> None:

@@ -31,7 +31,7 @@ async def test_a_list_of_all_namespaces_is_in_the_order_of_etcd_keys(cluster: Cl
     listing = await cluster.list(CONFIG_MAP, label_selector=f"batch={namespace}")
     for other in others:
         await cluster.delete(NAMESPACE, "", other)
-    assert [one["metadata"]["namespace"] for one in listing.items] == [*sorted(others), namespace]
+    assert [item["metadata"]["namespace"] for item in listing.items] == [*sorted(others), namespace]
 
 
 async def test_pages_continue_in_the_order_of_etcd_keys(cluster: Cluster, namespace: str) -> None:
@@ -39,14 +39,14 @@ async def test_pages_continue_in_the_order_of_etcd_keys(cluster: Cluster, namesp
     await cluster.create(NAMESPACE, {"metadata": {"name": other}})
     for place, name in ((namespace, "one"), (other, "two"), (namespace, "three"), (other, "four")):
         await cluster.create(CONFIG_MAP, config_map(place, name, batch=namespace))
-    found: list[str] = []
+    results: list[str] = []
     token = ""
-    while not found or token:
+    while not results or token:
         listing = await cluster.list(CONFIG_MAP, label_selector=f"batch={namespace}", page_size=1, page=token)
-        found += names(listing.items)
+        results += names(listing.items)
         token = listing.next_page
     await cluster.delete(NAMESPACE, "", other)
-    assert found == ["four", "two", "one", "three"]
+    assert results == ["four", "two", "one", "three"]
 
 
 async def test_items_say_what_they_are(cluster: Cluster, namespace: str) -> None:

@@ -11,26 +11,26 @@ from tests.conformance.cluster.objects import config_map, deployment, eventually
 
 
 async def test_a_new_object_gets_uid_version_and_time(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
-    metadata = made["metadata"]
+    new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    metadata = new_config_map["metadata"]
     assert metadata["uid"]
     assert metadata["resourceVersion"]
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", metadata["creationTimestamp"])
 
 
 async def test_a_new_object_says_what_it_is(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
-    assert (made["apiVersion"], made["kind"]) == ("apps/v1", "Deployment")
+    new_deployment = await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
+    assert (new_deployment["apiVersion"], new_deployment["kind"]) == ("apps/v1", "Deployment")
 
 
 async def test_a_new_object_has_generation_1(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(REVISION, revision(namespace, "one"))
-    assert made["metadata"]["generation"] == 1
+    new_revision = await cluster.create(REVISION, revision(namespace, "one"))
+    assert new_revision["metadata"]["generation"] == 1
 
 
 async def test_what_was_created_is_there(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
-    assert await cluster.get(CONFIG_MAP, namespace, "one") == made
+    new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    assert await cluster.get(CONFIG_MAP, namespace, "one") == new_config_map
 
 
 async def test_a_second_object_of_a_name_is_refused(cluster: Cluster, namespace: str) -> None:
@@ -43,9 +43,9 @@ async def test_two_kinds_and_two_namespaces_may_have_one_name(cluster: Cluster, 
     await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
     await cluster.create(NAMESPACE, {"metadata": {"name": f"{namespace}-b"}})
-    made = await cluster.create(CONFIG_MAP, config_map(f"{namespace}-b", "one"))
+    new_config_map = await cluster.create(CONFIG_MAP, config_map(f"{namespace}-b", "one"))
     await cluster.delete(NAMESPACE, "", f"{namespace}-b")
-    assert made["metadata"]["namespace"] == f"{namespace}-b"
+    assert new_config_map["metadata"]["namespace"] == f"{namespace}-b"
 
 
 async def test_what_is_not_there_is_not_found(cluster: Cluster, namespace: str) -> None:
@@ -65,9 +65,9 @@ async def test_some_namespaces_are_always_there(cluster: Cluster, name: str) -> 
 
 async def test_a_generated_name_begins_as_asked_and_is_new_each_time(cluster: Cluster, namespace: str) -> None:
     body = {"metadata": {"namespace": namespace, "generateName": "one-"}}
-    made = [(await cluster.create(CONFIG_MAP, body))["metadata"]["name"] for _ in range(2)]
-    assert made[0] != made[1]
-    assert all(re.fullmatch(r"one-[a-z0-9]{5}", name) for name in made)
+    names = [(await cluster.create(CONFIG_MAP, body))["metadata"]["name"] for _ in range(2)]
+    assert names[0] != names[1]
+    assert all(re.fullmatch(r"one-[a-z0-9]{5}", name) for name in names)
 
 
 @pytest.mark.parametrize("name", ["", "UPPER", "under_score", "-dash", "a" * 254])
@@ -102,8 +102,8 @@ async def test_what_is_handed_out_belongs_to_the_caller(cluster: Cluster, namesp
 
 async def test_a_creation_ignores_the_status(cluster: Cluster, namespace: str) -> None:
     body = {**deployment(namespace, "one"), "status": {"replicas": 7}}
-    made = await cluster.create(DEPLOYMENT, body)
-    assert made.get("status", {}).get("replicas", 0) == 0
+    new_deployment = await cluster.create(DEPLOYMENT, body)
+    assert new_deployment.get("status", {}).get("replicas", 0) == 0
 
 
 async def test_a_pod_begins_as_pending(cluster: Cluster, namespace: str) -> None:
@@ -111,24 +111,24 @@ async def test_a_pod_begins_as_pending(cluster: Cluster, namespace: str) -> None
 
 
 async def test_a_dry_creation_leaves_nothing(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(CONFIG_MAP, config_map(namespace, "one"), dry_run=True)
-    assert made["data"] == {"key": "value"}
+    new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "one"), dry_run=True)
+    assert new_config_map["data"] == {"key": "value"}
     assert await is_gone(cluster, CONFIG_MAP, namespace, "one")
 
 
 async def test_a_replacement_replaces_all(cluster: Cluster, namespace: str) -> None:
     await cluster.create(CONFIG_MAP, config_map(namespace, "one", a="b"))
     await cluster.replace(CONFIG_MAP, {"metadata": {"namespace": namespace, "name": "one"}, "data": {"other": "x"}})
-    found = await cluster.get(CONFIG_MAP, namespace, "one")
-    assert found["data"] == {"other": "x"}
-    assert not found["metadata"].get("labels")
+    current_config_map = await cluster.get(CONFIG_MAP, namespace, "one")
+    assert current_config_map["data"] == {"other": "x"}
+    assert not current_config_map["metadata"].get("labels")
 
 
 async def test_a_replacement_keeps_who_the_object_is(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     again = await cluster.replace(CONFIG_MAP, config_map(namespace, "one", a="b"))
-    assert again["metadata"]["uid"] == made["metadata"]["uid"]
-    assert again["metadata"]["creationTimestamp"] == made["metadata"]["creationTimestamp"]
+    assert again["metadata"]["uid"] == new_config_map["metadata"]["uid"]
+    assert again["metadata"]["creationTimestamp"] == new_config_map["metadata"]["creationTimestamp"]
 
 
 async def test_a_stale_replacement_is_refused(cluster: Cluster, namespace: str) -> None:
@@ -154,37 +154,41 @@ async def test_what_is_not_there_cannot_be_replaced(cluster: Cluster, namespace:
 
 
 async def test_a_dry_replacement_changes_nothing(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     would_be = await cluster.replace(CONFIG_MAP, config_map(namespace, "one", a="b"), dry_run=True)
     assert would_be["metadata"]["labels"] == {"a": "b"}
-    assert await cluster.get(CONFIG_MAP, namespace, "one") == made
+    assert await cluster.get(CONFIG_MAP, namespace, "one") == new_config_map
 
 
 async def test_the_generation_grows_with_the_spec(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
+    new_deployment = await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
     again = await cluster.replace(DEPLOYMENT, deployment(namespace, "one", replicas=2))
-    assert (made["metadata"]["generation"], again["metadata"]["generation"]) == (1, 2)
+    assert (new_deployment["metadata"]["generation"], again["metadata"]["generation"]) == (1, 2)
 
 
 async def test_the_generation_does_not_grow_with_labels(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(REVISION, revision(namespace, "one"))
+    new_revision = await cluster.create(REVISION, revision(namespace, "one"))
     again = await cluster.patch(REVISION, namespace, "one", patch={"metadata": {"labels": {"a": "b"}}})
-    assert again["metadata"]["generation"] == made["metadata"]["generation"]
-    assert version(again) != version(made)
+    assert again["metadata"]["generation"] == new_revision["metadata"]["generation"]
+    assert version(again) != version(new_revision)
 
 
 async def test_the_status_is_only_written_through_its_subresource(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(REVISION, revision(namespace, "one"))
-    await cluster.replace(REVISION, {**made, "status": {"actualReplicas": 7}})
+    new_revision = await cluster.create(REVISION, revision(namespace, "one"))
+    await cluster.replace(REVISION, {**new_revision, "status": {"actualReplicas": 7}})
     assert (await cluster.get(REVISION, namespace, "one")).get("status", {}).get("actualReplicas", 0) == 0
 
 
 async def test_the_subresource_status_takes_nothing_else(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(REVISION, revision(namespace, "one", servingState="Active"))
-    body = {**made, "spec": {**made["spec"], "servingState": "Reserve"}, "status": {"actualReplicas": 3}}
+    new_revision = await cluster.create(REVISION, revision(namespace, "one", servingState="Active"))
+    body = {
+        **new_revision,
+        "spec": {**new_revision["spec"], "servingState": "Reserve"},
+        "status": {"actualReplicas": 3},
+    }
     again = await cluster.replace(REVISION, body, subresource="status")
     assert (again["spec"]["servingState"], again["status"]["actualReplicas"]) == ("Active", 3)
-    assert again["metadata"]["generation"] == made["metadata"]["generation"]
+    assert again["metadata"]["generation"] == new_revision["metadata"]["generation"]
 
 
 async def test_a_stale_status_is_refused(cluster: Cluster, namespace: str) -> None:
@@ -214,8 +218,8 @@ async def test_a_scale_replaces_the_replicas(cluster: Cluster, namespace: str) -
         return bool(again["spec"]["replicas"] == 4)
 
     await eventually(is_replaced)
-    found = await cluster.get(DEPLOYMENT, namespace, "one")
-    assert (found["spec"]["replicas"], found["metadata"]["generation"]) == (4, 2)
+    current_deployment = await cluster.get(DEPLOYMENT, namespace, "one")
+    assert (current_deployment["spec"]["replicas"], current_deployment["metadata"]["generation"]) == (4, 2)
 
 
 async def test_a_stale_scale_is_refused(cluster: Cluster, namespace: str) -> None:

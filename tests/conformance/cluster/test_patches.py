@@ -13,29 +13,29 @@ from tests.conformance.cluster.objects import config_map, deployment, pod, revis
 async def test_a_merge_patch_merges_and_null_removes(cluster: Cluster, namespace: str) -> None:
     await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     patch = {"data": {"key": None, "other": "x"}, "metadata": {"labels": {"a": "b"}}}
-    made = await cluster.patch(CONFIG_MAP, namespace, "one", patch=patch)
-    assert (made["data"], made["metadata"]["labels"]) == ({"other": "x"}, {"a": "b"})
+    current_config_map = await cluster.patch(CONFIG_MAP, namespace, "one", patch=patch)
+    assert (current_config_map["data"], current_config_map["metadata"]["labels"]) == ({"other": "x"}, {"a": "b"})
 
 
 async def test_a_merge_patch_replaces_lists(cluster: Cluster, namespace: str) -> None:
     await cluster.create(REVISION, revision(namespace, "one"))
     for each in (["example.com/one"], ["example.com/two"]):
-        made = await cluster.patch(REVISION, namespace, "one", patch={"metadata": {"finalizers": each}})
-        assert made["metadata"]["finalizers"] == each
+        current_revision = await cluster.patch(REVISION, namespace, "one", patch={"metadata": {"finalizers": each}})
+        assert current_revision["metadata"]["finalizers"] == each
     await cluster.patch(REVISION, namespace, "one", patch={"metadata": {"finalizers": None}})
 
 
 async def test_a_patch_that_changes_nothing_keeps_the_version(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     again = await cluster.patch(CONFIG_MAP, namespace, "one", patch={"data": {"key": "value"}})
-    assert version(again) == version(made)
+    assert version(again) == version(new_config_map)
 
 
 async def test_a_status_patch_that_changes_nothing_keeps_the_version(cluster: Cluster, namespace: str) -> None:
     await cluster.create(REVISION, revision(namespace, "one"))
     patch = {"status": {"actualReplicas": 3}}
-    made = [await cluster.patch(REVISION, namespace, "one", patch=patch, subresource="status") for _ in range(2)]
-    assert version(made[0]) == version(made[1])
+    results = [await cluster.patch(REVISION, namespace, "one", patch=patch, subresource="status") for _ in range(2)]
+    assert version(results[0]) == version(results[1])
 
 
 async def test_a_stale_version_inside_a_merge_patch_is_refused(cluster: Cluster, namespace: str) -> None:
@@ -47,8 +47,8 @@ async def test_a_stale_version_inside_a_merge_patch_is_refused(cluster: Cluster,
 
 
 async def test_the_latest_version_inside_a_merge_patch_is_fine(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
-    patch = {"metadata": {"resourceVersion": version(made)}, "data": {"key": "newer"}}
+    new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    patch = {"metadata": {"resourceVersion": version(new_config_map)}, "data": {"key": "newer"}}
     assert (await cluster.patch(CONFIG_MAP, namespace, "one", patch=patch))["data"] == {"key": "newer"}
 
 
@@ -64,25 +64,27 @@ async def test_a_patch_that_breaks_the_schema_is_refused(cluster: Cluster, names
 
 
 async def test_a_dry_patch_changes_nothing(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     would_be = await cluster.patch(CONFIG_MAP, namespace, "one", patch={"data": {"key": "x"}}, dry_run=True)
     assert would_be["data"] == {"key": "x"}
-    assert await cluster.get(CONFIG_MAP, namespace, "one") == made
+    assert await cluster.get(CONFIG_MAP, namespace, "one") == new_config_map
 
 
 async def test_a_status_patch_takes_nothing_else(cluster: Cluster, namespace: str) -> None:
     await cluster.create(REVISION, revision(namespace, "one", servingState="Active"))
     patch = {"spec": {"servingState": "Reserve"}, "status": {"actualReplicas": 3}}
-    made = await cluster.patch(REVISION, namespace, "one", patch=patch, subresource="status")
-    assert (made["spec"]["servingState"], made["status"]["actualReplicas"]) == ("Active", 3)
-    assert made["metadata"]["generation"] == 1
+    current_revision = await cluster.patch(REVISION, namespace, "one", patch=patch, subresource="status")
+    assert (current_revision["spec"]["servingState"], current_revision["status"]["actualReplicas"]) == ("Active", 3)
+    assert current_revision["metadata"]["generation"] == 1
 
 
 async def test_a_patch_of_the_object_leaves_the_status(cluster: Cluster, namespace: str) -> None:
     await cluster.create(REVISION, revision(namespace, "one"))
     await cluster.patch(REVISION, namespace, "one", patch={"status": {"actualReplicas": 3}}, subresource="status")
-    made = await cluster.patch(REVISION, namespace, "one", patch={"spec": {"servingState": "Reserve"}, "status": None})
-    assert (made["spec"]["servingState"], made["status"]["actualReplicas"]) == ("Reserve", 3)
+    current_revision = await cluster.patch(
+        REVISION, namespace, "one", patch={"spec": {"servingState": "Reserve"}, "status": None}
+    )
+    assert (current_revision["spec"]["servingState"], current_revision["status"]["actualReplicas"]) == ("Reserve", 3)
 
 
 async def test_a_scale_patch_sets_the_replicas(cluster: Cluster, namespace: str) -> None:
@@ -107,8 +109,8 @@ async def test_a_stale_version_inside_a_scale_patch_is_refused(cluster: Cluster,
 
 
 async def test_only_one_of_two_flips_from_the_same_version_wins(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(REVISION, revision(namespace, "one", servingState="Reserve"))
-    patch: dict[str, Any] = {"metadata": {"resourceVersion": version(made)}, "spec": {"servingState": "Active"}}
+    new_revision = await cluster.create(REVISION, revision(namespace, "one", servingState="Reserve"))
+    patch: dict[str, Any] = {"metadata": {"resourceVersion": version(new_revision)}, "spec": {"servingState": "Active"}}
     await cluster.patch(REVISION, namespace, "one", patch=patch)
     patch["spec"]["servingState"] = "Retired"
     with pytest.raises(Conflict):
@@ -117,8 +119,8 @@ async def test_only_one_of_two_flips_from_the_same_version_wins(cluster: Cluster
 
 async def patched_by_operations(cluster: Cluster, namespace: str, *operations: dict[str, Any]) -> dict[str, Any]:
     await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
-    made = await cluster.patch(CONFIG_MAP, namespace, "one", patch=operations, patch_type=PatchType.JSON)
-    data: dict[str, Any] = made["data"]
+    current_config_map = await cluster.patch(CONFIG_MAP, namespace, "one", patch=operations, patch_type=PatchType.JSON)
+    data: dict[str, Any] = current_config_map["data"]
     return data
 
 
@@ -150,8 +152,8 @@ async def test_a_strategic_patch_merges_containers_by_name(cluster: Cluster, nam
     await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
     containers = [{"name": "two", "image": "dev.local/two"}, {"name": "one", "image": "dev.local/newer"}]
     patch = {"spec": {"template": {"spec": {"containers": containers}}}}
-    made = await cluster.patch(DEPLOYMENT, namespace, "one", patch=patch, patch_type=PatchType.STRATEGIC)
-    images = {each["name"]: each["image"] for each in made["spec"]["template"]["spec"]["containers"]}
+    current_deployment = await cluster.patch(DEPLOYMENT, namespace, "one", patch=patch, patch_type=PatchType.STRATEGIC)
+    images = {each["name"]: each["image"] for each in current_deployment["spec"]["template"]["spec"]["containers"]}
     assert images == {"one": "dev.local/newer", "two": "dev.local/two"}
 
 
@@ -160,9 +162,9 @@ async def test_a_strategic_patch_merges_conditions_by_type(cluster: Cluster, nam
     for kind, status in (("Ready", "False"), ("Initialized", "True"), ("Ready", "True")):
         patch = {"status": {"conditions": [{"type": kind, "status": status}]}}
         await cluster.patch(POD, namespace, "one", patch=patch, patch_type=PatchType.STRATEGIC, subresource="status")
-    made = await cluster.get(POD, namespace, "one")
-    found = {each["type"]: each["status"] for each in made["status"]["conditions"]}
-    assert found == {"Ready": "True", "Initialized": "True"}
+    current_pod = await cluster.get(POD, namespace, "one")
+    result = {each["type"]: each["status"] for each in current_pod["status"]["conditions"]}
+    assert result == {"Ready": "True", "Initialized": "True"}
 
 
 async def test_a_strategic_patch_deletes_and_orders(cluster: Cluster, namespace: str) -> None:
@@ -171,8 +173,8 @@ async def test_a_strategic_patch_deletes_and_orders(cluster: Cluster, namespace:
     await cluster.patch(DEPLOYMENT, namespace, "one", patch=_of_containers(add), patch_type=PatchType.STRATEGIC)
     patch = _of_containers([{"name": "one", "$patch": "delete"}])
     patch["spec"]["template"]["spec"]["$setElementOrder/containers"] = [{"name": "three"}, {"name": "two"}]
-    made = await cluster.patch(DEPLOYMENT, namespace, "one", patch=patch, patch_type=PatchType.STRATEGIC)
-    assert [each["name"] for each in made["spec"]["template"]["spec"]["containers"]] == ["three", "two"]
+    current_deployment = await cluster.patch(DEPLOYMENT, namespace, "one", patch=patch, patch_type=PatchType.STRATEGIC)
+    assert [each["name"] for each in current_deployment["spec"]["template"]["spec"]["containers"]] == ["three", "two"]
 
 
 async def test_a_strategic_patch_deletes_from_a_list_of_texts(cluster: Cluster, namespace: str) -> None:
@@ -185,9 +187,9 @@ async def test_a_strategic_patch_deletes_from_a_list_of_texts(cluster: Cluster, 
             "finalizers": ["example.com/three"],
         }
     }
-    made = await cluster.patch(CONFIG_MAP, namespace, "one", patch=patch, patch_type=PatchType.STRATEGIC)
+    current_config_map = await cluster.patch(CONFIG_MAP, namespace, "one", patch=patch, patch_type=PatchType.STRATEGIC)
     await cluster.patch(CONFIG_MAP, namespace, "one", patch={"metadata": {"finalizers": None}})
-    assert made["metadata"]["finalizers"] == ["example.com/three", "example.com/two"]
+    assert current_config_map["metadata"]["finalizers"] == ["example.com/three", "example.com/two"]
 
 
 async def test_a_strategic_patch_orders_what_it_names(cluster: Cluster, namespace: str) -> None:
@@ -195,17 +197,17 @@ async def test_a_strategic_patch_orders_what_it_names(cluster: Cluster, namespac
     add = [{"name": name, "image": f"dev.local/{name}"} for name in ("two", "three")]
     await cluster.patch(DEPLOYMENT, namespace, "one", patch=_of_containers(add), patch_type=PatchType.STRATEGIC)
     patch = _of_containers([{"name": "four", "image": "dev.local/four"}, {"name": "two", "image": "dev.local/two"}])
-    made = await cluster.patch(DEPLOYMENT, namespace, "one", patch=patch, patch_type=PatchType.STRATEGIC)
-    found = [each["name"] for each in made["spec"]["template"]["spec"]["containers"]]
-    assert found == ["four", "two", "three", "one"]
+    current_deployment = await cluster.patch(DEPLOYMENT, namespace, "one", patch=patch, patch_type=PatchType.STRATEGIC)
+    names = [each["name"] for each in current_deployment["spec"]["template"]["spec"]["containers"]]
+    assert names == ["four", "two", "three", "one"]
 
 
 async def test_a_strategic_patch_retains_keys(cluster: Cluster, namespace: str) -> None:
     await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
     patch = {"spec": {"strategy": {"$retainKeys": ["type"], "type": "Recreate"}}}
     await cluster.patch(DEPLOYMENT, namespace, "one", patch={"spec": {"strategy": {"rollingUpdate": {"maxSurge": 1}}}})
-    made = await cluster.patch(DEPLOYMENT, namespace, "one", patch=patch, patch_type=PatchType.STRATEGIC)
-    assert made["spec"]["strategy"] == {"type": "Recreate"}
+    current_deployment = await cluster.patch(DEPLOYMENT, namespace, "one", patch=patch, patch_type=PatchType.STRATEGIC)
+    assert current_deployment["spec"]["strategy"] == {"type": "Recreate"}
 
 
 async def test_a_custom_resource_takes_no_strategic_patch(cluster: Cluster, namespace: str) -> None:

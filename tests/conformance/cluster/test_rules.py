@@ -15,36 +15,36 @@ async def test_objects_are_refused_with_the_same_words(cluster: Cluster, namespa
     differing: list[tuple[str, list[str], list[str]]] = []
     for case in CASES:
         expected = [text.replace('"default"', f'"{namespace}"') for text in case.answers]
-        found = await verdicts(cluster, namespace, case.kind, new=case.object, old=case.before)
+        results = await verdicts(cluster, namespace, case.kind, new=case.object, old=case.before)
         # A real server adds what is wrong with a name as the name of any object.
-        is_same = set(expected) <= set(found) if expected else not found
-        if not is_same and not (case.name in BEYOND_CEL and not found):
-            differing.append((case.name, found, expected))
+        is_same = set(expected) <= set(results) if expected else not results
+        if not is_same and not (case.name in BEYOND_CEL and not results):
+            differing.append((case.name, results, expected))
     assert differing == []
 
 
 async def verdicts(cluster: Cluster, namespace: str, kind: Kind, *, new: Json, old: Json | None) -> list[str]:
     """The problems that a server reports about an object, or about a change of one."""
     body = in_namespace(new, namespace, kind)
-    made: Object | None = None
+    resource: Object | None = None
     try:
         if old is None:
             await cluster.create(kind, body, dry_run=True)
         else:
-            made = await cluster.create(kind, in_namespace(old, namespace, kind))
-            body["metadata"]["resourceVersion"] = made["metadata"]["resourceVersion"]
+            resource = await cluster.create(kind, in_namespace(old, namespace, kind))
+            body["metadata"]["resourceVersion"] = resource["metadata"]["resourceVersion"]
             await cluster.replace(kind, body, dry_run=True)
     except Invalid as error:
         return [f"{problem.where}: {problem.what}" for problem in error.problems]
     finally:
-        if made is not None:
-            await cluster.delete(kind, namespace, made["metadata"]["name"])
+        if resource is not None:
+            await cluster.delete(kind, namespace, resource["metadata"]["name"])
     return []
 
 
 def in_namespace(body: Json, namespace: str, kind: Kind) -> Json:
-    made: Json = deep_copy(body)
-    made["metadata"]["namespace"] = namespace
-    if kind == DOMAIN_MAPPING and made["spec"]["ref"].get("namespace") == "default":
-        made["spec"]["ref"]["namespace"] = namespace
-    return made
+    resource: Json = deep_copy(body)
+    resource["metadata"]["namespace"] = namespace
+    if kind == DOMAIN_MAPPING and resource["spec"]["ref"].get("namespace") == "default":
+        resource["spec"]["ref"]["namespace"] = namespace
+    return resource

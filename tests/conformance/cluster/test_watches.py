@@ -40,19 +40,19 @@ async def test_a_watch_invents_nothing_of_before(cluster: Cluster, namespace: st
 
 
 async def test_a_watch_from_an_objects_version_begins_behind_it(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
+    new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
     await cluster.create(CONFIG_MAP, config_map(namespace, "b"))
     await cluster.create(CONFIG_MAP, config_map(namespace, "end"))
-    reported = await changes_after(cluster, CONFIG_MAP, namespace, version(made), until="end")
+    reported = await changes_after(cluster, CONFIG_MAP, namespace, version(new_config_map), until="end")
     assert reported == [("ADDED", "b")]
 
 
 async def test_a_watch_reports_what_comes_while_it_is_open(cluster: Cluster, namespace: str) -> None:
     start = await now(cluster, namespace)
     async with asyncio.timeout(60), cluster.watch(CONFIG_MAP, namespace, resource_version=start) as events:
-        made = await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
+        new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
         event = await anext(aiter(events))
-    assert (event.type, event.object) == (EventType.ADDED, made)
+    assert (event.type, event.object) == (EventType.ADDED, new_config_map)
 
 
 async def test_an_event_carries_the_object_as_it_was_then(cluster: Cluster, namespace: str) -> None:
@@ -66,12 +66,15 @@ async def test_an_event_carries_the_object_as_it_was_then(cluster: Cluster, name
 
 
 async def test_a_removal_carries_the_last_state_and_a_newer_version(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
+    new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
     await cluster.delete(CONFIG_MAP, namespace, "a")
-    async with asyncio.timeout(60), cluster.watch(CONFIG_MAP, namespace, resource_version=version(made)) as events:
+    async with (
+        asyncio.timeout(60),
+        cluster.watch(CONFIG_MAP, namespace, resource_version=version(new_config_map)) as events,
+    ):
         event = await anext(aiter(events))
     assert (event.type, event.object["data"]) == (EventType.DELETED, {"key": "value"})
-    assert int(version(event.object)) > int(version(made))
+    assert int(version(event.object)) > int(version(new_config_map))
 
 
 async def test_a_watch_sees_its_namespace_only(cluster: Cluster, namespace: str) -> None:
@@ -104,12 +107,14 @@ async def test_a_selector_says_added_on_entering_and_deleted_on_leaving(cluster:
 
 
 async def test_an_object_that_leaves_is_reported_as_it_last_matched(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(CONFIG_MAP, config_map(namespace, "a", tier="web"))
+    new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "a", tier="web"))
     patch = {"metadata": {"labels": {"tier": None}}, "data": {"key": "unseen"}}
     last = await cluster.patch(CONFIG_MAP, namespace, "a", patch=patch)
     async with (
         asyncio.timeout(60),
-        cluster.watch(CONFIG_MAP, namespace, resource_version=version(made), label_selector="tier=web") as events,
+        cluster.watch(
+            CONFIG_MAP, namespace, resource_version=version(new_config_map), label_selector="tier=web"
+        ) as events,
     ):
         event = await anext(aiter(events))
     assert (event.type, event.object["data"]) == (EventType.DELETED, {"key": "value"})
@@ -129,17 +134,17 @@ async def test_a_watch_may_be_of_one_object(cluster: Cluster, namespace: str) ->
 
 
 async def test_a_change_of_status_is_reported(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(REVISION, revision(namespace, "a"))
+    new_revision = await cluster.create(REVISION, revision(namespace, "a"))
     await cluster.patch(REVISION, namespace, "a", patch={"status": {"actualReplicas": 2}}, subresource="status")
     await cluster.create(REVISION, revision(namespace, "end"))
-    assert await changes_after(cluster, REVISION, namespace, version(made), until="end") == [("MODIFIED", "a")]
+    assert await changes_after(cluster, REVISION, namespace, version(new_revision), until="end") == [("MODIFIED", "a")]
 
 
 async def test_a_patch_that_changes_nothing_is_not_reported(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(REVISION, revision(namespace, "a"))
+    new_revision = await cluster.create(REVISION, revision(namespace, "a"))
     await cluster.patch(REVISION, namespace, "a", patch={"metadata": {"labels": {"none": None}}})
     await cluster.create(REVISION, revision(namespace, "end"))
-    assert await changes_after(cluster, REVISION, namespace, version(made), until="end") == []
+    assert await changes_after(cluster, REVISION, namespace, version(new_revision), until="end") == []
 
 
 async def test_two_watches_get_the_same_events(cluster: Cluster, namespace: str) -> None:
@@ -168,12 +173,12 @@ async def test_a_version_that_is_none_is_refused(cluster: Cluster, namespace: st
 
 
 async def test_a_watch_from_long_ago_reports_all_or_is_gone(cluster: Cluster, namespace: str) -> None:
-    made = await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
+    new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
     for number in range(100):
         await cluster.patch(CONFIG_MAP, namespace, "a", patch={"data": {"key": str(number)}})
     await cluster.create(CONFIG_MAP, config_map(namespace, "end"))
     try:
-        reported = await changes_after(cluster, CONFIG_MAP, namespace, version(made), until="end")
+        reported = await changes_after(cluster, CONFIG_MAP, namespace, version(new_config_map), until="end")
     except Gone:
         return
     assert reported == [("MODIFIED", "a")] * 100

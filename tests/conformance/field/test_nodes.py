@@ -72,21 +72,21 @@ def test_a_file_of_escalator_works_unchanged(path: Path) -> None:
     assert reading.problems == ()
     assert len(reading.groups) == len(yaml.safe_load(text)["node_groups"])
     named = [line.removeprefix("# ignored: ") for line in text.splitlines() if line.startswith("# ignored: ")]
-    assert [one.where.rpartition(": ")[2] for one in reading.ignored] == named
+    assert [problem.where.rpartition(": ")[2] for problem in reading.ignored] == named
     for group in reading.groups:
         shown = group_of({"metadata": {"name": group.settings.name}, "spec": spec_of(group.options)})
-        assert ([one.settings for one in shown.groups], shown.ignored) == ([group.settings], ())
+        assert ([written_group.settings for written_group in shown.groups], shown.ignored) == ([group.settings], ())
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_ignored_keys_are_named_at_apply_and_by_the_check(path: Path) -> None:
-    ignored = [str(one) for one in groups_of_text(path.read_text(), where=path.name).ignored]
+    ignored = [str(problem) for problem in groups_of_text(path.read_text(), where=path.name).ignored]
     data = {"nodegroups_config.yaml": path.read_text()}
     stored = {"metadata": {"name": "config-nodegroup", "namespace": system_namespace()}, "data": data}
     place = "config-nodegroup: nodegroups_config.yaml"
-    assert settings_warnings(CONFIG_MAP, stored) == [one.replace(path.name, place) for one in ignored]
+    assert settings_warnings(CONFIG_MAP, stored) == [text.replace(path.name, place) for text in ignored]
     done = CliRunner().invoke(main, ["config", "check", str(path)])
     assert done.exit_code == 0, done.output
     assert [line for line in done.stderr.splitlines() if line.startswith("warning: ")] == [
-        f"warning: {one.replace(path.name, str(path))}" for one in ignored
+        f"warning: {text.replace(path.name, str(path))}" for text in ignored
     ]

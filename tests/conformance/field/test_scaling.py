@@ -22,7 +22,7 @@ MONDAY = datetime(2026, 11, 30, 0, 30, tzinfo=ZoneInfo(ZONE))
 HOURS = range(0, 24, 4)
 
 
-def revision(template: Any, **metadata: object) -> dict[str, Any]:  # noqa: ANN401 - JSON
+def new_revision(template: Any, **metadata: object) -> dict[str, Any]:  # noqa: ANN401 - JSON
     annotations = template.get("metadata", {}).get("annotations", {})
     metadata = {"name": "r-00001", "namespace": "default", "uid": "u", "annotations": annotations, **metadata}
     return {"metadata": metadata, "spec": template["spec"]}
@@ -31,7 +31,7 @@ def revision(template: Any, **metadata: object) -> dict[str, Any]:  # noqa: ANN4
 def test_pods_of_the_initial_scale_stay_for_the_scale_down_delay() -> None:
     # knative/serving#10355
     service = yaml.safe_load((INPUTS / "initial_scale_delay.yaml").read_text())
-    read = revision_of(revision(service["spec"]["template"]), SETTINGS)
+    read = revision_of(new_revision(service["spec"]["template"]), SETTINGS)
     assert read is not None
     world = World(read, facts_of(3))
     world.decide()
@@ -70,9 +70,9 @@ class CrashLoop:
         """Change the condition Ready of the revision."""
         became_ready = {"serving.dev/became-ready": "2026-11-21T00:00:00Z"} if self.was_ready else {}
         labels = {"serving.knative.dev/routingState": "reserve"}
-        found = revision({"spec": {}}, annotations=became_ready, labels=labels)
-        found["status"] = {"conditions": [{"type": "Ready", "status": status}]}
-        self.entry.revision = revision_of(found, SETTINGS)
+        revision = new_revision({"spec": {}}, annotations=became_ready, labels=labels)
+        revision["status"] = {"conditions": [{"type": "Ready", "status": status}]}
+        self.entry.revision = revision_of(revision, SETTINGS)
 
     def decide(self, now_s: float) -> ScalerOutcome:
         facts = self.entry.facts()

@@ -51,10 +51,10 @@ def expect(seen: object, wanted: object) -> None:
 async def failure(call: Awaitable[Any]) -> grpc.aio.AioRpcError:
     """The error of a call that must fail."""
     try:
-        found = await call
+        awaitable = await call
     except grpc.aio.AioRpcError as error:
         return error
-    raise AssertionError(f"{found!r} instead of an error")
+    raise AssertionError(f"{awaitable!r} instead of an error")
 
 
 def output_request(size: int, *, response: int) -> Any:  # noqa: ANN401 - a message of protobuf
@@ -86,14 +86,14 @@ async def client_streaming(stub: Stub) -> None:
         for size in _INPUT_SIZES:
             yield m.InputRequest(payload=m.zeros(size))
 
-    found = await stub.input(requests(), timeout=_DEADLINE_S)
-    expect(found.aggregated_payload_size, sum(_INPUT_SIZES))
+    input_ = await stub.input(requests(), timeout=_DEADLINE_S)
+    expect(input_.aggregated_payload_size, sum(_INPUT_SIZES))
 
 
 async def server_streaming(stub: Stub) -> None:
     request = m.OutputRequest(response_parameters=[m.ResponseParameters(size=size) for size in _OUTPUT_SIZES])
-    found = [len(one.payload.body) async for one in stub.output(request, timeout=_DEADLINE_S)]
-    expect(found, list(_OUTPUT_SIZES))
+    counts = [len(one.payload.body) async for one in stub.output(request, timeout=_DEADLINE_S)]
+    expect(counts, list(_OUTPUT_SIZES))
 
 
 async def ping_pong(stub: Stub) -> None:
@@ -146,17 +146,17 @@ async def cancel_after_first_response(stub: Stub) -> None:
 
 
 async def custom_metadata(stub: Stub) -> None:
-    given = ((ECHO_INITIAL, "test_initial_metadata_value"), (ECHO_TRAILING, b"\xab\xab\xab"))
+    value = ((ECHO_INITIAL, "test_initial_metadata_value"), (ECHO_TRAILING, b"\xab\xab\xab"))
     request = m.SimpleRequest(response_size=_RESPONSE_SIZE, payload=m.zeros(_REQUEST_SIZE))
-    one = stub.unary(request, metadata=given, timeout=_DEADLINE_S)
-    await one
-    many = stub.full_duplex(metadata=given, timeout=_DEADLINE_S)
+    unary = stub.unary(request, metadata=value, timeout=_DEADLINE_S)
+    await unary
+    many = stub.full_duplex(metadata=value, timeout=_DEADLINE_S)
     await many.write(output_request(_REQUEST_SIZE, response=_RESPONSE_SIZE))
     await many.read()
     await many.done_writing()
-    for call in (one, many):
-        expect(dict(await call.initial_metadata())[ECHO_INITIAL], given[0][1])
-        expect(dict(await call.trailing_metadata())[ECHO_TRAILING], given[1][1])
+    for call in (unary, many):
+        expect(dict(await call.initial_metadata())[ECHO_INITIAL], value[0][1])
+        expect(dict(await call.trailing_metadata())[ECHO_TRAILING], value[1][1])
 
 
 async def status_code_and_message(stub: Stub) -> None:
@@ -233,7 +233,7 @@ CASES: dict[str, Callable[[Stub], Awaitable[None]]] = {
 async def run_cases(address: tuple[str, int], authority: str) -> dict[str, str]:
     """Run all cases at an address; returns the problem of each, empty where there is none."""
     options = [*UNBOUNDED, ("grpc.default_authority", authority)]
-    found = {}
+    result = {}
     async with grpc.aio.insecure_channel(f"{address[0]}:{address[1]}", options=options) as channel:
         await channel.channel_ready()
         for name, case in CASES.items():
@@ -247,7 +247,7 @@ async def run_cases(address: tuple[str, int], authority: str) -> dict[str, str]:
                 asyncio.InvalidStateError,
                 LookupError,
             ) as error:
-                found[name] = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+                result[name] = " ".join(f"{type(error).__name__}: {error}".split())[:200]
             else:
-                found[name] = ""
-    return found
+                result[name] = ""
+    return result

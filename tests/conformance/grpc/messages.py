@@ -41,14 +41,14 @@ def _classes() -> dict[str, Any]:
         for text in filter(None, fields.split("; ")):
             field, _, rest = text.partition(": ")
             kind, _, number = rest.partition(" = ")
-            made = message.field.add(name=field, number=int(number), label=_Field.LABEL_OPTIONAL)
+            result = message.field.add(name=field, number=int(number), label=_Field.LABEL_OPTIONAL)
             if kind.startswith("*"):
-                made.label = _Field.LABEL_REPEATED
+                result.label = _Field.LABEL_REPEATED
             plain = kind.lstrip("*")
             if plain in _SCALARS:
-                made.type = _SCALARS[plain]
+                result.type = _SCALARS[plain]
             else:
-                made.type, made.type_name = _Field.TYPE_MESSAGE, f".{PACKAGE}.{plain}"
+                result.type, result.type_name = _Field.TYPE_MESSAGE, f".{PACKAGE}.{plain}"
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
     return {

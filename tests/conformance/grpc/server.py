@@ -33,14 +33,14 @@ class TestService:
         self._active = 0
 
     async def _begin(self, context: Any) -> None:  # noqa: ANN401 - grpcio has no types
-        given = dict(context.invocation_metadata())
-        if ECHO_INITIAL in given:
-            await context.send_initial_metadata(((ECHO_INITIAL, given[ECHO_INITIAL]),))
-        if COMPRESS in given:
+        invocation_metadata = dict(context.invocation_metadata())
+        if ECHO_INITIAL in invocation_metadata:
+            await context.send_initial_metadata(((ECHO_INITIAL, invocation_metadata[ECHO_INITIAL]),))
+        if COMPRESS in invocation_metadata:
             context.set_compression(grpc.Compression.Gzip)
         trailing = [(ACTIVE, str(self._active))]
-        if ECHO_TRAILING in given:
-            trailing.append((ECHO_TRAILING, given[ECHO_TRAILING]))
+        if ECHO_TRAILING in invocation_metadata:
+            trailing.append((ECHO_TRAILING, invocation_metadata[ECHO_TRAILING]))
         if (left_s := context.time_remaining()) is not None:
             trailing.append((REMAINING, str(int(left_s * 1000))))
         context.set_trailing_metadata(tuple(trailing))

@@ -16,15 +16,15 @@ NAMES = ("serving", "queue-proxy")
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[dict[str, servers.Server]]:
-    with servers.started(NAMES, grpc=True) as found:
-        yield {server.name: server for server in found}
+    with servers.started(NAMES, grpc=True) as new_servers:
+        yield {server.name: server for server in new_servers}
 
 
 @pytest.mark.parametrize("name", NAMES)
 async def test_no_case_fails(running: dict[str, servers.Server], name: str) -> None:
-    found = await run_cases(running[name].address, servers.HOST)
-    assert {case: problem for case, problem in found.items() if problem} == {}
-    assert len(found) == len(CASES) == 17
+    cases = await run_cases(running[name].address, servers.HOST)
+    assert {case: problem for case, problem in cases.items() if problem} == {}
+    assert len(cases) == len(CASES) == 17
 
 
 def test_a_target_is_judged_too(running: dict[str, servers.Server], capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,9 +51,9 @@ class _Wrong(TestService):
 
 async def test_cases_fail_on_a_wrong_server() -> None:
     server, port = await started(0, _Wrong())
-    found = await run_cases(("127.0.0.1", port), servers.HOST)
+    cases = await run_cases(("127.0.0.1", port), servers.HOST)
     await server.stop(None)
-    assert {case for case, problem in found.items() if problem} == {
+    assert {case for case, problem in cases.items() if problem} == {
         "large_unary",
         "server_streaming",
         "custom_metadata",
@@ -62,4 +62,4 @@ async def test_cases_fail_on_a_wrong_server() -> None:
         "messages_of_4_mib",
         "compressed_both_ways",
     }
-    assert found["large_unary"] == "AssertionError: 1 instead of 314159"
+    assert cases["large_unary"] == "AssertionError: 1 instead of 314159"

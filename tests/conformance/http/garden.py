@@ -208,21 +208,21 @@ async def send_requests(address: tuple[str, int], *, count: int, seed: int) -> N
 
 async def _echoes(reader: asyncio.StreamReader, count: int) -> list[tuple[str, ...]]:
     """What an origin says of the next requests: its echo, or the status of a refusal."""
-    found: list[tuple[str, ...]] = []
+    results: list[tuple[str, ...]] = []
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, TimeoutError):
         async with asyncio.timeout(_WAIT_S):
-            while len(found) < count:
+            while len(results) < count:
                 head = await reader.readuntil(b"\r\n\r\n")
                 status = head.split(b" ", 2)[1].decode()
                 if status.startswith("1"):
                     continue
                 match, length = _ECHO.search(head), _LENGTH.search(head)
                 if match is None:
-                    found.append((status,))
+                    results.append((status,))
                     break
                 await reader.readexactly(int(length[1]) if length else 0)
-                found.append(tuple(json.loads(bytes.fromhex(match[1].decode()))))
-    return found
+                results.append(tuple(json.loads(bytes.fromhex(match[1].decode()))))
+    return results
 
 
 def _comparable(read: tuple[str, ...], origin: str) -> tuple[str, ...]:
@@ -244,25 +244,27 @@ def _agrees(seen: Sequence[tuple[str, ...]], expected: tuple[str, ...], origin: 
 
 async def judge(origin: str, address: tuple[str, int], requests: Sequence[Forwarded]) -> tuple[list[Disagreement], int]:
     """Send each request to an origin; return the disagreements, and how many requests it refused."""
-    found: list[Disagreement] = []
+    disagreements: list[Disagreement] = []
     refused_count = 0
     remaining = iter(requests)
 
     async def work() -> None:
         nonlocal refused_count
-        for one in remaining:
+        for forwarded in remaining:
             reader, writer = await asyncio.open_connection(*address)
-            writer.write(one.wire + _SENTINEL)
+            writer.write(forwarded.wire + _SENTINEL)
             seen = await _echoes(reader, 2)
             await _closed(writer)
             if seen and len(seen[0]) == 1:
                 refused_count += 1
-            elif not _agrees(seen, one.read, origin):
+            elif not _agrees(seen, forwarded.read, origin):
                 flat = tuple(json.dumps(answer) for answer in seen)
-                found.append(Disagreement(origin=origin, wire=one.wire, expected=one.read, found=flat))
+                disagreements.append(
+                    Disagreement(origin=origin, wire=forwarded.wire, expected=forwarded.read, found=flat)
+                )
 
     await asyncio.gather(*[work() for _ in range(_AT_ONCE)])
-    return found, refused_count
+    return disagreements, refused_count
 
 
 def available(names: Sequence[str], python: str) -> list[str]:
@@ -319,14 +321,17 @@ async def grow(*, count: int, seed: int, origins: Sequence[str], python: str) ->
                 f"{count} sent, {tap.count} forwarded, {len(requests)} distinct; h11 refuses {len(tap.refused)}"
             )
             lines += ["", "| origin | disagreements | refused |", "|---|---|---|"]
-            found = list(tap.refused)
+            disagreements = list(tap.refused)
             for name in origins:
                 wrong, refused_count = await judge(name, ("127.0.0.1", origin_port(stage, name, python)), requests)
-                found += wrong
+                disagreements += wrong
                 lines.append(f"| {name} | {len(wrong)} | {refused_count} |")
             lines += [
                 "",
-                *[f"{one.origin}: {one.wire!r}\n  expected {one.expected}\n  found    {one.found}" for one in found],
+                *[
+                    f"{disagreement.origin}: {disagreement.wire!r}\n  expected {disagreement.expected}\n  found    {disagreement.found}"
+                    for disagreement in disagreements
+                ],
             ]
         finally:
             stage.close()
@@ -342,14 +347,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--origins", default=",".join(ORIGINS))
     parser.add_argument("--python", default=sys.executable)
-    given = parser.parse_args(arguments)
-    wanted = given.origins.split(",")
+    new_arguments = parser.parse_args(arguments)
+    wanted = new_arguments.origins.split(",")
     if unknown := [name for name in wanted if name not in ORIGINS]:
         parser.error(f"--origins {', '.join(unknown)}: known are {', '.join(ORIGINS)}")
-    names = available(wanted, given.python)
+    names = available(wanted, new_arguments.python)
     if missing := [name for name in wanted if name not in names]:
         sys.stderr.write(f"not installed, and left out: {', '.join(missing)}\n")
-    lines = asyncio.run(grow(count=given.count, seed=given.seed, origins=names, python=given.python))
+    lines = asyncio.run(
+        grow(count=new_arguments.count, seed=new_arguments.seed, origins=names, python=new_arguments.python)
+    )
     sys.stdout.writelines(f"{line}\n" for line in lines)
     return int(lines[-1] != "")
 

@@ -86,14 +86,14 @@ def payload(text: str, host: str, seen: Mapping[str, str]) -> bytes:
     """The bytes of a step. ``seen`` are the headers of the first response, for conditional requests."""
     etag = seen.get("etag", '"none"')
     bare = etag.removeprefix("W/")
-    made = {
+    result = {
         "{host}": host,
         "{etag}": etag,
         "{bare-etag}": bare.strip('"'),
         "{weak-etag}": f"W/{bare}",
         "{last-modified}": seen.get("last-modified", "Thu, 01 Jan 2099 00:00:00 GMT"),
     }
-    for name, value in made.items():
+    for name, value in result.items():
         text = text.replace(name, value)
     text = _REPEAT.sub(lambda m: "".join(m[1].replace("#", str(n)) for n in range(int(m[2]))), text)
     text = _CHUNK.sub(lambda m: f"{len(m[1]):x}\r\n{m[1]}\r\n", text)
@@ -126,8 +126,8 @@ def _echoes(answer: RawResponse, wanted: str) -> bool:
     """Whether the app saw a header: ``Name=value``, "_" in place of a space in the name."""
     return wanted in {
         re.sub(r"[ \t]", "_", name) + "=" + value.strip()
-        for name, found, value in (line.partition(":") for line in answer.body.decode("latin-1").splitlines())
-        if found
+        for name, text, value in (line.partition(":") for line in answer.body.decode("latin-1").splitlines())
+        if text
     }
 
 

@@ -100,9 +100,9 @@ class RawConnection:
 
 def _complete(raw: bytes, *, head_only: bool) -> bool:
     """Whether ``raw`` has a final response from head to end."""
-    head, found, rest = raw.partition(b"\r\n\r\n")
+    head, data, rest = raw.partition(b"\r\n\r\n")
     match = _STATUS_LINE.match(head)
-    if not found or match is None:
+    if not data or match is None:
         return False
     status = int(match[1])
     if 100 <= status < 200 and status != 101:

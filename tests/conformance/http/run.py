@@ -62,7 +62,7 @@ def unexplained(outcomes: Sequence[Outcome]) -> list[str]:
 def compare(suite: str, servers: Sequence[Server], host: str) -> dict[str, list[Outcome]]:
     """Run a suite on each server."""
     cases = read_cases(suite)
-    return {one.name: run_cases(cases, one.address, host=host, wait_s=_WAIT_S) for one in servers}
+    return {server.name: run_cases(cases, server.address, host=host, wait_s=_WAIT_S) for server in servers}
 
 
 def grpc_table(results: dict[str, dict[str, str]]) -> Iterator[str]:
@@ -79,14 +79,14 @@ def grpc_table(results: dict[str, dict[str, str]]) -> Iterator[str]:
 
 def judge_grpc(servers: Sequence[Server], host: str) -> tuple[list[str], set[str]]:
     """Run the cases of gRPC; returns the lines to print, and the names of servers that fail one."""
-    results = {one.name: asyncio.run(run_grpc_cases(one.address, host)) for one in servers}
+    results = {server.name: asyncio.run(run_grpc_cases(server.address, host)) for server in servers}
     return list(grpc_table(results)), {name for name, problems in results.items() if any(problems.values())}
 
 
 def judge_http(suite: str, servers: Sequence[Server], host: str) -> tuple[list[str], set[str]]:
     """Run a suite of HTTP/1.1; returns the same as ``judge_grpc``."""
     results = compare(suite, servers, host)
-    failed = {name for name, outcomes in results.items() if any(one.verdict == "fail" for one in outcomes)}
+    failed = {name for name, outcomes in results.items() if any(outcome.verdict == "fail" for outcome in outcomes)}
     return list(table(results)), failed
 
 
@@ -96,29 +96,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--suite", choices=SUITES, default="probe", help="which cases")
     parser.add_argument("--servers", default="", help=f"names, with commas between them: {', '.join(MAKERS)}")
     parser.add_argument("--target", default="", help="the URL of a server that runs already")
-    given, rest = parser.parse_known_args(arguments)
-    if given.suite == "garden":
-        if given.target or given.servers:
+    value, rest = parser.parse_known_args(arguments)
+    if value.suite == "garden":
+        if value.target or value.servers:
             parser.error(
                 "--suite garden compares origins behind our own proxies: it takes --origins in place of --servers and --target"
             )
         return run_garden(rest)
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    is_grpc = given.suite == "interop"
+    is_grpc = value.suite == "interop"
 
     def judge(servers: Sequence[Server], host: str) -> set[str]:
-        lines, failed = judge_grpc(servers, host) if is_grpc else judge_http(given.suite, servers, host)
+        lines, failed = judge_grpc(servers, host) if is_grpc else judge_http(value.suite, servers, host)
         sys.stdout.writelines(f"{line}\n" for line in lines)
         return failed
 
-    if given.target:
-        url = urllib.parse.urlsplit(given.target)
+    if value.target:
+        url = urllib.parse.urlsplit(value.target)
         if url.scheme != "http" or not url.hostname:
-            parser.error(f"--target {given.target!r} is no URL like http://127.0.0.1:8080")
+            parser.error(f"--target {value.target!r} is no URL like http://127.0.0.1:8080")
         return int(bool(judge([Server(name=url.netloc, address=(url.hostname, url.port or 80))], url.netloc)))
     makers = GRPC_MAKERS if is_grpc else MAKERS
-    names = given.servers.split(",") if given.servers else [name for name in makers if is_installed(name)]
+    names = value.servers.split(",") if value.servers else [name for name in makers if is_installed(name)]
     if unknown := [name for name in names if name not in makers]:
         parser.error(f"--servers {', '.join(unknown)}: known are {', '.join(makers)}")
     with started(names, grpc=is_grpc) as servers:

@@ -64,7 +64,7 @@ async def test_an_origin_that_reads_another_border_is_found() -> None:
     server = await asyncio.start_server(lenient, "127.0.0.1", 0)
     wire = b"GET / HTTP/1.1\r\nHost: h\r\n\r\n"
     request = Forwarded(wire=wire, read=("GET", "/", ""))
-    found, refused_count = await judge("lenient", server.sockets[0].getsockname(), [request])
-    assert [one.wire for one in found] == [wire]
+    disagreements, refused_count = await judge("lenient", server.sockets[0].getsockname(), [request])
+    assert [disagreement.wire for disagreement in disagreements] == [wire]
     assert refused_count == 0
     server.close()

@@ -51,58 +51,60 @@ def read_scenario(path: Path) -> Scenario:
     return msgspec.convert(yaml.safe_load(path.read_text(encoding="utf-8")), Scenario)
 
 
-def missing(wanted: object, found: object, path: str = "") -> str:
+def missing(wanted: object, value: object, path: str = "") -> str:
     """The first place at which ``found`` lacks something wanted; "" if it has everything.
 
     Of an object only the keys that are wanted count, null means that there is none; a list has as many items.
     """
     if isinstance(wanted, Mapping):
-        if not isinstance(found, Mapping):
-            return f"{path}: {found!r} is no object"
-        return next((one for key in wanted if (one := missing(wanted[key], found.get(key), f"{path}.{key}"))), "")
+        if not isinstance(value, Mapping):
+            return f"{path}: {value!r} is no object"
+        return next((text for key in wanted if (text := missing(wanted[key], value.get(key), f"{path}.{key}"))), "")
     if isinstance(wanted, list):
-        if not isinstance(found, list) or len(found) != len(wanted):
-            return f"{path}: {found!r}, not {len(wanted)} items"
-        items = enumerate(zip(wanted, found, strict=True))
-        return next((said for at, (one, other) in items if (said := missing(one, other, f"{path}[{at}]"))), "")
-    return "" if wanted == found else f"{path}: {found!r}, not {wanted!r}"
+        if not isinstance(value, list) or len(value) != len(wanted):
+            return f"{path}: {value!r}, not {len(wanted)} items"
+        items = enumerate(zip(wanted, value, strict=True))
+        return next(
+            (message for at, (first, other) in items if (message := missing(first, other, f"{path}[{at}]"))), ""
+        )
+    return "" if wanted == value else f"{path}: {value!r}, not {wanted!r}"
 
 
 async def play(scenario: Scenario, url: str, token: str) -> None:
     """Send every request; ``AssertionError`` at the first response that differs from the record."""
-    kept: dict[str, str] = {}
+    result: dict[str, str] = {}
     headers = {"Authorization": f"Bearer {token}"}
     async with aiohttp.ClientSession(headers=headers) as session:
         for number, step in enumerate(scenario.steps, 1):
-            raw = msgspec.json.decode(_filled(msgspec.json.encode(step).decode(), kept), type=Step)
+            raw = msgspec.json.decode(_filled(msgspec.json.encode(step).decode(), result), type=Step)
             try:
-                await _play(raw, session, url, kept)
+                await _play(raw, session, url, result)
             except AssertionError as error:
                 raise AssertionError(f"{scenario.title}: step {number}, {step.send}: {error}") from error
 
 
-async def _play(step: Step, session: aiohttp.ClientSession, url: str, kept: dict[str, str]) -> None:
-    said, status, text = "no answer", 0, ""
-    found: Any = {}
+async def _play(step: Step, session: aiohttp.ClientSession, url: str, fields: dict[str, str]) -> None:
+    message, status, text = "no answer", 0, ""
+    result: Any = {}
     try:
         async with asyncio.timeout(_PATIENCE_S):
-            while said:
+            while message:
                 status, text = await _response(step, session, url)
-                found = json.loads(text) if text.startswith("{") else {}
-                said = "" if step.until is None else missing(step.until, found)
-                await asyncio.sleep(_PAUSE_S if said else 0)
+                result = json.loads(text) if text.startswith("{") else {}
+                message = "" if step.until is None else missing(step.until, result)
+                await asyncio.sleep(_PAUSE_S if message else 0)
     except TimeoutError:
-        raise AssertionError(said) from None
+        raise AssertionError(message) from None
     assert status == (step.status or status), f"{status}, not {step.status}: {text[:400]}"
     assert step.status or status < 400, f"{status}: {text[:400]}"
-    said = missing(step.expect, found) if step.expect is not None else ""
-    assert not said, said
+    message = missing(step.expect, result) if step.expect is not None else ""
+    assert not message, message
     assert step.text in text, f"{step.text!r} is not in {text[:400]}"
     for name, path in step.keep.items():
-        value: Any = found
+        value: Any = result
         for key in path.split("/"):
             value = value[key.replace("~1", "/")]
-        kept[name] = str(value)
+        fields[name] = str(value)
 
 
 async def _response(step: Step, session: aiohttp.ClientSession, url: str) -> tuple[int, str]:
@@ -115,5 +117,5 @@ async def _response(step: Step, session: aiohttp.ClientSession, url: str) -> tup
         return answer.status, await answer.text()
 
 
-def _filled(text: str, kept: Mapping[str, str]) -> str:
-    return _PLACE.sub(lambda match: kept[match[1]], text)
+def _filled(text: str, fields: Mapping[str, str]) -> str:
+    return _PLACE.sub(lambda match: fields[match[1]], text)

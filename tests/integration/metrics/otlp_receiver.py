@@ -45,8 +45,8 @@ class Receiver:
         reported = ExportMetricsServiceRequest.FromString(await _body(request))
         async with self._arrived:
             for resource in reported.resource_metrics:
-                found = self.metrics.setdefault(_name(resource.resource.attributes), {})
-                found.update({metric.name: metric for scope in resource.scope_metrics for metric in scope.metrics})
+                metrics = self.metrics.setdefault(_name(resource.resource.attributes), {})
+                metrics.update({metric.name: metric for scope in resource.scope_metrics for metric in scope.metrics})
             self._arrived.notify_all()
         return web.Response(body=ExportMetricsServiceResponse().SerializeToString(), content_type=_PROTOBUF)
 
@@ -82,5 +82,5 @@ async def _body(request: web.Request) -> bytes:
 
 
 def _name(attributes: object) -> str:
-    by_key = {one.key: one.value.string_value for one in attributes}  # type: ignore[attr-defined] # protobuf's containers
+    by_key = {attribute.key: attribute.value.string_value for attribute in attributes}  # type: ignore[attr-defined] # protobuf's containers
     return f"{by_key['service.namespace']}/{by_key['service.name']}"

@@ -163,9 +163,11 @@ async def the_numbers_are_those_of_the_pages(
     await receiver.until(lambda: count_of(receiver) == 5)
     assert durations.unit == "s"
     [point] = [
-        one
-        for one in receiver.metrics["serving/activator"]["http_server_request_duration_seconds"].histogram.data_points
-        if "2xx" in {label.value.string_value for label in one.attributes}
+        data_point
+        for data_point in receiver.metrics["serving/activator"][
+            "http_server_request_duration_seconds"
+        ].histogram.data_points
+        if "2xx" in {label.value.string_value for label in data_point.attributes}
     ]
     assert point.count == sum(point.bucket_counts) == 4
     assert len(point.bucket_counts) == len(point.explicit_bounds) + 1
@@ -178,13 +180,15 @@ async def the_numbers_are_those_of_the_pages(
 
 def count_of(receiver: Receiver) -> int:
     points = receiver.metrics["serving/activator"]["http_server_request_duration_seconds"].histogram.data_points
-    return sum(one.count for one in points)
+    return sum(point.count for point in points)
 
 
 def desired_of(receiver: Receiver) -> list[float]:
     points = receiver.metrics["serving/autoscaler"]["kn_revision_pods_desired"].gauge.data_points
-    return [one.as_double for one in points]
+    return [point.as_double for point in points]
 
 
 def attributes(span: Span) -> dict[str, object]:
-    return {one.key: getattr(one.value, one.value.WhichOneof("value")) for one in span.attributes}
+    return {
+        attribute.key: getattr(attribute.value, attribute.value.WhichOneof("value")) for attribute in span.attributes
+    }

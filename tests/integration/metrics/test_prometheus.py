@@ -123,9 +123,9 @@ def test_a_page_is_openmetrics_and_has_only_what_is_documented(up: Up, name: str
         for metric in table.metrics
     }
     families = list(text_string_to_metric_families(page))
-    found = {family.name for family in families if not family.name.startswith(FOREIGN)}
-    assert found <= documented, found - documented
-    assert found
+    names = {family.name for family in families if not family.name.startswith(FOREIGN)}
+    assert names <= documented, names - documented
+    assert names
 
 
 def test_the_trace_that_came_in_is_an_exemplar(up: Up) -> None:
@@ -144,7 +144,7 @@ def test_a_minute_of_all_daemons_and_pods_has_no_parse_error(up: Up, tmp_path: P
         until(lambda: count_of(api, "sum(count_over_time(up[2m]) >= bool 60)") == target_count, within_s=120)
         assert count_of(api, "count(min_over_time(up[2m]) == 1)") == target_count
         targets = json.loads(fetch(f"{api}/targets"))["data"]["activeTargets"]
-        assert {(one["health"], one["lastError"]) for one in targets} == {("up", "")}
+        assert {(target["health"], target["lastError"]) for target in targets} == {("up", "")}
         assert count_of(api, "count(queueproxy_app_ready == 1)") == len(pods)
         assert count_of(api, "min(scrape_samples_scraped)") > 10
         assert faults_of(fetch(f"{api.removesuffix('/api/v1')}/metrics")) == {}
@@ -165,9 +165,9 @@ def test_prometheus_scrapes_all_daemons_and_answers_every_expression(up: Up, tmp
         rules = json.loads(fetch(f"{api}/rules"))["data"]["groups"]
         assert {rule["health"] for group in rules for rule in group["rules"]} <= {"ok", "unknown"}
         names = set(json.loads(fetch(f"{api}/label/__name__/values"))["data"])
-        asked = {name for expression in dashboard_expressions() for name in metric_names(expression)}
+        requests = {name for expression in dashboard_expressions() for name in metric_names(expression)}
         # What has not happened has no row: nothing was refused.
-        assert asked - names <= {"serving_requests_refused_total"}
+        assert requests - names <= {"serving_requests_refused_total"}
 
 
 def scrape_config(up: Up, pods: list[str]) -> dict[str, Any]:
@@ -179,7 +179,7 @@ def scrape_config(up: Up, pods: list[str]) -> dict[str, Any]:
     for job in config["scrape_configs"]:
         [there] = job["static_configs"]
         job["authorization"]["credentials_file"] = str(up.state / "query-token")
-        there["targets"] = [f"127.0.0.1:{by_default[int(one.rpartition(':')[2])]}" for one in there["targets"]]
+        there["targets"] = [f"127.0.0.1:{by_default[int(target.rpartition(':')[2])]}" for target in there["targets"]]
     if pods:
         token = {"credentials_file": str(up.state / "query-token")}
         config["scrape_configs"].append(
@@ -213,8 +213,8 @@ def faults_of(page: str) -> dict[str, float]:
 
 
 def query(api: str, expression: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(fetch(f"{api}/query?{urllib.parse.urlencode({'query': expression})}"))
-    return found
+    document: dict[str, Any] = json.loads(fetch(f"{api}/query?{urllib.parse.urlencode({'query': expression})}"))
+    return document
 
 
 def count_of(api: str, expression: str) -> float:
@@ -225,11 +225,11 @@ def count_of(api: str, expression: str) -> float:
 def dashboard_expressions() -> list[str]:
     """The expressions of the dashboard, with the initial values of its variables."""
     panels = json.loads((MONITORING / "grafana-dashboard.json").read_text())["panels"]
-    found = [target["expr"] for panel in panels for target in panel["targets"]]
+    results = [target["expr"] for panel in panels for target in panel["targets"]]
     values = {"$namespace": ".*", "$revision": ".*", "$__rate_interval": "1m"}
     for name, value in values.items():
-        found = [expression.replace(name, value) for expression in found]
-    return found
+        results = [expression.replace(name, value) for expression in results]
+    return results
 
 
 def metric_names(expression: str) -> set[str]:

@@ -36,10 +36,10 @@ async def test_a_daemon_adds_answers_of_its_own() -> None:
     async with (
         serve_page(MetricsPage(()), "127.0.0.1:0", gate=GATE, texts=responses) as (host, port),
         ClientSession(f"http://{host}:{port}", headers=HEADERS) as session,
-        session.get("/routes/default/hello") as found,
+        session.get("/routes/default/hello") as response,
         session.get("/routes/default/other") as missing,
     ):
-        assert (found.status, await found.text(), missing.status) == (200, "found", 404)
+        assert (response.status, await response.text(), missing.status) == (200, "found", 404)
 
 
 async def test_a_query_needs_the_token_and_probes_do_not() -> None:
@@ -90,12 +90,12 @@ async def test_a_request_from_zero_is_on_the_activators_page() -> None:
     async with staged() as stage:
         await stage.service()
         await until(lambda: stage.activator.ingress.router.directory.revision(("default", "hello-00001")))
-        asked = asyncio.create_task(
+        task = asyncio.create_task(
             send_request(stage.public, headers=(f"traceparent: 00-{TRACE}-b7ad6b7169203331-01",))
         )
         await until(lambda: stage.level)
         await stage.pod("one")
-        assert (await asked).status == 200
+        assert (await task).status == 200
         await send_request(stage.public, host=f"no.{HOST}")
         page = stage.activator.ingress.metrics.page.text(OPENMETRICS_TYPE)
     for line in (

@@ -93,15 +93,15 @@ class Http2:
                 payload = await self.link.reader.readexactly(int.from_bytes(head[:3]))
         except (asyncio.IncompleteReadError, ConnectionError):
             return None
-        found = Frame(head[3], head[4], int.from_bytes(head[5:9]) & 0x7FFFFFFF, payload)
-        self.frames.append(found)
-        return found
+        new_frame = Frame(head[3], head[4], int.from_bytes(head[5:9]) & 0x7FFFFFFF, payload)
+        self.frames.append(new_frame)
+        return new_frame
 
     async def until(self, kind: int, stream_id: int | None = None) -> Frame:
         """The next frame of a kind; others are read over."""
-        while (found := await self.frame()) is not None:
-            if found.kind == kind and stream_id in (None, found.stream_id):
-                return found
+        while (new_frame := await self.frame()) is not None:
+            if new_frame.kind == kind and stream_id in (None, new_frame.stream_id):
+                return new_frame
         raise AssertionError(self.frames)
 
     async def end(self) -> list[Frame]:
@@ -115,15 +115,15 @@ class Http2:
         head: dict[str, str] = {}
         body = b""
         while True:
-            found = await self.frame()
-            assert found is not None, self.frames
-            if found.kind == Kind.HEADERS:
-                decoded = {str(name): str(value) for name, value in self.decoder.decode(found.payload)}
+            new_frame = await self.frame()
+            assert new_frame is not None, self.frames
+            if new_frame.kind == Kind.HEADERS:
+                decoded = {str(name): str(value) for name, value in self.decoder.decode(new_frame.payload)}
                 head = head or decoded
-            assert (found.kind, found.stream_id) != (Kind.RST, stream_id), found.code
-            if found.stream_id == stream_id:
-                body += found.payload if found.kind == Kind.DATA else b""
-                if found.kind in (Kind.DATA, Kind.HEADERS) and found.flags & END_STREAM:
+            assert (new_frame.kind, new_frame.stream_id) != (Kind.RST, stream_id), new_frame.code
+            if new_frame.stream_id == stream_id:
+                body += new_frame.payload if new_frame.kind == Kind.DATA else b""
+                if new_frame.kind in (Kind.DATA, Kind.HEADERS) and new_frame.flags & END_STREAM:
                     return head, body
 
 
@@ -146,9 +146,9 @@ class Http2App:
         while True:
             head = await self.link.reader.readexactly(9)
             payload = await self.link.reader.readexactly(int.from_bytes(head[:3]))
-            found = Frame(head[3], head[4], int.from_bytes(head[5:9]) & 0x7FFFFFFF, payload)
-            if found.kind == kind:
-                return found
+            new_frame = Frame(head[3], head[4], int.from_bytes(head[5:9]) & 0x7FFFFFFF, payload)
+            if new_frame.kind == kind:
+                return new_frame
 
     async def request(self) -> int:
         """The number of the stream of the next request."""

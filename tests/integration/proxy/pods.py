@@ -67,8 +67,8 @@ class Pod:
     async def inside(self, count: int) -> None:
         """Wait until so many requests are in flight."""
         async with asyncio.timeout(60):
-            asked = get(b"/metrics", b"K-Pod-Secret: %b\r\n" % self.secret.encode())
-            while b"queueproxy_requests_inside %d\n" % count not in (await self.get_admin(asked))[1]:
+            request_count = get(b"/metrics", b"K-Pod-Secret: %b\r\n" % self.secret.encode())
+            while b"queueproxy_requests_inside %d\n" % count not in (await self.get_admin(request_count))[1]:
                 pass
 
     async def pushed(self) -> list[dict[str, bool]]:
@@ -184,9 +184,9 @@ async def _staged(
 ) -> AsyncIterator[tuple[Pod, PodSpec, list[socket.socket]]]:
     settings = msgspec.convert({"drain_lag_s": 0.0, "drain_grace_s": 2.0} | knobs, QueueProxySettings)
     sockets = [free_socket(), free_socket()]
-    for one in sockets:
-        one.listen()
-    requests, admin = (one.getsockname() for one in sockets)
+    for sock in sockets:
+        sock.listen()
+    requests, admin = (each_sock.getsockname() for each_sock in sockets)
     reader, writer = os.pipe()
     spec = PodSpec(
         namespace="default",
@@ -194,8 +194,8 @@ async def _staged(
         pod="hello-1",
         app=app or requests,
         listen_fds={
-            name: os.dup(one.fileno())
-            for name, one in zip(("requests", "admin"), sockets, strict=True)
+            name: os.dup(each_sock.fileno())
+            for name, each_sock in zip(("requests", "admin"), sockets, strict=True)
             if app or name == "admin"
         },
         readiness=readiness or Probe(),

@@ -29,9 +29,9 @@ class Named(asyncio.Protocol):
 
 @pytest.fixture
 def listening() -> Iterator[socket.socket]:
-    with socket.create_server(("127.0.0.1", 0), backlog=CLIENTS) as made:
-        made.setblocking(False)
-        yield made
+    with socket.create_server(("127.0.0.1", 0), backlog=CLIENTS) as sock:
+        sock.setblocking(False)
+        yield sock
 
 
 def acceptor(listening: socket.socket, name: str) -> Acceptor:
@@ -51,10 +51,10 @@ async def reply_to(client: socket.socket) -> str:
 async def test_of_many_who_connect_together_each_process_takes_as_many(listening: socket.socket) -> None:
     clients = [socket.create_connection(listening.getsockname()) for _ in range(CLIENTS)]
     acceptors = [acceptor(listening, name) for name in "ab"]
-    found = await asyncio.gather(*map(reply_to, clients))
-    assert sorted(found) == ["a"] * (CLIENTS // 2) + ["b"] * (CLIENTS // 2)
-    for one in acceptors:
-        one.close()
+    results = await asyncio.gather(*map(reply_to, clients))
+    assert sorted(results) == ["a"] * (CLIENTS // 2) + ["b"] * (CLIENTS // 2)
+    for each_acceptor in acceptors:
+        each_acceptor.close()
 
 
 async def test_what_one_that_closes_has_not_taken_is_for_the_others(listening: socket.socket) -> None:

@@ -241,7 +241,7 @@ async def test_it_reports_the_autoscaler_once_and_again_after_a_reconnect(tmp_pa
             await until(lambda: dormant_count() == 2)
             assert await asked(running) == b"HTTP/1.1 200 OK"
             # Also of an app that sleeps again before the period of reports is over.
-            await until(lambda: any(decode_pod_stat(one).request_count for one in frames[before:]))
+            await until(lambda: any(decode_pod_stat(frame).request_count for frame in frames[before:]))
             await until(lambda: dormant_count() == 3)
 
 

@@ -131,11 +131,11 @@ async def test_slow_clients_are_ended(daemon: Daemon, limits: dict[str, float], 
 
 @pytest.mark.parametrize("time", ["request_timeout_s", "response_start_timeout_s", "idle_timeout_s"])
 async def test_a_response_that_does_not_begin_in_time_is_a_504(daemon: Daemon, time: str) -> None:
-    asked: list[bytes] = []
+    requests: list[bytes] = []
     ended: list[bool] = []
 
     async def script(link: Link) -> None:
-        asked.append(await link.head())
+        requests.append(await link.head())
         ended.append(await link.ended())
 
     async with daemon(script, times={time: 0.15}) as running, asyncio.timeout(60):
@@ -147,7 +147,7 @@ async def test_a_response_that_does_not_begin_in_time_is_a_504(daemon: Daemon, t
             assert response.startswith(b"HTTP/1.1 504 ")
             assert b"request timeout" in response
             # The upstream request ends with the client's response. A connection that was made too late for one is kept.
-            await until(lambda: running.level() == 0 and len(ended) == len(asked))
+            await until(lambda: running.level() == 0 and len(ended) == len(requests))
     assert all(ended)
 
 

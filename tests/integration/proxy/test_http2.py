@@ -67,12 +67,12 @@ class Echo(grpc.GenericRpcHandler):  # type: ignore[misc]
 
     async def _up(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> bytes:
         del context
-        return b"".join([one async for one in requests])
+        return b"".join([request async for request in requests])
 
     async def _both(self, requests: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> AsyncIterator[bytes]:
         del context
-        async for one in requests:
-            yield one
+        async for request in requests:
+            yield request
 
 
 def url(address: tuple[str, int]) -> str:

@@ -47,7 +47,7 @@ def ids() -> Iterator[int]:
 
 def rapid_reset() -> Iterator[bytes]:
     """CVE-2023-44487: streams that are opened and reset at once."""
-    return (request(one) + frame(Kind.RST, Code.CANCEL.to_bytes(4), stream_id=one) for one in ids())
+    return (request(uid) + frame(Kind.RST, Code.CANCEL.to_bytes(4), stream_id=uid) for uid in ids())
 
 
 def continuation_flood() -> Iterator[bytes]:
@@ -73,18 +73,18 @@ def header_bomb() -> Iterator[bytes]:
 
 def made_you_reset_by_window() -> Iterator[bytes]:
     """CVE-2025-8671: make the server reset streams, by a window that is too large."""
-    return (request(one, flags=END_HEADERS) + window(2**31 - 1, one) for one in ids())
+    return (request(uid, flags=END_HEADERS) + window(2**31 - 1, uid) for uid in ids())
 
 
 def made_you_reset_by_data() -> Iterator[bytes]:
     """The same, by a body after the end of the request."""
-    return (request(one) + frame(Kind.DATA, b"x", stream_id=one) for one in ids())
+    return (request(uid) + frame(Kind.DATA, b"x", stream_id=uid) for uid in ids())
 
 
 def made_you_reset_by_head() -> Iterator[bytes]:
     """The same, by a malformed head."""
     bad = fields(*GET, ("connection", "close"))
-    return (frame(Kind.HEADERS, bad, flags=5, stream_id=one) for one in ids())
+    return (frame(Kind.HEADERS, bad, flags=5, stream_id=uid) for uid in ids())
 
 
 def made_you_reset_by_length() -> Iterator[bytes]:
@@ -92,14 +92,14 @@ def made_you_reset_by_length() -> Iterator[bytes]:
     head = fields(*GET, ("content-length", "1"))
     end = frame(Kind.DATA, b"xy", flags=1)
     return (
-        frame(Kind.HEADERS, head, flags=END_HEADERS, stream_id=one) + end[:5] + one.to_bytes(4) + end[9:]
-        for one in ids()
+        frame(Kind.HEADERS, head, flags=END_HEADERS, stream_id=uid) + end[:5] + uid.to_bytes(4) + end[9:]
+        for uid in ids()
     )
 
 
 def too_many_streams() -> Iterator[bytes]:
     """Streams beyond the limit: each must be refused."""
-    return (request(one, flags=END_HEADERS) for one in ids())
+    return (request(uid, flags=END_HEADERS) for uid in ids())
 
 
 def repeated(wire: bytes, before: bytes = b"") -> Attack:
@@ -193,7 +193,7 @@ async def test_a_client_that_takes_nothing_of_its_answers_holds_a_bounded_part_o
         client.link.pause()
         tracemalloc.start()
         try:
-            client.send(*[request(one) for one in itertools.islice(ids(), 20)])
+            client.send(*[request(number) for number in itertools.islice(ids(), 20)])
             await until(lambda: len(proxy.handler.begun) == 20)
             await settled(lambda: tracemalloc.get_traced_memory()[0] // 1024**2)
             held_bytes, _ = tracemalloc.get_traced_memory()

@@ -53,8 +53,8 @@ async def test_streams_that_a_goaway_names_end_well_and_those_above_are_sent_aga
         assert second > first
         await link.rest()
 
-    found = await responses(leaving, POST, POST)
-    assert sorted(found) == [b"200 again", b"200 first"]
+    results = await responses(leaving, POST, POST)
+    assert sorted(results) == [b"200 again", b"200 first"]
     assert connections == 2
 
 
@@ -116,9 +116,9 @@ async def test_a_stream_that_the_app_does_not_read_holds_a_bounded_part_of_it_an
             sent_bytes, credit_bytes, has_grown = sent_bytes + credit_bytes, 0, False
             # What the proxy grants for these bytes it has sent before it answers the ping.
             client.send(frame(Kind.PING, bytes(8)))
-            while (found := await client.frame()) is not None and found.kind != Kind.PING:
-                if found.kind == Kind.WINDOW_UPDATE and found.stream_id == 1:
-                    credit_bytes, has_grown = credit_bytes + int.from_bytes(found.payload), True
+            while (new_frame := await client.frame()) is not None and new_frame.kind != Kind.PING:
+                if new_frame.kind == Kind.WINDOW_UPDATE and new_frame.stream_id == 1:
+                    credit_bytes, has_grown = credit_bytes + int.from_bytes(new_frame.payload), True
         assert taken_bytes == WINDOW_BYTES
         assert 2 * WINDOW_BYTES <= sent_bytes <= WINDOW_BYTES + WINDOW_BYTES_MAX
         client.send(request(3))
@@ -201,12 +201,12 @@ async def test_an_app_that_takes_one_stream_gets_more_connections() -> None:
 
 
 async def test_a_wrong_length_ends_one_response_and_no_other() -> None:
-    asked = asyncio.Event()
+    event = asyncio.Event()
 
     async def miscounting(link: Link) -> None:
         app = await Http2App.on(link)
         first = await app.request()
-        asked.set()
+        event.set()
         second = await app.request()
         app.respond(first, b"four", ("content-length", "5"))
         app.respond(second)
@@ -215,7 +215,7 @@ async def test_a_wrong_length_ends_one_response_and_no_other() -> None:
     async with before(miscounting) as proxy:
         client = await proxy.client()
         client.send(get())
-        await asked.wait()
+        await event.wait()
         other = asyncio.create_task(one(proxy, get()))
         # Cut off: a byte is missing.
         assert (await client.rest()).endswith(b"Content-Length: 5\r\n\r\nfour")
@@ -267,6 +267,6 @@ async def test_an_app_that_speaks_http1_is_502_and_the_response_says_what_is_mis
         link.send(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
         await link.rest()
 
-    [found] = await responses(http1, POST)
-    assert found.startswith(b"502 ")
-    assert found.endswith(b"the app does not speak HTTP/2, which gRPC calls and a port named h2c need")
+    [response] = await responses(http1, POST)
+    assert response.startswith(b"502 ")
+    assert response.endswith(b"the app does not speak HTTP/2, which gRPC calls and a port named h2c need")

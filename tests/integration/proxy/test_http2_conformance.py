@@ -250,9 +250,9 @@ async def test_it_ends_the_stream_and_no_other(case: str) -> None:
     async with proxied() as proxy:
         client = Http2(await proxy.client())
         client.send(RESETS[case])
-        found = await client.until(Kind.RST, 1)
-        assert found.code in (Code.PROTOCOL_ERROR, Code.STREAM_CLOSED)
-        assert proxy.server.refusals.counts[f"h2_{ErrorCode(found.code).name.lower()}"] == 1
+        new_frame = await client.until(Kind.RST, 1)
+        assert new_frame.code in (Code.PROTOCOL_ERROR, Code.STREAM_CLOSED)
+        assert proxy.server.refusals.counts[f"h2_{ErrorCode(new_frame.code).name.lower()}"] == 1
         client.send(request(9))
         assert (await client.response(9))[0][":status"] == "200"
         assert all(exchange.response.status in (0, 200) for exchange in proxy.handler.begun)
@@ -324,8 +324,8 @@ async def test_a_ping_is_answered_with_its_bytes() -> None:
     async with proxied() as proxy:
         client = Http2(await proxy.client())
         client.send(PING)
-        found = await client.until(Kind.PING)
-        assert (found.flags & 1, found.payload) == (1, b"12345678")
+        new_frame = await client.until(Kind.PING)
+        assert (new_frame.flags & 1, new_frame.payload) == (1, b"12345678")
 
 
 async def test_settings_are_acknowledged() -> None:

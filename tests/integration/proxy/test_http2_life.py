@@ -97,8 +97,8 @@ async def test_a_client_that_takes_nothing_of_a_finished_answer_is_abandoned() -
     async with proxied(settings=HttpSettings(write_wait_max_s=0.2)) as proxy:
         client = Http2(await proxy.client(), opening=PREFACE + settings((INITIAL_WINDOW, 0)))
         client.send(request(1))
-        found = await client.until(Kind.RST)
-        assert (found.stream_id, found.code) == (1, Code.CANCEL)
+        new_frame = await client.until(Kind.RST)
+        assert (new_frame.stream_id, new_frame.code) == (1, Code.CANCEL)
         assert proxy.handler.finished
 
 
@@ -131,8 +131,8 @@ async def test_its_end_has_two_steps_and_loses_no_request() -> None:
         assert (await client.until(Kind.RST, 5)).code == Code.REFUSED_STREAM
         gate.open.set()
         frames = await client.end()
-        assert {one.stream_id for one in frames if one.kind == Kind.DATA} == {1, 3}
-        assert sum(one.kind == Kind.GOAWAY for one in frames) == 2
+        assert {each_frame.stream_id for each_frame in frames if each_frame.kind == Kind.DATA} == {1, 3}
+        assert sum(each_frame.kind == Kind.GOAWAY for each_frame in frames) == 2
 
 
 async def test_a_client_that_answers_no_ping_is_not_waited_for() -> None:
@@ -193,9 +193,9 @@ async def test_a_client_that_pings_while_it_is_answered_may_ping_on() -> None:
         client = Http2(await proxy.client())
         client.send(request(1))
         count = 0
-        while not (found := await client.frame()) or found.kind != Kind.DATA or not found.flags & 1:
-            assert found is not None
-            if found.kind == Kind.DATA:
+        while not (new_frame := await client.frame()) or new_frame.kind != Kind.DATA or not new_frame.flags & 1:
+            assert new_frame is not None
+            if new_frame.kind == Kind.DATA:
                 count += 1
                 client.send(frame(Kind.PING, bytes(8)))
         assert count > 100

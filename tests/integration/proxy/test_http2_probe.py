@@ -9,24 +9,24 @@ PROBE = Probe(path="/ready", headers=(("X-Asked", "yes"), ("Host", "me")), timeo
 
 
 async def probed(status: str) -> tuple[bool, list[tuple[str, str]]]:
-    asked: list[tuple[str, str]] = []
+    requests: list[tuple[str, str]] = []
 
     async def app(link: Link) -> None:
         peer = await Http2App.on(link)
-        found = await peer.frame(Kind.HEADERS)
-        asked.extend((str(name), str(value)) for name, value in peer.decoder.decode(found.payload))
-        link.send(frame(Kind.HEADERS, fields((":status", status)), flags=END_HEADERS, stream_id=found.stream_id))
+        new_frame = await peer.frame(Kind.HEADERS)
+        requests.extend((str(name), str(value)) for name, value in peer.decoder.decode(new_frame.payload))
+        link.send(frame(Kind.HEADERS, fields((":status", status)), flags=END_HEADERS, stream_id=new_frame.stream_id))
         await link.rest()
 
     async with backed(app) as backend:
-        return await attempt(PROBE, backend.address, is_http2=True), asked
+        return await attempt(PROBE, backend.address, is_http2=True), requests
 
 
 async def test_a_get_by_http2_says_what_its_status_says() -> None:
-    is_ready, asked = await probed("204")
+    is_ready, requests = await probed("204")
     assert is_ready
-    assert asked[:4] == [(":method", "GET"), (":scheme", "http"), (":path", "/ready"), (":authority", "me")]
-    assert set(asked[4:]) == {("user-agent", "kube-probe/serving"), ("x-asked", "yes")}
+    assert requests[:4] == [(":method", "GET"), (":scheme", "http"), (":path", "/ready"), (":authority", "me")]
+    assert set(requests[4:]) == {("user-agent", "kube-probe/serving"), ("x-asked", "yes")}
     assert not (await probed("503"))[0]
     assert not (await probed("what"))[0]
 

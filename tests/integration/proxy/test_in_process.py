@@ -188,18 +188,18 @@ async def test_what_strangers_claim_of_their_way_is_replaced_where_that_is_set(m
 
 
 async def test_the_readiness_of_the_app_is_asked_without_being_counted() -> None:
-    asked: list[str] = []
+    requests: list[str] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         del receive
-        asked.append(dict(scope["headers"])[b"user-agent"].decode())
+        requests.append(dict(scope["headers"])[b"user-agent"].decode())
         assert not any(name.startswith(b"k-") for name, _ in scope["headers"])
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 
     async with served(app, Probe(path="/health", period_s=0)) as running:
         await running.ready()
-        assert asked == ["kube-probe/serving"]
+        assert requests == ["kube-probe/serving"]
         _, numbers = await running.get_admin(get(b"/metrics", BELIEVED))
         assert b'status_class="2xx"} 0' in numbers
         # The secret alone makes it a probe.
@@ -227,9 +227,9 @@ class Lifespan:
             return await self.sent.get()
 
 
-def spec_at(**given: object) -> PodSpec:
+def spec_at(**arguments: object) -> PodSpec:
     fields = {"namespace": "n", "revision": "r", "pod": "p", "app": ("127.0.0.1", 1), "admin": ("127.0.0.1", 0)}
-    return PodSpec(**fields | given)  # type: ignore[arg-type]
+    return PodSpec(**fields | arguments)  # type: ignore[arg-type]
 
 
 async def test_the_apps_lifespan_runs_inside_of_the_queue_proxys() -> None:

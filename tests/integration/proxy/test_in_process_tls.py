@@ -64,8 +64,8 @@ class Running(msgspec.Struct, kw_only=True):
 
 
 def free_port() -> int:
-    with free_socket() as one:
-        return int(one.getsockname()[1])
+    with free_socket() as sock:
+        return int(sock.getsockname()[1])
 
 
 @contextlib.asynccontextmanager
@@ -98,10 +98,10 @@ async def running(folder: Path, mode: str, **more: str) -> AsyncIterator[Running
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-m", "serving.asgi", "inside:app"), cwd=folder, env=environment, stderr=file
             )
-        made = Running(inner=inner, process=process, requests=("127.0.0.1", port), log=log)
+        new_running = Running(inner=inner, process=process, requests=("127.0.0.1", port), log=log)
         try:
             await until_ready(admin, process)
-            yield made
+            yield new_running
         finally:
             if process.returncode is None:
                 process.terminate()
@@ -170,9 +170,9 @@ async def test_a_new_certificate_is_shown_without_a_restart(tmp_path: Path) -> N
 
         async def serial() -> str:
             _, writer = await open_tls(*pod.requests, PeerTls(tls=tls, expected=POD))
-            found = writer.get_extra_info("ssl_object").getpeercert()["serialNumber"]
+            serial_number = writer.get_extra_info("ssl_object").getpeercert()["serialNumber"]
             writer.close()
-            return str(found)
+            return str(serial_number)
 
         first = await serial()
         async with asyncio.timeout(60):
@@ -220,10 +220,10 @@ async def test_a_server_without_our_protocol_does_not_start_where_tls_is_needed(
             spec_of({}, ("127.0.0.1", free_port()), url, settings, "hello-1"), admin=("127.0.0.1", 0)
         )
         lifespan = Lifespan(QueueProxyMiddleware(echo, spec=spec))
-        made = await lifespan.send_request("startup")
-        assert made["type"] == f"lifespan.startup.{reply}"
+        mutable_mapping = await lifespan.send_request("startup")
+        assert mutable_mapping["type"] == f"lifespan.startup.{reply}"
         if reply == "failed":
-            assert "python -m serving.asgi" in made["message"]
+            assert "python -m serving.asgi" in mutable_mapping["message"]
         else:
             await until(lambda: bool(inner.sources))
             await lifespan.send_request("shutdown")

@@ -50,13 +50,13 @@ async def test_clients_see_the_wait_in_a_pod_by_the_setting_only(is_on: bool) ->
             WAITED,
             status,
         )
-        found = await send_request(stage.public)
-        (one,) = stage.activator.ingress.recorder.history.reports("default", "hello-00001", 0.0)[0].failed
-    assert found.headers["proxy-status"] == 'queue-proxy; details="busy"'
-    assert ("server-timing" in found.headers) is is_on
-    assert found.headers["x-serving-revision"] == "hello-00001"
+        response = await send_request(stage.public)
+        (request_record,) = stage.activator.ingress.recorder.history.reports("default", "hello-00001", 0.0)[0].failed
+    assert response.headers["proxy-status"] == 'queue-proxy; details="busy"'
+    assert ("server-timing" in response.headers) is is_on
+    assert response.headers["x-serving-revision"] == "hello-00001"
     # A record has it anyway.
-    assert "busy" in one.why
+    assert "busy" in request_record.why
 
 
 def test_our_entries_are_read_apart_from_the_others() -> None:

@@ -80,11 +80,11 @@ class _Stage:
 async def stage() -> AsyncIterator[_Stage]:
     async with contextlib.AsyncExitStack() as stack:
         server = await stack.enter_async_context(await _listening())
-        made = _Stage(server.sockets[0].getsockname())
-        yield made
-        made.connector.gate.set()
-        await until(lambda: "connecting 0" in repr(made.pool))
-        made.close()
+        new_stage = _Stage(server.sockets[0].getsockname())
+        yield new_stage
+        new_stage.connector.gate.set()
+        await until(lambda: "connecting 0" in repr(new_stage.pool))
+        new_stage.close()
 
 
 async def test_a_request_takes_the_first_connection_that_is_free(stage: _Stage) -> None:
@@ -97,10 +97,10 @@ async def test_a_request_takes_the_first_connection_that_is_free(stage: _Stage) 
     await until(lambda: second.upstream is not None)
     # The connection that was opened for the first is kept for the next request.
     await until(lambda: stage.pool.idle_count == 1)
-    kept = stage.pool.acquire(stage.address)
-    assert kept is not None
-    assert kept not in (upstream, second.upstream)
-    kept.drop()
+    request_carrier = stage.pool.acquire(stage.address)
+    assert request_carrier is not None
+    assert request_carrier not in (upstream, second.upstream)
+    request_carrier.drop()
 
 
 async def test_a_retry_takes_a_new_connection_only(stage: _Stage) -> None:

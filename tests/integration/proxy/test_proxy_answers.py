@@ -246,11 +246,11 @@ async def test_a_body_shorter_than_promised_never_ends_cleanly(response: bytes) 
         client = await proxy.client()
         client.send(get())
         try:
-            got = await client.rest()
+            rest = await client.rest()
         except ConnectionResetError:
-            got = b""
-        assert not got.endswith(b"0\r\n\r\n")
-        assert not got.endswith(b"abc") or b"Transfer-Encoding" in got
+            rest = b""
+        assert not rest.endswith(b"0\r\n\r\n")
+        assert not rest.endswith(b"abc") or b"Transfer-Encoding" in rest
         assert [exchange.outcome for exchange in proxy.handler.finished] == ["cut"]
 
 

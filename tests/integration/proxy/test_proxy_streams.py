@@ -38,7 +38,9 @@ async def test_after_a_101_bytes_pass_both_ways() -> None:
         assert await client.body(19) == b"GET / HTTP/1.1\r\n\r\n\x00"
         client.writer.write_eof()
         assert await client.rest() == b""
-        assert [(one.outcome, one.response.status) for one in proxy.handler.finished] == [("answered", 101)]
+        assert [(exchange.outcome, exchange.response.status) for exchange in proxy.handler.finished] == [
+            ("answered", 101)
+        ]
 
 
 async def test_a_refused_upgrade_makes_no_tunnel() -> None:
@@ -95,7 +97,7 @@ async def test_a_tunnel_has_its_own_limits(settings: HttpSettings) -> None:
         await client.head()
         await client.body(5)
         assert await client.ended()
-        assert [one.outcome for one in proxy.handler.finished] == ["cut"]
+        assert [exchange.outcome for exchange in proxy.handler.finished] == ["cut"]
 
 
 @pytest.mark.parametrize(
@@ -115,7 +117,7 @@ async def test_the_timeouts_of_a_request_end_its_tunnel(timeouts: Timeouts) -> N
         client.send(UPGRADE + b"hello?")
         assert await client.head() == SWITCHED
         assert await client.rest() == b""
-        assert [one.outcome for one in proxy.handler.finished] == ["cut"]
+        assert [exchange.outcome for exchange in proxy.handler.finished] == ["cut"]
 
 
 async def test_a_tunnel_in_which_the_app_speaks_has_begun_its_response_and_is_not_idle() -> None:
@@ -132,7 +134,7 @@ async def test_a_tunnel_in_which_the_app_speaks_has_begun_its_response_and_is_no
             assert await client.body(1) == b"x"
         await client.closed()
         await until(lambda: proxy.handler.finished)
-        assert [one.outcome for one in proxy.handler.finished] == ["answered"]
+        assert [exchange.outcome for exchange in proxy.handler.finished] == ["answered"]
 
 
 async def test_a_real_websocket_passes() -> None:
@@ -198,9 +200,9 @@ async def test_a_client_that_does_not_read_stops_the_upstream_and_then_gets_all(
         client.resume()
         head = await client.head()
         assert b"%d" % FLOOD in head
-        got = 0
-        while got < FLOOD:
-            got += len(await client.body(min(1 << 20, FLOOD - got)))
+        result = 0
+        while result < FLOOD:
+            result += len(await client.body(min(1 << 20, FLOOD - result)))
         # The upstream's connection was paused on the way; it must hear the next answer.
         client.send(get())
         assert (await client.message())[1] == b"abc"
@@ -225,7 +227,9 @@ async def test_what_clients_do_not_read_is_bounded_for_all_of_them() -> None:
         for client in clients:
             client.pause()
             client.send(get())
-        await until(lambda: len(proxy.handler.begun) == 4 and all(one.response.is_held for one in proxy.handler.begun))
+        await until(
+            lambda: len(proxy.handler.begun) == 4 and all(exchange.response.is_held for exchange in proxy.handler.begun)
+        )
         # Each may exceed a bound by one piece, as it is read from a socket.
         assert 2 << 20 <= proxy.server.buffers.byte_count <= 4 << 20
         for client in clients:
@@ -242,7 +246,7 @@ async def test_a_buffered_response_whose_client_does_not_read_is_dropped() -> No
             client = await proxy.client()
             client.pause()
             client.send(get(headers=headers))
-        await until(lambda: [one.outcome for one in proxy.handler.finished] == ["answered"] * 2)
+        await until(lambda: [exchange.outcome for exchange in proxy.handler.finished] == ["answered"] * 2)
         await until(lambda: (proxy.server.connection_count, proxy.server.buffers.byte_count) == (0, 0))
 
 
@@ -254,9 +258,9 @@ async def test_an_upstream_that_does_not_read_stops_the_client() -> None:
         link.pause()
         await go.wait()
         link.resume()
-        got = 0
-        while got < FLOOD:
-            got += len(await link.reader.read(1 << 20))
+        result = 0
+        while result < FLOOD:
+            result += len(await link.reader.read(1 << 20))
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc")
         await link.rest()
 

@@ -133,8 +133,8 @@ async def test_probes_are_answered_here_and_not_counted(
         await running.ready()
         client = await running.client()
         client.send(get(headers=BELIEVED + headers))
-        head, got = await client.message()
-        assert (head.split(b"\r\n")[0], got) == (b"HTTP/1.1 " + status, body)
+        head, data = await client.message()
+        assert (head.split(b"\r\n")[0], data) == (b"HTTP/1.1 " + status, body)
         _, numbers = await running.get_admin(get(b"/metrics", BELIEVED))
         assert b'class="2xx"} 0' in numbers
 
@@ -276,8 +276,8 @@ async def test_a_statistic_goes_out_each_period_with_the_pods_name_and_token(pod
             assert stat.concurrency == pytest.approx(2, abs=0.1)
             assert stat.proxied_concurrency == pytest.approx(1, abs=0.05)
             total = [decode_pod_stat(frame) for frame in frames]
-            assert sum(one.request_count for one in total) * 0.1 == pytest.approx(2)
-            assert sum(one.proxied_request_count for one in total) * 0.1 == pytest.approx(1)
+            assert sum(pod_stat.request_count for pod_stat in total) * 0.1 == pytest.approx(2)
+            assert sum(pod_stat.proxied_request_count for pod_stat in total) * 0.1 == pytest.approx(1)
             gate.let_one_go()
             gate.let_one_go()
             # A lost connection is made again, and what could not be sent is counted.
@@ -335,8 +335,8 @@ async def test_chosen_gauges_of_a_report_are_asked_for_and_sent_with_each_statis
 
 
 async def test_chosen_gauges_of_the_apps_page_are_sent_with_each_statistic() -> None:
-    found = await gauges_of(forwarding, "vllm:waiting", "vllm:cache")
-    assert found == {"vllm:waiting": 7.0, "vllm:cache": 0.5, "cache": 0.5}
+    gauges = await gauges_of(forwarding, "vllm:waiting", "vllm:cache")
+    assert gauges == {"vllm:waiting": 7.0, "vllm:cache": 0.5, "cache": 0.5}
 
 
 @contextlib.asynccontextmanager

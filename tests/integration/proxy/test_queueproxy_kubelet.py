@@ -133,11 +133,11 @@ async def test_orders_need_the_pods_secret(pod: PodMaker) -> None:
 
 
 async def test_the_token_is_read_for_each_connection(tmp_path: Path) -> None:
-    given: list[str] = []
+    value: list[str] = []
 
     async def take(socket: ServerConnection) -> None:
         assert socket.request is not None
-        given.append(socket.request.headers["Authorization"])
+        value.append(socket.request.headers["Authorization"])
         await socket.wait_closed()
 
     async with serve(take, "127.0.0.1", 0) as autoscaler:
@@ -161,10 +161,10 @@ async def test_the_token_is_read_for_each_connection(tmp_path: Path) -> None:
             (tmp_path / "token").write_text(f"token-{number}\n")
             for socket in list(autoscaler.connections):
                 await socket.close()
-            await until(lambda wanted=number: len(given) == wanted)  # type: ignore[misc]
+            await until(lambda wanted=number: len(value) == wanted)  # type: ignore[misc]
         running.cancel()
         await asyncio.wait([running])
-    assert given[:2] == ["Bearer token-1", "Bearer token-2"]
+    assert value[:2] == ["Bearer token-1", "Bearer token-2"]
 
 
 async def test_a_guarded_pod_takes_requests_of_activators_only(pod: PodMaker) -> None:

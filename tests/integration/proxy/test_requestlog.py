@@ -36,8 +36,8 @@ async def asked(log: RequestLog, *requests: bytes, script: Callable[[Link], Awai
         handler = Forwarder(backend.address)
         address = await server.listen(("127.0.0.1", 0), handler, listener="requests")
         client = await Link.to(address)
-        for number, one in enumerate(requests, 1):
-            client.send(one)
+        for number, request in enumerate(requests, 1):
+            client.send(request)
             await until(lambda count=number: len(handler.finished) == count)  # type: ignore[misc]
         await client.closed()
         await server.finish(grace_s=1)

@@ -66,7 +66,7 @@ async def drip(link: Link, piece: bytes) -> None:
 @contextlib.asynccontextmanager
 async def beside(*coroutines: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
     """Run coroutines meanwhile."""
-    tasks = [asyncio.create_task(one) for one in coroutines]
+    tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         yield
     finally:
@@ -249,8 +249,8 @@ async def test_a_response_in_the_buffer_of_a_stream_holds_no_slot(daemon: Daemon
         reader.send(settings((4, 2 * FLOOD_BYTES)), frame(Kind.WINDOW_UPDATE, (2 * FLOOD_BYTES).to_bytes(4)))
         byte_count, flags = 0, 0
         while not flags & ENDED:
-            found = await reader.until(Kind.DATA)
-            byte_count, flags = byte_count + len(found.payload), found.flags
+            new_frame = await reader.until(Kind.DATA)
+            byte_count, flags = byte_count + len(new_frame.payload), new_frame.flags
         assert byte_count == FLOOD_BYTES
 
 

@@ -30,10 +30,10 @@ SECRET = pod_secret(KEY, namespace="default", pod="hello-1")
 @contextlib.contextmanager
 def port_of_its_own() -> Any:  # noqa: ANN401 - an iterator of int
     """A port that nothing else gets: bound here, without listening, and open to others of this user."""
-    with socket.socket() as kept:
-        kept.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        kept.bind(("127.0.0.1", 0))
-        yield kept.getsockname()[1]
+    with socket.socket() as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind(("127.0.0.1", 0))
+        yield sock.getsockname()[1]
 
 
 class Listed(PodServer):
@@ -276,8 +276,8 @@ async def test_the_older_of_two_services_has_a_port(connect: Connect) -> None:
 
         async def is_reported() -> bool:
             events = (await stage.cluster.list(EVENT)).items
-            said = [one["message"] for one in events if one["involvedObject"]["name"] == "zzz"]
-            return said == [f"port {port} belongs to default/hello, which asked for it first; choose another"]
+            messages = [event["message"] for event in events if event["involvedObject"]["name"] == "zzz"]
+            return messages == [f"port {port} belongs to default/hello, which asked for it first; choose another"]
 
         await until(is_reported)
         assert await (await connect(port)).body(6) == b"hello\n"
@@ -289,10 +289,10 @@ async def test_a_client_of_http_cannot_ask_for_raw_bytes_to_an_app() -> None:
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(head), head))
 
     async with running(app) as (stage, pod, _):
-        asked = relay_head(HOST.encode(), 1).wire + b"Connection: Upgrade\r\nUpgrade: serving-tcp\r\n\r\n"
+        request_count = relay_head(HOST.encode(), 1).wire + b"Connection: Upgrade\r\nUpgrade: serving-tcp\r\n\r\n"
         for address in (stage.public, pod.requests):
             client = await Link.to(address)
-            client.send(b"GET / HTTP/1.1\r\nHost: %b\r\n%b" % (HOST.encode(), asked))
+            client.send(b"GET / HTTP/1.1\r\nHost: %b\r\n%b" % (HOST.encode(), request_count))
             _, seen = await client.message()
             assert b"Upgrade: serving-tcp\r\n" in seen
             assert b"k-tcp-relay" not in seen.lower()

@@ -242,7 +242,7 @@ async def test_a_client_that_resets_in_the_middle_of_a_response_ends_its_request
         await client.until(b"abc")
         reset(client.link)
         await until(lambda: proxy.handler.finished)
-        assert [one.outcome for one in proxy.handler.finished] == ["client_gone"]
+        assert [exchange.outcome for exchange in proxy.handler.finished] == ["client_gone"]
         await until(lambda: proxy.server.connection_count == 0)
         await client.closed()
 

@@ -14,8 +14,8 @@ def head(*lines: str) -> RequestHead:
     return read_request_head("\r\n".join(["GET / HTTP/1.1", "Host: hello", *lines]).encode(), header_count_max=100)
 
 
-def known_at(found: RequestHead, there: Site, *, turn: int) -> KnownHead:
-    return known_head(found, there, marks_of(found), turn=turn)
+def known_at(request_head: RequestHead, there: Site, *, turn: int) -> KnownHead:
+    return known_head(request_head, there, marks_of(request_head), turn=turn)
 
 
 def site(**annotations: str) -> Site:

@@ -21,8 +21,8 @@ def pod(*, revision: str = "hello-00001", is_ending: bool = False, **status: Any
 
 
 def address_of(seen: dict[str, Any], host: str, port: str = "8012") -> str:
-    found = announcement_of(CLAIM, seen, host=host, port=port)
-    return found.missing if isinstance(found, NoData) else found
+    announcement = announcement_of(CLAIM, seen, host=host, port=port)
+    return announcement.missing if isinstance(announcement, NoData) else announcement
 
 
 def test_the_address_is_that_of_the_connection() -> None:

@@ -103,12 +103,12 @@ def test_the_memory_of_a_pod_is_learnt_with_its_requests() -> None:
     for second, concurrency in enumerate((1.0, 4.0, 8.0, 2.0, 6.0, 5.0)):
         report(entry, concurrency, second + 1.5)
         used = {"cpu": "100m", "memory": str(int(20_000_000 + 10_000_000 * concurrency))}
-        one = {
+        result = {
             "metadata": {"namespace": "default", "name": "p"},
             "timestamp": str(second),
             "containers": [{"name": "c", "usage": used}, {"name": "queue-proxy", "usage": {"memory": "900Mi"}}],
         }
-        usages.replace([one], second + 1.6)
+        usages.replace([result], second + 1.6)
         entry.measured("default", usages, second + 1.6)
         learnt = decided(entry, second + 1.7).inputs.learnt
     assert learnt is not None
@@ -172,8 +172,8 @@ def test_a_pod_is_in_one_state_or_has_ended(found: ScaledPod, state: PodState | 
 
 def test_each_pod_counts_once_as_it_is_now() -> None:
     states = PodStates()
-    for found in (pod("a", phase="Pending"), pod("b"), pod("c", is_ending=True), pod("d", is_ready=True)):
-        states.update(found, is_gone=False)
+    for scaled_pod in (pod("a", phase="Pending"), pod("b"), pod("c", is_ending=True), pod("d", is_ready=True)):
+        states.update(scaled_pod, is_gone=False)
     assert states.counts() == PodCounts(not_ready=1, pending=1, terminating=1)
     states.update(pod("a"), is_gone=False)
     states.update(pod("c", is_ending=True), is_gone=True)

@@ -194,12 +194,12 @@ def test_a_budget_holds_and_a_changed_one_acts_immediately() -> None:
         settings = AutoscalerSettings(policy=KNATIVE_POLICY, budget="5 pods")
         async with staged(scale=3, serving_state="Active", pods=["p", "q", "r"], settings=settings) as stage:
             await stage.report(20, p=30.0, q=30.0, r=30.0)
-            found = [await stage.store.scale()]
+            results = [await stage.store.scale()]
             for budget in ("default=2 pods", ""):
                 stage.autoscaler.reconfigure(AutoscalerSettings(policy=KNATIVE_POLICY, budget=budget))
                 await stage.report(20, p=30.0, q=30.0, r=30.0)
-                found.append(await stage.store.scale())
-            return found
+                results.append(await stage.store.scale())
+            return results
 
     assert run_virtually(run()) == [5, 2, 13]
 
@@ -212,12 +212,12 @@ def test_a_budget_that_is_too_small_for_min_scale_is_written_and_removed() -> No
             scale=2, serving_state="Active", pods=["p", "q"], settings=settings, annotations=annotations
         ) as stage:
             await stage.report(10, p=1.0, q=1.0)
-            found = [(await stage.store.revision())["metadata"]["annotations"].get(SHORTAGE_ANNOTATION)]
+            results = [(await stage.store.revision())["metadata"]["annotations"].get(SHORTAGE_ANNOTATION)]
             assert await stage.store.scale() == 2
             stage.autoscaler.reconfigure(AutoscalerSettings(policy=KNATIVE_POLICY, budget="4 pods"))
             await stage.report(10, p=1.0, q=1.0)
             assert await stage.store.scale() == 4
-            return [*found, (await stage.store.revision())["metadata"]["annotations"].get(SHORTAGE_ANNOTATION)]
+            return [*results, (await stage.store.revision())["metadata"]["annotations"].get(SHORTAGE_ANNOTATION)]
 
     short = "the budget of 2 pods is too small: min-scale of all under it is more than it has"
     assert run_virtually(run()) == [short, None]
@@ -241,8 +241,8 @@ def test_silence_leads_to_reserve_and_then_to_zero() -> None:
     async def run() -> tuple[float, str, list[str]]:
         written: list[str] = []
 
-        async def remember(one: Patch) -> None:
-            written.append(one.kind.name)
+        async def remember(patch: Patch) -> None:
+            written.append(patch.kind.name)
 
         async with awake("p") as stage:
             await stage.report(70, p=5.0)
@@ -319,8 +319,8 @@ def test_a_request_between_reserve_and_zero_has_a_pod_in_the_end() -> None:
         async with awake("p") as stage:
             woken = asyncio.Event()
 
-            async def wake(one: Patch) -> None:
-                if one.subresource == "scale":
+            async def wake(patch: Patch) -> None:
+                if patch.subresource == "scale":
                     await stage.store.wake()
                     woken.set()
 
@@ -359,9 +359,9 @@ def test_a_restart_takes_no_pod_before_a_window_was_seen() -> None:
     async def run() -> tuple[int, int]:
         async with awake("a", "b", "c", "d") as stage:
             await stage.report(58, a=0.5, b=0, c=0, d=0)
-            held = await stage.store.scale()
+            scale = await stage.store.scale()
             await stage.report(70, a=0.5, b=0, c=0, d=0)
-            return held, await stage.store.scale()
+            return scale, await stage.store.scale()
 
     # The store's four pods stay ready, and no decision takes more than half of them.
     assert run_virtually(run()) == (4, 2)
@@ -417,7 +417,9 @@ def test_idle_pods_are_marked_before_some_must_go() -> None:
                 reports.cancel()
             listing = await stage.cluster.list(POD, "default")
             cost = "controller.kubernetes.io/pod-deletion-cost"
-            return {one["metadata"]["name"]: one["metadata"].get("annotations", {}).get(cost) for one in listing.items}
+            return {
+                item["metadata"]["name"]: item["metadata"].get("annotations", {}).get(cost) for item in listing.items
+            }
 
     costs = run_virtually(run())
     assert costs["b"] is None
@@ -431,10 +433,10 @@ def test_decisions_of_many_revisions_are_spread_over_the_period() -> None:
         revision = await stage.store.revision()
         for number in range(100):
             name = f"r{number}"
-            made = await stage.cluster.create(
+            new_revision = await stage.cluster.create(
                 REVISION, {"metadata": {"namespace": "default", "name": name}, "spec": revision["spec"]}
             )
-            owner = {"apiVersion": "v1", "kind": "Revision", "name": name, "uid": made["metadata"]["uid"]}
+            owner = {"apiVersion": "v1", "kind": "Revision", "name": name, "uid": new_revision["metadata"]["uid"]}
             await stage.cluster.create(
                 DEPLOYMENT,
                 {
@@ -450,11 +452,11 @@ def test_decisions_of_many_revisions_are_spread_over_the_period() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(stage.autoscaler.run(stop))
             await pass_s(3)
-            found = {
+            numbers = {
                 int(stage.autoscaler.decisions(("default", f"r{number}"))[0].since_s * 10) for number in range(100)
             }
             stop.set()
-        return found
+        return numbers
 
     # In at least 15 of the 20 tenths of a second that a period has.
     assert len(run_virtually(run())) >= 15
@@ -565,12 +567,12 @@ def test_under_knatives_policy_the_adaptive_one_learns_in_shadow() -> None:
             await stage.report(2, p=1.0)
             decided = stage.autoscaler.decisions(KEY)[-1].outcome
             assert (decided.inputs.spec.policy, decided.inputs.advice.proposals) == (KNATIVE_POLICY, None)
-            found = await stage.cluster.get(REVISION, *KEY)
-            assert {LEARNT_ANNOTATION, SAVINGS_ANNOTATION} <= set(found["metadata"]["annotations"])
+            revision = await stage.cluster.get(REVISION, *KEY)
+            assert {LEARNT_ANNOTATION, SAVINGS_ANNOTATION} <= set(revision["metadata"]["annotations"])
             # Chosen now, the adaptive policy goes on from what was learnt in shadow.
             policy = adaptive_policy(spec_with(policy=ADAPTIVE_POLICY), ADAPTIVE)
             assert policy is not None
-            policy.load(found["metadata"]["annotations"][LEARNT_ANNOTATION])
+            policy.load(revision["metadata"]["annotations"][LEARNT_ANNOTATION])
             assert policy.curve() is not None
 
     run_virtually(run())
@@ -586,8 +588,8 @@ def test_what_was_learnt_survives_a_restart_of_the_autoscaler() -> None:
             await stage.report(2, p=1.0)
             await stage.report(10, p=0.0)
             before = stage.autoscaler.decisions(KEY)[-1].outcome.inputs.advice.keep
-            found = await stage.cluster.get(REVISION, *KEY)
-            assert {LEARNT_ANNOTATION, SAVINGS_ANNOTATION} <= set(found["metadata"]["annotations"])
+            revision = await stage.cluster.get(REVISION, *KEY)
+            assert {LEARNT_ANNOTATION, SAVINGS_ANNOTATION} <= set(revision["metadata"]["annotations"])
             again = Autoscaler(stage.cluster, settings=ADAPTIVE, prove=stage.prove)
             async with asyncio.TaskGroup() as group:
                 group.create_task(again.run(stop))
@@ -631,8 +633,8 @@ def with_boot(boot_s: float) -> AutoscalerSettings:
 
 
 async def published(stage: Stage) -> AnticipatedPods | None:
-    found = await stage.cluster.get(REVISION, *KEY)
-    return anticipated_pods_of(found["metadata"].get("annotations") or {})
+    revision = await stage.cluster.get(REVISION, *KEY)
+    return anticipated_pods_of(revision["metadata"].get("annotations") or {})
 
 
 async def climbed(stage: Stage) -> None:
@@ -698,16 +700,19 @@ def test_a_dormant_pod_goes_while_memory_is_short_and_a_request_brings_it_back(
             await stage.report(5, p=1.0)
             stage.autoscaler.record(KEY, Stat(pod="p", at_s=now_s(), is_dormant=True, idle_s=1.0), StatSource.POD)
             await pass_s(10)
-            found: list[object] = [await stage.store.scale()]
+            results: list[object] = [await stage.store.scale()]
             short_of_memory(tmp_path, 40_000)
-            found.append(await stage.store.scaled(0))
+            results.append(await stage.store.scaled(0))
             await stage.store.remove_pod("p")
             await pass_s(30)
-            found += [await stage.store.scale(), await stage.store.serving_state()]
+            results += [await stage.store.scale(), await stage.store.serving_state()]
             await stage.store.wake()
             stage.send_report(1.0)
-            found.append(await stage.store.scaled(1))
-            return [*found, any("memory is short: 39 MiB of 976 are available" in one for one in stage.sentences)]
+            results.append(await stage.store.scaled(1))
+            return [
+                *results,
+                any("memory is short: 39 MiB of 976 are available" in sentence for sentence in stage.sentences),
+            ]
 
     assert run_virtually(run()) == [1, 0, 0, "Reserve", 1, True]
 
@@ -717,14 +722,14 @@ def test_running_pods_stay_while_memory_is_short_and_unreadable_memory_removes_n
         settings = short_of_memory(tmp_path, 40_000)
         async with staged(scale=2, serving_state="Active", pods=["p", "q"], settings=settings) as stage:
             await stage.report(20, p=5.0, q=6.0)
-            found = [await stage.store.scale()]
+            results = [await stage.store.scale()]
             (tmp_path / "meminfo").write_text("nothing")
             stage.autoscaler.record(KEY, Stat(pod="q", at_s=now_s(), is_dormant=True), StatSource.POD)
             await stage.report(5, p=5.0)
-            found.append(await stage.store.scale())
+            results.append(await stage.store.scale())
             short_of_memory(tmp_path, 40_000)
             await stage.report(5, p=5.0)
-            return [*found, await stage.store.scale()]
+            return [*results, await stage.store.scale()]
 
     assert run_virtually(run()) == [2, 2, 1]
 
@@ -891,18 +896,18 @@ class Member:
 
 
 @asynccontextmanager
-async def at_work(one: Member, group: asyncio.TaskGroup) -> AsyncIterator[Member]:
+async def at_work(member: Member, group: asyncio.TaskGroup) -> AsyncIterator[Member]:
     """Follow everything, and compete for the lease."""
     ending = asyncio.Event()
-    group.create_task(one.autoscaler.run(ending))
-    await one.synced()
-    group.create_task(one.shards.run(one.stop))
+    group.create_task(member.autoscaler.run(ending))
+    await member.synced()
+    group.create_task(member.shards.run(member.stop))
     await pass_s(0.1)
     try:
-        yield one
+        yield member
     finally:
         ending.set()
-        await one.let_go()
+        await member.let_go()
 
 
 async def filled(scale: int) -> Store:
@@ -918,17 +923,17 @@ def test_one_without_the_lease_decides_nothing_and_begins_when_it_has_it() -> No
     async def run() -> None:
         store = await filled(1)
         async with asyncio.TaskGroup() as group:
-            one, two = Member("one", store.cluster), Member("two", store.cluster)
-            async with at_work(one, group), at_work(two, group):
-                assert (one.shards.held, two.shards.held) == ([0], [])
+            member, two = Member("one", store.cluster), Member("two", store.cluster)
+            async with at_work(member, group), at_work(two, group):
+                assert (member.shards.held, two.shards.held) == ([0], [])
                 await two.report(3, 100.0)
                 assert (await store.scale(), two.relay.relayed_count) == (1, 3)
                 assert two.autoscaler.numbers()["revisions"] == 0
-                await one.report(3, 100.0)
+                await member.report(3, 100.0)
                 assert await store.scale() == 15
-                await one.let_go()
-                assert (one.autoscaler.numbers()["revisions"], two.autoscaler.numbers()["revisions"]) == (0, 1)
-                await one.report(1, 300.0)
+                await member.let_go()
+                assert (member.autoscaler.numbers()["revisions"], two.autoscaler.numbers()["revisions"]) == (0, 1)
+                await member.report(1, 300.0)
                 await two.report(3, 200.0)
                 assert await store.scale() == 29
                 assert two.autoscaler.numbers()["scale_writes_total"] >= 1
@@ -940,10 +945,10 @@ def test_who_takes_over_takes_no_pod_before_a_window_was_seen() -> None:
     async def run() -> None:
         store = await filled(4)
         async with asyncio.TaskGroup() as group:
-            one, two = Member("one", store.cluster), Member("two", store.cluster)
-            async with at_work(one, group), at_work(two, group):
-                await one.report(30, 28.0)
-                await one.let_go()
+            member, two = Member("one", store.cluster), Member("two", store.cluster)
+            async with at_work(member, group), at_work(two, group):
+                await member.report(30, 28.0)
+                await member.let_go()
                 assert two.shards.held == [0]
                 await two.report(58, 2.0)
                 assert await store.scale() == 4
@@ -956,15 +961,15 @@ def test_who_takes_over_takes_no_pod_before_a_window_was_seen() -> None:
 def test_one_who_was_frozen_decides_and_writes_nothing() -> None:
     async def run() -> None:
         store = await filled(1)
-        async with asyncio.TaskGroup() as group, at_work(Member("one", store.cluster), group) as one:
-            await one.report(2, 5.0)
-            made = one.autoscaler.numbers()["decisions_total"]
-            one.skew_s = 60.0
+        async with asyncio.TaskGroup() as group, at_work(Member("one", store.cluster), group) as member:
+            await member.report(2, 5.0)
+            decisions_total = member.autoscaler.numbers()["decisions_total"]
+            member.skew_s = 60.0
             stat = Stat(pod="a", at_s=now_s(), concurrency=500, request_count=1)
-            one.autoscaler.record(KEY, stat, StatSource.ACTIVATOR, is_relayed=True)
+            member.autoscaler.record(KEY, stat, StatSource.ACTIVATOR, is_relayed=True)
             await pass_s(0)
-            assert one.autoscaler.numbers()["decisions_total"] == made
-            with pytest.raises(NotLeading), one.sharing.writing(one.autoscaler.group(KEY)):
+            assert member.autoscaler.numbers()["decisions_total"] == decisions_total
+            with pytest.raises(NotLeading), member.sharing.writing(member.autoscaler.group(KEY)):
                 pass
             assert await store.scale() == 1
 
@@ -974,11 +979,11 @@ def test_one_who_was_frozen_decides_and_writes_nothing() -> None:
 def test_a_write_is_waited_for_before_a_shard_is_let_go() -> None:
     async def run() -> None:
         store = await filled(1)
-        async with asyncio.TaskGroup() as group, at_work(Member("one", store.cluster), group) as one:
-            with one.sharing.writing(one.autoscaler.group(KEY)):
-                await one.let_go()
-                assert one.shards.held == []
-                lost = group.create_task(one.autoscaler.lost(0))
+        async with asyncio.TaskGroup() as group, at_work(Member("one", store.cluster), group) as member:
+            with member.sharing.writing(member.autoscaler.group(KEY)):
+                await member.let_go()
+                assert member.shards.held == []
+                lost = group.create_task(member.autoscaler.lost(0))
                 await pass_s(1)
                 assert not lost.done()
             await lost
@@ -995,28 +1000,28 @@ def test_the_status_of_a_policy_is_written_by_the_one_whose_target_it_is() -> No
         }
         await store.cluster.create(SCALING_POLICY, body)
         async with asyncio.TaskGroup() as group:
-            one, two = Member("one", store.cluster), Member("two", store.cluster)
-            async with at_work(one, group), at_work(two, group):
+            member, two = Member("one", store.cluster), Member("two", store.cluster)
+            async with at_work(member, group), at_work(two, group):
                 await pass_s(20)
-                counts = [each.autoscaler.numbers()["policy_status_writes_total"] for each in (one, two)]
+                counts = [each.autoscaler.numbers()["policy_status_writes_total"] for each in (member, two)]
                 assert counts[0] >= 1
                 assert counts[1] == 0
                 assert await store.scale() == 2
-                await one.let_go()
+                await member.let_go()
                 await pass_s(20)
                 assert two.autoscaler.numbers()["policy_status_writes_total"] >= 1
-                assert one.autoscaler.numbers()["policy_status_writes_total"] == counts[0]
+                assert member.autoscaler.numbers()["policy_status_writes_total"] == counts[0]
 
     run_virtually(run())
 
 
 def test_stats_without_an_owner_are_counted_and_dropped() -> None:
     async def run() -> None:
-        one = Member("one", MemoryCluster())
-        one.send_report(5.0)
-        numbers = one.relay.numbers
+        member = Member("one", MemoryCluster())
+        member.send_report(5.0)
+        numbers = member.relay.numbers
         assert (numbers["stats_ownerless_total"], numbers["stats_passed_on_total"], numbers["shards"]) == (1, 0, 0)
-        assert one.relay.elsewhere({"namespace": "default", "revision": NAME}) == ""
+        assert member.relay.elsewhere({"namespace": "default", "revision": NAME}) == ""
 
     run_virtually(run())
 

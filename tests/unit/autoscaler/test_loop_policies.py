@@ -34,9 +34,9 @@ async def attach(stage: Stage, spec: Mapping[str, Any], *, name: str = "p", targ
 
 
 async def status(stage: Stage, name: str = "p") -> Json:
-    found = (await stage.cluster.get(SCALING_POLICY, "default", name)).get("status") or {}
-    assert isinstance(found, dict)
-    return found
+    result = (await stage.cluster.get(SCALING_POLICY, "default", name)).get("status") or {}
+    assert isinstance(result, dict)
+    return result
 
 
 async def reason(stage: Stage, name: str = "p") -> str:
@@ -150,13 +150,13 @@ def test_a_policy_that_is_deleted_holds_nothing() -> None:
         async with awake("p", "q") as stage:
             await attach(stage, {"min": 2})
             await stage.report(100, p=0.0, q=0.0)
-            held = await stage.store.scale()
+            scale = await stage.store.scale()
             await stage.cluster.delete(SCALING_POLICY, "default", "p")
             await stage.report(10, p=0.0, q=0.0)
-            return held, await stage.store.scaled(0, 1)
+            return scale, await stage.store.scaled(0, 1)
 
-    held, after = run_virtually(run())
-    assert held == 2
+    result, after = run_virtually(run())
+    assert result == 2
     assert after < 2
 
 
@@ -237,7 +237,7 @@ def test_a_schedule_brings_a_revision_out_of_reserve() -> None:
 
     scale, reported = run_virtually(run())
     assert (scale, reported["scheduledMin"]) == (3, 3)
-    assert [one["name"] for one in reported["schedules"]] == ["always", "the rest"]
+    assert [schedule["name"] for schedule in reported["schedules"]] == ["always", "the rest"]
 
 
 def test_a_policy_that_comes_ends_the_rest_of_a_revision_at_zero() -> None:

@@ -67,47 +67,47 @@ class Shop:
 
 
 @asynccontextmanager
-async def shop(*, scale: int = 0, first: Object | None = None) -> AsyncIterator[Shop]:
+async def new_shop(*, scale: int = 0, first: Object | None = None) -> AsyncIterator[Shop]:
     """An autoscaler that runs, and then a workload; ``first`` replaces its manifest."""
     stage, stop = Stage(SETTINGS), asyncio.Event()
     await stage.cluster.create(DEPLOYMENT, deployment(scale))
-    made = Shop(stage)
+    shop = Shop(stage)
     for number in range(scale):
-        await made.add_pod(f"p{number}")
-    await made.add_pod("stranger", labels={"app": "other"})
+        await shop.add_pod(f"p{number}")
+    await shop.add_pod("stranger", labels={"app": "other"})
     async with asyncio.TaskGroup() as group:
         group.create_task(stage.autoscaler.run(stop))
         try:
             await stage.synced()
             await stage.cluster.create(SCALED_WORKLOAD, first or workload())
             await until(lambda: KEY in stage.autoscaler.keys)
-            yield made
+            yield shop
         finally:
             stop.set()
 
 
-def ready_count(made: Shop) -> int:
-    entry = made.stage.autoscaler.entry(KEY)
+def ready_count(shop: Shop) -> int:
+    entry = shop.stage.autoscaler.entry(KEY)
     return 0 if entry is None else len(entry.ready_names)
 
 
 def test_a_request_starts_a_pod_and_idleness_ends_it() -> None:
     async def body() -> None:
-        async with shop() as made:
+        async with new_shop() as shop:
             # A new workload at zero is not started, though no state says that it rests.
             await pass_s(5)
-            assert await made.scale() == 0
-            await made.report(1.0)
-            assert await made.scale() == 1
-            await made.add_pod("p0")
-            await made.report(25.0, seconds=20)
-            assert await made.scale() == 4
+            assert await shop.scale() == 0
+            await shop.report(1.0)
+            assert await shop.scale() == 1
+            await shop.add_pod("p0")
+            await shop.report(25.0, seconds=20)
+            assert await shop.scale() == 4
             # Activators report that it is idle; the window of 10 s passes.
-            await made.report(0.0, seconds=30)
-            assert await made.scale() == 0
-            found = await made.cluster.get(SCALED_WORKLOAD, *KEY)
-            assert annotations_of(found)["serving.dev/serving-state"] == "Reserve"
-            assert found["spec"] == workload()["spec"]
+            await shop.report(0.0, seconds=30)
+            assert await shop.scale() == 0
+            scaled_workload = await shop.cluster.get(SCALED_WORKLOAD, *KEY)
+            assert annotations_of(scaled_workload)["serving.dev/serving-state"] == "Reserve"
+            assert scaled_workload["spec"] == workload()["spec"]
 
     run_virtually(body())
 
@@ -139,12 +139,12 @@ def test_a_pod_that_becomes_ready_is_announced_at_the_port_in_the_status() -> No
 
 def test_pods_without_requests_are_removed_first() -> None:
     async def body() -> None:
-        async with shop(scale=3) as made:
-            await made.report(7.0, seconds=40, p0=3.0, p2=4.0)
-            assert await made.scale() == 1
+        async with new_shop(scale=3) as shop:
+            await shop.report(7.0, seconds=40, p0=3.0, p2=4.0)
+            assert await shop.scale() == 1
             costs = {}
             for name in ("p0", "p1", "p2"):
-                costs[name] = annotations_of(await made.cluster.get(POD, "default", name))
+                costs[name] = annotations_of(await shop.cluster.get(POD, "default", name))
             key = "controller.kubernetes.io/pod-deletion-cost"
             assert {name for name, annotations in costs.items() if annotations.get(key) == "-1"} == {"p0", "p1"}
 
@@ -155,20 +155,20 @@ def test_a_client_that_undoes_the_scale_is_noticed() -> None:
     """Each time it has set 3 pods, the load of one pod is decided on again."""
 
     async def body() -> None:
-        async with shop(scale=1) as made:
-            await made.report(5.0, seconds=20)
+        async with new_shop(scale=1) as shop:
+            await shop.report(5.0, seconds=20)
             for _ in range(3):
-                found = annotations_of(await made.cluster.get(SCALED_WORKLOAD, *KEY))
-                assert "autoscaling.serving.dev/contested" not in found
+                annotations = annotations_of(await shop.cluster.get(SCALED_WORKLOAD, *KEY))
+                assert "autoscaling.serving.dev/contested" not in annotations
                 patch = {"spec": {"replicas": 3}}
-                await made.cluster.patch(DEPLOYMENT, "default", "shop", patch=patch, subresource="scale")
-                await made.report(5.0, seconds=20)
-                assert await made.scale() == 1
-            found = annotations_of(await made.cluster.get(SCALED_WORKLOAD, *KEY))
-            assert "last to 3" in found["autoscaling.serving.dev/contested"]
-            await made.report(5.0, seconds=610)
-            found = annotations_of(await made.cluster.get(SCALED_WORKLOAD, *KEY))
-            assert "autoscaling.serving.dev/contested" not in found
+                await shop.cluster.patch(DEPLOYMENT, "default", "shop", patch=patch, subresource="scale")
+                await shop.report(5.0, seconds=20)
+                assert await shop.scale() == 1
+            annotations = annotations_of(await shop.cluster.get(SCALED_WORKLOAD, *KEY))
+            assert "last to 3" in annotations["autoscaling.serving.dev/contested"]
+            await shop.report(5.0, seconds=610)
+            annotations = annotations_of(await shop.cluster.get(SCALED_WORKLOAD, *KEY))
+            assert "autoscaling.serving.dev/contested" not in annotations
 
     run_virtually(body())
 
@@ -177,61 +177,61 @@ def test_silence_is_not_idleness() -> None:
     """Without activators nobody knows what is in flight: the scale stays."""
 
     async def body() -> None:
-        async with shop(scale=3) as made:
+        async with new_shop(scale=3) as shop:
             await pass_s(120)
-            assert await made.scale() == 3
+            assert await shop.scale() == 3
             # At most half of the ready pods go at once, and nothing removes these.
-            await made.report(0.0, seconds=30)
-            assert await made.scale() == 1
+            await shop.report(0.0, seconds=30)
+            assert await shop.scale() == 1
 
     run_virtually(body())
 
 
 def test_a_new_workload_keeps_its_scale_for_a_window() -> None:
     async def body() -> None:
-        async with shop(scale=3) as made:
-            assert ready_count(made) == 3
-            await made.report(0.0, seconds=5)
-            assert await made.scale() == 3
-            await made.report(0.0, seconds=30)
-            assert await made.scale() == 1
+        async with new_shop(scale=3) as shop:
+            assert ready_count(shop) == 3
+            await shop.report(0.0, seconds=5)
+            assert await shop.scale() == 3
+            await shop.report(0.0, seconds=30)
+            assert await shop.scale() == 1
 
     run_virtually(body())
 
 
 def test_the_minimum_holds_without_a_request() -> None:
     async def body() -> None:
-        async with shop(first=workload(min_count=2)) as made:
+        async with new_shop(first=workload(min_count=2)) as shop:
             await pass_s(5)
-            assert await made.scale() == 2
+            assert await shop.scale() == 2
 
     run_virtually(body())
 
 
 def test_a_minimum_raised_at_zero_starts_pods_without_a_request() -> None:
     async def body() -> None:
-        async with shop(scale=1) as made:
-            await made.report(0.0, seconds=30)
-            assert await made.scale() == 0
+        async with new_shop(scale=1) as shop:
+            await shop.report(0.0, seconds=30)
+            assert await shop.scale() == 0
             await pass_s(60)
-            await made.cluster.patch(SCALED_WORKLOAD, *KEY, patch={"spec": {"scaling": {"min": 2}}})
+            await shop.cluster.patch(SCALED_WORKLOAD, *KEY, patch={"spec": {"scaling": {"min": 2}}})
             await pass_s(1)
-            assert await made.scale() == 2
-            found = annotations_of(await made.cluster.get(SCALED_WORKLOAD, *KEY))
-            assert found["serving.dev/serving-state"] == "Active"
+            assert await shop.scale() == 2
+            annotations = annotations_of(await shop.cluster.get(SCALED_WORKLOAD, *KEY))
+            assert annotations["serving.dev/serving-state"] == "Active"
 
     run_virtually(body())
 
 
 def test_a_workload_that_changes_its_target_scales_the_other() -> None:
     async def body() -> None:
-        async with shop(scale=1) as made:
-            await made.cluster.create(DEPLOYMENT, deployment(0, name="next", labels={"app": "next"}))
-            await made.cluster.patch(SCALED_WORKLOAD, *KEY, patch={"spec": {"target": {"name": "next"}}})
+        async with new_shop(scale=1) as shop:
+            await shop.cluster.create(DEPLOYMENT, deployment(0, name="next", labels={"app": "next"}))
+            await shop.cluster.patch(SCALED_WORKLOAD, *KEY, patch={"spec": {"target": {"name": "next"}}})
             await pass_s(1)
-            assert ready_count(made) == 0
-            await made.report(1.0)
-            assert (await made.scale("next"), await made.scale()) == (1, 1)
+            assert ready_count(shop) == 0
+            await shop.report(1.0)
+            assert (await shop.scale("next"), await shop.scale()) == (1, 1)
 
     run_virtually(body())
 
@@ -244,47 +244,47 @@ def test_any_kind_with_a_scale_is_scaled() -> None:
             "kind": "MachineDeployment",
             "name": "shop",
         }
-        async with shop(first=first) as made:
+        async with new_shop(first=first) as shop:
             target = deployment(0) | {"apiVersion": MACHINE_DEPLOYMENT.api_version, "kind": "MachineDeployment"}
-            await made.cluster.create(MACHINE_DEPLOYMENT, target)
-            await made.add_pod("p0")
+            await shop.cluster.create(MACHINE_DEPLOYMENT, target)
+            await shop.add_pod("p0")
             await pass_s(3)
-            assert ready_count(made) == 1
-            await made.report(1.0)
-            found = await made.cluster.get(MACHINE_DEPLOYMENT, "default", "shop")
-            assert (found["spec"]["replicas"], await made.scale()) == (1, 0)
-            await made.cluster.delete(MACHINE_DEPLOYMENT, "default", "shop")
+            assert ready_count(shop) == 1
+            await shop.report(1.0)
+            machine_deployment = await shop.cluster.get(MACHINE_DEPLOYMENT, "default", "shop")
+            assert (machine_deployment["spec"]["replicas"], await shop.scale()) == (1, 0)
+            await shop.cluster.delete(MACHINE_DEPLOYMENT, "default", "shop")
             await pass_s(3)
-            await made.report(9.0)
-            assert made.stage.autoscaler.numbers()["write_failures_total"] == 0
+            await shop.report(9.0)
+            assert shop.stage.autoscaler.numbers()["write_failures_total"] == 0
 
     run_virtually(body())
 
 
 def test_a_workload_waits_for_its_target_and_stops_without_it() -> None:
     async def body() -> None:
-        async with shop(first=workload(target="later")) as made:
-            await made.report(1.0)
-            await made.cluster.create(DEPLOYMENT, deployment(0, name="later", labels={}))
+        async with new_shop(first=workload(target="later")) as shop:
+            await shop.report(1.0)
+            await shop.cluster.create(DEPLOYMENT, deployment(0, name="later", labels={}))
             await pass_s(1)
-            assert ready_count(made) == 0
-            await made.report(1.0)
-            assert await made.scale("later") == 1
-            await made.cluster.delete(DEPLOYMENT, "default", "later")
-            await made.report(9.0)
-            await made.cluster.delete(SCALED_WORKLOAD, *KEY)
-            await until(lambda: KEY not in made.stage.autoscaler.keys)
+            assert ready_count(shop) == 0
+            await shop.report(1.0)
+            assert await shop.scale("later") == 1
+            await shop.cluster.delete(DEPLOYMENT, "default", "later")
+            await shop.report(9.0)
+            await shop.cluster.delete(SCALED_WORKLOAD, *KEY)
+            await until(lambda: KEY not in shop.stage.autoscaler.keys)
 
     run_virtually(body())
 
 
 def test_pods_that_lose_their_label_or_go_are_not_counted() -> None:
     async def body() -> None:
-        async with shop(scale=2) as made:
-            await made.cluster.patch(POD, "default", "p0", patch={"metadata": {"labels": {"app": "x"}}})
-            await until(lambda: ready_count(made) == 1)
-            await made.cluster.delete(POD, "default", "p1", grace_s=0)
-            await until(lambda: ready_count(made) == 0)
+        async with new_shop(scale=2) as shop:
+            await shop.cluster.patch(POD, "default", "p0", patch={"metadata": {"labels": {"app": "x"}}})
+            await until(lambda: ready_count(shop) == 1)
+            await shop.cluster.delete(POD, "default", "p1", grace_s=0)
+            await until(lambda: ready_count(shop) == 0)
 
     run_virtually(body())
 
@@ -293,14 +293,14 @@ def test_a_spec_that_cannot_be_read_leaves_the_last_one() -> None:
     """A request from zero is answered, and the writes about the workload go on."""
 
     async def body() -> None:
-        async with shop() as made:
-            await made.cluster.patch(SCALED_WORKLOAD, *KEY, patch={"spec": {"service": {"name": ""}}})
-            await made.report(1.0)
-            assert await made.scale() == 1
-            await made.add_pod("p0")
-            await made.report(0.0, seconds=60)
-            assert await made.scale() == 0
-            assert made.stage.autoscaler.numbers()["write_failures_total"] == 0
+        async with new_shop() as shop:
+            await shop.cluster.patch(SCALED_WORKLOAD, *KEY, patch={"spec": {"service": {"name": ""}}})
+            await shop.report(1.0)
+            assert await shop.scale() == 1
+            await shop.add_pod("p0")
+            await shop.report(0.0, seconds=60)
+            assert await shop.scale() == 0
+            assert shop.stage.autoscaler.numbers()["write_failures_total"] == 0
 
     run_virtually(body())
 
@@ -308,7 +308,7 @@ def test_a_spec_that_cannot_be_read_leaves_the_last_one() -> None:
 def test_a_revision_of_that_name_wins() -> None:
     async def body() -> None:
         stage, stop = Stage(SETTINGS), asyncio.Event()
-        made = Shop(stage)
+        shop = Shop(stage)
         metadata = {"namespace": "default", "name": "shop"}
         revision = {"apiVersion": "serving.knative.dev/v1", "kind": "Revision", "metadata": metadata, "spec": {}}
         await stage.cluster.create(REVISION, revision)
@@ -317,8 +317,8 @@ def test_a_revision_of_that_name_wins() -> None:
         async with asyncio.TaskGroup() as group:
             group.create_task(stage.autoscaler.run(stop))
             await stage.synced()
-            await made.report(1.0)
-            assert await made.scale() == 0
+            await shop.report(1.0)
+            assert await shop.scale() == 0
             stop.set()
 
     run_virtually(body())
@@ -334,19 +334,19 @@ def test_schedules_of_a_workload_are_its_minimum_until_they_go() -> None:
     async def body() -> None:
         scheduled = workload()
         scheduled["spec"]["scaling"]["schedules"] = ALWAYS
-        async with shop(first=scheduled) as made:
-            await made.report(0.0, seconds=5)
-            assert await made.scale() == 3
+        async with new_shop(first=scheduled) as shop:
+            await shop.report(0.0, seconds=5)
+            assert await shop.scale() == 3
             for name in ("p0", "p1", "p2"):
-                await made.add_pod(name)
+                await shop.add_pod(name)
             # A spec that cannot be read changes nothing.
-            await made.cluster.patch(SCALED_WORKLOAD, *KEY, patch={"spec": {"scaling": {"window": "soon"}}})
-            await made.report(0.0, seconds=40)
-            assert await made.scale() == 3
+            await shop.cluster.patch(SCALED_WORKLOAD, *KEY, patch={"spec": {"scaling": {"window": "soon"}}})
+            await shop.report(0.0, seconds=40)
+            assert await shop.scale() == 3
             patch = {"spec": {"scaling": {"window": "10s", "schedules": None}}}
-            await made.cluster.patch(SCALED_WORKLOAD, *KEY, patch=patch)
-            await made.report(0.0, seconds=40)
-            assert await made.scale() < 3
+            await shop.cluster.patch(SCALED_WORKLOAD, *KEY, patch=patch)
+            await shop.report(0.0, seconds=40)
+            assert await shop.scale() < 3
 
     run_virtually(body())
 

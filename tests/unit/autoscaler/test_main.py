@@ -28,13 +28,13 @@ def merged_with(outcome: ScalerOutcome, **changes: object) -> ScalerOutcome:
 
 
 def test_a_decision_says_what_it_saw_and_wants(outcome: ScalerOutcome) -> None:
-    found = measured(REVISION, outcome)
-    assert (found.namespace, found.revision) == REVISION.key
-    assert found.requested_count == found.ready_count == 2
-    assert found.stable_load == pytest.approx(100.0)
-    assert found.target_load == DEFAULTS.target_value
-    assert found.metric == "concurrency"
-    assert found.rule == rule_of(outcome)
+    revision_numbers = measured(REVISION, outcome)
+    assert (revision_numbers.namespace, revision_numbers.revision) == REVISION.key
+    assert revision_numbers.requested_count == revision_numbers.ready_count == 2
+    assert revision_numbers.stable_load == pytest.approx(100.0)
+    assert revision_numbers.target_load == DEFAULTS.target_value
+    assert revision_numbers.metric == "concurrency"
+    assert revision_numbers.rule == rule_of(outcome)
 
 
 def test_requests_a_second_are_distinguished() -> None:
@@ -54,17 +54,28 @@ def test_classic_has_its_own_target(outcome: ScalerOutcome) -> None:
         observed_stable_concurrency=0.5,
     )
     decided = Decided(proposal=Proposal(decider="classic", desired=1, reason=""), detail=detail)
-    found = measured(REVISION, merged_with(msgspec.structs.replace(outcome, decided=decided), decided_by="classic"))
-    assert (found.is_panic, found.target_load, found.stable_load, found.panic_load) == (True, 1.0, 0.5, None)
-    assert found.rule == "panic"
+    revision_numbers = measured(
+        REVISION, merged_with(msgspec.structs.replace(outcome, decided=decided), decided_by="classic")
+    )
+    assert (
+        revision_numbers.is_panic,
+        revision_numbers.target_load,
+        revision_numbers.stable_load,
+        revision_numbers.panic_load,
+    ) == (True, 1.0, 0.5, None)
+    assert revision_numbers.rule == "panic"
 
 
 def test_without_data_only_the_cluster_is_known() -> None:
     scaler = Scaler(REVISION, facts_of(2), SETTINGS, is_restart=True, now_s=0.0)
     outcome = scaler.tick(facts_of(2), DecisionCause.PERIOD, 0.0)
-    found = measured(REVISION, msgspec.structs.replace(outcome, merged=SILENCE))
-    assert (found.desired_count, found.is_panic, found.rule) == (None, False, "no-data")
-    assert found.target_load is None
+    revision_numbers = measured(REVISION, msgspec.structs.replace(outcome, merged=SILENCE))
+    assert (revision_numbers.desired_count, revision_numbers.is_panic, revision_numbers.rule) == (
+        None,
+        False,
+        "no-data",
+    )
+    assert revision_numbers.target_load is None
 
 
 def test_the_last_rule_of_the_chain_is_the_rule(outcome: ScalerOutcome) -> None:
@@ -86,4 +97,4 @@ def test_who_goes_to_zero_step_by_step_is_at_the_gate() -> None:
     world = World(REVISION, facts_of(1))
     world.live(4, load=1.0)
     world.live(70, load=0.0)
-    assert "gate-to-zero" in {rule_of(one) for one in world.outcomes}
+    assert "gate-to-zero" in {rule_of(scaler_outcome) for scaler_outcome in world.outcomes}

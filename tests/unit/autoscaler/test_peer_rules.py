@@ -57,9 +57,9 @@ def test_strict_lets_in(path: str, names: dict[str, str], peer: StatsPeer) -> No
     ],
 )
 def test_strict_refuses(path: str, names: dict[str, str], peer: StatsPeer, why: str) -> None:
-    found = objection(path, names, peer, is_strict=True)
-    assert found is not None
-    assert why in found
+    text = objection(path, names, peer, is_strict=True)
+    assert text is not None
+    assert why in text
 
 
 def test_permissive_takes_plain_and_still_checks_certificates() -> None:

@@ -90,13 +90,13 @@ class World:
 
 def wanting(count: int) -> tuple[World, ScalerOutcome]:
     """A world with a revision at 0 that wants so many pods."""
-    world, one = World(), revision()
-    scaler = Scaler(one, facts_of(0), SETTINGS, is_restart=False, now_s=0.0)
+    world, scaled_revision = World(), revision()
+    scaler = Scaler(scaled_revision, facts_of(0), SETTINGS, is_restart=False, now_s=0.0)
     stat = msgspec.structs.replace(stat_of(count * 7.0), at_s=0.1)
     assert scaler.record(stat, StatSource.ACTIVATOR)
     outcome = scaler.tick(facts_of(0), DecisionCause.LOAD, 0.1)
     assert outcome.apply_count == count
-    world.entry.revision, world.entry.scaler, world.entry.latest = one, scaler, outcome
+    world.entry.revision, world.entry.scaler, world.entry.latest = scaled_revision, scaler, outcome
     world.entry.deployment = DEPLOYMENT
     return world, outcome
 

@@ -48,7 +48,10 @@ def _in_record(
     names: Callable[[str], str],
     left_out: Collection[type],
 ) -> Iterator[tuple[str, str]]:
-    origin, arguments = typing.get_origin(hint), [one for one in typing.get_args(hint) if one not in {type(None), ...}]
+    origin, arguments = (
+        typing.get_origin(hint),
+        [argument for argument in typing.get_args(hint) if argument not in {type(None), ...}],
+    )
     if origin is typing.Annotated or origin in {typing.Union, types.UnionType}:
         yield from _in_record(arguments[0], path, names, left_out)
     elif origin in {list, tuple}:
@@ -115,7 +118,7 @@ def differences(schema: Fields, record: Fields, *, record_name: str, exceptions:
 
 
 def _is_excused(path: str, exceptions: Collection[str]) -> bool:
-    return any(f".{one}." in f".{path}." for one in exceptions)
+    return any(f".{exception}." in f".{path}." for exception in exceptions)
 
 
 def unknown_to_kubernetes(schema: Mapping[str, Any], model: Any, path: str) -> Iterator[str]:  # noqa: ANN401 - a generated class
@@ -134,5 +137,5 @@ def unknown_to_kubernetes(schema: Mapping[str, Any], model: Any, path: str) -> I
 
 def item_type(wanted: str) -> str:
     """The type of the items of a list or map: "V1Container" of "list[V1Container]"."""
-    found = _CONTAINED.match(wanted)
-    return item_type(found[1]) if found else wanted
+    match_ = _CONTAINED.match(wanted)
+    return item_type(match_[1]) if match_ else wanted

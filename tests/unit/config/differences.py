@@ -82,8 +82,8 @@ def _without_effect(prefix: str, name: str) -> str:
     part: dict[str, Any] = {name: "x"}
     if prefix:
         part = {prefix.removesuffix("[]."): [part]}
-    said = effectless(REVISION, {"spec": part})
-    return said[0].split("accepted without effect: ")[1] if said else ""
+    effectlesses = effectless(REVISION, {"spec": part})
+    return effectlesses[0].split("accepted without effect: ")[1] if effectlesses else ""
 
 
 def _annotations() -> Iterator[tuple[str, str]]:

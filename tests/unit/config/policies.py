@@ -34,7 +34,7 @@ class _Variables(dict[str, Any]):
 def policies(file: str) -> tuple[Object, ...]:
     """The validating policies of a file."""
     text = (tree_folder() / "admission" / f"{file}.yaml").read_text(encoding="utf-8")
-    return tuple(one for one in yaml.safe_load_all(text) if one["kind"] == "ValidatingAdmissionPolicy")
+    return tuple(resource for resource in yaml.safe_load_all(text) if resource["kind"] == "ValidatingAdmissionPolicy")
 
 
 def refusals(
@@ -57,13 +57,13 @@ def _refusals(spec: Object, new: Object, old: Object | None, data: dict[str, str
         "params": {"data": data} if data else {},
         "variables": _Variables(),
     }
-    if not all(evaluated(one["expression"], values) for one in spec["matchConditions"]):
+    if not all(evaluated(match_condition["expression"], values) for match_condition in spec["matchConditions"]):
         return
-    for one in spec["variables"]:
-        values["variables"][one["name"]] = evaluated(one["expression"], values)
-    for one in spec["validations"]:
-        if not evaluated(one["expression"], values):
-            yield str(evaluated(one["messageExpression"], values))
+    for entry in spec["variables"]:
+        values["variables"][entry["name"]] = evaluated(entry["expression"], values)
+    for entry in spec["validations"]:
+        if not evaluated(entry["expression"], values):
+            yield str(evaluated(entry["messageExpression"], values))
 
 
 def evaluated(expression: str, values: Mapping[str, Any]) -> Any:  # noqa: ANN401 - JSON

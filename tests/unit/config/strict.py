@@ -18,16 +18,20 @@ _LIST = re.compile(r"[Ll]ist\[(.+)\]\Z")
 _DICT = re.compile(r"[Dd]ict[(\[]str, (.+)[)\]]\Z")
 
 
-def model_of(one: dict[str, Any]) -> type | None:
+def model_of(resource: dict[str, Any]) -> type | None:
     """The generated type of an object; None where the client has none."""
-    version = one["apiVersion"].rpartition("/")[2]
-    return getattr(models, f"{version.capitalize()}{one['kind']}", None)
+    version = resource["apiVersion"].rpartition("/")[2]
+    return getattr(models, f"{version.capitalize()}{resource['kind']}", None)
 
 
-def faults(one: dict[str, Any]) -> list[str]:
+def faults(resource: dict[str, Any]) -> list[str]:
     """Every problem, each with its path."""
-    model = model_of(one)
-    return [f"no type for {one['apiVersion']} {one['kind']}"] if model is None else list(_object("", one, model))
+    model = model_of(resource)
+    return (
+        [f"no type for {resource['apiVersion']} {resource['kind']}"]
+        if model is None
+        else list(_object("", resource, model))
+    )
 
 
 def _object(path: str, value: Any, model: Any) -> Iterator[str]:  # noqa: ANN401 - JSON against a generated class
@@ -50,18 +54,18 @@ def _object(path: str, value: Any, model: Any) -> Iterator[str]:  # noqa: ANN401
 def _value(path: str, value: Any, wanted: str) -> Iterator[str]:  # noqa: ANN401 - JSON
     if wanted == "object":
         return
-    if found := _LIST.match(wanted):
+    if match_ := _LIST.match(wanted):
         if not isinstance(value, list):
             yield f"{path}: {value!r} is not a list"
             return
         for number, inner in enumerate(value):
-            yield from _value(f"{path}[{number}]", inner, found[1])
-    elif found := _DICT.match(wanted):
+            yield from _value(f"{path}[{number}]", inner, match_[1])
+    elif match_ := _DICT.match(wanted):
         if not isinstance(value, dict):
             yield f"{path}: {value!r} is not a map"
             return
         for name, inner in value.items():
-            yield from _value(f"{path}.{name}", inner, found[1])
+            yield from _value(f"{path}.{name}", inner, match_[1])
     elif wanted in _SCALARS:
         if not isinstance(value, _SCALARS[wanted]) or (isinstance(value, bool) and wanted != "bool"):
             yield f"{path}: {value!r} is not a {wanted}"

@@ -118,7 +118,7 @@ def passed_in(kind: Kind) -> dict[str, tuple[Mapping[str, Any], Any]]:
     paths = (
         []
         if kind not in {*templated, REVISION}
-        else [one for one in PASSED if ("template" in one) == (kind in templated)]
+        else [text for text in PASSED if ("template" in text) == (kind in templated)]
     )
     return {path: (schema_of(kind, *path.split(".")), PASSED[path]) for path in paths}
 
@@ -131,7 +131,7 @@ def own_fields(kind: Kind) -> dict[str, str]:
     return {
         path: kind_of
         for path, kind_of in fields_of_schema(schema_of(kind, "spec"), "spec").items()
-        if not any(path == one or path.startswith((f"{one}.", f"{one}[")) for one in passed)
+        if not any(path == text or path.startswith((f"{text}.", f"{text}[")) for text in passed)
     }
 
 
@@ -142,18 +142,18 @@ def test_each_kind_has_a_record() -> None:
 @pytest.mark.parametrize("kind", SPECS, ids=lambda kind: kind.resource)
 def test_a_spec_has_the_fields_of_its_record(kind: Kind) -> None:
     record = SPECS[kind]
-    found = fields_of_record(record, "spec")
+    fields = fields_of_record(record, "spec")
     name = getattr(record, "__name__", "")
-    assert differences(own_fields(kind), found, record_name=name, exceptions={}) == []
+    assert differences(own_fields(kind), fields, record_name=name, exceptions={}) == []
 
 
 @pytest.mark.parametrize("kind", [SERVING_SERVICE, CONFIGURATION, REVISION], ids=lambda kind: kind.resource)
 def test_what_goes_to_pods_is_known_to_kubernetes(kind: Kind) -> None:
     own = set(fields_of_record(SPECS[kind], "spec"))
     unknown = [
-        one for path, (schema, model) in passed_in(kind).items() for one in unknown_to_kubernetes(schema, model, path)
+        text for path, (schema, model) in passed_in(kind).items() for text in unknown_to_kubernetes(schema, model, path)
     ]
-    assert [one for one in unknown if one not in own] == []
+    assert [text for text in unknown if text not in own] == []
 
 
 def camel(key: str) -> str:
@@ -170,16 +170,16 @@ def test_a_node_group_has_the_options_of_its_settings() -> None:
         **fields_of_record(AwsOptions, "spec.aws", names=camel),
         **fields_of_record(NodeGroupQuirks, "spec.quirks", names=camel),
     }
-    found = fields_of_schema(schema_of(NODE_GROUP, "spec"), "spec")
-    assert differences(found, record, record_name="NodeGroupSettings", exceptions={}) == []
+    fields = fields_of_schema(schema_of(NODE_GROUP, "spec"), "spec")
+    assert differences(fields, record, record_name="NodeGroupSettings", exceptions={}) == []
 
 
 @pytest.mark.parametrize(("kind", "part", "record"), _PARTS)
 def test_a_record_of_a_part_has_only_fields_of_the_schema(kind: Kind, part: str, record: type) -> None:
-    schema, found = fields_of_schema(schema_of(kind, part), part), fields_of_record(record, part)
-    missing = differences(schema, found, record_name=record.__name__, exceptions=dict.fromkeys(schema, ""))
+    schema, fields = fields_of_schema(schema_of(kind, part), part), fields_of_record(record, part)
+    missing = differences(schema, fields, record_name=record.__name__, exceptions=dict.fromkeys(schema, ""))
     # A number takes integers.
-    assert [one for one in missing if "integer in config/crd, number in" not in one] == []
+    assert [text for text in missing if "integer in config/crd, number in" not in text] == []
 
 
 def literals_of(tree: ast.AST) -> set[str]:
@@ -189,11 +189,11 @@ def literals_of(tree: ast.AST) -> set[str]:
 def records_below(record: Any) -> set[Any]:  # noqa: ANN401 - a type
     """A TypedDict and the TypedDicts in its fields."""
     below = {part for hint in record.__annotations__.values() for part in (hint, *getattr(hint, "__args__", ()))}
-    found = {record}
-    for one in below:
-        if isinstance(one, type) and hasattr(one, "__optional_keys__"):
-            found |= records_below(one)
-    return found
+    results = {record}
+    for type_ in below:
+        if isinstance(type_, type) and hasattr(type_, "__optional_keys__"):
+            results |= records_below(type_)
+    return results
 
 
 def test_the_code_names_every_field_of_a_record() -> None:
@@ -205,7 +205,9 @@ def test_the_code_names_every_field_of_a_record() -> None:
         if record not in (ScalingPolicySpec, ScaledWorkloadSpec)
         for one in records_below(record)
     }
-    unread = {f"{one.__name__}.{field}" for one in records for field in one.__optional_keys__ if field not in known}
+    unread = {
+        f"{record.__name__}.{field}" for record in records for field in record.__optional_keys__ if field not in known
+    }
     assert unread == set()
 
 
@@ -214,7 +216,11 @@ def paths_read(tree: ast.AST) -> Iterator[tuple[int, tuple[str, ...]]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "nested":
             steps = itertools.takewhile(lambda one: isinstance(one, ast.Constant), node.args[1:])
-            path = tuple(step for one in steps if isinstance(one, ast.Constant) and isinstance(step := one.value, str))
+            path = tuple(
+                step
+                for each_step in steps
+                if isinstance(each_step, ast.Constant) and isinstance(step := each_step.value, str)
+            )
             if path[:1] in {("spec",), ("status",)}:
                 yield node.lineno, path
 
@@ -222,8 +228,8 @@ def paths_read(tree: ast.AST) -> Iterator[tuple[int, tuple[str, ...]]]:
 @functools.cache
 def known_paths() -> Mapping[str, str]:
     """The types of all fields of all kinds by path, without the marks of lists."""
-    found = {path: kind for one in crds().values() for path, kind in fields_of_schema(one.schema, "").items()}
-    return {path.replace("[]", "").strip("."): kind for path, kind in found.items()}
+    result = {path: kind for crd in crds().values() for path, kind in fields_of_schema(crd.schema, "").items()}
+    return {path.replace("[]", "").strip("."): kind for path, kind in result.items()}
 
 
 def is_known(path: tuple[str, ...]) -> bool:

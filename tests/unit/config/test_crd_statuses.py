@@ -104,39 +104,39 @@ def configuration() -> Object:
 
 
 def route() -> Object:
-    asked = a_route(traffic=[{"revisionName": "hello-00001", "percent": 100, "tag": "old"}])
+    request_count = a_route(traffic=[{"revisionName": "hello-00001", "percent": 100, "tag": "old"}])
     known = RouteTargets(configurations={}, revisions={"hello-00001": with_ready(a_revision(), "True")})
-    plan = reconcile_route(asked, known, RouteContext(lost={}), settings=SETTINGS, now=NOW, now_s=NOW_S)
+    plan = reconcile_route(request_count, known, RouteContext(lost={}), settings=SETTINGS, now=NOW, now_s=NOW_S)
     return written_status(plan, ROUTE)
 
 
 def revision_status() -> Object:
-    one = a_revision(spec={"containers": [{"name": "a"}], "initContainers": [{"name": "i"}]})
+    result = a_revision(spec={"containers": [{"name": "a"}], "initContainers": [{"name": "i"}]})
     image = "r@sha256:1"
     pod = a_pod(
         containerStatuses=[{"name": "a", "imageID": image}], initContainerStatuses=[{"name": "i", "imageID": image}]
     )
-    children = RevisionChildren(deployment=a_deployment(one), pods=[pod])
-    return desired_status(one, children, StartScale(start_count=1, min_count=0, progress_deadline_s=1.0), now=NOW)
+    children = RevisionChildren(deployment=a_deployment(result), pods=[pod])
+    return desired_status(result, children, StartScale(start_count=1, min_count=0, progress_deadline_s=1.0), now=NOW)
 
 
 def mapping() -> Object:
     ref = {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello"}
     kind = {"apiVersion": "serving.knative.dev/v1beta1", "kind": "DomainMapping"}
-    one = stored({**kind, "metadata": {"name": "a.example.com"}, "spec": {"ref": ref}})
+    result = stored({**kind, "metadata": {"name": "a.example.com"}, "spec": {"ref": ref}})
     claim = {"metadata": {"name": "a.example.com"}, "spec": {"namespace": "default"}}
-    plan = reconcile_domain_mapping(one, MappingContext(claim=claim), settings=SETTINGS, now=NOW)
+    plan = reconcile_domain_mapping(result, MappingContext(claim=claim), settings=SETTINGS, now=NOW)
     return written_status(plan, DOMAIN_MAPPING)
 
 
 def pod_autoscaler() -> Object:
-    one = with_ready(a_revision(), "True")
-    return pod_autoscaler_view(one, a_deployment(one), (), before=None, now=NOW)
+    result = with_ready(a_revision(), "True")
+    return pod_autoscaler_view(result, a_deployment(result), (), before=None, now=NOW)
 
 
 def serverless_service() -> Object:
-    one = with_ready(a_revision(), "True")
-    return serverless_service_view(one, a_deployment(one), (), before=None, now=NOW)
+    result = with_ready(a_revision(), "True")
+    return serverless_service_view(result, a_deployment(result), (), before=None, now=NOW)
 
 
 def node_group() -> Object:
@@ -156,24 +156,26 @@ def node_group() -> Object:
 def scaling_policy() -> Object:
     triggers = Triggers(TriggerSettings(), requests=lambda _: {}, on_change=lambda _: None, state_at=schedule_state)
     always = {"start": "0 0 1 1 *", "end": "59 23 31 12 *", "min": 1}
-    one = policy(up=ROOM_UP, schedules=[always])
-    triggers.take_policy(one)
+    scaling_policy_view = policy(up=ROOM_UP, schedules=[always])
+    triggers.take_policy(scaling_policy_view)
     triggers.proposals(revision(), lambda: pods(occupied=9), present_scale=9, now_s=0.0, wall_offset_s=NOW_S)
-    found = triggers.status(one.key, now_s=0.0, wall_offset_s=NOW_S, stamp=str)
-    assert found is not None
-    return found
+    status = triggers.status(scaling_policy_view.key, now_s=0.0, wall_offset_s=NOW_S, stamp=str)
+    assert status is not None
+    return status
 
 
 def scaled_workload() -> Object:
     kind = {"apiVersion": "serving.dev/v1alpha1", "kind": "ScaledWorkload", "metadata": {"name": "shop"}}
     cold_start = {"fallback": {"name": "maintenance"}}
-    one = stored({**kind, "spec": {"target": {"name": "shop"}, "service": {"name": "shop"}, "coldStart": cold_start}})
+    result = stored(
+        {**kind, "spec": {"target": {"name": "shop"}, "service": {"name": "shop"}, "coldStart": cold_start}}
+    )
     labels = {"app": "shop"}
     target = {"spec": {"replicas": 0, "template": {"metadata": {"labels": labels}}}}
-    view = WorkloadView(own=KnownWorkload.of(one))
+    view = WorkloadView(own=KnownWorkload.of(result))
     service: Object = {"spec": {"selector": labels, "ports": [{"name": "http", "port": 80}]}}
     whole = msgspec.structs.replace(view, target=target, service=service, fallback=service)
-    before = {**one, "status": workload_status(one, view, settings=SETTINGS, scaling=SCALING, now=NOW)}
+    before = {**result, "status": workload_status(result, view, settings=SETTINGS, scaling=SCALING, now=NOW)}
     return workload_status(before, whole, settings=SETTINGS, scaling=SCALING, now=NOW)
 
 

@@ -48,9 +48,9 @@ PROGRAMS = {
 def stage(name: str) -> str:
     """The instructions of one stage, a line each."""
     joined = RECIPE.replace("\\\n", " ")
-    found = re.search(rf"^FROM \S+ AS {name}\n(.*?)(?=^FROM |\Z)", joined, re.MULTILINE | re.DOTALL)
-    assert found, name
-    return found[1]
+    match_ = re.search(rf"^FROM \S+ AS {name}\n(.*?)(?=^FROM |\Z)", joined, re.MULTILINE | re.DOTALL)
+    assert match_, name
+    return match_[1]
 
 
 def kept_packages(target: str = "queue-proxy") -> set[str]:
@@ -60,50 +60,50 @@ def kept_packages(target: str = "queue-proxy") -> set[str]:
 
 def distributions(requirements: list[str]) -> set[str]:
     """All installed packages for some requirements, by import name."""
-    remaining, found = [re.split(r"[^A-Za-z0-9._-]", one)[0] for one in requirements], set[str]()
+    remaining, results = [re.split(r"[^A-Za-z0-9._-]", requirement)[0] for requirement in requirements], set[str]()
     while remaining:
         name = remaining.pop()
-        if name.lower() in found:
+        if name.lower() in results:
             continue
-        found.add(name.lower())
+        results.add(name.lower())
         needed = importlib.metadata.requires(name) or ()
-        remaining += [re.split(r"[^A-Za-z0-9._-]", one)[0] for one in needed if "extra ==" not in one]
-    return found
+        remaining += [re.split(r"[^A-Za-z0-9._-]", text)[0] for text in needed if "extra ==" not in text]
+    return results
 
 
 @functools.cache
 def imports_of(path: Path) -> list[str]:
     """Modules that a file imports when it runs, inside functions too."""
-    tree, found = ast.parse(path.read_text()), list[str]()
+    tree, results = ast.parse(path.read_text()), list[str]()
     typed = {node for block in ast.walk(tree) if is_type_checking_block(block) for node in ast.walk(block)}
     for node in ast.walk(tree):
         if node in typed:
             continue
         if isinstance(node, ast.Import):
-            found += (alias.name for alias in node.names)
+            results += (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
-            found.append(node.module)
-    return found
+            results.append(node.module)
+    return results
 
 
 def reached_from(module: str) -> set[str]:
     """All modules that a module may import, directly or by others of the project."""
-    remaining, found = [module], set[str]()
+    remaining, results = [module], set[str]()
     while remaining:
         name = remaining.pop()
-        if name in found:
+        if name in results:
             continue
-        found.add(name)
+        results.add(name)
         file = Path(ROOT, *name.split(".")).with_suffix(".py")
         if name.startswith("serving.") and file.exists():
             remaining += imports_of(file)
-    return found
+    return results
 
 
 def pins(path: Path) -> dict[str, str]:
     """The versions of a lock or of the constraints, by name."""
-    found = re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", path.read_text(), re.MULTILINE)
-    return {name.lower().replace("_", "-"): version for name, version in found}
+    findalls = re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", path.read_text(), re.MULTILINE)
+    return {name.lower().replace("_", "-"): version for name, version in findalls}
 
 
 @pytest.mark.parametrize("target", PROGRAMS)
@@ -119,7 +119,7 @@ def test_an_image_has_every_package_that_its_programs_import(target: str) -> Non
     imported = {name for program in PROGRAMS[target] for name in reached_from(program)}
     foreign = {name.partition(".")[0] for name in imported} - set(sys.stdlib_module_names) - {"serving"} - OPTIONAL
     assert foreign
-    assert {name for name in foreign if not {normal(one) for one in owners.get(name, ())} & installed} == set()
+    assert {name for name in foreign if not {normal(text) for text in owners.get(name, ())} & installed} == set()
 
 
 @pytest.mark.parametrize("lock", [*PROGRAMS, "serving"])
@@ -200,11 +200,11 @@ def test_all_images_keep_freed_memory_as_the_processes_of_one_machine_do() -> No
 
 @pytest.mark.parametrize("target", PROGRAMS)
 def test_an_archive_has_the_configuration_of_the_recipe(target: str) -> None:
-    found = configuration(target)
-    assert found["User"] == "65532:65532"
-    assert "PATH=/opt/serving/bin:/usr/local/bin:/usr/bin" in found["Env"]
-    assert all(f"{name}={value}" in found["Env"] for name, value in ALLOCATOR.items())
-    assert found["Cmd"][0] == "python"
+    entry = configuration(target)
+    assert entry["User"] == "65532:65532"
+    assert "PATH=/opt/serving/bin:/usr/local/bin:/usr/bin" in entry["Env"]
+    assert all(f"{name}={value}" in entry["Env"] for name, value in ALLOCATOR.items())
+    assert entry["Cmd"][0] == "python"
 
 
 def test_the_default_target_is_that_of_the_daemons() -> None:
@@ -229,7 +229,7 @@ def test_an_image_holds_its_python_its_packages_and_nothing_to_log_in_with(built
     listed = json.loads((root / image.SBOM).read_text())["components"]
     (packages,) = root.glob("opt/serving/lib/python*/site-packages")
     present = {normal(path.name.partition("-")[0]) for path in packages.glob("*.dist-info")}
-    assert present == {normal(one["name"]) for one in listed}
+    assert present == {normal(entry["name"]) for entry in listed}
     assert not [name for name in ("bin/sh", "usr/bin/sh", "usr/bin/apt", "usr/bin/dpkg") if (root / name).exists()]
     assert list((root / "var/lib/dpkg/status.d").iterdir())
     assert [path for path in root.rglob("*") if path.is_file() and path.stat().st_mode & 0o6000] == []
@@ -247,7 +247,9 @@ def test_an_image_names_no_folder_of_its_build(built: tuple[str, Path]) -> None:
     packages = root / "opt"
     folders = (str(root.parent).encode(), str(ROOT).encode(), tempfile.gettempdir().encode() + b"/tmp")
     assert [
-        path for path in packages.rglob("*") if path.is_file() and any(one in path.read_bytes() for one in folders)
+        path
+        for path in packages.rglob("*")
+        if path.is_file() and any(folder in path.read_bytes() for folder in folders)
     ] == []
 
 

@@ -25,20 +25,20 @@ SIDECAR = Sidecar(
 HPA = {"autoscaling.knative.dev/class": "hpa.autoscaling.knative.dev", "autoscaling.knative.dev/window": "1h"}
 
 
-def problems(one: Object) -> list[str]:
-    kind = kind_of(one["apiVersion"], one["kind"])
-    return [] if kind is None else [str(problem) for problem in kube_problems(kind, one)]
+def problems(resource: Object) -> list[str]:
+    kind = kind_of(resource["apiVersion"], resource["kind"])
+    return [] if kind is None else [str(problem) for problem in kube_problems(kind, resource)]
 
 
-def with_uid(one: Object) -> Object:
+def with_uid(resource: Object) -> Object:
     """The object with a uid as a server makes one."""
-    return {**one, "metadata": {**one["metadata"], "uid": "5bc5eb9a-8e50-4b91-a01d-3a0a0a3b4a4c"}}
+    return {**resource, "metadata": {**resource["metadata"], "uid": "5bc5eb9a-8e50-4b91-a01d-3a0a0a3b4a4c"}}
 
 
 def test_what_config_installs_passes() -> None:
     objects = objects_of(tree_folder(), InstallOptions())
-    assert {one["kind"] for one in objects} >= {"Deployment", "Service", "ConfigMap"}
-    assert [problem for one in objects for problem in problems(one)] == []
+    assert {resource["kind"] for resource in objects} >= {"Deployment", "Service", "ConfigMap"}
+    assert [problem for resource in objects for problem in problems(resource)] == []
 
 
 @pytest.mark.parametrize("name", ["a", "hello", "n" * 63])
@@ -47,11 +47,11 @@ def test_what_stands_beneath_a_revision_passes_whatever_its_name(name: str) -> N
     scaled = with_uid(a_revision(name, metadata={"annotations": HPA}))
     public = public_writes(revision, PublicService(service=None, slices=(), activators={}))
     writes = (*public, *hpa_writes(scaled, None, AutoscalerSettings()))
-    made = [dict(write.body) for write in writes if isinstance(write, Create)]
-    assert {one["kind"] for one in made} == {"Service", "HorizontalPodAutoscaler"}
+    bodies = [dict(write.body) for write in writes if isinstance(write, Create)]
+    assert {resource["kind"] for resource in bodies} == {"Service", "HorizontalPodAutoscaler"}
     deployment = desired_deployment(revision, replica_count=1, progress_deadline_s=600, sidecar=SIDECAR)
     assert [
-        problem for one in (deployment, desired_private_service(revision), *made) for problem in problems(one)
+        problem for one in (deployment, desired_private_service(revision), *bodies) for problem in problems(one)
     ] == []
     deployment["spec"]["template"]["spec"]["containers"][0]["name"] = "a.b"
     assert problems(deployment)

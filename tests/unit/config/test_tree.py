@@ -27,36 +27,36 @@ from tests.unit.config.strict import faults, model_of
 CONFIG = tree_folder()
 OBJECTS = objects_of(CONFIG, InstallOptions())
 COMPONENTS = sorted(path.name for path in (CONFIG / "components").iterdir())
-WORKLOADS = [one for one in OBJECTS if one["kind"] in {"Deployment", "Job"}]
+WORKLOADS = [resource for resource in OBJECTS if resource["kind"] in {"Deployment", "Job"}]
 # The one in C, where PyYAML has it.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 OVERLAY = "resources: [../config]\n"
 needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
 
 
-def named(one: dict[str, Any]) -> tuple[str, str, str]:
-    return one["kind"], one["metadata"].get("namespace", ""), one["metadata"]["name"]
+def named(resource: dict[str, Any]) -> tuple[str, str, str]:
+    return resource["kind"], resource["metadata"].get("namespace", ""), resource["metadata"]["name"]
 
 
-def pod_of(one: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = one["spec"]["template"]["spec"]
-    return found
+def pod_of(resource: dict[str, Any]) -> dict[str, Any]:
+    spec: dict[str, Any] = resource["spec"]["template"]["spec"]
+    return spec
 
 
 def of_kind(*kinds: str) -> list[dict[str, Any]]:
-    return [one for one in OBJECTS if one["kind"] in kinds]
+    return [resource for resource in OBJECTS if resource["kind"] in kinds]
 
 
 def built(folder: Path) -> dict[tuple[str, str, str], Any]:
     kubectl = shutil.which("kubectl")
     assert kubectl
     done = subprocess.run([kubectl, "kustomize", str(folder)], capture_output=True, text=True, check=True)
-    found = list(yaml.load_all(done.stdout, Loader=LOADER))
-    for one in found:
-        if "AdmissionPolicy" in one["kind"]:
+    results = list(yaml.load_all(done.stdout, Loader=LOADER))
+    for resource in results:
+        if "AdmissionPolicy" in resource["kind"]:
             # kustomize does not know that these kinds have no namespace; kubectl leaves it out again.
-            assert one["metadata"].pop("namespace")
-    return {named(one): one for one in found}
+            assert resource["metadata"].pop("namespace")
+    return {named(one): one for one in results}
 
 
 def overlaid(folder: Path, overlay: str) -> dict[tuple[str, str, str], Any]:
@@ -73,13 +73,13 @@ def documented_overlays() -> list[Any]:
     blocks = (
         (page.name, one) for page in pages for one in re.findall(r"```\w*\n(.*?)```", page.read_text(), re.DOTALL)
     )
-    return [pytest.param(one, id=name) for name, one in blocks if "config/components/" in one]
+    return [pytest.param(result, id=name) for name, result in blocks if "config/components/" in result]
 
 
-def undefined_kinds(found: dict[tuple[str, str, str], Any]) -> set[str]:
+def undefined_kinds(fields: dict[tuple[str, str, str], Any]) -> set[str]:
     """The kinds of ``config/crd`` used by an account of the output, without their definition."""
     definitions = {f"{kind.plural}.{kind.group}" for kind in crds()}
-    roles = [one for (kind, _, _), one in found.items() if kind in {"Role", "ClusterRole"}]
+    roles = [value for (kind, _, _), value in fields.items() if kind in {"Role", "ClusterRole"}]
     named = {
         f"{resource.partition('/')[0]}.{group}"
         for role in roles
@@ -87,7 +87,7 @@ def undefined_kinds(found: dict[tuple[str, str, str], Any]) -> set[str]:
         for group in rule["apiGroups"]
         for resource in rule["resources"]
     }
-    return (named & definitions) - {name for kind, _, name in found if kind == "CustomResourceDefinition"}
+    return (named & definitions) - {name for kind, _, name in fields if kind == "CustomResourceDefinition"}
 
 
 def component_files() -> list[Path]:
@@ -97,7 +97,7 @@ def component_files() -> list[Path]:
 
 @needs_kubectl
 def test_kubectl_builds_what_install_applies() -> None:
-    assert built(CONFIG) == {named(one): one for one in OBJECTS}
+    assert built(CONFIG) == {named(resource): resource for resource in OBJECTS}
 
 
 @needs_kubectl
@@ -119,31 +119,35 @@ def test_an_overlay_with_all_components_builds(tmp_path: Path) -> None:
             for name in ("annotations", "pods")
         ],
     }
-    found = overlaid(tmp_path, yaml.safe_dump(overlay))
+    result = overlaid(tmp_path, yaml.safe_dump(overlay))
     wanted = InstallOptions(image="registry.example/serving:9", namespace="elsewhere")
-    for one in objects_of(CONFIG, wanted):
-        if named(one) == ("Service", "elsewhere", "activator"):
-            assert found[named(one)]["spec"]["type"] == "ClusterIP", "a Gateway is in front"
-        elif one["kind"] == "Deployment" and one["metadata"]["name"] in {"activator", "controller", "dashboard"}:
-            assert_environment_is_understood(found[named(one)])
+    for resource in objects_of(CONFIG, wanted):
+        if named(resource) == ("Service", "elsewhere", "activator"):
+            assert result[named(resource)]["spec"]["type"] == "ClusterIP", "a Gateway is in front"
+        elif resource["kind"] == "Deployment" and resource["metadata"]["name"] in {
+            "activator",
+            "controller",
+            "dashboard",
+        }:
+            assert_environment_is_understood(result[named(resource)])
         else:
-            assert found[named(one)] == one
-    assert {"Gateway", "PodMonitor"} <= {kind for kind, _, _ in found}
-    assert found["Deployment", "elsewhere", "placement"]["spec"]["template"]["spec"]["containers"][0]["image"] == (
+            assert result[named(resource)] == resource
+    assert {"Gateway", "PodMonitor"} <= {kind for kind, _, _ in result}
+    assert result["Deployment", "elsewhere", "placement"]["spec"]["template"]["spec"]["containers"][0]["image"] == (
         "registry.example/serving-placement:9"
     )
 
 
-def by_name(one: dict[str, Any]) -> dict[str, Any]:
+def by_name(resource: dict[str, Any]) -> dict[str, Any]:
     """A workload whose named lists are objects: kustomize puts patched elements first."""
-    if one["kind"] != "Deployment":
-        return one
-    found = copy.deepcopy(one)
-    for lists in (pod_of(found), *pod_of(found)["containers"]):
+    if resource["kind"] != "Deployment":
+        return resource
+    result = copy.deepcopy(resource)
+    for lists in (pod_of(result), *pod_of(result)["containers"]):
         for field in ("env", "ports", "volumes", "volumeMounts"):
             if field in lists:
                 lists[field] = {entry["name"]: entry for entry in lists[field]}
-    return found
+    return result
 
 
 @needs_kubectl
@@ -155,43 +159,45 @@ def test_install_builds_components_as_kubectl_does(tmp_path: Path) -> None:
     }
     objects = objects_of(CONFIG, InstallOptions(components=tuple(COMPONENTS)))
     assert objects[0]["metadata"].pop("annotations") == {COMPONENTS_ANNOTATION: ",".join(COMPONENTS)}
-    found = overlaid(tmp_path, yaml.safe_dump(overlay))
-    assert {name: by_name(one) for name, one in found.items()} == {named(one): by_name(one) for one in objects}
+    result = overlaid(tmp_path, yaml.safe_dump(overlay))
+    assert {name: by_name(value) for name, value in result.items()} == {
+        named(resource): by_name(resource) for resource in objects
+    }
 
 
 @needs_kubectl
 @pytest.mark.parametrize("overlay", documented_overlays())
 def test_an_overlay_of_the_docs_builds_with_every_kind_that_its_daemons_use(overlay: str, tmp_path: Path) -> None:
-    found = overlaid(tmp_path, overlay)
-    assert ("Deployment", "knative-serving", "activator") in found
-    assert undefined_kinds(found) == set()
+    result = overlaid(tmp_path, overlay)
+    assert ("Deployment", "knative-serving", "activator") in result
+    assert undefined_kinds(result) == set()
 
 
 @needs_kubectl
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_a_component_builds_with_every_kind_that_its_daemons_use(component: str, tmp_path: Path) -> None:
-    found = overlaid(tmp_path, f"{OVERLAY}components: [../config/components/{component}]")
-    assert undefined_kinds(found) == set()
+    result = overlaid(tmp_path, f"{OVERLAY}components: [../config/components/{component}]")
+    assert undefined_kinds(result) == set()
 
 
 @needs_kubectl
 def test_tls_is_one_port_and_one_secret_more(tmp_path: Path) -> None:
-    found = overlaid(tmp_path, f"{OVERLAY}components: [../config/components/tls]")
-    before = {named(one): one for one in OBJECTS}
-    changed = {name for name, one in found.items() if before.get(name) != one}
+    result = overlaid(tmp_path, f"{OVERLAY}components: [../config/components/tls]")
+    before = {named(resource): resource for resource in OBJECTS}
+    changed = {name for name, value in result.items() if before.get(name) != value}
     space = "knative-serving"
     assert changed == {
         *{(kind, space, "activator") for kind in ("Deployment", "Service")},
         *{(kind, space, "serving-activator-tls") for kind in ("Role", "RoleBinding")},
         ("NetworkPolicy", space, "serving-tls"),
     }
-    container = pod_of(found["Deployment", space, "activator"])["containers"][0]
+    container = pod_of(result["Deployment", space, "activator"])["containers"][0]
     environment = {entry["name"]: entry.get("value") for entry in container["env"]}
-    (rule,) = found["Role", space, "serving-activator-tls"]["rules"]
+    (rule,) = result["Role", space, "serving-activator-tls"]["rules"]
     assert rule["verbs"] == ["get"]
     assert ",".join(rule["resourceNames"]) == environment["SERVING_ACTIVATOR_TLS_SECRETS"]
     assert {"name": "tls", "containerPort": 8443} in container["ports"]
-    assert found["Service", space, "activator"]["spec"]["ports"] == [
+    assert result["Service", space, "activator"]["spec"]["ports"] == [
         {"name": "http", "port": 80, "targetPort": "public"},
         {"name": "https", "port": 443, "targetPort": "tls"},
     ]
@@ -199,18 +205,18 @@ def test_tls_is_one_port_and_one_secret_more(tmp_path: Path) -> None:
 
 @needs_kubectl
 def test_the_token_that_the_dashboard_mounts_is_made_by_the_controller(tmp_path: Path) -> None:
-    found = overlaid(tmp_path, f"{OVERLAY}components: [../config/components/dashboard-actions]")
-    volumes = pod_of(found["Deployment", "knative-serving", "dashboard"])["volumes"]
+    result = overlaid(tmp_path, f"{OVERLAY}components: [../config/components/dashboard-actions]")
+    volumes = pod_of(result["Deployment", "knative-serving", "dashboard"])["volumes"]
     mounted = {volume["secret"]["secretName"] for volume in volumes if "secret" in volume}
-    actions = environment_of(found["Deployment", "knative-serving", "controller"])["SERVING_ACTIONS_TOKEN_SECRET"]
+    actions = environment_of(result["Deployment", "knative-serving", "controller"])["SERVING_ACTIONS_TOKEN_SECRET"]
     assert mounted == {QUERY_TOKEN_SECRET, AUTHORITY_SECRET, actions}
 
 
 @needs_kubectl
 def test_an_activator_that_is_slow_under_load_is_neither_removed_nor_restarted() -> None:
     """On two busy nodes at 500 requests a second /healthz took more than a second: the last activator was removed."""
-    (found,) = (one for one in of_kind("Deployment") if one["metadata"]["name"] == "activator")
-    container = pod_of(found)["containers"][0]
+    (result,) = (resource for resource in of_kind("Deployment") if resource["metadata"]["name"] == "activator")
+    container = pod_of(result)["containers"][0]
     for name, tolerated_s in (("readinessProbe", 12), ("livenessProbe", 60)):
         probe = container[name]
         assert probe["timeoutSeconds"] >= 3, name
@@ -219,9 +225,9 @@ def test_an_activator_that_is_slow_under_load_is_neither_removed_nor_restarted()
 
 @needs_kubectl
 def test_a_gateway_is_a_setting_and_rights_that_the_controller_has_not_otherwise(tmp_path: Path) -> None:
-    found = overlaid(tmp_path, f"namespace: elsewhere\n{OVERLAY}components: [../config/components/gateway]")
-    before = {named(one): one for one in objects_of(CONFIG, InstallOptions(namespace="elsewhere"))}
-    assert {name for name, one in found.items() if before.get(name) != one} == {
+    result = overlaid(tmp_path, f"namespace: elsewhere\n{OVERLAY}components: [../config/components/gateway]")
+    before = {named(resource): resource for resource in objects_of(CONFIG, InstallOptions(namespace="elsewhere"))}
+    assert {name for name, value in result.items() if before.get(name) != value} == {
         ("Deployment", "elsewhere", "controller"),
         ("Service", "elsewhere", "activator"),
         ("Gateway", "elsewhere", "serving"),
@@ -229,16 +235,19 @@ def test_a_gateway_is_a_setting_and_rights_that_the_controller_has_not_otherwise
         *{("ValidatingAdmissionPolicyBinding", "", f"serving-{name}") for name in ("annotations", "pods")},
         *{(kind, "", "serving-controller-gateway") for kind in ("ClusterRole", "ClusterRoleBinding")},
     }
-    controller = found["Deployment", "elsewhere", "controller"]
+    controller = result["Deployment", "elsewhere", "controller"]
     environment = environment_of(controller)
     assert environment["SERVING_CONTROLLER_GATEWAY"] == "x/serving", "the namespace is the pod's own"
     assert environment["SERVING_CONTROLLER_PUBLIC_SERVICES"] == "true"
-    (rule,) = found["ClusterRole", "", "serving-controller-gateway"]["rules"]
+    (rule,) = result["ClusterRole", "", "serving-controller-gateway"]["rules"]
     assert rule["resources"] == ["httproutes"]
-    binding = found["ClusterRoleBinding", "", "serving-controller-gateway"]
+    binding = result["ClusterRoleBinding", "", "serving-controller-gateway"]
     assert binding["subjects"] == [{"kind": "ServiceAccount", "name": "controller", "namespace": "elsewhere"}]
     assert "gateway.networking.k8s.io" not in {
-        group for one in of_kind("Role", "ClusterRole") for rule in one.get("rules", ()) for group in rule["apiGroups"]
+        group
+        for entry in of_kind("Role", "ClusterRole")
+        for rule in entry.get("rules", ())
+        for group in rule["apiGroups"]
     }
 
 
@@ -249,11 +258,11 @@ def test_every_field_is_one_that_kubernetes_knows(one: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("path", component_files(), ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_every_field_of_a_component_is_one_that_kubernetes_knows(path: Path) -> None:
-    for one in yaml.safe_load_all(path.read_text()):
-        if one["apiVersion"].startswith(("gateway.networking.k8s.io/", "monitoring.coreos.com/")):
-            assert model_of(one) is None, "what others define is not checked here"
+    for resource in yaml.safe_load_all(path.read_text()):
+        if resource["apiVersion"].startswith(("gateway.networking.k8s.io/", "monitoring.coreos.com/")):
+            assert model_of(resource) is None, "what others define is not checked here"
         else:
-            assert faults(one) == []
+            assert faults(resource) == []
 
 
 @pytest.mark.parametrize(
@@ -267,45 +276,45 @@ def test_every_field_of_a_component_is_one_that_kubernetes_knows(path: Path) -> 
     ],
 )
 def test_the_check_sees_what_a_server_would_refuse(path: tuple[str, ...], value: object, said: str) -> None:
-    one = copy.deepcopy(of_kind("Deployment")[0])
-    place = one
+    result = copy.deepcopy(of_kind("Deployment")[0])
+    place = result
     for name in path[:-1]:
         place = place[name]
     place[path[-1]] = value
-    assert said in faults(one)
+    assert said in faults(result)
 
 
 def test_the_check_sees_what_is_missing() -> None:
-    one = copy.deepcopy(of_kind("Deployment")[0])
-    del one["spec"]["selector"]
-    assert [text for text in faults(one) if "selector" in text]
+    resource = copy.deepcopy(of_kind("Deployment")[0])
+    del resource["spec"]["selector"]
+    assert [text for text in faults(resource) if "selector" in text]
 
 
 def test_policies_read_the_settings_of_their_namespace() -> None:
     for space in ("knative-serving", "elsewhere"):
         objects = objects_of(CONFIG, InstallOptions(namespace=space))
-        params = [one["spec"]["paramRef"] for one in objects if "paramRef" in one.get("spec", {})]
-        names = {one["metadata"]["name"] for one in objects if one["kind"] == "ConfigMap"}
-        assert {one["namespace"] for one in params} == {space}
-        assert {one["name"] for one in params} <= names
+        params = [resource["spec"]["paramRef"] for resource in objects if "paramRef" in resource.get("spec", {})]
+        names = {resource["metadata"]["name"] for resource in objects if resource["kind"] == "ConfigMap"}
+        assert {parameter["namespace"] for parameter in params} == {space}
+        assert {parameter["name"] for parameter in params} <= names
 
 
 def test_all_are_marked_as_ours() -> None:
     label, value = OUR_LABEL
     others = [
-        named(one)
-        for one in OBJECTS
-        if one["metadata"].get("labels", {}).get(label) != value and one["kind"] != "ConfigMap"
+        named(resource)
+        for resource in OBJECTS
+        if resource["metadata"].get("labels", {}).get(label) != value and resource["kind"] != "ConfigMap"
     ]
     assert others == []
 
 
 def test_the_image_has_the_version_of_the_code() -> None:
-    images = {container["image"] for one in WORKLOADS for container in pod_of(one)["containers"]}
+    images = {container["image"] for workload in WORKLOADS for container in pod_of(workload)["containers"]}
     assert images == {f"localhost/serving:{__version__}"}
 
 
-@pytest.mark.parametrize("one", WORKLOADS, ids=lambda one: one["metadata"]["name"])
+@pytest.mark.parametrize("one", WORKLOADS, ids=lambda resource: resource["metadata"]["name"])
 def test_a_pod_of_ours_fits_the_restricted_standard(one: dict[str, Any]) -> None:
     pod = pod_of(one)
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -323,39 +332,39 @@ def test_a_pod_of_ours_fits_the_restricted_standard(one: dict[str, Any]) -> None
     assert all("hostPath" not in volume for volume in pod.get("volumes", ()))
 
 
-@pytest.mark.parametrize("one", WORKLOADS, ids=lambda one: one["metadata"]["name"])
+@pytest.mark.parametrize("one", WORKLOADS, ids=lambda resource: resource["metadata"]["name"])
 def test_a_pod_of_ours_has_an_account_of_its_own_and_a_module_that_exists(one: dict[str, Any]) -> None:
     pod = pod_of(one)
     assert pod["serviceAccountName"] == one["metadata"]["name"]
-    assert ("ServiceAccount", "knative-serving", pod["serviceAccountName"]) in {named(one) for one in OBJECTS}
+    assert ("ServiceAccount", "knative-serving", pod["serviceAccountName"]) in {named(resource) for resource in OBJECTS}
     python, flag, module = pod["containers"][0]["command"]
     assert (python, flag) == ("python", "-m")
     assert (CONFIG.parent / f"{module.replace('.', '/')}.py").exists()
 
 
-@pytest.mark.parametrize("one", of_kind("Deployment"), ids=lambda one: one["metadata"]["name"])
+@pytest.mark.parametrize("one", of_kind("Deployment"), ids=lambda resource: resource["metadata"]["name"])
 def test_the_environment_of_a_daemon_is_understood_by_it(one: dict[str, Any]) -> None:
     assert_environment_is_understood(one)
 
 
-def environment_of(one: dict[str, Any]) -> dict[str, str]:
+def environment_of(fields: dict[str, Any]) -> dict[str, str]:
     """The environment as a kubelet builds it: a value may refer to those before it."""
-    found: dict[str, str] = {}
-    for entry in pod_of(one)["containers"][0]["env"]:
-        found[entry["name"]] = re.sub(
-            r"\$\((\w+)\)", lambda match: found.get(match[1], match[0]), entry.get("value", "x")
+    result: dict[str, str] = {}
+    for entry in pod_of(fields)["containers"][0]["env"]:
+        result[entry["name"]] = re.sub(
+            r"\$\((\w+)\)", lambda match: result.get(match[1], match[0]), entry.get("value", "x")
         )
-    return found
+    return result
 
 
-def assert_environment_is_understood(one: dict[str, Any]) -> None:
-    name = one["metadata"]["name"]
-    (daemon,) = (found for found in DAEMONS if found.name == name)
-    environment = environment_of(one)
+def assert_environment_is_understood(resource: dict[str, Any]) -> None:
+    name = resource["metadata"]["name"]
+    (daemon,) = (each_daemon for each_daemon in DAEMONS if each_daemon.name == name)
+    environment = environment_of(resource)
     prefix = f"SERVING_{name.upper()}_"
     known = {field.variable.lower() for field in daemon.fields()}
-    given = {variable.removeprefix(prefix).lower() for variable in environment if variable.startswith(prefix)}
-    assert given <= known
+    lowers = {variable.removeprefix(prefix).lower() for variable in environment if variable.startswith(prefix)}
+    assert lowers <= known
     load(daemon, registry=DAEMONS, environment=environment)
 
 
@@ -364,21 +373,27 @@ def test_who_has_more_than_one_pod_keeps_one_through_a_drain() -> None:
     objects = objects_of(
         CONFIG, InstallOptions(components=tuple(name for name in COMPONENTS if name != "activator-hpa"))
     )
-    deployments = [one for one in objects if one["kind"] == "Deployment"]
-    several = {one["metadata"]["name"] for one in deployments if one["spec"]["replicas"] > 1}
-    assert several == {one["metadata"]["name"] for one in deployments} - {"dashboard"}
-    budgets = {one["metadata"]["name"]: one["spec"] for one in objects if one["kind"] == "PodDisruptionBudget"}
+    deployments = [resource for resource in objects if resource["kind"] == "Deployment"]
+    several = {resource["metadata"]["name"] for resource in deployments if resource["spec"]["replicas"] > 1}
+    assert several == {resource["metadata"]["name"] for resource in deployments} - {"dashboard"}
+    budgets = {
+        resource["metadata"]["name"]: resource["spec"]
+        for resource in objects
+        if resource["kind"] == "PodDisruptionBudget"
+    }
     assert several == budgets.keys()
     assert {spec["maxUnavailable"] for spec in budgets.values()} <= {1}
-    for one in deployments:
-        if one["metadata"]["name"] in several:
-            (spread,) = pod_of(one)["topologySpreadConstraints"]
-            assert spread["labelSelector"]["matchLabels"] == {"app.kubernetes.io/name": one["metadata"]["name"]}
+    for deployment in deployments:
+        if deployment["metadata"]["name"] in several:
+            (spread,) = pod_of(deployment)["topologySpreadConstraints"]
+            assert spread["labelSelector"]["matchLabels"] == {"app.kubernetes.io/name": deployment["metadata"]["name"]}
             assert spread["matchLabelKeys"] == ["pod-template-hash"]
 
 
 def test_a_service_finds_ports_of_pods_that_are_there() -> None:
-    pods = {one["metadata"]["name"]: pod_of(one)["containers"][0]["ports"] for one in of_kind("Deployment")}
+    pods = {
+        resource["metadata"]["name"]: pod_of(resource)["containers"][0]["ports"] for resource in of_kind("Deployment")
+    }
     for service in of_kind("Service"):
         ports = {port["name"] for port in pods[service["spec"]["selector"]["app.kubernetes.io/name"]]}
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
@@ -395,11 +410,11 @@ def test_the_key_is_made_and_mounted_under_one_name() -> None:
 
 
 def test_no_role_has_a_wildcard_or_reads_secrets_at_large() -> None:
-    for one in of_kind("Role", "ClusterRole"):
-        for rule in one.get("rules", ()):
+    for resource in of_kind("Role", "ClusterRole"):
+        for rule in resource.get("rules", ()):
             assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
             if "secrets" in rule["resources"]:
-                assert one["kind"] == "Role"
+                assert resource["kind"] == "Role"
                 assert not {"list", "watch"} & set(rule["verbs"])
                 assert "get" not in rule["verbs"] or rule["resourceNames"]
 
@@ -417,8 +432,10 @@ def test_people_of_a_namespace_get_every_kind_of_theirs_and_no_status() -> None:
         }
         for role in ("view", "edit", "admin")
     }
-    theirs = {(one.group, one.plural) for one in KINDS if one.namespaced and one.group in {SERVING_GROUP, OWN_GROUP}}
-    views = {(one.group, one.plural) for one in (POD_AUTOSCALER, SERVERLESS_SERVICE)}
+    theirs = {
+        (kind.group, kind.plural) for kind in KINDS if kind.namespaced and kind.group in {SERVING_GROUP, OWN_GROUP}
+    }
+    views = {(kind.group, kind.plural) for kind in (POD_AUTOSCALER, SERVERLESS_SERVICE)}
     assert added["edit"] == {key: {"create", "update", "patch", "delete", "deletecollection"} for key in theirs}
     assert added["view"] == {key: {"get", "list", "watch"} for key in theirs | views}
     # Kubernetes' admin has all of edit; a claim of a host is the cluster's.
@@ -427,11 +444,14 @@ def test_people_of_a_namespace_get_every_kind_of_theirs_and_no_status() -> None:
 
 def test_a_daemon_may_write_its_own_leases_alone() -> None:
     shards = ElectionSettings().shard_count
-    own = {"controller": ["controller"], "autoscaler": [shard_name("autoscaler", one, shards) for one in range(shards)]}
+    own = {
+        "controller": ["controller"],
+        "autoscaler": [shard_name("autoscaler", index, shards) for index in range(shards)],
+    }
     written = {
-        one["metadata"]["name"].removeprefix("serving-"): rule.get("resourceNames", ())
-        for one in of_kind("Role", "ClusterRole")
-        for rule in one.get("rules", ())
+        resource["metadata"]["name"].removeprefix("serving-"): rule.get("resourceNames", ())
+        for resource in of_kind("Role", "ClusterRole")
+        for rule in resource.get("rules", ())
         if "leases" in rule["resources"] and {"update", "patch", "delete"} & set(rule["verbs"])
     }
     assert written == own
@@ -440,9 +460,9 @@ def test_a_daemon_may_write_its_own_leases_alone() -> None:
 def test_the_dashboard_only_looks() -> None:
     verbs = {
         verb
-        for one in of_kind("Role", "ClusterRole")
-        if "dashboard" in one["metadata"]["name"]
-        for rule in one.get("rules", ())
+        for resource in of_kind("Role", "ClusterRole")
+        if "dashboard" in resource["metadata"]["name"]
+        for rule in resource.get("rules", ())
         for verb in rule["verbs"]
     }
     assert verbs <= {"get", "list", "watch"}
@@ -454,6 +474,6 @@ def test_an_unnamed_daemon_gets_no_connection() -> None:
     assert "ingress" not in closed["spec"]
     assert all(
         "from" in rule or rule["ports"] == [{"protocol": "TCP", "port": 8080}]
-        for one in opened
-        for rule in one["spec"]["ingress"]
+        for resource in opened
+        for rule in resource["spec"]["ingress"]
     )

@@ -22,17 +22,17 @@ SETTINGS = ControllerSettings()
 SCALING = AutoscalerSettings()
 
 
-def stored(one: Mapping[str, Any], **metadata: Any) -> Object:  # noqa: ANN401 - JSON
+def stored(resource: Mapping[str, Any], **metadata: Any) -> Object:  # noqa: ANN401 - JSON
     """An object as a server keeps it."""
-    known = one.get("metadata", {})
+    known = resource.get("metadata", {})
     added = {
         "namespace": "default",
-        "uid": f"uid-of-{one['kind'].lower()}-{known.get('name')}",
+        "uid": f"uid-of-{resource['kind'].lower()}-{known.get('name')}",
         "resourceVersion": "7",
         "generation": 1,
         "creationTimestamp": CREATED,
     }
-    return {**one, "metadata": {**added, **known, **metadata}}
+    return {**resource, "metadata": {**added, **known, **metadata}}
 
 
 def a_service(name: str = "hello", *, traffic: list[Object] | None = None, **template: Any) -> Object:  # noqa: ANN401 - JSON
@@ -53,14 +53,14 @@ def a_route(name: str = "hello", *, traffic: list[Object] | None = None, **metad
 def a_revision(name: str = "hello", *, generation: int = 1, state: str = "", **template: Any) -> Object:  # noqa: ANN401 - JSON
     """The revision of a configuration's generation: hello-00001."""
     configuration = a_configuration(name, generation=generation, **template)
-    made = stored(desired_revision(configuration, settings=SETTINGS, scaling=SCALING, now=CREATED))
-    return {**made, "spec": {**made["spec"], "servingState": state}} if state else made
+    resource = stored(desired_revision(configuration, settings=SETTINGS, scaling=SCALING, now=CREATED))
+    return {**resource, "spec": {**resource["spec"], "servingState": state}} if state else resource
 
 
-def with_ready(one: Object, status: str, *, message: str = "") -> Object:
+def with_ready(entry: Object, status: str, *, message: str = "") -> Object:
     """The resource with a status whose Ready has this value."""
     ready = {"type": "Ready", "status": status, "message": message, "lastTransitionTime": CREATED}
-    return {**one, "status": {**one.get("status", {}), "conditions": [ready]}}
+    return {**entry, "status": {**entry.get("status", {}), "conditions": [ready]}}
 
 
 def a_deployment(revision: Object, *, replicas: int = 1, ready: int = 0, **status: Any) -> Object:  # noqa: ANN401 - JSON
@@ -90,32 +90,32 @@ def a_cache(
 ) -> ControllerCache:
     """A cache with these objects; missing owners of configurations, routes and revisions are added."""
     cache = ControllerCache(settings, SCALING)
-    for resource, one in objects:
-        cache.put(resource, one)
-    given = {resource for resource, _ in objects} if with_owners else set()
-    if kinds.REVISION in given and not cache.keys(kinds.CONFIGURATION):
+    for resource, result in objects:
+        cache.put(resource, result)
+    new_kinds = {resource for resource, _ in objects} if with_owners else set()
+    if kinds.REVISION in new_kinds and not cache.keys(kinds.CONFIGURATION):
         cache.put(kinds.CONFIGURATION, a_configuration())
-    if given & _OWNED and not cache.keys(kinds.SERVING_SERVICE):
+    if new_kinds & _OWNED and not cache.keys(kinds.SERVING_SERVICE):
         cache.put(kinds.SERVING_SERVICE, a_service())
     return cache
 
 
 def written_status(plan: WritePlan, resource: Kind) -> Object:
     """The changes of the status that a plan writes."""
-    found = [
+    statuses = [
         write.patch["status"]
         for write in plan.writes
         if isinstance(write, Patch) and write.kind is resource and write.subresource == "status"
     ]
-    assert len(found) == 1, plan
-    status: Object = found[0]
+    assert len(statuses) == 1, plan
+    status: Object = statuses[0]
     return status
 
 
 def condition_values(status: Object, condition_type: str) -> tuple[str, str, str]:
     """Status, reason and message of a condition."""
-    found = condition_of({"status": status}, condition_type)
-    return found.get("status", ""), found.get("reason", ""), found.get("message", "")
+    condition = condition_of({"status": status}, condition_type)
+    return condition.get("status", ""), condition.get("reason", ""), condition.get("message", "")
 
 
 def merged(old: Object, patch: Object) -> Object:

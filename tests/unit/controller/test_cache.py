@@ -57,9 +57,9 @@ def knowing(*objects: tuple[Kind, Object]) -> ControllerCache:
     return a_cache(*objects)
 
 
-def newer(one: Object, **changes: object) -> Object:
+def newer(fields: Object, **changes: object) -> Object:
     """A later state of an object."""
-    return {**stored(one, resourceVersion="8"), **changes}
+    return {**stored(fields, resourceVersion="8"), **changes}
 
 
 def test_a_service_wakes_itself() -> None:
@@ -118,8 +118,8 @@ def of_earlier_process(state: str, **annotations: str) -> Object:
 
 
 def metadata_written(plan: WritePlan) -> list[Object]:
-    found = [one.patch for one in plan.writes if isinstance(one, Patch) and one.kind is kinds.REVISION]
-    return [patch["metadata"] for patch in found if "labels" in patch.get("metadata", {})]
+    patches = [write.patch for write in plan.writes if isinstance(write, Patch) and write.kind is kinds.REVISION]
+    return [patch["metadata"] for patch in patches if "labels" in patch.get("metadata", {})]
 
 
 def test_a_routed_revision_keeps_its_state_until_its_route_has_a_status() -> None:
@@ -131,13 +131,13 @@ def test_a_routed_revision_keeps_its_state_until_its_route_has_a_status() -> Non
     traffic = [{"revisionName": "hello-00002", "percent": 100}]
     cache.put(kinds.ROUTE, newer(a_route(), status={"observedGeneration": 1, "traffic": traffic}))
     plan = decide(cache, REVISION, now=NOW, now_s=NOW_S)
-    assert [one["labels"]["serving.knative.dev/routingState"] for one in metadata_written(plan)] == ["pending"]
+    assert [entry["labels"]["serving.knative.dev/routingState"] for entry in metadata_written(plan)] == ["pending"]
 
 
 def test_a_revision_whose_route_is_gone_is_not_routed() -> None:
     revision = of_earlier_process("active", **{"serving.knative.dev/routes": "hello"})
     plan = decide(knowing((kinds.REVISION, revision)), REVISION, now=NOW, now_s=NOW_S)
-    assert [one["labels"]["serving.knative.dev/routingState"] for one in metadata_written(plan)] == ["reserve"]
+    assert [entry["labels"]["serving.knative.dev/routingState"] for entry in metadata_written(plan)] == ["reserve"]
 
 
 def test_an_old_revision_stays_in_reserve_until_its_configuration_has_a_status() -> None:
@@ -146,14 +146,14 @@ def test_an_old_revision_stays_in_reserve_until_its_configuration_has_a_status()
     status = {"latestCreatedRevisionName": "hello-00001"}
     cache.put(kinds.CONFIGURATION, newer(a_configuration(), status=status))
     plan = decide(cache, REVISION, now=NOW, now_s=NOW_S)
-    assert [one["labels"]["serving.knative.dev/routingState"] for one in metadata_written(plan)] == ["pending"]
+    assert [entry["labels"]["serving.knative.dev/routingState"] for entry in metadata_written(plan)] == ["pending"]
 
 
 def test_what_is_beneath_a_revision_wakes_it() -> None:
     revision = a_revision()
-    for resource, one in ((kinds.DEPLOYMENT, a_deployment(revision)), (kinds.POD, a_pod(podIP="10.0.0.1"))):
-        assert knowing().put(resource, one) == {REVISION}
-        assert knowing((resource, one)).drop(resource, ("default", one["metadata"]["name"])) == {REVISION}
+    for resource, result in ((kinds.DEPLOYMENT, a_deployment(revision)), (kinds.POD, a_pod(podIP="10.0.0.1"))):
+        assert knowing().put(resource, result) == {REVISION}
+        assert knowing((resource, result)).drop(resource, ("default", result["metadata"]["name"])) == {REVISION}
 
 
 @pytest.mark.parametrize(
@@ -220,11 +220,11 @@ def test_what_an_autoscaler_has_learnt_is_nothing_to_the_configuration() -> None
 
 
 def test_a_revision_that_gets_pods_or_gives_them_up_is_nothing_to_the_others_and_one_that_retires_is() -> None:
-    one = a_revision()
-    cache = knowing((kinds.ROUTE, a_route(traffic=BLUE)), (kinds.REVISION, one))
-    asleep = newer(one, spec={**one["spec"], "servingState": "Reserve"})
+    revision = a_revision()
+    cache = knowing((kinds.ROUTE, a_route(traffic=BLUE)), (kinds.REVISION, revision))
+    asleep = newer(revision, spec={**revision["spec"], "servingState": "Reserve"})
     assert cache.put(kinds.REVISION, asleep) == {REVISION}
-    retired = {**stored(one, resourceVersion="9"), "spec": {**one["spec"], "servingState": "Retired"}}
+    retired = {**stored(revision, resourceVersion="9"), "spec": {**revision["spec"], "servingState": "Retired"}}
     assert cache.put(kinds.REVISION, retired) == {REVISION, CONFIGURATION, ROUTE}
 
 
@@ -322,8 +322,8 @@ def test_an_evicted_pod_is_not_asked_for_the_images() -> None:
     revision = a_revision()
     name = revision["spec"]["containers"][0]["name"]
     pods = [
-        a_pod(one, phase=phase, containerStatuses=[{"name": name, "imageID": f"r/a@sha256:{one}"}])
-        for one, phase in (("a-evicted", "Failed"), ("b-runs", "Running"), ("c-runs", "Running"))
+        a_pod(text, phase=phase, containerStatuses=[{"name": name, "imageID": f"r/a@sha256:{text}"}])
+        for text, phase in (("a-evicted", "Failed"), ("b-runs", "Running"), ("c-runs", "Running"))
     ]
     cache = knowing(
         (kinds.REVISION, revision),
@@ -332,8 +332,8 @@ def test_an_evicted_pod_is_not_asked_for_the_images() -> None:
         *((kinds.POD, pod) for pod in pods),
     )
     status = written_status(decide(cache, REVISION, now=NOW, now_s=NOW_S), kinds.REVISION)
-    (found,) = status["containerStatuses"]
-    assert found["imageDigest"] in {"r/a@sha256:b-runs", "r/a@sha256:c-runs"}
+    (container_status,) = status["containerStatuses"]
+    assert container_status["imageDigest"] in {"r/a@sha256:b-runs", "r/a@sha256:c-runs"}
 
 
 def test_a_revision_that_is_not_the_newest_does_not_wait_for_traffic() -> None:
@@ -503,8 +503,8 @@ def test_without_activators_no_route_waits() -> None:
     assert knowing().confirmed_digest(("default", "hello")) is None
 
 
-def written(one: Object, version: str) -> Object:
-    return stored(one, resourceVersion=version)
+def written(fields: Object, version: str) -> Object:
+    return stored(fields, resourceVersion=version)
 
 
 def test_what_a_newer_list_lacks_is_forgotten_and_what_was_written_since_is_kept() -> None:

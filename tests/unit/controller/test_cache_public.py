@@ -38,7 +38,7 @@ def activators(*addresses: str) -> Object:
     return {
         "addressType": "IPv4",
         "ports": [{"name": "http", "port": 8081}],
-        "endpoints": [{"addresses": [one]} for one in addresses],
+        "endpoints": [{"addresses": [address]} for address in addresses],
     }
 
 
@@ -48,20 +48,24 @@ def knowing(*objects: tuple[Kind, Object]) -> ControllerCache:
 
 def made_by(cache: ControllerCache, key: WorkKey) -> dict[tuple[Kind, str], Object]:
     plan = decide(cache, key, now=NOW, now_s=NOW_S)
-    return {(one.kind, one.body["metadata"]["name"]): dict(one.body) for one in plan.writes if isinstance(one, Create)}
+    return {
+        (write.kind, write.body["metadata"]["name"]): dict(write.body)
+        for write in plan.writes
+        if isinstance(write, Create)
+    }
 
 
 def with_public(cache: ControllerCache, key: WorkKey) -> dict[tuple[Kind, str], Object]:
     """Put the plan's objects into the cache."""
-    found = made_by(cache, key)
-    for (resource, _), body in found.items():
+    result = made_by(cache, key)
+    for (resource, _), body in result.items():
         cache.put(resource, stored(body))
-    return found
+    return result
 
 
-def endpoints_of(made: dict[tuple[Kind, str], Object]) -> list[list[str]]:
-    body = made[kinds.ENDPOINT_SLICE, "hello-00001-public"]
-    return [one["addresses"] for one in body["endpoints"]]
+def endpoints_of(fields: dict[tuple[Kind, str], Object]) -> list[list[str]]:
+    body = fields[kinds.ENDPOINT_SLICE, "hello-00001-public"]
+    return [endpoint["addresses"] for endpoint in body["endpoints"]]
 
 
 def test_activators_that_change_wake_all_revisions_and_routes() -> None:
@@ -114,7 +118,7 @@ def test_a_pod_that_turns_unready_leaves_the_slice_before_anything_else_is_writt
     first, *rest = decide(cache, REVISION, now=NOW, now_s=NOW_S).writes
     assert isinstance(first, Patch)
     assert first.kind is kinds.ENDPOINT_SLICE
-    assert [one["addresses"] for one in first.patch["endpoints"]] == [["10.2.0.2"]]
+    assert [endpoint["addresses"] for endpoint in first.patch["endpoints"]] == [["10.2.0.2"]]
     assert rest, "and then its status"
 
 
@@ -127,11 +131,11 @@ def test_a_private_route_keeps_the_activators_in_front_of_its_revisions() -> Non
     private = assigned(a_route(annotations={ACCESS_ANNOTATION: "private"}))
     assert REVISION in cache.put(kinds.ROUTE, stored(private, resourceVersion="8"))
     (patch,) = [
-        one
-        for one in decide(cache, REVISION, now=NOW, now_s=NOW_S).writes
-        if isinstance(one, Patch) and one.kind is kinds.ENDPOINT_SLICE
+        write
+        for write in decide(cache, REVISION, now=NOW, now_s=NOW_S).writes
+        if isinstance(write, Patch) and write.kind is kinds.ENDPOINT_SLICE
     ]
-    assert [one["addresses"] for one in patch.patch["endpoints"]] == [["10.1.0.1"]]
+    assert [endpoint["addresses"] for endpoint in patch.patch["endpoints"]] == [["10.1.0.1"]]
 
 
 def test_strict_inner_tls_keeps_the_activators_in_front_of_all_revisions() -> None:
@@ -188,7 +192,7 @@ def test_a_route_gets_httproutes_and_hears_of_them() -> None:
     cache = behind_a_gateway((kinds.ROUTE, assigned(a_route())), (kinds.REVISION, a_revision("hello")))
     names = {name for resource, name in with_public(cache, ROUTE) if resource is kinds.HTTP_ROUTE}
     assert names == {"hello", "hello.old"}
-    assert not {one for one, _ in made_by(cache, ROUTE)} & {kinds.HTTP_ROUTE}
+    assert not {kind for kind, _ in made_by(cache, ROUTE)} & {kinds.HTTP_ROUTE}
     for name in names:
         changed = stored({"kind": "HTTPRoute", "metadata": {"name": name}}, resourceVersion="9", uid="u")
         assert cache.put(kinds.HTTP_ROUTE, changed) == {ROUTE}
@@ -210,4 +214,4 @@ def test_a_server_without_httproutes_wakes_all_routes_once() -> None:
 
 def test_without_a_gateway_a_route_has_no_httproutes() -> None:
     cache = knowing((kinds.ROUTE, assigned(a_route())))
-    assert not {one for one, _ in made_by(cache, ROUTE)} & {kinds.HTTP_ROUTE}
+    assert not {kind for kind, _ in made_by(cache, ROUTE)} & {kinds.HTTP_ROUTE}

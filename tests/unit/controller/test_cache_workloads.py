@@ -139,8 +139,8 @@ def test_the_scale_of_a_kind_that_is_not_followed_is_that_of_its_workload() -> N
 
     def reason() -> str:
         status = written_status(decide(cache, SHOP, now=NOW, now_s=NOW_S), kinds.SCALED_WORKLOAD)
-        found = next(one for one in status["conditions"] if one["type"] == "TargetResolved")
-        return str(found.get("reason", ""))
+        entry = next(condition for condition in status["conditions"] if condition["type"] == "TargetResolved")
+        return str(entry.get("reason", ""))
 
     assert reason() == "KindNotScaled"
     assert cache.put_scale(("default", "shop"), None) == {SHOP}

@@ -20,26 +20,26 @@ def route(*targets: Json, traffic: tuple[Json, ...] = ()) -> Json:
 
 def test_what_moves_to_another_owner_is_found_there_alone() -> None:
     known = Relations()
-    for resource, label, found in (
+    for resource, label, result in (
         (kinds.REVISION, CONFIGURATION_LABEL, known.revisions_of),
         (kinds.POD, REVISION_LABEL, known.pods_of),
     ):
         first, second = labelled("x", label, "a"), labelled("x", label, "b")
         known.put(resource, ("default", "x"), before=None, after=first)
-        assert (set(found(("default", "a"))), set(found(("other", "a")))) == ({"x"}, set())
+        assert (set(result(("default", "a"))), set(result(("other", "a")))) == ({"x"}, set())
         known.put(resource, ("default", "y"), before=None, after=labelled("y", label, "a"))
         known.put(resource, ("default", "x"), before=first, after=second)
-        assert (set(found(("default", "a"))), set(found(("default", "b")))) == ({"y"}, {"x"})
+        assert (set(result(("default", "a"))), set(result(("default", "b")))) == ({"y"}, {"x"})
         known.put(resource, ("default", "x"), before=second, after=None)
-        assert not found(("default", "b"))
+        assert not result(("default", "b"))
 
 
 def test_an_httproute_is_found_by_its_name() -> None:
     known, key = Relations(), ("default", "hello.blue")
-    one = {"metadata": {"namespace": "default", "name": "hello.blue"}}
-    known.put(kinds.HTTP_ROUTE, key, before=None, after=one)
+    result = {"metadata": {"namespace": "default", "name": "hello.blue"}}
+    known.put(kinds.HTTP_ROUTE, key, before=None, after=result)
     assert set(known.httproutes_of(("default", "hello"))) == {"hello.blue"}
-    known.put(kinds.HTTP_ROUTE, key, before=one, after=None)
+    known.put(kinds.HTTP_ROUTE, key, before=result, after=None)
     assert not known.httproutes_of(("default", "hello"))
 
 

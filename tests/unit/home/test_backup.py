@@ -53,9 +53,9 @@ def write_files(path: Path) -> None:
 
 async def entries(path: Path) -> list[JournalEntry]:
     journal = Journal(path)
-    found = list(journal.entries())
+    journal_entries = list(journal.entries())
     await journal.close()
-    return found
+    return journal_entries
 
 
 async def test_a_restored_folder_has_the_objects_the_secrets_and_the_apps(tmp_path: Path) -> None:
@@ -119,11 +119,11 @@ async def test_a_folder_with_services_is_not_overwritten(tmp_path: Path) -> None
 
 
 def archive(path: Path, members: dict[str, bytes]) -> Path:
-    with tarfile.open(path, "w:gz") as made:
+    with tarfile.open(path, "w:gz") as new_archive:
         for name, content in members.items():
             entry = tarfile.TarInfo(name)
             entry.size = len(content)
-            made.addfile(entry, io.BytesIO(content))
+            new_archive.addfile(entry, io.BytesIO(content))
     return path
 
 
@@ -241,15 +241,15 @@ def test_no_link_leads_a_restore_out_of_the_folder(
 ) -> None:
     (tmp_path / "key").write_text("")
     file = tmp_path / "saved.tar.gz"
-    with tarfile.open(file, "w:gz") as made:
+    with tarfile.open(file, "w:gz") as new_archive:
         content = manifest()
         first = tarfile.TarInfo("backup.json")
         first.size = len(content)
-        made.addfile(first, io.BytesIO(content))
+        new_archive.addfile(first, io.BytesIO(content))
         link = tarfile.TarInfo(name)
         link.type, link.linkname = kind, target
-        made.addfile(link)
-        made.addfile(tarfile.TarInfo(f"{name}/b"))
+        new_archive.addfile(link)
+        new_archive.addfile(tarfile.TarInfo(f"{name}/b"))
     with pytest.raises(BadBackup, match=f"cannot be restored: .*{message}"):
         restore_backup(file, StateFolder(tmp_path / "state"))
     assert (tmp_path / "key").read_text() == ""
@@ -273,8 +273,8 @@ async def test_files_of_images_and_volumes_keep_their_modes(tmp_path: Path) -> N
     other = StateFolder(tmp_path / "other")
     restore_backup(file, other)
     # A file of a stranger's archive does not become setuid.
-    kept = modes | {"images/su": 0o755}
-    assert {name: stat.S_IMODE((other.path / name).stat().st_mode) for name in modes} == kept
+    result = modes | {"images/su": 0o755}
+    assert {name: stat.S_IMODE((other.path / name).stat().st_mode) for name in modes} == result
     assert stat.S_IMODE((other.path / "snapshots/ab/app.py").stat().st_mode) == 0o755
 
 
@@ -301,14 +301,14 @@ def test_a_manifest_is_checked_before_anything_is_restored(
 @pytest.mark.parametrize("kind", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.CONTTYPE])
 def test_an_entry_that_is_no_file_folder_or_link_is_refused(tmp_path: Path, name: str, kind: bytes) -> None:
     file = tmp_path / "a"
-    with tarfile.open(file, "w:gz") as made:
+    with tarfile.open(file, "w:gz") as new_archive:
         for member, content in (("backup.json", manifest()), ("journal.db", database())):
             entry = tarfile.TarInfo(member)
             entry.size = len(content)
-            made.addfile(entry, io.BytesIO(content))
+            new_archive.addfile(entry, io.BytesIO(content))
         entry = tarfile.TarInfo(name)
         entry.type, entry.devmajor, entry.devminor = kind, 1, 3
-        made.addfile(entry)
+        new_archive.addfile(entry)
     if kind == tarfile.CONTTYPE:
         # A contiguous file is a file.
         restore_backup(file, StateFolder(tmp_path / "state"))
@@ -324,13 +324,13 @@ def test_a_deep_tree_and_more_than_fits_are_refused_and_leave_nothing(tmp_path: 
     with pytest.raises(BadBackup, match="levels deep"):
         restore_backup(archive(tmp_path / "deep", deep), StateFolder(tmp_path / "state"))
     file = tmp_path / "large"
-    with tarfile.open(file, "w:gz") as made:
+    with tarfile.open(file, "w:gz") as new_archive:
         entry = tarfile.TarInfo("backup.json")
         entry.size = len(manifest())
-        made.addfile(entry, io.BytesIO(manifest()))
+        new_archive.addfile(entry, io.BytesIO(manifest()))
         entry = tarfile.TarInfo("volumes/all")
         entry.size = 2**60
-        made.fileobj.write(entry.tobuf())  # its content is not there
+        new_archive.fileobj.write(entry.tobuf())  # its content is not there
     with pytest.raises(BadBackup, match="more than fits"):
         restore_backup(file, StateFolder(tmp_path / "state"))
     assert names_in(tmp_path / "state") == set()

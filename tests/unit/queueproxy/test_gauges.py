@@ -40,20 +40,20 @@ def test_a_header_is_read_within_bounds(value: bytes, gauges: dict[str, float]) 
 
 
 def test_the_latest_answer_with_gauges_counts_for_a_minute() -> None:
-    found = AppGauges()
-    found.record_headers(b"Content-Type: text/plain\r\nEndpoint-Load-Metrics: TEXT queue_length=5\r\n", 10.0)
-    found.record_headers(b"Content-Type: text/plain\r\nX-Endpoint-Kind: a\r\n", 11.0)
-    found.record_headers(b"content-type: text/plain\r\nendpoint-load-metrics: TEXT queue_length=6\r\n", 12.0)
-    assert found.current(71.9) == {"queue_length": 6.0}
-    assert found.current(72.0) == {}
+    app_gauges = AppGauges()
+    app_gauges.record_headers(b"Content-Type: text/plain\r\nEndpoint-Load-Metrics: TEXT queue_length=5\r\n", 10.0)
+    app_gauges.record_headers(b"Content-Type: text/plain\r\nX-Endpoint-Kind: a\r\n", 11.0)
+    app_gauges.record_headers(b"content-type: text/plain\r\nendpoint-load-metrics: TEXT queue_length=6\r\n", 12.0)
+    assert app_gauges.current(71.9) == {"queue_length": 6.0}
+    assert app_gauges.current(72.0) == {}
 
 
 def test_a_name_that_only_looks_like_the_header_changes_no_gauge() -> None:
-    found = AppGauges()
-    found.record_headers(b"endpoint-load-metrics: TEXT queue_length=5\r\n", 10.0)
-    found.record_headers(b"endpoint-load-metrics-format: TEXT queue_length=6\r\n", 11.0)
-    found.record_headers(b"content-type: text/plain\r\n", 11.0)
-    assert found.current(12.0) == {"queue_length": 5.0}
+    app_gauges = AppGauges()
+    app_gauges.record_headers(b"endpoint-load-metrics: TEXT queue_length=5\r\n", 10.0)
+    app_gauges.record_headers(b"endpoint-load-metrics-format: TEXT queue_length=6\r\n", 11.0)
+    app_gauges.record_headers(b"content-type: text/plain\r\n", 11.0)
+    assert app_gauges.current(12.0) == {"queue_length": 5.0}
 
 
 @pytest.mark.parametrize(
@@ -98,23 +98,23 @@ def test_a_hostile_page_costs_no_time(page: bytes) -> None:
 
 
 def test_a_page_counts_for_a_few_seconds_and_goes_before_a_header() -> None:
-    found = AppGauges(["vllm:waiting"])
-    found.record_headers(b'endpoint-load-metrics: JSON {"named_metrics": {"waiting": 2}}\r\n', 10.0)
-    assert found.current(10.0) == {"vllm:waiting": 2.0, "waiting": 2.0}
-    found.record_page(b"vllm:waiting 5\n", 11.0)
-    assert found.current(12.0) == {"vllm:waiting": 5.0, "waiting": 2.0}
-    found.record_page(b"", 13.0)
-    assert found.current(13.0)["vllm:waiting"] == 2.0
-    found.record_page(b"vllm:waiting 6\n", 70.0)
-    assert found.current(73.4) == {"vllm:waiting": 6.0}
-    assert found.current(73.5) == {}
+    app_gauges = AppGauges(["vllm:waiting"])
+    app_gauges.record_headers(b'endpoint-load-metrics: JSON {"named_metrics": {"waiting": 2}}\r\n', 10.0)
+    assert app_gauges.current(10.0) == {"vllm:waiting": 2.0, "waiting": 2.0}
+    app_gauges.record_page(b"vllm:waiting 5\n", 11.0)
+    assert app_gauges.current(12.0) == {"vllm:waiting": 5.0, "waiting": 2.0}
+    app_gauges.record_page(b"", 13.0)
+    assert app_gauges.current(13.0)["vllm:waiting"] == 2.0
+    app_gauges.record_page(b"vllm:waiting 6\n", 70.0)
+    assert app_gauges.current(73.4) == {"vllm:waiting": 6.0}
+    assert app_gauges.current(73.5) == {}
 
 
 def test_a_report_has_the_chosen_gauges_first_and_a_bounded_number() -> None:
-    found = AppGauges(["chosen"])
-    found.record_headers(
+    app_gauges = AppGauges(["chosen"])
+    app_gauges.record_headers(
         b"endpoint-load-metrics: TEXT " + b",".join(b"g%d=1" % number for number in range(16)) + b"\r\n", 0.0
     )
-    found.record_page(b"chosen 1\n", 0.0)
-    assert len(found.current(0.0)) == GAUGES_MAX
-    assert next(iter(found.current(0.0))) == "chosen"
+    app_gauges.record_page(b"chosen 1\n", 0.0)
+    assert len(app_gauges.current(0.0)) == GAUGES_MAX
+    assert next(iter(app_gauges.current(0.0))) == "chosen"

@@ -84,8 +84,8 @@ def test_a_text_that_is_not_right_is_named(variable: str, text: str) -> None:
 
 
 def test_the_page_of_metrics_is_the_apps_own_by_default() -> None:
-    found = spec_from_environment(NEEDED | {"SERVING_POD_GAUGES": '["a"]', "SERVING_POD_METRICS_PORT": "9090"})
-    assert (found.gauges, found.metrics_path, found.metrics_port) == (("a",), "/metrics", 9090)
+    pod_spec = spec_from_environment(NEEDED | {"SERVING_POD_GAUGES": '["a"]', "SERVING_POD_METRICS_PORT": "9090"})
+    assert (pod_spec.gauges, pod_spec.metrics_path, pod_spec.metrics_port) == (("a",), "/metrics", 9090)
     assert spec_from_environment(NEEDED | {"SERVING_POD_METRICS_PATH": "/m"}).metrics_path == "/m"
 
 

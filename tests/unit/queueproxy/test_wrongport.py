@@ -23,7 +23,7 @@ OWN = (8012, 8022)
     ],
 )
 def test_an_app_that_listens_on_other_ports_only_is_explained(listening: set[int], said: str) -> None:
-    found = wrong_port(listening, app_port=8080, own=OWN)
-    assert found.startswith(said)
-    assert bool(found) is bool(said)
-    assert len(found) < 200, "a report has room for it"
+    text = wrong_port(listening, app_port=8080, own=OWN)
+    assert text.startswith(said)
+    assert bool(text) is bool(said)
+    assert len(text) < 200, "a report has room for it"

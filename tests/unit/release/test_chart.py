@@ -53,16 +53,16 @@ def evaluated(text: str, values: dict[str, Any]) -> str:
         elif word == "end":
             blocks.pop()
         elif all(holds for _, holds in blocks):
-            out.append(_ACTION.sub(lambda found: _written(found[1], values), line))
+            out.append(_ACTION.sub(lambda match_: _written(match_[1], values), line))
     assert not blocks
     return "".join(f"{line}\n" for line in out)
 
 
 def _held(name: str, values: dict[str, Any]) -> bool:
-    found: Any = {"Values": values}
+    result: Any = {"Values": values}
     for part in name.removeprefix(".").split("."):
-        found = found[part]
-    return bool(found)
+        result = result[part]
+    return bool(result)
 
 
 def _written(expression: str, values: dict[str, Any]) -> str:
@@ -96,10 +96,10 @@ def by_helm(values: dict[str, Any], folder: Path) -> Iterator[dict[str, Any]]:
     yield from filter(None, yaml.load_all(done.stdout, Loader=LOADER))
 
 
-def normal(one: dict[str, Any]) -> dict[str, Any]:
-    if one["kind"] == "CustomResourceDefinition":
-        assert one["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}, "users' objects stay"
-    return by_name(one)
+def normal(resource: dict[str, Any]) -> dict[str, Any]:
+    if resource["kind"] == "CustomResourceDefinition":
+        assert resource["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}, "users' objects stay"
+    return by_name(resource)
 
 
 @pytest.mark.parametrize("render", [by_evaluation, by_helm])
@@ -126,11 +126,13 @@ def test_the_chart_gives_what_install_applies(
         domain=others.get("domain", ""),
         priority_class=others.get("priorityClassName", ""),
     )
-    expected = {named(one): by_name(one) for one in objects_of(CONFIG, wanted) if one["kind"] != "Namespace"}
-    found = {named(one): normal(one) for one in render(values, tmp_path)}
-    assert found.keys() == expected.keys()
-    for key, one in expected.items():
-        assert found[key] == one, key
+    expected = {
+        named(resource): by_name(resource) for resource in objects_of(CONFIG, wanted) if resource["kind"] != "Namespace"
+    }
+    result = {named(one): normal(one) for one in render(values, tmp_path)}
+    assert result.keys() == expected.keys()
+    for key, value in expected.items():
+        assert result[key] == value, key
 
 
 def test_a_component_without_the_one_that_it_needs_fails() -> None:

@@ -35,14 +35,14 @@ def packed(root: Path, archive: Path) -> bytes:
 
 
 def blobs(archive: Path) -> dict[str, bytes]:
-    with tarfile.open(archive) as found:
-        return {one.name: file.read() for one in found if (file := found.extractfile(one))}
+    with tarfile.open(archive) as new_archive:
+        return {member.name: file.read() for member in new_archive if (file := new_archive.extractfile(member))}
 
 
 def manifest(archive: Path) -> tuple[dict[str, Any], dict[str, bytes]]:
-    found = blobs(archive)
-    (described,) = json.loads(found["index.json"])["manifests"]
-    return json.loads(found[blob(described)]), found
+    entry = blobs(archive)
+    (described,) = json.loads(entry["index.json"])["manifests"]
+    return json.loads(entry[blob(described)]), entry
 
 
 def blob(described: dict[str, Any]) -> str:
@@ -50,7 +50,7 @@ def blob(described: dict[str, Any]) -> str:
 
 
 def test_the_same_content_gives_the_same_bytes_whatever_time_mask_and_order(tmp_path: Path) -> None:
-    one = packed(tree(tmp_path / "one"), tmp_path / "one.tar")
+    data = packed(tree(tmp_path / "one"), tmp_path / "one.tar")
     mask = os.umask(0o077)
     try:
         other = tree(tmp_path / "elsewhere" / "other", backwards=True)
@@ -58,24 +58,24 @@ def test_the_same_content_gives_the_same_bytes_whatever_time_mask_and_order(tmp_
         os.umask(mask)
     for path in other.rglob("*"):
         os.utime(path, (1, 1), follow_symlinks=False)
-    assert packed(other, tmp_path / "other.tar") == one
+    assert packed(other, tmp_path / "other.tar") == data
 
 
 def test_other_content_gives_another_digest(tmp_path: Path) -> None:
-    one = packed(tree(tmp_path / "one"), tmp_path / "one.tar")
+    data = packed(tree(tmp_path / "one"), tmp_path / "one.tar")
     other = tree(tmp_path / "other")
     (other / "etc/passwd").write_text("nobody")
-    assert packed(other, tmp_path / "other.tar") != one
+    assert packed(other, tmp_path / "other.tar") != data
 
 
 def test_a_file_is_in_the_layer_of_its_deepest_folder(tmp_path: Path) -> None:
     packed(tree(tmp_path / "root"), tmp_path / "image.tar")
-    found, content = manifest(tmp_path / "image.tar")
+    entry, content = manifest(tmp_path / "image.tar")
     names = []
-    for layer in found["layers"]:
+    for layer in entry["layers"]:
         (tmp_path / "layer").write_bytes(content[blob(layer)])
         with tarfile.open(tmp_path / "layer") as archive:
-            names.append([one.name for one in archive if one.isfile()])
+            names.append([member.name for member in archive if member.isfile()])
     assert names == [["etc/passwd", "usr/bin/tool"], ["opt/app/main.py"], ["opt/app/lib/one.py"]]
 
 
@@ -83,8 +83,8 @@ def test_entries_belong_to_root_and_are_readable_by_all(tmp_path: Path) -> None:
     names = list(oci.paths_of(tree(tmp_path / "root")))
     (tmp_path / "layer").write_bytes(oci.tar_of(tmp_path / "root", names, epoch_s=AT_S))
     with tarfile.open(tmp_path / "layer") as archive:
-        entries = {one.name: one for one in archive}
-    assert {(one.uid, one.gid, one.uname, one.mtime) for one in entries.values()} == {(0, 0, "", AT_S)}
+        entries = {member.name: member for member in archive}
+    assert {(member.uid, member.gid, member.uname, member.mtime) for member in entries.values()} == {(0, 0, "", AT_S)}
     modes = {name: entries[name].mode for name in ("etc/passwd", "usr/bin/tool", "tmp", "usr")}
     assert modes == {"etc/passwd": 0o644, "usr/bin/tool": 0o755, "tmp": 0o1777, "usr": 0o755}
     assert entries["usr/bin/link"].linkname == "tool"
@@ -95,9 +95,9 @@ def test_every_blob_has_the_digest_of_its_name(tmp_path: Path) -> None:
 
     packed(tree(tmp_path / "root"), tmp_path / "image.tar")
     assert list(_image_problems(tmp_path / "image.tar")) == []
-    found, content = manifest(tmp_path / "image.tar")
-    assert json.loads(content[blob(found["config"])])["config"]["User"] == "65532:65532"
-    assert found["annotations"] == {"org.opencontainers.image.version": "1"}
+    entry, content = manifest(tmp_path / "image.tar")
+    assert json.loads(content[blob(entry["config"])])["config"]["User"] == "65532:65532"
+    assert entry["annotations"] == {"org.opencontainers.image.version": "1"}
 
 
 def test_containerd_finds_the_image_under_the_name_that_a_kubelet_asks_for(tmp_path: Path) -> None:

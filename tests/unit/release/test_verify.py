@@ -62,8 +62,8 @@ def test_a_changed_a_missing_and_an_added_file_are_named(dist: Path) -> None:
     (dist / "serving.whl").write_bytes(b"other")
     (dist / "install.yaml").unlink()
     (dist / "extra").write_bytes(b"")
-    found = problems(dist)
-    assert [line.partition(":")[0] for line in found] == ["install.yaml", "serving.whl", "extra"]
+    results = problems(dist)
+    assert [line.partition(":")[0] for line in results] == ["install.yaml", "serving.whl", "extra"]
 
 
 def test_sums_that_were_made_again_fail_by_the_signature_and_the_statement(dist: Path, keys: tuple[Path, Path]) -> None:

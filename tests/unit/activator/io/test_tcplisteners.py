@@ -13,7 +13,7 @@ SINCE = "2026-11-24T10:00:00Z"
 
 
 def route(annotations: dict[str, str], **metadata: Any) -> ServedRoute:  # noqa: ANN401 - fields of the API
-    made = {
+    result = {
         "metadata": {
             "name": "db",
             "namespace": "default",
@@ -23,7 +23,7 @@ def route(annotations: dict[str, str], **metadata: Any) -> ServedRoute:  # noqa:
         },
         "spec": {"traffic": [{"latestRevision": True, "percent": 100}, {"latestRevision": True, "tag": "new"}]},
     }
-    found = route_of(made, ControllerSettings().host_rules)
+    found = route_of(result, ControllerSettings().host_rules)
     assert isinstance(found, ServedRoute)
     return found
 

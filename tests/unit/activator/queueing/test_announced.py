@@ -17,54 +17,67 @@ def pod(address: str, name: str = "") -> ServedPod:
 
 
 def test_a_pod_is_a_candidate_until_its_time_is_over() -> None:
-    made = AnnouncedPods()
-    assert made.add(KEY, pod("a"), until_s=5.0)
-    assert made.candidates(KEY, (), 4.9) == {"a": pod("a")}
-    assert (made.next_end_s(KEY), made.next_end_s(OTHER), made.candidates(OTHER, (), 0.0)) == (5.0, None, {})
-    assert (made.candidates(KEY, (), 5.0), len(made), made.next_end_s(KEY)) == ({}, 0, None)
+    announced_pods = AnnouncedPods()
+    assert announced_pods.add(KEY, pod("a"), until_s=5.0)
+    assert announced_pods.candidates(KEY, (), 4.9) == {"a": pod("a")}
+    assert (
+        announced_pods.next_end_s(KEY),
+        announced_pods.next_end_s(OTHER),
+        announced_pods.candidates(OTHER, (), 0.0),
+    ) == (5.0, None, {})
+    assert (announced_pods.candidates(KEY, (), 5.0), len(announced_pods), announced_pods.next_end_s(KEY)) == (
+        {},
+        0,
+        None,
+    )
 
 
 @pytest.mark.parametrize("listed", [pod("a"), pod("a", "another"), pod("elsewhere", "pod-a")])
 def test_a_slice_that_lists_the_address_or_the_pod_ends_it(listed: ServedPod) -> None:
-    made = AnnouncedPods()
-    made.add(KEY, pod("a"), until_s=5.0)
-    made.add(KEY, pod("b"), until_s=5.0)
-    assert made.candidates(KEY, [listed], 0.0) == {"b": pod("b")}
-    assert made.candidates(KEY, (), 0.0) == {"b": pod("b")}, "it does not come back"
+    announced_pods = AnnouncedPods()
+    announced_pods.add(KEY, pod("a"), until_s=5.0)
+    announced_pods.add(KEY, pod("b"), until_s=5.0)
+    assert announced_pods.candidates(KEY, [listed], 0.0) == {"b": pod("b")}
+    assert announced_pods.candidates(KEY, (), 0.0) == {"b": pod("b")}, "it does not come back"
 
 
 def test_a_change_is_seen_until_the_candidates_are_read() -> None:
-    made = AnnouncedPods()
-    assert not made.has_changed(KEY, 0.0)
-    made.add(KEY, pod("a"), until_s=5.0)
-    assert made.has_changed(KEY, 0.0)
-    made.candidates(KEY, (), 0.0)
-    assert [made.has_changed(KEY, now_s) for now_s in (0.0, 5.0)] == [False, True]
+    announced_pods = AnnouncedPods()
+    assert not announced_pods.has_changed(KEY, 0.0)
+    announced_pods.add(KEY, pod("a"), until_s=5.0)
+    assert announced_pods.has_changed(KEY, 0.0)
+    announced_pods.candidates(KEY, (), 0.0)
+    assert [announced_pods.has_changed(KEY, now_s) for now_s in (0.0, 5.0)] == [False, True]
 
 
 def test_a_second_announcement_replaces_the_first() -> None:
-    made = AnnouncedPods()
-    made.add(KEY, pod("a"), until_s=5.0)
-    made.add(KEY, pod("a", "new"), until_s=7.0)
-    assert (len(made), made.candidates(KEY, (), 6.0)) == (1, {"a": pod("a", "new")})
+    announced_pods = AnnouncedPods()
+    announced_pods.add(KEY, pod("a"), until_s=5.0)
+    announced_pods.add(KEY, pod("a", "new"), until_s=7.0)
+    assert (len(announced_pods), announced_pods.candidates(KEY, (), 6.0)) == (1, {"a": pod("a", "new")})
 
 
 def test_revisions_are_forgotten_with_their_pods() -> None:
-    made = AnnouncedPods()
-    made.add(KEY, pod("a"), until_s=5.0)
-    made.add(OTHER, pod("b"), until_s=6.0)
-    made.forget(KEY)
-    assert (len(made), made.candidates(KEY, (), 0.0)) == (1, {})
-    made.forget_ended(6.0)
-    assert len(made) == 0
+    announced_pods = AnnouncedPods()
+    announced_pods.add(KEY, pod("a"), until_s=5.0)
+    announced_pods.add(OTHER, pod("b"), until_s=6.0)
+    announced_pods.forget(KEY)
+    assert (len(announced_pods), announced_pods.candidates(KEY, (), 0.0)) == (1, {})
+    announced_pods.forget_ended(6.0)
+    assert len(announced_pods) == 0
 
 
 def test_there_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "_PODS_MAX", 2)
-    made = AnnouncedPods()
-    assert [made.add(KEY, pod(name), until_s=5.0) for name in ("a", "b", "c", "a")] == [True, True, False, True]
-    assert not made.add(OTHER, pod("d"), until_s=5.0)
-    assert made.next_end_s(OTHER) is None
+    announced_pods = AnnouncedPods()
+    assert [announced_pods.add(KEY, pod(name), until_s=5.0) for name in ("a", "b", "c", "a")] == [
+        True,
+        True,
+        False,
+        True,
+    ]
+    assert not announced_pods.add(OTHER, pod("d"), until_s=5.0)
+    assert announced_pods.next_end_s(OTHER) is None
 
 
 @given(
@@ -73,10 +86,10 @@ def test_there_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 )
 def test_the_count_is_that_of_the_pods(steps: list[tuple[tuple[str, str], str, float, bool]]) -> None:
-    made = AnnouncedPods()
+    announced_pods = AnnouncedPods()
     for key, address, at_s, is_add in steps:
         if is_add:
-            made.add(key, pod(address), until_s=at_s)
+            announced_pods.add(key, pod(address), until_s=at_s)
         else:
-            made.candidates(key, [pod(address)], at_s)
-        assert len(made) == sum(len(made.candidates(one, (), -1.0)) for one in (KEY, OTHER))
+            announced_pods.candidates(key, [pod(address)], at_s)
+        assert len(announced_pods) == sum(len(announced_pods.candidates(pair, (), -1.0)) for pair in (KEY, OTHER))

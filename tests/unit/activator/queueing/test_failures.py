@@ -55,8 +55,8 @@ NO_APP = render_proxy_status(b"queue-proxy", b'the app said "no"')
     ],
 )
 def test_each_end_has_one_who_failed_it(changes: dict[str, object], failed_by: str, part: str) -> None:
-    found, why = failure_of(msgspec.structs.replace(END, **changes), RequestFacts())
-    assert found == failed_by
+    text, why = failure_of(msgspec.structs.replace(END, **changes), RequestFacts())
+    assert text == failed_by
     assert part in why
 
 

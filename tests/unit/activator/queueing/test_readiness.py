@@ -17,155 +17,157 @@ def pod(address: str, name: str = "") -> ServedPod:
 
 
 def unready(*addresses: str) -> UnreadyPods:
-    made = UnreadyPods()
-    made.set_pods(KEY, {address: pod(address) for address in addresses}, 0.0)
-    return made
+    unready_pods = UnreadyPods()
+    unready_pods.set_pods(KEY, {address: pod(address) for address in addresses}, 0.0)
+    return unready_pods
 
 
 def addresses(probes: Iterable[PodProbe]) -> list[str]:
     return [probe.pod.address for probe in probes]
 
 
-def note_reply(made: UnreadyPods, address: str, now_s: float, *, is_ready: bool) -> bool:
-    return made.note_reply(PodProbe(key=KEY, pod=pod(address)), now_s, is_ready=is_ready)
+def note_reply(unready_pods: UnreadyPods, address: str, now_s: float, *, is_ready: bool) -> bool:
+    return unready_pods.note_reply(PodProbe(key=KEY, pod=pod(address)), now_s, is_ready=is_ready)
 
 
 def test_a_pod_is_probed_immediately_while_requests_wait() -> None:
-    made = unready("p", "q")
-    assert made.probe_due_s(KEY, is_waiting=True) == 0.0
-    assert addresses(made.due(KEY, 0.0, is_waiting=True)) == ["p", "q"]
-    assert made.probe_due_s(KEY, is_waiting=True) is None
+    unready_pods = unready("p", "q")
+    assert unready_pods.probe_due_s(KEY, is_waiting=True) == 0.0
+    assert addresses(unready_pods.due(KEY, 0.0, is_waiting=True)) == ["p", "q"]
+    assert unready_pods.probe_due_s(KEY, is_waiting=True) is None
 
 
 def test_an_announced_pod_is_probed_at_once_and_often() -> None:
-    made, now_s = unready("p", "q"), 0.0
-    made.hurry(OTHER, "p", 0.0)
-    made.hurry(KEY, "unknown", 0.0)
+    unready_pods, now_s = unready("p", "q"), 0.0
+    unready_pods.hurry(OTHER, "p", 0.0)
+    unready_pods.hurry(KEY, "unknown", 0.0)
     for now_s in (0.0, 3.0):
-        made.due(KEY, now_s, is_waiting=True)
+        unready_pods.due(KEY, now_s, is_waiting=True)
         for address in ("p", "q"):
-            note_reply(made, address, now_s, is_ready=False)
-    assert made.due(KEY, 3.05, is_waiting=True) == []
-    made.hurry(KEY, "p", 3.05)
-    assert addresses(made.due(KEY, 3.05, is_waiting=True)) == ["p"]
+            note_reply(unready_pods, address, now_s, is_ready=False)
+    assert unready_pods.due(KEY, 3.05, is_waiting=True) == []
+    unready_pods.hurry(KEY, "p", 3.05)
+    assert addresses(unready_pods.due(KEY, 3.05, is_waiting=True)) == ["p"]
     # A probe that was under way when it became ready is followed by another soon.
-    note_reply(made, "p", 3.06, is_ready=False)
-    assert made.probe_due_s(KEY, is_waiting=True) == pytest.approx(3.07)
+    note_reply(unready_pods, "p", 3.06, is_ready=False)
+    assert unready_pods.probe_due_s(KEY, is_waiting=True) == pytest.approx(3.07)
 
 
 def test_no_pod_is_probed_for_nothing() -> None:
-    made = unready("p")
-    assert made.due(KEY, 0.0, is_waiting=False) == []
-    assert made.probe_due_s(KEY, is_waiting=False) is None
-    assert made.due(OTHER, 0.0, is_waiting=True) == []
+    unready_pods = unready("p")
+    assert unready_pods.due(KEY, 0.0, is_waiting=False) == []
+    assert unready_pods.probe_due_s(KEY, is_waiting=False) is None
+    assert unready_pods.due(OTHER, 0.0, is_waiting=True) == []
 
 
 def test_pauses_grow_and_after_ten_seconds_are_a_second() -> None:
-    made, now_s, pauses = unready("p"), 0.0, []
+    unready_pods, now_s, pauses = unready("p"), 0.0, []
     while now_s < 11.0:
-        assert addresses(made.due(KEY, now_s, is_waiting=True)) == ["p"]
-        note_reply(made, "p", now_s, is_ready=False)
-        due_s = made.probe_due_s(KEY, is_waiting=True)
+        assert addresses(unready_pods.due(KEY, now_s, is_waiting=True)) == ["p"]
+        note_reply(unready_pods, "p", now_s, is_ready=False)
+        due_s = unready_pods.probe_due_s(KEY, is_waiting=True)
         assert due_s is not None
         pauses.append(due_s - now_s)
-        assert made.due(KEY, now_s + 0.001, is_waiting=True) == []
+        assert unready_pods.due(KEY, now_s + 0.001, is_waiting=True) == []
         now_s = due_s
     assert pauses[:10] == pytest.approx([0.01] * 10)
     found_s = [sum(pauses[:count]) for count in range(1, len(pauses))]
     before_s = [at_s for at_s in found_s if at_s < 1.0]
     assert (sum(at_s < 0.3 for at_s in found_s), len(before_s)) == (21, 34)
     assert pauses[30] == pytest.approx(0.1 * found_s[29])
-    assert max(one for one in pauses if one < 1.0) == pytest.approx(0.1)
+    assert max(pause for pause in pauses if pause < 1.0) == pytest.approx(0.1)
     assert pauses[-1] == pytest.approx(1.0)
 
 
 def test_a_ready_pod_is_confirmed_and_probed_each_second_until_a_probe_fails() -> None:
-    made = unready("p")
-    made.due(KEY, 0.0, is_waiting=True)
-    assert note_reply(made, "p", 0.1, is_ready=True)
-    assert made.confirmed(KEY) == {"p": pod("p")}
-    assert made.probe_due_s(KEY, is_waiting=False) == 1.1
-    assert addresses(made.due(KEY, 1.1, is_waiting=False)) == ["p"]
-    assert not note_reply(made, "p", 1.2, is_ready=True)
-    made.due(KEY, 2.2, is_waiting=False)
-    assert note_reply(made, "p", 2.3, is_ready=False)
-    assert made.confirmed(KEY) == {}
+    unready_pods = unready("p")
+    unready_pods.due(KEY, 0.0, is_waiting=True)
+    assert note_reply(unready_pods, "p", 0.1, is_ready=True)
+    assert unready_pods.confirmed(KEY) == {"p": pod("p")}
+    assert unready_pods.probe_due_s(KEY, is_waiting=False) == 1.1
+    assert addresses(unready_pods.due(KEY, 1.1, is_waiting=False)) == ["p"]
+    assert not note_reply(unready_pods, "p", 1.2, is_ready=True)
+    unready_pods.due(KEY, 2.2, is_waiting=False)
+    assert note_reply(unready_pods, "p", 2.3, is_ready=False)
+    assert unready_pods.confirmed(KEY) == {}
 
 
 def test_a_confirmation_ends_when_the_pod_leaves_the_list() -> None:
-    made = unready("p")
-    made.due(KEY, 0.0, is_waiting=True)
-    note_reply(made, "p", 0.0, is_ready=True)
-    made.set_pods(KEY, {}, 0.1)
-    made.set_pods(KEY, {"p": pod("p")}, 0.2)
-    assert made.confirmed(KEY) == {}
+    unready_pods = unready("p")
+    unready_pods.due(KEY, 0.0, is_waiting=True)
+    note_reply(unready_pods, "p", 0.0, is_ready=True)
+    unready_pods.set_pods(KEY, {}, 0.1)
+    unready_pods.set_pods(KEY, {"p": pod("p")}, 0.2)
+    assert unready_pods.confirmed(KEY) == {}
 
 
 def test_a_confirmation_ends_when_another_pod_has_the_address() -> None:
-    made = unready("p")
-    made.due(KEY, 0.0, is_waiting=True)
-    note_reply(made, "p", 0.0, is_ready=True)
-    made.set_pods(KEY, {"p": pod("p", "successor")}, 0.1)
-    assert made.confirmed(KEY) == {}
-    assert addresses(made.due(KEY, 0.1, is_waiting=True)) == ["p"]
+    unready_pods = unready("p")
+    unready_pods.due(KEY, 0.0, is_waiting=True)
+    note_reply(unready_pods, "p", 0.0, is_ready=True)
+    unready_pods.set_pods(KEY, {"p": pod("p", "successor")}, 0.1)
+    assert unready_pods.confirmed(KEY) == {}
+    assert addresses(unready_pods.due(KEY, 0.1, is_waiting=True)) == ["p"]
 
 
 @pytest.mark.parametrize("after", [{}, {"p": pod("p", "successor")}])
 def test_a_late_response_of_another_pod_counts_for_nothing(after: dict[str, ServedPod]) -> None:
-    made = unready("p")
-    made.due(KEY, 0.0, is_waiting=True)
-    made.set_pods(KEY, after, 0.1)
-    assert not note_reply(made, "p", 0.2, is_ready=True)
-    assert (made.confirmed(KEY), made.probe_count) == ({}, 0)
+    unready_pods = unready("p")
+    unready_pods.due(KEY, 0.0, is_waiting=True)
+    unready_pods.set_pods(KEY, after, 0.1)
+    assert not note_reply(unready_pods, "p", 0.2, is_ready=True)
+    assert (unready_pods.confirmed(KEY), unready_pods.probe_count) == ({}, 0)
 
 
 def test_a_list_that_is_repeated_keeps_what_is_known() -> None:
-    made = unready("p", "q")
-    made.due(KEY, 0.0, is_waiting=True)
-    note_reply(made, "p", 0.0, is_ready=True)
-    made.set_pods(KEY, {"p": pod("p"), "q": pod("q")}, 0.1)
-    assert made.confirmed(KEY) == {"p": pod("p")}
-    assert made.due(KEY, 0.1, is_waiting=True) == []
+    unready_pods = unready("p", "q")
+    unready_pods.due(KEY, 0.0, is_waiting=True)
+    note_reply(unready_pods, "p", 0.0, is_ready=True)
+    unready_pods.set_pods(KEY, {"p": pod("p"), "q": pod("q")}, 0.1)
+    assert unready_pods.confirmed(KEY) == {"p": pod("p")}
+    assert unready_pods.due(KEY, 0.1, is_waiting=True) == []
 
 
 def test_a_revision_without_requests_is_forgotten() -> None:
-    made = unready("p")
-    made.forget(KEY)
-    made.forget(OTHER)
-    assert not made._pods
+    unready_pods = unready("p")
+    unready_pods.forget(KEY)
+    unready_pods.forget(OTHER)
+    assert not unready_pods._pods
 
 
 def test_probes_of_a_revision_are_bounded_and_the_rest_comes_a_little_later() -> None:
-    made = unready(*(f"p{place:02}" for place in range(20)))
-    assert len(made.due(KEY, 0.0, is_waiting=True)) == 16
-    assert made.due(KEY, 0.05, is_waiting=True) == []
-    assert made.probe_due_s(KEY, is_waiting=True) == pytest.approx(0.1)
-    note_reply(made, "p00", 0.1, is_ready=False)
-    assert addresses(made.due(KEY, 0.1, is_waiting=True)) == ["p16"]
+    unready_pods = unready(*(f"p{place:02}" for place in range(20)))
+    assert len(unready_pods.due(KEY, 0.0, is_waiting=True)) == 16
+    assert unready_pods.due(KEY, 0.05, is_waiting=True) == []
+    assert unready_pods.probe_due_s(KEY, is_waiting=True) == pytest.approx(0.1)
+    note_reply(unready_pods, "p00", 0.1, is_ready=False)
+    assert addresses(unready_pods.due(KEY, 0.1, is_waiting=True)) == ["p16"]
 
 
 def test_probes_of_all_revisions_are_bounded() -> None:
-    made = UnreadyPods()
+    unready_pods = UnreadyPods()
     count = 0
     for place in range(12):
         key = ("default", f"r{place}")
-        made.set_pods(key, {f"{place}.{pod_place}": pod(f"{place}.{pod_place}") for pod_place in range(16)}, 0.0)
-        count += len(made.due(key, 0.0, is_waiting=True))
-    assert (count, made.probe_count) == (128, 128)
+        unready_pods.set_pods(
+            key, {f"{place}.{pod_place}": pod(f"{place}.{pod_place}") for pod_place in range(16)}, 0.0
+        )
+        count += len(unready_pods.due(key, 0.0, is_waiting=True))
+    assert (count, unready_pods.probe_count) == (128, 128)
 
 
 def test_probes_are_counted_and_only_listed_pods_confirmed_whatever_happens() -> None:
     draw = random.Random(7)
-    made, flying, listed = UnreadyPods(), list[PodProbe](), dict[str, ServedPod]()
+    unready_pods, flying, listed = UnreadyPods(), list[PodProbe](), dict[str, ServedPod]()
     for step in range(2000):
         now_s = step * 0.05
         match draw.randrange(4):
             case 0:
                 listed = {f"p{n}": pod(f"p{n}", f"{n}-{draw.randrange(2)}") for n in range(3) if draw.random() < 0.7}
-                made.set_pods(KEY, listed, now_s)
+                unready_pods.set_pods(KEY, listed, now_s)
             case 1 if flying:
-                made.note_reply(flying.pop(draw.randrange(len(flying))), now_s, is_ready=draw.random() < 0.5)
+                unready_pods.note_reply(flying.pop(draw.randrange(len(flying))), now_s, is_ready=draw.random() < 0.5)
             case _:
-                flying += made.due(KEY, now_s, is_waiting=draw.random() < 0.8)
-        assert made.probe_count == len(flying)
-        assert made.confirmed(KEY).items() <= listed.items()
+                flying += unready_pods.due(KEY, now_s, is_waiting=draw.random() < 0.8)
+        assert unready_pods.probe_count == len(flying)
+        assert unready_pods.confirmed(KEY).items() <= listed.items()

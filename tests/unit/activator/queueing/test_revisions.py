@@ -93,11 +93,11 @@ def test_a_pod_without_a_node_delays_a_revision_and_does_not_fail_it(reason: str
     ],
 )
 def test_the_target_is_the_one_that_the_autoscaler_aims_at(annotations: dict[str, str], target: float) -> None:
-    asked = read_annotations(annotations, SCALING).scaling
-    aimed_at = resolve(SCALING, asked, container_concurrency=0, reachable=True)
-    found = revision(annotations=annotations).target_concurrency
-    assert found == aimed_at.target_concurrency == pytest.approx(target)
-    assert aimed_at.metric != "concurrency" or found == aimed_at.target_value
+    scaling = read_annotations(annotations, SCALING).scaling
+    aimed_at = resolve(SCALING, scaling, container_concurrency=0, reachable=True)
+    target_concurrency = revision(annotations=annotations).target_concurrency
+    assert target_concurrency == aimed_at.target_concurrency == pytest.approx(target)
+    assert aimed_at.metric != "concurrency" or target_concurrency == aimed_at.target_value
 
 
 def test_the_target_follows_the_autoscalers_settings() -> None:

@@ -77,27 +77,27 @@ def probe(address: str) -> PodProbe:
     return PodProbe(key=KEY, pod=pod(address))
 
 
-def router(*addresses: str, facts: ServedRevision | None = None, is_known: bool = True) -> RequestRouter[str]:
-    made = RequestRouter[str](SETTINGS, random=lambda: 0.0)
+def new_router(*addresses: str, facts: ServedRevision | None = None, is_known: bool = True) -> RequestRouter[str]:
+    router = RequestRouter[str](SETTINGS, random=lambda: 0.0)
     if is_known:
-        made.set_revision(facts or revision(), 0.0)
+        router.set_revision(facts or revision(), 0.0)
     if addresses:
-        made.set_slice(pods(*addresses), 0.0)
-    return made
+        router.set_slice(pods(*addresses), 0.0)
+    return router
 
 
-def come(made: RequestRouter[str], *requests: str, now_s: float = 0.0) -> list[str]:
-    responses = [made.arrive(KEY, request, now_s) for request in requests]
-    return shown(made, [response for response in responses if isinstance(response, Dispatch)])
+def come(router: RequestRouter[str], *requests: str, now_s: float = 0.0) -> list[str]:
+    responses = [router.arrive(KEY, request, now_s) for request in requests]
+    return shown(router, [response for response in responses if isinstance(response, Dispatch)])
 
 
-def shown(made: RequestRouter[str], go: Iterable[Dispatch[str]]) -> list[str]:
-    validate(made)
-    return [f"{one.request}@{one.pod.address}" for one in go]
+def shown(router: RequestRouter[str], go: Iterable[Dispatch[str]]) -> list[str]:
+    validate(router)
+    return [f"{dispatch.request}@{dispatch.pod.address}" for dispatch in go]
 
 
-def level_of(made: RequestRouter[str]) -> int:
-    return sum(level for _, level, _ in made.inside())
+def level_of(router: RequestRouter[str]) -> int:
+    return sum(level for _, level, _ in router.inside())
 
 
 def sent_away(outcome: RoutingOutcome[str]) -> list[tuple[str, RejectionReason]]:
@@ -105,22 +105,22 @@ def sent_away(outcome: RoutingOutcome[str]) -> list[tuple[str, RejectionReason]]
 
 
 def test_a_request_goes_to_a_pod() -> None:
-    assert router("p").arrive(KEY, "a", 0.0) == Dispatch(request="a", pod=pod("p"))
+    assert new_router("p").arrive(KEY, "a", 0.0) == Dispatch(request="a", pod=pod("p"))
 
 
 def test_without_a_pod_a_request_waits() -> None:
-    made = router()
-    assert isinstance(made.arrive(KEY, "a", 0.0), Queued)
-    assert made.schedule.has_pending_work
+    router = new_router()
+    assert isinstance(router.arrive(KEY, "a", 0.0), Queued)
+    assert router.schedule.has_pending_work
 
 
 def test_a_workload_may_let_fewer_requests_wait_for_less_time() -> None:
-    made = router(facts=msgspec.structs.replace(revision(), waiting_max=1, wait_max_s=0.5))
-    come(made, "a")
-    rejection = made.arrive(KEY, "b", 0.1)
+    router = new_router(facts=msgspec.structs.replace(revision(), waiting_max=1, wait_max_s=0.5))
+    come(router, "a")
+    rejection = router.arrive(KEY, "b", 0.1)
     assert isinstance(rejection, Rejection)
     assert rejection.reason is RejectionReason.QUEUE_COUNT
-    assert [one.text for one in made.tick(0.6).rejections] == ["no pod was free within 0.5 s"]
+    assert [each_rejection.text for each_rejection in router.tick(0.6).rejections] == ["no pod was free within 0.5 s"]
 
 
 def test_the_bounds_of_the_activator_hold_for_all() -> None:
@@ -129,56 +129,56 @@ def test_the_bounds_of_the_activator_hold_for_all() -> None:
 
 
 def test_the_first_that_waits_pokes_and_flips() -> None:
-    made = router(facts=revision(ServingState.RESERVE))
-    come(made, "a")
-    assert made.tick(0.0).wakes == [RevisionWake(key=KEY, flip=True, poke=FIRST, resource_version="7")]
+    router = new_router(facts=revision(ServingState.RESERVE))
+    come(router, "a")
+    assert router.tick(0.0).wakes == [RevisionWake(key=KEY, flip=True, poke=FIRST, resource_version="7")]
 
 
 def test_requests_that_came_together_make_one_poke() -> None:
-    made = router()
-    come(made, "a", "b", "c")
-    (woken,) = made.tick(0.0).wakes
+    router = new_router()
+    come(router, "a", "b", "c")
+    (woken,) = router.tick(0.0).wakes
     assert woken.poke is not None
     assert woken.poke.load == load_of(3, 3, windowed=(0.0, 0.0))
 
 
 def test_a_flip_is_tried_again_when_it_is_due() -> None:
-    made = router(facts=revision(ServingState.RESERVE))
-    come(made, "a")
-    made.tick(0.0)
-    assert made.schedule.next_due_s() == 0.1
-    assert made.tick(0.05).wakes == []
-    assert [woken.flip for woken in made.tick(0.1).wakes] == [True]
+    router = new_router(facts=revision(ServingState.RESERVE))
+    come(router, "a")
+    router.tick(0.0)
+    assert router.schedule.next_due_s() == 0.1
+    assert router.tick(0.05).wakes == []
+    assert [woken.flip for woken in router.tick(0.1).wakes] == [True]
 
 
 def test_a_pod_that_comes_gets_who_waits_oldest_first() -> None:
-    made = router()
-    come(made, "a", "b", "c")
-    outcome = made.set_slice(pods("p", "q"), 0.5)
-    assert shown(made, outcome.dispatches) == ["a@p", "b@q"]
-    assert [one.waited_s for one in outcome.dispatches] == [0.5, 0.5]
+    router = new_router()
+    come(router, "a", "b", "c")
+    outcome = router.set_slice(pods("p", "q"), 0.5)
+    assert shown(router, outcome.dispatches) == ["a@p", "b@q"]
+    assert [dispatch.waited_s for dispatch in outcome.dispatches] == [0.5, 0.5]
 
 
 def test_open_requests_of_one_client_leave_slots_to_others() -> None:
-    made = router("a", "b")
+    router = new_router("a", "b")
     admissions: dict[str, object] = {}
-    while not (parked := [one for one in admissions if made.is_parked(KEY, one)]):
+    while not (parked := [admission for admission in admissions if router.is_parked(KEY, admission)]):
         request = f"r{len(admissions)}"
-        assert not made.is_parked(KEY, request)
-        admissions[request] = made.arrive(KEY, request, 0.0, client="10.0.0.1")
+        assert not router.is_parked(KEY, request)
+        admissions[request] = router.arrive(KEY, request, 0.0, client="10.0.0.1")
     assert not isinstance(admissions[parked[0]], Dispatch)
-    assert isinstance(made.arrive(KEY, "other", 0.0, client="10.0.0.2"), Dispatch)
+    assert isinstance(router.arrive(KEY, "other", 0.0, client="10.0.0.2"), Dispatch)
 
 
 def test_a_revision_is_counted_under_its_configuration() -> None:
-    directory = router("p").directory
+    directory = new_router("p").directory
     directory.set_revision(msgspec.structs.replace(revision(), configuration="hello"))
     assert directory.configuration_of(KEY) == "hello"
     assert directory.configuration_of(("default", "gone")) == ""
 
 
 def test_an_unread_response_is_recorded_for_a_known_revision_only() -> None:
-    router_of_one = router("p")
+    router_of_one = new_router("p")
     come(router_of_one, "a")
     router_of_one.tick(0.0)
     router_of_one.record_held(("default", "gone"), "a", 0.1, is_held=True)
@@ -188,53 +188,53 @@ def test_an_unread_response_is_recorded_for_a_known_revision_only() -> None:
 
 
 def test_an_end_lets_the_next_run() -> None:
-    made = router("p")
-    come(made, "a", "b")
-    assert shown(made, made.finish(KEY, "a", 0.1)) == ["b@p"]
+    router = new_router("p")
+    come(router, "a", "b")
+    assert shown(router, router.finish(KEY, "a", 0.1)) == ["b@p"]
 
 
 def test_the_end_of_what_is_not_inside_does_nothing() -> None:
-    made = router("p")
-    assert [made.finish(KEY, "a", 0.0), made.requeue(KEY, "a", 0.0)] == [(), ()]
+    router = new_router("p")
+    assert [router.finish(KEY, "a", 0.0), router.requeue(KEY, "a", 0.0)] == [(), ()]
 
 
 def test_after_the_last_that_waited_was_served_the_next_is_the_first_again() -> None:
-    made = router("p")
-    come(made, "a", "b")
-    made.tick(0.0)
-    made.finish(KEY, "a", 0.1)
-    come(made, "c", now_s=0.2)
-    assert [woken.poke is not None and woken.poke.reason for woken in made.tick(0.2).wakes] == [PokeReason.FIRST]
+    router = new_router("p")
+    come(router, "a", "b")
+    router.tick(0.0)
+    router.finish(KEY, "a", 0.1)
+    come(router, "c", now_s=0.2)
+    assert [woken.poke is not None and woken.poke.reason for woken in router.tick(0.2).wakes] == [PokeReason.FIRST]
 
 
 def test_more_than_the_pods_are_for_pokes_although_none_waits() -> None:
-    made = router("p", facts=revision(slots=10))
-    come(made, *"abcdefg")
-    made.tick(0.0)
-    assert not made.schedule.has_pending_work
-    come(made, "h")
-    assert [woken.poke is not None and woken.poke.reason for woken in made.tick(0.1).wakes] == [PokeReason.EXCEEDED]
+    router = new_router("p", facts=revision(slots=10))
+    come(router, *"abcdefg")
+    router.tick(0.0)
+    assert not router.schedule.has_pending_work
+    come(router, "h")
+    assert [woken.poke is not None and woken.poke.reason for woken in router.tick(0.1).wakes] == [PokeReason.EXCEEDED]
 
 
 def test_a_slice_that_is_gone_takes_its_pods_along() -> None:
-    made = router("p")
-    come(made, "a")
-    made.remove_slice("default/s", 0.0)
-    assert (come(made, "b"), made.directory.pods_of(KEY), level_of(made)) == ([], {}, 2)
+    router = new_router("p")
+    come(router, "a")
+    router.remove_slice("default/s", 0.0)
+    assert (come(router, "b"), router.directory.pods_of(KEY), level_of(router)) == ([], {}, 2)
 
 
 def test_a_slice_that_never_was_changes_nothing() -> None:
-    assert router().remove_slice("default/s", 0.0) == RoutingOutcome()
+    assert new_router().remove_slice("default/s", 0.0) == RoutingOutcome()
 
 
 def test_whether_there_are_pods_is_known_without_requests() -> None:
-    assert [router("p").directory.pods_of(KEY), router().directory.pods_of(KEY)] == [{"p": pod("p")}, {}]
+    assert [new_router("p").directory.pods_of(KEY), new_router().directory.pods_of(KEY)] == [{"p": pod("p")}, {}]
 
 
 def test_the_queue_is_bounded_in_count() -> None:
-    made = router()
-    come(made, "a", "b", "c")
-    response = made.arrive(KEY, "d", 0.0)
+    router = new_router()
+    come(router, "a", "b", "c")
+    response = router.arrive(KEY, "d", 0.0)
     assert response == Rejection(
         request="d",
         reason=RejectionReason.QUEUE_COUNT,
@@ -243,261 +243,261 @@ def test_the_queue_is_bounded_in_count() -> None:
 
 
 def test_the_queue_is_bounded_in_bytes() -> None:
-    response = router().arrive(KEY, "a", 0.0, weight_bytes=101)
+    response = new_router().arrive(KEY, "a", 0.0, weight_bytes=101)
     assert isinstance(response, Rejection)
     assert response.reason is RejectionReason.QUEUE_BYTES
 
 
 def test_who_has_waited_too_long_is_sent_away() -> None:
-    made = router()
-    come(made, "a")
-    made.tick(0.0)
-    assert made.schedule.next_due_s() == 1.5
-    assert sent_away(made.tick(1.5)) == [("a", RejectionReason.WAITED)]
+    router = new_router()
+    come(router, "a")
+    router.tick(0.0)
+    assert router.schedule.next_due_s() == 1.5
+    assert sent_away(router.tick(1.5)) == [("a", RejectionReason.WAITED)]
 
 
 def test_a_request_whose_pod_was_gone_goes_to_another() -> None:
-    made = router("p", "q")
-    come(made, "a")
-    assert shown(made, made.requeue(KEY, "a", 0.0)) == ["a@q"]
+    router = new_router("p", "q")
+    come(router, "a")
+    assert shown(router, router.requeue(KEY, "a", 0.0)) == ["a@q"]
 
 
 def test_a_pod_that_was_gone_is_tried_again_when_it_is_due() -> None:
-    made = router("p")
-    come(made, "a")
-    assert list(made.requeue(KEY, "a", 0.0)) == []
-    made.tick(0.0)
-    assert made.schedule.next_due_s() == 0.05
-    assert shown(made, made.tick(0.05).dispatches) == ["a@p"]
+    router = new_router("p")
+    come(router, "a")
+    assert list(router.requeue(KEY, "a", 0.0)) == []
+    router.tick(0.0)
+    assert router.schedule.next_due_s() == 0.05
+    assert shown(router, router.tick(0.05).dispatches) == ["a@p"]
 
 
 def test_a_revision_that_fails_sends_away_with_its_message_and_is_tried_again() -> None:
-    made = router(facts=revision(failure="ExitCode1: it died"))
-    response = made.arrive(KEY, "a", 0.0)
+    router = new_router(facts=revision(failure="ExitCode1: it died"))
+    response = router.arrive(KEY, "a", 0.0)
     assert response == Rejection(
         request="a",
         reason=RejectionReason.FAILED,
         text="revision hello-00001 cannot serve",
         detail="ExitCode1: it died",
     )
-    assert made.tick(0.0).wakes == [RevisionWake(key=KEY, flip=False, poke=REJECTED, resource_version="7")]
+    assert router.tick(0.0).wakes == [RevisionWake(key=KEY, flip=False, poke=REJECTED, resource_version="7")]
 
 
 def test_a_revision_that_fails_serves_with_the_pods_it_has() -> None:
-    assert come(router("p", facts=revision(failure="one of two pods died")), "a") == ["a@p"]
+    assert come(new_router("p", facts=revision(failure="one of two pods died")), "a") == ["a@p"]
 
 
 def test_who_waits_is_sent_away_when_the_revision_turns_out_to_fail() -> None:
-    made = router()
-    come(made, "a", "b")
-    outcome = made.set_revision(revision(failure="it died"), 0.1)
+    router = new_router()
+    come(router, "a", "b")
+    outcome = router.set_revision(revision(failure="it died"), 0.1)
     assert sent_away(outcome) == [("a", RejectionReason.FAILED), ("b", RejectionReason.FAILED)]
 
 
 def test_requests_wait_for_a_node_until_their_time_is_over_and_then_learn_the_reason() -> None:
     delayed = revision(delay="Unschedulable: 0/1 nodes are available")
-    made = router(facts=delayed)
-    come(made, "a")
-    assert sent_away(made.set_revision(delayed, 0.1)) == []
-    turned = made.tick(1.5).rejections
+    router = new_router(facts=delayed)
+    come(router, "a")
+    assert sent_away(router.set_revision(delayed, 0.1)) == []
+    turned = router.tick(1.5).rejections
     text, detail = "no pod was free within 1.5 s", "Unschedulable: 0/1 nodes are available"
     assert turned == [Rejection(request="a", reason=RejectionReason.WAITED, text=text, detail=detail)]
 
 
 def test_a_retired_revision_sends_away_and_is_not_woken() -> None:
-    made = router(facts=revision(ServingState.RETIRED))
-    response = made.arrive(KEY, "a", 0.0)
+    router = new_router(facts=revision(ServingState.RETIRED))
+    response = router.arrive(KEY, "a", 0.0)
     assert isinstance(response, Rejection)
-    assert (response.reason, made.tick(0.0).wakes) == (RejectionReason.RETIRED, [])
+    assert (response.reason, router.tick(0.0).wakes) == (RejectionReason.RETIRED, [])
 
 
 def test_a_revision_that_is_not_known_yet_lets_wait() -> None:
-    made = router("p", is_known=False)
-    come(made, "a")
-    assert made.tick(0.0) == RoutingOutcome(dispatches=[], rejections=[], wakes=[], probes=[])
-    assert shown(made, made.set_revision(revision(), 0.2).dispatches) == ["a@p"]
+    router = new_router("p", is_known=False)
+    come(router, "a")
+    assert router.tick(0.0) == RoutingOutcome(dispatches=[], rejections=[], wakes=[], probes=[])
+    assert shown(router, router.set_revision(revision(), 0.2).dispatches) == ["a@p"]
 
 
 def test_a_request_for_a_deleted_revision_is_rejected_immediately_until_it_is_there_again() -> None:
-    made = router()
-    made.set_revision(revision(), 0.0)
-    made.remove_revision(KEY, 0.0)
-    rejection = made.arrive(KEY, "a", 0.1)
+    router = new_router()
+    router.set_revision(revision(), 0.0)
+    router.remove_revision(KEY, 0.0)
+    rejection = router.arrive(KEY, "a", 0.1)
     assert isinstance(rejection, Rejection)
     assert (rejection.reason, rejection.text) == (RejectionReason.UNKNOWN, "there is no revision hello-00001")
-    made.set_revision(revision(), 0.2)
-    assert isinstance(made.arrive(KEY, "b", 0.3), Queued)
+    router.set_revision(revision(), 0.2)
+    assert isinstance(router.arrive(KEY, "b", 0.3), Queued)
 
 
 def test_only_the_first_requests_for_a_revision_that_stays_unknown_wait() -> None:
-    made = router(is_known=False)
-    assert isinstance(made.arrive(KEY, "a", 0.0), Queued)
-    assert [one.request for one in made.tick(60.0).rejections] == ["a"]
-    assert isinstance(made.arrive(KEY, "b", 60.0), Rejection)
+    router = new_router(is_known=False)
+    assert isinstance(router.arrive(KEY, "a", 0.0), Queued)
+    assert [rejection.request for rejection in router.tick(60.0).rejections] == ["a"]
+    assert isinstance(router.arrive(KEY, "b", 60.0), Rejection)
 
 
 def test_a_bounded_number_of_deleted_revisions_is_remembered() -> None:
-    made = router()
+    router = new_router()
     for number in range(1025):
-        made.remove_revision(("default", f"r{number}"), 0.0)
-    assert [made.directory.is_gone(("default", f"r{number}")) for number in (0, 1, 1024)] == [False, True, True]
+        router.remove_revision(("default", f"r{number}"), 0.0)
+    assert [router.directory.is_gone(("default", f"r{number}")) for number in (0, 1, 1024)] == [False, True, True]
 
 
 def test_a_revision_that_stays_unknown_sends_away() -> None:
     settings = msgspec.structs.replace(SETTINGS, queue_wait_max_s=300.0, revision_wait_max_s=1.0)
-    made = RequestRouter[str](settings, random=lambda: 0.0)
-    made.arrive(KEY, "a", 0.0)
-    made.tick(0.0)
-    assert made.schedule.next_due_s() == 1.0
-    assert sent_away(made.tick(1.0)) == [("a", RejectionReason.UNKNOWN)]
+    router = RequestRouter[str](settings, random=lambda: 0.0)
+    router.arrive(KEY, "a", 0.0)
+    router.tick(0.0)
+    assert router.schedule.next_due_s() == 1.0
+    assert sent_away(router.tick(1.0)) == [("a", RejectionReason.UNKNOWN)]
 
 
 def test_the_wait_for_an_unknown_revision_can_change_while_requests_wait() -> None:
-    made = RequestRouter[str](SETTINGS, random=lambda: 0.0)
-    made.settings = msgspec.structs.replace(SETTINGS, revision_wait_max_s=0.5)
-    made.arrive(KEY, "a", 0.0)
-    made.tick(0.0)
-    assert made.schedule.next_due_s() == 0.5
-    assert sent_away(made.tick(0.5)) == [("a", RejectionReason.UNKNOWN)]
+    router = RequestRouter[str](SETTINGS, random=lambda: 0.0)
+    router.settings = msgspec.structs.replace(SETTINGS, revision_wait_max_s=0.5)
+    router.arrive(KEY, "a", 0.0)
+    router.tick(0.0)
+    assert router.schedule.next_due_s() == 0.5
+    assert sent_away(router.tick(0.5)) == [("a", RejectionReason.UNKNOWN)]
 
 
 def test_a_revision_that_is_gone_sends_away_who_waits_and_lets_run_who_runs() -> None:
-    made = router("p")
-    come(made, "a", "b")
-    outcome = made.remove_revision(KEY, 0.1)
-    assert (sent_away(outcome), level_of(made), made.directory.revision(KEY)) == (
+    router = new_router("p")
+    come(router, "a", "b")
+    outcome = router.remove_revision(KEY, 0.1)
+    assert (sent_away(outcome), level_of(router), router.directory.revision(KEY)) == (
         [("b", RejectionReason.UNKNOWN)],
         1,
         None,
     )
-    assert not made.finish(KEY, "a", 0.2)
+    assert not router.finish(KEY, "a", 0.2)
 
 
 def test_an_unreferenced_revision_may_go() -> None:
-    made = router()
-    assert [made.remove_revision(KEY, 0.0), made.remove_revision(KEY, 0.0)] == [RoutingOutcome(), RoutingOutcome()]
+    router = new_router()
+    assert [router.remove_revision(KEY, 0.0), router.remove_revision(KEY, 0.0)] == [RoutingOutcome(), RoutingOutcome()]
 
 
 def test_a_revision_that_was_never_known_and_is_gone_changes_nothing() -> None:
-    made = router(is_known=False)
-    come(made, "a")
-    assert (made.remove_revision(KEY, 0.0), level_of(made)) == (RoutingOutcome(), 1)
+    router = new_router(is_known=False)
+    come(router, "a")
+    assert (router.remove_revision(KEY, 0.0), level_of(router)) == (RoutingOutcome(), 1)
 
 
 def test_a_report_reports_the_load_of_each_revision() -> None:
-    made = router("p")
-    come(made, "a")
-    assert made.report(1.0) == [(KEY, load_of(1.0, 1.0, windowed=(1.0, 1.0)))]
+    router = new_router("p")
+    come(router, "a")
+    assert router.report(1.0) == [(KEY, load_of(1.0, 1.0, windowed=(1.0, 1.0)))]
 
 
 def test_a_report_leaves_out_what_a_poke_has_reported() -> None:
-    made = router()
-    come(made, "a", "b")
-    made.tick(0.0)
-    assert made.report(1.0) == [(KEY, load_of(0.0, 0.0, windowed=(2.0, 2.0)))]
-    assert made.report(2.0) == [(KEY, load_of(2.0, 0.0, windowed=(2.0, 0.0)))]
+    router = new_router()
+    come(router, "a", "b")
+    router.tick(0.0)
+    assert router.report(1.0) == [(KEY, load_of(0.0, 0.0, windowed=(2.0, 2.0)))]
+    assert router.report(2.0) == [(KEY, load_of(2.0, 0.0, windowed=(2.0, 0.0)))]
 
 
 def test_a_revision_with_nothing_to_tell_is_forgotten() -> None:
-    made = router("p")
-    come(made, "a")
-    made.finish(KEY, "a", 0.5)
-    assert (len(made.report(1.0)), made.report(2.0)) == (1, [])
-    assert repr(made) == "RequestRouter(1 revisions, 0 with requests, 0 run, 0 wait)"
+    router = new_router("p")
+    come(router, "a")
+    router.finish(KEY, "a", 0.5)
+    assert (len(router.report(1.0)), router.report(2.0)) == (1, [])
+    assert repr(router) == "RequestRouter(1 revisions, 0 with requests, 0 run, 0 wait)"
 
 
 def test_what_was_due_for_a_forgotten_revision_does_nothing() -> None:
-    made = router()
-    come(made, "a")
-    made.tick(0.0)
-    made.finish(KEY, "a", 0.0)
-    made.report(0.0)
-    made.report(1.0)
-    assert made.tick(2.0) == RoutingOutcome(dispatches=[], rejections=[], wakes=[], probes=[])
+    router = new_router()
+    come(router, "a")
+    router.tick(0.0)
+    router.finish(KEY, "a", 0.0)
+    router.report(0.0)
+    router.report(1.0)
+    assert router.tick(2.0) == RoutingOutcome(dispatches=[], rejections=[], wakes=[], probes=[])
 
 
 def test_a_new_autoscaler_is_sent_everything() -> None:
-    made = router()
-    come(made, "a", "b")
-    made.tick(0.0)
-    made.resend_all()
-    (woken,) = made.tick(0.01).wakes
+    router = new_router()
+    come(router, "a", "b")
+    router.tick(0.0)
+    router.resend_all()
+    (woken,) = router.tick(0.01).wakes
     assert woken.poke is not None
     assert woken.poke.load.concurrency == 2
 
 
 def test_all_who_wait_can_be_sent_away() -> None:
-    made = router("p")
-    come(made, "a", "b")
-    assert made.reject_all(0.1, "shutting down") == [
+    router = new_router("p")
+    come(router, "a", "b")
+    assert router.reject_all(0.1, "shutting down") == [
         Rejection(request="b", reason=RejectionReason.SHUT_DOWN, text="shutting down")
     ]
 
 
 def test_a_change_of_pods_of_an_idle_revision_is_only_noted() -> None:
-    made = router()
-    assert (made.set_slice(pods("p"), 0.0).dispatches, made.schedule.has_pending_work) == ([], False)
+    router = new_router()
+    assert (router.set_slice(pods("p"), 0.0).dispatches, router.schedule.has_pending_work) == ([], False)
 
 
 def test_an_unready_pod_is_probed_while_a_request_waits_and_gets_it_when_it_answers() -> None:
-    made = router()
-    made.set_slice(pods(unready="p"), 0.0)
-    come(made, "a", "b")
-    assert made.tick(0.0).probes == [probe("p")]
-    assert shown(made, made.probed(probe("p"), 0.1, is_ready=False).dispatches) == []
-    assert made.tick(0.1).probes == []
-    assert made.schedule.next_due_s() == pytest.approx(0.11)
-    assert made.tick(0.13).probes == [probe("p")]
-    assert shown(made, made.probed(probe("p"), 0.2, is_ready=True).dispatches) == ["a@p"]
-    assert made.directory.pods_of(KEY) == {"p": pod("p")}
+    router = new_router()
+    router.set_slice(pods(unready="p"), 0.0)
+    come(router, "a", "b")
+    assert router.tick(0.0).probes == [probe("p")]
+    assert shown(router, router.probed(probe("p"), 0.1, is_ready=False).dispatches) == []
+    assert router.tick(0.1).probes == []
+    assert router.schedule.next_due_s() == pytest.approx(0.11)
+    assert router.tick(0.13).probes == [probe("p")]
+    assert shown(router, router.probed(probe("p"), 0.2, is_ready=True).dispatches) == ["a@p"]
+    assert router.directory.pods_of(KEY) == {"p": pod("p")}
 
 
 def test_a_pod_that_is_confirmed_and_then_listed_as_ready_stays() -> None:
-    made = router()
-    made.set_slice(pods(unready="p"), 0.0)
-    come(made, "a")
-    made.tick(0.0)
-    made.probed(probe("p"), 0.1, is_ready=True)
-    made.set_slice(pods("p"), 0.2)
-    assert shown(made, made.finish(KEY, "a", 0.3)) == []
-    assert come(made, "b", now_s=0.4) == ["b@p"]
+    router = new_router()
+    router.set_slice(pods(unready="p"), 0.0)
+    come(router, "a")
+    router.tick(0.0)
+    router.probed(probe("p"), 0.1, is_ready=True)
+    router.set_slice(pods("p"), 0.2)
+    assert shown(router, router.finish(KEY, "a", 0.3)) == []
+    assert come(router, "b", now_s=0.4) == ["b@p"]
 
 
 def test_a_confirmed_pod_that_answers_no_more_gets_nothing_new() -> None:
-    made = router()
-    made.set_slice(pods(unready="p"), 0.0)
-    come(made, "a")
-    made.tick(0.0)
-    made.probed(probe("p"), 0.1, is_ready=True)
-    assert made.tick(1.1).probes == [probe("p")]
-    made.probed(probe("p"), 1.2, is_ready=False)
-    made.finish(KEY, "a", 1.3)
-    assert isinstance(made.arrive(KEY, "b", 1.3), Queued)
+    router = new_router()
+    router.set_slice(pods(unready="p"), 0.0)
+    come(router, "a")
+    router.tick(0.0)
+    router.probed(probe("p"), 0.1, is_ready=True)
+    assert router.tick(1.1).probes == [probe("p")]
+    router.probed(probe("p"), 1.2, is_ready=False)
+    router.finish(KEY, "a", 1.3)
+    assert isinstance(router.arrive(KEY, "b", 1.3), Queued)
 
 
 def test_a_revision_whose_kubelet_decides_is_not_probed() -> None:
-    made = router(facts=revision(kubelet_decides=True))
-    made.set_slice(pods(unready="p"), 0.0)
-    come(made, "a")
-    assert made.tick(0.0).probes == []
+    router = new_router(facts=revision(kubelet_decides=True))
+    router.set_slice(pods(unready="p"), 0.0)
+    come(router, "a")
+    assert router.tick(0.0).probes == []
 
 
 def test_unready_pods_are_not_probed_where_that_is_off() -> None:
-    made = RequestRouter[str](msgspec.structs.replace(SETTINGS, probe_unready_pods=False), random=lambda: 0.0)
-    made.set_revision(revision(), 0.0)
-    made.set_slice(pods(unready="p"), 0.0)
-    come(made, "a")
-    assert made.tick(0.0).probes == []
+    router = RequestRouter[str](msgspec.structs.replace(SETTINGS, probe_unready_pods=False), random=lambda: 0.0)
+    router.set_revision(revision(), 0.0)
+    router.set_slice(pods(unready="p"), 0.0)
+    come(router, "a")
+    assert router.tick(0.0).probes == []
 
 
 def test_a_revision_that_is_gone_is_not_probed() -> None:
-    made = router()
-    made.set_slice(pods(unready="p"), 0.0)
-    come(made, "a")
-    made.tick(0.0)
-    made.remove_revision(KEY, 0.1)
-    assert made.probed(probe("p"), 0.2, is_ready=True) == RoutingOutcome()
-    assert made.directory.pods_of(KEY) == {}
+    router = new_router()
+    router.set_slice(pods(unready="p"), 0.0)
+    come(router, "a")
+    router.tick(0.0)
+    router.remove_revision(KEY, 0.1)
+    assert router.probed(probe("p"), 0.2, is_ready=True) == RoutingOutcome()
+    assert router.directory.pods_of(KEY) == {}
 
 
 STEPS = st.lists(
@@ -512,37 +512,37 @@ STEPS = st.lists(
 
 @given(steps=STEPS, slots=st.integers(0, 2))
 def test_requests_are_conserved(steps: list[tuple[str, int]], slots: int) -> None:
-    made = RequestRouter[str](SETTINGS, random=random.Random(1).random)
-    made.set_revision(revision(slots=slots), 0.0)
+    router = RequestRouter[str](SETTINGS, random=random.Random(1).random)
+    router.set_revision(revision(slots=slots), 0.0)
     inside: set[str] = set()
     for place, (step, value) in enumerate(steps):
         now_s, request = place * 0.3, str(value)
         outcome: RoutingOutcome[str] = RoutingOutcome()
         if step == "arrive" and request not in inside:
-            response = made.arrive(KEY, request, now_s)
+            response = router.arrive(KEY, request, now_s)
             if not isinstance(response, Rejection):
                 inside.add(request)
         elif step == "finish":
-            made.finish(KEY, request, now_s)
+            router.finish(KEY, request, now_s)
             inside.discard(request)
         elif step == "back":
-            made.requeue(KEY, request, now_s)
+            router.requeue(KEY, request, now_s)
         elif step == "pods":
             addresses = [f"p{place}" for place in range(3) if value >> place & 1]
-            outcome = made.set_slice(pods(*addresses), now_s)
+            outcome = router.set_slice(pods(*addresses), now_s)
         elif step in {"fail", "heal", "reserve"}:
             state = ServingState.RESERVE if step == "reserve" else ServingState.ACTIVE
             failure = "it died" if step == "fail" else None
-            outcome = made.set_revision(revision(state, failure=failure, slots=slots), now_s)
+            outcome = router.set_revision(revision(state, failure=failure, slots=slots), now_s)
         elif step == "remove":
-            outcome = made.remove_revision(KEY, now_s)
+            outcome = router.remove_revision(KEY, now_s)
         elif step == "report":
-            made.report(now_s)
+            router.report(now_s)
         else:
-            outcome = made.tick(now_s)
+            outcome = router.tick(now_s)
         inside -= {rejection.request for rejection in outcome.rejections}
-        validate(made)
-        assert level_of(made) == len(inside)
+        validate(router)
+        assert level_of(router) == len(inside)
 
 
 PROBED_STEPS = st.lists(
@@ -552,119 +552,119 @@ PROBED_STEPS = st.lists(
 
 @given(steps=PROBED_STEPS)
 def test_no_request_is_lost_while_pods_are_probed(steps: list[tuple[str, int]]) -> None:
-    made = RequestRouter[str](SETTINGS, random=lambda: 0.0)
-    made.set_revision(revision(), 0.0)
+    router = RequestRouter[str](SETTINGS, random=lambda: 0.0)
+    router.set_revision(revision(), 0.0)
     inside: set[str] = set()
     flying: list[PodProbe] = []
     for place, (step, value) in enumerate(steps):
         now_s, outcome = place * 0.1, RoutingOutcome[str]()
         if step == "arrive":
-            response = made.arrive(KEY, str(place), now_s)
+            response = router.arrive(KEY, str(place), now_s)
             inside |= set() if isinstance(response, Rejection) else {str(place)}
         elif step == "finish" and inside:
             request = min(inside)
-            made.finish(KEY, request, now_s)
+            router.finish(KEY, request, now_s)
             inside.remove(request)
         elif step == "pods":
             ready, unready = ("".join(name for bit, name in enumerate("pqr", at) if value >> bit & 1) for at in (0, 3))
-            outcome = made.set_slice(pods(*ready, unready=unready), now_s)
+            outcome = router.set_slice(pods(*ready, unready=unready), now_s)
         elif step in {"well", "badly"} and flying:
-            outcome = made.probed(flying.pop(value % len(flying)), now_s, is_ready=step == "well")
+            outcome = router.probed(flying.pop(value % len(flying)), now_s, is_ready=step == "well")
         else:
-            outcome = made.tick(now_s)
+            outcome = router.tick(now_s)
         flying += outcome.probes
         inside -= {rejection.request for rejection in outcome.rejections}
-        validate(made)
-        assert level_of(made) == len(inside)
+        validate(router)
+        assert level_of(router) == len(inside)
 
 
 def test_requests_in_flight_are_reported_by_revision() -> None:
-    made = RequestRouter[str](ActivatorSettings(), random=lambda: 0.0)
-    made.arrive(("default", "hello-00001"), "a", 0.0)
-    assert made.inside() == [(("default", "hello-00001"), 1, 1)]
-    assert set(made.throttlers) == {("default", "hello-00001")}
+    router = RequestRouter[str](ActivatorSettings(), random=lambda: 0.0)
+    router.arrive(("default", "hello-00001"), "a", 0.0)
+    assert router.inside() == [(("default", "hello-00001"), 1, 1)]
+    assert set(router.throttlers) == {("default", "hello-00001")}
 
 
 def test_silent_pods_are_not_ejected_where_the_setting_is_0() -> None:
-    made = RequestRouter[str](ActivatorSettings(eject_after_silence_s=0.0), random=lambda: 0.0)
-    made.arrive(KEY, "a", 0.0)
-    assert made.eject_silent(10.0, has_begun=lambda _: False) == []
+    router = RequestRouter[str](ActivatorSettings(eject_after_silence_s=0.0), random=lambda: 0.0)
+    router.arrive(KEY, "a", 0.0)
+    assert router.eject_silent(10.0, has_begun=lambda _: False) == []
 
 
 def test_revisions_with_news_are_due_at_once_and_once() -> None:
-    made = TickSchedule()
-    made.schedule_tick(A)
-    made.schedule_tick(A)
-    assert made.has_pending_work
-    assert made.take_due(0.0) == {A}
-    assert (made.has_pending_work, made.take_due(0.0)) == (False, set())
+    schedule = TickSchedule()
+    schedule.schedule_tick(A)
+    schedule.schedule_tick(A)
+    assert schedule.has_pending_work
+    assert schedule.take_due(0.0) == {A}
+    assert (schedule.has_pending_work, schedule.take_due(0.0)) == (False, set())
 
 
 def test_the_earlier_of_two_times_counts() -> None:
-    made = TickSchedule()
-    made.schedule_at(A, 2.0)
-    made.schedule_at(A, 1.0)
-    made.schedule_at(A, 3.0)
-    assert made.next_due_s() == 1.0
-    assert [made.take_due(now_s) for now_s in (0.5, 1.0, 2.0, 3.0)] == [set(), {A}, set(), set()]
-    assert made.next_due_s() is None
+    schedule = TickSchedule()
+    schedule.schedule_at(A, 2.0)
+    schedule.schedule_at(A, 1.0)
+    schedule.schedule_at(A, 3.0)
+    assert schedule.next_due_s() == 1.0
+    assert [schedule.take_due(now_s) for now_s in (0.5, 1.0, 2.0, 3.0)] == [set(), {A}, set(), set()]
+    assert schedule.next_due_s() is None
 
 
 def test_a_revision_that_was_forgotten_is_not_due() -> None:
-    made = TickSchedule()
-    made.schedule_at(A, 1.0)
-    made.schedule_at(B, 1.0)
-    made.forget(A)
-    made.forget(A)
-    assert made.take_due(1.0) == {B}
+    schedule = TickSchedule()
+    schedule.schedule_at(A, 1.0)
+    schedule.schedule_at(B, 1.0)
+    schedule.forget(A)
+    schedule.forget(A)
+    assert schedule.take_due(1.0) == {B}
 
 
 def test_a_silent_pod_is_ejected_and_its_revision_gets_a_tick() -> None:
-    made = router("p", "q", facts=revision(slots=3))
-    assert come(made, *"abc") == ["a@p", "b@p", "c@p"]
-    made.eject_silent(0.0, has_begun=lambda _: False)
-    assert come(made, "d", now_s=3.0) == ["d@q"]
-    made.finish(KEY, "d", 3.0)
-    made.tick(3.0)
-    (silent,) = made.eject_silent(3.0, has_begun=lambda _: False)
+    router = new_router("p", "q", facts=revision(slots=3))
+    assert come(router, *"abc") == ["a@p", "b@p", "c@p"]
+    router.eject_silent(0.0, has_begun=lambda _: False)
+    assert come(router, "d", now_s=3.0) == ["d@q"]
+    router.finish(KEY, "d", 3.0)
+    router.tick(3.0)
+    (silent,) = router.eject_silent(3.0, has_begun=lambda _: False)
     assert (silent.pod, silent.requests) == (pod("p"), ("a", "b", "c"))
-    assert made.schedule.has_pending_work
+    assert router.schedule.has_pending_work
 
 
 def test_an_idle_workload_with_pods_is_reported_as_idle() -> None:
     """Its pods report nothing. One without pods, and a revision, are not reported."""
     workload = msgspec.structs.replace(revision(), is_workload=True, kubelet_decides=True)
-    made = router(facts=workload)
-    assert made.report(1.0) == []
-    made.set_slice(pods("p"), 1.0)
+    router = new_router(facts=workload)
+    assert router.report(1.0) == []
+    router.set_slice(pods("p"), 1.0)
     idle = RevisionLoad(concurrency=0.0, request_count=0.0)
-    assert made.report(2.0) == [(KEY, idle)]
-    come(made, "r", now_s=2.0)
-    ((_, load),) = made.report(3.0)
+    assert router.report(2.0) == [(KEY, idle)]
+    come(router, "r", now_s=2.0)
+    ((_, load),) = router.report(3.0)
     assert (load.concurrency, load.pod_loads) == (1.0, {"pod-p": 1.0})
-    made.finish(KEY, "r", 3.0)
-    made.report(4.0)
-    assert made.report(5.0) == [(KEY, idle)]
-    made.set_revision(revision(), 5.0)
-    assert made.report(6.0) == []
-    made.set_revision(workload, 6.0)
-    made.remove_revision(KEY, 6.0)
-    assert made.report(7.0) == []
+    router.finish(KEY, "r", 3.0)
+    router.report(4.0)
+    assert router.report(5.0) == [(KEY, idle)]
+    router.set_revision(revision(), 5.0)
+    assert router.report(6.0) == []
+    router.set_revision(workload, 6.0)
+    router.remove_revision(KEY, 6.0)
+    assert router.report(7.0) == []
 
 
 def test_what_known_prefixes_saved_is_reported_also_while_idle_until_the_pods_are_gone() -> None:
-    made = router("p", facts=revision(slots=3))
+    router = new_router("p", facts=revision(slots=3))
     for request in "ab":
-        made.arrive(KEY, request, 0.0, session=Prompt(prefixes=(1, 2), tokens=5))
-        made.finish(KEY, request, 0.5)
-    ((_, load),) = made.report(1.0)
+        router.arrive(KEY, request, 0.0, session=Prompt(prefixes=(1, 2), tokens=5))
+        router.finish(KEY, request, 0.5)
+    ((_, load),) = router.report(1.0)
     assert (load.request_count > 0, load.pod_heats) == (True, {"pod-p": 512.0})
-    made.report(2.0)
+    router.report(2.0)
     idle = RevisionLoad(concurrency=0.0, request_count=0.0, pod_heats={"pod-p": 512.0})
-    assert made.report(3.0) == [(KEY, idle)]
-    made.remove_slice("default/s", 4.0)
-    assert made.report(4.0) == []
-    assert KEY not in made.throttlers
+    assert router.report(3.0) == [(KEY, idle)]
+    router.remove_slice("default/s", 4.0)
+    assert router.report(4.0) == []
+    assert KEY not in router.throttlers
 
 
 def announced_pod(address: str = "p") -> ServedPod:
@@ -684,7 +684,7 @@ def test_an_announced_pod_is_probed_and_then_gets_requests_without_a_slice() -> 
     probes = router.tick(1.0).probes
     assert [probe.pod for probe in probes] == [announced_pod()]
     outcome = router.probed(probes[0], 1.01, is_ready=True)
-    assert [(one.request, one.pod) for one in outcome.dispatches] == [("r", announced_pod())]
+    assert [(dispatch.request, dispatch.pod) for dispatch in outcome.dispatches] == [("r", announced_pod())]
 
 
 def test_an_announced_pod_without_the_proof_gets_nothing() -> None:
@@ -817,7 +817,7 @@ def with_cold_start(
         is_workload=True,
         waiting_max=waiting_max,
     )
-    router_of_it = router(*addresses, facts=workload)
+    router_of_it = new_router(*addresses, facts=workload)
     if (fallback := fallback_of(workload)) is not None:
         router_of_it.set_revision(fallback, 0.0)
     return router_of_it

@@ -60,11 +60,11 @@ def test_a_pod_is_ready_unready_or_terminates(conditions: dict[str, bool | None]
 
 
 def test_an_address_that_one_slice_lists_as_ready_is_ready() -> None:
-    made = SliceIndex()
-    made.set(slice_facts(endpoint("10.0.0.1", ready=False), endpoint("10.0.0.2", ready=False), name="a"))
-    made.set(slice_facts(endpoint("10.0.0.1", ready=True), name="b"))
+    slice_index = SliceIndex()
+    slice_index.set(slice_facts(endpoint("10.0.0.1", ready=False), endpoint("10.0.0.2", ready=False), name="a"))
+    slice_index.set(slice_facts(endpoint("10.0.0.1", ready=True), name="b"))
     key = ("default", "hello-00001")
-    assert (list(made.pods_of(key)), list(made.unready_of(key))) == (["10.0.0.1:8012"], ["10.0.0.2:8012"])
+    assert (list(slice_index.pods_of(key)), list(slice_index.unready_of(key))) == (["10.0.0.1:8012"], ["10.0.0.2:8012"])
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_slices_of_a_revision_add_up() -> None:
     slices = SliceIndex()
     slices.set(slice_facts(endpoint("10.0.0.1"), name="s1"))
     slices.set(slice_facts(endpoint("10.0.0.2"), endpoint("10.0.0.3"), name="s2"))
-    found = slices.pods_of(("default", "hello-00001"))
-    assert sorted(found) == ["10.0.0.1:8012", "10.0.0.2:8012", "10.0.0.3:8012"]
+    served_pods = slices.pods_of(("default", "hello-00001"))
+    assert sorted(served_pods) == ["10.0.0.1:8012", "10.0.0.2:8012", "10.0.0.3:8012"]
 
 
 def test_a_slice_that_changes_hands_changes_both_revisions() -> None:

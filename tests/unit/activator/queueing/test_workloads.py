@@ -28,7 +28,9 @@ def endpoint_slice(name: str = "web-1", *, service: str = "web", ports: Any = No
 def addresses(found: list[ServedSlice | NoData]) -> list[tuple[str, tuple[str, str], list[str]]]:
     served = [one for one in found if isinstance(one, ServedSlice)]
     assert len(served) == len(found)
-    return [(one.key, one.revision, [pod.address for pod in one.pods]) for one in served]
+    return [
+        (served_slice.key, served_slice.revision, [pod.address for pod in served_slice.pods]) for served_slice in served
+    ]
 
 
 def test_a_port_is_named_by_the_user_or_by_the_status() -> None:
@@ -65,7 +67,10 @@ def test_without_a_name_the_first_port_is_taken_and_a_missing_one_has_no_pods() 
 
 def test_the_slices_of_a_workload_are_found_among_others() -> None:
     backends = WorkloadBackends()
-    known = {("default", one["metadata"]["name"]): one for one in (endpoint_slice(), endpoint_slice("x", service="db"))}
+    known = {
+        ("default", resource["metadata"]["name"]): resource
+        for resource in (endpoint_slice(), endpoint_slice("x", service="db"))
+    }
     assert list(backends.own_slices(KEY, known)) == []
     backends.put(KEY, WorkloadBackend(service="web", port_name=""))
     assert [key for key, _, _ in addresses(list(backends.own_slices(KEY, known)))] == ["default/web-1@shop"]
@@ -87,16 +92,16 @@ def test_the_port_says_whether_its_app_speaks_tls() -> None:
     backends.put(KEY, WorkloadBackend(service="web", port_name=None))
     for protocol, scheme in ((None, "http"), ("http", "http"), ("HTTPS", "https"), ("kubernetes.io/wss", "https")):
         ports = [{"name": "web", "port": 8443, "appProtocol": protocol}]
-        (found,) = backends.slices(endpoint_slice(ports=ports))
-        assert isinstance(found, ServedSlice)
-        assert [pod.scheme for pod in found.pods] == [scheme]
+        (slice_,) = backends.slices(endpoint_slice(ports=ports))
+        assert isinstance(slice_, ServedSlice)
+        assert [pod.scheme for pod in slice_.pods] == [scheme]
 
 
 def test_a_slice_that_cannot_be_read_says_why() -> None:
     backends = WorkloadBackends()
     backends.put(KEY, WorkloadBackend(service="web", port_name=None))
-    (found,) = backends.slices({**endpoint_slice(), "endpoints": "many"})
-    assert isinstance(found, NoData)
+    (slice_,) = backends.slices({**endpoint_slice(), "endpoints": "many"})
+    assert isinstance(slice_, NoData)
 
 
 def test_the_port_of_a_fallback_is_named_by_the_user_or_by_the_status() -> None:

@@ -47,21 +47,21 @@ def not_taken(host: str) -> bool:
 def test_a_mapping_leads_to_its_reference_with_its_certificate() -> None:
     wanted = DomainTarget(host="shop.example.com", namespace="default", name="hello")
     assert domain_target_of(a_mapping()) == wanted
-    found = domain_target_of(a_mapping(certificate="cert"))
-    assert found is not None
-    assert (found.secret, msgspec.structs.replace(found, secret=None)) == ("cert", wanted)
+    target = domain_target_of(a_mapping(certificate="cert"))
+    assert target is not None
+    assert (target.secret, msgspec.structs.replace(target, secret=None)) == ("cert", wanted)
 
 
 def test_a_mapping_has_its_own_certificate_once_it_is_issued() -> None:
     mapping = a_mapping(CertificateProvisioned="True")
     mapping["metadata"]["uid"] = "u"
-    found = domain_target_of(mapping)
-    assert found is not None
-    assert (found.host, found.secret) == (HOST, "mapping-u")
+    target = domain_target_of(mapping)
+    assert target is not None
+    assert (target.host, target.secret) == (HOST, "mapping-u")
     mapping["status"]["conditions"][-1]["reason"] = "HTTPDowngrade"
-    found = domain_target_of(mapping)
-    assert found is not None
-    assert found.secret is None
+    target = domain_target_of(mapping)
+    assert target is not None
+    assert target.secret is None
 
 
 def test_a_mapping_is_not_served_before_its_reference_is_good() -> None:

@@ -20,8 +20,8 @@ def rule(
 
 def table(*rules: HostRule) -> HostTable:
     table = HostTable()
-    for one in rules:
-        table.set(one.owner, [other for other in rules if other.owner == one.owner])
+    for host_rule in rules:
+        table.set(host_rule.owner, [other for other in rules if other.owner == host_rule.owner])
     return table
 
 

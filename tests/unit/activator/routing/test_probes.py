@@ -37,13 +37,13 @@ def test_the_traffic_of_a_host_is_reported_as_a_digest() -> None:
 
 @pytest.mark.parametrize("is_site", [True, False])
 def test_the_inner_listener_answers_with_the_digest_of_a_route(is_site: bool) -> None:
-    asked = respond(b"/routes/default/hello", probe=b"route", is_site=is_site, listener=Listener.INNER)
-    assert asked == ProbeResponse(status=200, body=b"abc")
+    response = respond(b"/routes/default/hello", probe=b"route", is_site=is_site, listener=Listener.INNER)
+    assert response == ProbeResponse(status=200, body=b"abc")
 
 
 def test_an_unknown_route_has_no_digest() -> None:
-    asked = respond(b"/routes/default/other", probe=b"route", listener=Listener.INNER)
-    assert asked == ProbeResponse(status=404, body=b"no such route")
+    response = respond(b"/routes/default/other", probe=b"route", listener=Listener.INNER)
+    assert response == ProbeResponse(status=404, body=b"no such route")
 
 
 def test_the_public_listener_says_nothing_about_routes() -> None:

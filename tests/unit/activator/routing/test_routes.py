@@ -61,7 +61,7 @@ def facts(
     labels: dict[str, str] | None = None,
     annotations: dict[str, str] | None = None,
 ) -> ServedRoute:
-    tags = json.dumps({one["tag"]: created for one in traffic if one["tag"]})
+    tags = json.dumps({target["tag"]: created for target in traffic if target["tag"]})
     read = route_of(
         {
             "apiVersion": "serving.knative.dev/v1",
@@ -84,15 +84,15 @@ def facts(
     return read
 
 
-def routes(*given_facts: ServedRoute) -> Routes:
-    made = Routes()
-    for one in given_facts:
-        made.set(one)
-    return made
+def new_routes(*given_facts: ServedRoute) -> Routes:
+    routes = Routes()
+    for served_route in given_facts:
+        routes.set(served_route)
+    return routes
 
 
-def revision_at(made: Routes, listener: Listener, host: str, *, tag: str | None = None) -> str | None:
-    site = made.find(listener, host)
+def revision_at(routes: Routes, listener: Listener, host: str, *, tag: str | None = None) -> str | None:
+    site = routes.find(listener, host)
     return None if site is None else choose(site, tag=tag, draw=lambda: 0.0)[1]
 
 
@@ -108,29 +108,29 @@ def revision_at(made: Routes, listener: Listener, host: str, *, tag: str | None 
     ],
 )
 def test_a_host_is_found_whatever_its_case_and_port(host: str) -> None:
-    assert revision_at(routes(facts()), PUBLIC, host) == "hello-00001"
+    assert revision_at(new_routes(facts()), PUBLIC, host) == "hello-00001"
 
 
 @pytest.mark.parametrize(
     "host", ["", "other.default.localhost", "hello.default.localhost:80a", "[::1]:80", "localhost"]
 )
 def test_an_unclaimed_host_is_not_found(host: str) -> None:
-    assert routes(facts()).find(PUBLIC, host) is None
+    assert new_routes(facts()).find(PUBLIC, host) is None
 
 
 def test_the_inner_host_exists_on_the_inner_listener_only() -> None:
-    made = routes(facts())
+    routes = new_routes(facts())
     inner = "hello.default.svc.cluster.local"
-    assert (made.find(PUBLIC, inner), revision_at(made, INNER, inner)) == (None, "hello-00001")
+    assert (routes.find(PUBLIC, inner), revision_at(routes, INNER, inner)) == (None, "hello-00001")
 
 
 def test_the_public_host_does_not_exist_on_the_inner_listener() -> None:
-    assert routes(facts()).find(INNER, "hello.default.localhost") is None
+    assert new_routes(facts()).find(INNER, "hello.default.localhost") is None
 
 
 def test_a_cluster_local_route_has_no_public_host_even_while_its_status_says_so() -> None:
-    made = routes(facts(labels={"networking.knative.dev/visibility": "cluster-local"}))
-    assert made.find(PUBLIC, "hello.default.localhost") is None
+    routes = new_routes(facts(labels={"networking.knative.dev/visibility": "cluster-local"}))
+    assert routes.find(PUBLIC, "hello.default.localhost") is None
 
 
 @given(STATUSES, st.sampled_from([None, "cluster-local"]))
@@ -146,13 +146,13 @@ def test_no_status_takes_a_host_from_another_route(status: dict[str, Any], visib
         },
         RULES,
     )
-    before, after = routes(*others), routes(*others)
+    before, after = new_routes(*others), new_routes(*others)
     # A name of the world that is mapped to a service.
-    for one in (before, after):
-        one.set_domains({"shop.example.com": "hello.default.svc.cluster.local"})
+    for routes in (before, after):
+        routes.set_domains({"shop.example.com": "hello.default.svc.cluster.local"})
     if isinstance(forged, ServedRoute):
         after.set(forged)
-    known = {(claim.listener, claim.host) for one in others for claim in claims_of(one)}
+    known = {(claim.listener, claim.host) for served_route in others for claim in claims_of(served_route)}
     known |= {(listener, "shop.example.com") for listener in Listener}
     for listener, host in known:
         assert after.find(listener, host) == before.find(listener, host)
@@ -189,53 +189,53 @@ def test_hosts_are_those_of_the_rules() -> None:
 
 
 def test_a_tag_has_its_own_host_on_both_listeners() -> None:
-    made = routes(facts("hello", entry("hello-00001", 100), entry("hello-00002", tag="new")))
-    found = [
-        revision_at(made, PUBLIC, "new-hello.default.localhost"),
-        revision_at(made, INNER, "new-hello.default.svc.cluster.local"),
+    routes = new_routes(facts("hello", entry("hello-00001", 100), entry("hello-00002", tag="new")))
+    results = [
+        revision_at(routes, PUBLIC, "new-hello.default.localhost"),
+        revision_at(routes, INNER, "new-hello.default.svc.cluster.local"),
     ]
-    assert found == ["hello-00002", "hello-00002"]
+    assert results == ["hello-00002", "hello-00002"]
 
 
 def test_a_tag_header_chooses_on_the_routes_own_host() -> None:
-    made = routes(facts("hello", entry("hello-00001", 100), entry("hello-00002", 0, tag="new")))
-    assert revision_at(made, PUBLIC, "hello.default.localhost", tag="new") == "hello-00002"
+    routes = new_routes(facts("hello", entry("hello-00001", 100), entry("hello-00002", 0, tag="new")))
+    assert revision_at(routes, PUBLIC, "hello.default.localhost", tag="new") == "hello-00002"
 
 
 def test_a_tag_that_is_rolled_out_shares_its_host_and_header() -> None:
     shares = tuple(RevisionShare(revision_name=name, percent=percent) for name, percent in (("r1", 90), ("r2", 10)))
     target = ConfigurationRollout(configuration_name="hello", tag="new", percent=100, revisions=shares)
     state = {ROLLOUT_ANNOTATION: write_rollout(Rollout(configurations=(target,)))}
-    made = routes(facts("hello", entry("r0", 100), entry("r2", tag="new"), annotations=state))
+    routes = new_routes(facts("hello", entry("r0", 100), entry("r2", tag="new"), annotations=state))
     for host, tag in (("new-hello.default.localhost", None), ("hello.default.localhost", "new")):
-        site = made.find(PUBLIC, host)
+        site = routes.find(PUBLIC, host)
         assert site is not None
         assert [choose(site, tag=tag, draw=lambda: share)[1] for share in (0.89, 0.91)] == ["r1", "r2"]  # noqa: B023
-    assert revision_at(made, PUBLIC, "hello.default.localhost") == "r0"
+    assert revision_at(routes, PUBLIC, "hello.default.localhost") == "r0"
 
 
 def test_a_tag_that_is_not_there_is_ignored() -> None:
-    made = routes(facts("hello", entry("hello-00001", 100), entry("hello-00002", 0, tag="new")))
-    assert revision_at(made, PUBLIC, "hello.default.localhost", tag="old") == "hello-00001"
+    routes = new_routes(facts("hello", entry("hello-00001", 100), entry("hello-00002", 0, tag="new")))
+    assert revision_at(routes, PUBLIC, "hello.default.localhost", tag="old") == "hello-00001"
 
 
 def test_a_tag_header_is_ignored_on_the_host_of_another_tag() -> None:
-    made = routes(facts("hello", entry("hello-00001", 100, tag="old"), entry("hello-00002", 0, tag="new")))
-    assert revision_at(made, PUBLIC, "old-hello.default.localhost", tag="new") == "hello-00001"
+    routes = new_routes(facts("hello", entry("hello-00001", 100, tag="old"), entry("hello-00002", 0, tag="new")))
+    assert revision_at(routes, PUBLIC, "old-hello.default.localhost", tag="new") == "hello-00001"
 
 
 def test_a_route_without_traffic_has_its_hosts() -> None:
     read = route_of({"metadata": {"name": "hello", "namespace": "default"}, "status": {}}, RULES)
     assert isinstance(read, ServedRoute)
-    site = routes(read).find(PUBLIC, "hello.default.localhost")
+    site = new_routes(read).find(PUBLIC, "hello.default.localhost")
     assert site is not None
     assert site.revisions == ()
 
 
 def test_a_tag_answers_though_the_route_has_no_other_traffic() -> None:
-    made = routes(facts("hello", entry("hello-00001", 0, tag="new"), entry("", 100)))
-    assert revision_at(made, PUBLIC, "new-hello.default.localhost") == "hello-00001"
-    site = made.find(PUBLIC, "hello.default.localhost")
+    routes = new_routes(facts("hello", entry("hello-00001", 0, tag="new"), entry("", 100)))
+    assert revision_at(routes, PUBLIC, "new-hello.default.localhost") == "hello-00001"
+    site = routes.find(PUBLIC, "hello.default.localhost")
     assert site is not None
     assert site.revisions == ()
 
@@ -257,7 +257,8 @@ def test_the_older_claim_has_the_host() -> None:
     older = facts("y", entry("y-00001", 100), entry("y-00002", tag="x"), created="2026-01-01T00:00:00Z")
     younger = facts("x-y", created="2026-02-01T00:00:00Z")
     answers = [
-        revision_at(routes(*order), PUBLIC, "x-y.default.localhost") for order in [(older, younger), (younger, older)]
+        revision_at(new_routes(*order), PUBLIC, "x-y.default.localhost")
+        for order in [(older, younger), (younger, older)]
     ]
     assert answers == ["y-00002", "y-00002"]
 
@@ -270,9 +271,9 @@ def test_a_tag_that_came_after_another_route_does_not_take_its_host() -> None:
         created="2026-01-01T00:00:00Z",
         annotations={"serving.dev/claimed-tags": '{"x": "2026-03-01T00:00:00Z"}'},
     )
-    assert revision_at(routes(tagged, facts("x-y")), PUBLIC, "x-y.default.localhost") == "y-00002"
+    assert revision_at(new_routes(tagged, facts("x-y")), PUBLIC, "x-y.default.localhost") == "y-00002"
     later = facts("x-y", created="2026-02-01T00:00:00Z")
-    assert revision_at(routes(tagged, later), PUBLIC, "x-y.default.localhost") == "x-y-00001"
+    assert revision_at(new_routes(tagged, later), PUBLIC, "x-y.default.localhost") == "x-y-00001"
 
 
 def test_a_note_of_claims_that_cannot_be_read_counts_as_none() -> None:
@@ -282,53 +283,53 @@ def test_a_note_of_claims_that_cannot_be_read_counts_as_none() -> None:
 
 def test_a_lost_host_is_had_when_the_older_claim_goes() -> None:
     older = facts("y", entry("y-00001", 100), entry("y-00002", tag="x"), created="2026-01-01T00:00:00Z")
-    made = routes(older, facts("x-y", created="2026-02-01T00:00:00Z"))
-    assert [claim.route for claim in made.lost()] == ["default/x-y", "default/x-y"]
-    made.remove("default/y")
-    assert (made.lost(), revision_at(made, PUBLIC, "x-y.default.localhost")) == ([], "x-y-00001")
+    routes = new_routes(older, facts("x-y", created="2026-02-01T00:00:00Z"))
+    assert [claim.route for claim in routes.lost()] == ["default/x-y", "default/x-y"]
+    routes.remove("default/y")
+    assert (routes.lost(), revision_at(routes, PUBLIC, "x-y.default.localhost")) == ([], "x-y-00001")
 
 
 def test_a_changed_route_keeps_nothing_of_before() -> None:
-    made = routes(facts("hello", entry("hello-00001", 100), entry("hello-00002", tag="new")), facts())
-    assert made.find(PUBLIC, "new-hello.default.localhost") is None
+    routes = new_routes(facts("hello", entry("hello-00001", 100), entry("hello-00002", tag="new")), facts())
+    assert routes.find(PUBLIC, "new-hello.default.localhost") is None
 
 
 @pytest.mark.parametrize(
     "host", ["hello.default", "hello.default.svc", "hello.default.svc.cluster.local", "Hello.Default:80"]
 )
 def test_the_inner_listener_knows_hosts_as_resolvers_of_a_cluster_do(host: str) -> None:
-    made = routes(facts())
-    assert revision_at(made, INNER, host) == "hello-00001"
-    assert made.find(PUBLIC, host) is None
-    assert made.find(INNER, "hello.default.svc.elsewhere") is None
-    assert made.find(INNER, "hello.default.x") is None
+    routes = new_routes(facts())
+    assert revision_at(routes, INNER, host) == "hello-00001"
+    assert routes.find(PUBLIC, host) is None
+    assert routes.find(INNER, "hello.default.svc.elsewhere") is None
+    assert routes.find(INNER, "hello.default.x") is None
 
 
 def test_a_revision_is_found_by_its_own_name_on_the_inner_listener_only() -> None:
-    made = Routes()
-    made.set_revision(("default", "hello-00001"))
-    turn = made.turn
-    made.set_revision(("default", "hello-00001"))
-    assert made.turn == turn, "what is known changes nothing"
-    assert revision_at(made, INNER, "hello-00001.default.svc.cluster.local") == "hello-00001"
-    assert made.find(PUBLIC, "hello-00001.default.svc.cluster.local") is None
-    made.remove_revision(("default", "hello-00001"))
-    assert made.find(INNER, "hello-00001.default.svc.cluster.local") is None
+    routes = Routes()
+    routes.set_revision(("default", "hello-00001"))
+    turn = routes.turn
+    routes.set_revision(("default", "hello-00001"))
+    assert routes.turn == turn, "what is known changes nothing"
+    assert revision_at(routes, INNER, "hello-00001.default.svc.cluster.local") == "hello-00001"
+    assert routes.find(PUBLIC, "hello-00001.default.svc.cluster.local") is None
+    routes.remove_revision(("default", "hello-00001"))
+    assert routes.find(INNER, "hello-00001.default.svc.cluster.local") is None
 
 
 def test_a_route_comes_before_a_revision_of_its_name() -> None:
-    made = Routes()
-    made.set_revision(("default", "hello"))
-    made.set(facts("hello"))
-    assert revision_at(made, INNER, "hello.default") == "hello-00001"
-    made.remove("default/hello")
-    assert revision_at(made, INNER, "hello.default") == "hello"
+    routes = Routes()
+    routes.set_revision(("default", "hello"))
+    routes.set(facts("hello"))
+    assert revision_at(routes, INNER, "hello.default") == "hello-00001"
+    routes.remove("default/hello")
+    assert revision_at(routes, INNER, "hello.default") == "hello"
 
 
 def test_removing_what_is_not_there_does_nothing() -> None:
-    made = Routes()
-    made.remove("default/hello")
-    assert made.find(INNER, "hello.default") is None
+    routes = Routes()
+    routes.remove("default/hello")
+    assert routes.find(INNER, "hello.default") is None
 
 
 @pytest.mark.parametrize(("drawn", "revision"), [(0.0, "a"), (0.89, "a"), (0.9, "b"), (0.999999, "b")])
@@ -342,8 +343,8 @@ def test_a_draw_falls_into_a_share(drawn: float, revision: str) -> None:
     seed=st.integers(0, 2**32),
 )
 def test_shares_come_out_within_bounds(percents: list[int], seed: int) -> None:
-    found = facts("hello", *(entry(str(place), percent) for place, percent in enumerate(percents)))
-    (site,) = [claim.site for claim in claims_of(found) if claim.listener is PUBLIC]
+    served_route = facts("hello", *(entry(str(place), percent) for place, percent in enumerate(percents)))
+    (site,) = [claim.site for claim in claims_of(served_route) if claim.listener is PUBLIC]
     dice, draws = random.Random(seed), 2000
     counts = Counter(choose(site, tag=None, draw=dice.random)[1] for _ in range(draws))
     for place, percent in enumerate(percents):
@@ -357,18 +358,18 @@ def named(namespace: str = "default", revision: str = "hello-00001") -> tuple[li
 
 
 def test_a_revision_that_a_gateway_names_goes_before_the_host_on_the_inner_listener_only() -> None:
-    made = Routes()
-    made.set(facts("hello"))
-    made.set_revision(("default", "hello-00007"))
+    routes = Routes()
+    routes.set(facts("hello"))
+    routes.set_revision(("default", "hello-00007"))
     for host in ("hello.default.example.com", "hello.default", "", "hello-00001.default"):
-        site = made.find(INNER, host, named=named(revision="hello-00007"))
+        site = routes.find(INNER, host, named=named(revision="hello-00007"))
         assert site is not None
         assert (site.namespace, site.revisions, site.tags) == ("default", ("hello-00007",), {})
-    public = made.find(PUBLIC, "hello.default.localhost", named=named(revision="hello-00007"))
+    public = routes.find(PUBLIC, "hello.default.localhost", named=named(revision="hello-00007"))
     assert public is not None
-    assert public == made.find(PUBLIC, "hello.default.localhost")
-    made.remove_revision(("default", "hello-00007"))
-    assert made.find(INNER, "hello.default", named=named(revision="hello-00007")) is None, "it or nobody"
+    assert public == routes.find(PUBLIC, "hello.default.localhost")
+    routes.remove_revision(("default", "hello-00007"))
+    assert routes.find(INNER, "hello.default", named=named(revision="hello-00007")) is None, "it or nobody"
 
 
 @pytest.mark.parametrize(
@@ -382,66 +383,66 @@ def test_a_revision_that_a_gateway_names_goes_before_the_host_on_the_inner_liste
     ],
 )
 def test_who_names_no_revision_or_two_is_asked_for_the_host(names: tuple[list[bytes], list[bytes]]) -> None:
-    made = Routes()
-    made.set(facts("hello"))
-    made.set_revision(("default", "hello-00007"))
-    assert made.find(INNER, "hello.default", named=names) == made.find(INNER, "hello.default")
-    assert made.find(INNER, "hello.default.example.com", named=names) is None
+    routes = Routes()
+    routes.set(facts("hello"))
+    routes.set_revision(("default", "hello-00007"))
+    assert routes.find(INNER, "hello.default", named=names) == routes.find(INNER, "hello.default")
+    assert routes.find(INNER, "hello.default.example.com", named=names) is None
 
 
 @pytest.mark.parametrize("key", [("default/hello", ""), ("default", "hello"), ("", ""), ("default", "hello:revision")])
 def test_only_a_revision_can_be_named(key: tuple[str, str]) -> None:
-    made = Routes()
-    made.set(facts("hello"))
-    made.set_revision(("default", "hello-00007"))
-    assert made.find(INNER, "hello.default", named=named(*key)) is None
+    routes = Routes()
+    routes.set(facts("hello"))
+    routes.set_revision(("default", "hello-00007"))
+    assert routes.find(INNER, "hello.default", named=named(*key)) is None
 
 
 def test_a_tag_whose_url_is_cluster_local_is_not_public() -> None:
     local = {**entry("hello-00001", tag="blue"), "url": "http://blue-hello.default.svc.cluster.local:8081"}
-    made = routes(facts("hello", entry("hello-00001", 100), local))
-    assert revision_at(made, INNER, "blue-hello.default.svc.cluster.local") == "hello-00001"
+    routes = new_routes(facts("hello", entry("hello-00001", 100), local))
+    assert revision_at(routes, INNER, "blue-hello.default.svc.cluster.local") == "hello-00001"
     for host in ("blue-hello.default.svc.cluster.local", "blue-hello.default.localhost"):
-        assert made.find(PUBLIC, host) is None
-    assert revision_at(made, PUBLIC, "hello.default.localhost") == "hello-00001"
+        assert routes.find(PUBLIC, host) is None
+    assert revision_at(routes, PUBLIC, "hello.default.localhost") == "hello-00001"
 
 
 def test_a_route_that_is_served_has_the_digest_of_its_facts() -> None:
-    made, read = routes(facts()), facts()
-    assert made.digest_of(read.key) == read.digest
-    made.remove(read.key)
-    assert made.digest_of(read.key) is None
+    routes, read = new_routes(facts()), facts()
+    assert routes.digest_of(read.key) == read.digest
+    routes.remove(read.key)
+    assert routes.digest_of(read.key) is None
 
 
 def test_only_public_hosts_are_held_against_mappings() -> None:
-    made = routes(facts())
-    assert made.holds("hello.default.localhost")
-    assert made.holder_of("hello.default.localhost") == "default/hello"
-    assert not made.holds("hello.default.svc.cluster.local")
+    routes = new_routes(facts())
+    assert routes.holds("hello.default.localhost")
+    assert routes.holder_of("hello.default.localhost") == "default/hello"
+    assert not routes.holds("hello.default.svc.cluster.local")
 
 
 def test_a_revision_of_a_private_route_is_as_private_until_the_route_is_gone() -> None:
-    made = routes(facts("hello", entry("hello-00001", 100), annotations={ACCESS_ANNOTATION: "private"}))
-    made.set_revision(("default", "hello-00001"))
+    routes = new_routes(facts("hello", entry("hello-00001", 100), annotations={ACCESS_ANNOTATION: "private"}))
+    routes.set_revision(("default", "hello-00001"))
     named = ([b"default"], [b"hello-00001"])
-    found = made.find(INNER, "anything", named=named)
-    assert found is not None
-    assert found.access is not None
-    assert found.access.route == "hello"
-    made.remove("default/hello")
-    opened = made.find(INNER, "anything", named=named)
+    site = routes.find(INNER, "anything", named=named)
+    assert site is not None
+    assert site.access is not None
+    assert site.access.route == "hello"
+    routes.remove("default/hello")
+    opened = routes.find(INNER, "anything", named=named)
     assert opened is not None
     assert opened.access is None
 
 
 def test_a_host_that_chooses_by_session_is_kept_for_a_revision_of_its_own() -> None:
-    made = routes(facts("hello", entry("hello-00001", 100), annotations={SESSION_AFFINITY_ANNOTATION: "cookie"}))
+    routes = new_routes(facts("hello", entry("hello-00001", 100), annotations={SESSION_AFFINITY_ANNOTATION: "cookie"}))
     for name in ("hello-00001", "hello-00002"):
-        made.set_revision(("default", name))
+        routes.set_revision(("default", name))
     host = "hello.default.localhost"
-    kept = made.find(INNER, host, named=([b"default"], [b"hello-00001"]))
-    assert kept == made.find(PUBLIC, host)
-    other = made.find(INNER, host, named=([b"default"], [b"hello-00002"]))
+    site = routes.find(INNER, host, named=([b"default"], [b"hello-00001"]))
+    assert site == routes.find(PUBLIC, host)
+    other = routes.find(INNER, host, named=([b"default"], [b"hello-00002"]))
     assert other is not None
     assert other.revisions == ("hello-00002",)
 

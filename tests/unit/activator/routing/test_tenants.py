@@ -88,9 +88,9 @@ def _namespace(site: Site | None) -> str:
 
 @pytest.fixture
 def world() -> World:
-    made = World()
-    assert made.owners() == dict.fromkeys(HOSTS, VICTIM)
-    return made
+    new_world = World()
+    assert new_world.owners() == dict.fromkeys(HOSTS, VICTIM)
+    return new_world
 
 
 def test_no_name_of_a_route_or_its_tags_takes_a_host(world: World) -> None:

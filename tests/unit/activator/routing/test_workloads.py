@@ -18,35 +18,35 @@ def workload(name: str = "shop", *, namespace: str = "default", annotations: Any
     return {"metadata": metadata, "spec": {"target": {"name": name}, "service": {"name": name}, **spec}}
 
 
-def rules(resource: Object) -> list[HostRule]:
+def new_rules(resource: Object) -> list[HostRule]:
     return list(host_rules_of(resource, ScaledWorkloadSpec.from_object(resource)))
 
 
 def test_without_hosts_a_workload_has_its_cluster_local_name() -> None:
-    (only,) = rules(workload())
+    (only,) = new_rules(workload())
     assert (only.host, only.listeners, only.path) == ("shop.default.svc.cluster.local", (INNER,), "")
     assert (only.site.route, only.site.revisions) == ("default/shop", ("shop",))
 
 
 def test_each_host_has_each_path() -> None:
-    found = rules(
+    host_rules = new_rules(
         workload(hosts=["*.a.com"], paths=["/x/", "/"], headers=[{"name": "X-A"}], rules=[{"hosts": ["b.com"]}])
     )
     inner = "shop.default.svc.cluster.local"
-    assert [(rule.host, rule.path, len(rule.headers)) for rule in found] == [
+    assert [(rule.host, rule.path, len(rule.headers)) for rule in host_rules] == [
         *((inner, "/x", 1), (inner, "", 1), ("*.a.com", "/x", 1), ("*.a.com", "", 1)),
         *((inner, "", 0), ("b.com", "", 0)),
     ]
 
 
 def test_a_cluster_local_host_of_another_namespace_is_left_out() -> None:
-    found = rules(workload(hosts=["db.other.svc.cluster.local", "www.default.svc.cluster.local"]))
-    assert [rule.host for rule in found] == ["shop.default.svc.cluster.local", "www.default.svc.cluster.local"]
-    assert {rule.listeners for rule in found} == {(INNER,)}
+    host_rules = new_rules(workload(hosts=["db.other.svc.cluster.local", "www.default.svc.cluster.local"]))
+    assert [rule.host for rule in host_rules] == ["shop.default.svc.cluster.local", "www.default.svc.cluster.local"]
+    assert {rule.listeners for rule in host_rules} == {(INNER,)}
 
 
 def test_access_is_as_in_the_annotations_of_a_service() -> None:
-    (only,) = rules(workload(annotations={"serving.dev/access": "private"}))
+    (only,) = new_rules(workload(annotations={"serving.dev/access": "private"}))
     assert only.site.access is not None
     assert (only.site.access.namespace, only.site.access.route) == ("default", "shop")
 
@@ -55,17 +55,17 @@ def test_a_route_keeps_its_host_and_shares_paths_within_its_namespace() -> None:
     routes = Routes()
     routes.set(facts())
     host = "hello.default.localhost"
-    routes.set_rules("default/shop", rules(workload(hosts=[host], paths=["/shop"])))
-    routes.set_rules("evil/shop", rules(workload(namespace="evil", hosts=[host], paths=["/evil"])))
+    routes.set_rules("default/shop", new_rules(workload(hosts=[host], paths=["/shop"])))
+    routes.set_rules("evil/shop", new_rules(workload(namespace="evil", hosts=[host], paths=["/evil"])))
 
     def site(target: str, name: str = host, listener: Listener = PUBLIC) -> str | None:
-        found = routes.find(listener, name, target=target.encode())
-        return None if found is None else found.route
+        new_site = routes.find(listener, name, target=target.encode())
+        return None if new_site is None else new_site.route
 
     assert site("/") == "default/hello"
     assert site("/shop/1") == "default/shop"
     assert site("/evil") == "default/hello"
-    routes.set_rules("default/shop", rules(workload(hosts=[host])))
+    routes.set_rules("default/shop", new_rules(workload(hosts=[host])))
     assert site("/shop/1") == "default/hello"
     assert site("/", "shop.default", INNER) == "default/shop"
     assert site("/", "SHOP.default.svc.cluster.local:80", INNER) == "default/shop"

@@ -185,10 +185,10 @@ def test_what_was_lost_is_said_again() -> None:
 
 
 def test_nothing_was_said_that_could_be_said_again() -> None:
-    said: list[SlotMessage] = []
-    ledger = Ledger(index=0, first_round=0, in_use=list, send=lambda _, message: said.append(message))
+    lines: list[SlotMessage] = []
+    ledger = Ledger(index=0, first_round=0, in_use=list, send=lambda _, message: lines.append(message))
     ledger.remind()
-    assert said == []
+    assert lines == []
 
 
 def shares(pod: str, *, slot_count: int, members: Sequence[int]) -> list[int]:
@@ -197,16 +197,16 @@ def shares(pod: str, *, slot_count: int, members: Sequence[int]) -> list[int]:
 
 @given(st.sampled_from(PODS), st.integers(1, 50), st.lists(st.integers(0, 63), min_size=1, unique=True))
 def test_shares_add_up_to_the_slots_and_differ_by_one_at_most(pod: str, slot_count: int, members: list[int]) -> None:
-    found = shares(pod, slot_count=slot_count, members=sorted(members))
-    assert sum(found) == slot_count
-    assert max(found) - min(found) <= 1
+    results = shares(pod, slot_count=slot_count, members=sorted(members))
+    assert sum(results) == slot_count
+    assert max(results) - min(results) <= 1
 
 
 @pytest.mark.parametrize("count", [2, 3])
 def test_over_many_pods_of_one_slot_all_have_as_many(count: int) -> None:
-    found = [shares(pod, slot_count=1, members=range(count)) for pod in PODS]
+    results = [shares(pod, slot_count=1, members=range(count)) for pod in PODS]
     for index in range(count):
-        assert sum(one[index] for one in found) == pytest.approx(len(PODS) / count, rel=0.1)
+        assert sum(one[index] for one in results) == pytest.approx(len(PODS) / count, rel=0.1)
 
 
 def test_one_alone_has_all_of_shares() -> None:

@@ -30,10 +30,10 @@ MESSAGES: list[SlotMessage] = [
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
 def test_messages_come_out_as_they_went_in_however_their_bytes_are_cut(size: int) -> None:
     wire = b"".join(map(encode, MESSAGES))
-    frames, found = Frames(), list[SlotMessage]()
+    frames, results = Frames(), list[SlotMessage]()
     for start in range(0, len(wire), size):
-        found += frames.feed(wire[start : start + size])
-    assert found == MESSAGES
+        results += frames.feed(wire[start : start + size])
+    assert results == MESSAGES
 
 
 @pytest.mark.parametrize("content", [msgspec.msgpack.encode(["Steal", 1]), b"\x93\xa9Peer\xffello\x01\x01"])

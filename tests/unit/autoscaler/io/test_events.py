@@ -8,7 +8,7 @@ from tests.unit.core.scaling.scaler_builders import revision_with
 def test_a_few_changes_are_reported_immediately_then_one_each_half_minute() -> None:
     budget = EventBudget()
     reported = [budget.acquire("u", 0.0) for _ in range(8)]
-    assert [one is not None for one in reported] == [True] * 5 + [False] * 3
+    assert [event_permit is not None for event_permit in reported] == [True] * 5 + [False] * 3
     assert budget.acquire("other", 0.0) == EventPermit(number=0, left_out_count=0)
     assert budget.acquire("u", 29.0) is None
     assert budget.acquire("u", 30.0) == EventPermit(number=5, left_out_count=4)

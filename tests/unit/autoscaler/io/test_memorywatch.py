@@ -17,8 +17,8 @@ def files(tmp_path: Path) -> Files:
 
 
 def test_a_machine_without_cgroups_and_without_psi(files: Files) -> None:
-    found = read_memory(files.proc, files.cgroups)
-    assert found == MemoryReading(total_bytes=4 * GIB, available_bytes=3 * GIB, stalled_ratio=0.0)
+    memory_reading = read_memory(files.proc, files.cgroups)
+    assert memory_reading == MemoryReading(total_bytes=4 * GIB, available_bytes=3 * GIB, stalled_ratio=0.0)
 
 
 def test_the_bound_with_the_smallest_part_left_counts(files: Files) -> None:
@@ -26,8 +26,8 @@ def test_the_bound_with_the_smallest_part_left_counts(files: Files) -> None:
     files.bound("pods", memory_max=f"{2 * GIB}", memory_current=f"{2 * GIB}")
     files.bound("pods", memory_stat=f"anon 1\ninactive_file {GIB // 2}\n")
     files.write(files.proc / "pressure" / "memory", PRESSURE)
-    found = read_memory(files.proc, files.cgroups)
-    assert found == MemoryReading(total_bytes=2 * GIB, available_bytes=GIB // 2, stalled_ratio=0.125)
+    memory_reading = read_memory(files.proc, files.cgroups)
+    assert memory_reading == MemoryReading(total_bytes=2 * GIB, available_bytes=GIB // 2, stalled_ratio=0.125)
 
 
 def test_a_cgroup_over_its_limit_has_nothing_left(files: Files) -> None:
@@ -49,6 +49,6 @@ def test_a_folder_without_files_is_refused(tmp_path: Path) -> None:
 
 
 def test_this_machine_can_be_read() -> None:
-    found = read_memory(Path("/proc"))
-    assert 0 < found.available_bytes < found.total_bytes
-    assert 0 <= found.stalled_ratio <= 1
+    memory_reading = read_memory(Path("/proc"))
+    assert 0 < memory_reading.available_bytes < memory_reading.total_bytes
+    assert 0 <= memory_reading.stalled_ratio <= 1

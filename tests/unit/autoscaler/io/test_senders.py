@@ -24,11 +24,11 @@ REVISION = {"namespace": "default", "revision": "r"}
 
 
 def late(*frames: tuple[float, float]) -> list[bool]:
-    state, found = LatenessState(), []
+    state, results = LatenessState(), []
     for sent_s, received_s in frames:
-        state, one = is_late(state, sent_s=sent_s, received_s=received_s)
-        found.append(one)
-    return found
+        state, result = is_late(state, sent_s=sent_s, received_s=received_s)
+        results.append(result)
+    return results
 
 
 def test_clocks_that_differ_make_no_frame_late() -> None:
@@ -59,11 +59,11 @@ def test_a_clock_that_was_set_forward_is_believed_immediately() -> None:
 
 
 async def test_a_pod_that_says_once_that_it_sleeps_is_heard_however_late() -> None:
-    found: Recorded = []
-    sender = PodSender(ServerCounts(), lambda *one: found.append(one), revision=("default", "r"), pod="p")
+    results: Recorded = []
+    sender = PodSender(ServerCounts(), lambda *arguments: results.append(arguments), revision=("default", "r"), pod="p")
     for at_s, is_dormant in ((1000.0, False), (0.0, False), (0.0, True)):
         sender.handle(encode_pod_stat(PodStat(at_s=at_s, concurrency=0.0, is_dormant=is_dormant)))
-    assert [stat.is_dormant for _, stat, _ in found] == [False, True]
+    assert [stat.is_dormant for _, stat, _ in results] == [False, True]
 
 
 def test_counts_are_named_as_metrics() -> None:
@@ -71,9 +71,9 @@ def test_counts_are_named_as_metrics() -> None:
 
 
 async def recorded(make: Callable[[Record], Sender], frame: dict[str, Any]) -> tuple[RevisionKey, Stat, StatSource]:
-    found: Recorded = []
-    make(lambda *one: found.append(one)).handle(msgspec.msgpack.encode(frame))
-    (one,) = found
+    results: Recorded = []
+    make(lambda *arguments: results.append(arguments)).handle(msgspec.msgpack.encode(frame))
+    (one,) = results
     return one
 
 

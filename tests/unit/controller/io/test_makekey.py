@@ -20,10 +20,10 @@ async def value_of(cluster: MemoryCluster, name: str, key: str) -> bytes:
 
 async def test_a_key_is_made_once_and_read_after_that() -> None:
     cluster = MemoryCluster()
-    made = await cluster_key(cluster, SPACE)
-    assert (len(made.key), made.inner_tls) == (KEY_BYTES, "Enabled")
-    assert await value_of(cluster, KEY_SECRET, "key") == made.key
-    assert await cluster_key(cluster, SPACE) == made
+    new_cluster_key = await cluster_key(cluster, SPACE)
+    assert (len(new_cluster_key.key), new_cluster_key.inner_tls) == (KEY_BYTES, "Enabled")
+    assert await value_of(cluster, KEY_SECRET, "key") == new_cluster_key.key
+    assert await cluster_key(cluster, SPACE) == new_cluster_key
     await cluster.close()
 
 

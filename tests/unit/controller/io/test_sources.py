@@ -9,8 +9,8 @@ CONFIG_MAP = {"metadata": {"name": "config-autoscaler", "namespace": "knative-se
 
 
 def notes_of(**taken: tuple[object, ...]) -> list[tuple[str, str, bool]]:
-    one = Taken(daemon="autoscaler", config_map="config-autoscaler", **taken)  # type: ignore[arg-type]
-    return [(note.reason, note.message, note.warning) for note in settings_notes(one, CONFIG_MAP)]
+    new_taken = Taken(daemon="autoscaler", config_map="config-autoscaler", **taken)  # type: ignore[arg-type]
+    return [(note.reason, note.message, note.warning) for note in settings_notes(new_taken, CONFIG_MAP)]
 
 
 def test_a_refusal_says_all_that_is_wrong_and_that_nothing_changes() -> None:

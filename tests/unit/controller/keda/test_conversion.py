@@ -301,15 +301,17 @@ def test_every_field_of_the_definition_acts_or_is_named(kind: Kind, text: str) -
         smaller = [(variant, without(variant, path)) for variant in variants]
         present = [pair for pair in smaller if pair[1] is not None]
         assert present, f"the test has no {path}"
-        if not any(acts(kind, variant, one) or is_named(kind, variant, path) for variant, one in present if one):
+        if not any(
+            acts(kind, variant, result) or is_named(kind, variant, path) for variant, result in present if result
+        ):
             silent.append(".".join(path))
     assert silent == []
 
 
 def acts(kind: Kind, document: dict[str, Any], smaller: dict[str, Any]) -> bool:
-    def outcome(one: dict[str, Any]) -> Conversion | str:
+    def outcome(fields: dict[str, Any]) -> Conversion | str:
         try:
-            return converted(route(), one) if kind == KEDA_SCALED_OBJECT else converted(one)
+            return converted(route(), fields) if kind == KEDA_SCALED_OBJECT else converted(fields)
         except (KeyError, TypeError) as error:
             # A required field, which the API refuses to miss.
             return repr(error)

@@ -35,8 +35,12 @@ def written(
     *others, status = plan.writes
     assert isinstance(status, Patch)
     conditions = status.patch["status"]["conditions"]
-    assert all(one["observedGeneration"] == 2 and one["lastTransitionTime"] == NOW for one in conditions)
-    return others, {one["type"]: (one["status"], one["reason"], one["message"]) for one in conditions}
+    assert all(
+        condition["observedGeneration"] == 2 and condition["lastTransitionTime"] == NOW for condition in conditions
+    )
+    return others, {
+        condition["type"]: (condition["status"], condition["reason"], condition["message"]) for condition in conditions
+    }
 
 
 def test_a_new_route_gets_a_scaled_workload_that_it_owns() -> None:

@@ -10,12 +10,12 @@ def a_slice(*addresses: str, port: int = 8081, family: str = "IPv4", **condition
     return {
         "addressType": family,
         "ports": [{"name": "metrics", "port": 9090}, {"name": "http", "port": port}],
-        "endpoints": [{"addresses": [one], "conditions": conditions} for one in addresses],
+        "endpoints": [{"addresses": [address], "conditions": conditions} for address in addresses],
     }
 
 
 def named(activators: Activators, family: str = "IPv4") -> list[str]:
-    return [one["addresses"][0] for one in activators.backends[family].endpoints]
+    return [endpoint["addresses"][0] for endpoint in activators.backends[family].endpoints]
 
 
 def test_the_slices_of_a_service_add_up() -> None:
@@ -79,9 +79,9 @@ def test_each_activator_has_one_address() -> None:
 
 
 def test_each_activator_has_a_page_where_the_service_names_its_port() -> None:
-    activators, found = Activators(), a_slice("10.0.0.1", "10.0.0.2")
-    activators.put(KEY, found)
+    activators, slice_ = Activators(), a_slice("10.0.0.1", "10.0.0.2")
+    activators.put(KEY, slice_)
     assert activators.pages == ("10.0.0.1:9090", "10.0.0.2:9090")
     assert activators.addresses == ("10.0.0.1:8081", "10.0.0.2:8081")
-    activators.put(KEY, {**found, "ports": [one for one in found["ports"] if one["name"] == "http"]})
+    activators.put(KEY, {**slice_, "ports": [port for port in slice_["ports"] if port["name"] == "http"]})
     assert not activators.pages

@@ -9,71 +9,71 @@ def a_limit() -> ConcurrencyLimit:
     return ConcurrencyLimit(low=8, high=64)
 
 
-def feed(one: ConcurrencyLimit, duration_s: float, *, count: int, from_s: float = 0.0) -> None:
+def feed(limit: ConcurrencyLimit, duration_s: float, *, count: int, from_s: float = 0.0) -> None:
     for number in range(count):
-        one.note_call(duration_s, active_count=one.limit, now_s=from_s + number * 0.01)
+        limit.note_call(duration_s, active_count=limit.limit, now_s=from_s + number * 0.01)
 
 
 def test_the_limit_doubles_with_each_round_trip_of_a_steady_server() -> None:
-    one = a_limit()
-    feed(one, 0.2, count=8)
-    assert one.limit == 16
-    feed(one, 0.2, count=100)
-    assert one.limit == 64
+    limit = a_limit()
+    feed(limit, 0.2, count=8)
+    assert limit.limit == 16
+    feed(limit, 0.2, count=100)
+    assert limit.limit == 64
 
 
 def test_a_limit_that_is_not_used_up_stays() -> None:
-    one = a_limit()
+    limit = a_limit()
     for _ in range(100):
-        one.note_call(0.2, active_count=5, now_s=0.0)
-    assert one.limit == 8
+        limit.note_call(0.2, active_count=5, now_s=0.0)
+    assert limit.limit == 8
 
 
 def test_a_server_that_queues_calls_gets_fewer() -> None:
-    one = a_limit()
-    feed(one, 0.05, count=100)
-    feed(one, 0.5, count=10, from_s=10.0)
-    assert one.limit == 48
-    feed(one, 0.5, count=150, from_s=20.0)
-    assert one.limit == 27
+    limit = a_limit()
+    feed(limit, 0.05, count=100)
+    feed(limit, 0.5, count=10, from_s=10.0)
+    assert limit.limit == 48
+    feed(limit, 0.5, count=150, from_s=20.0)
+    assert limit.limit == 27
 
 
 def test_after_a_decrease_the_limit_grows_by_one_each_round_trip() -> None:
-    one = a_limit()
-    feed(one, 0.05, count=100)
-    one.note_refusal(now_s=10.0)
-    assert one.limit == 48
-    feed(one, 0.05, count=50, from_s=20.0)
-    assert one.limit == 49
+    limit = a_limit()
+    feed(limit, 0.05, count=100)
+    limit.note_refusal(now_s=10.0)
+    assert limit.limit == 48
+    feed(limit, 0.05, count=50, from_s=20.0)
+    assert limit.limit == 49
 
 
 def test_refusals_of_one_moment_count_once() -> None:
-    one = a_limit()
-    feed(one, 0.05, count=100)
+    limit = a_limit()
+    feed(limit, 0.05, count=100)
     for number in range(50):
-        one.note_refusal(now_s=10.0 + number * 0.01)
-    assert one.limit == 48
-    one.note_refusal(now_s=12.0)
-    assert one.limit == 36
+        limit.note_refusal(now_s=10.0 + number * 0.01)
+    assert limit.limit == 48
+    limit.note_refusal(now_s=12.0)
+    assert limit.limit == 36
 
 
 def test_the_limit_never_leaves_its_range() -> None:
-    one = a_limit()
+    limit = a_limit()
     for number in range(100):
-        one.note_refusal(now_s=number * 2.0)
-    assert one.limit == 8
+        limit.note_refusal(now_s=number * 2.0)
+    assert limit.limit == 8
 
 
 def test_noise_of_a_fast_server_is_no_congestion() -> None:
-    one = a_limit()
+    limit = a_limit()
     for number in range(200):
-        one.note_call(0.001 if number % 2 else 0.004, active_count=one.limit, now_s=number * 0.01)
-    assert one.limit == 64
+        limit.note_call(0.001 if number % 2 else 0.004, active_count=limit.limit, now_s=number * 0.01)
+    assert limit.limit == 64
 
 
 @pytest.mark.parametrize("slower_s", [0.2, 0.3])
 def test_a_server_that_is_a_little_slower_now_is_no_congestion(slower_s: float) -> None:
-    one = a_limit()
-    feed(one, 0.15, count=100)
-    feed(one, slower_s, count=1000, from_s=100.0)
-    assert one.limit == 64
+    limit = a_limit()
+    feed(limit, 0.15, count=100)
+    feed(limit, slower_s, count=1000, from_s=100.0)
+    assert limit.limit == 64

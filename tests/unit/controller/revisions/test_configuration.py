@@ -30,7 +30,7 @@ TAKEN = 'Revision creation failed with message: revisions.serving.knative.dev "{
 
 
 def plan_for(configuration: Object, *revisions: Object, settings: ControllerSettings = SETTINGS) -> WritePlan:
-    known = {one["metadata"]["name"]: one for one in revisions}
+    known = {revision["metadata"]["name"]: revision for revision in revisions}
     return reconcile_configuration(configuration, known, settings=settings, scaling=SCALING, now=NOW)
 
 
@@ -243,8 +243,8 @@ def test_a_timeout_above_the_longest_is_refused() -> None:
 def test_a_label_without_a_number_is_the_oldest_generation() -> None:
     odd = with_ready(stored(a_revision(), labels={"serving.knative.dev/configurationGeneration": "x"}), "True")
     configuration = having(a_configuration(generation=2), latestReadyRevisionName="gone")
-    found = status_of(configuration, {**odd, "metadata": {**odd["metadata"], "name": "odd"}}, ready(1))
-    assert found["latestReadyRevisionName"] == "hello-00001"
+    status = status_of(configuration, {**odd, "metadata": {**odd["metadata"], "name": "odd"}}, ready(1))
+    assert status["latestReadyRevisionName"] == "hello-00001"
 
 
 def test_revisions_that_are_old_enough_are_retired() -> None:

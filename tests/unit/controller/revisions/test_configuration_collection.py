@@ -26,7 +26,7 @@ def gone(
     *revisions: Object, settings: ControllerSettings = KEEP_NONE, latest: dict[str, str] | None = None
 ) -> list[str]:
     configuration = {**a_configuration(generation=99), "status": latest or {}}
-    return [one["metadata"]["name"] for one in collectable(configuration, revisions, settings, now=NOW)]
+    return [resource["metadata"]["name"] for resource in collectable(configuration, revisions, settings, now=NOW)]
 
 
 def test_what_is_older_than_both_times_goes() -> None:
@@ -42,7 +42,7 @@ def test_what_is_younger_than_one_of_them_stays(created: str, inactive: str) -> 
 
 def test_of_25_old_ones_the_5_without_traffic_for_longest_go() -> None:
     revisions = [idle(number, inactive=f"2026-11-{number:02d}") for number in (*range(2, 15), *range(2, 14))]
-    revisions = [stored(one, name=f"r{index:02d}") for index, one in enumerate(revisions)]
+    revisions = [stored(revision, name=f"r{index:02d}") for index, revision in enumerate(revisions)]
     assert gone(*revisions, settings=SETTINGS) == ["r00", "r13", "r01", "r14", "r02"]
 
 

@@ -40,12 +40,12 @@ def test_filling_in_twice_changes_nothing() -> None:
 
 def test_what_is_said_stays() -> None:
     probe = {"httpGet": {"path": "/", "port": 80}, "successThreshold": 2}
-    said = {
+    text = {
         "timeoutSeconds": 10,
         "containerConcurrency": 3,
         "containers": [{"name": "mine", "readinessProbe": probe, "resources": {"limits": {"cpu": "1"}}}],
     }
-    assert spec_with_defaults(said, SETTINGS) == said
+    assert spec_with_defaults(text, SETTINGS) == text
 
 
 def test_timeout_0_is_the_default_as_in_knative() -> None:
@@ -71,24 +71,24 @@ def test_an_idle_timeout_is_given_where_the_settings_have_one() -> None:
 
 def test_of_several_containers_only_the_one_with_a_port_is_probed() -> None:
     spec = spec_with_defaults({"containers": [{"image": "a", "ports": [{}]}, {"image": "b"}]}, SETTINGS)
-    assert [(one["name"], "readinessProbe" in one) for one in spec["containers"]] == [
+    assert [(container["name"], "readinessProbe" in container) for container in spec["containers"]] == [
         ("user-container-0", True),
         ("user-container-1", False),
     ]
 
 
 def test_a_timeout_above_the_longest_is_a_problem() -> None:
-    found = list(
+    problems = list(
         timeouts_too_long({"timeoutSeconds": 601, "idleTimeoutSeconds": 600}, changed(max_revision_timeout_s=600))
     )
-    assert [problem.where for problem in found] == ["spec.template.spec.timeoutSeconds"]
+    assert [problem.where for problem in problems] == ["spec.template.spec.timeoutSeconds"]
 
 
 def secured(level: str, *, pod: Object | None = None, **container: Any) -> Object:  # noqa: ANN401 - JSON
     settings = msgspec.structs.replace(SETTINGS, secure_pod_defaults=level)
     spec = {"containers": [{"image": "x", **container}], **({"securityContext": pod} if pod else {})}
-    found: Object = spec_with_defaults(spec, settings)["containers"][0].get("securityContext", {})
-    return found
+    security_context: Object = spec_with_defaults(spec, settings)["containers"][0].get("securityContext", {})
+    return security_context
 
 
 def test_secure_defaults_are_off_unless_asked_for() -> None:
@@ -137,11 +137,11 @@ def test_secure_defaults_keep_what_is_stated() -> None:
 )
 def test_init_containers_get_names(given: list[Object], names: list[str]) -> None:
     spec = {**ONE, "initContainers": [{"image": "i", **one} for one in given]}
-    assert [one["name"] for one in spec_with_defaults(spec, SETTINGS)["initContainers"]] == names
+    assert [init_container["name"] for init_container in spec_with_defaults(spec, SETTINGS)["initContainers"]] == names
 
 
 def refused(spec: Object, **features: str) -> list[str]:
-    return [str(one.where) for one in fields_not_allowed(spec, msgspec.structs.replace(SETTINGS, **features))]
+    return [str(problem.where) for problem in fields_not_allowed(spec, msgspec.structs.replace(SETTINGS, **features))]
 
 
 @pytest.mark.parametrize("field", ["containers", "initContainers"])

@@ -22,8 +22,8 @@ def made(**template: Any) -> Object:  # noqa: ANN401 - JSON
 
 
 def container_of(deployment: Object, index: int = 0) -> Object:
-    found: Object = deployment["spec"]["template"]["spec"]["containers"][index]
-    return found
+    container: Object = deployment["spec"]["template"]["spec"]["containers"][index]
+    return container
 
 
 def test_a_deployment_is_its_revisions() -> None:
@@ -60,7 +60,7 @@ def test_the_templates_own_labels_and_annotations_reach_the_pod() -> None:
 
 def test_a_container_learns_whose_it_is() -> None:
     template = {"containers": [{"image": "app", "env": [{"name": "A", "value": "1"}]}]}
-    assert [(one["name"], one["value"]) for one in container_of(made(spec=template))["env"]] == [
+    assert [(variable["name"], variable["value"]) for variable in container_of(made(spec=template))["env"]] == [
         ("A", "1"),
         ("K_REVISION", "hello-00001"),
         ("K_CONFIGURATION", "hello"),
@@ -179,7 +179,7 @@ def test_pods_become_strict_with_the_controller_and_cease_to_be(
     for patch in patches:
         (proxy,) = patch.patch["spec"]["template"]["spec"]["containers"]
         assert proxy["name"] == container_of(deployment)["name"]
-        set_values = {one["name"]: one.get("value", one.get("$patch")) for one in proxy["env"]}
+        set_values = {variable["name"]: variable.get("value", variable.get("$patch")) for variable in proxy["env"]}
         is_off = present == "Disabled"
         assert set_values == {
             "SERVING_QUEUEPROXY_INNER_TLS_MODE": "delete" if is_off else present,
@@ -198,7 +198,7 @@ def test_the_guard_and_inner_tls_change_together() -> None:
     template = patch.patch["spec"]["template"]
     assert template["metadata"]["annotations"] == {"serving.dev/guarded": "true"}
     (proxy,) = template["spec"]["containers"]
-    assert {one["name"]: one["value"] for one in proxy["env"]} == {
+    assert {variable["name"]: variable["value"] for variable in proxy["env"]} == {
         "SERVING_POD_AUTHORITY": "PEM",
         "SERVING_QUEUEPROXY_INNER_TLS_MODE": "Enabled",
         "SERVING_POD_GUARDED": "true",
@@ -210,8 +210,8 @@ def test_a_runtime_class_is_chosen_by_labels_unless_the_spec_names_one() -> None
     sidecar = msgspec.structs.replace(SIDECAR, settings=settings)
 
     def runtime_class(revision: Object) -> object:
-        made = desired_deployment(revision, replica_count=1, progress_deadline_s=1.0, sidecar=sidecar)
-        return made["spec"]["template"]["spec"].get("runtimeClassName")
+        deployment = desired_deployment(revision, replica_count=1, progress_deadline_s=1.0, sidecar=sidecar)
+        return deployment["spec"]["template"]["spec"].get("runtimeClassName")
 
     labelled = a_revision(metadata={"labels": {"use": "kata"}})
     assert runtime_class(labelled) == "kata"
@@ -220,5 +220,7 @@ def test_a_runtime_class_is_chosen_by_labels_unless_the_spec_names_one() -> None
 
 
 def test_images_are_pinned_to_their_digests() -> None:
-    made = desired_deployment(a_revision(), replica_count=1, progress_deadline_s=1.0, images={"app": "docker.io/app@d"})
-    assert container_of(made)["image"] == "docker.io/app@d"
+    deployment = desired_deployment(
+        a_revision(), replica_count=1, progress_deadline_s=1.0, images={"app": "docker.io/app@d"}
+    )
+    assert container_of(deployment)["image"] == "docker.io/app@d"

@@ -19,29 +19,29 @@ GROUP = "autoscaling.knative.dev/"
 KEY = (kinds.REVISION, "default", "hello-00001")
 
 
-def revision(**asked: str) -> Object:
+def new_revision(**arguments: str) -> Object:
     """A revision with annotations of the group; the default ``class`` is that of an hpa."""
-    given = {"class": HPA_CLASS, **{name.replace("_", "-"): text for name, text in asked.items()}}
-    return a_revision(metadata={"annotations": {GROUP + name: text for name, text in given.items()}})
+    values = {"class": HPA_CLASS, **{name.replace("_", "-"): text for name, text in arguments.items()}}
+    return a_revision(metadata={"annotations": {GROUP + name: text for name, text in values.items()}})
 
 
-def made(one: Object, settings: AutoscalerSettings = SCALING) -> Object:
-    (write,) = hpa_writes(one, None, settings)
+def made(fields: Object, settings: AutoscalerSettings = SCALING) -> Object:
+    (write,) = hpa_writes(fields, None, settings)
     assert isinstance(write, Create)
     assert write.kind is kinds.HORIZONTAL_POD_AUTOSCALER
     return dict(write.body)
 
 
-def spec_of(**asked: str) -> Object:
-    found: Object = made(revision(**asked))["spec"]
-    return found
+def spec_of(**arguments: str) -> Object:
+    spec: Object = made(new_revision(**arguments))["spec"]
+    return spec
 
 
 def test_an_hpa_is_its_revisions_and_scales_its_deployment() -> None:
-    one = revision()
-    body = made(one)
+    revision = new_revision()
+    body = made(revision)
     assert (body["apiVersion"], body["metadata"]["name"]) == ("autoscaling/v2", "hello-00001")
-    assert is_controlled_by(body, one)
+    assert is_controlled_by(body, revision)
     assert body["spec"] == {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "hello-00001-deployment"},
         "minReplicas": 1,
@@ -111,14 +111,14 @@ def test_a_window_goes_for_both_directions() -> None:
 def test_the_bounds_are_the_revisions_or_those_of_the_settings(
     asked: dict[str, str], settings: dict[str, Any], bounds: tuple[int, int]
 ) -> None:
-    spec = made(revision(**asked), AutoscalerSettings(**settings))["spec"]
+    spec = made(new_revision(**asked), AutoscalerSettings(**settings))["spec"]
     assert (spec["minReplicas"], spec["maxReplicas"]) == bounds
 
 
 def test_a_revision_that_no_route_names_keeps_one_pod() -> None:
-    one = revision(min_scale="3")
-    one["metadata"]["labels"]["serving.knative.dev/routingState"] = "reserve"
-    assert made(one)["spec"]["minReplicas"] == 1
+    revision = new_revision(min_scale="3")
+    revision["metadata"]["labels"]["serving.knative.dev/routingState"] = "reserve"
+    assert made(revision)["spec"]["minReplicas"] == 1
 
 
 def test_the_class_of_the_settings_counts_where_a_revision_has_none() -> None:
@@ -133,19 +133,19 @@ def test_a_revision_of_another_class_has_no_hpa() -> None:
 
 
 def test_one_that_is_as_it_should_be_is_left_alone_with_all_that_the_server_filled_in() -> None:
-    one = revision(target="70", window="30s")
-    found = stored(made(one))
-    found["spec"]["behavior"]["scaleUp"] = {
-        **found["spec"]["behavior"]["scaleUp"],
+    revision = new_revision(target="70", window="30s")
+    resource = stored(made(revision))
+    resource["spec"]["behavior"]["scaleUp"] = {
+        **resource["spec"]["behavior"]["scaleUp"],
         "selectPolicy": "Max",
         "policies": [{"type": "Pods", "value": 4, "periodSeconds": 15}],
     }
-    assert hpa_writes(one, found, SCALING) == ()
+    assert hpa_writes(revision, resource, SCALING) == ()
 
 
 def test_only_what_is_different_is_patched() -> None:
-    found = stored(made(revision(min_scale="2", window="30s")))
-    (write,) = hpa_writes(revision(min_scale="3", window="40s"), found, SCALING)
+    result = stored(made(new_revision(min_scale="2", window="30s")))
+    (write,) = hpa_writes(new_revision(min_scale="3", window="40s"), result, SCALING)
     assert isinstance(write, Patch)
     rules = {"stabilizationWindowSeconds": 40}
     assert write.patch == {
@@ -155,16 +155,16 @@ def test_only_what_is_different_is_patched() -> None:
 
 
 def test_one_that_is_wanted_no_more_goes() -> None:
-    found = stored(made(revision()))
-    (write,) = hpa_writes(a_revision(), found, SCALING)
+    result = stored(made(new_revision()))
+    (write,) = hpa_writes(a_revision(), result, SCALING)
     assert isinstance(write, Delete)
 
 
 def test_an_object_of_another_owner_is_left_alone() -> None:
-    found = stored({**made(revision()), "spec": {}})
-    found["metadata"]["ownerReferences"] = []
-    assert hpa_writes(revision(), found, SCALING) == ()
-    assert hpa_writes(a_revision(), found, SCALING) == ()
+    resource = stored({**made(new_revision()), "spec": {}})
+    resource["metadata"]["ownerReferences"] = []
+    assert hpa_writes(new_revision(), resource, SCALING) == ()
+    assert hpa_writes(a_revision(), resource, SCALING) == ()
 
 
 def test_it_starts_with_a_pod_because_an_hpa_leaves_zero_alone() -> None:
@@ -174,24 +174,28 @@ def test_it_starts_with_a_pod_because_an_hpa_leaves_zero_alone() -> None:
 
 
 def test_requests_go_to_its_pods_directly() -> None:
-    assert revision()["metadata"]["annotations"]["serving.dev/traffic-path"] == "serve"
+    assert new_revision()["metadata"]["annotations"]["serving.dev/traffic-path"] == "serve"
     assert "serving.dev/traffic-path" not in a_revision()["metadata"]["annotations"]
 
 
 @pytest.mark.parametrize("metric", ["cpu", "memory", "own"])
 def test_it_is_one_that_kubernetes_takes(metric: str) -> None:
-    assert faults(made(revision(metric=metric, target="5", window="30s", max_scale="3"))) == []
+    assert faults(made(new_revision(metric=metric, target="5", window="30s", max_scale="3"))) == []
 
 
 def test_what_an_hpa_says_is_looked_at_when_its_spec_changes_and_not_when_it_scales() -> None:
-    cache = a_cache((kinds.REVISION, revision()))
+    cache = a_cache((kinds.REVISION, new_revision()))
     (write,) = [
-        one for one in decide(cache, KEY, now=NOW, now_s=NOW_S).writes if one.kind is kinds.HORIZONTAL_POD_AUTOSCALER
+        each_write
+        for each_write in decide(cache, KEY, now=NOW, now_s=NOW_S).writes
+        if each_write.kind is kinds.HORIZONTAL_POD_AUTOSCALER
     ]
     assert isinstance(write, Create)
     assert cache.put(kinds.HORIZONTAL_POD_AUTOSCALER, stored(write.body)) == {KEY}
     assert [
-        one for one in decide(cache, KEY, now=NOW, now_s=NOW_S).writes if one.kind is kinds.HORIZONTAL_POD_AUTOSCALER
+        each_write
+        for each_write in decide(cache, KEY, now=NOW, now_s=NOW_S).writes
+        if each_write.kind is kinds.HORIZONTAL_POD_AUTOSCALER
     ] == []
     scaled = stored({**write.body, "status": {"currentReplicas": 3}}, resourceVersion="8")
     assert cache.put(kinds.HORIZONTAL_POD_AUTOSCALER, scaled) == set()

@@ -17,8 +17,10 @@ WAIT_S = 30.0
 
 
 def own_proxy() -> Object:
-    made = desired_deployment(a_revision(metadata=INSIDE), replica_count=1, progress_deadline_s=600.0, sidecar=SIDECAR)
-    return stored({**made, "status": {"replicas": 1}})
+    deployment = desired_deployment(
+        a_revision(metadata=INSIDE), replica_count=1, progress_deadline_s=600.0, sidecar=SIDECAR
+    )
+    return stored({**deployment, "status": {"replicas": 1}})
 
 
 def running(started_at: str = LONG_AGO, *, name: str = "user-container", ready: bool = False) -> Object:
@@ -30,10 +32,10 @@ def missing(deployment: Object | None, *pods: Object) -> str:
 
 
 def test_a_container_that_runs_for_long_and_is_not_ready_has_none() -> None:
-    found = missing(own_proxy(), running())
-    assert found.startswith("container user-container runs, and no queue-proxy in its process was ready within 30 s.")
-    assert "`python -m serving.asgi MODULE:APP`" in found
-    assert "serving.dev/queue-proxy=in-process" in found
+    text = missing(own_proxy(), running())
+    assert text.startswith("container user-container runs, and no queue-proxy in its process was ready within 30 s.")
+    assert "`python -m serving.asgi MODULE:APP`" in text
+    assert "serving.dev/queue-proxy=in-process" in text
 
 
 @pytest.mark.parametrize(
@@ -77,7 +79,7 @@ def test_a_new_revision_fails_by_it_and_one_that_was_ready_does_not() -> None:
 @pytest.mark.parametrize(("is_own", "again_s"), [(True, 61), (False, 601)])
 def test_a_revision_is_judged_again_when_that_time_is_over(is_own: bool, again_s: float) -> None:
     revision = a_revision(metadata=INSIDE if is_own else {})
-    made = desired_deployment(revision, replica_count=1, progress_deadline_s=600.0, sidecar=SIDECAR)
-    children = RevisionChildren(deployment=stored({**made, "status": {}}))
+    deployment = desired_deployment(revision, replica_count=1, progress_deadline_s=600.0, sidecar=SIDECAR)
+    children = RevisionChildren(deployment=stored({**deployment, "status": {}}))
     context = RevisionContext(children=children, private_service=None)
     assert reconcile_revision(revision, context, scaling=SCALING, now=NOW, sidecar=SIDECAR).again_after_s == again_s

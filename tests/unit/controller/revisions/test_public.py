@@ -33,7 +33,7 @@ def ready_pod(name: str = "pod", address: str = "10.2.0.1", **more: Any) -> Obje
 
 
 def made(writes: tuple[Write, ...], resource: Kind) -> Object:
-    (body,) = [one.body for one in writes if isinstance(one, Create) and one.kind is resource]
+    (body,) = [write.body for write in writes if isinstance(write, Create) and write.kind is resource]
     return dict(body)
 
 
@@ -76,16 +76,16 @@ def test_it_gets_a_service_without_selector_and_a_slice_with_the_activators(owne
     assert endpoints["addressType"] == "IPv4"
     assert (endpoints["ports"][0]["port"], endpoints["endpoints"]) == (8081, [*ACTIVATORS["IPv4"].endpoints])
     assert endpoints["metadata"]["name"] in slice_names(name)
-    for one in (service, endpoints):
-        assert one["metadata"]["ownerReferences"] == [owner_reference(owner)]
+    for resource in (service, endpoints):
+        assert resource["metadata"]["ownerReferences"] == [owner_reference(owner)]
 
 
 def test_ports_for_tcp_are_ports_of_the_service_of_their_route_and_lead_to_activators() -> None:
     plain = a_route()
     owner = a_route(annotations={TCP_ANNOTATION: "5432,8883/tls"})
     further = [("tcp-5432", 5432), ("tcp-8883", 8883)]
-    assert [(one["name"], one["port"]) for one in service_of(owner)["spec"]["ports"]] == [("http", 80), *further]
-    assert [(one["name"], one["port"]) for one in slice_of(owner)["ports"]] == [("http", 8081), *further]
+    assert [(port["name"], port["port"]) for port in service_of(owner)["spec"]["ports"]] == [("http", 80), *further]
+    assert [(port["name"], port["port"]) for port in slice_of(owner)["ports"]] == [("http", 8081), *further]
     assert public_writes(owner, public(service_of(owner), slice_of(owner))) == ()
     # They come and go with the annotation, and the addresses come along.
     for before, after in ((plain, owner), (owner, plain)):
@@ -96,7 +96,7 @@ def test_ports_for_tcp_are_ports_of_the_service_of_their_route_and_lead_to_activ
         assert endpoints.patch["ports"] == slice_of(after)["ports"]
         assert "endpoints" in endpoints.patch
     tag = made(public_writes(owner, public(None), name="new-hello"), kinds.SERVICE)
-    assert [one["name"] for one in tag["spec"]["ports"]] == ["http"]
+    assert [port["name"] for port in tag["spec"]["ports"]] == ["http"]
 
 
 def test_the_port_for_https_leads_to_the_port_of_activators_that_http_does() -> None:
@@ -123,10 +123,10 @@ def test_the_flip_to_the_pods_is_one_patch_of_addresses_and_port() -> None:
     pods = pod_backends([ready_pod("b", "10.2.0.2"), ready_pod("a")])
     now = public(service_of(REVISION), slice_of(REVISION), pods=pods, path=TrafficPath.SERVE)
     patch = patched(REVISION, now)
-    assert [one["addresses"] for one in patch["endpoints"]] == [["10.2.0.1"], ["10.2.0.2"]]
+    assert [endpoint["addresses"] for endpoint in patch["endpoints"]] == [["10.2.0.1"], ["10.2.0.2"]]
     assert patch["ports"] == [{"name": "http", "port": 8012, "protocol": "TCP"}]
     assert patch["metadata"] == {"resourceVersion": "7"}
-    assert {one["targetRef"]["name"] for one in patch["endpoints"]} == {"a", "b"}
+    assert {endpoint["targetRef"]["name"] for endpoint in patch["endpoints"]} == {"a", "b"}
 
 
 def test_a_change_of_endpoints_brings_the_port_along() -> None:
@@ -154,7 +154,7 @@ def test_the_last_pods_stay_in_a_slice_as_not_ready() -> None:
     pods = pod_backends([ready_pod()])["IPv4"]
     served = slice_of(REVISION, endpoints=[*pods.endpoints], ports=[{"name": "http", "port": 8012, "protocol": "TCP"}])
     patch = patched(REVISION, public(service_of(REVISION), served, activators={}))
-    assert [one["conditions"] for one in patch["endpoints"]] == [{"ready": False}]
+    assert [endpoint["conditions"] for endpoint in patch["endpoints"]] == [{"ready": False}]
     assert patch["ports"][0]["port"] == 8012
     reported = {**served, "endpoints": patch["endpoints"]}
     assert public_writes(REVISION, public(service_of(REVISION), reported, activators={})) == ()
@@ -177,8 +177,8 @@ def test_an_emptied_slice_stays_until_there_is_an_address() -> None:
 def test_each_family_of_the_activators_has_a_slice() -> None:
     both = {**ACTIVATORS, "IPv6": EndpointGroup(port=8081, endpoints=({"addresses": ["fd00::1"]},))}
     writes = public_writes(REVISION, public(service_of(REVISION), activators=both))
-    bodies = [one.body for one in writes if isinstance(one, Create)]
-    assert [(one["metadata"]["name"], one["addressType"]) for one in bodies] == [
+    bodies = [write.body for write in writes if isinstance(write, Create)]
+    assert [(body["metadata"]["name"], body["addressType"]) for body in bodies] == [
         ("hello-00001-public", "IPv4"),
         ("hello-00001-public-ipv6", "IPv6"),
     ]
@@ -186,10 +186,10 @@ def test_each_family_of_the_activators_has_a_slice() -> None:
 
 def test_a_pod_counts_once_in_each_family_that_it_has() -> None:
     pod = ready_pod(podIPs=[{"ip": "10.2.0.1"}, {"ip": "fd00::2"}, {}])
-    found = pod_backends([{**pod, "spec": {"nodeName": "one"}}])
-    assert found.keys() == {"IPv4", "IPv6"}
-    assert found["IPv6"].endpoints[0]["addresses"] == ["fd00::2"]
-    assert found["IPv6"].endpoints[0]["nodeName"] == "one"
+    groups = pod_backends([{**pod, "spec": {"nodeName": "one"}}])
+    assert groups.keys() == {"IPv4", "IPv6"}
+    assert groups["IPv6"].endpoints[0]["addresses"] == ["fd00::2"]
+    assert groups["IPv6"].endpoints[0]["nodeName"] == "one"
 
 
 def test_a_pod_that_is_not_ready_has_no_address_or_goes_is_not_added() -> None:
@@ -223,7 +223,7 @@ def test_the_autoscaler_says_which_path_is_wanted() -> None:
 
 @pytest.mark.parametrize("owner", ["hello", "hello-public", "hello-public-ipv6"])
 def test_the_name_of_a_slice_reports_whose_it_is(owner: str) -> None:
-    assert [public_owner_name(one) for one in slice_names(owner)] == [owner, owner]
+    assert [public_owner_name(slice_name) for slice_name in slice_names(owner)] == [owner, owner]
     assert public_owner_name("strange") == "strange"
 
 

@@ -63,9 +63,9 @@ def plan_for(
     scaling: AutoscalerSettings = SCALING,
     **context: Any,  # noqa: ANN401 - as RevisionContext takes them
 ) -> WritePlan:
-    given = {"private_service": {}, **context}
-    found = children or RevisionChildren(deployment=a_deployment(revision, ready=1))
-    return reconcile_revision(revision, RevisionContext(children=found, **given), scaling=scaling, now=NOW)
+    values = {"private_service": {}, **context}
+    revision_children = children or RevisionChildren(deployment=a_deployment(revision, ready=1))
+    return reconcile_revision(revision, RevisionContext(children=revision_children, **values), scaling=scaling, now=NOW)
 
 
 def settled(revision: Object) -> Object:
@@ -120,10 +120,10 @@ def test_who_changed_the_service_made_the_revision() -> None:
 
 
 def test_a_template_from_an_export_brings_no_state_of_its_revision() -> None:
-    asked = {"autoscaling.knative.dev/min-scale": "1"}
+    request_count = {"autoscaling.knative.dev/min-scale": "1"}
     state = dict.fromkeys(REVISION_STATE_ANNOTATIONS, "then")
-    revision = made(metadata={"annotations": {**asked, **state}})
-    assert revision["metadata"]["annotations"] == {**asked, ROUTING_STATE_MODIFIED_ANNOTATION: NOW}
+    revision = made(metadata={"annotations": {**request_count, **state}})
+    assert revision["metadata"]["annotations"] == {**request_count, ROUTING_STATE_MODIFIED_ANNOTATION: NOW}
     assert not was_ready(revision)
 
 
@@ -176,7 +176,9 @@ def test_under_a_budget_a_deployment_starts_without_pods(budget: str, class_name
     scaling = AutoscalerSettings(budget=budget)
     revision = stored(made(metadata={"annotations": {GROUP + "class": f"{class_name}.{GROUP.rstrip('/')}"}}))
     plan = plan_for(revision, children=RevisionChildren(deployment=None), scaling=scaling)
-    (deployment,) = (one.body for one in plan.writes if isinstance(one, Create) and one.kind is kinds.DEPLOYMENT)
+    (deployment,) = (
+        write.body for write in plan.writes if isinstance(write, Create) and write.kind is kinds.DEPLOYMENT
+    )
     assert deployment["spec"]["replicas"] == replicas
 
 

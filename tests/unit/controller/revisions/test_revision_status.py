@@ -203,7 +203,7 @@ def test_a_revision_at_zero_is_ready_and_not_active() -> None:
 
 def test_active_is_information() -> None:
     status = status_of(a_revision(), deploying(ready=1))
-    assert [one.get("severity") for one in status["conditions"]] == ["Info", None, None, None]
+    assert [condition.get("severity") for condition in status["conditions"]] == ["Info", None, None, None]
 
 
 def test_a_waking_revision_is_ready_and_queues() -> None:
@@ -248,11 +248,11 @@ def test_why_a_revision_was_given_up_survives_the_loss_of_its_status() -> None:
     failed = {**a_revision(), "status": status_of(a_revision(), deploying(), a_pod(containerStatuses=[BOOM]))}
     # An active one shows its pods.
     assert failure_to_keep(failed) == ""
-    kept = failure_to_keep({**failed, "spec": {**failed["spec"], "servingState": "Reserve"}})
-    restarted = stored(a_revision(state="Reserve"), annotations={FAILURE_ANNOTATION: kept})
+    failure = failure_to_keep({**failed, "spec": {**failed["spec"], "servingState": "Reserve"}})
+    restarted = stored(a_revision(state="Reserve"), annotations={FAILURE_ANNOTATION: failure})
     status = status_of(restarted, deploying(replicas=0))
     assert condition_values(status, "ContainerHealthy") == ("False", "ExitCode1", "Container failed with: boom")
-    assert failure_to_keep({**restarted, "status": status}) == kept
+    assert failure_to_keep({**restarted, "status": status}) == failure
 
 
 @pytest.mark.parametrize("text", ["", "boom", "[]", '{"layer": "Other", "reason": "", "message": ""}'])
@@ -326,8 +326,8 @@ def test_a_pod_without_digests_says_nothing_about_images() -> None:
     ],
 )
 def test_a_revision_starts_with_what_it_asks_for(annotations: dict[str, str], start_count: int) -> None:
-    asked = {GROUP + key: value for key, value in annotations.items()}
-    assert start_scale(asked, AutoscalerSettings()).start_count == start_count
+    request_count = {GROUP + key: value for key, value in annotations.items()}
+    assert start_scale(request_count, AutoscalerSettings()).start_count == start_count
 
 
 def test_without_a_limit_the_start_is_as_large_as_asked() -> None:
@@ -337,13 +337,13 @@ def test_without_a_limit_the_start_is_as_large_as_asked() -> None:
 
 def test_settings_hold_where_a_revision_says_nothing() -> None:
     settings = AutoscalerSettings(initial_scale=0, allow_zero_initial_scale=True, min_scale=0, max_scale=7)
-    found = start_scale({}, settings)
-    assert (found.start_count, found.min_count, found.progress_deadline_s) == (0, 0, 600)
+    new_start_scale = start_scale({}, settings)
+    assert (new_start_scale.start_count, new_start_scale.min_count, new_start_scale.progress_deadline_s) == (0, 0, 600)
 
 
 def test_a_revision_may_have_its_own_deadline() -> None:
-    asked = {"serving.knative.dev/progress-deadline": "30s"}
-    assert start_scale(asked, AutoscalerSettings()).progress_deadline_s == 30
+    request_count = {"serving.knative.dev/progress-deadline": "30s"}
+    assert start_scale(request_count, AutoscalerSettings()).progress_deadline_s == 30
 
 
 def container(**status: object) -> Object:
@@ -393,24 +393,24 @@ def test_an_exit_is_reported_with_its_last_lines(state: str, terminated: Object,
 def test_an_app_that_exits_with_0_before_it_was_ready_is_explained(lines: str, message: str) -> None:
     pod = a_pod(containerStatuses=[container(lastState=exited(0, lines))])
     pod["spec"] = {"containers": [{"name": "user-container"}, {"name": "queue-proxy"}]}
-    found = failure_of([pod])
-    assert found is not None
-    assert (found.reason, found.message) == ("ExitCode0", message)
+    failure = failure_of([pod])
+    assert failure is not None
+    assert (failure.reason, failure.message) == ("ExitCode0", message)
 
 
 def test_a_container_without_the_port_that_exits_with_0_need_not_listen() -> None:
     pod = a_pod(containerStatuses=[container(name="beside", lastState=exited(0))])
     pod["spec"] = {"containers": [{"name": "app", "ports": [{}]}, {"name": "beside"}]}
-    found = failure_of([pod])
-    assert found is not None
-    assert found.message == "Container failed with: container exited with no error"
+    failure = failure_of([pod])
+    assert failure is not None
+    assert failure.message == "Container failed with: container exited with no error"
 
 
 def test_a_crash_loop_is_reported_by_its_last_exit() -> None:
     waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
-    found = failure_of_container(state=waiting, lastState=exited(2, "boom"))
-    assert found is not None
-    assert (found.reason, found.message) == ("ExitCode2", "Container failed with: boom")
+    failure = failure_of_container(state=waiting, lastState=exited(2, "boom"))
+    assert failure is not None
+    assert (failure.reason, failure.message) == ("ExitCode2", "Container failed with: boom")
 
 
 @pytest.mark.parametrize(
@@ -421,13 +421,13 @@ def test_a_crash_loop_is_reported_by_its_last_exit() -> None:
     ],
 )
 def test_a_crash_loop_without_an_exit_is_one_all_the_same(message: str, reported: str) -> None:
-    found = failure_of_container(state={"waiting": {"reason": "CrashLoopBackOff", "message": message}})
-    assert found == Failure(layer=HealthLayer.CONTAINER, reason="CrashLoopBackOff", message=reported)
+    failure = failure_of_container(state={"waiting": {"reason": "CrashLoopBackOff", "message": message}})
+    assert failure == Failure(layer=HealthLayer.CONTAINER, reason="CrashLoopBackOff", message=reported)
 
 
 def test_an_image_that_cannot_be_had_is_a_missing_container() -> None:
-    found = failure_of_container(state={"waiting": {"reason": "ErrImagePull", "message": "no such image"}})
-    assert found == Failure(
+    failure = failure_of_container(state={"waiting": {"reason": "ErrImagePull", "message": "no such image"}})
+    assert failure == Failure(
         layer=HealthLayer.CONTAINER, reason="ContainerMissing", message='Unable to fetch image "app": no such image'
     )
 
@@ -455,9 +455,9 @@ def test_a_pod_without_a_place_is_reported() -> None:
     ("status", "reason"), [({"reason": "Evicted", "message": "node is full"}, "Evicted"), ({}, "PodFailed")]
 )
 def test_a_pod_that_failed_before_any_container_is_reported(status: Object, reason: str) -> None:
-    found = failure_of([a_pod(phase="Failed", **status)])
-    assert found is not None
-    assert found.reason == reason
+    failure = failure_of([a_pod(phase="Failed", **status)])
+    assert failure is not None
+    assert failure.reason == reason
 
 
 def test_the_oldest_pod_that_failed_is_reported() -> None:
@@ -465,9 +465,9 @@ def test_the_oldest_pod_that_failed_is_reported() -> None:
     young = stored(young, creationTimestamp="2026-11-21T05:00:00Z")
     well = a_pod("b")
     old = a_pod("c", containerStatuses=[container(state=exited(2))])
-    found = failure_of([young, well, old])
-    assert found is not None
-    assert found.reason == "ExitCode2"
+    failure = failure_of([young, well, old])
+    assert failure is not None
+    assert failure.reason == "ExitCode2"
 
 
 def test_a_pod_on_its_way_out_reports_nothing() -> None:
@@ -482,9 +482,9 @@ def test_the_queue_proxy_is_not_the_users() -> None:
 def test_a_queue_proxy_that_cannot_be_started_is_reported() -> None:
     state = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
     proxy = {**container(state=state, lastState=exited(1)), "name": "queue-proxy", "image": "serving"}
-    found = failure_of([a_pod(containerStatuses=[container(state={"running": {}}), proxy])])
-    assert found is not None
-    assert (found.reason, found.message) == ("ContainerMissing", 'Unable to fetch image "serving": no such image')
+    failure = failure_of([a_pod(containerStatuses=[container(state={"running": {}}), proxy])])
+    assert failure is not None
+    assert (failure.reason, failure.message) == ("ContainerMissing", 'Unable to fetch image "serving": no such image')
 
 
 @pytest.mark.parametrize(
@@ -498,11 +498,11 @@ def test_exits_may_be_tolerated_until_they_are_a_loop(restart_count: int, waitin
 
 
 def test_a_long_message_keeps_its_end() -> None:
-    found = failure_of_container(state=exited(1, "x" * 5000 + "the end"))
-    assert found is not None
-    assert found.message.startswith("Container failed with: ...x")
-    assert found.message.endswith("the end")
-    assert len(found.message) < 4200
+    failure = failure_of_container(state=exited(1, "x" * 5000 + "the end"))
+    assert failure is not None
+    assert failure.message.startswith("Container failed with: ...x")
+    assert failure.message.endswith("the end")
+    assert len(failure.message) < 4200
 
 
 def test_a_failing_probe_is_reported_before_the_deadline() -> None:
@@ -552,8 +552,10 @@ def test_an_init_container_fails_when_it_keeps_failing_and_not_before() -> None:
 
 
 def test_an_image_by_digest_is_not_resolved_before_it_is_pulled() -> None:
-    found = failure_of_container(image="app@sha256:0", state={"waiting": {"reason": "ErrImagePull", "message": "gone"}})
-    assert found == Failure(layer=HealthLayer.RESOURCES, reason="ErrImagePull", message="gone")
+    failure = failure_of_container(
+        image="app@sha256:0", state={"waiting": {"reason": "ErrImagePull", "message": "gone"}}
+    )
+    assert failure == Failure(layer=HealthLayer.RESOURCES, reason="ErrImagePull", message="gone")
 
 
 def test_a_pod_that_initializes_says_for_what_it_waits() -> None:

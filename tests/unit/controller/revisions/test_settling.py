@@ -42,8 +42,8 @@ def revision(
     if restarted_s is not None:
         conditions.append({"type": "Restarted", "status": "True", "lastTransitionTime": stamp(restarted_s)})
     annotations = {} if traffic_s is None else {BECAME_READY_ANNOTATION: stamp(traffic_s)}
-    found = merged(a_revision(generation=generation), {"metadata": {"annotations": annotations}})
-    return {**found, "status": {"conditions": conditions}}
+    result = merged(a_revision(generation=generation), {"metadata": {"annotations": annotations}})
+    return {**result, "status": {"conditions": conditions}}
 
 
 def latest(present: Object | None, *others: Object, now_s: float, settle_time_s: float = FROM_START) -> LatestReady:
@@ -83,8 +83,8 @@ def test_a_restart_begins_the_settle_time_again() -> None:
 def test_without_a_settle_time_traffic_moves_at_once_and_never_back() -> None:
     assert latest(OLD, revision(2), now_s=0.0, settle_time_s=0).name == "hello-00002"
     failed = revision(2, "False", at_s=5.0, traffic_s=1.0)
-    found = latest_ready_of(failed, [OLD, failed], failed, settle_time_s=0, now_s=CREATED_S + 5)
-    assert found == LatestReady(name="hello-00002")
+    latest_ready = latest_ready_of(failed, [OLD, failed], failed, settle_time_s=0, now_s=CREATED_S + 5)
+    assert latest_ready == LatestReady(name="hello-00002")
 
 
 def test_a_revision_without_times_has_settled() -> None:
@@ -99,8 +99,8 @@ def test_nothing_waits_where_the_present_revision_fails() -> None:
 @pytest.mark.parametrize(("failed_s", "name"), [(61.0, "hello-00001"), (62.0, "hello-00002")])
 def test_a_revision_that_fails_in_its_first_minute_gives_the_traffic_back(failed_s: float, name: str) -> None:
     failed = revision(2, "False", at_s=failed_s, traffic_s=1.0)
-    found = latest_ready_of(failed, [OLD, failed], failed, settle_time_s=FROM_START, now_s=CREATED_S + failed_s)
-    assert (found.name, found.failed) == (name, failed if name == "hello-00001" else None)
+    latest_ready = latest_ready_of(failed, [OLD, failed], failed, settle_time_s=FROM_START, now_s=CREATED_S + failed_s)
+    assert (latest_ready.name, latest_ready.failed) == (name, failed if name == "hello-00001" else None)
 
 
 @pytest.mark.parametrize(
@@ -108,23 +108,23 @@ def test_a_revision_that_fails_in_its_first_minute_gives_the_traffic_back(failed
 )
 def test_traffic_goes_back_only_to_what_can_serve(others: list[Object]) -> None:
     failed = revision(2, "False", at_s=5.0, traffic_s=1.0)
-    found = latest_ready_of(failed, [*others, failed], failed, settle_time_s=FROM_START, now_s=CREATED_S + 5)
-    assert found == LatestReady(name="hello-00002")
+    latest_ready = latest_ready_of(failed, [*others, failed], failed, settle_time_s=FROM_START, now_s=CREATED_S + 5)
+    assert latest_ready == LatestReady(name="hello-00002")
 
 
 def test_a_revision_of_which_no_route_has_a_time_keeps_the_traffic() -> None:
     failed = revision(2, "False", at_s=5.0)
-    found = latest_ready_of(failed, [OLD, failed], failed, settle_time_s=FROM_START, now_s=CREATED_S + 5)
-    assert found == LatestReady(name="hello-00002")
+    latest_ready = latest_ready_of(failed, [OLD, failed], failed, settle_time_s=FROM_START, now_s=CREATED_S + 5)
+    assert latest_ready == LatestReady(name="hello-00002")
 
 
 def test_a_revision_that_gave_its_traffic_back_waits_for_a_minute() -> None:
     again = revision(2, at_s=10.0, traffic_s=1.0)
     for now_s, name in ((70.0, "hello-00001"), (71.0, "hello-00002")):
-        found = latest_ready_of(
+        latest_ready = latest_ready_of(
             OLD, [OLD, again], again, settle_time_s=FROM_START, now_s=CREATED_S + now_s, gave_back=True
         )
-        assert found.name == name
+        assert latest_ready.name == name
 
 
 def test_a_revision_that_a_route_names_settles_as_any() -> None:
@@ -137,19 +137,19 @@ def test_an_older_revision_that_is_the_template_again_waits_as_any() -> None:
 
 
 def test_a_newer_ready_revision_comes_before_one_that_fails() -> None:
-    found = latest_ready_of(
+    latest_ready = latest_ready_of(
         OLD,
         [OLD, revision(2), revision(3, "False")],
         revision(3, "False"),
         settle_time_s=FROM_START,
         now_s=CREATED_S + 9,
     )
-    assert found.name == "hello-00002"
+    assert latest_ready.name == "hello-00002"
 
 
-def plan(now_s: float, status: Object, *revisions: Object) -> WritePlan:
+def new_plan(now_s: float, status: Object, *revisions: Object) -> WritePlan:
     configuration = {**a_configuration(generation=2), "status": status}
-    known = {one["metadata"]["name"]: one for one in revisions}
+    known = {resource["metadata"]["name"]: resource for resource in revisions}
     return reconcile_configuration(
         configuration, known, settings=ControllerSettings(), scaling=SCALING, now=stamp(now_s)
     )
@@ -157,14 +157,14 @@ def plan(now_s: float, status: Object, *revisions: Object) -> WritePlan:
 
 def test_a_configuration_waits_for_its_revision_to_settle() -> None:
     names = {"latestCreatedRevisionName": "hello-00002", "latestReadyRevisionName": "hello-00001"}
-    made = plan(1.0, names, OLD, revision(2))
-    assert made.again_after_s == 1.0
-    assert condition_values(written_status(made, kinds.CONFIGURATION), "Ready") == (
+    plan = new_plan(1.0, names, OLD, revision(2))
+    assert plan.again_after_s == 1.0
+    assert condition_values(written_status(plan, kinds.CONFIGURATION), "Ready") == (
         "Unknown",
         "RevisionSettling",
         'Revision "hello-00002" is ready, and takes the traffic if it stays so.',
     )
-    settled = plan(2.0, names, OLD, revision(2))
+    settled = new_plan(2.0, names, OLD, revision(2))
     assert written_status(settled, kinds.CONFIGURATION)["latestReadyRevisionName"] == "hello-00002"
     assert settled.again_after_s is None
 
@@ -172,16 +172,16 @@ def test_a_configuration_waits_for_its_revision_to_settle() -> None:
 def test_a_configuration_reports_that_traffic_went_back_until_the_revision_takes_it() -> None:
     names = {"latestCreatedRevisionName": "hello-00002", "latestReadyRevisionName": "hello-00002"}
     failed = revision(2, "False", at_s=5.0, traffic_s=1.0)
-    made = plan(5.0, names, OLD, failed)
-    status = written_status(made, kinds.CONFIGURATION)
+    plan = new_plan(5.0, names, OLD, failed)
+    status = written_status(plan, kinds.CONFIGURATION)
     assert status["latestReadyRevisionName"] == "hello-00001"
     text = 'Revision "hello-00002" failed within its first minute: boom. Its traffic went back to "hello-00001".'
     assert condition_values(status, GIVEN_BACK_REASON) == ("True", "RevisionFailed", text)
-    (event,) = [note for note in made.notes if note.reason == GIVEN_BACK_REASON]
+    (event,) = [note for note in plan.notes if note.reason == GIVEN_BACK_REASON]
     assert (event.message, event.warning) == (text, True)
     # It stays while the revision has no traffic, with one Event.
-    again = plan(6.0, status, OLD, revision(2, at_s=6.0, traffic_s=1.0))
+    again = new_plan(6.0, status, OLD, revision(2, at_s=6.0, traffic_s=1.0))
     assert condition_values(written_status(again, kinds.CONFIGURATION), GIVEN_BACK_REASON)[2] == text
     assert GIVEN_BACK_REASON not in {note.reason for note in again.notes}
-    taken = plan(80.0, status, OLD, revision(2, at_s=6.0, traffic_s=1.0))
+    taken = new_plan(80.0, status, OLD, revision(2, at_s=6.0, traffic_s=1.0))
     assert condition_of({"status": written_status(taken, kinds.CONFIGURATION)}, GIVEN_BACK_REASON) == {}

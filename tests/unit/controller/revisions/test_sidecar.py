@@ -29,22 +29,24 @@ SECRET = "secret of default/uid-of-revision-hello-00001"  # noqa: S105 - of this
 
 def pod_of(sidecar: Sidecar = SIDECAR, **template: Any) -> Object:  # noqa: ANN401 - JSON
     revision = a_revision(**template)
-    made = desired_deployment(revision, replica_count=1, progress_deadline_s=600.0, sidecar=sidecar)
-    found: Object = made["spec"]["template"]["spec"]
-    return found
+    deployment = desired_deployment(revision, replica_count=1, progress_deadline_s=600.0, sidecar=sidecar)
+    spec: Object = deployment["spec"]["template"]["spec"]
+    return spec
 
 
 def proxy_of(pod: Object) -> Object:
-    found: Object = pod["containers"][0]
-    return found
+    container: Object = pod["containers"][0]
+    return container
 
 
 def environment_of(pod: Object) -> dict[str, str]:
     """The environment of the process, with the values of the kubelet."""
     fields = {"metadata.namespace": "default", "metadata.name": "hello-00001-abc"}
     return {
-        one["name"]: one["value"] if "value" in one else fields[one["valueFrom"]["fieldRef"]["fieldPath"]]
-        for one in proxy_of(pod)["env"]
+        variable["name"]: variable["value"]
+        if "value" in variable
+        else fields[variable["valueFrom"]["fieldRef"]["fieldPath"]]
+        for variable in proxy_of(pod)["env"]
     }
 
 
@@ -59,7 +61,7 @@ def test_it_is_the_first_container_with_the_image_and_ports_of_a_queue_proxy() -
     assert proxy["name"] == "queue-proxy"
     assert proxy["image"] == "registry.example/serving:1"
     assert proxy["command"] == ["python", "-m", "serving.queueproxy.main"]
-    assert [(one["name"], one["containerPort"]) for one in proxy["ports"]] == [
+    assert [(port["name"], port["containerPort"]) for port in proxy["ports"]] == [
         ("queue-port", 8012),
         ("http-queueadm", 8022),
     ]
@@ -79,13 +81,15 @@ def test_it_is_the_first_container_with_the_image_and_ports_of_a_queue_proxy() -
 )
 def test_it_makes_a_deployment_that_kubernetes_takes(own: Object) -> None:
     revision = a_revision(spec={"containers": [{"image": "a", **own}], "initContainers": [{"name": "i", "image": "b"}]})
-    made = desired_deployment(revision, replica_count=1, progress_deadline_s=600.0, sidecar=SIDECAR)
-    assert faults(made) == []
+    deployment = desired_deployment(revision, replica_count=1, progress_deadline_s=600.0, sidecar=SIDECAR)
+    assert faults(deployment) == []
 
 
 def test_without_settings_of_a_sidecar_there_is_none() -> None:
-    made = desired_deployment(a_revision(), replica_count=1, progress_deadline_s=1.0)
-    assert [one["name"] for one in made["spec"]["template"]["spec"]["containers"]] == ["user-container"]
+    deployment = desired_deployment(a_revision(), replica_count=1, progress_deadline_s=1.0)
+    assert [container["name"] for container in deployment["spec"]["template"]["spec"]["containers"]] == [
+        "user-container"
+    ]
 
 
 def test_it_understands_its_environment() -> None:
@@ -128,15 +132,17 @@ def test_a_probe_that_cannot_be_asked_from_beside_the_app_stays_the_kubelets(pro
 def test_an_app_without_a_readiness_probe_gets_none() -> None:
     revision = a_revision()
     del revision["spec"]["containers"][0]["readinessProbe"]
-    made = desired_deployment(revision, replica_count=1, progress_deadline_s=1.0, sidecar=SIDECAR)
-    proxy, app = made["spec"]["template"]["spec"]["containers"]
+    deployment = desired_deployment(revision, replica_count=1, progress_deadline_s=1.0, sidecar=SIDECAR)
+    proxy, app = deployment["spec"]["template"]["spec"]["containers"]
     assert "readinessProbe" not in app
-    assert "SERVING_POD_READINESS" not in {one["name"] for one in proxy["env"]}
+    assert "SERVING_POD_READINESS" not in {variable["name"] for variable in proxy["env"]}
 
 
 def test_only_the_app_gets_the_port_to_listen_on() -> None:
     pod = pod_of(spec={"containers": [{"image": "a", "ports": [{"containerPort": 9000}]}, {"image": "b"}]})
-    ports = [[one["value"] for one in app["env"] if one["name"] == "PORT"] for app in pod["containers"][1:3]]
+    ports = [
+        [variable["value"] for variable in app["env"] if variable["name"] == "PORT"] for app in pod["containers"][1:3]
+    ]
     assert ports == [["9000"], []]
 
 
@@ -145,9 +151,9 @@ def test_further_ports_are_for_tcp() -> None:
     pod = pod_of(spec={"containers": [{"image": "a", "ports": ports}]})
     assert spec_from_environment(environment_of(pod)).tcp_ports == {5432: 5432}
     app = pod["containers"][1]
-    assert [one["name"] for one in app["ports"]] == ["user-port", "tcp-5432"]
-    found = {one["name"]: one.get("value") for one in app["env"]}
-    assert (found["PORT"], found["PORT_5432"]) == ("9000", "5432")
+    assert [port["name"] for port in app["ports"]] == ["user-port", "tcp-5432"]
+    entry = {variable["name"]: variable.get("value") for variable in app["env"]}
+    assert (entry["PORT"], entry["PORT_5432"]) == ("9000", "5432")
 
 
 def test_probes_without_a_port_are_for_the_containers_own() -> None:
@@ -228,10 +234,10 @@ def test_an_accounts_token_is_mounted_where_the_service_asks_for_it(more: Object
 def test_kubectl_picks_the_container_that_serves() -> None:
     containers = [{"name": "side", "image": "a"}, {"name": "app", "image": "a", "ports": [{"containerPort": 80}]}]
     revision = a_revision(spec={"containers": containers})
-    made = desired_deployment(revision, replica_count=1, progress_deadline_s=600.0, sidecar=SIDECAR)
+    deployment = desired_deployment(revision, replica_count=1, progress_deadline_s=600.0, sidecar=SIDECAR)
     annotation = "kubectl.kubernetes.io/default-container"
-    assert made["spec"]["template"]["metadata"]["annotations"][annotation] == "app"
-    assert annotation not in made["metadata"]["annotations"]
+    assert deployment["spec"]["template"]["metadata"]["annotations"][annotation] == "app"
+    assert annotation not in deployment["metadata"]["annotations"]
 
 
 def test_with_an_audience_the_token_is_in_a_volume_that_it_mounts_alone() -> None:
@@ -251,7 +257,7 @@ def test_with_an_audience_the_token_is_in_a_volume_that_it_mounts_alone() -> Non
         },
     ]
     assert pod["containers"][1]["volumeMounts"] == own["volumeMounts"]
-    assert [one["name"] for one in proxy_of(pod)["volumeMounts"]] == ["serving-stats-token"]
+    assert [mount["name"] for mount in proxy_of(pod)["volumeMounts"]] == ["serving-stats-token"]
 
 
 def test_what_it_asks_for_is_what_the_settings_say() -> None:
@@ -259,8 +265,8 @@ def test_what_it_asks_for_is_what_the_settings_say() -> None:
     settings = SidecarSettings(
         cpu_request="", memory_request="", cpu_limit="1", memory_limit="1Gi", storage_request="1Mi", storage_limit="2Mi"
     )
-    asked = proxy_of(pod_of(msgspec.structs.replace(SIDECAR, settings=settings)))["resources"]
-    assert asked == {
+    resources = proxy_of(pod_of(msgspec.structs.replace(SIDECAR, settings=settings)))["resources"]
+    assert resources == {
         "requests": {"ephemeral-storage": "1Mi"},
         "limits": {"cpu": "1", "memory": "1Gi", "ephemeral-storage": "2Mi"},
     }
@@ -280,13 +286,13 @@ def test_settings_of_all_queue_proxies_reach_each_and_a_revisions_own_go_before_
 def test_a_request_log_has_the_address_of_the_pod() -> None:
     proxy = QueueProxySettings(logging=RequestLogSettings(enable_request_log=True))
     container = proxy_of(pod_of(msgspec.structs.replace(SIDECAR, proxy=proxy)))
-    (address,) = [one for one in container["env"] if one["name"] == "SERVING_POD_IP"]
+    (address,) = [variable for variable in container["env"] if variable["name"] == "SERVING_POD_IP"]
     assert address["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
-    assert "SERVING_POD_IP" not in {one["name"] for one in proxy_of(pod_of())["env"]}
-    assert "SERVING_POD_SERVICE" not in {one["name"] for one in container["env"]}
+    assert "SERVING_POD_IP" not in {variable["name"] for variable in proxy_of(pod_of())["env"]}
+    assert "SERVING_POD_SERVICE" not in {variable["name"] for variable in container["env"]}
     own = RequestLogSettings(enable_request_log=True, request_log_template="{{.Revision.Service}}")
     container = proxy_of(pod_of(msgspec.structs.replace(SIDECAR, proxy=QueueProxySettings(logging=own))))
-    assert "SERVING_POD_SERVICE" in {one["name"] for one in container["env"]}
+    assert "SERVING_POD_SERVICE" in {variable["name"] for variable in container["env"]}
 
 
 def test_what_looks_like_a_variable_stays_what_it_is() -> None:
@@ -325,17 +331,17 @@ def test_with_inner_tls_a_pod_knows_the_mode_and_the_authority_and_no_key() -> N
     secured = msgspec.structs.replace(
         SIDECAR, inner_tls=InnerTlsSettings(mode="Enabled"), authority="PEM of the authority"
     )
-    given = environment_of(pod_of(secured))
-    spec = spec_from_environment(given)
+    environment = environment_of(pod_of(secured))
+    spec = spec_from_environment(environment)
     assert spec.settings.inner_tls.is_strict
     assert spec.authority == "PEM of the authority"
-    assert not any("PRIVATE KEY" in value for value in given.values())
+    assert not any("PRIVATE KEY" in value for value in environment.values())
     assert pod_of(secured).get("volumes") == pod_of().get("volumes")
 
 
 def test_without_inner_tls_a_pod_is_what_it_was() -> None:
-    given = environment_of(pod_of())
-    assert not any("INNER_TLS" in name or "AUTHORITY" in name for name in given)
+    environment = environment_of(pod_of())
+    assert not any("INNER_TLS" in name or "AUTHORITY" in name for name in environment)
 
 
 def asking(**annotations: str) -> dict[str, str]:
@@ -345,9 +351,9 @@ def asking(**annotations: str) -> dict[str, str]:
 
 
 def test_it_calls_an_app_that_sleeps_by_itself() -> None:
-    found = asking(dormant="after=5s", dormant_call="POST /sleep, POST /wake_up")
-    assert found["SERVING_POD_DORMANT_CALL"] == "POST /sleep, POST /wake_up"
-    assert spec_from_environment(found).dormant_after_s == 5.0
+    entry = asking(dormant="after=5s", dormant_call="POST /sleep, POST /wake_up")
+    assert entry["SERVING_POD_DORMANT_CALL"] == "POST /sleep, POST /wake_up"
+    assert spec_from_environment(entry).dormant_after_s == 5.0
     assert not [name for name in asking() if "DORMANT" in name or "UNFROZEN" in name]
 
 
@@ -367,18 +373,18 @@ def test_it_calls_an_app_that_sleeps_by_itself() -> None:
 )
 def test_an_app_is_frozen_where_its_processes_are_seen_and_it_is_not_probed(spec: Object, unfrozen: str) -> None:
     annotations = {"annotations": {"serving.dev/dormant": "after=5s"}}
-    found = spec_from_environment(
+    pod_spec = spec_from_environment(
         environment_of(pod_of(metadata=annotations, spec={"containers": [{"image": "a"}], **spec}))
     )
-    assert (found.dormant_after_s, found.unfrozen) == (5.0, unfrozen)
+    assert (pod_spec.dormant_after_s, pod_spec.unfrozen) == (5.0, unfrozen)
 
 
 def test_a_start_with_more_cpu_says_what_comes_after_it() -> None:
     container = {"image": "a", "resources": {"requests": {"cpu": "100m"}}}
     annotations = {"serving.dev/start-cpu": "2"}
     revision = a_revision(metadata={"annotations": annotations}, spec={"containers": [container]})
-    made = desired_deployment(revision, replica_count=1, progress_deadline_s=600.0, sidecar=SIDECAR)
-    template = made["spec"]["template"]
+    deployment = desired_deployment(revision, replica_count=1, progress_deadline_s=600.0, sidecar=SIDECAR)
+    template = deployment["spec"]["template"]
     assert template["spec"]["containers"][1]["resources"] == {"requests": {"cpu": "2"}}
     name = template["spec"]["containers"][1]["name"]
     awake = msgspec.json.decode(template["metadata"]["annotations"]["serving.dev/awake-resources"])

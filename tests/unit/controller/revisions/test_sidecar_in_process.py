@@ -45,14 +45,14 @@ def test_the_pod_has_the_containers_of_the_user_alone() -> None:
 
 def test_the_app_listens_at_the_port_of_a_queue_proxy_with_its_environment() -> None:
     pod = inside(ports=[{"containerPort": 9000}], env=[{"name": "MINE", "value": "1"}])
-    given = environment_of(pod)
-    assert (given["HOST"], given["PORT"], given["MINE"]) == ("0.0.0.0", "8012", "1")  # noqa: S104 - what a pod listens on
+    environment = environment_of(pod)
+    assert (environment["HOST"], environment["PORT"], environment["MINE"]) == ("0.0.0.0", "8012", "1")  # noqa: S104 - what a pod listens on
     spec = spec_of(pod)
     assert (spec.namespace, spec.revision, spec.pod) == ("default", "hello-00001", "hello-00001-abc")
     assert (spec.app, spec.listen[1], spec.admin[1]) == (("127.0.0.1", 8012), 8012, 8022)
     assert (spec.secret, spec.stats_token) == (SECRET, "token of default/hello-00001")
     assert (spec.settings.request_timeout_s, spec.settings.drain_grace_s) == (7, 12)
-    ports = [(one["name"], one["containerPort"]) for one in pod["containers"][0]["ports"]]
+    ports = [(port["name"], port["containerPort"]) for port in pod["containers"][0]["ports"]]
     assert ports == [("user-port", 8012), ("http-queueadm", 8022)]
 
 
@@ -73,7 +73,7 @@ def test_without_a_readiness_probe_the_kubelet_asks_it_too() -> None:
     deployment = desired_deployment(revision, replica_count=1, progress_deadline_s=1.0, sidecar=SIDECAR)
     (app,) = deployment["spec"]["template"]["spec"]["containers"]
     assert app["readinessProbe"]["httpGet"]["port"] == 8022
-    assert "SERVING_POD_READINESS" not in {one["name"] for one in app["env"]}
+    assert "SERVING_POD_READINESS" not in {variable["name"] for variable in app["env"]}
 
 
 def test_a_readiness_probe_that_only_a_kubelet_runs_stays() -> None:
@@ -102,14 +102,14 @@ def test_containers_beside_wait_for_the_drain() -> None:
     app, side = pod_of(metadata=INSIDE, spec={"containers": containers})["containers"]
     assert (app["name"], side["name"]) == ("app", "side")
     assert side["lifecycle"]["preStop"]["httpGet"]["path"] == "/wait-for-drain"
-    assert not any(one["name"].startswith("SERVING_") for one in side["env"])
+    assert not any(variable["name"].startswith("SERVING_") for variable in side["env"])
 
 
 def test_with_an_audience_the_app_mounts_the_token() -> None:
     sidecar = msgspec.structs.replace(SIDECAR, settings=SidecarSettings(stats_audience="serving-stats"))
     own = {"image": "a", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}
     pod = pod_of(sidecar, metadata=INSIDE, spec={"containers": [own], "volumes": [{"name": "v", "emptyDir": {}}]})
-    assert [one["name"] for one in pod["containers"][0]["volumeMounts"]] == ["v", "serving-stats-token"]
+    assert [mount["name"] for mount in pod["containers"][0]["volumeMounts"]] == ["v", "serving-stats-token"]
     assert "SERVING_POD_STATS_TOKEN" not in environment_of(pod)
 
 
@@ -135,7 +135,7 @@ def test_the_mode_of_inner_tls_and_the_guard_change_in_the_container_of_the_app(
         (changed,) = patch.patch["spec"]["template"]["spec"]["containers"]
         assert changed["name"] == "user-container"
         assert {"name": "SERVING_POD_GUARDED", "value": "true"} in changed["env"]
-        assert "SERVING_QUEUEPROXY_INNER_TLS_MODE" in {one["name"] for one in changed["env"]}
+        assert "SERVING_QUEUEPROXY_INNER_TLS_MODE" in {variable["name"] for variable in changed["env"]}
 
 
 def test_a_queue_proxy_beside_the_app_is_the_container_of_that_name() -> None:
@@ -148,4 +148,4 @@ def test_a_queue_proxy_beside_the_app_is_the_container_of_that_name() -> None:
 
 def test_with_the_other_value_it_is_a_container() -> None:
     pod = pod_of(metadata={"annotations": {"serving.dev/queue-proxy": "beside"}})
-    assert [one["name"] for one in pod["containers"]] == ["queue-proxy", "user-container"]
+    assert [container["name"] for container in pod["containers"]] == ["queue-proxy", "user-container"]

@@ -16,20 +16,20 @@ def deployment(*, replicas: int, ready: int) -> Object:
     return merged(a_deployment(a_revision()), {"spec": {"replicas": replicas}, "status": {"readyReplicas": ready}})
 
 
-def revision(**changes: Any) -> Object:  # noqa: ANN401 - JSON
+def new_revision(**changes: Any) -> Object:  # noqa: ANN401 - JSON
     return merged(a_revision(), changes)
 
 
 def with_active(status: str, reason: str = "") -> Object:
-    return revision(status={"conditions": [{"type": "Active", "status": status, "reason": reason}]})
+    return new_revision(status={"conditions": [{"type": "Active", "status": status, "reason": reason}]})
 
 
-def autoscaler(one: Object, *slices: Object, replicas: int = 0, ready: int = 0) -> Object:
-    return pod_autoscaler_view(one, deployment(replicas=replicas, ready=ready), slices, before=None, now=NOW)
+def autoscaler(fields: Object, *slices: Object, replicas: int = 0, ready: int = 0) -> Object:
+    return pod_autoscaler_view(fields, deployment(replicas=replicas, ready=ready), slices, before=None, now=NOW)
 
 
-def path(one: Object, *slices: Object, ready: int = 0) -> Object:
-    return serverless_service_view(one, deployment(replicas=ready, ready=ready), slices, before=None, now=NOW)
+def path(fields: Object, *slices: Object, ready: int = 0) -> Object:
+    return serverless_service_view(fields, deployment(replicas=ready, ready=ready), slices, before=None, now=NOW)
 
 
 def test_the_scale_is_that_of_the_deployment() -> None:
@@ -57,13 +57,13 @@ def test_a_revision_at_zero_is_not_ready_for_lack_of_traffic() -> None:
 )
 def test_reachability_follows_the_routing_state(state: str, reachability: str) -> None:
     label = {"serving.knative.dev/routingState": state}
-    view = autoscaler(revision(metadata={"labels": {**labels_of(a_revision()), **label}}))
+    view = autoscaler(new_revision(metadata={"labels": {**labels_of(a_revision()), **label}}))
     assert view["spec"]["reachability"] == reachability
 
 
 def test_annotations_of_the_autoscaler_are_shown_with_class_and_metric() -> None:
-    given = {"autoscaling.knative.dev/metric": "rps", "other": "x"}
-    view = autoscaler(revision(metadata={"annotations": given}))
+    values = {"autoscaling.knative.dev/metric": "rps", "other": "x"}
+    view = autoscaler(new_revision(metadata={"annotations": values}))
     assert view["metadata"]["annotations"] == {
         "autoscaling.knative.dev/class": "kpa.autoscaling.knative.dev",
         "autoscaling.knative.dev/metric": "rps",
@@ -72,9 +72,9 @@ def test_annotations_of_the_autoscaler_are_shown_with_class_and_metric() -> None
 
 @pytest.mark.parametrize(("port", "protocol"), [("h2c", "h2c"), ("http1", "http1")])
 def test_the_protocol_is_that_of_the_port(port: str, protocol: str) -> None:
-    one = revision(spec={"containers": [{"image": "x", "ports": [{"name": port}]}], "containerConcurrency": 7})
-    assert autoscaler(one)["spec"]["protocolType"] == protocol
-    assert autoscaler(one)["spec"]["containerConcurrency"] == 7
+    revision = new_revision(spec={"containers": [{"image": "x", "ports": [{"name": port}]}], "containerConcurrency": 7})
+    assert autoscaler(revision)["spec"]["protocolType"] == protocol
+    assert autoscaler(revision)["spec"]["containerConcurrency"] == 7
 
 
 def test_the_path_is_proxy_while_activators_are_the_endpoints() -> None:
@@ -92,7 +92,9 @@ def test_the_path_is_serve_while_pods_are_the_endpoints() -> None:
 
 
 def test_without_a_public_service_the_path_is_what_the_autoscaler_wants() -> None:
-    assert path(revision(metadata={"annotations": {"serving.dev/traffic-path": "serve"}}))["spec"]["mode"] == "Serve"
+    assert (
+        path(new_revision(metadata={"annotations": {"serving.dev/traffic-path": "serve"}}))["spec"]["mode"] == "Serve"
+    )
     view = path(a_revision())
     assert view["spec"]["mode"] == "Proxy"
     assert condition_values(view["status"], "Ready")[:2] == ("Unknown", "NoHealthyBackends")

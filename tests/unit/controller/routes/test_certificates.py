@@ -50,8 +50,8 @@ def plan_of(
     return decide(cache, KEY, now=NOW, now_s=NOW_S)
 
 
-def made(**given: Any) -> dict[str, Object]:  # noqa: ANN401 - as plan_of
-    plan = plan_of(**given)
+def made(**arguments: Any) -> dict[str, Object]:  # noqa: ANN401 - as plan_of
+    plan = plan_of(**arguments)
     bodies = [write.body for write in plan.writes if isinstance(write, Create) and write.kind is kinds.CERTIFICATE]
     return {body["metadata"]["name"]: stored(body) for body in bodies}
 
@@ -143,7 +143,7 @@ def test_a_cluster_local_host_has_a_certificate_of_its_three_names_and_an_https_
 
 def test_the_service_of_a_route_has_a_port_for_https_with_certificates_inside() -> None:
     for settings, names in ((LOCAL, ["http", "https"]), (ENABLED, ["http"])):
-        given = msgspec.structs.replace(settings, public_services=True)
-        writes = plan_of(settings=given).writes
+        controller_settings = msgspec.structs.replace(settings, public_services=True)
+        writes = plan_of(settings=controller_settings).writes
         services = [write.body for write in writes if isinstance(write, Create) and write.kind is kinds.SERVICE]
         assert [[port["name"] for port in service["spec"]["ports"]] for service in services] == [names, names]

@@ -47,19 +47,19 @@ def a_claim(namespace: str = "default", **labels: str) -> Object:
     return stored({**claim, "spec": {"namespace": namespace}}, namespace="")
 
 
-def reachable(one: Object, host: str = "hello.default.svc.cluster.local") -> Object:
-    return {**one, "status": {"address": {"url": f"http://{host}:8081"}}}
+def reachable(fields: Object, host: str = "hello.default.svc.cluster.local") -> Object:
+    return {**fields, "status": {"address": {"url": f"http://{host}:8081"}}}
 
 
 def status_of(mapping: Object, **context: Any) -> Object:  # noqa: ANN401 - of any kind
-    given = {"claim": a_claim(), "target": reachable(a_service()), **context}
-    plan = reconcile_domain_mapping(mapping, MappingContext(**given), settings=SETTINGS, now=NOW)
+    values = {"claim": a_claim(), "target": reachable(a_service()), **context}
+    plan = reconcile_domain_mapping(mapping, MappingContext(**values), settings=SETTINGS, now=NOW)
     return written_status(plan, kinds.DOMAIN_MAPPING)
 
 
 def conditions(mapping: Object, **context: Any) -> dict[str, tuple[str, str]]:  # noqa: ANN401 - of any kind
-    found = status_of(mapping, **context)["conditions"]
-    return {one["type"]: (one["status"], one.get("reason", "")) for one in found}
+    result = status_of(mapping, **context)["conditions"]
+    return {condition["type"]: (condition["status"], condition.get("reason", "")) for condition in result}
 
 
 def test_a_claimed_and_resolved_mapping_is_ready_at_its_host() -> None:
@@ -97,11 +97,15 @@ def test_a_mapping_that_is_being_deleted_is_left_alone() -> None:
 
 
 def test_without_a_claim_the_status_says_how_to_get_one() -> None:
-    found = conditions(a_mapping(), claim=None)
-    assert found["DomainClaimed"] == found["Ready"] == ("False", "DomainClaimFailed")
-    assert found["IngressReady"] == ("Unknown", "IngressNotConfigured")
-    (said,) = [one for one in status_of(a_mapping(), claim=None)["conditions"] if one["type"] == "DomainClaimed"]
-    assert "autocreate-cluster-domain-claims" in said["message"]
+    entry = conditions(a_mapping(), claim=None)
+    assert entry["DomainClaimed"] == entry["Ready"] == ("False", "DomainClaimFailed")
+    assert entry["IngressReady"] == ("Unknown", "IngressNotConfigured")
+    (text,) = [
+        condition
+        for condition in status_of(a_mapping(), claim=None)["conditions"]
+        if condition["type"] == "DomainClaimed"
+    ]
+    assert "autocreate-cluster-domain-claims" in text["message"]
 
 
 def test_a_claim_of_another_namespace_keeps_the_host() -> None:
@@ -139,8 +143,12 @@ def test_a_claim_stays_while_its_mapping_does_or_another_created_it() -> None:
 def test_a_reference_that_leads_nowhere_says_why(ref: Object, target: Object | None, said: str) -> None:
     mapping = a_mapping(**ref)
     assert conditions(mapping, target=target)["ReferenceResolved"] == ("False", "ResolveFailed")
-    (found,) = [one for one in status_of(mapping, target=target)["conditions"] if one["type"] == "ReferenceResolved"]
-    assert said in found["message"]
+    (entry,) = [
+        condition
+        for condition in status_of(mapping, target=target)["conditions"]
+        if condition["type"] == "ReferenceResolved"
+    ]
+    assert said in entry["message"]
 
 
 def test_a_route_and_its_public_service_are_targets_too() -> None:
@@ -151,8 +159,8 @@ def test_a_route_and_its_public_service_are_targets_too() -> None:
 
 
 def test_a_host_that_a_route_has_is_not_mapped() -> None:
-    found = condition_values(status_of(a_mapping(), holder=("other", "shop")), "IngressReady")
-    assert (found[0], found[1]) == ("False", "DomainAlreadyClaimed")
+    results = condition_values(status_of(a_mapping(), holder=("other", "shop")), "IngressReady")
+    assert (results[0], results[1]) == ("False", "DomainAlreadyClaimed")
 
 
 def test_targets_are_of_three_kinds() -> None:

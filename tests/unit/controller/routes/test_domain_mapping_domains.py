@@ -26,8 +26,8 @@ MAPPING: WorkKey = (kinds.DOMAIN_MAPPING, *KEY)
 CLAIM: WorkKey = (kinds.CLUSTER_DOMAIN_CLAIM, "", HOST)
 
 
-def later(one: Object) -> Object:
-    return stored(one, resourceVersion="8")
+def later(fields: Object) -> Object:
+    return stored(fields, resourceVersion="8")
 
 
 def test_mappings_are_found_by_host_and_forgotten() -> None:
@@ -78,7 +78,7 @@ def test_a_mapping_gives_way_to_a_route_of_its_host_and_returns() -> None:
     cache.put(kinds.DOMAIN_MAPPING, mapping)
     assert key in cache.put(kinds.ROUTE, a_route("shop"))
     status = written_status(decide(cache, key, now=NOW, now_s=0.0), kinds.DOMAIN_MAPPING)
-    assert {one["type"]: one["status"] for one in status["conditions"]}["IngressReady"] == "False"
+    assert {condition["type"]: condition["status"] for condition in status["conditions"]}["IngressReady"] == "False"
     assert key in cache.drop(kinds.ROUTE, ("default", "shop"))
 
 

@@ -31,11 +31,11 @@ EVERYWHERE = {"type": "PathPrefix", "value": "/"}
 
 
 def wanted(targets: Sequence[Object] = SPLIT, *, lost: Sequence[str] = (), **metadata: Any) -> dict[str, Object]:  # noqa: ANN401 - JSON
-    made = desired_httproutes(
+    httproutes = desired_httproutes(
         a_route(**metadata), targets, settings=FRONT, lost=dict.fromkeys(lost, ("default", "other"))
     )
-    assert not isinstance(made, Condition)
-    return dict(made)
+    assert not isinstance(httproutes, Condition)
+    return dict(httproutes)
 
 
 def there(
@@ -63,26 +63,26 @@ def decided(
     return writes, (condition.status.value, condition.reason, condition.message)
 
 
-def rules(one: Object) -> list[tuple[list[str], dict[str, int]]]:
+def rules(resource: Object) -> list[tuple[list[str], dict[str, int]]]:
     """The tags and the weights by Service of each rule."""
     return [
         (
             [header["value"] for match in rule["matches"] for header in match.get("headers", ())],
             {ref["name"]: ref["weight"] for ref in rule["backendRefs"]},
         )
-        for rule in one["spec"]["rules"]
+        for rule in resource["spec"]["rules"]
     ]
 
 
 def test_a_route_and_its_tag_have_an_httproute_each() -> None:
-    made = wanted()
-    assert {name: one["spec"]["hostnames"] for name, one in made.items()} == {
+    entry = wanted()
+    assert {name: value["spec"]["hostnames"] for name, value in entry.items()} == {
         "hello": ["hello.default.localhost"],
         "hello.old": ["old-hello.default.localhost"],
     }
-    assert [httproute_owner_name(name) for name in made] == ["hello", "hello"]
-    assert rules(made["hello"]) == [(["old"], {"hello-00001": 100}), ([], {"hello-00002": 90, "hello-00001": 10})]
-    assert rules(made["hello.old"]) == [([], {"hello-00001": 100})]
+    assert [httproute_owner_name(name) for name in entry] == ["hello", "hello"]
+    assert rules(entry["hello"]) == [(["old"], {"hello-00001": 100}), ([], {"hello-00002": 90, "hello-00001": 10})]
+    assert rules(entry["hello.old"]) == [([], {"hello-00001": 100})]
 
 
 def test_a_rule_names_services_and_the_revision_for_activators() -> None:
@@ -134,14 +134,14 @@ def test_targets_of_one_revision_are_one_backend_and_one_rule() -> None:
         {"revisionName": "r3", "percent": 0, "tag": "c"},
         {"revisionName": "r4", "tag": "d"},
     ]
-    made = wanted(targets)
-    assert rules(made["hello"]) == [
+    entry = wanted(targets)
+    assert rules(entry["hello"]) == [
         (["a", "b"], {"r1": 100}),
         (["c"], {"r3": 100}),
         (["d"], {"r4": 100}),
         ([], {"r1": 60, "r2": 40}),
     ]
-    assert made.keys() == {"hello", "hello.a", "hello.b", "hello.c", "hello.d"}
+    assert entry.keys() == {"hello", "hello.a", "hello.b", "hello.c", "hello.d"}
 
 
 def test_a_cluster_local_route_has_none() -> None:
@@ -173,8 +173,8 @@ def test_more_than_an_httproute_takes_is_reported_and_what_is_there_stays(target
 
 def test_what_is_not_there_is_made_and_waited_for() -> None:
     writes, reported = decided([])
-    assert [one.body["metadata"]["name"] for one in writes if isinstance(one, Create)] == ["hello", "hello.old"]
-    assert {one.kind for one in writes} == {kinds.HTTP_ROUTE}
+    assert [write.body["metadata"]["name"] for write in writes if isinstance(write, Create)] == ["hello", "hello.old"]
+    assert {write.kind for write in writes} == {kinds.HTTP_ROUTE}
     message = 'HTTPRoute "hello" waits for Gateway "gateways/front" to accept it.'
     assert reported == ("Unknown", "HTTPRouteNotReady", message)
 
@@ -209,7 +209,7 @@ def test_a_spec_that_is_none_is_set_right(spec: Object) -> None:
 
 def test_a_tag_that_is_gone_takes_its_httproute_along() -> None:
     writes, _ = decided(there(), WHOLE)
-    assert [one.name for one in writes if isinstance(one, Delete)] == ["hello.old"]
+    assert [write.name for write in writes if isinstance(write, Delete)] == ["hello.old"]
 
 
 def test_an_object_of_another_owner_is_left_alone_and_reported() -> None:
@@ -286,19 +286,19 @@ def test_a_refusal_goes_before_a_wait() -> None:
     ],
 )
 def test_only_the_gateway_that_is_set_is_heard(parent: Object | None, *, is_meant: bool) -> None:
-    found = [{**one, "status": {"parents": [{"parentRef": parent, "conditions": GOOD}]}} for one in there()]
-    assert (decided(found)[1][0] == "True") is is_meant
+    results = [{**one, "status": {"parents": [{"parentRef": parent, "conditions": GOOD}]}} for one in there()]
+    assert (decided(results)[1][0] == "True") is is_meant
     nothing = [{**one, "status": {"parents": [{"parentRef": parent}]}} for one in there()]
     assert decided(nothing)[1][0] == "Unknown"
 
 
 def test_a_gateway_of_the_same_namespace_needs_no_namespace() -> None:
     near = msgspec.structs.replace(FRONT, gateway="default/front")
-    made = desired_httproutes(a_route(), WHOLE, settings=near, lost={})
-    assert not isinstance(made, Condition)
+    httproutes = desired_httproutes(a_route(), WHOLE, settings=near, lost={})
+    assert not isinstance(httproutes, Condition)
     parents = {"status": {"parents": [{"parentRef": {"name": "front"}, "conditions": GOOD}]}}
-    found = [{**stored(one, generation=3), **parents} for one in made.values()]
-    _, condition = reconcile_httproutes(a_route(), WHOLE, HttpRoutes(existing=found), settings=near, lost={})
+    results = [{**stored(one, generation=3), **parents} for one in httproutes.values()]
+    _, condition = reconcile_httproutes(a_route(), WHOLE, HttpRoutes(existing=results), settings=near, lost={})
     assert condition.status == "True"
 
 
@@ -314,8 +314,8 @@ def test_a_tag_that_is_rolled_out_shares_its_host_and_header() -> None:
     target = ConfigurationRollout(configuration_name="hello", tag="new", percent=100, revisions=shares)
     rollout = Rollout(configurations=(target,))
     route = a_route(traffic=[{"latestRevision": True, "percent": 100, "tag": "new"}])
-    made = desired_httproutes(route, targets, rollout=rollout, settings=FRONT, lost={})
-    assert not isinstance(made, Condition)
+    httproutes = desired_httproutes(route, targets, rollout=rollout, settings=FRONT, lost={})
+    assert not isinstance(httproutes, Condition)
     split = {"hello-00001": 60, "hello-00002": 40}
-    assert rules(made["hello.new"]) == [([], split)]
-    assert rules(made["hello"]) == [(["new"], split), ([], {"hello-00001": 99, "hello-00002": 1})]
+    assert rules(httproutes["hello.new"]) == [([], split)]
+    assert rules(httproutes["hello"]) == [(["new"], split), ([], {"hello-00001": 99, "hello-00002": 1})]

@@ -19,13 +19,13 @@ LATEST: list[dict[str, Any]] = [{"configurationName": "hello", "percent": 100}]
 
 
 def goal(revision: str, *, percent: int = 100) -> Rollout:
-    asked = [{"configurationName": "hello", "percent": percent}]
-    return rollout_goal(asked, [{"revisionName": revision, "percent": percent}])
+    requests = [{"configurationName": "hello", "percent": percent}]
+    return rollout_goal(requests, [{"revisionName": revision, "percent": percent}])
 
 
 def shares(rollout: Rollout) -> list[tuple[str, int]]:
-    (one,) = rollout.configurations
-    return [(share.revision_name, share.percent) for share in one.revisions]
+    (configuration_rollout,) = rollout.configurations
+    return [(share.revision_name, share.percent) for share in configuration_rollout.revisions]
 
 
 def step(wanted: Rollout, before: Rollout, *, now_s: float = 0.0, gone: str = "") -> Rollout:
@@ -132,7 +132,7 @@ def test_a_revision_that_is_gone_leaves_its_share_to_the_newest() -> None:
 
 
 def test_targets_by_tag_and_by_configuration_roll_out_apart() -> None:
-    asked: list[dict[str, Any]] = [
+    requests: list[dict[str, Any]] = [
         {"configurationName": "b", "percent": 30},
         {"configurationName": "a", "percent": 20},
         {"configurationName": "a", "percent": 10, "tag": "x"},
@@ -140,15 +140,20 @@ def test_targets_by_tag_and_by_configuration_roll_out_apart() -> None:
         {"revisionName": "pinned", "percent": 40, "tag": "z"},
     ]
     assigned = [{"revisionName": name} for name in ("b1", "a1", "a1", "a1", "pinned")]
-    found = [
-        (one.tag, one.configuration_name, one.percent, one.revisions[0].revision_name)
-        for one in rollout_goal(asked, assigned).configurations
+    results = [
+        (
+            configuration_rollout.tag,
+            configuration_rollout.configuration_name,
+            configuration_rollout.percent,
+            configuration_rollout.revisions[0].revision_name,
+        )
+        for configuration_rollout in rollout_goal(requests, assigned).configurations
     ]
-    assert found == [("", "a", 30, "a1"), ("", "b", 30, "b1"), ("x", "a", 100, "a1"), ("y", "a", 100, "a1")]
+    assert results == [("", "a", 30, "a1"), ("", "b", 30, "b1"), ("x", "a", 100, "a1"), ("y", "a", 100, "a1")]
 
 
 def test_the_state_is_read_from_the_status_where_there_is_no_annotation() -> None:
-    asked = [
+    requests = [
         {"configurationName": "a", "percent": 60},
         {"configurationName": "b", "percent": 30},
         {"configurationName": "a", "percent": 10, "tag": "new"},
@@ -158,15 +163,18 @@ def test_the_state_is_read_from_the_status_where_there_is_no_annotation() -> Non
         {"revisionName": "b1", "latestRevision": True, "percent": 40},
         {"revisionName": "a1", "latestRevision": False, "percent": 5, "tag": "new"},
     ]
-    found = rollout_of_status(asked, served, configurations={"a1": "a", "b1": "b"})
-    assert [(one.tag, one.percent, one.revisions[0].revision_name) for one in found.configurations] == [
+    rollout = rollout_of_status(requests, served, configurations={"a1": "a", "b1": "b"})
+    assert [
+        (configuration_rollout.tag, configuration_rollout.percent, configuration_rollout.revisions[0].revision_name)
+        for configuration_rollout in rollout.configurations
+    ] == [
         ("", 60, "a1"),
         ("", 30, "b1"),
     ]
 
 
 def test_the_status_shows_a_revision_for_each_share() -> None:
-    asked: list[dict[str, Any]] = [
+    requests: list[dict[str, Any]] = [
         {"configurationName": "hello", "percent": 50},
         {"revisionName": "pinned", "percent": 10},
         {"configurationName": "hello", "percent": 40, "tag": "new"},
@@ -178,7 +186,7 @@ def test_the_status_shows_a_revision_for_each_share() -> None:
         {"revisionName": "r2", "latestRevision": True, "percent": 40, "tag": "new"},
         {"revisionName": "r2", "latestRevision": True, "tag": "zero"},
     ]
-    assert split_targets(asked, assigned, running(70, 20)) == [
+    assert split_targets(requests, assigned, running(70, 20)) == [
         {"revisionName": "r1", "latestRevision": False, "percent": 50},
         {"revisionName": "pinned", "latestRevision": False, "percent": 10},
         {"revisionName": "r1", "latestRevision": False, "percent": 20, "tag": "new"},
@@ -191,9 +199,9 @@ def test_a_held_revision_gets_no_step_and_one_that_is_let_go_on_does() -> None:
     begun = observe_ready(step(goal("r2"), goal("r1")), duration_s=10.0, now_s=1.0)
     due_s = next_step_s(begun)
     assert due_s is not None
-    held = advance(goal("r2"), begun, can_serve=bool, now_s=due_s, paused={"r2"})
-    assert shares(held) == [("r1", 99), ("r2", 1)]
-    assert shares(advance(goal("r2"), held, can_serve=bool, now_s=due_s + 60))[1] == ("r2", 11)
+    rollout = advance(goal("r2"), begun, can_serve=bool, now_s=due_s, paused={"r2"})
+    assert shares(rollout) == [("r1", 99), ("r2", 1)]
+    assert shares(advance(goal("r2"), rollout, can_serve=bool, now_s=due_s + 60))[1] == ("r2", 11)
 
 
 @pytest.mark.parametrize(("percents", "after"), [((40, 60), [("r1", 100)]), ((20, 30, 50), [("r1", 20), ("r2", 80)])])
@@ -201,16 +209,16 @@ def test_a_broken_revision_loses_its_traffic_immediately(
     percents: tuple[int, ...], after: list[tuple[str, int]]
 ) -> None:
     newest = f"r{len(percents)}"
-    found = advance(goal(newest), running(*percents), can_serve=bool, now_s=5.0, broken={newest})
-    assert shares(found) == after
-    assert shares(advance(goal(newest), found, can_serve=bool, now_s=9.0, broken={newest})) == after
+    rollout = advance(goal(newest), running(*percents), can_serve=bool, now_s=5.0, broken={newest})
+    assert shares(rollout) == after
+    assert shares(advance(goal(newest), rollout, can_serve=bool, now_s=9.0, broken={newest})) == after
     # A newer one starts from there.
-    assert shares(step(goal("r9"), found, now_s=9.0))[-1] == ("r9", 1)
+    assert shares(step(goal("r9"), rollout, now_s=9.0))[-1] == ("r9", 1)
 
 
 def test_a_broken_revision_keeps_its_traffic_if_no_other_can_have_it() -> None:
-    found = advance(goal("r2"), running(40, 60), can_serve=lambda name: name != "r1", now_s=5.0, broken={"r2"})
-    assert shares(found) == [("r2", 100)]
+    rollout = advance(goal("r2"), running(40, 60), can_serve=lambda name: name != "r1", now_s=5.0, broken={"r2"})
+    assert shares(rollout) == [("r2", 100)]
     assert advance(goal("r2"), Rollout(), can_serve=bool, now_s=5.0, broken={"r2"}) == goal("r2")
 
 

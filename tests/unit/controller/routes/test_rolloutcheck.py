@@ -33,8 +33,8 @@ def seen(count: float, *, errors: float = 0, late: float = 0) -> ResponseCounts:
     return ResponseCounts(count=count, error_count=errors, durations=durations)
 
 
-def verdict(text: str, found: ResponseCounts | None, *, may_wait: bool = True) -> tuple[str, str]:
-    judgement = judge(read_rollout_check(text), found, may_wait=may_wait)
+def verdict(text: str, response_counts: ResponseCounts | None, *, may_wait: bool = True) -> tuple[str, str]:
+    judgement = judge(read_rollout_check(text), response_counts, may_wait=may_wait)
     return judgement.verdict.value, judgement.why
 
 
@@ -72,9 +72,9 @@ def test_a_response_in_the_bucket_of_the_limit_is_not_late() -> None:
 @given(st.integers(0, 500), st.integers(0, 500))
 def test_the_least_share_is_below_the_share_and_grows_with_the_responses(part: int, rest: int) -> None:
     count = part + rest
-    found = least_share(part, count)
-    assert 0 <= found <= (part / count if count else 0) + 1e-12
-    assert least_share(10 * part, 10 * count) >= found - 1e-12
+    result = least_share(part, count)
+    assert 0 <= result <= (part / count if count else 0) + 1e-12
+    assert least_share(10 * part, 10 * count) >= result - 1e-12
 
 
 @given(st.integers(1, 5000), st.integers(0, 20_000))
@@ -114,12 +114,14 @@ def test_a_broken_revision_stays_broken_until_the_check_or_the_revision_is_anoth
 
 def test_a_rollback_is_a_condition_and_one_event() -> None:
     route = a_route(annotations=OWN)
-    found = checked_rollout(route, assigned("r2"), {"r2": BACK})
-    said = f'Revision "r2" is rolled back by {CHECK}: bad.'
-    condition = found.condition()
+    new_checked_rollout = checked_rollout(route, assigned("r2"), {"r2": BACK})
+    message = f'Revision "r2" is rolled back by {CHECK}: bad.'
+    condition = new_checked_rollout.condition()
     assert condition is not None
-    assert (condition.status, condition.reason, condition.message) == (ConditionStatus.FALSE, "RolledBack", said)
-    assert [(one.reason, one.message, one.warning) for one in found.notes(route)] == [("RolledBack", said, True)]
+    assert (condition.status, condition.reason, condition.message) == (ConditionStatus.FALSE, "RolledBack", message)
+    assert [(note.reason, note.message, note.warning) for note in new_checked_rollout.notes(route)] == [
+        ("RolledBack", message, True)
+    ]
     again = a_route(annotations={**OWN, **BROKEN})
     assert list(checked_rollout(again, assigned("r2"), {}).notes(again)) == []
     assert checked_rollout(again, assigned("r3"), {}).condition() is None

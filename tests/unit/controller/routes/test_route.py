@@ -225,7 +225,7 @@ def test_an_unreachable_route_is_reported_once() -> None:
     assert (note.reason, note.message, note.warning) == ("GatewayApiMissing", "there are none", True)
     after = merged(a_route(), {"status": written_status(plan, kinds.ROUTE)})
     assert by_gateway(after, missing="there are none").notes == ()
-    assert [one.message for one in by_gateway(after, missing="still none").notes] == ["still none"]
+    assert [each_note.message for each_note in by_gateway(after, missing="still none").notes] == ["still none"]
     assert by_gateway(after).notes == ()
 
 
@@ -249,7 +249,7 @@ def rolled(
     configuration = {**a_configuration(), "status": {"latestReadyRevisionName": latest}}
     names = set(revisions_named_by(route))
     both = (a_revision(), a_revision(generation=2))
-    revisions = {name_of(one): with_ready(one, str(name_of(one) != failing)) for one in both}
+    revisions = {name_of(resource): with_ready(resource, str(name_of(resource) != failing)) for resource in both}
     known = RouteTargets(
         configurations={"hello": configuration}, revisions={name: revisions[name] for name in names & revisions.keys()}
     )
@@ -262,7 +262,9 @@ def rolled(
 
 
 def shares_of(route: Object) -> list[tuple[str, int, bool]]:
-    return [(one["revisionName"], one["percent"], one["latestRevision"]) for one in route["status"]["traffic"]]
+    return [
+        (target["revisionName"], target["percent"], target["latestRevision"]) for target in route["status"]["traffic"]
+    ]
 
 
 def test_a_route_with_a_rollout_duration_moves_its_traffic_in_steps() -> None:
@@ -458,9 +460,9 @@ def test_a_revision_that_breaks_its_check_is_rolled_back_and_the_route_says_so()
     route, _ = rolled(route, "hello-00002", now_s=100.0)
     route, plan = rolled(route, "hello-00002", now_s=102.0, judged=judged_as(RolloutVerdict.BACK))
     assert shares_of(route) == [("hello-00001", 100, False)]
-    said = 'Revision "hello-00002" is rolled back by errors<1%: 9 of 9 responses were 5xx.'
-    assert condition_values(route["status"], "Ready") == ("False", "RolledBack", said)
-    assert [one.message for one in plan.notes] == [said]
+    message = 'Revision "hello-00002" is rolled back by errors<1%: 9 of 9 responses were 5xx.'
+    assert condition_values(route["status"], "Ready") == ("False", "RolledBack", message)
+    assert [note.message for note in plan.notes] == [message]
     assert (plan.watch, plan.again_after_s) == (None, None)
     # It stays so, also for a controller that knows nothing of it, until there is a newer revision.
     route, plan = rolled(route, "hello-00002", now_s=500.0)

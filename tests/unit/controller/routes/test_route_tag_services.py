@@ -49,11 +49,11 @@ def a_tag_service(**labels: str) -> Object:
 
 
 def test_each_tag_has_a_service_and_a_slice_beside_the_routes_own() -> None:
-    found = writes((kinds.ROUTE, a_route(traffic=TAGGED)))
-    services = created(found, kinds.SERVICE)
+    results = writes((kinds.ROUTE, a_route(traffic=TAGGED)))
+    services = created(results, kinds.SERVICE)
     assert set(services) == {"hello", "blue-hello"}
     assert labels_of(services["blue-hello"])["serving.knative.dev/route"] == "hello"
-    slices = created(found, kinds.ENDPOINT_SLICE)
+    slices = created(results, kinds.ENDPOINT_SLICE)
     assert set(slices) == {"hello-public", "blue-hello-public"}
     assert labels_of(slices["blue-hello-public"])["kubernetes.io/service-name"] == "blue-hello"
 
@@ -69,8 +69,8 @@ def test_a_service_has_the_labels_and_annotations_of_its_route_but_not_its_visib
 def test_labels_of_the_route_reach_services_that_exist_and_leave_what_others_wrote() -> None:
     service = a_tag_service(**LOCAL)
     route = a_route(traffic=TAGGED, labels={"team": "b"}, annotations={"mine": "x"})
-    found = writes((kinds.ROUTE, route), (kinds.SERVICE, service))
-    (patch,) = [one for one in found if isinstance(one, Patch) and one.kind is kinds.SERVICE]
+    results = writes((kinds.ROUTE, route), (kinds.SERVICE, service))
+    (patch,) = [one for one in results if isinstance(one, Patch) and one.kind is kinds.SERVICE]
     assert (patch.name, patch.patch["metadata"]["labels"]) == ("blue-hello", {"team": "b"})
 
 
@@ -85,16 +85,16 @@ def test_a_label_on_its_service_makes_a_tag_cluster_local() -> None:
 
 def test_the_service_of_a_tag_that_is_gone_is_deleted() -> None:
     route = a_route(traffic=[{"revisionName": "hello-00001", "percent": 100}])
-    found = writes((kinds.ROUTE, route), (kinds.SERVICE, a_tag_service()))
-    assert [one.name for one in found if isinstance(one, Delete)] == ["blue-hello"]
+    results = writes((kinds.ROUTE, route), (kinds.SERVICE, a_tag_service()))
+    assert [one.name for one in results if isinstance(one, Delete)] == ["blue-hello"]
 
 
 def test_a_service_that_only_names_the_route_is_left_alone() -> None:
     foreign = stored(
         {"kind": "Service", "metadata": {"name": "mine", "labels": {"serving.knative.dev/route": "hello"}}}
     )
-    found = writes((kinds.ROUTE, a_route(traffic=TAGGED)), (kinds.SERVICE, foreign))
-    assert not [one for one in found if isinstance(one, Delete)]
+    results = writes((kinds.ROUTE, a_route(traffic=TAGGED)), (kinds.SERVICE, foreign))
+    assert not [one for one in results if isinstance(one, Delete)]
 
 
 def test_a_changed_service_wakes_its_route() -> None:

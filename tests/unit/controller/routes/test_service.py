@@ -29,8 +29,8 @@ OTHER = {"containers": [{"image": "other"}]}
 
 def seen(child: Object, status: str = "True", **more: Any) -> Object:  # noqa: ANN401 - JSON
     """A child whose reconciler has observed its latest spec."""
-    made = with_ready(child, status, message=more.pop("message", ""))
-    return {**made, "status": {**made["status"], "observedGeneration": 1, **more}}
+    entry = with_ready(child, status, message=more.pop("message", ""))
+    return {**entry, "status": {**entry["status"], "observedGeneration": 1, **more}}
 
 
 def ready_children(**traffic: Any) -> ServiceChildren:  # noqa: ANN401 - JSON
@@ -166,11 +166,11 @@ def test_a_change_of_traffic_goes_to_the_route() -> None:
 def test_what_a_childs_reconciler_keeps_in_it_stays() -> None:
     children = ready_children()
     assert children.route is not None
-    kept = stored(children.route, annotations={CLAIMED_TAGS_ANNOTATION: "{}", "old": "x"}, labels={})
+    result = stored(children.route, annotations={CLAIMED_TAGS_ANNOTATION: "{}", "old": "x"}, labels={})
     (patch,) = patches(
-        plan_for(a_service(), ServiceChildren(configuration=children.configuration, route=kept)), kinds.ROUTE
+        plan_for(a_service(), ServiceChildren(configuration=children.configuration, route=result)), kinds.ROUTE
     )
-    after = merged(kept, patch)["metadata"]
+    after = merged(result, patch)["metadata"]
     assert after["annotations"] == {CLAIMED_TAGS_ANNOTATION: "{}"}
     assert "serving.knative.dev/service" in after["labels"]
 

@@ -21,9 +21,9 @@ def assigned(*targets: Object, configuration: Object | None = None, revision: Ob
     )
 
 
-def refusal(found: Assignment) -> Condition:
-    assert found.targets is None
-    return found.condition
+def refusal(assignment: Assignment) -> Condition:
+    assert assignment.targets is None
+    return assignment.condition
 
 
 def with_latest(name: str) -> Object:
@@ -31,14 +31,16 @@ def with_latest(name: str) -> Object:
 
 
 def test_the_latest_is_what_was_ready_last() -> None:
-    found = assigned(LATEST, configuration=with_latest("hello-00007"))
-    assert found.targets == [{"revisionName": "hello-00007", "latestRevision": True, "percent": 100}]
-    assert found.condition.status == "True"
+    assignment = assigned(LATEST, configuration=with_latest("hello-00007"))
+    assert assignment.targets == [{"revisionName": "hello-00007", "latestRevision": True, "percent": 100}]
+    assert assignment.condition.status == "True"
 
 
 def test_a_revision_by_name_gets_what_it_is_given() -> None:
-    found = assigned(FIRST, revision=with_ready(a_revision(), "True"))
-    assert found.targets == [{"revisionName": "hello-00001", "latestRevision": False, "percent": 100, "tag": "first"}]
+    assignment = assigned(FIRST, revision=with_ready(a_revision(), "True"))
+    assert assignment.targets == [
+        {"revisionName": "hello-00001", "latestRevision": False, "percent": 100, "tag": "first"}
+    ]
 
 
 @pytest.mark.parametrize(
@@ -49,8 +51,8 @@ def test_a_revision_by_name_gets_what_it_is_given() -> None:
     ],
 )
 def test_a_configuration_without_a_ready_revision_is_waited_for(status: str, said: str, message: str) -> None:
-    found = refusal(assigned(LATEST, configuration=with_ready(a_configuration(), status)))
-    assert (found.status, found.reason, found.message) == (said, "RevisionMissing", message)
+    condition = refusal(assigned(LATEST, configuration=with_ready(a_configuration(), status)))
+    assert (condition.status, condition.reason, condition.message) == (said, "RevisionMissing", message)
 
 
 @pytest.mark.parametrize(
@@ -61,21 +63,21 @@ def test_a_configuration_without_a_ready_revision_is_waited_for(status: str, sai
     ],
 )
 def test_a_revision_that_is_not_ready_gets_nothing(status: str, said: str, message: str) -> None:
-    found = refusal(assigned(FIRST, revision=with_ready(a_revision(), status)))
-    assert (found.status, found.reason, found.message) == (said, "RevisionMissing", message)
+    condition = refusal(assigned(FIRST, revision=with_ready(a_revision(), status)))
+    assert (condition.status, condition.reason, condition.message) == (said, "RevisionMissing", message)
 
 
 @pytest.mark.parametrize("revision", [None, a_revision(state="Retired"), stored(a_revision(), deletionTimestamp="now")])
 def test_a_revision_that_goes_or_is_gone_is_missing(revision: Object | None) -> None:
-    found = refusal(assigned(FIRST, revision=revision))
-    assert (found.status, found.reason) == ("False", "RevisionMissing")
-    assert found.message == 'Revision "hello-00001" referenced in traffic not found.'
+    condition = refusal(assigned(FIRST, revision=revision))
+    assert (condition.status, condition.reason) == ("False", "RevisionMissing")
+    assert condition.message == 'Revision "hello-00001" referenced in traffic not found.'
 
 
 @pytest.mark.parametrize("configuration", [None, stored(with_latest("hello-00001"), deletionTimestamp="now")])
 def test_a_configuration_that_goes_or_is_gone_is_missing(configuration: Object | None) -> None:
-    found = refusal(assigned(LATEST, configuration=configuration))
-    assert (found.reason, found.message) == (
+    condition = refusal(assigned(LATEST, configuration=configuration))
+    assert (condition.reason, condition.message) == (
         "ConfigurationMissing",
         'Configuration "hello" referenced in traffic not found.',
     )

@@ -37,7 +37,7 @@ def test_the_time_stays_as_long_as_nothing_changes() -> None:
         before=before,
         now="now",
     )
-    assert [one["lastTransitionTime"] for one in after] == ["then", "now"]
+    assert [entry["lastTransitionTime"] for entry in after] == ["then", "now"]
 
 
 def test_a_condition_without_a_time_gets_one() -> None:

@@ -67,8 +67,8 @@ def test_a_hashed_name_is_knatives() -> None:
 def test_a_route_makes_active_and_only_the_newest_waits(
     routes: list[str], is_newest: bool, is_awaited: bool, was_ready: bool, state: RoutingState
 ) -> None:
-    found = routing_state_of(routes=routes, is_newest=is_newest, is_awaited=is_awaited, was_ready=was_ready)
-    assert found is state
+    routing_state = routing_state_of(routes=routes, is_newest=is_newest, is_awaited=is_awaited, was_ready=was_ready)
+    assert routing_state is state
 
 
 def test_a_route_names_what_it_asks_for_and_what_it_has_assigned() -> None:

@@ -23,11 +23,11 @@ def slices() -> dict[str, Object]:
 
 
 def test_a_service_in_place_leads_to_the_activators() -> None:
-    found = created()
-    assert found["metadata"]["labels"]["kubernetes.io/service-name"] == "shop"
-    assert found["metadata"]["ownerReferences"][0]["uid"] == "1"
-    assert found["ports"] == [{"name": "http", "port": 8081, "protocol": "TCP"}]
-    assert found["endpoints"] == [{"addresses": ["10.0.0.1"]}]
+    resource = created()
+    assert resource["metadata"]["labels"]["kubernetes.io/service-name"] == "shop"
+    assert resource["metadata"]["ownerReferences"][0]["uid"] == "1"
+    assert resource["ports"] == [{"name": "http", "port": 8081, "protocol": "TCP"}]
+    assert resource["endpoints"] == [{"addresses": ["10.0.0.1"]}]
 
 
 def test_the_slices_follow_the_activators() -> None:

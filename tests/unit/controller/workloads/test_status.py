@@ -31,18 +31,18 @@ def status(resource: Object, **view: Any) -> Object:  # noqa: ANN401 - fields of
     return workload_status(resource, whole, settings=SETTINGS, scaling=SCALING, now=NOW)
 
 
-def condition(found: Object, name: str) -> tuple[str, str, str]:
-    one = condition_of({"status": found}, name)
-    return one["status"], one.get("reason", ""), one.get("message", "")
+def condition(fields: Object, name: str) -> tuple[str, str, str]:
+    entry = condition_of({"status": fields}, name)
+    return entry["status"], entry.get("reason", ""), entry.get("message", "")
 
 
 def test_a_workload_that_has_all_it_needs_is_ready() -> None:
-    found = status(workload(hosts=["shop.example.com"], paths=["/api/"]))
-    assert condition(found, "Ready") == ("True", "", "")
-    assert condition(found, "Active") == ("True", "", "")
-    assert (found["observedGeneration"], found["desiredReplicas"], found["readyReplicas"]) == (3, 2, 1)
-    assert (found["url"], found["path"], found["portName"]) == ("http://shop.example.com:8080/api", "proxy", "http")
-    assert found["selector"] == "app=shop"
+    entry = status(workload(hosts=["shop.example.com"], paths=["/api/"]))
+    assert condition(entry, "Ready") == ("True", "", "")
+    assert condition(entry, "Active") == ("True", "", "")
+    assert (entry["observedGeneration"], entry["desiredReplicas"], entry["readyReplicas"]) == (3, 2, 1)
+    assert (entry["url"], entry["path"], entry["portName"]) == ("http://shop.example.com:8080/api", "proxy", "http")
+    assert entry["selector"] == "app=shop"
 
 
 @pytest.mark.parametrize("hosts", [[], ["*.example.com"]])
@@ -52,16 +52,16 @@ def test_without_an_exact_host_the_url_is_the_cluster_local_one(hosts: list[str]
 
 def test_of_another_kind_the_scale_is_known() -> None:
     scale = {"kind": "Scale", "spec": {"replicas": 3}, "status": {"replicas": 2, "selector": "app=shop"}}
-    found = status(workload(), target=scale)
-    assert condition(found, "Ready")[0] == "True"
-    assert (found["desiredReplicas"], found["readyReplicas"], found["selector"]) == (3, 2, "app=shop")
+    entry = status(workload(), target=scale)
+    assert condition(entry, "Ready")[0] == "True"
+    assert (entry["desiredReplicas"], entry["readyReplicas"], entry["selector"]) == (3, 2, "app=shop")
 
 
 def test_at_zero_it_is_ready_and_not_active() -> None:
-    found = status(workload(), target={"spec": {"replicas": 0}})
-    assert condition(found, "Ready")[0] == "True"
-    assert condition(found, "Active")[:2] == ("False", "NoTraffic")
-    assert (found["desiredReplicas"], found["readyReplicas"]) == (0, 0)
+    entry = status(workload(), target={"spec": {"replicas": 0}})
+    assert condition(entry, "Ready")[0] == "True"
+    assert condition(entry, "Active")[:2] == ("False", "NoTraffic")
+    assert (entry["desiredReplicas"], entry["readyReplicas"]) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -123,9 +123,9 @@ def test_at_zero_it_is_ready_and_not_active() -> None:
     ],
 )
 def test_what_is_missing_or_fights_is_named(view: dict[str, Any], name: str, reason: str, message: str) -> None:
-    found = status(workload(), **view)
-    assert condition(found, name) == ("False", reason, message)
-    assert condition(found, "Ready") == ("False", reason, message)
+    result = status(workload(), **view)
+    assert condition(result, name) == ("False", reason, message)
+    assert condition(result, "Ready") == ("False", reason, message)
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,8 @@ def test_what_is_missing_or_fights_is_named(view: dict[str, Any], name: str, rea
     ],
 )
 def test_the_port_is_named_in_the_status(port: object, ports: list[Object], expected: str) -> None:
-    found = status(workload(service={"name": "shop", "port": port}), service=service(*ports))
-    assert found["portName"] == expected
+    entry = status(workload(service={"name": "shop", "port": port}), service=service(*ports))
+    assert entry["portName"] == expected
 
 
 def target_port(port: Object, *, labels: dict[str, str] | None = None, **selector: str) -> object:
@@ -183,10 +183,10 @@ def test_a_rule_that_an_older_workload_of_the_namespace_has_is_named() -> None:
 
 
 def test_a_port_that_the_service_lacks_is_named_with_those_that_it_has() -> None:
-    found = status(workload(service={"name": "shop", "port": "grpc"}))
-    assert "portName" not in found
+    result = status(workload(service={"name": "shop", "port": "grpc"}))
+    assert "portName" not in result
     message = "Service shop has no port grpc; it has 80 (http)"
-    assert condition(found, "ServiceResolved") == ("False", "PortNotFound", message)
+    assert condition(result, "ServiceResolved") == ("False", "PortNotFound", message)
 
 
 def test_a_host_belongs_to_the_oldest_workload_of_another_namespace() -> None:
@@ -210,14 +210,14 @@ def test_a_host_belongs_to_the_oldest_workload_of_another_namespace() -> None:
 def test_a_host_that_another_namespace_holds_is_named() -> None:
     holders = {"a.example.com": "Route other/hello", "b.example.com": "Route other/b"}
     message = "the host a.example.com belongs to Route other/hello"
-    found = status(workload(hosts=["a.example.com"]), holders=holders)
-    assert condition(found, "HostsClaimed") == ("False", "HostTaken", message)
+    result = status(workload(hosts=["a.example.com"]), holders=holders)
+    assert condition(result, "HostsClaimed") == ("False", "HostTaken", message)
 
 
 def test_scaling_keys_are_checked_as_annotations_of_a_revision() -> None:
-    found = status(workload(scaling={"window": "5s"}))
-    assert condition(found, "ScalingValid")[:2] == ("False", "InvalidScaling")
-    assert "autoscaling.knative.dev/window" in condition(found, "ScalingValid")[2]
+    result = status(workload(scaling={"window": "5s"}))
+    assert condition(result, "ScalingValid")[:2] == ("False", "InvalidScaling")
+    assert "autoscaling.knative.dev/window" in condition(result, "ScalingValid")[2]
 
 
 def test_a_client_that_sets_replicas_again_and_again_is_named() -> None:
@@ -228,16 +228,16 @@ def test_a_client_that_sets_replicas_again_and_again_is_named() -> None:
 
 def test_problems_of_schedules_are_named() -> None:
     schedule = {"start": "0 8 * * *", "end": "0 9 * * *", "min": 1, "timeZone": "Mars"}
-    found = status(workload(scaling={"schedules": [schedule]}))
-    assert condition(found, "ScalingValid")[:2] == ("False", "InvalidScaling")
-    assert "spec.schedules[0].timeZone" in condition(found, "ScalingValid")[2]
+    result = status(workload(scaling={"schedules": [schedule]}))
+    assert condition(result, "ScalingValid")[:2] == ("False", "InvalidScaling")
+    assert "spec.schedules[0].timeZone" in condition(result, "ScalingValid")[2]
 
 
 def test_a_spec_that_cannot_be_read_keeps_the_rest_of_the_status() -> None:
     known = {**workload(service={"name": ""}), "status": {"url": "http://before", "conditions": []}}
-    found = status(known)
-    assert found["url"] == "http://before"
-    assert condition(found, "Ready") == (
+    entry = status(known)
+    assert entry["url"] == "http://before"
+    assert condition(entry, "Ready") == (
         "False",
         "InvalidSpec",
         "spec.service.name: ''; expected the name of a Service",

@@ -141,4 +141,4 @@ def test_a_key_url_that_an_issuer_names_is_held_to_the_same_rule(url: str) -> No
 def test_what_cannot_be_read_lets_no_request_in(text: str, problem: str) -> None:
     rule, problems = jwt_rule(text)
     assert rule == JwtRule()
-    assert any(problem in one for one in problems), problems
+    assert any(problem in each_problem for each_problem in problems), problems

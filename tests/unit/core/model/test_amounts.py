@@ -34,8 +34,11 @@ def test_a_text_that_is_no_quantity_is_refused() -> None:
 
 
 def test_amounts_are_added_by_resource() -> None:
-    found = total([amounts_of({"cpu": "500m"}), amounts_of({"cpu": 1, "pods": 1}), {}])
-    assert {name: written_amount(one) for name, one in found.items()} == {"cpu": "1500m", "pods": "1"}
+    exact_amounts = total([amounts_of({"cpu": "500m"}), amounts_of({"cpu": 1, "pods": 1}), {}])
+    assert {name: written_amount(exact_amount) for name, exact_amount in exact_amounts.items()} == {
+        "cpu": "1500m",
+        "pods": "1",
+    }
 
 
 def test_a_sum_has_the_form_of_its_first_part_that_is_not_zero() -> None:

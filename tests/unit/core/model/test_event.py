@@ -55,6 +55,6 @@ def test_equal_words_have_equal_digests_and_parts_do_not_run_together() -> None:
 
 
 def test_a_repeated_event_is_counted_unless_another_writer_did() -> None:
-    said = {"metadata": {"name": "n", "resourceVersion": "7"}, "count": 2}
-    assert repeated(said, now=NOW) == {"metadata": {"resourceVersion": "7"}, "count": 3, "lastTimestamp": NOW}
+    text = {"metadata": {"name": "n", "resourceVersion": "7"}, "count": 2}
+    assert repeated(text, now=NOW) == {"metadata": {"resourceVersion": "7"}, "count": 3, "lastTimestamp": NOW}
     assert repeated({"metadata": {}}, now=NOW)["count"] == 2

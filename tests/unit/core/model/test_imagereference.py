@@ -19,9 +19,9 @@ DIGEST = "sha256:" + "a" * 64
     ],
 )
 def test_a_name_has_one_full_form(text: str, full: str, short: str) -> None:
-    found = parse_reference(text)
-    assert (str(found), found.short) == (full, short)
-    assert parse_reference(full) == found
+    image_reference = parse_reference(text)
+    assert (str(image_reference), image_reference.short) == (full, short)
+    assert parse_reference(full) == image_reference
 
 
 @pytest.mark.parametrize(

@@ -98,4 +98,4 @@ def test_a_metric_is_named_in_the_file_of_load_metrics_alone() -> None:
 
 
 def test_the_keys_are_the_names() -> None:
-    assert all(one.name == name for name, one in LOAD_METRICS.items())
+    assert all(each_load_metric.name == name for name, each_load_metric in LOAD_METRICS.items())

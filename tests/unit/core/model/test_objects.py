@@ -113,7 +113,7 @@ def test_a_generation_is_zero_before_the_server_sets_it() -> None:
 
 
 def test_a_missing_condition_is_not_true() -> None:
-    assert [one["type"] for one in conditions_of(SERVICE)] == ["Ready", "RoutesReady"]
+    assert [condition["type"] for condition in conditions_of(SERVICE)] == ["Ready", "RoutesReady"]
     assert [is_true(SERVICE, of) for of in ("Ready", "RoutesReady", "Other")] == [True, False, False]
 
 

@@ -9,9 +9,9 @@ from serving.core.model.rolloutcheck import CHECK_FORM, BrokenCheck, read_broken
 
 
 def test_conditions_are_read_in_any_order() -> None:
-    found = read_rollout_check(" p99<500ms , errors < 1.5% ,p50<20ms")
-    assert found.error_share == 0.015
-    assert [(one.name, one.limit_s) for one in found.latencies] == [("p99", 0.5), ("p50", 0.02)]
+    rollout_check = read_rollout_check(" p99<500ms , errors < 1.5% ,p50<20ms")
+    assert rollout_check.error_share == 0.015
+    assert [(slo.name, slo.limit_s) for slo in rollout_check.latencies] == [("p99", 0.5), ("p50", 0.02)]
     assert read_rollout_check("errors<0%").error_share == 0.0
     assert read_rollout_check("p95<1s").error_share is None
 
@@ -37,9 +37,9 @@ def test_conditions_are_read_in_any_order() -> None:
     ],
 )
 def test_anything_else_is_refused_with_what_would_be_right(text: str) -> None:
-    with pytest.raises(InvalidValue, match="up to 8 conditions with commas between them") as found:
+    with pytest.raises(InvalidValue, match="up to 8 conditions with commas between them") as exception_info:
         read_rollout_check(text)
-    assert found.value.text == text
+    assert exception_info.value.text == text
 
 
 @given(st.from_regex(CHECK_FORM, fullmatch=True) | st.text("erosp9<.%,ms5 ", max_size=24))

@@ -27,8 +27,8 @@ HOST = "blue-hello.default.localhost"
 
 
 def claims(route: dict[str, Any], *served_tags: str) -> dict[str, str]:
-    found = claimed_hosts(route, RULES, served_tags=served_tags)
-    return {one.host: one.since for one in found if one.is_public}
+    result = claimed_hosts(route, RULES, served_tags=served_tags)
+    return {claimed_host.host: claimed_host.since for claimed_host in result if claimed_host.is_public}
 
 
 def test_a_route_has_a_public_host_and_one_inside() -> None:
@@ -73,8 +73,8 @@ def test_no_annotation_makes_a_tag_older_than_its_route() -> None:
 
 
 def test_a_tag_that_is_still_served_comes_after_every_claim() -> None:
-    found = claims(a_route(traffic=BLUE), "blue", "old")
-    assert found["old-hello.default.localhost"] > found[HOST]
+    entry = claims(a_route(traffic=BLUE), "blue", "old")
+    assert entry["old-hello.default.localhost"] > entry[HOST]
 
 
 def test_a_served_tag_that_is_no_label_claims_nothing() -> None:
@@ -83,15 +83,15 @@ def test_a_served_tag_that_is_no_label_claims_nothing() -> None:
 
 def test_a_public_domain_below_the_clusters_makes_no_public_host() -> None:
     rules = msgspec.structs.replace(RULES, domain="svc.cluster.local")
-    assert [one.is_public for one in claimed_hosts(a_route(), rules)] == [False]
+    assert [claimed_host.is_public for claimed_host in claimed_hosts(a_route(), rules)] == [False]
 
 
 def test_namespaces_have_addresses_in_the_network_of_their_gateway() -> None:
     assert named_network("10.138.7.9") == "10.147.9"
     assert named_network("10.138.255.9") == "10.163.9"
-    found = {named_address("10.138.7.9", f"team-{number}") for number in range(2_000)}
+    named_addresses = {named_address("10.138.7.9", f"team-{number}") for number in range(2_000)}
     # Each of them is a host of the network, and none is its broadcast address.
-    assert found == {f"10.147.9.{last}" for last in range(1, 255)}
+    assert named_addresses == {f"10.147.9.{last}" for last in range(1, 255)}
 
 
 def test_pods_in_the_network_of_their_machine_have_loopback_addresses_of_their_own() -> None:
@@ -120,7 +120,7 @@ def test_a_template_that_makes_no_host_takes_none() -> None:
         hosts = hosts_of(a_route(), rules, tag="blue")
         assert (hosts.shown, hosts.inner) == ("", "blue-hello.default.svc.cluster.local")
         assert f"{next(iter(broken)).replace('_', '-')} of config-network" in hosts.problem
-        assert HOST not in {one.host for one in claimed_hosts(a_route(traffic=BLUE), rules)}
+        assert HOST not in {claimed_host.host for claimed_host in claimed_hosts(a_route(traffic=BLUE), rules)}
 
 
 def test_a_cluster_local_host_has_three_names_and_a_certificate_for_them() -> None:

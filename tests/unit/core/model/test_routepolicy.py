@@ -224,10 +224,10 @@ def test_ports_stand_with_commas(text: str, numbers: list[int]) -> None:
     ],
 )
 def test_a_wrong_port_is_named_with_what_is_expected(text: str, what: str, expected: str) -> None:
-    found = read_tcp_ports(text)
-    assert isinstance(found, Problem)
-    assert (found.where, found.what) == (f"annotation {TCP_ANNOTATION}", what)
-    assert found.expected.startswith(expected)
+    tcp_ports = read_tcp_ports(text)
+    assert isinstance(tcp_ports, Problem)
+    assert (tcp_ports.where, tcp_ports.what) == (f"annotation {TCP_ANNOTATION}", what)
+    assert tcp_ports.expected.startswith(expected)
 
 
 def test_a_port_may_be_shared_with_tls() -> None:
@@ -236,8 +236,8 @@ def test_a_port_may_be_shared_with_tls() -> None:
 
 @given(st.text(alphabet="0123456789, /tls", max_size=30))
 def test_any_ports_are_read_without_an_error(text: str) -> None:
-    found = read_tcp_ports(text)
-    assert isinstance(found, Problem) or all(0 < port.number < 65536 for port in found)
+    tcp_ports = read_tcp_ports(text)
+    assert isinstance(tcp_ports, Problem) or all(0 < port.number < 65536 for port in tcp_ports)
 
 
 def test_a_rule_for_tokens_guards_the_pods() -> None:

@@ -55,6 +55,6 @@ def manifest(
 
 def policy(name: str = "p", **fields: object) -> ScalingPolicyView:
     """A policy as in the autoscaler; ``fields`` are those of ``manifest``."""
-    found = policy_of(manifest(name, **fields), schedule_problems)  # type: ignore[arg-type] # the fields of manifest
-    assert found is not None
-    return found
+    scaling_policy_view = policy_of(manifest(name, **fields), schedule_problems)  # type: ignore[arg-type] # the fields of manifest
+    assert scaling_policy_view is not None
+    return scaling_policy_view

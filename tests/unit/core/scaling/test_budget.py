@@ -22,13 +22,13 @@ NOW_S = 1000.0
 MIB = 2**20
 
 
-def claim(
+def new_claim(
     name: str, *, namespace: str = "shop", pod_mib: int = 100, since_s: float = NOW_S, **demand: object
 ) -> BudgetClaim:
-    given = {"wanted": 20, "present": 0, "load": 1.0, "has_load": True} | demand
+    value = {"wanted": 20, "present": 0, "load": 1.0, "has_load": True} | demand
     return BudgetClaim(
         tenant=BudgetTenant(key=(namespace, name), pod_bytes=pod_mib * MIB),
-        demand=msgspec.convert(given, BudgetDemand),
+        demand=msgspec.convert(value, BudgetDemand),
         since_s=since_s,
     )
 
@@ -42,27 +42,32 @@ def counts(budget: str, *claims: BudgetClaim) -> list[int]:
 
 
 def test_pods_are_divided_by_load_and_the_price_is_the_load_of_the_next() -> None:
-    division = divided("10 pods", *(claim(f"r{load}", load=float(load)) for load in (12, 6, 2)))
+    division = divided("10 pods", *(new_claim(f"r{load}", load=float(load)) for load in (12, 6, 2)))
     assert list(division.shares.values()) == [6, 3, 1]
     assert division.prices == {"": pytest.approx(12 / 7)}
     assert division.wanted == {"": 60}
 
 
 def test_a_budget_that_suffices_has_no_price() -> None:
-    division = divided("10 pods", claim("a", wanted=4), claim("b", wanted=6))
+    division = divided("10 pods", new_claim("a", wanted=4), new_claim("b", wanted=6))
     assert (list(division.shares.values()), division.prices) == ([4, 6], {})
 
 
 def test_min_scale_comes_before_load_and_is_divided_where_it_does_not_fit() -> None:
-    assert counts("5 pods", claim("a", floor=3, load=0.0, has_load=False, wanted=3), claim("b", load=50.0)) == [3, 2]
-    division = divided("6 pods", claim("a", floor=6, wanted=6), claim("b", floor=3, wanted=3), claim("c"))
+    assert counts("5 pods", new_claim("a", floor=3, load=0.0, has_load=False, wanted=3), new_claim("b", load=50.0)) == [
+        3,
+        2,
+    ]
+    division = divided("6 pods", new_claim("a", floor=6, wanted=6), new_claim("b", floor=3, wanted=3), new_claim("c"))
     assert list(division.shares.values()) == [4, 2, 0]
     assert division.floors == {""}
     assert division.prices[""] == math.inf
 
 
 def test_each_with_requests_has_a_pod_before_any_has_two() -> None:
-    assert counts("3 pods", claim("a", load=90.0), claim("b"), claim("c", load=0.1), claim("d", has_load=False)) == [
+    assert counts(
+        "3 pods", new_claim("a", load=90.0), new_claim("b"), new_claim("c", load=0.1), new_claim("d", has_load=False)
+    ) == [
         1,
         1,
         1,
@@ -71,40 +76,44 @@ def test_each_with_requests_has_a_pod_before_any_has_two() -> None:
 
 
 def test_a_pod_that_runs_is_worth_a_fifth_more() -> None:
-    assert counts("3 pods", claim("a", load=2.0), claim("b", load=1.9, present=2)) == [1, 2]
-    assert counts("3 pods", claim("a", load=2.4), claim("b", load=1.9, present=2)) == [2, 1]
+    assert counts("3 pods", new_claim("a", load=2.0), new_claim("b", load=1.9, present=2)) == [1, 2]
+    assert counts("3 pods", new_claim("a", load=2.4), new_claim("b", load=1.9, present=2)) == [2, 1]
 
 
 def test_first_pods_go_to_turns_then_to_long_waits_then_to_short_overdue_turns() -> None:
     late, later = NOW_S - TURN_S, NOW_S - 2 * TURN_S
-    waiting = (claim("new", since_s=NOW_S - 1), claim("old", since_s=NOW_S - 9))
-    holders = (claim("in-turn", present=1, since_s=NOW_S - 5), claim("late", present=1, since_s=late))
-    one = claim("later", present=1, since_s=later)
+    waiting = (new_claim("new", since_s=NOW_S - 1), new_claim("old", since_s=NOW_S - 9))
+    holders = (new_claim("in-turn", present=1, since_s=NOW_S - 5), new_claim("late", present=1, since_s=late))
+    budget_claim = new_claim("later", present=1, since_s=later)
     order = ["in-turn", "old", "new", "late", "later"]
     for count in range(1, 6):
-        shares = divided(f"{count} pods", *waiting, *holders, one).shares
+        shares = divided(f"{count} pods", *waiting, *holders, budget_claim).shares
         assert {name for (_, name), share in shares.items() if share} == set(order[:count])
 
 
 def test_memory_is_divided_by_worth_per_byte() -> None:
-    assert counts("1000Mi", claim("a", load=4.0), claim("b", load=4.0, pod_mib=300)) == [5, 1]
+    assert counts("1000Mi", new_claim("a", load=4.0), new_claim("b", load=4.0, pod_mib=300)) == [5, 1]
 
 
 def test_a_pod_that_does_not_fit_closes_the_budget_and_one_that_never_fits_does_not() -> None:
-    assert counts("500Mi", claim("a", pod_mib=400), claim("b", pod_mib=200), claim("c", pod_mib=90)) == [1, 0, 0]
-    assert counts("500Mi", claim("a", pod_mib=600), claim("b", wanted=2)) == [0, 2]
+    assert counts("500Mi", new_claim("a", pod_mib=400), new_claim("b", pod_mib=200), new_claim("c", pod_mib=90)) == [
+        1,
+        0,
+        0,
+    ]
+    assert counts("500Mi", new_claim("a", pod_mib=600), new_claim("b", wanted=2)) == [0, 2]
 
 
 def test_a_full_namespace_leaves_the_rest_to_others() -> None:
-    division = divided("10 pods, shop=2 pods", claim("a", load=90.0), claim("b", namespace="batch"))
+    division = divided("10 pods, shop=2 pods", new_claim("a", load=90.0), new_claim("b", namespace="batch"))
     assert list(division.shares.values()) == [2, 8]
     assert set(division.prices) == {"", "shop"}
-    assert counts("shop=2 pods", claim("a"), claim("b", namespace="batch")) == [2, 20]
+    assert counts("shop=2 pods", new_claim("a"), new_claim("b", namespace="batch")) == [2, 20]
 
 
 def demand(wanted: int, present: int, **more: object) -> BudgetDemand:
-    given = {"wanted": wanted, "present": present, "ready": present, "load": float(wanted), "has_load": True} | more
-    return msgspec.convert(given, BudgetDemand)
+    value = {"wanted": wanted, "present": present, "ready": present, "load": float(wanted), "has_load": True} | more
+    return msgspec.convert(value, BudgetDemand)
 
 
 class Book:
@@ -128,10 +137,15 @@ def test_without_a_budget_nothing_is_limited() -> None:
 def test_what_is_granted_counts_at_once_and_pods_that_end_until_they_are_gone() -> None:
     book = Book("10 pods")
     assert book.allow("a", 8, 0) is None
-    found = book.allow("b", 8, 0)
-    assert found is not None
-    assert (found.count, found.reason, found.budget, found.all_wanted) == (2, AllowanceReason.ENDING, "10 pods", 16)
-    assert found.recheck_in_s is not None
+    allowance = book.allow("b", 8, 0)
+    assert allowance is not None
+    assert (allowance.count, allowance.reason, allowance.budget, allowance.all_wanted) == (
+        2,
+        AllowanceReason.ENDING,
+        "10 pods",
+        16,
+    )
+    assert allowance.recheck_in_s is not None
     less = book.allow("a", 8, 8)
     assert less is not None
     assert (less.count, less.reason, less.recheck_in_s) == (5, AllowanceReason.SHARE, None)
@@ -157,21 +171,21 @@ def test_pods_that_are_only_counted_take_room() -> None:
 
 def test_a_division_is_used_for_a_moment() -> None:
     book, tenant = BudgetBook(read_budgets("2 pods")), BudgetTenant(key=("shop", "a"))
-    found = []
+    results = []
     for at_s in (0.0, 0.1, 0.3):
         book.allow(tenant, demand(4, 2), at_s)
-        found.append(book._division)
-    assert found[0] is found[1]
-    assert found[1] is not found[2]
+        results.append(book._division)
+    assert results[0] is results[1]
+    assert results[1] is not results[2]
 
 
 def test_a_changed_budget_counts_the_same_pods() -> None:
     book = Book("10 pods")
     assert book.allow("a", 8, 8) is None
     book.book.reconfigure(read_budgets("shop=5 pods"))
-    found = book.allow("a", 8, 8)
-    assert found is not None
-    assert (found.count, found.budget) == (5, "5 pods of shop")
+    allowance = book.allow("a", 8, 8)
+    assert allowance is not None
+    assert (allowance.count, allowance.budget) == (5, "5 pods of shop")
     book.book.reconfigure(read_budgets("shop=5 pods"))
     assert getattr(book.allow("b", 1, 0), "count", None) == 0
 

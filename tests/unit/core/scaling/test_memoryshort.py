@@ -32,16 +32,16 @@ def wants(wanted: int, *, present: int = 3, in_use: int = 0) -> BudgetDemand:
 
 
 def count(shortage: MemoryShortage, demand: BudgetDemand, key: tuple[str, str] = A) -> int | None:
-    found = shortage.allow(key, demand)
-    return None if found is None else found.count
+    allowance = shortage.allow(key, demand)
+    return None if allowance is None else allowance.count
 
 
 def test_the_pod_last_used_longest_ago_goes_first_over_all_revisions() -> None:
     shortage = after(SHORT, pod("new", 900.0), pod("old", 100.0, key=B, scale=1), pod("middle", 500.0))
-    found = shortage.allow(B, wants(1, present=1))
-    assert found is not None
-    assert (found.count, found.wanted, found.reason) == (0, 1, AllowanceReason.MEMORY)
-    assert found.budget == (
+    allowance = shortage.allow(B, wants(1, present=1))
+    assert allowance is not None
+    assert (allowance.count, allowance.wanted, allowance.reason) == (0, 1, AllowanceReason.MEMORY)
+    assert allowance.budget == (
         "760 MiB of 16000 are available, less than memory.available-min 5 %; old, dormant, was last used 900 s ago"
     )
     assert shortage.allow(A, wants(3)) is None
@@ -74,10 +74,10 @@ def test_more_go_only_once_the_memory_of_the_first_could_be_back() -> None:
 
 def test_time_spent_waiting_for_memory_is_a_shortage_of_one_pod_at_a_time() -> None:
     shortage = after(STALLED, pod("a", 1.0), pod("b", 2.0))
-    found = shortage.allow(A, wants(3))
-    assert found is not None
-    assert found.count == 2
-    assert "waited for memory 25% of the last 10 s, more than memory.stalled-max 10 %" in found.budget
+    allowance = shortage.allow(A, wants(3))
+    assert allowance is not None
+    assert allowance.count == 2
+    assert "waited for memory 25% of the last 10 s, more than memory.stalled-max 10 %" in allowance.budget
 
 
 @pytest.mark.parametrize("reading", [FREE, STALLED])

@@ -24,7 +24,7 @@ CPU_HALF = {
 STEADY: dict[str, Any] = {"scaleDown": {"stabilizationWindowSeconds": 0}}
 
 
-def scaling(*metrics: dict[str, Any], low: int = 1, high: int = 10, **behavior: Any) -> PodScaling:  # noqa: ANN401 - manifests
+def new_scaling(*metrics: dict[str, Any], low: int = 1, high: int = 10, **behavior: Any) -> PodScaling:  # noqa: ANN401 - manifests
     return pod_scaling_of(
         {
             "spec": {
@@ -44,17 +44,17 @@ def resource(name: str, *, container: str = "", **target: Any) -> dict[str, Any]
 
 def pods(*used: float | None, requested: float | None = 1.0, unready: int = 0) -> list[PodUse]:
     ready = len(used) - unready
-    return [PodUse(requested=requested, used=one, is_unready=at >= ready) for at, one in enumerate(used)]
+    return [PodUse(requested=requested, used=result, is_unready=at >= ready) for at, result in enumerate(used)]
 
 
 def count(
-    given: PodScaling,
+    pod_scaling: PodScaling,
     *uses: list[PodUse],
     present: int,
     state: PodScalingState | None = None,
     now_s: float = NOW_S,
 ) -> int:
-    return scaled_count(state or PodScalingState(), given, uses, present_count=present, now_s=now_s)[1]
+    return scaled_count(state or PodScalingState(), pod_scaling, uses, present_count=present, now_s=now_s)[1]
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def count(
     ],
 )
 def test_the_number_follows_from_the_use_over_the_target(used: tuple[float, ...], present: int, wanted: int) -> None:
-    assert count(scaling(**STEADY), pods(*used), present=present) == wanted
+    assert count(new_scaling(**STEADY), pods(*used), present=present) == wanted
 
 
 def test_an_object_without_metrics_aims_at_80_percent_of_the_cpu() -> None:
@@ -79,18 +79,18 @@ def test_an_object_without_metrics_aims_at_80_percent_of_the_cpu() -> None:
 
 
 def test_an_average_value_needs_no_request() -> None:
-    given = scaling(resource("memory", averageValue="100Mi"), resource("cpu", averageValue="500m"), **STEADY)
+    pod_scaling = new_scaling(resource("memory", averageValue="100Mi"), resource("cpu", averageValue="500m"), **STEADY)
     memory, cpu = pods(250 * 2**20, requested=None), pods(0.2, requested=None)
-    state, wanted, reason = scaled_count(PodScalingState(), given, (memory, cpu), present_count=1, now_s=NOW_S)
+    state, wanted, reason = scaled_count(PodScalingState(), pod_scaling, (memory, cpu), present_count=1, now_s=NOW_S)
     assert (wanted, reason) == (3, "memory at 250Mi/100Mi")
     assert state.changes == ((NOW_S, 2),)
-    busy = scaled_count(state, given, (pods(2**20), pods(1.0)), present_count=1, now_s=NOW_S)
+    busy = scaled_count(state, pod_scaling, (pods(2**20), pods(1.0)), present_count=1, now_s=NOW_S)
     assert busy[2] == "cpu at 1000m/500m"
 
 
 def test_a_metric_of_one_container_says_so() -> None:
-    given = scaling(resource("cpu", container="app", averageUtilization=50), **STEADY)
-    assert scaled_count(PodScalingState(), given, (pods(0.5),), present_count=1, now_s=NOW_S)[2] == (
+    pod_scaling = new_scaling(resource("cpu", container="app", averageUtilization=50), **STEADY)
+    assert scaled_count(PodScalingState(), pod_scaling, (pods(0.5),), present_count=1, now_s=NOW_S)[2] == (
         "cpu of container app at 50%/50%"
     )
 
@@ -104,25 +104,25 @@ def test_a_metric_of_one_container_says_so() -> None:
     ],
 )
 def test_a_metric_that_is_not_measured_is_named(metric: dict[str, Any], said: str) -> None:
-    given = scaling(metric)
-    assert isinstance(given.metrics[0], NoData)
-    _, wanted, reason = scaled_count(PodScalingState(), given, ((),), present_count=2, now_s=NOW_S)
+    pod_scaling = new_scaling(metric)
+    assert isinstance(pod_scaling.metrics[0], NoData)
+    _, wanted, reason = scaled_count(PodScalingState(), pod_scaling, ((),), present_count=2, now_s=NOW_S)
     assert wanted == 2
     assert reason.startswith(said)
 
 
 def test_a_missing_metric_forbids_the_way_down_and_not_the_way_up() -> None:
-    given = scaling(CPU_HALF, {"type": "External"}, **STEADY)
-    assert count(given, pods(0.1, 0.1), [], present=2) == 2
-    assert count(given, pods(0.9, 0.9), [], present=2) == 4
+    pod_scaling = new_scaling(CPU_HALF, {"type": "External"}, **STEADY)
+    assert count(pod_scaling, pods(0.1, 0.1), [], present=2) == 2
+    assert count(pod_scaling, pods(0.9, 0.9), [], present=2) == 4
 
 
 def test_a_share_needs_a_request_and_a_measured_pod() -> None:
-    said = [
-        scaled_count(PodScalingState(), scaling(), (uses,), present_count=1, now_s=NOW_S)[2]
+    lines = [
+        scaled_count(PodScalingState(), new_scaling(), (uses,), present_count=1, now_s=NOW_S)[2]
         for uses in (pods(0.9, requested=None), pods(None), pods(0.9, unready=1))
     ]
-    assert said == [
+    assert lines == [
         "cpu: a pod requests none, so that there is no share of it",
         *["cpu: no ready pod is measured yet"] * 2,
     ]
@@ -145,41 +145,43 @@ def test_a_share_needs_a_request_and_a_measured_pod() -> None:
     ],
 )
 def test_what_is_not_measured_speaks_against_a_change(uses: list[PodUse], wanted: int) -> None:
-    assert count(scaling(**STEADY), uses, present=len(uses)) == wanted
+    assert count(new_scaling(**STEADY), uses, present=len(uses)) == wanted
 
 
 def test_with_an_average_an_unmeasured_pod_is_at_the_target_on_the_way_down() -> None:
-    given = scaling(resource("memory", averageValue="100"), **STEADY)
+    pod_scaling = new_scaling(resource("memory", averageValue="100"), **STEADY)
     # (10 + 10 + 100) / 3 is 40 of 100: 3 x 0.4 = 1.2.
-    assert count(given, pods(10.0, 10.0, None), present=3) == 2
+    assert count(pod_scaling, pods(10.0, 10.0, None), present=3) == 2
 
 
 def test_fewer_measured_pods_than_there_are_never_turn_a_direction() -> None:
     # 3 pods are there by the scale, and the one that is measured and the one that is not want 3.
-    assert count(scaling(**STEADY), pods(1.5, None), present=4) == 4
+    assert count(new_scaling(**STEADY), pods(1.5, None), present=4) == 4
 
 
 def test_a_scale_of_zero_is_left_alone() -> None:
-    assert scaled_count(PodScalingState(), scaling(), ((),), present_count=0, now_s=NOW_S)[1:] == (
+    assert scaled_count(PodScalingState(), new_scaling(), ((),), present_count=0, now_s=NOW_S)[1:] == (
         0,
         "scale 0 is left alone",
     )
 
 
 def test_bounds_come_before_metrics() -> None:
-    given = scaling(low=2, high=3, **STEADY)
-    assert count(given, pods(0.5), present=1) == 2
-    assert count(given, pods(*[0.5] * 6), present=6) == 3
-    said = scaled_count(PodScalingState(), given, (pods(9.0, 9.0),), present_count=2, now_s=NOW_S)
-    assert said[1:] == (3, "cpu at 900%/50%; 6 is as far as the policies go at once; limited to maxReplicas 3")
-    low = scaled_count(PodScalingState(), given, (pods(0.0, 0.0, 0.0),), present_count=3, now_s=NOW_S)
+    pod_scaling = new_scaling(low=2, high=3, **STEADY)
+    assert count(pod_scaling, pods(0.5), present=1) == 2
+    assert count(pod_scaling, pods(*[0.5] * 6), present=6) == 3
+    scaled_counts = scaled_count(PodScalingState(), pod_scaling, (pods(9.0, 9.0),), present_count=2, now_s=NOW_S)
+    assert scaled_counts[1:] == (3, "cpu at 900%/50%; 6 is as far as the policies go at once; limited to maxReplicas 3")
+    low = scaled_count(PodScalingState(), pod_scaling, (pods(0.0, 0.0, 0.0),), present_count=3, now_s=NOW_S)
     assert low[1:] == (2, "cpu at 0%/50%; raised to minReplicas 2")
 
 
 def test_pods_go_after_300_seconds_of_lower_recommendations() -> None:
-    given, state, counts = scaling(), PodScalingState(), []
+    pod_scaling, state, counts = new_scaling(), PodScalingState(), []
     for second in range(0, 400, 15):
-        state, wanted, reason = scaled_count(state, given, (pods(*[0.1] * 4),), present_count=4, now_s=NOW_S + second)
+        state, wanted, reason = scaled_count(
+            state, pod_scaling, (pods(*[0.1] * 4),), present_count=4, now_s=NOW_S + second
+        )
         counts.append(wanted)
         if second == 0:
             assert reason == "cpu at 10%/50%; 4 held by the stabilization window"
@@ -188,20 +190,20 @@ def test_pods_go_after_300_seconds_of_lower_recommendations() -> None:
 
 
 def test_a_window_up_holds_the_least_recommendation() -> None:
-    given = scaling(scaleUp={"stabilizationWindowSeconds": 60})
-    state, wanted, _ = scaled_count(PodScalingState(), given, (pods(0.9, 0.9),), present_count=2, now_s=NOW_S)
+    pod_scaling = new_scaling(scaleUp={"stabilizationWindowSeconds": 60})
+    state, wanted, _ = scaled_count(PodScalingState(), pod_scaling, (pods(0.9, 0.9),), present_count=2, now_s=NOW_S)
     assert wanted == 2
-    assert count(given, pods(0.9, 0.9), present=2, state=state, now_s=NOW_S + 61) == 4
+    assert count(pod_scaling, pods(0.9, 0.9), present=2, state=state, now_s=NOW_S + 61) == 4
 
 
 def test_the_way_up_is_4_pods_or_twice_as_many_in_15_seconds() -> None:
-    given = scaling(high=100)
-    state, wanted, _ = scaled_count(PodScalingState(), given, (pods(50.0),), present_count=1, now_s=NOW_S)
+    pod_scaling = new_scaling(high=100)
+    state, wanted, _ = scaled_count(PodScalingState(), pod_scaling, (pods(50.0),), present_count=1, now_s=NOW_S)
     assert wanted == 5
     # What was added in the period counts: nothing more goes in it.
-    state, wanted, _ = scaled_count(state, given, (pods(*[50.0] * 5),), present_count=5, now_s=NOW_S + 5)
+    state, wanted, _ = scaled_count(state, pod_scaling, (pods(*[50.0] * 5),), present_count=5, now_s=NOW_S + 5)
     assert wanted == 5
-    assert count(given, pods(*[50.0] * 5), present=5, state=state, now_s=NOW_S + 20) == 10
+    assert count(pod_scaling, pods(*[50.0] * 5), present=5, state=state, now_s=NOW_S + 20) == 10
 
 
 @pytest.mark.parametrize(("select", "up", "down"), [("Max", 12, 4), ("Min", 10, 8), ("Disabled", 8, 8), (None, 12, 4)])
@@ -211,17 +213,17 @@ def test_policies_are_selected_from(select: str | None, up: int, down: int) -> N
         {"type": "Percent", "value": 50, "periodSeconds": 30},
     ]
     rules = {"stabilizationWindowSeconds": 0, "policies": policies, "selectPolicy": select}
-    given = scaling(high=100, scaleUp=rules, scaleDown=rules)
-    assert count(given, pods(*[5.0] * 8), present=8) == up
-    lower = count(given, pods(*[0.0] * 8), present=8)
+    pod_scaling = new_scaling(high=100, scaleUp=rules, scaleDown=rules)
+    assert count(pod_scaling, pods(*[5.0] * 8), present=8) == up
+    lower = count(pod_scaling, pods(*[0.0] * 8), present=8)
     assert lower == (6 if select == "Min" else down)
 
 
 def test_the_status_shows_what_is_measured() -> None:
     memory = resource("memory", container="app", averageValue="100")
-    given = scaling(CPU_HALF, memory, {"type": "External"})
-    found = measured_metrics(given, [pods(0.25, None, 0.75, requested=2.0), pods(10.0, 20.0), []])
-    assert found == [
+    pod_scaling = new_scaling(CPU_HALF, memory, {"type": "External"})
+    metrics = measured_metrics(pod_scaling, [pods(0.25, None, 0.75, requested=2.0), pods(10.0, 20.0), []])
+    assert metrics == [
         {
             "type": "Resource",
             "resource": {"name": "cpu", "current": {"averageValue": "500m", "averageUtilization": 25}},
@@ -231,5 +233,5 @@ def test_the_status_shows_what_is_measured() -> None:
             "containerResource": {"name": "memory", "container": "app", "current": {"averageValue": "15"}},
         },
     ]
-    assert measured_metrics(scaling(), [pods(None)]) == []
-    assert measured_metrics(scaling(), [pods(1.0, requested=None)]) == []
+    assert measured_metrics(new_scaling(), [pods(None)]) == []
+    assert measured_metrics(new_scaling(), [pods(1.0, requested=None)]) == []

@@ -18,23 +18,23 @@ def pod(*containers: Json, awake: object = None) -> Json:
     return {"metadata": {"annotations": annotations}, "spec": {"containers": [*containers, PROXY]}}
 
 
-def after(one: Json, patch: Json | None) -> Json:
+def after(resource: Json, patch: Json | None) -> Json:
     """The pod after a patch, as the server merges it."""
     assert patch is not None
     (change,) = patch["spec"]["containers"]
     containers = []
-    for container in one["spec"]["containers"]:
+    for container in resource["spec"]["containers"]:
         resources = container["resources"]
         if container["name"] == change["name"]:
             resources = {kind: {**resources.get(kind, {}), **change["resources"].get(kind, {})} for kind in resources}
         containers.append({**container, "resources": resources})
-    return {**one, "spec": {"containers": containers}}
+    return {**resource, "spec": {"containers": containers}}
 
 
-def noted(one: Json) -> Json:
-    note = note_of(one)
+def noted(fields: Json) -> Json:
+    note = note_of(fields)
     assert note is not None
-    return {**one, **note}
+    return {**fields, **note}
 
 
 def test_a_dormant_pod_requests_the_least_and_gets_all_back() -> None:

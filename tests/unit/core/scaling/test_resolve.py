@@ -20,42 +20,46 @@ from serving.core.settings.knob import Field, Value, fields_of
 SETTINGS = AutoscalerSettings()
 
 
-def spec(
+def new_spec(
     scaling: ScalingAnnotations | None = None,
     settings: AutoscalerSettings = SETTINGS,
     *,
     container_concurrency: int = 0,
 ) -> ScalingSpec:
-    asked = scaling or ScalingAnnotations()
-    return resolve(settings, asked, container_concurrency=container_concurrency, reachable=True)
+    annotations = scaling or ScalingAnnotations()
+    return resolve(settings, annotations, container_concurrency=container_concurrency, reachable=True)
 
 
 def test_without_annotations_the_settings_speak() -> None:
-    found = spec()
-    assert (found.metric, found.total_value, found.target_value) == ("concurrency", 100.0, 70.0)
-    assert (found.stable_window_s, found.panic_window_s, found.window_kind) == (60.0, 6.0, WindowKind.LINEAR)
-    assert (found.min_scale, found.activation_scale, found.initial_scale) == (0, 1, 1)
-    assert found.reachable
+    scaling_spec = new_spec()
+    assert (scaling_spec.metric, scaling_spec.total_value, scaling_spec.target_value) == ("concurrency", 100.0, 70.0)
+    assert (scaling_spec.stable_window_s, scaling_spec.panic_window_s, scaling_spec.window_kind) == (
+        60.0,
+        6.0,
+        WindowKind.LINEAR,
+    )
+    assert (scaling_spec.min_scale, scaling_spec.activation_scale, scaling_spec.initial_scale) == (0, 1, 1)
+    assert scaling_spec.reachable
 
 
 def test_a_hard_limit_is_what_a_pod_takes() -> None:
-    found = spec(container_concurrency=10)
-    assert (found.total_value, found.target_value) == (10.0, 7.0)
+    scaling_spec = new_spec(container_concurrency=10)
+    assert (scaling_spec.total_value, scaling_spec.target_value) == (10.0, 7.0)
 
 
 @pytest.mark.parametrize(("target", "total_value"), [(4.0, 4.0), (40.0, 10.0)])
 def test_a_target_above_the_hard_limit_is_the_hard_limit(target: float, total_value: float) -> None:
-    assert spec(ScalingAnnotations(target=target), container_concurrency=10).total_value == total_value
+    assert new_spec(ScalingAnnotations(target=target), container_concurrency=10).total_value == total_value
 
 
 def test_requests_a_second_have_a_share_of_their_own() -> None:
     settings = AutoscalerSettings(container_concurrency_target_ratio=0.5)
-    found = spec(ScalingAnnotations(metric="rps"), settings)
-    assert (found.metric, found.total_value, found.target_value) == ("rps", 200.0, 140.0)
+    scaling_spec = new_spec(ScalingAnnotations(metric="rps"), settings)
+    assert (scaling_spec.metric, scaling_spec.total_value, scaling_spec.target_value) == ("rps", 200.0, 140.0)
 
 
 def test_an_annotation_goes_before_a_setting() -> None:
-    found = spec(
+    scaling_spec = new_spec(
         ScalingAnnotations(
             target=50.0,
             target_utilization_ratio=1.0,
@@ -65,8 +69,13 @@ def test_an_annotation_goes_before_a_setting() -> None:
         ),
         AutoscalerSettings(min_scale=1),
     )
-    assert (found.total_value, found.target_value, found.min_scale, found.activation_scale) == (50.0, 50.0, 2, 3)
-    assert (found.panic_window_s, found.window_kind) == (2.0, WindowKind.WEIGHTED_EXPONENTIAL)
+    assert (
+        scaling_spec.total_value,
+        scaling_spec.target_value,
+        scaling_spec.min_scale,
+        scaling_spec.activation_scale,
+    ) == (50.0, 50.0, 2, 3)
+    assert (scaling_spec.panic_window_s, scaling_spec.window_kind) == (2.0, WindowKind.WEIGHTED_EXPONENTIAL)
 
 
 def another(field: Field) -> Value:
@@ -78,17 +87,17 @@ def another(field: Field) -> Value:
 
 
 @pytest.mark.parametrize(
-    "field", [one for one in fields_of(AutoscalerSettings) if one.knob.annotation], ids=lambda one: one.name
+    "field", [field for field in fields_of(AutoscalerSettings) if field.knob.annotation], ids=lambda one: one.name
 )
 def test_a_setting_that_a_revision_may_have_for_itself_reaches_its_numbers(field: Field) -> None:
-    asked = ScalingAnnotations(overrides=((field.name, another(field)),))
-    assert spec(asked) != spec(), f"serving/core/scaling/resolve.py does not use own.{field.name}"
+    annotations = ScalingAnnotations(overrides=((field.name, another(field)),))
+    assert new_spec(annotations) != new_spec(), f"serving/core/scaling/resolve.py does not use own.{field.name}"
 
 
 def test_zero_is_a_response_too() -> None:
     settings = AutoscalerSettings(min_scale=3, target_burst_capacity=100)
-    found = spec(ScalingAnnotations(overrides=(("min_scale", 0), ("target_burst_capacity", 0))), settings)
-    assert (found.min_scale, found.target_burst_capacity) == (0, 0)
+    scaling_spec = new_spec(ScalingAnnotations(overrides=(("min_scale", 0), ("target_burst_capacity", 0))), settings)
+    assert (scaling_spec.min_scale, scaling_spec.target_burst_capacity) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -96,16 +105,16 @@ def test_zero_is_a_response_too() -> None:
 )
 def test_who_names_no_maximum_gets_the_limit(asked: int | None, limit: int, max_scale: int) -> None:
     asked_for = () if asked is None else (("max_scale", asked),)
-    found = spec(ScalingAnnotations(overrides=asked_for), AutoscalerSettings(max_scale_limit=limit))
-    assert found.max_scale == max_scale
+    scaling_spec = new_spec(ScalingAnnotations(overrides=asked_for), AutoscalerSettings(max_scale_limit=limit))
+    assert scaling_spec.max_scale == max_scale
 
 
 def test_the_decision_period_is_that_of_the_settings() -> None:
-    assert spec(settings=AutoscalerSettings(decision_period_s=5.0)).decision_period_s == 5.0
+    assert new_spec(settings=AutoscalerSettings(decision_period_s=5.0)).decision_period_s == 5.0
 
 
 def test_the_smallest_target_is_a_hundredth() -> None:
-    assert spec(ScalingAnnotations(target=0.01, target_utilization_ratio=0.5)).target_value == 0.01
+    assert new_spec(ScalingAnnotations(target=0.01, target_utilization_ratio=0.5)).target_value == 0.01
 
 
 @pytest.mark.parametrize(("container_concurrency", "target"), [(0, 1.0), (1, 0.9), (2, 1.0)])
@@ -119,27 +128,27 @@ def test_the_target_in_requests_at_once_needs_a_metric_in_that_unit() -> None:
 
 
 def test_a_metric_of_an_hpa_is_not_measured() -> None:
-    asked = ScalingAnnotations(metric="cpu", class_name=HPA_CLASS)
-    found = resolve(SETTINGS, asked, container_concurrency=0, reachable=True)
-    assert (found.class_name, found.metric) == (HPA_CLASS, "concurrency")
+    annotations = ScalingAnnotations(metric="cpu", class_name=HPA_CLASS)
+    scaling_spec = resolve(SETTINGS, annotations, container_concurrency=0, reachable=True)
+    assert (scaling_spec.class_name, scaling_spec.metric) == (HPA_CLASS, "concurrency")
 
 
 def test_a_revision_says_how_its_learnt_target_is_used_else_the_settings_do() -> None:
-    assert spec().target_mode is TargetMode.SHADOW
+    assert new_spec().target_mode is TargetMode.SHADOW
     for text, mode in (("learnt", "use"), ("use", "use"), ("protect", "protect"), ("shadow", "shadow"), ("off", "off")):
-        assert spec(ScalingAnnotations(target_source=text)).target_mode == mode
+        assert new_spec(ScalingAnnotations(target_source=text)).target_mode == mode
     cluster = {"true": "shadow", "false": "off", "protect": "protect"}
     for text, mode in cluster.items():
         settings = AutoscalerSettings(adaptive=AdaptiveSettings(learnt_target=text))
-        assert spec(settings=settings).target_mode == mode
-        assert spec(ScalingAnnotations(target_source="use"), settings).target_mode is TargetMode.USE
+        assert new_spec(settings=settings).target_mode == mode
+        assert new_spec(ScalingAnnotations(target_source="use"), settings).target_mode is TargetMode.USE
 
 
 def test_the_classic_algorithm_keeps_the_target_that_is_set() -> None:
     classic = ScalingAnnotations(target_source="learnt", class_name=CLASSIC_CLASS)
-    assert spec(classic).target_mode is TargetMode.SHADOW
+    assert new_spec(classic).target_mode is TargetMode.SHADOW
     off = AutoscalerSettings(adaptive=AdaptiveSettings(learnt_target="off"))
-    assert spec(ScalingAnnotations(class_name=CLASSIC_CLASS), off).target_mode is TargetMode.OFF
+    assert new_spec(ScalingAnnotations(class_name=CLASSIC_CLASS), off).target_mode is TargetMode.OFF
 
 
 @pytest.mark.parametrize(
@@ -166,20 +175,27 @@ def test_an_annotation_that_tunes_knatives_algorithm_selects_it(name: str, value
 
 
 def test_several_metrics_have_targets_of_their_own() -> None:
-    found = spec(ScalingAnnotations(load="gauge:a=0.8, concurrency=20, rps, queue-length", target=9.0))
-    assert (found.metric, found.total_value, found.target_value) == ("gauge:a", 0.8, 0.8)
-    assert [(one.metric, one.total_value, one.target_value) for one in found.further_metrics] == [
+    scaling_spec = new_spec(ScalingAnnotations(load="gauge:a=0.8, concurrency=20, rps, queue-length", target=9.0))
+    assert (scaling_spec.metric, scaling_spec.total_value, scaling_spec.target_value) == ("gauge:a", 0.8, 0.8)
+    assert [
+        (measured_metric.metric, measured_metric.total_value, measured_metric.target_value)
+        for measured_metric in scaling_spec.further_metrics
+    ] == [
         ("concurrency", 20.0, 14.0),
         ("rps", 200.0, 140.0),
         ("queue-length", 10.0, 7.0),
     ]
     # The activator, which counts requests, asks by the target of requests.
-    assert found.target_concurrency == 14.0
+    assert scaling_spec.target_concurrency == 14.0
 
 
 def test_knatives_target_is_that_of_the_first_metric_without_one() -> None:
-    found = spec(ScalingAnnotations(load="gauge:a, gauge:b=2", target=9.0, target_utilization_ratio=0.5))
-    assert (found.total_value, found.target_value, found.further_metrics[0].target_value) == (9.0, 4.5, 1.0)
+    scaling_spec = new_spec(ScalingAnnotations(load="gauge:a, gauge:b=2", target=9.0, target_utilization_ratio=0.5))
+    assert (scaling_spec.total_value, scaling_spec.target_value, scaling_spec.further_metrics[0].target_value) == (
+        9.0,
+        4.5,
+        1.0,
+    )
 
 
 def dormant_spec(annotations: dict[str, str], *, reachable: bool = True, **settings: Any) -> ScalingSpec:  # noqa: ANN401 - of settings
@@ -188,12 +204,12 @@ def dormant_spec(annotations: dict[str, str], *, reachable: bool = True, **setti
 
 
 def test_the_adaptive_policy_is_the_default() -> None:
-    assert spec().policy == ADAPTIVE_POLICY
+    assert new_spec().policy == ADAPTIVE_POLICY
 
 
 def test_nothing_sleeps_by_default() -> None:
-    found = dormant_spec({})
-    assert (found.dormant_after_s, found.dormant_cost) == (None, 1.0)
+    scaling_spec = dormant_spec({})
+    assert (scaling_spec.dormant_after_s, scaling_spec.dormant_cost) == (None, 1.0)
 
 
 def test_the_setting_counts_under_the_adaptive_policy_only() -> None:
@@ -202,9 +218,9 @@ def test_the_setting_counts_under_the_adaptive_policy_only() -> None:
 
 
 def test_a_revision_may_ask_to_sleep_under_each_policy() -> None:
-    found = dormant_spec({"dormant": "after=2s", "dormant-call": "POST /a, POST /b"}, policy=KNATIVE_POLICY)
-    assert (found.policy, found.dormant_after_s, found.dormant_cost) == (KNATIVE_POLICY, 2.0, 0.2)
-    assert found.dormant_call == "POST /a, POST /b"
+    scaling_spec = dormant_spec({"dormant": "after=2s", "dormant-call": "POST /a, POST /b"}, policy=KNATIVE_POLICY)
+    assert (scaling_spec.policy, scaling_spec.dormant_after_s, scaling_spec.dormant_cost) == (KNATIVE_POLICY, 2.0, 0.2)
+    assert scaling_spec.dormant_call == "POST /a, POST /b"
     assert dormant_spec({"dormant": "never"}, dormant="only", policy=ADAPTIVE_POLICY).dormant_after_s is None
 
 
@@ -216,5 +232,5 @@ def test_a_revision_that_only_sleeps_keeps_a_pod_while_it_is_reachable() -> None
 def test_a_queue_proxy_gets_what_it_needs_to_freeze_its_app() -> None:
     assert dormant_variables(dormant_spec({})) == {}
     assert dormant_variables(dormant_spec({"dormant": "after=100ms"})) == {"SERVING_POD_DORMANT_AFTER_S": "0.1"}
-    found = dormant_variables(dormant_spec({"dormant": "after=1s", "dormant-call": "POST /a, POST /b"}))
-    assert found == {"SERVING_POD_DORMANT_AFTER_S": "1", "SERVING_POD_DORMANT_CALL": "POST /a, POST /b"}
+    result = dormant_variables(dormant_spec({"dormant": "after=1s", "dormant-call": "POST /a, POST /b"}))
+    assert result == {"SERVING_POD_DORMANT_AFTER_S": "1", "SERVING_POD_DORMANT_CALL": "POST /a, POST /b"}

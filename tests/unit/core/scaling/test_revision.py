@@ -49,31 +49,35 @@ def revision(
 
 
 def test_a_revision_says_what_it_needs() -> None:
-    found = revision_of(
+    scaled_revision = revision_of(
         revision(
             {"containerConcurrency": 10, "servingState": "Reserve"},
             annotations={"autoscaling.knative.dev/min-scale": "2"},
         ),
         SETTINGS,
     )
-    assert found is not None
-    assert (found.key, found.uid, found.resource_version) == (("default", "r"), "u", "7")
-    assert (found.serving_state, found.class_name) == (ServingState.RESERVE, KPA_CLASS)
-    assert (found.spec.target_value, found.spec.min_scale, found.spec.reachable) == (7.0, 2, True)
-    assert not found.was_ready
+    assert scaled_revision is not None
+    assert (scaled_revision.key, scaled_revision.uid, scaled_revision.resource_version) == (("default", "r"), "u", "7")
+    assert (scaled_revision.serving_state, scaled_revision.class_name) == (ServingState.RESERVE, KPA_CLASS)
+    assert (scaled_revision.spec.target_value, scaled_revision.spec.min_scale, scaled_revision.spec.reachable) == (
+        7.0,
+        2,
+        True,
+    )
+    assert not scaled_revision.was_ready
 
 
 def test_a_revision_that_says_nothing_is_active_and_unlimited() -> None:
-    found = revision_of(revision(), SETTINGS)
-    assert found is not None
-    assert (found.serving_state, found.container_concurrency) == (ServingState.ACTIVE, 0)
+    scaled_revision = revision_of(revision(), SETTINGS)
+    assert scaled_revision is not None
+    assert (scaled_revision.serving_state, scaled_revision.container_concurrency) == (ServingState.ACTIVE, 0)
 
 
 @pytest.mark.parametrize(("state", "reachable"), [("active", True), ("pending", True), ("reserve", False)])
 def test_only_a_revision_that_lost_its_routes_is_unreachable(state: str, reachable: bool) -> None:
-    found = revision_of(revision(labels={"serving.knative.dev/routingState": state}), SETTINGS)
-    assert found is not None
-    assert found.spec.reachable is reachable
+    scaled_revision = revision_of(revision(labels={"serving.knative.dev/routingState": state}), SETTINGS)
+    assert scaled_revision is not None
+    assert scaled_revision.spec.reachable is reachable
 
 
 def test_a_revision_was_ready_if_it_says_so_anywhere() -> None:
@@ -81,7 +85,7 @@ def test_a_revision_was_ready_if_it_says_so_anywhere() -> None:
     not_ready = {"conditions": [{"type": "Ready", "status": "False"}, {"type": "Active", "status": "True"}]}
     by_annotation = {"serving.knative.dev/lastPinned": "2026-11-21T00:00:00Z"}
     by_former_annotation = {"serving.dev/became-ready": "2026-11-21T00:00:00Z"}
-    found = [
+    scaled_revisions = [
         revision_of(one, SETTINGS)
         for one in (
             revision(status=ready),
@@ -90,23 +94,28 @@ def test_a_revision_was_ready_if_it_says_so_anywhere() -> None:
             revision(status=not_ready),
         )
     ]
-    assert [one is not None and one.was_ready for one in found] == [True, True, True, False]
+    assert [scaled_revision is not None and scaled_revision.was_ready for scaled_revision in scaled_revisions] == [
+        True,
+        True,
+        True,
+        False,
+    ]
 
 
 @pytest.mark.parametrize(("status", "is_failed"), [("True", False), ("Unknown", False), ("False", True)])
 def test_a_revision_failed_while_it_is_not_ready(status: str, *, is_failed: bool) -> None:
     conditions = [{"type": "Active", "status": "False"}, {"type": "Ready", "status": status}]
-    found = revision_of(revision(status={"conditions": conditions}), SETTINGS)
-    assert found is not None
-    assert found.is_failed is is_failed
+    scaled_revision = revision_of(revision(status={"conditions": conditions}), SETTINGS)
+    assert scaled_revision is not None
+    assert scaled_revision.is_failed is is_failed
 
 
 @pytest.mark.parametrize(
     ("name", "is_ours"), [(KPA_CLASS, True), (CLASSIC_CLASS, True), (HPA_CLASS, False), ("mine.example.com", False)]
 )
 def test_a_revision_of_another_autoscaler_is_left_alone(name: str, is_ours: bool) -> None:
-    found = revision_of(revision(annotations={"autoscaling.knative.dev/class": name}), SETTINGS)
-    assert (found is not None) is is_ours
+    scaled_revision = revision_of(revision(annotations={"autoscaling.knative.dev/class": name}), SETTINGS)
+    assert (scaled_revision is not None) is is_ours
 
 
 def test_a_revision_that_goes_away_is_left_alone() -> None:
@@ -118,9 +127,9 @@ def test_memory_is_requested_or_limited_or_assumed() -> None:
         return {"name": "c", "resources": resources}
 
     containers = [asking(requests={"memory": "64Mi"}, limits={"memory": "1Gi"}), asking(limits={"memory": "128Mi"}), {}]
-    found = revision_of(revision({"containers": containers}), SETTINGS)
-    assert found is not None
-    assert found.pod_bytes == (64 + 128 + 200) * 2**20
+    scaled_revision = revision_of(revision({"containers": containers}), SETTINGS)
+    assert scaled_revision is not None
+    assert scaled_revision.pod_bytes == (64 + 128 + 200) * 2**20
 
 
 def deployment(replicas: int | None, **metadata: object) -> dict[str, Any]:
@@ -137,9 +146,9 @@ def test_a_deployment_has_the_scale_of_its_revision() -> None:
 
 
 def test_a_scale_that_is_not_set_is_one() -> None:
-    found = deployment_of(deployment(None))
-    assert found is not None
-    assert found.replica_count == 1
+    scaled_deployment = deployment_of(deployment(None))
+    assert scaled_deployment is not None
+    assert scaled_deployment.replica_count == 1
 
 
 @pytest.mark.parametrize(
@@ -155,43 +164,45 @@ def test_a_deployment_that_no_revision_owns_is_not_ours(metadata: dict[str, obje
     assert deployment_of(deployment(1, **metadata)) is None
 
 
-def pod(*, ready: str = "True", **metadata: object) -> dict[str, Any]:
+def new_pod(*, ready: str = "True", **metadata: object) -> dict[str, Any]:
     names = {"namespace": "default", "name": "p", "labels": LABEL}
     conditions = [{"type": "Ready", "status": ready}]
     return {"metadata": {**names, **metadata}, "status": {"phase": "Running", "conditions": conditions}}
 
 
 def test_a_pod_is_ready_as_it_says() -> None:
-    assert pod_of(pod()) == ScaledPod(name="p", key=("default", "r"), is_ready=True, is_ending=False, deletion_cost="")
-    found = pod_of(pod(ready="False", annotations={"controller.kubernetes.io/pod-deletion-cost": "-1"}))
-    assert found is not None
-    assert (found.is_ready, found.deletion_cost) == (False, "-1")
+    assert pod_of(new_pod()) == ScaledPod(
+        name="p", key=("default", "r"), is_ready=True, is_ending=False, deletion_cost=""
+    )
+    scaled_pod = pod_of(new_pod(ready="False", annotations={"controller.kubernetes.io/pod-deletion-cost": "-1"}))
+    assert scaled_pod is not None
+    assert (scaled_pod.is_ready, scaled_pod.deletion_cost) == (False, "-1")
 
 
 def test_a_ready_pod_may_be_dormant() -> None:
-    found = pod()
-    found["status"]["conditions"] += [{"type": CONDITION_DORMANT, "status": "True"}]
-    assert (seen := pod_of(found)) is not None
+    pod = new_pod()
+    pod["status"]["conditions"] += [{"type": CONDITION_DORMANT, "status": "True"}]
+    assert (seen := pod_of(pod)) is not None
     assert seen.is_dormant
-    found["status"]["conditions"] = found["status"]["conditions"][1:]
-    assert (seen := pod_of(found)) is not None
+    pod["status"]["conditions"] = pod["status"]["conditions"][1:]
+    assert (seen := pod_of(pod)) is not None
     assert not seen.is_dormant
 
 
 def test_a_pod_that_ends_is_not_ready() -> None:
-    found = pod_of(pod(deletionTimestamp="2026-11-21T00:00:00Z"))
-    assert found is not None
-    assert (found.is_ready, found.is_ending) == (False, True)
+    scaled_pod = pod_of(new_pod(deletionTimestamp="2026-11-21T00:00:00Z"))
+    assert scaled_pod is not None
+    assert (scaled_pod.is_ready, scaled_pod.is_ending) == (False, True)
 
 
 def test_a_pod_that_says_nothing_of_itself_is_pending() -> None:
-    found = pod_of({"metadata": {"namespace": "default", "name": "p", "labels": LABEL}})
-    assert found is not None
-    assert (found.is_ready, found.phase) == (False, "Pending")
+    scaled_pod = pod_of({"metadata": {"namespace": "default", "name": "p", "labels": LABEL}})
+    assert scaled_pod is not None
+    assert (scaled_pod.is_ready, scaled_pod.phase) == (False, "Pending")
 
 
 def test_a_pod_without_the_label_is_not_ours() -> None:
-    assert pod_of(pod(labels=None)) is None
+    assert pod_of(new_pod(labels=None)) is None
 
 
 @pytest.mark.parametrize(
@@ -205,35 +216,35 @@ def test_a_pod_without_the_label_is_not_ours() -> None:
     ],
 )
 def test_a_pod_says_what_keeps_it_from_starting(status: dict[str, Any], trouble: Trouble | None) -> None:
-    found = pod_of({"metadata": {"name": "p", "labels": LABEL}, "status": status})
-    assert found is not None
-    assert found.trouble is trouble
+    scaled_pod = pod_of({"metadata": {"name": "p", "labels": LABEL}, "status": status})
+    assert scaled_pod is not None
+    assert scaled_pod.trouble is trouble
 
 
 def test_a_pod_that_ends_or_serves_is_in_no_trouble() -> None:
     waiting = [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]
     ready = {"conditions": [{"type": "Ready", "status": "True"}], "containerStatuses": waiting}
     for metadata, status in (({"deletionTimestamp": "now"}, {"containerStatuses": waiting}), ({}, ready)):
-        found = pod_of({"metadata": {"name": "p", "labels": LABEL, **metadata}, "status": status})
-        assert found is not None
-        assert found.trouble is None
+        scaled_pod = pod_of({"metadata": {"name": "p", "labels": LABEL, **metadata}, "status": status})
+        assert scaled_pod is not None
+        assert scaled_pod.trouble is None
 
 
 def test_a_revision_says_whose_it_is() -> None:
     labels = {"serving.knative.dev/configuration": "c", "serving.knative.dev/service": "s"}
-    found = revision_of(revision(labels=labels), SETTINGS)
-    assert found is not None
-    assert (found.configuration, found.service) == ("c", "s")
+    scaled_revision = revision_of(revision(labels=labels), SETTINGS)
+    assert scaled_revision is not None
+    assert (scaled_revision.configuration, scaled_revision.service) == ("c", "s")
 
 
 def test_a_revision_says_what_its_container_may_use_and_what_was_learnt_of_its_target() -> None:
     container = {"name": "c", "resources": {"limits": {"memory": "1Ki"}}}
     learnt = '{"total":7.2}'
     annotations = {"autoscaling.serving.dev/learnt-target": learnt, "autoscaling.serving.dev/target": "learnt"}
-    found = revision_of(revision({"containers": [container]}, annotations=annotations), SETTINGS)
-    assert found is not None
-    assert (found.container.name, found.container.limits.memory_bytes) == ("c", 1024)
-    assert (found.learnt_target, found.spec.target_mode) == (learnt, "use")
+    scaled_revision = revision_of(revision({"containers": [container]}, annotations=annotations), SETTINGS)
+    assert scaled_revision is not None
+    assert (scaled_revision.container.name, scaled_revision.container.limits.memory_bytes) == ("c", 1024)
+    assert (scaled_revision.learnt_target, scaled_revision.spec.target_mode) == (learnt, "use")
 
 
 @pytest.mark.parametrize(
@@ -247,23 +258,23 @@ def test_a_revision_says_what_its_container_may_use_and_what_was_learnt_of_its_t
     ],
 )
 def test_a_pod_says_how_often_it_ran_out_of_memory(status: dict[str, Any], count: int) -> None:
-    found = pod_of({"metadata": {"name": "p", "labels": LABEL}, "status": {"containerStatuses": [status]}})
-    assert found is not None
-    assert found.oom_kill_count == count
-    assert found.restart_count == status.get("restartCount", 0)
+    scaled_pod = pod_of({"metadata": {"name": "p", "labels": LABEL}, "status": {"containerStatuses": [status]}})
+    assert scaled_pod is not None
+    assert scaled_pod.oom_kill_count == count
+    assert scaled_pod.restart_count == status.get("restartCount", 0)
 
 
 @pytest.mark.parametrize("annotations", [{}, {"serving.dev/traffic-path": "nonsense"}])
 def test_the_traffic_path_is_proxy_by_default(annotations: dict[str, str]) -> None:
-    found = revision_of(revision(annotations=annotations), SETTINGS)
-    assert found is not None
-    assert found.path is TrafficPath.PROXY
+    scaled_revision = revision_of(revision(annotations=annotations), SETTINGS)
+    assert scaled_revision is not None
+    assert scaled_revision.path is TrafficPath.PROXY
 
 
 def test_the_written_traffic_path_is_read() -> None:
-    found = revision_of(revision(annotations={"serving.dev/traffic-path": "serve"}), SETTINGS)
-    assert found is not None
-    assert found.path is TrafficPath.SERVE
+    scaled_revision = revision_of(revision(annotations={"serving.dev/traffic-path": "serve"}), SETTINGS)
+    assert scaled_revision is not None
+    assert scaled_revision.path is TrafficPath.SERVE
 
 
 def test_a_revision_without_containers_has_no_limits() -> None:
@@ -271,13 +282,13 @@ def test_a_revision_without_containers_has_no_limits() -> None:
 
 
 def test_the_limit_of_cpu_goes_before_its_request() -> None:
-    one = {"name": "c", "resources": {"limits": {"cpu": "2", "memory": "1Ki"}, "requests": {"cpu": "1"}}}
-    assert serving_container([one]) == ServingContainer(name="c", limits=Resources(cpu_m=2000, memory_bytes=1024))
+    result = {"name": "c", "resources": {"limits": {"cpu": "2", "memory": "1Ki"}, "requests": {"cpu": "1"}}}
+    assert serving_container([result]) == ServingContainer(name="c", limits=Resources(cpu_m=2000, memory_bytes=1024))
 
 
 def test_a_request_of_cpu_is_what_a_pod_can_count_on() -> None:
-    one = {"name": "c", "resources": {"requests": {"cpu": "100m", "memory": "1Ki"}}}
-    assert serving_container([one]).limits == Resources(cpu_m=100)
+    result = {"name": "c", "resources": {"requests": {"cpu": "100m", "memory": "1Ki"}}}
+    assert serving_container([result]).limits == Resources(cpu_m=100)
 
 
 def test_of_several_containers_the_one_with_a_port_takes_requests() -> None:
@@ -287,13 +298,13 @@ def test_of_several_containers_the_one_with_a_port_takes_requests() -> None:
 def test_a_workload_is_a_revision_that_was_ready() -> None:
     resource = revision({"target": {"name": "shop"}, "service": {"name": "shop"}, "scaling": {"max": 3}})
     spec = ScaledWorkloadSpec.from_object(resource)
-    found = workload_of(resource, spec, SETTINGS)
-    assert found is not None
-    assert (found.key, found.uid, found.spec.max_scale) == (("default", "r"), "u", 3)
-    assert found.is_workload
-    assert found.was_ready
-    assert not found.is_failed
-    assert not found.is_contested
+    scaled_revision = workload_of(resource, spec, SETTINGS)
+    assert scaled_revision is not None
+    assert (scaled_revision.key, scaled_revision.uid, scaled_revision.spec.max_scale) == (("default", "r"), "u", 3)
+    assert scaled_revision.is_workload
+    assert scaled_revision.was_ready
+    assert not scaled_revision.is_failed
+    assert not scaled_revision.is_contested
     contested = workload_of(
         {**resource, "status": {"conditions": [{"type": "ScaledAlone", "status": "False"}]}}, spec, SETTINGS
     )
@@ -306,8 +317,10 @@ def test_a_workload_is_a_revision_that_was_ready() -> None:
 @pytest.mark.parametrize(("spec", "count"), [({}, 1), ({"replicas": 0}, 0), ({"replicas": 4}, 4)])
 def test_any_object_with_replicas_is_a_target(spec: dict[str, Any], count: int) -> None:
     target = WorkloadTarget(name="db", kind="StatefulSet")
-    found = target_of({"metadata": {"resourceVersion": "9"}, "spec": spec}, ("default", "r"), target, uid="u")
-    assert found == ScaledDeployment(
+    scaled_deployment = target_of(
+        {"metadata": {"resourceVersion": "9"}, "spec": spec}, ("default", "r"), target, uid="u"
+    )
+    assert scaled_deployment == ScaledDeployment(
         name="db", key=("default", "r"), revision_uid="u", replica_count=count, resource_version="9", target=target
     )
 
@@ -315,6 +328,6 @@ def test_any_object_with_replicas_is_a_target(spec: dict[str, Any], count: int) 
 def test_a_pod_without_the_label_is_one_of_the_workload_that_selects_it() -> None:
     pod = {"metadata": {"namespace": "default", "name": "p"}}
     assert pod_of(pod) is None
-    found = pod_of(pod, workload="shop")
-    assert found is not None
-    assert found.key == ("default", "shop")
+    scaled_pod = pod_of(pod, workload="shop")
+    assert scaled_pod is not None
+    assert scaled_pod.key == ("default", "shop")

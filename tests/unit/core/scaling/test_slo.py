@@ -29,10 +29,10 @@ def goal(slo: Slo = P95, **numbers: object) -> ScalingSpec:
 
 def bins(on_time: int = 0, late: int = 0, *, above: int = 2, below: int = 0) -> tuple[float, ...]:
     """Requests ``below`` bins below the limit, and ``above`` bins beyond it."""
-    found = [0.0] * (BINS_BELOW + above + 1)
-    found[BINS_BELOW - below] += on_time
-    found[BINS_BELOW + above] += late
-    return tuple(found)
+    results = [0.0] * (BINS_BELOW + above + 1)
+    results[BINS_BELOW - below] += on_time
+    results[BINS_BELOW + above] += late
+    return tuple(results)
 
 
 def view(

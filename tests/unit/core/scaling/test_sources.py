@@ -17,17 +17,17 @@ def stat(at_s: float, concurrency: float, *, by: str = "p", requests: float = 0.
 
 def of_pods(*stats: Stat) -> Sources:
     sources = Sources()
-    for one in stats:
-        sources.complete(one.at_s)
-        sources.record_pod(one)
+    for each_stat in stats:
+        sources.complete(each_stat.at_s)
+        sources.record_pod(each_stat)
     return sources
 
 
 def of_activators(*stats: Stat) -> Sources:
     sources = Sources()
-    for one in stats:
-        sources.complete(one.at_s)
-        sources.record_activator(one)
+    for each_stat in stats:
+        sources.complete(each_stat.at_s)
+        sources.record_activator(each_stat)
     return sources
 
 

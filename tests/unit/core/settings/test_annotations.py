@@ -8,9 +8,11 @@ SETTINGS = AutoscalerSettings(max_scale_limit=100)
 
 
 def read(**annotations: str) -> ScalingAnnotations:
-    found = read_annotations({f"autoscaling.knative.dev/{key}": text for key, text in annotations.items()}, SETTINGS)
-    assert found.problems == ()
-    return found.scaling
+    new_annotations = read_annotations(
+        {f"autoscaling.knative.dev/{key}": text for key, text in annotations.items()}, SETTINGS
+    )
+    assert new_annotations.problems == ()
+    return new_annotations.scaling
 
 
 def problems_of(annotations: dict[str, str], settings: AutoscalerSettings = SETTINGS) -> list[str]:
@@ -67,8 +69,8 @@ def test_every_annotation_is_read_in_its_own_unit() -> None:
 
 
 def test_the_progress_deadline_has_its_own_group() -> None:
-    found = read_annotations({"serving.knative.dev/progress-deadline": "2m"}, SETTINGS)
-    assert found.scaling.override("progress_deadline_s") == 120.0
+    annotations = read_annotations({"serving.knative.dev/progress-deadline": "2m"}, SETTINGS)
+    assert annotations.scaling.override("progress_deadline_s") == 120.0
 
 
 def test_spellings_that_agree_are_one() -> None:
@@ -76,9 +78,9 @@ def test_spellings_that_agree_are_one() -> None:
 
 
 def test_of_two_spellings_the_first_counts_and_a_warning_names_the_other() -> None:
-    found = read_annotations({f"{GROUP}minScale": "3", f"{GROUP}min-scale": "4"}, SETTINGS)
-    assert (found.scaling.override("min_scale"), found.problems) == (4, ())
-    (warning,) = found.warnings
+    annotations = read_annotations({f"{GROUP}minScale": "3", f"{GROUP}min-scale": "4"}, SETTINGS)
+    assert (annotations.scaling.override("min_scale"), annotations.problems) == (4, ())
+    (warning,) = annotations.warnings
     assert "minScale: '3' has no effect beside autoscaling.knative.dev/min-scale: '4'" in str(warning)
 
 
@@ -130,10 +132,10 @@ def test_zero_initial_scale_may_be_allowed() -> None:
 
 
 def test_an_unknown_name_is_a_warning_and_other_groups_are_ignored() -> None:
-    found = read_annotations({"autoscaling.knative.dev/min-scal": "1", "example.com/min-scal": "1"}, SETTINGS)
-    (warning,) = found.warnings
+    annotations = read_annotations({"autoscaling.knative.dev/min-scal": "1", "example.com/min-scal": "1"}, SETTINGS)
+    (warning,) = annotations.warnings
     assert "autoscaling.knative.dev/min-scal: no such annotation; it has no effect" in str(warning)
-    assert found.problems == ()
+    assert annotations.problems == ()
 
 
 def test_the_class_of_another_autoscaler_is_a_warning() -> None:
@@ -167,8 +169,8 @@ def test_a_target_of_ours_is_learnt_or_wrong() -> None:
 
 def load_problems(load: str, **annotations: str) -> list[str]:
     named = {f"autoscaling.knative.dev/{key}": text for key, text in annotations.items()}
-    found = read_annotations({**named, "autoscaling.serving.dev/metric": load}, SETTINGS)
-    return [str(problem) for problem in found.problems]
+    new_annotations = read_annotations({**named, "autoscaling.serving.dev/metric": load}, SETTINGS)
+    return [str(problem) for problem in new_annotations.problems]
 
 
 def test_several_metrics_stand_in_one_annotation() -> None:
@@ -192,14 +194,14 @@ def test_several_metrics_stand_in_one_annotation() -> None:
     ],
 )
 def test_metrics_that_cannot_be_scaled_by_are_refused(load: str, annotations: dict[str, str], problem: str) -> None:
-    (found,) = load_problems(load, **annotations)
-    assert problem in found
+    (each_problem,) = load_problems(load, **annotations)
+    assert problem in each_problem
 
 
 def test_a_gauge_in_knatives_annotation_needs_its_target() -> None:
     assert problems_of({"metric": "gauge:a", "target": "3"}) == []
-    (found,) = problems_of({"metric": "gauge:a"})
-    assert found.startswith("annotation autoscaling.knative.dev/metric: gauge:a has no target")
+    (problem,) = problems_of({"metric": "gauge:a"})
+    assert problem.startswith("annotation autoscaling.knative.dev/metric: gauge:a has no target")
 
 
 @pytest.mark.parametrize(
@@ -214,8 +216,8 @@ def test_a_gauge_in_knatives_annotation_needs_its_target() -> None:
     ],
 )
 def test_a_goal_that_cannot_be_scaled_by_is_refused_with_one_error(annotations: dict[str, str], problem: str) -> None:
-    (found,) = read_annotations(annotations, SETTINGS).problems
-    assert problem in str(found)
+    (each_problem,) = read_annotations(annotations, SETTINGS).problems
+    assert problem in str(each_problem)
 
 
 def test_a_goal_is_read() -> None:
@@ -228,6 +230,6 @@ def test_a_goal_is_read() -> None:
     ("text", "is_right"), [("500m", True), ("2", True), ("0", False), ("1025", False), ("much", False)]
 )
 def test_the_cpu_of_a_start_is_an_amount_within_bounds(text: str, is_right: bool) -> None:
-    found = read_annotations({"serving.dev/start-cpu": text}, SETTINGS)
-    assert found.scaling.start_cpu == (text if is_right else None)
-    assert len(found.problems) == (not is_right)
+    annotations = read_annotations({"serving.dev/start-cpu": text}, SETTINGS)
+    assert annotations.scaling.start_cpu == (text if is_right else None)
+    assert len(annotations.problems) == (not is_right)

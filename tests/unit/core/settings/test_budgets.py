@@ -11,7 +11,7 @@ def test_budgets_of_everything_and_of_namespaces() -> None:
     budgets = read_budgets("shop=8Gi, 20 pods,batch = 1 pod")
     assert budgets.of("elsewhere") == (("", Budget(amount=20)),)
     assert budgets.of("shop") == (("", Budget(amount=20)), ("shop", Budget(amount=8 * 2**30, is_memory=True)))
-    assert [one.text for _, one in budgets.of("batch")] == ["20 pods", "1 pod"]
+    assert [budget.text for _, budget in budgets.of("batch")] == ["20 pods", "1 pod"]
     assert read_budgets("").of("shop") == ()
 
 

@@ -12,7 +12,7 @@ from serving.core.settings.load import load
 
 
 def field(name: str) -> Field:
-    return next(one for one in CONTROLLER.fields() if one.name == name)
+    return next(each_field for each_field in CONTROLLER.fields() if each_field.name == name)
 
 
 def test_defaults_hold_together() -> None:
@@ -70,8 +70,8 @@ def test_a_domain_is_taken_unchanged() -> None:
 
 @pytest.mark.parametrize("name", ["revision_timeout_s", "revision_response_start_timeout_s", "revision_idle_timeout_s"])
 def test_no_default_timeout_is_above_the_longest(name: str) -> None:
-    given: dict[str, Any] = {"revision_timeout_s": 1, "revision_response_start_timeout_s": 1, name: 61}
-    settings = ControllerSettings(max_revision_timeout_s=60, **given)
+    values: dict[str, Any] = {"revision_timeout_s": 1, "revision_response_start_timeout_s": 1, name: 61}
+    settings = ControllerSettings(max_revision_timeout_s=60, **values)
     assert [clash.fields[0] for clash in settings.check()] == [name]
 
 

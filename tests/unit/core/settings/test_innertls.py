@@ -13,8 +13,8 @@ from serving.core.settings.load import load
 def test_knatives_key_and_values_are_taken(text: str) -> None:
     entry = ConfigMapEntry(key="system-internal-tls", text=text, where="here:1")
     config = ConfigMap(name="config-network", where="here", entries=(entry,))
-    found = load(ACTIVATOR, registry=DAEMONS, config_maps=[config]).settings.inner_tls
-    assert found.resolved({}).is_strict
+    settings = load(ACTIVATOR, registry=DAEMONS, config_maps=[config]).settings.inner_tls
+    assert settings.resolved({}).is_strict
 
 
 @pytest.mark.parametrize(
@@ -30,8 +30,8 @@ def test_the_environment_counts_where_no_mode_is_set(
     mode: str, default: str | None, *, is_on: bool, is_strict: bool
 ) -> None:
     environment = {} if default is None else {DEFAULT_VARIABLE: default}
-    found = InnerTlsSettings(mode=mode).resolved(environment)
-    assert (found.is_on, found.is_strict) == (is_on, is_strict)
+    settings = InnerTlsSettings(mode=mode).resolved(environment)
+    assert (settings.is_on, settings.is_strict) == (is_on, is_strict)
 
 
 @pytest.mark.parametrize(("of_key", "mode"), [("Enabled", "Enabled"), ("", "Permissive")])

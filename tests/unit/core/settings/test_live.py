@@ -16,53 +16,53 @@ def live(daemon: Daemon[SettingsRecord] = AUTOSCALER, **environment: str) -> Liv
     return LiveSettings(daemon, registry=DAEMONS, environment=environment)
 
 
-def taken(one: LiveSettings[Any], name: str = "config-autoscaler", **data: str) -> Taken:
-    found = one.update(config_map_of(name, {key.replace("_", "-"): text for key, text in data.items()}))
-    assert found is not None
-    return found
+def taken(settings: LiveSettings[Any], name: str = "config-autoscaler", **data: str) -> Taken:
+    update = settings.update(config_map_of(name, {key.replace("_", "-"): text for key, text in data.items()}))
+    assert update is not None
+    return update
 
 
-def value(one: LiveSettings[Any], name: str = "stable_window_s") -> object:
-    return getattr(one.settings, name)
+def value(settings: LiveSettings[Any], name: str = "stable_window_s") -> object:
+    return getattr(settings.settings, name)
 
 
 def test_a_config_map_is_taken_over_while_the_daemon_runs() -> None:
-    one = live()
-    one.begin()
-    assert taken(one, stable_window="30s").changed == ("stable_window_s",)
-    assert value(one) == 30.0
+    settings = live()
+    settings.begin()
+    assert taken(settings, stable_window="30s").changed == ("stable_window_s",)
+    assert value(settings) == 30.0
 
 
 def test_the_same_again_changes_nothing() -> None:
-    one = live()
-    taken(one, stable_window="30s")
-    assert taken(one, stable_window="30s") == Taken(daemon="autoscaler", config_map="config-autoscaler")
+    settings = live()
+    taken(settings, stable_window="30s")
+    assert taken(settings, stable_window="30s") == Taken(daemon="autoscaler", config_map="config-autoscaler")
 
 
 def test_a_bad_one_is_refused_as_a_whole_and_the_last_good_one_stays() -> None:
-    one = live()
-    taken(one, stable_window="30s")
-    reported = taken(one, stable_window="40s", max_scale_up_rate="nonsense")
+    settings = live()
+    taken(settings, stable_window="30s")
+    reported = taken(settings, stable_window="40s", max_scale_up_rate="nonsense")
     (problem,) = reported.problems
     assert problem.where == "ConfigMap config-autoscaler"
     assert problem.what == "max-scale-up-rate: 'nonsense' is not right"
     assert "number above 1" in problem.expected
-    assert value(one) == 30.0
-    assert taken(one, stable_window="50s").changed == ("stable_window_s",)
-    assert value(one) == 50.0
+    assert value(settings) == 30.0
+    assert taken(settings, stable_window="50s").changed == ("stable_window_s",)
+    assert value(settings) == 50.0
 
 
 def test_beside_a_bad_one_a_daemon_starts_with_the_defaults() -> None:
-    one = live()
-    assert taken(one, stable_window="never").problems
-    assert value(one) == 60.0
-    assert one.begin() is one.settings
+    settings = live()
+    assert taken(settings, stable_window="never").problems
+    assert value(settings) == 60.0
+    assert settings.begin() is settings.settings
 
 
 def test_the_environment_wins() -> None:
-    one = live(SERVING_AUTOSCALER_STABLE_WINDOW_S="20")
-    assert taken(one, stable_window="30s").changed == ()
-    assert value(one) == 20.0
+    settings = live(SERVING_AUTOSCALER_STABLE_WINDOW_S="20")
+    assert taken(settings, stable_window="30s").changed == ()
+    assert value(settings) == 20.0
 
 
 def test_a_wrong_environment_is_an_error_from_the_start() -> None:
@@ -71,27 +71,27 @@ def test_a_wrong_environment_is_an_error_from_the_start() -> None:
 
 
 def test_what_cannot_change_while_it_runs_waits_for_a_restart() -> None:
-    one = live()
-    taken(one, stats_address="127.0.0.1:1")
-    one.begin()
-    assert value(one, "stats_address") == "127.0.0.1:1"
-    reported = taken(one, stats_address="127.0.0.1:2", stable_window="30s")
+    settings = live()
+    taken(settings, stats_address="127.0.0.1:1")
+    settings.begin()
+    assert value(settings, "stats_address") == "127.0.0.1:1"
+    reported = taken(settings, stats_address="127.0.0.1:2", stable_window="30s")
     assert (reported.changed, reported.waiting) == (("stable_window_s",), ("stats_address",))
-    assert value(one, "stats_address") == "127.0.0.1:1"
-    assert taken(one, stats_address="127.0.0.1:1").waiting == ()
+    assert value(settings, "stats_address") == "127.0.0.1:1"
+    assert taken(settings, stats_address="127.0.0.1:1").waiting == ()
 
 
 def test_a_daemon_that_takes_nothing_over_says_that_it_must_be_started_again() -> None:
-    one = live(DASHBOARD)
-    one.begin()
-    assert taken(one, "config-dashboard", address="127.0.0.1:1").waiting == ("address",)
+    settings = live(DASHBOARD)
+    settings.begin()
+    assert taken(settings, "config-dashboard", address="127.0.0.1:1").waiting == ("address",)
 
 
 def test_a_config_map_that_is_gone_leaves_the_defaults() -> None:
-    one = live()
-    taken(one, stable_window="30s")
-    assert taken(one).changed == ("stable_window_s",)
-    assert value(one) == 60.0
+    settings = live()
+    taken(settings, stable_window="30s")
+    assert taken(settings).changed == ("stable_window_s",)
+    assert value(settings) == 60.0
 
 
 def test_a_config_map_of_others_is_nothing_to_it() -> None:
@@ -117,24 +117,24 @@ class _Pair(SettingsRecord, frozen=True, kw_only=True):
 
 def test_two_that_are_right_together_only_are_taken_together() -> None:
     daemon = Daemon(name="pair", record=_Pair, config_map="config-pair")
-    one = LiveSettings(daemon, registry=[daemon], environment={})
-    assert [problem.what for problem in taken(one, "config-low", low="20").problems] == ["20 above 10"]
-    assert taken(one, "config-high", high="nonsense").problems
-    reported = taken(one, "config-high", high="30")
-    assert (reported.changed, one.settings) == (("low", "high"), _Pair(low=20, high=30))
+    settings = LiveSettings(daemon, registry=[daemon], environment={})
+    assert [problem.what for problem in taken(settings, "config-low", low="20").problems] == ["20 above 10"]
+    assert taken(settings, "config-high", high="nonsense").problems
+    reported = taken(settings, "config-high", high="30")
+    assert (reported.changed, settings.settings) == (("low", "high"), _Pair(low=20, high=30))
 
 
 def test_a_bad_one_keeps_no_other_from_being_taken() -> None:
     daemon = Daemon(name="pair", record=_Pair, config_map="config-pair")
-    one = LiveSettings(daemon, registry=[daemon], environment={})
-    assert taken(one, "config-low", low="nonsense").problems
-    assert taken(one, "config-high", high="30").changed == ("high",)
+    settings = LiveSettings(daemon, registry=[daemon], environment={})
+    assert taken(settings, "config-low", low="nonsense").problems
+    assert taken(settings, "config-high", high="30").changed == ("high",)
 
 
 def test_what_was_refused_is_tried_again_beside_another() -> None:
-    one = live(ACTIVATOR)
-    assert taken(one, "config-activator", tell_revision="nonsense").problems
-    assert taken(one, "config-activator", tell_revision="false").changed == ("tell_revision",)
+    settings = live(ACTIVATOR)
+    assert taken(settings, "config-activator", tell_revision="nonsense").problems
+    assert taken(settings, "config-activator", tell_revision="false").changed == ("tell_revision",)
 
 
 @pytest.mark.parametrize("daemon", DAEMONS, ids=lambda one: one.name)
@@ -156,12 +156,12 @@ def test_keys_of_knatives_features_are_accepted_beside_ours_and_others_are_not()
 
 
 def test_an_unknown_key_is_reported_and_the_others_apply() -> None:
-    one = live()
-    reported = taken(one, stable_window="30s", stabel_window="40s")
+    settings = live()
+    reported = taken(settings, stable_window="30s", stabel_window="40s")
     assert reported.changed == ("stable_window_s",)
     assert reported.problems == ()
     assert [problem.what for problem in reported.unknown] == ["config-autoscaler has no key stabel-window"]
-    assert value(one) == 30.0
+    assert value(settings) == 30.0
 
 
 def test_an_unknown_key_beside_an_invalid_value_is_reported_too() -> None:

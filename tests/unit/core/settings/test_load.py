@@ -59,12 +59,12 @@ def test_nested_records_are_reached_from_every_layer() -> None:
 
 
 def test_five_mistakes_are_five_lines() -> None:
-    found = problems_of(
+    problems = problems_of(
         config_map("config-autoscaler", stable_window="5s", min_scal="1", enable_scale_to_zero="yes"),
         environment={"SERVING_AUTOSCALER_MAX_SCALE": "many"},
         flags={"initial_scale": "-1"},
     )
-    assert found == [
+    assert problems == [
         "config-autoscaler.yaml:6: stable-window: '5s' is not right; expected a duration from 6s to 1h, in whole seconds",
         "config-autoscaler.yaml:7: config-autoscaler has no key min-scal; expected a known name; did you mean min-scale?",
         "config-autoscaler.yaml:8: enable-scale-to-zero: 'yes' is not right; expected true or false",

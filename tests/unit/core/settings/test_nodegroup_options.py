@@ -155,8 +155,8 @@ def test_an_unknown_key_is_ignored_with_a_suggestion() -> None:
     }
     assert problems_of_node_group(options, where="g") == ()
     ignored = ignored_options(options, where="g")
-    assert [one.where for one in ignored] == ["g: max_node", "g: zzz", "g: 5", "g: aws.lifecicle"]
-    assert [one.expected for one in ignored][::3] == ["max_nodes, perhaps", "lifecycle, perhaps"]
+    assert [problem.where for problem in ignored] == ["g: max_node", "g: zzz", "g: 5", "g: aws.lifecicle"]
+    assert [problem.expected for problem in ignored][::3] == ["max_nodes, perhaps", "lifecycle, perhaps"]
     assert ignored[1].expected.startswith("one of name, ")
     assert aws_options_of(options) == AwsOptions(lifecycle="spot")
 

@@ -19,8 +19,8 @@ def test_entries_know_their_line() -> None:
 
 def test_several_documents_are_several_config_maps() -> None:
     second = HEAD.replace("autoscaler", "activator")
-    found, problems = read_config_maps(HEAD + "---\n" + second, "f.yaml")
-    assert [config_map.name for config_map in found] == ["config-autoscaler", "config-activator"]
+    config_maps, problems = read_config_maps(HEAD + "---\n" + second, "f.yaml")
+    assert [config_map.name for config_map in config_maps] == ["config-autoscaler", "config-activator"]
     assert problems == []
 
 

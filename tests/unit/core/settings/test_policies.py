@@ -123,16 +123,16 @@ def test_the_file_is_the_output_of_the_renderer() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_policies_refuse_what_our_own_admission_refuses(name: str) -> None:
     new, expected = CASES[name]
-    found = refused(new)
-    assert [text[: len(expected)] for text in found] == ([expected] if expected else [])
-    assert ours(copy.deepcopy(new)) == "".join(found)
+    results = refused(new)
+    assert [text[: len(expected)] for text in results] == ([expected] if expected else [])
+    assert ours(copy.deepcopy(new)) == "".join(results)
 
 
 @given(name=st.sampled_from(sorted(FIELDS)), text=WORDS)
 def test_one_annotation_is_refused_by_both_or_by_the_reader_alone(name: str, text: str) -> None:
     reading = read_annotations({name: text}, AutoscalerSettings())
-    found = refused(as_service({name: text}))
-    if found:
+    results = refused(as_service({name: text}))
+    if results:
         # What CEL cannot read exactly passes, and nothing valid is refused.
         assert reading.problems
     elif reading.problems:
@@ -154,7 +154,7 @@ def test_settings_of_the_config_map_count() -> None:
     assert refused(both, params={"max-scale-limit": "10"}) == [limit]
     settings = msgspec.structs.replace(AutoscalerSettings(), max_scale_limit=10)
     problems = read_annotations(both["spec"]["template"]["metadata"]["annotations"], settings).problems
-    assert [f"{one.where}: {one.what}; expected {one.expected}" for one in problems] == [limit]
+    assert [f"{problem.where}: {problem.what}; expected {problem.expected}" for problem in problems] == [limit]
     least = as_service({"autoscaling.knative.dev/min-scale": "12"})
     assert refused(least, params={"max-scale-limit": "10"})[0].startswith(
         "annotation autoscaling.knative.dev/min-scale: 12 is above"

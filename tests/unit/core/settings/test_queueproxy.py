@@ -59,10 +59,10 @@ def test_a_template_of_the_request_log_is_checked_and_names_the_service() -> Non
 
 
 def test_the_gauges_of_a_revision_are_variables_of_its_queue_proxies() -> None:
-    found = load_variables(
+    variables = load_variables(
         {METRIC: "gauge:vllm:a=5, rps", "prometheus.io/path": "/m", "prometheus.io/port": "9090"}, app_port=8080
     )
-    assert found == {
+    assert variables == {
         "SERVING_POD_GAUGES": '["vllm:a"]',
         "SERVING_POD_METRICS_PATH": "/m",
         "SERVING_POD_METRICS_PORT": "9090",
@@ -70,8 +70,8 @@ def test_the_gauges_of_a_revision_are_variables_of_its_queue_proxies() -> None:
     assert load_variables({"autoscaling.knative.dev/metric": "queue-length"}, app_port=0) == {
         "SERVING_POD_GAUGES": '["queue_length"]'
     }
-    found = load_variables({"autoscaling.serving.dev/metric": "tokens=9000, gauge:a=1"}, app_port=0)
-    assert found == {"SERVING_POD_TOKENS": "true", "SERVING_POD_GAUGES": '["a"]'}
+    variables = load_variables({"autoscaling.serving.dev/metric": "tokens=9000, gauge:a=1"}, app_port=0)
+    assert variables == {"SERVING_POD_TOKENS": "true", "SERVING_POD_GAUGES": '["a"]'}
     loading = "autoscaling.serving.dev/loading-max"
     assert load_variables({loading: "10m"}, app_port=0) == {"SERVING_POD_LOADING_MAX_S": "600"}
     assert load_variables({loading: "soon"}, app_port=0) == {}

@@ -27,7 +27,7 @@ def test_an_example_reads_back_as_the_defaults(name: str) -> None:
 @pytest.mark.parametrize("name", config_map_names(DAEMONS))
 def test_a_shipped_config_map_sets_no_key(name: str) -> None:
     config_maps, problems = read_config_maps(render_config_map(name, DAEMONS), f"{name}.yaml")
-    assert ([one.entries for one in config_maps], problems) == ([()], [])
+    assert ([config_map.entries for config_map in config_maps], problems) == ([()], [])
 
 
 def test_every_field_says_what_it_means_and_where_its_default_is_from() -> None:

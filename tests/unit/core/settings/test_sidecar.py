@@ -8,20 +8,20 @@ from serving.core.settings.load import load
 from serving.core.settings.sidecar import SidecarSettings
 
 
-def settings(**variables: str) -> SidecarSettings:
-    given = {f"SERVING_CONTROLLER_SIDECAR_{name.upper()}": text for name, text in variables.items()}
-    return load(CONTROLLER, registry=DAEMONS, environment=given).settings.sidecar
+def new_settings(**variables: str) -> SidecarSettings:
+    value = {f"SERVING_CONTROLLER_SIDECAR_{name.upper()}": text for name, text in variables.items()}
+    return load(CONTROLLER, registry=DAEMONS, environment=value).settings.sidecar
 
 
 def test_quantities_stay_as_they_were_written() -> None:
-    found = settings(cpu_request="0.1", memory_limit="1G", storage_limit="1Gi", stats_audience="us")
-    assert (found.cpu_request, found.memory_limit, found.storage_limit) == ("0.1", "1G", "1Gi")
-    assert found.stats_audience == "us"
+    settings = new_settings(cpu_request="0.1", memory_limit="1G", storage_limit="1Gi", stats_audience="us")
+    assert (settings.cpu_request, settings.memory_limit, settings.storage_limit) == ("0.1", "1G", "1Gi")
+    assert settings.stats_audience == "us"
 
 
 def test_nothing_is_a_right_quantity() -> None:
-    found = settings(cpu_request="", memory_request="")
-    assert (found.cpu_request, found.memory_request) == ("", "")
+    settings = new_settings(cpu_request="", memory_request="")
+    assert (settings.cpu_request, settings.memory_request) == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -30,4 +30,4 @@ def test_nothing_is_a_right_quantity() -> None:
 )
 def test_what_is_none_is_refused(name: str, text: str) -> None:
     with pytest.raises(SettingsError, match=f"SERVING_CONTROLLER_SIDECAR_{name.upper()}"):
-        settings(**{name: text})
+        new_settings(**{name: text})

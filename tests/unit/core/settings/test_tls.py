@@ -12,8 +12,8 @@ PREFIX = "SERVING_ACTIVATOR_"
 
 
 def loaded(**environment: str) -> ActivatorSettings:
-    given = {f"{PREFIX}{name}": text for name, text in environment.items()}
-    return load(ACTIVATOR, registry=DAEMONS, environment=given).settings
+    value = {f"{PREFIX}{name}": text for name, text in environment.items()}
+    return load(ACTIVATOR, registry=DAEMONS, environment=value).settings
 
 
 def test_without_a_source_there_is_no_listener() -> None:

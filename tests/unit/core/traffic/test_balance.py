@@ -8,84 +8,84 @@ from serving.core.traffic.policy import BalancingPolicy
 from tests.invariants import validate
 
 
-def balancer(policy: BalancingPolicy = BalancingPolicy.FIRST_FREE, **slots_by_pod: int | None) -> Balancer:
+def new_balancer(policy: BalancingPolicy = BalancingPolicy.FIRST_FREE, **slots_by_pod: int | None) -> Balancer:
     """A balancer with these pods, whose draws are all 0: of two pods the first."""
-    made = Balancer(policy, random=lambda: 0.0)
-    made.set_pods(slots_by_pod)
-    return made
+    balancer = Balancer(policy, random=lambda: 0.0)
+    balancer.set_pods(slots_by_pod)
+    return balancer
 
 
-def take(made: Balancer, count: int = 1) -> list[str | None]:
+def take(balancer: Balancer, count: int = 1) -> list[str | None]:
     """The pods that are chosen one after the other; None where there is none."""
-    found = [made.pick() for _ in range(count)]
-    validate(made)
-    return [None if pod is None else pod.address for pod in found]
+    balanced_pods = [balancer.pick() for _ in range(count)]
+    validate(balancer)
+    return [None if pod is None else pod.address for pod in balanced_pods]
 
 
 def test_first_free_fills_pods_in_the_order_of_addresses() -> None:
-    assert take(balancer(b=1, a=2), 3) == ["a", "a", "b"]
+    assert take(new_balancer(b=1, a=2), 3) == ["a", "a", "b"]
 
 
 def test_pods_with_a_free_slot_are_listed() -> None:
-    made = balancer(b=1, a=2)
-    take(made, 2)
-    assert made.free_addresses() == ["b"]
+    balancer = new_balancer(b=1, a=2)
+    take(balancer, 2)
+    assert balancer.free_addresses() == ["b"]
 
 
 def test_round_robin_skips_full_pods() -> None:
-    assert take(balancer(BalancingPolicy.ROUND_ROBIN, a=1, b=3, c=2), 6) == ["a", "b", "c", "b", "c", "b"]
+    assert take(new_balancer(BalancingPolicy.ROUND_ROBIN, a=1, b=3, c=2), 6) == ["a", "b", "c", "b", "c", "b"]
 
 
 def test_two_choices_counts_what_is_given_back() -> None:
-    made = balancer(BalancingPolicy.TWO_CHOICES, a=None, b=None)
-    take(made, 4)
-    made.give_back("b")
-    assert take(made) == ["b"]
+    balancer = new_balancer(BalancingPolicy.TWO_CHOICES, a=None, b=None)
+    take(balancer, 4)
+    balancer.give_back("b")
+    assert take(balancer) == ["b"]
 
 
 def test_a_pod_that_is_not_listed_is_forgotten_with_its_last_request() -> None:
-    made = balancer(a=2)
-    take(made, 2)
-    made.set_pods({})
-    made.give_back("a")
-    assert (take(made), made.in_flight_by_pod()) == ([None], {"a": 1})
-    made.give_back("a")
-    assert (take(made), made.in_flight_by_pod()) == ([None], {})
+    balancer = new_balancer(a=2)
+    take(balancer, 2)
+    balancer.set_pods({})
+    balancer.give_back("a")
+    assert (take(balancer), balancer.in_flight_by_pod()) == ([None], {"a": 1})
+    balancer.give_back("a")
+    assert (take(balancer), balancer.in_flight_by_pod()) == ([None], {})
 
 
 def test_a_pod_without_requests_cannot_give_one_back() -> None:
     with pytest.raises(IllegalTransition, match="pod a: give_back in phase idle"):
-        balancer(a=1).give_back("a")
+        new_balancer(a=1).give_back("a")
 
 
 def test_a_pod_that_is_not_known_cannot_give_one_back() -> None:
     with pytest.raises(IllegalTransition, match="pod b: give_back in phase idle"):
-        balancer(a=1).give_back("b")
+        new_balancer(a=1).give_back("b")
 
 
 def test_validate_reports_a_count_that_drifted() -> None:
-    made = balancer(a=2)
-    take(made)
-    made._in_flight += 1
+    balancer = new_balancer(a=2)
+    take(balancer)
+    balancer._in_flight += 1
     with pytest.raises(AssertionError, match="in flight 2"):
-        validate(made)
+        validate(balancer)
 
 
 def test_slots_of_one_pod_change_alone() -> None:
-    made = balancer(a=1, b=1)
-    take(made, 2)
-    made.set_slots("a", 2)
-    validate(made)
-    assert made.capacity == 3
-    assert take(made, 2) == ["a", None]
-    assert made.in_flight_by_pod() == {"a": 2, "b": 1}
+    balancer = new_balancer(a=1, b=1)
+    take(balancer, 2)
+    balancer.set_slots("a", 2)
+    validate(balancer)
+    assert balancer.capacity == 3
+    assert take(balancer, 2) == ["a", None]
+    assert balancer.in_flight_by_pod() == {"a": 2, "b": 1}
 
 
 def test_slots_of_a_pod_that_is_not_listed_are_none() -> None:
-    made = balancer(a=1)
-    take(made)
-    made.set_pods({})
-    made.set_slots("a", 5)
-    made.set_slots("b", 5)
-    validate(made)
-    assert take(made) == [None]
+    balancer = new_balancer(a=1)
+    take(balancer)
+    balancer.set_pods({})
+    balancer.set_slots("a", 5)
+    balancer.set_slots("b", 5)
+    validate(balancer)
+    assert take(balancer) == [None]

@@ -27,9 +27,9 @@ class Stage(Held):
         self.sender: dict[str, str] = {}
         self.read: dict[str, int | None] = {}
         view = RequestView[str](
-            is_open=lambda one: one not in self.whole,
+            is_open=lambda text: text not in self.whole,
             client_of=self.sender.get,
-            read_bytes_of=lambda one: self.read.get(one, 0),
+            read_bytes_of=lambda text: self.read.get(text, 0),
         )
         super().__init__(KEY, settings, random=lambda: 0.0, now_s=0.0, view=view)
         if pods:
@@ -46,105 +46,105 @@ class Stage(Held):
 
 
 def test_open_requests_of_one_address_leave_slots_to_others() -> None:
-    made = Stage()
-    assert made.open("a", "b", "c", "d") == ["a@p", "b@p", "c@p"]
-    assert made.come("e") == ["e@p"]
-    assert (made.parked, made.level, made.waiting_count) == (["d"], 5, 0)
+    stage = Stage()
+    assert stage.open("a", "b", "c", "d") == ["a@p", "b@p", "c@p"]
+    assert stage.come("e") == ["e@p"]
+    assert (stage.parked, stage.level, stage.waiting_count) == (["d"], 5, 0)
 
 
 def test_two_addresses_have_a_share_each() -> None:
-    made = Stage(slots=8)
-    assert made.open(*"abcdefg") == [f"{one}@p" for one in "abcdef"]
-    assert made.open("h", client="b") == ["h@p"]
+    stage = Stage(slots=8)
+    assert stage.open(*"abcdefg") == [f"{text}@p" for text in "abcdef"]
+    assert stage.open("h", client="b") == ["h@p"]
 
 
 def test_an_address_has_one_slot_at_least() -> None:
-    made = Stage(slots=1)
-    assert made.open("a", "b") == ["a@p"]
+    stage = Stage(slots=1)
+    assert stage.open("a", "b") == ["a@p"]
 
 
 def test_without_a_pod_one_waits_in_the_queue_and_wakes_the_revision() -> None:
-    made = Stage(pods="")
-    assert made.open("a", "b", "c") == []
-    assert (made.waiting_count, made.level, made.parked) == (1, 3, ["b", "c"])
-    assert made.listed("p", slots=4) == ["a@p", "b@p", "c@p"]
+    stage = Stage(pods="")
+    assert stage.open("a", "b", "c") == []
+    assert (stage.waiting_count, stage.level, stage.parked) == (1, 3, ["b", "c"])
+    assert stage.listed("p", slots=4) == ["a@p", "b@p", "c@p"]
 
 
 def test_an_end_lets_the_oldest_parked_request_begin() -> None:
-    made = Stage()
-    made.open("a", "b", "c", "d", "e")
-    run = made.finish("a", 2.0)
+    stage = Stage()
+    stage.open("a", "b", "c", "d", "e")
+    run = stage.finish("a", 2.0)
     assert run == [Dispatch(request="d", pod=pods_at("p")["p"], waited_s=2.0)]
-    validate(made)
+    validate(stage)
 
 
 def test_a_request_that_is_whole_leaves_its_share() -> None:
-    made = Stage()
-    made.open("a", "b", "c")
-    made.whole |= {"a"}
-    assert made.open("d") == ["d@p"]
+    stage = Stage()
+    stage.open("a", "b", "c")
+    stage.whole |= {"a"}
+    assert stage.open("d") == ["d@p"]
 
 
 def test_queued_requests_go_before_parked_ones() -> None:
-    made = Stage(slots=2)
-    made.open("a", "b")
-    made.come("c", "d")
-    assert made.go("a") == ["d@p"]
-    assert made.go("c") == ["b@p"]
+    stage = Stage(slots=2)
+    stage.open("a", "b")
+    stage.come("c", "d")
+    assert stage.go("a") == ["d@p"]
+    assert stage.go("c") == ["b@p"]
 
 
 def test_more_pods_let_parked_requests_begin() -> None:
-    made = Stage()
-    made.open(*"abcde")
-    assert made.listed("p", "q", slots=4) == ["d@p", "e@q"]
+    stage = Stage()
+    stage.open(*"abcde")
+    assert stage.listed("p", "q", slots=4) == ["d@p", "e@q"]
 
 
 def test_a_tick_lets_them_begin_when_others_became_whole() -> None:
-    made = Stage()
-    made.open(*"abcd")
-    made.whole |= {"a"}
-    assert shown(made, made.readmit(1.0)) == ["d@p"]
+    stage = Stage()
+    stage.open(*"abcd")
+    stage.whole |= {"a"}
+    assert shown(stage, stage.readmit(1.0)) == ["d@p"]
 
 
 def test_a_parked_request_whose_client_leaves_is_forgotten() -> None:
-    made = Stage()
-    made.open(*"abcd")
-    assert (made.go("d"), made.level, made.parked) == ([], 3, [])
+    stage = Stage()
+    stage.open(*"abcd")
+    assert (stage.go("d"), stage.level, stage.parked) == ([], 3, [])
 
 
 def test_a_parked_request_that_leaves_lets_another_begin_where_one_became_whole() -> None:
-    made = Stage()
-    made.open(*"abcde")
-    made.whole |= {"a"}
-    assert (made.go("d"), made.parked) == (["e@p"], [])
+    stage = Stage()
+    stage.open(*"abcde")
+    stage.whole |= {"a"}
+    assert (stage.go("d"), stage.parked) == (["e@p"], [])
 
 
 def test_a_parked_request_waits_no_longer_than_the_queue() -> None:
-    made = Stage()
-    made.open(*"abc")
-    made.open("d", now_s=1.0)
-    assert made.admission.expires_s() == 11.0
-    assert (made.sent_away(10.9), made.sent_away(11.0), made.level) == ([], ["d"], 3)
+    stage = Stage()
+    stage.open(*"abc")
+    stage.open("d", now_s=1.0)
+    assert stage.admission.expires_s() == 11.0
+    assert (stage.sent_away(10.9), stage.sent_away(11.0), stage.level) == ([], ["d"], 3)
 
 
 def test_all_that_wait_are_rejected_at_the_end() -> None:
-    made = Stage(pods="")
-    made.open(*"abc")
-    assert (made.sent_away(0.0, is_late=False), made.level) == (["b", "c", "a"], 0)
-    assert made.open("d") == []
+    stage = Stage(pods="")
+    stage.open(*"abc")
+    assert (stage.sent_away(0.0, is_late=False), stage.level) == (["b", "c", "a"], 0)
+    assert stage.open("d") == []
 
 
 def test_parked_requests_are_within_the_bounds_of_the_queue() -> None:
     small = ActivatorSettings(open_share_max=0.75, queue_depth_max=2, queue_bytes_max=100)
-    made = Stage(small, slots=1)
-    made.open("a", "b", "c")
-    refused = made.arrive("d", 0.0, client="a")
+    stage = Stage(small, slots=1)
+    stage.open("a", "b", "c")
+    refused = stage.arrive("d", 0.0, client="a")
     assert isinstance(refused, Rejection)
     assert refused.reason is RejectionReason.QUEUE_COUNT
-    made = Stage(small, slots=1)
-    made.open("a")
-    assert isinstance(made.arrive("b", 0.0, client="a", weight_bytes=60), Queued)
-    refused = made.arrive("c", 0.0, client="a", weight_bytes=60)
+    stage = Stage(small, slots=1)
+    stage.open("a")
+    assert isinstance(stage.arrive("b", 0.0, client="a", weight_bytes=60), Queued)
+    refused = stage.arrive("c", 0.0, client="a", weight_bytes=60)
     assert isinstance(refused, Rejection)
     assert refused.reason is RejectionReason.QUEUE_BYTES
 
@@ -159,7 +159,9 @@ class Slow(Stage):
 
     def __init__(self, *, slots: int = 4, settings: ActivatorSettings = SETTINGS) -> None:
         super().__init__(settings, slots=slots)
-        self.sender |= {one: "upper" if one.isupper() else "lower" for one in string.ascii_letters}
+        self.sender |= {
+            ascii_letter: "upper" if ascii_letter.isupper() else "lower" for ascii_letter in string.ascii_letters
+        }
         self.whole |= set(string.ascii_letters)
 
     def unread(self, *requests: str, now_s: float = 0.0) -> None:
@@ -172,242 +174,242 @@ class Slow(Stage):
 
 
 def test_an_address_that_reads_nothing_leaves_slots_to_others() -> None:
-    made = Slow()
-    assert made.come("a", "b") == ["a@p", "b@p"]
-    made.unread("a")
-    assert made.come("c", "d") == ["c@p"]
-    assert made.parked == ["d"]
-    assert made.come("A") == ["A@p"]
+    slow = Slow()
+    assert slow.come("a", "b") == ["a@p", "b@p"]
+    slow.unread("a")
+    assert slow.come("c", "d") == ["c@p"]
+    assert slow.parked == ["d"]
+    assert slow.come("A") == ["A@p"]
 
 
 def test_queued_requests_of_an_address_that_reads_nothing_are_passed() -> None:
-    made = Slow()
-    made.come(*"abcdefgh")
-    made.come("A")
-    made.unread("a", "b", "c", "d")
-    assert made.go("d") == ["A@p"]
-    assert (made.parked, made.waiting_count, made.level) == (list("efgh"), 0, 8)
+    slow = Slow()
+    slow.come(*"abcdefgh")
+    slow.come("A")
+    slow.unread("a", "b", "c", "d")
+    assert slow.go("d") == ["A@p"]
+    assert (slow.parked, slow.waiting_count, slow.level) == (list("efgh"), 0, 8)
 
 
 def test_a_queued_request_within_the_share_of_its_address_is_not_passed() -> None:
-    made = Slow()
-    made.come("A", "B", "a", "b", "c")
-    made.unread("a")
-    assert made.go("A") == ["c@p"]
-    assert made.parked == []
+    slow = Slow()
+    slow.come("A", "B", "a", "b", "c")
+    slow.unread("a")
+    assert slow.go("A") == ["c@p"]
+    assert slow.parked == []
 
 
 def test_an_address_without_unread_responses_is_not_bounded() -> None:
-    made = Slow()
-    made.come("A")
-    made.unread("A")
-    assert made.come("a", "b", "c") == ["a@p", "b@p", "c@p"]
+    slow = Slow()
+    slow.come("A")
+    slow.unread("A")
+    assert slow.come("a", "b", "c") == ["a@p", "b@p", "c@p"]
 
 
 def test_beyond_its_share_those_that_read_nothing_are_cut_off_while_others_wait() -> None:
-    made = Slow()
-    made.come(*"abcdefgh")
-    made.unread(*"abcd", now_s=1.0)
-    assert made.admission.late_readers(9.0) == []
-    made.come("A", now_s=9.0)
-    assert made.admission.late_readers(9.0) == ["a"]
-    assert made.go("a", 9.0) == ["A@p"]
-    assert made.admission.late_readers(9.0) == []
+    slow = Slow()
+    slow.come(*"abcdefgh")
+    slow.unread(*"abcd", now_s=1.0)
+    assert slow.admission.late_readers(9.0) == []
+    slow.come("A", now_s=9.0)
+    assert slow.admission.late_readers(9.0) == ["a"]
+    assert slow.go("a", 9.0) == ["A@p"]
+    assert slow.admission.late_readers(9.0) == []
 
 
 def test_a_client_that_reads_is_not_cut_off() -> None:
-    made = Slow()
-    made.come(*"abcd")
-    made.come("A")
-    made.unread(*"abcd", now_s=1.0)
-    made.read |= dict.fromkeys("abcd", 50_000)
-    assert made.admission.late_readers(1.5) == []
-    assert made.admission.late_readers(2.4) == []
-    made.read |= dict.fromkeys("bcd", 60_000)
-    assert made.admission.late_readers(2.5) == ["a"]
+    slow = Slow()
+    slow.come(*"abcd")
+    slow.come("A")
+    slow.unread(*"abcd", now_s=1.0)
+    slow.read |= dict.fromkeys("abcd", 50_000)
+    assert slow.admission.late_readers(1.5) == []
+    assert slow.admission.late_readers(2.4) == []
+    slow.read |= dict.fromkeys("bcd", 60_000)
+    assert slow.admission.late_readers(2.5) == ["a"]
 
 
 def test_a_client_that_reads_less_than_4_kib_a_second_reads_nothing() -> None:
-    made = Slow()
-    made.come(*"abcdA")
-    made.unread(*"abcd", now_s=1.0)
-    made.read |= {"a": 4000, "b": 4200, "c": 4200, "d": 4200}
-    assert made.admission.late_readers(2.0) == ["a"]
+    slow = Slow()
+    slow.come(*"abcdA")
+    slow.unread(*"abcd", now_s=1.0)
+    slow.read |= {"a": 4000, "b": 4200, "c": 4200, "d": 4200}
+    assert slow.admission.late_readers(2.0) == ["a"]
 
 
 def test_the_only_slot_is_abandoned_while_another_waits() -> None:
-    made = Slow(slots=1)
-    made.come("a")
-    made.unread("a", now_s=1.0)
-    assert made.admission.late_readers(5.0) == []
-    made.come("A", now_s=5.0)
-    assert made.admission.readers_check_s == 0.25
-    assert made.admission.late_readers(5.0) == ["a"]
-    assert shown(made, made.finish("a", 5.0, has_response=False)) == ["A@p"]
+    slow = Slow(slots=1)
+    slow.come("a")
+    slow.unread("a", now_s=1.0)
+    assert slow.admission.late_readers(5.0) == []
+    slow.come("A", now_s=5.0)
+    assert slow.admission.readers_check_s == 0.25
+    assert slow.admission.late_readers(5.0) == ["a"]
+    assert shown(slow, slow.finish("a", 5.0, has_response=False)) == ["A@p"]
 
 
 def test_who_was_cut_off_while_others_waited_has_a_twentieth_of_the_time_from_then_on() -> None:
-    made = Slow(slots=1)
-    made.come("a", "A")
-    made.unread("a")
-    made.finish("a", 1.0, has_response=False)
-    made.go("A", 1.0)
-    assert made.come("b", now_s=1.0) == ["b@p"]
-    made.unread("b", now_s=1.0)
-    made.come("B", now_s=1.0)
-    assert made.admission.readers_check_s == 0.0125
-    assert (made.admission.late_readers(1.04), made.admission.late_readers(1.05)) == ([], ["b"])
-    made.read["b"] = 300
-    assert made.admission.late_readers(1.06) == []
+    slow = Slow(slots=1)
+    slow.come("a", "A")
+    slow.unread("a")
+    slow.finish("a", 1.0, has_response=False)
+    slow.go("A", 1.0)
+    assert slow.come("b", now_s=1.0) == ["b@p"]
+    slow.unread("b", now_s=1.0)
+    slow.come("B", now_s=1.0)
+    assert slow.admission.readers_check_s == 0.0125
+    assert (slow.admission.late_readers(1.04), slow.admission.late_readers(1.05)) == ([], ["b"])
+    slow.read["b"] = 300
+    assert slow.admission.late_readers(1.06) == []
 
 
 def test_who_left_while_none_waited_has_all_of_the_time() -> None:
-    made = Slow(slots=1)
-    made.come("a")
-    made.unread("a")
-    made.finish("a", 0.5, has_response=False)
-    made.come("b", "B", now_s=1.0)
-    made.unread("b", now_s=1.0)
-    assert made.admission.late_readers(1.9) == []
+    slow = Slow(slots=1)
+    slow.come("a")
+    slow.unread("a")
+    slow.finish("a", 0.5, has_response=False)
+    slow.come("b", "B", now_s=1.0)
+    slow.unread("b", now_s=1.0)
+    assert slow.admission.late_readers(1.9) == []
 
 
 def test_a_client_that_need_not_read_is_counted_and_not_cut_off() -> None:
-    made = Slow()
-    made.come(*"abcdA")
-    made.read |= dict.fromkeys("abcd")
-    made.unread(*"abcd", now_s=1.0)
-    assert made.admission.late_readers(99.0) == []
-    assert made.go("a") == ["A@p"]
+    slow = Slow()
+    slow.come(*"abcdA")
+    slow.read |= dict.fromkeys("abcd")
+    slow.unread(*"abcd", now_s=1.0)
+    assert slow.admission.late_readers(99.0) == []
+    assert slow.go("a") == ["A@p"]
 
 
 def test_without_a_wait_none_is_cut_off() -> None:
-    made = Slow(settings=msgspec.structs.replace(SETTINGS, unread_wait_max_s=0.0))
-    made.come(*"abcdA")
-    made.unread(*"abcd")
-    assert made.admission.late_readers(99.0) == []
+    slow = Slow(settings=msgspec.structs.replace(SETTINGS, unread_wait_max_s=0.0))
+    slow.come(*"abcdA")
+    slow.unread(*"abcd")
+    assert slow.admission.late_readers(99.0) == []
 
 
 def test_an_address_that_was_cut_off_is_bounded_for_a_time() -> None:
-    made = Slow()
-    made.come("a", "b", "c", "d", "e")
-    made.unread("a")
-    assert shown(made, made.finish("a", 10.0, has_response=False)) == []
-    assert made.parked == ["e"]
-    made.admission.refresh(39.9)
-    assert shown(made, made.readmit(39.9)) == []
-    assert shown(made, made.readmit(40.0)) == ["e@p"]
+    slow = Slow()
+    slow.come("a", "b", "c", "d", "e")
+    slow.unread("a")
+    assert shown(slow, slow.finish("a", 10.0, has_response=False)) == []
+    assert slow.parked == ["e"]
+    slow.admission.refresh(39.9)
+    assert shown(slow, slow.readmit(39.9)) == []
+    assert shown(slow, slow.readmit(40.0)) == ["e@p"]
 
 
 def test_an_address_that_reads_on_is_soon_free() -> None:
-    made = Slow()
-    made.come("a", "b", "c")
-    made.unread("a")
-    made.come("d")
-    made.read_on("a", 5.0)
-    assert shown(made, made.readmit(5.9)) == []
-    assert shown(made, made.readmit(6.0)) == ["d@p"]
+    slow = Slow()
+    slow.come("a", "b", "c")
+    slow.unread("a")
+    slow.come("d")
+    slow.read_on("a", 5.0)
+    assert shown(slow, slow.readmit(5.9)) == []
+    assert shown(slow, slow.readmit(6.0)) == ["d@p"]
 
 
 def test_a_response_that_ends_unread_leaves_its_address_free() -> None:
-    made = Slow()
-    made.come("a", "b", "c")
-    made.unread("a")
-    made.come("d")
-    made.go("a", 5.0)
-    assert shown(made, made.readmit(5.0)) == []
-    assert made.come("e", "f", now_s=5.0) == ["e@p"]
+    slow = Slow()
+    slow.come("a", "b", "c")
+    slow.unread("a")
+    slow.come("d")
+    slow.go("a", 5.0)
+    assert shown(slow, slow.readmit(5.0)) == []
+    assert slow.come("e", "f", now_s=5.0) == ["e@p"]
 
 
 def test_what_does_not_run_and_who_is_unknown_is_not_counted() -> None:
-    made = Slow(slots=1)
-    made.come("a", "b")
-    made.unread("b", "z")
-    made.sender.pop("a")
-    made.unread("a")
-    made.read_on("a", 1.0)
-    assert not made.admission.has_slow_clients
+    slow = Slow(slots=1)
+    slow.come("a", "b")
+    slow.unread("b", "z")
+    slow.sender.pop("a")
+    slow.unread("a")
+    slow.read_on("a", 1.0)
+    assert not slow.admission.has_slow_clients
 
 
 def test_without_a_bound_unread_responses_are_not_counted() -> None:
-    made = Slow(slots=0)
-    made.come("a")
-    made.unread("a")
-    assert (made.admission.has_slow_clients, made.admission.late_readers(9.0)) == (False, [])
+    slow = Slow(slots=0)
+    slow.come("a")
+    slow.unread("a")
+    assert (slow.admission.has_slow_clients, slow.admission.late_readers(9.0)) == (False, [])
 
 
 def slots(capacity: int | None = 2) -> Admission[str]:
-    view = RequestView[str](client_of=lambda one: one[0])
+    view = RequestView[str](client_of=lambda text: text[0])
     terms = AdmissionTerms(share_max=0.5, unread_wait_max_s=1.0, depth_max=9, wait_max_s=9.0)
     return Admission(terms, capacity=capacity, view=view)
 
 
 def test_the_end_of_a_request_gives_its_slot_to_a_parked_one() -> None:
-    made = slots()
-    assert made.arrive("a1", 0.0, client="a") is ADMITTED
-    assert isinstance(made.arrive("a2", 1.0, client="a"), Queued)
-    assert made.end("a1", 3.0, has_response=True) == [Granted(request_id="a2", waited_s=2.0)]
-    assert made.end("a2", 3.0, has_response=False) == ()
+    admission = slots()
+    assert admission.arrive("a1", 0.0, client="a") is ADMITTED
+    assert isinstance(admission.arrive("a2", 1.0, client="a"), Queued)
+    assert admission.end("a1", 3.0, has_response=True) == [Granted(request_id="a2", waited_s=2.0)]
+    assert admission.end("a2", 3.0, has_response=False) == ()
 
 
 def test_a_parked_request_that_ends_gives_no_slot() -> None:
-    made = slots()
-    made.arrive("a1", 0.0, client="a")
-    made.arrive("a2", 0.0, client="a")
-    assert made.end("a2", 1.0, has_response=False) == ()
+    admission = slots()
+    admission.arrive("a1", 0.0, client="a")
+    admission.arrive("a2", 0.0, client="a")
+    assert admission.end("a2", 1.0, has_response=False) == ()
 
 
 def test_a_parked_request_that_becomes_whole_passes_the_share() -> None:
-    made = slots()
+    admission = slots()
     for one in ("a1", "a2", "a3"):
-        made.arrive(one, 0.0, client="a")
-    assert made.complete("a2", 1.0) is ADMITTED
-    assert isinstance(made.complete("a3", 1.0), Queued)
-    assert made.complete("a2", 1.0) is None
+        admission.arrive(one, 0.0, client="a")
+    assert admission.complete("a2", 1.0) is ADMITTED
+    assert isinstance(admission.complete("a3", 1.0), Queued)
+    assert admission.complete("a2", 1.0) is None
 
 
 def test_parked_and_queued_requests_expire() -> None:
-    made = slots(1)
-    made.arrive("a1", 0.0, client="a")
-    made.arrive("a2", 1.0, client="a")
-    made.arrive("b1", 2.0)
-    assert (made.expire(9.9), made.expire(11.0)) == ([], ["a2", "b1"])
+    admission = slots(1)
+    admission.arrive("a1", 0.0, client="a")
+    admission.arrive("a2", 1.0, client="a")
+    admission.arrive("b1", 2.0)
+    assert (admission.expire(9.9), admission.expire(11.0)) == ([], ["a2", "b1"])
 
 
 def test_it_shows_its_requests() -> None:
-    made = OpenRequests[str](share_max=0.75, unread_wait_max_s=1.0, view=RequestView())
-    made.add("r", "a")
-    assert (repr(made), made.next_allowed(4)) == ("OpenRequests(1 of 1 clients)", None)
-    assert made.remove("unknown") is None
+    open_requests = OpenRequests[str](share_max=0.75, unread_wait_max_s=1.0, view=RequestView())
+    open_requests.add("r", "a")
+    assert (repr(open_requests), open_requests.next_allowed(4)) == ("OpenRequests(1 of 1 clients)", None)
+    assert open_requests.remove("unknown") is None
 
 
 @given(st.lists(st.tuples(st.sampled_from("owfur"), st.integers(0, 15)), max_size=80), st.integers(1, 5))
 def test_one_address_never_takes_all_slots_and_none_is_lost(steps: list[tuple[str, int]], slots: int) -> None:
-    made: RevisionThrottler[int]
+    throttler: RevisionThrottler[int]
     whole: set[int] = set()
     view = RequestView[int](
         is_open=lambda one: one not in whole, client_of=lambda one: one % 2, read_bytes_of=lambda _: 0
     )
-    made = RevisionThrottler(KEY, SETTINGS, random=lambda: 0.0, now_s=0.0, view=view)
+    throttler = RevisionThrottler(KEY, SETTINGS, random=lambda: 0.0, now_s=0.0, view=view)
     inside: set[int] = set()
-    made.set_pods(pods_at("p", "q"), 0.0, container_concurrency=slots)
+    throttler.set_pods(pods_at("p", "q"), 0.0, container_concurrency=slots)
     for now_s, (step, number) in enumerate(steps):
         if step == "o" and number not in inside:
             inside.add(number)
             whole.discard(number)
-            made.arrive(number, float(now_s) / 100, client=number % 2)
+            throttler.arrive(number, float(now_s) / 100, client=number % 2)
         elif step == "f":
             inside.discard(number)
-            made.finish(number, float(now_s) / 100)
+            throttler.finish(number, float(now_s) / 100)
         elif step == "w":
             whole.add(number)
         elif step in "ur":
-            made.admission.record_reading(number, float(now_s) / 100, is_unread=step == "u")
-        validate(made)
-        assert made.level == len(inside)
+            throttler.admission.record_reading(number, float(now_s) / 100, is_unread=step == "u")
+        validate(throttler)
+        assert throttler.level == len(inside)
         for client in (0, 1):
-            running = [one for one in made.address_of if one % 2 == client and one not in whole]
+            running = [one for one in throttler.address_of if one % 2 == client and one not in whole]
             assert len(running) <= max(1, int(2 * slots * 0.75)), steps
     for number in sorted(inside):
-        made.finish(number, 1.0)
-    assert (made.level, len(made.address_of)) == (0, 0)
-    validate(made)
+        throttler.finish(number, 1.0)
+    assert (throttler.level, len(throttler.address_of)) == (0, 0)
+    validate(throttler)

@@ -16,9 +16,9 @@ from serving.core.traffic.policy import (
 
 
 def pod(address: str, in_flight: int = 0) -> BalancedPod:
-    made = BalancedPod(address)
-    made.listed, made.slots, made.in_flight = True, None, in_flight
-    return made
+    balanced_pod = BalancedPod(address)
+    balanced_pod.listed, balanced_pod.slots, balanced_pod.in_flight = True, None, in_flight
+    return balanced_pod
 
 
 def draws(*numbers: float) -> Callable[[], float]:
@@ -28,8 +28,8 @@ def draws(*numbers: float) -> Callable[[], float]:
 
 
 def holding(free: FreePods, pods: Iterable[BalancedPod]) -> FreePods:
-    for one in pods:
-        free.add(one)
+    for balanced_pod in pods:
+        free.add(balanced_pod)
     return free
 
 
@@ -68,9 +68,9 @@ def test_a_pod_is_free_when_listed_and_not_full(
     in_flight: int,
     free: bool,
 ) -> None:
-    one = BalancedPod("10.0.0.1:80")
-    one.listed, one.slots, one.in_flight = listed, slots, in_flight
-    assert one.free is free
+    balanced_pod = BalancedPod("10.0.0.1:80")
+    balanced_pod.listed, balanced_pod.slots, balanced_pod.in_flight = listed, slots, in_flight
+    assert balanced_pod.free is free
 
 
 @pytest.mark.parametrize("free", [FirstFree(), RoundRobin(), TwoChoices(draws(0.0, 0.0))])

@@ -34,24 +34,24 @@ def record(at_s: float, *, duration_s: float = 0.1, revision: str = KEY[1], why:
 
 
 def report_of(history: RequestHistory, now_s: float = 0.0) -> RequestReport:
-    (found,) = history.reports("shop", "cart", now_s)
-    return found
+    (report,) = history.reports("shop", "cart", now_s)
+    return report
 
 
 def test_the_last_failed_requests_are_kept() -> None:
     history = RequestHistory(1000)
     for at_s in range(FAILED_MAX + 5):
         history.record("shop", record(at_s, why="broken"), at_s)
-    assert [one.at_wall_s for one in report_of(history).failed] == list(range(5, FAILED_MAX + 5))
+    assert [request_record.at_wall_s for request_record in report_of(history).failed] == list(range(5, FAILED_MAX + 5))
 
 
 def test_a_burst_of_failures_is_counted_whole_and_kept_in_part() -> None:
     history = RequestHistory(1000)
     for number in range(500):
         history.record("shop", record(7.0 + number / 1000, why="broken"), 7.0 + number / 1000)
-    found = report_of(history, 7.5)
-    assert [one.count for one in found.errors] == [500]
-    assert found.failed[-1].at_wall_s < 7.1
+    report = report_of(history, 7.5)
+    assert [error_cause.count for error_cause in report.errors] == [500]
+    assert report.failed[-1].at_wall_s < 7.1
     history.record("shop", record(9.0, why="broken"), 9.0)
     assert report_of(history, 9.0).failed[-1].at_wall_s == 9.0
 
@@ -60,10 +60,12 @@ def test_the_slowest_come_first_until_they_are_old() -> None:
     history = RequestHistory(1000)
     for number in range(SLOW_MAX + 10):
         history.record("shop", record(number, duration_s=number), number / 100)
-    assert [one.duration_s for one in report_of(history, 1.0).slow] == list(range(SLOW_MAX + 9, 9, -1))
+    assert [request_record.duration_s for request_record in report_of(history, 1.0).slow] == list(
+        range(SLOW_MAX + 9, 9, -1)
+    )
     assert report_of(history, SLOW_AGE_MAX_S + 1).slow == []
     history.record("shop", record(0, duration_s=0.5), SLOW_AGE_MAX_S + 1)
-    assert [one.duration_s for one in report_of(history, SLOW_AGE_MAX_S + 1).slow] == [0.5]
+    assert [request_record.duration_s for request_record in report_of(history, SLOW_AGE_MAX_S + 1).slow] == [0.5]
 
 
 def test_a_request_is_due_once_a_second_or_when_it_is_slow() -> None:
@@ -80,9 +82,9 @@ def test_the_sample_has_one_a_second() -> None:
     history = RequestHistory(1000)
     for number in range(10 * (SAMPLED_MAX + 5)):
         history.record("shop", record(number / 10), number / 10)
-    found = report_of(history)
-    assert len(found.sampled) == SAMPLED_MAX
-    assert found.sampled[-1].at_wall_s - found.sampled[-2].at_wall_s == pytest.approx(1.0)
+    report = report_of(history)
+    assert len(report.sampled) == SAMPLED_MAX
+    assert report.sampled[-1].at_wall_s - report.sampled[-2].at_wall_s == pytest.approx(1.0)
 
 
 def test_errors_are_grouped_by_cause_without_their_numbers() -> None:
@@ -99,8 +101,8 @@ def test_the_cause_not_seen_for_longest_is_dropped() -> None:
     causes = [chr(ord("a") + number) for number in range(CAUSES_MAX + 1)]
     for why in [*causes[:-1], causes[0], causes[-1]]:
         history.record("shop", record(0.0, why=why), 0.0)
-    kept = {one.why for one in report_of(history).errors}
-    assert kept == {*causes} - {causes[1]}
+    whies = {error_cause.why for error_cause in report_of(history).errors}
+    assert whies == {*causes} - {causes[1]}
 
 
 def test_the_revision_that_was_quiet_longest_is_dropped_first() -> None:
@@ -109,7 +111,7 @@ def test_the_revision_that_was_quiet_longest_is_dropped_first() -> None:
         history.record("shop", record(0.0, revision=revision), 0.0)
     # Each has a sample and a slow request, "a" one more.
     assert history.count == 5
-    assert [one.revision for one in history.reports("shop", "cart", 0.0)] == ["a", "c"]
+    assert [report.revision for report in history.reports("shop", "cart", 0.0)] == ["a", "c"]
 
 
 def test_nothing_is_recorded_with_a_bound_of_zero() -> None:
@@ -128,8 +130,8 @@ def test_reports_are_of_one_namespace_and_one_name() -> None:
     history = RequestHistory(1000)
     for namespace, revision in (("shop", "cart-00002"), ("shop", "cart-00001"), ("other", "cart-00003")):
         history.record(namespace, record(0.0, revision=revision), 0.0)
-    assert [one.revision for one in history.reports("shop", "cart", 0.0)] == ["cart-00001", "cart-00002"]
-    assert [one.revision for one in history.reports("shop", "cart-00002", 0.0)] == ["cart-00002"]
+    assert [report.revision for report in history.reports("shop", "cart", 0.0)] == ["cart-00001", "cart-00002"]
+    assert [report.revision for report in history.reports("shop", "cart-00002", 0.0)] == ["cart-00002"]
     assert history.reports("shop", "nobody", 0.0) == []
 
 
@@ -139,17 +141,25 @@ def test_reports_of_several_activators_become_one_a_revision() -> None:
     second.record("shop", record(0.0, duration_s=3.0, why="port 2"), 0.0)
     second.record("shop", record(2.0, duration_s=1.0, why="other"), 2.0)
     second.record("shop", record(2.0, revision="cart-00000"), 2.0)
-    found = merged([*first.reports("shop", "cart", 2.0), *second.reports("shop", "cart", 2.0)])
-    assert [one.revision for one in found] == ["cart-00000", "cart-00001"]
-    assert [one.at_wall_s for one in found[1].failed] == [one.at_wall_s for one in found[1].sampled] == [0.0, 1.0, 2.0]
-    assert [one.duration_s for one in found[1].slow] == [3.0, 2.0, 1.0]
-    cause, other = found[1].errors
+    reports = merged([*first.reports("shop", "cart", 2.0), *second.reports("shop", "cart", 2.0)])
+    assert [report.revision for report in reports] == ["cart-00000", "cart-00001"]
+    assert (
+        [request_record.at_wall_s for request_record in reports[1].failed]
+        == [request_record.at_wall_s for request_record in reports[1].sampled]
+        == [0.0, 1.0, 2.0]
+    )
+    assert [request_record.duration_s for request_record in reports[1].slow] == [3.0, 2.0, 1.0]
+    cause, other = reports[1].errors
     assert (cause.count, cause.why, cause.first_wall_s, cause.last_wall_s) == (2, "port 1", 0.0, 1.0)
     assert other.why == "other"
     assert merged([]) == []
-    later = since(found[1], 2.0)
-    assert [one.at_wall_s for one in (*later.failed, *later.slow, *later.sampled)] == [2.0, 2.0, 2.0]
-    assert [one.why for one in later.errors] == ["other"]
+    later = since(reports[1], 2.0)
+    assert [request_record.at_wall_s for request_record in (*later.failed, *later.slow, *later.sampled)] == [
+        2.0,
+        2.0,
+        2.0,
+    ]
+    assert [error_cause.why for error_cause in later.errors] == ["other"]
 
 
 @pytest.mark.parametrize(

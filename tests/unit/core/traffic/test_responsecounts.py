@@ -32,8 +32,8 @@ def test_responses_count_since_the_first_reading_of_each_activator() -> None:
     now = {"a": parse(page({0.1: 103}) + page({0.2: 2}, "5xx")), "b": parse(page({0.1: 50}))}
     assert counts.add(now) == ResponseCounts(count=5, error_count=2, durations={bucket_of(0.1): 3, bucket_of(0.2): 2})
     # One was restarted, one did not answer.
-    found = counts.add({"a": parse(page({0.1: 4}) + page({9.0: 7}, revision="other"))})
-    assert (found.count, found.error_count) == (9, 2)
+    response_counts = counts.add({"a": parse(page({0.1: 4}) + page({9.0: 7}, revision="other"))})
+    assert (response_counts.count, response_counts.error_count) == (9, 2)
     assert counts.add({"b": parse(page({0.1: 51}))}).count == 10
 
 
@@ -44,8 +44,8 @@ def test_however_it_is_read_the_sums_are_those_of_the_responses(
     counts, total = GrowingCounts(KEY), Counter[tuple[float, str]]()
     counts.add({"a": parse("")})
     seen = ResponseCounts(count=0, error_count=0, durations={})
-    for one in came:
-        total[one] += 1
+    for pair in came:
+        total[pair] += 1
         if data.draw(st.booleans()):
             text = "".join(page({took_s: count}, f"{status}xx") for (took_s, status), count in total.items())
             seen = counts.add({"a": parse(text)})

@@ -34,19 +34,19 @@ def test_a_pod_that_goes_moves_only_its_own_sessions(addresses: set[str], text: 
 def test_one_more_pod_among_four_moves_a_fifth_of_the_sessions() -> None:
     four = SessionRing(f"10.0.0.{number}:1" for number in range(4))
     five = SessionRing(f"10.0.0.{number}:1" for number in range(5))
-    moved = [one for one in _SESSIONS if first(four, one) != first(five, one)]
-    assert {first(five, one) for one in moved} == {"10.0.0.4:1"}
+    moved = [session for session in _SESSIONS if first(four, session) != first(five, session)]
+    assert {first(five, number) for number in moved} == {"10.0.0.4:1"}
     assert 0.1 < len(moved) / len(_SESSIONS) < 0.3
 
 
 def test_sessions_spread_over_the_pods_and_over_a_split() -> None:
     ring = SessionRing(f"10.0.0.{number}:1" for number in range(4))
-    counts = Counter(first(ring, one) for one in _SESSIONS)
+    counts = Counter(first(ring, session) for session in _SESSIONS)
     assert min(counts.values()) > len(_SESSIONS) / 8
-    below = [one for one in _SESSIONS if share_of(one) < 0.1]
+    below = [session for session in _SESSIONS if share_of(session) < 0.1]
     assert 0.07 < len(below) / len(_SESSIONS) < 0.13
     # The sessions of one side of a split still reach all pods.
-    assert len({first(ring, one) for one in below}) == 4
+    assert len({first(ring, number) for number in below}) == 4
 
 
 def test_a_ring_without_pods_prefers_none() -> None:

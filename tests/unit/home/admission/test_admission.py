@@ -85,14 +85,14 @@ def test_a_target_with_a_name_is_not_the_latest() -> None:
 
 def test_several_containers_get_numbered_names_that_are_free() -> None:
     containers = [{"image": "x", "ports": [{}]}, {"image": "y", "name": "user-container-0"}, {"image": "z"}]
-    made = admit(SERVING_SERVICE, service(containers=containers))["spec"]["template"]["spec"]["containers"]
-    assert [one["name"] for one in made] == ["user-container-1", "user-container-0", "user-container-2"]
+    result = admit(SERVING_SERVICE, service(containers=containers))["spec"]["template"]["spec"]["containers"]
+    assert [entry["name"] for entry in result] == ["user-container-1", "user-container-0", "user-container-2"]
 
 
 def test_only_a_single_container_gets_a_port() -> None:
     containers = [{"image": "x", "ports": [{"containerPort": 80}]}, {"image": "y"}]
-    made = admit(SERVING_SERVICE, service(containers=containers))["spec"]["template"]["spec"]["containers"]
-    assert "ports" not in made[1]
+    result = admit(SERVING_SERVICE, service(containers=containers))["spec"]["template"]["spec"]["containers"]
+    assert "ports" not in result[1]
 
 
 def test_a_revision_begins_active() -> None:
@@ -113,8 +113,8 @@ def test_unknown_fields_and_nulls_go() -> None:
 
 def test_fields_of_a_pod_that_we_do_not_read_are_kept() -> None:
     affinity = {"nodeAffinity": {"preferred": [{"weight": 1}]}}
-    made = admit(SERVING_SERVICE, service(affinity=affinity))
-    assert made["spec"]["template"]["spec"]["affinity"] == affinity
+    admitted = admit(SERVING_SERVICE, service(affinity=affinity))
+    assert admitted["spec"]["template"]["spec"]["affinity"] == affinity
 
 
 @pytest.mark.parametrize("spec", [None, [], "x", {"template": 1}, {"template": {"spec": {"containers": {}}}}])
@@ -140,8 +140,8 @@ def test_a_wrong_type_is_said_with_the_kind_and_name() -> None:
 
 
 def test_the_name_of_an_account_is_refused_in_the_words_of_knative() -> None:
-    said = "foo@bar.baz: spec.template.spec.serviceAccountName\na lowercase RFC 1123 subdomain must consist of"
-    with pytest.raises(Invalid, match=re.escape(f'"hello" is invalid: invalid value: {said} ')):
+    message = "foo@bar.baz: spec.template.spec.serviceAccountName\na lowercase RFC 1123 subdomain must consist of"
+    with pytest.raises(Invalid, match=re.escape(f'"hello" is invalid: invalid value: {message} ')):
         admit(SERVING_SERVICE, service(serviceAccountName="foo@bar.baz"))
     with pytest.raises(Invalid, match=r"spec.template.spec.serviceAccountName: Too long: "):
         admit(SERVING_SERVICE, service(serviceAccountName="a" * 254))
@@ -158,7 +158,7 @@ def test_a_wrong_amount_of_memory_says_what_would_be_right(kind: str) -> None:
         Invalid, match=rf'"lots": {place} in body should be a quantity, as 128Mi, 1Gi, 500m or 2'
     ) as caught:
         admit(SERVING_SERVICE, body)
-    assert [one.expected for one in caught.value.problems] == ["a quantity, as 128Mi, 1Gi, 500m or 2"]
+    assert [problem.expected for problem in caught.value.problems] == ["a quantity, as 128Mi, 1Gi, 500m or 2"]
 
 
 def test_a_wrong_annotation_is_refused() -> None:
@@ -251,17 +251,17 @@ def test_a_status_keeps_what_the_schema_does_not_know() -> None:
 def test_a_policy_gets_its_defaults() -> None:
     target = {"kind": "Service", "name": "hello"}
     spec = {"targetRef": target, "up": {"triggers": [{"usagePercent": 70}]}}
-    made = admit(SCALING_POLICY, {"metadata": {"name": "p"}, "spec": spec})
-    assert made["spec"]["targetRef"] == {"apiVersion": "serving.knative.dev/v1", **target}
+    admitted = admit(SCALING_POLICY, {"metadata": {"name": "p"}, "spec": spec})
+    assert admitted["spec"]["targetRef"] == {"apiVersion": "serving.knative.dev/v1", **target}
     trigger = {"type": "occupancy", "usagePercent": 70, "thresholdPercent": 80, "timeSeconds": 600}
     up = {"triggers": [trigger], "cooldownSeconds": 600, "delta": 1}
-    assert made["spec"] | {"targetRef": {}} == {"targetRef": {}, "up": up, "min": 0, "max": 0}
+    assert admitted["spec"] | {"targetRef": {}} == {"targetRef": {}, "up": up, "min": 0, "max": 0}
 
 
 def test_a_workload_says_what_would_be_right() -> None:
     spec = {"target": {"name": "a"}, "service": {"name": "a"}}
-    made = admit(SCALED_WORKLOAD, {"metadata": {"name": "w"}, "spec": spec})
-    assert made["spec"]["target"] == {"name": "a", "kind": "Deployment", "apiVersion": "apps/v1"}
+    admitted = admit(SCALED_WORKLOAD, {"metadata": {"name": "w"}, "spec": spec})
+    assert admitted["spec"]["target"] == {"name": "a", "kind": "Deployment", "apiVersion": "apps/v1"}
     with pytest.raises(Invalid, match=r"spec\.hosts\[0\]: Invalid value: 'A'; expected a host in lower case"):
         admit(SCALED_WORKLOAD, {"metadata": {"name": "w"}, "spec": {**spec, "hosts": ["A"]}})
 
@@ -281,8 +281,8 @@ def test_every_type_that_is_registered_is_admitted(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_secrets_texts_become_data() -> None:
-    made = admit(SECRET, {"metadata": {"name": "s"}, "data": {"a": "eA=="}, "stringData": {"a": "y", "b": "z"}})
-    assert made == {"metadata": {"name": "s"}, "data": {"a": "eQ==", "b": "eg=="}}
+    admitted = admit(SECRET, {"metadata": {"name": "s"}, "data": {"a": "eA=="}, "stringData": {"a": "y", "b": "z"}})
+    assert admitted == {"metadata": {"name": "s"}, "data": {"a": "eQ==", "b": "eg=="}}
 
 
 def test_a_secrets_texts_must_be_texts() -> None:

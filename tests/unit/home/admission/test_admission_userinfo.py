@@ -17,8 +17,8 @@ def service(image: str = "x", **annotations: str) -> dict[str, Any]:
 
 def annotations_after(new: dict[str, Any], old: dict[str, Any] | None = None, *, user: str) -> dict[str, str]:
     with acting_as(user):
-        found: dict[str, str] = admit(SERVING_SERVICE, new, old)["metadata"]["annotations"]
-    return found
+        annotations: dict[str, str] = admit(SERVING_SERVICE, new, old)["metadata"]["annotations"]
+    return annotations
 
 
 def test_a_new_object_names_its_creator_and_modifier() -> None:

@@ -12,13 +12,13 @@ from serving.net.cluster.kinds import DOMAIN_MAPPING, POD, REVISION, SERVING_SER
 
 def pod_of(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:
     body = {"metadata": {"name": "hello"}, "spec": {"containers": list(containers), **spec}}
-    found: dict[str, Any] = admit(REVISION, body)["spec"]
-    return found
+    result: dict[str, Any] = admit(REVISION, body)["spec"]
+    return result
 
 
 def container_of(**fields: Any) -> dict[str, Any]:
-    found: dict[str, Any] = pod_of({"image": "x", **fields})["containers"][0]
-    return found
+    container: dict[str, Any] = pod_of({"image": "x", **fields})["containers"][0]
+    return container
 
 
 def test_port_0_is_the_default_port() -> None:

@@ -12,7 +12,7 @@ IMAGE: Object = {"containers": [{"image": "x", "command": ["sh"]}]}
 MARK = {"serving.dev/images-only": "true"}
 
 
-def service(annotations: dict[str, str] | None = None, spec: Object | None = None, **more: object) -> Object:
+def new_service(annotations: dict[str, str] | None = None, spec: Object | None = None, **more: object) -> Object:
     template = {"metadata": {"annotations": annotations or {}}, "spec": IMAGE if spec is None else spec}
     return {"metadata": {"name": "s"}, "spec": {"template": template, **more}}
 
@@ -31,36 +31,36 @@ def annotations_of_template(whole: Object) -> object:
 )
 def test_an_annotation_that_runs_a_program_of_the_machine_is_refused(name: str) -> None:
     with pytest.raises(Forbidden, match=f'User "dee" cannot run programs .*serving.dev/{name}'):
-        written(service({f"serving.dev/{name}": "x"}))
+        written(new_service({f"serving.dev/{name}": "x"}))
 
 
 def test_a_folder_of_the_machine_is_refused_whatever_the_feature_flags_say() -> None:
     volume = {"name": "v", "hostPath": {"path": "/root"}}
     with pytest.raises(Forbidden, match="hostPath of volume v"):
-        written(service(spec={**IMAGE, "volumes": [volume]}))
+        written(new_service(spec={**IMAGE, "volumes": [volume]}))
 
 
 def test_without_a_container_runtime_every_pod_is_a_process() -> None:
     with pytest.raises(Forbidden, match="no container runtime"):
-        written(service(), has_runtime=False)
+        written(new_service(), has_runtime=False)
 
 
 def test_pods_of_images_are_marked_so_that_their_commands_never_run_here() -> None:
-    assert annotations_of_template(written(service({"a": "b"}))) == {"a": "b", **MARK}
+    assert annotations_of_template(written(new_service({"a": "b"}))) == {"a": "b", **MARK}
     # Who takes the mark away gets it again.
-    assert annotations_of_template(written(service(), service(MARK))) == MARK
+    assert annotations_of_template(written(new_service(), new_service(MARK))) == MARK
 
 
 def test_a_service_of_an_admin_is_scaled_and_split_but_not_changed() -> None:
-    before = service({"serving.dev/dir": "/app", "serving.dev/command": "run"})
-    scaled = service({**annotations_of_template(before), "autoscaling.knative.dev/min-scale": "2"})  # type: ignore[dict-item]
+    before = new_service({"serving.dev/dir": "/app", "serving.dev/command": "run"})
+    scaled = new_service({**annotations_of_template(before), "autoscaling.knative.dev/min-scale": "2"})  # type: ignore[dict-item]
     split = {**before, "spec": {**before["spec"], "traffic": [{"percent": 100}]}}
-    slower = service(annotations_of_template(before), {**IMAGE, "timeoutSeconds": 9})  # type: ignore[arg-type]
+    slower = new_service(annotations_of_template(before), {**IMAGE, "timeoutSeconds": 9})  # type: ignore[arg-type]
     for one in (scaled, split, slower):
         assert written(one, before) == one
     changed = {**IMAGE, "containers": [{"image": "x", "env": [{"name": "LD_PRELOAD", "value": "/x"}]}]}
     with pytest.raises(Forbidden):
-        written(service(annotations_of_template(before), changed), before)  # type: ignore[arg-type]
+        written(new_service(annotations_of_template(before), changed), before)  # type: ignore[arg-type]
 
 
 def test_pods_and_deployments_are_held_to_it_too() -> None:
@@ -72,7 +72,7 @@ def test_pods_and_deployments_are_held_to_it_too() -> None:
         with pytest.raises(Forbidden):
             without_host_programs(POD, {**pod, "metadata": named}, None, has_runtime=True)
         with pytest.raises(Forbidden):
-            without_host_programs(DEPLOYMENT, service({"serving.dev/dir": "/"}), None, has_runtime=True)
+            without_host_programs(DEPLOYMENT, new_service({"serving.dev/dir": "/"}), None, has_runtime=True)
         assert without_host_programs(CONFIG_MAP, pod, None, has_runtime=True) is pod
 
 
@@ -83,7 +83,7 @@ def test_a_malformed_template_is_left_to_the_schema() -> None:
 
 
 def test_the_system_and_admins_may_run_programs() -> None:
-    one = service({"serving.dev/command": "x"})
-    assert without_host_programs(SERVING_SERVICE, one, None, has_runtime=False) is one
+    service = new_service({"serving.dev/command": "x"})
+    assert without_host_programs(SERVING_SERVICE, service, None, has_runtime=False) is service
     with acting_as("op"):
-        assert without_host_programs(SERVING_SERVICE, one, None, has_runtime=False) is one
+        assert without_host_programs(SERVING_SERVICE, service, None, has_runtime=False) is service

@@ -125,8 +125,8 @@ async def test_a_pod_that_runs_is_taken_over_whatever_the_rules_are() -> None:
     cluster = Ruled()
     cluster.rules = NamespaceRules(cluster.table)
     await cluster.create(RESOURCE_QUOTA, quota(pods=0))
-    made = await cluster.create(POD, pod("a", serviceAccountName="gone"))
-    assert made["spec"]["serviceAccountName"] == "gone"
+    new_pod = await cluster.create(POD, pod("a", serviceAccountName="gone"))
+    assert new_pod["spec"]["serviceAccountName"] == "gone"
 
 
 async def test_amounts_that_cannot_be_read_are_refused_where_they_count() -> None:
@@ -186,6 +186,6 @@ async def test_a_user_of_a_namespace_maps_hosts_that_it_has_a_claim_of_and_no_ot
             await cluster.create(DOMAIN_MAPPING, mapping)
     await cluster.patch(CLUSTER_DOMAIN_CLAIM, "", "packages.example", patch={"spec": {"namespace": "default"}})
     with acting_as("dee", claims_hosts=False):
-        made = await cluster.create(DOMAIN_MAPPING, mapping)
-        await cluster.patch(DOMAIN_MAPPING, "default", name_of(made), patch={"spec": {"ref": {"name": "t"}}})
+        domain_mapping = await cluster.create(DOMAIN_MAPPING, mapping)
+        await cluster.patch(DOMAIN_MAPPING, "default", name_of(domain_mapping), patch={"spec": {"ref": {"name": "t"}}})
     await cluster.create(DOMAIN_MAPPING, {**mapping, "metadata": {"name": "other.example"}})

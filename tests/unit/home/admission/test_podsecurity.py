@@ -241,8 +241,8 @@ async def test_a_new_level_warns_of_pods_that_violate_it_and_warn_of_those_that_
     store = SecuredStore()
     await store.create(POD, manifest(POD, pods({"privileged": True}), "b"))
     await store.create(POD, manifest(POD, pods({"privileged": True}), "a"))
-    given = labels(enforce="baseline", warn="restricted", audit="baseline", enforce_version="v1.30")
-    namespace = await store.patch(NAMESPACE, "", "default", patch={"metadata": {"labels": given}})
+    value = labels(enforce="baseline", warn="restricted", audit="baseline", enforce_version="v1.30")
+    namespace = await store.patch(NAMESPACE, "", "default", patch={"metadata": {"labels": value}})
     assert store.security.warnings(NAMESPACE, namespace) == [
         "metadata.labels[pod-security.kubernetes.io/enforce-version]: accepted without effect: the latest version is checked",
         "metadata.labels[pod-security.kubernetes.io/audit]: accepted without effect: the audit log has no annotations",

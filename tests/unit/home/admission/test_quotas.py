@@ -23,7 +23,7 @@ _MIXED = {"requests": {"cpu": "200m", "memory": "1Gi"}, "limits": {"cpu": "500m"
 
 
 def pod(*resources: Object, **spec: Any) -> Object:  # noqa: ANN401 - JSON
-    containers = [{"name": f"c{number}", "resources": one} for number, one in enumerate(resources)]
+    containers = [{"name": f"c{number}", "resources": resource} for number, resource in enumerate(resources)]
     return with_requests({"metadata": {"name": "p"}, "spec": {"containers": containers, **spec}})
 
 
@@ -52,10 +52,10 @@ def test_a_pod_counts_for_its_requests_and_limits() -> None:
 
 
 def test_devices_count_for_requests_only() -> None:
-    found = usage(POD, pod({"limits": {"nvidia.com/gpu": 2, "hugepages-2Mi": "4Mi"}}))
-    assert found["requests.nvidia.com/gpu"] == "2"
-    assert found["hugepages-2Mi"] == "4Mi"
-    assert "nvidia.com/gpu" not in found
+    entry = usage(POD, pod({"limits": {"nvidia.com/gpu": 2, "hugepages-2Mi": "4Mi"}}))
+    assert entry["requests.nvidia.com/gpu"] == "2"
+    assert entry["hugepages-2Mi"] == "4Mi"
+    assert "nvidia.com/gpu" not in entry
 
 
 def test_a_pod_that_has_ended_counts_as_an_object_only() -> None:
@@ -67,23 +67,25 @@ def test_an_init_container_counts_where_it_needs_more_than_all_others() -> None:
         return {"resources": {"requests": {"cpu": amount}}, **more}
 
     first = [cpu(1, restartPolicy="Always"), cpu(4)]
-    found = pod_sums({"initContainers": first, "containers": [cpu(1), cpu(2)], "overhead": {"cpu": "1"}}, "requests")
-    assert str(found["cpu"]) == "6"
-    found = pod_sums({"initContainers": [first[0]], "containers": [cpu(1), cpu(2)]}, "requests")
-    assert str(found["cpu"]) == "4"
+    exact_amounts = pod_sums(
+        {"initContainers": first, "containers": [cpu(1), cpu(2)], "overhead": {"cpu": "1"}}, "requests"
+    )
+    assert str(exact_amounts["cpu"]) == "6"
+    exact_amounts = pod_sums({"initContainers": [first[0]], "containers": [cpu(1), cpu(2)]}, "requests")
+    assert str(exact_amounts["cpu"]) == "4"
 
 
 def test_objects_count_by_their_resource() -> None:
     assert usage(SECRET, {}) == {"count/secrets": "1", "secrets": "1"}
     assert usage(DEPLOYMENT, {}) == {"count/deployments.apps": "1"}
-    found = usage(SERVICE, {"spec": {"type": "LoadBalancer"}})
-    assert found == {"count/services": "1", "services": "1", "services.loadbalancers": "1"}
+    result = usage(SERVICE, {"spec": {"type": "LoadBalancer"}})
+    assert result == {"count/services": "1", "services": "1", "services.loadbalancers": "1"}
 
 
 def test_a_pod_beyond_a_quota_is_refused_in_the_servers_words() -> None:
     there = [pod({"requests": {"cpu": "400m"}})]
-    found = refusal(pod(_MIXED), quota({"requests.cpu": "500m", "pods": "1", "limits.cpu": "4"}), there=there)
-    assert found == (
+    text = refusal(pod(_MIXED), quota({"requests.cpu": "500m", "pods": "1", "limits.cpu": "4"}), there=there)
+    assert text == (
         "exceeded quota: q, requested: pods=1,requests.cpu=200m, used: pods=1,requests.cpu=400m, "
         "limited: pods=1,requests.cpu=500m"
     )
@@ -101,13 +103,13 @@ def test_a_pod_within_all_quotas_is_admitted() -> None:
 
 
 def test_a_container_must_say_what_a_quota_bounds() -> None:
-    found = refusal(pod({}, _MIXED, {}), quota({"limits.cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}))
-    assert found == "failed quota: q: must specify limits.cpu for: c0,c2; memory for: c0,c2"
+    text = refusal(pod({}, _MIXED, {}), quota({"limits.cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}))
+    assert text == "failed quota: q: must specify limits.cpu for: c0,c2; memory for: c0,c2"
 
 
 def test_a_quota_on_objects_refuses_one_more() -> None:
-    found = refusal({}, quota({"count/configmaps": "1"}), there=[{}], kind=CONFIG_MAP)
-    assert found == (
+    text = refusal({}, quota({"count/configmaps": "1"}), there=[{}], kind=CONFIG_MAP)
+    assert text == (
         "exceeded quota: q, requested: count/configmaps=1, used: count/configmaps=1, limited: count/configmaps=1"
     )
 
@@ -140,8 +142,8 @@ def test_a_quota_with_scopes_counts_the_pods_in_all_of_them(spec: Object, new: O
     ],
 )
 def test_a_selector_of_scopes_reads_the_priority_class(operator: str, name: str, is_refused: bool) -> None:
-    asked = {"scopeName": "PriorityClass", "operator": operator, "values": ["high"]}
-    bound = quota({"pods": 0}, scopeSelector={"matchExpressions": [asked]})
+    request_count = {"scopeName": "PriorityClass", "operator": operator, "values": ["high"]}
+    bound = quota({"pods": 0}, scopeSelector={"matchExpressions": [request_count]})
     assert bool(refusal(pod({}, priorityClassName=name), bound)) is is_refused
     assert refusal({}, quota({"count/secrets": 0}, scopes=["BestEffort"]), kind=SECRET) == ""
 
@@ -161,7 +163,7 @@ def test_the_status_of_a_quota_has_what_is_used_of_each_bound() -> None:
 
 
 def pod_of_limitranges(*resources: Object, **spec: Any) -> Object:  # noqa: ANN401 - JSON
-    containers = [{"name": f"c{number}", "resources": one} for number, one in enumerate(resources)]
+    containers = [{"name": f"c{number}", "resources": resource} for number, resource in enumerate(resources)]
     return {"metadata": {"name": "p"}, "spec": {"containers": containers, **spec}}
 
 
@@ -170,15 +172,15 @@ def limits(item: Object, kind: str = "Container", name: str = "l") -> Object:
 
 
 def test_a_container_gets_what_it_leaves_open() -> None:
-    found = with_limit_defaults(
+    limit_defaults = with_limit_defaults(
         pod_of_limitranges({"limits": {"cpu": "2"}}, initContainers=[{"name": "i"}]),
         [limits({"default": {"memory": "1Gi"}, "defaultRequest": {"cpu": "100m"}, "min": {"cpu": "50m"}})],
     )
-    (first,), (init,) = found["spec"]["containers"], found["spec"]["initContainers"]
+    (first,), (init,) = limit_defaults["spec"]["containers"], limit_defaults["spec"]["initContainers"]
     # Its limit of cpu is its request.
     assert first["resources"] == {"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "2", "memory": "1Gi"}}
     assert init["resources"] == {"limits": {"memory": "1Gi"}, "requests": {"cpu": "100m", "memory": "1Gi"}}
-    assert annotations_of(found)["kubernetes.io/limit-ranger"] == (
+    assert annotations_of(limit_defaults)["kubernetes.io/limit-ranger"] == (
         "LimitRanger plugin set: memory request for container c0; memory limit for container c0; "
         "cpu, memory request for init container i; memory limit for init container i"
     )
@@ -248,5 +250,5 @@ def test_a_container_within_bounds_is_no_breach() -> None:
 
 def test_a_pod_is_held_to_the_sum_of_its_containers() -> None:
     two = pod_of_limitranges({"limits": {"cpu": "1"}}, {"limits": {"cpu": "1"}})
-    found = limit_breaches(two, [limits({"max": {"cpu": "1500m"}}, "Pod")])
-    assert found == ["maximum cpu usage per Pod is 1500m, but limit is 2"]
+    results = limit_breaches(two, [limits({"max": {"cpu": "1500m"}}, "Pod")])
+    assert results == ["maximum cpu usage per Pod is 1500m, but limit is 2"]

@@ -19,8 +19,8 @@ ANN = Grant(user="ann", role=Role.DEPLOY, namespaces=frozenset({"a", "b"}))
 
 async def store_with(*secrets: Object) -> MemoryCluster:
     cluster = MemoryCluster(admit=admit)
-    for one in secrets:
-        await cluster.create(SECRET, one)
+    for secret in secrets:
+        await cluster.create(SECRET, secret)
     return cluster
 
 

@@ -17,8 +17,8 @@ def token(now_s: float = 1_000_000.0, *, audience: str = "vault", lifetime_s: in
 
 def claims_of(text: str) -> Object:
     part = text.split(".")[1]
-    found: Object = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
-    return found
+    document: Object = json.loads(base64.urlsafe_b64decode(part + "=" * (-len(part) % 4)))
+    return document
 
 
 def test_a_token_says_for_whom_and_for_what_it_was_made() -> None:

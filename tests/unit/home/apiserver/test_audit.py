@@ -12,16 +12,16 @@ ANN = Grant(user="ann", role=Role.VIEW, namespaces=frozenset({"team"}))
 SCALE = Access(verb="patch", group="apps", resource="deployments", subresource="scale", namespace="team", name="d")
 
 
-def request(**given: object) -> AuditedRequest:
+def request(**arguments: object) -> AuditedRequest:
     defaults: dict[str, Any] = {"uri": "/x?a=b", "verb": "get", "source": "127.0.0.1", "agent": "kubectl/1.32"}
-    return msgspec.structs.replace(AuditedRequest(**defaults, received_s=0.0, audit_id="1"), **given)
+    return msgspec.structs.replace(AuditedRequest(**defaults, received_s=0.0, audit_id="1"), **arguments)
 
 
 def lines_of(*requests: AuditedRequest, code: int = 200, now_s: float = 1.5) -> list[dict[str, Any]]:
     written: list[bytes] = []
     log = AuditLog(written.append)
-    for one in requests:
-        log.record(one, code=code, now_s=now_s)
+    for audited_request in requests:
+        log.record(audited_request, code=code, now_s=now_s)
     return [msgspec.json.decode(line) for line in written]
 
 

@@ -12,9 +12,9 @@ from serving.net.cluster.kinds import KINDS
 
 
 def names(group: str, version: str) -> list[str]:
-    found = resource_list(group, version)
-    assert found is not None
-    return [one["name"] for one in found["resources"]]
+    container = resource_list(group, version)
+    assert container is not None
+    return [resource["name"] for resource in container["resources"]]
 
 
 def test_the_core_is_v1() -> None:
@@ -44,10 +44,10 @@ def test_every_group_is_listed_once() -> None:
 
 
 def test_a_group_with_two_versions_lists_both_and_prefers_the_first() -> None:
-    found = group_of("serving.knative.dev")
-    assert found is not None
-    assert [one["version"] for one in found["versions"]] == ["v1", "v1beta1"]
-    assert found["preferredVersion"]["version"] == "v1"
+    group = group_of("serving.knative.dev")
+    assert group is not None
+    assert [version["version"] for version in group["versions"]] == ["v1", "v1beta1"]
+    assert group["preferredVersion"]["version"] == "v1"
 
 
 def test_each_version_lists_its_own_kinds() -> None:
@@ -56,15 +56,17 @@ def test_each_version_lists_its_own_kinds() -> None:
 
 
 def test_a_view_is_only_read() -> None:
-    found = resource_list("autoscaling.internal.knative.dev", "v1alpha1")
-    assert found is not None
-    assert [(one["name"], one["verbs"]) for one in found["resources"]] == [("podautoscalers", ["get", "list", "watch"])]
+    container = resource_list("autoscaling.internal.knative.dev", "v1alpha1")
+    assert container is not None
+    assert [(resource["name"], resource["verbs"]) for resource in container["resources"]] == [
+        ("podautoscalers", ["get", "list", "watch"])
+    ]
 
 
 def test_a_group_names_its_version() -> None:
-    found = group_of("apps")
-    assert found is not None
-    assert found["preferredVersion"] == {"groupVersion": "apps/v1", "version": "v1"}
+    group = group_of("apps")
+    assert group is not None
+    assert group["preferredVersion"] == {"groupVersion": "apps/v1", "version": "v1"}
 
 
 @pytest.mark.parametrize("group", ["", "rbac.authorization.k8s.io"])
@@ -105,8 +107,8 @@ def test_the_aggregated_form_is_given_to_those_who_ask(accept: str, expected: st
 def test_the_aggregated_form_has_every_kind() -> None:
     documents = [aggregated("v2", core=core) for core in (True, False)]
     versions = [version for document in documents for item in document["items"] for version in item["versions"]]
-    found = [one["resource"] for version in versions for one in version["resources"]]
-    assert sorted(found) == sorted(kind.plural for kind in KINDS)
+    resources = [resource["resource"] for version in versions for resource in version["resources"]]
+    assert sorted(resources) == sorted(kind.plural for kind in KINDS)
 
 
 def test_the_aggregated_scale_is_of_its_own_group() -> None:

@@ -151,8 +151,8 @@ async def test_a_repeated_report_is_counted() -> None:
     cluster = MemoryCluster()
     for texts in ((SAID, "other"), (SAID,)):
         await record_remarks(cluster, SERVING_SERVICE, ABOUT, texts=texts)
-    found = (await cluster.list(EVENT, "default")).items
-    assert {one["message"]: one["count"] for one in found} == {SAID: 2, "other": 1}
+    items = (await cluster.list(EVENT, "default")).items
+    assert {entry["message"]: entry["count"] for entry in items} == {SAID: 2, "other": 1}
 
 
 async def test_what_cannot_be_kept_is_no_reason_to_fail() -> None:

@@ -6,14 +6,14 @@ from serving.home.apiserver.logoptions import LogOptions, log_options
 from serving.home.apiserver.requests import Fault
 
 
-def pod(*containers: str, **annotations: str) -> dict[str, Any]:
+def new_pod(*containers: str, **annotations: str) -> dict[str, Any]:
     named = {name.replace("_", "-"): text for name, text in annotations.items()}
     spec = {"containers": [{"name": name} for name in containers]}
     return {"metadata": {"name": "p", "annotations": named or None}, "spec": spec}
 
 
 def test_the_only_container_is_meant() -> None:
-    assert log_options(pod("a"), {}) == LogOptions(container="a")
+    assert log_options(new_pod("a"), {}) == LogOptions(container="a")
 
 
 def test_everything_that_can_be_asked() -> None:
@@ -27,7 +27,7 @@ def test_everything_that_can_be_asked() -> None:
         "sinceSeconds": "60",
         "sinceTime": "2026-11-21T00:00:00Z",
     }
-    assert log_options(pod("a", "b"), query) == LogOptions(
+    assert log_options(new_pod("a", "b"), query) == LogOptions(
         container="b",
         follow=True,
         previous=True,
@@ -40,33 +40,33 @@ def test_everything_that_can_be_asked() -> None:
 
 
 def test_the_annotation_chooses() -> None:
-    one = pod("a", "b")
-    one["metadata"]["annotations"] = {"kubectl.kubernetes.io/default-container": "b"}
-    assert log_options(one, {}).container == "b"
+    pod = new_pod("a", "b")
+    pod["metadata"]["annotations"] = {"kubectl.kubernetes.io/default-container": "b"}
+    assert log_options(pod, {}).container == "b"
 
 
 def test_of_several_one_must_be_named() -> None:
     with pytest.raises(Fault, match=r"a container name must be specified for pod p, choose one of: \[a b\]"):
-        log_options(pod("a", "b"), {})
+        log_options(new_pod("a", "b"), {})
 
 
 def test_a_container_that_is_not_there_is_refused() -> None:
     with pytest.raises(Fault, match="container c is not valid for pod p"):
-        log_options(pod("a"), {"container": "c"})
+        log_options(new_pod("a"), {"container": "c"})
 
 
 @pytest.mark.parametrize("text", ["-1", "x", "1.5"])
 def test_a_number_that_is_none_is_refused(text: str) -> None:
     with pytest.raises(Fault, match="tailLines"):
-        log_options(pod("a"), {"tailLines": text})
+        log_options(new_pod("a"), {"tailLines": text})
 
 
 def test_the_queue_proxy_may_be_asked_for_though_no_spec_names_it() -> None:
-    assert log_options(pod("app"), {"container": "queue-proxy"}).container == "queue-proxy"
+    assert log_options(new_pod("app"), {"container": "queue-proxy"}).container == "queue-proxy"
 
 
 def test_an_init_container_may_be_asked_for_and_is_not_the_default() -> None:
-    one = pod("app")
-    one["spec"]["initContainers"] = [{"name": "first"}]
-    assert log_options(one, {}).container == "app"
-    assert log_options(one, {"container": "first"}).container == "first"
+    pod = new_pod("app")
+    pod["spec"]["initContainers"] = [{"name": "first"}]
+    assert log_options(pod, {}).container == "app"
+    assert log_options(pod, {"container": "first"}).container == "first"

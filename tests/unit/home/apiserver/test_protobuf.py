@@ -57,8 +57,8 @@ def test_a_config_map() -> None:
 
 def test_a_secret() -> None:
     sent = body("Secret", METADATA, field(2, entry("x", b"y")), field(3, b"Opaque"), field(4, entry("t", b"u")))
-    made = decode_protobuf(sent)
-    assert (made["data"], made["type"], made["stringData"]) == ({"x": "eQ=="}, "Opaque", {"t": "u"})
+    protobuf = decode_protobuf(sent)
+    assert (protobuf["data"], protobuf["type"], protobuf["stringData"]) == ({"x": "eQ=="}, "Opaque", {"t": "u"})
 
 
 def test_a_zero_counts_only_where_go_has_a_pointer() -> None:
@@ -68,8 +68,8 @@ def test_a_zero_counts_only_where_go_has_a_pointer() -> None:
         + field(2, b"")
         + field(4, field(1, b"") + field(2, field(1, field(1, 0) + field(2, 0))))
     )
-    made = decode_protobuf(body("Deployment", METADATA, field(2, spec), version="apps/v1"))
-    assert made["spec"] == {
+    protobuf = decode_protobuf(body("Deployment", METADATA, field(2, spec), version="apps/v1"))
+    assert protobuf["spec"] == {
         "replicas": 0,
         "selector": {},
         "strategy": {"rollingUpdate": {"maxUnavailable": 0}},
@@ -77,8 +77,8 @@ def test_a_zero_counts_only_where_go_has_a_pointer() -> None:
 
 
 def test_a_time_that_was_not_set_is_left_out() -> None:
-    made = decode_protobuf(body("Namespace", field(1, field(1, b"a") + field(8, b""))))
-    assert made["metadata"] == {"name": "a"}
+    protobuf = decode_protobuf(body("Namespace", field(1, field(1, b"a") + field(8, b""))))
+    assert protobuf["metadata"] == {"name": "a"}
 
 
 def test_finalizers_are_a_list() -> None:

@@ -15,8 +15,8 @@ def status_of(known: KnownToken = TOKEN, *, name: str = "t", audiences: tuple[st
     reviews = TokenReviews({"t": known}.get)
     response = reviews.review({"spec": {"token": name, "audiences": list(audiences)}})
     assert (response["apiVersion"], response["kind"]) == ("authentication.k8s.io/v1", "TokenReview")
-    found: Object = response["status"]
-    return found
+    status: Object = response["status"]
+    return status
 
 
 def test_a_known_token_is_that_of_an_account_and_a_pod() -> None:

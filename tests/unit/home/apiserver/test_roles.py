@@ -66,26 +66,30 @@ def test_a_role_in_its_namespace(role: str, verb: str, resource: str, is_allowed
 
 def test_no_role_reaches_another_namespace_or_all_of_them() -> None:
     for role in Role:
-        outside = [one for one in ALL_ACCESSES if one.namespace in {None, "other", system_namespace()}]
-        assert [one for one in outside if may(grant(role), one)] == []
+        outside = [access for access in ALL_ACCESSES if access.namespace in {None, "other", system_namespace()}]
+        assert [access for access in outside if may(grant(role), access)] == []
 
 
 def test_view_only_reads_and_never_secrets() -> None:
-    allowed = [one for one in ALL_ACCESSES if may(grant("view", None), one)]
-    assert {one.verb for one in allowed} == set(READS)
-    assert not [one for one in allowed if one.resource == "secrets"]
+    allowed = [access for access in ALL_ACCESSES if may(grant("view", None), access)]
+    assert {access.verb for access in allowed} == set(READS)
+    assert not [access for access in allowed if access.resource == "secrets"]
 
 
 def test_only_a_full_grant_writes_the_system_reads_its_secrets_and_writes_what_has_no_namespace() -> None:
     for role in (Role.VIEW, Role.DEPLOY):
-        allowed = [one for one in ALL_ACCESSES if may(grant(role, None), one)]
-        system = [one for one in allowed if one.namespace in {system_namespace(), None}]
+        allowed = [access for access in ALL_ACCESSES if may(grant(role, None), access)]
+        system = [access for access in allowed if access.namespace in {system_namespace(), None}]
         assert system
-        assert not [one for one in system if one.verb in WRITES or one.resource == "secrets"]
-        assert not [one for one in allowed if one.namespace == "" and one.verb in WRITES]
+        assert not [access for access in system if access.verb in WRITES or access.resource == "secrets"]
+        assert not [access for access in allowed if access.namespace == "" and access.verb in WRITES]
     named = grant("admin", frozenset({system_namespace()}))
-    assert not [one for one in ALL_ACCESSES if may(named, one) and (one.verb in WRITES or one.resource == "secrets")]
-    assert all(may(FULL_GRANT, one) for one in ALL_ACCESSES)
+    assert not [
+        access
+        for access in ALL_ACCESSES
+        if may(named, access) and (access.verb in WRITES or access.resource == "secrets")
+    ]
+    assert all(may(FULL_GRANT, access) for access in ALL_ACCESSES)
 
 
 def test_a_user_reads_its_own_namespace_object_only() -> None:

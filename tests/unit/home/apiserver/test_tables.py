@@ -33,15 +33,15 @@ CRASHES = "Init:CrashLoopBackOff"
 
 def cells(kind: Kind, **fields: object) -> Json:
     """The row of one object by the names of the columns."""
-    one = {"metadata": METADATA} | fields
-    made = table(kind, [one], {}, version="v1", include="None", now_s=42)
-    return dict(zip([column["name"] for column in made["columnDefinitions"]], made["rows"][0]["cells"], strict=True))
+    result = {"metadata": METADATA} | fields
+    entry = table(kind, [result], {}, version="v1", include="None", now_s=42)
+    return dict(zip([column["name"] for column in entry["columnDefinitions"]], entry["rows"][0]["cells"], strict=True))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.resource)
 def test_every_kind_can_be_printed_bare(kind: Kind) -> None:
-    made = table(kind, [{"metadata": {}}], {}, version="v1", include="Metadata", now_s=0)
-    assert len(made["rows"][0]["cells"]) == len(made["columnDefinitions"]) > 0
+    entry = table(kind, [{"metadata": {}}], {}, version="v1", include="Metadata", now_s=0)
+    assert len(entry["rows"][0]["cells"]) == len(entry["columnDefinitions"]) > 0
 
 
 def test_a_service_prints_its_condition() -> None:
@@ -190,11 +190,11 @@ def test_small_kinds_print_what_counts(kind: Kind, fields: Json, column: str, ex
     ],
 )
 def test_a_row_carries_what_is_asked_for(include: str, expected: object) -> None:
-    made = table(POD, [{"metadata": METADATA, "spec": 1}], {}, version="v1", include=include, now_s=0)
-    assert made["rows"][0].get("object") == expected
+    entry = table(POD, [{"metadata": METADATA, "spec": 1}], {}, version="v1", include=include, now_s=0)
+    assert entry["rows"][0].get("object") == expected
 
 
 def test_a_list_of_metadata_has_nothing_else() -> None:
-    one = {"metadata": METADATA, "spec": 1}
-    made = metadata_list([one], {"resourceVersion": "5"}, "v1")
-    assert made["items"] == [partial_metadata(one, "v1")]
+    result = {"metadata": METADATA, "spec": 1}
+    entry = metadata_list([result], {"resourceVersion": "5"}, "v1")
+    assert entry["items"] == [partial_metadata(result, "v1")]

@@ -24,16 +24,22 @@ def box(*, is_rootless: bool) -> ContainerBox:
 
 def test_a_rootless_container_shares_the_network_and_mounts_nothing_of_other_users() -> None:
     config = bundle_config(box(is_rootless=True), {})
-    assert [one["type"] for one in config["linux"]["namespaces"]] == ["pid", "ipc", "uts", "mount", "cgroup"]
-    mounts = {one["destination"]: one for one in config["mounts"]}
+    assert [namespace["type"] for namespace in config["linux"]["namespaces"]] == [
+        "pid",
+        "ipc",
+        "uts",
+        "mount",
+        "cgroup",
+    ]
+    mounts = {mount["destination"]: mount for mount in config["mounts"]}
     assert (mounts["/sys"]["type"], "ro" in mounts["/sys"]["options"]) == ("bind", True)
-    assert not any(option.startswith("gid=") for one in mounts.values() for option in one["options"])
+    assert not any(option.startswith("gid=") for mount in mounts.values() for option in mount["options"])
 
 
 def test_a_container_of_root_has_a_network_and_sysfs_of_its_own() -> None:
     config = bundle_config(box(is_rootless=False), {})
     assert {"type": "network"} in config["linux"]["namespaces"]
-    assert next(one for one in config["mounts"] if one["destination"] == "/sys")["type"] == "sysfs"
+    assert next(mount for mount in config["mounts"] if mount["destination"] == "/sys")["type"] == "sysfs"
 
 
 def test_a_container_with_users_of_its_own_has_its_files_where_they_may_enter() -> None:
@@ -41,10 +47,10 @@ def test_a_container_with_users_of_its_own_has_its_files_where_they_may_enter() 
         box(is_rootless=False), network="/run/network", users=OwnUsers(first=70_000, place="/mnt")
     )
     config = bundle_config(own, {})
-    linux, mounts = config["linux"], {one["destination"]: one for one in config["mounts"]}
+    linux, mounts = config["linux"], {mount["destination"]: mount for mount in config["mounts"]}
     assert linux["uidMappings"] == linux["gidMappings"] == [{"containerID": 0, "hostID": 70_000, "size": 65_536}]
     # The runtime is in the network already.
-    assert [one["type"] for one in linux["namespaces"]] == ["pid", "ipc", "uts", "mount", "cgroup", "user"]
+    assert [namespace["type"] for namespace in linux["namespaces"]] == ["pid", "ipc", "uts", "mount", "cgroup", "user"]
     assert (config["root"]["path"], mounts["/sys"]["source"]) == ("/mnt/root", "/mnt/sys")
 
 
@@ -62,8 +68,8 @@ def test_a_compiled_filter_stands_for_the_default_profile_only() -> None:
     # For a runtime that does not know the annotation.
     assert default["linux"]["seccomp"]["defaultAction"] == "SCMP_ACT_ERRNO"
     own = msgspec.structs.replace(compiled, seccomp={"defaultAction": "SCMP_ACT_KILL"})
-    for one, security in ((own, {}), (compiled, {"seccompProfile": {"type": "Unconfined"}})):
-        assert bundle_config(one, security)["annotations"] == {}
+    for container_box, security in ((own, {}), (compiled, {"seccompProfile": {"type": "Unconfined"}})):
+        assert bundle_config(container_box, security)["annotations"] == {}
 
 
 def test_a_container_gains_no_privileges_unless_it_asks() -> None:

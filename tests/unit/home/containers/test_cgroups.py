@@ -4,11 +4,11 @@ from pathlib import Path
 from serving.home.containers.cgroups import CgroupTree, Limits
 
 
-def tree(folder: Path, *, is_unified: bool = False) -> CgroupTree:
+def new_tree(folder: Path, *, is_unified: bool = False) -> CgroupTree:
     kinds = ("cpu", "cpuacct", "memory")
     places = {kind: folder if is_unified else folder / kind for kind in kinds}
-    for one in set(places.values()):
-        one.mkdir(exist_ok=True)
+    for path in set(places.values()):
+        path.mkdir(exist_ok=True)
     return CgroupTree(folders=places, is_unified=is_unified)
 
 
@@ -19,7 +19,7 @@ def written(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def test_limits_are_written_for_version_1(tmp_path: Path) -> None:
-    folders, refused = tree(tmp_path).make("p/c", Limits(cpu_m=500, memory_bytes=2**26, cpu_request_m=250))
+    folders, refused = new_tree(tmp_path).make("p/c", Limits(cpu_m=500, memory_bytes=2**26, cpu_request_m=250))
     assert (len(folders), refused) == (3, [])
     assert (tmp_path / "cpu/p/c/cpu.cfs_quota_us").read_text() == "50000"
     assert (tmp_path / "cpu/p/c/cpu.shares").read_text() == "256"
@@ -32,14 +32,14 @@ def test_a_limit_without_a_controller_is_refused() -> None:
 
 
 def test_kills_in_a_cgroup_that_the_runtime_has_made_below_count(tmp_path: Path) -> None:
-    made = tree(tmp_path)
+    cgroup_tree = new_tree(tmp_path)
     written(tmp_path / "cpuacct/p/c", {"cpuacct.usage": "1500000000"})
     memory = {"memory.stat": "total_inactive_file 1", "memory.usage_in_bytes": "11", "memory.oom_control": "oom_kill 0"}
     written(tmp_path / "memory/p/c", memory)
     written(tmp_path / "memory/p/c/p-c", {"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 1"})
-    found = made.read("p/c")
-    assert found is not None
-    assert (found.cpu_s, found.memory_bytes, found.oom_kill_count) == (1.5, 10, 1)
+    cgroup_use = cgroup_tree.read("p/c")
+    assert cgroup_use is not None
+    assert (cgroup_use.cpu_s, cgroup_use.memory_bytes, cgroup_use.oom_kill_count) == (1.5, 10, 1)
 
 
 def test_a_runtime_joins_cgroups_of_version_2_by_their_path() -> None:

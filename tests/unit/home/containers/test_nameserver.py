@@ -25,7 +25,7 @@ A, AAAA = 1, 28
 
 
 def query(name: str, kind: int = A) -> bytes:
-    labels = b"".join(bytes([len(one)]) + one.encode() for one in name.split("."))
+    labels = b"".join(bytes([len(text)]) + text.encode() for text in name.split("."))
     return struct.pack("!HHHHHH", 7, 0x0100, 1, 0, 0, 0) + labels + b"\0" + struct.pack("!HH", kind, 1)
 
 

@@ -17,11 +17,11 @@ def asking(name: str) -> dict[str, Any]:
 
 def calls(folder: Path, *rules: dict[str, Any], capabilities: frozenset[str] = frozenset()) -> list[str]:
     """The names of all calls in the rules that apply."""
-    profile = {"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [{"action": "SCMP_ACT_ALLOW", **one} for one in rules]}
+    profile = {"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [{"action": "SCMP_ACT_ALLOW", **rule} for rule in rules]}
     (folder / "p.json").write_text(json.dumps(profile))
-    found = local_profile(folder, asking("p.json"), capabilities=capabilities)
-    assert found is not None
-    return [name for one in found["syscalls"] for name in one["names"]]
+    entry = local_profile(folder, asking("p.json"), capabilities=capabilities)
+    assert entry is not None
+    return [name for syscall in entry["syscalls"] for name in syscall["names"]]
 
 
 @pytest.mark.parametrize("security", [{}, {"seccompProfile": {"type": "RuntimeDefault"}}])
@@ -42,8 +42,8 @@ def test_a_profile_becomes_that_of_the_runtime(tmp_path: Path) -> None:
     }
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "p.json").write_text(json.dumps(profile))
-    found = local_profile(tmp_path, asking("below/p.json"))
-    assert found == {
+    result = local_profile(tmp_path, asking("below/p.json"))
+    assert result == {
         "defaultAction": "SCMP_ACT_ALLOW",
         "defaultErrnoRet": 1,
         "architectures": ["SCMP_ARCH_X86_64"],

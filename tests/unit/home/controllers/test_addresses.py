@@ -15,7 +15,7 @@ from tests.eventually import until
 SETTINGS = ControllerSettings()
 
 
-def route(name: str = "hello", **fields: object) -> Object:
+def new_route(name: str = "hello", **fields: object) -> Object:
     return {
         "apiVersion": "serving.knative.dev/v1",
         "kind": "Route",
@@ -25,23 +25,23 @@ def route(name: str = "hello", **fields: object) -> Object:
 
 
 def named(name: str = "api", namespace: str = "default") -> Object:
-    found = route(name)
-    found["metadata"] |= {"namespace": namespace, "annotations": {NAMED_PORT_ANNOTATION: "8080"}}
-    return found
+    route = new_route(name)
+    route["metadata"] |= {"namespace": namespace, "annotations": {NAMED_PORT_ANNOTATION: "8080"}}
+    return route
 
 
 def test_a_route_has_its_public_host_and_three_cluster_local_ones() -> None:
     inner = ["hello.default.svc.cluster.local", "hello.default.svc", "hello.default"]
-    assert names_of(route(), SETTINGS) == {"shown": [f"hello.default.{SETTINGS.domain}"], "inner": inner}
+    assert names_of(new_route(), SETTINGS) == {"shown": [f"hello.default.{SETTINGS.domain}"], "inner": inner}
 
 
 def test_tags_have_hosts_too() -> None:
-    assert "blue-hello.default.svc.cluster.local" in names_of(route(tag="blue"), SETTINGS)["inner"]
+    assert "blue-hello.default.svc.cluster.local" in names_of(new_route(tag="blue"), SETTINGS)["inner"]
 
 
 def test_a_named_port_gives_a_short_name_in_its_own_namespace_and_each_name_one_address() -> None:
     gateway = machine_gateway(8081)
-    everywhere, own = entries_of([route(), named(), named("api", "shop")], SETTINGS, gateway=gateway)
+    everywhere, own = entries_of([new_route(), named(), named("api", "shop")], SETTINGS, gateway=gateway)
     here, there = named_address(gateway, "default"), named_address(gateway, "shop")
     assert own == {"default": [f"{here} api"], "shop": [f"{there} api"]}
     assert everywhere == [
@@ -64,8 +64,8 @@ def test_a_cluster_local_service_has_no_public_name() -> None:
 
 def state_of(path: Path) -> tuple[str, int, int]:
     """The text, the mode and the number of a file."""
-    found = path.stat()
-    return path.read_text(), found.st_mode & 0o777, found.st_ino
+    stats = path.stat()
+    return path.read_text(), stats.st_mode & 0o777, stats.st_ino
 
 
 async def test_the_files_follow_routes_and_stay_the_same_files(tmp_path: Path) -> None:
@@ -122,9 +122,9 @@ def test_without_a_file_of_their_own_pods_have_the_machines(tmp_path: Path) -> N
 async def test_services_with_a_named_port_are_known_by_their_inner_hosts() -> None:
     cluster = MemoryCluster()
     hosts = ServiceHosts(cluster, lambda: SETTINGS.host_rules)
-    running = [asyncio.create_task(one.run()) for one in hosts.reflectors]
-    await cluster.create(ROUTE, route())
-    named = route("api")
+    running = [asyncio.create_task(reflector.run()) for reflector in hosts.reflectors]
+    await cluster.create(ROUTE, new_route())
+    named = new_route("api")
     named["metadata"]["annotations"] = {NAMED_PORT_ANNOTATION: "8080"}
     await cluster.create(ROUTE, named)
     await until(lambda: hosts.named() == {"api.default.svc.cluster.local"})

@@ -34,7 +34,7 @@ def owned(name: str, owner: Object, namespace: str = "default") -> Object:
 
 async def names(cluster: MemoryCluster) -> list[str]:
     await cluster.owners.suspects.settled()
-    return [one["metadata"]["name"] for one in (await cluster.list(CONFIG_MAP)).items]
+    return [config_map["metadata"]["name"] for config_map in (await cluster.list(CONFIG_MAP)).items]
 
 
 async def test_an_owner_in_another_namespace_is_none() -> None:
@@ -85,8 +85,8 @@ async def test_pods_of_a_deleted_deployment_get_their_grace() -> None:
         await cluster.create(POD, body)
         await cluster.delete(DEPLOYMENT, "default", "owner")
         await cluster.owners.suspects.settled()
-        found = await cluster.get(POD, "default", "pod")
-    assert found["metadata"]["deletionGracePeriodSeconds"] == 7
+        pod = await cluster.get(POD, "default", "pod")
+    assert pod["metadata"]["deletionGracePeriodSeconds"] == 7
 
 
 async def test_a_thousand_dependents_go_with_their_owner() -> None:
@@ -118,8 +118,8 @@ async def test_a_namespace_that_was_going_continues_after_a_restart(tmp_path: Pa
     await first.close()
     async with collected(Journal(tmp_path / "journal.db")) as cluster:
         await cluster.owners.suspects.settled()
-        found = [one["metadata"]["name"] for one in (await cluster.list(NAMESPACE)).items]
-    assert found == ["default", "knative-serving", "kube-system"]
+        results = [namespace["metadata"]["name"] for namespace in (await cluster.list(NAMESPACE)).items]
+    assert results == ["default", "knative-serving", "kube-system"]
 
 
 def seen(name: str, version: str, *, is_deleted: bool = False) -> WatchEvent:
@@ -157,7 +157,7 @@ async def test_events_that_expire_are_deleted() -> None:
     collector.cancel()
     with suppress(asyncio.CancelledError):
         await collector
-    assert (gone, [one["metadata"]["name"] for one in (await cluster.list(EVENT)).items]) == (
+    assert (gone, [event["metadata"]["name"] for event in (await cluster.list(EVENT)).items]) == (
         ["first", "second"],
         ["third"],
     )

@@ -117,7 +117,7 @@ def test_headers_of_an_httproute_are_headers() -> None:
     ],
 )
 def test_what_does_not_act_is_named(route: Object, text: str) -> None:
-    assert any(text in one for one in texts_of(routed(route)))
+    assert any(text in each_text for each_text in texts_of(routed(route)))
 
 
 def test_an_annotation_of_another_controller_is_named() -> None:

@@ -49,12 +49,12 @@ class Stage:
     def __init__(self, cluster: MemoryCluster, scheduler: PodScheduler) -> None:
         self.cluster, self.scheduler = cluster, scheduler
 
-    async def create(self, one: Object) -> Object:
+    async def create(self, fields: Object) -> Object:
         """Create a pod as the manager does."""
-        placed = self.scheduler.place(one)
-        made = await self.cluster.create(POD, placed.pod)
-        self.scheduler.created(placed, made)
-        return made
+        placed = self.scheduler.place(fields)
+        new_pod = await self.cluster.create(POD, placed.pod)
+        self.scheduler.created(placed, new_pod)
+        return new_pod
 
     async def node_of(self, name: str) -> str:
         return nested(await self.cluster.get(POD, "default", name), "spec", "nodeName") or ""
@@ -95,21 +95,21 @@ async def until_reported(cluster: Cluster) -> Object:
     """The first event."""
 
     async def events() -> list[Object]:
-        found: list[Object] = (await cluster.list(EVENT)).items
-        return found
+        items: list[Object] = (await cluster.list(EVENT)).items
+        return items
 
     return (await until(events))[0]
 
 
 async def test_pods_spread_over_nodes_and_wait_when_none_has_room() -> None:
     async with staged(NodePlacing("spread"), "a", "b") as stage:
-        made = [await stage.create(pod(f"p{number}")) for number in range(5)]
-        nodes = [nested(one, "spec", "nodeName") for one in made]
+        results = [await stage.create(pod(f"p{number}")) for number in range(5)]
+        nodes = [nested(resource, "spec", "nodeName") for resource in results]
         assert sorted(nodes[:4]) == ["a", "a", "b", "b"]
         assert nodes[4] is None
         await until_refused(stage, "p4", "0/2 nodes are available: 2 Insufficient cpu.")
-        found = await stage.scheduled("p4")
-        assert (found["status"], found["reason"]) == ("False", "Unschedulable")
+        scheduled = await stage.scheduled("p4")
+        assert (scheduled["status"], scheduled["reason"]) == ("False", "Unschedulable")
         event = await until_reported(stage.cluster)
         assert (event["reason"], event["involvedObject"]["name"]) == ("FailedScheduling", "p4")
         await put_node(stage.cluster, "c")
@@ -127,8 +127,8 @@ async def test_a_pod_that_goes_makes_room() -> None:
 
 async def test_packing_fills_a_node_before_the_next() -> None:
     async with staged(NodePlacing("pack"), "a", "b") as stage:
-        made = [await stage.create(pod(f"p{number}")) for number in range(4)]
-        first, second, third, fourth = (nested(one, "spec", "nodeName") for one in made)
+        results = [await stage.create(pod(f"p{number}")) for number in range(4)]
+        first, second, third, fourth = (nested(resource, "spec", "nodeName") for resource in results)
         assert first == second != third == fourth
 
 
@@ -141,9 +141,9 @@ def place(stage: Stage, name: str) -> tuple[PlacedCreation, str | None]:
 def test_room_of_a_pod_whose_creation_failed_is_kept_until_the_watch_would_have_brought_it() -> None:
     async def scenario() -> None:
         async with staged(NodePlacing("spread"), "a") as stage:
-            one, node = place(stage, "p0")
+            placed_creation, node = place(stage, "p0")
             assert (node, place(stage, "p1")[1]) == ("a", None)
-            stage.scheduler.created(one, None)
+            stage.scheduler.created(placed_creation, None)
             assert place(stage, "p1")[1] is None
             await pass_s(LAG_S)
             assert place(stage, "p1")[1] == "a"
@@ -154,9 +154,9 @@ def test_room_of_a_pod_whose_creation_failed_is_kept_until_the_watch_would_have_
 def test_a_pod_whose_creation_only_seemed_to_fail_keeps_its_room() -> None:
     async def scenario() -> None:
         async with staged(NodePlacing("spread"), "a") as stage:
-            one, _ = place(stage, "p0")
-            await stage.cluster.create(POD, one.pod)
-            stage.scheduler.created(one, None)
+            placed_creation, _ = place(stage, "p0")
+            await stage.cluster.create(POD, placed_creation.pod)
+            stage.scheduler.created(placed_creation, None)
             await pass_s(LAG_S)
             assert place(stage, "p1")[1] is None
 
@@ -250,8 +250,8 @@ async def test_every_policy_places_a_pod(policy: str) -> None:
 async def test_a_pod_that_requests_more_than_the_machine_starts_with_a_warning() -> None:
     async with staged(None, "local") as stage:
         await stage.create(pod("small"))
-        made = await stage.create(pod("large", "50"))
-        assert nested(made, "spec", "nodeName") == "local"
+        resource = await stage.create(pod("large", "50"))
+        assert nested(resource, "spec", "nodeName") == "local"
         async with stage.cluster.watch(EVENT, resource_version="0") as events:
             event = (await anext(events)).object
         assert (event["reason"], event["involvedObject"]["name"]) == ("RequestsExceedNode", "large")

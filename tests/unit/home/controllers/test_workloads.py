@@ -16,7 +16,7 @@ from serving.home.controllers.workloads import (
 RESTARTED_AT = "kubectl.kubernetes.io/restartedAt"
 
 
-def deployment(replicas: int | None = 1) -> Object:
+def new_deployment(replicas: int | None = 1) -> Object:
     spec: Object = {"template": {"metadata": {"labels": {"app": "a"}}, "spec": {"containers": [{"name": "c"}]}}}
     if replicas is not None:
         spec["replicas"] = replicas
@@ -40,22 +40,22 @@ def pod(name: str, *, ready: bool = True, age: int = 0, cost: str | None = None,
 
 
 def test_what_is_missing_is_made() -> None:
-    assert plan_pods(deployment(3), [pod("a")]) == PodPlan(create_count=2, delete_names=())
+    assert plan_pods(new_deployment(3), [pod("a")]) == PodPlan(create_count=2, delete_names=())
 
 
 def test_without_a_scale_there_is_one() -> None:
-    assert plan_pods(deployment(None), []).create_count == 1
+    assert plan_pods(new_deployment(None), []).create_count == 1
 
 
 def test_a_pod_that_goes_is_not_counted() -> None:
-    assert plan_pods(deployment(1), [pod("a", deletionTimestamp="x")]).create_count == 1
+    assert plan_pods(new_deployment(1), [pod("a", deletionTimestamp="x")]).create_count == 1
 
 
 def test_an_evicted_pod_is_replaced_and_not_deleted() -> None:
     evicted = {**pod("a"), "status": {"phase": "Failed", "reason": "Evicted"}}
-    assert plan_pods(deployment(1), [evicted]) == PodPlan(create_count=1, delete_names=())
-    assert plan_pods(deployment(1), [evicted, pod("b")]) == PodPlan(create_count=0, delete_names=())
-    assert deployment_status(deployment(1), [evicted, pod("b")])["replicas"] == 1
+    assert plan_pods(new_deployment(1), [evicted]) == PodPlan(create_count=1, delete_names=())
+    assert plan_pods(new_deployment(1), [evicted, pod("b")]) == PodPlan(create_count=0, delete_names=())
+    assert deployment_status(new_deployment(1), [evicted, pod("b")])["replicas"] == 1
 
 
 @pytest.mark.parametrize(
@@ -68,19 +68,19 @@ def test_an_evicted_pod_is_replaced_and_not_deleted() -> None:
     ],
 )
 def test_who_goes_first(pods: list[Object], goes: str) -> None:
-    assert plan_pods(deployment(1), pods).delete_names == (goes,)
+    assert plan_pods(new_deployment(1), pods).delete_names == (goes,)
 
 
 def test_a_new_pod_belongs_to_its_deployment_and_has_no_node_yet() -> None:
-    made = new_pod(deployment())
-    assert made["metadata"]["generateName"] == "d-"
-    assert made["metadata"]["labels"] == {"app": "a", "pod-template-hash": ANY}
-    assert made["metadata"]["ownerReferences"][0]["uid"] == "u"
-    assert "nodeName" not in made["spec"]
+    resource = new_pod(new_deployment())
+    assert resource["metadata"]["generateName"] == "d-"
+    assert resource["metadata"]["labels"] == {"app": "a", "pod-template-hash": ANY}
+    assert resource["metadata"]["ownerReferences"][0]["uid"] == "u"
+    assert "nodeName" not in resource["spec"]
 
 
 def test_pods_of_another_template_are_replaced_if_a_user_made_the_deployment() -> None:
-    before, changed = deployment(1), deployment(1)
+    before, changed = new_deployment(1), new_deployment(1)
     changed["spec"]["template"] = {**changed["spec"]["template"], "spec": {"containers": [{"image": "other"}]}}
     first = {**new_pod(before), "status": pod("a")["status"]}
     first["metadata"] = {**first["metadata"], "name": "a", "creationTimestamp": "2026-01-01T00:00:00Z"}
@@ -91,26 +91,26 @@ def test_pods_of_another_template_are_replaced_if_a_user_made_the_deployment() -
 
 
 def test_a_deployment_is_available_when_all_its_pods_are_ready() -> None:
-    status = deployment_status(deployment(2), [pod("a"), pod("b", ready=False), pod("c", deletionTimestamp="x")])
+    status = deployment_status(new_deployment(2), [pod("a"), pod("b", ready=False), pod("c", deletionTimestamp="x")])
     assert (status["replicas"], status["readyReplicas"], status["unavailableReplicas"]) == (2, 1, 1)
     assert status["conditions"][0]["status"] == "False"
-    assert deployment_status(deployment(1), [pod("a")])["conditions"][0]["status"] == "True"
+    assert deployment_status(new_deployment(1), [pod("a")])["conditions"][0]["status"] == "True"
 
 
 def test_a_condition_that_did_not_change_stays_as_it_was() -> None:
-    before = {**deployment_status(deployment(1), [pod("a")])["conditions"][0], "lastTransitionTime": "then"}
-    one = {**deployment(1), "status": {"conditions": [before]}}
-    assert deployment_status(one, [pod("a")])["conditions"] == [before]
-    assert deployment_status(one, [])["conditions"] != [before]
+    before = {**deployment_status(new_deployment(1), [pod("a")])["conditions"][0], "lastTransitionTime": "then"}
+    result = {**new_deployment(1), "status": {"conditions": [before]}}
+    assert deployment_status(result, [pod("a")])["conditions"] == [before]
+    assert deployment_status(result, [])["conditions"] != [before]
 
 
 def nowhere(_namespace: str, _name: str, _port: int) -> None:
     return None
 
 
-def of_revision(one: Object) -> Object:
-    labels = {**one["metadata"]["labels"], "serving.knative.dev/revision": "a-00001"}
-    return {**one, "metadata": {**one["metadata"], "labels": labels}}
+def of_revision(resource: Object) -> Object:
+    labels = {**resource["metadata"]["labels"], "serving.knative.dev/revision": "a-00001"}
+    return {**resource, "metadata": {**resource["metadata"], "labels": labels}}
 
 
 def service(selector: dict[str, str] | None) -> Object:
@@ -123,10 +123,10 @@ def service(selector: dict[str, str] | None) -> Object:
 
 def test_a_slice_names_who_is_selected_and_whether_it_takes_requests() -> None:
     pods = [pod("b", ready=False), pod("a"), pod("c", deletionTimestamp="x"), {**pod("d"), "status": {}}]
-    (found,) = desired_slices(service({"app": "a"}), [of_revision(one) for one in pods], reach=nowhere)
-    assert found["metadata"]["labels"] == {"x": "y", "kubernetes.io/service-name": "s"}
-    assert found["ports"] == [{"name": "http", "port": 8012, "protocol": "TCP"}]
-    assert [(one["targetRef"]["name"], one["conditions"]) for one in found["endpoints"]] == [
+    (slice_,) = desired_slices(service({"app": "a"}), [of_revision(each_pod) for each_pod in pods], reach=nowhere)
+    assert slice_["metadata"]["labels"] == {"x": "y", "kubernetes.io/service-name": "s"}
+    assert slice_["ports"] == [{"name": "http", "port": 8012, "protocol": "TCP"}]
+    assert [(endpoint["targetRef"]["name"], endpoint["conditions"]) for endpoint in slice_["endpoints"]] == [
         ("a", {"ready": True, "serving": True, "terminating": False}),
         ("b", {"ready": False, "serving": False, "terminating": False}),
         ("c", {"ready": False, "serving": True, "terminating": True}),
@@ -145,20 +145,20 @@ def test_pods_without_a_queue_proxy_are_where_their_ports_are() -> None:
         assert port == 80
         return places.get(name)
 
-    slices = {one["metadata"]["name"]: one for one in desired_slices(named, pods, reach=reach)}
+    slices = {slice_["metadata"]["name"]: slice_ for slice_ in desired_slices(named, pods, reach=reach)}
     assert sorted(slices) == ["s-local", "s-local-20001", "s-local-20002", "s-local-80"]
     assert (slices["s-local"]["endpoints"], slices["s-local"]["ports"]) == ([], [])
     assert slices["s-local-80"]["ports"] == [{"name": "http", "port": 80, "protocol": "TCP"}]
-    assert [one["addresses"] for one in slices["s-local-20002"]["endpoints"]] == [["127.0.0.1"]]
+    assert [endpoint["addresses"] for endpoint in slices["s-local-20002"]["endpoints"]] == [["127.0.0.1"]]
     # The last one is not known here yet.
-    assert [one["addresses"] for one in slices["s-local-80"]["endpoints"]] == [["10.137.3.7"], ["127.64.0.1"]]
+    assert [endpoint["addresses"] for endpoint in slices["s-local-80"]["endpoints"]] == [["10.137.3.7"], ["127.64.0.1"]]
 
 
 def test_a_slice_has_the_protocol_of_the_port() -> None:
     secured = service({"app": "a"})
     secured["spec"]["ports"][0]["appProtocol"] = "https"
-    (found,) = desired_slices(secured, [of_revision(pod("a"))], reach=nowhere)
-    assert found["ports"] == [{"name": "http", "port": 8012, "protocol": "TCP", "appProtocol": "https"}]
+    (slice_,) = desired_slices(secured, [of_revision(pod("a"))], reach=nowhere)
+    assert slice_["ports"] == [{"name": "http", "port": 8012, "protocol": "TCP", "appProtocol": "https"}]
 
 
 def test_a_pod_without_the_named_port_is_in_no_slice() -> None:
@@ -178,15 +178,15 @@ def test_a_pod_without_a_status_is_not_ready() -> None:
 
 
 def restarted(replicas: int) -> Object:
-    made = deployment(replicas)
-    made["spec"]["template"] = {"metadata": {"annotations": {RESTARTED_AT: "now"}}, "spec": {}}
-    return made
+    deployment = new_deployment(replicas)
+    deployment["spec"]["template"] = {"metadata": {"annotations": {RESTARTED_AT: "now"}}, "spec": {}}
+    return deployment
 
 
 def renewed(name: str) -> Object:
-    made = pod(name)
-    made["metadata"]["annotations"] = {RESTARTED_AT: "now"}
-    return made
+    resource = pod(name)
+    resource["metadata"]["annotations"] = {RESTARTED_AT: "now"}
+    return resource
 
 
 def test_a_restart_starts_a_pod_before_a_ready_one_goes() -> None:
@@ -196,13 +196,13 @@ def test_a_restart_starts_a_pod_before_a_ready_one_goes() -> None:
 
 
 def test_pods_are_replaced_when_they_are_to_refuse_strangers_and_when_no_longer() -> None:
-    guarded = deployment(1)
+    guarded = new_deployment(1)
     guarded["spec"]["template"]["metadata"]["annotations"] = {"serving.dev/guarded": "true"}
     guard = pod("b")
     guard["metadata"]["annotations"] = {"serving.dev/guarded": "true"}
     assert plan_pods(guarded, [pod("a")]) == PodPlan(create_count=1, delete_names=())
     assert plan_pods(guarded, [pod("a"), guard]) == PodPlan(create_count=0, delete_names=("a",))
-    assert plan_pods(deployment(1), [guard]) == PodPlan(create_count=1, delete_names=())
+    assert plan_pods(new_deployment(1), [guard]) == PodPlan(create_count=1, delete_names=())
 
 
 def test_a_restart_at_zero_only_deletes() -> None:

@@ -143,8 +143,8 @@ def test_owners_and_set_user_bits_are_kept(tmp_path: Path) -> None:
     info = tarfile.TarInfo("f")
     info.uid, info.gid, info.mode = 12, 34, 0o4755
     unpacked(tmp_path / "root", tar_of([info]))
-    found = (tmp_path / "root" / "f").stat()
-    assert (found.st_uid, found.st_gid, found.st_mode & 0o7777) == (12, 34, 0o4755)
+    stats = (tmp_path / "root" / "f").stat()
+    assert (stats.st_uid, stats.st_gid, stats.st_mode & 0o7777) == (12, 34, 0o4755)
 
 
 def test_a_path_below_the_bound_of_depth_is_unpacked(tmp_path: Path) -> None:
@@ -183,8 +183,8 @@ def test_attributes_of_files_are_kept_and_none_that_steers_an_overlay(tmp_path: 
         security__ima="x",
     )
     unpacked(tmp_path / "root", tar_of([entry]))
-    kept = set(os.listxattr(tmp_path / "root" / "f"))
-    assert {name for name in kept if name.partition(".")[0] in {"user", "trusted", "security"}} == {
+    listxattrs = set(os.listxattr(tmp_path / "root" / "f"))
+    assert {name for name in listxattrs if name.partition(".")[0] in {"user", "trusted", "security"}} == {
         "security.capability",
         "user.mime",
     }

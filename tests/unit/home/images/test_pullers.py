@@ -11,7 +11,7 @@ from serving.home.images.pullers import credentials_of
 PAIR = base64.b64encode(b"me:hush").decode()
 
 
-def secret(content: object, key: str = ".dockerconfigjson") -> Object:
+def new_secret(content: object, key: str = ".dockerconfigjson") -> Object:
     return {"metadata": {"name": "s"}, "data": {key: base64.b64encode(json.dumps(content).encode()).decode()}}
 
 
@@ -20,16 +20,16 @@ def found(*secrets: Object) -> Any:  # noqa: ANN401 - JSON
 
 
 def test_credentials_are_those_of_all_secrets_the_first_before_the_others() -> None:
-    one = secret({"auths": {"a.example": {"auth": PAIR, "email": "me@example"}}})
-    two = secret({"auths": {"a.example": {"auth": "other"}, "b.example": {"auth": "b"}}})
-    assert found(one, two) == {"auths": {"a.example": {"auth": PAIR}, "b.example": {"auth": "b"}}}
+    secret = new_secret({"auths": {"a.example": {"auth": PAIR, "email": "me@example"}}})
+    two = new_secret({"auths": {"a.example": {"auth": "other"}, "b.example": {"auth": "b"}}})
+    assert found(secret, two) == {"auths": {"a.example": {"auth": PAIR}, "b.example": {"auth": "b"}}}
 
 
 @pytest.mark.parametrize("key", [".dockercfg", ".dockerconfigjson"])
 def test_a_name_and_a_password_are_enough(key: str) -> None:
     entries = {"a.example": {"username": "me", "password": "hush"}}
     content = entries if key == ".dockercfg" else {"auths": entries}
-    assert found(secret(content, key)) == {"auths": {"a.example": {"auth": PAIR}}}
+    assert found(new_secret(content, key)) == {"auths": {"a.example": {"auth": PAIR}}}
 
 
 def test_without_secrets_there_is_no_file() -> None:
@@ -42,9 +42,9 @@ def test_without_secrets_there_is_no_file() -> None:
         {"metadata": {"name": "s"}},
         {"metadata": {"name": "s"}, "data": {".dockerconfigjson": "!"}},
         {"metadata": {"name": "s"}, "data": {".dockerconfigjson": base64.b64encode(b"{").decode()}},
-        secret([]),
-        secret({"auths": {"a.example": {"username": "me"}}}),
-        secret({"auths": {"a.example": "me"}}),
+        new_secret([]),
+        new_secret({"auths": {"a.example": {"username": "me"}}}),
+        new_secret({"auths": {"a.example": "me"}}),
         {"metadata": {"name": "login"}, "data": {".dockercfg": base64.b64encode(b"[" * 5000).decode()}},
         {"metadata": {"name": "login"}, "data": {".dockercfg": base64.b64encode(b'{"\xff":1}').decode()}},
     ],

@@ -44,15 +44,15 @@ async def test_a_process_that_has_not_started_cannot_be_attached_to(tmp_path: Pa
 
 
 def test_pauses_double_up_to_a_bound() -> None:
-    made = RestartPauses(RestartSettings())
-    assert [made.after(1) for _ in range(9)] == [0, 1, 2, 4, 8, 16, 32, 60, 60]
+    restart_pauses = RestartPauses(RestartSettings())
+    assert [restart_pauses.after(1) for _ in range(9)] == [0, 1, 2, 4, 8, 16, 32, 60, 60]
 
 
 def test_a_container_that_ran_30_s_restarts_without_a_pause() -> None:
-    made = RestartPauses(RestartSettings())
-    assert [made.after(lived_s) for lived_s in (1, 1, 29.9, 30, 1)] == [0, 1, 2, 0, 1]
+    restart_pauses = RestartPauses(RestartSettings())
+    assert [restart_pauses.after(lived_s) for lived_s in (1, 1, 29.9, 30, 1)] == [0, 1, 2, 0, 1]
 
 
 def test_pauses_of_a_pod_that_fails_for_weeks_stay_bounded() -> None:
-    made = RestartPauses(RestartSettings())
-    assert max(made.after(1) for _ in range(2_500)) == 60
+    restart_pauses = RestartPauses(RestartSettings())
+    assert max(restart_pauses.after(1) for _ in range(2_500)) == 60

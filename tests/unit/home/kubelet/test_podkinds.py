@@ -20,8 +20,8 @@ INSIDE = {"serving.dev/queue-proxy": "in-process"}
 
 def setup_of(folder: Path, annotations: dict[str, str]) -> PodSetup:
     labels = {"serving.knative.dev/revision": "r"}
-    given = {"serving.dev/command": "", **annotations}
-    metadata = {"name": "p", "namespace": "default", "labels": labels, "annotations": given}
+    values = {"serving.dev/command": "", **annotations}
+    metadata = {"name": "p", "namespace": "default", "labels": labels, "annotations": values}
     return PodSetup(
         node=NodeContext(
             cluster=MemoryCluster(),
@@ -45,10 +45,10 @@ def spec_of(kind: ProcessPod) -> ContainerSpec:
 
 def test_a_process_gets_the_port_of_its_pod_and_is_probed_there(tmp_path: Path) -> None:
     kind = ProcessPod(setup_of(tmp_path, {}))
-    found = spec_of(kind)
-    assert (found.start.environment["PORT"], found.address) == ("4000", ("127.0.0.1", 4000))
+    container_spec = spec_of(kind)
+    assert (container_spec.start.environment["PORT"], container_spec.address) == ("4000", ("127.0.0.1", 4000))
     assert kind.start_proxy().environment["SERVING_POD_APP"] == "127.0.0.1:4000"
-    assert (kind.watched_memory(), kind.is_proxy_first, found.start.preload) == ({"app": 2**20}, False, "")
+    assert (kind.watched_memory(), kind.is_proxy_first, container_spec.start.preload) == ({"app": 2**20}, False, "")
 
 
 def test_further_ports_of_a_process_are_assigned_too(tmp_path: Path) -> None:
@@ -72,9 +72,9 @@ def test_a_preloaded_app_is_a_fork_of_its_revision_and_starts_after_its_queue_pr
 
 
 def test_an_app_with_the_queue_proxy_inside_has_the_address_of_the_pod(tmp_path: Path) -> None:
-    found = spec_of(InAppPod(setup_of(tmp_path, INSIDE)))
-    assert (found.address, found.start.is_own_proxy) == (("127.64.0.3", 8012), True)
-    environment = found.start.environment
+    container_spec = spec_of(InAppPod(setup_of(tmp_path, INSIDE)))
+    assert (container_spec.address, container_spec.start.is_own_proxy) == (("127.64.0.3", 8012), True)
+    environment = container_spec.start.environment
     assert (environment["HOST"], environment["PORT"]) == ("127.64.0.3", "8012")
     assert environment["SERVING_POD_APP"] == "127.64.0.3:8012"
 
@@ -87,7 +87,7 @@ async def test_annotations_choose_the_kind(annotations: dict[str, str], kind: ty
     async def warn(reason: str, message: str) -> None:
         raise AssertionError((reason, message))
 
-    found = await choose_kind(
+    process_pod = await choose_kind(
         setup_of(tmp_path, annotations), was_boxed=None, on_state=print, warn=warn, stop=asyncio.Event()
     )
-    assert type(found) is kind
+    assert type(process_pod) is kind

@@ -20,8 +20,8 @@ def log(tmp_path: Path) -> Path:
     return path
 
 
-async def read(log: Path, **asked: object) -> bytes:
-    options = LogOptions(container="app", **asked)  # type: ignore[arg-type]
+async def read(log: Path, **arguments: object) -> bytes:
+    options = LogOptions(container="app", **arguments)  # type: ignore[arg-type]
     logs = FilePodLogs(log.parents[2])
     return b"".join([piece async for piece in logs.read("default", "hello-1", options)])
 

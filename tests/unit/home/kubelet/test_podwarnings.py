@@ -12,7 +12,7 @@ def test_an_event_says_what_happened_to_whom() -> None:
 
 
 def test_the_same_words_are_said_once_and_others_again() -> None:
-    names = {pod_event(POD, reason="r", message=one, now=now)["metadata"]["name"] for one, now in ("a1", "a2", "b3")}
+    names = {pod_event(POD, reason="r", message=text, now=now)["metadata"]["name"] for text, now in ("a1", "a2", "b3")}
     assert len(names) == 2
 
 
@@ -42,8 +42,8 @@ def test_a_user_that_a_process_does_not_become_is_said() -> None:
 
 def test_a_container_hears_of_refused_limits_only() -> None:
     container = {"name": "c", "resources": {"limits": {"cpu": "100m", "memory": "64Mi"}}}
-    found = warnings_of(container, security={"runAsUser": 1000}, refused=["cpu"], has_images=True)
-    assert [reason for reason, _ in found] == ["CpuLimitNotEnforced"]
+    warnings = warnings_of(container, security={"runAsUser": 1000}, refused=["cpu"], has_images=True)
+    assert [reason for reason, _ in warnings] == ["CpuLimitNotEnforced"]
 
 
 def test_a_rootless_container_hears_that_it_has_one_user() -> None:

@@ -11,11 +11,11 @@ AHEAD_S = 1_700_000_000.0
 
 def lost(count: int) -> ReplacementPauses:
     """After this many evictions one after another, the last at 1000 s."""
-    made = ReplacementPauses(KUBELET)
+    replacement_pauses = ReplacementPauses(KUBELET)
     for number in range(count):
         at_s = 1000.0 - 50 * (count - 1 - number)
-        made.evicted("d", began_s=at_s - 1, at_s=at_s)
-    return made
+        replacement_pauses.evicted("d", began_s=at_s - 1, at_s=at_s)
+    return replacement_pauses
 
 
 def test_a_revision_loses_its_pods_whatever_deployment_makes_them() -> None:
@@ -52,41 +52,41 @@ def test_a_clock_that_was_set_back_makes_no_pause_longer_than_the_longest(tmp_pa
 )
 def test_a_damaged_file_is_left_out(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "evictions.json"
-    made = ReplacementPauses(KUBELET)
-    read_pauses(made, path, now_s=0.0, wall_s=0.0)
+    replacement_pauses = ReplacementPauses(KUBELET)
+    read_pauses(replacement_pauses, path, now_s=0.0, wall_s=0.0)
     path.write_bytes(text)
-    read_pauses(made, path, now_s=0.0, wall_s=0.0)
-    assert made.due_s("d") == 0
+    read_pauses(replacement_pauses, path, now_s=0.0, wall_s=0.0)
+    assert replacement_pauses.due_s("d") == 0
 
 
 def test_a_file_that_cannot_be_written_leaves_the_pauses(tmp_path: Path) -> None:
-    made = lost(3)
-    write_pauses(made, tmp_path / "none" / "evictions.json", now_s=1000.0, wall_s=AHEAD_S)
-    assert made.due_s("d") == 1020
+    replacement_pauses = lost(3)
+    write_pauses(replacement_pauses, tmp_path / "none" / "evictions.json", now_s=1000.0, wall_s=AHEAD_S)
+    assert replacement_pauses.due_s("d") == 1020
 
 
 def test_the_second_pod_in_a_row_that_is_evicted_is_replaced_after_a_pause() -> None:
-    made, at_s, pauses = ReplacementPauses(KUBELET), 1000.0, []
+    replacement_pauses, at_s, pauses = ReplacementPauses(KUBELET), 1000.0, []
     for _ in range(8):
         began_s, at_s = at_s, at_s + 5
-        made.evicted("d", began_s=began_s, at_s=at_s)
-        pauses.append(made.due_s("d") - at_s)
-        at_s = made.due_s("d")
+        replacement_pauses.evicted("d", began_s=began_s, at_s=at_s)
+        pauses.append(replacement_pauses.due_s("d") - at_s)
+        at_s = replacement_pauses.due_s("d")
     assert pauses == [0, 10, 20, 40, 80, 160, 300, 300]
-    assert made.due_s("other") == 0
+    assert replacement_pauses.due_s("other") == 0
 
 
 def test_pods_that_are_evicted_together_count_once() -> None:
-    made = ReplacementPauses(KUBELET)
+    replacement_pauses = ReplacementPauses(KUBELET)
     for at_s in (1005.0, 1006.0, 1007.0):
-        made.evicted("d", began_s=1000.0, at_s=at_s)
-    assert made.due_s("d") == 1005
+        replacement_pauses.evicted("d", began_s=1000.0, at_s=at_s)
+    assert replacement_pauses.due_s("d") == 1005
 
 
 def test_owners_are_forgotten_after_they_were_quiet() -> None:
-    made = ReplacementPauses(KUBELET)
+    replacement_pauses = ReplacementPauses(KUBELET)
     for at_s in (5.0, 10.0):
-        made.evicted("d", began_s=at_s - 5, at_s=at_s)
-    assert made.due_s("d") == 20
-    made.evicted("other", began_s=0.0, at_s=2000.0)
-    assert made.due_s("d") == 0
+        replacement_pauses.evicted("d", began_s=at_s - 5, at_s=at_s)
+    assert replacement_pauses.due_s("d") == 20
+    replacement_pauses.evicted("other", began_s=0.0, at_s=2000.0)
+    assert replacement_pauses.due_s("d") == 0

@@ -15,8 +15,8 @@ from tests.eventually import until
 
 @pytest.fixture(params=[asyncio.run, uvloop.run], ids=["asyncio", "uvloop"])
 def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
-    found: Callable[[Coroutine[Any, Any, None]], None] = request.param
-    return found
+    param: Callable[[Coroutine[Any, Any, None]], None] = request.param
+    return param
 
 
 def test_a_descriptor_that_is_closed_ends_its_wait_and_the_next_with_its_number_is_read(

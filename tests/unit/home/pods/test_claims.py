@@ -66,7 +66,7 @@ def test_the_folder_is_open_within_closed_ones(tmp_path: Path) -> None:
     make_claim_folder(folder)
     (folder / "file").touch()
     make_claim_folder(folder)
-    modes = [stat.S_IMODE(one.stat().st_mode) for one in (folder.parents[1], folder.parent, folder)]
+    modes = [stat.S_IMODE(path.stat().st_mode) for path in (folder.parents[1], folder.parent, folder)]
     assert (modes, (folder / "file").exists()) == ([0o700, 0o700, 0o777], True)
     (folder.parent / "link").symlink_to(folder)
     with pytest.raises(OSError, match="link"):
@@ -82,15 +82,15 @@ def test_a_revision_at_zero_uses_its_claim() -> None:
 def test_a_claim_is_bound_with_what_it_asked_for() -> None:
     enforced = {"type": "SizeEnforced", "status": "True", "reason": "ProjectQuota", "lastTransitionTime": NOW}
     bound = {"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}}
-    found = claim_status({"spec": SIZED}, gap="", used_bytes=None, now=NOW)
-    assert found == {**bound, "conditions": [enforced]}
+    result = claim_status({"spec": SIZED}, gap="", used_bytes=None, now=NOW)
+    assert result == {**bound, "conditions": [enforced]}
     assert claim_bytes({"spec": SIZED}) == 2**30
     assert claim_problems({"spec": SIZED}) == claim_problems({"spec": {"storageClassName": "local"}}) == []
 
 
 def test_a_claim_without_a_size_has_no_condition_of_it() -> None:
-    found = claim_status({"spec": {}}, gap="", used_bytes=None, now=NOW)
-    assert found == {"phase": "Bound", "accessModes": [], "capacity": {}}
+    result = claim_status({"spec": {}}, gap="", used_bytes=None, now=NOW)
+    assert result == {"phase": "Bound", "accessModes": [], "capacity": {}}
     assert claim_bytes({"spec": {}}) == 0
 
 
@@ -99,7 +99,7 @@ def test_a_size_that_nothing_enforces_is_said_and_so_is_more_than_it(used_bytes:
     claim: Object = {"spec": SIZED}
     claim["status"] = claim_status(claim, gap="no quotas", used_bytes=used_bytes, now=THEN)
     conditions = claim["status"]["conditions"]
-    assert [(one["type"], one["status"]) for one in conditions] == [
+    assert [(condition["type"], condition["status"]) for condition in conditions] == [
         ("SizeEnforced", "False"),
         ("OverSize", "True"),
     ][:types]
@@ -112,7 +112,7 @@ def test_a_size_that_nothing_enforces_is_said_and_so_is_more_than_it(used_bytes:
 
 def test_what_this_machine_does_not_have_is_named() -> None:
     spec = {"storageClassName": "fast", "volumeMode": "Block", "volumeName": "pv-1", "selector": {"a": "b"}}
-    assert [one.where for one in claim_problems({"spec": spec})] == [
+    assert [problem.where for problem in claim_problems({"spec": spec})] == [
         "spec.storageClassName",
         "spec.volumeMode",
         "spec.volumeName",

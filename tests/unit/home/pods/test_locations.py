@@ -27,7 +27,11 @@ def places() -> PodLocations:
 
 def test_no_two_have_the_same_place() -> None:
     taken = [places_.reserve() for places_ in [places()] for _ in range(50)]
-    assert len({one.address for one in taken}) == len({one.port for one in taken}) == 50
+    assert (
+        len({pod_location.address for pod_location in taken})
+        == len({pod_location.port for pod_location in taken})
+        == 50
+    )
 
 
 def test_a_port_in_use_is_passed_over() -> None:
@@ -39,36 +43,36 @@ def test_a_port_in_use_is_passed_over() -> None:
 
 
 def test_a_place_that_was_left_can_be_had_again() -> None:
-    one = places()
-    first = one.reserve()
-    one.release(first)
-    assert not one._taken
+    pod_locations = places()
+    first = pod_locations.reserve()
+    pod_locations.release(first)
+    assert not pod_locations._taken
 
 
 def test_ports_for_tcp_are_reserved_with_the_place() -> None:
-    one = places()
-    place = one.with_tcp_ports(one.reserve(), 2)
+    pod_locations = places()
+    place = pod_locations.with_tcp_ports(pod_locations.reserve(), 2)
     assert len({place.port, *place.tcp_ports}) == 3
-    assert one.with_tcp_ports(place, 2) == place
-    one.release(place)
-    assert not one._taken
+    assert pod_locations.with_tcp_ports(place, 2) == place
+    pod_locations.release(place)
+    assert not pod_locations._taken
 
 
 def test_users_are_reserved_with_the_place() -> None:
-    one = places()
-    taken = [one.with_users(one.reserve()) for _ in range(3)]
+    pod_locations = places()
+    taken = [pod_locations.with_users(pod_locations.reserve()) for _ in range(3)]
     assert len({place.users for place in taken}) == 3
-    assert one.with_users(taken[0]) == taken[0]
+    assert pod_locations.with_users(taken[0]) == taken[0]
     for place in taken:
-        one.release(place)
-    assert not one._taken
+        pod_locations.release(place)
+    assert not pod_locations._taken
 
 
 def test_without_a_free_range_of_users_there_is_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.home.pods.locations.used_ranges", lambda: {(0, 2**32 - 2)})
-    one = places()
+    pod_locations = places()
     with pytest.raises(OSError, match="no range of users is free"):
-        one.with_users(one.reserve())
+        pod_locations.with_users(pod_locations.reserve())
 
 
 def test_pods_of_two_nodes_have_different_last_numbers() -> None:
@@ -107,15 +111,15 @@ def test_neither_addresses_nor_ports_follow_each_other() -> None:
 
 def test_addresses_that_another_user_occupies_in_a_row_stop_no_pod() -> None:
     """Before, 4,096 addresses after the last one were tried."""
-    one = places()
-    last = one.reserve().address
+    pod_locations = places()
+    last = pod_locations.reserve().address
     third, fourth = (int(part) for part in host_part(last).split("."))
     number = third << 8 | fourth
     with contextlib.ExitStack() as stack:
         for after in range(1, 200):
             high, low = divmod((number + after) % 2**16, 256)
             stack.enter_context(socket.create_server((f"127.64.{high}.{low}", 8012)))
-        assert host_part(one.reserve().address) != host_part(last)
+        assert host_part(pod_locations.reserve().address) != host_part(last)
 
 
 def test_the_error_without_an_address_or_a_port_names_who_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -123,15 +127,15 @@ def test_the_error_without_an_address_or_a_port_names_who_holds_them(monkeypatch
         port = server.getsockname()[1]
         monkeypatch.setattr(locations, "QUEUE_PORTS", (port,))
         monkeypatch.setattr(locations, "_PORT_FIRST", port)
-        one = PodLocations(_Dice(250 << 8 | 5))
-        one._port_end = port + 1
+        pod_locations = PodLocations(_Dice(250 << 8 | 5))
+        pod_locations._port_end = port + 1
         with pytest.raises(
             OSError, match=rf"no address of 127\.64\.0\.0/16 .* user {os.geteuid()} listens on 64 "
         ) as raised:
-            one._free_address("127.64")
+            pod_locations._free_address("127.64")
         assert raised.value.errno is None
         with pytest.raises(OSError, match=f"no port from {port} to {port} is free: of 64 tries, none can be bound"):
-            PodLocations._free_port(_with_dice(one, port))
+            PodLocations._free_port(_with_dice(pod_locations, port))
 
 
 class _Dice(random.Random):
@@ -146,27 +150,27 @@ class _Dice(random.Random):
         return self.number
 
 
-def _with_dice(one: PodLocations, number: int) -> PodLocations:
-    one._dice = _Dice(number)
-    return one
+def _with_dice(pod_locations: PodLocations, number: int) -> PodLocations:
+    pod_locations._dice = _Dice(number)
+    return pod_locations
 
 
 def test_ports_that_a_pod_names_are_its_own_if_no_other_pod_has_them() -> None:
-    one = places()
-    other = one.reserve()
-    place = one.with_named_ports(one.reserve(), [8012, 8080, 27017, other.port])
+    pod_locations = places()
+    other = pod_locations.reserve()
+    place = pod_locations.with_named_ports(pod_locations.reserve(), [8012, 8080, 27017, other.port])
     # A queue-proxy's port is not given to an app, and those below the range need not be reserved.
     assert place.named_ports == (27017,)
-    assert one.with_named_ports(one.reserve(), [27017]).named_ports == ()
-    one.release(place)
-    assert one.with_named_ports(one.reserve(), [27017]).named_ports == (27017,)
+    assert pod_locations.with_named_ports(pod_locations.reserve(), [27017]).named_ports == ()
+    pod_locations.release(place)
+    assert pod_locations.with_named_ports(pod_locations.reserve(), [27017]).named_ports == (27017,)
 
 
 def test_a_pod_names_few_ports_of_the_range() -> None:
-    one = places()
-    place = one.with_named_ports(one.reserve(), range(21000, 22000))
+    pod_locations = places()
+    place = pod_locations.with_named_ports(pod_locations.reserve(), range(21000, 22000))
     assert len(place.named_ports) == 16
-    assert one.with_named_ports(place, range(21000, 22000)) == place
+    assert pod_locations.with_named_ports(place, range(21000, 22000)) == place
 
 
 def test_ports_of_apps_and_queue_proxies_are_reserved() -> None:

@@ -78,9 +78,9 @@ def test_where_there_are_no_cgroups_nothing_bounds(files: Files) -> None:
 
 def test_metrics_are_written_as_metrics_server_does() -> None:
     before, after = MachineReading(cpu_s=10.0, memory_bytes=1), MachineReading(cpu_s=13.0, memory_bytes=GIB)
-    made = node_metrics("local", before, after, at="then", window_s=2.0)
-    assert (made["metadata"], made["timestamp"], made["window"]) == ({"name": "local"}, "then", "2.000s")
-    assert made["usage"] == {"cpu": "1500m", "memory": "1048576Ki"}
+    resource = node_metrics("local", before, after, at="then", window_s=2.0)
+    assert (resource["metadata"], resource["timestamp"], resource["window"]) == ({"name": "local"}, "then", "2.000s")
+    assert resource["usage"] == {"cpu": "1500m", "memory": "1048576Ki"}
     # A counter that falls has begun anew.
     assert node_metrics("local", after, before, at="then", window_s=2.0)["usage"]["cpu"] == "0"
 

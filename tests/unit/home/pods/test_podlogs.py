@@ -79,7 +79,7 @@ def test_times_follow_their_log(log: Path) -> None:
     assert rotate(log, bytes_max=1)
     write(log, "three\n", times, wall_s=3)
     keep_previous(log)
-    assert [lines(one) for one in rotated_of(log)] == [[(1, "one\n")], [(2, "second\n")]]
+    assert [lines(path) for path in rotated_of(log)] == [[(1, "one\n")], [(2, "second\n")]]
     assert lines(previous_of(log)) == [(3, "three\n")]
 
 
@@ -98,10 +98,10 @@ def test_a_log_that_cannot_be_noted_is_still_a_log(log: Path) -> None:
 
 
 def test_old_logs_and_those_beyond_the_size_go_the_oldest_first(tmp_path: Path) -> None:
-    kept = [KeptFolder(tmp_path / str(at_s), at_s, 400) for at_s in (300, 250, 240, 150)]
-    assert surplus(kept, LIMITS, wall_s=300) == kept[2:]
-    assert surplus(kept[:2], LIMITS, wall_s=300) == []
-    assert surplus(kept[:1], GoneLogLimits(retention_s=0, bytes_max=0), wall_s=300) == kept[:1]
+    results = [KeptFolder(tmp_path / str(at_s), at_s, 400) for at_s in (300, 250, 240, 150)]
+    assert surplus(results, LIMITS, wall_s=300) == results[2:]
+    assert surplus(results[:2], LIMITS, wall_s=300) == []
+    assert surplus(results[:1], GoneLogLimits(retention_s=0, bytes_max=0), wall_s=300) == results[:1]
     many = [KeptFolder(tmp_path / str(number), 299, 0) for number in range(1001)]
     assert len(surplus(many, LIMITS, wall_s=300)) == 1
 

@@ -17,17 +17,17 @@ from serving.home.pods.podplan import (
 from serving.queueproxy.podspec import spec_from_environment
 
 
-def pod(container: Object, **annotations: str) -> Object:
+def new_pod(container: Object, **annotations: str) -> Object:
     labels = {"serving.knative.dev/revision": "hello-00001"}
     # A template with a command of the machine, if only an empty one, is a process.
-    given = {"serving.dev/command": "", **annotations}
-    metadata = {"name": "p", "namespace": "default", "labels": labels, "annotations": given}
+    values = {"serving.dev/command": "", **annotations}
+    metadata = {"name": "p", "namespace": "default", "labels": labels, "annotations": values}
     return {"metadata": metadata, "spec": {"containers": [container]}}
 
 
-def plan(container: Object, **annotations: str) -> AppPlan:
-    given = {one["name"]: one["value"] for one in container.get("env", ())}
-    return app_plan(pod(container, **annotations), container, port=4711, home="/pods/1", variables=given)
+def new_plan(container: Object, **annotations: str) -> AppPlan:
+    value = {variable["name"]: variable["value"] for variable in container.get("env", ())}
+    return app_plan(new_pod(container, **annotations), container, port=4711, home="/pods/1", variables=value)
 
 
 def test_an_app_runs_its_command_with_its_own_environment_and_port() -> None:
@@ -38,9 +38,9 @@ def test_an_app_runs_its_command_with_its_own_environment_and_port() -> None:
         "env": [{"name": "WHO", "value": "me"}],
         "workingDir": "/w",
     }
-    found = plan(container)
-    assert (found.name, found.arguments, found.folder) == ("c", ("run", "me"), "/w")
-    assert found.environment == {
+    plan = new_plan(container)
+    assert (plan.name, plan.arguments, plan.folder) == ("c", ("run", "me"), "/w")
+    assert plan.environment == {
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
         "HOME": "/pods/1",
         "HOSTNAME": "p",
@@ -50,19 +50,19 @@ def test_an_app_runs_its_command_with_its_own_environment_and_port() -> None:
 
 
 def test_an_image_alone_needs_the_annotation() -> None:
-    found = plan({"image": "hello"}, **{"serving.dev/command": "python 'my app.py'"})
-    assert found.arguments == ("python", "my app.py")
-    assert found.name == "user-container"
+    plan = new_plan({"image": "hello"}, **{"serving.dev/command": "python 'my app.py'"})
+    assert plan.arguments == ("python", "my app.py")
+    assert plan.name == "user-container"
 
 
 def test_args_go_behind_the_annotation() -> None:
-    assert plan({"args": ["-v"]}, **{"serving.dev/command": "run"}).arguments == ("run", "-v")
-    assert plan({"args": ["run", "-v"]}).arguments == ("run", "-v")
+    assert new_plan({"args": ["-v"]}, **{"serving.dev/command": "run"}).arguments == ("run", "-v")
+    assert new_plan({"args": ["run", "-v"]}).arguments == ("run", "-v")
 
 
 def test_nothing_to_run_says_what_is_missing() -> None:
     with pytest.raises(InvalidValue, match=r"annotation serving\.dev/command"):
-        plan({"image": "hello"})
+        new_plan({"image": "hello"})
 
 
 @pytest.mark.parametrize(
@@ -74,29 +74,29 @@ def test_nothing_to_run_says_what_is_missing() -> None:
     ],
 )
 def test_a_process_is_refused_isolation_that_it_would_not_get(spec: Object, expected: str) -> None:
-    one = pod({"name": "c", "command": ["run"]})
-    one["spec"] |= spec
+    pod = new_pod({"name": "c", "command": ["run"]})
+    pod["spec"] |= spec
     with pytest.raises(InvalidValue) as raised:
-        app_plan(one, one["spec"]["containers"][0], port=1, home="/", variables={})
+        app_plan(pod, pod["spec"]["containers"][0], port=1, home="/", variables={})
     assert raised.value.expected.startswith(expected)
 
 
 def test_a_pod_for_images_only_never_runs_its_command_as_a_process() -> None:
     with pytest.raises(InvalidValue, match="may not run programs of this machine"):
-        plan({"image": "hello", "command": ["sh"]}, **{"serving.dev/images-only": "true"})
+        new_plan({"image": "hello", "command": ["sh"]}, **{"serving.dev/images-only": "true"})
 
 
 def test_words_that_do_not_parse_are_reported() -> None:
     with pytest.raises(InvalidValue, match="no closing quotation"):
-        plan({"image": "hello"}, **{"serving.dev/command": "run 'it"})
+        new_plan({"image": "hello"}, **{"serving.dev/command": "run 'it"})
 
 
 def test_a_queue_proxy_gets_its_identity_and_the_limits_of_its_revision() -> None:
     revision = {"spec": {"containerConcurrency": 3, "timeoutSeconds": 60}}
-    manifest = pod({"command": ["x"]})
+    manifest = new_pod({"command": ["x"]})
     manifest["spec"]["terminationGracePeriodSeconds"] = 60
-    found = proxy_environment(manifest, revision, app="127.0.0.1:4711", address="127.64.0.9")
-    assert found == {
+    result = proxy_environment(manifest, revision, app="127.0.0.1:4711", address="127.64.0.9")
+    assert result == {
         "SERVING_POD_NAMESPACE": "default",
         "SERVING_POD_REVISION": "hello-00001",
         "SERVING_POD_NAME": "p",
@@ -111,19 +111,19 @@ def test_a_queue_proxy_gets_its_identity_and_the_limits_of_its_revision() -> Non
 
 
 def test_a_queue_proxy_gets_the_ports_for_tcp() -> None:
-    found = proxy_environment(pod({"command": ["x"]}), {}, app="127.0.0.1:1", address="a", tcp_ports={5432: 23411})
-    assert json.loads(found["SERVING_POD_TCP_PORTS"]) == {"5432": 23411}
+    entry = proxy_environment(new_pod({"command": ["x"]}), {}, app="127.0.0.1:1", address="a", tcp_ports={5432: 23411})
+    assert json.loads(entry["SERVING_POD_TCP_PORTS"]) == {"5432": 23411}
 
 
 def test_the_container_that_serves_has_the_queue_proxy_in_its_process_if_so_annotated() -> None:
     inside = {"serving.dev/queue-proxy": "in-process"}
     serving, other = {"name": "a", "ports": [{"containerPort": 8080}]}, {"name": "b"}
-    manifest = pod(serving, **inside)
+    manifest = new_pod(serving, **inside)
     manifest["spec"]["containers"].append(other)
     assert [is_own_proxy(manifest, one) for one in (serving, other)] == [True, False]
-    assert not is_own_proxy(pod(serving, **{"serving.dev/queue-proxy": "beside"}), serving)
+    assert not is_own_proxy(new_pod(serving, **{"serving.dev/queue-proxy": "beside"}), serving)
     # A pod of no revision takes no requests of activators.
-    bare = pod(serving, **inside)
+    bare = new_pod(serving, **inside)
     del bare["metadata"]["labels"]
     assert not is_own_proxy(bare, serving)
 
@@ -131,26 +131,26 @@ def test_the_container_that_serves_has_the_queue_proxy_in_its_process_if_so_anno
 def test_the_probe_is_taken_over_at_the_apps_real_port() -> None:
     probe = {"httpGet": {"path": "/ready", "port": 8080}, "periodSeconds": 3}
     container = {"command": ["x"], "ports": [{"containerPort": 8080}], "readinessProbe": probe}
-    found = proxy_environment(pod(container), {}, app="127.0.0.1:1", address="127.64.0.9")
-    assert json.loads(found["SERVING_POD_READINESS"]) == {"httpGet": {"path": "/ready", "port": 0}, "periodSeconds": 3}
+    entry = proxy_environment(new_pod(container), {}, app="127.0.0.1:1", address="127.64.0.9")
+    assert json.loads(entry["SERVING_POD_READINESS"]) == {"httpGet": {"path": "/ready", "port": 0}, "periodSeconds": 3}
 
 
 @pytest.mark.parametrize("fields", [{}, {"args": ["-text=hello"]}, {"command": ["sh", "-c", "exec true"]}])
 def test_the_command_of_an_image_never_runs_as_a_process(fields: Object) -> None:
-    one = pod({"name": "c", "image": "i", **fields})
-    one["metadata"]["annotations"] = {}
+    pod = new_pod({"name": "c", "image": "i", **fields})
+    pod["metadata"]["annotations"] = {}
     with pytest.raises(InvalidValue, match="an image that a container runtime runs: there is none here"):
-        app_plan(one, one["spec"]["containers"][0], port=1, home="/", variables={})
+        app_plan(pod, pod["spec"]["containers"][0], port=1, home="/", variables={})
 
 
 def test_only_the_app_gets_the_port_and_the_command_of_the_template() -> None:
-    one = pod({"name": "c", "image": "i"}, **{"serving.dev/command": "run"})
+    pod = new_pod({"name": "c", "image": "i"}, **{"serving.dev/command": "run"})
     first: Object = {"name": "first", "image": "i"}
-    one["spec"]["initContainers"] = [first]
-    assert app_plan(one, one["spec"]["containers"][0], port=1, home="/", variables={}).environment["PORT"] == "1"
+    pod["spec"]["initContainers"] = [first]
+    assert app_plan(pod, pod["spec"]["containers"][0], port=1, home="/", variables={}).environment["PORT"] == "1"
     with pytest.raises(InvalidValue):
-        app_plan(one, first, port=1, home="/", variables={})
-    assert "PORT" not in app_plan(one, {**first, "command": ["x"]}, port=1, home="/", variables={}).environment
+        app_plan(pod, first, port=1, home="/", variables={})
+    assert "PORT" not in app_plan(pod, {**first, "command": ["x"]}, port=1, home="/", variables={}).environment
 
 
 @pytest.mark.parametrize(
@@ -175,24 +175,24 @@ def test_a_command_with_shell_syntax_runs_in_a_shell(text: str, words: list[str]
 
 def test_a_snapshot_is_where_the_command_runs() -> None:
     container = {"name": "c", "command": ["run"]}
-    annotated = pod(container, **{"serving.dev/dir": "/src"})
-    found = app_plan(annotated, container, port=1, home="/pods/1", variables={}, snapshot="/snapshots/1")
-    assert found.folder == "/snapshots/1"
+    annotated = new_pod(container, **{"serving.dev/dir": "/src"})
+    plan = app_plan(annotated, container, port=1, home="/pods/1", variables={}, snapshot="/snapshots/1")
+    assert plan.folder == "/snapshots/1"
 
 
 def test_a_queue_proxy_gets_the_settings_of_all_and_what_a_request_log_names() -> None:
-    manifest = pod({"command": ["x"]})
-    given = QueueProxySettings(drain_grace_s=20.0, logging=RequestLogSettings(enable_request_log=True))
-    found = proxy_environment(manifest, {}, app="127.0.0.1:1", address="127.64.0.9", proxy_settings=given)
-    assert found["SERVING_QUEUEPROXY_DRAIN_GRACE_S"] == "20.0"
-    assert found["SERVING_QUEUEPROXY_LOGGING_ENABLE_REQUEST_LOG"] == "true"
-    spec = spec_from_environment(found)
+    manifest = new_pod({"command": ["x"]})
+    settings = QueueProxySettings(drain_grace_s=20.0, logging=RequestLogSettings(enable_request_log=True))
+    entry = proxy_environment(manifest, {}, app="127.0.0.1:1", address="127.64.0.9", proxy_settings=settings)
+    assert entry["SERVING_QUEUEPROXY_DRAIN_GRACE_S"] == "20.0"
+    assert entry["SERVING_QUEUEPROXY_LOGGING_ENABLE_REQUEST_LOG"] == "true"
+    spec = spec_from_environment(entry)
     assert spec.address == "127.64.0.9"
     assert spec.settings.logging.is_on
 
 
 def test_the_ports_that_a_manifest_names_are_those_of_all_containers_probes_and_metrics() -> None:
-    one = pod(
+    pod = new_pod(
         {
             "ports": [{"containerPort": 8080, "name": "http1"}],
             "readinessProbe": {"httpGet": {"port": "http1"}},
@@ -201,10 +201,10 @@ def test_the_ports_that_a_manifest_names_are_those_of_all_containers_probes_and_
         },
         **{"prometheus.io/port": "9090"},
     )
-    one["spec"]["containers"].append({"name": "b", "ports": [{"containerPort": 6379}]})
-    one["spec"]["initContainers"] = [{"name": "i", "livenessProbe": {"grpc": {"port": 70000}}}]
-    assert named_ports(one) == [6379, 8080, 9000, 9090]
-    assert named_ports(pod({"command": ["x"]}, **{"prometheus.io/port": "many"})) == []
+    pod["spec"]["containers"].append({"name": "b", "ports": [{"containerPort": 6379}]})
+    pod["spec"]["initContainers"] = [{"name": "i", "livenessProbe": {"grpc": {"port": 70000}}}]
+    assert named_ports(pod) == [6379, 8080, 9000, 9090]
+    assert named_ports(new_pod({"command": ["x"]}, **{"prometheus.io/port": "many"})) == []
 
 
 def test_a_start_has_failed_when_the_container_could_not_be_started_or_is_started_again() -> None:

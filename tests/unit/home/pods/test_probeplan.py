@@ -17,11 +17,11 @@ GET = {"httpGet": {"path": "/x", "port": 8080}}
 
 def verdicts(plan: ProbePlan, outcomes: str) -> list[ProbeVerdict]:
     """One for each outcome: "+" is a success."""
-    state, found = ProbeState(), []
+    state, results = ProbeState(), []
     for outcome in outcomes:
         state = after_outcome(state, plan, ok=outcome == "+")
-        found.append(state.verdict)
-    return found
+        results.append(state.verdict)
+    return results
 
 
 def test_http_readiness_is_the_queue_proxys_and_the_rest_is_ours() -> None:

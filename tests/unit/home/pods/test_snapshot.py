@@ -32,22 +32,22 @@ def write(folder: Path, name: str, text: str) -> None:
 
 
 def paths(folder: Path) -> list[str]:
-    return [("@" if one.is_linked else "") + one.path for one in entries_of(folder)]
+    return [("@" if folder_entry.is_linked else "") + folder_entry.path for folder_entry in entries_of(folder)]
 
 
 def test_the_same_content_is_the_same_snapshot(app: Path, tmp_path: Path) -> None:
     first = take_snapshot(app, tmp_path / "snapshots")
     os.utime(app / "app.py", (1, 1))
     assert take_snapshot(app, tmp_path / "snapshots") == first
-    assert [one.name for one in (tmp_path / "snapshots").iterdir()] == [first]
+    assert [path.name for path in (tmp_path / "snapshots").iterdir()] == [first]
     assert (tmp_path / "snapshots" / first / "static" / "page.html").read_text() == "<p>"
 
 
 @pytest.mark.parametrize("target", ["circle", "gone", "."])
 def test_a_link_that_leads_nowhere_is_copied_unchanged(app: Path, tmp_path: Path, target: str) -> None:
     (app / "circle").symlink_to(target)
-    found = tmp_path / "snapshots" / take_snapshot(app, tmp_path / "snapshots")
-    assert str((found / "circle").readlink()) == target
+    path = tmp_path / "snapshots" / take_snapshot(app, tmp_path / "snapshots")
+    assert str((path / "circle").readlink()) == target
 
 
 @pytest.mark.parametrize("change", ["content", "name", "mode", "link"])
@@ -81,8 +81,8 @@ def test_what_git_ignores_is_linked_and_what_servingignore_names_is_left_out(app
         "@node_modules",
         "static/page.html",
     ]
-    found = tmp_path / "snapshots" / take_snapshot(app, tmp_path / "snapshots")
-    assert (found / "node_modules" / "a" / "index.js").read_text() == "x"
+    path = tmp_path / "snapshots" / take_snapshot(app, tmp_path / "snapshots")
+    assert (path / "node_modules" / "a" / "index.js").read_text() == "x"
     before = take_snapshot(app, tmp_path / "snapshots")
     write(app, "a.log", "more")
     assert take_snapshot(app, tmp_path / "snapshots") == before
@@ -130,13 +130,13 @@ def test_only_a_snapshot_that_is_there_is_used(tmp_path: Path, name: str, said: 
 
 
 def test_what_no_revision_uses_is_collected_after_a_while(app: Path, tmp_path: Path) -> None:
-    kept, unused = take_snapshot(app, tmp_path / "snapshots"), ""
+    text, unused = take_snapshot(app, tmp_path / "snapshots"), ""
     write(app, "app.py", "print(2)")
     unused = take_snapshot(app, tmp_path / "snapshots")
     now_s = (tmp_path / "snapshots" / unused).stat().st_mtime
-    assert collect(tmp_path / "snapshots", {kept}, now_s=now_s + 1) == []
-    assert collect(tmp_path / "snapshots", {kept}, now_s=now_s + 3600) == [unused]
-    assert path_of_snapshot(tmp_path / "snapshots", kept).is_dir()
+    assert collect(tmp_path / "snapshots", {text}, now_s=now_s + 1) == []
+    assert collect(tmp_path / "snapshots", {text}, now_s=now_s + 3600) == [unused]
+    assert path_of_snapshot(tmp_path / "snapshots", text).is_dir()
     assert collect(tmp_path / "none", set(), now_s=0) == []
 
 

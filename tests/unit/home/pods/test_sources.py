@@ -35,7 +35,7 @@ FACTS = PodFacts(
 )
 
 
-def pod(container: Object, *volumes: Object) -> Object:
+def new_pod(container: Object, *volumes: Object) -> Object:
     return {
         "metadata": {"name": "p", "namespace": "n", "labels": {"l": "v"}},
         "spec": {"containers": [container], "volumes": volumes},
@@ -43,7 +43,7 @@ def pod(container: Object, *volumes: Object) -> Object:
 
 
 def environment(**container: object) -> dict[str, str]:
-    facts = PodFacts(pod=pod(container), address="127.64.0.1")
+    facts = PodFacts(pod=new_pod(container), address="127.64.0.1")
     return container_environment(facts, container, sources=SOURCES)
 
 
@@ -100,7 +100,7 @@ def test_all_that_is_named_is_looked_for() -> None:
         "envFrom": [{"configMapRef": {"name": "c"}}],
     }
     volume = {"name": "v", "projected": {"sources": [{"secret": {"name": "other"}}]}}
-    assert references(pod(container, volume)) == {CONFIG, SECRET, Reference(kind="Secret", name="other")}
+    assert references(new_pod(container, volume)) == {CONFIG, SECRET, Reference(kind="Secret", name="other")}
 
 
 def test_texts_and_base64_become_bytes() -> None:
@@ -148,18 +148,21 @@ def test_a_missing_key_is_named() -> None:
 
 
 def test_a_volume_has_its_files_or_those_that_are_chosen() -> None:
-    one = PodFacts(pod=pod({}))
-    assert volume_files(one, {"name": "v", "emptyDir": {}}, SOURCES) == {}
-    assert volume_files(one, {"name": "v", "configMap": {"name": "c"}}, SOURCES) == {"A": plain(b"1"), "B": plain(b"2")}
+    pod_facts = PodFacts(pod=new_pod({}))
+    assert volume_files(pod_facts, {"name": "v", "emptyDir": {}}, SOURCES) == {}
+    assert volume_files(pod_facts, {"name": "v", "configMap": {"name": "c"}}, SOURCES) == {
+        "A": plain(b"1"),
+        "B": plain(b"2"),
+    }
     chosen = {"name": "c", "items": [{"key": "A", "path": "deep/a"}]}
-    assert volume_files(one, {"name": "v", "configMap": chosen}, SOURCES) == {"deep/a": plain(b"1")}
+    assert volume_files(pod_facts, {"name": "v", "configMap": chosen}, SOURCES) == {"deep/a": plain(b"1")}
 
 
 @pytest.mark.parametrize("path", ["../a", "/a", "a//b", "a/../../b"])
 def test_no_file_is_written_outside_of_its_volume(path: str) -> None:
     volume = {"name": "v", "configMap": {"name": "c", "items": [{"key": "A", "path": path}]}}
     with pytest.raises(InvalidValue, match="file name"):
-        volume_files(PodFacts(pod=pod({})), volume, SOURCES)
+        volume_files(PodFacts(pod=new_pod({})), volume, SOURCES)
 
 
 def test_a_projected_volume_has_the_files_of_all_its_sources() -> None:
@@ -176,9 +179,9 @@ def test_a_projected_volume_has_the_files_of_all_its_sources() -> None:
         },
     }
     token = Reference(kind=TOKEN, name="me", lifetime_s=600)
-    one = pod({}, volume)
-    assert references(one) == {CONFIG, SECRET, token}
-    assert volume_files(PodFacts(pod=one), volume, {**SOURCES, token: {"": b"signed"}}) == {
+    pod = new_pod({}, volume)
+    assert references(pod) == {CONFIG, SECRET, token}
+    assert volume_files(PodFacts(pod=pod), volume, {**SOURCES, token: {"": b"signed"}}) == {
         "run.sh": VolumeFile(content=b"1", mode=0o755),
         "K": VolumeFile(content=b"hush", mode=0o440),
         "name": VolumeFile(content=b"p", mode=0o440),

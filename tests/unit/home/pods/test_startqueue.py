@@ -160,8 +160,11 @@ def test_rules_hold_for_all_arrivals(steps: list[tuple[str, int, float]], turn_c
             pod = [*waiting, *running][number % len([*waiting, *running])]
             queue.remove(pod)
             gone.append(pod)
-            waiting, running = [one for one in waiting if one is not pod], [one for one in running if one is not pod]
-        firsts = [one for one in waiting if one.is_first]
+            waiting, running = (
+                [pod_start for pod_start in waiting if pod_start is not pod],
+                [pod_start for pod_start in running if pod_start is not pod],
+            )
+        firsts = [pod_start for pod_start in waiting if pod_start.is_first]
         begun = queue.begin(now_s=now_s)
         assert not set(map(id, begun)) & set(map(id, gone))
         for pod in begun:
@@ -169,22 +172,24 @@ def test_rules_hold_for_all_arrivals(steps: list[tuple[str, int, float]], turn_c
         running += begun
         assert len(running) <= turn_count
         # A first pod waits only for a turn, and others before it only when they have waited long.
-        remaining = [one for one in firsts if one not in begun]
+        remaining = [pod_start for pod_start in firsts if pod_start not in begun]
         assert not remaining or len(running) == turn_count
-        assert not remaining or all(one.is_first or now_s >= one.arrived_s + PATIENCE_S for one in begun)
-        assert [one for one in firsts if one in begun] == firsts[: len(firsts) - len(remaining)]
+        assert not remaining or all(
+            pod_start.is_first or now_s >= pod_start.arrived_s + PATIENCE_S for pod_start in begun
+        )
+        assert [pod_start for pod_start in firsts if pod_start in begun] == firsts[: len(firsts) - len(remaining)]
         # The queue says when a pod that waits may begin.
         if waiting and len(running) < turn_count:
             due_s = queue.due_s(now_s=now_s)
             assert due_s is None or now_s < due_s <= now_s + PATIENCE_S
-            assert due_s is not None or any(not one.is_first for one in running)
+            assert due_s is not None or any(not pod_start.is_first for pod_start in running)
     # Without further arrivals all begin.
     for _ in range(len(waiting) + len(running)):
         for pod in running:
             queue.end(pod)
         now_s += PATIENCE_S
         running = queue.begin(now_s=now_s)
-        waiting = [one for one in waiting if one not in running]
+        waiting = [pod_start for pod_start in waiting if pod_start not in running]
     assert not waiting
 
 
@@ -208,7 +213,7 @@ def test_no_additional_pod_starves_in_a_burst_without_end(
             _added(queue, f"r{number}-{_}", now_s=now_s)
         new = queue.begin(now_s=now_s)
         turns += len(new)
-        begun += sum(one in others for one in new)
+        begun += sum(pod_start in others for pod_start in new)
         running += new
         if running:
             queue.end(running.pop(0))

@@ -16,29 +16,29 @@ from serving.home.pods.unready import ObservedContainer, Unready, explain, with_
     ],
 )
 def test_a_port_that_the_app_was_not_given_is_named(ports: list[int], reason: str, said: str) -> None:
-    found = explain(ObservedContainer(container="app", port=20123, ports=ports))
-    assert found is not None
-    assert (found.reason, said in found.message) == (reason, True)
+    unready = explain(ObservedContainer(container="app", port=20123, ports=ports))
+    assert unready is not None
+    assert (unready.reason, said in unready.message) == (reason, True)
 
 
 def test_one_that_was_given_its_port_by_an_option_is_not_advised_to_use_it() -> None:
-    found = explain(ObservedContainer(container="app", port=3000, ports=[5000], port_option="--fixed-port"))
-    assert found is not None
-    assert found.message == (
+    unready = explain(ObservedContainer(container="app", port=3000, ports=[5000], port_option="--fixed-port"))
+    assert unready is not None
+    assert unready.message == (
         "container app listens on port 5000 and was given PORT=3000; it must listen on 3000, or --fixed-port must name the port on "
         "which it listens"
     )
 
 
 def test_a_probe_that_fails_is_named_with_its_failure() -> None:
-    found = explain(
+    unready = explain(
         ObservedContainer(
             container="app", port=20123, ports=[20123], probe="GET /health", probe_failure="the app answered 503"
         )
     )
-    assert found is not None
-    assert found.reason == "ReadinessProbeFailed"
-    assert found.message == "readiness probe of container app failed: GET /health: the app answered 503"
+    assert unready is not None
+    assert unready.reason == "ReadinessProbeFailed"
+    assert unready.message == "readiness probe of container app failed: GET /health: the app answered 503"
 
 
 def test_there_is_nothing_to_say_of_a_container_that_listens() -> None:
@@ -46,10 +46,10 @@ def test_there_is_nothing_to_say_of_a_container_that_listens() -> None:
 
 
 def test_an_app_that_is_its_own_queue_proxy_gets_its_address() -> None:
-    found = explain(ObservedContainer(container="app", port=8012, ports=[8012], host="127.64.0.9"))
-    assert found is not None
-    assert found.reason == "NoQueueProxy"
-    assert "must listen on $HOST (127.64.0.9)" in found.message
+    unready = explain(ObservedContainer(container="app", port=8012, ports=[8012], host="127.64.0.9"))
+    assert unready is not None
+    assert unready.reason == "NoQueueProxy"
+    assert "must listen on $HOST (127.64.0.9)" in unready.message
 
 
 def test_the_log_is_quoted_if_there_is_one() -> None:
@@ -60,5 +60,5 @@ def test_the_log_is_quoted_if_there_is_one() -> None:
 def test_a_listener_of_another_pod_or_user_is_the_reason() -> None:
     foreign = "port 20123 is held by user 1000, by a process that is not of this pod"
     for ports in ([], [3000]):
-        found = explain(ObservedContainer(container="app", port=20123, ports=ports, foreign=foreign))
-        assert found == Unready(reason="PortTaken", message=f"container app gets no requests: {foreign}")
+        unready = explain(ObservedContainer(container="app", port=20123, ports=ports, foreign=foreign))
+        assert unready == Unready(reason="PortTaken", message=f"container app gets no requests: {foreign}")

@@ -48,11 +48,11 @@ def test_the_processes_of_a_session_are_added_up(tmp_path: Path) -> None:
     stat(tmp_path, 20, 20, 7, 0, 0, 0)
     (tmp_path / "30").mkdir()
     (tmp_path / "self").mkdir()
-    found = read_sessions(tmp_path)
-    assert found[10].cpu_ticks == 20
-    assert found[20] == SessionTotals(cpu_ticks=7)
-    assert found[10].resident_bytes % 6 == 0
-    assert set(found) == {10, 20}
+    session_totals = read_sessions(tmp_path)
+    assert session_totals[10].cpu_ticks == 20
+    assert session_totals[20] == SessionTotals(cpu_ticks=7)
+    assert session_totals[10].resident_bytes % 6 == 0
+    assert set(session_totals) == {10, 20}
 
 
 def test_cpu_is_a_share_of_the_window() -> None:
@@ -65,10 +65,10 @@ def test_cpu_is_never_below_zero() -> None:
 
 
 def test_metrics_are_written_as_metrics_server_does() -> None:
-    made = pod_metrics(Pod(("n", "p"), {}), {"c": SessionUsage(250, 4096)}, at="then", window_s=2.0)
-    assert made["metadata"] == {"namespace": "n", "name": "p", "labels": {"app": "a"}}
-    assert made["containers"] == [{"name": "c", "usage": {"cpu": "250m", "memory": "4Ki"}}]
-    assert (made["timestamp"], made["window"]) == ("then", "2.000s")
+    resource = pod_metrics(Pod(("n", "p"), {}), {"c": SessionUsage(250, 4096)}, at="then", window_s=2.0)
+    assert resource["metadata"] == {"namespace": "n", "name": "p", "labels": {"app": "a"}}
+    assert resource["containers"] == [{"name": "c", "usage": {"cpu": "250m", "memory": "4Ki"}}]
+    assert (resource["timestamp"], resource["window"]) == ("then", "2.000s")
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ TEN = IdRange(first=1_000_000, count=10 * 65_536 + 5)
 
 
 def files(tmp_path: Path, *texts: str) -> list[Path]:
-    found = []
+    results = []
     for number, text in enumerate(texts):
         path = tmp_path / str(number)
         path.write_text(text)
-        found.append(path)
-    return found
+        results.append(path)
+    return results
 
 
 def test_an_administrator_names_the_users_for_pods(tmp_path: Path) -> None:

@@ -47,10 +47,10 @@ def test_as_root_each_pod_has_a_user_of_its_own(mode: str, is_root: bool, user: 
 
 
 def test_a_pod_sees_of_the_hidden_folder_what_it_is_given() -> None:
-    found = isolation().confinement(
+    confinement = isolation().confinement(
         address="127.64.0.1", shown=(f"{STATE}/pods/a", "/app", f"{STATE}/pods/a"), ports=()
     )
-    assert (found.hidden, found.shown) == ((STATE,), (f"{STATE}/pods/a",))
+    assert (confinement.hidden, confinement.shown) == ((STATE,), (f"{STATE}/pods/a",))
 
 
 def test_a_closed_folder_in_an_open_state_folder_is_hidden_with_it() -> None:
@@ -59,20 +59,20 @@ def test_a_closed_folder_in_an_open_state_folder_is_hidden_with_it() -> None:
         Path(folder).chmod(0o755)
         pods = Path(folder) / "pods"
         pods.mkdir(mode=0o700)
-        found = Isolation(mode="default", state=folder, is_root=True).confinement(
+        confinement = Isolation(mode="default", state=folder, is_root=True).confinement(
             address="127.64.0.1", shown=(), owned=(f"{pods}/p",), ports=()
         )
-    assert (found.hidden, found.shown) == ((folder,), (f"{pods}/p",))
+    assert (confinement.hidden, confinement.shown) == ((folder,), (f"{pods}/p",))
 
 
 def test_temporary_files_are_the_pods_own_but_for_what_it_names() -> None:
     def private(*shown: str, state: str = STATE, temporary: str = "/t") -> tuple[Sequence[str], Sequence[str]]:
-        found = Isolation(mode="default", state=state, is_root=False).confinement(
+        confinement = Isolation(mode="default", state=state, is_root=False).confinement(
             address="127.64.0.1", shown=shown, ports=(), temporary=temporary
         )
-        return found.private, found.shown
+        return confinement.private, confinement.shown
 
-    every = tuple(one for one in TEMPORARY if Path(one).is_dir())
+    every = tuple(text for text in TEMPORARY if Path(text).is_dir())
     assert private() == (every, ())
     assert private(temporary="") == ((), ())
     assert private("/tmp/app", "/opt") == (every, ("/tmp/app",))
@@ -106,15 +106,15 @@ def closed(tmp_path: Path) -> Path:
 def test_as_root_closed_folders_are_hidden_but_for_what_the_pod_has(closed: Path) -> None:
     app, around = str(closed / "app"), closed_above(str(closed / "app"))
     assert str(closed).startswith(around)
-    found = isolation().confinement(address="127.64.0.1", shown=("/opt/app", app), ports=())
-    assert (found.hidden, found.shown) == ((around, STATE), (app,))
+    confinement = isolation().confinement(address="127.64.0.1", shown=("/opt/app", app), ports=())
+    assert (confinement.hidden, confinement.shown) == ((around, STATE), (app,))
     assert isolation(is_root=False).confinement(address="127.64.0.1", shown=(app,), ports=()).hidden == (STATE,)
 
 
 def test_a_closed_folder_that_is_the_pods_own_is_not_hidden(closed: Path) -> None:
     around = closed_above(str(closed / "app"))
-    found = isolation().confinement(address="127.64.0.1", shown=(), owned=(around,), ports=())
-    assert (found.hidden, found.owned) == ((STATE,), (around,))
+    confinement = isolation().confinement(address="127.64.0.1", shown=(), owned=(around,), ports=())
+    assert (confinement.hidden, confinement.owned) == ((STATE,), (around,))
 
 
 def test_a_command_names_installations_and_files_also_by_links_and_in_shells(closed: Path) -> None:
@@ -123,10 +123,10 @@ def test_a_command_names_installations_and_files_also_by_links_and_in_shells(clo
     (closed / "real" / "bin" / "python3").write_text("")
     program.symlink_to(closed / "real" / "bin" / "python3")
     script.write_text("")
-    found = files_of(
+    files = files_of(
         ("/bin/sh", "-c", f"exec '{program}' {script} --at=/none $PORT"), {"PYTHONPATH": str(closed / "real")}
     )
-    assert set(found) == {str(closed / "app"), str(closed / "real"), str(script)}
+    assert set(files) == {str(closed / "app"), str(closed / "real"), str(script)}
 
 
 def test_a_link_to_a_program_brings_what_the_program_needs(closed: Path) -> None:
@@ -222,8 +222,8 @@ def test_the_interpreter_of_a_program_that_a_shell_finds_is_found(closed: Path) 
     folder.mkdir(parents=True)
     (folder / "serve").write_text(f"#!{interpreter}\n")
     (folder / "serve").chmod(0o755)
-    found = files_of(("sh", "-c", "exec serve"), {"PATH": f"{folder}:/usr/bin:/bin"})
-    assert found == [str(closed / "other"), str(closed / "app")]
+    files = files_of(("sh", "-c", "exec serve"), {"PATH": f"{folder}:/usr/bin:/bin"})
+    assert files == [str(closed / "other"), str(closed / "app")]
 
 
 def test_a_home_with_programs_is_no_installation(tmp_path: Path) -> None:

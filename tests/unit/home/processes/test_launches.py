@@ -50,11 +50,11 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    made = Stage(tmp_path)
-    yield made
-    for one in made.ends.values():
-        one.close()
-    made.launches.finish(is_all=True)
+    new_stage = Stage(tmp_path)
+    yield new_stage
+    for sock in new_stage.ends.values():
+        sock.close()
+    new_stage.launches.finish(is_all=True)
 
 
 def test_a_process_that_is_slow_to_start_does_not_hold_up_another(stage: Stage) -> None:
@@ -128,10 +128,10 @@ def test_a_runtime_is_executed_from_a_copy_that_nothing_can_write(tmp_path: Path
     program = tmp_path / "runtime"
     shutil.copy2("/bin/echo", program)
     copy = sealed_copy(str(program))
-    made = subprocess.run(
+    completed = subprocess.run(
         [str(program), "it"], executable=f"/proc/self/fd/{copy}", pass_fds=[copy], capture_output=True, check=True
     )
-    assert made.stdout == b"it\n"
+    assert completed.stdout == b"it\n"
     with Path(f"/proc/self/fd/{copy}").open("r+b", buffering=0) as attacker, pytest.raises(PermissionError):
         attacker.write(b"other")
     assert sealed_copy(str(program)) == copy

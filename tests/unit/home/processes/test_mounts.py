@@ -30,9 +30,9 @@ _REFUSED = 77
 def run_inside(tmp_path: Path, mounts: Sequence[MountPoint], code: str, *, folder: str = "/") -> str:
     root = tmp_path / "root"
     root.mkdir(exist_ok=True)
-    asked = json.dumps({"mounts": msgspec.to_builtins(mounts), "root": str(root), "folder": folder})
+    dumps = json.dumps({"mounts": msgspec.to_builtins(mounts), "root": str(root), "folder": folder})
     done = subprocess.run(
-        [sys.executable, "-c", _INSIDE, asked, code], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-c", _INSIDE, dumps, code], capture_output=True, text=True, check=False, timeout=60
     )
     if done.returncode == _REFUSED:
         pytest.skip(f"no mount namespace here: {done.stdout.strip()}")
@@ -68,7 +68,7 @@ def test_a_volume_hides_what_has_its_path(tmp_path: Path) -> None:
     (hidden / "old").write_text("x")
     mounts = [MountPoint(source=a_volume(tmp_path), target=str(hidden))]
     assert run_inside(tmp_path, mounts, f"print(os.listdir({str(hidden)!r}))") == "['key']"
-    assert [one.name for one in hidden.iterdir()] == ["old"]
+    assert [path.name for path in hidden.iterdir()] == ["old"]
 
 
 def test_a_file_can_be_mounted_and_what_is_below_a_mount_is_left_out(tmp_path: Path) -> None:
@@ -100,8 +100,8 @@ def test_a_read_only_mount_takes_no_write_and_another_does(tmp_path: Path) -> No
 def test_a_part_of_a_volume_is_made_and_a_link_on_the_way_is_refused(tmp_path: Path) -> None:
     source = a_volume(tmp_path)
     (Path(source) / "out").symlink_to("/etc")
-    made = [MountPoint(source=source, target="/part-mount", below="a/b")]
-    assert run_inside(tmp_path, made, "open('/part-mount/new', 'w').close()") == ""
+    mount_points = [MountPoint(source=source, target="/part-mount", below="a/b")]
+    assert run_inside(tmp_path, mount_points, "open('/part-mount/new', 'w').close()") == ""
     assert (Path(source) / "a" / "b" / "new").exists()
     assert (Path(source) / "a" / "b").stat().st_mode & 0o777 == 0o777
     for below in ("out", "out/ssl"):

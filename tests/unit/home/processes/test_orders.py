@@ -42,7 +42,7 @@ def test_what_is_no_order_is_refused(line: bytes) -> None:
         read_order(line)
 
 
-@given(st.lists(st.binary().map(lambda one: one.replace(b"\n", b""))), st.integers(1, 7))
+@given(st.lists(st.binary().map(lambda data: data.replace(b"\n", b""))), st.integers(1, 7))
 def test_lines_are_the_same_in_whatever_pieces_they_come(texts: list[bytes], size: int) -> None:
     stream, lines = b"".join(text + b"\n" for text in texts), Lines()
     pieces = [stream[start : start + size] for start in range(0, len(stream), size)]

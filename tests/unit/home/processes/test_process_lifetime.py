@@ -29,8 +29,8 @@ print(os.read(mine, 100).decode() + str(codes))
 
 @pytest.mark.skipif(not can_fork_sibling(), reason="clone(2) has another number on this machine")
 def test_a_sibling_is_a_child_of_the_same_parent() -> None:
-    found = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
-    assert found.stdout == "True True [7, 7]\n"
+    completed = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    assert completed.stdout == "True True [7, 7]\n"
 
 
 def test_a_process_joins_cgroups_as_a_thread_where_threads_can(tmp_path: Path) -> None:

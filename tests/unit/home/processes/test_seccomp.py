@@ -85,7 +85,7 @@ def test_the_numbers_are_the_kernels() -> None:
     done = subprocess.run([sys.executable, "-c", libseccomp, *names], capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.skip("no libseccomp here")
-    found = dict(zip(names, map(int, done.stdout.split()), strict=True))
-    assert {name: number for name, number in found.items() if number >= 0}.items() <= syscall_numbers()[
+    result = dict(zip(names, map(int, done.stdout.split()), strict=True))
+    assert {name: number for name, number in result.items() if number >= 0}.items() <= syscall_numbers()[
         "x86_64"
     ].items()

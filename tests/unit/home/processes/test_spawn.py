@@ -74,9 +74,9 @@ class Forked:
 
 @pytest.fixture
 def forked() -> Iterator[Forked]:
-    made = Forked()
-    yield made
-    made.close()
+    new_forked = Forked()
+    yield new_forked
+    new_forked.close()
 
 
 def in_thread(process: Callable[[], None]) -> threading.Thread:
@@ -101,9 +101,9 @@ def test_a_process_gets_the_whole_assignment_and_answers_with_its_record(forked:
     def process() -> None:
         with forked.ends[0] as control:
             report_waiting(control)
-            found = receive(control)
-            assert found is not None
-            received.append(found)
+            process_assignment = receive(control)
+            assert process_assignment is not None
+            received.append(process_assignment)
             control.sendall(msgspec.json.encode(ProcessRecord(pod="a", name="app", pid=7)) + b"\n")
 
     assert begun(standby, process).pid == 7
@@ -185,12 +185,12 @@ def test_a_process_that_has_ended_is_replaced(forked: Forked) -> None:
     standbys.fill(NOW_S)
     standbys.fill(NOW_S + 1)
     is_full_before = standbys.is_full
-    for one in forked.ends:
-        report_waiting(one)
+    for sock in forked.ends:
+        report_waiting(sock)
     count = len(forked.ends)
-    for one, is_app in zip(forked.ends, forked.kinds, strict=True):
+    for sock, is_app in zip(forked.ends, forked.kinds, strict=True):
         if is_app:
-            one.close()
+            sock.close()
     standbys.acquire(is_app=True, now_s=NOW_S)
     assert forked.kinds[count:] == [True]
     assert (is_full_before, standbys.is_full) == (True, False)
@@ -202,8 +202,8 @@ def test_forks_ahead_are_not_on_the_path_of_the_start_that_they_replace(forked: 
     standbys.fill(NOW_S)
     standbys.fill(NOW_S + 1)
     assert standbys.due_in_s(NOW_S + 1) is None
-    for one in forked.ends:
-        report_waiting(one)
+    for sock in forked.ends:
+        report_waiting(sock)
     count = len(forked.kinds)
     standbys.acquire(is_app=True, now_s=NOW_S + 2)
     standbys.acquire(is_app=False, now_s=NOW_S + 2.1)

@@ -55,9 +55,9 @@ def without_rules(schema: Mapping[str, Any], *rules: str) -> Any:  # noqa: ANN40
     """A schema without some of its rules, at every depth."""
     if not isinstance(schema, dict):
         return schema
-    kept = {key: without_rules(value, *rules) for key, value in schema.items() if key != "x-kubernetes-validations"}
-    remaining = [one for one in schema.get("x-kubernetes-validations", ()) if one["rule"] not in rules]
-    return kept | ({"x-kubernetes-validations": remaining} if remaining else {})
+    result = {key: without_rules(value, *rules) for key, value in schema.items() if key != "x-kubernetes-validations"}
+    remaining = [entry for entry in schema.get("x-kubernetes-validations", ()) if entry["rule"] not in rules]
+    return result | ({"x-kubernetes-validations": remaining} if remaining else {})
 
 
 def test_a_revision_has_the_fields_of_a_template() -> None:
@@ -71,16 +71,16 @@ def test_every_field_of_a_revision_but_its_state_is_immutable() -> None:
     spec = crds()[REVISION].schema["properties"]["spec"]
     # Fields that are always refused need not be kept.
     refused = {"hostIPC", "hostNetwork", "hostPID"}
-    kept = {
+    results = {
         name
-        for name, one in spec["properties"].items()
-        if IMMUTABLE in [rule["rule"] for rule in one.get("x-kubernetes-validations", ())]
+        for name, property_ in spec["properties"].items()
+        if IMMUTABLE in [rule["rule"] for rule in property_.get("x-kubernetes-validations", ())]
     }
-    assert kept == set(spec["properties"]) - refused - {"servingState"}
+    assert results == set(spec["properties"]) - refused - {"servingState"}
     # A field that has no default may also come and go, which only a rule on the whole sees.
     (presence,) = (rule for rule in spec["x-kubernetes-validations"] if "oldSelf" in rule["rule"])
-    seen = {name for name in kept if f"has(self.{name}) == has(oldSelf.{name})" in presence["rule"]}
-    assert seen == {name for name in kept if "default" not in spec["properties"][name]}
+    seen = {name for name in results if f"has(self.{name}) == has(oldSelf.{name})" in presence["rule"]}
+    assert seen == {name for name in results if "default" not in spec["properties"][name]}
 
 
 def test_services_and_routes_have_the_same_traffic() -> None:

@@ -125,8 +125,8 @@ def test_unknown_fields_are_found_by_path(schema: dict[str, Any], value: object,
     ],
 )
 def test_a_breach_is_said_as_a_kube_apiserver_says_it(schema: dict[str, Any], value: object, expected: str) -> None:
-    found = list(breaches(nested(schema), {"spec": {"f": value}}))
-    assert [(problem.where, problem.what) for problem in found] == [(PLACE, expected)]
+    problems = list(breaches(nested(schema), {"spec": {"f": value}}))
+    assert [(problem.where, problem.what) for problem in problems] == [(PLACE, expected)]
 
 
 @pytest.mark.parametrize(
@@ -152,8 +152,8 @@ def test_what_fits_is_left_in_peace(schema: dict[str, Any], value: object) -> No
 
 def test_what_is_missing_is_named() -> None:
     schema = nested({"type": "object", "required": ["a"]})
-    found = [(problem.where, problem.what) for problem in breaches(schema, {"spec": {"f": {}}})]
-    assert found == [("spec.f.a", "Required value")]
+    results = [(problem.where, problem.what) for problem in breaches(schema, {"spec": {"f": {}}})]
+    assert results == [("spec.f.a", "Required value")]
 
 
 def test_what_is_missing_at_the_root_is_named() -> None:
@@ -161,8 +161,8 @@ def test_what_is_missing_at_the_root_is_named() -> None:
 
 
 def test_every_item_is_looked_at() -> None:
-    found = breaches({"type": "array", "items": TEXT}, ["a", 1, 2], "x")
-    assert [problem.where for problem in found] == ["x[1]", "x[2]"]
+    result = breaches({"type": "array", "items": TEXT}, ["a", 1, 2], "x")
+    assert [problem.where for problem in result] == ["x[1]", "x[2]"]
 
 
 def test_a_long_value_is_cut() -> None:
@@ -172,24 +172,24 @@ def test_a_long_value_is_cut() -> None:
 
 def test_what_is_the_very_same_as_before_is_shared_and_not_gone_through() -> None:
     old = {"kept": {"count": 1, "size": 1}, "items": ["a"], "changed": 1}
-    found = completed(SHARED, {**old, "changed": 2}, old)
-    assert found == {**old, "changed": 2}
-    assert found["kept"] is old["kept"]
-    assert found["items"] is old["items"]
+    entry = completed(SHARED, {**old, "changed": 2}, old)
+    assert entry == {**old, "changed": 2}
+    assert entry["kept"] is old["kept"]
+    assert entry["items"] is old["items"]
 
 
 def test_what_only_looks_like_before_gets_its_defaults() -> None:
     old = {"kept": {"count": 1}, "items": ["a"]}
-    found = completed(SHARED, {"kept": {"count": 1}, "items": ["a"]}, old)
-    assert found == {"kept": {"count": 1, "size": 1}, "items": ["a"]}
-    assert found["items"] is not old["items"]
+    entry = completed(SHARED, {"kept": {"count": 1}, "items": ["a"]}, old)
+    assert entry == {"kept": {"count": 1, "size": 1}, "items": ["a"]}
+    assert entry["items"] is not old["items"]
 
 
 def test_only_what_is_not_the_very_same_as_before_is_looked_at() -> None:
     old = {"kept": {"count": "was let in once"}, "changed": 1}
     assert list(breaches(SHARED, {**old, "changed": 2}, old=old)) == []
-    assert [one.where for one in breaches(SHARED, {**old, "changed": "2"}, old=old)] == ["changed"]
-    assert [one.where for one in breaches(SHARED, {"kept": {"count": "new"}}, old=old)] == ["kept.count"]
+    assert [problem.where for problem in breaches(SHARED, {**old, "changed": "2"}, old=old)] == ["changed"]
+    assert [problem.where for problem in breaches(SHARED, {"kept": {"count": "new"}}, old=old)] == ["kept.count"]
 
 
 class CountedName(str):
@@ -215,7 +215,7 @@ def test_duplicates_in_a_long_list_are_found_in_steps_of_its_length() -> None:
     }
     CountedName.comparison_count = 0
     value = [{"name": CountedName(f"N{number % 1999}")} for number in range(2000)]
-    assert [one.where for one in breaches(schema, value, "env")] == ["env[1999]"]
+    assert [problem.where for problem in breaches(schema, value, "env")] == ["env[1999]"]
     assert CountedName.comparison_count < 10 * len(value)
 
 
@@ -238,5 +238,5 @@ def test_each_element_of_a_map_list_is_encoded_once() -> None:
             counted += 1
             return super().__getitem__(key)
 
-    found = list(breaches({"type": "array", **_MAP}, [Counted(name=str(number)) for number in range(1_000)], "list"))
-    assert (found, counted) == ([], 1_000)
+    problems = list(breaches({"type": "array", **_MAP}, [Counted(name=str(number)) for number in range(1_000)], "list"))
+    assert (problems, counted) == ([], 1_000)

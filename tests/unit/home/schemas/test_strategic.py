@@ -45,14 +45,14 @@ def test_lists_inside_of_elements_have_their_own_key() -> None:
 def test_of_two_elements_with_one_key_none_is_lost() -> None:
     both = [{"containerPort": 53, "protocol": "TCP"}, {"containerPort": 53, "protocol": "UDP"}]
     patch = {"containers": [{"name": "a", "ports": [{"containerPort": 53, "name": "dns"}]}]}
-    made = pod_spec(patch, containers=[{"name": "a", "ports": both}])
-    assert made["containers"][0]["ports"] == [{**both[0], "name": "dns"}, both[1]]
+    entry = pod_spec(patch, containers=[{"name": "a", "ports": both}])
+    assert entry["containers"][0]["ports"] == [{**both[0], "name": "dns"}, both[1]]
 
 
 def test_ports_of_a_service_are_merged_by_port() -> None:
     target = {"spec": {"ports": [{"port": 80, "targetPort": 1}]}}
-    made = strategic_merge(SERVICE, target, {"spec": {"ports": [{"port": 80, "targetPort": 2}]}})
-    assert made["spec"]["ports"] == [{"port": 80, "targetPort": 2}]
+    merged = strategic_merge(SERVICE, target, {"spec": {"ports": [{"port": 80, "targetPort": 2}]}})
+    assert merged["spec"]["ports"] == [{"port": 80, "targetPort": 2}]
 
 
 def test_deleting_an_element_that_is_not_there_is_nothing() -> None:
@@ -90,7 +90,12 @@ def test_an_order_leaves_elements_it_does_not_name_where_they_were() -> None:
         "$setElementOrder/containers": [{"name": "a"}, {"name": "new"}, {"name": "b"}],
         "containers": [{"name": "new"}],
     }
-    assert [one["name"] for one in pod_spec(patch, containers=before)["containers"]] == ["a", "new", "x", "b"]
+    assert [container["name"] for container in pod_spec(patch, containers=before)["containers"]] == [
+        "a",
+        "new",
+        "x",
+        "b",
+    ]
 
 
 def test_an_order_must_name_what_the_patch_adds() -> None:
@@ -108,8 +113,8 @@ def test_an_order_of_a_list_that_is_replaced_is_nothing() -> None:
 
 
 def finalizers(patch: dict[str, Any], *before: str) -> list[str]:
-    made = strategic_merge(DEPLOYMENT, {"metadata": {"finalizers": list(before)}}, {"metadata": patch})
-    result: list[str] = made["metadata"]["finalizers"]
+    merged = strategic_merge(DEPLOYMENT, {"metadata": {"finalizers": list(before)}}, {"metadata": patch})
+    result: list[str] = merged["metadata"]["finalizers"]
     return result
 
 

@@ -61,14 +61,14 @@ def test_each_rule_of_a_pod_is_broken_by_a_case() -> None:
 
 
 def tree(*rules: Json, **more: Any) -> RuleTree:
-    found = rule_tree({"properties": {"spec": {"x-kubernetes-validations": list(rules), **more}}})
-    assert found is not None
-    return found
+    new_rule_tree = rule_tree({"properties": {"spec": {"x-kubernetes-validations": list(rules), **more}}})
+    assert new_rule_tree is not None
+    return new_rule_tree
 
 
 def messages_of(found: RuleTree, spec: object, before: object = ABSENT) -> list[str]:
     old = ABSENT if before is ABSENT else {"spec": before}
-    return [f"{one.where}: {one.what}" for one in rule_problems(found, {"spec": spec}, old)]
+    return [f"{problem.where}: {problem.what}" for problem in rule_problems(found, {"spec": spec}, old)]
 
 
 def test_a_schema_without_rules_has_no_tree() -> None:
@@ -124,33 +124,33 @@ def test_the_path_of_a_field_is_part_of_the_response() -> None:
 
 
 def test_only_fields_that_a_rule_names_are_converted() -> None:
-    found = crds()[SERVING_SERVICE].rules
-    assert found is not None
-    assert found.words is not None
-    assert "resources" not in found.words
+    rules = crds()[SERVING_SERVICE].rules
+    assert rules is not None
+    assert rules.words is not None
+    assert "resources" not in rules.words
 
 
 def test_a_template_that_is_compared_is_converted_whole() -> None:
-    found = crds()[SERVING_SERVICE].rules
-    assert found is not None
-    assert found.properties["spec"].properties["template"].words is None
+    rules = crds()[SERVING_SERVICE].rules
+    assert rules is not None
+    assert rules.properties["spec"].properties["template"].words is None
 
 
 def test_a_changed_state_of_a_revision_asks_no_rule_of_its_containers(monkeypatch: pytest.MonkeyPatch) -> None:
     old = admit(REVISION, REVISION_OBJECT)
     new = {**old, "spec": {**old["spec"], "servingState": "Reserve"}}
     validations.failures.cache_clear()
-    asked: list[str] = []
+    requests: list[str] = []
     program = validations._program
 
     def noted(text: str) -> validations._Program:
-        asked.append(text)
+        requests.append(text)
         return program(text)
 
     monkeypatch.setattr(validations, "_program", noted)
     admit(REVISION, new, old)
-    assert not [text for text in asked if "containerPort" in text or "mountPath" in text]
-    assert [text for text in asked if "Retired" in text]
+    assert not [text for text in requests if "containerPort" in text or "mountPath" in text]
+    assert [text for text in requests if "Retired" in text]
 
 
 def test_all_breaches_are_reported_at_once() -> None:

@@ -9,7 +9,7 @@ from serving.home.store.memory import MemoryCluster
 from serving.net.cluster.kinds import POD, POD_DISRUPTION_BUDGET
 
 
-def pod(name: str, *, ready: bool = True, app: str = "a", phase: str = "Running") -> Object:
+def new_pod(name: str, *, ready: bool = True, app: str = "a", phase: str = "Running") -> Object:
     conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
     status = {"phase": phase, "conditions": conditions}
     metadata = {"namespace": "default", "name": name, "labels": {"app": app}}
@@ -21,7 +21,7 @@ def budget(**spec: object) -> Object:
     return {"metadata": {"namespace": "default", "name": "b"}, "spec": {"selector": selector, **spec}}
 
 
-THREE = [pod(name) for name in "xyz"]
+THREE = [new_pod(name) for name in "xyz"]
 
 
 @pytest.mark.parametrize(
@@ -34,9 +34,9 @@ THREE = [pod(name) for name in "xyz"]
         ({"maxUnavailable": "50%"}, THREE, True),
         ({"minAvailable": "100%"}, THREE, False),
         ({"minAvailable": "34%"}, THREE, True),
-        ({}, [pod("x")], False),
-        ({"minAvailable": 2}, [pod("x"), pod("y"), pod("z", ready=False)], False),
-        ({"minAvailable": 1}, [pod("x"), pod("y", phase="Succeeded")], False),
+        ({}, [new_pod("x")], False),
+        ({"minAvailable": 2}, [new_pod("x"), new_pod("y"), new_pod("z", ready=False)], False),
+        ({"minAvailable": 1}, [new_pod("x"), new_pod("y", phase="Succeeded")], False),
         ({"minAvailable": 3, "selector": {"matchLabels": {"app": "b"}}}, THREE, True),
         ({"minAvailable": 3, "selector": None}, THREE, True),
         ({"minAvailable": 3, "selector": {}}, THREE, False),
@@ -52,23 +52,23 @@ def test_a_budget_counts_the_healthy_pods_that_stay(spec: Object, pods: list[Obj
 
 
 def test_an_unready_pod_may_go_while_the_healthy_ones_suffice() -> None:
-    pods = [pod("x", ready=False), pod("y"), pod("z")]
+    pods = [new_pod("x", ready=False), new_pod("y"), new_pod("z")]
     assert eviction_refusal(pods[0], [budget(minAvailable=2)], pods) == ""
     assert eviction_refusal(pods[1], [budget(minAvailable=2)], pods) != ""
 
 
 def test_a_pod_that_has_not_begun_or_has_ended_may_go() -> None:
     for phase in ("Pending", "Succeeded", "Failed"):
-        one = pod("x", phase=phase)
-        assert eviction_refusal(one, [budget(minAvailable=3)], [one]) == ""
+        pod = new_pod("x", phase=phase)
+        assert eviction_refusal(pod, [budget(minAvailable=3)], [pod]) == ""
 
 
 async def test_the_store_refuses_an_eviction_and_grants_it_later() -> None:
     cluster = MemoryCluster()
-    for one in THREE:
-        await cluster.create(POD, one)
+    for resource in THREE:
+        await cluster.create(POD, resource)
         await cluster.patch(
-            POD, "default", one["metadata"]["name"], patch={"status": one["status"]}, subresource="status"
+            POD, "default", resource["metadata"]["name"], patch={"status": resource["status"]}, subresource="status"
         )
     await cluster.create(POD_DISRUPTION_BUDGET, budget(minAvailable=3))
     with pytest.raises(TooManyRequests, match="disruption budget"):

@@ -70,8 +70,8 @@ def labelled(state: str) -> dict[str, Any]:
 
 
 def test_a_status_that_passed_by_stays() -> None:
-    made = carried_over(REVISION, revision(), labelled("Reserve"), present=revision(status={"x": 1}))
-    assert (made["metadata"]["labels"], made["status"]) == ({"a": "b"}, {"x": 1})
+    resource = carried_over(REVISION, revision(), labelled("Reserve"), present=revision(status={"x": 1}))
+    assert (resource["metadata"]["labels"], resource["status"]) == ({"a": "b"}, {"x": 1})
 
 
 def test_a_status_from_before_is_not_brought_back() -> None:
@@ -81,25 +81,27 @@ def test_a_status_from_before_is_not_brought_back() -> None:
 
 
 def test_a_flip_that_passed_by_stays() -> None:
-    made = carried_over(REVISION, revision("Reserve"), labelled("Reserve"), present=revision("Active", generation=2))
-    assert made["spec"]["servingState"] == "Active"
-    assert made["metadata"]["labels"] == {"a": "b"}
-    assert made["metadata"]["generation"] == 3
+    resource = carried_over(
+        REVISION, revision("Reserve"), labelled("Reserve"), present=revision("Active", generation=2)
+    )
+    assert resource["spec"]["servingState"] == "Active"
+    assert resource["metadata"]["labels"] == {"a": "b"}
+    assert resource["metadata"]["generation"] == 3
 
 
 def test_a_state_that_vanished_meanwhile_stays_away() -> None:
-    made = carried_over(REVISION, revision("Reserve"), labelled("Reserve"), present=revision(None, generation=2))
-    assert "servingState" not in made["spec"]
+    resource = carried_over(REVISION, revision("Reserve"), labelled("Reserve"), present=revision(None, generation=2))
+    assert "servingState" not in resource["spec"]
 
 
 def test_a_written_state_stays_until_it_is_flipped() -> None:
-    made = carried_over(REVISION, revision("Reserve"), labelled("Retired"), present=revision("Reserve", status={}))
-    assert made["spec"]["servingState"] == "Retired"
+    resource = carried_over(REVISION, revision("Reserve"), labelled("Retired"), present=revision("Reserve", status={}))
+    assert resource["spec"]["servingState"] == "Retired"
 
 
 def test_two_that_want_the_same_state_agree() -> None:
-    made = carried_over(REVISION, revision("Reserve"), labelled("Active"), present=revision("Active", generation=2))
-    assert made["spec"]["servingState"] == "Active"
+    resource = carried_over(REVISION, revision("Reserve"), labelled("Active"), present=revision("Active", generation=2))
+    assert resource["spec"]["servingState"] == "Active"
 
 
 def test_of_two_that_change_the_state_the_later_is_refused() -> None:
@@ -108,5 +110,5 @@ def test_of_two_that_change_the_state_the_later_is_refused() -> None:
 
 
 def test_a_kind_without_such_a_field_keeps_its_status() -> None:
-    made = carried_over(CONFIG_MAP, {}, {"metadata": {}, "data": {"a": "b"}}, present={"metadata": {}, "status": 1})
-    assert made == {"metadata": {}, "data": {"a": "b"}, "status": 1}
+    result = carried_over(CONFIG_MAP, {}, {"metadata": {}, "data": {"a": "b"}}, present={"metadata": {}, "status": 1})
+    assert result == {"metadata": {}, "data": {"a": "b"}, "status": 1}

@@ -28,8 +28,8 @@ async def deployed(cluster: MemoryCluster, *, replicas: int = 1) -> Object:
     return await cluster.create(DEPLOYMENT, {"metadata": metadata, "spec": {"replicas": replicas}})
 
 
-def identity(one: Object) -> tuple[Any, ...]:
-    return tuple(one["metadata"][key] for key in ("uid", "creationTimestamp", "generation"))
+def identity(resource: Object) -> tuple[Any, ...]:
+    return tuple(resource["metadata"][key] for key in ("uid", "creationTimestamp", "generation"))
 
 
 async def test_what_is_made_again_is_the_same_object(tmp_path: Path) -> None:
@@ -51,14 +51,14 @@ async def test_a_restored_system_has_the_objects_of_the_original(tmp_path: Path)
     original = StateFolder(tmp_path / "original")
     original.path.mkdir()
     first = opened(original.path, FIRST_S)
-    made = await deployed(first)
+    result = await deployed(first)
     file = tmp_path / "saved.tar.gz"
     manifest = BackupManifest(format=FORMAT, version="1", created_s=FIRST_S)
     write_backup(file, original, journal=await first.journal_copy(), manifest=manifest)
     await first.close()
     restore_backup(file, StateFolder(tmp_path / "other"))
     second = opened(tmp_path / "other", SECOND_S)
-    assert identity(await deployed(second)) == identity(made)
+    assert identity(await deployed(second)) == identity(result)
     await second.close()
 
 
@@ -93,5 +93,5 @@ async def test_a_note_that_is_lost_or_unreadable_costs_only_that(tmp_path: Path)
 
 
 def test_without_a_journal_nothing_is_resumed() -> None:
-    made = {"metadata": {"uid": "a", "creationTimestamp": "b"}}
-    assert FormerObjects(None).resumed(made) is made
+    result = {"metadata": {"uid": "a", "creationTimestamp": "b"}}
+    assert FormerObjects(None).resumed(result) is result

@@ -47,12 +47,12 @@ async def store(folder: Path, *, bytes_max: int = 2**30) -> AsyncIterator[Memory
 
 
 @contextmanager
-def journal(path: Path) -> Iterator[Journal]:
-    one = Journal(path)
+def new_journal(path: Path) -> Iterator[Journal]:
+    journal = Journal(path)
     try:
-        yield one
+        yield journal
     finally:
-        asyncio.run(one.close())
+        asyncio.run(journal.close())
 
 
 async def fill(cluster: MemoryCluster) -> None:
@@ -68,24 +68,26 @@ async def fill(cluster: MemoryCluster) -> None:
 
 async def test_what_users_wrote_is_there_again(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
-        made = await cluster.create(CONFIG_MAP, config_map("one", a="b"))
+        new_config_map = await cluster.create(CONFIG_MAP, config_map("one", a="b"))
         await cluster.create(CONFIG_MAP, config_map("two"))
         await cluster.patch(CONFIG_MAP, "default", "one", patch={"data": {"a": "c"}})
         await cluster.delete(CONFIG_MAP, "default", "two")
     async with store(tmp_path) as cluster:
-        found = (await cluster.list(CONFIG_MAP)).items
-    assert [(one["metadata"]["uid"], one["data"]) for one in found] == [(made["metadata"]["uid"], {"a": "c"})]
+        items = (await cluster.list(CONFIG_MAP)).items
+    assert [(resource["metadata"]["uid"], resource["data"]) for resource in items] == [
+        (new_config_map["metadata"]["uid"], {"a": "c"})
+    ]
 
 
 async def test_the_first_namespaces_stay_the_same(tmp_path: Path) -> None:
-    found = []
+    results = []
     for _ in range(2):
         async with store(tmp_path) as cluster:
-            found.append([await cluster.get(NAMESPACE, "", name) for name in FIRST_NAMESPACES])
+            results.append([await cluster.get(NAMESPACE, "", name) for name in FIRST_NAMESPACES])
     keys = ("uid", "creationTimestamp")
-    first, second = ([[one["metadata"][key] for key in keys] for one in start] for start in found)
+    first, second = ([[resource["metadata"][key] for key in keys] for resource in start] for start in results)
     assert first == second
-    assert [one["status"] for one in found[1]] == [{"phase": "Active"}] * len(FIRST_NAMESPACES)
+    assert [entry["status"] for entry in results[1]] == [{"phase": "Active"}] * len(FIRST_NAMESPACES)
 
 
 async def test_what_is_rebuilt_is_not_there_again(tmp_path: Path) -> None:
@@ -107,7 +109,10 @@ async def test_a_deployment_of_a_user_is_there_again_with_its_scale(tmp_path: Pa
         await cluster.delete(DEPLOYMENT, "default", "deleted")
     async with store(tmp_path) as cluster:
         present = (await cluster.list(DEPLOYMENT)).items
-    assert [(one["metadata"]["name"], one["spec"]["replicas"]) for one in present] == [("left", 3), ("own", 0)]
+    assert [(resource["metadata"]["name"], resource["spec"]["replicas"]) for resource in present] == [
+        ("left", 3),
+        ("own", 0),
+    ]
 
 
 async def test_a_deployment_that_a_controller_adopts_is_not_there_again(tmp_path: Path) -> None:
@@ -124,8 +129,8 @@ async def test_a_flip_is_written_behind(tmp_path: Path) -> None:
         await cluster.create(REVISION, revision())
         await cluster.patch(REVISION, "default", "one", patch={"spec": {"servingState": "Active"}})
     async with store(tmp_path) as cluster:
-        found = await cluster.get(REVISION, "default", "one")
-    assert (found["spec"]["servingState"], found["metadata"]["generation"]) == ("Active", 2)
+        current_revision = await cluster.get(REVISION, "default", "one")
+    assert (current_revision["spec"]["servingState"], current_revision["metadata"]["generation"]) == ("Active", 2)
 
 
 async def test_versions_continue_above_all_that_were_handed_out(tmp_path: Path) -> None:
@@ -139,10 +144,10 @@ async def test_versions_continue_above_all_that_were_handed_out(tmp_path: Path) 
 
 async def test_a_watch_from_before_a_restart_is_gone(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
-        made = await cluster.create(CONFIG_MAP, config_map("one"))
+        new_config_map = await cluster.create(CONFIG_MAP, config_map("one"))
     async with store(tmp_path) as cluster:
         with pytest.raises(Gone):
-            async with cluster.watch(CONFIG_MAP, resource_version=made["metadata"]["resourceVersion"]):
+            async with cluster.watch(CONFIG_MAP, resource_version=new_config_map["metadata"]["resourceVersion"]):
                 pass
 
 
@@ -158,10 +163,10 @@ async def test_a_watch_from_the_first_list_after_a_restart_reports_all(tmp_path:
 
 async def test_a_write_from_before_a_restart_is_stale(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
-        made = await cluster.create(CONFIG_MAP, config_map("one"))
+        new_config_map = await cluster.create(CONFIG_MAP, config_map("one"))
     async with store(tmp_path) as cluster:
         with pytest.raises(Conflict):
-            await cluster.replace(CONFIG_MAP, made | {"data": {"a": "b"}})
+            await cluster.replace(CONFIG_MAP, new_config_map | {"data": {"a": "b"}})
 
 
 async def test_a_write_is_visible_once_it_is_on_disk(tmp_path: Path) -> None:
@@ -229,8 +234,8 @@ async def test_a_flip_and_a_status_pass_a_write_that_waits(tmp_path: Path) -> No
     )
     assert last["metadata"]["generation"] > flipped["metadata"]["generation"]
     async with store(tmp_path) as cluster:
-        found = await cluster.get(REVISION, "default", "one")
-    assert (found["spec"]["servingState"], found["metadata"]["labels"]) == ("Active", {"a": "b"})
+        current_revision = await cluster.get(REVISION, "default", "one")
+    assert (current_revision["spec"]["servingState"], current_revision["metadata"]["labels"]) == ("Active", {"a": "b"})
 
 
 async def test_a_state_that_was_flipped_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
@@ -244,18 +249,18 @@ async def test_a_state_that_was_flipped_meanwhile_is_not_overwritten(tmp_path: P
             await slow
     # What is on disk is what everybody saw, not what was refused.
     async with store(tmp_path) as cluster:
-        found = await cluster.get(REVISION, "default", "one")
-    assert (found["spec"]["servingState"], "labels" in found["metadata"]) == ("Active", False)
+        current_revision = await cluster.get(REVISION, "default", "one")
+    assert (current_revision["spec"]["servingState"], "labels" in current_revision["metadata"]) == ("Active", False)
 
 
 async def test_a_removal_that_waited_reports_the_last_status(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
-        made = await cluster.create(REVISION, revision())
+        new_revision = await cluster.create(REVISION, revision())
         slow = asyncio.create_task(cluster.delete(REVISION, "default", "one"))
         await next_turn()
         await cluster.patch(REVISION, "default", "one", patch={"status": {"x": 1}}, subresource="status")
         await slow
-        async with cluster.watch(REVISION, resource_version=made["metadata"]["resourceVersion"]) as events:
+        async with cluster.watch(REVISION, resource_version=new_revision["metadata"]["resourceVersion"]) as events:
             reported = [await anext(events) for _ in range(2)]
     assert [(event.type, event.object["status"]) for event in reported] == [
         (EventType.MODIFIED, {"x": 1}),
@@ -273,8 +278,11 @@ async def test_a_flip_that_passed_a_write_that_failed_is_on_disk_later(tmp_path:
         with pytest.raises(Unavailable):
             await slow
     async with store(tmp_path) as cluster:
-        found = await cluster.get(REVISION, "default", "one")
-    assert (found["spec"]["servingState"], "annotations" in found["metadata"]) == ("Active", False)
+        current_revision = await cluster.get(REVISION, "default", "one")
+    assert (current_revision["spec"]["servingState"], "annotations" in current_revision["metadata"]) == (
+        "Active",
+        False,
+    )
 
 
 async def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
@@ -287,7 +295,7 @@ async def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
         assert (await cluster.list(CONFIG_MAP)).items == before
     async with store(tmp_path) as cluster:
         after = (await cluster.list(CONFIG_MAP)).items
-    assert [one["data"] for one in after] == [one["data"] for one in before]
+    assert [entry["data"] for entry in after] == [entry["data"] for entry in before]
 
 
 async def test_a_full_disk_does_not_hold_up_what_needs_none(tmp_path: Path) -> None:
@@ -315,8 +323,8 @@ async def test_objects_can_be_deleted_on_a_full_disk(tmp_path: Path) -> None:
                 await cluster.create(CONFIG_MAP, config_map("another", text="x" * 10_000))
             finalized = {"metadata": {"finalizers": ["a/b"]}}
             await cluster.patch(CONFIG_MAP, "default", "marked", patch=finalized)
-            for one in (await cluster.list(CONFIG_MAP)).items:
-                await cluster.delete(CONFIG_MAP, "default", one["metadata"]["name"])
+            for resource in (await cluster.list(CONFIG_MAP)).items:
+                await cluster.delete(CONFIG_MAP, "default", resource["metadata"]["name"])
             (remaining,) = (await cluster.list(CONFIG_MAP)).items
             assert "deletionTimestamp" in remaining["metadata"]
         async with store(folder) as cluster:
@@ -350,19 +358,19 @@ async def test_a_store_starts_on_a_disk_that_filled_up_meanwhile(tmp_path: Path)
 async def test_a_disk_that_has_room_again_takes_writes_again(tmp_path: Path) -> None:
     async with store(tmp_path, bytes_max=SMALL_BYTES) as cluster:
         await fill(cluster)
-        for one in (await cluster.list(CONFIG_MAP)).items[:3]:
-            await cluster.delete(CONFIG_MAP, "default", one["metadata"]["name"])
+        for resource in (await cluster.list(CONFIG_MAP)).items[:3]:
+            await cluster.delete(CONFIG_MAP, "default", resource["metadata"]["name"])
         await cluster.create(CONFIG_MAP, config_map("again", text="x" * 10_000))
 
 
 def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
-    with journal(tmp_path / "journal.db"):
+    with new_journal(tmp_path / "journal.db"):
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert set(modes.values()) == {0o600}
 
 
 def test_one_process_at_a_time_holds_a_journal(tmp_path: Path) -> None:
-    with journal(tmp_path / "journal.db"), pytest.raises(Unavailable, match="another process holds it"):
+    with new_journal(tmp_path / "journal.db"), pytest.raises(Unavailable, match="another process holds it"):
         Journal(tmp_path / "journal.db")
 
 
@@ -373,9 +381,9 @@ def test_a_folder_that_is_not_there_is_reported(tmp_path: Path) -> None:
 
 def damaged(path: Path) -> None:
     """A journal with foreign bytes in its middle."""
-    with journal(path) as one:
+    with new_journal(path) as journal:
         for number in range(200):
-            one._connection.execute(
+            journal._connection.execute(
                 "INSERT INTO objects VALUES (?, '', ?, ?)", ("configmaps", f"map-{number}", b'{"metadata":{}}' * 20)
             )
     with path.open("r+b") as file:
@@ -391,8 +399,8 @@ def of_another_program(path: Path) -> None:
 
 
 def of_the_future(path: Path) -> None:
-    with journal(path) as one:
-        one._connection.execute("PRAGMA user_version = 99")
+    with new_journal(path) as journal:
+        journal._connection.execute("PRAGMA user_version = 99")
 
 
 def no_database(path: Path) -> None:
@@ -411,45 +419,45 @@ def test_an_unreadable_file_is_reported_and_the_last_one_kept(tmp_path: Path, ma
 
 
 def put(path: Path, *, kind: str, data: bytes) -> None:
-    with journal(path) as one:
-        one._connection.execute("INSERT INTO objects VALUES (?, 'default', 'one', ?)", (kind, data))
+    with new_journal(path) as journal:
+        journal._connection.execute("INSERT INTO objects VALUES (?, 'default', 'one', ?)", (kind, data))
 
 
 @pytest.mark.parametrize("data", [b"{", b'{"metadata": {"name": 1}}', b"[]"])
 def test_an_object_that_cannot_be_read_is_reported(tmp_path: Path, data: bytes) -> None:
     put(tmp_path / "journal.db", kind="configmaps", data=data)
-    with journal(tmp_path / "journal.db") as one, pytest.raises(JournalDamaged, match="configmaps default/one"):
-        MemoryCluster(one)
+    with new_journal(tmp_path / "journal.db") as journal, pytest.raises(JournalDamaged, match="configmaps default/one"):
+        MemoryCluster(journal)
 
 
 def test_an_object_of_an_unknown_kind_is_kept(tmp_path: Path) -> None:
     put(tmp_path / "journal.db", kind="things.example.com", data=b"{}")
-    with journal(tmp_path / "journal.db") as one:
-        MemoryCluster(one)
-        assert "things.example.com" in [entry.kind for entry in one.entries()]
+    with new_journal(tmp_path / "journal.db") as journal:
+        MemoryCluster(journal)
+        assert "things.example.com" in [entry.kind for entry in journal.entries()]
 
 
 async def test_more_versions_are_reserved_before_they_run_out(tmp_path: Path) -> None:
-    one = Journal(tmp_path / "journal.db")
-    first = one.reserved
-    one.claim(first - VERSION_BLOCK // 2 + 1)
-    await one.close()
+    journal = Journal(tmp_path / "journal.db")
+    first = journal.reserved
+    journal.claim(first - VERSION_BLOCK // 2 + 1)
+    await journal.close()
     await next_turn()
-    assert one.reserved == first + VERSION_BLOCK
+    assert journal.reserved == first + VERSION_BLOCK
     with_more = Journal(tmp_path / "journal.db")
     assert with_more.start_version == first + VERSION_BLOCK
     await with_more.close()
 
 
 async def test_a_version_that_is_not_reserved_is_never_handed_out(tmp_path: Path) -> None:
-    one = Journal(tmp_path / "journal.db")
+    journal = Journal(tmp_path / "journal.db")
     with pytest.raises(Unavailable, match="no versions are left"):
-        one.claim(one.reserved + 1)
-    await one.close()
+        journal.claim(journal.reserved + 1)
+    await journal.close()
 
 
 async def test_writes_are_answered_in_order(tmp_path: Path) -> None:
-    one = Journal(tmp_path / "journal.db")
+    journal = Journal(tmp_path / "journal.db")
     answered: list[int] = []
     for number in range(300):
         entry = JournalEntry(kind="k", namespace="", name=str(number), data=b"{}")
@@ -458,21 +466,21 @@ async def test_writes_are_answered_in_order(tmp_path: Path) -> None:
             assert error is None
             answered.append(number)
 
-        one.submit(entry, done)
-    await one.close()
+        journal.submit(entry, done)
+    await journal.close()
     await next_turn()
     assert answered == list(range(300))
 
 
 async def test_a_write_that_python_refuses_ends_its_transaction(tmp_path: Path) -> None:
-    one = Journal(tmp_path / "journal.db")
-    found: asyncio.Queue[str] = asyncio.Queue()
+    journal = Journal(tmp_path / "journal.db")
+    queue: asyncio.Queue[str] = asyncio.Queue()
     # A name that is no UTF-8 never comes to SQLite.
     for name in ("\ud800", "next"):
         entry = JournalEntry(kind="k", namespace="", name=name, data=b"{}")
-        one.submit(entry, lambda error: found.put_nowait(ascii(error)))
-        assert ("surrogates not allowed" in await found.get()) is (name != "next")
-    await one.close()
+        journal.submit(entry, lambda error: queue.put_nowait(ascii(error)))
+        assert ("surrogates not allowed" in await queue.get()) is (name != "next")
+    await journal.close()
     again = Journal(tmp_path / "journal.db")
     assert [entry.name for entry in again.entries()] == ["next"]
     await again.close()

@@ -37,19 +37,19 @@ class FewSuffixes(random.Random):
 async def test_an_event_is_encoded_once_for_all_watches() -> None:
     cluster = MemoryCluster()
     async with (
-        cluster.watch(CONFIG_MAP, resource_version="0") as one,
+        cluster.watch(CONFIG_MAP, resource_version="0") as async_iterator,
         cluster.watch(CONFIG_MAP, resource_version="0", label_selector="!nothing") as other,
     ):
         await cluster.create(CONFIG_MAP, config_map())
-        first, second = await anext(one), await anext(other)
+        first, second = await anext(async_iterator), await anext(other)
     assert first.encoded is second.encoded
     assert first.encoded is await cluster.get_encoded(CONFIG_MAP, "default", "one")
 
 
 async def test_an_event_of_leaving_is_encoded_once_for_all_watches() -> None:
     cluster = MemoryCluster()
-    made = await cluster.create(CONFIG_MAP, {"metadata": {"name": "one", "labels": {"a": "b"}}})
-    start = made["metadata"]["resourceVersion"]
+    new_config_map = await cluster.create(CONFIG_MAP, {"metadata": {"name": "one", "labels": {"a": "b"}}})
+    start = new_config_map["metadata"]["resourceVersion"]
     await cluster.patch(CONFIG_MAP, "default", "one", patch={"metadata": {"labels": None}})
     reported = []
     for _ in range(2):
@@ -89,7 +89,7 @@ async def test_changes_that_wait_are_taken_together_after_the_replay() -> None:
         reported = [await anext(events), await anext(events), *events.take_queued(2), *events.take_queued(9)]
         assert events.take_queued(9) == []
     names = ["old", *(f"map-{number}" for number in range(4))]
-    assert [one.object["metadata"]["name"] for one in reported] == names
+    assert [event.object["metadata"]["name"] for event in reported] == names
 
 
 @pytest.mark.parametrize("limits", [StoreLimits(history_count_max=3), StoreLimits(history_bytes_max=800)])
@@ -111,8 +111,8 @@ async def test_the_history_drops_what_is_old_but_for_the_newest() -> None:
     cluster = MemoryCluster(limits=StoreLimits(history_age_s=30, history_count_min=2), wall_s=lambda: wall[0])
     versions = []
     for number in range(5):
-        made = await cluster.create(CONFIG_MAP, config_map(f"map-{number}"))
-        versions.append(made["metadata"]["resourceVersion"])
+        new_config_map = await cluster.create(CONFIG_MAP, config_map(f"map-{number}"))
+        versions.append(new_config_map["metadata"]["resourceVersion"])
         wall[0] += 15
     # At 60 s, those of 45, 30 and 60 s are kept.
     with pytest.raises(Gone, match="too old"):
@@ -212,7 +212,7 @@ async def test_an_encoded_list_is_the_list() -> None:
         await cluster.create(CONFIG_MAP, config_map(name))
     listing = await cluster.list(CONFIG_MAP, page_size=2)
     encoded = cluster.list_encoded(Selection(kind=CONFIG_MAP), page_size=2)
-    assert [msgspec.json.decode(one) for one in encoded.items] == listing.items
+    assert [msgspec.json.decode(item) for item in encoded.items] == listing.items
     assert (encoded.resource_version, encoded.next_page) == (listing.resource_version, listing.next_page)
 
 
@@ -228,8 +228,8 @@ async def test_a_list_is_a_snapshot_though_it_lets_writers_in() -> None:
 
 async def test_a_taken_generated_name_is_generated_again() -> None:
     cluster = MemoryCluster(dice=FewSuffixes())
-    made = [await cluster.create(CONFIG_MAP, {"metadata": {"generateName": "one-"}}) for _ in range(3)]
-    assert len({one["metadata"]["name"] for one in made}) == 3
+    results = [await cluster.create(CONFIG_MAP, {"metadata": {"generateName": "one-"}}) for _ in range(3)]
+    assert len({resource["metadata"]["name"] for resource in results}) == 3
 
 
 async def test_a_generated_name_that_is_always_taken_is_abandoned() -> None:
@@ -260,10 +260,10 @@ async def test_what_json_cannot_say_is_refused_or_kept(value: object) -> None:
     cluster = MemoryCluster()
     body = {"metadata": {"name": "one"}, "data": {"a": value}}
     try:
-        made = await cluster.create(CONFIG_MAP, body)
+        new_config_map = await cluster.create(CONFIG_MAP, body)
     except Invalid:
         return
-    assert made["data"] == {"a": value}
+    assert new_config_map["data"] == {"a": value}
 
 
 async def test_an_object_that_is_nested_too_deep_is_refused() -> None:
@@ -341,8 +341,8 @@ async def test_a_scale_of_an_unchecked_target_is_a_scale(body: Object) -> None:
     cluster = MemoryCluster()
     await cluster.create(DEPLOYMENT, {"metadata": {"name": "one"}, **body})
     assert (await cluster.get(DEPLOYMENT, "default", "one", subresource="scale"))["spec"] == {"replicas": 1}
-    made = await cluster.patch(DEPLOYMENT, "default", "one", patch={"spec": {"replicas": 2}}, subresource="scale")
-    assert made["spec"] == {"replicas": 2}
+    deployment = await cluster.patch(DEPLOYMENT, "default", "one", patch={"spec": {"replicas": 2}}, subresource="scale")
+    assert deployment["spec"] == {"replicas": 2}
 
 
 @pytest.mark.parametrize("replicas", ["2", True, 1.5, None, -1])
@@ -357,8 +357,8 @@ async def test_replicas_are_a_whole_number(replicas: object) -> None:
 async def test_true_is_a_change_where_1_was() -> None:
     cluster = MemoryCluster()
     await cluster.create(CONFIG_MAP, {"metadata": {"name": "one"}, "data": {"a": 1}})
-    made = await cluster.patch(CONFIG_MAP, "default", "one", patch={"data": {"a": True}})
-    assert made["data"] == {"a": True}
+    current_config_map = await cluster.patch(CONFIG_MAP, "default", "one", patch={"data": {"a": True}})
+    assert current_config_map["data"] == {"a": True}
 
 
 async def test_a_creation_with_a_version_is_refused() -> None:
@@ -370,8 +370,8 @@ async def test_a_creation_with_a_version_is_refused() -> None:
 async def test_what_the_server_knows_cannot_be_claimed() -> None:
     claimed = {"uid": "mine", "generation": 7, "creationTimestamp": "1999-01-01T00:00:00Z", "managedFields": [{}]}
     claimed |= {"deletionTimestamp": "1999-01-01T00:00:00Z", "selfLink": "x"}
-    made = await MemoryCluster().create(REVISION, {"metadata": {"name": "one", **claimed}, "spec": {}})
-    metadata = made["metadata"]
+    revision = await MemoryCluster().create(REVISION, {"metadata": {"name": "one", **claimed}, "spec": {}})
+    metadata = revision["metadata"]
     assert (metadata["generation"], "deletionTimestamp" in metadata) == (1, False)
     assert not {"managedFields", "selfLink"} & set(metadata)
     assert metadata["uid"] != "mine"
@@ -399,9 +399,9 @@ async def test_admission_sees_each_write_with_what_was_before() -> None:
         return {**new, "data": {**new.get("data", {}), "admitted": "yes"}}
 
     cluster = MemoryCluster(admit=admit)
-    made = await cluster.create(CONFIG_MAP, config_map())
+    new_config_map = await cluster.create(CONFIG_MAP, config_map())
     await cluster.patch(CONFIG_MAP, "default", "one", patch={"data": {"a": "b"}})
-    assert made["data"] == {"admitted": "yes"}
+    assert new_config_map["data"] == {"admitted": "yes"}
     assert seen == [("ConfigMap", False, None), ("ConfigMap", True, None)]
 
 
@@ -409,37 +409,37 @@ async def test_a_namespace_that_is_being_deleted_says_so() -> None:
     cluster = MemoryCluster()
     await cluster.create(NAMESPACE, {"metadata": {"name": "one"}})
     await cluster.delete(NAMESPACE, "", "one")
-    found = await cluster.get(NAMESPACE, "", "one")
-    assert found["status"]["phase"] == "Terminating"
+    namespace = await cluster.get(NAMESPACE, "", "one")
+    assert namespace["status"]["phase"] == "Terminating"
 
 
 async def test_a_namespaces_finalizer_is_not_the_users() -> None:
     cluster = MemoryCluster()
     await cluster.create(NAMESPACE, {"metadata": {"name": "one"}})
-    made = await cluster.replace(NAMESPACE, {"metadata": {"name": "one", "labels": {"a": "b"}}})
-    assert made["spec"] == {"finalizers": ["kubernetes"]}
+    namespace = await cluster.replace(NAMESPACE, {"metadata": {"name": "one", "labels": {"a": "b"}}})
+    assert namespace["spec"] == {"finalizers": ["kubernetes"]}
 
 
 async def test_names_and_uids_follow_from_the_dice() -> None:
-    made = [
+    results = [
         await MemoryCluster(dice=random.Random(5)).create(CONFIG_MAP, {"metadata": {"generateName": "a-"}})
         for _ in range(2)
     ]
-    assert made[0]["metadata"]["name"] == made[1]["metadata"]["name"]
-    assert made[0]["metadata"]["uid"] == made[1]["metadata"]["uid"]
+    assert results[0]["metadata"]["name"] == results[1]["metadata"]["name"]
+    assert results[0]["metadata"]["uid"] == results[1]["metadata"]["uid"]
 
 
 async def test_times_are_those_of_the_clock_it_was_given() -> None:
-    made = await MemoryCluster(wall_s=lambda: 86_400.0).create(CONFIG_MAP, config_map())
-    assert made["metadata"]["creationTimestamp"] == "1970-01-02T00:00:00Z"
+    new_config_map = await MemoryCluster(wall_s=lambda: 86_400.0).create(CONFIG_MAP, config_map())
+    assert new_config_map["metadata"]["creationTimestamp"] == "1970-01-02T00:00:00Z"
 
 
 async def test_a_restored_pod_is_the_same_one() -> None:
     cluster = MemoryCluster()
     earlier = {"uid": "of-before", "creationTimestamp": "2026-01-01T00:00:00Z"}
     pod = {"metadata": {"name": "one", "namespace": "default", **earlier}, "spec": {"containers": []}}
-    made = (await cluster.create(POD, pod))["metadata"]
-    assert not earlier.items() & made.items()
+    metadata = (await cluster.create(POD, pod))["metadata"]
+    assert not earlier.items() & metadata.items()
     await cluster.delete(POD, "default", "one", grace_s=0)
     restored = (await cluster.restore(POD, pod))["metadata"]
     assert earlier.items() <= restored.items()

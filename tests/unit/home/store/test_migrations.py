@@ -31,18 +31,18 @@ NEWER = MigrationStep(number=3, reader=2, statements=("ALTER TABLE objects ADD C
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A journal of the first form."""
-    found = tmp_path / "journal.db"
-    connection = sqlite3.connect(found)
+    new_path = tmp_path / "journal.db"
+    connection = sqlite3.connect(new_path)
     connection.executescript(FIRST)
     connection.close()
-    return found
+    return new_path
 
 
 def entries(path: Path) -> list[JournalEntry]:
     journal = Journal(path)
-    found = list(journal.entries())
+    journal_entries = list(journal.entries())
     asyncio.run(journal.close())
-    return found
+    return journal_entries
 
 
 def rows(path: Path, query: str) -> list[tuple[object, ...]]:

@@ -17,31 +17,31 @@ def made(name: str = "d", owner: str = OWNER, **metadata: object) -> Object:
     return {"metadata": {"name": name, "namespace": "default", "ownerReferences": references, **metadata}}
 
 
-def uids(seed: int = 0) -> Uids:
+def new_uids(seed: int = 0) -> Uids:
     return Uids(random.Random(seed))
 
 
 def test_a_derived_object_has_the_same_uid_in_each_run() -> None:
-    uid = uids(1).new(DEPLOYMENT, made())
-    assert uid == uids(2).new(DEPLOYMENT, made())
+    uid = new_uids(1).new(DEPLOYMENT, made())
+    assert uid == new_uids(2).new(DEPLOYMENT, made())
     assert UUID(uid).version == 5
 
 
 def test_an_object_of_the_system_needs_no_owner() -> None:
     body = made(owner="", namespace="knative-serving")
-    assert uids(1).new(DEPLOYMENT, body) == uids(2).new(DEPLOYMENT, body)
+    assert new_uids(1).new(DEPLOYMENT, body) == new_uids(2).new(DEPLOYMENT, body)
 
 
 @pytest.mark.parametrize("other", [made("e"), made(owner="x"), made(namespace="other")])
 def test_another_object_has_another_uid(other: Object) -> None:
-    assert uids().new(DEPLOYMENT, other) != uids().new(DEPLOYMENT, made())
+    assert new_uids().new(DEPLOYMENT, other) != new_uids().new(DEPLOYMENT, made())
 
 
 def test_an_object_that_is_created_again_in_one_run_is_another_one() -> None:
-    one = uids()
-    first = one.new(DEPLOYMENT, made())
-    one.retire(DEPLOYMENT, first)
-    second = one.new(DEPLOYMENT, made())
+    uids = new_uids()
+    first = uids.new(DEPLOYMENT, made())
+    uids.retire(DEPLOYMENT, first)
+    second = uids.new(DEPLOYMENT, made())
     assert first != second
     assert UUID(second).version == 4
 
@@ -50,14 +50,14 @@ def test_an_object_that_is_created_again_in_one_run_is_another_one() -> None:
     ("kind", "body"), [(CONFIG_MAP, made()), (DEPLOYMENT, made(owner="")), (DEPLOYMENT, made(generateName="d"))]
 )
 def test_other_objects_get_random_uids(kind: Kind, body: Object) -> None:
-    assert UUID(uids(1).new(kind, body)).version == 4
-    assert uids(1).new(kind, body) != uids(2).new(kind, body)
+    assert UUID(new_uids(1).new(kind, body)).version == 4
+    assert new_uids(1).new(kind, body) != new_uids(2).new(kind, body)
 
 
 def test_the_objects_that_are_remembered_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.home.store.owners._RETIRED_MAX", 1)
-    one = uids()
-    first = one.new(DEPLOYMENT, made())
-    one.retire(DEPLOYMENT, first)
-    one.retire(DEPLOYMENT, "another")
-    assert one.new(DEPLOYMENT, made()) == first
+    uids = new_uids()
+    first = uids.new(DEPLOYMENT, made())
+    uids.retire(DEPLOYMENT, first)
+    uids.retire(DEPLOYMENT, "another")
+    assert uids.new(DEPLOYMENT, made()) == first

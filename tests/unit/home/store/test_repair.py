@@ -29,19 +29,19 @@ def entry(kind: str, number: int) -> JournalEntry:
 
 def entries(path: Path) -> list[JournalEntry]:
     journal = Journal(path)
-    found = list(journal.entries())
+    journal_entries = list(journal.entries())
     asyncio.run(journal.close())
-    return found
+    return journal_entries
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """A journal with two kinds."""
-    found = tmp_path / "journal.db"
-    journal = Journal(found)
+    new_path = tmp_path / "journal.db"
+    journal = Journal(new_path)
     journal.write_now([entry(kind, number) for kind in ("configmaps", "secrets") for number in range(COUNT)])
     asyncio.run(journal.close())
-    return found
+    return new_path
 
 
 def damage_page_of(path: Path, text: bytes) -> None:
@@ -53,25 +53,25 @@ def damage_page_of(path: Path, text: bytes) -> None:
 
 
 def test_a_whole_journal_has_no_damage(path: Path) -> None:
-    found = read_damaged(path)
-    assert (found.damage, len(found.entries), found.lost) == ("", 2 * COUNT, [])
+    journal = read_damaged(path)
+    assert (journal.damage, len(journal.entries), journal.lost) == ("", 2 * COUNT, [])
 
 
 def test_a_damaged_page_costs_its_objects_alone_and_the_gap_is_named(path: Path) -> None:
     damage_page_of(path, b'"name":"200"')
     before = path.read_bytes()
-    found = read_damaged(path)
+    journal = read_damaged(path)
     assert path.read_bytes() == before
-    assert found.damage
-    gap, scanned = found.lost
+    assert journal.damage
+    gap, scanned = journal.lost
     assert gap.startswith("configmaps: ")
     assert "were found by scanning pages" in scanned
-    kinds = [one.kind for one in found.entries]
+    kinds = [journal_entry.kind for journal_entry in journal.entries]
     assert kinds.count("secrets") == COUNT
     assert COUNT - 40 < kinds.count("configmaps") < COUNT
-    kept = write_repaired(path, found, stamp="today")
-    assert (kept.name, kept.read_bytes()) == ("journal.db.damaged-today", before)
-    assert entries(path) == found.entries
+    new_path = write_repaired(path, journal, stamp="today")
+    assert (new_path.name, new_path.read_bytes()) == ("journal.db.damaged-today", before)
+    assert entries(path) == journal.entries
     assert read_damaged(path).damage == ""
     assert sorted(one.name for one in path.parent.iterdir() if "repaired" in one.name) == []
 
@@ -89,16 +89,16 @@ def test_an_object_that_is_none_is_lost_by_name(path: Path) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("UPDATE objects SET data = X'7B' WHERE kind = 'secrets' AND name = '007'")
     connection.close()
-    found = read_damaged(path)
-    assert found.lost == ["secrets default/007: its content is no object"]
-    assert len(found.entries) == 2 * COUNT - 1
+    journal = read_damaged(path)
+    assert journal.lost == ["secrets default/007: its content is no object"]
+    assert len(journal.entries) == 2 * COUNT - 1
 
 
 def test_what_is_no_database_has_nothing_to_keep(path: Path) -> None:
     path.write_bytes(b"this is no database, and long enough to be looked at " * 100)
-    found = read_damaged(path, now_s=2.0)
-    assert found.damage
-    assert (found.entries, found.reserved) == ([], 2 * 2**16)
+    journal = read_damaged(path, now_s=2.0)
+    assert journal.damage
+    assert (journal.entries, journal.reserved) == ([], 2 * 2**16)
 
 
 def test_a_newer_journal_is_not_repaired(path: Path) -> None:
@@ -114,12 +114,12 @@ def test_a_newer_journal_is_not_repaired(path: Path) -> None:
 def test_a_journal_that_was_cut_short_keeps_what_its_pages_hold(path: Path, part: float) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * part)])
-    found = read_damaged(path)
-    assert found.damage
+    journal = read_damaged(path)
+    assert journal.damage
     # The last of its pages may be needed for a row, and pages between have keys of rows alone.
-    assert len(found.entries) >= 2 * COUNT * (part - 0.1)
-    write_repaired(path, found, stamp="today")
-    assert entries(path) == found.entries
+    assert len(journal.entries) >= 2 * COUNT * (part - 0.1)
+    write_repaired(path, journal, stamp="today")
+    assert entries(path) == journal.entries
 
 
 def test_a_journal_without_its_first_page_keeps_all_other_pages(path: Path) -> None:
@@ -143,11 +143,12 @@ def test_a_scan_finds_large_objects_the_newest_version_and_none_that_was_deleted
     asyncio.run(journal.close())
     content = path.read_bytes()
     path.write_bytes(content[:-PAGE_BYTES])
-    found = {(key[2], data) for key, data in scan_objects(path).items()}
-    assert {name for name, _ in found} <= {"large", "small"}
+    results = {(key[2], data) for key, data in scan_objects(path).items()}
+    assert {name for name, _ in results} <= {"large", "small"}
     path.write_bytes(content)
     assert {(key[2], data[:60]) for key, data in scan_objects(path).items()} == {
-        (one.name, (one.data or b"")[:60]) for one in (versioned("large", 39, 150_000), versioned("small", 2, 1))
+        (journal_entry.name, (journal_entry.data or b"")[:60])
+        for journal_entry in (versioned("large", 39, 150_000), versioned("small", 2, 1))
     }
 
 

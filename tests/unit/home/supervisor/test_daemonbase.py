@@ -68,18 +68,18 @@ def test_a_forked_daemon_has_nothing_of_another(tmp_path: Path) -> None:
     (supervisor, pids, codes), lines = supervise(tmp_path)
     assert codes == [7, 7]
     assert len(set(pids)) == len(lines) == 2
-    found = [json.loads(line) for line in lines]
-    assert {one["name"] for one in found} == {"first", "second"}
-    for one in found:
-        assert one["forked"]
-        assert one["parent"] == supervisor
-        assert one["session"]
-        assert one["descriptors"] == one["expected"]
-        assert one["input"] == os.devnull
-        assert one["base"]
-        assert one["room"] == []
-        assert one["shown"]
-        assert one["command"] == ["-m", "daemon"]
+    documents = [json.loads(line) for line in lines]
+    assert {entry["name"] for entry in documents} == {"first", "second"}
+    for container in documents:
+        assert container["forked"]
+        assert container["parent"] == supervisor
+        assert container["session"]
+        assert container["descriptors"] == container["expected"]
+        assert container["input"] == os.devnull
+        assert container["base"]
+        assert container["room"] == []
+        assert container["shown"]
+        assert container["command"] == ["-m", "daemon"]
 
 
 def test_what_the_base_cannot_import_says_why_itself(tmp_path: Path) -> None:
@@ -92,7 +92,7 @@ def test_a_base_with_a_thread_forks_nothing(tmp_path: Path) -> None:
     more = "import threading, time\nthreading.Thread(target=time.sleep, args=[0.5], daemon=True).start()"
     (supervisor, _, codes), lines = supervise(tmp_path, more=more)
     assert codes == [7, 7]
-    assert [(one["forked"], one["parent"]) for one in map(json.loads, lines)] == [(False, supervisor)] * 2
+    assert [(entry["forked"], entry["parent"]) for entry in map(json.loads, lines)] == [(False, supervisor)] * 2
 
 
 def test_new_objects_are_neighbours_once_the_pools_are_filled() -> None:

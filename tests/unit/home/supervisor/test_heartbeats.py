@@ -78,7 +78,7 @@ async def test_the_kernel_distinguishes_a_stopped_process_from_a_working_one() -
     try:
         assert await until(lambda: (vitals := read_vitals(process.pid)) and vitals.cpu_ticks > 0)
         process.send_signal(signal.SIGSTOP)
-        vitals = await until(lambda: (found := read_vitals(process.pid)) and found.state == "T" and found)
+        vitals = await until(lambda: (results := read_vitals(process.pid)) and results.state == "T" and results)
         assert read_vitals(process.pid) == vitals
         assert read_wait_channel(process.pid) in ("", " in do_signal_stop")
     finally:

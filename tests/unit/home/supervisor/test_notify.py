@@ -18,8 +18,8 @@ def test_states_arrive_at_the_socket(tmp_path: Path, is_abstract: bool) -> None:
         notifier.report_started()
         notifier.report_alive()
         notifier.report_stopping()
-        found = [systemd.recv(4096).decode().splitlines()[0] for _ in range(3)]
-    assert (notifier.is_on, found) == (True, ["READY=1", "WATCHDOG=1", "STOPPING=1"])
+        lines = [systemd.recv(4096).decode().splitlines()[0] for _ in range(3)]
+    assert (notifier.is_on, lines) == (True, ["READY=1", "WATCHDOG=1", "STOPPING=1"])
 
 
 def test_without_systemd_nothing_is_sent_and_a_lost_one_ends_nothing(tmp_path: Path) -> None:

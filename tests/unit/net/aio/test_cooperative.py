@@ -63,17 +63,17 @@ async def test_the_loop_comes_round_between_the_steps_of_many() -> None:
 
 
 async def test_everybody_gets_turns_whatever_the_others_have_to_do() -> None:
-    made: list[int] = []
+    results: list[int] = []
 
     async def work(who: int) -> None:
         for _ in range(200):
-            made.append(who)
+            results.append(who)
             await turn()
 
     await asyncio.gather(*(work(who) for who in range(30)))
     # Before anybody has made all of his steps, everybody has made some.
-    first_end = min(len(made) - 1 - made[::-1].index(who) for who in range(30))
-    assert set(made[: first_end + 1]) == set(range(30))
+    first_end = min(len(results) - 1 - results[::-1].index(who) for who in range(30))
+    assert set(results[: first_end + 1]) == set(range(30))
 
 
 async def test_a_cancelled_waiter_delays_no_other() -> None:

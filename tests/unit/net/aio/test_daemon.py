@@ -71,8 +71,8 @@ def test_a_mistake_keeps_its_traceback(capsys: pytest.CaptureFixture[str]) -> No
 def test_sockets_are_taken_over_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("SERVING_LISTEN_FDS", json.dumps({"public": os.dup(server.fileno())}))
-        found = inherited_sockets()
-        with found["public"] as taken:
+        socks = inherited_sockets()
+        with socks["public"] as taken:
             assert taken.getsockname() == server.getsockname()
             assert not taken.get_inheritable()
 
@@ -111,6 +111,6 @@ def test_a_cycle_that_is_dropped_goes_soon() -> None:
             gone.append(True)
 
     Knot()
-    kept = [[number] for number in range(2_000)]
-    assert len(kept) == 2_000
+    results = [[number] for number in range(2_000)]
+    assert len(results) == 2_000
     assert gone == [True]

@@ -46,13 +46,13 @@ def test_a_socket_that_is_bound_and_does_not_listen_is_none() -> None:
 def test_two_listeners_at_one_port_after_each_other_have_different_cookies() -> None:
     if not has_sock_diag():
         pytest.skip("without sock_diag the inode tells them apart")
-    found: list[ListeningSocket | None] = []
+    results: list[ListeningSocket | None] = []
     port = 0
     for _ in range(2):
         with socket.create_server(("127.0.0.1", port)) as server:
             port = server.getsockname()[1]
-            found.append(listener_at("127.0.0.1", port))
-    first, second = found
+            results.append(listener_at("127.0.0.1", port))
+    first, second = results
     assert first is not None
     assert second is not None
     assert first.cookie != second.cookie
@@ -70,7 +70,10 @@ def test_a_process_has_the_sockets_that_it_holds() -> None:
 
 
 def test_all_ports_of_the_network_are_listed_while_somebody_listens() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("::1", 0), family=socket.AF_INET6) as six:
-        ports = {server.getsockname()[1] for server in (one, six)}
+    with (
+        socket.create_server(("127.0.0.1", 0)) as sock,
+        socket.create_server(("::1", 0), family=socket.AF_INET6) as six,
+    ):
+        ports = {server.getsockname()[1] for server in (sock, six)}
         assert ports <= listening_ports()
     assert not ports & listening_ports()

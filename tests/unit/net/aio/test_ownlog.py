@@ -51,8 +51,8 @@ def numbered(*names: str) -> set[str]:
 def test_no_line_is_lost_while_it_is_rotated(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     assert started(path, "a", bytes_max=4000, files_max=100).wait() == 0
-    found = lines_of(path)
-    assert (set(found), len(found)) == (numbered("a"), LINES)
+    lines = lines_of(path)
+    assert (set(lines), len(lines)) == (numbered("a"), LINES)
     assert path.with_name("a.log.1").exists()
 
 
@@ -60,9 +60,9 @@ def test_of_two_processes_at_one_file_none_loses_a_line(tmp_path: Path) -> None:
     # As while an activator replaces another.
     path = tmp_path / "a.log"
     both = [started(path, name, bytes_max=4000, files_max=200) for name in ("a", "b")]
-    assert [one.wait() for one in both] == [0, 0]
-    found = lines_of(path)
-    assert (set(found), len(found)) == (numbered("a", "b"), 2 * LINES)
+    assert [process.wait() for process in both] == [0, 0]
+    lines = lines_of(path)
+    assert (set(lines), len(lines)) == (numbered("a", "b"), 2 * LINES)
 
 
 def test_the_number_of_files_is_bounded(tmp_path: Path) -> None:

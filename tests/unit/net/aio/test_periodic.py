@@ -33,11 +33,11 @@ def test_beats_that_are_missed_are_not_made_up_for() -> None:
 def test_chores_that_begin_at_different_times_share_their_beats() -> None:
     async def chore(delay_s: float) -> list[float]:
         await pass_s(delay_s)
-        found = []
+        results = []
         for _ in range(3):
             await next_beat(2.0)
-            found.append(now_s())
-        return found
+            results.append(now_s())
+        return results
 
     async def shared(delay_s: float) -> list[float]:
         await pass_s(delay_s)
@@ -51,11 +51,11 @@ def test_chores_that_begin_at_different_times_share_their_beats() -> None:
 
 def test_a_beat_is_at_least_half_a_period_away() -> None:
     async def run() -> list[float]:
-        found = []
+        results = []
         for at_s in (0.0, 0.9, 1.2, 1.999):
             await pass_s(at_s - now_s())
-            found.append(round(until_beat_s(2.0), 6))
-        return found
+            results.append(round(until_beat_s(2.0), 6))
+        return results
 
     assert run_virtually(run()) == [2.0, 1.1, 2.8, 2.001]
 

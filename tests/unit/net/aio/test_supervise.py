@@ -186,7 +186,9 @@ def test_a_kept_task_is_started_again_with_growing_pauses_and_a_reason(caplog: p
     pauses_s = [round(later - before, 3) for before, later in itertools.pairwise(begun_s)]
     assert pauses_s == [0.1, 0.2, 0.4, 60.1, 0.2, 0.4]
     reasons = [
-        (one.getMessage(), vars(one)["task"], vars(one)["error"]) for one in caplog.records if one.levelname == "ERROR"
+        (record.getMessage(), vars(record)["task"], vars(record)["error"])
+        for record in caplog.records
+        if record.levelname == "ERROR"
     ]
     assert reasons[0] == ("task.restarts", "loop lag", "OSError: no route")
     assert reasons[-1] == ("task.restarts", "loop lag", "what it waited for was cancelled")

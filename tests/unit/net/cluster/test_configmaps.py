@@ -59,13 +59,13 @@ def test_a_refusal_is_reported_with_the_object_and_remembered_until_it_is_right(
     async def check() -> None:
         cluster, own, reported = MemoryCluster(), config(), list[tuple[Taken, Object]]()
         async with followed(cluster, SPACE, [own]) as watch, contextlib.AsyncExitStack() as stack:
-            stack.enter_context(watch.reported_to(lambda *one: reported.append(one)))
+            stack.enter_context(watch.reported_to(lambda *arguments: reported.append(arguments)))
             stack.enter_context(watch.applied_by(reported.clear))
             await cluster.create(CONFIG_MAP, body(stable_window="never"))
             await seen()
-            ((taken, found),) = reported
+            ((taken, resource),) = reported
             assert taken.problems[0].where == f"ConfigMap {NAME}"
-            assert found["metadata"]["name"] == NAME
+            assert resource["metadata"]["name"] == NAME
             assert len(watch.refused) == 1
             await cluster.patch(CONFIG_MAP, SPACE, NAME, patch={"data": {"stable-window": "20s"}})
             await seen()

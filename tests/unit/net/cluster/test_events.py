@@ -38,7 +38,7 @@ class Counted(MemoryCluster):
 
 
 async def counts(cluster: MemoryCluster) -> dict[str, int]:
-    return {one["message"]: one["count"] for one in (await cluster.list(EVENT)).items}
+    return {entry["message"]: entry["count"] for entry in (await cluster.list(EVENT)).items}
 
 
 async def test_the_same_words_are_counted_without_a_read() -> None:
@@ -55,8 +55,8 @@ async def test_a_count_has_the_time_of_the_last() -> None:
     recorder = EventRecorder(cluster)
     for now in ("2026-11-21T04:00:00Z", "2026-11-21T05:00:00Z"):
         await recorder.record(event(now=now))
-    (found,) = (await cluster.list(EVENT)).items
-    assert (found["firstTimestamp"], found["lastTimestamp"]) == ("2026-11-21T04:00:00Z", "2026-11-21T05:00:00Z")
+    (entry,) = (await cluster.list(EVENT)).items
+    assert (entry["firstTimestamp"], entry["lastTimestamp"]) == ("2026-11-21T04:00:00Z", "2026-11-21T05:00:00Z")
 
 
 async def test_an_event_of_another_process_is_counted() -> None:
@@ -84,7 +84,7 @@ async def test_a_failure_is_logged_and_the_next_event_is_written(caplog: pytest.
     cluster.fails = False
     await recorder.record(event())
     assert await counts(cluster) == {"boom": 2}
-    assert [one.message for one in caplog.records] == ["event.unwritten"]
+    assert [record.message for record in caplog.records] == ["event.unwritten"]
 
 
 async def test_the_oldest_known_event_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,4 +108,6 @@ async def test_an_event_that_cannot_be_written_is_logged(caplog: pytest.LogCaptu
     cluster = Counted()
     cluster.fails = True
     await write_once(cluster, event())
-    assert [(one.message, one.__dict__["event"]) for one in caplog.records] == [("event.unwritten", "hello.boom")]
+    assert [(record.message, record.__dict__["event"]) for record in caplog.records] == [
+        ("event.unwritten", "hello.boom")
+    ]

@@ -23,14 +23,14 @@ class Permission:
 
 async def test_all_goes_through_while_the_lease_is_held() -> None:
     cluster = FencedCluster(MemoryCluster(), Permission())
-    made = await cluster.create(CONFIG_MAP, THING)
-    async with cluster.watch(CONFIG_MAP, resource_version=made["metadata"]["resourceVersion"]) as events:
+    config_map = await cluster.create(CONFIG_MAP, THING)
+    async with cluster.watch(CONFIG_MAP, resource_version=config_map["metadata"]["resourceVersion"]) as events:
         await cluster.patch(CONFIG_MAP, "default", "thing", patch={"data": {"a": "2"}})
         assert (await anext(events)).object["data"] == {"a": "2"}
-    found = await cluster.get(CONFIG_MAP, "default", "thing")
-    await cluster.replace(CONFIG_MAP, {**found, "data": {"a": "3"}})
-    assert [one["data"] for one in (await cluster.list(CONFIG_MAP, page_size=1)).items] == [{"a": "3"}]
-    await cluster.delete(CONFIG_MAP, "default", "thing", uid=found["metadata"]["uid"])
+    current_config_map = await cluster.get(CONFIG_MAP, "default", "thing")
+    await cluster.replace(CONFIG_MAP, {**current_config_map, "data": {"a": "3"}})
+    assert [entry["data"] for entry in (await cluster.list(CONFIG_MAP, page_size=1)).items] == [{"a": "3"}]
+    await cluster.delete(CONFIG_MAP, "default", "thing", uid=current_config_map["metadata"]["uid"])
     assert (await cluster.list(CONFIG_MAP)).items == []
 
 

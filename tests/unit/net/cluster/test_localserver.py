@@ -61,7 +61,7 @@ def test_any_other_kubeconfig_is_left_to_the_library(text: str | bytes) -> None:
 
 
 async def test_another_server_needs_the_extra_for_clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [one for one in sys.modules if one.partition(".")[0] == "kubernetes"]:
+    for name in [module for module in sys.modules if module.partition(".")[0] == "kubernetes"]:
         monkeypatch.delitem(sys.modules, name)
     # What an import of a package that is not installed finds.
     monkeypatch.setitem(sys.modules, "kubernetes", None)

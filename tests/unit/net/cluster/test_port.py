@@ -83,13 +83,14 @@ async def test_a_write_is_one_value_with_every_option(name: str) -> None:
 @pytest.mark.parametrize("name", WRITES)
 def test_a_write_takes_what_its_value_has_with_the_same_defaults(name: str) -> None:
     parameters = {
-        one.name: one.default
-        for one in inspect.signature(getattr(Cluster, name)).parameters.values()
-        if one.name != "self"
+        parameter.name: parameter.default
+        for parameter in inspect.signature(getattr(Cluster, name)).parameters.values()
+        if parameter.name != "self"
     }
     fields = msgspec.structs.fields(WRITES[name][0])
     assert parameters == {
-        one.name: inspect.Parameter.empty if one.default is msgspec.NODEFAULT else one.default for one in fields
+        field_info.name: inspect.Parameter.empty if field_info.default is msgspec.NODEFAULT else field_info.default
+        for field_info in fields
     }
     assert set(WRITES[name][1]) == set(parameters), "each is tried above"
 
@@ -103,8 +104,8 @@ async def test_a_list_and_a_watch_are_of_one_selection() -> None:
 
 
 def test_every_write_has_a_kind_and_a_place() -> None:
-    made = [kind_of_write(**options) for kind_of_write, options in WRITES.values()]
-    assert [(one.kind.name, one.namespace, one.name) for one in made] == [
+    kinds = [kind_of_write(**options) for kind_of_write, options in WRITES.values()]
+    assert [(one.kind.name, one.namespace, one.name) for one in kinds] == [
         ("ConfigMap", "here", "one"),
         *[("Pod", "here", "one")] * 4,
     ]

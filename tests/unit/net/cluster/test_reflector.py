@@ -161,8 +161,8 @@ def test_changes_are_followed_with_what_was_before() -> None:
 def test_only_kept_objects_are_reported_and_cached() -> None:
     seen: list[CacheChange] = []
 
-    def kept(found: Object) -> Object:
-        return {"metadata": found["metadata"]}
+    def kept(resource: Object) -> Object:
+        return {"metadata": resource["metadata"]}
 
     async def scenario(followed: Followed) -> None:
         await followed.make("listed")
@@ -226,12 +226,12 @@ def test_a_list_that_is_let_in_ends_the_refusal() -> None:
     async def check() -> None:
         cluster = Troubled()
         cluster.list_failures.append(Forbidden("no"))
-        one = Reflector(cluster, CONFIG_MAP)
-        running = asyncio.create_task(one.run())
+        new_reflector = Reflector(cluster, CONFIG_MAP)
+        running = asyncio.create_task(new_reflector.run())
         await pass_s(0.0)
-        assert (one.is_forbidden, one.synced.is_set()) == (True, False)
-        await one.synced.wait()
-        assert not one.is_forbidden
+        assert (new_reflector.is_forbidden, new_reflector.synced.is_set()) == (True, False)
+        await new_reflector.synced.wait()
+        assert not new_reflector.is_forbidden
         running.cancel()
 
     run_virtually(check())
@@ -405,7 +405,7 @@ def test_an_object_of_a_watch_that_cannot_be_read_is_counted_and_skipped(caplog:
     assert seen.reported == [("ADDED", "b"), ("ADDED", "c")]
     assert len(seen.cluster.watch_times_s) == 1, "the watch went on"
     assert reflector.UNREADABLE["configmaps"] - before == 3
-    assert [vars(one)["key"][1] for one in caplog.records] == ["a", "b", ""]
+    assert [vars(record)["key"][1] for record in caplog.records] == ["a", "b", ""]
 
 
 def test_an_object_of_a_list_that_cannot_be_read_is_not_reported_as_deleted() -> None:

@@ -84,19 +84,19 @@ def test_a_start_that_comes_twice_in_autumn_counts_once() -> None:
     hours=st.integers(1, 23),
 )
 def test_a_state_lasts_until_it_says(at: datetime, zone: str, start: int, hours: int) -> None:
-    one = Schedule(start=f"0 {start} * * *", end=f"0 {(start + hours) % 24} * * *", min_count=1, time_zone=zone)
+    schedule = Schedule(start=f"0 {start} * * *", end=f"0 {(start + hours) % 24} * * *", min_count=1, time_zone=zone)
     at_s = at.replace(tzinfo=ZoneInfo(zone)).timestamp()
-    state = schedule_state(one, at_s)
+    state = schedule_state(schedule, at_s)
     assert 0 < state.until_s - at_s <= timedelta(hours=26).total_seconds()
-    middle = schedule_state(one, (at_s + state.until_s) / 2)
+    middle = schedule_state(schedule, (at_s + state.until_s) / 2)
     assert (middle.is_active, middle.until_s) == (state.is_active, state.until_s)
-    after = schedule_state(one, state.until_s)
+    after = schedule_state(schedule, state.until_s)
     # Both may fall on the end of the hour that is skipped.
     assert after.is_active is not state.is_active or after.until_s - state.until_s > timedelta(hours=20).total_seconds()
 
 
 def problems(*schedules: Schedule, max_count: int = 0) -> list[str]:
-    return [one.where for one in schedule_problems(ScalingPolicySpec(schedules=schedules, max_count=max_count))]
+    return [problem.where for problem in schedule_problems(ScalingPolicySpec(schedules=schedules, max_count=max_count))]
 
 
 def test_every_problem_is_listed() -> None:

@@ -19,7 +19,7 @@ LATEST: Json = {"latestRevision": True, "percent": 100}
 
 
 def service(*targets: Json) -> Json:
-    named = [{"revisionName": "a-00003", **one} if one.get("latestRevision") else one for one in targets]
+    named = [{"revisionName": "a-00003", **entry} if entry.get("latestRevision") else entry for entry in targets]
     return {"metadata": {"name": "a"}, "spec": {"traffic": list(targets)}, "status": {"traffic": named}}
 
 
@@ -28,8 +28,8 @@ def target(name: str, percent: int = 0, **more: str) -> Json:
 
 
 def test_shares_replace_what_was_there() -> None:
-    found = desired_traffic(service(LATEST), AskedService(shares={"a-00001": 90, "@latest": 10}))
-    assert found == [target("a-00001", 90), {"latestRevision": True, "percent": 10}]
+    traffic = desired_traffic(service(LATEST), AskedService(shares={"a-00001": 90, "@latest": 10}))
+    assert traffic == [target("a-00001", 90), {"latestRevision": True, "percent": 10}]
 
 
 def test_tags_stay_with_their_revisions() -> None:
@@ -42,8 +42,10 @@ def test_tags_stay_with_their_revisions() -> None:
 
 
 def test_a_tag_alone_leaves_the_shares() -> None:
-    found = desired_traffic(service(LATEST), AskedService(tags={"blue": "@latest", "red": "@latest", "old": "a-00001"}))
-    assert found == [
+    traffic = desired_traffic(
+        service(LATEST), AskedService(tags={"blue": "@latest", "red": "@latest", "old": "a-00001"})
+    )
+    assert traffic == [
         {**LATEST, "tag": "blue"},
         {"latestRevision": True, "percent": 0, "tag": "red"},
         target("a-00001", tag="old"),
@@ -128,8 +130,10 @@ def test_there_may_be_nothing_to_go_back_to() -> None:
 
 
 def test_revisions_are_ordered_by_generation() -> None:
-    found = newest_first([revision("b", generation="9"), revision("a", generation="10"), revision("c", generation="x")])
-    assert [one["metadata"]["name"] for one in found] == ["a", "b", "c"]
+    newest_firsts = newest_first(
+        [revision("b", generation="9"), revision("a", generation="10"), revision("c", generation="x")]
+    )
+    assert [resource["metadata"]["name"] for resource in newest_firsts] == ["a", "b", "c"]
 
 
 def test_a_workload_has_the_keys_of_its_spec_and_annotations_for_the_others() -> None:

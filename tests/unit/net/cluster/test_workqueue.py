@@ -22,14 +22,14 @@ class Steady(random.Random):
         return max(a, b)
 
 
-def queue(**settings: float) -> WorkQueue[str]:
+def new_queue(**settings: float) -> WorkQueue[str]:
     return WorkQueue("test", settings=WorkQueueSettings(**settings), dice=Steady(), on_error=lambda *_: None)  # type: ignore[arg-type]
 
 
-async def run_for(one: WorkQueue[str], work: Work, *, seconds: float, workers: int = 1) -> None:
+async def run_for(queue: WorkQueue[str], work: Work, *, seconds: float, workers: int = 1) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(seconds):
-            await one.run(workers, work)
+            await queue.run(workers, work)
 
 
 class Worker:
@@ -57,113 +57,113 @@ class Worker:
 
 
 def test_a_rest_of_rounding_does_not_run_a_key_over_and_over() -> None:
-    one, worker = queue(), Worker(again_s=1e-12)
-    one.add("a")
-    run_virtually(run_for(one, worker, seconds=0.0105))
+    queue, worker = new_queue(), Worker(again_s=1e-12)
+    queue.add("a")
+    run_virtually(run_for(queue, worker, seconds=0.0105))
     assert len(worker.seen) == 11
 
 
 def test_keys_come_in_the_order_they_were_added() -> None:
-    one, worker = queue(), Worker()
+    queue, worker = new_queue(), Worker()
     for key in "bac":
-        one.add(key)
-    run_virtually(run_for(one, worker, seconds=1))
+        queue.add(key)
+    run_virtually(run_for(queue, worker, seconds=1))
     assert [key for _, key in worker.seen] == ["b", "a", "c"]
 
 
 def test_asking_twice_is_asking_once() -> None:
-    one, worker = queue(), Worker()
-    one.add("a")
-    one.add("a")
-    run_virtually(run_for(one, worker, seconds=1))
+    queue, worker = new_queue(), Worker()
+    queue.add("a")
+    queue.add("a")
+    run_virtually(run_for(queue, worker, seconds=1))
     assert len(worker.seen) == 1
 
 
 def test_a_key_is_worked_on_by_one_worker_and_comes_again_if_asked_for_meanwhile() -> None:
     async def scenario() -> Worker:
-        one, worker = queue(), Worker(takes_s=1)
-        one.add("a")
-        asyncio.get_running_loop().call_later(0.5, one.add, "a")
-        await run_for(one, worker, seconds=5, workers=3)
+        queue, worker = new_queue(), Worker(takes_s=1)
+        queue.add("a")
+        asyncio.get_running_loop().call_later(0.5, queue.add, "a")
+        await run_for(queue, worker, seconds=5, workers=3)
         return worker
 
     assert run_virtually(scenario()).seen == [(0, "a"), (1, "a")]
 
 
 def test_workers_work_at_the_same_time() -> None:
-    one, worker = queue(), Worker(takes_s=1)
+    queue, worker = new_queue(), Worker(takes_s=1)
     for key in "abcde":
-        one.add(key)
-    run_virtually(run_for(one, worker, seconds=2.5, workers=3))
+        queue.add(key)
+    run_virtually(run_for(queue, worker, seconds=2.5, workers=3))
     assert (worker.most_at_once, len(worker.seen)) == (3, 5)
 
 
 def test_a_failure_is_tried_again_later_each_time() -> None:
-    one, worker = queue(retry_first_s=1, retry_max_s=5), Worker(failures=5)
-    one.add("a")
-    run_virtually(run_for(one, worker, seconds=60))
+    queue, worker = new_queue(retry_first_s=1, retry_max_s=5), Worker(failures=5)
+    queue.add("a")
+    run_virtually(run_for(queue, worker, seconds=60))
     # Waits of 1, 2, 4, then 5 and 5, the bound.
     assert [at_s for at_s, _ in worker.seen] == [0, 1, 3, 7, 12, 17]
 
 
 def test_a_success_forgets_the_failures() -> None:
-    one, worker = queue(retry_first_s=1), Worker(failures=2)
-    one.add("a")
-    run_virtually(run_for(one, worker, seconds=60))
-    assert "a" not in one._failures
+    queue, worker = new_queue(retry_first_s=1), Worker(failures=2)
+    queue.add("a")
+    run_virtually(run_for(queue, worker, seconds=60))
+    assert "a" not in queue._failures
 
 
 def test_failures_are_reported_and_counted() -> None:
     reported: list[tuple[str, str]] = []
-    one: WorkQueue[str] = WorkQueue(
+    queue: WorkQueue[str] = WorkQueue(
         "test",
         settings=WorkQueueSettings(retry_first_s=50),
         on_error=lambda key, error: reported.append((key, str(error))),
     )
-    one.add("a")
-    run_virtually(run_for(one, Worker(failures=1), seconds=1))
-    assert (reported, one._failures["a"]) == ([("a", "a")], 1)
+    queue.add("a")
+    run_virtually(run_for(queue, Worker(failures=1), seconds=1))
+    assert (reported, queue._failures["a"]) == ([("a", "a")], 1)
 
 
 def test_an_add_does_not_wait_for_the_retry() -> None:
     async def scenario() -> Worker:
-        one, worker = queue(retry_first_s=50), Worker(failures=1)
-        one.add("a")
-        asyncio.get_running_loop().call_later(2, one.add, "a")
-        await run_for(one, worker, seconds=200)
+        queue, worker = new_queue(retry_first_s=50), Worker(failures=1)
+        queue.add("a")
+        asyncio.get_running_loop().call_later(2, queue.add, "a")
+        await run_for(queue, worker, seconds=200)
         return worker
 
     assert run_virtually(scenario()).seen == [(0, "a"), (2, "a")]
 
 
 def test_a_handler_says_when_it_wants_its_key_again() -> None:
-    one, worker = queue(), Worker(again_s=10)
-    one.add("a")
-    run_virtually(run_for(one, worker, seconds=25))
+    queue, worker = new_queue(), Worker(again_s=10)
+    queue.add("a")
+    run_virtually(run_for(queue, worker, seconds=25))
     assert [at_s for at_s, _ in worker.seen] == [0, 10, 20]
 
 
 def test_the_sooner_of_two_wishes_counts() -> None:
     async def scenario() -> Worker:
-        one, worker = queue(), Worker()
+        queue, worker = new_queue(), Worker()
         for delay_s in (5, 2, 9):
-            one.add_after("a", delay_s)
-        one.add_after("b", 0)
-        await run_for(one, worker, seconds=20)
+            queue.add_after("a", delay_s)
+        queue.add_after("b", 0)
+        await run_for(queue, worker, seconds=20)
         return worker
 
     assert run_virtually(scenario()).seen == [(0, "b"), (2, "a")]
 
 
 def test_starts_are_limited_to_a_rate_after_a_burst() -> None:
-    one, worker = queue(starts_per_s_max=2, start_burst_max=3), Worker()
+    queue, worker = new_queue(starts_per_s_max=2, start_burst_max=3), Worker()
     for key in "abcdef":
-        one.add(key)
+        queue.add(key)
 
     async def scenario() -> None:
         # A quiet time first, in which a burst is saved up.
         await pass_s(100)
-        await run_for(one, worker, seconds=20, workers=2)
+        await run_for(queue, worker, seconds=20, workers=2)
 
     run_virtually(scenario())
     assert [at_s - 100 for at_s, _ in worker.seen] == [0, 0, 0, 0.5, 1, 1.5]
@@ -171,12 +171,12 @@ def test_starts_are_limited_to_a_rate_after_a_burst() -> None:
 
 def test_a_key_that_is_forgotten_does_not_come() -> None:
     async def scenario() -> Worker:
-        one, worker = queue(), Worker()
-        one.add("a")
-        one.add_after("b", 1)
-        one.forget("a")
-        one.forget("b")
-        await run_for(one, worker, seconds=20)
+        queue, worker = new_queue(), Worker()
+        queue.add("a")
+        queue.add_after("b", 1)
+        queue.forget("a")
+        queue.forget("b")
+        await run_for(queue, worker, seconds=20)
         return worker
 
     assert run_virtually(scenario()).seen == []
@@ -184,11 +184,11 @@ def test_a_key_that_is_forgotten_does_not_come() -> None:
 
 def test_settled_waits_for_what_is_ready_and_what_is_worked_on() -> None:
     async def scenario() -> float:
-        one, worker = queue(), Worker(takes_s=3)
-        one.add("a")
-        one.add("b")
-        running = asyncio.create_task(one.run(1, worker))
-        await one.settled()
+        queue, worker = new_queue(), Worker(takes_s=3)
+        queue.add("a")
+        queue.add("b")
+        running = asyncio.create_task(queue.run(1, worker))
+        await queue.settled()
         running.cancel()
         return now_s()
 
@@ -196,39 +196,39 @@ def test_settled_waits_for_what_is_ready_and_what_is_worked_on() -> None:
 
 
 def test_a_queue_of_nothing_is_settled() -> None:
-    run_virtually(queue().settled())
+    run_virtually(new_queue().settled())
 
 
 def test_what_was_worked_on_when_it_stopped_is_ready_again() -> None:
-    one = queue()
-    one.add("a")
-    run_virtually(run_for(one, Worker(takes_s=10), seconds=1))
+    queue = new_queue()
+    queue.add("a")
+    run_virtually(run_for(queue, Worker(takes_s=10), seconds=1))
     again = Worker()
-    run_virtually(run_for(one, again, seconds=1))
+    run_virtually(run_for(queue, again, seconds=1))
     assert [key for _, key in again.seen] == ["a"]
 
 
 def test_a_retry_that_waited_when_it_stopped_is_ready_again() -> None:
-    one = queue(retry_first_s=50)
-    one.add("a")
-    run_virtually(run_for(one, Worker(failures=1), seconds=1))
-    assert len(one) == 1
+    queue = new_queue(retry_first_s=50)
+    queue.add("a")
+    run_virtually(run_for(queue, Worker(failures=1), seconds=1))
+    assert len(queue) == 1
 
 
 def test_a_failure_without_a_subscriber_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    one: WorkQueue[str] = WorkQueue("test", settings=WorkQueueSettings(retry_first_s=50))
-    one.add("a")
-    run_virtually(run_for(one, Worker(failures=1), seconds=1))
+    queue: WorkQueue[str] = WorkQueue("test", settings=WorkQueueSettings(retry_first_s=50))
+    queue.add("a")
+    run_virtually(run_for(queue, Worker(failures=1), seconds=1))
     assert [record.getMessage() for record in caplog.records] == ["work.failed"]
 
 
 def test_a_key_that_is_due_immediately_can_be_asked_for_again_on_uvloop() -> None:
     async def twice() -> None:
-        one = queue()
+        queue = new_queue()
         # uvloop rounds to milliseconds: this one is due now.
-        one.add_after("a", 0.0001)
-        one.add_after("a", 0.00005)
-        assert repr(one) == "WorkQueue(test, 0 ready, 0 active, 1 later)"
+        queue.add_after("a", 0.0001)
+        queue.add_after("a", 0.00005)
+        assert repr(queue) == "WorkQueue(test, 0 ready, 0 active, 1 later)"
 
     uvloop.run(twice())
 
@@ -251,14 +251,14 @@ async def test_many_keys_are_taken_in_their_order_and_each_in_no_time() -> None:
 
 def test_no_more_workers_work_than_the_limit_says() -> None:
     async def scenario() -> None:
-        worker, one, limits = Worker(takes_s=1.0), queue(), [2]
+        worker, queue, limits = Worker(takes_s=1.0), new_queue(), [2]
         for number in range(8):
-            one.add(f"k{number}")
-        task = asyncio.create_task(one.run(8, worker, limit=lambda: limits[0]))
+            queue.add(f"k{number}")
+        task = asyncio.create_task(queue.run(8, worker, limit=lambda: limits[0]))
         await pass_s(1.5)
-        assert (worker.most_at_once, one.active_count) == (2, 2)
+        assert (worker.most_at_once, queue.active_count) == (2, 2)
         limits[0] = 4
-        await one.settled()
+        await queue.settled()
         assert worker.most_at_once == 4
         assert len(worker.seen) == 8
         task.cancel()
@@ -267,21 +267,21 @@ def test_no_more_workers_work_than_the_limit_says() -> None:
 
 
 def test_a_finished_key_wakes_no_more_workers_than_may_work() -> None:
-    asked = itertools.count()
+    count = itertools.count()
 
     def limit() -> int:
-        next(asked)
+        next(count)
         return 1
 
     async def scenario() -> None:
-        worker, one = Worker(), queue()
+        worker, queue = Worker(), new_queue()
         for number in range(100):
-            one.add(f"k{number}")
-        task = asyncio.create_task(one.run(16, worker, limit=limit))
-        await one.settled()
+            queue.add(f"k{number}")
+        task = asyncio.create_task(queue.run(16, worker, limit=limit))
+        await queue.settled()
         assert len(worker.seen) == 100
         task.cancel()
 
     run_virtually(scenario())
     # Each worker asks before it takes a key; 16 of them for each key would be 1,600 times.
-    assert next(asked) < 800
+    assert next(count) < 800

@@ -14,7 +14,7 @@ PARENT = f"00-{TRACE}-b7ad6b7169203331-01".encode()
 OPEN = "application/openmetrics-text"
 
 
-def metrics(*keys: tuple[str, str]) -> ActivatorMetrics:
+def new_metrics(*keys: tuple[str, str]) -> ActivatorMetrics:
     return ActivatorMetrics(
         configuration_of=lambda _: "hello",
         keys=lambda: keys,
@@ -24,13 +24,13 @@ def metrics(*keys: tuple[str, str]) -> ActivatorMetrics:
 
 
 def test_requests_are_counted_by_class_with_the_trace_that_came_in() -> None:
-    made = metrics(KEY)
-    rows = made.of(KEY)
+    metrics = new_metrics(KEY)
+    rows = metrics.of(KEY)
     rows.ended(200, 0.3, at_s=1.0, traceparent=PARENT)
     rows.ended(204, 0.3, at_s=1.0, traceparent=b"")
     rows.ended(0, 0.3, at_s=1.0, traceparent=b"")
     rows.ended(999, 0.3, at_s=1.0, traceparent=b"")
-    page = made.page.text(OPEN)
+    page = metrics.page.text(OPEN)
     for by_class, count in (("2xx", 2.0), ("none", 1.0), ("5xx", 1.0)):
         assert (
             f'http_server_request_duration_seconds_count{{{LABELS},response_code_class="{by_class}"}} {count}' in page
@@ -39,47 +39,47 @@ def test_requests_are_counted_by_class_with_the_trace_that_came_in() -> None:
 
 
 def test_exemplars_are_on_every_histogram_of_requests_and_a_parser_reads_them() -> None:
-    made = metrics(KEY)
-    rows = made.of(KEY)
+    metrics = new_metrics(KEY)
+    rows = metrics.of(KEY)
     rows.ended(200, 0.3, at_s=1.0, traceparent=PARENT)
     rows.waited(0.2, traceparent=PARENT)
     rows.waited(0.003, traceparent=b"no trace")
     rows.started_cold(0.2, rows.cold_turn, at_s=1.0, traceparent=PARENT)
-    found: dict[str, set[tuple[str, float]]] = {}
-    for family in text_string_to_metric_families(made.page.text(OPEN)):
+    result: dict[str, set[tuple[str, float]]] = {}
+    for family in text_string_to_metric_families(metrics.page.text(OPEN)):
         for sample in family.samples:
             if sample.exemplar is not None:
-                one = (sample.exemplar.labels["trace_id"], sample.exemplar.value)
-                found.setdefault(family.name, set()).add(one)
+                results = (sample.exemplar.labels["trace_id"], sample.exemplar.value)
+                result.setdefault(family.name, set()).add(results)
                 assert sample.name == f"{family.name}_bucket"
                 assert sample.exemplar.value <= float(sample.labels["le"])
-    assert found == {
+    assert result == {
         "http_server_request_duration_seconds": {(TRACE, 0.3)},
         "serving_request_queue_seconds": {(TRACE, 0.2)},
         "serving_cold_start_duration_seconds": {(TRACE, 0.2)},
     }
     # The older format has no place for them.
-    assert TRACE not in made.page.text("")
+    assert TRACE not in metrics.page.text("")
 
 
 def test_a_cold_start_is_counted_once_for_all_waiters() -> None:
-    made = metrics(KEY)
-    rows = made.of(KEY)
+    metrics = new_metrics(KEY)
+    rows = metrics.of(KEY)
     turn = rows.cold_turn
     for _ in range(5):
         rows.started_cold(0.4, turn, at_s=1.4)
     rows.started_cold(0.2, rows.cold_turn, at_s=2.2)
-    assert f"serving_cold_start_duration_seconds_count{{{LABELS}}} 2.0" in made.page.text("")
+    assert f"serving_cold_start_duration_seconds_count{{{LABELS}}} 2.0" in metrics.page.text("")
 
 
 def test_prompts_are_counted_by_whether_their_pod_knew_their_beginning() -> None:
-    made = metrics(KEY)
-    rows = made.of(KEY)
+    metrics = new_metrics(KEY)
+    rows = metrics.of(KEY)
     rows.matched(PrefixMatch(known_count=3, block_count=8))
     rows.matched(PrefixMatch(known_count=0, block_count=2))
     rows.is_gone = True
     rows.matched(PrefixMatch(known_count=1, block_count=1))
-    page = made.page.text("")
+    page = metrics.page.text("")
     for name, result, count in (
         ("requests", "hit", 1),
         ("requests", "miss", 1),
@@ -90,12 +90,12 @@ def test_prompts_are_counted_by_whether_their_pod_knew_their_beginning() -> None
 
 
 def test_reasons_waits_and_levels_are_reported() -> None:
-    made = metrics(KEY)
-    rows = made.of(KEY)
+    metrics = new_metrics(KEY)
+    rows = metrics.of(KEY)
     rows.refused("waited")
     rows.woken("flip")
     rows.waited(0.1)
-    page = made.page.text("")
+    page = metrics.page.text("")
     for line in (
         f'serving_requests_refused_total{{{LABELS},reason="waited"}} 1.0',
         f'serving_wakes_total{{{LABELS},reason="flip"}} 1.0',
@@ -108,40 +108,40 @@ def test_reasons_waits_and_levels_are_reported() -> None:
 
 
 def test_the_page_of_fine_durations_has_what_its_readers_take_and_no_more() -> None:
-    made = metrics(KEY)
-    rows = made.of(KEY)
+    metrics = new_metrics(KEY)
+    rows = metrics.of(KEY)
     rows.ended(200, 0.1, at_s=1.0, traceparent=b"")
     rows.woken("flip")
-    heads = [line for line in made.page.text(FINE_TYPE).splitlines() if line.startswith("# TYPE")]
+    heads = [line for line in metrics.page.text(FINE_TYPE).splitlines() if line.startswith("# TYPE")]
     assert heads == [f"# TYPE {FINE_DURATIONS} gauge", "# TYPE serving_requests_waiting gauge"]
 
 
 def test_rows_of_revisions_that_are_gone_are_dropped() -> None:
-    made = metrics()
-    made.of(("default", "gone")).ended(200, 0.1, at_s=1.0, traceparent=b"")
-    rows = made.of(("default", "going"))
-    assert "gone" not in made.page.text("")
+    metrics = new_metrics()
+    metrics.of(("default", "gone")).ended(200, 0.1, at_s=1.0, traceparent=b"")
+    rows = metrics.of(("default", "going"))
+    assert "gone" not in metrics.page.text("")
     rows.ended(200, 0.1, at_s=1.0, traceparent=b"")
     rows.waited(0.1)
     rows.started_cold(0.1, 0, at_s=1.1)
     rows.refused("waited")
     rows.woken("flip")
-    assert "going" not in made.page.text("")
+    assert "going" not in metrics.page.text("")
     for index in range(1000):
-        made.of(("default", f"r{index}"))
-    assert len(made._rows) < 102
+        metrics.of(("default", f"r{index}"))
+    assert len(metrics._rows) < 102
 
 
 async def test_the_last_cold_starts_of_a_namespace_have_times_since_the_epoch() -> None:
-    made = metrics(KEY, ("shop", "x-00001"))
-    rows = made.of(KEY)
+    metrics = new_metrics(KEY, ("shop", "x-00001"))
+    rows = metrics.of(KEY)
     at_s = now_s()
     for number in range(30):
         rows.started_cold(0.25, rows.cold_turn, at_s=at_s + number)
-    made.of(("shop", "x-00001")).started_cold(0.5, 0, at_s=at_s)
-    found = msgspec.json.decode(made.cold_starts({"namespace": "default"}))
-    assert len(found) == 20
-    assert {(one["revision"], one["waited_s"]) for one in found} == {("hello-00001", 0.25)}
+    metrics.of(("shop", "x-00001")).started_cold(0.5, 0, at_s=at_s)
+    document = msgspec.json.decode(metrics.cold_starts({"namespace": "default"}))
+    assert len(document) == 20
+    assert {(entry["revision"], entry["waited_s"]) for entry in document} == {("hello-00001", 0.25)}
     # The clocks were read a moment apart.
-    assert found[-1]["asked_s"] - wall_s() == pytest.approx(at_s - now_s() + 29 - 0.25, abs=1.0)
-    assert made.cold_starts({"namespace": "other"}) == "[]"
+    assert document[-1]["asked_s"] - wall_s() == pytest.approx(at_s - now_s() + 29 - 0.25, abs=1.0)
+    assert metrics.cold_starts({"namespace": "other"}) == "[]"

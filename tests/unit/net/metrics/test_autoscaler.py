@@ -18,7 +18,7 @@ COSTS = {
 }
 
 
-def metrics(*keys: tuple[str, str]) -> AutoscalerMetrics:
+def new_metrics(*keys: tuple[str, str]) -> AutoscalerMetrics:
     return AutoscalerMetrics(
         keys=lambda: keys,
         counts=lambda: {"revisions": 1, "odd_total": 2},
@@ -28,9 +28,9 @@ def metrics(*keys: tuple[str, str]) -> AutoscalerMetrics:
 
 
 def test_the_numbers_of_the_last_decision_are_on_the_page() -> None:
-    made = metrics(KEY)
-    made.decided(numbers(stable_load=1.5, panic_load=4.0, target_load=7.0, excess_burst_capacity=-3))
-    page = made.page.text("")
+    metrics = new_metrics(KEY)
+    metrics.decided(numbers(stable_load=1.5, panic_load=4.0, target_load=7.0, excess_burst_capacity=-3))
+    page = metrics.page.text("")
     for line in (
         f"kn_revision_pods_desired{LABELS} 3.0",
         f"kn_revision_concurrency_stable{LABELS} 1.5",
@@ -55,30 +55,30 @@ def test_the_numbers_of_the_last_decision_are_on_the_page() -> None:
 def test_the_last_numbers_are_recorded_when_the_page_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded: list[RevisionNumbers] = []
     monkeypatch.setattr(StatsReporter, "report", lambda _, numbers: recorded.append(numbers))
-    made = metrics(KEY)
+    metrics = new_metrics(KEY)
     for stable_load in (1.5, 1.5, 2.0, 1.5):
-        made.decided(numbers(stable_load=stable_load))
-    assert 'serving_decisions_total{rule="stable"} 4.0' in made.page.text("")
+        metrics.decided(numbers(stable_load=stable_load))
+    assert 'serving_decisions_total{rule="stable"} 4.0' in metrics.page.text("")
     assert [reported.stable_load for reported in recorded] == [1.5]
 
 
 def test_without_data_the_desired_pods_keep_their_value() -> None:
-    made = metrics(KEY)
-    made.decided(numbers(desired_count=3))
-    made.decided(numbers(desired_count=None, ready_count=2))
-    page = made.page.text("")
+    metrics = new_metrics(KEY)
+    metrics.decided(numbers(desired_count=3))
+    metrics.decided(numbers(desired_count=None, ready_count=2))
+    page = metrics.page.text("")
     assert f"kn_revision_pods_desired{LABELS} 3.0" in page
     assert f"kn_revision_pods_count{LABELS} 2.0" in page
 
 
 def test_a_revision_that_is_gone_is_off_the_page() -> None:
-    made = metrics()
-    made.decided(numbers())
-    assert "hello-00001" not in made.page.text("")
+    metrics = new_metrics()
+    metrics.decided(numbers())
+    assert "hello-00001" not in metrics.page.text("")
 
 
 def test_rows_are_bounded_without_a_reader_of_the_page() -> None:
-    made = metrics(("default", "r0"))
+    metrics = new_metrics(("default", "r0"))
     for index in range(1000):
-        made.decided(numbers(revision=f"r{index}"))
-    assert len(made._latest) < 200
+        metrics.decided(numbers(revision=f"r{index}"))
+    assert len(metrics._latest) < 200

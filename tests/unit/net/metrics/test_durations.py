@@ -32,18 +32,20 @@ def test_a_bucket_keeps_one_exemplar_a_second() -> None:
     row.record(0.3, at_s=5.0, traceparent=parent(TRACE))
     row.record(0.4, at_s=5.9, traceparent=parent(OTHER))
     row.record(3.0, at_s=5.9, traceparent=parent(OTHER))
-    kept = {one.exemplar.labels["trace_id"]: one.exemplar for one in row.samples("a", {}) if one.exemplar}
-    assert {trace: one.value for trace, one in kept.items()} == {TRACE: 0.3, OTHER: 3.0}
-    assert kept[TRACE].timestamp == 1_000.0
+    result = {
+        samples.exemplar.labels["trace_id"]: samples.exemplar for samples in row.samples("a", {}) if samples.exemplar
+    }
+    assert {trace: values.value for trace, values in result.items()} == {TRACE: 0.3, OTHER: 3.0}
+    assert result[TRACE].timestamp == 1_000.0
     row.record(0.4, at_s=6.0, traceparent=parent(OTHER))
-    assert [one.exemplar.value for one in row.samples("a", {}) if one.exemplar] == [0.4, 3.0]
+    assert [samples.exemplar.value for samples in row.samples("a", {}) if samples.exemplar] == [0.4, 3.0]
 
 
 def test_what_is_no_trace_leaves_room_for_one_that_is() -> None:
     row = Durations()
     row.record(0.3, at_s=5.0, traceparent=b"nonsense")
     row.record(0.3, at_s=5.0, traceparent=parent(TRACE))
-    assert [one.exemplar.labels for one in row.samples("a", {}) if one.exemplar] == [{"trace_id": TRACE}]
+    assert [samples.exemplar.labels for samples in row.samples("a", {}) if samples.exemplar] == [{"trace_id": TRACE}]
 
 
 @pytest.mark.parametrize(

@@ -11,16 +11,16 @@ OPEN = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
 
 @pytest.fixture
 def page() -> MetricsPage:
-    made = MetricsPage(ACTIVATOR_METRICS)
+    metrics_page = MetricsPage(ACTIVATOR_METRICS)
     # What a process uses changes from line to line.
-    made.registry = CollectorRegistry()
-    counter = Counter("asked", 'A "help" with \\ and\na second line.', ["name"], registry=made.registry)
+    metrics_page.registry = CollectorRegistry()
+    counter = Counter("asked", 'A "help" with \\ and\na second line.', ["name"], registry=metrics_page.registry)
     for value in ("plain", 'qu"ote', "back\\slash", "new\nline", ""):
         counter.labels(value).inc()
-    Gauge("level", "Without labels.", registry=made.registry).set(float("inf"))
-    histogram = Histogram("took_seconds", "Time.", ["a", "b"], registry=made.registry)
+    Gauge("level", "Without labels.", registry=metrics_page.registry).set(float("inf"))
+    histogram = Histogram("took_seconds", "Time.", ["a", "b"], registry=metrics_page.registry)
     histogram.labels("x", "y").observe(0.3, {"trace_id": "0af7"})
-    return made
+    return metrics_page
 
 
 def test_the_text_is_what_prometheus_client_writes(page: MetricsPage) -> None:

@@ -101,8 +101,8 @@ def test_a_report_costs_the_same_with_many_revisions() -> None:
     every = [msgspec.structs.replace(numbers(), revision=f"r{index}") for index in range(500)]
     begun_s = time.process_time()
     for _ in range(4):
-        for one in every:
-            reporter.report(one)
+        for revision_numbers in every:
+            reporter.report(revision_numbers)
     assert time.process_time() - begun_s < 2.0
 
 

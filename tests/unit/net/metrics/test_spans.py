@@ -6,7 +6,7 @@ from serving.net.metrics.spans import RequestTrace, Span, SpanKind, Traced, span
 TRACE, PARENT = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
 
 
-def trace() -> RequestTrace:
+def new_trace() -> RequestTrace:
     return RequestTrace(trace_id=TRACE, parent_id=PARENT, server_id=2, upstream_id=3)
 
 
@@ -32,7 +32,7 @@ def by_name(spans: list[Span]) -> dict[str, Span]:
 
 
 def test_a_request_that_found_a_pod_is_two_spans() -> None:
-    spans = spans_of(traced(trace()))
+    spans = spans_of(traced(new_trace()))
     assert [(span.name, span.kind) for span in spans] == [("GET", SpanKind.SERVER), ("upstream", SpanKind.CLIENT)]
     server, upstream = spans
     assert (server.parent_id, server.span_id, upstream.parent_id, upstream.span_id) == (PARENT, 2, 2, 3)
@@ -43,31 +43,36 @@ def test_a_request_that_found_a_pod_is_two_spans() -> None:
 
 
 def test_a_cold_request_waits_until_its_slot_and_the_cold_start_ends_with_the_first_pod() -> None:
-    one = trace()
-    one.is_queued, one.is_cold, one.granted_s, one.cold_until_s = True, True, 13.0, 12.0
-    spans = by_name(spans_of(traced(one)))
+    request_trace = new_trace()
+    request_trace.is_queued, request_trace.is_cold, request_trace.granted_s, request_trace.cold_until_s = (
+        True,
+        True,
+        13.0,
+        12.0,
+    )
+    spans = by_name(spans_of(traced(request_trace)))
     times = {name: (span.start_s, span.end_s) for name, span in spans.items()}
     assert times == {"GET": (10.0, 14.0), "queue": (10.0, 13.0), "cold start": (10.0, 12.0), "upstream": (13.0, 14.0)}
     # A cold start that had ended before it came takes no time, and none is negative.
-    one.cold_until_s = 9.0
-    cold = by_name(spans_of(traced(one)))["cold start"]
+    request_trace.cold_until_s = 9.0
+    cold = by_name(spans_of(traced(request_trace)))["cold start"]
     assert cold.start_s == cold.end_s == 10.0
 
 
 def test_all_tries_are_one_call_to_upstream() -> None:
-    at_once, waiting = trace(), trace()
+    at_once, waiting = new_trace(), new_trace()
     waiting.is_queued = True
-    for one in (at_once, waiting):
-        one.grant(11.0)
-        one.grant(12.0)
+    for request_trace in (at_once, waiting):
+        request_trace.grant(11.0)
+        request_trace.grant(12.0)
     times = [by_name(spans_of(traced(one, try_count=2)))["upstream"].start_s for one in (at_once, waiting)]
     assert times == [10.0, 11.0]
 
 
 def test_a_request_that_was_refused_waited_to_its_end_and_says_why() -> None:
-    one = trace()
-    one.is_queued, one.is_cold, one.refused = True, True, "waited"
-    spans = by_name(spans_of(traced(one, status=503, upstream="")))
+    request_trace = new_trace()
+    request_trace.is_queued, request_trace.is_cold, request_trace.refused = True, True, "waited"
+    spans = by_name(spans_of(traced(request_trace, status=503, upstream="")))
     assert spans.keys() == {"GET", "queue", "cold start"}
     assert all(span.is_error and span.end_s == 14.0 for span in spans.values())
     assert spans["GET"].attributes["serving.refused"] == "waited"
@@ -75,7 +80,7 @@ def test_a_request_that_was_refused_waited_to_its_end_and_says_why() -> None:
 
 @pytest.mark.parametrize(("status", "is_error"), [(0, True), (200, False), (404, False), (500, True), (502, True)])
 def test_no_answer_and_what_is_5xx_is_an_error(status: int, is_error: bool) -> None:
-    spans = spans_of(traced(trace(), status=status, try_count=3))
+    spans = spans_of(traced(new_trace(), status=status, try_count=3))
     assert {span.is_error for span in spans} == {is_error}
     assert spans[1].attributes["serving.try.count"] == 3
     assert ("http.response.status_code" in spans[0].attributes) is bool(status)
@@ -91,9 +96,9 @@ def test_no_answer_and_what_is_5xx_is_an_error(status: int, is_error: bool) -> N
     ],
 )
 def test_an_address_is_reported_without_its_port(host: str, address: str, port: int | None) -> None:
-    server = spans_of(msgspec.structs.replace(traced(trace()), host=host))[0]
+    server = spans_of(msgspec.structs.replace(traced(new_trace()), host=host))[0]
     assert (server.attributes["server.address"], server.attributes.get("server.port")) == (address, port)
 
 
 def test_a_span_always_has_an_id() -> None:
-    assert all(span.span_id for span in spans_of(traced(trace()), draw=lambda _: 0))
+    assert all(span.span_id for span in spans_of(traced(new_trace()), draw=lambda _: 0))

@@ -13,27 +13,29 @@ def tracer(ratio: float) -> Tracer:
 
 
 def test_a_request_with_a_parent_does_as_its_flag_says_and_keeps_the_trace() -> None:
-    found = tracer(0.0).begin(SAMPLED)
-    assert found is not None
-    assert (found.trace_id, found.parent_id) == (TRACE, PARENT)
-    assert found.traceparent == b"00-0af7651916cd43dd8448eb211c80319c-%016x-01" % found.upstream_id
+    request_trace = tracer(0.0).begin(SAMPLED)
+    assert request_trace is not None
+    assert (request_trace.trace_id, request_trace.parent_id) == (TRACE, PARENT)
+    assert request_trace.traceparent == b"00-0af7651916cd43dd8448eb211c80319c-%016x-01" % request_trace.upstream_id
     assert tracer(1.0).begin(SAMPLED[:-2] + b"00") is None
 
 
 def test_of_the_others_a_part_is_drawn_with_a_new_trace_each() -> None:
     some = tracer(0.1)
-    found = [one for one in (some.begin(b"") for _ in range(10_000)) if one is not None]
-    assert 850 < len(found) < 1150
-    assert len({one.trace_id for one in found}) == len(found)
-    assert {one.parent_id for one in found} == {0}
+    request_traces = [
+        request_trace for request_trace in (some.begin(b"") for _ in range(10_000)) if request_trace is not None
+    ]
+    assert 850 < len(request_traces) < 1150
+    assert len({request_trace.trace_id for request_trace in request_traces}) == len(request_traces)
+    assert {request_trace.parent_id for request_trace in request_traces} == {0}
     assert tracer(0.0).begin(b"") is None
     assert all(tracer(1.0).begin(b"no traceparent") is not None for _ in range(100))
 
 
 def test_an_id_is_never_zero() -> None:
-    found = Tracer(1.0, send=lambda _: None, draw=lambda _: 0).begin(b"")
-    assert found is not None
-    assert (found.trace_id, found.server_id, found.upstream_id) == (1, 1, 1)
+    request_trace = Tracer(1.0, send=lambda _: None, draw=lambda _: 0).begin(b"")
+    assert request_trace is not None
+    assert (request_trace.trace_id, request_trace.server_id, request_trace.upstream_id) == (1, 1, 1)
 
 
 def test_a_request_that_has_ended_is_reported_without_its_query() -> None:
@@ -44,12 +46,12 @@ def test_a_request_that_has_ended_is_reported_without_its_query() -> None:
     head = SimpleNamespace(method=b"GET", host=b"h.example", target=b"/a?password=1")
     ended = SimpleNamespace(head=head, upstream_text="127.0.0.1:1", started_s=1.0)
     traces.end(trace, ended, key=("default", "hello-00001"), status=200, try_count=2, at_s=3.0)
-    [one] = sent
-    assert (one.path, one.host, one.method, one.try_count, one.ended_s - one.started_s) == (
+    [traced] = sent
+    assert (traced.path, traced.host, traced.method, traced.try_count, traced.ended_s - traced.started_s) == (
         "/a",
         "h.example",
         "GET",
         2,
         2,
     )
-    assert "password" not in repr(spans_of(one))
+    assert "password" not in repr(spans_of(traced))

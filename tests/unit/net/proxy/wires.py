@@ -159,12 +159,12 @@ class Bench:
 
     def seen(self) -> list[tuple[bytes, bytes]]:
         """The requests that reached an upstream in whole: head and payload."""
-        return [one for app in self.apps for one in messages(app.written)]
+        return [pair for app in self.apps for pair in messages(app.written)]
 
 
 def messages(wire: bytes) -> list[tuple[bytes, bytes]]:
     """Complete messages of a connection, by a naive parser: head, and payload with what follows its chunks."""
-    found: list[tuple[bytes, bytes]] = []
+    results: list[tuple[bytes, bytes]] = []
     while (end := wire.find(b"\r\n\r\n")) >= 0:
         head, wire = wire[:end], wire[end + 4 :]
         lower = head.lower()
@@ -173,23 +173,23 @@ def messages(wire: bytes) -> list[tuple[bytes, bytes]]:
             while True:
                 line = wire.find(b"\r\n")
                 if line < 0:
-                    return found
+                    return results
                 size = int(wire[:line], 16)
                 if not size:
                     stop = 1 if wire.startswith(b"0\r\n\r\n") else wire.find(b"\r\n\r\n")
                     if stop < 0:
-                        return found
+                        return results
                     payload += wire[line:stop]
                     wire = wire[stop + 4 :]
                     break
                 if len(wire) < line + 2 + size + 2:
-                    return found
+                    return results
                 payload += wire[line + 2 : line + 2 + size]
                 wire = wire[line + 2 + size + 2 :]
         elif b"\r\ncontent-length: " in lower:
             length = int(lower.split(b"\r\ncontent-length: ")[1].split(b"\r\n")[0])
             if len(wire) < length:
-                return found
+                return results
             payload, wire = wire[:length], wire[length:]
-        found.append((head, payload))
-    return found
+        results.append((head, payload))
+    return results

@@ -22,20 +22,20 @@ def test_all_holders_of_a_key_have_the_same_authority() -> None:
     ("identity", "hosts"), [(ACTIVATOR, ["activator.serving.local"]), (f"{pods_of('shop', 'a-00001')}a-x", [])]
 )
 def test_a_certificate_names_one_id_and_that_of_a_daemon_its_host(identity: str, hosts: list[str]) -> None:
-    made = Authority(KEY).issue(identity, now_s=NOW_S, life_s=86_400)
-    found = x509.load_pem_x509_certificate(made.certificate.encode())
-    names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName)
+    issued_certificate = Authority(KEY).issue(identity, now_s=NOW_S, life_s=86_400)
+    certificate = x509.load_pem_x509_certificate(issued_certificate.certificate.encode())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     assert [one.value for one in names.value] == [identity, *hosts]
     assert names.critical
-    assert len(found.subject) == 0
-    assert not found.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
-    found.verify_directly_issued_by(x509.load_pem_x509_certificate(made.authority.encode()))
-    assert load_pem_private_key(made.key.encode(), None).public_key() == found.public_key()
+    assert len(certificate.subject) == 0
+    assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    certificate.verify_directly_issued_by(x509.load_pem_x509_certificate(issued_certificate.authority.encode()))
+    assert load_pem_private_key(issued_certificate.key.encode(), None).public_key() == certificate.public_key()
 
 
 def test_a_certificate_lives_as_long_as_it_should_and_forgives_clocks_that_are_behind() -> None:
-    made = Authority(KEY).issue(ACTIVATOR, now_s=NOW_S, life_s=86_400)
-    found = x509.load_pem_x509_certificate(made.certificate.encode())
-    assert found.not_valid_after_utc == dt.datetime.fromtimestamp(made.not_after_s, dt.UTC)
-    assert made.not_after_s == NOW_S + 86_400
-    assert found.not_valid_before_utc == dt.datetime.fromtimestamp(NOW_S - SKEW_MAX_S, dt.UTC)
+    issued_certificate = Authority(KEY).issue(ACTIVATOR, now_s=NOW_S, life_s=86_400)
+    certificate = x509.load_pem_x509_certificate(issued_certificate.certificate.encode())
+    assert certificate.not_valid_after_utc == dt.datetime.fromtimestamp(issued_certificate.not_after_s, dt.UTC)
+    assert issued_certificate.not_after_s == NOW_S + 86_400
+    assert certificate.not_valid_before_utc == dt.datetime.fromtimestamp(NOW_S - SKEW_MAX_S, dt.UTC)

@@ -86,8 +86,8 @@ def test_what_is_no_frame_of_an_activator_is_refused(frame: bytes) -> None:
 
 
 def test_a_pod_that_is_older_reports_no_response_times() -> None:
-    found = decode_pod_stat(msgspec.msgpack.encode({"at_s": 1, "concurrency": 2, "request_count": 3}))
-    assert (found.ended_count, found.response_time_s) == (0.0, 0.0)
+    pod_stat = decode_pod_stat(msgspec.msgpack.encode({"at_s": 1, "concurrency": 2, "request_count": 3}))
+    assert (pod_stat.ended_count, pod_stat.response_time_s) == (0.0, 0.0)
 
 
 def test_response_times_reach_the_autoscaler_that_decides() -> None:
@@ -103,18 +103,18 @@ def test_the_version_before_finds_the_fields_that_it_requires() -> None:
     pod = msgspec.msgpack.decode(encode_pod_stat(PodStat(at_s=0.0, concurrency=0.0)))
     assert pod == {"at_s": 0.0, "concurrency": 0.0}
     revision = RevisionStat(namespace="default", revision="r", concurrency=0.0)
-    (found,) = msgspec.msgpack.decode(encode_activator_stats(ActivatorStats(stats=[revision])))["stats"]
-    assert found == {"namespace": "default", "revision": "r", "concurrency": 0.0}
+    (stat,) = msgspec.msgpack.decode(encode_activator_stats(ActivatorStats(stats=[revision])))["stats"]
+    assert stat == {"namespace": "default", "revision": "r", "concurrency": 0.0}
     relayed = RelayedStat(namespace="default", revision="r", pod="p", concurrency=0.0)
-    (found,) = msgspec.msgpack.decode(encode_relayed_stats(RelayedStats(stats=[relayed])))["stats"]
-    assert found == {"namespace": "default", "revision": "r", "concurrency": 0.0, "sender": "p"}
+    (stat,) = msgspec.msgpack.decode(encode_relayed_stats(RelayedStats(stats=[relayed])))["stats"]
+    assert stat == {"namespace": "default", "revision": "r", "concurrency": 0.0, "sender": "p"}
 
 
 def test_frames_of_the_version_before_are_read() -> None:
     activator = {"namespace": "default", "revision": "r", "concurrency": 2.0, "request_count": 1.0}
     windows = {"window_concurrency": None, "window_request_count": 3.0}
-    (found,) = decode_activator_stats(msgspec.msgpack.encode({"stats": [activator | windows]})).stats
-    assert found == RevisionStat(
+    (revision_stat,) = decode_activator_stats(msgspec.msgpack.encode({"stats": [activator | windows]})).stats
+    assert revision_stat == RevisionStat(
         namespace="default", revision="r", concurrency=2.0, request_count=1.0, window_request_count=3.0
     )
     counts = {"proxied_concurrency": 0.5, "proxied_request_count": 0.0, "ended_count": 4.0, "response_time_s": 0.0}

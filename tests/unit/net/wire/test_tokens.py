@@ -74,8 +74,8 @@ def test_a_key_is_32_bytes_of_a_file(tmp_path: Path) -> None:
 def test_a_caller_token_depends_on_all_its_claims() -> None:
     caller = CallerIdentity(namespace="shop", account="cart", service="front")
     tokens = {
-        caller_token(KEY, one, until_s=until_s)
-        for one in (
+        caller_token(KEY, caller_identity, until_s=until_s)
+        for caller_identity in (
             caller,
             msgspec.structs.replace(caller, account="other"),
             CallerIdentity(namespace="shop", account="cart"),
@@ -83,14 +83,14 @@ def test_a_caller_token_depends_on_all_its_claims() -> None:
         for until_s in (1.0, 2.0)
     }
     assert len(tokens) == 6
-    assert all(one.startswith("v1.") for one in tokens)
+    assert all(token.startswith("v1.") for token in tokens)
 
 
 def test_a_caller_token_is_read_back_until_it_expires() -> None:
     caller = CallerIdentity(namespace="shop", account="cart", service="front")
     text = caller_token(KEY, caller, until_s=100.0)
-    found = read_caller_token(KEY, text, now_s=99.0)
-    assert (found.namespace, found.account, found.service) == ("shop", "cart", "front")
+    caller_identity = read_caller_token(KEY, text, now_s=99.0)
+    assert (caller_identity.namespace, caller_identity.account, caller_identity.service) == ("shop", "cart", "front")
     with pytest.raises(InvalidValue, match="expired"):
         read_caller_token(KEY, text, now_s=100.0)
 

@@ -13,15 +13,15 @@ from tests.unit.nodes.placement.builders import node, pod
 NODES = ("empty", "half", "full")
 
 
-def extender(provider: str = "default") -> Extender:
+def new_extender(provider: str = "default") -> Extender:
     """An extender of three nodes of 4 cores: one empty, one half full, one full."""
     book = NodeBook()
     for name in NODES:
         book.take_node(node_of(node(name)))
     for name, cpu, memory in (("half", "2", "4Gi"), ("full", "3900m", "8000Mi")):
-        found = pod_of(pod(f"on-{name}", on=name, cpu=cpu, memory=memory))
-        assert found is not None
-        book.take_pod(found)
+        placed_pod = pod_of(pod(f"on-{name}", on=name, cpu=cpu, memory=memory))
+        assert placed_pod is not None
+        book.take_pod(placed_pod)
     return Extender(book, Scorer(PlacementSettings(provider=provider)))
 
 
@@ -29,63 +29,65 @@ def asking(*names: str, **requests: str) -> bytes:
     return json.dumps({"Pod": pod("p", **requests), "NodeNames": names}).encode()
 
 
-def filtered(one: Extender, body: bytes) -> Any:  # noqa: ANN401 - JSON
-    return json.loads(one.filter(read_call(body)))
+def filtered(extender: Extender, body: bytes) -> Any:  # noqa: ANN401 - JSON
+    return json.loads(extender.filter(read_call(body)))
 
 
 def test_nodes_are_scored_from_0_to_10_in_the_order_asked_for() -> None:
-    one = extender()
-    found = json.loads(one.prioritize(read_call(asking("full", "half", "empty", cpu="400m", memory="800Mi")), now_s=0))
-    assert [entry["Host"] for entry in found] == ["full", "half", "empty"]
-    full, half, empty = (entry["Score"] for entry in found)
+    extender = new_extender()
+    document = json.loads(
+        extender.prioritize(read_call(asking("full", "half", "empty", cpu="400m", memory="800Mi")), now_s=0)
+    )
+    assert [entry["Host"] for entry in document] == ["full", "half", "empty"]
+    full, half, empty = (entry["Score"] for entry in document)
     assert 0 <= full < half < empty <= 10
 
 
 def test_a_provider_that_packs_prefers_the_fuller() -> None:
-    one = extender(CLUSTER_AUTOSCALER_PROVIDER)
-    found = json.loads(one.prioritize(read_call(asking("half", "empty", cpu="400m", memory="800Mi")), now_s=0))
-    assert found[0]["Score"] > found[1]["Score"]
+    extender = new_extender(CLUSTER_AUTOSCALER_PROVIDER)
+    document = json.loads(extender.prioritize(read_call(asking("half", "empty", cpu="400m", memory="800Mi")), now_s=0))
+    assert document[0]["Score"] > document[1]["Score"]
 
 
 def test_a_node_that_just_joined_passes_and_scores_0() -> None:
-    one = extender()
-    assert json.loads(one.prioritize(read_call(asking("new")), now_s=0)) == [{"Host": "new", "Score": 0}]
-    assert filtered(one, asking("new", cpu="100"))["NodeNames"] == ["new"]
+    extender = new_extender()
+    assert json.loads(extender.prioritize(read_call(asking("new")), now_s=0)) == [{"Host": "new", "Score": 0}]
+    assert filtered(extender, asking("new", cpu="100"))["NodeNames"] == ["new"]
 
 
 def test_a_pod_is_kept_from_nodes_without_room() -> None:
-    found = filtered(extender(), asking("full", "half", "empty", cpu="1", memory="1Gi"))
-    assert found["NodeNames"] == ["half", "empty"]
-    assert found["Error"] == ""
-    assert found["FailedNodes"] == {
+    entry = filtered(new_extender(), asking("full", "half", "empty", cpu="1", memory="1Gi"))
+    assert entry["NodeNames"] == ["half", "empty"]
+    assert entry["Error"] == ""
+    assert entry["FailedNodes"] == {
         "full": "requests 1000m of cpu, 100m are free; requests 1073741824 bytes of memory, 201326592 bytes are free"
     }
 
 
 def test_a_pod_that_requests_nothing_fits_on_a_full_node() -> None:
-    one = extender()
-    assert filtered(one, asking("full"))["NodeNames"] == ["full"]
+    extender = new_extender()
+    assert filtered(extender, asking("full"))["NodeNames"] == ["full"]
 
 
 def test_a_node_runs_so_many_pods_and_no_more() -> None:
     book = NodeBook()
     book.take_node(node_of(node("a", pods="0")))
     book.take_node(node_of(node("b", pods=None)))
-    found = filtered(Extender(book, Scorer(PlacementSettings())), asking("a", "b"))
-    assert found["FailedNodes"] == {"a": "runs 0 of 0 pods"}
+    entry = filtered(Extender(book, Scorer(PlacementSettings())), asking("a", "b"))
+    assert entry["FailedNodes"] == {"a": "runs 0 of 0 pods"}
 
 
 def test_whole_nodes_are_answered_with_whole_nodes() -> None:
     body = {"pod": pod("p", cpu="1"), "nodes": {"items": [node("full"), node("half")]}, "nodenames": None}
-    found = filtered(extender(), json.dumps(body).encode())
-    assert [one["metadata"]["name"] for one in found["Nodes"]["items"]] == ["half"]
-    assert "NodeNames" not in found
+    entry = filtered(new_extender(), json.dumps(body).encode())
+    assert [Node["metadata"]["name"] for Node in entry["Nodes"]["items"]] == ["half"]
+    assert "NodeNames" not in entry
 
 
 def test_reasons_are_given_for_known_nodes() -> None:
-    (found,) = json.loads(extender().explain(read_call(asking("half", "new", cpu="400m")), now_s=0))
-    assert found["node"] == "half"
-    assert {part["name"] for part in found["parts"]} == {"LeastRequested", "BalancedResourceAllocation"}
+    (entry,) = json.loads(new_extender().explain(read_call(asking("half", "new", cpu="400m")), now_s=0))
+    assert entry["node"] == "half"
+    assert {part["name"] for part in entry["parts"]} == {"LeastRequested", "BalancedResourceAllocation"}
 
 
 @pytest.mark.parametrize(

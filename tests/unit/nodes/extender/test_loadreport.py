@@ -24,8 +24,8 @@ def read(body: bytes) -> LoadReport:
 
 @given(st.dictionaries(st.text("abc-", min_size=1), st.tuples(_USAGE, _USAGE), min_size=1))
 def test_what_is_written_is_read_back(usages: dict[str, tuple[Usage, Usage]]) -> None:
-    found = {name: NodeUsage(at_s=900.0, cpu=cpu, memory=memory) for name, (cpu, memory) in usages.items()}
-    report = LoadReport(source="here", at_s=900.0, window_s=600.0, usages=found)
+    node_usages = {name: NodeUsage(at_s=900.0, cpu=cpu, memory=memory) for name, (cpu, memory) in usages.items()}
+    report = LoadReport(source="here", at_s=900.0, window_s=600.0, usages=node_usages)
     body = watcher_body(report)
     assert body is not None
     assert read(body) == report

@@ -37,7 +37,7 @@ def test_a_name_is_a_range_and_an_expression_needs_a_subquery() -> None:
 
 
 def test_values_are_shares_by_node_without_a_port() -> None:
-    found = body(
+    data = body(
         sample("0.5", instance="a:9100"),
         sample("0.25", instance="a"),
         sample("0.1", instance="b"),
@@ -45,7 +45,7 @@ def test_values_are_shares_by_node_without_a_port() -> None:
         sample("x", instance="d"),
         sample("1"),
     )
-    assert read_vector(found, _SETTINGS) == {"a": 50.0, "b": 10.0}
+    assert read_vector(data, _SETTINGS) == {"a": 50.0, "b": 10.0}
     named = body(sample("0.5", node="a", instance="b"))
     assert read_vector(named, LoadSourceSettings(node_label="node")) == {"a": 50.0}
 
@@ -64,7 +64,7 @@ def test_anything_else_is_refused(text: bytes, words: str) -> None:
 
 
 def test_without_a_mean_there_is_no_measurement() -> None:
-    found = node_usages({"cpu mean": {"a": 5.0}, "cpu deviation": {"a": 1.0}, "memory deviation": {"a": 2.0}}, at_s=3.0)
-    assert found["a"].cpu == Usage(mean_percent=5.0, deviation_percent=1.0)
-    assert isinstance(found["a"].memory, NoData)
-    assert found["a"].at_s == 3.0
+    entry = node_usages({"cpu mean": {"a": 5.0}, "cpu deviation": {"a": 1.0}, "memory deviation": {"a": 2.0}}, at_s=3.0)
+    assert entry["a"].cpu == Usage(mean_percent=5.0, deviation_percent=1.0)
+    assert isinstance(entry["a"].memory, NoData)
+    assert entry["a"].at_s == 3.0

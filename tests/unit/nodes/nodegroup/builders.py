@@ -101,17 +101,27 @@ def snapshot(
     )
 
 
-def view(seen: Snapshot, asked: NodeGroupSettings = SETTINGS, state: NodeGroupState | None = None) -> GroupView:
-    return view_of(state or NodeGroupState(), gathered(seen, asked), asked, now_s=NOW_S)
+def view(
+    seen: Snapshot, node_group_settings: NodeGroupSettings = SETTINGS, state: NodeGroupState | None = None
+) -> GroupView:
+    return view_of(state or NodeGroupState(), gathered(seen, node_group_settings), node_group_settings, now_s=NOW_S)
 
 
 def decided(
-    seen: Snapshot, asked: NodeGroupSettings = SETTINGS, state: NodeGroupState | None = None, *, now_s: float = NOW_S
+    seen: Snapshot,
+    node_group_settings: NodeGroupSettings = SETTINGS,
+    state: NodeGroupState | None = None,
+    *,
+    now_s: float = NOW_S,
 ) -> tuple[NodeGroupState, GroupPlan]:
-    return decide(state or NodeGroupState(), seen, asked, now_s=now_s)
+    return decide(state or NodeGroupState(), seen, node_group_settings, now_s=now_s)
 
 
 def load(percent: float, group: tuple[GroupNode, ...]) -> tuple[GroupPod, ...]:
     """One pod per node, so that all untainted nodes together have this utilisation of cpu."""
-    untainted = [one for one in group if one.removal_taint is None and not one.is_cordoned and not one.is_force_tainted]
-    return tuple(pod(round(percent * 40), on=one, memory_bytes=1) for one in untainted)
+    untainted = [
+        group_node
+        for group_node in group
+        if group_node.removal_taint is None and not group_node.is_cordoned and not group_node.is_force_tainted
+    ]
+    return tuple(pod(round(percent * 40), on=group_node, memory_bytes=1) for group_node in untainted)

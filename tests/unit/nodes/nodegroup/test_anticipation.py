@@ -29,73 +29,74 @@ def pod(name: str, **metadata: str) -> dict[str, Any]:
     return {"metadata": {"name": name, **LABELLED, **metadata}}
 
 
-def book(replicas: int | None, published: int | None = None, *, pods: int = 0) -> AnticipatedBook:
-    made = AnticipatedBook()
-    made.take_deployment(deployment(replicas))
+def new_book(replicas: int | None, published: int | None = None, *, pods: int = 0) -> AnticipatedBook:
+    anticipated_book = AnticipatedBook()
+    anticipated_book.take_deployment(deployment(replicas))
     if published is not None:
-        made.take_revision(revision(published))
+        anticipated_book.take_revision(revision(published))
     for number in range(pods):
-        made.take_pod(f"default/p{number}", pod(f"p{number}"))
-    return made
+        anticipated_book.take_pod(f"default/p{number}", pod(f"p{number}"))
+    return anticipated_book
 
 
 def test_what_is_published_counts_beyond_the_pods_that_exist() -> None:
-    missing = book(3, 8, pods=2).pods(NOW_S)
+    missing = new_book(3, 8, pods=2).pods(NOW_S)
     assert len(missing) == 6
-    assert {(one.request, one.phase, one.node_name, one.is_anticipated) for one in missing.values()} == {
-        (Amount(cpu_m=2000, memory_bytes=GIB), PodPhase.PENDING, None, True)
-    }
+    assert {
+        (group_pod.request, group_pod.phase, group_pod.node_name, group_pod.is_anticipated)
+        for group_pod in missing.values()
+    } == {(Amount(cpu_m=2000, memory_bytes=GIB), PodPhase.PENDING, None, True)}
 
 
 def test_a_scale_counts_before_its_pods_are_made() -> None:
-    assert len(book(3, pods=1).pods(NOW_S)) == 2
-    assert len(book(None).pods(NOW_S)) == 1
+    assert len(new_book(3, pods=1).pods(NOW_S)) == 2
+    assert len(new_book(None).pods(NOW_S)) == 1
 
 
 def test_what_has_expired_says_nothing() -> None:
-    assert not book(0, 8).pods(NOW_S + 60)
+    assert not new_book(0, 8).pods(NOW_S + 60)
 
 
 def test_pods_that_are_being_deleted_are_replaced() -> None:
-    made = book(2, pods=2)
-    made.take_pod("default/p0", pod("p0", deletionTimestamp="now"))
-    assert len(made.pods(NOW_S)) == 1
-    made.drop_pod("default/p1")
-    made.drop_pod("default/p1")
-    assert len(made.pods(NOW_S)) == 2
+    anticipated_book = new_book(2, pods=2)
+    anticipated_book.take_pod("default/p0", pod("p0", deletionTimestamp="now"))
+    assert len(anticipated_book.pods(NOW_S)) == 1
+    anticipated_book.drop_pod("default/p1")
+    anticipated_book.drop_pod("default/p1")
+    assert len(anticipated_book.pods(NOW_S)) == 2
 
 
 def test_a_pod_that_changes_counts_once() -> None:
-    made = book(2, pods=2)
-    made.take_pod("default/p0", pod("p0"))
-    assert not made.pods(NOW_S)
+    anticipated_book = new_book(2, pods=2)
+    anticipated_book.take_pod("default/p0", pod("p0"))
+    assert not anticipated_book.pods(NOW_S)
 
 
 def test_revisions_and_deployments_that_go_want_nothing() -> None:
-    made = book(0, 8)
-    made.drop_revision(KEY)
-    assert not made.pods(NOW_S)
-    made.take_revision(revision(8))
-    made.take_revision({"metadata": {"namespace": KEY[0], "name": KEY[1]}})
-    assert not made.pods(NOW_S)
-    made.take_revision(revision(8))
-    made.drop_deployment(deployment(0))
-    made.drop_deployment({"metadata": {}})
-    assert not made.pods(NOW_S)
+    anticipated_book = new_book(0, 8)
+    anticipated_book.drop_revision(KEY)
+    assert not anticipated_book.pods(NOW_S)
+    anticipated_book.take_revision(revision(8))
+    anticipated_book.take_revision({"metadata": {"namespace": KEY[0], "name": KEY[1]}})
+    assert not anticipated_book.pods(NOW_S)
+    anticipated_book.take_revision(revision(8))
+    anticipated_book.drop_deployment(deployment(0))
+    anticipated_book.drop_deployment({"metadata": {}})
+    assert not anticipated_book.pods(NOW_S)
 
 
 def test_other_deployments_and_those_that_go_are_left_out() -> None:
-    made = AnticipatedBook()
-    made.take_deployment({"metadata": {"name": "other"}, "spec": {"replicas": 5}})
+    anticipated_book = AnticipatedBook()
+    anticipated_book.take_deployment({"metadata": {"name": "other"}, "spec": {"replicas": 5}})
     gone = deployment(5)
     gone["metadata"]["deletionTimestamp"] = "now"
-    made.take_deployment(gone)
-    assert not made.pods(NOW_S)
+    anticipated_book.take_deployment(gone)
+    assert not anticipated_book.pods(NOW_S)
 
 
 def test_a_group_asks_for_nodes_before_pods_are_pending_only_where_it_is_set() -> None:
     group = nodes(1)
-    seen = snapshot(group, tuple(book(0, 2).pods(NOW_S).values()))
+    seen = snapshot(group, tuple(new_book(0, 2).pods(NOW_S).values()))
     _, plan = decided(seen, settings(anticipation=True))
     # 4000 m of 4000 m at a threshold of 70 %: ceil(1 x 30 / 70) = 1 node more.
     assert (plan.effects, plan.pod_count, plan.anticipated_count) == ((IncreaseSize(count=1),), 0, 2)
@@ -104,6 +105,6 @@ def test_a_group_asks_for_nodes_before_pods_are_pending_only_where_it_is_set() -
 
 
 def test_a_group_at_zero_grows_for_anticipated_pods() -> None:
-    seen = snapshot((), tuple(book(0, 1).pods(NOW_S).values()))
+    seen = snapshot((), tuple(new_book(0, 1).pods(NOW_S).values()))
     _, plan = decided(seen, settings(anticipation=True, min_nodes=0))
     assert (plan.decided_by, plan.effects) == (GroupRule.FROM_ZERO, (IncreaseSize(count=1),))

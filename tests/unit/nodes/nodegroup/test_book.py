@@ -81,18 +81,30 @@ def compare(book: NodeGroupBook, found: list[GroupNode | GroupPod | str], group:
                 nodes.pop(one, None)
                 pods.pop(one, None)
     whole = Snapshot(nodes=tuple(nodes.values()), pods=tuple(pods.values()), cloud=CLOUD)
-    wanted, got = gathered(whole, group), book.facts(group.name, CLOUD, Failures())
-    assert {one.name: one for one in got.nodes} == {one.name: one for one in wanted.nodes}
-    assert {one.name: one for one in got.pods} == {one.name: one for one in wanted.pods}
-    assert got.anticipated_count == wanted.anticipated_count
-    untainted = [one for one in wanted.nodes if state_of(one) is NodeState.UNTAINTED]
+    wanted, group_facts = gathered(whole, group), book.facts(group.name, CLOUD, Failures())
+    assert {group_node.name: group_node for group_node in group_facts.nodes} == {
+        group_node.name: group_node for group_node in wanted.nodes
+    }
+    assert {group_pod.name: group_pod for group_pod in group_facts.pods} == {
+        group_pod.name: group_pod for group_pod in wanted.pods
+    }
+    assert group_facts.anticipated_count == wanted.anticipated_count
+    untainted = [group_node for group_node in wanted.nodes if state_of(group_node) is NodeState.UNTAINTED]
     free = free_amounts(untainted, wanted.pods, wanted.others_taken).values()
-    assert got.others_taken == {name: taken for name, taken in wanted.others_taken.items() if taken != OthersTaken()}
-    assert book.extremes(group.name).free_cpu.cpu_m == max((one.cpu_m for one in free), default=0)
-    waiting = [one for one in wanted.pods if one.phase is PodPhase.PENDING and not one.node_name]
-    most = max((one.request.cpu_m for one in waiting if not one.is_anticipated), default=0)
+    assert group_facts.others_taken == {
+        name: taken for name, taken in wanted.others_taken.items() if taken != OthersTaken()
+    }
+    assert book.extremes(group.name).free_cpu.cpu_m == max((amount.cpu_m for amount in free), default=0)
+    waiting = [
+        group_pod for group_pod in wanted.pods if group_pod.phase is PodPhase.PENDING and not group_pod.node_name
+    ]
+    most = max((group_pod.request.cpu_m for group_pod in waiting if not group_pod.is_anticipated), default=0)
     assert book.extremes(group.name).pending_cpu.cpu_m == most
-    assert (dict(got.pod_counts), got.request, got.cloud) == (dict(wanted.pod_counts), wanted.request, CLOUD)
+    assert (dict(group_facts.pod_counts), group_facts.request, group_facts.cloud) == (
+        dict(wanted.pod_counts),
+        wanted.request,
+        CLOUD,
+    )
 
 
 @given(changes, st.integers(0, 20))
@@ -112,7 +124,7 @@ def test_groups_that_change_are_sorted_afresh_and_others_are_kept() -> None:
     book = NodeGroupBook()
     book.take_node(node(0))
     book.take_groups([SETTINGS])
-    assert [one.name for one in book.facts("shared", CLOUD, Failures()).nodes] == ["n000"]
+    assert [group_node.name for group_node in book.facts("shared", CLOUD, Failures()).nodes] == ["n000"]
     book.take_groups([SETTINGS])
     assert len(book.facts("shared", CLOUD, Failures()).nodes) == 1
     book.take_groups([settings(label_value="other")])
@@ -123,7 +135,10 @@ def test_a_quirk_of_one_group_does_not_change_what_another_counts() -> None:
     book = NodeGroupBook()
     book.take_groups(GROUPS)
     book.take_pod(msgspec.structs.replace(pod(1500), original_request=Amount(cpu_m=1000)))
-    counted = {one.name: book.facts(one.name, CLOUD, Failures()).request.cpu_m for one in (GROUPS[0], GROUPS[3])}
+    counted = {
+        node_group_settings.name: book.facts(node_group_settings.name, CLOUD, Failures()).request.cpu_m
+        for node_group_settings in (GROUPS[0], GROUPS[3])
+    }
     assert counted == {"shared": 1500, "original": 1000}
     book.drop_pod(pod(1500).name)
     assert book.facts("original", CLOUD, Failures()).request == Amount()

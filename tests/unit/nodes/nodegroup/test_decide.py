@@ -178,12 +178,12 @@ def test_a_breaker_that_is_due_lets_one_node_through() -> None:
 
 def test_scale_ups_that_bring_nothing_stop_after_the_threshold() -> None:
     group = nodes(10)
-    seen, state, asked = snapshot(group, load(110, group), cloud=(0, 1000)), NodeGroupState(), []
+    seen, state, requests = snapshot(group, load(110, group), cloud=(0, 1000)), NodeGroupState(), []
     for number in range(20):
         state, plan = decided(seen, settings(max_nodes=1000), state, now_s=NOW_S + 60.0 * number)
         seen = carried_out(seen, plan.effects)
-        asked += [number * 60.0 for effect in plan.effects if isinstance(effect, IncreaseSize)]
-    assert asked == [0.0, 120.0, 240.0, 960.0]
+        requests += [number * 60.0 for effect in plan.effects if isinstance(effect, IncreaseSize)]
+    assert requests == [0.0, 120.0, 240.0, 960.0]
 
 
 def test_a_refused_increase_releases_the_lock_and_counts_as_a_failure() -> None:

@@ -27,10 +27,10 @@ def usage(cpu_percent: float, memory_percent: float = 0.0) -> Utilisation:
 def test_nodes_are_added_until_the_threshold_is_reached(
     cpu_percent: float, memory_percent: float, node_count: int, threshold_percent: int, delta: int
 ) -> None:
-    asked = scale_up_delta(
+    request_count = scale_up_delta(
         usage(cpu_percent, memory_percent), node_count=node_count, threshold_percent=threshold_percent
     )
-    assert asked == delta
+    assert request_count == delta
 
 
 def test_after_growing_the_group_is_below_the_threshold() -> None:
@@ -44,12 +44,12 @@ def test_after_growing_the_group_is_below_the_threshold() -> None:
 def test_from_zero_the_capacity_of_one_node_decides(
     cpu_m: int, memory_bytes: int, node_cpu_m: int, node_memory_bytes: int, delta: int
 ) -> None:
-    asked = from_zero_delta(
+    request_count = from_zero_delta(
         Amount(cpu_m=cpu_m, memory_bytes=memory_bytes),
         node_capacity=Amount(cpu_m=node_cpu_m, memory_bytes=node_memory_bytes),
         threshold_percent=70,
     )
-    assert asked == delta
+    assert request_count == delta
 
 
 def test_the_cloud_maximum_takes_its_part() -> None:

@@ -48,8 +48,8 @@ def test_a_file_of_escalator_is_taken_unchanged() -> None:
 
 def test_a_node_group_says_the_same_in_camel_case() -> None:
     (written,) = groups_of_text(ESCALATOR_FILE, where="file").groups
-    (found,) = group_of(named()).groups
-    assert found.settings == written.settings
+    (group,) = group_of(named()).groups
+    assert group.settings == written.settings
     (again,) = group_of({"metadata": {"name": "shared"}, "spec": spec_of(written.options)}).groups
     assert again.settings == written.settings
     assert spec_of(written.options)["aws"]["launchTemplateId"] == "lt-1"
@@ -80,7 +80,7 @@ def test_a_group_that_is_wrong_does_not_harm_the_others() -> None:
     wrong = {**good, "name": "wrong", "min_nodes": 20, "slow_node_removal_rate": 9, "colour": "red"}
     text = yaml.safe_dump({"node_groups": [wrong, good, good]})
     reading = groups_of_text(text, where="file")
-    assert [one.settings.name for one in reading.groups] == ["shared"]
+    assert [group.settings.name for group in reading.groups] == ["shared"]
     assert [problem.where for problem in reading.problems] == [
         "file: node_groups[0] (wrong): min_nodes",
         "file: node_groups[0] (wrong): slow_node_removal_rate",
@@ -93,9 +93,9 @@ def test_a_refused_group_has_its_name_and_everything_that_is_wrong() -> None:
     whole["node_groups"][0] |= {"min_nodes": 20, "colour": "red"}
     (refused,) = groups_of_text(yaml.safe_dump(whole), where="file").refused
     assert refused.name == "shared"
-    assert [one.where.rpartition(": ")[2] for one in refused.problems] == ["min_nodes", "colour"]
+    assert [problem.where.rpartition(": ")[2] for problem in refused.problems] == ["min_nodes", "colour"]
     (refused,) = group_of(named(minNodes=20, colour="red")).refused
-    assert [one.where.rpartition(": ")[2] for one in refused.problems] == ["minNodes", "colour"]
+    assert [problem.where.rpartition(": ")[2] for problem in refused.problems] == ["minNodes", "colour"]
 
 
 def test_a_key_that_nothing_has_is_ignored_and_named() -> None:
@@ -106,9 +106,9 @@ def test_a_key_that_nothing_has_is_ignored_and_named() -> None:
     reading = groups_of_text(yaml.safe_dump(whole), where="file")
     place = "file: node_groups[0] (shared)"
     timeout, colour = f"{place}: scale_up_cool_down_timeout", f"{place}: aws.colour"
-    assert [one.where for one in reading.ignored] == ["file: other", timeout, colour]
+    assert [problem.where for problem in reading.ignored] == ["file: other", timeout, colour]
     (group,) = reading.groups
-    assert [one.where for one in group.ignored] == [timeout, colour]
+    assert [problem.where for problem in group.ignored] == [timeout, colour]
     spec = spec_of(group.options)
     assert spec.keys().isdisjoint({"name", "scaleUpCoolDownTimeout"})
     assert "colour" not in spec["aws"]
@@ -119,7 +119,7 @@ def test_a_key_that_nothing_has_is_ignored_and_named() -> None:
 
 def test_problems_of_an_object_are_in_its_own_keys() -> None:
     problems = group_of(named(minNodes=20, softDeleteGracePeriod="1h", quirks={"noSuch": True})).problems
-    assert [one.where for one in problems] == [
+    assert [problem.where for problem in problems] == [
         "NodeGroup shared: spec: quirks",
         "NodeGroup shared: spec: minNodes",
         "NodeGroup shared: spec: softDeleteGracePeriod",

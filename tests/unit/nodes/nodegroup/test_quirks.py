@@ -50,105 +50,107 @@ def _short(effect: Effect) -> object:
     return ("~" if isinstance(effect, Untaint) else "") + effect.node_name
 
 
-def max_nodes(asked: NodeGroupSettings) -> object:
-    return summary_of(decided(snapshot(GROUP, FULL), _with(asked, max_nodes=12))[1])
+def max_nodes(node_group_settings: NodeGroupSettings) -> object:
+    return summary_of(decided(snapshot(GROUP, FULL), _with(node_group_settings, max_nodes=12))[1])
 
 
-def lock_and_reaper(asked: NodeGroupSettings) -> object:
-    return summary_of(decided(snapshot((*GROUP, DUE), FULL), asked, LOCKED)[1])
+def lock_and_reaper(node_group_settings: NodeGroupSettings) -> object:
+    return summary_of(decided(snapshot((*GROUP, DUE), FULL), node_group_settings, LOCKED)[1])
 
 
-def growth_and_reaper(asked: NodeGroupSettings) -> object:
+def growth_and_reaper(node_group_settings: NodeGroupSettings) -> object:
     protected = node(11, tainted_ago_s=100.0, is_ready=False)
-    watched = _with(asked, **WATCHED)
+    watched = _with(node_group_settings, **WATCHED)
     return summary_of(decided(snapshot((*GROUP, protected), FULL), watched)[1])
 
 
-def sick_nodes(asked: NodeGroupSettings) -> object:
+def sick_nodes(node_group_settings: NodeGroupSettings) -> object:
     group = (*nodes(2, is_ready=False), *nodes(3, first=2))
-    watched = _with(asked, **WATCHED, min_nodes=4)
+    watched = _with(node_group_settings, **WATCHED, min_nodes=4)
     return summary_of(decided(snapshot(group, load(50, group)), watched)[1])
 
 
-def whole_batch(asked: NodeGroupSettings) -> object:
+def whole_batch(node_group_settings: NodeGroupSettings) -> object:
     due = (node(10, tainted_ago_s=100.0), node(11, tainted_ago_s=200.0))
-    return summary_of(decided(snapshot((*GROUP, *due), HALF, cloud=(11, 30)), asked)[1])
+    return summary_of(decided(snapshot((*GROUP, *due), HALF, cloud=(11, 30)), node_group_settings)[1])
 
 
-def force_and_protection(asked: NodeGroupSettings) -> object:
-    kept = node(10, is_force_tainted=True, is_protected=True)
-    return summary_of(decided(snapshot((*GROUP, kept), HALF), asked)[1])
+def force_and_protection(node_group_settings: NodeGroupSettings) -> object:
+    group_node = node(10, is_force_tainted=True, is_protected=True)
+    return summary_of(decided(snapshot((*GROUP, group_node), HALF), node_group_settings)[1])
 
 
-def too_few_nodes(asked: NodeGroupSettings) -> object:
-    plan = decided(snapshot(nodes(1)), _with(asked, min_nodes=3))[1]
+def too_few_nodes(node_group_settings: NodeGroupSettings) -> object:
+    plan = decided(snapshot(nodes(1)), _with(node_group_settings, min_nodes=3))[1]
     return (*summary_of(plan), plan.error)
 
 
-def below_min_again(asked: NodeGroupSettings) -> object:
+def below_min_again(node_group_settings: NodeGroupSettings) -> object:
     group = (*nodes(2), node(2, is_cordoned=True))
-    return summary_of(decided(snapshot(group, target=4), _with(asked, min_nodes=3), LOCKED)[1])
+    return summary_of(decided(snapshot(group, target=4), _with(node_group_settings, min_nodes=3), LOCKED)[1])
 
 
-def dry_lock(asked: NodeGroupSettings) -> object:
-    return decided(snapshot(GROUP, FULL), _with(asked, dry_mode=True))[0].lock is not None
+def dry_lock(node_group_settings: NodeGroupSettings) -> object:
+    return decided(snapshot(GROUP, FULL), _with(node_group_settings, dry_mode=True))[0].lock is not None
 
 
-def dry_states(asked: NodeGroupSettings) -> object:
+def dry_states(node_group_settings: NodeGroupSettings) -> object:
     group = (*nodes(2), node(2, is_cordoned=True), node(3, tainted_ago_s=5.0))
-    parts = decided(snapshot(group), _with(asked, dry_mode=True))[1].nodes
+    parts = decided(snapshot(group), _with(node_group_settings, dry_mode=True))[1].nodes
     return (len(parts.untainted), len(parts.tainted), len(parts.cordoned))
 
 
-def cached_capacity(asked: NodeGroupSettings) -> object:
+def cached_capacity(node_group_settings: NodeGroupSettings) -> object:
     large = node(0, allocatable=NODE_AMOUNT + NODE_AMOUNT)
-    return decided(snapshot((large, node(1))), asked)[0].node_capacity.cpu_m
+    return decided(snapshot((large, node(1))), node_group_settings)[0].node_capacity.cpu_m
 
 
-def foreign_pods(asked: NodeGroupSettings) -> object:
+def foreign_pods(node_group_settings: NodeGroupSettings) -> object:
     other = pod(on=DUE, placement=Placement(node_selector={"customer": "other"}))
-    return summary_of(decided(snapshot((*GROUP, DUE), (*HALF, other)), asked)[1])
+    return summary_of(decided(snapshot((*GROUP, DUE), (*HALF, other)), node_group_settings)[1])
 
 
-def impossible_pod(asked: NodeGroupSettings) -> object:
+def impossible_pod(node_group_settings: NodeGroupSettings) -> object:
     pods = (*HALF, pod(4100, memory_bytes=1))
-    return summary_of(decided(snapshot(GROUP, pods), _with(asked, scale_on_starve=True))[1])
+    return summary_of(decided(snapshot(GROUP, pods), _with(node_group_settings, scale_on_starve=True))[1])
 
 
-def starting_pod(asked: NodeGroupSettings) -> object:
+def starting_pod(node_group_settings: NodeGroupSettings) -> object:
     pods = (*HALF, pod(2000, on=GROUP[0], memory_bytes=1, phase=PodPhase.PENDING))
-    busy = tuple(pod(1, on=one, memory_bytes=1) for one in GROUP)
-    return summary_of(decided(snapshot(GROUP, (*pods, *busy)), _with(asked, scale_on_starve=True))[1])
+    busy = tuple(pod(1, on=group_node, memory_bytes=1) for group_node in GROUP)
+    return summary_of(decided(snapshot(GROUP, (*pods, *busy)), _with(node_group_settings, scale_on_starve=True))[1])
 
 
-def others_on_the_nodes(asked: NodeGroupSettings) -> object:
-    daemons = (pod(1000, on=one, memory_bytes=1, placement=Placement(owner_kind="DaemonSet")) for one in GROUP)
+def others_on_the_nodes(node_group_settings: NodeGroupSettings) -> object:
+    daemons = (
+        pod(1000, on=group_node, memory_bytes=1, placement=Placement(owner_kind="DaemonSet")) for group_node in GROUP
+    )
     pods = (*HALF, *daemons, pod(1500, memory_bytes=1))
-    return summary_of(decided(snapshot(GROUP, pods), _with(asked, scale_on_starve=True))[1])
+    return summary_of(decided(snapshot(GROUP, pods), _with(node_group_settings, scale_on_starve=True))[1])
 
 
-def split_room(asked: NodeGroupSettings) -> object:
+def split_room(node_group_settings: NodeGroupSettings) -> object:
     group = nodes(2)
     pods = (
         pod(3900, on=group[0], memory_bytes=1),
         pod(1, on=group[1], memory_bytes=NODE_AMOUNT.memory_bytes - 1),
         pod(1000, memory_bytes=2**30),
     )
-    asking = _with(asked, scale_on_starve=True, scale_up_threshold_percent=80)
+    asking = _with(node_group_settings, scale_on_starve=True, scale_up_threshold_percent=80)
     return summary_of(decided(snapshot(group, pods), asking)[1])
 
 
-def below_cloud_min(asked: NodeGroupSettings) -> object:
-    return summary_of(decided(snapshot(GROUP, load(20, GROUP), target=2, cloud=(3, 30)), asked)[1])
+def below_cloud_min(node_group_settings: NodeGroupSettings) -> object:
+    return summary_of(decided(snapshot(GROUP, load(20, GROUP), target=2, cloud=(3, 30)), node_group_settings)[1])
 
 
-def small_group(asked: NodeGroupSettings) -> object:
+def small_group(node_group_settings: NodeGroupSettings) -> object:
     group = nodes(2)
-    return summary_of(decided(snapshot(group, load(36, group)), asked)[1])
+    return summary_of(decided(snapshot(group, load(36, group)), node_group_settings)[1])
 
 
-def _with(asked: NodeGroupSettings, **changes: object) -> NodeGroupSettings:
-    return settings(quirks=asked.quirks, **changes)
+def _with(node_group_settings: NodeGroupSettings, **changes: object) -> NodeGroupSettings:
+    return settings(quirks=node_group_settings.quirks, **changes)
 
 
 DECISIONS: dict[str, tuple[Callable[[NodeGroupSettings], object], object, object]] = {
@@ -205,11 +207,11 @@ def test_a_quirk_of_the_checks_changes_what_is_reported(name: str) -> None:
 
 def test_a_sidecar_counts_beside_the_containers_unless_the_quirk_says_otherwise() -> None:
     sidecar = [InitContainer(request=Resources(cpu_m=500), is_sidecar=True)]
-    found = [
+    amounts = [
         pod_request([Resources(cpu_m=1000)], sidecar, sidecars_count_as_init_containers=quirk)
         for quirk in (NodeGroupQuirks().sidecars_count_as_init_containers, ORIGINAL.sidecars_count_as_init_containers)
     ]
-    assert found == [Amount(cpu_m=1500), Amount(cpu_m=1000)]
+    assert amounts == [Amount(cpu_m=1500), Amount(cpu_m=1000)]
 
 
 def test_every_quirk_is_shown_here() -> None:

@@ -22,9 +22,9 @@ def reaped(
     return reap_tainted(seen.parts.tainted, seen, cloud, keep_healthy=False)
 
 
-def fate(one: GroupNode, *, has_pod: bool = False, **changes: object) -> KeptFor | None:
-    pods = (pod(on=one),) if has_pod else ()
-    return fate_of_tainted(one, view(snapshot((one,), pods), settings(**changes))).keep
+def fate(group_node: GroupNode, *, has_pod: bool = False, **changes: object) -> KeptFor | None:
+    pods = (pod(on=group_node),) if has_pod else ()
+    return fate_of_tainted(group_node, view(snapshot((group_node,), pods), settings(**changes))).keep
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_nodes_on_which_something_failed_go_last() -> None:
 
 def test_a_node_that_could_not_be_deleted_is_not_drained() -> None:
     busy = [node(number, tainted_ago_s=700.0) for number in range(2)]
-    done = reaped(*busy, pods=tuple(pod(on=one) for one in busy), cloud_min=1)
+    done = reaped(*busy, pods=tuple(pod(on=group_node) for group_node in busy), cloud_min=1)
     assert (done.drained, done.is_refused) == (("n000",), True)
     assert done.kept_nodes[1] == KeptNodes(node_name="n001", reason=KeptFor.CLOUD_MIN)
 

@@ -36,13 +36,13 @@ WATCHED = settings(
 )
 
 GROUP = nodes(2)
-HALF_FULL = tuple(pod(2000, on=one) for one in GROUP)
+HALF_FULL = tuple(pod(2000, on=group_node) for group_node in GROUP)
 SMALL = Amount(cpu_m=1000, memory_bytes=3 * GIB)
 DAEMON = Placement(owner_kind="DaemonSet")
 OTHER = Placement(node_selector={"customer": "other"})
 
 
-def verdict(
+def new_verdict(
     group: tuple[GroupNode, ...],
     pods: tuple[GroupPod, ...] = (),
     state: NodeGroupState | None = None,
@@ -63,17 +63,17 @@ def wanted(rule: GroupRule, delta: int) -> WantedNodes:
 
 
 def test_an_empty_group_without_demand_is_left_alone() -> None:
-    assert verdict((), min_nodes=0) == RuleVerdict(course=Course.STOP, decided_by=GroupRule.EMPTY)
+    assert new_verdict((), min_nodes=0) == RuleVerdict(course=Course.STOP, decided_by=GroupRule.EMPTY)
 
 
 def test_an_empty_group_with_a_minimum_grows_to_it() -> None:
-    found = verdict((), min_nodes=3)
-    assert (found.course, found.delta) == (Course.GROW_TO_MIN, 3)
+    rule_verdict = new_verdict((), min_nodes=3)
+    assert (rule_verdict.course, rule_verdict.delta) == (Course.GROW_TO_MIN, 3)
 
 
 def test_below_the_minimum_the_group_grows_to_it_whatever_the_load_and_the_lock() -> None:
-    found = verdict((node(0), node(1, is_cordoned=True)), state=locked(10.0), min_nodes=2)
-    assert found == RuleVerdict(
+    rule_verdict = new_verdict((node(0), node(1, is_cordoned=True)), state=locked(10.0), min_nodes=2)
+    assert rule_verdict == RuleVerdict(
         course=Course.GROW_TO_MIN,
         decided_by=GroupRule.BELOW_MIN,
         delta=1,
@@ -83,35 +83,40 @@ def test_below_the_minimum_the_group_grows_to_it_whatever_the_load_and_the_lock(
 
 
 def test_nodes_that_offer_nothing_end_the_pass() -> None:
-    found = verdict((node(0, allocatable=Amount()),))
-    assert (found.course, found.error, found.delta) == (Course.STOP, PassError.NO_CAPACITY, 0)
+    rule_verdict = new_verdict((node(0, allocatable=Amount()),))
+    assert (rule_verdict.course, rule_verdict.error, rule_verdict.delta) == (Course.STOP, PassError.NO_CAPACITY, 0)
 
 
 def test_while_locked_only_the_reaper_works() -> None:
     group = nodes(10)
-    found = verdict(group, load(110, group), locked(60.0))
-    assert (found.course, found.decided_by, found.requested_delta, found.delta) == (Course.CHANGE, GroupRule.LOCK, 6, 0)
+    rule_verdict = new_verdict(group, load(110, group), locked(60.0))
+    assert (rule_verdict.course, rule_verdict.decided_by, rule_verdict.requested_delta, rule_verdict.delta) == (
+        Course.CHANGE,
+        GroupRule.LOCK,
+        6,
+        0,
+    )
 
 
 def test_the_thresholds_decide_and_an_old_lock_is_dropped() -> None:
     group = nodes(10)
-    found = verdict(group, load(110, group), locked(120.0))
-    assert (found.decided_by, found.delta, found.lock) == (GroupRule.SCALE_UP, 6, None)
-    assert isinstance(found.usage, Utilisation)
-    assert round(found.usage.percent, 9) == 110.0
+    rule_verdict = new_verdict(group, load(110, group), locked(120.0))
+    assert (rule_verdict.decided_by, rule_verdict.delta, rule_verdict.lock) == (GroupRule.SCALE_UP, 6, None)
+    assert isinstance(rule_verdict.usage, Utilisation)
+    assert round(rule_verdict.usage.percent, 9) == 110.0
 
 
 def test_from_zero_the_known_capacity_decides() -> None:
-    found = verdict((), (pod(8000),), min_nodes=0)
-    assert (found.decided_by, found.delta, found.usage) == (GroupRule.FROM_ZERO, 3, FromZero())
+    rule_verdict = new_verdict((), (pod(8000),), min_nodes=0)
+    assert (rule_verdict.decided_by, rule_verdict.delta, rule_verdict.usage) == (GroupRule.FROM_ZERO, 3, FromZero())
 
 
 def test_a_starving_pod_overrides_shrinking() -> None:
     group = nodes(4)
-    pods = (*(pod(1300, on=one, memory_bytes=1) for one in group), pod(3000, memory_bytes=1))
-    found = verdict(group, pods, scale_on_starve=True, taint_upper_capacity_threshold_percent=69)
-    assert found.wanted == (wanted(GroupRule.TAINT_UPPER, -1), wanted(GroupRule.STARVE, 1))
-    assert (found.decided_by, found.delta) == (GroupRule.STARVE, 1)
+    pods = (*(pod(1300, on=group_node, memory_bytes=1) for group_node in group), pod(3000, memory_bytes=1))
+    rule_verdict = new_verdict(group, pods, scale_on_starve=True, taint_upper_capacity_threshold_percent=69)
+    assert rule_verdict.wanted == (wanted(GroupRule.TAINT_UPPER, -1), wanted(GroupRule.STARVE, 1))
+    assert (rule_verdict.decided_by, rule_verdict.delta) == (GroupRule.STARVE, 1)
 
 
 def small_group(
@@ -119,7 +124,7 @@ def small_group(
 ) -> tuple[tuple[GroupNode, ...], tuple[GroupPod, ...]]:
     """Nodes of 1000 m, each with DaemonSets' pods, two of 200 m on the first, and pods that wait."""
     group = nodes(count, allocatable=SMALL)
-    daemons = [pod(daemons_m, on=one, memory_bytes=1, placement=DAEMON) for one in group]
+    daemons = [pod(daemons_m, on=group_node, memory_bytes=1, placement=DAEMON) for group_node in group]
     own = [pod(200, on=group[0], memory_bytes=1) for _ in range(2)]
     pending = [pod(cpu_m, name=f"waits-{cpu_m}", memory_bytes=1) for cpu_m in waiting_m]
     return group, (*daemons, *own, *pending)
@@ -127,11 +132,11 @@ def small_group(
 
 def test_a_pod_starves_where_daemon_sets_take_the_room() -> None:
     group, pods = small_group(1, 200)
-    found = verdict(group, pods, scale_on_starve=True)
-    assert (found.decided_by, found.delta) == (GroupRule.STARVE, 1)
-    assert isinstance(found.usage, Utilisation)
-    assert round(found.usage.percent, 9) == 60.0, "the usage is Escalator's"
-    assert verdict(group, pods).decided_by is GroupRule.STEADY
+    rule_verdict = new_verdict(group, pods, scale_on_starve=True)
+    assert (rule_verdict.decided_by, rule_verdict.delta) == (GroupRule.STARVE, 1)
+    assert isinstance(rule_verdict.usage, Utilisation)
+    assert round(rule_verdict.usage.percent, 9) == 60.0, "the usage is Escalator's"
+    assert new_verdict(group, pods).decided_by is GroupRule.STEADY
 
 
 def test_pods_that_wait_for_the_room_of_others_are_counted() -> None:
@@ -148,80 +153,80 @@ def test_pods_that_wait_for_the_room_of_others_are_counted() -> None:
 
 def test_a_pod_that_fits_beside_no_daemon_set_adds_no_nodes() -> None:
     group, pods = small_group(1, 600)
-    assert verdict(group, pods, scale_on_starve=True, scale_up_threshold_percent=100).decided_by is GroupRule.STEADY
+    assert new_verdict(group, pods, scale_on_starve=True, scale_up_threshold_percent=100).decided_by is GroupRule.STEADY
     foreign = (pod(450, on=group[0], memory_bytes=1, placement=OTHER), *pods[1:])
-    found = verdict(group, foreign, scale_on_starve=True, scale_up_threshold_percent=100)
-    assert found.decided_by is GroupRule.STARVE, "on a new node there is no such pod"
+    rule_verdict = new_verdict(group, foreign, scale_on_starve=True, scale_up_threshold_percent=100)
+    assert rule_verdict.decided_by is GroupRule.STARVE, "on a new node there is no such pod"
 
 
 def test_no_node_goes_whose_pods_would_starve() -> None:
     group, pods = small_group(2)
     busy = (*pods, pod(200, on=group[1], memory_bytes=1))
-    assert verdict(group, busy).delta == -1
-    assert verdict(group, busy, scale_on_starve=True).delta == 0
-    assert verdict(group, pods, scale_on_starve=True).delta == -1, "400 m fit on one node"
+    assert new_verdict(group, busy).delta == -1
+    assert new_verdict(group, busy, scale_on_starve=True).delta == 0
+    assert new_verdict(group, pods, scale_on_starve=True).delta == -1, "400 m fit on one node"
     full = small_group(2, daemons_m=1000)
-    assert verdict(*full, scale_on_starve=True).delta == 0
+    assert new_verdict(*full, scale_on_starve=True).delta == 0
 
 
 def test_starvation_does_not_cut_a_larger_wish() -> None:
     group = nodes(2)
-    found = verdict(group, (*load(100, group), pod(4000, memory_bytes=1)), scale_on_starve=True)
-    assert (found.decided_by, found.delta) == (GroupRule.SCALE_UP, 3)
+    rule_verdict = new_verdict(group, (*load(100, group), pod(4000, memory_bytes=1)), scale_on_starve=True)
+    assert (rule_verdict.decided_by, rule_verdict.delta) == (GroupRule.SCALE_UP, 3)
 
 
 def test_no_waiter_starves_below_the_maximum() -> None:
     group = nodes(2)
     pods = (*load(45, group), pod(3000, memory_bytes=1))
-    assert verdict(group, pods, scale_up_threshold_percent=90).decided_by is GroupRule.STEADY
+    assert new_verdict(group, pods, scale_up_threshold_percent=90).decided_by is GroupRule.STEADY
     assert (
-        verdict(group, pods, scale_up_threshold_percent=90, scale_on_starve=True, max_nodes=2).decided_by
+        new_verdict(group, pods, scale_up_threshold_percent=90, scale_on_starve=True, max_nodes=2).decided_by
         is GroupRule.STEADY
     )
-    assert verdict(group, pods, scale_up_threshold_percent=90, scale_on_starve=True).decided_by is GroupRule.STARVE
+    assert new_verdict(group, pods, scale_up_threshold_percent=90, scale_on_starve=True).decided_by is GroupRule.STARVE
 
 
 def test_without_nodes_the_remembered_capacity_reports_what_is_impossible() -> None:
-    found = verdict((), (pod(5000),), min_nodes=0, scale_on_starve=True)
-    assert GroupRule.STARVE not in {one.rule for one in found.wanted}
-    unknown = verdict((), (pod(5000),), NodeGroupState(), min_nodes=0, scale_on_starve=True)
-    assert GroupRule.STARVE in {one.rule for one in unknown.wanted}
+    rule_verdict = new_verdict((), (pod(5000),), min_nodes=0, scale_on_starve=True)
+    assert GroupRule.STARVE not in {wanted_nodes.rule for wanted_nodes in rule_verdict.wanted}
+    unknown = new_verdict((), (pod(5000),), NodeGroupState(), min_nodes=0, scale_on_starve=True)
+    assert GroupRule.STARVE in {wanted_nodes.rule for wanted_nodes in unknown.wanted}
 
 
 def test_an_old_node_at_the_minimum_asks_for_one_more() -> None:
-    found = verdict(nodes(3), min_nodes=3, max_node_age_s=3600.0)
-    assert (found.decided_by, found.delta) == (GroupRule.MAX_NODE_AGE, 1)
+    rule_verdict = new_verdict(nodes(3), min_nodes=3, max_node_age_s=3600.0)
+    assert (rule_verdict.decided_by, rule_verdict.delta) == (GroupRule.MAX_NODE_AGE, 1)
 
 
 def test_a_sick_node_at_the_minimum_asks_for_one_more() -> None:
     group = (node(0, is_ready=False), *nodes(2, first=1))
-    assert verdict(group, min_nodes=3, base=WATCHED).decided_by is GroupRule.REPLACE_UNHEALTHY
-    assert verdict(group, min_nodes=2, base=WATCHED).decided_by is GroupRule.TAINT_LOWER
+    assert new_verdict(group, min_nodes=3, base=WATCHED).decided_by is GroupRule.REPLACE_UNHEALTHY
+    assert new_verdict(group, min_nodes=2, base=WATCHED).decided_by is GroupRule.TAINT_LOWER
 
 
 def test_too_many_nodes_override_growth_and_never_soften_shrinking() -> None:
     group = nodes(10)
-    up = verdict(group, load(110, group), max_nodes=7)
+    up = new_verdict(group, load(110, group), max_nodes=7)
     assert (up.decided_by, up.delta) == (GroupRule.ABOVE_MAX, -3)
-    down = verdict(group, max_nodes=7)
+    down = new_verdict(group, max_nodes=7)
     assert (down.decided_by, down.delta) == (GroupRule.TAINT_LOWER, -5)
 
 
 def test_a_sick_group_neither_grows_nor_shrinks() -> None:
     group = nodes(4, is_ready=False)
-    found = verdict(group, load(110, group), base=WATCHED)
-    assert found.wanted == (wanted(GroupRule.SCALE_UP, 3), wanted(GroupRule.HEALTH_GATE, 0))
-    assert (found.decided_by, found.delta) == (GroupRule.HEALTH_GATE, 0)
+    rule_verdict = new_verdict(group, load(110, group), base=WATCHED)
+    assert rule_verdict.wanted == (wanted(GroupRule.SCALE_UP, 3), wanted(GroupRule.HEALTH_GATE, 0))
+    assert (rule_verdict.decided_by, rule_verdict.delta) == (GroupRule.HEALTH_GATE, 0)
 
 
 def test_the_quirk_of_below_min_ends_the_pass() -> None:
-    found = judge(NodeGroupState(), view(snapshot(nodes(1)), quirky("below_min_does_nothing", min_nodes=2)))
-    assert (found.course, found.error) == (Course.STOP, PassError.BELOW_MIN)
+    rule_verdict = judge(NodeGroupState(), view(snapshot(nodes(1)), quirky("below_min_does_nothing", min_nodes=2)))
+    assert (rule_verdict.course, rule_verdict.error) == (Course.STOP, PassError.BELOW_MIN)
 
 
 def due(*group: GroupNode, tainted_count: int = 0, min_nodes: int = 1, max_node_age_s: float = 3600.0) -> bool:
-    asked = settings(min_nodes=min_nodes, max_node_age_s=max_node_age_s)
-    return renewal_is_due(group, tainted_count=tainted_count, settings=asked, now_s=NOW_S)
+    node_group_settings = settings(min_nodes=min_nodes, max_node_age_s=max_node_age_s)
+    return renewal_is_due(group, tainted_count=tainted_count, settings=node_group_settings, now_s=NOW_S)
 
 
 @pytest.mark.parametrize(("age_s", "is_due"), [(3600.0, False), (3600.5, True)])
@@ -259,15 +264,15 @@ def waiting(
 
 
 def test_free_is_what_scheduled_pods_leave() -> None:
-    one = node(0)
+    group_node = node(0)
     pods = (
-        pod(1000, on=one),
-        pod(500, on=one, phase=PodPhase.PENDING),
-        pod(300, on=one, is_scheduled=False),
-        pod(200, on=one, phase=PodPhase.UNKNOWN),
+        pod(1000, on=group_node),
+        pod(500, on=group_node, phase=PodPhase.PENDING),
+        pod(300, on=group_node, is_scheduled=False),
+        pod(200, on=group_node, phase=PodPhase.UNKNOWN),
         pod(100),
     )
-    assert free_amounts([one], pods) == {"n000": Amount(cpu_m=2500, memory_bytes=14 * GIB)}
+    assert free_amounts([group_node], pods) == {"n000": Amount(cpu_m=2500, memory_bytes=14 * GIB)}
 
 
 def test_a_pod_that_fits_exactly_does_not_starve() -> None:
@@ -303,7 +308,7 @@ def test_cpu_on_one_node_and_memory_on_another_are_no_room() -> None:
 
 
 def test_a_pod_that_asks_for_nothing_fits_on_an_overcommitted_node() -> None:
-    overcommitted = tuple(pod(3000, on=one) for one in GROUP)
+    overcommitted = tuple(pod(3000, on=group_node) for group_node in GROUP)
     assert starving(*overcommitted, waiting(0, memory_bytes=0)) == ()
 
 

@@ -26,14 +26,14 @@ IN = Expression(key="customer", operator="In", values=("dev", "shared"))
 
 @pytest.mark.parametrize(("cordoned", "forced", "tainted"), [*itertools.product([False, True], repeat=3)])
 def test_the_first_state_that_applies_is_the_nodes(*, cordoned: bool, forced: bool, tainted: bool) -> None:
-    made = node(0, is_cordoned=cordoned, is_force_tainted=forced, tainted_ago_s=5.0 if tainted else None)
+    group_node = node(0, is_cordoned=cordoned, is_force_tainted=forced, tainted_ago_s=5.0 if tainted else None)
     ranked = [
         (cordoned, NodeState.CORDONED),
         (forced, NodeState.FORCE_TAINTED),
         (tainted, NodeState.TAINTED),
         (True, NodeState.UNTAINTED),
     ]
-    assert state_of(made) == next(state for applies, state in ranked if applies)
+    assert state_of(group_node) == next(state for applies, state in ranked if applies)
 
 
 def test_a_taint_without_a_timestamp_is_a_taint() -> None:
@@ -55,7 +55,7 @@ def test_a_partition_keeps_the_order_of_the_input() -> None:
 
 
 def names(picked: list[GroupNode]) -> list[str]:
-    return [one.name for one in picked]
+    return [group_node.name for group_node in picked]
 
 
 def test_nodes_are_picked_by_age_then_by_name() -> None:
@@ -73,15 +73,18 @@ def test_nodes_on_which_something_failed_come_last() -> None:
 
 def test_a_dry_run_sees_what_it_did_on_top_of_what_is_real() -> None:
     tainted, cordoned = node(0, tainted_ago_s=9.0), node(1, is_cordoned=True)
-    seen = [as_in_dry_mode(one, {"n000": None, "n002": 5.0}, ignore_real_state=False) for one in (tainted, cordoned)]
-    assert [state_of(one) for one in seen] == [NodeState.UNTAINTED, NodeState.CORDONED]
+    seen = [
+        as_in_dry_mode(group_node, {"n000": None, "n002": 5.0}, ignore_real_state=False)
+        for group_node in (tainted, cordoned)
+    ]
+    assert [state_of(group_node) for group_node in seen] == [NodeState.UNTAINTED, NodeState.CORDONED]
     assert as_in_dry_mode(node(2), {"n002": 5.0}, ignore_real_state=False).removal_taint == RemovalTaint(at_s=5.0)
 
 
 def test_a_dry_run_may_ignore_what_is_real() -> None:
     real = [node(0, tainted_ago_s=9.0), node(1, is_cordoned=True), node(2, is_force_tainted=True)]
-    seen = [as_in_dry_mode(one, {}, ignore_real_state=True) for one in real]
-    assert {state_of(one) for one in seen} == {NodeState.UNTAINTED}
+    seen = [as_in_dry_mode(group_node, {}, ignore_real_state=True) for group_node in real]
+    assert {state_of(group_node) for group_node in seen} == {NodeState.UNTAINTED}
 
 
 def labelled(placement: Placement) -> bool:

@@ -54,17 +54,17 @@ STATE = NodeGroupState(
 
 
 def made(plan: GroupPlan, state: NodeGroupState = STATE, before: object = None, **more: Any) -> dict[str, Any]:  # noqa: ANN401
-    given = {"done": (), "problems": (), "stamp": "now", **more}
-    return status_of(before, plan=plan, state=state, cloud=CLOUD, **given)  # type: ignore[arg-type]
+    values = {"done": (), "problems": (), "stamp": "now", **more}
+    return status_of(before, plan=plan, state=state, cloud=CLOUD, **values)  # type: ignore[arg-type]
 
 
-def plan(**fields: Any) -> GroupPlan:  # noqa: ANN401
+def new_plan(**fields: Any) -> GroupPlan:  # noqa: ANN401
     return GroupPlan(**{"requested_delta": 0, "decided_by": GroupRule.STEADY, **fields})
 
 
 def ready(status: dict[str, Any]) -> tuple[str, str]:
-    found = condition_of({"status": status}, "Ready")
-    return found["status"], found["reason"]
+    condition = condition_of({"status": status}, "Ready")
+    return condition["status"], condition["reason"]
 
 
 def test_the_state_survives_in_the_status() -> None:
@@ -87,47 +87,50 @@ def test_nodes_on_their_way_lock_a_group_whose_state_is_lost() -> None:
 
 def test_a_status_counts_nodes_and_says_how_full_they_are() -> None:
     group = nodes(4)
-    _, found = decided(snapshot(group, tuple(pod(1000, on=group[0]) for _ in range(8))))
-    status = made(found)
+    _, plan = decided(snapshot(group, tuple(pod(1000, on=group[0]) for _ in range(8))))
+    status = made(plan)
     assert status["nodes"] == {"total": 4, "untainted": 4, "tainted": 0, "forceTainted": 0, "cordoned": 0, "coming": 2}
     assert status["utilization"] == {"cpuPercent": 50.0, "memoryPercent": 12.5}
     assert (status["requested"]["cpu"], status["capacity"]["cpu"], status["podCount"]) == ("8000m", "16000m", 8)
 
 
 def test_from_zero_there_is_no_percentage() -> None:
-    assert made(plan(usage=FromZero()))["utilization"] == {}
+    assert made(new_plan(usage=FromZero()))["utilization"] == {}
 
 
 def test_the_last_action_stays_until_there_is_another() -> None:
-    first = made(plan(), done=["taint node a"])
+    first = made(new_plan(), done=["taint node a"])
     assert first["lastAction"] == {"time": "now", "rule": "steady", "what": ["taint node a"]}
-    assert made(plan(), before={"status": first}, stamp="later")["lastAction"]["time"] == "now"
+    assert made(new_plan(), before={"status": first}, stamp="later")["lastAction"]["time"] == "now"
 
 
 def test_conditions_say_why_a_group_does_not_scale() -> None:
     calm = NodeGroupState()
-    assert ready(made(plan(), calm)) == ("True", "")
-    assert ready(made(plan(), STATE)) == ("False", "BreakerOpen")
-    assert ready(made(plan(error=PassError.BELOW_MIN), calm)) == ("False", "PassFailed")
-    assert ready(made(plan(is_healthy=False), calm)) == ("False", "NewNodesUnhealthy")
-    assert ready(made(plan(), calm, problems=["taint node a: no"])) == ("True", "SomeEffectsFailed")
+    assert ready(made(new_plan(), calm)) == ("True", "")
+    assert ready(made(new_plan(), STATE)) == ("False", "BreakerOpen")
+    assert ready(made(new_plan(error=PassError.BELOW_MIN), calm)) == ("False", "PassFailed")
+    assert ready(made(new_plan(is_healthy=False), calm)) == ("False", "NewNodesUnhealthy")
+    assert ready(made(new_plan(), calm, problems=["taint node a: no"])) == ("True", "SomeEffectsFailed")
 
 
 def test_the_time_of_a_condition_is_that_of_its_last_change() -> None:
     calm = NodeGroupState()
-    before = {"status": made(plan(), calm)}
-    assert condition_of({"status": made(plan(), calm, before, stamp="later")}, "Ready")["lastTransitionTime"] == "now"
+    before = {"status": made(new_plan(), calm)}
     assert (
-        condition_of({"status": made(plan(), STATE, before, stamp="later")}, "Ready")["lastTransitionTime"] == "later"
+        condition_of({"status": made(new_plan(), calm, before, stamp="later")}, "Ready")["lastTransitionTime"] == "now"
+    )
+    assert (
+        condition_of({"status": made(new_plan(), STATE, before, stamp="later")}, "Ready")["lastTransitionTime"]
+        == "later"
     )
 
 
 def test_without_a_pass_the_other_conditions_stay() -> None:
-    before = {"metadata": {"generation": 3}, "status": made(plan(), NodeGroupState())}
+    before = {"metadata": {"generation": 3}, "status": made(new_plan(), NodeGroupState())}
     verdict = Verdict(is_true=False, reason="CloudUnavailable", message="away")
     status = refused_status(before, CLOUD_REACHABLE, verdict, stamp="later")
     assert status["observedGeneration"] == 3
-    assert {one["type"]: one["status"] for one in status["conditions"]} == {
+    assert {condition["type"]: condition["status"] for condition in status["conditions"]} == {
         "AbleToScale": "True",
         "CloudReachable": "False",
         "Healthy": "True",
@@ -136,7 +139,7 @@ def test_without_a_pass_the_other_conditions_stay() -> None:
         "Ready": "False",
     }
     alone = refused_status(None, "Ready", verdict, stamp="now")
-    assert [one["type"] for one in alone["conditions"]] == ["Ready"]
+    assert [condition["type"] for condition in alone["conditions"]] == ["Ready"]
 
 
 @pytest.mark.parametrize(
@@ -157,51 +160,51 @@ def test_each_effect_has_a_sentence(effect: Effect, sentence: str) -> None:
 
 def test_the_lock_and_the_breaker_survive_without_a_status() -> None:
     text = kept_text(STATE)
-    kept = state_from({"metadata": {"annotations": {NODE_GROUP_STATE_ANNOTATION: text}}})
-    assert kept == NodeGroupState(lock=STATE.lock, breaker=STATE.breaker)
+    state = state_from({"metadata": {"annotations": {NODE_GROUP_STATE_ANNOTATION: text}}})
+    assert state == NodeGroupState(lock=STATE.lock, breaker=STATE.breaker)
     assert kept_text(NodeGroupState()) == ""
     assert state_from({"metadata": {"annotations": {NODE_GROUP_STATE_ANNOTATION: "{"}}}) is None
     assert state_from({"metadata": {"annotations": {NODE_GROUP_STATE_ANNOTATION: '{"lock":1}'}}}) is None
 
 
 def test_machines_that_are_missing_are_counted_in_a_sentence() -> None:
-    found = condition_of({"status": made(plan(unregistered_count=1), NodeGroupState())}, "MachinesRegistered")
-    assert (found["status"], found["reason"]) == ("False", "MachinesMissing")
-    assert found["message"].startswith("1 machine of the cloud is no node of this group")
+    condition = condition_of({"status": made(new_plan(unregistered_count=1), NodeGroupState())}, "MachinesRegistered")
+    assert (condition["status"], condition["reason"]) == ("False", "MachinesMissing")
+    assert condition["message"].startswith("1 machine of the cloud is no node of this group")
 
 
 def test_keys_without_effect_are_in_a_condition_until_they_are_gone() -> None:
     assert keys_status({}, (), stamp="now") == {}
     problem = Problem(where="g: colour", what="no such option, ignored", expected="one of name")
     status = keys_status({}, (problem,), stamp="now")
-    found = condition_of({"status": status}, KEYS_KNOWN)
-    assert (found["status"], found["reason"]) == ("False", "KeysIgnored")
-    assert "g: colour" in found["message"]
-    found = condition_of({"status": keys_status({"status": status}, (), stamp="now")}, KEYS_KNOWN)
-    assert (found["status"], found["message"]) == ("True", "")
+    condition = condition_of({"status": status}, KEYS_KNOWN)
+    assert (condition["status"], condition["reason"]) == ("False", "KeysIgnored")
+    assert "g: colour" in condition["message"]
+    condition = condition_of({"status": keys_status({"status": status}, (), stamp="now")}, KEYS_KNOWN)
+    assert (condition["status"], condition["message"]) == ("True", "")
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "1 pod waits for room"), (2, "2 pods wait for room")])
 def test_pods_that_others_leave_no_room_are_counted_in_a_sentence(count: int, words: str) -> None:
-    found = condition_of({"status": made(plan(crowded_out_count=count), NodeGroupState())}, "PodsHaveRoom")
-    assert (found["status"], found["reason"]) == ("False", "RoomTaken")
-    assert found["message"].startswith(words)
+    condition = condition_of({"status": made(new_plan(crowded_out_count=count), NodeGroupState())}, "PodsHaveRoom")
+    assert (condition["status"], condition["reason"]) == ("False", "RoomTaken")
+    assert condition["message"].startswith(words)
 
 
 def test_why_says_the_rule_its_numbers_and_what_is_anticipated() -> None:
     full = Utilisation(cpu_percent=85.4, memory_percent=10.0)
-    assert why_of(plan(usage=full)) == "steady asks for +0; cpu 85 %, memory 10 % requested"
-    asked = plan(usage=full, requested_delta=2, anticipated_count=4)
-    assert why_of(asked) == "steady asks for +2; cpu 85 %, memory 10 % requested; 4 pods are anticipated"
-    assert why_of(plan(usage=FromZero(), anticipated_count=1)).endswith("there is no node; 1 pod is anticipated")
-    assert why_of(plan()) == "steady asks for +0"
+    assert why_of(new_plan(usage=full)) == "steady asks for +0; cpu 85 %, memory 10 % requested"
+    plan = new_plan(usage=full, requested_delta=2, anticipated_count=4)
+    assert why_of(plan) == "steady asks for +2; cpu 85 %, memory 10 % requested; 4 pods are anticipated"
+    assert why_of(new_plan(usage=FromZero(), anticipated_count=1)).endswith("there is no node; 1 pod is anticipated")
+    assert why_of(new_plan()) == "steady asks for +0"
 
 
 def test_every_value_has_a_metric() -> None:
     group = nodes(4)
     state, plan = decided(snapshot(group, tuple(pod(1000, on=group[0]) for _ in range(8))))
     values = gauges_of(plan, state, CLOUD)
-    assert values.keys() <= {one.name for one in NODEGROUP_METRICS}
+    assert values.keys() <= {metric_spec.name for metric_spec in NODEGROUP_METRICS}
     assert (values["escalator_node_group_cpu_percent"], values["serving_nodegroup_nodes_coming"]) == (50.0, 2)
     assert (values["escalator_node_group_unhealthy_nodes"], values["serving_nodegroup_healthy"]) == (1.0, 1.0)
 
@@ -214,15 +217,15 @@ def test_from_zero_the_percentages_are_zero() -> None:
 def test_the_largest_pods_that_wait_and_the_nodes_with_the_most_room_have_gauges() -> None:
     book = NodeGroupBook()
     book.take_groups([settings(anticipation=True)])
-    for one in (node(0), node(1), node(2, tainted_ago_s=5.0)):
-        book.take_node(one)
+    for group_node in (node(0), node(1), node(2, tainted_ago_s=5.0)):
+        book.take_node(group_node)
     book.take_pod(pod(1000, on=node(0), name="a", memory_bytes=9))
     for name, cpu_m, memory_bytes in (("b", 300, 7), ("c", 200, 8)):
         book.take_pod(pod(cpu_m, name=name, memory_bytes=memory_bytes))
     # What does not exist yet does not wait.
     book.take_pod(pod(900, name="d", is_anticipated=True))
     values = room_gauges(book.extremes("shared"))
-    assert values.keys() <= {one.name for one in NODEGROUP_METRICS}
+    assert values.keys() <= {metric_spec.name for metric_spec in NODEGROUP_METRICS}
     prefix = "escalator_node_group"
     pending = {key: value for key, value in values.items() if "pending" in key}
     assert pending == {
@@ -244,8 +247,8 @@ def test_the_largest_pods_that_wait_and_the_nodes_with_the_most_room_have_gauges
 def test_nodes_that_are_new_say_how_long_they_took() -> None:
     group = (*nodes(2), node(2, age_s=30.0), node(3, age_s=30.0))
     state, plan = decided(snapshot(group))
-    asked = msgspec.structs.replace(state, last_scale_up_at_s=NOW_S - 100.0)
+    node_group_state = msgspec.structs.replace(state, last_scale_up_at_s=NOW_S - 100.0)
     # Created 28 and 27 s ago: 72 and 73 s after they were asked for.
-    assert registration_lags(plan, asked, known={"n000"}) == [72.0, 73.0]
-    assert registration_lags(plan, asked, known={"n000", "n002"}) == [73.0]
+    assert registration_lags(plan, node_group_state, known={"n000"}) == [72.0, 73.0]
+    assert registration_lags(plan, node_group_state, known={"n000", "n002"}) == [73.0]
     assert registration_lags(plan, msgspec.structs.replace(state, last_scale_up_at_s=None), known=()) == []

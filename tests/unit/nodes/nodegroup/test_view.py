@@ -115,7 +115,7 @@ def test_no_node_of_an_unhealthy_group_is_tainted() -> None:
 def test_in_dry_mode_the_nodes_are_as_the_run_left_them() -> None:
     state = NodeGroupState(dry_taints={"n000": NOW_S - 5.0, "n001": None})
     seen = view(snapshot((node(0), node(1, tainted_ago_s=9.0))), settings(dry_mode=True), state)
-    assert [one.name for one in seen.parts.tainted] == ["n000"]
+    assert [group_node.name for group_node in seen.parts.tainted] == ["n000"]
 
 
 def test_the_smallest_untainted_node_reports_the_capacity() -> None:
@@ -172,10 +172,10 @@ def test_an_unprobed_target_counts_as_healthy() -> None:
 
 
 def test_the_unhealthy_are_named() -> None:
-    found = unhealthy_names(
+    results = unhealthy_names(
         [sick_of_health(0), node(1), sick_of_health(2)], settings=settings(**watched()), now_s=NOW_S
     )
-    assert found == {"n000", "n002"}
+    assert results == {"n000", "n002"}
 
 
 def test_the_newest_share_is_rounded_up_and_its_percentage_down() -> None:

@@ -7,10 +7,10 @@ from tests.unit.nodes.placement.builders import node, pod
 
 
 def take(book: NodeBook, *pods: dict[str, Any]) -> None:
-    for one in pods:
-        found = pod_of(one)
-        assert found is not None
-        book.take_pod(found)
+    for each_pod in pods:
+        placed_pod = pod_of(each_pod)
+        assert placed_pod is not None
+        book.take_pod(placed_pod)
 
 
 def requested(book: NodeBook) -> dict[str, int]:

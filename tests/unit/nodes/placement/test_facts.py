@@ -17,10 +17,10 @@ def test_a_node_that_says_nothing_has_nothing() -> None:
 
 
 def test_a_pod_takes_what_it_requests() -> None:
-    found = pod_of(pod("p", on="a", cpu="250m", memory="1Mi"))
-    assert found is not None
-    assert (found.key, found.node) == (("default", "p"), "a")
-    assert (found.demand.request_cpu_m, found.demand.request_memory_bytes) == (250, 2**20)
+    placed_pod = pod_of(pod("p", on="a", cpu="250m", memory="1Mi"))
+    assert placed_pod is not None
+    assert (placed_pod.key, placed_pod.node) == (("default", "p"), "a")
+    assert (placed_pod.demand.request_cpu_m, placed_pod.demand.request_memory_bytes) == (250, 2**20)
 
 
 @pytest.mark.parametrize("found", [pod("p"), pod("p", on="a", phase="Succeeded"), pod("p", on="a", phase="Failed")])

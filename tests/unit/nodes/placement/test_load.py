@@ -19,8 +19,8 @@ def known(name: str) -> NodeFacts | None:
 
 
 def test_load_is_a_share_of_what_is_allocatable() -> None:
-    found = NodeLoads(20).update([metrics("1")], known, 5.0)["a"]
-    assert (found.at_s, found.cpu, found.memory) == (
+    node_usage = NodeLoads(20).update([metrics("1")], known, 5.0)["a"]
+    assert (node_usage.at_s, node_usage.cpu, node_usage.memory) == (
         5.0,
         Usage(mean_percent=25.0, deviation_percent=0.0),
         Usage(mean_percent=25.0, deviation_percent=0.0),
@@ -31,10 +31,10 @@ def test_mean_and_deviation_come_from_the_newest_samples() -> None:
     loads = NodeLoads(3)
     for second, cpu in enumerate(("4", "800m", "1600m")):
         loads.update([metrics(cpu, stamp=f"t{second}")], known, float(second))
-    found = loads.update([metrics("2400m", stamp="t3")], known, 3.0)["a"].cpu
-    assert isinstance(found, Usage)
-    assert found.mean_percent == pytest.approx(40.0)
-    assert found.deviation_percent == pytest.approx(20 * math.sqrt(2 / 3))
+    result = loads.update([metrics("2400m", stamp="t3")], known, 3.0)["a"].cpu
+    assert isinstance(result, Usage)
+    assert result.mean_percent == pytest.approx(40.0)
+    assert result.deviation_percent == pytest.approx(20 * math.sqrt(2 / 3))
 
 
 def test_a_measurement_counts_once() -> None:
@@ -47,8 +47,8 @@ def test_a_node_that_is_not_listed_is_forgotten() -> None:
     loads = NodeLoads(20)
     loads.update([metrics("1")], known, 0.0)
     assert loads.update([], known, 1.0) == {}
-    found = loads.update([metrics("2", stamp="t2")], known, 2.0)["a"].cpu
-    assert found == Usage(mean_percent=50.0, deviation_percent=0.0)
+    cpu = loads.update([metrics("2", stamp="t2")], known, 2.0)["a"].cpu
+    assert cpu == Usage(mean_percent=50.0, deviation_percent=0.0)
 
 
 def test_a_node_that_is_not_known_has_no_load() -> None:
@@ -56,11 +56,11 @@ def test_a_node_that_is_not_known_has_no_load() -> None:
 
 
 def test_what_is_not_measured_is_no_data() -> None:
-    found = NodeLoads(20).update([metrics(None, "much")], known, 0.0)["a"]
-    assert isinstance(found.cpu, NoData)
-    assert isinstance(found.memory, NoData)
+    node_usage = NodeLoads(20).update([metrics(None, "much")], known, 0.0)["a"]
+    assert isinstance(node_usage.cpu, NoData)
+    assert isinstance(node_usage.memory, NoData)
 
 
 def test_a_share_of_nothing_is_no_data() -> None:
-    found = NodeLoads(20).update([metrics("1")], lambda name: node_of({"metadata": {"name": name}}), 0.0)["a"]
-    assert isinstance(found.cpu, NoData)
+    node_usage = NodeLoads(20).update([metrics("1")], lambda name: node_of({"metadata": {"name": name}}), 0.0)["a"]
+    assert isinstance(node_usage.cpu, NoData)

@@ -60,9 +60,9 @@ def problem_of(text: str, *, is_whole: bool) -> str | None:
             words = [*context._protected_args, *context.args]
             if not words:
                 return None
-            _, found, words = command.resolve_command(context, words)
-            assert found is not None
-            command = found
+            _, result, words = command.resolve_command(context, words)
+            assert result is not None
+            command = result
         context = click.Context(command, **command.context_settings)
         values, rest, _ = command.make_parser(context).parse_args(words)
         for parameter in command.params:
@@ -116,5 +116,5 @@ def test_the_pages_have_commands() -> None:
     ],
 )
 def test_the_rule_sees_a_wrong_command(command: str, problem: str | None) -> None:
-    found = problem_of(command, is_whole=True)
-    assert (found is None) if problem is None else (problem in (found or "")), found
+    text = problem_of(command, is_whole=True)
+    assert (text is None) if problem is None else (problem in (text or "")), text

@@ -74,9 +74,9 @@ def commands(found: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple
     if isinstance(found, click.Group):
         context = click.Context(found)
         for name in found.list_commands(context):
-            one = found.get_command(context, name)
-            assert one is not None
-            yield from commands(one, (*path, name))
+            command = found.get_command(context, name)
+            assert command is not None
+            yield from commands(command, (*path, name))
 
 
 def test_the_docs_list_the_commands_without_json() -> None:
@@ -84,15 +84,15 @@ def test_the_docs_list_the_commands_without_json() -> None:
     listed = page.partition("These have no `-o json`")[2].partition("\n\n")[0]
     without = set()
     for name, command in commands(main):
-        types = [one.type for one in command.params if "--output" in one.opts]
-        if not any("json" in getattr(one, "choices", ()) for one in types):
+        types = [parameter.type for parameter in command.params if "--output" in parameter.opts]
+        if not any("json" in getattr(param_type, "choices", ()) for param_type in types):
             without.add(name)
     assert set(re.findall(r"`([a-z -]+)`", listed)) == without
 
 
 def test_the_commands_that_change_a_service_take_the_same_words() -> None:
     words = {
-        name: {word for one in command.params for word in one.opts if word.startswith("-")}
+        name: {word for parameter in command.params for word in parameter.opts if word.startswith("-")}
         for name, command in commands(main)
         if name in {"deploy", "update", "scale"}
     }

@@ -37,9 +37,9 @@ def row(ready: float | None = 1.0, p99_s: float | None = None, is_panic: float |
 
 @pytest.fixture
 def archive(tmp_path: Path) -> Iterator[Archive]:
-    made = Archive(tmp_path / "history.db", STEPS, bytes_max=200 * 2**20)
-    yield made
-    made.close()
+    new_archive = Archive(tmp_path / "history.db", STEPS, bytes_max=200 * 2**20)
+    yield new_archive
+    new_archive.close()
 
 
 def written(archive: Archive, *, from_s: float, to_s: float, every_s: int = 5) -> None:
@@ -49,9 +49,9 @@ def written(archive: Archive, *, from_s: float, to_s: float, every_s: int = 5) -
 
 
 def test_steps_grow_and_end_with_the_whole_time() -> None:
-    assert [one.step_s for one in STEPS] == [5, 60, 600]
+    assert [history_step.step_s for history_step in STEPS] == [5, 60, 600]
     assert STEPS[-1].kept_s == 14 * DAY_S
-    assert [one.kept_s for one in history_steps(1)] == [7200, DAY_S, DAY_S]
+    assert [history_step.kept_s for history_step in history_steps(1)] == [7200, DAY_S, DAY_S]
 
 
 @pytest.mark.parametrize(
@@ -74,14 +74,14 @@ def test_a_range_has_the_shortest_step_that_is_still_kept(from_s: float, to_s: f
 @given(st.floats(0, 14 * DAY_S), st.floats(1, 14 * DAY_S), st.integers(1, 14))
 def test_a_range_has_no_more_rows_than_allowed(before_s: float, long_s: float, days: int) -> None:
     from_s = NOW_S - before_s
-    found = step_of(history_steps(days), from_s=from_s, to_s=from_s + long_s, now_s=NOW_S)
-    assert long_s / found.step_s <= POINTS_MAX
+    history_step = step_of(history_steps(days), from_s=from_s, to_s=from_s + long_s, now_s=NOW_S)
+    assert long_s / history_step.step_s <= POINTS_MAX
 
 
 @given(st.lists(st.lists(st.none() | st.floats(0, 1e6), min_size=len(COLUMNS), max_size=len(COLUMNS)), min_size=1))
 def test_a_merged_row_lies_between_its_rows(rows: list[Row]) -> None:
     for place, value in enumerate(merged_row(rows)):
-        known = [found for one in rows if (found := one[place]) is not None]
+        known = [result for each_row in rows if (result := each_row[place]) is not None]
         if not known:
             assert value is None
             continue
@@ -90,17 +90,17 @@ def test_a_merged_row_lies_between_its_rows(rows: list[Row]) -> None:
 
 
 def test_a_merged_row_shows_the_worst_of_panic_and_of_high_latencies() -> None:
-    found = merged_row([row(1, 0.1, 0), row(3, 0.9, 1), row(None, None, None)])
-    assert dict(zip(COLUMNS, found, strict=True)) | {"ready": 2.0, "p99_s": 0.9, "is_panic": 1} == dict(
-        zip(COLUMNS, found, strict=True)
+    rows = merged_row([row(1, 0.1, 0), row(3, 0.9, 1), row(None, None, None)])
+    assert dict(zip(COLUMNS, rows, strict=True)) | {"ready": 2.0, "p99_s": 0.9, "is_panic": 1} == dict(
+        zip(COLUMNS, rows, strict=True)
     )
 
 
 def test_what_was_written_is_read_by_name_and_time(archive: Archive) -> None:
     archive.put(NOW_S - 10, {KEY: row(1), "other/hello-00001": row(9)}, ())
     archive.put(NOW_S - 5, {KEY: row(2)}, ())
-    found = archive.read(KEY, from_s=NOW_S - 60, to_s=NOW_S, now_s=NOW_S)
-    assert (found.columns["at_s"], found.columns["ready"]) == ([NOW_S - 10, NOW_S - 5], [1, 2])
+    history_range = archive.read(KEY, from_s=NOW_S - 60, to_s=NOW_S, now_s=NOW_S)
+    assert (history_range.columns["at_s"], history_range.columns["ready"]) == ([NOW_S - 10, NOW_S - 5], [1, 2])
     assert archive.read("default/unknown", from_s=0, to_s=NOW_S, now_s=NOW_S).columns["at_s"] == []
     assert archive.read(KEY, from_s=NOW_S - 7, to_s=NOW_S, now_s=NOW_S).columns["ready"] == [2]
 
@@ -108,9 +108,9 @@ def test_what_was_written_is_read_by_name_and_time(archive: Archive) -> None:
 def test_a_gap_is_no_line(archive: Archive) -> None:
     for at_s in (NOW_S - 100, NOW_S - 95, NOW_S - 20):
         archive.put(at_s, {KEY: row(4)}, ())
-    found = archive.read(KEY, from_s=NOW_S - 200, to_s=NOW_S, now_s=NOW_S)
-    assert found.columns["at_s"] == [NOW_S - 100, NOW_S - 95, NOW_S - 90, NOW_S - 20]
-    assert found.columns["ready"] == [4, 4, None, 4]
+    history_range = archive.read(KEY, from_s=NOW_S - 200, to_s=NOW_S, now_s=NOW_S)
+    assert history_range.columns["at_s"] == [NOW_S - 100, NOW_S - 95, NOW_S - 90, NOW_S - 20]
+    assert history_range.columns["ready"] == [4, 4, None, 4]
 
 
 def test_longer_steps_are_means_of_shorter_ones_and_survive_them(archive: Archive) -> None:
@@ -124,7 +124,7 @@ def test_longer_steps_are_means_of_shorter_ones_and_survive_them(archive: Archiv
     fortnight = archive.read(KEY, from_s=NOW_S - 14 * DAY_S, to_s=NOW_S - 1, now_s=NOW_S)
     assert fortnight.columns["at_s"] == list(range(begun_s, NOW_S, 600))
     assert fortnight.columns["ready"] == [
-        sum((at_s + 60 * one) // 60 % 1440 for one in range(10)) / 10 for at_s in range(begun_s, NOW_S, 600)
+        sum((at_s + 60 * index) // 60 % 1440 for index in range(10)) / 10 for at_s in range(begun_s, NOW_S, 600)
     ]
     # Of the first four hours there are no rows of 5 s any more.
     archive.roll(NOW_S)
@@ -135,8 +135,8 @@ def test_longer_steps_are_means_of_shorter_ones_and_survive_them(archive: Archiv
 def test_a_step_that_has_not_ended_comes_in_shorter_ones(archive: Archive) -> None:
     written(archive, from_s=NOW_S - 1200, to_s=NOW_S + 425)
     archive.roll(NOW_S + 425)
-    found = archive.read(KEY, from_s=NOW_S - 14 * DAY_S, to_s=NOW_S + 425, now_s=NOW_S + 425)
-    assert found.columns["at_s"] == [
+    history_range = archive.read(KEY, from_s=NOW_S - 14 * DAY_S, to_s=NOW_S + 425, now_s=NOW_S + 425)
+    assert history_range.columns["at_s"] == [
         *(NOW_S - 1200, NOW_S - 600),
         *range(NOW_S, NOW_S + 420, 60),
         NOW_S + 420,
@@ -146,8 +146,8 @@ def test_a_step_that_has_not_ended_comes_in_shorter_ones(archive: Archive) -> No
 def test_a_roll_that_was_missed_is_made_up_for(archive: Archive) -> None:
     written(archive, from_s=NOW_S - 3600, to_s=NOW_S - 1800)
     archive.roll(NOW_S + 3600)
-    found = archive.read(KEY, from_s=NOW_S - 14 * DAY_S, to_s=NOW_S, now_s=NOW_S + 3600)
-    assert found.columns["at_s"][:3] == [NOW_S - 3600, NOW_S - 3000, NOW_S - 2400]
+    history_range = archive.read(KEY, from_s=NOW_S - 14 * DAY_S, to_s=NOW_S, now_s=NOW_S + 3600)
+    assert history_range.columns["at_s"][:3] == [NOW_S - 3600, NOW_S - 3000, NOW_S - 2400]
 
 
 def test_a_clock_that_was_set_back_writes_its_steps(archive: Archive) -> None:
@@ -155,8 +155,8 @@ def test_a_clock_that_was_set_back_writes_its_steps(archive: Archive) -> None:
     archive.roll(NOW_S + 4200)
     written(archive, from_s=NOW_S, to_s=NOW_S + 600)
     archive.roll(NOW_S + 600)
-    found = archive.read(KEY, from_s=NOW_S - 14 * DAY_S, to_s=NOW_S + 599, now_s=NOW_S + 600)
-    assert found.columns["at_s"] == [NOW_S]
+    history_range = archive.read(KEY, from_s=NOW_S - 14 * DAY_S, to_s=NOW_S + 599, now_s=NOW_S + 600)
+    assert history_range.columns["at_s"] == [NOW_S]
 
 
 def test_marks_are_kept_once_and_until_the_rows_go(archive: Archive) -> None:
@@ -177,11 +177,11 @@ def test_a_file_is_bounded_and_loses_its_oldest_rows(tmp_path: Path) -> None:
         archive.put(at_s, {name: [float(at_s % 97) + 0.123] * len(COLUMNS) for name in names}, ())
         if at_s % 60 == 0:
             archive.roll(at_s)
-    found = archive.read(names[0], from_s=NOW_S + 3000, to_s=NOW_S + 6000, now_s=NOW_S + 6000)
+    history_range = archive.read(names[0], from_s=NOW_S + 3000, to_s=NOW_S + 6000, now_s=NOW_S + 6000)
     archive.close()
     assert sum(path.stat().st_size for path in tmp_path.glob("history.db")) <= bytes_max
-    assert found.columns["at_s"][-1] == NOW_S + 5995
-    first_s = found.columns["at_s"][0]
+    assert history_range.columns["at_s"][-1] == NOW_S + 5995
+    first_s = history_range.columns["at_s"][0]
     assert first_s is not None
     assert first_s > NOW_S
 
@@ -214,22 +214,22 @@ def test_a_file_of_an_earlier_format_keeps_its_rows_and_gets_columns(tmp_path: P
     first = Archive(path, STEPS, bytes_max=2**30)
     first.put(NOW_S, {KEY: row(5)}, ())
     first.close()
-    with sqlite3.connect(path) as made:
-        made.execute("ALTER TABLE row_5 DROP COLUMN memory_bytes")
-        made.execute("PRAGMA user_version = 1")
-    made.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute("ALTER TABLE row_5 DROP COLUMN memory_bytes")
+        connection.execute("PRAGMA user_version = 1")
+    connection.close()
     second = Archive(path, STEPS, bytes_max=2**30)
     second.put(NOW_S + 5, {KEY: [7.0] * len(COLUMNS)}, ())
-    found = second.read(KEY, from_s=NOW_S, to_s=NOW_S + 5, now_s=NOW_S + 5).columns
-    assert (found["ready"], found["memory_bytes"]) == ([5, 7], [None, 7])
+    columns = second.read(KEY, from_s=NOW_S, to_s=NOW_S + 5, now_s=NOW_S + 5).columns
+    assert (columns["ready"], columns["memory_bytes"]) == ([5, 7], [None, 7])
     second.close()
 
 
 def test_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
-    with sqlite3.connect(path) as made:
-        made.execute(f"PRAGMA user_version = {VERSION + 1}")
-    made.close()
+    with sqlite3.connect(path) as connection:
+        connection.execute(f"PRAGMA user_version = {VERSION + 1}")
+    connection.close()
     with pytest.raises(ArchiveNewerError, match=f"has format {VERSION + 1}"):
         Archive(path, STEPS, bytes_max=2**30)
 
@@ -237,7 +237,7 @@ def test_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"not a database, though long enough to look at" * 100, os.urandom(8192)])
 def test_a_file_that_is_no_database_is_damaged(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "history.db").write_bytes(content)
-    with pytest.raises(sqlite3.DatabaseError) as found:
+    with pytest.raises(sqlite3.DatabaseError) as exception_info:
         Archive(tmp_path / "history.db", STEPS, bytes_max=2**30)
-    assert is_damaged(found.value)
+    assert is_damaged(exception_info.value)
     assert not is_damaged(sqlite3.OperationalError("database is locked"))

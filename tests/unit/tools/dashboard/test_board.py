@@ -60,34 +60,37 @@ def decision(at_s: float, *, apply: int | None = 2, wanted: object = 2) -> dict[
     return {"namespace": "default", "revision": "hello-00001", "sentence": "1 → 2: stable", "told": reported}
 
 
-def board() -> Board:
-    made = Board(100)
-    made.put("revision", KEY, {"name": "hello-00001"})
-    return made
+def new_board() -> Board:
+    board = Board(100)
+    board.put("revision", KEY, {"name": "hello-00001"})
+    return board
 
 
 def test_a_row_is_made_of_pods_the_last_sample_and_what_was_counted() -> None:
-    made = board()
-    made.put("pod", "default/a", pod("a"))
-    made.put("pod", "default/b", pod("b", ready=False))
-    made.put("pod", "default/c", pod("c", ending=True, dormant=True))
-    made.put("pod", "default/d", pod("d", dormant=True))
-    made.sample(sample())
-    made.requests({KEY: RequestRates(rates=(5.0, 0.0, 0.0, 1.0), quantiles_s=(0.1, None, None), waiting=4.0)})
+    board = new_board()
+    board.put("pod", "default/a", pod("a"))
+    board.put("pod", "default/b", pod("b", ready=False))
+    board.put("pod", "default/c", pod("c", ending=True, dormant=True))
+    board.put("pod", "default/d", pod("d", dormant=True))
+    board.sample(sample())
+    board.requests({KEY: RequestRates(rates=(5.0, 0.0, 0.0, 1.0), quantiles_s=(0.1, None, None), waiting=4.0)})
     row = [3.0, 4.0, 7.0, 2.5, 2, 2.0, 1.0, 1.0, 1.0, 5.0, 0.0, 0.0, 1.0, 0.1, None, None, None, None]
-    assert made.tick(2.0) == {KEY: row}
-    assert made.rows == {KEY: row}
-    assert made.tick(4.0) == {}
-    assert made.history.read(KEY)["ready"] == [2.0, 2.0]
+    assert board.tick(2.0) == {KEY: row}
+    assert board.rows == {KEY: row}
+    assert board.tick(4.0) == {}
+    assert board.history.read(KEY)["ready"] == [2.0, 2.0]
 
 
 def test_the_use_of_pods_is_added_up_for_their_revision() -> None:
-    made = board()
+    board = new_board()
     for name in ("a", "b"):
-        made.put("pod", f"default/{name}", pod(name))
-    made.measured(pod_uses([used("a", "250m", "64Mi"), used("elsewhere", "1", "1Gi")]))
-    assert made.tick(2.0)[KEY][-2:] == [0.25, 64 * 2**20]
-    assert [(one["cpu_cores"], one["memory_bytes"]) for one in made.pods(KEY)] == [(0.25, 64 * 2**20), (None, None)]
+        board.put("pod", f"default/{name}", pod(name))
+    board.measured(pod_uses([used("a", "250m", "64Mi"), used("elsewhere", "1", "1Gi")]))
+    assert board.tick(2.0)[KEY][-2:] == [0.25, 64 * 2**20]
+    assert [(entry["cpu_cores"], entry["memory_bytes"]) for entry in board.pods(KEY)] == [
+        (0.25, 64 * 2**20),
+        (None, None),
+    ]
 
 
 def used(name: str, cpu: str, memory: str) -> dict[str, Any]:
@@ -96,119 +99,119 @@ def used(name: str, cpu: str, memory: str) -> dict[str, Any]:
 
 
 def test_number_mode_and_sentence_are_of_one_decision() -> None:
-    made = board()
-    made.decision(decision(1.0))
+    board = new_board()
+    board.decision(decision(1.0))
     # The deciders want 0, and the gate keeps 1 for now.
-    made.sample(sample(8.0, wanted_count=1, sentence="stays 1: stable; 1 stays", is_panic=False))
-    row = dict(zip(COLUMNS, made.tick(9.0)[KEY], strict=True))
-    said = {"key": KEY, "at_s": 8.0, "sentence": "stays 1: stable; 1 stays", "is_change": False, "wanted": 1}
+    board.sample(sample(8.0, wanted_count=1, sentence="stays 1: stable; 1 stays", is_panic=False))
+    row = dict(zip(COLUMNS, board.tick(9.0)[KEY], strict=True))
+    text = {"key": KEY, "at_s": 8.0, "sentence": "stays 1: stable; 1 stays", "is_change": False, "wanted": 1}
     assert (row["desired"], row["is_panic"]) == (1, 0.0)
     # A later sample belongs to the next row.
-    made.sample(sample(10.0, wanted_count=0, sentence="1 → 0: stable"))
-    assert made.present(KEY) == said
-    assert made.last_decisions() == {KEY: said}
+    board.sample(sample(10.0, wanted_count=0, sentence="1 → 0: stable"))
+    assert board.present(KEY) == text
+    assert board.last_decisions() == {KEY: text}
     # An autoscaler that is away says nothing of the present; the last decision stays, with its time.
-    made.tick(60.0)
-    assert made.present(KEY) == made.decisions(KEY)[-1]
+    board.tick(60.0)
+    assert board.present(KEY) == board.decisions(KEY)[-1]
     # Nor does one of an earlier version.
-    made.sample(sample(60.0))
-    made.tick(60.0)
-    assert made.present(KEY) == made.decisions(KEY)[-1]
+    board.sample(sample(60.0))
+    board.tick(60.0)
+    assert board.present(KEY) == board.decisions(KEY)[-1]
 
 
 def test_an_old_report_is_not_drawn_on() -> None:
-    made = board()
-    made.sample(sample(at_s=0.0))
-    assert made.tick(60.0)[KEY][:5] == [None] * 5
+    board = new_board()
+    board.sample(sample(at_s=0.0))
+    assert board.tick(60.0)[KEY][:5] == [None] * 5
 
 
 def test_a_page_gets_what_is_new_for_it() -> None:
-    made = board()
-    before = made.version
-    made.put("revision", KEY, {"name": "hello-00001"})
-    assert (made.since(before), made.version) == ([], before)
-    made.put("service", "default/hello", {"name": "hello"})
-    made.put("revision", KEY, None)
-    made.put("revision", KEY, None)
+    board = new_board()
+    before = board.version
+    board.put("revision", KEY, {"name": "hello-00001"})
+    assert (board.since(before), board.version) == ([], before)
+    board.put("service", "default/hello", {"name": "hello"})
+    board.put("revision", KEY, None)
+    board.put("revision", KEY, None)
     new = {"kind": "service", "key": "default/hello", "view": {"name": "hello"}}
-    assert made.since(before) == [{"kind": "revision", "key": KEY, "view": None}, new]
-    assert made.since(0) == [new]
+    assert board.since(before) == [{"kind": "revision", "key": KEY, "view": None}, new]
+    assert board.since(0) == [new]
 
 
 def test_a_returned_object_is_not_reported_as_deleted() -> None:
-    made = board()
-    before = made.version
-    made.put("revision", KEY, None)
-    made.put("revision", KEY, {"name": "again"})
-    assert made.since(before) == [{"kind": "revision", "key": KEY, "view": {"name": "again"}}]
+    board = new_board()
+    before = board.version
+    board.put("revision", KEY, None)
+    board.put("revision", KEY, {"name": "again"})
+    assert board.since(before) == [{"kind": "revision", "key": KEY, "view": {"name": "again"}}]
 
 
 def test_a_page_that_is_too_far_behind_gets_all() -> None:
-    made = board()
+    board = new_board()
     for number in range(10_001):
-        made.put("service", "default/x", {"name": str(number)})
-        made.put("service", "default/x", None)
-    assert made.since(1) == [{"kind": "revision", "key": KEY, "view": {"name": "hello-00001"}}, *made.since(1)[1:]]
-    assert made.since(1)[-1]["key"] == KEY
+        board.put("service", "default/x", {"name": str(number)})
+        board.put("service", "default/x", None)
+    assert board.since(1) == [{"kind": "revision", "key": KEY, "view": {"name": "hello-00001"}}, *board.since(1)[1:]]
+    assert board.since(1)[-1]["key"] == KEY
 
 
 def test_pods_show_what_runs_in_them_and_move_with_their_revision() -> None:
-    made = board()
-    made.put("pod", "default/a", pod("a"))
-    made.put("pod", "default/b", pod("b"))
-    made.sample(sample())
-    assert [(one["name"], one["running"]) for one in made.pods(KEY)] == [("a", 3.0), ("b", None)]
-    made.put("pod", "default/a", pod("a", revision="other"))
-    made.put("pod", "default/b", None)
-    made.put("pod", "default/b", None)
-    assert (made.pods(KEY), len(made.pods("default/other"))) == ([], 1)
+    board = new_board()
+    board.put("pod", "default/a", pod("a"))
+    board.put("pod", "default/b", pod("b"))
+    board.sample(sample())
+    assert [(entry["name"], entry["running"]) for entry in board.pods(KEY)] == [("a", 3.0), ("b", None)]
+    board.put("pod", "default/a", pod("a", revision="other"))
+    board.put("pod", "default/b", None)
+    board.put("pod", "default/b", None)
+    assert (board.pods(KEY), len(board.pods("default/other"))) == ([], 1)
 
 
 def test_pods_of_a_service_are_those_of_its_revisions_the_newest_first() -> None:
-    made = Board(100)
+    board = Board(100)
     for name, service in (("hello-00001", "hello"), ("hello-00002", "hello"), ("other-00001", "other")):
-        made.put("revision", f"default/{name}", {"namespace": "default", "name": name, "service": service})
+        board.put("revision", f"default/{name}", {"namespace": "default", "name": name, "service": service})
         for letter in "ba":
-            made.put("pod", f"default/{name}-{letter}", pod(f"{name}-{letter}", revision=name))
-    found = [one["name"] for one in made.pods_of_service("default", "hello")]
-    assert found == ["hello-00002-a", "hello-00002-b", "hello-00001-a", "hello-00001-b"]
-    made.put("pod", "default/hello-00002-a", None)
-    made.put("revision", "default/hello-00001", None)
-    assert [one["name"] for one in made.pods_of_service("default", "hello")] == ["hello-00002-b"]
-    assert made.pods_of_service("elsewhere", "hello") == []
+            board.put("pod", f"default/{name}-{letter}", pod(f"{name}-{letter}", revision=name))
+    names = [entry["name"] for entry in board.pods_of_service("default", "hello")]
+    assert names == ["hello-00002-a", "hello-00002-b", "hello-00001-a", "hello-00001-b"]
+    board.put("pod", "default/hello-00002-a", None)
+    board.put("revision", "default/hello-00001", None)
+    assert [entry["name"] for entry in board.pods_of_service("default", "hello")] == ["hello-00002-b"]
+    assert board.pods_of_service("elsewhere", "hello") == []
 
 
 def test_workloads_have_a_kind_and_pods_of_their_own() -> None:
-    made = Board(100)
+    board = Board(100)
     views = {"shop": {"service": "", "kind": "StatefulSet"}, "old-00001": {"service": "old"}, "bare": {"service": ""}}
     for name, view in views.items():
-        made.put("revision", f"default/{name}", {"namespace": "default", "name": name, **view})
-        made.put("pod", f"default/{name}-a", pod(f"{name}-a", revision=name))
-    assert made.workload_kinds() == {"default/shop": "StatefulSet"}
-    assert [one["name"] for one in made.pods_of_service("default", "shop")] == ["shop-a"]
+        board.put("revision", f"default/{name}", {"namespace": "default", "name": name, **view})
+        board.put("pod", f"default/{name}-a", pod(f"{name}-a", revision=name))
+    assert board.workload_kinds() == {"default/shop": "StatefulSet"}
+    assert [entry["name"] for entry in board.pods_of_service("default", "shop")] == ["shop-a"]
 
 
 def test_decisions_are_kept_once_and_go_with_their_revision() -> None:
-    made = board()
-    made.decision(decision(1.0))
-    made.decision(decision(1.0))
-    seen = made.decision(decision(2.0, apply=None, wanted={"missing": "x"}))
+    board = new_board()
+    board.decision(decision(1.0))
+    board.decision(decision(1.0))
+    seen = board.decision(decision(2.0, apply=None, wanted={"missing": "x"}))
     assert (seen["is_change"], seen["wanted"]) == (False, None)
-    assert [one["at_s"] for one in made.decisions(KEY)] == [1.0, 2.0]
-    assert made.last_decisions() == {KEY: seen}
-    assert made.present("default/other") is None
-    made.put("revision", KEY, None)
-    assert made.decisions(KEY) == []
+    assert [entry["at_s"] for entry in board.decisions(KEY)] == [1.0, 2.0]
+    assert board.last_decisions() == {KEY: seen}
+    assert board.present("default/other") is None
+    board.put("revision", KEY, None)
+    assert board.decisions(KEY) == []
 
 
 def test_rows_are_read_back_by_column_with_their_times() -> None:
     history = RevisionHistory(10)
     history.add(100.0, {"default/a": ROW})
     history.add(102.0, {"default/a": [None, *ROW[1:]], "default/b": ROW})
-    found = history.read("default/a")
-    assert found["at_s"] == [100.0, 102.0]
-    assert math.isnan(found["running"][1])
-    assert found[COLUMNS[-1]] == [float(len(COLUMNS) - 1)] * 2
+    entry = history.read("default/a")
+    assert entry["at_s"] == [100.0, 102.0]
+    assert math.isnan(entry["running"][1])
+    assert entry[COLUMNS[-1]] == [float(len(COLUMNS) - 1)] * 2
     assert history.read("default/b")["at_s"] == [102.0]
 
 
@@ -229,43 +232,43 @@ def test_a_revision_that_is_gone_has_no_past() -> None:
 
 
 def test_cold_starts_are_those_of_the_revision_with_what_is_known_of_its_pods() -> None:
-    made = Board(100)
+    board = Board(100)
     for name in ("hello-00001", "hello-00002"):
-        made.put("revision", f"default/{name}", {"namespace": "default", "name": name, "service": "hello"})
-    made.put_facts(KEY, StartFacts(service="hello", is_python=True))
-    made.decision(decision(1.01))
+        board.put("revision", f"default/{name}", {"namespace": "default", "name": name, "service": "hello"})
+    board.put_facts(KEY, StartFacts(service="hello", is_python=True))
+    board.decision(decision(1.01))
     requests = [ColdRequest(revision=name, asked_s=1.0, waited_s=0.1) for name in ("hello-00001", "other-00001")]
-    found = made.cold_starts(KEY, requests)
-    assert found["revision"] == KEY
-    assert [one["took_s"] for one in found["starts"]] == [0.1]
-    assert set(found["starts"][0]["steps"]) == {"autoscaler decides", "unknown"}
-    assert "`serving scale hello --min 1`" in found["median"]["advice"]
-    assert made.cold_starts("default/hello-00002", requests)["starts"] == []
-    assert made.revisions_of("default/hello") == ["default/hello-00002", KEY]
-    assert made.revisions_of(KEY) == [KEY]
-    assert made.revisions_of("shop/hello") == []
-    made.put("revision", KEY, None)
-    assert set(made.cold_starts(KEY, requests)["starts"][0]["steps"]) == {"unknown"}
+    cold_starts = board.cold_starts(KEY, requests)
+    assert cold_starts["revision"] == KEY
+    assert [start["took_s"] for start in cold_starts["starts"]] == [0.1]
+    assert set(cold_starts["starts"][0]["steps"]) == {"autoscaler decides", "unknown"}
+    assert "`serving scale hello --min 1`" in cold_starts["median"]["advice"]
+    assert board.cold_starts("default/hello-00002", requests)["starts"] == []
+    assert board.revisions_of("default/hello") == ["default/hello-00002", KEY]
+    assert board.revisions_of(KEY) == [KEY]
+    assert board.revisions_of("shop/hello") == []
+    board.put("revision", KEY, None)
+    assert set(board.cold_starts(KEY, requests)["starts"][0]["steps"]) == {"unknown"}
 
 
 def test_rows_and_marks_begin_with_the_revision() -> None:
-    made = board()
-    assert made.created_s(KEY) == 0.0
-    made.put("revision", KEY, {"name": "hello-00001", "created": "1970-01-01T00:00:20Z"})
-    assert (made.created_s(KEY), made.created_s("default/other")) == (20.0, 0.0)
+    board = new_board()
+    assert board.created_s(KEY) == 0.0
+    board.put("revision", KEY, {"name": "hello-00001", "created": "1970-01-01T00:00:20Z"})
+    assert (board.created_s(KEY), board.created_s("default/other")) == (20.0, 0.0)
     for at_s in (10.0, 20.0, 30.0):
-        made.tick(at_s)
-    assert made.history.read(KEY, from_s=made.created_s(KEY))["at_s"] == [20.0, 30.0]
+        board.tick(at_s)
+    assert board.history.read(KEY, from_s=board.created_s(KEY))["at_s"] == [20.0, 30.0]
 
 
 def test_the_marks_of_a_deleted_revision_are_forgotten() -> None:
-    made = board()
-    made.put("revision", KEY, {"name": "hello-00001", "ready": "False", "conditions": []})
-    made.marks.drain(30.0)
-    assert [mark.text for mark in made.marks.recent(KEY, from_s=30.0, to_s=30.0)] == ["hello-00001 fails"]
-    assert made.marks.recent(KEY, from_s=31.0, to_s=40.0) == []
-    made.put("revision", KEY, None)
-    assert made.marks.recent(KEY, from_s=0.0, to_s=40.0) == []
+    board = new_board()
+    board.put("revision", KEY, {"name": "hello-00001", "ready": "False", "conditions": []})
+    board.marks.drain(30.0)
+    assert [mark.text for mark in board.marks.recent(KEY, from_s=30.0, to_s=30.0)] == ["hello-00001 fails"]
+    assert board.marks.recent(KEY, from_s=31.0, to_s=40.0) == []
+    board.put("revision", KEY, None)
+    assert board.marks.recent(KEY, from_s=0.0, to_s=40.0) == []
 
 
 Rates = list[float | None]
@@ -278,43 +281,43 @@ NOTHING: Rates = [None, None, None, None]
 
 
 def filled(*ticks: tuple[float, dict[str, Rates]]) -> Sparklines:
-    found = Sparklines()
+    sparklines = Sparklines()
     for at_s, rates in ticks:
-        found.add(at_s, rates)
-    return found
+        sparklines.add(at_s, rates)
+    return sparklines
 
 
 def test_ticks_of_a_step_are_summed_and_steps_follow_each_other() -> None:
     rates: dict[str, Rates] = {BUSY: [3.0, 0.0, None, 1.0], IDLE: NOTHING}
-    found = filled((1000.0, rates), (1002.0, rates), (1000.0 + STEP_S, {**rates, BUSY: [2.0, 0.0, 0.0, 0.0]})).read()
-    assert (found["step_s"], found["step"]) == (STEP_S, 1020 // STEP_S)
-    assert found["ticks"] == [0.0] * (STEPS - 2) + [2.0, 1.0]
+    entry = filled((1000.0, rates), (1002.0, rates), (1000.0 + STEP_S, {**rates, BUSY: [2.0, 0.0, 0.0, 0.0]})).read()
+    assert (entry["step_s"], entry["step"]) == (STEP_S, 1020 // STEP_S)
+    assert entry["ticks"] == [0.0] * (STEPS - 2) + [2.0, 1.0]
     # A revision without requests takes no room on the wire.
-    assert found["sums"] == {BUSY: [[0.0] * (STEPS - 2) + [8.0, 2.0], [0.0] * (STEPS - 2) + [2.0, 0.0]]}
+    assert entry["sums"] == {BUSY: [[0.0] * (STEPS - 2) + [8.0, 2.0], [0.0] * (STEPS - 2) + [2.0, 0.0]]}
 
 
 def test_steps_without_a_tick_are_empty() -> None:
     rates: dict[str, Rates] = {BUSY: [1.0, None, None, None]}
-    found = filled((1000.0, rates), (1000.0 + 3 * STEP_S, rates)).read()
-    assert found["ticks"][-4:] == [1.0, 0.0, 0.0, 1.0]
-    assert found["sums"][BUSY][0][-4:] == [1.0, 0.0, 0.0, 1.0]
+    entry = filled((1000.0, rates), (1000.0 + 3 * STEP_S, rates)).read()
+    assert entry["ticks"][-4:] == [1.0, 0.0, 0.0, 1.0]
+    assert entry["sums"][BUSY][0][-4:] == [1.0, 0.0, 0.0, 1.0]
 
 
 def test_what_is_older_than_all_steps_is_dropped() -> None:
-    found = filled((1000.0, {BUSY: [1.0, 0.0, 0.0, 0.0]}), (1000.0 + STEPS * STEP_S, {BUSY: NOTHING})).read()
-    assert found["sums"] == {}
-    assert len(found["ticks"]) == STEPS
+    entry = filled((1000.0, {BUSY: [1.0, 0.0, 0.0, 0.0]}), (1000.0 + STEPS * STEP_S, {BUSY: NOTHING})).read()
+    assert entry["sums"] == {}
+    assert len(entry["ticks"]) == STEPS
 
 
 def test_a_clock_that_goes_back_loses_nothing() -> None:
     rates: dict[str, Rates] = {BUSY: [1.0, 0.0, 0.0, 0.0]}
-    found = filled((1000.0, rates), (500.0, rates)).read()
-    assert found["sums"][BUSY][0][-1] == 2.0
+    entry = filled((1000.0, rates), (500.0, rates)).read()
+    assert entry["sums"][BUSY][0][-1] == 2.0
 
 
 def test_a_deleted_revision_is_forgotten() -> None:
-    found = filled((1000.0, {BUSY: [1.0, 0.0, 0.0, 0.0]}), (1002.0, {IDLE: NOTHING})).read()
-    assert found["sums"] == {}
+    entry = filled((1000.0, {BUSY: [1.0, 0.0, 0.0, 0.0]}), (1002.0, {IDLE: NOTHING})).read()
+    assert entry["sums"] == {}
 
 
 LABELS = 'kn_namespace_name="default",kn_revision_name="hello-00001"'
@@ -336,10 +339,10 @@ def test_the_first_reading_says_nothing() -> None:
 def test_answers_a_second_and_quantiles_are_those_since_the_reading_before() -> None:
     requests = Requests()
     requests.read({"a": page({0.1: 1000})}, 10.0)
-    found = requests.read({"a": page({0.1: 1060, 0.2: 40}) + page({3.0: 10}, status="5xx")}, 12.0)[KEY]
-    assert found.rates == (50.0, 0.0, 0.0, 5.0)
+    request_rates = requests.read({"a": page({0.1: 1060, 0.2: 40}) + page({3.0: 10}, status="5xx")}, 12.0)[KEY]
+    assert request_rates.rates == (50.0, 0.0, 0.0, 5.0)
     # 110 responses: the 55th took 0.1 s, the 105th and the 109th 3 s.
-    assert found.quantiles_s == pytest.approx((0.1, 3.0, 3.0), rel=0.02)
+    assert request_rates.quantiles_s == pytest.approx((0.1, 3.0, 3.0), rel=0.02)
 
 
 def test_a_reset_counter_counts_from_zero() -> None:
@@ -350,16 +353,16 @@ def test_a_reset_counter_counts_from_zero() -> None:
 
 def test_what_waits_at_all_activators_is_added_up_from_the_first_reading_on() -> None:
     waiting = f"serving_requests_waiting{{{LABELS}}} "
-    found = Requests().read({"a": f"{waiting}2.0", "b": f"{waiting}3.0\nserving_requests_waiting{{}} 9"}, 0.0)
-    assert found == {KEY: RequestRates(waiting=5.0)}
+    request_rates = Requests().read({"a": f"{waiting}2.0", "b": f"{waiting}3.0\nserving_requests_waiting{{}} 9"}, 0.0)
+    assert request_rates == {KEY: RequestRates(waiting=5.0)}
 
 
 def test_several_activators_are_added_up_and_one_that_returns_makes_no_spike() -> None:
     requests = Requests()
     requests.read({"a": page({0.1: 100}), "b": page({0.2: 0})}, 0.0)
-    found = requests.read({"a": page({0.1: 110}), "b": page({0.2: 30})}, 2.0)[KEY]
-    assert found.rates[0] == 20.0
-    assert found.quantiles_s[0] == pytest.approx(0.2, rel=0.02)
+    request_rates = requests.read({"a": page({0.1: 110}), "b": page({0.2: 30})}, 2.0)[KEY]
+    assert request_rates.rates[0] == 20.0
+    assert request_rates.quantiles_s[0] == pytest.approx(0.2, rel=0.02)
     assert requests.read({"a": page({0.1: 114})}, 4.0)[KEY].rates[0] == 2.0
     assert requests.read({"a": page({0.1: 118}), "b": page({0.2: 900})}, 6.0)[KEY].rates[0] == 2.0
 
@@ -382,6 +385,6 @@ def test_quantiles_of_the_activators_own_page_are_at_most_2_percent_off() -> Non
     durations_s = sorted(dice.lognormvariate(0, 1) for _ in range(1000))
     for took_s in durations_s:
         metrics.of(key).ended(200, took_s, at_s=0.0, traceparent=b"")
-    found = requests.read({"a": metrics.page.text(FINE_TYPE)}, 2.0)[KEY]
-    assert found.quantiles_s == pytest.approx([durations_s[at - 1] for at in (500, 950, 990)], rel=0.02)
+    request_rates = requests.read({"a": metrics.page.text(FINE_TYPE)}, 2.0)[KEY]
+    assert request_rates.quantiles_s == pytest.approx([durations_s[at - 1] for at in (500, 950, 990)], rel=0.02)
     assert "serving_request_duration_buckets" not in metrics.page.text("text/plain")

@@ -32,7 +32,7 @@ def pod(
 ) -> dict[str, Any]:
     """A Pod; ``running`` are the start stamps of its containers, None for one that does not run."""
     labels = {"serving.knative.dev/revision": revision} if revision else {}
-    statuses = [{"state": {"running": None if one is None else {"startedAt": one}}} for one in running or ()]
+    statuses = [{"state": {"running": None if text is None else {"startedAt": text}}} for text in running or ()]
     conditions = [{"type": "Ready", "status": "True" if is_ready else "False"}]
     metadata = {"namespace": "default", "name": name, "labels": labels, "creationTimestamp": "2026-11-24T10:00:00Z"}
     return {
@@ -47,7 +47,7 @@ def request(asked_s: float = 0.0, waited_s: float = 1.0) -> ColdRequest:
 
 
 def steps_of(seen: ColdStarts, *requests: ColdRequest) -> list[dict[str, float]]:
-    return [one["steps"] for one in seen.starts(KEY, requests or [request()])]
+    return [start["steps"] for start in seen.starts(KEY, requests or [request()])]
 
 
 def started(seen: ColdStarts, name: str, at_s: float) -> None:
@@ -106,8 +106,8 @@ def test_the_last_starts_are_kept_newest_first_and_go_with_their_revision() -> N
     for number in range(25):
         seen.take_change(KEY, BASE_S + number)
         seen.take_pod(pod(f"p-{number}", is_ready=True), BASE_S + 0.1)
-    found = seen.starts(KEY, [request(number) for number in range(25)])
-    assert [one["at_s"] for one in found] == [BASE_S + number for number in range(24, 4, -1)]
+    starts = seen.starts(KEY, [request(number) for number in range(25)])
+    assert [entry["at_s"] for entry in starts] == [BASE_S + number for number in range(24, 4, -1)]
     seen.forget(KEY)
     assert steps_of(seen) == [{UNKNOWN: 1.0}]
 

@@ -27,7 +27,7 @@ def revision(number: int, *, memory: str = "512Mi") -> dict[str, Any]:
 
 
 def history(*rows: dict[str, float | None]) -> dict[str, list[Any]]:
-    columns: dict[str, list[Any]] = {name: [one.get(name) for one in rows] for name in COLUMNS}
+    columns: dict[str, list[Any]] = {name: [each_row.get(name) for each_row in rows] for name in COLUMNS}
     return {"at_s": [STEP_S * place for place in range(len(rows))], **columns}
 
 
@@ -86,16 +86,21 @@ def test_what_cannot_be_compared_says_why(count: int, asked: list[str], error: s
 
 def test_both_revisions_have_their_numbers() -> None:
     slow = history(*(step([0.2] * 10, rps_5xx=2.0, ready=2.0) for _ in range(12)))
-    found = compared(
+    revision_comparison = compared(
         service(r_1=90, r_2=10),
         (revision(1), revision(2, memory="1Gi")),
         (history(), slow),
         span_s=SPAN,
         prices={"pod_hour": 36.0, "gib_hour": 0.0},
     )
-    assert (found.namespace, found.service, found.from_s, found.to_s) == ("shop", "hello", *SPAN)
-    assert [one.name for one in found.settings] == ["limits.memory"]
-    empty, full = found.revisions
+    assert (
+        revision_comparison.namespace,
+        revision_comparison.service,
+        revision_comparison.from_s,
+        revision_comparison.to_s,
+    ) == ("shop", "hello", *SPAN)
+    assert [setting_difference.name for setting_difference in revision_comparison.settings] == ["limits.memory"]
+    empty, full = revision_comparison.revisions
     assert (empty.traffic_percent, empty.requests, empty.p99_s, empty.pod_seconds) == (90, 0, None, 0.0)
     assert (full.traffic_percent, full.requests, full.errors, full.pods_mean) == (10, 240, 120, 2.0)
     assert (full.pod_seconds, full.gib_seconds) == (120.0, 120.0)
@@ -110,13 +115,13 @@ def test_both_revisions_have_their_numbers() -> None:
 def test_quantiles_of_a_range_are_near_those_of_all_its_responses(per_step: int, within: float) -> None:
     dice = random.Random(7)
     steps = [[0.05 * math.exp(dice.gauss(0, 0.5)) for _ in range(per_step)] for _ in range(3000 // per_step)]
-    everything = sorted(one for durations in steps for one in durations)
+    everything = sorted(duration for durations in steps for duration in durations)
     spread = spread_of(history(*map(step, steps)))
     for ratio in (0.5, 0.95, 0.99):
         true = everything[math.ceil(ratio * len(everything)) - 1]
-        found = quantile_s(spread, ratio)
-        assert found is not None
-        assert abs(found / true - 1) < within, (ratio, found, true)
+        result = quantile_s(spread, ratio)
+        assert result is not None
+        assert abs(result / true - 1) < within, (ratio, result, true)
 
 
 def test_a_step_with_many_responses_counts_more_than_one_with_few() -> None:
@@ -165,14 +170,14 @@ def test_variables_and_commands_show_that_they_differ_and_never_their_values() -
         annotations = {"serving.dev/command": word, "example.com/note": word}
         return settings_of(container, annotations=annotations, volumes=[{"name": word}])
 
-    found = differences(made("zq-one"), made("zq-two", NEW="zq-three"))
-    assert found == [
+    setting_differences = differences(made("zq-one"), made("zq-two", NEW="zq-three"))
+    assert setting_differences == [
         *(row(name, "set", "another value") for name in ("command", "env KEY")),
         row("env NEW", None, "set"),
         *(row(name, "set", "another value") for name in ("env TOKEN", "example.com/note", "readinessProbe")),
         *(row(name, "set", "another value") for name in ("serving.dev/command", "volumes")),
     ]
-    assert "zq" not in str(found)
+    assert "zq" not in str(setting_differences)
 
 
 def test_scaling_annotations_show_their_values_and_what_daemons_write_is_no_setting() -> None:

@@ -41,10 +41,13 @@ def used(pods_hours: dict[str, float], *, absent_hours: float = 0.0) -> UsageRep
     revisions = [
         RevisionUsage(revision=key, owner=OWNERS[key], pod_s=hours * HOUR_S) for key, hours in pods_hours.items()
     ]
-    services = {one.owner.service for one in revisions}
+    services = {revision_usage.owner.service for revision_usage in revisions}
     return UsageReport(
         revisions,
-        [ServiceUsage(service=one, known_s=4 * HOUR_S, absent_s=absent_hours * HOUR_S) for one in sorted(services)],
+        [
+            ServiceUsage(service=service, known_s=4 * HOUR_S, absent_s=absent_hours * HOUR_S)
+            for service in sorted(services)
+        ],
     )
 
 
@@ -54,24 +57,24 @@ def story(revision: str, policy: str, *, adaptive: float, knative: float) -> dic
 
 
 def cost_of(usage: UsageReport, *stories: dict[str, Any], **prices: float) -> ServiceCost:
-    (found,) = service_costs(usage, ratios=knative_ratios(stories), prices=prices)
-    return found
+    (service_cost,) = service_costs(usage, ratios=knative_ratios(stories), prices=prices)
+    return service_cost
 
 
 def test_revisions_of_a_service_are_summed_up_at_their_prices() -> None:
-    found = cost_of(
+    service_cost = cost_of(
         used({"shop/hello-1": 2.0, "shop/hello-2": 1.0}, absent_hours=1.5),
         story("other", "", adaptive=1, knative=2),
         pod_hour=3.0,
         gib_hour=6.0,
     )
-    assert (found.namespace, found.service, found.known_hours) == ("shop", "hello", 4.0)
-    assert (found.pod_hours, found.gib_hours) == (3.0, 2.5)
-    assert found.price == 3.0 * 3.0 + 6.0 * 2.5
+    assert (service_cost.namespace, service_cost.service, service_cost.known_hours) == ("shop", "hello", 4.0)
+    assert (service_cost.pod_hours, service_cost.gib_hours) == (3.0, 2.5)
+    assert service_cost.price == 3.0 * 3.0 + 6.0 * 2.5
     # What is missing would have been a pod of the newest revision.
-    assert found.always_on_pod_hours == 4.5
-    assert found.always_on_price == found.price + 1.5 * (3.0 + 0.5 * 6.0)
-    assert (found.knative_pod_hours, found.knative_price) == (None, None)
+    assert service_cost.always_on_pod_hours == 4.5
+    assert service_cost.always_on_price == service_cost.price + 1.5 * (3.0 + 0.5 * 6.0)
+    assert (service_cost.knative_pod_hours, service_cost.knative_price) == (None, None)
 
 
 def test_the_estimate_of_the_other_policy_counts_where_the_adaptive_one_is_in_force() -> None:
@@ -91,8 +94,11 @@ def test_the_estimate_of_the_other_policy_counts_where_the_adaptive_one_is_in_fo
 def test_services_come_by_namespace_and_name_and_without_revisions_not_at_all() -> None:
     usage = used({"team/hello-1": 1.0, "shop/hello-1": 1.0})
     usage.services.append(ServiceUsage(service="shop/gone", known_s=1.0, absent_s=1.0))
-    found = service_costs(usage, ratios={}, prices={})
-    assert [(one.namespace, one.service) for one in found] == [("shop", "hello"), ("team", "hello")]
+    new_service_costs = service_costs(usage, ratios={}, prices={})
+    assert [(service_cost.namespace, service_cost.service) for service_cost in new_service_costs] == [
+        ("shop", "hello"),
+        ("team", "hello"),
+    ]
 
 
 def test_a_revision_names_its_service_or_stands_for_itself() -> None:
@@ -127,8 +133,13 @@ def expected(pods: dict[str, list[int]], step_s: float, *, from_s: float, to_s: 
 
 def in_order(usage: UsageReport) -> tuple[list[Any], list[Any]]:
     """Without what had no row in the range."""
-    revisions = sorted((one for one in usage.revisions if one.pod_s), key=lambda one: one.revision)
-    return revisions, sorted((one for one in usage.services if one.known_s), key=lambda one: one.service)
+    revisions = sorted(
+        (revision_usage for revision_usage in usage.revisions if revision_usage.pod_s),
+        key=lambda revision_usage: revision_usage.revision,
+    )
+    return revisions, sorted(
+        (service_usage for service_usage in usage.services if service_usage.known_s), key=lambda one: one.service
+    )
 
 
 def rows_at(pods: dict[str, list[int]], before: int) -> dict[str, list[float | None]]:
@@ -147,8 +158,8 @@ def test_the_last_hour_in_memory_is_summed_up(pods: dict[str, list[int]], begin:
         history.add(NOW_S - 2.0 * before, rows_at(pods, before))
     history.add(NOW_S, rows_at({key: [0] for key in pods}, 1))
     span = {"from_s": NOW_S - 2.0 * max(begin, end), "to_s": NOW_S - 2.0 * min(begin, end)}
-    found = history.usage(OWNERS, **span)
-    assert in_order(found) == in_order(expected(pods, 2.0, **span))
+    report = history.usage(OWNERS, **span)
+    assert in_order(report) == in_order(expected(pods, 2.0, **span))
     assert history.usage({}, **span) == UsageReport([], [])
 
 
@@ -170,10 +181,10 @@ def test_the_history_on_disk_is_summed_up(folder: Path, pods: dict[str, list[int
             archive.put(NOW_S - 5 * before, rows_at(pods, before), (), owners=OWNERS)
         archive.put(NOW_S - 5, {"shop/no-owner": [1.0] * len(COLUMNS)}, ())
         span = {"from_s": float(NOW_S - 5 * max(begin, end)), "to_s": float(NOW_S - 5 * min(begin, end))}
-        found = archive.usage(**span, now_s=NOW_S)
+        report = archive.usage(**span, now_s=NOW_S)
     finally:
         archive.close()
-    assert in_order(found) == in_order(expected(pods, 5.0, **span))
+    assert in_order(report) == in_order(expected(pods, 5.0, **span))
 
 
 def test_longer_steps_and_the_rest_in_shorter_ones_add_up_after_a_restart(tmp_path: Path) -> None:
@@ -188,9 +199,9 @@ def test_longer_steps_and_the_rest_in_shorter_ones_add_up_after_a_restart(tmp_pa
             archive.roll(at_s)
     archive.close()
     archive = Archive(path, history_steps(14), bytes_max=2**30)
-    found = archive.usage(from_s=NOW_S - 9 * DAY_S, to_s=end_s, now_s=end_s)
+    report = archive.usage(from_s=NOW_S - 9 * DAY_S, to_s=end_s, now_s=end_s)
     archive.close()
-    (revision,), (service,) = found.revisions, found.services
+    (revision,), (service,) = report.revisions, report.services
     assert (revision.owner, service.service, service.absent_s) == (OWNERS[key], HELLO, 0.0)
     assert math.isclose(revision.pod_s, 2 * (6 * HOUR_S + 250))
     assert math.isclose(service.known_s, 6 * HOUR_S + 250)
@@ -202,7 +213,7 @@ def table(*rows: tuple[float, dict[str, float | None]]) -> dict[str, list[Any]]:
 
 
 def test_rows_are_summed_over_their_time() -> None:
-    found = summary(
+    stats_summary = summary(
         "hello-00001",
         table(
             (0, {"ready": 2, "rps_2xx": 1.5, "rps_5xx": 0.5, "p99_s": 0.2}),
@@ -213,15 +224,15 @@ def test_rows_are_summed_over_their_time() -> None:
         ),
     )
     # The last row counts as long as the one before it, at most ten minutes.
-    assert (found.requests, found.errors) == (90 + 30 + 60 + 1200, 30)
-    assert (found.pods_max, found.p99_max_s) == (4, 0.2)
-    assert math.isclose(found.pod_hours, (2 * 60 + 4 * 60) / 3600)
-    assert math.isclose(found.pods_mean, (2 * 60 + 4 * 60) / 720)
+    assert (stats_summary.requests, stats_summary.errors) == (90 + 30 + 60 + 1200, 30)
+    assert (stats_summary.pods_max, stats_summary.p99_max_s) == (4, 0.2)
+    assert math.isclose(stats_summary.pod_hours, (2 * 60 + 4 * 60) / 3600)
+    assert math.isclose(stats_summary.pods_mean, (2 * 60 + 4 * 60) / 720)
 
 
 def test_one_row_alone_stands_for_no_time() -> None:
-    found = summary("hello-00001", table((5, {"ready": 1, "rps_2xx": 3})))
-    assert (found.requests, found.pods_mean, found.p99_max_s) == (0, 0.0, None)
+    stats_summary = summary("hello-00001", table((5, {"ready": 1, "rps_2xx": 3})))
+    assert (stats_summary.requests, stats_summary.pods_mean, stats_summary.p99_max_s) == (0, 0.0, None)
 
 
 def test_a_workload_has_its_kind_and_the_memory_of_a_pod() -> None:
@@ -229,8 +240,8 @@ def test_a_workload_has_its_kind_and_the_memory_of_a_pod() -> None:
     pod = {"metadata": {"namespace": "shop", "name": "p"}, "spec": {"containers": [{"resources": resources}]}}
     assert workload_owner(pod, "hello") == RevisionOwner(HELLO, GIB)
     usage = used({"shop/hello-1": 1.0, "team/hello-1": 1.0})
-    found = service_costs(usage, ratios={}, prices={}, kinds={HELLO: "Deployment"})
-    assert [(cost.service, cost.namespace, cost.kind) for cost in found] == [
+    new_service_costs = service_costs(usage, ratios={}, prices={}, kinds={HELLO: "Deployment"})
+    assert [(cost.service, cost.namespace, cost.kind) for cost in new_service_costs] == [
         ("hello", "shop", "Deployment"),
         ("hello", "team", "Service"),
     ]

@@ -8,8 +8,8 @@ GIVEN = {**JSON, "authorization": f"Bearer {TOKEN}"}
 
 
 def status(gate: Gate, headers: dict[str, str] | None = None, *, at_s: float = 0.0) -> int:
-    given = GIVEN | (headers or {})
-    refused = gate.judge(given, now_s=at_s)
+    value = GIVEN | (headers or {})
+    refused = gate.judge(value, now_s=at_s)
     return 200 if refused is None else refused.status
 
 
@@ -56,7 +56,9 @@ def test_another_site_is_refused_though_it_had_the_token(header: str, value: str
 
 def test_actions_and_wrong_tokens_are_bounded_apart_from_each_other() -> None:
     gate = Gate(TOKEN)
-    assert [status(gate, {"authorization": "Bearer x"}, at_s=float(one)) for one in range(12)] == [401] * 10 + [429] * 2
+    assert [status(gate, {"authorization": "Bearer x"}, at_s=float(index)) for index in range(12)] == [401] * 10 + [
+        429
+    ] * 2
     assert [status(gate, at_s=20.0) for _ in range(32)] == [200] * 30 + [429] * 2
     # A minute after the first of them.
     assert status(gate, {"authorization": "Bearer x"}, at_s=60.0) == 401
@@ -66,6 +68,6 @@ def test_actions_and_wrong_tokens_are_bounded_apart_from_each_other() -> None:
 def test_actions_are_bounded_for_each_user_alone() -> None:
     gate = Gate(TOKEN)
     refused = [gate.judge(JSON, now_s=0.0, user="mallory") for _ in range(31)]
-    assert [one is None for one in refused] == [True] * 30 + [False]
+    assert [gate_refusal is None for gate_refusal in refused] == [True] * 30 + [False]
     assert gate.judge(JSON, now_s=0.0, user="ann") is None
     assert gate.judge(GIVEN, now_s=0.0) is None

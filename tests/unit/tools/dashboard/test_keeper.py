@@ -35,9 +35,9 @@ async def last_hour(keeper: HistoryKeeper) -> HistoryRange | None:
 
 
 async def running_of(keeper: HistoryKeeper) -> list[float | None]:
-    found = await last_hour(keeper)
-    assert found is not None
-    return found.columns["running"]
+    history_range = await last_hour(keeper)
+    assert history_range is not None
+    return history_range.columns["running"]
 
 
 async def test_ticks_become_steps_that_outlive_the_process(tmp_path: Path) -> None:
@@ -49,9 +49,9 @@ async def test_ticks_become_steps_that_outlive_the_process(tmp_path: Path) -> No
         assert await running_of(keeper) == [2.0]
     async with kept(path) as keeper:
         assert await running_of(keeper) == [2.0, 6.0]
-        found = await last_hour(keeper)
-        assert found is not None
-        assert found.marks == [MARK]
+        history_range = await last_hour(keeper)
+        assert history_range is not None
+        assert history_range.marks == [MARK]
 
 
 @pytest.mark.parametrize(("content", "suffix"), [(os.urandom(8192), "damaged"), (b"", "newer")])
@@ -61,8 +61,8 @@ async def test_a_file_that_cannot_be_used_is_put_aside(
     path = tmp_path / "history.db"
     path.write_bytes(content)
     if suffix == "newer":
-        with contextlib.closing(sqlite3.connect(path)) as made:
-            made.execute("PRAGMA user_version = 99")
+        with contextlib.closing(sqlite3.connect(path)) as connection:
+            connection.execute("PRAGMA user_version = 99")
     before = path.read_bytes()
     async with kept(path) as keeper:
         assert await last_hour(keeper) is None
@@ -70,7 +70,7 @@ async def test_a_file_that_cannot_be_used_is_put_aside(
         keeper.record(NOW_S - 4, {KEY: row(2.0)}, ())
         assert await running_of(keeper) == [1.0]
     assert path.with_name(f"history.db.{suffix}").read_bytes() == before
-    assert [one.levelno for one in caplog.records if one.message == "history.put-aside"] == [logging.ERROR]
+    assert [record.levelno for record in caplog.records if record.message == "history.put-aside"] == [logging.ERROR]
 
 
 async def test_a_file_with_a_value_of_another_type_is_put_aside(tmp_path: Path) -> None:
@@ -78,9 +78,9 @@ async def test_a_file_with_a_value_of_another_type_is_put_aside(tmp_path: Path) 
     async with kept(path) as keeper:
         keeper.record(NOW_S - 9, {KEY: row(1.0)}, ())
         keeper.record(NOW_S - 4, {KEY: row(2.0)}, ())
-    with contextlib.closing(sqlite3.connect(path)) as made, made:
+    with contextlib.closing(sqlite3.connect(path)) as connection, connection:
         # As by a changed byte: SQLite takes any type in any column.
-        made.execute("UPDATE row_5 SET at_s = 'x' || at_s")
+        connection.execute("UPDATE row_5 SET at_s = 'x' || at_s")
     async with kept(path) as keeper:
         assert await keeper.usage(from_s=NOW_S - 3600, to_s=NOW_S, now_s=NOW_S) is None
     assert path.with_name("history.db.damaged").exists()
@@ -90,7 +90,7 @@ async def test_a_file_that_is_damaged_between_two_runs_is_put_aside(tmp_path: Pa
     path = tmp_path / "history.db"
     async with kept(path) as keeper:
         for number in range(200):
-            rows = {f"default/r-{one}": row(float(one)) for one in range(40)}
+            rows = {f"default/r-{index}": row(float(index)) for index in range(40)}
             keeper.record(NOW_S - 2000 + 5 * number, {KEY: row(1.0), **rows}, ())
             # More than a minute of steps does not wait for the disk.
             await last_hour(keeper)
@@ -114,13 +114,13 @@ async def test_a_folder_that_refuses_costs_history_and_says_so_once_a_minute(
         for number in range(10):
             keeper.record(NOW_S - 100 + 5 * number, {KEY: row(1.0)}, ())
         assert await last_hour(keeper) is None
-    assert [one.message for one in caplog.records] == ["history.unwritten"] * 2
+    assert [record.message for record in caplog.records] == ["history.unwritten"] * 2
 
 
 async def test_a_full_file_costs_what_does_not_fit(tmp_path: Path) -> None:
     async with kept(tmp_path / "history.db", bytes_max=2**18) as keeper:
         keeper.record(NOW_S - 100, {KEY: row(1.0)}, ())
-        keeper.record(NOW_S - 95, {f"default/r-{one}": [0.1] * len(COLUMNS) for one in range(5000)}, ())
+        keeper.record(NOW_S - 95, {f"default/r-{index}": [0.1] * len(COLUMNS) for index in range(5000)}, ())
         keeper.record(NOW_S - 90, {KEY: row(3.0)}, ())
         keeper.record(NOW_S - 85, {KEY: row(4.0)}, ())
         assert await running_of(keeper) == [1.0, 3.0]

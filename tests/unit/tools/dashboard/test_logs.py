@@ -12,10 +12,10 @@ from serving.tools.dashboard.logs import LineSplitter, LogBatch, LogQueue
 @given(st.lists(st.text("ab é", max_size=30), max_size=8), st.lists(st.integers(0, 200), max_size=6))
 def test_lines_do_not_depend_on_how_a_log_is_cut_into_pieces(lines: list[str], cuts: list[int]) -> None:
     whole = "".join(f"{line}\n" for line in lines).encode()
-    places = sorted({0, len(whole), *(one for one in cuts if one < len(whole))})
+    places = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
     splitter = LineSplitter()
-    found = [line for start, end in itertools.pairwise(places) for line in splitter.feed(whole[start:end])]
-    assert found == lines
+    results = [line for start, end in itertools.pairwise(places) for line in splitter.feed(whole[start:end])]
+    assert results == lines
     assert splitter.finish() == []
 
 

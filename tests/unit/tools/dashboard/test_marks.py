@@ -31,9 +31,9 @@ def pod(restarts: int = 0, reason: str = "", oom_kills: int = 0) -> dict[str, An
 def marked(kind: str, before: dict[str, Any] | None, after: dict[str, Any]) -> list[Mark]:
     marks = Marks()
     marks.change(kind, KEY, before=before, after=after)
-    found = marks.drain(5.0)
+    new_marks = marks.drain(5.0)
     assert marks.drain(6.0) == []
-    return found
+    return new_marks
 
 
 def test_a_revision_is_marked_when_it_was_created() -> None:
@@ -54,17 +54,17 @@ def test_a_revision_that_begins_to_fail_is_marked() -> None:
 
 
 def test_traffic_that_moves_is_marked_at_all_revisions_of_it() -> None:
-    found = marked("service", service(a=100), service(a=90, b=10))
-    assert [(one.key, one.kind, one.text) for one in found] == [
+    marks = marked("service", service(a=100), service(a=90, b=10))
+    assert [(mark.key, mark.kind, mark.text) for mark in marks] == [
         ("default/a", "deploy", "traffic: 90 % to a, 10 % to b"),
         ("default/b", "deploy", "traffic: 90 % to a, 10 % to b"),
     ]
     assert marked("service", service(a=100), service(a=100, b=0)) == []
-    assert [one.text for one in marked("service", service(a=100), service())] == ["traffic: none"]
+    assert [mark.text for mark in marked("service", service(a=100), service())] == ["traffic: none"]
 
 
 def test_pods_that_restart_or_are_evicted_are_marked() -> None:
-    assert [one.text for one in marked("pod", pod(), pod(1, "OOMKilled"))] == [
+    assert [mark.text for mark in marked("pod", pod(), pod(1, "OOMKilled"))] == [
         "a container of hello-00002-a restarts",
         "hello-00002-a: OOMKilled",
     ]

@@ -30,8 +30,8 @@ def group(name: str = "default", **status: Any) -> dict[str, Any]:  # noqa: ANN4
 
 
 def node(name: str, pool: str, *taints: str, **spec: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
-    found = [{"key": one, "effect": "NoSchedule"} for one in taints]
-    return {"metadata": {"name": name, "labels": {"pool": pool}}, "spec": {"taints": found, **spec}, "status": {}}
+    results = [{"key": taint, "effect": "NoSchedule"} for taint in taints]
+    return {"metadata": {"name": name, "labels": {"pool": pool}}, "spec": {"taints": results, **spec}, "status": {}}
 
 
 def test_a_group_says_what_it_has_wants_and_did() -> None:
@@ -42,7 +42,7 @@ def test_a_group_says_what_it_has_wants_and_did() -> None:
     assert (view["rule"], view["delta"], view["limits"]) == ("scale-up", 1, ["cloud-max"])
     assert view["did"]["what"] == ["ask the cloud for 1 node"]
     # Ready only repeats what another condition says.
-    assert [one["type"] for one in view["problems"]] == ["AbleToScale"]
+    assert [problem["type"] for problem in view["problems"]] == ["AbleToScale"]
 
 
 def test_a_group_that_is_wrong_says_so_without_a_pass() -> None:
@@ -79,7 +79,7 @@ def test_lines_of_nodes_say_their_group_and_why_they_stay() -> None:
     nodes.take_groups([group()])
     shown = nodes.shown("", 0.0)
     assert shown is not before
-    lines = {one["name"]: one for one in shown["lines"]}
+    lines = {line["name"]: line for line in shown["lines"]}
     assert (lines["a"]["group"], lines["a"]["removal"], lines["a"]["kept_for"]) == (
         "default",
         "tainted",
@@ -87,4 +87,4 @@ def test_lines_of_nodes_say_their_group_and_why_they_stay() -> None:
     )
     assert (lines["b"]["group"], lines["b"]["removal"], lines["b"]["kept_for"]) == ("", "", "")
     assert "labels" not in lines["a"]
-    assert [one["name"] for one in shown["groups"]] == ["default"]
+    assert [entry["name"] for entry in shown["groups"]] == ["default"]

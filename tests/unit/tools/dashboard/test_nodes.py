@@ -32,134 +32,138 @@ def pod(on: str = "a", *, cpu: str = "2", memory: str = "4Gi", **more: Any) -> d
     }
 
 
-def put(made: Nodes, key: str, found: dict[str, Any] | None) -> None:
+def put(nodes: Nodes, key: str, resource: dict[str, Any] | None) -> None:
     namespace, name = key.split("/")
     named = (
-        None if found is None else {**found, "metadata": {**found["metadata"], "namespace": namespace, "name": name}}
+        None
+        if resource is None
+        else {**resource, "metadata": {**resource["metadata"], "namespace": namespace, "name": name}}
     )
-    made.put_pod((namespace, name), named)
+    nodes.put_pod((namespace, name), named)
 
 
-def nodes(*names: str, **settings: Any) -> Nodes:  # noqa: ANN401 - of several types
-    made = Nodes(PlacementSettings(**settings))
+def new_nodes(*names: str, **settings: Any) -> Nodes:  # noqa: ANN401 - of several types
+    nodes = Nodes(PlacementSettings(**settings))
     for name in names or ("a", "b", "c"):
-        made.put_node(name, node(name))
-    put(made, "default/p", pod())
-    return made
+        nodes.put_node(name, node(name))
+    put(nodes, "default/p", pod())
+    return nodes
 
 
-def lines(made: Nodes, revision: str = "default/r", now_s: float = 0.0) -> dict[str, dict[str, Any]]:
-    return {one["name"]: one for one in made.shown(revision, now_s)["lines"]}
+def lines(nodes: Nodes, revision: str = "default/r", now_s: float = 0.0) -> dict[str, dict[str, Any]]:
+    return {line["name"]: line for line in nodes.shown(revision, now_s)["lines"]}
 
 
 def points(line: dict[str, Any]) -> dict[str, int]:
-    return {one["name"]: one["score"] for one in line["scores"]}
+    return {score["name"]: score["score"] for score in line["scores"]}
 
 
 def test_nodes_score_for_the_next_pod_of_the_revision_with_a_reason() -> None:
-    found = lines(nodes())
-    a, b = found["a"], found["b"]
+    entry = lines(new_nodes())
+    a, b = entry["a"], entry["b"]
     assert (points(a)["least requested"], points(b)["least requested"]) == (0, 5)
     assert (points(a)["most requested"], points(b)["most requested"]) == (10, 5)
     assert b["scores"][0]["why"] == "with the pod 2 of 4 cores (5 of 10) and 4 of 8 GiB (5 of 10)"
     # Least requested and balanced count, once each.
     assert (a["score"], b["score"]) == (0.0, 7.5)
-    assert {one["name"]: one["weight"] for one in b["scores"]}["most requested"] == 0
+    assert {score["name"]: score["weight"] for score in b["scores"]}["most requested"] == 0
 
 
 def test_weights_of_the_settings_count() -> None:
-    found = lines(nodes(score_weights="MostRequested=3, BalancedResourceAllocation=1"))
+    entry = lines(new_nodes(score_weights="MostRequested=3, BalancedResourceAllocation=1"))
     # (3 * 5 + 10) / 4, with one digit.
-    assert found["b"]["score"] == 6.2
+    assert entry["b"]["score"] == 6.2
 
 
 def test_pods_of_others_take_of_a_node_until_they_have_ended() -> None:
-    made = nodes()
+    nodes = new_nodes()
     other = {**pod("b", cpu="1"), "metadata": {}}
-    put(made, "kube-system/other", other)
-    assert (lines(made)["b"]["requested_millicores"], lines(made)["b"]["pod_count"]) == (1000, 1)
-    put(made, "kube-system/other", {**other, "status": {"phase": "Succeeded"}})
-    assert (lines(made)["b"]["requested_millicores"], lines(made)["b"]["pod_count"]) == (0, 0)
-    put(made, "default/p", None)
-    assert lines(made)["a"]["requested_bytes"] == 0
+    put(nodes, "kube-system/other", other)
+    assert (lines(nodes)["b"]["requested_millicores"], lines(nodes)["b"]["pod_count"]) == (1000, 1)
+    put(nodes, "kube-system/other", {**other, "status": {"phase": "Succeeded"}})
+    assert (lines(nodes)["b"]["requested_millicores"], lines(nodes)["b"]["pod_count"]) == (0, 0)
+    put(nodes, "default/p", None)
+    assert lines(nodes)["a"]["requested_bytes"] == 0
 
 
 def test_the_next_pod_is_as_the_newest_else_as_the_revision_asks_else_as_the_middle_of_all() -> None:
-    made = nodes()
-    put(made, "default/q", pod(cpu="1", created="2026"))
+    nodes = new_nodes()
+    put(nodes, "default/q", pod(cpu="1", created="2026"))
     # A pod that waits for a node and one that has failed.
-    put(made, "default/waits", pod("", cpu="500m", created="2027"))
-    put(made, "default/over", pod(cpu="9", created="2028", phase="Failed"))
-    asked = {name: made.shown(name, 0.0)["next_pod"]["cpu_millicores"] for name in ("default/r", "default/none")}
-    assert asked == {"default/r": 500, "default/none": 1000}
-    made.put_revision("default/none", {"spec": pod(cpu="3")["spec"]})
-    assert made.shown("default/none", 0.0)["next_pod"]["cpu_millicores"] == 3000
-    made.put_revision("default/none", None)
+    put(nodes, "default/waits", pod("", cpu="500m", created="2027"))
+    put(nodes, "default/over", pod(cpu="9", created="2028", phase="Failed"))
+    request_count = {
+        name: nodes.shown(name, 0.0)["next_pod"]["cpu_millicores"] for name in ("default/r", "default/none")
+    }
+    assert request_count == {"default/r": 500, "default/none": 1000}
+    nodes.put_revision("default/none", {"spec": pod(cpu="3")["spec"]})
+    assert nodes.shown("default/none", 0.0)["next_pod"]["cpu_millicores"] == 3000
+    nodes.put_revision("default/none", None)
     for name in ("p", "q", "waits"):
-        put(made, f"default/{name}", None)
-    assert made.shown("default/none", 0.0)["next_pod"] == {"cpu_millicores": 0, "memory_bytes": 0}
+        put(nodes, f"default/{name}", None)
+    assert nodes.shown("default/none", 0.0)["next_pod"] == {"cpu_millicores": 0, "memory_bytes": 0}
 
 
 def test_the_middle_is_by_how_many_ask() -> None:
-    made = nodes()
+    nodes = new_nodes()
     for number, cpu in enumerate(("3", "1", "1", "5", "4")):
-        put(made, f"default/{number}", pod(cpu=cpu))
+        put(nodes, f"default/{number}", pod(cpu=cpu))
     # 1, 1, 2, 3, 4, 5
-    assert made.shown("", 0.0)["next_pod"]["cpu_millicores"] == 2000
+    assert nodes.shown("", 0.0)["next_pod"]["cpu_millicores"] == 2000
     for number in (1, 2, 4):
-        put(made, f"default/{number}", None)
-    assert made.shown("", 0.0)["next_pod"]["cpu_millicores"] == 3000
+        put(nodes, f"default/{number}", None)
+    assert nodes.shown("", 0.0)["next_pod"]["cpu_millicores"] == 3000
 
 
 def test_without_scipy_there_is_no_low_risk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.special", None)
-    assert points(lines(nodes())["b"]).keys() == {"least requested", "most requested", "balanced", "steady load"}
+    assert points(lines(new_nodes())["b"]).keys() == {"least requested", "most requested", "balanced", "steady load"}
 
 
 def test_usage_is_shown_while_it_is_measured() -> None:
-    made = nodes()
+    nodes = new_nodes()
     listed = [{"metadata": {"name": "a"}, "timestamp": "t", "usage": {"cpu": "500m", "memory": "1Gi"}}]
-    made.measured(listed, 0.0)
-    made.measured(listed, 15.0)
-    found = lines(made, now_s=59.0)
-    assert (found["a"]["used"], found["b"]["used"]) == ({"cpu_millicores": 500, "memory_bytes": 2**30}, None)
-    assert lines(made, now_s=70.0)["a"]["used"] is None
-    made.measured([], 71.0)
+    nodes.measured(listed, 0.0)
+    nodes.measured(listed, 15.0)
+    entry = lines(nodes, now_s=59.0)
+    assert (entry["a"]["used"], entry["b"]["used"]) == ({"cpu_millicores": 500, "memory_bytes": 2**30}, None)
+    assert lines(nodes, now_s=70.0)["a"]["used"] is None
+    nodes.measured([], 71.0)
 
 
 def test_one_node_with_a_size_has_no_scores() -> None:
-    made = nodes("a")
-    made.put_node("sizeless", {"metadata": {"name": "sizeless"}})
-    assert {one["score"] for one in lines(made).values()} == {None}
-    made.put_node("b", node("b"))
-    assert {name: one["score"] is None for name, one in lines(made).items()} == {
+    nodes = new_nodes("a")
+    nodes.put_node("sizeless", {"metadata": {"name": "sizeless"}})
+    assert {line["score"] for line in lines(nodes).values()} == {None}
+    nodes.put_node("b", node("b"))
+    assert {name: line["score"] is None for name, line in lines(nodes).items()} == {
         "a": False,
         "b": False,
         "sizeless": True,
     }
-    made.put_node("b", None)
-    assert sorted(lines(made)) == ["a", "sizeless"]
+    nodes.put_node("b", None)
+    assert sorted(lines(nodes)) == ["a", "sizeless"]
 
 
 def test_nothing_is_rebuilt_while_nothing_changes() -> None:
-    made = nodes()
-    first = made.shown("default/r", 0.0)
-    assert made.shown("default/r", 9.0) is first
-    assert made.shown("default/r", 10.0) is not first
-    put(made, "default/q", pod("b"))
-    assert made.shown("default/r", 11.0)["lines"][1]["pod_count"] == 1
+    nodes = new_nodes()
+    first = nodes.shown("default/r", 0.0)
+    assert nodes.shown("default/r", 9.0) is first
+    assert nodes.shown("default/r", 10.0) is not first
+    put(nodes, "default/q", pod("b"))
+    assert nodes.shown("default/r", 11.0)["lines"][1]["pod_count"] == 1
     for number in range(300):
-        made.shown(f"default/{number}", 11.0)
+        nodes.shown(f"default/{number}", 11.0)
 
 
 def test_of_very_many_nodes_those_of_the_revision_and_the_best_are_reported() -> None:
-    made = nodes(*(f"n{number:03}" for number in range(NODES_MAX + 50)), "z")
+    nodes = new_nodes(*(f"n{number:03}" for number in range(NODES_MAX + 50)), "z")
     # Full, so that it scores worse than all others, and home of a pod of the revision.
-    put(made, "default/p", pod("z", cpu="4"))
+    put(nodes, "default/p", pod("z", cpu="4"))
     for number in range(40):
-        put(made, f"other/{number}", {**pod(f"n{number:03}"), "metadata": {}})
-    shown = made.shown("default/r", 0.0)
-    names = [one["name"] for one in shown["lines"]]
+        put(nodes, f"other/{number}", {**pod(f"n{number:03}"), "metadata": {}})
+    shown = nodes.shown("default/r", 0.0)
+    names = [line["name"] for line in shown["lines"]]
     assert (shown["count"], len(names), names[0], names[-1]) == (NODES_MAX + 51, NODES_MAX, "n040", "z")
 
 
@@ -176,11 +180,11 @@ def sentences(used: Usage | None) -> dict[str, str]:
 
 def test_each_score_that_there_is_says_why() -> None:
     assert SCORE_WORDS.keys() == NODE_SCORES.keys()
-    said = sentences(Usage(mean_percent=20.0, deviation_percent=5.0))
-    assert said["least requested"] == "with the pod 2 of 4 cores (5 of 10) and 4 of 8 GiB (5 of 10)"
-    assert said["balanced"] == "with the pod 50% of cpu and 50% of memory are requested"
-    assert said["low risk"].startswith("risk of overuse: cpu 0.")
-    assert said["steady load"] == "measured load with the pod: cpu 70% ± 5%, memory 70% ± 5%; the worse decides"
+    entry = sentences(Usage(mean_percent=20.0, deviation_percent=5.0))
+    assert entry["least requested"] == "with the pod 2 of 4 cores (5 of 10) and 4 of 8 GiB (5 of 10)"
+    assert entry["balanced"] == "with the pod 50% of cpu and 50% of memory are requested"
+    assert entry["low risk"].startswith("risk of overuse: cpu 0.")
+    assert entry["steady load"] == "measured load with the pod: cpu 70% ± 5%, memory 70% ± 5%; the worse decides"
 
 
 def test_what_is_not_measured_is_said_to_be_so() -> None:

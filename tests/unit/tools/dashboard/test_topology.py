@@ -49,7 +49,7 @@ def test_a_route_alone_leads_to_revisions_each_once() -> None:
     ]
     hosts = hosts_of([route("lone", traffic)], [])
     # The tag has no URL yet.
-    assert [one.targets for one in hosts] == [
+    assert [served_host.targets for served_host in hosts] == [
         (HostTarget(revision="a-1", percent=50), HostTarget(revision="a-2", percent=50))
     ]
 
@@ -62,15 +62,25 @@ def test_a_domain_mapping_leads_where_its_reference_leads() -> None:
         mapping("c.example", "Route", "cart"),
         mapping("d.example", "Route", "none"),
     ]
-    found = {one.host: one for one in hosts_of(routes, mappings) if one.kind == "DomainMapping"}
-    assert {host: (one.service, [target.revision for target in one.targets]) for host, one in found.items()} == {
+    served_hosts = {
+        served_host.host: served_host
+        for served_host in hosts_of(routes, mappings)
+        if served_host.kind == "DomainMapping"
+    }
+    assert {
+        host: (served_host.service, [target.revision for target in served_host.targets])
+        for host, served_host in served_hosts.items()
+    } == {
         "a.example": ("cart", []),
         "b.example": ("", ["a-1"]),
         "c.example": ("cart", []),
         "d.example": ("", []),
     }
-    assert (found["a.example"].url, found["b.example"].url) == ("https://a.example", "http://b.example")
-    assert [(one.ready, one.reason) for one in (found["b.example"], found["c.example"])] == [
+    assert (served_hosts["a.example"].url, served_hosts["b.example"].url) == ("https://a.example", "http://b.example")
+    assert [
+        (served_host.ready, served_host.reason)
+        for served_host in (served_hosts["b.example"], served_hosts["c.example"])
+    ] == [
         ("False", "no claim"),
         ("Unknown", ""),
     ]
@@ -98,8 +108,10 @@ def test_a_pod_has_one_state(view: dict[str, Any], state: str) -> None:
 
 def test_pods_are_counted_by_node_and_state() -> None:
     pod = {"node": "n", "ready": True, "dormant": False, "ending": False, "restarts": 0, "phase": "Running"}
-    found = pod_counts({"shop/b": [pod, pod, {**pod, "node": "m"}], "shop/a": [{**pod, "ready": False, "node": ""}]})
-    assert [(one.key, one.node, one.state, one.count) for one in found] == [
+    new_pod_counts = pod_counts(
+        {"shop/b": [pod, pod, {**pod, "node": "m"}], "shop/a": [{**pod, "ready": False, "node": ""}]}
+    )
+    assert [(pod_count.key, pod_count.node, pod_count.state, pod_count.count) for pod_count in new_pod_counts] == [
         ("shop/a", "", "starting", 1),
         ("shop/b", "m", "ready", 1),
         ("shop/b", "n", "ready", 2),

@@ -37,34 +37,32 @@ def test_a_revision_shows_numbers_of_scaling_and_no_secret() -> None:
     assert "secret" not in str(view)
 
 
-def pod(**status: object) -> dict[str, Any]:
+def new_pod(**status: object) -> dict[str, Any]:
     return {"metadata": {**META, "labels": {"serving.knative.dev/revision": "r"}}, "status": status}
 
 
 def test_a_pod_shows_how_often_it_ran_out_of_memory() -> None:
     statuses = [{"restartCount": 2, "lastState": {"terminated": {"reason": "OOMKilled", "message": "secret"}}}]
-    lean = lean_pod({**pod(containerStatuses=statuses)})
+    lean = lean_pod({**new_pod(containerStatuses=statuses)})
     view = pod_view(lean)
     assert view is not None
     assert (view["restarts"], view["oom_kills"], "secret" in str(lean)) == (2, 2, False)
 
 
 def test_a_pod_shows_why_it_waits() -> None:
-    found = pod(
+    pod = new_pod(
         phase="Pending", containerStatuses=[{"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "restartCount": 2}]
     )
-    view = pod_view(found)
+    view = pod_view(pod)
     assert view is not None
     assert (view["reason"], view["ready"], view["restarts"]) == ("CrashLoopBackOff", False, 2)
 
 
 @pytest.mark.parametrize(("limits", "bound"), [(["64Mi", "32Mi"], 96 * 2**20), (["64Mi", None], 0), ([], 0)])
 def test_a_pod_shows_its_memory_limit(limits: list[str | None], bound: int) -> None:
-    found = pod()
-    found["spec"] = {
-        "containers": [{"resources": {"limits": {"memory": limit}} if limit else None} for limit in limits]
-    }
-    assert (pod_view(lean_pod(found)) or {})["memory_limit_bytes"] == bound
+    pod = new_pod()
+    pod["spec"] = {"containers": [{"resources": {"limits": {"memory": limit}} if limit else None} for limit in limits]}
+    assert (pod_view(lean_pod(pod)) or {})["memory_limit_bytes"] == bound
 
 
 def test_a_pod_of_another_owner_is_not_shown() -> None:
@@ -72,32 +70,32 @@ def test_a_pod_of_another_owner_is_not_shown() -> None:
 
 
 def test_a_node_shows_what_it_has() -> None:
-    found = {
+    result = {
         "metadata": {"name": "n"},
         "spec": {"taints": [{"key": "gone"}]},
         "status": {"allocatable": {"cpu": "2", "memory": "4Gi"}, "conditions": with_conditions(Ready="True")},
     }
-    view = node_view(found)
+    view = node_view(result)
     assert (view["cpu_millicores"], view["memory_bytes"], view["taints"]) == (2000, 2**32, ["gone"])
 
 
 def test_a_lean_pod_looks_the_same_and_has_little() -> None:
-    found = pod(
+    pod = new_pod(
         phase="Running",
         podIP="10.0.0.1",
         conditions=with_conditions(Ready="True", Initialized="True") + with_conditions(**{CONDITION_DORMANT: "True"}),
         containerStatuses=[{"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "restartCount": 2, "image": "long"}],
     )
     resources = {"requests": {"cpu": "1"}}
-    found["metadata"] |= {"resourceVersion": "7", "managedFields": [{"long": "long"}], "annotations": {"a": "long"}}
+    pod["metadata"] |= {"resourceVersion": "7", "managedFields": [{"long": "long"}], "annotations": {"a": "long"}}
     containers = [{"name": "c", "image": "long", "env": [{"name": "A", "value": "secret"}], "resources": resources}]
-    found["spec"] = {"nodeName": "n", "containers": containers, "initContainers": containers, "volumes": ["long"]}
-    lean = lean_pod(found)
-    assert pod_view(lean) == pod_view(found)
+    pod["spec"] = {"nodeName": "n", "containers": containers, "initContainers": containers, "volumes": ["long"]}
+    lean = lean_pod(pod)
+    assert pod_view(lean) == pod_view(pod)
     assert (pod_view(lean) or {})["dormant"]
-    assert (demand_of(lean), lean["metadata"]["resourceVersion"]) == (demand_of(found), "7")
-    found["spec"]["containers"] = [{"name": "queue-proxy"}, *containers]
-    assert [(pod_view(lean_pod(one)) or {})["container"] for one in (found, {**found, "spec": {}})] == ["c", ""]
+    assert (demand_of(lean), lean["metadata"]["resourceVersion"]) == (demand_of(pod), "7")
+    pod["spec"]["containers"] = [{"name": "queue-proxy"}, *containers]
+    assert [(pod_view(lean_pod(one)) or {})["container"] for one in (pod, {**pod, "spec": {}})] == ["c", ""]
     assert "long" not in str(lean)
     assert "secret" not in str(lean)
     bare = {"metadata": {"name": "x"}}
@@ -105,8 +103,8 @@ def test_a_lean_pod_looks_the_same_and_has_little() -> None:
 
 
 def test_an_amount_that_cannot_be_read_is_none() -> None:
-    found = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "what", "memory": "4Gi"}}}
-    assert (node_view(found)["cpu_millicores"], node_view(found)["memory_bytes"]) == (0, 2**32)
+    result = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "what", "memory": "4Gi"}}}
+    assert (node_view(result)["cpu_millicores"], node_view(result)["memory_bytes"]) == (0, 2**32)
 
 
 @pytest.mark.parametrize(
@@ -122,8 +120,8 @@ def test_an_amount_that_cannot_be_read_is_none() -> None:
 )
 def test_a_revision_shows_the_target_that_was_learnt(saved: str | None, target: str | None, shown: str | None) -> None:
     annotations = {"autoscaling.serving.dev/learnt-target": saved, "autoscaling.serving.dev/target": target}
-    found = {"metadata": {"name": "r", "annotations": {name: text for name, text in annotations.items() if text}}}
-    assert revision_view(found)["scaling"].get("learnt target") == shown
+    result = {"metadata": {"name": "r", "annotations": {name: text for name, text in annotations.items() if text}}}
+    assert revision_view(result)["scaling"].get("learnt target") == shown
 
 
 @pytest.mark.parametrize(
@@ -140,14 +138,16 @@ def test_a_revision_shows_the_target_that_was_learnt(saved: str | None, target: 
 def test_how_pods_start_is_read_from_the_template(command: str, is_python: bool) -> None:
     annotations = {"serving.dev/command": command, "serving.dev/template": "preload", "serving.dev/dormant": "60s"}
     labels = {"serving.knative.dev/service": "hello"}
-    found = start_facts({"metadata": {**META, "name": "hello-00001", "labels": labels, "annotations": annotations}})
-    assert found == StartFacts(service="hello", is_preloaded=True, is_python=is_python, has_dormant=True)
+    new_start_facts = start_facts(
+        {"metadata": {**META, "name": "hello-00001", "labels": labels, "annotations": annotations}}
+    )
+    assert new_start_facts == StartFacts(service="hello", is_preloaded=True, is_python=is_python, has_dormant=True)
     assert start_facts({"metadata": META}) == StartFacts(service="hello")
 
 
 def test_a_lean_pod_keeps_when_its_containers_began() -> None:
     running = {"startedAt": "2026-11-24T10:00:00Z"}
     statuses = [{"name": "a", "state": {"running": running}}, {"name": "b", "state": {"waiting": {"reason": "x"}}}]
-    found = lean_pod({"metadata": META, "status": {"containerStatuses": statuses}})
-    states = [one["state"] for one in found["status"]["containerStatuses"]]
+    entry = lean_pod({"metadata": META, "status": {"containerStatuses": statuses}})
+    states = [container_status["state"] for container_status in entry["status"]["containerStatuses"]]
     assert states == [{"waiting": None, "running": running}, {"waiting": {"reason": "x"}, "running": None}]

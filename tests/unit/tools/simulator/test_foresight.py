@@ -119,7 +119,7 @@ def test_no_policy_costs_less(times_s: list[float], policy: str, retention_s: fl
     oracle, clairvoyant = (bound(kind, *times_s, given_config=given_config) for kind in Foresight)
     slack_s = START_S * (1 + real.cold_requests)
     assert clairvoyant.pod_seconds <= real.pod_seconds + slack_s
-    costs = [one.pod_seconds + worth_s * one.cold_requests for one in (oracle, real)]
+    costs = [result.pod_seconds + worth_s * result.cold_requests for result in (oracle, real)]
     assert costs[0] <= costs[1] + slack_s
     assert oracle.requests == real.requests
     assert sum(oracle.pod_series) / len(oracle.pod_series) * 600.0 == pytest.approx(oracle.pod_seconds)

@@ -36,8 +36,8 @@ def record(at_s: float, *, scale: int, ready: int, inside: int = 0) -> str:
     decisions.decide(counts, at_s, DecisionCause.PERIOD)
     assert decisions.outcome is not None
     entry = HistoryEntry(since_s=at_s, repeated_count=0, outcome=decisions.outcome, at_wall_s=at_s)
-    made = DecisionRecord(namespace="default", revision="hello-00001", entry=entry, windows=None)
-    return msgspec.json.encode(made).decode()
+    decision_record = DecisionRecord(namespace="default", revision="hello-00001", entry=entry, windows=None)
+    return msgspec.json.encode(decision_record).decode()
 
 
 def written(folder: Path, *lines: str, name: str = "activator.log") -> Path:
@@ -57,7 +57,10 @@ def test_an_access_log_gives_requests_by_host(tmp_path: Path) -> None:
         '{"listener": "public", "cut',
     )
     logs = read_logs(path, window=EVERYTHING)
-    assert {one.name: one.request_count for one in logs.functions} == {HOST: 2, "other": 1}
+    assert {function_trace.name: function_trace.request_count for function_trace in logs.functions} == {
+        HOST: 2,
+        "other": 1,
+    }
     assert list(logs.functions[0].arrivals(1)) == [(0.0, 0.5), (2.0, 1.0)]
     assert (logs.length_s, logs.start) == (3.0, None)
     assert logs.service.of(HOST).p50_s == pytest.approx(0.75)

@@ -18,8 +18,8 @@ def ran(*times_s: list[float], pods_max: int, length_s: float = 2000.0) -> list[
         )
         for index, of in enumerate(map(sorted, times_s))
     ]
-    given = Workload(functions=functions, length_s=length_s, pods_max=pods_max)
-    return run_workload(given, POLICIES["knative"])
+    workload = Workload(functions=functions, length_s=length_s, pods_max=pods_max)
+    return run_workload(workload, POLICIES["knative"])
 
 
 def wait_s(result: RevisionResult) -> float:
@@ -46,7 +46,7 @@ def test_pods_that_run_never_exceed_the_room_and_every_request_is_served_or_refu
     times_s: list[list[float]], pods_max: int
 ) -> None:
     results = ran(*times_s, pods_max=pods_max, length_s=4000.0)
-    assert [one.requests for one in results] == [len(of) for of in times_s]
-    busy_s = sum(one.pod_seconds - one.wasted_pod_seconds for one in results)
-    served = sum(one.requests - one.refused for one in results)
+    assert [result.requests for result in results] == [len(of) for of in times_s]
+    busy_s = sum(result.pod_seconds - result.wasted_pod_seconds for result in results)
+    served = sum(result.requests - result.refused for result in results)
     assert busy_s >= 0.05 * served

@@ -76,8 +76,8 @@ def slowest_s(result: RevisionResult) -> float:
 def test_pods_that_have_room_start_as_without_nodes() -> None:
     times_s = ([10.0, 11.0], [300.0])
     (with_nodes, nodes), (without, nothing) = ran(*times_s), ran(*times_s, plan=None)
-    assert [one.cold_requests for one in with_nodes] == [one.cold_requests for one in without]
-    assert [one.pod_seconds for one in with_nodes] == pytest.approx([one.pod_seconds for one in without])
+    assert [result.cold_requests for result in with_nodes] == [result.cold_requests for result in without]
+    assert [result.pod_seconds for result in with_nodes] == pytest.approx([result.pod_seconds for result in without])
     assert nothing is None
     assert nodes is not None
     assert (nodes.nodes_max, nodes.node_starts, nodes.pods_pending, nodes.node_seconds) == (1, 0, 0, 1500.0)
@@ -117,8 +117,8 @@ def test_pods_are_evicted_from_a_node_that_is_drained_and_no_request_fails() -> 
     results, nodes = ran(*short, *long)
     assert nodes is not None
     assert nodes.evictions >= 1
-    assert sum(one.refused for one in results) == 0
-    assert [one.requests for one in results[3:]] == [len(of) for of in long]
+    assert sum(result.refused for result in results) == 0
+    assert [result.requests for result in results[3:]] == [len(of) for of in long]
 
 
 def test_packing_uses_fewer_nodes_than_spreading() -> None:
@@ -160,7 +160,7 @@ def test_a_group_of_escalators_file_takes_its_own_pods() -> None:
 def test_the_same_run_twice_is_the_same() -> None:
     def run() -> tuple[list[float], NodesResult | None]:
         results, nodes = ran(climb(), plan=changed(count_max=20), length_s=400.0, took_s=1.0, concurrency=1)
-        return [one.pod_seconds for one in results], nodes
+        return [result.pod_seconds for result in results], nodes
 
     assert run() == run()
 
@@ -189,7 +189,7 @@ def test_every_request_is_served_or_refused_and_the_bounds_hold(
     group = msgspec.structs.replace(GROUP, anticipation=anticipates)
     results, nodes = ran(*times_s, plan=changed(count_max=count_max, group=group), length_s=1000.0)
     assert nodes is not None
-    assert [one.requests for one in results] == [len(of) for of in times_s]
+    assert [result.requests for result in results] == [len(of) for of in times_s]
     assert 1 <= nodes.nodes_max <= count_max
     assert 1000.0 <= nodes.node_seconds <= 1000.0 * count_max
     assert nodes.pending_pod_seconds >= 0

@@ -28,7 +28,7 @@ def every(name: str, first_s: float, period_s: float, until_s: float) -> Recorde
 
 def bits(results: list[RevisionResult]) -> str:
     """All results, to the last bit."""
-    return repr([[getattr(one, name) for name in one.__struct_fields__ if name != "waits"] for one in results])
+    return repr([[getattr(result, name) for name in result.__struct_fields__ if name != "waits"] for result in results])
 
 
 def random_population() -> Workload:
@@ -49,8 +49,8 @@ def neighbours() -> list[RecordedFunction]:
 
 
 def cold_requests_of_newcomer(*, shares_prior: bool) -> int:
-    given = Workload(functions=neighbours(), length_s=9000.0, shares_prior=shares_prior)
-    return run_workload(given, POLICIES["adaptive"])[-1].cold_requests
+    workload = Workload(functions=neighbours(), length_s=9000.0, shares_prior=shares_prior)
+    return run_workload(workload, POLICIES["adaptive"])[-1].cold_requests
 
 
 def test_a_newcomer_learns_from_its_neighbours() -> None:
@@ -59,10 +59,10 @@ def test_a_newcomer_learns_from_its_neighbours() -> None:
 
 @pytest.mark.parametrize("jobs", [2, 3, 20])
 def test_no_bit_depends_on_the_number_of_processes(jobs: int) -> None:
-    given = random_population()
-    one, several = (run_workload(given, POLICIES["adaptive"], jobs=count) for count in (1, jobs))
-    assert bits(several) == bits(one)
-    assert [one.name for one in several] == [one.name for one in given.functions]
+    workload = random_population()
+    results, several = (run_workload(workload, POLICIES["adaptive"], jobs=count) for count in (1, jobs))
+    assert bits(several) == bits(results)
+    assert [result.name for result in several] == [function_trace.name for function_trace in workload.functions]
 
 
 def test_progress_counts_each_function_once() -> None:
@@ -72,16 +72,16 @@ def test_progress_counts_each_function_once() -> None:
 
 
 def test_knative_learns_nothing_from_neighbours() -> None:
-    given = random_population()
-    alone = msgspec.structs.replace(given, shares_prior=False)
-    assert bits(run_workload(given, POLICIES["knative"])) == bits(run_workload(alone, POLICIES["knative"]))
+    workload = random_population()
+    alone = msgspec.structs.replace(workload, shares_prior=False)
+    assert bits(run_workload(workload, POLICIES["knative"])) == bits(run_workload(alone, POLICIES["knative"]))
 
 
 def run_alone(policy: str) -> RevisionRun:
     dice = random.Random(3)
     arrivals = iter([(at_s, math.nan) for at_s in sorted(dice.random() * 3000 for _ in range(90))])
-    given = config(autoscaler=AutoscalerSettings(policy=policy))
-    return RevisionRun("f", arrivals, given, until_s=3600.0)
+    run_config = config(autoscaler=AutoscalerSettings(policy=policy))
+    return RevisionRun("f", arrivals, run_config, until_s=3600.0)
 
 
 @pytest.mark.parametrize("policy", [ADAPTIVE_POLICY, KNATIVE_POLICY])

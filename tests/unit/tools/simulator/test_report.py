@@ -100,8 +100,11 @@ def test_the_worst_functions_are_those_whose_cost_grows_most() -> None:
         *(served(f"f{index}", 20, 8, 1050.0) for index in range(4, 30)),
     ]
     rare = served("rare", 19, 1, 60.0), served("rare", 19, 19, 6000.0)
-    found = worst_functions([*first, rare[0]], [*others, rare[1]])
-    assert found is not None
-    assert (found.functions, found.worse) == (30, 1)
-    assert [(one.name, one.cost_change) for one in found.worst] == [("f2", 260.0), ("f3", 260.0)]
+    new_worst_functions = worst_functions([*first, rare[0]], [*others, rare[1]])
+    assert new_worst_functions is not None
+    assert (new_worst_functions.functions, new_worst_functions.worse) == (30, 1)
+    assert [(function_change.name, function_change.cost_change) for function_change in new_worst_functions.worst] == [
+        ("f2", 260.0),
+        ("f3", 260.0),
+    ]
     assert worst_functions(rare[:1], rare[1:]) is None

@@ -69,8 +69,8 @@ def test_an_idle_revision_costs_a_handful_of_decisions() -> None:
 def test_a_request_within_the_window_is_warm_and_one_after_it_is_cold() -> None:
     assert simulated(10.0, 50.0).cold_requests == 1
     assert simulated(10.0, 150.0).cold_requests == 2
-    kept = AutoscalerSettings(policy=KNATIVE_POLICY, scale_to_zero_pod_retention_period_s=240.0)
-    assert simulated(10.0, 150.0, given_config=config(autoscaler=kept)).cold_requests == 1
+    autoscaler_settings = AutoscalerSettings(policy=KNATIVE_POLICY, scale_to_zero_pod_retention_period_s=240.0)
+    assert simulated(10.0, 150.0, given_config=config(autoscaler=autoscaler_settings)).cold_requests == 1
 
 
 def test_requests_from_zero_get_pods_for_all_of_them_and_knative_first_starts_one() -> None:
@@ -115,8 +115,10 @@ def test_without_the_activator_pods_keep_and_refuse_requests_themselves() -> Non
     result = simulated(10.0, *([20.0] * 15), given_config=direct)
     assert result.refused == 4
     assert result.waits.percentile(1.0, requests=12) == pytest.approx(5.0)
-    held = simulated(10.0, *([20.0] * 15), given_config=msgspec.structs.replace(direct, has_burst_switch=False))
-    assert held.refused == 0
+    revision_result = simulated(
+        10.0, *([20.0] * 15), given_config=msgspec.structs.replace(direct, has_burst_switch=False)
+    )
+    assert revision_result.refused == 0
 
 
 def test_a_start_that_fails_is_made_again_after_a_pause() -> None:
@@ -207,7 +209,9 @@ def test_another_policy_decides_in_place_of_the_product_s() -> None:
     times_s = [10.0 + 90.0 * index for index in range(12)]
     adaptive = config(autoscaler=AutoscalerSettings(policy=ADAPTIVE_POLICY))
     none = msgspec.structs.replace(adaptive, policy_of=lambda *_, **__: RevisionPolicy())
-    cold = [simulated(*times_s, given_config=one, until_s=2000.0).cold_requests for one in (adaptive, none)]
+    cold = [
+        simulated(*times_s, given_config=run_config, until_s=2000.0).cold_requests for run_config in (adaptive, none)
+    ]
     assert cold[0] < cold[1] == 12
 
 
@@ -261,8 +265,8 @@ def test_each_request_of_a_run_is_answered(times_s: list[float], concurrency: in
 
 def test_a_second_of_a_dormant_pod_counts_at_its_price() -> None:
     plain = simulated(10.0)
-    asked = ScalingAnnotations(overrides=(("dormant", "after=10s"),))
-    dormant = simulated(10.0, given_config=config(scaling=asked))
+    annotations = ScalingAnnotations(overrides=(("dormant", "after=10s"),))
+    dormant = simulated(10.0, given_config=config(scaling=annotations))
     assert dormant.dormant_seconds == pytest.approx(plain.wasted_pod_seconds - 10.0)
     saved_s = 0.8 * dormant.dormant_seconds
     assert dormant.pod_seconds == pytest.approx(plain.pod_seconds - saved_s)
@@ -270,8 +274,8 @@ def test_a_second_of_a_dormant_pod_counts_at_its_price() -> None:
 
 
 def test_a_request_to_a_dormant_pod_is_not_cold() -> None:
-    asked = ScalingAnnotations(overrides=(("dormant", "after=10s"),))
-    assert simulated(10.0, 40.0, given_config=config(scaling=asked)).cold_requests == 1
+    annotations = ScalingAnnotations(overrides=(("dormant", "after=10s"),))
+    assert simulated(10.0, 40.0, given_config=config(scaling=annotations)).cold_requests == 1
 
 
 @pytest.mark.parametrize("concurrency", [1, 10])

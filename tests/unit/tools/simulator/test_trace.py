@@ -29,14 +29,14 @@ def times_of(
 ) -> list[list[float]]:
     window = TraceWindow(from_s=from_s, until_s=until_s)
     functions, _ = read_trace(path, placement=ArrivalPlacement(placement), window=window)
-    return [[at_s for at_s, _ in one.arrivals(seed)] for one in functions]
+    return [[at_s for at_s, _ in function_trace.arrivals(seed)] for function_trace in functions]
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.csv.xz"])
 def test_counts_a_minute_are_placed_in_their_minutes(tmp_path: Path, name: str) -> None:
     path = written(tmp_path, PER_MINUTE, name)
     functions, length_s = read_trace(path)
-    assert ([one.request_count for one in functions], length_s) == ([3, 0], 180.0)
+    assert ([function_trace.request_count for function_trace in functions], length_s) == ([3, 0], 180.0)
     first, second = times_of(path)
     assert [int(at_s // 60) for at_s in first] == [0, 0, 2]
     assert first == sorted(first)
@@ -56,7 +56,7 @@ def test_a_phase_is_the_same_in_each_minute(tmp_path: Path) -> None:
 
 def test_requests_bring_their_times_and_durations(tmp_path: Path) -> None:
     functions, length_s = read_trace(written(tmp_path, REQUESTS))
-    assert [one.request_count for one in functions] == [2, 1]
+    assert [function_trace.request_count for function_trace in functions] == [2, 1]
     assert [at_s for at_s, _ in functions[0].arrivals(1)] == [0.5, 1.0]
     assert [took_s for _, took_s in functions[0].arrivals(1)] == pytest.approx([math.nan, 2.5], nan_ok=True)
     # The last request ends at 4 s, and a minute follows.
@@ -65,9 +65,16 @@ def test_requests_bring_their_times_and_durations(tmp_path: Path) -> None:
 
 def test_functions_without_a_name_or_with_the_same_name_are_kept(tmp_path: Path) -> None:
     requests, _ = read_trace(written(tmp_path, "at_s,function,duration_s\n1,,0.0\n2,a,1\n3,,1\n"))
-    assert [(one.name, one.request_count) for one in requests] == [("(unnamed)", 2), ("a", 1)]
+    assert [(function_trace.name, function_trace.request_count) for function_trace in requests] == [
+        ("(unnamed)", 2),
+        ("a", 1),
+    ]
     counts, _ = read_trace(written(tmp_path, "function,1\na,1\na,2\n,3\n"))
-    assert [(one.name, one.request_count) for one in counts] == [("a", 1), ("a#2", 2), ("(unnamed)", 3)]
+    assert [(function_trace.name, function_trace.request_count) for function_trace in counts] == [
+        ("a", 1),
+        ("a#2", 2),
+        ("(unnamed)", 3),
+    ]
 
 
 def test_a_rate_is_spread_over_its_interval(tmp_path: Path) -> None:
@@ -131,7 +138,10 @@ def test_a_file_that_is_not_there_or_broken_is_named(tmp_path: Path) -> None:
 def test_requests_without_a_name_are_one_function(tmp_path: Path) -> None:
     """Recorded traces have rows with an unknown function."""
     functions, _ = read_trace(written(tmp_path, "at_s,function,duration_s\n1,,2\n3,a,2\n4,,2\n"))
-    assert sorted((one.name, one.request_count) for one in functions) == [("(unnamed)", 2), ("a", 1)]
+    assert sorted((function_trace.name, function_trace.request_count) for function_trace in functions) == [
+        ("(unnamed)", 2),
+        ("a", 1),
+    ]
 
 
 def test_steps_are_read() -> None:

@@ -19,28 +19,28 @@ def function(name: str, *arrivals_s: float) -> RecordedFunction:
     return RecordedFunction(name=name, arrivals_s=array.array("d", arrivals_s), durations_s=durations_s)
 
 
-def workload(*functions: RecordedFunction, length_s: float = 600.0) -> Workload:
+def new_workload(*functions: RecordedFunction, length_s: float = 600.0) -> Workload:
     return Workload(functions=functions, length_s=length_s)
 
 
-def ran(given: Workload, name: str = "knative", *, jobs: int = 1, seed: int = 1) -> PolicyReport:
-    return report_of(run_workload(given, POLICIES[name], jobs=jobs, seed=seed), given.length_s)
+def ran(workload: Workload, name: str = "knative", *, jobs: int = 1, seed: int = 1) -> PolicyReport:
+    return report_of(run_workload(workload, POLICIES[name], jobs=jobs, seed=seed), workload.length_s)
 
 
 def report(pod_seconds: float, cold: float = 0.0) -> PolicyReport:
-    return msgspec.structs.replace(ran(workload(function("a", 1.0))), pod_seconds=pod_seconds, cold_requests=cold)
+    return msgspec.structs.replace(ran(new_workload(function("a", 1.0))), pod_seconds=pod_seconds, cold_requests=cold)
 
 
 @pytest.mark.parametrize("policy", ["knative", "adaptive"])
 def test_any_number_of_processes_gives_the_same_report_to_the_last_bit(policy: str) -> None:
     """Each function has another number of requests, so that processes finish in another order."""
     dice = random.Random(policy)
-    given = workload(*(function(f"f{index}", *busy(dice, 1 + index % 7)) for index in range(24)))
+    workload = new_workload(*(function(f"f{index}", *busy(dice, 1 + index % 7)) for index in range(24)))
     calls: list[int] = []
-    results = run_workload(given, POLICIES[policy], jobs=2, on_progress=lambda: calls.append(1))
+    results = run_workload(workload, POLICIES[policy], jobs=2, on_progress=lambda: calls.append(1))
     assert len(calls) == 24
-    assert [one.name for one in results] == [one.name for one in given.functions]
-    assert msgspec.json.encode(report_of(results, given.length_s)) == msgspec.json.encode(ran(given, policy))
+    assert [result.name for result in results] == [function_trace.name for function_trace in workload.functions]
+    assert msgspec.json.encode(report_of(results, workload.length_s)) == msgspec.json.encode(ran(workload, policy))
 
 
 def busy(dice: random.Random, count: int) -> list[float]:
@@ -48,8 +48,8 @@ def busy(dice: random.Random, count: int) -> list[float]:
 
 
 def test_a_longer_retention_costs_pod_seconds_and_saves_cold_requests() -> None:
-    given = workload(function("f", *(10.0 + 100.0 * index for index in range(6))))
-    knative, fixed = ran(given, "knative"), ran(given, "fixed-300s")
+    workload = new_workload(function("f", *(10.0 + 100.0 * index for index in range(6))))
+    knative, fixed = ran(workload, "knative"), ran(workload, "fixed-300s")
     assert knative.cold_requests > fixed.cold_requests
     assert knative.pod_seconds < fixed.pod_seconds
 
@@ -58,22 +58,24 @@ def test_a_longer_retention_costs_pod_seconds_and_saves_cold_requests() -> None:
 def test_functions_together_stay_within_a_budget_and_all_are_served(policy: str) -> None:
     dice = random.Random(7)
     functions = [function(f"f{index}", *sorted(dice.random() * 300.0 for _ in range(1500))) for index in range(4)]
-    given = msgspec.structs.replace(workload(*functions), concurrency=1)
-    budgeted = msgspec.structs.replace(given, settings=AutoscalerSettings(budget="9 pods"))
-    free, held = (run_workload(one, POLICIES[policy]) for one in (given, budgeted))
-    assert sum(max(one.pod_series) for one in free) > 12
-    assert max(map(sum, zip(*(one.pod_series for one in held), strict=True))) <= 9 + 1e-9
-    assert [one.refused for one in held] == [0] * 4
-    assert [one.pod_seconds for one in run_workload(budgeted, POLICIES[policy])] == [one.pod_seconds for one in held]
+    workload = msgspec.structs.replace(new_workload(*functions), concurrency=1)
+    budgeted = msgspec.structs.replace(workload, settings=AutoscalerSettings(budget="9 pods"))
+    free, results = (run_workload(one, POLICIES[policy]) for one in (workload, budgeted))
+    assert sum(max(result.pod_series) for result in free) > 12
+    assert max(map(sum, zip(*(result.pod_series for result in results), strict=True))) <= 9 + 1e-9
+    assert [result.refused for result in results] == [0] * 4
+    assert [result.pod_seconds for result in run_workload(budgeted, POLICIES[policy])] == [
+        result.pod_seconds for result in results
+    ]
     memory = msgspec.structs.replace(budgeted, settings=AutoscalerSettings(budget="1Gi"), pod_bytes=2**28)
-    series = [one.pod_series for one in run_workload(memory, POLICIES[policy])]
+    series = [result.pod_series for result in run_workload(memory, POLICIES[policy])]
     assert max(map(sum, zip(*series, strict=True))) <= 4 + 1e-9
 
 
 def test_medians_are_over_revisions_with_requests() -> None:
-    medians = ran(workload(function("a", 10.0), function("b", 10.0, 200.0, 400.0), function("c"))).per_revision
+    medians = ran(new_workload(function("a", 10.0), function("b", 10.0, 200.0, 400.0), function("c"))).per_revision
     assert (medians["requests"], medians["cold_requests"], medians["cold_share"]) == (2.0, 2.0, 1.0)
-    assert ran(workload(function("c"))).per_revision == {}
+    assert ran(new_workload(function("c"))).per_revision == {}
 
 
 def test_a_report_of_several_seeds_is_their_mean() -> None:
@@ -83,12 +85,12 @@ def test_a_report_of_several_seeds_is_their_mean() -> None:
 
 
 def test_a_policy_beside_itself_is_no_better_at_equal_pod_seconds() -> None:
-    given = workload(function("f", 10.0, 150.0, 200.0, 500.0))
-    first = ran(given)
+    workload = new_workload(function("f", 10.0, 150.0, 200.0, 500.0))
+    first = ran(workload)
     points = points_around(
         first.pod_seconds,
         POLICIES["knative"].dial,
-        lambda position: report_of(run_workload(given, POLICIES["knative"], position=position), given.length_s),
+        lambda position: report_of(run_workload(workload, POLICIES["knative"], position=position), workload.length_s),
     )
     change = at_equal_pod_seconds(first, points)
     assert [change.cold_change, change.wait_p99_change, change.pod_seconds_change] == pytest.approx([0.0, 0.0, 0.0])
@@ -119,12 +121,12 @@ def test_a_policy_whose_dial_does_not_reach_the_cost_is_compared_where_it_comes_
 
 
 def test_each_policy_has_a_dial_whose_cost_grows() -> None:
-    given = workload(function("f", *(10.0 + 130.0 * index for index in range(12))), length_s=2400.0)
+    workload = new_workload(function("f", *(10.0 + 130.0 * index for index in range(12))), length_s=2400.0)
     for name in ("knative", "default"):
         policy = POLICIES[name]
         costs = [
-            report_of(run_workload(given, policy, position=one), given.length_s).pod_seconds
-            for one in (policy.dial[0], policy.dial[-1])
+            report_of(run_workload(workload, policy, position=dial_position), workload.length_s).pod_seconds
+            for dial_position in (policy.dial[0], policy.dial[-1])
         ]
         assert costs[0] < costs[1]
 

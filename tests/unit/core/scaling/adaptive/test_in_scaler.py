@@ -148,8 +148,8 @@ def test_why_says_what_the_learnt_keep_alive_would_have_cost_more() -> None:
     outcome = Stage().live(1, 0.0)
     advice = Advice(regret=RegretReason(pod_seconds=70.0, cold_requests=-0.5))
     inputs = msgspec.structs.replace(outcome.inputs, advice=advice)
-    said = explain(msgspec.structs.replace(outcome, inputs=inputs))
-    assert "kept as by Knative, for what it learnt would have cost +70 pod-seconds and -0.5 cold requests" in said
+    message = explain(msgspec.structs.replace(outcome, inputs=inputs))
+    assert "kept as by Knative, for what it learnt would have cost +70 pod-seconds and -0.5 cold requests" in message
 
 
 def test_starts_of_pods_reach_the_policy_that_learns() -> None:

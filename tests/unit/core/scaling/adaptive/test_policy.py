@@ -51,7 +51,7 @@ def advice_at(
 
 def wanted(advice: Advice) -> int:
     assert advice.proposals is not None
-    return max(one.desired for one in advice.proposals if isinstance(one.desired, int))
+    return max(proposal.desired for proposal in advice.proposals if isinstance(proposal.desired, int))
 
 
 def test_a_revision_without_history_is_treated_as_by_knative() -> None:
@@ -262,8 +262,8 @@ def test_without_explanations_the_advice_has_no_figures() -> None:
     policy = adaptive_policy(ADAPTIVE, AutoscalerSettings(), explains=False)
     last = called_every(90, policy)
 
-    said = advice_at(policy, last + 88.0)
-    assert (wanted(said), said.keep) == (1, None)
+    advice = advice_at(policy, last + 88.0)
+    assert (wanted(advice), advice.keep) == (1, None)
 
 
 def test_the_advice_stays_until_the_pod_is_let_go() -> None:

@@ -35,8 +35,8 @@ def decided(stable: float | NoData, panic: float = 0.0, *, ready: int = 3, spec:
 
 
 def view(present: int, **more: object) -> ScalerView:
-    given = {"present_scale": present, "ready_count": present, "serving_state": ServingState.ACTIVE} | more
-    return msgspec.convert(given, ScalerView)
+    value = {"present_scale": present, "ready_count": present, "serving_state": ServingState.ACTIVE} | more
+    return msgspec.convert(value, ScalerView)
 
 
 def asked(
@@ -48,8 +48,8 @@ def asked(
 
 
 def test_the_load_is_the_larger_window_or_what_is_in_flight() -> None:
-    found = asked(decided(14.0, 7.0))
-    assert found == BudgetDemand(wanted=2, present=3, ready=3, load=2.0, has_load=True)
+    budget_demand = asked(decided(14.0, 7.0))
+    assert budget_demand == BudgetDemand(wanted=2, present=3, ready=3, load=2.0, has_load=True)
     assert asked(decided(14.0, 35.0)).load == 5.0
     assert asked(decided(14.0, 0.0), in_flight=28.0).load == 4.0
     assert not asked(decided(14.0, 0.0)).has_load
@@ -61,8 +61,8 @@ def test_pods_of_triggers_are_worth_as_much_as_load_and_kept_ones_are_not() -> N
     assert (asked(decided(7.0), cpu).wanted, asked(decided(7.0), cpu).load) == (5, 5.0)
     content = msgspec.structs.replace(cpu, is_content=True)
     assert asked(decided(7.0), content).load == 1.0
-    kept = Proposal(decider=KEEP_ALIVE, desired=1, reason="a request is expected")
-    assert asked(decided(0.7), kept).load == pytest.approx(0.1)
+    proposal = Proposal(decider=KEEP_ALIVE, desired=1, reason="a request is expected")
+    assert asked(decided(0.7), proposal).load == pytest.approx(0.1)
 
 
 def test_the_classic_algorithm_is_worth_the_pods_that_it_wants() -> None:
@@ -79,8 +79,8 @@ def test_the_floor_is_min_scale_within_the_maximum() -> None:
 def test_without_data_the_pods_that_are_there_are_wanted_or_min_scale() -> None:
     assert asked(decided(NOTHING)).wanted == 3
     least = spec_with(target_value=7.0, min_scale=5)
-    found = asked(decided(NOTHING, spec=least), spec=least)
-    assert (found.wanted, found.floor, found.has_load) == (5, 5, False)
+    budget_demand = asked(decided(NOTHING, spec=least), spec=least)
+    assert (budget_demand.wanted, budget_demand.floor, budget_demand.has_load) == (5, 5, False)
 
 
 def allowance(count: int, reason: AllowanceReason = AllowanceReason.SHARE, *, price: float = 2.5) -> Allowance:
@@ -90,9 +90,9 @@ def allowance(count: int, reason: AllowanceReason = AllowanceReason.SHARE, *, pr
 def test_no_more_is_decided_than_is_allowed() -> None:
     merged = merge((decided(40.0).proposal,), present_scale=3, spec=SPEC, is_initialized=True)
     assert not isinstance(merged, NoData)
-    held = within(merged, allowance(4))
-    assert not isinstance(held, NoData)
-    assert (held.desired_count, held.bounds.limited_by) == (4, ScaleBound.BUDGET)
+    result = within(merged, allowance(4))
+    assert not isinstance(result, NoData)
+    assert (result.desired_count, result.bounds.limited_by) == (4, ScaleBound.BUDGET)
     assert within(merged, allowance(6)) is merged
     assert within(NOTHING, allowance(0)) is NOTHING
 

@@ -47,8 +47,8 @@ def decided(detail: ScaleDecision | ClassicDecision | NoData) -> Decided:
     ("endpoints", "names_pods"), [((ACTIVATOR,), False), ((ACTIVATOR, POD), True), ((POD,), True), ((), False)]
 )
 def test_a_slice_says_whether_a_pod_stands_in_it(endpoints: tuple[dict[str, Any], ...], *, names_pods: bool) -> None:
-    found = public_slice_of(a_slice(*endpoints))
-    assert found == PublicSlice(name="hello-00001-public", key=("default", "hello-00001"), names_pods=names_pods)
+    public_slice = public_slice_of(a_slice(*endpoints))
+    assert public_slice == PublicSlice(name="hello-00001-public", key=("default", "hello-00001"), names_pods=names_pods)
 
 
 def test_a_slice_of_a_route_is_of_no_revision() -> None:
@@ -71,10 +71,10 @@ def test_the_activators_are_in_the_path_since_the_last_pod_left_the_last_slice()
 
 def test_without_slices_there_is_no_public_service() -> None:
     slices = PublicSlices()
-    one = PublicSlice(name="four", key=("default", "x"), names_pods=False)
-    assert slices.update(one, 1.0)
-    assert slices.update(one, 2.0, is_gone=True)
-    assert not slices.update(one, 3.0, is_gone=True)
+    public_slice = PublicSlice(name="four", key=("default", "x"), names_pods=False)
+    assert slices.update(public_slice, 1.0)
+    assert slices.update(public_slice, 2.0, is_gone=True)
+    assert not slices.update(public_slice, 3.0, is_gone=True)
     assert (slices.is_there, slices.proxy_since_s) == (False, None)
 
 
@@ -86,17 +86,17 @@ def test_the_pods_serve_while_they_could_take_a_burst(
     excess: int, wanted_count: int, ready_count: int, path: TrafficPath
 ) -> None:
     detail = msgspec.structs.replace(a_kpa_decision(), excess_burst_capacity=excess)
-    found = wanted_path(
+    traffic_path = wanted_path(
         decided(detail), present=PROXY, wanted_count=wanted_count, is_inactive=False, ready_count=ready_count
     )
-    assert found is path
+    assert traffic_path is path
 
 
 @pytest.mark.parametrize("present", TrafficPath)
 def test_without_data_the_path_stays_unless_nothing_is_wanted(present: TrafficPath) -> None:
     unheard = decided(NoData(missing="no stat"))
-    kept = wanted_path(unheard, present=present, wanted_count=1, is_inactive=False, ready_count=1)
-    assert kept is present
+    traffic_path = wanted_path(unheard, present=present, wanted_count=1, is_inactive=False, ready_count=1)
+    assert traffic_path is present
     remaining = wanted_path(unheard, present=present, wanted_count=0, is_inactive=False, ready_count=1)
     assert remaining is PROXY
 
@@ -106,5 +106,5 @@ def test_the_classic_algorithm_keeps_the_activators() -> None:
     world.live(4, load=1)
     detail = world.outcomes[-1].decided.detail
     assert isinstance(detail, ClassicDecision)
-    found = wanted_path(decided(detail), present=SERVE, wanted_count=1, is_inactive=False, ready_count=1)
-    assert found is PROXY
+    traffic_path = wanted_path(decided(detail), present=SERVE, wanted_count=1, is_inactive=False, ready_count=1)
+    assert traffic_path is PROXY

@@ -57,11 +57,11 @@ def test_the_activators_are_in_the_path_unless_pods_have_room(
     activators: int,
     path: TrafficPath,
 ) -> None:
-    found = traffic_path(
+    new_traffic_path = traffic_path(
         wanted_count=wanted_count,
         is_inactive=is_inactive,
         excess=excess,
         ready_count=ready,
         ready_activator_count=activators,
     )
-    assert found is path
+    assert new_traffic_path is path

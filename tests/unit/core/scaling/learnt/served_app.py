@@ -53,7 +53,7 @@ def learn(
 ) -> list[LearntTarget | None]:
     """The learnt target after each period; its pods share the load by the target before."""
     learner, dice = learner or TargetLearner(), random.Random(seed)
-    found: list[LearntTarget | None] = []
+    targets: list[LearntTarget | None] = []
     now_s, total = 0.0, spec.total_value
     for load in loads:
         pods = max(1, math.ceil(load / (total * spec.target_value / spec.total_value)))
@@ -68,5 +68,5 @@ def learn(
             now_s += 1.0
             learnt = learner.update(spec, limits, period_s=PERIOD_S, total_max=TOTAL_MAX, now_s=now_s)
         total = spec.total_value if learnt is None else learnt.total
-        found.append(learnt)
-    return found
+        targets.append(learnt)
+    return targets

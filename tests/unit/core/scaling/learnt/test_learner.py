@@ -26,9 +26,9 @@ ACTING = spec_with(target_mode=TargetMode.USE)
 SETTINGS = AutoscalerSettings(adaptive=AdaptiveSettings(learnt_target_period_s=1.0))
 
 
-def last(found: list[LearntTarget | None]) -> LearntTarget:
-    assert found[-1] is not None
-    return found[-1]
+def last(targets: list[LearntTarget | None]) -> LearntTarget:
+    assert targets[-1] is not None
+    return targets[-1]
 
 
 def test_without_requests_nothing_is_learnt() -> None:
@@ -63,11 +63,11 @@ def test_a_load_that_begins_at_its_most_is_found_to_be_too_much_by_the_cpu() -> 
 
 
 def test_an_app_that_only_waits_gets_more_than_the_default() -> None:
-    found = learn(ServedApp(wait_s=1.0, cpu_s=0.0001), loads=[20.0 * step for step in range(1, 16)] + [300.0] * 20)
-    learnt = last(found)
+    targets = learn(ServedApp(wait_s=1.0, cpu_s=0.0001), loads=[20.0 * step for step in range(1, 16)] + [300.0] * 20)
+    learnt = last(targets)
     assert learnt.bound is None
     assert learnt.total > 200
-    assert max(one.total for one in found if one is not None) < 1.6 * 150 / 0.7
+    assert max(target.total for target in targets if target is not None) < 1.6 * 150 / 0.7
 
 
 def test_without_more_load_the_target_stays_at_the_default() -> None:
@@ -77,8 +77,8 @@ def test_without_more_load_the_target_stays_at_the_default() -> None:
 
 def test_memory_is_kept_below_its_limit_with_room_for_three_deviations() -> None:
     app = ServedApp(wait_s=1.0, cpu_s=0.0001, request_bytes=12 * MIB)
-    found = learn(app, loads=RISING, limits=Resources(memory_bytes=160 * MIB))
-    learnt = last(found)
+    targets = learn(app, loads=RISING, limits=Resources(memory_bytes=160 * MIB))
+    learnt = last(targets)
     assert learnt.bound is TargetBound.MEMORY
     # (0.9 x 160 - 20) / 12 = 10.3 fit; the mean is 3.5, which is 70 % of 5.
     assert learnt.above == pytest.approx(10.3, abs=0.5)
@@ -87,14 +87,14 @@ def test_memory_is_kept_below_its_limit_with_room_for_three_deviations() -> None
 
 def test_a_bound_by_memory_is_in_force_immediately() -> None:
     app = ServedApp(wait_s=1.0, cpu_s=0.0001, request_bytes=12 * MIB)
-    found = learn(app, loads=[2.0, 4.0, 6.0], limits=Resources(memory_bytes=160 * MIB))
-    totals = [100.0 if one is None else one.total for one in found]
+    targets = learn(app, loads=[2.0, 4.0, 6.0], limits=Resources(memory_bytes=160 * MIB))
+    totals = [100.0 if target is None else target.total for target in targets]
     assert min(totals) < 10
 
 
 def test_another_bound_halves_the_target_at_most() -> None:
-    found = learn(ServedApp(cpu_s=0.02), loads=RISING)
-    totals = [100.0, *(100.0 if one is None else one.total for one in found)]
+    targets = learn(ServedApp(cpu_s=0.02), loads=RISING)
+    totals = [100.0, *(100.0 if target is None else target.total for target in targets)]
     assert all(after >= before / 2 - 1e-9 for before, after in itertools.pairwise(totals))
     assert all(after <= before * 1.25 + 1e-9 for before, after in itertools.pairwise(totals))
 
@@ -123,8 +123,8 @@ def test_a_killed_container_is_forgotten_slowly() -> None:
     learner = TargetLearner()
     learner.record(40.0, 40.0, 1.0)
     learner.killed()
-    found = learn(ServedApp(wait_s=1.0, cpu_s=0.0001), loads=[10.0] * 50, learner=learner)
-    assert last(found).above == pytest.approx(20 * 1.002**51, rel=0.01)
+    targets = learn(ServedApp(wait_s=1.0, cpu_s=0.0001), loads=[10.0] * 50, learner=learner)
+    assert last(targets).above == pytest.approx(20 * 1.002**51, rel=0.01)
 
 
 def test_an_app_that_became_slower_is_found_out_by_fewer_requests_that_take_as_long() -> None:
@@ -150,8 +150,8 @@ def test_requests_a_second_have_the_rate_at_the_knee_as_their_target() -> None:
 
 def test_it_never_exceeds_the_hard_limit() -> None:
     spec = spec_with(container_concurrency=10, total_value=10.0, target_value=7.0)
-    found = learn(ServedApp(wait_s=1.0, cpu_s=0.0001), loads=[100.0] * 20, spec=spec)
-    assert last(found).total == 10.0
+    targets = learn(ServedApp(wait_s=1.0, cpu_s=0.0001), loads=[100.0] * 20, spec=spec)
+    assert last(targets).total == 10.0
 
 
 def test_what_was_learnt_survives_a_restart() -> None:
@@ -202,17 +202,17 @@ def test_a_clock_that_jumps_changes_it_once() -> None:
 
 def test_the_cpu_of_a_request_counts_as_soon_as_its_response_time_is_known() -> None:
     learner, limits = TargetLearner(), Resources(cpu_m=1000)
-    found = []
+    results = []
     for second in range(40):
         if second >= 20:
             learner.record(2.0, 50.0, 0.04)
         learner.measure(2.0, 50.0, used=Resources(cpu_m=500, memory_bytes=MIB), limits=limits)
-        found.append(learner.update(DEFAULTS, limits, period_s=5, total_max=1000, now_s=float(second)))
-    assert found[19] is None
+        results.append(learner.update(DEFAULTS, limits, period_s=5, total_max=1000, now_s=float(second)))
+    assert results[19] is None
     # 10 ms of a core: 40 ms x 100 requests a second are 4, and 2.3 for the queue.
-    assert found[39] is not None
-    assert found[39].bound is TargetBound.CPU
-    assert found[39].above == pytest.approx(4.0, rel=0.01)
+    assert results[39] is not None
+    assert results[39].bound is TargetBound.CPU
+    assert results[39].above == pytest.approx(4.0, rel=0.01)
 
 
 def test_usage_that_is_not_measured_says_nothing() -> None:

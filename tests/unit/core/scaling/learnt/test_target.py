@@ -25,8 +25,8 @@ def state(total: float = 10.3, bound: TargetBound | None = TargetBound.CPU, abov
     return LearntState(total=total, bound=bound, above=above, response_s=0.1)
 
 
-def learnt(found: LearntState, spec: ScalingSpec) -> LearntTarget | None:
-    return learnt_target(found, spec, total_max=1000.0)
+def learnt(learnt_state: LearntState, spec: ScalingSpec) -> LearntTarget | None:
+    return learnt_target(learnt_state, spec, total_max=1000.0)
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ def learnt(found: LearntState, spec: ScalingSpec) -> LearntTarget | None:
 def test_protection_only_lowers_a_target_that_cpu_or_memory_bound(
     mode: TargetMode, bound: TargetBound | None, total: float, *, is_used: bool
 ) -> None:
-    found, spec = state(total, bound), spec_with(target_mode=mode)
-    assert learnt(found, spec) == LearntTarget(total=total, bound=bound, above=8.0, is_used=is_used)
-    decided = with_target(spec, learnt(found, spec), found)
+    learnt_state, spec = state(total, bound), spec_with(target_mode=mode)
+    assert learnt(learnt_state, spec) == LearntTarget(total=total, bound=bound, above=8.0, is_used=is_used)
+    decided = with_target(spec, learnt(learnt_state, spec), learnt_state)
     assert decided.total_value == (total if is_used else 100.0)
     assert mode is not TargetMode.PROTECT or decided.total_value <= spec.total_value
 
@@ -61,10 +61,10 @@ def test_nothing_is_learnt_where_it_is_off_or_the_metric_is_a_gauge() -> None:
 
 def test_a_target_in_requests_a_second_follows_from_the_response_time() -> None:
     """8 requests of 0.1 s are 80 a second, of which 70 % are aimed at; 5.6 of them are in flight then."""
-    found = learnt(state(), RPS)
-    assert found is not None
-    assert (found.total, found.above) == pytest.approx((80.0, 80.0))
-    spec = with_target(RPS, found, state())
+    target = learnt(state(), RPS)
+    assert target is not None
+    assert (target.total, target.above) == pytest.approx((80.0, 80.0))
+    spec = with_target(RPS, target, state())
     assert (spec.total_value, spec.target_value) == pytest.approx((80.0, 56.0))
     assert spec.target_concurrency == pytest.approx(10.3 * 0.7)
 

@@ -30,8 +30,8 @@ def change(
     spec: ScalingPolicySpec = UNBOUNDED,
     settings: TriggerSettings = SETTINGS,
 ) -> tuple[int, list[Clamp]]:
-    made = change_of(delta, observed=observed, spec=spec, settings=settings)
-    return made.delta, [applied.clamp for applied in made.clamps]
+    scale_change = change_of(delta, observed=observed, spec=spec, settings=settings)
+    return scale_change.delta, [applied.clamp for applied in scale_change.clamps]
 
 
 def test_a_change_within_all_bounds_names_none() -> None:
@@ -39,8 +39,8 @@ def test_a_change_within_all_bounds_names_none() -> None:
 
 
 def test_a_clamp_says_what_it_did() -> None:
-    made = change_of(11, observed=pods(idle=90), spec=ScalingPolicySpec(max_count=100), settings=SETTINGS)
-    assert made.clamps == (AppliedClamp(clamp=Clamp.MAX, amount_before=11, amount_after=10),)
+    scale_change = change_of(11, observed=pods(idle=90), spec=ScalingPolicySpec(max_count=100), settings=SETTINGS)
+    assert scale_change.clamps == (AppliedClamp(clamp=Clamp.MAX, amount_before=11, amount_after=10),)
 
 
 def test_max_raises_a_removal() -> None:

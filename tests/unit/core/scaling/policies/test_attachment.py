@@ -22,70 +22,70 @@ OWN = policy(up=(trigger(70, kind="own", time_s=10),))
 CPU = policy(up=(trigger(50, kind="cpu", time_s=10, limit=1000),))
 
 
-def triggered(spec: ScalingPolicySpec = BOTH, settings: TriggerSettings = SETTINGS) -> Triggered:
+def new_triggered(spec: ScalingPolicySpec = BOTH, settings: TriggerSettings = SETTINGS) -> Triggered:
     return Triggered("p", spec, settings, state=TriggerState(), now_s=0.0)
 
 
-def wanted(one: Triggered, now_s: float = 0.0) -> list[int | NoData]:
-    return [proposal.desired for proposal in one.proposals(now_s)]
+def wanted(triggered: Triggered, now_s: float = 0.0) -> list[int | NoData]:
+    return [proposal.desired for proposal in triggered.proposals(now_s)]
 
 
 def test_a_wish_is_held_until_the_next_evaluation() -> None:
-    one = triggered()
-    assert one.proposals(0.0) == ()
-    assert one.is_due(0.0)
-    one.evaluate("r", pods(idle=1, occupied=9), 0.0)
-    assert not one.is_due(9.9)
-    assert wanted(one, 9.9) == [13]
-    assert one.is_due(10.0)
-    assert one.last is not None
-    assert (one.last.revision, one.last.at_s) == ("r", 0.0)
+    triggered = new_triggered()
+    assert triggered.proposals(0.0) == ()
+    assert triggered.is_due(0.0)
+    triggered.evaluate("r", pods(idle=1, occupied=9), 0.0)
+    assert not triggered.is_due(9.9)
+    assert wanted(triggered, 9.9) == [13]
+    assert triggered.is_due(10.0)
+    assert triggered.last is not None
+    assert (triggered.last.revision, triggered.last.at_s) == ("r", 0.0)
 
 
 def test_a_late_evaluation_does_not_move_the_next() -> None:
-    one = triggered()
-    one.evaluate("r", pods(idle=1), 1.5)
-    assert one.due_s == 10.0
+    triggered = new_triggered()
+    triggered.evaluate("r", pods(idle=1), 1.5)
+    assert triggered.due_s == 10.0
 
 
 def test_after_a_long_absence_there_is_a_new_grid() -> None:
-    one = triggered()
-    one.evaluate("r", pods(idle=1), 100.0)
-    assert one.due_s == 110.0
+    triggered = new_triggered()
+    triggered.evaluate("r", pods(idle=1), 100.0)
+    assert triggered.due_s == 110.0
 
 
 def test_a_change_that_was_made_starts_the_cooldown() -> None:
-    one = triggered()
-    one.evaluate("r", pods(idle=1, occupied=9), 0.0)
-    one.settle(10)
-    assert one.state.last_change_at_s is None
-    one.settle(11)
-    assert one.state.last_change_at_s == 0.0
+    triggered = new_triggered()
+    triggered.evaluate("r", pods(idle=1, occupied=9), 0.0)
+    triggered.settle(10)
+    assert triggered.state.last_change_at_s is None
+    triggered.settle(11)
+    assert triggered.state.last_change_at_s == 0.0
 
 
 def test_a_wish_that_was_outvoted_starts_none() -> None:
-    one = triggered()
-    one.evaluate("r", pods(idle=9, occupied=1), 0.0)
-    assert wanted(one) == [3]
+    triggered = new_triggered()
+    triggered.evaluate("r", pods(idle=9, occupied=1), 0.0)
+    assert wanted(triggered) == [3]
     # Requests want more.
-    one.settle(12)
-    one.evaluate("r", pods(idle=11, occupied=1), 10.0)
-    assert one.state.last_change_at_s is None
-    one.settle(4)
-    assert one.state.last_change_at_s == 10.0
+    triggered.settle(12)
+    triggered.evaluate("r", pods(idle=11, occupied=1), 10.0)
+    assert triggered.state.last_change_at_s is None
+    triggered.settle(4)
+    assert triggered.state.last_change_at_s == 10.0
 
 
 def test_a_policy_that_changed_is_evaluated_immediately() -> None:
-    one = triggered()
-    one.evaluate("r", pods(idle=1, occupied=9), 0.0)
-    one.update(BOTH, 1.0)
-    assert not one.is_due(1.0)
-    one.update(UP, 1.0)
-    assert one.is_due(1.0)
+    triggered = new_triggered()
+    triggered.evaluate("r", pods(idle=1, occupied=9), 0.0)
+    triggered.update(BOTH, 1.0)
+    assert not triggered.is_due(1.0)
+    triggered.update(UP, 1.0)
+    assert triggered.is_due(1.0)
 
 
 def test_the_state_of_another_process_continues() -> None:
-    first = triggered(policy(up=(trigger(70, time_s=100),)))
+    first = new_triggered(policy(up=(trigger(70, time_s=100),)))
     for tick in range(7):
         first.evaluate("r", pods(idle=1, occupied=9), tick * 10.0)
     last = Triggered("p", policy(up=(trigger(70, time_s=100, limit=100),)), SETTINGS, state=first.state, now_s=70.0)
@@ -95,68 +95,68 @@ def test_the_state_of_another_process_continues() -> None:
 
 
 def test_panic_adds_pods_until_they_are_there() -> None:
-    one = triggered(PANIC)
-    assert one.take_report("a", concurrency=1.0)
-    one.panic(pods(idle=0, occupied=1), 0.0)
+    triggered = new_triggered(PANIC)
+    assert triggered.take_report("a", concurrency=1.0)
+    triggered.panic(pods(idle=0, occupied=1), 0.0)
     # No pod has been asked for yet, so the wish stays.
-    one.panic(pods(idle=0, occupied=1), 0.1)
-    assert one.proposals(0.1) == (
+    triggered.panic(pods(idle=0, occupied=1), 0.1)
+    assert triggered.proposals(0.1) == (
         Proposal(decider="panic of policy p", desired=4, reason="1 pods are occupied, so 3 more at once"),
     )
-    one.panic(pods(creating=3, occupied=1), 0.2)
-    assert wanted(one, 0.2) == [4]
-    one.panic(pods(idle=3, occupied=1), 1.0)
-    assert wanted(one, 1.0) == []
-    assert one.state.last_change_at_s == 0.0
+    triggered.panic(pods(creating=3, occupied=1), 0.2)
+    assert wanted(triggered, 0.2) == [4]
+    triggered.panic(pods(idle=3, occupied=1), 1.0)
+    assert wanted(triggered, 1.0) == []
+    assert triggered.state.last_change_at_s == 0.0
 
 
 def test_a_pod_takes_its_first_request_once() -> None:
-    one = triggered(PANIC)
-    assert one.take_report("a", concurrency=1.0)
-    assert not one.take_report("a", concurrency=2.0)
-    assert not one.take_report("a", concurrency=0.0)
-    assert one.take_report("a", concurrency=0.5)
-    one.forget_pod("a")
-    assert one.take_report("a", concurrency=0.5)
+    triggered = new_triggered(PANIC)
+    assert triggered.take_report("a", concurrency=1.0)
+    assert not triggered.take_report("a", concurrency=2.0)
+    assert not triggered.take_report("a", concurrency=0.0)
+    assert triggered.take_report("a", concurrency=0.5)
+    triggered.forget_pod("a")
+    assert triggered.take_report("a", concurrency=0.5)
 
 
 def test_within_the_limit_there_is_no_panic() -> None:
-    one = triggered(PANIC)
-    one.take_report("a", concurrency=1.0)
-    one.panic(pods(idle=1, occupied=1), 0.0)
-    assert wanted(one) == []
+    triggered = new_triggered(PANIC)
+    triggered.take_report("a", concurrency=1.0)
+    triggered.panic(pods(idle=1, occupied=1), 0.0)
+    assert wanted(triggered) == []
 
 
 def test_panic_ends_with_its_lock() -> None:
-    one = triggered(PANIC)
-    one.take_report("a", concurrency=1.0)
-    one.panic(pods(occupied=1), 0.0)
-    assert wanted(one, SETTINGS.panic_lock_s) == []
+    triggered = new_triggered(PANIC)
+    triggered.take_report("a", concurrency=1.0)
+    triggered.panic(pods(occupied=1), 0.0)
+    assert wanted(triggered, SETTINGS.panic_lock_s) == []
 
 
 def test_panic_may_leave_the_cooldown_alone() -> None:
     quirks = msgspec.structs.replace(SETTINGS.quirks, panic_starts_no_cooldown=True)
-    one = triggered(PANIC, msgspec.structs.replace(SETTINGS, quirks=quirks))
-    one.take_report("a", concurrency=1.0)
-    one.panic(pods(occupied=1), 0.0)
-    assert one.state.last_change_at_s is None
+    triggered = new_triggered(PANIC, msgspec.structs.replace(SETTINGS, quirks=quirks))
+    triggered.take_report("a", concurrency=1.0)
+    triggered.panic(pods(occupied=1), 0.0)
+    assert triggered.state.last_change_at_s is None
 
 
 def test_without_panic_scale_no_autoscaler_is_poked() -> None:
-    one = triggered(UP)
-    assert not one.take_report("a", concurrency=1.0)
+    triggered = new_triggered(UP)
+    assert not triggered.take_report("a", concurrency=1.0)
 
 
 def test_it_is_content_when_nothing_is_to_be_changed_and_not_for_its_maximum() -> None:
-    one = triggered()
-    one.evaluate("r", pods(idle=1, occupied=9), 0.0)
-    assert [proposal.is_content for proposal in one.proposals(0.0)] == [False]
-    one = triggered(UP)
-    one.evaluate("r", pods(idle=5, occupied=5), 0.0)
-    assert [proposal.is_content for proposal in one.proposals(0.0)] == [True]
-    one = triggered(msgspec.structs.replace(UP, max_count=10))
-    one.evaluate("r", pods(idle=5, occupied=5), 0.0)
-    assert [proposal.is_content for proposal in one.proposals(0.0)] == [False]
+    triggered = new_triggered()
+    triggered.evaluate("r", pods(idle=1, occupied=9), 0.0)
+    assert [proposal.is_content for proposal in triggered.proposals(0.0)] == [False]
+    triggered = new_triggered(UP)
+    triggered.evaluate("r", pods(idle=5, occupied=5), 0.0)
+    assert [proposal.is_content for proposal in triggered.proposals(0.0)] == [True]
+    triggered = new_triggered(msgspec.structs.replace(UP, max_count=10))
+    triggered.evaluate("r", pods(idle=5, occupied=5), 0.0)
+    assert [proposal.is_content for proposal in triggered.proposals(0.0)] == [False]
 
 
 @pytest.mark.parametrize(

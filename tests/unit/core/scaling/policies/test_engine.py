@@ -36,7 +36,7 @@ class TriggerStage:
         return {"c": Resources(cpu_m=self.cpu_m)}
 
     def decide(
-        self, one: ScaledRevision = HELLO, observed: ObservedPods | None = None, *, now_s: float = 0.0
+        self, scaled_revision: ScaledRevision = HELLO, observed: ObservedPods | None = None, *, now_s: float = 0.0
     ) -> tuple[Proposal, ...]:
         seen = pods(idle=1, occupied=9) if observed is None else observed
 
@@ -45,7 +45,7 @@ class TriggerStage:
             return seen
 
         return self.triggers.proposals(
-            one, observe, present_scale=seen.available_count, now_s=now_s, wall_offset_s=OFFSET_S
+            scaled_revision, observe, present_scale=seen.available_count, now_s=now_s, wall_offset_s=OFFSET_S
         )
 
     def condition(self, key: PolicyKey = KEY) -> Mapping[str, str]:
@@ -54,9 +54,9 @@ class TriggerStage:
         return condition  # type: ignore[no-any-return] # JSON
 
     def status(self, key: PolicyKey = KEY, *, now_s: float = 0.0):  # type: ignore[no-untyped-def] # noqa: ANN201 - JSON
-        found = self.triggers.status(key, now_s=now_s, wall_offset_s=OFFSET_S, stamp=lambda at_s: f"at {at_s:.0f}")
-        assert found is not None
-        return found
+        status = self.triggers.status(key, now_s=now_s, wall_offset_s=OFFSET_S, stamp=lambda at_s: f"at {at_s:.0f}")
+        assert status is not None
+        return status
 
 
 def test_without_policies_nothing_is_looked_at() -> None:
@@ -91,7 +91,7 @@ def test_at_scale_zero_there_is_nothing_to_evaluate() -> None:
 def test_a_min_holds_at_scale_zero() -> None:
     stage = TriggerStage()
     stage.triggers.take_policy(policy(min=2))
-    assert [one.desired for one in stage.decide(observed=pods())] == [2]
+    assert [proposal.desired for proposal in stage.decide(observed=pods())] == [2]
 
 
 @pytest.mark.parametrize("one", [revision(reachable=False), revision(state=ServingState.RETIRED)])
@@ -120,7 +120,7 @@ def test_the_next_policy_takes_over() -> None:
     stage.news.clear()
     stage.triggers.drop_policy(("default", "a"))
     assert stage.news == [("default", "b")]
-    assert [one.decider for one in stage.decide(now_s=1.0)] == ["policy b"]
+    assert [proposal.decider for proposal in stage.decide(now_s=1.0)] == ["policy b"]
     assert stage.condition(("default", "b"))["status"] == "True"
 
 
@@ -129,7 +129,7 @@ def test_a_policy_that_changes_is_followed_immediately() -> None:
     stage.triggers.take_policy(policy(up=ROOM_UP))
     stage.decide()
     stage.triggers.take_policy(policy(min=20))
-    assert [one.desired for one in stage.decide(now_s=1.0)] == [20]
+    assert [proposal.desired for proposal in stage.decide(now_s=1.0)] == [20]
 
 
 def test_what_it_writes_itself_is_no_news() -> None:
@@ -148,7 +148,7 @@ def test_a_recreated_revision_starts_from_nothing() -> None:
     stage.triggers.take_policy(policy(up=ROOM_UP))
     stage.decide()
     stage.decide(revision(uid="r2"), now_s=1.0)
-    assert [one["uid"] for one in stage.status()["revisions"]] == ["r2"]
+    assert [entry["uid"] for entry in stage.status()["revisions"]] == ["r2"]
     stage.triggers.forget(HELLO.key)
     assert stage.condition()["reason"] == "TargetNotFound"
 
@@ -157,10 +157,10 @@ def test_cpu_without_requests_is_reported() -> None:
     stage = TriggerStage(cpu_m=None)
     stage.triggers.take_policy(policy(up=CPU_UP))
     assert stage.decide() == ()
-    said = stage.condition()
-    assert said["reason"] == "NoRequests"
-    assert "revision hello-00001: " in said["message"]
-    assert "which container c has not" in said["message"]
+    condition = stage.condition()
+    assert condition["reason"] == "NoRequests"
+    assert "revision hello-00001: " in condition["message"]
+    assert "which container c has not" in condition["message"]
     # Another kind of trigger needs none.
     stage.triggers.take_policy(policy(up=ROOM_UP))
     assert stage.decide(now_s=1.0)
@@ -219,17 +219,17 @@ def test_points_survive_the_process() -> None:
     remaining = policy(up=slow, status=first.status())
     # The next process has a clock of its own, on which it is 7 s; 10 s have passed.
     then.triggers.take_policy(remaining)
-    (said,) = then.triggers.proposals(
+    (proposal,) = then.triggers.proposals(
         HELLO, lambda: pods(idle=1, occupied=9), present_scale=10, now_s=7.0, wall_offset_s=OFFSET_S + 113.0
     )
-    assert said.desired == 13
-    assert "3 of 3 points" in said.reason
+    assert proposal.desired == 13
+    assert "3 of 3 points" in proposal.reason
 
 
 def test_what_was_kept_is_not_lost_to_what_is_written_meanwhile() -> None:
     stage = TriggerStage()
-    kept = [{"name": "hello-00001", "uid": "r1", "points": {"occupancy": [[1_000_000_000, 0.9]]}}]
-    stage.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": kept}))
+    results = [{"name": "hello-00001", "uid": "r1", "points": {"occupancy": [[1_000_000_000, 0.9]]}}]
+    stage.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": results}))
     # Another revision of the same service was decided on first.
     stage.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": []}))
     stage.decide(now_s=9.0)
@@ -239,20 +239,20 @@ def test_what_was_kept_is_not_lost_to_what_is_written_meanwhile() -> None:
 def test_of_a_policy_that_another_one_writes_the_latest_is_kept() -> None:
     stage = TriggerStage()
     stage.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": []}), is_ours=False)
-    kept = [{"name": "hello-00001", "uid": "r1", "points": {"occupancy": [[1_000_000_000, 0.9]]}}]
-    stage.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": kept}), is_ours=False)
+    results = [{"name": "hello-00001", "uid": "r1", "points": {"occupancy": [[1_000_000_000, 0.9]]}}]
+    stage.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": results}), is_ours=False)
     stage.decide(now_s=9.0)
     assert len(stage.status()["revisions"][0]["points"]["occupancy"]) == 1
 
 
 def test_all_policies_can_be_looked_at_again() -> None:
     stage = TriggerStage()
-    one = policy(up=ROOM_UP)
-    stage.triggers.take_policy(one)
+    scaling_policy_view = policy(up=ROOM_UP)
+    stage.triggers.take_policy(scaling_policy_view)
     stage.news.clear()
     stage.triggers.recheck_all()
     assert stage.news == [KEY]
-    assert stage.triggers.target(KEY) == one.target
+    assert stage.triggers.target(KEY) == scaling_policy_view.target
     assert stage.triggers.target(("default", "gone")) is None
 
 
@@ -263,8 +263,8 @@ def test_panic_is_asked_at_each_decision() -> None:
     stage.decide(observed=quiet)
     assert stage.triggers.take_report(HELLO.key, "a", concurrency=1.0)
     assert stage.triggers.take_report(HELLO.key, "b", concurrency=1.0)
-    found = stage.decide(observed=pods(occupied=2), now_s=1.0)
-    assert [(one.decider, one.desired) for one in found][1:] == [("panic of policy p", 3)]
+    proposals = stage.decide(observed=pods(occupied=2), now_s=1.0)
+    assert [(proposal.decider, proposal.desired) for proposal in proposals][1:] == [("panic of policy p", 3)]
     stage.triggers.forget_pod(HELLO.key, "a")
     assert stage.triggers.take_report(HELLO.key, "a", concurrency=1.0)
 
@@ -281,7 +281,7 @@ def test_a_schedule_proposes_beside_the_triggers_and_at_scale_zero() -> None:
     status = stage.status()
     assert (status["scheduledMin"], status["schedules"][0]["active"]) == (7, True)
     news = len(stage.news)
-    assert [one.desired for one in stage.decide(now_s=2.0)] == [13, 7]
+    assert [proposal.desired for proposal in stage.decide(now_s=2.0)] == [13, 7]
     assert stage.decide(observed=pods(), now_s=800.0) == ()
     assert len(stage.news) > news
     assert (stage.status()["scheduledMin"], stage.status()["schedules"][0]["active"]) == (None, False)
@@ -291,9 +291,9 @@ def test_a_changed_schedule_holds_from_the_next_decision_on() -> None:
     stage = TriggerStage()
     schedule = {"start": "0 13 * * *", "end": "0 14 * * *"}
     stage.triggers.take_policy(policy(schedules=[{**schedule, "min": 2}]))
-    assert [one.desired for one in stage.decide(observed=pods())] == [2]
+    assert [proposal.desired for proposal in stage.decide(observed=pods())] == [2]
     stage.triggers.take_policy(policy(schedules=[{**schedule, "min": 4}]))
-    assert [one.desired for one in stage.decide(observed=pods())] == [4]
+    assert [proposal.desired for proposal in stage.decide(observed=pods())] == [4]
     stage.triggers.take_policy(policy(schedules=[{**schedule, "min": 4, "timeZone": "Nowhere"}]))
     assert stage.decide(observed=pods()) == ()
     assert "spec.schedules[0].timeZone" in stage.condition()["message"]
@@ -312,34 +312,34 @@ class Clock:
         return ScheduleState(is_active=is_active, until_s=(hour + 1) * 3600.0, until=f"{hour + 1}:00")
 
 
-def calendar(clock: Clock) -> PolicyCalendar:
+def new_calendar(clock: Clock) -> PolicyCalendar:
     even, odd = Schedule(name="even", start="0", end="1", min_count=3), Schedule(start="1", end="0", min_count=5)
     return PolicyCalendar("p", (even, odd), clock)
 
 
 def test_only_schedules_that_hold_propose_and_a_look_is_made_when_one_is_over() -> None:
     clock = Clock()
-    one = calendar(clock)
-    assert (one.proposals(), one.min_count, one.status()) == ((), 0, [])
-    assert one.update(100.0)
-    (proposal,) = one.proposals()
+    policy_calendar = new_calendar(clock)
+    assert (policy_calendar.proposals(), policy_calendar.min_count, policy_calendar.status()) == ((), 0, [])
+    assert policy_calendar.update(100.0)
+    (proposal,) = policy_calendar.proposals()
     assert (proposal.decider, proposal.desired, proposal.reason) == ("schedule even of policy p", 3, "until 1:00")
-    assert not one.update(3599.0)
-    assert one.update(3600.0)
-    (proposal,) = one.proposals()
+    assert not policy_calendar.update(3599.0)
+    assert policy_calendar.update(3600.0)
+    (proposal,) = policy_calendar.proposals()
     assert (proposal.decider, proposal.desired) == ("schedule 1 to 0 of policy p", 5)
-    assert (one.min_count, clock.update_count) == (5, 4)
-    assert [said["active"] for said in one.status()] == [False, True]
+    assert (policy_calendar.min_count, clock.update_count) == (5, 4)
+    assert [entry["active"] for entry in policy_calendar.status()] == [False, True]
 
 
 def test_a_clock_that_jumps_back_makes_it_look_again() -> None:
-    one = calendar(Clock())
-    one.update(7300.0)
-    assert one.update(3700.0)
-    assert one.min_count == 5
+    policy_calendar = new_calendar(Clock())
+    policy_calendar.update(7300.0)
+    assert policy_calendar.update(3700.0)
+    assert policy_calendar.min_count == 5
 
 
 def test_without_schedules_there_is_nothing_to_look_at() -> None:
-    one = PolicyCalendar("p", (), Clock())
-    assert not one.update(0.0)
-    assert one.proposals() == ()
+    policy_calendar = PolicyCalendar("p", (), Clock())
+    assert not policy_calendar.update(0.0)
+    assert policy_calendar.proposals() == ()

@@ -20,7 +20,7 @@ COOLDOWN_S = 300.0
 
 def situation(
     observed: ObservedPods,
-    kept: Points = (),
+    usage_points: Points = (),
     *,
     last_change_at_s: float | None = None,
     settings: TriggerSettings = SETTINGS,
@@ -28,7 +28,7 @@ def situation(
     return Situation(
         observed=observed,
         usages={kind: policy.usage_ratio(observed, settings.quirks) for kind, policy in REGISTRY.items()},
-        points=dict.fromkeys(REGISTRY, kept),
+        points=dict.fromkeys(REGISTRY, usage_points),
         last_change_at_s=last_change_at_s,
         now_s=0.0,
         settings=settings,
@@ -45,7 +45,7 @@ def down(seen: Situation, *triggers: Trigger) -> Evaluation:
 
 
 def verdicts(evaluation: Evaluation) -> list[VerdictKind]:
-    return [said.verdict for said in evaluation.verdicts]
+    return [trigger_verdict.verdict for trigger_verdict in evaluation.verdicts]
 
 
 def test_the_original_needs_one_point_more() -> None:
@@ -54,8 +54,8 @@ def test_the_original_needs_one_point_more() -> None:
 
 
 def test_a_verdict_shows_what_it_went_by() -> None:
-    (said,) = up(situation(FULL, ABOVE, last_change_at_s=-100.0), trigger(70)).verdicts
-    assert msgspec.structs.asdict(said) == {
+    (trigger_verdict,) = up(situation(FULL, ABOVE, last_change_at_s=-100.0), trigger(70)).verdicts
+    assert msgspec.structs.asdict(trigger_verdict) == {
         "way": ScaleWay.UP,
         "index": 0,
         "type": "occupancy",
@@ -92,11 +92,11 @@ def test_points_without_a_delta_of_their_direction_do_nothing() -> None:
 
 
 def test_an_amount_of_0_is_of_neither_direction() -> None:
-    asked = [
+    evaluations = [
         up(situation(pods(idle=3, occupied=7), ABOVE), trigger(70)),
         down(situation(pods(idle=5, occupied=5), BELOW), trigger(50)),
     ]
-    assert [verdicts(evaluation) for evaluation in asked] == [[VerdictKind.WRONG_SIGN]] * 2
+    assert [verdicts(evaluation) for evaluation in evaluations] == [[VerdictKind.WRONG_SIGN]] * 2
 
 
 def test_a_trigger_in_cooldown_is_out_of_sync() -> None:
@@ -116,8 +116,8 @@ def test_a_limit_needs_neither_points_nor_the_end_of_the_cooldown() -> None:
 
 
 def test_a_down_trigger_has_no_limit() -> None:
-    (said,) = down(situation(FULL), trigger(50)).verdicts
-    assert (said.limit_ratio, said.verdict) == (None, VerdictKind.TOO_FEW_POINTS)
+    (trigger_verdict,) = down(situation(FULL), trigger(50)).verdicts
+    assert (trigger_verdict.limit_ratio, trigger_verdict.verdict) == (None, VerdictKind.TOO_FEW_POINTS)
 
 
 @pytest.mark.parametrize(

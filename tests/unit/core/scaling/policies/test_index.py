@@ -20,39 +20,44 @@ OLD, NEW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 
 
 def test_a_policy_is_read() -> None:
-    found = policy(min=1, max=3, up=ROOM_UP)
-    assert (found.key, found.target.kind, found.target.name, found.problem) == (
+    scaling_policy_view = policy(min=1, max=3, up=ROOM_UP)
+    assert (
+        scaling_policy_view.key,
+        scaling_policy_view.target.kind,
+        scaling_policy_view.target.name,
+        scaling_policy_view.problem,
+    ) == (
         ("default", "p"),
         "Service",
         "hello",
         "",
     )
-    assert found.spec is not None
-    assert found.spec.up.triggers[0].usage_percent == 70
+    assert scaling_policy_view.spec is not None
+    assert scaling_policy_view.spec.up.triggers[0].usage_percent == 70
 
 
 def test_a_policy_that_goes_away_is_none() -> None:
-    found = manifest()
-    found["metadata"] = {"name": "p", "deletionTimestamp": "now"}
-    assert policy_of(found, schedule_problems) is None
+    resource = manifest()
+    resource["metadata"] = {"name": "p", "deletionTimestamp": "now"}
+    assert policy_of(resource, schedule_problems) is None
 
 
 def test_a_policy_of_another_shape_cannot_be_used() -> None:
-    found = policy(min="many")
-    assert found.spec is None
-    assert "Expected `int`" in found.problem
+    scaling_policy_view = policy(min="many")
+    assert scaling_policy_view.spec is None
+    assert "Expected `int`" in scaling_policy_view.problem
 
 
 def test_a_policy_that_contradicts_itself_cannot_be_used() -> None:
-    found = policy(min=3, max=2)
-    assert found.spec is None
-    assert "3 is above spec.max, 2" in found.problem
+    scaling_policy_view = policy(min=3, max=2)
+    assert scaling_policy_view.spec is None
+    assert "3 is above spec.max, 2" in scaling_policy_view.problem
 
 
 def test_a_policy_without_a_target_cannot_be_used() -> None:
-    found = policy_of({"metadata": {"name": "p"}, "spec": {}}, schedule_problems)
-    assert found is not None
-    assert (found.spec, found.problem) == (None, "spec.targetRef: it names no target")
+    scaling_policy_view = policy_of({"metadata": {"name": "p"}, "spec": {}}, schedule_problems)
+    assert scaling_policy_view is not None
+    assert (scaling_policy_view.spec, scaling_policy_view.problem) == (None, "spec.targetRef: it names no target")
 
 
 def test_what_was_kept_is_read_back() -> None:
@@ -62,18 +67,18 @@ def test_what_was_kept_is_read_back() -> None:
         last_change_at_s=None,
         points={"cpu": (UsagePoint(at_s=30.25, usage_ratio=0.5), UsagePoint(at_s=20.0, usage_ratio=0.25))},
     )
-    kept = kept_of(revision(), state)
-    assert kept.points == {"cpu": ((30250, 0.5), (20000, 0.25))}
-    assert state_of(kept) == state
+    new_state = kept_of(revision(), state)
+    assert new_state.points == {"cpu": ((30250, 0.5), (20000, 0.25))}
+    assert state_of(new_state) == state
 
 
 def test_what_was_kept_stands_in_the_status() -> None:
-    kept = {"name": "hello-00001", "uid": "r1", "lastChangeAtMs": 1500, "points": {"occupancy": [[1000, 0.5]]}}
-    found = policy(status={"revisions": [kept]})
-    assert found.saved == (
+    result = {"name": "hello-00001", "uid": "r1", "lastChangeAtMs": 1500, "points": {"occupancy": [[1000, 0.5]]}}
+    scaling_policy_view = policy(status={"revisions": [result]})
+    assert scaling_policy_view.saved == (
         KeptState(name="hello-00001", uid="r1", last_change_at_ms=1500, points={"occupancy": ((1000, 0.5),)}),
     )
-    assert state_of(found.saved[0]).last_change_at_s == 1.5
+    assert state_of(scaling_policy_view.saved[0]).last_change_at_s == 1.5
 
 
 def test_a_broken_status_keeps_nothing() -> None:
@@ -101,9 +106,9 @@ def test_the_oldest_policy_has_a_target() -> None:
     policies.put(young)
     assert policies.put(old) == {young.key, old.key}
     assert policies.holder(revision()) == old
-    said = policies.attachment(young, revisions=[], problems=[])
-    assert (said.is_attached, said.reason) == (False, Reason.CONFLICT)
-    assert said.message == "Service hello has the older policy b already; delete one of the two"
+    attachment = policies.attachment(young, revisions=[], problems=[])
+    assert (attachment.is_attached, attachment.reason) == (False, Reason.CONFLICT)
+    assert attachment.message == "Service hello has the older policy b already; delete one of the two"
     assert policies.drop(old.key) == {young.key}
     assert policies.holder(revision()) == young
 
@@ -126,32 +131,36 @@ def test_an_unusable_policy_delays_no_other() -> None:
 
 
 def test_a_policy_names_its_targets() -> None:
-    policies, one = Policies(), policy()
-    policies.put(one)
-    said = policies.attachment(one, revisions=[("default", "b"), ("default", "a")], problems=[])
-    assert (said.is_attached, said.message) == (True, "holds for a, b")
-    said = policies.attachment(one, revisions=[], problems=["x needs cpu"])
-    assert (said.is_attached, said.reason, said.message) == (False, Reason.NO_REQUESTS, "x needs cpu")
+    policies, scaling_policy_view = Policies(), policy()
+    policies.put(scaling_policy_view)
+    attachment = policies.attachment(scaling_policy_view, revisions=[("default", "b"), ("default", "a")], problems=[])
+    assert (attachment.is_attached, attachment.message) == (True, "holds for a, b")
+    attachment = policies.attachment(scaling_policy_view, revisions=[], problems=["x needs cpu"])
+    assert (attachment.is_attached, attachment.reason, attachment.message) == (False, Reason.NO_REQUESTS, "x needs cpu")
 
 
 def test_a_policy_for_nothing_says_so() -> None:
-    policies, one, other = Policies(), policy(), policy("r", kind="Revision", target="gone")
-    policies.put(one)
+    policies, scaling_policy_view, other = Policies(), policy(), policy("r", kind="Revision", target="gone")
+    policies.put(scaling_policy_view)
     policies.put(other)
-    found = policies.attachment(one, revisions=[], problems=[])
-    assert found.reason is Reason.TARGET_NOT_FOUND
-    assert "no Service hello" in found.message
+    attachment = policies.attachment(scaling_policy_view, revisions=[], problems=[])
+    assert attachment.reason is Reason.TARGET_NOT_FOUND
+    assert "no Service hello" in attachment.message
     assert policies.attachment(other, revisions=[], problems=[]).message.endswith(": there is none")
 
 
 def test_the_schedules_of_a_workload_are_a_policy_of_its_revision() -> None:
     day = Schedule(start="0 8 * * *", end="0 18 * * *", min_count=2, time_zone="Europe/Berlin", name="day")
     body = schedules_as_policy({"metadata": {"namespace": "n", "name": "shop", "generation": 2}}, [day])
-    found = policy_of(body, lambda _: ())
-    assert found is not None
-    assert (found.key, found.generation, found.problem) == (("n", policy_name_of("shop")), 2, "")
-    assert (found.target.kind, found.target.name) == ("Revision", "shop")
-    assert found.spec is not None
-    assert found.spec.schedules == (day,)
-    assert is_of_workload(found.key[1])
+    scaling_policy_view = policy_of(body, lambda _: ())
+    assert scaling_policy_view is not None
+    assert (scaling_policy_view.key, scaling_policy_view.generation, scaling_policy_view.problem) == (
+        ("n", policy_name_of("shop")),
+        2,
+        "",
+    )
+    assert (scaling_policy_view.target.kind, scaling_policy_view.target.name) == ("Revision", "shop")
+    assert scaling_policy_view.spec is not None
+    assert scaling_policy_view.spec.schedules == (day,)
+    assert is_of_workload(scaling_policy_view.key[1])
     assert not is_of_workload("shop")

@@ -61,8 +61,8 @@ def test_each_type_in_use_has_its_own_points() -> None:
 
 
 def test_a_type_without_points_begins_with_one() -> None:
-    kept = recorded({}, {"cpu": 0.5}, {"cpu": 100}, now_s=3.0, settings=SETTINGS)
-    assert kept == {"cpu": (UsagePoint(at_s=3.0, usage_ratio=0.5),)}
+    usage_points = recorded({}, {"cpu": 0.5}, {"cpu": 100}, now_s=3.0, settings=SETTINGS)
+    assert usage_points == {"cpu": (UsagePoint(at_s=3.0, usage_ratio=0.5),)}
 
 
 def test_types_that_no_trigger_uses_any_more_are_dropped() -> None:
@@ -92,5 +92,5 @@ def test_one_point_is_kept_for_a_time_below_the_period() -> None:
 
 
 def test_points_survive_being_written_down() -> None:
-    kept = points(0.1, 0.7)
-    assert msgspec.json.decode(msgspec.json.encode(kept), type=Points) == kept
+    usage_points = points(0.1, 0.7)
+    assert msgspec.json.decode(msgspec.json.encode(usage_points), type=Points) == usage_points

@@ -97,15 +97,15 @@ def test_the_other_end_of_each_range_is_checked(bad: Trigger, field: str) -> Non
 
 
 def test_a_problem_says_what_would_be_right() -> None:
-    (found,) = check_scaling_policy(policy(up=(trigger("rooms"),)), known_types=KNOWN)
-    assert str(found) == (
+    (problem,) = check_scaling_policy(policy(up=(trigger("rooms"),)), known_types=KNOWN)
+    assert str(problem) == (
         "spec.up.triggers[0].type: 'rooms' is not a type of trigger here; expected cpu or fixed-step or mem or occupancy"
     )
 
 
 def test_a_count_is_bounded_below_only() -> None:
-    (found,) = check_scaling_policy(ScalingPolicySpec(max_count=-1), known_types=KNOWN)
-    assert found.expected == "0 or more"
+    (problem,) = check_scaling_policy(ScalingPolicySpec(max_count=-1), known_types=KNOWN)
+    assert problem.expected == "0 or more"
 
 
 def test_min_is_at_most_max() -> None:
@@ -148,8 +148,8 @@ def test_legacy_amounts_with_the_right_sign_are_fine() -> None:
 
 def test_down_usage_is_below_the_lowest_up_usage_of_its_type() -> None:
     spec = policy(up=(trigger(usage=60), trigger(usage=70)), down=(trigger(usage=60), trigger(usage=59)))
-    (found,) = check_scaling_policy(spec, known_types=KNOWN)
-    assert (found.where, found.what) == (
+    (problem,) = check_scaling_policy(spec, known_types=KNOWN)
+    assert (problem.where, problem.what) == (
         "spec.down.triggers[0].usagePercent",
         "60 is not below the 60 of spec.up.triggers[0]",
     )
@@ -195,8 +195,8 @@ def test_an_old_style_down_trigger_next_to_a_list_is_refused() -> None:
 def test_cpu_and_mem_need_requests_on_every_container() -> None:
     requests = {"app": Resources(cpu_m=500), "sidecar": Resources(memory_bytes=1024, cpu_m=0)}
     spec = policy(up=(trigger("cpu"), trigger("occupancy")), down=(trigger("mem", 50),))
-    found = check_scaling_policy(spec, known_types=KNOWN, container_requests=requests)
-    assert [(problem.where, problem.what) for problem in found] == [
+    problems = check_scaling_policy(spec, known_types=KNOWN, container_requests=requests)
+    assert [(problem.where, problem.what) for problem in problems] == [
         ("spec.up.triggers[0].type", "cpu needs requests.cpu, which container sidecar has not"),
         ("spec.down.triggers[0].type", "mem needs requests.memory, which container app has not"),
     ]
@@ -234,4 +234,4 @@ def test_a_schedule_without_a_name_is_called_by_its_times() -> None:
 )
 def test_a_target_is_checked_field_by_field(target: TargetRef, where: list[str]) -> None:
     spec = msgspec.structs.replace(policy(up=(trigger(),)), target_ref=target)
-    assert [one for one in wrong(spec) if "targetRef" in one] == where
+    assert [text for text in wrong(spec) if "targetRef" in text] == where

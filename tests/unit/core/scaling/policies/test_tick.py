@@ -32,7 +32,7 @@ def test_the_trigger_that_acts_is_named() -> None:
 
 def test_a_fresh_state_waits_for_points() -> None:
     decision = run(ROOMS, FULL)
-    assert (decision.rule, [said.verdict for said in decision.verdicts]) == (
+    assert (decision.rule, [trigger_verdict.verdict for trigger_verdict in decision.verdicts]) == (
         TriggerRule.IN_SYNC,
         [VerdictKind.TOO_FEW_POINTS, VerdictKind.TOO_FEW_POINTS],
     )
@@ -66,12 +66,12 @@ def test_min_and_max_leave_the_phase() -> None:
 
 def test_at_max_up_triggers_are_not_asked() -> None:
     decision = run(ROOMS, pods(occupied=20))
-    assert [said.way for said in decision.verdicts] == [ScaleWay.DOWN]
+    assert [trigger_verdict.way for trigger_verdict in decision.verdicts] == [ScaleWay.DOWN]
 
 
 def test_at_min_down_triggers_are_not_asked() -> None:
     decision = run(ROOMS, pods(idle=2), TriggerState(points=BELOW))
-    assert [said.way for said in decision.verdicts] == [ScaleWay.UP]
+    assert [trigger_verdict.way for trigger_verdict in decision.verdicts] == [ScaleWay.UP]
 
 
 def test_too_few_occupied_pods_shrink_it() -> None:
@@ -82,8 +82,8 @@ def test_too_few_occupied_pods_shrink_it() -> None:
 def test_a_wish_to_grow_that_must_wait_forbids_to_shrink() -> None:
     observed = using(100, 1000)
     spec = policy(up=(trigger(70),), down=(trigger(50, kind="cpu"),), min_count=2)
-    kept = {**ABOVE, "cpu": BELOW["occupancy"]}
-    decision = run(spec, observed, TriggerState(points=kept, last_change_at_s=-10.0))
+    usage_points = {**ABOVE, "cpu": BELOW["occupancy"]}
+    decision = run(spec, observed, TriggerState(points=usage_points, last_change_at_s=-10.0))
     assert (decision.rule, decision.change.delta, decision.desired_count) == (TriggerRule.COOLDOWN, 0, 10)
 
 
@@ -125,20 +125,20 @@ def test_a_policy_without_down_triggers_still_grows() -> None:
 
 @pytest.mark.parametrize(("settings", "desired"), [(SETTINGS, 1), (AS_ORIGINAL, 0)])
 def test_triggers_leave_the_last_pod_to_the_request_metrics(settings: TriggerSettings, desired: int) -> None:
-    kept = {"occupancy": points(*[0.0] * 10, newest_s=-10.0)}
-    assert run(UNBOUNDED, pods(idle=5), TriggerState(points=kept), settings=settings).desired_count == desired
+    usage_points = {"occupancy": points(*[0.0] * 10, newest_s=-10.0)}
+    assert run(UNBOUNDED, pods(idle=5), TriggerState(points=usage_points), settings=settings).desired_count == desired
 
 
 def test_the_last_pod_is_not_even_asked_about() -> None:
     decision = run(UNBOUNDED, pods(idle=1))
-    assert [said.way for said in decision.verdicts] == [ScaleWay.UP]
+    assert [trigger_verdict.way for trigger_verdict in decision.verdicts] == [ScaleWay.UP]
 
 
 @pytest.mark.parametrize(("settings", "delta"), [(SETTINGS, 5), (AS_ORIGINAL, 1)])
 def test_an_old_style_trigger_scales_by_its_delta(settings: TriggerSettings, delta: int) -> None:
     up = Direction(trigger=trigger(70), delta=5)
-    kept = {kind: points(*[0.8] * 10, newest_s=-10.0) for kind in ("fixed-step", "occupancy")}
-    decision = run(ScalingPolicySpec(up=up), FULL, TriggerState(points=kept), settings=settings)
+    usage_points = {kind: points(*[0.8] * 10, newest_s=-10.0) for kind in ("fixed-step", "occupancy")}
+    decision = run(ScalingPolicySpec(up=up), FULL, TriggerState(points=usage_points), settings=settings)
     assert decision.change.delta == delta
 
 
@@ -147,8 +147,8 @@ def test_a_shorter_down_trigger_silences_up_triggers_only_in_the_original(
     settings: TriggerSettings, rule: TriggerRule
 ) -> None:
     spec = policy(up=(trigger(70, time_s=600),), down=(trigger(50, time_s=100),), min_count=2)
-    kept = {"occupancy": points(*[0.8] * 60, newest_s=-10.0)}
-    assert run(spec, FULL, TriggerState(points=kept), settings=settings).rule is rule
+    usage_points = {"occupancy": points(*[0.8] * 60, newest_s=-10.0)}
+    assert run(spec, FULL, TriggerState(points=usage_points), settings=settings).rule is rule
 
 
 def test_the_phase_follows_what_triggers_want() -> None:

@@ -61,9 +61,9 @@ def test_legacy_watches_occupancy_and_moves_by_its_own_delta() -> None:
 
 
 def test_cpu_usage_is_use_over_requests() -> None:
-    one = ContainerUse(requested=Resources(cpu_m=1000), used=Resources(cpu_m=900))
+    container_use = ContainerUse(requested=Resources(cpu_m=1000), used=Resources(cpu_m=900))
     other = ContainerUse(requested=Resources(cpu_m=1000), used=Resources(cpu_m=100))
-    assert CPU.usage_ratio(ObservedPods(pods=((one,), (other,))), EXACT) == 0.5
+    assert CPU.usage_ratio(ObservedPods(pods=((container_use,), (other,))), EXACT) == 0.5
 
 
 def test_mem_looks_at_memory() -> None:

@@ -79,16 +79,24 @@ def test_use_stands_beside_the_request() -> None:
 
 
 def test_a_pod_is_occupied_if_it_was_busy_for_most_of_a_second() -> None:
-    found = seen(5, "abcd", a=1.0, b=0.5, c=0.49)
-    assert (found.occupied_count, found.idle_count, found.creating_count) == (2, 2, 1)
+    new_observed_pods = seen(5, "abcd", a=1.0, b=0.5, c=0.49)
+    assert (new_observed_pods.occupied_count, new_observed_pods.idle_count, new_observed_pods.creating_count) == (
+        2,
+        2,
+        1,
+    )
 
 
 def test_there_are_never_more_pods_than_the_scale_asks_for() -> None:
     # Two more are ready, but go away.
-    found = seen(1, "abc", a=1.0, b=1.0)
-    assert (found.occupied_count, found.idle_count, found.creating_count) == (1, 0, 0)
-    assert found.available_count == 1
-    assert (found.pending_count, found.failing_count) == (1, 2)
+    new_observed_pods = seen(1, "abc", a=1.0, b=1.0)
+    assert (new_observed_pods.occupied_count, new_observed_pods.idle_count, new_observed_pods.creating_count) == (
+        1,
+        0,
+        0,
+    )
+    assert new_observed_pods.available_count == 1
+    assert (new_observed_pods.pending_count, new_observed_pods.failing_count) == (1, 2)
 
 
 def test_a_report_of_a_pod_that_is_not_ready_does_not_count() -> None:
@@ -97,7 +105,7 @@ def test_a_report_of_a_pod_that_is_not_ready_does_not_count() -> None:
 
 def test_pods_with_a_measurement_are_compared() -> None:
     use = (ContainerUse(),)
-    found = observed_pods(
+    new_observed_pods = observed_pods(
         present_scale=2,
         ready=["b", "a"],
         troubles=(),
@@ -105,12 +113,12 @@ def test_pods_with_a_measurement_are_compared() -> None:
         uses=lambda name: use if name == "a" else (),
         occupied_concurrency=0.5,
     )
-    assert found.pods == (use,)
+    assert new_observed_pods.pods == (use,)
 
 
 def test_gauges_of_ready_pods_add_up() -> None:
     stats = {name: Stat(pod=name, gauges={"queue_length": 5.0}) for name in ("a", "b", "gone")}
-    found = observed_pods(
+    new_observed_pods = observed_pods(
         present_scale=2,
         ready=("a", "b", "silent"),
         troubles=(),
@@ -118,7 +126,7 @@ def test_gauges_of_ready_pods_add_up() -> None:
         uses=lambda _: (),
         occupied_concurrency=0.5,
     )
-    assert found.gauges == {"queue_length": 10.0}
+    assert new_observed_pods.gauges == {"queue_length": 10.0}
 
 
 def test_a_measurement_is_news_once() -> None:

@@ -107,10 +107,10 @@ def test_a_number_that_falls_is_held_for_a_boot_time() -> None:
     high = decided_on(outcome_of([7.0] * 54 + [120.0] * 6, scale=2), 2)
     low = msgspec.structs.replace(outcome_of([7.0] * 60), inputs=high.inputs)
     first = anticipation.update(high, RevisionPolicy(), boot_s=BOOT_S)
-    held = anticipation.update(at(low, high.at_s + 20), RevisionPolicy(), boot_s=BOOT_S)
+    update = anticipation.update(at(low, high.at_s + 20), RevisionPolicy(), boot_s=BOOT_S)
     over = anticipation.update(at(low, high.at_s + 32), RevisionPolicy(), boot_s=BOOT_S)
     assert first > 2
-    assert (held, over) == (first, 1)
+    assert (update, over) == (first, 1)
 
 
 def test_pods_that_were_decided_are_not_held_when_they_go() -> None:
@@ -144,21 +144,21 @@ def test_a_number_is_published_when_it_is_new_or_half_of_its_time_is_over(
     written: AnticipatedPods | None, *, expected: bool
 ) -> None:
     outcome = outcome_of([10.0] * 60)
-    found = Anticipation().due(9, outcome=outcome, written=written, boot_s=BOOT_S, wall_s=1000.0)
+    publication = Anticipation().due(9, outcome=outcome, written=written, boot_s=BOOT_S, wall_s=1000.0)
     wanted = Publication(pods=AnticipatedPods(count=9, until_s=1060.0)) if expected else None
-    assert found == wanted
+    assert publication == wanted
 
 
 def test_what_is_decided_is_withdrawn() -> None:
     outcome = outcome_of([10.0] * 60)
     written = AnticipatedPods(count=9, until_s=1060.0)
-    found = Anticipation().due(2, outcome=outcome, written=written, boot_s=BOOT_S, wall_s=1000.0)
-    assert found == Publication(pods=None)
+    publication = Anticipation().due(2, outcome=outcome, written=written, boot_s=BOOT_S, wall_s=1000.0)
+    assert publication == Publication(pods=None)
 
 
 def test_a_short_boot_time_is_not_published_again_all_the_time() -> None:
-    found = Anticipation().due(9, outcome=outcome_of([10.0] * 60), written=None, boot_s=1.0, wall_s=1000.0)
-    assert found == Publication(pods=AnticipatedPods(count=9, until_s=1020.0))
+    publication = Anticipation().due(9, outcome=outcome_of([10.0] * 60), written=None, boot_s=1.0, wall_s=1000.0)
+    assert publication == Publication(pods=AnticipatedPods(count=9, until_s=1020.0))
 
 
 def test_the_classic_algorithm_anticipates_by_the_trend_alone() -> None:
@@ -175,38 +175,40 @@ def test_the_classic_algorithm_anticipates_by_the_trend_alone() -> None:
     assert 6 <= counts[-1] <= 8
 
 
-def trend(loads: list[float], *, step_s: float = 1.0, window_s: float = 30.0) -> LoadTrend:
-    made = LoadTrend()
+def new_trend(loads: list[float], *, step_s: float = 1.0, window_s: float = 30.0) -> LoadTrend:
+    load_trend = LoadTrend()
     for number, load in enumerate(loads):
-        made.record(load, at_s=number * step_s, window_s=window_s)
-    return made
+        load_trend.record(load, at_s=number * step_s, window_s=window_s)
+    return load_trend
 
 
 def test_a_climb_without_noise_continues() -> None:
-    assert trend([0.0, 2.0, 4.0, 6.0, 8.0]).expected(ahead_s=10.0) == pytest.approx(28.0)
+    assert new_trend([0.0, 2.0, 4.0, 6.0, 8.0]).expected(ahead_s=10.0) == pytest.approx(28.0)
 
 
 def test_few_samples_are_no_trend() -> None:
-    assert trend([0.0, 2.0, 4.0, 6.0]).expected(ahead_s=10.0) is None
+    assert new_trend([0.0, 2.0, 4.0, 6.0]).expected(ahead_s=10.0) is None
 
 
 def test_a_fall_and_a_constant_are_no_climb() -> None:
-    assert trend([8.0, 6.0, 4.0, 2.0, 0.0]).expected(ahead_s=10.0) is None
-    assert trend([3.0] * 10).expected(ahead_s=10.0) is None
+    assert new_trend([8.0, 6.0, 4.0, 2.0, 0.0]).expected(ahead_s=10.0) is None
+    assert new_trend([3.0] * 10).expected(ahead_s=10.0) is None
 
 
 def test_noise_around_a_constant_is_seldom_a_climb() -> None:
     dice = random.Random(7)
-    found = [trend([dice.gauss(20.0, 4.5) for _ in range(30)]).expected(ahead_s=30.0) is not None for _ in range(300)]
-    assert sum(found) <= 6
+    results = [
+        new_trend([dice.gauss(20.0, 4.5) for _ in range(30)]).expected(ahead_s=30.0) is not None for _ in range(300)
+    ]
+    assert sum(results) <= 6
 
 
 def test_only_the_window_counts() -> None:
     # Long ago it was high: all that is left climbs by 1 a second.
     loads = [100.0] * 20 + [float(number) for number in range(31)]
-    assert trend(loads).expected(ahead_s=10.0) == pytest.approx(40.0)
+    assert new_trend(loads).expected(ahead_s=10.0) == pytest.approx(40.0)
 
 
 def test_samples_that_come_close_together_are_left_out() -> None:
-    made = trend([float(number) for number in range(1000)], step_s=0.1)
-    assert made.expected(ahead_s=1.0) == pytest.approx(1009.0, abs=11.0)
+    load_trend = new_trend([float(number) for number in range(1000)], step_s=0.1)
+    assert load_trend.expected(ahead_s=1.0) == pytest.approx(1009.0, abs=11.0)

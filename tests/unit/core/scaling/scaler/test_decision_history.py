@@ -6,9 +6,9 @@ def test_decisions_that_say_the_same_take_one_place() -> None:
     world, story = World(revision_with(), facts_of(1)), DecisionHistory(10)
     world.live(70, load=5)
     assert [story.add(world.decide()) is not None for _ in range(3)] == [True, False, False]
-    (one,) = story.entries()
-    assert one.repeated_count == 2
-    assert one.outcome is world.outcomes[-1]
+    (history_entry,) = story.entries()
+    assert history_entry.repeated_count == 2
+    assert history_entry.outcome is world.outcomes[-1]
 
 
 def test_a_repetition_keeps_the_time_of_the_first() -> None:
@@ -18,7 +18,7 @@ def test_a_repetition_keeps_the_time_of_the_first() -> None:
     since_s = world.now_s
     world.live(4, load=5)
     story.add(world.decide())
-    assert [one.since_s for one in story.entries()] == [since_s]
+    assert [history_entry.since_s for history_entry in story.entries()] == [since_s]
 
 
 def test_the_oldest_decisions_are_forgotten() -> None:
@@ -27,7 +27,7 @@ def test_the_oldest_decisions_are_forgotten() -> None:
         world.live(70, load=load)
         assert story.add(world.decide())
     assert len(story) == 2
-    assert [one.outcome.view.present_scale for one in story.entries()] == [8, 72]
+    assert [history_entry.outcome.view.present_scale for history_entry in story.entries()] == [8, 72]
 
 
 def test_of_what_says_nothing_new_one_a_minute_goes_into_the_log() -> None:
@@ -37,6 +37,6 @@ def test_of_what_says_nothing_new_one_a_minute_goes_into_the_log() -> None:
     for _ in range(62):
         world.live(2, load=5)
         logged.append(story.add(world.outcomes[-1], at_wall_s=world.now_s + 5))
-    reported = [one for one in logged if one is not None]
-    assert [one.repeated_count for one in reported] == [0, 30, 60]
+    reported = [history_entry for history_entry in logged if history_entry is not None]
+    assert [history_entry.repeated_count for history_entry in reported] == [0, 30, 60]
     assert reported[-1].at_wall_s - reported[-1].since_wall_s == 120

@@ -110,8 +110,8 @@ def outcome_of(
         kpa=before,
         gate=gate,
     )
-    given = decided or Decided(proposal=Proposal(decider="kpa", desired=desired, reason="x"), detail=detail)
-    return conclude(inputs, given, limit)[1]
+    new_decided = decided or Decided(proposal=Proposal(decider="kpa", desired=desired, reason="x"), detail=detail)
+    return conclude(inputs, new_decided, limit)[1]
 
 
 def allowing(count: int, reason: AllowanceReason, *, price: float = 0.0) -> Limit:

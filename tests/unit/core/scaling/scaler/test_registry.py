@@ -33,13 +33,13 @@ def test_names_are_the_built_in_ones_and_those_that_are_added() -> None:
 
 def test_a_name_makes_its_policy() -> None:
     registry = PolicyRegistry({"fixed": Fixed})
-    made = [
+    policies = [
         registry.policy_of(spec_with(policy=name), SETTINGS) for name in ("knative", "adaptive", "fixed", "unknown")
     ]
-    assert [policy.name for policy in made] == ["knative", "adaptive", "fixed", "knative"]
-    assert isinstance(made[1], AdaptivePolicy)
-    assert isinstance(made[2], GuardedPolicy)
-    assert made[2].counts_waiting
+    assert [policy.name for policy in policies] == ["knative", "adaptive", "fixed", "knative"]
+    assert isinstance(policies[1], AdaptivePolicy)
+    assert isinstance(policies[2], GuardedPolicy)
+    assert policies[2].counts_waiting
 
 
 def test_the_shadow_is_the_adaptive_policy_beside_knatives_and_knatives_beside_any_other() -> None:

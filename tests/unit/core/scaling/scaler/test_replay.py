@@ -88,10 +88,10 @@ def test_a_lower_maximum_answers_otherwise_where_it_limits() -> None:
 
 def test_without_panic_nothing_is_held() -> None:
     responses = list(otherwise(a_day(), {"panic_threshold_ratio": "1000000"}))
-    held = [
+    decisions = [
         response for response in responses if response.second.inputs.kpa and response.second.inputs.kpa.panic_since_s
     ]
-    assert held == []
+    assert decisions == []
     assert any(not response.is_same for response in responses)
 
 

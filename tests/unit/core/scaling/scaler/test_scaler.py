@@ -255,7 +255,7 @@ def test_a_revision_that_is_woken_before_its_scale_is_0_keeps_a_pod() -> None:
     world = awake()
     while world.facts.present_scale:
         world.live(2, load=0.0)
-    last = next(one for one in reversed(world.outcomes) if one.to_reserve)
+    last = next(outcome for outcome in reversed(world.outcomes) if outcome.to_reserve)
     woken = msgspec.structs.replace(last.inputs, view=msgspec.structs.replace(last.inputs.view, is_woken=True))
     assert conclude(last.inputs, last.decided)[1].to_reserve
     assert not conclude(woken, last.decided)[1].to_reserve

@@ -30,11 +30,11 @@ class Stage:
         self.inside: Stat | None = Stat()
         self.now_s, self.scale, self.start_s = BEGIN_S, scale, start_s
         self.beside: tuple[Proposal, ...] = ()
-        made = BUILT_IN.shadow_of(
+        policy_shadow = BUILT_IN.shadow_of(
             spec, settings or AutoscalerSettings(), present_scale=scale, wall_offset_s=0.0, now_s=BEGIN_S
         )
-        assert made is not None
-        self.shadow: PolicyShadow = made
+        assert policy_shadow is not None
+        self.shadow: PolicyShadow = policy_shadow
 
     def pass_s(self, seconds: int, *, load: float = 0.0, requests: float = 0.0) -> None:
         for _ in range(seconds):

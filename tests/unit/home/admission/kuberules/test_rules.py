@@ -90,7 +90,7 @@ def test_a_pod_that_cannot_run_is_refused(spec: object, said: str) -> None:
 def test_a_pod_with_users_of_its_own_has_no_block_device() -> None:
     container = {**CONTAINER, "volumeDevices": [{"name": "d", "devicePath": "/d"}]}
     problems = kube_problems(POD, {"spec": {"containers": [container], "hostUsers": False}})
-    refused = [one.what for one in problems if one.where == "spec.containers[0].volumeDevices"]
+    refused = [problem.what for problem in problems if problem.where == "spec.containers[0].volumeDevices"]
     assert refused == ["Forbidden: when `hostUsers` is false"]
 
 

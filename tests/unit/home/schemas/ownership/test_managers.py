@@ -26,12 +26,15 @@ def applied(old: Object | None, config: Object, manager: str = "a", *, force: bo
 
 
 def updated(old: Object | None, new: Object, manager: str = "u", *, at: str = NOON, sent: object = None) -> Object:
-    kept = {**new, "metadata": {**new["metadata"]}}
-    return after_update(CONFIG_MAP, old, kept, writer=FieldWriter(manager=manager, stamp=at), sent=sent)
+    result = {**new, "metadata": {**new["metadata"]}}
+    return after_update(CONFIG_MAP, old, result, writer=FieldWriter(manager=manager, stamp=at), sent=sent)
 
 
 def owners(whole: Object) -> dict[str, Object]:
-    return {one["manager"]: one["fieldsV1"] for one in whole["metadata"].get("managedFields", ())}
+    return {
+        managed_field["manager"]: managed_field["fieldsV1"]
+        for managed_field in whole["metadata"].get("managedFields", ())
+    }
 
 
 def test_an_update_owns_what_it_creates() -> None:
@@ -47,9 +50,9 @@ def test_an_update_owns_what_it_creates() -> None:
 
 
 def test_an_update_takes_the_fields_that_it_changes_from_their_owner() -> None:
-    made = applied(None, configured(x="1", y="2"))
-    made = updated(made, {**made, "data": {"x": "3", "z": "4"}})
-    assert owners(made) == {"u": {"f:data": {"f:x": {}, "f:z": {}}}}
+    result = applied(None, configured(x="1", y="2"))
+    result = updated(result, {**result, "data": {"x": "3", "z": "4"}})
+    assert owners(result) == {"u": {"f:data": {"f:x": {}, "f:z": {}}}}
 
 
 def test_an_update_of_an_object_without_owners_leaves_it_so() -> None:
@@ -57,10 +60,10 @@ def test_an_update_of_an_object_without_owners_leaves_it_so() -> None:
 
 
 def test_a_conflict_names_every_field_and_its_manager() -> None:
-    made = updated(None, configured(x="2", y="2"))
+    result = updated(None, configured(x="2", y="2"))
     with pytest.raises(ApplyConflict) as raised:
-        applied(made, configured(x="1", y="1"))
-    assert [(one.path, one.manager) for one in raised.value.fields] == [
+        applied(result, configured(x="1", y="1"))
+    assert [(owned_field.path, owned_field.manager) for owned_field in raised.value.fields] == [
         (".data.x", '"u" using v1'),
         (".data.y", '"u" using v1'),
     ]
@@ -68,54 +71,54 @@ def test_a_conflict_names_every_field_and_its_manager() -> None:
 
 
 def test_force_takes_the_field() -> None:
-    made = applied(updated(None, configured(x="2", y="2")), configured(x="1"), force=True)
-    assert made["data"] == {"x": "1", "y": "2"}
-    assert owners(made) == {"a": {"f:data": {"f:x": {}}}, "u": {"f:data": {".": {}, "f:y": {}}}}
+    entry = applied(updated(None, configured(x="2", y="2")), configured(x="1"), force=True)
+    assert entry["data"] == {"x": "1", "y": "2"}
+    assert owners(entry) == {"a": {"f:data": {"f:x": {}}}, "u": {"f:data": {".": {}, "f:y": {}}}}
 
 
 def test_the_same_value_is_owned_by_both() -> None:
-    made = applied(applied(None, configured(x="1")), configured(x="1"), manager="b")
-    assert owners(made)["a"] == owners(made)["b"]
-    made = applied(made, configured(y="2"))
-    assert made["data"] == {"x": "1", "y": "2"}
-    made = applied(made, configured(y="2"), manager="b")
-    assert made["data"] == {"y": "2"}
+    entry = applied(applied(None, configured(x="1")), configured(x="1"), manager="b")
+    assert owners(entry)["a"] == owners(entry)["b"]
+    entry = applied(entry, configured(y="2"))
+    assert entry["data"] == {"x": "1", "y": "2"}
+    entry = applied(entry, configured(y="2"), manager="b")
+    assert entry["data"] == {"y": "2"}
 
 
 def test_a_field_that_is_no_longer_stated_goes() -> None:
-    made = applied(applied(None, configured(x="1", y="2")), configured(x="1"))
-    assert made["data"] == {"x": "1"}
-    assert applied(made, configured())["data"] == {}
+    entry = applied(applied(None, configured(x="1", y="2")), configured(x="1"))
+    assert entry["data"] == {"x": "1"}
+    assert applied(entry, configured())["data"] == {}
 
 
 def test_an_apply_that_states_the_same_keeps_its_time() -> None:
-    made = applied(None, configured(x="1"))
-    assert applied(made, configured(x="1"), at=LATER) == made
-    assert applied(made, configured(x="2"), at=LATER)["metadata"]["managedFields"][0]["time"] == NOON
+    result = applied(None, configured(x="1"))
+    assert applied(result, configured(x="1"), at=LATER) == result
+    assert applied(result, configured(x="2"), at=LATER)["metadata"]["managedFields"][0]["time"] == NOON
 
 
 def test_containers_and_their_ports_are_maps() -> None:
-    made = applied(None, pod({"name": "a", "image": "i", "ports": [{"containerPort": 53}]}))
+    resource = applied(None, pod({"name": "a", "image": "i", "ports": [{"containerPort": 53}]}))
     other = pod({"name": "b", "image": "j"}, {"name": "a", "ports": [{"containerPort": 53, "protocol": "UDP"}]})
-    made = applied(made, other, manager="b")
-    assert [one["name"] for one in made["spec"]["containers"]] == ["b", "a"]
-    assert [one.get("protocol") for one in made["spec"]["containers"][1]["ports"]] == [None, "UDP"]
-    made = applied(made, pod({"name": "b", "image": "j"}), manager="b")
-    assert [one.get("protocol") for one in made["spec"]["containers"][1]["ports"]] == [None]
+    resource = applied(resource, other, manager="b")
+    assert [container["name"] for container in resource["spec"]["containers"]] == ["b", "a"]
+    assert [port.get("protocol") for port in resource["spec"]["containers"][1]["ports"]] == [None, "UDP"]
+    resource = applied(resource, pod({"name": "b", "image": "j"}), manager="b")
+    assert [port.get("protocol") for port in resource["spec"]["containers"][1]["ports"]] == [None]
 
 
 def test_what_the_server_filled_in_goes_with_its_list_element() -> None:
-    made = applied(None, pod({"name": "a", "image": "i"}, {"name": "b", "image": "j"}))
-    for container in made["spec"]["containers"]:
+    resource = applied(None, pod({"name": "a", "image": "i"}, {"name": "b", "image": "j"}))
+    for container in resource["spec"]["containers"]:
         container["imagePullPolicy"] = "Always"
-    made = applied(made, pod({"name": "a", "image": "i"}))
-    assert made["spec"]["containers"] == [{"name": "a", "image": "i", "imagePullPolicy": "Always"}]
+    resource = applied(resource, pod({"name": "a", "image": "i"}))
+    assert resource["spec"]["containers"] == [{"name": "a", "image": "i", "imagePullPolicy": "Always"}]
 
 
 def test_an_object_that_loses_its_last_field_goes() -> None:
-    made = applied(None, pod({"name": "a", "image": "i", "resources": {"limits": {"cpu": "1"}}}))
-    made = applied(made, pod({"name": "a", "image": "i"}))
-    assert made["spec"]["containers"] == [{"name": "a", "image": "i"}]
+    resource = applied(None, pod({"name": "a", "image": "i", "resources": {"limits": {"cpu": "1"}}}))
+    resource = applied(resource, pod({"name": "a", "image": "i"}))
+    assert resource["spec"]["containers"] == [{"name": "a", "image": "i"}]
 
 
 def test_elements_with_the_same_keys_are_rejected() -> None:
@@ -124,19 +127,19 @@ def test_elements_with_the_same_keys_are_rejected() -> None:
 
 
 def test_a_client_may_replace_or_remove_the_owners() -> None:
-    made = applied(None, configured(x="1"))
-    mine = [{**made["metadata"]["managedFields"][0], "manager": "b"}]
-    assert set(owners(updated(made, made, sent=mine))) == {"b"}
-    assert owners(updated(made, made, sent=[{}])) == {}
-    assert set(owners(updated(made, made, sent=[{"manager": 1}]))) == {"a"}
+    resource = applied(None, configured(x="1"))
+    mine = [{**resource["metadata"]["managedFields"][0], "manager": "b"}]
+    assert set(owners(updated(resource, resource, sent=mine))) == {"b"}
+    assert owners(updated(resource, resource, sent=[{}])) == {}
+    assert set(owners(updated(resource, resource, sent=[{"manager": 1}]))) == {"a"}
 
 
 def test_owners_are_bounded() -> None:
-    made = updated(None, configured(x="0"))
+    entry = updated(None, configured(x="0"))
     for number in range(20):
-        made = updated(made, {**made, "data": {**made["data"], f"k{number}": "1"}}, manager=f"m{number}", at=LATER)
-    assert len(owners(made)) == 10
-    assert "ancient-changes" in owners(made)
+        entry = updated(entry, {**entry, "data": {**entry["data"], f"k{number}": "1"}}, manager=f"m{number}", at=LATER)
+    assert len(owners(entry)) == 10
+    assert "ancient-changes" in owners(entry)
 
 
 def test_empty_fields_are_not_stated() -> None:

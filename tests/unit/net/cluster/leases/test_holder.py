@@ -74,7 +74,7 @@ class Worker:
 
 @contextlib.asynccontextmanager
 async def at_work(*workers: Worker) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(one.run()) for one in workers]
+    tasks = [asyncio.create_task(worker.run()) for worker in workers]
     try:
         yield
     finally:
@@ -90,17 +90,17 @@ async def holder(cluster: Troubled) -> str:
 def test_the_first_one_leads_and_the_other_waits() -> None:
     async def run() -> None:
         cluster = Troubled()
-        one, two = Worker("one", cluster), Worker("two", cluster)
-        async with at_work(one, two):
+        worker, two = Worker("one", cluster), Worker("two", cluster)
+        async with at_work(worker, two):
             await pass_s(100)
-            assert (one.works(), two.works()) == (True, False)
-            assert (one.leader.is_leading, two.leader.is_leading) == (True, False)
+            assert (worker.works(), two.works()) == (True, False)
+            assert (worker.leader.is_leading, two.leader.is_leading) == (True, False)
             assert two.leader._candidate.holder == "one"
             assert repr(two.leader._candidate).endswith("two, does not hold it)")
-            one.leader.check()
+            worker.leader.check()
             with pytest.raises(NotLeading):
                 two.leader.check()
-        assert (len(one.terms), two.terms) == (1, [])
+        assert (len(worker.terms), two.terms) == (1, [])
 
     run_virtually(run())
 
@@ -108,16 +108,16 @@ def test_the_first_one_leads_and_the_other_waits() -> None:
 def test_a_stopping_leader_releases_and_the_next_one_starts_at_its_next_retry() -> None:
     async def run() -> None:
         cluster = Troubled()
-        one, two = Worker("one", cluster), Worker("two", cluster)
-        async with at_work(one, two):
+        worker, two = Worker("one", cluster), Worker("two", cluster)
+        async with at_work(worker, two):
             await pass_s(31)
-            one.stop.set()
-            await one.ended.wait()
+            worker.stop.set()
+            await worker.ended.wait()
             assert await holder(cluster) == ""
             await pass_s(2.1)
             assert two.works()
             assert await holder(cluster) == "two"
-        assert one.terms[0][1] == 31
+        assert worker.terms[0][1] == 31
 
     run_virtually(run())
 
@@ -125,11 +125,11 @@ def test_a_stopping_leader_releases_and_the_next_one_starts_at_its_next_retry() 
 def test_a_leader_that_is_cancelled_lets_go_too() -> None:
     async def run() -> None:
         cluster = Troubled()
-        one = Worker("one", cluster)
-        async with at_work(one):
+        worker = Worker("one", cluster)
+        async with at_work(worker):
             await pass_s(5)
         assert await holder(cluster) == ""
-        assert not one.works()
+        assert not worker.works()
 
     run_virtually(run())
 
@@ -137,8 +137,8 @@ def test_a_leader_that_is_cancelled_lets_go_too() -> None:
 def test_a_waiting_standby_stops_silently() -> None:
     async def run() -> None:
         cluster = Troubled()
-        one, two = Worker("one", cluster), Worker("two", cluster)
-        async with at_work(one, two):
+        worker, two = Worker("one", cluster), Worker("two", cluster)
+        async with at_work(worker, two):
             await pass_s(5)
             two.stop.set()
             await two.ended.wait()
@@ -152,18 +152,18 @@ def test_a_waiting_standby_stops_silently() -> None:
 def test_a_server_that_is_away_costs_the_lease_at_the_deadline_and_the_work_is_cancelled(trouble: str) -> None:
     async def run() -> None:
         cluster = Troubled()
-        one = Worker("one", cluster)
-        async with at_work(one):
+        worker = Worker("one", cluster)
+        async with at_work(worker):
             await pass_s(20.5)
             setattr(cluster, trouble, True)
             await pass_s(9.4)
-            assert one.works()
+            assert worker.works()
             await pass_s(4.2)
-            assert not one.works()
+            assert not worker.works()
             setattr(cluster, trouble, False)
             await pass_s(10)
-            assert one.works(), "it comes back by itself"
-        (_, ended_s), _ = one.terms
+            assert worker.works(), "it comes back by itself"
+        (_, ended_s), _ = worker.terms
         assert 30.0 <= ended_s <= 34.0
 
     run_virtually(run())
@@ -172,15 +172,15 @@ def test_a_server_that_is_away_costs_the_lease_at_the_deadline_and_the_work_is_c
 def test_a_server_that_is_away_for_less_costs_nothing() -> None:
     async def run() -> None:
         cluster = Troubled()
-        one = Worker("one", cluster)
-        async with at_work(one):
+        worker = Worker("one", cluster)
+        async with at_work(worker):
             await pass_s(20.5)
             cluster.fails = True
             await pass_s(6)
             cluster.fails = False
             await pass_s(30)
-            assert one.works()
-        assert len(one.terms) == 1
+            assert worker.works()
+        assert len(worker.terms) == 1
 
     run_virtually(run())
 
@@ -188,14 +188,14 @@ def test_a_server_that_is_away_for_less_costs_nothing() -> None:
 def test_an_acquisition_whose_answer_is_lost_is_made_good() -> None:
     async def run() -> None:
         cluster = Troubled()
-        one = Worker("one", cluster)
+        worker = Worker("one", cluster)
         cluster.loses = True
-        async with at_work(one):
+        async with at_work(worker):
             await pass_s(1)
-            assert (await holder(cluster), one.leader.is_leading) == ("one", False)
+            assert (await holder(cluster), worker.leader.is_leading) == ("one", False)
             cluster.loses = False
             await pass_s(2)
-            assert one.works()
+            assert worker.works()
 
     run_virtually(run())
 
@@ -203,18 +203,18 @@ def test_an_acquisition_whose_answer_is_lost_is_made_good() -> None:
 def test_one_who_was_frozen_does_not_believe_before_it_has_looked() -> None:
     async def run() -> None:
         cluster = Troubled()
-        one, two = Worker("one", cluster), Worker("two", cluster)
-        async with at_work(one, two):
+        worker, two = Worker("one", cluster), Worker("two", cluster)
+        async with at_work(worker, two):
             await pass_s(20)
-            one.skew_s = 60.0
-            assert one.works(), "its task has not had its turn"
+            worker.skew_s = 60.0
+            assert worker.works(), "its task has not had its turn"
             with pytest.raises(NotLeading):
-                one.leader.check()
+                worker.leader.check()
             await pass_s(2.1)
-            assert len(one.terms) == 1
+            assert len(worker.terms) == 1
             # Nobody took it meanwhile: it is its own again, for another term.
-            assert one.leader.is_leading
-        assert len(one.terms) == 2
+            assert worker.leader.is_leading
+        assert len(worker.terms) == 2
 
     run_virtually(run())
 
@@ -222,15 +222,15 @@ def test_one_who_was_frozen_does_not_believe_before_it_has_looked() -> None:
 def test_one_whose_lease_was_taken_steps_down_at_its_next_renewal() -> None:
     async def run() -> None:
         cluster = Troubled()
-        one = Worker("one", cluster)
-        async with at_work(one):
+        worker = Worker("one", cluster)
+        async with at_work(worker):
             await pass_s(5)
             patch = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 5}}
             await cluster.patch(LEASE, NAME.namespace, NAME.name, patch=patch)
             await pass_s(2)
-            assert (one.works(), one.leader._candidate.holder) == (False, "thief")
+            assert (worker.works(), worker.leader._candidate.holder) == (False, "thief")
             await pass_s(6)
-            assert one.works()
+            assert worker.works()
 
     run_virtually(run())
 
@@ -254,7 +254,7 @@ def test_what_the_work_raises_is_raised_and_the_lease_is_let_go() -> None:
 def test_work_that_fails_because_the_lease_is_gone_costs_a_term_and_not_the_process() -> None:
     async def run() -> None:
         cluster = Troubled()
-        one = Worker("one", cluster)
+        worker = Worker("one", cluster)
         terms = 0
 
         async def work() -> None:
@@ -262,10 +262,10 @@ def test_work_that_fails_because_the_lease_is_gone_costs_a_term_and_not_the_proc
             terms += 1
             await pass_s(3)
             if terms == 1:
-                one.skew_s = 60.0
-                one.leader.check()
+                worker.skew_s = 60.0
+                worker.leader.check()
 
-        await one.leader.run(work, asyncio.Event())
+        await worker.leader.run(work, asyncio.Event())
         assert terms == 2
 
     run_virtually(run())
@@ -274,23 +274,23 @@ def test_work_that_fails_because_the_lease_is_gone_costs_a_term_and_not_the_proc
 def test_work_that_fails_on_cancellation_is_reported_and_costs_no_more_than_the_term() -> None:
     async def run() -> None:
         cluster = Troubled()
-        one = Worker("one", cluster)
+        worker = Worker("one", cluster)
         ends: list[float] = []
 
         async def work() -> None:
             try:
-                await one.stop.wait()
+                await worker.stop.wait()
             except asyncio.CancelledError:
                 ends.append(now_s())
                 raise ValueError("broken") from None
 
-        running = asyncio.create_task(one.leader.run(work, one.stop))
+        running = asyncio.create_task(worker.leader.run(work, worker.stop))
         await pass_s(5)
-        one.skew_s = 60.0
+        worker.skew_s = 60.0
         await pass_s(10)
         assert len(ends) == 1
-        assert one.leader.is_leading
-        one.stop.set()
+        assert worker.leader.is_leading
+        worker.stop.set()
         await running
 
     run_virtually(run())
@@ -299,12 +299,12 @@ def test_work_that_fails_on_cancellation_is_reported_and_costs_no_more_than_the_
 def test_a_release_that_fails_is_reported_and_no_more() -> None:
     async def run() -> None:
         cluster = Troubled()
-        one = Worker("one", cluster)
-        async with at_work(one):
+        worker = Worker("one", cluster)
+        async with at_work(worker):
             await pass_s(5)
             cluster.fails = True
-            one.stop.set()
-            await one.ended.wait()
+            worker.stop.set()
+            await worker.ended.wait()
         assert await holder(cluster) == "one"
 
     run_virtually(run())

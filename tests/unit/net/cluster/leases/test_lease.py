@@ -57,21 +57,21 @@ async def test_a_lease_is_made_and_then_replaced_with_what_others_wrote_beside()
     await cluster.patch(LEASE, NAME.namespace, NAME.name, patch={"metadata": {"labels": {"team": "a"}}})
     assert await client.read() == MINE
     await client.write(renewed_record(MINE, wall_s=WALL_S + 2))
-    found = await cluster.get(LEASE, NAME.namespace, NAME.name)
-    assert found["metadata"]["labels"] == {"team": "a"}
-    assert found["metadata"]["annotations"] == {"serving.dev/address": "10.0.0.1:6081"}
-    assert record_of(found).renewed == "2026-11-21T03:30:02.250000Z"
+    lease = await cluster.get(LEASE, NAME.namespace, NAME.name)
+    assert lease["metadata"]["labels"] == {"team": "a"}
+    assert lease["metadata"]["annotations"] == {"serving.dev/address": "10.0.0.1:6081"}
+    assert record_of(lease).renewed == "2026-11-21T03:30:02.250000Z"
 
 
 async def test_of_two_concurrent_writers_one_gets_a_conflict() -> None:
     cluster = MemoryCluster()
-    one, two = LeaseClient(cluster, NAME), LeaseClient(cluster, NAME)
-    await one.read()
+    client, two = LeaseClient(cluster, NAME), LeaseClient(cluster, NAME)
+    await client.read()
     await two.read()
-    await one.write(MINE)
+    await client.write(MINE)
     with pytest.raises(AlreadyExists):
         await two.write(MINE)
     await two.read()
     await two.write(renewed_record(MINE, wall_s=WALL_S + 1))
     with pytest.raises(Conflict):
-        await one.write(renewed_record(MINE, wall_s=WALL_S + 2))
+        await client.write(renewed_record(MINE, wall_s=WALL_S + 2))

@@ -28,8 +28,8 @@ def leading(*, since_s: float) -> Election:
 
 
 def step(election: Election, *, now_s: float) -> tuple[LeaseAction, float]:
-    found = decide(election, ME, TIMES, now_s=now_s)
-    return found.action, found.until_s
+    lease_step = decide(election, ME, TIMES, now_s=now_s)
+    return lease_step.action, lease_step.until_s
 
 
 def test_a_free_lease_is_acquired_immediately() -> None:
@@ -41,20 +41,20 @@ def test_a_free_lease_is_acquired_immediately() -> None:
 
 
 def test_anothers_lease_is_left_alone_for_its_duration_from_when_it_was_seen_to_change() -> None:
-    one = seen(Election(), OTHERS, now_s=100.0)
-    one = seen(one, OTHERS, now_s=110.0)
-    assert step(one, now_s=114.75) == (LeaseAction.WAIT, 115.0)
-    assert step(one, now_s=115.0) == (LeaseAction.ACQUIRE, 115.0)
-    renewed = seen(one, msgspec.structs.replace(OTHERS, renewed="b"), now_s=112.0)
+    election = seen(Election(), OTHERS, now_s=100.0)
+    election = seen(election, OTHERS, now_s=110.0)
+    assert step(election, now_s=114.75) == (LeaseAction.WAIT, 115.0)
+    assert step(election, now_s=115.0) == (LeaseAction.ACQUIRE, 115.0)
+    renewed = seen(election, msgspec.structs.replace(OTHERS, renewed="b"), now_s=112.0)
     assert step(renewed, now_s=115.0) == (LeaseAction.WAIT, 115.5)
     assert step(renewed, now_s=126.75) == (LeaseAction.WAIT, 127.0)
 
 
 def test_the_duration_that_counts_is_the_holders_and_ours_where_it_names_none() -> None:
-    one = seen(Election(), msgspec.structs.replace(OTHERS, duration_s=40.0), now_s=0.0)
-    assert step(one, now_s=39.75) == (LeaseAction.WAIT, 40.0)
-    one = seen(Election(), msgspec.structs.replace(OTHERS, duration_s=0.0), now_s=0.0)
-    assert step(one, now_s=13.75) == (LeaseAction.WAIT, 14.0)
+    election = seen(Election(), msgspec.structs.replace(OTHERS, duration_s=40.0), now_s=0.0)
+    assert step(election, now_s=39.75) == (LeaseAction.WAIT, 40.0)
+    election = seen(Election(), msgspec.structs.replace(OTHERS, duration_s=0.0), now_s=0.0)
+    assert step(election, now_s=13.75) == (LeaseAction.WAIT, 14.0)
 
 
 def test_a_standby_retries_four_times_a_retry_period() -> None:
@@ -62,9 +62,9 @@ def test_a_standby_retries_four_times_a_retry_period() -> None:
 
 
 def test_an_attempt_that_came_to_nothing_is_made_again_after_the_retry_period() -> None:
-    one = tried(Election(), now_s=7.0)
-    assert step(one, now_s=8.75) == (LeaseAction.WAIT, 9.0)
-    assert step(one, now_s=9.0) == (LeaseAction.ACQUIRE, 9.0)
+    election = tried(Election(), now_s=7.0)
+    assert step(election, now_s=8.75) == (LeaseAction.WAIT, 9.0)
+    assert step(election, now_s=9.0) == (LeaseAction.ACQUIRE, 9.0)
 
 
 def test_a_lease_in_our_name_though_we_do_not_lead_is_a_response_that_was_lost() -> None:
@@ -72,17 +72,17 @@ def test_a_lease_in_our_name_though_we_do_not_lead_is_a_response_that_was_lost()
 
 
 def test_a_holder_renews_each_retry_period() -> None:
-    one = leading(since_s=10.0)
-    assert step(one, now_s=10.5) == (LeaseAction.WAIT, 12.0)
-    assert step(one, now_s=12.0) == (LeaseAction.RENEW, 12.0)
-    assert step(tried(one, now_s=12.0), now_s=12.1) == (LeaseAction.WAIT, 14.0)
+    election = leading(since_s=10.0)
+    assert step(election, now_s=10.5) == (LeaseAction.WAIT, 12.0)
+    assert step(election, now_s=12.0) == (LeaseAction.RENEW, 12.0)
+    assert step(tried(election, now_s=12.0), now_s=12.1) == (LeaseAction.WAIT, 14.0)
 
 
 def test_a_holder_believes_until_the_deadline_after_its_last_renewal_was_sent() -> None:
-    one = tried(leading(since_s=10.0), now_s=19.0)
-    assert held_until_s(one, ME, TIMES) == 20.0
-    assert step(one, now_s=19.5) == (LeaseAction.WAIT, 20.0), "it wakes at the deadline, not at the next attempt"
-    assert step(one, now_s=20.0) == (LeaseAction.LOST, 20.0)
+    election = tried(leading(since_s=10.0), now_s=19.0)
+    assert held_until_s(election, ME, TIMES) == 20.0
+    assert step(election, now_s=19.5) == (LeaseAction.WAIT, 20.0), "it wakes at the deadline, not at the next attempt"
+    assert step(election, now_s=20.0) == (LeaseAction.LOST, 20.0)
 
 
 def test_a_holder_that_was_frozen_has_lost_whatever_it_remembers() -> None:
@@ -90,10 +90,10 @@ def test_a_holder_that_was_frozen_has_lost_whatever_it_remembers() -> None:
 
 
 def test_a_holder_that_sees_another_one_has_lost() -> None:
-    one = seen(leading(since_s=10.0), OTHERS, now_s=11.0)
-    assert held_until_s(one, ME, TIMES) == -math.inf
-    assert step(one, now_s=11.0) == (LeaseAction.LOST, 11.0)
-    assert step(lost(one), now_s=12.0) == (LeaseAction.WAIT, 12.5)
+    election = seen(leading(since_s=10.0), OTHERS, now_s=11.0)
+    assert held_until_s(election, ME, TIMES) == -math.inf
+    assert step(election, now_s=11.0) == (LeaseAction.LOST, 11.0)
+    assert step(lost(election), now_s=12.0) == (LeaseAction.WAIT, 12.5)
 
 
 def test_a_holder_whose_lease_was_deleted_has_lost() -> None:

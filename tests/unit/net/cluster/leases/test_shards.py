@@ -86,33 +86,33 @@ class Member:
 
 @contextlib.asynccontextmanager
 async def at_work(*members: Member) -> AsyncIterator[None]:
-    tasks = [asyncio.create_task(one.shards.run(one.stop)) for one in members]
+    tasks = [asyncio.create_task(each_member.shards.run(each_member.stop)) for each_member in members]
     try:
         yield
     finally:
-        for one in members:
-            one.stop.set()
-            one.shards.wake()
+        for member in members:
+            member.stop.set()
+            member.shards.wake()
         await asyncio.gather(*tasks)
 
 
 def held_once(*members: Member) -> list[int]:
     """The number of shards of each; no shard is held twice."""
-    held = [shard for one in members for shard in one.shards.held]
-    assert len(held) == len(set(held)), [one.shards.held for one in members]
-    return [len(one.shards.held) for one in members]
+    results = [shard for member in members for shard in member.shards.held]
+    assert len(results) == len(set(results)), [member.shards.held for member in members]
+    return [len(member.shards.held) for member in members]
 
 
 def test_a_single_process_holds_all_shards_and_releases_them_at_its_stop() -> None:
     async def run() -> None:
         store = MemoryCluster()
-        one = Member("a", store)
-        async with at_work(one):
+        member = Member("a", store)
+        async with at_work(member):
             await pass_s(60)
-            assert one.shards.held == [0, 1, 2, 3]
-            assert one.shards.owner(0) is None
-            one.shards.check(3)
-        assert sorted(one.story) == sorted([f"won {n}" for n in range(4)] + [f"lost {n}" for n in range(4)])
+            assert member.shards.held == [0, 1, 2, 3]
+            assert member.shards.owner(0) is None
+            member.shards.check(3)
+        assert sorted(member.story) == sorted([f"won {n}" for n in range(4)] + [f"lost {n}" for n in range(4)])
         leases = (await store.list(LEASE, SPACE)).items
         assert {lease["spec"]["holderIdentity"] for lease in leases} == {""}
         assert [lease["metadata"]["name"] for lease in leases] == [f"autoscaler-bucket-0{n}-of-04" for n in range(4)]
@@ -123,11 +123,11 @@ def test_a_single_process_holds_all_shards_and_releases_them_at_its_stop() -> No
 def test_two_who_begin_together_come_to_hold_half_each() -> None:
     async def run() -> None:
         store = MemoryCluster()
-        one, two = Member("a", store, others=["b"]), Member("b", store, others=["a"])
-        async with at_work(one, two):
+        member, two = Member("a", store, others=["b"]), Member("b", store, others=["a"])
+        async with at_work(member, two):
             await pass_s(20)
-            assert held_once(one, two) == [2, 2]
-            shard = one.shards.held[0]
+            assert held_once(member, two) == [2, 2]
+            shard = member.shards.held[0]
             owner = two.shards.owner(shard)
             assert owner is not None
             assert (owner.name, owner.address) == ("a", "10.0.0.1:97")
@@ -141,22 +141,22 @@ def test_two_who_begin_together_come_to_hold_half_each() -> None:
 def test_one_who_comes_later_gets_a_share_one_shard_after_the_other() -> None:
     async def run() -> None:
         store = MemoryCluster()
-        one, two = Member("a", store), Member("b", store)
-        async with at_work(one):
+        member, two = Member("a", store), Member("b", store)
+        async with at_work(member):
             await pass_s(10)
             async with at_work(two):
                 await pass_s(10)
-                assert held_once(one, two) == [4, 0], "nobody has said that there is another one"
-                one.others = ["b"]
-                one.shards.wake()
+                assert held_once(member, two) == [4, 0], "nobody has said that there is another one"
+                member.others = ["b"]
+                member.shards.wake()
                 await pass_s(1)
-                assert held_once(one, two) == [3, 1]
+                assert held_once(member, two) == [3, 1]
                 await pass_s(3)
-                assert held_once(one, two) == [2, 2]
-            one.others = []
-            one.shards.wake()
+                assert held_once(member, two) == [2, 2]
+            member.others = []
+            member.shards.wake()
             await pass_s(1)
-            assert held_once(one) == [4], "what was let go is taken at once"
+            assert held_once(member) == [4], "what was let go is taken at once"
 
     run_virtually(run())
 
@@ -165,13 +165,13 @@ def test_a_shard_is_not_renewed_in_the_turn_that_releases_it(caplog: pytest.LogC
     """In one of about twenty runs the second release falls on a renewal: both would write the same version of the lease."""
 
     async def run() -> None:
-        one = Member("a", MemoryCluster())
-        async with at_work(one):
+        member = Member("a", MemoryCluster())
+        async with at_work(member):
             await pass_s(10)
-            one.others = ["b"]
-            one.shards.wake()
+            member.others = ["b"]
+            member.shards.wake()
             await pass_s(3)
-            assert held_once(one) == [2]
+            assert held_once(member) == [2]
 
     for _ in range(60):
         run_virtually(run())
@@ -181,18 +181,18 @@ def test_a_shard_is_not_renewed_in_the_turn_that_releases_it(caplog: pytest.LogC
 def test_what_one_held_who_died_is_taken_when_its_leases_have_run_out() -> None:
     async def run() -> None:
         store = MemoryCluster()
-        one, two = Member("a", store, others=["b"]), Member("b", store, others=["a"])
+        member, two = Member("a", store, others=["b"]), Member("b", store, others=["a"])
         async with at_work(two):
-            dead = asyncio.create_task(one.shards.run(one.stop))
+            dead = asyncio.create_task(member.shards.run(member.stop))
             await pass_s(20)
-            assert held_once(one, two) == [2, 2]
-            one.line.is_cut = True
+            assert held_once(member, two) == [2, 2]
+            member.line.is_cut = True
             dead.cancel()
             two.others = []
             await pass_s(12)
-            assert held_once(one, two) == [0, 2]
+            assert held_once(member, two) == [0, 2]
             await pass_s(4)
-            assert held_once(one, two) == [0, 4]
+            assert held_once(member, two) == [0, 4]
 
     run_virtually(run())
 
@@ -200,21 +200,21 @@ def test_what_one_held_who_died_is_taken_when_its_leases_have_run_out() -> None:
 def test_one_who_is_cut_off_stops_before_another_begins_and_returns() -> None:
     async def run() -> None:
         store = MemoryCluster()
-        one, two = Member("a", store, others=["b"]), Member("b", store, others=["a"])
-        async with at_work(one, two):
+        member, two = Member("a", store, others=["b"]), Member("b", store, others=["a"])
+        async with at_work(member, two):
             await pass_s(20)
-            one.line.is_cut = True
+            member.line.is_cut = True
             for _ in range(600):
                 await pass_s(0.1)
-                held_once(one, two)
+                held_once(member, two)
             # Whoever it was, its leases lie free for long: the other does the work.
-            assert held_once(one, two) == [0, 4]
+            assert held_once(member, two) == [0, 4]
             two.story.clear()
             await pass_s(60)
             assert two.story == [], "it does not play with what nobody else takes"
-            one.line.is_cut = False
+            member.line.is_cut = False
             await pass_s(180)
-            assert held_once(one, two) == [2, 2]
+            assert held_once(member, two) == [2, 2]
 
     run_virtually(run())
 
@@ -222,17 +222,17 @@ def test_one_who_is_cut_off_stops_before_another_begins_and_returns() -> None:
 def test_one_who_was_frozen_owns_nothing_before_it_has_looked() -> None:
     async def run() -> None:
         store = MemoryCluster()
-        one = Member("a", store)
-        async with at_work(one):
+        member = Member("a", store)
+        async with at_work(member):
             await pass_s(20)
-            one.story.clear()
-            one.skew_s = 60.0
-            assert one.shards.held == []
+            member.story.clear()
+            member.skew_s = 60.0
+            assert member.shards.held == []
             with pytest.raises(NotLeading):
-                one.shards.check(0)
+                member.shards.check(0)
             await pass_s(5)
-            assert one.shards.held == [0, 1, 2, 3]
-            assert sorted(one.story[:4]) == [f"lost {n}" for n in range(4)], "it begins anew"
+            assert member.shards.held == [0, 1, 2, 3]
+            assert sorted(member.story[:4]) == [f"lost {n}" for n in range(4)], "it begins anew"
 
     run_virtually(run())
 
@@ -257,18 +257,18 @@ def test_leases_of_another_number_of_shards_are_waited_for() -> None:
 def test_work_that_does_not_rest_keeps_its_shard_from_others_and_not_the_other_shards_from_us() -> None:
     async def run() -> None:
         store = MemoryCluster()
-        one, two = Member("a", store), Member("b", store)
-        async with at_work(one, two):
+        member, two = Member("a", store), Member("b", store)
+        async with at_work(member, two):
             await pass_s(10)
-            one.others = ["b"]
-            one.rests.clear()
-            one.shards.wake()
+            member.others = ["b"]
+            member.rests.clear()
+            member.shards.wake()
             await pass_s(8)
-            assert one.shards.held == [0, 1], "renewed all the time"
+            assert member.shards.held == [0, 1], "renewed all the time"
             assert two.shards.held == [], "what is still written there is nobody's to decide on"
             await pass_s(15)
-            assert held_once(one, two) == [2, 2]
-            one.rests.set()
+            assert held_once(member, two) == [2, 2]
+            member.rests.set()
 
     run_virtually(run())
 
@@ -278,19 +278,22 @@ def test_no_shard_is_held_twice_whichever_process_is_cut_off(seed: int) -> None:
     async def run() -> None:
         store, dice = MemoryCluster(), random.Random(seed)
         names = "abc"
-        members = [Member(name, store, count=6, others=[one for one in names if one != name]) for name in names]
+        members = [
+            Member(name, store, count=6, others=[each_name for each_name in names if each_name != name])
+            for name in names
+        ]
         async with at_work(*members):
             for _ in range(60):
-                one = dice.choice(members)
-                one.line.is_cut = dice.random() < 0.5
+                member = dice.choice(members)
+                member.line.is_cut = dice.random() < 0.5
                 for each in members:
                     # Who is cut off from the store may be cut off from the others as well.
                     each.others = [other.name for other in members if not other.line.is_cut]
                 for _ in range(dice.randrange(80)):
                     await pass_s(0.1)
                     held_once(*members)
-            for one in members:
-                one.line.is_cut, one.others = False, list(names)
+            for member in members:
+                member.line.is_cut, member.others = False, list(names)
             await pass_s(300)
             assert held_once(*members) == [2, 2, 2]
 
@@ -299,11 +302,11 @@ def test_no_shard_is_held_twice_whichever_process_is_cut_off(seed: int) -> None:
 
 def test_a_process_without_leases_takes_no_shard_and_stops_on_request() -> None:
     async def run() -> None:
-        one = Member("a", MemoryCluster())
-        one.line.is_cut = True
-        async with at_work(one):
+        member = Member("a", MemoryCluster())
+        member.line.is_cut = True
+        async with at_work(member):
             await pass_s(30)
-            assert one.shards.held == []
+            assert member.shards.held == []
 
     run_virtually(run())
 
@@ -328,15 +331,15 @@ def test_the_names_of_leases_are_those_of_knatives_buckets() -> None:
 
 
 def test_who_is_alone_takes_all() -> None:
-    found = plan(4, me="a", holders={}, others=(), free_long=())
-    assert sorted(found.take) == [0, 1, 2, 3]
+    shard_plan = plan(4, me="a", holders={}, others=(), free_long=())
+    assert sorted(shard_plan.take) == [0, 1, 2, 3]
 
 
 def test_what_is_free_is_shared_with_those_who_are_known() -> None:
-    found = plan(4, me="a", holders={}, others=("b",), free_long=())
-    assert len(found.take) == 2
-    found = plan(4, me="a", holders={0: "b", 1: "b", 2: "a"}, others=(), free_long=())
-    assert found == ShardPlan(take=(3,))
+    shard_plan = plan(4, me="a", holders={}, others=("b",), free_long=())
+    assert len(shard_plan.take) == 2
+    shard_plan = plan(4, me="a", holders={0: "b", 1: "b", 2: "a"}, others=(), free_long=())
+    assert shard_plan == ShardPlan(take=(3,))
 
 
 def test_who_has_more_than_an_allotment_lets_go_of_one() -> None:
@@ -350,10 +353,10 @@ def test_an_allotment_is_rounded_up_so_that_nothing_is_left() -> None:
 
 
 def test_what_is_free_for_long_is_taken_by_anybody() -> None:
-    found = plan(4, me="a", holders={0: "a", 1: "a"}, others=("b",), free_long={2, 3})
-    assert found == ShardPlan(take=(2, 3))
-    found = plan(4, me="a", holders=dict.fromkeys((0, 1, 2), "a"), others=("b",), free_long={3})
-    assert found == ShardPlan(take=(3,), let_go=2)
+    shard_plan = plan(4, me="a", holders={0: "a", 1: "a"}, others=("b",), free_long={2, 3})
+    assert shard_plan == ShardPlan(take=(2, 3))
+    shard_plan = plan(4, me="a", holders=dict.fromkeys((0, 1, 2), "a"), others=("b",), free_long={3})
+    assert shard_plan == ShardPlan(take=(3,), let_go=2)
 
 
 def test_more_members_than_shards_is_no_trouble() -> None:
@@ -369,10 +372,10 @@ def test_shards_become_fair_parts_from_any_start(shard_count: int, names: list[s
     holders = data.draw(st.dictionaries(st.integers(0, shard_count - 1), st.sampled_from(names), max_size=shard_count))
     for _ in range(4 * shard_count * len(names)):
         for me in names:
-            found = plan(shard_count, me=me, holders=holders, others=names, free_long=())
-            if found.let_go is not None:
-                assert holders.pop(found.let_go) == me
-            for shard in found.take:
+            shard_plan = plan(shard_count, me=me, holders=holders, others=names, free_long=())
+            if shard_plan.let_go is not None:
+                assert holders.pop(shard_plan.let_go) == me
+            for shard in shard_plan.take:
                 assert shard not in holders
                 holders[shard] = me
     allotment = -(-shard_count // len(names))

@@ -168,5 +168,5 @@ def test_the_total_is_what_the_buffers_have(steps: list[tuple[int, int]]) -> Non
     each = [ResponseBuffer(buffers) for _ in range(4)]
     for which, byte_count in steps:
         has_room = each[which].set(byte_count)
-        assert buffers.byte_count == sum(one.byte_count for one in each)
+        assert buffers.byte_count == sum(response_buffer.byte_count for response_buffer in each)
         assert has_room == (byte_count < 100 and buffers.byte_count < 250)

@@ -83,10 +83,10 @@ def test_trailers_that_frame_or_route_do_not_pass() -> None:
 
 def test_with_a_bound_one_feed_reads_so_many_chunks_and_the_next_continues() -> None:
     body = ChunkedBody(chunks_max=2)
-    found = [body.feed(chunk(b"a") * 5 + b"0\r\n\r\nrest")]
+    results = [body.feed(chunk(b"a") * 5 + b"0\r\n\r\nrest")]
     while body.has_more:
-        found.append(body.feed(b""))
-    assert found == [b"aa", b"aa", b"a"]
+        results.append(body.feed(b""))
+    assert results == [b"aa", b"aa", b"a"]
     assert (body.done, body.rest) == (True, b"rest")
 
 

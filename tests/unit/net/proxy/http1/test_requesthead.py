@@ -71,11 +71,11 @@ def test_headers_are_found_by_name() -> None:
 
 def test_names_with_an_underscore_are_dropped_unless_they_are_kept() -> None:
     raw = b"GET /a_b HTTP/1.1\r\nHost: h\r\nX_Forwarded_For: 1.2.3.4\r\nX-A: b_c\r\nContent_Length: 5"
-    dropped, kept = read(raw), read_request_head(raw, header_count_max=10, keeps_underscores=True)
+    dropped, request_head = read(raw), read_request_head(raw, header_count_max=10, keeps_underscores=True)
     assert (dropped.target, dropped.wire) == (b"/a_b", b"X-A: b_c\r\n")
     assert dropped.get(b"x_forwarded_for") is None
-    assert kept.wire == b"X_Forwarded_For: 1.2.3.4\r\nX-A: b_c\r\nContent_Length: 5\r\n"
-    assert not kept.has_body
+    assert request_head.wire == b"X_Forwarded_For: 1.2.3.4\r\nX-A: b_c\r\nContent_Length: 5\r\n"
+    assert not request_head.has_body
 
 
 def test_every_traceparent_is_replaced_and_the_rest_continues() -> None:

@@ -18,10 +18,10 @@ FRAME_MAX = 16_384
 
 
 def opened(**limits: float) -> Recorder:
-    one = Recorder(settings=HttpSettings(**limits))  # type: ignore[arg-type]  # counts are whole
-    one.feed(OPENING)
-    one.engine.out.clear()
-    return one
+    recorder = Recorder(settings=HttpSettings(**limits))  # type: ignore[arg-type]  # counts are whole
+    recorder.feed(OPENING)
+    recorder.engine.out.clear()
+    return recorder
 
 
 def data(payload: bytes, *, flags: int = 0, stream_id: int = 1) -> bytes:
@@ -32,14 +32,14 @@ def window(increment: int, stream_id: int = 0) -> bytes:
     return frame(Kind.WINDOW_UPDATE, increment.to_bytes(4), stream_id=stream_id)
 
 
-def sent(one: Recorder) -> list[tuple[int, int, int, bytes]]:
+def sent(recorder: Recorder) -> list[tuple[int, int, int, bytes]]:
     """Kind, flags, stream and payload of pending frames."""
-    wire, found = one.engine.output(), []
+    wire, results = recorder.engine.output(), []
     while wire:
         end = 9 + int.from_bytes(wire[:3])
-        found.append((wire[3], wire[4], int.from_bytes(wire[5:9]), wire[9:end]))
+        results.append((wire[3], wire[4], int.from_bytes(wire[5:9]), wire[9:end]))
         wire = wire[end:]
-    return found
+    return results
 
 
 frames = st.sampled_from(
@@ -59,12 +59,12 @@ def test_every_split_means_the_same(parts: list[bytes], cuts: list[int]) -> None
     parts.sort(key=lambda part: part[5:9])
     wire = OPENING + b"".join(parts)
     places = sorted({0, len(wire), *[cut for cut in cuts if cut < len(wire)]})
-    one, other = Recorder(), Recorder()
-    one.feed(*[wire[start:end] for start, end in itertools.pairwise(places)])
+    recorder, other = Recorder(), Recorder()
+    recorder.feed(*[wire[start:end] for start, end in itertools.pairwise(places)])
     other.feed(wire)
-    assert one.notes == other.notes
-    assert one.violation is None
-    assert not one.engine.is_amid_head
+    assert recorder.notes == other.notes
+    assert recorder.violation is None
+    assert not recorder.engine.is_amid_head
 
 
 @pytest.mark.parametrize(
@@ -80,15 +80,15 @@ def test_every_split_means_the_same(parts: list[bytes], cuts: list[int]) -> None
     ],
 )
 def test_a_head_that_is_not_complete_is_known(rest: bytes) -> None:
-    one = Recorder()
-    one.feed(rest)
-    assert one.engine.is_amid_head is (rest not in (PREFACE, OPENING))
+    recorder = Recorder()
+    recorder.feed(rest)
+    assert recorder.engine.is_amid_head is (rest not in (PREFACE, OPENING))
 
 
 def test_a_body_that_is_not_complete_is_no_head() -> None:
-    one = opened()
-    one.feed(OPEN, data(b"body")[:-1])
-    assert not one.engine.is_amid_head
+    recorder = opened()
+    recorder.feed(OPEN, data(b"body")[:-1])
+    assert not recorder.engine.is_amid_head
 
 
 @pytest.mark.parametrize(
@@ -104,36 +104,36 @@ def test_a_body_that_is_not_complete_is_no_head() -> None:
     ],
 )
 def test_what_costs_nothing_is_counted_over_a_period(limit: str, costs: bytes) -> None:
-    one = opened(**{limit: 3}, http2_count_period_s=10.0)
+    recorder = opened(**{limit: 3}, http2_count_period_s=10.0)
     # The client's first settings count.
-    one.feed(OPEN, *[costs] * (3 - ("settings" in limit)), now_s=1.0)
-    one.feed(*[costs] * 3, now_s=12.0)
-    assert one.violation is None
-    one.feed(costs, now_s=13.0)
-    assert one.violation is ErrorCode.ENHANCE_YOUR_CALM
+    recorder.feed(OPEN, *[costs] * (3 - ("settings" in limit)), now_s=1.0)
+    recorder.feed(*[costs] * 3, now_s=12.0)
+    assert recorder.violation is None
+    recorder.feed(costs, now_s=13.0)
+    assert recorder.violation is ErrorCode.ENHANCE_YOUR_CALM
 
 
 def test_a_client_that_is_answered_may_ping() -> None:
-    one = opened(http2_pings_max=2)
+    recorder = opened(http2_pings_max=2)
     for _ in range(10):
-        one.feed(PING * 2)
-        one.engine.budget.earn_pings()
-    assert one.violation is None
+        recorder.feed(PING * 2)
+        recorder.engine.budget.earn_pings()
+    assert recorder.violation is None
 
 
 @pytest.mark.parametrize("answered", [0, 5])
 def test_a_stream_that_was_answered_earns_a_reset(answered: int) -> None:
-    one = opened(http2_resets_max=3)
+    recorder = opened(http2_resets_max=3)
     ids = itertools.count(1, 2)
     for number in itertools.islice(ids, answered):
-        one.feed(request(number))
-        one.engine.send_head(one.stream(number), None, lambda: [(b":status", b"200")], ended=True)
+        recorder.feed(request(number))
+        recorder.engine.send_head(recorder.stream(number), None, lambda: [(b":status", b"200")], ended=True)
     resets = 0
-    while one.violation is None:
+    while recorder.violation is None:
         number = next(ids)
-        one.feed(request(number), frame(Kind.RST, bytes(4), stream_id=number))
+        recorder.feed(request(number), frame(Kind.RST, bytes(4), stream_id=number))
         resets += 1
-    assert (resets, one.violation) == (4 + answered, ErrorCode.ENHANCE_YOUR_CALM)
+    assert (resets, recorder.violation) == (4 + answered, ErrorCode.ENHANCE_YOUR_CALM)
 
 
 @pytest.mark.parametrize(
@@ -145,44 +145,44 @@ def test_a_stream_that_was_answered_earns_a_reset(answered: int) -> None:
     ],
 )
 def test_a_client_that_makes_us_reset_streams_is_counted_as_if_it_did(fault: bytes) -> None:
-    one = opened(http2_resets_max=3)
+    recorder = opened(http2_resets_max=3)
     for number in range(1, 9, 2):
         mine = fault.replace(b"\0\0\0\1", number.to_bytes(4))
-        one.feed(request(number, flags=4), mine)
-        assert (Kind.RST, number) in {(kind, stream_id) for kind, _, stream_id, _ in sent(one)}
-    assert one.violation is ErrorCode.ENHANCE_YOUR_CALM
+        recorder.feed(request(number, flags=4), mine)
+        assert (Kind.RST, number) in {(kind, stream_id) for kind, _, stream_id, _ in sent(recorder)}
+    assert recorder.violation is ErrorCode.ENHANCE_YOUR_CALM
 
 
 def test_larger_windows_count_when_they_are_many_more_than_what_was_sent() -> None:
-    one = opened(http2_idle_frames_max=1)
-    one.feed(window(1) * 100)
+    recorder = opened(http2_idle_frames_max=1)
+    recorder.feed(window(1) * 100)
     for number in range(1, 21, 2):
-        one.feed(request(number))
-        one.engine.send_last(one.stream(number), b"x")
-    one.feed(window(1) * 100)
-    assert one.violation is None
-    one.feed(window(1) * 2)
-    assert one.violation is ErrorCode.ENHANCE_YOUR_CALM
+        recorder.feed(request(number))
+        recorder.engine.send_last(recorder.stream(number), b"x")
+    recorder.feed(window(1) * 100)
+    assert recorder.violation is None
+    recorder.feed(window(1) * 2)
+    assert recorder.violation is ErrorCode.ENHANCE_YOUR_CALM
 
 
 def test_a_larger_window_of_an_ended_stream_counts_as_any_other() -> None:
-    one = opened(http2_idle_frames_max=1)
+    recorder = opened(http2_idle_frames_max=1)
     for number in range(1, 401, 2):
-        one.feed(request(number))
-        one.engine.send_last(one.stream(number), b"x")
-        one.feed(window(1, number))
-    assert one.violation is None
-    one.feed(window(1, 399) * (100 + 200 * 10 - 200))
-    assert one.violation is None
-    one.feed(window(1, 399) * 2)
-    assert one.violation is ErrorCode.ENHANCE_YOUR_CALM
+        recorder.feed(request(number))
+        recorder.engine.send_last(recorder.stream(number), b"x")
+        recorder.feed(window(1, number))
+    assert recorder.violation is None
+    recorder.feed(window(1, 399) * (100 + 200 * 10 - 200))
+    assert recorder.violation is None
+    recorder.feed(window(1, 399) * 2)
+    assert recorder.violation is ErrorCode.ENHANCE_YOUR_CALM
 
 
 def test_a_padding_alone_opens_the_window_again() -> None:
-    one = opened()
-    one.feed(OPEN, data(b"\xfe" + bytes(254), flags=8) * 400)
-    assert one.violation is None
-    assert one.stream(1).window_left > 0
+    recorder = opened()
+    recorder.feed(OPEN, data(b"\xfe" + bytes(254), flags=8) * 400)
+    assert recorder.violation is None
+    assert recorder.stream(1).window_left > 0
 
 
 @pytest.mark.parametrize(
@@ -196,87 +196,87 @@ def test_a_padding_alone_opens_the_window_again() -> None:
     ],
 )
 def test_a_head_in_pieces_is_bounded_and_not_cut_off(limits: dict[str, float], wire: bytes, code: ErrorCode) -> None:
-    one = opened(**limits)
-    one.feed(frame(Kind.HEADERS, fields(), stream_id=1), wire)
-    assert one.violation is code
+    recorder = opened(**limits)
+    recorder.feed(frame(Kind.HEADERS, fields(), stream_id=1), wire)
+    assert recorder.violation is code
 
 
 def test_a_head_that_unpacks_to_too_much_ends_the_connection() -> None:
     # One entry of 4 KB in the table, and 100 bytes that repeat it 100 times.
     bomb = b"\x40\x01x\x7f\xa1\x1e" + bytes([97]) * 4000 + b"\xbe" * 100
-    one = opened(head_bytes_max=8192)
-    one.feed(frame(Kind.HEADERS, bomb, flags=5, stream_id=1))
-    assert one.violation is ErrorCode.ENHANCE_YOUR_CALM
+    recorder = opened(head_bytes_max=8192)
+    recorder.feed(frame(Kind.HEADERS, bomb, flags=5, stream_id=1))
+    assert recorder.violation is ErrorCode.ENHANCE_YOUR_CALM
 
 
 def test_a_body_waits_for_the_window_and_continues_in_turns() -> None:
-    one = opened()
-    one.feed(request(1), request(3))
+    recorder = opened()
+    recorder.feed(request(1), request(3))
     for number in (1, 3):
-        one.engine.send_last(one.stream(number), bytes(5 * FRAME_MAX))
-    assert sum(len(payload) for *_, payload in sent(one)) == 65_535
-    assert one.stream(3).is_full
-    one.feed(window(2 * FRAME_MAX))
-    ids = [stream_id for kind, _, stream_id, _ in sent(one) if kind == Kind.DATA]
+        recorder.engine.send_last(recorder.stream(number), bytes(5 * FRAME_MAX))
+    assert sum(len(payload) for *_, payload in sent(recorder)) == 65_535
+    assert recorder.stream(3).is_full
+    recorder.feed(window(2 * FRAME_MAX))
+    ids = [stream_id for kind, _, stream_id, _ in sent(recorder) if kind == Kind.DATA]
     assert set(ids) == {3}
-    one.feed(window(2 * FRAME_MAX, 1), window(2 * FRAME_MAX, 3), window(10 * FRAME_MAX))
-    assert [flags for kind, flags, *_ in sent(one) if kind == Kind.DATA][-1] == 1
-    assert one.engine.streams == {}
+    recorder.feed(window(2 * FRAME_MAX, 1), window(2 * FRAME_MAX, 3), window(10 * FRAME_MAX))
+    assert [flags for kind, flags, *_ in sent(recorder) if kind == Kind.DATA][-1] == 1
+    assert recorder.engine.streams == {}
 
 
 def test_trailers_wait_for_the_body_before_them() -> None:
-    one = opened()
-    one.feed(settings((4, 5)), request(1))
-    one.engine.out.clear()
-    one.engine.send_last(one.stream(1), b"0123456789", trailers=b"a: b\r\n")
-    assert [payload for *_, payload in sent(one)] == [b"01234"]
-    one.feed(window(5, 1))
-    assert [(kind, flags) for kind, flags, *_ in sent(one)] == [(Kind.DATA, 0), (Kind.HEADERS, 5)]
+    recorder = opened()
+    recorder.feed(settings((4, 5)), request(1))
+    recorder.engine.out.clear()
+    recorder.engine.send_last(recorder.stream(1), b"0123456789", trailers=b"a: b\r\n")
+    assert [payload for *_, payload in sent(recorder)] == [b"01234"]
+    recorder.feed(window(5, 1))
+    assert [(kind, flags) for kind, flags, *_ in sent(recorder)] == [(Kind.DATA, 0), (Kind.HEADERS, 5)]
 
 
 def test_nothing_is_sent_while_the_socket_is_full_and_the_end_comes_after_it() -> None:
-    one = opened()
-    one.feed(request(1))
-    one.engine.is_full = True
-    one.engine.send_last(one.stream(1), b"body", trailers=b"a: b\r\n")
-    assert sent(one) == []
-    one.engine.is_full = False
-    one.engine.flush()
-    assert [kind for kind, *_ in sent(one)] == [Kind.DATA, Kind.HEADERS]
+    recorder = opened()
+    recorder.feed(request(1))
+    recorder.engine.is_full = True
+    recorder.engine.send_last(recorder.stream(1), b"body", trailers=b"a: b\r\n")
+    assert sent(recorder) == []
+    recorder.engine.is_full = False
+    recorder.engine.flush()
+    assert [kind for kind, *_ in sent(recorder)] == [Kind.DATA, Kind.HEADERS]
 
 
 def test_the_window_of_a_stream_that_is_taken_immediately_grows_and_shrinks_for_the_next() -> None:
-    one = opened()
-    one.feed(OPEN)
+    recorder = opened()
+    recorder.feed(OPEN)
     for _ in range(100):
-        one.feed(data(bytes(FRAME_MAX)))
-    grown = one.stream(1).window_bytes
+        recorder.feed(data(bytes(FRAME_MAX)))
+    grown = recorder.stream(1).window_bytes
     assert 500_000 < grown <= 2**20
-    one.feed(data(b"", flags=1), request(3, flags=4))
-    assert one.stream(3).window_bytes == 65_535
+    recorder.feed(data(b"", flags=1), request(3, flags=4))
+    assert recorder.stream(3).window_bytes == 65_535
 
 
 def test_all_windows_together_grow_to_a_limit() -> None:
-    one = opened()
+    recorder = opened()
     for number in range(1, 100, 2):
-        one.feed(request(number, flags=4), *[data(bytes(FRAME_MAX), stream_id=number)] * 70)
-    assert sum(stream.window_bytes - 65_535 for stream in one.engine.streams.values()) <= 4 * 2**20
+        recorder.feed(request(number, flags=4), *[data(bytes(FRAME_MAX), stream_id=number)] * 70)
+    assert sum(stream.window_bytes - 65_535 for stream in recorder.engine.streams.values()) <= 4 * 2**20
 
 
 def test_a_stream_that_is_not_read_takes_one_window() -> None:
-    one = Recorder(is_paused=True)
-    one.feed(OPENING, OPEN, *[data(bytes(FRAME_MAX))] * 5)
-    assert one.violation is ErrorCode.FLOW_CONTROL_ERROR
-    assert sum(len(note[2]) for note in one.notes if note[0] == "data") <= 65_535
+    recorder = Recorder(is_paused=True)
+    recorder.feed(OPENING, OPEN, *[data(bytes(FRAME_MAX))] * 5)
+    assert recorder.violation is ErrorCode.FLOW_CONTROL_ERROR
+    assert sum(len(note[2]) for note in recorder.notes if note[0] == "data") <= 65_535
 
 
 def test_a_large_head_goes_in_pieces_and_is_read_again() -> None:
-    one, client = opened(), Recorder(is_server=False)
+    recorder, client = opened(), Recorder(is_server=False)
     client.request()
-    one.feed(request(1))
+    recorder.feed(request(1))
     lines = [(b":status", b"200"), *[(b"x%d" % number, b"\xff" * 3000) for number in range(9)]]
-    one.engine.send_head(one.stream(1), None, lambda: lines, ended=True)
-    client.feed(settings(), one.engine.output())
+    recorder.engine.send_head(recorder.stream(1), None, lambda: lines, ended=True)
+    client.feed(settings(), recorder.engine.output())
     assert client.notes[0] == ("head", 1, lines, True)
 
 
@@ -287,23 +287,23 @@ def test_a_client_takes_no_push_and_no_answer_to_nothing() -> None:
         request(2),
         settings((2, 1)),
     ):
-        one = Recorder(is_server=False)
-        one.feed(settings(), wire)
-        assert one.violation is ErrorCode.PROTOCOL_ERROR
+        recorder = Recorder(is_server=False)
+        recorder.feed(settings(), wire)
+        assert recorder.violation is ErrorCode.PROTOCOL_ERROR
 
 
 def test_how_streams_ended_is_remembered_for_a_while() -> None:
-    one = opened()
+    recorder = opened()
     for number in range(1, 2001, 2):
-        one.feed(request(number))
-        one.engine.send_head(one.stream(number), None, lambda: [(b":status", b"200")], ended=True)
-    one.engine.out.clear()
+        recorder.feed(request(number))
+        recorder.engine.send_head(recorder.stream(number), None, lambda: [(b":status", b"200")], ended=True)
+    recorder.engine.out.clear()
     # Long forgotten: the stream ends, and the connection does not.
-    one.feed(request(1), window(1, 1), frame(Kind.RST, bytes(4), stream_id=1), data(b"x", stream_id=3))
-    assert [(kind, stream_id) for kind, _, stream_id, _ in sent(one)] == [(Kind.RST, 1)]
-    assert one.violation is None
-    one.feed(request(1999))
-    assert one.violation is ErrorCode.STREAM_CLOSED
+    recorder.feed(request(1), window(1, 1), frame(Kind.RST, bytes(4), stream_id=1), data(b"x", stream_id=3))
+    assert [(kind, stream_id) for kind, _, stream_id, _ in sent(recorder)] == [(Kind.RST, 1)]
+    assert recorder.violation is None
+    recorder.feed(request(1999))
+    assert recorder.violation is ErrorCode.STREAM_CLOSED
 
 
 def test_waiting_bytes_are_written_in_batches_and_stay_when_the_transport_is_full() -> None:
@@ -311,33 +311,33 @@ def test_waiting_bytes_are_written_in_batches_and_stay_when_the_transport_is_ful
         def write_now(self) -> None:
             self.engine.is_full = True
 
-    one = Full()
-    one.feed(OPENING, OPEN)
-    one.engine.send_data(one.stream(1), bytes(1_000_000))
-    stream = one.stream(1)
-    one.feed(
+    full = Full()
+    full.feed(OPENING, OPEN)
+    full.engine.send_data(full.stream(1), bytes(1_000_000))
+    stream = full.stream(1)
+    full.feed(
         frame(Kind.WINDOW_UPDATE, (2**30).to_bytes(4)), frame(Kind.WINDOW_UPDATE, (2**30).to_bytes(4), stream_id=1)
     )
-    one.engine.is_full = False
-    one.engine.flush()
+    full.engine.is_full = False
+    full.engine.flush()
     assert len(stream.pending or b"") >= 800_000
 
 
 def test_one_read_of_a_client_has_a_bound_of_frames_and_the_next_continues() -> None:
-    one = opened(http2_idle_frames_max=10_000)
-    one.feed(OPEN)
+    recorder = opened(http2_idle_frames_max=10_000)
+    recorder.feed(OPEN)
     counts = []
-    one.engine.receive(data(b"x") * 1_000, 0.0)
-    counts.append(len(one.notes))
-    while one.engine.has_more:
-        assert one.engine.is_costly
-        one.engine.receive(b"", 0.0)
-        counts.append(len(one.notes))
+    recorder.engine.receive(data(b"x") * 1_000, 0.0)
+    counts.append(len(recorder.notes))
+    while recorder.engine.has_more:
+        assert recorder.engine.is_costly
+        recorder.engine.receive(b"", 0.0)
+        counts.append(len(recorder.notes))
     assert [after - before for before, after in itertools.pairwise(counts)] == [256, 256, 1_000 - 3 * 256]
 
 
 def test_frames_of_usual_size_are_not_costly() -> None:
-    one = opened()
-    one.feed(OPEN)
-    one.engine.receive(data(b"x" * 500) * 100, 0.0)
-    assert (one.engine.is_costly, one.engine.has_more) == (False, False)
+    recorder = opened()
+    recorder.feed(OPEN)
+    recorder.engine.receive(data(b"x" * 500) * 100, 0.0)
+    assert (recorder.engine.is_costly, recorder.engine.has_more) == (False, False)

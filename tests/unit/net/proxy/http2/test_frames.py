@@ -31,25 +31,25 @@ STATUS = [(b":status", b"200")]
 
 def in_state(state: StreamState) -> tuple[Recorder, int]:
     """A server's side with a stream in a state, and the stream's number."""
-    one = Recorder()
-    one.feed(OPENING)
+    recorder = Recorder()
+    recorder.feed(OPENING)
     if state is StreamState.IDLE:
-        return one, 1
+        return recorder, 1
     if state is StreamState.SKIPPED:
-        one.feed(request(3))
-        return one, 1
+        recorder.feed(request(3))
+        return recorder, 1
     if state is StreamState.FORGOTTEN:
         for number in range(1, 1001, 2):
-            one.feed(request(number))
-            one.engine.send_head(one.stream(number), None, lambda: STATUS, ended=True)
-        return one, 1
+            recorder.feed(request(number))
+            recorder.engine.send_head(recorder.stream(number), None, lambda: STATUS, ended=True)
+        return recorder, 1
     has_ended = state in (StreamState.HALF_CLOSED_REMOTE, StreamState.CLOSED)
-    one.feed(request(1, flags=5 if has_ended else 4))
+    recorder.feed(request(1, flags=5 if has_ended else 4))
     if state in (StreamState.HALF_CLOSED_LOCAL, StreamState.CLOSED):
-        one.engine.send_head(one.stream(1), None, lambda: STATUS, ended=True)
+        recorder.engine.send_head(recorder.stream(1), None, lambda: STATUS, ended=True)
     elif state is StreamState.RESET:
-        one.engine.reset(one.stream(1), ErrorCode.CANCEL)
-    return one, 1
+        recorder.engine.reset(recorder.stream(1), ErrorCode.CANCEL)
+    return recorder, 1
 
 
 def test_every_frame_has_a_verdict_in_every_state() -> None:
@@ -58,20 +58,20 @@ def test_every_frame_has_a_verdict_in_every_state() -> None:
 
 @pytest.mark.parametrize(("kind", "state"), [*itertools.product(KINDS, StreamState)])
 def test_the_engine_does_what_the_table_says(kind: int, state: StreamState) -> None:
-    one, number = in_state(state)
-    one.engine.out.clear()
-    found = one.feed(frame(kind, PAYLOADS[kind], flags=5 if kind == HEADERS else 0, stream_id=number))
-    wire = one.engine.output()
+    recorder, number = in_state(state)
+    recorder.engine.out.clear()
+    feeds = recorder.feed(frame(kind, PAYLOADS[kind], flags=5 if kind == HEADERS else 0, stream_id=number))
+    wire = recorder.engine.output()
     was_reset = frame(Kind.RST, ErrorCode.STREAM_CLOSED.to_bytes(4), stream_id=number) in wire
     verdict = VERDICTS[kind][state]
     if verdict is FrameVerdict.BROKEN_CONNECTION:
-        assert one.violation is ErrorCode.PROTOCOL_ERROR
+        assert recorder.violation is ErrorCode.PROTOCOL_ERROR
     elif verdict is FrameVerdict.CLOSED_CONNECTION:
-        assert one.violation is ErrorCode.STREAM_CLOSED
+        assert recorder.violation is ErrorCode.STREAM_CLOSED
     else:
-        assert one.violation is None
+        assert recorder.violation is None
         assert was_reset is (verdict is FrameVerdict.CLOSED_STREAM)
         is_noted = kind != WINDOW_UPDATE and verdict is FrameVerdict.TAKE
-        assert bool([note for note in found if note[0] in ("open", "head", "data", "reset")]) is (
+        assert bool([note for note in feeds if note[0] in ("open", "head", "data", "reset")]) is (
             is_noted or (was_reset and state is StreamState.HALF_CLOSED_REMOTE)
         )

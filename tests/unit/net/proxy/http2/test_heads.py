@@ -112,5 +112,5 @@ def test_a_request_of_ours_is_written_as_fields() -> None:
 
 
 def test_a_response_is_written_as_fields() -> None:
-    found = response_fields(200, [b"X: y\r\n", b"Connection: close\r\n"], length=3)
-    assert found == [(b":status", b"200"), (b"x", b"y"), (b"content-length", b"3")]
+    results = response_fields(200, [b"X: y\r\n", b"Connection: close\r\n"], length=3)
+    assert results == [(b":status", b"200"), (b"x", b"y"), (b"content-length", b"3")]

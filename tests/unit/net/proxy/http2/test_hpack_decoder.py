@@ -13,46 +13,46 @@ values = st.one_of(st.sampled_from([b"", b"/", b"application/grpc", b"y" * 300])
 heads = st.lists(st.tuples(names, values), max_size=6)
 
 
-def decoder() -> HeaderDecoder:
+def new_decoder() -> HeaderDecoder:
     return HeaderDecoder(list_bytes_max=65_536)
 
 
 @given(sent=st.lists(heads, max_size=8), size=st.sampled_from([None, 0, 60, 4096]))
 def test_a_connections_heads_are_read(sent: list[list[tuple[bytes, bytes]]], size: int | None) -> None:
-    encoder, one = hpack.Encoder(), decoder()
+    encoder, header_decoder = hpack.Encoder(), new_decoder()
     if size is not None:
         encoder.header_table_size = size
     for head in sent:
-        assert one.decode(encoder.encode(head)).fields == head
+        assert header_decoder.decode(encoder.encode(head)).fields == head
 
 
 @given(blocks=st.lists(st.binary(max_size=30), max_size=4))
 def test_any_bytes_mean_what_the_oracle_says(blocks: list[bytes]) -> None:
-    oracle, one = hpack.Decoder(), decoder()
+    oracle, header_decoder = hpack.Decoder(), new_decoder()
     for block in blocks:
         try:
             expected = [(bytes(name), bytes(value)) for name, value in oracle.decode(block, raw=True)]
         except hpack.HPACKError:
             with pytest.raises(Violation):
-                one.decode(block)
+                header_decoder.decode(block)
             return
-        assert one.decode(block).fields == expected
+        assert header_decoder.decode(block).fields == expected
 
 
 def test_a_block_that_leaves_the_table_alone_is_remembered_until_it_changes() -> None:
-    encoder, one = hpack.Encoder(), decoder()
-    one.decode(encoder.encode([(b"x", b"1")]))
+    encoder, header_decoder = hpack.Encoder(), new_decoder()
+    header_decoder.decode(encoder.encode([(b"x", b"1")]))
     block = encoder.encode([(b"x", b"1")])
-    assert one.decode(block) is one.decode(block)
-    one.decode(encoder.encode([(b"x", b"2")]))
-    assert one.decode(block).fields == [(b"x", b"2")]
+    assert header_decoder.decode(block) is header_decoder.decode(block)
+    header_decoder.decode(encoder.encode([(b"x", b"2")]))
+    assert header_decoder.decode(block).fields == [(b"x", b"2")]
 
 
 def test_the_memory_of_blocks_is_bounded() -> None:
-    one = decoder()
+    header_decoder = new_decoder()
     for number in range(1000):
-        one.decode(b"\x00\x01x\x03%03d" % number)
-    assert len(one._remembered) <= 16
+        header_decoder.decode(b"\x00\x01x\x03%03d" % number)
+    assert len(header_decoder._remembered) <= 16
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,13 @@ def test_the_memory_of_blocks_is_bounded() -> None:
 )
 def test_what_is_malformed_ends_the_connection(block: bytes) -> None:
     with pytest.raises(Violation) as caught:
-        decoder().decode(block)
+        new_decoder().decode(block)
     assert caught.value.code is ErrorCode.COMPRESSION_ERROR
 
 
 def test_a_table_is_emptied_and_enlarged_again() -> None:
-    one = decoder()
-    one.decode(b"\x40\x01x\x01y")
-    assert one.decode(b"\x20\x3f\xe1\x1f\x82").fields == [(b":method", b"GET")]
+    header_decoder = new_decoder()
+    header_decoder.decode(b"\x40\x01x\x01y")
+    assert header_decoder.decode(b"\x20\x3f\xe1\x1f\x82").fields == [(b":method", b"GET")]
     with pytest.raises(Violation):
-        one.decode(b"\xbe")
+        header_decoder.decode(b"\xbe")

@@ -14,48 +14,48 @@ sizes = st.sampled_from([None, None, None, 0, 100, 4096, 100_000])
 
 @given(steps=st.lists(st.tuples(heads, sizes), max_size=30))
 def test_a_connections_heads_are_read_by_the_oracle(steps: list[tuple[list[tuple[bytes, bytes]], int | None]]) -> None:
-    one, oracle = HeaderEncoder(), hpack.Decoder()
+    header_encoder, oracle = HeaderEncoder(), hpack.Decoder()
     for head, size in steps:
         if size is not None:
-            one.resize(size)
+            header_encoder.resize(size)
             oracle.max_allowed_table_size = max(size, oracle.header_table_size)
         key = repr(head).encode()
-        block = one.known.get(key) or one.pack(head, key)
+        block = header_encoder.known.get(key) or header_encoder.pack(head, key)
         assert [(bytes(name), bytes(value)) for name, value in oracle.decode(block, raw=True)] == head
 
 
 def test_a_field_is_indexed_when_it_comes_again_and_then_costs_a_byte() -> None:
-    one = HeaderEncoder()
-    sizes = [len(one.pack([(b"x-mode", b"quick")])) for _ in range(4)]
+    header_encoder = HeaderEncoder()
+    sizes = [len(header_encoder.pack([(b"x-mode", b"quick")])) for _ in range(4)]
     assert sizes[0] == sizes[1] > 8
     assert sizes[2:] == [1, 1]
 
 
 def test_a_head_is_known_until_the_table_changes() -> None:
-    one = HeaderEncoder()
-    one.pack([(b":status", b"200")], b"key")
-    assert one.known[b"key"] == b"\x88"
-    one.pack([(b"x", b"y")])
-    one.pack([(b"x", b"y")])
-    assert one.known == {}
+    header_encoder = HeaderEncoder()
+    header_encoder.pack([(b":status", b"200")], b"key")
+    assert header_encoder.known[b"key"] == b"\x88"
+    header_encoder.pack([(b"x", b"y")])
+    header_encoder.pack([(b"x", b"y")])
+    assert header_encoder.known == {}
 
 
 def test_secrets_are_never_indexed_and_what_differs_each_time_is_not() -> None:
-    one, oracle = HeaderEncoder(), hpack.Decoder()
+    header_encoder, oracle = HeaderEncoder(), hpack.Decoder()
     for _ in range(3):
-        block = one.pack([(b"authorization", b"me"), (b"date", b"now")])
+        block = header_encoder.pack([(b"authorization", b"me"), (b"date", b"now")])
         secret, date = oracle.decode(block, raw=True)
         assert (secret.indexable, len(oracle.header_table.dynamic_entries)) == (False, 0)
         assert bytes(date[1]) == b"now"
 
 
 def test_a_table_that_is_full_of_what_is_not_sent_any_more_begins_again() -> None:
-    one, oracle = HeaderEncoder(), hpack.Decoder()
+    header_encoder, oracle = HeaderEncoder(), hpack.Decoder()
     for number in range(200):
-        oracle.decode(one.pack([(b"x-%d" % (number // 2), b"v" * 50)]), raw=True)
+        oracle.decode(header_encoder.pack([(b"x-%d" % (number // 2), b"v" * 50)]), raw=True)
     sizes = []
     for _ in range(300):
-        block = one.pack([(b"new", b"w" * 50)])
+        block = header_encoder.pack([(b"new", b"w" * 50)])
         sizes.append(len(block))
         assert [bytes(value) for _, value in oracle.decode(block, raw=True)] == [b"w" * 50]
     assert sizes[0] > 30
@@ -63,10 +63,12 @@ def test_a_table_that_is_full_of_what_is_not_sent_any_more_begins_again() -> Non
 
 
 def test_a_full_table_takes_no_more_and_everything_is_bounded() -> None:
-    one, oracle = HeaderEncoder(), hpack.Decoder()
+    header_encoder, oracle = HeaderEncoder(), hpack.Decoder()
     for number in range(3000):
         head = [(b"x-%d" % (number // 2), b"v" * 50)]
-        assert [tuple(map(bytes, field)) for field in oracle.decode(one.pack(head, b"%d" % number), raw=True)] == head
-    assert len(one.known) <= 64
-    assert len(one._seen) <= 256
-    assert len(one._indices) < 60
+        assert [
+            tuple(map(bytes, field)) for field in oracle.decode(header_encoder.pack(head, b"%d" % number), raw=True)
+        ] == head
+    assert len(header_encoder.known) <= 64
+    assert len(header_encoder._seen) <= 256
+    assert len(header_encoder._indices) < 60

@@ -17,8 +17,8 @@ def grpc_fields(status: int, body: bytes, *fields: tuple[bytes, bytes]) -> dict[
 
 @pytest.mark.parametrize(("status", "code"), [(400, b"13"), (404, b"12"), (503, b"14"), (504, b"14"), (418, b"2")])
 def test_a_status_has_its_code_and_its_sentence(status: int, code: bytes) -> None:
-    found = grpc_fields(status, b"no such\nthing\n", TEXT, (b"content-length", b"15"), (b"retry-after", b"1"))
-    assert found == {
+    result = grpc_fields(status, b"no such\nthing\n", TEXT, (b"content-length", b"15"), (b"retry-after", b"1"))
+    assert result == {
         b":status": b"200",
         b"content-type": b"application/grpc",
         b"retry-after": b"1",

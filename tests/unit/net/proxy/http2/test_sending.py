@@ -47,24 +47,24 @@ def test_all_that_a_read_leads_to_is_one_write_of_each_connection_at_its_end() -
 
 
 async def test_what_is_sent_outside_of_a_read_is_written_once_in_the_same_turn_of_the_loop() -> None:
-    one = PassingSender()
-    one.parse(b"12")
-    assert one.transport.writes == []
+    sender = PassingSender()
+    sender.parse(b"12")
+    assert sender.transport.writes == []
     await next_turn()
-    assert [len(write) for write in one.transport.writes] == [26]
+    assert [len(write) for write in sender.transport.writes] == [26]
 
 
 def test_a_read_changes_no_class_because_that_empties_the_caches_of_its_methods() -> None:
-    one = PassingSender()
+    sender = PassingSender()
     before = dict(vars(FrameSender))
-    one.data_received(b"1")
-    assert one.class_attributes == [before]
+    sender.data_received(b"1")
+    assert sender.class_attributes == [before]
     assert dict(vars(FrameSender)) == before
 
 
 def test_a_preface_is_not_sent_twice() -> None:
-    one = PassingSender()
-    one.engine.out.append(PREFACE)
-    one.write_now()
-    one.write_now()
-    assert one.transport.writes == [PREFACE]
+    sender = PassingSender()
+    sender.engine.out.append(PREFACE)
+    sender.write_now()
+    sender.write_now()
+    assert sender.transport.writes == [PREFACE]

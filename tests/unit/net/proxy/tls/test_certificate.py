@@ -28,10 +28,10 @@ def refused(certificate_pem: bytes, key_pem: bytes) -> str:
 def test_a_good_pair_says_for_whom_and_until_when_it_is() -> None:
     end = dt.datetime(2999, 12, 31, tzinfo=dt.UTC)
     pair = issued("a.example", "*.b.example", "127.0.0.1", not_after=end)
-    found = load_certificate("one", pair)
-    assert (found.identity.name, found.identity.hosts) == ("one", ("a.example", "*.b.example"))
-    assert found.identity.not_after_s == end.timestamp()
-    assert found.pair is pair
+    certificate = load_certificate("one", pair)
+    assert (certificate.identity.name, certificate.identity.hosts) == ("one", ("a.example", "*.b.example"))
+    assert certificate.identity.not_after_s == end.timestamp()
+    assert certificate.pair is pair
 
 
 def test_one_for_an_address_alone_is_taken_for_it_may_be_the_default() -> None:
@@ -40,18 +40,18 @@ def test_one_for_an_address_alone_is_taken_for_it_may_be_the_default() -> None:
 
 def test_an_expired_one_is_taken() -> None:
     old, end = dt.datetime(2019, 1, 1, tzinfo=dt.UTC), dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
-    found = load_certificate("one", issued("a.example", not_before=old, not_after=end))
-    assert found.identity.not_after_s == end.timestamp()
+    certificate = load_certificate("one", issued("a.example", not_before=old, not_after=end))
+    assert certificate.identity.not_after_s == end.timestamp()
 
 
 def test_what_does_not_fit_is_refused_with_its_reason() -> None:
-    one, two = issued("a.example"), issued("b.example")
-    assert refused(one.certificate_pem, two.key_pem) == "the key is not this certificate's"
-    assert refused(one.key_pem, one.key_pem) == "there is no certificate as PEM in the certificate's file"
-    assert refused(one.certificate_pem, one.certificate_pem) == "there is no key as PEM in the key's file"
+    pair, two = issued("a.example"), issued("b.example")
+    assert refused(pair.certificate_pem, two.key_pem) == "the key is not this certificate's"
+    assert refused(pair.key_pem, pair.key_pem) == "there is no certificate as PEM in the certificate's file"
+    assert refused(pair.certificate_pem, pair.certificate_pem) == "there is no key as PEM in the key's file"
     assert refused(b"", b"") == "there is no certificate as PEM in the certificate's file"
-    assert "cannot be read" in refused(one.certificate_pem[:200], one.key_pem)
-    assert "cannot be read" in refused(one.certificate_pem.replace(b"M", b"?"), one.key_pem)
+    assert "cannot be read" in refused(pair.certificate_pem[:200], pair.key_pem)
+    assert "cannot be read" in refused(pair.certificate_pem.replace(b"M", b"?"), pair.key_pem)
 
 
 def test_an_authoritys_own_certificate_is_not_a_servers() -> None:
@@ -129,10 +129,10 @@ def test_the_chosen_node_has_the_name(hosts: list[tuple[bool, str]], asked: str)
     written = [f"*.{name}" if is_wild else name for is_wild, name in hosts]
     choice = CertificateChoice([identity(host, host) for host in written])
     parent = f"*.{asked.partition('.')[2]}"
-    found = choice.find(asked)
+    text = choice.find(asked)
     if asked in written:
-        assert found == asked
+        assert text == asked
     elif parent in written:
-        assert found == parent
+        assert text == parent
     else:
-        assert found is None
+        assert text is None

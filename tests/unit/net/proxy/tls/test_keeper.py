@@ -17,11 +17,11 @@ from tests.integration.tls_stage import issued
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[tuple[str, Any]]:
-    found = [
+    results = [
         (record.getMessage(), vars(record).get("reason", vars(record)["certificate"])) for record in caplog.records
     ]
     caplog.clear()
-    return found
+    return results
 
 
 def unreadable(reason: str) -> InvalidCertificate:
@@ -31,24 +31,24 @@ def unreadable(reason: str) -> InvalidCertificate:
 def test_each_change_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     certificates = Certificates(handshake_max_s=1)
-    one, two, bad = issued("a.example"), issued("a.example"), issued("a.example")
-    mixed = type(one)(where="here", certificate_pem=one.certificate_pem, key_pem=two.key_pem)
+    pair, two, bad = issued("a.example"), issued("a.example"), issued("a.example")
+    mixed = type(pair)(where="here", certificate_pem=pair.certificate_pem, key_pem=two.key_pem)
     steps: list[tuple[Found, list[tuple[str, str]]]] = [
-        ({"a": one}, [("certificate.loaded", "a")]),
-        ({"a": one}, []),
+        ({"a": pair}, [("certificate.loaded", "a")]),
+        ({"a": pair}, []),
         ({"a": mixed}, [("certificate.refused", "the key is not this certificate's")]),
         ({"a": mixed}, []),
         ({"a": unreadable("no file")}, [("certificate.refused", "no file")]),
         ({"a": unreadable("no file")}, []),
         # Back to what is served already: nothing to tell, but the next trouble is new.
-        ({"a": one}, []),
+        ({"a": pair}, []),
         ({"a": mixed}, [("certificate.refused", "the key is not this certificate's")]),
         ({"a": two, "b": bad}, [("certificate.loaded", "a"), ("certificate.loaded", "b")]),
         ({"a": two}, [("certificate.gone", "b")]),
         ({}, [("certificate.gone", "a")]),
     ]
-    for found, reported in steps:
-        certificates.update(found)
+    for result, reported in steps:
+        certificates.update(result)
         assert lines(caplog) == reported
 
 
@@ -93,8 +93,8 @@ def write(folder: Path, **texts: str) -> None:
 def read(files: CertificateFiles) -> dict[str, tuple[bytes, bytes] | str]:
     """Both texts of each pair, or the error."""
     return {
-        name: (found.certificate_pem, found.key_pem) if isinstance(found, Pair) else str(found)
-        for name, found in files.read().items()
+        name: (result.certificate_pem, result.key_pem) if isinstance(result, Pair) else str(result)
+        for name, result in files.read().items()
     }
 
 
@@ -155,9 +155,9 @@ def test_a_folder_that_cannot_be_read_keeps_what_it_had(tmp_path: Path) -> None:
 @pytest.mark.parametrize("size", [1024**2, 1024**2 + 1])
 def test_a_file_has_at_most_1_mib(tmp_path: Path, size: int) -> None:
     write(tmp_path, a_crt="1", a_key="k" * size)
-    found = CertificateFiles(folder=str(tmp_path)).read()["a"]
+    result = CertificateFiles(folder=str(tmp_path)).read()["a"]
     if size > 1024**2:
-        assert isinstance(found, InvalidCertificate)
-        assert found.reason == "it is larger than 1 MiB"
+        assert isinstance(result, InvalidCertificate)
+        assert result.reason == "it is larger than 1 MiB"
     else:
-        assert isinstance(found, Pair)
+        assert isinstance(result, Pair)

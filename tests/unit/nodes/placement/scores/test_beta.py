@@ -15,8 +15,8 @@ def one(value: float) -> FloatArray:
 
 
 def probability(mean: float, deviation: float, threshold: float, *, lost: bool = False) -> float:
-    asked = probability_below(one(mean), one(deviation), one(threshold), small_deviations_get_lost=lost)
-    return float(asked.probability[0])
+    request_count = probability_below(one(mean), one(deviation), one(threshold), small_deviations_get_lost=lost)
+    return float(request_count.probability[0])
 
 
 def test_the_incomplete_beta_function() -> None:

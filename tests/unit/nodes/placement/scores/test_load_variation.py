@@ -29,18 +29,18 @@ def test_mean_and_deviation_lower_the_score() -> None:
 
 
 def test_the_pods_request_is_added_to_the_mean() -> None:
-    found = respond(node(usage=load(55)), demand(1000))
-    why = found.explain(0)
+    result = respond(node(usage=load(55)), demand(1000))
+    why = result.explain(0)
     assert why.cpu is not None
-    assert (int(found.score[0]), why.cpu.mean_ratio, why.cpu.deviation_ratio, why.cpu.score) == (60, 0.8, 0.0, 60.0)
+    assert (int(result.score[0]), why.cpu.mean_ratio, why.cpu.deviation_ratio, why.cpu.score) == (60, 0.8, 0.0, 60.0)
 
 
 @pytest.mark.parametrize(
     ("margin", "sensitivity", "score"), [(1.0, 1.0, 96.5), (3.0, 2.0, 60.313730334031135), (0.0, 1.0, 100.0)]
 )
 def test_margin_and_sensitivity_shape_the_deviation(margin: float, sensitivity: float, score: float) -> None:
-    found = variation_score(np.array([0.0]), np.array([0.07]), np.array([4000]), margin=margin, sensitivity=sensitivity)
-    assert found[0] == pytest.approx(score)
+    array = variation_score(np.array([0.0]), np.array([0.07]), np.array([4000]), margin=margin, sensitivity=sensitivity)
+    assert array[0] == pytest.approx(score)
 
 
 def test_a_node_without_capacity_scores_0() -> None:
@@ -58,13 +58,13 @@ def test_the_worse_resource_decides_if_both_are_measured() -> None:
 
 def test_the_only_one_decides_if_one_is_measured() -> None:
     usage = NodeUsage(at_s=0.0, cpu=Usage(mean_percent=20, deviation_percent=0), memory=NoData(missing="mean"))
-    found = respond(node(usage=usage), PodDemand())
-    assert (int(found.score[0]), found.explain(0).memory) == (90, None)
+    result = respond(node(usage=usage), PodDemand())
+    assert (int(result.score[0]), result.explain(0).memory) == (90, None)
 
 
 def test_a_node_that_was_not_measured_scores_0() -> None:
-    found = respond(node(), PodDemand())
-    assert (int(found.score[0]), found.explain(0).cpu) == (0, None)
+    result = respond(node(), PodDemand())
+    assert (int(result.score[0]), result.explain(0).cpu) == (0, None)
 
 
 def test_old_metrics_count_as_missing() -> None:
@@ -72,8 +72,8 @@ def test_old_metrics_count_as_missing() -> None:
 
 
 def test_in_the_original_metrics_never_grow_old() -> None:
-    found = respond(node(usage=load(40)), PodDemand(), PlacementSettings(quirks=ORIGINAL), now_s=301.0)
-    assert int(found.score[0]) == 80
+    result = respond(node(usage=load(40)), PodDemand(), PlacementSettings(quirks=ORIGINAL), now_s=301.0)
+    assert int(result.score[0]) == 80
 
 
 def test_inputs_are_clamped_before_the_mean_is_formed() -> None:

@@ -134,8 +134,8 @@ def test_changed_nodes_are_renewed(steps: int) -> None:
 def test_a_new_table_is_computed_again() -> None:
     scorer = LowRiskOverCommitment(OURS)
     scorer.evaluate(held(BURSTABLE, node()))
-    found = scorer.evaluate(place(node_table([BUSY], version=2), BURSTABLE, now_s=0.0))
-    assert int(found.score[0]) == score(BURSTABLE, BUSY)
+    result = scorer.evaluate(place(node_table([BUSY], version=2), BURSTABLE, now_s=0.0))
+    assert int(result.score[0]) == score(BURSTABLE, BUSY)
 
 
 def test_scipy_is_asked_for_at_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -52,12 +52,12 @@ def test_the_original_too_needs_an_entry() -> None:
 
 
 def test_types_are_distinguished_and_case_counts() -> None:
-    found = read_usage(
+    node_usage = read_usage(
         [NodeMetric(type="Memory", operator="AVG", value=30), NodeMetric(type="cpu", operator="AVG", value=50)],
         at_s=9.0,
         quirks=PlacementQuirks(),
     )
-    assert (found.at_s, isinstance(found.cpu, NoData), found.memory) == (9.0, True, usage(30))
+    assert (node_usage.at_s, isinstance(node_usage.cpu, NoData), node_usage.memory) == (9.0, True, usage(30))
 
 
 def test_a_ratio_may_have_the_pods_request_on_top() -> None:

@@ -81,8 +81,8 @@ def test_best_effort_is_who_asks_for_nothing_and_costs_nothing(pod: PodContainer
 
 
 def test_a_total_adds_up_each_sum() -> None:
-    one = pod_demand(PodContainers(containers=(asking(),)))
-    assert total_demand([one, one]) == PodDemand(
+    new_pod_demand = pod_demand(PodContainers(containers=(asking(),)))
+    assert total_demand([new_pod_demand, new_pod_demand]) == PodDemand(
         nonzero_cpu_m=2 * NONZERO_CPU_M, nonzero_memory_bytes=2 * MEMORY_ASSUMED_BYTES
     )
 

@@ -22,61 +22,68 @@ from tests.unit.nodes.placement.scores.builders import demand, load, node
 EMPTY, HALF = node("empty"), node("half", demand(2000))
 
 
-def scores(settings: PlacementSettings, *nodes: ScoredNode, pod: PodDemand | None = None) -> Scores:
+def new_scores(settings: PlacementSettings, *nodes: ScoredNode, pod: PodDemand | None = None) -> Scores:
     return Scorer(settings).score(node_table(nodes, version=3), pod or demand(400), now_s=0.0)
 
 
 def test_the_default_provider_spreads() -> None:
-    assert scores(PlacementSettings(), EMPTY, HALF).total.tolist() == [19.0, 14.0]
+    assert new_scores(PlacementSettings(), EMPTY, HALF).total.tolist() == [19.0, 14.0]
 
 
 def test_the_cluster_autoscaler_provider_packs() -> None:
-    found = scores(PlacementSettings(provider="cluster-autoscaler"), EMPTY, HALF)
-    assert found.total.tolist() == [11.0, 16.0]
+    scores = new_scores(PlacementSettings(provider="cluster-autoscaler"), EMPTY, HALF)
+    assert scores.total.tolist() == [11.0, 16.0]
 
 
 def test_the_low_risk_provider_avoids_risk() -> None:
-    found = scores(PlacementSettings(provider="low-risk"), node("hot", usage=load(90)), node("cool", usage=load(10)))
-    assert found.total.tolist() == [5.5, 9.5]
+    scores = new_scores(
+        PlacementSettings(provider="low-risk"), node("hot", usage=load(90)), node("cool", usage=load(10))
+    )
+    assert scores.total.tolist() == [5.5, 9.5]
 
 
 def test_own_weights_replace_those_of_the_provider() -> None:
     settings = PlacementSettings(score_weights="MostRequested=3")
-    assert scores(settings, EMPTY, HALF).total.tolist() == [3.0, 18.0]
+    assert new_scores(settings, EMPTY, HALF).total.tolist() == [3.0, 18.0]
 
 
 def test_scores_up_to_100_count_in_tenths() -> None:
     settings = PlacementSettings(score_weights="LeastRequested=1, LowRiskOverCommitment=2")
-    found = scores(settings, node("a", demand(1000, limit_m=4000)), pod=demand(1000))
-    assert [int(part.result.score[0]) for part in found.parts] == [5, 83]
-    assert found.total.tolist() == pytest.approx([5 + 2 * 8.3])
+    scores = new_scores(settings, node("a", demand(1000, limit_m=4000)), pod=demand(1000))
+    assert [int(part.result.score[0]) for part in scores.parts] == [5, 83]
+    assert scores.total.tolist() == pytest.approx([5 + 2 * 8.3])
 
 
 def test_an_extender_answers_whole_numbers_from_0_to_10() -> None:
     settings = PlacementSettings(score_weights="LeastRequested=1, LowRiskOverCommitment=2")
-    found = scores(settings, node("a", demand(1000, limit_m=4000)), pod=demand(1000))
-    assert found.extender_score().tolist() == [7]
+    scores = new_scores(settings, node("a", demand(1000, limit_m=4000)), pod=demand(1000))
+    assert scores.extender_score().tolist() == [7]
 
 
 def test_an_explanation_reports_each_part_and_the_rank() -> None:
-    found = scores(PlacementSettings(), EMPTY, HALF).explain("half")
-    assert (found.node, found.version, found.total, found.better_count) == ("half", 3, 14.0, 1)
-    assert [(part.name, part.weight, part.score, part.score_max) for part in found.parts] == [
+    node_explanation = new_scores(PlacementSettings(), EMPTY, HALF).explain("half")
+    assert (node_explanation.node, node_explanation.version, node_explanation.total, node_explanation.better_count) == (
+        "half",
+        3,
+        14.0,
+        1,
+    )
+    assert [(part.name, part.weight, part.score, part.score_max) for part in node_explanation.parts] == [
         ("LeastRequested", 1, 4, 10),
         ("BalancedResourceAllocation", 1, 10, 10),
     ]
-    assert isinstance(found.parts[0].why, FitWhy)
+    assert isinstance(node_explanation.parts[0].why, FitWhy)
 
 
 def test_every_explanation_can_be_written_down() -> None:
     settings = PlacementSettings(score_weights=", ".join(f"{name}=1" for name in NODE_SCORES))
-    found = scores(settings, node("a", demand(1000), usage=load(40, 5))).explain("a")
-    assert msgspec.json.decode(msgspec.json.encode(found))["parts"][3]["why"]["worst"] == "cpu"
+    node_explanation = new_scores(settings, node("a", demand(1000), usage=load(40, 5))).explain("a")
+    assert msgspec.json.decode(msgspec.json.encode(node_explanation))["parts"][3]["why"]["worst"] == "cpu"
 
 
 def test_a_node_that_is_not_there_has_no_explanation() -> None:
     with pytest.raises(KeyError, match="z"):
-        scores(PlacementSettings(), EMPTY).explain("z")
+        new_scores(PlacementSettings(), EMPTY).explain("z")
 
 
 def test_scores_that_do_not_exist_are_all_named() -> None:
@@ -96,7 +103,7 @@ def test_every_provider_that_settings_allow_has_weights() -> None:
 
 def test_every_provider_works() -> None:
     for provider in PROVIDERS:
-        assert scores(PlacementSettings(provider=provider), EMPTY).total.size == 1
+        assert new_scores(PlacementSettings(provider=provider), EMPTY).total.size == 1
 
 
 def test_the_highest_feasible_total_wins() -> None:
@@ -115,9 +122,10 @@ def test_without_a_feasible_node_there_is_none_to_pick() -> None:
 
 def test_every_score_is_in_the_table() -> None:
     modules = [
-        importlib.import_module(f"{package.__name__}.{one.name}") for one in pkgutil.iter_modules(package.__path__)
+        importlib.import_module(f"{package.__name__}.{iter_modules.name}")
+        for iter_modules in pkgutil.iter_modules(package.__path__)
     ]
     classes = {
-        one for module in modules for one in vars(module).values() if isinstance(getattr(one, "score_max", None), int)
+        var for module in modules for var in vars(module).values() if isinstance(getattr(var, "score_max", None), int)
     }
     assert classes == set(NODE_SCORES.values())

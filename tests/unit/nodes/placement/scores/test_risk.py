@@ -31,8 +31,8 @@ def load(mean: float, deviation: float, *, measured: bool = True) -> MeasuredLoa
 def decided(
     mean: float, deviation: float, request_m: int, limit_m: int, quirks: PlacementQuirks | None = None
 ) -> tuple[float, LoadRule]:
-    found = load_risk(load(mean, deviation), committed(request_m, limit_m), quirks or PlacementQuirks())
-    return round(float(found.risk[0, 0]), 4), LOAD_RULES[int(found.rule[0, 0])]
+    risk = load_risk(load(mean, deviation), committed(request_m, limit_m), quirks or PlacementQuirks())
+    return round(float(risk.risk[0, 0]), 4), LOAD_RULES[int(risk.rule[0, 0])]
 
 
 def test_the_part_of_the_excess_that_is_not_there() -> None:
@@ -54,8 +54,8 @@ def test_limits_that_fit_are_no_risk(request_m: int, limit_m: int, capacity_m: i
 def test_smoothing_is_undone_as_far_as_a_distribution_allows(
     mean: float, deviation: float, window_size: int, smoothed: float
 ) -> None:
-    found = smoothed_deviation(np.array([mean]), np.array([deviation]), window_size)
-    assert found[0] == pytest.approx(smoothed, abs=5e-5)
+    array = smoothed_deviation(np.array([mean]), np.array([deviation]), window_size)
+    assert array[0] == pytest.approx(smoothed, abs=5e-5)
 
 
 def test_a_negative_window_which_settings_refuse_ends_in_full_risk() -> None:
@@ -125,13 +125,13 @@ def test_moments_without_a_distribution_are_full_risk() -> None:
 
 
 def test_what_was_not_measured_is_no_risk() -> None:
-    found = load_risk(load(0.0, 0.0, measured=False), committed(500, 3000), PlacementQuirks())
-    assert (float(found.risk[0, 0]), LOAD_RULES[int(found.rule[0, 0])]) == (0.0, LoadRule.UNMEASURED)
+    risk = load_risk(load(0.0, 0.0, measured=False), committed(500, 3000), PlacementQuirks())
+    assert (float(risk.risk[0, 0]), LOAD_RULES[int(risk.rule[0, 0])]) == (0.0, LoadRule.UNMEASURED)
 
 
 def test_a_node_without_capacity_has_no_load_to_fear() -> None:
-    found = load_risk(load(0.0, 0.0), committed(0, 2000, 0), PlacementQuirks())
-    assert float(found.risk[0, 0]) == 0.0
+    risk = load_risk(load(0.0, 0.0), committed(0, 2000, 0), PlacementQuirks())
+    assert float(risk.risk[0, 0]) == 0.0
 
 
 def test_columns_are_replaced_in_a_copy() -> None:
@@ -140,8 +140,8 @@ def test_columns_are_replaced_in_a_copy() -> None:
     )
     mean, none = np.full((1, 3), 0.9), np.zeros((1, 3))
     three = load_risk(MeasuredLoad(mean=mean, deviation=none, measured=mean > 0), alike, PlacementQuirks())
-    one = load_risk(load(0.0, 0.0), committed(500, 5000), PlacementQuirks())
-    changed = three.with_columns(np.array([1]), one)
+    risk = load_risk(load(0.0, 0.0), committed(500, 5000), PlacementQuirks())
+    changed = three.with_columns(np.array([1]), risk)
     assert changed.mean.tolist() == [[0.9, 0.0, 0.9]]
     assert [LOAD_RULES[rule] for rule in changed.rule[0]] == [LoadRule.CERTAIN, LoadRule.IDLE, LoadRule.CERTAIN]
     assert three.mean.tolist() == [[0.9, 0.9, 0.9]]
@@ -149,5 +149,5 @@ def test_columns_are_replaced_in_a_copy() -> None:
 
 @pytest.mark.parametrize(("weight", "total"), [(0.5, 0.45), (1.0, 0.4), (0.0, 0.5), (9.0, 0.0), (-9.0, 1.0)])
 def test_both_risks_are_weighted_and_kept_within_0_and_1(weight: float, total: float) -> None:
-    found = total_risk(np.array([0.4]), np.array([0.5]), np.array([weight]))
-    assert found[0] == pytest.approx(total)
+    array = total_risk(np.array([0.4]), np.array([0.5]), np.array([weight]))
+    assert array[0] == pytest.approx(total)

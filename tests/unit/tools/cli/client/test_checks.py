@@ -26,7 +26,7 @@ from serving.tools.cli.client.checks import (
 
 
 def states(findings: object) -> list[tuple[str, str]]:
-    return [(one.name, one.state) for one in findings]  # type: ignore[attr-defined]
+    return [(finding.name, finding.state) for finding in findings]  # type: ignore[attr-defined]
 
 
 def test_this_python_will_do() -> None:
@@ -44,9 +44,9 @@ def test_the_holder_of_a_state_folder_is_found_without_touching_its_lock(tmp_pat
 def test_a_folder_that_others_read_is_reported(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("secret")
     (tmp_path / "key").chmod(0o644)
-    found = list(check_state(tmp_path, None))
-    assert states(found)[:2] == [("state", "ok"), ("state", "warn")]
-    assert found[1].advice.startswith(f"chmod 600 {tmp_path / 'key'}")
+    findings = list(check_state(tmp_path, None))
+    assert states(findings)[:2] == [("state", "ok"), ("state", "warn")]
+    assert findings[1].advice.startswith(f"chmod 600 {tmp_path / 'key'}")
 
 
 def test_a_folder_that_is_not_there_is_no_problem(tmp_path: Path) -> None:
@@ -57,16 +57,16 @@ def test_a_folder_that_is_not_there_is_no_problem(tmp_path: Path) -> None:
 def test_a_port_that_is_taken_is_in_the_way() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        (found,) = check_free_ports({"public": port})
-        assert (found.state, found.text) == ("fail", f"port {port} (public) is taken by another process")
-        assert "--public-port=0" in found.advice
+        (finding,) = check_free_ports({"public": port})
+        assert (finding.state, finding.text) == ("fail", f"port {port} (public) is taken by another process")
+        assert "--public-port=0" in finding.advice
     assert states(check_free_ports({"public": port})) == [("ports", "ok")]
 
 
 def test_names_that_do_not_resolve_are_reported_with_the_way_around() -> None:
     assert states(check_names("localhost")) == [("names", "ok")]
-    (found,) = check_names("no such host")
-    assert (found.state, "curl -H" in found.advice) == ("warn", True)
+    (finding,) = check_names("no such host")
+    assert (finding.state, "curl -H" in finding.advice) == ("warn", True)
 
 
 def test_cgroups_are_usable_when_they_are_ours_and_have_both_controllers(tmp_path: Path) -> None:
@@ -74,9 +74,9 @@ def test_cgroups_are_usable_when_they_are_ours_and_have_both_controllers(tmp_pat
     own.write_text("0::/mine\n")
     root = tmp_path / "cgroup"
     (root / "mine").mkdir(parents=True)
-    assert [one.text for one in check_cgroup(root, own)] == ["cgroups are not mounted"]
+    assert [finding.text for finding in check_cgroup(root, own)] == ["cgroups are not mounted"]
     (root / "cgroup.controllers").write_text("cpu memory pids\n")
-    assert [one.text for one in check_cgroup(root, own)] == ["cgroup v2 without cpu and memory here"]
+    assert [finding.text for finding in check_cgroup(root, own)] == ["cgroup v2 without cpu and memory here"]
     (root / "mine" / "cgroup.controllers").write_text("cpu memory\n")
     assert states(check_cgroup(root, own)) == [("cgroup", "ok")]
 
@@ -93,10 +93,10 @@ def test_cgroups_of_version_1_are_usable_only_where_they_can_be_written(
     assert states(check_cgroup(root, own)) == [("cgroup", "ok")]
     # Root may write everywhere, so that modes would show nothing.
     monkeypatch.setattr("os.access", lambda path, _mode: Path(path) != root / "memory" / "mine")
-    (found,) = check_cgroup(root, own)
-    assert (found.state, "limits of containers" in found.text) == ("warn", False)
-    assert f"not ours to divide: {root / 'memory' / 'mine'} cannot be written" in found.text
-    assert found.advice.startswith("memory is watched")
+    (finding,) = check_cgroup(root, own)
+    assert (finding.state, "limits of containers" in finding.text) == ("warn", False)
+    assert f"not ours to divide: {root / 'memory' / 'mine'} cannot be written" in finding.text
+    assert finding.advice.startswith("memory is watched")
 
 
 def test_too_few_descriptors_are_reported_with_the_number_to_ask_for() -> None:
@@ -112,7 +112,7 @@ def test_a_clock_that_was_set_back_is_reported(tmp_path: Path) -> None:
     for path in (tmp_path / "journal.db", tmp_path):
         os.utime(path, (now_s, now_s))
     assert states(check_clock(tmp_path, wall_s=now_s)) == [("clock", "ok")]
-    assert [one.text for one in check_clock(tmp_path, wall_s=now_s - 600)] == [
+    assert [finding.text for finding in check_clock(tmp_path, wall_s=now_s - 600)] == [
         "the newest file of the state folder is 600 s in the future"
     ]
     assert states(check_clock(tmp_path, wall_s=0.0)) == [("clock", "fail")]
@@ -127,23 +127,23 @@ def test_a_journal_that_is_no_database_is_in_the_way(tmp_path: Path) -> None:
     asyncio.run(Journal(path).close())
     assert states(check_journal(path)) == [("journal", "ok")]
     path.write_bytes(b"garbage" + path.read_bytes()[7:])
-    (found,) = check_journal(path)
-    assert (found.state, "serving doctor --repair" in found.advice) == ("fail", True)
+    (finding,) = check_journal(path)
+    assert (finding.state, "serving doctor --repair" in finding.advice) == ("fail", True)
 
 
 def test_without_mount_namespaces_apps_do_not_resolve_services_and_the_advice_says_what_helps() -> None:
     assert states(check_pod_names(can_mount=True)) == [("pod names", "ok")]
-    (found,) = check_pod_names(can_mount=False)
-    assert found.state == "warn"
-    assert "user.max_user_namespaces" in found.advice
+    (finding,) = check_pod_names(can_mount=False)
+    assert finding.state == "warn"
+    assert "user.max_user_namespaces" in finding.advice
 
 
 def test_layers_that_are_missing_are_named() -> None:
     assert states(check_isolation([], is_root=True)) == [("isolation", "ok")]
     (shared,) = check_isolation([], is_root=False)
     assert (shared.state, "without root a pod is the user who runs serving" in shared.text) == ("warn", True)
-    (found,) = check_isolation(["landlock: Function not implemented"], is_root=True)
-    assert (found.state, "landlock" in found.text) == ("warn", True)
+    (finding,) = check_isolation(["landlock: Function not implemented"], is_root=True)
+    assert (finding.state, "landlock" in finding.text) == ("warn", True)
 
 
 def test_secrets_on_the_disk_are_worth_knowing() -> None:

@@ -14,7 +14,7 @@ def revision(service: str, generation: int, status: str) -> Object:
 
 
 def test_a_failed_revision_that_has_a_newer_one_is_superseded() -> None:
-    found = superseded_failures(
+    results = superseded_failures(
         [
             revision("a", 9, "False"),
             revision("a", 10, "True"),
@@ -24,7 +24,7 @@ def test_a_failed_revision_that_has_a_newer_one_is_superseded() -> None:
             revision("c", 2, "True"),
         ]
     )
-    assert found == {"a-00009"}
+    assert results == {"a-00009"}
 
 
 def test_of_none_there_is_none() -> None:

@@ -53,9 +53,9 @@ def test_a_file_that_is_no_log_is_reported_with_its_line(tmp_path: Path) -> None
 
 
 def test_as_json_the_differences_are_records(tmp_path: Path) -> None:
-    found = json.loads(CliRunner().invoke(main, ["replay", recording(tmp_path), "-o", "json"]).output)
-    assert (found["revisions"], found["different"]) == (1, [])
+    document = json.loads(CliRunner().invoke(main, ["replay", recording(tmp_path), "-o", "json"]).output)
+    assert (document["revisions"], document["different"]) == (1, [])
     done = CliRunner().invoke(main, ["replay", recording(tmp_path), "--set", "max-scale=8", "-o", "json"])
     other = json.loads(done.output)
-    assert other["decisions"] == found["decisions"]
-    assert any("limited by max-scale 8" in one["after"] for one in other["different"])
+    assert other["decisions"] == document["decisions"]
+    assert any("limited by max-scale 8" in entry["after"] for entry in other["different"])

@@ -103,7 +103,7 @@ def test_functions_learn_from_each_other_or_alone(tmp_path: Path) -> None:
     shared, own = (
         simulate("--trace", trace, "--policy", "adaptive", "--json", *flag) for flag in ((), ("--own-prior",))
     )
-    costs = [json.loads(one.stdout)["policies"]["adaptive"]["pod_seconds"] for one in (shared, own)]
+    costs = [json.loads(result.stdout)["policies"]["adaptive"]["pod_seconds"] for result in (shared, own)]
     assert costs[0] != costs[1]
 
 
@@ -168,8 +168,8 @@ def test_settings_are_options_by_their_key(tmp_path: Path) -> None:
 def test_times_are_constants_quantiles_or_a_file(tmp_path: Path) -> None:
     path, times = written(tmp_path), tmp_path / "times.csv"
     times.write_text("function,mean_s,p50_s,p99_s\na,3,3,3\nb,4,4,8\n")
-    for given in ("3", "3:9", str(times)):
-        done = simulate("--trace", path, "--start-time", given, "--policy", "knative", "--json")
+    for text in ("3", "3:9", str(times)):
+        done = simulate("--trace", path, "--start-time", text, "--policy", "knative", "--json")
         assert json.loads(done.stdout)["policies"]["knative"]["wait_p50_s"] >= 1.0, done.output
     for wrong in ("0", "-1", "nan", "none.csv", "1:2:3"):
         refused = simulate("--trace", path, "--service-time", wrong)
@@ -231,9 +231,9 @@ def test_every_wrong_option_about_nodes_is_listed() -> None:
 
 
 def test_a_load_is_printed_as_json_with_each_moment() -> None:
-    found = json.loads(simulate("--load", "0:5 20:0", "--until", "30", "-o", "json").stdout)
-    assert found["moments"][0]["at_s"] == 0
-    assert (len(found["latencies_s"]) > 0, found["refused"]) == (True, 0)
+    document = json.loads(simulate("--load", "0:5 20:0", "--until", "30", "-o", "json").stdout)
+    assert document["moments"][0]["at_s"] == 0
+    assert (len(document["latencies_s"]) > 0, document["refused"]) == (True, 0)
 
 
 def compared(tmp_path: Path, policy: str, trace: str, *more: str) -> tuple[dict[str, float], dict[str, float]]:

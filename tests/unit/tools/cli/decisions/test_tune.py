@@ -26,7 +26,7 @@ def test_a_larger_budget_buys_fewer_cold_requests(tmp_path: Path) -> None:
         for budget in ("100%", "300%")
     ]
     cold = [
-        next(one["cold_requests"] for one in response["curve"] if one["name"] == response["best"])
+        next(entry["cold_requests"] for entry in response["curve"] if entry["name"] == response["best"])
         for response in responses
     ]
     assert cold[0] > cold[1] == 1

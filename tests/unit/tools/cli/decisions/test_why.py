@@ -38,9 +38,10 @@ def explained_records(records: Sequence[DecisionRecord]) -> list[ExplainedDecisi
 
 
 def test_a_line_says_when_who_what_and_why() -> None:
-    one = explained_records(a_day())[0]
+    decision = explained_records(a_day())[0]
     assert re.fullmatch(
-        r"[\d: -]+ hello-00001 0 → 5: panic; 6 s average 30\.0 in flight over 0 ready pods, target 7 each", line_of(one)
+        r"[\d: -]+ hello-00001 0 → 5: panic; 6 s average 30\.0 in flight over 0 ready pods, target 7 each",
+        line_of(decision),
     )
 
 
@@ -54,16 +55,18 @@ def test_a_line_says_how_often_it_was_said() -> None:
 
 def test_the_log_reports_what_is_not_remembered_any_more_and_no_samples() -> None:
     day = explained_records(a_day())
-    new = [one for one in day[:5] if not one.entry.repeated_count]
+    new = [decision for decision in day[:5] if not decision.entry.repeated_count]
     assert list(filter(forgotten(day[5:]), day)) == new
-    assert list(filter(forgotten([]), day)) == [one for one in day if not one.entry.repeated_count]
+    assert list(filter(forgotten([]), day)) == [decision for decision in day if not decision.entry.repeated_count]
 
 
 def test_a_decision_that_was_made_again_before_it_was_seen_is_new_once() -> None:
-    first, second = explained_records([one for one in a_day() if not one.entry.repeated_count])[:2]
+    first, second = explained_records(
+        [decision_record for decision_record in a_day() if not decision_record.entry.repeated_count]
+    )[:2]
     again = msgspec.structs.replace(second, entry=msgspec.structs.replace(second.entry, repeated_count=2))
     shown = ShownDecisions([first])
-    assert [shown.is_new(one) for one in (first, again, again, second)] == [False, True, False, False]
+    assert [shown.is_new(decision) for decision in (first, again, again, second)] == [False, True, False, False]
 
 
 def test_files_of_the_log_come_oldest_first(tmp_path: Path) -> None:
@@ -108,7 +111,7 @@ def test_moves_of_traffic_stand_between_the_decisions() -> None:
 def test_a_followed_decision_that_only_counts_down_is_printed_as_json_alone() -> None:
     for by_sentence, expected in ((True, [False, True, True]), (False, [True, True, True])):
         shown = ShownDecisions(DAY[:2], by_sentence=by_sentence)
-        assert [shown.is_new(one) for one in DAY[2:]] == expected
+        assert [shown.is_new(decision_line) for decision_line in DAY[2:]] == expected
 
 
 def cold_start(took_s: float, **steps: float) -> dict[str, Any]:
@@ -117,8 +120,8 @@ def cold_start(took_s: float, **steps: float) -> dict[str, Any]:
 
 def test_bars_begin_where_the_one_before_ended_and_fill_the_width() -> None:
     median = cold_start(0.1, pod_is_created=0.025, app_starts=0.075) | {"advice": "Do less."}
-    found = {"revision": "default/hello-00001", "starts": [median], "median": median}
-    assert list(cold_lines(found)) == [
+    result = {"revision": "default/hello-00001", "starts": [median], "median": median}
+    assert list(cold_lines(result)) == [
         "hello-00001: median of 1 cold start, 100 ms",
         f"  pod is created         25 ms  {'█' * 10}",
         f"  app starts             75 ms  {' ' * 10}{'█' * 30}",
@@ -128,8 +131,8 @@ def test_bars_begin_where_the_one_before_ended_and_fill_the_width() -> None:
 
 def test_several_starts_are_listed_below_their_median() -> None:
     starts = [cold_start(0.1, app_starts=0.1), cold_start(0.0)]
-    found = {"revision": "default/hello-00001", "starts": starts, "median": starts[0] | {"advice": "x"}}
-    lines = list(cold_lines(found))
+    result = {"revision": "default/hello-00001", "starts": starts, "median": starts[0] | {"advice": "x"}}
+    lines = list(cold_lines(result))
     assert lines[0] == "hello-00001: median of 2 cold starts, 100 ms"
     assert [line for line in lines if "hello-00001 " in line][1].endswith(" hello-00001 0.0 ms")
 
@@ -142,7 +145,7 @@ SINCE_S = 1_700_000_000.0
 
 
 def report(revision: str = "hello-00001", **changes: object) -> EjectionReport:
-    made = EjectionReport(
+    ejection_report = EjectionReport(
         revision=revision,
         pod="hello-00001-x",
         address="127.64.0.3:8012",
@@ -152,7 +155,7 @@ def report(revision: str = "hello-00001", **changes: object) -> EjectionReport:
         since_wall_s=SINCE_S,
         until_wall_s=SINCE_S + 5,
     )
-    return msgspec.structs.replace(made, **changes)
+    return msgspec.structs.replace(ejection_report, **changes)
 
 
 @pytest.fixture

@@ -34,7 +34,12 @@ def test_every_problem_is_listed() -> None:
     wrong = {**GIVEN, "node_cpu": "much", "node_memory": "0", "node_boot": "soon", "nodes_max": 1}
     with pytest.raises(SettingsError) as error:
         nodes_environment(wrong)
-    assert [one.where for one in error.value.problems] == ["--node-cpu", "--node-memory", "--node-boot", "--nodes-max"]
+    assert [problem.where for problem in error.value.problems] == [
+        "--node-cpu",
+        "--node-memory",
+        "--node-boot",
+        "--nodes-max",
+    ]
 
 
 def test_with_anticipation_the_autoscaler_knows_how_long_a_node_takes() -> None:
@@ -58,7 +63,7 @@ def test_every_problem_is_kept_with_its_flag() -> None:
     assert reader.above_zero("pod_cpu", parse_millicores, "an amount") == 0
     with pytest.raises(SettingsError) as error:
         reader.check()
-    assert [(one.where, one.what) for one in error.value.problems] == [
+    assert [(problem.where, problem.what) for problem in error.value.problems] == [
         ("--node-cpu", "'much' is not right"),
         ("--nodes-max", "1 is below --nodes 2"),
         ("--pod-cpu", "'0' is not right"),

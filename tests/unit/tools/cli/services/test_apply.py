@@ -17,10 +17,10 @@ def live(applied: Json, **spec: object) -> Json:
 
 
 def test_what_is_applied_carries_itself_as_kubectl_writes_it() -> None:
-    found = with_last_applied({**manifest(x=1), "status": {"y": 1}})
-    assert json.loads(found["metadata"]["annotations"][LAST_APPLIED_ANNOTATION]) == manifest(x=1)
-    assert "status" not in found
-    assert with_last_applied(found) == found
+    resource = with_last_applied({**manifest(x=1), "status": {"y": 1}})
+    assert json.loads(resource["metadata"]["annotations"][LAST_APPLIED_ANNOTATION]) == manifest(x=1)
+    assert "status" not in resource
+    assert with_last_applied(resource) == resource
 
 
 def test_an_export_loses_what_belongs_to_the_object_that_it_was_taken_from() -> None:

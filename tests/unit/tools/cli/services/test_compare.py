@@ -34,15 +34,15 @@ NEW = ComparedRevision(
 
 
 def lines(old: ComparedRevision, new: ComparedRevision, *settings: SettingDifference) -> list[str]:
-    found = RevisionComparison(
+    revision_comparison = RevisionComparison(
         namespace="default", service="hello", from_s=0, to_s=300, revisions=(old, new), settings=list(settings)
     )
-    return compared_lines(found)
+    return compared_lines(revision_comparison)
 
 
 def test_numbers_and_settings_stand_side_by_side() -> None:
-    found = lines(OLD, NEW, SettingDifference(name="env KEY", older=None, newer="set"))
-    assert found == [
+    results = lines(OLD, NEW, SettingDifference(name="env KEY", older=None, newer="set"))
+    assert results == [
         "             hello-00001  hello-00002",
         "traffic now  90 %         10 %",
         "requests     0            400",
@@ -60,5 +60,7 @@ def test_numbers_and_settings_stand_side_by_side() -> None:
 
 
 def test_a_cost_is_shown_where_the_operator_has_set_prices() -> None:
-    old, new = (msgspec.structs.replace(one, price=price) for one, price in ((OLD, 0.0), (NEW, 0.5)))
+    old, new = (
+        msgspec.structs.replace(compared_revision, price=price) for compared_revision, price in ((OLD, 0.0), (NEW, 0.5))
+    )
     assert lines(old, new)[-2:] == ["cost         0.0000       0.5000", "no setting differs"]

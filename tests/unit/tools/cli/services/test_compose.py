@@ -71,8 +71,8 @@ def converted(folder: Path, text: str, *options: str, code: int = 0, path: Path 
 
 
 def container(manifest: dict[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = manifest["spec"]["template"]["spec"]["containers"][0]
-    return found
+    result: dict[str, Any] = manifest["spec"]["template"]["spec"]["containers"][0]
+    return result
 
 
 def programs(folder: Path, **scripts: str) -> Path:
@@ -149,7 +149,7 @@ def test_without_a_builder_that_works_one_line_says_what_to_install(
 ) -> None:
     contexts(tmp_path)
     _, done = converted(tmp_path / "project", BUILDS, code=1, path=programs(tmp_path / "bin", **scripts))
-    (line,) = [one for one in done.stderr.splitlines() if not one.startswith("note: ")]
+    (line,) = [each_line for each_line in done.stderr.splitlines() if not each_line.startswith("note: ")]
     assert "image api: building it needs buildah, podman or docker: apt-get install buildah" in line
     assert said in line
     assert done.stdout == ""
@@ -255,7 +255,7 @@ services:
 """
     (web, api), _ = converted(tmp_path, text)
     env = {"A": "2", "B": "2-yes", "C": "none2", "FROM_HERE": "yes", "LIT": "$A"}
-    assert {one["name"]: one["value"] for one in container(web)["env"]} == env
+    assert {variable["name"]: variable["value"] for variable in container(web)["env"]} == env
     assert container(api) == {"image": "api:0", "env": [{"name": "C", "value": "none"}]}
 
 
@@ -273,8 +273,8 @@ def test_a_virtual_environment_of_that_name_is_no_file_of_variables(tmp_path: Pa
 
 
 def _works(builder: str) -> bool:
-    found = shutil.which(builder)
-    return found is not None and subprocess.run([found, "info"], capture_output=True, check=False).returncode == 0
+    program = shutil.which(builder)
+    return program is not None and subprocess.run([program, "info"], capture_output=True, check=False).returncode == 0
 
 
 @pytest.mark.skipif(not any(map(_works, ("buildah", "podman", "docker"))), reason="no builder of images works here")

@@ -157,7 +157,7 @@ def test_a_volume_has_one_path_and_a_path_one_volume() -> None:
 def test_volumes_are_added_to_those_before() -> None:
     before = with_volumes({"containers": [{"image": "a"}, {"image": "b"}]}, {"db": "/data"})
     after = with_volumes(before, {"db": "/moved", "files": "/files"})
-    assert [one["name"] for one in after["volumes"]] == ["db", "files"]
+    assert [volume["name"] for volume in after["volumes"]] == ["db", "files"]
     mounts = [{"name": "db", "mountPath": "/moved"}, {"name": "files", "mountPath": "/files"}]
     assert after["containers"] == [{"image": "a", "volumeMounts": mounts}, {"image": "b"}]
     assert with_volumes(after, {}) is after

@@ -23,13 +23,13 @@ from serving.tools.cli.services.deployment import (
 )
 
 
-def asked(**given: Any) -> Deployment:  # noqa: ANN401 - fields of the record
-    return Deployment(**{"name": "shout", "folder": Path("/app"), "command": "python app.py", **given})
+def asked(**arguments: Any) -> Deployment:  # noqa: ANN401 - fields of the record
+    return Deployment(**{"name": "shout", "folder": Path("/app"), "command": "python app.py", **arguments})
 
 
 def template_of(service: Object) -> Object:
-    found: Object = service["spec"]["template"]
-    return found
+    template: Object = service["spec"]["template"]
+    return template
 
 
 def test_a_command_becomes_a_service_that_the_api_takes() -> None:
@@ -163,16 +163,16 @@ def test_a_virtual_environment_is_looked_for_by_each_deploy() -> None:
 def test_what_is_asked_of_requests_stands_on_the_service_and_stays() -> None:
     first = manifest_of(asked(policy={"serving.dev/access": "private"}))
     assert first["metadata"]["annotations"] == {"serving.dev/access": "private"}
-    kept = merged(first, asked(), replace=False)
-    assert kept["metadata"] == first["metadata"]
-    more = merged(kept, asked(policy={"serving.dev/placeholder-page": "true"}), replace=False)
+    resource = merged(first, asked(), replace=False)
+    assert resource["metadata"] == first["metadata"]
+    more = merged(resource, asked(policy={"serving.dev/placeholder-page": "true"}), replace=False)
     assert more["metadata"]["annotations"] == {"serving.dev/access": "private", "serving.dev/placeholder-page": "true"}
 
 
 def test_an_app_on_a_fixed_port_has_a_network_of_its_own() -> None:
-    made = manifest_of(Deployment(name="a", folder=Path(), command="run", fixed_port=3000))["spec"]["template"]
-    assert made["metadata"]["annotations"]["serving.dev/network"] == "pod"
-    assert made["spec"]["containers"][0]["ports"] == [{"containerPort": 3000}]
+    template = manifest_of(Deployment(name="a", folder=Path(), command="run", fixed_port=3000))["spec"]["template"]
+    assert template["metadata"]["annotations"]["serving.dev/network"] == "pod"
+    assert template["spec"]["containers"][0]["ports"] == [{"containerPort": 3000}]
     image = manifest_of(Deployment(name="a", folder=Path(), image="i", fixed_port=3000))["spec"]["template"]
     assert "serving.dev/network" not in image["metadata"]["annotations"]
     assert image["spec"]["containers"][0]["ports"] == [{"containerPort": 3000}]
@@ -181,8 +181,8 @@ def test_an_app_on_a_fixed_port_has_a_network_of_its_own() -> None:
 def test_a_policy_becomes_an_annotation_that_the_api_takes() -> None:
     manifest = manifest_of(asked(annotations={POLICY_ANNOTATION: "adaptive"}))
     manifest["metadata"]["namespace"] = "default"
-    found = template_of(admit(SERVING_SERVICE, manifest))["metadata"]["annotations"]
-    assert found["autoscaling.serving.dev/policy"] == "adaptive"
+    annotations = template_of(admit(SERVING_SERVICE, manifest))["metadata"]["annotations"]
+    assert annotations["autoscaling.serving.dev/policy"] == "adaptive"
 
 
 def made(path: Path) -> Path:
@@ -205,9 +205,9 @@ def test_a_folder_of_that_name_alone_is_none(tmp_path: Path) -> None:
 
 
 def test_its_programs_are_found_first() -> None:
-    found = environment_of(Path("/v"))
-    assert found["VIRTUAL_ENV"] == "/v"
-    assert found["PATH"].startswith("/v/bin:/usr/local/sbin:")
+    environment = environment_of(Path("/v"))
+    assert environment["VIRTUAL_ENV"] == "/v"
+    assert environment["PATH"].startswith("/v/bin:/usr/local/sbin:")
 
 
 def test_the_command_runs_the_app_by_an_interpreter_that_has_both_packages() -> None:
@@ -234,31 +234,31 @@ def test_an_environment_without_a_python_says_so(tmp_path: Path) -> None:
 
 
 def test_an_image_replaces_the_command_of_the_service_and_what_belongs_to_it() -> None:
-    asked = Deployment(
+    deployment = Deployment(
         name="hello", folder=Path("/app"), command="python3 app.py", fixed_port=80, preload=True, snapshot="d"
     )
-    before = manifest_of(asked)
+    before = manifest_of(deployment)
     wanted = Deployment(name="hello", folder=Path("/app"), image="registry.example.com/hello:1")
     template = merged(before, wanted, replace=False)["spec"]["template"]
     assert template["metadata"]["annotations"] == {}
     assert dropped_options(before, wanted) == ["the command 'python3 app.py'"]
-    assert dropped_options(before, asked) == []
+    assert dropped_options(before, deployment) == []
 
 
 @pytest.mark.parametrize("wanted", [{"image": "other"}, {"command": "python3 new.py"}])
 def test_a_deploy_replaces_the_command_of_the_container(wanted: dict[str, Any]) -> None:
     before = manifest_of(Deployment(name="hello", folder=Path("/app"), image="i"))
     before["spec"]["template"]["spec"]["containers"][0] |= {"command": ["sh", "-c"], "args": ["exec old"]}
-    asked = Deployment(name="hello", folder=Path("/app"), **wanted)
-    (container,) = merged(before, asked, replace=False)["spec"]["template"]["spec"]["containers"]
+    deployment = Deployment(name="hello", folder=Path("/app"), **wanted)
+    (container,) = merged(before, deployment, replace=False)["spec"]["template"]["spec"]["containers"]
     assert not container.keys() & {"command", "args"}
-    assert dropped_options(before, asked) == ["the container's command \"sh -c 'exec old'\""]
+    assert dropped_options(before, deployment) == ["the container's command \"sh -c 'exec old'\""]
 
 
 def variables_after(before: dict[str, str], after: dict[str, str], *, replace: bool) -> list[str]:
     service = {**manifest_of(asked(environment=before)), "metadata": {"name": "shout"}}
-    made = template_of(merged(service, asked(environment=after), replace=replace))
-    return [variable["name"] for variable in made["spec"]["containers"][0]["env"]]
+    template = template_of(merged(service, asked(environment=after), replace=replace))
+    return [variable["name"] for variable in template["spec"]["containers"][0]["env"]]
 
 
 @pytest.mark.parametrize("replace", [False, True])
@@ -269,8 +269,8 @@ def test_another_order_of_equal_variables_is_no_change(*, replace: bool) -> None
 
 
 def test_a_deployed_image_names_no_command_of_this_machine() -> None:
-    made = manifest_of(Deployment(name="a", folder=Path("/x"), image="r.example/a:1"))
-    template = made["spec"]["template"]
+    manifest = manifest_of(Deployment(name="a", folder=Path("/x"), image="r.example/a:1"))
+    template = manifest["spec"]["template"]
     assert annotations_of(template) == {}
     assert nested(template, "spec", "containers", 0)["image"] == "r.example/a:1"
 

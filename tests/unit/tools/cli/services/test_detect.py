@@ -14,8 +14,8 @@ START = json.dumps({"scripts": {"start": "node server.js"}})
 
 
 def commands_of(folder: Path) -> list[str]:
-    found = choices(folder, has={"uvicorn", "gunicorn"}.__contains__, python="python")
-    return [choice.command for choice in found]
+    new_choices = choices(folder, has={"uvicorn", "gunicorn"}.__contains__, python="python")
+    return [choice.command for choice in new_choices]
 
 
 @pytest.mark.parametrize(

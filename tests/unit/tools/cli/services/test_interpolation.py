@@ -58,25 +58,25 @@ def test_a_wrong_text_is_named(text: str, said: str) -> None:
 
 
 def test_names_without_a_value_are_collected_where_they_are_used() -> None:
-    one = Interpolation(VARIABLES)
-    one.text("$A ${B} ${C:-c} ${FOO:-$D} ${E:-$F} ${G:+$H} ${FOO:?$I} $BAR")
-    assert one.unset == {"A", "B", "F"}
+    interpolation = Interpolation(VARIABLES)
+    interpolation.text("$A ${B} ${C:-c} ${FOO:-$D} ${E:-$F} ${G:+$H} ${FOO:?$I} $BAR")
+    assert interpolation.unset == {"A", "B", "F"}
 
 
 def test_variables_of_variables_are_bounded() -> None:
-    one = Interpolation({"V0": "x" * 2**10})
+    interpolation = Interpolation({"V0": "x" * 2**10})
     for at in range(10):
-        one.define(f"V{at + 1}", f"$V{at}$V{at}", is_literal=False)
+        interpolation.define(f"V{at + 1}", f"$V{at}$V{at}", is_literal=False)
     with pytest.raises(InvalidValue, match="characters in all"):
-        one.text("$V10" * 3)
+        interpolation.text("$V10" * 3)
 
 
 def test_an_object_in_several_places_stays_one_and_may_hold_itself() -> None:
     shared: dict[Any, Any] = {"a": ["$FOO"], 5: None}
     shared["self"] = shared
-    found = Interpolation(VARIABLES).services([shared, shared, 1], "here")
-    assert found[0] is found[1] is found[0]["self"]
-    assert (found[0]["a"], found[0][5], found[2], shared["a"]) == (["first"], None, 1, ["$FOO"])
+    services = Interpolation(VARIABLES).services([shared, shared, 1], "here")
+    assert services[0] is services[1] is services[0]["self"]
+    assert (services[0]["a"], services[0][5], services[2], shared["a"]) == (["first"], None, 1, ["$FOO"])
 
 
 def test_all_wrong_texts_are_named_with_their_places() -> None:
@@ -84,7 +84,7 @@ def test_all_wrong_texts_are_named_with_their_places() -> None:
         Interpolation({}).services(
             {"web": {"ports": ["80", "${A:?}"], "image": "${"}, "db": {"image": "$A"}}, "f: services"
         )
-    assert [one.where for one in caught.value.problems] == ["f: services.web.ports[1]", "f: services.web.image"]
+    assert [problem.where for problem in caught.value.problems] == ["f: services.web.ports[1]", "f: services.web.image"]
 
 
 @given(st.text())
@@ -94,7 +94,7 @@ def test_a_text_with_its_dollar_signs_doubled_is_itself(text: str) -> None:
 
 @given(st.text(alphabet="${}:-+?AFO ab"))
 def test_any_text_is_interpolated_or_refused(text: str) -> None:
-    one = Interpolation({"A": "", "FOO": "o"})
+    interpolation = Interpolation({"A": "", "FOO": "o"})
     with contextlib.suppress(InvalidValue):
-        assert "$" in text or one.text(text) == text
-        one.text(text)
+        assert "$" in text or interpolation.text(text) == text
+        interpolation.text(text)

@@ -25,7 +25,7 @@ def problems_of(*paths: str) -> list[str]:
 def test_documents_of_all_files_come_with_their_place_and_what_others_need_first(tmp_path: Path) -> None:
     path = written(tmp_path, a=f"# a comment\n---\n{SERVICE}---\n---\n{CONFIG_MAP}", b=SERVICE)
     (tmp_path / "notes.txt").write_text("no manifest")
-    assert [(one.kind.name, one.name, one.where) for one in read_manifests([path]).manifests] == [
+    assert [(manifest.kind.name, manifest.name, manifest.where) for manifest in read_manifests([path]).manifests] == [
         ("ConfigMap", "words", f"{tmp_path}/a.yaml:9"),
         ("Service", "hello", f"{tmp_path}/a.yaml:3"),
         ("Service", "hello", f"{tmp_path}/b.yaml:1"),
@@ -33,8 +33,8 @@ def test_documents_of_all_files_come_with_their_place_and_what_others_need_first
 
 
 def test_a_date_stays_the_text_that_it_is_in_json(tmp_path: Path) -> None:
-    (found,) = read_manifests([written(tmp_path, a=CONFIG_MAP)]).manifests
-    assert found.body["data"] == {"day": "2026-11-21"}
+    (manifest,) = read_manifests([written(tmp_path, a=CONFIG_MAP)]).manifests
+    assert manifest.body["data"] == {"day": "2026-11-21"}
 
 
 def test_a_list_is_its_items(tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_a_list_is_its_items(tmp_path: Path) -> None:
 
 def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(SERVICE))
-    assert [one.where for one in read_manifests(["-"]).manifests] == ["standard input:1"]
+    assert [manifest.where for manifest in read_manifests(["-"]).manifests] == ["standard input:1"]
 
 
 @pytest.mark.parametrize(
@@ -82,10 +82,10 @@ def test_an_invalid_manifest_is_reported_with_file_and_line(tmp_path: Path, text
 def test_everything_that_is_wrong_is_reported_at_once(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
-    found = problems_of(
+    problems = problems_of(
         str(tmp_path / "no"), "https://example.com/a.yaml", str(tmp_path / "empty"), str(tmp_path / "b.yaml")
     )
-    assert [problem.partition(";")[0] for problem in found] == [
+    assert [problem.partition(";")[0] for problem in problems] == [
         f"{tmp_path}/no: not readable: No such file or directory",
         "https://example.com/a.yaml: nothing is fetched from elsewhere",
         f"{tmp_path}/empty: no manifest in it",

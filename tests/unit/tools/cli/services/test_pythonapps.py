@@ -18,8 +18,8 @@ def written(folder: Path, files: Mapping[str, str]) -> Path:
 
 def commands_of(folder: Path, *programs: str) -> list[str]:
     apps = python_apps(folder) or lone_programs(folder)
-    found = [command_of_app(folder, app, has={*programs}.__contains__, python="python") for app in apps]
-    return [choice.command or f"needs {choice.missing}" for choice in found]
+    choices = [command_of_app(folder, app, has={*programs}.__contains__, python="python") for app in apps]
+    return [choice.command or f"needs {choice.missing}" for choice in choices]
 
 
 @pytest.mark.parametrize(

@@ -119,9 +119,9 @@ def test_each_list_has_its_requests_once(
 def test_json_has_the_merged_reports(activator: tuple[type[_Activator], str], tmp_path: Path) -> None:
     _, url = activator
     done = asked(tmp_path, "-o", "json", "--activator", url, "--activator", f"{url}/metrics")
-    (found,) = msgspec.json.decode(done.stdout, type=list[RequestReport])
-    assert [one.count for one in found.errors] == [14]
-    assert len(found.failed) == 2
+    (report,) = msgspec.json.decode(done.stdout, type=list[RequestReport])
+    assert [error_cause.count for error_cause in report.errors] == [14]
+    assert len(report.failed) == 2
 
 
 @pytest.mark.parametrize(

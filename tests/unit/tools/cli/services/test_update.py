@@ -22,7 +22,11 @@ def test_what_is_not_named_stays() -> None:
     )
     template = changed["spec"]["template"]
     container = template["spec"]["containers"][0]
-    assert [(one["name"], one["value"]) for one in container["env"]] == [("A", "1"), ("B", "3"), ("C", "4")]
+    assert [(variable["name"], variable["value"]) for variable in container["env"]] == [
+        ("A", "1"),
+        ("B", "3"),
+        ("C", "4"),
+    ]
     assert container["ports"] == [{"name": "h2c", "containerPort": 8080}]
     assert (container["image"], container["resources"]) == ("i", {"limits": {"memory": "1Gi"}})
     assert template["spec"]["containerConcurrency"] == 2
@@ -36,13 +40,13 @@ def test_what_is_not_named_stays() -> None:
 def test_variables_and_annotations_are_removed() -> None:
     changed = updated(SERVICE, ServiceUpdate(removed=("A",), annotations={"k": ""}, scaling={"max-scale": "3"}))
     template = changed["spec"]["template"]
-    assert [one["name"] for one in template["spec"]["containers"][0]["env"]] == ["B"]
+    assert [variable["name"] for variable in template["spec"]["containers"][0]["env"]] == ["B"]
     assert template["metadata"]["annotations"] == {
         "autoscaling.knative.dev/min-scale": "1",
         "autoscaling.knative.dev/max-scale": "3",
     }
     cleared = updated(SERVICE, ServiceUpdate(clear_env=True, environment={"C": "1"}))
-    assert [one["name"] for one in cleared["spec"]["template"]["spec"]["containers"][0]["env"]] == ["C"]
+    assert [variable["name"] for variable in cleared["spec"]["template"]["spec"]["containers"][0]["env"]] == ["C"]
 
 
 def test_an_option_of_scaling_replaces_the_other_spelling_of_its_annotation() -> None:
@@ -64,8 +68,8 @@ def test_what_a_route_does_is_on_the_service_itself() -> None:
 
 
 def template_annotations() -> Object:
-    found: Object = SERVICE["spec"]["template"]["metadata"]["annotations"]
-    return found
+    annotations: Object = SERVICE["spec"]["template"]["metadata"]["annotations"]
+    return annotations
 
 
 def test_a_variable_that_does_not_exist_is_named_with_those_that_do() -> None:

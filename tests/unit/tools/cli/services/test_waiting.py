@@ -36,15 +36,15 @@ class Activators(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def activators(*replies: str) -> Iterator[tuple[ServiceAddress, list[str | None]]]:
-    asked: list[str | None] = []
-    handler = type("Scripted", (Activators,), {"replies": replies, "asked": asked})
+    requests: list[str | None] = []
+    handler = type("Scripted", (Activators,), {"replies": replies, "asked": requests})
     with HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()
         try:
             yield (
                 ServiceAddress(url="http://h", host="h", connect_host="127.0.0.1", connect_port=server.server_port),
-                asked,
+                requests,
             )
         finally:
             server.shutdown()
@@ -52,16 +52,16 @@ def activators(*replies: str) -> Iterator[tuple[ServiceAddress, list[str | None]
 
 
 def test_all_who_take_turns_have_to_agree() -> None:
-    with activators("", OLD, NEW, OLD, NEW) as (address, asked):
+    with activators("", OLD, NEW, OLD, NEW) as (address, requests):
         assert until_in_force(address, SERVICE, within_s=60)
-    assert asked == ["probe"] * 8
+    assert requests == ["probe"] * 8
 
 
 def test_it_is_not_waited_for_without_end() -> None:
-    with activators(OLD) as (address, asked):
+    with activators(OLD) as (address, requests):
         within_s = 0.05
         # On a busy machine the time may pass before the first one is asked.
-        while not asked:
+        while not requests:
             assert not until_in_force(address, SERVICE, within_s=within_s)
             within_s *= 2
 

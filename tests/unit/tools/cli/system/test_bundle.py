@@ -59,8 +59,8 @@ def test_secrets_are_replaced(text: str, expected: str) -> None:
 
 def test_values_of_variables_are_replaced_and_references_stay() -> None:
     env = [{"name": "A", "value": "x"}, {"name": "B", "valueFrom": {"secretKeyRef": {"name": "db", "key": "p"}}}]
-    found = without_values({"spec": [{"env": env}], "metadata": {"managedFields": [], "name": "one"}})
-    assert found == {"spec": [{"env": [{"name": "A", "value": "<removed>"}, env[1]]}], "metadata": {"name": "one"}}
+    result = without_values({"spec": [{"env": env}], "metadata": {"managedFields": [], "name": "one"}})
+    assert result == {"spec": [{"env": [{"name": "A", "value": "<removed>"}, env[1]]}], "metadata": {"name": "one"}}
 
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
@@ -94,8 +94,8 @@ def test_a_secret_of_other_characters_is_found_as_urls_and_logs_write_it(text: s
 
 def test_words_of_commands_in_a_pod_are_replaced() -> None:
     probe = {"exec": {"command": ["psql", "--pin", SECRET]}, "periodSeconds": 1}
-    found = without_values({"livenessProbe": probe, "binaryData": {"key": SECRET}})
-    assert found == {
+    result = without_values({"livenessProbe": probe, "binaryData": {"key": SECRET}})
+    assert result == {
         "livenessProbe": {"exec": {"command": ["psql", "<removed>"]}, "periodSeconds": 1},
         "binaryData": {"key": "<removed>"},
     }
@@ -103,8 +103,8 @@ def test_words_of_commands_in_a_pod_are_replaced() -> None:
 
 def test_copies_of_values_are_left_out_and_those_of_config_maps_are_replaced() -> None:
     annotations = {"kubectl.kubernetes.io/last-applied-configuration": SECRET, "a": "b"}
-    found = without_values({"metadata": {"annotations": annotations}, "data": {"key": SECRET}})
-    assert found == {"metadata": {"annotations": {"a": "b"}}, "data": {"key": "<removed>"}}
+    result = without_values({"metadata": {"annotations": annotations}, "data": {"key": SECRET}})
+    assert result == {"metadata": {"annotations": {"a": "b"}}, "data": {"key": "<removed>"}}
 
 
 async def test_a_stopped_system_is_bundled_without_what_its_secrets_hold(tmp_path: Path) -> None:
@@ -124,12 +124,14 @@ async def test_a_stopped_system_is_bundled_without_what_its_secrets_hold(tmp_pat
     assert file.stat().st_mode & 0o077 == 0
     with tarfile.open(file) as archive:
         names = archive.getnames()
-        texts = [found.read().decode() for name in names if (found := archive.extractfile(name)) is not None]
+        texts = [
+            extractfile.read().decode() for name in names if (extractfile := archive.extractfile(name)) is not None
+        ]
     assert {"serving-bundle/doctor.json", "serving-bundle/version.json", "serving-bundle/logs/control.log"} <= set(
         names
     )
     assert "connected with <removed>, <removed>\nalso <removed>, <removed>, <removed>, <removed>\n" in texts
-    assert not [one for one in texts if SECRET in one or "-of-the-api" in one]
+    assert not [text for text in texts if SECRET in text or "-of-the-api" in text]
     assert "File exists" in CliRunner().invoke(main, ["bundle", str(file), f"--state={state}"]).output
 
 

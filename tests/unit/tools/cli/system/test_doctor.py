@@ -16,20 +16,20 @@ def test_a_daemon_that_does_not_run_is_reported_with_its_last_error(tmp_path: Pa
     (tmp_path / "logs" / "control.log").write_text("\n".join(map(json.dumps, lines)))
     (tmp_path / "logs" / "activator.log").write_text("Traceback:\n  File x\nOSError: [Errno 24] Too many open files\n")
     # This process has no such children.
-    found = {one.name: one for one in check_daemons(tmp_path, os.getpid())}
-    assert {one.state for one in found.values()} == {"fail"}
-    assert list(found) == [child.name for child in CHILDREN()]
-    assert found["control"].text == "does not run; no room"
-    assert found["activator"].text == "does not run; OSError: [Errno 24] Too many open files"
-    assert found["template"].text == "does not run"
+    findings = {finding.name: finding for finding in check_daemons(tmp_path, os.getpid())}
+    assert {finding.state for finding in findings.values()} == {"fail"}
+    assert list(findings) == [child.name for child in CHILDREN()]
+    assert findings["control"].text == "does not run; no room"
+    assert findings["activator"].text == "does not run; OSError: [Errno 24] Too many open files"
+    assert findings["template"].text == "does not run"
 
 
 def test_each_of_several_activators_is_looked_for(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     ports = {"api": 1, "activator-metrics": 2, "activator-1-metrics": 3, "activator-2-metrics": 4}
     (tmp_path / "ports.json").write_text(json.dumps(ports))
-    found = [one.name for one in check_daemons(tmp_path, os.getpid())]
-    assert found[-3:] == ["activator", "activator-1", "activator-2"]
+    names = [finding.name for finding in check_daemons(tmp_path, os.getpid())]
+    assert names[-3:] == ["activator", "activator-1", "activator-2"]
 
 
 def test_daemons_of_certificates_and_node_groups_are_looked_for_where_they_belong(tmp_path: Path) -> None:
@@ -50,13 +50,13 @@ def test_a_port_without_a_response_is_in_the_way(tmp_path: Path) -> None:
         port = bound.getsockname()[1]
         (tmp_path / "ports.json").write_text(json.dumps({"api": port}))
         (tmp_path / "kubeconfig").write_text(kubeconfig(f"http://127.0.0.1:{port}", "t"))
-        found = [(one.name, one.state, one.text) for one in check_reach(tmp_path)]
-    assert found == [
+        results = [(finding.name, finding.state, finding.text) for finding in check_reach(tmp_path)]
+    assert results == [
         ("port api", "fail", f"{port}: [Errno 111] Connection refused"),
         ("token", "fail", "Connection refused"),
     ]
 
 
 def test_a_folder_without_ports_says_to_start_again(tmp_path: Path) -> None:
-    (found,) = check_reach(tmp_path)
-    assert (found.state, found.advice) == ("fail", "start `serving up` again")
+    (finding,) = check_reach(tmp_path)
+    assert (finding.state, finding.advice) == ("fail", "start `serving up` again")

@@ -67,14 +67,14 @@ def test_a_unit_of_a_user_is_replaced_on_request_only(tmp_path: Path, monkeypatc
 
     assert "[Service]" in run("--print")[1]
     assert not path.exists()
-    code, said = run()
+    code, message = run()
     assert (code, path.exists()) == (0, True)
-    assert "systemctl --user enable --now serving" in said
-    assert "loginctl enable-linger" in said
+    assert "systemctl --user enable --now serving" in message
+    assert "loginctl enable-linger" in message
     path.write_text(path.read_text() + "# mine\n")
-    code, said = run()
+    code, message = run()
     assert code == 1
-    assert "is there and differs" in said
+    assert "is there and differs" in message
     assert run("--replace", "--", "--public-port=80")[0] == 0
     assert "--public-port=80" in path.read_text()
 

@@ -26,7 +26,7 @@ NUMBERS = ["10→12", "(2", "dormant)", "123.4", "▂", "21.0", "700", "12444.9"
 
 def revision(name: str, row: dict[str, float], **view: str) -> tuple[dict[str, Any], list[float | None]]:
     shown = {"name": name, "namespace": "default", "ready": "True", "state": "Active"} | view
-    return {"kind": "revision", "key": f"default/{name}", "view": shown}, [row.get(one) for one in COLUMNS]
+    return {"kind": "revision", "key": f"default/{name}", "view": shown}, [row.get(column) for column in COLUMNS]
 
 
 def state_of(
@@ -36,8 +36,8 @@ def state_of(
 ) -> dict[str, Any]:
     return {
         "columns": COLUMNS,
-        "objects": [one for one, _ in revisions] + [{"kind": "service", "key": "default/x", "view": {}}],
-        "rows": {one["key"]: row for one, row in revisions},
+        "objects": [result for result, _ in revisions] + [{"kind": "service", "key": "default/x", "view": {}}],
+        "rows": {entry["key"]: row for entry, row in revisions},
         "decisions": {"default/busy-00001": {"at_s": 0.0, "sentence": "3 → 8: panic", "wanted": 8}},
         "nodes": nodes,
         "policies": policies or [],
@@ -174,8 +174,8 @@ def test_numbers_are_whole_at_every_width(name: str, width: int) -> None:
     assert max(map(cell_len, lines)) <= width
     words = " ".join(lines).split()
     place = words.index("10→12")
-    numbers = [one for one in words[place : place + 16] if one != "-"]
-    assert [one for one in numbers if one in NUMBERS] == NUMBERS
+    numbers = [word for word in words[place : place + 16] if word != "-"]
+    assert [number for number in numbers if number in NUMBERS] == NUMBERS
     assert "1.8" in words[place:]
     assert "stable" in words
 
@@ -210,10 +210,10 @@ def test_a_name_is_shortened_in_the_middle(text: str, width: int, expected: str)
 
 
 def test_as_json_the_revisions_come_in_the_same_order_with_all_numbers() -> None:
-    found = record_of(state_of(ASLEEP, BUSY), namespace="default")["revisions"]
-    assert [(one["name"], one["shown_state"]) for one in found] == [
+    revisions = record_of(state_of(ASLEEP, BUSY), namespace="default")["revisions"]
+    assert [(entry["name"], entry["shown_state"]) for entry in revisions] == [
         ("busy-00001", "active"),
         ("asleep-00001", "at zero"),
     ]
-    assert (found[0]["numbers"]["held"], found[0]["decision"]["wanted"]) == (5, 8)
+    assert (revisions[0]["numbers"]["held"], revisions[0]["decision"]["wanted"]) == (5, 8)
     assert record_of(state_of(BUSY), namespace="other")["revisions"] == []

@@ -23,7 +23,7 @@ def test_each_wrong_variable_is_named_with_its_value_and_what_would_be_right() -
                 "SERVING_DASHBOARD_CONNECTIONS_MAX": "10",
             }
         )
-    texts = sorted(str(one) for one in caught.value.problems)
+    texts = sorted(str(problem) for problem in caught.value.problems)
     assert len(texts) == 3
     assert "SERVING_AUTOSCALER_STABLE_WINDOW_S" in texts[0]
     assert "'soon' is not right; expected a duration from 6s to 1h" in texts[0]

@@ -149,7 +149,7 @@ async def test_a_certificate_is_renewed_before_it_expires_and_survives_a_restart
 
 
 async def test_a_server_suggests_when_to_renew(tmp_path: Path) -> None:
-    async with issuing(tmp_path) as one, one.running():
+    async with new_issuing(tmp_path) as one, one.running():
         # As for a certificate that will be revoked.
         one.server.renewal_s = START_S + DAY_S
         await one.certificate(HOST)
@@ -165,7 +165,7 @@ async def test_a_server_suggests_when_to_renew(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", [b"", b"{", b'{"key_pem": "x", "url": "y"}'])
 async def test_an_unreadable_account_is_reported_and_stays(tmp_path: Path, text: bytes) -> None:
-    async with issuing(tmp_path) as one:
+    async with new_issuing(tmp_path) as one:
         async with one.running():
             await one.certificate(OTHER)
             await one.condition(OTHER, "Ready", "True")

@@ -149,35 +149,35 @@ async def test_a_certificate_is_renewed_before_it_expires_and_survives_a_restart
 
 
 async def test_a_server_suggests_when_to_renew(tmp_path: Path) -> None:
-    async with new_issuing(tmp_path) as one, one.running():
+    async with new_issuing(tmp_path) as issuing, issuing.running():
         # As for a certificate that will be revoked.
-        one.server.renewal_s = START_S + DAY_S
-        await one.certificate(HOST)
-        await one.condition(HOST, "Ready", "True")
-        one.now_s += DAY_S + 2
-        await until(lambda: one.server.orders == [[HOST], [HOST]])
+        issuing.server.renewal_s = START_S + DAY_S
+        await issuing.certificate(HOST)
+        await issuing.condition(HOST, "Ready", "True")
+        issuing.now_s += DAY_S + 2
+        await until(lambda: issuing.server.orders == [[HOST], [HOST]])
         # Later than two thirds of the lifetime.
-        one.server.renewal_s = START_S + 80 * DAY_S
-        one.now_s += 70 * DAY_S
+        issuing.server.renewal_s = START_S + 80 * DAY_S
+        issuing.now_s += 70 * DAY_S
         await asyncio.sleep(0.3)
-        assert one.server.orders == [[HOST], [HOST]]
+        assert issuing.server.orders == [[HOST], [HOST]]
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b'{"key_pem": "x", "url": "y"}'])
 async def test_an_unreadable_account_is_reported_and_stays(tmp_path: Path, text: bytes) -> None:
-    async with new_issuing(tmp_path) as one:
-        async with one.running():
-            await one.certificate(OTHER)
-            await one.condition(OTHER, "Ready", "True")
-        (account,) = one.folder.glob("account-*.json")
+    async with new_issuing(tmp_path) as issuing:
+        async with issuing.running():
+            await issuing.certificate(OTHER)
+            await issuing.condition(OTHER, "Ready", "True")
+        (account,) = issuing.folder.glob("account-*.json")
         account.write_bytes(text)
-        async with one.running():
-            await one.certificate(HOST)
-            failed = await one.condition(HOST, "Issuing", "False")
+        async with issuing.running():
+            await issuing.certificate(HOST)
+            failed = await issuing.condition(HOST, "Issuing", "False")
         assert f"the account file {account} cannot be read" in failed["message"]
         assert "restore it from a backup, or move it away" in failed["message"]
         assert account.read_bytes() == text
-        assert len(one.server.accounts) == 1
+        assert len(issuing.server.accounts) == 1
 
 
 async def test_a_refused_host_waits_and_keeps_its_certificate_while_others_are_issued(tmp_path: Path) -> None:

@@ -114,24 +114,24 @@ def test_a_request_starts_a_pod_and_idleness_ends_it() -> None:
 
 def test_a_pod_that_becomes_ready_is_announced_at_the_port_in_the_status() -> None:
     async def body() -> None:
-        async with shop() as made:
+        async with new_shop() as shop:
             ip = {"status": {"podIP": "10.1.0.7"}}
-            await made.report(1.0)
-            await made.add_pod("p0")
+            await shop.report(1.0)
+            await shop.add_pod("p0")
             await pass_s(1)
-            assert made.stage.announced == []
-            await made.cluster.patch(
+            assert shop.stage.announced == []
+            await shop.cluster.patch(
                 SCALED_WORKLOAD, *KEY, patch={"status": {"targetPort": 8080}}, subresource="status"
             )
             for name in ("p1", "p2"):
-                await made.cluster.create(POD, pod_of_shop(name))
-                await made.cluster.patch(POD, "default", name, patch=ip, subresource="status")
+                await shop.cluster.create(POD, pod_of_shop(name))
+                await shop.cluster.patch(POD, "default", name, patch=ip, subresource="status")
             await pass_s(1)
-            assert made.stage.announced == []
+            assert shop.stage.announced == []
             for _ in range(2):
-                await made.cluster.patch(POD, "default", "p1", patch=READY, subresource="status")
+                await shop.cluster.patch(POD, "default", "p1", patch=READY, subresource="status")
             await pass_s(1)
-            [announced] = made.stage.announced
+            [announced] = shop.stage.announced
             assert (announced.revision, announced.pod, announced.address) == ("shop", "p1", "10.1.0.7:8080")
 
     run_virtually(body())

@@ -125,7 +125,7 @@ def all_objects() -> list[Object]:
 
 def needed_objects() -> list[Object]:
     """Objects that the daemons need first."""
-    return [one for one in all_objects() if one["kind"] in _NEEDED]
+    return [resource for resource in all_objects() if resource["kind"] in _NEEDED]
 
 
 @contextlib.contextmanager
@@ -135,7 +135,9 @@ def removed_at_end(api: ApiClient, objects: Sequence[Object], *, timeout_s: floa
     Raises:
         AssertionError: if the server runs the system, whose daemons would work on the objects of the suite.
     """
-    running = [path_of(one) for one in objects if one["kind"] == "Deployment" and api.peek(path_of(one))]
+    running = [
+        path_of(resource) for resource in objects if resource["kind"] == "Deployment" and api.peek(path_of(resource))
+    ]
     assert not running, f"this server runs {running[0]}; `serving install --uninstall` removes the system"
     try:
         yield
@@ -149,8 +151,8 @@ def _current(kubeconfig: Path) -> tuple[Object, Object, Object]:
     config: Object = yaml.safe_load(kubeconfig.read_text())
 
     def named(part: str, name: str) -> Object:
-        found: Object = next(one for one in config[f"{part}s"] if one["name"] == name)[part]
-        return found
+        resource: Object = next(entry for entry in config[f"{part}s"] if entry["name"] == name)[part]
+        return resource
 
     context = named("context", config["current-context"])
     return config, named("cluster", context["cluster"]), named("user", context["user"])

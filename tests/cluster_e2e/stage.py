@@ -159,7 +159,7 @@ class Stage:
         if own not in self.sockets:
             self.sockets[own] = socket.create_server(("127.0.0.1", 0))
         sockets = {**{one: self.sockets[one] for one in _LISTENERS.get(name, ())}, page: self.sockets[own]}
-        descriptors = {one: listener.fileno() for one, listener in sockets.items()}
+        descriptors = {result: listener.fileno() for result, listener in sockets.items()}
         kubeconfig = await self.server.kubeconfig_of(name, self.folder, port=self.gate.port)
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("SERVING_")},
@@ -195,16 +195,18 @@ class Stage:
         """The page of the activator where slices do not lead to it."""
         return {"SERVING_CONTROLLER_ACTIVATOR_PAGES": f"127.0.0.1:{self.port('activator-metrics')}"}
 
-    async def _at_work(self, one: Daemon, url: str) -> None:
+    async def _at_work(self, daemon: Daemon, url: str) -> None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_PATIENCE_S):
                 while not await asyncio.to_thread(_is_well, url):
-                    if one.process.returncode is not None:
+                    if daemon.process.returncode is not None:
                         break
                     await asyncio.sleep(0.05)
                 else:
                     return
-        raise AssertionError(f"{one.name} (exit code {one.process.returncode}) does not answer: {one.log[-3:]}")
+        raise AssertionError(
+            f"{daemon.name} (exit code {daemon.process.returncode}) does not answer: {daemon.log[-3:]}"
+        )
 
     async def run(self, *, runs_nothing: bool) -> None:
         """Kubelet and load, until cancelled."""
@@ -242,7 +244,7 @@ class Stage:
                 async for event_type, last in _seen(self.cluster, kind, name):
                     if event_type is not EventType.DELETED and holds(last):
                         return last
-        reported = {one: self.daemons[one].log[-3:] for one in self.daemons}
+        reported = {daemon: self.daemons[daemon].log[-3:] for daemon in self.daemons}
         raise AssertionError(f"{kind.name} {name} stays {json.dumps(last)}; daemons: {reported}")
 
     async def until_gone(self, kind: Kind, name: str, *, namespace: str = SPACE) -> None:
@@ -258,26 +260,30 @@ class Stage:
     async def ready(self, name: str, *, generation: int = 0) -> Object:
         """A service that is ready, of its latest generation."""
         return await self.until(
-            SERVING_SERVICE, name, lambda one: is_ready(one) and one["metadata"]["generation"] >= generation
+            SERVING_SERVICE,
+            name,
+            lambda current_service: (
+                is_ready(current_service) and current_service["metadata"]["generation"] >= generation
+            ),
         )
 
     async def scaled(self, revision: str, count: int, *, within_s: float = _PATIENCE_S) -> Object:
         """Wait until a revision's Deployment has so many pods, all ready."""
 
-        def is_so(one: Object) -> bool:
-            ready_count = (one.get("status") or {}).get("readyReplicas", 0)
-            return bool(one["spec"]["replicas"] == ready_count == count)
+        def is_so(resource: Object) -> bool:
+            ready_count = (resource.get("status") or {}).get("readyReplicas", 0)
+            return bool(resource["spec"]["replicas"] == ready_count == count)
 
         return await self.until(DEPLOYMENT, f"{revision}-deployment", is_so, within_s=within_s)
 
     async def numbers(self, name: str) -> dict[str, float]:
         """Metrics of the controller or the autoscaler, by name, summed over labels."""
         text = await asyncio.to_thread(_read, f"http://127.0.0.1:{self.port(_PAGES[name][0])}/metrics")
-        found: dict[str, float] = {}
+        result: dict[str, float] = {}
         for line in text.splitlines():
             if match := re.match(r"(\w+)(?:\{.*\})? ([0-9.e+]+)$", line):
-                found[match[1]] = found.get(match[1], 0.0) + float(match[2])
-        return found
+                result[match[1]] = result.get(match[1], 0.0) + float(match[2])
+        return result
 
     def writes_of(self, instance: str, *, since: int = 0) -> list[str]:
         """Writes of one daemon without leases: "PATCH /path". Our own server records them."""
@@ -305,7 +311,7 @@ class Stage:
                 {"name": name, "port": self.port(socket), "protocol": "TCP"}
                 for name, socket in (("http", "inner"), ("metrics", "activator-metrics"))
             ],
-            "endpoints": [{"addresses": [one], "conditions": {"ready": True}} for one in addresses],
+            "endpoints": [{"addresses": [address], "conditions": {"ready": True}} for address in addresses],
         }
         try:
             await self.cluster.create(ENDPOINT_SLICE, body)
@@ -371,8 +377,8 @@ async def staged(
             if not is_real():
                 assert (folder / REFUSED).read_text() == "", "a real server would have refused it"
         finally:
-            for one in stage.daemons.values():
-                await one.stop()
+            for daemon in stage.daemons.values():
+                await daemon.stop()
             running.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await running
@@ -400,8 +406,8 @@ async def key_set(cluster: Cluster) -> AsyncIterator[None]:
         await cluster.create(SECRET, {"metadata": {"name": KEY_SECRET, "namespace": SYSTEM}, "data": data})
     except AlreadyExists:
         # A merge patch removes a field that is null.
-        found = (await cluster.get(SECRET, SYSTEM, KEY_SECRET)).get("data") or {}
-        before = {"key": found.get("key")}
+        entry = (await cluster.get(SECRET, SYSTEM, KEY_SECRET)).get("data") or {}
+        before = {"key": entry.get("key")}
         await cluster.patch(SECRET, SYSTEM, KEY_SECRET, patch={"data": data})
     try:
         yield
@@ -417,8 +423,8 @@ async def _seen(cluster: Cluster, kind: Kind, name: str) -> AsyncIterator[tuple[
     """An object as it is, and as it changes."""
     selector = f"metadata.name={name}"
     listing = await cluster.list(kind, SPACE, field_selector=selector)
-    for one in listing.items:
-        yield EventType.MODIFIED, one
+    for item in listing.items:
+        yield EventType.MODIFIED, item
     async with cluster.watch(kind, SPACE, resource_version=listing.resource_version, field_selector=selector) as events:
         async for event in of_objects(events):
             yield event.type, event.object
@@ -451,10 +457,10 @@ def _is_well(url: str) -> bool:
 
 def service(name: str, *, version: str = "1", annotations: dict[str, str] | None = None, **spec: Any) -> Object:  # noqa: ANN401 - JSON
     """A manifest of a service. By default a pod takes one request at a time, and its target is all of it."""
-    asked = {"autoscaling.knative.dev/target": "1", "autoscaling.knative.dev/target-utilization-percentage": "100"}
+    requests = {"autoscaling.knative.dev/target": "1", "autoscaling.knative.dev/target-utilization-percentage": "100"}
     container = {"image": "registry.example/hello", "env": [{"name": "VERSION", "value": version}]}
     pod = {"containers": [container], **only_here()}
-    template = {"metadata": {"annotations": {**asked, **(annotations or {})}}, "spec": pod}
+    template = {"metadata": {"annotations": {**requests, **(annotations or {})}}, "spec": pod}
     return {
         "apiVersion": "serving.knative.dev/v1",
         "kind": "Service",
@@ -463,8 +469,8 @@ def service(name: str, *, version: str = "1", annotations: dict[str, str] | None
     }
 
 
-def is_ready(one: Object) -> bool:
+def is_ready(resource: Object) -> bool:
     """The condition of ``kubectl wait --for=condition=Ready``, for the latest generation."""
-    status = one.get("status") or {}
-    is_so = condition_of(one, "Ready").get("status") == "True"
-    return bool(is_so and status.get("observedGeneration") == one["metadata"]["generation"])
+    status = resource.get("status") or {}
+    is_so = condition_of(resource, "Ready").get("status") == "True"
+    return bool(is_so and status.get("observedGeneration") == resource["metadata"]["generation"])

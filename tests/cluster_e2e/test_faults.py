@@ -33,14 +33,14 @@ _WRITE_COUNTS = (
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def stage(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stage]:
-    async with staged(tmp_path_factory.mktemp("faults"), settings=SIDECAR) as one:
-        yield one
+    async with staged(tmp_path_factory.mktemp("faults"), settings=SIDECAR) as new_stage:
+        yield new_stage
 
 
 async def scales_seen(stage: Stage, name: str, seen: list[int]) -> None:
     """Record every scale of a Deployment until cancelled."""
     listing = await stage.cluster.list(DEPLOYMENT, SPACE, field_selector=f"metadata.name={name}")
-    seen += [one["spec"]["replicas"] for one in listing.items]
+    seen += [item["spec"]["replicas"] for item in listing.items]
     async with stage.cluster.watch(
         DEPLOYMENT, SPACE, resource_version=listing.resource_version, field_selector=f"metadata.name={name}"
     ) as events:
@@ -71,7 +71,7 @@ async def test_while_the_api_server_is_away_nothing_is_lost_and_nothing_is_scale
     await stage.scaled(scale_name, 7)
     watching.cancel()
     assert min(seen) == 3, f"it never went below what the load asks for: {seen}"
-    assert all(one.process.returncode is None for one in stage.daemons.values())
+    assert all(daemon.process.returncode is None for daemon in stage.daemons.values())
 
 
 async def test_a_daemon_that_is_killed_continues_where_it_was(stage: Stage) -> None:
@@ -100,7 +100,9 @@ async def test_a_pod_that_turns_unready_counts_no_more(stage: Stage) -> None:
     (pod,) = (await stage.cluster.list(POD, SPACE, label_selector="app=flaky-00001")).items
     await stage.kubelet.set_ready(pod, ready=False)
     # By what is seen of it: all that looks from time to time looks after ten minutes.
-    await stage.until(DEPLOYMENT, "flaky-00001-deployment", lambda one: one["status"].get("readyReplicas", 0) == 0)
+    await stage.until(
+        DEPLOYMENT, "flaky-00001-deployment", lambda deployment: deployment["status"].get("readyReplicas", 0) == 0
+    )
     await stage.kubelet.set_ready(pod, ready=True)
     await stage.scaled("flaky-00001", 1)
 
@@ -133,8 +135,8 @@ async def until_all(stage: Stage, count: int, *, kind: str) -> None:
     """Wait until so many are ready; one list a second is no load."""
     what, selector = (SERVING_SERVICE, "") if kind == "services" else (DEPLOYMENT, "bare=yes")
 
-    def is_well(one: Object) -> bool:
-        return is_ready(one) if kind == "services" else bool((one.get("status") or {}).get("readyReplicas"))
+    def is_well(entry: Object) -> bool:
+        return is_ready(entry) if kind == "services" else bool((entry.get("status") or {}).get("readyReplicas"))
 
     for _ in itertools.count():
         listing = await stage.cluster.list(what, SPACE, label_selector=selector)
@@ -162,7 +164,7 @@ async def crowd(stage: Stage, count: int) -> tuple[float, float, float]:
 
 async def writes(stage: Stage) -> float:
     numbers = [await stage.numbers(name) for name in ("controller", "autoscaler")]
-    return sum(one.get(name, 0.0) for one in numbers for name in _WRITE_COUNTS)
+    return sum(number.get(name, 0.0) for number in numbers for name in _WRITE_COUNTS)
 
 
 @pytest.mark.slow

@@ -26,15 +26,15 @@ _OVERRIDE = {"SERVING_ACTIVATOR_POD_ADDRESS_OVERRIDE": "10.=127."}
 @contextlib.asynccontextmanager
 async def with_pods(folder: Path, **settings: str) -> AsyncIterator[Stage]:
     """Everything at work until the end of the context; ``settings`` are the daemons' environment."""
-    async with staged(folder, runs_nothing=False, settings={**_OVERRIDE, **settings}) as one:
+    async with staged(folder, runs_nothing=False, settings={**_OVERRIDE, **settings}) as stage:
         with template_process(folder / "state") as template:
             async with asyncio.TaskGroup() as group:
-                tasks = await _kubelet(one, template.state.template, folder, group)
+                tasks = await _kubelet(stage, template.state.template, folder, group)
                 try:
-                    yield one
+                    yield stage
                 finally:
                     # While the kubelet runs: pods that stay have mounts below the folder.
-                    await one.clear()
+                    await stage.clear()
                     for task in tasks:
                         task.cancel()
 
@@ -70,9 +70,9 @@ async def _kubelet(
 async def send_get(stage: Stage, host: str, path: str = "/") -> tuple[int, str]:
     """Send a request until the activator knows the host, soon after it is ready: status and body."""
     async with asyncio.timeout(240):
-        while (found := await asked(stage.port("public"), f"{host}.{SPACE}.localhost", path))[0] == 404:  # noqa: ASYNC110 - no event announces it
+        while (results := await asked(stage.port("public"), f"{host}.{SPACE}.localhost", path))[0] == 404:  # noqa: ASYNC110 - no event announces it
             await asyncio.sleep(0.05)
-    return found
+    return results
 
 
 async def asked(port: int, host: str, path: str = "/", *, address: str = "127.0.0.1") -> tuple[int, str]:

@@ -121,7 +121,7 @@ def test_arrivals_add_up_over_idle_time() -> None:
 def windows(*high: tuple[float, float], bounds: KeepBounds = BOUNDS) -> list[tuple[float, float]]:
     """Windows with a high hazard between these ages; the ends are rounded to bins of 3 %."""
     hazard = [HIGH if any(from_s <= at_s < to_s for from_s, to_s in high) else LOW for at_s in BIN_STARTS_S]
-    return [(round(one.from_s), round(one.to_s)) for one in keep_windows(hazard, bounds)]
+    return [(round(window.from_s), round(window.to_s)) for window in keep_windows(hazard, bounds)]
 
 
 def test_where_no_request_is_expected_a_pod_stays_for_the_shortest_time() -> None:
@@ -137,10 +137,10 @@ def test_a_short_pause_is_bridged() -> None:
 
 
 def test_a_pod_is_started_ahead_after_a_long_pause() -> None:
-    found = windows((0, 20), (300, 400))
+    results = windows((0, 20), (300, 400))
 
-    assert len(found) == 2
-    assert sum(found, ()) == pytest.approx((0, 20, 300, 400), abs=13)
+    assert len(results) == 2
+    assert sum(results, ()) == pytest.approx((0, 20, 300, 400), abs=13)
 
 
 def test_without_pre_warming_nothing_comes_after_the_pause() -> None:

@@ -58,10 +58,10 @@ _NO_HTTP2 = "the app's port is named h2c, and uvicorn speaks HTTP/1.1: name the 
 
 
 class QueueProxyMiddleware:
-    """The queue-proxy of the pod that runs in this process; outside a pod it passes everything through.
+    """The queue-proxy of the pod that runs in this process. Outside a pod it has no effect.
 
-    It wraps the app as the outermost middleware. The server must have one process and run the lifespan protocol, which
-    tells the middleware when to begin; uvicorn does. ``spec`` describes the pod; None reads the environment.
+    It wraps the app as the outermost middleware. The server must have one process and run the lifespan protocol, by
+    which the middleware begins and ends; uvicorn does. ``spec`` describes the pod; None reads the environment.
     """
 
     def __init__(self, app: App, *, spec: PodSpec | None = None) -> None:
@@ -83,7 +83,7 @@ class QueueProxyMiddleware:
             await self._pod.requests.handle(scope, receive, send)
 
     def behind_tls(self, make: "MakeProtocol") -> "MakeProtocol":
-        """The protocol of the server with inner TLS before it, where a pod has that; ``make`` is the server's own."""
+        """The server's protocol (created by ``make``) behind inner TLS, if the pod uses inner TLS."""
         self._make = make
         return self._protocol
 
@@ -147,7 +147,7 @@ class _InProcessPod:
         self._task.add_done_callback(self._end_server)
 
     def _end_server(self, task: asyncio.Task[None]) -> None:
-        """Stop the server after its queue-proxy failed: otherwise the pod would not report or drain."""
+        """Stop the server after its queue-proxy failed, because the pod could no longer report or drain."""
         if not task.cancelled() and task.exception() is not None:
             self._signal.release(is_due=True)
 
@@ -155,7 +155,7 @@ class _InProcessPod:
         return [] if self._tls is None else tls_lines(self._tls.failures, self._tls.not_after_s)
 
     async def stop(self) -> None:
-        """Report the last statistic and end, because the server has ended."""
+        """Send the last report and end, because the server has ended."""
         assert self._task is not None
         self._signal.release(is_due=False)
         self._calls.finishing = True
@@ -170,7 +170,7 @@ def _front_of(tls: MutualTls) -> "InnerFront":
 
 
 def _spec_taken_from(environment: MutableMapping[str, str]) -> PodSpec:
-    """Read the spec, and remove its secrets. Raises ``SettingsError``."""
+    """Read the spec from an environment, and remove its secrets there. Raises ``SettingsError``."""
     spec = spec_from_environment(environment)
     for name in _SECRETS:
         environment.pop(name, None)
@@ -178,7 +178,7 @@ def _spec_taken_from(environment: MutableMapping[str, str]) -> PodSpec:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run an app with uvicorn as a pod, or on a developer's machine; the exit code."""
+    """Run an app with uvicorn, as a pod or on a developer's machine; return the exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m serving.asgi",
         description="Run an ASGI app whose queue-proxy is in its own process, with uvicorn.",
@@ -228,7 +228,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _from_loopback(app: App) -> App:
-    """The app behind a queue-proxy, as seen by uvicorn: client and scheme are from the forwarding headers."""
+    """The app for a server behind a queue-proxy: client and scheme are read from the forwarding headers."""
 
     async def call(scope: Scope, receive: Receive, send: Send) -> None:
         await app(scope if scope["type"] == "lifespan" else {**scope, "client": (_LOOPBACK, 0)}, receive, send)

@@ -70,7 +70,7 @@ _OF_A_SERVICE = {kinds.CONFIGURATION, kinds.ROUTE}
 
 
 class Relations:
-    """Names of owned or referencing objects, by key."""
+    """Names of related objects by key: objects that are owned by or refer to the key's object."""
 
     def __init__(self) -> None:
         self._revisions: _Index = defaultdict(set)
@@ -83,7 +83,7 @@ class Relations:
         self._routes_to_revision: _Index = defaultdict(set)
 
     def put(self, kind: Kind, key: Key, *, before: Object | None, after: Object | None) -> None:
-        """Record an object before and after a change; None if it does not exist."""
+        """Record an object before and after a change; None means that it does not exist."""
         match kind:
             case kinds.REVISION:
                 _move(
@@ -118,7 +118,7 @@ class Relations:
         return self._pods.get(revision, ())
 
     def httproutes_of(self, route: Key) -> Collection[str]:
-        """HTTPRoutes with a name of the route, of any owner."""
+        """HTTPRoutes with a name that belongs to the route, of any owner."""
         return self._httproutes.get(route, ())
 
     def services_of(self, route: Key) -> Collection[str]:
@@ -139,7 +139,7 @@ class Relations:
 
 
 def owners_of(resource: Object | None, label: str) -> set[str]:
-    """The owner named by an object's label, as a list of one name, or empty."""
+    """The owner that an object's label names, as a set; empty without the label."""
     name = labels_of(resource).get(label) if resource else None
     return {name} if name else set()
 
@@ -176,7 +176,7 @@ class CacheIndexes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Change(msgspec.Struct, frozen=True, kw_only=True):
-    """An object before and after a change; None if it does not exist."""
+    """An object before and after a change; None means that it does not exist."""
 
     kind: Kind
     key: Key
@@ -185,7 +185,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSettings) -> Iterator[WorkKey]:
-    """The keys that need a new decision. Also updates the claims of a changed route."""
+    """The keys to decide on again after a change. Also updates the claims of a changed route."""
     kind, (namespace, name) = change.kind, change.key
     yield from indexes.domains.woken(kind, change.key, before=change.before, after=change.after)
     yield from ((kinds.SCALED_WORKLOAD, *workload) for workload in indexes.workloads.readers(kind, change.key))
@@ -244,7 +244,7 @@ def _concerns_revision(change: Change) -> bool:
 
 
 def _read_of_pod(pod: Object | None) -> object:
-    """The fields of a pod that decisions use; a missing status equals an empty one."""
+    """The fields of a pod that decisions use. A missing status equals an empty status."""
     status = nested(pod, "status") or {}
     is_bound = ("PodScheduled", "True")
     conditions = [
@@ -274,7 +274,7 @@ def _read_of_deployment(deployment: Object | None) -> object:
 
 
 def _beyond(change: Change, indexes: CacheIndexes, settings: ControllerSettings) -> Iterator[WorkKey]:
-    """Other keys affected by a resource that has a plan, besides the resource and its owner."""
+    """Other keys that a change of a resource affects, besides the resource and its owner."""
     namespace, name = change.key
     match change.kind:
         case kinds.SERVING_SERVICE if change.before is None:
@@ -302,7 +302,7 @@ def _owners(change: Change, label: str) -> set[str]:
 
 
 def _owners_by_name(change: Change, indexes: CacheIndexes) -> Iterator[WorkKey]:
-    """Find owners by name, because an object of another owner with this name matters too."""
+    """The keys of owners, found by name, because an object of this name may belong to another owner."""
     namespace, name = change.key
     owner = _OWNER_NAMES[change.kind](name)
     for owner_kind in (kinds.REVISION, kinds.ROUTE):
@@ -344,7 +344,7 @@ def _by_route(change: Change, indexes: CacheIndexes, settings: ControllerSetting
 
 
 def _ways(route: Object | None) -> tuple[bool, bool]:
-    """Whether requests must pass an activator, and whether pods reject all others."""
+    """Whether a route's requests must pass an activator, and whether its pods reject other requests."""
     policy = OPEN_POLICY if route is None else route_policy(annotations_of(route))
     return policy.needs_activator, policy.is_guarded
 

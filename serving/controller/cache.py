@@ -74,9 +74,9 @@ class ControllerCache:
     def reconfigure(
         self, settings: ControllerSettings, scaling: AutoscalerSettings, proxy: QueueProxySettings | None = None
     ) -> set[WorkKey]:
-        """Use new settings; return the keys of all affected resources.
+        """Apply new settings; return the keys of all affected resources.
 
-        ``proxy`` are the settings of queue-proxies; None keeps the present ones.
+        ``proxy`` are the settings of queue-proxies; None keeps the present settings.
         """
         self.settings = settings
         self.scaling = scaling
@@ -113,7 +113,7 @@ class ControllerCache:
         return [(kind, *key) for key in self._objects[kind]]
 
     def put(self, kind: Kind, resource: Object) -> set[WorkKey]:
-        """Store an object's current state and return the affected keys. Known and older versions are ignored."""
+        """Store an object's current state, unless it is a known or older version; return the affected keys."""
         key = (namespace_of(resource), name_of(resource))
         before = self._objects[kind].get(key)
         if before is not None and _is_known(resource, before):
@@ -132,9 +132,9 @@ class ControllerCache:
         return self.put(kind, resource)
 
     def take_list(self, kind: Kind, keys: Container[Key], *, version: str) -> set[WorkKey]:
-        """Drop objects that a list of this version lacks; return the affected keys.
+        """Drop objects that a list of this version does not contain; return the affected keys.
 
-        Such an object was stored by a write and deleted before the list. No watch reports that deletion.
+        Such an object was stored by a write and deleted before the list. No watch reports its deletion.
         """
         self._listed[kind] = version
         objects = self._objects[kind]
@@ -166,7 +166,7 @@ class ControllerCache:
         return set(affected_by(change, self.indexes, self.settings))
 
     def put_scale(self, key: Key, scale: Object | None) -> set[WorkKey]:
-        """Store the scale of a workload's target, of a kind that is not followed; return the affected keys."""
+        """Store the scale of a workload's target whose kind is not watched; return the affected keys."""
         scales = self.indexes.workloads.scales
         if self.get(kinds.SCALED_WORKLOAD, key) is None or scales.get(key, {}) == scale:
             return set()
@@ -196,7 +196,7 @@ class ControllerCache:
         return {(kinds.ROUTE, *route)}
 
     def judge(self, route: Key, judgements: Mapping[str, RolloutJudgement]) -> set[WorkKey]:
-        """Store judgements about the revisions of a route's rollouts; return the affected keys."""
+        """Store the verdicts on the revisions of a route's rollouts; return the affected keys."""
         before = self.judged.get(route, {})
         if route not in self._objects[kinds.ROUTE]:
             return set()
@@ -209,14 +209,14 @@ class ControllerCache:
         )
 
     def resolve(self, revision: Key, uid: str, resolution: Resolution) -> set[WorkKey]:
-        """Store the registries' answers for a revision; return the affected keys."""
+        """Store the registries' responses about a revision's images; return the affected keys."""
         if uid_of(self.get(kinds.REVISION, revision) or {}) != uid:
             return set()
         self._resolutions[revision] = (uid, resolution)
         return {(kinds.REVISION, *revision)}
 
     def resolution(self, revision: Key, uid: str) -> Resolution:
-        """The registries' answers for a revision; a pending resolution before the first answer."""
+        """The registries' responses about a revision's images; pending before the first response."""
         known, resolution = self._resolutions.get(revision, ("", Resolution()))
         return resolution if known == uid else Resolution()
 
@@ -225,14 +225,17 @@ class ControllerCache:
         return self._confirmed.get(route, "") if self.activator_addresses() else None
 
     def set_missing(self, kind: Kind, why: str) -> set[WorkKey]:
-        """Store why the server has no objects of a route kind ("" if it does); return the affected keys."""
+        """Store why the server does not serve a route kind ("" if it does); return the affected keys."""
         if why == self.missing.get(kind, ""):
             return set()
         self.missing[kind] = why
         return {*self.keys(kinds.ROUTE), *(self.keys(kinds.DOMAIN_MAPPING) if kind is kinds.CERTIFICATE else ())}
 
     def refuse(self, key: WorkKey, message: str) -> set[WorkKey]:
-        """Record that the server refuses an object of a resource's plan, until the resource's spec changes."""
+        """Record that the server refused an object of a resource's plan.
+
+        This lasts until the resource's spec changes.
+        """
         kind, namespace, name = key
         resource = self.get(kind, (namespace, name))
         if resource is None:
@@ -243,7 +246,7 @@ class ControllerCache:
         return set() if is_known else {key}
 
     def refusal(self, key: WorkKey, resource: Object) -> str:
-        """Why the server refused an object of a resource's plan; "" if it did not."""
+        """Why the server refused an object of a resource's plan; "" if it refused none."""
         generation, message = self._refusals.get(key, (None, ""))
         return message if generation == nested(resource, "metadata", "generation") else ""
 
@@ -254,7 +257,7 @@ def activator_pages(cache: ControllerCache) -> tuple[str, ...]:
 
 
 def holder_of(cache: ControllerCache, namespace: str, host: str) -> str | None:
-    """The holder of a host in another namespace: a Route, or a ClusterDomainClaim; None without one."""
+    """The object of another namespace that holds a host: a Route or a ClusterDomainClaim; None if there is none."""
     route = cache.indexes.claims.holder(host)
     if route is not None and route[0] != namespace:
         return f"Route {'/'.join(route)}"
@@ -264,7 +267,7 @@ def holder_of(cache: ControllerCache, namespace: str, host: str) -> str | None:
 
 
 def _order(resource: Object, version: str) -> int:
-    """Compare an object's version: 1 if it is newer, -1 if it is older or equal, 0 if either is not a number."""
+    """Compare versions: 1 if the object is newer, -1 if it is older or equal, 0 if either is not a number."""
     own = version_of(resource)
     if not (own.isdecimal() and version.isdecimal()):
         return 0

@@ -59,7 +59,7 @@ _ROUTES_UNKNOWN_S = 10.0
 
 
 def decide(cache: ControllerCache, key: WorkKey, *, now: str, now_s: float) -> WritePlan:
-    """The plan for a resource; empty if it does not exist. ``now_s`` and ``now`` are the same time."""
+    """The plan for a resource; empty if it does not exist. ``now_s`` and ``now`` are the same time in two formats."""
     kind, *place = key
     where: Key = (place[0], place[1])
     resource = cache.get(kind, where)
@@ -252,7 +252,7 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
 
 
 def _routes_before(cache: ControllerCache, revision: Object) -> Iterator[str]:
-    """Routes that referenced a revision in an earlier process, and have no traffic in their status yet."""
+    """Routes that referenced a revision before a restart, and whose status has no traffic yet."""
     for name in filter(None, annotations_of(revision).get(ROUTES_ANNOTATION, "").split(",")):
         route = cache.get(kinds.ROUTE, (namespace_of(revision), name))
         if route is not None and not nested(route, "status", "traffic"):
@@ -267,7 +267,7 @@ def _policies(cache: ControllerCache, where: Key) -> list[RoutePolicy]:
 
 
 def _path(cache: ControllerCache, revision: Object, policies: Sequence[RoutePolicy]) -> TrafficPath:
-    """The path of a revision's public Service: activators, if a route or inner TLS needs them for every request."""
+    """The endpoints of a revision's public Service: activators, if a route or inner TLS requires them."""
     if cache.sidecar is not None and cache.sidecar.inner_tls.is_strict:
         # Clients of the Service have no certificate that a pod accepts.
         return TrafficPath.PROXY

@@ -127,7 +127,7 @@ async def _key(cluster: Cluster) -> ClusterKey:
 
 
 async def _own_image(cluster: Cluster, *, named: str) -> str:
-    """The image of this pod; ``named`` outside of a pod."""
+    """The image of this pod; outside of a pod, ``named``."""
     if named and not os.environ.get(_POD_NAME_VARIABLE):
         return named
     name = _needed(_POD_NAME_VARIABLE, "this pod's name, or sidecar.image")

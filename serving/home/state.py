@@ -112,9 +112,10 @@ class ApiCertificate:
 
 
 def kubeconfig(url: str, token: str, *, authority: str = "", namespace: str = "default") -> str:
-    """The text of the file, JSON, which is YAML.
+    """The text of a kubeconfig, in JSON, which is valid YAML.
 
-    ``url`` is "https://127.0.0.1:6080", ``authority`` the certificate, in PEM, that signs the server's.
+    ``url`` is the server's, such as "https://127.0.0.1:6080". ``authority`` is the certificate (PEM) that signs the
+    server's.
     """
     name = "serving"
     trusted = {"certificate-authority-data": base64.b64encode(authority.encode()).decode()} if authority else {}
@@ -136,7 +137,7 @@ def default_state_path() -> Path:
 
 
 class StateFolder:
-    """The paths in the state folder. ``hold`` locks it until this process ends; ``open`` creates missing parts."""
+    """The paths in the state folder. ``hold`` locks it until this process ends; ``open`` creates missing files."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -163,10 +164,10 @@ class StateFolder:
         self._lock_fd: int | None = None
 
     def hold(self) -> None:
-        """Make the folder and take its lock.
+        """Create the folder and lock it.
 
         Raises:
-            SettingsError: when another process, which is named, holds the folder, or when it cannot be created.
+            SettingsError: when another process, which is named, locks the folder, or when it cannot be created.
         """
         is_held = self._lock_fd is not None
         try:
@@ -186,7 +187,7 @@ class StateFolder:
 
     @property
     def lock_fd(self) -> int:
-        """The descriptor of the lock of a held folder; the lock lasts until all copies of it are closed."""
+        """The descriptor of the folder's lock. The lock lasts until all copies of the descriptor are closed."""
         assert self._lock_fd is not None
         return self._lock_fd
 
@@ -206,7 +207,7 @@ class StateFolder:
         return None
 
     def open(self, api_url: str) -> None:
-        """Create missing key, tokens, certificate and kubeconfig in a held folder. Raises as ``hold``."""
+        """Create a missing key, tokens, certificate and kubeconfig in a locked folder. Raises ``SettingsError``."""
         # Clients import this module for its paths; only `serving up` needs secrets.
         import secrets  # noqa: PLC0415 - as above
 
@@ -223,12 +224,12 @@ class StateFolder:
         write_private(self.kubeconfig, kubeconfig(api_url, self.token.read_text(), authority=authority).encode())
 
     def read_ports(self) -> dict[str, int]:
-        """The ports by name. Raises ``OSError`` or ``ValueError`` if they were not written."""
+        """The ports by name. Raises ``OSError`` or ``ValueError`` if there is no valid file."""
         ports: dict[str, int] = json.loads(self.ports.read_text())
         return ports
 
     def write_ports(self, ports: Mapping[str, int]) -> None:
-        """Write the ports by name, so that they are found later."""
+        """Write the ports by name, for later ``read_ports``."""
         write_private(self.ports, json.dumps(ports).encode())
 
     def service_url(self, port: int, *, scheme: str = "http") -> str:
@@ -238,7 +239,7 @@ class StateFolder:
         return f"{scheme}://NAME.NAMESPACE.{domain or 'localhost'}{where}"
 
     def listen_template(self) -> socket.socket:
-        """The listening socket for orders to the template. The folder must be held."""
+        """The listening socket for orders to the template process. The folder must be locked."""
         self.template.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX)
         with short_path(self.template) as path:
@@ -265,7 +266,7 @@ class StateFolder:
 
 @contextlib.contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """Shorten a path, because a unix socket's has at most 107 bytes."""
+    """A short equivalent of a path, because the path of a unix socket has at most 107 bytes."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"

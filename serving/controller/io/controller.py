@@ -117,9 +117,9 @@ class Controller:
     def reconfigure(
         self, settings: ControllerSettings, scaling: AutoscalerSettings, proxy: QueueProxySettings | None = None
     ) -> None:
-        """Use new settings, and decide about every resource again.
+        """Apply new settings, and decide on every resource again.
 
-        ``proxy`` are the settings of queue-proxies that are containers; None keeps them.
+        ``proxy`` are the settings of queue-proxies that are containers; None keeps the present settings.
         """
         sidecar = self._cache.sidecar
         has_other_proxy = sidecar is not None and proxy not in (None, sidecar.proxy)
@@ -129,7 +129,7 @@ class Controller:
             self._wake(self._cache.reconfigure(settings, scaling, proxy))
 
     def report(self, note: Note) -> None:
-        """Write an Event that belongs to no plan."""
+        """Write an Event that is not part of a plan."""
         self._events.enqueue(note)
 
     async def settled(self) -> None:
@@ -137,7 +137,7 @@ class Controller:
         await self._queue.settled()
 
     async def run(self, stop: asyncio.Event) -> None:
-        """Run until ``stop`` is set; an interrupted write is repeated after a restart."""
+        """Run until ``stop`` is set. A write that is interrupted is repeated after a restart."""
         async with supervise() as group:
             tasks = [
                 group.start(self._sources.run(), name="controller-sources"),
@@ -170,7 +170,7 @@ class Controller:
         self._wake_of(keys, None)
 
     def _wake_of(self, keys: set[WorkKey], changed: Kind | None) -> None:
-        """Enqueue keys after a change of an object of kind ``of``; None is a change without an object."""
+        """Enqueue keys after a change of an object of kind ``changed``; None for a change without an object."""
         if len(keys) > _WOKEN_AT_ONCE_MAX:
             self._crowd |= keys
             self._has_crowd.set()
@@ -210,7 +210,7 @@ class Controller:
         return again_after_s
 
     async def _work(self, key: WorkKey) -> float | None:
-        """Decide about one resource and execute the plan; return the seconds until the next decision."""
+        """Decide on one resource and execute the plan; return the seconds until the next decision."""
         at_s = wall_s()
         plan = decide(self._cache, key, now=stamp(at_s), now_s=at_s)
         if key[0] is kinds.REVISION:
@@ -290,7 +290,7 @@ class ControllerConfig:
     def applied_to(self, controller: Controller, watch: ConfigMapWatch) -> Iterator[None]:
         """While the context is open, apply changed settings to a controller and report them.
 
-        Earlier rejections come first.
+        Rejections from before are reported first.
         """
 
         def on_taken(taken: Taken, config_map: Object) -> None:

@@ -31,7 +31,10 @@ _RETRY_MAX_S = 300.0
 
 
 class DigestResolver:
-    """Resolves images of revisions. ``resolved`` receives a revision, its uid and the registries' answers."""
+    """Resolves image tags of revisions to digests.
+
+    ``resolved`` is called with a revision, its uid and the registries' responses.
+    """
 
     def __init__(
         self,
@@ -106,7 +109,7 @@ class DigestResolver:
         return reference.pinned(digest)
 
     async def _auths(self, revision: Object) -> dict[str, str]:
-        """The registry credentials of a revision's pods; unreadable ones are omitted, as a kubelet does."""
+        """The registry credentials of a revision's pods. Unreadable ones are ignored, as by a kubelet."""
         namespace = namespace_of(revision)
         references = list(nested(revision, "spec", "imagePullSecrets") or ())
         auths: dict[str, str] = {}

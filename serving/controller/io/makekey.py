@@ -33,17 +33,18 @@ _TOKEN_BYTES = 32
 
 
 class ClusterKey(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster key, and the mode of inner TLS stored with it; "" for an older key."""
+    """The cluster key, and the mode of inner TLS stored with it ("" if an earlier version created the key)."""
 
     key: bytes
     inner_tls: str
 
 
 async def cluster_key(cluster: Cluster, namespace: str) -> ClusterKey:
-    """The cluster key of a namespace; it is created if missing.
+    """The cluster key of a namespace. It is created if it does not exist.
 
     Raises:
-        SettingsError: when the Secret has no key of 32 bytes. A refusal of the cluster is raised too.
+        SettingsError: when the Secret has no key of 32 bytes.
+        ClusterError: when the cluster refuses a call.
     """
     key = secrets.token_bytes(KEY_BYTES)
     created = {_KEY_FIELD: key, KEY_MODE_FIELD: ENABLED.encode()}
@@ -64,14 +65,14 @@ async def cluster_key(cluster: Cluster, namespace: str) -> ClusterKey:
 
 
 async def make_tokens(cluster: Cluster, namespace: str, *, actions: str = "") -> None:
-    """Create the query token and the dashboard's token, the latter in the Secret ``actions``. Existing tokens stay."""
+    """Create the query token, and the dashboard's token in the Secret ``actions``. Existing tokens stay."""
     for name in filter(None, (QUERY_TOKEN_SECRET, actions)):
         token = secrets.token_urlsafe(_TOKEN_BYTES).encode()
         await _create(cluster, namespace, name, data={"token": token})
 
 
 async def write_authority(cluster: Cluster, namespace: str, certificate: str) -> None:
-    """Write the inner authority's certificate for dashboard and Prometheus; "" without inner TLS."""
+    """Write the inner authority's certificate for the dashboard and Prometheus; "" if there is no inner TLS."""
     data = {_AUTHORITY_FIELD: certificate.encode()}
     if not await _create(cluster, namespace, AUTHORITY_SECRET, data=data):
         await cluster.patch(SECRET, namespace, AUTHORITY_SECRET, patch={"data": _encoded(data)})

@@ -25,9 +25,9 @@ _NOTES_MAX = 500
 
 
 class PlanWriter:
-    """Writes through the cluster port, and caches each response, so that the next decision needs no watch event.
+    """Writes to the cluster, and caches each response, so that the next decision need not wait for a watch event.
 
-    ``wake`` is called with the keys that a write affects. ``on_call`` is called with the duration of each call in
+    ``wake`` is called with the keys that a write affects. ``on_call`` is called after each call with its duration in
     seconds, and its error if it failed.
     """
 
@@ -46,7 +46,7 @@ class PlanWriter:
         self.writes_count = 0
 
     async def carry_out(self, key: WorkKey, plan: WritePlan) -> None:
-        """Execute the plan's writes. A conflict is raised, and the decision is repeated on newer state."""
+        """Execute the plan's writes. Raises an error at a conflict; the decision is then repeated with newer state."""
         # The next patch of an object is fenced by the version from this plan's last write.
         versions: dict[WorkKey, str] = {}
         for write in plan.writes:
@@ -99,9 +99,9 @@ def _fenced(write: Write, versions: dict[WorkKey, str]) -> Write:
 
 
 def note_event(note: Note, *, now: str) -> Object:
-    """The first Event of a note, named by object and message.
+    """The first Event of a note. Its name is derived from object and message.
 
-    A long message is cut at its beginning, because its end has the cause.
+    A long message is truncated at its beginning, because its end has the cause.
     """
     message = note.message[-MESSAGE_LENGTH_MAX:]
     words = EventText(reason=note.reason or "Changed", message=message, is_warning=note.warning)
@@ -122,7 +122,7 @@ class NoteWriter:
         return self._events.writes_count
 
     def enqueue(self, note: Note) -> None:
-        """Queue a note that belongs to no plan."""
+        """Queue a note that is not part of a plan."""
         try:
             self._queued.put_nowait(note)
         except asyncio.QueueFull:

@@ -26,7 +26,7 @@ _TIMEOUT_S = 2.0
 
 
 class RolloutWatcher:
-    """Judges revisions of Routes. ``judged`` is called with the verdicts by revision of a Route.
+    """Judges new revisions of Routes. ``judged`` is called with a Route's verdicts by revision.
 
     ``addresses`` are the activators' metrics pages, which are read with ``headers``.
     """
@@ -48,7 +48,7 @@ class RolloutWatcher:
         self._is_needed = asyncio.Event()
 
     def update(self, route: Key, watch: RolloutWatch | None) -> None:
-        """Start judging the rollouts of a Route; None stops it."""
+        """Start judging the rollouts of a Route, or stop with None."""
         if watch is None:
             self._watched.pop(route, None)
         else:

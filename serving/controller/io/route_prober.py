@@ -31,7 +31,7 @@ _HEADERS = {"K-Network-Probe": "route", "User-Agent": "serving-controller"}
 class RouteProber:
     """Probes activators. ``confirmed`` is called with a Route and the digest that all activators serve.
 
-    ``addresses`` are the current activators, HOST:PORT.
+    ``addresses`` are HOST:PORT of the current activators.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class RouteProber:
             await asyncio.Event().wait()
 
     def start(self, route: Key, digest: str) -> None:
-        """Confirm a digest of a Route; this replaces an earlier query for the Route."""
+        """Probe until all activators serve a digest of a Route. Replaces earlier probes for the Route."""
         if self._group is None or (route in self._waiting and self._waiting[route][0] == digest):
             return
         self.forget(route)

@@ -48,7 +48,7 @@ Wake = Callable[[set[WorkKey], Kind | None], None]
 
 
 def settings_notes(taken: Taken, config_map: Object) -> Iterator[Note]:
-    """The Events about one ConfigMap, for one daemon."""
+    """The notes about applying one ConfigMap to one daemon's settings."""
     # Items of a list lack their kind.
     about = {**config_map, "apiVersion": "v1", "kind": "ConfigMap"}
     if taken.problems:
@@ -68,7 +68,7 @@ def settings_notes(taken: Taken, config_map: Object) -> Iterator[Note]:
 
 
 def missing_reason(kind: Kind, error: ClusterError, *, gateway: str) -> str:
-    """Why Certificates or HTTPRoutes are missing, from the error of listing them."""
+    """Why the server has no Certificates or HTTPRoutes, from the error of a list."""
     what = f"{'does not know' if isinstance(error, NotFound) else 'does not let us list'} {kind.name}s"
     if kind is kinds.CERTIFICATE:
         setting = "Certificates of hosts are enabled in config-network"
@@ -80,7 +80,7 @@ def missing_reason(kind: Kind, error: ClusterError, *, gateway: str) -> str:
 
 
 def missing_note(kind: Kind, namespace: str, why: str) -> Note:
-    """The note that an optional kind is needed but missing; ``namespace`` is the system's."""
+    """The note that a required optional kind is missing. ``namespace`` is the system's."""
     name, reason = _OPTIONAL[kind]
     metadata = {"name": name, "namespace": namespace}
     about: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}
@@ -88,7 +88,7 @@ def missing_note(kind: Kind, namespace: str, why: str) -> Note:
 
 
 class CacheSources:
-    """The watches of the cache: ``run`` runs all of them; ``synced`` is set once the first lists are cached.
+    """The watches that fill the cache. ``run`` runs all; ``synced`` is set once the first lists are cached.
 
     ``wake`` is called with the keys that a change affects, and the kind of the changed object. ``note`` reports a
     missing API.
@@ -151,7 +151,7 @@ class CacheSources:
         self._wake(woken, kind)
 
     def _choose_namespaces(self) -> None:
-        """Follow the targets of workloads in their namespaces."""
+        """Watch the targets of workloads in the workloads' namespaces."""
         namespaces = self._cache.indexes.workloads.namespaces
         if namespaces == self._namespaces:
             return
@@ -188,7 +188,7 @@ class CacheSources:
         )
 
     async def _read_scales(self) -> None:
-        """Read the scales of targets of kinds that are not followed, until cancelled."""
+        """Read the scales of targets whose kinds are not watched, until cancelled."""
         while True:
             await self._has_others.wait()
             others = [known for known in self._cache.indexes.workloads if known.spec and known.target[0] is None]
@@ -203,7 +203,7 @@ class CacheSources:
             await next_beat(SCALES_PERIOD_S)
 
     async def _follow_keda(self) -> None:
-        """Watch KEDA's kinds once the server has them and lets us list them."""
+        """Watch KEDA's kinds once the server has them and permits the list."""
         while not await self._has_keda():
             await next_beat(_KEDA_RETRY_S)
         async with supervise() as group:

@@ -112,7 +112,7 @@ _REASONS = {
 
 
 class Conversion(msgspec.Struct, frozen=True, kw_only=True):
-    """A route as a ScaledWorkload. ``notes`` list parts without effect; ``problems`` explain a missing ``spec``."""
+    """A route as a ScaledWorkload. ``notes`` list parts without effect; ``problems`` are why ``spec`` is None."""
 
     kind: str
     name: str
@@ -134,7 +134,7 @@ class Conversion(msgspec.Struct, frozen=True, kw_only=True):
 def convert_route(route: Object, scaled_objects: Iterable[Object], *, pages: Iterable[Object] = ()) -> Conversion:
     """Convert an HTTPScaledObject or InterceptorRoute, with the ScaledObjects of its namespace.
 
-    ``pages`` are the ConfigMaps of its namespace with bodies of responses.
+    ``pages`` are the namespace's ConfigMaps with response bodies.
     """
     kind = str(route.get("kind"))
     conversion = Conversion(kind=kind, name=name_of(route), namespace=namespace_of(route))
@@ -162,7 +162,7 @@ def convert_route(route: Object, scaled_objects: Iterable[Object], *, pages: Ite
 
 
 def scaled_object_of(route: Object, scaled_objects: Iterable[Object]) -> Object | None:
-    """The ScaledObject whose trigger names the route; None without one."""
+    """The ScaledObject with a trigger that names the route; None if there is none."""
     key, name = _REFERENCES[str(route.get("kind"))], name_of(route)
     for scaled in scaled_objects:
         if any(nested(trigger, "metadata", key) == name for trigger in nested(scaled, "spec", "triggers") or ()):
@@ -226,7 +226,7 @@ def _spec(route: Object, scaled: Object, notes: list[str]) -> tuple[ScaledWorklo
 
 
 def _wait_s(spec: Mapping[str, Any], *, is_old: bool) -> int | None:
-    """The longest wait for a pod. With a fallback KEDA bounds it always."""
+    """The longest wait for a pod, in seconds. KEDA always limits it if there is a fallback."""
     wait_s = _whole_seconds("conditionWait" if is_old else "readiness", spec.get("timeouts") or {})
     failover = spec.get("coldStartTimeoutFailoverRef")
     if failover is not None:
@@ -236,7 +236,7 @@ def _wait_s(spec: Mapping[str, Any], *, is_old: bool) -> int | None:
 
 
 def _placeholder(response: Mapping[str, Any], pages: Iterable[Object], notes: list[str]) -> PlaceholderResponse:
-    """The response; status 500 if its ConfigMap or key is missing, as in KEDA."""
+    """The response; as in KEDA, its status is 500 if its ConfigMap or key is missing."""
     status = _first(response.get("statusCode"), PlaceholderResponse().status_code)
     headers, reference = response.get("headers") or {}, response.get("bodyFromConfigMap")
     if reference is None:
@@ -272,7 +272,7 @@ def _first(*values: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 def _metric(spec: Mapping[str, Any], *, is_old: bool, notes: list[str]) -> tuple[WorkloadScaling, dict[str, str]]:
-    """The metric with its target. Raises ``SettingsError`` if two metrics exclude each other."""
+    """The metric and its target. Raises ``SettingsError`` if two metrics contradict each other."""
     metric: Mapping[str, Any] = spec.get("scalingMetric") or {}
     rate, concurrency = metric.get("requestRate"), metric.get("concurrency")
     annotations = {UTILIZATION_ANNOTATION: "100"}
@@ -329,7 +329,7 @@ def _retention(cooldown_s: float, window: str | None, notes: list[str]) -> str:
 
 
 def _whole_seconds(field: str, timeouts: Mapping[str, Any]) -> int | None:
-    """A timeout in whole seconds, rounded up; None if missing or 0s, which is no timeout in KEDA."""
+    """A timeout in whole seconds, rounded up; None if it is missing or 0s, which disables it in KEDA."""
     text = timeouts.get(field)
     return math.ceil(_seconds(f"spec.timeouts.{field}", text)) or None if text else None
 
@@ -351,7 +351,7 @@ def _old_rules(spec: Mapping[str, Any], notes: list[str]) -> list[RoutingRule]:
 
 
 def _rules(written: Sequence[Mapping[str, Any]], notes: list[str]) -> list[RoutingRule]:
-    """The routing rules. A rule for every host is omitted, because other workloads have hosts on the same port."""
+    """The routing rules. A rule for all hosts is left out, because other workloads share the port."""
     rules = []
     for rule in written:
         hosts = [str(host).lower() for host in rule.get("hosts") or ()]

@@ -98,7 +98,7 @@ def _ready(conversion: Conversion, workload: Object | None, *, is_foreign: bool,
 
 
 def _targets(conversion: Conversion) -> Object:
-    """KEDA's status fields: workload, and Service with port."""
+    """The status fields of KEDA that name the workload, and the Service with its port."""
     if conversion.spec is None:
         return {}
     target, service = conversion.spec.target, conversion.spec.service

@@ -40,7 +40,7 @@ class ConcurrencyLimit:
         return int(self._limit)
 
     def note_call(self, duration_s: float, *, active_count: int, now_s: float) -> None:
-        """Record the duration of a call, and the number of resources reconciled meanwhile."""
+        """Record the duration of a call, and how many resources were reconciled during it."""
         duration_s = max(duration_s, _NOISE_S)
         if self._baseline_s is None:
             self._baseline_s = self._mean_s = duration_s

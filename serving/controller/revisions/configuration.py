@@ -59,7 +59,7 @@ _OWN_ANNOTATIONS = REVISION_STATE_ANNOTATIONS | {CREATOR_ANNOTATION}
 def collectable(
     configuration: Object, revisions: Sequence[Object], settings: ControllerSettings, *, now: str
 ) -> list[Object]:
-    """The revisions to retire now, those longest without traffic first."""
+    """The revisions to retire now. Those without traffic for longest are first."""
     now_s = timestamp_s(now)
     assert now_s is not None, now
     idle = sorted(
@@ -109,7 +109,7 @@ def _active_s(revision: Object) -> float:
 
 
 class _Latest(msgspec.Struct, frozen=True, kw_only=True):
-    """The revision of the current generation, or None; ``refusal`` is why it cannot be created."""
+    """The revision of the current generation, or None. ``refusal`` is why it cannot be created."""
 
     revision: Object | None
     refusal: str = ""
@@ -125,7 +125,7 @@ def reconcile_configuration(  # noqa: PLR0913 - the inputs of one decision
     refusal: str = "",
     routes: Sequence[str] = (),
 ) -> WritePlan:
-    """The writes for a configuration. ``revisions`` are those it may own, by name.
+    """The writes for a configuration. ``revisions`` are the revisions that it may own, by name.
 
     ``refusal`` is why the server refused the revision of this generation, or "". ``routes`` are the names of the routes
     that use its latest revision.
@@ -174,7 +174,7 @@ def reconcile_configuration(  # noqa: PLR0913 - the inputs of one decision
 def revision_name_is_taken(
     configuration: Object, revisions: Mapping[str, Object], settings: ControllerSettings
 ) -> bool:
-    """Whether another configuration or other content has the revision name in the template."""
+    """Whether the template's revision name belongs to another configuration, or to a revision with other content."""
     name = nested(configuration, "spec", "template", "metadata", "name")
     revision = revisions.get(name) if name else None
     if revision is None:
@@ -233,7 +233,7 @@ def _unchanged(
 ) -> Object | None:
     """The latest created revision, if the template still describes it.
 
-    The generation alone does not show this: an API server increments it even if a client only adds ``resources: {}``.
+    The generation is not sufficient: an API server increments it even if a client only adds ``resources: {}``.
     """
     name = nested(configuration, "status", "latestCreatedRevisionName")
     revision = revisions.get(name) if name else None
@@ -277,7 +277,7 @@ def _status(configuration: Object, ready: LatestReady, latest: _Latest, *, now: 
 
 
 def _given_back(before: Object, ready: LatestReady, latest: _Latest) -> Iterator[Condition]:
-    """The condition while an older revision has the traffic of the latest one, which failed in its first minute."""
+    """The condition while an older revision has the traffic, because the latest one failed in its first minute."""
     present = _given_back_by({"status": before}, latest)
     if ready.failed is not None:
         why = condition_of(ready.failed, CONDITION_READY).get("message") or "not ready"
@@ -290,7 +290,7 @@ def _given_back(before: Object, ready: LatestReady, latest: _Latest) -> Iterator
 
 
 def _given_back_by(configuration: Object, latest: _Latest) -> str:
-    """The condition's message about traffic that the latest revision returned; "" without one."""
+    """The message of the condition that the latest revision lost its traffic; "" without such a condition."""
     message = str(condition_of(configuration, GIVEN_BACK_REASON).get("message", ""))
     return message if f'"{name_of(latest.revision)}" failed' in message else ""
 
@@ -319,7 +319,7 @@ def _failed(reason: str, message: str) -> Condition:
 def _retirements(
     configuration: Object, own: Sequence[Object], settings: ControllerSettings, *, now: str
 ) -> Sequence[Patch]:
-    """Retire the collectable revisions. Activators never wake a Retired one, and the next decision deletes it."""
+    """Retire the collectable revisions. Activators never wake a Retired revision, and the next decision deletes it."""
     return [
         patch
         for revision in collectable(configuration, own, settings, now=now)

@@ -64,7 +64,7 @@ def timeouts_too_long(spec: Object, settings: ControllerSettings) -> Iterator[Pr
 def fields_not_allowed(
     spec: Object, settings: ControllerSettings, where: str = "spec.template.spec"
 ) -> Iterator[Problem]:
-    """Yield the fields that would give a pod rights over its node, unless a feature flag allows them.
+    """Yield the fields that would give a pod rights on its node, unless a feature flag allows them.
 
     A user who may only write Services must not get a pod that Kubernetes would deny this user. Messages are Knative's
     (knative/serving 01a70b23, pkg/apis/serving/fieldmask.go and k8s_validation.go).
@@ -104,7 +104,7 @@ def _containers(containers: Sequence[Object], settings: ControllerSettings) -> l
 
 
 def _init_containers(spec: Object, settings: ControllerSettings) -> list[Object]:
-    """The init containers, with names unique in the pod."""
+    """The init containers, renamed so that names are unique in the pod."""
     containers: Sequence[Object] = spec["initContainers"]
     taken = {container.get("name") for container in (*containers, *(spec.get("containers") or ()))}
     base = settings.init_container_name
@@ -131,7 +131,10 @@ def _with_resources(resources: Object, defaults: RevisionResources) -> Object:
 
 
 def _secured(container: Object, pod: Object, *, level: str) -> Object:
-    """A container with the security context of secure-pod-defaults; the pod's and the container's own settings win."""
+    """A container with the security context of secure-pod-defaults.
+
+    Settings of the pod and the container override it.
+    """
     if level not in _SECURED:
         return container
     context = {"allowPrivilegeEscalation": False, **(container.get("securityContext") or {})}

@@ -74,7 +74,7 @@ def desired_deployment(
     is_guarded: bool = False,
     images: Mapping[str, str] = _AS_WRITTEN,
 ) -> Object:
-    """The Deployment of a revision with its initial replicas. ``images`` are its pods' images by digest."""
+    """The Deployment of a revision with its initial replicas. ``images`` has the digests of its images."""
     pod_spec = with_digests(_pod_spec(revision, "" if sidecar is None else sidecar.settings.runtime_classes), images)
     labels = _labels(revision)
     annotations = _annotations(revision)
@@ -111,7 +111,7 @@ def desired_deployment(
 
 
 def template_patch(deployment: Object, *, is_guarded: bool, sidecar: Sidecar | None) -> Sequence[Patch]:
-    """The patch of a Deployment's pod template: accept requests from activators only, and reject plain HTTP."""
+    """The patch of a Deployment's template so that pods accept only activators, or reject plain HTTP, as required."""
     changed: Object = {}
     variables = [] if sidecar is None else inner_tls_variables(deployment, sidecar)
     if (GUARDED_ANNOTATION in annotations_of(nested(deployment, "spec", "template") or {})) is not is_guarded:
@@ -200,7 +200,7 @@ def _pod_spec(revision: Object, runtime_classes: str) -> Object:
 
 
 def _with_start_cpu(pod_spec: Object, start_cpu: str) -> tuple[Object, str]:
-    """Give the serving container more cpu; return the pod's spec, and its later resources as JSON."""
+    """Give the serving container more cpu; return the pod's spec, and the resources after the start as JSON."""
     awake = {
         container["name"]: started_resources(container)
         for container in pod_spec["containers"]

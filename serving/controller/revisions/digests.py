@@ -17,9 +17,9 @@ _FIELDS = (("containers", "containerStatuses"), ("initContainers", "initContaine
 
 
 class Resolution(msgspec.Struct, frozen=True, kw_only=True):
-    """The registries' answers for a revision: digests by image name; "" is an image that keeps its tag.
+    """The registries' responses for a revision: digests by image name; "" means that the image keeps its tag.
 
-    ``failure`` is why there is no response; ``refused`` is why a tag stays.
+    ``failure`` is why a response is missing; ``refused`` is why a tag stays.
     """
 
     images: Mapping[str, str] = {}
@@ -33,14 +33,14 @@ class Resolution(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def unresolved_images(revision: Object, skipped: Collection[str]) -> list[str]:
-    """The images of a revision whose digest must be queried, except for registries in ``skipped``."""
+    """The images of a revision whose digests must be queried. Registries in ``skipped`` are left out."""
     known = known_images(revision)
     images = {container.get("image", "") for field, _ in _FIELDS for container in _listed(revision, "spec", field)}
     return sorted(image for image in images - known.keys() if _is_by_tag(image, skipped))
 
 
 def known_images(revision: Object) -> dict[str, str]:
-    """The images with a digest in the status, by their name in a pod's spec."""
+    """The digests in a revision's status, by the image name in the pod's spec."""
     return dict(_known_images(revision))
 
 
@@ -62,7 +62,7 @@ def with_digests(pod_spec: Object, images: Mapping[str, str]) -> Object:
 
 
 def digests_of(pod_spec: Object, field: str, names: Sequence[str]) -> dict[str, str]:
-    """The digest of each named container of a Deployment, if its image has one."""
+    """The image digest of each named container of a Deployment, if it has one."""
     images = {container.get("name"): container.get("image", "") for container in nested(pod_spec, field) or ()}
     return {name: images[name] for name in names if "@" in images.get(name, "")}
 

@@ -57,9 +57,9 @@ def is_of_an_hpa(annotations: Mapping[str, str], settings: AutoscalerSettings) -
 
 
 def hpa_writes(revision: Object, existing: Object | None, settings: AutoscalerSettings) -> tuple[Write, ...]:
-    """The writes that make a revision's HorizontalPodAutoscaler equal to the wanted one.
+    """The writes after which a revision's HorizontalPodAutoscaler is as desired.
 
-    An object of the same name with another owner is left alone.
+    An object of the same name with another owner is not changed.
     """
     if existing is not None and not is_controlled_by(existing, revision):
         return ()
@@ -73,7 +73,7 @@ def hpa_writes(revision: Object, existing: Object | None, settings: AutoscalerSe
 
 
 def _lacking(present: Mapping[str, object], wanted: Mapping[str, object]) -> Object:
-    """The fields to add or set; additional fields are defaults of the server."""
+    """The fields to add or change. Fields that only ``present`` has are the server's defaults."""
     patch: Object = {}
     for key, value in wanted.items():
         before = present.get(key)
@@ -123,7 +123,7 @@ def _desired(revision: Object, settings: AutoscalerSettings) -> Object:
 
 
 def _min(spec: ScalingSpec) -> int:
-    """The minimum; 1 for a revision without a route."""
+    """The minimum number of pods; 1 for a revision without a route."""
     return max(1, spec.min_scale if spec.reachable else 0)
 
 

@@ -21,14 +21,14 @@ def proxy_wait_s(progress_deadline_s: float) -> float:
 
 
 def is_own_proxy(deployment: Object | None) -> bool:
-    """Whether a Deployment's apps must run the queue-proxy in their process."""
+    """Whether the apps of a Deployment must run the queue-proxy in their own process."""
     return bool(proxy_container(deployment or {}).get("name", QUEUE_PROXY) != QUEUE_PROXY)
 
 
 def missing_queue_proxy(
     deployment: Object | None, pods: Sequence[Object], *, wait_s: float, now_s: float | None
 ) -> str:
-    """The message for a pod that has run longer than ``wait_s`` without the queue-proxy in its app; "" otherwise."""
+    """The message for a pod whose app has not started the queue-proxy after ``wait_s`` seconds; "" otherwise."""
     if now_s is None or not is_own_proxy(deployment):
         return ""
     name = proxy_container(deployment or {})["name"]

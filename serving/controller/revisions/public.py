@@ -74,7 +74,7 @@ _SUFFIXES = {"IPv4": "-public", "IPv6": "-public-ipv6"}
 
 
 class EndpointGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """The endpoints of one port in a slice; at least one."""
+    """The endpoints of one port in a slice. There is at least one."""
 
     port: int
     endpoints: tuple[Object, ...]
@@ -105,12 +105,12 @@ class Activators:
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """An address HOST:PORT per activator, in one family, because each pod may have an address of both."""
+        """One address HOST:PORT per activator, all of one family, because a pod may have addresses of both families."""
         return self._at_port(None)
 
     @property
     def pages(self) -> tuple[str, ...]:
-        """The metrics pages of the same activators; empty if the Service has no such port, as before 0.2."""
+        """The metrics pages of the same activators; empty if the Service has no such port (before 0.2)."""
         ports = {_port_of(slice_, _METRICS_PORT_NAME) for slice_ in self._slices.values()} - {None}
         return self._at_port(max(filter(None, ports))) if ports else ()
 
@@ -174,7 +174,7 @@ class PublicService(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def traffic_path_of(revision: Object) -> TrafficPath:
-    """The path that the autoscaler requests; proxy by default, and while a revision is not Active."""
+    """The traffic path that the autoscaler requests; proxy by default, and unless a revision is Active."""
     is_active = (nested(revision, "spec", "servingState") or "Active") == "Active"
     wants_pods = annotations_of(revision).get(TRAFFIC_PATH_ANNOTATION) == TrafficPath.SERVE
     return TrafficPath.SERVE if is_active and wants_pods else TrafficPath.PROXY
@@ -201,13 +201,13 @@ def slice_names(owner_name: str) -> tuple[str, ...]:
 
 
 def public_owner_name(slice_name: str) -> str:
-    """The name of the public Service, from its slice's name."""
+    """The name of the public Service to which a slice belongs."""
     suffix = next((ending for ending in reversed(_SUFFIXES.values()) if slice_name.endswith(ending)), "")
     return slice_name.removesuffix(suffix)
 
 
 def is_foreign(owner: Object, public: PublicService) -> bool:
-    """Whether the Service with this name has another owner. It is then not changed and gets no endpoints."""
+    """Whether the Service of this name has another owner. It is then not changed and gets no endpoints."""
     return public.service is not None and not is_controlled_by(public.service, owner)
 
 
@@ -256,7 +256,7 @@ def _backend(before: Object | None, *, family: str, public: PublicService) -> En
 
 
 def _kept(before: Object) -> EndpointGroup:
-    """The present endpoints, kept if there are no others, with pods as not ready."""
+    """The present endpoints, which are kept if there are no others. Pods are marked as not ready."""
     endpoints = [
         {**endpoint, "conditions": {**endpoint.get("conditions", {}), "ready": False}}
         if endpoint.get("targetRef")
@@ -282,7 +282,7 @@ def _service(owner: Object, name: str, *, has_tls: bool) -> Object:
 
 
 def _inherited(owner: Object) -> tuple[dict[str, str], dict[str, str]]:
-    """The labels and annotations of a Service: the Route's, and its name, as in Knative.
+    """The labels and annotations of a Service: those of its Route, and its Route's name, as in Knative.
 
     The label for visibility is not inherited: on a tag's Service the user sets it for that tag.
     """
@@ -298,7 +298,7 @@ def _route_label(owner: Object) -> dict[str, str]:
 
 
 def _metadata_changes(owner: Object, service: Object) -> Object:
-    """The labels and annotations to add to a Service; those of other writers stay."""
+    """The labels and annotations to add to a Service. Those of other writers stay."""
     labels, annotations = _inherited(owner)
     known = {"labels": labels_of(service), "annotations": annotations_of(service)}
     wanted = {"labels": known["labels"] | labels, "annotations": known["annotations"] | annotations}
@@ -307,7 +307,7 @@ def _metadata_changes(owner: Object, service: Object) -> Object:
 
 
 def _port_changes(owner: Object, service: Object, *, has_tls: bool) -> Object:
-    """The ports of a Service, if those beside the first changed."""
+    """The ports of a Service, if any except the first must change."""
     wanted = _service_ports(owner, name_of(service), has_tls=has_tls)
     known = [port for port in nested(service, "spec", "ports") or () if port.get("name") != _PORT_NAME]
     is_same = [(port.get("name"), port.get("port")) for port in known] == [
@@ -322,7 +322,7 @@ def _service_ports(owner: Object, name: str, *, has_tls: bool) -> list[Object]:
 
 
 def _further_ports(owner: Object, name: str, *, tls_port: int) -> list[Object]:
-    """The port for HTTPS, unless that is 0, and those for TCP."""
+    """The port for HTTPS (unless ``tls_port`` is 0) and the TCP ports."""
     tls = [{"name": _TLS_PORT_NAME, "port": tls_port, "protocol": "TCP"}] if tls_port else []
     return [*tls, *_tcp_ports(owner, name)]
 
@@ -351,7 +351,7 @@ def _port(owner: Object, number: int) -> Object:
 
 
 def _tcp_ports(owner: Object, name: str) -> list[Object]:
-    """The TCP ports of a Service: the route's; none for a tag."""
+    """The TCP ports of a route's Service; none for a tag's Service."""
     if owner.get("kind") != "Route" or name != name_of(owner):
         return []
     numbers = (port.number for port in route_policy(annotations_of(owner)).tcp_ports)

@@ -81,11 +81,11 @@ _COUNTS = {"actualReplicas", "desiredReplicas"}
 
 
 class RevisionContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The input of a revision's decision besides the revision.
+    """The inputs of a decision about a revision, except the revision.
 
     ``routes`` are the names of the routes that reference the revision. ``is_newest``: its configuration has no newer
-    revision. ``is_awaited``: a route uses the latest revision of that configuration. ``refusal`` is why the server
-    refuses one of its children, or "". ``public`` is its public Service, None without such Services. ``hpa`` is the
+    revision. ``is_awaited``: a route uses the configuration's latest revision. ``refusal`` is why the server refuses
+    one of its children, or "". ``public`` is its public Service, None if the settings disable these. ``hpa`` is the
     HorizontalPodAutoscaler of its name. ``count_period_s`` is the shortest time between two writes of its number of
     pods. ``is_guarded``: a route limits its callers. ``log_url`` is the address of its logs, or "". ``unresolved`` are
     its images without a known digest. ``resolution`` are the registries' responses; None: registries are not queried.
@@ -107,7 +107,7 @@ class RevisionContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def revision_name_for(configuration: Object) -> str:
-    """The name of the current generation's revision: the template's own, or one by number."""
+    """The name of the current generation's revision: from the template, or generated with the generation's number."""
     own = nested(configuration, "spec", "template", "metadata", "name")
     return str(own or revision_name(name_of(configuration), nested(configuration, "metadata", "generation") or 0))
 
@@ -261,7 +261,7 @@ def _notes_of_images(revision: Object, resolution: Resolution | None) -> list[No
 
 
 def _recheck_s(children: RevisionChildren, scale: StartScale) -> float:
-    """Seconds until a starting revision's status may change although its pods do not."""
+    """Seconds until the status of a starting revision may change without a change of its pods."""
     wait_s = scale.progress_deadline_s
     return (min(wait_s, proxy_wait_s(wait_s)) if is_own_proxy(children.deployment) else wait_s) + 1
 
@@ -282,7 +282,7 @@ def _is_status(write: Write) -> bool:
 
 
 def _is_between_states(before: Object, after: Object) -> bool:
-    """Whether a revision is waking or going to sleep, so that only its number of pods still changes."""
+    """Whether a revision is waking or going to sleep; then only its number of pods still changes."""
     known = conditions_of(before)
     if any(condition["type"] != CONDITION_ACTIVE and condition not in known for condition in conditions_of(after)):
         return False

@@ -70,7 +70,7 @@ _DEADLINE = "ProgressDeadlineExceeded"
 
 
 class HealthLayer(enum.StrEnum):
-    """The condition to which a failure belongs; the values are condition types."""
+    """The condition that a failure makes False. The values are condition types."""
 
     RESOURCES = "ResourcesAvailable"
     CONTAINER = "ContainerHealthy"
@@ -85,7 +85,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def failure_of(pods: Sequence[Object], *, exits_tolerated: int = 0) -> Failure | None:
-    """The failure of the oldest failed pod. Up to ``exits_tolerated`` restarts of a container are not a failure."""
+    """The failure of the oldest failed pod. A container may restart ``exits_tolerated`` times without a failure."""
     for pod in sorted(pods, key=_age_order):
         failure = None if is_being_deleted(pod) else next(_failures(pod, exits_tolerated), None)
         if failure:
@@ -162,7 +162,7 @@ def _failures_of_container(status: Object, exits_tolerated: int, *, is_first: bo
 
 
 def _pause_s(waiting: Object) -> float:
-    """The pause before a restart, from its message; infinity if the message has none."""
+    """The pause before a restart, as stated in the message; infinity if it is not stated."""
     pause = _PAUSE.search(waiting.get("message") or "")
     return float(pause[1]) if pause else math.inf
 
@@ -229,7 +229,7 @@ def start_scale(annotations: Mapping[str, str], settings: AutoscalerSettings) ->
 
 
 class RevisionChildren(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision's Deployment, None before it exists, and its pods."""
+    """A revision's Deployment (None before it exists) and its pods."""
 
     deployment: Object | None
     pods: Sequence[Object] = ()
@@ -241,7 +241,7 @@ def serving_state_of(revision: Object) -> ServingState:
 
 
 def was_ready(revision: Object) -> bool:
-    """Whether the revision was ever ready, by its status or, after a restart of a single machine, its annotation."""
+    """Whether the revision was ever ready, by its status or, after a single machine's restart, its annotation."""
     is_ready = condition_of(revision, CONDITION_READY).get("status") == ConditionStatus.TRUE
     return is_ready or not BECAME_READY_ANNOTATIONS.isdisjoint(annotations_of(revision))
 
@@ -265,10 +265,10 @@ def desired_status(
     refusal: str = "",
     resolution: Resolution | None = None,
 ) -> Object:
-    """The wanted status; ``now`` is the timestamp of changed conditions.
+    """The desired status; ``now`` is the timestamp of changed conditions.
 
-    ``refusal`` is why the server refuses the Deployment, or "". ``resolution`` is that of the images, None if no image
-    needs one.
+    ``refusal`` is why the server refuses the Deployment, or "". ``resolution`` are the registries' responses about
+    images; None if no image must be resolved.
     """
     if resolution is not None and resolution.failure:
         why = _shortened(resolution.failure)
@@ -303,7 +303,7 @@ def desired_status(
 
 
 def _digests(revision: Object, children: RevisionChildren, before: Object) -> Object:
-    """The image digests by container, from the Deployment, else from the first pod; kept when pods are gone."""
+    """The image digests by container, from the Deployment, else from the first pod, else unchanged."""
     pod_spec = nested(children.deployment, "spec", "template", "spec") or {}
     statuses = {}
     for field, status_field in (("containers", "containerStatuses"), ("initContainers", "initContainerStatuses")):
@@ -381,7 +381,7 @@ def _deploying(children: RevisionChildren, scale: StartScale, *, now: str) -> li
 
 
 def _kept_failure(revision: Object) -> Failure | None:
-    """The failure in the status or, after a restart of a single machine, in the annotation."""
+    """The stored failure: in the status or, after a restart of a single machine, in the annotation."""
     for layer in HealthLayer:
         before = condition_of(revision, layer)
         if before.get("status") == ConditionStatus.FALSE:
@@ -393,7 +393,7 @@ def _kept_failure(revision: Object) -> Failure | None:
 
 
 def failure_to_keep(revision: Object) -> str:
-    """The failure to store in the annotation of a revision that was never ready; "" without one."""
+    """The failure to store in an annotation, if the revision was never ready; "" if there is none."""
     if serving_state_of(revision) is ServingState.ACTIVE or was_ready(revision):
         return ""
     failure = _kept_failure(revision)
@@ -419,7 +419,7 @@ def _failed(failure: Failure) -> list[Condition]:
 
 
 def _within_budget(revision: Object) -> Iterator[Condition]:
-    """The condition of a revision whose budget is too small, as the autoscaler reports."""
+    """The condition that a revision's budget is too small, as reported by the autoscaler."""
     why = annotations_of(revision).get(SHORTAGE_ANNOTATION)
     status, reason = ConditionStatus.FALSE, "BudgetTooSmall"
     if why:
@@ -427,7 +427,7 @@ def _within_budget(revision: Object) -> Iterator[Condition]:
 
 
 def _policy_in_force(revision: Object) -> Iterator[Condition]:
-    """The condition of a revision whose own policy is not in force, as the autoscaler reports."""
+    """The condition that a revision's own policy is not in force, as reported by the autoscaler."""
     message = annotations_of(revision).get(POLICY_FAILURE_ANNOTATION)
     status, reason = ConditionStatus.FALSE, "PolicyFailed"
     if message:

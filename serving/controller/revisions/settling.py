@@ -30,10 +30,10 @@ _GRAIN_S = 1.0
 
 
 class LatestReady(msgspec.Struct, frozen=True, kw_only=True):
-    """The revision for new traffic; "" without one.
+    """The revision that gets new traffic; "" if there is none.
 
-    ``settling`` is the revision that replaces it after ``settles_in_s`` seconds. ``failed`` is the revision whose
-    traffic returns.
+    ``settling`` is the revision that replaces it after ``settles_in_s`` seconds. ``failed`` is a revision that failed
+    and loses its traffic.
     """
 
     name: str
@@ -54,7 +54,7 @@ def latest_ready_of(
     """The latest ready revision of a Configuration now.
 
     ``present`` is the latest ready revision so far. ``usable`` are the revisions that may serve. ``latest`` is the
-    revision of the present generation. ``gave_back``: ``latest`` had the traffic and failed.
+    revision of the present generation. ``gave_back``: ``latest`` had the traffic, failed, and lost it.
     """
     candidate = latest if latest is not None and is_ready(latest) else None
     if present is None:
@@ -109,7 +109,7 @@ def _is_failing(revision: Object) -> bool:
 
 
 def _traffic_since_s(revision: Object) -> float | None:
-    """When a route first named a ready revision; None if never."""
+    """When a route first referenced a ready revision; None if never."""
     annotations = annotations_of(revision)
     stamps = (timestamp_s(annotations.get(key)) for key in BECAME_READY_ANNOTATIONS)
     return next((stamp for stamp in stamps if stamp is not None), None)

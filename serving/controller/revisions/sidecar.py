@@ -88,8 +88,8 @@ class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
 
     ``image`` and ``stats_url`` are used if ``settings`` have none. ``secret_of`` derives the secret of a revision's
     pods from namespace and uid. ``token_of`` derives the token for their stats from namespace and name. ``proxy`` are
-    the settings of queue-proxies that a revision does not override. ``inner_tls`` is the mode at this controller's
-    start. ``authority`` is the public certificate by which queue-proxies identify daemons.
+    the settings of queue-proxies, which a revision may override. ``inner_tls`` is the mode when this controller
+    started. ``authority`` is the public certificate by which queue-proxies identify daemons.
     """
 
     settings: SidecarSettings
@@ -111,7 +111,7 @@ def grace_s(revision: Object, sidecar: Sidecar) -> int:
 
 
 def with_sidecar(spec: Object, revision: Object, sidecar: Sidecar, *, is_guarded: bool = False) -> Object:
-    """The pod's spec with a queue-proxy. The container with ports serves the requests."""
+    """The pod's spec with a queue-proxy. The container with ports receives the requests."""
     serving = next(container for container in spec["containers"] if container.get("ports"))
     secret = sidecar.secret_of(namespace_of(revision), uid_of(revision))
     is_inside = annotations_of(revision).get(QUEUE_PROXY_ANNOTATION) == QueueProxyPlace.IN_PROCESS
@@ -136,7 +136,7 @@ def with_sidecar(spec: Object, revision: Object, sidecar: Sidecar, *, is_guarded
 
 
 def proxy_container(deployment: Object) -> Object:
-    """The container with the queue-proxy in a Deployment's pods, which may be the app's; {} without one."""
+    """The container that runs the queue-proxy in a Deployment's pods (it may be the app's); {} if none does."""
     containers: Sequence[Object] = nested(deployment, "spec", "template", "spec", "containers") or ()
     inside = (
         container
@@ -147,9 +147,9 @@ def proxy_container(deployment: Object) -> Object:
 
 
 def inner_tls_variables(deployment: Object, sidecar: Sidecar) -> list[Object]:
-    """The strategic patch of queue-proxy variables if the pods' strictness about inner TLS must change.
+    """The strategic patch of queue-proxy variables, if pods must become strict about inner TLS, or stop being so.
 
-    Pods that accept both TLS and plain HTTP stay unchanged: activators reach them in each mode.
+    Pods that accept both TLS and plain HTTP are unchanged, because activators reach them in each mode.
     """
     present = proxy_container(deployment)
     is_strict = any(
@@ -190,7 +190,7 @@ def _beside(container: Object, *, secret: str) -> Object:
 
 
 def _inside(revision: Object, serving: Object, sidecar: Sidecar, *, secret: str) -> Object:
-    """The user's container with an in-process queue-proxy, which listens at the queue-proxy's ports."""
+    """The user's container with an in-process queue-proxy, which listens at the usual ports of a queue-proxy."""
     port, *further = serving["ports"]
     moved = {**serving, "ports": [{**port, "containerPort": QUEUE_PORT}, *further]}
     for name in _PROBES:
@@ -217,7 +217,7 @@ def _inside(revision: Object, serving: Object, sidecar: Sidecar, *, secret: str)
 
 
 def _at_queue_port(probe: Object, app_port: int) -> Object:
-    """The probe of an app that listens at the queue-proxy's port instead of its own."""
+    """The probe changed to the queue-proxy's port, at which an app with an in-process queue-proxy listens."""
     rendered = dict(probe)
     for handler in _HANDLERS:
         if handler in probe and probe[handler].get("port") in (None, app_port):
@@ -226,7 +226,7 @@ def _at_queue_port(probe: Object, app_port: int) -> Object:
 
 
 def _marked(probe: Object, *, secret: str) -> Object:
-    """The probe with headers that make an in-process queue-proxy forward it uncounted, also without TLS."""
+    """The probe with headers for an in-process queue-proxy, which forwards it uncounted, even without TLS."""
     marks = [{"name": "K-Pod-Secret", "value": secret}, {"name": "K-Network-Probe", "value": APP_PROBE}]
     get = probe["httpGet"]
     return {**probe, "httpGet": {**get, "httpHeaders": [*(get.get("httpHeaders") or ()), *marks]}}
@@ -287,7 +287,7 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
 
 
 def _stats_token(revision: Object, sidecar: Sidecar) -> dict[str, str]:
-    """The variable for the stats token: a token of all pods of the revision, or the path of the pod's token file."""
+    """The variable for the stats token: the token of the revision's pods, or the path of the pod's token file."""
     if sidecar.settings.stats_audience:
         return {"SERVING_POD_STATS_TOKEN_FILE": f"{_TOKEN_FOLDER}/{_TOKEN_FILE}"}
     name = labels_of(revision).get(REVISION_LABEL) or name_of(revision)
@@ -317,12 +317,12 @@ def _unfrozen(spec: Object) -> str:
 
 
 def _unexpanded(value: str) -> str:
-    """The value with escapes, because Kubernetes expands ``$(NAME)`` in environment variables."""
+    """The value with ``$`` escaped, because Kubernetes expands ``$(NAME)`` in environment variables."""
     return value.replace("$(", "$$(")
 
 
 def _security(revision: Object) -> Object:
-    """The most restrictive security context. The image sets a user; a pod that runs as root must override it here."""
+    """The most restrictive security context. The image sets a user; a pod that runs as root overrides it."""
     is_root = nested(revision, "spec", "securityContext", "runAsUser") == 0
     return {
         "allowPrivilegeEscalation": False,

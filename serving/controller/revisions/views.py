@@ -41,7 +41,7 @@ _NO_BACKENDS = "NoHealthyBackends"
 def pod_autoscaler_view(
     revision: Object, deployment: Object | None, slices: Sequence[Object], *, before: Object | None, now: str
 ) -> Object:
-    """The PodAutoscaler of a revision. ``before`` is the present view; its transition times are kept."""
+    """The PodAutoscaler of a revision. ``before`` is the present view, whose transition times are kept."""
     ready_count = ready_count_of(deployment)
     defaults = {CLASS_ANNOTATION: _DEFAULT_CLASS, METRIC_ANNOTATION: _DEFAULT_METRIC}
     own = {key: value for key, value in annotations_of(revision).items() if key.startswith(f"{AUTOSCALING_GROUP}/")}
@@ -69,7 +69,7 @@ def pod_autoscaler_view(
 def serverless_service_view(
     revision: Object, deployment: Object | None, slices: Sequence[Object], *, before: Object | None, now: str
 ) -> Object:
-    """The ServerlessService of a revision; ``slices`` are its public Service's, if any."""
+    """The ServerlessService of a revision. ``slices`` are the slices of its public Service, if any."""
     endpoints = [endpoint for slice_ in slices for endpoint in slice_.get("endpoints") or ()]
     names_pods = any(endpoint.get("targetRef") for endpoint in endpoints)
     wants_pods = not slices and traffic_path_of(revision) is TrafficPath.SERVE

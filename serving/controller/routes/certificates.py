@@ -38,7 +38,10 @@ _COMMON_NAME_MAX = 64
 
 
 class Certificates(msgspec.Struct, frozen=True, kw_only=True):
-    """The Certificates with the label of a route, of any owner, or that of a mapping. ``missing``: why the server has none, "" if it does."""
+    """The Certificates of a route (with its label, of any owner) or of a mapping.
+
+    ``missing`` is why the server has no Certificates, or "".
+    """
 
     existing: Sequence[Object] = ()
     missing: str = ""
@@ -60,7 +63,7 @@ Secured = frozenset[tuple[str, bool]]
 def reconcile_certificates(
     owner: Object, hosts: Sequence[CertifiedHost], certificates: Certificates
 ) -> tuple[tuple[Write, ...], Secured, Condition]:
-    """The writes, the hosts with a certificate, and the condition."""
+    """The writes of Certificates, the hosts that have a certificate, and the condition."""
     if certificates.missing:
         return (), frozenset(), _condition(ConditionStatus.FALSE, "CertManagerMissing", certificates.missing)
     existing = {name_of(certificate): certificate for certificate in certificates.existing}

@@ -18,7 +18,7 @@ _RETRY_MAX_S = 1.0
 
 
 class ActivatorReplies:
-    """Start of each activator's silence. Addresses that are no longer queried are dropped."""
+    """When each activator's silence began. Addresses that are no longer queried are dropped."""
 
     __slots__ = ("_silences",)
 

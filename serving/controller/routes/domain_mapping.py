@@ -54,10 +54,10 @@ _Target = tuple[Kind, Key]
 
 
 class MappingContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs of a mapping's decision.
+    """The inputs of a decision about a mapping.
 
-    ``claim`` and ``target`` are None where they do not exist; ``holder`` is the route that has the host already. ``certificates`` is None
-    without external-domain-tls.
+    ``claim`` and ``target`` are None if they do not exist. ``holder`` is the route that already has the host.
+    ``certificates`` is None without external-domain-tls.
     """
 
     claim: Object | None = None
@@ -67,7 +67,7 @@ class MappingContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def target_of(mapping: Object) -> tuple[Kind, Key] | None:
-    """The object referenced by a mapping; None for a kind without requests."""
+    """The object referenced by a mapping; None for a kind that cannot receive requests."""
     ref = _spec_of(mapping).get("ref") or MappingReference()
     group = ref.get("group") or (ref.get("apiVersion") or "").rpartition("/")[0]
     kind = _TARGETS.get((group, ref.get("kind", "")))
@@ -102,7 +102,7 @@ def reconcile_domain_mapping(
 
 
 def reconcile_claim(claim: Object, mapping: Object | None) -> WritePlan:
-    """Delete a claim created by the controller, once its mapping is deleted."""
+    """Delete a claim that the controller created, when its mapping is deleted."""
     is_ours = labels_of(claim).get(_CREATED_BY) == _CREATOR
     if mapping is not None or not is_ours or is_being_deleted(claim):
         return WritePlan()
@@ -216,7 +216,7 @@ class Domains:
         self._by_target: defaultdict[_Target, set[Key]] = defaultdict(set)
 
     def put(self, key: Key, *, before: Object | None, after: Object | None) -> None:
-        """Update a mapping from ``before`` to ``after``; None if it does not exist."""
+        """Update a mapping from ``before`` to ``after``; None means that it does not exist."""
         old, new = before and target_of(before), after and target_of(after)
         if old and not _discard(self._by_target[old], key):
             del self._by_target[old]

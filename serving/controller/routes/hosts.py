@@ -27,7 +27,7 @@ def public_url(host: str, settings: ControllerSettings, *, has_certificate: bool
 def inner_url(host: str, settings: ControllerSettings, *, has_certificate: bool) -> str:
     """The URL of a cluster-local host.
 
-    The inner listener serves both schemes at one port, which is the target of the Service ports 80 and 443.
+    The inner listener serves both schemes at one port. The Service ports 80 and 443 both lead to it.
     """
     if not has_certificate:
         return url_of(host, settings.inner_port)
@@ -47,7 +47,7 @@ def claims_of(route: Object, rules: HostRules) -> dict[str, str]:
 
 
 class Claims:
-    """The claims of all routes; at equal times the first namespace and name wins."""
+    """The claims of all routes. The oldest claim wins; of equally old ones, the first by namespace and name."""
 
     __slots__ = ("_by_host", "_by_route")
 

@@ -57,7 +57,7 @@ Desired = Mapping[str, Object]
 class HttpRoutes(msgspec.Struct, frozen=True, kw_only=True):
     """The existing HTTPRoutes with names of a route, of any owner.
 
-    ``missing`` is why the server has none, or "".
+    ``missing`` is why the server has no HTTPRoutes, or "".
     """
 
     existing: Sequence[Object] = ()
@@ -65,7 +65,7 @@ class HttpRoutes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def httproute_owner_name(name: str) -> str:
-    """The route of an HTTPRoute: "hello" of "hello.blue". Route names have no dots."""
+    """The name of an HTTPRoute's route: "hello" for "hello.blue". Route names have no dots."""
     return name.partition(".")[0]
 
 
@@ -78,7 +78,7 @@ def reconcile_httproutes(
     settings: ControllerSettings,
     lost: Mapping[str, Key],
 ) -> tuple[tuple[Write, ...], Condition]:
-    """The writes for a route with this traffic, and IngressReady.
+    """The writes for a route with this traffic, and the condition IngressReady.
 
     ``targets`` is None while no traffic is assigned; existing HTTPRoutes then stay.
     """
@@ -100,9 +100,9 @@ def desired_httproutes(
     settings: ControllerSettings,
     lost: Mapping[str, Key],
 ) -> Desired | Condition:
-    """A route's wanted HTTPRoutes by name, or why there can be none.
+    """A route's desired HTTPRoutes by name, or why there can be none.
 
-    A host that another route claimed first gets no HTTPRoute. A cluster-local route gets none either.
+    A host that another route claimed first gets no HTTPRoute. Neither does a cluster-local route.
     """
     if hosts_of(route, settings.host_rules).is_local:
         return {}
@@ -138,7 +138,10 @@ def _writes(route: Object, routes: HttpRoutes, desired: Desired) -> tuple[Write,
 
 
 def _ingress_ready(route: Object, routes: HttpRoutes, desired: Desired, *, gateway: str) -> Condition:
-    """IngressReady from the Gateway's conditions for the current generation: the first problem decides."""
+    """The condition IngressReady, from the Gateway's conditions for the current generation.
+
+    The first problem decides.
+    """
     existing = {name_of(httproute): httproute for httproute in routes.existing}
     verdicts = [_verdict(route, existing.get(name), wanted, gateway=gateway) for name, wanted in desired.items()]
     for status in (ConditionStatus.FALSE, ConditionStatus.UNKNOWN):
@@ -167,7 +170,7 @@ def _tag_shares(targets: Iterable[Object], rollout: Rollout) -> dict[str, dict[s
 
 
 def _excess(shares: Mapping[str, int], tags: Mapping[str, Mapping[str, int]]) -> str:
-    """The exceeded limit of HTTPRoutes; "" within all limits."""
+    """The limit of HTTPRoutes that is exceeded; "" if none is."""
     for count, most, what in (
         (len(shares), _BACKENDS_MAX, "revisions that share the traffic"),
         (len(_by_shares(tags)), _RULES_MAX - 1, "revisions with tags"),
@@ -179,7 +182,7 @@ def _excess(shares: Mapping[str, int], tags: Mapping[str, Mapping[str, int]]) ->
 
 
 def _by_shares(tags: Mapping[str, Mapping[str, int]]) -> dict[tuple[tuple[str, int], ...], list[str]]:
-    """Tags grouped by revisions and percents: tags with equal routing share a rule."""
+    """Tags grouped by revisions and percents. Tags with equal routing share a rule."""
     by_shares: dict[tuple[tuple[str, int], ...], list[str]] = {}
     for tag, shares in tags.items():
         by_shares.setdefault(tuple(shares.items()), []).append(tag)
@@ -187,7 +190,7 @@ def _by_shares(tags: Mapping[str, Mapping[str, int]]) -> dict[tuple[tuple[str, i
 
 
 def _rules(route: Object, shares: Mapping[str, int], tags: Mapping[str, Mapping[str, int]]) -> list[Object]:
-    """The rules for the route's own host: one per set of revisions that a tag header selects, then the weights."""
+    """The rules for the route's own host: one per group of tags (matched by the tag header), then the weights."""
     if not shares:
         return []
     rules = [_rule(route, dict(alike), tags=names) for alike, names in _by_shares(tags).items()]
@@ -276,7 +279,7 @@ def _gateway_conditions(httproute: Object, gateway: str) -> list[Object]:
 
 
 def _is_of(httproute: Object, parent: object, gateway: str) -> bool:
-    """Whether a parentRef names the Gateway. Its namespace defaults to the HTTPRoute's."""
+    """Whether a parentRef refers to the Gateway. By default, its namespace is the HTTPRoute's."""
     return f"{nested(parent, 'namespace') or namespace_of(httproute)}/{nested(parent, 'name')}" == gateway
 
 

@@ -41,7 +41,7 @@ class RouteTargets(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """Targets with their revisions, without URLs; None if ``condition`` has the reason."""
+    """Targets with their revisions, without URLs. They are None if ``condition`` states a problem."""
 
     targets: list[Object] | None
     condition: Condition
@@ -136,9 +136,9 @@ def rollout_goal(targets: Sequence[Object], assigned: Sequence[Object]) -> Rollo
 def rollout_of_status(
     targets: Sequence[Object], served: Iterable[Object], *, configurations: Mapping[str, str]
 ) -> Rollout:
-    """The rollout state derived from ``status.traffic``: the present share of each configuration target, at rest.
+    """The rollout state derived from ``status.traffic``: each configuration target's present share, at rest.
 
-    ``configurations`` are the configurations of revisions by name. This state is used for a Route without a stored
+    ``configurations`` maps revisions' names to their configurations. The state is used for a Route without a stored
     rollout state, which had no rollout duration so far.
     """
     present = {
@@ -160,7 +160,7 @@ def advance(
     paused: Collection[str] = (),
     broken: Collection[str] = (),
 ) -> Rollout:
-    """The state at ``now_s``, after due steps; new revisions start with 1 percent.
+    """The state at ``now_s``, after due steps. New revisions start with 1 percent.
 
     Revisions in ``paused`` get no further step. Revisions in ``broken`` get no traffic if an older revision can serve.
     """
@@ -181,7 +181,7 @@ def advance(
 
 
 def observe_ready(rollout: Rollout, *, duration_s: float, now_s: float) -> Rollout:
-    """Plan the steps of each new rollout, because activators now route its first percent."""
+    """Plan the steps of each new rollout, because its first percent is now in force."""
     return Rollout(
         configurations=tuple(
             configuration
@@ -203,7 +203,7 @@ def next_step_s(rollout: Rollout) -> float | None:
 
 
 def newest_of(rollout: Rollout) -> list[str]:
-    """The newest revision of each target that is split between revisions."""
+    """The newest revision of each target whose traffic is split between revisions."""
     return [
         configuration.revisions[-1].revision_name
         for configuration in rollout.configurations
@@ -212,7 +212,7 @@ def newest_of(rollout: Rollout) -> list[str]:
 
 
 def split_targets(targets: Sequence[Object], assigned: Sequence[Object], rollout: Rollout) -> list[Object]:
-    """The targets as ``status.traffic`` shows them during a rollout: an entry per revision with a share.
+    """The targets in the form of ``status.traffic`` during a rollout: an entry per revision with a share.
 
     ``latestRevision`` is true for the newest revision only. Two targets of one configuration divide its revisions in
     order.
@@ -258,7 +258,7 @@ def _at_rest(configuration: ConfigurationRollout, revision: str) -> Configuratio
 def _rolled_back(
     goal: ConfigurationRollout, before: ConfigurationRollout | None, can_serve: Callable[[str], bool]
 ) -> ConfigurationRollout | None:
-    """All traffic on the older revisions; None if none of them can serve."""
+    """The rollout with all traffic on older revisions; None if none of them can serve."""
     latest = goal.revisions[-1].revision_name
     shares = {
         revision.revision_name: revision.percent
@@ -305,7 +305,7 @@ def _with_shares(goal: ConfigurationRollout, shares: Mapping[str, int], step: St
 
 
 def _resized(shares: dict[str, int], percent: int) -> dict[str, int]:
-    """The shares scaled to another total: growth goes to the newest revision, shrinking takes from the oldest."""
+    """The shares scaled to another total. More percent go to the newest revision, fewer are taken from the oldest."""
     excess = sum(shares.values()) - percent
     remaining: dict[str, int] = {}
     for name, share in shares.items():

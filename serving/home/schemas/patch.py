@@ -131,7 +131,7 @@ class _RefusedOperation(Exception):
 
 
 class _TestOperation(jsonpatch.TestOperation):  # type: ignore[misc, unused-ignore] # older versions of the library have no types
-    """``test`` with JSON's equality; in Python 1 equals true."""
+    """The operation ``test`` with JSON's equality, because in Python 1 equals true."""
 
     def apply(self, obj: Any) -> Any:  # noqa: ANN401 - JSON
         if "value" not in self.operation:
@@ -146,7 +146,7 @@ class _JsonPatch(jsonpatch.JsonPatch):  # type: ignore[misc, unused-ignore] # ol
 
 
 def _with_copy(copied_bytes: int, target: Any, operation: object) -> int:  # noqa: ANN401 - JSON
-    """Count the bytes added by copies: each may double the object, and thirty would fill the memory."""
+    """Add the bytes that a ``copy`` adds. Each may double the object, and thirty would exhaust the memory."""
     if not isinstance(operation, Mapping) or operation.get("op") != "copy":
         return copied_bytes
     source = jsonpointer.resolve_pointer(target, operation["from"])

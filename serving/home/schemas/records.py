@@ -43,7 +43,7 @@ _encoder = msgspec.json.Encoder()
 
 
 class OwnerReference(msgspec.Struct, frozen=True, rename="camel"):
-    """One owner. When all owners are deleted, the object is too."""
+    """One owner of an object. When all owners are deleted, the object is deleted, too."""
 
     api_version: str = ""
     kind: str = ""
@@ -84,7 +84,7 @@ def read_metadata(body: Mapping[str, Any]) -> ObjectMetadata:
 def checked_metadata(kind: Kind, body: Mapping[str, Any], old: Mapping[str, Any] | None = None) -> ObjectMetadata:
     """Validate the metadata of an object to store. Raises ``Invalid`` with all problems.
 
-    Parts that it shares with ``old``, the stored object, were checked when that was written.
+    Parts shared with ``old``, the stored object, are not validated again.
     """
     metadata = read_metadata(body)
     if old is not None and _is_shared(body["metadata"], old["metadata"]):
@@ -101,7 +101,7 @@ def checked_metadata(kind: Kind, body: Mapping[str, Any], old: Mapping[str, Any]
 
 
 def _is_shared(metadata: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Whether all checked parts are identical objects. The name cannot change."""
+    """Whether all validated parts are the same Python objects. The name cannot change."""
     return all(metadata.get(key) is before.get(key) for key in _CHECKED_FIELDS)
 
 
@@ -207,5 +207,5 @@ def encode(whole: object) -> bytes:
 
 
 def decoded(encoded: bytes) -> Object:
-    """Decode an object; it belongs to the caller."""
+    """Decode an object. The caller may change the result."""
     return _decoder.decode(encoded)

@@ -82,9 +82,9 @@ def is_shallow(value: object, depth_max: int = DEPTH_MAX) -> bool:
 
 
 def completed(schema: Schema, value: Any, old: Any = None) -> Any:  # noqa: ANN401 - JSON
-    """A copy with defaults filled in, without unknown fields and without nulls that are not allowed.
+    """A copy with defaults, without unknown fields, and without nulls that the schema forbids.
 
-    ``old`` is the stored value, completed when it was written: parts that are the same object are shared with it.
+    ``old`` is the stored value, which is already complete. Parts that are the same Python object are shared with it.
     """
     if isinstance(value, dict):
         return value if value is old else _completed_object(schema, value, old if isinstance(old, dict) else {})

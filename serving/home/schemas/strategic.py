@@ -182,7 +182,7 @@ def _identity(element: object, merge_key: str) -> object:
 
 
 def _arranged(merged: Sequence[Any], order: Sequence[Any], before: Sequence[Any], *, merge_key: str) -> list[Any]:
-    """Order elements as in ``order``; others stay before their former successors."""
+    """Order elements as in ``order``. Other elements stay before the elements that they preceded in ``before``."""
     wanted = {_identity(element, merge_key): place for place, element in enumerate(order)}
     places = {_identity(element, merge_key): place for place, element in enumerate(before)}
     named = [element for element in merged if _identity(element, merge_key) in wanted]

@@ -145,7 +145,7 @@ def _broken(tree: RuleTree, value: object, old: object, *, path: str) -> Iterato
 
 @functools.lru_cache(_RESULTS_KEPT_MAX)
 def failures(rules: tuple[CelRule, ...], new: bytes, old: bytes | None) -> tuple[tuple[CelRule, str], ...]:
-    """The rules that a value breaks, each with its message. Cached, because only the two values matter."""
+    """The rules that a value breaks, each with its message. Cached, because the result depends only on both values."""
     variables = {"self": msgspec.json.decode(new)}
     if old is not None:
         variables["oldSelf"] = msgspec.json.decode(old)
@@ -171,7 +171,7 @@ def _pruned(value: Any, words: frozenset[str] | None) -> Any:  # noqa: ANN401 - 
 
 
 def _message(rule: CelRule, context: object) -> str:
-    """The message of a broken rule; a failing expression falls back to the fixed text."""
+    """The message of a broken rule. If its message expression fails, the fixed text is used."""
     if rule.message_expression:
         try:
             message = _program(rule.message_expression).execute(context)

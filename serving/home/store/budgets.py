@@ -28,7 +28,7 @@ _REFUSAL = "Cannot evict pod as it would violate the pod's disruption budget."
 
 
 def eviction_refusal(pod: Object, budgets: Iterable[Object], pods: Sequence[Object]) -> str:
-    """The reason that a pod may not be evicted now; "" if it may.
+    """Why a pod may not be evicted now; "" if it may.
 
     Examples: of 3 ready pods with ``minAvailable: 2``, one may be evicted. With ``maxUnavailable: 50%`` of 3, ceil(1.5)
     = 2 may be missing.
@@ -55,7 +55,7 @@ def eviction_refusal(pod: Object, budgets: Iterable[Object], pods: Sequence[Obje
 
 
 async def check_budgets(cluster: Cluster, pod: Object) -> None:
-    """Check the budgets in a pod's namespace. Raises ``TooManyRequests`` if one forbids the eviction."""
+    """Check the PodDisruptionBudgets in a pod's namespace. Raises ``TooManyRequests`` if one forbids the eviction."""
     namespace = namespace_of(pod)
     budgets = (await cluster.list(POD_DISRUPTION_BUDGET, namespace)).items
     refusal = eviction_refusal(pod, budgets, (await cluster.list(POD, namespace)).items) if budgets else ""

@@ -32,7 +32,7 @@ class Commits:
     async def other(self, kind: Kind, key: Key) -> bool:
         """Wait for a pending disk write of the same object; return whether there was one.
 
-        If so, the caller must read the object again.
+        After such a wait, the caller must read the object again.
         """
         under_way = self._under_way.get((kind, key))
         if under_way is None:
@@ -50,10 +50,10 @@ class Commits:
         metadata: ObjectMetadata,
         is_removal: bool = False,
     ) -> Stored:
-        """Change ``old`` to ``new``. Writes that wait for the disk are on disk when this returns.
+        """Change ``old`` to ``new``. When this returns, the write is on disk if its kind requires that.
 
-        ``metadata`` is that of ``new``. Up to its first wait it is one step with its caller's reads. Raises
-        ``Unavailable``, ``Invalid``.
+        ``metadata`` is the parsed metadata of ``new``. Until its first await, this call is atomic with the caller's
+        reads. Raises ``Unavailable``, ``Invalid``.
         """
         if self._journal is None or disk is not Disk.AWAITED:
             applied = self._state.apply(kind, new, metadata, is_removal=is_removal)
@@ -91,7 +91,7 @@ class Commits:
         return await asyncio.shield(future)
 
     def _finish(self, kind: Kind, old: Object | None, new: Object, *, is_removal: bool) -> Stored:
-        """Apply a committed write on top of writes that did not wait."""
+        """Apply a committed write to the current object, which other writes may have changed meanwhile."""
         present = self._state.table(kind).objects.get(key_of(new))
         if old is None or present is None or self._is_as_before(kind, present.key, old):
             return self._state.apply(kind, new, read_metadata(new), is_removal=is_removal)
@@ -113,7 +113,7 @@ class Commits:
         return str(present.version) == version
 
     def _write_behind(self, kind: Kind, key: Key) -> None:
-        """Write the current object to disk in the background, unless a write of it is pending."""
+        """Write the current object to disk in the background, unless such a write is pending."""
         if self._journal is None or (kind, key) in self._under_way:
             return
         current = self._state.table(kind).objects.get(key)

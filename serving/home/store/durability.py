@@ -49,14 +49,14 @@ def disk_for(kind: Kind, old: Object | None, new: Object, *, subresource: Subres
 
 
 def durable_part(whole: Mapping[str, Any]) -> Object:
-    """The stored part of an object: everything except the status and the version."""
+    """The part of an object that the journal stores: everything except the status and the version."""
     durable = {key: value for key, value in whole.items() if key != "status"}
     durable["metadata"] = {key: value for key, value in whole["metadata"].items() if key != "resourceVersion"}
     return with_entries(durable, _of_status(whole, wanted=False))
 
 
 def _of_status(whole: Mapping[str, Any], *, wanted: bool) -> list[Object]:
-    """The managedFields entries with, or without, fields of the status."""
+    """The managedFields entries with fields of the status (``wanted``), or the other entries."""
     return [entry for entry in entries_of(whole) if (entry.get("subresource") == "status") is wanted]
 
 
@@ -76,7 +76,7 @@ def _hard_part(whole: Object, field: str) -> Object:
 
 
 def carried_over(kind: Kind, base: Object, new: Object, *, present: Object) -> Object:
-    """Merge a durable write from ``base`` to ``new`` with the object ``present`` now.
+    """Merge a durable write (from ``base`` to ``new``) into the object ``present``, which changed meanwhile.
 
     Raises ``Conflict`` if both changed the servingState.
     """

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class _Former(msgspec.Struct, frozen=True, array_like=True):
-    """An object's creation time, its generation if its kind has one, and the digest of its content."""
+    """An object's creation time, its generation (if its kind has one), and the digest of its content."""
 
     created: str
     generation: int | None
@@ -30,7 +30,7 @@ class _Former(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FormerObjects:
-    """The derived objects of an earlier run, read from the file next to its journal; None reads nothing."""
+    """The derived objects of an earlier run, read from the file next to the journal; without a journal, none."""
 
     def __init__(self, journal: Path | None) -> None:
         self._by_uid: dict[str, _Former] = {}
@@ -44,7 +44,7 @@ class FormerObjects:
             _log.warning("derived.unreadable", extra={"error": str(error)})
 
     def resumed(self, new: Object) -> Object:
-        """A new object with its former creation time and generation, incremented if its content differs."""
+        """A new object with its former creation time and generation; the latter is incremented for changed content."""
         metadata = new["metadata"]
         former = self._by_uid.get(metadata["uid"])
         if former is None:
@@ -56,7 +56,7 @@ class FormerObjects:
 
 
 def write_note(journal: Path, derived: Iterable[Object]) -> None:
-    """Save derived objects for the next process; a full disk is ignored."""
+    """Save derived objects for the next process. A full disk is no error."""
     formers = {}
     for body in derived:
         metadata = body["metadata"]

@@ -53,7 +53,7 @@ class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects objects of a kind. ``namespace`` None means all."""
+    """Selects objects of a kind. ``namespace`` None means all namespaces."""
 
     namespace: str | None
     labels: LabelSelector
@@ -67,7 +67,7 @@ class ObjectFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreChange:
-    """One write, made at ``at_s``. ``old`` is None for a creation. A removal's ``new`` is the last state."""
+    """One write at ``at_s``. ``old`` is None for a created object; ``new`` is the last state of a removed object."""
 
     __slots__ = ("_left", "_shared_event", "at_s", "is_removal", "new", "old", "version")
 
@@ -103,7 +103,7 @@ class StoreChange:
         return event
 
     def _last_seen(self) -> Encoded:
-        """The last state with this change's version: the last event for an object that no longer matches."""
+        """The last state, with this change's version. A watch gets it as DELETED when the object no longer matches."""
         if self._left is None:
             assert self.old is not None
             whole = decoded(self.old.encoded)
@@ -113,7 +113,7 @@ class StoreChange:
 
 
 class History:
-    """The changes of one kind after version ``floor``; older ones are dropped."""
+    """The changes of one kind after version ``floor``. Older changes are dropped."""
 
     def __init__(self, limits: StoreLimits, *, floor: int) -> None:
         self.floor = floor
@@ -122,7 +122,7 @@ class History:
         self._bytes = 0
 
     def add(self, change: StoreChange) -> None:
-        """Add a change; drop the oldest ones beyond the limits."""
+        """Add a change, and drop the oldest changes beyond the limits."""
         self._changes.append(change)
         self._bytes += len(change.new.encoded)
         while self._changes and self._is_beyond(change.at_s):
@@ -138,7 +138,7 @@ class History:
         return count > limits.history_count_min and now_s - self._changes[0].at_s > limits.history_age_s
 
     def after(self, version: int) -> Iterator[StoreChange]:
-        """All changes after a version, oldest first. Raises ``Gone`` if some of them were dropped."""
+        """All changes after a version, oldest first. Raises ``Gone`` if some of these were dropped."""
         if version < self.floor:
             raise Gone(f"too old resource version: {version} ({self.floor})")
         changes: list[StoreChange] = []
@@ -154,7 +154,7 @@ Begin = Callable[["Watch"], Iterable[StoreChange]]
 
 
 class Watch:
-    """A watch as context manager and iterator: enter it to start, leave it to end."""
+    """A watch, as context manager and iterator. Entering it starts the watch, leaving it ends the watch."""
 
     def __init__(self, wanted: ObjectFilter, *, count_max: int, begin: Begin, end: Callable[["Watch"], None]) -> None:
         self.wanted = wanted
@@ -204,13 +204,13 @@ class Watch:
         return WatchEvent(type=kind, payload=payload)
 
     def take_queued(self, count_max: int) -> list[WatchEvent]:
-        """The changes that are already queued; a replay needs ``anext``."""
+        """Remove and return queued changes, without waiting. Replayed changes are only available by ``anext``."""
         count = min(count_max, len(self._ready)) if self._is_replayed else 0
         queued = (self._ready.popleft() for _ in range(count))
         return [WatchEvent(type=kind, payload=payload) for kind, payload in queued]
 
     def offer(self, change: StoreChange) -> None:
-        """Queue a change that matches; close with ``Gone`` if the queue is full."""
+        """Queue a change that matches the watch; if the queue is full, end the watch with ``Gone``."""
         seen = change.seen_by(self.wanted)
         if seen is None:
             return
@@ -223,7 +223,7 @@ class Watch:
         self._wake()
 
     def close(self, failure: ClusterError | None = None) -> None:
-        """End the watch; its reader still gets the queued changes, then the error if there is one."""
+        """End the watch. Its reader still gets the queued changes, then the error, if any."""
         if not self._is_closed:
             self._is_closed = True
             self._failure = failure

@@ -57,7 +57,7 @@ Done = Callable[[Unavailable | None], None]
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One object in the journal; ``data`` None removes the object."""
+    """One object in the journal. ``data`` None removes the object."""
 
     kind: str
     namespace: str
@@ -73,7 +73,7 @@ _Waiting = tuple[JournalEntry | _Reservation, Done]
 
 
 class Journal:
-    """An open journal. Versions begin at ``start_version``, above all earlier ones, up to ``reserved``."""
+    """An open journal. Versions begin at ``start_version``, above all earlier versions, and end at ``reserved``."""
 
     def __init__(self, path: str | os.PathLike[str], *, bytes_max: int = 2**30) -> None:
         """Open or create the file; ``entries`` reads it. Raises ``JournalDamaged``, ``Unavailable``."""
@@ -114,7 +114,7 @@ class Journal:
         return f"Journal({self.path.name}, {self._waiting.qsize()} waiting)"
 
     def entries(self) -> Iterator[JournalEntry]:
-        """All objects in the file. Call it before the first ``submit`` only."""
+        """All objects in the file. Must be called before the first ``submit``."""
         rows = self._connection.execute(
             "SELECT kind, namespace, name, data FROM objects ORDER BY kind, namespace, name"
         )
@@ -125,15 +125,15 @@ class Journal:
                 )
 
     def submit(self, entry: JournalEntry, done: Done) -> None:
-        """Queue a write; ``done`` runs on the loop once it is on disk, or with the reason for its failure."""
+        """Queue a write. ``done`` is called on the loop once it is on disk, or with the reason of its failure."""
         if self._waiting.qsize() >= _WAITING_MAX:
             raise Unavailable(f"the journal is {_WAITING_MAX} writes behind; try again later")
         self._send((entry, done))
 
     def write_now(self, entries: Sequence[JournalEntry], *, reserved: int = 0) -> None:
-        """Commit entries, and versions up to ``reserved``.
+        """Commit entries, and reserve versions up to ``reserved``.
 
-        Call it before the first ``submit`` only. Raises ``Unavailable``.
+        Must be called before the first ``submit``. Raises ``Unavailable``.
         """
         try:
             self._write([*entries, _Reservation(reserved)])
@@ -141,9 +141,10 @@ class Journal:
             raise Unavailable(f"the journal {self.path} cannot be written: {error}") from error
 
     def claim(self, version: int) -> None:
-        """Ensure that a version is reserved, and reserve more in the background ahead of need.
+        """Ensure that a version is reserved. More versions are reserved in the background before they are needed.
 
-        Raises ``Unavailable`` if they have run out, for example after a full disk for half a block of writes.
+        Raises ``Unavailable`` if no reserved versions are left, for example after half a block of writes on a full
+        disk.
         """
         if version > self.reserved:
             self._reserve_more()
@@ -182,7 +183,7 @@ class Journal:
         self._waiting.put(item)
 
     def _run(self) -> None:
-        """The thread: one transaction after another, each with all waiting writes."""
+        """Run in a thread: execute one transaction after another, each with all waiting writes."""
         is_open = True
         while is_open:
             batch: list[_Waiting] = []
@@ -246,7 +247,7 @@ class Journal:
         return Unavailable(f"nothing was changed: the journal {self.path} cannot be written: {why}{way_out}")
 
     def _make_room(self) -> bool:
-        """Release the reserve and restart SQLite's log; return whether that relieved a full disk."""
+        """Release the reserved space and restart SQLite's log; return whether the disk now has space."""
         try:
             if self._is_full:
                 self._reserve.unlink(missing_ok=True)
@@ -281,9 +282,9 @@ class Journal:
         return row is not None and len(item.data) <= row[0] + _GROWTH_BYTES_MAX
 
     def copy(self) -> bytes:
-        """All that is committed, as one SQLite file.
+        """All committed data, as one SQLite file.
 
-        Call it in a thread: writes wait meanwhile. Raises ``Unavailable``.
+        Call it in a thread; writes wait until it returns. Raises ``Unavailable``.
         """
         with self._writing:
             try:
@@ -379,7 +380,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, is_new: bool, bytes_
 
 
 def check_journal(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise ``JournalDamaged`` for a file with which the system must not start."""
+    """Raise ``JournalDamaged`` if the system must not start with this journal."""
     application_id = connection.execute("PRAGMA application_id").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
     if tables and application_id != _APPLICATION_ID:

@@ -121,7 +121,7 @@ def _admit_all(_: Kind, new: Object, __: Object | None = None, *, subresource: S
 
 
 class MemoryCluster(Cluster):
-    """The store. Create it before or inside the event loop that uses it; ``close`` ends its watches and its journal."""
+    """The store. Create it before or inside the event loop that uses it. ``close`` ends its watches and its journal."""
 
     is_in_process = True
 
@@ -171,7 +171,7 @@ class MemoryCluster(Cluster):
     async def journal_copy(self) -> bytes:
         """A copy of the journal as one SQLite file. Raises ``Unsupported`` without a journal, ``Unavailable``.
 
-        What derived objects have is noted beside the journal first.
+        Metadata of derived objects is first saved next to the journal.
         """
         if self._journal is None:
             raise Unsupported("this server has no journal")
@@ -189,7 +189,7 @@ class MemoryCluster(Cluster):
         return self._state.find(kind, _key(kind, namespace, name)).encoded
 
     async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
-        """List a snapshot, decoded in steps, so that the event loop is not blocked."""
+        """List a snapshot. It is decoded in steps, so that the event loop is not blocked."""
         listing = self.list_encoded(selection, page_size=page_size, page=page)
         items: list[Object] = []
         for encoded in listing.items:
@@ -207,11 +207,11 @@ class MemoryCluster(Cluster):
         )
 
     def watch_selection(self, selection: Selection, resource_version: str) -> Watch:
-        """Watch from a version; "" and "0" begin with all objects as ADDED."""
+        """Watch from a version. With "" or "0", the watch begins with all existing objects as ADDED."""
         return self._state.watch(selection, resource_version)
 
     async def write(self, write: Write) -> Object:
-        """Execute a write. Field owners are recorded if an API request writes."""
+        """Execute a write. Field owners are recorded if an API request is the origin."""
         match write:
             case Create():
                 check_depth(write.body)
@@ -303,7 +303,7 @@ class MemoryCluster(Cluster):
         return FieldWriter(manager=manager, subresource=subresource, stamp=stamp_of(self._state.wall_s()))
 
     async def _delete(self, delete: Delete) -> None:
-        """Delete an object, or mark it as deleted while finalizers or a grace period hold it."""
+        """Delete an object, or mark it for deletion if finalizers or a grace period delay this."""
         kind, name = delete.kind, delete.name
         if kind == NAMESPACE and name in FIRST_NAMESPACES:
             raise Forbidden(f'namespaces "{name}" is forbidden: this namespace may not be deleted')

@@ -29,7 +29,7 @@ _STEP, _PROGRAM = "step", "program"
 
 
 class MigrationStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One step: statements that convert the previous form."""
+    """One migration step: statements that convert the previous format."""
 
     number: int
     reader: int
@@ -51,8 +51,8 @@ STEPS: tuple[MigrationStep, ...] = (
 def migrate(connection: sqlite3.Connection, path: Path, *, steps: tuple[MigrationStep, ...] = STEPS) -> None:
     """Run the missing steps, and record this program as the last writer.
 
-    A journal that is not new is copied to ``journal.db.before-step-N`` first; nothing has changed if that fails.
-    Raises ``OSError``, ``sqlite3.Error``.
+    An existing journal is first copied to ``journal.db.before-step-N``. If the copy fails, nothing has changed. Raises
+    ``OSError``, ``sqlite3.Error``.
     """
     missing = [step for step in steps if step.number > step_of(connection)]
     if missing and connection.execute("SELECT count(*) FROM objects").fetchone()[0]:
@@ -77,19 +77,19 @@ def migrate(connection: sqlite3.Connection, path: Path, *, steps: tuple[Migratio
 
 
 def step_of(connection: sqlite3.Connection) -> int:
-    """The last migration step of a journal; 1 for a journal older than the steps."""
+    """The last migration step of a journal; 1 for a journal without a recorded step."""
     return int(_fact(connection, _STEP) or 1)
 
 
 def check_reader(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise ``JournalDamaged`` if an open journal needs a newer reader; the text names the program that wrote it."""
+    """Raise ``JournalDamaged`` if an open journal requires a newer program; the text names its writer."""
     reader = connection.execute("PRAGMA user_version").fetchone()[0]
     if reader > READER:
         raise _newer(path, reader, _fact(connection, _PROGRAM))
 
 
 def refuse_newer_journal(path: Path) -> None:
-    """``check_reader`` for a file that another process may hold. A missing or damaged file passes."""
+    """Run ``check_reader`` on a file that another process may have open. Accepts a missing or damaged file."""
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)
@@ -130,7 +130,7 @@ def _write_fact(connection: sqlite3.Connection, name: str, value: str) -> None:
 
 
 def write_synced(target: Path, content: bytes) -> None:
-    """Write a private file completely and durably, or leave the old one. Raises ``OSError``."""
+    """Write a private file completely and durably, or keep the old file. Raises ``OSError``."""
     temporary = target.with_name(f"{target.name}.new")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600), "wb") as file:

@@ -94,7 +94,7 @@ class Owners:
 
 
 class Uids:
-    """Assigns each new object its uid. ``dice`` generates random ones."""
+    """Assigns the uids of new objects. ``dice`` generates random uids."""
 
     def __init__(self, dice: random.Random) -> None:
         self._dice = dice
@@ -108,7 +108,7 @@ class Uids:
         return str(uuid.UUID(int=self._dice.getrandbits(128), version=4))
 
     def retire(self, kind: Kind, uid: str) -> None:
-        """Record a deleted object, whose uid is not reused in this run."""
+        """Record a deleted object's uid, so that it is not reused in this run."""
         if kind.durable:
             return
         self._retired[uid] = None
@@ -117,7 +117,7 @@ class Uids:
 
 
 def derived_uid(kind: Kind, new: Object) -> str:
-    """The uid derived from an object's owner; "" for objects on disk and without an owner."""
+    """The uid derived from an object's owner; "" for objects in the journal and objects without an owner."""
     owner_uid, namespace = controller_uid_of(new), namespace_of(new)
     is_made_again = bool(owner_uid) or namespace == SYSTEM_NAMESPACE
     if is_durable(kind, new) or not is_made_again or new["metadata"].get("generateName"):

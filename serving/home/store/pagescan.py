@@ -64,7 +64,7 @@ def _version_of(key: _Key, data: bytes) -> int | None:
 
 
 class _DatabasePages:
-    """The pages of a database file, by number from 1 on."""
+    """The pages of a database file, by number from 1."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content

@@ -37,7 +37,7 @@ class _Readable(msgspec.Struct):
 
 
 class DamagedJournal(msgspec.Struct, frozen=True, kw_only=True):
-    """The readable part of a journal. ``damage`` is empty if it is intact; ``lost`` has a line for each loss."""
+    """The readable part of a journal. ``damage`` is "" if the journal is intact; ``lost`` has a line for each loss."""
 
     damage: str
     entries: list[JournalEntry]
@@ -93,7 +93,7 @@ def find_damage(path: Path) -> str:
 
 
 def _is_readable(key: _Key, data: object) -> bool:
-    """Whether a row is an object; a damaged page may contain values of other types."""
+    """Whether a row is an object. A damaged page may contain values of other types."""
     try:
         *_, content = msgspec.convert((*key, data), type=tuple[str, str, str, bytes])
         msgspec.json.decode(content, type=_Readable)

@@ -28,20 +28,20 @@ def acting_manager() -> str:
 
 
 def may_run_programs() -> bool:
-    """Whether the current user may run programs and name folders of the machine; the system itself may."""
+    """Whether the current user may run programs and use folders of the machine. The system itself may."""
     return _may_run_programs.get()
 
 
 def may_claim_hosts() -> bool:
-    """Whether the current user may claim hosts for a namespace; the system itself may."""
+    """Whether the current user may claim hosts for a namespace. The system itself may."""
     return _may_claim_hosts.get()
 
 
 @contextlib.contextmanager
 def acting_as(user: str, *, manager: str = "", runs_programs: bool = True, claims_hosts: bool = True) -> Iterator[None]:
-    """Attribute the writes of a block to a user and a field manager.
+    """Attribute the writes in a context to a user and a field manager.
 
-    ``runs_programs``: the user may run programs; ``claims_hosts``: and claim hosts.
+    ``runs_programs``: the user may run programs. ``claims_hosts``: the user may claim hosts.
     """
     user_token, manager_token = _user.set(user), _manager.set(manager)
     programs_token = _may_run_programs.set(runs_programs)

@@ -48,7 +48,7 @@ _BY_RESOURCE = {kind.resource: kind for kind in KINDS}
 
 
 def filter_of(selection: Selection) -> ObjectFilter:
-    """Parse two selectors into a filter; namespace None or "" is all. Raises ``Invalid``."""
+    """Parse the selectors into a filter. Namespace None or "" selects all. Raises ``Invalid``."""
     return ObjectFilter(
         namespace=selection.namespace or None,
         labels=label_selector(selection.label_selector),
@@ -57,7 +57,7 @@ def filter_of(selection: Selection) -> ObjectFilter:
 
 
 class StoreState:
-    """All objects of all kinds. ``dice`` generates uids and name suffixes; ``wall_s`` gives timestamps."""
+    """All objects of all kinds. ``dice`` generates uids and name suffixes; ``wall_s`` returns the time."""
 
     def __init__(
         self, journal: Journal | None, *, limits: StoreLimits, dice: random.Random, wall_s: Callable[[], float]
@@ -101,18 +101,18 @@ class StoreState:
         return entry
 
     def fresh(self, kind: Kind, body: Object) -> Object:
-        """A new object, not yet applied, with uid, timestamp and, for ``generateName``, a name."""
+        """A new object with uid, timestamp and, for ``generateName``, a name. It is not stored yet."""
         suffix = "".join(self._dice.choices(_SUFFIX_LETTERS, k=_SUFFIX_LENGTH))
         new = fresh(kind, body, stamp=stamp(self.wall_s()), suffix=suffix)
         new["metadata"]["uid"] = self._uids.new(kind, new)
         return new
 
     def resumed(self, new: Object) -> Object:
-        """A new object with its former metadata, if it is derived."""
+        """A new object. If it is derived, it gets the metadata of the earlier run."""
         return self._former.resumed(new)
 
     def derived(self) -> Iterator[Object]:
-        """The objects that controllers make again after a restart, with the same uid."""
+        """The objects that controllers create again after a restart, with the same uid."""
         for kind, table in self._tables.items():
             for entry in table.objects.values() if not kind.durable else ():
                 whole = decoded(entry.encoded)
@@ -142,7 +142,7 @@ class StoreState:
         return decoded(encoded)
 
     def watch(self, selection: Selection, resource_version: str) -> Watch:
-        """A watch from a version; from "" or "0" it starts with all current objects. Raises ``Invalid``."""
+        """A watch from a version. From "" or "0" it begins with all existing objects. Raises ``Invalid``."""
         wanted, table = filter_of(selection), self.table(selection.kind)
         is_number = resource_version.isascii() and resource_version.isdecimal()
         if resource_version and (not is_number or len(resource_version) > _VERSION_LENGTH_MAX):
@@ -165,9 +165,9 @@ class StoreState:
         return Watch(wanted, count_max=self.limits.watch_count_max, begin=begin, end=table.watches.remove)
 
     def page(self, selection: Selection, *, size: int, token: str) -> tuple[list[Stored], ListPage, bool]:
-        """A snapshot of objects in order: at most ``size`` (0 is all), where it ended, and whether there are more.
+        """One page of a snapshot: at most ``size`` objects (0 means all), its end, and whether there are more.
 
-        All pages carry the version of the first: a watch from there delivers what was written between two pages.
+        All pages have the version of the first page. A watch from this version delivers all writes between the pages.
         """
         start = page_of_token(token) if token else None
         selected = self.table(selection.kind).select(filter_of(selection), after=None if start is None else start.after)

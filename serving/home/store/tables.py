@@ -24,14 +24,14 @@ _TOKEN_VERSION = "meta.k8s.io/v1"  # noqa: S105 - of a token's form
 
 
 class ListPage(msgspec.Struct, frozen=True):
-    """Where a list continues: after a key, at the version of its first page."""
+    """Where the next page of a list begins: after a key, at the version of the first page."""
 
     version: int
     after: str
 
 
 class _Token(msgspec.Struct, frozen=True):
-    """The content of a continue token. ``start`` is the next possible key: the last one and a zero byte."""
+    """The content of a continue token. ``start`` is the next possible key: the last key and a zero byte."""
 
     v: str
     rv: int

@@ -79,7 +79,7 @@ def fresh(kind: Kind, body: Mapping[str, Any], *, stamp: str, suffix: str) -> Ob
 
 
 def _own_metadata(sent: Mapping[str, Any]) -> dict[str, Any]:
-    """The metadata of a body without unstored fields and without empty lists and maps."""
+    """The metadata of a body, without fields that are not stored and without empty lists and maps."""
     metadata = sent.get("metadata") or {}
     return {key: value for key, value in metadata.items() if key not in _DROPPED_FIELDS and value not in (None, {}, [])}
 
@@ -194,7 +194,7 @@ def _scaled(old: Object, sent: Mapping[str, Any]) -> Object:
 def with_generation(kind: Kind, old: Object, new: Object) -> Object:
     """Increment the generation if anything except metadata and status has changed.
 
-    The spec of Knative's kinds is compared without empty fields: ``resources: {}`` is no change.
+    For Knative's kinds, empty fields of the spec are ignored: adding ``resources: {}`` is no change.
     """
     generation = old["metadata"].get("generation")
     if generation is None or kind in _NO_GENERATION:
@@ -218,7 +218,7 @@ def is_held(kind: Kind, whole: Mapping[str, Any], metadata: ObjectMetadata) -> b
 
 
 def marked_for_deletion(delete: Delete, old: Object, *, wall_s: float) -> Object:
-    """The object with its deletion timestamp, for an object that ``is_held``."""
+    """The object with a deletion timestamp. Its deletion is delayed (``is_held``)."""
     metadata = {**old["metadata"]}
     before = read_metadata(old)
     finalizers = list(before.finalizers or ())
@@ -244,7 +244,7 @@ def marked_for_deletion(delete: Delete, old: Object, *, wall_s: float) -> Object
 
 
 def _grace_s(kind: Kind, whole: Object, requested_s: int | None) -> int:
-    """A pod's grace period; 0 if it has no node or has ended."""
+    """A pod's grace period in seconds; 0 if the pod has no node or has ended."""
     if kind != POD:
         return 0
     spec, phase = object_at(whole, "spec"), object_at(whole, "status").get("phase")

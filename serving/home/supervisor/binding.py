@@ -32,10 +32,10 @@ Ports = Mapping[str, int]
 
 
 def bind(ports: Ports, *, unheard: Collection[str] = (), exposed: Collection[str] = ()) -> dict[str, socket.socket]:
-    """A listening socket on 127.0.0.1 for each port; those named in ``exposed`` are on all addresses.
+    """Create a listening socket on 127.0.0.1 for each port; ports in ``exposed`` listen on all IPv4 addresses.
 
-    Sockets named in ``unheard`` are bound, but refuse connections until the activator listens. They are omitted if
-    their port is taken.
+    Sockets in ``unheard`` are bound, but refuse connections until the activator listens. If their port is taken, they
+    are left out.
 
     Raises:
         SettingsError: with a problem for each port that is taken.
@@ -65,7 +65,7 @@ def bind(ports: Ports, *, unheard: Collection[str] = (), exposed: Collection[str
 
 
 def _problems(errors: Mapping[str, OSError], ports: Mapping[str, int]) -> list[Problem]:
-    """A problem for each port in use; ports held by the same local system share one."""
+    """A problem for each port in use. Ports in use by the same local system share one problem."""
     problems, names_by_holder = [], defaultdict[Path, list[str]](list)
     for name, error in errors.items():
         holder = _holder(ports[name])
@@ -86,7 +86,7 @@ def _problems(errors: Mapping[str, OSError], ports: Mapping[str, int]) -> list[P
 
 
 def _holder(port: int) -> Path | None:
-    """The state folder of the local system that holds a port, from its daemons' environment."""
+    """The state folder of the local system that uses a port, from its daemons' environment."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError):
             match = re.search(rb"(?:^|\0)SERVING_STATE=([^\0]+)", (process / "environ").read_bytes())
@@ -110,7 +110,7 @@ def _bound(address: tuple[str, int], family: socket.AddressFamily) -> socket.soc
 
 
 class ListenPort(msgspec.Struct, frozen=True, kw_only=True):
-    """A listening socket that the supervisor holds and hands down. ``number`` is its default."""
+    """A listening socket that the supervisor opens and passes to daemons. ``number`` is the default port."""
 
     name: str
     number: int

@@ -48,7 +48,7 @@ IMPORTED_LATER = (
 class ChildProcess:
     """One process of a child.
 
-    Through ``ready_fd``, a non-blocking pipe, it reports that it serves, and then every second.
+    It writes to ``ready_fd``, a non-blocking pipe, when it serves, and then every second.
     """
 
     def __init__(self, pid: int, *, started_s: float, ready_fd: int) -> None:
@@ -67,7 +67,7 @@ class ChildProcess:
         return self._has_reported
 
     def hang(self, elapsed_s: float) -> str:
-        """Why a started process hangs; "" if it does not. Call it each second, ``elapsed_s`` after the last call."""
+        """Why a started process hangs; "" if it does not. Called each second, ``elapsed_s`` after the last call."""
         if not self.is_ready:
             return ""
         vitals = read_vitals(self.pid)
@@ -120,7 +120,7 @@ class Child:
 
     @property
     def overlaps(self) -> bool:
-        """Whether its replacement starts before it ends, because it has requests in flight."""
+        """Whether its replacement starts before this process ends, because it has requests in flight."""
         return self.module == ACTIVATOR
 
     @property
@@ -134,7 +134,7 @@ class Child:
 
 
 def CHILDREN(activator_count: int = 1, *, has_node_groups: bool = False, has_acme: bool = False) -> list[Child]:  # noqa: N802 - a fresh list of what is always the same
-    """The children, in the order of their start."""
+    """The supervisor's children, in the order of their start."""
     groups = {"SERVING_NODEGROUP_CLOUD_PROVIDER": "local", "SERVING_NODEGROUP_SCAN_INTERVAL_S": _SCAN_INTERVAL_S}
     return [
         # Queue-proxies forked from it keep its allocator; apps have their own environment.
@@ -153,7 +153,7 @@ def CHILDREN(activator_count: int = 1, *, has_node_groups: bool = False, has_acm
 
 
 def _activator(index: int, count: int) -> Child:
-    """One of several activators on the same sockets. The first keeps the plain name and port."""
+    """One of several activators on the same sockets. The first has no number in its name and port."""
     name = f"activator-{index}" if index else "activator"
     environment = {
         **ALLOCATOR,
@@ -191,7 +191,7 @@ def _has_terminal() -> bool:
 
 
 def last_error(log: Path) -> str:
-    """The last line of a daemon's log, or its error if it is JSON; "" just after a rotation."""
+    """The last line of a daemon's log (its error, if it is JSON); "" just after a rotation."""
     lines: list[str] = []
     for path in (log, log.with_name(f"{log.name}.1")):
         with contextlib.suppress(OSError):

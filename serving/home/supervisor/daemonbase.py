@@ -44,7 +44,7 @@ _kept: list[bytes] = []
 
 
 class DaemonLaunch(NamedTuple):
-    """One daemon to start: its module, variables, listening sockets, log and readiness pipe."""
+    """One daemon to start: its module, environment variables, listening sockets, log and readiness pipe."""
 
     module: str
     environment: Mapping[str, str]
@@ -54,7 +54,7 @@ class DaemonLaunch(NamedTuple):
 
 
 class DaemonBase:
-    """The process from which daemons are forked, as a context manager. It imports ``modules`` meanwhile."""
+    """The process from which daemons are forked, as a context manager. It imports ``modules`` in advance."""
 
     def __init__(self, modules: Iterable[str], *, environment: Mapping[str, str]) -> None:
         self._control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -81,7 +81,7 @@ class DaemonBase:
         self._process.wait()
 
     def start(self, launch: DaemonLaunch) -> int:
-        """Fork a daemon, or execute it if the base has ended or cannot fork; return its process id."""
+        """Fork a daemon; if the base has ended or cannot fork, execute it. Return the process id."""
         request = json.dumps([launch.module, dict(launch.environment), list(launch.sockets)]).encode()
         try:
             socket.send_fds(self._control, [request], [launch.log_fd, launch.ready_fd, *launch.sockets.values()])
@@ -151,8 +151,8 @@ def main() -> int:
 def fill_pools() -> list[bytes]:
     """Fill the gaps between small objects; return the fillers, which must stay referenced.
 
-    A new object is stored in the gap of a freed object, and so unshares the gap's page in a forked daemon. If the gaps
-    are filled before the fork, few pages become private. CPython has pools of one object size each
+    A new object is stored in the gap of a freed object. In a forked daemon, this makes the gap's memory page private.
+    If the gaps are filled before the fork, few pages become private. CPython has pools of one object size each
     (Objects/obmalloc.c).
     """
     fillers = []
@@ -170,7 +170,7 @@ def fill_pools() -> list[bytes]:
 
 
 def _be_daemon(request: bytes, descriptors: Sequence[int], control: socket.socket, *, owner: int, middle: int) -> int:
-    """Become a daemon, in a newly forked process; return its exit code."""
+    """Run as a daemon in a newly forked process; return the exit code."""
     os.setsid()
     while os.getppid() == middle:
         time.sleep(_ADOPTION_PAUSE_S)

@@ -30,7 +30,7 @@ _IDLE_TEXT = {"S": "slept", "T": "was stopped"}
 
 
 class ProcessVitals(NamedTuple):
-    """The kernel's view of a process: the state of its first thread, and the CPU time of all."""
+    """The kernel's data about a process: the state of its first thread, and the CPU time of all threads."""
 
     state: str
     cpu_ticks: int
@@ -47,7 +47,7 @@ def read_vitals(pid: int) -> ProcessVitals | None:
 
 
 def read_wait_channel(pid: int) -> str:
-    """The kernel function in which a process's first thread waits (wchan of proc_pid(5)): `` in do_wait``, or ""."""
+    """The kernel function that a process's first thread waits in (wchan of proc_pid(5)): `` in do_wait``, or ""."""
     try:
         with open(f"/proc/{pid}/wchan", encoding="ascii") as file:  # noqa: PTH123 - as above
             channel = file.read()
@@ -57,7 +57,7 @@ def read_wait_channel(pid: int) -> str:
 
 
 class HangWatch:
-    """Adds up how long one daemon has been silent."""
+    """Adds up how long one daemon has not reported."""
 
     def __init__(self) -> None:
         self._idle_s = self._busy_s = 0.0
@@ -69,9 +69,10 @@ class HangWatch:
         self._cpu_ticks = None if vitals is None else vitals.cpu_ticks
 
     def look(self, vitals: ProcessVitals | None, *, elapsed_s: float, is_waiting: bool) -> str:
-        """Record a check without a report; return why the daemon hangs, or "".
+        """Record that a second passed without a report; return why the daemon hangs, or "".
 
-        ``is_waiting``: the daemon has announced a wait with a separate limit, such as for the start of a container.
+        ``is_waiting``: the daemon has announced a wait, for example for a container's start, which has a separate
+        limit.
         """
         if vitals is None:
             return ""

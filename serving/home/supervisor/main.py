@@ -46,10 +46,9 @@ supervisor loaded.
 class SupervisorLaunch(NamedTuple):
     """The options of a system.
 
-    ``sockets`` are descriptors by name; ``environment`` is for daemons, ``systemd`` has systemd's variables.
-
-    When all daemons serve, ``lines`` are printed, the command ``sample`` is run, and a byte is written to ``ready_fd``.
-    An empty command and -1 disable these.
+    ``sockets`` are descriptors by name. ``environment`` is for daemons; ``systemd`` has systemd's variables. When all
+    daemons serve, ``lines`` are printed, the command ``sample`` is run, and a byte is written to ``ready_fd``. An empty
+    command and -1 disable these.
     """
 
     state: str
@@ -71,7 +70,7 @@ class SupervisorLaunch(NamedTuple):
 
 
 def become_supervisor(launch: SupervisorLaunch, arguments: Sequence[str]) -> NoReturn:
-    """Replace this program by the supervisor. ``ps`` shows ``arguments``."""
+    """Replace this program by the supervisor. ``arguments`` appear in ``ps``."""
     file = os.memfd_create("launch", 0)
     os.write(file, json.dumps(launch._asdict()).encode())
     for descriptor in launch.descriptors:

@@ -10,14 +10,14 @@ _VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
 def take_variables(environment: MutableMapping[str, str]) -> dict[str, str]:
-    """Remove systemd's variables from an environment and return them, because no child may notify for the service."""
+    """Remove and return systemd's variables, because no child may notify systemd for the service."""
     return {name: environment.pop(name) for name in _VARIABLES if name in environment}
 
 
 class SystemdNotifier:
-    """Sends states to systemd's socket in ``variables``; without one it sends nothing.
+    """Sends states to systemd's socket in ``variables``. Without a socket, it sends nothing.
 
-    ``period_s`` is how often ``report_alive`` is due, half of the watchdog's time; None without a watchdog.
+    ``period_s`` is how often ``report_alive`` must be called: half of the watchdog's time; None without a watchdog.
     """
 
     def __init__(self, variables: Mapping[str, str]) -> None:

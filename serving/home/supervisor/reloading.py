@@ -11,7 +11,7 @@ from typing import TypedDict
 
 
 class ReloadState(TypedDict):
-    """The progress of reloads: counts begun and ended, and the last one's replacements and error."""
+    """The progress of reloads: how many began and ended, and the replacements and the error of the last one."""
 
     begun_count: int
     ended_count: int
@@ -20,7 +20,7 @@ class ReloadState(TypedDict):
 
 
 def read_reload(path: Path) -> ReloadState:
-    """Read the last report; all zero without a file."""
+    """Read the last report. Without a file, all counts are 0."""
     try:
         state: ReloadState = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):
@@ -29,7 +29,7 @@ def read_reload(path: Path) -> ReloadState:
 
 
 class ReloadReport:
-    """The report of one reload by the supervisor. ``write`` replaces the file atomically."""
+    """The supervisor's report about one reload. ``write`` replaces the file atomically."""
 
     def __init__(self, path: Path, *, write: Callable[[Path, bytes], None]) -> None:
         self._path = path

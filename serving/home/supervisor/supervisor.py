@@ -109,7 +109,7 @@ class Supervisor:
     def run(self, on_started: Callable[[], None] = lambda: None) -> int:
         """Start the children, restart those that end, and stop all on SIGTERM or SIGINT.
 
-        Calls ``on_started`` once all children serve. Returns early, without that call, if a child cannot start.
+        Calls ``on_started`` once all children serve. If a child cannot start, it returns early without this call.
         """
         adopt_orphans()
         # Blocked signals stay pending until they are read: none is lost between two reads, and no handler runs in
@@ -174,9 +174,9 @@ class Supervisor:
             self._wait(lambda: not _unready(self._children), within_s=math.inf)
 
     def _reload(self, report: ReloadReport) -> str | None:
-        """Replace all children, activators first, so that a failing start is detected while the old ones serve.
+        """Replace all children, activators first: if a new process fails to start, the old ones still serve.
 
-        Return an error text.
+        Return an error text, None after success.
         """
         with _base_of(self._children) as self._base:
             for child in sorted(self._children, key=lambda child: not child.overlaps):
@@ -192,7 +192,7 @@ class Supervisor:
         return None
 
     def _overlap(self, child: Child) -> str | None:
-        """Replace a process without a gap: start the new one, then drain the old one. Return an error text."""
+        """Start a new process, then drain the old one, so that there is no gap. Return an error text or None."""
         new = self._spawned(child)
         self._beside.append(new)
         problem = self._until_ready(new)
@@ -208,7 +208,7 @@ class Supervisor:
         return None
 
     def _replace(self, child: Child) -> str | None:
-        """Stop the old process and start a new one; return an error text."""
+        """Stop the old process and start a new one; return an error text or None."""
         self._held_child, old = child, child.process
         if old is not None:
             # Pods survive the template, unless the whole system stops.
@@ -224,7 +224,7 @@ class Supervisor:
         return self._until_ready(child.process)
 
     def _until_ready(self, process: ChildProcess) -> str | None:
-        """Wait until a process serves; return why it does not."""
+        """Wait until a process serves; return why it does not serve, or None."""
         self._wait(lambda: process.is_ready or process.exit_code is not None, within_s=_READY_S)
         if process.is_ready:
             return None
@@ -381,7 +381,7 @@ class Supervisor:
             self._reap()
 
     def _stop(self, process: ChildProcess) -> bool:
-        """End one process and wait for it; return False if a second signal arrives meanwhile."""
+        """End one process and wait for its end; return False if a second signal interrupts the wait."""
         process.signal(signal.SIGTERM)
         return self._wait_for_end(process)
 
@@ -403,7 +403,7 @@ class Supervisor:
 
 
 def _opened_log(path: Path) -> BinaryIO:
-    """Open a log for appending; /dev/null if that fails, as on a full disk."""
+    """Open a log for appending. If that fails, for example on a full disk, open /dev/null."""
     try:
         return path.open("ab")
     except OSError as error:
@@ -412,7 +412,7 @@ def _opened_log(path: Path) -> BinaryIO:
 
 
 def _base_of(children: Sequence[Child]) -> DaemonBase:
-    """A base with the current code, for all children except the template, which is one itself."""
+    """A base with the current code for all children except the template process, which is itself a base."""
     modules = {child.module: None for child in children if child.name != TEMPLATE}
     return DaemonBase([*modules, *IMPORTED_LATER], environment=ALLOCATOR)
 

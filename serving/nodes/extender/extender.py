@@ -72,14 +72,14 @@ def read_call(body: bytes) -> ExtenderCall:
 
 
 class Extender:
-    """Answers scheduler calls about the nodes of a book."""
+    """Processes scheduler calls with the nodes of a book."""
 
     def __init__(self, book: NodeBook, scorer: Scorer) -> None:
         self._book = book
         self._scorer = scorer
 
     def filter(self, call: ExtenderCall) -> bytes:
-        """ExtenderFilterResult: the nodes with room for the pod, and the reason against each other node."""
+        """The ExtenderFilterResult: the nodes with room for the pod, and why each other node has none."""
         table, demand = self._book.table(), demand_of(call.pod)
         failed = {name: why for name in call.node_names if (why := self._refusal(table, name, demand))}
         response: dict[str, Any] = {"FailedNodes": failed, "Error": ""}
@@ -91,7 +91,7 @@ class Extender:
         return msgspec.json.encode(response)
 
     def prioritize(self, call: ExtenderCall, *, now_s: float) -> bytes:
-        """HostPriorityList: a whole number from 0 to 10 per node."""
+        """The HostPriorityList: a whole number from 0 to 10 for each node."""
         scores = self._score(call.pod, now_s=now_s)
         node_scores, places = scores.extender_score(), scores.table.index_by_name
         return msgspec.json.encode(
@@ -102,7 +102,7 @@ class Extender:
         )
 
     def explain(self, call: ExtenderCall, *, now_s: float) -> bytes:
-        """Explain the scores of the nodes, for people; unknown nodes are omitted.
+        """Explain the scores of the nodes, for people. Unknown nodes are left out.
 
         ``usage_age_s`` is the age of the measured load, null without a measurement. Load that is too old counts as
         missing.

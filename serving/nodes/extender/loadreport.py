@@ -89,7 +89,7 @@ def _metrics(metrics: list[_WatcherMetric]) -> list[NodeMetric]:
 
 
 def watcher_body(report: LoadReport, *, host: str = "") -> bytes | None:
-    """The response of ``GET /watcher`` for all nodes or one; None for a node without metrics."""
+    """The response of ``GET /watcher`` for all nodes, or for the node ``host``; None if the node has no metrics."""
     usages = report.usages if not host else {host: report.usages[host]} if host in report.usages else {}
     if not usages:
         return None
@@ -115,7 +115,7 @@ def _written(usage: NodeUsage, rollup: str) -> dict[str, Any]:
 
 
 def window_text(window_s: float) -> str:
-    """A window in load-watcher's form: the widest of 15m, 10m and 5m that fits, else 5m."""
+    """A window in load-watcher's format: the widest of 15m, 10m and 5m that fits, else 5m."""
     return f"{int(next((length_s for length_s in WINDOWS_S if window_s >= length_s), WINDOWS_S[-1]) // 60)}m"
 
 
@@ -150,9 +150,9 @@ def queries(settings: LoadSourceSettings, window_s: float) -> dict[str, str]:
 
 
 def read_vector(body: bytes, settings: LoadSourceSettings) -> dict[str, float]:
-    """Parse a value in percent by node name. Raises ``InvalidValue``.
+    """Parse values in percent by node name. Raises ``InvalidValue``.
 
-    Of several series of one node the highest value counts.
+    If a node has several series, the highest value counts.
     """
     label = settings.node_label or _LABEL
     try:
@@ -171,7 +171,7 @@ def read_vector(body: bytes, settings: LoadSourceSettings) -> dict[str, float]:
 
 
 def node_usages(vectors: Mapping[str, Mapping[str, float]], *, at_s: float) -> dict[str, NodeUsage]:
-    """The usage of each node, from values by node for each key of ``queries``.
+    """The usage of each node. ``vectors`` has values by node, for each key of ``queries``.
 
     A node without a mean has no measurement.
     """

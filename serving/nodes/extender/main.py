@@ -55,7 +55,7 @@ class PlacementDaemon:
     """All components of the daemon. ``address`` is set once ``is_serving`` is."""
 
     def __init__(self, settings: PlacementSettings, cluster: Cluster) -> None:
-        """Raises ``SettingsError`` for an unknown node score, or one whose library is missing."""
+        """Raises ``SettingsError`` for an unknown node score, or for a score whose library is missing."""
         self.book = NodeBook()
         self.extender = Extender(self.book, Scorer(settings))
         self.report: LoadReport | None = None

@@ -45,7 +45,7 @@ class AnticipatedBook:
         self._published.pop(key, None)
 
     def take_deployment(self, deployment: Mapping[str, Any]) -> None:
-        """Add or update a Deployment; those without a revision are ignored."""
+        """Add or update the Deployment of a revision; other Deployments are ignored."""
         key = _revision_key(deployment)
         if key is None or is_being_deleted(deployment):
             return
@@ -81,7 +81,7 @@ class AnticipatedBook:
                 del self._existing[key]
 
     def pods(self, now_s: float) -> dict[str, GroupPod]:
-        """The missing pods at ``now_s`` (unix seconds), by name. With 8 published, a scale of 3 and 2 pods: 6."""
+        """The anticipated pods that do not exist at ``now_s`` (unix seconds). 8 published and 2 existing pods: 6."""
         missing: dict[str, GroupPod] = {}
         for key, (replica_count, template) in self._templates.items():
             published = self._published.get(key)

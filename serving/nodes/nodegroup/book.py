@@ -37,7 +37,7 @@ class _Shelf(msgspec.Struct):
     """The objects of one group. ``cpu_m`` and ``memory_bytes`` are the sums of its pods' requests.
 
     ``pending`` are the requests of pods without a node, by pod. ``taken`` are the requests of the group's other pods,
-    by node. ``others_taken`` are the requests of pods outside the group.
+    by node. ``others_taken`` are the requests of pods outside the group, by node.
     """
 
     settings: NodeGroupSettings
@@ -78,7 +78,7 @@ class _Shelf(msgspec.Struct):
                 del self.pod_counts[pod.node_name]
 
     def _count_room(self, pod: GroupPod, sign: int) -> None:
-        """Update pending requests, and the used amounts of each node, as in ``rules.free_amounts``."""
+        """Update pending requests, and the used amounts of each node, by the rules of ``rules.free_amounts``."""
         if pod.node_name is None:
             if pod.phase is PodPhase.PENDING and not pod.is_anticipated:
                 if sign > 0:
@@ -104,7 +104,7 @@ class _Shelf(msgspec.Struct):
 
 
 class NodeGroupBook:
-    """The nodes and pods of a cluster by group. ``take_groups`` sets the groups."""
+    """The nodes and pods of a cluster, by group. ``take_groups`` sets the groups."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, GroupNode] = {}
@@ -112,7 +112,7 @@ class NodeGroupBook:
         self._shelves: dict[str, _Shelf] = {}
 
     def take_groups(self, groups: Iterable[NodeGroupSettings]) -> None:
-        """Replace the groups. A group with changed settings is rebuilt."""
+        """Replace the groups. The objects of a group with changed settings are assigned again."""
         before = self._shelves
         self._shelves = {}
         for settings in groups:

@@ -30,14 +30,14 @@ class CloudMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deletion(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes whose machines are terminated or gone, and the reason for each machine that remains."""
+    """The nodes whose machines are terminated or gone, and why each other machine remains."""
 
     deleted: tuple[str, ...] = ()
     failed: Mapping[str, str] = _NONE_FAILED
 
 
 class Cloud(Protocol):
-    """Groups of machines by the cloud's name (``cloud_provider_group_name``)."""
+    """The port to a cloud's groups of machines, by the cloud's name (``cloud_provider_group_name``)."""
 
     async def describe(self, group: str) -> CloudGroup:
         """The target and bounds of a group. Raises ``CloudRefused`` if the group is unknown."""

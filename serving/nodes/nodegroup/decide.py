@@ -42,7 +42,7 @@ _PASSING = frozenset({GroupLimit.LOCK, GroupLimit.NODES_ON_THEIR_WAY})
 
 
 class GrowthBound(msgspec.Struct, frozen=True, kw_only=True):
-    """Limits growth to ``count`` nodes, because of ``limit``."""
+    """A limit of growth: at most ``count`` nodes, because of ``limit``."""
 
     limit: GroupLimit
     count: int
@@ -57,7 +57,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_refused(self) -> bool:
-        """Whether nodes are missing but the cloud is not asked for any."""
+        """Whether nodes are missing, but none are requested from the cloud."""
         return self.added_count == 0 and bool(self.limits)
 
     @property
@@ -67,7 +67,7 @@ class Growth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nodes_to_untaint(view: GroupView, wanted_count: int) -> tuple[str, ...]:
-    """Names of the newest tainted nodes to untaint, at most ``wanted_count``. Unhealthy ones stay tainted."""
+    """Names of tainted nodes to untaint, newest first, at most ``wanted_count``. Unhealthy nodes stay tainted."""
     able = [node for node in view.parts.tainted if node.name not in view.unhealthy]
     room = wanted_count
     if not view.settings.quirks.scale_up_ignores_max_nodes:
@@ -86,7 +86,8 @@ def grow(
     """Request the nodes still missing after untainting from the cloud, within every bound.
 
     ``target_size`` is the cloud's target after this pass's deletions. Example: max_nodes is 10, 6 nodes are untainted,
-    2 return, 1 is starting, and 5 are wanted. The request to the cloud is min(5 - 2, 10 - 6 - 2 - 1) = 1.
+    2 more become untainted, 1 is starting, and 5 are wanted. The request to the cloud is min(5 - 2, 10 - 6 - 2 - 1) =
+    1.
     """
     remaining = wanted_count - len(untainted)
     if remaining <= 0:
@@ -156,7 +157,7 @@ def decide(
 
 
 def _brought_up_to_date(state: NodeGroupState, view: GroupView, failures: Failures) -> NodeGroupState:
-    """The state updated by this snapshot: the outcome of the last plan, and the nodes."""
+    """The state after this snapshot, which shows the outcome of the last plan and the nodes."""
     names = {node.name for node in view.nodes}
     return msgspec.structs.replace(
         state,
@@ -176,7 +177,7 @@ def _brought_up_to_date(state: NodeGroupState, view: GroupView, failures: Failur
 
 
 def _coming_since(state: NodeGroupState, view: GroupView) -> float | None:
-    """The time since which at least this many machines have no node; a new node or machine restarts it."""
+    """Since when the cloud has at least this many machines without a node. A new node or machine restarts the time."""
     if not view.coming_count:
         return None
     is_same = state.coming_since_s is not None and view.coming_count == state.coming_count
@@ -220,7 +221,7 @@ def _lowered(cloud: CloudGroup, reaped: Reaped) -> CloudGroup:
 def _bounds_of_the_moment(
     state: NodeGroupState, view: GroupView, verdict: RuleVerdict, *, untainted: Sequence[str]
 ) -> list[GrowthBound]:
-    """The breaker's bound; below the minimum also the lock and coming nodes, if no lock stopped the pass."""
+    """The breaker's bound; below the minimum also the lock and starting nodes, unless a lock ended the pass."""
     bounds: list[GrowthBound] = []
     allowed = allowance(state.breaker)
     if allowed is not None:
@@ -235,7 +236,7 @@ def _bounds_of_the_moment(
 
 
 def _unregistered_count(state: NodeGroupState, view: GroupView) -> int:
-    """Machines without a node for longer than a scale-up may take.
+    """The number of machines that have had no node for longer than a growth may take.
 
     Example: with a window of 120 s, and 2 machines that started 120 s ago: 2. These machines run in the cloud, but no
     node has the group's label.
@@ -277,7 +278,7 @@ def _plan(view: GroupView, verdict: RuleVerdict, actions: _GroupActions, *, stat
 
 
 def _effects(view: GroupView, actions: _GroupActions) -> tuple[Effect, ...]:
-    """The effects in order: unhealthy nodes, then growth from tainted nodes, deletions, and new machines."""
+    """The effects in order: taint unhealthy nodes, untaint, delete and drain, request machines, taint spare nodes."""
     effects: list[Effect] = [_taint(name, view) for name in view.unhealthy_tainted]
     effects += [Untaint(node_name=name) for name in actions.growth.untainted]
     for reaped in (actions.force_reaped, actions.reaped):

@@ -37,7 +37,7 @@ _PHASES = {phase.value: phase for phase in PodPhase}
 
 
 class InitContainer(msgspec.Struct, frozen=True, kw_only=True):
-    """The request of an init container; a sidecar (restartPolicy Always) keeps running with the others."""
+    """The request of an init container. A sidecar (restartPolicy Always) keeps running with later containers."""
 
     request: Resources
     is_sidecar: bool = False
@@ -50,7 +50,7 @@ def pod_request(
     overhead: Resources | None = None,
     sidecars_count_as_init_containers: bool = False,
 ) -> Amount:
-    """Cpu and memory of a pod: the larger of its concurrent and its init containers, plus the overhead.
+    """Cpu and memory of a pod: the larger of all containers and the largest init container, plus the overhead.
 
     Example: containers of 2000 m and 1000 m after init containers of 2000 m and 2000 m: max(3000, 2000) = 3000 m. Init
     containers run one after another, so only the largest counts. A sidecar of 500 m before them keeps running:
@@ -110,7 +110,7 @@ def pod_of(pod: Mapping[str, Any]) -> GroupPod:
 
 
 def is_mirror_pod(pod: Mapping[str, Any]) -> bool:
-    """Whether the pod is static, so that the API cannot evict it."""
+    """Whether the pod is static. The API cannot evict a static pod."""
     annotations = nested(pod, "metadata", "annotations") or {}
     return MIRROR_POD_ANNOTATION in annotations or annotations.get(CONFIG_SOURCE_ANNOTATION) == _FROM_FILE
 
@@ -144,7 +144,7 @@ def _placement(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Placemen
 
 
 def _owner_kind(owners: Iterable[Mapping[str, Any]]) -> str | None:
-    """DaemonSet if any owner is one, as in Escalator; else the kind of the first owner."""
+    """``DaemonSet`` if any owner is one (as in Escalator), else the kind of the first owner."""
     kinds = [str(owner.get("kind", "")) for owner in owners]
     return "DaemonSet" if "DaemonSet" in kinds else (kinds[0] if kinds else None)
 

@@ -48,9 +48,9 @@ class BreakerState(msgspec.Struct, frozen=True, kw_only=True):
     """The breaker's state.
 
     ``failure_count`` counts consecutive failed scale-ups. ``asked_at_s`` is the time of the watched scale-up, or None.
-    ``node_count_low`` is the smallest number of nodes since the first scale-up without a new node, or None. A number
-    above it is growth, so that deleted nodes do not hide new ones. ``retry_at_s`` is when an open breaker allows one
-    node as a trial.
+    ``node_count_low`` is the smallest number of nodes since the first scale-up without a new node, or None. More nodes
+    than that count as growth, so that deleted nodes do not hide new ones. ``retry_at_s`` is when an open breaker allows
+    one node as a trial.
     """
 
     phase: BreakerPhase = BreakerPhase.CLOSED
@@ -92,7 +92,7 @@ def allowance(state: BreakerState) -> int | None:
 def growth_requested(
     state: BreakerState, *, node_count: int, settings: NodeGroupSettings, now_s: float
 ) -> BreakerState:
-    """The breaker after a request to the cloud; an observed scale-up keeps its window."""
+    """The breaker after a request to the cloud. If a scale-up is already watched, its window continues."""
     if settings.scale_up_failure_threshold == 0:
         return BreakerState()
     low = node_count if state.node_count_low is None else min(node_count, state.node_count_low)
@@ -117,7 +117,7 @@ def _advance(state: BreakerState, event: BreakerEvent) -> BreakerPhase:
 
 
 class ScaleLock(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes requested last, and the time of the request."""
+    """The number of nodes requested last, and the time of the request."""
 
     requested_count: int
     locked_at_s: float
@@ -135,8 +135,8 @@ class NodeGroupState(msgspec.Struct, frozen=True, kw_only=True):
 
     ``node_capacity`` is the capacity of one node of the group, for growth from zero; 0 if unknown. ``dry_taints`` are
     the changes planned in dry runs by node name: the time of a taint, or None for an untaint. ``last_scale_up_at_s`` is
-    the time of the last growth decision, for the metric of registration lag; None if never. ``coming_since_s`` is the
-    time since which the cloud has machines without nodes, and no new node appeared; None if it has none.
+    the time of the last growth decision, for the metric of registration lag; None if never. ``coming_since_s`` is when
+    the cloud began to have machines without nodes (restarted by each new node); None if it has none.
     """
 
     node_capacity: Amount = Amount()

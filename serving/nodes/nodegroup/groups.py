@@ -30,7 +30,7 @@ _SPEC_RECORDS: Mapping[str, Collection[str]] = {
 
 
 class WrittenGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """One valid group: its settings, and its options as written, by Escalator's keys.
+    """One valid group: its settings, and its options under Escalator's keys, as written by the user.
 
     ``ignored`` has keys without effect.
     """
@@ -98,7 +98,7 @@ def groups_of_text(text: str, *, where: str) -> GroupReading:
 
 
 def group_of(node_group: Mapping[str, Any]) -> GroupReading:
-    """The group of a NodeGroup object, named as the object."""
+    """Parse the group in a NodeGroup object. The group has the object's name."""
     name = name_of(node_group)
     spec = node_group.get("spec") or {}
     options = {_snake_of(key): _snake_keys(value) for key, value in spec.items()}
@@ -116,7 +116,7 @@ def group_of(node_group: Mapping[str, Any]) -> GroupReading:
 
 
 def spec_of(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The NodeGroup spec for a group of the text, without keys that NodeGroups lack."""
+    """The NodeGroup spec for the options of a group. Keys that NodeGroups do not have are left out."""
     spec: dict[str, Any] = {}
     for key, value in options.items():
         if (key not in _SPEC_RECORDS and key not in spec_keys()) or value is None:
@@ -130,13 +130,13 @@ def spec_of(options: Mapping[str, Any]) -> dict[str, Any]:
 
 @functools.cache
 def spec_keys() -> Mapping[str, str]:
-    """The keys of a NodeGroup's spec by Escalator's keys: {"min_nodes": "minNodes", ...}."""
+    """The key in a NodeGroup's spec for each of Escalator's keys: {"min_nodes": "minNodes", ...}."""
     keys = {field.knob.key for field in fields_of(NodeGroupSettings) if len(field.path) == 1}
     return {key: _camel_of(key) for key in sorted(keys - {_NAME})}
 
 
 def _respelled(problem: Problem, keys: Collection[str]) -> Problem:
-    """The problem with the spec's spelling of keys; the reader only knows Escalator's."""
+    """The problem with keys in the spec's spelling, because the parser reports Escalator's spelling."""
     return msgspec.structs.replace(
         problem,
         where=_in_camel(problem.where, keys),
@@ -161,7 +161,7 @@ def _camel_of(key: str) -> str:
 
 
 def _snake_keys(value: object) -> object:
-    """The options with the keys of aws and quirks in snake case."""
+    """The options with the keys below ``aws`` and ``quirks`` in snake case."""
     return {_snake_of(key): field for key, field in value.items()} if isinstance(value, Mapping) else value
 
 

@@ -34,7 +34,7 @@ class LocalMachines(msgspec.Struct, frozen=True, kw_only=True):
         return CloudGroup(target_size=len(self.asked_at_s), min_size=self.min_size, max_size=self.max_size)
 
     def increased(self, count: int, *, now_s: float) -> "LocalMachines":
-        """The machines with ``count`` more. Raises ``CloudRefused`` above the maximum."""
+        """Add ``count`` machines. Raises ``CloudRefused`` above the maximum."""
         if count < 1 or len(self.asked_at_s) + count > self.max_size:
             raise CloudRefused(f"{len(self.asked_at_s)} + {count} machines are above the maximum {self.max_size}")
         numbers = range(self.next_number, self.next_number + count)
@@ -44,14 +44,14 @@ class LocalMachines(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def without(self, names: Collection[str]) -> "LocalMachines":
-        """The machines without the named ones; unknown names are ignored. Raises ``CloudRefused`` below the minimum."""
+        """Remove the named machines; unknown names are ignored. Raises ``CloudRefused`` below the minimum."""
         machines = {name: at_s for name, at_s in self.asked_at_s.items() if name not in names}
         if len(machines) < min(self.min_size, len(self.asked_at_s)):
             raise CloudRefused(f"{len(machines)} machines are below the minimum {self.min_size}")
         return msgspec.structs.replace(self, asked_at_s=machines)
 
     def bounded(self, *, min_size: int, max_size: int, now_s: float) -> "LocalMachines":
-        """The machines with other bounds, grown to the minimum."""
+        """Change the bounds, and grow to the minimum."""
         moved = msgspec.structs.replace(self, min_size=min_size, max_size=max_size)
         missing = min_size - len(self.asked_at_s)
         return moved.increased(missing, now_s=now_s) if missing > 0 else moved

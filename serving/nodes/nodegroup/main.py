@@ -51,7 +51,7 @@ _WHERE = "config-nodegroup"
 
 
 class _WrittenGroups:
-    """The groups of the settings, parsed again when the text changes; problems are logged once."""
+    """The groups in the settings. They are parsed again when the text changes; problems are logged once."""
 
     def __init__(self, settings: Callable[[], NodeGroupDaemonSettings]) -> None:
         self._settings = settings

@@ -15,21 +15,21 @@ from serving.nodes.nodegroup.states import Partition
 
 
 class Utilisation(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Requests as a percentage of capacity; may exceed 100."""
+    """Requests as a percentage of capacity, which may exceed 100."""
 
     cpu_percent: float
     memory_percent: float
 
     @property
     def percent(self) -> float:
-        """The larger percentage, which is compared with thresholds."""
+        """The larger of both percentages; thresholds apply to it."""
         return max(self.cpu_percent, self.memory_percent)
 
 
 class FromZero(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Requests without an untainted node: above any threshold, by an unknown factor.
+    """Requests in a group without an untainted node: the utilisation exceeds any threshold by an unknown factor.
 
-    Escalator writes the largest float in both percentages for this.
+    Escalator sets both percentages to the largest float in this case.
     """
 
 
@@ -55,7 +55,7 @@ def utilisation(request: Amount, capacity: Amount, *, untainted_count: int) -> U
 
 
 class Taint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Add the removal taint to a node: value ``at_s`` (whole unix seconds), with this effect on pods."""
+    """Add the removal taint to a node. Its value is ``at_s`` (whole unix seconds), its effect on pods ``effect``."""
 
     node_name: str
     at_s: int
@@ -69,13 +69,13 @@ class Untaint(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class Drain(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Evict the node's pods through the eviction API, which honours PodDisruptionBudgets. Repeated in each pass."""
+    """Evict the node's pods by the eviction API, which respects PodDisruptionBudgets. Repeated in each pass."""
 
     node_name: str
 
 
 class DeleteNodes(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """Terminate these machines in the cloud, reduce its target by their number, then delete their Node objects."""
+    """Terminate these machines in the cloud, lower the group's target by their number, then delete their Nodes."""
 
     node_names: tuple[str, ...]
 
@@ -162,8 +162,8 @@ class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
     is the number of awaited nodes; below the minimum it is the number added. ``wanted`` has every rule with a proposal,
     ``decided_by`` the deciding one. ``error`` is the reason that the pass ended early, or None. ``usage`` is None if
     the pass ended before it was known. ``unregistered_count`` counts machines that should be nodes by now.
-    ``pod_count`` counts existing pods, ``anticipated_count`` anticipated ones; ``request`` is the sum of their
-    requests. ``crowded_out_count`` counts pending pods whose room is used by pods outside the group.
+    ``pod_count`` counts existing pods, ``anticipated_count`` anticipated ones; ``request`` is the sum of the requests
+    of both. ``crowded_out_count`` counts pending pods whose room is used by pods outside the group.
     """
 
     requested_delta: int

@@ -25,14 +25,14 @@ class Reaped(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Fate(msgspec.Struct, frozen=True, kw_only=True):
-    """Delete (``keep`` is None) or keep, and whether to evict the node's pods."""
+    """The decision about one node: delete it (``keep`` is None) or keep it, and whether to evict its pods."""
 
     keep: KeptFor | None = None
     drain: bool = False
 
 
 def fate_of_tainted(node: GroupNode, view: GroupView) -> Fate:
-    """Decide about one tainted node. It stays if it is protected or if its taint has no time."""
+    """Decide about one tainted node. A node that is protected, or whose taint has no time, is kept."""
     if node.is_protected:
         return Fate(keep=KeptFor.PROTECTED)
     if node.removal_taint is None or node.removal_taint.at_s is None:
@@ -60,7 +60,7 @@ def _fate_by_age(age_s: float, *, is_empty: bool, settings: NodeGroupSettings) -
 
 
 def reap_tainted(nodes: Sequence[GroupNode], view: GroupView, cloud: CloudGroup, *, keep_healthy: bool) -> Reaped:
-    """Delete and drain tainted nodes. ``keep_healthy``: the group is unhealthy, so only unhealthy nodes may go."""
+    """Delete and drain tainted nodes. If ``keep_healthy``, the group is unhealthy, and only unhealthy nodes may go."""
     fates: list[tuple[GroupNode, Fate]] = []
     for node in nodes:
         is_spared = keep_healthy and node.name not in view.unhealthy
@@ -83,7 +83,7 @@ def reap_force_tainted(view: GroupView, cloud: CloudGroup) -> Reaped:
 def _within_cloud_min(fates: Sequence[tuple[GroupNode, Fate]], view: GroupView, cloud: CloudGroup) -> Reaped:
     """As many deletions as the cloud's minimum allows: with a target of 5 and a minimum of 3, two.
 
-    Drains are limited too: a node that cannot be deleted is not drained.
+    The limit applies to drains, too: a node that cannot be deleted is not drained.
     """
     due = [node for node, fate in fates if fate.keep is None]
     draining = [node for node, fate in fates if fate.drain]

@@ -26,7 +26,7 @@ class Amount(msgspec.Struct, frozen=True, kw_only=True):
         return Amount(cpu_m=self.cpu_m - other.cpu_m, memory_bytes=self.memory_bytes - other.memory_bytes)
 
     def fits_in(self, other: "Amount") -> bool:
-        """Whether this amount is at most the other, in cpu and in memory."""
+        """Whether neither cpu nor memory exceeds the other amount."""
         return self.cpu_m <= other.cpu_m and self.memory_bytes <= other.memory_bytes
 
 
@@ -51,7 +51,7 @@ class GroupNode(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodPhase(enum.StrEnum):
-    """The phase of a pod; UNKNOWN also without a status."""
+    """The phase of a pod; UNKNOWN if the pod has no status."""
 
     PENDING = "Pending"
     RUNNING = "Running"
@@ -69,7 +69,7 @@ class Expression(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Affinity(msgspec.Struct, frozen=True, kw_only=True):
-    """The relevant part of a pod's affinity: required node terms (None without node affinity), and pod rules."""
+    """The part of a pod's affinity that is used: required node terms (None without node affinity), and pod rules."""
 
     required_node_terms: tuple[tuple[Expression, ...], ...] | None = None
     has_pod_affinity: bool = False
@@ -86,10 +86,11 @@ class Placement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupPod(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod. ``node_name`` is None until it is bound; ``is_scheduled`` says that its PodScheduled condition is True.
+    """One pod. ``node_name`` is None until it is bound; ``is_scheduled``: its condition PodScheduled is True.
 
     ``is_anticipated``: the pod does not exist yet; only groups with ``anticipation`` count it. ``original_request`` is
-    the request with sidecars as init containers, if it differs; groups with that quirk use it.
+    the request that Escalator computes, in which sidecars are init containers, if it differs; groups with that quirk
+    use it.
     """
 
     name: str
@@ -114,9 +115,9 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
     """Failed effects of the last plan, reported to the next pass.
 
     ``increase_failed``: the cloud refused to grow. The scale lock is released, and the circuit breaker counts a
-    failure. ``node_names``: nodes that could not be tainted, untainted, drained or deleted. They are selected last in
-    the next pass, so that one failing node does not block the rest. Successful effects are not reported, because the
-    next snapshot shows them.
+    failure. ``node_names``: nodes that could not be tainted, untainted, drained or deleted. The next pass selects them
+    last, so that one failing node does not block the rest. Successful effects are not reported, because the next
+    snapshot shows them.
     """
 
     increase_failed: bool = False
@@ -124,7 +125,7 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OthersTaken(msgspec.Struct, frozen=True, kw_only=True):
-    """The amounts that pods outside the group use on a node. ``daemons`` is the share of DaemonSet and static pods."""
+    """The amounts that pods outside the group use on a node. ``daemons`` is the part of DaemonSet and static pods."""
 
     daemons: Amount = Amount()
     foreign: Amount = Amount()
@@ -144,8 +145,8 @@ class OthersTaken(msgspec.Struct, frozen=True, kw_only=True):
 class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The objects of one group, with sums.
 
-    ``pods`` are the group's unfinished pods; ``request`` is the sum of their requests. ``pod_counts`` has each node's
-    number of pods that prevent it from being empty. ``anticipated_count`` of the pods do not exist yet.
+    ``pods`` are the group's unfinished pods; ``request`` is the sum of their requests. ``pod_counts`` has, for each
+    node, the number of pods that make it not empty. ``anticipated_count`` of the pods do not exist yet.
     ``others_taken`` are the amounts that pods outside the group use on each node, including nodes of other groups.
     ``book.NodeGroupBook`` updates this record by single changes.
     """

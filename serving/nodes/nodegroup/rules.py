@@ -36,7 +36,7 @@ def scale_up_delta(usage: Utilisation, *, node_count: int, threshold_percent: in
 
 
 def nodes_to_keep(usage: Utilisation, *, node_count: int, threshold_percent: int) -> int:
-    """Fewest nodes whose utilisation is not above the scale-up threshold: ceil(n x percent / threshold).
+    """The fewest nodes with a utilisation not above the scale-up threshold: ceil(n x percent / threshold).
 
     Example: 2 nodes at 36 % with a threshold of 70 %: 2 x 36 / 70 = 1.03, so 2. With one node less the group would be
     at 72 %, and would grow again in the next pass.
@@ -71,7 +71,7 @@ def threshold_delta(
     node_capacity: Amount,
     settings: NodeGroupSettings,
 ) -> WantedNodes:
-    """The change by the thresholds. A utilisation equal to a threshold has not crossed it."""
+    """The change that the thresholds request. A utilisation equal to a threshold has not crossed it."""
     threshold = settings.scale_up_threshold_percent
     if isinstance(usage, FromZero):
         delta = from_zero_delta(request, node_capacity=node_capacity, threshold_percent=threshold)
@@ -94,7 +94,7 @@ def threshold_delta(
 
 
 def _spare_count(rate: int, usage: Utilisation, node_count: int, *, settings: NodeGroupSettings) -> int:
-    """Nodes to remove at the given rate, without nodes that the group would add again."""
+    """Nodes to remove at the given rate. Nodes that the group would immediately add again are not counted."""
     if settings.quirks.shrinking_crosses_scale_up_threshold:
         return rate
     threshold = settings.scale_up_threshold_percent
@@ -163,7 +163,7 @@ def starving_pods(
 
 
 class Course(enum.StrEnum):
-    """What the pass does: stop, grow to the minimum, or change by the verdict's delta and reap."""
+    """The course of a pass: stop, grow to the minimum, or change by the verdict's delta and reap."""
 
     STOP = "stop"
     GROW_TO_MIN = "grow-to-min"
@@ -174,7 +174,7 @@ class RuleVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict of the rules.
 
     ``requested_delta`` is reported, ``delta`` is executed; they differ while the lock is in force. ``lock`` is the
-    stored lock; only the rule of that name removes it.
+    stored lock; only the rule LOCK removes it.
     """
 
     course: Course
@@ -224,7 +224,7 @@ def judge(state: NodeGroupState, view: GroupView) -> RuleVerdict:
 
 
 def _weighed(usage: Utilisation | FromZero, state: NodeGroupState, view: GroupView) -> RuleVerdict:
-    """The change wanted by thresholds and extra triggers, within the upper bound; none for an unhealthy group."""
+    """The change that thresholds and extra triggers request, up to the maximum; none for an unhealthy group."""
     prevailing = threshold_delta(
         usage,
         request=view.request,
@@ -256,7 +256,7 @@ def _weighed(usage: Utilisation | FromZero, state: NodeGroupState, view: GroupVi
 
 
 def _roomy_spare_count(view: GroupView) -> int:
-    """Most nodes to remove so that the group's pods and the DaemonSet pods still fit on the others.
+    """The most nodes to remove so that the pods of the group and of DaemonSets still fit on the others.
 
     Example: two nodes of 1000 m with DaemonSets of 450 m each, and pods of 600 m: 2 x 600 / 1100 = 1.09, so both stay.
     On one node the evicted pods would starve and bring the second node back.
@@ -292,7 +292,7 @@ def _starves(state: NodeGroupState, view: GroupView) -> bool:
 
 
 def crowded_out_count(view: GroupView) -> int:
-    """The number of pending pods that would fit if pods outside the group, such as DaemonSet pods, used no room."""
+    """The number of pending pods that would have room without pods outside the group, such as DaemonSet pods."""
     if not view.others_taken or all(pod.phase is not PodPhase.PENDING for pod in view.pods):
         return 0
     starving = [

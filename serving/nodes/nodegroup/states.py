@@ -30,8 +30,9 @@ class NodeState(enum.StrEnum):
 class Traits(msgspec.Struct, frozen=True, kw_only=True):
     """The conditions of a state, and its consequences.
 
-    ``is_capacity``: the node's allocatable amounts count. ``may_be_tainted``: when the group shrinks.
-    ``may_be_untainted``: when the group grows. ``is_reaped``: after the grace period.
+    ``is_capacity``: the node's allocatable amounts count. ``may_be_tainted``: the node is tainted when the group
+    shrinks. ``may_be_untainted``: the node is untainted when the group grows. ``is_reaped``: the node is deleted after
+    the grace period.
     """
 
     applies: Callable[[GroupNode], bool]
@@ -59,7 +60,7 @@ _SPECIAL_STATES = tuple(STATES.items())[:-1]
 
 
 def state_of(node: GroupNode) -> NodeState:
-    """The first matching state of the table: a cordoned node is cordoned, whatever its taints."""
+    """The first matching state of the table. A cordoned node is CORDONED, whatever its taints."""
     for state, traits in _SPECIAL_STATES:
         if traits.applies(node):
             return state
@@ -101,8 +102,8 @@ def newest_first(nodes: Iterable[GroupNode], *, last: Collection[str] = ()) -> l
 def as_in_dry_mode(node: GroupNode, taints: Mapping[str, float | None], *, ignore_real_state: bool) -> GroupNode:
     """The node as if the plans of a dry run had been executed.
 
-    ``taints`` are the run's planned changes: the time of a taint, or None for an untaint. ``ignore_real_state`` is a
-    quirk of Escalator: in dry mode only the run's own taints count, and no node is cordoned.
+    ``taints`` are the planned changes: the time of a taint, or None for an untaint. ``ignore_real_state`` is a quirk of
+    Escalator: in dry mode only planned taints count, and no node is cordoned.
     """
     bare = msgspec.structs.replace(node, is_cordoned=False, is_force_tainted=False, removal_taint=None)
     seen = bare if ignore_real_state else node
@@ -121,7 +122,7 @@ def pod_belongs(placement: Placement, *, group_name: str, label_key: str, label_
     """Whether a pod counts for the group.
 
     Example: the group's label is customer=shared. A pod belongs to the group if its node selector has customer: shared,
-    or if a required node affinity term has customer In (shared, dev). Such a term counts even if the selector has
+    or if a required node affinity term has customer In (shared, dev). The affinity term counts even if the selector has
     another value. Other operators and preferred terms do not count. Pods of DaemonSets belong to no group.
     """
     if placement.owner_kind == _DAEMON_SET:

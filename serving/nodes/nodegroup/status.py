@@ -70,7 +70,7 @@ def _kept_state(text: str | None) -> NodeGroupState | None:
 
 
 def kept_text(state: NodeGroupState) -> str:
-    """The annotation's value: the part of the state that prevents duplicate requests for machines; or ""."""
+    """The annotation's value: the state that prevents a second request for the same machines; or ""."""
     state_fields: Object = {}
     if state.lock is not None:
         state_fields["lock"] = msgspec.to_builtins(state.lock)
@@ -80,16 +80,16 @@ def kept_text(state: NodeGroupState) -> str:
 
 
 def written_state(state: NodeGroupState) -> Object:
-    """The state in the form of a status. A merge patch cannot write null, so a dry run's untaint is "untainted"."""
+    """The state in the form of a status. A merge patch cannot write null, so an untaint of a dry run is "untainted"."""
     written: Object = _without_null(msgspec.to_builtins(state))
     written["dry_taints"] = {name: _UNTAINTED if at_s is None else at_s for name, at_s in state.dry_taints.items()}
     return written
 
 
 def recovered_state(cloud: CloudGroup, *, node_count: int, now_s: float) -> NodeGroupState:
-    """The initial state of a group without a stored state. Starting machines count as requested by an earlier process.
+    """The initial state of a group without a stored state. Starting machines count as requested just now.
 
-    Example: with a target of 6 and 4 nodes, the group is locked for 2 nodes as if they were requested now.
+    Example: with a target of 6 and 4 nodes, the group is locked for 2 nodes.
     """
     coming = cloud.target_size - node_count
     if coming <= 0:
@@ -153,7 +153,7 @@ def status_of(  # noqa: PLR0913 - what a pass knows
 
 
 def refused_status(before: Mapping[str, Any] | None, condition: str, verdict: Verdict, *, stamp: str) -> Object:
-    """The changes of the status without a pass: the settings are invalid, or the cloud does not respond."""
+    """The changes of the status if there was no pass: the settings are invalid, or the cloud does not respond."""
     verdicts = {condition: verdict}
     if condition != CONDITION_READY:
         verdicts[CONDITION_READY] = verdict
@@ -164,7 +164,7 @@ def refused_status(before: Mapping[str, Any] | None, condition: str, verdict: Ve
 
 
 def keys_status(before: Mapping[str, Any] | None, ignored: Sequence[Problem], *, stamp: str) -> Object:
-    """The changes of the status for keys without effect; none as long as there were none."""
+    """The changes of the status for keys without effect; none if there are no such keys and never were."""
     if not ignored and not condition_of(before, KEYS_KNOWN):
         return {}
     message = "; ".join(str(problem) for problem in ignored)[:_MESSAGE_MAX]
@@ -192,7 +192,7 @@ def sentence_of(effect: Effect) -> str:
 def why_of(plan: GroupPlan) -> str:
     """The rule behind the effects, with its numbers: "taint-lower asks for -1; cpu 20 %, memory 6 % requested".
 
-    The text ends with the number of anticipated pods, if any: "...; 4 pods are anticipated".
+    If pods are anticipated, the text ends with their number: "...; 4 pods are anticipated".
     """
     request = f"{plan.decided_by.value} asks for {plan.requested_delta:+d}"
     count = plan.anticipated_count
@@ -239,7 +239,7 @@ def _verdicts(plan: GroupPlan, state: NodeGroupState, problems: Sequence[str]) -
 
 
 def _registered(plan: GroupPlan) -> Verdict:
-    """The condition about machines that never become nodes. They stay, because only the cloud knows the cause."""
+    """The condition about machines that never become nodes. They are kept, because only the cloud knows the cause."""
     count = plan.unregistered_count
     if not count:
         return Verdict(is_true=True)
@@ -249,7 +249,7 @@ def _registered(plan: GroupPlan) -> Verdict:
 
 
 def _have_room(plan: GroupPlan) -> Verdict:
-    """The condition about pods that fit beside the group's pods, but not beside other pods."""
+    """The condition about pending pods that would have room if pods outside the group used none."""
     count = plan.crowded_out_count
     if not count:
         return Verdict(is_true=True)
@@ -259,7 +259,7 @@ def _have_room(plan: GroupPlan) -> Verdict:
 
 
 def _conditions(before: Mapping[str, Any] | None, verdicts: Mapping[str, Verdict], *, stamp: str) -> list[Object]:
-    """The conditions, unchanged without an entry in ``verdicts``; a change of status sets the time."""
+    """The conditions after ``verdicts``; others are unchanged. A change of status sets the transition time."""
     unchanged = [
         condition for condition in nested(before, "status", "conditions") or () if condition.get("type") not in verdicts
     ]
@@ -281,7 +281,7 @@ def _conditions(before: Mapping[str, Any] | None, verdicts: Mapping[str, Verdict
 
 
 def gauges_of(plan: GroupPlan, state: NodeGroupState, cloud: CloudGroup) -> Mapping[str, float]:
-    """Values by metric. From zero nodes the percentages are 0, as Escalator publishes them."""
+    """Values by metric. When the group grows from zero, both percentages are 0, as in Escalator."""
     parts = plan.nodes
     node_count = len(parts.untainted) + len(parts.tainted) + len(parts.force_tainted) + len(parts.cordoned)
     usage = plan.usage if isinstance(plan.usage, Utilisation) else Utilisation(cpu_percent=0.0, memory_percent=0.0)

@@ -36,12 +36,12 @@ from serving.nodes.nodegroup.states import (
 
 
 def is_old_enough(node: GroupNode, *, grace_s: float, now_s: float) -> bool:
-    """Whether a node's health counts yet: from exactly the grace period on."""
+    """Whether a node's health counts: the node is at least as old as the grace period."""
     return now_s - node.created_at_s >= grace_s
 
 
 def is_unhealthy(node: GroupNode, *, grace_s: float, now_s: float) -> bool:
-    """Whether a node should be ready by now and is not. A cordoned node is under maintenance and counts as healthy."""
+    """Whether a node should be ready by now but is not. A cordoned node is under maintenance and counts as healthy."""
     return not node.is_cordoned and not node.is_ready and is_old_enough(node, grace_s=grace_s, now_s=now_s)
 
 
@@ -72,7 +72,7 @@ def group_is_healthy(nodes: Sequence[GroupNode], *, settings: NodeGroupSettings,
 
 
 class PodRole(enum.Enum):
-    """The role of a pod for a group: it counts, or it only keeps its node."""
+    """The role of a pod for a group: it counts, or it only prevents the deletion of its node."""
 
     OWN = "own"
     FOREIGN = "foreign"
@@ -82,10 +82,10 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     """One group at one time.
 
     ``nodes`` and ``pods`` are the group's. ``parts`` are its nodes by state; nodes in ``unhealthy_tainted`` are already
-    among the tainted ones. ``pod_counts`` has each node's number of pods that prevent it from being empty. ``failed``
-    are the nodes on which effects of the last plan failed. ``anticipated_count`` of the pods do not exist yet.
-    ``request`` is the sum over all pods, ``capacity`` the sum over the untainted nodes. ``others_taken`` are the
-    amounts that pods outside the group use on each node.
+    among the tainted ones. ``pod_counts`` has, for each node, the number of pods that make it not empty. ``failed`` are
+    the nodes on which effects of the last plan failed. ``anticipated_count`` of the pods do not exist yet. ``request``
+    is the sum over all pods, ``capacity`` the sum over the untainted nodes. ``others_taken`` are the amounts that pods
+    outside the group use on each node.
     """
 
     settings: NodeGroupSettings
@@ -115,21 +115,21 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_cloud_bounds(settings: NodeGroupSettings, cloud: CloudGroup) -> NodeGroupSettings:
-    """The settings, with the cloud group's bounds if none are set."""
+    """The settings. If they have no bounds, the cloud group's bounds are used."""
     if not settings.takes_cloud_bounds:
         return settings
     return msgspec.structs.replace(settings, min_nodes=cloud.min_size, max_nodes=cloud.max_size)
 
 
 def as_counted(pod: GroupPod, settings: NodeGroupSettings) -> GroupPod:
-    """The pod with its request as counted by the group's quirks."""
+    """The pod with the request that the group's quirks select."""
     if pod.original_request is None or not settings.quirks.sidecars_count_as_init_containers:
         return pod
     return msgspec.structs.replace(pod, request=pod.original_request)
 
 
 def pod_role(pod: GroupPod, settings: NodeGroupSettings) -> PodRole | None:
-    """The role of a pod for a group: its own, one that keeps its node, or None."""
+    """The role of a pod for a group: it counts, it only prevents the deletion of its node, or None."""
     if is_finished(pod.phase) or (pod.is_anticipated and not settings.anticipation):
         return None
     if pod_belongs(
@@ -149,7 +149,7 @@ def takes_room(pod: GroupPod) -> bool:
 
 
 def taken_by_other(pod: GroupPod, settings: NodeGroupSettings) -> OthersTaken | None:
-    """The amounts that a pod outside the group uses on its node, or None."""
+    """The amounts that a pod outside the group uses on its node; None for any other pod."""
     if settings.quirks.starve_ignores_other_pods or not takes_room(pod):
         return None
     request = as_counted(pod, settings).request
@@ -193,7 +193,7 @@ def node_capacity(state: NodeGroupState, view: GroupView) -> Amount:
     """Capacity of a node of the group, for growth from zero; without a node, the last known one.
 
     Example: of untainted nodes with 4000 m and 2000 m the smaller one counts, because the next node may be of either
-    size. One node too many is tainted again; with one too few, pods wait for another cool-down. A node without a
+    size. A superfluous node is tainted again; if a node is missing, pods wait for another cool-down. A node without a
     reported capacity does not count.
     """
     if view.settings.quirks.capacity_cached_from_first_node:

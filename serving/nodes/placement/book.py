@@ -27,7 +27,7 @@ _NOTHING_MEASURED = NoData(missing="measurement of the node")
 
 
 class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's facts for placement. ``pod_count_max`` is the most pods it may run; None if it is not set."""
+    """A node's facts for placement. ``pod_count_max`` is the most pods that it may run; None if unset."""
 
     name: str
     allocatable_cpu_m: int
@@ -57,7 +57,7 @@ def node_of(node: Mapping[str, Any]) -> NodeFacts:
 
 
 def pod_of(pod: Mapping[str, Any]) -> PlacedPod | None:
-    """The facts of a bound Pod; None for a pending or ended one."""
+    """The facts of a bound Pod; None for a pending or ended Pod."""
     spec = pod.get("spec") or {}
     node, phase = spec.get("nodeName"), (pod.get("status") or {}).get("phase")
     if not node or phase in FINISHED_PHASES:
@@ -153,7 +153,7 @@ class NodeBook:
         self._usages = dict(usages)
 
     def table(self) -> NodeTable:
-        """All nodes as arrays; the same object until something changes."""
+        """All nodes as arrays. Returns the same object until something changes."""
         version = self._table.version + 1
         if self._is_other_set:
             self._table = node_table((self._row(name) for name in sorted(self._nodes)), version=version)

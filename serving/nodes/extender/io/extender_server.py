@@ -95,5 +95,5 @@ class ExtenderServer:
 
 
 def _bound(error: str) -> web.Response:
-    """ExtenderBindingResult: "" means that the pod is bound."""
+    """The ExtenderBindingResult. An ``error`` of "" means that the pod is bound."""
     return web.Response(body=msgspec.json.encode({"Error": error}), content_type="application/json")

@@ -37,7 +37,7 @@ from serving.nodes.placement.scores.metrics import NodeUsage
 
 
 class LoadSource(Protocol):
-    """Measures all nodes. ``now_s`` is on the scores' clock, ``wall_s`` since the epoch."""
+    """Measures all nodes. ``now_s`` is on the clock of scores, ``wall_s`` is seconds since the epoch."""
 
     async def read(self, now_s: float, wall_s: float) -> LoadReport:
         """Read one report. Raises ``ClusterError`` or ``InvalidValue``."""
@@ -45,7 +45,7 @@ class LoadSource(Protocol):
 
 
 class _MetricsServer:
-    """metrics.k8s.io of the cluster: single measurements, whose mean and deviation are computed here."""
+    """The cluster's metrics.k8s.io. It has single measurements, from which mean and deviation are computed."""
 
     def __init__(self, settings: PlacementSettings, cluster: Cluster, node: Callable[[str], NodeFacts | None]) -> None:
         self._settings = settings
@@ -92,13 +92,13 @@ def _body(response: bytes | BaseException) -> bytes:
 
 
 class _PrometheusSource:
-    """A source that queries PromQL over HTTP. A wide window may exceed the server's sample limit."""
+    """A source with PromQL queries over HTTP. A wide window may exceed the server's limit of samples."""
 
     def __init__(self, caller: _Caller) -> None:
         self._caller = caller
 
     async def read(self, now_s: float, wall_s: float) -> LoadReport:
-        """Implement ``LoadSource.read`` with the widest window that has data."""
+        """Read the load with the widest window that has data (see ``LoadSource.read``)."""
         failure: Exception | None = None
         for window_s in WINDOWS_S:
             try:

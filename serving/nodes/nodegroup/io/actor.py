@@ -73,7 +73,7 @@ class NodeGroupNotes:
 
 
 def taints_after(node: Mapping[str, Any], effect: Taint | Untaint) -> list[Object] | None:
-    """The node's taints after the effect; None without a change."""
+    """The node's taints after the effect; None if they do not change."""
     taints: list[Object] = list(nested(node, "spec", "taints") or ())
     state = state_of(node_of(node))
     if isinstance(effect, Taint):
@@ -86,7 +86,7 @@ def taints_after(node: Mapping[str, Any], effect: Taint | Untaint) -> list[Objec
 
 
 class Done(msgspec.Struct, kw_only=True):
-    """The result of a plan. ``is_increase_unsure``: the cloud did not respond, and may have acted."""
+    """The result of executing a plan. ``is_increase_unsure``: the cloud did not respond, and may have grown."""
 
     sentences: list[str] = msgspec.field(default_factory=list)
     problems: list[str] = msgspec.field(default_factory=list)
@@ -103,7 +103,7 @@ class Done(msgspec.Struct, kw_only=True):
 class Actor:
     """Executes effects for one group.
 
-    ``check`` raises ``NotLeading`` without the lease; ``seen`` receives each written Node.
+    ``check`` raises ``NotLeading`` without the lease. ``seen`` is called with each written Node.
     """
 
     def __init__(
@@ -131,9 +131,9 @@ class Actor:
         about: Object,
         why: str = "",
     ) -> Done:
-        """Execute all effects in order. ``pod_counts`` are the pass's; ``about`` is the NodeGroup, for Events.
+        """Execute all effects in order. ``about`` is the NodeGroup, for Events.
 
-        ``why`` is the reason that the Events give.
+        ``pod_counts`` are the numbers of pods by node in this pass. ``why`` is the reason stated in Events.
         """
         done = Done()
         for batch in _batches(effects):
@@ -204,7 +204,7 @@ class Actor:
             _failed(done, effect, [name], error=error)
 
     async def _evict(self, pod: Object, effect: Drain, done: Done) -> None:
-        """Evict one pod. A refusal by its budget does not delay the others."""
+        """Evict one pod. A refusal because of a PodDisruptionBudget does not delay other evictions."""
         name = f"{namespace_of(pod)}/{name_of(pod)}"
         try:
             await self._cluster.evict(namespace_of(pod), name_of(pod), uid=uid_of(pod))
@@ -289,7 +289,7 @@ class Actor:
 
 
 def _batches(effects: Sequence[Effect]) -> list[list[Effect]]:
-    """Group consecutive effects of the same kind; deletions and growth stay separate."""
+    """Group consecutive effects of the same kind. Deletions and growth are never grouped."""
     batches: list[list[Effect]] = []
     for effect in effects:
         alone = isinstance(effect, DeleteNodes | IncreaseSize)
@@ -301,7 +301,7 @@ def _batches(effects: Sequence[Effect]) -> list[list[Effect]]:
 
 
 def _is_evicted(pod: Object) -> bool:
-    """Whether draining evicts the pod: DaemonSet and static pods stay."""
+    """Whether a drain evicts the pod. DaemonSet and static pods stay."""
     facts = pod_of(pod)
     stays = is_finished(facts.phase) or not holds_a_node(facts.placement) or is_mirror_pod(pod)
     return not stays and not is_being_deleted(pod)
@@ -326,7 +326,7 @@ def _failed(done: Done, effect: Effect, names: Iterable[str], *, error: Exceptio
 
 
 def _reason(sentence: str) -> str:
-    """An Event's reason, from the first word of its sentence."""
+    """An Event's reason, made from the first word of its sentence."""
     return {"taint": "NodeTainted", "untaint": "NodeUntainted", "evict": "PodEvicted", "delete": "NodeDeleted"}.get(
         sentence.split(maxsplit=1)[0], "ScaledUp"
     )

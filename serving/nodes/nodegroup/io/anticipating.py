@@ -18,7 +18,7 @@ from serving.nodes.nodegroup.records import GroupPod
 
 
 class PodAnticipation:
-    """The anticipated pods. ``pods`` receives Pods from the daemon's watch; ``put`` updates a book before a pass."""
+    """The anticipated pods. ``pods`` gets Pods from the daemon's watch; ``put`` updates a book before a pass."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.pods = AnticipatedBook()
@@ -36,14 +36,14 @@ class PodAnticipation:
         )
 
     async def watch(self) -> None:
-        """Watch both kinds once any group needs them, until cancelled."""
+        """Watch revisions and Deployments as soon as a group needs them, until cancelled."""
         await self._is_wanted.wait()
         async with supervise() as group:
             for reflector in (self._revisions, self._deployments):
                 group.start(reflector.run(), name=f"nodegroup {reflector.kind.plural}")
 
     def put(self, book: NodeGroupBook, *, is_wanted: bool, now_s: float) -> None:
-        """Add missing pods to the book, and remove other anticipated ones."""
+        """Add the anticipated pods that do not exist yet to the book, and remove all others."""
         wanted: dict[str, GroupPod] = {}
         if is_wanted:
             self._is_wanted.set()

@@ -63,7 +63,7 @@ class PassCounts:
         metrics.counted(name, "escalator_node_group_scale_lock_check_was_locked", int(is_locked))
 
     def _time_changes(self, group_pass: GroupPass) -> None:
-        """Record how long released locks were held, and how long new nodes took to register."""
+        """Record the duration of released locks, and the time until new nodes were registered."""
         name, now_lock = group_pass.settings.name, group_pass.state.lock
         lock = self._locks.get(name)
         if lock is not None and lock != now_lock:
@@ -84,7 +84,7 @@ class PassCounts:
 
 
 class NodeGroupLoop:
-    """Makes passes until stopped. ``settings`` is read before each pass, so that the interval may change."""
+    """Makes passes until stopped. ``settings`` is called before each pass, because the interval may change."""
 
     def __init__(
         self, passes: NodeGroupPasses, settings: Callable[[], NodeGroupDaemonSettings], metrics: NodeGroupMetrics

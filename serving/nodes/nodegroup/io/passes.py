@@ -59,7 +59,7 @@ _ORIGIN = "config-nodegroup"
 
 
 class GroupPass(msgspec.Struct, kw_only=True):
-    """One pass of one group at ``at_s``, for metrics and tests. ``pod_counts`` are by node before the pass."""
+    """One pass of one group at ``at_s``, for metrics and tests. ``pod_counts`` has the pods by node before the pass."""
 
     settings: NodeGroupSettings
     plan: GroupPlan
@@ -71,7 +71,7 @@ class GroupPass(msgspec.Struct, kw_only=True):
 
 
 class _GroupMemory(msgspec.Struct, kw_only=True):
-    """The state of a group between passes. ``unsure_target`` is the target of a scale-up without a response."""
+    """The state of a group between passes. ``unsure_target`` is the target of a growth without a response."""
 
     state: NodeGroupState
     failures: Failures = Failures()
@@ -79,7 +79,7 @@ class _GroupMemory(msgspec.Struct, kw_only=True):
 
 
 class NodeGroupPasses:
-    """Makes the passes. ``written`` returns the groups of the ConfigMap; NodeGroup objects are watched here.
+    """Makes the passes. ``written`` returns the groups of the ConfigMap; NodeGroup objects are watched.
 
     ``on_groups`` is called with the groups before their passes. ``on_pass`` is called with each finished pass of a
     group and the book. ``on_cloud_error`` is called with the name of a group whose cloud failed.
@@ -212,7 +212,7 @@ class NodeGroupPasses:
         return _GroupMemory(state=state)
 
     async def _present_groups(self) -> list[WrittenGroup]:
-        """The groups of the ConfigMap, each with its NodeGroup, and the groups of other NodeGroups."""
+        """The groups of the ConfigMap, each with its NodeGroup, and the groups of all other NodeGroups."""
         reading = self._written()
         objects = {key[1]: node_group for key, node_group in self._groups.cache.items()}
         ours = {name for name, node_group in objects.items() if labels_of(node_group).get(ORIGIN_LABEL) == _ORIGIN}
@@ -243,7 +243,7 @@ class NodeGroupPasses:
     async def _show_refused(self, group: RefusedGroup, objects: Mapping[str, Object], ours: Collection[str]) -> None:
         """Write the problems of a ConfigMap's group into the status of its NodeGroup.
 
-        Its spec stays the last valid one.
+        The NodeGroup's spec stays the last valid one.
         """
         if group.name in objects and group.name not in ours:
             return
@@ -257,7 +257,7 @@ class NodeGroupPasses:
             _log.warning("group.not_shown", extra={"group": group.name, "error": str(error)})
 
     async def _report_ignored(self, about: Object, ignored: tuple[Problem, ...]) -> Object:
-        """Write the keys without effect into a condition and, when they change, an Event."""
+        """Write the keys without effect into a condition. If they have changed, also write an Event."""
         status = keys_status(about, ignored, stamp=stamp())
         if not status or status["conditions"] == nested(about, "status", "conditions"):
             return about
@@ -289,12 +289,12 @@ class NodeGroupPasses:
         await self._notes.write(about, EventText(reason="SettingsInvalid", message=text, is_warning=True))
 
     async def _write_state(self, about: Object, state: NodeGroupState) -> Object:
-        """Write only the state, before any cloud call; an error stops the pass."""
+        """Write the state before any cloud call. An error stops the pass."""
         patch = {"status": {"state": merge_difference(nested(about, "status", "state") or {}, written_state(state))}}
         return await self._cluster.patch(NODE_GROUP, "", name_of(about), patch=patch, subresource="status")
 
     async def _keep(self, about: Object, state: NodeGroupState) -> Object:
-        """Write changed lock and breaker state into the annotation."""
+        """Write the state of lock and breaker into the annotation, if it has changed."""
         text = kept_text(state)
         if annotations_of(about).get(NODE_GROUP_STATE_ANNOTATION, "") == text:
             return about
@@ -314,7 +314,7 @@ class NodeGroupPasses:
             return
 
     def _seen(self, name: str, node: Object | None) -> None:
-        """The latest Node that this process read or wrote; None if it is deleted."""
+        """Store the latest Node that this process read or wrote; None means a deleted Node."""
         if node is None:
             self.book.drop_node(name)
             return
@@ -349,7 +349,7 @@ def _dry(group: WrittenGroup) -> WrittenGroup:
 
 
 def _with_unsure(memory: _GroupMemory, cloud: CloudGroup) -> Failures:
-    """Count a growth without a response as failed if the target has not changed."""
+    """Count a growth without a response as failed if the cloud's target has not changed."""
     if memory.unsure_target is None or cloud.target_size >= memory.unsure_target:
         return memory.failures
     return msgspec.structs.replace(memory.failures, increase_failed=True)

@@ -27,8 +27,8 @@ class Resource(enum.StrEnum):
 def share(part: IntArray, whole: IntArray, *, of_nothing: float) -> FloatArray:
     """``part / whole`` as float64, and ``of_nothing`` where the whole is 0: 1000 of 4000 is 0.25.
 
-    Both are converted to float64 before the division, as in the originals. Python's division of exact integers differs
-    in the last bit above 2**53.
+    As in the scheduler plugins, both are converted to float64 before the division. Python's division of exact integers
+    differs in the last bit above 2**53.
     """
     shares = np.full(np.broadcast_shapes(part.shape, whole.shape), of_nothing)
     np.divide(part.astype(np.float64), whole.astype(np.float64), out=shares, where=whole > 0)
@@ -36,7 +36,7 @@ def share(part: IntArray, whole: IntArray, *, of_nothing: float) -> FloatArray:
 
 
 def rounded(values: FloatArray) -> IntArray:
-    """Nearest whole numbers of values from 0 up, halves up: 42.5 is 43.
+    """The nearest whole numbers, halves rounded up: 42.5 is 43. Values must not be negative.
 
     ``floor(value + 0.5)`` would round up values just below a half, and numpy's own function rounds 42.5 to 42.
     """

@@ -21,7 +21,7 @@ from serving.nodes.placement.scores.nodes import Placing
 class BalancedWhy(msgspec.Struct, frozen=True, kw_only=True):
     """Explains a score: 10 - 10 * |cpu_ratio - memory_ratio|, truncated, or 0 if one resource is ``full``.
 
-    The ratios are requests, with the pod, to allocatable amounts; 1 where nothing is allocatable.
+    The ratios are the requests (including the pod's) divided by allocatable amounts; 1 where nothing is allocatable.
     """
 
     cpu_ratio: float
@@ -30,7 +30,7 @@ class BalancedWhy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BalancedResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Scores of all nodes, with the arrays they were computed from."""
+    """Scores of all nodes, and the arrays from which they were computed."""
 
     score: IntArray
     ratio: FloatArray

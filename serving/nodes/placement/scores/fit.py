@@ -37,7 +37,7 @@ class AmountRule(enum.StrEnum):
 
 
 class ResourceFit(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource of one node, in millicores or bytes: the requests with the pod, and its score."""
+    """One resource of one node, in millicores or bytes: the requests including the pod's, and its score."""
 
     total: int
     allocatable: int
@@ -53,7 +53,7 @@ class FitWhy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FitResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Scores of all nodes, with the arrays they were computed from."""
+    """Scores of all nodes, and the arrays from which they were computed."""
 
     score: IntArray
     total: IntArray
@@ -135,10 +135,10 @@ class MostRequested:
 
 
 def counted_requests(placing: Placing, quirks: PlacementQuirks) -> tuple[IntArray, IntArray]:
-    """Requests including the pod: one sum for the score, one for the capacity check.
+    """The requests on each node including the pod's, as two sums: for the score and for the capacity check.
 
-    The score assumes 100 m and 200 MiB for containers without requests, and at most what is allocatable. The check uses
-    the declared requests. The original uses the first sum, without a bound, for both.
+    The score's sum assumes 100 m and 200 MiB for containers without requests, and is at most the allocatable amount.
+    The check uses the declared requests. Kubernetes 1.7 uses the former sum for both, without that limit.
     """
     if quirks.assumed_requests_fill_nodes:
         return placing.nonzero, placing.nonzero

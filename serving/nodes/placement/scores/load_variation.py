@@ -18,7 +18,7 @@ from serving.nodes.placement.scores.nodes import Placing
 
 
 class ResourceLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource of one node: mean load with the pod's request and deviation, both as shares, and the score."""
+    """One resource of one node: mean load including the pod's request and deviation, both as shares, and the score."""
 
     mean_ratio: float
     deviation_ratio: float
@@ -26,14 +26,14 @@ class ResourceLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadVariationWhy(msgspec.Struct, frozen=True, kw_only=True):
-    """Explains a score: the lower of the two, rounded; 0 if neither is measured. None: not measured, or stale."""
+    """Explains a score: the lower of cpu's and memory's, rounded. None: no fresh measurement; 0 if both are None."""
 
     cpu: ResourceLoad | None
     memory: ResourceLoad | None
 
 
 class LoadVariationResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Scores of all nodes, with the arrays they were computed from."""
+    """Scores of all nodes, and the arrays from which they were computed."""
 
     score: IntArray
     resource_score: FloatArray
@@ -59,7 +59,7 @@ class LoadVariationResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 class LoadVariationRiskBalancing:
     """100 * (1 - (mean + deviation) / 2) of the worse resource, rounded half up.
 
-    Mean 0.4 and deviation 0.12 with the pod: 100 * (1 - 0.26) = 74.
+    Example: mean 0.4 (including the pod) and deviation 0.12 give 100 * (1 - 0.26) = 74.
     """
 
     name: ClassVar[str] = "LoadVariationRiskBalancing"

@@ -33,7 +33,7 @@ from serving.nodes.placement.scores.risk import (
 
 
 class ForcedZero(enum.StrEnum):
-    """Why the original gives 0 despite the risk."""
+    """Why scheduler-plugins gives the score 0 despite a lower risk."""
 
     BEST_EFFORT_POD = "best_effort_pod"
     NODE_WITHOUT_METRICS = "node_without_metrics"
@@ -62,7 +62,7 @@ class ResourceRisk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LowRiskWhy(msgspec.Struct, frozen=True, kw_only=True):
-    """Explains a score: 100 * (1 - risk of the riskier resource), rounded, unless it was forced to 0."""
+    """Explains a score: 100 * (1 - risk of the riskier resource), rounded, unless it is forced to 0."""
 
     cpu: ResourceRisk
     memory: ResourceRisk
@@ -71,7 +71,7 @@ class LowRiskWhy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LowRiskResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Scores of all nodes, with the arrays they were computed from."""
+    """Scores of all nodes, and the arrays from which they were computed."""
 
     score: IntArray
     placing: Placing

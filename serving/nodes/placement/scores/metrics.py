@@ -47,7 +47,7 @@ class NodeUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def usage_of(percents: Iterable[float | None], *, missing: NoData) -> Usage | NoData:
-    """Mean and standard deviation of measurements: 20, 40 and 60 percent give 40 and 16.3; ``missing`` without any."""
+    """Mean and standard deviation of measurements, else ``missing``: 20, 40 and 60 percent give 40 and 16.3."""
     known = [value for value in percents if value is not None and math.isfinite(value)]
     if not known:
         return missing
@@ -70,7 +70,7 @@ def _select(metrics: Iterable[NodeMetric], resource: Resource, quirks: Placement
     """Mean and deviation of one resource.
 
     AVG is the mean and STD the deviation; the last value of each counts. A value with the operator Latest, or without
-    one, is the mean only before the first AVG. Values that are not finite are skipped.
+    an operator, is the mean only before the first AVG. Values that are not finite are skipped.
     """
     average: float | None = None
     latest: float | None = None
@@ -98,14 +98,14 @@ def usage_ratio(percent: FloatArray, allocatable: IntArray, *, added: IntArray |
     """Percentages as shares of the allocatable amount, from 0 to 1; 0 where nothing is allocatable.
 
     ``added`` is an amount in addition to the measured one. Example: 40 % of 4000 m with 1000 m added: (1600 + 1000) /
-    4000 = 0.65. As in the original, absolute amounts are computed first; the result may differ from percent / 100 in
-    the last bit.
+    4000 = 0.65. As in scheduler-plugins, absolute amounts are computed first; the result may differ from percent / 100
+    in the last bit.
     """
     return _ratio(percent * allocatable / 100 + added, allocatable)
 
 
 def clamped_usage_ratio(percent: FloatArray, allocatable: IntArray, *, added: IntArray | int = 0) -> FloatArray:
-    """As ``usage_ratio``, with measured use clamped to 0..allocatable and ``added`` to at least 0 before the sum.
+    """``usage_ratio`` after clamping measured use to 0..allocatable, and ``added`` to at least 0.
 
     Measured -5 % of 4000 m (-200 m) with 1000 m added: (0 + 1000) / 4000 = 0.25, where ``usage_ratio`` gives 0.2.
     """

@@ -47,7 +47,7 @@ class NodeTable(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     ``changed`` are the changed columns; None for a complete table. ``nonzero``, ``request`` and ``limit`` are sums over
     the pods of a node, without a cap. ``mean_percent`` and ``deviation_percent`` are 0 where ``measured`` is false.
     ``listed``: whether the metrics have an entry for the node. ``usage_at_s`` is the entry's time, minus infinity
-    without one. Both have one row.
+    without an entry. ``listed`` and ``usage_at_s`` have one row.
     """
 
     version: int
@@ -70,7 +70,7 @@ class NodeTable(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return len(self.index_by_name)
 
     def with_nodes(self, nodes: Iterable[ScoredNode], *, version: int) -> "NodeTable":
-        """The table with some nodes changed, under a new version. Raises ``KeyError`` for an unknown node."""
+        """A copy of the table with some nodes changed, and another version. Raises ``KeyError`` for an unknown node."""
         new = node_table(nodes, version=version)
         at = np.array([self.index_by_name[name] for name in new.index_by_name], dtype=np.int64)
         return NodeTable(
@@ -91,7 +91,7 @@ class NodeTable(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Placing(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One pending pod on all nodes at one time: the sums including the pod on each node.
+    """One pending pod on all nodes at one time: the sums on each node, including the pod.
 
     ``pod`` is the pod's own demand; ``pod_request`` is its request as a column, cpu above memory.
     """
@@ -106,7 +106,7 @@ class Placing(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def place(table: NodeTable, pod: PodDemand, *, now_s: float) -> Placing:
-    """Place a pod on every node. Raises ``InvalidValue`` for a negative demand."""
+    """Compute the sums of a pod on every node. Raises ``InvalidValue`` for a negative demand."""
     nonzero, request, limit = np.array(_demand_row("the pod", pod), dtype=np.int64).reshape(3, 2, 1)
     return Placing(
         table=table,
@@ -120,12 +120,12 @@ def place(table: NodeTable, pod: PodDemand, *, now_s: float) -> Placing:
 
 
 def node_table(nodes: Iterable[ScoredNode], *, version: int) -> NodeTable:
-    """Arrays of all nodes, in the given order.
+    """Create the arrays of all nodes, in the given order.
 
-    Demands above 2**62 - 1 are cut to that value, which exceeds every node.
+    Demands above 2**62 - 1 are reduced to this value, which exceeds every node's capacity.
 
     Raises:
-        InvalidValue: a name that occurs twice, a negative amount, or more than 2**62 - 1 allocatable.
+        InvalidValue: for a repeated name, a negative amount, or more than 2**62 - 1 allocatable.
     """
     nodes = tuple(nodes)
     index_by_name = {node.name: index for index, node in enumerate(nodes)}
@@ -170,7 +170,7 @@ def _demand_row(owner: str, demand: PodDemand) -> tuple[int, ...]:
 
 
 def _load_row(usage: NodeUsage | NoData) -> tuple[float, ...]:
-    """Mean, deviation and presence for cpu and memory; whether there is an entry, and its time."""
+    """Mean, deviation and presence for cpu and memory; whether there is an entry, and the entry's time."""
     if isinstance(usage, NoData):
         return (*_NOT_MEASURED, *_NOT_MEASURED, 0.0, float("-inf"))
     return (*_measured(usage.cpu), *_measured(usage.memory), 1.0, usage.at_s)

@@ -19,7 +19,7 @@ NONZERO_CPU_M = 100
 
 
 class Container(msgspec.Struct, frozen=True, kw_only=True):
-    """Requests and limits of one container. A sidecar among init containers keeps running with the later ones."""
+    """Requests and limits of one container. A sidecar is an init container that keeps running with later containers."""
 
     request: Resources = Resources()
     limit: Resources = Resources()
@@ -27,7 +27,7 @@ class Container(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodContainers(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a pod's spec that matter for placement. ``overhead`` is the runtime's need."""
+    """The parts of a pod's spec that matter for placement. ``overhead`` is the demand of the container runtime."""
 
     containers: tuple[Container, ...] = ()
     init_containers: tuple[Container, ...] = ()
@@ -37,9 +37,9 @@ class PodContainers(msgspec.Struct, frozen=True, kw_only=True):
 class PodDemand(msgspec.Struct, frozen=True, kw_only=True):
     """Demand of one pod, or of all pods of a node: cpu in millicores, memory in bytes.
 
-    ``nonzero_`` is the sum of requests with 100 m and 200 MiB assumed for each container without one; only scores use
-    it. ``request_`` and ``limit_`` are the sums of the declared amounts, with init containers and overhead. A limit is
-    never below its request.
+    ``nonzero_`` is the sum of requests, with 100 m and 200 MiB assumed for each container without requests; only scores
+    use it. ``request_`` and ``limit_`` are the sums of the declared amounts, including init containers and overhead. A
+    limit is never below its request.
     """
 
     nonzero_cpu_m: int = 0
@@ -62,7 +62,7 @@ def pod_demand(pod: PodContainers) -> PodDemand:
     of 250 m give 100 + 100 + 250 = 450 m.
 
     Request and limit are the larger of the sum over containers and the largest init container, plus overhead. Init
-    containers run one by one, before the containers and together with earlier sidecars. The limit is then raised to the
+    containers run one by one before the containers, together with earlier sidecars. The limit is then raised to the
     request. A container without a limit adds 0 to the limit. Example: containers of 500 m and 100 m, an init container
     of 1000 m and an overhead of 50 m give max(600, 1000) + 50 = 1050 m.
     """
@@ -83,7 +83,7 @@ def pod_demand(pod: PodContainers) -> PodDemand:
 
 
 def total_demand(demands: Iterable[PodDemand]) -> PodDemand:
-    """The sum of several demands, such as those of a node's pods; zero without any."""
+    """The sum of several demands, for example of a node's pods; zero without any."""
     demands = tuple(demands)
     return PodDemand(**{name: sum(getattr(demand, name) for demand in demands) for name in PodDemand.__struct_fields__})
 

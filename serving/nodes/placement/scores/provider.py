@@ -45,9 +45,9 @@ class ScorePart(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NodeExplanation(msgspec.Struct, frozen=True, kw_only=True):
-    """Explains a node's total: the sum over parts of weight * score * 10 / score_max.
+    """Explains a node's total: the sum over ``parts`` of weight * score * 10 / score_max.
 
-    ``better_count`` is how many nodes have a higher total, ``version`` the version of the nodes.
+    ``better_count`` is the number of nodes with a higher total. ``version`` is the version of the nodes.
     """
 
     node: str
@@ -99,10 +99,10 @@ class Scores(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Scorer:
-    """Scores nodes by the settings. Caches results for the last version of the nodes."""
+    """Scores nodes by the settings. It caches results for the last version of the nodes."""
 
     def __init__(self, settings: PlacementSettings) -> None:
-        """Raises ``SettingsError`` for an unknown score, or one whose library is missing."""
+        """Raises ``SettingsError`` for an unknown score, or for a score whose library is missing."""
         weights = read_weights(settings.score_weights) or PROVIDERS[settings.provider]
         unknown = [name for name in weights if name not in NODE_SCORES]
         if unknown:

@@ -28,7 +28,7 @@ _VARIANCE_SHARE_MAX = 0.99
 
 
 class BetaFit(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Beta distributions with given means and deviations. Where ``matched`` is false, none exists."""
+    """Beta distributions with given means and deviations. Where ``matched`` is false, there is no such distribution."""
 
     alpha: FloatArray
     beta: FloatArray
@@ -47,7 +47,7 @@ def require_scipy() -> Callable[[FloatArray, FloatArray, FloatArray], FloatArray
     """The regularised incomplete beta function of scipy.
 
     Raises:
-        SettingsError: scipy is not installed; the text says how to install it.
+        SettingsError: when scipy is not installed; the text says how to install it.
     """
     try:
         from scipy.special import betainc  # noqa: PLC0415 - scipy is an extra, and a fifth of a second to import
@@ -68,8 +68,8 @@ def fit_beta(mean: FloatArray, deviation: FloatArray, *, by_difference: bool = F
     a mean outside 0..1, or a variance of mean * (1 - mean) or more. Example: mean 0.5 and deviation 0.1 give k = 0.25 /
     0.01 - 1 = 24; alpha and beta are 12.
 
-    ``by_difference`` computes the variance as in the original, as second moment minus squared mean. It rounds to 0 for
-    small deviations; alpha and beta are then infinite.
+    ``by_difference`` computes the variance as second moment minus squared mean, as scheduler-plugins does. It rounds to
+    0 for small deviations; alpha and beta are then infinite.
     """
     squared_mean = mean * mean
     squared_deviation = deviation * deviation
@@ -84,7 +84,7 @@ def fit_beta(mean: FloatArray, deviation: FloatArray, *, by_difference: bool = F
 def incomplete_beta(alpha: FloatArray, beta: FloatArray, x: FloatArray) -> FloatArray:
     """Regularised incomplete beta function I_x(alpha, beta): I_0.25(2, 3) = 0.26171875.
 
-    Not a number outside its domain: alpha or beta not above 0, x outside 0..1. Internal; callers see probabilities.
+    Not a number if alpha or beta is not above 0, or x is outside 0..1. Internal; callers see probabilities.
     """
     betainc = require_scipy()
     inside = (alpha > 0.0) & (beta > 0.0) & (x >= 0.0) & (x <= 1.0)
@@ -108,8 +108,8 @@ def probability_below(
     """P(load <= threshold) from mean and deviation of the load.
 
     A mean of 0 gives 1. With a deviation of 0 the load equals the mean: the result is 1 for a mean up to the threshold,
-    else 0. Otherwise the result is that of the fitted beta distribution. Example: mean 0.2, deviation 0.1 and threshold
-    0.25 give alpha 3, beta 12 and probability 0.719.
+    else 0. Otherwise the fitted beta distribution gives the result. Example: mean 0.2, deviation 0.1 and threshold 0.25
+    give alpha 3, beta 12 and probability 0.719.
 
     ``small_deviations_get_lost`` is the quirk of that name: only a deviation of exactly 0 counts as 0.
     """
@@ -155,7 +155,7 @@ LOAD_RULES = tuple(LoadRule)
 
 
 class Commitment(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Capacity of nodes, with requests and limits of their pods. Requests are capped at the allocatable amount."""
+    """Capacity of nodes, and requests and limits of their pods. Requests are capped at the allocatable amount."""
 
     request: IntArray
     limit: IntArray
@@ -185,7 +185,7 @@ class LoadRisk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     fitted: BoolArray
 
     def with_columns(self, at: IntArray, columns: "LoadRisk") -> "LoadRisk":
-        """A copy with some columns replaced by another table's."""
+        """A copy with some columns replaced by the columns of another result."""
         copies = {name: getattr(self, name).copy() for name in self.__struct_fields__}
         for name, copy in copies.items():
             copy[:, at] = getattr(columns, name)
@@ -193,7 +193,7 @@ class LoadRisk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def limit_risk(committed: Commitment) -> FloatArray:
-    """The share of usage beyond requests for which there is no capacity.
+    """The share of usage above requests for which there is no capacity.
 
     The share is (limit - allocatable) / (limit - request), or 0 if all limits fit. Example: requests of 1500 m and
     limits of 6000 m on 4000 m give 2000 / 4500 = 0.444. The share is within 0..1, because requests are at most the
@@ -209,10 +209,10 @@ def limit_risk(committed: Commitment) -> FloatArray:
 
 
 def smoothed_deviation(mean: FloatArray, deviation: FloatArray, window_size: int) -> FloatArray:
-    """The deviation before the source averaged over ``window_size`` samples, within the range of a beta distribution.
+    """The deviation of single samples, computed from that of averages over ``window_size`` samples.
 
-    The result is deviation * sqrt(window_size), at most sqrt(0.99 * mean * (1 - mean)). Example: 0.1 over 5 samples at
-    mean 0.5 gives 0.2236.
+    The result is deviation * sqrt(window_size), at most sqrt(0.99 * mean * (1 - mean)), the range of a beta
+    distribution. Example: 0.1 over 5 samples at mean 0.5 gives 0.2236.
     """
     # Settings reject sizes below 1; the original computes with them, and the square root of -1 is not a number.
     factor = math.sqrt(window_size) if window_size >= 0 else math.nan
@@ -224,9 +224,9 @@ def load_risk(load: MeasuredLoad, committed: Commitment, quirks: PlacementQuirks
     """The probability that load exceeds the requests; ``committed`` excludes the pending pod.
 
     With t = request / allocatable and L = limit / allocatable, the risk is 1 - F(t). If limits keep the load below L <
-    1, the risk is 1 - F(t) / F(L). Example: mean 0.3, deviation 0.1118, t 0.125 and L 0.75 give 0.958. Limits do not
-    bound a load whose mean is above them, so the risk is at least mean - L. Example: a mean of 0.95 without any limit
-    is a risk of 0.95.
+    1, the risk is 1 - F(t) / F(L). Example: mean 0.3, deviation 0.1118, t 0.125 and L 0.75 give 0.958. If the mean is
+    above the limits, the limits do not bound the load, and the risk is at least mean - L. Example: a mean of 0.95
+    without any limit is a risk of 0.95.
     """
     mean, request, limit, allocatable = load.mean, committed.request, committed.limit, committed.allocatable
     threshold = np.clip(share(request, allocatable, of_nothing=0.0), 0.0, 1.0)

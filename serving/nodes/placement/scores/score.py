@@ -37,7 +37,7 @@ class NodeScore(Protocol):
     score_max: ClassVar[int]
 
     def __init__(self, settings: PlacementSettings) -> None:
-        """Raises ``SettingsError`` if the score cannot work, for example without its library."""
+        """Raises ``SettingsError`` if the score cannot be computed, for example because a library is missing."""
         ...
 
     def evaluate(self, placing: Placing) -> ScoreResult:

@@ -39,7 +39,7 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 def adding(*options: Decorator) -> Decorator:
-    """A decorator that adds all of these; the first comes first in the help."""
+    """A decorator that adds all of these options. The help lists them in this order."""
     return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
@@ -75,7 +75,7 @@ def fail_usage(message: str) -> NoReturn:
 class ApiCall(msgspec.Struct, frozen=True, kw_only=True):
     """One API call.
 
-    Empty ``query`` values are omitted, a sequence is repeated; ``media`` is the body's content type.
+    Empty ``query`` values are omitted; a sequence is sent as repeated parameters. ``media`` is the body's content type.
     """
 
     method: str = "GET"
@@ -87,7 +87,7 @@ class ApiCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """The system of a command: the state folder of a ``serving up``, or a cluster (``state_path`` None)."""
+    """The system that a command uses: the state folder of a ``serving up``, or a cluster (``state_path`` None)."""
 
     state_path: Path | None
     kubeconfig: str
@@ -103,7 +103,7 @@ def place_of(state_path: Path | None = None, kubeconfig: Path | None = None, con
 
     The first that is set: the kubeconfig, the state folder, KUBECONFIG, the default state folder.
 
-    Ends the command for a kubeconfig that cannot be read.
+    Ends the command for an unreadable kubeconfig.
     """
     named = str(kubeconfig or "")
     if not named and state_path is None and os.environ.get("KUBECONFIG"):
@@ -117,7 +117,7 @@ def place_of(state_path: Path | None = None, kubeconfig: Path | None = None, con
 
 
 class ApiClient:
-    """The client of one API; the first call connects.
+    """The client of one API. The first call connects.
 
     ``place`` is the system, or the state folder of a ``serving up``.
     """
@@ -155,7 +155,7 @@ class ApiClient:
         return self.send(ApiCall(method=method, path=path, body=body))
 
     def done(self, method: str, path: str, body: object = None, *, messages: Mapping[int, str] | None = None) -> Any:  # noqa: ANN401 - JSON of the API
-        """Send a call that must succeed; return the response."""
+        """Send a call and return the response. If the call fails, the command ends with the API's message."""
         return self.must(ApiCall(method=method, path=path, body=body), messages)
 
     def must(self, call: ApiCall, messages: Mapping[int, str] | None = None) -> Any:  # noqa: ANN401 - as above
@@ -176,7 +176,7 @@ class ApiClient:
         return response
 
     def peek(self, path: str, **query: str) -> Object:
-        """The response to a GET; {} if it is refused, such as for a missing object."""
+        """The response to a GET; {} if the API refuses it, for example because the object does not exist."""
         status, response = self.send(ApiCall(path=path, query=query))
         return response if status < 400 else {}
 
@@ -211,7 +211,7 @@ class ApiClient:
             yield response
 
     def websocket(self, call: ApiCall) -> WebsocketPlace:
-        """The place of a websocket to a call's path."""
+        """The URL and headers of a websocket for a call's path."""
         return self._connection.websocket(f"{call.path}?{_query_of(call)}")
 
     def absence(self, error: Unavailable) -> str:
@@ -252,7 +252,7 @@ def api_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def late_api_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of ``api_options``. The command calls ``api`` to connect, and works partly without a server."""
+    """Add the options of ``api_options``. The command calls ``api`` to connect, and may work without a server."""
 
     @functools.wraps(command)
     def wrapped(**options: Any) -> None:  # noqa: ANN401 - as above
@@ -268,7 +268,7 @@ def late_api_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def place_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options that select a system, whether it runs or not; the command receives the system as ``place``."""
+    """Add the options that select a system, running or not; the command receives it as ``place``."""
 
     @functools.wraps(command)
     def wrapped(**options: Any) -> None:  # noqa: ANN401 - as above

@@ -42,7 +42,7 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the report; ``advice`` is "" for a passed check."""
+    """One line of the report. ``advice`` is "" if the check passed."""
 
     name: str
     state: Literal["ok", "warn", "fail"]
@@ -124,7 +124,7 @@ def check_volumes(volumes: Path) -> Iterator[Finding]:
 
 
 def check_journal(path: Path) -> Iterator[Finding]:
-    """Check the journal file while no process has it open, by the rules of the store."""
+    """Check the journal file by the store's rules. No process may have it open."""
     from serving.home.store.repair import find_damage  # noqa: PLC0415 - the store, for this check alone
 
     damage = find_damage(path)
@@ -136,7 +136,7 @@ def check_journal(path: Path) -> Iterator[Finding]:
 
 
 def check_free_ports(taken: Mapping[str, int] | None = None) -> Iterator[Finding]:
-    """Check the default ports of ``serving up`` while it does not run; ``taken`` adds ports by name."""
+    """Check that the default ports of ``serving up`` are free while it does not run; ``taken`` adds ports by name."""
     wanted = taken if taken is not None else {port.name: port.number for port in PORTS}
     busy = {name: number for name, number in wanted.items() if not _is_free(number)}
     for name, number in busy.items():
@@ -304,7 +304,7 @@ def check_descriptors(limits: tuple[int, int] | None = None) -> Iterator[Finding
 
 
 def check_clock(state: Path, *, wall_s: float | None = None) -> Iterator[Finding]:
-    """Check the time of day: no file in the state folder may be from the future."""
+    """Check the time of day: no file in the state folder may have a future modification time."""
     now_s = time.time() if wall_s is None else wall_s
     newest_s = max((_modified_s(path) for path in (state, *_entries(state))), default=0.0)
     if now_s < _CLOCK_MIN_S:

@@ -1,4 +1,4 @@
-"""Finds the Python packages that a folder lists, and the arguments by which pip installs them.
+"""Finds the Python packages that a folder lists, and the pip arguments for installing them.
 
 Input: requirements.txt, pyproject.toml (PEP 621, or Poetry's own table), a Pipfile or setup.py. Versions of Poetry
 (``^1.2``, ``~1.2``) become those of pip.

@@ -37,13 +37,13 @@ _GROUPS, _MACHINES = "autoscaling", "ec2"
 async def opened_aws(
     settings: NodeGroupDaemonSettings, *, options: Callable[[str], AwsOptions] = lambda _: AwsOptions()
 ) -> AsyncIterator["AwsCloud"]:
-    """The AWS cloud, while the context is open. Raises ``SettingsError`` without the extra or a region."""
+    """The AWS cloud, as a context. Raises ``SettingsError`` if the extra is not installed or no region is set."""
     async with opened_apis(settings) as apis:
         yield AwsCloud(apis, options=options)
 
 
 class AwsCloud:
-    """AWS as a cloud. ``options`` returns a group's AWS options by the name of its Auto Scaling group."""
+    """The cloud port for AWS. ``options`` returns a group's AWS options by the name of its Auto Scaling group."""
 
     def __init__(self, apis: AwsApis, *, options: Callable[[str], AwsOptions]) -> None:
         self._apis = apis
@@ -116,7 +116,7 @@ class AwsCloud:
         return {text_of(item, "instanceId"): text_of(item, "instanceState/{*}name") for item in instances}
 
     async def _start_fleet(self, description: "Element", count: int, options: AwsOptions) -> None:
-        """Start machines by a fleet and attach them. If not all run in time, terminate the started ones."""
+        """Start machines by a fleet, and attach them. If some do not run in time, terminate all of them."""
         answer = await self._apis.call(_MACHINES, "CreateFleet", _fleet(description, count, options))
         instances = [item.text or "" for item in answer.iterfind(".//{*}instanceIds/{*}item")]
         try:

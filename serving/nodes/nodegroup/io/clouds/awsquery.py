@@ -108,7 +108,7 @@ class AwsApis:
 
 @asynccontextmanager
 async def opened_apis(settings: NodeGroupDaemonSettings) -> AsyncIterator[AwsApis]:
-    """The APIs, while the context is open. Raises ``SettingsError`` without the extra or a region."""
+    """The AWS APIs, as a context. Raises ``SettingsError`` if the extra is not installed or no region is set."""
     try:
         from awscrt.auth import AwsCredentialsProvider  # noqa: PLC0415 - an extra
     except ImportError as error:
@@ -135,7 +135,7 @@ def numbered(name: str, values: Sequence[str]) -> dict[str, str]:
 
 
 def text_of(element: "Element", path: str) -> str:
-    """The text of a descendant element, in any namespace; "" if it is missing."""
+    """The text of a descendant element in any namespace; "" if the element is missing."""
     return element.findtext("{*}" + path, default="")
 
 

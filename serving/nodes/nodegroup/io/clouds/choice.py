@@ -36,5 +36,5 @@ CLOUDS: Mapping[str, Callable[[CloudContext], AbstractAsyncContextManager[Cloud]
 
 
 def opened_cloud(context: CloudContext) -> AbstractAsyncContextManager[Cloud]:
-    """The configured cloud, while the context is open. Raises ``SettingsError`` if its library is missing."""
+    """The configured cloud, as a context. Raises ``SettingsError`` if a required library is missing."""
     return CLOUDS[context.settings.cloud_provider](context)

@@ -54,7 +54,7 @@ class ClusterApiCloud:
         self._cluster = cluster
 
     async def describe(self, group: str) -> CloudGroup:
-        """Read the target and bounds of a group. Without bounds in annotations, it may shrink to 0 but not grow."""
+        """Read the target and bounds of a group. Without annotated bounds, a group may shrink to 0 but not grow."""
         pool = await self._read(_owner_of(group))
         return _group_of(pool)
 

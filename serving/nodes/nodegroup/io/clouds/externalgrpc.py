@@ -146,7 +146,7 @@ class ExternalGrpcCloud:
 
 @contextlib.asynccontextmanager
 async def opened_external_grpc(settings: NodeGroupDaemonSettings) -> AsyncIterator[ExternalGrpcCloud]:
-    """The configured provider, while the context is open. Raises ``SettingsError`` without grpcio or an address."""
+    """The configured provider, as a context. Raises ``SettingsError`` if grpcio or the address is missing."""
     if not settings.grpc_address:
         problem = Problem(where="external-grpc-address", what="is missing", expected="host:port of a provider")
         raise SettingsError([problem])

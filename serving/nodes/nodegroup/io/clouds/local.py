@@ -32,7 +32,7 @@ class LocalCloud:
         await self._change(group, lambda current: current.increased(count, now_s=wall_s()))
 
     async def delete(self, group: str, machines: Sequence[CloudMachine]) -> Deletion:
-        """Terminate machines and lower the target. A machine without an entry is already gone."""
+        """Terminate machines and lower the target. A machine that is not in the ConfigMap is already gone."""
         names = [machine.node_name for machine in machines]
         await self._change(group, lambda current: current.without(names))
         return Deletion(deleted=tuple(names))

@@ -92,3 +92,21 @@ def test_a_shadow_with_pods_decides_in_each_period() -> None:
         )
         rests.append(rest_of(world))
     assert rests == [REST_MAX_S, None]
+
+
+def test_a_shadow_with_an_idle_pod_rests_beside_real_pods_only() -> None:
+    spec = spec_with(policy="adaptive", target_burst_capacity=0.0)
+    world = World(revision_with(spec), facts_of(1))
+    world.scaler.shadow = BUILT_IN.shadow_of(spec, SETTINGS, present_scale=1, wall_offset_s=0.0, now_s=world.now_s)
+    shadow = world.scaler.shadow
+    assert shadow is not None
+    assert shadow.due_s == 0.0
+    world.live(4, load=1.0)
+    world.live(4, load=0.0)
+    assert shadow.due_s == math.inf
+    assert rest_in_s(world.outcomes[-1], world.scaler, 2.0) == REST_MAX_S
+    times = [world.now_s + 2.0 * number for number in range(1, 60)]
+    assert shadow.change_in_silence_s(times) < times[-1]
+    world.live(70, load=0.0)
+    assert shadow.scale == 0
+    assert shadow.change_in_silence_s(times) == times[-1]

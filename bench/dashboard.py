@@ -115,7 +115,7 @@ def sample(board: Board, revision_count: int, at_s: float) -> None:
         running = DICE.uniform(0, 100)
         name = {"namespace": "default", "revision": f"service-{number:03}-00001", "at_wall_s": at_s, "pods": {}}
         load = {"running": running, "held": DICE.uniform(0, 9), "target": 70.0, "observed_stable": running}
-        board.sample(name | load | {"desired_count": DICE.randrange(1, 12), "is_panic": DICE.random() < 0.1})
+        board.sample(name | load | {"wanted_count": DICE.randrange(1, 12), "is_panic": DICE.random() < 0.1})
 
 
 async def measure(revision_count: int, pod_count: int, tick_count: int) -> None:

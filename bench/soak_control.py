@@ -11,12 +11,12 @@ import concurrent.futures
 import contextlib
 import http.client
 import json
-import re
 import shlex
 import sys
 import time
 from pathlib import Path
 
+from bench.parts.processes import resident_mib
 from bench.parts.program import exit_code, options_of
 from bench.parts.system import SERVICES, System, running_system, service_of
 from serving.tools.samples import hello
@@ -76,18 +76,10 @@ def soak(system: System, cycles: int, at_once: int) -> dict[int, Sample]:
             names = [f"soak-{number}" for number in range(first, min(first + STEP_CYCLES, cycles))]
             list(pool.map(lambda name: cycle(system, name), names))
             time.sleep(SETTLE_S)
-            result = {name: _memory_mib(system.daemon(module)) for name, module in DAEMONS.items()}
+            result = {name: round(resident_mib(system.daemon(module)), 1) for name, module in DAEMONS.items()}
             samples[first + len(names)] = result
             print(first + len(names), result, file=sys.stderr, flush=True)
     return samples
-
-
-def _memory_mib(pid: int) -> float:
-    # Not Pss: it shrinks when the machine needs the pages, or another process maps the same files.
-    status = Path(f"/proc/{pid}/status").read_text()
-    return round(
-        sum(int(found) for found in re.findall(r"^(?:VmRSS|VmSwap):\s+(\d+) kB", status, re.MULTILINE)) / 1024, 1
-    )
 
 
 def wrong_of(samples: dict[int, Sample]) -> list[str]:

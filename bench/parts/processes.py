@@ -1,6 +1,6 @@
 """What processes use, read from /proc: CPU time and memory."""
 
-import os
+import re
 import time
 from pathlib import Path
 
@@ -17,8 +17,9 @@ def cpu_s(pid: int) -> float:
 
 
 def resident_mib(pid: int) -> float:
-    """Memory of a process in RAM."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    """Memory of a process, in RAM and swapped out. Not Pss, which shrinks when another process maps the same files."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return sum(int(size) for size in re.findall(r"^(?:VmRSS|VmSwap):\s+(\d+) kB", status, re.MULTILINE)) / 1024
 
 
 def pss_mib(pid: int) -> float:

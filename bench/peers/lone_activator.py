@@ -4,8 +4,7 @@
 
 Answers for the host "hello.default.localhost". Its autoscaler is never there, which it takes calmly. On SIGUSR1 it
 writes what it holds, as JSON, into the file that ``LONE_ACTIVATOR_STATE`` names. ``LONE_ACTIVATOR_IDLE_S`` is for how
-long it keeps idle connections to the pod. With ``LONE_ACTIVATOR_TLS_FOLDER`` it serves over TLS too, on the next port,
-and the certificate "hello" of that folder is for all.
+long it keeps idle connections to the pod.
 """
 
 import asyncio
@@ -59,10 +58,9 @@ async def main(port: int, pod_port: int) -> None:
         },
     )
     http = HttpSettings(upstream_idle_max_s=float(os.environ.get("LONE_ACTIVATOR_IDLE_S", "60")))
-    folder = os.environ.get("LONE_ACTIVATOR_TLS_FOLDER", "")
     settings = ActivatorSettings(
         http=http,
-        tls=TlsSettings(address=f"127.0.0.1:{port + 1 if folder else 0}", folder=folder, default_certificate="hello"),
+        tls=TlsSettings(address="127.0.0.1:0"),
         stats_url="ws://127.0.0.1:1/stats",
         public_address=f"127.0.0.1:{port}",
         inner_address="127.0.0.1:0",

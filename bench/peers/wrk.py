@@ -48,28 +48,20 @@ class Load(msgspec.Struct, frozen=True, kw_only=True):
     headers: tuple[str, ...] = HEADERS
     is_varied: bool = False
 
-    def run(self, port: int, *, scheme: str = "http") -> Run:
+    def run(self, port: int) -> Run:
         """One run of wrk."""
-        command = [
-            "taskset",
-            "-c",
-            str(self.core),
-            "wrk",
-            "-t1",
-            f"-c{self.connections}",
-            f"-d{self.seconds:.0f}s",
-        ]
+        command = ["taskset", "-c", str(self.core), "wrk", "-t1", f"-c{self.connections}", f"-d{self.seconds:.0f}s"]
         for header in self.headers:
             command += ["-H", header]
         if self.is_varied:
             command += ["-s", str(_VARIED)]
-        url = f"{scheme}://127.0.0.1:{port}{self.path}"
+        url = f"http://127.0.0.1:{port}{self.path}"
         return parsed(subprocess.run([*command, "--latency", url], check=True, capture_output=True, text=True).stdout)
 
-    def measured(self, cast: Cast, name: str, *, scheme: str = "http", port: int = 0) -> Run:
+    def measured(self, cast: Cast, name: str) -> Run:
         """One round of one player, with its CPU time for a request."""
         before_s = cpu_s(cast.pid(name))
-        run = self.run(port or cast.ports[name], scheme=scheme)
+        run = self.run(cast.ports[name])
         spent_s = cpu_s(cast.pid(name)) - before_s
         return msgspec.structs.replace(run, cpu_us=spent_s * 1e6 / max(1, run.count))
 

@@ -71,7 +71,6 @@ FORMS = {
     "prefix.py": [
         Form(arguments="--trace {folder}/prompts.blocks.csv.xz --json", keys=("table_mb", "4 pods, prefix", "16 pods"))
     ],
-    "pythons.py": [Form(lines=(r"^\|  \| Python 3\.1\d",), needs=(*WRK, INDEX))],
     "real_cluster.py": [Form(lines=(r"ratio [\d.]+", r"at rest for 1 s: - writes, CPU: controller [\d.]+ s"))],
     "replay.py": [
         Form(
@@ -81,13 +80,11 @@ FORMS = {
     ],
     "simulator.py": [Form(lines=("0.02 requests a second: ", "1,000 requests of one revision: ", "many functions"))],
     "slow_clients.py": [Form(arguments="--json", keys=("half-open-posts", "slow-readers", "api-yaml", "api-patch"))],
-    "slow_brain.py": [Form(lines=("^io-bound", r"learnt to fixed: requests [\d.]+x"))],
     "soak.py": [Form(arguments="--json", keys=("warm", "end", "counts", "wrong"), needs=("taskset",))],
     "soak_control.py": [Form(keys=("cycles", "memory_mib", "wrong"))],
     "dormant.py": [Form(arguments="--json", keys=("errors", "apps", "crowd"), needs=("cc", "crun", "node", INDEX))],
     "streams.py": [Form(arguments="--json", keys=tuple(KINDS), needs=("taskset", "nginx", INDEX))],
     "upgrade.py": [Form(arguments="--json --from HEAD", keys=("requests", "failed", "echoes", "pods", "wrong"))],
-    "tls.py": [Form(lines=(r"^\| 16 \|", r"^\| 256 \|", "^handshake"), needs=WRK)],
 }
 
 

@@ -3,13 +3,14 @@
 import functools
 from collections.abc import Callable, Iterator
 
-from tests.tidy.sources import files_of_tests, functions_of, named, parsed, product_files
+from tests.tidy.sources import ROOT, files_of_tests, functions_of, named, parsed, product_files
 
 FUNCTION_LINES_MAX = 70
 POSITIONAL_MAX = 3
 PARAMETERS_MAX = 7
 # Collaborators are constructor arguments, so a constructor may have more.
 CONSTRUCTOR_PARAMETERS_MAX = 12
+BENCH_LINES_MAX = 8000
 
 Rule = Callable[[str], Iterator[tuple[str, str]]]
 
@@ -56,3 +57,7 @@ def test_functions_are_short_and_take_little_by_position() -> None:
 def test_functions_of_tests_are_short() -> None:
     results = [f"{named(path)}: {name}" for path in files_of_tests() for name, _ in long_functions(path.read_text())]
     assert results == []
+
+
+def test_bench_has_only_what_is_quoted() -> None:
+    assert sum(len(path.read_text().splitlines()) for path in (ROOT / "bench").rglob("*.py")) <= BENCH_LINES_MAX

@@ -276,7 +276,7 @@ def short_path(path: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add a path to an ``OSError`` that has none, as that of a write to a full disk."""
+    """Add a path to an ``OSError`` without one, such as that of a full disk."""
     try:
         yield
     except OSError as error:

@@ -42,7 +42,7 @@ def is_real() -> bool:
 
 
 def only_here() -> Object:
-    """The part of a pod's spec that keeps it on the suite's own node, which other pods do not tolerate.
+    """The part of a pod's spec that selects the suite's tainted node.
 
     The account is set for servers without the admission that adds it: a token is for a pod that names its account.
     """

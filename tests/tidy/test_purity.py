@@ -18,7 +18,12 @@ DAEMONS = {"activator", "autoscaler", "controller", "nodes/extender", "nodes/nod
 SHELLS = {"main", "io"}
 IO_FLOOR = "net"
 # Modules of those floors that are declarations only. Decisions may import them, and they are held to the same rule.
-VOCABULARY = {"serving.net.cluster.kinds", "serving.net.cluster.port", "serving.net.cluster.selectors"}
+VOCABULARY = {
+    "serving.net.cluster.kinds",
+    "serving.net.cluster.port",
+    "serving.net.cluster.selectors",
+    "serving.net.wire.frames",
+}
 IMPURE = {
     *(
         "asyncio",

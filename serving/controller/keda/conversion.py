@@ -311,7 +311,7 @@ def _window_s(window: str | None) -> float:
 
 
 def _initial_notes(spec: Mapping[str, Any], scaled: Object, window: str | None) -> Iterator[str]:
-    """Names an initial cooldown that is longer than the window, for which a new workload keeps its scale."""
+    """An initial cooldown that has no effect: a new workload keeps its scale for its window only."""
     for prefix, fields in (("", spec), ("ScaledObject: ", scaled.get("spec") or {})):
         if (fields.get("initialCooldownPeriod") or 0) > _window_s(window):
             reason = f"a new workload keeps its scale for its window, {format_duration_s(_window_s(window))}"

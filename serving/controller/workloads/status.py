@@ -129,7 +129,7 @@ def _target_port(port: Object | None, view: WorkloadView) -> int | str | None:
 
 
 def _missing_port(port: Object, spec: ScaledWorkloadSpec, view: WorkloadView) -> str:
-    """That no container of the target has the port that the Service names; "" if one has it, or none is known."""
+    """The message for a Service port that no container of the target has; "" otherwise."""
     name, template = port.get("targetPort"), nested(view.target, "spec", "template", "spec") or {}
     containers = [*(template.get("containers") or ()), *(template.get("initContainers") or ())]
     ports = [entry.get("name") for container in containers for entry in container.get("ports") or ()]

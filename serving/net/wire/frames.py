@@ -65,7 +65,7 @@ class AnnouncedPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     pod: Name
     address: Name
     scheme: str = ""
-    """"http" for a pod of a ScaledWorkload that the API lists as ready; "" for a pod that announced itself."""
+    """"http" for a ready pod of a ScaledWorkload; "" for a pod that announced itself."""
 
     version: FormatVersion = STAT
 

@@ -241,7 +241,7 @@ class Decisions:
             self._seconds.poke(math.floor(now_s) - 1, self._windows)
             self._poked_load += 1.0
 
-    def record(self, number: int, load: float, arrivals: int, tokens: float = 0.0) -> None:
+    def record(self, number: int, load: float, arrivals: int, *, tokens: float = 0.0) -> None:
         """Record a completed second with load or arrivals; other seconds are not recorded.
 
         As in the activator, the load that earlier pokes reported is excluded.

@@ -234,7 +234,7 @@ class PromptRun(RevisionRun):
         """The result at the end."""
         result = super().finish()
         loads = [server.token_seconds for server in self.servers.values()]
-        result.prompts = figures_of(self._first_tokens_s, self._hit_count, self._block_count, loads)
+        result.prompts = figures_of(self._first_tokens_s, self._hit_count, self._block_count, loads=loads)
         return result
 
 
@@ -244,7 +244,7 @@ def prompt_of(body: bytes, *, input_tokens: int) -> Prompt:
 
 
 def figures_of(
-    first_tokens_s: Sequence[float], hit_count: int, block_count: int, loads: Sequence[float]
+    first_tokens_s: Sequence[float], hit_count: int, block_count: int, *, loads: Sequence[float]
 ) -> PromptFigures | None:
     """The figures of served prompts; None without one."""
     if not first_tokens_s:

@@ -275,7 +275,7 @@ class RevisionRun:
         if self._signals is not None:
             self._signals.complete(self._number, end_s)
         if load > _LOAD_MIN or self._arrived:
-            decisions.record(self._number, max(0.0, load), self._arrived, self._tokens(end_s))
+            decisions.record(self._number, max(0.0, load), self._arrived, tokens=self._tokens(end_s))
             if load > decisions.quiet_load and not (decisions.is_next_due and self.pods.scale > 1):
                 decisions.schedule(_counts_of(self.pods, self._inside), end_s)
         self._known_inside = self._inside

@@ -226,7 +226,7 @@ class Scaler:
 
     def change_in_silence_s(self, outcome: ScalerOutcome, times: Sequence[float]) -> float:
         """The first of ``times`` at which silence may change the latest outcome or the shadow's; else the last."""
-        change_s = change_in_silence_s(outcome, self._state, self._windows, times)
+        change_s = change_in_silence_s(outcome, self._state, self._windows, times=times)
         return change_s if self.shadow is None else min(change_s, self.shadow.change_in_silence_s(times))
 
     def windows(self) -> WindowContents | None:

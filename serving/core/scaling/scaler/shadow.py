@@ -120,7 +120,7 @@ class PolicyShadow:
         """The first of ``times`` at which silence may change the latest outcome; else the last."""
         if self._outcome is None or not self._scale:
             return times[-1]
-        return change_in_silence_s(self._outcome, self._state, self._windows, times)
+        return change_in_silence_s(self._outcome, self._state, self._windows, times=times)
 
     def update(self, spec: ScalingSpec, now_s: float) -> None:
         """Apply the changed settings of the revision."""

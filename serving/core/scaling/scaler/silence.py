@@ -60,7 +60,7 @@ def change_by_clock_s(outcome: ScalerOutcome) -> float:
 
 
 def change_in_silence_s(
-    outcome: ScalerOutcome, state: RevisionState, windows: RevisionWindows, times: Sequence[float]
+    outcome: ScalerOutcome, state: RevisionState, windows: RevisionWindows, *, times: Sequence[float]
 ) -> float:
     """The first of ``times`` at which the algorithm decides otherwise if no second has a load; else the last.
 

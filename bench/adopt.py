@@ -169,6 +169,8 @@ async def measured(sizes: argparse.Namespace, folder: Path) -> dict[str, object]
     charts = list(apps())[: sizes.apps]
     async with staged(folder, runs_nothing=False, settings=SETTINGS) as stage:
         kubelet = AppKubelet(stage, start_s=sizes.start_s)
+        # Foreign pods tolerate no taint.
+        kubelet.taints = []
         run, node = Run(stage, kubelet, sizes), asyncio.create_task(kubelet.run())
         api = ApiClient(kubeconfig=stage.server.kubeconfig)
         try:

@@ -36,6 +36,7 @@ class StatusKubelet:
 
     def __init__(self, cluster: Cluster, node: str) -> None:
         self.hold = False
+        self.taints = [TAINT]
         # Of pods that were said to be ready at some time.
         self.ready_addresses: set[str] = set()
         self._cluster, self._node = cluster, node
@@ -148,7 +149,7 @@ class StatusKubelet:
     async def beat(self) -> None:
         """Register the node and report it ready, until cancelled."""
         labels = {"labels": {HOST_NAME: self._node}}
-        spec = {"taints": [TAINT]} if is_real() else {}
+        spec = {"taints": self.taints} if is_real() else {}
         try:
             await self._cluster.create(NODE, {"metadata": {"name": self._node, **labels}, "spec": spec})
         except AlreadyExists:

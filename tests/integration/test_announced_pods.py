@@ -13,7 +13,7 @@ from serving.autoscaler.main import AutoscalerDaemon
 from serving.core.settings.activator import ActivatorSettings
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.queueproxy import QueueProxySettings
-from serving.net.cluster.kinds import POD, REVISION
+from serving.net.cluster.kinds import DEPLOYMENT, POD, REVISION, SCALED_WORKLOAD
 from serving.net.wire.frames import AnnouncedPod, decode_announced_pod
 from serving.net.wire.tokens import activator_token, revision_secret, revision_token
 from serving.queueproxy import main as queueproxy
@@ -25,6 +25,7 @@ from tests.integration.autoscaler_stage import KEY, NAME, Store
 from tests.integration.daemons import started
 from tests.integration.proxy.peers import free_socket
 from tests.integration.test_autoscaler_sharing import paired
+from tests.unit.autoscaler.test_loop_workloads import READY, deployment, pod_of_shop, workload
 
 OTHER = "other-00001"
 OF = {"namespace": "default", "revision": NAME, "pod": "p"}
@@ -125,6 +126,25 @@ async def test_only_pods_announce() -> None:
         assert b" 401 " in await reader.readline()
         writer.close()
         assert frames == []
+
+
+async def test_a_pod_of_a_workload_is_announced_when_the_api_lists_it_as_ready() -> None:
+    cluster = Store().cluster
+    await cluster.create(DEPLOYMENT, deployment(1))
+    await cluster.create(SCALED_WORKLOAD, workload())
+    shop = ("default", "shop")
+    await cluster.patch(SCALED_WORKLOAD, *shop, patch={"status": {"targetPort": 8080}}, subresource="status")
+    daemon = AutoscalerDaemon(SETTINGS, cluster, key=KEY)
+    async with started(daemon), announcements_at(daemon) as frames:
+        await until(lambda: (entry := daemon.autoscaler.entry(shop)) is not None and entry.scaler is not None)
+        await cluster.create(POD, pod_of_shop("p"))
+        await cluster.patch(POD, "default", "p", patch={"status": {"podIP": "10.1.0.7"}}, subresource="status")
+        await cluster.patch(POD, "default", "p", patch=READY, subresource="status")
+        await until(lambda: bool(frames))
+        assert frames == [
+            AnnouncedPod(namespace="default", revision="shop", pod="p", address="10.1.0.7:8080", scheme="http")
+        ]
+    await cluster.close()
 
 
 async def test_activators_at_another_autoscaler_get_it_once() -> None:

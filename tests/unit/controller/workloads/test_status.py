@@ -177,7 +177,8 @@ def test_a_rule_that_an_older_workload_of_the_namespace_has_is_named() -> None:
         "the older ScaledWorkload a-twin gets all requests for shop.example.com: let hosts, paths or headers differ"
     )
     assert condition(found, "HostsClaimed") == ("False", "RuleTaken", message)
-    for rule in ({"paths": ["/api"]}, {"headers": [{"name": "X-Canary"}]}, {"hosts": ["*.example.com"]}):
+    rules: list[Object] = [{"paths": ["/api"]}, {"headers": [{"name": "X-Canary"}]}, {"hosts": ["*.example.com"]}]
+    for rule in rules:
         found = status(workload(**{"hosts": ["shop.example.com"], **rule}), workloads=known)
         assert condition(found, "HostsClaimed")[0] == "True", rule
 

@@ -18,7 +18,7 @@ from serving.core.model.knative import (
     CONDITION_DORMANT,
     IDLE_REASON,
 )
-from serving.core.model.objects import Object, annotations_of, condition_of
+from serving.core.model.objects import Object, annotations_of, condition_of, with_transition_time
 from serving.core.model.quantity import Resources
 from serving.core.model.stat import Stat
 from serving.core.scaling.podsize import note_of, resize_of
@@ -167,9 +167,7 @@ class PodSizes:
         condition = _condition(wanted, refusal)
         if condition.items() <= before.items():
             return
-        is_same = before.get("status") == condition["status"]
-        condition["lastTransitionTime"] = before.get("lastTransitionTime") if is_same else stamp()
-        patch = {"status": {"conditions": [condition]}}
+        patch = {"status": {"conditions": [with_transition_time(condition, before, now=stamp())]}}
         await self._cluster.patch(POD, *key, patch=patch, patch_type=PatchType.STRATEGIC, subresource="status")
 
 

@@ -155,6 +155,12 @@ def condition_of(resource: object, condition_type: str) -> Object:
     return next((condition for condition in conditions_of(resource) if condition.get("type") == condition_type), {})
 
 
+def with_transition_time(condition: Object, before: Object, *, now: str) -> Object:
+    """A condition with the time at which its status changed: ``now``, unless ``before`` has the same status."""
+    since = before.get("lastTransitionTime") if before.get("status") == condition["status"] else None
+    return {**condition, "lastTransitionTime": since or now}
+
+
 def is_true(resource: object, condition_type: str) -> bool:
     """Whether the condition of this type is True."""
     return condition_of(resource, condition_type).get("status") == ConditionStatus.TRUE

@@ -31,6 +31,7 @@ from serving.core.model.objects import (
     nested,
     owner_reference,
     uid_of,
+    with_transition_time,
 )
 from serving.home.acme.orders import IssuedPair, OrderFailed, SuggestedRenewal
 from serving.home.acme.pace import Failures, host_failed, renewal_at_s, server_failed
@@ -291,17 +292,14 @@ def read_pair(path: Path) -> StoredPair | None:
 
 
 def _condition(certificate: Object, name: str, *, is_true: bool, reason: str, message: str) -> Object:
-    status = ConditionStatus.TRUE if is_true else ConditionStatus.FALSE
-    before = condition_of(certificate, name)
-    changed = before.get("lastTransitionTime") if before.get("status") == str(status) else None
-    return {
+    condition = {
         "type": name,
-        "status": str(status),
+        "status": str(ConditionStatus.TRUE if is_true else ConditionStatus.FALSE),
         "reason": reason,
         "message": message,
-        "lastTransitionTime": changed or stamp(),
         "observedGeneration": generation_of(certificate),
     }
+    return with_transition_time(condition, condition_of(certificate, name), now=stamp())
 
 
 def _owner_of(resource: Object) -> Object | None:

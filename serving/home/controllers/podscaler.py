@@ -23,6 +23,7 @@ from serving.core.model.objects import (
     labels_of,
     nested,
     timestamp_s,
+    with_transition_time,
 )
 from serving.core.model.quantity import Resources, resources_of
 from serving.core.scaling.podscaling import (
@@ -125,14 +126,12 @@ class PodScaler:
         await self._report(hpa, _condition("ScalingActive", active, words, is_true=is_active), counts)
 
     async def _report(self, hpa: Object, condition: Object, counts: Mapping[str, object]) -> None:
-        before = condition_of(hpa, condition["type"])
-        is_same = before.get("status") == condition["status"]
-        since = before.get("lastTransitionTime") if is_same else None
-        conditions = [condition | {"lastTransitionTime": since or stamp()}]
+        judged = [condition]
         if condition["type"] != "AbleToScale":
-            able = _condition("AbleToScale", "ReadyForNewScale", "the Deployment can be scaled", is_true=True)
-            known = condition_of(hpa, "AbleToScale").get("lastTransitionTime")
-            conditions.insert(0, able | {"lastTransitionTime": known or stamp()})
+            judged.insert(
+                0, _condition("AbleToScale", "ReadyForNewScale", "the Deployment can be scaled", is_true=True)
+            )
+        conditions = [with_transition_time(entry, condition_of(hpa, entry["type"]), now=stamp()) for entry in judged]
         status = {"observedGeneration": hpa["metadata"].get("generation", 1), **counts, "conditions": conditions}
         if status.items() <= (hpa.get("status") or {}).items():
             return

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from serving.core.model.errors import InvalidValue, Problem
-from serving.core.model.objects import Object, nested
+from serving.core.model.objects import Object, condition_of, nested, with_transition_time
 from serving.core.model.quantity import parse_bytes
 
 STORAGE_CLASS = "local"
@@ -106,12 +106,10 @@ def claim_status(claim: Object, *, gap: str, used_bytes: int | None, now: str) -
     if gap and used_bytes is not None and is_over_size(claim, used_bytes):
         message = f"it holds more than its size of {requests['storage']}, and nothing enforces the size"
         wanted.append(_condition(OVER_SIZE, OVER_SIZE, message, is_true=True))
-    before = {condition["type"]: condition for condition in nested(claim, "status", "conditions") or ()}
-    conditions = []
-    for wanted_condition in wanted if requests else ():
-        last = before.get(wanted_condition["type"]) or {}
-        since = last.get("lastTransitionTime") if last.get("status") == wanted_condition["status"] else now
-        conditions.append({**wanted_condition, "lastTransitionTime": since})
+    conditions = [
+        with_transition_time(condition, condition_of(claim, condition["type"]), now=now)
+        for condition in (wanted if requests else ())
+    ]
     status: Object = {"phase": "Bound", "accessModes": spec.get("accessModes") or [], "capacity": dict(requests)}
     return {**status, "conditions": conditions} if conditions else status
 

@@ -12,7 +12,7 @@ import msgspec
 
 from serving.core.model.errors import UNREADABLE, Problem
 from serving.core.model.knative import CONDITION_READY, NODE_GROUP_STATE_ANNOTATION, ConditionStatus
-from serving.core.model.objects import Object, annotations_of, condition_of, nested
+from serving.core.model.objects import Object, annotations_of, condition_of, nested, with_transition_time
 from serving.nodes.nodegroup.book import RoomExtremes
 from serving.nodes.nodegroup.group_memory import BreakerPhase, BreakerState, NodeGroupState, ScaleLock
 from serving.nodes.nodegroup.plan import (
@@ -266,17 +266,8 @@ def _conditions(before: Mapping[str, Any] | None, verdicts: Mapping[str, Verdict
     judged: list[Object] = []
     for name, verdict in verdicts.items():
         status = ConditionStatus.TRUE if verdict.is_true else ConditionStatus.FALSE
-        old = condition_of(before, name)
-        since = old.get("lastTransitionTime") if old.get("status") == status else None
-        judged.append(
-            {
-                "type": name,
-                "status": status.value,
-                "reason": verdict.reason,
-                "message": verdict.message,
-                "lastTransitionTime": since or stamp,
-            }
-        )
+        condition = {"type": name, "status": status.value, "reason": verdict.reason, "message": verdict.message}
+        judged.append(with_transition_time(condition, condition_of(before, name), now=stamp))
     return sorted([*unchanged, *judged], key=lambda condition: str(condition.get("type")))
 
 

@@ -13,6 +13,7 @@ import msgspec
 
 from serving.core.model.knative import RevisionKey, ServingState
 from serving.core.model.nodata import NoData
+from serving.core.model.objects import with_transition_time
 from serving.core.model.quantity import Resources
 from serving.core.model.scaledworkload import Schedule
 from serving.core.scaling.kpa.merge import Proposal
@@ -256,15 +257,13 @@ class Triggers:
             problems={follower.problem for follower in followers if follower.problem},
         )
         before = next((condition for condition in policy.conditions if condition.get("type") == "Attached"), {})
-        truth = "True" if attachment.is_attached else "False"
-        since = before.get("lastTransitionTime") if before.get("status") == truth else None
-        condition = {
+        condition: dict[str, Any] = {
             "type": "Attached",
-            "status": truth,
+            "status": "True" if attachment.is_attached else "False",
             "reason": attachment.reason.value,
             "message": attachment.message,
-            "lastTransitionTime": since or stamp(now_s + wall_offset_s),
         }
+        condition = with_transition_time(condition, before, now=stamp(now_s + wall_offset_s))
         decided = [decision for follower in working if (decision := follower.triggered.last) is not None]
         latest = max(decided, key=lambda decision: decision.at_s, default=None)
         return {

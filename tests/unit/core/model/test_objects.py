@@ -31,6 +31,7 @@ from serving.core.model.objects import (
     uid_of,
     version_of,
     with_kubernetes_scheme,
+    with_transition_time,
 )
 
 SERVICE: Object = {
@@ -211,3 +212,17 @@ def test_only_the_scheme_that_the_queue_proxy_speaks_is_respelt(probe: dict[str,
 )
 def test_the_kubelet_decides_where_it_runs_a_probe(containers: list[dict[str, Any]], decides: bool) -> None:
     assert kubelet_decides(containers) is decides
+
+
+@pytest.mark.parametrize(
+    ("before", "since"),
+    [
+        ({}, "now"),
+        ({"status": "False", "lastTransitionTime": "then"}, "now"),
+        ({"status": "True"}, "now"),
+        ({"status": "True", "reason": "Other", "lastTransitionTime": "then"}, "then"),
+    ],
+)
+def test_a_condition_has_the_time_of_its_status(before: dict[str, Any], since: str) -> None:
+    condition = {"type": "Ready", "status": "True"}
+    assert with_transition_time(condition, before, now="now") == {**condition, "lastTransitionTime": since}

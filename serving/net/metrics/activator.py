@@ -18,16 +18,12 @@ from prometheus_client.utils import floatToGoString
 
 from serving.core.traffic.latencies import FINE_DURATIONS, bucket_of
 from serving.core.traffic.prefixes import PrefixMatch
+from serving.core.traffic.traceparents import read_traceparent
 from serving.net.aio.clock import now_s, wall_s
 from serving.net.metrics.names import ACTIVATOR_METRICS, BUCKETS_S, REVISION_LABELS, named
 from serving.net.metrics.page import MetricsPage, family_of
 
 _EXEMPLAR_SPACING_S = 1.0
-# "00-", 32 hexadecimal digits and "-": the trace id in W3C's traceparent.
-_TRACE_BYTES = 32
-_VERSION = b"00-"
-_ZERO_TRACE = "0" * _TRACE_BYTES
-_HEXADECIMAL = frozenset(b"0123456789abcdef")
 _BOUNDS = (*map(floatToGoString, BUCKETS_S), "+Inf")
 
 Inside = tuple[tuple[str, str], int, int]
@@ -86,15 +82,8 @@ class Durations:
 
 def trace_id_of(traceparent: bytes) -> str | None:
     """The trace id of a W3C traceparent; None if it is invalid."""
-    trace = traceparent[len(_VERSION) : len(_VERSION) + _TRACE_BYTES]
-    is_one = (
-        traceparent.startswith(_VERSION)
-        and len(trace) == _TRACE_BYTES
-        and traceparent[len(_VERSION) + _TRACE_BYTES :][:1] == b"-"
-        and _HEXADECIMAL.issuperset(trace)
-    )
-    text = trace.decode("latin-1")
-    return text if is_one and text != _ZERO_TRACE else None
+    parent = read_traceparent(traceparent)
+    return None if parent is None else f"{parent.trace_id:032x}"
 
 
 class RevisionRows:

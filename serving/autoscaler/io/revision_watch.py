@@ -199,8 +199,11 @@ class RevisionWatch:
             return
         entry.scaler.update(revision, now_s())
         is_flipped = before is None or before.serving_state is not revision.serving_state
-        # The latest decision led to the state of an own write, and to pods for requests that wake a revision.
-        is_decided = is_own or (entry.is_woken and entry.latest is not None and bool(entry.latest.apply_count))
+        # The latest decision led to the state of an own write, also if the watch delivers it before the response, and
+        # to pods for requests that wake a revision.
+        latest, is_reserved = entry.latest, revision.serving_state is ServingState.RESERVE
+        is_expected = latest is not None and (latest.to_reserve if is_reserved else bool(latest.apply_count))
+        is_decided = is_own or (is_expected and (is_reserved or entry.is_woken))
         if before is None or before.spec != revision.spec or (is_flipped and not is_decided):
             self._listener.changed(key)
 

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from serving.autoscaler.decision_events import DecisionEvent
@@ -1043,3 +1044,19 @@ def test_a_revision_with_an_idle_pod_rests_and_decides_in_the_period_after_a_loa
     assert resting <= 1, "not one in each of 12 periods"
     assert awake_count == 1
     assert scale > 1
+
+
+def test_the_watch_may_deliver_an_own_reserve_before_the_response() -> None:
+    async def run(*, is_own: bool) -> int:
+        async with awake("p") as stage:
+            await stage.report(4, p=0.0)
+            entry = stage.autoscaler.entry(KEY)
+            assert entry is not None
+            assert entry.latest is not None
+            entry.latest = msgspec.structs.replace(entry.latest, to_reserve=is_own)
+            before = stage.autoscaler.counts.decisions
+            await stage.cluster.patch(REVISION, *KEY, patch={"spec": {"servingState": "Reserve"}})
+            await pass_s(0.1)
+            return stage.autoscaler.counts.decisions - before
+
+    assert [run_virtually(run(is_own=is_own)) for is_own in (True, False)] == [0, 1]

@@ -167,7 +167,7 @@ class ContainerKeeper:
         )
 
     def take_over(self) -> None:
-        """Adopt the process that an earlier control process started, if the template still has it."""
+        """Adopt the process that an earlier control process started, if the process template still lists it."""
         start = self._spec.start
         self.process = self._runtime.take_over(
             start.pod, start.name, on_ready=self._spec.on_ready, on_warning=self._spec.on_warning

@@ -133,10 +133,11 @@ def lock_in_force(lock: ScaleLock | None, *, cool_down_s: float, now_s: float) -
 class NodeGroupState(msgspec.Struct, frozen=True, kw_only=True):
     """A node group's state between passes.
 
-    ``node_capacity`` is the capacity of one node of the group, for growth from zero; 0 if unknown. ``dry_taints`` are
-    the changes planned in dry runs by node name: the time of a taint, or None for an untaint. ``last_scale_up_at_s`` is
-    the time of the last growth decision, for the metric of registration lag; None if never. ``coming_since_s`` is when
-    the cloud began to have machines without nodes (restarted by each new node); None if it has none.
+    ``node_capacity`` is the capacity of one node of the group, for growth from zero; 0 if unknown. ``dry_taints``
+    map a node's name to the change that a dry run planned: the time of a taint, or None for an untaint.
+    ``last_scale_up_at_s`` is the time of the last growth decision, for the metric of registration lag; None if never.
+    ``coming_since_s`` is the time since which the cloud has had machines that are not nodes yet; each new node resets
+    it, and None means that there are none.
     """
 
     node_capacity: Amount = Amount()

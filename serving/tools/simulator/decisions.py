@@ -304,7 +304,7 @@ class Decisions:
     def is_repeated(self, counts: RevisionCounts, now_s: float) -> bool:
         """Whether the due decision would repeat the last decision; then only the next time is computed.
 
-        This is so while a policy keeps the one ready pod, and no second exceeds the load of one pod. The windows are
+        True while a policy keeps a single ready pod, and the load of each second needs no second pod. The windows are
         updated at the next decision, the policy immediately.
         """
         policy, conclusion = self.policy, self._conclusion

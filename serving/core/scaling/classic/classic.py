@@ -185,7 +185,7 @@ def _demand(
 ) -> _ClassicDemand | None:
     """The demand computed from the mean over points, not over pods; None without points.
 
-    Example: a mean of 15 over 3 pods with target 10 is a ratio of 1.5, so 4.5 pods.
+    Example: 3 pods, a mean of 15 over the points and a target of 10 give a ratio of 1.5, so 4.5 pods.
     """
     if not point_count:
         return None

@@ -45,7 +45,7 @@ def demand_of(
     spec: ScalingSpec,
     is_initialized: bool,
 ) -> BudgetDemand:
-    """The demand of a decision; the current pods without data. A waking revision has one pod in use.
+    """The demand of a decision; without data, the present number of pods. A waking revision has one pod in use.
 
     The load is the larger of the windows' load and the load in flight. A trigger or another decider counts as the load
     of the pods that it wants.

@@ -22,7 +22,7 @@ from serving.core.settings.autoscaler import SAFE, KpaQuirks
 
 
 class ScalerMode(enum.StrEnum):
-    """The window that decided the count: the stable window, or during panic the larger of both windows."""
+    """The window that decided the count: the stable window, or during panic the window that wants more pods."""
 
     STABLE = "stable"
     PANIC = "panic"

@@ -55,7 +55,7 @@ def is_steady(outcome: ScalerOutcome, *, scale: int) -> bool:
 
 
 def change_by_clock_s(outcome: ScalerOutcome) -> float:
-    """The announced time at which the clock may change an outcome."""
+    """The time from which an outcome may change without new data, as the outcome itself states."""
     return math.inf if outcome.recheck_in_s is None else outcome.at_s + outcome.recheck_in_s
 
 

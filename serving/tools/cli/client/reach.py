@@ -145,7 +145,7 @@ def machine_url(component: Component, state_path: Path) -> str:
 
 
 def machine_pages(state_path: Path) -> dict[str, str]:
-    """The addresses of the activators' pages of a ``serving up``, by activator; empty if it does not run."""
+    """Map each activator of a running ``serving up`` to the address of its page; empty if none runs."""
     try:
         ports = StateFolder(state_path).read_ports()
     except (OSError, ValueError):

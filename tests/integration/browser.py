@@ -174,6 +174,11 @@ class Browser:
         entry = {metric["name"]: metric["value"] for metric in self._cdp("Performance.getMetrics")["metrics"]}
         return float(entry["TaskDuration"])
 
+    def heap_size(self) -> int:
+        """Bytes of the objects of the page's scripts, after a garbage collection."""
+        self._cdp("HeapProfiler.collectGarbage")
+        return int(self._cdp("Runtime.getHeapUsage")["usedSize"])
+
     def _cdp(self, command: str, **parameters: object) -> Any:  # noqa: ANN401 - as above
         return _call("POST", f"{self._url}/goog/cdp/execute", {"cmd": command, "params": parameters})
 

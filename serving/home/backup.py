@@ -70,7 +70,7 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def journal_copy(path: Path) -> bytes:
-    """The content of a journal that no process holds, as one SQLite file. Raises ``BadBackup``."""
+    """The content of a journal as one SQLite file. No process may hold the journal. Raises ``BadBackup``."""
     try:
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
         try:
@@ -82,7 +82,7 @@ def journal_copy(path: Path) -> bytes:
 
 
 def write_backup(file: Path, state: StateFolder, *, journal: bytes, manifest: BackupManifest) -> int:
-    """Write an archive, completely or not at all; return its size in bytes. Raises ``OSError``."""
+    """Write an archive; return its size in bytes. After a failure, no file remains. Raises ``OSError``."""
     if file.exists() and not file.is_file():
         # The rename would replace a device such as /dev/stdout.
         raise FileExistsError(errno.EEXIST, "not a file; expected a new or an existing file", str(file))
@@ -110,7 +110,7 @@ def write_backup(file: Path, state: StateFolder, *, journal: bytes, manifest: Ba
 
 
 def _add_tree(archive: tarfile.TarFile, path: Path, name: str) -> None:
-    """Add a file or folder. Absolute links of a snapshot, such as ``node_modules``, are replaced by their targets."""
+    """Add a file or folder. The targets of a snapshot's absolute links, such as ``node_modules``, replace the links."""
     if path.is_symlink() and name.startswith("snapshots/") and is_virtualenv(path):
         # It belongs to one machine.
         return
@@ -154,7 +154,7 @@ def read_manifest(file: Path) -> BackupManifest:
 
 
 def restore_backup(file: Path, state: StateFolder) -> BackupManifest:
-    """Restore an archive into a state folder without a journal; on failure nothing remains. Raises ``BadBackup``."""
+    """Restore an archive into a state folder without a journal. Raises ``BadBackup``, and then leaves no files."""
     manifest = read_manifest(file)
     if state.holder() is not None:
         raise BadBackup(
@@ -222,7 +222,7 @@ def _filtered(member: tarfile.TarInfo, folder: Path) -> tarfile.TarInfo:
 
 
 def _within(top: Path, path: Path, member: tarfile.TarInfo) -> Path:
-    """The real path, following earlier links. Raises ``ReadError`` outside of ``top``."""
+    """The real path, following earlier links. Raises ``ReadError`` if it is outside of ``top``."""
     place = path.resolve()
     if not place.is_relative_to(top):
         raise tarfile.ReadError(f"{member.name!r} leads to a place outside the destination, {place}")

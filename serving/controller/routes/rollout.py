@@ -318,7 +318,7 @@ def _resized(shares: dict[str, int], percent: int) -> dict[str, int]:
 
 
 def _started(shares: dict[str, int], latest: str) -> dict[str, int]:
-    """The shares with the latest revision last, at its current percent, or at 1 percent taken from the others."""
+    """The shares with the latest revision last. It keeps its percent, or takes 1 percent from the other revisions."""
     others = {name: share for name, share in shares.items() if name != latest}
     if latest in shares:
         return {**others, latest: shares[latest]}
@@ -326,7 +326,7 @@ def _started(shares: dict[str, int], latest: str) -> dict[str, int]:
 
 
 def _moved(shares: dict[str, int], latest: str, percent: int) -> dict[str, int]:
-    """Move ``percent`` to the latest revision from the others, the newest of them first."""
+    """Move ``percent`` from the other revisions to the latest revision. The newest of the others gives first."""
     after = dict(shares)
     for name in reversed(shares):
         if name == latest:

@@ -49,9 +49,9 @@ class RolloutJudgement(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def judge(check: RolloutCheck, seen: ResponseCounts | None, *, may_wait: bool) -> RolloutJudgement:
-    """Judge a revision by its responses; None marks a time at which an activator did not respond.
+    """Judge a revision by its responses. ``seen`` is None after an activator did not report its counts.
 
-    ``may_wait`` is whether a step still waits for enough responses.
+    ``may_wait``: a rollout step may still wait for enough responses.
     """
     if seen is None:
         return RolloutJudgement(verdict=RolloutVerdict.HOLD, why="an activator does not report its responses")
@@ -83,7 +83,7 @@ def _is_above(part: float, count: float, limit: float) -> bool:
 
 
 def least_share(part: float, count: float) -> float:
-    """The lower end of Wilson's interval for ``part`` of ``count``; 0 without any."""
+    """The lower end of Wilson's confidence interval for ``part`` of ``count``; 0 if ``count`` is 0."""
     if count <= 0:
         return 0.0
     share, square = part / count, _Z * _Z
@@ -98,7 +98,7 @@ def _percent(share: float) -> str:
 class CheckedRollout(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a route's check.
 
-    ``broken`` are the newest revisions that broke the check. ``paused`` are those that get no further step now.
+    ``broken`` are the newest revisions that broke the check. ``paused`` are the revisions whose rollout waits.
     """
 
     check: RolloutCheck | None = None
@@ -106,7 +106,7 @@ class CheckedRollout(msgspec.Struct, frozen=True, kw_only=True):
     paused: frozenset[str] = frozenset()
 
     def condition(self) -> Condition | None:
-        """The condition of a route with a rolled-back revision; None without one."""
+        """The condition of a route with a rolled-back revision; None if no revision was rolled back."""
         message = next(map(_rollback_text, self.broken.items()), None)
         if message is None:
             return None

@@ -87,7 +87,7 @@ _UNCONFIGURED = Condition(
 
 
 class TagServices(msgspec.Struct, frozen=True, kw_only=True):
-    """Existing Services by tag, and leftover Services without a tag."""
+    """The existing Services of a route's tags, by tag, and leftover Services of removed tags."""
 
     by_tag: Mapping[str, PublicService] = {}
     unused: Sequence[Object] = ()
@@ -106,7 +106,7 @@ def is_local_tag(route: Object, services: TagServices, tag: str) -> bool:
 
 
 def tag_service_writes(route: Object, services: TagServices, settings: ControllerSettings) -> Iterator[Write]:
-    """The writes that create each tag's Service and delete leftover ones."""
+    """Yield the writes that create each tag's Service and delete leftover Services."""
     for tag, public in services.by_tag.items():
         yield from public_writes(route, public, name=tag_service_name(route, settings, tag))
     for service in services.unused:
@@ -117,11 +117,11 @@ def tag_service_writes(route: Object, services: TagServices, settings: Controlle
 class RouteContext(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of a route's decision, except its targets.
 
-    ``lost`` are claimed hosts that another route has, each with that route. ``public`` is the public Service, None if
-    the settings disable it; ``refusal`` is why the server refuses it, or "". ``tag_services`` are the Services of the
-    tags. ``httproutes`` are those for a Gateway, None without one. ``confirmed`` is the digest that all activators
-    served last, None without activators. ``certificates`` are those of the hosts, None without cert-manager. ``judged``
-    are the last judgements about revisions in a checked rollout.
+    ``lost`` are the route's hosts that another route claims, each with the other route. ``public`` is the public
+    Service, None if the settings disable it; ``refusal`` is why the server refuses it, or "". ``tag_services`` are the
+    Services of the tags. ``httproutes`` are the route's HTTPRoutes, None without a Gateway. ``confirmed`` is the digest
+    that all activators served last, None without activators. ``certificates`` are the Certificates of the hosts, None
+    without cert-manager. ``judged`` are the last judgements about revisions in a checked rollout.
     """
 
     lost: Mapping[str, Key]
@@ -137,7 +137,7 @@ class RouteContext(msgspec.Struct, frozen=True, kw_only=True):
 def reconcile_route(
     route: Object, known: RouteTargets, context: RouteContext, *, settings: ControllerSettings, now: str, now_s: float
 ) -> WritePlan:
-    """The writes for a route. ``now_s`` is the time since the epoch, ``now`` the same as a timestamp."""
+    """The writes for a route. ``now_s`` is the time in seconds since the epoch, ``now`` the same as a timestamp."""
     if is_being_deleted(route):
         return WritePlan()
     traffic = nested(route, "spec", "traffic") or ()
@@ -193,7 +193,7 @@ def reconcile_route(
 
 
 def _is_confirmed(route: Object, digest: str, context: RouteContext, *, rules: HostRules) -> bool:
-    """Whether all activators serve the new status; a status that was Ready before a restart counts as confirmed."""
+    """Whether all activators serve the new status. An unchanged status that was Ready before a restart is confirmed."""
     if context.confirmed is None or digest == context.confirmed:
         return True
     condition = condition_of(route, _INGRESS_READY)
@@ -245,13 +245,13 @@ def _rollout(
 
 
 def _unready(rollout: Rollout, known: RouteTargets) -> frozenset[str]:
-    """The unready newest revisions of rollouts, whose steps wait."""
+    """The newest revisions of rollouts that are not ready. Their rollout steps wait."""
     newest = (known.revisions.get(name) for name in newest_of(rollout))
     return frozenset(name_of(revision) for revision in newest if revision is not None and not is_ready(revision))
 
 
 def _failed(goal: Rollout, known: RouteTargets) -> frozenset[str]:
-    """Failing revisions that are not their configuration's goal."""
+    """The failed revisions, without the goal revision of each configuration."""
     goals = {target.configuration_name: target.revisions[-1].revision_name for target in goal.configurations}
     return frozenset(
         name
@@ -294,7 +294,7 @@ def _is_local(route: Object, context: RouteContext, tag: str) -> bool:
 
 
 def _notes(before: Object, after: Condition) -> Iterator[Note]:
-    """Warnings: why requests do not arrive, and an invalid rollout duration."""
+    """Yield warnings: why requests do not arrive, and an invalid rollout duration."""
     duration = read_rollout_duration(annotations_of(before))
     if isinstance(duration, Problem) and nested(before, "status", "observedGeneration") is None:
         yield Note(about=before, reason="RolloutDurationInvalid", message=str(duration), warning=True)

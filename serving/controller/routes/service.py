@@ -50,9 +50,9 @@ _CHILDS_OWN = {CLAIMED_TAGS_ANNOTATION, ROLLED_BACK_ANNOTATION, ROLLOUT_ANNOTATI
 
 
 class ServiceChildren(msgspec.Struct, frozen=True, kw_only=True):
-    """The children of a service; None if they do not exist.
+    """The children of a service; None for a missing child.
 
-    ``name_is_taken``: another template has the revision's name.
+    ``name_is_taken``: a revision of another template has the name that the template requests.
     """
 
     configuration: Object | None
@@ -67,7 +67,7 @@ def desired_configuration(service: Object) -> Object:
 
 
 def desired_route(service: Object) -> Object:
-    """The Route of a service; a target without a revision gets the latest one of the service's configuration."""
+    """The Route of a service. A target without a revision gets the latest revision of the service's configuration."""
     spec: ServiceFields = service["spec"]
     traffic: list[TrafficFields] = [
         {"latestRevision": False, **target}
@@ -125,7 +125,7 @@ def _must_wait(service: Object, children: ServiceChildren) -> bool:
     """Whether the route must not change yet.
 
     A template may name its revision, and the server may refuse that template. Traffic that references the name must not
-    reach an earlier revision of the same name. So the route waits until the configuration has observed the template.
+    reach an earlier revision of the same name. So the route waits until ``observedGeneration`` covers the template.
     """
     if not nested(service, "spec", "template", "metadata", "name"):
         return False
@@ -133,7 +133,7 @@ def _must_wait(service: Object, children: ServiceChildren) -> bool:
 
 
 def _brought_about(kind: Kind, service: Object, existing: Object | None, *, desired: Object) -> tuple[Write, ...]:
-    """The write that creates or updates a child. A child of another owner is not changed."""
+    """The write that creates or updates a child object. The controller does not change a child of another owner."""
     if existing is None:
         return (Create(kind=kind, body=desired),)
     if not is_controlled_by(existing, service):
@@ -221,7 +221,7 @@ def _routes_ready(service: Object, children: ServiceChildren) -> Condition:
 
 
 def _is_migrated(route: Object, configuration: Object | None) -> bool:
-    """Whether the status's traffic is the spec's, with the current latest ready revision."""
+    """Whether ``status.traffic`` equals ``spec.traffic`` with the current latest ready revision."""
     latest = nested(configuration, "status", "latestReadyRevisionName")
     keys = ("percent", "tag")
     wanted = [

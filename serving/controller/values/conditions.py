@@ -17,7 +17,7 @@ _INFO = "Info"
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True):
-    """A condition of a resource. Ready does not depend on ``informative`` ones."""
+    """A condition of a resource. ``informative`` conditions do not affect Ready."""
 
     type: str
     status: ConditionStatus
@@ -26,7 +26,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True):
     informative: bool = False
 
     def written(self) -> Object:
-        """The condition in the API's form, without its time."""
+        """The condition as JSON of the API, without its transition time."""
         fields = {
             "type": self.type,
             "status": self.status.value,
@@ -43,7 +43,7 @@ def false_condition(condition_type: str, reason: str, message: str) -> Condition
 
 
 def ready_of(dependencies: Sequence[Condition]) -> Condition:
-    """Ready from its dependencies: the first False, else the first Unknown, else True."""
+    """Derive Ready from its dependencies: the first False, else the first Unknown, else True."""
     for status in (ConditionStatus.FALSE, ConditionStatus.UNKNOWN):
         for dependency in dependencies:
             if dependency.status is status:
@@ -71,7 +71,7 @@ def mirrored(source: Object, condition_type: str) -> Condition:
 
 
 def updated_conditions(new: Iterable[Condition], *, before: Iterable[Object], now: str) -> list[Object]:
-    """The conditions to write, by type; ``now`` is the time of changed ones."""
+    """The conditions to write, sorted by type. Changed conditions get ``now`` as their transition time."""
     known = {condition.get("type"): condition for condition in before}
     return [
         _stamped(condition, known.get(condition.type, {}), now)

@@ -25,7 +25,7 @@ _DIGEST_LENGTH = 32
 
 
 def child_name(parent: str, suffix: str) -> str:
-    """Parent and suffix, at most 63 characters: a longer parent is cut, followed by the MD5 of the whole name."""
+    """The parent's name and a suffix, in at most 63 characters. A longer parent is cut; the MD5 of its name follows."""
     if len(parent) + len(suffix) <= _LABEL_LENGTH_MAX:
         return parent + suffix
     head = _LABEL_LENGTH_MAX - _DIGEST_LENGTH - len(suffix)
@@ -68,7 +68,7 @@ def revisions_named_by(route: Object) -> Iterator[str]:
 
 
 def routing_state_of(*, routes: Sequence[str], is_newest: bool, is_awaited: bool, was_ready: bool) -> RoutingState:
-    """The state of a revision referenced by ``routes``; ``is_awaited``: a route uses the latest revision."""
+    """The routing state of a revision. ``routes`` reference it; ``is_awaited``: a route uses the latest revision."""
     if routes:
         return RoutingState.ACTIVE
     may_come = is_newest and (is_awaited or not was_ready)
@@ -78,7 +78,7 @@ def routing_state_of(*, routes: Sequence[str], is_newest: bool, is_awaited: bool
 def metadata_changes(
     revision: Object, *, routes: Iterable[str], state: RoutingState, was_ready: bool, now: str, failure: str = ""
 ) -> Object:
-    """The patch of a revision's labels and annotations; {} if they are up to date. ``failure`` is the one to store."""
+    """The patch of a revision's labels and annotations; {} without changes. ``failure`` is the message to store."""
     labels, annotations = labels_of(revision), annotations_of(revision)
     new_labels = {**labels, ROUTING_STATE_LABEL: state.value}
     written = {ROUTES_ANNOTATION, FAILURE_ANNOTATION}

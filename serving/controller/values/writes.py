@@ -101,7 +101,7 @@ class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitingWrites:
-    """Since when the writes of each key are delayed."""
+    """The delayed writes: the time of the first planning, by key."""
 
     def __init__(self) -> None:
         self._since_s: dict[WorkKey, float] = {}
@@ -109,8 +109,8 @@ class WaitingWrites:
     def rest_s(self, key: WorkKey, debounce_s: float, *, is_busy: bool, now_s: float) -> float:
         """Seconds until the next decision; 0 to write now.
 
-        ``debounce_s`` is how long writes wait from their first planning; 0: not at all. While other keys are ahead
-        (``is_busy``), an expected change is delayed too, so the writes wait longer, at most a minute.
+        Writes wait ``debounce_s`` from their first planning. While other keys are ahead (``is_busy``), expected changes
+        arrive later, so the writes wait longer, at most a minute.
         """
         waited_s = now_s - self._since_s.setdefault(key, now_s)
         if waited_s < debounce_s:
@@ -122,18 +122,18 @@ class WaitingWrites:
 
 
 def patch_of(kind: Kind, existing: Object, changes: Object) -> tuple[Patch, ...]:
-    """A fenced merge patch with these changes; () if there are none."""
+    """A merge patch with these changes, fenced by the resourceVersion; () without changes."""
     return _fenced(kind, existing, changes, subresource=None) if changes else ()
 
 
 def status_patch(kind: Kind, existing: Object, status: Object) -> tuple[Patch, ...]:
-    """A fenced patch that sets the status to ``status``; () if it is equal."""
+    """A fenced patch that sets the status to ``status``; () if the status is already equal."""
     changes = merge_difference(nested(existing, "status") or {}, status)
     return _fenced(kind, existing, {"status": changes}, subresource="status") if changes else ()
 
 
 def deletion_of(kind: Kind, existing: Object) -> Delete:
-    """The deletion of this version of an object."""
+    """The deletion of an object, which fails if the object's version has changed."""
     return Delete(
         kind=kind,
         namespace=namespace_of(existing),
@@ -159,7 +159,7 @@ def _fenced(
 
 
 def spec_changes(before: Object, wanted: Object) -> Object:
-    """The parts of the spec that differ from the wanted ones.
+    """The parts of the wanted spec that differ from the current spec.
 
     Each part is complete, because a merge patch replaces lists.
     """
@@ -168,7 +168,7 @@ def spec_changes(before: Object, wanted: Object) -> Object:
 
 
 def _has_all(present: object, wanted: object) -> bool:
-    """Whether an object has all wanted values. Additional ones are defaults of the server."""
+    """Whether an object has all wanted values. Additional values are defaults of the server."""
     if isinstance(wanted, dict):
         return isinstance(present, dict) and all(_has_all(present.get(key), value) for key, value in wanted.items())
     if isinstance(wanted, list):

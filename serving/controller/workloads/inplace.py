@@ -28,12 +28,12 @@ def taken_service(workload: Object) -> str:
 
 
 def slice_name(workload: Object, family: str) -> str:
-    """The name of the slice with the activators' addresses of a family, "IPv4" or "IPv6"."""
+    """The name of the EndpointSlice with the activators' addresses of a family, "IPv4" or "IPv6"."""
     return f"{taken_service(workload)}-activators-{family.lower()}"
 
 
 def in_place_writes(workload: Object, activators: EndpointGroups, slices: Mapping[str, Object]) -> Iterator[Write]:
-    """The writes that create or update the slices. ``slices`` are the existing ones.
+    """Yield the writes that create or update the EndpointSlices. ``slices`` are the existing EndpointSlices.
 
     Without an activator, or while the port is unknown, the slices stay unchanged.
     """

@@ -17,7 +17,7 @@ from serving.net.cluster.kinds import Kind, target_kind
 class KnownWorkload(msgspec.Struct, frozen=True, kw_only=True):
     """A ScaledWorkload.
 
-    ``spec`` is None if it is invalid. ``problems`` are those of an invalid spec, or else of its schedules.
+    ``spec`` is None if it is invalid. ``problems`` are the problems of an invalid spec, or of a valid spec's schedules.
     """
 
     key: Key
@@ -43,12 +43,12 @@ class KnownWorkload(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def target(self) -> tuple[Kind | None, str]:
-        """Kind and name of the target; None for a kind that is not followed here."""
+        """Kind and name of the target. The kind is None if this project does not scale it."""
         assert self.spec is not None, "the spec can be read"
         return target_kind(self.spec.target.api_version, self.spec.target.kind), self.spec.target.name
 
     def reads(self, kind: Kind, name: str) -> bool:
-        """Whether an object of the namespace is its target, a Service that it names, or any HorizontalPodAutoscaler."""
+        """Whether the status depends on an object of the namespace, for example the target or a named Service."""
         if self.spec is None or kind == kinds.HORIZONTAL_POD_AUTOSCALER:
             return self.spec is not None
         fallback = self.spec.cold_start.fallback

@@ -34,12 +34,11 @@ HOSTS_CLAIMED = "HostsClaimed"
 
 
 class WorkloadView(msgspec.Struct, frozen=True, kw_only=True):
-    """A workload as it was read, and what exists around it.
+    """A workload as read, with the objects that its status depends on.
 
     ``fallback`` is the Service of the fallback. ``is_known_kind``: the target's kind is scaled here. ``scalers`` are
     the HorizontalPodAutoscalers of its namespace. ``workloads`` are the ScaledWorkloads of all namespaces.
-    ``is_revision``: a Revision has the same name. ``holders`` are the objects that have its hosts for another
-    namespace.
+    ``is_revision``: a Revision has the same name. ``holders`` are objects of other namespaces that claim its hosts.
     """
 
     own: KnownWorkload
@@ -56,7 +55,7 @@ class WorkloadView(msgspec.Struct, frozen=True, kw_only=True):
 def workload_status(
     workload: Object, view: WorkloadView, *, settings: ControllerSettings, scaling: AutoscalerSettings, now: str
 ) -> Object:
-    """The current status. An invalid spec leaves all other fields unchanged."""
+    """The current status of a workload. If the spec is invalid, the conditions say why, and most other fields stay."""
     before = nested(workload, "status") or {}
     observed = {**before, "observedGeneration": generation_of(workload)}
     known = before.get("conditions") or ()
@@ -139,7 +138,7 @@ def _missing_port(port: Object, spec: ScaledWorkloadSpec, view: WorkloadView) ->
 
 
 def _service(wanted: WorkloadService, service: Object | None) -> tuple[Object | None, Condition]:
-    """The Service's port; None and the reason if it is ambiguous."""
+    """The port of a Service that a workload uses, and the condition. None if the port is missing or ambiguous."""
     name, port = wanted.name, wanted.port
     if service is None:
         return None, false_condition(
@@ -172,7 +171,7 @@ def _scaling(
 def _hosts(
     workload: Object, spec: ScaledWorkloadSpec, view: WorkloadView, *, older: Sequence[KnownWorkload]
 ) -> Condition:
-    """Whether each host belongs to this namespace: the oldest workload's namespace wins."""
+    """The condition that each host belongs to this namespace. The namespace of the oldest workload gets a host."""
     if view.is_revision:
         message = f"a Revision is called {name_of(workload)}, too, and is served in its place: give the ScaledWorkload another name"
         return false_condition(HOSTS_CLAIMED, "NameTaken", message)
@@ -223,7 +222,7 @@ def _active(desired: int) -> Condition:
 
 
 def _url(workload: Object, spec: ScaledWorkloadSpec, settings: ControllerSettings) -> str:
-    """The URL of the first exact host, with its first path; the cluster-local one without hosts."""
+    """The URL of the first exact host and its first path. Without hosts, the cluster-local URL."""
     for rule in spec.routing:
         for host in rule.hosts:
             if not is_wildcard(host):

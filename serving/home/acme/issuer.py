@@ -72,7 +72,8 @@ class Orders(Protocol):
 class CertificateIssuer:
     """Issues and renews all Certificates. ``folder`` is private; ``clock`` is the wall clock.
 
-    ``look_s`` is the longest time between two looks at a Certificate: the clock may jump, and a suspended machine's timers stop.
+    The issuer checks each Certificate at least every ``look_s``: the clock may jump, and timers stop while the machine
+    is suspended.
     """
 
     def __init__(
@@ -106,7 +107,7 @@ class CertificateIssuer:
             self._queue.add(change.key)
 
     async def _settle(self, key: Key) -> float | None:
-        """Order or renew one certificate if it is time; return when to look again, in seconds."""
+        """Order or renew one certificate if it is due; return the seconds until the next check."""
         certificate = self._reflector.cache.get(key)
         if certificate is None or nested(certificate, "spec", "issuerRef", "name") != ACME_ISSUER:
             return None
@@ -158,7 +159,7 @@ class CertificateIssuer:
     async def _order(
         self, certificate: Object, hosts: Sequence[str], path: Path, *, before: "StoredPair | None"
     ) -> tuple["StoredPair | None", str]:
-        """Order a pair and store it; return the current pair, and the error."""
+        """Order a key pair and store it; return the current pair, and the error or ""."""
         host = hosts[-1]
         try:
             issued = await asyncio.to_thread(self._orders.issue, hosts)
@@ -196,7 +197,7 @@ class CertificateIssuer:
         self._write_failures()
 
     async def _publish(self, certificate: Object, pair: "StoredPair") -> None:
-        """Copy a pair to the Secret of its Certificate, which is deleted with it."""
+        """Copy a key pair to the Secret of its Certificate. The Secret is deleted with the Certificate."""
         name = str(nested(certificate, "spec", "secretName"))
         parts = {"tls.crt": pair.certificate_pem, "tls.key": pair.key_pem}
         data = {part: base64.b64encode(pem).decode() for part, pem in parts.items()}
@@ -221,7 +222,7 @@ class CertificateIssuer:
             await self._cluster.patch(SECRET, namespace_of(certificate), name, patch={"data": data})
 
     async def _report(self, certificate: Object, pair: "StoredPair | None", error: str) -> None:
-        """Write the conditions Ready and Issuing, and the validity, if they change."""
+        """Write the conditions Ready and Issuing, and the validity times, if they have changed."""
         now_s = self._clock()
         is_valid = pair is not None and now_s < pair.not_after_s
         is_issuing = not error and not is_valid
@@ -244,7 +245,7 @@ class CertificateIssuer:
                 )
 
     async def _announce(self, certificate: Object, reason: str, message: str, *, is_warning: bool = False) -> None:
-        """Write an Event of the Service, Route or DomainMapping whose host it is."""
+        """Write an Event about the Service, Route or DomainMapping with the certificate's host."""
         words = EventText(reason=reason, message=message, is_warning=is_warning)
         subject = _owner_of(certificate) or with_type(CERTIFICATE, certificate)
         if subject["kind"] == ROUTE.name:
@@ -255,7 +256,7 @@ class CertificateIssuer:
         await announce(self._cluster, subject, words, suffix=suffix, component=_COMPONENT)
 
     def _read_failures(self) -> dict[str, Failures]:
-        """The failures by host of an earlier process, so that a restart does not shorten pauses."""
+        """The stored failures by host, so that a restart does not shorten pauses."""
         try:
             return msgspec.json.decode((self._folder / _ATTEMPTS).read_bytes(), type=dict[str, Failures])
         except (OSError, msgspec.MsgspecError):
@@ -268,7 +269,7 @@ class CertificateIssuer:
 
 
 class StoredPair(msgspec.Struct, frozen=True, kw_only=True):
-    """A stored pair in PEM, with its validity in unix seconds."""
+    """A stored key and certificate chain in PEM, with its validity in unix seconds."""
 
     certificate_pem: bytes
     key_pem: bytes
@@ -277,7 +278,7 @@ class StoredPair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_pair(path: Path) -> StoredPair | None:
-    """Read a file with a key and a chain; None for a missing or unreadable one, which is ordered again."""
+    """Read a file with a key and a chain. None if it is missing or unreadable: the pair is then ordered again."""
     try:
         key, mark, chain = path.read_bytes().partition(b"-----BEGIN CERTIFICATE-----")
         leaf = x509.load_pem_x509_certificate(mark + chain)
@@ -303,7 +304,7 @@ def _condition(certificate: Object, name: str, *, is_true: bool, reason: str, me
 
 
 def _owner_of(resource: Object) -> Object | None:
-    """The first owner of an object, as far as its reference describes it; None without one."""
+    """The first owner of an object, with the fields of the owner reference; None without an owner."""
     owner = next(iter(nested(resource, "metadata", "ownerReferences") or ()), None)
     if owner is None:
         return None

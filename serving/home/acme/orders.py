@@ -70,7 +70,7 @@ class _Account(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AcmeOrders:
-    """Orders certificates from the server at a directory URL, with the account in ``folder``."""
+    """Orders certificates from the ACME server at a directory URL, using the account in ``folder``."""
 
     def __init__(self, directory_url: str, folder: Path, *, challenge_folder: Path) -> None:
         self._directory_url = directory_url
@@ -111,7 +111,7 @@ class AcmeOrders:
         return IssuedPair(certificate_pem=order.fullchain_pem.encode(), key_pem=key_pem)
 
     def _client(self) -> client.ClientV2:
-        """A client with the account, which is registered first if there is none."""
+        """An ACME client for the account. A missing account is registered first."""
         account = self._account()
         key_pem = _pem(ec.generate_private_key(ec.SECP256R1())) if account is None else account.key_pem.encode()
         acme = self._connected(JWKEC(key=ComparableECKey(_private_key(key_pem))))
@@ -203,7 +203,7 @@ def _validation_text(error: acme_errors.ValidationError) -> str:
 
 
 def _transport_text(error: Exception) -> str:
-    """Why a server gave no valid response: the innermost cause of a failed connection, or a status."""
+    """Why a server gave no valid response: the innermost cause of a failed connection, or an HTTP status."""
     response = error.args[0] if error.args else None
     if isinstance(response, requests.Response):
         return f"the server responded with {response.status_code}"

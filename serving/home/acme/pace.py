@@ -22,7 +22,7 @@ _SPREAD_STEPS = 1024
 
 
 class Failures(msgspec.Struct, frozen=True, kw_only=True):
-    """Consecutive failures of a host, or of the server, and the time before which there is no other attempt."""
+    """Consecutive failures of a host or of the server, and the earliest time of the next attempt."""
 
     count: int
     retry_at_s: float
@@ -35,7 +35,7 @@ def renewal_at_s(host: str, *, not_before_s: float, not_after_s: float) -> float
 
 
 def host_failed(before: Failures | None, now_s: float, *, retry_after_s: float) -> Failures:
-    """The failures of a host after another one.
+    """Add a failure to a host's failures.
 
     The pauses are 2, 4, 8 minutes up to 12 hours, and at least what the server requests.
     """
@@ -43,7 +43,7 @@ def host_failed(before: Failures | None, now_s: float, *, retry_after_s: float) 
 
 
 def server_failed(before: Failures | None, now_s: float) -> Failures:
-    """The failures of the server after another one: pauses of 1, 2, 4 minutes up to an hour."""
+    """Add a failure to the server's failures. The pauses are 1, 2, 4 minutes up to an hour."""
     return _failed(before, now_s, 0.0, first_s=_SERVER_FIRST_S, max_s=_SERVER_MAX_S)
 
 

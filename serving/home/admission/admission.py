@@ -105,7 +105,7 @@ def template_problems(spec: Any, where: str, features: ControllerSettings) -> It
 
 
 def _with_ports(container: Json, *, serves: bool) -> Json:
-    """A container as in its Deployment: probes have a port, and port 0 is the default one."""
+    """The container that a Deployment gets: probes have a port, and port 0 becomes the default port."""
     deployed = {
         **container,
         "ports": [
@@ -166,9 +166,9 @@ def _is_annotated(kind: Kind, whole: Object) -> bool:
 
 
 def with_user_info(kind: Kind, new: Object, old: Object | None, *, user: str) -> Object:
-    """Set both user annotations on a new object, and the modifier when the spec changes. "" is a write of the system.
+    """Set both user annotations on a new object, and the modifier when the spec changes. ``user`` "" is the system.
 
-    An omitted annotation keeps its value, so that a complete manifest can be applied again; Knative rejects that.
+    An omitted annotation keeps its value, so that a user can apply a complete manifest again. Knative rejects that.
     """
     if not _is_annotated(kind, new):
         return new
@@ -185,7 +185,7 @@ def with_user_info(kind: Kind, new: Object, old: Object | None, *, user: str) ->
 
 
 def user_info_problems(kind: Kind, new: Object, old: Object | None) -> Iterator[Problem]:
-    """Yield a problem for each user annotation that a client changed; the modifier may change with the spec."""
+    """Yield a problem for each user annotation that a client changed. The modifier may change if the spec changes."""
     if old is None or not _is_annotated(kind, new):
         return
     after, before = annotations_of(new), annotations_of(old)
@@ -212,10 +212,10 @@ def admit(  # noqa: PLR0913 - settings
     features: ControllerSettings = _FEATURES,
     is_one_machine: bool = False,
 ) -> Object:
-    """Complete and check an object; return the object to store. ``old`` is None for a new one. Raises ``Invalid``.
+    """Complete and check an object; return the object to store. ``old`` is None for a new object. Raises ``Invalid``.
 
-    Annotations are validated against ``scaling``; ``features`` are the feature flags. ``is_one_machine`` checks what a
-    real API server checks in its own kinds.
+    Annotations are validated against ``scaling``; ``features`` are the feature flags. With ``is_one_machine``, objects
+    of Kubernetes' own kinds are checked too; in a cluster the API server has checked them.
     """
     crd = crds().get(kind)
     if crd is None:
@@ -249,7 +249,7 @@ def admit(  # noqa: PLR0913 - settings
 
 
 def _is_checked(kind: Kind, new: Object, old: Object) -> bool:
-    """Whether rules apply to a write: only to changes; for the system's own writes only to pods and Deployments."""
+    """Whether rules apply to a write: only to changes; in writes of the system only to pods and Deployments."""
     is_changed = any(value is not old.get(key) for key, value in new.items() if key not in {"metadata", "status"})
     return is_changed and (kind in {POD, DEPLOYMENT} or bool(acting_manager()))
 
@@ -272,7 +272,7 @@ def _rule_problems(
 
 
 def _key_problems(kind: Kind, whole: Object, old: Object | None) -> Sequence[Problem]:
-    """Added keys without effect. Derived objects copy their owner's keys and are not checked."""
+    """The added labels and annotations without effect. Derived objects copy their owner's keys and are not checked."""
     return () if nested(whole, "metadata", "ownerReferences") else check_keys(kind.name, whole, old).problems
 
 
@@ -322,14 +322,14 @@ def _pod_spec(kind: Kind, whole: Object) -> tuple[Any, str]:
 
 
 def annotation_warnings(kind: Kind, body: Object) -> list[str]:
-    """Labels and annotations of the autoscaler's and this project's groups that are unknown."""
+    """The unknown labels and annotations in the groups of the autoscaler and of this project."""
     annotations = _annotations(kind, body)
     scaling = [str(problem) for problem in read_annotations(annotations, _SETTINGS).warnings] if annotations else []
     return [*scaling, *(check_keys(kind.name, body).warnings if kind.group == SERVING_GROUP else ())]
 
 
 def _template_name_problems(kind: Kind, whole: Object) -> Iterator[Problem]:
-    """Names of annotations and labels in a template with which no Revision could be created."""
+    """Yield problems of annotation and label names in a template that would make every Revision invalid."""
     path = _TEMPLATES.get(kind)
     metadata = nested(whole, *path, "metadata") if path else None
     for field, what in (("annotations", "an annotation's name"), ("labels", "a label's name")):
@@ -371,7 +371,7 @@ def _annotations(kind: Kind, body: Object) -> dict[str, str]:
 
 
 def _completed(kind: Kind, body: Object, same: frozenset[str], *, old: Object) -> Object:
-    """The object with all defaults. Parts in ``same``, or shared with ``old``, are already complete."""
+    """The object with all defaults. Parts in ``same``, and parts shared with ``old``, already have them."""
     schema = crds()[kind].schema
     known = schema.get("properties", {})
     result = {key: value for key, value in body.items() if key in known and value is not None}
@@ -396,7 +396,7 @@ def _without_null_data(whole: Object) -> Object:
 
 
 def _with_encoded_data(secret: Object) -> Object:
-    """Move ``stringData`` into ``data`` in base64, where it takes precedence."""
+    """Move ``stringData`` into ``data``, encoded in base64. It replaces existing values."""
     texts = secret["stringData"] or {}
     if not isinstance(texts, dict) or not all(isinstance(text, str) for text in texts.values()):
         problem = Problem(where="stringData", what="Invalid value: not a map of texts", expected="texts by key")

@@ -44,9 +44,9 @@ _HARMLESS = frozenset(TemplateFields.__annotations__) | {
 
 
 def without_host_programs(kind: Kind, new: Object, old: Object | None, *, has_runtime: bool) -> Object:
-    """The object to store; without the right, its pods may only run as containers. Raises ``Forbidden``.
+    """The object to store. If the user may not run programs, its pods run only as containers. Raises ``Forbidden``.
 
-    ``has_runtime`` is whether images run as containers here; else every pod with a command is a process.
+    ``has_runtime``: images run as containers here. Without a runtime every pod that has a command is a process.
     """
     if may_run_programs() or kind not in _TEMPLATES:
         return new

@@ -57,7 +57,7 @@ _SCALE_DOWN: Final = {"selectPolicy": "Max", "policies": [{"type": "Percent", "v
 
 
 def with_kube_defaults(kind: Kind, whole: Object, old: Object | None = None) -> Object:
-    """The object with all defaults of its kind. Invalid parts, and those of ``old``, stay unchanged."""
+    """The object with all defaults of its kind. Invalid parts, and parts shared with ``old``, stay unchanged."""
     fill = _BY_KIND.get(kind)
     spec, before = whole.get("spec"), None if old is None else old.get("spec")
     if fill is None or (old is not None and isinstance(spec, dict) and same_json(spec, before)):
@@ -125,7 +125,7 @@ def _container(container: Json) -> Json:
 
 
 def _pull_policy(image: object) -> str:
-    """The pull policy: Always for the tag "latest" or without a tag."""
+    """The default pull policy: Always for the tag "latest" or no tag, else IfNotPresent."""
     name = str(image or "").rpartition("/")[2]
     tag = name.partition(":")[2]
     return "IfNotPresent" if "@" in name or tag not in {"", "latest"} else "Always"

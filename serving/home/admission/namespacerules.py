@@ -69,7 +69,7 @@ def _claim_of(kind: Kind, stored: Stored) -> Claim:
 
 
 class NamespaceRules:
-    """The rules on one store. ``enforce`` puts them into effect."""
+    """Admission rules that depend on the namespace, for one store. They apply after ``enforce``."""
 
     def __init__(self, tables: Tables, security: PodSecurity | None = None) -> None:
         self._tables = tables
@@ -77,7 +77,7 @@ class NamespaceRules:
         self._is_enforced = False
 
     def enforce(self) -> None:
-        """Apply the rules from now on. Pods adopted before are exempt."""
+        """Apply the rules from now on. Pods that were stored or adopted before are exempt."""
         self._is_enforced = True
 
     def admit(
@@ -129,7 +129,7 @@ class NamespaceRules:
             raise _forbidden(DOMAIN_MAPPING, mapping, f"{what}, which an admin of all namespaces can create")
 
     def _with_account(self, pod: Object, namespace: str) -> Object:
-        """The pod with its account's name, and the account's pull secrets unless the pod names pull secrets."""
+        """The pod with the name of its service account. If it names no pull secrets, it gets those of the account."""
         spec = pod["spec"]
         name = spec.get("serviceAccountName") or spec.get("serviceAccount") or DEFAULT_ACCOUNT
         stored_account = self._tables(SERVICE_ACCOUNT).objects.get((namespace, name))
@@ -147,7 +147,7 @@ class NamespaceRules:
 
 
 def _check_claim(claim: Object, old: Object | None) -> None:
-    """Raise ``Invalid`` for a claim that this machine cannot bind, or whose spec changes other than in size."""
+    """Raise ``Invalid`` for a PersistentVolumeClaim that cannot be bound here, or a change other than of its size."""
     name, problems = name_of(claim), claim_problems(claim) if old is None else []
     if problems:
         lines = ", ".join(f"{problem.where}: {problem.what}" for problem in problems)
@@ -160,7 +160,7 @@ def _check_claim(claim: Object, old: Object | None) -> None:
 
 
 def _forbidden(kind: Kind, whole: Object, why: str) -> Forbidden:
-    """The server's message for a refusal, without the generated name, so that retries have the same message."""
+    """The server's message for a refusal. It omits a generated name, so that retries have the same message."""
     name = nested(whole, "metadata", "generateName") or name_of(whole)
     return Forbidden(f'{kind.resource} "{name}" is forbidden: {why}')
 

@@ -66,7 +66,7 @@ def label_problems(labels: Mapping[str, str], old: Mapping[str, str]) -> Iterato
 
 
 def _template_of(kind: Kind, whole: Object, features: ControllerSettings) -> Object:
-    """The pod template of an object; a service's includes the security context of ``secure-pod-defaults``."""
+    """The pod template of an object. A Service's template includes the security context of ``secure-pod-defaults``."""
     path = TEMPLATES[kind]
     template = nested(whole, *path) if path else whole
     if not isinstance(template, dict):
@@ -78,14 +78,14 @@ def _template_of(kind: Kind, whole: Object, features: ControllerSettings) -> Obj
 
 
 def _parts(template: Object) -> Object:
-    """The parts of a template that affect pods; changes of other parts need no right."""
+    """The parts of a template that affect pods. A user without rights may change all other parts."""
     spec = {key: value for key, value in (template.get("spec") or {}).items() if key not in _NOT_OF_PODS}
     annotations = {key: text for key, text in annotations_of(template).items() if key.startswith(APPARMOR_PREFIX)}
     return {"annotations": annotations, "spec": spec}
 
 
 class PodSecurity:
-    """Enforces the standards on one store. ``tables`` is its current content, ``features`` the feature flags."""
+    """Enforces the Pod Security Standards. ``tables`` are the stored objects, ``features`` the feature flags."""
 
     def __init__(
         self, tables: Callable[[Kind], KindTable], features: Callable[[], ControllerSettings] = ControllerSettings
@@ -96,10 +96,10 @@ class PodSecurity:
     def check(
         self, kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None
     ) -> None:
-        """Raise ``Forbidden`` for pods above the level of user or namespace.
+        """Raise ``Forbidden`` for pods above the level of the user or of the namespace.
 
-        Raises ``Invalid`` for an unknown level in a label. Unchanged parts of another user are allowed, so that such a
-        Deployment can be scaled.
+        Raises ``Invalid`` for an unknown level in a label. Unchanged parts are not checked, so that a user can scale
+        another user's Deployment.
         """
         if subresource is not None:
             return
@@ -121,7 +121,7 @@ class PodSecurity:
             raise Forbidden(f'{kind.resource} "{name}" is forbidden: {text}')
 
     def warnings(self, kind: Kind, stored: Object) -> list[str]:
-        """A sentence for each violation by an object, or by the existing pods under a namespace's new level."""
+        """A sentence for each violation by an object, or by the pods of a namespace whose level has changed."""
         if kind == NAMESPACE:
             return self._namespace_warnings(stored)
         if kind not in TEMPLATES:

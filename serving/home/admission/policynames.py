@@ -21,10 +21,9 @@ _FIELDS: dict[Kind, tuple[str, ...]] = {
 
 
 def with_known_policy(kind: Kind, new: Object, old: Object | None, *, policies: Callable[[], Sequence[str]]) -> Object:
-    """The object, if a policy that it newly names is one of ``policies``. Derived objects copy their owner's name, and pass.
+    """The object. Raises ``Invalid`` if it newly names a policy outside of ``policies``; the message lists them.
 
-    Raises:
-        Invalid: with the names that exist.
+    Derived objects copy the name from their owner and are not checked.
     """
     field = _FIELDS.get(kind)
     name: Any = nested(new, *field) if field else None

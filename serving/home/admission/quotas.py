@@ -31,7 +31,7 @@ _CONTAINERS = (("containers", "container"), ("initContainers", "init container")
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """The usage and quota scopes of one object. ``priority_class`` is a pod's, "" without one."""
+    """The usage and quota scopes of one object. ``priority_class`` is the pod's class, or ""."""
 
     usage: Amounts
     scopes: frozenset[str] = frozenset()
@@ -43,7 +43,7 @@ ClaimsOf = Callable[[Kind], Iterable[Claim]]
 
 
 def claim_of(kind: Kind, whole: Object) -> Claim:
-    """The claim of an object. An ended pod only counts for ``count/pods``. Raises ``InvalidValue``."""
+    """The claim of an object. An ended pod counts only for ``count/pods``. Raises ``InvalidValue``."""
     usage = {_COUNT + kind.resource: _ONE}
     if kind != POD:
         if kind.resource in _PLAIN:
@@ -66,7 +66,7 @@ def claim_of(kind: Kind, whole: Object) -> Claim:
 
 
 def pod_sums(spec: Mapping[str, Any], field: str) -> dict[str, ExactAmount]:
-    """A pod's ``requests`` or ``limits`` by resource: the sum of its containers, or more if an init container needs it.
+    """A pod's ``requests`` or ``limits`` by resource: its containers' sum, or its largest init container if larger.
 
     Example: containers of 1 and 2 cpu after an init container of 4: max(4, 1 + 2) = 4.
     """
@@ -100,7 +100,7 @@ def _scopes(spec: Mapping[str, Any], usage: Amounts) -> frozenset[str]:
 
 
 def _is_counted(quota: Object, claim: Claim) -> bool:
-    """Whether a quota counts an object. With scopes it counts the pods within all of them."""
+    """Whether a quota counts an object. A quota with scopes counts the pods that match all scopes."""
     written = nested(quota, "spec", "scopeSelector", "matchExpressions") or ()
     requirements = [
         *({"scopeName": scope, "operator": "Exists"} for scope in nested(quota, "spec", "scopes") or ()),
@@ -125,7 +125,7 @@ def _is_in(requirement: Mapping[str, Any], claim: Claim) -> bool:
 
 
 def counted_kinds(quota: Object) -> frozenset[Kind]:
-    """The kinds that a quota counts. All limits except object counts apply to pods."""
+    """The kinds that a quota counts. All limits except ``count/...`` apply to pods."""
     named = (name.removeprefix(_COUNT) for name in nested(quota, "spec", "hard") or ())
     plain = (SERVICE.resource if name in _SERVICE_TYPES.values() else name for name in named)
     return frozenset(_KINDS.get(name, POD) for name in plain)
@@ -157,7 +157,7 @@ def quota_refusal(kind: Kind, new: Object, quotas: Sequence[Object], *, claims_o
 
 
 def _missing(pod: Object, hard: Amounts) -> str:
-    """The amounts that a quota limits and containers omit: "limits.cpu for: app,helper; memory for: app"."""
+    """The limited resources that containers do not set: "limits.cpu for: app,helper; memory for: app"."""
     parts = []
     for name in sorted(amount_name for amount_name in hard if amount_name in _NEEDED):
         part, _, resource = name.rpartition(".")
@@ -211,7 +211,7 @@ def with_limit_defaults(pod: Object, ranges: Iterable[Object]) -> Object:
 
 
 def _defaults(limit_range: Object) -> dict[str, dict[str, str]]:
-    """The default requests and limits of a container: the maximum as limit; the limit or minimum as request."""
+    """A container's default requests and limits. The default limit is the maximum; the request the limit or minimum."""
     defaults: dict[str, dict[str, str]] = {"limits": {}, "requests": {}}
     for item in _items(limit_range, "Container"):
         limits = {**(item.get("max") or {}), **(item.get("default") or {})}
@@ -222,7 +222,7 @@ def _defaults(limit_range: Object) -> dict[str, dict[str, str]]:
 
 
 def _filled(container: Object, defaults: Mapping[str, Mapping[str, str]]) -> tuple[Object, list[str]]:
-    """A container with the defaults, and a list of the filled ones: "cpu, memory request", "memory limit"."""
+    """A container with defaults filled in, and the names of these defaults: "cpu, memory request", "memory limit"."""
     resources = {**(container.get("resources") or {})}
     filled: list[str] = []
     # A missing request equals the limit.
@@ -275,7 +275,7 @@ def _breaches(item: Mapping[str, Any], requests: Amounts, limits: Amounts, *, ti
 def _out_of(
     what: str, bound: ExactAmount, amounts: Sequence[tuple[str, ExactAmount | None]], *, is_max: bool
 ) -> Iterator[str]:
-    """The first amount outside the bound; the first of the two amounts is required."""
+    """Yield a text for the first amount beyond ``bound``. The first amount is required, the second is optional."""
     for index, (title, amount) in enumerate(amounts):
         if amount is None and not index:
             yield f"{what}.  No {title} is specified"

@@ -35,7 +35,7 @@ _SECRET_BYTES = 32
 class AccessToken(msgspec.Struct, frozen=True, kw_only=True):
     """The stored part of a token.
 
-    ``digest`` is the SHA-256 of its secret, in hexadecimal; ``until_s`` since the epoch.
+    ``digest`` is the SHA-256 of the secret, in hexadecimal. ``until_s`` is the expiry in seconds since the epoch.
     """
 
     grant: Grant
@@ -102,14 +102,14 @@ class Unauthorized(Fault):
 
 
 class Authenticator:
-    """Identifies the owner of a token: the state folder's token, or a user's."""
+    """Finds the grant of a token: the token of the state folder, or the token of a user."""
 
     def __init__(self, cluster: MemoryCluster, admin_token: str) -> None:
         self._secrets = cluster.table(SECRET).objects
         self._admin_token = admin_token
 
     def authenticate(self, header: str, *, now_s: float) -> Grant:
-        """The grant for an Authorization header. Raises ``Unauthorized``, with the reason for the log.
+        """The grant for an Authorization header. Raises ``Unauthorized``; its reason is only for the log.
 
         ``now_s`` is seconds since the epoch.
         """
@@ -120,7 +120,7 @@ class Authenticator:
         return self.grant_of(text, now_s=now_s)
 
     def grant_of(self, text: str, *, now_s: float) -> Grant:
-        """The grant for a token. Raises ``Unauthorized``, as ``authenticate`` does."""
+        """The grant of a token. Raises ``Unauthorized``; its reason is only for the log."""
         if matches(text, self._admin_token):
             return FULL_GRANT
         name, _, secret = text.partition(".")

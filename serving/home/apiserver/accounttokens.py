@@ -42,9 +42,9 @@ class _TokenClaims(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def account_token(key: bytes, pod: Object, *, audience: str, lifetime_s: int, now_s: float) -> str:
-    """The token of a pod's service account, valid for at least half of ``lifetime_s``.
+    """A token of a pod's service account, valid for at least half of ``lifetime_s``.
 
-    ``audience`` "" is the API server. ``now_s`` is seconds since the epoch.
+    ``audience`` "" means the API server. ``now_s`` is seconds since the epoch.
     """
     slot_s = lifetime_s // 2
     issued_s = int(now_s) // slot_s * slot_s
@@ -63,7 +63,7 @@ def account_token(key: bytes, pod: Object, *, audience: str, lifetime_s: int, no
 
 
 def read_account_token(key: bytes, text: str) -> KnownToken | None:
-    """The account in a token, even an expired one; None if it was not signed with this key."""
+    """The account in a token, even if the token has expired; None if it was not signed by ``key``."""
     signed, _, signature = text.encode("utf-8", "surrogateescape").rpartition(b".")
     if not hmac.compare_digest(signature, _signature(key, signed)):
         return None

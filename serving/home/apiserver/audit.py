@@ -66,7 +66,7 @@ class _AuditEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class AuditedRequest(msgspec.Struct, kw_only=True):
-    """An audited request. ``grant`` None is a client without a valid token; ``version`` is the API's."""
+    """An audited request. ``grant`` is None without a valid token; ``version`` is the API version."""
 
     uri: str
     verb: str

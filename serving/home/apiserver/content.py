@@ -61,7 +61,7 @@ JSON_TYPE = "application/json"
 
 
 class Shape(enum.StrEnum):
-    """The shape of objects in a response; the values are the Accept header's ``as`` parameter."""
+    """The shape of objects in a response. The values are those of ``as`` in an Accept header."""
 
     WHOLE = ""
     TABLE = "Table"
@@ -130,7 +130,7 @@ def _from_json(data: bytes) -> Any:  # noqa: ANN401 - whatever was sent
 
 
 def _depth_of(bare: bytes) -> int:
-    """The deepest nesting of a body in JSON without texts."""
+    """The deepest nesting of a JSON body whose texts were removed."""
     depth = deepest = 0
     for bracket in bare.translate(None, delete=_NO_BRACKETS):
         depth += 1 if bracket in _OPENING else -1
@@ -144,19 +144,19 @@ def _has_long_number(data: bytes) -> bool:
 
 
 def _without_texts(data: bytes) -> bytes:
-    """Remove the texts from a JSON body. Of an invalid body, the part before the error remains."""
+    """Remove the texts from a JSON body. An invalid body is cut at the error."""
     return b"".join(data.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])
 
 
 def _separators_in(data: bytes) -> int:
-    """The number of brackets or commas; a body without texts has at most one more value."""
+    """The number of brackets or commas, whichever is larger. A body has at most one more value."""
     return max(data.count(b"[") + data.count(b"{") - 1, data.count(b","))
 
 
 def duplicate_fields(data: bytes, content_type: str = "") -> list[str]:
-    """Duplicate keys in a JSON or YAML body, in order of appearance.
+    """The duplicate keys in a JSON or YAML body, in order of appearance.
 
-    A parser keeps the last value of each.
+    A parser keeps the last value of a key.
     """
     media = content_type.partition(";")[0].strip().lower()
     if media == MEDIA_TYPE:
@@ -254,7 +254,7 @@ def check_yaml(events: Iterable[yaml.Event]) -> None:
 
 
 def check_fields(kind: Kind, written: list[Object], *, duplicates: list[str], level: str) -> list[str]:
-    """Warnings about unknown and duplicate fields; none for Ignore. Raises ``Fault`` 400 for Strict."""
+    """Warnings about unknown and duplicate fields. Level Ignore returns none; Strict raises ``Fault`` 400."""
     if level not in _LEVELS:
         choices = ", ".join(choice for choice in _LEVELS if choice)
         raise Fault(400, f"invalid value for fieldValidation: {level!r}; expected one of {choices}")
@@ -302,7 +302,7 @@ def _without_directives(value: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 def warning_header(text: str) -> str:
-    """A ``Warning`` header: code 299, no agent, and the text quoted, on one line, in ASCII."""
+    """A ``Warning`` header: code 299, no agent, and the quoted text on one line, in ASCII."""
     plain = " ".join(text.split()).encode("ascii", "replace").decode()
     escaped = plain[:_HEADER_LENGTH_MAX].replace("\\", "\\\\").replace('"', '\\"')
     return f'299 - "{escaped}"'
@@ -320,7 +320,7 @@ def json_response(
 
 
 def shaped_object(kind: Kind, whole: Object, *, wanted: WantedShape, include: str) -> Object:
-    """One object in the requested shape. Other responses, such as a Status, stay unchanged."""
+    """One object in the requested shape. Other responses, such as a Status, keep their shape."""
     if wanted.shape is Shape.WHOLE or whole.get("kind") not in {kind.name, None}:
         return whole
     if wanted.shape is Shape.TABLE:

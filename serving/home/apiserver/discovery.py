@@ -81,7 +81,7 @@ def resource_list(group: str, version: str) -> Object | None:
 
 
 def aggregated_version(accept: str) -> str:
-    """The version of the aggregated form that the client prefers; "" if none."""
+    """The version of aggregated discovery that the client prefers; "" if it accepts none."""
     first = accept.partition(",")[0].replace(" ", "")
     for version in _AGGREGATED:
         if "as=APIGroupDiscoveryList" in first and f";v={version};" in first + ";":
@@ -221,7 +221,7 @@ def openapi_v2() -> Object:
 
 
 def openapi_v2_protobuf() -> bytes:
-    """The same as ``openapi.v2.Document``: fields 1 swagger, 2 info (1 title, 2 version), 8 paths, 9 definitions."""
+    """``openapi.v2.Document`` as protobuf: fields 1 swagger, 2 info (1 title, 2 version), 8 paths, 9 definitions."""
     info = _field(1, _TITLE.encode()) + _field(2, b"v1")
     return _field(1, b"2.0") + _field(2, info) + _field(8, b"") + _field(9, b"")
 
@@ -270,7 +270,7 @@ def _document(place: str) -> Object:
 
 
 def _name(kind: Kind) -> str:
-    """A schema's name: the reversed group, as in "dev.knative.serving.v1.Service", or that of Kubernetes' schema."""
+    """The name of a kind's schema: reversed group, version and kind, as in "dev.knative.serving.v1.Service"."""
     if schema_name(kind) in builtin_schemas():
         return schema_name(kind)
     return ".".join([*reversed((kind.group or "core").split(".")), kind.version, kind.name])

@@ -84,7 +84,7 @@ _REASON = "AcceptedWithoutEffect"
 
 
 def located(value: object, at: str) -> list[tuple[str, Any]]:
-    """Yield the existing fields at a path with their values; ``[*]`` is every item of a list."""
+    """The existing fields at a path and their values. ``[*]`` means every item of a list."""
     places: list[tuple[str, Any]] = [("", value)]
     for key in _steps(at):
         if key is None:
@@ -110,7 +110,7 @@ def _steps(at: str) -> tuple[str | None, ...]:
 
 
 def effectless(kind: Kind, body: Object, *, runs_images: bool = False) -> list[str]:
-    """A sentence for each field or annotation without effect. ``runs_images``: pods may run as containers."""
+    """A sentence for each field or annotation without effect. ``runs_images``: images run as containers here."""
     if kind not in _POD_SPECS:
         return []
     fields = _POD_FIELDS
@@ -122,7 +122,7 @@ def effectless(kind: Kind, body: Object, *, runs_images: bool = False) -> list[s
 
 
 def unrunnable(kind: Kind, body: Object) -> list[str]:
-    """Warn that pods of images cannot run without a container runtime, regardless of their command."""
+    """Warnings that pods of images cannot run without a container runtime, even if they have a command."""
     if kind not in _TEMPLATES:
         return []
     root = _TEMPLATES[kind]
@@ -159,7 +159,7 @@ def _fractional_bytes(root: str, body: Object) -> Iterator[str]:
 
 
 def _unreached_ports(kind: Kind, body: Object) -> Iterator[str]:
-    """Warn about TCP ports of containers at which no activator listens."""
+    """Yield warnings about container TCP ports at which no activator listens."""
     if kind != SERVING_SERVICE:
         return
     annotations = [text for _, text in located(body, "metadata.annotations") if isinstance(text, dict)]
@@ -185,14 +185,14 @@ def remark_event(kind: Kind, of: Object, text: str, *, now: str) -> Object:
 
 
 async def record_remarks(cluster: Cluster, kind: Kind, of: Object, *, texts: Iterable[str]) -> None:
-    """Record warnings about an object as Events. A failure is only logged, because the write has succeeded."""
+    """Record warnings about an object as Events. A failure is only logged, because the object was already written."""
     events = EventRecorder(cluster)
     for text in texts:
         await events.record(remark_event(kind, of, text, now=stamp()))
 
 
 def settings_warnings(kind: Kind, stored: Object) -> list[str]:
-    """A sentence for each unknown key and invalid value, including those of node groups, without repetitions."""
+    """A sentence for each unknown key and invalid value in settings and node groups, without repetitions."""
     if kind != CONFIG_MAP or namespace_of(stored) != system_namespace():
         return []
     config_map = config_map_of(name_of(stored), stored.get("data") or {})

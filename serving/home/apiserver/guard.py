@@ -92,7 +92,7 @@ class LargeBodies:
 
     @contextlib.asynccontextmanager
     async def turn(self, byte_count: int) -> AsyncIterator[None]:
-        """A context in which a large body, and its object, may be handled; entering waits. Small bodies do not wait."""
+        """Enter the context in which a thread may handle a large body. Entering waits; small bodies do not wait."""
         if byte_count < _LARGE_BYTES:
             yield
             return
@@ -107,7 +107,7 @@ class LargeBodies:
 
 
 class ApiGuard:
-    """The middleware around every request. ``hosts`` are the allowed names in Host headers."""
+    """The middleware of every request. ``hosts`` are the host names that a Host header may have."""
 
     def __init__(self, authenticator: Authenticator, audit: AuditLog | None, *, hosts: Collection[str]) -> None:
         self._authenticator = authenticator
@@ -174,7 +174,7 @@ class ApiGuard:
         return json_response(refusal(fault), status=fault.code)
 
     def _note_wrong(self, request: web.Request) -> float:
-        """Count a wrong token of an address; return the seconds until it may retry. A missing token does not count."""
+        """Count a wrong token of an address; return the seconds until it may retry. Missing tokens do not count."""
         if "Authorization" not in request.headers:
             return 0.0
         wrong = self._wrong.record(request.remote or "", now_s())
@@ -217,7 +217,7 @@ class ApiGuard:
 
     @contextlib.asynccontextmanager
     async def stream(self, request: web.Request) -> AsyncIterator[None]:
-        """Run a stream until the server stops or its user's token ends."""
+        """Run a stream until the server stops or the user's token expires."""
         _current.get().is_stream = True
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None
@@ -242,7 +242,7 @@ class ApiGuard:
 
 
 def _access_of(request: web.Request) -> tuple[Access, str]:
-    """The access of a request, and its API version. Unknown paths are not resources."""
+    """The access of a request, and the API version. For an unknown path, the access has no resource."""
     path, method = path_of(request), request.method
     resource = request.match_info.route.resource
     canonical = resource.canonical if resource is not None else ""

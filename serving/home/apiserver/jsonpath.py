@@ -23,7 +23,7 @@ _Step = Callable[[Any], Iterable[Any]]
 
 @functools.cache
 def compiled(path: str) -> Callable[[object], Any]:
-    """Compile a path into a function. Raises ``ValueError`` for unsupported syntax."""
+    """Compile a path into a function that returns the first value. Raises ``ValueError`` for unsupported syntax."""
     find_all = compiled_all(path)
 
     def find(value: object) -> Any:  # noqa: ANN401 - JSON
@@ -35,7 +35,7 @@ def compiled(path: str) -> Callable[[object], Any]:
 
 @functools.cache
 def compiled_all(path: str) -> Callable[[object], list[Any]]:
-    """As ``compiled``, into a function that returns all values."""
+    """Compile a path into a function that returns all values. Raises ``ValueError`` for unsupported syntax."""
     steps: list[_Step] = []
     text = path.removeprefix("{").removesuffix("}").removeprefix("$")
     at = 0

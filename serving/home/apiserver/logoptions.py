@@ -107,7 +107,7 @@ def _options(container: str, query: Mapping[str, str]) -> LogOptions:
 
 
 def moment_s(text: str) -> float:
-    """Seconds since the epoch of an RFC 3339 time, which is local without a zone. Raises ``ValueError``."""
+    """Parse an RFC 3339 time into seconds since the epoch. Without a zone it is local. Raises ``ValueError``."""
     return dt.datetime.fromisoformat(text).timestamp()
 
 

@@ -15,7 +15,7 @@ from serving.home.apiserver.requests import Fault, is_set
 
 
 class ExecOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The command of an exec session, and its streams. Without a command, attach to the container."""
+    """The command and streams of an exec session. Without a command, the session attaches to the container."""
 
     container: str
     command: tuple[str, ...] = ()

@@ -62,7 +62,7 @@ class SpdyError(Exception):
 
 
 class SpdyFrame(msgspec.Struct, frozen=True, kw_only=True):
-    """A stream's frame, or a ping with its id in ``stream``. ``is_last`` ends the peer's side."""
+    """A frame of a stream; for a ping, ``stream`` is its id. ``is_last``: the peer sends no more data."""
 
     kind: Literal["open", "data", "reset", "ping", "goaway"]
     stream: int = 0
@@ -72,7 +72,7 @@ class SpdyFrame(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SpdyCodec:
-    """Parses the frames of one connection, and encodes those of the accepting side."""
+    """Parses the frames of one connection, and encodes replies of the server."""
 
     def __init__(self) -> None:
         self._buffer = bytearray()
@@ -188,7 +188,7 @@ class _Forwarder:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def run(self, ports: Sequence[int]) -> None:
-        """Forward until the websocket ends. ``ports`` are those of the query."""
+        """Forward until the websocket ends. ``ports`` are the ports in the query."""
         raise NotImplementedError
 
     def end(self) -> None:
@@ -224,11 +224,11 @@ class _Forwarder:
             writer.close()
 
     async def send(self, stream: int, data: bytes, *, is_last: bool = False) -> None:
-        """Send data of a stream, or its end."""
+        """Send data of a stream to the client; ``is_last`` ends it."""
         raise NotImplementedError
 
     async def _received(self, stream: int, data: bytes, *, is_last: bool) -> None:
-        """Pass received data on; an empty piece ends the direction."""
+        """Pass data from the client to the pod. An empty piece ends this direction."""
         pieces = [piece for piece in (data, b"" if is_last else None) if piece is not None and (piece or is_last)]
         writer = self._writers.get(stream)
         for piece in pieces:
@@ -297,7 +297,7 @@ class _SpdyForwarder(_Forwarder):
 
 class _ChannelForwarder(_Forwarder):
     async def run(self, ports: Sequence[int]) -> None:
-        """Forward over one websocket, with one connection for each port."""
+        """Forward over one websocket. Each port has one connection."""
         for number, port in enumerate(ports):
             for channel in (2 * number, 2 * number + 1):
                 await self._socket.send_bytes(struct.pack("<BH", channel, port))

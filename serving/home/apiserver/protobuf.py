@@ -62,7 +62,7 @@ def message_numbers() -> Mapping[str, MessageNumbers]:
 
 
 class _MessageField(msgspec.Struct, frozen=True):
-    """A field of a message. Go also writes empty fields that are not pointers; JSON omits them."""
+    """A field of a protobuf message. Go also writes empty fields that are not pointers; JSON omits them."""
 
     name: str
     read: _Read
@@ -215,7 +215,7 @@ def _int_or_string(data: bytes) -> int | str:
 
 
 def _time(data: bytes, *, timespec: str = "seconds") -> str | None:
-    """A time as in JSON; None for Go's zero time, which is an empty message."""
+    """A protobuf Time in JSON's format; None for Go's zero time, which is an empty message."""
     fields = dict(_fields(data))
     if not fields:
         return None

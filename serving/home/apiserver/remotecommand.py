@@ -47,7 +47,7 @@ async def upgraded(request: web.Request, protocols: tuple[str, ...]) -> web.WebS
 async def stream_session(request: web.Request, begin: Callable[[], Awaitable[ExecSession]]) -> web.WebSocketResponse:
     """Run a session over a websocket until the command ends or the client disconnects.
 
-    Every error is sent to the client as the final Status, because after the upgrade there is no other response.
+    The client receives every error as the final Status, because after the upgrade there is no other response.
     """
     socket = await upgraded(request, PROTOCOLS)
     with contextlib.suppress(ConnectionResetError):

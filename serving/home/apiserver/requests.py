@@ -39,7 +39,7 @@ _UNKNOWN_MANAGER = "unknown"
 class RequestTarget(msgspec.Struct, frozen=True, kw_only=True):
     """The target of a request.
 
-    ``namespace`` None means all, "" a cluster-scoped kind; ``name`` "" is the collection.
+    ``namespace`` None means all namespaces; "" means a cluster-scoped kind. ``name`` "" means the collection.
     """
 
     kind: Kind
@@ -53,7 +53,7 @@ class RequestTarget(msgspec.Struct, frozen=True, kw_only=True):
         return self.namespace or ""
 
     def selection(self, query: Mapping[str, str]) -> Selection:
-        """The objects that a request for a collection selects; a name selects one of them."""
+        """The objects selected by a request for a collection: all, or only the object with the target's name."""
         fields = [query.get("fieldSelector", ""), self.name and f"metadata.name={self.name}"]
         return Selection(
             kind=self.kind,
@@ -103,7 +103,7 @@ def _target(group: str, version: str, rest: list[str]) -> RequestTarget:
 
 
 class Fault(Exception):
-    """An invalid request; an invalid object is a ``ClusterError``."""
+    """An invalid request. For an invalid object, ``ClusterError`` is raised instead."""
 
     def __init__(self, code: int, message: str) -> None:
         self.code = code
@@ -116,7 +116,7 @@ def refusal_code(error: ClusterError | Fault) -> int:
 
 
 def refusal(error: ClusterError | Fault, target: RequestTarget | None = None) -> Object:
-    """The ``Status`` for an error; ``target`` is the request's."""
+    """The ``Status`` of an error. ``target`` is the target of the request."""
     code = refusal_code(error)
     reason = _REASONS.get(code, HTTPStatus(code).phrase) if isinstance(error, Fault) else error.reason
     status: Object = {

@@ -43,7 +43,7 @@ class _Review(msgspec.Struct, frozen=True):
 
 
 class TokenReviews:
-    """Serves TokenReviews by ``identify``, which returns a token's user, or None. By default no token is known."""
+    """Serves TokenReviews. ``identify`` returns the user of a token, or None. By default no token is known."""
 
     def __init__(self, identify: Callable[[str], KnownToken | None] = lambda _: None) -> None:
         self._identify = identify
@@ -86,7 +86,7 @@ def _status_of_user(grant: Grant) -> Object:
 
 
 def check_host(header: str, allowed: Collection[str]) -> None:
-    """Raise ``Fault`` 403 unless the Host header is an allowed host, with any port."""
+    """Raise ``Fault`` 403 unless the Host header names an allowed host; any port is allowed."""
     host = header.strip().lower()
     name = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
     if name not in allowed:

@@ -65,9 +65,9 @@ FULL_GRANT = Grant(user=ADMIN_USER, role=Role.ADMIN)
 
 
 class Access(msgspec.Struct, frozen=True, kw_only=True):
-    """An access as authorizers see it: a verb on a resource, or on a ``path`` that is not a resource.
+    """An access to authorize: a verb on a resource, or on a ``path`` outside of the resources.
 
-    ``namespace`` None means all namespaces, "" a cluster-scoped kind.
+    ``namespace`` None means all namespaces; "" means a cluster-scoped kind.
     """
 
     verb: str
@@ -85,7 +85,7 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rule(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
-    """Verbs on resources of groups, as in a Role. ``resource_names`` restricts it to these objects."""
+    """A rule of a Role: verbs on resources of API groups. ``resource_names`` restricts it to objects of these names."""
 
     verbs: tuple[str, ...]
     api_groups: tuple[str, ...] = ()
@@ -107,7 +107,7 @@ def _matches(allowed: tuple[str, ...], requested: str) -> bool:
 
 
 def _by_group(verbs: tuple[str, ...], kinds: Iterable[Kind], *subresources: str) -> Iterator[Rule]:
-    """One rule per API group, with the named subresources that each kind has."""
+    """Yield one rule per API group. It includes the given subresources that each kind has."""
     groups: dict[str, list[str]] = {}
     for kind in kinds:
         has = {"status": kind.has_status, "scale": kind.has_scale, "log": kind == POD}
@@ -142,7 +142,7 @@ _EVERYTHING = (Rule(verbs=_ALL, api_groups=_ALL, resources=_ALL),)
 
 
 def rules_in(grant: Grant, namespace: str | None) -> tuple[Rule, ...]:
-    """The rules of a user in one namespace; None means all namespaces, "" the cluster-scoped kinds."""
+    """The rules of a user in one namespace. None means all namespaces; "" means cluster-scoped kinds."""
     if grant.is_full:
         return _EVERYTHING
     if namespace == "":
@@ -170,7 +170,7 @@ def may(grant: Grant, access: Access) -> bool:
 
 
 def refusal_text(grant: Grant, access: Access) -> str:
-    """The message of a 403, in a kube-apiserver's words."""
+    """The message of a 403 response, in kube-apiserver's wording."""
     if access.path:
         return f'forbidden: User "{grant.user}" cannot {access.verb} path "{access.path}"'
     resource = f"{access.resource}.{access.group}" if access.group else access.resource
@@ -202,7 +202,7 @@ class _RulesReview(msgspec.Struct, frozen=True):
 
 
 def access_review(grant: Grant, body: object) -> Object:
-    """A SelfSubjectAccessReview with its status. Raises ``ValueError`` if ``body`` is not one."""
+    """A SelfSubjectAccessReview with its status. Raises ``ValueError`` for another ``body``."""
     spec = msgspec.convert(body, _AccessReview).spec
     attributes = spec.resource_attributes or spec.non_resource_attributes
     if attributes is None or (spec.resource_attributes and spec.non_resource_attributes):
@@ -220,7 +220,7 @@ def access_review(grant: Grant, body: object) -> Object:
 
 
 def rules_review(grant: Grant, body: object) -> Object:
-    """A SelfSubjectRulesReview with the user's rules in one namespace. Raises ``ValueError`` if ``body`` is not one."""
+    """A SelfSubjectRulesReview with the user's rules in one namespace. Raises ``ValueError`` for another ``body``."""
     namespace = msgspec.convert(body, _RulesReview).spec.namespace
     if not namespace:
         raise ValueError("no namespace on request")

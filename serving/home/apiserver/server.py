@@ -125,7 +125,7 @@ class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
 def application(
     cluster: MemoryCluster, options: ApiOptions, *, logs: PodLogs | None = None, streams: PodStreams | None = None
 ) -> web.Application:
-    """Build the application; the caller binds the socket. Its watches end when it shuts down."""
+    """Build the application; the caller binds the socket. At its shutdown, its watches end."""
     guard = ApiGuard(Authenticator(cluster, options.token), options.audit, hosts=options.hosts)
     api = _ApiHandlers(cluster, options, guard, logs=logs, pods=streams)
     app = web.Application(middlewares=[guard.middleware], client_max_size=options.body_bytes_max)

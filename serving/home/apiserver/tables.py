@@ -70,7 +70,7 @@ def age(stamp: object, *, now_s: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration in at most two units, rounded more the longer it is: 119 is "119s", 125 is "2m5s", 7300 is "121m"."""
+    """A duration in at most two units. Long durations are rounded: 119 is "119s", 125 is "2m5s", 7300 is "121m"."""
     whole = int(seconds)
     if seconds < 0:
         # Clocks may differ slightly; a larger difference is shown as invalid.
@@ -83,7 +83,7 @@ def duration(seconds: float) -> str:
 
 
 class CellColumn(msgspec.Struct, frozen=True, kw_only=True):
-    """One column with the function that fills it."""
+    """One column of a table, and the function that computes its cells."""
 
     name: str
     cell: Cell
@@ -211,7 +211,7 @@ def _seen(event: Object, now_s: float) -> str:
 
 
 def _used(quota: Object, *, is_limit: bool) -> str:
-    """The used part of each limit: "pods: 2/4, requests.cpu: 200m/1". Limits have a separate column."""
+    """Usage and limit by resource: "pods: 2/4, requests.cpu: 200m/1". ``is_limit`` selects the column of limits."""
     hard, used = nested(quota, "status", "hard") or {}, nested(quota, "status", "used") or {}
     return ", ".join(
         f"{name}: {used.get(name, '0')}/{hard[name]}" for name in sorted(hard) if name.startswith("limits") is is_limit
@@ -335,7 +335,7 @@ COLUMNS: dict[Kind, tuple[CellColumn, ...]] = {
 def table(
     kind: Kind, objects: Iterable[Object], metadata: Object, *, version: str, include: str, now_s: float
 ) -> Object:
-    """A table of objects. ``include`` selects the object in each row: "None", "Metadata" or "Object"."""
+    """A Table of objects. ``include`` selects the part of the object in each row: "None", "Metadata" or "Object"."""
     columns = _columns(kind)
     return {
         "kind": "Table",

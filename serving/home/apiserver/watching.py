@@ -78,7 +78,7 @@ def watch_options(
 
 
 async def stream_watch(cluster: MemoryCluster, request: web.Request, options: WatchOptions) -> web.StreamResponse:
-    """Serve one watch to its end. Raises only before the first byte."""
+    """Serve one watch until it ends. Raises only before the first byte."""
     kind = options.selection.kind
     initial: list[bytes] = []
     version = options.resource_version
@@ -119,7 +119,7 @@ async def _forward(
     response: web.StreamResponse,
     until_s: float,
 ) -> None:
-    """Write events on arrival, and events that arrive together in one write."""
+    """Write events as they arrive. Events that arrive together share one write."""
     last: WatchEvent | None = None
     bookmark_s = now_s() + options.bookmark_period_s if options.bookmarks else math.inf
     try:
@@ -153,7 +153,7 @@ async def _forward(
 
 
 def _seen_until(last: WatchEvent | None, options: WatchOptions) -> Object:
-    """The object of a bookmark: only the version of the last event, or the watch's initial version."""
+    """The object of a bookmark. It has only the version of the last event, or the watch's initial version."""
     version = options.resource_version if last is None else last.shared["metadata"].get("resourceVersion", "")
     return {"metadata": {"resourceVersion": version, "creationTimestamp": None}}
 
@@ -164,7 +164,7 @@ def _initial_end(kind: Kind, version: str) -> Object:
 
 
 def _event_line(event: WatchEvent, kind: Kind, options: WatchOptions) -> bytes:
-    """Like ``_line``, but reuses the JSON that the store encoded once for all watchers."""
+    """The line of an event. Whole objects reuse the JSON that the store encoded once for all watchers."""
     if event.encoded is None or options.wanted.shape is not Shape.WHOLE or event.type is EventType.BOOKMARK:
         return _line(event.type, kind, event.object, options=options)
     return b'{"type":"%b","object":%b}\n' % (event.type.encode(), event.encoded)
@@ -182,7 +182,7 @@ def _line(type_: EventType, kind: Kind, whole: Object, *, options: WatchOptions)
 
 
 def _shaped_bookmark(kind: Kind, bookmark: Object, options: WatchOptions) -> Object:
-    """A bookmark in the accepted shape; a table has one row of empty cells."""
+    """A bookmark in the requested shape. A bookmark as a table has one row of empty cells."""
     if options.wanted.shape is Shape.WHOLE:
         return {"kind": kind.name, "apiVersion": kind.api_version} | bookmark
     if options.wanted.shape is Shape.TABLE:

@@ -74,7 +74,7 @@ async def replace(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> 
 
 
 async def patch(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Written:
-    """PATCH of an object or a subresource, of the type that the content type names."""
+    """PATCH an object or a subresource. The content type selects the patch type."""
     _must_name(target)
     media = sent.content_type.partition(";")[0].strip().lower()
     if media in _APPLY:
@@ -143,7 +143,7 @@ async def _apply(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> W
 
 
 async def delete(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
-    """DELETE of an object. The response is the object while finalizers or a grace period hold it, else a Status."""
+    """DELETE an object. While finalizers or a grace period hold it, the response is the object, else a Status."""
     if target.subresource:
         raise Fault(405, f"{target.subresource} cannot be deleted")
     body = decode_body(sent.data, sent.content_type) if sent.data.strip() else {}
@@ -200,7 +200,7 @@ async def delete_collection(cluster: Cluster, target: RequestTarget, sent: Sent)
 
 
 def _check_types(target: RequestTarget, body: Object) -> None:
-    """Raise ``Fault`` 400 for fields of wrong types, as a server with typed decoding does."""
+    """Raise ``Fault`` 400 for fields of a wrong type, as kube-apiserver does."""
     kind = target.kind
     if not isinstance(body["metadata"], dict):
         raise Fault(400, "metadata is not an object")
@@ -247,7 +247,7 @@ class _Warnings(msgspec.Struct, frozen=True):
 
 
 def _warnings(target: RequestTarget, parts: list[Object], sent: Sent) -> _Warnings:
-    """Warnings about whole or partial objects. Raises ``Fault`` 400 if the client requests strict validation."""
+    """Warnings about complete or partial objects. Raises ``Fault`` 400 if the client requests strict validation."""
     level = sent.query.get("fieldValidation", "")
     duplicates = duplicate_fields(sent.data, sent.content_type) if level != "Ignore" else []
     written = [] if target.subresource == "scale" else parts
@@ -269,7 +269,7 @@ def _warnings(target: RequestTarget, parts: list[Object], sent: Sent) -> _Warnin
 async def _report(
     cluster: Cluster, target: RequestTarget, warnings: _Warnings, *, whole: Object, sent: Sent
 ) -> tuple[str, ...]:
-    """Return the warnings about a write; unless it was a dry run, record those about effects as Events."""
+    """Return the warnings about a write. Unless it was a dry run, record warnings about effects as Events."""
     texts = list(warnings.effects)
     if not sent.runs_images and not target.subresource:
         texts += unrunnable(target.kind, whole)
@@ -298,7 +298,7 @@ def _dry_run(query: Mapping[str, str]) -> bool:
 
 
 class DeleteOptions(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """The options of a deletion, from the body and the query; the query wins."""
+    """The options of a deletion, from the body and the query. The query takes precedence."""
 
     kind: Literal["DeleteOptions"] = "DeleteOptions"
     propagation_policy: Literal[""] | Propagation | None = None
@@ -351,7 +351,7 @@ def _check_preconditions(target: RequestTarget, whole: Object, options: DeleteOp
 
 
 async def evict(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
-    """Delete the pod as requested by the Eviction in the body."""
+    """Delete the pod with the options of the Eviction in the body."""
     body = decode_body(sent.data, sent.content_type)
     if not isinstance(body, Mapping) or body.get("kind") != "Eviction" or body.get("apiVersion") not in _VERSIONS:
         raise Fault(400, "the body is not an Eviction of policy/v1")

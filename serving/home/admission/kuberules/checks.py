@@ -54,7 +54,7 @@ class Context(msgspec.Struct, frozen=True):
     """The object with the value."""
 
     def within(self, name: str, whole: Json) -> "Context":
-        """The context for values of an object with this schema."""
+        """The context for values below a field with the schema ``name``."""
         is_template = self.is_template or name == "apps.v1.DeploymentSpec"
         if name != "core.v1.PodSpec":
             return Context(is_template, self.volumes, whole)
@@ -62,7 +62,7 @@ class Context(msgspec.Struct, frozen=True):
 
 
 def _text(value: object, where: str, name: str) -> Iterator[Problem]:
-    """Yield a problem for a missing text, or one of the wrong format."""
+    """Yield a problem for a missing text, or for a text that violates the format ``name``."""
     form = FORMATS[name]
     if not value:
         yield required(where, form.expected)
@@ -79,7 +79,7 @@ def labels(value: Mapping[str, str], where: str) -> Iterator[Problem]:
 
 
 def _other_names(value: Sequence[Json] | None, where: str, context: Context) -> Iterator[Problem]:
-    """Check that names of init containers are unique in the pod."""
+    """Check that names of init containers differ from other containers' names in the pod."""
     taken = {container.get("name") for container in items_of(context.owner, "containers")} - {"", None}
     for index, init_container in enumerate(value or ()):
         if init_container.get("name") in taken:
@@ -88,7 +88,7 @@ def _other_names(value: Sequence[Json] | None, where: str, context: Context) -> 
 
 
 def _own_users(value: bool | None, where: str, context: Context) -> Iterator[Problem]:  # noqa: FBT001 - the value of a field
-    """Check that a pod with a user namespace shares no other namespace or device of its node."""
+    """Check that a pod in a user namespace shares no other namespace and no device with its node."""
     if value is not False:
         return
     at, reason = where.removesuffix("hostUsers"), "when `hostUsers` is false"
@@ -123,7 +123,7 @@ def _mounts(value: Sequence[Json] | None, where: str, context: Context) -> Itera
 
 
 def _environment(value: Sequence[Json] | None, where: str, _: Context) -> Iterator[Problem]:
-    """Check that expanded environment variables stay within their limit, as far as their values are known."""
+    """Check that expanded environment variables stay within their limit. Unknown values are not counted."""
     variables: dict[str, str] = {}
     budget = ByteBudget("the environment")
     try:
@@ -311,7 +311,7 @@ def _endpoints(value: Sequence[Json] | None, where: str, context: Context) -> It
 
 
 def _endpoint_ports(value: Sequence[Json] | None, where: str, _: Context) -> Iterator[Problem]:
-    """Check that the ports of a slice have different names; one may have none."""
+    """Check that the ports of an EndpointSlice have different names. At most one may be unnamed."""
     seen: set[Any] = set()
     for index, name in enumerate(port.get("name") or "" for port in value or ()):
         if name in seen:

@@ -29,7 +29,7 @@ _NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean",
 
 
 def undecodable(kind: Kind, whole: Json) -> list[Problem]:
-    """Yield the fields with a wrong type; for a custom resource, only in its metadata."""
+    """Yield the fields of a wrong type. In a custom resource, only its metadata is checked."""
     schema = schema_of(kind)
     if kind in crds():
         schema = {"properties": {"metadata": schema["properties"]["metadata"]}}

@@ -49,7 +49,7 @@ def invalid(where: str, value: object, expected: str) -> Problem:
 
 
 def unsupported(where: str, value: object, choices: Collection[str]) -> Problem:
-    """The problem of a value that is not among the field's choices."""
+    """The problem of a value outside the choices of its field."""
     supported = ", ".join(f'"{choice}"' for choice in choices)
     what = f'Unsupported value: "{value}": supported values: {supported}'
     return Problem(where=where, what=what, expected=f"one of {supported}")

@@ -44,7 +44,7 @@ class FieldRules(msgspec.Struct, frozen=True):
 
 
 class SchemaRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules of one schema. Of the ``union`` fields only one may be set; ``cel`` applies to the whole object."""
+    """The rules of one schema. At most one field of ``union`` may be set. ``cel`` applies to the whole object."""
 
     fields: Mapping[str, FieldRules]
     union: tuple[str, ...] = ()
@@ -65,7 +65,7 @@ def kube_problems(kind: Kind, whole: Json) -> Iterator[Problem]:
 
 
 def spec_problems(spec: Json, where: str, *, is_template: bool = False) -> Iterator[Problem]:
-    """Yield the problems of a pod's spec. A Deployment's template must have restart policy Always."""
+    """Yield the problems of a pod spec. ``is_template``: in a Deployment, where the restart policy must be Always."""
     yield from _problems("core.v1.PodSpec", spec, where, context=Context(is_template=is_template))
 
 
@@ -109,7 +109,7 @@ def _below(name: str, value: object, where: str, *, context: Context) -> Iterato
 
 
 def _place(where: str, place: str, field: str) -> str:
-    """Where a problem is reported: at the field, its object, its list, or the list treated as the object."""
+    """The path to which a problem is attributed. ``place`` selects the field, its object, or its list."""
     if place == "@.":
         return where
     if place == "@..":
@@ -132,7 +132,7 @@ def _broken(rules: RuleTree, whole: Json, where: str) -> Iterator[Problem]:
 
 
 def _given(value: Any, words: frozenset[str] | None) -> Any:  # noqa: ANN401 - JSON
-    """A value without empty fields and without fields that no rule reads."""
+    """A value without empty fields, and without fields outside of ``words``."""
     if isinstance(value, dict):
         return {
             key: _given(child, words)
@@ -190,7 +190,7 @@ def _field(name: str, field: str, words: str) -> FieldRules:
 
 
 def _schemas_below(name: str, field: str) -> tuple[str, ...]:
-    """The schema of a field or its elements, if that schema or one below it has rules."""
+    """The schema of a field or its elements, () if neither it nor a schema below it has rules."""
     schema = builtin_schemas().get(name, {}).get("properties", {}).get(field, {})
     reference = schema.get("$ref") or schema.get("items", {}).get("$ref") or ""
     below = reference.removeprefix(_REF)

@@ -94,7 +94,7 @@ class ContainerBox(msgspec.Struct, frozen=True, kw_only=True):
     ``cgroup`` is for a runtime that joins cgroups itself. ``cgroup_views`` are folders by their path in the container.
     ``seccomp`` is the container's profile, None for Docker's. ``is_rootless``: the container has a single user, and
     shares the machine's network. ``seccomp_filter`` is the default profile as compiled by crun, in base64. ``users``
-    are those of a user namespace created by root; the files of ``mounts`` are then in its place.
+    are the users of a user namespace created by root; ``mounts`` then name files in the folder for it.
     """
 
     arguments: tuple[str, ...]
@@ -139,7 +139,7 @@ def environment_of(image: ImageRun, overrides: Mapping[str, str], *, hostname: s
 
 
 def security_of(pod: Object, container: Object) -> Object:
-    """The container's security context, merged over its pod's."""
+    """The security context of a container, merged over the security context of its pod."""
     return {**(pod["spec"].get("securityContext") or {}), **(container.get("securityContext") or {})}
 
 
@@ -202,7 +202,7 @@ def bundle_config(box: ContainerBox, security: Object) -> Object:
 
 @functools.cache
 def thermal_paths(processors: Path = _PROCESSORS) -> tuple[str, ...]:
-    """Folders with thermal counters per processor, with which containers could observe each other.
+    """The folders of each processor's thermal counters, through which containers could observe each other.
 
     Docker 28 masks them.
     """

@@ -27,7 +27,7 @@ _SHARES_MIN, _SHARES_PER_CORE = 2, 1024
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a container; None means no limit. ``cpu_request_m`` is its share under contention."""
+    """The limits of a container; None means no limit. ``cpu_request_m`` is its CPU weight when the CPU is contended."""
 
     cpu_m: int | None = None
     memory_bytes: int | None = None
@@ -49,7 +49,7 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
     is_unified: bool
 
     def make(self, name: str, limits: Limits) -> tuple[tuple[str, ...], list[str]]:
-        """Create the folders of a container, "POD/CONTAINER"; return them, and the limits that could not be set."""
+        """Create the cgroup folders of a container, "POD/CONTAINER". Returns the folders, and the limits not set."""
         folders: dict[Path, None] = {}
         refused: list[str] = []
         for controller, above in self.folders.items():
@@ -179,7 +179,7 @@ class PodCgroups:
         """The limits that no cgroup enforces, by container."""
 
     def make(self, name: str, limits: Limits) -> tuple[str, ...]:
-        """Create the folders of a container, which its first process joins."""
+        """Create the cgroup folders of a container. The container's first process joins them."""
         if self._tree is None:
             bounds = (("cpu", limits.cpu_m), ("memory", limits.memory_bytes))
             self.refused[name] = [what for what, value in bounds if value]
@@ -188,11 +188,11 @@ class PodCgroups:
         return folders
 
     def path_of(self, name: str) -> str:
-        """The cgroup path for a runtime that joins by itself; see ``CgroupTree``."""
+        """The cgroup path for a runtime that moves the container there; "" if the launcher does."""
         return self._tree.path_of(f"{self._pod_id}/{name}") if self._tree else ""
 
     def views(self, name: str) -> dict[str, str]:
-        """The mounts of a container's own cgroups, by path in it."""
+        """The mounts of a container's own cgroups, by their path inside it."""
         return self._tree.views(f"{self._pod_id}/{name}") if self._tree else {}
 
     def memory_folders(self) -> list[str]:

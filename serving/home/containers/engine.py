@@ -101,7 +101,7 @@ def _with_place(engine: ContainerEngine, state: Path | None) -> ContainerEngine:
 
 
 def _with_filter(engine: ContainerEngine, state: Path | None) -> ContainerEngine:
-    """The engine with its compiled filter, if it accepts one in place of the profile."""
+    """The engine, with its compiled filter only if the runtime accepts the filter in place of the profile."""
     if not engine.seccomp_filter or _tried(engine, state) == (engine, ""):
         return engine
     return msgspec.structs.replace(engine, seccomp_filter="")

@@ -129,7 +129,7 @@ class QueryCounts:
         self._counts: Counter[str] = Counter()
 
     def admits(self, address: str, now_s: float) -> bool:
-        """Count a query of a pod; return whether it is within the limit."""
+        """Count a query of a pod; return whether the pod is within the limit."""
         second = int(now_s)
         if second != self._second:
             self._second = second
@@ -238,7 +238,7 @@ class NameServer:
 
 @contextlib.contextmanager
 def _counted(counts: Counter[str], peer: str) -> Iterator[int]:
-    """Count one of a pod's resources for the block; yields its number, including this one."""
+    """While the block runs, count one query or connection of a pod. Yields the count, including this one."""
     counts[peer] += 1
     try:
         yield counts[peer]

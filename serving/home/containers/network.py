@@ -183,7 +183,7 @@ class PodNetworks:
 
 
 class AheadNetworks:
-    """Creates networks before their pods. ``networks`` is None if pods share the machine's. ``run`` does the work."""
+    """Creates networks before their pods. ``networks`` is None if pods share the machine's network."""
 
     def __init__(self, locations: PodLocations, networks: PodNetworks | None) -> None:
         self._locations = locations
@@ -192,7 +192,7 @@ class AheadNetworks:
         self._wanted = asyncio.Event()
 
     def reserve(self) -> PodLocation:
-        """Reserve a location with a network, one created ahead if ready. Raises ``OSError``."""
+        """Reserve a location with a network, if possible one that was created ahead. Raises ``OSError``."""
         self._wanted.set()
         return self._ready.pop(0) if self._ready else self._locations.reserve()
 
@@ -220,7 +220,7 @@ def _ahead(address: str) -> str:
 
 
 def routed_address(address: str) -> str:
-    """The address of a pod's network, as reached from this machine. 127.64.3.7: 10.137.3.7."""
+    """The address of a pod's network, as reached from this machine. For 127.64.3.7 it is 10.137.3.7."""
     return _POD_NETWORK + host_part(address)
 
 
@@ -241,7 +241,7 @@ def networks_of(state: Path) -> PodNetworks:
 
 
 def cgroup_name_of(state: Path) -> str:
-    """The name of the cgroup above those of a system's pods."""
+    """The name of the parent cgroup of all pods of a system."""
     return f"serving-{hashlib.sha256(str(state).encode()).hexdigest()[:12]}"
 
 

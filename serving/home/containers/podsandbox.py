@@ -125,7 +125,7 @@ class PodSandbox:
 
     @property
     def is_rootless(self) -> bool:
-        """Whether its containers have a single user and share the machine's network."""
+        """Whether the containers of the pod have a single user and share the machine's network."""
         return self._host.networks is None
 
     @property
@@ -136,7 +136,7 @@ class PodSandbox:
 
     @property
     def port(self) -> int:
-        """The app's port in the sandbox: its containerPort or 8080; an assigned one in a shared network."""
+        """The app's port in the sandbox: the containerPort or 8080; in a shared network an assigned port."""
         return port_of(self._manifest) if self._host.networks is not None else self._location.port
 
     async def prepare(self) -> None:
@@ -264,10 +264,10 @@ def _root_of(folder: Path, lower: str) -> OverlayMount:
 def _held(
     folder: str, mounts: Sequence[MountPoint], *, is_all: bool
 ) -> tuple[tuple[MountPoint, ...], tuple[MountPoint, ...]]:
-    """The mounts that the launcher makes in ``folder``, and all mounts of the container, with these as sources.
+    """The mounts for the launcher to create in ``folder``, and all mounts of the container, which use them as sources.
 
-    ``is_all``: the launcher makes all mounts. A runtime would follow a pod's links, and could not read the state folder
-    as other users.
+    ``is_all``: the launcher creates all mounts. A runtime would follow a pod's links, and could not read the state
+    folder as other users.
     """
     sources = {number: f"{folder}/{number}" for number, mount in enumerate(mounts) if mount.below or is_all}
     launched = tuple(msgspec.structs.replace(mounts[number], target=path) for number, path in sources.items())

@@ -58,10 +58,10 @@ def names_of(route: Object, settings: ControllerSettings) -> dict[str, list[str]
 def entries_of(
     routes: Iterable[Object], settings: ControllerSettings, *, gateway: str
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """The hosts(5) lines for all namespaces, and those for pods of one namespace.
+    """The hosts(5) lines for all namespaces, and by namespace the lines only for its pods.
 
-    Services with a named port are at the address of their namespace behind ``gateway``, all others at 127.0.0.1. No
-    name has two.
+    The host of a Service with a named port has the address of its namespace behind ``gateway``. All other hosts have
+    127.0.0.1. No host has two addresses.
     """
     everywhere: list[str] = []
     own: dict[str, list[str]] = {}
@@ -84,7 +84,7 @@ def _line(address: str, names: Iterable[str]) -> str:
 class HostsFiles:
     """Writes each namespace's hosts file in ``folder`` when routes change. ``settings`` returns the current domains.
 
-    ``inner_port`` is that of the activators' inner listener.
+    ``inner_port`` is the port of the activators' cluster-local listener.
     """
 
     def __init__(
@@ -102,9 +102,9 @@ class HostsFiles:
         self._written = dict.fromkeys((path.name for path in folder.iterdir()), "")
 
     def file_of(self, namespace: str) -> str:
-        """The path of the file for pods of a namespace.
+        """The path of the hosts file for a namespace's pods.
 
-        A missing one is made; "" if that fails.
+        A missing file is created; "" if that fails.
         """
         if namespace not in self._written:
             self._written[namespace] = ""
@@ -218,7 +218,7 @@ class ServiceHosts:
 
 
 async def publish_activators(cluster: Cluster, namespace: str, *, inner_port: int) -> None:
-    """Create the Service and its slice, which are not stored over a restart."""
+    """Create the activators' Service and its EndpointSlice, which are not stored over a restart."""
     port: Object = {"name": "http", "port": inner_port, "protocol": "TCP"}
     service: Object = {
         "apiVersion": "v1",

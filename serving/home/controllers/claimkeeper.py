@@ -42,7 +42,7 @@ _log = logging.getLogger("claims")
 
 
 class ClaimKeeper:
-    """Watches claims, and creates and removes their folders."""
+    """Watches PersistentVolumeClaims, and creates and removes their folders."""
 
     def __init__(self, cluster: Cluster, volumes: Path) -> None:
         self._cluster = cluster
@@ -123,7 +123,7 @@ class ClaimKeeper:
 
 
 def _keep_folder(folder: Path, byte_count: int) -> str:
-    """Create a claim's folder with a size; return why the size is not enforced, "" if it is."""
+    """Create a claim's folder and limit its size. Returns why the limit is not enforced, or ""."""
     make_claim_folder(folder)
     gap = quota_gap(folder)
     if not gap:

@@ -113,7 +113,7 @@ def _namespaced() -> list[Kind]:
 
 
 class EventAges:
-    """The Events of a store by last write, to find those too old or too many."""
+    """The Events of a store, sorted by last write, to find Events that are too old or too many."""
 
     def __init__(self, *, age_max_s: float = _EVENT_AGE_MAX_S, count_max: int = _EVENT_COUNT_MAX) -> None:
         self._age_max_s = age_max_s

@@ -57,7 +57,7 @@ _PAUSE_S = 0.01
 
 
 class Manager:
-    """Reconciles Deployments and Services. ``reach`` returns where container ports of pods without queue-proxy are."""
+    """Reconciles Deployments and Services. ``reach`` returns the address of a pod's container port."""
 
     def __init__(
         self, cluster: Cluster, scheduler: PodScheduler | None = None, *, reach: Reach = lambda _ns, _name, _port: None
@@ -182,9 +182,9 @@ class Manager:
         return pod
 
     async def _adopt(self, deployment: Object) -> bool:
-        """Adopt the pods of an earlier Deployment with this name; return whether there were any.
+        """Adopt the pods of an earlier Deployment of this name; return whether there were any.
 
-        It gets at least as many replicas as it has pods: it stays scaled up until the autoscaler decides otherwise.
+        The Deployment gets at least as many replicas as it has pods, until the autoscaler decides otherwise.
         """
         metadata = deployment["metadata"]
         namespace = metadata["namespace"]
@@ -227,7 +227,7 @@ class Manager:
             self._further_slices.pop(key, None)
 
     def _pods_owned_by(self, uid: str) -> list[Object]:
-        """Pods from the watch, and recently created ones that it has not delivered yet."""
+        """The pods from the watch, and recently created pods that the watch has not delivered yet."""
         known, created = self._pods_of.get(uid, set()), self._made.get(uid, {})
         new = [
             pod
@@ -259,7 +259,7 @@ def _address_of(pod: Object | None) -> str | None:
 
 
 def _keep(index: dict[_Of, set[Key]], of: _Of, key: Key, *, is_here: bool) -> None:
-    """Update a key's entries in an index; one without values is removed."""
+    """Add a key to an index entry, or remove it. An empty entry is removed."""
     if is_here:
         index.setdefault(of, set()).add(key)
     elif keys := index.get(of):

@@ -68,7 +68,7 @@ class PodScaler:
                 await next_beat(_PERIOD_S)
 
     async def scale_all(self) -> None:
-        """Scale all once. A failure is reported in the object's status, and the others continue."""
+        """Scale by all HorizontalPodAutoscalers once. A failure is written to the status; the others continue."""
         scalers = list(self._scalers.cache.values())
         uids = {scaler["metadata"]["uid"] for scaler in scalers}
         self._states = {uid: state for uid, state in self._states.items() if uid in uids}
@@ -165,7 +165,7 @@ def _pods_of(deployment: Object, pods: Iterable[Object]) -> list[Object]:
 def uses_of(
     metric: MetricTarget, pods: Sequence[Object], measured: Mapping[Key, Object], *, at_wall_s: float
 ) -> list[PodUse]:
-    """Each pod's request and usage of a resource: cores or bytes. A container without a request invalidates its pod's.
+    """Each pod's request and usage of a resource: cores or bytes. One container without a request voids the pod's.
 
     The cpu of a pod counts only after it was ready for a whole measurement, because before that it includes the start.
     """

@@ -97,7 +97,7 @@ class RevisionViews:
         self._derived[key] = versions
 
     async def _present(self, kind: Kind, key: RevisionKey, *, owner: Object) -> Object | None:
-        """The stored view; None if this revision has none."""
+        """The stored view of a revision; None if it has none."""
         try:
             view = await self._cluster.get(kind, *key)
         except NotFound:

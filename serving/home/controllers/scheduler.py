@@ -210,7 +210,7 @@ class PlacedCreation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodScheduler:
-    """Binds pods. ``placing`` has the amounts on virtual nodes; None if this machine is the only node."""
+    """Binds pods to nodes. ``placing`` has the free amounts of virtual nodes; None if this machine is the only node."""
 
     def __init__(self, cluster: Cluster, placing: "NodePlacing | None" = None) -> None:
         self._cluster = cluster
@@ -253,12 +253,12 @@ class PodScheduler:
     def created(self, placed: PlacedCreation, pod: Object | None) -> None:
         """Replace the reservation of a created pod by its object.
 
-        None: its creation failed, though the pod may exist.
+        ``pod`` is None if the creation failed or its response was lost.
         """
         self._settle(placed.token, pod)
 
     def _settle(self, token: str, pod: Object | None) -> None:
-        """Replace a reservation by the written pod. None: the write failed, or its response was lost."""
+        """Replace a reservation by the written pod. ``pod`` is None if the write failed or its response was lost."""
         if self._placing is None:
             return
         if pod is None:

@@ -246,7 +246,7 @@ def _container_port(pod: Object, target: int | str) -> int | None:
 
 
 def _place(pod: Object, port: int, reach: Reach) -> tuple[str, int]:
-    """The address of a container port; the pod's own while it is unknown."""
+    """The address of a container port. While it is unknown, the pod's own address."""
     metadata = pod["metadata"]
     return reach(metadata["namespace"], metadata["name"], port) or (pod["status"]["podIP"], port)
 
@@ -285,7 +285,7 @@ def _deletion_cost(pod: Object) -> int:
 
 
 def _kept(before: Object | None, now: Object) -> Object:
-    """The old condition, with its time, if nothing changed."""
+    """The old condition if only its time differs, else the new condition."""
     if before and all(before.get(key) == value for key, value in now.items()):
         return before
     return now

@@ -43,7 +43,7 @@ class ImageRun(
         "stop_signal": "StopSignal",
     },
 ):
-    """The run settings of an image's config. None and "" where unset."""
+    """The run settings in an image's config. Unset values are None or ""."""
 
     env: list[str] | None = None
     entrypoint: list[str] | None = None
@@ -182,7 +182,7 @@ def _from_layout(folder: Path) -> list[ArchivedImage]:
 
 
 def _of_this_machine(folder: Path, entry: _Descriptor) -> Sequence[_Descriptor]:
-    """The manifest itself, or this machine's one in an index of several."""
+    """The manifest, or from an index the manifest for this machine's architecture."""
     if "index" not in entry.media_type and "manifest.list" not in entry.media_type:
         return [entry]
     machine = _MACHINES.get(platform.machine(), platform.machine())

@@ -57,7 +57,7 @@ class ImagePins:
 
 
 def images_used(pod: Object, store: ImageStore) -> frozenset[str]:
-    """The image ids in use by a pod (from its status) or by a revision (from its pins), else by name."""
+    """The ids of the images of a pod or revision: from its status, else its pins, else found by name."""
     ids = {
         status.get("name", ""): status.get("imageID", "").removeprefix(ID_SCHEME)
         for field in ("containerStatuses", "initContainerStatuses")

@@ -62,7 +62,7 @@ class _Names(msgspec.Struct, kw_only=True):
 
 
 class ImageStore:
-    """The image store in a folder, which the first write creates."""
+    """The image store in a folder. The first write creates the folder."""
 
     def __init__(self, folder: Path, *, limits: LayerLimits | None = None) -> None:
         self.folder = folder
@@ -165,7 +165,7 @@ class ImageStore:
             discard_tree(gone)
 
     def name(self, text: str, image: StoredImage) -> None:
-        """Name an image, renaming another one's name if needed. Raises ``InvalidValue``."""
+        """Give a name to an image. Another image loses this name. Raises ``InvalidValue``."""
         full = str(parse_reference(text))
         with locked(self.folder):
             self._rename({**self._names(), full: image.id})

@@ -338,7 +338,7 @@ class ContainerKeeper:
         return "" if is_open else f"no connection to port {app[1]}"
 
     async def _executed(self, plan: ProbePlan) -> str:
-        """Run a command like the app; return its failure, "" if it ended with 0 in time."""
+        """Run a probe's command as the app's user; return its failure, "" if it exited with 0 in time."""
         start = self._spec.start
         log_bytes = size_of(self._probe_log)
         name = f"{start.name}.{plan.kind}"

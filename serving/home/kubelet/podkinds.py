@@ -396,7 +396,7 @@ class ProcessPod:
 
     @property
     def app_user(self) -> int | None:
-        """The user that only this pod has, 0 without one; None if no other pod's process can listen in its network."""
+        """The user of only this pod, or 0. None if no other pod's process can listen in its network."""
         if self.network:
             return None
         isolation = self.setup.node.isolation
@@ -596,7 +596,7 @@ class InAppPod(ProcessPod):
         self.port, _ = QUEUE_PORTS
 
     def start(self, container: Object) -> StartProcess:
-        """Like the base class; the app also gets the environment of a queue-proxy."""
+        """The start order of an app container. The serving app also gets the environment of a queue-proxy."""
         setup, host = self.setup, self.setup.location.address
         if not is_own_proxy(setup.manifest, container):
             return super().start(container)
@@ -605,7 +605,7 @@ class InAppPod(ProcessPod):
         return msgspec.structs.replace(self._process(container, variables), is_own_proxy=True)
 
     def completed(self, container: Object, spec: ContainerSpec) -> ContainerSpec:
-        """Like the base class; the app recognises its probes."""
+        """The spec of an app container. Its probes are marked, so that the queue-proxy in the app recognises them."""
         updated = super().completed(container, spec)
         if not spec.start.is_own_proxy:
             return updated
@@ -617,11 +617,11 @@ class InAppPod(ProcessPod):
         )
 
     def reach(self, port: int) -> tuple[str, int]:
-        """Like the base class; the app listens at the queue-proxy's address."""
+        """Where processes of this machine reach a container port. The app listens at the queue-proxy's address."""
         return self.setup.location.address, self.tcp_ports.get(port, self.port)
 
     async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Like the base class; the app listens at the queue-proxy's address."""
+        """Connect to a port of the pod. The app listens at the queue-proxy's address."""
         if self._declares(port):
             return await asyncio.open_connection(self.setup.location.address, self.port)
         return await super().connect(port, pids)
@@ -647,7 +647,7 @@ class NetworkedPod(ProcessPod):
         }
 
     def start(self, container: Object) -> StartProcess:
-        """Like the base class; a queue-proxy in the app would listen in the wrong network."""
+        """The start order of an app container. Refuses a queue-proxy in the app: its network would be wrong."""
         if is_own_proxy(self.setup.manifest, container):
             raise InvalidValue(text=annotations_of(self.setup.manifest)[QUEUE_PROXY_ANNOTATION], expected=_NO_BOX)
         return super().start(container)
@@ -657,7 +657,7 @@ class NetworkedPod(ProcessPod):
         return routed_address(self.setup.location.address) if self.network else "127.0.0.1", port
 
     async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Like the base class; no other process listens in its network."""
+        """Connect to a port of the pod. No other process listens in the pod's network."""
         del pids
         return await netns.open_connection("127.0.0.1", port, network=self.network)
 
@@ -676,7 +676,7 @@ class ContainerPod(NetworkedPod):
 
     @property
     def app_user(self) -> int | None:
-        """0, because its users are the image's; None in a separate network."""
+        """0, because the image determines its users; None if the pod has its own network."""
         return None if self.network else 0
 
     @property

@@ -21,7 +21,7 @@ _REPEAT_S = WAKE_HOLD_S / 3
 
 
 class AppSleep:
-    """The dormancy of one pod's app. Before ``reach`` is called, no queue-proxy could wake it."""
+    """The dormancy of one pod's app. It can be woken only after ``reach`` has set the queue-proxy's address."""
 
     def __init__(self) -> None:
         self._awake = asyncio.Event()
@@ -42,7 +42,7 @@ class AppSleep:
         return self._admin is not None
 
     def reach(self, admin: tuple[str, int], *, secret: str) -> None:
-        """Set the address of its queue-proxy for orders, and the pod's secret."""
+        """Set the address for orders to the pod's queue-proxy, and the pod's secret."""
         self._admin = admin
         self._secret = secret
 
@@ -61,7 +61,7 @@ class AppSleep:
                 return failure
 
     async def wake(self) -> None:
-        """Wake the app, and keep it awake for half a minute. Without a queue-proxy it wakes soon anyway."""
+        """Order the queue-proxy to wake the app and keep it awake for half a minute. Does nothing before ``reach``."""
         if self._admin is None:
             return
         host, port = self._admin

@@ -145,7 +145,7 @@ async def _pieces(path: Path, options: LogOptions, *, start: int = 0) -> AsyncIt
 
 
 def _now_at(path: Path, file: BinaryIO) -> BinaryIO | None:
-    """The file to continue with: this one, the next run's, or None if the pod was deleted."""
+    """The file to continue with: the same file, the file of the next run, or None if the pod was deleted."""
     own = os.fstat(file.fileno()).st_ino
     try:
         return file if path.stat().st_ino == own else path.open("rb")

@@ -42,7 +42,7 @@ class ReplacementPauses:
     def evicted(self, owner: str, *, began_s: float, at_s: float) -> None:
         """Count the eviction of a pod that began at ``began_s``.
 
-        Pods that began before the last eviction count with it, as one.
+        Pods that began before the owner's last eviction do not count again.
         """
         loss = self._owners.pop(owner, _Loss(end_count=0, last_s=began_s, due_s=at_s))
         if began_s >= loss.last_s:

@@ -46,7 +46,7 @@ class StartPacer:
         return StartTurn(self, start, is_held=runs_already)
 
     def wait(self, pod: PodStart) -> asyncio.Event:
-        """Request a start slot; the event is set when it begins."""
+        """Request a start slot. The returned event is set when the slot begins."""
         begun = self._waiting[pod] = asyncio.Event()
         self._queue.add(pod, now_s=now_s())
         self._begin()

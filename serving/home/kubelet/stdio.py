@@ -55,7 +55,7 @@ class WaitingDescriptor:
         return b""
 
     async def write(self, data: bytes) -> None:
-        """Write all of it; drop it if the other end is closed."""
+        """Write all data. If the other end is closed, drop the data."""
         while data and self._number >= 0:
             try:
                 data = data[os.write(self._number, data) :]
@@ -78,7 +78,7 @@ class WaitingDescriptor:
                 remove(self._number)
 
     def close(self) -> None:
-        """Close it, once, and end the waits for it."""
+        """Close the descriptor, and end waiting reads and writes. Repeated calls do nothing."""
         if self._number < 0:
             return
         if self._waits:
@@ -98,7 +98,7 @@ def _settle(ready: "asyncio.Future[None]") -> None:
 
 
 class Stdio:
-    """The streams of one command. ``stdin``, ``stdout`` and ``stderr`` are paths for it to open, or ""."""
+    """The streams of one command. ``stdin``, ``stdout`` and ``stderr`` are paths that the command opens, or ""."""
 
     def __init__(self, *, has_stdin: bool, has_terminal: bool, streams: Collection[int]) -> None:
         self.has_terminal = has_terminal
@@ -137,7 +137,7 @@ class Stdio:
         self.stderr = str(folder / "2") if STDERR in streams else os.devnull
 
     def release(self) -> None:
-        """Close the command's ends here, once the command has opened them."""
+        """Close the command's ends in this process, after the command has opened them."""
         for end in self._held:
             end.close()
         self._held = []
@@ -201,7 +201,7 @@ class Stdio:
 
 
 class ContainerInput:
-    """One FIFO. ``ordered`` makes it before the container starts."""
+    """The standard input of a container, a FIFO. ``ordered`` creates it before the container starts."""
 
     def __init__(self, path: Path, *, is_once: bool) -> None:
         self.path = path

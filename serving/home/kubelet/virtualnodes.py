@@ -21,7 +21,7 @@ _NETWORKS = 190
 
 
 class VirtualNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """The flags' values. ``cpu`` and ``memory`` are quantities per node, ``boot_s`` the time from request to Ready.
+    """The values of the flags. ``cpu`` and ``memory`` are quantities per node. ``boot_s`` is the time until Ready.
 
     ``anticipates``: nodes boot for pods that do not exist yet.
     """

@@ -70,7 +70,7 @@ def make_claim_folder(folder: Path) -> None:
 
 
 def claim_folders(volumes: Path, pod: Object) -> dict[str, Path]:
-    """The folders of a pod's claims by volume name. Raises ``InvalidValue``, also for a subPath in one.
+    """The folders of a pod's claims by volume name. Raises ``InvalidValue``, also if a mount has a subPath.
 
     A subPath is refused because a pod could create a link there that leads out of the folder.
     """

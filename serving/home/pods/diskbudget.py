@@ -41,7 +41,7 @@ def has_budget(pod: Object) -> bool:
 
 
 def overuse(pod: Object, use: DiskUse) -> str:
-    """The message about a pod above its limits; "" if it is within them."""
+    """The message about a pod above its disk limits; "" for a pod within them."""
     for name, (limit, text) in _volume_limits(pod).items():
         if use.volumes.get(name, 0) > limit:
             return f'Usage of EmptyDir volume "{name}" exceeds the limit "{text}". '
@@ -83,7 +83,7 @@ def owner_of(pod: Object) -> str:
 
 
 def surplus_evicted(pods: Iterable[Object], *, per_owner: int, count_max: int) -> list[Key]:
-    """The evicted pods to delete, oldest first: all but the youngest of each owner, and of the machine.
+    """The evicted pods to delete, oldest first. The youngest of each owner, and of the machine, stay.
 
     Example: of 7 evicted pods of one Deployment with 5 per owner, the two oldest are deleted.
     """

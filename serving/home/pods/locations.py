@@ -168,7 +168,7 @@ def _numbers_of(place: PodLocation) -> set[str | int]:
 
 
 def is_reserved(port: int) -> bool:
-    """Whether only the pod with this assigned port may listen there; apps and queue-proxies get such ports."""
+    """Whether only the pod with this assigned port may listen on it. Apps and queue-proxies get assigned ports."""
     return port in QUEUE_PORTS or _PORT_FIRST <= port < _first_outgoing_port()
 
 

@@ -340,7 +340,7 @@ def size_of(log: Path) -> int:
 
 
 def tail(log: Path, *, after: int = 0) -> str:
-    """The last lines of a log after its first ``after`` bytes, for messages; of the whole log if it became shorter.
+    """The last lines of a log after its first ``after`` bytes, for messages. A log shorter than that counts as a whole.
 
     If the lines begin within a traceback, its first line is added, so that the traceback is recognizable.
     """

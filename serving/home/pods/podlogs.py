@@ -133,7 +133,7 @@ class KeptFolder(msgspec.Struct, frozen=True):
 
 
 def surplus(folders: Iterable[KeptFolder], limits: GoneLogLimits, *, wall_s: float) -> list[KeptFolder]:
-    """The logs to remove: too old, or beyond the size with all newer ones. Newer logs are kept first."""
+    """The logs to remove: too old ones, and the oldest ones beyond the size limit."""
     kept_count = kept_bytes = 0
     gone: list[KeptFolder] = []
     for log_folder in sorted(folders, key=lambda folder: folder.written_s, reverse=True):

@@ -196,7 +196,7 @@ def container_name_of(container: Object) -> str:
 
 
 def as_new(pod: Object, *, keeps_identity: bool = False) -> Object:
-    """The pod for a new creation: without server-added fields, or with its uid and age."""
+    """The pod for a new creation, without the fields that the server adds. ``keeps_identity`` keeps uid and age."""
     identity = ("uid", "creationTimestamp") if keeps_identity else ()
     fields = {"name", "generateName", "namespace", "labels", "annotations", *identity}
     metadata = {key: value for key, value in pod["metadata"].items() if key in fields}
@@ -230,7 +230,7 @@ def serving_ports(pod: Object) -> list[Object]:
 
 
 def named_ports(pod: Object) -> list[int]:
-    """The ports named in a manifest, ascending: containerPorts, those of probes, and of the metrics page."""
+    """The ports in a manifest, ascending: container ports, ports of probes, and the port of the metrics page."""
     handlers = [
         handler
         for container in all_containers(pod)

@@ -166,7 +166,7 @@ def _added(context: Object) -> list[str]:
 
 
 def _capabilities(pod: _PodTemplate, *, allowed: frozenset[str]) -> str:
-    """Containers that add other than the allowed capabilities, in words; "" if none."""
+    """The containers that add capabilities outside of ``allowed``, in words; "" if none."""
     names = pod.named(lambda context: bool(set(_added(context)) - allowed))
     others = sorted({capability for _, _, context in pod.containers for capability in _added(context)} - allowed)
     if not names:

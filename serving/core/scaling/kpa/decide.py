@@ -22,7 +22,7 @@ from serving.core.settings.autoscaler import SAFE, KpaQuirks
 
 
 class ScalerMode(enum.StrEnum):
-    """The window that decided the count: the stable window, or during panic the window that wants more pods."""
+    """The window that decided the pod count: the stable window, or during panic the window with more pods."""
 
     STABLE = "stable"
     PANIC = "panic"

@@ -174,7 +174,7 @@ class PublicService(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def traffic_path_of(revision: Object) -> TrafficPath:
-    """The traffic path that the autoscaler requests; proxy by default, and unless a revision is Active."""
+    """The traffic path that the autoscaler requests; proxy if it requests none, or if the revision is not Active."""
     is_active = (nested(revision, "spec", "servingState") or "Active") == "Active"
     wants_pods = annotations_of(revision).get(TRAFFIC_PATH_ANNOTATION) == TrafficPath.SERVE
     return TrafficPath.SERVE if is_active and wants_pods else TrafficPath.PROXY

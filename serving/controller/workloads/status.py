@@ -171,7 +171,7 @@ def _scaling(
 def _hosts(
     workload: Object, spec: ScaledWorkloadSpec, view: WorkloadView, *, older: Sequence[KnownWorkload]
 ) -> Condition:
-    """The condition that each host belongs to this namespace. The namespace of the oldest workload gets a host."""
+    """The status condition for the hosts: each belongs to the namespace whose workload claimed it first."""
     if view.is_revision:
         message = f"a Revision is called {name_of(workload)}, too, and is served in its place: give the ScaledWorkload another name"
         return false_condition(HOSTS_CLAIMED, "NameTaken", message)

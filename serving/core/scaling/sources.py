@@ -92,7 +92,7 @@ class Sources:
         return all(stat.is_idle for stat in reports)
 
     def record_pod(self, stat: Stat) -> None:
-        """Add a pod's report that has its time of receipt."""
+        """Add a pod's report, stamped with its time of receipt."""
         self._pods[stat.pod] = stat
 
     def record_activator(self, stat: Stat) -> None:

@@ -131,7 +131,7 @@ class Scaler:
             self.shadow.update(revision.spec, now_s)
 
     def record(self, stat: Stat, source: StatSource) -> bool:
-        """Add a stat that has its time of receipt; return whether it needs an immediate decision.
+        """Add a stat, stamped with its time of receipt; return whether it needs an immediate decision.
 
         A decision is urgent if there is load at scale 0, if an activator has more requests than the wanted pods can take
         (71 requests, with 1 wanted pod for 70), or if a ScaledWorkload has a burst.

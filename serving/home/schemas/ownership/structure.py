@@ -55,7 +55,7 @@ class Structure:
         return change
 
     def merge(self, live: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, Any]:
-        """Merge a configuration into the live object. Raises ``Invalid`` as ``fields``."""
+        """Merge a configuration into the live object. Raises ``Invalid`` in the same cases as ``fields``."""
         merged: dict[str, Any] = self._merged(self._schema, live, config)
         return merged
 

@@ -133,7 +133,7 @@ class EngineStream:
         raise NotImplementedError
 
     def take_data(self, payload: bytes) -> None:
-        """Process a piece of a body; more follows. The piece of a frame that has only padding is empty."""
+        """Process a piece of a body; more follows. A frame with only padding is an empty piece."""
         raise NotImplementedError
 
     def take_last(self, payload: bytes) -> None:

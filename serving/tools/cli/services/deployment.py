@@ -198,7 +198,7 @@ def without_command(template: Object) -> Object:
 
 
 def dropped_options(before: Object, deployment: Deployment) -> list[str]:
-    """The commands of the existing service that a deploy replaces, as texts to print."""
+    """Lines to print: the commands of the existing service that this deploy overwrites."""
     template = nested(before, "spec", "template") or {}
     container = nested(template, "spec", "containers", 0) or {}
     words = [*(container.get("command") or ()), *(container.get("args") or ())]

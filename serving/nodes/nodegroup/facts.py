@@ -54,8 +54,8 @@ def pod_request(
 
     Example: containers of 2000 m and 1000 m after init containers of 2000 m and 2000 m: max(3000, 2000) = 3000 m. Init
     containers run one after another, so only the largest counts. A sidecar of 500 m that starts before them keeps
-    running: max(3500, 2500) = 3500 m. With the quirk ``sidecars_count_as_init_containers`` the sidecar counts as an ordinary
-    init container.
+    running: max(3500, 2500) = 3500 m. With the quirk ``sidecars_count_as_init_containers`` the sidecar
+    counts as an ordinary init container.
     """
     before = [
         (_amount(init_container.request), init_container.is_sidecar and not sidecars_count_as_init_containers)

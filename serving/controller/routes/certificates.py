@@ -48,7 +48,7 @@ class Certificates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CertifiedHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host with a certificate: tag ("" for the route's host), names with the host last, and the issuer as YAML."""
+    """A host with a certificate. ``tag`` is "" for the route's host, ``names`` end with the host, ``issuer`` is YAML."""
 
     tag: str
     names: tuple[str, ...]

@@ -33,7 +33,7 @@ class Ingresses:
         self._reflectors = {kind: Reflector(cluster, kind, on_change=self._changed) for kind in kinds}
 
     async def run(self) -> None:
-        """Follow and write until cancelled."""
+        """Watch routes and write their ScaledWorkloads until cancelled."""
         async with supervise() as group:
             await start_synced(group, self._reflectors.values(), owner="ingresses")
             group.start(self._queue.run(1, self._settle), name="ingresses work")

@@ -216,7 +216,7 @@ class PodRun:
         make_folder(self.logs)
 
     def _process_ids(self) -> list[int] | None:
-        """The main processes of the pod's containers; None until one can start."""
+        """The main processes of the pod's containers; None before the first container may start."""
         return None if self.kind is None else list(self.sessions.values())
 
     async def free(self) -> None:

@@ -178,7 +178,7 @@ def host_part(address: str) -> str:
 
 
 def _is_free(address: str, *ports: int) -> bool:
-    """Whether the port is free on this address, and on the wildcard address, where many apps listen."""
+    """Whether all ports are free on this address, and on the wildcard address, where many apps listen."""
     for port in ports:
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

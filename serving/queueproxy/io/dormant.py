@@ -199,7 +199,7 @@ class Dormancy:
             self._happened(AppEvent.FROZEN)
 
     def _happened(self, event: AppEvent) -> None:
-        """Record the result of a freeze. Requests that arrived during the freeze were already forwarded."""
+        """Record a freeze or thaw of the app. Requests of the meantime are forwarded already."""
         if self._state.phase is not Phase.FREEZING:
             return
         self._state = after_event(self._state, event, self._clock())

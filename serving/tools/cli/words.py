@@ -136,7 +136,7 @@ def page() -> Iterator[str]:
     yield from (
         "# Words you know",
         "",
-        "Words of kubectl, kn, gcloud run and docker compose. `serving` itself answers with these tables.",
+        "Commands of kubectl, kn, gcloud run and docker compose, and their equivalents. `serving` itself answers with these tables.",
     )
     for title, head, table in (
         ("Words that run a command", "runs", RUNS),

@@ -155,7 +155,7 @@ def condition_of(resource: object, condition_type: str) -> Object:
     return next((condition for condition in conditions_of(resource) if condition.get("type") == condition_type), {})
 
 
-def with_transition_time(condition: Object, before: Object, *, now: str) -> Object:
+def with_transition_time(condition: Mapping[str, Any], before: Mapping[str, Any], *, now: str) -> Object:
     """A condition with the time at which its status changed: ``now``, unless ``before`` has the same status."""
     since = before.get("lastTransitionTime") if before.get("status") == condition["status"] else None
     return {**condition, "lastTransitionTime": since or now}

@@ -119,7 +119,7 @@ class Sources:
         """The seconds completed since the last call, oldest first; seconds without a report are omitted."""
         number = math.floor(now_s)
         first, self._number = self._number, number
-        if first is None or not (self._pods or self._activators):
+        if first is None or first == number or not (self._pods or self._activators):
             return []
         seconds: list[Second] = []
         # No report is valid for longer, except a dormant pod's.
@@ -129,8 +129,7 @@ class Sources:
             second = self._over(second_number)
             if second is not None:
                 seconds.append(second)
-        if first != number:
-            self._forget(number)
+        self._forget(number)
         return seconds
 
     def present(self, now_s: float) -> Stat:

@@ -217,6 +217,11 @@ def test_a_cooldown_that_cannot_be_is_named(cooldown_s: int, goes: str) -> None:
     assert goes in note
 
 
+def test_a_cooldown_below_0_is_refused() -> None:
+    (problem,) = converted(route(OLD, scaledownPeriod=-1)).problems
+    assert "scaledownPeriod or cooldownPeriod" in str(problem)
+
+
 def test_an_annotation_of_keda_is_named() -> None:
     document = route(OLD)
     document["metadata"]["annotations"] = {"autoscaling.keda.sh/paused": "true", "team": "a"}

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
-from serving.core.model.errors import Problem, SettingsError
+from serving.core.model.errors import InvalidValue, Problem, SettingsError
 from serving.core.model.event import EventText, about, digest, new_event
 from serving.core.model.knative import COMMAND_ANNOTATION, TCP_ANNOTATION
 from serving.core.model.objects import Object, name_of, namespace_of, nested
@@ -153,9 +153,17 @@ def _fractional_bytes(root: str, body: Object) -> Iterator[str]:
     """Warn about an amount of memory that is no whole number of bytes, as ``128m`` for 128 MiB."""
     for side in ("limits", "requests"):
         for path, text in located(body, f"{root}.containers[*].resources.{side}.memory"):
-            amount = parse_quantity(text) if isinstance(text, str) else Fraction()
+            amount = _amount(text)
             if amount.denominator != 1:
                 yield f"{path}: {text} is {float(amount):g} bytes; expected whole bytes, as {text.rstrip('num')}Mi"
+
+
+def _amount(text: object) -> Fraction:
+    """The amount of a quantity; 0 if it is unreadable, which validation reports."""
+    try:
+        return parse_quantity(text) if isinstance(text, str) else Fraction()
+    except InvalidValue:
+        return Fraction()
 
 
 def _unreached_ports(kind: Kind, body: Object) -> Iterator[str]:

@@ -214,7 +214,7 @@ def sweep(options: argparse.Namespace, folder: Path) -> int:
             begin += count
             shown = report(results)
             errors_count += int(shown["errors"])
-            totals_ms = [one[1] * 1000 for one in results if not isinstance(one, BaseException)]
+            totals_ms = [response[1] * 1000 for response in results if not isinstance(response, BaseException)]
             cuts = statistics.quantiles(totals_ms * 2, n=100, method="inclusive")
             print(
                 f"| {rate} | {count} | {cuts[49]:.0f} | {cuts[98]:.0f} | {shown['errors']} | {os.getloadavg()[0]:.0f} |",

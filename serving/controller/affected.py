@@ -64,7 +64,10 @@ _POD_FIELDS = ("containerStatuses", "initContainerStatuses", "podIP", "podIPs", 
 _DEPLOYMENT_FAILURES = {("ReplicaFailure", "True"), ("Progressing", "False")}
 # What an autoscaler has learnt about a revision.
 _AUTOSCALER_ANNOTATIONS = {
-    *(ANTICIPATED_PODS_ANNOTATION, LEARNT_ANNOTATION, LEARNT_TARGET_ANNOTATION, SAVINGS_ANNOTATION),
+    ANTICIPATED_PODS_ANNOTATION,
+    LEARNT_ANNOTATION,
+    LEARNT_TARGET_ANNOTATION,
+    SAVINGS_ANNOTATION,
 }
 _OF_A_SERVICE = {kinds.CONFIGURATION, kinds.ROUTE}
 

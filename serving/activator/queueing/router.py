@@ -237,8 +237,9 @@ class RequestRouter(Generic[RequestId]):
     def report(self, now_s: float) -> list[tuple[RevisionKey, RevisionLoad]]:
         """Close the reporting period and return the load of each revision that is scaled. Drops idle revisions.
 
-        Requests in the fallback of a ScaledWorkload count for the workload. An idle ScaledWorkload with pods is reported with a load of 0, because its pods do not report. An idle revision
-        whose pods have known prompt prefixes is reported with the savings of these prefixes.
+        Requests in the fallback of a ScaledWorkload count for the workload. An idle ScaledWorkload with pods is reported
+        with a load of 0, because its pods do not report. An idle revision whose pods have known prompt prefixes is
+        reported with the savings of these prefixes.
         """
         loads: list[tuple[RevisionKey, RevisionLoad]] = []
         in_fallbacks: list[tuple[RevisionKey, RevisionLoad]] = []

@@ -8,7 +8,7 @@ with 0.
 from collections.abc import Collection, Mapping, Sequence
 
 from serving.core.model.knative import AWAKE_REASON, CONDITION_DORMANT, CONDITION_ISOLATED, IDLE_REASON
-from serving.core.model.objects import Object, nested, object_at, objects_at
+from serving.core.model.objects import Object, nested, object_at, objects_at, with_transition_time
 from serving.home.pods.diskbudget import EVICTED
 from serving.home.pods.podplan import ContainerState, all_containers, container_name_of, init_containers
 from serving.home.pods.unready import Unready
@@ -154,10 +154,8 @@ def _phase(first: Collection[ContainerState], apps: Collection[ContainerState], 
 def _condition(
     before: Mapping[str, Object], kind: str, *, is_true: bool, stamp: str, unready: Unready | None = None
 ) -> Object:
-    status = "True" if is_true else "False"
-    old = before.get(kind) or {}
-    since = old["lastTransitionTime"] if old.get("status") == status else stamp
-    condition = {"type": kind, "status": status, "lastTransitionTime": since}
+    condition = {"type": kind, "status": "True" if is_true else "False"}
+    condition = with_transition_time(condition, before.get(kind) or {}, now=stamp)
     if is_true:
         return condition
     if unready is None:

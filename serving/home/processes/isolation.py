@@ -13,6 +13,7 @@ import functools
 import json
 import os
 import re
+import shutil
 import stat
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
@@ -168,13 +169,13 @@ def files_of(arguments: Sequence[str], environment: Mapping[str, str], folder: s
     The installation of a program in a folder "bin" is the parent of that folder: /venv for /venv/bin/python. For a
     virtual environment, the installation of its Python is included. ``folder`` is where the command runs.
     """
-    program_folders = environment.get("PATH", os.defpath).split(os.pathsep)
+    program_folders = environment.get("PATH", os.defpath)
     texts = [*arguments, environment.get("PYTHONPATH", "")]
     texts = [_VARIABLE.sub(lambda match: environment.get(match[1], match[0]), text) for text in texts]
     words = [word for text in texts for word in _WORD.findall(text)]
     # A shell finds programs in PATH by name, as in "exec gunicorn".
     names = dict.fromkeys(word for word in (*arguments[:1], *words) if "/" not in word)
-    programs = [program for name in names if (program := _program(name, program_folders))]
+    programs = [program for name in names if (program := shutil.which(name, path=program_folders))]
     texts += programs
     words = list(dict.fromkeys([*words, *programs]))
     top = os.path.realpath(folder)
@@ -193,15 +194,6 @@ def files_of(arguments: Sequence[str], environment: Mapping[str, str], folder: s
             paths[str(path if closed and not _is_in(str(installation), closed) else installation)] = None
             paths |= dict.fromkeys(_editable_projects(installation))
     return [path for path in paths if path not in _TOO_MUCH]
-
-
-def _program(name: str, folders: Sequence[str]) -> str:
-    """The program that a shell finds by name in folders; "" if none."""
-    for folder in folders:
-        path = f"{folder}/{name}"
-        if os.access(path, os.X_OK) and not os.path.isdir(path):  # noqa: PTH112
-            return path
-    return ""
 
 
 def _path_outside(folder: str, top: str, word: str) -> str:
@@ -278,7 +270,7 @@ def _content(path: str | Path) -> bytes:
 
     Raises:
         OSError: when it cannot be read.
-        ValueError: when the path is none.
+        ValueError: when the path contains a null byte.
     """
     if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116
         return b""

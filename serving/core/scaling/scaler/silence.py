@@ -17,9 +17,14 @@ from serving.core.scaling.scaler.windows import RevisionWindows
 from serving.core.settings.autoscaler import CLASSIC_CLASS
 
 # In these cases the gate depends on the algorithm's count and its announced time only.
-_TIMED_REASONS = (
-    *(GateReason.PODS_WANTED, GateReason.ZERO_DISABLED, GateReason.ACTIVE_TOO_SHORT),
-    *(GateReason.POD_RETENTION, GateReason.GRACE),
+_TIMED_REASONS = frozenset(
+    {
+        GateReason.PODS_WANTED,
+        GateReason.ZERO_DISABLED,
+        GateReason.ACTIVE_TOO_SHORT,
+        GateReason.POD_RETENTION,
+        GateReason.GRACE,
+    }
 )
 
 

@@ -375,7 +375,8 @@ async def staged(
             finally:
                 await stage.clear()
             if not is_real():
-                assert (folder / REFUSED).read_text() == "", "a real server would have refused it"
+                refused = (folder / REFUSED).read_text()
+                assert refused == "", f"a real server would have refused: {refused}"
         finally:
             for daemon in stage.daemons.values():
                 await daemon.stop()

@@ -265,7 +265,7 @@ def _status(configuration: Object, ready: LatestReady, latest: _Latest, *, now: 
         if latest.refusal
         else name_of(latest.revision) or revision_name_for(configuration)
     )
-    conditions = [_ready_condition(latest, ready), *_given_back(before, ready, latest)]
+    conditions = [_ready_condition(before, latest, ready), *_given_back(before, ready, latest)]
     names = {"latestCreatedRevisionName": created, "latestReadyRevisionName": ready.name}
     remaining = {key: value for key, value in before.items() if key not in names}
     return {
@@ -295,11 +295,16 @@ def _given_back_by(configuration: Object, latest: _Latest) -> str:
     return message if f'"{name_of(latest.revision)}" failed' in message else ""
 
 
-def _ready_condition(latest: _Latest, latest_ready: LatestReady) -> Condition:
+def _ready_condition(before: Object, latest: _Latest, latest_ready: LatestReady) -> Condition:
     if latest.refusal:
         return _failed("RevisionFailed", f"Revision creation failed with message: {latest.refusal}.")
     ready = condition_of(latest.revision or {}, CONDITION_READY)
     if latest_ready.settling:
+        failure = condition_of({"status": before}, CONDITION_READY)
+        is_same = before.get("latestCreatedRevisionName") == latest_ready.settling
+        if is_same and failure.get("status") == ConditionStatus.FALSE:
+            # A container that keeps exiting is ready between two exits.
+            return _failed(failure.get("reason", ""), failure.get("message", ""))
         message = f'Revision "{latest_ready.settling}" is ready, and takes the traffic if it stays so.'
         return Condition(
             type=CONDITION_READY, status=ConditionStatus.UNKNOWN, reason="RevisionSettling", message=message

@@ -169,6 +169,23 @@ def test_a_configuration_waits_for_its_revision_to_settle() -> None:
     assert settled.again_after_s is None
 
 
+def test_a_configuration_stays_failed_until_its_revision_has_settled() -> None:
+    # A container that keeps exiting is ready between two exits.
+    names = {"latestCreatedRevisionName": "hello-00002", "latestReadyRevisionName": "hello-00001"}
+    failed = written_status(new_plan(1.0, names, OLD, revision(2, "False", at_s=1.0)), kinds.CONFIGURATION)
+    assert condition_values(failed, "Ready") == (
+        "False",
+        "RevisionFailed",
+        'Revision "hello-00002" failed with message: boom.',
+    )
+    status = {**names, **failed}
+    between = new_plan(3.0, status, OLD, revision(2, at_s=2.0))
+    assert between.again_after_s == 2.0
+    assert not between.writes
+    settled = new_plan(9.0, status, OLD, revision(2, at_s=2.0))
+    assert condition_of({"status": written_status(settled, kinds.CONFIGURATION)}, "Ready")["status"] == "True"
+
+
 def test_a_configuration_reports_that_traffic_went_back_until_the_revision_takes_it() -> None:
     names = {"latestCreatedRevisionName": "hello-00002", "latestReadyRevisionName": "hello-00002"}
     failed = revision(2, "False", at_s=5.0, traffic_s=1.0)

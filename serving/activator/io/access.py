@@ -74,7 +74,10 @@ class TokenGate:
         self._checker: JwtChecker | None = None
 
     def admits(self, exchange: Exchange, rule: AccessRule, *, again: Callable[[Exchange], None]) -> bool:
-        """Whether a request is admitted; see ``JwtChecker``."""
+        """Whether a request is admitted now.
+
+        False: it was rejected, or waits for signing keys. ``again`` is called with it after that wait.
+        """
         if self._checker is None:
             from serving.activator.io.jwtcheck import JwtChecker  # noqa: PLC0415 - as said
 

@@ -25,7 +25,7 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class PodCredentials:
-    """Derives the secrets of pods from the cluster key. ``secrets_of`` is the activator's setting."""
+    """Derives the secrets of pods from the cluster key. ``secrets_of``: each pod, or each revision, has a secret."""
 
     def __init__(
         self, key: bytes, *, secrets_of: str, revision: Callable[[RevisionKey], ServedRevision | None]
@@ -35,7 +35,7 @@ class PodCredentials:
         self._revision = revision
 
     def secret(self, pod: ServedPod, key: RevisionKey) -> str:
-        """The secret that a pod shares with the activators; "" if it is unknown."""
+        """The secret that a pod shares with the activators; "" if the pod's name or its revision is unknown."""
         if self._are_of_pods:
             return pod_secret(self._key, namespace=pod.namespace, pod=pod.name) if pod.name else ""
         revision = self._revision(key)
@@ -83,7 +83,7 @@ class RevisionTimeouts:
 
 
 class Ticker(Generic[RequestId]):
-    """Ticks one router; ``apply`` executes the outcome."""
+    """Calls ``tick`` of one router when work is due; ``apply`` executes the outcome."""
 
     def __init__(
         self,

@@ -150,10 +150,9 @@ class Ingress:
             exchange.respond(502, text.encode(), _TEXT + exchange.response_headers)
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
-        """Handle a pod that ended before its response was complete.
+        """Handle a pod that ended before its response was complete; return whether the request is retried.
 
-        A request that its client marked as repeatable goes to another pod, or is requeued. Any other request fails,
-        because it may have ended the pod.
+        Only a request that its client marked as repeatable is retried, because the request may have ended the pod.
         """
         self.counts["pod-lost"] += 1
         self.metrics.lost.inc()
@@ -171,7 +170,7 @@ class Ingress:
     def body_ready(self, exchange: Exchange) -> None:
         """Dispatch a request whose body has arrived as far as needed.
 
-        Until the body is complete, the client's share of slots limits the request.
+        A request with an incomplete body may use only its client's share of the slots.
         """
         visit = exchange.context
         assert isinstance(visit, Visit)
@@ -180,7 +179,7 @@ class Ingress:
             respond_early(exchange, visit)
 
     def body_complete(self, exchange: Exchange) -> None:
-        """Exempt a waiting request from its client's share, because its body is complete."""
+        """Admit a request that waits for its client's share of slots; a complete body ends this wait."""
         visit = exchange.context
         if isinstance(visit, Visit) and self.router.is_parked(visit.key, exchange):
             dispatches = self.router.finish(visit.key, exchange, self._clock(), has_response=False)
@@ -264,7 +263,7 @@ class Ingress:
         self.apply(self.router.probed(probe, self._clock(), is_ready=is_ready))
 
     def announced(self, key: RevisionKey, pod: ServedPod) -> None:
-        """Start probing a pod that an autoscaler announces as ready; one of a ScaledWorkload gets requests."""
+        """Start probing a pod that an autoscaler announces as ready. A ScaledWorkload's pod gets requests unprobed."""
         announce(self.router, key, pod, now_s=self._clock())
         self.ticker.schedule()
 

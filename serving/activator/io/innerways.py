@@ -26,9 +26,10 @@ from serving.net.wire.issuing import DaemonTls
 class InnerWays:
     """Opens TLS connections to pods and autoscalers, and accepts both TLS and plain HTTP on the inner listener.
 
-    Autoscalers present a certificate to that listener; pods may present one. All connections are plain if the settings
-    disable TLS, or if ``local``, the certificates of cluster-local hosts, is None. ``environment`` supplies the mode if
-    the settings have none. A handshake may take ``handshake_max_s`` seconds.
+    Autoscalers present a certificate to that listener; pods may present one. Connections are plain if the settings
+    disable inner TLS. ``local`` are the certificates of cluster-local hosts; with them the listener also accepts TLS if
+    inner TLS is disabled. ``environment`` supplies the mode of inner TLS if the settings have none. A handshake may
+    take ``handshake_max_s`` seconds.
     """
 
     def __init__(

@@ -177,7 +177,7 @@ def _usable(jwk: Any) -> tuple[str, SigningKey] | None:  # noqa: ANN401 - JSON
 
 
 def _is_usual(key: Any) -> bool:  # noqa: ANN401 - of RSA
-    """Whether a key is public, and its signature checks take a normal time."""
+    """Whether an RSA key is public, and of a size and exponent with fast signature checks."""
     return hasattr(key, "verify") and key.key_size in _RSA_BITS and key.public_numbers().e <= _RSA_EXPONENT_MAX
 
 

@@ -18,10 +18,10 @@ HeadMarks = tuple[str | None, bytes, bytes]
 
 
 class KnownHead(msgspec.Struct, frozen=True, kw_only=True):
-    """The routing facts of a head; outdated as soon as ``Routes.turn`` changes.
+    """The routing facts of a head. They are outdated once ``Routes.turn`` differs from ``turn``.
 
-    ``session`` is a ``session_number``, or None. ``starts_session``: the response sets a session cookie. ``is_grpc``:
-    the request is a gRPC call.
+    ``session`` is the number of the client's session, or None. ``starts_session``: the response sets a session cookie.
+    ``is_grpc``: the request is a gRPC call.
     """
 
     head: RequestHead

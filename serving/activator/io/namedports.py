@@ -85,8 +85,8 @@ class NamedPorts:
     async def run(self, sockets: Mapping[str, socket.socket], stop: asyncio.Event) -> None:
         """Listen on the named ports of all routes until ``stop`` is set.
 
-        ``sockets`` are the sockets of the inner listener on one machine, including those at the gateway of pods. All
-        services are reachable at their ports.
+        ``sockets`` are the inner listener's sockets on one machine, including those at pods' gateway addresses. The
+        named addresses also listen at the ports of these sockets.
         """
         gateways: dict[str, set[int]] = {}
         for name, sock in sockets.items():
@@ -152,7 +152,7 @@ class NamedPorts:
             self._open.add((address, port))
 
     def tcp_claim(self, gateway: str, address: str, port: int) -> NamedPort | None:
-        """The TCP service at a port of a namespace address; of several services the alphabetically first."""
+        """The TCP service at a namespace's address and a port; None without one. Of several, the first by name."""
         claims = (
             claim
             for claim in self.claims.values()
@@ -161,9 +161,9 @@ class NamedPorts:
         return min(claims, key=lambda claim: claim.name, default=None)
 
     def full_host(self, gateway: str, address: str, host: str) -> str:
-        """Complete "api:8080" with the namespace of an address.
+        """The host with the namespace that ``address`` belongs to: "api:8080" gives "api.default".
 
-        Return ``host`` unchanged if no service there has this name.
+        ``host`` is unchanged unless exactly one service of this name has the address.
         """
         name = host.partition(":")[0].lower()
         namespaces = [

@@ -129,7 +129,7 @@ class PeerProcesses:
         return f"/proc/self/fd/{self._folder_fd}/activator-{index}.sock"
 
     def _meet(self, index: int) -> None:
-        """Connect to the process that listens at a path, if any, and send a hello."""
+        """Connect to the peer process ``index``, if it listens, and send a hello."""
         connection = socket.socket(socket.AF_UNIX)
         connection.setblocking(False)
         try:

@@ -60,7 +60,7 @@ def wants_placeholder(method: bytes, accept: bytes | None) -> bool:
 
 
 def placeholder_page(service: str) -> bytes:
-    """The page of a service, in UTF-8."""
+    """The HTML page that a browser gets while a service starts, in UTF-8."""
     return _PAGE.format(name=html.escape(service)).encode()
 
 
@@ -76,7 +76,7 @@ def respond_with(exchange: Exchange, placeholder: PlaceholderResponse) -> None:
 
 
 def respond_early(exchange: Exchange, visit: Visit) -> None:
-    """Send the page, or the beginning of the stream, while a request waits for its first pod."""
+    """Send the placeholder page, or the first events of a stream, while a request waits for its first pod."""
     if not (exchange.is_waiting and visit.is_cold):
         return
     site = visit.site
@@ -94,7 +94,7 @@ def _offer_events(exchange: Exchange) -> None:
 
 
 def _offer_placeholder(exchange: Exchange, visit: Visit, *, service: str) -> None:
-    """Send a browser the page, unless a pod takes the request soon."""
+    """Send a browser the placeholder page, unless a pod takes the request soon."""
 
     def show() -> None:
         if exchange.is_waiting and visit.is_cold:

@@ -37,7 +37,7 @@ _PRIVILEGED_END = 1024
 
 
 class TcpClaim(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """A route's claim on a port. The smallest claim wins the port."""
+    """A route's claim on a port since the time ``since``. The smallest claim, the oldest, wins the port."""
 
     since: str
     route: str

@@ -297,13 +297,13 @@ class RevisionDirectory:
         return key in self._workloads
 
     def idle_workloads(self, busy: Container[RevisionKey]) -> list[RevisionKey]:
-        """ScaledWorkloads with pods but without requests: all except ``busy``. Their pods do not report."""
+        """The ScaledWorkloads that have pods and are not in ``busy``. The activator reports for their pods."""
         return sorted(key for key in self._workloads if key not in busy and self.slices.pods_of(key))
 
     def announce(self, key: RevisionKey, pod: ServedPod, now_s: float, *, until_s: float) -> bool:
-        """Store an announced pod; False if its revision is unknown or a slice lists it as ready.
+        """Store an announced pod; False if its revision is unknown, a slice lists it as ready, or there are too many.
 
-        Only the autoscaler announces pods of a ScaledWorkload, with a scheme; other pods announce themselves.
+        The pod must have a ``scheme`` if it belongs to a ScaledWorkload, and none otherwise.
         """
         revision = self._revisions.get(key)
         if revision is None or revision.is_workload is not bool(pod.scheme) or pod.address in self.slices.pods_of(key):
@@ -313,10 +313,10 @@ class RevisionDirectory:
         return self.announced.add(key, pod, until_s=until_s)
 
     def watch_unready(self, key: RevisionKey, now_s: float, *, is_on: bool) -> None:
-        """Start (``is_on``) or stop probing a revision's not-ready pods, if a probe alone can confirm readiness.
+        """Start (``is_on``) or stop probing a revision's not-ready pods, unless the kubelet decides on readiness.
 
-        These are the pods that slices list as not ready, and those that announced themselves. Announced pods of a
-        ScaledWorkload are ready in the API, which slices repeat later.
+        Not-ready pods are those that slices list as not ready, and announced ones. Announced pods of a ScaledWorkload
+        are not probed, because they are ready in the API.
         """
         revision = self._revisions.get(key)
         if is_on and revision is not None and revision.is_workload:

@@ -62,7 +62,7 @@ class SlotBook(Protocol[RequestId_contra]):
 
 
 class RevisionTable(Generic[RequestId]):
-    """The revisions shared by router and slot book: known ones, those with requests, and their next ticks."""
+    """State shared by router and slot book: known revisions, throttlers of revisions with requests, and next ticks."""
 
     __slots__ = ("directory", "schedule", "throttlers")
 
@@ -76,8 +76,8 @@ class RevisionTable(Generic[RequestId]):
 class RequestRouter(Generic[RequestId]):
     """Routes requests to pods. Calls with an unknown request have no effect.
 
-    ``random`` returns numbers in [0, 1). ``view`` reads facts about requests. ``slots`` is set if several processes
-    share pods; it then uses the same ``table``.
+    ``random`` returns numbers in [0, 1). ``view`` reads facts about requests. ``slots`` shares the slots of pods
+    with other processes, through the same ``table``; None if only this process uses the pods.
     """
 
     def __init__(
@@ -238,8 +238,8 @@ class RequestRouter(Generic[RequestId]):
         """Close the reporting period and return the load of each revision that is scaled. Drops idle revisions.
 
         Requests in the fallback of a ScaledWorkload count for the workload. An idle ScaledWorkload with pods is reported
-        with a load of 0, because its pods do not report. An idle revision whose pods have known prompt prefixes is
-        reported with the savings of these prefixes.
+        with a load of 0, because its pods do not report. An idle revision whose pods have cached prompts is reported
+        with their ``pod_heats``.
         """
         loads: list[tuple[RevisionKey, RevisionLoad]] = []
         in_fallbacks: list[tuple[RevisionKey, RevisionLoad]] = []

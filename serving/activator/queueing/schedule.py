@@ -53,7 +53,7 @@ class TickSchedule:
 
     @property
     def has_pending_work(self) -> bool:
-        """Whether a revision has news, so that a tick is due soon."""
+        """Whether ``schedule_tick`` was called since the last ``take_due``."""
         return bool(self._pending)
 
     def schedule_tick(self, key: RevisionKey) -> None:
@@ -72,7 +72,7 @@ class TickSchedule:
         self._due_s.pop(key, None)
 
     def take_due(self, now_s: float) -> set[RevisionKey]:
-        """Remove and return the revisions that have news or are due."""
+        """Remove and return the revisions scheduled by ``schedule_tick``, and those whose scheduled time has come."""
         keys, self._pending = self._pending, set()
         while self._heap and self._heap[0][0] <= now_s:
             due_s, key = heapq.heappop(self._heap)
@@ -82,5 +82,5 @@ class TickSchedule:
         return keys
 
     def next_due_s(self) -> float | None:
-        """When the next revision is due without news; its tick may have no effect."""
+        """The next time from ``schedule_at``; None without one. The tick may have no effect."""
         return self._heap[0][0] if self._heap else None

@@ -308,7 +308,7 @@ class RevisionThrottler(Generic[RequestId]):
         return (woken,), decision.next_wake_s
 
     def pod_heats(self) -> dict[str, float]:
-        """The savings of each pod's known prompt prefixes, by the pod's name; empty if prompts do not choose pods."""
+        """The prompt bytes that each pod's cache has saved, by the pod's name; empty if prompts do not choose pods."""
         heats = {} if self._prefixes is None else self._prefixes.heats
         return {self.pods[address].name: heat for address, heat in itertools.islice(heats.items(), POD_LOADS_MAX)}
 
@@ -375,7 +375,7 @@ class RevisionThrottler(Generic[RequestId]):
 
 
 def _on_other_nodes(pods: Mapping[str, ServedPod], node: str, *, first_ratio: float) -> list[str]:
-    """Addresses of pods on other nodes, rotated by ``first_ratio``; none if ``node`` is ""."""
+    """Addresses of pods on nodes other than ``node``; ``first_ratio`` in [0, 1) selects the first. None for ""."""
     others = [address for address, pod in pods.items() if node and pod.node != node]
     first = int(first_ratio * len(others))
     return others[first:] + others[:first]

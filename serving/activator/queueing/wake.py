@@ -33,8 +33,8 @@ class RevisionLoad(msgspec.Struct, frozen=True, kw_only=True):
     """The load of one revision: mean concurrency, and requests a second.
 
     The autoscaler averages the ``window_`` pair over its windows; None: the pair equals the load. ``pod_loads`` are the
-    requests in each pod of a ScaledWorkload, by name. ``pod_heats`` are the savings of each pod's known prompt
-    prefixes.
+    requests in each pod of a ScaledWorkload, by name. ``pod_heats`` are the prompt bytes that each pod's prompt cache
+    has saved, by name.
     """
 
     concurrency: float
@@ -45,7 +45,7 @@ class RevisionLoad(msgspec.Struct, frozen=True, kw_only=True):
     pod_heats: Mapping[str, float] = {}
 
     def with_concurrency_of(self, other: "RevisionLoad") -> "RevisionLoad":
-        """This load, with requests in flight elsewhere that it already contains as arrivals."""
+        """This load plus the concurrency of ``other``. Request counts are not added: this load already has them."""
         own, added = self.window_concurrency, other.window_concurrency
         return msgspec.structs.replace(
             self,
@@ -65,10 +65,10 @@ class Poke(msgspec.Struct, frozen=True, kw_only=True):
 class WakeInput(msgspec.Struct, frozen=True, kw_only=True):
     """The input of a wake decision for one revision.
 
-    ``level`` requests are inside, ``waiting_count`` of them without a pod; ``arrived_count`` came since the last
-    report. ``desired_count`` pods are desired, each for ``target_concurrency`` concurrent requests. ``has_rejected``
-    says that a request was just rejected because the revision's pods fail, or got the placeholder: the revision then
-    gets a try, with a load of 1, once per reporting period.
+    ``level`` requests run or wait; ``waiting_count`` of them wait for a pod. ``arrived_count`` requests arrived since
+    the last report. ``desired_count`` pods are desired, each for ``target_concurrency`` concurrent requests.
+    ``has_rejected``: a request was just rejected because pods fail, or got the placeholder. Once per reporting period,
+    a load of 1 is then reported, so that a new pod is tried.
     """
 
     level: int

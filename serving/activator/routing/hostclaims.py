@@ -32,7 +32,7 @@ _NO_TAGS: Mapping[str, Site] = {}
 
 
 class HostClaim(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """A route's claim on a host: its age and its site. The smallest claim wins the host."""
+    """A route's claim on a host since the time ``since``. The smallest claim, the oldest, wins the host."""
 
     since: str
     route: str
@@ -245,7 +245,7 @@ def _is_inner(url: str) -> bool:
 
 
 class DomainTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """The target of a mapped host, if ``namespace`` owns the host. ``secret`` names the host's certificate, if any."""
+    """A resolved DomainMapping: ``host`` leads to the service ``name``. ``secret`` has its certificate, if any."""
 
     host: str
     namespace: str

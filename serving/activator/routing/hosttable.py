@@ -20,9 +20,9 @@ HeaderValues = Callable[[bytes], Iterable[bytes]]
 
 
 class HostRule(msgspec.Struct, frozen=True, kw_only=True):
-    """A rule that leads to a site.
+    """A rule that leads requests for a host to a site.
 
-    ``path`` has no trailing slash and is "" for all paths; ``listeners`` serve the rule.
+    ``path`` is a prefix without trailing slash, "" for all paths. ``listeners`` are those that apply the rule.
     """
 
     since: str

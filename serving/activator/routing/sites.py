@@ -53,7 +53,7 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_lasting(self) -> bool:
-        """Whether a repeated head needs no new check; False if a token may expire."""
+        """Whether the result for a request also holds for later equal requests; False if the rule checks tokens."""
         return self.jwt is None and (self.callers is None or self.callers.is_open)
 
 

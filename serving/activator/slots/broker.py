@@ -50,7 +50,7 @@ class SlotBroker(Generic[RequestId]):
     """The slot book of one router, when several processes share pods (``router.SlotBook``).
 
     ``table`` is shared with the router; ``index`` identifies this process. ``first_round`` must be greater than any
-    round of an earlier process with this index. ``send`` sends a message to a peer.
+    declaration's number of an earlier process with this index. ``send`` sends a message to a peer.
     """
 
     def __init__(self, table: RevisionTable[RequestId], *, index: int, first_round: int, send: Send) -> None:
@@ -136,7 +136,7 @@ class SlotBroker(Generic[RequestId]):
                     yield InUse(key=key, pod=pod, in_flight=in_flight, slot_count=slot_count)
 
     def _after(self, view: int, now_s: float) -> RoutingOutcome[RequestId]:
-        """After a view has begun or ended, apply the new rights to all revisions and request missing slots again."""
+        """If the view's number is no longer ``view``, apply new rights to all revisions and ask for slots again."""
         if view == self.ledger.view_number:
             return RoutingOutcome()
         self._own_asks.clear()

@@ -58,10 +58,10 @@ def loans_between(shares: Sequence[int], in_use: Sequence[int]) -> dict[tuple[in
 
 
 class Ledger:
-    """The rights of process ``index``; it has none before the first ``set_peers``.
+    """The slots that process ``index`` may use; none before the first ``set_peers``.
 
-    ``first_round`` must be greater than any round of an earlier process with this index. ``in_use`` returns the
-    requests in flight now; ``send`` sends a message to a peer.
+    ``first_round`` must be greater than any declaration's number of an earlier process with this index. ``in_use``
+    returns the requests in flight now; ``send`` sends a message to a peer.
     """
 
     def __init__(self, *, index: int, first_round: int, in_use: Callable[[], Iterable[InUse]], send: Send) -> None:
@@ -81,9 +81,9 @@ class Ledger:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether no view has begun.
+        """Whether this process waits for the next view, because a process has started or ended.
 
-        While frozen, no slots are given away, and the requests in flight may not increase.
+        While frozen, it gives no slots away, and its requests in flight may not increase.
         """
         return self._view is None
 
@@ -94,7 +94,7 @@ class Ledger:
 
     @property
     def silent_peers(self) -> list[int]:
-        """The peers that prevent the next view from beginning."""
+        """The peers whose messages are still needed for the next view."""
         own = self._ready.get(self._index)
         return [peer for peer in self.peers if self.is_frozen and (own is None or self._ready.get(peer) != own)]
 

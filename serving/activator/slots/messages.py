@@ -43,14 +43,14 @@ class InUse(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Declare(_TaggedMessage, frozen=True, kw_only=True):
-    """The requests in flight from the sender in ``round``. The sender starts no more until the next view."""
+    """The sender's requests in flight; it starts no more until the next view. ``round`` numbers its declarations."""
 
     round: int
     in_use: tuple[InUse, ...]
 
 
 class ViewReady(_TaggedMessage, frozen=True, kw_only=True):
-    """The declarations that the sender has received. The view begins once all members have sent equal sets."""
+    """The declarations that the sender has received. The next view begins once all members have sent equal ones."""
 
     rounds: Rounds
 
@@ -64,7 +64,7 @@ class Ask(_TaggedMessage, frozen=True, kw_only=True):
 
 
 class Give(_TaggedMessage, frozen=True, kw_only=True):
-    """``count`` slots of a pod pass to the receiver, in this view only."""
+    """Passes ``count`` slots of a pod to the receiver; ignored in any view but that of ``rounds``."""
 
     rounds: Rounds
     key: RevisionKey

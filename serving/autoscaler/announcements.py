@@ -62,8 +62,8 @@ def _address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | No
 def workload_announcement_of(key: RevisionKey, pod: Object, target_port: int | str) -> AnnouncedPod | None:
     """The announcement of a ready pod of a ScaledWorkload; None while its address is unknown.
 
-    ``target_port`` is the number or name of a port of the pod. The pod p at 10.1.0.7 with a port 8080 that is called
-    "web": 10.1.0.7:8080.
+    ``target_port`` is the number or name of a port of the pod. Example: a pod at 10.1.0.7 names its port 8080 "web";
+    for target port "web" it is announced as 10.1.0.7:8080.
     """
     address = _address_of(str(nested(pod, "status", "podIP") or ""))
     ports = {

@@ -99,7 +99,7 @@ def event_bytes(event: str, body: bytes) -> bytes:
 
 
 class PolicyBook:
-    """The costs of both policies by revision. ``scaler`` returns a revision's scaler, or None."""
+    """The costs of each revision's policy and of its alternative. ``scaler`` returns a revision's scaler, or None."""
 
     def __init__(
         self, *, keys: Callable[[], Iterable[RevisionKey]], scaler: Callable[[RevisionKey], Scaler | None]
@@ -108,7 +108,7 @@ class PolicyBook:
         self._scaler = scaler
 
     def costs(self, key: RevisionKey, now_s: float) -> PolicyCosts | None:
-        """The costs of both policies for a revision; None if its class has no policy."""
+        """The costs of a revision's policy and of its alternative; None if its class has no policy."""
         scaler = self._scaler(key)
         return None if scaler is None or scaler.shadow is None else scaler.shadow.costs(now_s)
 
@@ -205,7 +205,7 @@ class DecisionPublisher:
 
 
 class DecisionBook:
-    """Serves past and future decisions over HTTP, and the savings of ``policies``."""
+    """Serves past and future decisions over HTTP. ``policies`` has the costs of policies."""
 
     def __init__(
         self,

@@ -145,10 +145,9 @@ class RevisionEntry:
         self.history = DecisionHistory(decisions_max)
 
     def set_deployment(self, deployment: ScaledDeployment, now_s: float) -> bool:
-        """Store the current Deployment or target; return whether its scale differs from the latest decision's.
+        """Store the current Deployment or target; return whether its scale is new, or changed by another client.
 
-        The autoscaler may record its own write after the watch has delivered it. Any other change of a target's scale
-        is by another client.
+        A change to the scale of the latest decision is the autoscaler's own.
         """
         before, self.deployment = self.deployment, deployment
         has_changed = before is None or before.replica_count != deployment.replica_count
@@ -188,7 +187,7 @@ class RevisionEntry:
         return msgspec.structs.replace(counts, oom_kills=self.oom_kill_total, restarts=self.restart_total)
 
     def measured(self, namespace: str, usages: Usages, now_s: float) -> None:
-        """The usage of each pod, for the learnt target."""
+        """Add new usage measurements of the revision's pods to its learnt target."""
         if self.scaler is None or self.revision is None:
             return
         for name, stat in self.scaler.pods.items():

@@ -87,7 +87,7 @@ _HOST_VARIABLE = "SERVING_POD_IP"
 
 
 def measured(revision: ScaledRevision, outcome: ScalerOutcome) -> RevisionNumbers:
-    """The numbers of a decision about a revision."""
+    """The metrics of a revision after a decision."""
     facts, merged, detail = outcome.view, outcome.merged, outcome.decided.detail
     metric, stable_load, panic_load, target_load, excess = CONCURRENCY.name, None, None, None, None
     if isinstance(detail, ScaleDecision):

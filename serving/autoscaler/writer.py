@@ -71,7 +71,7 @@ class WriteView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PathProved(msgspec.Struct, frozen=True):
-    """The activator is in the path; an immediate decision follows."""
+    """An activator has responded to a probe; an immediate decision follows."""
 
 
 class ReserveRefused(msgspec.Struct, frozen=True):
@@ -99,7 +99,7 @@ class Writer:
     """Executes decisions.
 
     ``view`` returns the present state of a revision. ``costs`` returns the deletion costs for removing a number of
-    pods. ``prove`` probes whether the activator is in the path. ``learn`` is called with the result of each call.
+    pods. ``prove`` probes whether an activator responds. ``learn`` is called with the result of each call.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Writer:
         self._prove = prove
 
     async def write(self, key: RevisionKey) -> float | None:
-        """Execute the remaining writes of the latest decision. Returns None: the next decision is the retry."""
+        """Execute the remaining writes of the latest decision. Always returns None: the next decision retries them."""
         latest = self._latest(key)
         if latest is not None and latest.to_prove:
             await self._prove_path(key)
@@ -163,7 +163,7 @@ class Writer:
         self._learn(key, PathProved())
 
     async def _reserve(self, key: RevisionKey) -> bool:
-        """Set the revision to Reserve; return whether it was set. A conflict may mean that a request has woken it."""
+        """Set an Active revision to Reserve; return whether it is no longer Active. A request may have woken it."""
         view = self._view(key)
         revision = None if view is None else view.revision
         if view is None or revision is None or revision.serving_state is not ServingState.ACTIVE:

@@ -52,7 +52,7 @@ class MemorySaving(enum.Enum):
 class Autoscaler:
     """The autoscaler of a cluster. Call ``run``; ``record`` and ``decisions`` may be called at any time.
 
-    ``prove`` probes whether the activator is in the path. ``on_decision`` is called with each decision and must not
+    ``prove`` probes whether an activator responds. ``on_decision`` is called with each decision and must not
     block. ``events`` records pods that run out of memory. ``sharing`` selects the revisions that this autoscaler
     decides on; None: all. ``saving`` is how pods save memory. ``announce`` receives pods of workloads that have become
     ready.
@@ -112,7 +112,7 @@ class Autoscaler:
         return self._is_synced
 
     def end_rests(self) -> None:
-        """Decide on every revision within a period, because of a new policy or subscriber."""
+        """Decide on all revisions, also idle ones, within a decision period: there is a new policy or subscriber."""
         self._decisions.end_rests()
 
     def _watch_memory(self) -> Hold:

@@ -47,7 +47,8 @@ _FOLLOWER_BYTES_MAX = 4 * 2**20
 class Cut(msgspec.Struct, frozen=True):
     """Positions of a frame in the stream.
 
-    The mask, if any, precedes ``begin``; ``end`` may lie beyond the received data.
+    The mask, if any, precedes ``begin``; ``end`` may lie beyond the received data. ``is_plain``: a masked binary frame
+    that is a whole message.
     """
 
     begin: int
@@ -56,7 +57,7 @@ class Cut(msgspec.Struct, frozen=True):
 
 
 def cut(data: bytes, position: int) -> Cut | None:
-    """The frame at ``position``; None while its header is incomplete, or if it is not a plain binary frame.
+    """The frame at ``position``; None while its header is incomplete.
 
     Example: for the bytes 82 83 and a mask of 4 bytes at position 0, the payload begins at 6 and ends at 9.
     """
@@ -190,7 +191,7 @@ class StatsConnection(asyncio.Protocol):
         return self._is_follower
 
     def was_active(self) -> bool:
-        """Whether data arrived within the last four checks; within the last two before authentication."""
+        """Whether data arrived within the last four calls, or two before authentication. True for subscribers."""
         self._silent_checks += 1
         return self._is_follower or self._silent_checks < (_SILENT_CHECKS_MAX if self.sender is not None else 2)
 
@@ -200,7 +201,7 @@ class StatsConnection(asyncio.Protocol):
             self._transport.abort()
 
     def judge(self, proof: Awaitable[bool], respond: Callable[[bool], Response]) -> None:
-        """Answer the head once its claim is verified; buffer frames until then."""
+        """Send the response that ``respond`` returns for the result of ``proof``; buffer frames until then."""
 
         async def judging() -> None:
             try:

@@ -145,7 +145,7 @@ class DecisionLoop:
         self.end_rests()
 
     def count_pods(self, *, of_others: bool = False) -> None:
-        """Count the pods of revisions that this autoscaler does not decide about."""
+        """Count all revisions' pods for budgets; with ``of_others``, only those that other autoscalers decide on."""
         for key, entry in self._watch.entries.items():
             tenant, facts = entry.tenant(), entry.facts()
             if tenant is None or facts is None or (of_others and self._sharing.is_ours(group_of(key, entry.revision))):
@@ -188,7 +188,7 @@ class DecisionLoop:
         self._periodic.add_after(key, self.settings.decision_period_s * turn_ratio(key))
 
     def end_rests(self) -> None:
-        """Decide on every revision within a period, because a new policy may request pods at scale 0."""
+        """Decide on all revisions, also idle ones, within a period: a new policy may request pods at scale 0."""
         for key, entry in self._watch.entries.items():
             if entry.scaler is not None:
                 self._periodic.add_after(key, self.settings.decision_period_s * turn_ratio(key))
@@ -300,7 +300,7 @@ class DecisionLoop:
                 self._queue_save(key, annotation, sentence or None)
 
     def _allow(self, key: RevisionKey, entry: RevisionEntry, demand: BudgetDemand) -> Allowance | None:
-        """The pods that the machine's memory and the budgets allow; the smaller of both."""
+        """The smaller of the pod counts that the machine's memory and the budgets allow; None without a limit."""
         short, at_s = self._hold(key, demand), now_s()
         if short is not None:
             demand = msgspec.structs.replace(demand, wanted=short.count, floor=min(demand.floor, short.count))
@@ -314,7 +314,10 @@ class DecisionLoop:
         return short if budgeted is None or (short is not None and short.count <= budgeted.count) else budgeted
 
     def _publication(self, entry: RevisionEntry, outcome: ScalerOutcome, *, at_wall_s: float) -> Publication | None:
-        """The due publication of anticipated pods. If ``node_boot_s`` is 0, an existing publication is removed."""
+        """The number of pods expected within a node's boot time, if it must be published now; None otherwise.
+
+        Without the setting ``node_boot_s``, a published number is removed.
+        """
         boot_s, scaler, revision = self.settings.node_boot_s, entry.scaler, entry.revision
         if scaler is None or revision is None or not (boot_s or revision.anticipated):
             return None
@@ -404,8 +407,7 @@ def _load(key: RevisionKey, load: Callable[[str], None], text: str) -> None:
 def _rest_s(entry: RevisionEntry, outcome: ScalerOutcome, settings: AutoscalerSettings) -> float:
     """Seconds in which the outcome cannot change; 0 if it may change in the next period.
 
-    Published anticipated pods must be reconsidered in each period, so they give 0. The pods of a ScaledWorkload do not
-    report.
+    It may change while anticipated pods are published, or pods of a ScaledWorkload exist, because they do not report.
     """
     revision, scaler = entry.revision, entry.scaler
     if revision is None or scaler is None or revision.anticipated is not None:

@@ -62,8 +62,8 @@ class UsageLearning(msgspec.Struct, frozen=True, kw_only=True):
 class PolicyClient:
     """Watches ScalingPolicies, writes their status, and reads the usage of pods. The caller runs it.
 
-    ``triggers`` decides. ``on_new`` is called for each new policy and each new generation of a policy. A status with a
-    changed attachment is written immediately, others once a period.
+    ``triggers`` evaluates the policies. ``on_new`` is called for each new policy and each new generation of a policy. A
+    status whose policy begins or stops to apply is written immediately, others once a period.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with

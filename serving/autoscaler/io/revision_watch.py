@@ -404,7 +404,7 @@ class WorkloadWatch:
         self._sink.set_deployment(gone, is_gone=True)
 
     def _choose(self) -> None:
-        """Watch the targets and pods of all namespaces with workloads, and start or stop the reads of other scales."""
+        """Watch targets and pods in the workloads' namespaces; also read scales if a target's kind is not watched."""
         for kind, reflectors in self._targets.items():
             reflectors.choose({key[0] for key, workload in self._known.items() if _is_of(kind, workload.target)})
         self._pods.choose(self._names.keys())

@@ -311,7 +311,7 @@ def _window_s(window: str | None) -> float:
 
 
 def _initial_notes(spec: Mapping[str, Any], scaled: Object, window: str | None) -> Iterator[str]:
-    """An initial cooldown that has no effect: a new workload keeps its scale for its window only."""
+    """Notes about initial cooldowns longer than the window: they have no effect."""
     for prefix, fields in (("", spec), ("ScaledObject: ", scaled.get("spec") or {})):
         if (fields.get("initialCooldownPeriod") or 0) > _window_s(window):
             reason = f"a new workload keeps its scale for its window, {format_duration_s(_window_s(window))}"

@@ -277,7 +277,7 @@ def _status(configuration: Object, ready: LatestReady, latest: _Latest, *, now: 
 
 
 def _given_back(before: Object, ready: LatestReady, latest: _Latest) -> Iterator[Condition]:
-    """The condition while an older revision has the traffic, because the latest one failed in its first minute."""
+    """Yield a condition if the latest revision failed in its first minute and an older one has its traffic again."""
     present = _given_back_by({"status": before}, latest)
     if ready.failed is not None:
         why = condition_of(ready.failed, CONDITION_READY).get("message") or "not ready"

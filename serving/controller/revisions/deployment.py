@@ -146,9 +146,9 @@ def _default_container(pod_spec: Object, sidecar: Sidecar | None) -> dict[str, s
 
 
 def desired_private_service(revision: Object) -> Object:
-    """The headless Service of a revision's pods, whose addresses it collects in EndpointSlices.
+    """The headless Service that selects a revision's pods, so that EndpointSlices list their addresses.
 
-    The Service receives no requests. It has no cluster IP, because a cluster may have only 254.
+    It receives no requests, and has no cluster IP, because a cluster may have only 254 of these.
     """
     return {
         "apiVersion": "v1",

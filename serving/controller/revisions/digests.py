@@ -19,7 +19,7 @@ _FIELDS = (("containers", "containerStatuses"), ("initContainers", "initContaine
 class Resolution(msgspec.Struct, frozen=True, kw_only=True):
     """The registries' responses for a revision: digests by image name; "" means that the image keeps its tag.
 
-    ``failure`` is why a response is missing; ``refused`` is why a tag stays.
+    ``failure`` is why a registry did not respond, or "". ``refused`` is why an image keeps its tag, or "".
     """
 
     images: Mapping[str, str] = {}

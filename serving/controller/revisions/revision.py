@@ -231,9 +231,9 @@ def reconcile_revision(
 
 
 def revision_debounce_s(revision: Object | None, changed: Kind | None, *, count_period_s: float) -> float:
-    """Seconds to wait for further changes of a revision, its Deployment and its pods.
+    """Seconds to wait for further changes of a revision, its Deployment and its pods, before a write.
 
-    A revision that wakes or rests is followed by them, and until then only the counts in its status change.
+    While a ready revision wakes or scales down, only counts in its status change: these wait ``count_period_s``.
     """
     if revision is None or not conditions_of(revision):
         return 0.0 if changed is kinds.REVISION else DEBOUNCE_S
@@ -245,10 +245,10 @@ def revision_debounce_s(revision: Object | None, changed: Kind | None, *, count_
 
 
 def _unready_since(before: Object, after: Object) -> str | None:
-    """Since when a revision was ready that no longer is; None for others.
+    """When a revision became Ready that is now no longer Ready; None for other revisions.
 
-    A cluster stores statuses. So the annotation of the first readiness is due only when the status loses it, or with
-    another change, which saves a write for each first revision.
+    The status stores this time while the revision is Ready. The annotation is written only afterwards, which saves a
+    write for each new revision.
     """
     is_ready, condition = is_true(after, CONDITION_READY), condition_of(before, CONDITION_READY)
     return None if is_ready or condition.get("status") != ConditionStatus.TRUE else condition.get("lastTransitionTime")

@@ -77,7 +77,7 @@ class HealthLayer(enum.StrEnum):
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """A failure with Knative's reason."""
+    """Why a revision's pods fail: the condition that becomes False, Knative's reason for it, and the message."""
 
     layer: HealthLayer
     reason: str

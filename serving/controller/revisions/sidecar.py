@@ -147,7 +147,7 @@ def proxy_container(deployment: Object) -> Object:
 
 
 def inner_tls_variables(deployment: Object, sidecar: Sidecar) -> list[Object]:
-    """The strategic patch of queue-proxy variables, if pods must become strict about inner TLS, or stop being so.
+    """The patch of queue-proxy's environment that makes pods require inner TLS, or stop to; [] if it is right.
 
     Pods that accept both TLS and plain HTTP are unchanged, because activators reach them in each mode.
     """

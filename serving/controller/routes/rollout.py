@@ -214,8 +214,8 @@ def newest_of(rollout: Rollout) -> list[str]:
 def split_targets(targets: Sequence[Object], assigned: Sequence[Object], rollout: Rollout) -> list[Object]:
     """The targets in the form of ``status.traffic`` during a rollout: an entry per revision with a share.
 
-    ``latestRevision`` is true for the newest revision only. Two targets of one configuration divide its revisions in
-    order.
+    ``latestRevision`` is true for the newest revision only. If two targets name one configuration, the first target
+    gets the shares of the older revisions.
     """
     pools = {
         configuration.configuration_name: list(configuration.revisions)
@@ -305,7 +305,7 @@ def _with_shares(goal: ConfigurationRollout, shares: Mapping[str, int], step: St
 
 
 def _resized(shares: dict[str, int], percent: int) -> dict[str, int]:
-    """The shares scaled to another total. More percent go to the newest revision, fewer are taken from the oldest."""
+    """The shares with the sum ``percent``: the newest revision gets more, or the oldest ones lose some first."""
     excess = sum(shares.values()) - percent
     remaining: dict[str, int] = {}
     for name, share in shares.items():
@@ -326,7 +326,7 @@ def _started(shares: dict[str, int], latest: str) -> dict[str, int]:
 
 
 def _moved(shares: dict[str, int], latest: str, percent: int) -> dict[str, int]:
-    """Move ``percent`` from the other revisions to the latest revision. The newest of the others gives first."""
+    """Move ``percent`` to the latest revision from the others, starting with the newest of them."""
     after = dict(shares)
     for name in reversed(shares):
         if name == latest:

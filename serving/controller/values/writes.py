@@ -101,7 +101,7 @@ class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitingWrites:
-    """The delayed writes: the time of the first planning, by key."""
+    """When each key's delayed writes were first planned."""
 
     def __init__(self) -> None:
         self._since_s: dict[WorkKey, float] = {}

@@ -109,7 +109,10 @@ def run(spec: PodSpec) -> int:
 
 
 def run_on_call(called: Callable[[], Coroutine[object, object, PodSpec | None]]) -> int:
-    """Create the event loop, wait for an assigned pod, and run it. Without a pod, return 0."""
+    """Create the event loop, await the pod that ``called`` returns, and run it; return the exit code.
+
+    The code is 0 if ``called`` returns None.
+    """
     gc.freeze()
     gc.enable()
     gc.set_threshold(_GC_THRESHOLD)

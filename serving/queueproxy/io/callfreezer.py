@@ -16,8 +16,9 @@ _WAKE_PAUSE_S = 0.1
 class CallFreezer:
     """Makes an app sleep and wake by HTTP calls to its own endpoints, which model servers offer.
 
-    ``marker`` is a file that exists while the app may sleep; "" if no file outlives a queue-proxy. ``limit_s`` bounds
-    each call, and the sum of all attempts to wake the app.
+    ``marker`` is the path of a file that exists while the app may sleep; the pod's next queue-proxy then wakes the app.
+    "": there is no such file, and the next queue-proxy always wakes the app. ``limit_s`` bounds each call, and the sum
+    of all attempts to wake the app.
     """
 
     is_instant = False

@@ -92,11 +92,11 @@ class Dormancy:
 
     @property
     def idle_s(self) -> float:
-        """Seconds since the last request or order ended."""
+        """Seconds since the last request ended, or since the app was last woken."""
         return max(0.0, self._clock() - self._state.idle_since_s)
 
     def page(self) -> list[str]:
-        """Its lines for the metrics page."""
+        """The lines about dormancy on the metrics page."""
         return [
             f"queueproxy_dormant {int(self.is_dormant)}",
             f"queueproxy_freezes_total {self.freeze_count}",
@@ -199,7 +199,7 @@ class Dormancy:
             self._happened(AppEvent.FROZEN)
 
     def _happened(self, event: AppEvent) -> None:
-        """Record a freeze or thaw of the app. Requests of the meantime are forwarded already."""
+        """Record that a freeze succeeded or was refused; do nothing if a request has woken the app meanwhile."""
         if self._state.phase is not Phase.FREEZING:
             return
         self._state = after_event(self._state, event, self._clock())

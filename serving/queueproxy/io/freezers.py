@@ -103,9 +103,9 @@ class ProcessFinder(Protocol):
 class SignalFreezer:
     """Stops all processes by SIGSTOP.
 
-    ``marker`` is a file that exists while processes may be stopped. If it exists when the pod's next queue-proxy
-    starts, this queue-proxy continues the processes. "": no file outlives a queue-proxy, and the next one always
-    continues the processes. Processes stopped by other programs stay stopped.
+    ``marker`` is the path of a file that exists while processes may be stopped; the pod's next queue-proxy then
+    continues them. "": there is no such file, and the next queue-proxy always continues the processes. ``thaw`` does
+    not continue processes that another program has stopped.
     """
 
     is_instant = True
@@ -303,7 +303,7 @@ class FirstFreezer:
 
     @property
     def unfrozen(self) -> str:
-        """Why the first freezer failed, if the second freezer does not freeze either."""
+        """The error of the first freezer while the second one in use leaves the app running; "" otherwise."""
         return self._present.unfrozen and self._error
 
     async def freeze(self) -> None:

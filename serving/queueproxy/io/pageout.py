@@ -114,7 +114,7 @@ def pss_bytes(pid: int) -> int:
 
 
 def _reclaim(folder: str, byte_count: int) -> bool:
-    """Ask the kernel to reclaim memory of a cgroup; return whether it supports this. EAGAIN: it reclaimed less."""
+    """Ask the kernel to reclaim memory of a cgroup; return whether it supports this. It may reclaim less."""
     try:
         with open(f"{folder}/memory.reclaim", "w", encoding="ascii") as file:  # noqa: PTH123 - as above
             file.write(str(byte_count))

@@ -155,7 +155,7 @@ def _mount_namespace(pid: int) -> str | None:
 
 
 def touch_mark(path: str) -> None:
-    """Create a mark file; "" is none."""
+    """Create the mark file at ``path``; do nothing for ""."""
     if not path:
         return
     with open(path, "wb"):  # noqa: PTH123 - no pathlib, see above

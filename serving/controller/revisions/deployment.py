@@ -146,7 +146,7 @@ def _default_container(pod_spec: Object, sidecar: Sidecar | None) -> dict[str, s
 
 
 def desired_private_service(revision: Object) -> Object:
-    """The headless Service that selects a revision's pods, so that EndpointSlices list their addresses.
+    """The headless Service of a revision. It selects the revision's pods for EndpointSlices.
 
     It receives no requests, and has no cluster IP, because a cluster may have only 254 of these.
     """

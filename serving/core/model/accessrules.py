@@ -46,7 +46,7 @@ class AllowedCaller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallerRule(msgspec.Struct, frozen=True, kw_only=True):
-    """The caller rule of a service. If ``is_open``, it admits every caller, including unauthenticated ones."""
+    """Which callers may call a service. If ``is_open``, every caller may, including unauthenticated ones."""
 
     callers: tuple[AllowedCaller, ...] = ()
     is_open: bool = False

@@ -19,12 +19,12 @@ class AnticipatedPods(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
     until_s: float
 
     def text(self) -> str:
-        """The annotation's value: {"count":8,"untilS":1700000000}."""
+        """The value of ``ANTICIPATED_PODS_ANNOTATION``, as JSON: {"count":8,"untilS":1700000000}."""
         return msgspec.json.encode({"count": self.count, "untilS": round(self.until_s)}).decode()
 
 
 def anticipated_pods_of(annotations: Mapping[str, str]) -> AnticipatedPods | None:
-    """Read the annotation; None if it is absent or unreadable."""
+    """Read ``ANTICIPATED_PODS_ANNOTATION``; None if the annotation is absent or invalid."""
     text = annotations.get(ANTICIPATED_PODS_ANNOTATION)
     if not text:
         return None

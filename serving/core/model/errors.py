@@ -55,7 +55,7 @@ class InvalidValue(ServingError, ValueError):
 
 
 class NewerFormat(InvalidValue):
-    """A frame, message or file in a newer format than this program reads. ``action`` is what the operator does."""
+    """A frame, message or file in a newer format than this program reads. ``action`` tells the operator what to do."""
 
     def __init__(self, *, what: str, version: int, known: int, action: str) -> None:
         self.what = what

@@ -31,7 +31,7 @@ _DIGEST_LENGTH = 16
 
 
 class About(msgspec.Struct, frozen=True, kw_only=True):
-    """The involved object. Empty fields are omitted."""
+    """The object that an Event is about (``involvedObject``). Empty fields are not written."""
 
     api_version: str
     kind: str
@@ -75,7 +75,7 @@ def name_within(name: str, suffix: str) -> str:
 def new_event(
     subject: About, words: EventText, *, suffix: str, component: str, now: str, instance: str = ""
 ) -> dict[str, Any]:
-    """A new Event; ``now`` is the time in the API's form, ``component`` its author."""
+    """A new Event about ``subject``. ``now`` is a Kubernetes timestamp, ``component`` the author of the Event."""
     involved = {
         "apiVersion": subject.api_version,
         "kind": subject.kind,
@@ -102,6 +102,6 @@ def new_event(
 
 
 def repeated(event: Mapping[str, Any], *, now: str) -> dict[str, Any]:
-    """The patch that increments the count of a repeated event, unless another writer has changed it."""
+    """The merge patch that counts one more occurrence of an Event. It fails if the Event has changed meanwhile."""
     metadata = {"resourceVersion": event["metadata"].get("resourceVersion", "")}
     return {"metadata": metadata, "count": event.get("count", 1) + 1, "lastTimestamp": now}

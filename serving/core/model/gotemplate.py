@@ -38,7 +38,7 @@ class _Broken(Exception):
 
 
 class Fields(dict[str, object]):
-    """A mapping with fixed keys, unlike Labels and Annotations. ``text`` renders it; with "" rendering is an error."""
+    """A Go struct: a missing field is an error, unlike in a map. ``text`` is its printed form; "" forbids printing."""
 
     def __init__(self, fields: Mapping[str, object], text: str = "") -> None:
         super().__init__(fields)
@@ -46,7 +46,7 @@ class Fields(dict[str, object]):
 
 
 def fill_template(text: str, data: Mapping[str, object]) -> str:
-    """The text of a template filled with ``data``. Raises ``InvalidValue`` if it is invalid or has no value."""
+    """Fill a template with ``data``. Raises ``InvalidValue`` if the template is invalid or cannot be filled."""
     try:
         template = _parsed(text)
     except _Broken as error:
@@ -68,7 +68,7 @@ def _parsed(text: str) -> _Value:
 
 
 def _parts(text: str) -> Iterator[tuple[bool, str]]:
-    """The texts and actions of a template, in order, each with whether it is an action."""
+    """Split a template into its parts, in order: whether a part is an action (``{{...}}``), and its text."""
     end, trims = 0, False
     for match in _ACTION.finditer(text):
         before = text[end : match.start()]
@@ -83,9 +83,9 @@ def _parts(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def _block(parts: list[tuple[bool, str]], *, depth: int) -> tuple[_Value, str]:
-    """Parse up to the next ``end`` or ``else``; return the text and that action, or "" at the end of the template.
+    """Parse parts up to an ``end`` or ``else``; return the parsed block, and this action ("" at the template's end).
 
-    The next part is the last element of ``parts``.
+    ``parts`` are in reverse order; the parsed ones are removed.
     """
     if depth > _NESTED_MAX:
         raise _Broken("it is nested too deeply")
@@ -108,7 +108,7 @@ def _block(parts: list[tuple[bool, str]], *, depth: int) -> tuple[_Value, str]:
 
 
 def _branch(parts: list[tuple[bool, str]], text: str, *, depth: int) -> _Value:
-    """Parse an ``if`` or ``with``. A ``with`` also moves the dot."""
+    """Parse the action ``text``, an ``if`` or ``with``. Within a ``with``, the dot is the value of the condition."""
     word = _word(text)
     condition = _pipe(text.removeprefix(word))
     then, ending = _block(parts, depth=depth)
@@ -152,9 +152,9 @@ def _pipe(text: str) -> _Value:
 
 
 def _commands(tokens: list[str], *, depth: int) -> _Value:
-    """The commands of a pipe. Each gets the previous command's value as its last argument.
+    """Parse a pipe of commands. Each command gets the previous command's value as its last argument.
 
-    A command is a list of operands; a text names a function.
+    ``tokens`` are in reverse order; they are removed up to a closing bracket.
     """
     if depth > _NESTED_MAX:
         raise _Broken("it is nested too deeply")

@@ -365,7 +365,7 @@ class TrafficFields(TypedDict, total=False):
 
 
 class TemplateFields(TypedDict, total=False):
-    """The fields that a template has in addition to a pod's."""
+    """The fields of a revision template's spec in addition to those of a pod's spec."""
 
     containerConcurrency: int
     timeoutSeconds: int
@@ -374,7 +374,7 @@ class TemplateFields(TypedDict, total=False):
 
 
 class RevisionFields(TemplateFields, total=False):
-    """The fields that a Revision's spec has in addition to a pod's."""
+    """The fields of a Revision's spec in addition to those of a pod's spec."""
 
     servingState: str
 

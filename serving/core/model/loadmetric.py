@@ -32,7 +32,11 @@ _GAUGES_KEPT = 1024
 
 
 class LoadMetric(msgspec.Struct, frozen=True, kw_only=True):
-    """A load metric. ``name`` is the value of the annotation ``autoscaling.knative.dev/metric``."""
+    """A load metric: how the load is read from a report, and the default target per pod.
+
+    ``name`` is the value of the annotation ``autoscaling.knative.dev/metric``. ``gauge`` is the gauge of the app that
+    the metric reads; "" if the metric counts requests.
+    """
 
     name: str
     unit: str
@@ -52,7 +56,7 @@ class LoadMetric(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def missing(self) -> str:
-        """The reason for missing data."""
+        """The message for a revision without data of this metric."""
         return f"no pod reports the gauge {self.gauge}" if self.gauge else _NOTHING_SEEN
 
     @property

@@ -215,7 +215,7 @@ def pod_peak(
 
 
 class ExactAmount(msgspec.Struct, frozen=True):
-    """An exact quantity. ``nanos`` is the value times 10^9: 1500m is 1,500,000,000."""
+    """An exact quantity. ``nanos`` is the value times 10^9; ``is_binary``: the text has a unit such as Mi, not M."""
 
     nanos: int
     is_binary: bool = False

@@ -4,7 +4,7 @@ import msgspec
 
 
 class PodCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The pods of a revision by state."""
+    """The numbers of a revision's pods by state, and of OOM kills and restarts of their containers."""
 
     not_ready: int = 0
     """Running pods that are not ready."""
@@ -26,7 +26,7 @@ class PodCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """The costs of the policy in force and of its alternative."""
+    """A revision's costs in ``covered_s`` seconds: under the adaptive or a user's policy, and under Knative's."""
 
     adaptive_pod_seconds: float
     adaptive_cold_requests: float

@@ -20,7 +20,7 @@ _LENGTH = 16
 
 
 class RevisionShare(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
-    """A revision's percentage of the host's traffic."""
+    """A revision's percentage of the traffic to a route's host, or to the host of a tag."""
 
     revision_name: str
     percent: int
@@ -37,7 +37,10 @@ class StepParameters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class ConfigurationRollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """The rollout of one configuration target. A finished rollout has one revision."""
+    """The rollout of a configuration on a route's host (``tag`` ""), or on the host of a tag.
+
+    ``percent`` is the configuration's share of the traffic. A finished rollout has one revision.
+    """
 
     configuration_name: str
     percent: int
@@ -47,7 +50,7 @@ class ConfigurationRollout(msgspec.Struct, frozen=True, kw_only=True, omit_defau
 
     @property
     def is_done(self) -> bool:
-        """Whether the newest revision receives all traffic of the target."""
+        """Whether the newest revision receives all traffic of the configuration."""
         return len(self.revisions) <= 1
 
 
@@ -58,7 +61,7 @@ class Rollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_done(self) -> bool:
-        """Whether every target has a single revision."""
+        """Whether all rollouts are finished."""
         return all(configuration.is_done for configuration in self.configurations)
 
 
@@ -78,7 +81,7 @@ def read_rollout(annotations: Mapping[str, str]) -> Rollout:
 
 
 def write_rollout(rollout: Rollout) -> str:
-    """The text of the annotation."""
+    """The value of ``ROLLOUT_ANNOTATION``, as JSON."""
     return msgspec.json.encode(rollout).decode()
 
 

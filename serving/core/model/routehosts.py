@@ -42,7 +42,7 @@ _HOSTS = 254
 
 
 class HostRules(msgspec.Struct, frozen=True, kw_only=True):
-    """How a cluster names hosts: the public and the cluster's domain, and Go templates of a host and of a tag's name.
+    """How a cluster names hosts: by the public and the cluster's domain, and Go templates for hosts and tags.
 
     ``domains`` are the domains of routes with certain labels; ``domain`` applies to all others. ``has_certificates``:
     each public host has a certificate. ``has_local_certificates``: each cluster-local host has one.
@@ -81,7 +81,7 @@ class Hosts(msgspec.Struct, frozen=True, kw_only=True):
 class ClaimedHost(msgspec.Struct, frozen=True, kw_only=True):
     """A host claimed by a route or its ``tag``, with the time of the claim as sortable text.
 
-    ``is_public`` is its visibility.
+    Unless ``is_public``, only the cluster-local listener serves the host.
     """
 
     host: str
@@ -171,7 +171,7 @@ def claimed_hosts(route: Object, rules: HostRules, *, served_tags: Collection[st
 
 
 def kept_claims(route: Object) -> dict[str, str]:
-    """The recorded claim time of each tag; none if the annotation is invalid."""
+    """The claim time of each tag, as recorded in the route's annotation; {} if the annotation is invalid."""
     try:
         claims = json.loads(annotations_of(route).get(CLAIMED_TAGS_ANNOTATION, "{}"))
     except (ValueError, RecursionError):
@@ -180,7 +180,7 @@ def kept_claims(route: Object) -> dict[str, str]:
 
 
 def named_network(gateway: str) -> str:
-    """The first three numbers of the namespace addresses behind a gateway: "10.147.9" for 10.138.7.9."""
+    """The network of a gateway's namespace addresses, as three numbers: "10.147.9" for the gateway 10.138.7.9."""
     first, _, third, fourth = gateway.split(".")
     return f"{first}.{_NAMED_FIRST + int(third) % _NAMED_COUNT}.{fourth}"
 
@@ -193,6 +193,7 @@ def machine_gateway(inner_port: int) -> str:
 def named_address(gateway: str, namespace: str) -> str:
     """The address at which pods of a single machine reach a namespace's services by short name.
 
-    Two namespaces may have the same address. If both have a service of the same short name, the name leads to none.
+    Two namespaces may have the same address. If both have a service of the same short name, the name resolves to
+    neither.
     """
     return f"{named_network(gateway)}.{1 + zlib.crc32(namespace.encode()) % _HOSTS}"

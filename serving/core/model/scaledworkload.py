@@ -150,7 +150,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class WorkloadScaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """The scaling keys, which a revision has as annotations. None selects the setting."""
+    """The scaling values, which a revision has as annotations. None uses the autoscaler's setting."""
 
     min_count: int | None = msgspec.field(default=None, name="min")
     """Fewest pods. 0 allows scaling to zero."""
@@ -205,7 +205,11 @@ class PlaceholderResponse(
 class ColdStart(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel", omit_defaults=True
 ):
-    """The response to requests while no pod is ready."""
+    """How requests are answered while no pod is ready.
+
+    With a ``placeholder``, each request gets this response immediately, or with ``overflow`` ``PLACEHOLDER`` only while
+    the queue is full. Other requests wait; ``fallback`` serves those that got no pod in time.
+    """
 
     fallback: WorkloadService | None = None
     """The Service for requests that got no pod within the wait, or whose pods fail."""
@@ -305,7 +309,7 @@ class ScaledWorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 
     @property
     def matches(self) -> frozenset[tuple[str, str, tuple[tuple[str, str], ...]]]:
-        """Each host, path without a trailing slash, and required headers that a routing rule matches."""
+        """The combinations that the routing rules match: host, path without a trailing slash, and required headers."""
         return frozenset(
             (
                 host,

@@ -37,7 +37,10 @@ _EXPECTED = 'a percentile from p50 to p99.99 and a time from 1ms to 10m, as in "
 
 
 class Slo(msgspec.Struct, frozen=True, kw_only=True):
-    """A latency goal: a ``share`` of the requests takes at most ``limit_s`` seconds."""
+    """A latency goal: a ``share`` of the requests takes at most ``limit_s`` seconds.
+
+    If ``is_wait``, only the wait for a slot in a pod counts.
+    """
 
     share: float
     limit_s: float
@@ -71,7 +74,7 @@ def read_slo(text: str) -> Slo:
 
 
 def bin_of(took_s: float, limit_s: float) -> int:
-    """The bin of a latency: at most 16 up to the limit, at least 17 above it."""
+    """The index of a latency's bin: 0 to 16 for latencies up to the limit, from 17 on above it."""
     if took_s <= limit_s / _LEAST_PART:
         return 0
     if took_s == math.inf:

@@ -10,7 +10,7 @@ Fields = Mapping[str, "Fields | None"]
 
 
 def unread(value: object, fields: Fields, path: str = "") -> Iterator[str]:
-    """The paths of fields missing from the table, such as "deploy.replicas". Extensions (x-...) are ignored."""
+    """The paths of fields that ``fields`` does not list, such as "deploy.replicas". Extensions (x-...) are skipped."""
     if isinstance(value, list):
         for item in value:
             yield from unread(item, fields, path)

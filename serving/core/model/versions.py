@@ -41,7 +41,7 @@ def refuse_newer(what: str, version: int, *, known: int, action: str) -> None:
 
 
 def refuse_newer_text(what: str, content: bytes, *, known: int, action: str) -> None:
-    """Raise ``NewerFormat`` for undecodable JSON or MessagePack with a newer version, which may have other types."""
+    """Raise ``NewerFormat`` if JSON or MessagePack that could not be decoded has a version above ``known``."""
     for decode in _decoders:
         try:
             version = decode(content).version

@@ -4,9 +4,9 @@
 until the next one does not fit:
 
 1. pods of min-scale, or of the initial scale of a new revision;
-2. the first pod of each revision with requests, in turns if there are not enough; 3. all others by worth. The worth of
-   a revision's n-th pod is load / n, the load per pod with n pods, in units of the target. The worth of the first pod
-   that does not fit is the price of the budget.
+2. the first pod of each revision with requests, in turns if there are not enough;
+3. all others by worth. The worth of a revision's n-th pod is load / n, the load per pod with n pods, in units of the
+   target. The worth of the first pod that does not fit is the price of the budget.
 
 The order does not depend on the size of the budget, so that no revision loses a pod by a larger budget. Under a budget
 of memory the worth is per byte. ``BudgetBook`` stores the claims, and grants a pod only after another one has ended.
@@ -86,9 +86,10 @@ class BudgetClaim(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Division(msgspec.Struct, frozen=True, kw_only=True):
-    """The division of the budgets: pods by revision; prices and wanted pods by scope ("" is the whole system).
+    """How the budgets are divided. ``shares`` are the allowed pods by revision.
 
-    ``floors`` are the scopes too small for min-scale.
+    The others are by scope: a namespace, or "" for the whole system. ``prices`` are the worth of the first pod that did
+    not fit, ``wanted`` the pods that all revisions want. ``floors`` are the scopes too small for min-scale.
     """
 
     shares: dict[RevisionKey, int]
@@ -110,10 +111,11 @@ class AllowanceReason(enum.StrEnum):
 
 
 class Allowance(msgspec.Struct, frozen=True, kw_only=True):
-    """A limit below the wanted count, or the removal of a revision without demand while others wait.
+    """The ``count`` pods that a limiting budget allows a revision, of the ``wanted`` ones.
 
     ``budget`` is the text of the budget, or the scarce resource. ``all_wanted`` is the number of pods that all
-    revisions under the budget want.
+    revisions under the budget want. ``price`` is the worth of the first pod that does not fit. The revision is decided
+    again after ``recheck_in_s`` seconds.
     """
 
     count: int
@@ -183,7 +185,10 @@ def _bids(claim: BudgetClaim, have: int, *, place: int, limits: Limits, now_s: f
 
 
 def _turn(claim: BudgetClaim, *, now_s: float) -> float:
-    """The order of first pods: running turns first, then the longest wait, then the least overdue turn."""
+    """The sort key of a revision's first pod; the lowest is granted first.
+
+    Running turns come first, then revisions without a pod by their wait, then overdue turns.
+    """
     if not claim.demand.present:
         return claim.since_s
     return -math.inf if now_s - claim.since_s < TURN_S else _AFTER_ALL - claim.since_s
@@ -263,7 +268,7 @@ class BudgetBook:
                 self._asked[scope] += price * max(counted.used, counted.demand.wanted)
 
     def _ahead(self, claim: BudgetClaim, division: Division, scope: str) -> int:
-        """The part of a budget that is reserved for first pods of longer-waiting revisions."""
+        """How much of a scope's budget is reserved for the first pods of revisions that have waited longer."""
         budget = self.budgets.by_scope[scope]
         return sum(
             budget.price_of(other.tenant.pod_bytes)

@@ -39,7 +39,7 @@ def awake_resources(pod: Object) -> dict[str, ContainerResources]:
 
 
 def note_of(pod: Object) -> Object | None:
-    """The patch that adds the annotation; None if the pod already has it, or has no resource requests."""
+    """The patch that records the resources of an awake pod in an annotation; None if there is nothing to record."""
     resources = awake_resources(pod)
     if not resources or AWAKE_RESOURCES_ANNOTATION in annotations_of(pod):
         return None

@@ -76,7 +76,11 @@ class SloVerdict(enum.StrEnum):
 
 
 class SloView(msgspec.Struct, frozen=True, kw_only=True):
-    """Measurements since the last change: requests by latency, and the mean load of a ready pod."""
+    """The measurements for one verdict: requests by latency in three periods, and the mean load of a ready pod.
+
+    ``recent`` covers 10 s and ``steady`` a minute, both with the current pods only. ``bins`` covers the last minute.
+    All begin after the last change.
+    """
 
     recent: tuple[float, ...] = ()
     """Latency bins of the last 10 s with the current pods."""
@@ -103,7 +107,7 @@ class SloOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SloState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state between two decisions."""
+    """The state of a latency goal between two decisions: the target, the awaited pods, and the late verdicts."""
 
     since_s: float = 0.0
     """Start of the judged time: the last change."""

@@ -136,7 +136,7 @@ class Sources:
         """The reported load in flight now; never below 0.
 
         An activator's load is the larger of its reports in the last moment and its reports in the whole second before.
-        The former alone is too low, because a report excludes the load of earlier pokes.
+        The former alone is too low, because a report excludes the load of earlier pokes (reports between two periods).
         """
         pods = _sum(pod for pod in self._pods.values() if _counts(pod, now_s))
         concurrency, request_count = pods.concurrency, pods.request_count
@@ -149,7 +149,7 @@ class Sources:
         return Stat(concurrency=max(0.0, concurrency), request_count=max(0.0, request_count), gauges=pods.gauges)
 
     def reported(self, now_s: float) -> Stat:
-        """The means of the last report of each activator, without pokes."""
+        """The mean load in the last report of each activator. Pokes (reports between two periods) are left out."""
         reports = [
             report
             for reports in self._activators.values()
@@ -168,7 +168,7 @@ class Sources:
         return sums
 
     def _over(self, number: int) -> Second | None:
-        """The load of a completed second; None if it is unknown."""
+        """All reports of a completed second; None if no source has a valid one."""
         end_s = number + 1
         pods = tuple(stat for stat in self._pods.values() if _counts(stat, end_s))
         reports = [
@@ -209,7 +209,7 @@ def _counts(stat: Stat, now_s: float) -> bool:
 
 
 def _is_poke(stat: Stat) -> bool:
-    """Whether a stat has no mean."""
+    """Whether a stat is a poke: a load between two periods, without the mean of a second."""
     return stat.window_concurrency == 0 and bool(stat.concurrency)
 
 

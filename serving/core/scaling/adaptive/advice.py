@@ -14,9 +14,9 @@ _MINUTE_S = 60.0
 
 
 def proposals_of(algorithm: Proposal, window: KeepWindow | None) -> tuple[Proposal, ...]:
-    """The proposals for an idle revision: a pod within a keep window, otherwise none despite the algorithm's count.
+    """The proposals for an idle revision: at least one pod within a keep window, and no pods outside of it.
 
-    The algorithm's count then only reflects past load.
+    Outside of the window the algorithm's count only reflects past load, so it is replaced, unless it is ``NoData``.
     """
     if window is not None:
         decider = PRE_WARMING if window.from_s else KEEP_ALIVE
@@ -27,7 +27,7 @@ def proposals_of(algorithm: Proposal, window: KeepWindow | None) -> tuple[Propos
 
 
 def reason_of(hazard: Sequence[float], gaps: GapHistory, age_s: float, *, window: KeepWindow | None) -> KeepReason:
-    """The figures that explain a keep window at a gap's age, for people."""
+    """The figures that explain why an idle pod is kept in ``window``, or not kept (None), ``age_s`` after a request."""
     until_s = age_s + _OUTLOOK_S if window is None else window.to_s
     lasted, ended = gaps.ended_between(age_s, until_s)
     return KeepReason(

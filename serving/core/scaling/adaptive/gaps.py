@@ -87,7 +87,10 @@ _GROUP_WIDTHS_S = _widths(_GROUP_STARTS_S)
 
 
 class GapPrior:
-    """The request rates of all revisions together, by group of bins: shipped values at first, later learnt ones."""
+    """The request rates of all revisions together, by the length of a gap (the time without requests).
+
+    The rates are shipped values at first, and follow the recorded gaps later.
+    """
 
     __slots__ = ("_events", "_exposure_s", "_rates")
 
@@ -100,7 +103,7 @@ class GapPrior:
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """Arrivals per second of idle time, by group."""
+        """Arrivals per second of idle time, by group of gap lengths."""
         if self._rates is None:
             self._rates = tuple(
                 events / exposure_s for events, exposure_s in zip(self._events, self._exposure_s, strict=True)
@@ -118,7 +121,7 @@ class GapPrior:
 
 
 class GapHistory:
-    """The gaps of one revision."""
+    """The gaps of one revision: the times from the end of its last request to its next arrival."""
 
     __slots__ = ("_counts", "_weight", "gap_count")
 
@@ -137,7 +140,7 @@ class GapHistory:
             self._weight = 1.0
 
     def hazard(self, prior: GapPrior) -> list[float]:
-        """Arrivals per second of idle time, by bin.
+        """Arrivals per second of idle time, by bin of gap lengths.
 
         Example: 2 of 5 gaps ended in a bin of 3 s, and 3 were longer. The idle time in the bin is 3 x (3 + 2 / 2) = 12
         s, so the rate is 2 / 12 per second.
@@ -160,7 +163,7 @@ class GapHistory:
         return rates
 
     def ended_between(self, from_s: float, to_s: float) -> tuple[float, float]:
-        """Count gaps of at least ``from_s``, and how many of them ended before ``to_s``; old gaps weigh less."""
+        """The number of gaps of at least ``from_s``, and of those that ended before ``to_s``; old gaps weigh less."""
         first, last = _bin_of(from_s), _bin_of(to_s)
         ended, later = sum(self._counts[first:last]), sum(self._counts[max(first, last) :])
         return (ended + later) / self._weight, ended / self._weight
@@ -213,18 +216,18 @@ class KeepWindow(msgspec.Struct, frozen=True):
 
 
 class GapPlan(msgspec.Struct, frozen=True):
-    """The plan for an idle gap: its keep windows, and the worth of a cold start in pod-seconds.
+    """The plan for an idle gap: when a pod should be ready, and the worth of a cold start in pod-seconds."""
 
-    The rates are not stored, because they would be a quarter of a revision's state; they are computed from the gaps on
-    request.
-    """
-
+    # The rates are not stored: they would be a quarter of a revision's state, and can be computed from the gaps.
     windows: tuple[KeepWindow, ...]
     worth_s: float
 
 
 class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds and prices from which keep windows are computed, in seconds unless stated otherwise."""
+    """The bounds and prices from which ``keep_windows`` computes. Times are in seconds.
+
+    The first window lasts from ``min_s`` to ``max_s``. Pauses of at most ``bridge_s`` between windows are bridged.
+    """
 
     worth_s: float
     """Worth of a cold start, in pod-seconds."""
@@ -245,9 +248,10 @@ class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kept_max_s(self) -> float:
-        """The maximum length of the first window: a gap may cost as much as ``max_s`` seconds of a running pod.
+        """The maximum length of the first window, which may cost as much as a pod that runs for ``max_s`` seconds.
 
-        Example: ``max_s`` is 30 min, and a pod is dormant after 10 s at a fifth of the price: 150 min minus 40 s.
+        Example: ``max_s`` is 30 min, and a pod is dormant after 10 s, at a fifth of the price. It may run for 10 s and
+        be dormant for 5 x 1790 s, in all 149 min 20 s.
         """
         longest_s = max(self.max_s, self.min_s)
         if self.dormant_after_s >= longest_s:

@@ -148,7 +148,7 @@ class AdaptivePolicy(RevisionPolicy):
         self._prior.record(gap_s, weight=min(1.0, _PRIOR_GAPS / self._gaps.gap_count))
 
     def propose(self, view: PolicyView) -> Advice:
-        """The advice for one decision; the scaler combines it with the algorithm's count."""
+        """The advice for one decision; the scaler combines the advice with the count of Knative's algorithm."""
         in_flight, wanted, now_s = view.in_flight, view.algorithm.desired, view.now_s
         if self.idle_since_s is None:
             self.idle_since_s = now_s

@@ -25,7 +25,10 @@ class _Cost(NamedTuple):
 
 
 class HazardCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """The rate of the next request by the age of an idle gap. Ages are seconds since the last request ended."""
+    """The rate of the next request by the age of an idle gap. Ages are seconds since the last request ended.
+
+    At rates above ``threshold`` a pod is kept.
+    """
 
     ages_s: tuple[float, ...]
     rates: tuple[float, ...]

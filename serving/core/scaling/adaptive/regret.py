@@ -75,22 +75,22 @@ class KeepRegret:
         self.pod_seconds = self.cold_requests = 0.0
 
     def record(self, pod_seconds: float, cold_requests: float) -> None:
-        """Add the differences of one gap."""
+        """Add the excess pod-seconds and cold requests of one gap; older gaps lose weight."""
         self.pod_seconds = self.pod_seconds * _KEPT + pod_seconds
         self.cold_requests = self.cold_requests * _KEPT + cold_requests
 
     def is_worse(self, dial_s: float) -> bool:
-        """Whether Knative's keep-alive replaces the learnt one.
+        """Whether Knative's keep-alive replaces the learnt one. ``dial_s`` is the worth of a cold start in pod-seconds.
 
-        Example: with a dial of 120, the learnt keep-alive must save 15 pod-seconds, or a cold request per 45
-        pod-seconds.
+        Example: at 120, the learnt keep-alive is used once it has saved 15 pod-seconds. It is also used if it has saved
+        a cold request at the cost of at most 45 pod-seconds.
         """
         worth_s = _WORTH_RATIO * dial_s
         cost_s = self.pod_seconds + worth_s * self.cold_requests
         return self.cold_requests > _NOISE_COUNT or cost_s > -_SAVED_MIN_COUNT * worth_s
 
     def reason(self, dial_s: float) -> RegretReason | None:
-        """The figures for people; None if the learnt keep-alive is used, or if there is no data."""
+        """The excess costs, for explanations; None if the learnt keep-alive is used, or if there is no data."""
         if not self.is_worse(dial_s) or not (self.pod_seconds or self.cold_requests):
             return None
         return RegretReason(pod_seconds=self.pod_seconds, cold_requests=self.cold_requests)

@@ -17,7 +17,7 @@ from serving.core.model.stat import Stat
 from serving.core.scaling.classic.windowsums import NANOSECONDS_PER_SECOND, WindowSums
 from serving.core.settings.classic import ClassicSettings
 
-# Panic begins at twice the target per pod; the original has this constant too.
+# Panic begins at twice the target per pod; Knative's algorithm of June 2018 has this constant too.
 PANIC_THRESHOLD_RATIO = 2.0
 # Rounding: two divisions and a multiplication follow the sum, each off by half a unit in the last place; 16 is ample.
 _OPERATIONS_ERROR_RATIO = 16 * 2.0**-53
@@ -60,7 +60,7 @@ class ClassicDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 class ClassicScaler:
-    """The points and the panic state of one revision."""
+    """The classic algorithm's state of one revision: its points (the load of one pod in one second), and its panic."""
 
     __slots__ = ("_last_traffic_ns", "_panic_count_max", "_panic_ns", "_points")
 
@@ -127,7 +127,7 @@ class ClassicScaler:
     ) -> ClassicDecision:
         rate_max = settings.max_scale_up_rate
         stable = self._stable_demand(sums, target_concurrency, rate_max)
-        # As in the original, panic demand also uses the pods of the stable window.
+        # As in Knative's algorithm of June 2018, panic demand also uses the pods of the stable window.
         panic = _demand(
             sums.panic_sum, sums.panic_point_count, sums.stable_pod_count, target=target_concurrency, rate_max=rate_max
         )
@@ -155,7 +155,7 @@ class ClassicScaler:
     def _stable_demand(self, sums: WindowSums, target: float, rate_max: float) -> "_ClassicDemand":
         """The demand of the stable window.
 
-        The fast sum is used unless the order of additions could change the rounded count.
+        Uses the sum that is added in pairs, unless the order of additions could change the rounded count.
         """
 
         def demand(stable_sum: float) -> _ClassicDemand:

@@ -35,7 +35,7 @@ _Floats = NDArray[np.float64]
 
 
 class Points:
-    """All unexpired points of one revision. Not thread-safe."""
+    """The points of one revision in the stable window; a point is one pod's load at one time. Not thread-safe."""
 
     __slots__ = (
         "_at_ns",
@@ -119,7 +119,7 @@ class Points:
         return _sum_in_order(self._concurrency[self._begin : self._end], self._scratch)
 
     def _stable_sum_in_pairs(self) -> tuple[float, float]:
-        """The fast sum, and its largest relative distance from the sum in order.
+        """The stable window's sum, added in pairs, and its largest relative distance from the sum in order.
 
         Whole numbers and coarse fractions add up exactly in any order; the distance is 0. A sum of n numbers of one
         sign differs from the true sum by at most n roundings, so two orders differ by at most 2 n roundings. A third n

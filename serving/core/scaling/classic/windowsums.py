@@ -2,13 +2,13 @@
 
 import msgspec
 
-# Times are compared in whole nanoseconds, as in the original, so that float rounding does not decide at the window's
-# edge.
+# Times are compared in whole nanoseconds, as by Knative of June 2018, so that float rounding does not decide at the
+# window's edge.
 NANOSECONDS_PER_SECOND = 1_000_000_000
 
 
 class WindowSums(msgspec.Struct, frozen=True, kw_only=True):
-    """Sums of both windows: concurrency in requests, counts of points and pods."""
+    """The sums of concurrency in the stable and the panic window, and the numbers of their points and pods."""
 
     stable_sum: float
     """The pairwise sum; at most ``stable_error_ratio`` from the sum in order."""

@@ -73,7 +73,7 @@ def public_slice_of(slice_object: Mapping[str, Any]) -> PublicSlice | None:
 def wanted_path(
     decided: Decided, *, present: TrafficPath, wanted_count: int | NoData, is_inactive: bool, ready_count: int
 ) -> TrafficPath:
-    """The path after a decision. Without data it stays the same; the classic algorithm always uses the activators."""
+    """The traffic path after a decision. Without data it is unchanged; the classic algorithm always uses activators."""
     detail = decided.detail
     if isinstance(detail, ScaleDecision):
         excess = detail.excess_burst_capacity

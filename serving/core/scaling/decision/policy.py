@@ -37,7 +37,7 @@ class SecondOfLoad(msgspec.Struct, frozen=True):
 
 
 class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy's view of the revision at one decision."""
+    """What a policy knows about its revision at one decision. ``algorithm`` is the proposal that it may replace."""
 
     now_s: float
     """Time of the decision, on the clock of ``SecondOfLoad``."""
@@ -63,7 +63,11 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeepReason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the last pod is kept, started or released. Ages are seconds since the last request ended."""
+    """Why the last pod is kept, started or released. Ages are seconds since the last request ended.
+
+    ``probability`` is that of a request within ``ahead_s`` seconds. Of ``gaps_lasted`` earlier gaps that lasted as
+    long, ``gaps_ended`` ended within this time.
+    """
 
     age_s: float
 
@@ -133,7 +137,7 @@ class Policy(Protocol):
         """Record a completed second; seconds without load may be skipped."""
 
     def propose(self, view: PolicyView) -> Advice | Proposal:
-        """Return the count of pods to have now, with its reason, or ``NEUTRAL``."""
+        """Return the pods to have now, with the reason; ``NEUTRAL`` keeps the count of Knative's algorithm."""
 
 
 class RevisionPolicy:
@@ -164,7 +168,7 @@ class RevisionPolicy:
         """Record a completed second; seconds without load may be skipped."""
 
     def propose(self, view: PolicyView) -> Advice:
-        """The advice for one decision; the scaler combines it with the algorithm's count."""
+        """The advice for one decision; the scaler combines the advice with the count of Knative's algorithm."""
         del view
         return NEUTRAL
 

@@ -54,7 +54,7 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """All inputs of a decision, except the windows; only a stored record contains these.
+    """All inputs of a decision except the windows, which only a stored record contains.
 
     The names of the fields in JSON are those of the first version of the decision log.
     """
@@ -82,7 +82,11 @@ class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision's inputs, result, and intermediate steps."""
+    """A decision: its inputs, intermediate steps, and the actions that follow.
+
+    ``apply_count`` is the scale to set. ``to_reserve``: first move the revision to Reserve. ``to_prove``: probe whether
+    activators are in the path, and decide again.
+    """
 
     inputs: DecisionInputs
 

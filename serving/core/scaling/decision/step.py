@@ -32,7 +32,7 @@ _BUSY = Proposal(decider="requests", desired=1, reason="requests in flight")
 
 
 class RevisionState(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision's state between two decisions."""
+    """A revision's state between two decisions: of the algorithm, of the gate to zero, and of each further metric."""
 
     kpa: KpaState | None
     """The algorithm's state; None for the classic one, whose state is its points."""
@@ -65,7 +65,7 @@ class StepInputs(msgspec.Struct, frozen=True, kw_only=True):
     """The load in the windows; ignored by the classic algorithm."""
 
     classic: Decided | None = None
-    """The classic algorithm's proposal; None for today's algorithm."""
+    """The classic algorithm's proposal; None for Knative's current algorithm."""
 
     further: tuple[Observation | NoData, ...] = ()
     """The load of each further metric, in the order of ``ScalingSpec.further_metrics``."""
@@ -146,7 +146,7 @@ def spec_of_metric(spec: ScalingSpec, index: int) -> ScalingSpec:
 
 
 def _decided(state: RevisionState, inputs: StepInputs) -> tuple[KpaState, Decided]:
-    """The proposal of today's algorithm."""
+    """The next state and the proposal of Knative's current algorithm."""
     assert state.kpa is not None
     kpa, detail = _decide(state.kpa, inputs.observed, spec=inputs.spec, inputs=inputs)
     if isinstance(detail, NoData):

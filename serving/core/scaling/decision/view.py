@@ -40,7 +40,7 @@ class ScalerView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_starting(self) -> bool:
-        """Whether the revision is waking. A scale of 0 then does not mean that it belongs in Reserve."""
+        """Whether the revision is waking: it is Active, and its scale is 0 or an activator has just woken it."""
         return self.serving_state is ServingState.ACTIVE and (self.present_scale == 0 or self.is_woken)
 
     @property

@@ -40,7 +40,7 @@ class ScaleLimit(enum.StrEnum):
 
 
 class KpaState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state from one decision to the next."""
+    """The algorithm's state between two decisions: panic, the scale-down delay, and the hold after a start."""
 
     panic_since_s: float | None = None
     """Last time that the panic threshold was reached; None outside panic."""

@@ -82,7 +82,10 @@ def _minimum(spec: ScalingSpec, *, is_initialized: bool) -> tuple[int, ScaleBoun
 
 
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
-    """One decider's count of pods, or ``NoData``; ``reason`` is the rule that limited it."""
+    """One decider's count of pods, or ``NoData``; ``reason`` is the rule that limited the count.
+
+    ``is_content``: the decider wants no change.
+    """
 
     decider: str
     desired: int | NoData
@@ -115,7 +118,7 @@ class MergeDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
 
 
 def conclusion(merged: MergeDecision | NoData) -> tuple[object, ...]:
-    """The comparable parts of a decision: two decisions are equal if these parts are."""
+    """The parts by which decisions are compared: count, winning decider, deciders without data, and bound."""
     if isinstance(merged, NoData):
         return (merged,)
     return (merged.desired_count, merged.decided_by, merged.silent, merged.bounds.limited_by)

@@ -24,7 +24,7 @@ from serving.core.model.stat import Stat
 from serving.core.scaling.spec import WindowKind
 from serving.core.settings.autoscaler import SAFE, KpaQuirks
 
-# Linear averages have six decimals, as in the original; a smaller load counts as 0.
+# Linear averages have six decimals, as in Knative; a smaller load counts as 0.
 _AVERAGE_SCALE = 1e6
 # From this value on a double has fewer than six decimals, so rounding changes nothing.
 _UNROUNDED_MIN = 2.0**52 / _AVERAGE_SCALE

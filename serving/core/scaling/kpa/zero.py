@@ -44,7 +44,7 @@ class GatePhase(enum.StrEnum):
 
 
 class Event(enum.StrEnum):
-    """An event of the gate's state machine."""
+    """An event that may change the phase of the gate to zero."""
 
     QUEUED = "queued"
     READY = "ready"
@@ -102,7 +102,7 @@ _ACTIVE_STATUS = {
 
 
 class GateState(msgspec.Struct, frozen=True, kw_only=True):
-    """The gate's state between observations. After a restart it is read from the condition Active."""
+    """The state of the gate to zero between observations. After a restart it is read from the condition Active."""
 
     since_s: float
     """Time since which the condition Active has its status."""
@@ -125,7 +125,7 @@ class GateState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """The gate's inputs for one revision at one time."""
+    """The inputs of the gate to zero, for one revision at one time."""
 
     desired: int | NoData
     """The merged count, within its bounds; ``NoData`` if no decider has data."""
@@ -156,7 +156,7 @@ class GateInputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateAction(enum.StrEnum):
-    """The shell's next action."""
+    """What the autoscaler does next: set the scale, nothing, or probe whether activators are in the path."""
 
     APPLY = "apply"
     HOLD = "hold"
@@ -164,7 +164,7 @@ class GateAction(enum.StrEnum):
 
 
 class GateReason(enum.StrEnum):
-    """The rule that decided."""
+    """The rule behind a decision of the gate to zero."""
 
     NO_DECISION = "no decision yet"
     PODS_WANTED = "pods wanted"
@@ -184,7 +184,7 @@ class GateReason(enum.StrEnum):
 
 
 class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The gate's decision, and its reason."""
+    """A decision of the gate to zero: the action, its reason, and the count that the revision approaches."""
 
     action: GateAction
     reason: GateReason
@@ -204,7 +204,7 @@ class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def advance(state: GateState, event: Event, *, now_s: float) -> GateState:
-    """The state after an event. Raises ``IllegalTransition`` for a forbidden pair."""
+    """The state after an event. Raises ``IllegalTransition`` if the phase does not allow the event."""
     phase = TRANSITIONS.get((state.phase, event))
     if phase is None:
         raise IllegalTransition(subject="scale-to-zero gate", phase=state.phase, event=event, story=state.story)
@@ -265,7 +265,7 @@ def clock_conditions(
 
 
 def _proof(state: GateState, facts: GateInputs, *, now_s: float) -> Event:
-    """Whether the hand-off is proved: by a recent proof that is not older than the phase."""
+    """The event that says whether the hand-off is proved, by a recent proof that is not older than the phase."""
     proved_at_s = facts.proved_at_s
     if proved_at_s is not None and proved_at_s >= state.since_s and now_s - proved_at_s <= PROOF_VALID_S:
         return Event.HAND_OFF_PROVED

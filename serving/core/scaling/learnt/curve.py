@@ -40,7 +40,10 @@ _DEVIATIONS = 1.0
 
 
 class Knee(msgspec.Struct, frozen=True, kw_only=True):
-    """The knee: the concurrency of one pod beyond which requests only wait longer. Times are in seconds."""
+    """Measurements that give the knee, the concurrency of one pod beyond which requests only wait longer.
+
+    ``bottom`` and ``top`` are the lowest and the highest observed concurrency. Times are in seconds.
+    """
 
     response_s: float
     """Response time at the lowest observed concurrency."""
@@ -84,7 +87,7 @@ class LatencyCurve:
         self._sums = array("f", [total * ratio for total in self._sums])
 
     def knee(self) -> Knee | None:
-        """The current knee; None while no bin has enough seconds and requests."""
+        """The current measurements; None while no bin has enough seconds and requests."""
         points = list(self._points())
         if not points:
             return None

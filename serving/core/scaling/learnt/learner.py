@@ -10,7 +10,7 @@ The smallest of three bounds counts:
 - **latency**: the knee of the response times (``curve``), once they have grown by half at some concurrency;
 - **cpu**: the same knee from the utilization law (Denning and Buzen 1978), also before a pod was ever that busy. If a
   request takes D seconds of cpu, at most limit / D requests per second are possible, so N* = R x limit / D;
-- **memory**: the requests that fit below the limit (``memory``), minus three standard deviations of the requests in
+- **memory**: the requests that fit below the limit (``MemoryLine``), minus three standard deviations of the requests in
   flight; and half of the concurrency at which a container was killed for its memory.
 
 At a utilisation u of the bottleneck, a pod has u / (1 - u) requests there (M/M/1; Kleinrock, Queueing Systems I, 1975),
@@ -205,8 +205,8 @@ class TargetLearner:
     def _update_knee(self, knee: Knee) -> None:
         """Update the knee from response times. Older values decay slowly.
 
-        The least response time is stored, because busy pods do not show that of an idle pod. An app that became slower
-        looks like a busy one, until fewer requests take as long.
+        The least response time is stored, because busy pods do not show the response time of an idle pod. It is
+        replaced, also by a longer one, once response times no longer depend on the concurrency.
         """
         state = self.state
         is_flat = knee.slowdown < _SLOWDOWN_MIN and knee.top >= _FLAT_RATIO * knee.bottom
@@ -235,7 +235,7 @@ class TargetLearner:
         return max(knee, _KNEE_MIN)
 
     def _step(self, total: float, bound: TargetBound | None, above: float | None, *, start: float) -> None:
-        """Move one bounded step towards ``total``. A memory bound applies immediately, before an OOM kill."""
+        """Move the target one bounded step towards ``total``. A decrease for memory is unbounded, against OOM kills."""
         state, wanted = self.state, total
         present = start if state.total is None else state.total
         if abs(total / present - 1) <= _STEP_MIN_RATIO and not (bound is TargetBound.MEMORY and total < present):

@@ -34,7 +34,10 @@ class TargetBound(enum.StrEnum):
 
 
 class LearntTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """A learnt target in requests in flight per pod, before utilisation is applied (as ``ScalingSpec.total_value``)."""
+    """A learnt target per pod, before utilisation is applied (as ``ScalingSpec.total_value``).
+
+    ``bound`` is the resource that limits a pod at more than ``above`` requests. ``is_used``: the target is in force.
+    """
 
     total: float
 
@@ -49,7 +52,7 @@ class LearntTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LearntState(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The learner's saved state. None means unknown."""
+    """The learner's saved state: the target, and the measurements behind it. None means unknown."""
 
     total: Known | None = None
     bound: TargetBound | None = None

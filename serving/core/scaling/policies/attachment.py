@@ -154,7 +154,7 @@ class Triggered:
 
 
 class _Compared(enum.StrEnum):
-    """The reference of a usage ratio, as text."""
+    """What a usage ratio is a share of, as text for a reason."""
 
     OCCUPANCY = "of the pods are occupied"
     CPU = "of the requested cpu"
@@ -172,7 +172,7 @@ _COMPARED = {
 def reason_of(decision: TickDecision, *, spec: ScalingPolicySpec) -> str:
     """The reason as text: rule, trigger with its numbers, cooldown, and effective bounds.
 
-    "points: 92 % of the requested cpu, aims at 50 %, 8 of 8 points; +2 pods".
+    Example: "points: 92 % of the requested cpu, aims at 50 %, 8 of 8 points; +2 pods".
     """
     parts = [_rule(decision, spec)]
     change = decision.change

@@ -242,7 +242,7 @@ class Triggers:
     ) -> dict[str, Any] | None:
         """The status of a policy; None if it is deleted. ``stamp`` formats a wall-clock time.
 
-        None removes a field.
+        A field with the value None is removed from the stored status.
         """
         policy = self._policies.get(key)
         if policy is None:

@@ -64,6 +64,7 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 class TriggerVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict of one trigger, with its inputs. ``index`` is its position in the list of triggers.
 
+    Of ``examined_count`` points, ``counted_count`` are beyond the target, and ``needed_count`` must be.
     ``limit_ratio`` is None for down triggers. ``delta`` is None if the amount was not computed. ``cooldown_left_s`` is
     the remaining cooldown of the trigger's direction.
     """
@@ -129,7 +130,7 @@ def _evaluate_one(
     points = examined_points(situation.points[trigger.type], window, situation.now_s)
     counted_count = counted_points(points, way, target_ratio)
     waited_s = None if situation.last_change_at_s is None else situation.now_s - situation.last_change_at_s
-    # A strict comparison, as in the original: at exactly one cooldown after a change triggers still wait.
+    # A strict comparison, as in maestro: at exactly one cooldown after a change triggers still wait.
     is_cooling = waited_s is not None and waited_s <= cooldown_s
     verdict, delta = _judge(
         trigger,

@@ -14,7 +14,7 @@ from serving.core.scaling.kpa.merge import Proposal
 from serving.core.scaling.sources import Second
 from serving.core.settings.classic import ClassicSettings
 
-# The name of the source while no pod reports: the original's activator counts as a pod.
+# The name of the source while no pod reports: in June 2018, Knative's activator counts as a pod.
 _ACTIVATOR = "activator"
 _UNHEARD = NoData(missing="no stat in the stable window")
 
@@ -54,7 +54,7 @@ class ClassicPoints:
         detail = self._scaler.decide(self._settings, target_concurrency=self.target, now_s=now_s)
         is_idle = not isinstance(detail, NoData) and detail.mode is ClassicMode.IDLE
         if is_idle and ready_count and now_s - self._recorded_s > self._settings.stable_window_s:
-            # The original treats silence as idleness; with ready pods, silence means that reports are lost.
+            # Knative of June 2018 treats silence as idleness; with ready pods, silence means that reports are lost.
             detail = _UNHEARD
         if isinstance(detail, NoData):
             return Decided(proposal=Proposal(decider="classic", desired=detail, reason=detail.missing), detail=detail)
@@ -62,7 +62,7 @@ class ClassicPoints:
             self._watched_since_s = now_s
         desired = detail.desired_count
         reason: str = detail.limited_by or detail.mode
-        # The original would remove all pods after a restart; see KpaState.start_hold_count.
+        # Knative of June 2018 would remove all pods after a restart; see KpaState.start_hold_count.
         if now_s - self._watched_since_s < self._settings.stable_window_s and desired < self._hold_count:
             desired, reason = self._hold_count, ScaleLimit.START_HOLD
         return Decided(proposal=Proposal(decider="classic", desired=desired, reason=reason), detail=detail)

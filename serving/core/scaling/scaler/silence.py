@@ -31,8 +31,8 @@ _TIMED_REASONS = frozenset(
 def is_steady(outcome: ScalerOutcome, *, scale: int) -> bool:
     """Whether only the windows, a load or an announced time can change an outcome at this scale.
 
-    The classic algorithm expires points, a latency goal counts seconds, further metrics have separate windows, a
-    scale-down delay counts decisions, and the use of pods may move a learnt target.
+    Other changes are possible under the classic algorithm, which expires points, and with a latency goal, further
+    metrics, a scale-down delay, or a target that the use of pods may move.
     """
     view, spec = outcome.view, outcome.inputs.spec
     if (

@@ -128,7 +128,7 @@ class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
     Knative's default target."""
 
     def check(self) -> Iterator[Clash]:
-        """Yield an error if the shortest time exceeds the longest."""
+        """Yield an error if the shortest keep-alive exceeds the longest."""
         if self.keep_alive_min_s > self.keep_alive_max_s:
             yield Clash(
                 fields=("adaptive.keep_alive_min_s", "adaptive.keep_alive_max_s"),
@@ -138,7 +138,7 @@ class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
 
 
 class KpaQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Harmful behaviours of Knative's present algorithm, off by default; on restores the original's."""
+    """Harmful behaviours of Knative's current algorithm, off by default. A flag that is on restores Knative's."""
 
     window_ends_in_zero: bool = False
     """A window whose last stat is exactly one window old reads 0 and counts as data, so that one decision in the

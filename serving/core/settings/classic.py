@@ -12,7 +12,7 @@ from serving.core.settings.knob import DURATION, NUMBER, Clash, Knob, SettingsRe
 
 
 class ClassicQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Harmful behaviours of the June 2018 algorithm, off by default; on restores the original exactly."""
+    """Harmful behaviours of Knative's algorithm of June 2018, off by default. All flags on restore it exactly."""
 
     idle_while_requests_run: bool = False
     """Only arriving requests keep a revision active: one running longer than the scale-to-zero threshold is cut
@@ -56,7 +56,7 @@ class ClassicSettings(SettingsRecord, frozen=True, kw_only=True):
     above 0. Default: Knative of June 2018, 5m."""
 
     quirks: ClassicQuirks = ClassicQuirks()
-    """Behaviours of the original that are off by default, one flag each."""
+    """Behaviours of Knative's algorithm of June 2018 that are off by default, one flag each."""
 
     def check(self) -> Iterator[Clash]:
         """Yield an error if the panic window is longer than the stable window."""

@@ -95,7 +95,7 @@ class Loaded(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
 
 
 class _Given(msgspec.Struct, frozen=True, kw_only=True):
-    """A value as written, and where."""
+    """The text of a setting in one layer. ``label`` is the key or flag for messages; ``plain``: in the plain unit."""
 
     field: Field
     text: str

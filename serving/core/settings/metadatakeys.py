@@ -169,7 +169,7 @@ def _noun(place: str) -> str:
 
 
 def _is_unknown(key: str) -> bool:
-    """Whether a key of this project's domains is unknown. Unknown Knative keys may exist in later versions."""
+    """Whether a key of this project is unknown. Knative's keys never are, because later versions may define them."""
     domain = key.rpartition("/")[0]
     return domain in {OWN_GROUP, OWN_AUTOSCALING_GROUP} and key not in places_of_keys() and key not in SYSTEM_KEYS
 

@@ -18,7 +18,7 @@ CLOUD_PROVIDERS = ("aws", "cluster-api", "external-grpc", "local", "memory")
 
 
 class NodeGroupQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Harmful behaviours of Escalator, off by default. The text below each flag explains on and off."""
+    """Harmful behaviours of Escalator, off by default. A flag that is on restores Escalator's behaviour."""
 
     scale_up_ignores_max_nodes: bool = False
     """Only the cloud's own maximum limits growth, and untainting has no limit; the excess over max_nodes is tainted
@@ -220,7 +220,7 @@ class NodeGroupSettings(SettingsRecord, frozen=True, kw_only=True, forbid_unknow
     """Longest time between two such trials, in seconds. Default: ours, 2h."""
 
     quirks: NodeGroupQuirks = NodeGroupQuirks()
-    """Behaviours of the original that are off by default, one flag each."""
+    """Behaviours of Escalator that are off by default, one flag each."""
 
     @property
     def takes_cloud_bounds(self) -> bool:

@@ -2,8 +2,8 @@
 
 Keys are Escalator's, values as YAML gives them: whole numbers, true and false, durations such as "10m" as text. Nothing
 is guessed: values of the wrong kind or out of range, and values that contradict each other are all reported, each with
-its key, what is wrong and what would be right. Unknown keys are ignored as by the original, whose own examples have
-some; ``ignored_options`` names them. Source: atlassian/escalator 043bb1b, pkg/controller/node_group.go.
+its key, what is wrong and what would be right. Unknown keys are ignored as by Escalator, whose own examples have some;
+``ignored_options`` names them. Source: atlassian/escalator 043bb1b, pkg/controller/node_group.go.
 """
 
 import difflib
@@ -31,8 +31,8 @@ _AWS_LIFECYCLE = "aws.lifecycle"
 _COUNTS_AS_ZERO = "counts as 0"
 
 _Rule = tuple[str, ...]
-# The order of checks in the original, and therefore of problems. A rule is the field that it reads, or the
-# fields that it compares. Problems unknown to the original come first.
+# The order of Escalator's checks, and therefore of problems. A rule is the field that it reads, or the
+# fields that it compares. Problems that Escalator does not check come first.
 _RULES: Final[tuple[_Rule, ...]] = (
     ("name",),
     ("label_key",),
@@ -98,7 +98,7 @@ class _OptionsReading(msgspec.Struct, kw_only=True):
         self.recorded.append((_ORDER.get(rule, -1), problem))
 
     def problems(self) -> tuple[Problem, ...]:
-        """All problems in the original's order."""
+        """All problems, in the order of Escalator's checks."""
         return tuple(problem for _, problem in sorted(self.recorded, key=lambda entry: entry[0]))
 
 

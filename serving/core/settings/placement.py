@@ -143,7 +143,7 @@ def read_weights(text: str) -> dict[str, int]:
 
 
 class PlacementQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Harmful behaviours of the original scores, off by default; on restores the original exactly."""
+    """Harmful behaviours of Kubernetes' and Trimaran's scores, off by default. All flags on restore them exactly."""
 
     assumed_requests_fill_nodes: bool = False
     """MostRequested and BalancedResourceAllocation give 0 to a node that is full only by assumption: 100 m and 200 MiB
@@ -252,7 +252,7 @@ class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
     """TLS of the extender."""
 
     quirks: PlacementQuirks = PlacementQuirks()
-    """Behaviours of the originals that are off by default, one flag each."""
+    """Behaviours of Kubernetes' and Trimaran's node scores that are off by default, one flag each."""
 
     def check(self) -> Iterator[Clash]:
         """Check the weights, the load source, and the TLS files."""

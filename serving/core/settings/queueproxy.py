@@ -44,7 +44,7 @@ _FIELDS = {
 
 
 class MeterQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Harmful behaviours of the original's request statistics, off by default; on restores the original's."""
+    """Harmful behaviours of Knative's request statistics, off by default. A flag that is on restores Knative's."""
 
     level_may_go_negative: bool = False
     """The end of a request without a recorded arrival is subtracted anyway, so that the load reads too low from
@@ -225,7 +225,7 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     """The request log."""
 
     quirks: MeterQuirks = MeterQuirks()
-    """Behaviours of the original's request statistics that are off by default, one flag each."""
+    """Behaviours of Knative's request statistics that are off by default, one flag each."""
 
     @property
     def slots(self) -> int | None:

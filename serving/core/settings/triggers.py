@@ -12,7 +12,7 @@ from serving.core.settings.knob import COUNT, DURATION, FLAG, Knob
 
 
 class TriggerQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Harmful behaviours of maestro, off by default; on restores the original exactly."""
+    """Harmful behaviours of the game-room scaler maestro, off by default. All flags on restore maestro's exactly."""
 
     points_without_times: bool = False
     """Points have no age: an autoscaler continues with its old points after an absence, and every evaluation adds a
@@ -109,4 +109,4 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     to 5m. Default: ours, 5s, two for each point; metrics-server has something new each 15s."""
 
     quirks: TriggerQuirks = TriggerQuirks()
-    """Behaviours of the original that are off by default, one flag each."""
+    """Behaviours of maestro that are off by default, one flag each."""

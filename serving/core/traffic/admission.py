@@ -137,7 +137,7 @@ class Admission(Generic[RequestId]):
         return result
 
     def complete(self, request_id: RequestId, now_s: float) -> Admitted | Queued | Rejected | None:
-        """Admit a parked request whose body is now complete, without its client's limit; None if it is not parked."""
+        """Admit a parked request whose body is now complete, beyond its client's limit; None if it is not parked."""
         if not self._clients.is_parked(request_id):
             return None
         place = self._clients.remove(request_id)
@@ -181,7 +181,7 @@ class Admission(Generic[RequestId]):
         return self._grant(now_s)
 
     def requeue(self, request_id: RequestId, now_s: float) -> None:
-        """Move a running request that its pod did not complete back to the queue; ``grant`` starts it again."""
+        """Move a running request that its pod did not complete back to the queue, before all waiting requests."""
         assert request_id in self._running, request_id
         self._requeued[request_id] = now_s
 

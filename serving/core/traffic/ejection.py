@@ -31,7 +31,7 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class Ejection(msgspec.Struct, frozen=True, kw_only=True):
-    """The consecutive failures of a pod since ``since_s``, and the end of its pause (None: it is on trial)."""
+    """The consecutive failures of a pod since ``since_s``, and the end of its pause (None: it gets requests again)."""
 
     failure_count: int
     since_s: float
@@ -58,7 +58,7 @@ class EjectionReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SilenceWatch(Generic[RequestId]):
-    """Detects silent pods by comparing the requests of one revision between two calls."""
+    """Detects silent pods, which accept requests but do not respond, from the requests in flight of one revision."""
 
     __slots__ = ("_alive_s", "_begun", "_checked_s", "_pending", "_slowest_s")
 
@@ -83,7 +83,8 @@ class SilenceWatch(Generic[RequestId]):
         """The silent pods, those with the most requests first.
 
         ``in_flight`` maps each request to its pod. ``responded_s`` is the time of each pod's last complete response.
-        ``has_begun`` returns whether the response to a request has begun. ``slots_per_pod`` is 0 without a limit.
+        ``has_begun`` returns whether the response to a request has begun. ``slots_per_pod`` is 0 without a limit. A pod
+        is silent after at least ``after_s`` seconds without a response.
         """
         begun = {request for request in in_flight if has_begun(request)}
         self._alive_s = {**self._alive_s, **responded_s} | {
@@ -158,7 +159,10 @@ class EjectedPods(Generic[RequestId]):
         return True
 
     def note_response(self, address: str, now_s: float) -> bool:
-        """Clear the failures of a pod that is not paused as unreachable; return whether a pause ended."""
+        """Record a response of a pod, and clear its failures; return whether this ended the pod's pause.
+
+        A response does not end the pause of an unreachable pod.
+        """
         self.responded_s[address] = now_s
         if not self.ejections or (known := self.ejections.get(address)) is None:
             return False

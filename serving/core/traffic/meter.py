@@ -121,7 +121,7 @@ class Meter:
         return report
 
     def skip_idle(self) -> None:
-        """Move the beginning of the period to the last event, unless a request was in the proxy before it."""
+        """Begin the period at its last event if no request was in the proxy before: idle time then does not count."""
         if not (self._direct_integral or self._proxied_integral):
             self._period_start_s = self._last_s
 

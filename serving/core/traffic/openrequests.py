@@ -39,7 +39,8 @@ _CHECKS = 4
 class RequestView(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
     """Functions that read a request: whether it is open, its client, and the response bytes read by the client.
 
-    ``read_bytes_of`` returns None for gRPC calls and tunnels, whose clients need not read.
+    A request is open until its body has ended, and while its response waits for the client to read. ``read_bytes_of``
+    returns None for gRPC calls and tunnels, whose clients need not read.
     """
 
     is_open: Callable[[RequestId], bool] = lambda _: True
@@ -65,7 +66,10 @@ class _ReadProgress(msgspec.Struct, kw_only=True):
 
 
 class _SlowClient(msgspec.Struct, Generic[RequestId], kw_only=True):
-    """A client with unread responses, or with earlier ones for which it counts as slow until a time."""
+    """A client that does not read its responses, or did not until recently and counts as slow until ``until_s``.
+
+    ``unread`` has its unread responses. ``is_repeated``: one of them was cut off while other requests waited.
+    """
 
     unread: dict[RequestId, _ReadProgress]
     until_s: float
@@ -84,8 +88,9 @@ class _SlowClient(msgspec.Struct, Generic[RequestId], kw_only=True):
 class OpenRequests(Generic[RequestId]):
     """The open requests of one revision by client, and the requests of clients that read nothing.
 
-    One client address gets at most ``share_max`` of the slots (0: no bound). It may read nothing for
-    ``unread_wait_max_s`` seconds while others wait (0: no bound). ``view`` reads facts about requests.
+    A request is open until its body has ended. Open requests of one client get at most ``share_max`` of the slots (0:
+    no bound). A client may read nothing for ``unread_wait_max_s`` seconds while others wait (0: no bound). ``view``
+    reads requests.
     """
 
     __slots__ = (
@@ -120,7 +125,7 @@ class OpenRequests(Generic[RequestId]):
         return f"OpenRequests({len(self.client_of)} of {len(self._taken.keys() | self._parked.keys())} clients)"
 
     def allows(self, client: Hashable, capacity: int | None) -> bool:
-        """Whether a client may use one more of ``capacity`` slots for an open request. A slow client may not."""
+        """Whether a client may use one more of ``capacity`` slots. For a slow client, all of its requests count."""
         limit = self._limit(capacity)
         if limit is None:
             return True
@@ -148,7 +153,7 @@ class OpenRequests(Generic[RequestId]):
     def record_unread(
         self, request: RequestId, now_s: float, *, running: Iterable[RequestId], capacity: int | None
     ) -> None:
-        """Mark the client of an unread response as slow, and count all of its requests among the ``running`` ones."""
+        """Mark the client of an unread response as slow, and count its ``running`` requests against its share."""
         client = self._view.client_of(request)
         if self._limit(capacity) is None or client is None:
             return

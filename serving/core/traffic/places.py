@@ -48,7 +48,7 @@ class Granted(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
 
 
 class QueuePlace(msgspec.Struct, frozen=True, kw_only=True):
-    """A place in the queue: when the wait began, and the weight of the request."""
+    """A place in the queue: when the wait began, and the memory of the request."""
 
     since_s: float
     weight_bytes: int

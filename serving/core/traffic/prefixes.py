@@ -90,7 +90,7 @@ class _PodPrefixes:
         self.heated_at = 0
 
     def known_count(self, prefixes: tuple[int, ...]) -> int:
-        """How many prefixes of a prompt the pod knows, counted from the shortest. Longer prefixes are dropped first."""
+        """The number of a prompt's prefixes that the pod knows: the shortest ones, as longer ones are dropped first."""
         known = self.known
         if not prefixes or prefixes[0] not in known:
             return 0

@@ -32,7 +32,7 @@ class RequestTokens(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> int:
-        """Their sum."""
+        """The tokens of the prompt and of the response together."""
         return self.prompt + self.answer
 
 

@@ -101,7 +101,7 @@ def merged(reports: Iterable[RequestReport]) -> list[RequestReport]:
 
 
 def since(report: RequestReport, from_s: float) -> RequestReport:
-    """The part of a report since its revision was created; a deleted revision may have had the same name."""
+    """The part of a report from the creation of its revision (``from_s``) on; an earlier one may have had its name."""
     return RequestReport(
         service=report.service,
         revision=report.revision,

@@ -42,7 +42,7 @@ _is_costly: contextvars.ContextVar[bool] = contextvars.ContextVar("is_costly", d
 
 
 class _Turns:
-    """Tracks the time between two polls of one loop, from the first step of an iteration to the next iteration."""
+    """Bounds the time that all steps together use between two polls of one loop, and queues the waiting tasks."""
 
     __slots__ = ("_ends_s", "_is_open", "_numbers", "_passed", "_steps", "_waiting", "loop")
 
@@ -93,7 +93,7 @@ class _Turns:
             self.loop.call_soon(self._close)
 
     def _close(self) -> None:
-        """End the current iteration's use, and wake the longest waiter; cancelled waiters are skipped."""
+        """End the time of the current iteration, and wake the longest-waiting tasks; cancelled waiters are skipped."""
         self._is_open = False
         woken = 0
         while self._waiting and woken < _WOKEN_MAX:

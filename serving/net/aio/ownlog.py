@@ -44,7 +44,7 @@ class OwnLog:
 
     @classmethod
     def of(cls, environment: MutableMapping[str, str]) -> Self:
-        """The log configured in the environment. Removes its variables, because child processes have other logs."""
+        """The log configured by environment variables, which are removed because child processes have other logs."""
         path, bytes_max, files_max = (
             environment.pop(name, "") for name in (LOG_FILE_VARIABLE, BYTES_VARIABLE, FILES_VARIABLE)
         )

@@ -159,7 +159,7 @@ class BoundedCalls:
         return result
 
     def _end(self) -> None:
-        """Cancel the alarm. After the first statement no interrupt occurs."""
+        """Cancel the alarm. From the first statement on, an alarm that still arrives raises nothing."""
         self._is_running = False
         self._set_alarm(0.0)
 

@@ -49,7 +49,7 @@ class ConfigMapWatch:
             self._listeners.remove(listener)
 
     def applied_by(self, apply: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
-        """Call ``apply`` after each change of settings while the context is open. It must not block."""
+        """Call ``apply``, which must not block, after each change of settings while the context is open."""
 
         def changed(taken: Taken, _: Object) -> None:
             if taken.changed:
@@ -77,7 +77,10 @@ class ConfigMapWatch:
 async def followed(
     cluster: Cluster, namespace: str, settings: Sequence[LiveSettings[Any]]
 ) -> AsyncIterator[ConfigMapWatch]:
-    """Watch ConfigMaps in the background while the context is open. It opens after the first list."""
+    """Watch ConfigMaps in the background while the context is open.
+
+    Entering the context waits for the first list, for a limited time.
+    """
     watch = ConfigMapWatch(cluster, namespace, settings)
     async with supervise() as tasks:
         tasks.start_background(watch.reflector.run(), name="settings")

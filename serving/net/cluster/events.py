@@ -31,7 +31,10 @@ async def write_once(cluster: Cluster, event: Object) -> None:
 
 
 async def announce(cluster: Cluster, resource: Object, words: EventText, *, suffix: str, component: str) -> None:
-    """Write an Event about an object unless its name exists. Each text needs a different ``suffix`` of the name."""
+    """Write an Event about an object, unless an Event with this name exists.
+
+    ``suffix`` is part of the name, so it must differ for each text.
+    """
     event = new_event(about(resource), words, suffix=suffix, component=component, now=stamp(), instance=component)
     await write_once(cluster, event)
 

@@ -75,10 +75,10 @@ class Encoded:
 class WatchEvent:
     """One change, with the object after it. The object of a bookmark only has a version.
 
-    ``object`` is decoded at first use and belongs to this event's reader alone. The class is not a record, because a
-    record cannot decode a field on first use, and a server that sends bytes never needs the object.
+    ``object`` is decoded at first use and belongs to this event's reader alone.
     """
 
+    # Not a record: a record cannot decode a field on first use, and a server that sends bytes never needs the object.
     __slots__ = ("_object", "_payload", "type")
 
     def __init__(
@@ -245,7 +245,7 @@ class Cluster(abc.ABC):
     async def kind_named(self, api_version: str, name: str) -> Kind | None:
         """The server's kind with this ``apiVersion`` and ``kind``; None if the server has no such kind.
 
-        A store has the kinds of this project.
+        The store in this process has the kinds of this project.
         """
         return kind_of(api_version, name)
 

@@ -103,7 +103,7 @@ def objects_map(cluster: Cluster) -> PackedObjects | SharedObjects:
 
 
 class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a reflector lists."""
+    """How often a reflector lists, how long it waits after failures, and which parts of objects it stores."""
 
     relist_s: float = 600.0
     """Longest time without a full list, in seconds, with a jitter of a fifth.
@@ -186,7 +186,7 @@ class Reflector:
         return MappingProxyType(self._cache)
 
     def repeat_all(self) -> None:
-        """Soon call the callback again for every object, because the settings that its reader uses have changed."""
+        """Soon call ``on_change`` again for every object, because settings that the callback uses have changed."""
         self._again.set()
 
     async def run(self) -> None:
@@ -245,7 +245,7 @@ class Reflector:
         return version
 
     def _listed(self, listed: Object) -> tuple[Key, Object] | None:
-        """The cache entry of a listed object. For an invalid object it is the last valid state, None without one."""
+        """The cache entry of a listed object; of an invalid object, the entry of its last valid state, if any."""
         try:
             return key_of(listed), self._settings.transform(listed)
         except Exception:  # noqa: BLE001 - as ``_notify`` does

@@ -111,16 +111,15 @@ def _times_of(text: str) -> tuple[object, ...]:
 
 
 def _next_s(text: str, wall_s: float, zone: ZoneInfo) -> float:
-    """The first time of a cron expression after ``wall_s``. In a repeated hour the parser also yields earlier times.
-
-    Times are compared as seconds, because datetimes of one zone are compared by the clock time that they show.
-    """
+    """The first time of a cron expression after ``wall_s``, in seconds since the epoch."""
+    # In an hour that a clock change repeats, the parser also yields earlier times. Times are compared as seconds,
+    # because datetimes of one zone are compared by the clock time that they show.
     times_s = (time.timestamp() for time in CronSim(text, datetime.fromtimestamp(wall_s, zone)))
     return next(one_s for one_s in times_s if one_s > wall_s)
 
 
 def _last_s(text: str, wall_s: float, zone: ZoneInfo) -> float:
-    """The last time of a cron expression up to ``wall_s``.
+    """The last time of a cron expression up to ``wall_s``, in seconds since the epoch.
 
     Around a clock change the parser skips times when it searches backwards, so the last steps search forwards.
     """

@@ -135,7 +135,7 @@ def decide(election: Election, me: str, times: LeaseTimes, *, now_s: float) -> L
 def free_at_s(election: Election, me: str, times: LeaseTimes) -> float:
     """When the lease may be acquired.
 
-    A record with this process's name while it does not lead is the result of a write whose response was lost.
+    A lease that names this process although it does not lead is free: the response to one of its writes was lost.
     """
     record = election.record
     if record is None or record.holder in {"", me}:

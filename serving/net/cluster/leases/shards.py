@@ -1,4 +1,4 @@
-"""Holds a fair share of several leases: ``allotment`` plans the share, ``elector`` holds each lease.
+"""Holds a fair share of several leases: ``plan`` computes the share, a ``LeaseElector`` holds each lease.
 
 One watch delivers all leases, so that every process has all owners within milliseconds. ``on_won`` is called when this
 process gets a shard, and must not block. ``on_lost`` is awaited after a shard is lost and before its lease is released,
@@ -42,7 +42,7 @@ _SYNC_CHECK_S = 0.5
 
 
 class ShardPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The shard to acquire first, and the shard to release. None means no shard."""
+    """The shards to acquire, and the shard to release (None: no shard)."""
 
     take: tuple[int, ...] = ()
     let_go: int | None = None
@@ -66,7 +66,11 @@ def plan(
     others: Iterable[str],
     free_long: Collection[int],
 ) -> ShardPlan:
-    """Plan the shards to acquire and release. ``holders`` have unexpired leases; ``others`` are the other processes."""
+    """Plan the shards to acquire and release, so that each process holds its share.
+
+    ``holders`` have unexpired leases; ``others`` are the other processes. A shard in ``free_long`` was free for so long
+    that it is acquired in excess of the share.
+    """
     members = {me, *holders.values(), *others}
     allotment = -(-shard_count // len(members))
     mine = [shard for shard in range(shard_count) if holders.get(shard) == me]

@@ -141,9 +141,10 @@ class RevisionRows:
         self._queue.observe(waited_s, _exemplar(traceparent))
 
     def started_cold(self, waited_s: float, turn: int, *, at_s: float, traceparent: bytes = b"") -> None:
-        """Count a request that waited for a pod's start.
+        """Count a cold start: a request waited ``waited_s`` seconds for a pod's start.
 
-        The first request of each ``turn`` that gets a pod counts as a cold start, later requests as waiting.
+        ``turn`` is the value of ``cold_turn`` when the request began to wait. Of requests with the same turn only the
+        first that gets a pod counts.
         """
         if self.is_gone or turn != self.cold_turn:
             return
@@ -160,7 +161,7 @@ class RevisionRows:
             self._metrics.refused.labels(*self._labels, reason).inc()
 
     def matched(self, match: PrefixMatch) -> None:
-        """Count a prompt that selected its pod, or would have selected it."""
+        """Count a prompt, and its blocks, by whether its pod already had them."""
         if not self.is_gone:
             metrics, labels = self._metrics, self._labels
             metrics.prompts.labels(*labels, "hit" if match.known_count else "miss").inc()
@@ -176,8 +177,8 @@ class RevisionRows:
 class ActivatorMetrics:
     """All metrics of an activator.
 
-    ``configuration_of`` returns a revision's Configuration. ``keys`` returns the current revisions, and ``inside``
-    their requests. ``lost_frames`` and ``is_connected`` describe the connection to the autoscaler.
+    ``configuration_of`` returns a revision's Configuration. ``keys`` returns the current revisions, and ``inside`` the
+    numbers of their requests. ``lost_frames`` and ``is_connected`` describe the connection to the autoscaler.
     """
 
     def __init__(
@@ -218,7 +219,7 @@ class ActivatorMetrics:
     def cold_starts(self, parts: Mapping[str, str]) -> str:
         """The last cold starts of a namespace's revisions as JSON, with times in seconds since the epoch.
 
-        ``parts`` has the namespace.
+        ``parts`` are the variable parts of the request's path, among them "namespace".
         """
         offset_s = wall_s() - now_s()
         starts = [

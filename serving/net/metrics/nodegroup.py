@@ -51,7 +51,7 @@ class NodeGroupMetrics:
                     gauge.remove(name)
 
     def set_gauges(self, group: str, *, cloud: str, cloud_id: str, values: Mapping[str, float]) -> None:
-        """Set the gauges of a group after its pass, by metric name. Cloud metrics are named without their prefix."""
+        """Set the gauges of a group after its pass; ``values`` are by metric name."""
         self._rows[group] = (cloud, cloud_id)
         for name, value in values.items():
             gauge = self._gauges[name]

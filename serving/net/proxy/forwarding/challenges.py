@@ -1,7 +1,7 @@
 """Responds to HTTP-01 challenges of ACME (RFC 8555, 8.3), in front of another handler.
 
-The response to the challenge TOKEN is the file TOKEN of a folder. Without the file the other handler gets the request: an app may
-have certificates of its own.
+The response to the challenge TOKEN is the file TOKEN of a folder. Without the file the other handler gets the request:
+an app may have certificates of its own.
 """
 
 import re
@@ -18,14 +18,14 @@ _TOKEN = re.compile(rb"[A-Za-z0-9_-]{1,128}")
 
 
 class ChallengeResponses(Front):
-    """Responds to the challenges in a folder."""
+    """Responds to ACME challenges with the files of a folder."""
 
     def __init__(self, handler: Handler, folder: Path) -> None:
         super().__init__(handler)
         self._folder = folder
 
     def respond(self, exchange: Exchange) -> bool:
-        """Respond to a known challenge."""
+        """Respond to a challenge whose file exists; return whether there was a response."""
         target = exchange.head.target
         token = target.removeprefix(CHALLENGE_PATH)
         if token == target or not _TOKEN.fullmatch(token):

@@ -45,7 +45,7 @@ class ResponseSink(Protocol):
 
 
 class Client(Protocol):
-    """The interface that an exchange uses of a client's connection."""
+    """A client's connection, as used by an exchange."""
 
     @property
     def sink(self) -> ResponseSink | None:
@@ -83,7 +83,7 @@ class Client(Protocol):
 
 
 class TunnelUpstream(Protocol):
-    """The interface that a tunnel uses of an upstream's connection."""
+    """An upstream's connection, as used by a tunnel."""
 
     def write(self, data: bytes) -> None:
         """Send bytes."""
@@ -181,7 +181,7 @@ class Refusals:
 
 
 class Member(Protocol):
-    """The interface that the server uses of a client's connection."""
+    """A client's connection, as used by the server."""
 
     @property
     def is_idle(self) -> bool:
@@ -201,7 +201,7 @@ class Member(Protocol):
 
 
 class Registry(Protocol):
-    """The interface that client connections use of the server."""
+    """The server, as used by its client connections."""
 
     settings: HttpSettings
     draining: bool
@@ -211,7 +211,7 @@ class Registry(Protocol):
 
     @property
     def turns(self) -> FairTurns:
-        """The queue for work that few bytes cause; shared by all connections of the loop."""
+        """The queue for costly work, shared by all connections of the loop so that none delays the others."""
 
     def opened(self, connection: Member, address: str) -> str | None:
         """Add a connection. If it exceeds a limit, return the reason."""

@@ -96,7 +96,7 @@ class Handler(Protocol):
         """Process the end of a waiting request's body."""
 
     def held(self, exchange: "Exchange") -> None:
-        """Process a change of ``is_held``: a response begins or stops to wait until its client reads."""
+        """Process a change of ``is_held``: the response now waits for its client to read, or no longer waits."""
 
     def finish(self, exchange: "Exchange") -> None:
         """Process the end of a request; see its ``outcome`` and ``status``."""
@@ -289,7 +289,7 @@ class Exchange:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the handler has not decided yet."""
+        """Whether the request is neither forwarded nor answered."""
         return self.phase is _WAITING
 
     @property
@@ -496,7 +496,8 @@ class Exchange:
 class Attempt:
     """One attempt to forward a request.
 
-    ``wire`` is the encoded head. ``hears_marks``: the upstream is a queue-proxy.
+    ``wire`` is the encoded head. ``hears_marks``: the upstream is a queue-proxy, whose marks (header entries of this
+    system) are accepted.
 
     If a pooled connection was closed and no byte of the request reached the app, the request is sent once more on a new
     connection. Any other failure before the response is passed to the exchange, whose handler may send the request to
@@ -540,7 +541,7 @@ class Attempt:
 
     @property
     def request_complete(self) -> bool:
-        """Whether the whole request has been read."""
+        """Whether the whole request has been received from the client."""
         return self._exchange.body.is_complete
 
     @property
@@ -725,8 +726,9 @@ class Attempt:
             exchange.give_back(reason)
 
     def upstream_refused(self, reason: str, body: bytes) -> None:
-        """Return a request that the upstream did not process to its handler. Requests of any method may be retried.
+        """Give the request back to the handler, because the upstream refused it unprocessed.
 
+        Requests of any method may be retried.
         ``body`` is the part of the body that was sent to the upstream.
         """
         exchange = self._exchange

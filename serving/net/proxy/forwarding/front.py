@@ -4,7 +4,7 @@ import abc
 
 from serving.net.proxy.forwarding.exchange import Exchange, Handler
 
-# The context of an exchange that the other handler has not seen.
+# The context of an exchange that the wrapped handler has not seen.
 _OURS = object()
 
 
@@ -26,19 +26,19 @@ class Front(abc.ABC):
             self._handler.begin(exchange)
 
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
-        """Call the other handler."""
+        """Call the wrapped handler."""
         self._handler.unreachable(exchange, error)
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
-        """Call the other handler."""
+        """Call the wrapped handler."""
         return self._handler.lost(exchange, reason)
 
     def overdue(self, exchange: Exchange) -> None:
-        """Call the other handler."""
+        """Call the wrapped handler."""
         self._handler.overdue(exchange)
 
     def body_ready(self, exchange: Exchange) -> None:
-        """Call the other handler."""
+        """Call the wrapped handler."""
         self._handler.body_ready(exchange)
 
     def body_complete(self, exchange: Exchange) -> None:

@@ -102,7 +102,7 @@ class BodyPace:
 
 
 class ReaderPace:
-    """Judges a client whose transport is full."""
+    """Measures whether a client reads fast enough while its transport is full."""
 
     __slots__ = ("_due_s", "_pace", "_transport", "_unread_bytes", "_written_bytes", "is_full")
 
@@ -116,9 +116,10 @@ class ReaderPace:
         """Whether bytes wait for the client."""
 
     def change(self, now_s: float, *, written_bytes: int, full: bool) -> float:
-        """Start when the transport is full, stop when it accepts data again; return the deadline.
+        """Record whether the transport is now full; return the deadline, which is infinite unless it is full.
 
-        ``written_bytes`` is the total so far. Bytes read while the transport was full count when it is full again.
+        ``written_bytes`` is the number of all bytes written so far. Bytes that the client reads while the transport is
+        full extend the deadline, also for the next time that it is full.
         """
         if full:
             self._due_s = max(self._due_s, self._pace.begin(now_s))

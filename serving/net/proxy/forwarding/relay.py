@@ -36,7 +36,7 @@ def relay_head(host: bytes, port: int) -> RequestHead:
 
 
 def relay_port(head: RequestHead) -> int | None:
-    """The port that a trusted request for a relay names; None for other requests."""
+    """The port in a request for a TCP connection, 0 if the port is invalid; None for other requests."""
     text = head.get(_NAME) if head.upgrade == _PROTOCOL else None
     if text is None:
         return None

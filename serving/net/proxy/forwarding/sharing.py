@@ -17,7 +17,7 @@ _CLIENT_LINE = b"K-Client-Address: %b\r\n"
 
 
 def view_of(client_of: Callable[[Exchange], Hashable]) -> RequestView[Exchange]:
-    """The functions that read an exchange for slots. ``client_of`` returns its client, None if it has no limit."""
+    """The functions by which admission reads an exchange. ``client_of`` returns its client, None if unlimited."""
     return RequestView[Exchange](
         is_open=lambda exchange: not exchange.body.is_complete or exchange.response.is_held,
         client_of=client_of,
@@ -43,7 +43,10 @@ def client_behind(exchange: Exchange, *, is_of_activator: bool, trusts: Callable
 
 
 def _read_bytes_of(exchange: Exchange) -> int | None:
-    """The response bytes that the client has read, up to a constant; None if the client need not read."""
+    """The response bytes that the client has read; None if the client need not read.
+
+    Only differences of two results are exact, because the head is not counted as written.
+    """
     if exchange.response.tunnel is not None or is_grpc_call(exchange.head):
         return None
     return exchange.response.body_bytes - exchange.client.unread_bytes()

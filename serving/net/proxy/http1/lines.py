@@ -145,8 +145,9 @@ def header_lines(*headers: tuple[bytes, bytes]) -> bytes:
 
 
 def split_marks(line: HeaderLine) -> tuple[bytes, bytes]:
-    """Split a line into a line with this system's marks and a line with other entries; either may be empty.
+    """Split a header line into two: one with marks, which only this system's proxies add, and one with other entries.
 
+    Either line may be empty.
     A list with an unterminated quote is ambiguous, so all of it counts as marks.
     """
     own = _OWN.get(line.name)
@@ -162,7 +163,7 @@ def split_marks(line: HeaderLine) -> tuple[bytes, bytes]:
 
 
 def marks_for_client(marks: bytes, *, is_timed: bool) -> bytes:
-    """A queue-proxy's marks that a client may see. Server-Timing is included only if ``is_timed``."""
+    """The header lines of a queue-proxy that a client may see. Server-Timing is included only if ``is_timed``."""
     remaining = _OF_ACTIVATOR.sub(b"", marks)
     return remaining if is_timed else _TIMING.sub(b"", remaining)
 

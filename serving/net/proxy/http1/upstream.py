@@ -47,7 +47,7 @@ class ResponseReceiver(Protocol):
 
     @property
     def request_complete(self) -> bool:
-        """Whether the complete request has been sent."""
+        """Whether the whole request has been received from the client."""
 
     @property
     def request_trailers(self) -> bytes:
@@ -85,7 +85,7 @@ class ResponseReceiver(Protocol):
 
 
 class TunnelEnd(Protocol):
-    """The interface that an upstream's connection uses of a tunnel."""
+    """A tunnel, as used by an upstream's connection."""
 
     def receive(self, data: bytes) -> None:
         """Process bytes of the upstream."""
@@ -453,7 +453,7 @@ class Upstream(asyncio.Protocol):
 
 
 def unread_pieces(transport: asyncio.BaseTransport) -> Iterator[bytes]:
-    """Read the bytes that the event loop has not read, for example after a failed write: at most a receive buffer.
+    """Read the bytes that the event loop has not read, for example after a failed write; at most one receive buffer.
 
     Must be called in ``connection_lost``, while the socket is still open. A TLS transport passes its underlying socket.
     """

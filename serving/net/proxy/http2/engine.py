@@ -245,7 +245,7 @@ class Http2Engine:
             self._remove(stream, StreamState.RESET)
 
     def count_fault(self, code: ErrorCode, reason: str) -> None:
-        """Count a reset that the peer provoked like a reset by the peer (CVE-2025-8671), and report it.
+        """Report a reset that the peer provoked, and count it like a reset sent by the peer (CVE-2025-8671).
 
         Raises:
             Violation: when the peer has provoked too many resets.

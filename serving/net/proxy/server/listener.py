@@ -149,7 +149,7 @@ class HttpServer:
 
     @property
     def turns(self) -> FairTurns:
-        """Shared by client and upstream connections."""
+        """The queue for costly work, shared by client and upstream connections so that none delays the others."""
         return self.pool.turns
 
     @property

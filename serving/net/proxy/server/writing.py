@@ -28,7 +28,7 @@ class SlowReader:
         self._buffer = ResponseBuffer(wiring.buffers)
 
     def change(self, now_s: float, *, full: bool) -> float:
-        """Start when the transport is full, stop when it accepts data again; return the deadline."""
+        """Record whether the transport is now full; return the deadline, which is infinite unless it is full."""
         if not full:
             self.end()
         return self._pace.change(now_s, written_bytes=self._exchange.response.body_bytes, full=full)

@@ -49,7 +49,7 @@ class Certificates:
         self.terms = TlsTerms(context=context, handshake_max_s=handshake_max_s, failures=self.failures)
 
     def add_to(self, context: ssl.SSLContext) -> None:
-        """Make ``context`` serve the certificates, too. It serves its own certificate for all other names."""
+        """Make ``context`` also serve these certificates, each for its names; its own remains for all other names."""
         context.sni_callback = self._prefer
 
     @property
@@ -108,7 +108,7 @@ class Certificates:
         return None
 
     def _prefer(self, connection: ssl.SSLObject, server_name: str | None, context: ssl.SSLContext) -> None:
-        """Choose a certificate that names the server."""
+        """Select a certificate with the server's name, if any; OpenSSL calls this during a handshake."""
         del context
         choice, contexts = self._served
         name = choice.known(server_name)

@@ -148,7 +148,7 @@ class LazyGroup(click.Group):
         self._places = {name: place for section in self._sections.values() for name, (place, _) in section.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All names."""
+        """The names of all commands."""
         return sorted({*self._places, *super().list_commands(ctx)})
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -164,7 +164,7 @@ class LazyGroup(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """The command for its name, or for a word of another tool. The error for an unknown name suggests a command."""
+        """Find the command that the arguments name, also in words of kubectl and others; suggest one if unknown."""
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
@@ -237,7 +237,7 @@ def _is_near(option: str, typed: str) -> bool:
 
 
 def _with_commands(error: click.UsageError, outer: click.Group) -> click.UsageError:
-    """Add the commands of an inner group to the error for an unknown command. Other errors are unchanged."""
+    """The error, with the known subcommands if the subcommand is unknown. Other errors are returned unchanged."""
     context = error.ctx
     group = context.command if context else None
     is_unknown = error.message.startswith(_CLICK_NO_COMMAND)
@@ -262,9 +262,9 @@ def _kind_answer(args: list[str]) -> str:
 
 
 def _end_with(error: Exception) -> NoReturn:
-    """Print an unexpected error as one line; print the message of an error for users.
+    """Print an error as one line and exit: the message of our own errors, type and text of any other.
 
-    Invalid input has the exit code of an invalid option.
+    The exit code for invalid input is that of an invalid option.
     """
     # Only here, so that the help does not wait for the imports.
     from serving.core.model.errors import InvalidValue, NewerFormat, ServingError, SettingsError  # noqa: PLC0415 - as said

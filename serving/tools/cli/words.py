@@ -108,7 +108,10 @@ OPTIONS: Final[Mapping[str, str]] = {
 
 
 def command_of(typed: Sequence[str], *, now_s: float) -> list[str] | None:
-    """The command in ``RUNS`` that the typed words mean, or None."""
+    """The words of our command that does the same as the typed command of another tool; None if there is none.
+
+    Example: "ps" is ["get"]. ``now_s`` replaces NOW in the table ``RUNS``.
+    """
     words = _longest(typed, RUNS)
     if not words:
         return None
@@ -121,7 +124,7 @@ def command_of(typed: Sequence[str], *, now_s: float) -> list[str] | None:
 
 
 def answer_of(typed: Sequence[str]) -> str:
-    """The command, without "serving", that the typed words mean, or ""."""
+    """The command to suggest, without "serving", for the typed command of another tool; "" if there is none."""
     table = {**RUNS, **ANSWERS}
     words = _longest(typed, table)
     return table[words] if words else ""

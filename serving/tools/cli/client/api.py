@@ -39,7 +39,7 @@ Decorator = Callable[[Callable[..., None]], Callable[..., None]]
 
 
 def adding(*options: Decorator) -> Decorator:
-    """A decorator that adds all of these options. The help lists them in this order."""
+    """Return a decorator that adds the given options to a command. The help lists them in the given order."""
     return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
@@ -99,11 +99,10 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def place_of(state_path: Path | None = None, kubeconfig: Path | None = None, context: str | None = None) -> Place:
-    """The system that the options select.
+    """Select the system for a command.
 
-    The first that is set: the kubeconfig, the state folder, KUBECONFIG, the default state folder.
-
-    Ends the command for an unreadable kubeconfig.
+    The first of these that is set selects it: ``kubeconfig``, ``state_path``, $KUBECONFIG, the default state folder.
+    An unreadable kubeconfig ends the command.
     """
     named = str(kubeconfig or "")
     if not named and state_path is None and os.environ.get("KUBECONFIG"):
@@ -159,7 +158,7 @@ class ApiClient:
         return self.must(ApiCall(method=method, path=path, body=body), messages)
 
     def must(self, call: ApiCall, messages: Mapping[int, str] | None = None) -> Any:  # noqa: ANN401 - as above
-        """Send a prepared call that must succeed."""
+        """Send a prepared call and return the response. If the call fails, the command ends with the API's message."""
         status, response = self.send(call)
         if status >= 400:
             fail((messages or {}).get(status) or message_of(response))
@@ -252,7 +251,10 @@ def api_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def late_api_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the options of ``api_options``. The command calls ``api`` to connect, and may work without a server."""
+    """Add the options of ``api_options``, but connect late: the command receives a function ``api`` that connects.
+
+    A command that does not call ``api`` works without a server.
+    """
 
     @functools.wraps(command)
     def wrapped(**options: Any) -> None:  # noqa: ANN401 - as above
@@ -278,7 +280,7 @@ def place_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def until_written(write: Callable[[], tuple[int, Any]]) -> tuple[int, Any]:
-    """Repeat a write after a conflict with another client's write. Exits if the write fails."""
+    """Call ``write``, again after a conflict; return the status and the response. Exits if the write fails."""
     status, response = write()
     for _ in range(_TRIES_MAX - 1):
         if status != _CONFLICT:
@@ -295,6 +297,6 @@ def message_of(response: object) -> str:
 
 
 def _warning_text(header: str) -> str:
-    """The text in a ``Warning`` header: 299 - "text"."""
+    """The text in a ``Warning`` header such as 299 - "text"."""
     quoted = header.split(" ", 2)[-1].strip()
     return re.sub(r"\\(.)", r"\1", quoted.removeprefix('"').removesuffix('"'))

@@ -136,7 +136,7 @@ def check_journal(path: Path) -> Iterator[Finding]:
 
 
 def check_free_ports(taken: Mapping[str, int] | None = None) -> Iterator[Finding]:
-    """Check that the default ports of ``serving up`` are free while it does not run; ``taken`` adds ports by name."""
+    """Check that no process uses the ports of ``serving up``. ``taken`` replaces the default ports, by name."""
     wanted = taken if taken is not None else {port.name: port.number for port in PORTS}
     busy = {name: number for name, number in wanted.items() if not _is_free(number)}
     for name, number in busy.items():
@@ -172,7 +172,7 @@ def check_pod_names(*, can_mount: bool | None = None) -> Iterator[Finding]:
 
 
 def check_isolation(missing: Sequence[str] | None = None, *, is_root: bool | None = None) -> Iterator[Finding]:
-    """Check that processes of pods can be isolated from this machine and from each other."""
+    """Check that pods can be isolated from this machine and each other. ``missing`` replaces the detected gaps."""
     is_root = (os.geteuid() == 0) if is_root is None else is_root
     wanted = Isolation(mode=MODES[0], state=tempfile.gettempdir(), is_root=is_root)
     absent = missing_layers(wanted) if missing is None else missing

@@ -46,7 +46,7 @@ def complete_service(context: click.Context, _: click.Parameter, incomplete: str
 
 
 def complete_revision(context: click.Context, _: click.Parameter, incomplete: str) -> list[str]:
-    """Complete the name of a revision, also in NAME=..."""
+    """Complete the name of a revision, with "=" at the end where a share of traffic follows."""
     return _names(context, REVISION, incomplete, suffix="=")
 
 

@@ -44,10 +44,11 @@ class WebsocketPlace(msgspec.Struct, frozen=True):
 
 
 def chosen_kubeconfig(named: str, context: str | None) -> tuple[str, str | None]:
-    """The kubeconfig and its context, from the files in KUBECONFIG, merged by kubectl's rules.
+    """The path of the kubeconfig (or several paths, as in KUBECONFIG), and the context to use.
 
-    Missing files are skipped; the first file with a value takes precedence. If the context is a ``serving up``, only
-    its file is returned. Raises ``SettingsError``.
+    ``named`` is the value of KUBECONFIG. As in kubectl, missing files are skipped, and the first file with a value
+    takes precedence. If the context belongs to a ``serving up``, only the path of its file is returned. Raises
+    ``SettingsError`` for an unreadable file.
     """
     paths = [Path(name).expanduser() for name in named.split(os.pathsep) if name]
     files = [path for path in paths if path.exists()] or paths[:1]
@@ -131,7 +132,7 @@ class LocalConnection:
             raise Unavailable(_reason(error)) from error
 
     def websocket(self, path: str) -> WebsocketPlace:
-        """The place of a websocket."""
+        """The URL and headers of a websocket."""
         return WebsocketPlace(self.server + path, {"Authorization": f"Bearer {self._token}"}, self._tls)
 
 

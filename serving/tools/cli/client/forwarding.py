@@ -78,7 +78,7 @@ class PortForwarder:
         threading.Thread(target=self._loop.run_forever, name="forwarded ports", daemon=True).start()
 
     def forward(self, place: PodPort, *, local_port: int = 0) -> str:
-        """The local URL of a pod's port; ``local_port`` 0 selects a free port.
+        """Forward a pod's port; return its local URL. ``local_port`` 0 selects a free port.
 
         Raises:
             ServingError: with the API's message, when the API rejects the forwarding.

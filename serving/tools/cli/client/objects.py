@@ -23,7 +23,7 @@ _OF_REVISION = REVISION_LABEL + "={}"
 
 
 def is_settled(service: Object) -> bool:
-    """Whether the status is final and observed the latest generation."""
+    """Whether the condition Ready is True or False, rather than Unknown, for the latest generation."""
     observed = nested(service, "status", "observedGeneration")
     return observed == nested(service, "metadata", "generation") and condition_of(service, "Ready").get("status") in {
         "True",
@@ -38,7 +38,7 @@ def seconds_since(stamp: object, now_s: float) -> float | None:
 
 
 def selector_of(*services: str) -> str:
-    """The label selector of the objects of some services; without a name, of all services."""
+    """The label selector that matches the objects of the named services; without names, of all services."""
     return f"{SERVICE_LABEL} in ({','.join(services)})" if services else SERVICE_LABEL
 
 
@@ -108,7 +108,7 @@ def is_workload(served: Object) -> bool:
 
 
 def pod_selectors(api: ApiClient, served: Iterable[Object]) -> tuple[str, ...]:
-    """The label selectors of the pods of services and workloads; without any, of all in the namespace."""
+    """The label selectors of the pods of services and workloads; if ``served`` is empty, of all in the namespace."""
     served = tuple(served)
     services = [name_of(service) for service in served if not is_workload(service)]
     workloads = [workload for workload in served if is_workload(workload)] if served else workloads_of(api)
@@ -130,7 +130,7 @@ def items_of(api: ApiClient, kind: Kind, selector: str = "", *, everywhere: bool
 
 
 def workloads_of(api: ApiClient, selector: str = "", *, everywhere: bool = False) -> list[Object]:
-    """The ScaledWorkloads by name; empty if the API lacks the kind, or if the user may not list it."""
+    """The ScaledWorkloads, sorted by name; empty if the API lacks the kind, or if the user may not list it."""
     path = path_of(SCALED_WORKLOAD, None if everywhere else api.namespace)
     return _items(SCALED_WORKLOAD, api.peek(path, labelSelector=selector))
 
@@ -148,7 +148,7 @@ def revisions_of(api: ApiClient, *services: str) -> list[Object]:
 
 
 def superseded_failures(revisions: Iterable[Object]) -> frozenset[str]:
-    """Failed revisions of services that have a newer revision. They do not affect the present state."""
+    """The names of the failed revisions whose service has a newer revision. They do not affect the present state."""
     newest: dict[str, tuple[int, str, str]] = {}
     revisions = list(revisions)
     for revision in revisions:
@@ -173,9 +173,10 @@ def app_container(pod: Object) -> str:
 
 
 def gone_pods(api: ApiClient, scaled: Iterable[Object], *, since_s: float = 0.0) -> list[Object]:
-    """Names and containers of deleted pods of revisions and workloads that have logs since a time, latest first.
+    """The deleted pods of ``scaled`` (revisions and workloads) with logs written after ``since_s``, latest first.
 
-    Pods of a deleted earlier revision with the same name are excluded. Empty on a cluster.
+    Each pod has only its name, namespace and containers. Pods of a deleted earlier revision with the same name are
+    excluded. Empty on a cluster, which stores no logs of deleted pods.
     """
     from serving.home.apiserver.logoptions import KEPT_LOGS_PATH  # noqa: PLC0415 - it loads a loop, which most commands need not
 
@@ -200,7 +201,7 @@ def gone_pods(api: ApiClient, scaled: Iterable[Object], *, since_s: float = 0.0)
 
 
 def _deployment_of(scaled: Object) -> tuple[str, float]:
-    """The Deployment of a revision and its creation time, or a workload's target and 0."""
+    """A revision's Deployment and the revision's creation time in epoch seconds, or a workload's target and 0."""
     if is_workload(scaled):
         return str(nested(scaled, "spec", "target", "name")), 0.0
     return deployment_name(name_of(scaled)), created_s(scaled)

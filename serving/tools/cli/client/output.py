@@ -49,9 +49,10 @@ def aligned(rows: Iterable[Sequence[object]], *, indent: str = "") -> list[str]:
 
 
 def shortened(rows: Sequence[Sequence[str]], width: int, leasts: Sequence[tuple[int, int]]) -> list[list[str]]:
-    """Shorten rows to fit ``aligned`` in ``width`` columns; long cells end with an ellipsis.
+    """Shorten cells so that the lines of ``aligned`` are at most ``width`` characters; a cut cell ends with "…".
 
-    ``leasts`` maps the position of a cell to its minimum width, in the order in which cells are shortened.
+    ``leasts`` has a pair of column and minimum width for each column that may be shortened, first column to shorten
+    first.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for place, least in leasts:
@@ -85,7 +86,7 @@ def wrapped(text: str, *, indent: str) -> list[str]:
 
 
 def age_text(age_s: float | None) -> str:
-    """45s, 3m20s, 2h5m, 3d4h, 12d."""
+    """Format an age with its largest units, as in 45s, 3m20s, 2h5m, 3d4h or 12d; "" for None."""
     if age_s is None:
         return ""
     rest = max(0, int(age_s))

@@ -29,7 +29,11 @@ _PAGE = "-metrics"
 
 
 class Component(msgspec.Struct, frozen=True, kw_only=True):
-    """A port of a daemon: on a cluster the name of its pods and the container port, on one machine the port's name."""
+    """A port of a daemon.
+
+    On a cluster, ``daemon`` is the name label of its pods, and ``container_port`` the name of their port. On one
+    machine, ``port`` is the port's name in the state folder.
+    """
 
     daemon: str
     container_port: str
@@ -64,7 +68,7 @@ class Reach:
         return self._forwarded(component, pods[0], local_port=local_port)
 
     def activator_pages(self) -> dict[str, str]:
-        """The URLs of all ready activators' pages by name; empty on a machine if the system does not run."""
+        """The URL of each ready activator's metrics page, by name; empty on one machine if the system does not run."""
         if self._api.state_path is not None:
             return machine_pages(self._api.state_path)
         return {name_of(pod): self._forwarded(_ACTIVATOR_PAGES, pod) for pod in self._pods(_ACTIVATOR_PAGES)}
@@ -145,7 +149,7 @@ def machine_url(component: Component, state_path: Path) -> str:
 
 
 def machine_pages(state_path: Path) -> dict[str, str]:
-    """Map each activator of a running ``serving up`` to the address of its page; empty if none runs."""
+    """The URL of each activator's metrics page, by the activator's name; empty if ``serving up`` does not run."""
     try:
         ports = StateFolder(state_path).read_ports()
     except (OSError, ValueError):

@@ -26,7 +26,7 @@ _HEADERS: dict[Kind, Row] = {
 
 
 def header_of(kind: Kind, *, everywhere: bool = False) -> Row | None:
-    """The titles of the columns that the CLI formats itself; None for kinds with the server's columns."""
+    """The titles of a table of this kind; None if the table has the server's columns."""
     header = _HEADERS.get(kind)
     return header and ["NAMESPACE", *header] if everywhere else header
 
@@ -56,7 +56,7 @@ def _with_namespaces(objects: Iterable[Object], rows: Iterable[Row]) -> list[Row
 
 
 def service_row(service: Object, *, pods: str, now_s: float) -> Row:
-    """NAME, READY, PODS, TRAFFIC, AGE, URL. If a service has no URL, its column URL shows the reason."""
+    """The row of a service: NAME, READY, PODS, TRAFFIC, AGE, URL. If it is not ready, URL shows the reason."""
     ready = condition_of(service, "Ready")
     status = ready.get("status", "Unknown")
     where = str(nested(service, "status", "url") or "")
@@ -84,7 +84,7 @@ def workload_row(workload: Object, *, now_s: float) -> Row:
 
 
 def revision_row(revision: Object, *, now_s: float, dormant_count: int = 0) -> Row:
-    """NAME, READY, STATE, PODS, AGE, REASON."""
+    """The row of a revision: NAME, READY, STATE, PODS, AGE, REASON."""
     ready = condition_of(revision, "Ready")
     age = age_text(seconds_since(nested(revision, "metadata", "creationTimestamp"), now_s))
     state = str(nested(revision, "spec", "servingState") or "")

@@ -17,7 +17,7 @@ _TIMEOUT_S = 1.0
 
 
 def short_url(service: Object) -> str:
-    """The URL with a service's short name, or its address for TCP connections; "" without a named port."""
+    """http://NAME:PORT/ for a service with a port for its short name, NAME:PORT if it is a TCP port, else ""."""
     policy = route_policy(annotations_of(service))
     address = f"{name_of(service)}:{policy.named_port}"
     if any(port.number == policy.named_port for port in policy.tcp_ports):

@@ -34,7 +34,8 @@ autoscaler_option = click.option(
 class Stats:
     """Queries the autoscalers.
 
-    A failed query ends the command. Raises ``ServingError`` if no autoscaler can be reached.
+    The arguments ``names`` of a query filter its result, as in ``namespace="default"``. A failed query ends the
+    command. Raises ``ServingError`` if no autoscaler can be reached.
     """
 
     def __init__(self, url: str | None, api: ApiClient) -> None:
@@ -49,7 +50,7 @@ class Stats:
             return [bytes(decision) for decision in msgspec.json.decode(response.read(), type=list[msgspec.Raw])]
 
     def policies(self, **names: str) -> list[PolicyStory]:
-        """The costs of both policies for each revision with a policy."""
+        """Each revision's policy, with the pods and costs under both built-in policies."""
         with self._get("policies", names, timeout_s=_TIMEOUT_S) as response:
             return msgspec.json.decode(response.read(), type=list[PolicyStory])
 
@@ -85,7 +86,7 @@ class Stats:
         return self._opened_elsewhere(there, timeout_s)
 
     def _opened_elsewhere(self, there: urllib.parse.SplitResult, timeout_s: float | None) -> http.client.HTTPResponse:
-        """The response of another autoscaler, which decides on the revision, at its pod's address."""
+        """Query the autoscaler that decides on the revision, at the address ``there`` of a redirect."""
         try:
             if not self._is_named:
                 here = urllib.parse.urlsplit(self._reach.url(AUTOSCALER, host=there.hostname or ""))

@@ -246,7 +246,7 @@ def image_problem(image: str) -> str:
 
 
 def is_unnamed(image: str) -> bool:
-    """Whether an image is the shipped image, which nodes have only after an import."""
+    """Whether an image has the name of the shipped images, which no registry has: nodes must import it."""
     return image.startswith(f"{_LOCAL}/")
 
 
@@ -256,7 +256,7 @@ def render(objects: list[Object]) -> str:
 
 
 def path_of(resource: Object, *, is_whole: bool = False) -> str:
-    """The API path of an object, or of its kind in the namespace."""
+    """The API path of an object; with ``is_whole``, of all objects of its kind in its namespace."""
     version, kind, metadata = resource["apiVersion"], resource["kind"], resource["metadata"]
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
     where = "" if kind in _WITHOUT_NAMESPACE else f"/namespaces/{metadata['namespace']}"
@@ -265,7 +265,7 @@ def path_of(resource: Object, *, is_whole: bool = False) -> str:
 
 
 def kinds_of(objects: Sequence[Object], namespace: str) -> list[Object]:
-    """Each kind of an installation, as an object without a name, except definitions and namespaces."""
+    """The kinds of an installation, each as a nameless object in the namespace; without CRDs and namespaces."""
     versions = {resource["kind"]: resource["apiVersion"] for resource in objects} | _EARLIER_KINDS
     kinds = sorted(versions.keys() - {"Namespace", _CRD}, key=_rank)
     return [{"apiVersion": versions[kind], "kind": kind, "metadata": {"namespace": namespace}} for kind in kinds]

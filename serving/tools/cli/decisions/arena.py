@@ -69,10 +69,10 @@ _BOUNDS = ("oracle", "clairvoyant")
 )
 @click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, help="Processes.  [default: all cores]")
 def arena(*, plan_file: Path | None, traces: Path, out: Path, jobs: int, **options: object) -> None:
-    """Compare policies over workloads and seeds on one page.
+    """Compare policies over workloads and seeds, and write the results as one page.
 
-    PLAN.yaml names them; without one the options do, and without options three policies run over made-up workloads. A
-    plan with pins is run only with the versions and files that it names.
+    PLAN.yaml contains the policies, workloads and seeds. Without PLAN.yaml the options select them; by default, three
+    policies run on synthetic workloads. A plan with pins runs only with the pinned versions and files.
     """
     try:
         plan = _plan_of(plan_file, msgspec.convert(options, _Options))
@@ -156,7 +156,7 @@ class _Cell:
         )
 
     def section(self, name: str, start_s: float, limit: int) -> ArenaSection:
-        """Run all policies."""
+        """Run all policies; return their results."""
         plan, workload = self._plan, self._workload
         names = list(self._runner.policies)
         for policy in names:
@@ -194,7 +194,7 @@ class _Cell:
             self._results.setdefault(name, []).append(results)
 
     def _equal(self, reports: Mapping[str, Sequence[PolicyReport]]) -> dict[str, EqualPodSeconds]:
-        """Compare the plan's policy with each other policy at equal pod-seconds, by the dial."""
+        """Compare the policy ``equal_pod_seconds`` of the plan, changed to use equal pod-seconds, with each other."""
         name, by_position = self._plan.equal_pod_seconds, dict[str, PolicyReport]()
 
         def run(position: DialPosition) -> PolicyReport:

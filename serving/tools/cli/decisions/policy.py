@@ -10,15 +10,15 @@ from serving.tools.simulator.policycheck import check_policy
 
 @click.group()
 def policy() -> None:
-    """Scaling policies of your own (docs/policies.md)."""
+    """Check a scaling policy of your own (docs/policies.md)."""
 
 
 @policy.command("test")
 @click.argument("file", metavar="FILE.py:CLASS")
 def check(file: str) -> None:
-    """Check that a policy keeps its contract: pure, in time, whole numbers of pods.
+    """Check a policy: equal inputs give equal results, each call is in time, and pod counts are whole numbers.
 
-    It runs on made-up load. Exits with 1 if it fails.
+    The policy runs on synthetic load. Exits with 1 if a check fails.
     """
     policy_class = load_policy(file)
     result = check_policy(policy_class, run=BoundedCalls())

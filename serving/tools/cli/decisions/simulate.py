@@ -42,7 +42,7 @@ _DEFAULT_LOAD = "0:0 5:1 20:40 25:400 70:20 100:0"
 @json_output_options
 @click.pass_context
 def simulate(context: click.Context, /, changes: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401
-    """Run a service on the virtual clock: the product's decisions, a simulated world.
+    """Simulate a service with the real scaling decisions on a virtual clock.
 
     With --trace, replay a recorded workload under policies and compare them. Any setting of config-autoscaler is an
     option.

@@ -55,7 +55,7 @@ class PolicyRunner(msgspec.Struct, frozen=True, kw_only=True):
     """Called with the results of each run: the policy, the position of the dial, one result per function."""
 
     def run(self, name: str, position: DialPosition | None = None) -> PolicyReport:
-        """Run a policy at a position; return the mean over the seeds."""
+        """Run a policy once per seed; return the mean. ``position`` of its dial changes the policy's settings."""
         shown = name if position is None else f"{name}, {position.name}"
         length = len(self.workload.functions) * len(self.seeds)
         reports = []
@@ -78,7 +78,7 @@ class PolicyRunner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_policies(runner: PolicyRunner, names: Sequence[str], *, equal_pod_seconds: bool) -> Comparison:
-    """Run each policy. For a comparison at equal pod-seconds, also run it at positions of its dial."""
+    """Run each policy. For a comparison at equal pod-seconds, also run it with other settings from its dial."""
     results: dict[str, Sequence[RevisionResult]] = {}
 
     def keep(name: str, position: DialPosition | None, run_results: Sequence[RevisionResult]) -> None:
@@ -154,7 +154,7 @@ def _worst_lines(first: str, by_policy: Mapping[str, WorstFunctions]) -> Iterato
 
 
 def _lines_of_some(name: str, report: PolicyReport) -> Iterator[str]:
-    """The lines about nodes and prompts, where there are any."""
+    """The lines about nodes and about prompts; none if the workload had neither."""
     if report.nodes is not None:
         yield f"nodes of {name} {sparkline(report.nodes.node_series)} max {report.nodes.nodes_max:g}"
         yield _nodes_line(report.nodes)

@@ -37,7 +37,7 @@ _BASE = "knative"
 @json_output_options
 @click.pass_context
 def tune(context: click.Context, /, *, changes: tuple[str, ...], budget: str, policy: str, **options: Any) -> None:  # noqa: ANN401
-    """Sweep a policy's dial on a recorded workload and print the settings to paste."""
+    """Run a policy from frugal to generous on a recorded workload, and print the best settings within a budget."""
     try:
         share = parse_percent(budget.strip().removesuffix("%"))
         settings = changed_settings(AutoscalerSettings(), [*changes, *settings_pairs(context.args)])

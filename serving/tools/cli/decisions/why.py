@@ -271,7 +271,7 @@ class ShownDecisions:
             self._latest[line.revision] = line
 
     def is_new(self, line: DecisionLine) -> bool:
-        """Whether to print a decision. It then counts as printed. Repetitions keep the first time."""
+        """Whether a decision was not printed before. A repetition has the same first time, so it counts as printed."""
         latest, since_s = self._latest.get(line.revision), line.entry.since_wall_s
         if (line.revision, since_s) in self._first or (latest is not None and latest.entry.since_wall_s == since_s):
             return False
@@ -352,7 +352,7 @@ def _event_line(change: ScaleEvent) -> str:
 
 
 def _saved(stats: Stats, namespace: str, ours: _Ours) -> Iterator[str]:
-    """Yield each revision's policy, the shadow scale of the other policy, and the costs of both."""
+    """Yield a line per revision: its policy, the pods that the other built-in policy would want, and both costs."""
     for story in stats.policies(namespace=namespace):
         if story.sentence and story.revision in ours:
             other = next(policy for policy in POLICIES if policy != story.policy)

@@ -21,7 +21,7 @@ NODE_FLAGS = ("nodes", "node_cpu", "node_memory", "nodes_max", "node_boot", "nod
 
 
 class AmountFlags:
-    """The flags of one command, by click's names: "node_cpu" is --node-cpu."""
+    """Parses the flags of one command, and collects their problems. The name of --node-cpu is "node_cpu"."""
 
     def __init__(self, flags: Mapping[str, Any]) -> None:
         self._flags = flags

@@ -244,14 +244,14 @@ class _NodeGroupsGroup(click.Group):
 
 @click.group(cls=_NodeGroupsGroup)
 def nodegroups() -> None:
-    """Node groups: nodes that grow and shrink with pod requests. Alone it is `get`."""
+    """Show node groups, whose nodes are added and removed by the requests of pods. The default command is `get`."""
 
 
 @nodegroups.command("get")
 @_output_option
 @api_options
 def _get(*, api: ApiClient, output: str) -> None:
-    """All node groups: nodes by state, target, utilisation, the rule of the last pass."""
+    """List node groups: nodes by state, target, utilisation, and the rule that decided last."""
     if output == "json":
         click.echo(json.dumps(items_of(api, NODE_GROUP), indent=2))
         return

@@ -129,7 +129,7 @@ def _selects(service: Object, labels: dict[str, str]) -> bool:
 
 
 def port_of(service: Object, wanted: str | None) -> Any:  # noqa: ANN401 - a number or a name
-    """The port of a Service: the requested port, the only port, or the port for requests.
+    """The port of a Service: the port ``wanted`` (number or name), else the port named for HTTP, else the only port.
 
     Exits if the port is ambiguous.
     """
@@ -146,7 +146,7 @@ def port_of(service: Object, wanted: str | None) -> Any:  # noqa: ANN401 - a num
 
 
 def affinity_note(service: Object) -> str:
-    """That the session affinity of a Service has no effect in activators; "" if it has none."""
+    """A note that the session affinity of a Service has no effect in activators; "" without session affinity."""
     affinity = nested(service, "spec", "sessionAffinity")
     if affinity in (None, "None"):
         return ""
@@ -212,9 +212,9 @@ def workload_named(api: ApiClient, text: str) -> Object:
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def adopt(*, api: ApiClient, target: str, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
-    """Scale a workload that exists by its requests, also to zero and back: deploy/shop, sts/shop, ...
+    """Scale an existing workload, such as deploy/shop or sts/shop, by its requests, also to zero and back.
 
-    Its pods do not change. `serving release` ends it.
+    Its pods do not change. `serving release` undoes this.
     """
     adopted = target_of(api, target)
     workload, existing = _wanted(api, adopted, options)
@@ -306,7 +306,7 @@ def _print_outcome(api: ApiClient, target: Target, workload: Object) -> None:
 
 
 def _public_hosts(spec: ScaledWorkloadSpec) -> list[str]:
-    """The hosts without a Service's short name."""
+    """The hosts with a domain, that is, without the short name of a Service."""
     return [host for host in spec.hosts if "." in host]
 
 
@@ -353,9 +353,9 @@ def http_route(name: str, spec: ScaledWorkloadSpec, gateway: Object) -> Object:
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def release(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str) -> None:
-    """Stop scaling a workload: it has the replicas of before, and its ScaledWorkload is deleted.
+    """Stop scaling a workload: restore its earlier number of replicas, and delete its ScaledWorkload.
 
-    Lead its requests to its own Service first: the activators do not serve its hosts any more.
+    First route its requests to its own Service, because the activators stop serving its hosts.
     """
     workload = workload_named(api, name)
     if nested(workload, "metadata", "ownerReferences"):

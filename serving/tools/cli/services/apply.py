@@ -162,9 +162,9 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def apply(*, api: ApiClient, paths: tuple[str, ...], output: str, **options: Any) -> None:
-    """Create or change the objects of manifests; Knative's and Cloud Run's work unchanged.
+    """Create or update objects from manifests. Manifests of Knative and Cloud Run work unchanged.
 
-    Fields that were applied before and are no longer in the manifest are removed; fields that others have set stay.
+    Fields that an earlier apply set and that the manifest no longer has are removed; fields set by others are kept.
     """
     files = read_manifests(paths)
     done = []
@@ -201,7 +201,7 @@ def _wait(api: ApiClient, manifests: Iterable[Manifest], *, timeout_s: float, is
 
 
 def _print_routing(api: ApiClient, manifests: Iterable[Manifest]) -> None:
-    """Print what Ingresses and HTTPRoutes cause. Only on this machine, because a cluster has controllers for them."""
+    """On this machine, print the Deployments that receive requests by Ingresses and HTTPRoutes, and ignored parts."""
     routes: dict[str, list[tuple[str, str]]] = {}
     for manifest in manifests:
         if manifest.kind in (INGRESS, HTTP_ROUTE) and api.state_path is not None:
@@ -260,7 +260,7 @@ class Namespaces:
         return _DEFAULT_NAMESPACE if namespace in self._planned else namespace
 
     def create(self, name: str) -> bool:
-        """Create the missing namespace of a manifest for another platform, such as Cloud Run; on this machine only."""
+        """Create the missing namespace of a manifest, on this machine only; return whether it exists now."""
         if name in self._planned:
             return True
         if self._api.state_path is None:
@@ -336,7 +336,7 @@ _ROUTES = (INGRESS, HTTP_ROUTE)
 
 
 def routing_lines(api: ApiClient, routes: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """A line for each Deployment behind a namespace's ``routes`` (kind, name), and for each part without effect."""
+    """A line for each Deployment that receives requests by the ``routes`` (kind, name), and for each ignored part."""
     chosen = set(routes)
     present = [route for kind in _ROUTES for route in items_of(api, kind)]
     # The domain is in the objects that the controller writes.
@@ -352,7 +352,7 @@ def routing_lines(api: ApiClient, routes: Iterable[tuple[str, str]]) -> Iterator
 
 
 def _written(api: ApiClient, routing: Routing) -> dict[str, Object]:
-    """Wait until all ScaledWorkloads of a routing exist; return them by target."""
+    """Wait for the ScaledWorkloads of a routing until a timeout; return those that exist, by their target's name."""
     deadline_s = time.monotonic() + _WITHIN_S
     while True:
         workloads = {

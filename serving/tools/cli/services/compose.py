@@ -210,7 +210,7 @@ def _name(name: object) -> str:
 
 
 def _label(name: object) -> str:
-    """A service's name as a name of Kubernetes. Raises ``InvalidValue`` if none remains."""
+    """A service's name with the characters that Kubernetes allows. Raises ``InvalidValue`` if it is still invalid."""
     label = _name(name).replace(".", "-").strip("-")
     if not is_dns_label(label) or label[0].isdigit():
         raise InvalidValue(
@@ -305,7 +305,7 @@ def _serving_port(name: str, service: Mapping[str, Any], notes: list[str]) -> tu
 def _tcp_manifests(
     name: str, service: Mapping[str, Any], container: Object, *, port: int, notes: list[str]
 ) -> list[Object]:
-    """A service of TCP connections with one pod. If the pod has data, also a volume and its claim."""
+    """The manifest of a service with one pod that serves TCP connections, after the claims of its volumes."""
     server = known_server(str(service.get("image") or ""))
     named = [volume for volume in _volumes(service) if _VOLUME.match(volume)]
     notes.extend(f"{name}: volumes {volume} is not converted" for volume in _volumes(service) if volume not in named)

@@ -44,7 +44,7 @@ def delete(
     paths: tuple[str, ...],
     **options: Any,  # noqa: ANN401 - the options of the command
 ) -> None:
-    """Delete services with their revisions and pods; with KIND/NAME anything else."""
+    """Delete services with their revisions and pods, or any other object by KIND/NAME."""
     targets = [*map(_target, names), *_in_manifests(paths)]
     if not targets:
         fail_usage("nothing to delete: name services, or use -f FILE")

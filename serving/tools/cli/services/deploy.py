@@ -150,14 +150,14 @@ deploy_options = adding(
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def deploy(*, api: ApiClient, wait: bool, wait_s: float, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
-    """Run a folder or an image as a service NAME: create it, or make a new revision of it.
+    """Run a folder or an image as service NAME. If the service exists, create a new revision of it.
 
-    Without --command, --asgi and --image it finds what to run: a Containerfile, a Procfile, a Python or Node app, or
-    pages. NAME is that of the folder if it is left out, as in `serving deploy .`.
+    Without --command, --asgi and --image, the command detects what to run: a Containerfile, a Procfile, a Python or
+    Node app, or static pages. The default of NAME is the name of the folder, as in `serving deploy .`.
 
-    The revision runs a copy of FOLDER, so that changed files are a new revision and an old one keeps its own. A virtual
-    environment in FOLDER, or the active one, is used. Options that are not given keep the value of the previous
-    revision.
+    A revision runs a copy of FOLDER. Changed files therefore need a new revision, and old revisions keep their files.
+    A virtual environment in FOLDER, or else the active one, is used. Options that are left out keep the values of the
+    previous revision.
     """
     traffic = taken_traffic(options, wait=wait)
     how = how_of(options, wait=wait, wait_s=wait_s, output=output, traffic=traffic)
@@ -289,7 +289,7 @@ def start_text(deployment: Deployment, after_s: float) -> str:
 
 
 def _written_at_its_port(api: ApiClient, deployment: Deployment, how: How) -> tuple[bool, Readiness]:
-    """Write the service and wait; repeat with ``--fixed-port`` for an app that ignores $PORT."""
+    """Like ``_written``, but exits on failure, and repeats with ``--fixed-port`` for an app that ignores $PORT."""
     while True:
         try:
             return _written(api, deployment, how)
@@ -370,7 +370,7 @@ def _write(api: ApiClient, deployment: Deployment, how: How) -> tuple[bool, Obje
 
 
 def _pinned(name: str, before: Object, *, is_new: bool) -> Object:
-    """The traffic for the spec, without any for the new revision. Exits if no other revision can receive it."""
+    """A spec's ``traffic`` without any for the new revision. Exits if no other revision can receive the traffic."""
     if is_new:
         fail_usage(f"--no-traffic: {name} is new, and its first revision gets all traffic: leave it out")
     try:
@@ -380,7 +380,7 @@ def _pinned(name: str, before: Object, *, is_new: bool) -> Object:
 
 
 def placed(name: str | None, folder: Path | None, *, is_image: bool) -> tuple[str, Path]:
-    """The name and the folder from the arguments, both optional. Exits for invalid arguments."""
+    """The service name and the folder that the arguments mean; each may be left out. Exits for invalid arguments."""
     is_path = name is not None and ("/" in name or name in {".", ".."})
     if folder is not None and is_path:
         fail_usage(f"{name} is no name: the name comes before the folder, as in `serving deploy shop {name}`")
@@ -400,7 +400,9 @@ def _checked(folder: Path) -> Path:
 
 
 def command_for(api: ApiClient, name: str, folder: Path, *, build: bool, again: bool) -> Choice:
-    """The command that runs a folder; "" builds its image. ``again`` ignores the command of the existing service.
+    """The command that runs a folder. A choice without a command means that an image is built.
+
+    ``again`` ignores the command of the existing service.
 
     Raises ``InvalidValue`` for an unreadable file of the folder. Exits if there is nothing to run.
     """

@@ -165,7 +165,7 @@ def _brief(message: str) -> str:
 
 
 def _short_name(api: ApiClient, service: Object) -> Iterator[str]:
-    """The URL with the short name, and why pods of this machine cannot use it, if so."""
+    """A line with the service's URL under its short name; if pods on this machine cannot use it, also the reason."""
     url = short_url(service)
     if url and api.state_path is not None:
         yield f"{'':<11}{url} in pods of {namespace_of(service)}"

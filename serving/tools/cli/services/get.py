@@ -49,9 +49,9 @@ _ESCAPES = {r"\n": "\n", r"\t": "\t"}
 @click.option("-w", "--watch", is_flag=True, help="After listing, watch for changes until interrupted.")
 @api_options
 def get(*, api: ApiClient, kind: str, names: tuple[str, ...], output: str, watch: bool, **options: Any) -> None:  # noqa: ANN401 - the options of the command
-    """Show objects: services if no KIND is given; revisions, routes, pods, events, ...
+    """Display services, or objects of another KIND, such as revisions, routes, pods or events.
 
-    KIND/NAME says both in one word.
+    KIND/NAME is short for KIND NAME.
     """
     if "/" in kind:
         kind, _, first = kind.partition("/")
@@ -182,7 +182,7 @@ def _titled_row(api: ApiClient, kind: Kind, event: Object, *, everywhere: bool) 
 
 
 def _with_revisions(api: ApiClient, events: Iterator[Object], *, name: str, everywhere: bool) -> Iterator[Object]:
-    """Events of services, and a service's event after each change of its revisions."""
+    """Yield the watch events of services; also repeat a service's last event after each change of its revisions."""
     queued: queue.SimpleQueue[tuple[bool, Object] | BaseException] = queue.SimpleQueue()
 
     def put(source: Iterator[Object], *, is_service: bool) -> None:

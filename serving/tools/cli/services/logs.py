@@ -70,7 +70,7 @@ _Lines = queue.SimpleQueue[tuple[str, str]]
 @click.option("--prefix/--no-prefix", default=True, show_default=True, help="Prefix each line with its pod.")
 @api_options
 def logs(*, api: ApiClient, names: tuple[str, ...], follow: bool, wanted: str, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
-    """Print the logs of services' pods, of all services without NAME."""
+    """Print the logs of the pods of services; without NAME, of all services in the namespace."""
     if options["tail"] is not None and (options["until"] or options["grep"]):
         fail_usage("--tail counts lines before --until and --grep choose: leave it out")
     search = searched_lines(options.pop("since"), options.pop("until"), options.pop("grep"))
@@ -112,7 +112,7 @@ def _since_last_start(pods: Sequence[Object]) -> str:
 
 
 class SearchedLines(msgspec.Struct, frozen=True, kw_only=True):
-    """The search for log lines."""
+    """Selects log lines by time (seconds since the epoch) and pattern."""
 
     since_s: float = 0.0
     until_s: float = float("inf")
@@ -120,7 +120,7 @@ class SearchedLines(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_given(self) -> bool:
-        """Whether the search excludes lines."""
+        """Whether a time or a pattern is set."""
         return self != SearchedLines()
 
     @property
@@ -234,7 +234,7 @@ def pods_of(api: ApiClient, selectors: Sequence[str], wanted: str) -> list[Objec
 def _gone(
     api: ApiClient, served: Sequence[Object], wanted: str, *, search: SearchedLines, shows_last: bool
 ) -> list[Object]:
-    """Deleted pods, latest first: with a time range, those with lines in it; else the last ones if ``shows_last``."""
+    """Deleted pods, latest first: with a search, those with logs since its start; else the last few, or none."""
     if not search.is_given and not shows_last:
         return []
     services = [name_of(service) for service in served if not is_workload(service)]
@@ -265,7 +265,7 @@ class _Reader:
         return list(self._threads).index(pod)
 
     def is_done(self) -> bool:
-        """Whether the log has ended."""
+        """Whether the logs of all pods have ended."""
         return not any(thread.is_alive() for thread in self._threads.values())
 
     def start(self, pod: Object, *, is_gone: bool = False) -> None:

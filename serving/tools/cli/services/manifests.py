@@ -208,7 +208,7 @@ def _foreign(where: str, body: Object) -> Problem | None:
 
 
 def _instead_of(version: str, name: str) -> str:
-    """The replacement of an unknown kind."""
+    """What to use instead of an unknown kind, for the error message."""
     group = version.rpartition("/")[0]
     instead = _INSTEAD.get((group, name))
     if instead:

@@ -313,7 +313,10 @@ def command_of_app(folder: Path, app: PythonApp, *, has: Callable[[str], bool], 
 
 
 def _root_of(folder: Path, path: Path, imported: Collection[str]) -> Path:
-    """The folder from which an app's module runs: src for a package in it, or one whose modules the app imports."""
+    """The folder, relative to ``folder``, from which the file ``path`` runs, so that its imports work.
+
+    This is src for a package in src, the file's own folder if the file imports modules from there, else ``folder``.
+    """
     if path.parts[0] == "src" and len(path.parts) > 2 and not (folder / "src" / "__init__.py").exists():
         return Path("src")
     is_inner = any(_is_module(folder / path.parent, name) and not _is_module(folder, name) for name in imported)

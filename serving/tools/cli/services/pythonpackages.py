@@ -18,9 +18,9 @@ _VERSION = re.compile(r"([\^~]?)(\d+(?:\.\d+)*)")
 
 
 def pip_arguments(folder: Path) -> list[str]:
-    """The arguments for pip, each as shell words; empty if no file lists packages.
+    """The alternatives of arguments for ``pip install``, as shell words; empty if no file lists packages.
 
-    A second element replaces the first one if pip refuses it: the dependencies of a project that is not a package.
+    The second alternative is for a project that pip cannot install as a package: only its dependencies.
     """
     requirements = folder / "requirements.txt"
     if requirements.is_file():
@@ -73,7 +73,7 @@ def _requirements(path: Path, packages: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _specifier(version: str) -> str:
-    """A version of Poetry or a Pipfile as pip has it: "^1.2" is ">=1.2,<2"."""
+    """Convert a version of Poetry or a Pipfile to pip's format: "^1.2" becomes ">=1.2,<2"."""
     match = _VERSION.fullmatch(version.strip())
     if version.strip() == "*":
         return ""

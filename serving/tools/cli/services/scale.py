@@ -41,7 +41,7 @@ def scale(
     output: str,
     **options: Any,  # noqa: ANN401 - the options of the command
 ) -> None:
-    """Set the minimum and maximum number of pods of a service or workload, or both with COUNT.
+    """Set the minimum and maximum number of pods of a service or workload. COUNT sets both.
 
     For a service the change creates a new revision.
     """

@@ -61,7 +61,7 @@ def make_twin(api: ApiClient, name: str, *, wait_s: float) -> None:
 
 
 def take_over(api: ApiClient, name: str, *, timeout_s: float) -> None:
-    """Once the activators' slices exist, remove the selector of a Service, and then the slices of its pods."""
+    """Route a Service to the activators instead of its pods, once the activators' EndpointSlices exist."""
     _until_led(api, name, "the activators", timeout_s=timeout_s, is_ours=True)
     path = path_of(SERVICE, api.namespace, name)
     selector = nested(api.done("GET", path), "spec", "selector")

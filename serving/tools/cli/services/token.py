@@ -117,7 +117,7 @@ class _LifeParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer
     name = "TIME"
 
     def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read a time."""
+        """Parse a lifetime; return seconds."""
         match = _LIFE.fullmatch(str(value))
         life_s = int(match[1]) * _UNITS_S[match[2]] if match else 0
         if not 0 < life_s <= _LIFE_MAX_S:
@@ -149,10 +149,11 @@ def create(  # noqa: PLR0913 - the options of the command
     life_s: int,
     output: str,
 ) -> None:
-    """Make a token for the API of this machine, and print it: it is shown this once.
+    """Create a token for the API of this machine, and print it. It cannot be printed again.
 
-    `view` reads all but Secrets; `deploy` also writes services and what they need, and enters pods of images; `admin`
-    may do all in its namespaces, and everything with -A. The namespace is that of --namespace, or of the kubeconfig.
+    `view` may read everything except Secrets. `deploy` may also write services and the objects that they use, and run
+    commands in pods of images. `admin` may do everything in its namespaces; with -A, everything. The namespace is that
+    of --namespace, else of the kubeconfig.
     """
     # Other commands do not need the server side of the API.
     from serving.core.model.grants import Grant, Role  # noqa: PLC0415 - as above
@@ -186,7 +187,7 @@ def _shown(grant: "Grant", *, until_s: float) -> dict[str, str]:
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def _list(*, api: ApiClient, output: str) -> None:
-    """List the tokens of users; their texts are not kept."""
+    """List the tokens of users, without the tokens' texts, which are not stored."""
     from serving.home.apiserver.accesstokens import read_token  # noqa: PLC0415 - as above
 
     query = {"labelSelector": ACCESS_TOKEN_LABEL}
@@ -229,7 +230,7 @@ def revoke(*, api: ApiClient, name: str) -> None:
 )
 @api_options
 def kubeconfig(*, api: ApiClient, token: str | None) -> None:
-    """Print a kubeconfig for this machine's API, such as for kubectl.
+    """Print a kubeconfig for the API of this machine, for example for kubectl.
 
     `serving token create ann --role view | serving kubeconfig --token - > ann.kubeconfig`
     """

@@ -55,7 +55,7 @@ def taken_traffic(options: dict[str, Any], *, wait: bool) -> NewTraffic:
 
 
 def tagged(api: ApiClient, service: Object, tag: str) -> Object:
-    """Tag the newest ready revision of a service, and wait for the tag's URL."""
+    """Tag the newest ready revision of a service, and wait for the tag's URL; return the service."""
     newest = str(nested(service, "status", "latestReadyRevisionName"))
     targets = desired_traffic(service, AskedService(tags={tag: newest}))
     api.done("PATCH", path_of(SERVING_SERVICE, api.namespace, name_of(service)), {"spec": {"traffic": targets}})
@@ -75,10 +75,10 @@ def tagged(api: ApiClient, service: Object, tag: str) -> Object:
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def traffic(*, api: ApiClient, name: str, shares: tuple[str, ...], output: str, wait: bool, **options: Any) -> None:  # noqa: ANN401 - the options of the command
-    """Show how traffic is split, or split it: hello-00001=90 hello-00002=10.
+    """Show the traffic split of a service, or set it, as in hello-00001=90 hello-00002=10.
 
-    A revision may be shortened to 00002 or 2, and @latest is the newest ready one. Tags stay unless --untag removes
-    them.
+    A revision may be shortened to 00002 or 2; @latest is the newest ready revision. Tags are kept unless --untag
+    removes them.
     """
     if sum((bool(shares), options["to_latest"], options["rollback"])) > 1:
         fail_usage("REVISION=PERCENT, --to-latest and --rollback each direct all traffic: use only one of them")

@@ -80,7 +80,7 @@ def updated(service: Object, wanted: ServiceUpdate) -> Object:
 
 
 def _annotate(annotations: dict[str, str], changes: Mapping[str, str | None]) -> None:
-    """Set annotations. An annotation with an empty text is removed."""
+    """Change annotations in place. A text of None or "" removes the annotation."""
     for key, text in changes.items():
         if text:
             annotations[key] = text

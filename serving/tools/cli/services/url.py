@@ -82,7 +82,7 @@ def print_url(api: ApiClient, service: Object, *, tag: str = "") -> None:
 @click.option("-o", "--output", type=click.Choice(["text", "json", "url"]), default="text", show_default=True)
 @api_options
 def url(*, api: ApiClient, name: str, tag: str, cluster_local: bool, output: str) -> None:
-    """Print the URL of a service, and the curl for machines on which *.localhost does not resolve."""
+    """Print the URL of a service, and a curl command for machines that do not resolve *.localhost."""
     if tag and cluster_local:
         fail_usage("--tag and --cluster-local exclude each other")
     address = address_of(api, served_of(api, name), tag=tag, is_inner=cluster_local)

@@ -86,7 +86,7 @@ def _list(*, api: ApiClient, output: str) -> None:
 @click.argument("name")
 @api_options
 def delete(*, api: ApiClient, name: str) -> None:
-    """Delete a volume with its data. A volume used by a pod or a revision, also at zero, is not deleted."""
+    """Delete a volume and its data. A volume that a pod or a revision uses, even at zero pods, is not deleted."""
     path = f"{path_of(PERSISTENT_VOLUME_CLAIM, api.namespace)}/{name}"
     used_by = _described(api, object_of(api, PERSISTENT_VOLUME_CLAIM, name))["used_by"]
     if used_by:

@@ -74,7 +74,7 @@ class NotReady(ServingError):
 
 
 def until_in_force(address: ServiceAddress, service: Object, *, within_s: float) -> bool:
-    """Wait until the activator's traffic split equals the status; return False at the timeout."""
+    """Wait until activators use the traffic split of the service's status; return False at the timeout."""
     deadline_s = time.monotonic() + within_s
     targets = nested(service, "status", "traffic") or ()
     expected = split_digest((str(target.get("revisionName")), target.get("percent") or 0) for target in targets)
@@ -108,9 +108,10 @@ class Readiness(NamedTuple):
 
 
 def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = False) -> Readiness:
-    """Wait until the service is ready and stays so for a similar time. ``patient`` allows recovery from a failure.
+    """Wait until a service is ready, and that it then stays ready for a few seconds.
 
-    Raises ``NotReady`` if the service fails, and exits at the timeout.
+    ``patient`` waits on after a failure, and returns as soon as the service is ready. Raises ``NotReady`` if the
+    service fails. Exits at the timeout.
     """
     service: Object = {}
     # Since when the route failed while the configuration was ready.
@@ -215,7 +216,7 @@ def _has_failed(service: Object, route_failed_s: list[float], *, now_s: float) -
 
 
 def until_gone(api: ApiClient, name: str, *, timeout_s: float) -> None:
-    """Wait until the service and all of its pods are deleted, or the workload."""
+    """Wait until a service and all of its pods are deleted, or until a ScaledWorkload is deleted."""
 
     def pending() -> str | None:
         for kind in (SERVING_SERVICE, SCALED_WORKLOAD):
@@ -250,7 +251,10 @@ def until_zero(api: ApiClient, name: str, *, timeout_s: float) -> None:
 def until(
     pending: Callable[[], str | None], what: str, *, late: Callable[[str], str], timeout_s: float, poll_s: float
 ) -> None:
-    """Poll until ``pending`` returns None, and show the progress. Exits at the timeout."""
+    """Call ``pending`` every ``poll_s`` seconds until it returns None. Its text is the state that is still pending.
+
+    ``what`` is the text of the progress. At the timeout, ``late`` returns the error message, and the command ends.
+    """
     deadline_s = time.monotonic() + timeout_s
     with Progress(what) as progress:
         while (state := pending()) is not None:
@@ -324,7 +328,7 @@ def _worded(ready: dict[str, str]) -> str:
 def wait(*, api: ApiClient, name: str, wanted: str, wait_s: float, output: str) -> None:
     """Wait until a service or workload is ready, gone, or has no pod; exit with 1 at the timeout.
 
-    A service is gone with its pods.
+    A service is gone once its pods are gone, too.
     """
     if wanted == "gone":
         until_gone(api, name, timeout_s=wait_s)

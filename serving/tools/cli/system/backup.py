@@ -24,8 +24,9 @@ _MIB = 2**20
 def backup(*, place: Place, file: Path, images: bool, volumes: bool) -> None:
     """Save services, settings, secrets, app snapshots and decisions to FILE.
 
-    The system may be running: the file has all writes acknowledged before the command began. It contains secrets, and
-    only its owner can read it. On a cluster FILE has manifests in YAML: services and what they name, and settings.
+    The system may be running: FILE contains all writes acknowledged before the command began. FILE contains secrets,
+    and only its owner can read it. On a cluster, FILE contains YAML manifests: services, the objects that they refer
+    to, and settings.
     """
     if place.state_path is None:
         if images or volumes:

@@ -75,8 +75,8 @@ _PEM = re.compile(r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?-----END [A-Z ]*PRIVATE
 def bundle(*, place: Place, file: Path) -> None:
     """Write FILE (.tar.gz) for a bug report: checks, versions, settings with their origin, objects, decisions, logs.
 
-    Secrets, values of environment variables and ConfigMaps, and logs of pods are not in it. Look into it before you
-    publish it: a command line or a log may have what only you know to be secret.
+    Secrets, values of environment variables and ConfigMaps, and logs of pods are left out. Check FILE before you
+    publish it: a command line or a log may contain a secret that the command cannot recognise.
     """
     if place.state_path is None:
         api = place.api()
@@ -144,7 +144,7 @@ def without_values(value: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 def _command_parts(*options: str) -> Iterator[tuple[str, str]]:
-    """The outputs of commands; ``options`` select the system."""
+    """Yield the name and content of a file for each command: its output. ``options`` select the system."""
     for name, words in _COMMANDS.items():
         command = [sys.executable, "-m", "serving", *words, *(options if name != "version.json" else ())]
         done = subprocess.run(command, check=False, capture_output=True, text=True)  # noqa: S603 - our own CLI
@@ -152,7 +152,7 @@ def _command_parts(*options: str) -> Iterator[tuple[str, str]]:
 
 
 def _object_parts(api: ApiClient) -> Iterator[tuple[str, str]]:
-    """The objects of each kind except Secrets. Kinds that the user may not list are left out."""
+    """Yield the name and content of a file for each kind: its objects. Secrets and unreadable kinds are left out."""
     for kind in KINDS:
         if kind != SECRET:
             items = api.peek(path_of(kind, None)).get("items")

@@ -41,7 +41,7 @@ _PRESSURES = ("MemoryPressure", "DiskPressure", "PIDPressure", "NetworkUnavailab
 
 
 def cluster_findings(api: ApiClient) -> Iterator[Finding]:
-    """All checks, in dependency order."""
+    """The results of all checks of a cluster. A check comes after the checks that it depends on."""
     checks: Sequence[tuple[str, Callable[[ApiClient], Iterator[Finding]]]] = (
         ("api", _check_api),
         ("rights", _check_rights),
@@ -82,7 +82,7 @@ def _check_api(api: ApiClient) -> Iterator[Finding]:
 
 
 def _check_rights(api: ApiClient) -> Iterator[Finding]:
-    """Check the rights that commands need: verb, resource, namespace or name, and the commands."""
+    """Check that the user has the rights that the commands need on a cluster."""
     system = system_namespace()
     wanted = (
         ("create", SERVING_SERVICE.group, "services", "", api.namespace, "", "deploy, apply"),

@@ -95,7 +95,10 @@ def daemon_deployments(api: ApiClient) -> list[Object]:
 
 
 def _listed(api: ApiClient, kind: Kind, selector: str = "") -> tuple[list[Object], str]:
-    """All objects of a kind in the namespaces that the user may list: all (""), or the returned one."""
+    """The objects of a kind, and the namespace that they are from: "" for all.
+
+    If the user may not list all namespaces, only the current namespace is listed.
+    """
     query = {"labelSelector": selector}
     status, response = api.send(ApiCall(path=path_of(kind, None), query=query))
     if status == HTTPStatus.FORBIDDEN:

@@ -238,8 +238,8 @@ def show(
 def check(files: tuple[Path, ...]) -> None:
     """Check ConfigMaps and files of node groups; print each problem on a line and exit with 2 if there are any.
 
-    A file of node groups is Escalator's own, or NodeGroup manifests; those in the ConfigMap config-nodegroup are
-    checked too.
+    A file of node groups has Escalator's format, or contains NodeGroup manifests. The groups in the ConfigMap
+    config-nodegroup are also checked.
     """
     groups = read_group_files(files)
     config_maps, problems = _read(groups.others)
@@ -260,7 +260,7 @@ def check(files: tuple[Path, ...]) -> None:
 @click.option("--policies", is_flag=True, help="The admission policies of annotations instead.")
 @click.option("--write", type=click.Path(file_okay=False, path_type=Path), help="A file each into this folder instead.")
 def defaults(name: str | None, write: Path | None, *, page: bool, policies: bool) -> None:
-    """Print the ConfigMaps with every key at its default and explained."""
+    """Print the ConfigMaps with every key, its default and its explanation."""
     if policies:
         click.echo(render_policies(), nl=False)
         return

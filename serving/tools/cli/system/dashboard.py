@@ -26,7 +26,7 @@ from serving.tools.cli.client.reach import Reach
 def dashboard(*, place: Place, port: int, is_token: bool) -> None:
     """Print the link that opens the dashboard; on a cluster, forward its port until interrupted.
 
-    The link has the query token, which shows and changes nothing else. Actions and logs need the dashboard's token.
+    The link contains the query token, which only permits viewing. Actions and logs need the dashboard's token.
     """
     if place.state_path is None and is_token:
         secret = f"secret serving-dashboard-token -n {system_namespace()}"

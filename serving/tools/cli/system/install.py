@@ -104,7 +104,7 @@ class Installation:
             )
 
     def apply(self, *, is_waited_for: bool = False) -> None:
-        """Create or change every object and print the result of each; a refused object ends the command."""
+        """Create or change every object, and print the result of each. A rejected object ends the command."""
         # The namespace records the components: last, so that a failed installation does not record its components.
         namespace_object = next(resource for resource in self._objects if resource["kind"] == "Namespace")
         is_new = self._api.call("GET", path_of(namespace_object))[0] == _NOT_FOUND
@@ -187,7 +187,7 @@ class Installation:
         return _result(before, after)
 
     def _apply_settings(self, resource: Object) -> str:
-        """Apply a ConfigMap's example, then the keys from the command line. Other keys are unchanged."""
+        """Apply a ConfigMap's example and the keys from the command line; return the result, such as "changed"."""
         path = path_of(resource)
         before = self._api.peek(path)
         present = before.get("data") or {}
@@ -260,7 +260,7 @@ def _without_components(namespace: Object) -> Object:
 
 
 def _is_left(resource: Object) -> bool:
-    """Whether ``serving install`` applied an object. A ConfigMap must not have keys of other field managers."""
+    """Whether ``serving install`` wrote an object and, if it is a ConfigMap, no other field manager did."""
     managers = {entry["manager"] for entry in resource["metadata"].get("managedFields") or ()}
     return _MANAGER in managers and (resource["kind"] != _CONFIG_MAP or managers == {_MANAGER})
 
@@ -345,9 +345,9 @@ def _print_result(resource: Object, result: str) -> None:
 )
 @click.option("--context", help="Context in the kubeconfig.", metavar="NAME")
 def install(*, kubeconfig: Path | None, context: str | None, **options: Any) -> None:  # noqa: ANN401 - the options of the command
-    """Put the system on a Kubernetes cluster, or bring it up to date; `kubectl apply -k config/` does the same.
+    """Install or upgrade the system on a Kubernetes cluster, as `kubectl apply -k config/` does.
 
-    The command refuses a cluster that runs Knative Serving: both would serve the same kinds.
+    A cluster that runs Knative Serving is rejected, because both would serve the same kinds.
     """
     timeout_s, named = _timeout_s(options["timeout"]), _named_components(options)
     wanted = InstallOptions(

@@ -9,7 +9,7 @@ def host_of(certificate: Object) -> str:
 
 
 def problem_of(certificate: Object) -> str:
-    """Why the last order of a certificate failed, or that there is none yet; "" without a problem."""
+    """Why the last order of a certificate failed, or "not issued yet"; "" without a problem."""
     message = str(
         condition_of(certificate, "Issuing").get("message") or condition_of(certificate, "Ready").get("message") or ""
     )

@@ -66,7 +66,7 @@ class PublicFlags(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def exposed(self) -> tuple[str, ...]:
-        """The listeners on all addresses."""
+        """The names of the listeners that accept connections on all addresses of the machine."""
         return tuple(_PORTS) if self.domain else ()
 
     def ports(self, ports: Mapping[str, int]) -> dict[str, int]:
@@ -76,7 +76,7 @@ class PublicFlags(msgspec.Struct, frozen=True, kw_only=True):
         return {**ports, **own}
 
     def environment(self, state: StateFolder) -> dict[str, str]:
-        """The daemons' variables."""
+        """The environment variables that pass the flags to the daemons."""
         variables = {"SERVING_CONTROLLER_DOMAIN": self.domain} if self.domain else {}
         if self.directory_url:
             variables |= {

@@ -51,9 +51,9 @@ WantedBy={target}
 @click.argument("up_options", nargs=-1, type=click.UNPROCESSED)
 @state_option
 def install_service(*, prints: bool, replace: bool, up_options: Sequence[str], state_path: Path | None) -> None:
-    """Write a systemd unit for `serving up`: of the system as root, else of this user.
+    """Write a systemd unit for `serving up`: a system unit if run as root, else a unit of this user.
 
-    UP_OPTIONS are those of `serving up`, as in `serving install-service -- --public-port 80`.
+    UP_OPTIONS are options of `serving up`, as in `serving install-service -- --public-port 80`.
     """
     _check(up_options)
     state = (state_path or default_state_path()).absolute()

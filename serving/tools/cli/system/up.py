@@ -242,7 +242,7 @@ def up(  # noqa: PLR0913 - options
     detach: bool,
     **more: Any,  # noqa: ANN401 - ports, flags of nodes, and whether to reload
 ) -> None:
-    """Run everything on this machine until interrupted, or with -d until `serving down`."""
+    """Run the whole system on this machine until interrupted, or with -d until `serving down`."""
     state = StateFolder((state_path or default_state_path()).absolute())
     if more.pop("reloads"):
         _refuse_other_options()

@@ -100,7 +100,7 @@ class DashboardActions:
         return self._gate.is_open
 
     async def handle(self, request: web.Request) -> web.Response:
-        """Execute one action, and respond with ``said`` or ``error``."""
+        """Execute one action. The JSON response has the text ``said`` after success, or ``error``."""
         headers = {name.lower(): value for name, value in request.headers.items()}
         actor = current_actor()
         user = "" if actor is None else actor.user

@@ -48,7 +48,10 @@ class HistoryStep(msgspec.Struct, frozen=True):
 
 
 class HistoryRange(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows of a revision in a time range: ``at_s``, and the columns by name. A gap is one row without numbers."""
+    """The rows of a revision in a time range, by column. The column ``at_s`` has each row's time.
+
+    A row with no value except ``at_s`` marks the start of a gap in the history.
+    """
 
     step_s: int
     columns: dict[str, list[float | None]]
@@ -151,9 +154,9 @@ class Archive:
         *,
         owners: Mapping[str, RevisionOwner] = MappingProxyType({}),
     ) -> None:
-        """Write the rows of the 5 s step from ``at_s`` on, by "namespace/revision", and marks, in one transaction.
+        """Write the rows of the 5 seconds from ``at_s`` on, by "namespace/revision", and marks, in one transaction.
 
-        ``owners`` are stored longer than their revisions exist, because the rows are, too.
+        ``owners`` are stored as well, because rows outlive their revisions.
         """
         places = ", ".join("?" * (len(COLUMNS) + 2))
         table = f"row_{self._steps[0].step_s}"

@@ -71,7 +71,7 @@ class Requests:
         self._before: dict[str, _CounterReading] = {}
 
     def read(self, pages: Mapping[str, str], at_s: float) -> dict[str, RequestRates]:
-        """Rates by "namespace/revision" since the last reading, and queued requests. ``pages`` is by source."""
+        """Rates since the last call, and queued requests, by "namespace/revision". ``pages`` are by activator."""
         before = self._before
         self._before = {source: _CounterReading(at_s=at_s, page=parse(page)) for source, page in pages.items()}
         rates: dict[str, list[float]] = {}
@@ -209,7 +209,7 @@ class Sparklines:
             sums[1][-1] += errors
 
     def read(self) -> dict[str, Any]:
-        """The step of the last sums, the ticks per step, and the sums of revisions with requests."""
+        """As JSON: the last step's number, the ticks in each step, and the sums of each revision with requests."""
         sums = {
             key: [[round(count, 2) for count in column] for column in columns]
             for key, columns in self._sums.items()

@@ -218,10 +218,11 @@ def spread_of(history: History) -> dict[int, float]:
 
 
 def _at_level(level: float, quantiles: tuple[float, float, float], *, middle: float, top: float) -> float:
-    """The logarithm of the duration at a ``level``: the share of a step's responses that took at most this long.
+    """The logarithm of a duration, interpolated between the quantiles of one step.
 
-    ``quantiles`` are logarithms of the step's quantiles. ``middle`` and ``top`` are the levels of p50 and p95.
-    Durations below the median are distributed like those above it.
+    ``level`` is the share of the step's responses that take at most this duration. ``quantiles`` are the logarithms of
+    p50, p95 and p99; ``middle`` and ``top`` are the levels of p50 and p95. Durations below the median are assumed to
+    be distributed like those above it.
     """
     p50, p95, p99 = quantiles
     if level > top:

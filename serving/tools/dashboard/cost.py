@@ -92,7 +92,7 @@ class RevisionUsage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServiceUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """The seconds with history of a service, and the pod-seconds added by at least one pod at all times."""
+    """A service's seconds with history, and the pod-seconds (``absent_s``) that a minimum of one pod would add."""
 
     service: str
     known_s: float

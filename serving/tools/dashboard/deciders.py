@@ -186,7 +186,10 @@ class Deciders:
         return {_DecisionSource(url=url, host=host, is_alone=len(places) == 1) for url, host in places}
 
     def _keep(self, wanted: set["_DecisionSource"], group: SupervisedTasks) -> None:
-        """Watch exactly these sources. A change between one and several restarts all, because redirects differ."""
+        """Start watches of new sources, and cancel the watches of sources that are no longer ``wanted``.
+
+        A single source is another source (``is_alone``) than the same URL among several.
+        """
         for gone in self._followed.keys() - wanted:
             self._followed.pop(gone).cancel()
         for place in wanted - self._followed.keys():

@@ -96,7 +96,7 @@ _FOLLOWED: Mapping[Kind, Callable[[Board, Key, Object | None], None]] = {
 
 
 class Feed:
-    """Feeds a board.
+    """Watches the cluster, the autoscalers and the activators, and stores their state in a board.
 
     ``on_tick`` is called with the time, the changed rows and the marks of each tick; ``on_decision`` with each
     decision. ``headers`` returns the headers of queries, ``queries`` the settings for queries to daemons.

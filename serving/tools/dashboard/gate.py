@@ -40,9 +40,10 @@ class Gate:
         return bool(self._token)
 
     def judge(self, headers: Mapping[str, str], *, now_s: float, user: str | None = None) -> GateRefusal | None:
-        """Why a request may not act; None if it may, which counts as one action of its user.
+        """Why a request is rejected; None if it is allowed. An allowed request counts against its user's rate limit.
 
-        Header names are in lower case. A request of a known ``user`` needs no token; None means the token's holder.
+        Header names are in lower case. A request of a known ``user`` needs no token; with None, the request must have
+        the gate's token.
         """
         refused = self._unfit(headers) or (self._unknown(headers, now_s) if user is None else None)
         if refused is not None:

@@ -54,7 +54,7 @@ _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=253)]
 
 
 class LogBatch(msgspec.Struct, frozen=True, kw_only=True):
-    """One message to a page."""
+    """One message to a page: log lines, and the number of lines dropped before them."""
 
     lines: list[tuple[str, str]]
     """Pod and text of each line, oldest first; a pod of "" marks a remark of the dashboard."""
@@ -110,7 +110,7 @@ class LogQueue:
         self._lines.append((pod, text))
 
     def pop_batch(self, count_max: int) -> LogBatch:
-        """Remove the oldest lines."""
+        """Remove and return the oldest lines, at most ``count_max``."""
         lines = [self._lines.popleft() for _ in range(min(count_max, len(self._lines)))]
         dropped, self._dropped = self._dropped, 0
         return LogBatch(lines=lines, dropped=dropped)

@@ -59,7 +59,10 @@ _TOKEN = f"a file with a random text of at least {_TOKEN_LENGTH_MIN} characters"
 
 
 class InnerQueries:
-    """The settings for queries to other daemons. The authority's file ("": none) may appear later and change."""
+    """The settings for queries to other daemons.
+
+    ``file`` contains the certificate authority of their TLS; "" means no TLS. The file may appear later, and change.
+    """
 
     def __init__(self, file: str) -> None:
         self._file = file

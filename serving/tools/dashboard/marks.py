@@ -20,7 +20,7 @@ _ENDED = frozenset({OOM_KILLED_REASON, "Evicted"})
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """One mark: ``kind`` is "decision", "deploy" or "failure"; ``key`` is "namespace/revision"."""
+    """An event on a revision's charts: ``kind`` is "decision", "deploy" or "failure"; ``key`` "namespace/revision"."""
 
     key: str
     at_s: float

@@ -131,7 +131,7 @@ async def _no_hosts() -> list[ServedHost]:
 
 
 class _OpenPage:
-    """A page. Several pages may share a connection and its queue; ``place`` is this page's id in events."""
+    """One page that is open in a browser. Pages may share a connection and its queue; ``place`` is the page's id."""
 
     def __init__(self, place: int, revision: str, *, version: int, grant: Grant, waiting: asyncio.Queue[bytes]) -> None:
         self.place = place
@@ -143,7 +143,10 @@ class _OpenPage:
         self.is_lost = False
 
     def send(self, event: str, body: Mapping[str, Any]) -> None:
-        """Queue the parts of an event that the user may see. A decision is a separate event, and may be missing."""
+        """Queue the parts of an event that the user may see.
+
+        Of the event "decision", only the decision is sent, or nothing if the user may not see the decision.
+        """
         parts = visible(body, self.grant)
         shown = parts["decision"] if event == "decision" else parts
         if shown is None:

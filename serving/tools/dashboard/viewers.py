@@ -139,7 +139,7 @@ class Viewers:
         return await self._refusal(request, self._queries)
 
     async def _is_user(self, request: web.Request) -> bool:
-        """Set the grant of the user whose token is in the header or, only for views, in the cookie."""
+        """Set the grant of the user whose token is in the header or, for views, in the cookie; return whether set."""
         if self._tokens is None:
             return False
         grant = await self._tokens.grant_of(bearer_of(request.headers.getall("Authorization", [])))

@@ -43,7 +43,7 @@ class _SavedTarget(msgspec.Struct):
 
 
 def service_view(service: Mapping[str, Any]) -> View:
-    """The view of a Service, with its traffic."""
+    """The fields of a Service that the dashboard shows, with its traffic."""
     status = service.get("status") or {}
     traffic = [
         {
@@ -65,7 +65,7 @@ def service_view(service: Mapping[str, Any]) -> View:
 
 
 def revision_view(revision: Mapping[str, Any]) -> View:
-    """The view of a Revision."""
+    """The fields of a Revision that the dashboard shows."""
     metadata, spec, status = revision["metadata"], revision.get("spec") or {}, revision.get("status") or {}
     annotations = metadata.get("annotations") or {}
     return {
@@ -110,7 +110,7 @@ def _learnt_target(annotations: Mapping[str, str]) -> dict[str, str]:
 
 
 def pod_view(pod: Mapping[str, Any]) -> View | None:
-    """The view of a Pod; None for a pod without a revision."""
+    """The fields of a Pod that the dashboard shows; None for a pod without a revision."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     revision = (metadata.get("labels") or {}).get(REVISION_LABEL)
     if revision is None:
@@ -190,7 +190,7 @@ def _last_end(container: Mapping[str, Any]) -> View:
 
 
 def node_view(node: Mapping[str, Any]) -> View:
-    """The view of a Node."""
+    """The fields of a Node that the dashboard shows."""
     status, spec = node.get("status") or {}, node.get("spec") or {}
     allocatable = status.get("allocatable") or {}
     return {

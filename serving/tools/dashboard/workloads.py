@@ -13,10 +13,10 @@ from serving.tools.dashboard.views import View, revision_view
 
 
 def workload_view(workload: Object) -> View:
-    """The view of a ScaledWorkload.
+    """The fields of a ScaledWorkload that the dashboard shows.
 
-    It has the fields of a revision's view, and ``kind``, ``target`` and ``url``. The view of an unreadable workload has
-    only its conditions.
+    They are the fields of ``revision_view``, with ``kind``, ``target`` and ``url``. Only the conditions are known of a
+    workload with an unreadable spec.
     """
     try:
         revision = as_revision(workload, ScaledWorkloadSpec.from_object(workload))
@@ -59,7 +59,7 @@ class WorkloadPods:
 
 
 def labelled(pod: Object, workload: str) -> Object:
-    """A pod of a workload with the label that pods of revisions have."""
+    """A copy of a workload's pod in which the label of the revision names the workload."""
     return {**pod, "metadata": {**pod["metadata"], "labels": {**labels_of(pod), REVISION_LABEL: workload}}}
 
 

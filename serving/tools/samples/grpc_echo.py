@@ -89,7 +89,7 @@ class Echo(grpc.GenericRpcHandler):  # type: ignore[misc]  # as above
 
 
 async def main() -> None:
-    """Listen until ended."""
+    """Serve until the process ends."""
     server = grpc.aio.server()
     server.add_generic_rpc_handlers((Echo(),))
     server.add_insecure_port(f"127.0.0.1:{os.environ.get('PORT', '8080')}")

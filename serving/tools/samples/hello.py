@@ -17,7 +17,7 @@ class HelloHandler(BaseHTTPRequestHandler):
     wbufsize = -1
 
     def do_GET(self) -> None:
-        """Greet, after a pause if the path has one."""
+        """Send a greeting, after the pause or the computation that the path requests."""
         if self.path.startswith("/sleep/"):
             time.sleep(float(self.path.removeprefix("/sleep/")))
         if self.path.startswith("/burn/"):
@@ -34,7 +34,7 @@ class HelloHandler(BaseHTTPRequestHandler):
 
 
 def main() -> None:
-    """Listen until ended."""
+    """Serve until the process ends."""
     ThreadingHTTPServer(("127.0.0.1", int(os.environ.get("PORT", "8080"))), HelloHandler).serve_forever()
 
 

@@ -92,7 +92,11 @@ CHANGES: Mapping[str, Callable[[PolicyReport], float]] = {
 def row_of(
     policy: str, reports: Mapping[str, Sequence[PolicyReport]], *, first: str, functions: WorstFunctions | None
 ) -> ArenaRow:
-    """The row of a policy. ``reports`` has one report per seed and policy, including ``first`` and both bounds."""
+    """The row of a policy.
+
+    ``reports`` has the reports of each policy, one per seed, including the policy ``first`` (the baseline) and the
+    policies "oracle" and "clairvoyant" (lower bounds).
+    """
     own = reports[policy]
     figures = {name: interval_of([value(report) for report in own]) for name, value in _FIGURES.items()}
     attained = [report.attained_share for report in own if report.attained_share is not None]

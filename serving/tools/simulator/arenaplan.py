@@ -66,7 +66,7 @@ class ArenaWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ArenaPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The inputs of an arena."""
+    """The inputs of a comparison by ``serving arena``."""
 
     policies: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("knative", "adaptive", "fixed-600s")
     """Names or FILE.py:Class. The first policy is the baseline of the comparison."""
@@ -110,7 +110,7 @@ def plan_text(plan: ArenaPlan) -> str:
 
 
 def workloads_of(workload: ArenaWorkload, traces: Path) -> Iterator[tuple[float, int, Workload]]:
-    """Each start time and limit, with the workload under both. Raises ``SettingsError`` or ``InvalidValue``."""
+    """Yield each pod start time (seconds) and concurrency limit, with the workload. Raises ``ServingError``."""
     until_s = math.inf if workload.until_s is None else workload.until_s
     functions: Sequence[FunctionTrace]
     if workload.shape is None:

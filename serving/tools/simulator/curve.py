@@ -53,7 +53,7 @@ def _target(ratio: float) -> SettingsChange:
 
 
 def _fixed(total_s: float) -> SettingsChange:
-    """Keep the last pod for a fixed time after the last request: the stable window, then the retention."""
+    """Settings that keep the last pod for ``total_s`` after the last request: the stable window, then the retention."""
     return lambda settings: _retention(max(0.0, total_s - settings.stable_window_s))(_named(KNATIVE_POLICY)(settings))
 
 
@@ -149,7 +149,7 @@ class EqualPodSeconds(msgspec.Struct, frozen=True, kw_only=True):
 def points_around(
     pod_seconds: float, dial: Sequence[DialPosition], run: Callable[[DialPosition], PolicyReport]
 ) -> list[CurvePoint]:
-    """The two points next to a cost, and all points that the search computed, ordered by the cost parameter."""
+    """Search the dial for the two positions next to ``pod_seconds``; return all computed points, in dial order."""
     reports: dict[int, PolicyReport] = {}
 
     def cost_at(index: int) -> float:

@@ -51,7 +51,7 @@ LoadedSecond = tuple[int, float, int, float]
 
 
 class LoadedSeconds:
-    """Seconds with load. ``pending`` has those that were not yet passed to the windows, oldest first."""
+    """A revision's seconds with load. ``pending`` has those not yet added to the autoscaler's windows, oldest first."""
 
     def __init__(self, spec: ScalingSpec) -> None:
         self._stable = math.ceil(spec.stable_window_s)
@@ -75,7 +75,7 @@ class LoadedSeconds:
             self._hot_number = second[0]
 
     def poke(self, number: int, windows: RevisionWindows) -> None:
-        """Record a load of 1 immediately."""
+        """Add a load of 1 to the windows immediately, for the second with this number."""
         self._loaded_number = max(self._loaded_number, number)
         windows.record_load(number, self._amount((number, 1.0, 1, 0.0)))
 
@@ -97,7 +97,7 @@ class LoadedSeconds:
         return number + 1 + self._stable
 
     def give(self, windows: RevisionWindows, now_s: float, *, has_reports: bool) -> None:
-        """Pass completed seconds to the windows. With ``has_reports``, ready pods report seconds without load, too."""
+        """Add completed seconds to the windows; with ``has_reports`` (of ready pods), also seconds without load."""
         over, pending = math.floor(now_s) - 1, self.pending
         while pending and pending[0][0] <= over:
             second = pending.popleft()
@@ -127,7 +127,7 @@ class LoadedSeconds:
                 self._taken_number = number
 
     def _amount(self, second: LoadedSecond) -> float:
-        """The load in the unit of the metric. Simulated apps have no gauges but tokens; the load of others is 0."""
+        """The load of a second in the unit of the revision's metric; 0 for a gauge other than tokens."""
         if self._metric is CONCURRENCY:
             return second[1]
         return self._metric.amount(_stat_of(second))
@@ -166,10 +166,10 @@ class Decisions:
         policy_of: PolicyFactory = BUILT_IN.policy_of,
         signals: RevisionSignals | None = None,
     ) -> None:
-        """``skips`` False decides in every period, for tests. Several revisions share ``prior``.
+        """Several revisions share ``prior``. ``policy_of`` creates the policy.
 
-        ``repeats`` False gives each outcome its exact time and load. ``policy_of`` creates the policy. ``signals`` are
-        the learnt target and the triggers, or None.
+        ``skips`` False decides in every period, for tests. ``repeats`` False computes each decision, rather than
+        reusing the conclusion of an equal one. ``signals`` are the learnt target and the triggers, or None.
         """
         self._settings = settings
         self._spec = spec
@@ -258,7 +258,7 @@ class Decisions:
             self.due_s = min(self.due_s, self._periods.at(number + 1.0))
 
     def entered(self, now_s: float) -> None:
-        """Record the first request. The policy observes it at the next period, before its second has ended."""
+        """Decide in the next period, because a first request has arrived. Its second need not have ended by then."""
         if self.policy.observes or self._is_settled:
             last_s = self._periods.until(now_s)
             self.due_s = min(self.due_s, last_s + self._periods.period_s)
@@ -270,9 +270,10 @@ class Decisions:
         self.policy.started(took_s)
 
     def decide_by(self, at_s: float, now_s: float, *, is_first: bool = False) -> None:
-        """Decide by ``at_s``, but not within the minimum pause after the last period, even if that period was skipped.
+        """Schedule a decision at ``at_s`` at the latest, or after the minimum pause since the last period if later.
 
-        A period before that time counts as this decision. ``is_first``: the period at ``now_s`` has not passed yet.
+        If a period is due before that time, its decision is this one. Skipped periods count, too. ``is_first``: the
+        period at ``now_s`` has not passed yet.
         """
         last_s = self._periods.until(now_s, is_first=is_first)
         asked_s = max(at_s, last_s + DECISION_PAUSE_S)
@@ -283,7 +284,7 @@ class Decisions:
         self.due_s = min(self.due_s, self._asked_s)
 
     def decide(self, counts: RevisionCounts, now_s: float, cause: DecisionCause) -> Conclusion:
-        """Decide now. Probes confirm immediately that the activator is in the path."""
+        """Decide now, and return the conclusion. Simulated probes of the activator succeed immediately."""
         self._adopt(counts, now_s)
         self._record_seconds(now_s, has_reports=counts.ready > 0)
         observed = self._windows.query(now_s)
@@ -302,10 +303,10 @@ class Decisions:
         return conclusion
 
     def is_repeated(self, counts: RevisionCounts, now_s: float) -> bool:
-        """Whether the due decision would repeat the last decision; then only the next time is computed.
+        """Whether the due decision would repeat the last one. In this case, only the time of the next one is computed.
 
-        True while a policy keeps a single ready pod, and the load of each second needs no second pod. The windows are
-        updated at the next decision, the policy immediately.
+        This is so while a policy keeps a single ready pod, and no second had load for two pods. The policy observes
+        the seconds immediately; the windows receive them at the next decision.
         """
         policy, conclusion = self.policy, self._conclusion
         if (
@@ -334,7 +335,7 @@ class Decisions:
 
     @property
     def is_next_due(self) -> bool:
-        """Whether the next period is due. If it is, with several pods and load, ``schedule`` changes nothing."""
+        """Whether the next decision is already scheduled for the next period, the earliest time for it."""
         return self.due_s == self._periods.made_s + self._periods.period_s
 
     def schedule(self, counts: RevisionCounts, now_s: float) -> None:
@@ -368,7 +369,7 @@ class Decisions:
 
     @property
     def _panic_end_s(self) -> float:
-        """The first period after panic. During panic the maximum count since its beginning applies."""
+        """The time of the first period after panic mode; infinite outside panic mode."""
         state = self._state.kpa
         if state is None or state.panic_since_s is None:
             return math.inf
@@ -393,9 +394,10 @@ class Decisions:
         return is_kept or conclusion.gate_reason in _CLOCK_REASONS
 
     def _settled_until_s(self, counts: RevisionCounts, conclusion: Conclusion, now_s: float) -> float:
-        """How long the algorithm's count and the path do not change without further load, because averages only fall.
+        """The time until which the pod count and the traffic path stay the same if no further load arrives.
 
-        In panic, until its end; for one wanted pod, until the last load leaves the stable window; 0 if unknown.
+        This is the end of panic mode, or, if one pod is wanted, the time at which the last load leaves the stable
+        window; 0 if unknown.
         """
         detail, spec = self._detail, self._spec
         if (

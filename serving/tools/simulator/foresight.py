@@ -116,7 +116,7 @@ class Demand:
 
 
 class _Bill:
-    """Counts the pods of one revision, up to the end of the simulation."""
+    """Sums up the pod-seconds and idle pod-seconds of one revision, until the end of the simulation."""
 
     def __init__(self, name: str, *, drain_s: float, until_s: float) -> None:
         self.result = RevisionResult(name=name)
@@ -235,7 +235,7 @@ class _Oracle:
             heapq.heappush(self._events, (at_s + took_s, _DONE, at_s))
 
     def _use(self, level: int, at_s: float) -> None:
-        """Assign a request to a pod, or end the simulation."""
+        """Record that the pod of a level is no longer idle: a request uses it, or the simulation ends."""
         if level in self._kept:
             self._bill.add_idle(self._kept.pop(level)[1], at_s)
 

@@ -55,7 +55,10 @@ class _LoggedRevision:
         self.starts_s: list[float] = []
 
     def add(self, at_s: float, *, wanted: int, ready: int, woken_s: float | None) -> float | None:
-        """Add a decision; return when a revision without ready pods began to start some, or None."""
+        """Add a decision. ``woken_s`` and the returned value are the start of a scale-up from zero ready pods.
+
+        They are None if no such scale-up is in progress.
+        """
         self._times_s.append(at_s)
         self._ready.append(ready)
         if ready:

@@ -42,14 +42,14 @@ class ServerSpeed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BlockCache:
-    """The blocks of prompts, the latest last."""
+    """The prefix cache of a server: the blocks (runs of tokens) of the latest prompts, least recently used first."""
 
     def __init__(self, room: int) -> None:
         self._room = room
         self._blocks: OrderedDict[int, None] = OrderedDict()
 
     def read(self, blocks: tuple[int, ...]) -> int:
-        """Add the blocks of a prompt; return how many leading blocks were known."""
+        """Add the blocks of a prompt; return the number of leading blocks that were in the cache."""
         hits = len(list(itertools.takewhile(self._blocks.__contains__, blocks)))
         for block in reversed(blocks):
             self._blocks[block] = None
@@ -60,7 +60,10 @@ class BlockCache:
 
 
 class ModelServer:
-    """One server. All answers that it writes advance alike: ``_written`` tokens of each so far."""
+    """One model server. It reads prompts one by one, and writes all answers at the same speed.
+
+    ``_written`` is the number of tokens that an answer running from the start would have by now.
+    """
 
     def __init__(self, speed: ServerSpeed) -> None:
         self.tokens = 0
@@ -73,7 +76,7 @@ class ModelServer:
         self._begun: dict[int, float] = {}
 
     def add(self, number: int, prompt: RecordedPrompt, at_s: float) -> tuple[int, float]:
-        """Queue a prompt; return its known blocks, and the time at which it has been read."""
+        """Queue a prompt; return the number of its cached blocks, and the time at which the prompt has been read."""
         hits = self._cache.read(prompt.blocks)
         tokens = max(1, prompt.input_tokens - hits * BLOCK_TOKENS)
         self._reads_until_s = max(self._reads_until_s, at_s) + tokens / self._speed.prompt_tokens_per_s
@@ -86,7 +89,7 @@ class ModelServer:
         self.tokens, self._counted_s = self.tokens + tokens, at_s
 
     def streamed(self, number: int) -> float:
-        """Tokens of an answer as of the last change."""
+        """The number of tokens of an answer that were written until the last call of ``advance``."""
         return self._written - self._begun[number] if number in self._begun else 0.0
 
     def next_s(self) -> float:
@@ -116,9 +119,10 @@ class ModelServer:
 
 
 class PromptRun(RevisionRun):
-    """One run with prompts. What ``RevisionRun`` uses as the duration of a request is the number of its prompt here.
+    """One run of a revision of model servers, whose requests are prompts.
 
-    A wait ends with the first token, also for a goal such as p90-wait<2s.
+    Where ``RevisionRun`` has the duration of a request, this class has the number of its prompt. A wait ends with the
+    first token, also for a goal such as p90-wait<2s.
     """
 
     def __init__(  # noqa: PLR0913 - what a run is
@@ -132,9 +136,10 @@ class PromptRun(RevisionRun):
         nodes: NodeRoom | None = None,
         prior: GapPrior | None = None,
     ) -> None:
-        """``speed`` is that of each server.
+        """``speed`` is the speed of each server.
 
-        Requests never bypass the activators, which read prompts. Several activators take turns, and each learns alone.
+        Requests always pass through the activators, which read the prompts. Several activators take turns, and do not
+        share what they learn.
         """
         own = msgspec.structs.replace(config, has_burst_switch=False, skips=False)
         if config.spec.slo is not None and config.spec.slo.is_wait:

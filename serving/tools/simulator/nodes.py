@@ -26,7 +26,7 @@ from serving.tools.simulator.pods import PodSet, SimulatedPod
 
 
 class NodeTenant(Protocol):
-    """The interface that shared nodes use of a simulated revision."""
+    """A simulated revision, as seen by the nodes that it shares with others."""
 
     name: str
     pods: PodSet
@@ -47,7 +47,7 @@ class NodeTenant(Protocol):
 
 
 class NodeRoom(Protocol):
-    """The interface that revisions use of nodes. ``tenant`` is the calling revision."""
+    """The nodes, as seen by simulated revisions. ``tenant`` is the revision that is being simulated."""
 
     tenant: NodeTenant | None
 
@@ -106,7 +106,7 @@ class SharedNodes:
         return True
 
     def release(self, tenant: NodeTenant, pod: SimulatedPod, at_s: float) -> None:
-        """Release as in the protocol."""
+        """Free the place of a pod at ``at_s``. A pod that is still queued has no place."""
         del tenant
         if not pod.is_placed:
             return

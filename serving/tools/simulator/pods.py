@@ -19,7 +19,7 @@ from serving.tools.simulator.results import PodSeries, RevisionResult
 
 
 class PodTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """How long a pod drains, how long it idles before it is dormant (seconds), and the price of a dormant second."""
+    """Seconds that a pod drains, seconds until an idle pod is dormant, and a dormant second's share of the cost."""
 
     drain_s: float
     dormant_after_s: float = math.inf

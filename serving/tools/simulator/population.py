@@ -28,7 +28,7 @@ _StepOutcome = tuple[list[tuple[int, list[_Gap]]], float]
 
 
 class _StepPrior(GapPrior):
-    """The population's rates after the last step. Gaps of the current step are stored for the next one."""
+    """The request rates of all functions as of the last step. Gaps between requests are collected for the next."""
 
     __slots__ = ("gaps",)
 

@@ -229,7 +229,7 @@ def _medians(results: Sequence[RevisionResult]) -> Mapping[str, float]:
 
 
 def timeline(moments: Sequence[Moment]) -> Iterator[str]:
-    """One line per change of the scale or of the gate to zero, with its reason."""
+    """One line, with the reason, per change of the scale or of the gate, which decides on scale to zero."""
     before: Moment | None = None
     for moment in moments:
         if before is None or moment.scale != before.scale or moment.gate.reason is not before.gate.reason:

@@ -127,7 +127,7 @@ class RevisionResult(msgspec.Struct, kw_only=True):
 
 
 class PromptFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """How model servers read prompts. Times in seconds, from the arrival to the first token."""
+    """How model servers processed prompts. ``ttft`` is the time to the first token, in seconds from the arrival."""
 
     hit_share: float
     """Share of the blocks of all prompts that were in a cache."""
@@ -139,7 +139,7 @@ class PromptFigures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SloJudge:
-    """Counts requests of a revision by their delay, and by minute in the result."""
+    """Compares the latency of a revision's requests with its goal, and counts late requests by minute in the result."""
 
     __slots__ = ("_meter", "_refused", "_responses", "_result", "is_wait")
 
@@ -159,7 +159,7 @@ class SloJudge:
             heapq.heappush(self._responses, (at_s + took_s, waited_s + took_s))
 
     def report(self, end_s: float) -> tuple[int, ...]:
-        """The requests of the second that ends, by latency. Rejected requests are late."""
+        """The number of requests in each latency bin, in the second that ends. Rejected requests count as late."""
         responses, result = self._responses, self._result
         for _ in range(result.refused - self._refused):
             self._meter.record(math.inf)
@@ -196,7 +196,7 @@ class RunLog(msgspec.Struct, kw_only=True):
 
 
 class NodesResult(msgspec.Struct, kw_only=True):
-    """The results of the nodes below all revisions. Times in seconds."""
+    """The results of the nodes on which all revisions ran. Times in seconds."""
 
     node_seconds: float = 0.0
     """Machine-seconds from the request to the cloud until deletion, including the boot."""

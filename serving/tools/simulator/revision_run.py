@@ -109,7 +109,7 @@ class RunConfig(RunWorld, frozen=True, kw_only=True):
 
 
 class RevisionRun:
-    """One run; call ``run`` once."""
+    """One simulation of a revision. ``run`` may be called once."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ _TOP_RATE = 20.0
 
 
 class Shape(enum.StrEnum):
-    """The course of the load."""
+    """The shape of a synthetic load over time."""
 
     STEP = "step"
     RAMP = "ramp"

@@ -144,7 +144,7 @@ class RevisionSignals:
                 self._target.measure(stat, self._use.used(stat.concurrency))
 
     def spec(self, now_s: float) -> ScalingSpec:
-        """The revision's numbers with the learnt target, if it is in force."""
+        """The revision's scaling spec, with the learnt target if that is in force."""
         self._target.update(now_s)
         return self._target.spec
 

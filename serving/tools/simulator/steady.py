@@ -80,7 +80,7 @@ def conclusion_of(outcome: ScalerOutcome, state: RevisionState) -> Conclusion:
 
 
 class SteadyConclusions:
-    """The conclusions of one revision by their inputs. It must not have limits, further metrics, gauges or triggers."""
+    """Caches conclusions by their inputs, for a revision without limits, further metrics, gauges or triggers."""
 
     __slots__ = ("_conclusions",)
 

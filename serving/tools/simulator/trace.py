@@ -120,7 +120,7 @@ class RecordedPrompt(msgspec.Struct, frozen=True):
     blocks: tuple[int, ...]
 
     def body(self) -> bytes:
-        """The part of a body with this prompt that an activator reads ahead."""
+        """The beginning of a request body with this prompt, as long as the part that an activator reads ahead."""
         block_bytes = BLOCK_TOKENS * BYTES_PER_TOKEN
         count = BLOCK_ENDS[-1] // block_bytes + 1
         text = b"".join((b"%015d " % block) * (block_bytes // 16) for block in self.blocks[:count])

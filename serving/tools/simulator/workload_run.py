@@ -190,7 +190,7 @@ def _run_on_nodes(
 
 
 def _revisions_on(nodes: NodeRoom, job: _Job) -> list[RevisionRun]:
-    """All revisions, simulated together in the order of time, so that each learns from the others immediately."""
+    """The runs of all revisions on the same nodes. With a shared prior, each learns from the others immediately."""
     prior = GapPrior(SHIPPED_PRIOR) if job.shares_prior else None
     return [_revision(job, index, nodes=nodes, prior=prior) for index in range(len(job.workload.functions))]
 

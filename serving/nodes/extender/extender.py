@@ -72,7 +72,7 @@ def read_call(body: bytes) -> ExtenderCall:
 
 
 class Extender:
-    """Processes scheduler calls with the nodes of a book."""
+    """Answers the calls of a scheduler from the nodes and pods in ``book``, with the scores of ``scorer``."""
 
     def __init__(self, book: NodeBook, scorer: Scorer) -> None:
         self._book = book

@@ -177,7 +177,7 @@ def _brought_up_to_date(state: NodeGroupState, view: GroupView, failures: Failur
 
 
 def _coming_since(state: NodeGroupState, view: GroupView) -> float | None:
-    """Since when the cloud has at least this many machines without a node. A new node or machine restarts the time."""
+    """Since when the number of machines without a node is the present one; None if all machines have nodes."""
     if not view.coming_count:
         return None
     is_same = state.coming_since_s is not None and view.coming_count == state.coming_count
@@ -221,7 +221,7 @@ def _lowered(cloud: CloudGroup, reaped: Reaped) -> CloudGroup:
 def _bounds_of_the_moment(
     state: NodeGroupState, view: GroupView, verdict: RuleVerdict, *, untainted: Sequence[str]
 ) -> list[GrowthBound]:
-    """The breaker's bound; below the minimum also the lock and starting nodes, unless a lock ended the pass."""
+    """The bounds from the breaker and, below the minimum, from the scale lock and from nodes that are starting."""
     bounds: list[GrowthBound] = []
     allowed = allowance(state.breaker)
     if allowed is not None:

@@ -74,7 +74,7 @@ def _larger(amount: Amount, other: Amount) -> Amount:
 
 
 def node_of(node: Mapping[str, Any]) -> GroupNode:
-    """The facts of a Node object."""
+    """The fields of a Node object that scaling uses."""
     metadata = node["metadata"]
     taints = {taint.get("key"): taint for taint in nested(node, "spec", "taints") or ()}
     removal = taints.get(REMOVAL_TAINT)
@@ -93,7 +93,7 @@ def node_of(node: Mapping[str, Any]) -> GroupNode:
 
 
 def pod_of(pod: Mapping[str, Any]) -> GroupPod:
-    """The facts of a Pod object."""
+    """The fields of a Pod object that scaling uses."""
     metadata, spec = pod["metadata"], pod.get("spec") or {}
     scheduled = condition_of(pod, "PodScheduled").get("status") == ConditionStatus.TRUE
     request = _request(spec)

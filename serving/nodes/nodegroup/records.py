@@ -132,7 +132,7 @@ class OthersTaken(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> Amount:
-        """The sum of both shares."""
+        """The sum of both amounts."""
         return self.daemons + self.foreign
 
     def __add__(self, other: "OthersTaken") -> "OthersTaken":

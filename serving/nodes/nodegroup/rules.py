@@ -141,7 +141,7 @@ def starving_pods(
     ``free`` has the free amounts of each untainted node. ``largest`` has the amounts that empty nodes of the group
     offer besides DaemonSets; empty if unknown. Example: five nodes of 4000 m have 2000 m free each. A pod of 2001 m
     starves, a pod of 2000 m does not. A pod of 4100 m fits on no node of the group, so it does not count, except with
-    the quirk.
+    the quirk ``starve_counts_impossible_pods``.
     """
     pending = [pod for pod in pods if pod.phase is PodPhase.PENDING]
     if not quirks.starve_counts_bound_pods:
@@ -163,7 +163,7 @@ def starving_pods(
 
 
 class Course(enum.StrEnum):
-    """The course of a pass: stop, grow to the minimum, or change by the verdict's delta and reap."""
+    """What a pass does: stop, grow to the minimum, or change the size and delete tainted nodes."""
 
     STOP = "stop"
     GROW_TO_MIN = "grow-to-min"

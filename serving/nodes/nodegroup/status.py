@@ -44,10 +44,10 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def state_from(node_group: Mapping[str, Any] | None) -> NodeGroupState | None:
-    """The state in a NodeGroup's status; None if it is missing or invalid, which is a safe start.
+    """Read a group's state from the status of its NodeGroup; None if the state is missing or invalid.
 
-    Without a state in the status, lock and breaker are read from the annotation, which survives a restart of a single
-    machine's store.
+    If the status has no state, lock and breaker are read from the annotation, which survives a restart of the store
+    on a single machine.
     """
     written = nested(node_group, "status", "state")
     if not isinstance(written, Mapping):
@@ -70,7 +70,7 @@ def _kept_state(text: str | None) -> NodeGroupState | None:
 
 
 def kept_text(state: NodeGroupState) -> str:
-    """The annotation's value: the state that prevents a second request for the same machines; or ""."""
+    """The lock and the breaker as text for the annotation; "" if neither is set."""
     state_fields: Object = {}
     if state.lock is not None:
         state_fields["lock"] = msgspec.to_builtins(state.lock)
@@ -311,7 +311,7 @@ def gauges_of(plan: GroupPlan, state: NodeGroupState, cloud: CloudGroup) -> Mapp
 
 
 def room_gauges(room: RoomExtremes) -> Mapping[str, float]:
-    """Values about the largest pending pods and the nodes with the most room."""
+    """Values by metric: the largest pending pods, and the nodes with the most room."""
     gauges: dict[str, float] = {}
     for what, by_cpu, by_memory in (
         ("request_largest_pending", room.pending_cpu, room.pending_memory),

@@ -115,7 +115,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_cloud_bounds(settings: NodeGroupSettings, cloud: CloudGroup) -> NodeGroupSettings:
-    """The settings. If they have no bounds, the cloud group's bounds are used."""
+    """The settings; if they have no bounds, with the bounds of the cloud's group."""
     if not settings.takes_cloud_bounds:
         return settings
     return msgspec.structs.replace(settings, min_nodes=cloud.min_size, max_nodes=cloud.max_size)

@@ -66,7 +66,7 @@ def pod_of(pod: Mapping[str, Any]) -> PlacedPod | None:
 
 
 def demand_of(pod: Mapping[str, Any]) -> PodDemand:
-    """The demand of a Pod."""
+    """The requests and limits of a Pod, summed over its containers."""
     spec = pod.get("spec") or {}
     return pod_demand(
         PodContainers(
@@ -177,7 +177,7 @@ class NodeBook:
 
 
 class _LoadSample(msgspec.Struct, frozen=True):
-    """One measurement, in percent; None if the measurement or its total is unknown."""
+    """A node's measured load in percent of its allocatable amounts; None if an amount or the load is unknown."""
 
     stamp: str
     at_s: float

@@ -37,7 +37,7 @@ from serving.nodes.placement.scores.metrics import NodeUsage
 
 
 class LoadSource(Protocol):
-    """Measures all nodes. ``now_s`` is on the clock of scores, ``wall_s`` is seconds since the epoch."""
+    """Measures all nodes. ``now_s`` is the monotonic time that scores use, ``wall_s`` is seconds since the epoch."""
 
     async def read(self, now_s: float, wall_s: float) -> LoadReport:
         """Read one report. Raises ``ClusterError`` or ``InvalidValue``."""

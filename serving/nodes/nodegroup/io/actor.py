@@ -52,7 +52,7 @@ _TRIES = 2
 
 
 class NodeGroupNotes:
-    """Writes Events immediately. ``cluster`` may be fenced."""
+    """Writes Events about node groups. ``cluster`` may be one that rejects writes without the lease."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._events = EventRecorder(cluster)

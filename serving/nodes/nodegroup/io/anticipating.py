@@ -18,7 +18,7 @@ from serving.nodes.nodegroup.records import GroupPod
 
 
 class PodAnticipation:
-    """The anticipated pods. ``pods`` gets Pods from the daemon's watch; ``put`` updates a book before a pass."""
+    """Watches for anticipated pods. ``pods`` needs the Pods that exist; ``put`` adds the missing ones to a book."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.pods = AnticipatedBook()

@@ -71,7 +71,7 @@ class GroupPass(msgspec.Struct, kw_only=True):
 
 
 class _GroupMemory(msgspec.Struct, kw_only=True):
-    """The state of a group between passes. ``unsure_target`` is the target of a growth without a response."""
+    """A group's state between passes. ``unsure_target`` is the target of a scale-up without a response, or None."""
 
     state: NodeGroupState
     failures: Failures = Failures()
@@ -79,7 +79,9 @@ class _GroupMemory(msgspec.Struct, kw_only=True):
 
 
 class NodeGroupPasses:
-    """Makes the passes. ``written`` returns the groups of the ConfigMap; NodeGroup objects are watched.
+    """Makes passes: in each, every node group is decided on once, and its plan is executed.
+
+    ``written`` returns the groups of the ConfigMap; NodeGroup objects are watched.
 
     ``on_groups`` is called with the groups before their passes. ``on_pass`` is called with each finished pass of a
     group and the book. ``on_cloud_error`` is called with the name of a group whose cloud failed.
@@ -349,7 +351,7 @@ def _dry(group: WrittenGroup) -> WrittenGroup:
 
 
 def _with_unsure(memory: _GroupMemory, cloud: CloudGroup) -> Failures:
-    """Count a growth without a response as failed if the cloud's target has not changed."""
+    """The failures of the last plan. A scale-up without a response has failed if the cloud's target is still lower."""
     if memory.unsure_target is None or cloud.target_size >= memory.unsure_target:
         return memory.failures
     return msgspec.structs.replace(memory.failures, increase_failed=True)

@@ -135,10 +135,11 @@ class MostRequested:
 
 
 def counted_requests(placing: Placing, quirks: PlacementQuirks) -> tuple[IntArray, IntArray]:
-    """The requests on each node including the pod's, as two sums: for the score and for the capacity check.
+    """The requests on each node, including the pod's: one array for the score, one for the capacity check.
 
-    The score's sum assumes 100 m and 200 MiB for containers without requests, and is at most the allocatable amount.
-    The check uses the declared requests. Kubernetes 1.7 uses the former sum for both, without that limit.
+    The score assumes 100 m and 200 MiB for containers without requests; its sum is cut to the allocatable amount. The
+    check uses the declared requests. With the quirk ``assumed_requests_fill_nodes``, as in Kubernetes 1.7, both use
+    the sum with assumed requests, uncut.
     """
     if quirks.assumed_requests_fill_nodes:
         return placing.nonzero, placing.nonzero

@@ -26,7 +26,7 @@ class ResourceLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadVariationWhy(msgspec.Struct, frozen=True, kw_only=True):
-    """Explains a score: the lower of cpu's and memory's, rounded. None: no fresh measurement; 0 if both are None."""
+    """Explains a score: the lower of the two, rounded. A resource without a fresh measurement is None; both: 0."""
 
     cpu: ResourceLoad | None
     memory: ResourceLoad | None

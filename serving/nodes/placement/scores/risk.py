@@ -84,7 +84,7 @@ def fit_beta(mean: FloatArray, deviation: FloatArray, *, by_difference: bool = F
 def incomplete_beta(alpha: FloatArray, beta: FloatArray, x: FloatArray) -> FloatArray:
     """Regularised incomplete beta function I_x(alpha, beta): I_0.25(2, 3) = 0.26171875.
 
-    Not a number if alpha or beta is not above 0, or x is outside 0..1. Internal; callers see probabilities.
+    Not a number if alpha or beta is not above 0, or x is outside 0..1.
     """
     betainc = require_scipy()
     inside = (alpha > 0.0) & (beta > 0.0) & (x >= 0.0) & (x <= 1.0)
@@ -264,5 +264,5 @@ def load_risk(load: MeasuredLoad, committed: Commitment, quirks: PlacementQuirks
 
 
 def total_risk(limit_risk: FloatArray, load_risk: FloatArray, limit_weight: FloatArray) -> FloatArray:
-    """Both risks weighted, from 0 to 1: w * limit risk + (1 - w) * load risk; 0.5 * 0.4 + 0.5 * 0.5 = 0.45."""
+    """The weighted sum of both risks: w * limit risk + (1 - w) * load risk, as in 0.5 * 0.4 + 0.5 * 0.5 = 0.45."""
     return np.clip(limit_weight * limit_risk + (1.0 - limit_weight) * load_risk, 0.0, 1.0)

@@ -28,7 +28,7 @@ for _kind in _KINDS:
 
 
 def known_words() -> list[str]:
-    """For each kind that commands accept, one word that selects it; the most common kind is first."""
+    """One word for each kind, as accepted by ``kind_named``; the most common kind is first."""
     return [next(word for word in _words(kind) if _BY_WORD[word] == kind) for kind in _KINDS if kind != POD_METRICS]
 
 

@@ -313,7 +313,7 @@ def command_of_app(folder: Path, app: PythonApp, *, has: Callable[[str], bool], 
 
 
 def _root_of(folder: Path, path: Path, imported: Collection[str]) -> Path:
-    """The folder, relative to ``folder``, from which the file ``path`` runs, so that its imports work.
+    """The working directory in which the imports of the app ``path`` work, relative to ``folder``.
 
     This is src for a package in src, the file's own folder if the file imports modules from there, else ``folder``.
     """

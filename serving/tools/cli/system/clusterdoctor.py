@@ -82,7 +82,7 @@ def _check_api(api: ApiClient) -> Iterator[Finding]:
 
 
 def _check_rights(api: ApiClient) -> Iterator[Finding]:
-    """Check that the user has the rights that the commands need on a cluster."""
+    """Check the user's rights against the needs of the commands."""
     system = system_namespace()
     wanted = (
         ("create", SERVING_SERVICE.group, "services", "", api.namespace, "", "deploy, apply"),

@@ -400,7 +400,7 @@ def _checked(folder: Path) -> Path:
 
 
 def command_for(api: ApiClient, name: str, folder: Path, *, build: bool, again: bool) -> Choice:
-    """The command that runs a folder. A choice without a command means that an image is built.
+    """Choose the command that runs a folder; a choice without a command builds an image.
 
     ``again`` ignores the command of the existing service.
 

@@ -70,10 +70,10 @@ class Orders(Protocol):
 
 
 class CertificateIssuer:
-    """Issues and renews all Certificates. ``folder`` is private; ``clock`` is the wall clock.
+    """Issues and renews the Certificates of this machine. ``clock`` returns unix seconds.
 
-    The issuer checks each Certificate at least every ``look_s``: the clock may jump, and timers stop while the machine
-    is suspended.
+    ``folder`` stores the key pairs and is readable only by its owner. The issuer checks each Certificate at least every
+    ``look_s`` seconds, because the clock may jump, and timers stop while the machine is suspended.
     """
 
     def __init__(
@@ -133,7 +133,10 @@ class CertificateIssuer:
         return min(self._look_s, max(due_s - self._clock(), 1.0))
 
     def _due_s(self, host: str, pair: "StoredPair | None") -> float:
-        """The time of the next order."""
+        """When to order the host's next certificate, in unix seconds.
+
+        This is the time of its renewal or, after a failure, at the earliest the end of the pause.
+        """
         renewal_s = 0.0
         if pair is not None:
             suggested_s, _ = self._suggestions.get(pair.certificate_pem, (None, 0.0))
@@ -143,7 +146,10 @@ class CertificateIssuer:
         return max(renewal_s, *pauses, 0.0)
 
     async def _query_renewal(self, pair: "StoredPair") -> None:
-        """Query the server's time for a renewal if it is time; a failed query keeps the earlier answer."""
+        """Ask the server when to renew a certificate, if the next query is due.
+
+        A failed query keeps the earlier answer.
+        """
         now_s = self._clock()
         suggested_s, query_s = self._suggestions.get(pair.certificate_pem, (None, 0.0))
         if now_s < query_s or now_s >= pair.not_after_s:
@@ -159,7 +165,7 @@ class CertificateIssuer:
     async def _order(
         self, certificate: Object, hosts: Sequence[str], path: Path, *, before: "StoredPair | None"
     ) -> tuple["StoredPair | None", str]:
-        """Order a key pair and store it; return the current pair, and the error or ""."""
+        """Order a key pair and store it. Return the new pair and "", or the pair ``before`` and the error."""
         host = hosts[-1]
         try:
             issued = await asyncio.to_thread(self._orders.issue, hosts)
@@ -304,7 +310,7 @@ def _condition(certificate: Object, name: str, *, is_true: bool, reason: str, me
 
 
 def _owner_of(resource: Object) -> Object | None:
-    """The first owner of an object, with the fields of the owner reference; None without an owner."""
+    """The first owner of an object, as an object with only type, name, namespace and uid; None without an owner."""
     owner = next(iter(nested(resource, "metadata", "ownerReferences") or ()), None)
     if owner is None:
         return None

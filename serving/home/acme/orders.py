@@ -37,9 +37,10 @@ _SERVER_ERROR = 500
 
 
 class OrderFailed(ServingError):
-    """A certificate was not issued.
+    """The server issued no certificate.
 
-    ``of_server``: other hosts would fail too. ``retry_after_s`` is the pause that the server requests, or 0.
+    ``of_server``: the cause is the server or the account, so orders for other hosts would fail too. ``retry_after_s``
+    is the pause that the server requests, in seconds, or 0.
     """
 
     def __init__(self, reason: str, *, of_server: bool, retry_after_s: float = 0.0) -> None:
@@ -56,7 +57,11 @@ class IssuedPair(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SuggestedRenewal(msgspec.Struct, frozen=True, kw_only=True):
-    """The time to renew a certificate, None if the server suggests none, and the time until the next query."""
+    """A server's suggestion for a renewal.
+
+    ``at_s`` is when to renew the certificate, in unix seconds, or None. ``ask_after_s`` is the number of seconds until
+    the next query.
+    """
 
     at_s: float | None
     ask_after_s: float
@@ -127,7 +132,10 @@ class AcmeOrders:
         return acme
 
     def _account(self) -> _Account | None:
-        """The stored account; None without a file. An unreadable file stays: its key may be in a backup."""
+        """The stored account; None if there is no file.
+
+        Raises ``OrderFailed`` for an unreadable file, and does not replace it.
+        """
         path = self._account_path
         try:
             account = msgspec.json.decode(path.read_bytes(), type=_Account)
@@ -161,7 +169,7 @@ class AcmeOrders:
 
     @contextlib.contextmanager
     def _published(self, acme: client.ClientV2, challenge: messages.ChallengeBody) -> Iterator[None]:
-        """Let activators answer a challenge meanwhile."""
+        """Publish the response to a challenge while the context is open. Activators serve it to the ACME server."""
         path = self._challenges / challenge.chall.encode("token")
         write_private(path, challenge.chall.validation(acme.net.key).encode())
         try:
@@ -170,7 +178,7 @@ class AcmeOrders:
             path.unlink(missing_ok=True)
 
     def _read_retry_after(self, response: requests.Response, *_: object, **__: object) -> None:
-        """Keep the Retry-After of a refusal: the library's errors have no headers."""
+        """Store the Retry-After of a failed response, because the errors of the client library omit headers."""
         text = response.headers.get("Retry-After", "")
         if response.status_code != _TOO_MANY and response.status_code < _SERVER_ERROR:
             return

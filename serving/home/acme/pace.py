@@ -29,7 +29,10 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def renewal_at_s(host: str, *, not_before_s: float, not_after_s: float) -> float:
-    """The time to renew a certificate: after about two thirds of its lifetime, 61 to 60 of 90 days."""
+    """The time to renew a certificate: after 62 % to 67 % of its lifetime, depending on the host.
+
+    The hosts are spread, so that certificates ordered together are not renewed together.
+    """
     share = _LIFETIME_SHARE - _SPREAD * (zlib.crc32(host.encode()) % _SPREAD_STEPS) / _SPREAD_STEPS
     return not_before_s + share * (not_after_s - not_before_s)
 

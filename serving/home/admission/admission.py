@@ -61,7 +61,6 @@ from serving.net.cluster.schedules import schedule_problems
 
 _PROBES = ("livenessProbe", "readinessProbe", "startupProbe")
 _HANDLERS = ("grpc", "httpGet", "tcpSocket")
-# Represents the port of the container.
 
 _ANNOTATIONS = (CREATOR_ANNOTATION, LAST_MODIFIER_ANNOTATION)
 _ANNOTATED = {SERVING_SERVICE, CONFIGURATION, ROUTE, DOMAIN_MAPPING}
@@ -105,7 +104,7 @@ def template_problems(spec: Any, where: str, features: ControllerSettings) -> It
 
 
 def _with_ports(container: Json, *, serves: bool) -> Json:
-    """The container that a Deployment gets: probes have a port, and port 0 becomes the default port."""
+    """The container as a Deployment gets it: each probe has a port, and a port 0 becomes the default port."""
     deployed = {
         **container,
         "ports": [
@@ -129,7 +128,7 @@ def _with_ports(container: Json, *, serves: bool) -> Json:
 
 
 def own_problems(kind: Kind, whole: Object) -> Iterator[Problem]:
-    """Yield the problems of an object beyond its schema and its CEL rules."""
+    """Yield the problems of an object that neither its schema nor its CEL rules detect."""
     if kind == SCALING_POLICY:
         yield from _policy_problems(whole.get("spec") or {})
     if kind == DOMAIN_MAPPING:
@@ -166,9 +165,10 @@ def _is_annotated(kind: Kind, whole: Object) -> bool:
 
 
 def with_user_info(kind: Kind, new: Object, old: Object | None, *, user: str) -> Object:
-    """Set both user annotations on a new object, and the modifier when the spec changes. ``user`` "" is the system.
+    """Set the annotations creator and lastModifier: both on a new object, lastModifier when the spec changes.
 
-    An omitted annotation keeps its value, so that a user can apply a complete manifest again. Knative rejects that.
+    ``user`` "" is the system, which sets neither. If a client omits an annotation, its value is kept, so that a user
+    can apply a complete manifest again; Knative rejects such a write.
     """
     if not _is_annotated(kind, new):
         return new
@@ -185,7 +185,7 @@ def with_user_info(kind: Kind, new: Object, old: Object | None, *, user: str) ->
 
 
 def user_info_problems(kind: Kind, new: Object, old: Object | None) -> Iterator[Problem]:
-    """Yield a problem for each user annotation that a client changed. The modifier may change if the spec changes."""
+    """Yield a problem for each user annotation that a client changed. A change of the spec may change lastModifier."""
     if old is None or not _is_annotated(kind, new):
         return
     after, before = annotations_of(new), annotations_of(old)
@@ -249,7 +249,10 @@ def admit(  # noqa: PLR0913 - settings
 
 
 def _is_checked(kind: Kind, new: Object, old: Object) -> bool:
-    """Whether rules apply to a write: only to changes; in writes of the system only to pods and Deployments."""
+    """Whether a write must be checked: if it changes anything except metadata and status.
+
+    Writes of the system are checked only for pods and Deployments.
+    """
     is_changed = any(value is not old.get(key) for key, value in new.items() if key not in {"metadata", "status"})
     return is_changed and (kind in {POD, DEPLOYMENT} or bool(acting_manager()))
 
@@ -272,7 +275,10 @@ def _rule_problems(
 
 
 def _key_problems(kind: Kind, whole: Object, old: Object | None) -> Sequence[Problem]:
-    """The added labels and annotations without effect. Derived objects copy their owner's keys and are not checked."""
+    """The labels and annotations without effect that a write adds.
+
+    An object with an owner is not checked, because it copies the keys of its owner.
+    """
     return () if nested(whole, "metadata", "ownerReferences") else check_keys(kind.name, whole, old).problems
 
 
@@ -284,10 +290,7 @@ def _invalid(kind: Kind, name: str, problems: Sequence[Problem]) -> Invalid:
 
 
 def _text_of(problem: Problem) -> str:
-    """Format one problem. Clients depend on Knative's wording for keys, visibility and ServiceAccounts.
-
-    The causes of the error have a kube-apiserver's wording, because CEL allows no line break.
-    """
+    """Format one problem as Knative words it, where clients depend on the wording."""
     if problem.what.startswith(_KNATIVES_WORDS):
         return problem.what
     prefix, suffix = 'Invalid value: "', f'": {problem.expected}'
@@ -371,7 +374,10 @@ def _annotations(kind: Kind, body: Object) -> dict[str, str]:
 
 
 def _completed(kind: Kind, body: Object, same: frozenset[str], *, old: Object) -> Object:
-    """The object with all defaults. Parts in ``same``, and parts shared with ``old``, already have them."""
+    """The object with all defaults filled in.
+
+    Fields named in ``same``, and parts that are the same Python objects as in ``old``, are complete already.
+    """
     schema = crds()[kind].schema
     known = schema.get("properties", {})
     result = {key: value for key, value in body.items() if key in known and value is not None}

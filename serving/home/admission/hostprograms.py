@@ -44,9 +44,10 @@ _HARMLESS = frozenset(TemplateFields.__annotations__) | {
 
 
 def without_host_programs(kind: Kind, new: Object, old: Object | None, *, has_runtime: bool) -> Object:
-    """The object to store. If the user may not run programs, its pods run only as containers. Raises ``Forbidden``.
+    """The object to store. Raises ``Forbidden`` if its pods would run programs of this machine and the user may not.
 
-    ``has_runtime``: images run as containers here. Without a runtime every pod that has a command is a process.
+    The pods of such a user are marked to run only as containers. ``has_runtime``: images run as containers here.
+    Without a container runtime every pod that has a command runs as a process.
     """
     if may_run_programs() or kind not in _TEMPLATES:
         return new
@@ -89,7 +90,7 @@ def _host_parts(template: Object, *, has_runtime: bool) -> Iterator[str]:
 
 
 def _process_parts(template: Object) -> Object:
-    """The parts of a template that select the program, its input and its folder."""
+    """The parts of a pod template that determine the program, its input and its folder."""
     annotations = annotations_of(template)
     spec = template.get("spec") or {}
     annotation_names = (*_PROCESS_ANNOTATIONS, IMAGES_ONLY_ANNOTATION)

@@ -57,7 +57,7 @@ _SCALE_DOWN: Final = {"selectPolicy": "Max", "policies": [{"type": "Percent", "v
 
 
 def with_kube_defaults(kind: Kind, whole: Object, old: Object | None = None) -> Object:
-    """The object with all defaults of its kind. Invalid parts, and parts shared with ``old``, stay unchanged."""
+    """The object with all defaults of its kind. Invalid parts, and parts equal to those of ``old``, stay unchanged."""
     fill = _BY_KIND.get(kind)
     spec, before = whole.get("spec"), None if old is None else old.get("spec")
     if fill is None or (old is not None and isinstance(spec, dict) and same_json(spec, before)):
@@ -229,13 +229,16 @@ def _secret(whole: Json) -> Json:
 
 
 def _within(owner: Json, key: str, fill: Callable[[Json], Json]) -> Json:
-    """An object with one member's defaults filled in. A missing or invalid member stays unchanged."""
+    """The object ``owner`` with ``fill`` applied to its member ``key``. A missing or invalid member stays unchanged."""
     value = owner.get(key)
     return {**owner, key: fill(_present(value))} if isinstance(value, dict) else owner
 
 
 def _each(owner: Json, key: str, fill: Callable[[Json], Json]) -> Json:
-    """The object with each element of a list filled in."""
+    """The object ``owner`` with ``fill`` applied to each element of the list ``key``.
+
+    An invalid list stays unchanged.
+    """
     items = owner.get(key)
     if not isinstance(items, list):
         return owner
@@ -243,7 +246,7 @@ def _each(owner: Json, key: str, fill: Callable[[Json], Json]) -> Json:
 
 
 def _present(value: Json) -> Json:
-    """An object without null members, which mean unset fields."""
+    """The object without its null members: null means an unset field."""
     return {key: field for key, field in value.items() if field is not None}
 
 

@@ -48,7 +48,10 @@ _claims: WeakKeyDictionary[Stored, Claim] = WeakKeyDictionary()
 
 
 def claims_in(tables: Tables, namespace: str) -> Callable[[Kind], Iterable[Claim]]:
-    """The claims of a namespace's objects, computed once per version of an object."""
+    """A function that returns the quota claims of a kind's objects in a namespace.
+
+    A claim is computed once per version of an object.
+    """
     return lambda kind: (_claim_of(kind, stored) for stored in _stored(tables, kind, namespace))
 
 
@@ -69,7 +72,10 @@ def _claim_of(kind: Kind, stored: Stored) -> Claim:
 
 
 class NamespaceRules:
-    """Admission rules that depend on the namespace, for one store. They apply after ``enforce``."""
+    """Admission rules that depend on the other objects of a namespace.
+
+    Most rules apply only after a call of ``enforce``.
+    """
 
     def __init__(self, tables: Tables, security: PodSecurity | None = None) -> None:
         self._tables = tables
@@ -147,7 +153,7 @@ class NamespaceRules:
 
 
 def _check_claim(claim: Object, old: Object | None) -> None:
-    """Raise ``Invalid`` for a PersistentVolumeClaim that cannot be bound here, or a change other than of its size."""
+    """Raise ``Invalid`` for a new PersistentVolumeClaim that cannot be bound here, or a change except of the size."""
     name, problems = name_of(claim), claim_problems(claim) if old is None else []
     if problems:
         lines = ", ".join(f"{problem.where}: {problem.what}" for problem in problems)

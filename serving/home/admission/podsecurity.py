@@ -78,7 +78,7 @@ def _template_of(kind: Kind, whole: Object, features: ControllerSettings) -> Obj
 
 
 def _parts(template: Object) -> Object:
-    """The parts of a template that affect pods. A user without rights may change all other parts."""
+    """The parts of a template that Pod Security checks. A change of other parts needs no check."""
     spec = {key: value for key, value in (template.get("spec") or {}).items() if key not in _NOT_OF_PODS}
     annotations = {key: text for key, text in annotations_of(template).items() if key.startswith(APPARMOR_PREFIX)}
     return {"annotations": annotations, "spec": spec}
@@ -96,10 +96,10 @@ class PodSecurity:
     def check(
         self, kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None
     ) -> None:
-        """Raise ``Forbidden`` for pods above the level of the user or of the namespace.
+        """Raise ``Forbidden`` for pods that violate the Pod Security level of their namespace or of the user.
 
-        Raises ``Invalid`` for an unknown level in a label. Unchanged parts are not checked, so that a user can scale
-        another user's Deployment.
+        Raises ``Invalid`` for an unknown level in a namespace's label. Unchanged parts are not checked, so that a user
+        can scale another user's Deployment.
         """
         if subresource is not None:
             return

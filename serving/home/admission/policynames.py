@@ -21,9 +21,9 @@ _FIELDS: dict[Kind, tuple[str, ...]] = {
 
 
 def with_known_policy(kind: Kind, new: Object, old: Object | None, *, policies: Callable[[], Sequence[str]]) -> Object:
-    """The object. Raises ``Invalid`` if it newly names a policy outside of ``policies``; the message lists them.
+    """Return the object unchanged. Raises ``Invalid`` if a write sets a scaling policy that is not in ``policies``.
 
-    Derived objects copy the name from their owner and are not checked.
+    An object with an owner is not checked, because it copies the name from its owner.
     """
     field = _FIELDS.get(kind)
     name: Any = nested(new, *field) if field else None

@@ -31,7 +31,11 @@ _CONTAINERS = (("containers", "container"), ("initContainers", "init container")
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """The usage and quota scopes of one object. ``priority_class`` is the pod's class, or ""."""
+    """What one object counts against quotas.
+
+    ``usage`` are amounts by resource, and ``scopes`` the quota scopes that match a pod. ``priority_class`` is the
+    pod's, or "".
+    """
 
     usage: Amounts
     scopes: frozenset[str] = frozenset()
@@ -43,7 +47,7 @@ ClaimsOf = Callable[[Kind], Iterable[Claim]]
 
 
 def claim_of(kind: Kind, whole: Object) -> Claim:
-    """The claim of an object. An ended pod counts only for ``count/pods``. Raises ``InvalidValue``."""
+    """What an object counts against quotas. A finished pod counts only for ``count/pods``. Raises ``InvalidValue``."""
     usage = {_COUNT + kind.resource: _ONE}
     if kind != POD:
         if kind.resource in _PLAIN:
@@ -125,7 +129,7 @@ def _is_in(requirement: Mapping[str, Any], claim: Claim) -> bool:
 
 
 def counted_kinds(quota: Object) -> frozenset[Kind]:
-    """The kinds that a quota counts. All limits except ``count/...`` apply to pods."""
+    """The kinds that a quota counts. A limit such as ``requests.cpu`` counts pods; ``count/secrets`` counts Secrets."""
     named = (name.removeprefix(_COUNT) for name in nested(quota, "spec", "hard") or ())
     plain = (SERVICE.resource if name in _SERVICE_TYPES.values() else name for name in named)
     return frozenset(_KINDS.get(name, POD) for name in plain)
@@ -211,7 +215,10 @@ def with_limit_defaults(pod: Object, ranges: Iterable[Object]) -> Object:
 
 
 def _defaults(limit_range: Object) -> dict[str, dict[str, str]]:
-    """A container's default requests and limits. The default limit is the maximum; the request the limit or minimum."""
+    """A container's default limits and requests from a LimitRange, by "limits" or "requests", and by resource.
+
+    Without an explicit default, the limit is ``max``, and the request is the limit or else ``min``.
+    """
     defaults: dict[str, dict[str, str]] = {"limits": {}, "requests": {}}
     for item in _items(limit_range, "Container"):
         limits = {**(item.get("max") or {}), **(item.get("default") or {})}
@@ -237,7 +244,7 @@ def _filled(container: Object, defaults: Mapping[str, Mapping[str, str]]) -> tup
 
 
 def limit_breaches(pod: Object, ranges: Iterable[Object]) -> list[str]:
-    """The amounts of a pod that violate LimitRanges, in their order."""
+    """The messages about amounts of a pod that violate LimitRanges, sorted by the names of the LimitRanges."""
     spec = pod["spec"]
     breaches: list[str] = []
     every = [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
@@ -275,7 +282,11 @@ def _breaches(item: Mapping[str, Any], requests: Amounts, limits: Amounts, *, ti
 def _out_of(
     what: str, bound: ExactAmount, amounts: Sequence[tuple[str, ExactAmount | None]], *, is_max: bool
 ) -> Iterator[str]:
-    """Yield a text for the first amount beyond ``bound``. The first amount is required, the second is optional."""
+    """Yield a message if the first amount is missing, or for the first amount that is beyond ``bound``.
+
+    ``amounts`` are pairs of a title and an amount, None if it is not set. ``is_max``: the bound is a maximum, otherwise
+    a minimum. The message begins with ``what``.
+    """
     for index, (title, amount) in enumerate(amounts):
         if amount is None and not index:
             yield f"{what}.  No {title} is specified"

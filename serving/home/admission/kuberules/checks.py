@@ -46,7 +46,11 @@ _ACCOUNT = "kubernetes.io/service-account.name"
 
 
 class Context(msgspec.Struct, frozen=True):
-    """The context of a checked value: whether it is in a Deployment's template, and its pod's volumes."""
+    """The context of a checked value.
+
+    ``is_template``: the value is in a Deployment's template. ``volumes`` are the volumes of its pod. ``owner`` is the
+    object that contains the value.
+    """
 
     is_template: bool = False
     volumes: frozenset[str] = frozenset()
@@ -167,7 +171,7 @@ def _amount(name: str, amount: object, where: str) -> Iterator[Problem]:
 
 
 def _downward(value: Sequence[Json] | None, where: str, _: Context) -> Iterator[Problem]:
-    """Check files of the downward API. A kube-apiserver reports their fields at the volume."""
+    """Check the files of a downwardAPI volume. Problems are reported at the volume, as by a kube-apiserver."""
     at = where.removesuffix(".items")
     for file in value or ():
         yield from _text(file.get("path"), f"{at}.path", "path-below")
@@ -178,7 +182,7 @@ def _downward(value: Sequence[Json] | None, where: str, _: Context) -> Iterator[
 
 
 def _token_path(value: object, where: str, _: Context) -> Iterator[Problem]:
-    """Check the path of a token file, which a kube-apiserver reports at the volume."""
+    """Check the path of a token file. Problems are reported at the volume, as by a kube-apiserver."""
     yield from _text(value, f"{where.partition('.sources[')[0]}.path", "path-below")
 
 
@@ -189,7 +193,10 @@ def _other_keys(value: Json | None, _: str, context: Context) -> Iterator[Proble
 
 
 def _secret_texts(value: Json | None, _: str, __: Context) -> Iterator[Problem]:
-    """Move texts of a Secret into its data."""
+    """Check the keys of a Secret's ``stringData``.
+
+    Problems are reported at ``data``, into which the texts are moved.
+    """
     form = FORMATS["config-key"]
     yield from (invalid(f"data[{key}]", key, form.expected) for key in value or () if not form.fits(key))
 
@@ -213,7 +220,7 @@ def _secret_type(value: str | None, _: str, context: Context) -> Iterator[Proble
 
 
 def _label_name(value: Json | None, where: str, _: Context) -> Iterator[Problem]:
-    """Check a name that becomes part of a host."""
+    """Check that the member ``name`` is a DNS label, because it becomes part of a host."""
     name = (value or {}).get("name")
     if name and not FORMATS["label"].fits(name):
         yield invalid(f"{where}.name", name, FORMATS["label"].expected)

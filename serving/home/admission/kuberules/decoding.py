@@ -29,7 +29,7 @@ _NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean",
 
 
 def undecodable(kind: Kind, whole: Json) -> list[Problem]:
-    """Yield the fields of a wrong type. In a custom resource, only its metadata is checked."""
+    """The problems of values with a wrong type. For a custom resource, only metadata is checked."""
     schema = schema_of(kind)
     if kind in crds():
         schema = {"properties": {"metadata": schema["properties"]["metadata"]}}
@@ -37,12 +37,12 @@ def undecodable(kind: Kind, whole: Json) -> list[Problem]:
 
 
 def pod_type_problems(spec: object, where: str) -> Iterator[Problem]:
-    """Yield the fields of a pod spec with a wrong type."""
+    """Yield a problem for each value of a pod spec with a wrong type."""
     yield from type_problems(builtin_schemas()["core.v1.PodSpec"], spec, where)
 
 
 def type_problems(schema: Schema, value: Any, path: str) -> Iterator[Problem]:  # noqa: ANN401 - JSON
-    """Yield each value below a path that does not match the schema."""
+    """Yield a problem for each value, at a path or below, with a wrong type or format."""
     if value is None:
         return
     reference, schema = schema.get("$ref", ""), resolved(schema)
@@ -67,7 +67,7 @@ def _is_plain_text(schema: Schema, value: object) -> bool:
 
 
 def _expected(schema: Schema, value: object, *, is_quantity_wanted: bool) -> str:
-    """The expected type of a value; "" if it matches."""
+    """The expected type or format of a value; "" if the value matches."""
     if schema.get("x-kubernetes-int-or-string"):
         if isinstance(value, bool) or not isinstance(value, int | str | float):
             return "a number or a string"

@@ -31,7 +31,11 @@ Check = Callable[[Any, str, Context], Iterator[Problem]]
 
 
 class FieldRules(msgspec.Struct, frozen=True):
-    """The rules of one field, the schemas below it, and where its problems are reported."""
+    """The rules of one field.
+
+    ``checks`` yield its problems, and ``below`` names the schemas of its value. ``place`` selects where problems are
+    reported (``_place``). ``is_present``: a missing field is checked as an empty object.
+    """
 
     checks: tuple[Check, ...]
     below: tuple[str, ...]
@@ -44,7 +48,11 @@ class FieldRules(msgspec.Struct, frozen=True):
 
 
 class SchemaRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules of one schema. At most one field of ``union`` may be set. ``cel`` applies to the whole object."""
+    """The rules of one schema. At most one field of ``union`` may be set; with ``is_one_needed`` one must be.
+
+    ``is_named_here``: a problem of the union is reported at the object, not at the surplus field. ``cel`` are rules on
+    the whole object.
+    """
 
     fields: Mapping[str, FieldRules]
     union: tuple[str, ...] = ()
@@ -53,7 +61,7 @@ class SchemaRules(msgspec.Struct, frozen=True, kw_only=True):
     cel: RuleTree | None = None
 
     def given(self, whole: Json) -> list[str]:
-        """The fields of the union that are set; "*" stands for any field except the name."""
+        """The fields of the union that are set. A "*" in the union includes all other fields except ``name``."""
         present = [key for key in self.union if whole.get(key) is not None]
         others = whole.keys() - {*self.union, "name"} if "*" in self.union else ()
         return [*present, *(key for key in whole if key in others and whole[key] is not None)]
@@ -109,7 +117,11 @@ def _below(name: str, value: object, where: str, *, context: Context) -> Iterato
 
 
 def _place(where: str, place: str, field: str) -> str:
-    """The path to which a problem is attributed. ``place`` selects the field, its object, or its list."""
+    """The path at which a problem of a field is reported, in the object at ``where``.
+
+    ``place`` "@." selects the object itself, "@.." the list that contains the object, and "@..." the field of this name
+    beside that list. Any other text selects the field.
+    """
     if place == "@.":
         return where
     if place == "@..":
@@ -215,7 +227,10 @@ def _only(check: Check, *, is_template: bool) -> Check:
 
 
 def _check(name: str, argument: str) -> Check:  # noqa: C901 - one case for each word
-    """The check function for one word of a rule."""
+    """The check that one word of a rule stands for.
+
+    The word is the name of a format, a range "1..10", choices "A|B", or a name such as "max" with its ``argument``.
+    """
     bounds = _RANGE.match(name)
     choices = tuple(name.split("|"))
 

@@ -58,7 +58,7 @@ class BadBackup(ServingError):
 
 
 class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """``backup.json``."""
+    """The file ``backup.json`` of an archive: its format, the program that wrote it, its time, and its contents."""
 
     format: int
     version: str
@@ -193,13 +193,12 @@ def _check_manifest(manifest: BackupManifest) -> None:
 
 
 def _filtered(member: tarfile.TarInfo, folder: Path) -> tarfile.TarInfo:
-    """Reject members outside the folder.
+    """Return an archive member in its safe form. Raises ``tarfile.ReadError`` for a member outside ``folder``.
 
-    Absolute links in images and volumes are allowed, because they stay within pods.
-
-    Files of images and volumes keep their modes, without setuid and setgid, because users of an image write into
-    folders that are open to all, such as a volume. Other users of the machine cannot enter the state folder. Python's
-    own filters are not used, because they need Python 3.11.4.
+    Absolute links in images and volumes are allowed, because they stay within pods. Files of images and volumes keep
+    their modes, without setuid and setgid, because users of an image write into folders that are open to all, such as a
+    volume. Other users of the machine cannot enter the state folder. Python's own filters are not used, because they
+    need Python 3.11.4.
     """
     if not (member.isreg() or member.isdir() or member.islnk() or member.issym()):
         raise tarfile.ReadError(f"{member.name[:_SHOWN_MAX]!r} is no file, folder or link")

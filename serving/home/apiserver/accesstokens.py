@@ -44,7 +44,7 @@ class AccessToken(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def new_token(grant: Grant, *, until_s: float) -> tuple[str, Object]:
-    """A token's text, and the Secret to store. Raises ``InvalidValue``."""
+    """Create a token: its text for the user, and the Secret to store. Raises ``InvalidValue``."""
     name = grant.user
     if not _NAME.fullmatch(name) or name == FULL_GRANT.user:
         raise InvalidValue(text=name, expected=NAME_EXPECTED)

@@ -70,14 +70,14 @@ class Shape(enum.StrEnum):
 
 
 class WantedShape(msgspec.Struct, frozen=True):
-    """A shape, and its version of ``meta.k8s.io``."""
+    """The requested shape of objects, and the version of ``meta.k8s.io`` for a table or metadata."""
 
     shape: Shape
     version: str = "v1"
 
 
 def wanted(accept: str) -> WantedShape:
-    """Parse the first supported entry of the Accept header. Raises ``Fault`` 406."""
+    """The shape requested by the first supported entry of an Accept header. Raises ``Fault`` 406 if there is none."""
     for clause in accept.split(",") if accept.strip() else ("*/*",):
         media, *parameters = (part.strip() for part in clause.split(";"))
         if media.lower() not in _JSON_TYPES:
@@ -105,9 +105,9 @@ def decode_body(data: bytes, content_type: str) -> Any:  # noqa: ANN401 - whatev
 
 
 def _from_json(data: bytes) -> Any:  # noqa: ANN401 - whatever was sent
-    """Decode JSON.
+    """Decode JSON. Raises ``Fault`` 400 for an invalid body, and 413 for one with too many values.
 
-    Raises ``Fault`` 400 or 413, before decoding if possible, because freeing a million lists is slow.
+    The checks are made before the decoding where possible, because releasing a million decoded lists is slow.
     """
     # A list is a JSON patch.
     values_max = JSON_PATCH_VALUES_MAX if _JSON_LIST.match(data) else VALUES_MAX
@@ -130,7 +130,7 @@ def _from_json(data: bytes) -> Any:  # noqa: ANN401 - whatever was sent
 
 
 def _depth_of(bare: bytes) -> int:
-    """The deepest nesting of a JSON body whose texts were removed."""
+    """The deepest nesting of a JSON body from which ``_without_texts`` has removed the strings."""
     depth = deepest = 0
     for bracket in bare.translate(None, delete=_NO_BRACKETS):
         depth += 1 if bracket in _OPENING else -1
@@ -144,12 +144,15 @@ def _has_long_number(data: bytes) -> bool:
 
 
 def _without_texts(data: bytes) -> bytes:
-    """Remove the texts from a JSON body. An invalid body is cut at the error."""
+    """Remove the strings from a JSON body. An invalid body is cut at the error."""
     return b"".join(data.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])
 
 
 def _separators_in(data: bytes) -> int:
-    """The number of brackets or commas, whichever is larger. A body has at most one more value."""
+    """The number of opening brackets less one, or of commas, whichever is larger.
+
+    A body without strings has more values.
+    """
     return max(data.count(b"[") + data.count(b"{") - 1, data.count(b","))
 
 
@@ -320,7 +323,7 @@ def json_response(
 
 
 def shaped_object(kind: Kind, whole: Object, *, wanted: WantedShape, include: str) -> Object:
-    """One object in the requested shape. Other responses, such as a Status, keep their shape."""
+    """One object in the requested shape. An object of another kind, such as a Status, is returned unchanged."""
     if wanted.shape is Shape.WHOLE or whole.get("kind") not in {kind.name, None}:
         return whole
     if wanted.shape is Shape.TABLE:
@@ -330,7 +333,7 @@ def shaped_object(kind: Kind, whole: Object, *, wanted: WantedShape, include: st
 
 
 def whole_list(kind: Kind, listing: EncodedListing) -> list[bytes]:
-    """The pieces of a list of whole objects, encoded."""
+    """The JSON of a list of complete objects, as pieces to be sent one after another."""
     begin = {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": _list_metadata(listing)}
     pieces = [msgspec.json.encode(begin)[:-1], b',"items":[']
     for item in listing.items:
@@ -346,7 +349,10 @@ def _list_metadata(listing: EncodedListing) -> Object:
 
 
 def shaped_list(kind: Kind, listing: EncodedListing, *, wanted: WantedShape, include: str) -> bytes:
-    """A list as a table or as metadata, encoded."""
+    """The JSON of a list as a table or as metadata.
+
+    ``include`` selects the part of the object in each row of a table.
+    """
     metadata, objects = _list_metadata(listing), map(decoded, listing.items)
     if wanted.shape is Shape.TABLE:
         shaped = table(kind, objects, metadata, version=wanted.version, include=include, now_s=wall_s())

@@ -216,7 +216,7 @@ def openapi_v3(place: str) -> Object | None:
 
 
 def openapi_v2() -> Object:
-    """A valid document without definitions."""
+    """The response to ``/openapi/v2``: a valid document without definitions."""
     return {"swagger": "2.0", "info": {"title": _TITLE, "version": "v1"}, "paths": {}, "definitions": {}}
 
 

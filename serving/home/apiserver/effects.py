@@ -122,7 +122,7 @@ def effectless(kind: Kind, body: Object, *, runs_images: bool = False) -> list[s
 
 
 def unrunnable(kind: Kind, body: Object) -> list[str]:
-    """Warnings that pods of images cannot run without a container runtime, even if they have a command."""
+    """A warning if pods of a template need a container runtime, which this machine lacks; else an empty list."""
     if kind not in _TEMPLATES:
         return []
     root = _TEMPLATES[kind]

@@ -77,7 +77,7 @@ def note_name(created: Object) -> None:
 
 
 def path_of(request: web.Request) -> str:
-    """The path as sent, still quoted."""
+    """The path of a request as the client sent it, with percent-encoding."""
     return request.rel_url.raw_path
 
 
@@ -209,7 +209,7 @@ class ApiGuard:
             task.cancel()
 
     def grant_of(self, token: str) -> Grant | None:
-        """The grant of a token's user, for a review; None if the token is unknown or expired."""
+        """The grant of a token's user, for TokenReviews; None if the token is unknown or expired."""
         try:
             return self._authenticator.grant_of(token, now_s=wall_s())
         except Unauthorized:
@@ -217,7 +217,10 @@ class ApiGuard:
 
     @contextlib.asynccontextmanager
     async def stream(self, request: web.Request) -> AsyncIterator[None]:
-        """Run a stream until the server stops or the user's token expires."""
+        """A context for a stream such as a watch.
+
+        Its task is cancelled when the server stops or the user's token expires.
+        """
         _current.get().is_stream = True
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None

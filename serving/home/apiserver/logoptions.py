@@ -20,7 +20,10 @@ KEPT_LOGS_PATH = "/logs/pods/{namespace}"
 
 
 class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Selects log lines."""
+    """The options of a log request, as in ``PodLogOptions`` of Kubernetes.
+
+    They select the lines of one container's log.
+    """
 
     container: str
     """The container's name; never empty."""
@@ -66,10 +69,10 @@ class KeptLog(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodLogs(Protocol):
-    """Reads container logs, including recently deleted ones."""
+    """Reads the logs of containers, including those of recently deleted pods."""
 
     def kept(self, namespace: str) -> list[KeptLog]:
-        """The pods of a namespace that have logs, sorted by last write."""
+        """The pods of a namespace that have logs, the most recently written first."""
         ...
 
     def read(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
@@ -83,7 +86,7 @@ def log_options(pod: Object, query: Mapping[str, str]) -> LogOptions:
 
 
 def kept_log_options(log: KeptLog, query: Mapping[str, str]) -> LogOptions:
-    """Parse the options for a deleted pod. Raises ``Fault`` 400."""
+    """Parse the options of a request for the log of a deleted pod. Raises ``Fault`` 400."""
     containers = [{"name": container} for container in log.containers if container != QUEUE_PROXY]
     gone: Object = {"metadata": {"name": log.pod}, "spec": {"containers": containers}}
     return _options(chosen_container(gone, query.get("container", "")), query)

@@ -228,7 +228,7 @@ class _Forwarder:
         raise NotImplementedError
 
     async def _received(self, stream: int, data: bytes, *, is_last: bool) -> None:
-        """Pass data from the client to the pod. An empty piece ends this direction."""
+        """Pass data from the client to the pod; ``is_last`` ends this direction."""
         pieces = [piece for piece in (data, b"" if is_last else None) if piece is not None and (piece or is_last)]
         writer = self._writers.get(stream)
         for piece in pieces:

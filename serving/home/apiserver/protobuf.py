@@ -46,7 +46,7 @@ _Fields = Mapping[int, "_MessageField | _Fields"]
 
 
 class MessageNumbers(msgspec.Struct, frozen=True, kw_only=True):
-    """The field numbers of one message."""
+    """The field numbers of one protobuf message, by JSON name, and the fields that are pointers in Go."""
 
     numbers: Mapping[str, tuple[int, ...]]
     """Numbers by JSON name. A field of an embedded message has both numbers, the outer one first."""
@@ -62,7 +62,10 @@ def message_numbers() -> Mapping[str, MessageNumbers]:
 
 
 class _MessageField(msgspec.Struct, frozen=True):
-    """A field of a protobuf message. Go also writes empty fields that are not pointers; JSON omits them."""
+    """A field of a protobuf message, and the function that decodes it.
+
+    Go always encodes a field that is not a pointer, even if it is empty; in JSON an empty field is omitted.
+    """
 
     name: str
     read: _Read

@@ -29,7 +29,7 @@ class _TerminalSize(msgspec.Struct, rename="pascal"):
 
 
 async def upgraded(request: web.Request, protocols: tuple[str, ...]) -> web.WebSocketResponse:
-    """Upgrade the request to a websocket. Raises ``Fault`` 400 if it requests none of these protocols."""
+    """Upgrade the request to a websocket. Raises ``Fault`` 400 if the client supports none of ``protocols``."""
     socket = web.WebSocketResponse(protocols=protocols, autoping=True, max_msg_size=0)
     offered = request.headers.get("Sec-WebSocket-Protocol", "")
     if not socket.can_prepare(request).ok:

@@ -202,7 +202,7 @@ class _RulesReview(msgspec.Struct, frozen=True):
 
 
 def access_review(grant: Grant, body: object) -> Object:
-    """A SelfSubjectAccessReview with its status. Raises ``ValueError`` for another ``body``."""
+    """A SelfSubjectAccessReview with its status. Raises ``ValueError`` if ``body`` is not a valid review."""
     spec = msgspec.convert(body, _AccessReview).spec
     attributes = spec.resource_attributes or spec.non_resource_attributes
     if attributes is None or (spec.resource_attributes and spec.non_resource_attributes):
@@ -220,7 +220,10 @@ def access_review(grant: Grant, body: object) -> Object:
 
 
 def rules_review(grant: Grant, body: object) -> Object:
-    """A SelfSubjectRulesReview with the user's rules in one namespace. Raises ``ValueError`` for another ``body``."""
+    """A SelfSubjectRulesReview with the user's rules in one namespace.
+
+    Raises ``ValueError`` for an invalid ``body``.
+    """
     namespace = msgspec.convert(body, _RulesReview).spec.namespace
     if not namespace:
         raise ValueError("no namespace on request")

@@ -88,7 +88,7 @@ _VERSION = {
 
 
 class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of the API server."""
+    """The options of the API server: authentication, limits, and the optional parts that it serves."""
 
     token: str
     """The bearer token of the state folder. It grants everything, including the right to run code on this machine."""
@@ -177,22 +177,22 @@ class _ApiHandlers:
         self._large_lists = LargeBodies()
 
     async def health(self, _: web.Request) -> web.Response:
-        """``/healthz`` and similar: the event loop runs."""
+        """Serve ``/healthz``, ``/livez`` and ``/readyz``. A response shows that the event loop runs."""
         return web.Response(text="ok")
 
     async def version(self, _: web.Request) -> web.Response:
-        """``/version``."""
+        """Serve ``/version``."""
         return json_response(_VERSION)
 
     async def openapi_v2(self, request: web.Request) -> web.Response:
-        """``/openapi/v2``, as protobuf for old kubectl versions."""
+        """Serve ``/openapi/v2``, as protobuf for old kubectl versions."""
         accept = request.headers.get("Accept", "")
         if discovery.PROTOBUF_ACCEPT in accept or discovery.PROTOBUF_TYPE in accept:
             return web.Response(body=discovery.openapi_v2_protobuf(), headers={"Content-Type": discovery.PROTOBUF_TYPE})
         return json_response(discovery.openapi_v2())
 
     async def openapi_v3(self, request: web.Request) -> web.Response:
-        """``/openapi/v3`` and the documents below it."""
+        """Serve ``/openapi/v3`` and the documents below it."""
         place = request.match_info.get("place", "")
         document = discovery.openapi_v3(place) if place else discovery.openapi_v3_index()
         if document is None:
@@ -200,11 +200,11 @@ class _ApiHandlers:
         return json_response(document)
 
     async def review(self, request: web.Request) -> web.Response:
-        """``kubectl auth can-i``."""
+        """Serve the SelfSubjectAccessReview of ``kubectl auth can-i``."""
         return await self._reviewed(request, access_review)
 
     async def review_rules(self, request: web.Request) -> web.Response:
-        """``kubectl auth can-i --list``."""
+        """Serve the SelfSubjectRulesReview of ``kubectl auth can-i --list``."""
         return await self._reviewed(request, rules_review)
 
     async def review_self(self, _: web.Request) -> web.Response:
@@ -362,7 +362,7 @@ class _ApiHandlers:
             raise
 
     async def kept_logs(self, request: web.Request) -> web.Response:
-        """The pods of a namespace that have logs."""
+        """Serve the list of a namespace's pods that have logs, including deleted pods."""
         logs = [] if self._logs is None else self._logs.kept(request.match_info["namespace"])
         return web.Response(body=msgspec.json.encode(logs), content_type="application/json")
 

@@ -153,7 +153,10 @@ async def _forward(
 
 
 def _seen_until(last: WatchEvent | None, options: WatchOptions) -> Object:
-    """The object of a bookmark. It has only the version of the last event, or the watch's initial version."""
+    """The object of a bookmark, which has only a resource version.
+
+    It is the version of the last event or, before any event, the version at which the watch began.
+    """
     version = options.resource_version if last is None else last.shared["metadata"].get("resourceVersion", "")
     return {"metadata": {"resourceVersion": version, "creationTimestamp": None}}
 

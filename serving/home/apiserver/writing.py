@@ -35,7 +35,10 @@ _VERSIONS = {"policy/v1", "policy/v1beta1"}
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """A write request, with whether images can run here, and the standards for pod warnings."""
+    """A write request. ``runs_images``: images run as containers here.
+
+    ``pod_security`` is for warnings about pods, or None.
+    """
 
     query: MultiMapping[str]
     content_type: str
@@ -143,7 +146,7 @@ async def _apply(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> W
 
 
 async def delete(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
-    """DELETE an object. While finalizers or a grace period hold it, the response is the object, else a Status."""
+    """DELETE an object. The response is the object if finalizers or a grace period delay its removal, else a Status."""
     if target.subresource:
         raise Fault(405, f"{target.subresource} cannot be deleted")
     body = decode_body(sent.data, sent.content_type) if sent.data.strip() else {}

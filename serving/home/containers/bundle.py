@@ -88,13 +88,14 @@ _ROOTLESS_MOUNTS: tuple[Object, ...] = (
 
 
 class ContainerBox(msgspec.Struct, frozen=True, kw_only=True):
-    """The start parameters of a container: arguments, environment, working folder, user, mounts, network.
+    """The parameters of a container's OCI bundle.
 
-    ``network`` is the path of the pod's network namespace; with ``users`` the runtime has already entered it.
-    ``cgroup`` is for a runtime that joins cgroups itself. ``cgroup_views`` are folders by their path in the container.
-    ``seccomp`` is the container's profile, None for Docker's. ``is_rootless``: the container has a single user, and
-    shares the machine's network. ``seccomp_filter`` is the default profile as compiled by crun, in base64. ``users``
-    are the users of a user namespace created by root; ``mounts`` then name files in the folder for it.
+    ``network`` is the path of the pod's network namespace. ``cgroup`` is for a runtime that joins cgroups itself, and
+    ``cgroup_views`` are cgroup folders by their path in the container. ``seccomp`` is the container's profile, None for
+    the default one; ``seccomp_filter`` is the default one as compiled by crun, in base64. ``is_rootless``: the
+    container has a single user, and shares the machine's network. ``users`` are the users of a user namespace created
+    by root. With them ``mounts`` name files in the folder for this namespace, and the runtime has already joined
+    ``network``.
     """
 
     arguments: tuple[str, ...]
@@ -129,7 +130,10 @@ def arguments_of(container: Object, image: ImageRun, environment: Mapping[str, s
 
 
 def environment_of(image: ImageRun, overrides: Mapping[str, str], *, hostname: str, port: int | None) -> dict[str, str]:
-    """The image's environment, overridden by the manifest's; PORT is set for the serving container."""
+    """The image's environment, overridden by the manifest's.
+
+    PORT is set if ``port`` is, as for the serving container.
+    """
     environment = {"PATH": _PATH, "HOSTNAME": hostname}
     environment |= dict(entry.partition("=")[::2] for entry in image.env or ())
     environment |= overrides
@@ -155,7 +159,7 @@ def check_rights(pod: Object) -> None:
 
 
 def bundle_config(box: ContainerBox, security: Object) -> Object:
-    """The whole ``config.json``."""
+    """The ``config.json`` of a container's OCI bundle."""
     namespaces = [{"type": kind} for kind in ("pid", "ipc", "uts", "mount", "cgroup")]
     if not box.is_rootless and not (box.users and box.network):
         namespaces.append({"type": "network", "path": box.network} if box.network else {"type": "network"})

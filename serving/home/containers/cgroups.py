@@ -43,13 +43,16 @@ class CgroupUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
-    """Creates cgroups in a folder per controller; with version 2 all controllers share a folder."""
+    """Creates cgroups in one parent folder per controller. With cgroup version 2 all controllers share one folder."""
 
     folders: dict[str, Path]
     is_unified: bool
 
     def make(self, name: str, limits: Limits) -> tuple[tuple[str, ...], list[str]]:
-        """Create the cgroup folders of a container, "POD/CONTAINER". Returns the folders, and the limits not set."""
+        """Create the cgroup folders of a container, "POD/CONTAINER".
+
+        Return the folders, and the limits that could not be set.
+        """
         folders: dict[Path, None] = {}
         refused: list[str] = []
         for controller, above in self.folders.items():
@@ -74,7 +77,10 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(map(str, folders)), sorted(set(refused))
 
     def _values(self, controller: str, limits: Limits) -> Iterator[tuple[str, str, str]]:
-        """Yield files and values, with the name of the limit if a refusal must be reported."""
+        """Yield (file, value, limit) for each file to write.
+
+        The limit, "cpu" or "memory", is reported if the write fails; with "" a failure is ignored.
+        """
         quota = None if limits.cpu_m is None else max(_QUOTA_MIN_US, limits.cpu_m * _PERIOD_US // 1000)
         shares = max(_SHARES_MIN, (limits.cpu_request_m or 0) * _SHARES_PER_CORE // 1000)
         if controller == "cpu" and self.is_unified:
@@ -100,16 +106,16 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
             yield "pids.max", str(_PIDS_MAX), ""
 
     def path_of(self, name: str) -> str:
-        """The cgroup path for a runtime that moves the container there; "" if the launcher does.
+        """The path of the cgroup that a container's runtime must join; "" with version 1, where the launcher joins it.
 
-        With version 2 runc would leave the cgroup that the launcher has joined.
+        With version 2 runc would leave a cgroup that the launcher has joined.
         """
         if not self.is_unified:
             return ""
         return "/" + str((next(iter(self.folders.values())) / name).relative_to(_ROOT))
 
     def views(self, name: str) -> dict[str, str]:
-        """The mounts of a container's own cgroups, by their path inside it."""
+        """The cgroup folders that a container sees as its own, by their path in the container."""
         if self.is_unified:
             return {str(_ROOT): str(next(iter(self.folders.values())) / name)}
         return {f"{_ROOT}/{controller}": str(above / name) for controller, above in self.folders.items()}
@@ -169,7 +175,7 @@ def limits_of(container: Object) -> Limits:
 
 
 class PodCgroups:
-    """The cgroups of a pod's containers, including process containers; none without a ``tree``."""
+    """The cgroups of a pod's containers, also of those that run as processes. Without a ``tree`` there are none."""
 
     def __init__(self, tree: CgroupTree | None, pod_id: str) -> None:
         self._tree = tree
@@ -188,11 +194,11 @@ class PodCgroups:
         return folders
 
     def path_of(self, name: str) -> str:
-        """The cgroup path for a runtime that moves the container there; "" if the launcher does."""
+        """The path of the cgroup that a container's runtime must join; "" if the launcher joins it."""
         return self._tree.path_of(f"{self._pod_id}/{name}") if self._tree else ""
 
     def views(self, name: str) -> dict[str, str]:
-        """The mounts of a container's own cgroups, by their path inside it."""
+        """The cgroup folders that a container sees as its own, by their path in the container."""
         return self._tree.views(f"{self._pod_id}/{name}") if self._tree else {}
 
     def memory_folders(self) -> list[str]:
@@ -201,7 +207,7 @@ class PodCgroups:
         return [str(above / self._pod_id / name) for name in self.refused] if above else []
 
     def exit_reason(self, name: str) -> str:
-        """Why a container ended: OOMKilled if the kernel killed it for its memory since the last end; "" otherwise."""
+        """Why a container ended: OOMKilled if its count of OOM kills has increased since the previous call, else ""."""
         use = self._tree.read(f"{self._pod_id}/{name}") if self._tree else None
         if use is None:
             return ""
@@ -228,7 +234,10 @@ def find_cgroups(name: str, *, proc: Path = Path("/proc"), cgroups: Path = _ROOT
 
 
 def places_by_controller(own: str, cgroups: Path = _ROOT) -> dict[str, Path]:
-    """Version 1: the parent folder of our cgroups by controller; ``own`` is the text of /proc/self/cgroup."""
+    """With cgroup version 1: the folder of this process's cgroup by controller.
+
+    If that folder is not visible, it is the root of the controller. ``own`` is the text of /proc/self/cgroup.
+    """
     lines = [line.split(":", 2) for line in own.splitlines()]
     paths = {kind: path for _, kinds, path in lines for kind in kinds.split(",") if kind in _CONTROLLERS}
     places: dict[str, Path] = {}
@@ -240,7 +249,10 @@ def places_by_controller(own: str, cgroups: Path = _ROOT) -> dict[str, Path]:
 
 
 def _unified(cgroups: Path, name: str) -> CgroupTree | None:
-    """The parent folder in version 2, below the root, where a group may have both processes and limited groups."""
+    """With cgroup version 2: create the parent folder of all pods below the root; None if this is not possible.
+
+    It is below the root, because any other cgroup may not have both processes and limited children.
+    """
     folder = cgroups / name
     if not _is_made(folder):
         return None

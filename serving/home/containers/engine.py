@@ -93,7 +93,10 @@ def find_engine(wanted: str = "", state: Path | None = None) -> ContainerEngine:
 
 
 def _with_place(engine: ContainerEngine, state: Path | None) -> ContainerEngine:
-    """The engine with a folder for files of containers in user namespaces, which are not tested yet."""
+    """The engine with a folder in which the files of containers with user namespaces can be mounted.
+
+    Whether such containers run is not tested yet.
+    """
     folder = str((state or Path("/")).resolve())
     place = next((place for place in _PLACES if Path(place).is_dir() and not Path(folder).is_relative_to(place)), "")
     reason = "" if place else f"its files are mounted at one of {', '.join(_PLACES)}, which are not there"
@@ -101,7 +104,7 @@ def _with_place(engine: ContainerEngine, state: Path | None) -> ContainerEngine:
 
 
 def _with_filter(engine: ContainerEngine, state: Path | None) -> ContainerEngine:
-    """The engine, with its compiled filter only if the runtime accepts the filter in place of the profile."""
+    """The engine. Its compiled seccomp filter is removed if the runtime does not accept it in place of the profile."""
     if not engine.seccomp_filter or _tried(engine, state) == (engine, ""):
         return engine
     return msgspec.structs.replace(engine, seccomp_filter="")
@@ -167,7 +170,7 @@ def _tried(engine: ContainerEngine, state: Path | None) -> tuple[ContainerEngine
 
 
 def _compiled(record: Path) -> str:
-    """The filter in crun's record of a container, as base64; "" without one, as with runc."""
+    """The seccomp filter that crun has compiled and stored with a container's state, in base64; "" if there is none."""
     try:
         return base64.b64encode((record / "seccomp.bpf").read_bytes()).decode()
     except OSError:

@@ -48,7 +48,10 @@ _QUERIES_PER_S, _FORWARDED_MAX, _CONNECTIONS_MAX = 1000, 64, 16
 
 
 def question_of(query: bytes) -> tuple[str, int, int]:
-    """Parse a query: name in lower case, type, and end of the question. Raises ``InvalidValue``."""
+    """Parse a DNS query: the name in lower case, the type, and the offset of the question's end.
+
+    Raises ``InvalidValue``.
+    """
     labels, at = [], _HEADER.size
     try:
         _, flags, count, *_ = _HEADER.unpack_from(query)
@@ -66,7 +69,7 @@ def question_of(query: bytes) -> tuple[str, int, int]:
 
 
 class NameResponses(msgspec.Struct, frozen=True, kw_only=True):
-    """Resolves the names of services to the address of the inner or the public listener."""
+    """Responds to DNS queries about services with the address of the gateway's ``inner`` or ``public`` listener."""
 
     inner: str
     public: str
@@ -74,10 +77,11 @@ class NameResponses(msgspec.Struct, frozen=True, kw_only=True):
     def respond(self, query: bytes, hosts: Container[str], named: Container[str] = ()) -> bytes | None:
         """The response to a query; None if another server must answer.
 
-        ``hosts`` are the public hosts. ``named`` are the inner hosts of services with short names.
+        ``hosts`` are the public hosts of services. ``named`` are the cluster-local hosts of services that request a
+        port for their short names.
 
         Raises:
-            InvalidValue: when the datagram is no query.
+            InvalidValue: when the datagram is not a query.
         """
         name, kind, end = question_of(query)
         address = self._address(name, hosts, named)

@@ -75,10 +75,10 @@ class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodSandbox:
-    """A pod with a network namespace: containers of ``images``, or processes if there are none.
+    """A pod with a network namespace. It runs a container for each of ``images``, or processes if there are none.
 
-    ``location`` is its own, and so is ``folder``. Rootless containers share the network of the machine, and see the
-    file ``hosts``.
+    ``location`` and ``folder`` are the pod's. Rootless containers share the network of the machine, and see the file
+    ``hosts`` as their hosts file.
     """
 
     def __init__(  # noqa: PLR0913 - what a pod is made of
@@ -136,7 +136,7 @@ class PodSandbox:
 
     @property
     def port(self) -> int:
-        """The app's port in the sandbox: the containerPort or 8080; in a shared network an assigned port."""
+        """The port at which the app listens: the containerPort or 8080, or in a shared network the assigned port."""
         return port_of(self._manifest) if self._host.networks is not None else self._location.port
 
     async def prepare(self) -> None:
@@ -264,10 +264,10 @@ def _root_of(folder: Path, lower: str) -> OverlayMount:
 def _held(
     folder: str, mounts: Sequence[MountPoint], *, is_all: bool
 ) -> tuple[tuple[MountPoint, ...], tuple[MountPoint, ...]]:
-    """The mounts for the launcher to create in ``folder``, and all mounts of the container, which use them as sources.
+    """The mounts for the launcher to create in ``folder``, and all mounts of the container, with the former as sources.
 
-    ``is_all``: the launcher creates all mounts. A runtime would follow a pod's links, and could not read the state
-    folder as other users.
+    ``is_all``: the launcher creates every mount, otherwise only those with a subPath. A runtime would follow links that
+    a pod has created, and could not read the state folder as another user.
     """
     sources = {number: f"{folder}/{number}" for number, mount in enumerate(mounts) if mount.below or is_all}
     launched = tuple(msgspec.structs.replace(mounts[number], target=path) for number, path in sources.items())
@@ -279,7 +279,7 @@ def _held(
 
 
 def hostname_of(pod: Object) -> str:
-    """A pod's name as a host name: at most 63 characters, as in Kubernetes; the kernel takes 64 bytes."""
+    """A pod's name as a host name: its first 63 characters, as in Kubernetes."""
     return name_of(pod)[:_HOSTNAME_MAX].rstrip("-.")
 
 

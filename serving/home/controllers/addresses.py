@@ -42,9 +42,10 @@ _READABLE, _FOLDER_MODE = 0o644, 0o700
 
 
 def names_of(route: Object, settings: ControllerSettings) -> dict[str, list[str]]:
-    """The public and cluster-local hosts of a route and its tags, by the keys "shown" and "inner".
+    """The hosts of a route and its tags: public ones by the key "shown", and cluster-local ones by the key "inner".
 
-    "hello": hello.default.localhost; hello.default.svc.cluster.local and shorter.
+    For the route "hello" in the namespace "default", they are hello.default.localhost, and
+    hello.default.svc.cluster.local with its short forms hello.default.svc and hello.default.
     """
     shown, inner = [], []
     for tag in ("", *tags_of(route)):
@@ -58,7 +59,7 @@ def names_of(route: Object, settings: ControllerSettings) -> dict[str, list[str]
 def entries_of(
     routes: Iterable[Object], settings: ControllerSettings, *, gateway: str
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """The hosts(5) lines for all namespaces, and by namespace the lines only for its pods.
+    """The hosts(5) lines for the pods of all namespaces, and further lines by namespace for only its own pods.
 
     The host of a Service with a named port has the address of its namespace behind ``gateway``. All other hosts have
     127.0.0.1. No host has two addresses.

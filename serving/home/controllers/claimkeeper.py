@@ -53,7 +53,7 @@ class ClaimKeeper:
         self._used_bytes: dict[Key, int] = {}
 
     async def run(self) -> None:
-        """Follow and write until cancelled."""
+        """Watch the claims, and maintain their folders and statuses, until cancelled."""
         async with supervise() as group:
             group.start(self._claims.run(), name="claims")
             await self._claims.synced.wait()

@@ -32,7 +32,10 @@ _EVENTS_PAUSE_S = 10.0
 
 
 async def collect_garbage(cluster: MemoryCluster, *, workers: int = _WORKERS) -> None:
-    """Collect until cancelled. Failures, such as a conflict or a full disk, are retried."""
+    """Delete objects without living owners, contents of deleted namespaces, and old Events, until cancelled.
+
+    A failure, such as a conflict or a full disk, is retried.
+    """
 
     async def check(suspect: Reference) -> None:
         try:
@@ -90,14 +93,17 @@ async def _release(cluster: MemoryCluster, suspect: Reference, finalizer: str) -
 
 
 async def _patch_metadata(cluster: MemoryCluster, target: Reference, seen: Object, *, change: dict[str, Any]) -> None:
-    """Patch an object's metadata unless the object has changed meanwhile."""
+    """Patch an object's metadata. Raises ``Conflict`` if the object differs from ``seen``."""
     kind, (namespace, name) = target
     versioned = {**change, "resourceVersion": seen["metadata"]["resourceVersion"]}
     await cluster.patch(kind, namespace, name, patch={"metadata": versioned})
 
 
 async def _empty(cluster: MemoryCluster, namespace: str) -> None:
-    """Delete the contents of a namespace, then the namespace. Each removal triggers another pass."""
+    """Delete the contents of a namespace; once it is empty, remove its finalizers.
+
+    Each removal of an object triggers another call.
+    """
     remaining = False
     for kind in _namespaced():
         for content in (await cluster.list(kind, namespace)).items:

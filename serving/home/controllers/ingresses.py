@@ -23,7 +23,10 @@ _ROUTES = (INGRESS, HTTP_ROUTE)
 
 
 class Ingresses:
-    """All routes of users. ``domain`` returns the domain of public hosts. ``run`` maintains the ScaledWorkloads."""
+    """Maintains a ScaledWorkload for each Deployment behind an Ingress or HTTPRoute of a user.
+
+    ``domain`` returns the domain for hosts of routes that name no host.
+    """
 
     def __init__(self, cluster: Cluster, domain: Callable[[], str]) -> None:
         self._cluster = cluster
@@ -78,7 +81,7 @@ class Ingresses:
 
 
 def _read_of(resource: Object) -> tuple[object, ...]:
-    """The fields that decisions use, without scale and status."""
+    """The fields of an object on which routing depends: uid, annotations, deletion, and the spec except replicas."""
     spec = resource.get("spec") or {}
     return (
         uid_of(resource),

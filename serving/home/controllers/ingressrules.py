@@ -91,14 +91,14 @@ class RoutedDeployment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a route without effect."""
+    """A message about a part of a route that has no effect."""
 
     route: Object
     text: str
 
 
 class Routing(msgspec.Struct, frozen=True, kw_only=True):
-    """The routed Deployments by name, and the notes."""
+    """The Deployments behind routes, by name, and messages about parts of routes that have no effect."""
 
     deployments: Mapping[str, RoutedDeployment]
     notes: tuple[Note, ...] = ()
@@ -107,7 +107,10 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
 def routing_of(
     routes: Iterable[Object], services: Iterable[Object], deployments: Sequence[Object], *, domain: str
 ) -> Routing:
-    """The Deployments behind one namespace's routes. ``domain`` is for routes without a host."""
+    """Find the Deployments behind the routes of one namespace.
+
+    ``domain`` is for the host of a route that names none.
+    """
     by_name = {name_of(service): service for service in services}
     notes: list[Note] = []
     ways: dict[str, list[tuple[Object, _Way]]] = {}
@@ -205,7 +208,7 @@ def _of_httproute(route: Object, texts: list[str]) -> Iterator[_Way]:
 
 
 def _deployment_of(service: Object | None, deployments: Iterable[Object]) -> Object | str:
-    """The Deployment whose pods a Service selects, or the problem."""
+    """The Deployment whose pods a Service selects, or a text that says why there is none."""
     if service is None:
         return "does not exist"
     selector = nested(service, "spec", "selector") or {}
@@ -245,7 +248,10 @@ def _scaling_annotations(resource: Object) -> dict[str, str]:
 
 
 def workload_writes(routing: Routing, workloads: Iterable[Object]) -> tuple[list[Write], list[Note]]:
-    """The writes that create the wanted ScaledWorkloads of a namespace, and notes about those of other owners."""
+    """The writes that create, change and delete a namespace's ScaledWorkloads as ``routing`` requires.
+
+    The notes are about Deployments that already have a ScaledWorkload of a user, which stays unchanged.
+    """
     writes: list[Write] = []
     notes: list[Note] = []
     by_target: dict[str, list[Object]] = {}

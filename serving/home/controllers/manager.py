@@ -77,7 +77,7 @@ class Manager:
         self._made: dict[str, dict[Key, tuple[float, Object]]] = {}
 
     async def run(self) -> None:
-        """Follow and write until cancelled."""
+        """Watch Deployments, Services and pods, and reconcile them until cancelled."""
         async with supervise() as group:
             await start_synced(group, (self._deployments, self._services, self._pods), owner="manager")
             group.start(self._queue.run(_WORKERS, self._work), name="manager work")
@@ -169,7 +169,7 @@ class Manager:
         return _REFUSED_PAUSE_S if refusal else None
 
     async def _note_refusal(self, deployment: Object, refusal: str) -> None:
-        """Write the Event about a refused pod; the same refusal is written once."""
+        """Write an Event about a pod that the server refused to create. A repeated refusal is not written again."""
         words = EventText(reason=CREATE_FAILED, message=f"Error creating: {refusal}", is_warning=True)
         await announce(self._cluster, deployment, words, suffix=digest(refusal), component=_COMPONENT)
 
@@ -259,7 +259,7 @@ def _address_of(pod: Object | None) -> str | None:
 
 
 def _keep(index: dict[_Of, set[Key]], of: _Of, key: Key, *, is_here: bool) -> None:
-    """Add a key to an index entry, or remove it. An empty entry is removed."""
+    """Add a key to the index entry ``of`` if ``is_here``, otherwise remove it. An empty entry is removed."""
     if is_here:
         index.setdefault(of, set()).add(key)
     elif keys := index.get(of):
@@ -297,7 +297,10 @@ def _is_routed(route: Object) -> bool:
 
 
 async def until_rebuilt(cluster: Cluster, *, within_s: float) -> None:
-    """Wait until everything is rebuilt, for a limited time: a pod may have been unready before the restart."""
+    """Wait until routes, and pods adopted after a restart, are ready again, for at most ``within_s`` seconds.
+
+    The time is limited, because a pod may have been unready before the restart.
+    """
     until_s = now_s() + within_s
     before = {pod["metadata"]["name"] for pod in (await cluster.list(POD)).items}
     while now_s() < until_s:

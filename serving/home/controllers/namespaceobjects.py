@@ -22,7 +22,7 @@ _WorkKey = tuple[Kind, str]
 
 
 class NamespaceObjects:
-    """Watches namespaces, accounts and quotas, and writes accounts and statuses."""
+    """Maintains the default ServiceAccount of each namespace, and the status of ResourceQuotas."""
 
     def __init__(self, cluster: MemoryCluster) -> None:
         self._cluster = cluster
@@ -38,7 +38,7 @@ class NamespaceObjects:
         self._group: SupervisedTasks | None = None
 
     async def run(self) -> None:
-        """Watch namespaces, and write their objects, until cancelled."""
+        """Watch namespaces, accounts and quotas, and maintain them until cancelled."""
         async with supervise() as group:
             self._group = group
             await start_synced(group, (self._namespaces, self._accounts, self._quotas), owner="namespaces")

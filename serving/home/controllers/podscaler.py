@@ -51,7 +51,7 @@ _COMPONENT = "horizontal-pod-autoscaler"
 
 
 class PodScaler:
-    """Scales by all HorizontalPodAutoscalers."""
+    """Scales Deployments by their HorizontalPodAutoscalers."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -60,7 +60,7 @@ class PodScaler:
         self._states: dict[str, PodScalingState] = {}
 
     async def run(self) -> None:
-        """Follow and scale until cancelled."""
+        """Watch HorizontalPodAutoscalers, and scale by them periodically, until cancelled."""
         async with supervise() as group:
             await start_synced(group, (self._scalers,), owner="pod scaler")
             while True:
@@ -165,9 +165,10 @@ def _pods_of(deployment: Object, pods: Iterable[Object]) -> list[Object]:
 def uses_of(
     metric: MetricTarget, pods: Sequence[Object], measured: Mapping[Key, Object], *, at_wall_s: float
 ) -> list[PodUse]:
-    """Each pod's request and usage of a resource: cores or bytes. One container without a request voids the pod's.
+    """What each pod requests and uses of a metric's resource, in cores or bytes.
 
-    The cpu of a pod counts only after it was ready for a whole measurement, because before that it includes the start.
+    The request of a pod is None if a container has none. The cpu of a pod counts only if the pod was ready during the
+    whole measurement, because before that it includes the app's start.
     """
     pod_uses = []
     for pod in pods:

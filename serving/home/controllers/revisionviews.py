@@ -32,7 +32,10 @@ VIEW_KINDS = frozenset(_VIEWS)
 
 
 class RevisionViews:
-    """The views of all revisions in a store. ``run`` updates them while a client watches."""
+    """Derives the PodAutoscaler and ServerlessService of each revision, which are its "views".
+
+    ``run`` updates them while a client watches.
+    """
 
     def __init__(self, cluster: MemoryCluster, *, now: Callable[[], str] = stamp) -> None:
         self._cluster = cluster
@@ -44,7 +47,7 @@ class RevisionViews:
         self._has_watch = asyncio.Event()
 
     async def refresh(self, namespace: str | None = None, name: str = "") -> None:
-        """Derive the views of changed revisions: of a namespace, None for all, or of one revision by its name."""
+        """Derive the views of changed revisions: of all namespaces (None) or one, and of all names ("") or one."""
         async with self._turn:
             revisions = self._cluster.table(REVISION).objects
             for key in [key for key in self._derived if key not in revisions]:
@@ -58,7 +61,7 @@ class RevisionViews:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """While the context is open, ``run`` updates the views."""
+        """A context for a watch of views: ``run`` updates the views while any such context is open."""
         self._watch_count += 1
         self._has_watch.set()
         try:
@@ -97,7 +100,7 @@ class RevisionViews:
         self._derived[key] = versions
 
     async def _present(self, kind: Kind, key: RevisionKey, *, owner: Object) -> Object | None:
-        """The stored view of a revision; None if it has none."""
+        """The stored view of a revision; None if there is none, or if it is that of an earlier revision of the name."""
         try:
             view = await self._cluster.get(kind, *key)
         except NotFound:

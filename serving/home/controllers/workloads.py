@@ -170,12 +170,11 @@ def deployment_status(deployment: Object, pods: Sequence[Object], *, refusal: st
 
 
 def desired_slices(service: Object, pods: Iterable[Object], *, reach: Reach) -> list[Object]:
-    """The EndpointSlices of a Service: selected pods with an address, and their readiness.
+    """The EndpointSlices of a Service: its selected pods that have an address, and whether they are ready.
 
-    The first slice always exists.
-
-    The endpoint of a revision's pod is its queue-proxy. For any other pod, ``reach`` returns the addresses of its
-    container ports. Pods with different port numbers need separate slices, as in Kubernetes.
+    The endpoint of a revision's pod is its queue-proxy. For any other pod, ``reach`` returns the address of a container
+    port. Pods with different port numbers are in separate slices, as in Kubernetes. The first slice exists even without
+    pods.
     """
     selected = [pod for pod in pods if selects(service, pod) and (pod.get("status") or {}).get("podIP")]
     ports = [
@@ -246,7 +245,7 @@ def _container_port(pod: Object, target: int | str) -> int | None:
 
 
 def _place(pod: Object, port: int, reach: Reach) -> tuple[str, int]:
-    """The address of a container port. While it is unknown, the pod's own address."""
+    """The address and port at which a container port is reached; the pod's own address if ``reach`` returns None."""
     metadata = pod["metadata"]
     return reach(metadata["namespace"], metadata["name"], port) or (pod["status"]["podIP"], port)
 
@@ -285,7 +284,7 @@ def _deletion_cost(pod: Object) -> int:
 
 
 def _kept(before: Object | None, now: Object) -> Object:
-    """The old condition if only its time differs, else the new condition."""
+    """The condition ``before`` if only its time differs from ``now``, else the condition ``now``."""
     if before and all(before.get(key) == value for key, value in now.items()):
         return before
     return now

@@ -182,7 +182,7 @@ def _from_layout(folder: Path) -> list[ArchivedImage]:
 
 
 def _of_this_machine(folder: Path, entry: _Descriptor) -> Sequence[_Descriptor]:
-    """The manifest, or from an index the manifest for this machine's architecture."""
+    """The descriptor of a manifest, or from an index that of the manifest for this machine; empty if there is none."""
     if "index" not in entry.media_type and "manifest.list" not in entry.media_type:
         return [entry]
     machine = _MACHINES.get(platform.machine(), platform.machine())
@@ -213,7 +213,10 @@ def _from_saved(folder: Path, saved: _Saved) -> ArchivedImage:
 
 
 def _blob(folder: Path, digest: str) -> Path:
-    """Open a file by its digest. Raises ``InvalidValue`` if its content differs."""
+    """The path of the blob with a digest.
+
+    Raises ``InvalidValue`` if it is missing or its content has another digest.
+    """
     wanted = _hex(digest)
     path = folder / "blobs" / "sha256" / wanted
     if not path.is_file():

@@ -175,7 +175,10 @@ class Unpacker:
             os.utime(path, (entry.mtime, entry.mtime))
 
     def _folder(self, parts: list[str], *, make: bool = True) -> Path:
-        """The folder at these names within the root, created if missing. Links are followed within the root."""
+        """The folder at a path within the root. Links are followed, but never lead out of the root.
+
+        A missing folder is created; with ``make`` false, it raises ``InvalidValue``.
+        """
         here, waiting, links = self._root, list(reversed(parts)), 0
         while waiting:
             part = waiting.pop()

@@ -66,12 +66,13 @@ def _from_docker(reference: ImageReference, store: ImageStore, _credentials: byt
 def pull_from_registry(
     reference: ImageReference, store: ImageStore, credentials: bytes = b"", *, is_kept: bool = False
 ) -> StoredImage:
-    """Pull an image with skopeo; its digest is the registry's. A registry on this machine may have no TLS.
+    """Pull an image from its registry with skopeo. For a registry on this machine TLS is optional.
 
-    ``credentials`` are tried first, as in a file of containers-auth.json(5); then those of this machine's user.
+    ``credentials`` are the text of a file of containers-auth.json(5). If they fail, those of this machine's user are
+    tried.
 
     Raises:
-        ImageUnavailable: when there is no skopeo, or the registry does not provide it.
+        ImageUnavailable: when skopeo is not installed, or the registry does not provide the image.
     """
     if reference.registry in _NEVER_PULLED:
         raise ImageUnavailable(

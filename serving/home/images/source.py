@@ -57,7 +57,7 @@ class ImagePins:
 
 
 def images_used(pod: Object, store: ImageStore) -> frozenset[str]:
-    """The ids of the images of a pod or revision: from its status, else its pins, else found by name."""
+    """The ids of the stored images that a pod or revision uses, by its status, its pins, or else its image names."""
     ids = {
         status.get("name", ""): status.get("imageID", "").removeprefix(ID_SCHEME)
         for field in ("containerStatuses", "initContainerStatuses")
@@ -86,9 +86,8 @@ class ImageSource:
     async def ensure(self, image: str, *, policy: str = "", key: str = "", credentials: bytes = b"") -> StoredImage:
         """Return the image, pulled if it is missing. ``policy`` is a container's ``imagePullPolicy``.
 
-        ``credentials`` are those of its pod, as ``credentials_of`` makes them.
-
-        All calls with one ``key``, such as a container of a revision, get the image that the first one got.
+        ``credentials`` are those of the pod, as returned by ``credentials_of``. The first call with a ``key``, such as
+        a revision's container, pins the key to its image, which all later calls return.
 
         Raises:
             ImageUnavailable: when it cannot be obtained.

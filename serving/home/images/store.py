@@ -73,7 +73,7 @@ class ImageStore:
         return self.folder / image.id / "rootfs"
 
     def find(self, text: str) -> StoredImage | None:
-        """The image with this name or abbreviated id; None if there is none. Raises ``InvalidValue``."""
+        """The image with this name, abbreviated id or digest; None if there is none. Raises ``InvalidValue``."""
         image_id = self._names().get(str(parse_reference(text)))
         if image_id is None and len(text) >= _ID_DIGITS_MIN and set(text) <= set("0123456789abcdef"):
             fitting = [image_id for image_id in self._ids() if image_id.startswith(text)]
@@ -179,7 +179,10 @@ class ImageStore:
             return self.get(image_id) if image_id and image_id not in names.values() else None
 
     def collect(self, used: Collection[str], *, now_s: float, unused_kept_s: float) -> list[str]:
-        """Remove old images that were pulled for revisions and are not in ``used``; return their ids."""
+        """Remove images that are not in ``used`` and older than ``unused_kept_s`` seconds; return their ids.
+
+        Images imported or pulled by users are kept.
+        """
         removed = []
         for image in self.images():
             if not image.is_kept and image.id not in used and now_s - image.created_s > unused_kept_s:
@@ -240,10 +243,10 @@ def containerfile_in(folder: Path) -> Path | None:
 
 
 class ImageBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """A build of the image ``name``.
+    """A build of the image ``name`` from the source in ``folder``.
 
-    ``file`` is that of ``folder`` if it is None; ``target`` is a stage, or "" for the last. Without a file, ``packer``
-    builds it.
+    ``file`` is the Containerfile; None means the one in ``folder``. ``target`` is the stage to build, "" for the last.
+    If there is no Containerfile, the program ``packer`` builds the image.
     """
 
     name: str
@@ -297,12 +300,15 @@ def build_image(build: ImageBuild, store: ImageStore, *, is_kept: bool = False) 
 
 
 def find_packer() -> str:
-    """The program of build packs on this machine; "" for none."""
+    """The installed program that builds images without a Containerfile, "railpack" or "pack"; "" if there is none."""
     return next(filter(shutil.which, _PACKERS), "")
 
 
 def find_builder(name: str) -> str:
-    """The first working builder: docker is often a client without its daemon. Raises ``ImageUnavailable``."""
+    """The first installed builder that works; docker may be installed without its daemon.
+
+    Raises ``ImageUnavailable``.
+    """
     failures = []
     for builder in filter(shutil.which, _BUILDERS):
         try:

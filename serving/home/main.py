@@ -211,7 +211,10 @@ def _api(
 def _store(
     state: StateFolder, config: ControllerConfig, *, has_runtime: bool
 ) -> tuple[MemoryCluster, NamespaceRules, PodSecurity]:
-    """The store with its admission; rules across a namespace's objects are not enforced yet."""
+    """The store with its admission rules, the rules per namespace, and the Pod Security rules.
+
+    Rules per namespace are enforced only after a call of ``NamespaceRules.enforce``.
+    """
 
     def admitted(
         kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None
@@ -240,7 +243,7 @@ def _policies(state: Path) -> list[str]:
 def _start_controllers(
     group: SupervisedTasks, cluster: MemoryCluster, state: StateFolder, *, scheduler: PodScheduler, reach: Reach
 ) -> list[asyncio.Task[None]]:
-    """Start the controllers that a cluster has by itself."""
+    """Start the controllers that a Kubernetes cluster would provide itself."""
     jobs = {
         "namespaces": NamespaceObjects(cluster).run(),
         "scheduler": scheduler.run(),
@@ -256,7 +259,7 @@ def _start_controllers(
 def _beside_containers(
     group: SupervisedTasks, cluster: Cluster, containers: ContainerHost | None, *, rules: Callable[[], HostRules]
 ) -> list[asyncio.Task[None]]:
-    """The services for containers: the DNS server, its hosts, and image collection."""
+    """Start the services that containers need: the DNS server, its list of hosts, and the removal of unused images."""
     if containers is None:
         return []
     images = group.start(collect_images(cluster, containers.images.store), name="images")
@@ -281,7 +284,7 @@ def _container_host(state: Path) -> ContainerHost | None:
 
 
 def _cgroups(state: Path, containers: ContainerHost | None) -> CgroupTree | None:
-    """The cgroups of processes: those of containers, if any."""
+    """The cgroups for processes, which are those for containers if there are any; None if there can be none."""
     if containers is not None and containers.cgroups is not None:
         return containers.cgroups
     return find_cgroups(cgroup_name_of(state)) if os.geteuid() == 0 else None

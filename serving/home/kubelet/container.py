@@ -46,9 +46,9 @@ _LISTEN_PAUSE_FIRST_S, _LISTEN_PAUSE_FACTOR, _LISTEN_PAUSE_MAX_S = 0.01, 1.5, 0.
 
 
 def beside(start: StartProcess, *, name: str, command: tuple[str, ...], log: str) -> StartProcess:
-    """The order for a command in a container's namespaces and cgroups, with its user and environment.
+    """The order that runs a command in a container's namespaces and cgroups, with the container's user and environment.
 
-    ``name`` is that of the new process in its pod. Raises ``OSError`` where the container's folder is gone.
+    ``name`` is the name of the new process in its pod. Raises ``OSError`` if the container's folder is gone.
     """
     # A command has neither the container's input nor its readiness.
     start = msgspec.structs.replace(start, stdin="", keeps_stdin=False, is_own_proxy=False)
@@ -65,7 +65,11 @@ def beside(start: StartProcess, *, name: str, command: tuple[str, ...], log: str
 
 
 class RestartSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Restart back-off settings. Times in seconds."""
+    """The restart back-off of a container, in seconds.
+
+    After an uptime of ``sound_s`` a restart is immediate; the kubelet requires 600 s. Otherwise the pause begins at
+    ``pause_first_s`` and doubles up to ``pause_max_s``.
+    """
 
     pause_first_s: float = 1.0
     """Pause after the second consecutive end, in seconds; it doubles each time.
@@ -88,9 +92,9 @@ class RestartPauses:
         self.end_count = end_count
 
     def after(self, lived_s: float) -> float:
-        """The pause after one more end.
+        """Count an end after an uptime of ``lived_s``; return the pause before the restart, in seconds.
 
-        After runs of 1 s it is 0, 1, 2, 4, ..., 32, 60, 60; after a run of 30 s it is 0.
+        With the defaults, repeated ends after 1 s give 0, 1, 2, 4, ..., 32, 60, 60; an end after 30 s or more gives 0.
         """
         settings = self._settings
         self.end_count = 1 if lived_s >= settings.sound_s else self.end_count + 1
@@ -108,7 +112,8 @@ class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     ``address`` is the probed address. ``app_user`` is the user whose socket must listen there (``PodSpec``).
     ``listening`` is the probe of an app after a restart; at the first start the queue-proxy probes the app.
     ``is_http2`` sends this probe by HTTP/2, as the queue-proxy does. The kubelet's other probes use HTTP/1.1, as in a
-    cluster. ``restart_policy`` is the pod's. ``exit_reason`` returns why the container ended, or "".
+    cluster. ``restart_policy`` is the pod's. ``exit_reason`` returns why the container ended, or "". ``first`` is the
+    state at the beginning, which an earlier control process may have left.
     """
 
     start: StartProcess
@@ -167,7 +172,7 @@ class ContainerKeeper:
         )
 
     def take_over(self) -> None:
-        """Adopt the process that an earlier control process started, if the process template still lists it."""
+        """Adopt the container's process if an earlier control process started it and it is still running."""
         start = self._spec.start
         self.process = self._runtime.take_over(
             start.pod, start.name, on_ready=self._spec.on_ready, on_warning=self._spec.on_warning
@@ -286,7 +291,8 @@ class ContainerKeeper:
     async def _probe_repeatedly(self, plan: ProbePlan) -> bool:
         """Run one probe periodically.
 
-        A startup probe returns True when it passes; startup and liveness kill on failure.
+        Return True once a startup probe has passed, and False once the container was killed. A startup or liveness
+        probe that fails too often kills the container. A readiness probe runs until cancelled.
         """
         state = ProbeState()
         await asyncio.sleep(plan.initial_delay_s)
@@ -312,7 +318,10 @@ class ContainerKeeper:
             await asyncio.sleep(max(0.0, plan.period_s - (now_s() - began_s)))
 
     async def _until_it_may_pass(self, plan: ProbePlan) -> None:
-        """Probe more often in the first period, to detect readiness early; failures do not count yet."""
+        """During the first period, repeat a failing probe with short pauses, to detect readiness early.
+
+        No failure counts yet.
+        """
         until_s, failure_count = now_s() + plan.period_s, 0
         while await self._sleep.awake_failure(lambda: self._failure(plan)):
             failure_count += 1

@@ -56,7 +56,7 @@ def _folders(path: Path) -> list[Path]:
 
 
 class DiskWatch:
-    """Watches the disk use of one kubelet's pods, and counts evicted ones in ``pauses``."""
+    """Evicts pods that use too much disk. ``pauses`` records each eviction, to delay the pod's replacement."""
 
     def __init__(self, node: NodeContext, pods: Callable[[], Collection[PodRun]], pauses: ReplacementPauses) -> None:
         self._node = node
@@ -105,7 +105,7 @@ class DiskWatch:
 
 
 def _load(pod: PodRun) -> float:
-    """The part of a core that a pod's containers have used since their start."""
+    """The average number of cores that a pod's main processes have used since their start."""
     ticks = os.sysconf("SC_CLK_TCK")
     used_s, up_s = 0.0, now_s()
     for pid in pod.sessions.values():

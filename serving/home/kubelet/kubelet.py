@@ -55,7 +55,7 @@ _DELETE_PAUSE_S = 1.0
 
 
 class Kubelet:
-    """All pods of this machine. Call ``take_over`` before pods are created; ``run`` lasts until cancelled."""
+    """Runs all pods of this machine. Call ``take_over`` before pods are created; ``run`` lasts until cancelled."""
 
     def __init__(self, node: NodeContext, *, dice: random.Random | None = None) -> None:
         self._node = node
@@ -100,7 +100,7 @@ class Kubelet:
         raise NotFound(f'pod "{name}" does not run on this machine')
 
     def reach(self, namespace: str, name: str, port: int) -> tuple[str, int] | None:
-        """Where processes of this machine reach a container port of a pod; None before its network is known."""
+        """The address at which processes of this machine reach a container port; None while the network is unknown."""
         try:
             kind = self.find(namespace, name).kind
         except NotFound:
@@ -108,7 +108,10 @@ class Kubelet:
         return None if kind is None else kind.reach(port)
 
     async def take_over(self) -> None:
-        """Create the objects of pods that the template still has. Waits for the template. Raises ``NewerFormat``."""
+        """Adopt the pods that run in the process template, and create their objects again. Waits for the template.
+
+        Raises ``NewerFormat`` if a newer version of this program has left a pod.
+        """
         await self._node.runtime.connected.wait()
         read_pauses(self._replacements, self._node.evictions, now_s=now_s(), wall_s=wall_s())
         for held_pod in self._node.runtime.held:
@@ -138,7 +141,7 @@ class Kubelet:
             await self._node.cluster.delete(POD, *pod.key)
 
     async def sweep(self) -> None:
-        """Remove folders with their mounts, networks and cgroups that no pod owns. Call it after ``take_over``."""
+        """Remove the folders, networks and cgroups of pods that no longer exist. Call it after ``take_over``."""
         pod_ids = [pod.id for pod in self._running.values()]
         removed = await asyncio.to_thread(sweep_folders, self._node.pods, pod_ids)
         if removed:
@@ -259,7 +262,10 @@ class Kubelet:
         return is_started
 
     async def _keep_evicted(self, pod: PodRun, uid: str) -> bool:
-        """Keep an evicted pod as an object only, and delete the oldest ones; False if this pod must be deleted."""
+        """Write the final status of an evicted pod, whose object remains, and delete the oldest such objects.
+
+        Return False if this pod's object must be deleted, because it was deleted meanwhile or cannot be written.
+        """
         empty: Object = {"podIP": None, "podIPs": None, "containerStatuses": [], "initContainerStatuses": []}
         status = {**evicted_status(pod.manifest, message=pod.evicted, stamp=stamp()), **empty}
         patch = {"metadata": {"uid": uid}, "status": status}
@@ -289,7 +295,7 @@ class Kubelet:
                 return
 
     async def _watch_memory(self) -> None:
-        """Kill containers above their memory limit."""
+        """Kill containers that exceed their memory limit and have no cgroup for it, until cancelled."""
         while True:
             await next_beat(_MEMORY_PERIOD_S)
             limited = [pod for pod in self._running.values() if pod.watched_memory]
@@ -299,14 +305,14 @@ class Kubelet:
                     pod.kill_above_limits(sessions)
 
     async def _rotate_logs(self) -> None:
-        """Keep logs of pods below their size."""
+        """Rotate the logs of pods, and remove old logs of deleted pods, until cancelled."""
         while True:
             await next_beat(_ROTATION_PERIOD_S)
             present, limits = {pod.logs for pod in self._running.values()}, self._node.gone_logs()
             await asyncio.to_thread(tidy_logs, self._node.logs, present, limits, wall_s=wall_s())
 
     async def _note_log_times(self) -> None:
-        """Note when the logs of pods grow."""
+        """Record when the logs of pods grow, until cancelled."""
         times, before = LogTimes(), set[Path]()
         while True:
             await next_beat(_LOG_TIMES_PERIOD_S)
@@ -332,7 +338,10 @@ async def _repeated(name: str, chore: Callable[[], Coroutine[object, object, Non
 
 
 def _error_text(error: BaseException, folder: Path | None = None) -> str:
-    """The kind and text of an error, with the path of a disk error; of a group, its first error."""
+    """The type and text of an error; for a disk error, its path and reason.
+
+    For a group, the text of its first error.
+    """
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, OSError) and folder is not None:

@@ -37,9 +37,9 @@ def instance_of(key: bytes) -> str:
 
 
 class LocalNodes:
-    """The Nodes of this machine.
+    """Maintains the Nodes of this machine: one Node ``name``, or the Nodes of its ``virtual`` nodes.
 
-    ``name`` is the machine's own node, used without virtual nodes. ``instance`` labels its Nodes.
+    ``instance`` is the value of the label that marks the Nodes of this installation.
     """
 
     def __init__(
@@ -78,7 +78,10 @@ class LocalNodes:
         await self._settle(machines, self._virtual)
 
     async def run(self) -> None:
-        """Watch the machines until cancelled."""
+        """Watch the machines of virtual nodes, and maintain their Nodes, until cancelled.
+
+        Without virtual nodes, do nothing.
+        """
         virtual = self._virtual
         if virtual is None:
             return
@@ -106,7 +109,10 @@ class LocalNodes:
                         await self._changed.wait()
 
     async def _start_machines(self, virtual: VirtualNodes) -> LocalMachines:
-        """The machines of the last start, within the current bounds. The first ones skip the boot time."""
+        """Restore the machines of the previous run, adding or removing some to stay within the current bounds.
+
+        Machines added here skip the boot time.
+        """
         namespace, bounds = system_namespace(), {"min_size": virtual.count, "max_size": virtual.count_max}
         long_ago_s = wall_s() - virtual.boot_s
         try:

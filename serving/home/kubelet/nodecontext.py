@@ -24,7 +24,7 @@ from serving.net.cluster.port import Cluster
 
 
 def gone_log_limits(settings: ControllerSettings) -> GoneLogLimits:
-    """The limits in the settings."""
+    """The limits for logs of deleted pods, from the settings."""
     return GoneLogLimits(retention_s=settings.gone_logs_retention_s, bytes_max=settings.gone_logs_bytes_max)
 
 
@@ -75,12 +75,12 @@ class NodeContext(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def volumes(self) -> Path:
-        """The folder of the claims' folders."""
+        """The folder that contains the folders of PersistentVolumeClaims."""
         return self.pods.parent / "volumes"
 
     @property
     def evictions(self) -> Path:
-        """The file with the pauses after evictions."""
+        """The file that stores the pauses after evictions."""
         return self.pods.parent / "evictions.json"
 
     def warm_revision_of(self, pod: Object) -> str:

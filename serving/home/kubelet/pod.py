@@ -87,7 +87,10 @@ class PodNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodRun:
-    """Runs one pod. ``id`` is its name in the runtime; ``stop`` is set by ``end``."""
+    """Runs one pod. ``pod_id`` is its name in the runtime.
+
+    ``note`` describes a pod that an earlier control process started.
+    """
 
     location: PodLocation
     _setup: PodSetup
@@ -167,7 +170,10 @@ class PodRun:
                 keeper.kill(OOM_KILLED_REASON)
 
     def end(self, *, grace_s: float | None = None) -> None:
-        """Drain the pod, within ``grace_s`` seconds; None is an earlier call's, or else its manifest's grace period."""
+        """Begin to drain the pod, which then ends within ``grace_s`` seconds.
+
+        None keeps the period of an earlier call, or else uses the pod's ``terminationGracePeriodSeconds``.
+        """
         if grace_s is not None:
             self._grace_s = grace_s
         self.stop.set()
@@ -180,7 +186,10 @@ class PodRun:
         self.end(grace_s=grace_s)
 
     async def run(self, location: PodLocation) -> None:
-        """Run until ``stop`` is set, then drain; the caller frees it. On cancellation the pod keeps running."""
+        """Run the pod until ``stop`` is set, then drain it; the caller must call ``free``.
+
+        If cancelled, leave the pod running.
+        """
         self._advance(PodEvent.ADMITTED)
         self.location = location
         self._setup = PodSetup(node=self._node, manifest=self.manifest, pod_id=self.id, location=location)
@@ -238,7 +247,7 @@ class PodRun:
         self._advance(PodEvent.FREED)
 
     def again(self) -> "PodRun":
-        """The same pod for another attempt, with the same stop event."""
+        """A new attempt to run the same pod, after a failure. It has the same stop event."""
         other = PodRun(self._node, self.manifest, pod_id=self.id)
         other.stop, other.turn, other._grace_s = self.stop, self.turn, self._grace_s
         return other
@@ -432,7 +441,7 @@ class PodRun:
         self._node.runtime.keep(self.id, msgspec.to_builtins(note))
 
     async def _report_status(self) -> None:
-        """Write the status after each change; changes of readiness immediately."""
+        """Write the status after each change: a change of readiness immediately, other changes after a short time."""
         while True:
             await self._is_dirty.wait()
             if self.state is PodState.TERMINATING and not self.evicted:
@@ -464,7 +473,7 @@ class PodRun:
         return status
 
     async def write_status(self, status: Object) -> bool:
-        """Write the pod's status; False if the store refuses it. A pod without an object ends."""
+        """Write the pod's status; return False if the store refuses it. If the pod's object is gone, end the pod."""
         try:
             written = await self._node.cluster.patch(POD, *self.key, patch={"status": status}, subresource="status")
         except NotFound:
@@ -502,7 +511,7 @@ class PodRun:
             before = unready
 
     async def _find_unready(self) -> tuple[Unready | None, Path | None]:
-        """Why a container is not ready, and its log."""
+        """Why a container is not ready, and the path of its log; (None, None) if no reason is known."""
         for keeper in self._apps:
             observed = await keeper.observe()
             if unready := observed and explain(observed):

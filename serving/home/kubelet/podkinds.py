@@ -131,10 +131,10 @@ def _allocatable() -> Mapping[str, str]:
 
 
 class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod to set up. ``pod_id`` is its name in the runtime and the name of its folder.
+    """The input for setting up one pod. ``pod_id`` is its name in the runtime and the name of its folder.
 
-    ``revision`` and ``sources`` are empty until they were read. ``user`` owns the files of volumes, 0 for that of this
-    process.
+    ``revision`` and ``sources`` are empty until they are read. ``user`` owns the files of volumes; 0 is the user of
+    this process.
     """
 
     node: NodeContext
@@ -231,14 +231,14 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
                 _log.warning("volumes.stale", extra={"error": str(error)})
 
     def mount_points(self, container: Object) -> tuple[MountPoint, ...]:
-        """The mounts of a container at their own paths. Raises ``InvalidValue``."""
+        """The volume mounts of a container, each at its mountPath. Raises ``InvalidValue``."""
         volumes = self.manifest["spec"].get("volumes") or ()
         claims = claim_folders(self.node.volumes, self.manifest)
         return mount_points(self.folder, container, volumes, claims=claims)
 
     @property
     def tcp_ports(self) -> dict[int, int]:
-        """The assigned ports for TCP by containerPort."""
+        """The ports assigned to the pod for TCP connections, by containerPort."""
         numbers = tcp_ports_of(self.manifest["spec"]["containers"])
         return dict(zip(numbers, self.location.tcp_ports, strict=False))
 
@@ -255,7 +255,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def caller_key(self) -> str:
-        """The key with which the app requests its caller token; all processes of the machine share the loopback."""
+        """The key that authorizes the app to request its caller token, because other pods reach the same address."""
         return caller_key(self.node.key, namespace=namespace_of(self.manifest), pod=name_of(self.manifest))
 
     def proxy_environment(
@@ -266,7 +266,11 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
         tcp_ports: Mapping[int, int] = _NO_PORTS,
         oom_folders: Sequence[str] = (),
     ) -> dict[str, str]:
-        """The environment of the queue-proxy of the app at an address, with secrets; ``app_user`` as in ``PodSpec``."""
+        """The environment of the pod's queue-proxy, including secrets.
+
+        ``app`` is the app's address, "host:port", and ``app_user`` the user that must listen there (``PodSpec``). In
+        each of ``oom_folders`` the kernel or the kubelet counts OOM kills.
+        """
         namespace, name, key = namespace_of(self.manifest), name_of(self.manifest), self.node.key
         of = labels_of(self.manifest)[REVISION_LABEL]
         return {
@@ -368,7 +372,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessPod:
-    """A pod of processes in the machine's network. Other kinds override the differences."""
+    """A pod of processes in the network of the machine. The classes of other pods override what differs."""
 
     is_proxy_first = False
     """Whether the queue-proxy starts before the apps: the slower start goes first."""
@@ -396,7 +400,10 @@ class ProcessPod:
 
     @property
     def app_user(self) -> int | None:
-        """The user of only this pod, or 0. None if no other pod's process can listen in its network."""
+        """A user id that only this pod's processes have; 0 if there is none.
+
+        None if the pod has its own network, in which no process of another pod can listen.
+        """
         if self.network:
             return None
         isolation = self.setup.node.isolation
@@ -482,7 +489,7 @@ class ProcessPod:
         return await asyncio.open_connection("127.0.0.1", port)
 
     def reach(self, port: int) -> tuple[str, int]:
-        """Where processes of this machine reach a container port: at the app's assigned port."""
+        """The address at which processes of this machine reach a container port. Its port is the assigned one."""
         return "127.0.0.1", self.tcp_ports.get(port, self.port)
 
     def _declares(self, port: int) -> bool:
@@ -605,7 +612,10 @@ class InAppPod(ProcessPod):
         return msgspec.structs.replace(self._process(container, variables), is_own_proxy=True)
 
     def completed(self, container: Object, spec: ContainerSpec) -> ContainerSpec:
-        """The spec of an app container. Its probes are marked, so that the queue-proxy in the app recognises them."""
+        """The spec of an app container.
+
+        Its probes carry the pod's secret, by which the queue-proxy in the app recognizes them.
+        """
         updated = super().completed(container, spec)
         if not spec.start.is_own_proxy:
             return updated
@@ -617,11 +627,17 @@ class InAppPod(ProcessPod):
         )
 
     def reach(self, port: int) -> tuple[str, int]:
-        """Where processes of this machine reach a container port. The app listens at the queue-proxy's address."""
+        """The address at which processes of this machine reach a container port.
+
+        The app listens at the pod's address.
+        """
         return self.setup.location.address, self.tcp_ports.get(port, self.port)
 
     async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to a port of the pod. The app listens at the queue-proxy's address."""
+        """Connect to a port of the pod.
+
+        The serving app listens at the pod's address, because it contains the queue-proxy.
+        """
         if self._declares(port):
             return await asyncio.open_connection(self.setup.location.address, self.port)
         return await super().connect(port, pids)
@@ -632,7 +648,7 @@ class InAppPod(ProcessPod):
 
 
 class NetworkedPod(ProcessPod):
-    """A pod of processes in its own network namespace, created by ``sandbox``."""
+    """A pod of processes in its own network namespace, which ``sandbox`` has created."""
 
     is_boxed = True
 
@@ -647,23 +663,29 @@ class NetworkedPod(ProcessPod):
         }
 
     def start(self, container: Object) -> StartProcess:
-        """The start order of an app container. Refuses a queue-proxy in the app: its network would be wrong."""
+        """The start order of an app container. Raises ``InvalidValue`` for an app that contains the queue-proxy.
+
+        Such a queue-proxy would be in the pod's network, where activators do not reach it.
+        """
         if is_own_proxy(self.setup.manifest, container):
             raise InvalidValue(text=annotations_of(self.setup.manifest)[QUEUE_PROXY_ANNOTATION], expected=_NO_BOX)
         return super().start(container)
 
     def reach(self, port: int) -> tuple[str, int]:
-        """The container port itself, in the pod's network if it has one."""
+        """The address at which processes of this machine reach a container port, in the pod's network if it has one."""
         return routed_address(self.setup.location.address) if self.network else "127.0.0.1", port
 
     async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to a port of the pod. No other process listens in the pod's network."""
+        """Connect to a port in the pod's network.
+
+        ``pids`` is not used, because only this pod's processes listen there.
+        """
         del pids
         return await netns.open_connection("127.0.0.1", port, network=self.network)
 
 
 class ContainerPod(NetworkedPod):
-    """A pod of containers."""
+    """A pod of containers, started by a container runtime."""
 
     # A container runtime takes the template longer than a queue-proxy does.
     is_proxy_first = has_images = True
@@ -676,7 +698,7 @@ class ContainerPod(NetworkedPod):
 
     @property
     def app_user(self) -> int | None:
-        """0, because the image determines its users; None if the pod has its own network."""
+        """0, because the image determines the users. None if the pod has its own network."""
         return None if self.network else 0
 
     @property
@@ -705,7 +727,7 @@ async def choose_kind(
     warn: Callable[[str, str], Awaitable[None]],
     stop: asyncio.Event,
 ) -> ProcessPod:
-    """Choose the kind of a pod after all images are present or the pod is deleted.
+    """Prepare images and network, and return the kind of pod to run. Repeat after a failure until the pod is deleted.
 
     ``was_boxed`` is the choice of an earlier control process, None for a new pod. ``on_state`` receives the reason for
     which a container waits, ``warn`` the reason and message of an Event.

@@ -21,7 +21,10 @@ _REPEAT_S = WAKE_HOLD_S / 3
 
 
 class AppSleep:
-    """The dormancy of one pod's app. It can be woken only after ``reach`` has set the queue-proxy's address."""
+    """Tracks whether one pod's app is dormant (frozen), and wakes it.
+
+    Waking is possible only after a call of ``reach``.
+    """
 
     def __init__(self) -> None:
         self._awake = asyncio.Event()
@@ -38,21 +41,24 @@ class AppSleep:
 
     @property
     def can_sleep(self) -> bool:
-        """Whether its queue-proxy may freeze the app."""
+        """Whether the queue-proxy may freeze the app."""
         return self._admin is not None
 
     def reach(self, admin: tuple[str, int], *, secret: str) -> None:
-        """Set the address for orders to the pod's queue-proxy, and the pod's secret."""
+        """Set the queue-proxy's address for orders, and the pod's secret, which authorizes the orders."""
         self._admin = admin
         self._secret = secret
 
     def report(self, *, is_dormant: bool) -> None:
-        """Record a report of the queue-proxy."""
+        """Record the queue-proxy's report on whether the app is dormant."""
         self._sleep_count += is_dormant and not self.is_dormant
         (self._awake.clear if is_dormant else self._awake.set)()
 
     async def awake_failure(self, probe: Callable[[], Awaitable[str]]) -> str:
-        """The failure of a probe of the running app, "" if it passes; a probe during a freeze is repeated."""
+        """Run a probe while the app is awake; return its failure, "" if it passes.
+
+        Repeat a probe that the app slept through.
+        """
         while True:
             await self._awake.wait()
             before = self._sleep_count

@@ -11,7 +11,10 @@ from serving.core.model.errors import IllegalTransition
 
 
 class PodState(enum.StrEnum):
-    """The state of a pod, in the order of a start, and what the pod's status reports in it (``pods.podstatus``)."""
+    """The state of a pod, in the order of its life.
+
+    The text of a state begins with its meaning; the pod's status follows.
+    """
 
     PLANNED = "planned"
     """Bound to this node; waiting for a start slot. The status is its creator's, or a crash loop's after evictions."""
@@ -34,7 +37,7 @@ class PodState(enum.StrEnum):
 
 
 class PodEvent(enum.StrEnum):
-    """An event of a pod."""
+    """An event that may change the state of a pod."""
 
     ADMITTED = "admitted"
     """The pod has a start slot and an address, or an earlier control process has started it."""

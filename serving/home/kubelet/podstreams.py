@@ -41,13 +41,13 @@ _LAST_WORDS_S = 1.0
 
 
 class FilePodLogs:
-    """Logs below one folder: NAMESPACE/POD/CONTAINER.log, and CONTAINER.previous.log from before a restart."""
+    """Reads logs below one folder: NAMESPACE/POD/CONTAINER.log, and CONTAINER.previous.log of the previous run."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def kept(self, namespace: str) -> list[KeptLog]:
-        """The pods of a namespace that have logs, sorted by last write."""
+        """The pods of a namespace that have logs, the most recently written first."""
         logs = [_kept(folder) for folder in (self._folder / namespace).glob("*")]
         return sorted((log for log in logs if log.containers), key=lambda log: log.written_s, reverse=True)
 
@@ -72,7 +72,7 @@ class FilePodLogs:
 
 
 def _kept(folder: Path) -> KeptLog:
-    """The stored logs in a pod's folder: of each container, its current or previous run."""
+    """The logs in a pod's folder: the containers with a log of the current or previous run, and the last write."""
     names, written_s = set(), 0.0
     for log in folder.glob("*.log"):
         names.add(log.name.removesuffix(".log").removesuffix(".previous"))
@@ -145,7 +145,7 @@ async def _pieces(path: Path, options: LogOptions, *, start: int = 0) -> AsyncIt
 
 
 def _now_at(path: Path, file: BinaryIO) -> BinaryIO | None:
-    """The file to continue with: the same file, the file of the next run, or None if the pod was deleted."""
+    """The file to read on from: ``file``, the newly opened log of the next run, or None if the pod was deleted."""
     own = os.fstat(file.fileno()).st_ino
     try:
         return file if path.stat().st_ino == own else path.open("rb")
@@ -167,10 +167,10 @@ def keeper_of(pod: PodRun, container: str) -> ContainerKeeper:
 
 
 async def connect_to(pod: PodRun, port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Connect to a port of the pod: declared, listened on, or of the queue-proxy.
+    """Connect to a port of the pod: a declared one, one on which an app listens, or one of the queue-proxy.
 
     Raises:
-        OSError: when nothing of the pod listens there.
+        OSError: when no process of the pod listens there.
     """
     if pod.kind is None:
         raise ConnectionRefusedError("the pod has not started")
@@ -180,7 +180,7 @@ async def connect_to(pod: PodRun, port: int) -> tuple[asyncio.StreamReader, asyn
 
 
 class LocalPodStreams:
-    """The pods of one kubelet."""
+    """Opens streams into the pods of one kubelet."""
 
     def __init__(self, kubelet: Kubelet, logs: FilePodLogs) -> None:
         self._kubelet = kubelet
@@ -250,7 +250,7 @@ class _Attached:
         self._writer = None if stdin is None else stdin.attach()
 
     async def output(self) -> AsyncGenerator[tuple[int, bytes], None]:
-        """The log from its start until the process has ended."""
+        """Yield the lines that the container logs from now on, until its process has ended."""
         ended = self._process.ended
         async with TaskOwner() as tasks:
             following = tasks.start(self._next(), name="attach", is_awaited=True)

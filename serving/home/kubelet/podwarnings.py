@@ -41,11 +41,11 @@ def memory_limit_bytes(container: Object) -> int | None:
 def warnings_of(
     container: Object, *, security: Object, refused: Collection[str] = (), has_images: bool, is_rootless: bool = False
 ) -> list[tuple[str, str]]:
-    """Warn of settings without effect. ``refused`` lists limits that have no cgroup.
+    """Warnings about settings of a container that have no effect here, each as (reason, message).
 
-    ``security`` is the container's security context merged over the pod's. ``is_rootless``: the container has one user.
-    ``has_images``: it is a container of an image and not a process. Without a cgroup the kubelet watches a process's
-    memory.
+    ``refused`` lists the limits ("cpu", "memory") that no cgroup enforces; for a process, the kubelet enforces the
+    memory limit itself. ``security`` is the container's security context merged over the pod's. ``has_images``: the
+    container runs an image, otherwise a process. ``is_rootless``: the container has a single user.
     """
     limits, name = (container.get("resources") or {}).get("limits") or {}, container.get("name", "")
     warnings = [

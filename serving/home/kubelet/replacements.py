@@ -20,7 +20,7 @@ _log = logging.getLogger("kubelet")
 
 
 class _Loss(msgspec.Struct, kw_only=True):
-    """The evictions of one owner's pods: consecutive number, time of the last, and when the next pod may start."""
+    """The evictions of one owner's pods: how many in a row, the time of the last, and when the next pod may start."""
 
     end_count: int
     last_s: float
@@ -33,16 +33,16 @@ def lineage_of(pod: Object) -> str:
 
 
 class ReplacementPauses:
-    """Computes the pauses, by owner."""
+    """Computes how long the replacement of an evicted pod must wait, by owner. Times are monotonic, in seconds."""
 
     def __init__(self, settings: RestartSettings) -> None:
         self._settings = settings
         self._owners: dict[str, _Loss] = {}
 
     def evicted(self, owner: str, *, began_s: float, at_s: float) -> None:
-        """Count the eviction of a pod that began at ``began_s``.
+        """Count the eviction at ``at_s`` of a pod that began at ``began_s``.
 
-        Pods that began before the owner's last eviction do not count again.
+        A pod that began before the owner's last eviction is not counted, because it belongs to the same failure.
         """
         loss = self._owners.pop(owner, _Loss(end_count=0, last_s=began_s, due_s=at_s))
         if began_s >= loss.last_s:
@@ -55,18 +55,19 @@ class ReplacementPauses:
         self._owners[owner] = loss
 
     def due_s(self, owner: str) -> float:
-        """The time from which a new pod of the owner may start."""
+        """The time from which a new pod of the owner may start; 0 without evictions."""
         return self._owners[owner].due_s if owner in self._owners else 0.0
 
     def written(self, *, ahead_s: float) -> bytes:
-        """All pauses as JSON, with the times of another clock that is ``ahead_s``."""
+        """All pauses as JSON. ``ahead_s`` is added to all times, to convert them to the wall clock."""
         losses = {name: _shifted(loss, ahead_s) for name, loss in self._owners.items()}
         return msgspec.json.encode(losses)
 
     def read(self, text: bytes, *, ahead_s: float, now_s: float) -> None:
-        """Read the output of ``written``. Raises an error of ``UNREADABLE``.
+        """Add the pauses in the output of ``written``. ``ahead_s`` is subtracted from all times.
 
-        Pauses are limited to the longest one, because the clock may have been changed.
+        Raises an ``UNREADABLE`` error. No pause is longer than the longest of the settings, because the wall clock may
+        have been set.
         """
         losses = msgspec.json.decode(text, type=dict[str, _Loss])
         for name, written_loss in losses.items():

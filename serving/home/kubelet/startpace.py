@@ -29,7 +29,7 @@ _STARTING_NICENESS = 10
 
 
 class StartPacer:
-    """Paces the pods starting on this machine, ``turn_count`` at a time; None is one more than the number of cores."""
+    """Limits the pods that start at the same time to ``turn_count``; None means one more than the number of cores."""
 
     def __init__(self, turn_count: int | None = None) -> None:
         self._queue = StartQueue(turn_count or len(os.sched_getaffinity(0)) + _SPARE_TURNS)
@@ -37,7 +37,7 @@ class StartPacer:
         self._timer: asyncio.TimerHandle | None = None
 
     def turn_of(self, pod: Object, *, runs_already: bool = False) -> "StartTurn":
-        """The start slot of a pod. A pod without a revision counts as a first pod."""
+        """The start slot of a pod. ``runs_already``: the pod is adopted and needs no slot."""
         metadata = pod["metadata"]
         of = labels_of(pod).get(REVISION_LABEL) or metadata["uid"]
         start = PodStart(revision=f"{metadata['namespace']}/{of}", is_first=runs_already)
@@ -76,7 +76,7 @@ class StartPacer:
 class StartTurn:
     """The start slot of one pod. Call ``release`` when the pod ends.
 
-    ``is_held``: the turn has begun and not ended, or the pod ran already.
+    ``is_held``: the pod has its slot, or was adopted while it ran.
     """
 
     def __init__(self, pacer: StartPacer, pod: PodStart, *, is_held: bool) -> None:
@@ -112,9 +112,9 @@ class StartTurn:
             self.watch(group, process_ids)
 
     def watch(self, group: SupervisedTasks, process_ids: Callable[[], Iterable[int] | None]) -> None:
-        """Start a task of ``group`` that ends the slot.
+        """Start a task in ``group`` that ends the slot when the pod is ready, fails, or no longer needs a core.
 
-        ``process_ids`` are None while the pod cannot start any process.
+        ``process_ids`` returns the pod's main processes, None before the first one may start.
         """
         if self.is_held:
             self._settled.clear()
@@ -125,7 +125,7 @@ class StartTurn:
         self._settled.set()
 
     def release(self) -> None:
-        """Record that the pod ended: the next one of its revision is a first pod."""
+        """Record that the pod has ended. If the revision has no other pod, its next pod starts with priority."""
         self._settled.set()
         self._pacer.remove(self._pod)
 
@@ -135,9 +135,9 @@ class StartTurn:
 
 
 async def until_started(settled: asyncio.Event, process_ids: Callable[[], Iterable[int] | None]) -> None:
-    """Wait until a pod is ready, failed, needs no core, or has used ten seconds of CPU time; at most two minutes.
+    """Wait until a pod is ready, has failed, waits for anything but a core, or has used ten seconds of CPU time.
 
-    A pod without ``process_ids`` needs no core, because its images are being pulled.
+    Wait for at most two minutes. ``process_ids`` returns None while images are pulled, which needs no core.
     """
     end_s = now_s() + _TURN_MAX_S
     demand_s = 0.0

@@ -222,14 +222,14 @@ class ContainerInput:
         return WaitingDescriptor(os.open(self.path, os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC))
 
     def detach(self) -> None:
-        """Detach a client: ends an input with ``stdinOnce``."""
+        """Record that a client has disconnected. With ``stdinOnce``, this ends the container's input."""
         if self._held >= 0:
             os.close(self._held)
             self._held = -1
 
 
 def input_of(container: Object, folder: Path, *, name: str) -> ContainerInput | None:
-    """The input of a container in the folder of its pod; None unless its manifest asks for one."""
+    """The standard input of a container, in the folder of its pod; None if its manifest does not set ``stdin``."""
     if not container.get("stdin"):
         return None
     return ContainerInput(folder / f".stdin.{name}", is_once=bool(container.get("stdinOnce")))

@@ -21,9 +21,10 @@ _NETWORKS = 190
 
 
 class VirtualNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """The values of the flags. ``cpu`` and ``memory`` are quantities per node. ``boot_s`` is the time until Ready.
+    """The flags of ``serving up`` for virtual nodes: how many, their size, and how long they boot.
 
-    ``anticipates``: nodes boot for pods that do not exist yet.
+    ``cpu`` and ``memory`` are quantities per node. ``boot_s`` is the time until a node is Ready. ``policy`` is the
+    placement policy. ``anticipates``: nodes boot for pods that do not exist yet.
     """
 
     count: int
@@ -36,9 +37,10 @@ class VirtualNodes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def due_names(machines: LocalMachines, *, boot_s: float, now_s: float) -> dict[str, float]:
-    """Seconds until Ready by machine name; 0 once Ready. With a boot time of 8 s it is 5 after 3 s.
+    """The seconds until each machine is Ready, by name; 0 once it is Ready.
 
-    A node with a request time in the future is Ready, because the clock was set back.
+    Example: with a boot time of 8 s, a machine requested 3 s ago is Ready in 5 s. A machine with a request time in the
+    future is Ready, because the clock was set back.
     """
     return {
         name: max(0.0, at_s + boot_s - now_s) if at_s <= now_s else 0.0 for name, at_s in machines.asked_at_s.items()
@@ -52,7 +54,7 @@ def network_of(node_name: str) -> str:
 
 
 def virtual_node(name: str) -> Object:
-    """The Node without its status."""
+    """The Node object of a virtual node, without its status."""
     labels = {"kubernetes.io/hostname": name, POOL_LABEL: LOCAL_GROUP}
     return {
         "apiVersion": "v1",
@@ -70,9 +72,9 @@ def node_status_of(nodes: VirtualNodes, *, at: str) -> Object:
 
 
 def default_group(nodes: VirtualNodes) -> Object:
-    """The NodeGroup of the virtual nodes. Its bounds are the cloud's, so the flags of the next start apply.
+    """The NodeGroup of the virtual nodes. It names no bounds, so that the flags of the next start determine them.
 
-    Times are short, for demonstrations, because a virtual node boots in seconds.
+    Its periods are short, because a virtual node boots in seconds.
     """
     spec = {
         "labelKey": POOL_LABEL,

@@ -29,13 +29,16 @@ _CLOSED, _OPEN = 0o700, 0o777
 
 
 def claims_of(pod_spec: Object) -> dict[str, str]:
-    """The claims of a pod's spec by volume name."""
+    """The PersistentVolumeClaims that a pod's spec names, by volume name."""
     volumes = pod_spec.get("volumes") or ()
     return {volume["name"]: volume[_SOURCE]["claimName"] for volume in volumes if volume.get(_SOURCE)}
 
 
 def users_of(name: str, pods: Iterable[Object], revisions: Iterable[Object]) -> list[str]:
-    """The pods and revisions ("revision/NAME") of the namespace that use the claim. A revision at zero counts too."""
+    """The pods, and the revisions as "revision/NAME", that use the claim ``name``.
+
+    A revision scaled to zero counts too.
+    """
     kinds = (("pod", pods), ("revision", revisions))
     return [
         f"{kind}/{whole['metadata']['name']}"
@@ -58,7 +61,10 @@ def claim_folder(volumes: Path, namespace: str, name: str) -> Path:
 
 
 def make_claim_folder(folder: Path) -> None:
-    """Create a missing claim folder: closed to others above, open to each pod within. Raises ``OSError``."""
+    """Create the folder of a claim if it is missing. Raises ``OSError``.
+
+    Any user of a pod may write into the folder; the folders above it are closed to other users of the machine.
+    """
     folder.parent.parent.mkdir(mode=_CLOSED, exist_ok=True)
     folder.parent.mkdir(mode=_CLOSED, exist_ok=True)
     folder.mkdir(mode=_CLOSED, exist_ok=True)
@@ -96,9 +102,10 @@ def is_over_size(claim: Object, used_bytes: int) -> bool:
 
 
 def claim_status(claim: Object, *, gap: str, used_bytes: int | None, now: str) -> Object:
-    """The status of a claim whose folder is there, at the time ``now``.
+    """The status of a claim whose folder exists, at the time ``now``.
 
-    ``gap`` is why the size is not enforced, or "". ``used_bytes`` is the size of the content, None if not measured.
+    ``gap`` is why the claim's size is not enforced, or "". ``used_bytes`` is the size of the folder's content, None if
+    it was not measured.
     """
     spec: Mapping[str, Object] = claim.get("spec") or {}
     requests = nested(claim, "spec", "resources", "requests") or {}

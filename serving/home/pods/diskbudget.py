@@ -28,7 +28,7 @@ class DiskUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodOnDisk(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod that may be evicted. ``load`` is its activity, in any unit."""
+    """A pod that may be evicted. ``load`` is its number of used cores."""
 
     id: str
     use: DiskUse
@@ -58,9 +58,10 @@ def overuse(pod: Object, use: DiskUse) -> str:
 def pod_to_evict(
     pods: Collection[PodOnDisk], *, free_bytes: int, threshold_bytes: int, removable_bytes: int
 ) -> tuple[str, str]:
-    """The pod to evict from a nearly full disk, and the message; ("", "") for none.
+    """The pod to evict from a nearly full disk, and the message; ("", "") if no pod must be evicted or can help.
 
-    It is the longest idle pod among those with at least ``removable_bytes``; other pods would free too little.
+    The pod with the lowest load is evicted, among those that use at least ``removable_bytes``; others would free too
+    little.
     """
     candidates = [pod for pod in pods if pod.use.total_bytes >= removable_bytes]
     if free_bytes >= threshold_bytes or not candidates:
@@ -83,9 +84,10 @@ def owner_of(pod: Object) -> str:
 
 
 def surplus_evicted(pods: Iterable[Object], *, per_owner: int, count_max: int) -> list[Key]:
-    """The evicted pods to delete, oldest first. The youngest of each owner, and of the machine, stay.
+    """The evicted pods to delete, oldest first.
 
-    Example: of 7 evicted pods of one Deployment with 5 per owner, the two oldest are deleted.
+    The youngest ``per_owner`` pods of each owner are kept, and at most ``count_max`` in total. Example: of 7 evicted
+    pods of one Deployment, with 5 per owner, the two oldest are deleted.
     """
     youngest_first = sorted(filter(is_evicted, pods), key=_age_order, reverse=True)
     retained_count, surplus, by_owner = 0, [], Counter[str]()

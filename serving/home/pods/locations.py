@@ -51,10 +51,11 @@ _Found = TypeVar("_Found")
 
 
 class PodLocation(msgspec.Struct, frozen=True, kw_only=True):
-    """``address`` is the pod's own, "127.64.3.7"; ``port`` is the app's, on 127.0.0.1, and so are ``tcp_ports``.
+    """The address, ports and users reserved for one pod.
 
-    ``named_ports`` are ports in the manifest that are in the range for apps. ``users`` is the first of the pod's users
-    on this machine (``userranges``), or 0.
+    ``address`` is the pod's loopback address, such as "127.64.3.7". ``port`` is the app's port on 127.0.0.1, and
+    ``tcp_ports`` are its further ports there. ``named_ports`` are ports in the manifest that are in the range for apps.
+    ``users`` is the first of the pod's user ids on this machine (``userranges``), or 0.
     """
 
     address: str
@@ -65,7 +66,7 @@ class PodLocation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodLocations:
-    """The reserved locations."""
+    """Reserves addresses, ports and users for the pods of one machine."""
 
     def __init__(self, dice: random.Random) -> None:
         self._taken: set[str | int] = set()
@@ -77,19 +78,19 @@ class PodLocations:
         return self.occupy(PodLocation(address=self._free_address(network), port=self._free_port()))
 
     def with_tcp_ports(self, place: PodLocation, count: int) -> PodLocation:
-        """Reserve further ports, so that a location has ``count`` for TCP. Raises ``OSError`` if there are too few."""
+        """Reserve ports until the location has ``count`` ports for TCP. Raises ``OSError`` if too few are free."""
         while len(place.tcp_ports) < count:
             place = self.occupy(msgspec.structs.replace(place, tcp_ports=(*place.tcp_ports, self._free_port())))
         return place
 
     def with_named_ports(self, place: PodLocation, ports: Collection[int]) -> PodLocation:
-        """Reserve the ports named in a pod's spec: free ports in the range for apps, up to a bound."""
+        """Reserve ports from a pod's manifest: those that are free and in the range for apps, up to a fixed number."""
         free = [port for port in ports if is_reserved(port) and port not in self._taken and port not in QUEUE_PORTS]
         named = (*place.named_ports, *free)[:_NAMED_PORTS_MAX]
         return self.occupy(msgspec.structs.replace(place, named_ports=named))
 
     def with_users(self, place: PodLocation) -> PodLocation:
-        """Reserve users of this machine for a location, unless it has some. Raises ``OSError`` if there are none."""
+        """Reserve a range of user ids for a location, unless it has one. Raises ``OSError`` if no range is free."""
         if place.users:
             return place
         whole = subordinate_range()
@@ -140,7 +141,7 @@ class PodLocations:
 
 
 def _holder(address: str, *ports: int) -> int | None:
-    """The user of a listening socket; None for a socket that is only bound."""
+    """The user id that listens on one of the ports; None if no socket listens, as when a port is only bound."""
     listeners = (listener_at(address, port) for port in ports)
     return next((listener.user for listener in listeners if listener is not None), None)
 
@@ -168,7 +169,10 @@ def _numbers_of(place: PodLocation) -> set[str | int]:
 
 
 def is_reserved(port: int) -> bool:
-    """Whether only the pod with this assigned port may listen on it. Apps and queue-proxies get assigned ports."""
+    """Whether a port can be assigned to an app or a queue-proxy.
+
+    Only the pod to which it is assigned may listen on it.
+    """
     return port in QUEUE_PORTS or _PORT_FIRST <= port < _first_outgoing_port()
 
 
@@ -199,9 +203,10 @@ def _first_outgoing_port() -> int:
 
 
 def listening_ports(session: int, proc: Path = Path("/proc"), *, age_max_s: float = 0.0) -> frozenset[int]:
-    """Ports on which any process of a session listens, on any address.
+    """The ports on which any process of a session listens, on any address.
 
-    The list of all processes and sockets may be ``age_max_s`` old, because many pods are examined at the same time.
+    The underlying list of processes and sockets may be ``age_max_s`` old, because many pods are examined at the same
+    time.
     """
     try:
         network = os.stat(proc / str(session) / "ns/net").st_ino  # noqa: PTH116 - as below

@@ -32,7 +32,7 @@ class MachineReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine's capacity, and this system's share. A cgroup folder is None if it sets no limit."""
+    """The machine's capacity, the part allocatable to pods, and the cgroups that limit it; None for a missing limit."""
 
     cpu_m: int
     memory_bytes: int

@@ -64,7 +64,7 @@ def make_folder(path: Path) -> None:
 
 
 def warm_folder(pods: Path, revision: str) -> Path:
-    """The folder around those of the pods forked from a revision's (NAMESPACE/NAME) warm process."""
+    """The parent folder of the pods that are forked from a revision's warm process. ``revision`` is NAMESPACE/NAME."""
     return pods / f"{_WARM}{digest(revision)}"
 
 
@@ -76,9 +76,10 @@ def mount(
     user: int = 0,
     claims: Mapping[str, Path] = MappingProxyType({}),
 ) -> None:
-    """Write the files of volumes, by name, and link each mount to its volume. Raises ``InvalidValue``, ``OSError``.
+    """Write the files of each volume, and link each mount of a container to its volume.
 
-    The files belong to ``user``, if it is not 0. ``claims`` are the folders of volumes that outlive the pod.
+    ``volumes`` maps names of volumes to their files by name; the files belong to ``user``, if it is not 0. ``claims``
+    are the folders of volumes that outlive the pod. Raises ``InvalidValue``, ``OSError``.
     """
     for name, target in claims.items():
         with _entered(folder, (_VOLUMES,)) as volumes_folder, contextlib.suppress(FileExistsError):
@@ -131,7 +132,7 @@ def _write_volume(folder: Path, name: str, files: Mapping[str, VolumeFile], *, u
 
 
 def _remove_others(volume: int, paths: Collection[str]) -> None:
-    """Remove files of removed keys."""
+    """Remove the files of a volume that are not in ``paths``, such as those of removed keys."""
     for above, _, names, here in os.fwalk(".", dir_fd=volume):
         for name in names:
             if f"{above}/{name}".removeprefix("./") not in paths:
@@ -141,10 +142,10 @@ def _remove_others(volume: int, paths: Collection[str]) -> None:
 def mount_points(
     folder: Path, container: Object, volumes: Collection[Object], *, claims: Mapping[str, Path] = MappingProxyType({})
 ) -> tuple[MountPoint, ...]:
-    """The mounts of a container at their own paths. API sources are read-only, as in Kubernetes.
+    """The volume mounts of a container, each at its mountPath. Raises ``InvalidValue``.
 
-    ``claims`` are the folders of volumes that outlive the pod; a pod cannot replace them by links. Raises
-    ``InvalidValue``.
+    ``claims`` are the folders of volumes that outlive the pod; a pod cannot replace them by links. Volumes other than
+    emptyDirs and claims are read-only, as in Kubernetes.
     """
     writable = {
         volume["name"]
@@ -176,7 +177,7 @@ def temporary_folder(folder: Path) -> Path:
 
 
 def app_folder(folder: Path) -> Path:
-    """The folder of a pod around its copy of the application."""
+    """The folder of a pod that contains its copy of the application."""
     return folder / _APP
 
 
@@ -263,10 +264,10 @@ def _unmount_memory(folder: Path) -> None:
 
 
 def rotate(log: Path, *, bytes_max: int = LOG_BYTES_MAX, log_count: int = _LOGS_KEPT) -> bool:
-    """Rotate a log over ``bytes_max`` to LOG.1 (LOG.1 to LOG.2, ...); returns whether it was.
+    """Rotate a log larger than ``bytes_max``: LOG becomes LOG.1, LOG.1 becomes LOG.2, ...; return whether it was.
 
-    Lines written between the copy and the emptying are lost. On a full disk there is no copy, and older ones are
-    removed. Raises ``OSError``.
+    The log is copied and then emptied; lines written in between are lost. On a full disk no copy is made, and older
+    copies are removed. Raises ``OSError``.
     """
     try:
         if log.stat().st_size <= bytes_max:
@@ -291,7 +292,10 @@ def rotate(log: Path, *, bytes_max: int = LOG_BYTES_MAX, log_count: int = _LOGS_
 
 
 def count_oom_kill(folder: Path) -> None:
-    """Count an OOM kill by the kubelet in ``memory.events``, where the queue-proxy reads the kernel's."""
+    """Increment ``oom_kill`` in a folder's file ``memory.events``.
+
+    The file has the kernel's format. The kubelet counts its own kills there, for the queue-proxy to read.
+    """
     path = folder / "memory.events"
     with contextlib.suppress(OSError):
         count = int(path.read_text().split()[1]) if path.exists() else 0
@@ -340,7 +344,7 @@ def size_of(log: Path) -> int:
 
 
 def tail(log: Path, *, after: int = 0) -> str:
-    """The last lines of a log after its first ``after`` bytes, for messages. A log shorter than that counts as a whole.
+    """The last lines of a log, for messages, without its first ``after`` bytes. A shorter log counts as a whole.
 
     If the lines begin within a traceback, its first line is added, so that the traceback is recognizable.
     """
@@ -355,9 +359,9 @@ def tail(log: Path, *, after: int = 0) -> str:
 
 
 def excerpt(lines: Sequence[str], *, count: int = _TAIL_LINES) -> str:
-    """The last lines. A traceback cut by the limit keeps its first line, "..." and whole frames.
+    """The last ``count`` lines. A traceback that is cut keeps its first line, followed by "..." and whole frames.
 
-    Lines of npm follow the error of the app that it runs, and are left out.
+    Lines that npm adds after an app's error are left out.
     """
     lines = [line for line in lines if not line.startswith(_OF_NPM)] or lines
     start = max(0, len(lines) - count)

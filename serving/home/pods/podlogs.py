@@ -25,14 +25,17 @@ _log = logging.getLogger("kubelet")
 
 
 class LogTimes:
-    """Records the sizes of logs."""
+    """Records when logs grow, in a file beside each log."""
 
     def __init__(self) -> None:
         self._sizes: dict[str, int] = {}
         self._folders: set[Path] = set()
 
     def record(self, folders: Collection[Path], *, wall_s: float) -> None:
-        """Record the logs in these folders that have grown, and the last lines of ended pods. Blocks on the disk."""
+        """Record the time ``wall_s`` for each log in these folders that has grown since the last call.
+
+        Blocks on the disk. The folders of the last call are included, for the last lines of pods that have ended.
+        """
         sizes: dict[str, int] = {}
         for folder in self._folders | set(folders):
             for path, size in _logs_in(folder):
@@ -62,7 +65,10 @@ def _append(path: Path, text: str) -> None:
 
 
 class TimeIndex(msgspec.Struct, frozen=True):
-    """The times of one log: ascending sizes with the time of each. ``last_s`` applies to later lines."""
+    """The times of one log's lines.
+
+    At ``times_s[i]`` the log had ``sizes[i]`` bytes; later lines have the time ``last_s``.
+    """
 
     sizes: list[int]
     times_s: list[float]
@@ -133,7 +139,7 @@ class KeptFolder(msgspec.Struct, frozen=True):
 
 
 def surplus(folders: Iterable[KeptFolder], limits: GoneLogLimits, *, wall_s: float) -> list[KeptFolder]:
-    """The logs to remove: too old ones, and the oldest ones beyond the size limit."""
+    """The logs to remove: those older than the retention time, and the oldest ones beyond the size limit."""
     kept_count = kept_bytes = 0
     gone: list[KeptFolder] = []
     for log_folder in sorted(folders, key=lambda folder: folder.written_s, reverse=True):

@@ -75,7 +75,10 @@ CONTAINER_CREATING = "ContainerCreating"
 
 
 class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The app's arguments, environment and working folder, and its snapshot if it has one."""
+    """How to run a container as a process: its arguments, environment and working folder.
+
+    ``snapshot`` is the folder of the application's snapshot, "" without one.
+    """
 
     name: str
     arguments: tuple[str, ...]
@@ -87,8 +90,8 @@ class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
 class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a container: whether it runs, its restarts, and its last end.
 
-    ``is_over``: it is not restarted (``restartPolicy``). ``exit_code`` is Kubernetes': 128 and the signal's number if a
-    signal ended it.
+    ``is_over``: it has ended and is not restarted (``restartPolicy``). ``exit_code`` is as in Kubernetes: 128 plus the
+    number of the signal, if a signal ended it.
     """
 
     is_running: bool = False
@@ -135,10 +138,10 @@ def refuse_unsupported(pod: Object, container: Object, *, is_process: bool, no_u
 def app_plan(
     pod: Object, container: Object, *, port: int, home: str, variables: Mapping[str, str], snapshot: str = ""
 ) -> AppPlan:
-    """The process of a container. Raises ``InvalidValue`` if there is nothing to run.
+    """How to run a container as a process. Raises ``InvalidValue`` if it has no command.
 
     ``variables`` is the manifest's environment. ``home`` is the pod's folder. ``snapshot`` is the folder of the
-    application's snapshot, if any. Only the serving container gets the port.
+    application's snapshot, if any. Only the serving container gets ``port`` as PORT.
     """
     refuse_unsupported(pod, container, is_process=True)
     if IMAGES_ONLY_ANNOTATION in annotations_of(pod):
@@ -172,8 +175,9 @@ def app_plan(
 def command_words(text: str) -> tuple[str, ...]:
     """The arguments of a command line. Raises ``InvalidValue`` for an unclosed quote.
 
-    Text with shell syntax, such as "$PORT", "a && b" or "A=1 b", runs by ``sh -c``; a single command replaces the
-    shell. ``$(PORT)`` means the variable, as in a manifest, and not a command.
+    Text with shell syntax, such as "$PORT", "a && b" or "A=1 b", becomes arguments of ``sh -c``. If it is a single
+    command, ``exec`` is added, so that the command replaces the shell. ``$(PORT)`` means the variable, as in a
+    manifest.
     """
     try:
         words = shlex.split(text)
@@ -196,7 +200,10 @@ def container_name_of(container: Object) -> str:
 
 
 def as_new(pod: Object, *, keeps_identity: bool = False) -> Object:
-    """The pod for a new creation, without the fields that the server adds. ``keeps_identity`` keeps uid and age."""
+    """The pod as it can be created again, without the fields that a server adds.
+
+    ``keeps_identity`` keeps its uid and its creation time.
+    """
     identity = ("uid", "creationTimestamp") if keeps_identity else ()
     fields = {"name", "generateName", "namespace", "labels", "annotations", *identity}
     metadata = {key: value for key, value in pod["metadata"].items() if key in fields}
@@ -254,7 +261,7 @@ def is_own_proxy(pod: Object, container: Object) -> bool:
 
 
 def runs_images(pod: Object) -> bool:
-    """Whether a pod must run its images."""
+    """Whether a pod must run the images of its containers, because no annotation names a command or a folder."""
     annotations = annotations_of(pod)
     return COMMAND_ANNOTATION not in annotations and FOLDER_ANNOTATION not in annotations
 
@@ -273,10 +280,10 @@ def proxy_environment(
     tcp_ports: Mapping[int, int] = _NO_PORTS,
     proxy_settings: QueueProxySettings = _DEFAULTS,
 ) -> dict[str, str]:
-    """The environment of a pod's queue-proxy, without its secrets and its stats address.
+    """The environment of a pod's queue-proxy, without its secrets and the address for its statistics.
 
-    ``app`` is "address:port". ``tcp_ports`` are the app's TCP ports by containerPort. ``proxy_settings`` are the
-    settings that a revision does not override.
+    ``app`` is "address:port". ``tcp_ports`` are the app's TCP ports by containerPort. ``proxy_settings`` apply where
+    the revision does not override them.
     """
     settings = {
         **variables_of(revision.get("spec", {})),
@@ -305,7 +312,10 @@ def proxy_environment(
 
 
 def _readiness(pod: Object) -> str | None:
-    """The serving container's readiness probe without its port, because the app's actual port differs."""
+    """The serving container's readiness probe as JSON; None without one.
+
+    The port is removed, because the app's actual port differs from the manifest's.
+    """
     for container in _containers(pod):
         probe = container.get("readinessProbe")
         if probe and serves(pod, container):

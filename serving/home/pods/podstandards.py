@@ -59,7 +59,7 @@ class PodViolation(msgspec.Struct, frozen=True):
 
 
 class _PodTemplate:
-    """A template for the checks. Malformed parts count as absent, because the schema rejects them."""
+    """A pod template, as the checks read it. Malformed parts count as absent, because the schema rejects them."""
 
     def __init__(self, template: Object) -> None:
         self.annotations = {
@@ -75,11 +75,11 @@ class _PodTemplate:
         self.volumes = [(str(volume.get("name") or ""), volume) for volume in objects_at(self.spec, "volumes")]
 
     def named(self, is_bad: Callable[[Object], bool]) -> list[str]:
-        """The names of the containers with a bad security context."""
+        """The names of the containers whose security context satisfies ``is_bad``."""
         return [name for name, _, context in self.containers if is_bad(context)]
 
     def setters(self, is_bad: Callable[[Object], bool]) -> str:
-        """The pod and containers with a bad security context, in words; "" if none."""
+        """The pod and the containers whose security context satisfies ``is_bad``, in words; "" if there are none."""
         names = self.named(is_bad)
         parts = [*(["pod"] if is_bad(self.context) else []), *([_named("container", names)] if names else [])]
         return " and ".join(parts)
@@ -90,7 +90,10 @@ class _PodTemplate:
         return {str(value) for context in contexts if (value := nested(context, *path)) is not None}
 
     def uncovered(self, is_good: Callable[[Object], bool], field: str) -> str:
-        """The containers that neither set a field nor inherit it from the pod, in words; "" if none."""
+        """The containers that do not set ``field``, in words; "" if there are none.
+
+        Containers inherit the field from the pod, so the result is also "" if the pod's context satisfies ``is_good``.
+        """
         if is_good(self.context):
             return ""
         names = self.named(lambda context: context.get(field) is None)
@@ -310,7 +313,7 @@ _CHECKS: Mapping[str, tuple[Check, ...]] = {
 
 
 def violations_of(template: Object, level: str) -> list[PodViolation]:
-    """The violations of a level by a pod template: its metadata and its spec."""
+    """The violations of a Pod Security level by a pod template."""
     pod = _PodTemplate(template)
     return [violation for check in _CHECKS[level] for violation in check(pod)]
 

@@ -29,10 +29,10 @@ def pod_status(  # noqa: PLR0913 - what is known of a pod
     unready: Unready | None = None,
     image_ids: Mapping[str, str] | None = None,
 ) -> Object:
-    """The status of a pod with these containers.
+    """The status of a pod. ``lives`` are the states of its containers, by name.
 
-    ``stamp`` is the time of a change, ``unready`` why it is not ready, ``image_ids`` what each container runs, as
-    NAME@DIGEST or sha256:ID.
+    ``stamp`` is the time of a changed condition. ``unready`` is why the pod is not ready. ``image_ids`` are the images
+    that the containers run, as NAME@DIGEST or sha256:ID.
     """
     last = pod.get("status") or {}
     before = {condition["type"]: condition for condition in last.get("conditions") or ()}
@@ -75,7 +75,7 @@ def pod_status(  # noqa: PLR0913 - what is known of a pod
 
 
 def with_dormancy(status: Object, pod: Object, *, is_dormant: bool, stamp: str) -> Object:
-    """The status of a pod that may sleep, with its condition."""
+    """The status with a condition that tells whether the app is dormant, for a pod whose app may be frozen."""
     before = {condition["type"]: condition for condition in nested(pod, "status", "conditions") or ()}
     awake = Unready(reason=AWAKE_REASON, message="the app runs")
     dormant = _condition(before, CONDITION_DORMANT, is_true=is_dormant, stamp=stamp, unready=awake)
@@ -85,7 +85,7 @@ def with_dormancy(status: Object, pod: Object, *, is_dormant: bool, stamp: str) 
 
 
 def with_isolation(status: Object, pod: Object, *, gap: str, stamp: str) -> Object:
-    """The status of a pod of processes with less isolation than by default; ``gap`` names the layers."""
+    """The status with a false condition Isolated; ``gap`` names the missing layers of isolation."""
     before = {condition["type"]: condition for condition in nested(pod, "status", "conditions") or ()}
     unready = Unready(reason="LayersMissing", message=gap)
     isolated = _condition(before, CONDITION_ISOLATED, is_true=False, stamp=stamp, unready=unready)
@@ -111,7 +111,10 @@ def evicted_status(pod: Object, *, message: str, stamp: str) -> Object:
 
 
 def broken_status(pod: Object, *, message: str, stamp: str, reason: str = BROKEN) -> Object:
-    """The status of a pod that does not run, with ``reason`` and ``message``. Never raises, whatever the manifest."""
+    """The status of a pod that cannot run, with ``reason`` and ``message``.
+
+    Never raises, even for an invalid manifest.
+    """
     life = ContainerState(waiting_reason=reason, waiting_message=message)
     shown = [
         _container_status({**container, "name": str(container_name_of(container))}, life, image_id="", ready=False)
@@ -164,7 +167,7 @@ def _condition(
 
 
 def _container_status(container: Object, life: ContainerState, *, image_id: str, ready: bool) -> Object:
-    """The ``containerStatuses`` entry. The caller decides ``ready``: a completed init container is."""
+    """The ``containerStatuses`` entry of a container. ``ready`` applies only if the container runs or has completed."""
     ended = {
         "exitCode": life.exit_code,
         "message": life.last_lines,

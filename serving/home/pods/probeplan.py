@@ -31,7 +31,7 @@ class ProbeKind(enum.StrEnum):
 
 
 class ProbeVerdict(enum.StrEnum):
-    """The verdict on the outcomes so far."""
+    """The result of a probe so far: unknown, passed or failed."""
 
     UNKNOWN = "unknown"
     PASSED = "passed"
@@ -41,7 +41,8 @@ class ProbeVerdict(enum.StrEnum):
 class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
     """A container's probe: ``command`` is executed; without one the HTTP or TCP ``probe`` runs. Times in seconds.
 
-    ``success_min`` and ``failure_max`` are outcomes in a row. ``port`` is the manifest's own, 0 for that of the app.
+    ``success_min`` and ``failure_max`` are numbers of equal results in a row. ``port`` is the port in the manifest, 0
+    for the app's port.
     """
 
     kind: ProbeKind
@@ -55,7 +56,7 @@ class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProbeState(msgspec.Struct, frozen=True, kw_only=True):
-    """The last run of equal outcomes, and the last decision."""
+    """The state of a probe: its successes or failures in a row, and the verdict."""
 
     successes: int = 0
     failures: int = 0
@@ -63,13 +64,13 @@ class ProbeState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def probe_plans(container: Object) -> list[ProbePlan]:
-    """The probes run by the kubelet: startup, liveness, and readiness if it is a command."""
+    """The probes of a serving container that the kubelet runs: startup, liveness, and readiness if it is a command."""
     plans = [_plan(kind, container[kind]) for kind in ProbeKind if container.get(kind)]
     return [plan for plan in plans if plan.kind is not ProbeKind.READINESS or plan.command]
 
 
 def sidecar_probe_plans(container: Object) -> list[ProbePlan]:
-    """All probes of a sidecar: the queue-proxy does not probe it, and its ports are the manifest's.
+    """All probes of a container that the queue-proxy does not probe. The ports are those of the manifest.
 
     A gRPC probe passes when the port accepts a connection.
     """
@@ -88,7 +89,7 @@ def _port_of(container: Object, probe: Object) -> int:
 
 
 def listening_probe(container: Object) -> Probe:
-    """The probe for an app's readiness: its own, or a TCP connection."""
+    """The probe that tells whether an app listens: its readiness probe, or a TCP connection if it has none."""
     return _plan(ProbeKind.READINESS, container.get("readinessProbe") or {}).probe
 
 
@@ -109,9 +110,10 @@ def _plan(kind: ProbeKind, probe: Object) -> ProbePlan:
 
 
 def after_outcome(state: ProbeState, plan: ProbePlan, *, ok: bool) -> ProbeState:
-    """The state after one more outcome.
+    """The state of a probe after one more result. ``ok``: the result is a success.
 
-    With 3 failures allowed, the third in a row is FAILED; the first success after it PASSED.
+    Example: with ``failure_max`` 3 and ``success_min`` 1, the third failure in a row gives FAILED, and the next success
+    PASSED.
     """
     successes, failures = (state.successes + 1, 0) if ok else (0, state.failures + 1)
     verdict = state.verdict
@@ -123,7 +125,10 @@ def after_outcome(state: ProbeState, plan: ProbePlan, *, ok: bool) -> ProbeState
 
 
 async def probe_failure(probe: Probe, app: Address, *, network: str = "") -> str:
-    """Send an HTTP probe from the network namespace at a path; "" for a status of 200 to 399, else the failure."""
+    """Send an HTTP probe; return "" for a status of 200 to 399, else the failure.
+
+    ``network`` is the path of the network namespace from which the probe is sent, "" for this process's namespace.
+    """
     host, port = app
     writer: asyncio.StreamWriter | None = None
     try:

@@ -43,14 +43,20 @@ _Rules = tuple[tuple[str, GitIgnoreSpec | None, GitIgnoreSpec | None], ...]
 
 
 class FolderEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A file or symbolic link in a folder. ``path`` is relative; ``is_linked`` marks files ignored by git."""
+    """An entry of a folder to copy. ``path`` is relative to the folder.
+
+    ``is_linked``: git ignores the entry, or it is a virtual environment, so the snapshot has a link to the original.
+    """
 
     path: str
     is_linked: bool = False
 
 
 def entries_of(folder: Path) -> Iterator[FolderEntry]:
-    """All files below a folder in a fixed order, without ignored ones. Raises ``OSError``."""
+    """The entries of a folder to copy, in a fixed order, except those that ``.servingignore`` excludes.
+
+    Raises ``OSError``.
+    """
     yield from _walk(folder, "", ())
 
 
@@ -90,7 +96,10 @@ def _spec(path: Path) -> GitIgnoreSpec | None:
 
 
 def _is_ignored(path: str, rules: _Rules, *, own: bool, is_folder: bool) -> bool:
-    """Whether git ignores a path. The innermost matching file decides."""
+    """Whether ignore files exclude a path: files of this project if ``own``, otherwise those of git.
+
+    The innermost file with a matching pattern decides.
+    """
     for prefix, git, serving in reversed(rules):
         spec = serving if own else git
         if spec is not None:
@@ -101,7 +110,10 @@ def _is_ignored(path: str, rules: _Rules, *, own: bool, is_folder: bool) -> bool
 
 
 def fingerprint(folder: Path) -> str:
-    """A digest of metadata, cheaper than one of contents: it changes with any file in the folder."""
+    """A digest of the paths, sizes, times and modes below a folder. It changes with any file.
+
+    It takes less time than a digest of contents.
+    """
     digest = hashlib.sha256()
     for entry in entries_of(folder):
         with contextlib.suppress(OSError):
@@ -111,7 +123,7 @@ def fingerprint(folder: Path) -> str:
 
 
 def is_application(folder: Path, state: Path) -> bool:
-    """Whether a folder can be copied: neither the root folder, nor a parent of the state folder."""
+    """Whether a folder can be copied: not the root, no parent of the state folder, and not inside the state folder."""
     folder, state = folder.resolve(), state.resolve()
     return folder != Path(folder.root) and not state.is_relative_to(folder) and not folder.is_relative_to(state)
 
@@ -188,7 +200,7 @@ def _make_folders(folder: Path, top: Path) -> None:
 
 @functools.lru_cache(maxsize=1024)
 def linked_paths(path: Path) -> tuple[str, ...]:
-    """The targets of a snapshot's absolute links. The result is cached: snapshots never change."""
+    """The targets of a snapshot's absolute links. The result is cached, because a snapshot never changes."""
     links = (entry.readlink() for entry in path.rglob("*") if entry.is_symlink())
     return tuple(sorted({str(target) for target in links if target.is_absolute()}))
 

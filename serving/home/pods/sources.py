@@ -48,9 +48,9 @@ class ByteBudget:
 
 
 def expanded(word: str, variables: Mapping[str, str], budget: ByteBudget) -> str:
-    """Expand ``$(NAME)`` as Kubernetes does: once, unknown names stay, and ``$$`` is a dollar.
+    """Expand each ``$(NAME)`` once, as Kubernetes does: unknown names stay unchanged, and ``$$`` becomes a dollar.
 
-    Raises ``InvalidValue`` beyond the budget, before the text is made.
+    Raises ``InvalidValue`` beyond the budget, before the text is created.
     """
     if "$" not in word:
         budget.spend(len(word))
@@ -93,7 +93,7 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
     allocatable: Mapping[str, str] = {}
 
     def field(self, path: str) -> str:
-        """A single field, such as "metadata.name" or "metadata.labels['app']"."""
+        """One field as text, by a path such as "metadata.name" or "metadata.labels['app']". Raises ``InvalidValue``."""
         metadata = self.pod["metadata"]
         for kind in ("labels", "annotations"):
             key = path.removeprefix(f"metadata.{kind}['").removesuffix("']")
@@ -115,7 +115,7 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
         return str(fields[path])
 
     def file(self, item: Object) -> str:
-        """The content of a downwardAPI file; all labels or annotations are one line each, ``key="value"``."""
+        """The content of a downwardAPI file. All labels or all annotations become lines ``key="value"``."""
         if item.get("resourceFieldRef"):
             selector = item["resourceFieldRef"]
             return self.resource(selector, container=selector.get("containerName", ""))
@@ -127,9 +127,9 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
         return self.field(path)
 
     def resource(self, selector: Object, *, container: str) -> str:
-        """A limit or request of the named container, in units of the divisor, rounded up.
+        """A limit or request of the container named ``container``, in units of the selector's divisor, rounded up.
 
-        An unset limit is the node's allocatable, as in Kubernetes; an unset request is the limit, or 0.
+        An unset limit is what the node can allocate, as in Kubernetes; an unset request is the limit, or else 0.
         """
         resource = selector.get("resource", "")
         if resource not in _RESOURCES:
@@ -151,7 +151,7 @@ class PodFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
-    """A ConfigMap or Secret by name, or a token by its audience and lifetime."""
+    """A ConfigMap, Secret or PersistentVolumeClaim by name, or a token by its audience (as ``name``) and lifetime."""
 
     kind: str
     name: str
@@ -170,7 +170,7 @@ Sources = Mapping[Reference, Mapping[str, bytes]]
 
 
 def references(pod: Object) -> frozenset[Reference]:
-    """All references of a pod, including optional ones."""
+    """Everything that a pod's environment and volumes refer to, including optional references."""
     collected: list[Reference] = []
     for container in (*pod["spec"].get("initContainers", ()), *pod["spec"]["containers"]):
         for entry in container.get("env", ()):
@@ -186,9 +186,9 @@ def references(pod: Object) -> frozenset[Reference]:
 
 
 def data_of(kind: str, whole: Object) -> dict[str, bytes]:
-    """The data of a ConfigMap or Secret; empty for a claim.
+    """The data of a ConfigMap or Secret by key; empty for a PersistentVolumeClaim.
 
-    Invalid base64 is skipped, because the API would refuse it.
+    Values with invalid base64 are skipped, because the API rejects them.
     """
     if kind == CLAIM:
         return {}
@@ -225,7 +225,10 @@ def container_environment(facts: PodFacts, container: Object, *, sources: Source
 
 
 def _distinct(listed: Sequence[Object]) -> Iterator[tuple[str, Reference, bool]]:
-    """Prefix, source and optionality of each distinct ``envFrom`` entry; a repeated source has its last position."""
+    """Each distinct source in ``envFrom``, as (prefix, source, whether it is optional).
+
+    A repeated source counts at its last position.
+    """
     places: dict[tuple[str, Reference], bool] = {}
     for source in listed:
         for reference, is_optional in _whole(source):
@@ -268,7 +271,7 @@ def volume_files(
 
 
 def _mode(volume: Object, default: int) -> int:
-    """The permission bits of volume files without explicit bits."""
+    """The permission bits of a volume's files that set none themselves."""
     sources = (volume.get(kind) or {} for kind in ("configMap", "secret", "downwardAPI", "projected"))
     return next((int(source["defaultMode"]) for source in sources if source.get("defaultMode") is not None), default)
 
@@ -284,7 +287,7 @@ def _parts(volume: Object) -> Sequence[Object]:
 
 
 def _whole(source: Object) -> Iterator[tuple[Reference, bool]]:
-    """Yield ConfigMaps and Secrets used as a whole, in each API shape."""
+    """Yield each ConfigMap or Secret that an ``envFrom`` entry or a volume names, and whether it is optional."""
     for field, kind in (
         ("configMapRef", "ConfigMap"),
         ("secretRef", "Secret"),

@@ -27,7 +27,10 @@ SHARE_TURNS = 4
 
 
 class PodStart(msgspec.Struct, kw_only=True, eq=False):
-    """One pod to start. ``is_first``: its revision has no other pod. The queue sets it and ``arrived_s``."""
+    """One pod to start. ``is_first``: no other pod of its revision has started.
+
+    ``StartQueue`` sets all but ``revision``.
+    """
 
     revision: str
     is_first: bool = False
@@ -57,7 +60,7 @@ class StartQueue:
         return len(self._firsts) + len(self._others)
 
     def add(self, pod: PodStart, *, now_s: float) -> None:
-        """Queue a pod for a start slot, or again if its slot ended before it was prepared."""
+        """Queue a pod for a start slot. A pod is added again if its slot ended before the pod was prepared."""
         is_new = not self._has_begun(pod)
         self.remove(pod)
         pod.arrived_s = now_s
@@ -71,7 +74,7 @@ class StartQueue:
         self._begun.setdefault(pod.revision, []).append(pod)
 
     def end(self, pod: PodStart) -> None:
-        """End the start slot of a pod; ignored for a pod without one."""
+        """End the start slot of a pod. A pod without a slot is ignored."""
         if pod in self._running:
             self._running.remove(pod)
             if not self.waiting_count:
@@ -95,7 +98,7 @@ class StartQueue:
             self._firsts.append(following)
 
     def begin(self, *, now_s: float) -> list[PodStart]:
-        """The pods whose start slot begins now."""
+        """Give free start slots to waiting pods; return these pods."""
         started = []
         while len(self._running) < self._turn_count and (pod := self._next(now_s)) is not None:
             (self._firsts if pod.is_first else self._others).remove(pod)
@@ -107,7 +110,7 @@ class StartQueue:
         return started
 
     def due_s(self, *, now_s: float) -> float | None:
-        """When ``begin`` may return a pod without another event; None means never."""
+        """The time at which a call of ``begin`` may start a pod although nothing else happens; None means never."""
         if len(self._running) >= self._turn_count or not self._others:
             return None
         times_s = [self._others[0].arrived_s + PATIENCE_S]

@@ -15,20 +15,20 @@ _PORTS_SHOWN_MAX = 5
 
 
 class Unready(msgspec.Struct, frozen=True, kw_only=True):
-    """A reason in CamelCase, and a message for people."""
+    """Why a pod or container is not ready: a reason in CamelCase, and a message for people."""
 
     reason: str
     message: str
 
 
 class ObservedContainer(msgspec.Struct, frozen=True, kw_only=True):
-    """Observations of a running container. ``port`` was assigned as PORT; it listens on ``ports``.
+    """Observations of a running container, to explain why it is not ready.
 
-    ``probe`` is the readiness probe ("GET /health", "exec test -e warm"), and ``probe_failure`` its last failure; both
-    may be empty. ``port`` is 0 for a container without requests. ``host`` is the required listening address of a
-    container with an in-process queue-proxy, else "". ``port_option`` is the option of `serving deploy` for the port,
-    if the container has a separate network. ``foreign`` describes a process of another pod or user that listens at the
-    port, or "".
+    The container should listen on ``port`` (0 for a container without requests) and listens on ``ports``. ``probe`` is
+    its readiness probe, such as "GET /health", and ``probe_failure`` the probe's last failure; both may be "". ``host``
+    is the address on which a container with an in-process queue-proxy must listen, else "". ``port_option`` is the
+    option of `serving deploy` for the port, if the container has a separate network. ``foreign`` describes a process of
+    another pod or user that listens on the port, or "".
     """
 
     container: str

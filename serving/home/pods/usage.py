@@ -44,14 +44,14 @@ _LEARNING = ("learnt", TargetMode.USE, TargetMode.PROTECT)
 
 
 class SessionTotals(msgspec.Struct, frozen=True):
-    """Totals of one session: CPU ticks used, and resident memory."""
+    """The totals of one session (setsid(2)): CPU ticks used by its processes, and their resident memory."""
 
     cpu_ticks: int = 0
     resident_bytes: int = 0
 
 
 class SessionUsage(msgspec.Struct, frozen=True):
-    """One container over a window: thousandths of a core, and bytes."""
+    """The usage of one container in a time window: thousandths of a core, and bytes of memory."""
 
     cpu_m: int
     memory_bytes: int
@@ -87,7 +87,7 @@ class PodSessions(Protocol):
 
 
 def read_sessions(proc: Path = Path("/proc")) -> dict[int, SessionTotals]:
-    """All sessions of this machine, by the process id of the leader."""
+    """The totals of all sessions of this machine, by session id."""
     ticks: dict[int, int] = {}
     resident_bytes: dict[int, int] = {}
     for name in os.listdir(proc):  # noqa: PTH208 - thousands of entries, of which only names are wanted
@@ -102,7 +102,10 @@ def read_sessions(proc: Path = Path("/proc")) -> dict[int, SessionTotals]:
 
 
 def _read_all(pods: Iterable[PodSessions]) -> dict[int, SessionTotals]:
-    """All sessions, accounted by the kernel if they have a cgroup, which includes processes in other sessions."""
+    """The totals of all sessions. For a container with a cgroup, they are those of its cgroup.
+
+    A cgroup includes processes that have left the container's session.
+    """
     sessions = read_sessions()
     for pod in pods:
         own, measured = pod.sessions, pod.cgroups
@@ -111,9 +114,10 @@ def _read_all(pods: Iterable[PodSessions]) -> dict[int, SessionTotals]:
 
 
 def used_between(before: SessionTotals, after: SessionTotals, *, window_s: float) -> SessionUsage:
-    """The usage of a session. 150 ticks of a hundredth of a second in 2 s are 750m.
+    """The usage of a session between two readings, ``window_s`` apart.
 
-    When an orphan ends, its usage disappears from the total, so the result is at least 0.
+    Example: 150 ticks of 10 ms each in 2 s are 750m. The usage is at least 0, although a total decreases when an orphan
+    ends.
     """
     ticks = max(0, after.cpu_ticks - before.cpu_ticks)
     return SessionUsage(cpu_m=round(1000 * ticks / TICKS_PER_S / window_s), memory_bytes=after.resident_bytes)
@@ -151,10 +155,10 @@ def sum_metrics(name: str, used: Sequence[SessionUsage], *, at: str, window_s: f
 
 
 class UsageReporter:
-    """Measures and reports. ``pods`` are those of this machine; ``run`` lasts until cancelled.
+    """Measures the usage of this machine's pods, and writes it to the store as PodMetrics and NodeMetrics.
 
-    ``machine`` is reported as the node ``node_name``; None reports pods only. With ``is_per_node`` the usage of a node
-    is the sum over its pods, as for virtual nodes, and the machine is not reported.
+    ``machine`` is reported as the node ``node_name``; None reports pods only. With ``is_per_node``, as for virtual
+    nodes, the usage of a node is the sum over its pods, and the machine is not reported.
     """
 
     def __init__(
@@ -182,7 +186,7 @@ class UsageReporter:
         self._reported: set[Key] = set()
 
     async def run(self) -> None:
-        """Measure until cancelled."""
+        """Measure periodically until cancelled."""
         async with supervise() as group:
             group.start(self._policies.run(), name="usage policies")
             # Usage is the difference of two readings: the second one follows soon.
@@ -195,7 +199,7 @@ class UsageReporter:
                 await asyncio.sleep(max(0.0, self._at_s + _WATCHED_PERIOD_S - now_s()))
 
     async def measure(self) -> None:
-        """Measure once, and report every pod with an earlier measurement."""
+        """Measure once. Report the usage of every pod that was measured before."""
         pods = list(self._pods())
         # It reads a file for each process of the machine.
         sessions = await asyncio.to_thread(_read_all, pods) if pods else {}
@@ -251,7 +255,7 @@ class UsageReporter:
             self._has_node_metrics = await self._write(NODE_METRICS, metrics, is_there=self._has_node_metrics)
 
     async def _write(self, kind: Kind, metrics: Object, *, is_there: bool) -> bool:
-        """Write one object of metrics; return whether it exists now."""
+        """Write a PodMetrics or NodeMetrics; return whether it exists now."""
         try:
             if is_there:
                 await self._cluster.replace(kind, metrics)

@@ -60,7 +60,7 @@ def _is_ours(row: list[str]) -> bool:
 
 
 def used_ranges(proc: Path = Path("/proc")) -> set[tuple[int, int]]:
-    """The ranges of host user ids that user namespaces of processes map, as (first, count).
+    """The ranges of this machine's user ids that processes in user namespaces use, as (first, count).
 
     Reads one file per process.
     """
@@ -74,7 +74,7 @@ def used_ranges(proc: Path = Path("/proc")) -> set[tuple[int, int]]:
 
 
 def free_firsts(whole: IdRange, used: Collection[tuple[int, int]], *, start: int) -> Iterator[int]:
-    """Yield the first id of each unused pod range, from range number ``start`` on, wrapping around."""
+    """Yield the first user id of each unused pod range, beginning with range number ``start`` and wrapping around."""
     for number in range(whole.pod_count):
         first = whole.first + (start + number) % whole.pod_count * IDS_PER_POD
         if not any(first < other + count and other < first + IDS_PER_POD for other, count in used):

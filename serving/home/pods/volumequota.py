@@ -35,7 +35,7 @@ _ENTRIES_MAX = 500_000
 
 
 def quota_gap(folder: Path) -> str:
-    """Why a folder's size cannot be enforced; "" if it can."""
+    """Why this machine cannot limit the size of a folder; "" if it can."""
     if os.geteuid() != 0:
         return "only root may set project quotas"
     try:
@@ -50,7 +50,10 @@ def quota_gap(folder: Path) -> str:
 
 
 def limit_folder(folder: Path, byte_count: int) -> None:
-    """Limit the bytes of a folder; 0 removes the limit. Blocks while its files join the project. Raises ``OSError``."""
+    """Limit the bytes of a folder by a project quota; 0 removes the limit. Raises ``OSError``.
+
+    The first call blocks while all files of the folder are added to the quota's project.
+    """
     with _opened(folder) as there:
         project = _PROJECT_MIN + os.fstat(there).st_ino % _PROJECT_MIN
         if _project_of(there) != project:
@@ -63,12 +66,15 @@ def limit_folder(folder: Path, byte_count: int) -> None:
 
 
 def tree_bytes(folder: Path) -> int:
-    """The bytes of a tree on its file system. Blocks."""
+    """The bytes that a folder's content uses on its file system. Blocks."""
     return sum(size for _, size in tree_files(folder))
 
 
 def tree_files(folder: Path) -> Iterator[tuple[str, int]]:
-    """Yield path and bytes of all files of a tree on one file system; a file with several names once."""
+    """Yield the path and the bytes on disk of each file and folder below a folder, on the same file system.
+
+    A file with several names is yielded once. The walk ends after 500,000 entries.
+    """
     waiting, seen, count = [str(folder)], set[int](), 0
     with contextlib.suppress(OSError):
         device = folder.stat().st_dev
@@ -109,7 +115,10 @@ def _join(there: int, project: int) -> None:
 
 
 def _join_below(top: int, project: int) -> None:
-    """Add all files and folders below to the project; links and pipes use no space."""
+    """Add all files and folders below a folder to a quota project.
+
+    Links and pipes are skipped, because they use no space.
+    """
     for _, folders, files, above in os.fwalk(".", dir_fd=top):
         for name in (*folders, *files):
             # A file that a pod removes meanwhile, or a link.

@@ -65,7 +65,7 @@ def prepare_copy(copy: AppCopy) -> None:
 
 
 def remove_copy(place: Path) -> None:
-    """Unmount the overlay of a copy; its files are removed with the pod's folder."""
+    """Unmount the overlay of the copy at ``place``. The caller removes its files together with the pod's folder."""
     for folder in (place / "root", place / "lower"):
         if folder.is_mount():
             with suppress(OSError):
@@ -73,7 +73,7 @@ def remove_copy(place: Path) -> None:
 
 
 def _mount(copy: AppCopy) -> None:
-    """Mount an overlay of the pod's writes over the snapshot. Raises ``OSError``."""
+    """Mount an overlay: the pod's own writes over the files of the snapshot. Needs root. Raises ``OSError``."""
     if os.geteuid() != 0:
         raise PermissionError(1, "overlays need root", copy.root)
     lower, upper, work = (f"{copy.place}/{name}" for name in ("lower", "upper", "work"))

@@ -161,13 +161,13 @@ def own_mounts() -> None:
 
 
 def _has_own_users() -> bool:
-    """Whether the process limit counts only this pod's processes, as in a user namespace since Linux 5.14."""
+    """Whether a process limit counts only the pod's processes, as in a user namespace since Linux 5.14."""
     with open("/proc/self/uid_map") as file:
         return int(file.read().split()[2]) < _IDS - 1
 
 
 def _hide(plan: dict[str, Any], *, user: int, home: str) -> None:
-    """Mount empty folders over ``hidden`` ones, keep some of their paths visible, and name the pod's user."""
+    """Cover the folders in ``hidden`` by empty ones, keep the paths in ``shown`` visible, and give ``user`` a name."""
     hidden: list[str] = plan["hidden"]
     copies: dict[str, str] = plan["copies"]
     sources = [(path, copies.get(path, path)) for path in plan["shown"]]
@@ -201,7 +201,10 @@ def _hide(plan: dict[str, Any], *, user: int, home: str) -> None:
 
 
 def _take_temporary(private: list[str], temporary: str, hidden: list[str]) -> list[str]:
-    """Replace shared folders such as /tmp. Folders of ``hidden`` in them are created to be covered."""
+    """Replace the shared folders ``private``, such as /tmp, by the folder ``temporary``; return them.
+
+    Folders of ``hidden`` that are in them are created, so that they can be covered.
+    """
     if private and not os.path.lexists(temporary):
         with contextlib.suppress(FileExistsError):  # Pods that share one may start together.
             os.mkdir(temporary)
@@ -323,7 +326,10 @@ def _mounts_below(folder: str) -> Iterator[str]:
 
 
 def _become(user: int) -> None:
-    """Become a user without supplementary groups, and give it the streams of this process."""
+    """Become the user and group ``user`` without further groups.
+
+    The user becomes the owner of this process's streams.
+    """
     for descriptor in (0, 1, 2):
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISREG(mode) or stat.S_ISFIFO(mode):
@@ -334,7 +340,7 @@ def _become(user: int) -> None:
 
 
 def _drop_bounds() -> None:
-    """Drop the capabilities that executing a program could gain. A process without the right to do so has none."""
+    """Prevent programs that this process executes from gaining capabilities. Without root there is nothing to drop."""
     for number in range(_CAPABILITIES_END):
         if LIBC.prctl(_PR_CAPBSET_DROP, number, 0, 0, 0) != 0:
             return
@@ -395,7 +401,10 @@ def _allow(ruleset: int, path: str, rights: int) -> None:
 
 
 def _around(hidden: str, shown: list[str]) -> Iterator[str]:
-    """Yield the siblings of the folders above ``hidden``, and the shown paths."""
+    """Yield the paths to which access is allowed: everything outside ``hidden``, and the paths in ``shown``.
+
+    To exclude one folder, the siblings of the folder and of each of its parent folders are listed.
+    """
     here = "/"
     for part in [part for part in hidden.split("/") if part]:
         with contextlib.suppress(OSError):
@@ -425,7 +434,7 @@ def mount_at(source: str, target: str, *, kind: str = "none", flags: int = 0, da
 
 
 def checked(result: int, what: str) -> None:
-    """Raise ``OSError`` for a call of ``LIBC`` that failed."""
+    """Raise ``OSError`` if ``result``, of a call of ``LIBC``, is not 0. ``what`` is named in the error."""
     if result != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), what)

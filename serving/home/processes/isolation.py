@@ -49,7 +49,7 @@ _TOO_MUCH = frozenset({"/", "/usr", "/proc", "/dev", "/sys", "", *_TEMPORARY})
 
 
 class Confinement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The confinement of one process, as ``confine`` applies it."""
+    """The isolation of one process: the input of ``confine.confine``, which explains the fields."""
 
     hidden: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
@@ -73,13 +73,13 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_strict(self) -> bool:
-        """Whether a pod that cannot be isolated must not start."""
+        """Whether a pod must not start if it cannot be isolated completely."""
         return self.mode == "strict"
 
     def user_of(self, address: str) -> int:
-        """The user of the pod at an address; 0 is this process's user.
+        """The user id of the pod at an address; 0 means the user of this process.
 
-        Different last two numbers give different users.
+        Pods whose addresses differ in the last two numbers have different users.
         """
         if not self.is_root:
             return 0
@@ -87,7 +87,7 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
         return _USER_FIRST + (int(third) << 8) + int(fourth)
 
     def user_of_revision(self, name: str) -> int:
-        """The user of a revision's warm process and its pods; 0 for that of this process."""
+        """The user id of a revision's warm process and of its pods; 0 means the user of this process."""
         return _REVISION_USER_FIRST + int(digest(name), 16) % _REVISION_USERS if self.is_root else 0
 
     def confinement(
@@ -99,11 +99,12 @@ class Isolation(msgspec.Struct, frozen=True, kw_only=True):
         owned: Collection[str] = (),
         temporary: str = "",
     ) -> Confinement:
-        """The confinement of a pod's processes, by its address, with its files and ports (None: any).
+        """The confinement of the processes of the pod at ``address``.
 
-        A pod's user must be able to reach the pod's files, so each closed parent folder is hidden except for these
-        files. ``temporary`` replaces the machine's folders for temporary files, unless the pod names one of these; ""
-        replaces none.
+        ``ports`` are the ports on which they may listen, None for all. ``shown`` and ``owned`` are the pod's files. A
+        pod's user must be able to reach them, so each parent folder that is closed to other users is hidden except for
+        these files. The folder ``temporary`` replaces /tmp and similar folders of the machine, except one that is
+        itself among the pod's files; "" replaces none.
         """
         paths = tuple(dict.fromkeys((*owned, *shown)))
         hidden = {self.state}
@@ -197,9 +198,9 @@ def files_of(arguments: Sequence[str], environment: Mapping[str, str], folder: s
 
 
 def _path_outside(folder: str, top: str, word: str) -> str:
-    """The target of a relative word that leads outside ``folder`` by a link, such as .venv/bin/python; else "".
+    """The path of a word, such as .venv/bin/python, that a link leads out of ``folder``; "" if it stays within.
 
-    ``top`` is the real path of ``folder``.
+    The link may be the file or one of its parent folders. ``top`` is the real path of ``folder``.
     """
     path = os.path.join(folder, word)  # noqa: PTH118 - may be absolute
     above, _, name = path.rpartition("/")
@@ -225,9 +226,9 @@ def _installation_of(path: Path, *, is_target: bool) -> Path:
 
 
 def _python_below(program: str) -> str:
-    """The Python with a virtual environment's standard library; the environment's own may be a copy.
+    """The Python on which the virtual environment of ``program`` is based, and whose standard library it needs.
 
-    "" for other programs.
+    "" if the program is in no virtual environment.
     """
     with contextlib.suppress(OSError, ValueError):
         for line in _content(f"{Path(program).parent.parent}/pyvenv.cfg").decode().splitlines():
@@ -258,7 +259,7 @@ def _editable_in(folders: Sequence[Path], changed_ns: Sequence[int]) -> tuple[st
 
 
 def _script(path: str) -> str:
-    """The text of a script, which ``sh`` also runs without "#!"; "" for a program."""
+    """The text of a file if it is a script, with or without "#!"; "" if it is a binary program or cannot be read."""
     with contextlib.suppress(OSError, ValueError):
         content = _content(path)
         return "" if b"\0" in content else content.removeprefix(b"#!").decode(errors="replace")
@@ -266,7 +267,7 @@ def _script(path: str) -> str:
 
 
 def _content(path: str | Path) -> bytes:
-    """The beginning of a regular file; nothing of another file, because opening or reading a pipe would block.
+    """The beginning of a regular file; b"" for any other file, because opening or reading a pipe would block.
 
     Raises:
         OSError: when it cannot be read.
@@ -283,7 +284,7 @@ def _content(path: str | Path) -> bytes:
 
 
 def isolation_of(mode: str, state: Path, *, is_root: bool | None = None) -> Isolation | None:
-    """The isolation of a mode; None for "none"."""
+    """The isolation for a mode; None for the mode "none"."""
     if mode == "none":
         return None
     is_root = os.geteuid() == 0 if is_root is None else is_root
@@ -314,7 +315,10 @@ def plan_of(confinement: Confinement) -> dict[str, Any]:
 
 
 def missing_layers(isolation: Isolation, *, tried: Callable[[dict[str, Any]], list[str]] = probe) -> list[str]:
-    """The layers that this machine refuses, with reasons. Forks, so it must not run in threads. Takes milliseconds."""
+    """The layers of isolation that this machine refuses, with reasons. Takes milliseconds.
+
+    It forks, so it must not run in a thread.
+    """
     wanted = isolation.confinement(address="127.64.0.1", shown=(), ports=(8080,))
     return tried(plan_of(msgspec.structs.replace(wanted, is_strict=False)))
 
@@ -324,9 +328,10 @@ SAME_USER = "user: without root a pod is the user who runs serving, and reads an
 
 
 def isolation_gap(mode: str, state: Path) -> str:
-    """Why process pods have less than the default isolation; "" if full. Forks, so it must not run in threads.
+    """Why pods of processes have less than the default isolation; "" if they have all of its layers.
 
-    Raises ``SettingsError`` if strict isolation is requested and this machine lacks a layer.
+    It forks, so it must not run in a thread. Raises ``SettingsError`` if strict isolation is requested and this machine
+    lacks a layer.
     """
     wanted = isolation_of(mode, state)
     if wanted is None:

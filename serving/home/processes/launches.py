@@ -137,7 +137,7 @@ def _sealed(program: str, changed: tuple[int, int]) -> int:
 
 
 def sealed_copy(program: str) -> int:
-    """A descriptor of a runtime's sealed copy in memory; 0 if memory cannot be executed. Raises ``OSError``.
+    """A descriptor of a copy of a runtime, in sealed memory; 0 if memory cannot be executed. Raises ``OSError``.
 
     A container may reach its runtime by /proc/PID/exe. A runtime that is not sealed therefore copies itself at each
     start, and executes the copy; a sealed copy saves this.
@@ -167,7 +167,10 @@ def restore_quotas(quotas: dict[Path, str]) -> None:
 
 
 def _prepare(launch: Launch, network: str) -> None:
-    """Prepare the forked child before the runtime starts."""
+    """Prepare the forked child before it executes the runtime: cgroups, namespaces and mounts.
+
+    Exits after a failure.
+    """
     try:
         join_cgroups(launch.cgroups)
         if launch.is_rootless:
@@ -198,7 +201,7 @@ def _prepare(launch: Launch, network: str) -> None:
 
 
 def _end_input(stdin: int) -> None:
-    """Replace /dev/null by a closed pipe, because crun changes the owner of a container's streams to its user."""
+    """Replace the stream ``stdin`` by a closed pipe. crun would make the container's user the owner of /dev/null."""
     reader, writer = os.pipe2(os.O_CLOEXEC)
     os.dup2(reader, stdin, inheritable=False)
     os.close(reader)
@@ -218,7 +221,7 @@ def _mount_files(launch: Launch, network: str) -> None:
 
 
 def _be_rootless(launch: Launch) -> None:
-    """Enter a user namespace: a new one, or the existing container's."""
+    """Enter a user namespace: a new one for a new container, or the existing one for a command in a container."""
     if launch.root is not None:
         own_user_and_mounts()
     else:
@@ -229,7 +232,7 @@ def _be_rootless(launch: Launch) -> None:
 
 
 def _error_of(log: Path) -> str:
-    """The runtime's last error message, without its JSON frame."""
+    """The last message in the runtime's error log, which has a JSON object per line; "" without one."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         line = log.read_text(errors="replace").strip().splitlines()[-1]
         return str(json.loads(line)["msg"])[:_ERROR_CHARACTERS_MAX]
@@ -244,7 +247,7 @@ class Start(Protocol):
 
     @property
     def descriptor(self) -> int:
-        """Readable when ``has_ended`` may have changed."""
+        """A descriptor that becomes readable when ``has_ended`` may have changed."""
 
     @property
     def has_ended(self) -> bool:
@@ -255,9 +258,9 @@ class Start(Protocol):
 
 
 class Launches:
-    """Processes and containers being started. ``watch`` calls back when a descriptor is readable; ``unwatch`` stops.
+    """Starts of processes and containers in progress. ``watch`` registers a callback for a readable descriptor.
 
-    ``started`` gets each order with its process, or with the reason why there is none.
+    ``unwatch`` removes it. ``started`` is called with each order and its process, or with the error of a failed start.
     """
 
     def __init__(
@@ -287,7 +290,7 @@ class Launches:
         self._watch(start.descriptor, lambda: self._finish(start) if start.has_ended else None)
 
     def defers(self, order: Order) -> bool:
-        """Whether an order must wait for a start; ``take_deferred`` returns it later."""
+        """Whether an order must wait for a start in progress. It is then stored, and returned by ``take_deferred``."""
         match order:
             case SendSignal():
                 is_early = (order.pod, order.name) in self._running
@@ -300,24 +303,24 @@ class Launches:
         return is_early
 
     def note_exit(self, pid: int, exit_code: int) -> None:
-        """Process the end of an unknown process, which may belong to a start."""
+        """Record the exit code of a process that is not known yet: it may belong to a start in progress."""
         if self._running:
             self._exit_codes[pid] = exit_code
 
     def take_exit(self, pid: int) -> int | None:
-        """The exit code of a started process; None while it runs."""
+        """Return and forget the recorded exit code of a started process; None if it still runs."""
         exit_code = self._exit_codes.pop(pid, None)
         if not self._running:
             self._exit_codes.clear()
         return exit_code
 
     def take_deferred(self) -> list[Order]:
-        """Return deferred orders, deferring those that are still blocked."""
+        """Return and forget the stored orders. An order that must still wait is stored again by ``defers``."""
         deferred, self._deferred = self._deferred, []
         return deferred
 
     def due_in_s(self, now_s: float) -> float | None:
-        """Seconds until the next overdue start; None without starts."""
+        """Seconds until a start is overdue; None if no start is in progress."""
         ends_s = [start.end_s for start in self._running.values()]
         return max(0.0, min(ends_s) - now_s) if ends_s else None
 

@@ -35,9 +35,9 @@ _SUB_PATH_MODE = 0o777
 class MountPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A file or folder ``source`` that a container sees at ``target``, an absolute path.
 
-    ``below`` is a path in ``source``, which the pod may write. No link in ``below`` is followed, and no link on the
-    path from ``home``, the pod's folder, to a source in it. ``is_own``: the source was created for the pod, and is
-    removed with it.
+    ``below`` is a subPath in ``source``; the pod may write there, so no link in it is followed. ``home`` is the pod's
+    folder if it contains ``source``, else ""; no link between the two is followed. ``is_own``: the source was created
+    for the pod, and is removed with it.
     """
 
     source: str
@@ -49,7 +49,10 @@ class MountPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class OverlayMount(msgspec.Struct, frozen=True, kw_only=True):
-    """A root at ``target``: writes go to ``upper``, over the files of ``lower``. ``work`` is the kernel's."""
+    """An overlay mounted at ``target``: writes go to ``upper``, over the files of ``lower``.
+
+    The kernel uses ``work``.
+    """
 
     lower: str
     upper: str
@@ -58,7 +61,7 @@ class OverlayMount(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def own_mounts() -> None:
-    """Give this process a mount namespace without propagation in either direction. Raises ``OSError``."""
+    """Give this process its own mount namespace, without propagation of mounts in or out. Raises ``OSError``."""
     _unshare()
     mount_at("none", "/", flags=_MS_REC | _MS_PRIVATE)
 
@@ -87,7 +90,7 @@ def mount_memory(folder: str, *, bytes_max: int) -> None:
 
 
 def mount_overlay(overlay: OverlayMount) -> None:
-    """Mount a root for this process and its children. Raises ``OSError``."""
+    """Mount an overlay for this process and its children. Raises ``OSError``."""
     # The kernel separates folders by colons and options by commas.
     folders = [
         folder.replace("\\", "\\\\").replace(":", "\\:").replace(",", "\\,")
@@ -97,9 +100,9 @@ def mount_overlay(overlay: OverlayMount) -> None:
 
 
 def show_at(folder: str, mounts: Sequence[MountPoint]) -> None:
-    """Mount files and folders at their targets in an empty ``folder``, for this process and its children.
+    """Cover ``folder`` by an empty file system, and mount files and folders at their targets in it. Raises ``OSError``.
 
-    Raises ``OSError``.
+    This process and its children see the mounts.
     """
     hide(folder)
     for mount in mounts:
@@ -109,10 +112,12 @@ def show_at(folder: str, mounts: Sequence[MountPoint]) -> None:
 
 @contextlib.contextmanager
 def opened(mount: MountPoint) -> Iterator[str]:
-    """Open the source of a mount; its path is valid for mount(2) while open. Missing parent folders are created.
+    """Open the source of a mount, and yield a path for mount(2) that is valid while the context is open.
+
+    Missing folders of the path are created.
 
     Raises:
-        OSError: when it is missing, or a part in ``home`` or of ``below`` is a link.
+        OSError: when the source is missing, or a part of the path within ``home`` or of ``below`` is a link.
     """
     descriptor = os.open(mount.home or mount.source, os.O_PATH | os.O_CLOEXEC)
     inside = mount.source.removeprefix(mount.home) if mount.home else ""
@@ -163,9 +168,9 @@ def unmount(target: str) -> None:
 
 
 def take_hostname(name: str) -> None:
-    """Set this process's hostname to the pod's, if that needs no user namespace: as root.
+    """As root, give this process a separate hostname, ``name``. Without root, do nothing.
 
-    Without it all pods of the machine have one hostname, and no one can distinguish the apps that report theirs.
+    It distinguishes the apps of one machine that report their hostname.
     """
     if os.geteuid() == 0 and LIBC.unshare(_CLONE_NEWUTS) == 0:
         LIBC.sethostname(name.encode(), len(name.encode()))
@@ -186,7 +191,10 @@ def can_mount() -> bool:
 
 
 def show_over(mounts: Sequence[MountPoint]) -> None:
-    """Mount files over existing files for this process, as root or in a user namespace. Raises ``OSError``."""
+    """Mount files over existing files, as seen by only this process, as root or in a user namespace.
+
+    Raises ``OSError``.
+    """
     _unshare()
     mount_at("none", "/", flags=_MS_REC | _MS_PRIVATE)
     for mount in mounts:
@@ -194,7 +202,7 @@ def show_over(mounts: Sequence[MountPoint]) -> None:
 
 
 class _Folder:
-    """A parent folder of mounts in the new root, with its entries by name."""
+    """A folder of the new root that contains mounts: its ``folders`` and ``mounts``, by name."""
 
     def __init__(self) -> None:
         self.folders: dict[str, _Folder] = {}
@@ -202,9 +210,10 @@ class _Folder:
 
 
 def show_at_own_paths(mounts: Sequence[MountPoint], *, new_root: str, folder: str) -> frozenset[str]:
-    """Give this process a root with these mounts, built at the empty folder ``new_root``, and change to ``folder``.
+    """Give this process a new root in which each mount is at its target, and change to ``folder``. Raises ``OSError``.
 
-    Return the paths that have their mount: one below another mount has not. Raises ``OSError``.
+    The root is built at the empty folder ``new_root``. Return the mounted targets: a mount below another one is left
+    out.
     """
     own_mounts()
     tree = _tree(mounts)
@@ -226,7 +235,7 @@ def _placed(folder: _Folder) -> Iterator[MountPoint]:
 
 
 def _tree(mounts: Sequence[MountPoint]) -> _Folder:
-    """The tree of parent folders of the mounts. A mount below another one is omitted; its files are below ``$HOME``."""
+    """The folders that contain the mounts, as a tree. A mount below another one is left out."""
     root = _Folder()
     for mount in sorted(mounts, key=lambda mount: len(mount.target)):
         *parents, name = [part for part in mount.target.split("/") if part]

@@ -28,7 +28,7 @@ _LOG_MODE = 0o600
 
 
 class _TemplateMessage(msgspec.Struct, frozen=True, kw_only=True, tag=True, omit_defaults=True):
-    """A message, tagged with its class name when sent."""
+    """A message between the control process and the process template. On the wire it is tagged with its class name."""
 
 
 class _ProcessMessage(_TemplateMessage, frozen=True, kw_only=True):
@@ -39,13 +39,14 @@ class _ProcessMessage(_TemplateMessage, frozen=True, kw_only=True):
 
 
 class Launch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A container launch: the order's ``arguments`` are a runtime command that starts it and exits.
+    """A container launch: the order's ``arguments`` are a runtime command that starts the container and exits.
 
     The runtime writes the process id to ``pid_file``, and errors as JSON to ``error_log``. ``cgroups`` are the folders
     to join first. ``root`` is mounted without the files of an earlier run, and ``state``, the runtime's record of that
-    run, is removed. Without a root the order runs a command in an existing container. ``volumes`` is the folder with
-    ``mounts`` for the runtime. ``stop_signal`` replaces SIGTERM. ``is_rootless``: the container has a user namespace in
-    which its starting user is root. ``users`` are those of a container that root starts.
+    run, is removed. Without a root the order runs a command in an existing container. ``volumes`` is the folder in
+    which ``mounts`` are created for the runtime. ``stop_signal`` replaces SIGTERM. ``is_rootless``: the container has a
+    user namespace in which its starting user is root. ``users`` are those of a container that root starts in a user
+    namespace.
     """
 
     pid_file: str
@@ -162,7 +163,10 @@ class StartFailed(_ProcessMessage, frozen=True, kw_only=True):
 
 
 class ReadinessChanged(_ProcessMessage, frozen=True, kw_only=True):
-    """A queue-proxy's report: whether its app can take requests, is dormant, and, in a drain, may end."""
+    """A queue-proxy's report: ``is_ready`` if its app can take requests, ``is_dormant`` if the app is frozen.
+
+    ``is_drained``: the pod drains, and its app may be ended.
+    """
 
     is_ready: bool
     is_drained: bool = False
@@ -177,7 +181,7 @@ class Warned(_ProcessMessage, frozen=True, kw_only=True):
 
 
 class ProcessEnded(_ProcessMessage, frozen=True, kw_only=True):
-    """A process has ended, and its group with it."""
+    """A process has ended, and its process group with it. ``exit_code`` is minus the signal's number after a signal."""
 
     exit_code: int
 
@@ -208,7 +212,7 @@ def read_order(line: bytes) -> Order:
 
 
 def read_start_key(line: bytes) -> tuple[str, str] | None:
-    """Pod and process of an invalid start order; None if it is another order or has neither."""
+    """The pod and process named by a start order that cannot be decoded; None if it names none or is another order."""
     try:
         start = _starts.decode(line)
     except (msgspec.DecodeError, RecursionError):
@@ -254,9 +258,9 @@ class Lines:
 
 
 def open_streams(order: StartProcess) -> tuple[int, int, int]:
-    """Descriptors for stdin, stdout and stderr, which the caller closes. Raises ``OSError``.
+    """Open the stdin, stdout and stderr of an order; return the descriptors, which the caller closes.
 
-    The other end of a stream must be open already: the template never waits for it.
+    Raises ``OSError``. The other end of a pipe must be open already, because the template never waits for it.
     """
     outputs = (order.stdout, order.stderr)
     log = os.open(order.log, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, _LOG_MODE)

@@ -32,9 +32,10 @@ _NEEDS = "needs id-mapped mounts of this file system (Linux 6.3, and ext4, xfs, 
 
 
 class OwnUsers(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The users of a container: its user 0 is user ``first`` of this machine, and so on; the same for groups.
+    """The user namespace of a container.
 
-    Its files are mounted below the folder ``place``.
+    Its user 0 is user ``first`` of this machine, user 1 is the next one, and so on. Groups have the same numbers. The
+    container's files are mounted below the folder ``place``.
     """
 
     first: int
@@ -42,25 +43,25 @@ class OwnUsers(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def root(self) -> str:
-        """The path of the container's root."""
+        """The path at which the container's root file system is mounted."""
         return f"{self.place}/root"
 
     @property
     def system(self) -> str:
-        """The path of /sys, which shows the container's network."""
+        """The path at which a /sys of the container's network is mounted."""
         return f"{self.place}/sys"
 
     @property
     def map(self) -> str:
-        """The line in ``uid_map`` and ``gid_map``."""
+        """The mapping of users and groups, as a line for ``uid_map`` and ``gid_map``."""
         return f"0 {self.first} {IDS_PER_POD}\n"
 
 
 def mount_files(users: OwnUsers, overlay: OverlayMount, mounts: Sequence[MountPoint], *, has_network: bool) -> None:
-    """Mount the root and the volumes of a container, before its runtime starts. Raises ``OSError``.
+    """Mount the root and the volumes of a container before its runtime starts. Raises ``OSError``.
 
-    ``overlay`` has its empty folders, and ``mounts`` are those below the place. ``has_network``: this process is in the
-    container's network.
+    The folders ``upper`` and ``work`` of ``overlay`` are empty. The targets of ``mounts`` are below ``users.place``.
+    ``has_network``: this process is in the container's network.
     """
     hide_place(users)
     lower, top = f"{users.place}/lower", os.stat(overlay.lower)  # noqa: PTH116 - of a path in text
@@ -93,7 +94,11 @@ def _show(mount: MountPoint, users: OwnUsers, namespace: int) -> None:
 
 
 def hide_place(users: OwnUsers) -> None:
-    """Hide the folder of a container's files from all except its runtime; runc needs this while a container runs."""
+    """Cover ``users.place`` by an empty file system in this process's mount namespace, which the runtime inherits.
+
+    Only the runtime sees the container's files, which are mounted there. runc needs the folder while the container
+    runs.
+    """
     hide(users.place)
     Path(users.root).mkdir()
 

@@ -103,14 +103,14 @@ def find_freezers(owner: int, *, root: Path = _ROOT, proc: Path = Path("/proc"))
 
 
 class PodSignals:
-    """Sends signals to apps, and thaws frozen ones: these handle a signal only once they run again."""
+    """Sends signals to apps, and thaws frozen apps, which handle a signal only when they run."""
 
     def __init__(self, freezers: PodFreezers | None, records: ProcessRecords) -> None:
         self._freezers = freezers
         self._records = records
 
     def send(self, process: ProcessRecord, number: int) -> None:
-        """Signal a process, and thaw its app."""
+        """Send a signal to a process. If it is an app, also thaw the app."""
         signal_process(process, number)
         if not process.is_app:
             return

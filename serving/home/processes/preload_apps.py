@@ -106,7 +106,10 @@ def _without_shell(arguments: Sequence[str], environment: Mapping[str, str]) -> 
 
 
 class _PreloadedApp:
-    """One warm process. ``is_warm`` once it has imported everything; ``control`` is None if refused or dropped."""
+    """One warm process. ``is_warm``: it has imported the app, and can be forked. ``control`` is its socket.
+
+    ``control`` is None if the app cannot be preloaded, or was dropped.
+    """
 
     def __init__(self, order: StartProcess, now_s: float) -> None:
         self.order = order
@@ -149,9 +152,9 @@ class _PreloadedApp:
 
 
 class PreloadedApps:
-    """The warm processes by revision. ``warn`` reports to the pod of an order why it cannot be preloaded.
+    """The warm processes, by revision. ``warn`` reports, for the pod of an order, why an app cannot be preloaded.
 
-    ``watch`` calls back when a socket can be read, ``unwatch`` ends that.
+    ``watch`` registers a callback for a readable socket; ``unwatch`` removes it.
     """
 
     def __init__(
@@ -231,7 +234,10 @@ class PreloadedApps:
         return started
 
     def pod_ready(self, pod: str, now_s: float) -> None:
-        """Begin to import the app of a ready pod that had an ordinary start."""
+        """Start a warm process that imports the app of a ready pod, if the pod had an ordinary start.
+
+        A revision has only one warm process.
+        """
         order = self._starting.pop(pod, None)
         if order is None or order.preload in self._apps:
             return
@@ -244,11 +250,14 @@ class PreloadedApps:
             self._refuse(app, f"its command cannot be preloaded: {reason}")
 
     def forget(self, pod: str) -> None:
-        """Drop a deleted pod."""
+        """Forget the start order of a deleted pod."""
         self._starting.pop(pod, None)
 
     def drop_unused(self, now_s: float) -> None:
-        """Drop apps idle for an hour, and the longest idle one while memory is short."""
+        """End warm processes that were not used for an hour.
+
+        If memory is short, also end the one unused for the longest time.
+        """
         if now_s < self._checked_s + _CHECK_PERIOD_S:
             return
         self._checked_s = now_s
@@ -315,7 +324,7 @@ class PreloadedApps:
         self._warn(app.order, "Preloaded", message)
 
     def _refuse(self, app: _PreloadedApp, why: str) -> None:
-        """Record why an app cannot be preloaded; it is not retried."""
+        """End a warm process, and report why its app cannot be preloaded. It is not retried."""
         if app.control is not None:
             self._unwatch(app.control)
         app.end()
@@ -329,12 +338,15 @@ class PreloadedApps:
 
 
 def _warm_plan(order: StartProcess) -> dict[str, Any] | None:
-    """The layers of a warm process. The first pod's layers would forbid a fork to listen on its own port."""
+    """The isolation of a warm process: that of its first pod without the limit on ports.
+
+    Each fork has another port.
+    """
     return None if order.confinement is None else plan_of(msgspec.structs.replace(order.confinement, ports=None))
 
 
 def _plan_in_warm(order: StartProcess) -> dict[str, Any] | None:
-    """The layers of one fork, whose mounts and user are the warm process's."""
+    """The isolation to apply in a fork, in addition to the mounts and the user of its warm process."""
     if order.confinement is None:
         return None
     return plan_of(msgspec.structs.replace(order.confinement, hidden=(), shown=(), owned=(), private=(), user=0))

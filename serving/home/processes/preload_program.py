@@ -71,7 +71,10 @@ class _RefusedError(Exception):
 
 
 def main(descriptor: int) -> None:
-    """Serve the orders of the socket ``descriptor``; returns in each forked process when its command has ended."""
+    """Import an app, then fork a process for each order that arrives at the socket ``descriptor``.
+
+    In each forked process, return when its command has ended.
+    """
     control = socket.socket(fileno=descriptor)
     own = {os.readlink(f"/proc/self/fd/{descriptor}")}
     try:
@@ -172,7 +175,10 @@ def _import(name: str) -> None:
 
 
 def _check(reads: set[str], own: set[str]) -> None:
-    """Raise ``_RefusedError`` if a forked process would differ from an executed one."""
+    """Raise ``_RefusedError`` if a forked process would differ from an executed one.
+
+    ``reads`` are the pod's environment variables that were read during imports. ``own`` are files that may stay open.
+    """
     if reads:
         message = f"a module reads {', '.join(sorted(reads))} while it is imported, which differs from pod to pod"
         raise _RefusedError(message)
@@ -237,7 +243,7 @@ def _first_path(arguments: list[str]) -> str:
 
 
 class ForkedPod:
-    """The warm process's end of a forked process's socket."""
+    """A forked process that waits for its order, as seen by the warm process."""
 
     def __init__(self, order: socket.socket) -> None:
         self._order = order
@@ -257,7 +263,7 @@ class ForkedPod:
 
 
 def _forked(control: socket.socket, confine: _Confine) -> "ForkedPod | None":
-    """Fork a process that waits for its order. Returns None in the child, after its command."""
+    """Fork a process that waits for its order. In the child, run the order and return None after its command."""
     mine, its = socket.socketpair()
     middle = os.fork()
     if middle:
@@ -311,7 +317,7 @@ def _become(order: dict[str, Any], pipe: socket.socket, middle: int, *, log: int
 
 
 def _take_names(hostname: bytes, hosts: bytes, own_mounts: Callable[[], None]) -> None:
-    """Use the pod's hostname, as root, and its hosts file, if the kernel allows this user its own mounts."""
+    """Use the hostname and the hosts file of a pod, each if this user may: the hostname as root."""
     if os.geteuid() == 0 and _LIBC.unshare(_CLONE_NEWUTS) == 0:
         _LIBC.sethostname(hostname, len(hostname))
     if hosts:

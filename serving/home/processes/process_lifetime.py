@@ -39,7 +39,7 @@ def adopt_orphans() -> None:
 
 
 def die_with_parent() -> None:
-    """After a fork: restore signal handling, and end with the parent."""
+    """In a forked child: restore the default signal handling, and let the kernel end this process with its parent."""
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
@@ -77,8 +77,8 @@ def name_process(name: str) -> None:
 def show_as(arguments: Sequence[str], environment: Mapping[str, str]) -> None:
     """Show a command line and an environment in this process's /proc, for ``ps`` and ``environment_of``.
 
-    They overwrite the original ones as far as there is room (proc_pid_cmdline(5)). No code may use the original ones
-    afterwards.
+    They overwrite the memory of the original ones, and are cut if they are longer (proc_pid_cmdline(5)). No code may
+    use the original ones afterwards.
     """
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     bounds = [int(field) for field in fields[_ARGUMENT_BOUND_FIELDS]]
@@ -120,7 +120,7 @@ def start_ticks(pid: int) -> int | None:
 
 
 def ids_of(stat: int) -> tuple[int, int]:
-    """Read the ids of a process and its parent from an open ``/proc/self/stat``, also across pid namespaces."""
+    """The process ids of a process and its parent, from an open ``/proc/self/stat``, even in another pid namespace."""
     name, _, fields = os.pread(stat, 1024, 0).decode(errors="replace").rpartition(")")
     return int(name.split(" ", 1)[0]), int(fields.split()[1])
 
@@ -143,7 +143,7 @@ def environment_of(pid: int) -> frozenset[str]:
 
 
 def set_niceness(group: int, niceness: int) -> None:
-    """Set the niceness of a process group, and of its session if sessions share cores (sched(7), autogroup).
+    """Set the niceness of a process group, and of its session if the kernel schedules by session (sched(7), autogroup).
 
     Raises ``OSError`` if that is not allowed: without a special right, a process may only become nicer.
     """
@@ -176,7 +176,7 @@ def join_cgroups(folders: Iterable[str], pid: int = 0) -> None:
 
 
 def kill_group(pid: int, number: int) -> None:
-    """Signal an unreaped child and its group, even before it creates the group."""
+    """Send a signal to an unreaped child and its process group, even before the child has created the group."""
     with contextlib.suppress(ProcessLookupError):
         try:
             os.killpg(pid, number)

@@ -26,8 +26,8 @@ _LINE_BYTES_MAX = 4096
 class ProcessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A process of a pod. ``start_ticks`` is its start, in clock ticks since boot.
 
-    ``is_exec``: a command in a running pod, which the next control process does not adopt. ``mark`` is a variable that
-    only this app's environment has; "" for a queue-proxy, a container and a command. ``stop_signal`` replaces SIGTERM
+    ``is_exec``: a command in a running pod, which the next control process does not adopt. ``mark`` is an environment
+    variable that only this app has; "" for a queue-proxy, a container and a command. ``stop_signal`` replaces SIGTERM
     for a container; 0 for a process. ``exit_code`` is None while the process runs. ``is_own_proxy``: an app with an
     in-process queue-proxy. ``is_heard``: a queue-proxy that has reported its readiness to this template.
     """
@@ -67,13 +67,13 @@ class _PodNoteFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProcessRecords:
-    """The folder of record files."""
+    """Stores the records and notes of the template's pods as files in a folder, for the next template."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
     def read(self) -> tuple[list[ProcessRecord], dict[str, dict[str, Any]]]:
-        """The processes and notes by pod, written by an earlier template. Damaged files are skipped.
+        """The processes, and the notes by pod, that an earlier template stored. Damaged files are skipped.
 
         Raises ``NewerFormat`` for a file of a newer program: a template that skipped it would lose the pod.
         """
@@ -99,7 +99,7 @@ class ProcessRecords:
             self._write(self.path_of(record).name, record)
 
     def prefix_of(self, pod: str) -> str:
-        """The beginning of the paths of a pod's files."""
+        """The common beginning of the paths of a pod's files."""
         return f"{self._folder}/{pod}."
 
     def path_of(self, record: ProcessRecord) -> Path:
@@ -107,11 +107,11 @@ class ProcessRecords:
         return self._folder / f"{record.pod}.{record.name}.process"
 
     def pipe_of(self, record: ProcessRecord) -> Path:
-        """The named pipe of an app that contains its queue-proxy."""
+        """The path of the named pipe in which an app with an in-process queue-proxy reports its readiness."""
         return self._folder / f"{record.pod}.{record.name}.ready"
 
     def make_pipe(self, record: ProcessRecord) -> None:
-        """Create that pipe again. Raises ``OSError``."""
+        """Create the readiness pipe of a process, replacing an earlier one. Raises ``OSError``."""
         path = self.pipe_of(record)
         path.unlink(missing_ok=True)
         os.mkfifo(path, _PRIVATE)
@@ -131,7 +131,10 @@ class ProcessRecords:
 
 
 class ProcessEvents:
-    """The supervisor's end of the pipe. ``descriptors`` are its read and write ends; the template inherits both."""
+    """The pipe through which the supervisor reports exits to the template.
+
+    ``descriptors`` are its read end and its write end. The template inherits both, and queue-proxies write into it too.
+    """
 
     def __init__(self) -> None:
         self.descriptors = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -139,11 +142,11 @@ class ProcessEvents:
 
     @property
     def has_unsent(self) -> bool:
-        """Whether unsent data remains because the pipe was full; ``send`` retries."""
+        """Whether some reports are unsent because the pipe was full; ``send`` retries."""
         return bool(self._unsent)
 
     def report_exit(self, pid: int, exit_code: int) -> None:
-        """Write the exit code of an ended process; minus the signal's number after a signal."""
+        """Report the exit code of an ended process; minus the signal's number after a signal."""
         self._unsent.append(json.dumps({"pid": pid, "exit": exit_code}).encode() + b"\n")
         self.send()
 
@@ -158,20 +161,20 @@ class ProcessEvents:
 
 
 class EventReader:
-    """The template's end of the pipe: parses bytes to events."""
+    """Parses the bytes of a pipe into events: exits and changes of readiness."""
 
     def __init__(self) -> None:
         self._rest = b""
 
     def feed(self, piece: bytes) -> list[dict[str, Any]]:
-        """The events completed by this piece."""
+        """The events completed by ``piece``. Invalid lines are skipped."""
         *lines, rest = (self._rest + piece).split(b"\n")
         self._rest = rest[-_LINE_BYTES_MAX:]
         return [event for event in map(_event_of, lines) if event is not None]
 
 
 def _event_of(line: bytes) -> dict[str, Any] | None:
-    """Parse a line's event, also after unterminated text."""
+    """The event in a line, even if an interrupted write has left text before it; None if there is no valid event."""
     try:
         event = json.loads(line[max(0, line.rfind(_BEGIN)) :])
     except (ValueError, RecursionError):

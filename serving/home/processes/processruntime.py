@@ -44,11 +44,10 @@ _KILLED = -signal.SIGKILL
 
 
 class TemplateProcess:
-    """The first process of a container, started by the template.
+    """The first process of a container, which the template starts.
 
-    ``pid`` is 0 until the process has started. ``started`` raises ``OSError`` with the reason if it cannot start.
-    ``ended`` is the exit code, or minus a signal's number. ``drained`` is done when a queue-proxy allows its app to
-    end.
+    ``pid`` is 0 until the process has started. ``started`` raises ``OSError`` if it cannot start. ``ended`` returns the
+    exit code, or minus the signal's number. ``drained`` is done when a queue-proxy allows its app to end.
     """
 
     def __init__(
@@ -117,9 +116,10 @@ class TemplateProcess:
 
 
 class ProcessRuntime:
-    """Starts containers, and keeps them and a note per pod while the control process restarts.
+    """Starts processes and containers in the process template, which keeps them while the control process restarts.
 
-    ``connected`` is set once ``held`` lists the pods that an earlier control process left.
+    The template also stores a note per pod. ``connected`` is set once ``held`` lists the pods that an earlier control
+    process has left.
     """
 
     def __init__(self, path: Path) -> None:
@@ -171,9 +171,10 @@ class ProcessRuntime:
             self._held[key] = _after(self._held[key], report)
 
     def _compare(self, have: Inventory) -> None:
-        """Reconcile with a template's inventory: missing processes were killed, dropped pods end.
+        """Reconcile the expected processes with the inventory ``have`` of a newly connected template.
 
-        The comparison also detects orders that the previous template received but did not execute.
+        A missing process counts as killed. After a reconnection, a pod unknown here is ended. Orders that the previous
+        template received but did not execute are also detected.
         """
         processes = {(pod.pod, process.name): process for pod in have.pods for process in pod.processes}
         waiting = {(order.pod, order.name) for order in self._waiting if isinstance(order, StartProcess)}
@@ -197,7 +198,10 @@ class ProcessRuntime:
                 self.order(ForgetPod(pod=pod.pod))
 
     def order(self, order: Order) -> None:
-        """Send an order, now or once connected. An order that is too long fails, because the template would drop it."""
+        """Send an order now, or once the template is connected.
+
+        A start order that is too long fails, and is not sent.
+        """
         if self._writer is None:
             self._waiting.append(order)
             return
@@ -223,10 +227,10 @@ class ProcessRuntime:
         on_ready: Callable[[ReadinessChanged], None] | None = None,
         on_warning: Callable[[str, str], None] | None = None,
     ) -> TemplateProcess:
-        """Start a container.
+        """Start a process or container.
 
-        ``on_ready`` gets each change of readiness that a queue-proxy reports, ``on_warning`` reasons and texts of
-        Events.
+        ``on_ready`` is called with each change of readiness that a queue-proxy reports, ``on_warning`` with the reason
+        and message of an Event.
         """
         process = TemplateProcess(self, start.pod, start.name, on_ready=on_ready, on_warning=on_warning)
         key = (start.pod, start.name)
@@ -263,7 +267,7 @@ class ProcessRuntime:
         self.order(self._notes[pod])
 
     def forget(self, pod: str) -> None:
-        """Drop a pod's note and kill its remaining processes."""
+        """Drop the note of a pod, and kill the pod's remaining processes."""
         for key in [key for key in self._processes if key[0] == pod]:
             # Its end is not reported any more, but an exec waits for it.
             self._processes.pop(key).take_report(StartFailed(pod=pod, name=key[1], why="the pod has ended"))

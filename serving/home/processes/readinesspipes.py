@@ -29,7 +29,11 @@ class _ReadinessPipe(msgspec.Struct, kw_only=True, eq=False):
 
 
 class ReadinessPipes:
-    """The open pipes by process id. ``changed`` is called with a process and its last report."""
+    """The pipes in which apps with an in-process queue-proxy report readiness, by process id.
+
+    ``changed`` is called with a process and its latest report. ``watch`` registers a callback for a readable
+    descriptor, and ``unwatch`` removes it.
+    """
 
     def __init__(
         self,
@@ -46,7 +50,7 @@ class ReadinessPipes:
         self._pipes: dict[int, _ReadinessPipe] = {}
 
     def open(self, process: ProcessRecord) -> None:
-        """Read the pipe of a process. A process of an earlier version has none, and writes into the shared one."""
+        """Begin to read the pipe of a process. A process of an earlier version may have no pipe of its own."""
         try:
             descriptor = os.open(self._records.pipe_of(process), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:

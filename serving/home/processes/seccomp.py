@@ -36,7 +36,7 @@ Instruction = tuple[int, int, int, int]
 
 @functools.cache
 def syscall_numbers() -> dict[str, dict[str, int]]:
-    """The numbers of the calls by machine and name."""
+    """The numbers of the allowed system calls, by machine architecture and name."""
     return {
         machine: {name: numbers[at] for name, numbers in _listed().items() if numbers[at] >= 0}
         for at, machine in enumerate(MACHINES)
@@ -45,7 +45,7 @@ def syscall_numbers() -> dict[str, dict[str, int]]:
 
 @functools.cache
 def _listed() -> dict[str, list[int]]:
-    """The number of each allowed call on each of ``MACHINES``."""
+    """The numbers of each allowed system call, one for each of ``MACHINES``, or -1 where it does not exist."""
     numbers: dict[str, list[int]] = json.loads(
         resources.files(__package__).joinpath("syscalls.json").read_text(encoding="ascii")
     )
@@ -53,7 +53,7 @@ def _listed() -> dict[str, list[int]]:
 
 
 def filter_program(machine: str | None = None) -> bytes:
-    """The filter for a machine, by default this one; empty for an unlisted machine."""
+    """The seccomp program that allows only the listed system calls; b"" for a machine architecture without a list."""
     machine = machine or os.uname().machine
     if machine not in MACHINES:
         return b""
@@ -115,7 +115,7 @@ def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
 
 @functools.cache
 def oci_profile() -> dict[str, Any]:
-    """The same list as ``linux.seccomp`` of an OCI runtime's configuration (config-linux.md)."""
+    """The listed system calls as ``linux.seccomp`` of an OCI runtime's configuration (config-linux.md)."""
 
     def argument(value: int, op: str, **more: int) -> list[dict[str, Any]]:
         return [{"index": 0, "value": value, "op": f"SCMP_CMP_{op}", **more}]

@@ -130,17 +130,17 @@ def warm_up() -> None:
 
 
 class ProcessAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """The role of a standby process: its start order, and its record without an id."""
+    """What a standby process shall become: the start order, and the process's record without its process id."""
 
     order: StartProcess
     record: ProcessRecord
 
 
 class Standby:
-    """The template's end of one standby process's control socket.
+    """A standby process as seen by the template, which communicates with it by a socket.
 
-    After ``begin``, ``order`` is what it starts, by ``end_s``, and ``descriptor`` is readable when ``has_ended`` may
-    have changed.
+    After ``begin``, ``order`` is the start order, and the start fails at ``end_s``. ``descriptor`` becomes readable
+    when ``has_ended`` may have changed.
     """
 
     order: StartProcess
@@ -171,12 +171,12 @@ class Standby:
     def is_waiting(self) -> bool:
         """Whether the process is prepared, and waits for an assignment.
 
-        It then sends an empty line, which ``has_ended`` reads.
+        A prepared process sends an empty line, which ``has_ended`` reads.
         """
         return bool(self._received)
 
     def begin(self, assignment: ProcessAssignment) -> None:
-        """Assign a role to the process; ``finish`` returns the result. Raises ``OSError``."""
+        """Send the assignment to the process; ``finish`` returns the result. Raises ``OSError``."""
         self.order = assignment.order
         self.end_s = time.monotonic() + _START_MAX_S
         try:
@@ -206,7 +206,7 @@ class Standby:
         return msgspec.json.decode(replies[0], type=ProcessRecord)
 
     def _kill(self) -> None:
-        """Kill the process by its record. Without a record it exits by itself."""
+        """Kill the process if it has sent its record. A process without a record exits by itself."""
         with contextlib.suppress(msgspec.DecodeError):
             kill_group(msgspec.json.decode(self._received.strip(), type=ProcessRecord).pid, signal.SIGKILL)
 
@@ -220,7 +220,7 @@ def _overdue() -> OSError:
 
 
 class Standbys:
-    """The standby processes. ``fork`` creates one, for an app or a queue-proxy, and may raise ``OSError``."""
+    """The standby processes of both kinds, apps and queue-proxies. ``fork`` creates one, and may raise ``OSError``."""
 
     def __init__(self, fork: Callable[[bool], Standby]) -> None:
         self._fork = fork
@@ -233,7 +233,7 @@ class Standbys:
         return all(len(waiting) >= _COUNT for waiting in self._waiting.values())
 
     def acquire(self, *, is_app: bool, now_s: float) -> Standby:
-        """Return a waiting process, or fork one. Raises ``OSError``."""
+        """Return a waiting process of a kind, or fork one. Raises ``OSError``."""
         if self.is_full:
             # The first of several starts counts, so that forks are not postponed forever.
             self._due_s = now_s + _FILL_LAG_S
@@ -248,7 +248,7 @@ class Standbys:
         return standby
 
     def due_in_s(self, now_s: float) -> float | None:
-        """Seconds until ``fill`` is due; None before the next start."""
+        """Seconds until ``fill`` is due; None if there are enough standby processes."""
         return None if self.is_full else max(0.0, self._due_s - now_s)
 
     def fill(self, now_s: float) -> None:
@@ -266,9 +266,9 @@ class Standbys:
 
 
 class Spawner:
-    """Starts processes as children of ``owner``, the supervisor. ``events`` is the write end of the readiness pipe.
+    """Starts processes as children of ``owner``, the supervisor. ``events`` is the pipe in which queue-proxies report.
 
-    With strict isolation each app has a pid namespace, where this machine allows it.
+    With strict isolation each app has its own pid namespace, if this machine allows it.
     """
 
     def __init__(
@@ -348,7 +348,10 @@ class Spawner:
         return fork_sibling()
 
     def _fork_again(self, control: socket.socket, *, is_app: bool) -> NoReturn:
-        """Run the first child, which forks again and exits. A child never finalises the template's frames."""
+        """In the first child: fork the standby process and exit, so that the supervisor adopts it. Never return.
+
+        A return would run the template's own code and its cleanup in the child.
+        """
         try:
             self._middle = os.getpid()
             if os.fork() == 0:
@@ -417,7 +420,10 @@ class Spawner:
         return spec_from_environment(environment)
 
     def _take_place(self, assignment: ProcessAssignment, control: socket.socket) -> None:
-        """Apply the parts of an assignment that other processes see: weight, record and streams."""
+        """Apply the parts of an assignment that other processes see: niceness, record, cgroups and streams.
+
+        The record is also sent to the template.
+        """
         record = assignment.record
         if record.niceness:
             with contextlib.suppress(OSError):
@@ -469,7 +475,7 @@ class Spawner:
         os.execvpe(order.arguments[0], order.arguments, environment)  # noqa: S606 - the user's own command
 
     def _become_child(self) -> None:
-        """Drop the template's handlers, and end with the owner."""
+        """Restore the default handling of the template's signals, and end with the supervisor."""
         signal.set_wakeup_fd(-1)
         for number in _HANDLED:
             signal.signal(number, signal.SIG_DFL)
@@ -502,7 +508,7 @@ def receive(control: socket.socket) -> ProcessAssignment | None:
 
 
 async def receive_in_loop(control: socket.socket) -> ProcessAssignment | None:
-    """``receive`` on an event loop."""
+    """Wait for the assignment without blocking the event loop; None if the template has ended."""
     control.setblocking(False)
     received = b""
     while not received.endswith(_END):
@@ -518,7 +524,7 @@ async def receive_in_loop(control: socket.socket) -> ProcessAssignment | None:
 
 
 def _close_descriptors(descriptors: Iterable[int]) -> None:
-    """Close all descriptors except the standard streams and these."""
+    """Close all descriptors except the standard streams and ``descriptors``."""
     first = _FIRST_OWN_DESCRIPTOR
     for descriptor in sorted(descriptors):
         os.closerange(first, descriptor)
@@ -527,9 +533,9 @@ def _close_descriptors(descriptors: Iterable[int]) -> None:
 
 
 def _take_mounts(order: StartProcess) -> tuple[frozenset[str], bool]:
-    """Change to the app's folder, with its mounts and name files.
+    """Mount the volumes, the hosts file and the resolver configuration of an order, and change to its folder.
 
-    Return the paths that have their mount, and whether this process has a separate mount namespace.
+    Return the mounted paths, and whether this process has its own mount namespace.
     """
     has_own_mounts = False
     files = ((order.hosts, HOSTS_PATH), (order.resolver, RESOLVER_PATH)) if can_mount() else ()
@@ -550,9 +556,10 @@ def _take_mounts(order: StartProcess) -> tuple[frozenset[str], bool]:
 
 
 def _in_network(order: StartProcess) -> dict[str, str]:
-    """Join the app's network namespace; return the variables of sockets opened before.
+    """Open the queue-proxy's listeners, then join the app's network namespace.
 
-    The queue-proxy's listeners and stats connection stay in this process's namespace.
+    Return variables that pass the listeners, and the namespace before, in which the listeners and the connection for
+    statistics stay.
     """
     if not order.network:
         return {}
@@ -567,7 +574,10 @@ def _in_network(order: StartProcess) -> dict[str, str]:
 
 
 def _redirect(order: StartProcess) -> None:
-    """Use the streams of the order; a terminal becomes the session's."""
+    """Replace the standard streams by those of the order.
+
+    A terminal becomes the controlling terminal of the session.
+    """
     for target, source in enumerate(open_streams(order)):
         os.dup2(source, target)
     if order.has_terminal:

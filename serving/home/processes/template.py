@@ -80,7 +80,7 @@ _KEPT_VARIABLES = {"PATH", READY_VARIABLE, ISOLATION_VARIABLE}
 
 
 class Template:
-    """The template's children and its connection to the control process.
+    """The process template: starts the processes of all pods, and reports them to the control process.
 
     ``run`` lasts until SIGTERM, SIGINT or SIGHUP.
     """
@@ -153,7 +153,7 @@ class Template:
             self._end_all()
 
     def _take_over(self) -> None:
-        """Adopt the processes of an earlier template. Exits since then are read from the pipe."""
+        """Adopt the processes that an earlier template started. Their exits since then are read from the pipe."""
         processes, self._notes = self._records.read()
         for process in processes:
             self._processes[process.pod, process.name] = process
@@ -189,7 +189,7 @@ class Template:
         self._hands_over = number == _HAND_OVER
 
     def _on_reply(self) -> None:
-        """Process reports of the supervisor and the queue-proxies."""
+        """Process exits reported by the supervisor, and readiness reported by queue-proxies."""
         try:
             piece = os.read(self._events, _PIECE_BYTES)
         except BlockingIOError:
@@ -208,7 +208,7 @@ class Template:
             self._update_readiness(process, event)
 
     def _update_readiness(self, process: ProcessRecord, event: Mapping[str, Any]) -> None:
-        """Record the last report of a queue-proxy, and forward it."""
+        """Store the latest report of a queue-proxy in its record, and send it to the control process."""
         process.is_heard = True
         process.is_ready, process.is_drained = bool(event["ready"]), bool(event.get("drained"))
         process.is_dormant = bool(event.get("dormant"))
@@ -238,7 +238,10 @@ class Template:
         self._report(ProcessEnded(pod=process.pod, name=process.name, exit_code=exit_code))
 
     def _end_leftovers(self, process: ProcessRecord) -> None:
-        """Kill processes detached by an app: orphans become children of the supervisor."""
+        """Kill processes that an ended app has detached.
+
+        They are children of the supervisor and have the app's ``mark``.
+        """
         if process.mark:
             for pid in children_of(self._owner):
                 if pid not in self._running and process.mark in environment_of(pid):
@@ -333,7 +336,7 @@ class Template:
             self._started(order, error)
 
     def _started(self, order: StartProcess, outcome: ProcessRecord | OSError) -> None:
-        """Report a started process or its failure, and process a deferred exit."""
+        """Report a started process or its failure. A process that has ended meanwhile is reported as ended too."""
         if isinstance(outcome, OSError):
             self._report(StartFailed(pod=order.pod, name=order.name, why=_why(outcome)))
         else:
@@ -408,7 +411,7 @@ def _held_pods(notes: Mapping[str, dict[str, object]], processes: Iterable[Proce
 
 
 def _why(error: OSError) -> str:
-    """The reason as text, the only content of a child's error."""
+    """The reason of a failed start as text. A child sends only this text."""
     return f"{error.filename}: {error.strerror}" if error.filename else str(error)
 
 

@@ -89,7 +89,7 @@ _DESCRIPTIONS_FILE = SCHEMAS_FILE.with_name("descriptions.yaml")
 
 @functools.cache
 def builtin_schemas() -> dict[str, dict[str, Any]]:
-    """All schemas by their short names, such as "core.v1.Pod"; read-only."""
+    """The schemas of Kubernetes' own kinds, by their short names, such as "core.v1.Pod". Read-only."""
     return msgspec.json.decode(SCHEMAS_FILE.read_bytes(), type=dict[str, dict[str, Any]])
 
 
@@ -100,7 +100,7 @@ def _descriptions() -> dict[str, dict[str, str]]:
 
 
 def described_schema(name: str) -> dict[str, Any]:
-    """A schema with descriptions, for clients."""
+    """The schema of this name with descriptions, for clients."""
     schema, texts = builtin_schemas()[name], _descriptions().get(name, {})
     properties = {
         field: {"description": texts[field], **_inner(property_schema)} if field in texts else property_schema
@@ -111,7 +111,7 @@ def described_schema(name: str) -> dict[str, Any]:
 
 
 def _inner(schema: dict[str, Any]) -> dict[str, Any]:
-    """Wrap a schema's reference, so that a description next to it is not hidden."""
+    """The schema with its ``$ref`` moved into ``allOf``, so that clients also read a description beside it."""
     if "$ref" not in schema:
         return schema
     return {**{key: value for key, value in schema.items() if key != "$ref"}, "allOf": [{"$ref": schema["$ref"]}]}
@@ -131,7 +131,7 @@ def referred(schema: object) -> Iterator[str]:
 
 
 def schema_name(kind: Kind) -> str:
-    """The name of a kind's schema: the first part of its group, its version, its name."""
+    """The short name of a kind's schema: the first part of the group, the version and the name, as in "core.v1.Pod"."""
     return f"{(kind.group or 'core').partition('.')[0]}.{kind.version}.{kind.name}"
 
 
@@ -143,7 +143,7 @@ def resolved(schema: Schema) -> Schema:
 
 @functools.cache
 def schema_of(kind: Kind) -> Schema:
-    """The schema of a kind, with that of ``metadata``."""
+    """The schema of a kind, including the schema of ``metadata``."""
     crd = crds().get(kind)
     schema = crd.schema if crd else builtin_schemas().get(schema_name(kind), OPEN_SCHEMA)
     metadata = {"$ref": _REF + _METADATA}

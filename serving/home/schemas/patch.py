@@ -62,9 +62,9 @@ def merge_patch(target: Any, patch: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 def same_json(first: object, other: object) -> bool:
-    """Whether two JSON values are equal: 1 equals 1.0, but never true, unlike in Python.
+    """Whether two JSON values are equal. As in JSON and unlike in Python, 1 equals 1.0 but not true.
 
-    Shared parts are not compared, so that after a patch only changed parts cost time.
+    Parts that are the same Python object are not compared, so that after a patch only changed parts cost time.
     """
     if first is other:
         return True
@@ -127,7 +127,7 @@ def check_values(result: object) -> None:
 
 
 class _RefusedOperation(Exception):
-    """An operation refused here, although the library would accept it."""
+    """An operation of a JSON patch that the library would accept but this server rejects."""
 
 
 class _TestOperation(jsonpatch.TestOperation):  # type: ignore[misc, unused-ignore] # older versions of the library have no types
@@ -146,7 +146,10 @@ class _JsonPatch(jsonpatch.JsonPatch):  # type: ignore[misc, unused-ignore] # ol
 
 
 def _with_copy(copied_bytes: int, target: Any, operation: object) -> int:  # noqa: ANN401 - JSON
-    """Add the bytes that a ``copy`` adds. Each may double the object, and thirty would exhaust the memory."""
+    """Return ``copied_bytes`` plus the bytes that the operation copies. Raises ``_RefusedOperation`` beyond the limit.
+
+    Each copy may double the object, so that thirty copies would exhaust the memory.
+    """
     if not isinstance(operation, Mapping) or operation.get("op") != "copy":
         return copied_bytes
     source = jsonpointer.resolve_pointer(target, operation["from"])

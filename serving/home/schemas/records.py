@@ -101,7 +101,10 @@ def checked_metadata(kind: Kind, body: Mapping[str, Any], old: Mapping[str, Any]
 
 
 def _is_shared(metadata: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Whether all validated parts are the same Python objects. The name cannot change."""
+    """Whether all validated parts are the same Python objects in both versions.
+
+    The name is not compared: it cannot change.
+    """
     return all(metadata.get(key) is before.get(key) for key in _CHECKED_FIELDS)
 
 
@@ -153,7 +156,7 @@ def _other_problems(metadata: ObjectMetadata) -> Iterator[Problem]:
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
-    """One version of one object."""
+    """One version of an object: its JSON, and the fields by which the store indexes and selects it."""
 
     key: Key
     uid: str

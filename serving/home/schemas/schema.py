@@ -82,9 +82,10 @@ def is_shallow(value: object, depth_max: int = DEPTH_MAX) -> bool:
 
 
 def completed(schema: Schema, value: Any, old: Any = None) -> Any:  # noqa: ANN401 - JSON
-    """A copy with defaults, without unknown fields, and without nulls that the schema forbids.
+    """A copy of a value with defaults, without unknown fields, and without nulls that the schema forbids.
 
-    ``old`` is the stored value, which is already complete. Parts that are the same Python object are shared with it.
+    ``old`` is the stored value, which is already complete. A part that is the same Python object in ``old`` is not
+    copied.
     """
     if isinstance(value, dict):
         return value if value is old else _completed_object(schema, value, old if isinstance(old, dict) else {})
@@ -139,7 +140,7 @@ def unknown_fields(schema: Schema, value: object, path: str = "") -> Iterator[st
 
 
 def breaches(schema: Schema, value: object, path: str = "", *, old: object = _NOTHING) -> Iterator[Problem]:
-    """Yield every violation in a value. Parts shared with ``old`` are skipped."""
+    """Yield every violation of the schema in a value. Parts that are the same Python objects in ``old`` are skipped."""
     if value is old:
         return
     if value is None:

@@ -36,7 +36,11 @@ _Json = dict[str, Any]
 
 
 class Hint(msgspec.Struct, frozen=True, kw_only=True):
-    """The merge strategy of a field: a list by ``merge_key``, a list of strings as union, an object by field."""
+    """How a strategic merge patch merges a field.
+
+    A list of objects is merged by ``merge_key``, and a list of strings, ``texts``, as a union. ``below`` are the hints
+    for the fields of the object or of the list's elements.
+    """
 
     merge_key: str = ""
     texts: bool = False
@@ -68,7 +72,10 @@ def _hint(schema: Schema) -> Hint:
 
 
 def strategic_merge(kind: Kind, target: Mapping[str, Any], patch: Mapping[str, Any]) -> _Json:
-    """The object after the patch. Raises ``UnsupportedMediaType`` for custom resources, ``Invalid``."""
+    """The object after a strategic merge patch.
+
+    Raises ``Invalid``, and ``UnsupportedMediaType`` for a custom resource.
+    """
     hints = hints_of(kind)
     if hints is None:
         raise UnsupportedMediaType(f"{kind.resource} is a custom resource: it takes merge and JSON patches only")
@@ -182,7 +189,10 @@ def _identity(element: object, merge_key: str) -> object:
 
 
 def _arranged(merged: Sequence[Any], order: Sequence[Any], before: Sequence[Any], *, merge_key: str) -> list[Any]:
-    """Order elements as in ``order``. Other elements stay before the elements that they preceded in ``before``."""
+    """The elements of ``merged``: those in ``order`` in its order.
+
+    Each other element stays before the elements that it preceded in ``before``.
+    """
     wanted = {_identity(element, merge_key): place for place, element in enumerate(order)}
     places = {_identity(element, merge_key): place for place, element in enumerate(before)}
     named = [element for element in merged if _identity(element, merge_key) in wanted]

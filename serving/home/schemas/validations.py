@@ -145,7 +145,7 @@ def _broken(tree: RuleTree, value: object, old: object, *, path: str) -> Iterato
 
 @functools.lru_cache(_RESULTS_KEPT_MAX)
 def failures(rules: tuple[CelRule, ...], new: bytes, old: bytes | None) -> tuple[tuple[CelRule, str], ...]:
-    """The rules that a value breaks, each with its message. Cached, because the result depends only on both values."""
+    """The rules that a value breaks, each with its message. ``new`` and ``old`` are JSON. The result is cached."""
     variables = {"self": msgspec.json.decode(new)}
     if old is not None:
         variables["oldSelf"] = msgspec.json.decode(old)

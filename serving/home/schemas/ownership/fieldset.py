@@ -33,12 +33,12 @@ def value_element(value: object) -> str:
 
 
 def is_member(node: FieldSet) -> bool:
-    """Whether an element itself is in the set."""
+    """Whether the element of a node is itself in the set, and not only fields below it."""
     return not node or ITSELF in node
 
 
 def children(node: FieldSet) -> FieldSet:
-    """The set below an element."""
+    """The fields in the set below the element of a node."""
     return {key: below for key, below in node.items() if key != ITSELF} if ITSELF in node else node
 
 
@@ -97,7 +97,7 @@ def paths(fields: FieldSet, prefix: str = "") -> Iterator[str]:
 
 
 def shown(element: str) -> str:
-    """A path element as in messages."""
+    """A path element as Kubernetes' messages show it."""
     kind, _, text = element.partition(":")
     if kind == "f":
         return f".{text}"

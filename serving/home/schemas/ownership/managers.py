@@ -56,9 +56,9 @@ _Managers = dict[_Key, _Entry]
 
 
 def after_update(kind: Kind, old: Object | None, new: Object, *, writer: FieldWriter, sent: object = None) -> Object:
-    """The object with its owners after an update. ``sent`` is the body's ``managedFields``, if any.
+    """The object with its ``managedFields`` after an update. ``sent`` are the ``managedFields`` in the body, if any.
 
-    An object without owners stays without; a new one gets them.
+    A new object gets managers; an existing object without them gets none.
     """
     before = (old or {}).get("metadata", {}).get("managedFields")
     managers = _read(before)
@@ -136,7 +136,7 @@ def _structure(kind: Kind) -> Structure:
 
 
 def _content(kind: Kind, whole: Mapping[str, Any], subresource: Subresource | None) -> Object:
-    """The parts of an object that clients can own, in the object or a subresource."""
+    """The parts of an object that managers can own. With a ``subresource``, only the parts of the subresource."""
     if subresource == "status":
         return {"status": whole["status"]} if whole.get("status") else {}
     left_out = {*_TYPE, "metadata", *(["status"] if kind.has_status else [])}
@@ -147,7 +147,7 @@ def _content(kind: Kind, whole: Mapping[str, Any], subresource: Subresource | No
 
 
 def _assembled(live: Object, merged: Object, config: Object, *, manager: str) -> Object:
-    """The merged parts, and the live object's parts that an apply does not cover."""
+    """The object after an apply: the merged parts, and the parts of the live object that managers cannot own."""
     metadata = {key: value for key, value in (live.get("metadata") or {}).items() if key not in _METADATA}
     metadata |= merged.get("metadata", {})
     for key in ("name", "namespace", "uid", "resourceVersion"):
@@ -162,7 +162,10 @@ def _assembled(live: Object, merged: Object, config: Object, *, manager: str) ->
 
 
 def _last_applied(kind: Kind, live: Object, *, manager: str) -> FieldSet:
-    """The fields unchanged since kubectl's client-side apply, for its server-side apply to take over."""
+    """The fields of kubectl's client-side apply that have not changed since.
+
+    A server-side apply of kubectl may take them over; for another ``manager`` there are none.
+    """
     annotations = live.get("metadata", {}).get("annotations") or {}
     if manager != _KUBECTL or LAST_APPLIED_ANNOTATION not in annotations:
         return {}
@@ -247,7 +250,7 @@ def _order(key: _Key) -> tuple[str, str, str]:
 
 
 def _capped(managers: _Managers) -> _Managers:
-    """Merge the oldest update entries if there are too many."""
+    """The managers. If there are too many update entries, the oldest are merged."""
     updates = [key for key, entry in managers.items() if key.operation == "Update" and entry.fields]
     if len(updates) <= _UPDATE_ENTRIES_MAX:
         return managers

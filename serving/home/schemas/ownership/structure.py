@@ -38,18 +38,21 @@ class FieldChange(msgspec.Struct, frozen=True):
 
 
 class Structure:
-    """The operations on objects of one schema."""
+    """Compares and merges objects of one schema, by the schema's list and map types."""
 
     def __init__(self, schema: Schema, resolve: Resolve) -> None:
         self._schema = schema
         self._resolve = resolve
 
     def fields(self, value: Mapping[str, Any]) -> FieldSet:
-        """All fields of an object. Raises ``Invalid`` for a list element without its keys or with those of another."""
+        """All fields of an object.
+
+        Raises ``Invalid`` for a list element without keys, or with those of another element.
+        """
         return self._fields(self._schema, value)
 
     def compare(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> FieldChange:
-        """The fields that differ."""
+        """The fields that differ between two objects."""
         change = FieldChange({}, {})
         self._compare(self._schema, old, new, into=change)
         return change
@@ -60,12 +63,15 @@ class Structure:
         return merged
 
     def pruned(self, value: Mapping[str, Any], *, last: FieldSet, owned: FieldSet) -> dict[str, Any]:
-        """Remove fields in ``last`` but not in ``owned``, and objects that become empty."""
+        """The object without the fields in ``last`` but not in ``owned``, and without objects that become empty."""
         result: dict[str, Any] = self._pruned(self._schema, value, last=last, owned=owned)
         return result
 
     def _items(self, schema: Schema, value: object) -> dict[str, tuple[Any, Schema, bool]] | None:
-        """The parts of a value by path element, each with its schema and a flag for named fields; None for a leaf."""
+        """The parts of an object or list by path element; None for a leaf, which is owned as a whole.
+
+        Each part is (value, its schema, whether the schema names it as a field).
+        """
         schema = self._resolve(schema)
         if isinstance(value, Mapping):
             if schema.get("x-kubernetes-map-type") == "atomic":
@@ -85,7 +91,7 @@ class Structure:
         return (rest if isinstance(rest, Mapping) else _OPEN), False
 
     def _elements(self, schema: Schema, value: Sequence[Any]) -> dict[str, Any] | None:
-        """The elements of a list by identity; None if the list is atomic or an element has none."""
+        """The elements of a list by path element; None if the list is owned as a whole, or if an element lacks keys."""
         try:
             return self._checked_elements(schema, value)
         except Invalid:
@@ -162,7 +168,7 @@ class Structure:
                 into.removed[key] = inner.removed
 
     def _whole(self, schema: Schema, value: object, *, is_named: bool) -> FieldSet:
-        """The fields of an added or removed part. Maps and lists are included themselves, structures are not."""
+        """The fields of an added or removed part. A map or list is a member of the set itself; a structure is not."""
         inner: FieldSet = {}
         for key, (child, below, named) in (self._items(schema, value) or {}).items():
             inner[key] = self._whole(below, child, is_named=named)
@@ -187,7 +193,10 @@ class Structure:
         return config
 
     def _merged_list(self, schema: Schema, live: list[Any], config: list[Any]) -> list[Any]:
-        """The elements of both lists: the configuration's in its order, others before their former successors."""
+        """The elements of both lists. Elements of ``config`` are in their order there.
+
+        Each other element of ``live`` stays before the element of ``config`` that it preceded.
+        """
         before, configured = self._elements(schema, live), self._elements(schema, config)
         if before is None or configured is None:
             return config

@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class Commits:
-    """The writes of one state, with or without a journal."""
+    """Executes the writes of one store: in memory, and in the journal if there is one."""
 
     def __init__(self, state: StoreState, journal: Journal | None) -> None:
         self._state = state

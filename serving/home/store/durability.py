@@ -27,7 +27,7 @@ _NO_FIELD: Any = object()
 
 
 class Disk(enum.StrEnum):
-    """How a write uses the journal."""
+    """How a write uses the journal: not at all, in the background (BEHIND), or by waiting for the disk (AWAITED)."""
 
     NONE = "none"
     BEHIND = "behind"
@@ -35,14 +35,14 @@ class Disk(enum.StrEnum):
 
 
 def is_durable(kind: Kind, whole: Object) -> bool:
-    """Whether an object is stored in the journal: a user wrote it, and no controller can recreate it."""
+    """Whether an object is stored in the journal: no controller can recreate it."""
     if kind.durable or not kind.durable_unowned:
         return kind.durable
     return not controller_uid_of(whole) and namespace_of(whole) != SYSTEM_NAMESPACE
 
 
 def disk_for(kind: Kind, old: Object | None, new: Object, *, subresource: Subresource | None = None) -> Disk:
-    """Whether a write waits for the journal, is written behind, or is not stored. ``old`` None is a creation."""
+    """How a write uses the journal. ``old`` is None for a new object."""
     if subresource == "status" or not (is_durable(kind, new) or (old is not None and is_durable(kind, old))):
         return Disk.NONE
     return Disk.BEHIND if old is not None and _is_soft(kind, old, new) else Disk.AWAITED
@@ -56,7 +56,7 @@ def durable_part(whole: Mapping[str, Any]) -> Object:
 
 
 def _of_status(whole: Mapping[str, Any], *, wanted: bool) -> list[Object]:
-    """The managedFields entries with fields of the status (``wanted``), or the other entries."""
+    """The ``managedFields`` entries for the status if ``wanted``, otherwise all other entries."""
     return [entry for entry in entries_of(whole) if (entry.get("subresource") == "status") is wanted]
 
 

@@ -22,7 +22,10 @@ _log = logging.getLogger(__name__)
 
 
 class _Former(msgspec.Struct, frozen=True, array_like=True):
-    """An object's creation time, its generation (if its kind has one), and the digest of its content."""
+    """What is stored of a derived object: creation time, generation, and a digest of its content.
+
+    The generation is None if the kind has none.
+    """
 
     created: str
     generation: int | None
@@ -30,7 +33,10 @@ class _Former(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FormerObjects:
-    """The derived objects of an earlier run, read from the file next to the journal; without a journal, none."""
+    """The derived objects of an earlier run, read from the file next to the journal.
+
+    Without a journal there are none.
+    """
 
     def __init__(self, journal: Path | None) -> None:
         self._by_uid: dict[str, _Former] = {}
@@ -44,7 +50,10 @@ class FormerObjects:
             _log.warning("derived.unreadable", extra={"error": str(error)})
 
     def resumed(self, new: Object) -> Object:
-        """A new object with its former creation time and generation; the latter is incremented for changed content."""
+        """A new object with the creation time and generation of its former version, if any.
+
+        If the content differs from the former version, the generation is incremented.
+        """
         metadata = new["metadata"]
         former = self._by_uid.get(metadata["uid"])
         if former is None:
@@ -56,7 +65,7 @@ class FormerObjects:
 
 
 def write_note(journal: Path, derived: Iterable[Object]) -> None:
-    """Save derived objects for the next process. A full disk is no error."""
+    """Save the derived objects for the next process. An error, such as a full disk, is only logged."""
     formers = {}
     for body in derived:
         metadata = body["metadata"]

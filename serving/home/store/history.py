@@ -103,7 +103,10 @@ class StoreChange:
         return event
 
     def _last_seen(self) -> Encoded:
-        """The last state, with this change's version. A watch gets it as DELETED when the object no longer matches."""
+        """The state before this change, with the version of this change, as JSON.
+
+        A watch gets it as DELETED when an object no longer matches its filter.
+        """
         if self._left is None:
             assert self.old is not None
             whole = decoded(self.old.encoded)
@@ -138,7 +141,7 @@ class History:
         return count > limits.history_count_min and now_s - self._changes[0].at_s > limits.history_age_s
 
     def after(self, version: int) -> Iterator[StoreChange]:
-        """All changes after a version, oldest first. Raises ``Gone`` if some of these were dropped."""
+        """Yield the changes after a version, oldest first. Raises ``Gone`` if some of them were dropped."""
         if version < self.floor:
             raise Gone(f"too old resource version: {version} ({self.floor})")
         changes: list[StoreChange] = []
@@ -204,7 +207,10 @@ class Watch:
         return WatchEvent(type=kind, payload=payload)
 
     def take_queued(self, count_max: int) -> list[WatchEvent]:
-        """Remove and return queued changes, without waiting. Replayed changes are only available by ``anext``."""
+        """Remove and return up to ``count_max`` queued changes, without waiting.
+
+        Replayed changes come only from ``anext``.
+        """
         count = min(count_max, len(self._ready)) if self._is_replayed else 0
         queued = (self._ready.popleft() for _ in range(count))
         return [WatchEvent(type=kind, payload=payload) for kind, payload in queued]

@@ -57,7 +57,7 @@ Done = Callable[[Unavailable | None], None]
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One object in the journal. ``data`` None removes the object."""
+    """One write to the journal: an object as JSON, or None as ``data`` to remove the object."""
 
     kind: str
     namespace: str
@@ -73,7 +73,10 @@ _Waiting = tuple[JournalEntry | _Reservation, Done]
 
 
 class Journal:
-    """An open journal. Versions begin at ``start_version``, above all earlier versions, and end at ``reserved``."""
+    """An open journal. Resource versions begin at ``start_version``, above those of all earlier runs.
+
+    They end at ``reserved``, until more versions are reserved.
+    """
 
     def __init__(self, path: str | os.PathLike[str], *, bytes_max: int = 2**30) -> None:
         """Open or create the file; ``entries`` reads it. Raises ``JournalDamaged``, ``Unavailable``."""
@@ -114,7 +117,7 @@ class Journal:
         return f"Journal({self.path.name}, {self._waiting.qsize()} waiting)"
 
     def entries(self) -> Iterator[JournalEntry]:
-        """All objects in the file. Must be called before the first ``submit``."""
+        """Yield all objects in the file. Must be called before the first ``submit``."""
         rows = self._connection.execute(
             "SELECT kind, namespace, name, data FROM objects ORDER BY kind, namespace, name"
         )
@@ -125,7 +128,7 @@ class Journal:
                 )
 
     def submit(self, entry: JournalEntry, done: Done) -> None:
-        """Queue a write. ``done`` is called on the loop once it is on disk, or with the reason of its failure."""
+        """Queue a write. ``done`` is called in the event loop with None once it is on disk, or with the error."""
         if self._waiting.qsize() >= _WAITING_MAX:
             raise Unavailable(f"the journal is {_WAITING_MAX} writes behind; try again later")
         self._send((entry, done))
@@ -141,10 +144,9 @@ class Journal:
             raise Unavailable(f"the journal {self.path} cannot be written: {error}") from error
 
     def claim(self, version: int) -> None:
-        """Ensure that a version is reserved. More versions are reserved in the background before they are needed.
+        """Check that a version is reserved. More versions are reserved in the background before they are needed.
 
-        Raises ``Unavailable`` if no reserved versions are left, for example after half a block of writes on a full
-        disk.
+        Raises ``Unavailable`` if no reserved versions are left, as after many writes on a full disk.
         """
         if version > self.reserved:
             self._reserve_more()
@@ -247,7 +249,7 @@ class Journal:
         return Unavailable(f"nothing was changed: the journal {self.path} cannot be written: {why}{way_out}")
 
     def _make_room(self) -> bool:
-        """Release the reserved space and restart SQLite's log; return whether the disk now has space."""
+        """On a full disk, release the reserved space, and restart SQLite's log; return whether this succeeded."""
         try:
             if self._is_full:
                 self._reserve.unlink(missing_ok=True)
@@ -257,7 +259,10 @@ class Journal:
         return False
 
     def _hold_room(self) -> None:
-        """Reserve disk space for deletions on a full disk, if any is free."""
+        """Reserve disk space for deletions, so that they succeed even on a full disk.
+
+        Without free space, reserve none.
+        """
         try:
             descriptor = os.open(self._reserve, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
@@ -272,7 +277,7 @@ class Journal:
             self._is_full = False
 
     def _takes_no_room(self, item: JournalEntry | _Reservation) -> bool:
-        """Whether an item needs no space: a removal, or a row of nearly the same size, such as a deletion mark."""
+        """Whether an item needs no further space: a removal, a reservation, or a row that hardly grows."""
         if isinstance(item, _Reservation) or item.data is None:
             return True
         key = (item.kind, item.namespace, item.name)
@@ -302,7 +307,7 @@ def _mark_of(path: Path) -> Path:
 
 
 def _above_older_copy(path: Path, start_version: int) -> int:
-    """The first version above all versions that this folder has used, even if an older file was restored."""
+    """The first version above all versions used in this folder, even if an older copy of the file was restored."""
     marked = 0
     with contextlib.suppress(OSError, ValueError):
         marked = int(_mark_of(path).read_text(encoding="ascii"))
@@ -313,7 +318,7 @@ def _above_older_copy(path: Path, start_version: int) -> int:
 
 
 def _mark_reserved(path: Path, reserved: int) -> None:
-    """Store the reserved versions next to the file. If that fails, an older copy is not detected."""
+    """Store the last reserved version in a file beside the journal, to detect an older copy of the journal later."""
     with contextlib.suppress(OSError):
         write_synced(_mark_of(path), str(reserved).encode())
 
@@ -380,7 +385,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, is_new: bool, bytes_
 
 
 def check_journal(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise ``JournalDamaged`` if the system must not start with this journal."""
+    """Raise ``JournalDamaged`` if the journal is damaged, so that the system must not start with it."""
     application_id = connection.execute("PRAGMA application_id").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
     if tables and application_id != _APPLICATION_ID:

@@ -86,7 +86,7 @@ _Change = Callable[[Object], Mapping[str, Any]]
 
 
 class Admit(Protocol):
-    """Admission, such as ``home/admission/admission.py``: defaults, schema, rules."""
+    """Admission of a write: completes and checks an object, such as ``admit`` of ``home/admission/admission.py``."""
 
     def __call__(
         self, kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None
@@ -121,7 +121,10 @@ def _admit_all(_: Kind, new: Object, __: Object | None = None, *, subresource: S
 
 
 class MemoryCluster(Cluster):
-    """The store. Create it before or inside the event loop that uses it. ``close`` ends its watches and its journal."""
+    """The object store. Create it before or inside the event loop that uses it.
+
+    ``close`` ends its watches and its journal.
+    """
 
     is_in_process = True
 
@@ -149,7 +152,7 @@ class MemoryCluster(Cluster):
 
     @property
     def owners(self) -> Owners:
-        """The owner references, for the collector."""
+        """The owner references of all objects, for the garbage collector."""
         return self._state.owners
 
     @property
@@ -179,7 +182,7 @@ class MemoryCluster(Cluster):
         return await asyncio.to_thread(self._journal.copy)
 
     async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
-        """Read one object, decoded for the caller."""
+        """Read one object. The caller may change the returned object."""
         check_subresource(kind, subresource)
         whole = decoded(self._state.find(kind, _key(kind, namespace, name)).encoded)
         return scale_of(whole) if subresource == "scale" else whole
@@ -189,7 +192,7 @@ class MemoryCluster(Cluster):
         return self._state.find(kind, _key(kind, namespace, name)).encoded
 
     async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
-        """List a snapshot. It is decoded in steps, so that the event loop is not blocked."""
+        """A page of a list, decoded in steps, so that the event loop is not blocked."""
         listing = self.list_encoded(selection, page_size=page_size, page=page)
         items: list[Object] = []
         for encoded in listing.items:
@@ -198,7 +201,7 @@ class MemoryCluster(Cluster):
         return Listing(items=items, resource_version=listing.resource_version, next_page=listing.next_page)
 
     def list_encoded(self, selection: Selection, *, page_size: int = 0, page: str = "") -> EncodedListing:
-        """Like ``list_selection``, as JSON and without yielding."""
+        """A page of a list as JSON, without yielding to the event loop. Parameters are those of ``list_selection``."""
         page_objects, end, has_more = self._state.page(selection, size=page_size, token=page)
         return EncodedListing(
             items=[stored.encoded for stored in page_objects],
@@ -211,7 +214,7 @@ class MemoryCluster(Cluster):
         return self._state.watch(selection, resource_version)
 
     async def write(self, write: Write) -> Object:
-        """Execute a write. Field owners are recorded if an API request is the origin."""
+        """Execute a write. If an API request is its origin, record the owners of the changed fields."""
         match write:
             case Create():
                 check_depth(write.body)
@@ -230,7 +233,7 @@ class MemoryCluster(Cluster):
         return {}
 
     async def restore(self, kind: Kind, body: Object) -> Object:
-        """Create an object of an earlier process with the uid and creation time in ``body``."""
+        """Create an object that existed in an earlier process, with the uid and creation time in ``body``."""
         metadata = body.get("metadata") or {}
         identity = {key: metadata[key] for key in _IDENTITY if key in metadata}
         return await self._create(Create(kind=kind, body=body), identity=identity)
@@ -262,7 +265,7 @@ class MemoryCluster(Cluster):
         return decoded(created.encoded)
 
     def _completed(self, kind: Kind, new: Object, owners: Sequence[Object]) -> Object:
-        """A new object after admission, with the owners of its fields. Pure."""
+        """A new object after admission, with ``managedFields``. Pure."""
         new = self._admit(kind, new)
         if owners:
             return with_entries(new, owners)
@@ -351,7 +354,7 @@ class MemoryCluster(Cluster):
         return _shown(decoded(updated.encoded), subresource)
 
     def _changed(self, write: Replace | Patch | Apply, change: _Change, encoded: bytes) -> tuple[Object, Object]:
-        """An object before and after a change, admitted, with the owners of its fields. Pure."""
+        """An object before and after a write. The latter is admitted, and has updated ``managedFields``. Pure."""
         kind, subresource, old = write.kind, write.subresource, decoded(encoded)
         sent = change(old)
         # The operations of a JSON patch combine into one value.

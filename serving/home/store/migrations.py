@@ -29,7 +29,10 @@ _STEP, _PROGRAM = "step", "program"
 
 
 class MigrationStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One migration step: statements that convert the previous format."""
+    """One migration of the journal's format. ``statements`` convert the file from the previous step.
+
+    A file that has taken this step can be read by programs from step ``reader`` on.
+    """
 
     number: int
     reader: int
@@ -89,7 +92,10 @@ def check_reader(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def refuse_newer_journal(path: Path) -> None:
-    """Run ``check_reader`` on a file that another process may have open. Accepts a missing or damaged file."""
+    """Raise ``JournalDamaged`` if a journal requires a newer program. Accepts a missing or damaged file.
+
+    Another process may have the file open.
+    """
     try:
         with path.open("rb") as file:
             header = file.read(_HEADER_BYTES)

@@ -40,7 +40,7 @@ class Owners:
         self._deleting: set[Reference] = set()
 
     def is_living(self, uid: str, *, namespace: str) -> bool:
-        """Whether the owner exists in this namespace or is cluster-scoped."""
+        """Whether the owner with this uid exists, in this namespace or as a cluster-scoped object."""
         reference = self._living.get(uid)
         return reference is not None and reference[1][0] in {"", namespace}
 
@@ -49,7 +49,7 @@ class Owners:
         return sorted(self._dependents.get(uid, ()), key=lambda reference: (reference[0].resource, reference[1]))
 
     def apply(self, kind: Kind, change: StoreChange) -> None:
-        """Apply a change of the store."""
+        """Update the graph for a change in the store."""
         old, new = change.old, change.new
         this: Reference = (kind, new.key)
         if change.is_removal:
@@ -117,7 +117,10 @@ class Uids:
 
 
 def derived_uid(kind: Kind, new: Object) -> str:
-    """The uid derived from an object's owner; "" for objects in the journal and objects without an owner."""
+    """The uid of a derived object, which is the same after each restart, computed from the uid of its owner.
+
+    It is "" for an object in the journal, with a generated name, or that no controller recreates.
+    """
     owner_uid, namespace = controller_uid_of(new), namespace_of(new)
     is_made_again = bool(owner_uid) or namespace == SYSTEM_NAMESPACE
     if is_durable(kind, new) or not is_made_again or new["metadata"].get("generateName"):

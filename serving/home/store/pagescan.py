@@ -39,7 +39,7 @@ class _RowObject(msgspec.Struct):
 
 
 def scan_objects(path: Path) -> dict[_Key, bytes]:
-    """The objects in the intact pages of a journal and of its log. Raises ``OSError``."""
+    """The objects in the readable pages of a damaged journal and of its write-ahead log. Raises ``OSError``."""
     pages = _DatabasePages(path.read_bytes())
     with contextlib.suppress(FileNotFoundError):
         pages.apply_log(path.with_name(f"{path.name}-wal").read_bytes())
@@ -107,7 +107,7 @@ class _DatabasePages:
         return free
 
     def rows(self, number: int) -> Iterator[tuple[_Key, bytes]]:
-        """The rows of four columns in a page, as key and data."""
+        """Yield the rows of a page that have the four columns of an object, as key and data."""
         page = self._page(number)
         start = _FILE_HEADER_BYTES if number == 1 else 0
         header = _HEADER_BYTES.get(page[start]) if len(page) > start + 12 else None
@@ -142,7 +142,7 @@ class _DatabasePages:
 
 
 def _row(payload: bytes) -> tuple[_Key, bytes]:
-    """Parse a record of three texts and a blob or text."""
+    """The key and data in a record of three texts and a blob or text."""
     end, at = _varint(payload, 0)
     kinds = []
     while at < min(end, len(payload)):
@@ -163,7 +163,7 @@ def _row(payload: bytes) -> tuple[_Key, bytes]:
 
 
 def _varint(data: bytes, at: int) -> tuple[int, int]:
-    """A SQLite number of up to nine bytes, and the position after it."""
+    """An integer in SQLite's format, of up to nine bytes, and the position after it."""
     number = 0
     for index in range(9):
         if at + index >= len(data):

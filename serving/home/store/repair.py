@@ -37,7 +37,11 @@ class _Readable(msgspec.Struct):
 
 
 class DamagedJournal(msgspec.Struct, frozen=True, kw_only=True):
-    """The readable part of a journal. ``damage`` is "" if the journal is intact; ``lost`` has a line for each loss."""
+    """The readable part of a journal.
+
+    ``damage`` says what is wrong, "" if nothing is. ``lost`` has a line for each loss. Versions up to ``reserved`` were
+    used.
+    """
 
     damage: str
     entries: list[JournalEntry]
@@ -46,7 +50,10 @@ class DamagedJournal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_damaged(path: Path, *, now_s: float | None = None) -> DamagedJournal:
-    """Read everything readable. Raises ``JournalDamaged`` for a newer format, ``OSError`` for a missing file."""
+    """Read all readable objects of a journal.
+
+    Raises ``JournalDamaged`` for a newer format, ``OSError`` for a missing file.
+    """
     refuse_newer_journal(path)
     with path.open("rb"):
         pass
@@ -103,9 +110,9 @@ def _is_readable(key: _Key, data: object) -> bool:
 
 
 def write_repaired(path: Path, damaged: DamagedJournal, *, stamp: str) -> Path:
-    """Replace the damaged journal, which is renamed; return its new path. Raises ``OSError``.
+    """Write a new journal with the readable entries; return the new path of the damaged one. Raises ``OSError``.
 
-    The new file is complete and synchronized before anything is renamed.
+    The new file is complete and synchronized before the damaged one is renamed.
     """
     repaired = path.with_name(f"{path.name}.repaired")
     for suffix in _SUFFIXES:

@@ -28,12 +28,12 @@ def acting_manager() -> str:
 
 
 def may_run_programs() -> bool:
-    """Whether the current user may run programs and use folders of the machine. The system itself may."""
+    """Whether the current user may run programs and use folders of this machine. True outside of requests."""
     return _may_run_programs.get()
 
 
 def may_claim_hosts() -> bool:
-    """Whether the current user may claim hosts for a namespace. The system itself may."""
+    """Whether the current user may claim hosts for a namespace. True outside of requests."""
     return _may_claim_hosts.get()
 
 

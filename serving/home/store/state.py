@@ -101,14 +101,14 @@ class StoreState:
         return entry
 
     def fresh(self, kind: Kind, body: Object) -> Object:
-        """A new object with uid, timestamp and, for ``generateName``, a name. It is not stored yet."""
+        """A new object with uid, creation time and, for ``generateName``, a name. It is not stored yet."""
         suffix = "".join(self._dice.choices(_SUFFIX_LETTERS, k=_SUFFIX_LENGTH))
         new = fresh(kind, body, stamp=stamp(self.wall_s()), suffix=suffix)
         new["metadata"]["uid"] = self._uids.new(kind, new)
         return new
 
     def resumed(self, new: Object) -> Object:
-        """A new object. If it is derived, it gets the metadata of the earlier run."""
+        """A new object. If it existed in an earlier run as a derived object, it keeps creation time and generation."""
         return self._former.resumed(new)
 
     def derived(self) -> Iterator[Object]:
@@ -120,7 +120,10 @@ class StoreState:
                     yield whole
 
     def apply(self, kind: Kind, new: Object, metadata: ObjectMetadata, *, is_removal: bool = False) -> Stored:
-        """Apply a change. Raises ``Invalid`` if the object is too large, ``Unavailable`` if no versions are left."""
+        """Apply a change in memory.
+
+        Raises ``Invalid`` if the object is too large, ``Unavailable`` if no versions are left.
+        """
         version = self.version + 1
         if self._journal is not None:
             self._journal.claim(version)

@@ -24,14 +24,17 @@ _TOKEN_VERSION = "meta.k8s.io/v1"  # noqa: S105 - of a token's form
 
 
 class ListPage(msgspec.Struct, frozen=True):
-    """Where the next page of a list begins: after a key, at the version of the first page."""
+    """Where the next page of a list begins: after the key ``after``, at the resource version of the first page."""
 
     version: int
     after: str
 
 
 class _Token(msgspec.Struct, frozen=True):
-    """The content of a continue token. ``start`` is the next possible key: the last key and a zero byte."""
+    """The content of a continue token: its format, the resource version, and the first possible key of the next page.
+
+    ``start``, this key, is the last key of the page and a zero byte.
+    """
 
     v: str
     rv: int
@@ -73,7 +76,7 @@ class KindTable:
         self._keys: dict[str, Key] = {}
 
     def load(self, entry: Stored) -> None:
-        """Add an object without an event."""
+        """Add an object that was read at the start, without an event."""
         self.objects[entry.key] = entry
         self._insert(entry.key)
 
@@ -95,7 +98,10 @@ class KindTable:
             watch.offer(change)
 
     def select(self, wanted: ObjectFilter, *, after: str | None = None) -> Iterator[Stored]:
-        """Yield objects matching a filter, in order, after a path. Valid until the next change."""
+        """Yield the objects that match a filter, sorted by path; with ``after``, only those with a greater path.
+
+        The iterator is valid until the next change.
+        """
         name = wanted.fields.exact("metadata.name")
         if name is not None and wanted.namespace is not None:
             entry = self.objects.get((wanted.namespace, name))
@@ -113,7 +119,7 @@ class KindTable:
         insort(self._paths, path)
 
     def _span(self, namespace: str | None) -> tuple[int, int]:
-        """The range of a namespace's keys."""
+        """The range of a namespace's keys in the sorted list, as (first, end)."""
         if namespace is None:
             return 0, len(self._paths)
         first = bisect_left(self._paths, f"{namespace}/")

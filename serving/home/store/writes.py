@@ -126,7 +126,10 @@ def modified_text(kind: Kind, name: str) -> str:
 
 
 def settled(kind: Kind, old: Object, sent: Mapping[str, Any], *, subresource: Subresource | None) -> Object:
-    """The object after a replacement, with the fields of ``old`` that clients cannot set."""
+    """The object after a replacement by ``sent``, of the whole object or of the part that is the ``subresource``.
+
+    Fields that clients cannot set stay as in ``old``.
+    """
     if subresource == "scale":
         return _scaled(old, sent)
     if subresource == "status":
@@ -192,7 +195,7 @@ def _scaled(old: Object, sent: Mapping[str, Any]) -> Object:
 
 
 def with_generation(kind: Kind, old: Object, new: Object) -> Object:
-    """Increment the generation if anything except metadata and status has changed.
+    """The object ``new``, with an incremented generation if anything except metadata and status has changed.
 
     For Knative's kinds, empty fields of the spec are ignored: adding ``resources: {}`` is no change.
     """
@@ -218,7 +221,7 @@ def is_held(kind: Kind, whole: Mapping[str, Any], metadata: ObjectMetadata) -> b
 
 
 def marked_for_deletion(delete: Delete, old: Object, *, wall_s: float) -> Object:
-    """The object with a deletion timestamp. Its deletion is delayed (``is_held``)."""
+    """The object with a deletion timestamp, for a deletion that is delayed (``is_held``)."""
     metadata = {**old["metadata"]}
     before = read_metadata(old)
     finalizers = list(before.finalizers or ())

@@ -19,7 +19,7 @@ def is_virtualenv(folder: Path) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder and its contents, or another entry. A missing entry is no error.
+    """Remove a folder and its contents, or a file or link. A missing path is no error.
 
     If something cannot be removed, the rest is removed, and the first ``OSError`` is raised.
     """
@@ -91,7 +91,7 @@ def _opened(name: str, folder: int | None = None) -> int:
 
 
 def _take_rights(name: str, folder: int | None) -> None:
-    """If the user is not root, give the owner read and write access to a folder."""
+    """Without root, give the owner read and write access to a folder, so that its content can be removed."""
     if os.geteuid() == 0:
         return
     # Not by name, because a link in its place would be followed.

@@ -32,10 +32,10 @@ Ports = Mapping[str, int]
 
 
 def bind(ports: Ports, *, unheard: Collection[str] = (), exposed: Collection[str] = ()) -> dict[str, socket.socket]:
-    """Create a listening socket on 127.0.0.1 for each port; ports in ``exposed`` listen on all IPv4 addresses.
+    """Create a listening socket on 127.0.0.1 for each port; ports in ``exposed`` listen on all addresses, also of IPv6.
 
-    Sockets in ``unheard`` are bound, but refuse connections until the activator listens. If their port is taken, they
-    are left out.
+    Sockets in ``unheard`` are bound, but refuse connections until the activator listens. They are left out if their
+    port is taken, unless they are exposed.
 
     Raises:
         SettingsError: with a problem for each port that is taken.
@@ -86,7 +86,7 @@ def _problems(errors: Mapping[str, OSError], ports: Mapping[str, int]) -> list[P
 
 
 def _holder(port: int) -> Path | None:
-    """The state folder of the local system that uses a port, from its daemons' environment."""
+    """The state folder of the local system that uses a port, from its daemons' environment; None if unknown."""
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError, ValueError):
             match = re.search(rb"(?:^|\0)SERVING_STATE=([^\0]+)", (process / "environ").read_bytes())

@@ -48,7 +48,7 @@ IMPORTED_LATER = (
 class ChildProcess:
     """One process of a child.
 
-    It writes to ``ready_fd``, a non-blocking pipe, when it serves, and then every second.
+    The process writes to the pipe behind ``ready_fd`` when it serves, and then every second.
     """
 
     def __init__(self, pid: int, *, started_s: float, ready_fd: int) -> None:
@@ -67,7 +67,10 @@ class ChildProcess:
         return self._has_reported
 
     def hang(self, elapsed_s: float) -> str:
-        """Why a started process hangs; "" if it does not. Called each second, ``elapsed_s`` after the last call."""
+        """Why a process that has started hangs; "" if it does not.
+
+        Called about every second; ``elapsed_s`` is the time since the last call.
+        """
         if not self.is_ready:
             return ""
         vitals = read_vitals(self.pid)
@@ -101,7 +104,7 @@ class ChildProcess:
 
 
 class Child:
-    """One child: its name, module, inherited sockets and extra environment."""
+    """One child of the supervisor: its name, module, inherited sockets and additional environment."""
 
     def __init__(self, name: str, module: str, *sockets: str, environment: Mapping[str, str] = _NOTHING) -> None:
         self.name = name
@@ -120,7 +123,7 @@ class Child:
 
     @property
     def overlaps(self) -> bool:
-        """Whether its replacement starts before this process ends, because it has requests in flight."""
+        """Whether a replacement starts before the old process ends, as for activators with requests in flight."""
         return self.module == ACTIVATOR
 
     @property
@@ -153,7 +156,7 @@ def CHILDREN(activator_count: int = 1, *, has_node_groups: bool = False, has_acm
 
 
 def _activator(index: int, count: int) -> Child:
-    """One of several activators on the same sockets. The first has no number in its name and port."""
+    """One of ``count`` activators that share the same sockets. The name and port of the first have no number."""
     name = f"activator-{index}" if index else "activator"
     environment = {
         **ALLOCATOR,
@@ -191,7 +194,10 @@ def _has_terminal() -> bool:
 
 
 def last_error(log: Path) -> str:
-    """The last line of a daemon's log (its error, if it is JSON); "" just after a rotation."""
+    """The last error in a daemon's log: the field ``error`` of its last line if that is JSON, else the line.
+
+    For an empty log it is the text "see PATH".
+    """
     lines: list[str] = []
     for path in (log, log.with_name(f"{log.name}.1")):
         with contextlib.suppress(OSError):

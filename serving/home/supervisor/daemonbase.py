@@ -54,7 +54,7 @@ class DaemonLaunch(NamedTuple):
 
 
 class DaemonBase:
-    """The process from which daemons are forked, as a context manager. It imports ``modules`` in advance."""
+    """The process from which daemons are forked, as a context manager. It imports ``modules`` before the first fork."""
 
     def __init__(self, modules: Iterable[str], *, environment: Mapping[str, str]) -> None:
         self._control, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -81,7 +81,10 @@ class DaemonBase:
         self._process.wait()
 
     def start(self, launch: DaemonLaunch) -> int:
-        """Fork a daemon; if the base has ended or cannot fork, execute it. Return the process id."""
+        """Fork a daemon, and return its process id.
+
+        If the base has ended or cannot fork, start a new interpreter instead.
+        """
         request = json.dumps([launch.module, dict(launch.environment), list(launch.sockets)]).encode()
         try:
             socket.send_fds(self._control, [request], [launch.log_fd, launch.ready_fd, *launch.sockets.values()])

@@ -47,7 +47,10 @@ def read_vitals(pid: int) -> ProcessVitals | None:
 
 
 def read_wait_channel(pid: int) -> str:
-    """The kernel function that a process's first thread waits in (wchan of proc_pid(5)): `` in do_wait``, or ""."""
+    """The kernel function in which a process's first thread waits, as the text " in FUNCTION"; "" if unknown.
+
+    It is read from wchan (proc_pid(5)).
+    """
     try:
         with open(f"/proc/{pid}/wchan", encoding="ascii") as file:  # noqa: PTH123 - as above
             channel = file.read()
@@ -57,7 +60,7 @@ def read_wait_channel(pid: int) -> str:
 
 
 class HangWatch:
-    """Adds up how long one daemon has not reported."""
+    """Decides whether one daemon hangs, from the time since its last report and the CPU time that it used."""
 
     def __init__(self) -> None:
         self._idle_s = self._busy_s = 0.0
@@ -69,10 +72,9 @@ class HangWatch:
         self._cpu_ticks = None if vitals is None else vitals.cpu_ticks
 
     def look(self, vitals: ProcessVitals | None, *, elapsed_s: float, is_waiting: bool) -> str:
-        """Record that a second passed without a report; return why the daemon hangs, or "".
+        """Record that ``elapsed_s`` seconds passed without a report; return why the daemon hangs, or "".
 
-        ``is_waiting``: the daemon has announced a wait, for example for a container's start, which has a separate
-        limit.
+        ``is_waiting``: the daemon has announced a wait, for example for a container's start, which has a longer limit.
         """
         if vitals is None:
             return ""

@@ -28,7 +28,7 @@ class SystemdNotifier:
 
     @property
     def is_on(self) -> bool:
-        """Whether a systemd expects reports."""
+        """Whether systemd expects reports."""
         return bool(self._address)
 
     def report_started(self) -> None:

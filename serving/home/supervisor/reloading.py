@@ -20,7 +20,7 @@ class ReloadState(TypedDict):
 
 
 def read_reload(path: Path) -> ReloadState:
-    """Read the last report. Without a file, all counts are 0."""
+    """Read the last report of a reload. Without a file, all counts are 0."""
     try:
         state: ReloadState = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):
@@ -41,7 +41,7 @@ class ReloadReport:
         self._save()
 
     def replaced(self, line: str) -> None:
-        """A child was replaced."""
+        """Record that a child was replaced; ``line`` describes the replacement."""
         self._state["replaced"].append(line)
         self._save()
 

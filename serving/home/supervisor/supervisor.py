@@ -174,9 +174,9 @@ class Supervisor:
             self._wait(lambda: not _unready(self._children), within_s=math.inf)
 
     def _reload(self, report: ReloadReport) -> str | None:
-        """Replace all children, activators first: if a new process fails to start, the old ones still serve.
+        """Replace all children, activators first; return an error text, None after success.
 
-        Return an error text, None after success.
+        If a new activator fails to start, the old one still serves, and no further child is replaced.
         """
         with _base_of(self._children) as self._base:
             for child in sorted(self._children, key=lambda child: not child.overlaps):
@@ -412,13 +412,16 @@ def _opened_log(path: Path) -> BinaryIO:
 
 
 def _base_of(children: Sequence[Child]) -> DaemonBase:
-    """A base with the current code for all children except the template process, which is itself a base."""
+    """Create the process from which the children are forked, with the current code.
+
+    The process template is not forked from it, because it is itself the process from which pods are forked.
+    """
     modules = {child.module: None for child in children if child.name != TEMPLATE}
     return DaemonBase([*modules, *IMPORTED_LATER], environment=ALLOCATOR)
 
 
 def _unready(children: Sequence[Child]) -> list[str]:
-    """The children that have not served since the start."""
+    """The names of the children that have not served since the start."""
     return [
         child.name
         for child in children

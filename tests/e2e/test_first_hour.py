@@ -13,6 +13,7 @@ import httpx
 import msgspec
 import pytest
 
+from serving.core.model.knative import SERVICE_LABEL
 from serving.core.model.objects import Object
 from serving.home.apiserver.reviews import TOKEN_REVIEW_PATH
 from serving.home.processes.mounts import can_mount
@@ -198,6 +199,9 @@ def test_a_found_app_that_ignores_the_port_gets_its_own(serving: Stage, tmp_path
     (folder / "app.py").write_text((folder / "app.py").read_text().replace("int(os.environ['PORT'])", "8123"))
     assert "deploying it with --fixed-port 8123" in serving("deploy", str(folder)).stderr
     assert serving("invoke", "stubborn").stdout == "heard "
+    # Revisions without the app's port would keep their pods.
+    revisions = serving("get", "revisions", "-l", f"{SERVICE_LABEL}=stubborn", "-o", "name").stdout.split()
+    assert len(revisions) == 1, revisions
 
 
 def until_printed(lines: Iterable[str], message: str) -> None:

@@ -32,7 +32,7 @@ from serving.home.images.store import (
 from serving.home.pods.podplan import DEFAULT_PATH, command_words
 from serving.home.pods.snapshot import is_application, take_snapshot
 from serving.home.state import StateFolder
-from serving.net.cluster.kinds import SERVING_SERVICE
+from serving.net.cluster.kinds import REVISION, SERVING_SERVICE
 from serving.net.cluster.servicepatch import pinned_traffic
 from serving.tools.cli.client.api import ApiClient, adding, api_options, fail, fail_usage, until_written
 from serving.tools.cli.client.completion import complete_service
@@ -289,10 +289,15 @@ def start_text(deployment: Deployment, after_s: float) -> str:
 
 
 def _written_at_its_port(api: ApiClient, deployment: Deployment, how: How) -> tuple[bool, Readiness]:
-    """Like ``_written``, but exits on failure, and repeats with ``--fixed-port`` for an app that ignores $PORT."""
+    """Like ``_written``, but exits on failure, and repeats with ``--fixed-port`` for an app that ignores $PORT.
+
+    The revision with the wrong port is deleted after the repetition, because it would keep its pod and try on until its
+    progress deadline.
+    """
+    abandoned = ""
     while True:
         try:
-            return _written(api, deployment, how)
+            return _written(api, deployment, how, abandoned=abandoned)
         except NotReady as error:
             if error.port is None or not deployment.command or api.state_path is None:
                 fail(str(error))
@@ -303,12 +308,19 @@ def _written_at_its_port(api: ApiClient, deployment: Deployment, how: How) -> tu
                 )
             print_aside(f"the app listens on a port of its own: deploying it with --fixed-port {port}")
             deployment = msgspec.structs.replace(deployment, fixed_port=port)
+            failed = api.peek(path_of(SERVING_SERVICE, api.namespace, deployment.name))
+            abandoned = str(nested(failed, "status", "latestCreatedRevisionName") or "")
 
 
-def _written(api: ApiClient, deployment: Deployment, how: How) -> tuple[bool, Readiness]:
-    """Write the service and wait as requested; return whether it is new, and the object. Raises ``NotReady``."""
+def _written(api: ApiClient, deployment: Deployment, how: How, *, abandoned: str) -> tuple[bool, Readiness]:
+    """Write the service, delete the revision ``abandoned`` ("" for none), and wait as requested.
+
+    Returns whether the service is new, and the object. Raises ``NotReady``.
+    """
     with Progress(f"deploying {deployment.name}"):
         is_new, service = _write(api, deployment, how)
+        if abandoned:
+            api.call("DELETE", path_of(REVISION, api.namespace, abandoned))
         if not how.wait:
             return is_new, Readiness(service, 0.0)
         with _explained_interrupt(deployment.name) if how.is_kept else contextlib.nullcontext():

@@ -69,7 +69,7 @@ async def test_a_pod_that_never_comes_is_not_tried_for_ever() -> None:
         await gone.stop()
         response = await send_request(stage.public)
     assert response.status == 502
-    assert response.body.startswith("revision hello-00001: no connection to any of 3 pods")
+    assert response.body.startswith("revision hello-00001: no connection to a pod in 3 tries")
 
 
 async def test_a_pod_that_ends_before_answering_is_a_bad_gateway_for_what_may_not_be_sent_again() -> None:

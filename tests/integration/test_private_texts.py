@@ -186,7 +186,7 @@ async def test_a_pod_that_cannot_be_reached_is_not_named() -> None:
         await pod.stop()
         response = await send_request(stage.public)
         record = await recorded(stage, response.headers["x-request-id"])
-    assert (response.status, response.body) == (502, "revision hello-00001: no connection to any of 2 pods")
+    assert (response.status, response.body) == (502, "revision hello-00001: no connection to a pod in 2 tries")
     assert f"127.0.0.1', {port}" in record.why
 
 

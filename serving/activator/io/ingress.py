@@ -144,7 +144,7 @@ class Ingress:
         if not self._requeue(exchange):
             visit = exchange.context
             assert isinstance(visit, Visit)
-            text = f"revision {visit.key[1]}: no connection to any of {visit.tries} pods"
+            text = f"revision {visit.key[1]}: no connection to a pod in {visit.tries} tries"
             # The error contains a pod's address, which clients must not see.
             visit.noted().fail(QUEUE_PROXY, f"{text}: {error}")
             exchange.respond(502, text.encode(), _TEXT + exchange.response_headers)

@@ -167,7 +167,7 @@ class TokenSession:
 
 
 class LibrarySession:
-    """A session that uses the ``kubernetes`` package, for kubeconfigs other than that of ``serving up``."""
+    """A session that uses the ``kubernetes`` package, for all kubeconfigs except those of ``serving up``."""
 
     def __init__(self, kubeconfig: str, client: "ApiClient") -> None:
         self._kubeconfig = kubeconfig

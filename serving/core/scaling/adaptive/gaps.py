@@ -248,7 +248,7 @@ class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def kept_max_s(self) -> float:
-        """The maximum length of the first window, which may cost as much as a pod that runs for ``max_s`` seconds.
+        """The maximum length of the first window: its cost is at most that of a pod running for ``max_s`` seconds.
 
         Example: ``max_s`` is 30 min, and a pod is dormant after 10 s, at a fifth of the price. It may run for 10 s and
         be dormant for 5 x 1790 s, in all 149 min 20 s.

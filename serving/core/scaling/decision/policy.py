@@ -37,7 +37,7 @@ class SecondOfLoad(msgspec.Struct, frozen=True):
 
 
 class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
-    """What a policy knows about its revision at one decision. ``algorithm`` is the proposal that it may replace."""
+    """A policy's knowledge of its revision at one decision. The policy may replace the proposal ``algorithm``."""
 
     now_s: float
     """Time of the decision, on the clock of ``SecondOfLoad``."""

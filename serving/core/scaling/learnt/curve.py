@@ -40,7 +40,7 @@ _DEVIATIONS = 1.0
 
 
 class Knee(msgspec.Struct, frozen=True, kw_only=True):
-    """Measurements that give the knee, the concurrency of one pod beyond which requests only wait longer.
+    """Measurements of the knee: the concurrency of one pod beyond which requests only wait longer.
 
     ``bottom`` and ``top`` are the lowest and the highest observed concurrency. Times are in seconds.
     """

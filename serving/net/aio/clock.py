@@ -37,12 +37,19 @@ def unqueued_s() -> float:
     The difference of two readings is then the thread's own time, however busy the machine is. The wait is the second
     number of schedstat in proc(5); on a kernel without schedstat it is 0.
     """
+    waited_ns, at_s = -1, 0.0
+    # The thread may lose its core between the two readings, and the wait would then be too short.
+    while waited_ns != (waited_ns := _waited_ns()):
+        at_s = steady_s()
+    return at_s - waited_ns / 1e9
+
+
+def _waited_ns() -> int:
     try:
         with open(_SCHEDSTAT, encoding="ascii") as file:  # noqa: PTH123 - the sidecar starts without pathlib
-            waited_ns = int(file.read().split()[1])
+            return int(file.read().split()[1])
     except OSError:
-        waited_ns = 0
-    return steady_s() - waited_ns / 1e9
+        return 0
 
 
 def wall_s() -> float:

@@ -51,3 +51,11 @@ def test_unqueued_time_leaves_out_the_wait_for_a_core() -> None:
 def test_without_schedstat_no_wait_counts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(clock, "_SCHEDSTAT", tmp_path / "none")
     assert steady_s() <= unqueued_s() <= steady_s()
+
+
+def test_a_wait_between_the_two_readings_counts_as_a_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits_ns = iter((0, 5_000_000_000, 5_000_000_000))
+    times_s = iter((100.0, 105.0))
+    monkeypatch.setattr(clock, "_waited_ns", lambda: next(waits_ns))
+    monkeypatch.setattr(clock, "steady_s", lambda: next(times_s))
+    assert unqueued_s() == 100.0

@@ -154,7 +154,7 @@ def read_manifest(file: Path) -> BackupManifest:
 
 
 def restore_backup(file: Path, state: StateFolder) -> BackupManifest:
-    """Restore an archive into a state folder without a journal. Raises ``BadBackup``, and then leaves no files."""
+    """Restore an archive into a state folder without a journal. A failure leaves no files. Raises ``BadBackup``."""
     manifest = read_manifest(file)
     if state.holder() is not None:
         raise BadBackup(

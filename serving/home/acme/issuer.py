@@ -146,10 +146,7 @@ class CertificateIssuer:
         return max(renewal_s, *pauses, 0.0)
 
     async def _query_renewal(self, pair: "StoredPair") -> None:
-        """Ask the server when to renew a certificate, if the next query is due.
-
-        A failed query keeps the earlier answer.
-        """
+        """Ask the server when to renew a certificate, if a query is due. A failed query keeps the earlier answer."""
         now_s = self._clock()
         suggested_s, query_s = self._suggestions.get(pair.certificate_pem, (None, 0.0))
         if now_s < query_s or now_s >= pair.not_after_s:

@@ -132,10 +132,7 @@ class AcmeOrders:
         return acme
 
     def _account(self) -> _Account | None:
-        """The stored account; None if there is no file.
-
-        Raises ``OrderFailed`` for an unreadable file, and does not replace it.
-        """
+        """The stored account; None without a file. Raises ``OrderFailed`` for an unreadable file, which stays."""
         path = self._account_path
         try:
             account = msgspec.json.decode(path.read_bytes(), type=_Account)

@@ -235,10 +235,7 @@ def _within(owner: Json, key: str, fill: Callable[[Json], Json]) -> Json:
 
 
 def _each(owner: Json, key: str, fill: Callable[[Json], Json]) -> Json:
-    """The object ``owner`` with ``fill`` applied to each element of the list ``key``.
-
-    An invalid list stays unchanged.
-    """
+    """The object ``owner`` with ``fill`` applied to each element of the list ``key``, if it is a list."""
     items = owner.get(key)
     if not isinstance(items, list):
         return owner

@@ -48,10 +48,7 @@ _claims: WeakKeyDictionary[Stored, Claim] = WeakKeyDictionary()
 
 
 def claims_in(tables: Tables, namespace: str) -> Callable[[Kind], Iterable[Claim]]:
-    """A function that returns the quota claims of a kind's objects in a namespace.
-
-    A claim is computed once per version of an object.
-    """
+    """A function that returns the quota claims of a kind's objects in a namespace, cached for unchanged objects."""
     return lambda kind: (_claim_of(kind, stored) for stored in _stored(tables, kind, namespace))
 
 
@@ -72,9 +69,9 @@ def _claim_of(kind: Kind, stored: Stored) -> Claim:
 
 
 class NamespaceRules:
-    """Admission rules that depend on the other objects of a namespace.
+    """Admission rules that depend on other objects in a namespace.
 
-    Most rules apply only after a call of ``enforce``.
+    Most rules apply only once ``enforce`` was called.
     """
 
     def __init__(self, tables: Tables, security: PodSecurity | None = None) -> None:

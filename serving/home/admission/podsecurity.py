@@ -44,7 +44,7 @@ _NOT_OF_PODS = frozenset(RevisionFields.__annotations__) | {"nodeName", "tolerat
 
 
 def level_of(labels: Mapping[str, str], mode: str = "enforce") -> str:
-    """The level in a namespace's labels; an unknown level is the strictest, as in Kubernetes."""
+    """The level in a namespace's labels. An unknown level counts as the strictest one, as in Kubernetes."""
     level = labels.get(_PREFIX + mode, PRIVILEGED)
     return level if level in LEVELS else RESTRICTED
 

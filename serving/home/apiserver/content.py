@@ -149,10 +149,7 @@ def _without_texts(data: bytes) -> bytes:
 
 
 def _separators_in(data: bytes) -> int:
-    """The number of opening brackets less one, or of commas, whichever is larger.
-
-    A body without strings has more values.
-    """
+    """The number of opening brackets less one, or of commas if larger. A body without strings has more values."""
     return max(data.count(b"[") + data.count(b"{") - 1, data.count(b","))
 
 
@@ -349,10 +346,7 @@ def _list_metadata(listing: EncodedListing) -> Object:
 
 
 def shaped_list(kind: Kind, listing: EncodedListing, *, wanted: WantedShape, include: str) -> bytes:
-    """The JSON of a list as a table or as metadata.
-
-    ``include`` selects the part of the object in each row of a table.
-    """
+    """The JSON of a list as a table or as metadata. ``include`` selects the part of the object in a table's rows."""
     metadata, objects = _list_metadata(listing), map(decoded, listing.items)
     if wanted.shape is Shape.TABLE:
         shaped = table(kind, objects, metadata, version=wanted.version, include=include, now_s=wall_s())

@@ -217,10 +217,7 @@ class ApiGuard:
 
     @contextlib.asynccontextmanager
     async def stream(self, request: web.Request) -> AsyncIterator[None]:
-        """A context for a stream such as a watch.
-
-        Its task is cancelled when the server stops or the user's token expires.
-        """
+        """A context for a stream. Its task is cancelled when the server stops or the user's token expires."""
         _current.get().is_stream = True
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None

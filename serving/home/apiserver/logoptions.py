@@ -20,10 +20,7 @@ KEPT_LOGS_PATH = "/logs/pods/{namespace}"
 
 
 class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a log request, as in ``PodLogOptions`` of Kubernetes.
-
-    They select the lines of one container's log.
-    """
+    """The options of a log request, which select lines of one container's log, as in Kubernetes' ``PodLogOptions``."""
 
     container: str
     """The container's name; never empty."""

@@ -220,10 +220,7 @@ def access_review(grant: Grant, body: object) -> Object:
 
 
 def rules_review(grant: Grant, body: object) -> Object:
-    """A SelfSubjectRulesReview with the user's rules in one namespace.
-
-    Raises ``ValueError`` for an invalid ``body``.
-    """
+    """A SelfSubjectRulesReview with the user's rules in a namespace. Raises ``ValueError`` for an invalid ``body``."""
     namespace = msgspec.convert(body, _RulesReview).spec.namespace
     if not namespace:
         raise ValueError("no namespace on request")

@@ -35,10 +35,7 @@ _VERSIONS = {"policy/v1", "policy/v1beta1"}
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """A write request. ``runs_images``: images run as containers here.
-
-    ``pod_security`` is for warnings about pods, or None.
-    """
+    """A write request. ``runs_images``: images run here. ``pod_security`` is for warnings about pods, or None."""
 
     query: MultiMapping[str]
     content_type: str

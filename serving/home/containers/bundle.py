@@ -130,10 +130,7 @@ def arguments_of(container: Object, image: ImageRun, environment: Mapping[str, s
 
 
 def environment_of(image: ImageRun, overrides: Mapping[str, str], *, hostname: str, port: int | None) -> dict[str, str]:
-    """The image's environment, overridden by the manifest's.
-
-    PORT is set if ``port`` is, as for the serving container.
-    """
+    """The image's environment, overridden by the manifest's. A ``port``, as of the serving container, becomes PORT."""
     environment = {"PATH": _PATH, "HOSTNAME": hostname}
     environment |= dict(entry.partition("=")[::2] for entry in image.env or ())
     environment |= overrides

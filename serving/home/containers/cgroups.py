@@ -49,10 +49,7 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
     is_unified: bool
 
     def make(self, name: str, limits: Limits) -> tuple[tuple[str, ...], list[str]]:
-        """Create the cgroup folders of a container, "POD/CONTAINER".
-
-        Return the folders, and the limits that could not be set.
-        """
+        """Create the cgroup folders of a container, "POD/CONTAINER". Return the folders, and the limits not set."""
         folders: dict[Path, None] = {}
         refused: list[str] = []
         for controller, above in self.folders.items():

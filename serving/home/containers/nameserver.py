@@ -48,10 +48,7 @@ _QUERIES_PER_S, _FORWARDED_MAX, _CONNECTIONS_MAX = 1000, 64, 16
 
 
 def question_of(query: bytes) -> tuple[str, int, int]:
-    """Parse a DNS query: the name in lower case, the type, and the offset of the question's end.
-
-    Raises ``InvalidValue``.
-    """
+    """Parse a DNS query: its name in lower case, its type, and where the question ends. Raises ``InvalidValue``."""
     labels, at = [], _HEADER.size
     try:
         _, flags, count, *_ = _HEADER.unpack_from(query)

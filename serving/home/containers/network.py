@@ -46,14 +46,14 @@ _OWN = "/proc/thread-self/ns/net"
 
 
 class Gateway(msgspec.Struct, frozen=True, kw_only=True):
-    """The two addresses of the gateway."""
+    """The addresses at which pods reach activators: ``inner`` for cluster-local hosts, ``public`` for public ones."""
 
     inner: str
     public: str
 
 
 def gateway_of(state: Path) -> Gateway:
-    """The gateway of the system that uses this state folder."""
+    """The gateway for the pods of the system with this state folder. Other systems have other addresses."""
     third, fourth = hashlib.sha256(str(state).encode()).digest()[:2]
     host = f"{third}.{min(max(fourth, 1), 254)}"
     return Gateway(inner=f"{_INNER_NETWORK}.{host}", public=f"{_PUBLIC_NETWORK}.{host}")

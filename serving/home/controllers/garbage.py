@@ -100,10 +100,7 @@ async def _patch_metadata(cluster: MemoryCluster, target: Reference, seen: Objec
 
 
 async def _empty(cluster: MemoryCluster, namespace: str) -> None:
-    """Delete the contents of a namespace; once it is empty, remove its finalizers.
-
-    Each removal of an object triggers another call.
-    """
+    """Delete the contents of a namespace; once it is empty, remove its finalizers. Called after each removal."""
     remaining = False
     for kind in _namespaced():
         for content in (await cluster.list(kind, namespace)).items:

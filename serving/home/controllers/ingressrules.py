@@ -107,10 +107,7 @@ class Routing(msgspec.Struct, frozen=True, kw_only=True):
 def routing_of(
     routes: Iterable[Object], services: Iterable[Object], deployments: Sequence[Object], *, domain: str
 ) -> Routing:
-    """Find the Deployments behind the routes of one namespace.
-
-    ``domain`` is for the host of a route that names none.
-    """
+    """Find the Deployments behind the routes of one namespace. ``domain`` is for hosts of routes without a host."""
     by_name = {name_of(service): service for service in services}
     notes: list[Note] = []
     ways: dict[str, list[tuple[Object, _Way]]] = {}

@@ -140,7 +140,7 @@ def _matches(term: Mapping[str, Any], node: Mapping[str, Any], labels: Mapping[s
 
 
 class NodePlacing:
-    """The nodes with their free amounts. Raises ``SettingsError`` for a policy whose library is missing."""
+    """The nodes with their free resources. Raises ``SettingsError`` for a policy whose library is missing."""
 
     def __init__(self, policy: str) -> None:
         self.book = NodeBook()

@@ -213,10 +213,7 @@ def _from_saved(folder: Path, saved: _Saved) -> ArchivedImage:
 
 
 def _blob(folder: Path, digest: str) -> Path:
-    """The path of the blob with a digest.
-
-    Raises ``InvalidValue`` if it is missing or its content has another digest.
-    """
+    """The path of the blob with a digest. Raises ``InvalidValue`` if it is missing or its content differs."""
     wanted = _hex(digest)
     path = folder / "blobs" / "sha256" / wanted
     if not path.is_file():

@@ -24,7 +24,7 @@ _NEVER = "Never"
 
 
 class ImagePins:
-    """The pins in a store's folder. A key is REVISION/CONTAINER, with the revision's uid."""
+    """Stores the image of each container of a revision, in a store's folder. A key is REVISION_UID/CONTAINER."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder

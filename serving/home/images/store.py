@@ -305,10 +305,7 @@ def find_packer() -> str:
 
 
 def find_builder(name: str) -> str:
-    """The first installed builder that works; docker may be installed without its daemon.
-
-    Raises ``ImageUnavailable``.
-    """
+    """The first builder that works: docker may be installed without its daemon. Raises ``ImageUnavailable``."""
     failures = []
     for builder in filter(shutil.which, _BUILDERS):
         try:

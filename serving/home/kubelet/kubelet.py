@@ -338,10 +338,7 @@ async def _repeated(name: str, chore: Callable[[], Coroutine[object, object, Non
 
 
 def _error_text(error: BaseException, folder: Path | None = None) -> str:
-    """The type and text of an error; for a disk error, its path and reason.
-
-    For a group, the text of its first error.
-    """
+    """The type and text of an error; for a disk error, its path and reason. Of a group, only the first counts."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, OSError) and folder is not None:

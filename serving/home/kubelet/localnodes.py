@@ -78,10 +78,7 @@ class LocalNodes:
         await self._settle(machines, self._virtual)
 
     async def run(self) -> None:
-        """Watch the machines of virtual nodes, and maintain their Nodes, until cancelled.
-
-        Without virtual nodes, do nothing.
-        """
+        """Watch the machines of virtual nodes, and maintain their Nodes, until cancelled; else return immediately."""
         virtual = self._virtual
         if virtual is None:
             return

@@ -87,10 +87,7 @@ class PodNote(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodRun:
-    """Runs one pod. ``pod_id`` is its name in the runtime.
-
-    ``note`` describes a pod that an earlier control process started.
-    """
+    """Runs one pod. ``pod_id`` is its name in the runtime; ``note`` is from an earlier control process, if any."""
 
     location: PodLocation
     _setup: PodSetup
@@ -186,10 +183,7 @@ class PodRun:
         self.end(grace_s=grace_s)
 
     async def run(self, location: PodLocation) -> None:
-        """Run the pod until ``stop`` is set, then drain it; the caller must call ``free``.
-
-        If cancelled, leave the pod running.
-        """
+        """Run the pod until ``stop`` is set, then drain it; ``free`` must follow. If cancelled, leave it running."""
         self._advance(PodEvent.ADMITTED)
         self.location = location
         self._setup = PodSetup(node=self._node, manifest=self.manifest, pod_id=self.id, location=location)

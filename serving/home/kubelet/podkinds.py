@@ -612,10 +612,7 @@ class InAppPod(ProcessPod):
         return msgspec.structs.replace(self._process(container, variables), is_own_proxy=True)
 
     def completed(self, container: Object, spec: ContainerSpec) -> ContainerSpec:
-        """The spec of an app container.
-
-        Its probes carry the pod's secret, by which the queue-proxy in the app recognizes them.
-        """
+        """The spec of an app container. The probes carry the pod's secret, which the queue-proxy in the app checks."""
         updated = super().completed(container, spec)
         if not spec.start.is_own_proxy:
             return updated
@@ -627,17 +624,11 @@ class InAppPod(ProcessPod):
         )
 
     def reach(self, port: int) -> tuple[str, int]:
-        """The address at which processes of this machine reach a container port.
-
-        The app listens at the pod's address.
-        """
+        """The address at which processes of this machine reach a container port: the app is at the pod's address."""
         return self.setup.location.address, self.tcp_ports.get(port, self.port)
 
     async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to a port of the pod.
-
-        The serving app listens at the pod's address, because it contains the queue-proxy.
-        """
+        """Connect to a port of the pod. The serving app contains the queue-proxy and listens at the pod's address."""
         if self._declares(port):
             return await asyncio.open_connection(self.setup.location.address, self.port)
         return await super().connect(port, pids)
@@ -676,10 +667,7 @@ class NetworkedPod(ProcessPod):
         return routed_address(self.setup.location.address) if self.network else "127.0.0.1", port
 
     async def connect(self, port: int, pids: Collection[int]) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Connect to a port in the pod's network.
-
-        ``pids`` is not used, because only this pod's processes listen there.
-        """
+        """Connect to a port in the pod's network. ``pids`` is unused: only this pod's processes listen there."""
         del pids
         return await netns.open_connection("127.0.0.1", port, network=self.network)
 

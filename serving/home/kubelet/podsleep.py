@@ -21,10 +21,7 @@ _REPEAT_S = WAKE_HOLD_S / 3
 
 
 class AppSleep:
-    """Tracks whether one pod's app is dormant (frozen), and wakes it.
-
-    Waking is possible only after a call of ``reach``.
-    """
+    """Tracks whether one pod's app is dormant (frozen), and wakes it. Waking requires an earlier call of ``reach``."""
 
     def __init__(self) -> None:
         self._awake = asyncio.Event()
@@ -55,10 +52,7 @@ class AppSleep:
         (self._awake.clear if is_dormant else self._awake.set)()
 
     async def awake_failure(self, probe: Callable[[], Awaitable[str]]) -> str:
-        """Run a probe while the app is awake; return its failure, "" if it passes.
-
-        Repeat a probe that the app slept through.
-        """
+        """Run a probe while the app is awake; return its failure or "". Repeat a probe interrupted by a freeze."""
         while True:
             await self._awake.wait()
             before = self._sleep_count

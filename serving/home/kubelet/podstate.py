@@ -11,10 +11,7 @@ from serving.core.model.errors import IllegalTransition
 
 
 class PodState(enum.StrEnum):
-    """The state of a pod, in the order of its life.
-
-    The text of a state begins with its meaning; the pod's status follows.
-    """
+    """The state of a pod, in the order of its life."""
 
     PLANNED = "planned"
     """Bound to this node; waiting for a start slot. The status is its creator's, or a crash loop's after evictions."""

@@ -159,7 +159,7 @@ def _now_at(path: Path, file: BinaryIO) -> BinaryIO | None:
 
 
 def keeper_of(pod: PodRun, container: str) -> ContainerKeeper:
-    """The keeper of a container. Raises ``NotFound`` if it was not started."""
+    """The ``ContainerKeeper`` that runs a container. Raises ``NotFound`` if the container was not started."""
     keeper = pod.keepers.get(container)
     if keeper is None:
         raise NotFound(f"container {container} of pod {pod.key[1]} does not run")

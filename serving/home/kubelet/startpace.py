@@ -74,10 +74,7 @@ class StartPacer:
 
 
 class StartTurn:
-    """The start slot of one pod. Call ``release`` when the pod ends.
-
-    ``is_held``: the pod has its slot, or was adopted while it ran.
-    """
+    """The start slot of one pod. ``is_held``: the pod has it, or was adopted. Call ``release`` when the pod ends."""
 
     def __init__(self, pacer: StartPacer, pod: PodStart, *, is_held: bool) -> None:
         self._pacer = pacer

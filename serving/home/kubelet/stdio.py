@@ -192,7 +192,7 @@ class Stdio:
                 fcntl.ioctl(self._output[STDOUT].number, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def close(self) -> None:
-        """Close everything."""
+        """Close all streams, and remove their folder."""
         self.release()
         for end in (*self._output.values(), *([self._input] if self._input else [])):
             end.close()

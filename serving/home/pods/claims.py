@@ -35,10 +35,7 @@ def claims_of(pod_spec: Object) -> dict[str, str]:
 
 
 def users_of(name: str, pods: Iterable[Object], revisions: Iterable[Object]) -> list[str]:
-    """The pods, and the revisions as "revision/NAME", that use the claim ``name``.
-
-    A revision scaled to zero counts too.
-    """
+    """The pods, and revisions as "revision/NAME", that use the claim ``name``. A revision at scale zero counts too."""
     kinds = (("pod", pods), ("revision", revisions))
     return [
         f"{kind}/{whole['metadata']['name']}"

@@ -169,10 +169,7 @@ def _numbers_of(place: PodLocation) -> set[str | int]:
 
 
 def is_reserved(port: int) -> bool:
-    """Whether a port can be assigned to an app or a queue-proxy.
-
-    Only the pod to which it is assigned may listen on it.
-    """
+    """Whether a port can be assigned to an app or a queue-proxy, so that no other pod may listen on it."""
     return port in QUEUE_PORTS or _PORT_FIRST <= port < _first_outgoing_port()
 
 

@@ -65,10 +65,7 @@ def _append(path: Path, text: str) -> None:
 
 
 class TimeIndex(msgspec.Struct, frozen=True):
-    """The times of one log's lines.
-
-    At ``times_s[i]`` the log had ``sizes[i]`` bytes; later lines have the time ``last_s``.
-    """
+    """The times of one log: at ``times_s[i]`` it had ``sizes[i]`` bytes. Later lines have the time ``last_s``."""
 
     sizes: list[int]
     times_s: list[float]

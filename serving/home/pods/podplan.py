@@ -200,10 +200,7 @@ def container_name_of(container: Object) -> str:
 
 
 def as_new(pod: Object, *, keeps_identity: bool = False) -> Object:
-    """The pod as it can be created again, without the fields that a server adds.
-
-    ``keeps_identity`` keeps its uid and its creation time.
-    """
+    """The pod without the fields that a server adds, to be created again. ``keeps_identity`` keeps uid and age."""
     identity = ("uid", "creationTimestamp") if keeps_identity else ()
     fields = {"name", "generateName", "namespace", "labels", "annotations", *identity}
     metadata = {key: value for key, value in pod["metadata"].items() if key in fields}

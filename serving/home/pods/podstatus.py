@@ -111,10 +111,7 @@ def evicted_status(pod: Object, *, message: str, stamp: str) -> Object:
 
 
 def broken_status(pod: Object, *, message: str, stamp: str, reason: str = BROKEN) -> Object:
-    """The status of a pod that cannot run, with ``reason`` and ``message``.
-
-    Never raises, even for an invalid manifest.
-    """
+    """The status of a pod that cannot run, with ``reason`` and ``message``. Never raises, for any manifest."""
     life = ContainerState(waiting_reason=reason, waiting_message=message)
     shown = [
         _container_status({**container, "name": str(container_name_of(container))}, life, image_id="", ready=False)

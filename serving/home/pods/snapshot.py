@@ -53,10 +53,7 @@ class FolderEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def entries_of(folder: Path) -> Iterator[FolderEntry]:
-    """The entries of a folder to copy, in a fixed order, except those that ``.servingignore`` excludes.
-
-    Raises ``OSError``.
-    """
+    """The entries of a folder to copy, in a fixed order, without those in ``.servingignore``. Raises ``OSError``."""
     yield from _walk(folder, "", ())
 
 
@@ -110,10 +107,7 @@ def _is_ignored(path: str, rules: _Rules, *, own: bool, is_folder: bool) -> bool
 
 
 def fingerprint(folder: Path) -> str:
-    """A digest of the paths, sizes, times and modes below a folder. It changes with any file.
-
-    It takes less time than a digest of contents.
-    """
+    """A digest of paths, sizes, times and modes below a folder, which takes less time than one of contents."""
     digest = hashlib.sha256()
     for entry in entries_of(folder):
         with contextlib.suppress(OSError):

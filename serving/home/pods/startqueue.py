@@ -27,10 +27,7 @@ SHARE_TURNS = 4
 
 
 class PodStart(msgspec.Struct, kw_only=True, eq=False):
-    """One pod to start. ``is_first``: no other pod of its revision has started.
-
-    ``StartQueue`` sets all but ``revision``.
-    """
+    """One pod to start. ``is_first``: no other pod of its revision has started. ``StartQueue`` sets it and the time."""
 
     revision: str
     is_first: bool = False

@@ -115,10 +115,7 @@ def _join(there: int, project: int) -> None:
 
 
 def _join_below(top: int, project: int) -> None:
-    """Add all files and folders below a folder to a quota project.
-
-    Links and pipes are skipped, because they use no space.
-    """
+    """Add all files and folders below a folder to a quota project, except links and pipes, which use no space."""
     for _, folders, files, above in os.fwalk(".", dir_fd=top):
         for name in (*folders, *files):
             # A file that a pod removes meanwhile, or a link.

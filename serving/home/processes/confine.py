@@ -326,10 +326,7 @@ def _mounts_below(folder: str) -> Iterator[str]:
 
 
 def _become(user: int) -> None:
-    """Become the user and group ``user`` without further groups.
-
-    The user becomes the owner of this process's streams.
-    """
+    """Become the user and group ``user`` without further groups. The user also gets this process's streams."""
     for descriptor in (0, 1, 2):
         mode = os.fstat(descriptor).st_mode
         if stat.S_ISREG(mode) or stat.S_ISFIFO(mode):

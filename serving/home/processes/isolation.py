@@ -315,10 +315,7 @@ def plan_of(confinement: Confinement) -> dict[str, Any]:
 
 
 def missing_layers(isolation: Isolation, *, tried: Callable[[dict[str, Any]], list[str]] = probe) -> list[str]:
-    """The layers of isolation that this machine refuses, with reasons. Takes milliseconds.
-
-    It forks, so it must not run in a thread.
-    """
+    """The layers of isolation that this machine refuses, with reasons. Forks, so it must not run in a thread."""
     wanted = isolation.confinement(address="127.64.0.1", shown=(), ports=(8080,))
     return tried(plan_of(msgspec.structs.replace(wanted, is_strict=False)))
 

@@ -167,10 +167,7 @@ def restore_quotas(quotas: dict[Path, str]) -> None:
 
 
 def _prepare(launch: Launch, network: str) -> None:
-    """Prepare the forked child before it executes the runtime: cgroups, namespaces and mounts.
-
-    Exits after a failure.
-    """
+    """Prepare the forked child before it executes the runtime: cgroups, namespaces, mounts. Exits on failure."""
     try:
         join_cgroups(launch.cgroups)
         if launch.is_rootless:

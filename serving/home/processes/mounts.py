@@ -49,10 +49,7 @@ class MountPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class OverlayMount(msgspec.Struct, frozen=True, kw_only=True):
-    """An overlay mounted at ``target``: writes go to ``upper``, over the files of ``lower``.
-
-    The kernel uses ``work``.
-    """
+    """An overlay at ``target``: writes go to ``upper``, over the files of ``lower``. The kernel uses ``work``."""
 
     lower: str
     upper: str
@@ -191,10 +188,7 @@ def can_mount() -> bool:
 
 
 def show_over(mounts: Sequence[MountPoint]) -> None:
-    """Mount files over existing files, as seen by only this process, as root or in a user namespace.
-
-    Raises ``OSError``.
-    """
+    """Mount files over existing files, for only this process, as root or in a user namespace. Raises ``OSError``."""
     _unshare()
     mount_at("none", "/", flags=_MS_REC | _MS_PRIVATE)
     for mount in mounts:

@@ -254,10 +254,7 @@ class PreloadedApps:
         self._starting.pop(pod, None)
 
     def drop_unused(self, now_s: float) -> None:
-        """End warm processes that were not used for an hour.
-
-        If memory is short, also end the one unused for the longest time.
-        """
+        """End warm processes unused for an hour, and the one unused for the longest time if memory is short."""
         if now_s < self._checked_s + _CHECK_PERIOD_S:
             return
         self._checked_s = now_s
@@ -338,10 +335,7 @@ class PreloadedApps:
 
 
 def _warm_plan(order: StartProcess) -> dict[str, Any] | None:
-    """The isolation of a warm process: that of its first pod without the limit on ports.
-
-    Each fork has another port.
-    """
+    """The isolation of a warm process: that of its first pod without the limit on ports. Each fork has another."""
     return None if order.confinement is None else plan_of(msgspec.structs.replace(order.confinement, ports=None))
 
 

@@ -198,10 +198,7 @@ class ProcessRuntime:
                 self.order(ForgetPod(pod=pod.pod))
 
     def order(self, order: Order) -> None:
-        """Send an order now, or once the template is connected.
-
-        A start order that is too long fails, and is not sent.
-        """
+        """Send an order now, or once the template is connected. A start order that is too long fails instead."""
         if self._writer is None:
             self._waiting.append(order)
             return

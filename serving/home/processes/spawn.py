@@ -574,10 +574,7 @@ def _in_network(order: StartProcess) -> dict[str, str]:
 
 
 def _redirect(order: StartProcess) -> None:
-    """Replace the standard streams by those of the order.
-
-    A terminal becomes the controlling terminal of the session.
-    """
+    """Replace the standard streams by those of the order. A terminal becomes the session's controlling one."""
     for target, source in enumerate(open_streams(order)):
         os.dup2(source, target)
     if order.has_terminal:

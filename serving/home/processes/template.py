@@ -238,10 +238,7 @@ class Template:
         self._report(ProcessEnded(pod=process.pod, name=process.name, exit_code=exit_code))
 
     def _end_leftovers(self, process: ProcessRecord) -> None:
-        """Kill processes that an ended app has detached.
-
-        They are children of the supervisor and have the app's ``mark``.
-        """
+        """Kill processes that an ended app has detached: children of the supervisor with the app's ``mark``."""
         if process.mark:
             for pid in children_of(self._owner):
                 if pid not in self._running and process.mark in environment_of(pid):

@@ -101,10 +101,7 @@ def checked_metadata(kind: Kind, body: Mapping[str, Any], old: Mapping[str, Any]
 
 
 def _is_shared(metadata: Mapping[str, Any], before: Mapping[str, Any]) -> bool:
-    """Whether all validated parts are the same Python objects in both versions.
-
-    The name is not compared: it cannot change.
-    """
+    """Whether all validated parts are the same Python objects in both versions. The name cannot change."""
     return all(metadata.get(key) is before.get(key) for key in _CHECKED_FIELDS)
 
 

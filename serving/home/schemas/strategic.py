@@ -72,10 +72,7 @@ def _hint(schema: Schema) -> Hint:
 
 
 def strategic_merge(kind: Kind, target: Mapping[str, Any], patch: Mapping[str, Any]) -> _Json:
-    """The object after a strategic merge patch.
-
-    Raises ``Invalid``, and ``UnsupportedMediaType`` for a custom resource.
-    """
+    """The object after a strategic merge patch. Raises ``Invalid``; ``UnsupportedMediaType`` for a custom resource."""
     hints = hints_of(kind)
     if hints is None:
         raise UnsupportedMediaType(f"{kind.resource} is a custom resource: it takes merge and JSON patches only")

@@ -33,10 +33,7 @@ class _Former(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FormerObjects:
-    """The derived objects of an earlier run, read from the file next to the journal.
-
-    Without a journal there are none.
-    """
+    """The derived objects of an earlier run, read from the file next to the journal; none without a journal."""
 
     def __init__(self, journal: Path | None) -> None:
         self._by_uid: dict[str, _Former] = {}

@@ -259,10 +259,7 @@ class Journal:
         return False
 
     def _hold_room(self) -> None:
-        """Reserve disk space for deletions, so that they succeed even on a full disk.
-
-        Without free space, reserve none.
-        """
+        """Reserve disk space, if any is free, so that deletions succeed even on a full disk."""
         try:
             descriptor = os.open(self._reserve, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:

@@ -121,10 +121,7 @@ def _admit_all(_: Kind, new: Object, __: Object | None = None, *, subresource: S
 
 
 class MemoryCluster(Cluster):
-    """The object store. Create it before or inside the event loop that uses it.
-
-    ``close`` ends its watches and its journal.
-    """
+    """The object store, for one event loop. ``close`` ends its watches and its journal."""
 
     is_in_process = True
 

@@ -50,10 +50,7 @@ class DamagedJournal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_damaged(path: Path, *, now_s: float | None = None) -> DamagedJournal:
-    """Read all readable objects of a journal.
-
-    Raises ``JournalDamaged`` for a newer format, ``OSError`` for a missing file.
-    """
+    """Read all readable objects. Raises ``JournalDamaged`` for a newer format, ``OSError`` for a missing file."""
     refuse_newer_journal(path)
     with path.open("rb"):
         pass

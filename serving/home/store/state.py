@@ -120,10 +120,7 @@ class StoreState:
                     yield whole
 
     def apply(self, kind: Kind, new: Object, metadata: ObjectMetadata, *, is_removal: bool = False) -> Stored:
-        """Apply a change in memory.
-
-        Raises ``Invalid`` if the object is too large, ``Unavailable`` if no versions are left.
-        """
+        """Apply a change in memory. Raises ``Invalid`` for a large object, ``Unavailable`` if no versions are left."""
         version = self.version + 1
         if self._journal is not None:
             self._journal.claim(version)

@@ -46,10 +46,7 @@ IMPORTED_LATER = (
 
 
 class ChildProcess:
-    """One process of a child.
-
-    The process writes to the pipe behind ``ready_fd`` when it serves, and then every second.
-    """
+    """One process of a child. It writes to the pipe behind ``ready_fd`` when it serves, and then every second."""
 
     def __init__(self, pid: int, *, started_s: float, ready_fd: int) -> None:
         self.pid = pid

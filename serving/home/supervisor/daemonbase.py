@@ -81,10 +81,7 @@ class DaemonBase:
         self._process.wait()
 
     def start(self, launch: DaemonLaunch) -> int:
-        """Fork a daemon, and return its process id.
-
-        If the base has ended or cannot fork, start a new interpreter instead.
-        """
+        """Fork a daemon; if the base has ended or cannot fork, start a new interpreter. Return the process id."""
         request = json.dumps([launch.module, dict(launch.environment), list(launch.sockets)]).encode()
         try:
             socket.send_fds(self._control, [request], [launch.log_fd, launch.ready_fd, *launch.sockets.values()])

@@ -193,10 +193,7 @@ def _other_keys(value: Json | None, _: str, context: Context) -> Iterator[Proble
 
 
 def _secret_texts(value: Json | None, _: str, __: Context) -> Iterator[Problem]:
-    """Check the keys of a Secret's ``stringData``.
-
-    Problems are reported at ``data``, into which the texts are moved.
-    """
+    """Check the keys of a Secret's ``stringData``. Problems are reported at ``data``, where the texts are stored."""
     form = FORMATS["config-key"]
     yield from (invalid(f"data[{key}]", key, form.expected) for key in value or () if not form.fits(key))
 

@@ -45,10 +45,7 @@ class Structure:
         self._resolve = resolve
 
     def fields(self, value: Mapping[str, Any]) -> FieldSet:
-        """All fields of an object.
-
-        Raises ``Invalid`` for a list element without keys, or with those of another element.
-        """
+        """All fields of an object. Raises ``Invalid`` for a list element without keys, or with repeated keys."""
         return self._fields(self._schema, value)
 
     def compare(self, old: Mapping[str, Any], new: Mapping[str, Any]) -> FieldChange:

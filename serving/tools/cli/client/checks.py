@@ -63,7 +63,7 @@ def check_python() -> Iterator[Finding]:
 
 
 def holder_of(state: Path) -> int | None:
-    """The process that locks a state folder, from the kernel's list of locks; None without a lock."""
+    """The id of the process that locks a state folder, from the kernel's list of locks; None without a lock."""
     try:
         lock = (state / "lock").stat()
         locks = Path("/proc/locks").read_text()

@@ -76,7 +76,7 @@ def chosen_kubeconfig(named: str, context: str | None) -> tuple[str, str | None]
 
 
 def connect(kubeconfig: str, context: str | None = None) -> "ApiConnection":
-    """Create a connection for one kubeconfig, or for several as returned by ``chosen_kubeconfig``. Opens nothing yet.
+    """Create the client of an API; it connects with the first request. ``kubeconfig`` may have several paths.
 
     Raises ``SettingsError``.
     """

@@ -235,7 +235,7 @@ def images_of(objects: Sequence[Object]) -> dict[str, str]:
 
 
 def image_problem(image: str) -> str:
-    """The problem of an image name without a registry; "" for a name with a registry.
+    """The error message for an image name without a registry; "" for a name with a registry.
 
     Nodes would pull an image without a registry from a public one.
     """
@@ -278,7 +278,7 @@ def is_ours(resource: Object) -> bool:
 
 
 def _images(kustomization: Object, wanted: InstallOptions) -> dict[str, str]:
-    """The images by their names in the tree, including the queue-proxy's image if it differs from the daemons'."""
+    """The image to install for each image name in the manifests; of the queue-proxy only if it has its own image."""
     tags = {image["name"]: image["newTag"] for image in kustomization["images"]}
     images = {name: f"{name}:{tag}" for name, tag in tags.items()}
     if wanted.registry:

@@ -110,7 +110,7 @@ def _group_of(path: Path | None) -> NodeGroupSettings | None:
 
 
 def _default_group(cool_down_s: float) -> NodeGroupSettings:
-    """The settings of the simulated node group, with limits from the flags."""
+    """The settings of the simulated node group. ``cool_down_s`` is the cool-down after a scale-up, in seconds."""
     return NodeGroupSettings(
         name="default",
         label_key="pool",

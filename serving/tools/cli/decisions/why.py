@@ -74,7 +74,7 @@ _COUNTDOWN = re.compile(r"\d+ s more")
 
 
 class ScaleEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """One change: its time (seconds since the epoch), the revision or the service whose traffic moved, and text."""
+    """A change of a revision's scale or a service's traffic, at ``at_s`` (seconds since the epoch), as a sentence."""
 
     at_s: float
     reason: str
@@ -243,7 +243,7 @@ def _is_like(line: DecisionLine, other: DecisionLine) -> bool:
 
 
 def forgotten(remembered: Iterable[DecisionLine]) -> Callable[[LoggedDecision], bool]:
-    """A filter for logged changes that precede all decisions in the autoscaler's memory."""
+    """Return a filter: whether a logged change is older than all of its revision's decisions in ``remembered``."""
     first_s: dict[str, float] = {}
     for line in remembered:
         first_s.setdefault(line.revision, line.entry.since_wall_s)
@@ -309,7 +309,7 @@ class _Ours:
         return 0.0
 
     def nothing(self) -> str:
-        """The sentence for revisions without decisions."""
+        """The error message if there are no decisions about the revisions."""
         return f"nothing was decided about {self.name} in {self._api.namespace}; is there such a service, workload or revision? `serving get` lists them"
 
     def has(self, decision: LoggedDecision) -> bool:

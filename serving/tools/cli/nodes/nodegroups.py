@@ -45,7 +45,8 @@ def revision_story(
 ) -> list[str]:
     """The placement of a revision's pods, then the history of the node groups; empty without node groups.
 
-    ``events`` are the Events of NodeGroups, oldest first. A waiting pod may get a node of any group.
+    ``events`` are the Events of NodeGroups, oldest first. Those of all groups are included, because a waiting pod may
+    get a node of any group.
     """
     if not groups:
         return []

@@ -100,7 +100,7 @@ def _version_of(api: ApiClient, group: str) -> str:
 
 
 def _listed(api: ApiClient, api_version: str, word: str) -> Kind | None:
-    """The server's kind with a scale whose name or plural is ``word`` in lower case."""
+    """The kind with this name or plural in lower case, if the server has it with a scale subresource; else None."""
     resources = api.peek(f"/apis/{api_version}").get("resources") or ()
     names = {str(resource["kind"]) for resource in resources if word in {resource["name"], resource["kind"].lower()}}
     kind = listed_kind(api_version, next(iter(names)), resources) if names else None
@@ -108,7 +108,7 @@ def _listed(api: ApiClient, api_version: str, word: str) -> Kind | None:
 
 
 def service_before(api: ApiClient, target: Target, *, named: str | None) -> Object:
-    """The Service whose selector matches the workload's pods. Exits unless exactly one Service matches."""
+    """The Service ``named``, else the only Service that selects the workload's pods. Exits if there is none."""
     services = items_of(api, SERVICE)
     if named is not None:
         chosen = next((service for service in services if name_of(service) == named), None)

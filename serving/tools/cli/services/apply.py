@@ -220,7 +220,7 @@ def _namespace(api: ApiClient, manifest: Manifest) -> str:
 
 
 def _portable(manifest: Manifest) -> Manifest:
-    """The manifest without another platform's additions. Prints one note about them."""
+    """The manifest without the parts that Cloud Run adds to an export; prints a note with the removed parts."""
     if manifest.kind != SERVING_SERVICE:
         return manifest
     portable = without_cloud_run(manifest.body)
@@ -256,7 +256,7 @@ class Namespaces:
             self._planned.add(name)
 
     def stand_in(self, namespace: str) -> str:
-        """The namespace in which a dry run checks an object: the manifest's, or an existing namespace."""
+        """The namespace for the server's check of an object; "default" if a dry run only plans the namespace."""
         return _DEFAULT_NAMESPACE if namespace in self._planned else namespace
 
     def create(self, name: str) -> bool:

@@ -372,7 +372,7 @@ def _build(name: str, build: object, notes: list[str], *, folder: Path, environm
 
 
 def pairs_with_values(source: object, what: str, outside: Mapping[str, str]) -> dict[str, str]:
-    """Names with values. A name without a value gets the value in ``outside``, or is left out."""
+    """Parse a mapping, or a list of NAME=VALUE. A name without a value gets that of ``outside``, or is left out."""
     if not isinstance(source, (dict, list)):
         raise InvalidValue(text=str(source), expected=f"a mapping or a list of {what}, as in [VERSION=1]")
     if isinstance(source, dict):

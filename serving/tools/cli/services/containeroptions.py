@@ -182,7 +182,7 @@ def taken_changes(options: dict[str, Any]) -> dict[str, Any]:
 def policy_name(api: ApiClient, text: str | None) -> str | None:
     """The policy's name in the annotation.
 
-    On this machine, FILE.py:Class is copied, and the name is the copy's. Exits if the text is invalid.
+    On this machine, the file of FILE.py:Class is copied, and the name refers to the copy. Exits if the text is invalid.
     """
     if text is None:
         return None

@@ -74,7 +74,7 @@ def check_name(name: str, *, of: str = "service") -> None:
 
 
 def manifest_of(deployment: Deployment) -> Object:
-    """The service from the options alone."""
+    """The manifest of a new service with these options."""
     annotations = {
         **(
             {COMMAND_ANNOTATION: deployment.command, FOLDER_ANNOTATION: str(deployment.folder.absolute())}

@@ -40,7 +40,7 @@ class Interpolation:
         self._inserted = 0
 
     def define(self, name: str, value: str, *, is_literal: bool) -> str:
-        """Add a variable of the file, or replace it; return the value. Raises ``InvalidValue``."""
+        """Set a variable of the file, interpolated unless ``is_literal``; return its value. Raises ``InvalidValue``."""
         self._defined[name] = value if is_literal else self.text(value)
         return self._defined[name]
 

@@ -116,7 +116,7 @@ def _reached(api: ApiClient, address: ServiceAddress) -> ServiceAddress:
 
 
 def _access(api: ApiClient, service: Object) -> dict[str, str]:
-    """A header with the token of a private service on this machine. On a cluster the caller passes it with -H."""
+    """The header with the token of a private service; empty on a cluster, where the user passes it with -H."""
     token = token_of(api, service) if api.state_path is not None else None
     return {"X-Serving-Authorization": f"Bearer {token}"} if token else {}
 

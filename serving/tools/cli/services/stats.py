@@ -53,7 +53,7 @@ def history_options(begin: str, outputs: Sequence[str] = ("text", "json")) -> De
 def stats(*, api: ApiClient, name: str, begin: str, end: str, output: str, url: str | None) -> None:
     """Show the history of the service, workload or revision NAME: requests, errors, latency and pods.
 
-    The text sums up each revision; csv and json have a row for each step that the dashboard keeps.
+    The text is a summary of each revision; csv and json have a row for each stored time step.
     """
     span = range_of(begin, end)
     names = [name_of(revision) for revision in revisions_of(api, name)] or [name]

@@ -22,7 +22,7 @@ _ENDPOINTS = "/api/v1/namespaces/{namespace}/endpoints/{name}"
 
 
 def twin_name(service: str) -> str:
-    """The name of a Service's twin: "shop-pods"."""
+    """The name of a Service's twin (see ``make_twin``): "shop-pods" for "shop"."""
     return f"{service}-pods"
 
 

@@ -25,7 +25,7 @@ _ALL_PERCENT = 100
 
 
 class NewTraffic(msgspec.Struct, frozen=True, kw_only=True):
-    """The traffic options for a service's next revision."""
+    """The traffic of a service's next revision: none if ``is_pinned``. ``tag`` is its traffic tag, or ""."""
 
     is_pinned: bool = False
     """Whether the present revisions keep all traffic."""

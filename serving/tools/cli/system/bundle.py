@@ -109,7 +109,7 @@ def bundle(*, place: Place, file: Path) -> None:
 
 
 def redacted(text: str, secrets: list[str]) -> str:
-    """A text without the given secrets, private keys, passwords of URLs, and values named as secrets."""
+    """A text without the given secrets, private keys, passwords in URLs, and values of names such as "token"."""
     for secret in secrets:
         text = text.replace(secret, _REMOVED)
     text = _PEM.sub(_REMOVED, text)

@@ -235,7 +235,7 @@ class Installation:
 
 
 def is_older_than_inner_tls(api: ApiClient, namespace: str) -> bool:
-    """Whether the default of inner TLS is Permissive, because the installation is older than inner TLS."""
+    """Whether the installation is older than TLS between the components, whose default is then Permissive."""
     core = f"/api/v1/namespaces/{namespace}"
     secret = api.peek(f"{core}/secrets/{KEY_SECRET}")
     if not secret or (secret.get("data") or {}).get(KEY_MODE_FIELD):

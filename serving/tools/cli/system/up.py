@@ -444,7 +444,7 @@ def reload_system(state_path: Path) -> None:
 
 
 def refuse_newer_state(state: StateFolder) -> None:
-    """Raise if a file has a newer format. Replacements of running processes would then not start."""
+    """Raise ``ServingError`` if a file has a newer format, because replaced processes could not read it."""
     refuse_newer_journal(state.journal)
     for pod, note in ProcessRecords(state.processes).read()[1].items():
         refuse_newer(f"the note about pod {pod}", note.get("version", 1), known=POD_RECORDS, action=NEWER_PODS)

@@ -233,7 +233,7 @@ class Sparklines:
 
 
 class Board:
-    """The state of one cluster. ``rows_max`` bounds the history of each revision."""
+    """The state of one cluster, as the dashboard shows it. ``rows_max`` bounds the history of each revision."""
 
     def __init__(self, rows_max: int, placement: PlacementSettings | None = None) -> None:
         self.nodes = Nodes(placement or PlacementSettings())

@@ -84,7 +84,7 @@ class RevisionOwner(NamedTuple):
 
 
 class RevisionUsage(msgspec.Struct, frozen=True, kw_only=True):
-    """Pod-seconds of the ready pods of one revision, "namespace/name"."""
+    """The pod-seconds of the ready pods of a revision, which has the form "namespace/name"."""
 
     revision: str
     owner: RevisionOwner

@@ -110,7 +110,7 @@ async def _read(
 
 
 class Deciders:
-    """Decision streams of all autoscalers at one or more comma-separated URLs. ``run`` opens the streams.
+    """Reads the streams of decisions of all autoscalers at one or more comma-separated URLs.
 
     ``on_event`` is called with the kind (sample, decision) and the content of each event since ``since_s`` (epoch).
     """

@@ -124,8 +124,7 @@ class _LogRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class LogPages:
     """Serves the logs of all open pages.
 
-    ``pods`` returns the views of a service's present pods by namespace and service, ``gone_pods`` those of the pods
-    deleted last.
+    For a namespace and a service, ``pods`` returns the present pods, and ``gone_pods`` the pods deleted last.
     """
 
     def __init__(

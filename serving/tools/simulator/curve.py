@@ -22,7 +22,7 @@ _SLACK = 1e-6
 
 
 class DialPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """One position of a dial: its name, and its changes to the policy's settings."""
+    """A position of a dial, which orders variants of a policy by cost: its name and its changes to the settings."""
 
     name: str
     change: SettingsChange
@@ -191,7 +191,7 @@ def at_equal_pod_seconds(first: PolicyReport, points: Sequence[CurvePoint]) -> E
 
 
 def with_way_to_oracle(changes: Mapping[str, EqualPodSeconds]) -> dict[str, EqualPodSeconds]:
-    """Add each policy's change as a share of the oracle's: -60 % is 75 % of -80 %."""
+    """Add each policy's change of cold requests as a share of the oracle's: -60 % is 75 % of -80 %."""
     oracle = changes.get("oracle")
     if oracle is None or not oracle.cold_change:
         return dict(changes)

@@ -63,11 +63,11 @@ class LoadedSeconds:
 
     @property
     def was_ever_hot(self) -> bool:
-        """Whether any second since the reset of the windows had more than a small load."""
+        """Whether any second since the reset of the windows was recorded as hot."""
         return self._hot_number >= 0
 
     def record(self, second: LoadedSecond, *, is_hot: bool) -> None:
-        """Record a completed second with its reported load. ``is_hot``: the load was more than small."""
+        """Record a completed second with its reported load. ``is_hot``: the load is not one for exactly one pod."""
         self.pending.append(second)
         if second[1] > LOAD_MIN:
             self._loaded_before, self._loaded_number = self._loaded_number, second[0]
@@ -85,7 +85,7 @@ class LoadedSeconds:
         self._hot_number = -1
 
     def is_cool(self, at_s: float) -> bool:
-        """Whether no second in the stable window had more than a small load."""
+        """Whether the stable window contains no second that was recorded as hot."""
         return self._hot_number < 0 or at_s > self._hot_number + 2 + self._stable
 
     def window_end(self, now_s: float) -> float:
@@ -117,7 +117,7 @@ class LoadedSeconds:
             windows.record_load(second[0], self._amount(second))
 
     def _give_silence(self, windows: RevisionWindows, until: int) -> None:
-        """Pass seconds without load, up to the number ``until``. Two seconds suffice for both windows."""
+        """Add seconds without load, before the second ``until``, to the windows: one at the start of each window."""
         first = self._taken_number + 1
         if first >= until:
             return
@@ -462,7 +462,7 @@ class Decisions:
         self._seconds.give(self._windows, now_s, has_reports=has_reports)
 
     def _observe(self, last_number: int) -> None:
-        """Pass the seconds up to a number to the policy."""
+        """Pass the recorded seconds to the policy, up to the second with this number."""
         unobserved = self._unobserved
         while unobserved and unobserved[0][0] <= last_number:
             number, load, arrivals, _ = unobserved.popleft()
@@ -522,7 +522,7 @@ class Decisions:
         return conclusion
 
     def _advice(self, counts: RevisionCounts, detail: ScaleDecision | NoData, now_s: float) -> Advice:
-        """The policy's advice. In a full decision, the policy gives the same advice again."""
+        """The policy's advice for these inputs. A full decision asks the policy again, with the same result."""
         desired = detail if isinstance(detail, NoData) else detail.desired_count
         return self.policy.propose(
             PolicyView(

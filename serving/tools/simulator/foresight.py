@@ -38,7 +38,7 @@ class Foresight(enum.StrEnum):
 def run_with_foresight(
     name: str, arrivals: Iterator[tuple[float, float]], config: RunConfig, *, kind: Foresight, until_s: float
 ) -> RevisionResult:
-    """Run one revision.
+    """Simulate one revision under a policy that knows the future.
 
     ``arrivals`` are pairs of a time and a duration in seconds; a NaN duration is drawn at random.
     """

@@ -84,7 +84,7 @@ class ModelServer:
         return hits, self._reads_until_s
 
     def count(self, tokens: int, at_s: float) -> None:
-        """Change the estimated tokens in flight."""
+        """Add ``tokens``, which may be negative, to the estimated tokens in flight."""
         self.token_seconds += self.tokens * (at_s - self._counted_s)
         self.tokens, self._counted_s = self.tokens + tokens, at_s
 

@@ -188,7 +188,7 @@ class SimulatedPlacing:
         (self._closed.add if is_tainted else self._closed.discard)(name)
 
     def place(self, pod: str, *, now_s: float) -> str | None:
-        """Put a pod on the best node; None if no node has capacity."""
+        """Put a pod on the node with the best score; return the node's name, or None if no node has capacity."""
         table = self._book.table()
         if not table.node_count:
             return None

@@ -56,7 +56,8 @@ class SimulatedPod(BalancedPod):
 class PodSet:
     """All pods of one revision.
 
-    ``scale`` is the desired number; ``ready`` lists the serving pods, ``free_count`` counts those with a free slot.
+    ``scale`` counts ready and starting pods; ``ready`` lists the ready pods, ``free_count`` counts those with a free
+    slot.
     """
 
     def __init__(
@@ -97,7 +98,7 @@ class PodSet:
         return self._finishing_count + len(self._gone_s)
 
     def create(self, count: int, now_s: float) -> Iterator[SimulatedPod]:
-        """Create pods."""
+        """Create ``count`` pods, and yield each."""
         for _ in range(count):
             self._number += 1
             pod = SimulatedPod(self._number, now_s, slots=self._slots)

@@ -55,7 +55,7 @@ class _Group:
         self._next_s = [run.next_s for run in self._runs]
 
     def step(self, rates: tuple[float, ...], limit_s: float) -> _StepOutcome:
-        """Simulate up to a time; return each function's gaps, by index, and the time of the next event."""
+        """Simulate up to a time; return the gaps between requests by function index, and the next event's time."""
         prior, gaps = self._prior, []
         prior.publish(rates)
         for place, at_s in enumerate(self._next_s):

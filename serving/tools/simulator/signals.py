@@ -63,7 +63,7 @@ class _PodSecond:
 
 
 class RevisionSignals:
-    """The learnt target and the triggers of one revision."""
+    """Computes a simulated revision's learnt target and ScalingPolicy triggers from the reports of its pods."""
 
     def __init__(  # noqa: PLR0913 - what they depend on
         self,

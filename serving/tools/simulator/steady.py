@@ -39,7 +39,7 @@ class RevisionCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of an outcome that the simulator uses, and the next phase of the gate."""
+    """The parts of a decision's outcome that the simulator uses, and the next phase of the gate to zero."""
 
     scale: int
     ready: int

@@ -49,7 +49,7 @@ class GrowthBound(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Growth(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of growing. ``limits`` are the bounds that reduced the request to the cloud."""
+    """The nodes to untaint and the number of nodes to request. ``limits`` are the bounds that reduced the request."""
 
     untainted: tuple[str, ...] = ()
     added_count: int = 0
@@ -83,7 +83,7 @@ def grow(
     target_size: int,
     more_bounds: Sequence[GrowthBound] = (),
 ) -> Growth:
-    """Request the nodes still missing after untainting from the cloud, within every bound.
+    """Compute how many nodes to request from the cloud after untainting, within every bound.
 
     ``target_size`` is the cloud's target after this pass's deletions. Example: max_nodes is 10, 6 nodes are untainted,
     2 more become untainted, 1 is starting, and 5 are wanted. The request to the cloud is min(5 - 2, 10 - 6 - 2 - 1) =
@@ -157,7 +157,7 @@ def decide(
 
 
 def _brought_up_to_date(state: NodeGroupState, view: GroupView, failures: Failures) -> NodeGroupState:
-    """The state after this snapshot, which shows the outcome of the last plan and the nodes."""
+    """Update the state with the nodes of this pass, and with the failures of the last plan."""
     names = {node.name for node in view.nodes}
     return msgspec.structs.replace(
         state,

@@ -16,7 +16,7 @@ from serving.nodes.nodegroup.view import GroupView
 
 
 class Reaped(msgspec.Struct, frozen=True, kw_only=True):
-    """The reaper's decision. ``is_refused``: the cloud's minimum prevented some or all deletions."""
+    """The tainted nodes to delete, drain or keep. ``is_refused``: the cloud's minimum prevented some deletions."""
 
     deleted: tuple[str, ...] = ()
     drained: tuple[str, ...] = ()

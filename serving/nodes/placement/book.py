@@ -57,7 +57,7 @@ def node_of(node: Mapping[str, Any]) -> NodeFacts:
 
 
 def pod_of(pod: Mapping[str, Any]) -> PlacedPod | None:
-    """The facts of a bound Pod; None for a pending or ended Pod."""
+    """The node and the requests of a bound Pod; None for a pending or ended Pod."""
     spec = pod.get("spec") or {}
     node, phase = spec.get("nodeName"), (pod.get("status") or {}).get("phase")
     if not node or phase in FINISHED_PHASES:

@@ -45,7 +45,7 @@ class LoadSource(Protocol):
 
 
 class _MetricsServer:
-    """The cluster's metrics.k8s.io. It has single measurements, from which mean and deviation are computed."""
+    """The cluster's metrics.k8s.io. Mean and deviation are computed from its latest single measurements."""
 
     def __init__(self, settings: PlacementSettings, cluster: Cluster, node: Callable[[str], NodeFacts | None]) -> None:
         self._settings = settings

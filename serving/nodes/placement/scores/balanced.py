@@ -37,7 +37,7 @@ class BalancedResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     full: BoolArray
 
     def explain(self, index: int) -> BalancedWhy:
-        """Explain the score of the node in this column."""
+        """Explain the score of the node in column ``index``."""
         return BalancedWhy(
             cpu_ratio=float(self.ratio[0, index]),
             memory_ratio=float(self.ratio[1, index]),

@@ -63,7 +63,7 @@ class FitResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     clipped: BoolArray
 
     def explain(self, index: int) -> FitWhy:
-        """Explain the score of the node in this column."""
+        """Explain the score of the node in column ``index``."""
         return FitWhy(cpu=self._resource(0, index), memory=self._resource(1, index))
 
     def _resource(self, row: int, index: int) -> ResourceFit:

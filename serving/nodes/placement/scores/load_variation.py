@@ -42,7 +42,7 @@ class LoadVariationResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     usable: BoolArray
 
     def explain(self, index: int) -> LoadVariationWhy:
-        """Explain the score of the node in this column."""
+        """Explain the score of the node in column ``index``."""
         return LoadVariationWhy(cpu=self._resource(0, index), memory=self._resource(1, index))
 
     def _resource(self, row: int, index: int) -> ResourceLoad | None:

@@ -85,7 +85,7 @@ class LowRiskResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     unlisted_zero: BoolArray
 
     def explain(self, index: int) -> LowRiskWhy:
-        """Explain the score of the node in this column."""
+        """Explain the score of the node in column ``index``."""
         forced = ForcedZero.NODE_WITHOUT_METRICS if self.unlisted_zero[index] else None
         return LowRiskWhy(
             cpu=self._resource(0, index),
@@ -120,7 +120,7 @@ class LowRiskResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 class LowRiskOverCommitment:
     """100 * (1 - risk of the riskier resource), rounded half up. Risks of 0.578 (cpu) and 0.539 (memory): 42.
 
-    The object caches results for the last version of the nodes, so one object serves one sequence of tables.
+    The object caches results for the last version of the nodes, so it should only get versions of the same table.
     """
 
     name: ClassVar[str] = "LowRiskOverCommitment"

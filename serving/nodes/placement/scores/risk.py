@@ -193,7 +193,7 @@ class LoadRisk(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 def limit_risk(committed: Commitment) -> FloatArray:
-    """The share of usage above requests for which there is no capacity.
+    """Of the usage between requests and limits, the share for which the node has no capacity.
 
     The share is (limit - allocatable) / (limit - request), or 0 if all limits fit. Example: requests of 1500 m and
     limits of 6000 m on 4000 m give 2000 / 4500 = 0.444. The share is within 0..1, because requests are at most the
@@ -223,10 +223,10 @@ def smoothed_deviation(mean: FloatArray, deviation: FloatArray, window_size: int
 def load_risk(load: MeasuredLoad, committed: Commitment, quirks: PlacementQuirks) -> LoadRisk:
     """The probability that load exceeds the requests; ``committed`` excludes the pending pod.
 
-    With t = request / allocatable and L = limit / allocatable, the risk is 1 - F(t). If limits keep the load below L <
-    1, the risk is 1 - F(t) / F(L). Example: mean 0.3, deviation 0.1118, t 0.125 and L 0.75 give 0.958. If the mean is
-    above the limits, the limits do not bound the load, and the risk is at least mean - L. Example: a mean of 0.95
-    without any limit is a risk of 0.95.
+    F is the distribution function of the load, t = request / allocatable, and L = limit / allocatable. The risk is
+    1 - F(t), or 1 - F(t) / F(L) if L < 1, because limits then bound the load. Example: mean 0.3, deviation 0.1118, t
+    0.125 and L 0.75 give 0.958. A mean above the limits shows that they do not bound the load; the risk is then at
+    least mean - L. Example: a mean of 0.95 without any limit is a risk of 0.95.
     """
     mean, request, limit, allocatable = load.mean, committed.request, committed.limit, committed.allocatable
     threshold = np.clip(share(request, allocatable, of_nothing=0.0), 0.0, 1.0)

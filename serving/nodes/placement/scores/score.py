@@ -26,7 +26,7 @@ class ScoreResult(Protocol):
         ...
 
     def explain(self, index: int) -> msgspec.Struct:
-        """Explain the score of the node in this column."""
+        """Explain the score of the node in column ``index``."""
         ...
 
 

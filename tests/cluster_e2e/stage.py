@@ -94,6 +94,12 @@ _SETTINGS = {
     # It does not exist.
     "SERVING_CONTROLLER_REGISTRIES_SKIPPING_TAG_RESOLVING": "registry.example",
 }
+_WRITE_COUNTS = (
+    "serving_controller_writes_total",
+    "autoscaler_scale_writes_total",
+    "autoscaler_reserve_writes_total",
+    "autoscaler_victim_writes_total",
+)
 # As on every cluster. The kubelets of processes run no container of it.
 SIDECAR = {
     "SERVING_CONTROLLER_SIDECAR_ENABLED": "true",
@@ -284,6 +290,11 @@ class Stage:
             if match := re.match(r"(\w+)(?:\{.*\})? ([0-9.e+]+)$", line):
                 result[match[1]] = result.get(match[1], 0.0) + float(match[2])
         return result
+
+    async def own_writes(self) -> float:
+        """Writes of the controller, with its Events, and of the autoscaler so far; without leases."""
+        numbers = [await self.numbers(name) for name in ("controller", "autoscaler")]
+        return sum(number.get(name, 0.0) for number in numbers for name in _WRITE_COUNTS)
 
     def writes_of(self, instance: str, *, since: int = 0) -> list[str]:
         """Writes of one daemon without leases: "PATCH /path". Our own server records them."""

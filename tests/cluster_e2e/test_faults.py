@@ -23,12 +23,6 @@ _AWAY_S = 4.0
 # So long that the load of a second or two may be missing, as it is when this process has no turn, and nothing is
 # scaled.
 _STEADY = {"autoscaling.knative.dev/window": "15s"}
-_WRITE_COUNTS = (
-    "serving_controller_writes_total",
-    "autoscaler_scale_writes_total",
-    "autoscaler_reserve_writes_total",
-    "autoscaler_victim_writes_total",
-)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -154,17 +148,12 @@ async def crowd(stage: Stage, count: int) -> tuple[float, float, float]:
     bare_s = time.monotonic() - begun_s
     for name in bare:
         await stage.cluster.delete(DEPLOYMENT, SPACE, name)
-    before = await writes(stage)
+    before = await stage.own_writes()
     there = len((await stage.cluster.list(SERVING_SERVICE, SPACE)).items)
     begun_s = time.monotonic()
     await at_pace(lambda name: stage.apply(service(name)), [f"crowd-{number:04d}" for number in range(count)])
     await until_all(stage, there + count, kind="services")
-    return bare_s, time.monotonic() - begun_s, (await writes(stage) - before) / count
-
-
-async def writes(stage: Stage) -> float:
-    numbers = [await stage.numbers(name) for name in ("controller", "autoscaler")]
-    return sum(number.get(name, 0.0) for number in numbers for name in _WRITE_COUNTS)
+    return bare_s, time.monotonic() - begun_s, (await stage.own_writes() - before) / count
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def journal_copy(path: Path) -> bytes:
-    """The content of a journal as one SQLite file. No process may hold the journal. Raises ``BadBackup``."""
+    """The content of a journal as one SQLite file. No process may have the journal open. Raises ``BadBackup``."""
     try:
         connection = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
         try:

@@ -233,13 +233,13 @@ class StateFolder:
         write_private(self.ports, json.dumps(ports).encode())
 
     def service_url(self, port: int, *, scheme: str = "http") -> str:
-        """The form of services' URLs: "http://NAME.NAMESPACE.localhost:8080"."""
+        """The pattern of services' URLs, such as "http://NAME.NAMESPACE.localhost:8080"."""
         domain = self.public.read_text() if self.public.exists() else ""
         where = "" if port == {"http": 80, "https": 443}[scheme] else f":{port}"
         return f"{scheme}://NAME.NAMESPACE.{domain or 'localhost'}{where}"
 
     def listen_template(self) -> socket.socket:
-        """The listening socket for orders to the template process. The folder must be locked."""
+        """The listening socket for orders to the process template. The folder must be locked."""
         self.template.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX)
         with short_path(self.template) as path:
@@ -266,7 +266,7 @@ class StateFolder:
 
 @contextlib.contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """A short equivalent of a path, because the path of a unix socket has at most 107 bytes."""
+    """Yield a short equivalent of a path, because the path of a unix socket has at most 107 bytes."""
     folder = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield f"/proc/self/fd/{folder}/{path.name}"
@@ -276,7 +276,7 @@ def short_path(path: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add a path to an ``OSError`` without one, such as that of a full disk."""
+    """A context that adds a path to an ``OSError`` without one, such as that of a full disk."""
     try:
         yield
     except OSError as error:

@@ -58,7 +58,7 @@ _HOST = re.compile(r"[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?")
 
 
 class Orders(Protocol):
-    """Orders certificates; the call blocks."""
+    """Orders certificates from an ACME server. All calls block."""
 
     def issue(self, hosts: Sequence[str]) -> IssuedPair:
         """Order a certificate for hosts. Raises ``OrderFailed``."""

@@ -215,7 +215,7 @@ def _from_yaml(data: bytes) -> Any:  # noqa: ANN401 - whatever was sent
 
 
 def _with_text_keys(value: Any) -> Any:  # noqa: ANN401 - whatever was sent
-    """The value with text keys, as in kubectl and kube-apiserver: true becomes "true", and 1 "1".
+    """The value with strings as keys of objects, as kube-apiserver reads YAML: true becomes "true", and 1 "1".
 
     Raises ``Fault`` 400.
     """

@@ -92,7 +92,7 @@ class LargeBodies:
 
     @contextlib.asynccontextmanager
     async def turn(self, byte_count: int) -> AsyncIterator[None]:
-        """Enter the context in which a thread may handle a large body. Entering waits; small bodies do not wait."""
+        """A context in which a thread handles a large body. One is open at a time; small bodies do not wait."""
         if byte_count < _LARGE_BYTES:
             yield
             return

@@ -368,7 +368,7 @@ def partial_metadata(whole: Object, version: str) -> Object:
 
 
 def metadata_list(objects: Iterable[Object], metadata: Object, version: str) -> Object:
-    """Metadata of a list's objects."""
+    """A list with only the metadata of its objects."""
     return {
         "kind": "PartialObjectMetadataList",
         "apiVersion": f"meta.k8s.io/{version}",

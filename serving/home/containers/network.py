@@ -183,7 +183,7 @@ class PodNetworks:
 
 
 class AheadNetworks:
-    """Creates networks before their pods. ``networks`` is None if pods share the machine's network."""
+    """Creates the networks of future pods in advance. ``networks`` is None if pods share the machine's network."""
 
     def __init__(self, locations: PodLocations, networks: PodNetworks | None) -> None:
         self._locations = locations

@@ -129,12 +129,12 @@ class PodRun:
 
     @property
     def folder(self) -> Path:
-        """The folder of its files."""
+        """The folder of the pod's files."""
         return self._node.folder_of(self.manifest, self.id)
 
     @property
     def logs(self) -> Path:
-        """The folder of its logs."""
+        """The folder of the pod's logs."""
         return self._node.logs / self.key[0] / self.key[1]
 
     @property

@@ -367,7 +367,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def logs(self) -> Path:
-        """The folder of its logs."""
+        """The folder of the pod's logs."""
         return self.node.logs / namespace_of(self.manifest) / name_of(self.manifest)
 
 
@@ -569,7 +569,7 @@ class PreloadedPod(ProcessPod):
         )
 
     def start(self, container: Object) -> StartProcess:
-        """The order that forks the serving app from its revision's warm process; others start as processes."""
+        """The start order of an app container. The serving app is forked from the warm process of its revision."""
         order, manifest = super().start(container), self.setup.manifest
         if not serves(manifest, container):
             return order

@@ -75,7 +75,7 @@ def _insecure(container: Object, security: Object, *, is_container: bool, is_roo
 
 
 class PodWarnings:
-    """Writes warnings about one pod. ``group`` runs deferred ones."""
+    """Writes warnings about one pod as Events. ``group`` runs the writes of ``send_later``."""
 
     def __init__(self, cluster: Cluster, manifest: Object, group: SupervisedTasks) -> None:
         self._cluster = cluster

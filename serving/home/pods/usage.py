@@ -62,7 +62,7 @@ class PodSessions(Protocol):
 
     @property
     def key(self) -> Key:
-        """Namespace and name."""
+        """The pod's namespace and name."""
         ...
 
     @property

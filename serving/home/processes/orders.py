@@ -202,7 +202,7 @@ _reports: msgspec.json.Decoder[Report] = msgspec.json.Decoder(Report)
 
 
 def encode(message: Order | Report) -> bytes:
-    """A message as a line."""
+    """Encode an order or a report as one line of JSON."""
     return _encoder.encode(message) + b"\n"
 
 

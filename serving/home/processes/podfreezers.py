@@ -31,7 +31,7 @@ class PodFreezers(msgspec.Struct, frozen=True, kw_only=True):
     is_unified: bool
 
     def place_of(self, pod: str) -> FreezerPlace:
-        """The cgroup of a pod."""
+        """The location of a pod's cgroup, for its queue-proxy."""
         return FreezerPlace(root=str(self.root), folder=str(self.folder / pod), is_unified=self.is_unified)
 
     def thaw(self, pod: str) -> None:

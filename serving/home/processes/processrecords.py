@@ -103,7 +103,7 @@ class ProcessRecords:
         return f"{self._folder}/{pod}."
 
     def path_of(self, record: ProcessRecord) -> Path:
-        """The file of a process."""
+        """The path of a process's record."""
         return self._folder / f"{record.pod}.{record.name}.process"
 
     def pipe_of(self, record: ProcessRecord) -> Path:

@@ -133,7 +133,7 @@ class ProcessRuntime:
         self.held: list[HeldPod] = []
 
     async def run(self) -> None:
-        """Maintain the connection until cancelled."""
+        """Maintain the connection to the process template until cancelled."""
         while True:
             try:
                 with short_path(self._path) as path:

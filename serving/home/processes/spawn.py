@@ -293,7 +293,7 @@ class Spawner:
         """Processes forked ahead."""
 
     def record_of(self, order: StartProcess) -> ProcessRecord:
-        """The record of a process before its start."""
+        """The record of the process that an order starts, without its process id and start."""
         # Identifies leftovers of an app: by its port, which no other pod has, or by name if all pods have the same
         # port.
         is_app = bool(order.arguments)

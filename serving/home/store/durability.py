@@ -35,7 +35,7 @@ class Disk(enum.StrEnum):
 
 
 def is_durable(kind: Kind, whole: Object) -> bool:
-    """Whether an object is stored in the journal: no controller can recreate it."""
+    """Whether an object is stored in the journal, because no controller can recreate it after a restart."""
     if kind.durable or not kind.durable_unowned:
         return kind.durable
     return not controller_uid_of(whole) and namespace_of(whole) != SYSTEM_NAMESPACE

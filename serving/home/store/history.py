@@ -22,7 +22,7 @@ from serving.net.cluster.selectors import FieldSelector, LabelSelector
 
 
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The store's limits."""
+    """The store's limits on objects, on the history of changes that watches replay, and on watches."""
 
     object_bytes_max: int = 3 * 2**19
     """Largest object as JSON, in bytes. Range 1 and more. Default: etcd's request limit, 1.5 MiB."""

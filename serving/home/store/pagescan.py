@@ -95,7 +95,7 @@ class _DatabasePages:
         return self._content[(number - 1) * self._size : number * self._size] if newer is None else newer
 
     def free_numbers(self) -> set[int]:
-        """The pages in the list of free pages, up to the first unreadable page."""
+        """The numbers of the pages in the list of free pages, up to the first unreadable one."""
         free = set[int]()
         trunk = int.from_bytes(self._page(1)[32:36], "big")
         while trunk and trunk not in free and trunk <= self.count:

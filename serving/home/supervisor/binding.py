@@ -110,7 +110,10 @@ def _bound(address: tuple[str, int], family: socket.AddressFamily) -> socket.soc
 
 
 class ListenPort(msgspec.Struct, frozen=True, kw_only=True):
-    """A listening socket that the supervisor opens and passes to daemons. ``number`` is the default port."""
+    """A listening socket that the supervisor opens for daemons, with its default port.
+
+    ``what`` describes it in the help.
+    """
 
     name: str
     number: int

@@ -31,7 +31,7 @@ _KEYED_FIELD = re.compile(r"metadata\.(labels|annotations)\['[^']+'\]\Z")
 
 
 class Format(msgspec.Struct, frozen=True):
-    """The valid form of a value: its description and its test."""
+    """A format of a value: ``expected`` describes it in errors, and ``fits`` tests a value."""
 
     expected: str
     fits: Callable[[Any], bool]

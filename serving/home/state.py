@@ -276,7 +276,7 @@ def short_path(path: Path) -> Iterator[str]:
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """A context that adds a path to an ``OSError`` without one, such as that of a full disk."""
+    """A context that adds a path to an ``OSError`` without one, as on a full disk."""
     try:
         yield
     except OSError as error:

@@ -141,9 +141,9 @@ class AuditLog:
 
 
 def _is_routine(request: AuditedRequest) -> bool:
-    """Whether the request is a read with the state folder's token, except of Secrets.
+    """Whether a request is a daemon's routine: a read, except of Secrets, with the state folder's token.
 
-    Daemons send several per second.
+    Daemons send several of them per second.
     """
     access = request.access
     return (

@@ -150,7 +150,7 @@ def _annotations(body: Object) -> Iterator[str]:
 
 
 def _fractional_bytes(root: str, body: Object) -> Iterator[str]:
-    """Warn about an amount of memory that is no whole number of bytes, as ``128m`` for 128 MiB."""
+    """Warn about an amount of memory that is no whole number of bytes, such as ``128m`` instead of ``128Mi``."""
     for side in ("limits", "requests"):
         for path, text in located(body, f"{root}.containers[*].resources.{side}.memory"):
             amount = _amount(text)

@@ -66,12 +66,12 @@ def duplicate(where: str, value: object) -> Problem:
 
 
 def items_of(whole: Mapping[str, Any], field: str) -> list[Any]:
-    """A list; [] if it is absent or null."""
+    """The list in a field of an object; [] if the field is absent or null."""
     return whole.get(field) or []
 
 
 def map_of(whole: Mapping[str, Any], field: str) -> Json:
-    """An object; {} if it is absent or null."""
+    """The object in a field of an object; {} if the field is absent or null."""
     return whole.get(field) or {}
 
 

@@ -116,7 +116,7 @@ def shrink(view: GroupView, wanted_count: int, cloud: CloudGroup) -> Shrinkage:
     """Taint the oldest untainted nodes, within every bound.
 
     Example: with 2 untainted nodes and a minimum of 1, a wanted count of 5 taints 1 node. With a cloud target of 4 and
-    a cloud minimum of 3 it also taints 1, because no more could be deleted.
+    a cloud minimum of 3, any wanted count taints at most 1 node, because no more could be deleted.
     """
     limits: list[GroupLimit] = []
     count = min(wanted_count, len(view.parts.untainted) - view.settings.min_nodes)

@@ -39,7 +39,7 @@ class RevisionCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a decision's outcome that the simulator uses, and the next phase of the gate to zero."""
+    """The parts of a decision's outcome that the simulator uses, and the next phase of scale to zero."""
 
     scale: int
     ready: int

@@ -18,7 +18,7 @@ from serving.nodes.nodegroup.records import GroupPod
 
 
 class PodAnticipation:
-    """Watches for anticipated pods. ``pods`` needs the Pods that exist; ``put`` adds the missing ones to a book."""
+    """Watches for pods that autoscalers anticipate. ``pods`` needs the existing Pods; ``put`` adds missing ones."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.pods = AnticipatedBook()

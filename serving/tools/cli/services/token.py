@@ -152,8 +152,8 @@ def create(  # noqa: PLR0913 - the options of the command
     """Create a token for the API of this machine, and print it. It cannot be printed again.
 
     `view` may read everything except Secrets. `deploy` may also write services and the objects that they use, and run
-    commands in pods of images. `admin` may do everything in its namespaces; with -A, everything. The namespace is that
-    of --namespace, else of the kubeconfig.
+    commands in pods that run images. `admin` may do everything in its namespaces; with -A, everything. The namespace is
+    that of --namespace, else of the kubeconfig.
     """
     # Other commands do not need the server side of the API.
     from serving.core.model.grants import Grant, Role  # noqa: PLC0415 - as above

@@ -134,7 +134,7 @@ def owner_reference(owner: Object) -> Object:
 
 
 def is_controlled_by(child: object, owner: Object) -> bool:
-    """Whether ``owner`` controls ``child``. An object of this name that another owner controls must stay unchanged."""
+    """Whether ``owner`` controls ``child``. A controller must not change a child that another owner controls."""
     references = nested(child, "metadata", "ownerReferences") or ()
     return any(reference.get("controller") and reference.get("uid") == uid_of(owner) for reference in references)
 
@@ -236,8 +236,7 @@ def with_kubernetes_scheme(probe: Object) -> Object:
 def kubelet_decides(containers: Iterable[object]) -> bool:
     """Whether the kubelet, not the queue-proxy, runs a readiness probe of any container of a revision.
 
-    A single container is the serving container even without ``ports``, because an API server stores a revision as
-    written.
+    A single container counts as the serving container even without ``ports``.
     """
     listed = list(containers)
     return any(

@@ -92,10 +92,10 @@ class SharedHost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The activator's policy for a route.
+    """How activators treat the requests of a route, as its annotations specify.
 
-    ``token_version`` is "" for the first token. ``callers`` is None if all callers are admitted. ``problems`` are
-    reported in an Event.
+    A service that ``is_private`` requires a token; ``token_version`` is "" for the first one. ``callers`` is None if
+    all callers are admitted. ``problems`` are invalid annotations, which an Event reports.
     """
 
     is_private: bool = False

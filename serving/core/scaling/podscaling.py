@@ -28,7 +28,7 @@ _DISABLED, _LEAST = "Disabled", "Min"
 
 
 class MetricTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric's target: ``percent`` of the requests, or ``average`` use per pod in cores or bytes; one is None."""
+    """One metric's target: ``percent`` of the requests, or else ``average`` use per pod in cores or bytes."""
 
     resource: str
     container: str = ""

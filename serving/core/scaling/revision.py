@@ -249,8 +249,7 @@ def revision_of(resource: Mapping[str, Any], settings: AutoscalerSettings) -> Sc
 def workload_of(resource: Object, spec: ScaledWorkloadSpec, settings: AutoscalerSettings) -> ScaledRevision | None:
     """Read a ScaledWorkload with this spec as a scaled revision; None if it is being deleted.
 
-    The workload ran before this autoscaler scaled it. It needs no initial scale, and has no condition about failed
-    pods.
+    The workload already runs, so it needs no initial scale. It has no condition about failed pods.
     """
     revision = revision_of(as_revision(resource, spec), settings)
     if revision is None:

@@ -137,7 +137,7 @@ def _is_shared(field: Field, first_daemons: dict[str, tuple[Daemon[SettingsRecor
 
 
 def _shared_lines(fields: list[Field], first_daemons: dict[str, tuple[Daemon[SettingsRecord], Field]]) -> Iterator[str]:
-    """Lines that refer to an earlier table."""
+    """Lines that name the fields of a daemon whose meaning is in the table of an earlier daemon."""
     if not fields:
         return
     groups = dict.fromkeys(f"`{field.path[0]}.*`" if len(field.path) > 1 else f"`{field.name}`" for field in fields)

@@ -32,7 +32,7 @@ def _knob(key: str, unit: Unit, legacy: str) -> Knob:
 
 
 class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The sidecar of pods in a cluster.
+    """All settings of the queue-proxy sidecar of pods in a cluster.
 
     A change applies to new revisions only; other revisions keep their pods.
     """

@@ -21,7 +21,7 @@ _LONGEST_S = 1e6
 
 
 def bucket_of(duration_s: float) -> int:
-    """The bucket of a duration."""
+    """The index of a duration's bucket; buckets grow by 4 %."""
     return math.ceil(math.log(min(max(duration_s, _SHORTEST_S), _LONGEST_S)) * _BUCKETS_PER_E)
 
 

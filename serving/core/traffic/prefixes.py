@@ -79,7 +79,7 @@ def read_prompt(target: bytes, body: bytes, *, length: int, secret: bytes) -> Pr
 
 
 class _PodPrefixes:
-    """One pod: its prefixes, latest last; its tokens in flight; and the bytes that its prefixes have saved."""
+    """One pod: its prefixes, latest last; its tokens in flight; and the prompt bytes that its cache has saved."""
 
     __slots__ = ("heat", "heated_at", "known", "tokens")
 
@@ -113,7 +113,7 @@ class _PodPrefixes:
             self.known.popitem(last=False)
 
     def heat_after(self, request_count: int) -> float:
-        """The savings of the pod's prefixes after ``request_count`` requests. Recent requests count most."""
+        """The prompt bytes that the pod's cache has saved, after ``request_count`` requests; recent ones count most."""
         return self.heat * float(_HEAT_KEPT ** (request_count - self.heated_at))
 
 

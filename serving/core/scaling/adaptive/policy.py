@@ -97,7 +97,7 @@ class AdaptivePolicy(RevisionPolicy):
         self._explained: tuple[KeepWindow | None, KeepReason] | None = None
 
     def started(self, took_s: float) -> None:
-        """Record a pod's start time in seconds."""
+        """Record how many seconds a pod took to start."""
         super().started(took_s)
         self._kept_min_s = self._least_kept_s()
 

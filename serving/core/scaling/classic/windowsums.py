@@ -8,7 +8,11 @@ NANOSECONDS_PER_SECOND = 1_000_000_000
 
 
 class WindowSums(msgspec.Struct, frozen=True, kw_only=True):
-    """The sums of concurrency in the stable and the panic window, and the numbers of their points and pods."""
+    """The sums of concurrency in the stable and the panic window, and the numbers of their points and pods.
+
+    ``stable_sum`` differs from the sum in order by at most the part ``stable_error_ratio``. ``traffic_at_ns`` is the
+    time of the newest new point with traffic; None without one.
+    """
 
     stable_sum: float
     """The pairwise sum; at most ``stable_error_ratio`` from the sum in order."""

@@ -38,7 +38,7 @@ class PolicyOverrun(BaseException):
 
 
 class PolicyCaller(Protocol):
-    """Runs one call of a user policy with a time limit. The shell provides an implementation with a clock."""
+    """Runs one call of a user policy with a time limit. The autoscaler's implementation has a clock."""
 
     def __call__(self, call: Callable[[], T], /) -> T:
         """Return the call's result. Raises ``PolicyOverrun`` if it takes longer than ``POLICY_TIME_MAX_S``."""

@@ -98,7 +98,7 @@ class RegretReason(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy's answer: replacement proposals, inputs for the gate, and the time of the next decision."""
+    """A policy's answer: replacement proposals, inputs of the gate to zero, and the time of the next decision."""
 
     proposals: tuple[Proposal, ...] | None = None
     """None keeps the algorithm's proposal."""
@@ -173,7 +173,7 @@ class RevisionPolicy:
         return NEUTRAL
 
     def started(self, took_s: float) -> None:
-        """Record a pod's start time in seconds."""
+        """Record how many seconds a pod took to start."""
         if math.isfinite(took_s) and took_s > 0:
             self.start_s += _START_WEIGHT * (took_s - self.start_s)
 

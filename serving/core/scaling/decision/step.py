@@ -52,7 +52,11 @@ class RevisionState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StepInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs of one decision; the windows are already updated."""
+    """The inputs of one decision; the windows are already updated.
+
+    ``observed`` is the load in the windows of the first metric, ``further`` that of each further metric. ``classic`` is
+    the classic algorithm's proposal. ``proposals`` come from triggers.
+    """
 
     at_s: float
     wall_s: float = 0.0
@@ -213,7 +217,7 @@ def _loading(count: int, view: ScalerView) -> tuple[Proposal, ...]:
 
 
 def conclude(inputs: DecisionInputs, decided: Decided, limit: Limit | None = None) -> tuple[GateState, ScalerOutcome]:
-    """Limit the merged proposals, and pass the gate to zero; return the next gate state and the outcome."""
+    """Merge and limit all proposals, and apply the gate to zero; return the gate's next state and the outcome."""
     view, spec, now_s = inputs.view, inputs.spec, inputs.at_s
     # A request without a pod is reported some milliseconds before its revision becomes Active.
     is_busy = inputs.in_flight.present.concurrency > 0

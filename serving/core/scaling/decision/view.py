@@ -6,7 +6,11 @@ from serving.core.model.knative import ServingState, TrafficPath
 
 
 class ScalerView(msgspec.Struct, frozen=True, kw_only=True):
-    """The cluster's state of a revision at one time. Times are in seconds."""
+    """The cluster's state of a revision at one time. Times are in seconds.
+
+    ``proved_at_s`` is the last proof that an activator is in the path. ``proxy_since_s`` is since when only activators
+    are endpoints of the public Service. ``is_recorded``: the status records that the first pods were ready.
+    """
 
     present_scale: int
     """Pods requested by the revision's scale."""

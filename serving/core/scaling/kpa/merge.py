@@ -65,9 +65,9 @@ def bounded(count: int, *, spec: ScalingSpec, is_initialized: bool) -> Bounded:
 
 
 def ready_count_min(spec: ScalingSpec, *, is_initialized: bool) -> int:
-    """Pods that must be ready for an active revision: its minimum, and at least 1.
+    """Pods that must be ready for an active revision: its minimum scale, and at least 1.
 
-    Until the revision is initialised, it is the initial scale instead, and may be 0.
+    Until the revision is initialised, the initial scale, which may be 0, replaces the 1.
     """
     min_scale = spec.min_scale if spec.reachable else 0
     return max(min_scale, 1 if is_initialized else spec.initial_scale)
@@ -96,7 +96,7 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MergeDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The merged count of a revision, with the proposals behind it."""
+    """The merged count of a revision, with the proposals behind it. ``silent`` are the deciders without data."""
 
     desired_count: int
     """The merged count within the bounds."""

@@ -18,7 +18,7 @@ from serving.core.settings.triggers import TriggerSettings
 
 
 class Clamp(enum.StrEnum):
-    """The bound that changed an amount."""
+    """The bound that changed the number of pods to add or remove."""
 
     MIN = "min"
     MAX = "max"

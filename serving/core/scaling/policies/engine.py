@@ -125,7 +125,10 @@ class Triggers:
         on_change: Callable[[PolicyKey], None],
         state_at: StateAt,
     ) -> None:
-        """``state_at`` evaluates schedules with time zones."""
+        """``requests`` returns the resource requests of a revision's containers; ``state_at`` evaluates schedules.
+
+        ``on_change`` is called with each policy whose status may have changed.
+        """
         self._settings = settings
         self._state_at = state_at
         self._requests = requests

@@ -31,7 +31,7 @@ from serving.core.settings.triggers import TriggerSettings
 
 
 class TriggerPhase(enum.StrEnum):
-    """The phase of a scale change, in maestro's terms. The caller sets creating and terminating."""
+    """The phase of a scale change, as in the game-room scaler maestro. The caller sets creating and terminating."""
 
     CREATING = "creating"
     IN_SYNC = "in-sync"
@@ -41,7 +41,7 @@ class TriggerPhase(enum.StrEnum):
 
 
 class TriggerRule(enum.StrEnum):
-    """The rule that decided."""
+    """The rule that decided whether pods are added or removed."""
 
     PAUSED = "paused"
     """No decision while a revision is being created or deleted."""

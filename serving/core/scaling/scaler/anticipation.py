@@ -75,7 +75,7 @@ class LoadTrend:
 
 
 def validity_s(boot_s: float) -> float:
-    """How long a publication is valid, in seconds, for a boot time of ``boot_s``."""
+    """How long a published number of pods is valid, in seconds, if a node takes ``boot_s`` seconds to boot."""
     return max(_VALID_MIN_S, _VALID_BOOTS * boot_s)
 
 
@@ -86,7 +86,7 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Anticipation:
-    """Anticipates the pods of one revision."""
+    """Anticipates the pods of one revision, so that a node can boot before the pods exist."""
 
     __slots__ = ("_held", "_trend")
 
@@ -117,7 +117,7 @@ class Anticipation:
     def due(
         self, count: int, *, outcome: ScalerOutcome, written: AnticipatedPods | None, boot_s: float, wall_s: float
     ) -> Publication | None:
-        """The due write of the annotation; None while ``written`` is up to date. ``wall_s`` is now in unix seconds.
+        """What to write to the annotation; None while ``written`` is up to date. ``wall_s`` is now in unix seconds.
 
         Example: with a boot time of 30 s a publication is valid for 60 s, and is written again when 30 s remain.
         """

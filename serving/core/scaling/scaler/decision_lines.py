@@ -28,7 +28,7 @@ class DecisionStamp(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoggedDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision of a revision."""
+    """A line of the decision log: a decision of one revision."""
 
     namespace: str
     revision: str
@@ -39,6 +39,6 @@ class LoggedDecision(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DecisionLine(LoggedDecision, frozen=True, kw_only=True):
-    """A decision and its sentence."""
+    """A decision, and the sentence that explains it."""
 
     sentence: str

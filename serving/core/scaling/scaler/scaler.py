@@ -162,7 +162,7 @@ class Scaler:
         )
 
     def started(self, took_s: float, now_s: float) -> None:
-        """Record a pod's start time: seconds from creation to readiness."""
+        """Record how many seconds a pod took from creation to readiness."""
         if self.learner is not None:
             # A policy learns from a second with the starts known so far, so starts come first.
             self._advance(now_s)
@@ -264,8 +264,8 @@ class Scaler:
     def _in_flight(self, now_s: float) -> InFlight:
         """The load in flight now. ``is_waiting``: no pod is ready, or none was wanted when the requests arrived.
 
-        ``is_waiting`` is also set in a burst of a ScaledWorkload. Activators have all its load, so their last reports,
-        each the mean of a second, replace windows that average longer. Requests of one moment are no burst.
+        ``is_waiting`` is also set in a burst of a ScaledWorkload, so that the activators' last reports, which are means
+        of a second, replace the averages of the windows.
         """
         if self._is_workload and self._is_burst(reported := self._sources.reported(now_s)):
             return InFlight(present=reported, is_waiting=True)

@@ -17,7 +17,7 @@ def amounts_of(path: Path) -> dict[str, int]:
 
 
 def cgroup_folders(proc: Path, cgroups: Path) -> Sequence[Path]:
-    """The folders of this process's cgroup and all ancestors, each with a limit. Empty for cgroup version 1."""
+    """The folders of this process's cgroup and its ancestors, which may all have limits. Empty for cgroup v1."""
     try:
         lines = (proc / "self" / "cgroup").read_text().splitlines()
     except OSError:

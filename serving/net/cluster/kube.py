@@ -78,7 +78,7 @@ class KubeTimeouts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KubeCluster(Cluster):
-    """A Kubernetes API server: of a kubeconfig's current context, or with None of this pod's cluster.
+    """A client of a Kubernetes API server: that of a kubeconfig's current context, or (None) of this pod's cluster.
 
     Use it as a context, or close it. The first call connects. ``user_agent`` appears in the server's audit log. Its
     part before the first "/" is the field manager of this process's writes.

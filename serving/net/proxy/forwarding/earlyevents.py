@@ -48,9 +48,9 @@ def wants_events(head: RequestHead, body: bytes) -> bool:
 
 
 class EarlyEvents:
-    """A client that already has the head of an event stream, over HTTP/1.1 or HTTP/2.
+    """Wraps a client whose response has begun as an event stream before a pod is ready.
 
-    ``extra`` are further header lines.
+    ``extra`` are further header lines of this response.
     """
 
     def __init__(self, client: Client, *, extra: bytes) -> None:

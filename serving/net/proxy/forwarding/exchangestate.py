@@ -84,8 +84,13 @@ NO_BODY = _NoBody()
 
 
 class ResponseState(msgspec.Struct, eq=False):
-    """The progress of one response. A struct, because an ``__init__`` takes four times as long."""
+    """The progress of one response: its status, header lines, bytes and times, and whether it waits for the client.
 
+    ``wire`` are the upstream's header lines, ``marks`` those that only this system's proxies add. ``is_unread``: bytes
+    wait for the client to read. ``is_held``: the rest of the response waits in the upstream.
+    """
+
+    # A struct, because an ``__init__`` takes four times as long.
     written_s: float
     """When the last piece was written; initially the time of the request's head."""
     status: int = 0

@@ -40,7 +40,7 @@ class ExchangePhase(enum.IntEnum):
 
 
 class ExchangeEvent(enum.StrEnum):
-    """An event of an exchange."""
+    """An event that changes the phase of an exchange."""
 
     CONNECT = "connect"
     """A connection to the upstream is needed."""

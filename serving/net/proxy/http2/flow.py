@@ -17,7 +17,7 @@ _HELD_BYTES_MAX = 64 * 1024
 
 
 class PeerBudget:
-    """The remaining budget of one peer in this period."""
+    """Limits how many resets, pings, SETTINGS and idle frames one peer may send in a period."""
 
     __slots__ = ("_idle_frames", "_pings", "_resets", "_settings", "_settings_frames", "_since_s")
 

@@ -179,7 +179,7 @@ class StreamState(enum.Enum):
 
 
 class FrameVerdict(enum.Enum):
-    """The verdict on a frame."""
+    """How the engine treats a frame that it has received in some state of its stream."""
 
     TAKE = "take"
     IGNORE = "ignore"

@@ -84,7 +84,7 @@ class StreamCarrier(Protocol):
 
 
 class RespondingStream(EngineStream):
-    """The sending half of a stream."""
+    """The sending half of a client's stream: it writes the response."""
 
     __slots__ = (
         "_ahead",

@@ -222,7 +222,7 @@ class StreamUpstream(EngineStream):
         self._home.again(self)
 
     def restart(self, link: "UpstreamSession") -> None:
-        """Resend the whole request on another link."""
+        """Resend the whole request on another connection."""
         receiver, frames = self._receiver, self._kept
         if receiver is None or frames is None:
             return
@@ -361,7 +361,7 @@ class UpstreamSession(FrameSender):
         raise AssertionError(stream_id, section, ended)
 
     def emptied(self) -> None:
-        """Mark the link as idle, or close it after GOAWAY."""
+        """Mark the connection as idle, or close it after GOAWAY."""
         self.used_s = self._home.clock()
         self._close_if_gone()
 
@@ -513,7 +513,7 @@ class Http2Pool(Pool):
             stream.restart(link)
 
     async def _link(self, address: Address) -> UpstreamSession:
-        """A link with capacity, created if needed."""
+        """A connection with capacity for another stream, opened if needed."""
         while True:
             link = self._link_with_room(address)
             if link is not None:

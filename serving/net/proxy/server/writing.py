@@ -46,7 +46,7 @@ class SlowReader:
         return self._pace.count_unread()
 
     def end(self) -> None:
-        """Discard the count."""
+        """Stop counting the client's unread bytes."""
         self._buffer.set(0)
 
 

@@ -88,9 +88,9 @@ class PodServer:
         port: int = self._server.sockets[0].getsockname()[1]
         return port
 
-    async def start(self, tls: ssl.SSLContext | None = None) -> None:
+    async def start(self, tls: ssl.SSLContext | None = None, *, port: int = 0) -> None:
         """Start listening, over TLS with a context."""
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=tls)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", port, ssl=tls)
 
     async def stop(self) -> None:
         """Stop listening, and cut all connections."""

@@ -1,8 +1,8 @@
-"""Sends probes to the queue-proxies of pods that the cluster lists as not ready.
+"""Sends probes to the queue-proxies of pods that the cluster lists as not ready, and connects to starting apps.
 
 ``serving.activator.queueing.readiness`` decides which pods to probe, and when. A probe is one GET on a separate
 connection. The response must prove that the pod has the secret of its revision: the address may now belong to another
-pod, whose app may answer any request.
+pod, whose app may answer any request. A pod without queue-proxy is probed by a connection alone, after it refused one.
 """
 
 import asyncio
@@ -57,12 +57,26 @@ class PodProber:
             self._group.start(self._probe(probe), name=f"probe {probe.pod.address}")
 
     async def _probe(self, probe: PodProbe) -> None:
+        address = self._endpoints.to(probe.pod, probe.key).address
+        if probe.pod.scheme:
+            self._on_response(probe, await _accepts(address))
+            return
         is_ready = False
         secret = self._secret_of(probe.pod, probe.key)
         if secret:
-            address = self._endpoints.to(probe.pod, probe.key).address
             is_ready = await is_pod_ready(address, secret, secured=self._secured_to(address))
         self._on_response(probe, is_ready)
+
+
+async def _accepts(address: tuple[str, int]) -> bool:
+    """Whether a connection to an address succeeds."""
+    try:
+        async with asyncio.timeout(_TIMEOUT_S):
+            _, writer = await asyncio.open_connection(*address)
+    except OSError:
+        return False
+    writer.transport.abort()
+    return True
 
 
 async def is_pod_ready(

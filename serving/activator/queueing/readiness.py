@@ -107,7 +107,7 @@ _GONE_MAX = 1024
 
 
 class PodProbe(msgspec.Struct, frozen=True, kw_only=True):
-    """A probe that asks a pod's queue-proxy whether the pod is ready."""
+    """A probe that asks a pod's queue-proxy whether the pod is ready, or a pod without one for a connection."""
 
     key: RevisionKey
     pod: ServedPod

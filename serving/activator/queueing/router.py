@@ -111,6 +111,11 @@ class RequestRouter(Generic[RequestId]):
         """The requests of each revision: total, and queued."""
         return [(key, throttler.level, throttler.waiting_count) for key, throttler in self.throttlers.items()]
 
+    def has_pod(self, key: RevisionKey, address: str) -> bool:
+        """Whether a revision's requests may go to the pod at an address."""
+        throttler = self.throttlers.get(key)
+        return address in (self.directory.pods_of(key) if throttler is None else throttler.pods)
+
     def set_revision(self, revision: ServedRevision, now_s: float) -> RoutingOutcome[RequestId]:
         """Add or update a revision."""
         is_new = self.directory.set_revision(revision)
@@ -210,6 +215,11 @@ class RequestRouter(Generic[RequestId]):
 
     def probed(self, probe: PodProbe, now_s: float, *, is_ready: bool) -> RoutingOutcome[RequestId]:
         """Process the result of a readiness probe; a ready pod gets queued requests."""
+        throttler = self.throttlers.get(probe.key)
+        if probe.pod.scheme:
+            self.schedule.schedule_tick(probe.key)
+            dispatches = () if throttler is None else throttler.knocked(probe.pod.address, now_s, is_open=is_ready)
+            return RoutingOutcome(dispatches=dispatches)
         has_changed = self.directory.unready.note_reply(probe, now_s, is_ready=is_ready)
         self.schedule.schedule_tick(probe.key)
         return RoutingOutcome(dispatches=self._set_pods([probe.key], now_s) if has_changed else ())
@@ -346,7 +356,10 @@ class RequestRouter(Generic[RequestId]):
         wakes, wake_due_s = (
             ((), None) if revision is None or revision.is_fallback else throttler.wake(revision, now_s, settings)
         )
-        probes = self.directory.unready.due(key, now_s, is_waiting=throttler.waiting_count > 0)
+        probes = [
+            *self.directory.unready.due(key, now_s, is_waiting=throttler.waiting_count > 0),
+            *(PodProbe(key=key, pod=pod) for pod in throttler.starting_pods(now_s)),
+        ]
         cuts = throttler.admission.late_readers(now_s)
         due_s = next_deadline_s(throttler, self.directory, settings, wake_due_s=wake_due_s, now_s=now_s)
         # Each report checks all revisions anyway, so later due times need no entry.

@@ -199,11 +199,14 @@ class RevisionThrottler(Generic[RequestId]):
         address = self.address_of.pop(request, None)
         if address is None:
             return ()
-        if (pod := self.pods.get(address)) is not None and pod.node:
+        pod = self.pods.get(address)
+        if pod is not None and pod.node:
             self._away_from[request] = pod.node
         self.admission.requeue(request, now_s)
         self._give_back(request, address)
-        return self._settle(now_s, has_changed=self.ejected.failed(address, now_s))
+        # Only the pods of a ScaledWorkload have no queue-proxy, which listens before its pod is listed.
+        may_start = pod is not None and bool(pod.scheme)
+        return self._settle(now_s, has_changed=self.ejected.failed(address, now_s, may_start=may_start))
 
     def set_pods(
         self,
@@ -242,6 +245,15 @@ class RevisionThrottler(Generic[RequestId]):
         """End expired ejections; return the resulting dispatches."""
         started = self._begin_all(self.admission.refresh(now_s))
         return [*started, *self._settle(now_s, has_changed=True)] if self.ejected.readmit(now_s) else started
+
+    def starting_pods(self, now_s: float) -> list[ServedPod]:
+        """The pods to which a connection is due, because their app may listen by now."""
+        due = self.ejected.due_knocks(now_s) if self.waiting_count else ()
+        return [self.pods[address] for address in due]
+
+    def knocked(self, address: str, now_s: float, *, is_open: bool) -> Sequence[Dispatch[RequestId]]:
+        """Process the result of a connection to a starting pod; return the resulting dispatches."""
+        return self._settle(now_s, has_changed=True) if self.ejected.knocked(address, now_s, is_open=is_open) else ()
 
     def eject_silent(
         self, now_s: float, *, after_s: float, has_begun: Callable[[RequestId], bool]

@@ -6,8 +6,12 @@ pods are ejected now, and until when.
 The pause of an unreachable pod starts short, and doubles while the pod stays listed and unreachable. It starts short
 because a deleted pod is unlisted within some 50 ms, and a starting pod may listen soon. A silent pod hangs, which
 usually lasts longer; its first response ends the pause.
+
+Kubernetes lists a pod without a readiness probe as ready before its app listens. While such a pod has never responded,
+``due_knocks`` returns it when a connection to it is due. A successful connection ends its pause.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Generic, TypeVar
@@ -19,6 +23,8 @@ from serving.core.traffic.backoff import backoff_s
 # The first and the longest pause, in seconds.
 _PAUSES_S = 0.05, 1.0
 _SILENT_PAUSES_S = 5.0, 60.0
+# A starting pod is tried after a tenth of the time since its first failure, for ten seconds.
+_KNOCK_SHARE, _KNOCKS_S, _KNOCKS_END_S = 0.1, (0.01, 0.1), 10.0
 # Fewest waiting requests of a silent pod; a pod with fewer slots gets more time instead.
 _REQUESTS_MIN = 3
 _FEW_FACTOR = 4
@@ -123,7 +129,7 @@ class SilenceWatch(Generic[RequestId]):
 class EjectedPods(Generic[RequestId]):
     """The ejected pods of one revision, by address. Only listed pods are ejected."""
 
-    __slots__ = ("_listed", "_silence", "ejections", "responded_s")
+    __slots__ = ("_knocks_s", "_listed", "_silence", "ejections", "responded_s")
 
     def __init__(self) -> None:
         self.ejections: dict[str, Ejection] = {}
@@ -131,6 +137,8 @@ class EjectedPods(Generic[RequestId]):
         self.responded_s: dict[str, float] = {}
         """The time of each pod's last complete response."""
         self._listed: Collection[str] = ()
+        # When a connection to each starting pod is due; infinity while one is tried.
+        self._knocks_s: dict[str, float] = {}
         self._silence = SilenceWatch[RequestId]()
 
     @property
@@ -149,14 +157,41 @@ class EjectedPods(Generic[RequestId]):
         self._listed = addresses
         self.ejections = {address: ejection for address, ejection in self.ejections.items() if address in addresses}
         self.responded_s = {address: at_s for address, at_s in self.responded_s.items() if address in addresses}
+        self._knocks_s = {address: due_s for address, due_s in self._knocks_s.items() if address in addresses}
 
-    def failed(self, address: str, now_s: float) -> bool:
-        """Eject a pod for 50 ms, then 100, 200 ... 1000 ms; return whether it was not ejected before."""
+    def failed(self, address: str, now_s: float, *, may_start: bool = False) -> bool:
+        """Eject a pod for 50 ms, then 100, 200 ... 1000 ms; return whether it was not ejected before.
+
+        ``may_start``: the pod may be listed as ready before its app listens.
+        """
         known = self.ejections.get(address)
         if address not in self._listed or (known is not None and known.until_s is not None):
             return False
         self._eject(address, now_s, known, is_silent=False)
+        if may_start and address not in self.responded_s:
+            self._knocks_s[address] = now_s + _knock_pause_s(now_s - self.ejections[address].since_s)
         return True
+
+    def knock_due_s(self) -> float | None:
+        """When ``due_knocks`` is next due; None while no pod is starting."""
+        return min(self._knocks_s.values(), default=None)
+
+    def due_knocks(self, now_s: float) -> list[str]:
+        """The starting pods to which a connection is due."""
+        addresses = [address for address, due_s in self._knocks_s.items() if due_s <= now_s]
+        self._knocks_s |= dict.fromkeys(addresses, math.inf)
+        return addresses
+
+    def knocked(self, address: str, now_s: float, *, is_open: bool) -> bool:
+        """Process the result of a connection to a starting pod; return whether a pause ended."""
+        known = self.ejections.get(address)
+        if self._knocks_s.pop(address, None) is None or known is None or known.until_s is None:
+            return False
+        if is_open:
+            self.ejections[address] = msgspec.structs.replace(known, until_s=None)
+        elif now_s - known.since_s < _KNOCKS_END_S:
+            self._knocks_s[address] = now_s + _knock_pause_s(now_s - known.since_s)
+        return is_open
 
     def note_response(self, address: str, now_s: float) -> bool:
         """Record a response of a pod, and clear its failures; return whether this ended the pod's pause.
@@ -248,3 +283,9 @@ class EjectedPods(Generic[RequestId]):
             until_s=now_s + backoff_s(count, first_s=first_s, max_s=max_s),
             is_silent=is_silent,
         )
+
+
+def _knock_pause_s(passed_s: float) -> float:
+    """The pause before the next connection: 10 ms after a first failure, 80 ms after 0.8 s."""
+    shortest_s, longest_s = _KNOCKS_S
+    return min(max(passed_s * _KNOCK_SHARE, shortest_s), longest_s)

@@ -43,10 +43,12 @@ def _object(path: str, value: Any, model: Any) -> Iterator[str]:  # noqa: ANN401
         attribute = attributes.get(name)
         if attribute is None:
             yield f"{path}.{name}: no such field in {model.__name__}"
-        elif not (attribute in _INT_OR_STRING and isinstance(inner, int | str)):
+        # A server decodes null as an absent field.
+        elif inner is not None and not (attribute in _INT_OR_STRING and isinstance(inner, int | str)):
             yield from _value(f"{path}.{name}", inner, model.openapi_types[attribute])
+    present = [(name, inner) for name, inner in value.items() if name in attributes and inner is not None]
     try:
-        model(**{attributes[name]: inner for name, inner in value.items() if name in attributes})
+        model(**{attributes[name]: inner for name, inner in present})
     except ValueError as error:
         yield f"{path}: {error}"
 

@@ -271,6 +271,31 @@ def test_a_pod_that_was_gone_is_tried_again_when_it_is_due() -> None:
     assert shown(router, router.tick(0.05).dispatches) == ["a@p"]
 
 
+def test_an_app_without_a_readiness_probe_gets_its_requests_when_it_listens() -> None:
+    router = new_router(facts=msgspec.structs.replace(revision(slots=0), is_workload=True))
+    app = msgspec.structs.replace(pod("p"), scheme="http")
+    router.set_slice(ServedSlice(key="default/s", revision=KEY, pods=(app,)), 0.0)
+    come(router, "a")
+    router.requeue(KEY, "a", 1.0)
+    router.tick(1.0)
+    assert router.schedule.next_due_s() == 1.01
+    connection = PodProbe(key=KEY, pod=app)
+    assert router.tick(1.01).probes == [connection]
+    assert router.probed(connection, 1.02, is_ready=False).dispatches == ()
+    # A tenth of the time since the first failure, at least 10 ms.
+    router.tick(1.02)
+    assert router.schedule.next_due_s() == 1.03
+    assert router.tick(1.03).probes == [connection]
+    assert shown(router, router.probed(connection, 1.04, is_ready=True).dispatches) == ["a@p"]
+    router.finish(KEY, "a", 1.1)
+    # A pod that has responded is not starting.
+    come(router, "b", now_s=2.0)
+    router.requeue(KEY, "b", 2.0)
+    assert router.tick(2.04).probes == []
+    assert shown(router, router.tick(2.05).dispatches) == ["b@p"]
+    assert router.probed(PodProbe(key=("default", "gone"), pod=app), 3.0, is_ready=True).dispatches == ()
+
+
 def test_a_revision_that_fails_sends_away_with_its_message_and_is_tried_again() -> None:
     router = new_router(facts=revision(failure="ExitCode1: it died"))
     response = router.arrive(KEY, "a", 0.0)

@@ -277,7 +277,7 @@ class Activator:
         )
 
     async def _listen_for_tls(self, sockets: Mapping[str, socket.socket]) -> None:
-        """Serve public hosts over TLS once a certificate exists. Both listeners route alike."""
+        """Serve public hosts over TLS once a certificate exists, with the routes of the plain listener."""
         is_wanted = self.settings.tls.is_on or self.certificates.certificates.count
         if self.tls_address is not None or self.ingress.is_draining or not is_wanted:
             return

@@ -305,7 +305,7 @@ def _owners(change: Change, label: str) -> set[str]:
 
 
 def _owners_by_name(change: Change, indexes: CacheIndexes) -> Iterator[WorkKey]:
-    """The keys of owners, found by name, because an object of this name may belong to another owner."""
+    """The Revision and Route whose child has this object's name: an object of another owner may occupy the name."""
     namespace, name = change.key
     owner = _OWNER_NAMES[change.kind](name)
     for owner_kind in (kinds.REVISION, kinds.ROUTE):

@@ -132,7 +132,7 @@ def _decide_configuration(cache: ControllerCache, where: Key, configuration: Obj
 
 
 def _latest_routes(cache: ControllerCache, where: Key, configuration: Object) -> tuple[str, ...]:
-    """The name of the route of a configuration's service, if the route uses the latest revision."""
+    """The route of a configuration's service, by name, if it uses the latest revision; empty otherwise."""
     service = cache.get(kinds.SERVING_SERVICE, where)
     if service is None or not is_controlled_by(configuration, service):
         return ()

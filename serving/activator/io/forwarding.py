@@ -53,7 +53,7 @@ class PodCredentials:
 
 
 class RevisionTimeouts:
-    """Caches the timeouts of each revision. ``unknown_s`` is the total for an unknown revision."""
+    """Caches the timeouts of each revision. ``unknown_s`` is the total timeout of an unknown revision."""
 
     def __init__(self, revision: Callable[[RevisionKey], ServedRevision | None], *, unknown_s: float) -> None:
         self._revision = revision

@@ -164,7 +164,7 @@ class Ingress:
         return is_repeatable and self._requeue(exchange)
 
     def overdue(self, exchange: Exchange) -> None:
-        """Never called: the router ends waits."""
+        """Never called: the router itself rejects requests that have waited too long."""
         raise AssertionError(exchange)
 
     def body_ready(self, exchange: Exchange) -> None:

@@ -206,7 +206,7 @@ class KeySet:
             self._begin(_PAUSE_S)
 
     def hold(self, then: Callable[[], None]) -> bool:
-        """Fetch the keys, then call ``then``. Return False without a fetch if the last fetch was too recent."""
+        """Fetch the keys, then call ``then``. False: too many wait, or the last fetch was too recent."""
         if len(self._held) >= self._held_max or not self._begin(_PAUSE_S if self.is_usable else _FAILED_PAUSE_S):
             return False
         self._held.append(then)

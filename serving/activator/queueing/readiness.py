@@ -158,7 +158,7 @@ class UnreadyPods:
                 candidate.is_confirmed = True
 
     def hurry(self, key: RevisionKey, address: str, now_s: float) -> None:
-        """Probe an announced pod immediately, then as often as a new one."""
+        """Probe an announced pod immediately, then at the intervals of a newly listed pod."""
         candidate = self._pods.get(key, {}).get(address)
         if candidate is not None:
             candidate.since_s = candidate.due_s = now_s

@@ -108,7 +108,7 @@ class RequestRouter(Generic[RequestId]):
         )
 
     def inside(self) -> list[tuple[RevisionKey, int, int]]:
-        """The requests of each revision: total, and queued."""
+        """For each revision with requests: its key, and the numbers of all and of queued requests."""
         return [(key, throttler.level, throttler.waiting_count) for key, throttler in self.throttlers.items()]
 
     def has_pod(self, key: RevisionKey, address: str) -> bool:

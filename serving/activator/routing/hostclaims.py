@@ -84,7 +84,7 @@ class _RouteStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedRoute(msgspec.Struct, frozen=True, kw_only=True):
-    """The routing facts of a Route; ``digest`` is a digest of all routing (``serving.core.model.routepolicy``)."""
+    """The routing facts of a Route; ``digest`` changes with any of them (``serving.core.model.routepolicy``)."""
 
     metadata: _RouteMetadata
     spec: _RouteSpec = _RouteSpec()

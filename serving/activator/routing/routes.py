@@ -149,7 +149,7 @@ class Routes:
         return rule.site
 
     def _chooser(self, host: str, key: RevisionKey) -> Site | None:
-        """The site of ``host`` if its route selects by session, prompt or header among revisions including ``key``."""
+        """The site of ``host`` if its route has the revision and selects by session, prompt or header; else None."""
         site = self._sites[Listener.PUBLIC].get(_bare(host)) or self._sites[Listener.INNER].get(_bare(host))
         if site is None or site.namespace != key[0] or not site.policy.chooses:
             return None

@@ -234,7 +234,7 @@ class SlotBroker(Generic[RequestId]):
         return [(pod, right - used.get(pod, 0)) for pod, right in rights if right > used.get(pod, 0)]
 
     def _passing(self, key: RevisionKey, request: RequestId) -> tuple[str, int] | None:
-        """The pod whose slot an ending request releases, and the peer that gets it ahead of the local queue."""
+        """The pod of an ending request, and the peer that gets its slot before the local queue; None without one."""
         throttler, slot_count = self._table.throttlers.get(key), self._table.directory.slot_count(key)
         if throttler is None or not slot_count or not throttler.waiting_count or self.ledger.is_frozen:
             return None

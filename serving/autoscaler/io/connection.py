@@ -236,7 +236,7 @@ class StatsConnection(asyncio.Protocol):
         asyncio.get_running_loop().call_soon(begun)
 
     def write(self, event: bytes) -> bool:
-        """Send an event to a subscriber; events of a short period are combined."""
+        """Send an event to a subscriber, combined with those of a short period; False if the connection is closing."""
         assert self._transport is not None
         if not self._gathered:
             asyncio.get_running_loop().call_later(_GATHER_S, self._send_gathered)
@@ -293,7 +293,7 @@ class StatsConnection(asyncio.Protocol):
         return None
 
     def _take_other(self, sender: Sender, frame: bytes) -> None:
-        """Let the protocol process control frames, text and fragments, which never contain stats."""
+        """Pass control frames, text and fragments to the protocol. They never contain stats."""
         self._protocol.receive_data(frame)
         for event in self._protocol.events_received():
             if isinstance(event, Frame) and event.opcode in {Opcode.TEXT, Opcode.BINARY, Opcode.CONT}:

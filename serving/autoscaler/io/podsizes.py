@@ -71,7 +71,7 @@ class PodSizes:
         self.write_count = self.refused_count = 0
 
     def update(self, key: PodKey, stat: Stat, *, is_ready: bool) -> None:
-        """Process a pod's report. Only the first report and changes cause calls."""
+        """Process a pod's report. Only the first report and changed reports cause API calls."""
         wanted = _Sleep(is_dormant=stat.is_dormant, unfrozen=stat.unfrozen)
         before = self._wanted.get(key)
         if before == wanted or not (is_ready or wanted.is_dormant):

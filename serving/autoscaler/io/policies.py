@@ -156,7 +156,7 @@ class PolicyClient:
                 self._on_new()
 
     def _queue_status(self, key: PolicyKey) -> None:
-        """Queue a status write. The target's existence is known once all revisions have a decision."""
+        """Queue a status write: soon, or after a decision period for a policy that no revision follows yet."""
         if is_of_workload(key[1]):
             return
         is_followed = self.triggers.is_followed(key)

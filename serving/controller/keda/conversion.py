@@ -112,7 +112,7 @@ _REASONS = {
 
 
 class Conversion(msgspec.Struct, frozen=True, kw_only=True):
-    """A route as a ScaledWorkload. ``notes`` list parts without effect; ``problems`` are why ``spec`` is None."""
+    """A KEDA route as a ScaledWorkload. ``notes`` list parts without effect; ``problems`` are why ``spec`` is None."""
 
     kind: str
     name: str

@@ -282,7 +282,7 @@ def _is_status(write: Write) -> bool:
 
 
 def _is_between_states(before: Object, after: Object) -> bool:
-    """Whether a revision is waking or going to sleep; then only its number of pods still changes."""
+    """Whether a revision is scaling from or to zero, so that only its number of pods still changes."""
     known = conditions_of(before)
     if any(condition["type"] != CONDITION_ACTIVE and condition not in known for condition in conditions_of(after)):
         return False

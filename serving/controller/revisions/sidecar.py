@@ -322,7 +322,7 @@ def _unexpanded(value: str) -> str:
 
 
 def _security(revision: Object) -> Object:
-    """The most restrictive security context. The image sets a user; a pod that runs as root overrides it."""
+    """The most restrictive security context. It sets a user only if the pod's user is root, not the image's."""
     is_root = nested(revision, "spec", "securityContext", "runAsUser") == 0
     return {
         "allowPrivilegeEscalation": False,

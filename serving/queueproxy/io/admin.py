@@ -94,7 +94,7 @@ class AdminHandler:
         self._respond_to_probes()
 
     def stopping(self) -> None:
-        """Process the order to stop."""
+        """Fail probes, because the pod was ordered to stop."""
         self._is_stopping = self._pod.is_draining = True
         self._respond_to_probes()
 

@@ -234,7 +234,7 @@ class CgroupFreezer:
                 self._set(folder, is_frozen=False)
 
     def _move(self, processes: Iterable[ProcessEntry]) -> tuple[int, list[str]]:
-        """Move the processes that are in the queue-proxy's cgroup; return their number, and the other cgroups."""
+        """Move processes out of the queue-proxy's cgroup; return their number, and the cgroups of other processes."""
         own, moved = self._cgroup_of(os.getpid()), 0
         for process in processes:
             with contextlib.suppress(ProcessLookupError, FileNotFoundError):

@@ -42,7 +42,7 @@ class Admission(Generic[RequestId]):
     """Slots with a queue. All calls take constant amortised time.
 
     ``capacity`` requests may run concurrently. None: no limit; 0: all wait. With 10 slots and 100 places the 111th
-    simultaneous request is refused. Times must not decrease. ``view`` reads facts about requests.
+    simultaneous request is refused. Times must not decrease. ``view`` has functions that read a request.
 
     The caller identifies requests by ids that are unique among the present ones. ``release``, ``withdraw`` and ``end``
     ignore an unknown id, so that a ``finally`` clause may always call them.

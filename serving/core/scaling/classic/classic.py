@@ -40,8 +40,9 @@ class ClassicLimit(enum.StrEnum):
 
 
 class ClassicDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """A decision of the classic algorithm. Concurrencies are means over points, pod counts are before rounding up.
+    """A decision of the classic algorithm. Concurrencies are means over points (one per pod and second).
 
+    Only ``desired_count`` is rounded up.
     ``desired_panic_count`` and ``observed_panic_concurrency`` are None while the panic window is empty. If the revision
     is idle, ``idle_s`` alone decides.
     """

@@ -90,8 +90,8 @@ class Points:
     def read(self, *, now_s: float, stable_window_s: float, panic_window_s: float, quirks: ClassicQuirks) -> WindowSums:
         """The sums of both windows at ``now_s``. Drops points as old as the stable window.
 
-        If the panic window is longer than the stable window, a point that is dropped in this reading still counts in it
-        once: Knative's algorithm of June 2018 sums while it deletes.
+        A panic window that is longer than the stable window still contains the points that this reading drops, as in
+        Knative's algorithm of June 2018, which sums while it deletes.
         """
         now_ns = round(now_s * NANOSECONDS_PER_SECOND)
         stable_after_ns = now_ns - round(stable_window_s * NANOSECONDS_PER_SECOND)
@@ -142,7 +142,7 @@ class Points:
         return pod_id
 
     def _merge_new(self, now_ns: int, stable_after_ns: int, quirks: ClassicQuirks) -> int | None:
-        """Merge new points into old ones; return the newest time with traffic among the kept points."""
+        """Merge new points into old ones; return the time of the newest point with traffic in the stable window."""
         at_ns = np.rint(np.array(self._new_at_s) * NANOSECONDS_PER_SECOND).astype(np.int64)
         pod = np.array(self._new_pod)
         concurrency = np.array(self._new_concurrency)

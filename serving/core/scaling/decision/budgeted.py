@@ -88,7 +88,7 @@ def within(merged: MergeDecision | NoData, allowance: Allowance) -> MergeDecisio
 
 
 def gated(spec: ScalingSpec, allowance: Allowance) -> ScalingSpec:
-    """The spec that the gate to zero uses. A memory shortage permits zero as soon as the hand-off is proved."""
+    """The spec for the gate to zero. If a memory shortage allows no pods, zero is enabled after a short grace."""
     if allowance.reason is not AllowanceReason.MEMORY or allowance.count:
         return spec
     return msgspec.structs.replace(

@@ -38,10 +38,10 @@ def traffic_path(
     ready_count: int,
     ready_activator_count: int,
 ) -> TrafficPath:
-    """The pods are the endpoints if the excess is sufficient; otherwise the activators are.
+    """The traffic path: to the pods if the excess burst capacity is sufficient, otherwise to the activators.
 
-    ``wanted_count`` is the count after the gate, ``NoData`` before the first decision. Without a ready pod and a ready
-    activator the path leads to the activators, which queue requests once they run again.
+    ``wanted_count`` is the count after the gate to zero, ``NoData`` before the first decision. Without a ready pod and
+    a ready activator the path leads to the activators, which queue requests once they run again.
     """
     if not ready_count:
         return TrafficPath.PROXY

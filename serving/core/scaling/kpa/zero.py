@@ -265,7 +265,7 @@ def clock_conditions(
 
 
 def _proof(state: GateState, facts: GateInputs, *, now_s: float) -> Event:
-    """The event for the hand-off: proved by a recent proof from the current phase, otherwise in doubt."""
+    """The event for the hand-off to activators: proved by a recent proof from this phase, otherwise in doubt."""
     proved_at_s = facts.proved_at_s
     if proved_at_s is not None and proved_at_s >= state.since_s and now_s - proved_at_s <= PROOF_VALID_S:
         return Event.HAND_OFF_PROVED

@@ -64,7 +64,8 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 class TriggerVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict of one trigger, with its inputs. ``index`` is its position in the list of triggers.
 
-    Of ``examined_count`` points, ``counted_count`` are beyond the target, and ``needed_count`` must be.
+    Of ``examined_count`` points (usages at earlier evaluations), ``counted_count`` are beyond the target, and
+    ``needed_count`` must be.
     ``limit_ratio`` is None for down triggers. ``delta`` is None if the amount was not computed. ``cooldown_left_s`` is
     the remaining cooldown of the trigger's direction.
     """

@@ -140,7 +140,7 @@ def _spec_of(written: Mapping[str, Any], check: PolicyCheck) -> tuple[ScalingPol
 
 
 def _kept_in(written: object) -> tuple[KeptState, ...]:
-    """Read the stored state; an invalid record loses only its points."""
+    """Read the stored states; of an invalid one, only the points are lost."""
     try:
         return msgspec.convert(written or (), type=tuple[KeptState, ...])
     except msgspec.ValidationError:

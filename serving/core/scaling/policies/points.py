@@ -40,7 +40,7 @@ Points = tuple[UsagePoint, ...]
 
 
 class PointWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """The range of points that a trigger examines, and how many of them must lie beyond its target."""
+    """The range of usage points that a trigger examines, and how many of them must lie beyond its target."""
 
     time_s: float | None
     """Greatest age of a point, in seconds; None if points do not expire (quirk)."""
@@ -55,7 +55,7 @@ def point_capacity(time_s: int, period_s: float) -> int:
 
 
 def point_window(trigger: Trigger, settings: TriggerSettings) -> PointWindow:
-    """The window of a trigger. 80 percent of 100 s with a point every 10 s: 8 of the newest 10.
+    """The points that a trigger examines. 80 percent of 100 s with a point every 10 s: 8 of the newest 10.
 
     Maestro needs 9 of the newest 11. In both, a time shorter than the period selects only the newest point.
     """

@@ -261,7 +261,7 @@ def _desired_count(
     has_down: bool,
     usages: Mapping[str, float | NoData],
 ) -> int | NoData:
-    """The count proposed to the merger, which uses the largest proposal.
+    """The count that a policy proposes; of all proposals, the largest is used.
 
     A policy whose triggers do not act proposes the present size. A policy without down triggers proposes only the pods
     that it requests now, because otherwise pods could never be removed. A policy that may scale to 0 does not keep the

@@ -213,7 +213,7 @@ class PolicyShadow:
         return (shadow, running) if self.policy.observes else (running, shadow)
 
     def _decide(self, proposals: Sequence[Proposal], now_s: float, *, is_woken: bool = False) -> None:
-        """Make one decision. Activators are always in the shadow's path, and the hand-off to zero counts as proved."""
+        """Make one decision. Activators are always in the shadow's path, which counts as proved."""
         ready_count, last_second = self._ready(now_s), math.floor(now_s) - 1
         if ready_count and self._seen_second < last_second:
             # The shadow's pods would report silence.

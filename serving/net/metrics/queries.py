@@ -30,7 +30,7 @@ class QueryGate:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> "QueryGate":
-        """The gate for the file in ``SERVING_QUERY_TOKEN_FILE``."""
+        """The gate for the token file that the variable ``SERVING_QUERY_TOKEN_FILE`` names."""
         return cls(environment.get(QUERY_TOKEN_FILE_VARIABLE, ""))
 
     def token(self) -> str:

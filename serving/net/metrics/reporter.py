@@ -39,7 +39,7 @@ class Source(Protocol):
         ...
 
     def drop(self, rows: Collection[Labels]) -> None:
-        """Drop rows."""
+        """Drop the values of these rows."""
         ...
 
     def pull(self) -> Iterator[tuple[str, list[Row]]]:
@@ -64,7 +64,7 @@ class GaugeFamilies(Collector):
                 before[index] = value
 
     def drop(self, rows: Collection[Labels]) -> None:
-        """Drop rows."""
+        """Drop the values of these rows."""
         for labels in rows:
             self._rows.pop(labels, None)
 

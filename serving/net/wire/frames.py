@@ -44,7 +44,7 @@ class RevisionStat(Stat, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ActivatorStats(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An activator's frame. It has all revisions with requests, or one revision for a poke."""
+    """An activator's frame: all revisions with requests, or one revision in a poke between two such frames."""
 
     stats: list[RevisionStat]
     version: FormatVersion = STAT

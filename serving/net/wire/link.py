@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of a link.
+    """Settings of a link, which is a websocket to one peer.
 
     ``pause_min_s`` is the pause before the second attempt. The pause doubles up to ``pause_max_s``; each pause is
     multiplied by a random factor of 0.5 to 1.5. Above ``frames_max`` the oldest frame is dropped. ``wait`` keeps frames
@@ -40,7 +40,7 @@ class LinkSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Link:
-    """Sends frames to one peer while ``run`` runs.
+    """Sends frames to one peer over a websocket while ``run`` runs.
 
     ``token`` returns the sender's token; it is called for each attempt, and its ``OSError`` fails the attempt. ``draw``
     returns random numbers in [0, 1), for the jitter of pauses. ``on_connected`` is called after each connect, to resend

@@ -16,7 +16,7 @@ _SETTINGS = LinkSettings(frames_max=256)
 
 
 class Peers:
-    """Links by name. As a context manager, it closes them on exit.
+    """Links (websockets) to other processes, by name. As a context manager, it closes them on exit.
 
     ``ask`` has the query parameters that identify this side; ``token`` authenticates it. ``draw`` returns random
     numbers in [0, 1) for the jitter of pauses. With ``secured`` links use TLS.

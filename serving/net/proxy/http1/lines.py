@@ -147,8 +147,7 @@ def header_lines(*headers: tuple[bytes, bytes]) -> bytes:
 def split_marks(line: HeaderLine) -> tuple[bytes, bytes]:
     """Split a header line into two: one with marks, which only this system's proxies add, and one with other entries.
 
-    Either line may be empty.
-    A list with an unterminated quote is ambiguous, so all of it counts as marks.
+    Either line may be empty. A list with an unterminated quote is ambiguous, so all of it counts as marks.
     """
     own = _OWN.get(line.name)
     entries = _entries(line.value) if own is not None else None

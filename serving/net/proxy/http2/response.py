@@ -44,7 +44,7 @@ class GrpcRefusal:
 
     @classmethod
     def of(cls, status: int, fields: Fields) -> "GrpcRefusal | None":
-        """The refusal for a response with these fields; None if it is already gRPC, or not an error."""
+        """The refusal for a response with these fields; None if the response is already gRPC, or not an error."""
         kind = next((value for name, value in fields if name == b"content-type"), b"")
         return None if status == _OK or kind.startswith(GRPC_TYPE) else cls(status, fields)
 

@@ -117,7 +117,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
                 asyncio.get_running_loop().call_soon(self._pass_on)
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:  # noqa: ANN401 - the interface's
-        """Return transport information: this layer's TLS facts, and the outer transport's other facts."""
+        """Return transport information: about TLS from this layer, any other from the outer transport."""
         if name == "ssl_object":
             return self._records.ssl
         if name == IDENTITY:

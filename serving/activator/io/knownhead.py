@@ -21,7 +21,7 @@ class KnownHead(msgspec.Struct, frozen=True, kw_only=True):
     """The routing facts of a head. They are outdated once ``Routes.turn`` differs from ``turn``.
 
     ``session`` is the number of the client's session, or None. ``starts_session``: the response sets a session cookie.
-    ``is_grpc``: the request is a gRPC call.
+    ``is_grpc``: the request is a gRPC call. ``tag`` selects a revision of ``site``, None without one.
     """
 
     head: RequestHead

@@ -77,7 +77,10 @@ class SilentPod(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
 
 
 class RoutingOutcome(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
-    """All actions that follow from one event. They are executed in the order of the fields."""
+    """All actions that follow from one event. They are executed in the order of the fields.
+
+    ``cuts`` are requests to cut off, because their clients do not read the responses.
+    """
 
     dispatches: Sequence[Dispatch[RequestId]] = ()
     rejections: Sequence[Rejection[RequestId]] = ()

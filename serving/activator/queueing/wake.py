@@ -90,6 +90,7 @@ class WakeState(msgspec.Struct, frozen=True, kw_only=True):
 
     ``known_level`` and ``known_waiting_count`` were reported last. ``poked_concurrency`` and ``poked_count`` were
     reported by pokes since then. ``poked_at_s`` and ``flip_due_s`` are None before the first poke and flip.
+    ``flip_count`` is the number of flips since requests began to wait for a pod.
     """
 
     known_level: int = 0

@@ -39,7 +39,8 @@ Record = Callable[[RevisionKey, Stat, StatSource], None]
 class LatenessState(msgspec.Struct, frozen=True, kw_only=True):
     """The lateness of one connection's frames.
 
-    ``offset_s`` is receiver time minus sender time; None before the first frame.
+    ``offset_s`` is the smallest difference of receiver time and sender time so far; None before the first frame.
+    ``late_count`` is the number of consecutive late frames.
     """
 
     offset_s: float | None = None

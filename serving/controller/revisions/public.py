@@ -162,7 +162,8 @@ def _port_of(endpoint_slice: Object, name: str = _PORT_NAME) -> int | None:
 class PublicService(msgspec.Struct, frozen=True, kw_only=True):
     """An existing public Service, its slices, and the possible endpoints by address family.
 
-    ``has_tls``: the Service has a port for HTTPS.
+    ``service`` is None before it exists. ``path`` says whether pods or activators are its endpoints. ``has_tls``: it
+    has a port for HTTPS.
     """
 
     service: Object | None

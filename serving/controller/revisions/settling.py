@@ -30,7 +30,7 @@ _GRAIN_S = 1.0
 
 
 class LatestReady(msgspec.Struct, frozen=True, kw_only=True):
-    """The revision that gets new traffic; "" if there is none.
+    """``name`` is the revision that gets new traffic; "" if there is none.
 
     ``settling`` is the revision that replaces it after ``settles_in_s`` seconds. ``failed`` is a revision that failed
     and loses its traffic.

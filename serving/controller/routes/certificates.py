@@ -48,7 +48,10 @@ class Certificates(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CertifiedHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host with a certificate. ``tag`` is "" for the route's host, ``names`` end with the host, ``issuer`` is YAML."""
+    """A host that needs a certificate. ``tag`` is "" for the route's host; ``is_local``: the host is cluster-local.
+
+    ``names`` are the names in the certificate, the last one is the host. ``issuer`` is the issuer's reference as YAML.
+    """
 
     tag: str
     names: tuple[str, ...]

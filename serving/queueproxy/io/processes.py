@@ -23,7 +23,7 @@ _OOM_FILES = ("memory.events", "memory.oom_control")
 
 
 class ProcessEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A process.
+    """A process, with the ids of its parent, group and session, and the kernel's letter for its state.
 
     ``start_ticks``, its start in clock ticks since boot, distinguishes the process from a later one with the same id.
     """

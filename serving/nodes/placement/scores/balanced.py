@@ -4,7 +4,7 @@ Input: a pod and all nodes; output: a score for each node, and its explanation. 
 as an empty one, so this score should be combined with LeastRequested or MostRequested.
 
 Source: kubernetes/kubernetes 1.7, plugin/pkg/scheduler/algorithm/priorities/balanced_resource_allocation.go; the order
-of the floating-point operations is the original's: shares of 0.6 and 0.8 give 7.999... and so 7, 0.5 and 0.7 give 8.
+of the floating-point operations is Kubernetes': shares of 0.6 and 0.8 give 7.999... and so 7, 0.5 and 0.7 give 8.
 """
 
 from typing import ClassVar
@@ -65,7 +65,7 @@ class BalancedResourceAllocation:
         full = share(binding, allocatable, of_nothing=1.0) >= 1.0
         cpu, memory = ratio
         evenness = 10.0 - np.abs(cpu - memory) * 10.0
-        # astype truncates towards 0, as the original's int() does. A full node's value may be far below 0; it is not
+        # astype truncates towards 0, as int() in Kubernetes does. A full node's value may be far below 0; it is not
         # used.
         score = np.where(full.any(axis=0), 0.0, evenness).astype(np.int64)
         return BalancedResult(score=score, ratio=ratio, full=full)

@@ -133,7 +133,7 @@ class LoadRule(enum.StrEnum):
     """The mean load exceeds the sum of limits by more than that probability: the difference."""
 
     NO_LIMITS = "no_limits"
-    """Nothing on the node has a limit, which the original counts as no risk."""
+    """Nothing on the node has a limit, which Trimaran counts as no risk."""
 
     CERTAIN = "certain"
     """Without a deviation the load equals its mean: 1 if above the requests, else 0."""
@@ -214,7 +214,7 @@ def smoothed_deviation(mean: FloatArray, deviation: FloatArray, window_size: int
     The result is deviation * sqrt(window_size), at most sqrt(0.99 * mean * (1 - mean)), the range of a beta
     distribution. Example: 0.1 over 5 samples at mean 0.5 gives 0.2236.
     """
-    # Settings reject sizes below 1; the original computes with them, and the square root of -1 is not a number.
+    # Settings reject sizes below 1; Trimaran computes with them, and the square root of -1 is not a number.
     factor = math.sqrt(window_size) if window_size >= 0 else math.nan
     bound = np.sqrt(_VARIANCE_SHARE_MAX * mean * (1.0 - mean))
     return np.minimum(deviation * factor, bound)

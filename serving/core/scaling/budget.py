@@ -69,8 +69,8 @@ class BudgetTenant(msgspec.Struct, frozen=True, kw_only=True):
 class BudgetClaim(msgspec.Struct, frozen=True, kw_only=True):
     """A revision's claim to pods under budgets.
 
-    ``since_s`` is when the revision began to wait; once it has a ready pod, when its turn began, in which it keeps this
-    pod. ``granted`` is the last allowed scale, which may not be written yet.
+    ``since_s`` is when the revision began to wait. Once it has a ready pod, ``since_s`` is the beginning of its turn,
+    the time for which it may keep its first pod. ``granted`` is the last allowed scale, which may not be written yet.
     """
 
     tenant: BudgetTenant

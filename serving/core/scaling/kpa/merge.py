@@ -67,7 +67,7 @@ def bounded(count: int, *, spec: ScalingSpec, is_initialized: bool) -> Bounded:
 def ready_count_min(spec: ScalingSpec, *, is_initialized: bool) -> int:
     """Pods that must be ready for an active revision: its minimum scale, and at least 1.
 
-    Until the revision is initialised, the initial scale, which may be 0, replaces the 1.
+    Until the revision is initialised, it is at least the initial scale, which may be 0, instead of 1.
     """
     min_scale = spec.min_scale if spec.reachable else 0
     return max(min_scale, 1 if is_initialized else spec.initial_scale)

@@ -73,7 +73,10 @@ class Trigger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Direction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """The triggers of one direction; the first that acts decides."""
+    """The triggers of one direction; the first that acts decides.
+
+    ``trigger`` is the old-style trigger, used if the list is empty; it adds or removes ``delta`` pods.
+    """
 
     triggers: tuple[Trigger, ...] = ()
     """Triggers in order of evaluation, at most 16."""

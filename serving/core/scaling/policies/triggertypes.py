@@ -169,7 +169,7 @@ class ResourcePolicy:
         return share if isinstance(share, NoData) else float(share)
 
     def delta(self, trigger: Trigger, observed: ObservedPods, quirks: TriggerQuirks, /) -> int | NoData:
-        """ceil(usage / target x available) - available, with usage / target rounded to hundredths first.
+        """Pods to add: ceil(usage / target x available) - available, with usage / target rounded to hundredths.
 
         The rounding is a dead band of half a percent around the target. Example: a usage of 0.9 at 70 percent on 10
         pods: 0.9 / 0.7 is 1.29, so 12.9 pods, rounded up to 13, which is 3 more.

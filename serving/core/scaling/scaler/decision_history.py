@@ -24,7 +24,7 @@ class HistoryEntry(DecisionStamp, frozen=True, kw_only=True):
 
 
 class DecisionRecord(LoggedDecision, frozen=True, kw_only=True):
-    """One line of the decision log."""
+    """One line of the decision log: a decision of a revision, and the contents of its windows."""
 
     entry: HistoryEntry = msgspec.field(name="told")
 

@@ -64,7 +64,7 @@ def read_pace(settings: HttpSettings) -> MinimumRate:
 
 
 class BodyPace:
-    """The pace of one request's body, which began at ``now_s``."""
+    """Measures whether the body of one request, which began at ``now_s``, arrives fast enough."""
 
     __slots__ = ("_due_s", "_has_begun", "_last_s", "_pace")
 

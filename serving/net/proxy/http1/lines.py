@@ -128,7 +128,9 @@ def read_line(text: bytes) -> HeaderLine:
 def read_lines(
     texts: Sequence[bytes], before: Sequence[bytes] = (), known: Sequence[HeaderLine] = ()
 ) -> list[HeaderLine]:
-    """Parse all header lines of a head. ``known`` has the parsed lines of ``before``, the texts of another head.
+    """Parse all header lines of a head.
+
+    ``before`` are the lines of the previous head, ``known`` their parsed forms. Equal lines are not parsed again.
 
     Raises:
         BadHeaderLine: when a line violates the grammar.

@@ -184,7 +184,7 @@ def main(arguments: list[str] | None = None) -> int:
         description="Run an ASGI app whose queue-proxy is in its own process, with uvicorn.",
     )
     parser.add_argument("app", help="module and name of the app, as in app:app")
-    parser.add_argument("--factory", action="store_true", help="the name is that of a function that makes the app")
+    parser.add_argument("--factory", action="store_true", help="treat the name as a function that returns the app")
     options = parser.parse_args(arguments)
     try:
         import uvicorn  # noqa: PLC0415 - a module that imports the middleware need not have it

@@ -127,7 +127,7 @@ PORTS = (
     ListenPort(name="api", number=API_PORT, what="Port of the Kubernetes API."),
     ListenPort(name="stats", number=STATS_PORT, what="Port of the autoscaler."),
     ListenPort(name="activator-metrics", number=ACTIVATOR_METRICS_PORT, what="Port of the activator's metrics."),
-    ListenPort(name="control-metrics", number=CONTROL_METRICS_PORT, what="Port of the metrics of control."),
+    ListenPort(name="control-metrics", number=CONTROL_METRICS_PORT, what="Port of the controller's metrics."),
     ListenPort(name="dashboard", number=DASHBOARD_PORT, what="Port of the dashboard."),
 )
 """Ports in the order of help and output. ``--NAME-port=0`` takes any free port."""

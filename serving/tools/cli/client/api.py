@@ -47,16 +47,16 @@ state_option = click.option(
     "--state",
     "state_path",
     type=click.Path(file_okay=False, path_type=Path),
-    help="State folder of the `serving up` to speak to.",
+    help="State folder of the `serving up` to connect to.",
 )
 _place = adding(
     state_option,
     click.option(
         "--kubeconfig",
         type=click.Path(dir_okay=False, path_type=Path),
-        help="Path to a kubeconfig; $KUBECONFIG if neither this nor --state is given.",
+        help="Path to the kubeconfig file. Default without --state: $KUBECONFIG.",
     ),
-    click.option("--context", help="Context in the kubeconfig.", metavar="NAME"),
+    click.option("--context", help="Name of the kubeconfig context to use.", metavar="NAME"),
 )
 
 
@@ -265,7 +265,12 @@ def late_api_options(command: Callable[..., None]) -> Callable[..., None]:
         names = {name: options.pop(name) for name in _PLACE_NAMES}
         command(api=lambda: place_of(**names).api(namespace), **options)
 
-    named = click.option("-n", "--namespace", metavar="NAME", help="Namespace; the kubeconfig's, or default.")
+    named = click.option(
+        "-n",
+        "--namespace",
+        metavar="NAME",
+        help="Namespace of the command. Default: that of the kubeconfig, else `default`.",
+    )
     return named(_place(wrapped))
 
 

@@ -112,5 +112,5 @@ def wait_timeout_option(default_s: float, *older: str) -> Callable[[Callable[...
         type=TimeParam(),
         default=f"{default_s:g}s",
         show_default=True,
-        help="How long to wait, as 90s or 5m.",
+        help="Maximum time to wait, such as 90s or 5m.",
     )

@@ -27,7 +27,7 @@ _SAME = "is it that of the same system?"
 autoscaler_option = click.option(
     "--autoscaler",
     metavar="URL",
-    help="The autoscaler's address, as http://127.0.0.1:6081; found by itself otherwise.",
+    help="Address of the autoscaler, such as http://127.0.0.1:6081. Detected by default.",
 )
 
 

@@ -41,33 +41,47 @@ _BOUNDS = ("oracle", "clairvoyant")
 
 @click.command()
 @click.argument("plan_file", metavar="[PLAN.yaml]", required=False, type=click.Path(path_type=Path))
-@click.option("--trace", "trace_files", multiple=True, metavar="FILE", help="A recorded workload, as in simulate.")
 @click.option(
-    "--shape", "shapes", multiple=True, type=click.Choice([shape.value for shape in Shape]), help="A made-up workload."
+    "--trace",
+    "trace_files",
+    multiple=True,
+    metavar="FILE",
+    help="Recorded workload, in a format of `serving simulate --trace`; repeatable.",
+)
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    type=click.Choice([shape.value for shape in Shape]),
+    help="Synthetic workload; repeatable.",
 )
 @click.option(
     "--policies",
     metavar="NAMES",
-    help=f"Separated by commas: {', '.join(POLICIES)}, an installed policy, or FILE.py:Class.",
+    help=f"Comma-separated policies: {', '.join(POLICIES)}, an installed policy, or FILE.py:Class.",
 )
-@click.option("--seeds", type=click.IntRange(1, 1000), help="Seeds of each run, from 1 on.  [default: 5]")
+@click.option("--seeds", type=click.IntRange(1, 1000), help="Number of random seeds per run.  [default: 5]")
 @click.option(
-    "--equal-pod-seconds", metavar="POLICY", help="Also run this policy at the pod-seconds of each other one."
+    "--equal-pod-seconds",
+    metavar="POLICY",
+    help="Also compare this policy with each other policy at equal pod-seconds.",
 )
 @click.option(
     "--traces",
     type=click.Path(file_okay=False, path_type=Path),
     default=Path(),
-    help="Folder of traces with relative paths.  [default: the working directory]",
+    help="Folder that contains the traces with relative paths.  [default: the working directory]",
 )
 @click.option(
     "--out",
     type=click.Path(file_okay=False, writable=True, path_type=Path),
     default=Path("arena"),
     show_default=True,
-    help="Folder of the page (page.md, page.html) and of the plan that repeats the run (plan.yaml).",
+    help="Output folder for the page (page.md, page.html) and the plan that repeats the run (plan.yaml).",
 )
-@click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, help="Processes.  [default: all cores]")
+@click.option(
+    "--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, help="Number of processes.  [default: all cores]"
+)
 def arena(*, plan_file: Path | None, traces: Path, out: Path, jobs: int, **options: object) -> None:
     """Compare policies over workloads and seeds, and write the results as one page.
 

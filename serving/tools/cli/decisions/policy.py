@@ -10,7 +10,7 @@ from serving.tools.simulator.policycheck import check_policy
 
 @click.group()
 def policy() -> None:
-    """Check a scaling policy of your own (docs/policies.md)."""
+    """Test custom scaling policies (docs/policies.md)."""
 
 
 @policy.command("test")

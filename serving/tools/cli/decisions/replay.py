@@ -25,14 +25,18 @@ _Difference = dict[str, Any]
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option(
-    "--set", "changes", multiple=True, metavar="KEY=VALUE", help="A number of the revision to change: max_scale=4."
+    "--set",
+    "changes",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Replace a scaling setting of the revision: max_scale=4.",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 def replay(files: tuple[Path, ...], changes: tuple[str, ...], output: str) -> None:
-    """Recompute the decisions of FILES of the decision log, oldest file first.
+    """Recompute the decisions in FILES of the decision log; list the oldest file first.
 
-    With the same settings every decision must be the same, else the command exits with 1. With --set, each decision is
-    made with the old and the new settings, with the load and pods of that time.
+    Exits with 1 if a recomputed decision differs from the log. With --set, recomputes each decision with the old and
+    the new settings, for the logged load and pods, and prints the differences.
     """
     by_revision: dict[tuple[str, str], list[DecisionRecord]] = {}
     for record in _read(files):

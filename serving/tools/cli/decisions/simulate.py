@@ -29,16 +29,23 @@ _DEFAULT_LOAD = "0:0 5:1 20:40 25:400 70:20 100:0"
 
 
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
-@click.option("--load", default=_DEFAULT_LOAD, show_default=True, help="SECOND:REQUESTS_PER_SECOND, in rising order.")
+@click.option(
+    "--load",
+    default=_DEFAULT_LOAD,
+    show_default=True,
+    help="Request rate from a second on, as SECOND:REQUESTS_PER_SECOND; repeatable, in ascending order.",
+)
 @workload_options
 @click.option(
     "--policy",
     default="default",
     show_default=True,
-    help=f"One of {', '.join(POLICIES)}, an installed policy, or FILE.py:Class.",
+    help=f"Scaling policy: {', '.join(POLICIES)}, an installed policy, or FILE.py:Class.",
 )
-@click.option("--compare", metavar="NAMES", help="Policies to compare on the trace, separated by commas.")
-@click.option("--equal-pod-seconds", is_flag=True, help="Also compare at the pod-seconds of the first policy.")
+@click.option("--compare", metavar="NAMES", help="Comma-separated policies to compare on the trace.")
+@click.option(
+    "--equal-pod-seconds", is_flag=True, help="Also compare the policies at the pod-seconds of the first one."
+)
 @json_output_options
 @click.pass_context
 def simulate(context: click.Context, /, changes: tuple[str, ...], **options: Any) -> None:  # noqa: ANN401

@@ -61,43 +61,50 @@ workload_options = adding(
     click.option(
         "--trace",
         type=click.Path(path_type=Path),
-        help="A recorded workload: counts a minute, requests, or rates (.csv, .gz, .xz).",
+        help="Recorded workload: counts per minute, requests, or rates (.csv, .gz, .xz).",
     ),
     click.option(
         "--from-log",
         "from_log",
         type=click.Path(path_type=Path),
-        help="An access log of a running system, or a folder with its logs, as the workload.",
+        help="Access log of a running system, or folder of its logs, to use as the workload.",
     ),
     click.option(
         "--placement",
         type=click.Choice([placement.value for placement in ArrivalPlacement]),
         default=ArrivalPlacement.UNIFORM.value,
         show_default=True,
-        help="Where inside a minute of a trace requests come: anywhere, or at a fixed phase of each function.",
+        help="Arrival of requests within a minute of the trace: uniformly distributed, or at a fixed phase per function.",
     ),
     click.option(
-        "--from", "from_s", default=0.0, show_default=True, help="Start of the part of the trace, in seconds."
+        "--from",
+        "from_s",
+        default=0.0,
+        show_default=True,
+        help="Time in the trace at which the simulation starts, in seconds.",
     ),
     click.option(
-        "--until", "until_s", type=float, help="End of the simulated time, in seconds: 260, or the end of the trace."
+        "--until",
+        "until_s",
+        type=float,
+        help="Time at which the simulation ends, in seconds.  [default: 260 with --load, the end of the trace with --trace]",
     ),
     click.option(
         "--service-time",
         default="0.25",
         show_default=True,
-        help="Seconds that a request takes, MEDIAN:P99, or a CSV: function,mean_s,p50_s,p99_s. Durations in a trace come first.",
+        help="Duration of a request: seconds, MEDIAN:P99, or a CSV file (function,mean_s,p50_s,p99_s). Durations in the trace take precedence.",
     ),
     click.option(
         "--start-time",
-        help="Seconds until a new pod is ready, in the same forms.  [default: 1 with --load, 2 with --trace]",
+        help="Time until a new pod is ready, in the formats of --service-time.  [default: 1 with --load, 2 with --trace]",
     ),
     click.option(
         "--failing-starts",
         type=click.FloatRange(0, 0.99),
         default=0.0,
         show_default=True,
-        help="Share of starts that fail.",
+        help="Fraction of pod starts that fail.",
     ),
     click.option(
         "--drain-time",
@@ -105,25 +112,25 @@ workload_options = adding(
         type=click.FloatRange(0, 600),
         default=QueueProxySettings().drain_lag_s,
         show_default=True,
-        help="Seconds that a pod without requests stays when it stops: the drain lag. Knative's is 30.",
+        help="Time that an idle pod needs to stop (drain lag), in seconds. Knative's is 30.",
     ),
     click.option(
         "--burst-switch/--no-burst-switch",
         default=True,
         show_default=True,
-        help="Requests bypass the activator while pods have burst capacity left; on one machine they never do.",
+        help="Bypass the activator while pods have burst capacity left, as on a cluster. On one machine requests never bypass it.",
     ),
     click.option(
         "--shared-prior/--own-prior",
         default=True,
         show_default=True,
-        help="Under the adaptive policy, functions learn from each other as in a running system, or each alone.",
+        help="With the adaptive policy: learn from all functions, as a running system does, or from each function alone.",
     ),
     click.option(
         "--node-pods",
         type=click.IntRange(0),
         default=0,
-        help="Pods that the nodes have room for, of all functions together; more wait.  [default: no limit]",
+        help="Maximum number of pods on the nodes, over all functions; further pods wait.  [default: no limit]",
     ),
     click.option(
         "--concurrency",
@@ -135,31 +142,38 @@ workload_options = adding(
     click.option(
         "--scaling-policy",
         type=click.Path(path_type=Path),
-        help="A manifest of a ScalingPolicy, whose triggers each function follows.",
+        help="ScalingPolicy manifest whose triggers apply to each function.",
     ),
-    click.option("--request-cpu", metavar="CPU", help="Cpu that each request in flight uses, for triggers, as 50m."),
-    click.option("--request-memory", metavar="MEMORY", help="Memory that each request in flight uses, as 4Mi."),
-    click.option("--slo", metavar="GOAL", help="A goal for latency as of the annotation, such as p95<300ms."),
+    click.option("--request-cpu", metavar="CPU", help="CPU usage per request in flight, for triggers, such as 50m."),
+    click.option(
+        "--request-memory", metavar="MEMORY", help="Memory usage per request in flight, for triggers, such as 4Mi."
+    ),
+    click.option("--slo", metavar="GOAL", help="Latency goal, such as p95<300ms."),
     click.option(
         "--knee",
         type=click.FloatRange(0, min_open=True),
         default=math.inf,
-        help="Requests at once beyond which a pod is slower, in proportion to them.  [default: never]",
+        help="Concurrent requests above which a pod slows down in proportion.  [default: never]",
     ),
     click.option(
-        "--annotate", multiple=True, metavar="KEY=VALUE", help="As on a revision: max-scale=5, window=30s, ..."
+        "--annotate",
+        multiple=True,
+        metavar="KEY=VALUE",
+        help="Set a scaling annotation of the revision: max-scale=5, window=30s, ...",
     ),
     click.option(
         "--set",
         "changes",
         multiple=True,
         metavar="KEY=VALUE",
-        help="As in config-autoscaler; --stable-window 30s is the same.",
+        help="Set a key of config-autoscaler; --set stable-window=30s equals --stable-window 30s.",
     ),
-    click.option("--seed", default=1, show_default=True, help="Seed of the dice that place arrivals and draw times."),
-    click.option("--seeds", type=click.IntRange(1), default=1, show_default=True, help="Seeds to take the mean over."),
+    click.option("--seed", default=1, show_default=True, help="Random seed for arrival times and durations."),
     click.option(
-        "--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, help="Processes.  [default: all cores]"
+        "--seeds", type=click.IntRange(1), default=1, show_default=True, help="Number of seeds to average over."
+    ),
+    click.option(
+        "--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, help="Number of processes.  [default: all cores]"
     ),
     node_options,
 )

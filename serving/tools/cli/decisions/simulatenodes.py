@@ -24,36 +24,47 @@ _SOFT_S, _HARD_S = 60.0, 600.0
 
 node_options = adding(
     click.option(
-        "--nodes", type=click.IntRange(0), help="Nodes at the start, and the fewest; without it pods need none."
+        "--nodes",
+        type=click.IntRange(0),
+        help="Initial and minimum number of nodes. Without this option, pods need no nodes.",
     ),
-    click.option("--nodes-max", type=click.IntRange(1), help="Most nodes.  [default: --nodes]"),
-    click.option("--node-cpu", default="4", show_default=True, help="Cpu of each node."),
+    click.option("--nodes-max", type=click.IntRange(1), help="Maximum number of nodes.  [default: --nodes]"),
+    click.option("--node-cpu", default="4", show_default=True, help="CPU of each node."),
     click.option("--node-memory", default="16Gi", show_default=True, help="Memory of each node."),
     click.option(
-        "--node-boot", default="60s", show_default=True, help="From asking the cloud for a node until it takes pods."
+        "--node-boot",
+        default="60s",
+        show_default=True,
+        help="Time from the request for a node until the node accepts pods.",
     ),
-    click.option("--node-scan", default="10s", show_default=True, help="Time between two passes of the node group."),
+    click.option(
+        "--node-scan", default="10s", show_default=True, help="Interval between two passes of the node group."
+    ),
     click.option(
         "--node-policy",
         type=click.Choice(tuple(NODE_POLICIES)),
         default="spread",
         show_default=True,
-        help="How pods are placed.",
+        help="Placement policy for pods.",
     ),
     click.option(
         "--node-group",
         type=click.Path(path_type=Path),
-        help="File with one node group in Escalator's format; its bounds are --nodes and --nodes-max where it has none.",
+        help="File with one node group in Escalator's format. --nodes and --nodes-max set the bounds that the file lacks.",
     ),
-    click.option("--node-anticipation", is_flag=True, help="The group counts pods that revisions will want by then."),
     click.option(
-        "--pod-cpu", default="500m", show_default=True, help="Cpu that each pod requests, for nodes and triggers."
+        "--node-anticipation",
+        is_flag=True,
+        help="Boot nodes for pods that revisions will need, before the pods are pending.",
+    ),
+    click.option(
+        "--pod-cpu", default="500m", show_default=True, help="CPU request of each pod, for nodes and triggers."
     ),
     click.option(
         "--pod-memory",
         default="256Mi",
         show_default=True,
-        help="Memory that each pod requests, for nodes, budgets and triggers.",
+        help="Memory request of each pod, for nodes, budgets and triggers.",
     ),
 )
 """Adds the options to a command."""

@@ -29,15 +29,16 @@ _BASE = "knative"
 @click.command(context_settings={"ignore_unknown_options": True, "allow_extra_args": True})
 @workload_options
 @click.option(
-    "--budget", default="100%", show_default=True, help="Pod-seconds to stay within, as a share of Knative's defaults."
+    "--budget",
+    default="100%",
+    show_default=True,
+    help="Maximum pod-seconds, as a fraction of those with Knative's defaults.",
 )
-@click.option(
-    "--policy", default="default", show_default=True, help=f"The policy to tune: one of {', '.join(POLICIES)}."
-)
+@click.option("--policy", default="default", show_default=True, help=f"Policy to tune: {', '.join(POLICIES)}.")
 @json_output_options
 @click.pass_context
 def tune(context: click.Context, /, *, changes: tuple[str, ...], budget: str, policy: str, **options: Any) -> None:  # noqa: ANN401
-    """Run a policy from frugal to generous on a recorded workload, and print the best settings within a budget."""
+    """Run a policy with several settings on a recorded workload, and print the best settings within a budget."""
     try:
         share = parse_percent(budget.strip().removesuffix("%"))
         settings = changed_settings(AutoscalerSettings(), [*changes, *settings_pairs(context.args)])

@@ -119,12 +119,16 @@ def _change_of(event: Object) -> ScaleEvent | None:
 @click.command()
 @click.argument("name")
 @click.option(
-    "--since", default="1h", show_default=True, metavar="TIME", help="Show decisions newer than this, as 90s, 10m, 2h."
+    "--since",
+    default="1h",
+    show_default=True,
+    metavar="TIME",
+    help="Show decisions newer than a duration, such as 90s, 10m or 2h.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Follow new decisions.")
+@click.option("-f", "--follow", is_flag=True, help="Stream new decisions until interrupted.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
-@click.option("--cold", is_flag=True, help="Show the last cold starts by their steps instead.")
-@click.option("--dashboard", metavar="URL", help="The link of a dashboard, for --cold; found by itself otherwise.")
+@click.option("--cold", is_flag=True, help="Show the steps of the latest cold starts instead.")
+@click.option("--dashboard", metavar="URL", help="Link of the dashboard, for --cold. Detected by default.")
 @autoscaler_option
 @api_options
 def why(

@@ -60,23 +60,25 @@ with_node_flags = adding(
     click.option(
         "--nodes",
         type=click.IntRange(1, _NODES_MAX),
-        help="Virtual nodes between which pods are scheduled; without it this machine is one node.",
+        help="Number of virtual nodes for pods. Without this option, this machine is one node.",
     ),
-    click.option("--node-cpu", default="1", show_default=True, help="Cpu of each virtual node, as 2 or 500m."),
+    click.option("--node-cpu", default="1", show_default=True, help="CPU of each virtual node, such as 2 or 500m."),
     click.option("--node-memory", default="512Mi", show_default=True, help="Memory of each virtual node."),
-    click.option("--nodes-max", type=click.IntRange(1, _NODES_MAX), help="Most virtual nodes; --nodes if not given."),
+    click.option(
+        "--nodes-max", type=click.IntRange(1, _NODES_MAX), help="Maximum number of virtual nodes.  [default: --nodes]"
+    ),
     click.option("--node-boot", default="8s", show_default=True, help="Time that a new virtual node takes to boot."),
     click.option(
         "--node-policy",
         type=click.Choice(tuple(NODE_POLICIES)),
         default="spread",
         show_default=True,
-        help="How pods are placed on virtual nodes.",
+        help="Placement policy for pods on virtual nodes.",
     ),
     click.option(
         "--node-anticipation",
         is_flag=True,
-        help="Boot nodes for pods that revisions will want by then, before the pods are pending.",
+        help="Boot nodes for pods that revisions will need, before the pods are pending.",
     ),
 )
 """Adds the flags to a command."""

@@ -245,14 +245,14 @@ class _NodeGroupsGroup(click.Group):
 
 @click.group(cls=_NodeGroupsGroup)
 def nodegroups() -> None:
-    """Show node groups, whose nodes are added and removed by the requests of pods. The default command is `get`."""
+    """Show node groups, which add and remove nodes by the requests of pods. The default command is `get`."""
 
 
 @nodegroups.command("get")
 @_output_option
 @api_options
 def _get(*, api: ApiClient, output: str) -> None:
-    """List node groups: nodes by state, target, utilisation, and the rule that decided last."""
+    """List node groups: nodes by state, target, utilisation, and the rule of the last decision."""
     if output == "json":
         click.echo(json.dumps(items_of(api, NODE_GROUP), indent=2))
         return
@@ -268,7 +268,7 @@ def _get(*, api: ApiClient, output: str) -> None:
 @_output_option
 @api_options
 def _describe(*, api: ApiClient, name: str, output: str) -> None:
-    """Show the state of a node group, and its events of the last day."""
+    """Show the state of a node group and its events of the last day."""
     since_s = time.time() - _DAY_S
     if output == "json":
         description = {

@@ -189,32 +189,36 @@ def workload_named(api: ApiClient, text: str) -> Object:
     "hosts",
     multiple=True,
     metavar="HOST",
-    help="A host of its requests, as shop.example.com or *.example.com; repeatable.",
+    help="Host of the workload's requests, such as shop.example.com or *.example.com; repeatable.",
 )
-@click.option("--path", "paths", multiple=True, metavar="PREFIX", help="Only requests below this path; repeatable.")
-@click.option("--service", metavar="NAME", help="The Service before its pods, where several select them.")
-@click.option("--port", metavar="PORT", help="The port of the Service, by number or name.")
-@click.option("--min", "min_count", type=click.IntRange(0), help="Fewest pods; 0 lets it go to zero.")
-@click.option("--max", "max_count", type=click.IntRange(0), help="Most pods; 0 is no limit.")
-@click.option("--metric", type=click.Choice(["concurrency", "rps"]), help="What the number of pods follows.")
 @click.option(
-    "--value", "--target", "value", type=click.FloatRange(0, min_open=True), help="Of the metric, for each pod."
+    "--path", "paths", multiple=True, metavar="PREFIX", help="Serve only requests below this path; repeatable."
 )
-@click.option("--window", metavar="TIME", help="Time over which load is averaged, as 60s.")
+@click.option(
+    "--service", metavar="NAME", help="Service of the workload. Required if several Services select its pods."
+)
+@click.option("--port", metavar="PORT", help="Port of the Service, by number or name.")
+@click.option("--min", "min_count", type=click.IntRange(0), help="Minimum number of pods; 0 allows scale to zero.")
+@click.option("--max", "max_count", type=click.IntRange(0), help="Maximum number of pods; 0 is no limit.")
+@click.option("--metric", type=click.Choice(["concurrency", "rps"]), help="Metric that determines the number of pods.")
+@click.option(
+    "--value", "--target", "value", type=click.FloatRange(0, min_open=True), help="Target value of the metric per pod."
+)
+@click.option("--window", metavar="TIME", help="Time over which load is averaged, such as 60s.")
 @click.option(
     "--in-place",
     is_flag=True,
-    help="Take over its Service: who calls it reaches the activators, by the same name and address.",
+    help="Take over the workload's Service: its name and address then lead to the activators.",
 )
 @click.option("--dry-run", is_flag=True, help="Print the ScaledWorkload without writing it.")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Until requests are served.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until requests are served.")
 @wait_timeout_option(_TIMEOUT_S)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def adopt(*, api: ApiClient, target: str, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
-    """Scale an existing workload, such as deploy/shop or sts/shop, by its requests, also to zero and back.
+    """Scale an existing workload, such as deploy/shop or sts/shop, by its requests, including to zero.
 
-    Its pods do not change. `serving release` undoes this.
+    The pods stay unchanged. `serving release` reverts the command.
     """
     adopted = target_of(api, target)
     workload, existing = _wanted(api, adopted, options)
@@ -348,14 +352,14 @@ def http_route(name: str, spec: ScaledWorkloadSpec, gateway: Object) -> Object:
 
 @click.command()
 @click.argument("name", metavar="NAME|KIND/NAME")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Until the pods of before are ready.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the restored replicas are ready.")
 @wait_timeout_option(_TIMEOUT_S)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def release(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str) -> None:
     """Stop scaling a workload: restore its earlier number of replicas, and delete its ScaledWorkload.
 
-    First route its requests to its own Service, because the activators stop serving its hosts.
+    First route its requests to its own Service: the activators stop serving its hosts.
     """
     workload = workload_named(api, name)
     if nested(workload, "metadata", "ownerReferences"):

@@ -147,7 +147,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
     multiple=True,
     required=True,
     metavar="FILE|DIR|-",
-    help="File or folder with the resources to apply.",
+    help="File or folder that contains the resources to apply.",
 )
 @click.option("--dry-run", is_flag=True, help="Validate and print the changes without applying them.")
 @click.option(

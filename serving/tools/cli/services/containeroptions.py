@@ -42,22 +42,30 @@ _MOUNT_PATH = re.compile(r"/[^:]+")
 _NOT_FOUND = 404
 
 _OPTIONS = (
-    click.option("-e", "--env", "pairs", multiple=True, metavar="NAME=VALUE", help="Set a variable."),
+    click.option("-e", "--env", "pairs", multiple=True, metavar="NAME=VALUE", help="Set an environment variable."),
     click.option(
         "--env-file",
         "env_files",
         multiple=True,
         type=click.Path(exists=True, dir_okay=False, readable=True, path_type=Path),
-        help="A file of NAME=VALUE lines, as .env; a variable of --env overrides it.",
+        help="File of NAME=VALUE lines, such as .env; --env takes precedence.",
     ),
     click.option(
-        "--secret", "secrets", multiple=True, metavar="NAME=SECRET:KEY", help="Set a variable from a key of a Secret."
+        "--secret",
+        "secrets",
+        multiple=True,
+        metavar="NAME=SECRET:KEY",
+        help="Set an environment variable from a key of a Secret.",
     ),
     click.option(
-        "--volume", "volumes", multiple=True, metavar="NAME:/PATH", help="Mount a volume of `serving volume` at a path."
+        "--volume",
+        "volumes",
+        multiple=True,
+        metavar="NAME:/PATH",
+        help="Mount a volume, created by `serving volume create`, at a path.",
     ),
-    click.option("--cpu", metavar="CPU", help="CPU limit, as 500m or 2."),
-    click.option("--memory", metavar="MEMORY", help="Memory limit, as 256Mi."),
+    click.option("--cpu", metavar="CPU", help="CPU limit, such as 500m or 2."),
+    click.option("--memory", metavar="MEMORY", help="Memory limit, such as 256Mi."),
     click.option(
         "--port", type=click.IntRange(1, 65535), help="Container port in the manifest; the app still gets $PORT."
     ),
@@ -65,7 +73,7 @@ _OPTIONS = (
     click.option(
         "--concurrency", type=click.IntRange(0), help="Maximum number of concurrent requests per pod; 0 is no limit."
     ),
-    click.option("--timeout", type=SecondsParam(), metavar="TIME", help="Request timeout, as 90 (seconds) or 5m."),
+    click.option("--timeout", type=SecondsParam(), metavar="TIME", help="Request timeout, such as 90 (seconds) or 5m."),
     click.option(
         "--policy",
         "scaling_policy",
@@ -85,9 +93,11 @@ _SCALING_OPTIONS = (
         "--max", "--max-scale", "max_scale", type=click.IntRange(0), help="Maximum number of pods; 0 is no limit."
     ),
     click.option(
-        "--initial-scale", type=click.IntRange(0), help="Number of pods that must be ready at first; 0 starts none."
+        "--initial-scale",
+        type=click.IntRange(0),
+        help="Number of pods that start with the revision and must become ready; 0 starts none.",
     ),
-    click.option("--window", metavar="TIME", help="Time over which load is averaged, as 60s."),
+    click.option("--window", metavar="TIME", help="Time over which load is averaged, such as 60s."),
     click.option(
         "--target", type=click.FloatRange(0, min_open=True), help="Target number of concurrent requests per pod."
     ),
@@ -99,12 +109,14 @@ _ROUTE_OPTIONS = (
         help="Allow all callers, or only those with the service's token.",
     ),
     click.option(
-        "--session-affinity", metavar="HOW", help="What chooses the pod: cookie, header:NAME, prefix or none."
+        "--session-affinity",
+        metavar="HOW",
+        help="Send the requests of a session to one pod, by cookie, header:NAME or prefix; none disables it.",
     ),
     click.option(
         "--route-by-header",
         metavar="RULES",
-        help="Route requests with a header to a tag, as in 'X-Beta=yes:candidate'.",
+        help="Route requests with a header to a tag, such as 'X-Beta=yes:candidate'.",
     ),
     click.option(
         "--placeholder-page", type=click.Choice(["true", "false"]), help="Show browsers a page while a pod starts."
@@ -112,9 +124,9 @@ _ROUTE_OPTIONS = (
     click.option(
         "--start-events",
         type=click.Choice(["true", "false"]),
-        help="Send comments to event streams while a pod starts.",
+        help="Send comments to clients of event streams while a pod starts.",
     ),
-    click.option("--tcp", metavar="PORTS", help="Accept TCP connections of any protocol at these ports, as in 5432."),
+    click.option("--tcp", metavar="PORTS", help="Accept TCP connections of any protocol at these ports, such as 5432."),
 )
 SCALING = ("min_scale", "max_scale", "initial_scale", "window", "target")
 """The options of scaling, each for an annotation of the template."""

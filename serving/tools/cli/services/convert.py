@@ -92,7 +92,7 @@ def _title(document: Object) -> str:
     "is_building",
     default=True,
     show_default=True,
-    help="Build the images that compose files ask for, with buildah, podman or docker, and keep them on this machine.",
+    help="Build the images of compose services with `build`, using buildah, podman or docker, and store them on this machine.",
 )
 @click.option(
     "--profile",
@@ -100,7 +100,7 @@ def _title(document: Object) -> str:
     multiple=True,
     envvar="COMPOSE_PROFILES",
     metavar="NAME",
-    help="Convert the services of this profile of compose files too; '*' is all.",
+    help="Also convert the services of this compose profile; '*' selects all profiles.",
 )
 @state_option
 def convert(*, files: tuple[str, ...], is_building: bool, profiles: tuple[str, ...], state_path: Path | None) -> None:

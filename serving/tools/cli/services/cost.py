@@ -20,7 +20,7 @@ _HOUR_S = 3600.0
 @history_options("24h")
 @api_options
 def cost(*, api: ApiClient, name: str | None, begin: str, end: str, output: str, url: str | None) -> None:
-    """Show pod-hours and GiB-hours of the service or workload NAME, or of all in the namespace."""
+    """Show pod-hours and GiB-hours of the service or workload NAME, or of all services and workloads in the namespace."""
     span = range_of(begin, end)
     page = DashboardPages(api, url).read("cost", span)
     services = msgspec.convert(page["services"], list[ServiceCost])

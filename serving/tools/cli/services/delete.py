@@ -25,7 +25,7 @@ _TIMEOUT_S = 60.0
     "paths",
     multiple=True,
     metavar="FILE|DIR|-",
-    help="File or folder with the resources to delete.",
+    help="File or folder that contains the resources to delete.",
 )
 @click.option(
     "--wait/--no-wait", default=True, show_default=True, help="Wait until services and their pods are deleted."

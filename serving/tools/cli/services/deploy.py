@@ -95,48 +95,50 @@ deploy_options = adding(
     click.option(
         "--command",
         default="",
-        help="What to run in FOLDER, as in 'python app.py' or 'uvicorn app:app --port $PORT'. The app must listen on $PORT. "
+        help="Command to run in FOLDER, such as 'python app.py' or 'uvicorn app:app --port $PORT'. The app must listen on $PORT. "
         "A command with shell syntax ($, |, &&, ;, >, NAME=VALUE) runs by sh -c. Use single quotes, or your shell expands $PORT.",
     ),
     click.option(
         "--asgi",
         metavar="MODULE:APP",
-        help="Run this ASGI app of FOLDER with uvicorn, and its queue-proxy in the same process. Instead of --command.",
+        help="ASGI app in FOLDER to run with uvicorn, with its queue-proxy in the same process. Replaces --command.",
     ),
     service_options,
     click.option(
         "--fixed-port",
         type=click.IntRange(1, 65535),
-        help="The port on which the app listens, whatever $PORT says. Each pod gets a network of its own, in which 127.0.0.1 is the pod.",
+        help="Port of an app that ignores $PORT. Each pod gets a separate network, in which 127.0.0.1 is the pod.",
     ),
     click.option(
         "--image",
-        help="The image to run; with --command, the name that the manifest has for a cluster. Without both, FOLDER's Containerfile is built.",
+        help="Image to run. With --command: the image name in the manifest for a cluster. Without both, FOLDER's Containerfile is built.",
     ),
     click.option("--annotate", multiple=True, metavar="KEY=VALUE", help="Set an annotation of the template."),
     click.option(
-        "--preload", is_flag=True, help="Fork pods from a process that has imported the app, which must be Python."
+        "--preload", is_flag=True, help="Fork pods from a process that has imported the app; Python apps only."
     ),
     click.option(
         "--tcp-port",
         "tcp_ports",
         type=click.IntRange(1, 65535),
         multiple=True,
-        help="Accept TCP connections at this port too: for 5432 the app listens on $PORT_5432.",
+        help="Also accept TCP connections at this port; for 5432 the app listens on $PORT_5432.",
     ),
     click.option(
         "--build",
         is_flag=True,
-        help="First install what FOLDER lists: requirements.txt or pyproject.toml in .venv, package.json.",
+        help="First install the dependencies in FOLDER: requirements.txt or pyproject.toml (into .venv), package.json.",
     ),
     click.option(
-        "--replace", is_flag=True, help="Replace the revision's variables and scaling instead of merging them."
+        "--replace",
+        is_flag=True,
+        help="Replace the previous revision's variables and scaling instead of merging with them.",
     ),
     click.option(
         "--snapshot/--no-snapshot",
         default=True,
         show_default=True,
-        help="Run a copy of FOLDER without what .gitignore and .servingignore name, or FOLDER itself.",
+        help="Run a copy of FOLDER without the files in .gitignore and .servingignore, or run FOLDER itself.",
     ),
 )
 """Adds NAME, FOLDER and the options of ``serving deploy``; the command receives the API as ``api``."""
@@ -145,7 +147,7 @@ deploy_options = adding(
 @click.command()
 @deploy_options
 @traffic_options
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is ready.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the service is ready.")
 @wait_timeout_option(_TIMEOUT_S)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options

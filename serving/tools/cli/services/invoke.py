@@ -57,7 +57,7 @@ class ResponseStart(msgspec.Struct, frozen=True, kw_only=True):
     type=click.FloatRange(0, min_open=True),
     default=_TIMEOUT_S,
     show_default=True,
-    help="Longest silence, in seconds.",
+    help="Maximum time without data from the service, in seconds.",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options

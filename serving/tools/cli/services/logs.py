@@ -58,14 +58,16 @@ _Lines = queue.SimpleQueue[tuple[str, str]]
     "-c", "--container", default="app", show_default=True, help="Container to read: app, queue-proxy, or a name."
 )
 @click.option(
-    "--previous", is_flag=True, help=f"Of runs before the last restart, and of the last {_GONE_MAX} pods that are gone."
+    "--previous",
+    is_flag=True,
+    help=f"Print the logs of containers before their last restart, and of the last {_GONE_MAX} deleted pods.",
 )
 @click.option(
     "--since", metavar="TIME", help="Print lines since this time, also of deleted pods: 10m, 13:05, 2026-11-24T13:05."
 )
 @click.option("--until", metavar="TIME", help="Print lines until this time.")
 @click.option("--grep", metavar="REGEX", help="Print lines that match this regular expression, also of deleted pods.")
-@click.option("--timestamps", is_flag=True, help="Print the time before each line, to about a second.")
+@click.option("--timestamps", is_flag=True, help="Prefix each line with its time, accurate to about a second.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option("--prefix/--no-prefix", default=True, show_default=True, help="Prefix each line with its pod.")
 @api_options

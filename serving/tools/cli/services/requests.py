@@ -34,14 +34,14 @@ _MS = 1000
     flag_value="slow",
     help="Show the slowest requests of the last 15 minutes, the slowest first.",
 )
-@click.option("-f", "--follow", is_flag=True, help="Stream further requests as they end, until interrupted.")
+@click.option("-f", "--follow", is_flag=True, help="Stream new requests as they end, until interrupted.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @click.option(
     "--activator",
     "urls",
     multiple=True,
     metavar="URL",
-    help="Address of an activator's metrics, may be repeated; found by itself otherwise.",
+    help="Address of an activator's metrics; repeatable. Detected by default.",
 )
 @api_options
 def requests(

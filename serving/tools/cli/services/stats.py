@@ -36,13 +36,13 @@ def history_options(begin: str, outputs: Sequence[str] = ("text", "json")) -> De
             default=begin,
             show_default=True,
             metavar="TIME",
-            help=f"{begin} (ago), 13:05 or 2026-11-24T13:05.",
+            help=f"Start of the period: {begin} (ago), 13:05 or 2026-11-24T13:05.",
         ),
-        click.option("--to", "end", default="0s", metavar="TIME", help="The same; by default now."),
-        click.option("-o", "--output", type=click.Choice(outputs), default="text", show_default=True),
         click.option(
-            *("--dashboard", "url"), metavar="URL", help="The link of a dashboard; found by itself otherwise."
+            "--to", "end", default="0s", metavar="TIME", help="End of the period, in the same formats.  [default: now]"
         ),
+        click.option("-o", "--output", type=click.Choice(outputs), default="text", show_default=True),
+        click.option(*("--dashboard", "url"), metavar="URL", help="Link of the dashboard. Detected by default."),
     )
 
 

@@ -73,7 +73,7 @@ def token() -> None:
     "key_namespace",
     default=system_namespace,
     show_default="knative-serving",
-    help="Where a cluster has our key.",
+    help="Namespace of the Secret with the cluster key, on a cluster.",
 )
 @click.option("-o", "--output", type=click.Choice(["text", "header", "json"]), default="text", show_default=True)
 @api_options
@@ -127,13 +127,13 @@ class _LifeParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer
 
 @token.command()
 @click.argument("name")
-@click.option("--role", type=click.Choice(_ROLES), required=True, help="Role of the token's bearer.")
+@click.option("--role", type=click.Choice(_ROLES), required=True, help="Role to grant.")
 @click.option(
     "--in",
     "namespaces",
     multiple=True,
     metavar="NAMESPACE",
-    help="Namespace in which to grant the role, as --namespace; may be repeated.",
+    help="Namespace in which to grant the role; repeatable. Overrides --namespace.",
 )
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Grant the role in all namespaces.")
 @click.option("--for", "life_s", type=_LifeParam(), default="30d", show_default=True, help="Lifetime of the token.")
@@ -187,7 +187,7 @@ def _shown(grant: "Grant", *, until_s: float) -> dict[str, str]:
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def _list(*, api: ApiClient, output: str) -> None:
-    """List the tokens of users, without the tokens' texts, which are not stored."""
+    """List the tokens of users. Their secret texts are not stored."""
     from serving.home.apiserver.accesstokens import read_token  # noqa: PLC0415 - as above
 
     query = {"labelSelector": ACCESS_TOKEN_LABEL}
@@ -214,7 +214,7 @@ def _list(*, api: ApiClient, output: str) -> None:
 @click.argument("name")
 @api_options
 def revoke(*, api: ApiClient, name: str) -> None:
-    """End a token: its next request is refused, and its open watches and sessions end within 5 seconds."""
+    """Revoke a token: its next request is refused, and its open watches and sessions end within 5 seconds."""
     from serving.home.apiserver.accesstokens import secret_name  # noqa: PLC0415 - as above
 
     absent = f"there is no token {name}; `serving token list` shows them"
@@ -226,7 +226,7 @@ def revoke(*, api: ApiClient, name: str) -> None:
 @click.option(
     "--token",
     metavar="TOKEN",
-    help="A token of `serving token create`; - reads it from the input. Default: the state folder's own.",
+    help="Token from `serving token create`; - reads it from standard input. Default: the token of the state folder.",
 )
 @api_options
 def kubeconfig(*, api: ApiClient, token: str | None) -> None:

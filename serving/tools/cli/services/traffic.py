@@ -34,7 +34,9 @@ class NewTraffic(msgspec.Struct, frozen=True, kw_only=True):
 
 
 traffic_options = adding(
-    click.option("--no-traffic", is_flag=True, help="Send the new revision no traffic until `serving traffic` does."),
+    click.option(
+        "--no-traffic", is_flag=True, help="Send no traffic to the new revision; `serving traffic` changes this later."
+    ),
     click.option("--tag", default="", help="Tag the new revision, which gives it a separate URL."),
 )
 """Adds ``--no-traffic`` and ``--tag`` to a command that makes a revision."""
@@ -66,12 +68,12 @@ def tagged(api: ApiClient, service: Object, tag: str) -> Object:
 @click.argument("name", shell_complete=complete_service)
 @click.argument("shares", nargs=-1, metavar="[REVISION=PERCENT]...", shell_complete=complete_revision)
 @click.option(
-    "--tag", "tags", multiple=True, metavar="REVISION=TAG", help="Tag a revision, which gives it a host of its own."
+    "--tag", "tags", multiple=True, metavar="REVISION=TAG", help="Tag a revision, which gives it a separate URL."
 )
 @click.option("--untag", "untagged", multiple=True, metavar="TAG", help="Remove a traffic tag.")
 @click.option("--to-latest", is_flag=True, help="Send all traffic to the latest ready revision, now and later.")
-@click.option("--rollback", is_flag=True, help="Send all traffic to the revision before the newest one that has some.")
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the traffic is split so.")
+@click.option("--rollback", is_flag=True, help="Send all traffic to the revision before the newest one with traffic.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the traffic split is in effect.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options
 def traffic(*, api: ApiClient, name: str, shares: tuple[str, ...], output: str, wait: bool, **options: Any) -> None:  # noqa: ANN401 - the options of the command

@@ -102,15 +102,15 @@ def _environment(before: list[Object], wanted: ServiceUpdate) -> list[Object]:
 @click.command()
 @click.argument("name", shell_complete=complete_service)
 @service_options
-@click.option("--remove-env", "removed", multiple=True, metavar="NAME", help="Remove a variable.")
-@click.option("--clear-env", is_flag=True, help="Remove all variables first.")
-@click.option("--command", help="New command, as in `serving deploy`; '' runs the image.")
+@click.option("--remove-env", "removed", multiple=True, metavar="NAME", help="Remove an environment variable.")
+@click.option("--clear-env", is_flag=True, help="Remove all environment variables first.")
+@click.option("--command", help="New command, as in `serving deploy`; '' runs the command of the image.")
 @click.option("--image", help="New image.")
 @click.option(
     "--annotate", multiple=True, metavar="KEY=VALUE", help="Set an annotation of the template; KEY= removes it."
 )
 @traffic_options
-@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until it is ready.")
+@click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the service is ready.")
 @wait_timeout_option(_TIMEOUT_S)
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
 @api_options

@@ -78,7 +78,7 @@ def print_url(api: ApiClient, service: Object, *, tag: str = "") -> None:
 @click.command()
 @click.argument("name", shell_complete=complete_service)
 @click.option("--tag", default="", help="Print the URL of this traffic tag.")
-@click.option("--cluster-local", is_flag=True, help="Print the cluster-local URL, at which other services call it.")
+@click.option("--cluster-local", is_flag=True, help="Print the cluster-local URL, for calls from other services.")
 @click.option("-o", "--output", type=click.Choice(["text", "json", "url"]), default="text", show_default=True)
 @api_options
 def url(*, api: ApiClient, name: str, tag: str, cluster_local: bool, output: str) -> None:

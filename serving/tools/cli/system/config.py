@@ -197,9 +197,11 @@ def config() -> None:
     multiple=True,
     metavar="FILE|DIR",
     type=click.Path(exists=True, path_type=Path),
-    help="ConfigMaps to read; of a folder all config-*.yaml.",
+    help="File with ConfigMaps to read, or folder of config-*.yaml files.",
 )
-@click.option("--set", "settings", multiple=True, metavar="DAEMON.FIELD=VALUE", help="As the daemon's own flag.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="DAEMON.FIELD=VALUE", help="Set a field, as the daemon's own flag does."
+)
 @click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
 @place_options
 def show(
@@ -256,9 +258,13 @@ def check(files: tuple[Path, ...]) -> None:
 
 @config.command()
 @click.argument("name", required=False, type=click.Choice(config_map_names(DAEMONS)))
-@click.option("--page", is_flag=True, help="The documentation page instead.")
-@click.option("--policies", is_flag=True, help="The admission policies of annotations instead.")
-@click.option("--write", type=click.Path(file_okay=False, path_type=Path), help="A file each into this folder instead.")
+@click.option("--page", is_flag=True, help="Print the documentation page instead.")
+@click.option("--policies", is_flag=True, help="Print the admission policies for annotations instead.")
+@click.option(
+    "--write",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write each ConfigMap to a file in this folder instead.",
+)
 def defaults(name: str | None, write: Path | None, *, page: bool, policies: bool) -> None:
     """Print the ConfigMaps with every key, its default and its explanation."""
     if policies:

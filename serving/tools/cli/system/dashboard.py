@@ -19,9 +19,9 @@ from serving.tools.cli.client.reach import Reach
     type=click.IntRange(0, 65535),
     default=DASHBOARD_PORT,
     show_default=True,
-    help="On a cluster: the port of this machine, 0 for any that is free.",
+    help="Local port to forward from a cluster; 0 selects a free port.",
 )
-@click.option("--token", "is_token", is_flag=True, help="Print the token with which the page may act.")
+@click.option("--token", "is_token", is_flag=True, help="Print the token that permits actions on the page.")
 @place_options
 def dashboard(*, place: Place, port: int, is_token: bool) -> None:
     """Print the link that opens the dashboard; on a cluster, forward its port until interrupted.

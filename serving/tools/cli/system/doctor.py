@@ -210,7 +210,7 @@ def _last_error(log: Path) -> str:
 @click.option(
     "--repair",
     is_flag=True,
-    help="Show what is readable of a damaged journal; once confirmed, write a new one from it.",
+    help="Show the readable part of a damaged journal and, once confirmed, write a new journal from it.",
 )
 @click.option("--yes", is_flag=True, help="With --repair: skip the confirmation.")
 @place_options

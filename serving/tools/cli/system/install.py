@@ -304,16 +304,14 @@ def _print_result(resource: Object, result: str) -> None:
 @click.option(
     "--wait", is_flag=True, help="Wait until every daemon is available; with --uninstall, until everything is removed."
 )
-@click.option(
-    "--timeout", default="5m", show_default=True, metavar="TIME", help="With --wait: how long to wait at most."
-)
+@click.option("--timeout", default="5m", show_default=True, metavar="TIME", help="With --wait: maximum time to wait.")
 @click.option(
     "--component",
     "components",
     multiple=True,
     metavar="NAME",
-    help="A component of config/components beside the base, repeatable; those installed before unless one is named,"
-    f" `{_NO_COMPONENT}` removes them.",
+    help=f"Optional component of config/components; repeatable. By default, the installed components stay; "
+    f"`{_NO_COMPONENT}` removes them.",
 )
 @click.option("--uninstall", is_flag=True, help="Uninstall everything, components too; rejected while services exist.")
 @click.option("--with-services", is_flag=True, help="With --uninstall: delete all services of all namespaces too.")
@@ -321,29 +319,34 @@ def _print_result(resource: Object, result: str) -> None:
     "--registry",
     default="",
     metavar="PREFIX",
-    help="Registry and path of all images, as registry.example/team; the options below override it.",
+    help="Registry and path of all images, such as registry.example/team; the image options override it.",
 )
 @click.option(
     "--images",
     "release",
     metavar="FOLDER",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="A folder of a release, whose images are pushed to --registry first.",
+    help="Release folder whose images are first pushed to --registry.",
 )
 @click.option("--image", default="", metavar="IMAGE", help="Image of all daemons, with registry and tag.")
 @click.option(
-    "--queue-proxy-image", default="", metavar="IMAGE", help="Image of the queue-proxy; the daemons' unless it is set."
+    "--queue-proxy-image",
+    default="",
+    metavar="IMAGE",
+    help="Image of the queue-proxy.  [default: the image of the daemons]",
 )
 @click.option("--placement-image", default="", metavar="IMAGE", help="Image of the component placement.")
 @click.option("--priority-class", default="", metavar="NAME", help="PriorityClass of all daemons.")
 @click.option("--domain", default="", metavar="DOMAIN", help="Domain of public hosts, such as apps.example.org.")
-@click.option("-n", "--namespace", default="", metavar="NAME", help="Where the daemons run; knative-serving.")
+@click.option(
+    "-n", "--namespace", default="", metavar="NAME", help="Namespace of the daemons.  [default: knative-serving]"
+)
 @click.option(
     "--kubeconfig",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="The cluster's kubeconfig; $KUBECONFIG, else ~/.kube/config.",
+    help="Path to the kubeconfig file.  [default: $KUBECONFIG, else ~/.kube/config]",
 )
-@click.option("--context", help="Context in the kubeconfig.", metavar="NAME")
+@click.option("--context", help="Name of the kubeconfig context to use.", metavar="NAME")
 def install(*, kubeconfig: Path | None, context: str | None, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Install or upgrade the system on a Kubernetes cluster, as `kubectl apply -k config/` does.
 

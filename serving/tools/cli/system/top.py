@@ -137,9 +137,9 @@ def _amount(part: int | None, whole: int, unit: int) -> Text:
     type=click.Choice(["text", "json"]),
     default="text",
     show_default=True,
-    help="Print it once, as one JSON object.",
+    help="Print once, as one JSON object.",
 )
-@click.option("--dashboard", "url", metavar="URL", help="The link of a dashboard; found by itself otherwise.")
+@click.option("--dashboard", "url", metavar="URL", help="Link of the dashboard. Detected by default.")
 @click.option("-n", "--namespace", default="", help="Show this namespace only.")
 @place_options
 def top(*, place: Place, once: bool, output: str, url: str | None, namespace: str) -> None:

@@ -165,21 +165,21 @@ _port_options = adding(
 
 
 @click.command()
-@click.option("--state", "state_path", type=click.Path(file_okay=False, path_type=Path), help="Folder for state.")
+@click.option("--state", "state_path", type=click.Path(file_okay=False, path_type=Path), help="State folder.")
 @_port_options
 @click.option(
     "--tls-cert",
     "tls_certificates",
     type=click.Path(dir_okay=False, path_type=Path),
     multiple=True,
-    help="Serve over TLS with this certificate (PEM, with its chain); may be given several times, each with its key.",
+    help="Certificate (PEM, with its chain) for TLS; repeatable, each with its --tls-key.",
 )
 @click.option(
     "--tls-key",
     "tls_keys",
     type=click.Path(dir_okay=False, path_type=Path),
     multiple=True,
-    help="Key (PEM) of the certificate in the same place.",
+    help="Private key (PEM) of the certificate at the same position.",
 )
 @click.option(
     "--activators",
@@ -188,17 +188,17 @@ _port_options = adding(
     default=1,
     show_default=True,
     envvar="SERVING_ACTIVATOR_COUNT",
-    help="Activator processes, which take requests from the same ports; more than there are busy cores does not help.",
+    help="Number of activator processes, which share the ports. More processes than cores bring no benefit.",
 )
 @with_public_flags
 @with_node_flags
-@click.option("-d", "--detach", is_flag=True, help="Run in the background, and return once all daemons are ready.")
+@click.option("-d", "--detach", is_flag=True, help="Run in the background; return once all daemons are ready.")
 @click.option(
     "--reload",
     "reloads",
     is_flag=True,
-    help="Replace the processes of the running system without a failed request, as after an upgrade, and return. "
-    "Takes --state only. SIGHUP does the same.",
+    help="Replace the processes of the running system without failed requests, for example after an upgrade, and "
+    "return. Combines with --state only. SIGHUP has the same effect.",
 )
 @click.option(
     "--isolation",
@@ -206,8 +206,8 @@ _port_options = adding(
     default=MODES[0],
     show_default=True,
     envvar=ISOLATION_VARIABLE,
-    help="How far pods that are processes are kept from this machine and from each other; strict refuses to start where a "
-    "part of it is missing.",
+    help="Isolation of process pods from this machine and from each other; strict does not start if a layer of isolation is "
+    "missing.",
 )
 @click.option(
     "--log-size",
@@ -215,7 +215,7 @@ _port_options = adding(
     default="10Mi",
     show_default=True,
     envvar="SERVING_LOG_SIZE",
-    help="Size at which the log of a daemon is rotated to NAME.1; 0 never.",
+    help="Size at which a daemon's log is rotated to NAME.1; 0 disables rotation.",
 )
 @click.option(
     "--log-files",
@@ -223,14 +223,14 @@ _port_options = adding(
     default=LOG_FILES_MAX,
     show_default=True,
     envvar="SERVING_LOG_FILES",
-    help="Files kept of each daemon's log, the present one included.",
+    help="Number of log files per daemon, including the current one.",
 )
 @click.option(
     "--systemd",
     is_flag=True,
-    help="Run as a service of systemd with Type=notify; `serving install-service` writes one.",
+    help="Run as a systemd service with Type=notify; `serving install-service` writes the unit.",
 )
-@click.option("--sample", is_flag=True, help="Deploy the service hello, which greets.")
+@click.option("--sample", is_flag=True, help="Deploy the sample service hello.")
 def up(  # noqa: PLR0913 - options
     *,
     state_path: Path | None,

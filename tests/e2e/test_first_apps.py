@@ -15,6 +15,7 @@ from typing import NamedTuple
 import grpc  # type: ignore[import-untyped]  # it has no types
 import pytest
 
+from serving.core.model.knative import SERVICE_LABEL
 from serving.home.processes.mounts import can_mount
 from tests.e2e.cli_stage import Stage, staged
 
@@ -358,7 +359,7 @@ def test_an_app_is_deployed_without_an_option(serving: Stage, name: str, tmp_pat
     service = name.replace(".", "-")
     assert app.text in serving("invoke", service, app.path).stdout
     until_s = time.monotonic() + _AT_ZERO_S
-    while pods := serving("get", "pods", "-o", "name").stdout:
+    while pods := serving("get", "pods", "-l", f"{SERVICE_LABEL}={service}", "-o", "name").stdout:
         assert time.monotonic() < until_s, pods
         time.sleep(0.2)
     assert app.text in serving("invoke", service, app.path).stdout

@@ -24,6 +24,7 @@ FILES = {
     "BADKIND": _SERVICE.replace("Service", "Servise"),
     "BADFIELD": _SERVICE.replace("image: x", "imag: x"),
     "BADVALUE": _SERVICE.replace("{spec", "{metadata: {annotations: {autoscaling.knative.dev/min-scale: few}}, spec"),
+    "BADPORT": "{apiVersion: v1, kind: Service, metadata: {name: a}, spec: {type: NodePort, ports: [{port: 80, nodePort: 80}]}}",
     "NONAME": _SERVICE.replace("name: a", ""),
     "TWICE": _SERVICE.replace("spec:", "metadata: {name: b}\nspec:", 1),
 }
@@ -53,6 +54,16 @@ deploy shop FILE --command true => FILE is a file: expected a folder, as in `ser
 deploy shop EMPTY => EMPTY has nothing to run: expected a Containerfile, a Procfile, a Python or Node app or an index.html in it, a command after --command, as 'python app.py', or an --image
 deploy shop FOLDER --command 'echo "' => 'echo "' is not a command as in a shell (no closing quotation)
 deploy shop FOLDER --command '  ' => --command is empty: name a command after --command, as 'python app.py'
+deploy shop FOLDER --command '' => Invalid value for '--command': it is empty; expected a value. Is a variable of the shell not set?
+deploy shop FOLDER --command true --image= => Invalid value for '--image': it is empty; expected a value
+deploy shop '' --command true => Invalid value for '[FOLDER]': it is empty; expected a value
+delete '' => Invalid value for '[NAME|KIND/NAME]...': it is empty; expected a value
+delete ksvc/ => '' is not the name of a Service
+get services '' => Invalid value for '[NAME]...': it is empty; expected a value
+get ksvc/ => ksvc/ has no name: expected ksvc/NAME, or ksvc for all
+apply -f '' => Invalid value for '-f' / '--filename': it is empty; expected a value
+apply -f BADPORT => spec.ports[0].nodePort: Invalid value: 80: provided port is not in the valid range. The range of valid ports is 30000-32767
+volume create v --size '' => Invalid value for '--size': it is empty; expected a value
 deploy shop FOLDER --command true --port 0 => Invalid value for '--port': 0 is not in the range 1<=x<=65535.
 deploy shop FOLDER --command true --port http => Invalid value for '--port': 'http' is not a whole number.
 deploy shop FOLDER --command true --fixed-port 70000 => Invalid value for '--fixed-port': 70000 is not in the range 1<=x<=65535.

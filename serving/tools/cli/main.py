@@ -1,5 +1,6 @@
 """The command ``serving``: a group of subcommands, each imported on use."""
 
+import contextlib
 import difflib
 import errno
 import importlib
@@ -166,21 +167,24 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Find the command that the arguments name, also in words of kubectl and others; suggest one if unknown."""
         try:
-            return super().resolve_command(ctx, args)
+            name, command, words = super().resolve_command(ctx, args)
         except click.UsageError as error:
             commands = self.list_commands(ctx)
             message, answer = error.message, ""
             if commands == sorted(self._places):
-                command = command_of(args, now_s=time.time())
-                if command is not None:
-                    click.echo(f"running serving {' '.join(command)}", err=True)
-                    return self.resolve_command(ctx, command)
+                same = command_of(args, now_s=time.time())
+                if same is not None:
+                    click.echo(f"running serving {' '.join(same)}", err=True)
+                    return self.resolve_command(ctx, same)
                 answer = answer_of(args) or _kind_answer(args)
             near = [f"serving {answer}"] if answer else _near(args[0] if args else "", commands)
             message = message.partition(" Did you mean")[0]
             if not near:
                 raise click.UsageError(f"{message} `{ctx.command_path} --help` lists the commands.", ctx) from None
             raise click.UsageError(f"{message} Did you mean {' or '.join(near)}?", ctx) from None
+        assert command is not None
+        _refuse_empty(command, words, ctx)
+        return name, command, words
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the help's sections from the tables, without importing the commands."""
@@ -218,6 +222,32 @@ class LazyGroup(click.Group):
             if os.environ.get(_TRACEBACK):
                 raise
             _end_with(error)
+
+
+def _refuse_empty(command: click.Command, words: list[str], outer: click.Context) -> None:
+    """Raise ``BadParameter`` for an empty argument or value of an option, usually of an unset shell variable.
+
+    An empty name would select all objects, an empty path the present folder. Options that take '' have it in their help.
+    """
+    if not any(not word or word.endswith("=") for word in words):
+        return
+    context = click.Context(command, outer, info_name=command.name, **command.context_settings)
+    if isinstance(command, click.Group):
+        inner = command.get_command(context, words[0])
+        if inner is not None:
+            _refuse_empty(inner, words[1:], context)
+        return
+    values: dict[str, Any] = {}
+    with contextlib.suppress(click.UsageError):
+        values, _, _ = command.make_parser(context).parse_args([*words])
+    for parameter in command.params:
+        value = values.get(parameter.name or "")
+        is_empty = value == "" or (isinstance(value, list | tuple) and "" in value)
+        is_text = parameter.type is click.STRING or isinstance(parameter.type, click.Path)
+        if is_empty and is_text and "''" not in (getattr(parameter, "help", "") or ""):
+            raise click.BadParameter(
+                "it is empty; expected a value. Is a variable of the shell not set?", context, parameter
+            )
 
 
 def _near(word: str, commands: list[str]) -> list[str]:

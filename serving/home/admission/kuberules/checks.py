@@ -31,6 +31,8 @@ from serving.net.cluster.selectors import written_selector
 
 # The largest quantity of Kubernetes.
 _QUANTITY_MAX = 2**63 - 1
+# The default of a kube-apiserver's --service-node-port-range.
+_NODE_PORTS = range(30000, 32768)
 _RESOURCES = ("cpu", "memory", "ephemeral-storage")
 _SOURCES = ("fieldRef", "resourceFieldRef", "configMapKeyRef", "secretKeyRef", "fileKeyRef")
 _KEYS_OF_TYPE = {
@@ -235,6 +237,15 @@ def _cluster_ip(value: str | None, where: str, _: Context) -> Iterator[Problem]:
         yield invalid(f"{where}s[0]", value, "an IP address, None or nothing")
 
 
+def _node_port(value: int | None, where: str, _: Context) -> Iterator[Problem]:
+    """Check a port of all nodes."""
+    if value and value not in _NODE_PORTS:
+        what = (
+            f"provided port is not in the valid range. The range of valid ports is {_NODE_PORTS[0]}-{_NODE_PORTS[-1]}"
+        )
+        yield Problem(where=where, what=f"Invalid value: {value}: {what}", expected="a port of the range, or none")
+
+
 def _service_ports(value: Sequence[Json] | None, where: str, context: Context) -> Iterator[Problem]:
     """Check that a Service's ports have distinct names and numbers, and node ports only for allowed types."""
     ports, seen = value or (), set()
@@ -244,6 +255,8 @@ def _service_ports(value: Sequence[Json] | None, where: str, context: Context) -
             yield required(f"{at}.name", "a name for each of several ports")
         if port.get("nodePort") and context.owner.get("type") not in {"LoadBalancer", "NodePort"}:
             yield forbidden(f"{at}.nodePort", "may not be used when `type` is 'ClusterIP'")
+        else:
+            yield from _node_port(port.get("nodePort"), f"{at}.nodePort", context)
         # Without a target, the target is the port itself.
         if not FORMATS["port"].fits(target := port.get("targetPort") or port.get("port") or 0):
             yield invalid(f"{at}.targetPort", target, FORMATS["port"].expected)
@@ -329,7 +342,7 @@ CHECKS: Mapping[str, Callable[[Any, str, Context], Iterator[Problem]]] = Mapping
         for check in (
             *(_other_names, _own_users, _host_ports, _one_source, _mounts, _resources, _environment),
             *(_downward, _token_path, _other_keys, _secret_texts, _secret_type),
-            *(_label_name, _external_name, _cluster_ip, _service_ports, _template),
+            *(_label_name, _external_name, _cluster_ip, _node_port, _service_ports, _template),
             *(_strategy, _endpoints, _endpoint_ports),
         )
     }

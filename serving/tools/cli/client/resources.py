@@ -42,8 +42,13 @@ def kind_named(word: str) -> Kind:
     return kind
 
 
-def path_of(kind: Kind, namespace: str | None, name: str = "", *, subresource: str = "") -> str:
-    """The API path of a kind's objects; ``namespace`` None selects all namespaces."""
+def path_of(kind: Kind, namespace: str | None, name: str | None = None, *, subresource: str = "") -> str:
+    """The API path of an object, or of all objects of a kind; ``namespace`` None selects all namespaces.
+
+    Raises ``InvalidValue`` for an empty name, whose path would select all objects.
+    """
+    if name == "":
+        raise InvalidValue(text=name, expected=f"the name of a {kind.name}")
     parts = ["apis", kind.group, kind.version] if kind.group else ["api", kind.version]
     if kind.namespaced and namespace is not None:
         parts += ["namespaces", namespace]

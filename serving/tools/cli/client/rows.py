@@ -136,7 +136,7 @@ def server_table(
     api: ApiClient, kind: Kind, *, name: str, selector: str, everywhere: bool, is_wide: bool = False
 ) -> tuple[Row, list[Row]]:
     """Header and rows in the server's format; ``is_wide`` includes the columns of lower priority."""
-    path = path_of(kind, None if everywhere else api.namespace, name)
+    path = path_of(kind, None if everywhere else api.namespace, name or None)
     table = api.must(ApiCall(path=path, query={"labelSelector": selector}, accept=_TABLE))
     return table_rows(table, everywhere=everywhere, is_wide=is_wide)
 

@@ -111,12 +111,12 @@ _ROUTE_OPTIONS = (
     click.option(
         "--session-affinity",
         metavar="HOW",
-        help="Send the requests of a session to one pod, by cookie, header:NAME or prefix; none disables it.",
+        help="Send the requests of a session to one pod, by cookie, header:NAME or prefix; none or '' disables it.",
     ),
     click.option(
         "--route-by-header",
         metavar="RULES",
-        help="Route requests with a header to a tag, such as 'X-Beta=yes:candidate'.",
+        help="Route requests with a header to a tag, such as 'X-Beta=yes:candidate'; '' for none.",
     ),
     click.option(
         "--placeholder-page", type=click.Choice(["true", "false"]), help="Show browsers a page while a pod starts."
@@ -126,7 +126,11 @@ _ROUTE_OPTIONS = (
         type=click.Choice(["true", "false"]),
         help="Send comments to clients of event streams while a pod starts.",
     ),
-    click.option("--tcp", metavar="PORTS", help="Accept TCP connections of any protocol at these ports, such as 5432."),
+    click.option(
+        "--tcp",
+        metavar="PORTS",
+        help="Accept TCP connections of any protocol at these ports, such as 5432; '' for none.",
+    ),
 )
 SCALING = ("min_scale", "max_scale", "initial_scale", "window", "target")
 """The options of scaling, each for an annotation of the template."""

@@ -35,6 +35,7 @@ _NODE_SERVERS = tuple(
     for below in ("", "src/", "dist/", "build/", ".output/server/")
     for name in ("server.js", "index.js", "app.js", "main.js", "server.mjs", "index.mjs")
 )
+_SCRIPT = re.compile(r"<script\b[^>]*\bsrc\s*=\s*[\"']?([^\"'\s>]+)", re.IGNORECASE)
 _VIRTUALENV = ".venv"
 _NAME_MAX = 63
 
@@ -88,9 +89,19 @@ def _node(folder: Path) -> Iterator[Choice]:
         )
     elif package:
         names = [str(package.get("main") or ""), *_NODE_SERVERS]
-        main = next((name for name in names if name and (folder / name).is_file()), None)
+        of_pages = {*_page_scripts(folder)}
+        main = next((name for name in names if (folder / name).is_file() and folder / name not in of_pages), None)
         if main:
             yield Choice(source=f"{main} of package.json", command=f"node {shlex.quote(main)}", is_grpc=is_grpc)
+
+
+def _page_scripts(folder: Path) -> Iterator[Path]:
+    """The scripts that pages load. Browsers run them, not Node."""
+    for name in _PAGES:
+        page = folder / name / "index.html"
+        if page.is_file():
+            for source in _SCRIPT.findall(page.read_text(encoding="utf-8", errors="replace")):
+                yield page.parent / source.lstrip("./")
 
 
 def node_package(folder: Path) -> dict[str, Any]:

@@ -44,7 +44,9 @@ _ESCAPES = {r"\n": "\n", r"\t": "\t"}
     metavar="FORMAT",
     help="Output format: table, wide, json, yaml, name, or jsonpath=TEMPLATE.",
 )
-@click.option("-l", "--selector", default="", metavar="LABELS", help="Label selector to filter on: app=web,tier!=db.")
+@click.option(
+    "-l", "--selector", default="", metavar="LABELS", help="Label selector to filter on: app=web,tier!=db; '' for all."
+)
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="List resources of all namespaces.")
 @click.option("-w", "--watch", is_flag=True, help="After listing, watch for changes until interrupted.")
 @api_options
@@ -55,6 +57,8 @@ def get(*, api: ApiClient, kind: str, names: tuple[str, ...], output: str, watch
     """
     if "/" in kind:
         kind, _, first = kind.partition("/")
+        if not first:
+            fail_usage(f"{kind}/ has no name: expected {kind}/NAME, or {kind} for all")
         names = (first, *names)
     try:
         wanted = kind_named(kind)

@@ -46,7 +46,9 @@ class ResponseStart(msgspec.Struct, frozen=True, kw_only=True):
 @click.command()
 @click.argument("name", shell_complete=complete_service)
 @click.argument("path", required=False)
-@click.option("-d", "--data", help="Send a body by POST; @FILE reads it from a file, @- from standard input.")
+@click.option(
+    "-d", "--data", help="Send a body by POST, '' for an empty one; @FILE reads it from a file, @- from standard input."
+)
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME:VALUE", help="Add a header to the request.")
 @click.option("-X", "--request", "method", metavar="METHOD", help="Request method: GET, POST, ...")
 @click.option("--tag", default="", help="Send the request to this traffic tag.")

@@ -9,7 +9,18 @@ from serving.home.admission.admission import admit
 from serving.home.admission.kuberules.decoding import undecodable
 from serving.home.admission.kuberules.rules import kube_problems
 from serving.home.store.requester import acting_as
-from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, LEASE, NAMESPACE, POD, SECRET, SERVING_SERVICE, Kind
+from serving.net.cluster.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    HORIZONTAL_POD_AUTOSCALER,
+    LEASE,
+    NAMESPACE,
+    POD,
+    SECRET,
+    SERVICE,
+    SERVING_SERVICE,
+    Kind,
+)
 
 CONTAINER = {"name": "a", "image": "i"}
 PROBE = {"tcpSocket": {"port": 80}}
@@ -43,6 +54,8 @@ def service(**container: Any) -> dict[str, Any]:
         (CONFIG_MAP, {"data": {}}),
         (SECRET, {"type": "kubernetes.io/dockerconfigjson", "stringData": {".dockerconfigjson": "{}"}}),
         (NAMESPACE, {"spec": {}}),
+        (SERVICE, {"spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 0}]}}),
+        (SERVICE, {"spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 32767}]}}),
     ],
 )
 def test_what_is_right_is_taken(kind: Kind, whole: dict[str, Any]) -> None:
@@ -85,6 +98,47 @@ def test_what_is_right_is_taken(kind: Kind, whole: dict[str, Any]) -> None:
 def test_a_pod_that_cannot_run_is_refused(spec: object, said: str) -> None:
     (problem,) = kube_problems(POD, {"spec": spec})
     assert f"{problem.where}: {problem.what}".startswith(said)
+
+
+def port_of_nodes(**spec: Any) -> dict[str, Any]:
+    return {"spec": {"type": "NodePort", "ports": [{"port": 80}], **spec}}
+
+
+AFFINITY = {"clientIP": {"timeoutSeconds": 86401}}
+IN_RANGE = "Invalid value: 80: provided port is not in the valid range. The range of valid ports is 30000-32767"
+OF_HPA = {"scaleTargetRef": {"kind": "Deployment", "name": "a"}, "maxReplicas": 2}
+AT_DOWN = "spec.behavior.scaleDown"
+
+
+@pytest.mark.parametrize(
+    ("kind", "whole", "said"),
+    [
+        (SERVICE, port_of_nodes(ports=[{"port": 80, "nodePort": 80}]), f"spec.ports[0].nodePort: {IN_RANGE}"),
+        (SERVICE, port_of_nodes(healthCheckNodePort=80), f"spec.healthCheckNodePort: {IN_RANGE}"),
+        (
+            SERVICE,
+            port_of_nodes(sessionAffinity="ClientIP", sessionAffinityConfig=AFFINITY),
+            "spec.sessionAffinityConfig.clientIP.timeoutSeconds: Invalid value: 86401: must be 1 to 86400",
+        ),
+        (
+            HORIZONTAL_POD_AUTOSCALER,
+            {"spec": {**OF_HPA, "behavior": {"scaleDown": {"stabilizationWindowSeconds": 3601}}}},
+            f"{AT_DOWN}.stabilizationWindowSeconds: Invalid value: 3601: must be 0 to 3600",
+        ),
+        (
+            HORIZONTAL_POD_AUTOSCALER,
+            {"spec": {**OF_HPA, "behavior": {"scaleDown": {"policies": [{"value": 0, "periodSeconds": 60}]}}}},
+            f"{AT_DOWN}.policies[0].value: Invalid value: 0: must be greater than or equal to 1",
+        ),
+        (
+            POD,
+            {"spec": {"containers": [{**CONTAINER, "lifecycle": {"preStop": {"sleep": {"seconds": -1}}}}]}},
+            "spec.containers[0].lifecycle.preStop.sleep.seconds: Invalid value: -1: must be greater than or equal to 0",
+        ),
+    ],
+)
+def test_a_number_out_of_its_range_is_named_with_the_range(kind: Kind, whole: dict[str, Any], said: str) -> None:
+    assert [f"{problem.where}: {problem.what}" for problem in kube_problems(kind, whole)] == [said]
 
 
 def test_a_pod_with_users_of_its_own_has_no_block_device() -> None:

@@ -31,6 +31,20 @@ def commands_of(folder: Path) -> list[str]:
         ({"package.json": "{}", ".output/server/index.mjs": ""}, "node .output/server/index.mjs"),
         ({"pyproject.toml": '[project.scripts]\ngunicorn = "a:b"\nother = "a:c"', "job.py": "print(1)"}, "gunicorn"),
         ({"package.json": "{}", "dist/index.html": "", "build.py": "print(1)"}, f"{PAGES} --directory dist"),
+        (
+            {
+                "package.json": "{}",
+                "index.html": "<script type=module src=/src/main.js>",
+                "src/main.js": "",
+                "dist/index.html": "",
+            },
+            f"{PAGES} --directory dist",
+        ),
+        (
+            {"package.json": "{}", "dist/index.html": '<SCRIPT async src="./main.js">', "dist/main.js": ""},
+            f"{PAGES} --directory dist",
+        ),
+        ({"package.json": "{}", "public/index.html": '<script src="/index.js">', "index.js": ""}, "node index.js"),
         ({"index.html": ""}, PAGES),
         ({"job.py": "print(1)", "setup.py": "print(1)"}, "python job.py"),
     ],

@@ -100,7 +100,7 @@ class Run:
 
     async def wake(self, app: App) -> None:
         """From zero by one request, which is repeated if a pod of before answers it."""
-        name, started_s = f"{name_of(app.target)}-", list[float]()
+        name, started_s, ended_s = f"{name_of(app.target)}-", list[float](), 0.0
         while not started_s:
             await self.until_replicas(app, lambda count: count == 0)
             begun_s = time.monotonic()

@@ -27,7 +27,6 @@ import gc
 import logging
 import os
 import random
-import resource
 import signal
 import socket
 import sys
@@ -55,9 +54,9 @@ from serving.activator.queueing.slices import PodEndpoints, ServedPod
 from serving.activator.routing.probes import is_probe_agent
 from serving.activator.routing.routes import Routes
 from serving.activator.routing.sites import Listener
-from serving.core.model.errors import InvalidValue, Problem, SettingsError
+from serving.core.model.errors import Problem, SettingsError
 from serving.core.model.knative import RevisionKey
-from serving.core.model.launch import ACME_CHALLENGES_VARIABLE, KEY_FILE_VARIABLE, USAGE_EXIT
+from serving.core.model.launch import ACME_CHALLENGES_VARIABLE
 from serving.core.model.routehosts import HostRules
 from serving.core.settings.activator import REDIRECTED, ActivatorSettings
 from serving.core.settings.autoscaler import AutoscalerSettings
@@ -65,8 +64,7 @@ from serving.core.settings.controller import ControllerSettings
 from serving.core.settings.daemons import ACTIVATOR, AUTOSCALER, CONTROLLER, DAEMONS
 from serving.core.settings.live import LiveSettings
 from serving.net.aio.clock import wall_s
-from serving.net.aio.daemon import inherited_sockets, run_daemon
-from serving.net.aio.output import write_error
+from serving.net.aio.daemon import inherited_sockets, raise_descriptor_limit, run_daemon
 from serving.net.aio.startup import report_serving
 from serving.net.aio.supervise import supervise
 from serving.net.cluster.configmaps import followed
@@ -87,7 +85,7 @@ from serving.net.proxy.server.listener import HttpServer
 from serving.net.proxy.tls.keeper import silence_unreadable_names
 from serving.net.proxy.tls.layer import TlsLayer
 from serving.net.wire.link import Link
-from serving.net.wire.tokens import read_key
+from serving.net.wire.tokens import read_cluster_key
 
 _log = logging.getLogger("activator")
 
@@ -404,29 +402,17 @@ def _host_and_port(address: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
-def _raise_descriptor_limit() -> None:
-    """Raise the limit of open files: each request uses two descriptors."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-
-
 def main() -> int:
     """Run until a signal stops it; return the exit code."""
-    try:
-        config = LiveSettings(ACTIVATOR, registry=DAEMONS, environment=os.environ)
-        scaling = LiveSettings(AUTOSCALER, registry=DAEMONS, environment=os.environ)
-        hosts = LiveSettings(CONTROLLER, registry=DAEMONS, environment=os.environ)
-        key = read_key(os.environ[KEY_FILE_VARIABLE])
-    except (SettingsError, InvalidValue, KeyError, OSError) as error:
-        text = f"{KEY_FILE_VARIABLE} is not set" if isinstance(error, KeyError) else str(error)
-        write_error(str(text))
-        return USAGE_EXIT
-    _raise_descriptor_limit()
+    raise_descriptor_limit()
     gc.freeze()
     gc.set_threshold(_GC_THRESHOLD)
 
     async def body(stop: asyncio.Event) -> None:
-        namespace = system_namespace(os.environ)
+        config = LiveSettings(ACTIVATOR, registry=DAEMONS, environment=os.environ)
+        scaling = LiveSettings(AUTOSCALER, registry=DAEMONS, environment=os.environ)
+        hosts = LiveSettings(CONTROLLER, registry=DAEMONS, environment=os.environ)
+        key, namespace = read_cluster_key(os.environ), system_namespace(os.environ)
         async with (
             connect("activator") as cluster,
             followed(cluster, namespace, [config, scaling, hosts]) as watch,

@@ -23,7 +23,6 @@ import contextlib
 import functools
 import logging
 import os
-import resource
 import socket
 import sys
 from collections.abc import Callable
@@ -37,11 +36,9 @@ from serving.autoscaler.io.scale_writes import Prober
 from serving.autoscaler.io.sharing import Sharing, sharing_out
 from serving.autoscaler.io.stats_server import SharedStats, StatsServer
 from serving.autoscaler.io.token_reviewer import TokenReviewer
-from serving.core.model.errors import InvalidValue, SettingsError
 from serving.core.model.identities import ACTIVATOR as ACTIVATOR_ID
 from serving.core.model.identities import AUTOSCALER as AUTOSCALER_ID
 from serving.core.model.knative import RevisionKey
-from serving.core.model.launch import KEY_FILE_VARIABLE, USAGE_EXIT
 from serving.core.model.loadmetric import CONCURRENCY
 from serving.core.model.nodata import NoData
 from serving.core.model.revisionnumbers import PodCounts, RevisionNumbers
@@ -59,10 +56,9 @@ from serving.core.settings.daemons import AUTOSCALER, DAEMONS, ELECTION
 from serving.core.settings.election import ElectionSettings
 from serving.core.settings.live import LiveSettings
 from serving.net.aio.clock import now_s
-from serving.net.aio.daemon import collect_in_small_steps, inherited_sockets, run_daemon
+from serving.net.aio.daemon import collect_in_small_steps, inherited_sockets, raise_descriptor_limit, run_daemon
 from serving.net.aio.linefile import LineFile
 from serving.net.aio.mutualtls import PeerTls
-from serving.net.aio.output import write_error
 from serving.net.aio.policyclasses import POLICIES_FOLDER, BoundedCalls, StoredPolicies, installed_policies
 from serving.net.aio.startup import report_serving
 from serving.net.aio.supervise import supervise
@@ -78,7 +74,7 @@ from serving.net.metrics.page import wanted_type, watch_lag
 from serving.net.metrics.queries import QueryGate, host_names_of
 from serving.net.wire.frames import AnnouncedPod
 from serving.net.wire.issuing import daemon_tls
-from serving.net.wire.tokens import read_key
+from serving.net.wire.tokens import read_cluster_key
 
 _log = logging.getLogger("autoscaler")
 
@@ -273,22 +269,14 @@ class AutoscalerDaemon:
 
 def main() -> int:
     """Run until a stop signal; return the exit code."""
-    try:
-        config = LiveSettings(AUTOSCALER, registry=DAEMONS, environment=os.environ)
-        sharing = LiveSettings(ELECTION, registry=DAEMONS, environment=os.environ)
-        key = read_key(os.environ[KEY_FILE_VARIABLE])
-    except (SettingsError, InvalidValue, KeyError, OSError) as error:
-        text = f"{KEY_FILE_VARIABLE} is not set" if isinstance(error, KeyError) else str(error)
-        write_error(str(text))
-        return USAGE_EXIT
-    # Each pod needs a connection.
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    raise_descriptor_limit()
     collect_in_small_steps()
     registry = _policies(os.environ.get(_STATE_VARIABLE))
 
     async def body(stop: asyncio.Event) -> None:
-        me = new_identity()
+        config = LiveSettings(AUTOSCALER, registry=DAEMONS, environment=os.environ)
+        sharing = LiveSettings(ELECTION, registry=DAEMONS, environment=os.environ)
+        key, me = read_cluster_key(os.environ), new_identity()
         async with (
             connect("autoscaler", identity=me) as cluster,
             followed(cluster, system_namespace(), [config, sharing]) as watch,

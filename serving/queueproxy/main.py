@@ -55,7 +55,6 @@ if __name__ == "__main__":
 import asyncio
 import gc
 import os
-import resource
 import sys
 import time
 from collections.abc import Callable, Coroutine
@@ -64,7 +63,7 @@ from serving.core.model.errors import SettingsError
 from serving.core.model.launch import USAGE_EXIT
 from serving.core.settings.load import removed_variables
 from serving.core.settings.queueproxy import QUEUEPROXY
-from serving.net.aio.daemon import run_daemon
+from serving.net.aio.daemon import raise_descriptor_limit, run_daemon
 from serving.net.aio.supervise import TaskOwner
 from serving.net.proxy.forwarding.accesslog import stdout_log
 from serving.net.proxy.forwarding.exchange import Wiring
@@ -116,7 +115,7 @@ def run_on_call(called: Callable[[], Coroutine[object, object, PodSpec | None]])
     gc.freeze()
     gc.enable()
     gc.set_threshold(_GC_THRESHOLD)
-    _raise_descriptor_limit()
+    raise_descriptor_limit()
 
     async def body(stop: asyncio.Event) -> None:
         async with TaskOwner() as tasks:
@@ -220,12 +219,6 @@ def _numbers(server: HttpServer, credentials: Credentials) -> list[str]:
     lines.append(f"queueproxy_client_connections {server.connection_count}")
     lines.append(f"queueproxy_app_connections {server.pool.open_count}")
     return lines
-
-
-def _raise_descriptor_limit() -> None:
-    """Raise the limit of open files: each request uses two descriptors, and the soft limit is usually 1,024."""
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 if __name__ == "__main__":  # pragma: no cover - only in a process of its own

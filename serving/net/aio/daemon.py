@@ -8,6 +8,7 @@ import asyncio
 import gc
 import logging
 import os
+import resource
 import signal
 import socket
 import sys
@@ -134,6 +135,12 @@ def log_as_json(name: str, *, level: int = logging.INFO) -> None:
     handler.setFormatter(_JsonLines())
     logging.basicConfig(handlers=[handler], level=level, force=True)
     logging.getLogger(name).setLevel(level)
+
+
+def raise_descriptor_limit() -> None:
+    """Raise the limit of open files to the hard limit: the soft limit is usually 1,024, fewer than the connections."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def collect_in_small_steps() -> None:

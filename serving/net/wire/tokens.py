@@ -11,11 +11,13 @@ import base64
 import hashlib
 import hmac
 import os
+from collections.abc import Mapping
 
 import msgspec
 
-from serving.core.model.errors import InvalidValue
+from serving.core.model.errors import InvalidValue, Problem, SettingsError
 from serving.core.model.identities import CallerIdentity
+from serving.core.model.launch import KEY_FILE_VARIABLE
 
 # The digest's length: a longer key adds nothing to HMAC-SHA256, a shorter one weakens it.
 KEY_BYTES = 32
@@ -98,6 +100,15 @@ def read_key(path: str | os.PathLike[str]) -> bytes:
     if len(key) != KEY_BYTES:
         raise InvalidValue(text=f"{path} with {len(key)} bytes", expected=f"a key file of {KEY_BYTES} bytes")
     return key
+
+
+def read_cluster_key(environment: Mapping[str, str]) -> bytes:
+    """Read the cluster key from the file in ``SERVING_KEY_FILE``. Raises ``SettingsError``."""
+    try:
+        return read_key(environment[KEY_FILE_VARIABLE])
+    except (KeyError, InvalidValue, OSError) as error:
+        what = "not set" if isinstance(error, KeyError) else str(error)
+        raise SettingsError([Problem(where=KEY_FILE_VARIABLE, what=what, expected="the file of the key")]) from error
 
 
 def caller_token(key: bytes, caller: CallerIdentity, *, until_s: float) -> str:

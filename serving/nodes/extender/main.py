@@ -22,8 +22,7 @@ import sys
 
 from aiohttp import web
 
-from serving.core.model.errors import ClusterError, InvalidValue, SettingsError
-from serving.core.model.launch import USAGE_EXIT
+from serving.core.model.errors import ClusterError, InvalidValue
 from serving.core.settings.daemons import DAEMONS, PLACEMENT
 from serving.core.settings.load import load
 from serving.core.settings.placement import PlacementSettings
@@ -156,15 +155,11 @@ class PlacementDaemon:
 
 def main() -> int:
     """Run until a stop signal; return the exit code."""
-    try:
-        loaded = load(PLACEMENT, registry=DAEMONS, environment=os.environ)
-    except SettingsError as error:
-        write_error(str(error))
-        return USAGE_EXIT
-    for problem in loaded.ignored:
-        write_error(f"warning: {problem}")
 
     async def body(stop: asyncio.Event) -> None:
+        loaded = load(PLACEMENT, registry=DAEMONS, environment=os.environ)
+        for problem in loaded.ignored:
+            write_error(f"warning: {problem}")
         async with connect("placement") as cluster:
             await PlacementDaemon(loaded.settings, cluster).run(stop, listener=inherited_sockets().get("placement"))
 

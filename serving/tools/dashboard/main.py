@@ -27,7 +27,6 @@ from pathlib import Path
 from aiohttp import web
 
 from serving.core.model.errors import Problem, SettingsError
-from serving.core.model.launch import USAGE_EXIT
 from serving.core.settings.daemons import DAEMONS, DASHBOARD, PLACEMENT
 from serving.core.settings.dashboard import DashboardSettings
 from serving.core.settings.load import load
@@ -212,18 +211,14 @@ def read_proxy_secret(settings: DashboardSettings) -> str:
 
 def main() -> int:
     """Run until a signal; return the exit code."""
-    try:
+
+    async def body(stop: asyncio.Event) -> None:
         loaded = load(DASHBOARD, registry=DAEMONS, environment=os.environ)
+        for problem in loaded.ignored:
+            write_error(f"warning: {problem}")
         placement = load(PLACEMENT, registry=DAEMONS, environment=os.environ).settings
         settings = loaded.settings
         token, proxy_secret = read_token(settings.token_file), read_proxy_secret(settings)
-    except SettingsError as error:
-        write_error(str(error))
-        return USAGE_EXIT
-    for problem in loaded.ignored:
-        write_error(f"warning: {problem}")
-
-    async def body(stop: asyncio.Event) -> None:
         async with connect("dashboard") as cluster:
             queries = QueryGate.of_environment()
             dashboard = Dashboard(

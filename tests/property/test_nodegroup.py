@@ -12,7 +12,7 @@ from serving.nodes.nodegroup.group_memory import BreakerPhase, NodeGroupState, S
 from serving.nodes.nodegroup.plan import DeleteNodes, Drain, GroupPlan, IncreaseSize, Taint, Untaint, Utilisation
 from serving.nodes.nodegroup.records import Amount, CloudGroup, GroupNode, GroupPod, PodPhase, RemovalTaint
 from serving.nodes.nodegroup.rules import from_zero_delta, scale_up_delta
-from serving.nodes.nodegroup.states import STATES, newest_first, oldest_first, partition, state_of
+from serving.nodes.nodegroup.states import NodeState, newest_first, oldest_first, partition, state_of
 from serving.nodes.nodegroup.view import view_of
 from tests.unit.nodes.nodegroup.builders import GIB, LABELS, NODE_AMOUNT, NOW_S, PLACED, settings
 from tests.unit.nodes.nodegroup.outcome import Snapshot, carried_out, decide, gathered
@@ -135,15 +135,13 @@ def test_the_cloud_is_never_asked_for_what_it_would_refuse(seen: Snapshot, asked
 
 
 @given(snapshots(), options())
-def test_the_table_of_states_says_what_may_happen_to_a_node(seen: Snapshot, asked: NodeGroupSettings) -> None:
+def test_the_state_of_a_node_says_what_may_happen_to_it(seen: Snapshot, asked: NodeGroupSettings) -> None:
     plan = planned(seen, asked)
-    traits = {group_node.name: STATES[state_of(group_node)] for group_node in seen.nodes}
-    after_sick = {one.name: STATES[state_of(one)] for part in msgspec.structs.astuple(plan.nodes) for one in part}
-    assert all(traits[name].may_be_tainted for name in tainted_by(plan))
-    assert all(traits[name].may_be_untainted for name in untainted_by(plan))
-    assert all(traits[name].is_reaped for name in deleted_by(plan))
-    capacity = [group_node.allocatable for group_node in seen.nodes if after_sick[group_node.name].is_capacity]
-    assert plan.capacity == sum(capacity, start=Amount())
+    states = {group_node.name: state_of(group_node) for group_node in seen.nodes}
+    assert {states[name] for name in tainted_by(plan)} <= {NodeState.UNTAINTED}
+    assert {states[name] for name in untainted_by(plan)} <= {NodeState.TAINTED}
+    assert {states[name] for name in deleted_by(plan)} <= {NodeState.TAINTED, NodeState.FORCE_TAINTED}
+    assert plan.capacity == sum((group_node.allocatable for group_node in plan.nodes.untainted), start=Amount())
 
 
 @given(snapshots(), options())

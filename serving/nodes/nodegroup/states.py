@@ -1,13 +1,12 @@
-"""The states of a node, and the effects that a pass allows in each.
+"""The states of a node.
 
-Input: nodes; output: the four parts of a group. One table has the states in order of precedence. The module also sorts
-nodes for selection: the oldest are removed first. Source: atlassian/escalator 043bb1b, pkg/controller/controller.go and
-sort.go. Escalator leaves the order of equally old nodes undefined; here the name decides.
+Input: nodes; output: the four parts of a group. The module also sorts nodes for selection: the oldest are removed
+first. Source: atlassian/escalator 043bb1b, pkg/controller/controller.go and sort.go. Escalator leaves the order of
+equally old nodes undefined; here the name decides.
 """
 
 import enum
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Final
+from collections.abc import Collection, Iterable, Mapping
 
 import msgspec
 
@@ -27,44 +26,18 @@ class NodeState(enum.StrEnum):
     UNTAINTED = "untainted"
 
 
-class Traits(msgspec.Struct, frozen=True, kw_only=True):
-    """The conditions of a state, and its consequences.
-
-    ``is_capacity``: the node's allocatable amounts count. ``may_be_tainted``: the node is tainted when the group
-    shrinks. ``may_be_untainted``: the node is untainted when the group grows. ``is_reaped``: the node is deleted after
-    the grace period.
-    """
-
-    applies: Callable[[GroupNode], bool]
-    is_capacity: bool = False
-    may_be_tainted: bool = False
-    may_be_untainted: bool = False
-    is_reaped: bool = False
-
-
-STATES: Final[Mapping[NodeState, Traits]] = {
-    # An administrator's decision, so this daemon does not change the node.
-    NodeState.CORDONED: Traits(applies=lambda node: node.is_cordoned),
-    # Its removal is forced: it is never untainted, and is deleted once it is empty.
-    NodeState.FORCE_TAINTED: Traits(applies=lambda node: node.is_force_tainted, is_reaped=True),
-    # Due for removal: it receives no new pods, and is untainted first when the group grows.
-    NodeState.TAINTED: Traits(
-        applies=lambda node: node.removal_taint is not None, may_be_untainted=True, is_reaped=True
-    ),
-    NodeState.UNTAINTED: Traits(applies=lambda _: True, is_capacity=True, may_be_tainted=True),
-}
-
-
-# Hot: a pass calls this for thousands of nodes. The last state matches every node.
-_SPECIAL_STATES = tuple(STATES.items())[:-1]
-
-
 def state_of(node: GroupNode) -> NodeState:
-    """The first matching state of the table. A cordoned node is CORDONED, whatever its taints."""
-    for state, traits in _SPECIAL_STATES:
-        if traits.applies(node):
-            return state
-    return NodeState.UNTAINTED
+    """The state of a node: the first of the enumeration that applies.
+
+    A cordoned node is CORDONED, whatever its taints: that is an administrator's decision, so this daemon does not
+    change the node. A force-tainted node is never untainted, and is deleted once it is empty. A tainted node receives
+    no new pods, and is untainted first when the group grows.
+    """
+    if node.is_cordoned:
+        return NodeState.CORDONED
+    if node.is_force_tainted:
+        return NodeState.FORCE_TAINTED
+    return NodeState.UNTAINTED if node.removal_taint is None else NodeState.TAINTED
 
 
 class Partition(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from serving.core.scaling.decision.records import ScalerOutcome
 from serving.core.scaling.decision.step import RevisionState
 from serving.core.scaling.decision.view import ScalerView
 from serving.core.scaling.kpa.decide import KpaState, ScaleDecision
-from serving.core.scaling.kpa.zero import GatePhase, GateReason, GateState, InactiveReason, clock_conditions
+from serving.core.scaling.kpa.zero import GateInputs, GatePhase, GateReason, GateState, InactiveReason, clock_conditions
 from serving.core.scaling.spec import ScalingSpec
 
 # Conclusions stored for each revision.
@@ -129,6 +129,14 @@ def key_of(  # noqa: PLR0913 - all that a conclusion depends on
     proposals = advice.proposals
     # Without a public Service the activators have always been in the path.
     proxy_since_s = view.proxy_since_s if view.has_public else now_s - spec.scale_to_zero_grace_s
+    facts = GateInputs(
+        desired=0,
+        present_scale=1,
+        ready_count=0,
+        proved_at_s=view.proof_s,
+        proxy_since_s=proxy_since_s,
+        active_min_s=advice.active_min_s,
+    )
     return (
         view.present_scale,
         view.ready_count,
@@ -144,12 +152,5 @@ def key_of(  # noqa: PLR0913 - all that a conclusion depends on
         advice.recheck_in_s is None,
         gate.phase,
         gate.reason,
-        clock_conditions(
-            gate,
-            proved_at_s=view.proof_s,
-            proxy_since_s=proxy_since_s,
-            active_min_s=advice.active_min_s,
-            spec=spec,
-            now_s=now_s,
-        ),
+        clock_conditions(gate, facts=facts, spec=spec, now_s=now_s),
     )

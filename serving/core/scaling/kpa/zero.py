@@ -237,31 +237,17 @@ def step(
 
 
 def clock_conditions(
-    state: GateState,
-    *,
-    proved_at_s: float | None,
-    proxy_since_s: float | None,
-    active_min_s: float | None,
-    spec: ScalingSpec,
-    now_s: float,
-) -> tuple[bool, ...]:
-    """The results of the comparisons with the clock that ``step`` makes in this state.
+    state: GateState, *, facts: GateInputs, spec: ScalingSpec, now_s: float
+) -> tuple[Event | None, GateReason]:
+    """What the clock decides for a revision with one pod and no demand: the proof of the hand-off, and the rule.
 
     Inputs that differ only in times and have equal results give the same decision, except for ``recheck_in_s``.
     """
-    passed_s = now_s - state.since_s
     if state.phase is GatePhase.ACTIVE:
-        return ((spec.stable_window_s if active_min_s is None else active_min_s) - passed_s > 0,)
+        return None, _while_active(state, facts, spec=spec, now_s=now_s).reason
     if state.phase is GatePhase.ACTIVATING:
-        return (spec.progress_deadline_s + _ACTIVATION_BUFFER_S - passed_s >= 0,)
-    grace_s = spec.scale_to_zero_grace_s
-    retention_s = spec.scale_to_zero_pod_retention_s if spec.reachable else 0.0
-    return (
-        proved_at_s is not None and proved_at_s >= state.since_s and now_s - proved_at_s <= PROOF_VALID_S,
-        max(grace_s, retention_s) - passed_s <= 0,
-        passed_s < retention_s,
-        proxy_since_s is not None and now_s - proxy_since_s >= grace_s,
-    )
+        return None, _while_activating(state, facts, spec=spec, now_s=now_s, quirks=SAFE).reason
+    return _proof(state, facts, now_s=now_s), _while_inactive(state, facts, spec=spec, now_s=now_s).reason
 
 
 def _proof(state: GateState, facts: GateInputs, *, now_s: float) -> Event:

@@ -193,6 +193,8 @@ _IDLE, _SKIPPED, _CLOSED, _RESET = StreamState.IDLE, StreamState.SKIPPED, Stream
 _FORGOTTEN = StreamState.FORGOTTEN
 _OPEN, _LOCAL, _REMOTE = StreamState.OPEN, StreamState.HALF_CLOSED_LOCAL, StreamState.HALF_CLOSED_REMOTE
 _TAKE, _IGNORE, _BROKEN = FrameVerdict.TAKE, FrameVerdict.IGNORE, FrameVerdict.BROKEN_CONNECTION
+# May arrive after the stream has ended here.
+_LENIENT = dict.fromkeys(StreamState, _IGNORE) | {_IDLE: _BROKEN, _OPEN: _TAKE, _LOCAL: _TAKE, _REMOTE: _TAKE}
 
 VERDICTS: dict[int, dict[StreamState, FrameVerdict]] = {
     DATA: {
@@ -217,24 +219,6 @@ VERDICTS: dict[int, dict[StreamState, FrameVerdict]] = {
         _FORGOTTEN: FrameVerdict.CLOSED_STREAM,
     },
     PRIORITY: dict.fromkeys(StreamState, _IGNORE),
-    RST_STREAM: {
-        _IDLE: _BROKEN,
-        _SKIPPED: _IGNORE,
-        _OPEN: _TAKE,
-        _LOCAL: _TAKE,
-        _REMOTE: _TAKE,
-        _CLOSED: _IGNORE,
-        _RESET: _IGNORE,
-        _FORGOTTEN: _IGNORE,
-    },
-    WINDOW_UPDATE: {
-        _IDLE: _BROKEN,
-        _SKIPPED: _IGNORE,
-        _OPEN: _TAKE,
-        _LOCAL: _TAKE,
-        _REMOTE: _TAKE,
-        _CLOSED: _IGNORE,
-        _RESET: _IGNORE,
-        _FORGOTTEN: _IGNORE,
-    },
+    RST_STREAM: _LENIENT,
+    WINDOW_UPDATE: _LENIENT,
 }

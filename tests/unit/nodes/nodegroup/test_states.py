@@ -6,7 +6,6 @@ import pytest
 
 from serving.nodes.nodegroup.records import Affinity, Expression, GroupNode, Placement, PodPhase, RemovalTaint
 from serving.nodes.nodegroup.states import (
-    STATES,
     NodeState,
     Partition,
     as_in_dry_mode,
@@ -38,13 +37,6 @@ def test_the_first_state_that_applies_is_the_nodes(*, cordoned: bool, forced: bo
 
 def test_a_taint_without_a_timestamp_is_a_taint() -> None:
     assert state_of(node(0, removal_taint=RemovalTaint(at_s=None))) is NodeState.TAINTED
-
-
-def test_every_state_stands_in_the_table_and_a_cordoned_node_is_left_alone() -> None:
-    assert set(STATES) == set(NodeState)
-    traits = STATES[NodeState.CORDONED]
-    touched = [traits.is_capacity, traits.may_be_tainted, traits.may_be_untainted, traits.is_reaped]
-    assert touched == [False] * 4
 
 
 def test_a_partition_keeps_the_order_of_the_input() -> None:

@@ -407,7 +407,9 @@ def test_decisions_with_equal_comparisons_differ_only_in_the_time_to_the_next_ch
     for phase, desired, proxy_since_s, proved_at_s in itertools.product(
         GatePhase, counts, (None, 0.0, 20.0), (None, -1.0, 29.0)
     ):
-        seen: dict[tuple[bool, ...], tuple[GatePhase, InactiveReason | None, GateAction, GateReason]] = {}
+        seen: dict[
+            tuple[Event | None, GateReason], tuple[GatePhase, InactiveReason | None, GateAction, GateReason]
+        ] = {}
         for now_s in [*range(1, 90), 629.0, 630.0, 631.0]:
             state, decision = stepped(
                 state_of(phase),
@@ -417,14 +419,10 @@ def test_decisions_with_equal_comparisons_differ_only_in_the_time_to_the_next_ch
                 spec=spec,
                 now_s=now_s,
             )
-            conditions = clock_conditions(
-                state_of(phase),
-                proved_at_s=proved_at_s,
-                proxy_since_s=proxy_since_s,
-                active_min_s=None,
-                spec=spec,
-                now_s=now_s,
+            facts = GateInputs(
+                desired=0, present_scale=1, ready_count=0, proved_at_s=proved_at_s, proxy_since_s=proxy_since_s
             )
+            conditions = clock_conditions(state_of(phase), facts=facts, spec=spec, now_s=now_s)
             conclusion = (state.phase, state.reason, decision.action, decision.reason)
             assert seen.setdefault(conditions, conclusion) == conclusion, (phase, now_s)
         assert len(seen) > 1

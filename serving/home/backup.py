@@ -58,7 +58,11 @@ class BadBackup(ServingError):
 
 
 class BackupManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The file ``backup.json`` of an archive: its format, the program that wrote it, its time, and its contents."""
+    """The file ``backup.json`` of an archive.
+
+    ``format`` is the version of the archive's format, ``version`` that of the program that wrote it. ``created_s`` is
+    its time, in seconds since the epoch.
+    """
 
     format: int
     version: str
@@ -195,10 +199,9 @@ def _check_manifest(manifest: BackupManifest) -> None:
 def _filtered(member: tarfile.TarInfo, folder: Path) -> tarfile.TarInfo:
     """Return an archive member in its safe form. Raises ``tarfile.ReadError`` for a member outside ``folder``.
 
-    Absolute links in images and volumes are allowed, because they stay within pods. Files of images and volumes keep
-    their modes, without setuid and setgid, because users of an image write into folders that are open to all, such as a
-    volume. Other users of the machine cannot enter the state folder. Python's own filters are not used, because they
-    need Python 3.11.4.
+    Files of images and volumes keep their modes except setuid and setgid, and their absolute links are allowed: only
+    pods see these files, because other users of the machine cannot enter the state folder. All other files become
+    private. Python's own filters are not used, because they need Python 3.11.4.
     """
     if not (member.isreg() or member.isdir() or member.islnk() or member.issym()):
         raise tarfile.ReadError(f"{member.name[:_SHOWN_MAX]!r} is no file, folder or link")

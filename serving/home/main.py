@@ -152,7 +152,7 @@ async def _node(
     virtual: VirtualNodes | None,
     hosts: HostsFiles,
 ) -> NodeContext:
-    """The context of all pods. As in other daemons, the mode of inner TLS is read at the start."""
+    """The context of all pods of this node. The mode of inner TLS is fixed at the start; other settings may change."""
     key, inner_tls = read_key(state.key), config.proxy.settings.inner_tls.resolved(os.environ)
     return NodeContext(
         cluster=cluster,

@@ -133,9 +133,10 @@ class CertificateIssuer:
         return min(self._look_s, max(due_s - self._clock(), 1.0))
 
     def _due_s(self, host: str, pair: "StoredPair | None") -> float:
-        """When to order the host's next certificate, in unix seconds.
+        """The time for ordering the host's next certificate, in unix seconds.
 
-        This is the time of its renewal or, after a failure, at the earliest the end of the pause.
+        Without a certificate the order is due now, otherwise at the time of renewal. After a failure of the host or the
+        server, the order also waits for the end of the pause.
         """
         renewal_s = 0.0
         if pair is not None:

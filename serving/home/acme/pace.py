@@ -40,13 +40,17 @@ def renewal_at_s(host: str, *, not_before_s: float, not_after_s: float) -> float
 def host_failed(before: Failures | None, now_s: float, *, retry_after_s: float) -> Failures:
     """Add a failure to a host's failures.
 
-    The pauses are 2, 4, 8 minutes up to 12 hours, and at least what the server requests.
+    The pause before the next attempt begins at 2 minutes and doubles with each failure, up to 12 hours. It is at least
+    ``retry_after_s``, the pause that the server requests.
     """
     return _failed(before, now_s, max(retry_after_s, 0.0), first_s=_HOST_FIRST_S, max_s=_HOST_MAX_S)
 
 
 def server_failed(before: Failures | None, now_s: float) -> Failures:
-    """Add a failure to the server's failures. The pauses are 1, 2, 4 minutes up to an hour."""
+    """Add a failure to the server's failures.
+
+    The pause before the next attempt begins at a minute and doubles with each failure, up to an hour.
+    """
     return _failed(before, now_s, 0.0, first_s=_SERVER_FIRST_S, max_s=_SERVER_MAX_S)
 
 

@@ -104,7 +104,11 @@ def template_problems(spec: Any, where: str, features: ControllerSettings) -> It
 
 
 def _with_ports(container: Json, *, serves: bool) -> Json:
-    """The container as a Deployment gets it: each probe has a port, and a port 0 becomes the default port."""
+    """The container as Knative writes it into a Deployment: a missing port or port 0 becomes the default port.
+
+    This applies to container ports and probes. ``serves``: the container serves requests, so the scheme of its
+    readiness probe is written as Kubernetes requires it.
+    """
     deployed = {
         **container,
         "ports": [
@@ -249,9 +253,9 @@ def admit(  # noqa: PLR0913 - settings
 
 
 def _is_checked(kind: Kind, new: Object, old: Object) -> bool:
-    """Whether a write must be checked: if it changes anything except metadata and status.
+    """Whether a write must be checked: it changes something other than metadata and status.
 
-    Writes of the system are checked only for pods and Deployments.
+    Writes of the system itself are checked only for pods and Deployments.
     """
     is_changed = any(value is not old.get(key) for key, value in new.items() if key not in {"metadata", "status"})
     return is_changed and (kind in {POD, DEPLOYMENT} or bool(acting_manager()))

@@ -44,10 +44,11 @@ _HARMLESS = frozenset(TemplateFields.__annotations__) | {
 
 
 def without_host_programs(kind: Kind, new: Object, old: Object | None, *, has_runtime: bool) -> Object:
-    """The object to store. Raises ``Forbidden`` if its pods would run programs of this machine and the user may not.
+    """Restrict the pods of a user without the right to run programs of this machine; return the object to store.
 
-    The pods of such a user are marked to run only as containers. ``has_runtime``: images run as containers here.
-    Without a container runtime every pod that has a command runs as a process.
+    If such a pod would run a program of the machine, raises ``Forbidden``. Otherwise the pods are marked to run only as
+    containers. ``has_runtime``: a container runtime exists; without one, a pod with a command runs as a process of the
+    machine.
     """
     if may_run_programs() or kind not in _TEMPLATES:
         return new

@@ -48,7 +48,10 @@ _claims: WeakKeyDictionary[Stored, Claim] = WeakKeyDictionary()
 
 
 def claims_in(tables: Tables, namespace: str) -> Callable[[Kind], Iterable[Claim]]:
-    """A function that returns the quota claims of a kind's objects in a namespace, cached for unchanged objects."""
+    """A function of a kind that returns the quota usage of each object of this kind in a namespace.
+
+    The usage of unchanged objects is cached.
+    """
     return lambda kind: (_claim_of(kind, stored) for stored in _stored(tables, kind, namespace))
 
 
@@ -121,9 +124,9 @@ class NamespaceRules:
         return new
 
     def _check_host(self, mapping: Object, namespace: str) -> None:
-        """Raise ``Forbidden`` for a host that the namespace has not claimed.
+        """Raise ``Forbidden`` for a DomainMapping whose host has no ClusterDomainClaim of the namespace.
 
-        Otherwise the controller would claim the host for the user.
+        Called for users who may not claim hosts: the controller would create the missing claim for them.
         """
         host = name_of(mapping)
         claim = self._tables(CLUSTER_DOMAIN_CLAIM).objects.get(("", host))

@@ -96,10 +96,11 @@ class PodSecurity:
     def check(
         self, kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None
     ) -> None:
-        """Raise ``Forbidden`` for pods that violate the Pod Security level of their namespace or of the user.
+        """Raise ``Forbidden`` for pods that violate the Pod Security Standards.
 
-        Raises ``Invalid`` for an unknown level in a namespace's label. Unchanged parts are not checked, so that a user
-        can scale another user's Deployment.
+        The level is the stricter one of two: the level in the labels of the namespace, and Baseline for a user without
+        the right to run programs. Unchanged parts are not checked, so that a user can scale another user's Deployment.
+        Raises ``Invalid`` for an unknown level in a namespace's label.
         """
         if subresource is not None:
             return

@@ -282,10 +282,10 @@ def _breaches(item: Mapping[str, Any], requests: Amounts, limits: Amounts, *, ti
 def _out_of(
     what: str, bound: ExactAmount, amounts: Sequence[tuple[str, ExactAmount | None]], *, is_max: bool
 ) -> Iterator[str]:
-    """Yield a message if the first amount is missing, or for the first amount that is beyond ``bound``.
+    """Yield at most one message about amounts that violate a bound of a LimitRange.
 
-    ``amounts`` are pairs of a title and an amount, None if it is not set. ``is_max``: the bound is a maximum, otherwise
-    a minimum. The message begins with ``what``.
+    ``amounts`` are pairs of a title and an amount, None if it is not set. The first amount must be set, and each set
+    amount must be at most ``bound`` if ``is_max``, otherwise at least ``bound``. The message begins with ``what``.
     """
     for index, (title, amount) in enumerate(amounts):
         if amount is None and not index:

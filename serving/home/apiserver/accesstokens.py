@@ -33,9 +33,10 @@ _SECRET_BYTES = 32
 
 
 class AccessToken(msgspec.Struct, frozen=True, kw_only=True):
-    """The stored part of a token.
+    """The stored part of an access token.
 
-    ``digest`` is the SHA-256 of the secret, in hexadecimal. ``until_s`` is the expiry in seconds since the epoch.
+    ``grant`` is the user with the role and the namespaces that the token grants. ``digest`` is the SHA-256 of the
+    secret, in hexadecimal. ``until_s`` is the expiry in seconds since the epoch.
     """
 
     grant: Grant
@@ -102,14 +103,14 @@ class Unauthorized(Fault):
 
 
 class Authenticator:
-    """Finds the grant of a token: the token of the state folder, or the token of a user."""
+    """Finds the user and role (``Grant``) of a token: the token of the state folder, or an access token of a user."""
 
     def __init__(self, cluster: MemoryCluster, admin_token: str) -> None:
         self._secrets = cluster.table(SECRET).objects
         self._admin_token = admin_token
 
     def authenticate(self, header: str, *, now_s: float) -> Grant:
-        """The grant for an Authorization header. Raises ``Unauthorized``; its reason is only for the log.
+        """The user and role for an Authorization header. Raises ``Unauthorized``; its reason is only for the log.
 
         ``now_s`` is seconds since the epoch.
         """
@@ -120,7 +121,10 @@ class Authenticator:
         return self.grant_of(text, now_s=now_s)
 
     def grant_of(self, text: str, *, now_s: float) -> Grant:
-        """The grant of a token. Raises ``Unauthorized``; its reason is only for the log."""
+        """The user and role of a token. Raises ``Unauthorized``; its reason is only for the log.
+
+        ``now_s`` is seconds since the epoch.
+        """
         if matches(text, self._admin_token):
             return FULL_GRANT
         name, _, secret = text.partition(".")

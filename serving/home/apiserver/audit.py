@@ -66,7 +66,12 @@ class _AuditEvent(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class AuditedRequest(msgspec.Struct, kw_only=True):
-    """An audited request. ``grant`` is None without a valid token; ``version`` is the API version."""
+    """An API request, as recorded in the audit log.
+
+    ``source`` is the client's address, and ``agent`` its User-Agent. ``grant`` is the user and role, None without a
+    valid token. ``access`` is the authorized verb and resource, of the API version ``version``. ``reason`` is why the
+    request was refused. ``is_stream``: the response is a stream, such as a watch.
+    """
 
     uri: str
     verb: str

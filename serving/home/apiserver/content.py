@@ -149,7 +149,10 @@ def _without_texts(data: bytes) -> bytes:
 
 
 def _separators_in(data: bytes) -> int:
-    """The number of opening brackets less one, or of commas if larger. A body without strings has more values."""
+    """A lower bound for the number of values in a JSON body: its commas, or its opening brackets less one if larger.
+
+    The bound is valid only for a body without strings, because a string may contain any characters.
+    """
     return max(data.count(b"[") + data.count(b"{") - 1, data.count(b","))
 
 
@@ -320,7 +323,10 @@ def json_response(
 
 
 def shaped_object(kind: Kind, whole: Object, *, wanted: WantedShape, include: str) -> Object:
-    """One object in the requested shape. An object of another kind, such as a Status, is returned unchanged."""
+    """One object in the requested shape. An object of another kind, such as a Status, is returned unchanged.
+
+    ``include`` selects the part of the object in the row of a table: "None", "Metadata" or "Object".
+    """
     if wanted.shape is Shape.WHOLE or whole.get("kind") not in {kind.name, None}:
         return whole
     if wanted.shape is Shape.TABLE:
@@ -346,7 +352,10 @@ def _list_metadata(listing: EncodedListing) -> Object:
 
 
 def shaped_list(kind: Kind, listing: EncodedListing, *, wanted: WantedShape, include: str) -> bytes:
-    """The JSON of a list as a table or as metadata. ``include`` selects the part of the object in a table's rows."""
+    """The JSON of a list as a table or as metadata.
+
+    ``include`` selects the part of the object in each row of a table: "None", "Metadata" or "Object".
+    """
     metadata, objects = _list_metadata(listing), map(decoded, listing.items)
     if wanted.shape is Shape.TABLE:
         shaped = table(kind, objects, metadata, version=wanted.version, include=include, now_s=wall_s())

@@ -107,7 +107,10 @@ class LargeBodies:
 
 
 class ApiGuard:
-    """The middleware of every request. ``hosts`` are the host names that a Host header may have."""
+    """Wraps each API request: checks Host header and token, authorizes the request, and maps errors to responses.
+
+    It also records the request in the audit log. ``hosts`` are the host names that a Host header may have.
+    """
 
     def __init__(self, authenticator: Authenticator, audit: AuditLog | None, *, hosts: Collection[str]) -> None:
         self._authenticator = authenticator
@@ -242,7 +245,7 @@ class ApiGuard:
 
 
 def _access_of(request: web.Request) -> tuple[Access, str]:
-    """The access of a request, and the API version. For an unknown path, the access has no resource."""
+    """The verb and resource that a request needs, and the API version. For an unknown path, there is no resource."""
     path, method = path_of(request), request.method
     resource = request.match_info.route.resource
     canonical = resource.canonical if resource is not None else ""

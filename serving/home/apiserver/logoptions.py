@@ -20,7 +20,11 @@ KEPT_LOGS_PATH = "/logs/pods/{namespace}"
 
 
 class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of a log request, which select lines of one container's log, as in Kubernetes' ``PodLogOptions``."""
+    """The options of a log request, which select lines of one container's log, as in Kubernetes' ``PodLogOptions``.
+
+    ``tail_line_count`` is the number of last lines. ``since_s`` is the age of the oldest line in seconds, and
+    ``since_stamp`` its time as an API timestamp. None or "" means no limit.
+    """
 
     container: str
     """The container's name; never empty."""

@@ -15,7 +15,10 @@ from serving.home.apiserver.requests import Fault, is_set
 
 
 class ExecOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The command and streams of an exec session. Without a command, the session attaches to the container."""
+    """The command and streams of an exec session. Without a command, the session attaches to the container.
+
+    ``streams`` are the requested output channels: 1 for standard output, 2 for standard error.
+    """
 
     container: str
     command: tuple[str, ...] = ()

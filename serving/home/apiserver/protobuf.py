@@ -46,7 +46,10 @@ _Fields = Mapping[int, "_MessageField | _Fields"]
 
 
 class MessageNumbers(msgspec.Struct, frozen=True, kw_only=True):
-    """The field numbers of one protobuf message, by JSON name, and the fields that are pointers in Go."""
+    """The field numbers of one protobuf message, by JSON name, and the fields that are pointers in Go.
+
+    A field of an embedded message has two numbers: that of the embedded message, and its own.
+    """
 
     numbers: Mapping[str, tuple[int, ...]]
     """Numbers by JSON name. A field of an embedded message has both numbers, the outer one first."""

@@ -43,15 +43,16 @@ class _Review(msgspec.Struct, frozen=True):
 
 
 class TokenReviews:
-    """Serves TokenReviews. ``identify`` returns the user of a token, or None. By default no token is known."""
+    """Serves TokenReviews. ``identify`` returns the pod and service account of a token, None if it is unknown."""
 
     def __init__(self, identify: Callable[[str], KnownToken | None] = lambda _: None) -> None:
         self._identify = identify
 
     def review(self, body: object, grant_of: Callable[[str], Grant | None] = lambda _: None) -> Object:
-        """The TokenReview with its status. ``grant_of`` returns a token's user, or None.
+        """The TokenReview in ``body``, with its status.
 
-        Raises ``Fault`` 400 if ``body`` is not a TokenReview.
+        ``grant_of`` returns the user and role of a user's access token, None for any other token. Raises ``Fault`` 400
+        if ``body`` is not a TokenReview.
         """
         try:
             spec = msgspec.convert(body, _Review).spec

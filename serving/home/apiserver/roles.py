@@ -107,7 +107,10 @@ def _matches(allowed: tuple[str, ...], requested: str) -> bool:
 
 
 def _by_group(verbs: tuple[str, ...], kinds: Iterable[Kind], *subresources: str) -> Iterator[Rule]:
-    """Yield one rule per API group. It includes the given subresources that each kind has."""
+    """Yield one rule per API group that allows ``verbs`` on the kinds and their ``subresources``.
+
+    A subresource that a kind does not have is left out.
+    """
     groups: dict[str, list[str]] = {}
     for kind in kinds:
         has = {"status": kind.has_status, "scale": kind.has_scale, "log": kind == POD}

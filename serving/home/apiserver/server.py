@@ -88,7 +88,13 @@ _VERSION = {
 
 
 class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of the API server: authentication, limits, and the optional parts that it serves."""
+    """The options of the API server: authentication, limits, and the optional parts that it serves.
+
+    ``token`` is the bearer token with all rights, and ``hosts`` are the allowed names in a Host header.
+    ``runs_images``: a container runtime exists. ``bookmark_period_s`` is the time between bookmarks of a watch.
+    ``pod_security`` is used for warnings. ``views`` derives the PodAutoscalers and ServerlessServices of revisions.
+    ``audit`` is the audit log.
+    """
 
     token: str
     """The bearer token of the state folder. It grants everything, including the right to run code on this machine."""

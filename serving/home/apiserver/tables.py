@@ -70,7 +70,11 @@ def age(stamp: object, *, now_s: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A duration in at most two units. Long durations are rounded: 119 is "119s", 125 is "2m5s", 7300 is "121m"."""
+    """A duration in at most two units, such as "119s", "2m5s" or "121m".
+
+    The larger the duration, the larger its smallest unit. The remainder is cut off: 121 minutes and 40 seconds are
+    "121m".
+    """
     whole = int(seconds)
     if seconds < 0:
         # Clocks may differ slightly; a larger difference is shown as invalid.
@@ -211,7 +215,10 @@ def _seen(event: Object, now_s: float) -> str:
 
 
 def _used(quota: Object, *, is_limit: bool) -> str:
-    """Usage and limit by resource: "pods: 2/4, requests.cpu: 200m/1". ``is_limit`` selects the column of limits."""
+    """Usage and limit by resource: "pods: 2/4, requests.cpu: 200m/1".
+
+    ``is_limit`` selects the resources "limits.*", otherwise all others.
+    """
     hard, used = nested(quota, "status", "hard") or {}, nested(quota, "status", "used") or {}
     return ", ".join(
         f"{name}: {used.get(name, '0')}/{hard[name]}" for name in sorted(hard) if name.startswith("limits") is is_limit

@@ -41,7 +41,12 @@ _INITIAL_END = {"k8s.io/initial-events-end": "true"}
 
 
 class WatchOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters of a watch."""
+    """The parameters of a watch.
+
+    ``timeout_s`` is when the watch ends, in seconds after its start. ``bookmarks``: the client accepts bookmarks, one
+    per ``bookmark_period_s`` seconds. ``initial_events``: the watch begins with the existing objects and ends them with
+    a bookmark. ``wanted`` is the shape of objects, and ``include`` the part of the object in a table's rows.
+    """
 
     selection: Selection
     resource_version: str

@@ -35,7 +35,10 @@ _VERSIONS = {"policy/v1", "policy/v1beta1"}
 
 
 class Sent(msgspec.Struct, frozen=True):
-    """A write request. ``runs_images``: images run here. ``pod_security`` is for warnings about pods, or None."""
+    """A write request.
+
+    ``runs_images``: a container runtime exists. ``pod_security`` is used for warnings about pods; None for no warnings.
+    """
 
     query: MultiMapping[str]
     content_type: str

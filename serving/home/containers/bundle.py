@@ -90,12 +90,13 @@ _ROOTLESS_MOUNTS: tuple[Object, ...] = (
 class ContainerBox(msgspec.Struct, frozen=True, kw_only=True):
     """The parameters of a container's OCI bundle.
 
-    ``network`` is the path of the pod's network namespace. ``cgroup`` is for a runtime that joins cgroups itself, and
-    ``cgroup_views`` are cgroup folders by their path in the container. ``seccomp`` is the container's profile, None for
-    the default one; ``seccomp_filter`` is the default one as compiled by crun, in base64. ``is_rootless``: the
-    container has a single user, and shares the machine's network. ``users`` are the users of a user namespace created
-    by root. With them ``mounts`` name files in the folder for this namespace, and the runtime has already joined
-    ``network``.
+    ``network`` is the path of the pod's network namespace. ``cgroup`` is the cgroup that the runtime joins, "" if it
+    joins none. ``cgroup_views`` are cgroup folders by their path in the container. ``seccomp`` is the container's
+    seccomp profile, None for the default profile. ``seccomp_filter`` is the default profile as compiled by crun, in
+    base64. ``is_rootless``: the container has a single user, and shares the machine's network.
+
+    ``users`` is the container's own user namespace, created by root; None if there is none. With such a namespace, the
+    sources of ``mounts`` are already mounted in its folder, and the runtime runs in ``network``.
     """
 
     arguments: tuple[str, ...]

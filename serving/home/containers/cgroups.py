@@ -27,7 +27,11 @@ _SHARES_MIN, _SHARES_PER_CORE = 2, 1024
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a container; None means no limit. ``cpu_request_m`` is its CPU weight when the CPU is contended."""
+    """The limits of a container; None means no limit.
+
+    ``cpu_m`` and ``cpu_request_m`` are thousandths of a core. ``cpu_request_m`` determines the container's share of the
+    CPU when the CPU is contended.
+    """
 
     cpu_m: int | None = None
     memory_bytes: int | None = None
@@ -43,7 +47,10 @@ class CgroupUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
-    """Creates cgroups in one parent folder per controller. With cgroup version 2 all controllers share one folder."""
+    """Creates cgroups in the parent folder of each controller: ``folders`` by controller, such as "cpu" and "memory".
+
+    ``is_unified``: this machine has cgroup version 2, so that all controllers share one folder.
+    """
 
     folders: dict[str, Path]
     is_unified: bool
@@ -103,9 +110,10 @@ class CgroupTree(msgspec.Struct, frozen=True, kw_only=True):
             yield "pids.max", str(_PIDS_MAX), ""
 
     def path_of(self, name: str) -> str:
-        """The path of the cgroup that a container's runtime must join; "" with version 1, where the launcher joins it.
+        """The path of the cgroup that a container's runtime joins; "" if it is joined before the runtime starts.
 
-        With version 2 runc would leave a cgroup that the launcher has joined.
+        With cgroup version 1 the process that executes the runtime joins the cgroups. With version 2 runc would move
+        the container out of a cgroup that was joined before.
         """
         if not self.is_unified:
             return ""
@@ -191,7 +199,7 @@ class PodCgroups:
         return folders
 
     def path_of(self, name: str) -> str:
-        """The path of the cgroup that a container's runtime must join; "" if the launcher joins it."""
+        """The path of the cgroup that a container's runtime joins; "" if it is joined before the runtime starts."""
         return self._tree.path_of(f"{self._pod_id}/{name}") if self._tree else ""
 
     def views(self, name: str) -> dict[str, str]:

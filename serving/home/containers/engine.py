@@ -37,11 +37,11 @@ _PLACES = ("/mnt", "/media", "/srv", "/tmp")  # noqa: S108 - it is covered, not 
 
 
 class ContainerEngine(msgspec.Struct, frozen=True, kw_only=True):
-    """The path of a working runtime; "" and the reason if there is none. ``is_rootless``: it runs without root.
+    """A working container runtime: ``runtime`` is its path. If there is none, it is "", and ``reason`` says why.
 
-    ``users_place`` is the folder for the files of containers with separate users, as root. It is "" if there can be no
-    such containers; ``no_users`` is then the reason. ``seccomp_filter`` is the default profile as compiled by the
-    runtime, for ``ContainerBox``.
+    ``is_rootless``: the runtime runs without root. ``users_place`` is the folder in which the files of containers with
+    their own user namespace are mounted. It is "" if this machine cannot run such containers; ``no_users`` says why.
+    ``seccomp_filter`` is the default seccomp profile as compiled by the runtime, in base64.
     """
 
     runtime: str = ""
@@ -93,9 +93,9 @@ def find_engine(wanted: str = "", state: Path | None = None) -> ContainerEngine:
 
 
 def _with_place(engine: ContainerEngine, state: Path | None) -> ContainerEngine:
-    """The engine with a folder in which the files of containers with user namespaces can be mounted.
+    """The engine with ``users_place``, the folder for the files of containers with their own user namespace.
 
-    Whether such containers run is not tested yet.
+    This only finds a folder. It does not test whether such containers run.
     """
     folder = str((state or Path("/")).resolve())
     place = next((place for place in _PLACES if Path(place).is_dir() and not Path(folder).is_relative_to(place)), "")
@@ -104,7 +104,7 @@ def _with_place(engine: ContainerEngine, state: Path | None) -> ContainerEngine:
 
 
 def _with_filter(engine: ContainerEngine, state: Path | None) -> ContainerEngine:
-    """The engine. Its compiled seccomp filter is removed if the runtime does not accept it in place of the profile."""
+    """The engine. If the runtime does not accept its compiled seccomp filter, the filter is removed."""
     if not engine.seccomp_filter or _tried(engine, state) == (engine, ""):
         return engine
     return msgspec.structs.replace(engine, seccomp_filter="")

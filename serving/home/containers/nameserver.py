@@ -72,10 +72,10 @@ class NameResponses(msgspec.Struct, frozen=True, kw_only=True):
     public: str
 
     def respond(self, query: bytes, hosts: Container[str], named: Container[str] = ()) -> bytes | None:
-        """The response to a query; None if another server must answer.
+        """The response to a query; None if another DNS server must answer.
 
-        ``hosts`` are the public hosts of services. ``named`` are the cluster-local hosts of services that request a
-        port for their short names.
+        ``hosts`` are the public hosts of services. ``named`` are the cluster-local hosts of services with a named port,
+        at which clients reach the service by its short name. These hosts have a separate address per namespace.
 
         Raises:
             InvalidValue: when the datagram is not a query.
@@ -89,7 +89,7 @@ class NameResponses(msgspec.Struct, frozen=True, kw_only=True):
         return _response(query, end, address=address if kind == _A else "")
 
     def _address(self, name: str, hosts: Container[str], named: Container[str]) -> str | None:
-        """Resolve one of our names: its address, "" for NXDOMAIN, None to forward the query."""
+        """The address of a service's host; "" for NXDOMAIN, None for a name that another server must resolve."""
         if name == _CLUSTER or name.endswith(f".{_CLUSTER}"):
             if name in named:
                 return named_address(self.inner, name.split(".")[1])
@@ -140,7 +140,10 @@ class QueryCounts:
 
 
 class NameServer:
-    """Serves DNS at ``address``. ``hosts`` has the public hosts of services, and ``named`` returns the inner ones."""
+    """Serves DNS for pods at ``address``. Names of services are resolved by ``responses``, others by ``resolv_conf``.
+
+    ``hosts`` are the public hosts of services. ``named`` returns the cluster-local hosts of services with a named port.
+    """
 
     def __init__(
         self,

@@ -60,9 +60,10 @@ def gateway_of(state: Path) -> Gateway:
 
 
 def bind_gateway(gateway: Gateway, *, inner_port: int, public_port: int) -> dict[str, socket.socket]:
-    """Bind the activators' sockets, such as "inner-pods-80". Failures are skipped: without root all fail.
+    """Listen on the gateway's addresses for requests of pods; return the sockets by name, such as "inner-pods-80".
 
-    The inner listener also speaks TLS with the certificates of cluster-local hosts, whose default port is 443.
+    A port that cannot be bound is skipped; without root these are all ports. The inner listener also speaks TLS with
+    the certificates of cluster-local hosts, whose default port is 443.
     """
     listeners = {}
     ports_by_listener = {

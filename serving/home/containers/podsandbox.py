@@ -46,8 +46,9 @@ class ContainerHost(msgspec.Struct, frozen=True, kw_only=True):
     """The container runtime of this machine: its path, images, networks, and cgroups if available.
 
     Without ``networks`` containers are rootless: they share the machine's network and this process's user. ``profiles``
-    is the folder of seccomp profiles. ``users_place`` is the folder for mounts of containers with separate users; if it
-    is "", ``no_users`` is the reason. ``seccomp_filter`` is the compiled default profile (``ContainerEngine``).
+    is the folder of seccomp profiles. ``users_place`` is the folder in which the files of containers with their own
+    user namespace are mounted; if it is "", ``no_users`` says why there can be none. ``seccomp_filter`` is the compiled
+    default profile (``ContainerEngine``).
     """
 
     runtime: str
@@ -264,10 +265,10 @@ def _root_of(folder: Path, lower: str) -> OverlayMount:
 def _held(
     folder: str, mounts: Sequence[MountPoint], *, is_all: bool
 ) -> tuple[tuple[MountPoint, ...], tuple[MountPoint, ...]]:
-    """The mounts for the launcher to create in ``folder``, and all mounts of the container, with the former as sources.
+    """The mounts for the launcher to make in ``folder``, and the mounts for the runtime, with these as sources.
 
-    ``is_all``: the launcher creates every mount, otherwise only those with a subPath. A runtime would follow links that
-    a pod has created, and could not read the state folder as another user.
+    ``is_all``: the launcher makes all mounts of the container, otherwise only those with a subPath. The runtime would
+    follow links that a pod has created in a subPath and, as another user, could not read the state folder.
     """
     sources = {number: f"{folder}/{number}" for number, mount in enumerate(mounts) if mount.below or is_all}
     launched = tuple(msgspec.structs.replace(mounts[number], target=path) for number, path in sources.items())

@@ -110,7 +110,10 @@ def _rule(rule: _CallRule) -> Mapping[str, Any]:
 
 
 def _holds(when: _When, machine: str, capabilities: frozenset[str], *, is_all: bool) -> bool:
-    """Whether conditions hold: all of them to include a rule, any of them to exclude it."""
+    """Whether the conditions of a rule hold: all of them with ``is_all``, otherwise at least one.
+
+    Conditions to include a rule must all hold; one condition to exclude it is enough.
+    """
     conditions = [machine in when.arches] if when.arches else []
     conditions += [cap in capabilities for cap in when.caps]
     if when.min_kernel:

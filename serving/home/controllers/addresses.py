@@ -59,10 +59,11 @@ def names_of(route: Object, settings: ControllerSettings) -> dict[str, list[str]
 def entries_of(
     routes: Iterable[Object], settings: ControllerSettings, *, gateway: str
 ) -> tuple[list[str], dict[str, list[str]]]:
-    """The hosts(5) lines for the pods of all namespaces, and further lines by namespace for only its own pods.
+    """The lines of hosts files (hosts(5)): those for the pods of all namespaces, and further lines by namespace.
 
-    The host of a Service with a named port has the address of its namespace behind ``gateway``. All other hosts have
-    127.0.0.1. No host has two addresses.
+    The further lines are only for pods of that namespace. They map the short names of services with a named port. Their
+    cluster-local hosts have the namespace's own address behind ``gateway``; all other hosts have 127.0.0.1. No host has
+    two addresses.
     """
     everywhere: list[str] = []
     own: dict[str, list[str]] = {}
@@ -176,10 +177,10 @@ def _write_in_place(path: Path, content: bytes) -> None:
 
 
 class ServiceHosts:
-    """The public hosts, updated by the tasks in ``reflectors``; ``in`` tests whether a service has a host.
+    """The public hosts of services, updated by the tasks in ``reflectors``; ``in`` tests whether a service has a host.
 
-    Hosts are derived from names and claims. A status is not used, because its writer could then redirect a public host
-    to the activator.
+    Hosts are derived from the names of routes and from domain claims. The status of an object is not used, because a
+    program that may only write statuses could then redirect a public host to the activator.
     """
 
     def __init__(self, cluster: Cluster, rules: Callable[[], HostRules]) -> None:
@@ -194,14 +195,14 @@ class ServiceHosts:
         self._known = None
 
     def named(self) -> frozenset[str]:
-        """The inner hosts of services that request a port for their short names."""
+        """The cluster-local hosts of services with a named port, at which clients reach a service by its short name."""
         return self._hosts()[1]
 
     def __contains__(self, host: object) -> bool:
         return host in self._hosts()[0]
 
     def _hosts(self) -> tuple[frozenset[str], frozenset[str]]:
-        """The public hosts, and the inner hosts of services with a named port."""
+        """The public hosts, and the cluster-local hosts of services with a named port."""
         rules = self._rules()
         if self._known is None or self._known[0] != rules:
             routes = self._routes.cache.values()

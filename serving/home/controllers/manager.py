@@ -132,7 +132,10 @@ class Manager:
         return None
 
     async def _settle_pods(self, deployment: Object) -> float | None:
-        """Create and delete pods, or write the status; return the seconds until the next call, None for never."""
+        """Create and delete pods of a Deployment or, if there is nothing to do, write its status.
+
+        Return the seconds until the next call; None if no further call is needed.
+        """
         metadata, refusal = deployment["metadata"], ""
         if await self._adopt(deployment):
             return None

@@ -167,7 +167,7 @@ class NodePlacing:
             self.book.take_pod(placed)
 
     def reserve(self, token: str, node: str, pod: Mapping[str, Any]) -> None:
-        """Reserve a pod's amounts on a node until the pod's object exists."""
+        """Reserve a pod's resources on a node until the pod's object exists. ``token`` identifies the reservation."""
         self.book.take_pod(PlacedPod(key=(_RESERVED, token), node=node, demand=demand_of(pod)))
 
     def release(self, token: str) -> None:
@@ -203,7 +203,7 @@ class NodePlacing:
 
 
 class PlacedCreation(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod to create on a node, and the amounts reserved for it."""
+    """A pod to create, with its node. ``token`` identifies the resources that are reserved for it until it exists."""
 
     pod: Object
     token: str

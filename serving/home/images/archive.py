@@ -118,7 +118,10 @@ def open_archive(path: Path, *, scratch: Path | None = None) -> Iterator[list[Ar
 
 
 def _extract(path: Path, folder: Path) -> None:
-    """Unpack the archive's files and folders; other entries are skipped (``docker save`` has links)."""
+    """Unpack the archive's files. A link is replaced by a copy of its target, as for a layer shared by two images.
+
+    Links without a target in the archive are skipped.
+    """
     links: list[tuple[str, str]] = []
     total = 0
     try:
@@ -182,7 +185,11 @@ def _from_layout(folder: Path) -> list[ArchivedImage]:
 
 
 def _of_this_machine(folder: Path, entry: _Descriptor) -> Sequence[_Descriptor]:
-    """The descriptor of a manifest, or from an index that of the manifest for this machine; empty if there is none."""
+    """The image manifest that an entry of an index names, as a list of one descriptor.
+
+    If the entry names a further index, this is the manifest for this machine's architecture. The list is empty if there
+    is none.
+    """
     if "index" not in entry.media_type and "manifest.list" not in entry.media_type:
         return [entry]
     machine = _MACHINES.get(platform.machine(), platform.machine())

@@ -45,7 +45,10 @@ _XATTR_BYTES_MAX = 64 * 2**10
 
 
 class LayerLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of an unpacked image, over all layers."""
+    """The limits of an unpacked image.
+
+    ``bytes_max`` and ``entries_max`` are totals of all layers. ``depth_max`` is the depth of the deepest path.
+    """
 
     bytes_max: int = 32 * 2**30
     entries_max: int = 2_000_000

@@ -68,8 +68,8 @@ def pull_from_registry(
 ) -> StoredImage:
     """Pull an image from its registry with skopeo. For a registry on this machine TLS is optional.
 
-    ``credentials`` are the text of a file of containers-auth.json(5). If they fail, those of this machine's user are
-    tried.
+    ``credentials`` is the content of a credentials file (containers-auth.json(5)). If they fail, those of this
+    machine's user are tried. ``is_kept``: a user pulls the image, so it is never removed automatically.
 
     Raises:
         ImageUnavailable: when skopeo is not installed, or the registry does not provide the image.

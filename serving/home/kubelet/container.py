@@ -67,7 +67,7 @@ def beside(start: StartProcess, *, name: str, command: tuple[str, ...], log: str
 class RestartSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The restart back-off of a container, in seconds.
 
-    After an uptime of ``sound_s`` a restart is immediate; the kubelet requires 600 s. Otherwise the pause begins at
+    After an uptime of ``sound_s`` a restart is immediate; in Kubernetes it must be 600 s. Otherwise the pause begins at
     ``pause_first_s`` and doubles up to ``pause_max_s``.
     """
 
@@ -109,11 +109,12 @@ _RESTARTS = RestartSettings()
 class ContainerSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A container to run: its start order, callbacks for state and readiness, and its probes.
 
-    ``address`` is the probed address. ``app_user`` is the user whose socket must listen there (``PodSpec``).
-    ``listening`` is the probe of an app after a restart; at the first start the queue-proxy probes the app.
-    ``is_http2`` sends this probe by HTTP/2, as the queue-proxy does. The kubelet's other probes use HTTP/1.1, as in a
-    cluster. ``restart_policy`` is the pod's. ``exit_reason`` returns why the container ended, or "". ``first`` is the
-    state at the beginning, which an earlier control process may have left.
+    ``address`` is the probed address. The socket there must belong to a process of the container or to the user id
+    ``app_user``, which is 0 if the pod has no user of its own; None disables this check. ``listening`` is the probe of
+    an app after a restart; at the first start the queue-proxy probes the app. ``is_http2`` sends this probe by HTTP/2,
+    as the queue-proxy does. The kubelet's other probes use HTTP/1.1, as in a cluster. ``restart_policy`` is the pod's.
+    ``exit_reason`` returns why the container ended, or "". ``first`` is the state at the beginning, which an earlier
+    control process may have left.
     """
 
     start: StartProcess

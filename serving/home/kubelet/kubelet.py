@@ -338,7 +338,10 @@ async def _repeated(name: str, chore: Callable[[], Coroutine[object, object, Non
 
 
 def _error_text(error: BaseException, folder: Path | None = None) -> str:
-    """The type and text of an error; for a disk error, its path and reason. Of a group, only the first counts."""
+    """The type and text of an error. Of an exception group, it is the first exception.
+
+    For a disk error it is the path and the reason; ``folder`` is named if the error has no path.
+    """
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     if isinstance(error, OSError) and folder is not None:

@@ -78,7 +78,10 @@ class LocalNodes:
         await self._settle(machines, self._virtual)
 
     async def run(self) -> None:
-        """Watch the machines of virtual nodes, and maintain their Nodes, until cancelled; else return immediately."""
+        """Watch the machines of virtual nodes, and maintain their Nodes, until cancelled.
+
+        Returns immediately if there are no virtual nodes.
+        """
         virtual = self._virtual
         if virtual is None:
             return

@@ -255,7 +255,10 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def caller_key(self) -> str:
-        """The key that authorizes the app to request its caller token, because other pods reach the same address."""
+        """The key with which the app requests its caller token from its queue-proxy.
+
+        Apps of other pods can also connect to the queue-proxy, but do not have the key.
+        """
         return caller_key(self.node.key, namespace=namespace_of(self.manifest), pod=name_of(self.manifest))
 
     def proxy_environment(
@@ -268,8 +271,9 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
     ) -> dict[str, str]:
         """The environment of the pod's queue-proxy, including secrets.
 
-        ``app`` is the app's address, "host:port", and ``app_user`` the user that must listen there (``PodSpec``). In
-        each of ``oom_folders`` the kernel or the kubelet counts OOM kills.
+        ``app`` is the app's address, "host:port". The socket there must belong to a process of the app or to the user
+        id ``app_user``, which is 0 if the pod has no user of its own; None disables this check. In each of
+        ``oom_folders`` the kernel or the kubelet counts OOM kills.
         """
         namespace, name, key = namespace_of(self.manifest), name_of(self.manifest), self.node.key
         of = labels_of(self.manifest)[REVISION_LABEL]
@@ -489,7 +493,10 @@ class ProcessPod:
         return await asyncio.open_connection("127.0.0.1", port)
 
     def reach(self, port: int) -> tuple[str, int]:
-        """The address at which processes of this machine reach a container port. Its port is the assigned one."""
+        """The address and port at which processes of this machine reach a container port.
+
+        The pod shares the machine's network, so the port is the one that this machine assigned.
+        """
         return "127.0.0.1", self.tcp_ports.get(port, self.port)
 
     def _declares(self, port: int) -> bool:

@@ -11,7 +11,12 @@ from serving.core.model.errors import IllegalTransition
 
 
 class PodState(enum.StrEnum):
-    """The state of a pod, in the order of its life."""
+    """The state of a pod, in the order of its life.
+
+    A pod is planned on a node, admitted with an address, and gets its volumes and network. Then its app and its
+    queue-proxy start. It is probed when the queue-proxy has reached the app, and ready when all probes have passed.
+    Finally it terminates and is removed.
+    """
 
     PLANNED = "planned"
     """Bound to this node; waiting for a start slot. The status is its creator's, or a crash loop's after evictions."""
@@ -34,7 +39,7 @@ class PodState(enum.StrEnum):
 
 
 class PodEvent(enum.StrEnum):
-    """An event that may change the state of a pod."""
+    """An event that may change the state of a pod: a step of its start, an observation of its readiness, or its end."""
 
     ADMITTED = "admitted"
     """The pod has a start slot and an address, or an earlier control process has started it."""

@@ -54,8 +54,8 @@ class PodLocation(msgspec.Struct, frozen=True, kw_only=True):
     """The address, ports and users reserved for one pod.
 
     ``address`` is the pod's loopback address, such as "127.64.3.7". ``port`` is the app's port on 127.0.0.1, and
-    ``tcp_ports`` are its further ports there. ``named_ports`` are ports in the manifest that are in the range for apps.
-    ``users`` is the first of the pod's user ids on this machine (``userranges``), or 0.
+    ``tcp_ports`` are its further ports there. ``named_ports`` are ports from the manifest that this machine could
+    otherwise assign to other pods. ``users`` is the first of the pod's user ids on this machine (``userranges``), or 0.
     """
 
     address: str
@@ -84,7 +84,10 @@ class PodLocations:
         return place
 
     def with_named_ports(self, place: PodLocation, ports: Collection[int]) -> PodLocation:
-        """Reserve ports from a pod's manifest: those that are free and in the range for apps, up to a fixed number."""
+        """Reserve ports from a pod's manifest, so that they are not assigned to other pods, up to a fixed number.
+
+        Ports that are in use, or that are never assigned, are skipped.
+        """
         free = [port for port in ports if is_reserved(port) and port not in self._taken and port not in QUEUE_PORTS]
         named = (*place.named_ports, *free)[:_NAMED_PORTS_MAX]
         return self.occupy(msgspec.structs.replace(place, named_ports=named))
@@ -147,7 +150,7 @@ def _holder(address: str, *ports: int) -> int | None:
 
 
 def _held_by(holders: Counter[int | None]) -> str:
-    """Describe the users of occupied addresses or ports."""
+    """Describe why no address or port is free: the users that occupy the tried ones."""
     if not holders:
         return "all are assigned to pods"
     tried = f"of {holders.total()} tries"

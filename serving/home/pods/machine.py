@@ -32,7 +32,11 @@ class MachineReading(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The machine's capacity, the part allocatable to pods, and the cgroups that limit it; None for a missing limit."""
+    """The capacity of this machine, the part allocatable to pods, and where to read its usage.
+
+    ``cores`` are the numbers of the usable cores. ``cpu_cgroup`` and ``memory_cgroup`` are the cgroups that limit this
+    process; None if there is no limit.
+    """
 
     cpu_m: int
     memory_bytes: int

@@ -49,7 +49,7 @@ _SECRETS_BYTES_MAX = 8 * 2**20
 
 
 def disk_error(error: Exception, folder: Path) -> str:
-    """Describe an error; a disk error with its path, and a full disk with advice."""
+    """The message about an error. A disk error has its path, or ``folder`` if unknown, and a full disk has advice."""
     if not isinstance(error, OSError) or error.errno is None:
         # An error without a number is our own, not about a file.
         return str(error)
@@ -344,7 +344,7 @@ def size_of(log: Path) -> int:
 
 
 def tail(log: Path, *, after: int = 0) -> str:
-    """The last lines of a log, for messages, without its first ``after`` bytes. A shorter log counts as a whole.
+    """The last lines of a log, for messages. The first ``after`` bytes are skipped, unless the log is shorter.
 
     If the lines begin within a traceback, its first line is added, so that the traceback is recognizable.
     """

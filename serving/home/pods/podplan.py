@@ -124,7 +124,8 @@ def has_own_users(pod: Object) -> bool:
 def refuse_unsupported(pod: Object, container: Object, *, is_process: bool, no_users: str = "") -> None:
     """Raise ``InvalidValue`` for requested isolation or rights that a container would not get.
 
-    ``no_users`` says why a container of an image has no user namespace; "" if it has one.
+    ``is_process``: the container runs as a process, without an image. ``no_users`` is the reason why this machine
+    cannot create user namespaces for containers; "" if it can.
     """
     if has_own_users(pod) and (is_process or no_users):
         raise InvalidValue(text="hostUsers: false", expected=_NO_USERS if is_process else f"{_NO_RANGE}: {no_users}")

@@ -93,7 +93,7 @@ def _spec(path: Path) -> GitIgnoreSpec | None:
 
 
 def _is_ignored(path: str, rules: _Rules, *, own: bool, is_folder: bool) -> bool:
-    """Whether ignore files exclude a path: files of this project if ``own``, otherwise those of git.
+    """Whether ignore files exclude a path: the .servingignore files if ``own``, otherwise the .gitignore files.
 
     The innermost file with a matching pattern decides.
     """

@@ -82,7 +82,7 @@ class PodSessions(Protocol):
 
     @property
     def sessions(self) -> Mapping[str, int]:
-        """The session of each container that runs, by name."""
+        """The session id (setsid(2)) of each running container, by container name."""
         ...
 
 

@@ -250,9 +250,9 @@ def _give(path: str, user: int) -> None:
 
 
 def mount_mapped(source: str, target: str, users: int, *, cleared: int = 0) -> None:
-    """Mount a file or folder with its owners mapped by the user namespace ``users``, a descriptor.
+    """Mount a file or folder with its owners mapped by a user namespace. Raises ``OSError``.
 
-    Raises ``OSError``.
+    ``users`` is the descriptor of the user namespace. ``cleared`` are mount attributes to remove, such as ``NO_EXEC``.
     """
     tree = LIBC.syscall(_OPEN_TREE, _AT_CWD, source.encode(), _OPEN_TREE_CLONE | os.O_CLOEXEC)
     checked(min(tree, 0), source)

@@ -300,7 +300,7 @@ class Launches:
         return is_early
 
     def note_exit(self, pid: int, exit_code: int) -> None:
-        """Record the exit code of a process that is not known yet: it may belong to a start in progress."""
+        """Record the exit code of an unknown process, which may belong to a start in progress."""
         if self._running:
             self._exit_codes[pid] = exit_code
 

@@ -335,7 +335,10 @@ class PreloadedApps:
 
 
 def _warm_plan(order: StartProcess) -> dict[str, Any] | None:
-    """The isolation of a warm process: that of its first pod without the limit on ports. Each fork has another."""
+    """The isolation of a warm process: that of its first pod, without the limit on ports.
+
+    Each forked process then limits its own ports (``_plan_in_warm``).
+    """
     return None if order.confinement is None else plan_of(msgspec.structs.replace(order.confinement, ports=None))
 
 

@@ -220,7 +220,10 @@ def _overdue() -> OSError:
 
 
 class Standbys:
-    """The standby processes of both kinds, apps and queue-proxies. ``fork`` creates one, and may raise ``OSError``."""
+    """The standby processes of both kinds: apps and queue-proxies.
+
+    ``fork`` creates a process, an app if its argument is true. It may raise ``OSError``.
+    """
 
     def __init__(self, fork: Callable[[bool], Standby]) -> None:
         self._fork = fork
@@ -556,10 +559,10 @@ def _take_mounts(order: StartProcess) -> tuple[frozenset[str], bool]:
 
 
 def _in_network(order: StartProcess) -> dict[str, str]:
-    """Open the queue-proxy's listeners, then join the app's network namespace.
+    """Open the queue-proxy's listeners in this network, then join the app's network namespace.
 
-    Return variables that pass the listeners, and the namespace before, in which the listeners and the connection for
-    statistics stay.
+    Return environment variables for the queue-proxy: the descriptors of the listeners, and the path of the network
+    namespace before the change, in which it connects to report statistics.
     """
     if not order.network:
         return {}

@@ -30,9 +30,9 @@ class Commits:
         self._under_way: dict[tuple[Kind, Key], asyncio.Future[Stored]] = {}
 
     async def other(self, kind: Kind, key: Key) -> bool:
-        """Wait for a pending disk write of the same object; return whether there was one.
+        """Wait for a pending disk write to the same object; return whether there was one.
 
-        After such a wait, the caller must read the object again.
+        If there was one, the object may have changed, and the caller must read it again.
         """
         under_way = self._under_way.get((kind, key))
         if under_way is None:

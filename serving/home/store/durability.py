@@ -27,7 +27,10 @@ _NO_FIELD: Any = object()
 
 
 class Disk(enum.StrEnum):
-    """How a write uses the journal: not at all, in the background (BEHIND), or by waiting for the disk (AWAITED)."""
+    """How a write uses the journal.
+
+    NONE: not at all. BEHIND: in the background. AWAITED: the write waits for the disk.
+    """
 
     NONE = "none"
     BEHIND = "behind"

@@ -22,7 +22,12 @@ from serving.net.cluster.selectors import FieldSelector, LabelSelector
 
 
 class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The store's limits on objects, on the history of changes that watches replay, and on watches."""
+    """The store's limits on objects, on the history of changes that watches replay, and on watches.
+
+    The history has at most ``history_count_max`` changes per kind with ``history_bytes_max`` bytes. Changes older than
+    ``history_age_s`` seconds are dropped, except the newest ``history_count_min``. ``watch_count_max`` limits the
+    queued changes of one watch.
+    """
 
     object_bytes_max: int = 3 * 2**19
     """Largest object as JSON, in bytes. Range 1 and more. Default: etcd's request limit, 1.5 MiB."""

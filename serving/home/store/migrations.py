@@ -29,9 +29,9 @@ _STEP, _PROGRAM = "step", "program"
 
 
 class MigrationStep(msgspec.Struct, frozen=True, kw_only=True):
-    """One migration of the journal's format. ``statements`` convert the file from the previous step.
+    """Step ``number`` of the migrations of the journal's format. ``statements`` convert a file from the previous step.
 
-    A file that has taken this step can be read by programs from step ``reader`` on.
+    Programs that know at least step ``reader`` can read the converted file.
     """
 
     number: int

@@ -117,9 +117,10 @@ class Uids:
 
 
 def derived_uid(kind: Kind, new: Object) -> str:
-    """The uid of a derived object, which is the same after each restart, computed from the uid of its owner.
+    """The uid of a derived object, computed from its name and its owner's uid, so that it is the same after a restart.
 
-    It is "" for an object in the journal, with a generated name, or that no controller recreates.
+    It is "" for any other object: one that the journal stores, one with a generated name, and one without an owner
+    outside of the system's namespace.
     """
     owner_uid, namespace = controller_uid_of(new), namespace_of(new)
     is_made_again = bool(owner_uid) or namespace == SYSTEM_NAMESPACE

@@ -46,7 +46,10 @@ IMPORTED_LATER = (
 
 
 class ChildProcess:
-    """One process of a child. It writes to the pipe behind ``ready_fd`` when it serves, and then every second."""
+    """A process that runs one child of the supervisor, such as the activator.
+
+    It writes to the pipe behind ``ready_fd`` when it serves, and then every second.
+    """
 
     def __init__(self, pid: int, *, started_s: float, ready_fd: int) -> None:
         self.pid = pid
@@ -101,7 +104,11 @@ class ChildProcess:
 
 
 class Child:
-    """One child of the supervisor: its name, module, inherited sockets and additional environment."""
+    """One child of the supervisor, such as the activator.
+
+    A child has a name, a Python module to run, the names of its inherited sockets, and additional environment
+    variables.
+    """
 
     def __init__(self, name: str, module: str, *sockets: str, environment: Mapping[str, str] = _NOTHING) -> None:
         self.name = name
@@ -153,7 +160,10 @@ def CHILDREN(activator_count: int = 1, *, has_node_groups: bool = False, has_acm
 
 
 def _activator(index: int, count: int) -> Child:
-    """One of ``count`` activators that share the same sockets. The name and port of the first have no number."""
+    """Activator ``index`` of ``count`` activators, which share the same sockets.
+
+    From the second on, the index is part of the activator's name, and of the name of its metrics port.
+    """
     name = f"activator-{index}" if index else "activator"
     environment = {
         **ALLOCATOR,

@@ -44,7 +44,11 @@ _kept: list[bytes] = []
 
 
 class DaemonLaunch(NamedTuple):
-    """One daemon to start: its module, environment variables, listening sockets, log and readiness pipe."""
+    """One daemon to start: its module, and the environment variables to add.
+
+    ``sockets`` are the descriptors of its listening sockets by name. ``log_fd`` is the descriptor of its log, and
+    ``ready_fd`` that of the pipe in which it reports readiness.
+    """
 
     module: str
     environment: Mapping[str, str]
@@ -149,11 +153,11 @@ def main() -> int:
 
 
 def fill_pools() -> list[bytes]:
-    """Fill the gaps between small objects; return the fillers, which must stay referenced.
+    """Fill the gaps in Python's memory before daemons are forked; return the fillers, which must stay referenced.
 
-    A new object is stored in the gap of a freed object. In a forked daemon, this makes the gap's memory page private.
-    If the gaps are filled before the fork, few pages become private. CPython has pools of one object size each
-    (Objects/obmalloc.c).
+    Python stores a new object in the gap of a freed object of the same size (Objects/obmalloc.c). In a forked daemon,
+    such a write makes a private copy of the memory page. Without gaps, daemons use new pages, and share more of the old
+    ones.
     """
     fillers = []
     for size in range(_SMALLEST_BYTES, _SMALL_BYTES_MAX + 1, _SIZE_STEP_BYTES):

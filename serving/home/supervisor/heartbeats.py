@@ -30,7 +30,11 @@ _IDLE_TEXT = {"S": "slept", "T": "was stopped"}
 
 
 class ProcessVitals(NamedTuple):
-    """The kernel's data about a process: the state of its first thread, and the CPU time of all threads."""
+    """The kernel's data about a process (proc_pid_stat(5)).
+
+    ``state`` is the letter of the state of its first thread, such as "S" for sleeping. ``cpu_ticks`` is the CPU time of
+    all threads, in clock ticks.
+    """
 
     state: str
     cpu_ticks: int

@@ -47,8 +47,8 @@ class SupervisorLaunch(NamedTuple):
     """The options of a system.
 
     ``sockets`` are descriptors by name. ``environment`` is for daemons; ``systemd`` has systemd's variables. When all
-    daemons serve, ``lines`` are printed, the command ``sample`` is run, and a byte is written to ``ready_fd``. An empty
-    command and -1 disable these.
+    daemons serve, the supervisor prints ``lines``, runs the command ``sample`` if it is not empty, and writes a byte to
+    ``ready_fd`` if it is not -1.
     """
 
     state: str

@@ -60,7 +60,7 @@ class Context(msgspec.Struct, frozen=True):
     """The object with the value."""
 
     def within(self, name: str, whole: Json) -> "Context":
-        """The context for values below a field with the schema ``name``."""
+        """The context for the fields of the object ``whole``, which has the schema ``name``."""
         is_template = self.is_template or name == "apps.v1.DeploymentSpec"
         if name != "core.v1.PodSpec":
             return Context(is_template, self.volumes, whole)
@@ -94,7 +94,7 @@ def _other_names(value: Sequence[Json] | None, where: str, context: Context) -> 
 
 
 def _own_users(value: bool | None, where: str, context: Context) -> Iterator[Problem]:  # noqa: FBT001 - the value of a field
-    """Check that a pod in a user namespace shares no other namespace and no device with its node."""
+    """For ``hostUsers: false``, check that the pod does not use the node's network, processes, IPC or block devices."""
     if value is not False:
         return
     at, reason = where.removesuffix("hostUsers"), "when `hostUsers` is false"
@@ -129,7 +129,10 @@ def _mounts(value: Sequence[Json] | None, where: str, context: Context) -> Itera
 
 
 def _environment(value: Sequence[Json] | None, where: str, _: Context) -> Iterator[Problem]:
-    """Check that expanded environment variables stay within their limit. Unknown values are not counted."""
+    """Check that the environment variables, once expanded, stay within their limit.
+
+    Values from ConfigMaps, Secrets and fields are unknown here, and count as empty.
+    """
     variables: dict[str, str] = {}
     budget = ByteBudget("the environment")
     try:

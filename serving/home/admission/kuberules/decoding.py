@@ -67,7 +67,10 @@ def _is_plain_text(schema: Schema, value: object) -> bool:
 
 
 def _expected(schema: Schema, value: object, *, is_quantity_wanted: bool) -> str:
-    """The expected type or format of a value; "" if the value matches."""
+    """The expected type or format of a value; "" if the value matches.
+
+    ``is_quantity_wanted``: a value that may be a number or a string must be a quantity such as 128Mi.
+    """
     if schema.get("x-kubernetes-int-or-string"):
         if isinstance(value, bool) or not isinstance(value, int | str | float):
             return "a number or a string"

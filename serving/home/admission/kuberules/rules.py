@@ -33,14 +33,16 @@ Check = Callable[[Any, str, Context], Iterator[Problem]]
 class FieldRules(msgspec.Struct, frozen=True):
     """The rules of one field.
 
-    ``checks`` yield its problems, and ``below`` names the schemas of its value. ``place`` selects where problems are
-    reported (``_place``). ``is_present``: a missing field is checked as an empty object.
+    ``checks`` yield the problems of its value. ``below`` names the schemas by which the value's own fields are checked.
+    ``required`` says what a required field must be, "" if the field may be empty. ``place`` selects the path at which
+    problems are reported (``_place``). ``is_present``: a missing field is checked as an empty object.
+    ``may_be_missing``: the rules also apply to a missing field.
     """
 
     checks: tuple[Check, ...]
     below: tuple[str, ...]
     required: str = ""
-    """The name of a required field; "" if it may be empty."""
+    """The expected value, for the error about an empty field; "" if it may be empty."""
     place: str = ""
     is_present: bool = False
     may_be_missing: bool = True
@@ -48,10 +50,11 @@ class FieldRules(msgspec.Struct, frozen=True):
 
 
 class SchemaRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules of one schema. At most one field of ``union`` may be set; with ``is_one_needed`` one must be.
+    """The rules of one schema.
 
-    ``is_named_here``: a problem of the union is reported at the object, not at the surplus field. ``cel`` are rules on
-    the whole object.
+    ``fields`` are rules by field, and ``cel`` are CEL rules on the whole object. At most one of the fields in ``union``
+    may be set; with ``is_one_needed``, exactly one must be. If more are set, the problem is reported at each further
+    field or, with ``is_named_here``, at the object.
     """
 
     fields: Mapping[str, FieldRules]
@@ -117,10 +120,10 @@ def _below(name: str, value: object, where: str, *, context: Context) -> Iterato
 
 
 def _place(where: str, place: str, field: str) -> str:
-    """The path at which a problem of a field is reported, in the object at ``where``.
+    """The path at which a problem of a field is reported. ``where`` is the path of the object with the field.
 
-    ``place`` "@." selects the object itself, "@.." the list that contains the object, and "@..." the field of this name
-    beside that list. Any other text selects the field.
+    If ``place`` is "@.", it is the path of the object itself; if "@..", that of the list that contains the object. If
+    it is "@...", it is the path of the field with this name beside that list. Otherwise it is the path of the field.
     """
     if place == "@.":
         return where
@@ -144,7 +147,7 @@ def _broken(rules: RuleTree, whole: Json, where: str) -> Iterator[Problem]:
 
 
 def _given(value: Any, words: frozenset[str] | None) -> Any:  # noqa: ANN401 - JSON
-    """A value without empty fields, and without fields outside of ``words``."""
+    """A JSON value without empty fields, and without fields outside of ``words``; None allows all fields."""
     if isinstance(value, dict):
         return {
             key: _given(child, words)
@@ -202,7 +205,10 @@ def _field(name: str, field: str, words: str) -> FieldRules:
 
 
 def _schemas_below(name: str, field: str) -> tuple[str, ...]:
-    """The schema of a field or its elements, () if neither it nor a schema below it has rules."""
+    """The name of the schema of a field or of its elements, as a tuple of one name.
+
+    The tuple is empty if neither this schema nor a schema below it has rules.
+    """
     schema = builtin_schemas().get(name, {}).get("properties", {}).get(field, {})
     reference = schema.get("$ref") or schema.get("items", {}).get("$ref") or ""
     below = reference.removeprefix(_REF)

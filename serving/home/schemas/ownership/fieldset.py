@@ -33,12 +33,12 @@ def value_element(value: object) -> str:
 
 
 def is_member(node: FieldSet) -> bool:
-    """Whether the element of a node is itself in the set, and not only fields below it."""
+    """Whether the field at a node of a set is itself in the set. Otherwise only fields below it are."""
     return not node or ITSELF in node
 
 
 def children(node: FieldSet) -> FieldSet:
-    """The fields in the set below the element of a node."""
+    """The part of a set that is below a node, without the field at the node itself."""
     return {key: below for key, below in node.items() if key != ITSELF} if ITSELF in node else node
 
 

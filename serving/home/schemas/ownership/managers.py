@@ -58,7 +58,7 @@ _Managers = dict[_Key, _Entry]
 def after_update(kind: Kind, old: Object | None, new: Object, *, writer: FieldWriter, sent: object = None) -> Object:
     """The object with its ``managedFields`` after an update. ``sent`` are the ``managedFields`` in the body, if any.
 
-    A new object gets managers; an existing object without them gets none.
+    The writer becomes the owner of the changed fields. If an existing object has no ``managedFields``, none are added.
     """
     before = (old or {}).get("metadata", {}).get("managedFields")
     managers = _read(before)

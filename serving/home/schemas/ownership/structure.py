@@ -67,7 +67,7 @@ class Structure:
     def _items(self, schema: Schema, value: object) -> dict[str, tuple[Any, Schema, bool]] | None:
         """The parts of an object or list by path element; None for a leaf, which is owned as a whole.
 
-        Each part is (value, its schema, whether the schema names it as a field).
+        Each part is a tuple: its value, its schema, and whether the schema names the part as a field.
         """
         schema = self._resolve(schema)
         if isinstance(value, Mapping):
@@ -165,7 +165,11 @@ class Structure:
                 into.removed[key] = inner.removed
 
     def _whole(self, schema: Schema, value: object, *, is_named: bool) -> FieldSet:
-        """The fields of an added or removed part. A map or list is a member of the set itself; a structure is not."""
+        """The set of all fields of an added or removed part of an object.
+
+        An empty part is in the set itself. A map or a list is in the set together with its elements. A structure, whose
+        fields the schema lists, is not: only its fields are. ``is_named``: the schema names the part as a field.
+        """
         inner: FieldSet = {}
         for key, (child, below, named) in (self._items(schema, value) or {}).items():
             inner[key] = self._whole(below, child, is_named=named)

@@ -25,7 +25,7 @@ return [...document.querySelectorAll('.box')].filter((one) => one.dataset.key.st
   .map((one) => [one.dataset.key, one.firstChild.innerText.replace(/\\s+/g, ' ').trim()])
 """
 APART = """
-const boxes = [...document.querySelectorAll('.box')].map((one) => one.getBoundingClientRect());
+const boxes = [...document.querySelectorAll('.box, svg text')].map((one) => one.getBoundingClientRect());
 return !boxes.some((a, at) => boxes.slice(at + 1).some((b) => a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1))
 """
 LIT = "return [...document.querySelectorAll('.box.on')].map((one) => one.dataset.key)"

@@ -33,6 +33,7 @@ View = dict[str, Any]
 _LEAN_METADATA = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
 # A program that runs Python apps, at the start of a command or of a part of it.
 _PYTHON = re.compile(r"(^|[\s/])(python[\d.]*|uvicorn|gunicorn|hypercorn|waitress-serve|flask)(\s|$)")
+_UNSPECIFIC = "ContainersNotReady"
 _SCALING = f"{AUTOSCALING_GROUP}/"
 
 
@@ -133,8 +134,15 @@ def pod_view(pod: Mapping[str, Any]) -> View | None:
         "restarts": sum(container.get("restartCount", 0) for container in containers),
         "oom_kills": oom_kill_count_of(status),
         "memory_limit_bytes": _memory_limit_of(spec),
-        "reason": waiting.get("reason") or status.get("reason", ""),
+        "reason": waiting.get("reason") or status.get("reason") or _reason_of(status),
     }
+
+
+def _reason_of(status: Mapping[str, Any]) -> str:
+    """Why a pod with running containers is not ready, such as "NotListening"; "" if it is, or for an unspecific reason."""
+    conditions = status.get("conditions") or ()
+    reason = next((str(entry.get("reason") or "") for entry in conditions if entry.get("type") == "Ready"), "")
+    return "" if reason == _UNSPECIFIC else reason
 
 
 def _memory_limit_of(spec: Mapping[str, Any]) -> int:
@@ -168,7 +176,7 @@ def lean_pod(pod: Mapping[str, Any]) -> View:
         "status": {
             **{name: status[name] for name in ("phase", "podIP", "reason") if name in status},
             "conditions": [
-                {"type": condition["type"], "status": condition.get("status", "")}
+                {name: condition.get(name, "") for name in ("type", "status", "reason")}
                 for condition in status.get("conditions") or ()
                 if condition.get("type") in {"Ready", CONDITION_DORMANT}
             ],

@@ -23,7 +23,7 @@ const MARKS = { decision: "--mark", deploy: "--a", failure: "--b" };
 
 export const clock = (at) => new Date(at * 1000).toLocaleTimeString([], { hour12: false });
 // With the date, for times of other days than today.
-const date = (at) => new Date(at * 1000).toLocaleDateString([], { month: "short", day: "numeric" });
+export const date = (at) => new Date(at * 1000).toLocaleDateString([], { month: "short", day: "numeric" });
 export const moment = (at) => Date.now() / 1000 - at < DAY_S / 2 ? clock(at) : `${date(at)} ${clock(at)}`;
 export const number = (value) => value == null ? "–" : value >= 100 ? value.toFixed(0) : String(+value.toFixed(value < 10 ? 2 : 1));
 

@@ -1,6 +1,6 @@
 // What services cost: pods and memory over a range, with the operator's prices, beside those always on and under Knative's policy.
 import { address, asked } from "./address.js";
-import { make, moment, number } from "./charts.js";
+import { clock, date, make, number } from "./charts.js";
 import { keyed } from "./rows.js";
 
 const LASTS = [[3600, "1h"], [21600, "6h"], [86400, "1d"], [604800, "7d"], [1209600, "14d"]];
@@ -117,7 +117,7 @@ export class Cost {
 
   #sentence(matching) {
     const { from_s: from, to_s: to } = this.found, length = (to - from) / HOUR_S, known = Math.max(...matching.map((one) => one.known_hours), 0);
-    const span = `${moment(from)} to ${moment(to)}.`;
+    const span = `${date(from)} ${clock(from)} to ${date(to)} ${clock(to)}.`;
     if (!matching.length) return `${span} ${this.found.services.length ? "No service matches." : "The dashboard has no history of these hours."}`;
     const missing = known < length * KNOWN_MIN ? ` The dashboard has history of ${number(known)} of these ${number(length)} hours; the rest is not counted.` : "";
     const partly = matching.filter((one) => one.known_hours < known * KNOWN_MIN).length;

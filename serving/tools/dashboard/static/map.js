@@ -64,7 +64,7 @@ export class TrafficMap {
     const model = this.#model(columns), text = JSON.stringify([model, width]);
     if (text === this.drawn) return;
     this.drawn = text;
-    const gap = width >= 1000 ? 60 : width >= WIDE ? 40 : 24, wide = (width - gap * (columns.length - 1)) / columns.length;
+    const gap = width >= 1000 ? 60 : width >= WIDE ? 40 : 34, wide = (width - gap * (columns.length - 1)) / columns.length;
     const left = (column) => columns.indexOf(column) * (wide + gap);
     this.layout = placed(model.blocks, model.nodes, columns);
     const { boxes, edges, height } = this.layout, at = new Map(boxes.map((one) => [one.id, one]));
@@ -242,7 +242,8 @@ function drawEdge(edge, from, to, { left, wide, isNarrow }) {
   const weight = edge.percent ? 1 + 2.5 * edge.percent / 100 : edge.count ? Math.min(3.5, 1 + Math.log2(edge.count) / 3) : 1;
   const ends = { "data-from": edge.from, "data-to": edge.to };
   const line = svg("path", { ...ends, d: `M${x1} ${y1}C${middle} ${y1} ${middle} ${y2} ${x2} ${y2}`, "stroke-width": weight.toFixed(1), class: edge.isIdle ? "idle" : "" });
-  if (!edge.percent || (isNarrow && edge.percent === 100)) return [line];
+  // The line of a tag ends where the part of its service does.
+  if (!edge.percent || (edge.percent === 100 && (isNarrow || from.column === "host"))) return [line];
   const label = svg("text", { ...ends, x: x2 - 4, y: y2 - 4, "text-anchor": "end" });
   label.textContent = `${number(edge.percent)} %`;
   return [line, label];

@@ -154,7 +154,7 @@ export class Overview {
       state = "failing";
       why = failed ? problemOf(failed[1]).message : (view.conditions.find((one) => one.type === "Ready") || {}).message || "not ready";
     } else if (recent.errors / recent.requests >= ERRORS_FROM) [state, why] = ["errors", `${percent(recent.errors / recent.requests)} of the last responses were 5xx`];
-    else if (!ready && (held || starting || desired)) [state, why] = ["waking", [held ? `${number(held)} request${held === 1 ? " waits" : "s wait"}` : "", starting ? `${number(starting)} pod${starting === 1 ? " starts" : "s start"}` : ""].filter(Boolean).join(", ")];
+    else if (!ready && (held || starting || desired)) [state, why] = ["waking", [held ? `${number(held)} request${held === 1 ? " waits" : "s wait"}` : "", starting ? `${number(starting)} pod${starting === 1 ? " is" : "s are"} not ready` : ""].filter(Boolean).join(", ")];
     else if (ready && dormant === ready) state = "dormant";
     else if (ready) state = "serving";
     else if (view.ready !== "True" && revisions.length) [state, why] = ["waking", (view.conditions.find((one) => one.type === "Ready") || {}).message || "not ready yet"];

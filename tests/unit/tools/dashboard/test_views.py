@@ -65,6 +65,12 @@ def test_a_pod_shows_its_memory_limit(limits: list[str | None], bound: int) -> N
     assert (pod_view(lean_pod(pod)) or {})["memory_limit_bytes"] == bound
 
 
+@pytest.mark.parametrize(("reason", "expected"), [("NotListening", "NotListening"), ("ContainersNotReady", "")])
+def test_a_running_pod_that_is_not_ready_says_why(reason: str, expected: str) -> None:
+    pod = new_pod(phase="Running", conditions=[{"type": "Ready", "status": "False", "reason": reason}])
+    assert (pod_view(lean_pod(pod)) or {})["reason"] == expected
+
+
 def test_a_pod_of_another_owner_is_not_shown() -> None:
     assert pod_view({"metadata": META}) is None
 

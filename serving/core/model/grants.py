@@ -6,7 +6,7 @@ import msgspec
 
 
 class Role(enum.StrEnum):
-    """The roles of a user."""
+    """The role of a user: view may read, deploy may also change services, admin may do everything."""
 
     VIEW = "view"
     DEPLOY = "deploy"
@@ -22,7 +22,7 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_full(self) -> bool:
-        """Whether the grant allows everything."""
+        """Whether the user is an admin in all namespaces."""
         return self.role is Role.ADMIN and self.namespaces is None
 
     @property

@@ -34,8 +34,10 @@ _GAUGES_KEPT = 1024
 class LoadMetric(msgspec.Struct, frozen=True, kw_only=True):
     """A load metric: how the load is read from a report, and the default target per pod.
 
-    ``name`` is the value of the annotation ``autoscaling.knative.dev/metric``. ``gauge`` is the gauge of the app that
-    the metric reads; "" if the metric counts requests.
+    ``name`` is the value of the annotation ``autoscaling.knative.dev/metric``. ``of_stat`` reads the load from a
+    report, without the part that an activator also reports; None if missing. ``utilisation`` is the target utilisation
+    if no annotation sets it; None: the default for metrics of this kind. ``gauge`` is the app's gauge that the metric
+    reads; "" if the metric counts requests.
     """
 
     name: str
@@ -43,14 +45,10 @@ class LoadMetric(msgspec.Struct, frozen=True, kw_only=True):
     """The unit of the load in messages, in the plural: "in flight"."""
 
     of_stat: Callable[[Stat], float | None]
-    """Reads the load from a report, without the part that an activator also reports; None if missing."""
-
     target_default: float | None = None
     """The default load per pod. None: a setting of the autoscaler defines it."""
 
     utilisation: float | None = None
-    """The target utilisation if no annotation sets it. None: the default for metrics of this kind."""
-
     gauge: str = ""
     """The name of the app's gauge; "" for a metric that counts requests."""
 
@@ -143,7 +141,7 @@ def is_load_metric(name: str) -> bool:
 def load_metric(name: str) -> LoadMetric:
     """The load metric with this name. Raises ``KeyError`` if there is none.
 
-    A gauge's target is used unchanged, because it is not a capacity that needs headroom.
+    The default utilisation of an app's own gauge is 1: its target is not a pod's capacity, so pods need no headroom.
     """
     if not is_load_metric(name):
         raise KeyError(name)

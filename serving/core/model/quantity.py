@@ -200,9 +200,9 @@ def pod_peak(
 ) -> _Amount:
     """Peak demand of a pod without its overhead, by Kubernetes' rule (KEP-753), for amounts of any type.
 
-    The flag of an init container marks a sidecar (``restartPolicy: Always``), which keeps running with all later
-    containers. Example: containers of 1 and 2 cpu after a sidecar of 1 and an init container of 4: max(1 + 1 + 2, 1 +
-    4) = 5.
+    The flag of an init container marks a sidecar (``restartPolicy: Always``), which keeps running. Example: a sidecar
+    uses 1 cpu, and the next init container 4. The containers use 1 and 2. The start needs 1 + 4 = 5, and the containers
+    with the sidecar need 1 + 1 + 2 = 4: the peak is 5.
     """
     largest = beside = none
     for amount, is_sidecar in init_containers:

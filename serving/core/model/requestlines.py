@@ -48,7 +48,7 @@ class LoggedRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.lru_cache(maxsize=8)
 def headers_named(template: str) -> frozenset[str]:
-    """The quoted texts in a template, in lower case; these may be names of headers."""
+    """All quoted texts in a log template, in lower case: the names of headers that the template may read."""
     return frozenset(text.lower() for text in _LITERAL.findall(template))
 
 

@@ -4,7 +4,11 @@ import msgspec
 
 
 class PodCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of a revision's pods by state, and of OOM kills and restarts of their containers."""
+    """The numbers of a revision's pods by state, and of OOM kills and restarts of their containers.
+
+    ``not_ready`` pods run without being ready. ``pending`` pods have no node, or containers that have not started. The
+    app of a ``dormant`` pod sleeps.
+    """
 
     not_ready: int = 0
     """Running pods that are not ready."""
@@ -40,7 +44,11 @@ class PolicyCosts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RevisionNumbers(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision's numbers after a decision. Loads are in the unit of the load metric; None if unknown."""
+    """A revision's numbers after a decision. Loads are in the unit of the load metric; None if unknown.
+
+    ``desired_count`` is the number of wanted pods, ``requested_count`` the scale. ``rule`` names the rule that decided.
+    ``target_load`` is the load that one pod should have.
+    """
 
     namespace: str
     configuration: str

@@ -180,13 +180,19 @@ def kept_claims(route: Object) -> dict[str, str]:
 
 
 def named_network(gateway: str) -> str:
-    """The network of a gateway's namespace addresses, as three numbers: "10.147.9" for the gateway 10.138.7.9."""
+    """The first three numbers of the addresses of a gateway's namespaces: "10.147.9" for the gateway 10.138.7.9.
+
+    Each namespace has one address in this network (``named_address``).
+    """
     first, _, third, fourth = gateway.split(".")
     return f"{first}.{_NAMED_FIRST + int(third) % _NAMED_COUNT}.{fourth}"
 
 
 def machine_gateway(inner_port: int) -> str:
-    """The gateway address for pods in the machine's network, derived from the inner port: 8081 gives 127.0.31.145."""
+    """The gateway address for pods in the machine's network: 127.0, then the two bytes of the inner port.
+
+    Example: port 8081 is 31 x 256 + 145, which gives 127.0.31.145.
+    """
     return f"127.0.{inner_port >> 8}.{inner_port & 255}"
 
 

@@ -95,7 +95,10 @@ class RoutePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """How activators treat the requests of a route, as its annotations specify.
 
     A service that ``is_private`` requires a token; ``token_version`` is "" for the first one. ``callers`` is None if
-    all callers are admitted. ``problems`` are invalid annotations, which an Event reports.
+    all callers are admitted. ``affinity`` sends requests of a session to one pod. With ``has_placeholder``, browsers
+    get a waiting page while a pod starts. With ``has_start_events``, clients of event streams get events while a pod
+    starts. ``named_port`` is the port at which other apps reach the service by its short name, 0 for none. ``problems``
+    are invalid annotations, which an Event reports.
     """
 
     is_private: bool = False

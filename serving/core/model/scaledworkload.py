@@ -125,7 +125,7 @@ class RoutingRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class Schedule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
     """Times with a minimum number of pods, regardless of load: from each ``start`` to the next ``end``.
 
-    Part of a ScaledWorkload or a ScalingPolicy.
+    Both are cron expressions. Part of a ScaledWorkload or a ScalingPolicy.
     """
 
     start: str
@@ -177,7 +177,7 @@ class WorkloadScaling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     @property
     def annotations(self) -> dict[str, str]:
-        """The keys as annotations of a revision."""
+        """The set values, except schedules, as annotations of a revision by key."""
         values = {
             MIN_SCALE_ANNOTATION: self.min_count,
             MAX_SCALE_ANNOTATION: self.max_count,
@@ -207,8 +207,9 @@ class ColdStart(
 ):
     """How requests are answered while no pod is ready.
 
-    With a ``placeholder``, each request gets this response immediately, or with ``overflow`` ``PLACEHOLDER`` only while
-    the queue is full. Other requests wait; ``fallback`` serves those that got no pod in time.
+    Without a ``placeholder`` all requests wait. With one, each request gets this response immediately; if ``overflow``
+    is ``PLACEHOLDER``, requests wait, and get the response only while the queue is full. ``fallback`` is the Service
+    for requests that waited too long, or whose pods fail.
     """
 
     fallback: WorkloadService | None = None
@@ -221,7 +222,11 @@ class ColdStart(
     """``REJECT``, or ``PLACEHOLDER``: only requests above ``maxPendingRequests`` get the placeholder; others wait."""
 
     def placeholder_at_once(self, *, waiting_max: int | None) -> PlaceholderResponse | None:
-        """The placeholder if requests must not wait at all; otherwise None."""
+        """The placeholder if requests must not wait at all; otherwise None.
+
+        ``waiting_max`` is the limit of waiting requests. With a limit and ``overflow`` ``PLACEHOLDER``, requests wait
+        first.
+        """
         return None if self.overflow == PLACEHOLDER and waiting_max is not None else self.placeholder
 
     @property

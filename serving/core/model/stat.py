@@ -30,19 +30,19 @@ Gauges = Annotated[Mapping[GaugeName, Amount], msgspec.Meta(max_length=GAUGES_MA
 
 
 class Stat(msgspec.Struct, frozen=True, kw_only=True):
-    """A report about the requests of one source in one period.
+    """A report about the requests of one source (a pod or an activator) in one period.
 
     ``at_s`` is the time of the report in seconds. The autoscaler sets it on receipt, because clocks of pods are not
     trusted. ``concurrency`` is the time-weighted mean number of requests in flight over the period, ``request_count``
-    the number of arrivals. The ``proxied_`` pair is the part of both that came through an activator. The activator also
-    reports this part, so the autoscaler subtracts it. ``ended_count`` counts a pod's responses without a server error
-    in the period. ``response_time_s`` is their mean response time in seconds, or 0. ``gauges`` are numbers reported by
-    the app, by name. ``latency_bins`` counts requests by lateness, if the revision has a latency goal
-    (``core/model/slo.py``).
+    the number of arrivals. ``proxied_concurrency`` and ``proxied_request_count`` are the part of both that came through
+    an activator. The activator also reports this part, so the autoscaler subtracts it. ``ended_count`` counts a pod's
+    responses without a server error in the period. ``response_time_s`` is their mean response time in seconds, or 0.
+    ``gauges`` are numbers reported by the app, by name. ``latency_bins`` counts requests by latency, if the revision
+    has a latency goal (``core/model/slo.py``).
 
-    Between reports an activator also sends pokes, with the load that is new at that moment. The next report excludes
-    the load of pokes, so that their sum is the present load. For the mean of a second, the ``window_`` pair is used
-    instead; None: the same values.
+    Between reports an activator also sends pokes: reports of the load that has arrived since the last one. The next
+    regular report excludes the load of pokes, so that the sum of all is the present load. Its ``window_concurrency``
+    and ``window_request_count`` include the load of pokes, for the windows; None means the same as without ``window_``.
 
     ``is_dormant``: the pod's app sleeps. The pod has no load until its next report, which it sends when it wakes. Its
     last request ended ``idle_s`` seconds before the report. ``unfrozen`` is why a dormant pod's processes still run, or

@@ -58,7 +58,10 @@ class BudgetDemand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BudgetTenant(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision under budgets. ``existing`` counts all of its pods, ``ending`` the terminating ones."""
+    """A revision under budgets. ``pod_bytes`` is the memory that one of its pods requests.
+
+    ``existing`` counts all of its pods, ``ending`` those that are terminating.
+    """
 
     key: RevisionKey
     pod_bytes: int = 0
@@ -88,8 +91,9 @@ class BudgetClaim(msgspec.Struct, frozen=True, kw_only=True):
 class Division(msgspec.Struct, frozen=True, kw_only=True):
     """How the budgets are divided. ``shares`` are the allowed pods by revision.
 
-    The others are by scope: a namespace, or "" for the whole system. ``prices`` are the worth of the first pod that did
-    not fit, ``wanted`` the pods that all revisions want. ``floors`` are the scopes too small for min-scale.
+    The other fields are by scope: a namespace, or "" for the whole system. ``wanted`` are the pods that all revisions
+    want. ``prices`` are the worth of the first pod that did not fit: the load per pod, as a multiple of its target,
+    that the revision would have with this pod. ``floors`` are the scopes too small for min-scale.
     """
 
     shares: dict[RevisionKey, int]
@@ -99,7 +103,12 @@ class Division(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AllowanceReason(enum.StrEnum):
-    """Why a budget allows a revision fewer pods than desired."""
+    """Why a budget allows a revision fewer pods than desired.
+
+    share: the revision has its share of the budget. ending: terminating pods of others still use it. turn: the revision
+    waits for its turn to have a pod. floors: the budget is smaller than the sum of all min-scales. too large: one pod
+    alone exceeds it.
+    """
 
     SHARE = "share"
     ENDING = "ending"
@@ -114,8 +123,8 @@ class Allowance(msgspec.Struct, frozen=True, kw_only=True):
     """The ``count`` pods that a limiting budget allows a revision, of the ``wanted`` ones.
 
     ``budget`` is the text of the budget, or the scarce resource. ``all_wanted`` is the number of pods that all
-    revisions under the budget want. ``price`` is the worth of the first pod that does not fit. The revision is decided
-    again after ``recheck_in_s`` seconds.
+    revisions under the budget want. ``price`` is the worth of the first pod that does not fit (``Division``). The
+    revision is decided again after ``recheck_in_s`` seconds.
     """
 
     count: int
@@ -171,7 +180,11 @@ def allocate(claims: Sequence[BudgetClaim], budgets: Budgets, *, now_s: float) -
 
 
 def _bids(claim: BudgetClaim, have: int, *, place: int, limits: Limits, now_s: float) -> list[_Bid]:
-    """The bid of a claim for its next pod, if any. Its worth is per unit of the scarcest budget that the pod uses."""
+    """The bid of a claim for its next pod, if any. Its worth is per unit of the scarcest budget that the pod uses.
+
+    ``have`` is the number of pods that it has already got. ``place`` is the position of the claim in the list of
+    claims.
+    """
     demand, key = claim.demand, claim.tenant.key
     size = limits[0][1].price_of(claim.tenant.pod_bytes) if limits else 1
     if have < demand.floor:
@@ -268,7 +281,10 @@ class BudgetBook:
                 self._asked[scope] += price * max(counted.used, counted.demand.wanted)
 
     def _ahead(self, claim: BudgetClaim, division: Division, scope: str) -> int:
-        """How much of a scope's budget is reserved for the first pods of revisions that have waited longer."""
+        """How much of a scope's budget is reserved for the first pods of other revisions, which wait with requests.
+
+        If this claim already has a pod, all of them come first; otherwise only those that have waited longer.
+        """
         budget = self.budgets.by_scope[scope]
         return sum(
             budget.price_of(other.tenant.pod_bytes)

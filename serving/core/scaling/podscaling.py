@@ -28,18 +28,22 @@ _DISABLED, _LEAST = "Disabled", "Min"
 
 
 class MetricTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """One metric's target: ``percent`` of the requests, or else ``average`` use per pod in cores or bytes."""
+    """One metric's target: ``percent`` of the requested resource, or else ``average`` use per pod in cores or bytes.
+
+    ``container`` is the measured container; "" for all containers.
+    """
 
     resource: str
     container: str = ""
-    """The measured container; "" for all containers."""
-
     percent: int | None = None
     average: float | None = None
 
 
 class PodUse(msgspec.Struct, frozen=True, kw_only=True):
-    """One pod's use. ``used`` is None without a measurement. A scale-up counts an unready pod as unused."""
+    """One pod's use of a resource, and its resource request. ``used`` is None without a measurement.
+
+    A scale-up counts an unready pod as unused.
+    """
 
     requested: float | None
     used: float | None
@@ -47,7 +51,11 @@ class PodUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of one direction. ``policies`` have a unit (pods or percent), an amount and a period in seconds."""
+    """The limits of scaling up, or of scaling down. ``window_s`` is the stabilisation window.
+
+    Each of ``policies`` has a unit (pods or percent), an amount, and the period in seconds in which the count may
+    change by the amount. ``select`` is the choice among several policies: Max, Min or Disabled, as in Kubernetes.
+    """
 
     window_s: float
     policies: tuple[tuple[str, float, float], ...]
@@ -65,7 +73,7 @@ class PodScaling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PodScalingState(msgspec.Struct, frozen=True, kw_only=True):
-    """Recent recommendations and changes, each with its time."""
+    """Recent recommendations (counts) and changes (pods added, or removed if below 0), each with its time."""
 
     recommended: tuple[tuple[float, int], ...] = ()
     changes: tuple[tuple[float, int], ...] = ()

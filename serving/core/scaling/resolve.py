@@ -109,9 +109,10 @@ def resolve(
 
 
 def classic_target(settings: AutoscalerSettings, *, container_concurrency: int) -> float:
-    """The target of requests in flight per pod under the classic algorithm.
+    """The target of requests in flight per pod under the classic algorithm (Knative's of June 2018).
 
-    A containerConcurrency of 1 is the model Single of 2018; all other values are the model Multi.
+    A containerConcurrency of 1 selects the target ``single_concurrency_target``, any other value the target for
+    several.
     """
     classic = settings.classic
     return classic.single_concurrency_target if container_concurrency == 1 else classic.multi_concurrency_target

@@ -351,7 +351,10 @@ def oom_kill_count_of(status: Mapping[str, Any]) -> int:
 
 
 def turn_ratio(key: RevisionKey) -> float:
-    """When in each period a revision is decided on, as a ratio below 1. Spreads revisions over the period."""
+    """When in each period a revision is decided on: 0 is the beginning of the period, 0.5 its middle.
+
+    The ratio depends on the key, so that the decisions on many revisions are spread over the period.
+    """
     return zlib.crc32("/".join(key).encode()) / _CRC_RANGE
 
 

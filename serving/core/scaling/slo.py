@@ -59,7 +59,12 @@ _HOPELESS_S = 600.0
 
 
 class SloVerdict(enum.StrEnum):
-    """The result of comparing the latest requests with the latency goal."""
+    """The result of comparing the latest requests with the latency goal.
+
+    unknown: too few requests. held: the goal is met. room: it is met by so much that each pod may get more load. late:
+    it is missed. The others are kinds of late: settling while new pods start, bounded at the maximum scale, hopeless if
+    pods are late with hardly one request each.
+    """
 
     UNKNOWN = "unknown"
     HELD = "held"
@@ -107,25 +112,23 @@ class SloOutcome(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SloState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a latency goal between two decisions: the target, the awaited pods, and the late verdicts."""
+    """The state of a latency goal between two decisions.
+
+    Requests since ``since_s``, the last change, are judged. ``target`` is the target load per pod; None for the
+    configured one. ``awaited_count`` pods must be ready before the next verdict. ``ceiling`` is the load per pod at the
+    last late verdict, which was at ``ceiling_s``; the target stays below it. ``hopeless_count`` counts late verdicts
+    with hardly one request per pod; until ``hopeless_until_s`` the goal has no effect. ``late`` is the last late
+    outcome, until a window is on time.
+    """
 
     since_s: float = 0.0
-    """Start of the judged time: the last change."""
-
     target: float | None = None
-    """Target load per pod; None for the configured target."""
-
     awaited_count: int = 0
-    """Pods that must be ready before the next verdict; 0 for none."""
-
     ceiling: float = math.inf
-    """Load per pod at the last late verdict."""
-
     ceiling_s: float = 0.0
     hopeless_count: int = 0
     hopeless_until_s: float = 0.0
     late: SloOutcome | None = None
-    """The last late outcome, until a window is on time."""
 
 
 def step(state: SloState, seen: SloView, *, spec: ScalingSpec, now_s: float) -> tuple[SloState, SloOutcome]:

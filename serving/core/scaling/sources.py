@@ -236,8 +236,8 @@ def _window_requests(stats: Iterable[Stat]) -> float:
 def _sum(stats: Iterable[Stat]) -> Stat:
     """The sum of several reports, excluding requests through activators.
 
-    A busy pod that does not report a gauge counts with the mean of the other pods, because its page may be slow under
-    overload. Example: gauges of 4 and 6, and a busy pod without a gauge, give 15.
+    A busy pod that does not report a gauge counts with the mean of the other pods, because its metrics page may be slow
+    under overload. Example: gauges of 4 and 6, and a busy pod without a gauge, give 15.
     """
     concurrency = request_count = 0.0
     gauges: dict[str, float] = {}

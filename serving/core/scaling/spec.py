@@ -32,7 +32,11 @@ class WindowKind(enum.StrEnum):
 
 
 class MeasuredMetric(msgspec.Struct, frozen=True, kw_only=True):
-    """One load metric of a revision. Its fields have the same meaning as in ``ScalingSpec``."""
+    """One load metric of a revision.
+
+    ``total_value`` is the configured target load per pod. ``target_value`` is the load that one pod should have: the
+    target times the utilisation.
+    """
 
     metric: str
     target_value: float
@@ -40,7 +44,10 @@ class MeasuredMetric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The scaling numbers of one revision. Times are in seconds, shares are ratios; every field is valid."""
+    """The scaling numbers of one revision. Times are in seconds, shares are ratios; every field is valid.
+
+    ``total_value`` is the configured target load per pod; ``target_value`` is this target times the utilisation.
+    """
 
     metric: str
     """Name of the load metric that the target applies to. Source: annotation ``metric``."""

@@ -181,10 +181,9 @@ class OwnAnnotations(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingAnnotations(OwnAnnotations, frozen=True, kw_only=True):
-    """The scaling annotations of one revision."""
+    """The scaling annotations of one revision. ``overrides`` are its values for fields of ``AutoscalerSettings``."""
 
     overrides: tuple[tuple[str, Value], ...] = ()
-    """The revision's values for fields of ``AutoscalerSettings``."""
 
     @property
     def wishes(self) -> tuple[LoadWish, ...]:

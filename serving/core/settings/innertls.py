@@ -30,7 +30,7 @@ _MODE = msgspec.structs.replace(TEXT, name="mode", read=_read_mode, read_plain=_
 
 
 class InnerTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All settings of inner TLS, the same for all daemons."""
+    """All settings of inner TLS (TLS between daemons and queue-proxies), the same for all daemons."""
 
     mode: Annotated[
         str,

@@ -68,7 +68,7 @@ def _fields_in(record: type[SettingsRecord], config_map: str) -> tuple[Field, ..
 
 
 class Layer(enum.StrEnum):
-    """The layer that sets a value; a later layer wins."""
+    """The layer that sets a value: default, ConfigMap file, environment or flag; a later layer wins."""
 
     DEFAULT = "default"
     FILE = "file"

@@ -107,7 +107,7 @@ class CheckedKeys(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def places_of_keys() -> Mapping[str, str]:
-    """Where each key that users may write belongs."""
+    """Where each key that users may write belongs: in labels, annotations, or the template's annotations."""
     return {
         VISIBILITY_LABEL: LABELS,
         **dict.fromkeys((*NETWORKING_KEYS, *_OF_SERVICES), ANNOTATIONS),

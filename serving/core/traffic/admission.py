@@ -27,8 +27,9 @@ class AdmissionTerms(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds of the queue, and of the slots that one client address may use.
 
     At most ``depth_max`` requests wait, each for at most ``wait_max_s`` seconds. Together they have at most
-    ``depth_bytes_max`` bytes (None: no bound). ``share_max`` is the part of the slots that open requests of one address
-    may use (0: no bound). ``unread_wait_max_s`` is how long a client may read nothing while others wait (0: no bound).
+    ``depth_bytes_max`` bytes (None: no bound). ``share_max`` is the part of the slots for open requests of one address,
+    whose bodies are incomplete or whose responses are unread (0: no bound). ``unread_wait_max_s`` is how long a client
+    may read nothing while others wait (0: no bound).
     """
 
     depth_max: int
@@ -42,7 +43,8 @@ class Admission(Generic[RequestId]):
     """Slots with a queue. All calls take constant amortised time.
 
     ``capacity`` requests may run concurrently. None: no limit; 0: all wait. With 10 slots and 100 places the 111th
-    simultaneous request is refused. Times must not decrease. ``view`` has functions that read a request.
+    simultaneous request is refused. A request is parked if its client already uses its share of the slots: it waits
+    until other requests of this client end. Times must not decrease. ``view`` has functions that read a request.
 
     The caller identifies requests by ids that are unique among the present ones. ``release``, ``withdraw`` and ``end``
     ignore an unknown id, so that a ``finally`` clause may always call them.
@@ -120,8 +122,8 @@ class Admission(Generic[RequestId]):
     ) -> Admitted | Queued | Rejected:
         """Admit, queue, park or reject a new request.
 
-        ``client`` is the sender of a request whose body is incomplete. ``weight_bytes`` is the request's memory while
-        it waits.
+        ``client`` is the sender of a request whose body is incomplete, otherwise None. The request is parked if its
+        client already uses its share of the slots. ``weight_bytes`` is the request's memory while it waits.
 
         Raises:
             IllegalTransition: when a request with this id already runs or waits.
@@ -137,7 +139,10 @@ class Admission(Generic[RequestId]):
         return result
 
     def complete(self, request_id: RequestId, now_s: float) -> Admitted | Queued | Rejected | None:
-        """Admit a parked request whose body is now complete, beyond its client's limit; None if it is not parked."""
+        """Admit a parked request whose body is now complete, although its client uses its share of the slots.
+
+        None if the request is not parked.
+        """
         if not self._clients.is_parked(request_id):
             return None
         place = self._clients.remove(request_id)
@@ -148,6 +153,8 @@ class Admission(Generic[RequestId]):
         self, request_id: RequestId, now_s: float, *, has_response: bool = True
     ) -> Sequence[Granted[RequestId]]:
         """Release the slot of an ended request; return the requests that get a slot.
+
+        Without ``has_response``, an unread response was cut off, and its client counts as slow for some time.
 
         Raises:
             IllegalTransition: when the request still waits, because a waiting request cannot have a response.
@@ -266,7 +273,7 @@ class Admission(Generic[RequestId]):
         return Queued(position=depth + 1, deadline_s=place.since_s + self._terms.wait_max_s)
 
     def _grant(self, now_s: float) -> Sequence[Granted[RequestId]]:
-        """Start requeued requests first, then queued, then parked ones, as long as slots are free."""
+        """Start requeued requests first, then queued, then parked ones, while slots are free."""
         if not (self._waiting or self._requeued or self._clients.parked_count):
             return ()
         granted: list[Granted[RequestId]] = []

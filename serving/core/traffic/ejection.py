@@ -37,7 +37,11 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class Ejection(msgspec.Struct, frozen=True, kw_only=True):
-    """The consecutive failures of a pod since ``since_s``, and the end of its pause (None: it gets requests again)."""
+    """The consecutive failures of a pod since ``since_s``, and its pause, in which it gets no requests.
+
+    The pause ends at ``until_s``; None: it has ended, but the pod has not responded yet. ``is_silent``: the pod accepts
+    requests without responding; otherwise it accepts no connection.
+    """
 
     failure_count: int
     since_s: float
@@ -114,10 +118,10 @@ class SilenceWatch(Generic[RequestId]):
         return [pod for pod, count in waiting.most_common() if count >= needed and pod not in self._alive_s]
 
     def _learn(self, in_flight: Mapping[RequestId, str], begun: set[RequestId], now_s: float) -> None:
-        """Learn the durations of requests whose response began since the last call.
+        """Learn how long requests take until their response begins, from the requests since the last call.
 
-        A request that has ended was answered or cancelled. It counts if its pod has sent any response since the last
-        call.
+        These are requests whose response has begun, and ended ones (some of which were cancelled) if their pod has
+        responded since the last call.
         """
         self._slowest_s *= _SLOWEST_DECAY
         for request, (pod, seen_s) in self._pending.items():
@@ -160,7 +164,7 @@ class EjectedPods(Generic[RequestId]):
         self._knocks_s = {address: due_s for address, due_s in self._knocks_s.items() if address in addresses}
 
     def failed(self, address: str, now_s: float, *, may_start: bool = False) -> bool:
-        """Eject a pod for 50 ms, then 100, 200 ... 1000 ms; return whether it was not ejected before.
+        """Eject a pod for 50 ms, then 100, 200 ... 1000 ms; return False if it is already ejected or not listed.
 
         ``may_start``: the pod may be listed as ready before its app listens.
         """
@@ -286,6 +290,9 @@ class EjectedPods(Generic[RequestId]):
 
 
 def _knock_pause_s(passed_s: float) -> float:
-    """The pause before the next connection: 10 ms after a first failure, 80 ms after 0.8 s."""
+    """The pause before the next connection to a starting pod, ``passed_s`` seconds after its first failure.
+
+    It is a tenth of this time, within bounds: 10 ms after the first failure, 80 ms after 0.8 s.
+    """
     shortest_s, longest_s = _KNOCKS_S
     return min(max(passed_s * _KNOCK_SHARE, shortest_s), longest_s)

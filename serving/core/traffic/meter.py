@@ -121,7 +121,7 @@ class Meter:
         return report
 
     def skip_idle(self) -> None:
-        """Begin the period at its last event if no request was in the proxy before: idle time then does not count."""
+        """Let a period without earlier requests begin at its last event, so that its idle time does not count."""
         if not (self._direct_integral or self._proxied_integral):
             self._period_start_s = self._last_s
 

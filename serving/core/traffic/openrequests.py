@@ -214,7 +214,9 @@ class OpenRequests(Generic[RequestId]):
     ) -> QueuePlace | None:
         """Remove an ended request; return its place if it was parked.
 
-        If its unread response was cut off, its client counts as slow for some time.
+        ``has_response``: the response was sent completely. If an unread response was cut off instead, its client counts
+        as slow for some time. If other requests waited then (``do_others_wait``), this client's next unread responses
+        are cut off earlier.
         """
         slow = self.slow.get(self.client_of.get(request))
         if slow is not None and slow.unread.pop(request, None) is not None and not has_response:

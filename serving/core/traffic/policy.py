@@ -21,7 +21,10 @@ _LOWER_HALF = 2**32 - 1
 
 
 class BalancingPolicy(enum.StrEnum):
-    """The rule that chooses among pods with a free slot."""
+    """The rule that chooses among pods with a free slot.
+
+    two-choices: the less loaded of two random pods. first-free: the first by address. round-robin: one after the other.
+    """
 
     TWO_CHOICES = "two-choices"
     FIRST_FREE = "first-free"

@@ -53,7 +53,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrefixMatch(msgspec.Struct, frozen=True, kw_only=True):
-    """How many of a prompt's ``block_count`` blocks its pod already had."""
+    """How many blocks a prompt has (``block_count``), and how many of them its pod already had (``known_count``)."""
 
     known_count: int
     block_count: int

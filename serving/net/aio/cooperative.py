@@ -127,7 +127,7 @@ async def turn() -> None:
 
 @contextlib.contextmanager
 def costly() -> Iterator[None]:
-    """Mark the computations of a block as too long for the event loop."""
+    """Within the block, ``computed`` runs in a thread, because its computations are too long for the event loop."""
     token = _is_costly.set(True)
     try:
         yield
@@ -143,7 +143,10 @@ async def computed(work: Callable[_P, _T], *args: _P.args, **kwargs: _P.kwargs) 
 
 
 async def finished_in_thread(work: Callable[_P, object], *args: _P.args, **kwargs: _P.kwargs) -> None:
-    """Run blocking work in a thread to its end, even if the task is cancelled, so that its results can be removed."""
+    """Run blocking work in a thread, and wait for its end even if the task is cancelled.
+
+    The caller can then safely remove what the work has created.
+    """
     task = TaskOwner().start(asyncio.to_thread(work, *args, **kwargs), name="thread", is_awaited=True)
     try:
         await asyncio.shield(task)

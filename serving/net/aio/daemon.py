@@ -144,6 +144,6 @@ def raise_descriptor_limit() -> None:
 
 
 def collect_in_small_steps() -> None:
-    """Freeze the existing objects, and collect later ones in steps of a few milliseconds."""
+    """Make Python's garbage collector skip all existing objects, and collect later ones in steps of some milliseconds."""
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)

@@ -62,19 +62,17 @@ _KUBECONFIG_VARIABLE = "KUBECONFIG"
 
 
 class KubeTimeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """Time limits of calls to a server."""
+    """Time limits of calls to a server, in seconds.
+
+    A connection must open within ``connect_s``. A call other than a watch lasts at most ``call_s``, to the last byte of
+    its response. ``watch_s`` is the requested duration of a watch; readers then open a new one. A watch that is silent
+    for ``watch_s`` + ``watch_margin_s`` counts as broken.
+    """
 
     connect_s: float = 5.0
-    """Time until a connection is open, in seconds."""
-
     call_s: float = 15.0
-    """Time from sending a request to the last byte of its response, in seconds; watches have no limit."""
-
     watch_s: float = 240.0
-    """Duration requested for a watch, in seconds; readers then open a new one."""
-
     watch_margin_s: float = 15.0
-    """Extra silence, in seconds, after which a watch counts as broken."""
 
 
 class KubeCluster(Cluster):

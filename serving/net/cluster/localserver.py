@@ -16,12 +16,14 @@ _LOOPBACK = ("https://127.0.0.1:", "http://127.0.0.1:")
 
 
 class TokenServer(msgspec.Struct, frozen=True, kw_only=True):
-    """An API server that authenticates by a bearer token."""
+    """An API server that authenticates by a bearer token.
+
+    ``authority`` is the certificate of the authority that signed the server's certificate, as PEM; "" without TLS.
+    """
 
     url: str
     token: str
     authority: str
-    """The authority of the server's certificate as PEM; empty without TLS."""
 
 
 class LocalServer(TokenServer, frozen=True, kw_only=True):

@@ -223,10 +223,10 @@ class Cluster(abc.ABC):
     """Access to all kinds of resources. ``namespace`` is "" for cluster-scoped kinds.
 
     Callers use ``get``, ``list``, ``watch`` and the five writes. Adapters implement the other methods.
+    ``is_in_process``: the objects are in a store in this process; readers share them, so that copies need no memory.
     """
 
     is_in_process: bool = False
-    """Whether readers share the objects of a store in this process, so that copies need no memory."""
 
     @abc.abstractmethod
     async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:

@@ -103,27 +103,20 @@ def objects_map(cluster: Cluster) -> PackedObjects | SharedObjects:
 
 
 class ReflectorSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """How often a reflector lists, how long it waits after failures, and which parts of objects it stores."""
+    """How often a reflector lists, how long it waits after failures, and which parts of objects it stores.
+
+    ``relist_s`` is the longest time without a full list, in seconds, with a jitter of a fifth; lists find changes that
+    watches dropped. ``page_size`` is the number of objects per list call (0: all; default: client-go's pager). The wait
+    after the first failure is between a half and all of ``retry_first_s`` seconds; it doubles with each failure, up to
+    ``retry_max_s``. ``transform`` reduces an object to the parts that the cache stores, for readers of very many
+    objects; name, namespace and version must stay.
+    """
 
     relist_s: float = 600.0
-    """Longest time without a full list, in seconds, with a jitter of a fifth.
-
-    Lists find changes that watches dropped.
-    """
-
     page_size: int = 500
-    """Objects per list call. 0 means all. Default: client-go's pager."""
-
     retry_first_s: float = 0.1
-    """Longest wait after the first failure, in seconds; doubles with each. The wait is at least half of it."""
-
     retry_max_s: float = 10.0
-    """Longest wait in total, in seconds."""
-
     transform: Callable[[Object], Object] = lambda resource: resource
-    """Reduces an object to the parts that the cache keeps; name, namespace and version must stay. For readers of
-    very many objects. Default: the whole object.
-    """
 
 
 class CacheChange(msgspec.Struct, frozen=True, kw_only=True):

@@ -30,19 +30,18 @@ Handler = Callable[[Key], Awaitable[float | None]]
 
 
 class WorkQueueSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The retry delays and the rate of a queue."""
+    """The retry delays and the rate of a queue.
+
+    The wait after the first failure of a key is ``retry_first_s`` seconds (above 0; client-go's 5 ms). It doubles with
+    each failure, up to ``retry_max_s``; client-go's 1000 s outlasts most causes. ``starts_per_s_max`` limits handler
+    calls per second, over all workers (0: no limit). After a quiet time, ``start_burst_max`` calls may start
+    immediately (client-go's 100).
+    """
 
     retry_first_s: float = 0.005
-    """Wait after the first failure of a key, in seconds; doubles with each. Above 0. Default: client-go's 5 ms."""
-
     retry_max_s: float = 60.0
-    """Longest wait, in seconds; at least ``retry_first_s``. client-go's 1000 s outlasts most causes."""
-
     starts_per_s_max: float = 0.0
-    """Most handler calls per second, over all workers. 0 means no limit."""
-
     start_burst_max: int = 100
-    """Calls that may start immediately after a quiet time, if the rate is limited. Default: client-go's 100."""
 
 
 class WorkQueue(Generic[Key]):

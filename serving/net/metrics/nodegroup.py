@@ -51,7 +51,10 @@ class NodeGroupMetrics:
                     gauge.remove(name)
 
     def set_gauges(self, group: str, *, cloud: str, cloud_id: str, values: Mapping[str, float]) -> None:
-        """Set the gauges of a group after its pass; ``values`` are by metric name."""
+        """Set the gauges of a group after its pass; ``values`` are by metric name.
+
+        ``cloud`` is the name of the cloud provider, ``cloud_id`` the group's id there; both are labels.
+        """
         self._rows[group] = (cloud, cloud_id)
         for name, value in values.items():
             gauge = self._gauges[name]

@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 
 class Source(Protocol):
-    """Stores the last values of the four gauges for each row, which is a revision's labels."""
+    """Stores the last values of the gauges in ``NAMES`` for each row, which is a revision's labels."""
 
     def record(self, labels: Labels, values: Sequence[int | None]) -> None:
         """Record one value for each of ``NAMES``; None keeps the previous value."""
@@ -48,7 +48,7 @@ class Source(Protocol):
 
 
 class GaugeFamilies(Collector):
-    """Stores the last values of the four gauges for each row, as a collector of prometheus-client."""
+    """Stores the last values of the gauges in ``NAMES`` for each row, as a collector of prometheus-client."""
 
     def __init__(self) -> None:
         self._rows: dict[Labels, list[int | None]] = {}

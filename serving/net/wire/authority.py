@@ -41,7 +41,7 @@ class IssuedCertificate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Authority:
-    """The authority of one cluster key."""
+    """A certificate authority whose key is derived from the cluster key, so that all daemons have the same one."""
 
     def __init__(self, key: bytes) -> None:
         self._key = Ed25519PrivateKey.from_private_bytes(hmac.new(key, _PURPOSE, hashlib.sha256).digest())

@@ -27,7 +27,7 @@ def proposals_of(algorithm: Proposal, window: KeepWindow | None) -> tuple[Propos
 
 
 def reason_of(hazard: Sequence[float], gaps: GapHistory, age_s: float, *, window: KeepWindow | None) -> KeepReason:
-    """The figures that explain why an idle pod is kept in ``window``, or not kept (None), ``age_s`` after a request."""
+    """Explain why an idle pod is kept in ``window`` (None: not kept), ``age_s`` seconds after the last request."""
     until_s = age_s + _OUTLOOK_S if window is None else window.to_s
     lasted, ended = gaps.ended_between(age_s, until_s)
     return KeepReason(

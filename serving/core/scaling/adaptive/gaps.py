@@ -87,9 +87,9 @@ _GROUP_WIDTHS_S = _widths(_GROUP_STARTS_S)
 
 
 class GapPrior:
-    """The request rates of all revisions together, by the length of a gap (the time without requests).
+    """How likely a request arrives in a gap (a time without requests) of a given length, over all revisions.
 
-    The rates are shipped values at first, and follow the recorded gaps later.
+    The rates are built-in values at first; recorded gaps change them.
     """
 
     __slots__ = ("_events", "_exposure_s", "_rates")
@@ -140,10 +140,10 @@ class GapHistory:
             self._weight = 1.0
 
     def hazard(self, prior: GapPrior) -> list[float]:
-        """Arrivals per second of idle time, by bin of gap lengths.
+        """Arrivals per second of idle time, by bin of gap lengths. With few gaps, the result is close to ``prior``.
 
-        Example: 2 of 5 gaps ended in a bin of 3 s, and 3 were longer. The idle time in the bin is 3 x (3 + 2 / 2) = 12
-        s, so the rate is 2 / 12 per second.
+        Example without a prior: 2 of 5 gaps ended in a bin of 3 s, and 3 were longer. The idle time in the bin is 3 x
+        (3 + 2 / 2) = 12 s, so the rate is 2 / 12 per second.
         """
         counts = [count / self._weight for count in self._counts]
         endings = list(itertools.accumulate(reversed(counts)))
@@ -226,25 +226,21 @@ class GapPlan(msgspec.Struct, frozen=True):
 class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
     """The bounds and prices from which ``keep_windows`` computes. Times are in seconds.
 
-    The first window lasts from ``min_s`` to ``max_s``. Pauses of at most ``bridge_s`` between windows are bridged.
+    ``worth_s`` is the worth of a cold start in pod-seconds. The first window lasts at least ``min_s``; ``max_s`` bounds
+    its cost (``kept_max_s``). Windows at most ``bridge_s`` apart are joined. ``start_s`` is how long a pod takes to
+    start. Without ``pre_warms`` there are no later windows. An idle pod becomes dormant after ``dormant_after_s``.
+    ``dormant_cost`` is the price of a dormant pod per second, relative to a running pod.
     """
 
     worth_s: float
-    """Worth of a cold start, in pod-seconds."""
-
     min_s: float
     max_s: float
     bridge_s: float
     start_s: float
-    """Time that a pod takes to start."""
-
     pre_warms: bool
 
     dormant_after_s: float = math.inf
-    """Idle time after which a pod becomes dormant."""
-
     dormant_cost: float = 1.0
-    """Price of a dormant pod per second, relative to a running pod."""
 
     @property
     def kept_max_s(self) -> float:
@@ -278,10 +274,10 @@ class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
 def keep_windows(hazard: Sequence[float], bounds: KeepBounds) -> tuple[KeepWindow, ...]:
     """The keep windows, in order.
 
-    The first window begins at 0, and its length is between ``min_s`` and ``max_s``. Later windows are for pre-warming.
+    The first window begins at 0, and lasts from ``min_s`` to ``kept_max_s``. Later windows are for pre-warming.
 
     ``hazard`` is the rate by bin. Two windows with a pause of at most ``bridge_s`` are joined. A later window must also
-    pay for its pod's start: its expected saving minus its cost must be at least the start time.
+    pay for its pod's start: its expected saving minus its price must be at least ``warming_s``.
 
     A pod stays while the rate times the worth of a cold start is at least the price of a second. Example: at a worth of
     100 s, a running pod needs a rate of 0.01 per second. A dormant pod with a price of 0.2 needs a rate of 0.002.

@@ -73,7 +73,7 @@ class AdaptivePolicy(RevisionPolicy):
         budget: PreWarmBudget,
         explains: bool = True,
     ) -> None:
-        """``explains`` adds the figures for people to the advice, which cost more to compute than the advice."""
+        """``explains`` adds explanations (``KeepReason``) to the advice. Computing them costs more than the advice."""
         super().__init__()
         self._explains = explains
         self._spec = spec
@@ -127,7 +127,7 @@ class AdaptivePolicy(RevisionPolicy):
         self._idle = self._warmed_window = self._explained = None
 
     def _record_gap(self, gap_s: float, number: int) -> None:
-        """Record the gap that ended in second ``number``."""
+        """Record a gap of ``gap_s`` seconds, which ended in the second with this ``number`` (``SecondOfLoad``)."""
         if gap_s >= self._kept_min_s:
             if self._unsettled is not None:
                 # The cold requests of a gap are complete only at the next gap.
@@ -189,8 +189,8 @@ class AdaptivePolicy(RevisionPolicy):
     def unchanged_for_s(self, *, in_flight: float, now_s: float) -> float | None:
         """How long, in seconds, the policy keeps one ready pod unchanged; None requires a call of ``propose``.
 
-        The result is valid while the algorithm also wants one pod and each second of its windows had a load. With
-        requests in flight the result is infinite, because only a change of the load changes the advice.
+        The result is valid only while Knative's algorithm also wants one pod, and each second in its windows had a
+        load. With requests in flight the result is infinite, because only a change of the load changes the advice.
         """
         if self.idle_since_s is None:
             return None
@@ -280,7 +280,7 @@ class AdaptivePolicy(RevisionPolicy):
         return self._warmed_window == window
 
     def _reason(self, age_s: float, window: KeepWindow | None) -> KeepReason:
-        """The figures for people. They may be some seconds old, because computing them costs more than a decision."""
+        """Why the pod is kept or not. The result may be some seconds old: computing it costs more than a decision."""
         explained = self._explained
         if explained is None or explained[0] != window or not 0 <= age_s - explained[1].age_s < _REPEATED_AFTER_S:
             hazard = self._gaps.hazard(self._prior)

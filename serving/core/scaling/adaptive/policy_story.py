@@ -25,45 +25,36 @@ class _Cost(NamedTuple):
 
 
 class HazardCurve(msgspec.Struct, frozen=True, kw_only=True):
-    """The rate of the next request by the age of an idle gap. Ages are seconds since the last request ended.
+    """The rate of the next request by the time since the last one ended (the age, in seconds).
 
-    At rates above ``threshold`` a pod is kept.
+    ``rates`` are requests per second of idle time between consecutive ``ages_s``. At rates above ``threshold`` (1 /
+    worth of a cold start) a pod is kept: from the first to the second age of each window. All windows but the first
+    start a pod ahead of a request. ``gap_count`` is the number of recorded gaps.
     """
 
     ages_s: tuple[float, ...]
     rates: tuple[float, ...]
-    """Requests per second of idle time, between consecutive ages."""
-
     threshold: float
-    """The rate above which a pod is kept: 1 / worth of a cold start."""
-
     windows: tuple[tuple[float, float], ...]
-    """Ages between which a pod is kept; all windows but the first start a pod ahead of a request."""
-
     gap_count: int
-    """Number of recorded gaps."""
 
 
 class PolicyStory(msgspec.Struct, frozen=True, kw_only=True):
-    """One revision: the policy in force, its shadow alternative, and the costs of both."""
+    """One revision: the policy in force, the policy that it is compared with, and the costs of both.
+
+    ``policy`` is the one in force; the other would have ``shadow_scale`` pods now. ``sentence`` tells the savings, ""
+    if there are none to report. ``idle_since_wall_s`` is when the last request ended, in seconds since the epoch; None
+    without one. ``curve`` is None before the first gap, and if not requested.
+    """
 
     namespace: str
     revision: str
     policy: str
-    """The policy in force."""
-
     shadow_scale: int
-    """Pods that the other policy would request now."""
-
     costs: PolicyCosts
     sentence: str
-    """The savings as a sentence; "" if there are none to report."""
-
     idle_since_wall_s: float | None
-    """When the last request ended, in seconds since the epoch; None without one."""
-
     curve: HazardCurve | None
-    """None before the first gap, and if not requested."""
 
 
 def savings_sentence(costs: PolicyCosts, *, running: str) -> str:

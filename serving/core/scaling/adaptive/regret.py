@@ -38,9 +38,9 @@ class GapCost(msgspec.Struct, frozen=True):
 def cost_of(gap_s: float, windows: Sequence[KeepWindow], *, pod_count: int, start_s: float) -> GapCost:
     """The cost of keeping pods through the windows of one gap.
 
-    ``pod_count`` pods stay during the first window, which begins at 0. One pod is started ahead of each later window. A
-    cold request costs the start of a pod. Example: 2 pods stay for 60 s of a gap of 100 s, and a start takes 10 s: 130
-    pod-seconds.
+    ``pod_count`` pods stay during the first window, which begins at 0. One pod is started ahead of each later window.
+    If no pod is left at the end of the gap, the request is cold, which costs another start. Example: 2 pods stay for
+    the first 60 s of a gap of 100 s, and a start takes 10 s. The cost is 2 x 60 + 10 = 130 pod-seconds.
     """
     pod_seconds = pod_count * min(gap_s, windows[0].to_s)
     is_cold = gap_s > windows[0].to_s
@@ -55,7 +55,7 @@ def difference(
 ) -> tuple[float, int]:
     """The pod-seconds and cold requests by which the windows exceed Knative's keep-alive in one gap.
 
-    Knative keeps all pods for its stable window, the decision period and the retention.
+    Knative keeps all pods for the sum of its stable window, the decision period and the retention of the last pod.
     """
     kept_s = spec.stable_window_s + spec.decision_period_s + spec.scale_to_zero_pod_retention_s
     ours = cost_of(gap_s, windows, pod_count=pod_count, start_s=start_s)
@@ -82,8 +82,9 @@ class KeepRegret:
     def is_worse(self, dial_s: float) -> bool:
         """Whether Knative's keep-alive replaces the learnt one. ``dial_s`` is the worth of a cold start in pod-seconds.
 
-        Example: at 120, the learnt keep-alive is used once it has saved 15 pod-seconds. It is also used if it has saved
-        a cold request at the cost of at most 45 pod-seconds.
+        A cold request counts as half of ``dial_s``. The learnt keep-alive is used once it has saved at least a quarter
+        of that in all, and has not caused more than half a cold request. Example: with 120, a cold request counts as 60
+        pod-seconds, so 15 pod-seconds must be saved. One cold request saved for 45 more pod-seconds is enough.
         """
         worth_s = _WORTH_RATIO * dial_s
         cost_s = self.pod_seconds + worth_s * self.cold_requests

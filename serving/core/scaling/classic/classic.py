@@ -24,7 +24,7 @@ _OPERATIONS_ERROR_RATIO = 16 * 2.0**-53
 
 
 class ClassicMode(enum.StrEnum):
-    """The window that decided the count."""
+    """The window that decided the count. idle: no window, because the revision has had no traffic for too long."""
 
     STABLE = "stable"
     PANIC = "panic"
@@ -32,7 +32,11 @@ class ClassicMode(enum.StrEnum):
 
 
 class ClassicLimit(enum.StrEnum):
-    """The rule that changed the count computed from the window."""
+    """The rule that changed the count computed from the window.
+
+    max-scale-up-rate limits growth. panic-hold keeps the largest count of the current panic. at-least-one raises 0 to
+    1.
+    """
 
     SCALE_UP_RATE = "max-scale-up-rate"
     PANIC_HOLD = "panic-hold"
@@ -42,9 +46,9 @@ class ClassicLimit(enum.StrEnum):
 class ClassicDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
     """A decision of the classic algorithm. Concurrencies are means over points (one per pod and second).
 
-    Only ``desired_count`` is rounded up.
-    ``desired_panic_count`` and ``observed_panic_concurrency`` are None while the panic window is empty. If the revision
-    is idle, ``idle_s`` alone decides.
+    Only ``desired_count`` is rounded up. ``desired_panic_count`` and ``observed_panic_concurrency`` are None while the
+    panic window is empty. ``idle_s`` is the time since the last traffic. If it exceeds a threshold, ``desired_count``
+    is 0 and the windows are not read. ``panic_count_max`` is the largest count of the current panic.
     """
 
     desired_count: int
@@ -156,7 +160,8 @@ class ClassicScaler:
     def _stable_demand(self, sums: WindowSums, target: float, rate_max: float) -> "_ClassicDemand":
         """The demand of the stable window.
 
-        Uses the sum that is added in pairs, unless the order of additions could change the rounded count.
+        Uses numpy's fast sum. If its rounding error could change the rounded-up number of pods, adds the points in
+        order.
         """
 
         def demand(stable_sum: float) -> _ClassicDemand:
@@ -174,7 +179,10 @@ class ClassicScaler:
 
 
 class _ClassicDemand(msgspec.Struct, frozen=True, kw_only=True):
-    """The demand of one window: mean requests in flight per point, and pods before rounding up."""
+    """The demand of one window: mean requests in flight per point, and pods before rounding up.
+
+    ``is_clamped``: the maximum rate of growth limits the pods.
+    """
 
     concurrency: float
     pod_count: float
@@ -186,7 +194,8 @@ def _demand(
 ) -> _ClassicDemand | None:
     """The demand computed from the mean over points, not over pods; None without points.
 
-    Example: 3 pods, a mean of 15 over the points and a target of 10 give a ratio of 1.5, so 4.5 pods.
+    The mean divided by the target, at most ``rate_max``, is multiplied by the pods. Example: with a mean of 15 and a
+    target of 10 the ratio is 1.5, so 3 pods become 4.5.
     """
     if not point_count:
         return None

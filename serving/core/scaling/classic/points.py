@@ -90,8 +90,8 @@ class Points:
     def read(self, *, now_s: float, stable_window_s: float, panic_window_s: float, quirks: ClassicQuirks) -> WindowSums:
         """The sums of both windows at ``now_s``. Drops points as old as the stable window.
 
-        A panic window that is longer than the stable window still contains the points that this reading drops, as in
-        Knative's algorithm of June 2018, which sums while it deletes.
+        If the panic window is longer than the stable window, its sum still includes the points that this call drops.
+        Knative's algorithm of June 2018 does the same, because it deletes points while it sums.
         """
         now_ns = round(now_s * NANOSECONDS_PER_SECOND)
         stable_after_ns = now_ns - round(stable_window_s * NANOSECONDS_PER_SECOND)
@@ -119,12 +119,13 @@ class Points:
         return _sum_in_order(self._concurrency[self._begin : self._end], self._scratch)
 
     def _stable_sum_in_pairs(self) -> tuple[float, float]:
-        """The stable window's sum, added in pairs, and its largest relative distance from the sum in order.
+        """The stable window's sum by numpy, and how far it may be from the sum in order, relative to the sum.
 
-        Whole numbers and coarse fractions add up exactly in any order; the distance is 0. A sum of n numbers of one
-        sign differs from the true sum by at most n roundings, so two orders differ by at most 2 n roundings. A third n
-        is added because the bound is relative to the computed sum. Source: N. Higham, Accuracy and Stability of
-        Numerical Algorithms, section 4.2. For numbers of both signs there is no such bound.
+        The order of additions matters only for rounding: whole numbers and coarse fractions are exact, so the second
+        result is 0. Otherwise the sum of n numbers of one sign is at most n roundings from the true sum, and two orders
+        differ by at most 2 n. The bound is 3 n, because it is relative to a sum that is itself rounded. Source: N.
+        Higham, Accuracy and Stability of Numerical Algorithms, section 4.2. With negative numbers there is no such
+        bound, so the sum in order is returned.
         """
         if self._has_negative:
             return self.stable_sum_in_order(), 0.0
@@ -225,7 +226,7 @@ def _are_coarse(concurrency: _Floats) -> bool:
 
 
 def _sum_in_order(ascending: _Floats, scratch: _Floats) -> float:
-    """Sum in order. ``scratch`` holds partial sums, because a new array of this size costs as much in page faults."""
+    """Sum in order, newest first. ``scratch`` has room for partial sums: a new array would take as long as the sum."""
     return float(np.cumsum(ascending[::-1], out=scratch[: ascending.size])[-1]) if ascending.size else 0.0
 
 

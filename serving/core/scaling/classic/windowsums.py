@@ -10,17 +10,15 @@ NANOSECONDS_PER_SECOND = 1_000_000_000
 class WindowSums(msgspec.Struct, frozen=True, kw_only=True):
     """The sums of concurrency in the stable and the panic window, and the numbers of their points and pods.
 
-    ``stable_sum`` differs from the sum in order by at most the part ``stable_error_ratio``. ``traffic_at_ns`` is the
-    time of the newest new point with traffic; None without one.
+    ``stable_sum`` is rounded differently from a sum in order; their relative difference is at most
+    ``stable_error_ratio``. ``traffic_at_ns`` is the time of the newest point with traffic that no earlier reading
+    contained; None without one.
     """
 
     stable_sum: float
-    """The pairwise sum; at most ``stable_error_ratio`` from the sum in order."""
-
     stable_error_ratio: float
     stable_point_count: int
     stable_pod_count: int
     panic_sum: float
     panic_point_count: int
     traffic_at_ns: int | None
-    """Time of the newest point with traffic that no earlier reading contained; None without one."""

@@ -47,8 +47,8 @@ def demand_of(
 ) -> BudgetDemand:
     """The demand of a decision; without data, the present number of pods. A waking revision has one pod in use.
 
-    The load is the larger of the windows' load and the load in flight. A trigger or another decider counts as the load
-    of the pods that it wants.
+    The load is the larger of the windows' load and the load in flight. If a trigger or another decider wants more pods,
+    the load is that of these pods at their targets.
     """
     detail, load, others = decided.detail, in_flight.load(spec.load_metric), None
     if isinstance(merged, NoData):
@@ -100,7 +100,10 @@ def gated(spec: ScalingSpec, allowance: Allowance) -> ScalingSpec:
 
 
 def allowance_reason(allowance: Allowance) -> str:
-    """Why a budget allows no more pods, as text: "all under it want 31, and with one more pod ..."."""
+    """Why a budget allows no more pods, as the end of a sentence: "all under it want 31".
+
+    A share also names its price: "and with one more pod the most loaded would have 1.7 times its target".
+    """
     price = ""
     if allowance.reason is AllowanceReason.SHARE and 0 < allowance.price < math.inf:
         price = f", and with one more pod the most loaded would have {allowance.price:.2g} times its target"

@@ -45,7 +45,7 @@ class PolicyCaller(Protocol):
 
 
 def run_unbounded(call: Callable[[], T], /) -> T:
-    """Run a call without a time limit, for virtual time."""
+    """Run a call without a time limit, because the simulator's time does not pass during a call."""
     return call()
 
 

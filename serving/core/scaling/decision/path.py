@@ -29,7 +29,11 @@ class PublicSlice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublicSlices:
-    """All EndpointSlices of a revision's public Service. ``proxy_since_s`` is None while a slice contains a pod."""
+    """All EndpointSlices of a revision's public Service.
+
+    ``proxy_since_s`` is when its endpoints last began to be only activators; None while they include a pod, or without
+    slices.
+    """
 
     __slots__ = ("_names_pods", "proxy_since_s")
 

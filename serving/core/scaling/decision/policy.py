@@ -37,24 +37,21 @@ class SecondOfLoad(msgspec.Struct, frozen=True):
 
 
 class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy's knowledge of its revision at one decision. The policy may replace the proposal ``algorithm``."""
+    """A policy's knowledge of its revision at one decision, and the proposal that the policy may replace.
+
+    ``now_s`` is on the clock of ``SecondOfLoad``. ``wall_s`` is in seconds since the epoch; in the simulator, since the
+    start of the trace. ``algorithm`` is the proposal of Knative's or the classic algorithm; its count is ``NoData``
+    without a report. ``in_flight`` are the requests in flight now, including queued ones; None if no ready pod reports.
+    ``spec`` has the scaling numbers in force: targets, windows, bounds.
+    """
 
     now_s: float
-    """Time of the decision, on the clock of ``SecondOfLoad``."""
-
     wall_s: float = 0.0
-    """Time of the decision in seconds since the epoch; in the simulator, since the start of the trace."""
-
     algorithm: Proposal
-    """The proposal of Knative's or the classic algorithm; its count is ``NoData`` without a report."""
-
     in_flight: float | None
-    """Requests in flight now, including queued ones; None if no ready pod reports."""
-
     present_scale: int
     ready_count: int
     spec: ScalingSpec
-    """The revision's scaling numbers in force: targets, windows, bounds."""
 
     @property
     def algorithm_count(self) -> int:
@@ -63,60 +60,48 @@ class PolicyView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KeepReason(msgspec.Struct, frozen=True, kw_only=True):
-    """Why the last pod is kept, started or released. Ages are seconds since the last request ended.
+    """Why the last pod is kept, started or released in a gap (a time without requests).
 
-    ``probability`` is that of a request within ``ahead_s`` seconds. Of ``gaps_lasted`` earlier gaps that lasted as
-    long, ``gaps_ended`` ended within this time.
+    ``age_s`` is how long the gap has lasted, in seconds. The pod is kept until the gap has lasted ``until_s``; None if
+    it is not kept. ``ahead_s`` is the time until then, or a minute if no pod is kept. ``probability`` is that of a
+    request within ``ahead_s``. ``is_ahead``: the pod is started ahead of a periodic request, rather than kept since the
+    last one. ``gaps_lasted`` counts earlier gaps that lasted at least ``age_s``, ``gaps_ended`` those of them that
+    ended within the next ``ahead_s``; older gaps weigh less.
     """
 
     age_s: float
 
     until_s: float | None
-    """Age until which a pod is kept; None if none is kept now."""
-
     ahead_s: float
-    """Horizon of the probability, in seconds: until ``until_s``, or a minute if no pod is kept."""
-
     is_ahead: bool
-    """Whether the pod is started ahead of a periodic request, rather than kept since the last one."""
-
     probability: float
-    """Probability that the next request comes within ``ahead_s``."""
-
     gaps_lasted: float
-    """Past gaps at least as long as the current one; older gaps weigh less."""
-
     gaps_ended: float
-    """The number of ``gaps_lasted`` that ended within ``ahead_s``."""
 
 
 class RegretReason(msgspec.Struct, frozen=True, kw_only=True):
-    """The excess cost over Knative in recent gaps that disables the learnt keep-alive."""
+    """How much more than Knative's keep-alive the learnt one has cost in recent gaps, so that it is not used."""
 
     pod_seconds: float
     cold_requests: float
 
 
 class Advice(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy's answer: replacement proposals, inputs of the gate to zero, and the time of the next decision."""
+    """A policy's answer to one decision.
+
+    ``proposals`` replace the algorithm's proposal; None keeps it. ``active_min_s`` is how long the revision stays
+    active before it may scale to zero; None uses the stable window. ``recheck_in_s`` is how long the advice is valid
+    without requests; None has no limit. ``keep`` is why the last pod is kept; None if requests in flight decide, or no
+    earlier requests are known. ``regret`` is why the learnt keep-alive is not used; None if it is, or its cost is
+    unknown. ``failure`` is why Knative's policy replaced this one for the decision; None if it did not.
+    """
 
     proposals: tuple[Proposal, ...] | None = None
-    """None keeps the algorithm's proposal."""
-
     active_min_s: float | None = None
-    """Shortest active time of a revision before zero; None uses the stable window."""
-
     recheck_in_s: float | None = None
-    """How long the advice is valid without requests; None has no limit."""
-
     keep: KeepReason | None = None
-    """Why the last pod is kept; None if requests in flight decide, or no earlier requests are known."""
-
     regret: RegretReason | None = None
-    """None if the learnt keep-alive decides, or its cost is unknown."""
-
     failure: str | None = None
-    """Why Knative's policy replaced this one for the decision; None if it did not."""
 
     def proposed(self, algorithm: Proposal) -> tuple[Proposal, ...]:
         """The effective proposals: the advice's, or the algorithm's if the advice has none."""

@@ -22,7 +22,7 @@ from serving.core.settings.autoscaler import KpaQuirks
 
 
 class DecisionCause(enum.StrEnum):
-    """What triggered a decision."""
+    """What triggered a decision: the decision period, an urgent load, a change of the cluster's state, or a probe."""
 
     PERIOD = "period"
     LOAD = "load"

@@ -32,57 +32,42 @@ _BUSY = Proposal(decider="requests", desired=1, reason="requests in flight")
 
 
 class RevisionState(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision's state between two decisions: of the algorithm, of the gate to zero, and of each further metric."""
+    """A revision's state between two decisions: of the algorithm, of the gate to zero, and of each further metric.
+
+    ``kpa`` is None for the classic algorithm, whose state is its points. ``further`` is in the order of
+    ``ScalingSpec.further_metrics``. ``latest_count`` is the last count wanted by the algorithm, the policy and the
+    further metrics; None without data. ``resets_windows``: the decision woke the revision under a policy that counts
+    waiting requests. The windows do not contain the load that woke it, so they are emptied before the next decision.
+    """
 
     kpa: KpaState | None
-    """The algorithm's state; None for the classic one, whose state is its points."""
-
     gate: GateState
     further: tuple[KpaState, ...] = ()
-    """The states of the further metrics, in the order of ``ScalingSpec.further_metrics``."""
-
     latest_count: int | None = None
-    """The last count wanted by the algorithm, the policy and the further metrics; None without data."""
-
     resets_windows: bool = False
-    """Whether this decision woke the revision under a policy that counts waiting requests.
-
-    The windows do not contain the load that woke it, so they are emptied before the next decision.
-    """
 
 
 class StepInputs(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of one decision; the windows are already updated.
 
-    ``observed`` is the load in the windows of the first metric, ``further`` that of each further metric. ``classic`` is
-    the classic algorithm's proposal. ``proposals`` come from triggers.
+    ``wall_s`` is the time in seconds since the epoch, for scheduled policies. ``observed`` is the load in the windows
+    of the first metric, ``further`` that of each further metric (``ScalingSpec.further_metrics``). ``classic`` is the
+    classic algorithm's proposal, which then replaces ``observed``; None for Knative's current algorithm. ``proposals``
+    come from triggers. ``loading_count`` pods report that their app is loading. ``knows_in_flight`` is False while no
+    ready pod reports, so that ``in_flight`` is unknown.
     """
 
     at_s: float
     wall_s: float = 0.0
-    """The time in seconds since the epoch, for scheduled policies."""
-
     cause: DecisionCause
     view: ScalerView
     in_flight: InFlight
     observed: Observation | NoData = NoData(missing="no observation")
-    """The load in the windows; ignored by the classic algorithm."""
-
     classic: Decided | None = None
-    """The classic algorithm's proposal; None for Knative's current algorithm."""
-
     further: tuple[Observation | NoData, ...] = ()
-    """The load of each further metric, in the order of ``ScalingSpec.further_metrics``."""
-
     proposals: tuple[Proposal, ...] = ()
-    """The proposals of triggers."""
-
     loading_count: int = 0
-    """Number of pods that report to be loading."""
-
     knows_in_flight: bool = True
-    """Whether ``in_flight`` is known: it is unknown while no ready pod reports."""
-
     spec: ScalingSpec
     quirks: KpaQuirks
     learnt: LearntTarget | None = None
@@ -208,7 +193,7 @@ def _proposal_of_metric(spec: ScalingSpec, detail: ScaleDecision | NoData) -> Pr
 
 
 def _loading(count: int, view: ScalerView) -> tuple[Proposal, ...]:
-    """The proposal to keep loading pods, because a lower scale removes unready pods first."""
+    """The proposal to keep loading pods: when the scale is lowered, Kubernetes removes unready pods first."""
     if not count or not view.present_scale:
         return ()
     desired = min(view.present_scale, view.ready_count + count)

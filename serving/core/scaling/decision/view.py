@@ -8,39 +8,25 @@ from serving.core.model.knative import ServingState, TrafficPath
 class ScalerView(msgspec.Struct, frozen=True, kw_only=True):
     """The cluster's state of a revision at one time. Times are in seconds.
 
-    ``proved_at_s`` is the last proof that an activator is in the path. ``proxy_since_s`` is since when only activators
-    are endpoints of the public Service. ``is_recorded``: the status records that the first pods were ready.
+    ``present_scale`` is the number of pods requested by the scale. ``proved_at_s`` is the last proof that an activator
+    is in the path; None if never. ``has_public``: a public Service exists, whose slices may contain pods; otherwise
+    activators stay in the path. ``proxy_since_s`` is since when its slices contain only activators; None while they
+    contain pods, or without slices. ``path`` is the traffic path written last. ``is_recorded``: the status records that
+    the first pods were ready. ``is_failed``: the condition Ready is False. ``is_woken``: an activator has set the
+    revision from Reserve to Active since the last decision, also at a scale above 0.
     """
 
     present_scale: int
-    """Pods requested by the revision's scale."""
-
     ready_count: int
     serving_state: ServingState
 
     proved_at_s: float | None = None
-    """Last time that the activator was proved to be in the path; None if never."""
-
     has_public: bool = False
-    """Whether the revision has a public Service, whose slices may contain pods.
-
-    Otherwise activators stay in the path.
-    """
-
     proxy_since_s: float | None = None
-    """Time since which the slices name only activators; None while they name pods, or without slices."""
-
     path: TrafficPath = TrafficPath.PROXY
-    """The traffic path written last."""
-
     is_recorded: bool = True
-    """Whether the controller recorded that the first pods were ready."""
-
     is_failed: bool = False
-    """Whether the condition Ready is False."""
-
     is_woken: bool = False
-    """Whether an activator set the revision from Reserve to Active since the last decision, also at a scale above 0."""
 
     @property
     def is_starting(self) -> bool:

@@ -29,7 +29,12 @@ class ScalerMode(enum.StrEnum):
 
 
 class ScaleLimit(enum.StrEnum):
-    """The last rule that changed the count computed from the load."""
+    """The last rule that changed the count computed from the load.
+
+    The rates limit one step. activation-scale is the least number of pods for any load. panic-hold keeps the most pods
+    of the current panic, scale-down-delay the most pods wanted within the delay, and start-hold the scale found when
+    the autoscaler started.
+    """
 
     UP_RATE = "max-scale-up-rate"
     DOWN_RATE = "max-scale-down-rate"
@@ -40,25 +45,21 @@ class ScaleLimit(enum.StrEnum):
 
 
 class KpaState(msgspec.Struct, frozen=True, kw_only=True):
-    """The algorithm's state between two decisions: panic, the scale-down delay, and the hold after a start."""
+    """The algorithm's state between two decisions.
+
+    ``panic_since_s`` is when the panic threshold was last reached; None outside panic. ``panic_count_max`` are the most
+    pods wanted since panic began; before the first panic, the pods that were ready at the start. ``delay`` has the
+    counts wanted within the scale-down delay; ``starting_delay_slot_count`` is its initial length, only for the quirk
+    ``delay_keeps_its_length``. ``start_hold_count`` is the scale when the autoscaler started: decisions are not lower
+    for one stable window, then it is 0. ``watched_since_s`` is the time of the first decision with data.
+    """
 
     panic_since_s: float | None = None
-    """Last time that the panic threshold was reached; None outside panic."""
-
     panic_count_max: int = 0
-    """Most pods wanted since panic began. Before the first panic: the pods that were ready at the start."""
-
     delay: DelayWindow = DelayWindow()
-    """Counts wanted within the scale-down delay."""
-
     starting_delay_slot_count: int = 0
-    """Initial length of the delay; only for the quirk ``delay_keeps_its_length``."""
-
     start_hold_count: int = 0
-    """The scale found when the autoscaler started: a lower bound of decisions for one stable window. Then 0."""
-
     watched_since_s: float | None = None
-    """Time of the first decision with data; None before it."""
 
 
 class ScaleDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
@@ -138,8 +139,8 @@ def decide(
 ) -> tuple[KpaState, ScaleDecision | NoData]:
     """Make one decision. If either input is ``NoData``, return it and keep the state.
 
-    Example: a load of 95 at a target of 70 with 1 ready pod gives 95 / 70, so 2 pods, below the limit of 1000 x 1. 2
-    wanted pods per ready pod reach the panic threshold of 2.
+    Example: a load of 95 at a target of 70 per pod, with 1 ready pod, needs 95 / 70 = 1.36, so 2 pods. That is below
+    the scale-up limit of 1000 times the ready pods. It is twice the ready pods, so a panic threshold of 2 is reached.
     """
     if isinstance(ready_count, NoData):
         return state, ready_count
@@ -149,9 +150,9 @@ def decide(
 
 
 def with_initial_scale(state: KpaState, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks = SAFE) -> KpaState:
-    """Add the initial scale to the scale-down delay of an uninitialised revision.
+    """Record the initial scale in the scale-down delay of an uninitialised revision, so that the delay holds it too.
 
-    The bounds raise the count only after this algorithm, so the delay does not see the initial scale otherwise.
+    ``decide`` records only the count computed from the load, because the initial scale is applied after it.
     """
     if quirks.delay_ignores_initial_scale:
         return state

@@ -19,7 +19,7 @@ def slot_count(delay_s: float, *, slot_s: int = _SLOT_S) -> int:
 
 
 class DelayWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """Recent counts that may still become the maximum.
+    """Recent counts that may still become the maximum. Time is divided into slots of two seconds.
 
     ``peaks`` are pairs of slot and count, with ascending slots and descending counts: a count is removed as soon as a
     later one is at least as large. So the first peak is the maximum. A window whose counts only grew has a single pair.

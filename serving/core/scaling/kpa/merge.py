@@ -67,7 +67,7 @@ def bounded(count: int, *, spec: ScalingSpec, is_initialized: bool) -> Bounded:
 def ready_count_min(spec: ScalingSpec, *, is_initialized: bool) -> int:
     """Pods that must be ready for an active revision: its minimum scale, and at least 1.
 
-    Until the revision is initialised, it is at least the initial scale, which may be 0, instead of 1.
+    Before the revision is initialised, the initial scale, which may be 0, replaces the 1.
     """
     min_scale = spec.min_scale if spec.reachable else 0
     return max(min_scale, 1 if is_initialized else spec.initial_scale)
@@ -84,7 +84,7 @@ def _minimum(spec: ScalingSpec, *, is_initialized: bool) -> tuple[int, ScaleBoun
 class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     """One decider's count of pods, or ``NoData``; ``reason`` is the rule that limited the count.
 
-    ``is_content``: the decider wants no change.
+    ``is_content``: the decider wants no change, and its reason is reported only if its count is the largest.
     """
 
     decider: str
@@ -92,7 +92,6 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
     is_content: bool = False
-    """Whether the decider wants no change; its reason is then only reported if its count wins."""
 
 
 class MergeDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):

@@ -330,9 +330,10 @@ class MetricWindows:
     def query(self, now_s: float, *, silence_is_idle: bool = False) -> Observation | NoData:
         """The load at ``now_s``; ``NoData`` if the stable window is empty.
 
-        ``silence_is_idle``: no source sends stats without load, so an empty window reads 0. In Knative this applies
-        with a target burst capacity of -1, when only activators report; here pods always report. A gauge that no pod
-        has reported for a panic window is ``NoData``, because earlier values do not describe the present.
+        With ``silence_is_idle`` an empty window reads 0, for sources that report nothing while they have no load. In
+        Knative these are activators, if a target burst capacity of -1 makes them the only sources; here pods always
+        report. A gauge that no pod has reported for a panic window is ``NoData``, because earlier values do not
+        describe the present.
         """
         metric = self._metric
         if not silence_is_idle and (self._panic if metric.gauge else self._stable).is_empty(now_s):

@@ -35,7 +35,12 @@ _UNDECIDED = NoData(missing="no decision")
 
 
 class GatePhase(enum.StrEnum):
-    """A revision's phase between its first pod and scale 0. The condition Active is False while inactive or proved."""
+    """The phase of a revision between its first pod and scale 0.
+
+    activating: fewer pods are ready than must be. active: enough pods are ready. inactive: no pods are wanted, and
+    activators replace the pods as endpoints. proved: a probe has shown that activators get the requests, so the last
+    pod may be removed. The condition Active is False while inactive or proved.
+    """
 
     ACTIVATING = "activating"
     ACTIVE = "active"
@@ -44,7 +49,12 @@ class GatePhase(enum.StrEnum):
 
 
 class Event(enum.StrEnum):
-    """An event that may change the phase of the gate to zero."""
+    """An event that may change the phase of the gate to zero.
+
+    queued: pods are wanted, but too few are ready. ready: enough are ready. idle: no pods are wanted. timed out: the
+    first pods were not ready in time. The hand-off is proved while a recent probe has shown that activators get the
+    requests, otherwise in doubt.
+    """
 
     QUEUED = "queued"
     READY = "ready"
@@ -102,21 +112,19 @@ _ACTIVE_STATUS = {
 
 
 class GateState(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of the gate to zero between observations. After a restart it is read from the condition Active."""
+    """The state of the gate to zero between observations. After a restart it is read from the condition Active.
+
+    ``since_s`` is the time since which this condition has its status; ``reason`` is why it is not True.
+    ``is_initialized``: the revision's first pods were ready once. ``story`` are the last changes of phase, oldest
+    first.
+    """
 
     since_s: float
-    """Time since which the condition Active has its status."""
-
     phase: GatePhase = GatePhase.ACTIVATING
 
     reason: InactiveReason | None = InactiveReason.QUEUED
-    """Why the revision is not active; None if it is."""
-
     is_initialized: bool = False
-    """Whether the revision's first pods were ready once; never reset."""
-
     story: tuple[str, ...] = ()
-    """The last changes of phase, oldest first."""
 
     @property
     def is_inactive(self) -> bool:
@@ -125,34 +133,25 @@ class GateState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GateInputs(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs of the gate to zero, for one revision at one time."""
+    """The inputs of the gate to zero, for one revision at one time.
+
+    ``desired`` is the merged count within its bounds; ``NoData`` if no decider has data. ``present_scale`` None means
+    1. Without a Service (``has_service``), the revision counts as uninitialised. ``is_recorded``: the status records
+    that the first pods were ready; otherwise a revision without pods would count as failed. ``proxy_since_s`` is since
+    when only activators are endpoints; None while pods are. ``proved_at_s`` is when an activator last answered a probe
+    of the Service. ``is_failed``: the condition Ready is False. ``active_min_s`` is how long the revision stays active
+    before zero; None uses the stable window.
+    """
 
     desired: int | NoData
-    """The merged count, within its bounds; ``NoData`` if no decider has data."""
-
     present_scale: int | None
-    """Current replicas of the revision's scale; None if unset, which means 1."""
-
     ready_count: int
-    """Number of ready pods."""
-
     has_service: bool = True
-    """Whether the revision's Service exists; otherwise the revision counts as uninitialised."""
-
     is_recorded: bool = True
-    """Whether the status records that the first pods were ready. Without it, a revision without pods has failed."""
-
     proxy_since_s: float | None = None
-    """Time since which the activators are the endpoints; None while the pods are."""
-
     proved_at_s: float | None = None
-    """Last time that a probe of the Service was answered by an activator; None if never."""
-
     is_failed: bool = False
-    """Whether the condition Ready is False."""
-
     active_min_s: float | None = None
-    """Shortest active time before zero; None uses the stable window."""
 
 
 class GateAction(enum.StrEnum):
@@ -356,7 +355,7 @@ def _scale_of(facts: GateInputs) -> int:
 
 
 def _hold_zero(reason: GateReason, *, recheck_in_s: float | None = None) -> GateDecision:
-    """Keep the scale although the algorithm proposes 0."""
+    """Keep the present scale for now, although the gate approaches 0."""
     return GateDecision(action=GateAction.HOLD, reason=reason, wanted=0, recheck_in_s=recheck_in_s)
 
 

@@ -42,23 +42,15 @@ _DEVIATIONS = 1.0
 class Knee(msgspec.Struct, frozen=True, kw_only=True):
     """Measurements of the knee: the concurrency of one pod beyond which requests only wait longer.
 
-    ``bottom`` and ``top`` are the lowest and the highest observed concurrency. Times are in seconds.
+    ``bottom`` and ``top`` are the lowest and the highest observed concurrency, ``response_s`` and ``top_response_s``
+    the response times there, in seconds. ``throughput_max`` is the highest request rate of a pod, per second.
     """
 
     response_s: float
-    """Response time at the lowest observed concurrency."""
-
     throughput_max: float
-    """Highest request rate of a pod, per second."""
-
     bottom: float
-    """Lowest observed concurrency."""
-
     top: float
-    """Highest observed concurrency."""
-
     top_response_s: float
-    """Response time at the highest observed concurrency."""
 
     @property
     def slowdown(self) -> float:
@@ -83,7 +75,7 @@ class LatencyCurve:
         sums[_RESPONSE + at] += ended_count * response_time_s
 
     def fade(self, ratio: float) -> None:
-        """Reduce the weight of all observations."""
+        """Multiply the weight of all observations by ``ratio``, so that later ones count more."""
         self._sums = array("f", [total * ratio for total in self._sums])
 
     def knee(self) -> Knee | None:
@@ -147,7 +139,7 @@ class MemoryLine:
         self._squares += bytes_off * (used_bytes - mean_bytes)
 
     def fade(self, ratio: float) -> None:
-        """Reduce the weight of all measurements."""
+        """Multiply the weight of all measurements by ``ratio``, so that later ones count more."""
         self._weight *= ratio
         self._loads *= ratio
         self._both *= ratio

@@ -235,7 +235,11 @@ class TargetLearner:
         return max(knee, _KNEE_MIN)
 
     def _step(self, total: float, bound: TargetBound | None, above: float | None, *, start: float) -> None:
-        """Move the target one bounded step towards ``total``. A decrease for memory is unbounded, against OOM kills."""
+        """Move the target one bounded step towards ``total``; from ``start`` if there is no target yet.
+
+        A decrease for memory is unbounded, to prevent OOM kills. ``bound`` and ``above`` are stored as in
+        ``LearntTarget``.
+        """
         state, wanted = self.state, total
         present = start if state.total is None else state.total
         if abs(total / present - 1) <= _STEP_MIN_RATIO and not (bound is TargetBound.MEMORY and total < present):
@@ -248,7 +252,10 @@ class TargetLearner:
 
 
 def _with_queue(knee: float, utilisation: float) -> float:
-    """The target at a knee: queued plus running requests (M/M/1). 8 at 70 %: 8 - 1 + 1 / 0.3 = 10.3."""
+    """The target before utilisation at a knee, by an M/M/1 queue (see the top of this file).
+
+    Example: a knee of 8 requests and a utilisation of 0.7 give 8 - 1 + 1 / (1 - 0.7) = 10.3.
+    """
     return knee - 1.0 + 1.0 / (1.0 - utilisation)
 
 

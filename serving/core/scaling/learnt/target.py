@@ -26,7 +26,7 @@ _RATE_MIN = 0.01
 
 
 class TargetBound(enum.StrEnum):
-    """The resource that bounds a pod's concurrency."""
+    """What bounds a pod's concurrency: the response time of requests, the cpu limit, or the memory limit."""
 
     LATENCY = "latency"
     CPU = "cpu"
@@ -52,7 +52,12 @@ class LearntTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LearntState(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The learner's saved state: the target, and the measurements behind it. None means unknown."""
+    """The learner's saved state: the target, and the measurements behind it. None means unknown.
+
+    ``total``, ``bound`` and ``above`` are those of ``LearntTarget``. ``response_s`` and ``knee`` are those of ``Knee``.
+    ``cpu_s`` is the cpu time of a request, ``memory`` the requests in flight that fit below the memory limit.
+    ``killed`` is half of the fewest requests in flight at an OOM kill of a container.
+    """
 
     total: Known | None = None
     bound: TargetBound | None = None
@@ -60,13 +65,8 @@ class LearntState(msgspec.Struct, kw_only=True, omit_defaults=True):
     response_s: Known | None = None
     knee: Known | None = None
     cpu_s: Known | None = None
-    """Cpu time of a request."""
-
     memory: Known | None = None
-    """Requests in flight that fit below the memory limit."""
-
     killed: Known | None = None
-    """Half of the fewest requests in flight at an OOM kill of a container."""
 
 
 def in_flight(spec: ScalingSpec) -> ScalingSpec:

@@ -18,7 +18,11 @@ from serving.core.settings.triggers import TriggerSettings
 
 
 class Clamp(enum.StrEnum):
-    """The bound that changed the number of pods to add or remove."""
+    """The bound that changed the number of pods to add or remove.
+
+    last-pod: one pod must remain. idle-pods: pods with requests are not removed. pending-pods and failing-pods: no pod
+    is added while such pods exist. The others are named after settings.
+    """
 
     MIN = "min"
     MAX = "max"
@@ -130,7 +134,7 @@ def _step(clamp: Clamp, before: int, after: int) -> AppliedClamp:
 
 
 class PanicVerdict(enum.StrEnum):
-    """Why panic adds pods, or adds none."""
+    """Why panic adds pods, or adds none. within-limit: too few pods are occupied."""
 
     PANIC = "panic"
     DISABLED = "disabled"

@@ -154,7 +154,7 @@ class Triggered:
 
 
 class _Compared(enum.StrEnum):
-    """What a usage ratio is a share of, as text for a reason."""
+    """The text for what a usage ratio compares, such as "of the requested cpu"."""
 
     OCCUPANCY = "of the pods are occupied"
     CPU = "of the requested cpu"

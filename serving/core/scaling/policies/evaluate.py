@@ -24,7 +24,10 @@ from serving.core.settings.triggers import TriggerQuirks, TriggerSettings
 
 
 class VerdictKind(enum.StrEnum):
-    """The result of evaluating one trigger."""
+    """The result of evaluating one trigger.
+
+    The trigger acts at its limit, or with enough points after the cooldown; all other results are why it does not act.
+    """
 
     LIMIT = "limit"
     """The trigger acts: the usage reaches its limit."""
@@ -64,10 +67,10 @@ class Situation(msgspec.Struct, frozen=True, kw_only=True):
 class TriggerVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict of one trigger, with its inputs. ``index`` is its position in the list of triggers.
 
-    Of ``examined_count`` points (usages at earlier evaluations), ``counted_count`` are beyond the target, and
-    ``needed_count`` must be.
-    ``limit_ratio`` is None for down triggers. ``delta`` is None if the amount was not computed. ``cooldown_left_s`` is
-    the remaining cooldown of the trigger's direction.
+    ``examined_count`` points (usages at earlier evaluations) were compared with the target: ``counted_count`` are
+    beyond it, and at least ``needed_count`` must be. ``limit_ratio`` is the usage from which an up trigger acts without
+    points; None for down triggers. ``delta`` is None if the amount was not computed. ``cooldown_left_s`` is the
+    remaining cooldown of the trigger's direction.
     """
 
     way: ScaleWay
@@ -85,7 +88,10 @@ class TriggerVerdict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
-    """The result for one direction. If no trigger acts, ``acting`` is None and ``delta`` is 0."""
+    """The result for one direction. If no trigger acts, ``acting`` is None and ``delta`` is 0.
+
+    ``in_sync``: no trigger wants a change, not even after its cooldown.
+    """
 
     verdicts: tuple[TriggerVerdict, ...]
     acting: TriggerVerdict | None
@@ -96,7 +102,7 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
 def triggers_in_force(direction: Direction, way: ScaleWay, quirks: TriggerQuirks) -> tuple[Trigger, ...]:
     """The triggers of a direction; if the list is empty, the old-style trigger with the direction's fixed amount.
 
-    In maestro, the old-style trigger computes its amount from the occupancy.
+    With a quirk of the scaler maestro, the old-style trigger computes its amount from the occupancy.
     """
     if direction.triggers or direction.trigger is None:
         return direction.triggers

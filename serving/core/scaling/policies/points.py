@@ -40,11 +40,12 @@ Points = tuple[UsagePoint, ...]
 
 
 class PointWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """The range of usage points that a trigger examines, and how many of them must lie beyond its target."""
+    """The usage points that a trigger examines: the newest ``examined_count``, none older than ``time_s`` seconds.
+
+    ``needed_count`` of them must lie beyond the trigger's target. ``time_s`` is None if points do not expire (quirk).
+    """
 
     time_s: float | None
-    """Greatest age of a point, in seconds; None if points do not expire (quirk)."""
-
     examined_count: int
     needed_count: int
 
@@ -55,9 +56,10 @@ def point_capacity(time_s: int, period_s: float) -> int:
 
 
 def point_window(trigger: Trigger, settings: TriggerSettings) -> PointWindow:
-    """The points that a trigger examines. 80 percent of 100 s with a point every 10 s: 8 of the newest 10.
+    """The points that a trigger examines, and how many must lie beyond its target.
 
-    Maestro needs 9 of the newest 11. In both, a time shorter than the period selects only the newest point.
+    Example: with 80 percent of 100 s and a point every 10 s, 8 of the newest 10. With the quirks of the scaler maestro,
+    9 of the newest 11. A time shorter than the period selects only the newest point.
     """
     capacity = point_capacity(trigger.time_s, settings.period_s)
     quirks = settings.quirks

@@ -146,7 +146,7 @@ def type_of_today(spelling: str) -> str:
 
 
 def limit_percent_of(trigger: Trigger) -> int:
-    """The effective limit of an up trigger: the configured one, or 90."""
+    """The usage in percent from which an up trigger acts immediately: the configured one, or 90."""
     return LIMIT_PERCENT_DEFAULT if trigger.limit_percent is None else trigger.limit_percent
 
 

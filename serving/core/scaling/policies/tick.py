@@ -31,7 +31,11 @@ from serving.core.settings.triggers import TriggerSettings
 
 
 class TriggerPhase(enum.StrEnum):
-    """The phase of a scale change, as in the game-room scaler maestro. The caller sets creating and terminating."""
+    """The phase of a scale change, as in the game-room scaler maestro.
+
+    subdimensioned: an up trigger wants more pods. overdimensioned: a down trigger wants fewer. in-sync: neither. The
+    caller sets creating and terminating, while the revision is created or deleted; triggers then wait.
+    """
 
     CREATING = "creating"
     IN_SYNC = "in-sync"
@@ -173,7 +177,7 @@ def decide(
 def changed(state: TriggerState, *, at_s: float) -> TriggerState:
     """The state after a change was made: in sync, with the cooldowns of both directions started.
 
-    As in maestro, ``at_s`` is the ``now_s`` of the decision, not the time when the last pod existed.
+    ``at_s`` is the ``now_s`` of the decision (as in the scaler maestro), not the time when the last pod existed.
     """
     return msgspec.structs.replace(state, phase=TriggerPhase.IN_SYNC, phase_changed_at_s=at_s, last_change_at_s=at_s)
 

@@ -106,7 +106,7 @@ class ObservedPods(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def available_count(self) -> int:
-        """Existing pods and pods being created: 2 created, 3 idle and 5 occupied are 10."""
+        """Existing pods and pods being created: 2 being created, 3 idle and 5 occupied are 10."""
         return self.creating_count + self.idle_count + self.occupied_count
 
 

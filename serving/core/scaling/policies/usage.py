@@ -89,7 +89,7 @@ def observed_pods(
     uses: Callable[[str], tuple[ContainerUse, ...]],
     occupied_concurrency: float,
 ) -> ObservedPods:
-    """A revision's pods by state for triggers. Their sum is the scale, even if some pods do not exist yet.
+    """A revision's pods by state, for triggers. The counts add up to the scale, even if some pods do not exist yet.
 
     A pod is occupied if its last report has a mean of at least ``occupied_concurrency`` requests in flight. Example: at
     scale 5 with 3 of 4 ready pods busy, 3 are occupied, 1 is idle, and 1 is being created.

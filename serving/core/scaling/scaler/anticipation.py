@@ -135,8 +135,8 @@ def _window_load(detail: object, spec: ScalingSpec, *, ahead_s: float) -> float:
     """The stable window's load in ``ahead_s`` seconds, if the panic window's load continues.
 
     The panic window's load then fills a part of the stable window. Example: with 10 in flight in the stable window of
-    60 s and 40 in the panic window, the load 30 s ahead is 10 + 30 x 30 / 60 = 25. The rates of change do not limit it,
-    because many decisions follow.
+    60 s and 40 in the panic window, the load 30 s ahead is 10 + 30 x 30 / 60 = 25. Unlike a decision, it is not limited
+    by the scale-up rate, because many decisions are made until then.
     """
     if not isinstance(detail, ScaleDecision):
         return 0.0

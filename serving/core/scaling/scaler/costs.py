@@ -20,7 +20,10 @@ _COST_MAX = 1e12
 
 
 class _HourlyCosts(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Hourly costs as stored in an annotation. ``hours`` has the values by hour since the epoch."""
+    """Hourly costs as stored in an annotation, by hour since the epoch.
+
+    Each hour has the pod-seconds and cold requests of the adaptive or a user's policy, then those of Knative's.
+    """
 
     since_s: float
     hours: dict[int, tuple[float, float, float, float]]

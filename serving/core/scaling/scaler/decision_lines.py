@@ -15,16 +15,17 @@ DECISION_LOG_FILES = 4
 
 
 class DecisionStamp(msgspec.Struct, frozen=True, kw_only=True):
-    """The time of the last of ``repeated_count`` + 1 equal consecutive decisions. The first was at ``since_wall_s``."""
+    """The times of ``repeated_count`` + 1 equal consecutive decisions.
+
+    ``since_s`` is the time of the first on the clock of decisions. ``since_wall_s`` is the same time, and ``at_wall_s``
+    that of the last, in seconds since the epoch.
+    """
 
     since_s: float
     repeated_count: int
 
     at_wall_s: float = 0.0
-    """Time of the newest decision, in seconds since the epoch."""
-
     since_wall_s: float = 0.0
-    """Time of the first equal decision, in seconds since the epoch."""
 
 
 class LoggedDecision(msgspec.Struct, frozen=True, kw_only=True):

@@ -193,7 +193,7 @@ def _learnt(outcome: ScalerOutcome) -> str:
 
 
 def _slo(slo: SloOutcome | None) -> str:
-    """The latency goal as text: "p95 410 ms over 300: 2 more pods"."""
+    """The latency goal as text: "p95 410 ms over 300: 2 more pods", where 300 ms is the limit."""
     if slo is None:
         return ""
     name, limit, least = slo.slo.name, f"{_MS * slo.slo.limit_s:g}", f"{slo.target:.3g}"

@@ -54,7 +54,10 @@ class PolicyRegistry:
         find: FindPolicy | None = None,
         run: PolicyCaller = run_unbounded,
     ) -> None:
-        """``run`` limits the time of each call of a user policy."""
+        """``classes`` are the installed policies, by name; ``find`` returns other policies.
+
+        ``run`` limits the time of each call of a user policy.
+        """
         self._classes = dict(classes or {})
         self._find = find
         self._run = run

@@ -36,7 +36,10 @@ class Periods:
         return self.made_s + periods * self.period_s
 
     def until(self, at_s: float, *, is_first: bool = False) -> float:
-        """The last decision time at or before ``at_s`` (before, if ``is_first``); never before the last decision."""
+        """The last decision time at or before ``at_s``, but never before the last decision.
+
+        With ``is_first``, something may change at exactly ``at_s``, so the result is before it.
+        """
         periods = (at_s - self.made_s) / self.period_s
         whole = math.ceil(periods - _SLACK) - 1 if is_first else math.floor(periods + _SLACK)
         return self.made_s + max(0, whole) * self.period_s
@@ -48,9 +51,9 @@ class Periods:
 
 
 def rest_in_s(outcome: ScalerOutcome, scaler: Scaler, period_s: float) -> float | None:
-    """Seconds to the first period in which the decision may change without load; None if the next one may change it.
+    """Seconds for which periodic decisions cannot change without a request; None if the next one may already change.
 
-    Example: with a period of 2 s and an announced change in 7 s, the result is 6.
+    The autoscaler skips these decisions. Example: with a period of 2 s and an announced change in 7 s, the result is 6.
     """
     if (
         not is_steady(outcome, scale=outcome.view.present_scale)

@@ -73,7 +73,10 @@ def sample_of(
     at_wall_s: float,
     valid_s: float = 0.0,
 ) -> DecisionSample:
-    """The sample of a decision; ``sentence`` explains it."""
+    """The sample of a decision. ``sentence`` explains the decision.
+
+    ``valid_s`` is how long the sample is valid unless something changes, in seconds; 0 means one period.
+    """
     detail = outcome.decided.detail
     stable = panic = None
     target, is_panic = outcome.inputs.spec.target_value, False

@@ -225,7 +225,10 @@ class Scaler:
         return is_reported or not view.ready_count
 
     def change_in_silence_s(self, outcome: ScalerOutcome, times: Sequence[float]) -> float:
-        """The first of ``times`` at which silence may change the latest outcome or the shadow's; else the last."""
+        """The first of ``times`` at which the decision, or the shadow's, may change if no request arrives until then.
+
+        If neither may change, the last of ``times``.
+        """
         change_s = change_in_silence_s(outcome, self._state, self._windows, times=times)
         return change_s if self.shadow is None else min(change_s, self.shadow.change_in_silence_s(times))
 

@@ -107,7 +107,10 @@ class PolicyShadow:
 
     @property
     def due_s(self) -> float:
-        """The time at which the clock may change a decision without load; 0: in the next period."""
+        """When the shadow's decision may change without a request, because time passes.
+
+        0 means that it may change in each period.
+        """
         if self._scale:
             outcome = self._outcome
             # Without real pods, no report brings the seconds of its pods.
@@ -117,7 +120,10 @@ class PolicyShadow:
         return self._recheck_s if self.policy.observes else math.inf
 
     def change_in_silence_s(self, times: Sequence[float]) -> float:
-        """The first of ``times`` at which silence may change the latest outcome; else the last."""
+        """The first of ``times`` at which the shadow's decision may change if no request arrives until then.
+
+        If it may not change, the last of ``times``.
+        """
         if self._outcome is None or not self._scale:
             return times[-1]
         return change_in_silence_s(self._outcome, self._state, self._windows, times=times)

@@ -29,10 +29,10 @@ _TIMED_REASONS = frozenset(
 
 
 def is_steady(outcome: ScalerOutcome, *, scale: int) -> bool:
-    """Whether only the windows, a load or an announced time can change an outcome at this scale.
+    """Whether only a request, the content of the windows, or an announced time can change an outcome at this scale.
 
-    Other changes are possible under the classic algorithm, which expires points, and with a latency goal, further
-    metrics, a scale-down delay, or a target that the use of pods may move.
+    False under the classic algorithm, whose points expire, and with a latency goal, further metrics, a scale-down
+    delay, or a target that the use of pods may move. Also false if the scale is changing.
     """
     view, spec = outcome.view, outcome.inputs.spec
     if (
@@ -60,16 +60,16 @@ def is_steady(outcome: ScalerOutcome, *, scale: int) -> bool:
 
 
 def change_by_clock_s(outcome: ScalerOutcome) -> float:
-    """The time from which an outcome may change without new data, as the outcome itself states."""
+    """When an outcome must be decided again because time has passed (its ``recheck_in_s``); infinite if never."""
     return math.inf if outcome.recheck_in_s is None else outcome.at_s + outcome.recheck_in_s
 
 
 def change_in_silence_s(
     outcome: ScalerOutcome, state: RevisionState, windows: RevisionWindows, *, times: Sequence[float]
 ) -> float:
-    """The first of ``times`` at which the algorithm decides otherwise if no second has a load; else the last.
+    """The first of ``times`` at which the algorithm decides otherwise if no second until then has a load.
 
-    Without data, further silence changes nothing.
+    If it does not decide otherwise, the last of ``times``: so also for an algorithm without data.
     """
     detail, at_s = outcome.decided.detail, outcome.at_s
     if state.kpa is None or not isinstance(detail, ScaleDecision):

@@ -56,23 +56,21 @@ class LeaseRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Election(msgspec.Struct, frozen=True, kw_only=True):
-    """One process's observations of one lease. All times are on its clock, in seconds."""
+    """One process's observations of one lease. All times are on its clock, in seconds.
+
+    ``record`` was read or written last, and first seen at ``seen_at_s``; it is None before the first read and while the
+    lease does not exist. The last write was sent at ``tried_at_s``, the last own write that was confirmed at
+    ``renewed_at_s`` (None while not leading).
+    """
 
     record: LeaseRecord | None = None
-    """The record that was read or written last; None before the first read and while the lease does not exist."""
-
     seen_at_s: float = -math.inf
-    """When this record was first seen."""
-
     tried_at_s: float = -math.inf
-    """When the last write was sent."""
-
     renewed_at_s: float | None = None
-    """When the last confirmed own write was sent; None while not leading."""
 
 
 class LeaseAction(enum.StrEnum):
-    """The next action of an elector."""
+    """The next action of an elector: acquire or renew the lease, wait, or stop acting as its holder (lost)."""
 
     ACQUIRE = "acquire"
     RENEW = "renew"

@@ -183,7 +183,7 @@ class Shards:
                 await asyncio.gather(*(self._let_go(shard) for shard in sorted(self._won)))
 
     async def changed(self, *, within_s: float) -> None:
-        """Wait up to ``within_s`` seconds for a change of a lease, because its owner may have changed."""
+        """Return when a lease changes, after which its shard may have another owner, or after ``within_s`` seconds."""
         self._stirred.clear()
         await wait_for(self._stirred, until_s=now_s() + within_s)
 

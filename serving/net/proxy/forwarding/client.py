@@ -23,7 +23,11 @@ def peer_address(name: object) -> str:
 
 
 class Pause(enum.IntFlag):
-    """Why reading from a client's connection is paused."""
+    """Why reading from a client's connection is paused.
+
+    HELD: too much of a waiting request's body is buffered. UPSTREAM_FULL: the upstream does not read. AHEAD: the client
+    has sent its next request early. TURN: other connections run first.
+    """
 
     HELD = 1
     UPSTREAM_FULL = 2
@@ -201,7 +205,11 @@ class Member(Protocol):
 
 
 class Registry(Protocol):
-    """The server, as used by its client connections."""
+    """The server, as used by its client connections.
+
+    ``draining``: connections close after their next response. ``finishing``: idle connections close, too. ``sweep_s``
+    is when all connections are next checked.
+    """
 
     settings: HttpSettings
     draining: bool

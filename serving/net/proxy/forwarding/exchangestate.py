@@ -84,32 +84,26 @@ NO_BODY = _NoBody()
 
 
 class ResponseState(msgspec.Struct, eq=False):
-    """The progress of one response: its status, header lines, bytes and times, and whether it waits for the client.
+    """The progress of one response.
 
-    ``wire`` are the upstream's header lines, ``marks`` those that only this system's proxies add. ``is_unread``: bytes
-    wait for the client to read. ``is_held``: the rest of the response waits in the upstream.
+    ``written_s`` is when its last piece was written; initially the time of the request's head. ``status`` is 0 before
+    it begins. ``wire`` are the upstream's header lines, ``marks`` those that only this system's proxies add.
+    ``body_bytes`` counts the body so far, without the bytes of a tunnel. ``sent_s`` is when the request was last sent
+    upstream, if it is timed; 0 before. ``is_unread``: bytes wait for the client to read. ``is_held``: the rest waits in
+    the upstream for the client. ``is_cancelled``: the app cancelled a response that had begun. ``error_id`` is the id
+    in an error response of this proxy or of the queue-proxy behind it, "" without one. ``tunnel`` is that of a 101
+    response.
     """
 
     # A struct, because an ``__init__`` takes four times as long.
     written_s: float
-    """When the last piece was written; initially the time of the request's head."""
     status: int = 0
-    """0 before the response begins."""
     wire: bytes = b""
-    """The header lines of the upstream's response."""
     marks: bytes = b""
-    """Marks that our own hop added to the response (``lines.py``)."""
     body_bytes: int = 0
-    """Bytes of the body so far, without those of a tunnel."""
     sent_s: float = 0.0
-    """When the request was last sent upstream, if it is timed; 0 before."""
     is_unread: bool = False
-    """Whether bytes wait for the client to read."""
     is_held: bool = False
-    """Whether the rest waits in the upstream for the client."""
     is_cancelled: bool = False
-    """Whether the app cancelled a response that had begun."""
     error_id: str = ""
-    """The id in an error response of this proxy or of the queue-proxy behind it; "" without one."""
     tunnel: Tunnel | None = None
-    """The tunnel after a 101 response."""

@@ -27,7 +27,10 @@ from serving.net.proxy.http1.requesthead import RequestHead, is_grpc_call
 
 
 class MinimumRate(msgspec.Struct, frozen=True, kw_only=True):
-    """The minimum rate of one direction. A rate of 0 limits only the time without any bytes."""
+    """The minimum rate of one direction. A rate of 0 limits only the time without any bytes.
+
+    A transfer may be slower for its first ``grace_s`` seconds. No pause without bytes may exceed ``silence_max_s``.
+    """
 
     bytes_per_s: float
     grace_s: float

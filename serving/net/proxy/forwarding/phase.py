@@ -24,7 +24,10 @@ class ExchangeOutcome(enum.StrEnum):
 
 
 class ExchangePhase(enum.IntEnum):
-    """The state of an exchange. An integer, because the hash of a string takes ten times as long."""
+    """The state of an exchange, from waiting for a decision of the handler to done.
+
+    An integer, because the hash of a string takes ten times as long.
+    """
 
     WAITING = 0
     """The handler has not decided yet, or must decide again."""

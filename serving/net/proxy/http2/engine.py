@@ -341,7 +341,10 @@ class Http2Engine:
     def send_head(
         self, stream: EngineStream, key: HeadKey | None, fields: Callable[[], Fields], *, ended: bool
     ) -> None:
-        """Send a head. The same ``key`` means the same fields; ``fields`` is called for a new key or None."""
+        """Send a head. Its encoding is cached by ``key``, which stands for equal fields; None is not cached.
+
+        ``fields`` is called only if the encoding is not cached.
+        """
         block = None if key is None else self.encoder.known.get(key)
         if block is None:
             block = self.encoder.pack(fields(), key)

@@ -323,9 +323,10 @@ class Activator:
             await self._end(grace_s=0)
 
     async def _drain(self) -> None:
-        """Fail probes, and accept requests for the drain lag.
+        """Stop serving: reject queued requests and cut off running ones after the grace period.
 
-        After the grace period, reject queued requests and cut off running ones.
+        Before, for the time of the setting ``drain_lag_s``, requests are still accepted while probes fail, so that
+        senders notice the end.
         """
         self.ingress.is_draining = True
         self.server.drain()

@@ -41,7 +41,10 @@ class AccessGate:
         return refusal is not None
 
     def _refuse_without_token(self, exchange: Exchange, rule: AccessRule, now_s: float) -> bool:
-        """Reject a request that lacks the private service's token; otherwise hide the token from the app."""
+        """Reject a request that lacks the token of a private service; return whether it was rejected.
+
+        The token is removed from an admitted request, so that the app does not see it.
+        """
         head = exchange.head
         own, usual = [*head.values(OWN_AUTHORIZATION)], [*head.values(b"authorization")]
         token = access_token(self._key, namespace=rule.namespace, route=rule.route, version=rule.version)

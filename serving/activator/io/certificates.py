@@ -42,7 +42,10 @@ class CertificateWatch:
         """Number of reloads so far."""
 
     def set_mapped(self, secrets: Mapping[str, tuple[str, str]]) -> None:
-        """Set the Secret (namespace, name) of each mapped host and route host, and reload immediately."""
+        """Set the Secret (namespace, name) of each host with its own certificate, and reload immediately.
+
+        The hosts are those of DomainMappings and of routes.
+        """
         if secrets != self._mapped:
             self._mapped = secrets
             self._changed.set()

@@ -55,10 +55,11 @@ _log = logging.getLogger("activator")
 
 
 class ClusterView:
-    """Updates an ingress from cluster watches. ``flip`` and ``synced`` work only while ``run`` runs.
+    """Keeps an ingress up to date with the watched resources of a cluster.
 
-    ``on_route`` is called with each changed route, and with None for a deleted route. ``on_secrets`` is called after
-    changes with the Secret (namespace, name) of each host that has one.
+    ``flip`` and ``synced`` work only while ``run`` runs. ``on_route`` is called with each changed route, and with None
+    for a deleted route. ``on_secrets`` is called after changes with the Secret (namespace, name) of each host that has
+    one.
     """
 
     def __init__(  # noqa: PLR0913 - what it is wired with
@@ -154,7 +155,7 @@ class ClusterView:
             self._flipping.discard(key)
 
     async def _patched(self, kind: Kind, key: RevisionKey, resource_version: str) -> Object | None:
-        """The revision, set Active; None if another daemon has written to it."""
+        """Set a revision Active, and return it; None if another daemon has written to the revision meanwhile."""
         patch = serving_state_patch(
             ServingState.ACTIVE, resource_version=resource_version, is_workload=kind == SCALED_WORKLOAD
         )

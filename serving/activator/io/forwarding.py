@@ -25,7 +25,10 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class PodCredentials:
-    """Derives the secrets of pods from the cluster key. ``secrets_of``: each pod, or each revision, has a secret."""
+    """Derives the secrets of pods from the cluster key.
+
+    ``secrets_of`` says whether each pod has its own secret, or all pods of a revision share one.
+    """
 
     def __init__(
         self, key: bytes, *, secrets_of: str, revision: Callable[[RevisionKey], ServedRevision | None]

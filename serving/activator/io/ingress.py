@@ -168,7 +168,7 @@ class Ingress:
         raise AssertionError(exchange)
 
     def body_ready(self, exchange: Exchange) -> None:
-        """Dispatch a request whose body has arrived as far as needed.
+        """Dispatch a request once enough of its body has arrived.
 
         A request with an incomplete body may use only its client's share of the slots.
         """
@@ -179,7 +179,10 @@ class Ingress:
             respond_early(exchange, visit)
 
     def body_complete(self, exchange: Exchange) -> None:
-        """Admit a request that waits for its client's share of slots; a complete body ends this wait."""
+        """Admit a request that waits for its client's share of the slots.
+
+        Only requests with incomplete bodies are limited to this share, so the wait ends with the last byte of the body.
+        """
         visit = exchange.context
         if isinstance(visit, Visit) and self.router.is_parked(visit.key, exchange):
             dispatches = self.router.finish(visit.key, exchange, self._clock(), has_response=False)
@@ -456,5 +459,5 @@ class Ingress:
 
 
 def _begin_session(exchange: Exchange) -> tuple[int, bytes]:
-    """Return a new session, and the Set-Cookie line for its client."""
+    """Return the number of a new session, and the Set-Cookie line for its client."""
     return new_session(os.urandom(16), is_secure=exchange.peer.scheme_of(exchange.head) == b"https")

@@ -116,10 +116,10 @@ class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
 
 
 def fetch_keys(url: str, *, issuer: str, connections: Connections) -> dict[str, SigningKey]:
-    """Fetch the keys at a URL, by key id. Blocks until ``connections.end``. Raises ``OSError`` or ``ValueError``.
+    """Fetch the keys at a URL, by key id. Raises ``OSError`` or ``ValueError``.
 
-    If the URL returns an OpenID configuration, the keys are fetched from its ``jwks_uri``. The configuration must name
-    the same issuer.
+    The call blocks; ``connections.end`` aborts it. If the URL returns an OpenID configuration, the keys are fetched
+    from its ``jwks_uri``. The configuration must name the same issuer.
     """
     document = _read(url, connections)
     if url.endswith(_CONFIGURATION):
@@ -206,7 +206,10 @@ class KeySet:
             self._begin(_PAUSE_S)
 
     def hold(self, then: Callable[[], None]) -> bool:
-        """Fetch the keys, then call ``then``. False: too many wait, or the last fetch was too recent."""
+        """Fetch the keys, and call ``then`` after the fetch; return whether ``then`` will be called.
+
+        It is not called if too many callers wait already, or if the last fetch was too recent.
+        """
         if len(self._held) >= self._held_max or not self._begin(_PAUSE_S if self.is_usable else _FAILED_PAUSE_S):
             return False
         self._held.append(then)

@@ -31,7 +31,7 @@ _LOOPBACK = "127.0.0.1"
 
 
 class NamedPort(msgspec.Struct, frozen=True, kw_only=True):
-    """A service that pods of its namespace reach by its short name and a port."""
+    """A service that pods of its Kubernetes namespace reach as ``name``:``port``, without a domain."""
 
     name: str
     namespace: str
@@ -41,9 +41,9 @@ class NamedPort(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NamedPorts:
-    """The short-name listeners of an activator; they stay open when services are removed.
+    """Listens for services that pods call by a short name and a port. Listeners of removed services stay open.
 
-    ``make`` creates a connection.
+    ``make`` creates the protocol of a connection.
     """
 
     def __init__(
@@ -85,8 +85,9 @@ class NamedPorts:
     async def run(self, sockets: Mapping[str, socket.socket], stop: asyncio.Event) -> None:
         """Listen on the named ports of all routes until ``stop`` is set.
 
-        ``sockets`` are the inner listener's sockets on one machine, including those at pods' gateway addresses. The
-        named addresses also listen at the ports of these sockets.
+        ``sockets`` are the sockets of ``serving up``, by name. Below each gateway at which pods reach the inner
+        listener, each namespace with named services has an address, which namespaces may share. These addresses serve
+        the named ports and the ports of the inner listener.
         """
         gateways: dict[str, set[int]] = {}
         for name, sock in sockets.items():
@@ -101,7 +102,10 @@ class NamedPorts:
             await self.serve(gateways, stop)
 
     async def serve(self, gateways: Mapping[str, Collection[int]], stop: asyncio.Event) -> None:
-        """Listen at the named addresses of ``gateways`` (ports by address) until ``stop`` is set."""
+        """Listen at the addresses of all namespaces until ``stop`` is set.
+
+        ``gateways`` has, by gateway address, the ports that are served in addition to the named ports.
+        """
         async with supervise() as group:
             syncing = group.start(self._sync(gateways), name="named ports")
             await stop.wait()
@@ -152,7 +156,10 @@ class NamedPorts:
             self._open.add((address, port))
 
     def tcp_claim(self, gateway: str, address: str, port: int) -> NamedPort | None:
-        """The TCP service at a namespace's address and a port; None without one. Of several, the first by name."""
+        """The TCP service at the address of a namespace and a port; None if there is none.
+
+        Several namespaces may share an address: the first service by name then gets the connections.
+        """
         claims = (
             claim
             for claim in self.claims.values()

@@ -190,7 +190,10 @@ class PeerProcesses:
 
 
 class _PeerReceiver(asyncio.Protocol):
-    """Receives messages of one peer. The folder's permissions admit only the same user."""
+    """Receives the messages of one peer through a Unix socket.
+
+    Peers are trusted: the permissions of the socket's folder admit only processes of the same user.
+    """
 
     def __init__(self, received: Callable[[int, int, SlotMessage], None]) -> None:
         self._received = received

@@ -22,9 +22,11 @@ _POD_WAIT = re.compile(rb"(?i)^server-timing: pod-wait;dur=(\d{1,12}(?:\.\d{1,6}
 
 
 class RequestFacts(msgspec.Struct, kw_only=True):
-    """Facts about a waiting or failed request. ``start_s`` is the part of its wait in which no pod was ready.
+    """Facts about a waiting or failed request.
 
-    ``failed_by`` is the component that failed it, and ``why`` the reason; both are "" without a failure.
+    The request waited for ``waited_s`` seconds; during ``start_s`` of them no pod was ready. ``is_cold``: no pod was
+    ready when it arrived. ``failed_by`` is the component that failed it, and ``why`` the reason; both are "" without a
+    failure.
     """
 
     waited_s: float = 0.0

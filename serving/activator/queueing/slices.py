@@ -197,7 +197,8 @@ class PodEndpoint(msgspec.Struct, frozen=True, kw_only=True):
 class PodEndpoints:
     """The endpoints of all pods.
 
-    ``override`` is the setting ``pod_address_override``; ``lines_to`` creates a pod's header lines.
+    ``override`` are two prefixes, as in "10.=127.": pods whose listed address begins with the first are reached at the
+    second. "" changes no address. ``lines_to`` creates the header lines of requests to a pod.
     """
 
     __slots__ = ("_endpoints", "_identities", "_lines_to", "_listed_prefix", "_schemes", "_used_prefix")

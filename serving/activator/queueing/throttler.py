@@ -146,14 +146,14 @@ class RevisionThrottler(Generic[RequestId]):
         session: int | Prompt | None = None,
         client: Hashable = None,
     ) -> Dispatch[RequestId] | Queued | Rejection[RequestId]:
-        """Run, queue or reject a new request. A queued request uses ``weight_bytes``.
+        """Run, queue or reject a new request. A queued request uses ``weight_bytes`` of memory.
 
-        ``session`` is a ``session_number``, or the prompt that chooses the pod. ``revision`` is used only while there
-        are no pods. ``client`` is the sender of a request whose body is incomplete; such a request may wait for others
-        of the same client.
+        ``session`` is the number of the client's session, or the prompt; it selects the preferred pod. ``revision`` is
+        used only while there are no pods. ``client`` is the sender of a request whose body is incomplete; such a
+        request may wait for others of the same client.
 
         Raises:
-            IllegalTransition: if the request is already inside.
+            IllegalTransition: if this request has already arrived and has not ended.
         """
         if revision is not None and not self.pods and (rejection := rejected_at_once(request, revision)) is not None:
             self.has_rejected = rejection.reason in {RejectionReason.FAILED, RejectionReason.STARTING}
@@ -365,7 +365,10 @@ class RevisionThrottler(Generic[RequestId]):
         return Dispatch(request=request, pod=self.pods[pod.address], waited_s=waited_s, prefix=prefix)
 
     def _preferred(self, session: int | Prompt) -> BalancedPod | None:
-        """The pod that a session or a prompt prefers."""
+        """The pod with a free slot that suits a session or a prompt best; None if no pod has a free slot.
+
+        A session prefers the same pod each time. A prompt prefers a pod whose cache has the prompt's beginning.
+        """
         if isinstance(session, Prompt):
             return self.balancer.pick_at(self._table().choose(session, self.balancer.free_addresses()))
         # The session's preferred pod, then the next ones on the ring while it is full or ejected.
@@ -387,7 +390,10 @@ class RevisionThrottler(Generic[RequestId]):
 
 
 def _on_other_nodes(pods: Mapping[str, ServedPod], node: str, *, first_ratio: float) -> list[str]:
-    """Addresses of pods on nodes other than ``node``; ``first_ratio`` in [0, 1) selects the first. None for ""."""
+    """Addresses of the pods on nodes other than ``node``, in a rotated order; empty if ``node`` is "" (unknown).
+
+    ``first_ratio`` in [0, 1) selects the first address: 0.5 begins in the middle of the list.
+    """
     others = [address for address, pod in pods.items() if node and pod.node != node]
     first = int(first_ratio * len(others))
     return others[first:] + others[:first]

@@ -30,11 +30,12 @@ class PokeReason(enum.StrEnum):
 
 
 class RevisionLoad(msgspec.Struct, frozen=True, kw_only=True):
-    """The load of one revision: mean concurrency, and requests a second.
+    """The load of one revision in a reporting period: mean concurrency, and requests per second.
 
-    The autoscaler averages the ``window_`` pair over its windows; None: the pair equals the load. ``pod_loads`` are the
-    requests in each pod of a ScaledWorkload, by name. ``pod_heats`` are the prompt bytes that each pod's prompt cache
-    has saved, by name.
+    The load excludes what pokes have already reported. ``window_concurrency`` and ``window_request_count`` include it,
+    for the autoscaler's averages over windows; None if they equal the load. ``pod_loads`` are the requests in each pod
+    of a ScaledWorkload, by name. ``pod_heats`` are the prompt bytes that each pod did not have to process again, by
+    name, because its prompt cache had them.
     """
 
     concurrency: float
@@ -67,8 +68,8 @@ class WakeInput(msgspec.Struct, frozen=True, kw_only=True):
 
     ``level`` requests run or wait; ``waiting_count`` of them wait for a pod. ``arrived_count`` requests arrived since
     the last report. ``desired_count`` pods are desired, each for ``target_concurrency`` concurrent requests.
-    ``has_rejected``: a request was just rejected because pods fail, or got the placeholder. Once per reporting period,
-    a load of 1 is then reported, so that a new pod is tried.
+    ``has_rejected``: a request was just answered without a pod, because pods fail or because its client gets a
+    placeholder response. A load of 1 is then reported once per reporting period, so that a new pod is tried.
     """
 
     level: int
@@ -86,11 +87,11 @@ class WakeInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WakeState(msgspec.Struct, frozen=True, kw_only=True):
-    """The load that the autoscaler already has.
+    """The load that the autoscaler already has, and the state of flips. A flip sets the revision Active.
 
     ``known_level`` and ``known_waiting_count`` were reported last. ``poked_concurrency`` and ``poked_count`` were
-    reported by pokes since then. ``poked_at_s`` and ``flip_due_s`` are None before the first poke and flip.
-    ``flip_count`` is the number of flips since requests began to wait for a pod.
+    reported by pokes since then. ``poked_at_s`` is the time of the last poke, and ``flip_due_s`` that of the next flip;
+    both may be None. ``flip_count`` is the number of flips since requests began to wait for a pod.
     """
 
     known_level: int = 0
@@ -103,9 +104,10 @@ class WakeState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WakeDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The wake that is due. ``next_wake_s`` is the time of the next check; None: check again only after a change.
+    """The wake that is due: a poke of the autoscaler, a ``flip`` of the revision to Active, both, or neither.
 
-    While no request waits and at most ``quiet_level`` requests are in flight, no wake can be due.
+    ``next_wake_s`` is the time of the next check; None: check again only after a change. While no request waits and at
+    most ``quiet_level`` requests are in flight, no wake can be due.
     """
 
     poke: Poke | None
@@ -117,7 +119,7 @@ class WakeDecision(msgspec.Struct, frozen=True, kw_only=True):
 def wake(
     state: WakeState, facts: WakeInput, settings: ActivatorSettings, *, now_s: float
 ) -> tuple[WakeState, WakeDecision]:
-    """The wake that is due now, and when to check again."""
+    """Decide whether a poke or a flip is due now, and when to check again."""
     if not facts.is_wanted:
         state = calm(state)
     state, poke, poke_due_s = _poke(state, facts, settings, now_s=now_s)
@@ -135,7 +137,7 @@ def wake(
 
 
 def calm(state: WakeState) -> WakeState:
-    """The state after the queue became empty. The next queued request counts as the first one again."""
+    """The state after the queue became empty: nothing waits, and no flip is due."""
     return msgspec.structs.replace(state, known_waiting_count=0, flip_due_s=None, flip_count=0)
 
 
@@ -147,10 +149,10 @@ def forgotten(state: WakeState) -> WakeState:
 def reported(
     state: WakeState, report: Report, *, level: int, waiting_count: int, period_s: float
 ) -> tuple[WakeState, RevisionLoad]:
-    """The load of a period, minus the load already reported by pokes.
+    """The load of a reporting period, minus the load already reported by pokes, and the next state.
 
-    Example: a mean of 90 after a poke of 100 is reported as 0, not as -10; its ``window_`` value is 90. Counts are
-    converted to a rate per second of the configured period.
+    Example: a poke reported a concurrency of 100, and the mean of the period is 90. The reported concurrency is 0, and
+    ``window_concurrency`` is 90. Request counts are divided by ``period_s``.
     """
     load = RevisionLoad(
         concurrency=max(0.0, report.concurrency - state.poked_concurrency),

@@ -22,7 +22,9 @@ HeaderValues = Callable[[bytes], Iterable[bytes]]
 class HostRule(msgspec.Struct, frozen=True, kw_only=True):
     """A rule that leads requests for a host to a site.
 
-    ``path`` is a prefix without trailing slash, "" for all paths. ``listeners`` are those that apply the rule.
+    ``owner`` is the object with the rule, which has claimed the host since the time ``since``. ``path`` is a prefix
+    without trailing slash, "" for all paths. The request must have all ``headers``. ``listeners`` are those that apply
+    the rule.
     """
 
     since: str
@@ -79,7 +81,11 @@ class HostTable:
         return True
 
     def find(self, listener: Listener, host: str, *, target: bytes, values: HeaderValues) -> HostRule | None:
-        """The best rule for a request; ``host`` is in lower case, without port."""
+        """The rule for a request; None if no rule matches. ``host`` is in lower case, without port.
+
+        Rules for the exact host precede those for wildcards. Then the longest path decides, then the most headers, then
+        the oldest claim.
+        """
         path = target.partition(b"?")[0]
         for name in (host, *_wildcards_of(host)):
             for rule in self._owned(name):

@@ -156,7 +156,10 @@ class Routes:
         return site if any(key[1] in candidate.revisions for candidate in (site, *site.tags.values())) else None
 
     def _guarded(self, site: Site | None) -> Site | None:
-        """Add the access rule of the revision's routes to a revision's own site. Other sites are unchanged."""
+        """Add access rules to a site that is a revision's own host; other sites are returned unchanged.
+
+        Without this, the host of a revision would give access to a private route's pods.
+        """
         if site is None or not self._private or not site.route.endswith(_REVISION):
             return site
         rules = self._private.get((site.namespace, site.revisions[0]))

@@ -40,8 +40,9 @@ class Listener(enum.StrEnum):
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
     """The access requirements of a route.
 
-    ``is_private``: requests need the route's token, whose version the annotation sets ("" is the first). ``callers``:
-    the admitted callers. ``jwt``: requests need a JSON Web Token.
+    ``is_private``: requests need the route's token. ``version`` is part of the token, so that a new version (in the
+    route's annotation) invalidates old tokens; "" is the first. ``callers`` are the admitted callers, None for all.
+    ``jwt``: requests need a JSON Web Token.
     """
 
     namespace: str
@@ -156,13 +157,16 @@ def _refusal(name: bytes, text: bytes, error: bytes) -> AccessRefusal:
 
 
 def session_in_header(values: Iterable[bytes]) -> int | None:
-    """The session in a header: equal first values are the same session; None without a value."""
+    """The number of the session that a header names; None without a value.
+
+    The number is derived from the first value, so requests with equal values belong to the same session.
+    """
     value = next(iter(values), b"")
     return session_number(value) if value else None
 
 
 def session_in_cookies(values: Iterable[bytes]) -> int | None:
-    """The session in a request's Cookie headers; None without a session cookie."""
+    """The number of the session in a request's Cookie headers; None without a session cookie."""
     for value in values:
         for pair in value.split(b";"):
             name, _, text = pair.strip().partition(b"=")
@@ -172,7 +176,7 @@ def session_in_cookies(values: Iterable[bytes]) -> int | None:
 
 
 def new_session(random: bytes, *, is_secure: bool) -> tuple[int, bytes]:
-    """A new session's number, and the Set-Cookie line; ``random`` are 16 random bytes."""
+    """The number of a new session, and the Set-Cookie line for its client; ``random`` are 16 random bytes."""
     text = random.hex().encode()
     attributes = b"; Path=/; HttpOnly; SameSite=Lax" + (b"; Secure" if is_secure else b"")
     return session_number(text), b"Set-Cookie: %b=%b%b\r\n" % (SESSION_COOKIE, text, attributes)

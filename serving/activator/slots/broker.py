@@ -31,7 +31,11 @@ _OLDER_BY_S = 0.02
 
 
 class _PeerAsk(msgspec.Struct, kw_only=True):
-    """A peer's request for slots of a revision. ``may_overtake``: it may get a slot ahead of one local request."""
+    """A peer's request for slots of a revision, for which ``waiting_count`` requests wait there since ``since_s``.
+
+    ``may_overtake``: when a local request ends, its slot may go to the peer before the local queue. This is False once
+    it has happened, until the peer asks again.
+    """
 
     waiting_count: int
     since_s: float
@@ -39,7 +43,10 @@ class _PeerAsk(msgspec.Struct, kw_only=True):
 
 
 class _OwnAsk(msgspec.Struct, frozen=True, kw_only=True):
-    """This process's last request for slots of a revision, and its time."""
+    """This process's last request for slots of a revision, sent at ``at_s``.
+
+    At that time ``waiting_count`` requests waited, the oldest one since ``since_s``.
+    """
 
     waiting_count: int
     since_s: float
@@ -49,8 +56,9 @@ class _OwnAsk(msgspec.Struct, frozen=True, kw_only=True):
 class SlotBroker(Generic[RequestId]):
     """The slot book of one router, when several processes share pods (``router.SlotBook``).
 
-    ``table`` is shared with the router; ``index`` identifies this process. ``first_round`` must be greater than any
-    declaration's number of an earlier process with this index. ``send`` sends a message to a peer.
+    ``table`` is shared with the router; ``index`` identifies this process. ``first_round`` is the number of its first
+    declaration (``messages.Declare``); it must exceed all numbers that an earlier process with this index used.
+    ``send`` sends a message to a peer.
     """
 
     def __init__(self, table: RevisionTable[RequestId], *, index: int, first_round: int, send: Send) -> None:
@@ -136,7 +144,10 @@ class SlotBroker(Generic[RequestId]):
                     yield InUse(key=key, pod=pod, in_flight=in_flight, slot_count=slot_count)
 
     def _after(self, view: int, now_s: float) -> RoutingOutcome[RequestId]:
-        """If the view's number is no longer ``view``, apply new rights to all revisions and ask for slots again."""
+        """Return the dispatches that follow if the slots of all processes were distributed again (a new view began).
+
+        ``view`` is the number of the view before the event. Without a new view, nothing follows.
+        """
         if view == self.ledger.view_number:
             return RoutingOutcome()
         self._own_asks.clear()

@@ -37,8 +37,9 @@ def share_of(pod: str, *, slot_count: int, members: Sequence[int], index: int) -
 def loans_between(shares: Sequence[int], in_use: Sequence[int]) -> dict[tuple[int, int], int]:
     """The loans that cover the requests in flight of every process: slots by (borrower, lender).
 
-    Example: both processes own 1 slot, and the second uses 2: it borrows 1 from the first. Use beyond the sum of the
-    shares is no loan; only an excluded process can cause it.
+    ``shares`` are the slots that each process owns in one pod, ``in_use`` those that it uses. Example: both processes
+    own 1 slot, and the second uses 2: it borrows 1 from the first. Use beyond the sum of the shares is no loan; only an
+    excluded process can cause it.
     """
     loans: dict[tuple[int, int], int] = {}
     spare = [
@@ -60,8 +61,9 @@ def loans_between(shares: Sequence[int], in_use: Sequence[int]) -> dict[tuple[in
 class Ledger:
     """The slots that process ``index`` may use; none before the first ``set_peers``.
 
-    ``first_round`` must be greater than any declaration's number of an earlier process with this index. ``in_use``
-    returns the requests in flight now; ``send`` sends a message to a peer.
+    A view is a set of live processes that share the slots; all members must agree on it before it begins.
+    ``first_round`` is the number of this process's first declaration; it must exceed all numbers that an earlier
+    process with this index used. ``in_use`` returns the requests in flight now; ``send`` sends a message to a peer.
     """
 
     def __init__(self, *, index: int, first_round: int, in_use: Callable[[], Iterable[InUse]], send: Send) -> None:

@@ -43,14 +43,21 @@ class InUse(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 
 class Declare(_TaggedMessage, frozen=True, kw_only=True):
-    """The sender's requests in flight; it starts no more until the next view. ``round`` numbers its declarations."""
+    """Declares the sender's requests in flight, because the set of live processes has changed.
+
+    Until the next view (the next set of processes that share slots), the sender starts no more requests than these.
+    ``round`` numbers the sender's declarations.
+    """
 
     round: int
     in_use: tuple[InUse, ...]
 
 
 class ViewReady(_TaggedMessage, frozen=True, kw_only=True):
-    """The declarations that the sender has received. The next view begins once all members have sent equal ones."""
+    """States that the sender has all declarations, and their numbers by process.
+
+    The next view (set of processes that share slots) begins once all members have sent equal ``rounds``.
+    """
 
     rounds: Rounds
 
@@ -64,7 +71,11 @@ class Ask(_TaggedMessage, frozen=True, kw_only=True):
 
 
 class Give(_TaggedMessage, frozen=True, kw_only=True):
-    """Passes ``count`` slots of a pod to the receiver; ignored in any view but that of ``rounds``."""
+    """Passes ``count`` slots of a pod to the receiver.
+
+    ``rounds`` identifies the view (set of processes) in which they are passed; in any other view the message is
+    ignored.
+    """
 
     rounds: Rounds
     key: RevisionKey

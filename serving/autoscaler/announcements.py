@@ -23,9 +23,10 @@ _KNOWN_MAX = 4_096
 
 
 def announcement_of(claim: PodClaim, pod: Object, *, host: str, port: str) -> str | NoData:
-    """The announcement of a pod's address; ``NoData`` with the reason if it must not be announced.
+    """The address HOST:PORT at which a pod is announced; ``NoData`` with the reason if it must not be announced.
 
-    Example: the pod p at 10.1.0.7 with port "8012" is announced as 10.1.0.7:8012.
+    ``claim`` is the pod that the connection claims to be, ``pod`` the observed Pod, and ``host`` the connection's
+    source address.
     """
     status = pod.get("status") or {}
     revision = labels_of(pod).get(REVISION_LABEL)
@@ -50,7 +51,7 @@ def _with_port(address: ipaddress.IPv4Address | ipaddress.IPv6Address, port: int
 
 
 def _address_of(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    """The address in a text; an IPv4-mapped IPv6 address becomes IPv4."""
+    """Parse an IP address; None for other text. An IPv4-mapped IPv6 address becomes IPv4."""
     try:
         address = ipaddress.ip_address(host)
     except ValueError:

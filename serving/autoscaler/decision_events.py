@@ -44,7 +44,7 @@ class FollowRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_target(target: str) -> tuple[str, dict[str, str]]:
-    """The path and query parameters of a request target. Repeated parameters are dropped."""
+    """The path and query parameters of a request target. A repeated parameter gets the value ""."""
     url = urlsplit(target)
     query = parse_qs(url.query, keep_blank_values=True)
     return url.path, {name: values[0] if len(values) == 1 else "" for name, values in query.items()}
@@ -99,7 +99,10 @@ def event_bytes(event: str, body: bytes) -> bytes:
 
 
 class PolicyBook:
-    """The costs of each revision's policy and of its alternative. ``scaler`` returns a revision's scaler, or None."""
+    """The costs of each revision under its policy, and under Knative's.
+
+    ``keys`` returns the known revisions, ``scaler`` a revision's scaler, or None.
+    """
 
     def __init__(
         self, *, keys: Callable[[], Iterable[RevisionKey]], scaler: Callable[[RevisionKey], Scaler | None]
@@ -108,7 +111,7 @@ class PolicyBook:
         self._scaler = scaler
 
     def costs(self, key: RevisionKey, now_s: float) -> PolicyCosts | None:
-        """The costs of a revision's policy and of its alternative; None if its class has no policy."""
+        """The costs of a revision under its policy, and under Knative's; None if its class has no policy."""
         scaler = self._scaler(key)
         return None if scaler is None or scaler.shadow is None else scaler.shadow.costs(now_s)
 

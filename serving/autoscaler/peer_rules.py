@@ -22,7 +22,11 @@ _POD_NAMES = {"namespace", "revision", "pod"}
 
 
 class StatsPeer(msgspec.Struct, frozen=True, kw_only=True):
-    """The sender of a request: TLS or plain, SPIFFE id ("" without a certificate), address, and whether in this pod."""
+    """The sender of a request.
+
+    ``identity`` is the SPIFFE id in its certificate, "" without a certificate. ``host`` is its IP address.
+    ``is_loopback``: the request comes from inside the autoscaler's own pod.
+    """
 
     is_tls: bool = False
     identity: str = ""

@@ -43,7 +43,7 @@ class Calls(Protocol):
         ...
 
     async def lead(self, revision: ScaledRevision, path: TrafficPath) -> Mapping[str, Any] | None:
-        """Write the traffic path of a revision; None if it has changed."""
+        """Write whether requests of a revision pass the activators; None if the revision has changed."""
         ...
 
     async def scale(self, deployment: ScaledDeployment, count: int) -> str | None:
@@ -51,12 +51,16 @@ class Calls(Protocol):
         ...
 
     async def mark(self, namespace: str, costs: Costs) -> None:
-        """Set `pod-deletion-cost`."""
+        """Set the annotation `pod-deletion-cost` of pods. ``costs`` has pairs of pod name and cost; None removes it."""
         ...
 
 
 class WriteView(msgspec.Struct, frozen=True, kw_only=True):
-    """The known state of one revision at one moment. Unknown parts are None."""
+    """The known state of one revision at one moment. Unknown parts are None.
+
+    ``latest`` is the latest decision. ``notes`` are annotations to write, where None removes one. ``is_woken``: an
+    activator has woken the revision since the decision.
+    """
 
     revision: ScaledRevision | None
     deployment: ScaledDeployment | None
@@ -71,11 +75,17 @@ class WriteView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PathProved(msgspec.Struct, frozen=True):
-    """An activator has responded to a probe; an immediate decision follows."""
+    """The result of a probe: an activator responded, so requests can reach the revision through activators.
+
+    The next decision, which follows immediately, may therefore scale the revision to zero.
+    """
 
 
 class ReserveRefused(msgspec.Struct, frozen=True):
-    """The revision has changed since the decision's input; another decision follows."""
+    """The result of a write that would have set a revision to Reserve: the revision has changed meanwhile.
+
+    Nothing was written; another decision follows.
+    """
 
 
 class RevisionWritten(msgspec.Struct, frozen=True):

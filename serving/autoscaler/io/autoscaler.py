@@ -112,7 +112,10 @@ class Autoscaler:
         return self._is_synced
 
     def end_rests(self) -> None:
-        """Decide on all revisions, also idle ones, within a decision period: there is a new policy or subscriber."""
+        """Decide on all revisions within a decision period, also on idle ones, which are otherwise skipped.
+
+        Called for a new policy, and for a new subscriber to decisions.
+        """
         self._decisions.end_rests()
 
     def _watch_memory(self) -> Hold:

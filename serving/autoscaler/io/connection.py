@@ -45,9 +45,9 @@ _FOLLOWER_BYTES_MAX = 4 * 2**20
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """Positions of a frame in the stream.
+    """One frame in a stream: its payload is from the position ``begin`` up to ``end``.
 
-    The mask, if any, precedes ``begin``; ``end`` may lie beyond the received data. ``is_plain``: a masked binary frame
+    ``end`` may lie beyond the received data. The mask, if any, precedes ``begin``. ``is_plain``: a masked binary frame
     that is a whole message.
     """
 
@@ -87,7 +87,7 @@ _log.setLevel(logging.WARNING)
 
 
 class StatsHost(Protocol):
-    """The interface that a connection uses of its owner."""
+    """The owner of stats connections, as seen by a connection."""
 
     @property
     def tasks(self) -> TaskOwner:
@@ -191,7 +191,11 @@ class StatsConnection(asyncio.Protocol):
         return self._is_follower
 
     def was_active(self) -> bool:
-        """Whether data arrived within the last four calls, or two before authentication. True for subscribers."""
+        """Whether the connection is in use. The caller asks periodically, and closes a connection that is not.
+
+        A connection counts as unused at the fourth call in a row without new data, before authentication at the second.
+        Subscribers are always in use.
+        """
         self._silent_checks += 1
         return self._is_follower or self._silent_checks < (_SILENT_CHECKS_MAX if self.sender is not None else 2)
 

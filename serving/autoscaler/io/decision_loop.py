@@ -71,7 +71,7 @@ _PATIENCE = WorkQueueSettings(retry_max_s=2.0)
 
 
 class DecisionCounts(msgspec.Struct, kw_only=True):
-    """Counts since the start of the process."""
+    """Counts since the start of the process. ``unknown_stats`` are stats of revisions that are not scaled here."""
 
     decisions: int = 0
     decision_failures: int = 0
@@ -188,7 +188,10 @@ class DecisionLoop:
         self._periodic.add_after(key, self.settings.decision_period_s * turn_ratio(key))
 
     def end_rests(self) -> None:
-        """Decide on all revisions, also idle ones, within a period: a new policy may request pods at scale 0."""
+        """Decide on all revisions within a period, also on idle ones, which are otherwise skipped.
+
+        Called after changes of settings and policies, which may request pods for idle revisions.
+        """
         for key, entry in self._watch.entries.items():
             if entry.scaler is not None:
                 self._periodic.add_after(key, self.settings.decision_period_s * turn_ratio(key))
@@ -209,10 +212,10 @@ class DecisionLoop:
         self._policies.triggers.forget(key)
 
     def decide_soon(self, key: RevisionKey, cause: DecisionCause) -> None:
-        """Decide in this event loop iteration, or later if the minimum interval has not passed.
+        """Decide in this event loop iteration, or later if the minimum interval since the last decision has not passed.
 
-        A revision that was woken since the last decision does not wait. Its load was reported a few milliseconds before
-        the revision was observed as Active, so the last decision wanted no pod.
+        The interval does not apply to a revision that an activator has woken since then: the last decision, made before
+        the revision was observed as Active, wanted no pod for its requests.
         """
         entry = self._watch.entries.get(key)
         if entry is None or entry.scaler is None:
@@ -396,7 +399,7 @@ class DecisionLoop:
 
 
 def _load(key: RevisionKey, load: Callable[[str], None], text: str) -> None:
-    """Restore saved state; "" means that there is none."""
+    """Pass the saved state ``text`` to ``load``; do nothing for "". Unreadable state is logged and ignored."""
     if text:
         try:
             load(text)

@@ -72,10 +72,10 @@ class RevisionListener(Protocol):
         """Announce a pod of a workload that has become ready."""
 
     def pod_gone(self, key: RevisionKey, name: str) -> None:
-        """Drop a deleted pod of a decided revision."""
+        """Drop a deleted pod of a revision with decisions."""
 
     def pod_killed(self, revision: ScaledRevision, pod: ScaledPod) -> None:
-        """Report the OOM kill of a container of a decided revision's pod."""
+        """Report the OOM kill of a container in a pod of a revision with decisions."""
 
     def stopped(self, key: RevisionKey) -> None:
         """Stop deciding about a revision."""
@@ -134,7 +134,7 @@ class RevisionWatch:
             yield from entry.ready_pods(key[0], self._pods.cache)
 
     def requests(self, key: RevisionKey) -> dict[str, Resources]:
-        """The requests of a revision's containers."""
+        """The cpu and memory that each container of a revision requests, by container name."""
         revision = self._revisions.cache.get(key)
         return {} if revision is None else requests_of((revision.get("spec") or {}).get("containers") or ())
 

@@ -46,7 +46,12 @@ _SCALE = {"apiVersion": "autoscaling/v1", "kind": "Scale"}
 
 
 class WriteCounts(msgspec.Struct, kw_only=True):
-    """Counts of writes since the start of the process."""
+    """Counts of writes since the start of the process, by their content.
+
+    Conflicts are writes that failed because the object had changed. ``reserve`` and ``wake`` set the serving state,
+    ``victim`` the deletion costs of pods, ``path`` whether requests pass the activators. ``learnt`` and
+    ``learnt_target`` save learnt state, ``anticipated`` publishes expected pods.
+    """
 
     scale_writes: int = 0
     scale_conflicts: int = 0
@@ -106,7 +111,10 @@ class ScaleClient:
         return written
 
     async def lead(self, revision: ScaledRevision, path: TrafficPath) -> Object | None:
-        """Write the traffic path of a revision; None if it has changed or does not exist."""
+        """Write whether requests of a revision pass the activators or go directly to its pods.
+
+        Return the written object; None if the revision has changed or does not exist.
+        """
         annotation = path.value if path is TrafficPath.SERVE else None
         patch = {
             "metadata": {

@@ -64,7 +64,13 @@ def is_late(state: LatenessState, *, sent_s: float, received_s: float) -> tuple[
 
 
 class ServerCounts(msgspec.Struct, kw_only=True):
-    """Counts of connections and frames since the start of the process."""
+    """Counts of connections and frames since the start of the process.
+
+    ``late_frames`` arrived too late to count, ``flooding_frames`` above the sender's rate limit.
+    ``replaced_connections`` were closed for a newer connection of the same sender, ``silent_connections`` because
+    nothing arrived. ``unauthorized_connections`` had no valid token; ``refused_connections`` exceeded the number of
+    connections.
+    """
 
     frames: int = 0
     malformed_frames: int = 0
@@ -161,7 +167,7 @@ class PodSender(Sender):
 
 
 class ActivatorSender(Sender):
-    """An activator, which reports on every revision with requests in it."""
+    """An activator. It reports on each revision of which it has requests."""
 
     __slots__ = ()
 

@@ -32,7 +32,10 @@ _NOTHING = encode_relayed_stats(RelayedStats(stats=[]))
 
 
 class Sharing:
-    """The groups of revisions that this process owns; all groups until ``shards`` is set, before the first decision."""
+    """The groups of revisions that this process owns. Several autoscalers share all groups by ``shards``.
+
+    ``shards`` is None if this process owns all groups. It is set before the first decision.
+    """
 
     def __init__(self) -> None:
         self.shards: Shards | None = None

@@ -184,7 +184,10 @@ class Controller:
             self._queue.add_after(key, debounce_s)
 
     async def _wake_crowds(self) -> None:
-        """Enqueue many keys in small steps, because new settings or activators affect every resource."""
+        """Enqueue the keys in ``_crowd`` until cancelled, after each key letting other tasks run.
+
+        New settings or activators affect every resource, and so enqueue all keys.
+        """
         while True:
             await self._has_crowd.wait()
             self._has_crowd.clear()

@@ -48,7 +48,7 @@ Wake = Callable[[set[WorkKey], Kind | None], None]
 
 
 def settings_notes(taken: Taken, config_map: Object) -> Iterator[Note]:
-    """The notes about applying one ConfigMap to one daemon's settings."""
+    """The messages, to be written as Events, about applying a ConfigMap to the settings of one daemon."""
     # Items of a list lack their kind.
     about = {**config_map, "apiVersion": "v1", "kind": "ConfigMap"}
     if taken.problems:
@@ -80,7 +80,7 @@ def missing_reason(kind: Kind, error: ClusterError, *, gateway: str) -> str:
 
 
 def missing_note(kind: Kind, namespace: str, why: str) -> Note:
-    """The note that a required optional kind is missing. ``namespace`` is the system's."""
+    """The message that the server lacks a kind required by the settings. ``namespace`` is the system's."""
     name, reason = _OPTIONAL[kind]
     metadata = {"name": name, "namespace": namespace}
     about: Object = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata}

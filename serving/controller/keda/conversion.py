@@ -226,7 +226,10 @@ def _spec(route: Object, scaled: Object, notes: list[str]) -> tuple[ScaledWorklo
 
 
 def _wait_s(spec: Mapping[str, Any], *, is_old: bool) -> int | None:
-    """The longest wait for a pod, in seconds. KEDA always limits it if there is a fallback."""
+    """The longest wait for a pod, in seconds; None for no limit. KEDA always limits the wait if there is a fallback.
+
+    ``is_old``: the route is an HTTPScaledObject, whose timeouts have other names.
+    """
     wait_s = _whole_seconds("conditionWait" if is_old else "readiness", spec.get("timeouts") or {})
     failover = spec.get("coldStartTimeoutFailoverRef")
     if failover is not None:
@@ -272,7 +275,10 @@ def _first(*values: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 def _metric(spec: Mapping[str, Any], *, is_old: bool, notes: list[str]) -> tuple[WorkloadScaling, dict[str, str]]:
-    """The metric and its target. Raises ``SettingsError`` if two metrics contradict each other."""
+    """The metric with its target and window, and annotations for scaling; the window is None if the route sets none.
+
+    Raises ``SettingsError`` if two metrics contradict each other.
+    """
     metric: Mapping[str, Any] = spec.get("scalingMetric") or {}
     rate, concurrency = metric.get("requestRate"), metric.get("concurrency")
     annotations = {UTILIZATION_ANNOTATION: "100"}
@@ -319,7 +325,10 @@ def _initial_notes(spec: Mapping[str, Any], scaled: Object, window: str | None) 
 
 
 def _retention(cooldown_s: float, window: str | None, notes: list[str]) -> str:
-    """How long the last pod stays after the window without requests."""
+    """How long the last pod stays after the window without requests, as text such as "4m"; at most one hour.
+
+    Window and retention together replace KEDA's cooldown. A note is added to ``notes`` if they cannot equal it.
+    """
     window_s = _window_s(window)
     retention_s = min(max(0.0, cooldown_s - window_s), _RETENTION_MAX_S)
     if retention_s + window_s != cooldown_s:

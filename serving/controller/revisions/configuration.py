@@ -254,7 +254,7 @@ def _unchanged(
 
 
 def _requested(texts: Mapping[str, str], own: Collection[str]) -> dict[str, str]:
-    """The labels or annotations that the template sets."""
+    """The labels or annotations from the template: all except those that the controller sets itself, ``own``."""
     return {key: text for key, text in texts.items() if key not in own}
 
 

@@ -146,9 +146,9 @@ def _default_container(pod_spec: Object, sidecar: Sidecar | None) -> dict[str, s
 
 
 def desired_private_service(revision: Object) -> Object:
-    """The headless Service of a revision. It selects the revision's pods for EndpointSlices.
+    """The headless Service of a revision, whose EndpointSlices list the revision's pods.
 
-    It receives no requests, and has no cluster IP, because a cluster may have only 254 of these.
+    It receives no requests, and has no cluster IP, because a cluster may have only 254 cluster IPs.
     """
     return {
         "apiVersion": "v1",

@@ -16,7 +16,10 @@ _WAIT_MIN_S = 10.0
 
 
 def proxy_wait_s(progress_deadline_s: float) -> float:
-    """Seconds before a revision reports a container without a queue-proxy: a tenth of the progress deadline."""
+    """Seconds before a revision reports that an app has not started its queue-proxy.
+
+    This is a tenth of the progress deadline, but at least 10 s.
+    """
     return max(progress_deadline_s * _SHARE, _WAIT_MIN_S)
 
 

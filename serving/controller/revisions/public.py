@@ -257,7 +257,7 @@ def _backend(before: Object | None, *, family: str, public: PublicService) -> En
 
 
 def _kept(before: Object) -> EndpointGroup:
-    """The present endpoints, which are kept if there are no others. Pods are marked as not ready."""
+    """The present endpoints of a slice, for a public Service that has no other endpoints now; pods become not ready."""
     endpoints = [
         {**endpoint, "conditions": {**endpoint.get("conditions", {}), "ready": False}}
         if endpoint.get("targetRef")
@@ -308,7 +308,10 @@ def _metadata_changes(owner: Object, service: Object) -> Object:
 
 
 def _port_changes(owner: Object, service: Object, *, has_tls: bool) -> Object:
-    """The ports of a Service, if any except the first must change."""
+    """The change of a Service's ports to the wanted ones; {} if all ports are right.
+
+    The first port is not compared, because it never changes.
+    """
     wanted = _service_ports(owner, name_of(service), has_tls=has_tls)
     known = [port for port in nested(service, "spec", "ports") or () if port.get("name") != _PORT_NAME]
     is_same = [(port.get("name"), port.get("port")) for port in known] == [

@@ -245,7 +245,7 @@ def revision_debounce_s(revision: Object | None, changed: Kind | None, *, count_
 
 
 def _unready_since(before: Object, after: Object) -> str | None:
-    """When a revision became Ready that is now no longer Ready; None for other revisions.
+    """When a revision last became Ready, if it has just lost this state; None for other revisions.
 
     The status stores this time while the revision is Ready. The annotation is written only afterwards, which saves a
     write for each new revision.

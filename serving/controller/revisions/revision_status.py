@@ -162,7 +162,7 @@ def _failures_of_container(status: Object, exits_tolerated: int, *, is_first: bo
 
 
 def _pause_s(waiting: Object) -> float:
-    """The pause before a restart, as stated in the message; infinity if it is not stated."""
+    """The kubelet's pause before a restart, in seconds, from a container's waiting state; infinity if unstated."""
     pause = _PAUSE.search(waiting.get("message") or "")
     return float(pause[1]) if pause else math.inf
 

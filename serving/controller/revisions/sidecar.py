@@ -103,7 +103,7 @@ class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def grace_s(revision: Object, sidecar: Sidecar) -> int:
-    """A pod's termination grace period in seconds: drain lag, longest request, and exit of the app.
+    """A pod's termination grace period in seconds: drain lag, longest request, and 5 s for the exit of the app.
 
     Example: timeoutSeconds 300 and a drain lag of 5 s give 310.
     """
@@ -322,7 +322,10 @@ def _unexpanded(value: str) -> str:
 
 
 def _security(revision: Object) -> Object:
-    """The most restrictive security context. It sets a user only if the pod's user is root, not the image's."""
+    """The most restrictive security context. It sets a user only if the pod's ``runAsUser`` is root.
+
+    Without ``runAsUser``, the user of the image applies.
+    """
     is_root = nested(revision, "spec", "securityContext", "runAsUser") == 0
     return {
         "allowPrivilegeEscalation": False,

@@ -55,7 +55,7 @@ Desired = Mapping[str, Object]
 
 
 class HttpRoutes(msgspec.Struct, frozen=True, kw_only=True):
-    """The existing HTTPRoutes with names of a route, of any owner.
+    """The existing HTTPRoutes whose names belong to a route, of any owner.
 
     ``missing`` is why the server has no HTTPRoutes, or "".
     """

@@ -136,10 +136,10 @@ def rollout_goal(targets: Sequence[Object], assigned: Sequence[Object]) -> Rollo
 def rollout_of_status(
     targets: Sequence[Object], served: Iterable[Object], *, configurations: Mapping[str, str]
 ) -> Rollout:
-    """The rollout state derived from ``status.traffic``: each configuration target's present share, at rest.
+    """The rollout state of a Route without a stored one: each configuration target has its share of ``status.traffic``.
 
-    ``configurations`` maps revisions' names to their configurations. The state is used for a Route without a stored
-    rollout state, which had no rollout duration so far.
+    No step is planned, because such a Route had no rollout duration. ``configurations`` maps revisions' names to their
+    configurations.
     """
     present = {
         (target.get("tag"), configurations.get(target["revisionName"])): target

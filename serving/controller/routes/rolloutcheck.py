@@ -96,9 +96,10 @@ def _percent(share: float) -> str:
 
 
 class CheckedRollout(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a route's check.
+    """The result of checking the rollouts of a route by the responses of its newest revisions.
 
-    ``broken`` are the newest revisions that broke the check. ``paused`` are the revisions whose rollout waits.
+    ``check`` are the conditions from the route's annotation, None without a check. ``broken`` are the newest revisions
+    that broke the check. ``paused`` are the revisions whose rollout waits.
     """
 
     check: RolloutCheck | None = None

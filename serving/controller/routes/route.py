@@ -251,7 +251,7 @@ def _unready(rollout: Rollout, known: RouteTargets) -> frozenset[str]:
 
 
 def _failed(goal: Rollout, known: RouteTargets) -> frozenset[str]:
-    """The failed revisions, without the goal revision of each configuration."""
+    """The failed revisions of a route, without the revision that each configuration is rolling out."""
     goals = {target.configuration_name: target.revisions[-1].revision_name for target in goal.configurations}
     return frozenset(
         name

@@ -71,9 +71,10 @@ class Activity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DormancyState(msgspec.Struct, frozen=True, kw_only=True):
-    """The dormancy of one pod.
+    """The dormancy of one pod: whether its app is frozen, and since when it is idle.
 
     ``idle_since_s`` is the end of the pod's last activity. The app is not frozen before ``awake_until_s``.
+    ``refused_count`` counts the failed attempts to freeze it since the last success.
     """
 
     idle_since_s: float

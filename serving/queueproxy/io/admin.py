@@ -112,7 +112,11 @@ class AdminHandler:
         raise NotImplementedError(exchange, reason)
 
     def overdue(self, exchange: Exchange) -> None:
-        """Respond to a pending ``/readyz``; or end a drain that no order to stop has followed."""
+        """Handle a request that has waited for its maximum time.
+
+        ``/readyz`` is answered with the present state. ``/wait-for-drain`` ends the drain if no stop signal has
+        followed.
+        """
         if exchange in self._held:
             self._respond_readiness(exchange, wait_s=0.0)
         elif exchange not in self._leaving:

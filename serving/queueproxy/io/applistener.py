@@ -17,7 +17,10 @@ class ForeignListener(ConnectionRefusedError):
 
 
 class ListenerCheck:
-    """Recognises an app's listeners: sockets of ``processes``, or of ``user``, which only this pod has (0: none)."""
+    """Recognises listening sockets of a pod's app.
+
+    They belong to one of ``processes``, or to ``user``, whose processes are all in this pod (0: there is no such user).
+    """
 
     def __init__(self, user: int, processes: Callable[[], Iterable[int]]) -> None:
         self._user = user

@@ -303,7 +303,10 @@ class FirstFreezer:
 
     @property
     def unfrozen(self) -> str:
-        """The error of the first freezer while the second one in use leaves the app running; "" otherwise."""
+        """Why the app runs although the pod is dormant; "" if the freezer in use has frozen the app.
+
+        The text is the error of the first freezer, because of which the second one is in use.
+        """
         return self._present.unfrozen and self._error
 
     async def freeze(self) -> None:

@@ -101,11 +101,14 @@ class PodHandler(PodRequests[Exchange]):
             exchange.respond(503, QUEUE_FULL, _RETRY_LINES)
 
     def body_ready(self, exchange: Exchange) -> None:
-        """Admit a request whose body has arrived as far as needed."""
+        """Admit a request once enough of its body has arrived."""
         self._admit(exchange, self._clock())
 
     def body_complete(self, exchange: Exchange) -> None:
-        """Exempt a request from its client's share, because its body is complete."""
+        """Stop counting a request against its client's share of the slots, because its body is complete.
+
+        The share limits only requests with incomplete bodies. A request that waited for it may now run.
+        """
         decision = None if self._slots is None else self._slots.complete(exchange, self._clock())
         if decision is not None:
             self._carry_out(exchange, decision)

@@ -135,7 +135,7 @@ class PodRequests(Generic[_Request]):
         return not self._secret or self._is_believed(head)
 
     def _view(self) -> "RequestView[_Request]":
-        """The functions that read a request for slots. By default, requests have no clients."""
+        """How the slots read facts from a request, such as its client. By default, a request has no client."""
         from serving.core.traffic.openrequests import RequestView  # noqa: PLC0415 - as above
 
         return RequestView()
@@ -167,7 +167,11 @@ class PodRequests(Generic[_Request]):
             self.slo.record(math.inf)
 
     def _end(self, status: int, took_s: float, held_s: float) -> None:
-        """Count an ended request by its status. An error of the app does not count as a fast response."""
+        """Count a request that ended with ``status`` after ``took_s`` seconds.
+
+        For the latency goal, the ``held_s`` seconds in the activator's queue are added. Errors of the app are not
+        counted for this goal, because they would count as fast responses.
+        """
         self.request_metrics.record(status, took_s)
         if self.slo is not None and not self.slo.slo.is_wait and 0 < status < _FIRST_ERROR:
             self.slo.record(took_s + held_s)

@@ -30,7 +30,7 @@ _CLOSE_WAIT_S = 0.5
 
 
 class Front(Protocol):
-    """The interface that the drain uses of a pod's request listener. ``HttpServer`` implements it."""
+    """A pod's request listener, as seen by the drain. ``HttpServer`` implements it."""
 
     clock: Callable[[], float]
     finishing: bool
@@ -231,7 +231,8 @@ class PodService:
 def socket_of(spec: PodSpec, name: str, address: Address) -> socket.socket:
     """The listening socket: the inherited socket ``name``, or a new socket at ``address``. Raises ``OSError``.
 
-    The event loop would resolve the address in a thread, whose creation takes a tenth of the start time.
+    The socket is not created by the event loop: this would resolve the address in a new thread, which takes a tenth of
+    the start time.
     """
     descriptor = spec.listen_fds.get(name)
     if descriptor is None:

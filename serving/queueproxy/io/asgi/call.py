@@ -81,7 +81,7 @@ class Inbox:
 
 
 class CallOwner(Protocol):
-    """The interface that a call uses of its pod."""
+    """The pod of a call, as seen by the call."""
 
     def clock(self) -> float:
         """The monotonic time, in seconds."""

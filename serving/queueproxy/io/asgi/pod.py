@@ -38,7 +38,10 @@ _PLAIN = {"https": "http", "wss": "ws"}
 
 
 class RunningCalls:
-    """The tasks of the app's calls. ``end_server`` makes the server stop accepting, when the app may end."""
+    """The tasks of the app's calls.
+
+    ``end_server`` is called when the app may end; it makes the server stop accepting connections.
+    """
 
     def __init__(self, *, end_server: Callable[[], None]) -> None:
         self.clock: Callable[[], float] = time.monotonic

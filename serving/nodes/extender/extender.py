@@ -23,7 +23,10 @@ _EXPECTED = "a kube-scheduler's ExtenderArgs: an object with Pod, and NodeNames 
 
 
 class ExtenderCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A pending pod and its candidate nodes, in the scheduler's order."""
+    """A pending pod and its candidate nodes, in the scheduler's order.
+
+    ``is_by_name``: the response must have names of nodes, rather than the Node objects in ``nodes``.
+    """
 
     pod: Mapping[str, Any]
     node_names: tuple[str, ...]

@@ -81,7 +81,10 @@ class AnticipatedBook:
                 del self._existing[key]
 
     def pods(self, now_s: float) -> dict[str, GroupPod]:
-        """The anticipated pods that do not exist at ``now_s`` (unix seconds). 8 published and 2 existing pods: 6."""
+        """The anticipated pods that do not exist at ``now_s`` (unix seconds), by an invented name.
+
+        Example: autoscalers published 8 pods of a revision, and 2 exist: the result has 6.
+        """
         missing: dict[str, GroupPod] = {}
         for key, (replica_count, template) in self._templates.items():
             published = self._published.get(key)

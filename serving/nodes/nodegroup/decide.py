@@ -177,7 +177,10 @@ def _brought_up_to_date(state: NodeGroupState, view: GroupView, failures: Failur
 
 
 def _coming_since(state: NodeGroupState, view: GroupView) -> float | None:
-    """Since when the number of machines without a node is the present one; None if all machines have nodes."""
+    """Since when machines without a node have been starting; None if all machines have nodes.
+
+    The time begins again whenever their number changes.
+    """
     if not view.coming_count:
         return None
     is_same = state.coming_since_s is not None and view.coming_count == state.coming_count
@@ -185,7 +188,7 @@ def _coming_since(state: NodeGroupState, view: GroupView) -> float | None:
 
 
 def _act(state: NodeGroupState, view: GroupView, verdict: RuleVerdict) -> _GroupActions:
-    """Convert the verdict to names and numbers.
+    """Select the nodes on which to execute the verdict of the rules.
 
     The nodes to untaint are selected before the reaper runs. The reaper's deletions change the cloud's target, and
     therefore the bounds for adding and tainting nodes.
@@ -236,10 +239,9 @@ def _bounds_of_the_moment(
 
 
 def _unregistered_count(state: NodeGroupState, view: GroupView) -> int:
-    """The number of machines that have had no node for longer than a growth may take.
+    """The number of machines that should be nodes by now: they run, but no node has the group's label.
 
-    Example: with a window of 120 s, and 2 machines that started 120 s ago: 2. These machines run in the cloud, but no
-    node has the group's label.
+    Machines count once the window has passed in which requested machines must become nodes.
     """
     window_s = view.settings.scale_up_failure_window_s or view.settings.scale_up_cool_down_period_s
     since_s = state.coming_since_s

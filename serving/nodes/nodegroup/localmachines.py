@@ -21,7 +21,10 @@ _KEY = "machines.json"
 
 
 class LocalMachines(msgspec.Struct, frozen=True, kw_only=True):
-    """All machines by node name, the bounds, and the number of the next machine."""
+    """The machines of a group on one machine: when each was requested (unix seconds), by node name.
+
+    The bounds limit their number. ``next_number`` is used in the name of the next one.
+    """
 
     asked_at_s: Mapping[str, float]
     min_size: int

@@ -94,7 +94,7 @@ def threshold_delta(
 
 
 def _spare_count(rate: int, usage: Utilisation, node_count: int, *, settings: NodeGroupSettings) -> int:
-    """Nodes to remove at the given rate. Nodes that the group would immediately add again are not counted."""
+    """The number of nodes to remove: ``rate``, or fewer if the group would immediately add some of them again."""
     if settings.quirks.shrinking_crosses_scale_up_threshold:
         return rate
     threshold = settings.scale_up_threshold_percent

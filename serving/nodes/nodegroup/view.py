@@ -192,9 +192,9 @@ def view_of(state: NodeGroupState, facts: GroupFacts, settings: NodeGroupSetting
 def node_capacity(state: NodeGroupState, view: GroupView) -> Amount:
     """Capacity of a node of the group, for growth from zero; without a node, the last known one.
 
-    Example: of untainted nodes with 4000 m and 2000 m the smaller one counts, because the next node may be of either
-    size. A superfluous node is tainted again; if a node is missing, pods wait for another cool-down. A node without a
-    reported capacity does not count.
+    Of untainted nodes with 4000 m and 2000 m the smaller one counts, because the next node may be of either size. A
+    wrong guess then brings a node too many, which is tainted again, and not one too few, for which pods would wait a
+    cool-down. A node without a reported capacity does not count.
     """
     if view.settings.quirks.capacity_cached_from_first_node:
         return view.nodes[0].allocatable if view.nodes else state.node_capacity
@@ -218,9 +218,9 @@ def _to_taint_as_unhealthy(
 ) -> tuple[str, ...]:
     """Names of the unhealthy nodes to taint now, oldest first.
 
-    Example: with 10 nodes, 4 of them unhealthy, a minimum of 8 and a fast rate of 3: min(4, 3, 10 - 8) = 2. At the
-    minimum, a rule first adds a healthy node. Only a group of fixed size, which cannot grow, may go one node below the
-    minimum.
+    Their number is limited by the fast removal rate and by the nodes above the minimum. Example: with 10 nodes, 4 of
+    them unhealthy, a minimum of 8 and a rate of 3: min(4, 3, 10 - 8) = 2. At the minimum, a rule first adds a healthy
+    node. Only a group of fixed size, which cannot grow, may go one node below the minimum.
     """
     untainted = partition(nodes).untainted
     sick = [node.name for node in oldest_first(untainted) if node.name in unhealthy]

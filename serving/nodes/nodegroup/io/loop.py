@@ -23,7 +23,10 @@ _SETTINGS_PERIOD_S = 1.0
 
 
 class PassCounts:
-    """The metrics about passes of groups. ``cloud`` returns the name of the cloud."""
+    """Updates metrics after each pass, in which every node group is decided on once.
+
+    ``cloud`` returns the cloud's name for labels, such as "aws".
+    """
 
     def __init__(self, metrics: NodeGroupMetrics, *, cloud: Callable[[], str]) -> None:
         self._metrics = metrics

@@ -26,7 +26,10 @@ class ResourceLoad(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadVariationWhy(msgspec.Struct, frozen=True, kw_only=True):
-    """Explains a score: the lower of the two, rounded. A resource without a fresh measurement is None; both: 0."""
+    """Explains a score: the lower score of both resources, rounded.
+
+    A resource without a fresh measurement is None. If both are None, the score is 0.
+    """
 
     cpu: ResourceLoad | None
     memory: ResourceLoad | None

@@ -111,7 +111,8 @@ def probability_below(
     else 0. Otherwise the fitted beta distribution gives the result. Example: mean 0.2, deviation 0.1 and threshold 0.25
     give alpha 3, beta 12 and probability 0.719.
 
-    ``small_deviations_get_lost`` is the quirk of that name: only a deviation of exactly 0 counts as 0.
+    A deviation below 1e-9 is rounding noise and counts as 0. With ``small_deviations_get_lost``, a quirk of
+    scheduler-plugins, it does not: the fit fails, and the result is 0.
     """
     certain = deviation == 0.0 if small_deviations_get_lost else deviation < DEVIATION_MIN
     fit = fit_beta(mean, deviation, by_difference=small_deviations_get_lost)

@@ -40,7 +40,10 @@ _LEAST_S = 0.0005
 
 
 class ColdRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """The first request of a cold start: the arrival time, and the wait for a pod, in seconds."""
+    """The first request of a cold start.
+
+    It arrived at ``asked_s`` (seconds since the epoch), and waited ``waited_s`` seconds for a pod.
+    """
 
     revision: str
     asked_s: float
@@ -57,7 +60,11 @@ class PodMilestones(msgspec.Struct, kw_only=True):
 
 
 class StartFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """Known facts that explain the start times of a revision's pods."""
+    """Known facts that explain the start times of a revision's pods.
+
+    ``is_preloaded``: the app starts from a template process with its modules. ``is_python``: its command is Python.
+    ``has_dormant``: the revision keeps idle pods dormant rather than removing them.
+    """
 
     service: str
     is_preloaded: bool = False

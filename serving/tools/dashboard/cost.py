@@ -109,9 +109,9 @@ class UsageReport(msgspec.Struct, frozen=True):
 class ServiceCost(msgspec.Struct, frozen=True, kw_only=True):
     """The cost of a service in a range.
 
-    ``always_on`` is the cost with at least one pod at all times (of the newest revision). ``knative`` is the cost under
-    Knative's policy, None without an estimate. Prices are None if the operator has set none. ``known_hours`` are the
-    hours with history.
+    The fields ``always_on_`` are the cost if one pod of the newest revision always ran. The fields ``knative_`` are the
+    cost under Knative's policy, None without an estimate. Prices are None if the operator has set none. ``known_hours``
+    are the hours with history.
     """
 
     namespace: str

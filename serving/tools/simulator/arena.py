@@ -29,7 +29,11 @@ class Interval(msgspec.Struct, frozen=True):
 
 
 class ArenaRow(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of one policy on one workload, for one start time and one limit."""
+    """The results of one policy on one workload, for one start time of pods and one concurrency limit.
+
+    ``figures`` are means over the seeds by name. ``changes`` compare them with the first policy's, as ratios: -0.3 is
+    30 % less. ``functions`` are the functions with the worst results compared with the first policy.
+    """
 
     policy: str
     figures: Mapping[str, Interval]
@@ -54,7 +58,11 @@ class ArenaRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArenaSection(msgspec.Struct, frozen=True, kw_only=True):
-    """The results of all policies on one workload, for one start time and one limit."""
+    """The results of all policies on one workload, for one start time of pods and one concurrency limit.
+
+    ``functions``, ``requests`` and ``hours`` are the size of the workload. ``equal`` compares the policy that the plan
+    names with each other policy at equal pod-seconds.
+    """
 
     workload: str
     start_s: float

@@ -22,14 +22,21 @@ _SLACK = 1e-6
 
 
 class DialPosition(msgspec.Struct, frozen=True, kw_only=True):
-    """A position of a dial, which orders variants of a policy by cost: its name and its changes to the settings."""
+    """A variant of a policy: its name, and its changes to the policy's settings.
+
+    A dial is a sequence of such variants, from the one with the fewest pod-seconds to the one with the most.
+    """
 
     name: str
     change: SettingsChange
 
 
 class SimulatedPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy: its changes to the settings, and its dial from frugal to generous."""
+    """A policy to simulate: its changes to the settings, and its dial of variants from frugal to generous.
+
+    ``policy_of`` creates the policy of a revision. A policy with ``foresight`` knows the future, and replaces the
+    autoscaler's decisions.
+    """
 
     change: SettingsChange
     dial: tuple[DialPosition, ...]
@@ -53,7 +60,10 @@ def _target(ratio: float) -> SettingsChange:
 
 
 def _fixed(total_s: float) -> SettingsChange:
-    """Settings that keep the last pod for ``total_s`` after the last request: the stable window, then the retention."""
+    """Settings that keep the last pod for ``total_s`` seconds after the last request.
+
+    This time consists of the stable window and the pod retention after it.
+    """
     return lambda settings: _retention(max(0.0, total_s - settings.stable_window_s))(_named(KNATIVE_POLICY)(settings))
 
 
@@ -129,9 +139,10 @@ class CurvePoint(msgspec.Struct, frozen=True, kw_only=True):
 class EqualPodSeconds(msgspec.Struct, frozen=True, kw_only=True):
     """A policy's changes compared with the first policy at equal pod-seconds, as ratios: -0.3 is 30 % fewer.
 
-    A ratio is None if the first policy's value is 0. A policy whose dial does not reach the cost is compared at the
-    nearest position: ``pod_seconds_change`` is above 0 if even the most frugal position costs more, below 0 if even the
-    most generous position costs less.
+    A ratio is None if the first policy's value is 0. The results are interpolated between the two positions of the
+    policy's dial named in ``dial``. If even the cheapest or the most expensive position does not reach the first
+    policy's pod-seconds, it is compared as it is; ``pod_seconds_change`` is its remaining difference. ``way_to_oracle``
+    are the avoided cold requests divided by those that the oracle avoids.
     """
 
     cold_change: float | None
@@ -191,7 +202,10 @@ def at_equal_pod_seconds(first: PolicyReport, points: Sequence[CurvePoint]) -> E
 
 
 def with_way_to_oracle(changes: Mapping[str, EqualPodSeconds]) -> dict[str, EqualPodSeconds]:
-    """Add each policy's change of cold requests as a share of the oracle's: -60 % is 75 % of -80 %."""
+    """Add ``way_to_oracle``: the policy's change of cold requests divided by the oracle's change.
+
+    Example: if a policy avoids 60 % of the cold requests and the oracle 80 %, the value is 0.75.
+    """
     oracle = changes.get("oracle")
     if oracle is None or not oracle.cold_change:
         return dict(changes)

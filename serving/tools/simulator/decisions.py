@@ -51,7 +51,10 @@ LoadedSecond = tuple[int, float, int, float]
 
 
 class LoadedSeconds:
-    """A revision's seconds with load. ``pending`` has those not yet added to the autoscaler's windows, oldest first."""
+    """A revision's seconds with load, each identified by its number since the start of the simulation.
+
+    ``pending`` has those not yet added to the autoscaler's windows, oldest first.
+    """
 
     def __init__(self, spec: ScalingSpec) -> None:
         self._stable = math.ceil(spec.stable_window_s)
@@ -67,7 +70,11 @@ class LoadedSeconds:
         return self._hot_number >= 0
 
     def record(self, second: LoadedSecond, *, is_hot: bool) -> None:
-        """Record a completed second with its reported load. ``is_hot``: the load is not one for exactly one pod."""
+        """Record a completed second with its reported load.
+
+        ``is_hot`` marks a second for which one pod is not the right number: it has no load, or more than one pod can
+        serve.
+        """
         self.pending.append(second)
         if second[1] > LOAD_MIN:
             self._loaded_before, self._loaded_number = self._loaded_number, second[0]
@@ -117,7 +124,10 @@ class LoadedSeconds:
             windows.record_load(second[0], self._amount(second))
 
     def _give_silence(self, windows: RevisionWindows, until: int) -> None:
-        """Add seconds without load, before the second ``until``, to the windows: one at the start of each window."""
+        """Add seconds without load, before the second ``until``, to the windows.
+
+        Only two such seconds are added: the first in the stable window and the first in the panic window.
+        """
         first = self._taken_number + 1
         if first >= until:
             return
@@ -258,7 +268,10 @@ class Decisions:
             self.due_s = min(self.due_s, self._periods.at(number + 1.0))
 
     def entered(self, now_s: float) -> None:
-        """Decide in the next period, because a first request has arrived. Its second need not have ended by then."""
+        """Decide at the end of the present decision period, because a request has arrived while none was in flight.
+
+        Without this call, a policy would learn of the request only when its second is complete.
+        """
         if self.policy.observes or self._is_settled:
             last_s = self._periods.until(now_s)
             self.due_s = min(self.due_s, last_s + self._periods.period_s)
@@ -270,10 +283,10 @@ class Decisions:
         self.policy.started(took_s)
 
     def decide_by(self, at_s: float, now_s: float, *, is_first: bool = False) -> None:
-        """Schedule a decision at ``at_s`` at the latest, or after the minimum pause since the last period if later.
+        """Schedule a decision for ``at_s``, or for the end of the present decision period if that comes first.
 
-        If a period is due before that time, its decision is this one. Skipped periods count, too. ``is_first``: the
-        period at ``now_s`` has not passed yet.
+        The decision is later than ``at_s`` if the minimum pause since the last period has not passed by then. Periods
+        whose decision was skipped count, too. ``is_first``: the period at ``now_s`` has not passed yet.
         """
         last_s = self._periods.until(now_s, is_first=is_first)
         asked_s = max(at_s, last_s + DECISION_PAUSE_S)

@@ -29,7 +29,11 @@ _TOKENS_MIN = 1e-6
 
 
 class ServerSpeed(msgspec.Struct, frozen=True, kw_only=True):
-    """The speed and the cache of one server. The defaults are of the order published for 8 billion parameters."""
+    """The speed and the cache of one server. The defaults are typical of a model with 8 billion parameters.
+
+    In each step a server writes one token of each answer. A step takes ``step_s`` seconds, plus ``step_share_s`` for
+    each answer. ``cache_blocks`` is the size of the prompt cache.
+    """
 
     prompt_tokens_per_s: float = 12_000.0
     step_s: float = 0.02

@@ -19,9 +19,11 @@ _PLOT_COLUMNS = 72
 
 
 class PolicyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A policy's results on a workload.
+    """A policy's results on a workload. Counts are summed over revisions and averaged over seeds.
 
-    Counts are summed over revisions and averaged over seeds; waits cover all requests.
+    Cold requests waited for a pod to become ready, late ones waited more than 10 ms. Wasted pod-seconds had a ready pod
+    without requests. Flaps are changes of direction of the scale. ``attained_share`` is the share of requests that met
+    the latency goal. Percentiles of waits are over all requests.
     """
 
     requests: float

@@ -85,7 +85,11 @@ class WaitHistogram:
 
 
 class RevisionResult(msgspec.Struct, kw_only=True):
-    """The outcomes of one revision's requests, and their cost. Times in seconds."""
+    """The outcomes of one revision's requests, and their cost. Times in seconds.
+
+    Cold requests waited for a pod to become ready, late ones waited more than 10 ms, refused ones were rejected. Wasted
+    pod-seconds had a ready pod without requests. Flaps are changes of direction of the scale.
+    """
 
     name: str
     requests: int = 0
@@ -127,7 +131,12 @@ class RevisionResult(msgspec.Struct, kw_only=True):
 
 
 class PromptFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """How model servers processed prompts. ``ttft`` is the time to the first token, in seconds from the arrival."""
+    """How model servers processed prompts.
+
+    ``hit_share`` is the share of prompt blocks that were in a cache. ``ttft`` is the time to the first token, in
+    seconds from the arrival. ``load_ratio`` compares the server with the most tokens in flight with the mean of all
+    servers: 1 is even load.
+    """
 
     hit_share: float
     """Share of the blocks of all prompts that were in a cache."""
@@ -196,7 +205,11 @@ class RunLog(msgspec.Struct, kw_only=True):
 
 
 class NodesResult(msgspec.Struct, kw_only=True):
-    """The results of the nodes on which all revisions ran. Times in seconds."""
+    """The results of the nodes on which all revisions ran. Times in seconds.
+
+    Nodes cost from their request on. ``pods_pending`` counts the pods that had to wait for a place, for
+    ``pending_pod_seconds`` in total.
+    """
 
     node_seconds: float = 0.0
     """Machine-seconds from the request to the cloud until deletion, including the boot."""

@@ -39,7 +39,12 @@ class RevisionCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Conclusion(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a decision's outcome that the simulator uses, and the next phase of scale to zero."""
+    """The parts of a decision's outcome that the simulator uses.
+
+    ``scale`` and ``ready`` were the pods at the decision. ``latest_count`` is the desired number of pods,
+    ``apply_count`` the number to set, None for no change. ``to_reserve``: set the revision to Reserve. ``to_prove``:
+    probe the activator. The ``gate`` fields and ``phase`` belong to the gate, which decides on scale to zero.
+    """
 
     scale: int
     ready: int

@@ -154,11 +154,17 @@ class ApiClient:
         return self.send(ApiCall(method=method, path=path, body=body))
 
     def done(self, method: str, path: str, body: object = None, *, messages: Mapping[int, str] | None = None) -> Any:  # noqa: ANN401 - JSON of the API
-        """Send a call and return the response. If the call fails, the command ends with the API's message."""
+        """Send a call and return the response. If the call fails, the command ends with the API's message.
+
+        ``messages`` replaces the API's message for some statuses.
+        """
         return self.must(ApiCall(method=method, path=path, body=body), messages)
 
     def must(self, call: ApiCall, messages: Mapping[int, str] | None = None) -> Any:  # noqa: ANN401 - as above
-        """Send a prepared call and return the response. If the call fails, the command ends with the API's message."""
+        """Send a prepared call and return the response. If the call fails, the command ends with the API's message.
+
+        ``messages`` replaces the API's message for some statuses.
+        """
         status, response = self.send(call)
         if status >= 400:
             fail((messages or {}).get(status) or message_of(response))

@@ -172,7 +172,10 @@ def check_pod_names(*, can_mount: bool | None = None) -> Iterator[Finding]:
 
 
 def check_isolation(missing: Sequence[str] | None = None, *, is_root: bool | None = None) -> Iterator[Finding]:
-    """Check that pods can be isolated from this machine and each other. ``missing`` replaces the detected gaps."""
+    """Check that pods can be isolated from this machine and each other.
+
+    ``missing`` are the kinds of isolation that the machine lacks; None: detect them.
+    """
     is_root = (os.geteuid() == 0) if is_root is None else is_root
     wanted = Isolation(mode=MODES[0], state=tempfile.gettempdir(), is_root=is_root)
     absent = missing_layers(wanted) if missing is None else missing

@@ -168,7 +168,7 @@ class LocalResponse:
 
 
 class ForeignConnection:
-    """A connection to any other Kubernetes API, by the ``kubernetes`` package."""
+    """A connection to a Kubernetes API other than that of ``serving up``, by the ``kubernetes`` package."""
 
     def __init__(self, path: str, context: str | None) -> None:
         # The import takes half a second, and the API of `serving up` does not need the package.

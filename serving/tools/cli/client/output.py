@@ -51,8 +51,7 @@ def aligned(rows: Iterable[Sequence[object]], *, indent: str = "") -> list[str]:
 def shortened(rows: Sequence[Sequence[str]], width: int, leasts: Sequence[tuple[int, int]]) -> list[list[str]]:
     """Shorten cells so that the lines of ``aligned`` are at most ``width`` characters; a cut cell ends with "…".
 
-    ``leasts`` has a pair of column and minimum width for each column that may be shortened, first column to shorten
-    first.
+    ``leasts`` has pairs of a column's index and its minimum width. Only these columns are shortened, in this order.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for place, least in leasts:

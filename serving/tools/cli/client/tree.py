@@ -278,7 +278,10 @@ def is_ours(resource: Object) -> bool:
 
 
 def _images(kustomization: Object, wanted: InstallOptions) -> dict[str, str]:
-    """The image to install for each image name in the manifests; of the queue-proxy only if it has its own image."""
+    """The image to install for each image name in the manifests.
+
+    Images come from the registry of the options, if set. An image that is itself named in the options takes precedence.
+    """
     tags = {image["name"]: image["newTag"] for image in kustomization["images"]}
     images = {name: f"{name}:{tag}" for name, tag in tags.items()}
     if wanted.registry:

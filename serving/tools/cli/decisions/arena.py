@@ -208,7 +208,11 @@ class _Cell:
             self._results.setdefault(name, []).append(results)
 
     def _equal(self, reports: Mapping[str, Sequence[PolicyReport]]) -> dict[str, EqualPodSeconds]:
-        """Compare the policy ``equal_pod_seconds`` of the plan, changed to use equal pod-seconds, with each other."""
+        """Compare one policy, that of the plan's ``equal_pod_seconds``, with each other policy at equal pod-seconds.
+
+        Its settings are changed so that it uses as many pod-seconds as the other policy. The results are by the name of
+        the other policy.
+        """
         name, by_position = self._plan.equal_pod_seconds, dict[str, PolicyReport]()
 
         def run(position: DialPosition) -> PolicyReport:

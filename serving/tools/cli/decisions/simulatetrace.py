@@ -34,7 +34,11 @@ _SHOWN_MAX = 10
 
 
 class Comparison(msgspec.Struct, kw_only=True, omit_defaults=True):
-    """The result of a comparison, as printed with ``--json``."""
+    """The result of a comparison, as printed with ``--json``; each field is by policy.
+
+    ``at_equal_pod_seconds`` and ``curves`` are computed on request only. ``worst_functions`` are the functions with the
+    worst results compared with the first policy.
+    """
 
     policies: dict[str, PolicyReport]
     at_equal_pod_seconds: dict[str, EqualPodSeconds] | None = None
@@ -78,7 +82,11 @@ class PolicyRunner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compare_policies(runner: PolicyRunner, names: Sequence[str], *, equal_pod_seconds: bool) -> Comparison:
-    """Run each policy. For a comparison at equal pod-seconds, also run it with other settings from its dial."""
+    """Run each policy, and compare the others with the first one.
+
+    ``equal_pod_seconds``: also run each other policy with settings that cost less or more (its dial), to compare it at
+    the first policy's pod-seconds.
+    """
     results: dict[str, Sequence[RevisionResult]] = {}
 
     def keep(name: str, position: DialPosition | None, run_results: Sequence[RevisionResult]) -> None:

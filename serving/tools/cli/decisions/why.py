@@ -275,7 +275,10 @@ class ShownDecisions:
             self._latest[line.revision] = line
 
     def is_new(self, line: DecisionLine) -> bool:
-        """Whether a decision was not printed before. A repetition has the same first time, so it counts as printed."""
+        """Whether a decision is to be printed.
+
+        A repeated decision is one line with the time of its first occurrence. It is printed only once, by this time.
+        """
         latest, since_s = self._latest.get(line.revision), line.entry.since_wall_s
         if (line.revision, since_s) in self._first or (latest is not None and latest.entry.since_wall_s == since_s):
             return False

@@ -310,7 +310,7 @@ def _print_outcome(api: ApiClient, target: Target, workload: Object) -> None:
 
 
 def _public_hosts(spec: ScaledWorkloadSpec) -> list[str]:
-    """The hosts with a domain, that is, without the short name of a Service."""
+    """The hosts with a domain. Short names of Services, such as "shop", are left out."""
     return [host for host in spec.hosts if "." in host]
 
 

@@ -21,7 +21,10 @@ _LOOPBACK = "127.0.0.1"
 
 
 class ServiceAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """The address to connect to for a service, and the host name."""
+    """How to reach a service: its ``url``, with the name ``host``, through a connection to ``connect_host``.
+
+    The connection needs no resolution of ``host``, which is sent in the Host header.
+    """
 
     url: str
     host: str

@@ -196,11 +196,11 @@ def _last_end_of(pod: Object) -> str:
 
 
 def _has_failed(service: Object, route_failed_s: list[float], *, now_s: float) -> bool:
-    """Whether the applied generation has failed.
+    """Whether the latest generation of a service has failed.
 
-    The controller reports on a configuration only after observing the present generation. A route still repeats the
-    failure of the previous revision until the new revision is ready. A failed route therefore counts only if the
-    configuration is ready.
+    A failed configuration counts immediately. A failed route counts only if the configuration is ready, and after it
+    has failed for a while, because it repeats the failure of the previous revision until the new one serves.
+    ``route_failed_s`` stores the times at which this function has seen the route as failed.
     """
     if not is_settled(service):
         route_failed_s.clear()

@@ -355,7 +355,10 @@ def _load(
     problems: list[Problem],
     environment: dict[str, str] | None = None,
 ) -> Loaded[SettingsRecord] | None:
-    """The daemon's settings, or None after adding new problems. Several daemons may share a ConfigMap's problems."""
+    """The settings of a daemon; None if they are invalid. Problems are added to ``problems``.
+
+    A problem that is already in the list is not added again: daemons may share a ConfigMap.
+    """
     try:
         loaded = load(
             daemon,

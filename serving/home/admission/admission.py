@@ -147,7 +147,7 @@ def own_problems(kind: Kind, whole: Object) -> Iterator[Problem]:
 
 
 def _policy_problems(spec: object) -> Iterator[Problem]:
-    """Yield problems that CEL cannot express, such as unknown trigger types."""
+    """Yield the problems of a ScalingPolicy that CEL cannot express, such as unknown trigger types."""
     try:
         policy = msgspec.convert(spec, type=ScalingPolicySpec)
     except msgspec.ValidationError as error:

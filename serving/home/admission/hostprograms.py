@@ -91,7 +91,7 @@ def _host_parts(template: Object, *, has_runtime: bool) -> Iterator[str]:
 
 
 def _process_parts(template: Object) -> Object:
-    """The parts of a pod template that determine the program, its input and its folder."""
+    """The parts of a pod template that affect the programs of its pods. Any user may change the other parts."""
     annotations = annotations_of(template)
     spec = template.get("spec") or {}
     annotation_names = (*_PROCESS_ANNOTATIONS, IMAGES_ONLY_ANNOTATION)

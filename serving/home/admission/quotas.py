@@ -31,7 +31,7 @@ _CONTAINERS = (("containers", "container"), ("initContainers", "init container")
 
 
 class Claim(msgspec.Struct, frozen=True, kw_only=True):
-    """What one object counts against quotas.
+    """The resources that one object uses of its namespace's quotas.
 
     ``usage`` are amounts by resource, and ``scopes`` the quota scopes that match a pod. ``priority_class`` is the
     pod's, or "".
@@ -47,7 +47,10 @@ ClaimsOf = Callable[[Kind], Iterable[Claim]]
 
 
 def claim_of(kind: Kind, whole: Object) -> Claim:
-    """What an object counts against quotas. A finished pod counts only for ``count/pods``. Raises ``InvalidValue``."""
+    """The resources that an object uses of quotas. A finished pod counts only for ``count/pods``.
+
+    Raises ``InvalidValue`` for an invalid amount.
+    """
     usage = {_COUNT + kind.resource: _ONE}
     if kind != POD:
         if kind.resource in _PLAIN:

@@ -44,8 +44,8 @@ class _TokenClaims(msgspec.Struct, frozen=True, kw_only=True):
 def account_token(key: bytes, pod: Object, *, audience: str, lifetime_s: int, now_s: float) -> str:
     """A token of a pod's service account that expires in ``lifetime_s / 2`` to ``lifetime_s`` seconds.
 
-    The text changes only once in half of ``lifetime_s``. ``audience`` "" means the API server. ``now_s`` is seconds
-    since the epoch.
+    Calls within the same half of a lifetime return the same text. ``audience`` "" means the API server. ``now_s`` is
+    seconds since the epoch.
     """
     slot_s = lifetime_s // 2
     issued_s = int(now_s) // slot_s * slot_s

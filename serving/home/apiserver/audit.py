@@ -87,7 +87,7 @@ class AuditedRequest(msgspec.Struct, kw_only=True):
 
     @property
     def user(self) -> Grant:
-        """The grant of an authorized request."""
+        """The user and role of an authorized request."""
         assert self.grant is not None
         return self.grant
 

@@ -61,7 +61,10 @@ JSON_TYPE = "application/json"
 
 
 class Shape(enum.StrEnum):
-    """The shape of objects in a response. The values are those of ``as`` in an Accept header."""
+    """The shape of objects in a response: complete objects, a Table, or only their metadata.
+
+    The values are those of ``as`` in an Accept header.
+    """
 
     WHOLE = ""
     TABLE = "Table"
@@ -257,7 +260,10 @@ def check_yaml(events: Iterable[yaml.Event]) -> None:
 
 
 def check_fields(kind: Kind, written: list[Object], *, duplicates: list[str], level: str) -> list[str]:
-    """Warnings about unknown and duplicate fields. Level Ignore returns none; Strict raises ``Fault`` 400."""
+    """Warnings about unknown and duplicate fields, as requested by ``level``, the value of ``fieldValidation``.
+
+    Ignore returns no warnings, Warn returns them, and Strict raises ``Fault`` 400 if there are any.
+    """
     if level not in _LEVELS:
         choices = ", ".join(choice for choice in _LEVELS if choice)
         raise Fault(400, f"invalid value for fieldValidation: {level!r}; expected one of {choices}")
@@ -272,7 +278,10 @@ def check_fields(kind: Kind, written: list[Object], *, duplicates: list[str], le
 
 
 def touched(patch: Any, patch_type: PatchType) -> list[Object]:  # noqa: ANN401 - as it was sent
-    """The partial objects that a patch writes."""
+    """The partial objects that a patch writes.
+
+    A merge patch is one such object. A JSON patch has one for each added or replaced path.
+    """
     if patch_type is not PatchType.JSON:
         return [_without_directives(patch)] if isinstance(patch, dict) else []
     operations = [operation for operation in patch if isinstance(operation, dict)] if isinstance(patch, list) else []

@@ -105,7 +105,7 @@ def located(value: object, at: str) -> list[tuple[str, Any]]:
 
 @functools.cache
 def _steps(at: str) -> tuple[str | None, ...]:
-    """The keys of a path, and None for every item of a list."""
+    """The keys of a path. None stands for every item of a list."""
     return tuple(match.group(1) for match in _PART.finditer(at))
 
 

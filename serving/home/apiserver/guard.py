@@ -187,7 +187,7 @@ class ApiGuard:
         return wrong.wait_s
 
     def _authorized(self, request: web.Request) -> Grant:
-        """The user of an authorized request. Raises ``Unauthorized`` or ``Forbidden``."""
+        """The user and role of an authorized request. Raises ``Unauthorized`` or ``Forbidden``."""
         audited = _current.get()
         grant = self._authenticator.authenticate(request.headers.get("Authorization", ""), now_s=wall_s())
         audited.grant = grant
@@ -212,7 +212,7 @@ class ApiGuard:
             task.cancel()
 
     def grant_of(self, token: str) -> Grant | None:
-        """The grant of a token's user, for TokenReviews; None if the token is unknown or expired."""
+        """The user and role of a token, for TokenReviews; None if the token is unknown or expired."""
         try:
             return self._authenticator.grant_of(token, now_s=wall_s())
         except Unauthorized:

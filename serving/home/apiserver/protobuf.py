@@ -60,7 +60,7 @@ class MessageNumbers(msgspec.Struct, frozen=True, kw_only=True):
 
 @functools.cache
 def message_numbers() -> Mapping[str, MessageNumbers]:
-    """All messages by the short names of their schemas, such as "core.v1.Pod"."""
+    """The field numbers of all messages, by the short names of their schemas, such as "core.v1.Pod"."""
     return msgspec.json.decode(NUMBERS_FILE.read_bytes(), type=dict[str, MessageNumbers])
 
 
@@ -197,7 +197,7 @@ def _text(value: Any) -> str:  # noqa: ANN401 - a number raises TypeError
 
 
 def _int64(value: Any) -> int:  # noqa: ANN401 - bytes raise TypeError
-    """A signed 64-bit number."""
+    """Convert a decoded varint to a signed 64-bit number."""
     low: int = value & (1 << 64) - 1
     return low - (1 << 64) if low >> 63 else low
 

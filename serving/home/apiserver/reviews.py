@@ -23,7 +23,7 @@ LOOPBACK_HOSTS = frozenset({"127.0.0.1", "::1", "localhost"})
 
 
 class KnownToken(msgspec.Struct, frozen=True, kw_only=True):
-    """A ServiceAccount token bound to a pod. ``until_s`` is its expiry since the epoch; None means never."""
+    """A ServiceAccount token bound to a pod. ``until_s`` is its expiry in seconds since the epoch; None means never."""
 
     namespace: str
     pod: str

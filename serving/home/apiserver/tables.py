@@ -132,7 +132,10 @@ _AGE = CellColumn(
 
 
 def _pod_status(pod: Object) -> str:
-    """A pod's status as kubectl prints it: the reason of the first failing container, "Dormant", or the phase."""
+    """A pod's status as kubectl prints it: the reason of the first failing container, or the phase.
+
+    It is "Terminating" for a deleted pod, and "Dormant" for a pod whose app is frozen.
+    """
     if nested(pod, "metadata", "deletionTimestamp"):
         return "Terminating"
     before = _init_status(pod)

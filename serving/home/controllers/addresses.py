@@ -61,9 +61,9 @@ def entries_of(
 ) -> tuple[list[str], dict[str, list[str]]]:
     """The lines of hosts files (hosts(5)): those for the pods of all namespaces, and further lines by namespace.
 
-    The further lines are only for pods of that namespace. They map the short names of services with a named port. Their
-    cluster-local hosts have the namespace's own address behind ``gateway``; all other hosts have 127.0.0.1. No host has
-    two addresses.
+    The further lines are only for pods of that namespace. They map the short names of services with a named port.
+    Cluster-local hosts of such a service have the address of its namespace behind ``gateway``. All other hosts have
+    127.0.0.1.
     """
     everywhere: list[str] = []
     own: dict[str, list[str]] = {}

@@ -61,7 +61,7 @@ class ClaimKeeper:
             await self._queue.run(1, self._work)
 
     async def _measure(self) -> None:
-        """Measure the folders without a quota, and warn of those over their size."""
+        """Measure the folders whose size no quota limits, and warn of those larger than their claims request."""
         while True:
             started_s = now_s()
             for key in [*self._used_bytes]:

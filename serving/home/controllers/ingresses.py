@@ -72,7 +72,7 @@ class Ingresses:
             await announce(self._cluster, note.route, words, suffix=suffix, component=_COMPONENT)
 
     def _own(self, kind: Kind, namespace: str) -> list[Object]:
-        """The objects that users wrote."""
+        """The objects of a kind that users wrote: those without an owner."""
         return [resource for resource in self._all(kind, namespace) if not controller_uid_of(resource)]
 
     def _all(self, kind: Kind, namespace: str) -> list[Object]:

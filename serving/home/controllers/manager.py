@@ -278,9 +278,10 @@ def _selectors(namespace: str, labels: dict[str, str]) -> list[_Selector]:
 def is_rebuilt(
     routes: list[Object], pods: list[Object], slices: list[Object], *, mappings: Sequence[Object] = ()
 ) -> bool:
-    """Whether each route reports its traffic, or why it has none, and each pod is ready and in a slice.
+    """Whether all routes, pods and DomainMappings have reached the state that they had before a restart.
 
-    ``slices`` are those of revisions. Each DomainMapping must have a status too.
+    Each route must report its traffic, or why it has none. Each pod must be ready, and listed in an EndpointSlice of
+    its revision in ``slices``. Each DomainMapping must have a status.
     """
     if not all(map(_is_routed, routes)) or not all(conditions_of(mapping) for mapping in mappings):
         return False

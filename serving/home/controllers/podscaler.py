@@ -68,7 +68,7 @@ class PodScaler:
                 await next_beat(_PERIOD_S)
 
     async def scale_all(self) -> None:
-        """Scale by all HorizontalPodAutoscalers once. A failure is written to the status; the others continue."""
+        """Apply all HorizontalPodAutoscalers once. A failure is written to the status of one; the others continue."""
         scalers = list(self._scalers.cache.values())
         uids = {scaler["metadata"]["uid"] for scaler in scalers}
         self._states = {uid: state for uid, state in self._states.items() if uid in uids}

@@ -100,7 +100,7 @@ class RevisionViews:
         self._derived[key] = versions
 
     async def _present(self, kind: Kind, key: RevisionKey, *, owner: Object) -> Object | None:
-        """The stored view of a revision; None if there is none, or if it is that of an earlier revision of the name."""
+        """The stored view of a revision; None if there is none, or only that of an earlier revision with this name."""
         try:
             view = await self._cluster.get(kind, *key)
         except NotFound:

@@ -106,7 +106,8 @@ def open_archive(path: Path, *, scratch: Path | None = None) -> Iterator[list[Ar
     """Yield the images of an archive or layout, as a context. ``scratch`` is for unpacking a tar file.
 
     Raises:
-        InvalidValue: when it is neither of them, is damaged, or has no image for this machine. OSError: when it cannot be read.
+        InvalidValue: when it is neither of them, is damaged, or has no image for this machine.
+        OSError: when it cannot be read.
     """
     if path.is_dir():
         yield _images(path)

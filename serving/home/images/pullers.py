@@ -134,7 +134,10 @@ def _saved(
 
 
 def _run(image: str, command: Sequence[str], *, within_s: float, missing: str = "") -> str:
-    """Return the output of a tool. Raises ``ImageUnavailable``."""
+    """Run a tool and return its output. Raises ``ImageUnavailable`` for ``image`` if it fails.
+
+    The tool fails if it takes more than ``within_s`` seconds. ``missing`` replaces its error message; "" keeps it.
+    """
     try:
         done = subprocess.run(  # noqa: S603 - tools that are installed here
             command, capture_output=True, check=False, timeout=within_s, stdin=subprocess.DEVNULL, env=dict(os.environ)

@@ -305,7 +305,10 @@ def find_packer() -> str:
 
 
 def find_builder(name: str) -> str:
-    """The first builder that works: docker may be installed without its daemon. Raises ``ImageUnavailable``."""
+    """The first installed builder that works, for the image ``name``. Raises ``ImageUnavailable`` if there is none.
+
+    Each builder is tried, because docker may be installed without its daemon.
+    """
     failures = []
     for builder in filter(shutil.which, _BUILDERS):
         try:

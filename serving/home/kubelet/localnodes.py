@@ -157,7 +157,7 @@ class LocalNodes:
         await self._cluster.patch(NODE, "", node["metadata"]["name"], patch={"status": status}, subresource="status")
 
     async def _remove_others(self, wanted: set[str]) -> None:
-        """Remove the Nodes of deleted machines of this installation, with their pods."""
+        """Remove this installation's Nodes with a name outside of ``wanted``, and the pods on them."""
         for name in {name_of(node) for node in await self._own_nodes()} - wanted:
             with contextlib.suppress(NotFound):
                 await self._cluster.delete(NODE, "", name)

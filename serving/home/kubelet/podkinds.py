@@ -693,7 +693,7 @@ class ContainerPod(NetworkedPod):
 
     @property
     def app_user(self) -> int | None:
-        """0, because the image determines the users. None if the pod has its own network."""
+        """0, for an unknown user: the image determines the user. None if the pod has its own network."""
         return None if self.network else 0
 
     @property

@@ -97,7 +97,7 @@ def advance(state: PodState, event: PodEvent) -> PodState:
     """The state after an event.
 
     Raises:
-        IllegalTransition: for a pair that is not in the table.
+        IllegalTransition: for an event that is not allowed in the state.
     """
     following = TRANSITIONS[event].get(state)
     if following is None:

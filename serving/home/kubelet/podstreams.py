@@ -82,7 +82,10 @@ def _kept(folder: Path) -> KeptLog:
 
 
 async def _timed(path: Path, options: LogOptions) -> AsyncIterator[bytes]:
-    """Yield a log by time, including its rotated copies, with timestamps if requested."""
+    """Yield the lines of a log since the requested time, including those of its rotated copies.
+
+    Each line begins with its timestamp if requested. With ``follow``, new lines are yielded as they are written.
+    """
     since_s, end, line = options.from_s(wall_s=wall_s()), 0, b""
     buffered: deque[bytes] = deque(maxlen=options.tail_line_count)
     for log in (*rotated_of(path), path):

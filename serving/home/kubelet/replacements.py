@@ -66,8 +66,8 @@ class ReplacementPauses:
     def read(self, text: bytes, *, ahead_s: float, now_s: float) -> None:
         """Add the pauses in the output of ``written``. ``ahead_s`` is subtracted from all times.
 
-        Raises an ``UNREADABLE`` error. No pause is longer than the longest of the settings, because the wall clock may
-        have been set.
+        A pause is shortened to the maximum of the settings, because the wall clock may have been set back. Raises an
+        error of ``UNREADABLE`` for an invalid text.
         """
         losses = msgspec.json.decode(text, type=dict[str, _Loss])
         for name, written_loss in losses.items():

@@ -143,7 +143,7 @@ class Stdio:
         self._held = []
 
     async def output(self) -> AsyncGenerator[tuple[int, bytes], None]:
-        """The output of all streams as it arrives, until all have ended."""
+        """Yield the output of all streams as it arrives, each piece with its channel, until all have ended."""
         pieces: asyncio.Queue[tuple[int, bytes]] = asyncio.Queue(maxsize=1)
 
         async def read_stream(channel: int, descriptor: WaitingDescriptor) -> None:

@@ -21,10 +21,11 @@ _NETWORKS = 190
 
 
 class VirtualNodes(msgspec.Struct, frozen=True, kw_only=True):
-    """The flags of ``serving up`` for virtual nodes: how many, their size, and how long they boot.
+    """The flags of ``serving up`` for virtual nodes.
 
-    ``cpu`` and ``memory`` are quantities per node. ``boot_s`` is the time until a node is Ready. ``policy`` is the
-    placement policy. ``anticipates``: nodes boot for pods that do not exist yet.
+    ``count`` is the minimum number of nodes, and ``count_max`` the maximum. ``cpu`` and ``memory`` are quantities per
+    node. ``boot_s`` is the time until a new node is Ready. ``policy`` is the placement policy. ``anticipates``: nodes
+    boot for pods that do not exist yet.
     """
 
     count: int

@@ -63,7 +63,10 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 def read_machine(
     proc: Path = Path("/proc"), cgroups: Path = CGROUPS, *, cores: Collection[int] | None = None
 ) -> Machine:
-    """Read this machine. ``cores`` are the numbers in its affinity. Raises ``OSError`` if this is not Linux."""
+    """Read this machine. Raises ``OSError`` if this is not Linux.
+
+    ``cores`` are the numbers of the cores that this process may use; by default they are its CPU affinity.
+    """
     cores = frozenset(os.sched_getaffinity(0) if cores is None else cores)
     cpu_m = 1000 * sum(line[:3] == "cpu" and line[3].isdecimal() for line in (proc / "stat").read_text().splitlines())
     memory_bytes = amounts_of(proc / "meminfo")["MemTotal"] * 1024

@@ -255,7 +255,7 @@ class UsageReporter:
             self._has_node_metrics = await self._write(NODE_METRICS, metrics, is_there=self._has_node_metrics)
 
     async def _write(self, kind: Kind, metrics: Object, *, is_there: bool) -> bool:
-        """Write a PodMetrics or NodeMetrics; return whether it exists now."""
+        """Write a PodMetrics or NodeMetrics; return whether it exists now. ``is_there``: it existed before."""
         try:
             if is_there:
                 await self._cluster.replace(kind, metrics)

@@ -49,7 +49,13 @@ _TOO_MUCH = frozenset({"/", "/usr", "/proc", "/dev", "/sys", "", *_TEMPORARY})
 
 
 class Confinement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The isolation of one process: the input of ``confine.confine``, which explains the fields."""
+    """The isolation of one process: the input of ``confine.confine``.
+
+    The process does not see the folders ``hidden`` and ``private``, except for the paths in ``shown``; a private folder
+    is replaced by ``temporary``. It runs as ``user``, the owner of the folders ``owned``; 0 is this process's user. It
+    listens only on ``ports``, None for any. ``copies`` are mounted at the paths of their originals. ``is_strict``: a
+    layer that cannot be applied is an error.
+    """
 
     hidden: tuple[str, ...] = ()
     shown: tuple[str, ...] = ()
@@ -65,7 +71,11 @@ class Confinement(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
 
 
 class Isolation(msgspec.Struct, frozen=True, kw_only=True):
-    """The isolation of all pods of a machine. ``state`` is the system's folder, which is hidden from them."""
+    """The isolation of all pods of a machine.
+
+    ``mode`` is "default" or "strict"; strict isolation refuses a pod if a layer is missing. ``state`` is the system's
+    folder, which is hidden from pods. ``is_root``: this process is root, so that each pod has its own user.
+    """
 
     mode: str
     state: str
@@ -213,9 +223,10 @@ def _path_outside(folder: str, top: str, word: str) -> str:
 
 
 def _installation_of(path: Path, *, is_target: bool) -> Path:
-    """The folder that a program needs.
+    """The folder with everything that a program at ``path`` needs.
 
-    That is /venv for /venv/bin/python, all of node_modules for a file in it, and the folder of the target of a link.
+    For /venv/bin/python it is /venv, and for a file in a folder node_modules it is that folder. For other files it is
+    the file's own folder if ``is_target`` (a link leads to the file), otherwise the file.
     """
     parts = path.parts
     if "node_modules" in parts:

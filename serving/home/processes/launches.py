@@ -160,7 +160,7 @@ def lift_quotas(folders: Iterable[str]) -> dict[Path, str]:
 
 
 def restore_quotas(quotas: dict[Path, str]) -> None:
-    """Restore the limits. A removed cgroup is skipped. Raises ``OSError``."""
+    """Restore the CPU limits that ``lift_quotas`` has removed. A removed cgroup is skipped. Raises ``OSError``."""
     for file, value in quotas.items():
         with contextlib.suppress(FileNotFoundError):
             file.write_text(value)
@@ -237,7 +237,10 @@ def _error_of(log: Path) -> str:
 
 
 class Start(Protocol):
-    """A start in progress: a ``ContainerLaunch`` or a ``Standby``. It fails after ``end_s``."""
+    """A start in progress: a ``ContainerLaunch`` or a ``Standby``.
+
+    At the monotonic time ``end_s`` an incomplete start is killed and fails.
+    """
 
     order: StartProcess
     end_s: float

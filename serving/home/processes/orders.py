@@ -126,7 +126,11 @@ class ForgetPod(_TemplateMessage, frozen=True, kw_only=True):
 
 
 class HeldProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A started process. ``exit_code`` is None while it runs, and minus the signal's number after a signal."""
+    """A started process. ``exit_code`` is None while it runs, and minus the signal's number after a signal.
+
+    The latest report of a queue-proxy is ``is_ready``: its app can take requests; ``is_drained``: its app may be ended;
+    ``is_dormant``: its app is frozen.
+    """
 
     name: str
     pid: int

@@ -24,7 +24,10 @@ _LEAVE_S, _LEAVE_PAUSE_S = 0.5, 0.005
 
 
 class PodFreezers(msgspec.Struct, frozen=True, kw_only=True):
-    """The cgroups of one system's pods, in ``folder``; ``root`` is the mount point of their hierarchy."""
+    """The cgroups of one system's pods, in ``folder``; ``root`` is the mount point of their hierarchy.
+
+    ``is_unified``: this machine has cgroup version 2.
+    """
 
     root: Path
     folder: Path

@@ -317,7 +317,10 @@ def _become(order: dict[str, Any], pipe: socket.socket, middle: int, *, log: int
 
 
 def _take_names(hostname: bytes, hosts: bytes, own_mounts: Callable[[], None]) -> None:
-    """Use the hostname and the hosts file of a pod, each if this user may: the hostname as root."""
+    """Use the hostname and the hosts file of a pod in this process. Without root, the hostname is not changed.
+
+    ``own_mounts`` gives the process its own mount namespace. If that fails, the hosts file is not changed.
+    """
     if os.geteuid() == 0 and _LIBC.unshare(_CLONE_NEWUTS) == 0:
         _LIBC.sethostname(hostname, len(hostname))
     if hosts:

@@ -145,7 +145,7 @@ def environment_of(pid: int) -> frozenset[str]:
 def set_niceness(group: int, niceness: int) -> None:
     """Set the niceness of a process group, and of its session if the kernel schedules by session (sched(7), autogroup).
 
-    Raises ``OSError`` if that is not allowed: without a special right, a process may only become nicer.
+    Raises ``OSError`` if this is not allowed: without a special right, a process may only increase its niceness.
     """
     os.setpriority(os.PRIO_PGRP, group, niceness)
     with contextlib.suppress(FileNotFoundError):

@@ -26,10 +26,13 @@ _LINE_BYTES_MAX = 4096
 class ProcessRecord(msgspec.Struct, kw_only=True, omit_defaults=True):
     """A process of a pod. ``start_ticks`` is its start, in clock ticks since boot.
 
-    ``is_exec``: a command in a running pod, which the next control process does not adopt. ``mark`` is an environment
-    variable that only this app has; "" for a queue-proxy, a container and a command. ``stop_signal`` replaces SIGTERM
-    for a container; 0 for a process. ``exit_code`` is None while the process runs. ``is_own_proxy``: an app with an
-    in-process queue-proxy. ``is_heard``: a queue-proxy that has reported its readiness to this template.
+    ``is_app``: it is not a queue-proxy. ``is_exec``: a command in a running pod, which the next control process does
+    not adopt. ``is_own_proxy``: an app with an in-process queue-proxy. ``mark`` is an environment variable that only
+    this app has; "" for a queue-proxy, a container and a command. ``stop_signal`` replaces SIGTERM for a container; 0
+    for a process. ``exit_code`` is None while the process runs.
+
+    ``is_ready``, ``is_drained`` and ``is_dormant`` are the latest report of a queue-proxy (``ReadinessChanged``).
+    ``is_heard``: it has reported to this template.
     """
 
     pod: str

@@ -50,7 +50,7 @@ class ReadinessPipes:
         self._pipes: dict[int, _ReadinessPipe] = {}
 
     def open(self, process: ProcessRecord) -> None:
-        """Begin to read the pipe of a process. A process of an earlier version may have no pipe of its own."""
+        """Begin to read the pipe of a process. A process without a pipe, of an earlier version, is ignored."""
         try:
             descriptor = os.open(self._records.pipe_of(process), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:

@@ -153,7 +153,10 @@ class Template:
             self._end_all()
 
     def _take_over(self) -> None:
-        """Adopt the processes that an earlier template started. Their exits since then are read from the pipe."""
+        """Adopt the processes that an earlier template started.
+
+        The pipe from the supervisor still contains the exits that have happened since then.
+        """
         processes, self._notes = self._records.read()
         for process in processes:
             self._processes[process.pod, process.name] = process
@@ -413,7 +416,7 @@ def _why(error: OSError) -> str:
 
 
 def _restore_weight(processes: Iterable[ProcessRecord]) -> None:
-    """Restore the normal CPU weight of a ready pod's processes."""
+    """Restore the normal niceness of a ready pod's processes, which have lower CPU priority while the pod starts."""
     for process in (process for process in processes if process.niceness):
         process.niceness = 0
         with contextlib.suppress(OSError):

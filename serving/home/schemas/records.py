@@ -153,7 +153,11 @@ def _other_problems(metadata: ObjectMetadata) -> Iterator[Problem]:
 
 
 class Stored(msgspec.Struct, frozen=True, kw_only=True, eq=False, weakref=True):
-    """One version of an object: its JSON, and the fields by which the store indexes and selects it."""
+    """One version of an object: its JSON, and the fields by which the store indexes and selects it.
+
+    ``key`` is (namespace, name), ``version`` the resource version, and ``encoded`` the JSON. ``fields`` are the values
+    for field selectors, by path. ``is_deleting``: the object is marked for deletion.
+    """
 
     key: Key
     uid: str

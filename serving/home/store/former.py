@@ -22,9 +22,9 @@ _log = logging.getLogger(__name__)
 
 
 class _Former(msgspec.Struct, frozen=True, array_like=True):
-    """What is stored of a derived object: creation time, generation, and a digest of its content.
+    """The stored metadata of a derived object, which controllers recreate after a restart.
 
-    The generation is None if the kind has none.
+    ``created`` is its creation time, and ``digest`` that of its content. ``generation`` is None if the kind has none.
     """
 
     created: str
@@ -33,7 +33,10 @@ class _Former(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FormerObjects:
-    """The derived objects of an earlier run, read from the file next to the journal; none without a journal."""
+    """The metadata of an earlier run's derived objects, which are not in the journal: controllers recreate them.
+
+    It is read from a file next to the journal; without a journal it is empty.
+    """
 
     def __init__(self, journal: Path | None) -> None:
         self._by_uid: dict[str, _Former] = {}
@@ -62,7 +65,7 @@ class FormerObjects:
 
 
 def write_note(journal: Path, derived: Iterable[Object]) -> None:
-    """Save the derived objects for the next process. An error, such as a full disk, is only logged."""
+    """Save the metadata of derived objects for the next process. An error, such as a full disk, is only logged."""
     formers = {}
     for body in derived:
         metadata = body["metadata"]
@@ -74,7 +77,7 @@ def write_note(journal: Path, derived: Iterable[Object]) -> None:
 
 
 def note_of(journal: Path) -> Path:
-    """The path of the file of derived objects, next to a journal."""
+    """The path of the file with the metadata of derived objects, next to a journal."""
     return journal.with_name(f"{journal.name}.derived")
 
 

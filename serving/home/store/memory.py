@@ -104,7 +104,7 @@ class EncodedListing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Apply(msgspec.Struct, frozen=True, kw_only=True):
-    """A server-side apply: ``config`` has all fields that the acting manager wants."""
+    """A server-side apply. ``config`` has all fields that the field manager of the request wants to own."""
 
     kind: Kind
     namespace: str
@@ -269,7 +269,7 @@ class MemoryCluster(Cluster):
         return after_update(kind, None, new, writer=self._writer()) if acting_manager() else new
 
     async def apply(self, apply: Apply) -> tuple[Object, bool]:
-        """Apply a configuration server-side for the acting manager; return the object, and whether it is new.
+        """Apply a configuration for the request's field manager; return the object, and whether it is new.
 
         Raises:
             ApplyConflict: when other managers own fields with other values, and ``force`` is false.

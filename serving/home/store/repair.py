@@ -144,7 +144,7 @@ def _query(where: str, order: str) -> str:
 
 
 def _read_kinds(connection: sqlite3.Connection, rows: dict[_Key, bytes]) -> Iterator[str]:
-    """Read all readable rows; yield a line for each gap."""
+    """Read all readable rows into ``rows``; yield a line for each gap."""
     known = sorted(kind.resource for kind in KINDS if kind.durable or kind.durable_unowned)
     for kind in (*known, None):
         where, values = ("WHERE kind = ?", (kind,)) if kind else ("", ())

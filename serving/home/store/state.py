@@ -108,7 +108,11 @@ class StoreState:
         return new
 
     def resumed(self, new: Object) -> Object:
-        """A new object. If it existed in an earlier run as a derived object, it keeps creation time and generation."""
+        """A new object with the creation time and generation that it had in an earlier run.
+
+        Only derived objects, which controllers recreate after a restart, have such values. Others are returned
+        unchanged.
+        """
         return self._former.resumed(new)
 
     def derived(self) -> Iterator[Object]:

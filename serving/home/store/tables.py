@@ -42,7 +42,7 @@ class _Token(msgspec.Struct, frozen=True):
 
 
 def path_of(key: Key) -> str:
-    """The key of an object in etcd, by which lists are sorted."""
+    """The key that etcd would have for an object. Lists are sorted by it."""
     return f"{key[0]}/{key[1]}" if key[0] else key[1]
 
 

@@ -174,7 +174,12 @@ def fill_pools() -> list[bytes]:
 
 
 def _be_daemon(request: bytes, descriptors: Sequence[int], control: socket.socket, *, owner: int, middle: int) -> int:
-    """Run as a daemon in a newly forked process; return the exit code."""
+    """Run as a daemon in a newly forked process; return the exit code.
+
+    ``request`` and ``descriptors`` describe the daemon. ``control`` is the socket for reporting its process id.
+    ``owner`` is the supervisor's process id. ``middle`` is the id of the parent, which exits, so that the supervisor
+    adopts the daemon.
+    """
     os.setsid()
     while os.getppid() == middle:
         time.sleep(_ADOPTION_PAUSE_S)

@@ -235,13 +235,13 @@ def _external_name(value: str | None, where: str, context: Context) -> Iterator[
 
 
 def _cluster_ip(value: str | None, where: str, _: Context) -> Iterator[Problem]:
-    """Check the address of a Service."""
+    """Check that the clusterIP of a Service is an address, "None" or empty."""
     if value not in {None, "", "None"} and not FORMATS["address"].fits(value):
         yield invalid(f"{where}s[0]", value, "an IP address, None or nothing")
 
 
 def _node_port(value: int | None, where: str, _: Context) -> Iterator[Problem]:
-    """Check a port of all nodes."""
+    """Check that a nodePort of a Service is in the range of node ports."""
     if value and value not in _NODE_PORTS:
         what = (
             f"provided port is not in the valid range. The range of valid ports is {_NODE_PORTS[0]}-{_NODE_PORTS[-1]}"

@@ -190,7 +190,7 @@ class Activator:
         self.view.reconfigure(scaling, rules)
 
     def route_digest(self, parts: Mapping[str, str]) -> str | None:
-        """The digest of a Route as currently served; ``parts`` are its namespace and name."""
+        """The digest of a Route as currently served, None for an unknown Route; ``parts`` are its namespace and name."""
         return self.ingress.routes.digest_of(f"{parts['namespace']}/{parts['name']}")
 
     def ejections(self, parts: Mapping[str, str]) -> str:

@@ -145,7 +145,10 @@ class PolicyBook:
 
 
 class DecisionEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A new decision. ``entry`` is None for a decision that changes nothing and is not sampled."""
+    """A new decision, made at ``at_wall_s`` (seconds since the epoch).
+
+    ``entry`` is its record in the history, None for a decision that changes nothing and is not sampled.
+    """
 
     revision: ScaledRevision
     scaler: Scaler

@@ -96,7 +96,7 @@ class ControllerCache:
         return {key for kind in decided for key in self.keys(kind)}
 
     def get(self, kind: Kind, key: Key) -> Object | None:
-        """The last observed object."""
+        """The last observed object; None if it does not exist."""
         return self._objects[kind].get(key)
 
     def named(self, kind: Kind, namespace: str, *, names: Iterable[str]) -> dict[str, Object]:

@@ -56,7 +56,8 @@ TRANSITIONS: Mapping[tuple[Phase, AppEvent], Phase] = {
 class Activity(msgspec.Struct, frozen=True, kw_only=True):
     """The activity that keeps an app running.
 
-    ``request_count`` are requests that run or wait, open tunnels included; ``probe_count`` are probes under way.
+    ``request_count`` are requests that run or wait, open tunnels included; ``probe_count`` are probes under way. An app
+    that is not ready yet, or that drains, is not frozen either.
     """
 
     request_count: int = 0

@@ -43,7 +43,7 @@ class UnknownKey(BadToken):
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
-    """A valid token's claims as header lines, and its expiry in seconds since the epoch."""
+    """A verified token: its claims as header ``lines``, and its expiry ``until_s`` in seconds since the epoch."""
 
     lines: tuple[HeaderLine, ...]
     until_s: float

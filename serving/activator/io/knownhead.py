@@ -68,7 +68,7 @@ def known_head(head: RequestHead, site: Site, marks: HeadMarks, *, turn: int) ->
 
 
 def _tag_by_rule(head: RequestHead, site: Site) -> str | None:
-    """The tag of the first header rule that the request satisfies, if the route has the tag."""
+    """The tag of the first header rule that the request satisfies, if the route has this tag; else None."""
     for rule in site.policy.header_rules:
         values = head.values(rule.header.encode())
         if rule.tag in site.tags and any(rule.matches(value.decode("latin-1")) for value in values):
@@ -85,7 +85,10 @@ def _session(head: RequestHead, affinity: SessionAffinity) -> int | None:
 
 
 def named_revision(head: RequestHead) -> tuple[list[bytes], list[bytes]]:
-    """The values of the two headers by which a Gateway names a revision."""
+    """The namespaces and the names of revisions in the two headers by which a Gateway names a revision.
+
+    Each list has the values of one header: one value in a valid request.
+    """
     return [*head.values(b"knative-serving-namespace")], [*head.values(b"knative-serving-revision")]
 
 

@@ -31,7 +31,10 @@ _LOOPBACK = "127.0.0.1"
 
 
 class NamedPort(msgspec.Struct, frozen=True, kw_only=True):
-    """A service that pods of its Kubernetes namespace reach as ``name``:``port``, without a domain."""
+    """A service that pods of its Kubernetes namespace reach as ``name``:``port``, without a domain.
+
+    ``is_tcp``: the port accepts TCP connections rather than HTTP requests.
+    """
 
     name: str
     namespace: str

@@ -37,7 +37,10 @@ _PRIVILEGED_END = 1024
 
 
 class TcpClaim(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """A route's claim on a port since the time ``since``. The smallest claim, the oldest, wins the port."""
+    """A route's claim on a TCP port, made at the time ``since``. The oldest claim wins the port.
+
+    ``host`` is the route's public host. ``is_tls``: the activator terminates TLS at the port; claims with TLS share it.
+    """
 
     since: str
     route: str

@@ -266,7 +266,7 @@ class RevisionDirectory:
         return is_new
 
     def remove_revision(self, key: RevisionKey) -> ServedRevision | None:
-        """Remove a revision and return it."""
+        """Remove a revision and return it; None if it is unknown."""
         self.unready.forget(key)
         self.announced.forget(key)
         self._workloads.discard(key)

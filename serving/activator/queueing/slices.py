@@ -158,7 +158,7 @@ class SliceIndex:
         return {pod_slice.revision} if before is None else {pod_slice.revision, before}
 
     def remove(self, key: str) -> RevisionKey | None:
-        """Remove a slice; return its revision."""
+        """Remove a slice; return its revision, None for an unknown slice."""
         revision = self._revision_of.pop(key, None)
         if revision is not None:
             slices = self._slices_of[revision]

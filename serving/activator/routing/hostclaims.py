@@ -32,7 +32,10 @@ _NO_TAGS: Mapping[str, Site] = {}
 
 
 class HostClaim(msgspec.Struct, frozen=True, kw_only=True, order=True):
-    """A route's claim on a host since the time ``since``. The smallest claim, the oldest, wins the host."""
+    """A route's claim on a host of a listener, made at the time ``since``.
+
+    If several routes claim the host, the oldest claim wins it: its ``site`` gets the requests.
+    """
 
     since: str
     route: str
@@ -254,7 +257,7 @@ class DomainTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _secret_of(mapping: Mapping[str, Any]) -> str | None:
-    """The Secret of a mapping's certificate: the user's Secret, or that of the issued Certificate."""
+    """The Secret of a mapping's certificate: the user's Secret, or that of the issued Certificate; None without one."""
     own = nested(mapping, "spec", "tls", "secretName")
     provisioned = condition_of(mapping, "CertificateProvisioned")
     # A reason says why there is none.

@@ -166,7 +166,10 @@ class Routes:
         return msgspec.structs.replace(site, access=rules[min(rules)]) if rules else site
 
     def _find_domain(self, host: str) -> Site | None:
-        """The site of a mapped domain, on either listener, because a Gateway forwards to the inner one."""
+        """The site of a mapped domain; None for any other host.
+
+        Both listeners serve mapped domains, because a Gateway forwards them to the inner listener.
+        """
         return self._sites[Listener.INNER].get(self._domains.get(host, ""))
 
     def _find_revision(self, key: RevisionKey) -> Site | None:

@@ -220,7 +220,7 @@ class Autoscaler:
         return self._watch.entries.get(key)
 
     def pod(self, namespace: str, name: str) -> Object | None:
-        """The last observed state of a revision's pod."""
+        """The last observed state of a revision's pod; None if it is unknown."""
         return self._watch.pod(namespace, name)
 
     async def _begin(self) -> None:

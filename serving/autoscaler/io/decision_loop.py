@@ -231,7 +231,10 @@ class DecisionLoop:
             self._periodic.add_after(key, wait_s)
 
     async def _decide(self, key: RevisionKey) -> float | None:
-        """Make one decision; return the delay until the next one, even after a failure."""
+        """Make one decision; return the seconds until the next one, None if the revision has no more decisions.
+
+        A failed decision is logged, and repeated in the next period.
+        """
         entry = self._watch.entries.get(key)
         if entry is None or entry.scaler is None:
             return None

@@ -165,7 +165,10 @@ class PolicyClient:
         )
 
     async def _write_status(self, key: PolicyKey) -> float | None:
-        """Write a policy's status if it is due; return the time to the next check."""
+        """Write a policy's status if it has changed and a write is due.
+
+        Return the seconds until a write is due, None if no write is pending.
+        """
         at_s, target = now_s(), self.triggers.target(key)
         group = None if target is None else self._group_of(key[0], target)
         if group is None or not self._sharing.is_ours(group):

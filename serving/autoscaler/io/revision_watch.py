@@ -122,7 +122,7 @@ class RevisionWatch:
         self._workloads.reconfigure(settings)
 
     def pod(self, namespace: str, name: str) -> Object | None:
-        """The last observed state of a revision's or workload's pod."""
+        """The last observed state of a revision's or workload's pod; None if it is unknown."""
         return self._pods.cache.get((namespace, name)) or self._workloads.pod(namespace, name)
 
     def ready_pods(self, key: RevisionKey) -> Iterator[ScaledPod]:
@@ -340,7 +340,7 @@ class WorkloadWatch:
         self._workloads.repeat_all()
 
     def pod(self, namespace: str, name: str) -> Object | None:
-        """The last observed pod in a namespace with workloads."""
+        """The last observed pod in a namespace with workloads; None if it is unknown."""
         return self._pods.cache(namespace).get((namespace, name))
 
     def revision(self, key: RevisionKey, resource: Object) -> ScaledRevision | None:

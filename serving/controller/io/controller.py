@@ -213,7 +213,10 @@ class Controller:
         return again_after_s
 
     async def _work(self, key: WorkKey) -> float | None:
-        """Decide on one resource and execute the plan; return the seconds until the next decision."""
+        """Decide on one resource and execute the plan; return the seconds until the next decision.
+
+        None: the next decision follows only after a change. Writes of the plan may be delayed until the next decision.
+        """
         at_s = wall_s()
         plan = decide(self._cache, key, now=stamp(at_s), now_s=at_s)
         if key[0] is kinds.REVISION:

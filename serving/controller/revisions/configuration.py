@@ -231,7 +231,7 @@ def _unchanged(
     settings: ControllerSettings,
     scaling: AutoscalerSettings,
 ) -> Object | None:
-    """The latest created revision, if the template still describes it.
+    """The latest created revision, if the template still describes it; else None.
 
     The generation is not sufficient: an API server increments it even if a client only adds ``resources: {}``.
     """

@@ -85,7 +85,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def failure_of(pods: Sequence[Object], *, exits_tolerated: int = 0) -> Failure | None:
-    """The failure of the oldest failed pod. A container may restart ``exits_tolerated`` times without a failure."""
+    """The failure of the oldest failed pod; None without failed pods.
+
+    A container may restart ``exits_tolerated`` times before this is a failure.
+    """
     for pod in sorted(pods, key=_age_order):
         failure = None if is_being_deleted(pod) else next(_failures(pod, exits_tolerated), None)
         if failure:
@@ -381,7 +384,7 @@ def _deploying(children: RevisionChildren, scale: StartScale, *, now: str) -> li
 
 
 def _kept_failure(revision: Object) -> Failure | None:
-    """The stored failure: in the status or, after a restart of a single machine, in the annotation."""
+    """The stored failure: in the status or, after a restart of a single machine, in the annotation; None without one."""
     for layer in HealthLayer:
         before = condition_of(revision, layer)
         if before.get("status") == ConditionStatus.FALSE:

@@ -25,7 +25,11 @@ from serving.nodes.nodegroup.view import PodRole, as_counted, pod_role, taken_by
 
 
 class RoomExtremes(msgspec.Struct, frozen=True, kw_only=True):
-    """The largest requests of pending pods, and the nodes with the most room, each by cpu and by memory."""
+    """The largest requests of pending pods, and the free amounts of the nodes with the most room.
+
+    Fields with ``_cpu`` belong to the pod or node with the most cpu, fields with ``_memory`` to that with the most
+    memory.
+    """
 
     pending_cpu: Amount
     pending_memory: Amount

@@ -144,7 +144,7 @@ def _placement(metadata: Mapping[str, Any], spec: Mapping[str, Any]) -> Placemen
 
 
 def _owner_kind(owners: Iterable[Mapping[str, Any]]) -> str | None:
-    """``DaemonSet`` if any owner is one (as in Escalator), else the kind of the first owner."""
+    """``DaemonSet`` if any owner is one (as in Escalator), else the kind of the first owner; None without owners."""
     kinds = [str(owner.get("kind", "")) for owner in owners]
     return "DaemonSet" if "DaemonSet" in kinds else (kinds[0] if kinds else None)
 

@@ -37,7 +37,12 @@ class RemovalTaint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupNode(msgspec.Struct, frozen=True, kw_only=True):
-    """One node. ``is_protected``: its no-delete annotation is not empty. ``is_ready``: its Ready condition is True."""
+    """One node.
+
+    ``removal_taint`` marks it for removal, None without the taint. ``is_force_tainted``: it is to be removed without a
+    grace period. ``is_cordoned``: an administrator has excluded it. ``is_protected``: its no-delete annotation is not
+    empty. ``is_ready``: its Ready condition is True.
+    """
 
     name: str
     created_at_s: float

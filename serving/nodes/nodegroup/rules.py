@@ -171,10 +171,11 @@ class Course(enum.StrEnum):
 
 
 class RuleVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdict of the rules.
+    """The verdict of the rules: what the pass does (``course``), and by how many nodes the size changes (``delta``).
 
-    ``requested_delta`` is reported, ``delta`` is executed; they differ while the lock is in force. ``lock`` is the
-    stored lock; only the rule LOCK removes it.
+    ``requested_delta`` is the reported change; it differs from ``delta`` while the lock is in force. ``decided_by`` is
+    the deciding rule, and ``wanted`` the proposals of all rules. ``lock`` is the lock to store: an expired one is
+    removed once the rule LOCK is evaluated. ``error`` is why the pass ends early, or None.
     """
 
     course: Course

@@ -157,11 +157,11 @@ class PodHandler(PodRequests[Exchange]):
             exchange.respond(502, text)
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
-        """Handle an app that ended before its response was complete.
+        """Handle an app that ended before its response was complete; return whether the response is already handled.
 
-        A request that its client marked as repeatable is cut off, and the activator sends it to another pod. A request
-        that was alone in the app may have caused the end, so it gets an error response. After an OOM kill all requests
-        get an error response.
+        False: the caller sends an error response. This is for a request that was alone in the app, because it may have
+        caused the end, and for requests that may not be repeated. A request that its client marked as repeatable is cut
+        off, and the activator sends it to another pod. After an OOM kill all requests get an error response.
         """
         del reason
         now_s = self._clock()

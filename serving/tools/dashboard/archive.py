@@ -48,9 +48,10 @@ class HistoryStep(msgspec.Struct, frozen=True):
 
 
 class HistoryRange(msgspec.Struct, frozen=True, kw_only=True):
-    """The rows of a revision in a time range, by column. The column ``at_s`` has each row's time.
+    """The history of a revision in a time range: rows of ``step_s`` seconds, by column, and marks for its charts.
 
-    A row with no value except ``at_s`` marks the start of a gap in the history.
+    The column ``at_s`` has each row's time. A row with no value except ``at_s`` marks the start of a gap in the
+    history.
     """
 
     step_s: int

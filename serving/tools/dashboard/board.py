@@ -379,7 +379,7 @@ class Board:
         return self._changed_s
 
     def present(self, revision: str) -> View | None:
-        """The decision shown in the last row of a revision; without a row, the last known decision."""
+        """The decision shown in the last row of a revision; without a row, the last known decision, or None."""
         sample = self._fresh.get(revision)
         if sample is None or not sample.get("sentence"):
             decisions = self._decisions.get(revision)

@@ -371,7 +371,7 @@ class Pages:
         return {name: [*history.columns[name], *column] for name, column in rows.items()}
 
     def _range_of(self, request: web.Request, now_s: float) -> tuple[float, float] | None:
-        """The time range of a query, limited to the stored history. Raises ``HTTPBadRequest``."""
+        """The time range of a query, limited to the stored history; None without one. Raises ``HTTPBadRequest``."""
         return range_of(request, now_s, longest_s=RANGE_MAX_S if self._keeper is None else self._keeper.longest_s)
 
     async def _map(self, request: web.Request) -> web.StreamResponse:

@@ -21,7 +21,10 @@ class HostTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServedHost(msgspec.Struct, frozen=True, kw_only=True):
-    """A host and the destination of its requests: the traffic of ``service``, or ``targets`` if ``service`` is ""."""
+    """A host and the destination of its requests: the traffic of ``service``, or ``targets`` if ``service`` is "".
+
+    ``kind`` is that of the object with the host. ``ready`` and ``reason`` are from the object's condition Ready.
+    """
 
     namespace: str
     host: str

@@ -37,7 +37,11 @@ _CODE = ("core", "tools/simulator")
 
 
 class ArenaWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A workload: a part of a trace or a shape, and the durations of requests and pod starts in seconds."""
+    """A workload: a part of a trace, or a synthetic shape, with the durations of requests and pod starts in seconds.
+
+    It runs once for each start time of a pod in ``starts_s`` and each concurrency limit in ``limits``. ``sample`` is
+    the number of functions of the trace, None for all. ``slo`` is a latency goal that is only measured.
+    """
 
     name: str
     trace: str = ""
@@ -66,7 +70,12 @@ class ArenaWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class ArenaPlan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The inputs of a comparison by ``serving arena``."""
+    """The inputs of a comparison by ``serving arena``. The first policy is the baseline.
+
+    Each policy runs on each workload, once with each of the ``seeds`` 1, 2 and so on. The policy ``equal_pod_seconds``
+    is also compared with each other policy at equal pod-seconds; "" for none. ``pins`` are versions and digests that a
+    run must have.
+    """
 
     policies: Annotated[tuple[str, ...], msgspec.Meta(min_length=1)] = ("knative", "adaptive", "fixed-600s")
     """Names or FILE.py:Class. The first policy is the baseline of the comparison."""

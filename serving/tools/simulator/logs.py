@@ -149,7 +149,10 @@ def _revisions(records: Iterable[DecisionRecord]) -> dict[str, _LoggedRevision]:
 
 
 def _service_of(host: str) -> str:
-    """The service of a host: hello.default.localhost:8080 is hello.default. A user's own domain has none."""
+    """The service of a host: hello.default.localhost:8080 belongs to hello.default.
+
+    The function only takes the first two labels, so for a user's own domain the result is not a service.
+    """
     return ".".join(host.partition(":")[0].split(".")[:2])
 
 

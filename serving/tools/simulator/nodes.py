@@ -210,7 +210,11 @@ class SimulatedPlacing:
 
 
 class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The nodes' configuration. Resources are per node and per pod; ``policy`` names a set of node scores."""
+    """The configuration of simulated nodes: ``count`` at the start, at most ``count_max`` later.
+
+    ``node`` is the capacity of a node, ``pod`` the request of each pod. A requested node is ready after ``boot_s``
+    seconds. The node group decides every ``scan_interval_s`` seconds. ``policy`` names a set of node scores.
+    """
 
     count: int
     count_max: int

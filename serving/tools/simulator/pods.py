@@ -19,7 +19,11 @@ from serving.tools.simulator.results import PodSeries, RevisionResult
 
 
 class PodTimes(msgspec.Struct, frozen=True, kw_only=True):
-    """Seconds that a pod drains, seconds until an idle pod is dormant, and a dormant second's share of the cost."""
+    """The times of pods.
+
+    A removed pod drains for ``drain_s`` seconds. An idle pod becomes dormant after ``dormant_after_s`` seconds; each
+    further second costs ``dormant_cost`` pod-seconds.
+    """
 
     drain_s: float
     dormant_after_s: float = math.inf

@@ -94,7 +94,7 @@ def _advices(policy_class: PolicyClass, *, run: PolicyCaller, seed: int) -> Iter
 
 
 def _shown(advice: Advice) -> str:
-    """The counts of an advice."""
+    """The pod counts that a policy's advice proposes, as text."""
     if advice.proposals is None:
         return "no proposal"
     return ", ".join(str(proposal.desired) for proposal in advice.proposals) or "no pods"

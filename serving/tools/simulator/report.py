@@ -259,7 +259,7 @@ def plot(moments: Sequence[Moment], until_s: float) -> Iterator[str]:
 
 
 def summary(result: RevisionResult, latencies_s: Sequence[float], until_s: float) -> str:
-    """Requests, latencies and costs."""
+    """A sentence about a run: the number of requests, their latencies, and the pod-seconds."""
     latencies_s = sorted(latencies_s)
     if not latencies_s:
         return f"no request in {until_s:g} s"

@@ -184,7 +184,11 @@ class SloJudge:
 
 
 class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """The state of a revision after one decision, with the decision and its sentence."""
+    """The state of a revision after one decision, with the parts of the decision and its sentence ``reason``.
+
+    ``decision`` is the count that the policy wants, ``merged`` the count after the proposals of ScalingPolicies.
+    ``gate`` decides on scale to zero.
+    """
 
     at_s: float
     scale: int

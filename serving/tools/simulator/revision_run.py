@@ -57,7 +57,12 @@ _LOAD_MIN = 1e-9
 
 
 class RunWorld(msgspec.Struct, frozen=True, kw_only=True):
-    """The parameters shared by all runs of a workload. Times in seconds; ``concurrency`` 0 means no limit."""
+    """The parameters shared by all runs of a workload. Times in seconds; ``concurrency`` 0 means no limit.
+
+    ``probe_delay_s`` passes between a pod's readiness and its first request. ``failing_starts`` is the share of starts
+    that fail. ``has_burst_switch``: requests bypass the activator while pods have spare capacity. ``use`` is the usage
+    of pods. Above ``knee`` concurrent requests, a pod becomes slower.
+    """
 
     settings: AutoscalerSettings = AutoscalerSettings()
     activator: ActivatorSettings = ActivatorSettings()
@@ -91,7 +96,11 @@ class RunWorld(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunConfig(RunWorld, frozen=True, kw_only=True):
-    """The configuration of a run, without arrivals."""
+    """The configuration of a run, without arrivals.
+
+    ``start`` and ``service`` are the durations of pod starts and requests. ``policy_of`` creates the policy. ``skips``
+    False makes a decision in every period, for tests. ``limit_of`` creates a limit by budgets.
+    """
 
     spec: ScalingSpec
     start: Quantiles = Quantiles(p50_s=2.0, p99_s=2.0)

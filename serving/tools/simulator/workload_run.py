@@ -40,7 +40,12 @@ NAMESPACE = "default"
 
 
 class Workload(RunWorld, frozen=True, kw_only=True):
-    """A workload and its environment, without the policy. Times in seconds."""
+    """A workload and its environment, without the policy. Times in seconds.
+
+    ``service`` and ``start`` are the durations of requests and pod starts. ``pods_max`` is the number of pods for which
+    the nodes have room, 0 for no limit; ``nodes`` simulates a node group instead. ``shares_prior``: revisions learn
+    from each other's pauses between requests. ``speed`` is that of model servers.
+    """
 
     functions: Sequence[FunctionTrace]
     length_s: float

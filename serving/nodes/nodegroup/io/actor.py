@@ -86,7 +86,11 @@ def taints_after(node: Mapping[str, Any], effect: Taint | Untaint) -> list[Objec
 
 
 class Done(msgspec.Struct, kw_only=True):
-    """The result of executing a plan. ``is_increase_unsure``: the cloud did not respond, and may have grown."""
+    """The result of executing a plan: sentences about successful effects, and ``problems`` of failed ones.
+
+    ``failed_nodes`` are the nodes of failed effects. ``increase_failed``: the cloud refused to grow.
+    ``is_increase_unsure``: the cloud did not respond, and may have grown.
+    """
 
     sentences: list[str] = msgspec.field(default_factory=list)
     problems: list[str] = msgspec.field(default_factory=list)

@@ -30,7 +30,10 @@ class BalancedWhy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BalancedResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Scores of all nodes, and the arrays from which they were computed."""
+    """Scores of all nodes, and the arrays from which they were computed: a row per resource, a column per node.
+
+    ``ratio`` are the requests divided by the allocatable amounts. ``full`` marks the resources that give the score 0.
+    """
 
     score: IntArray
     ratio: FloatArray

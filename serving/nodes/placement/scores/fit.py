@@ -37,7 +37,11 @@ class AmountRule(enum.StrEnum):
 
 
 class ResourceFit(msgspec.Struct, frozen=True, kw_only=True):
-    """One resource of one node, in millicores or bytes: the requests including the pod's, and its score."""
+    """One resource of one node, and its score from 0 to 10.
+
+    ``total`` are the requests on the node including the pending pod's, in millicores or bytes. ``rule`` says how the
+    score was found.
+    """
 
     total: int
     allocatable: int
@@ -53,7 +57,12 @@ class FitWhy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FitResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Scores of all nodes, and the arrays from which they were computed."""
+    """Scores of all nodes, and the arrays from which they were computed: a row per resource, a column per node.
+
+    ``total`` are the requests including the pending pod's. ``overfull``: they exceed the allocatable amount.
+    ``clipped``: only the amounts assumed for containers without requests exceed it; the node then counts as exactly
+    full.
+    """
 
     score: IntArray
     total: IntArray

@@ -36,7 +36,10 @@ class LoadVariationWhy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadVariationResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Scores of all nodes, and the arrays from which they were computed."""
+    """Scores of all nodes, and the arrays from which they were computed: a row per resource, a column per node.
+
+    ``mean`` and ``deviation`` of the load are shares of the allocatable amount. ``usable`` marks fresh measurements.
+    """
 
     score: IntArray
     resource_score: FloatArray

@@ -62,7 +62,10 @@ class ResourceRisk(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LowRiskWhy(msgspec.Struct, frozen=True, kw_only=True):
-    """Explains a score: 100 * (1 - risk of the riskier resource), rounded, unless it is forced to 0."""
+    """Explains a score: 100 * (1 - risk of the riskier resource, ``worst``), rounded.
+
+    ``forced_zero`` is why the score is 0 instead, or None.
+    """
 
     cpu: ResourceRisk
     memory: ResourceRisk
@@ -71,7 +74,13 @@ class LowRiskWhy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LowRiskResult(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Scores of all nodes, and the arrays from which they were computed."""
+    """Scores of all nodes, and the arrays from which they were computed: a row per resource, a column per node.
+
+    ``limit_risk`` comes from limits above the capacity, ``load_risk`` from the measured ``load``; ``risk`` is their
+    weighted sum. ``stale`` marks nodes with too old a measurement. ``best_effort_zero`` (for the pod) and
+    ``unlisted_zero`` (for nodes) are quirks of scheduler-plugins: the score is 0 without requests and limits, or
+    without metrics.
+    """
 
     score: IntArray
     placing: Placing

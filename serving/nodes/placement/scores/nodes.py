@@ -91,9 +91,10 @@ class NodeTable(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Placing(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """One pending pod on all nodes at one time: the sums on each node, including the pod.
+    """One pending pod on all nodes at one time: the sums of requests and limits on each node, including the pod.
 
-    ``pod`` is the pod's own demand; ``pod_request`` is its request as a column, cpu above memory.
+    ``pod`` is the pod's own demand; ``pod_request`` is its request as a column, cpu above memory. ``nonzero``,
+    ``request`` and ``limit`` are the sums that ``PodDemand`` defines.
     """
 
     table: NodeTable

@@ -48,7 +48,10 @@ class Comparison(msgspec.Struct, kw_only=True, omit_defaults=True):
 
 
 class PolicyRunner(msgspec.Struct, frozen=True, kw_only=True):
-    """Runs a workload under policies once per seed, and shows the progress."""
+    """Runs a workload under policies once per seed in ``jobs`` processes, and shows the progress.
+
+    ``on_results`` is called with the results of each run, one per function.
+    """
 
     workload: Workload
     seeds: Sequence[int]

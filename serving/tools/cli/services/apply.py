@@ -128,7 +128,10 @@ def _shown(value: Any) -> str:
 
 
 class Applied(msgspec.Struct, frozen=True, kw_only=True):
-    """The outcome for one manifest: created, changed, unchanged or failed. ``changes`` are lines of text."""
+    """The outcome for one manifest. ``result`` is created, changed, unchanged or failed.
+
+    ``changes`` are lines of text, ``message`` is the error. ``where`` is the position of the manifest in its file.
+    """
 
     kind: str
     namespace: str

@@ -228,7 +228,7 @@ def _check_types(name: str, service: Mapping[str, Any]) -> None:
 
 
 class _Port(msgspec.Struct, frozen=True):
-    """A port of a container, and whether it receives datagrams."""
+    """A port of a container; ``is_udp``: it receives datagrams. ``published`` is the port of the machine, "" if none."""
 
     number: int
     is_udp: bool

@@ -196,7 +196,7 @@ def taken_changes(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def policy_name(api: ApiClient, text: str | None) -> str | None:
-    """The policy's name in the annotation.
+    """The policy's name in the annotation; None without the option.
 
     On this machine, the file of FILE.py:Class is copied, and the name refers to the copy. Exits if the text is invalid.
     """

@@ -75,8 +75,9 @@ _NOT_WITH_ASGI = ("command", "image", "preload", "fixed_port", "h2c")
 class How(msgspec.Struct, frozen=True, kw_only=True):
     """Options that concern the deployment, not the service.
 
-    ``is_found``: ``detect`` found the command, so it may also find the app's port. ``is_kept``: the service outlives
-    the command.
+    ``wait``: wait until the service is ready, at most ``wait_s`` seconds. ``replace``: drop options of the existing
+    service that are not given. ``is_found``: ``detect`` found the command, so it may also find the app's port.
+    ``is_kept``: the service outlives the command.
     """
 
     wait: bool

@@ -240,7 +240,7 @@ class _Growing:
 
 
 def _server_row(api: ApiClient, kind: Kind, resource: Object, *, everywhere: bool) -> tuple[Row, Row]:
-    """One object in the server's columns. For a deleted object only the name is known."""
+    """The titles and the cells of one object in the server's columns. For a deleted object only the name is known."""
     path = path_of(kind, resource["metadata"].get("namespace", ""), name_of(resource))
     status, table = api.send(ApiCall(path=path, accept=_TABLE))
     if status >= 400:

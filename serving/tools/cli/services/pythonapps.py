@@ -72,7 +72,10 @@ _BYTES_MAX = 2**20
 
 
 class PythonApp(msgspec.Struct, frozen=True, kw_only=True):
-    """An app: ``name`` is the object in ``path``, or "" for a file to run; ``origin`` is where it is created."""
+    """An app: ``name`` is the object in ``path``, or "" for a file to run. ``origin`` is where the object is created.
+
+    ``kind`` is the framework or protocol. ``is_factory``: the object is a function that returns the app.
+    """
 
     path: Path
     name: str

@@ -105,7 +105,7 @@ deploy shop FOLDER --command true -o yaml => Invalid value for '-o' / '--output'
 deploy shop FOLDER --command true --no-traffic => --no-traffic: shop is new, and its first revision gets all traffic: leave it out
 deploy shop FOLDER --command true --frob => No such option: --frob; `main deploy --help` lists the options
 deploy shop FOLDER extra --command true => Got unexpected extra argument (extra)
-deploy shop FOLDER --command true -n absent => namespaces "absent" not found
+deploy shop FOLDER --command true -n absent => no namespace absent; there are default,
 dev hello FOLDER --command true => the service hello exists, and dev deletes its service at the end: choose another name, as in `serving dev hello-dev .`
 update hello => name a change: see `serving update --help`
 update absent -e A=1 => no service absent in namespace default; there are hello
@@ -121,6 +121,14 @@ traffic hello --to-latest --rollback => REVISION=PERCENT, --to-latest and --roll
 traffic hello --tag x => 'x' is not REVISION=TAG, as hello-00002=canary
 traffic hello --tag 1=BAD_TAG => spec.traffic[1].tag: Invalid value: "BAD_TAG": must be a DNS label: at most 63 lower case letters, digits and '-', beginning with a letter and not ending with '-'
 traffic hello --untag nope => 'nope' is not a tag of it; there are none
+logs hello --pod nope => no pod of hello ends with nope; there
+adopt deploy/nope => no deployment nope in namespace default; there
+scale hello -1 => -1 is not an option; expected a number of 0 or more
+invoke hello --timeout x => Invalid value for '--timeout': 'x' is not a number.
+backup /missing/x => /missing/x: No such file or directory; expected a path that exists
+simulate --seed x => Invalid value for '--seed': 'x' is not a whole number.
+simulate --node-boot 5s => --node-boot: there are no nodes; expected --nodes COUNT beside it
+policy test hello/app.py:Nope => 'hello/app.py:Nope' is not a class with observe(second) and propose(view)
 get frobs => 'frobs' is not a kind; known are
 get servces => 'servces' is not a kind; the nearest is services. A service is shown by `serving get services servces`
 get services nope => no service nope in namespace default; there are hello
@@ -144,7 +152,7 @@ logs hello --since 1m --until 2m => --since 1m is after --until 2m
 logs hello --tail 3 --grep x => --tail counts lines before --until and --grep choose: leave it out
 deploy x --image y --tag A_B => 'A_B' is not a tag: expected at most 63 of a-z, 0-9 and '-', as in --tag candidate
 update x --tag a --no-wait => leave out --no-wait, or later `serving traffic NAME --tag`
-requests nope => no request of nope in default is recorded, and there is no such service, workload or revision
+requests nope => no request of nope in default is recorded, and there is no such service, workload or revision; `serving get` lists services
 compare hello 1 9 => '9' is not a revision of it; there are hello-00001, and @latest
 exec hello => Missing argument '-- COMMAND...'.
 invoke hello -d @MISSING => MISSING: No such file or directory
@@ -202,6 +210,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("FOLDER", "EMPTY", "hello"):
         (folder / name).mkdir()
     (folder / "hello" / "index.html").touch()
+    (folder / "hello" / "app.py").touch()
     for name, text in FILES.items():
         (folder / name).write_text(text)
     return folder

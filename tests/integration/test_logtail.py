@@ -122,7 +122,7 @@ async def test_a_service_at_zero_hints_at_the_logs_of_its_last_pods(tmp_path: Pa
     printed, _ = await ended(tmp_path)
     assert printed.stderr == "hello has no pod now: it is at zero; --previous shows the last ones, -f waits\n"
     printed, _ = await ended(tmp_path / "other", "--pod", "none")
-    assert (printed.exit_code, printed.stderr) == (1, "no pod of hello ends with none\n")
+    assert (printed.exit_code, printed.stderr) == (1, "no pod of hello ends with none; there is none\n")
 
 
 def conditions(**by_type: str) -> list[Object]:

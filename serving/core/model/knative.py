@@ -293,6 +293,8 @@ CONDITION_DORMANT = f"{OWN_GROUP}/Dormant"
 """On a pod that may sleep: whether its app sleeps. Other pods lack this condition."""
 CONDITION_LISTENS = f"{OWN_GROUP}/Listens"
 """On a pod of a cluster, as False only: the app was never ready and listens on other ports than its own."""
+NO_OWN_NETWORK = "NoOwnNetwork"
+"""The reason of an Event of a pod that shares the machine's network although it asked for its own."""
 OTHER_PORT = " and was given PORT="
 """A fragment of the message about an app that listens on the wrong port."""
 DORMANT_REASONS = (AWAKE_REASON, IDLE_REASON) = ("Running", "Idle")

@@ -33,6 +33,7 @@ import msgspec
 from serving.core.model.errors import ClusterError, InvalidValue, NotFound
 from serving.core.model.knative import (
     FOLDER_ANNOTATION,
+    NO_OWN_NETWORK,
     PRELOAD_MODULES_ANNOTATION,
     QUEUE_PROXY,
     QUEUE_PROXY_ANNOTATION,
@@ -730,7 +731,7 @@ async def choose_kind(
     host, pod, failure_count = setup.node.containers, setup.manifest, 0
     has_network, otherwise = has_own_network(pod), _kind_without_box(setup)
     if has_network and (host is None or host.networks is None):
-        await warn("NoOwnNetwork", f"the app must listen on $PORT: {_NO_NETWORK}")
+        await warn(NO_OWN_NETWORK, f"the app must listen on $PORT: {_NO_NETWORK}")
         return otherwise
     if host is None or not (has_network or (runs_images(pod) if was_boxed is None else was_boxed)):
         return otherwise

@@ -207,14 +207,13 @@ def _class_of(path: Path, name: str) -> PolicyClass:
     is_without_cache, sys.dont_write_bytecode = sys.dont_write_bytecode, True
     try:
         spec.loader.exec_module(module)
-        policy_class = getattr(module, name)
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         raise InvalidValue(text=where, expected=f"loadable: {type(error).__name__}: {error}") from error
     finally:
         sys.dont_write_bytecode = is_without_cache
-    return _class_in(policy_class, where)
+    return _class_in(getattr(module, name, None), where)
 
 
 def _class_in(policy_class: object, where: str) -> PolicyClass:

@@ -25,7 +25,13 @@ _TRACEBACK = "SERVING_TRACEBACK"
 _CLICK_NO_COMMAND = "No such command"
 # The least similarity of an option to what was typed.
 _NEAR = 0.65
-_CLICK_INTEGER = "is not a valid integer range"
+# The longer words first.
+_CLICK_NUMBERS = {
+    "is not a valid integer range": "is not a whole number",
+    "is not a valid integer": "is not a whole number",
+    "is not a valid float range": "is not a number",
+    "is not a valid float": "is not a number",
+}
 # Commands whose unknown options may be options of other tools.
 _WITH_OPTIONS = frozenset({"deploy", "dev", "scale", "update"})
 
@@ -199,19 +205,9 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except click.BadParameter as error:
-            if _CLICK_INTEGER not in error.message:
-                raise
-            message = error.message.replace(_CLICK_INTEGER, "is not a whole number")
-            raise click.BadParameter(message, error.ctx, error.param, error.param_hint) from None
+            raise _in_plain_words(error) from None
         except click.NoSuchOption as error:
-            command = error.ctx.info_name if error.ctx else ""
-            answer = OPTIONS.get(error.option_name, "") if command in _WITH_OPTIONS else ""
-            near = [option for option in error.possibilities or () if _is_near(option, error.option_name)]
-            if near and not answer:
-                raise click.NoSuchOption(error.option_name, possibilities=near, ctx=error.ctx) from None
-            use = "use " if answer.startswith(("-", "serving ")) else ""
-            answer = answer or f"`{error.ctx.command_path if error.ctx else 'serving'} --help` lists the options"
-            raise click.UsageError(f"No such option: {error.option_name}; {use}{answer}", error.ctx) from None
+            raise _with_answer(error) from None
         except click.UsageError as error:
             raise _with_commands(error, self) from None
         except KeyboardInterrupt:
@@ -222,6 +218,28 @@ class LazyGroup(click.Group):
             if os.environ.get(_TRACEBACK):
                 raise
             _end_with(error)
+
+
+def _in_plain_words(error: click.BadParameter) -> click.BadParameter:
+    """The error, without click's terms for numbers."""
+    message = error.message
+    for words, plain in _CLICK_NUMBERS.items():
+        message = message.replace(words, plain)
+    return error if message == error.message else click.BadParameter(message, error.ctx, error.param, error.param_hint)
+
+
+def _with_answer(error: click.NoSuchOption) -> click.UsageError:
+    """Add to the error for an unknown option what does its work, or what lists the options."""
+    command = error.ctx.info_name if error.ctx else ""
+    if error.option_name[1:].isdigit():
+        return click.UsageError(f"{error.option_name} is not an option; expected a number of 0 or more", error.ctx)
+    answer = OPTIONS.get(error.option_name, "") if command in _WITH_OPTIONS else ""
+    near = [option for option in error.possibilities or () if _is_near(option, error.option_name)]
+    if near and not answer:
+        return click.NoSuchOption(error.option_name, possibilities=near, ctx=error.ctx)
+    use = "use " if answer.startswith(("-", "serving ")) else ""
+    answer = answer or f"`{error.ctx.command_path if error.ctx else 'serving'} --help` lists the options"
+    return click.UsageError(f"No such option: {error.option_name}; {use}{answer}", error.ctx)
 
 
 def _refuse_empty(command: click.Command, words: list[str], outer: click.Context) -> None:
@@ -318,6 +336,8 @@ def _os_error(error: OSError) -> Iterator[str]:
     yield error.strerror or str(error) or type(error).__name__
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         yield "; make room on this disk"
+    if error.errno == errno.ENOENT and error.filename is not None:
+        yield "; expected a path that exists"
 
 
 @click.group(cls=LazyGroup, sections=SECTIONS, context_settings={"help_option_names": ["-h", "--help"]})

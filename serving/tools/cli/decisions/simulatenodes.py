@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 import msgspec
+from click.core import ParameterSource
 
 from serving.core.model.errors import Problem, SettingsError
 from serving.core.model.quantity import parse_bytes, parse_duration_s, parse_millicores
@@ -19,6 +20,10 @@ from serving.tools.cli.client.output import print_aside
 from serving.tools.cli.nodes.nodeflags import AmountFlags
 from serving.tools.simulator.nodes import NodePlan
 
+_OF_NODES = (
+    *("nodes_max", "node_cpu", "node_memory", "node_boot"),
+    *("node_scan", "node_policy", "node_group", "node_anticipation"),
+)
 # Removal of nodes in the default group, in seconds.
 _SOFT_S, _HARD_S = 60.0, 600.0
 
@@ -70,10 +75,20 @@ node_options = adding(
 """Adds the options to a command."""
 
 
+def _refuse_without_nodes() -> None:
+    """Raise ``SettingsError`` if the command has an option that describes nodes."""
+    context = click.get_current_context()
+    names = [name for name in _OF_NODES if context.get_parameter_source(name) is ParameterSource.COMMANDLINE]
+    if names:
+        flag = f"--{names[0].replace('_', '-')}"
+        raise SettingsError([Problem(where=flag, what="there are no nodes", expected="--nodes COUNT beside it")])
+
+
 def node_plan_of(options: Mapping[str, Any]) -> NodePlan | None:
     """The nodes from the options; None without such options. Raises ``SettingsError`` with every problem."""
     count = options["nodes"]
     if count is None:
+        _refuse_without_nodes()
         return None
     reader = AmountFlags(options)
     node = Amount(

@@ -6,6 +6,7 @@ workload.
 
 import json
 from collections.abc import Iterable
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ from serving.net.cluster.kinds import (
 )
 from serving.net.cluster.kubeclient import listed_kind
 from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail, fail_usage, message_of
-from serving.tools.cli.client.objects import items_of
+from serving.tools.cli.client.objects import absence_of, items_of
 from serving.tools.cli.client.output import counted, print_aside
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
 from serving.tools.cli.services.takeover import delete_twin, give_back, make_twin, short_hosts, take_over, twin_name
@@ -89,7 +90,11 @@ def target_in(api: ApiClient, target: WorkloadTarget) -> Target:
 def _read(api: ApiClient, kind: Kind, name: str) -> Target:
     status, body = api.call("GET", path_of(kind, api.namespace, name))
     if status >= 400:
-        fail(f"{kind.name.lower()}/{name}: {message_of(body)}")
+        fail(
+            absence_of(api, kind, name)
+            if status == HTTPStatus.NOT_FOUND
+            else f"{kind.name.lower()}/{name}: {message_of(body)}"
+        )
     scale = api.done("GET", path_of(kind, api.namespace, name, subresource="scale"))
     # JSON leaves out 0.
     return Target(kind=kind, name=name, body=body, replicas=int(nested(scale, "spec", "replicas") or 0))

@@ -9,7 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,12 @@ import msgspec
 
 from serving.core.model.errors import InvalidValue, ServingError
 from serving.core.model.imagereference import parse_reference
-from serving.core.model.knative import DORMANT_ANNOTATION, FOLDER_ANNOTATION, UPDATE_TIMESTAMP_ANNOTATION
+from serving.core.model.knative import (
+    DORMANT_ANNOTATION,
+    FOLDER_ANNOTATION,
+    NO_OWN_NETWORK,
+    UPDATE_TIMESTAMP_ANNOTATION,
+)
 from serving.core.model.objects import Object, annotations_of, condition_of, nested
 from serving.home.images.store import (
     ImageBuild,
@@ -32,10 +37,11 @@ from serving.home.images.store import (
 from serving.home.pods.podplan import DEFAULT_PATH, command_words
 from serving.home.pods.snapshot import is_application, take_snapshot
 from serving.home.state import StateFolder
-from serving.net.cluster.kinds import REVISION, SERVING_SERVICE
+from serving.net.cluster.kinds import EVENT, NAMESPACE, REVISION, SERVING_SERVICE
 from serving.net.cluster.servicepatch import pinned_traffic
 from serving.tools.cli.client.api import ApiClient, adding, api_options, fail, fail_usage, until_written
 from serving.tools.cli.client.completion import complete_service
+from serving.tools.cli.client.objects import absence_of, items_of
 from serving.tools.cli.client.output import Progress, print_aside
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
 from serving.tools.cli.services.containeroptions import (
@@ -306,13 +312,24 @@ def _written_at_its_port(api: ApiClient, deployment: Deployment, how: How) -> tu
                 fail(str(error))
             port = error.port or _USUAL_PORT
             if not how.is_found or port == deployment.fixed_port:
-                fail(
-                    f"{error}\nan app may listen on $PORT only; --fixed-port {error.port or 'PORT'} gives it its own port"
-                )
+                events = items_of(api, EVENT) if deployment.fixed_port else ()
+                fail(f"{error}\n{port_advice(events, deployment.name, error.port)}")
             print_aside(f"the app listens on a port of its own: deploying it with --fixed-port {port}")
             deployment = msgspec.structs.replace(deployment, fixed_port=port)
             failed = api.peek(path_of(SERVING_SERVICE, api.namespace, deployment.name))
             abandoned = str(nested(failed, "status", "latestCreatedRevisionName") or "")
+
+
+def port_advice(events: Iterable[Object], name: str, port: int) -> str:
+    """What to do about the app of a service that listens on ``port`` (0: unknown) instead of $PORT.
+
+    ``events`` tell whether this machine gave its pods no network of their own.
+    """
+    for event in events:
+        of_pod = str(nested(event, "involvedObject", "name") or "").startswith(f"{name}-")
+        if event.get("reason") == NO_OWN_NETWORK and of_pod:
+            return str(event.get("message"))
+    return f"an app may listen on $PORT only; --fixed-port {port or 'PORT'} gives it its own port"
 
 
 def _written(api: ApiClient, deployment: Deployment, how: How, *, abandoned: str) -> tuple[bool, Readiness]:
@@ -357,7 +374,10 @@ def _write(api: ApiClient, deployment: Deployment, how: How) -> tuple[bool, Obje
         status, before = api.call("GET", f"{path}/{deployment.name}")
         traffic = _pinned(deployment.name, before, is_new=status == _NOT_FOUND) if how.traffic.is_pinned else {}
         if status == _NOT_FOUND:
-            return api.call("POST", path, manifest_of(deployment))
+            status, after = api.call("POST", path, manifest_of(deployment))
+            if status == _NOT_FOUND:
+                fail(absence_of(api, NAMESPACE, api.namespace))
+            return status, after
         if status >= 400:
             return status, before
         retained[:] = [] if how.replace else kept_options(before, deployment)

@@ -31,7 +31,7 @@ from serving.tools.cli.client.connection import WebsocketPlace
 from serving.tools.cli.client.forwarding import open_websocket
 from serving.tools.cli.client.objects import app_container, pod_selectors, served_of
 from serving.tools.cli.client.resources import path_of
-from serving.tools.cli.services.logs import pods_of, short_name
+from serving.tools.cli.services.logs import absence_of_pod, pods_of, short_name
 
 _PIECE_BYTES = 65536
 
@@ -65,7 +65,7 @@ def execute(
     pods = [pod for pod in pods_of(api, selectors, wanted) if not nested(pod, "metadata", "deletionTimestamp")]
     if not pods:
         fail(
-            f"no pod of {name} ends with {wanted}"
+            absence_of_pod(api, selectors, name, wanted)
             if wanted
             else f"{name} has no pod now: it is at zero; `serving invoke {name}` starts one"
         )

@@ -82,7 +82,7 @@ def logs(*, api: ApiClient, names: tuple[str, ...], follow: bool, wanted: str, o
     gone = _gone(api, served, wanted, search=search, shows_last=options["previous"] or bool(wanted and not pods))
     if not pods and not gone and not follow:
         if wanted:
-            fail(f"no pod of {who} ends with {wanted}")
+            fail(absence_of_pod(api, selectors, who, wanted))
         hint = "no log of an earlier one is kept" if options["previous"] else "--previous shows the last ones, -f waits"
         click.echo(f"{who} has no pod now: it is at zero; {hint}", err=True)
         return
@@ -226,6 +226,12 @@ def short_name(pod: str, service: str) -> str:
     "hello-00001-deployment-abcde" of service hello is "00001-abcde"; without a service name it is "hello-00001-abcde".
     """
     return pod.removeprefix(f"{service}-").replace("-deployment-", "-")
+
+
+def absence_of_pod(api: ApiClient, selectors: Sequence[str], who: str, wanted: str) -> str:
+    """The message for a pod that does not exist, with the names of the pods of ``who``."""
+    names = [name_of(pod) for pod in pods_of(api, selectors, "")]
+    return f"no pod of {who} ends with {wanted}; there {'are ' + ', '.join(names) if names else 'is none'}"
 
 
 def pods_of(api: ApiClient, selectors: Sequence[str], wanted: str) -> list[Object]:

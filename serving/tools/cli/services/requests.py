@@ -106,7 +106,9 @@ class _RequestSources:
 def _explain_nothing(api: ApiClient, name: str) -> None:
     """Print that no request is recorded yet. Ends the command if no service, workload or revision has this name."""
     if not is_known(api, name):
-        fail(f"no request of {name} in {api.namespace} is recorded, and there is no such service, workload or revision")
+        fail(
+            f"no request of {name} in {api.namespace} is recorded, and there is no such service, workload or revision; `serving get` lists services"
+        )
     print_aside(f"no request of {name} is recorded yet; records are lost when an activator restarts")
 
 

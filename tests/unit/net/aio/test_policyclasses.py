@@ -47,7 +47,7 @@ def test_a_file_and_a_class_are_a_policy(file: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("{path}:Missing", "is not loadable: AttributeError: "),
+        ("{path}:Missing", "is not a class with observe(second) and propose(view)"),
         ("{path}:NUMBER", "is not a class with observe(second) and propose(view)"),
         ("{path}", "is not FILE.py:Class, a Python file"),
         ("{path}x.py:Fixed", "is not readable: No such file or directory"),

@@ -175,7 +175,11 @@ def test_a_time_has_a_unit_or_is_in_seconds() -> None:
     ("error", "code", "said"),
     [
         (ValueError("two\nlines"), 1, "internal error: ValueError: two; SERVING_TRACEBACK=1 shows the traceback"),
-        (FileNotFoundError(2, "No such file or directory", "x.txt"), 1, "x.txt: No such file or directory"),
+        (
+            FileNotFoundError(2, "No such file or directory", "x.txt"),
+            1,
+            "x.txt: No such file or directory; expected a path that exists",
+        ),
         (TimeoutError(), 1, "TimeoutError"),
         (Unavailable("no answer"), 1, "no answer"),
         (SettingsError([Problem(where="a", what="b", expected="c")]), 2, "a: b; expected c"),

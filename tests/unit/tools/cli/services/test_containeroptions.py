@@ -184,7 +184,10 @@ def test_a_policy_is_a_name_or_on_this_machine_a_file(
     name = policy_name(api, f"{file}:Fixed")
     assert name is not None
     assert [path.name for path in (tmp_path / "state" / "policies").iterdir()] == [f"{name}.Fixed.py"]
-    for text, problem in (("No Name", "'No Name' is not knative, adaptive"), (f"{file}:Gone", "is not loadable")):
+    for text, problem in (
+        ("No Name", "'No Name' is not knative, adaptive"),
+        (f"{file}:Gone", "is not a class with observe"),
+    ):
         with pytest.raises(SystemExit):
             policy_name(api, text)
         assert problem in capsys.readouterr().err

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from serving.core.model.errors import InvalidValue
-from serving.tools.cli.services.deploy import placed
+from serving.tools.cli.services.deploy import placed, port_advice
 
 
 def test_a_name_and_a_folder_may_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +30,11 @@ def test_wrong_arguments_are_named(
     with pytest.raises((SystemExit, InvalidValue)) as ended:
         placed(name, folder, is_image=is_image)
     assert message in f"{capsys.readouterr().err}{ended.value}"
+
+
+def test_a_port_of_its_own_is_not_advised_where_pods_have_no_network_of_their_own() -> None:
+    pod = {"name": "shop-00002-deployment-x"}
+    event = {"reason": "NoOwnNetwork", "involvedObject": pod, "message": "the app must listen on $PORT: ..."}
+    assert port_advice([event], "shop", 8123) == "the app must listen on $PORT: ..."
+    assert "--fixed-port 8123 gives it its own port" in port_advice([event], "sho", 8123)
+    assert "--fixed-port PORT gives it its own port" in port_advice([], "shop", 0)

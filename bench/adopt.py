@@ -158,7 +158,7 @@ def write_objects(api: ApiClient, charts: list[App], method: str) -> None:
         for body in app.objects:
             kind = kind_of(body["apiVersion"], body["kind"])
             assert kind is not None, body["kind"]
-            name = "" if method == "POST" else name_of(body)
+            name = None if method == "POST" else name_of(body)
             status, reply = api.call(method, path_of(kind, SPACE, name), body if method == "POST" else None)
             assert status < 400 or status in {AlreadyExists.status, NotFound.status}, reply
 

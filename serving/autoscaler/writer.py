@@ -135,7 +135,7 @@ class Writer:
         if latest is not None and latest.to_prove:
             await self._prove_path(key)
             latest = self._latest(key)
-        if latest is not None and latest.apply_count is not None and not self._is_contested(key):
+        if latest is not None and latest.apply_count is not None and not self._is_left_alone(key):
             await self._apply(key, latest, count=latest.apply_count)
         # Pods come first, because requests wait for them. On the way to zero the path was written and proved earlier.
         await self._lead(key)
@@ -147,12 +147,12 @@ class Writer:
         if count and not latest.present.concurrency:
             await self._wake(key)
 
-    def _is_contested(self, key: RevisionKey) -> bool:
-        """Whether another controller also scales the target, and would undo each write. False at scale 0."""
+    def _is_left_alone(self, key: RevisionKey) -> bool:
+        """Whether the target may not be scaled, or another controller would undo each write, except at scale 0."""
         view = self._view(key)
         if view is None or view.revision is None or view.deployment is None:
             return False
-        return view.revision.is_contested and view.deployment.replica_count > 0
+        return not view.revision.is_permitted or (view.revision.is_contested and view.deployment.replica_count > 0)
 
     def _latest(self, key: RevisionKey) -> ScalerOutcome | None:
         view = self._view(key)

@@ -16,6 +16,7 @@ from serving.controller.routes.httproutes import httproute_owner_name
 from serving.controller.values.naming import revisions_named_by
 from serving.controller.values.writes import KEDA_ROUTES, WorkKey
 from serving.controller.workloads.known import KnownWorkloads
+from serving.controller.workloads.rights import RIGHTS
 from serving.core.model.knative import (
     ANTICIPATED_PODS_ANNOTATION,
     CONDITION_READY,
@@ -55,6 +56,7 @@ _INDIRECT = {
     kinds.HTTP_ROUTE,
     kinds.DOMAIN_MAPPING,
     kinds.CLUSTER_DOMAIN_CLAIM,
+    kinds.NAMESPACE,
     kinds.STATEFUL_SET,
     kinds.REPLICA_SET,
 }
@@ -191,7 +193,7 @@ def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSetti
     """The keys to decide on again after a change. Also updates the claims of a changed route."""
     kind, (namespace, name) = change.kind, change.key
     yield from indexes.domains.woken(kind, change.key, before=change.before, after=change.after)
-    yield from ((kinds.SCALED_WORKLOAD, *workload) for workload in indexes.workloads.readers(kind, change.key))
+    yield from _workloads(change, indexes)
     if kind in _OWNER_NAMES and settings.public_services:
         yield from _owners_by_name(change, indexes)
         # A tag's Service has a different name.
@@ -221,6 +223,14 @@ def affected_by(change: Change, indexes: CacheIndexes, settings: ControllerSetti
         yield from ((kinds.SERVING_SERVICE, namespace, service) for service in names)
     yield (kind, namespace, name)
     yield from _beyond(change, indexes, settings)
+
+
+def _workloads(change: Change, indexes: CacheIndexes) -> Iterator[WorkKey]:
+    """The ScaledWorkloads that read an object, and the RoleBinding for those of a namespace."""
+    for workload in indexes.workloads.readers(change.kind, change.key):
+        yield (kinds.SCALED_WORKLOAD, *workload)
+    if change.kind is kinds.NAMESPACE:
+        yield (kinds.ROLE_BINDING, change.key[1], RIGHTS)
 
 
 def _mappings(change: Change) -> set[str]:
@@ -295,6 +305,8 @@ def _beyond(change: Change, indexes: CacheIndexes, settings: ControllerSettings)
             if nested(change.before, "spec") != nested(change.after, "spec"):
                 # A host or a target may be free for another now.
                 yield from ((kinds.SCALED_WORKLOAD, *other.key) for other in indexes.workloads)
+            if change.before is None or change.after is None:
+                yield (kinds.ROLE_BINDING, namespace, RIGHTS)
             yield from ((route, namespace, name) for route in KEDA_ROUTES if change.key in indexes.objects[route])
         case _:
             pass

@@ -18,6 +18,7 @@ from serving.controller.routes.hosts import Claims, claims_of
 from serving.controller.routes.rolloutcheck import RolloutJudgement
 from serving.controller.values.writes import FOLLOWED_KINDS, WorkKey
 from serving.controller.workloads.known import KnownWorkloads
+from serving.controller.workloads.rights import RIGHTS
 from serving.core.model.objects import Key, Object, name_of, namespace_of, nested, uid_of, version_of
 from serving.core.scaling.policies.index import PolicyCheck
 from serving.core.settings.autoscaler import AutoscalerSettings
@@ -91,9 +92,8 @@ class ControllerCache:
             kinds.ROUTE,
             kinds.REVISION,
             kinds.DOMAIN_MAPPING,
-            kinds.SCALED_WORKLOAD,
         )
-        return {key for kind in decided for key in self.keys(kind)}
+        return {*(key for kind in decided for key in self.keys(kind)), *self.rights_keys()}
 
     def get(self, kind: Kind, key: Key) -> Object | None:
         """The last observed object; None if it does not exist."""
@@ -164,6 +164,21 @@ class ControllerCache:
         if change.kind is kinds.SCALED_WORKLOAD:
             self.indexes.workloads.put(change.key, change.after)
         return set(affected_by(change, self.indexes, self.settings))
+
+    @property
+    def has_rights(self) -> bool:
+        """Whether the server has RoleBindings, and they and the labelled namespaces are listed."""
+        return self._listed.keys() >= {kinds.NAMESPACE, kinds.ROLE_BINDING}
+
+    def may_scale(self, namespace: str) -> bool:
+        """Whether ScaledWorkloads of a namespace may be scaled."""
+        is_open = not self.has_rights or self.settings.workload_namespaces == "all"
+        return is_open or self.get(kinds.NAMESPACE, ("", namespace)) is not None
+
+    def rights_keys(self) -> set[WorkKey]:
+        """The keys of all ScaledWorkloads and of the RoleBindings of their namespaces."""
+        bindings = {(kinds.ROLE_BINDING, namespace, RIGHTS) for namespace in self.indexes.workloads.namespaces}
+        return {*self.keys(kinds.SCALED_WORKLOAD), *self.keys(kinds.ROLE_BINDING), *bindings}
 
     def put_scale(self, key: Key, scale: Object | None) -> set[WorkKey]:
         """Store the scale of a workload's target whose kind is not watched; return the affected keys."""

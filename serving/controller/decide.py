@@ -29,6 +29,7 @@ from serving.controller.routes.service import ServiceChildren, reconcile_service
 from serving.controller.values.naming import RoutingState, deployment_name, private_service_name
 from serving.controller.values.writes import WorkKey, WritePlan, status_patch
 from serving.controller.workloads.inplace import in_place_writes, slice_name
+from serving.controller.workloads.rights import rights_writes
 from serving.controller.workloads.status import WorkloadView, workload_status
 from serving.core.model.knative import CONFIGURATION_LABEL, ROUTES_ANNOTATION, ROUTING_STATE_LABEL, TrafficPath
 from serving.core.model.objects import (
@@ -62,9 +63,16 @@ def decide(cache: ControllerCache, key: WorkKey, *, now: str, now_s: float) -> W
     """The plan for a resource; empty if it does not exist. ``now_s`` and ``now`` are the same time in two formats."""
     kind, *place = key
     where: Key = (place[0], place[1])
+    if kind is kinds.ROLE_BINDING:
+        return _decide_rights(cache, where)
     resource = cache.get(kind, where)
     if resource is None or _is_orphaned(cache, kind, where, resource=resource):
         return WritePlan()
+    return _decide_resource(cache, key, resource, now=now, now_s=now_s)
+
+
+def _decide_resource(cache: ControllerCache, key: WorkKey, resource: Object, *, now: str, now_s: float) -> WritePlan:
+    kind, where = key[0], (key[1], key[2])
     match kind:
         case kinds.SERVING_SERVICE:
             plan = reconcile_service(resource, _children(cache, where), now=now)
@@ -82,10 +90,8 @@ def decide(cache: ControllerCache, key: WorkKey, *, now: str, now_s: float) -> W
         case kinds.SCALED_WORKLOAD if not is_being_deleted(resource):
             plan = _decide_workload(cache, where, resource, now=now)
         case kinds.HTTP_SCALED_OBJECT | kinds.INTERCEPTOR_ROUTE:
-            scaled_objects, pages = (
-                cache.within(near, where[0]) for near in (kinds.KEDA_SCALED_OBJECT, kinds.CONFIG_MAP)
-            )
-            conversion = convert_route(resource, scaled_objects, pages=pages)
+            scaled_objects = cache.within(kinds.KEDA_SCALED_OBJECT, where[0])
+            conversion = convert_route(resource, scaled_objects, pages=cache.within(kinds.CONFIG_MAP, where[0]))
             workload, refusal = cache.get(kinds.SCALED_WORKLOAD, where), cache.refusal(key, resource)
             plan = reconcile_keda_route(kind, resource, conversion, workload=workload, now=now, refusal=refusal)
         case _:
@@ -189,6 +195,14 @@ def _decide_workload(cache: ControllerCache, where: Key, workload: Object, *, no
     return WritePlan(writes=writes)
 
 
+def _decide_rights(cache: ControllerCache, where: Key) -> WritePlan:
+    """The plan for a RoleBinding by which the ScaledWorkloads of its namespace are scaled, present or not."""
+    if not cache.has_rights:
+        return WritePlan()
+    is_wanted = where[0] in cache.indexes.workloads.namespaces and cache.may_scale(where[0])
+    return WritePlan(writes=tuple(rights_writes(where[0], cache.get(kinds.ROLE_BINDING, where), is_wanted=is_wanted)))
+
+
 def _workload_view(cache: ControllerCache, where: Key) -> WorkloadView:
     namespace, _ = where
     known = cache.indexes.workloads.get(where)
@@ -208,6 +222,7 @@ def _workload_view(cache: ControllerCache, where: Key) -> WorkloadView:
         workloads=cache.indexes.workloads,
         is_revision=cache.get(kinds.REVISION, where) is not None,
         holders={host: holder for host, holder in holders.items() if holder is not None},
+        is_permitted=cache.may_scale(namespace),
     )
 
 

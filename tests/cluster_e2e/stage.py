@@ -26,6 +26,7 @@ from typing import Any
 from serving.activator.io.reports import StatsClient
 from serving.activator.queueing.wake import RevisionLoad
 from serving.core.model.errors import AlreadyExists, NotFound
+from serving.core.model.knative import SCALED_WORKLOADS_LABEL
 from serving.core.model.objects import Object, condition_of, name_of
 from serving.core.settings.activator import ActivatorSettings
 from serving.net.cluster.kinds import (
@@ -371,8 +372,11 @@ async def staged(
         key_set(cluster),
     ):
         stage = Stage(server, cluster, gate=gate, folder=folder, settings=settings or {})
-        with contextlib.suppress(AlreadyExists):
-            await cluster.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
+        labelled = {"metadata": {"name": SPACE, "labels": {SCALED_WORKLOADS_LABEL: "enabled"}}}
+        try:
+            await cluster.create(NAMESPACE, {"apiVersion": "v1", "kind": "Namespace", **labelled})
+        except AlreadyExists:
+            await cluster.patch(NAMESPACE, "", SPACE, patch=labelled)
         await stage.set_activators(ACTIVATOR_ADDRESSES)
         running = asyncio.create_task(stage.run(runs_nothing=runs_nothing))
         try:

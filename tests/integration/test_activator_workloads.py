@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 import trustme
 
-from serving.activator.routing.sites import Listener
+from serving.activator.routing.sites import Listener, Site
 from serving.core.model.objects import Object
 from serving.core.model.scaledworkload import ScaledWorkloadSpec, WorkloadService, WorkloadTarget
+from serving.core.settings.http import HttpSettings
 from serving.net.cluster.kinds import ENDPOINT_SLICE, SCALED_WORKLOAD
 from tests.eventually import until
 from tests.integration.activator_stage import HttpResponse, PodServer, Stage, send_request, staged
 
 HOST = "shop.example.com"
+_CLIENTS = 24
 
 
 def endpoint_slice(port: int, *, protocol: str) -> Object:
@@ -59,6 +61,48 @@ async def test_a_pod_gets_tls_where_its_service_says_so() -> None:
     assert "K-Proxy-Request" not in server.heads[0]
 
 
+async def test_each_client_keeps_its_pod_while_pods_come_until_its_pod_goes() -> None:
+    async with staged(http=HttpSettings(trusted_proxies="127.0.0.0/8")) as stage:
+        router = stage.activator.ingress.router
+
+        async def add(name: str) -> None:
+            stage.pods.append(PodServer(name))
+            await stage.pods[-1].start()
+            resource = endpoint_slice(stage.pods[-1].port, protocol="http")
+            resource["metadata"] |= {"name": name}
+            count = len(router.directory.pods_of(("default", "shop")))
+            await stage.cluster.create(ENDPOINT_SLICE, resource)
+            await until(lambda: len(router.directory.pods_of(("default", "shop"))) == count + 1)
+
+        async def pods_of_clients() -> list[str]:
+            headers = [f"X-Forwarded-For: 1.1.1.{number}" for number in range(_CLIENTS)]
+            return [(await send_request(stage.public, host=HOST, headers=[line])).body for line in headers]
+
+        await serve_cold(stage)
+        await stage.cluster.patch(
+            SCALED_WORKLOAD, "default", "shop", patch={"status": {"clientAffinitySeconds": 60}}, subresource="status"
+        )
+        await until(lambda: (site := router_site(stage)) is not None and site.policy.affinity is not None)
+        for name in ("a", "b"):
+            await add(name)
+        first = await pods_of_clients()
+        assert set(first) == {"a", "b"}
+        for name in ("c", "d"):
+            await add(name)
+        assert await pods_of_clients() == first
+        await stage.cluster.delete(ENDPOINT_SLICE, "default", "a")
+        await until(lambda: len(router.directory.pods_of(("default", "shop"))) == 3)
+        later = await pods_of_clients()
+        assert [pod for pod, before in zip(later, first, strict=True) if before == "b"] == ["b"] * first.count("b")
+        # The others go to several pods.
+        assert len({pod for pod, before in zip(later, first, strict=True) if before == "a"}) > 1
+        assert await pods_of_clients() == later
+
+
+def router_site(stage: Stage) -> Site | None:
+    return stage.activator.ingress.routes.find(Listener.PUBLIC, HOST)
+
+
 async def test_a_pod_that_does_not_speak_tls_costs_no_more_than_the_wait_for_a_pod() -> None:
     async with staged() as stage:
         server = PodServer("p")
@@ -67,6 +111,29 @@ async def test_a_pod_that_does_not_speak_tls_costs_no_more_than_the_wait_for_a_p
         response = await ask(stage)
     assert response.status in {502, 503}
     assert server.heads == []
+
+
+async def test_an_app_that_listens_after_its_pod_is_listed_gets_the_request_then() -> None:
+    async with staged() as stage:
+        server = PodServer("p")
+        await server.start()
+        await serve_workload(stage, server, protocol="http")
+        port = server.port
+        await server.stop()
+        response = asyncio.create_task(ask(stage))
+        throttlers = stage.activator.ingress.router.throttlers
+        # The pause is 0.8 s by then.
+        await until(
+            lambda: any(
+                ejection.failure_count == 5
+                for throttler in throttlers.values()
+                for ejection in throttler.ejected.ejections.values()
+            )
+        )
+        await server.start(port=port)
+        assert (await response).body == "p"
+        (throttler,) = throttlers.values()
+        assert not throttler.ejected.ejections
 
 
 async def serve_cold(stage: Stage, *, fallback: PodServer | None = None, **spec: object) -> None:

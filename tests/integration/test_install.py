@@ -329,6 +329,15 @@ def test_a_component_that_cannot_be_is_refused_before_anything_is_sent(
     assert reported in " ".join(done.stderr.split())
 
 
+def test_uninstall_takes_back_the_right_to_scale(cluster: BareCluster, tmp_path: Path) -> None:
+    fill(cluster)
+    binding = {"metadata": {"name": "serving-scaled-workloads", "namespace": "shops"}}
+    cluster.put("/apis/rbac.authorization.k8s.io/v1/rolebindings/of-shops", binding)
+    assert install(cluster, tmp_path, "--uninstall").exit_code == 0
+    path = "/apis/rbac.authorization.k8s.io/v1/namespaces/shops/rolebindings/serving-scaled-workloads"
+    assert cluster.calls[-1] == ("DELETE", path)
+
+
 def test_services_are_not_deleted_unless_that_is_said(cluster: BareCluster, tmp_path: Path) -> None:
     fill(cluster)
     text = "/apis/serving.knative.dev/v1/services/hello"

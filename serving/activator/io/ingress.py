@@ -29,8 +29,9 @@ from serving.activator.routing.sites import Listener, Site, choose, new_session
 from serving.core.model.knative import RevisionKey
 from serving.core.model.routepolicy import OPEN_POLICY
 from serving.core.settings.activator import ActivatorSettings
+from serving.core.traffic.clientpods import ClientPods
 from serving.core.traffic.clients import ClientLoad, Clients
-from serving.core.traffic.policy import share_of
+from serving.core.traffic.policy import position_of, session_number, share_of
 from serving.core.traffic.prefixes import Prompt, read_prompt
 from serving.net.aio.clock import wall_s
 from serving.net.metrics.activator import ActivatorMetrics
@@ -90,6 +91,7 @@ class Ingress:
         self._tokens = TokenGate()
         self._prompt_secret = os.urandom(16)
         self._clients = Clients(member_of(settings.http.trusted_proxies))
+        self._client_pods = ClientPods()
         self._access = AccessGate(key, self._clients, metrics)
         self._timeouts = RevisionTimeouts(router.directory.revision, unknown_s=settings.queue_wait_max_s)
         self.ticker = Ticker(router, apply=self.apply, clock=clock)
@@ -357,9 +359,11 @@ class Ingress:
 
     def _arrive(self, exchange: Exchange, visit: Visit, client: ClientLoad | None = None) -> None:
         session: int | Prompt | None = visit.session
-        policy = visit.site.policy
-        if policy is not OPEN_POLICY and policy.affinity is not None and policy.affinity.by_prefix:
+        affinity = visit.site.policy.affinity
+        if affinity is not None and affinity.by_prefix:
             session = self._prompt_of(exchange)
+        elif affinity is not None and affinity.client_s:
+            session = self._session_of_client(visit)
         response = self.router.arrive(
             visit.key,
             exchange,
@@ -378,6 +382,12 @@ class Ingress:
             if visit.trace is not None:
                 visit.trace.is_queued, visit.trace.is_cold = True, visit.is_cold
         self.ticker.schedule()
+
+    def _session_of_client(self, visit: Visit) -> int:
+        """The position of the client's pod on the ring, or of its address if the pod is gone."""
+        client = visit.client.address
+        address = self._client_pods.pod_of(visit.key, client, self._clock())
+        return position_of(address) if self.router.has_pod(visit.key, address) else session_number(client.encode())
 
     def _prompt_of(self, exchange: Exchange) -> Prompt:
         """The prompt in the part of the body that has arrived; the request does not wait for more."""
@@ -417,6 +427,9 @@ class Ingress:
                 exchange.response_headers += _COLD_START
         if dispatch.prefix is not None:
             visit.rows.matched(dispatch.prefix)
+        if (affinity := visit.site.policy.affinity) is not None and affinity.client_s:
+            until_s = self._clock() + affinity.client_s
+            self._client_pods.record(visit.key, visit.client.address, dispatch.pod.address, until_s=until_s)
         endpoint = self._endpoints.to(dispatch.pod, visit.key)
         lines = endpoint.lines
         if dispatch.waited_s and lines:

@@ -77,7 +77,7 @@ def _tag_by_rule(head: RequestHead, site: Site) -> str | None:
 
 
 def _session(head: RequestHead, affinity: SessionAffinity) -> int | None:
-    if affinity.by_prefix:
+    if affinity.by_prefix or affinity.client_s:
         return None
     if affinity.header:
         return session_in_header(head.values(affinity.header.encode()))

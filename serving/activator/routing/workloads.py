@@ -5,18 +5,25 @@ A workload always has its cluster-local name, NAME.NAMESPACE.svc.cluster.local, 
 
 from collections.abc import Iterator
 
+import msgspec
+
 from serving.activator.routing.hostclaims import access_of
 from serving.activator.routing.hosttable import HostRule, normal_path
 from serving.activator.routing.sites import INNER_DOMAIN, Listener, Site
+from serving.core.model.knative import AFFINITY_ANNOTATION, SESSION_AFFINITY_ANNOTATION
 from serving.core.model.objects import Object, annotations_of, key_of, nested
-from serving.core.model.routepolicy import route_policy
+from serving.core.model.routepolicy import SessionAffinity, route_policy
 from serving.core.model.scaledworkload import ScaledWorkloadSpec
 
 
 def host_rules_of(workload: Object, spec: ScaledWorkloadSpec) -> Iterator[HostRule]:
     """The rules of a ScaledWorkload with this spec. A cluster-local host of another namespace is left out."""
     namespace, name = key_of(workload)
-    policy = route_policy(annotations_of(workload))
+    annotations = annotations_of(workload)
+    policy = route_policy(annotations)
+    client_s = nested(workload, "status", "clientAffinitySeconds") or 0
+    if client_s and not annotations.keys() & {AFFINITY_ANNOTATION, SESSION_AFFINITY_ANNOTATION}:
+        policy = msgspec.structs.replace(policy, affinity=SessionAffinity(client_s=client_s))
     site = Site(
         route=f"{namespace}/{name}",
         namespace=namespace,

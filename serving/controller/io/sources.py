@@ -7,12 +7,13 @@ import asyncio
 import contextlib
 import functools
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from serving.controller.cache import ControllerCache
 from serving.controller.keda.conversion import PAGE_LABEL
 from serving.controller.revisions.public import ACTIVATOR_SERVICE, MANAGED_BY, MANAGER, SERVICE_NAME
 from serving.controller.values.writes import FOLLOWED_KINDS, KEDA_ROUTES, Note, WorkKey
+from serving.controller.workloads.rights import BINDING_SELECTOR, SELECTOR
 from serving.core.model.errors import ClusterError, Forbidden, NotFound
 from serving.core.model.objects import Object
 from serving.core.settings.controller import ControllerSettings
@@ -34,7 +35,13 @@ _OPTIONAL = {
 }
 # A cluster has them with the component keda-http of config/. A KEDA of the cluster's own serves them itself.
 _KEDA = (kinds.KEDA_SCALED_OBJECT, kinds.CONFIG_MAP, *KEDA_ROUTES)
-_SELECTORS = {kinds.ENDPOINT_SLICE: f"{MANAGED_BY}={MANAGER}", kinds.CONFIG_MAP: PAGE_LABEL}
+_RIGHTS = (kinds.ROLE_BINDING, kinds.NAMESPACE)
+_SELECTORS = {
+    kinds.ENDPOINT_SLICE: f"{MANAGED_BY}={MANAGER}",
+    kinds.CONFIG_MAP: PAGE_LABEL,
+    kinds.NAMESPACE: SELECTOR,
+    kinds.ROLE_BINDING: BINDING_SELECTOR,
+}
 # Followed in the namespaces of ScaledWorkloads only.
 _NEARBY = (kinds.STATEFUL_SET, kinds.REPLICA_SET)
 
@@ -42,7 +49,7 @@ _log = logging.getLogger(__name__)
 
 # Time between two checks for an optional kind, in seconds.
 _OPTIONAL_RETRY_S = 2.0
-_KEDA_RETRY_S = 30.0
+_TOGETHER_RETRY_S = 30.0
 
 Wake = Callable[[set[WorkKey], Kind | None], None]
 
@@ -121,7 +128,8 @@ class CacheSources:
     async def run(self) -> None:
         """Watch all kinds until cancelled."""
         optional = {kind: self._reflectors[kind] for kind in _OPTIONAL if kind in self._reflectors}
-        required = [reflector for kind, reflector in self._reflectors.items() if kind not in (*_OPTIONAL, *_KEDA)]
+        others = (*_OPTIONAL, *_KEDA, *_RIGHTS)
+        required = [reflector for kind, reflector in self._reflectors.items() if kind not in others]
         required.append(self._activators)
         known = [reflector.synced for reflector in required]
         async with supervise() as group:
@@ -129,7 +137,8 @@ class CacheSources:
                 group.start(reflector.run(), name=f"controller-{reflector}")
             for reflectors in self._nearby:
                 group.start(reflectors.run(), name=f"controller-{reflectors.kind.plural}")
-            group.start(self._follow_keda(), name="controller-keda")
+            group.start(self._watch_together(_KEDA), name="controller-keda")
+            group.start(self._watch_together(_RIGHTS), name="controller-rights")
             group.start(self._read_scales(), name="controller-scales")
             for kind, reflector in optional.items():
                 known.append(asyncio.Event())
@@ -202,19 +211,20 @@ class CacheSources:
                 self._has_others.clear()
             await next_beat(SCALES_PERIOD_S)
 
-    async def _follow_keda(self) -> None:
-        """Watch KEDA's kinds once the server has them and permits the list."""
-        while not await self._has_keda():
-            await next_beat(_KEDA_RETRY_S)
+    async def _watch_together(self, wanted: Sequence[Kind]) -> None:
+        """Watch some kinds once the server has them and permits the list."""
+        while not await self._has(wanted):
+            await next_beat(_TOGETHER_RETRY_S)
         async with supervise() as group:
-            for kind in _KEDA:
+            for kind in wanted:
                 group.start(self._reflectors[kind].run(), name=f"controller-{kind.plural}")
-                # A decision on a route needs all ScaledObjects and ConfigMaps.
+                # A decision on a KEDA route needs all ScaledObjects and ConfigMaps, one on a RoleBinding all namespaces.
                 await self._reflectors[kind].synced.wait()
+            self._wake(self._cache.rights_keys() if kinds.ROLE_BINDING in wanted else set(), None)
 
-    async def _has_keda(self) -> bool:
+    async def _has(self, wanted: Sequence[Kind]) -> bool:
         try:
-            for kind in _KEDA:
+            for kind in wanted:
                 await self._cluster.list(kind, page_size=1)
         except ClusterError:
             return False

@@ -46,6 +46,9 @@ FOLLOWED_KINDS = (
     kinds.INTERCEPTOR_ROUTE,
     # Those with bodies of responses.
     kinds.CONFIG_MAP,
+    # Those with rights to scale ScaledWorkloads.
+    kinds.NAMESPACE,
+    kinds.ROLE_BINDING,
 )
 """The kinds that the controller watches."""
 

@@ -49,7 +49,7 @@ class KnownWorkload(msgspec.Struct, frozen=True, kw_only=True):
 
     def reads(self, kind: Kind, name: str) -> bool:
         """Whether the status depends on an object of the namespace, for example the target or a named Service."""
-        if self.spec is None or kind == kinds.HORIZONTAL_POD_AUTOSCALER:
+        if self.spec is None or kind in {kinds.HORIZONTAL_POD_AUTOSCALER, kinds.NAMESPACE}:
             return self.spec is not None
         fallback = self.spec.cold_start.fallback
         services = (self.spec.service.name, None if fallback is None else fallback.name)
@@ -99,6 +99,6 @@ class KnownWorkloads:
     def readers(self, kind: Kind, key: Key) -> Iterator[Key]:
         """The workloads whose status depends on an object."""
         namespace, name = key
-        for workload in self._by_namespace.get(namespace, {}).values():
+        for workload in self._by_namespace.get(namespace or name, {}).values():
             if workload.reads(kind, name):
                 yield workload.key

@@ -11,11 +11,19 @@ import msgspec
 from serving.controller.routes.hosts import url_of
 from serving.controller.values.conditions import Condition, false_condition, ready_of, updated_conditions
 from serving.controller.workloads.known import KnownWorkload
-from serving.core.model.knative import CONDITION_ACTIVE, CONTESTED_ANNOTATION, ConditionStatus, TrafficPath
+from serving.core.model.knative import (
+    CONDITION_ACTIVE,
+    CONTESTED_ANNOTATION,
+    SCALED_WORKLOADS_LABEL,
+    ConditionStatus,
+    TrafficPath,
+)
 from serving.core.model.objects import Object, annotations_of, generation_of, key_of, name_of, nested
 from serving.core.model.routehosts import inner_host
 from serving.core.model.scaledworkload import (
+    NAMESPACE_NOT_LABELLED,
     SCALED_ALONE,
+    TARGET_RESOLVED,
     TLS_PROTOCOLS,
     ScaledWorkloadSpec,
     WorkloadService,
@@ -27,7 +35,8 @@ from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.controller import ControllerSettings
 from serving.net.cluster.selectors import written_selector
 
-TARGET_RESOLVED = "TargetResolved"
+# Kubernetes' default of timeoutSeconds.
+_AFFINITY_S = 10_800
 SERVICE_RESOLVED = "ServiceResolved"
 SCALING_VALID = "ScalingValid"
 HOSTS_CLAIMED = "HostsClaimed"
@@ -38,7 +47,7 @@ class WorkloadView(msgspec.Struct, frozen=True, kw_only=True):
 
     ``fallback`` is the Service of the fallback. ``is_known_kind``: the target's kind is scaled here. ``scalers`` are
     the HorizontalPodAutoscalers of its namespace. ``workloads`` are the ScaledWorkloads of all namespaces.
-    ``is_revision``: a Revision has the same name. ``holders`` are objects of other namespaces that claim its hosts.
+    ``is_permitted``: its namespace has the label for them. ``is_revision``: a Revision has the same name. ``holders`` are objects of other namespaces that claim its hosts.
     """
 
     own: KnownWorkload
@@ -48,6 +57,7 @@ class WorkloadView(msgspec.Struct, frozen=True, kw_only=True):
     is_known_kind: bool = True
     scalers: Sequence[Object] = ()
     workloads: Iterable[KnownWorkload] = ()
+    is_permitted: bool = True
     is_revision: bool = False
     holders: Mapping[str, str] = {}
 
@@ -59,7 +69,8 @@ def workload_status(
     before = nested(workload, "status") or {}
     observed = {**before, "observedGeneration": generation_of(workload)}
     known = before.get("conditions") or ()
-    observed.pop("targetPort", None)
+    for field in ("targetPort", "clientAffinitySeconds"):
+        observed.pop(field, None)
     spec = view.own.spec
     if spec is None:
         invalid = false_condition(SCALING_VALID, "InvalidSpec", "; ".join(map(str, view.own.problems)))
@@ -93,6 +104,7 @@ def workload_status(
         "address": {"url": _inner_url(workload, settings)},
         "path": TrafficPath.PROXY.value,
         **({} if port is None else {"portName": port.get("name") or ""}),
+        **({} if not (client_s := _client_affinity_s(view.service)) else {"clientAffinitySeconds": client_s}),
         **({} if (target_port := _target_port(port, view)) is None else {"targetPort": target_port}),
         **({} if fallback_port is None else {"fallbackPortName": fallback_port.get("name") or ""}),
     }
@@ -106,6 +118,12 @@ def scalers_of(target: WorkloadTarget, scalers: Iterable[Object]) -> list[str]:
 
 
 def _target(target: WorkloadTarget, view: WorkloadView) -> Condition:
+    if not view.is_permitted:
+        message = (
+            f"namespace {view.own.key[0]} lacks the label {SCALED_WORKLOADS_LABEL}: enabled, "
+            "and workload-namespaces in config-controller is not all"
+        )
+        return false_condition(TARGET_RESOLVED, NAMESPACE_NOT_LABELLED, message)
     if not view.is_known_kind:
         message = f"{target.kind} of {target.api_version} has no scale, or the controller may not read it"
         return false_condition(TARGET_RESOLVED, "KindNotScaled", message)
@@ -125,6 +143,13 @@ def _target_port(port: Object | None, view: WorkloadView) -> int | str | None:
         return None
     target_port: int | str | None = port.get("targetPort") or port.get("port")
     return None if str(port.get("appProtocol") or "").lower() in TLS_PROTOCOLS else target_port
+
+
+def _client_affinity_s(service: Object | None) -> int:
+    """How long requests of a client's address keep their pod, in seconds; 0 without ``sessionAffinity: ClientIP``."""
+    if nested(service, "spec", "sessionAffinity") != "ClientIP":
+        return 0
+    return int(nested(service, "spec", "sessionAffinityConfig", "clientIP", "timeoutSeconds") or _AFFINITY_S)
 
 
 def _missing_port(port: Object, spec: ScaledWorkloadSpec, view: WorkloadView) -> str:

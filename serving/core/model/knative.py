@@ -184,6 +184,9 @@ NODE_GROUP_STATE_ANNOTATION = f"{OWN_GROUP}/node-group-state"
 
 The daemon writes them, because a single machine's journal stores no status.
 """
+SCALED_WORKLOADS_LABEL = f"{OWN_GROUP}/scaled-workloads"
+"""The label of a namespace whose ScaledWorkloads may be scaled; its value is "enabled"."""
+
 IN_PLACE_ANNOTATION = f"{OWN_GROUP}/in-place"
 """On a ScaledWorkload, set by ``serving adopt``: the user's selectorless Service, whose endpoints are activators."""
 SELECTOR_BEFORE_ANNOTATION = f"{OWN_GROUP}/selector-before"

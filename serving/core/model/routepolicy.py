@@ -58,11 +58,13 @@ _TARGET_FIELDS = ("revisionName", "percent", "tag", "url")
 class SessionAffinity(msgspec.Struct, frozen=True, kw_only=True):
     """How requests of a session are recognised: by ``header`` (lower case), or by the activator's cookie if it is "".
 
-    With ``by_prefix`` there are no sessions, and the beginning of the prompt in the body chooses the pod.
+    With ``by_prefix`` there are no sessions, and the beginning of the prompt in the body chooses the pod. With
+    ``client_s`` above 0 the client's address is the session, which ends that many seconds after its last request.
     """
 
     header: str = ""
     by_prefix: bool = False
+    client_s: int = 0
 
 
 class HeaderRule(msgspec.Struct, frozen=True, kw_only=True):

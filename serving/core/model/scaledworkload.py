@@ -30,11 +30,17 @@ from serving.core.model.objects import Object, annotations_of, is_dns_label, mer
 
 KIND = "ScaledWorkload"
 
+TARGET_RESOLVED = "TargetResolved"
+"""The condition that the target exists and may be scaled."""
+
 SCALED_ALONE = "ScaledAlone"
 """The condition that no other controller scales the target.
 
 While it is False, the target is only scaled up from zero.
 """
+
+NAMESPACE_NOT_LABELLED = "NamespaceNotLabelled"
+"""The reason for ``TargetResolved=False`` of a workload that may not be scaled in its namespace."""
 
 METRICS = ("concurrency", "rps")
 """The metrics of a ScaledWorkload, measured by activators, because its pods have no queue-proxy."""

@@ -34,9 +34,16 @@ from serving.core.model.knative import (
     TargetMode,
     TrafficPath,
 )
-from serving.core.model.objects import Object, annotations_of, key_of
+from serving.core.model.objects import Object, annotations_of, condition_of, key_of
 from serving.core.model.quantity import MEMORY_ASSUMED_BYTES, Resources, resources_of
-from serving.core.model.scaledworkload import SCALED_ALONE, ScaledWorkloadSpec, WorkloadTarget, as_revision
+from serving.core.model.scaledworkload import (
+    NAMESPACE_NOT_LABELLED,
+    SCALED_ALONE,
+    TARGET_RESOLVED,
+    ScaledWorkloadSpec,
+    WorkloadTarget,
+    as_revision,
+)
 from serving.core.scaling.resolve import resolve_annotations
 from serving.core.scaling.spec import ScalingSpec
 from serving.core.settings.autoscaler import CLASSIC_CLASS, KPA_CLASS, AutoscalerSettings
@@ -141,6 +148,9 @@ class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
 
     A new ScaledWorkload has none. It counts as idle while its target is at zero.
     """
+
+    is_permitted: bool = True
+    """Whether the target of a ScaledWorkload may be scaled in its namespace."""
 
     is_contested: bool = False
     """Whether another controller scales the target of a ScaledWorkload."""
@@ -260,6 +270,7 @@ def workload_of(resource: Object, spec: ScaledWorkloadSpec, settings: Autoscaler
         is_workload=True,
         was_ready=True,
         is_contested=is_contested,
+        is_permitted=condition_of(resource, TARGET_RESOLVED).get("reason") != NAMESPACE_NOT_LABELLED,
         has_state=SERVING_STATE_ANNOTATION in annotations_of(resource),
     )
 

@@ -513,6 +513,14 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     Deployment of the controller in config/ turn it on.
     """
 
+    workload_namespaces: Annotated[
+        str, Knob(key="workload-namespaces", unit=_WORD, choices=("labelled", "all"), live=True)
+    ] = "labelled"
+    """Namespaces whose ScaledWorkloads a cluster scales: those labelled serving.dev/scaled-workloads=enabled, or all.
+
+    Default: ours, labelled.
+    """
+
     eviction_free_ratio: float = 0.02
     """Free part of the state folder's disk below which pods of one machine are evicted, the longest idle first; 0
     evicts none.

@@ -187,6 +187,11 @@ def session_number(text: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=_NUMBER_BYTES).digest())
 
 
+def position_of(address: str, point: int = 0) -> int:
+    """The position of a pod's point on the ring; a session with this number prefers the pod."""
+    return session_number(f"{address}/{point}".encode())
+
+
 def share_of(session: int) -> float:
     """A number from 0 to below 1 that keeps a session on one side of a traffic split.
 
@@ -204,9 +209,7 @@ class SessionRing:
     def __init__(self, addresses: Iterable[str]) -> None:
         self.addresses = frozenset(addresses)
         points = sorted(
-            (session_number(f"{address}/{point}".encode()), address)
-            for address in self.addresses
-            for point in range(_POINTS_PER_POD)
+            (position_of(address, point), address) for address in self.addresses for point in range(_POINTS_PER_POD)
         )
         self._numbers = [number for number, _ in points]
         self._owners = [address for _, address in points]

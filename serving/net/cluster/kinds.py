@@ -124,6 +124,8 @@ MACHINE_POOL = _machines("MachinePool", "machinepools", "mp")
 # Resource usage of nodes and pods, served by metrics-server in a cluster, without watches.
 NODE_METRICS = _kind("metrics.k8s.io/v1beta1", "NodeMetrics", "nodes", namespaced=False, has_status=False)
 POD_METRICS = _kind("metrics.k8s.io/v1beta1", "PodMetrics", "pods", has_status=False)
+# Only a cluster has them: one machine has no Roles.
+ROLE_BINDING = _kind("rbac.authorization.k8s.io/v1", "RoleBinding", "rolebindings", has_status=False)
 # A query rather than an object: only the response to its creation exists.
 TOKEN_REVIEW = _kind("authentication.k8s.io/v1", "TokenReview", "tokenreviews", namespaced=False)
 SERVING_SERVICE = _knative("v1", "Service", "services", "kservice", "ksvc")

@@ -173,7 +173,9 @@ def scaled_workload() -> Object:
     labels = {"app": "shop"}
     target = {"spec": {"replicas": 0, "template": {"metadata": {"labels": labels}}}}
     view = WorkloadView(own=KnownWorkload.of(result))
-    service: Object = {"spec": {"selector": labels, "ports": [{"name": "http", "port": 80}]}}
+    service: Object = {
+        "spec": {"selector": labels, "ports": [{"name": "http", "port": 80}], "sessionAffinity": "ClientIP"}
+    }
     whole = msgspec.structs.replace(view, target=target, service=service, fallback=service)
     before = {**result, "status": workload_status(result, view, settings=SETTINGS, scaling=SCALING, now=NOW)}
     return workload_status(before, whole, settings=SETTINGS, scaling=SCALING, now=NOW)

@@ -1,15 +1,19 @@
 """ScaledWorkloads and KEDA's routes in the controller's cache: wake-ups and plans."""
 
+from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
+from serving.controller.cache import ControllerCache
 from serving.controller.decide import decide
 from serving.controller.values.writes import WorkKey, WritePlan
+from serving.controller.workloads.rights import RIGHTS
 from serving.core.model.objects import Object, nested
 from serving.net.cluster import kinds
 from serving.net.cluster.kinds import Kind
-from serving.net.cluster.port import Create, Patch
+from serving.net.cluster.port import Create, Delete, Patch, Write
 from tests.unit.controller.builders import (
     NOW,
     NOW_S,
@@ -24,6 +28,7 @@ from tests.unit.controller.builders import (
 SHOP: WorkKey = (kinds.SCALED_WORKLOAD, "default", "shop")
 FAR: WorkKey = (kinds.SCALED_WORKLOAD, "far", "shop")
 ROUTE: WorkKey = (kinds.HTTP_SCALED_OBJECT, "default", "shop")
+BINDING: WorkKey = (kinds.ROLE_BINDING, "default", RIGHTS)
 SPEC = {"target": {"name": "shop"}, "service": {"name": "shop-svc"}}
 ACTIVATORS = {
     "addressType": "IPv4",
@@ -39,6 +44,11 @@ def an_object(kind: Kind, name: str = "shop", **fields: Any) -> Object:  # noqa:
 
 def a_workload(namespace: str = "default", **metadata: Any) -> Object:  # noqa: ANN401 - JSON
     return an_object(kinds.SCALED_WORKLOAD, spec=SPEC, metadata={"namespace": namespace, **metadata})
+
+
+def a_namespace() -> Object:
+    """A labelled namespace."""
+    return stored({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "namespace": ""}})
 
 
 def a_keda_route() -> Object:
@@ -71,13 +81,64 @@ def test_a_workload_is_woken_by_what_its_status_reads(kind: Kind, name: str, *, 
 
 def test_another_spec_wakes_all_workloads_and_a_status_only_its_own() -> None:
     cache = a_cache((kinds.SCALED_WORKLOAD, a_workload()), (kinds.HTTP_SCALED_OBJECT, a_keda_route()))
-    assert cache.put(kinds.SCALED_WORKLOAD, a_workload("far")) == {SHOP, FAR}
+    rights: WorkKey = (kinds.ROLE_BINDING, "far", RIGHTS)
+    assert cache.put(kinds.SCALED_WORKLOAD, a_workload("far")) == {SHOP, FAR, rights}
     assert cache.put(kinds.SCALED_WORKLOAD, {**a_workload(resourceVersion="8"), "status": {}}) == {SHOP, ROUTE}
-    assert cache.drop(kinds.SCALED_WORKLOAD, FAR[1:]) == {SHOP, FAR}
+    assert cache.drop(kinds.SCALED_WORKLOAD, FAR[1:]) == {SHOP, FAR, rights}
     cache.put(kinds.SCALED_WORKLOAD, an_object(kinds.SCALED_WORKLOAD, "other", spec=SPEC))
     cache.drop(kinds.SCALED_WORKLOAD, ("default", "other"))
     assert cache.indexes.workloads.namespaces == {"default"}
-    assert cache.reconfigure(SETTINGS, SCALING) == {SHOP}
+    assert cache.reconfigure(SETTINGS, SCALING) == {SHOP, BINDING}
+
+
+def a_cache_with_rights(*objects: tuple[Kind, Object], **settings: str) -> ControllerCache:
+    cache = a_cache(*objects, settings=msgspec.structs.replace(SETTINGS, **settings))
+    for kind in (kinds.NAMESPACE, kinds.ROLE_BINDING):
+        cache.take_list(kind, {(namespace, name) for _, namespace, name in cache.keys(kind)}, version="9")
+    return cache
+
+
+def rights_of(cache: ControllerCache) -> tuple[str, Sequence[Write]]:
+    """The reason of the condition TargetResolved, and the writes for the RoleBinding."""
+    status = written_status(decide(cache, SHOP, now=NOW, now_s=NOW_S), kinds.SCALED_WORKLOAD)
+    return condition_values(status, "TargetResolved")[1], decide(cache, BINDING, now=NOW, now_s=NOW_S).writes
+
+
+def test_only_a_labelled_namespace_with_workloads_has_the_right_to_scale() -> None:
+    workload = (kinds.SCALED_WORKLOAD, a_workload())
+    cache = a_cache_with_rights(workload)
+    assert rights_of(cache) == ("NamespaceNotLabelled", ())
+    # The watch delivers labelled namespaces only.
+    assert cache.put(kinds.NAMESPACE, a_namespace()) == {SHOP, BINDING}
+    reason, (create,) = rights_of(cache)
+    assert reason == "TargetNotFound"
+    assert isinstance(create, Create)
+    assert create.body["roleRef"]["name"] == create.body["metadata"]["name"] == "serving-scaled-workloads"
+    assert {(subject["namespace"], subject["name"]) for subject in create.body["subjects"]} == {
+        ("knative-serving", "autoscaler"),
+        ("knative-serving", "controller"),
+    }
+    binding = stored({**create.body, "metadata": {**create.body["metadata"], "uid": "b", "resourceVersion": "7"}})
+    assert cache.put(kinds.ROLE_BINDING, binding) == {BINDING}
+    assert rights_of(cache) == ("TargetNotFound", ())
+    # Without the label it goes, and without workloads.
+    assert cache.drop(kinds.NAMESPACE, ("", "default")) == {SHOP, BINDING}
+    reason, (deletion,) = rights_of(cache)
+    assert (reason, type(deletion)) == ("NamespaceNotLabelled", Delete)
+    cache.put(kinds.NAMESPACE, a_namespace())
+    assert BINDING in cache.drop(kinds.SCALED_WORKLOAD, SHOP[1:])
+    (deletion,) = decide(cache, BINDING, now=NOW, now_s=NOW_S).writes
+    assert isinstance(deletion, Delete)
+
+
+def test_by_choice_every_namespace_with_workloads_has_the_right_to_scale() -> None:
+    workload = (kinds.SCALED_WORKLOAD, a_workload())
+    reason, (create,) = rights_of(a_cache_with_rights(workload, workload_namespaces="all"))
+    assert (reason, type(create)) == ("TargetNotFound", Create)
+
+
+def test_on_a_server_without_roles_nothing_is_bound() -> None:
+    assert rights_of(a_cache((kinds.SCALED_WORKLOAD, a_workload()))) == ("TargetNotFound", ())
 
 
 def test_a_status_shows_the_target_the_service_and_what_has_the_name() -> None:

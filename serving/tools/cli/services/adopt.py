@@ -16,7 +16,7 @@ import yaml
 
 from serving.controller.workloads.status import scalers_of
 from serving.core.model.errors import SettingsError
-from serving.core.model.knative import AFFINITY_ANNOTATION, IN_PLACE_ANNOTATION, REPLICAS_BEFORE_ANNOTATION
+from serving.core.model.knative import IN_PLACE_ANNOTATION, REPLICAS_BEFORE_ANNOTATION, SCALED_WORKLOADS_LABEL
 from serving.core.model.objects import Object, annotations_of, labels_of, name_of, nested
 from serving.core.model.scaledworkload import ScaledWorkloadSpec, WorkloadScaling, WorkloadService, WorkloadTarget
 from serving.home.state import StateFolder
@@ -24,6 +24,7 @@ from serving.net.cluster.identity import system_namespace
 from serving.net.cluster.kinds import (
     DEPLOYMENT,
     HORIZONTAL_POD_AUTOSCALER,
+    NAMESPACE,
     REPLICA_SET,
     SCALED_WORKLOAD,
     SERVICE,
@@ -150,17 +151,6 @@ def port_of(service: Object, wanted: str | None) -> Any:  # noqa: ANN401 - a num
     return likely[0] if likely else ports[0]["port"]
 
 
-def affinity_note(service: Object) -> str:
-    """A note that the session affinity of a Service has no effect in activators; "" without session affinity."""
-    affinity = nested(service, "spec", "sessionAffinity")
-    if affinity in (None, "None"):
-        return ""
-    name = name_of(service)
-    return (
-        f"sessionAffinity {affinity} of service {name} has no effect; the annotation {AFFINITY_ANNOTATION}: cookie has"
-    )
-
-
 def workload_for(workloads: Iterable[Object], target: Target) -> Object | None:
     """The ScaledWorkload that scales a target; None if there is none."""
     for workload in workloads:
@@ -236,7 +226,8 @@ def adopt(*, api: ApiClient, target: str, output: str, **options: Any) -> None: 
         return
     if options["in_place"]:
         make_twin(api, annotations_of(workload)[IN_PLACE_ANNOTATION], wait_s=options["wait_s"])
-    path = path_of(SCALED_WORKLOAD, api.namespace, name_of(existing) if existing else "")
+    _permit(api)
+    path = path_of(SCALED_WORKLOAD, api.namespace, name_of(existing) if existing else None)
     written = api.done("PATCH" if existing else "POST", path, workload)
     if options["wait"] or options["in_place"]:
         written = until_workload_ready(api, name_of(written), timeout_s=options["wait_s"])
@@ -248,6 +239,15 @@ def adopt(*, api: ApiClient, target: str, output: str, **options: Any) -> None: 
     _print_outcome(api, adopted, written)
 
 
+def _permit(api: ApiClient) -> None:
+    """Label the namespace of a cluster for ScaledWorkloads if the user may; else a condition names the label."""
+    path = path_of(NAMESPACE, None, str(api.namespace))
+    if api.state_path is None and SCALED_WORKLOADS_LABEL not in labels_of(api.peek(path)):
+        status, _ = api.call("PATCH", path, {"metadata": {"labels": {SCALED_WORKLOADS_LABEL: "enabled"}}})
+        if status < 400:
+            print_aside(f"note: namespace {api.namespace} has the label {SCALED_WORKLOADS_LABEL}=enabled now")
+
+
 def _wanted(api: ApiClient, target: Target, options: dict[str, Any]) -> tuple[Object, Object | None]:
     """The ScaledWorkload to write, and the existing one, if any."""
     scaled = WorkloadTarget(name=target.name, kind=target.kind.name, api_version=target.kind.api_version)
@@ -257,8 +257,6 @@ def _wanted(api: ApiClient, target: Target, options: dict[str, Any]) -> tuple[Ob
     if existing is not None and nested(existing, "metadata", "ownerReferences"):
         fail(f"{target.shown} is scaled by {_owner_text(existing)}: change that instead")
     service = service_before(api, target, named=options["service"])
-    if note := affinity_note(service):
-        print_aside(f"note: {note}")
     before = annotations_of(existing).get(REPLICAS_BEFORE_ANNOTATION, str(target.replicas))
     annotations, hosts, service_name = {REPLICAS_BEFORE_ANNOTATION: before}, options["hosts"], name_of(service)
     if options["in_place"]:

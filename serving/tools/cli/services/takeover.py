@@ -18,6 +18,7 @@ from serving.tools.cli.services.waiting import until
 
 _NOT_FOUND, _NOT_ALLOWED = 404, 405
 _POLL_S = 0.2
+_AFFINITY_FIELDS = ("sessionAffinity", "sessionAffinityConfig")
 _ENDPOINTS = "/api/v1/namespaces/{namespace}/endpoints/{name}"
 
 
@@ -53,7 +54,12 @@ def make_twin(api: ApiClient, name: str, *, wait_s: float) -> None:
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": twin_name(name), "namespace": api.namespace},
-        "spec": {"clusterIP": "None", "selector": nested(service, "spec", "selector"), "ports": [port]},
+        "spec": {
+            **{field: service["spec"][field] for field in _AFFINITY_FIELDS if service["spec"].get(field)},
+            "clusterIP": "None",
+            "selector": nested(service, "spec", "selector"),
+            "ports": [port],
+        },
     }
     api.done("POST", path_of(SERVICE, api.namespace), twin)
     if _ready_count(api, name):

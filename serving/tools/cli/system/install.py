@@ -13,14 +13,17 @@ import click
 import msgspec
 import yaml
 
+from serving.controller.workloads.rights import BINDING_SELECTOR
 from serving.core.model.errors import InvalidValue, ServingError
 from serving.core.model.knative import COMPONENTS_ANNOTATION
 from serving.core.model.objects import Object, annotations_of
 from serving.core.model.quantity import parse_duration_s
 from serving.core.settings.parse import EXAMPLE_KEY
+from serving.net.cluster.kinds import ROLE_BINDING
 from serving.net.wire.tokens import KEY_MODE_FIELD, KEY_SECRET
 from serving.tools.cli.client.api import ApiCall, ApiClient, Place, fail, fail_usage, message_of, place_of
 from serving.tools.cli.client.output import Progress, paint, print_aside
+from serving.tools.cli.client.resources import path_of as path_in
 from serving.tools.cli.client.tree import (
     KNATIVE_CRDS,
     OPTIONAL_KINDS,
@@ -143,6 +146,10 @@ class Installation:
             for resource in (*self.leftovers(), *reversed(self._objects)):
                 progress.update(f"deleting {_named(resource)}")
                 self._remove(resource)
+            # Last, because the controller would create them again.
+            everywhere = path_in(ROLE_BINDING, None)
+            for binding in self._api.peek(everywhere, labelSelector=BINDING_SELECTOR).get("items") or ():
+                self._remove({**binding, "apiVersion": ROLE_BINDING.api_version, "kind": ROLE_BINDING.name})
 
     def leftovers(self) -> list[Object]:
         """Objects of an earlier installation that this installation no longer has, in reverse order.

@@ -7,6 +7,7 @@ from serving.activator.routing.routes import Routes
 from serving.activator.routing.sites import Listener
 from serving.activator.routing.workloads import host_rules_of
 from serving.core.model.objects import Object
+from serving.core.model.routepolicy import SessionAffinity
 from serving.core.model.scaledworkload import ScaledWorkloadSpec
 from tests.unit.activator.routing.test_routes import facts
 
@@ -49,6 +50,14 @@ def test_access_is_as_in_the_annotations_of_a_service() -> None:
     (only,) = new_rules(workload(annotations={"serving.dev/access": "private"}))
     assert only.site.access is not None
     assert (only.site.access.namespace, only.site.access.route) == ("default", "shop")
+
+
+def test_the_affinity_of_the_service_counts_unless_an_annotation_says_another() -> None:
+    sticky = {**workload(), "status": {"clientAffinitySeconds": 60}}
+    assert new_rules(sticky)[0].site.policy.affinity == SessionAffinity(client_s=60)
+    for text, affinity in (("cookie", SessionAffinity()), ("none", None)):
+        annotated = {**sticky, "metadata": {**sticky["metadata"], "annotations": {"serving.dev/affinity": text}}}
+        assert new_rules(annotated)[0].site.policy.affinity == affinity
 
 
 def test_a_route_keeps_its_host_and_shares_paths_within_its_namespace() -> None:

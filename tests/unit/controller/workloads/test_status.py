@@ -159,6 +159,17 @@ def test_the_port_of_pods_is_in_the_status_if_the_service_selects_them_without_t
     assert status(workload(), target=None).get("targetPort") is None
 
 
+def affinity_s(**spec: Any) -> object:  # noqa: ANN401 - fields of a Service
+    resource = {**workload(), "status": {"clientAffinitySeconds": 1}}
+    return status(resource, service={"spec": {"ports": [HTTP], **spec}}).get("clientAffinitySeconds")
+
+
+def test_the_session_affinity_of_the_service_is_in_the_status() -> None:
+    assert affinity_s() is affinity_s(sessionAffinity="None") is None
+    assert affinity_s(sessionAffinity="ClientIP") == 10_800
+    assert affinity_s(sessionAffinity="ClientIP", sessionAffinityConfig={"clientIP": {"timeoutSeconds": 60}}) == 60
+
+
 def test_a_named_port_that_no_container_has_is_named() -> None:
     named = service({**HTTP, "targetPort": "web"})
     message = "Service shop leads to the port web, which no container of Deployment shop has"

@@ -4,7 +4,7 @@ import pytest
 
 from serving.core.model.objects import Object
 from serving.core.model.scaledworkload import ScaledWorkloadSpec, WorkloadService, WorkloadTarget
-from serving.tools.cli.services.adopt import affinity_note, http_route, ingress, port_of
+from serving.tools.cli.services.adopt import http_route, ingress, port_of
 
 SPEC = ScaledWorkloadSpec(
     target=WorkloadTarget(name="shop"),
@@ -51,18 +51,3 @@ def test_a_port_that_is_not_clear_is_an_error(
     with pytest.raises(SystemExit):
         port_of(a_service((1, "a"), (2, "b")), wanted)
     assert text in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("affinity", "text"),
-    [
-        (None, ""),
-        ("None", ""),
-        (
-            "ClientIP",
-            "sessionAffinity ClientIP of service shop has no effect; the annotation serving.dev/affinity: cookie has",
-        ),
-    ],
-)
-def test_the_session_affinity_of_a_service_is_named(affinity: str | None, text: str) -> None:
-    assert affinity_note({"metadata": {"name": "shop"}, "spec": {"sessionAffinity": affinity}}) == text

@@ -44,7 +44,7 @@ class PodStarts:
 
 
 class PodState(enum.StrEnum):
-    """The state of a pod for counts."""
+    """The state of a pod for counts. A running pod is READY, DORMANT (idle and frozen) or NOT_READY."""
 
     READY = "ready"
     DORMANT = "dormant"

@@ -47,7 +47,7 @@ class Calls(Protocol):
         ...
 
     async def scale(self, deployment: ScaledDeployment, count: int) -> str | None:
-        """Set a Deployment's scale; return its new resourceVersion."""
+        """Set a Deployment's scale; return its new resourceVersion, None if the Deployment has changed or is deleted."""
         ...
 
     async def mark(self, namespace: str, costs: Costs) -> None:

@@ -359,7 +359,7 @@ def _by_route(change: Change, indexes: CacheIndexes, settings: ControllerSetting
 
 
 def _ways(route: Object | None) -> tuple[bool, bool]:
-    """Whether a route's requests must pass an activator, and whether its pods reject other requests."""
+    """Return two facts about a route: whether its requests must pass an activator, and whether its pods reject others."""
     policy = OPEN_POLICY if route is None else route_policy(annotations_of(route))
     return policy.needs_activator, policy.is_guarded
 

@@ -154,7 +154,8 @@ class Ingress:
     def lost(self, exchange: Exchange, reason: str) -> bool:
         """Handle a pod that ended before its response was complete; return whether the request is retried.
 
-        Only a request that its client marked as repeatable is retried, because the request may have ended the pod.
+        The request itself may have ended the pod. It is therefore retried only if its client marked it as repeatable,
+        and only a few times.
         """
         self.counts["pod-lost"] += 1
         self.metrics.lost.inc()
@@ -273,7 +274,7 @@ class Ingress:
         self.ticker.schedule()
 
     def report_all(self) -> None:
-        """Report all load again, because the autoscaler is a new process."""
+        """Report all load again. Called when the connected autoscaler is a new process."""
         self.router.resend_all()
         self.ticker.schedule()
 

@@ -19,7 +19,12 @@ RequestId = TypeVar("RequestId", bound=Hashable)
 
 
 class RejectionReason(enum.StrEnum):
-    """Why a request is rejected. The response is a 503, or the placeholder of a ScaledWorkload that is starting."""
+    """Why a request is rejected. The response is a 503, or the placeholder of a ScaledWorkload that is starting.
+
+    The queue is full, by the number of requests or by their bytes. WAITED: the request has waited for its maximum time.
+    FAILED: pods of the revision fail. STARTING: a placeholder is sent instead of waiting. UNKNOWN and RETIRED: the
+    revision does not exist or is retired. SHUT_DOWN: the activator ends.
+    """
 
     QUEUE_COUNT = "queue-count"
     QUEUE_BYTES = "queue-bytes"

@@ -284,7 +284,7 @@ class RequestRouter(Generic[RequestId]):
         return list(sums.items())
 
     def resend_all(self) -> None:
-        """Report all load again, because the autoscaler is a new process."""
+        """Report all load again. Called when the connected autoscaler is a new process."""
         for key, throttler in self.throttlers.items():
             throttler.wake_state = forgotten(throttler.wake_state)
             self.schedule.schedule_tick(key)

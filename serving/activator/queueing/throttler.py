@@ -247,7 +247,7 @@ class RevisionThrottler(Generic[RequestId]):
         return [*started, *self._settle(now_s, has_changed=True)] if self.ejected.readmit(now_s) else started
 
     def starting_pods(self, now_s: float) -> list[ServedPod]:
-        """The pods to which a connection is due, because their app may listen by now."""
+        """The starting pods to which to open a connection now, to find out whether their apps listen already."""
         due = self.ejected.due_knocks(now_s) if self.waiting_count else ()
         return [self.pods[address] for address in due]
 

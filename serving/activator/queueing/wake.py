@@ -22,7 +22,11 @@ from serving.core.traffic.meter import Report
 
 
 class PokeReason(enum.StrEnum):
-    """The rule that caused a poke."""
+    """The rule that caused a poke.
+
+    FIRST: a request waits, and none did at the last report. DOUBLED: the number of waiting requests has at least
+    doubled since. EXCEEDED: more requests are in flight than reported, and than the desired pods can serve.
+    """
 
     FIRST = "first"
     DOUBLED = "doubled"

@@ -83,7 +83,7 @@ class Ledger:
 
     @property
     def is_frozen(self) -> bool:
-        """Whether this process waits for the next view, because a process has started or ended.
+        """Whether this process waits for the next view, which begins after a process has started or ended.
 
         While frozen, it gives no slots away, and its requests in flight may not increase.
         """

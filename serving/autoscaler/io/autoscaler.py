@@ -248,7 +248,7 @@ class Autoscaler:
             self._decisions.start(key, entry, is_restart=is_restart)
 
     def changed(self, key: RevisionKey) -> None:
-        """Schedule a decision because an input has changed."""
+        """Schedule a decision. Called when an input of the revision's decisions has changed."""
         self._decisions.decide_soon(key, DecisionCause.CHANGE)
 
     def schedules_changed(self, change: CacheChange, schedules: Sequence[Schedule]) -> None:

@@ -197,7 +197,7 @@ class DecisionLoop:
                 self._periodic.add_after(key, self.settings.decision_period_s * turn_ratio(key))
 
     def end_rest(self, key: RevisionKey, entry: RevisionEntry) -> None:
-        """Decide on a revision in its next period, because of a load."""
+        """Decide on an idle revision in its next period. Called when a load of the revision is reported."""
         entry.is_resting = False
         if entry.latest is not None:
             period_s = self.settings.decision_period_s
@@ -411,9 +411,10 @@ def _load(key: RevisionKey, load: Callable[[str], None], text: str) -> None:
 
 
 def _rest_s(entry: RevisionEntry, outcome: ScalerOutcome, settings: AutoscalerSettings) -> float:
-    """Seconds in which the outcome cannot change; 0 if it may change in the next period.
+    """Seconds in which the outcome of a decision cannot change; 0 if it may change in the next period.
 
-    It may change while anticipated pods are published, or pods of a ScaledWorkload exist, because they do not report.
+    It may change in the next period while anticipated pods are published, and while a ScaledWorkload has pods: these
+    report no load whose change would end the rest.
     """
     revision, scaler = entry.revision, entry.scaler
     if revision is None or scaler is None or revision.anticipated is not None:

@@ -53,7 +53,10 @@ _STATUS_PERIODS = 0.9
 
 
 class UsageLearning(msgspec.Struct, frozen=True, kw_only=True):
-    """The receiver of usage measurements. ``is_urgent`` returns whether decisions depend on usage now."""
+    """The receiver of usage measurements. ``record`` gets the measured usage and the time of the measurement.
+
+    ``is_urgent`` returns whether decisions depend on usage now; usage is then measured more often.
+    """
 
     is_urgent: Callable[[], bool]
     record: Callable[[Usages, float], None]
@@ -123,7 +126,7 @@ class PolicyClient:
         )
 
     def recheck_all(self) -> None:
-        """Evaluate and write all statuses again, because policies moved to this autoscaler."""
+        """Evaluate and write all statuses again. Called when policies have moved to this autoscaler."""
         self._written.clear()
         self.triggers.recheck_all()
 

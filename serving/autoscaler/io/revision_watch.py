@@ -63,7 +63,7 @@ class RevisionListener(Protocol):
         """Start decisions if their inputs are complete; ``is_restart``: the revision already had a scale."""
 
     def changed(self, key: RevisionKey) -> None:
-        """Schedule a decision because an input has changed."""
+        """Schedule a decision. Called when an input of the revision's decisions has changed."""
 
     def schedules_changed(self, change: CacheChange, schedules: Sequence[Schedule]) -> None:
         """Store the schedules of a changed workload; an empty list if it is deleted or not scaled here."""

@@ -70,7 +70,10 @@ _DEADLINE = "ProgressDeadlineExceeded"
 
 
 class HealthLayer(enum.StrEnum):
-    """The condition that a failure makes False. The values are condition types."""
+    """The condition that a failure makes False: the pods lack resources, or their containers fail.
+
+    The values are condition types.
+    """
 
     RESOURCES = "ResourcesAvailable"
     CONTAINER = "ContainerHealthy"

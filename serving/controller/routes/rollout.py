@@ -181,7 +181,10 @@ def advance(
 
 
 def observe_ready(rollout: Rollout, *, duration_s: float, now_s: float) -> Rollout:
-    """Plan the steps of each new rollout, because its first percent is now in force."""
+    """Plan the steps of each rollout without planned steps. Called when the Route is Ready with the first percents.
+
+    The duration of a rollout is ``duration_s``.
+    """
     return Rollout(
         configurations=tuple(
             configuration

@@ -50,7 +50,7 @@ def private_service_name(revision: str) -> str:
 
 
 class RoutingState(enum.StrEnum):
-    """Whether traffic reaches a revision."""
+    """Whether traffic reaches a revision: yes (active), not yet (pending), or not at present (reserve)."""
 
     PENDING = "pending"
     ACTIVE = "active"

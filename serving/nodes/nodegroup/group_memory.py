@@ -27,7 +27,7 @@ class BreakerPhase(enum.StrEnum):
 
 
 class BreakerEvent(enum.StrEnum):
-    """An event of the breaker."""
+    """An event of the breaker: the group got a node, too many scale-ups have failed, or a trial is due."""
 
     GREW = "grew"
     TRIPPED = "tripped"

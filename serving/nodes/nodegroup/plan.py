@@ -90,7 +90,13 @@ Effect = Taint | Untaint | Drain | DeleteNodes | IncreaseSize
 
 
 class GroupRule(enum.StrEnum):
-    """The rule that changed the size, in order of evaluation."""
+    """The rule that decided the change of a group's size, in order of evaluation.
+
+    EMPTY, BELOW_MIN, NO_CAPACITY: the state of the nodes. LOCK: a cool-down after a scale-up. FROM_ZERO, TAINT_LOWER,
+    TAINT_UPPER, SCALE_UP, STEADY: the utilisation compared with the thresholds. STARVE: a pending pod fits on no node.
+    MAX_NODE_AGE, REPLACE_UNHEALTHY: a node is added so that another can go. ABOVE_MAX: too many nodes. HEALTH_GATE: too
+    many unhealthy nodes to change anything.
+    """
 
     EMPTY = "empty"
     BELOW_MIN = "below-min"

@@ -42,11 +42,11 @@ def fate_of_tainted(node: GroupNode, view: GroupView) -> Fate:
 
 
 def _fate_by_age(age_s: float, *, is_empty: bool, settings: NodeGroupSettings) -> Fate:
-    """Decide about a node by its grace periods.
+    """Decide about a tainted node by the seconds since its taint, and by the grace periods.
 
-    Example: the soft grace is 60 s, the hard grace 600 s, and the drain takes 300 s. An empty node is deleted after 60
-    s. A node with pods is drained after 600 s, and deleted with its remaining pods after 900 s. All comparisons are
-    strict.
+    Example: the soft grace is 60 s, the hard grace 600 s, and the drain grace 300 s. An empty node is deleted after 60
+    s. A node with pods is drained after 600 s, and deleted with its remaining pods after 900 s. At exactly these times
+    the node is still kept.
     """
     if age_s <= settings.soft_delete_grace_period_s:
         return Fate(keep=KeptFor.SOFT_GRACE)

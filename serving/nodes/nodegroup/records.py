@@ -39,8 +39,8 @@ class RemovalTaint(msgspec.Struct, frozen=True, kw_only=True):
 class GroupNode(msgspec.Struct, frozen=True, kw_only=True):
     """One node.
 
-    ``removal_taint`` marks it for removal, None without the taint. ``is_force_tainted``: it is to be removed without a
-    grace period. ``is_cordoned``: an administrator has excluded it. ``is_protected``: its no-delete annotation is not
+    ``removal_taint`` marks it for removal, None without the taint. ``is_force_tainted``: it is to be removed as soon as
+    it is empty. ``is_cordoned``: an administrator has excluded it. ``is_protected``: its no-delete annotation is not
     empty. ``is_ready``: its Ready condition is True.
     """
 

@@ -18,7 +18,11 @@ _IN = "In"
 
 
 class NodeState(enum.StrEnum):
-    """The state of a node between serving pods and its deletion."""
+    """The state of a node between serving pods and its deletion.
+
+    An administrator cordons a node. The group taints a node that it will remove after a grace period. A force-tainted
+    node is removed as soon as it is empty. An untainted node serves pods.
+    """
 
     CORDONED = "cordoned"
     FORCE_TAINTED = "force-tainted"

@@ -72,7 +72,10 @@ def group_is_healthy(nodes: Sequence[GroupNode], *, settings: NodeGroupSettings,
 
 
 class PodRole(enum.Enum):
-    """The role of a pod for a group: it counts, or it only prevents the deletion of its node."""
+    """The role of a pod for a group. An OWN pod counts for the group's size.
+
+    A FOREIGN pod does not count; it only prevents the deletion of its node.
+    """
 
     OWN = "own"
     FOREIGN = "foreign"

@@ -89,12 +89,12 @@ class AdminHandler:
             exchange.respond(404, _HELP)
 
     def readiness_changed(self) -> None:
-        """Respond to pending ``/readyz`` requests, because readiness has changed."""
+        """Respond to pending ``/readyz`` requests. Called when the app's readiness has changed."""
         self._has_been_ready = self._has_been_ready or self._pod.is_ready
         self._respond_to_probes()
 
     def stopping(self) -> None:
-        """Fail probes, because the pod was ordered to stop."""
+        """Fail probes from now on. Called when the pod is ordered to stop."""
         self._is_stopping = self._pod.is_draining = True
         self._respond_to_probes()
 

@@ -170,7 +170,7 @@ class Dormancy:
             self._timer = asyncio.get_running_loop().call_later(due_s - now_s, self._timer_due)
 
     async def end(self) -> None:
-        """Thaw the app and stop freezing it, because SIGTERM follows."""
+        """Thaw the app and stop freezing it. SIGTERM follows, which a frozen app could not handle."""
         self._state = held_awake(self._state, math.inf)
         self.wake()
         if self._timer is not None:

@@ -59,13 +59,13 @@ class PageOuts:
         ]
 
     def expect(self) -> None:
-        """Schedule a page-out, because the app was frozen."""
+        """Schedule a page-out. Called when the app has been frozen."""
         if self._spec.processes:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._spec.settings.dormant_page_out_s, self._begin)
 
     def cancel(self) -> None:
-        """Cancel the scheduled page-out, because the app runs. A page-out in progress continues."""
+        """Cancel the scheduled page-out. Called when the app runs again. A page-out in progress continues."""
         if self._timer is not None:
             self._timer.cancel()
 

@@ -125,7 +125,10 @@ class PodHandler(PodRequests[Exchange]):
         return view_of(self._client_of)
 
     def _client_of(self, exchange: Exchange) -> str | None:
-        """The client of a request; None if the pod has no secret, because then activators cannot be verified."""
+        """The client of a request; None if the pod has no secret.
+
+        The client may be named by an activator, which the pod recognises by the secret only.
+        """
         if not self._secret or exchange.context is None:
             return None
         from serving.net.proxy.forwarding.sharing import client_behind  # noqa: PLC0415 - as above

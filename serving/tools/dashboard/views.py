@@ -155,7 +155,7 @@ def _memory_limit_of(spec: Mapping[str, Any]) -> int:
 
 
 def lean_pod(pod: Mapping[str, Any]) -> View:
-    """A Pod reduced to the fields that the dashboard reads, because it caches every pod of the cluster."""
+    """A Pod reduced to the fields that the dashboard reads. The dashboard caches every pod of the cluster in this form."""
     metadata, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     return {
         "metadata": {

@@ -87,7 +87,7 @@ class LoadedSeconds:
         windows.record_load(number, self._amount((number, 1.0, 1, 0.0)))
 
     def reset(self) -> None:
-        """Forget earlier seconds, because the windows were reset."""
+        """Forget earlier seconds. Called when the windows have been reset."""
         self.pending.clear()
         self._hot_number = -1
 
@@ -268,9 +268,9 @@ class Decisions:
             self.due_s = min(self.due_s, self._periods.at(number + 1.0))
 
     def entered(self, now_s: float) -> None:
-        """Decide at the end of the present decision period, because a request has arrived while none was in flight.
+        """Decide at the end of the present decision period. Called when a request arrives while none is in flight.
 
-        Without this call, a policy would learn of the request only when its second is complete.
+        Without this call, a policy would learn of the request only when the second of its arrival is complete.
         """
         if self.policy.observes or self._is_settled:
             last_s = self._periods.until(now_s)

@@ -29,7 +29,11 @@ _DONE, _READY = 0, 1
 
 
 class Foresight(enum.StrEnum):
-    """The kinds of policies with knowledge of the future."""
+    """The kinds of policies with knowledge of the future. No other policy can be better.
+
+    The clairvoyant starts pods before their requests, so that no request waits. The oracle starts a pod with its first
+    request, and knows when to keep a pod for the next one.
+    """
 
     ORACLE = "oracle"
     CLAIRVOYANT = "clairvoyant"

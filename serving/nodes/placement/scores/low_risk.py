@@ -33,7 +33,10 @@ from serving.nodes.placement.scores.risk import (
 
 
 class ForcedZero(enum.StrEnum):
-    """Why scheduler-plugins gives the score 0 despite a lower risk."""
+    """Why scheduler-plugins gives the score 0 despite a lower risk.
+
+    The pending pod has no requests and limits, or the node has no metrics.
+    """
 
     BEST_EFFORT_POD = "best_effort_pod"
     NODE_WITHOUT_METRICS = "node_without_metrics"

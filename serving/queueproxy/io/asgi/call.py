@@ -110,7 +110,10 @@ class CallOwner(Protocol):
 
 
 class _Wait(enum.Enum):
-    """The result of the wait for a slot."""
+    """The result of the wait for a slot.
+
+    TOO_LONG: the wait itself has reached its limit. OUT_OF_TIME: the request's timeout has ended first.
+    """
 
     GRANTED = enum.auto()
     TOO_LONG = enum.auto()
@@ -200,7 +203,7 @@ class AppCall:
         self._end_wait(_Wait.GRANTED)
 
     def time_out(self) -> None:
-        """Reject the call, because its wait for a slot has expired."""
+        """Reject the call. Called when its wait for a slot has expired."""
         self._end_wait(_Wait.TOO_LONG)
 
     async def _is_granted(self, deadline_s: float) -> bool:

@@ -114,7 +114,7 @@ def manifest_of(deployment: Deployment) -> Object:
 
 
 def merged(before: Object, deployment: Deployment, *, replace: bool) -> Object:
-    """Apply the options to the service ``before``. ``replace`` keeps only its traffic."""
+    """Apply the options to the service ``before``. With ``replace``, only its traffic and metadata are kept."""
     wanted = manifest_of(deployment)
     spec: Object = {key: value for key, value in before["spec"].items() if key == "traffic"} | wanted["spec"]
     if not replace:

@@ -172,7 +172,11 @@ def moment_s(text: str, option: str, *, now_s: float) -> float:
 def _shown(
     form: str, search: SearchedLines, *, has_times: bool, with_times: bool
 ) -> Callable[[str, str, str], str | None]:
-    """A function that formats a pod's log line without the pod's name, or returns None for an excluded line."""
+    """A function that formats a log line in the form ``form``, given the pod's name, a mark for it, and the line.
+
+    The function returns None for a line excluded by ``search``. ``has_times``: each line begins with its time.
+    ``with_times``: print this time.
+    """
 
     def shown(pod: str, mark: str, line: str) -> str | None:
         stamp, _, rest = line.partition(" ") if has_times else ("", "", line)

@@ -159,7 +159,11 @@ class _Module:
 
 
 def python_apps(folder: Path) -> list[PythonApp]:
-    """The apps of a folder, without duplicates. asgi.py and wsgi.py take precedence, because they name the app."""
+    """The apps of a folder, without duplicates.
+
+    If asgi.py or wsgi.py has an app, only these files count. Other modules are searched next, then programs and
+    packages.
+    """
     for names in (_ENTRIES, _MODULES):
         apps: dict[tuple[Path, str], PythonApp] = {}
         for path in _files(folder, names):

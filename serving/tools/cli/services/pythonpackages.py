@@ -18,9 +18,10 @@ _VERSION = re.compile(r"([\^~]?)(\d+(?:\.\d+)*)")
 
 
 def pip_arguments(folder: Path) -> list[str]:
-    """The alternatives of arguments for ``pip install``, as shell words; empty if no file lists packages.
+    """The arguments for ``pip install``, as shell words, in several alternatives; empty if no file lists packages.
 
-    The second alternative is for a project that pip cannot install as a package: only its dependencies.
+    The first alternative installs the project itself if it is a package. The last one installs only its dependencies,
+    in case the first one fails.
     """
     requirements = folder / "requirements.txt"
     if requirements.is_file():

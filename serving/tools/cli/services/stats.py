@@ -98,7 +98,10 @@ def _table(histories: Mapping[str, History]) -> Iterator[Sequence[object]]:
 
 
 def fail_unless_service(api: ApiClient, name: str) -> None:
-    """End the command if no service, workload or revision has this name, because there is no history."""
+    """End the command with an error if no service, workload or revision has this name.
+
+    Called when the dashboard has no history for the name.
+    """
     if not is_known(api, name):
         fail(f"there is no service, workload or revision {name} in {api.namespace}; `serving get` lists them")
 

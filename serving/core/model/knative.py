@@ -305,7 +305,7 @@ DORMANT_REASONS = (AWAKE_REASON, IDLE_REASON) = ("Running", "Idle")
 
 
 class ConditionStatus(enum.StrEnum):
-    """The status of a condition."""
+    """The status of a condition; Unknown while the result is pending."""
 
     TRUE = "True"
     FALSE = "False"

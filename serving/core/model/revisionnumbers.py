@@ -30,24 +30,28 @@ class PodCounts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PolicyCosts(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision's costs in ``covered_s`` seconds: under the adaptive or a user's policy, and under Knative's."""
+    """A revision's costs in ``covered_s`` seconds (at most a day), under two policies.
+
+    ``adaptive`` is the adaptive or a user's policy, ``knative`` Knative's. A cold request arrived while no pod was
+    ready.
+    """
 
     adaptive_pod_seconds: float
     adaptive_cold_requests: float
-    """Requests that arrived while no pod was ready."""
-
     knative_pod_seconds: float
     knative_cold_requests: float
 
     covered_s: float
-    """The period of these costs, in seconds; at most a day."""
 
 
 class RevisionNumbers(msgspec.Struct, frozen=True, kw_only=True):
     """A revision's numbers after a decision. Loads are in the unit of the load metric; None if unknown.
 
-    ``desired_count`` is the number of wanted pods, ``requested_count`` the scale. ``rule`` names the rule that decided.
-    ``target_load`` is the load that one pod should have.
+    ``desired_count`` is the number of wanted pods within the bounds, None if the decision had no data.
+    ``requested_count`` is the scale. ``rule`` names the rule that decided, from a closed list. ``metric`` is the name
+    of the load metric, and ``target_load`` the load that one pod should have. ``excess_burst_capacity`` is the number
+    of further concurrent requests within the capacity; negative if the capacity is too small. ``learnt_target`` is the
+    learnt target of requests in flight per pod, whether or not it is in force.
     """
 
     namespace: str
@@ -55,28 +59,15 @@ class RevisionNumbers(msgspec.Struct, frozen=True, kw_only=True):
     revision: str
 
     desired_count: int | None
-    """Wanted pods, within the bounds; None if the decision had no data."""
-
     requested_count: int
-    """Pods requested by the current scale."""
-
     ready_count: int
 
     is_panic: bool
-    """Whether the revision is in panic."""
-
     rule: str
-    """The rule that decided, from a closed list."""
-
     metric: str = "concurrency"
-    """The name of the load metric."""
-
     stable_load: float | None = None
     panic_load: float | None = None
     target_load: float | None = None
 
     excess_burst_capacity: int | None = None
-    """Number of further concurrent requests within the capacity; negative if the capacity is too small."""
-
     learnt_target: float | None = None
-    """The learnt target of requests in flight per pod, whether or not it is in force."""

@@ -27,13 +27,15 @@ class RevisionShare(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class StepParameters(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The time and size of the next step. Times are nanoseconds since the epoch; 0 is unset."""
+    """The times of a rollout, and the percentage that each step moves (``step_size``). 0 is unset.
+
+    Start and next step are in nanoseconds since the epoch, the duration of a step is in nanoseconds.
+    """
 
     start_time_ns: int = msgspec.field(default=0, name="starttime")
     next_step_time_ns: int = msgspec.field(default=0, name="nextStepTime")
     step_duration_ns: int = msgspec.field(default=0, name="stepDuration")
     step_size: int = msgspec.field(default=0, name="stepSize")
-    """Percent that each step moves."""
 
 
 class ConfigurationRollout(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):

@@ -94,7 +94,11 @@ def memory_of(containers: Sequence[Mapping[str, Any]]) -> int:
 
 
 class ScaledRevision(msgspec.Struct, frozen=True, kw_only=True):
-    """A revision to scale. ``was_ready``: its initial scale of pods was ready once."""
+    """A revision, or a ScaledWorkload as a revision, to scale. ``was_ready``: its initial scale of pods was ready once.
+
+    Fields "as written last" are results of the autoscaler that it stored in the object, and reads again after a
+    restart.
+    """
 
     key: RevisionKey
     uid: str
@@ -182,39 +186,31 @@ class ScaledDeployment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trouble(enum.StrEnum):
-    """Why a pod cannot start."""
+    """Why a pod cannot start: no node has room (pending), or a container fails or waits for its restart (failing)."""
 
     PENDING = "pending"
-    """No node has enough room."""
-
     FAILING = "failing"
-    """A container cannot start, or has ended and waits for its restart."""
 
 
 class ScaledPod(msgspec.Struct, frozen=True, kw_only=True):
-    """A pod of a revision. A pod being deleted is never ready."""
+    """A pod of a revision. A pod being deleted (``is_ending``) is never ready.
+
+    Pods with the lowest ``deletion_cost`` (an annotation, "" if unset) are removed first. ``phase`` is Pending,
+    Running, Succeeded or Failed. ``trouble`` is why the pod cannot start; None if nothing prevents it, or if the pod is
+    ready or terminating. ``oom_kill_count`` counts the OOM kills of its containers; 0 unless the last termination was
+    an OOM kill. ``restart_count`` counts their restarts. ``is_dormant``: its app sleeps.
+    """
 
     name: str
     key: RevisionKey
     is_ready: bool
     is_ending: bool
     deletion_cost: str
-    """The pod-deletion-cost annotation; the pods with the lowest cost are removed first. "" if unset."""
-
     phase: str = "Running"
-    """Pending, Running, Succeeded or Failed."""
-
     trouble: Trouble | None = None
-    """Why the pod cannot start; None if nothing prevents it, or if the pod is ready or terminating."""
-
     oom_kill_count: int = 0
-    """OOM kills of its containers, if the last termination was an OOM kill; otherwise 0."""
-
     restart_count: int = 0
-    """Restarts of its containers."""
-
     is_dormant: bool = False
-    """Whether its app sleeps."""
 
 
 def revision_of(resource: Mapping[str, Any], settings: AutoscalerSettings) -> ScaledRevision | None:

@@ -33,15 +33,16 @@ _SLOTS_PER_S = 20
 
 
 class Second(msgspec.Struct, frozen=True, kw_only=True):
-    """All reports in one second of the clock. ``number`` 61 is the time from 61 s to 62 s."""
+    """All reports in one second of the clock. ``number`` 61 is the time from 61 s to 62 s.
+
+    ``pods`` has the latest report of each pod, including requests through activators. ``activators`` is the sum of the
+    activators' reports; None without one.
+    """
 
     number: int
 
     pods: tuple[Stat, ...]
-    """The latest report of each pod, including requests through activators."""
-
     activators: Stat | None
-    """The sum of the activators' reports; None without one."""
 
     @property
     def load(self) -> Stat:

@@ -144,6 +144,6 @@ def raise_descriptor_limit() -> None:
 
 
 def collect_in_small_steps() -> None:
-    """Make Python's garbage collector skip all existing objects, and collect later ones in steps of some milliseconds."""
+    """Let the garbage collector skip all existing objects, and collect later ones in steps of a few milliseconds."""
     gc.freeze()
     gc.set_threshold(*_THRESHOLDS)

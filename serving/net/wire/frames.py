@@ -58,15 +58,16 @@ class RelayedStat(RevisionStat, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class AnnouncedPod(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An autoscaler's frame to activators: a ready pod's address, before an EndpointSlice lists it."""
+    """An autoscaler's frame to activators: a ready pod's address, before an EndpointSlice lists it.
+
+    ``scheme`` is "http" for a pod of a ScaledWorkload; "" for a pod that announced itself.
+    """
 
     namespace: Name
     revision: Name
     pod: Name
     address: Name
     scheme: str = ""
-    """"http" for a ready pod of a ScaledWorkload; "" for a pod that announced itself."""
-
     version: FormatVersion = STAT
 
 

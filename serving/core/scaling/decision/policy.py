@@ -26,14 +26,14 @@ _START_WEIGHT = 0.2
 
 
 class SecondOfLoad(msgspec.Struct, frozen=True):
-    """The load of a revision in one completed second. ``number`` 61 is the time from 61 s to 62 s."""
+    """The load of a revision in one completed second. ``number`` 61 is the time from 61 s to 62 s.
+
+    ``concurrency`` is the mean number of requests in flight, including queued ones; ``request_count`` counts arrivals.
+    """
 
     number: int
     concurrency: float
-    """Mean requests in flight, including queued ones."""
-
     request_count: float
-    """Requests that arrived."""
 
 
 class PolicyView(msgspec.Struct, frozen=True, kw_only=True):

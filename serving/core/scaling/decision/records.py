@@ -56,7 +56,12 @@ class Decided(msgspec.Struct, frozen=True, kw_only=True):
 class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
     """All inputs of a decision except the windows, which only a stored record contains.
 
-    The names of the fields in JSON are those of the first version of the decision log.
+    ``view`` is the cluster's state. ``proposals`` are those of triggers, further metrics and loading pods. ``kpa`` is
+    the state after the previous decision; None for the classic algorithm, whose state is its points. ``advice`` is that
+    of the revision's policy, neutral under ``policy: knative``. If the target in ``learnt`` is in force, ``spec``
+    contains it too; None without data. ``slo`` is the state of the latency goal, whose target ``spec`` contains.
+    ``allowance`` is what a budget over several revisions allows; None means no limit. The names of the fields in JSON
+    are those of the first version of the decision log.
     """
 
     at_s: float
@@ -64,47 +69,33 @@ class DecisionInputs(msgspec.Struct, frozen=True, kw_only=True):
     view: ScalerView = msgspec.field(name="facts")
     in_flight: InFlight = msgspec.field(name="inside")
     proposals: tuple[Proposal, ...] = msgspec.field(name="beside")
-    """Proposals in addition to the algorithm's: of triggers, further metrics and loading pods."""
-
     spec: ScalingSpec
     quirks: KpaQuirks
     kpa: KpaState | None
-    """The state after the previous decision; None for the classic algorithm, whose state is its points."""
     gate: GateState
     advice: Advice = NEUTRAL
-    """Advice of the revision's policy; neutral under ``policy: knative``."""
     learnt: LearntTarget | None = None
-    """The learnt target; if in force, ``spec`` contains it too. None without data."""
     slo: SloOutcome | None = None
-    """The state of the latency goal; ``spec`` contains its target. None without a goal."""
     allowance: Allowance | None = None
-    """The pods that a budget over several revisions allows; None means all."""
 
 
 class ScalerOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """A decision: its inputs, intermediate steps, and the actions that follow.
 
-    ``apply_count`` is the scale to set. ``to_reserve``: first move the revision to Reserve. ``to_prove``: probe whether
-    activators are in the path, and decide again.
+    ``apply_count`` is the scale to set; None leaves the scale. ``to_reserve``: move the revision to Reserve before its
+    scale becomes 0. ``to_prove``: probe whether activators are in the path, and decide again. ``path`` is the traffic
+    path; without a public Service, the path written last. After ``recheck_in_s`` seconds the clock alone may change the
+    result; None: not before the next period. ``decided`` is the algorithm's count, ``merged`` that of all proposals,
+    ``gate`` that after the gate to zero, and ``phase`` the gate's phase.
     """
 
     inputs: DecisionInputs
 
     apply_count: int | None
-    """The scale to set; None leaves the scale."""
-
     to_reserve: bool
-    """Whether to move the revision to Reserve before its scale becomes 0."""
-
     to_prove: bool
-    """Whether to prove that the activator is in the path, and decide again."""
-
     path: TrafficPath
-    """The traffic path; without a public Service, the path written last."""
-
     recheck_in_s: float | None
-    """Seconds until the clock alone may change the result; None: not before the next period."""
-
     decided: Decided
     merged: MergeDecision | NoData
     gate: GateDecision

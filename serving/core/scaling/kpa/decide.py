@@ -63,7 +63,12 @@ class KpaState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScaleDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The wanted pods, with all intermediate values needed to repeat the decision."""
+    """The wanted pods, with all intermediate values needed to repeat the decision.
+
+    ``desired_count`` is the result, before minimum, maximum and the gate to zero. ``desired_stable_count`` and
+    ``desired_panic_count`` are the loads of the two windows over the target, rounded up. ``stable_count`` and
+    ``panic_count`` are these counts within the rates, ``rate_count_min`` to ``rate_count_max``.
+    """
 
     desired_count: int
     """The result, before minimum, maximum and the gate to zero."""

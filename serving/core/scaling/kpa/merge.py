@@ -23,7 +23,7 @@ _NO_PROPOSAL = NoData(missing="no proposal of any decider")
 
 
 class ScaleBound(enum.StrEnum):
-    """The bound that changed a count."""
+    """The bound that changed a count: a scale of the revision, a budget for several revisions, or the memory."""
 
     MIN_SCALE = "min-scale"
     INITIAL_SCALE = "initial-scale"
@@ -95,24 +95,18 @@ class Proposal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MergeDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The merged count of a revision, with the proposals behind it. ``silent`` are the deciders without data."""
+    """The merged count of a revision, with the proposals behind it. ``silent`` are the deciders without data.
 
-    desired_count: int
-    """The merged count within the bounds."""
-
-    decided_by: str | None
-    """Decider with the largest count, the first one if several are equal.
-
-    None: a decider is silent, and the present scale is larger than all counts.
+    ``desired_count`` is the count within the bounds, and ``bounds`` has the effective bound. ``decided_by`` is the
+    decider with the largest count, the first one if several are equal; None if a decider is silent and the present
+    scale is larger than all counts.
     """
 
+    desired_count: int
+    decided_by: str | None
     silent: tuple[str, ...]
-    """Deciders without data."""
-
     present_scale: int
     bounds: Bounded
-    """The count within the bounds, and the effective bound."""
-
     proposals: tuple[Proposal, ...]
 
 

@@ -89,7 +89,10 @@ TRANSITIONS: dict[tuple[GatePhase, Event], GatePhase] = {
 
 
 class InactiveReason(enum.StrEnum):
-    """Reason of the condition Active while it is not True, as Knative writes it."""
+    """Reason of the condition Active while it is not True, as Knative writes it.
+
+    Queued: pods are wanted, but too few are ready. TimedOut: the first pods were not ready in time.
+    """
 
     QUEUED = "Queued"
     NO_TRAFFIC = "NoTraffic"
@@ -183,19 +186,18 @@ class GateReason(enum.StrEnum):
 
 
 class GateDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """A decision of the gate to zero: the action, its reason, and the count that the revision approaches."""
+    """A decision of the gate to zero: the action and its reason.
+
+    ``wanted`` is the count that the revision approaches. It determines the traffic path and the condition Active
+    immediately, but the scale only with the action to apply. After ``recheck_in_s`` seconds the clock alone may change
+    the decision; None if only another event can.
+    """
 
     action: GateAction
     reason: GateReason
 
     wanted: int | NoData
-    """Count towards which the revision is heading.
-
-    It determines path and condition even before it is applied. It is applied only with the action to apply.
-    """
-
     recheck_in_s: float | None = None
-    """Seconds until the clock alone can change the decision; None if only another event can."""
 
     def is_like(self, other: "GateDecision") -> bool:
         """Whether another decision differs only in the time to the next check."""

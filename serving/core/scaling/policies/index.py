@@ -39,7 +39,11 @@ _Target = tuple[str, str, str]
 
 
 class Reason(enum.StrEnum):
-    """The reason of a policy's condition Attached."""
+    """The reason of a policy's condition Attached.
+
+    Conflict: an older policy has the same target. NotUsable: the policy is invalid. NoRequests: the pods have no
+    requests of a resource that a trigger needs.
+    """
 
     ATTACHED = "Attached"
     TARGET_NOT_FOUND = "TargetNotFound"

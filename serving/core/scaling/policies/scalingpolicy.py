@@ -38,7 +38,11 @@ _NEEDED_REQUEST = {"cpu": "cpu_m", "mem": "memory_bytes"}
 
 
 class Trigger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """A condition for adding or removing pods, and its target usage."""
+    """A condition for adding or removing pods, and its target usage.
+
+    After the cooldown, the trigger acts if ``threshold_percent`` of the usages in the last ``time_s`` seconds are
+    beyond ``usage_percent``. An up trigger also acts as soon as the usage reaches ``limit_percent``.
+    """
 
     type: str = "occupancy"
     """The measured usage and the formula for amounts: ``occupancy`` (pods with a request), ``cpu``, ``mem`` (use
@@ -73,7 +77,7 @@ class Trigger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Direction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="camel"):
-    """The triggers of one direction; the first that acts decides.
+    """The triggers for adding pods, or those for removing pods; the first that acts decides.
 
     ``trigger`` is the old-style trigger, used if the list is empty; it adds or removes ``delta`` pods.
     """

@@ -81,34 +81,24 @@ class TriggerState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TickDecision(msgspec.Struct, frozen=True, kw_only=True):
-    """The change to make, and every rule that affected it."""
+    """The change to make, and every rule that affected it.
+
+    ``rule`` decided on ``change``, the pods to add or remove with each effective bound. ``desired_count`` is the
+    policy's wanted size after this change; NoData without a proposal. ``verdicts`` are those of all evaluated triggers:
+    up, then down. ``acting`` is the acting trigger, None if there is none. ``usages`` are by trigger type.
+    ``observed_count`` counts existing pods and pods being created. ``in_sync``: no trigger wants another size.
+    ``phase_changed``: the phase or the time of its change differs from the stored state.
+    """
 
     rule: TriggerRule
-    """The rule that decided."""
-
     change: ScaleChange
-    """Pods to add or remove, with each effective bound."""
-
     desired_count: int | NoData
-    """The policy's wanted size after this change; NoData without a proposal."""
-
     verdicts: tuple[TriggerVerdict, ...]
-    """All evaluated triggers, in order: up, then down."""
-
     acting: TriggerVerdict | None
-    """The acting trigger; None if no trigger acts."""
-
     usages: dict[str, float | NoData]
-    """The usage of each watched type."""
-
     observed_count: int
-    """Existing pods, and pods being created."""
-
     in_sync: bool
-    """Whether no trigger wants another size."""
-
     phase_changed: bool
-    """Whether the phase or the time of its change differs from the stored state."""
 
 
 class _TriggerChoice(msgspec.Struct, frozen=True, kw_only=True):

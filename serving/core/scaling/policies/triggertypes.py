@@ -81,28 +81,21 @@ class ContainerUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObservedPods(msgspec.Struct, frozen=True, kw_only=True):
-    """The pods of one revision by state. Triggers change ``available_count``, the sum of all states."""
+    """The pods of one revision by state. Triggers change ``available_count``, the sum of the first three.
+
+    Pods are being created (not ready), idle (ready without a request; only these may be removed) or occupied (ready
+    with at least one request in flight). Of those being created, ``pending_count`` wait for a node, and
+    ``failing_count`` have an error. ``pods`` are the containers of each measured pod, in a stable order. ``gauges`` are
+    reported by the apps of ready pods, summed by name, for trigger types that use them.
+    """
 
     creating_count: int = 0
-    """Pods that do not serve yet."""
-
     idle_count: int = 0
-    """Ready pods without a request; only these may be removed."""
-
     occupied_count: int = 0
-    """Ready pods with at least one request in flight."""
-
     pending_count: int = 0
-    """Pods being created that wait for a node; a part of ``creating_count``."""
-
     failing_count: int = 0
-    """Pods being created with an error; a part of ``creating_count``."""
-
     pods: tuple[tuple[ContainerUse, ...], ...] = ()
-    """The containers of each measured pod, in a stable order."""
-
     gauges: dict[str, float] = msgspec.field(default_factory=dict)
-    """Gauges reported by the apps of ready pods, summed by name, for trigger types that use them."""
 
     @property
     def available_count(self) -> int:

@@ -35,7 +35,7 @@ from serving.core.settings.autoscaler import CLASSIC_CLASS, AutoscalerSettings
 
 
 class StatSource(enum.StrEnum):
-    """The sender of a stat: pods report their current state, activators report changes."""
+    """The sender of a stat: a pod, which reports its current state, or an activator."""
 
     POD = "pod"
     ACTIVATOR = "activator"

@@ -11,7 +11,11 @@ from serving.core.model.errors import IllegalTransition
 
 
 class ExchangeOutcome(enum.StrEnum):
-    """How an exchange ended."""
+    """How an exchange ended.
+
+    answered: the upstream's response was forwarded completely. refused: the proxy responded itself. client_gone: the
+    client disconnected first. cut: a response that had begun was cut off.
+    """
 
     ANSWERED = "answered"
     """The upstream's response was forwarded completely, or the tunnel ended."""

@@ -130,10 +130,12 @@ def connection_failure(error: OSError) -> str:
 
 
 class Connector(Protocol):
-    """Opens upstream connections. When ``turn`` changes, earlier connections must not be reused."""
+    """Opens upstream connections, at most ``attempts_max`` at a time to one address.
+
+    When ``turn`` changes, earlier connections must not be reused.
+    """
 
     attempts_max: int
-    """Most parallel connection attempts to one address."""
 
     @property
     def turn(self) -> int:

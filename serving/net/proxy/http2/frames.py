@@ -159,7 +159,11 @@ def header_block(flags: int, stream_id: int, payload: bytes) -> bytes:
 
 
 class StreamState(enum.Enum):
-    """The state of a stream on this side. "Local" is this side, "remote" the peer."""
+    """The state of a stream (RFC 9113, section 5.1). "Local" is this side, "remote" the peer.
+
+    Two states are kinds of closed: skipped, because a later stream was opened first, and forgotten, because it ended
+    long ago or was never opened. After this side has reset a stream, frames of the peer may still arrive.
+    """
 
     IDLE = "idle"
     """The stream has not been opened, but may be."""

@@ -132,7 +132,7 @@ def _with_ports(container: Json, *, serves: bool) -> Json:
 
 
 def own_problems(kind: Kind, whole: Object) -> Iterator[Problem]:
-    """Yield the problems of an object that neither its schema nor its CEL rules detect."""
+    """Yield the problems of an object that cannot be expressed in its schema and CEL rules."""
     if kind == SCALING_POLICY:
         yield from _policy_problems(whole.get("spec") or {})
     if kind == DOMAIN_MAPPING:

@@ -254,9 +254,9 @@ def places_by_controller(own: str, cgroups: Path = _ROOT) -> dict[str, Path]:
 
 
 def _unified(cgroups: Path, name: str) -> CgroupTree | None:
-    """With cgroup version 2: create the parent folder of all pods below the root; None if this is not possible.
+    """With cgroup version 2: create the parent folder of all pods in the root cgroup; None if this is not possible.
 
-    It is below the root, because any other cgroup may not have both processes and limited children.
+    Only the root cgroup may have both processes and children with limits.
     """
     folder = cgroups / name
     if not _is_made(folder):

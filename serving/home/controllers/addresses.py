@@ -220,7 +220,7 @@ class ServiceHosts:
 
 
 async def publish_activators(cluster: Cluster, namespace: str, *, inner_port: int) -> None:
-    """Create the activators' Service and its EndpointSlice, which are not stored over a restart."""
+    """Create the activators' Service and its EndpointSlice. They are not in the journal, so a restart loses them."""
     port: Object = {"name": "http", "port": inner_port, "protocol": "TCP"}
     service: Object = {
         "apiVersion": "v1",

@@ -79,7 +79,7 @@ def unschedulable_message(reasons: Iterable[str]) -> str:
 
 
 def excess_message(node: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
-    """The event text for a pod larger than the whole node; "" if it could fit.
+    """The event text for a pod that requests more than the whole node has; "" if the pod fits on an empty node.
 
     Such a pod starts anyway.
     """

@@ -319,7 +319,7 @@ class ContainerKeeper:
             await asyncio.sleep(max(0.0, plan.period_s - (now_s() - began_s)))
 
     async def _until_it_may_pass(self, plan: ProbePlan) -> None:
-        """During the first period, repeat a failing probe with short pauses. These failures do not count."""
+        """During the first period, repeat a failing probe with short pauses. Failures in this time do not count."""
         until_s, failure_count = now_s() + plan.period_s, 0
         while await self._sleep.awake_failure(lambda: self._failure(plan)):
             failure_count += 1

@@ -70,7 +70,7 @@ class DiskWatch:
             await self.check()
 
     async def check(self) -> None:
-        """Check once: evict pods over their limits, and one pod if the disk is nearly full."""
+        """Check once: evict the pods that exceed their limits, and one pod if the disk is nearly full."""
         disk = shutil.disk_usage(self._node.pods)
         threshold_bytes = int(disk.total * self._node.eviction_free_ratio())
         is_low = disk.free < threshold_bytes

@@ -143,7 +143,7 @@ class LocalNodes:
         return min((wait_s for wait_s in waits.values() if wait_s > 0), default=3600.0)
 
     async def _put(self, node: Object) -> None:
-        """Create a Node, or restore its label and status, which are not stored over a restart."""
+        """Create a Node, or restore its label and status. They are not in the journal, so a restart loses them."""
         metadata = {"labels": labels_of(node) | {MACHINE_LABEL: self._instance}}
         try:
             await self._cluster.create(NODE, {**node, "metadata": node["metadata"] | metadata})

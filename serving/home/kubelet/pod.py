@@ -252,7 +252,7 @@ class PodRun:
             self.turn.settle()
 
     def _observe(self) -> None:
-        """Advance the state by the reports of the containers and the queue-proxy."""
+        """Advance the state of the pod by the latest readiness of its containers and its queue-proxy."""
         apps = self._apps
         is_fit = bool(apps) and all(keeper.is_fine for keeper in apps)
         self._advance(observation(is_reached=self._is_proxy_ready if self._setup.has_proxy else is_fit, is_fit=is_fit))

@@ -405,7 +405,7 @@ class ProcessPod:
 
     @property
     def app_user(self) -> int | None:
-        """A user id that only this pod's processes have; 0 if there is none.
+        """The user id that only this pod's processes have; 0 if they have the user of this process.
 
         None if the pod has its own network, in which no process of another pod can listen.
         """

@@ -42,7 +42,7 @@ class AppSleep:
         return self._admin is not None
 
     def reach(self, admin: tuple[str, int], *, secret: str) -> None:
-        """Set the queue-proxy's address for orders, and the pod's secret, which authorizes the orders."""
+        """Set the queue-proxy's address for orders, and the pod's secret, which authorizes them."""
         self._admin = admin
         self._secret = secret
 

@@ -28,7 +28,10 @@ class _Loss(msgspec.Struct, kw_only=True):
 
 
 def lineage_of(pod: Object) -> str:
-    """The identity that a pod shares with its replacements and over restarts: its revision's uid, or else its owner."""
+    """The identity that a pod has in common with its replacements: the uid of its revision, or else of its owner.
+
+    It is the same after a restart.
+    """
     return labels_of(pod).get(REVISION_UID_LABEL) or owner_of(pod)
 
 

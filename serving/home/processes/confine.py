@@ -161,7 +161,10 @@ def own_mounts() -> None:
 
 
 def _has_own_users() -> bool:
-    """Whether a process limit counts only the pod's processes, as in a user namespace since Linux 5.14."""
+    """Whether this process is in a user namespace.
+
+    A process limit then counts only the pod's processes (since Linux 5.14), not all processes of the same user.
+    """
     with open("/proc/self/uid_map") as file:
         return int(file.read().split()[2]) < _IDS - 1
 

@@ -49,7 +49,10 @@ class MountPoint(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class OverlayMount(msgspec.Struct, frozen=True, kw_only=True):
-    """An overlay at ``target``: writes go to ``upper``, over the files of ``lower``. The kernel uses ``work``."""
+    """An overlay at ``target`` (mount(8)): it shows the files of ``lower``, and writes go to ``upper``.
+
+    ``work`` is the kernel's work folder.
+    """
 
     lower: str
     upper: str

@@ -126,7 +126,7 @@ class ForgetPod(_TemplateMessage, frozen=True, kw_only=True):
 
 
 class HeldProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A started process. ``exit_code`` is None while it runs, and minus the signal's number after a signal.
+    """A started process. ``exit_code`` is None while it runs, and negative if a signal ended it: -9 for SIGKILL.
 
     The latest report of a queue-proxy is ``is_ready``: its app can take requests; ``is_drained``: its app may be ended;
     ``is_dormant``: its app is frozen.
@@ -185,7 +185,7 @@ class Warned(_ProcessMessage, frozen=True, kw_only=True):
 
 
 class ProcessEnded(_ProcessMessage, frozen=True, kw_only=True):
-    """A process has ended, and its process group with it. ``exit_code`` is minus the signal's number after a signal."""
+    """A process and its process group have ended. ``exit_code`` is negative if a signal ended it: -9 for SIGKILL."""
 
     exit_code: int
 

@@ -50,7 +50,7 @@ class PodFreezers(msgspec.Struct, frozen=True, kw_only=True):
             (self.folder / pod).rmdir()
 
     def sweep(self) -> None:
-        """Remove the cgroups of ended systems, and empty ones of this system."""
+        """Remove the cgroups left by other systems that have ended, and the empty ones of this system."""
         for folder in self.folder.parent.glob(f"{_PREFIX}*"):
             pid, _, ticks = folder.name.removeprefix(_PREFIX).partition("-")
             is_ours = folder == self.folder
@@ -128,12 +128,12 @@ class PodSignals:
             self._freezers.remove(pod)
 
     def sweep(self) -> None:
-        """Remove the cgroups of ended systems."""
+        """Remove the cgroups left by systems that have ended."""
         if self._freezers is not None:
             self._freezers.sweep()
 
     def end(self) -> None:
-        """Remove the cgroups of all pods."""
+        """Thaw all pods and remove their cgroups."""
         if self._freezers is not None:
             self._freezers.end()
 

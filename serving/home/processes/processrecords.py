@@ -149,7 +149,7 @@ class ProcessEvents:
         return bool(self._unsent)
 
     def report_exit(self, pid: int, exit_code: int) -> None:
-        """Report the exit code of an ended process; minus the signal's number after a signal."""
+        """Report the end of a process. ``exit_code`` is negative if a signal ended it: -9 for SIGKILL."""
         self._unsent.append(json.dumps({"pid": pid, "exit": exit_code}).encode() + b"\n")
         self.send()
 

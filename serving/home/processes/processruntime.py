@@ -47,7 +47,8 @@ class TemplateProcess:
     """The first process of a container, which the template starts.
 
     ``pid`` is 0 until the process has started. ``started`` raises ``OSError`` if it cannot start. ``ended`` returns the
-    exit code, or minus the signal's number. ``drained`` is done when a queue-proxy allows its app to end.
+    exit code, which is negative if a signal ended the process: -9 for SIGKILL. ``drained`` is done when a queue-proxy
+    allows its app to end.
     """
 
     def __init__(

@@ -157,7 +157,7 @@ class Standby:
 
     @property
     def has_ended(self) -> bool:
-        """Whether the stream has ended: the process runs as assigned, or has exited."""
+        """Whether the process has closed its socket: it runs as assigned, or has exited."""
         try:
             while piece := self._control.recv(_PIECE_BYTES, socket.MSG_DONTWAIT):
                 self._received += piece

@@ -382,7 +382,7 @@ def _prepare(connection: sqlite3.Connection, path: Path, *, is_new: bool, bytes_
 
 
 def check_journal(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise ``JournalDamaged`` if the journal is damaged, so that the system must not start with it."""
+    """Raise ``JournalDamaged`` if the journal is so damaged that the system must not start with it."""
     application_id = connection.execute("PRAGMA application_id").fetchone()[0]
     tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
     if tables and application_id != _APPLICATION_ID:

@@ -158,7 +158,7 @@ class MemoryCluster(Cluster):
         return self._state.limits
 
     def table(self, kind: Kind) -> KindTable:
-        """The current objects of a kind, for rules over several objects."""
+        """The current objects of a kind, for rules that compare several objects."""
         return self._state.table(kind)
 
     async def close(self) -> None:

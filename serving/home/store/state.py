@@ -116,7 +116,7 @@ class StoreState:
         return self._former.resumed(new)
 
     def derived(self) -> Iterator[Object]:
-        """The objects that controllers create again after a restart, with the same uid."""
+        """The derived objects: those that controllers create again after a restart, with the same uid."""
         for kind, table in self._tables.items():
             for entry in table.objects.values() if not kind.durable else ():
                 whole = decoded(entry.encoded)

@@ -20,7 +20,7 @@ OVERRIDE = {"SERVING_ACTIVATOR_POD_ADDRESS_OVERRIDE": "10.=127."}
 
 
 class AppKubelet(StatusKubelet):
-    """Runs until cancelled. A pod listens ``start_s`` after it is bound; ``ready_s`` is when each pod was ready.
+    """Runs until cancelled. A pod listens ``start_s`` after it is bound; ``ready_s`` is when it was Ready in the API.
 
     Pods of ``stuck`` Deployments never listen.
     """
@@ -46,6 +46,8 @@ class AppKubelet(StatusKubelet):
         self.ready_s[name] = time.monotonic()
         with contextlib.suppress(NotFound):
             await self._notify(pod, ready=True, address=f"10.{place}")
+            # A watch may deliver it earlier, and a request may be answered by then.
+            self.ready_s[name] = time.monotonic()
 
     async def _end(self, key: tuple[str, str], uid: str) -> None:
         """End as an app does that drains: no new connection, then the requests inside."""

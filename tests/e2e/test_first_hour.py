@@ -16,6 +16,7 @@ import pytest
 from serving.core.model.knative import SERVICE_LABEL
 from serving.core.model.objects import Object
 from serving.home.apiserver.reviews import TOKEN_REVIEW_PATH
+from serving.home.processes import mounts
 from serving.home.processes.mounts import can_mount
 from tests.e2e.cli_stage import SAMPLE, Stage
 
@@ -202,6 +203,17 @@ def test_a_found_app_that_ignores_the_port_gets_its_own(serving: Stage, tmp_path
     # Revisions without the app's port would keep their pods.
     revisions = serving("get", "revisions", "-l", f"{SERVICE_LABEL}=stubborn", "-o", "name").stdout.split()
     assert len(revisions) == 1, revisions
+
+
+def test_a_cluster_local_url_warns_where_apps_cannot_resolve_it(
+    serving: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "index.html").write_text("found")
+    serving("deploy", "named", str(tmp_path))
+    monkeypatch.setattr(mounts, "can_mount", lambda: False)
+    done = serving("url", "named", "--cluster-local")
+    assert "apps cannot resolve the names of other services" in done.stderr
+    assert "sysctl user.max_user_namespaces" in done.stderr
 
 
 def until_printed(lines: Iterable[str], message: str) -> None:

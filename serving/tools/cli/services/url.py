@@ -93,6 +93,12 @@ def url(*, api: ApiClient, name: str, tag: str, cluster_local: bool, output: str
         click.echo(json.dumps({**msgspec.to_builtins(address), "curl": address.curl}, indent=2))
         return
     click.echo(address.url)
+    if cluster_local and api.state_path is not None:
+        from serving.tools.cli.client.checks import check_pod_names  # noqa: PLC0415 - for this option only
+
+        for finding in check_pod_names():
+            if finding.advice:
+                print_aside(f"warning: {finding.text}; {finding.advice}")
     if output == "text" and not cluster_local and address.connect_host != address.host:
         click.echo(address.curl)
 

@@ -102,12 +102,8 @@ class ScaleClient:
 
     async def wake(self, revision: ScaledRevision) -> Object | None:
         """Set a revision to Active if it is unchanged; None if it has changed or does not exist."""
-        patch = _state_patch(revision, ServingState.ACTIVE)
-        try:
-            written = await self._cluster.patch(_kind_of(revision), *revision.key, patch=patch)
-        except (Conflict, NotFound):
-            return None
-        self.counts.wake_writes += 1
+        written = await self._patch_if_same(revision, _state_patch(revision, ServingState.ACTIVE))
+        self.counts.wake_writes += written is not None
         return written
 
     async def lead(self, revision: ScaledRevision, path: TrafficPath) -> Object | None:
@@ -122,22 +118,23 @@ class ScaleClient:
                 "annotations": {TRAFFIC_PATH_ANNOTATION: annotation},
             }
         }
-        try:
-            written = await self._cluster.patch(_kind_of(revision), *revision.key, patch=patch)
-        except (Conflict, NotFound):
-            return None
-        self.counts.path_writes += 1
+        written = await self._patch_if_same(revision, patch)
+        self.counts.path_writes += written is not None
         return written
 
     async def save(self, revision: ScaledRevision, notes: Mapping[str, str | None]) -> Object | None:
         """Set annotations of a revision, where None removes one; None if the revision does not exist."""
         patch = {"metadata": {"uid": revision.uid, "annotations": dict(notes)}}
+        written = await self._patch_if_same(revision, patch)
+        if written is not None:
+            self._count_notes(notes)
+        return written
+
+    async def _patch_if_same(self, revision: ScaledRevision, patch: Object) -> Object | None:
         try:
-            written = await self._cluster.patch(_kind_of(revision), *revision.key, patch=patch)
+            return await self._cluster.patch(_kind_of(revision), *revision.key, patch=patch)
         except (Conflict, NotFound):
             return None
-        self._count_notes(notes)
-        return written
 
     def _count_notes(self, notes: Mapping[str, str | None]) -> None:
         self.counts.learnt_writes += LEARNT_ANNOTATION in notes

@@ -15,7 +15,7 @@ from serving.controller.revisions.defaults import fields_not_allowed, spec_with_
 from serving.controller.revisions.revision import desired_revision, revision_name_for
 from serving.controller.revisions.revision_status import serving_state_of
 from serving.controller.revisions.settling import LatestReady, latest_ready_of
-from serving.controller.values.conditions import Condition, is_unsettled, updated_conditions
+from serving.controller.values.conditions import Condition, is_unsettled, status_with
 from serving.controller.values.naming import RoutingState
 from serving.controller.values.writes import Note, WritePlan, patch_of, status_patch
 from serving.core.model.event import GIVEN_BACK_REASON
@@ -266,14 +266,8 @@ def _status(configuration: Object, ready: LatestReady, latest: _Latest, *, now: 
         else name_of(latest.revision) or revision_name_for(configuration)
     )
     conditions = [_ready_condition(before, latest, ready), *_given_back(before, ready, latest)]
-    names = {"latestCreatedRevisionName": created, "latestReadyRevisionName": ready.name}
-    remaining = {key: value for key, value in before.items() if key not in names}
-    return {
-        **remaining,
-        **{key: value for key, value in names.items() if value},
-        "observedGeneration": nested(configuration, "metadata", "generation"),
-        "conditions": updated_conditions(conditions, before=before.get("conditions") or (), now=now),
-    }
+    names = {"latestCreatedRevisionName": created or None, "latestReadyRevisionName": ready.name or None}
+    return status_with(configuration, conditions, names, now=now)
 
 
 def _given_back(before: Object, ready: LatestReady, latest: _Latest) -> Iterator[Condition]:

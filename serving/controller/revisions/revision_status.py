@@ -16,7 +16,7 @@ import msgspec
 
 from serving.controller.revisions.digests import Resolution, digests_of
 from serving.controller.revisions.inprocess import missing_queue_proxy, proxy_wait_s
-from serving.controller.values.conditions import Condition, ready_of, updated_conditions
+from serving.controller.values.conditions import Condition, ready_of, status_with
 from serving.controller.values.naming import deployment_name
 from serving.core.model.errors import UNREADABLE
 from serving.core.model.event import OOM_KILLED_REASON, UNHEALTHY_REASON
@@ -298,14 +298,12 @@ def desired_status(
     # The same plan creates the Deployment, so its size needs no second write.
     begins_with = scale.start_count if serving_state_of(revision) is ServingState.ACTIVE else 0
     deployment = children.deployment
-    return {
-        **before,
+    changing = {
         **_digests(revision, children, before),
-        "observedGeneration": nested(revision, "metadata", "generation"),
-        "conditions": updated_conditions(conditions, before=before.get("conditions") or (), now=now),
         "actualReplicas": ready_count_of(children.deployment),
         "desiredReplicas": begins_with if deployment is None else desired_count_of(deployment),
     }
+    return status_with(revision, conditions, changing, now=now)
 
 
 def _digests(revision: Object, children: RevisionChildren, before: Object) -> Object:

@@ -17,7 +17,7 @@ import msgspec
 
 from serving.controller.routes.certificates import Certificates, CertifiedHost, reconcile_certificates
 from serving.controller.routes.hosts import public_url
-from serving.controller.values.conditions import Condition, false_condition, ready_of, updated_conditions
+from serving.controller.values.conditions import Condition, false_condition, ready_of, status_with
 from serving.controller.values.writes import WritePlan, deletion_of, status_patch
 from serving.core.model.knative import (
     SERVING_API_VERSION,
@@ -30,7 +30,6 @@ from serving.core.model.knative import (
 from serving.core.model.objects import (
     Key,
     Object,
-    generation_of,
     is_being_deleted,
     labels_of,
     name_of,
@@ -88,16 +87,8 @@ def reconcile_domain_mapping(
     writes, has_certificate, certificate = _certificate(mapping, context, settings, is_served=is_served)
     conditions = [claimed, resolved, certificate, _ingress(mapping, [claimed, resolved], context.holder)]
     url = public_url(name_of(mapping), settings, has_certificate=has_certificate)
-    before = nested(mapping, "status") or {}
-    status = {
-        **before,
-        "url": url,
-        "address": {"url": url},
-        "observedGeneration": generation_of(mapping),
-        "conditions": updated_conditions(
-            [*conditions, ready_of(conditions)], before=before.get("conditions") or (), now=now
-        ),
-    }
+    changing = {"url": url, "address": {"url": url}}
+    status = status_with(mapping, [*conditions, ready_of(conditions)], changing, now=now)
     return WritePlan(writes=(*writes, *status_patch(kinds.DOMAIN_MAPPING, mapping, status)))
 
 

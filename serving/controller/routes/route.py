@@ -31,7 +31,7 @@ from serving.controller.routes.rollout import (
     split_targets,
 )
 from serving.controller.routes.rolloutcheck import CheckedRollout, RolloutJudgement, checked_rollout
-from serving.controller.values.conditions import Condition, is_unsettled, ready_of, updated_conditions
+from serving.controller.values.conditions import Condition, is_unsettled, ready_of, status_with
 from serving.controller.values.writes import UNSETTLED_S, Note, WritePlan, deletion_of, patch_of, status_patch
 from serving.core.model.errors import Problem
 from serving.core.model.knative import (
@@ -168,7 +168,8 @@ def reconcile_route(
         is_held = checked.paused.intersection(newest_of(rollout)) or _unready(rollout, known)
         due_s = None if is_held else next_step_s(rollout)
     assigned = checked.condition() or assignment.condition
-    status = _status(route, [assigned, ingress, certificate], changing, now=now)
+    conditions = [assigned, ingress, certificate]
+    status = status_with(route, [*conditions, ready_of(conditions)], changing, now=now)
     before_status = (
         *(() if context.public is None or context.refusal else public_writes(route, context.public)),
         *tag_service_writes(route, context.tag_services, settings),
@@ -348,20 +349,6 @@ def _routing_status(
             _with_url(route, target, context=context, settings=settings, secured=secured) for target in targets or ()
         ]
         or None,
-    }
-
-
-def _status(route: Object, decided: Sequence[Condition], changing: Object, *, now: str) -> Object:
-    before = nested(route, "status") or {}
-    conditions = list(decided)
-    remaining = {key: value for key, value in before.items() if key not in changing}
-    return {
-        **remaining,
-        **{key: value for key, value in changing.items() if value is not None},
-        "observedGeneration": nested(route, "metadata", "generation"),
-        "conditions": updated_conditions(
-            [*conditions, ready_of(conditions)], before=before.get("conditions") or (), now=now
-        ),
     }
 
 

@@ -7,7 +7,7 @@ child that has not observed its latest spec is not mirrored. Follows knative/ser
 
 import msgspec
 
-from serving.controller.values.conditions import Condition, is_unsettled, mirrored, ready_of, updated_conditions
+from serving.controller.values.conditions import Condition, is_unsettled, mirrored, ready_of, status_with
 from serving.controller.values.writes import UNSETTLED_S, Note, WritePlan, patch_of, status_patch
 from serving.core.model.knative import (
     CLAIMED_TAGS_ANNOTATION,
@@ -168,7 +168,6 @@ def _is_up_to_date(child: Object | None, desired: Object) -> bool:
 
 
 def _status(service: Object, children: ServiceChildren, *, now: str) -> Object:
-    before = nested(service, "status") or {}
     configuration = _own(children.configuration, service)
     route = _own(children.route, service)
     dependencies = [_configurations_ready(service, children), _routes_ready(service, children)]
@@ -179,15 +178,7 @@ def _status(service: Object, children: ServiceChildren, *, now: str) -> Object:
         },
         **{key: nested(route, "status", key) for key in ("url", "address", "traffic")},
     }
-    remaining = {key: value for key, value in before.items() if key not in mirrored_fields}
-    return {
-        **remaining,
-        **{key: value for key, value in mirrored_fields.items() if value is not None},
-        "observedGeneration": nested(service, "metadata", "generation"),
-        "conditions": updated_conditions(
-            [*dependencies, ready_of(dependencies)], before=before.get("conditions") or (), now=now
-        ),
-    }
+    return status_with(service, [*dependencies, ready_of(dependencies)], mirrored_fields, now=now)
 
 
 def _own(child: Object | None, service: Object) -> Object | None:

@@ -6,12 +6,13 @@ knative.dev/pkg apis.ConditionSet, which reports the dependency that changed las
 decides, so that the result does not depend on times.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
 from serving.core.model.knative import CONDITION_READY, ConditionStatus
-from serving.core.model.objects import Object, condition_of
+from serving.core.model.objects import Object, condition_of, nested
 
 _INFO = "Info"
 
@@ -68,6 +69,17 @@ def mirrored(source: Object, condition_type: str) -> Condition:
         reason="" if source.get("status") == ConditionStatus.TRUE else source.get("reason", ""),
         message="" if source.get("status") == ConditionStatus.TRUE else source.get("message", ""),
     )
+
+
+def status_with(resource: Object, conditions: Iterable[Condition], changing: Mapping[str, Any], *, now: str) -> Object:
+    """The status of a resource with these conditions and fields; None removes a field."""
+    before = nested(resource, "status") or {}
+    return {
+        **{key: value for key, value in before.items() if key not in changing},
+        **{key: value for key, value in changing.items() if value is not None},
+        "observedGeneration": nested(resource, "metadata", "generation"),
+        "conditions": updated_conditions(conditions, before=before.get("conditions") or (), now=now),
+    }
 
 
 def updated_conditions(new: Iterable[Condition], *, before: Iterable[Object], now: str) -> list[Object]:

@@ -7,7 +7,7 @@ Nothing is reserved for our own daemons.
 
 import math
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import msgspec
@@ -98,13 +98,18 @@ def node_status(machine: Machine, *, at: str) -> Object:
 def node_metrics(name: str, before: MachineReading, after: MachineReading, *, at: str, window_s: float) -> Object:
     """The NodeMetrics between two readings. 3 s of CPU within 2 s are 1500m."""
     cpu_m = round(1000 * max(0.0, after.cpu_s - before.cpu_s) / window_s)
+    return usage_of_node(name, _amounts(cpu_m, after.memory_bytes), at=at, window_s=window_s)
+
+
+def usage_of_node(name: str, usage: Mapping[str, str], *, at: str, window_s: float) -> Object:
+    """The NodeMetrics of a node with this usage."""
     return {
         "apiVersion": NODE_METRICS.api_version,
         "kind": NODE_METRICS.name,
         "metadata": {"name": name},
         "timestamp": at,
         "window": f"{window_s:.3f}s",
-        "usage": _amounts(cpu_m, after.memory_bytes),
+        "usage": usage,
     }
 
 

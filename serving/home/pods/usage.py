@@ -18,7 +18,7 @@ import msgspec
 from serving.core.model.errors import AlreadyExists, ClusterError, NotFound
 from serving.core.model.knative import TARGET_ANNOTATION, TargetMode
 from serving.core.model.objects import Key, Object, annotations_of, labels_of
-from serving.home.pods.machine import Machine, MachineReading, node_metrics
+from serving.home.pods.machine import Machine, MachineReading, node_metrics, usage_of_node
 from serving.net.aio.clock import now_s, stamp
 from serving.net.aio.periodic import wait_for
 from serving.net.aio.supervise import supervise
@@ -141,17 +141,9 @@ def pod_metrics(pod: PodSessions, used: Mapping[str, SessionUsage], *, at: str, 
 
 def sum_metrics(name: str, used: Sequence[SessionUsage], *, at: str, window_s: float) -> Object:
     """The NodeMetrics of a node: the sum over its pods."""
-    return {
-        "apiVersion": NODE_METRICS.api_version,
-        "kind": NODE_METRICS.name,
-        "metadata": {"name": name},
-        "timestamp": at,
-        "window": f"{window_s:.3f}s",
-        "usage": {
-            "cpu": f"{sum(usage.cpu_m for usage in used)}m",
-            "memory": f"{sum(usage.memory_bytes for usage in used) // 1024}Ki",
-        },
-    }
+    memory_bytes = sum(usage.memory_bytes for usage in used)
+    amounts = {"cpu": f"{sum(usage.cpu_m for usage in used)}m", "memory": f"{memory_bytes // 1024}Ki"}
+    return usage_of_node(name, amounts, at=at, window_s=window_s)
 
 
 class UsageReporter:

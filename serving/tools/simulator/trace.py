@@ -40,6 +40,8 @@ _UNNAMED = "(unnamed)"
 _DIGITS = 20
 # Maximum characters of a wrong row in a message.
 _SHOWN_MAX = 60
+# Line numbers and cells, without empty lines.
+_Rows = Iterator[tuple[int, list[str]]]
 _FORMATS = "one of: function,1,2,...; at_s,function,duration_s; at_s,count; at_s,input_tokens,output_tokens,blocks"
 
 BLOCK_TOKENS = 512
@@ -166,8 +168,9 @@ def read_trace(
     window = window or TraceWindow()
     try:
         with _opened(path) as file:
-            rows = csv.reader(file)
-            header = next(rows, [])
+            reader = csv.reader(file)
+            header = next(reader, [])
+            rows = ((line, row) for line, row in enumerate(reader, start=2) if row)
             trace: tuple[list[FunctionTrace], float] | None = None
             if header[:1] == ["function"] and len(header) > 1:
                 trace = _per_minute(path, rows, len(header) - 1, placement=placement, window=window)
@@ -212,13 +215,11 @@ def _wrong(path: Path, line: int, text: str, *, expected: str) -> SettingsError:
 
 
 def _per_minute(
-    path: Path, rows: Iterator[list[str]], minutes: int, *, placement: ArrivalPlacement, window: TraceWindow
+    path: Path, rows: _Rows, minutes: int, *, placement: ArrivalPlacement, window: TraceWindow
 ) -> tuple[list[FunctionTrace], float]:
     functions: list[FunctionTrace] = []
     seen: collections.Counter[str] = collections.Counter()
-    for line, row in enumerate(rows, start=2):
-        if not row:
-            continue
+    for line, row in rows:
         if len(row) != minutes + 1:
             what = ",".join(row) if len(row) < 3 else f"{row[0]} with {len(row) - 1} counts"
             raise _wrong(path, line, what, expected=f"a function and {minutes} counts, as the header says")
@@ -247,12 +248,10 @@ def _per_minute(
     return functions, _length(minutes * _MINUTE_S, window)
 
 
-def _requests(path: Path, rows: Iterator[list[str]], *, window: TraceWindow) -> tuple[list[FunctionTrace], float]:
+def _requests(path: Path, rows: _Rows, *, window: TraceWindow) -> tuple[list[FunctionTrace], float]:
     by_function: dict[str, list[tuple[float, float]]] = {}
     last_s = 0.0
-    for line, row in enumerate(rows, start=2):
-        if not row:
-            continue
+    for line, row in rows:
         request = _request(row)
         if request is None:
             raise _wrong(
@@ -275,12 +274,10 @@ def _requests(path: Path, rows: Iterator[list[str]], *, window: TraceWindow) -> 
     return functions, _length(last_s + _MINUTE_S, window)
 
 
-def _prompts(path: Path, rows: Iterator[list[str]], *, window: TraceWindow) -> tuple[list[FunctionTrace], float]:
+def _prompts(path: Path, rows: _Rows, *, window: TraceWindow) -> tuple[list[FunctionTrace], float]:
     prompts: list[RecordedPrompt] = []
     last_s = 0.0
-    for line, row in enumerate(rows, start=2):
-        if not row:
-            continue
+    for line, row in rows:
         prompt = _prompt(row)
         if prompt is None:
             expected = f"at_s,input_tokens,output_tokens,blocks: seconds up to {TIME_MAX_S:g}, and whole numbers"
@@ -318,12 +315,10 @@ def _request(row: list[str]) -> tuple[float, str, float] | None:
 
 
 def _rate(
-    path: Path, rows: Iterator[list[str]], *, placement: ArrivalPlacement, window: TraceWindow
+    path: Path, rows: _Rows, *, placement: ArrivalPlacement, window: TraceWindow
 ) -> tuple[list[FunctionTrace], float]:
     steps: list[tuple[float, int]] = []
-    for line, row in enumerate(rows, start=2):
-        if not row:
-            continue
+    for line, row in rows:
         step = _step(row)
         if step is None or (steps and step[0] <= steps[-1][0]):
             expected = (

@@ -72,10 +72,7 @@ from serving.net.wire.frames import (
     decode_announced_pod,
     decode_pod_stat,
     decode_relayed_stats,
-    encode_activator_stats,
-    encode_announced_pod,
-    encode_pod_stat,
-    encode_relayed_stats,
+    encode_frame,
 )
 from serving.queueproxy.gauges import read_gauges, read_page
 from serving.tools.cli.services.convert import convert
@@ -456,10 +453,10 @@ def _seed_stats() -> tuple[bytes, ...]:
     announced = AnnouncedPod(namespace="n", revision="r", pod="p", address="1.2.3.4:5")
     relayed = RelayedStat(namespace="n", revision="r", concurrency=1.0, pod="p", is_activator=True)
     return (
-        encode_pod_stat(pod),
-        encode_activator_stats(ActivatorStats(stats=[revision])),
-        encode_relayed_stats(RelayedStats(stats=[relayed], announced=[announced])),
-        encode_announced_pod(announced),
+        encode_frame(pod),
+        encode_frame(ActivatorStats(stats=[revision])),
+        encode_frame(RelayedStats(stats=[relayed], announced=[announced])),
+        encode_frame(announced),
     )
 
 

@@ -15,7 +15,7 @@ from serving.autoscaler.main import AutoscalerDaemon
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.net.cluster.kinds import POD, REVISION
 from serving.net.metrics.names import AUTOSCALER_METRICS
-from serving.net.wire.frames import ActivatorStats, PodStat, RevisionStat, encode_activator_stats, encode_pod_stat
+from serving.net.wire.frames import ActivatorStats, PodStat, RevisionStat, encode_frame
 from serving.net.wire.tokens import activator_token, pod_token, revision_token
 from tests.eventually import until
 from tests.integration.autoscaler_stage import KEY, NAME, REGISTRY, WAITING, Store
@@ -98,7 +98,7 @@ async def staged(
 
 def load(concurrency: float, *, revision: str = NAME) -> bytes:
     stat = RevisionStat(namespace="default", revision=revision, concurrency=concurrency, request_count=concurrency)
-    return encode_activator_stats(ActivatorStats(stats=[stat]))
+    return encode_frame(ActivatorStats(stats=[stat]))
 
 
 async def test_a_poke_scales_from_zero_to_pods_for_all_who_wait() -> None:
@@ -110,7 +110,7 @@ async def test_a_poke_scales_from_zero_to_pods_for_all_who_wait() -> None:
 
 async def test_a_pods_stat_counts_without_its_proxied_part() -> None:
     async with staged() as stage, stage.as_pod("p") as connection:
-        await connection.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=15.0, proxied_concurrency=8.0)))
+        await connection.send(encode_frame(PodStat(at_s=0.0, concurrency=15.0, proxied_concurrency=8.0)))
         async with asyncio.timeout(60):
             await stage.store.scaled(1)
 
@@ -129,7 +129,7 @@ async def test_silence_leads_to_reserve_and_to_zero() -> None:
 
         async def report() -> None:
             while True:
-                await pod.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=0.0)))
+                await pod.send(encode_frame(PodStat(at_s=0.0, concurrency=0.0)))
                 await asyncio.sleep(0.5)
 
         async with asyncio.timeout(60), asyncio.TaskGroup() as group:
@@ -250,8 +250,8 @@ async def test_garbage_is_counted_and_the_connection_continues() -> None:
 
 async def test_a_pods_frame_that_is_too_long_is_garbage() -> None:
     async with staged() as stage, stage.as_pod("p") as connection:
-        await connection.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=1.0)) + b"\0" * 2000)
-        await connection.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=1.0)))
+        await connection.send(encode_frame(PodStat(at_s=0.0, concurrency=1.0)) + b"\0" * 2000)
+        await connection.send(encode_frame(PodStat(at_s=0.0, concurrency=1.0)))
         async with asyncio.timeout(60):
             await stage.store.scaled(1)
         assert stage.daemon.server.counts.malformed_frames == 1
@@ -260,7 +260,7 @@ async def test_a_pods_frame_that_is_too_long_is_garbage() -> None:
 async def test_a_pod_that_reports_too_often_is_limited() -> None:
     async with staged() as stage, stage.as_pod("p") as connection:
         for _ in range(50):
-            await connection.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=1.0)))
+            await connection.send(encode_frame(PodStat(at_s=0.0, concurrency=1.0)))
         async with asyncio.timeout(60):
             await stage.store.scaled(1)
             while stage.daemon.server.counts.frames < 50:  # noqa: ASYNC110 - there is no event for it
@@ -271,7 +271,7 @@ async def test_a_pod_that_reports_too_often_is_limited() -> None:
 async def test_a_frame_from_before_is_late() -> None:
     async with staged() as stage, stage.as_pod("p") as connection:
         for at_s in (1000.0, 990.0):
-            await connection.send(encode_pod_stat(PodStat(at_s=at_s, concurrency=0.0)))
+            await connection.send(encode_frame(PodStat(at_s=at_s, concurrency=0.0)))
         async with asyncio.timeout(60):
             while not stage.daemon.server.counts.late_frames:  # noqa: ASYNC110 - there is no event for it
                 await asyncio.sleep(0.01)
@@ -281,7 +281,7 @@ async def test_a_new_connection_of_a_pod_takes_the_place_of_the_old_one() -> Non
     async with staged() as stage, stage.as_pod("p") as first, stage.as_pod("p") as second:
         with pytest.raises(ConnectionClosed):
             await first.recv()
-        await second.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=1.0)))
+        await second.send(encode_frame(PodStat(at_s=0.0, concurrency=1.0)))
         async with asyncio.timeout(60):
             await stage.store.scaled(1)
         assert "autoscaler_stats_connections_open 1.0\n" in (await stage.get("/metrics"))[1]

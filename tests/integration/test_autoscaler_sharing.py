@@ -22,9 +22,7 @@ from serving.net.wire.frames import (
     RelayedStat,
     RelayedStats,
     RevisionStat,
-    encode_activator_stats,
-    encode_pod_stat,
-    encode_relayed_stats,
+    encode_frame,
 )
 from serving.net.wire.issuing import daemon_tls
 from serving.net.wire.tokens import activator_token, autoscaler_token, pod_token
@@ -121,7 +119,7 @@ async def scaled(pair: Pair, count: int) -> AsyncIterator[None]:
 
 
 async def test_a_poke_that_reaches_the_wrong_one_is_decided_on_immediately_by_the_right_one() -> None:
-    poke = encode_activator_stats(
+    poke = encode_frame(
         ActivatorStats(stats=[RevisionStat(namespace="default", revision=NAME, concurrency=35, request_count=35)])
     )
     # Without a poke it would be decided on in a minute.
@@ -149,7 +147,7 @@ async def test_a_report_is_relayed_by_inner_tls() -> None:
         url = "ws://{}:{}/stats?activator=a".format(*pair.other.address)
         connecting = connected(url, token=activator_token(KEY, name="a"), secured=tls.to(AUTOSCALER))
         async with connecting as link, scaled(pair, 5):
-            await link.send(encode_activator_stats(poke))
+            await link.send(encode_frame(poke))
         assert pair.owner.server.numbers["stats_relayed_stats_total"] == 1
 
 
@@ -158,14 +156,14 @@ async def test_a_pods_report_arrives_unchanged(pair: Pair) -> None:
     reported = PodStat(at_s=time.time(), concurrency=40, request_count=40, proxied_concurrency=5)
     query = f"namespace=default&revision={NAME}&pod=pod-1"
     async with joining(pair.other, query, token) as connection, scaled(pair, 5):
-        await connection.send(encode_pod_stat(reported))
+        await connection.send(encode_frame(reported))
 
 
 async def test_what_another_autoscaler_passes_on_is_passed_on_no_further(pair: Pair) -> None:
     stat = RelayedStat(namespace="default", revision=NAME, pod="a", is_activator=True, concurrency=50)
     token = autoscaler_token(KEY, name="third")
     async with joining(pair.other, "autoscaler=third", token) as connection:
-        await connection.send(encode_relayed_stats(RelayedStats(stats=[stat])))
+        await connection.send(encode_frame(RelayedStats(stats=[stat])))
         async with asyncio.timeout(60):
             while not pair.other.autoscaler.numbers()["unknown_stats_total"]:  # noqa: ASYNC110 - a counter is polled
                 await asyncio.sleep(0.01)
@@ -206,7 +204,7 @@ async def test_a_stopping_leader_releases_and_the_other_decides_immediately(pair
             await asyncio.sleep(0.01)
     poke = ActivatorStats(stats=[RevisionStat(namespace="default", revision=NAME, concurrency=35, request_count=35)])
     async with joining(after, "activator=a", activator_token(KEY, name="a")) as connection, scaled(pair, 5):
-        await connection.send(encode_activator_stats(poke))
+        await connection.send(encode_frame(poke))
 
 
 async def test_joining_and_leaving_moves_only_surplus_shards(pair: Pair) -> None:
@@ -229,7 +227,7 @@ async def test_joining_and_leaving_moves_only_surplus_shards(pair: Pair) -> None
 async def test_numbers_of_a_revision_are_on_the_page_of_its_owner_alone(pair: Pair) -> None:
     poke = ActivatorStats(stats=[RevisionStat(namespace="default", revision=NAME, concurrency=35, request_count=35)])
     async with joining(pair.other, "activator=a", activator_token(KEY, name="a")) as connection, scaled(pair, 5):
-        await connection.send(encode_activator_stats(poke))
+        await connection.send(encode_frame(poke))
     there, here = (autoscaler_daemon.metrics.page.text("text/plain") for autoscaler_daemon in (pair.owner, pair.other))
     assert "kn_revision_pods_desired{" in there
     assert NAME in there

@@ -21,14 +21,14 @@ from serving.net.aio.clock import wall_s
 from serving.net.aio.supervise import TaskOwner
 from serving.net.cluster.kinds import POD
 from serving.net.cluster.kube import KubeCluster
-from serving.net.wire.frames import PodStat, encode_pod_stat
+from serving.net.wire.frames import PodStat, encode_frame
 from serving.net.wire.tokens import pod_token
 from tests.integration.api_server import served
 from tests.integration.autoscaler_stage import KEY, NAME, Store
 from tests.integration.daemons import started
 
 AUDIENCE = "serving-stats"
-BUSY = encode_pod_stat(PodStat(at_s=0.0, concurrency=15.0))
+BUSY = encode_frame(PodStat(at_s=0.0, concurrency=15.0))
 
 
 class Stage:

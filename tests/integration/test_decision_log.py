@@ -7,7 +7,7 @@ import aiohttp
 
 from serving.core.scaling.scaler.replay import again, read_record
 from serving.net.cluster.kinds import EVENT
-from serving.net.wire.frames import PodStat, encode_pod_stat
+from serving.net.wire.frames import PodStat, encode_frame
 from tests.integration.autoscaler_stage import NAME
 from tests.integration.query_token import HEADERS
 from tests.integration.test_autoscaler import load, staged
@@ -21,7 +21,7 @@ async def test_a_real_recording_decided_again_agrees_entirely() -> None:
             await stage.store.scaled(5)
             await stage.store.add_pod("p")
             for concurrency in (20.3, 90.7, 200.1, 8.0):
-                await pod.send(encode_pod_stat(PodStat(at_s=0.0, concurrency=concurrency)))
+                await pod.send(encode_frame(PodStat(at_s=0.0, concurrency=concurrency)))
                 await asyncio.sleep(1.0)
             await stage.store.remove_pod("p")
             await asyncio.sleep(0.3)

@@ -20,7 +20,7 @@ from serving.net.wire.frames import (
     ActivatorStats,
     RevisionStat,
     decode_announced_pod,
-    encode_activator_stats,
+    encode_frame,
 )
 from serving.net.wire.link import Link
 from serving.net.wire.tokens import activator_token
@@ -78,7 +78,7 @@ class StatsClient:
             for (namespace, revision), load in loads
         ]
         for start in range(0, len(stats), _REVISIONS_PER_FRAME):
-            self.link.send(encode_activator_stats(ActivatorStats(stats=stats[start : start + _REVISIONS_PER_FRAME])))
+            self.link.send(encode_frame(ActivatorStats(stats=stats[start : start + _REVISIONS_PER_FRAME])))
 
     def _read(self, frame: bytes) -> None:
         try:

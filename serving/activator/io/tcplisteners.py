@@ -111,7 +111,7 @@ class TcpListeners:
         owners: dict[int, TcpClaim] = {}
         sharing: dict[int, set[str]] = {}
         # More claims may arrive while a listener is opened.
-        claims = self._all()
+        claims = sorted(claim for claims in self._claims.values() for claim in claims)
         for claim in claims:
             owner = owners.setdefault(claim.port, claim)
             if owner.is_tls and claim.is_tls:
@@ -133,9 +133,6 @@ class TcpListeners:
             else:
                 self._open[port] = wanted[port]
         return {claim: problems.get(claim, "") for claim in claims}
-
-    def _all(self) -> list[TcpClaim]:
-        return sorted(claim for claims in self._claims.values() for claim in claims)
 
     async def _listen(self, address: str, claim: TcpClaim) -> None:
         from serving.net.proxy.server.tcp import SharedConnection, TcpConnection  # noqa: PLC0415 - most systems have no such service

@@ -20,7 +20,7 @@ from serving.net.aio.mutualtls import PeerTls
 from serving.net.aio.supervise import supervise
 from serving.net.cluster.fenced import fencing
 from serving.net.cluster.leases.shards import Shards
-from serving.net.wire.frames import AnnouncedPod, RelayedStat, RelayedStats, encode_relayed_stats
+from serving.net.wire.frames import AnnouncedPod, RelayedStat, RelayedStats, encode_frame
 from serving.net.wire.peers import Peers
 from serving.net.wire.tokens import autoscaler_token
 
@@ -28,7 +28,7 @@ from serving.net.wire.tokens import autoscaler_token
 _REPORTS_PER_FRAME = 2000
 # Time between heartbeats, in seconds, while no lease changes.
 _GREETING_S = 0.5
-_NOTHING = encode_relayed_stats(RelayedStats(stats=[]))
+_NOTHING = encode_frame(RelayedStats(stats=[]))
 
 
 class Sharing:
@@ -127,7 +127,7 @@ class Relay:
     def announce(self, pod: AnnouncedPod) -> None:
         """Relay an announced pod to every connected autoscaler, for the activators connected there."""
         if self.peers is not None and (names := self.peers.connected):
-            frame = encode_relayed_stats(RelayedStats(stats=[], announced=[pod]))
+            frame = encode_frame(RelayedStats(stats=[], announced=[pod]))
             for name in names:
                 self.peers.send(name, frame)
 
@@ -141,7 +141,7 @@ class Relay:
         waiting, self._waiting = self._waiting, {}
         for name, stats in waiting.items():
             for start in range(0, len(stats), _REPORTS_PER_FRAME):
-                frame = encode_relayed_stats(RelayedStats(stats=stats[start : start + _REPORTS_PER_FRAME]))
+                frame = encode_frame(RelayedStats(stats=stats[start : start + _REPORTS_PER_FRAME]))
                 if self.peers is not None:
                     self.peers.send(name, frame)
 

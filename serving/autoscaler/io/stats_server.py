@@ -39,7 +39,7 @@ from serving.net.aio.clock import now_s
 from serving.net.aio.periodic import next_beat
 from serving.net.aio.supervise import TaskOwner, supervise
 from serving.net.metrics.queries import REFUSED_HEADERS, QueryGate, is_own_host
-from serving.net.wire.frames import AnnouncedPod, encode_announced_pod
+from serving.net.wire.frames import AnnouncedPod, encode_frame
 from serving.net.wire.tokens import activator_token, autoscaler_token, matches, pod_token, revision_token
 
 # Listen backlog of a new socket: all pods reconnect at the same time after a restart.
@@ -285,7 +285,7 @@ class StatsServer:
 
     def notify_activators(self, announced: AnnouncedPod) -> None:
         """Send an announced pod to all activators connected here."""
-        frame = encode_announced_pod(announced)
+        frame = encode_frame(announced)
         for connection in self._senders.values():
             if isinstance(connection.sender, ActivatorSender):
                 connection.send(frame)

@@ -93,7 +93,8 @@ def _desired(revision: Object, settings: AutoscalerSettings) -> Object:
     resolved = _spec_of(annotations, settings, reachable=is_reached)
     spec: Object = {
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment_name(name_of(revision))},
-        "minReplicas": _min(resolved),
+        # A revision without a route keeps 1.
+        "minReplicas": max(1, resolved.min_scale if resolved.reachable else 0),
         "maxReplicas": resolved.max_scale or _NO_LIMIT,
     }
     if scaling.target is not None:
@@ -120,11 +121,6 @@ def _desired(revision: Object, settings: AutoscalerSettings) -> Object:
         },
         "spec": spec,
     }
-
-
-def _min(spec: ScalingSpec) -> int:
-    """The minimum number of pods; 1 for a revision without a route."""
-    return max(1, spec.min_scale if spec.reachable else 0)
 
 
 def _spec_of(annotations: Mapping[str, str], settings: AutoscalerSettings, *, reachable: bool) -> ScalingSpec:

@@ -282,7 +282,8 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
         fields["SERVING_POD_IP"] = "status.podIP"
     return [
         *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
-        *({"name": name, "value": _unexpanded(value)} for name, value in values.items()),
+        # Kubernetes expands ``$(NAME)``.
+        *({"name": name, "value": value.replace("$(", "$$(")} for name, value in values.items()),
     ]
 
 
@@ -314,11 +315,6 @@ def _unfrozen(spec: Object) -> str:
     if any(container.get("livenessProbe") for container in spec["containers"]):
         return "the kubelet probes its liveness"
     return ""
-
-
-def _unexpanded(value: str) -> str:
-    """The value with ``$`` escaped, because Kubernetes expands ``$(NAME)`` in environment variables."""
-    return value.replace("$(", "$$(")
 
 
 def _security(revision: Object) -> Object:

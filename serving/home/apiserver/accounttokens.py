@@ -69,7 +69,8 @@ def read_account_token(key: bytes, text: str) -> KnownToken | None:
     if not hmac.compare_digest(signature, _signature(key, signed)):
         return None
     try:
-        claims = msgspec.json.decode(_decoded(signed.partition(b".")[2]), type=_TokenClaims)
+        text = signed.partition(b".")[2]
+        claims = msgspec.json.decode(base64.urlsafe_b64decode(text + b"=" * (-len(text) % 4)), type=_TokenClaims)
     except (binascii.Error, msgspec.DecodeError):
         return None
     return KnownToken(
@@ -88,7 +89,3 @@ def _signature(key: bytes, signed: bytes) -> bytes:
 
 def _encoded(content: bytes) -> bytes:
     return base64.urlsafe_b64encode(content).rstrip(b"=")
-
-
-def _decoded(text: bytes) -> bytes:
-    return base64.urlsafe_b64decode(text + b"=" * (-len(text) % 4))

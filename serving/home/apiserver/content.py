@@ -232,11 +232,7 @@ def _with_text_keys(value: Any) -> Any:  # noqa: ANN401 - whatever was sent
     for key in value:
         if not isinstance(key, str | int | float):
             raise Fault(400, f"the object provided is unrecognized: unsupported map key {key!r}; expected a text")
-    return {_text_of_key(key): _with_text_keys(child) for key, child in value.items()}
-
-
-def _text_of_key(key: str | float) -> str:
-    return key if isinstance(key, str) else json.dumps(key)
+    return {key if isinstance(key, str) else json.dumps(key): _with_text_keys(child) for key, child in value.items()}
 
 
 def _is_long_number(text: str) -> bool:

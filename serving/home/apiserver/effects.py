@@ -137,7 +137,8 @@ def unrunnable(kind: Kind, body: Object) -> list[str]:
 def _fields(root: str, body: Object, fields: Mapping[str, str]) -> Iterator[str]:
     for field, reason in fields.items():
         for path, value in located(body, f"{root}.{field}"):
-            if _is_set(value):
+            # Empty and false values are defaults, common in exported manifests.
+            if value not in (None, False, "", {}, []):
                 yield f"{path}: accepted without effect: {reason}"
 
 
@@ -178,11 +179,6 @@ def _unreached_ports(kind: Kind, body: Object) -> Iterator[str]:
         number = port.get("containerPort") if isinstance(port, dict) else None
         if not path.endswith("[0]") and isinstance(number, int) and number not in named:
             yield f"{path}: accepted without effect: no connection reaches it; name {number} in the annotation {TCP_ANNOTATION}"
-
-
-def _is_set(value: Any) -> bool:  # noqa: ANN401 - JSON
-    """Whether a value is set. Empty and false values are defaults, common in exported manifests."""
-    return value not in (None, False, "", {}, [])
 
 
 def remark_event(kind: Kind, of: Object, text: str, *, now: str) -> Object:

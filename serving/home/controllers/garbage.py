@@ -19,7 +19,7 @@ from serving.home.store.writes import PROPAGATION_FINALIZERS
 from serving.net.aio.clock import now_s
 from serving.net.aio.periodic import next_beat
 from serving.net.aio.supervise import supervise
-from serving.net.cluster.kinds import EVENT, KINDS, NAMESPACE, Kind
+from serving.net.cluster.kinds import EVENT, KINDS, NAMESPACE
 from serving.net.cluster.port import EventType, WatchEvent
 
 # Deletions of durable objects wait for the disk, together.
@@ -102,17 +102,13 @@ async def _patch_metadata(cluster: MemoryCluster, target: Reference, seen: Objec
 async def _empty(cluster: MemoryCluster, namespace: str) -> None:
     """Delete the contents of a namespace; once it is empty, remove its finalizers. Called after each removal."""
     remaining = False
-    for kind in _namespaced():
+    for kind in filter(lambda kind: kind.namespaced, KINDS):
         for content in (await cluster.list(kind, namespace)).items:
             remaining = True
             if "deletionTimestamp" not in content["metadata"]:
                 await cluster.delete(kind, namespace, content["metadata"]["name"])
     if not remaining:
         await cluster.patch(NAMESPACE, "", namespace, patch={"spec": {"finalizers": None}})
-
-
-def _namespaced() -> list[Kind]:
-    return [kind for kind in KINDS if kind.namespaced]
 
 
 class EventAges:

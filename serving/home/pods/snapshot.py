@@ -71,7 +71,7 @@ def _walk(folder: Path, prefix: str, rules: _Rules) -> Iterator[FolderEntry]:
             # It contains absolute paths, and may be large; the command may name it.
             yield FolderEntry(path=path, is_linked=True)
             continue
-        if (is_folder and _is_left_out(child)) or _is_ignored(path, rules, own=True, is_folder=is_folder):
+        if (is_folder and child.name in _LEFT_OUT_FOLDERS) or _is_ignored(path, rules, own=True, is_folder=is_folder):
             continue
         if _is_ignored(path, rules, own=False, is_folder=is_folder):
             yield FolderEntry(path=path, is_linked=True)
@@ -79,10 +79,6 @@ def _walk(folder: Path, prefix: str, rules: _Rules) -> Iterator[FolderEntry]:
             yield from _walk(folder, f"{path}/", rules)
         elif child.is_symlink() or child.is_file():
             yield FolderEntry(path=path)
-
-
-def _is_left_out(child: "os.DirEntry[str]") -> bool:
-    return child.name in _LEFT_OUT_FOLDERS
 
 
 def _spec(path: Path) -> GitIgnoreSpec | None:

@@ -58,7 +58,7 @@ class StartQueue:
 
     def add(self, pod: PodStart, *, now_s: float) -> None:
         """Queue a pod for a start slot. A pod is added again if its slot ended before the pod was prepared."""
-        is_new = not self._has_begun(pod)
+        is_new = pod not in self._begun.get(pod.revision, ())
         self.remove(pod)
         pod.arrived_s = now_s
         pod.is_first = self._has_no_first(pod.revision)
@@ -137,9 +137,6 @@ class StartQueue:
 
     def _is_burst(self, now_s: float) -> bool:
         return len(self._firsts_s) == self._turn_count and now_s < self._firsts_s[0] + BURST_S
-
-    def _has_begun(self, pod: PodStart) -> bool:
-        return pod in self._begun.get(pod.revision, ())
 
     def _has_no_first(self, revision: str) -> bool:
         return revision not in self._begun and all(first.revision != revision for first in self._firsts)

@@ -384,7 +384,7 @@ def named(metrics: tuple[MetricSpec, ...], name: str) -> MetricSpec:
 def render_page() -> str:
     """Render the documentation page of all metrics."""
     head = _HEAD.format(
-        labels=_names(REVISION_LABELS),
+        labels=", ".join(f"`{name}`" for name in REVISION_LABELS),
         bounds=", ".join(f"{bound:g}" for bound in BUCKETS_S),
     )
     return "\n".join([head, *(_table(table) for table in TABLES)])
@@ -401,7 +401,3 @@ def _row(metric: MetricSpec) -> str:
     rest = metric.labels[len(REVISION_LABELS) :] if is_of_revision else metric.labels
     labels = ", ".join([*(["revision's"] if is_of_revision else []), *(f"`{label}`" for label in rest)])
     return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help_text} |"
-
-
-def _names(names: tuple[str, ...]) -> str:
-    return ", ".join(f"`{name}`" for name in names)

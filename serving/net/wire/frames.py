@@ -85,24 +85,9 @@ _RELAYED_DECODER = msgspec.msgpack.Decoder(RelayedStats)
 _ANNOUNCED_DECODER = msgspec.msgpack.Decoder(AnnouncedPod)
 
 
-def encode_pod_stat(stat: PodStat) -> bytes:
-    """Encode a pod's stat."""
-    return _ENCODER.encode(stat)
-
-
-def encode_activator_stats(stats: ActivatorStats) -> bytes:
-    """Encode an activator's stats."""
-    return _ENCODER.encode(stats)
-
-
-def encode_relayed_stats(stats: RelayedStats) -> bytes:
-    """Encode relayed stats."""
-    return _ENCODER.encode(stats)
-
-
-def encode_announced_pod(announced: AnnouncedPod) -> bytes:
-    """Encode an announcement."""
-    return _ENCODER.encode(announced)
+def encode_frame(message: PodStat | ActivatorStats | RelayedStats | AnnouncedPod) -> bytes:
+    """Encode a message as a frame."""
+    return _ENCODER.encode(message)
 
 
 def decode_pod_stat(frame: bytes) -> PodStat:

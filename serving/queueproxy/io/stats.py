@@ -13,7 +13,7 @@ from serving.net.aio.clock import now_s, steady_s
 from serving.net.aio.listeners import listening_ports
 from serving.net.aio.mutualtls import PeerTls
 from serving.net.aio.periodic import every
-from serving.net.wire.frames import PodStat, encode_pod_stat
+from serving.net.wire.frames import PodStat, encode_frame
 from serving.net.wire.link import Link, LinkSettings
 from serving.queueproxy.io.podrequests import PodRequests
 from serving.queueproxy.podspec import PodSpec
@@ -82,7 +82,7 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
             return
         responses = handler.request_metrics.take_responses()
         link.send(
-            encode_pod_stat(
+            encode_frame(
                 PodStat(
                     at_s=stat.at_s,
                     concurrency=stat.concurrency,
@@ -138,7 +138,7 @@ async def announce(spec: PodSpec, *, secured: PeerTls | None, draw: Callable[[],
 def dormant_frame(idle_s: float, unfrozen: str) -> bytes:
     """The stat of a dormant pod: seconds since its last request, and why its processes run, if they do."""
     unfrozen = unfrozen[:UNFROZEN_MAX]
-    return encode_pod_stat(PodStat(at_s=steady_s(), concurrency=0.0, is_dormant=True, idle_s=idle_s, unfrozen=unfrozen))
+    return encode_frame(PodStat(at_s=steady_s(), concurrency=0.0, is_dormant=True, idle_s=idle_s, unfrozen=unfrozen))
 
 
 def stats_token(spec: PodSpec) -> str:

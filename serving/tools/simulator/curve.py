@@ -51,12 +51,8 @@ def _unchanged(settings: AutoscalerSettings) -> AutoscalerSettings:
     return settings
 
 
-def _retention(retention_s: float) -> SettingsChange:
-    return lambda settings: replace(settings, scale_to_zero_pod_retention_period_s=retention_s)
-
-
-def _target(ratio: float) -> SettingsChange:
-    return lambda settings: replace(settings, container_concurrency_target_ratio=ratio)
+def _changed(**changes: object) -> SettingsChange:
+    return lambda settings: replace(settings, **changes)
 
 
 def _fixed(total_s: float) -> SettingsChange:
@@ -64,13 +60,16 @@ def _fixed(total_s: float) -> SettingsChange:
 
     This time consists of the stable window and the pod retention after it.
     """
-    return lambda settings: _retention(max(0.0, total_s - settings.stable_window_s))(_named(KNATIVE_POLICY)(settings))
+
+    def change(settings: AutoscalerSettings) -> AutoscalerSettings:
+        retention_s = max(0.0, total_s - settings.stable_window_s)
+        return replace(settings, policy=KNATIVE_POLICY, scale_to_zero_pod_retention_period_s=retention_s)
+
+    return change
 
 
 def _fixed_position(target_ratio: float, kept_s: float) -> DialPosition:
-    def change(settings: AutoscalerSettings) -> AutoscalerSettings:
-        return _target(target_ratio)(_retention(kept_s)(settings))
-
+    change = _changed(container_concurrency_target_ratio=target_ratio, scale_to_zero_pod_retention_period_s=kept_s)
     return DialPosition(name=f"target {target_ratio:.0%}, retention {kept_s:g} s", change=change)
 
 
@@ -82,23 +81,15 @@ _FIXED_DIAL = (
 )
 
 
-def _named(policy: str, **changes: object) -> SettingsChange:
-    return lambda settings: replace(settings, policy=policy, **changes)
-
-
-def _worth(worth_s: float) -> SettingsChange:
-    return lambda settings: replace(settings, cold_start_worth_s=worth_s)
-
-
 # The worth of a cold start affects both the last pod and the room of the others.
 _ADAPTIVE_DIAL = tuple(
-    DialPosition(name=f"worth {worth_s:g} s", change=_worth(worth_s))
+    DialPosition(name=f"worth {worth_s:g} s", change=_changed(cold_start_worth_s=worth_s))
     for worth_s in (1, 5, 10, 15, 20, 30, 45, 60, 75, 90, 130, 200, 300, 500, 1000, 2000, 5000, 20000)
 )
 
 POLICIES: Mapping[str, SimulatedPolicy] = {
-    "knative": SimulatedPolicy(change=_named(KNATIVE_POLICY, quirks=ORIGINAL), dial=_FIXED_DIAL),
-    "adaptive": SimulatedPolicy(change=_named(ADAPTIVE_POLICY), dial=_ADAPTIVE_DIAL),
+    "knative": SimulatedPolicy(change=_changed(policy=KNATIVE_POLICY, quirks=ORIGINAL), dial=_FIXED_DIAL),
+    "adaptive": SimulatedPolicy(change=_changed(policy=ADAPTIVE_POLICY), dial=_ADAPTIVE_DIAL),
     "default": SimulatedPolicy(change=_unchanged, dial=_ADAPTIVE_DIAL),
     "fixed-90s": SimulatedPolicy(change=_fixed(90.0), dial=_FIXED_DIAL),
     "fixed-300s": SimulatedPolicy(change=_fixed(300.0), dial=_FIXED_DIAL),
@@ -123,7 +114,7 @@ def policy_of_user(name: str, policy_class: PolicyClass) -> SimulatedPolicy:
     It has no dial. The time of its calls is not limited, so that results do not depend on the machine.
     """
     return SimulatedPolicy(
-        change=_named(name),
+        change=_changed(policy=name),
         dial=(DialPosition(name="as it is", change=_unchanged),),
         policy_of=PolicyRegistry({name: policy_class}).policy_of,
     )

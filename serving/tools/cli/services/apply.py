@@ -198,7 +198,7 @@ def apply(*, api: ApiClient, paths: tuple[str, ...], output: str, **options: Any
 def _wait(api: ApiClient, manifests: Iterable[Manifest], *, timeout_s: float, is_text: bool) -> None:
     for manifest in manifests:
         if manifest.kind == SERVING_SERVICE:
-            service = until_ready(_beside(api, manifest), manifest.name, timeout_s=timeout_s).service
+            service = until_ready(api.within(_namespace(api, manifest)), manifest.name, timeout_s=timeout_s).service
             if is_text:
                 click.echo(f"service/{manifest.name} is ready at {nested(service, 'status', 'url')}")
 
@@ -212,10 +212,6 @@ def _print_routing(api: ApiClient, manifests: Iterable[Manifest]) -> None:
     for namespace, own in routes.items():
         for line in routing_lines(api.within(namespace), own):
             print_aside(f"note: {line}")
-
-
-def _beside(api: ApiClient, manifest: Manifest) -> ApiClient:
-    return api.within(_namespace(api, manifest))
 
 
 def _namespace(api: ApiClient, manifest: Manifest) -> str:

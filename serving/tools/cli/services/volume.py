@@ -68,7 +68,7 @@ def _list(*, api: ApiClient, output: str) -> None:
                 row["name"],
                 row["status"],
                 row["size"],
-                _enforced(row),
+                "yes" if row["enforced"] else "no",
                 _held(row),
                 ", ".join(row["used_by"]),
                 row["folder"],
@@ -110,10 +110,6 @@ def _described(api: ApiClient, claim: Object) -> Object:
         "used_by": users_of(name, items_of(api, POD), items_of(api, REVISION)),
         "folder": str(folder or ""),
     }
-
-
-def _enforced(row: Object) -> str:
-    return "yes" if row["enforced"] else "no"
 
 
 def _held(row: Object) -> str:

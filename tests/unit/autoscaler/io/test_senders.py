@@ -17,7 +17,7 @@ from serving.autoscaler.io.senders import (
 from serving.core.model.knative import RevisionKey
 from serving.core.model.stat import Stat
 from serving.core.scaling.scaler.scaler import StatSource
-from serving.net.wire.frames import AnnouncedPod, PodStat, encode_pod_stat
+from serving.net.wire.frames import AnnouncedPod, PodStat, encode_frame
 
 Recorded = list[tuple[RevisionKey, Stat, StatSource]]
 REVISION = {"namespace": "default", "revision": "r"}
@@ -62,7 +62,7 @@ async def test_a_pod_that_says_once_that_it_sleeps_is_heard_however_late() -> No
     results: Recorded = []
     sender = PodSender(ServerCounts(), lambda *arguments: results.append(arguments), revision=("default", "r"), pod="p")
     for at_s, is_dormant in ((1000.0, False), (0.0, False), (0.0, True)):
-        sender.handle(encode_pod_stat(PodStat(at_s=at_s, concurrency=0.0, is_dormant=is_dormant)))
+        sender.handle(encode_frame(PodStat(at_s=at_s, concurrency=0.0, is_dormant=is_dormant)))
     assert [stat.is_dormant for _, stat, _ in results] == [False, True]
 
 

@@ -18,10 +18,7 @@ from serving.net.wire.frames import (
     decode_announced_pod,
     decode_pod_stat,
     decode_relayed_stats,
-    encode_activator_stats,
-    encode_announced_pod,
-    encode_pod_stat,
-    encode_relayed_stats,
+    encode_frame,
 )
 
 POD = PodStat(at_s=1.5, concurrency=2.0, proxied_concurrency=0.5, request_count=10.0, proxied_request_count=3.0)
@@ -33,30 +30,30 @@ NO_TEXT = msgspec.msgpack.encode({"at_s": 1, "concurrency": 2, "pod": "pod"}).re
 
 
 def test_a_pods_frame_is_read_as_it_was_written() -> None:
-    assert decode_pod_stat(encode_pod_stat(POD)) == POD
+    assert decode_pod_stat(encode_frame(POD)) == POD
 
 
 def test_an_activators_frame_is_read_as_it_was_written() -> None:
-    assert decode_activator_stats(encode_activator_stats(ACTIVATOR)) == ACTIVATOR
+    assert decode_activator_stats(encode_frame(ACTIVATOR)) == ACTIVATOR
 
 
 def test_what_is_passed_on_is_read_as_it_was_written() -> None:
     stat = RelayedStat(namespace="default", revision="r", pod="a", is_activator=True, concurrency=1.0)
     for stats in (RelayedStats(stats=[stat, stat]), RelayedStats(stats=[])):
-        assert decode_relayed_stats(encode_relayed_stats(stats)) == stats
+        assert decode_relayed_stats(encode_frame(stats)) == stats
     with pytest.raises(InvalidValue, match="statistics of an autoscaler"):
-        decode_relayed_stats(encode_pod_stat(POD))
+        decode_relayed_stats(encode_frame(POD))
 
 
 def test_an_announced_pod_is_read_as_it_was_written_and_a_newer_one_is_refused() -> None:
     pod = AnnouncedPod(namespace="default", revision="r", pod="p", address="10.1.0.7:8012")
-    assert decode_announced_pod(encode_announced_pod(pod)) == pod
+    assert decode_announced_pod(encode_frame(pod)) == pod
     newer = msgspec.structs.asdict(pod) | {"zone": "a"}
     assert decode_announced_pod(msgspec.msgpack.encode(newer)) == pod, "an unknown field is ignored"
     with pytest.raises(NewerFormat):
         decode_announced_pod(msgspec.msgpack.encode(newer | {"version": STAT + 1}))
     with pytest.raises(InvalidValue, match="an announced pod"):
-        decode_announced_pod(encode_pod_stat(POD))
+        decode_announced_pod(encode_frame(POD))
 
 
 def test_a_key_of_a_newer_pod_is_overlooked() -> None:
@@ -70,16 +67,14 @@ def test_an_amount_that_cannot_be_is_refused(value: object) -> None:
         decode_pod_stat(msgspec.msgpack.encode({"at_s": 1, "concurrency": value}))
 
 
-@pytest.mark.parametrize(
-    "frame", [b"", b"\xc1", b"\x80", b"GET / HTTP/1.1\r\n\r\n", encode_activator_stats(ACTIVATOR), NO_TEXT]
-)
+@pytest.mark.parametrize("frame", [b"", b"\xc1", b"\x80", b"GET / HTTP/1.1\r\n\r\n", encode_frame(ACTIVATOR), NO_TEXT])
 def test_what_is_no_frame_of_a_pod_is_refused_with_its_start(frame: bytes) -> None:
     with pytest.raises(InvalidValue, match="a statistic of a pod") as caught:
         decode_pod_stat(frame)
     assert caught.value.text == frame[:16].hex()
 
 
-@pytest.mark.parametrize("frame", [b"", encode_pod_stat(POD), msgspec.msgpack.encode({"stats": [{"namespace": ""}]})])
+@pytest.mark.parametrize("frame", [b"", encode_frame(POD), msgspec.msgpack.encode({"stats": [{"namespace": ""}]})])
 def test_what_is_no_frame_of_an_activator_is_refused(frame: bytes) -> None:
     with pytest.raises(InvalidValue, match="statistics of an activator"):
         decode_activator_stats(frame)
@@ -92,21 +87,21 @@ def test_a_pod_that_is_older_reports_no_response_times() -> None:
 
 def test_response_times_reach_the_autoscaler_that_decides() -> None:
     pod = msgspec.structs.replace(POD, ended_count=8.0, response_time_s=0.25)
-    assert decode_pod_stat(encode_pod_stat(pod)) == pod
+    assert decode_pod_stat(encode_frame(pod)) == pod
     stat = RelayedStat(
         namespace="default", revision="r", pod="p", concurrency=1.0, ended_count=8.0, response_time_s=0.25
     )
-    assert decode_relayed_stats(encode_relayed_stats(RelayedStats(stats=[stat]))).stats == [stat]
+    assert decode_relayed_stats(encode_frame(RelayedStats(stats=[stat]))).stats == [stat]
 
 
 def test_the_version_before_finds_the_fields_that_it_requires() -> None:
-    pod = msgspec.msgpack.decode(encode_pod_stat(PodStat(at_s=0.0, concurrency=0.0)))
+    pod = msgspec.msgpack.decode(encode_frame(PodStat(at_s=0.0, concurrency=0.0)))
     assert pod == {"at_s": 0.0, "concurrency": 0.0}
     revision = RevisionStat(namespace="default", revision="r", concurrency=0.0)
-    (stat,) = msgspec.msgpack.decode(encode_activator_stats(ActivatorStats(stats=[revision])))["stats"]
+    (stat,) = msgspec.msgpack.decode(encode_frame(ActivatorStats(stats=[revision])))["stats"]
     assert stat == {"namespace": "default", "revision": "r", "concurrency": 0.0}
     relayed = RelayedStat(namespace="default", revision="r", pod="p", concurrency=0.0)
-    (stat,) = msgspec.msgpack.decode(encode_relayed_stats(RelayedStats(stats=[relayed])))["stats"]
+    (stat,) = msgspec.msgpack.decode(encode_frame(RelayedStats(stats=[relayed])))["stats"]
     assert stat == {"namespace": "default", "revision": "r", "concurrency": 0.0, "sender": "p"}
 
 
@@ -124,7 +119,7 @@ def test_frames_of_the_version_before_are_read() -> None:
 
 
 def test_the_present_version_costs_no_bytes_and_a_newer_one_is_refused() -> None:
-    assert "version" not in msgspec.msgpack.decode(encode_pod_stat(POD))
+    assert "version" not in msgspec.msgpack.decode(encode_frame(POD))
     pod = {"at_s": 1.0, "concurrency": 2.0, "version": STAT + 1}
     with pytest.raises(NewerFormat, match="upgrade the autoscaler before pods"):
         decode_pod_stat(msgspec.msgpack.encode(pod))

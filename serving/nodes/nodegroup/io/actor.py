@@ -180,8 +180,6 @@ class Actor:
                     done.sentences.append(sentence_of(effect))
             except NotFound:
                 self._seen(name, None)
-            except NotLeading:
-                raise
             except ClusterError as error:
                 if isinstance(error, Conflict) and attempt + 1 < _TRIES:
                     continue
@@ -200,8 +198,6 @@ class Actor:
             for pod in await self._pods_on(name):
                 if _is_evicted(pod):
                     await self._evict(pod, effect, done)
-        except NotLeading:
-            raise
         except NotFound:
             self._seen(name, None)
         except ClusterError as error:
@@ -236,8 +232,6 @@ class Actor:
             except NotFound:
                 self._seen(name, None)
                 return
-            except NotLeading:
-                raise
             except ClusterError as error:
                 _failed(done, DeleteNodes(node_names=(name,)), [name], error=error)
                 return
@@ -267,8 +261,6 @@ class Actor:
             await self._cluster.delete(NODE, "", name, uid=uid)
         except (NotFound, Conflict):
             pass
-        except NotLeading:
-            raise
         except ClusterError as error:
             _failed(done, DeleteNodes(node_names=(name,)), [name], error=error)
             return
@@ -323,6 +315,9 @@ def _occupied(pods: Sequence[Object], settings: NodeGroupSettings) -> bool:
 
 
 def _failed(done: Done, effect: Effect, names: Iterable[str], *, error: Exception | str) -> None:
+    """Record a failed effect. Raises ``error`` again if it is ``NotLeading``, which ends the pass."""
+    if isinstance(error, NotLeading):
+        raise error
     text = f"{sentence_of(effect)}: {error}"
     done.failed_nodes.update(names)
     done.problems.append(text)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from serving.core.model.errors import InvalidValue
+from serving.core.model.objects import object_at
 
 _OPERATORS = re.compile(r"[<>=!~]")
 _VERSION = re.compile(r"([\^~]?)(\d+(?:\.\d+)*)")
@@ -27,12 +28,12 @@ def pip_arguments(folder: Path) -> list[str]:
     if requirements.is_file():
         return [f"-r {shlex.quote(str(requirements))}"]
     project, pipfile = _toml(folder / "pyproject.toml"), _toml(folder / "Pipfile")
-    poetry = _table(_table(project, "tool"), "poetry")
-    dependencies = [str(text) for text in _table(project, "project").get("dependencies") or ()]
+    poetry = object_at(object_at(project, "tool"), "poetry")
+    dependencies = [str(text) for text in object_at(project, "project").get("dependencies") or ()]
     if not dependencies:
-        path, packages = folder / "pyproject.toml", _table(poetry, "dependencies")
+        path, packages = folder / "pyproject.toml", object_at(poetry, "dependencies")
         if not packages:
-            path, packages = folder / "Pipfile", _table(pipfile, "packages")
+            path, packages = folder / "Pipfile", object_at(pipfile, "packages")
         dependencies = [*_requirements(path, packages)]
     is_package = "build-system" in project and poetry.get("package-mode", True)
     is_package = is_package or (not project and (folder / "setup.py").is_file())
@@ -43,8 +44,8 @@ def pip_arguments(folder: Path) -> list[str]:
 def project_scripts(folder: Path) -> list[str]:
     """The programs that an installed project adds (``project.scripts``, ``tool.poetry.scripts``)."""
     project = _toml(folder / "pyproject.toml")
-    poetry = _table(_table(project, "tool"), "poetry")
-    return [*_table(_table(project, "project"), "scripts"), *_table(poetry, "scripts")]
+    poetry = object_at(object_at(project, "tool"), "poetry")
+    return [*object_at(object_at(project, "project"), "scripts"), *object_at(poetry, "scripts")]
 
 
 def _toml(path: Path) -> dict[str, Any]:
@@ -54,11 +55,6 @@ def _toml(path: Path) -> dict[str, Any]:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise InvalidValue(text=str(path), expected=f"TOML ({error})") from None
-
-
-def _table(parent: Mapping[str, Any], name: str) -> dict[str, Any]:
-    table = parent.get(name)
-    return table if isinstance(table, dict) else {}
 
 
 def _requirements(path: Path, packages: Mapping[str, Any]) -> Iterator[str]:

@@ -4,7 +4,6 @@ import pytest
 
 from serving.core.model.errors import InvalidValue
 from serving.core.settings.placement import (
-    ORIGINAL,
     PROMETHEUS,
     ExtenderTlsSettings,
     LoadSourceSettings,
@@ -26,10 +25,6 @@ def test_defaults_are_kubernetes_and_trimarans() -> None:
 
 def test_the_defaults_are_free_of_contradictions() -> None:
     assert list(PlacementSettings().check()) == []
-
-
-def test_the_original_has_every_quirk() -> None:
-    assert all(getattr(ORIGINAL, name) for name in ORIGINAL.__struct_fields__)
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from serving.core.model.errors import SettingsError
 from serving.core.settings.daemons import DAEMONS
 from serving.core.settings.load import load
 from serving.core.settings.queueproxy import (
-    ORIGINAL,
     QUEUEPROXY,
     MeterQuirks,
     QueueProxySettings,
@@ -32,10 +31,6 @@ def test_10_requests_may_wait_for_each_slot() -> None:
 def test_concurrency_0_means_no_limit_and_no_queue() -> None:
     settings = QueueProxySettings(container_concurrency=0)
     assert (settings.slots, settings.queue_depth_max) == (None, 0)
-
-
-def test_the_original_has_every_quirk() -> None:
-    assert all(getattr(ORIGINAL, name) for name in ORIGINAL.__struct_fields__)
 
 
 def test_a_request_log_needs_a_template() -> None:

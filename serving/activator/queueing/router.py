@@ -111,6 +111,11 @@ class RequestRouter(Generic[RequestId]):
         """For each revision with requests: its key, and the numbers of all and of queued requests."""
         return [(key, throttler.level, throttler.waiting_count) for key, throttler in self.throttlers.items()]
 
+    def has_pod(self, key: RevisionKey, address: str) -> bool:
+        """Whether a revision's requests may go to the pod at an address."""
+        throttler = self.throttlers.get(key)
+        return address in (self.directory.pods_of(key) if throttler is None else throttler.pods)
+
     def set_revision(self, revision: ServedRevision, now_s: float) -> RoutingOutcome[RequestId]:
         """Add or update a revision."""
         is_new = self.directory.set_revision(revision)

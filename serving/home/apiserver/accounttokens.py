@@ -69,8 +69,8 @@ def read_account_token(key: bytes, text: str) -> KnownToken | None:
     if not hmac.compare_digest(signature, _signature(key, signed)):
         return None
     try:
-        text = signed.partition(b".")[2]
-        claims = msgspec.json.decode(base64.urlsafe_b64decode(text + b"=" * (-len(text) % 4)), type=_TokenClaims)
+        payload = signed.partition(b".")[2]
+        claims = msgspec.json.decode(base64.urlsafe_b64decode(payload + b"=" * (-len(payload) % 4)), type=_TokenClaims)
     except (binascii.Error, msgspec.DecodeError):
         return None
     return KnownToken(

@@ -234,7 +234,7 @@ class DecisionBook:
         return msgspec.json.encode(self._find(names))
 
     def subscribe(self, names: Mapping[str, str], write: Write) -> Callable[[], None]:
-        """Subscribe to events, optionally from ``since`` on; the stream's response never ends by itself."""
+        """Pass events to ``write``, optionally with the past ones from ``since`` on; return a function that ends this."""
         if "since" in names:
             for event in self._find(names):
                 write(event_bytes("decision", msgspec.json.encode(event)))

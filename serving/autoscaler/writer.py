@@ -173,7 +173,10 @@ class Writer:
         self._learn(key, PathProved())
 
     async def _reserve(self, key: RevisionKey) -> bool:
-        """Set an Active revision to Reserve; return whether it is no longer Active. A request may have woken it."""
+        """Set an Active revision to Reserve; return whether it is in Reserve, or in any other state than Active, now.
+
+        False also means that the revision has changed since the decision, or that a request has woken it.
+        """
         view = self._view(key)
         revision = None if view is None else view.revision
         if view is None or revision is None or revision.serving_state is not ServingState.ACTIVE:
@@ -221,12 +224,12 @@ class Writer:
 def cost_changes(
     pods: Iterable[ScaledPod], reports: Mapping[str, Stat], *, victim_count: int, heats: Mapping[str, float] = {}
 ) -> list[tuple[str, str | None]]:
-    """Changed deletion costs by pod; None removes the annotation.
+    """The deletion costs to change, by pod, so that ``victim_count`` pods are removed first.
 
-    Example: pods a, b and c have 3, 0 and 1 requests in flight, and two are to be removed. b and c get -1, unless they
-    have it already. Dormant pods are removed first, the longest idle one before others. The rest is ordered by name, so
-    that a repeated decision selects the same pods. If prompts choose pods, the pod whose prompt cache has saved least
-    is removed first.
+    None removes the annotation. Pods are removed in this order: least saved by the prompt cache (``heats``, if prompts
+    choose pods), fewest requests in flight, dormant for longest, then by name, so that a repeated decision selects the
+    same pods. Example: pods a, b and c have 3, 0 and 1 requests in flight, and two are to be removed: b and c get -1,
+    unless they have it already.
     """
 
     def rank(pod: ScaledPod) -> tuple[float, float, float, str]:

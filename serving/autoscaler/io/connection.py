@@ -59,7 +59,8 @@ class Cut(msgspec.Struct, frozen=True):
 def cut(data: bytes, position: int) -> Cut | None:
     """The frame at ``position``; None while its header is incomplete.
 
-    Example: for the bytes 82 83 and a mask of 4 bytes at position 0, the payload begins at 6 and ends at 9.
+    Example: a frame of 3 masked bytes at position 0 has a header of 2 bytes and a mask of 4, so its payload begins at 6
+    and ends at 9.
     """
     rest = len(data) - position
     if rest < 2:
@@ -161,7 +162,7 @@ class StatsConnection(asyncio.Protocol):
             self._unfollow()
 
     def pause_writing(self) -> None:
-        """Close a websocket client that does not read pongs; a long response only pauses."""
+        """Handle a client that does not read: abort a websocket connection, and let any other response wait."""
         if self.sender is not None:
             self.abort()
 

@@ -123,7 +123,7 @@ class ScaleClient:
         return written
 
     async def save(self, revision: ScaledRevision, notes: Mapping[str, str | None]) -> Object | None:
-        """Set annotations of a revision, where None removes one; None if the revision does not exist."""
+        """Set annotations of a revision; the value None removes one. Return the object, None if it does not exist."""
         patch = {"metadata": {"uid": revision.uid, "annotations": dict(notes)}}
         written = await self._patch_if_same(revision, patch)
         if written is not None:

@@ -72,7 +72,10 @@ async def make_tokens(cluster: Cluster, namespace: str, *, actions: str = "") ->
 
 
 async def write_authority(cluster: Cluster, namespace: str, certificate: str) -> None:
-    """Write the inner authority's certificate for the dashboard and Prometheus; "" if there is no inner TLS."""
+    """Write the certificate of the inner authority, with which the dashboard and Prometheus verify daemons.
+
+    ``certificate`` is "" if there is no inner TLS.
+    """
     data = {_AUTHORITY_FIELD: certificate.encode()}
     if not await _create(cluster, namespace, AUTHORITY_SECRET, data=data):
         await cluster.patch(SECRET, namespace, AUTHORITY_SECRET, patch={"data": _encoded(data)})

@@ -239,7 +239,7 @@ def _wait_s(spec: Mapping[str, Any], *, is_old: bool) -> int | None:
 
 
 def _placeholder(response: Mapping[str, Any], pages: Iterable[Object], notes: list[str]) -> PlaceholderResponse:
-    """The response; as in KEDA, its status is 500 if its ConfigMap or key is missing."""
+    """The placeholder response. As in KEDA, its status is 500 if the ConfigMap or key of its body is missing."""
     status = _first(response.get("statusCode"), PlaceholderResponse().status_code)
     headers, reference = response.get("headers") or {}, response.get("bodyFromConfigMap")
     if reference is None:
@@ -317,7 +317,7 @@ def _window_s(window: str | None) -> float:
 
 
 def _initial_notes(spec: Mapping[str, Any], scaled: Object, window: str | None) -> Iterator[str]:
-    """Notes about initial cooldowns longer than the window: they have no effect."""
+    """A note for each initial cooldown longer than the window, because such a cooldown has no effect."""
     for prefix, fields in (("", spec), ("ScaledObject: ", scaled.get("spec") or {})):
         if (fields.get("initialCooldownPeriod") or 0) > _window_s(window):
             reason = f"a new workload keeps its scale for its window, {format_duration_s(_window_s(window))}"

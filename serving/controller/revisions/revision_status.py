@@ -221,7 +221,10 @@ class StartScale(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def start_scale(annotations: Mapping[str, str], settings: AutoscalerSettings) -> StartScale:
-    """The start scale of a revision: initial-scale 1 with min-scale 3 starts 3; with max-scale 2 it starts 2."""
+    """The start scale of a revision: the larger of initial-scale and min-scale, limited by max-scale.
+
+    Example: initial-scale 1 and min-scale 3 start 3 pods; with max-scale 2 also set, 2 pods.
+    """
     # These bounds depend on neither concurrency nor reachability.
     spec = resolve_annotations(annotations, settings, container_concurrency=0, reachable=True)
     # A HorizontalPodAutoscaler ignores a Deployment with 0 replicas.

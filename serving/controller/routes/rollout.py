@@ -181,9 +181,9 @@ def advance(
 
 
 def observe_ready(rollout: Rollout, *, duration_s: float, now_s: float) -> Rollout:
-    """Plan the steps of each rollout without planned steps. Called when the Route is Ready with the first percents.
+    """Plan the steps of each rollout that has none yet, for a duration of ``duration_s`` seconds.
 
-    The duration of a rollout is ``duration_s``.
+    Called when activators serve the first percent of the new revisions.
     """
     return Rollout(
         configurations=tuple(

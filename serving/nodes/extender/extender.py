@@ -105,10 +105,10 @@ class Extender:
         )
 
     def explain(self, call: ExtenderCall, *, now_s: float) -> bytes:
-        """Explain the scores of the nodes, for people. Unknown nodes are left out.
+        """Explain the scores of the nodes as JSON, for people. Unknown nodes are left out.
 
-        ``usage_age_s`` is the age of the measured load, null without a measurement. Load that is too old counts as
-        missing.
+        The field ``usage_age_s`` is the age of the measured load, null without a measurement. Load that is too old
+        counts as missing.
         """
         scores = self._score(call.pod, now_s=now_s)
         names = [name for name in call.node_names if name in scores.table.index_by_name]

@@ -37,7 +37,10 @@ class Deletion(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cloud(Protocol):
-    """The port to a cloud's groups of machines, by the cloud's name (``cloud_provider_group_name``)."""
+    """The interface to a cloud's groups of machines. ``group`` is the cloud's name of a group.
+
+    The setting ``cloud_provider_group_name`` of a node group has this name.
+    """
 
     async def describe(self, group: str) -> CloudGroup:
         """The target and bounds of a group. Raises ``CloudRefused`` if the group is unknown."""

@@ -154,7 +154,7 @@ class KeptNodes(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PassError(enum.StrEnum):
-    """Why a pass was aborted."""
+    """Why a pass ended without a decision about a group."""
 
     BELOW_MIN = "node count less than the minimum"
     NO_CAPACITY = "untainted nodes offer no cpu or no memory"

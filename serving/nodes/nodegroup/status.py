@@ -80,7 +80,10 @@ def kept_text(state: NodeGroupState) -> str:
 
 
 def written_state(state: NodeGroupState) -> Object:
-    """The state in the form of a status. A merge patch cannot write null, so an untaint of a dry run is "untainted"."""
+    """The state in the form of a status.
+
+    An untaint of a dry run, which is None in the state, becomes "untainted", because a merge patch cannot write null.
+    """
     written: Object = _without_null(msgspec.to_builtins(state))
     written["dry_taints"] = {name: _UNTAINTED if at_s is None else at_s for name, at_s in state.dry_taints.items()}
     return written

@@ -229,7 +229,7 @@ def _in_plain_words(error: click.BadParameter) -> click.BadParameter:
 
 
 def _with_answer(error: click.NoSuchOption) -> click.UsageError:
-    """Add to the error for an unknown option what does its work, or what lists the options."""
+    """Add advice to the error for an unknown option: the equivalent option or command, or how to list the options."""
     command = error.ctx.info_name if error.ctx else ""
     if error.option_name[1:].isdigit():
         return click.UsageError(f"{error.option_name} is not an option; expected a number of 0 or more", error.ctx)
@@ -277,9 +277,9 @@ def _near(word: str, commands: list[str]) -> list[str]:
 
 
 def _is_near(option: str, typed: str) -> bool:
-    """Whether an option is similar enough to be suggested.
+    """Whether an option is similar enough to be suggested. The dashes at the beginning are not compared.
 
-    click also compares the dashes, by which --label resembles --help.
+    Otherwise --label and --help would be similar.
     """
     return difflib.SequenceMatcher(None, option.lstrip("-"), typed.lstrip("-")).ratio() >= _NEAR
 

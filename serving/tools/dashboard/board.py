@@ -209,7 +209,10 @@ class Sparklines:
             sums[1][-1] += errors
 
     def read(self) -> dict[str, Any]:
-        """As JSON: the last step's number, the ticks in each step, and the sums of each revision with requests."""
+        """The sums of each revision as JSON, with the number of the newest step and the ticks counted in each step.
+
+        Revisions without requests are left out.
+        """
         sums = {
             key: [[round(count, 2) for count in column] for column in columns]
             for key, columns in self._sums.items()

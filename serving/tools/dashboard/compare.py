@@ -114,7 +114,12 @@ _QUANTILES = ("p50_s", "p95_s", "p99_s")
 
 
 class ComparedRevision(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of a revision in a time range. ``traffic_percent`` is its present share; ``price`` may be None."""
+    """The numbers of a revision in a time range.
+
+    ``traffic_percent`` is its present share of the traffic. ``errors`` are responses with status 5xx. The ``p`` fields
+    are percentiles of the latency. ``gib_seconds`` is requested memory multiplied by time. ``price`` is None if the
+    operator has set no prices.
+    """
 
     revision: str
     created: str

@@ -81,7 +81,7 @@ class LineSplitter:
         return lines
 
     def finish(self) -> list[str]:
-        """The last line, if it has no line end."""
+        """The rest of the log as a line, if its last line has no line end; else an empty list."""
         return [self._text()] if self._rest else []
 
     def _grow(self, part: bytes) -> None:
@@ -226,7 +226,7 @@ class _Follower:
         self._is_crowded = is_crowded
 
     async def _read_gone(self, pod: View) -> None:
-        """Add the last lines of a deleted pod. On a cluster there are none, because it does not store them."""
+        """Add the last lines of a deleted pod. A cluster does not store them, so there nothing is added."""
         splitter, lines = LineSplitter(), []
         with contextlib.suppress(ClusterError):
             async with self._source.pod_log(

@@ -274,7 +274,7 @@ class Pages:
             return await handler(request)
 
     async def _hold(self, request: web.Request) -> None:
-        """Wait while a stream is open. Close its connection when its user loses a right or gets another grant."""
+        """Wait while a stream is open and its user's grant stays the same. Otherwise close the connection."""
         before = current_grant(), current_actor()
         while await self._viewers.admit(request) is None and (current_grant(), current_actor()) == before:  # noqa: ASYNC110 - rights are reviewed, nothing announces their end
             await asyncio.sleep(REVIEW_VALID_S)

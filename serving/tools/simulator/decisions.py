@@ -348,7 +348,7 @@ class Decisions:
 
     @property
     def is_next_due(self) -> bool:
-        """Whether the next decision is already scheduled for the next period, the earliest time for it."""
+        """Whether the next decision is already scheduled for the end of the present period. No decision can be earlier."""
         return self.due_s == self._periods.made_s + self._periods.period_s
 
     def schedule(self, counts: RevisionCounts, now_s: float) -> None:
@@ -394,11 +394,14 @@ class Decisions:
         return state is not None and state.panic_since_s is not None
 
     def _is_silent(self, counts: RevisionCounts) -> bool:
-        """Whether the policy has observed all load. Its advice then changes only at announced times."""
+        """Whether the policy has observed all load, and none is in flight.
+
+        Its advice then changes only at times that the policy has announced.
+        """
         return not (counts.inside or self._seconds.pending) and counts.scale == counts.ready <= 1
 
     def _is_clock_alone(self, counts: RevisionCounts, conclusion: Conclusion) -> bool:
-        """Whether the decision can only change at an announced time."""
+        """Whether the decision can only change at a time that the policy has announced, or by the gate's clock."""
         if counts.inside or self._seconds.pending:
             return False
         # Once a policy releases the last pod, the gate continues in steps of one period.

@@ -72,7 +72,10 @@ def run_with_foresight(
 
 
 class Demand:
-    """The number of pods over time if no request waits. Level N is the Nth pod."""
+    """The number of pods over time if no request waits. The first pod is level 1, the second one level 2, and so on.
+
+    A level is in use while so many requests are in flight that its pod is needed.
+    """
 
     def __init__(self, requests: Sequence[tuple[float, float]], *, slots: int) -> None:
         """``requests`` are sorted pairs of time and duration, in seconds. ``slots`` 0: one pod serves all requests."""
@@ -112,7 +115,7 @@ class Demand:
         return sum(required >= level for required in self.levels[first:last])
 
     def _end(self, ends: list[float], at_s: float) -> None:
-        """End the requests that are complete at a time, and the uses of their levels."""
+        """End the requests that are complete at a time. A level whose pod is no longer needed ends its use."""
         while ends and ends[0] <= at_s:
             end_s = heapq.heappop(ends)
             if len(ends) % self._slots == 0:

@@ -28,7 +28,10 @@ _StepOutcome = tuple[list[tuple[int, list[_Gap]]], float]
 
 
 class _StepPrior(GapPrior):
-    """The request rates of all functions as of the last step. Gaps between requests are collected for the next."""
+    """What revisions know about the request rates of all functions, unchanged during one step of the simulation.
+
+    Gaps between requests are collected, from which the rates of the next step are computed.
+    """
 
     __slots__ = ("gaps",)
 
@@ -37,7 +40,7 @@ class _StepPrior(GapPrior):
         self.gaps: list[_Gap] = []
 
     def publish(self, rates: tuple[float, ...]) -> None:
-        """Replace the rates."""
+        """Replace the request rates of all functions, at the start of a step."""
         self._rates = rates
 
     def record(self, gap_s: float, *, weight: float) -> None:

@@ -91,7 +91,9 @@ class FunctionChange(msgspec.Struct, frozen=True, kw_only=True):
 class WorstFunctions(msgspec.Struct, frozen=True, kw_only=True):
     """The functions with the worst results compared with the first policy.
 
-    ``functions`` counts the compared functions, which have at least 20 requests.
+    ``functions`` counts the compared functions, which have at least 20 requests per seed. ``worse`` counts those that
+    have over 10 % more cold requests and over 10 % more pod-seconds. ``worst`` lists the functions whose cost rises
+    most.
     """
 
     functions: int

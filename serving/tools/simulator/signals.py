@@ -179,7 +179,7 @@ class RevisionSignals:
         return {_CONTAINER: self._use.requested}
 
     def _number_at(self, at_s: float) -> int:
-        """The number of the second that contains a time; seconds begin when pods report."""
+        """The number of the second in which a request is reported. Each second begins at the moment when pods report."""
         return math.floor(at_s - self._report_at) + 1
 
     def _second(self, number: int, pod: str) -> _PodSecond:

@@ -195,7 +195,10 @@ def _run_on_nodes(
 
 
 def _revisions_on(nodes: NodeRoom, job: _Job) -> list[RevisionRun]:
-    """The runs of all revisions on the same nodes. With a shared prior, each learns from the others immediately."""
+    """The runs of all revisions on the same nodes.
+
+    They share what they learn about pauses between requests (the prior), if the job says so.
+    """
     prior = GapPrior(SHIPPED_PRIOR) if job.shares_prior else None
     return [_revision(job, index, nodes=nodes, prior=prior) for index in range(len(job.workload.functions))]
 

@@ -87,7 +87,10 @@ class PassCounts:
 
 
 class NodeGroupLoop:
-    """Makes passes until stopped. ``settings`` is called before each pass, because the interval may change."""
+    """Decides on all node groups and executes the plans, periodically until stopped. One such round is a pass.
+
+    ``settings`` is called before each pass, because the interval may change.
+    """
 
     def __init__(
         self, passes: NodeGroupPasses, settings: Callable[[], NodeGroupDaemonSettings], metrics: NodeGroupMetrics

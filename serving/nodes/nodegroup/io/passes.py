@@ -59,7 +59,10 @@ _ORIGIN = "config-nodegroup"
 
 
 class GroupPass(msgspec.Struct, kw_only=True):
-    """One pass of one group at ``at_s``, for metrics and tests. ``pod_counts`` has the pods by node before the pass."""
+    """One pass of one group at ``at_s``: its plan, and what was ``done`` of it. For metrics and tests.
+
+    ``pod_counts`` has the pods by node before the pass.
+    """
 
     settings: NodeGroupSettings
     plan: GroupPlan

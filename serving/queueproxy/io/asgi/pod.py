@@ -80,7 +80,10 @@ class RunningCalls:
         await self._until(lambda: not self._requests and not self._tunnels, grace_s)
 
     async def finish(self, *, grace_s: float) -> int:
-        """End the server and its websockets, wait ``grace_s`` seconds for running calls, then cancel them."""
+        """End the server and its websockets; return how many running calls were cancelled.
+
+        Calls are cancelled if they still run after ``grace_s`` seconds.
+        """
         self._end_server()
         await self.wait_for_tunnels(grace_s=grace_s)
         tasks = self._requests | self._tunnels

@@ -50,7 +50,7 @@ class Stats:
             return [bytes(decision) for decision in msgspec.json.decode(response.read(), type=list[msgspec.Raw])]
 
     def policies(self, **names: str) -> list[PolicyStory]:
-        """Each revision's policy, with the pods and costs under both built-in policies."""
+        """Each revision's policy, with the pods and costs under it and under Knative's policy."""
         with self._get("policies", names, timeout_s=_TIMEOUT_S) as response:
             return msgspec.json.decode(response.read(), type=list[PolicyStory])
 

@@ -305,7 +305,7 @@ def _serving_port(name: str, service: Mapping[str, Any], notes: list[str]) -> tu
 def _tcp_manifests(
     name: str, service: Mapping[str, Any], container: Object, *, port: int, notes: list[str]
 ) -> list[Object]:
-    """The manifest of a service with one pod that serves TCP connections, after the claims of its volumes."""
+    """The manifests of a service with one pod that serves TCP connections: the claims of its volumes, then the service."""
     server = known_server(str(service.get("image") or ""))
     named = [volume for volume in _volumes(service) if _VOLUME.match(volume)]
     notes.extend(f"{name}: volumes {volume} is not converted" for volume in _volumes(service) if volume not in named)

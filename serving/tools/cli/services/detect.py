@@ -131,7 +131,7 @@ def _pages(folder: Path) -> Iterator[Choice]:
 
 
 def build_commands(folder: Path, virtualenv: Path | None, *, missing: str = "", again: bool = False) -> list[str]:
-    """The commands that install a folder's packages and ``missing``. ``again`` includes installed packages."""
+    """The commands that install a folder's packages and the package ``missing``; ``again``: also if they are installed."""
     commands = []
     listed = pip_arguments(folder) if virtualenv is None or again else []
     if missing or listed:

@@ -103,7 +103,10 @@ def invoke(*, api: ApiClient, name: str, path: str | None, include: bool, output
 
 
 def _reached(api: ApiClient, address: ServiceAddress) -> ServiceAddress:
-    """The address to connect to. On a cluster it is a forwarded activator port, or the host if that is impossible."""
+    """The address to which to connect. On a cluster this is a forwarded port of an activator.
+
+    If the port cannot be forwarded, it is the service's own address.
+    """
     if api.state_path is not None:
         return address
     # The names of a cluster have a meaning only inside it.

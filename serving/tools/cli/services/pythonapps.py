@@ -272,7 +272,10 @@ def _made_in(module: _Module, function: str) -> str:
 
 
 def _local(module: _Module, dotted: str) -> tuple[_Module, str] | None:
-    """The folder's module for a name such as "shop.web.app", and "app"; None if the folder has no such module."""
+    """The module of the folder and the name in it, for a dotted name: shop/web.py and "app" for "shop.web.app".
+
+    None if the folder has no such module.
+    """
     parent, _, name = dotted.rpartition(".")
     below = Path(*parent.split(".")) if parent else Path()
     for base in dict.fromkeys((Path(), Path("src"), module.path.parent)):

@@ -25,7 +25,10 @@ _GROUP = "rbac.authorization.k8s.io"
 
 
 def rights_writes(namespace: str, binding: Object | None, *, is_wanted: bool) -> Iterator[Write]:
-    """Yield the write that creates a missing RoleBinding, or deletes one that is not wanted any more."""
+    """Yield the write that brings a namespace's RoleBinding in line with ``is_wanted``; none if nothing is to be done.
+
+    The RoleBinding gives the autoscaler and the controller their rights to scale workloads of the namespace.
+    """
     if binding is not None and not is_wanted:
         yield deletion_of(kinds.ROLE_BINDING, binding)
     if binding is None and is_wanted:

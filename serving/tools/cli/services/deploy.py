@@ -321,9 +321,10 @@ def _written_at_its_port(api: ApiClient, deployment: Deployment, how: How) -> tu
 
 
 def port_advice(events: Iterable[Object], name: str, port: int) -> str:
-    """What to do about the app of a service that listens on ``port`` (0: unknown) instead of $PORT.
+    """Advice for a service whose app listens on ``port`` (0: unknown) instead of $PORT.
 
-    ``events`` tell whether this machine gave its pods no network of their own.
+    If an Event of its pods reports that this machine cannot give pods a network of their own, the advice is this
+    message.
     """
     for event in events:
         of_pod = str(nested(event, "involvedObject", "name") or "").startswith(f"{name}-")

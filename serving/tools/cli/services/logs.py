@@ -233,7 +233,7 @@ def short_name(pod: str, service: str) -> str:
 
 
 def absence_of_pod(api: ApiClient, selectors: Sequence[str], who: str, wanted: str) -> str:
-    """The message for a pod that does not exist, with the names of the pods of ``who``."""
+    """The message for an unknown pod ``wanted``, with the names of the existing pods; ``who`` names their service."""
     names = [name_of(pod) for pod in pods_of(api, selectors, "")]
     return f"no pod of {who} ends with {wanted}; there {'are ' + ', '.join(names) if names else 'is none'}"
 

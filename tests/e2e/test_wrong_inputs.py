@@ -104,7 +104,7 @@ deploy shop FOLDER --command true --wait-timeout never => Invalid value for '--w
 deploy shop FOLDER --command true -o yaml => Invalid value for '-o' / '--output': 'yaml' is not one of 'text', 'json'.
 deploy shop FOLDER --command true --no-traffic => --no-traffic: shop is new, and its first revision gets all traffic: leave it out
 deploy shop FOLDER --command true --frob => No such option: --frob; `main deploy --help` lists the options
-deploy shop FOLDER extra --command true => Got unexpected extra argument (extra)
+deploy shop FOLDER extra --command true => Got unexpected extra argument (extra); expected [NAME] [FOLDER]
 deploy shop FOLDER --command true -n absent => no namespace absent; there are default,
 dev hello FOLDER --command true => the service hello exists, and dev deletes its service at the end: choose another name, as in `serving dev hello-dev .`
 update hello => name a change: see `serving update --help`
@@ -200,7 +200,7 @@ config show frob => Invalid value for '[DAEMON]...': 'frob' is not one of 'activ
 config check BADVALUE => BADVALUE:1: kind is Service; expected kind: ConfigMap with a metadata.name
 restore MISSING => MISSING: there is no such file; expected one of `serving backup`
 get --kubeconfig MISSING => MISSING: not readable: No such file or directory; expected a kubeconfig, as `serving up` or a cluster's tool writes it
-status extra => Got unexpected extra argument (extra)
+status extra => Got unexpected extra argument (extra); expected options only
 """
 
 

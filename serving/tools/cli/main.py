@@ -22,6 +22,7 @@ Section = Mapping[str, tuple[str, str]]
 _EXIT_FAILED = 1
 _EXIT_INTERRUPTED = 130
 _TRACEBACK = "SERVING_TRACEBACK"
+_CLICK_EXTRA = "Got unexpected extra argument"
 _CLICK_NO_COMMAND = "No such command"
 # The least similarity of an option to what was typed.
 _NEAR = 0.65
@@ -285,8 +286,14 @@ def _is_near(option: str, typed: str) -> bool:
 
 
 def _with_commands(error: click.UsageError, outer: click.Group) -> click.UsageError:
-    """The error, with the known subcommands if the subcommand is unknown. Other errors are returned unchanged."""
+    """The error, with the known subcommands if the subcommand is unknown, or the arguments if there is one too many.
+
+    Other errors are returned unchanged.
+    """
     context = error.ctx
+    if context is not None and error.message.startswith(_CLICK_EXTRA) and error.message.endswith(")"):
+        pieces = [piece for piece in context.command.collect_usage_pieces(context) if piece != "[OPTIONS]"]
+        return click.UsageError(f"{error.message}; expected {' '.join(pieces) or 'options only'}", context)
     group = context.command if context else None
     is_unknown = error.message.startswith(_CLICK_NO_COMMAND)
     if context is None or group is outer or not isinstance(group, click.Group) or not is_unknown:

@@ -22,7 +22,7 @@ def test_a_stopped_system_is_saved_and_a_damaged_journal_repaired_after_what_is_
     empty = Stage(state=tmp_path / "empty", pid=0)
     assert "has nothing to save" in empty("backup", str(file), code=1).output
     assert "has services already" in stopped("restore", str(file), code=1).output
-    assert "is whole; there is nothing to repair" in stopped("doctor", "--repair").output
+    assert "is intact; there is nothing to repair" in stopped("doctor", "--repair").output
     content = bytearray(journal.read_bytes())
     at = content.rindex(b'"name":"two"') // 4096 * 4096
     content[at : at + 4096] = b"\7" * 4096
@@ -36,4 +36,4 @@ def test_a_stopped_system_is_saved_and_a_damaged_journal_repaired_after_what_is_
         assert "repaired; the damaged file is " in process.communicate()[0]
     (path,) = state.glob("journal.db.damaged-*Z")
     assert path.read_bytes() == content
-    assert "is whole; there is nothing to repair" in stopped("doctor", "--repair").output
+    assert "is intact; there is nothing to repair" in stopped("doctor", "--repair").output

@@ -244,7 +244,7 @@ def test_a_second_deploy_keeps_variables_and_scaling_until_they_are_replaced(ser
     folder = written(tmp_path / "kept", "hello")
     serving("deploy", "kept", str(folder), "--command", APP, "-e", "WHO=moon", "--min-scale", "1")
     done = serving("deploy", "kept", str(folder), "--command", APP, "--concurrency", "3")
-    assert "kept from before: -e WHO, --min-scale 1; --replace drops them" in done.stderr
+    assert "kept from the previous revision: -e WHO, --min-scale 1; --replace removes them" in done.stderr
     assert serving("invoke", "kept").stdout == "hello moon"
     done = serving("deploy", "kept", str(folder), "--command", APP, "--replace")
     assert "kept" not in done.stderr
@@ -289,7 +289,7 @@ def test_an_interrupted_deploy_says_that_the_service_exists(serving: Stage, tmp_
         assert process.stderr is not None
         until_printed(process.stderr, "waiting for slow to be ready")
         process.send_signal(signal.SIGINT)
-        until_printed(process.stderr, "the service slow exists and goes on starting")
+        until_printed(process.stderr, "the service slow exists and continues to start")
         assert process.wait(timeout=60) == 130
 
 
@@ -417,5 +417,5 @@ def test_invoke_prints_a_stream_as_it_arrives_and_says_when_it_breaks_off(servin
         # The app holds the rest of the answer until this line was read here.
         assert process.stdout.readline() == "first\n"
         (tmp_path / "go-on").touch()
-        until_printed(process.stderr, "the answer broke off after 6 bytes: 994 bytes are missing")
+        until_printed(process.stderr, "the response ended early, after 6 bytes: 994 bytes are missing")
         assert process.wait(timeout=60) == 1

@@ -258,7 +258,7 @@ async def test_what_is_not_run_here_can_be_listed_and_not_created(kubectl: Kubec
     )
     code, printed = await kubectl.tried("create", "-f", "set.yaml")
     assert code != 0
-    assert "statefulsets.apps are not run here" in printed
+    assert "statefulsets.apps are not supported here" in printed
 
 
 @pytest.mark.parametrize(

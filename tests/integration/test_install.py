@@ -146,7 +146,7 @@ def test_beside_knative_nothing_is_touched(cluster: BareCluster, tmp_path: Path,
     for option in ([], ["--uninstall"]):
         done = install(cluster, tmp_path, *option)
         assert done.exit_code == 1
-        assert f"{name} is there and is not ours: Knative Serving" in done.stderr
+        assert f"{name} exists and belongs to another system: Knative Serving" in done.stderr
     assert cluster.calls == []
 
 
@@ -184,7 +184,7 @@ def test_what_an_installation_needs_is_checked_before_the_first_write(cluster: B
         (["--component", "monitoring"], "/podmonitors", 1, "this server has no PodMonitor of monitoring.coreos.com/v1"),
         (["--component", "activator-hpa"], "/metrics.k8s.io", 1, "this server has no metrics.k8s.io/v1beta1"),
         (["--component", "placement"], "", 2, "no image is named for placement: --registry PREFIX names all images"),
-        (["--image", "serving:2"], "", 2, "'serving:2' names no registry"),
+        (["--image", "serving:2"], "", 2, "'serving:2' has no registry"),
         (["--image", ""], "", 2, "no image is named for activator"),
     ):
         cluster.not_served = not_served
@@ -316,9 +316,9 @@ def test_uninstall_removes_components_that_install_or_kubectl_applied(
 @pytest.mark.parametrize(
     ("options", "reported"),
     [
-        (["nodegroups"], "--component: 'nodegroups' is no component; there are activator-hpa, cert-manager, "),
+        (["nodegroups"], "--component: unknown component 'nodegroups'; expected one of activator-hpa, cert-manager, "),
         (["nodegroup-cluster-api"], "needs the component nodegroup too, for its ServiceAccount nodegroup"),
-        (["none", "tls"], "--component none goes alone"),
+        (["none", "tls"], "--component none excludes other components"),
     ],
 )
 def test_a_component_that_cannot_be_is_refused_before_anything_is_sent(
@@ -345,7 +345,7 @@ def test_services_are_not_deleted_unless_that_is_said(cluster: BareCluster, tmp_
     cluster.calls.clear()
     done = install(cluster, tmp_path, "--uninstall")
     assert (done.exit_code, cluster.calls) == (1, [])
-    assert "these go with their definitions: service hello; delete them first" in done.stderr
+    assert "these objects would be deleted with their definitions: service hello; delete them first" in done.stderr
     assert install(cluster, tmp_path, "--uninstall", "--with-services").exit_code == 0
 
 

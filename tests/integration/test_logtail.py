@@ -120,7 +120,10 @@ async def test_one_pod_that_is_gone_is_named_by_the_end_of_its_name(tmp_path: Pa
 
 async def test_a_service_at_zero_hints_at_the_logs_of_its_last_pods(tmp_path: Path) -> None:
     printed, _ = await ended(tmp_path)
-    assert printed.stderr == "hello has no pod now: it is at zero; --previous shows the last ones, -f waits\n"
+    assert (
+        printed.stderr
+        == "hello has no pod now: it is at zero; --previous prints the logs of its last pods, -f waits for a pod\n"
+    )
     printed, _ = await ended(tmp_path / "other", "--pod", "none")
     assert (printed.exit_code, printed.stderr) == (1, "no pod of hello ends with none; there is none\n")
 

@@ -74,7 +74,7 @@ async def test_events_report_each_change_of_a_service_and_how_to_learn_more(tmp_
         assert (await asyncio.to_thread(why, api, "hello", "--since", "1s")).exit_code == 0
         nothing = await asyncio.to_thread(why, api, "nobody")
         assert (nothing.exit_code, nothing.stdout) == (1, "")
-        assert "nothing was decided about nobody in default" in nothing.stderr
+        assert "no decision about nobody in default" in nothing.stderr
         records = await asyncio.to_thread(why, api, "hello", "-o", "json")
         assert records.exit_code == 2
         assert "which only an autoscaler has: no pod of autoscaler is ready" in records.stderr
@@ -154,7 +154,7 @@ async def test_the_autoscaler_that_decides_is_asked_or_named(tmp_path: Path) -> 
     try:
         async with served(await filled(), tmp_path) as api:
             result = await asyncio.to_thread(why, api, "hello", "--autoscaler", here)
-            assert "nothing was decided about hello" in result.stderr
+            assert "no decision about hello" in result.stderr
             owner.shutdown()
             owner.server_close()
             lost = await asyncio.to_thread(why, api, "hello", "--autoscaler", here)

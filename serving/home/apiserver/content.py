@@ -250,7 +250,7 @@ def check_yaml(events: Iterable[yaml.Event]) -> None:
             raise Fault(413, f"a body in YAML has at most {YAML_EVENTS_MAX} values and brackets; send JSON")
         # A few lines of aliases can expand to gigabytes.
         if isinstance(event, yaml.events.AliasEvent):
-            raise Fault(400, "aliases are not taken in YAML")
+            raise Fault(400, "YAML aliases are not accepted")
         if isinstance(event, yaml.events.ScalarEvent) and event.implicit[0] and _is_long_number(event.value):
             raise Fault(400, f"a number in YAML has at most {_NUMBER_LENGTH_MAX} characters; quote a text")
 

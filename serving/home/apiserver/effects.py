@@ -70,7 +70,7 @@ _IN_CONTAINERS = {
     "dnsConfig": "containers ask the name server of this machine",
     "dnsPolicy": "containers ask the name server of this machine",
     "runtimeClassName": "one runtime runs all containers of this machine",
-    "shareProcessNamespace": "each container has processes of its own",
+    "shareProcessNamespace": "each container has a separate process namespace",
 }
 _POD_SPECS = {SERVING_SERVICE: "spec.template.spec", CONFIGURATION: "spec.template.spec", REVISION: "spec"}
 _ANNOTATED = ("metadata.annotations", "spec.template.metadata.annotations")

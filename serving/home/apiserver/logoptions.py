@@ -16,8 +16,6 @@ from serving.home.apiserver.requests import Fault, is_set
 KEPT_LOGS_PATH = "/logs/pods/{namespace}"
 """An extension of Kubernetes: lists pods with logs, including deleted ones, as a JSON list of ``KeptLog``."""
 
-# The queue-proxy's container, which the pod's spec lacks on a single machine.
-
 
 class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of a log request, which select lines of one container's log, as in Kubernetes' ``PodLogOptions``.

@@ -93,7 +93,7 @@ def decode_protobuf(data: bytes) -> dict[str, Any]:
         raise Fault(400, f"the body is not protobuf as Kubernetes writes it: {error}") from error
     raise Fault(
         415,
-        f"{kind or 'the object'} is taken as JSON or YAML only, not as protobuf: write a manifest and use kubectl apply -f",
+        f"{kind or 'the object'} is accepted as JSON or YAML only, not as protobuf: write a manifest and use kubectl apply -f",
     )
 
 

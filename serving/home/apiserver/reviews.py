@@ -57,7 +57,7 @@ class TokenReviews:
         try:
             spec = msgspec.convert(body, _Review).spec
         except msgspec.ValidationError as error:
-            raise Fault(400, f"this is no TokenReview: {error}") from error
+            raise Fault(400, f"the body is not a TokenReview: {error}") from error
         audiences = set(spec.audiences or (API_AUDIENCE,))
         # User tokens are for this API only, and unknown to other audiences.
         grant = grant_of(spec.token) if API_AUDIENCE in audiences else None

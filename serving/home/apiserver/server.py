@@ -249,7 +249,7 @@ class _ApiHandlers:
         if target.subresource in STREAMED:
             return await self._interact(target, request)
         if target.subresource == "eviction" and request.method != "POST":
-            raise Fault(405, "an eviction is created")
+            raise Fault(405, "an eviction needs POST")
         match request.method:
             case "GET" | "HEAD":
                 return await self._read(target, request)
@@ -307,7 +307,7 @@ class _ApiHandlers:
 
     async def _write(self, target: RequestTarget, request: web.Request) -> web.Response:
         if target.kind in UNUSED_KINDS:
-            raise Fault(405, f"{target.kind.resource} are not run here; services, Deployments and pods are")
+            raise Fault(405, f"{target.kind.resource} are not supported here; services, Deployments and pods are")
         if target.kind.is_view:
             raise Fault(405, f"{target.kind.resource} is read-only: the controller derives it from revisions")
         content_type, options = request.headers.get("Content-Type", ""), self._options
@@ -338,10 +338,10 @@ class _ApiHandlers:
 
     async def _log(self, target: RequestTarget, request: web.Request) -> web.StreamResponse:
         if request.method != "GET":
-            raise Fault(405, "logs are only read")
+            raise Fault(405, "logs are read-only")
         options = await self._log_options(target, request.query)
         if self._logs is None:
-            raise Unsupported("this server keeps no logs")
+            raise Unsupported("this server stores no logs")
         pieces = self._logs.read(target.one_namespace, target.name, options)
         # Read the first piece before sending the head, so that a missing log is a 404. A follower of a silent
         # container gets its head immediately.

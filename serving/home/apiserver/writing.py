@@ -58,9 +58,9 @@ class Written(msgspec.Struct, frozen=True, kw_only=True):
 async def create(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Written:
     """POST to a collection."""
     if target.name:
-        raise Fault(405, "POST goes to the whole kind; PUT and PATCH go to an object")
+        raise Fault(405, "POST needs the path of a collection; PUT and PATCH need the path of an object")
     if target.kind.namespaced and target.namespace is None:
-        raise Fault(405, "POST of a kind with namespaces goes to one of them")
+        raise Fault(405, "POST of a namespaced kind needs a namespace in the path")
     body, warnings = await computed(_object_of, target, sent, cluster.limits)
     created = await cluster.create(target.kind, body, dry_run=_dry_run(sent.query))
     return Written(
@@ -107,7 +107,7 @@ def _patch_of(target: RequestTarget, sent: Sent, patch_type: PatchType) -> tuple
     body = decode_body(sent.data, sent.content_type)
     if not isinstance(body, list if patch_type is PatchType.JSON else dict):
         name = "a list" if patch_type is PatchType.JSON else "an object"
-        raise Fault(400, f"a patch of type {sent.content_type} is {name}")
+        raise Fault(400, f"a patch of type {sent.content_type} must be {name}")
     if patch_type is PatchType.JSON and isinstance(body, list):
         # Before each operation is examined.
         check_operations(body)
@@ -181,7 +181,7 @@ async def delete_with(cluster: Cluster, target: RequestTarget, options: "DeleteO
 async def delete_collection(cluster: Cluster, target: RequestTarget, sent: Sent) -> Written:
     """DELETE of all objects that match the selectors, one after another."""
     if target.kind.namespaced and target.namespace is None:
-        raise Fault(405, "a deletion of many goes to one namespace")
+        raise Fault(405, "the deletion of a collection needs a namespace in the path")
     body = decode_body(sent.data, sent.content_type) if sent.data.strip() else {}
     options = delete_options_of(sent.query, body)
     listing = await cluster.list_selection(target.selection(sent.query))

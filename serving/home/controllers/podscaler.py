@@ -47,7 +47,6 @@ _log = logging.getLogger("podscaler")
 # Kubernetes' own period, in seconds.
 _PERIOD_S = 15.0
 _COMPONENT = "horizontal-pod-autoscaler"
-# The queue-proxy: its use is measured, and it requests nothing on this machine.
 
 
 class PodScaler:
@@ -186,6 +185,7 @@ def uses_of(
             container_request = _amount(
                 resources_of({**(resources.get("limits") or {}), **(resources.get("requests") or {})}), metric
             )
+            # A queue-proxy requests nothing on this machine.
             if container_request is None and name == QUEUE_PROXY:
                 continue
             requested = None if requested is None or container_request is None else requested + container_request

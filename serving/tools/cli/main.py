@@ -131,7 +131,7 @@ SECTIONS: dict[str, Section] = {
         ),
         "replay": (
             "serving.tools.cli.decisions.replay:replay",
-            "Repeat decisions of the decision log, to compare settings.",
+            "Recompute logged decisions, to compare settings.",
         ),
         "simulate": (
             "serving.tools.cli.decisions.simulate:simulate",
@@ -141,7 +141,7 @@ SECTIONS: dict[str, Section] = {
             "serving.tools.cli.decisions.arena:arena",
             "Compare scaling policies over workloads and seeds on one page.",
         ),
-        "policy": ("serving.tools.cli.decisions.policy:policy", "Check a scaling policy of your own."),
+        "policy": ("serving.tools.cli.decisions.policy:policy", "Test a custom scaling policy."),
         "tune": ("serving.tools.cli.decisions.tune:tune", "Recommend settings for a recorded workload and a budget."),
     },
 }

@@ -264,7 +264,7 @@ def _service_ports(value: Sequence[Json] | None, where: str, context: Context) -
         if not FORMATS["port"].fits(target := port.get("targetPort") or port.get("port") or 0):
             yield invalid(f"{at}.targetPort", target, FORMATS["port"].expected)
         if key in seen:
-            yield Problem(where=at, what=f"Duplicate value: {key[1]}/{key[0]}", expected="a port of its own")
+            yield Problem(where=at, what=f"Duplicate value: {key[1]}/{key[0]}", expected="a unique port")
         seen.add(key)
 
 

@@ -62,7 +62,7 @@ def forbidden(where: str, why: str) -> Problem:
 
 def duplicate(where: str, value: object) -> Problem:
     """The problem of a repeated value."""
-    return Problem(where=where, what=f'Duplicate value: "{value}"', expected="a value of its own")
+    return Problem(where=where, what=f'Duplicate value: "{value}"', expected="a unique value")
 
 
 def items_of(whole: Mapping[str, Any], field: str) -> list[Any]:

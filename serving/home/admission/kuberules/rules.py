@@ -63,7 +63,7 @@ class SchemaRules(msgspec.Struct, frozen=True, kw_only=True):
     is_named_here: bool = False
     cel: RuleTree | None = None
 
-    def given(self, whole: Json) -> list[str]:
+    def set_fields(self, whole: Json) -> list[str]:
         """The fields of the union that are set. A "*" in the union includes all other fields except ``name``."""
         present = [key for key in self.union if whole.get(key) is not None]
         others = whole.keys() - {*self.union, "name"} if "*" in self.union else ()
@@ -83,7 +83,7 @@ def spec_problems(spec: Json, where: str, *, is_template: bool = False) -> Itera
 def _problems(name: str, whole: Json, where: str, *, context: Context) -> Iterator[Problem]:
     rules = _rules(name)
     context = context.within(name, whole)
-    present = rules.given(whole)
+    present = rules.set_fields(whole)
     yield from _union(rules, present, where)
     for field, field_rules in rules.fields.items():
         value = whole.get(field)

@@ -136,7 +136,7 @@ class ApiClient:
         self.state_path = place.state_path
         if self.state_path is not None and not Path(place.kubeconfig).exists():
             fail(
-                f"{place.kubeconfig}: there is none; start the system with `serving up`, or name a cluster's kubeconfig by"
+                f"{place.kubeconfig}: no such file; start the system with `serving up`, or name a cluster's kubeconfig by"
                 " --kubeconfig or $KUBECONFIG"
             )
         self._connection = connect(place.kubeconfig, place.context)

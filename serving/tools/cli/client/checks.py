@@ -84,7 +84,7 @@ def check_state(state: Path, holder: int | None) -> Iterator[Finding]:
     elif not state.exists():
         above = _above(state)
         if os.access(above, os.W_OK):
-            yield Finding(name="state", state="ok", text=f"{state}: not there yet, `serving up` makes it")
+            yield Finding(name="state", state="ok", text=f"{state}: does not exist yet; `serving up` creates it")
         else:
             advice = "make it writable, or give another --state"
             yield Finding(name="state", state="fail", text=f"{above} cannot be written", advice=advice)
@@ -97,8 +97,8 @@ def check_state(state: Path, holder: int | None) -> Iterator[Finding]:
     for name in ("key", "token", "kubeconfig"):
         path = state / name
         if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
-            advice = f"chmod 600 {path}: its readers may run code here"
-            yield Finding(name="state", state="warn", text=f"others may read {name}", advice=advice)
+            advice = f"chmod 600 {path}: users who can read it can run code on this machine"
+            yield Finding(name="state", state="warn", text=f"other users can read {name}", advice=advice)
     there = state if state.exists() else _above(state)
     free = shutil.disk_usage(there).free
     text = f"{free / 2**30:.1f} GiB free for state and logs"
@@ -117,7 +117,7 @@ def check_volumes(volumes: Path) -> Iterator[Finding]:
     gap = quota_gap(volumes)
     if gap:
         text = f"the sizes of {count} are not enforced: {gap}"
-        advice = "a warning follows where one is over its size; docs/volumes.md says how to enforce them"
+        advice = "a warning names each volume above its size; docs/volumes.md says how to enforce them"
         yield Finding(name="volumes", state="warn", text=text, advice=advice)
     else:
         yield Finding(name="volumes", state="ok", text=f"the sizes of {count} are enforced by project quotas")
@@ -129,10 +129,10 @@ def check_journal(path: Path) -> Iterator[Finding]:
 
     damage = find_damage(path)
     if damage:
-        advice = "`serving doctor --repair` says what is left of it; or restore a backup: docs/backup.md"
+        advice = "`serving doctor --repair` shows its readable part; or restore a backup: docs/backup.md"
         yield Finding(name="journal", state="fail", text=f"{path}: {damage}", advice=advice)
     else:
-        yield Finding(name="journal", state="ok", text=f"{path.name} is whole, {path.stat().st_size / 1024:.0f} KiB")
+        yield Finding(name="journal", state="ok", text=f"{path.name} is intact, {path.stat().st_size / 1024:.0f} KiB")
 
 
 def check_free_ports(taken: Mapping[str, int] | None = None) -> Iterator[Finding]:
@@ -140,7 +140,7 @@ def check_free_ports(taken: Mapping[str, int] | None = None) -> Iterator[Finding
     wanted = taken if taken is not None else {port.name: port.number for port in PORTS}
     busy = {name: number for name, number in wanted.items() if not _is_free(number)}
     for name, number in busy.items():
-        advice = f"end who listens there, or `serving up --{name}-port=0`"
+        advice = f"stop the process that listens there, or use `serving up --{name}-port=0`"
         yield Finding(
             name="ports", state="fail", text=f"port {number} ({name}) is taken by another process", advice=advice
         )
@@ -185,10 +185,10 @@ def check_isolation(missing: Sequence[str] | None = None, *, is_root: bool | Non
             name="isolation", state="warn", text=f"pods are not isolated by {'; '.join(absent)}", advice=advice
         )
     if not is_root:
-        advice = "run `serving up` as root, or run only apps that may do what you may"
+        advice = "run `serving up` as root, or run only apps that you trust with your rights"
         yield Finding(name="isolation", state="warn", text=f"pods are not isolated by {SAME_USER}", advice=advice)
     elif not absent:
-        text = "pods see, signal and trace only what is their own, without capabilities"
+        text = "pods see, signal and trace only their own processes, and have no capabilities"
         yield Finding(name="isolation", state="ok", text=text)
 
 
@@ -205,21 +205,24 @@ def check_user_namespaces(proc: Path = Path("/proc"), *, is_root: bool | None = 
     """Check that this user may create user namespaces."""
     name, advice = "user namespaces", ""
     if not (proc / "self/ns/user").exists():
-        text, advice = "this kernel has none", "boot a kernel with CONFIG_USER_NS; containers without root need it"
+        text, advice = (
+            "the kernel does not support them",
+            "boot a kernel with CONFIG_USER_NS; containers without root need it",
+        )
     elif _setting(proc / "sys/user/max_user_namespaces") == 0:
-        text, advice = "this machine allows none", "sysctl user.max_user_namespaces=10000"
+        text, advice = "the kernel setting allows none", "sysctl user.max_user_namespaces=10000"
     elif (os.geteuid() == 0) if is_root is None else is_root:
-        text = "this user may make them"
+        text = "this user may create them"
     elif _setting(proc / "sys/kernel/unprivileged_userns_clone") == 0:
         text, advice = (
-            "only root may make them",
+            "only root may create them",
             "sysctl kernel.unprivileged_userns_clone=1, or run `serving up` as root",
         )
     elif _setting(proc / "sys/kernel/apparmor_restrict_unprivileged_userns") == 1:
-        text = "AppArmor takes the capabilities from those of users that are not root"
+        text = "AppArmor removes all capabilities in those of users other than root"
         advice = "sysctl kernel.apparmor_restrict_unprivileged_userns=0, or run `serving up` as root"
     else:
-        text = "this user may make them"
+        text = "this user may create them"
     yield Finding(name=name, state="warn" if advice else "ok", text=text, advice=advice)
 
 
@@ -245,7 +248,12 @@ def check_cgroup(root: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -
         text = f"cgroup v2 without {' and '.join(missing)} here"
         yield Finding(name="cgroup", state="warn", text=text, advice=instead)
     elif not os.access(mine, os.W_OK):
-        yield Finding(name="cgroup", state="warn", text="cgroup v2 is there, but not ours to divide", advice=instead)
+        yield Finding(
+            name="cgroup",
+            state="warn",
+            text="cgroup v2 exists, but this user may not create groups in it",
+            advice=instead,
+        )
     else:
         yield Finding(name="cgroup", state="ok", text="cgroup v2 with cpu and memory")
 
@@ -256,7 +264,7 @@ def _older_cgroup(places: Mapping[str, Path], instead: str) -> Finding:
     if len(wanted) == 2 and not foreign:
         text = f"cgroup v1 with cpu and memory: limits of containers are the kernel's; of processes, {instead}"
         return Finding(name="cgroup", state="ok", text=text)
-    refused = f"cgroup v1 is there, but not ours to divide: {', '.join(foreign)} cannot be written"
+    refused = f"cgroup v1 exists, but this user may not create groups in it: {', '.join(foreign)} cannot be written"
     text = refused if foreign else "cgroup v1 without cpu and memory here" if places else "cgroups are not mounted"
     return Finding(name="cgroup", state="warn", text=text, advice=instead)
 
@@ -280,7 +288,7 @@ def check_containers(state: Path) -> Iterator[Finding]:
     yield Finding(name="containers", state="ok", text=text)
     if engine.no_users:
         advice = "pods with `hostUsers: false` do not start; see docs/containers.md, Users of its own"
-        text = f"containers cannot have users of their own: {engine.no_users}"
+        text = f"containers cannot have separate users: {engine.no_users}"
         yield Finding(name="users", state="warn", text=text, advice=advice)
     elif not engine.is_rootless:
         subordinate = subordinate_range()

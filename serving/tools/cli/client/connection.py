@@ -185,7 +185,7 @@ class ForeignConnection:
             )
             raise SettingsError([problem]) from error
 
-        expected = "one of its contexts, whole: server, certificates and user"
+        expected = "a complete context: server, certificates and user"
         try:
             contexts, current = config.list_kube_config_contexts(path)  # type: ignore[no-untyped-call]
             chosen = next((entry for entry in contexts if entry["name"] == context), current) if context else current

@@ -96,8 +96,8 @@ class Stats:
             return self._opened(there.geturl(), timeout_s)
         except (OSError, ServingError) as error:
             fail(
-                f"the autoscaler at {self._url} does not decide on it, the one at {there.netloc} does, and that does not answer "
-                f"here: {error}; without --autoscaler the command forwards a port of its pod"
+                f"the autoscaler at {self._url} does not decide about this revision; its owner at {there.netloc} does not "
+                f"answer: {error}; without --autoscaler the command forwards a port of the owner's pod"
             )
 
 

@@ -118,7 +118,7 @@ def with_components(folder: Path, objects: Sequence[Object], names: Sequence[str
     known = component_names(folder)
     for name in names:
         if name not in known:
-            raise ServingError(f"{name!r} is no component; there are {', '.join(known)}")
+            raise ServingError(f"unknown component {name!r}; expected one of {', '.join(known)}")
     combined = [*objects, *(resource for name in names for resource in _resources(folder, name))]
     for name in names:
         _check_accounts(folder, combined, name)
@@ -242,7 +242,7 @@ def image_problem(image: str) -> str:
     host, _, rest = image.partition("/")
     if rest and (host == _LOCAL or "." in host or ":" in host):
         return ""
-    return f"{image!r} names no registry, and nodes would take a public one; expected such as registry.example/{image}"
+    return f"{image!r} has no registry, so nodes would pull it from a public one; expected a name such as registry.example/{image}"
 
 
 def is_unnamed(image: str) -> bool:

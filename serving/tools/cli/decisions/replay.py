@@ -71,10 +71,8 @@ def _verify(by_revision: dict[tuple[str, str], list[DecisionRecord]], *, is_json
     if is_json:
         _print_record(count, len(by_revision), different)
     else:
-        taken = f", {retained} with the algorithm's answer as it was" if retained else ""
-        click.echo(
-            f"{count} decisions about {len(by_revision)} revisions decided again{taken}: {len(different)} differ"
-        )
+        taken = f", {retained} with the recorded proposal of the algorithm" if retained else ""
+        click.echo(f"{count} decisions about {len(by_revision)} revisions recomputed{taken}: {len(different)} differ")
     if different:
         sys.exit(_EXIT_DIFFERENT)
 

@@ -281,7 +281,7 @@ def deciding_policy(text: str) -> SimulatedPolicy:
     if policy.foresight is not None:
         deciding = [known for known, simulated in POLICIES.items() if simulated.foresight is None]
         raise SettingsError.of(
-            "--policy", f"{name} knows the future: it has no settings", "one of " + ", ".join(deciding)
+            "--policy", f"{name} knows all future requests, and has no settings", "one of " + ", ".join(deciding)
         )
     return policy
 

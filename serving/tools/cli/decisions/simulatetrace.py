@@ -179,7 +179,7 @@ def _lines_of_some(name: str, report: PolicyReport) -> Iterator[str]:
 
 def _nodes_line(nodes: NodesResult) -> str:
     return (
-        f"  {nodes.node_seconds:,.0f} node-seconds, {nodes.node_starts:g} nodes asked for; {nodes.pods_pending:g} pods were pending for"
+        f"  {nodes.node_seconds:,.0f} node-seconds, {nodes.node_starts:g} nodes requested; {nodes.pods_pending:g} pods were pending for"
         f" {nodes.pending_pod_seconds:,.0f} pod-seconds; {nodes.evictions:g} pods evicted"
     )
 

@@ -317,7 +317,7 @@ class _Ours:
 
     def nothing(self) -> str:
         """The error message if there are no decisions about the revisions."""
-        return f"nothing was decided about {self.name} in {self._api.namespace}; is there such a service, workload or revision? `serving get` lists them"
+        return f"no decision about {self.name} in {self._api.namespace}; is there such a service, workload or revision? `serving get` lists them"
 
     def has(self, decision: LoggedDecision) -> bool:
         """Whether a logged decision is about one of the revisions."""
@@ -432,7 +432,7 @@ def print_cold_starts(api: ApiClient, name: str, *, dashboard: str | None, outpu
         for line in cold_lines(revision):
             click.echo(line)
     if not any(revision["starts"] for revision in revisions):
-        click.echo(f"no cold start of {name} is known; the dashboard knows those since it and the activators started")
+        click.echo(f"no cold start of {name} is recorded; records begin when the dashboard and the activators start")
 
 
 def cold_lines(cold_starts: Mapping[str, Any]) -> Iterator[str]:
@@ -482,7 +482,7 @@ def pod_scaler_lines(api: ApiClient, is_ours: Callable[[str], bool]) -> Iterator
         if not is_ours(name_of(scaler)):
             continue
         messages = [condition_of(scaler, kind).get("message") for kind in ("ScalingActive", "AbleToScale")]
-        what = next((text for text in messages if text), "nothing is decided yet")
+        what = next((text for text in messages if text), "no decision yet")
         yield f"{name_of(scaler)} by its HorizontalPodAutoscaler (class hpa): {what}"
 
 
@@ -552,11 +552,11 @@ def _reports(reach: Reach, namespace: str) -> Iterator[tuple[str, list[EjectionR
 
 def _line(activator: str, report: EjectionReport) -> str:
     if report.is_silent:
-        what = f"answers nothing ({report.in_flight_count} requests inside, ejected {_times(report.failure_count)})"
+        what = f"does not respond ({report.in_flight_count} requests in flight, ejected {_times(report.failure_count)})"
     else:
-        what = f"takes no connection ({_times(report.failure_count)})"
+        what = f"accepts no connection ({_times(report.failure_count)})"
     if report.until_wall_s is None:
-        then = "gets requests again, and has not answered one yet"
+        then = "gets requests again, and has not responded yet"
     else:
         then = f"gets no requests until {clock_text(report.until_wall_s)}"
     return f"{clock_text(report.since_wall_s)} {report.revision} pod {report.pod} ({report.address}) {what}; {activator}: it {then}"

@@ -57,7 +57,7 @@ def revision_story(
     if placed:
         lines.append("pods: " + ", ".join(f"{count} on {node}" for node, count in sorted(placed.items())))
     if waiting:
-        why = str(condition_of(waiting[0], "PodScheduled").get("message") or "the scheduler has not looked at it")
+        why = str(condition_of(waiting[0], "PodScheduled").get("message") or "the scheduler has not processed it yet")
         lines.append(f"pods: {len(waiting)} wait{'s' if len(waiting) == 1 else ''} for a node: {why}")
     by_name = {name_of(node): node for node in nodes}
     ours = {name_of(group) for group in groups if waiting or any(_has(group, by_name.get(node)) for node in placed)}
@@ -85,7 +85,7 @@ def expected_lines(revisions: Sequence[Object], *, now_s: float) -> Iterator[str
     for revision in revisions:
         anticipated = anticipated_pods_of(annotations_of(revision))
         if anticipated is not None and anticipated.until_s > now_s:
-            yield f"now: {name_of(revision)} expects to want {anticipated.count} pods within the time that a node takes to boot"
+            yield f"now: {name_of(revision)} expects to need {anticipated.count} pods within the boot time of a node"
 
 
 def print_why_of_nodes(api: ApiClient, name: str, *, since_s: float) -> bool:
@@ -163,7 +163,7 @@ def node_lines(name: str, node: Object | None, *, groups: Sequence[Object], even
         lines.append(f"{name} is cordoned: it takes no new pods, and node groups leave it alone")
     taint = next((taint for taint in nested(node, "spec", "taints") or () if taint.get("key") == REMOVAL_TAINT), None)
     if taint is not None:
-        lines.append(f"{name} is to be removed: tainted at {_clock(taint.get('value'))}")
+        lines.append(f"{name} will be removed: tainted at {_clock(taint.get('value'))}")
     kept_nodes = nested(group, "status", "kept") or ()
     lines += [f"{name} is still there: {entry.get('reason')}" for entry in kept_nodes if entry.get("node") == name]
     if group is None:
@@ -258,7 +258,7 @@ def _get(*, api: ApiClient, output: str) -> None:
         return
     header, rows = server_table(api, NODE_GROUP, name="", selector="", everywhere=False)
     if not rows:
-        click.echo("no node groups; serving up --nodes makes one on one machine", err=True)
+        click.echo("no node groups; `serving up --nodes` creates one on a single machine", err=True)
         return
     click.echo("\n".join(aligned([header, *rows])))
 

@@ -72,7 +72,7 @@ def target_of(api: ApiClient, text: str) -> Target:
     """The object that a text such as "deploy/shop" names. Exits if it does not exist or has no scale."""
     word, _, name = text.partition("/")
     if not name or "/" in name:
-        fail_usage(f"{text!r} names no workload; {_FORM}")
+        fail_usage(f"{text!r} is not a workload; {_FORM}")
     plural, _, group = word.lower().partition(".")
     kind = _KINDS.get(word.lower()) or (_listed(api, _version_of(api, group), plural) if group else None)
     if kind is None:
@@ -84,7 +84,7 @@ def target_in(api: ApiClient, target: WorkloadTarget) -> Target:
     """The object that a ScaledWorkload names. Exits if it does not exist or has no scale."""
     kind = target_kind(target.api_version, target.kind) or _listed(api, target.api_version, target.kind.lower())
     if kind is None:
-        fail(f"{target.kind} of {target.api_version} has no scale here")
+        fail(f"{target.kind} of {target.api_version} has no scale subresource here")
     return _read(api, kind, target.name)
 
 
@@ -219,7 +219,7 @@ def adopt(*, api: ApiClient, target: str, output: str, **options: Any) -> None: 
     workload, existing = _wanted(api, adopted, options)
     if options["in_place"] and existing is not None:
         fail(
-            f"{adopted.shown} is adopted already: release it first, --in-place begins with a Service that leads to pods"
+            f"{adopted.shown} is adopted already: release it first, because --in-place needs a Service that leads to pods"
         )
     if options["dry_run"]:
         click.echo(yaml.safe_dump(workload, sort_keys=False), nl=False)

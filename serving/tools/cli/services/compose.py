@@ -29,10 +29,10 @@ _READ: Fields = {
 _OF_FILE: Fields = dict.fromkeys(("configs", "name", "secrets", "services", "version", "volumes"))
 # Replacements for some fields.
 _REASONS = {
-    "container_name": "pods have names of their own",
+    "container_name": "each pod has a generated name",
     "depends_on": "a request waits until the service that it calls is ready",
     "deploy.replicas": "requests decide; `serving scale NAME COUNT` fixes the number of pods",
-    "deploy.restart_policy": "what ends is started again",
+    "deploy.restart_policy": "a container that ends is restarted",
     "extends": "write the fields of the other service into this one",
     "healthcheck": "pods are ready when their port is open; write a readinessProbe",
     "include": "give the other file as one more argument",
@@ -165,10 +165,10 @@ def from_compose(
             continue
         label = _label(name)
         if label in labels:
-            raise InvalidValue(text=str(name), expected=f"a name of its own: {labels[label]} is {label} here")
+            raise InvalidValue(text=str(name), expected=f"a unique name: {labels[label]} becomes {label}, too")
         labels[label] = name
         if label != name:
-            converted.notes.append(f"{name}: it is called {label} here, by other services too")
+            converted.notes.append(f"{name}: renamed to {label}; other services must use this name, too")
         manifests, container = _service(label, service, converted.notes, outside=environment)
         converted.manifests += manifests
         if service.get("build"):
@@ -256,7 +256,7 @@ def _service(
         container["resources"] = {"limits": limits}
     notes.extend(_unread_note(field, name) for field in sorted(set(unread(service, _READ))))
     if service.get("restart") not in (None, *_RESTARTED):
-        notes.append(f"{name}: restart {service['restart']} is not converted: what ends is started again")
+        notes.append(f"{name}: restart {service['restart']} is not converted: a container that ends is restarted")
     port, is_http = _serving_port(name, service, notes)
     if port:
         container["ports"] = [{"containerPort": port}]
@@ -287,7 +287,7 @@ def _serving_port(name: str, service: Mapping[str, Any], notes: list[str]) -> tu
     else:
         chosen, is_http = streams[0], False
     notes.extend(
-        f"{name}: port {port.number}/udp is left out: a service takes no datagrams" for port in ports if port.is_udp
+        f"{name}: port {port.number}/udp is left out: services do not support UDP" for port in ports if port.is_udp
     )
     notes.extend(f"{name}: port {number} is left out: a service has one" for number in streams if number != chosen)
     published = next((port.published for port in ports if port.number == chosen and port.published), "")

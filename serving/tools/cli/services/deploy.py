@@ -314,7 +314,7 @@ def _written_at_its_port(api: ApiClient, deployment: Deployment, how: How) -> tu
             if not how.is_found or port == deployment.fixed_port:
                 events = items_of(api, EVENT) if deployment.fixed_port else ()
                 fail(f"{error}\n{port_advice(events, deployment.name, error.port)}")
-            print_aside(f"the app listens on a port of its own: deploying it with --fixed-port {port}")
+            print_aside(f"the app ignores $PORT: deploying it with --fixed-port {port}")
             deployment = msgspec.structs.replace(deployment, fixed_port=port)
             failed = api.peek(path_of(SERVING_SERVICE, api.namespace, deployment.name))
             abandoned = str(nested(failed, "status", "latestCreatedRevisionName") or "")
@@ -357,7 +357,7 @@ def _explained_interrupt(name: str) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         print_aside(
-            f"interrupted; the service {name} exists and goes on starting: `serving wait {name}` waits for it, "
+            f"interrupted; the service {name} exists and continues to start: `serving wait {name}` waits for it, "
             f"`serving delete {name}` removes it"
         )
         raise
@@ -399,9 +399,9 @@ def _write(api: ApiClient, deployment: Deployment, how: How) -> tuple[bool, Obje
         is_again = True
         status, after = until_written(write)
     if dropped and status < 400:
-        print_aside(f"dropped from before: {', '.join(dropped)}")
+        print_aside(f"removed: {', '.join(dropped)}")
     if retained:
-        print_aside(f"kept from before: {', '.join(retained)}; --replace drops them")
+        print_aside(f"kept from the previous revision: {', '.join(retained)}; --replace removes them")
     return status == _CREATED, after
 
 
@@ -419,7 +419,7 @@ def placed(name: str | None, folder: Path | None, *, is_image: bool) -> tuple[st
     """The service name and the folder that the arguments mean; each may be left out. Exits for invalid arguments."""
     is_path = name is not None and ("/" in name or name in {".", ".."})
     if folder is not None and is_path:
-        fail_usage(f"{name} is no name: the name comes before the folder, as in `serving deploy shop {name}`")
+        fail_usage(f"{name} is not a valid name: the name comes before the folder, as in `serving deploy shop {name}`")
     if name is not None and not is_path:
         return name, _checked(folder or Path())
     if is_image:
@@ -514,7 +514,7 @@ def _chosen(folder: Path, several: Sequence[Choice]) -> Choice | None:
         fail_usage(f"{folder.absolute()} has several things to run: choose one by --command '...'{listed}")
     for number, line in enumerate(lines, 1):
         print_aside(f"{number}  {line}")
-    return several[click.prompt("Which is to run", type=click.IntRange(1, len(lines)), err=True) - 1]
+    return several[click.prompt("Which one should run", type=click.IntRange(1, len(lines)), err=True) - 1]
 
 
 def _install(folder: Path, commands: Sequence[str], *, build: bool) -> None:

@@ -130,7 +130,7 @@ def _exit_code(status: Object) -> int:
     causes = nested(status, "details", "causes") or ()
     code = next((cause["message"] for cause in causes if cause.get("reason") == "ExitCode"), "")
     if not code.isdecimal():
-        fail(str(status.get("message") or "the connection to the pod broke off"))
+        fail(str(status.get("message") or "the connection to the pod was lost"))
     return int(code)
 
 

@@ -109,7 +109,7 @@ def _print_table(
         where = "" if everywhere or not kind.namespaced else f" in namespace {api.namespace}"
         if where and api.call("GET", path_of(NAMESPACE, None, api.namespace))[0] == _NOT_FOUND:
             fail(absence_of(api, NAMESPACE, api.namespace))
-        hint = "; `serving deploy` or `serving apply -f` makes some" if kind == SERVING_SERVICE else ""
+        hint = "; `serving deploy` or `serving apply -f` creates one" if kind == SERVING_SERVICE else ""
         click.echo(f"no {kind.plural}{where}{hint}", err=True)
 
 

@@ -182,7 +182,7 @@ def _pieces(response: http.client.HTTPResponse) -> Iterator[bytes]:
         if response.length:
             raise http.client.IncompleteRead(b"", response.length)
     except (OSError, http.client.HTTPException) as error:
-        fail(f"the answer broke off after {received} bytes: {_reason(error)}")
+        fail(f"the response ended early, after {received} bytes: {_reason(error)}")
 
 
 def _reason(error: Exception) -> str:

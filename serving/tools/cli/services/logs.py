@@ -74,7 +74,7 @@ _Lines = queue.SimpleQueue[tuple[str, str]]
 def logs(*, api: ApiClient, names: tuple[str, ...], follow: bool, wanted: str, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Print the logs of the pods of services; without NAME, of all services in the namespace."""
     if options["tail"] is not None and (options["until"] or options["grep"]):
-        fail_usage("--tail counts lines before --until and --grep choose: leave it out")
+        fail_usage("--tail excludes --until and --grep")
     search = searched_lines(options.pop("since"), options.pop("until"), options.pop("grep"))
     served = [served_of(api, name) for name in names]
     who, selectors = ", ".join(names) or f"namespace {api.namespace}", pod_selectors(api, served)
@@ -83,7 +83,11 @@ def logs(*, api: ApiClient, names: tuple[str, ...], follow: bool, wanted: str, o
     if not pods and not gone and not follow:
         if wanted:
             fail(absence_of_pod(api, selectors, who, wanted))
-        hint = "no log of an earlier one is kept" if options["previous"] else "--previous shows the last ones, -f waits"
+        hint = (
+            "no log of an earlier pod is stored"
+            if options["previous"]
+            else "--previous prints the logs of its last pods, -f waits for a pod"
+        )
         click.echo(f"{who} has no pod now: it is at zero; {hint}", err=True)
         return
     lines: _Lines = queue.SimpleQueue()

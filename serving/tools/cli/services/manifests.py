@@ -101,7 +101,7 @@ class ManifestLoader(JsonTypesLoader):
         name = node.tag.removeprefix(_YAML_TAG)
         is_infinite = isinstance(value, float) and not math.isfinite(value)
         if is_infinite or (node.tag.startswith(_YAML_TAG) and name not in _JSON_TAGS):
-            problem = f"{_shown(node.value)} is no value of JSON"
+            problem = f"{_shown(node.value)} is not a JSON value"
             raise yaml.constructor.ConstructorError(problem=problem, problem_mark=node.start_mark)
         return value
 
@@ -113,7 +113,7 @@ class ManifestLoader(JsonTypesLoader):
         seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode) and key.value in seen and key.value != "<<":
-                problem = f"the key {key.value!r} is there twice"
+                problem = f"duplicate key {key.value!r}"
                 raise yaml.constructor.ConstructorError(problem=problem, problem_mark=key.start_mark)
             seen.add(str(key.value))
         mapping: dict[Any, Any] = super().construct_mapping(node, deep)

@@ -49,7 +49,7 @@ def scale(
     if count is not None and scaling.keys() & {"min-scale", "max-scale"}:
         fail_usage("COUNT sets both bounds: omit --min and --max")
     if count == 0:
-        fail_usage(f"0 pods always is no service: `serving scale {name} --min 0` lets it go to zero")
+        fail_usage(f"a maximum of 0 pods is invalid: `serving scale {name} --min 0` allows scale to zero")
     if count is not None:
         scaling |= {"min-scale": str(count), "max-scale": str(count)}
     if not scaling:

@@ -92,7 +92,7 @@ def give_back(api: ApiClient, name: str, *, has_pods: bool, timeout_s: float) ->
     path = path_of(SERVICE, api.namespace, name)
     before = annotations_of(api.peek(path)).get(SELECTOR_BEFORE_ANNOTATION)
     if before is None:
-        print_aside(f"note: service {name} has no selector of before: it stays as it is")
+        print_aside(f"note: service {name} has no former selector, and stays unchanged")
         return
     api.done(
         "PATCH",
@@ -132,8 +132,6 @@ def _until_led(api: ApiClient, service: str, what: str, *, timeout_s: float, is_
         return None if _ready_count(api, service, is_ours=is_ours) else "not yet"
 
     def late(_: str) -> str:
-        return (
-            f"service {service} does not lead to {what} after {timeout_s:g} s; `serving release` undoes what was done"
-        )
+        return f"service {service} does not lead to {what} after {timeout_s:g} s; `serving release` reverts the change"
 
     until(pending, f"waiting for service {service} to lead to {what}", late=late, timeout_s=timeout_s, poll_s=_POLL_S)

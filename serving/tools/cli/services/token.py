@@ -93,7 +93,7 @@ def show(*, api: ApiClient, name: str, rotate: bool, key_namespace: str, output:
         patch = {"metadata": {"annotations": {ACCESS_TOKEN_VERSION_ANNOTATION: version}}}
         kind = SCALED_WORKLOAD if is_workload(service) else SERVING_SERVICE
         service = api.done("PATCH", path_of(kind, api.namespace, name), patch)
-        print_aside(f"the token before is refused as soon as the activators see the change of {name}")
+        print_aside(f"the previous token is rejected as soon as the activators observe the change of {name}")
     access_token = token_of(api, service, namespace=key_namespace)
     header = f"Authorization: Bearer {access_token}"
     shown = {
@@ -121,7 +121,7 @@ class _LifeParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer
         match = _LIFE.fullmatch(str(value))
         life_s = int(match[1]) * _UNITS_S[match[2]] if match else 0
         if not 0 < life_s <= _LIFE_MAX_S:
-            self.fail(f"{value!r} is no lifetime; expected 30d, 12h or 90m, at most 3650d", param, ctx)
+            self.fail(f"{value!r} is not a lifetime; expected 30d, 12h or 90m, at most 3650d", param, ctx)
         return life_s
 
 

@@ -132,7 +132,7 @@ def until_ready(api: ApiClient, name: str, *, timeout_s: float, patient: bool = 
             wrong_port_s.append(time.monotonic())
             if wrong_port_s[-1] - wrong_port_s[0] >= _WRONG_PORT_S:
                 raise NotReady(
-                    f"{failure_text(api, service)}\n{name} goes on trying; deploy it again with the port that it is given"
+                    f"{failure_text(api, service)}\n{name} continues to retry; deploy it again with the port that it should use"
                 )
         return reason
 
@@ -222,7 +222,7 @@ def until_gone(api: ApiClient, name: str, *, timeout_s: float) -> None:
         for kind in (SERVING_SERVICE, SCALED_WORKLOAD):
             status, _ = api.call("GET", path_of(kind, api.namespace, name))
             if status != HTTPStatus.NOT_FOUND:
-                return "it is there"
+                return "it still exists"
         # The pods of a workload's target stay.
         return _pods_left(items_of(api, POD, selector_of(name)), " left")
 
@@ -285,7 +285,7 @@ def _reason(api: ApiClient, service: Object) -> str:
     """The reason that a service is not ready: its failed condition, else the pending condition of the revision."""
     if nested(service, "status", "observedGeneration") != nested(service, "metadata", "generation"):
         # The status is that of the previous revision.
-        return "its new revision is being made"
+        return "its new revision is being created"
     ready = condition_of(service, "Ready")
     if ready.get("status") != "False" or not _is_of_configuration(service):
         revision = _unready_revision(api, service)

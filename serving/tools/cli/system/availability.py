@@ -55,7 +55,7 @@ def rollout_state(deployment: Object) -> str | None:
     if updated_count < asked_count:
         return f"{name} has updated {updated_count} of {asked_count} pods"
     if count > updated_count:
-        return f"{name} ends {count - updated_count} old pods"
+        return f"{name} removes {count - updated_count} old pods"
     available_count = status.get("availableReplicas", 0)
     if available_count < asked_count:
         return f"{name} has {available_count} of {asked_count} pods available"

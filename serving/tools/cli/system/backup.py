@@ -38,7 +38,7 @@ def backup(*, place: Place, file: Path, images: bool, volumes: bool) -> None:
         return
     state = StateFolder(place.state_path.absolute())
     if not state.journal.exists():
-        fail(f"{state.path} has nothing to save: there is no {state.journal.name}; `serving up` makes one")
+        fail(f"{state.path} has nothing to save: there is no {state.journal.name}; `serving up` creates one")
     content = journal_copy(state.journal) if state.holder() is None else _running_copy(ApiClient(state.path))
     manifest = BackupManifest(
         format=FORMAT, version=__version__, created_s=time.time(), has_images=images, has_volumes=volumes
@@ -66,6 +66,6 @@ def restore(*, file: Path, state_path: Path | None) -> None:
     created = datetime.fromtimestamp(manifest.created_s, UTC).isoformat(timespec="seconds")
     click.echo(f"{state.path}: restored from a backup of {created} by serving {printable(manifest.version)}")
     if not manifest.has_images:
-        click.echo("images are not in it: import those that your services name, or pods wait for them")
+        click.echo("the backup contains no images: import the images of your services, or their pods stay pending")
     if not manifest.has_volumes:
-        click.echo("the files of volumes are not in it: volumes begin empty")
+        click.echo("the backup contains no files of volumes: volumes are empty")

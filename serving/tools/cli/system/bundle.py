@@ -84,7 +84,7 @@ def bundle(*, place: Place, file: Path) -> None:
     else:
         state = StateFolder(place.state_path.absolute())
         if not state.path.exists():
-            fail(f"there is no {state.path}; `serving up` makes one, --state names another")
+            fail(f"there is no {state.path}; `serving up` creates one, --state selects another")
         running = ApiClient(state.path) if state.holder() is not None else None
         secrets, parts = _secrets(state, running), _parts(state, running)
     count = 0

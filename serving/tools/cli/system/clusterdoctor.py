@@ -103,7 +103,7 @@ def _check_rights(api: ApiClient) -> Iterator[Finding]:
         advice = "the Roles serving-queries and serving-edit have them; docs/kubernetes-reference.md, Rights of users"
         yield Finding(name="rights", state="warn", text=f"you may not {'; '.join(missing)}", advice=advice)
     else:
-        yield Finding(name="rights", state="ok", text="yours are enough for every command")
+        yield Finding(name="rights", state="ok", text="your rights suffice for every command")
 
 
 def _check_definitions(api: ApiClient) -> Iterator[Finding]:
@@ -144,10 +144,10 @@ def _check_images(api: ApiClient) -> Iterator[Finding]:
         advice = "`serving install --registry PREFIX` names all of them"
         yield Finding(name="images", state="fail", text=_some(unqualified), advice=advice)
     elif len(images) > 1:
-        advice = "docs/version-skew.md has the versions that work together; `serving install` makes them one"
+        advice = "docs/version-skew.md has the versions that work together; `serving install` installs one version"
         yield Finding(name="images", state="warn", text=f"of several versions: {_some(sorted(images))}", advice=advice)
     elif images:
-        yield Finding(name="images", state="ok", text="all daemons run the same")
+        yield Finding(name="images", state="ok", text="all daemons run the same version")
 
 
 def _check_queries(api: ApiClient) -> Iterator[Finding]:
@@ -201,11 +201,11 @@ def _check_settings(api: ApiClient) -> Iterator[Finding]:
         except SettingsError as error:
             problems += [problem for problem in error.problems if problem not in problems]
     for problem in problems:
-        advice = "its ConfigMap is not in force: the last right one is"
+        advice = "its ConfigMap is invalid: the last valid one applies"
         yield Finding(name="settings", state="fail", text=str(problem), advice=advice)
     if not problems:
         count = sum(len(config_map.entries) for config_map in live.config_maps)
-        text = f"{len(live.config_maps)} ConfigMaps with {count} keys set, all of them right"
+        text = f"{len(live.config_maps)} ConfigMaps with {count} keys set, all valid"
         yield Finding(name="settings", state="ok", text=text)
 
 
@@ -227,7 +227,7 @@ def _check_clocks(api: ApiClient) -> Iterator[Finding]:
     leases, now_s = _items(api, LEASE, _NODE_LEASES), time.time()
     ages = {name_of(lease): now_s - (timestamp_s(nested(lease, "spec", "renewTime")) or now_s) for lease in leases}
     ahead = [f"{name} is {-age_s:.0f} s ahead" for name, age_s in ages.items() if age_s < -_SKEW_MAX_S]
-    silent = [f"{name} was heard {age_s:.0f} s ago" for name, age_s in ages.items() if age_s > _LEASE_AGE_MAX_S]
+    silent = [f"{name} reported {age_s:.0f} s ago" for name, age_s in ages.items() if age_s > _LEASE_AGE_MAX_S]
     if ahead or silent:
         advice = "statistics and certificates need clocks within seconds: look at NTP, or at that kubelet"
         yield Finding(name="clocks", state="warn", text=_some([*ahead, *silent]), advice=advice)

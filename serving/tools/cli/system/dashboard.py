@@ -38,7 +38,9 @@ def dashboard(*, place: Place, port: int, is_token: bool) -> None:
         except OSError as error:
             fail(f"{path}: {error.strerror}; start the system with `serving up`")
         click.echo(token)
-        print_aside(f"the link that may act and read logs: {Reach(place.api()).dashboard_link()}#token={token}")
+        print_aside(
+            f"the link with permission for actions and logs: {Reach(place.api()).dashboard_link()}#token={token}"
+        )
         return
     reach = Reach(place.api())
     try:

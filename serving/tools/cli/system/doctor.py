@@ -92,7 +92,7 @@ def check_reach(state: Path) -> Iterator[Finding]:
         status = response.status
         response.close()
     except ServingError as error:
-        yield Finding(name="token", state="fail", text=str(error), advice="see the log of control")
+        yield Finding(name="token", state="fail", text=str(error), advice="see logs/control.log in the state folder")
         return
     if status == http.client.OK:
         yield Finding(name="token", state="ok", text="the API takes the kubeconfig's token")
@@ -120,7 +120,7 @@ def _full_volumes(state: Path) -> Iterator[Finding]:
         if is_true(claim, OVER_SIZE):
             size = nested(claim, "spec", "resources", "requests", "storage")
             text = f"{namespace_of(claim)}/{name_of(claim)} holds more than its size of {size}"
-            yield Finding(name="volumes", state="warn", text=text, advice="free room in it, or ask for a larger size")
+            yield Finding(name="volumes", state="warn", text=text, advice="free room in it, or request a larger size")
 
 
 def _missing_certificates(state: Path) -> Iterator[Finding]:
@@ -231,9 +231,9 @@ def doctor(*, place: Place, output: str, repair: bool, yes: bool) -> None:
     if output == "json":
         click.echo(json.dumps(msgspec.to_builtins(findings), indent=2))
     elif counts["fail"] or counts["warn"]:
-        click.echo(f"\n{counts['fail']} in the way, {counts['warn']} worth knowing, {counts['ok']} fine")
+        click.echo(f"\n{counts['fail']} failed, {counts['warn']} warnings, {counts['ok']} passed")
     else:
-        click.echo(f"\nall {counts['ok']} fine")
+        click.echo(f"\nall {counts['ok']} checks passed")
     sys.exit(1 if counts["fail"] else 0)
 
 
@@ -245,19 +245,21 @@ def _repair(state: StateFolder, *, is_confirmed: bool) -> None:
     if holder is not None:
         fail(f"{state.path} is in use by process {holder}; end it with `serving down` first")
     if not state.journal.exists():
-        fail(f"there is no {state.journal}; `serving up` makes one, `serving restore FILE` one from a backup")
+        fail(
+            f"there is no {state.journal}; `serving up` creates one, `serving restore FILE` restores one from a backup"
+        )
     journal = read_damaged(state.journal)
     if not journal.damage:
-        click.echo(f"{state.journal} is whole; there is nothing to repair")
+        click.echo(f"{state.journal} is intact; there is nothing to repair")
         return
     click.echo(f"{state.journal} is damaged: {journal.damage}")
-    click.echo(f"kept: {len(journal.entries)} objects")
+    click.echo(f"readable: {len(journal.entries)} objects")
     for line in journal.lost:
         click.echo(f"lost: {line}")
     if not journal.entries:
         fail("nothing can be read, and nothing was changed; move the file away, then `serving restore FILE`")
     if not is_confirmed:
-        click.confirm("Make a new journal of what is kept? The damaged one stays beside it", abort=True)
+        click.confirm("Create a new journal from the readable objects? The damaged file is kept", abort=True)
     # The lock prevents a start of the system during the repair.
     state.hold()
     damaged = write_repaired(state.journal, journal, stamp=time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))

@@ -80,8 +80,8 @@ class Installation:
             definition = self._api.peek(f"{_CRDS}/{name}")
             if definition and not is_ours(definition):
                 fail(
-                    f"{name} is there and is not ours: Knative Serving runs on this cluster, or something that shares its"
-                    " kinds. Nothing was touched; uninstall that first, or take another cluster"
+                    f"{name} exists and belongs to another system: Knative Serving runs on this cluster, or a system with the same"
+                    " kinds. Nothing was changed; uninstall that system first, or use another cluster"
                 )
 
     def check_kinds(self) -> None:
@@ -139,7 +139,7 @@ class Installation:
         if present and not with_services:
             more = f" and {len(present) - _NAMES_SHOWN_MAX} more" if len(present) > _NAMES_SHOWN_MAX else ""
             fail(
-                f"these go with their definitions: {', '.join(present[:_NAMES_SHOWN_MAX])}{more}; delete them first, or say"
+                f"these objects would be deleted with their definitions: {', '.join(present[:_NAMES_SHOWN_MAX])}{more}; delete them first, or add"
                 " --with-services"
             )
         with Progress("uninstalling", terminal_only=True) as progress:
@@ -402,16 +402,14 @@ def _named_components(options: Mapping[str, Any]) -> tuple[str, ...]:
     if named and options["uninstall"]:
         fail_usage("--uninstall removes all components; leave out --component")
     if _NO_COMPONENT in named and len(named) > 1:
-        fail_usage(f"--component {_NO_COMPONENT} goes alone")
+        fail_usage(f"--component {_NO_COMPONENT} excludes other components")
     return named
 
 
 def _pushed(release: Path, wanted: InstallOptions, *, is_dry: bool) -> InstallOptions:
     """Push the images of a release to the registry; return the options with these images."""
     if not wanted.registry or is_dry:
-        fail_usage(
-            "--images pushes to the registry that --registry names, and goes with neither --dry-run nor --uninstall"
-        )
+        fail_usage("--images pushes to the registry that --registry names, and excludes --dry-run and --uninstall")
     images = push_images(release, wanted.registry)
     return msgspec.structs.replace(
         wanted,
@@ -438,9 +436,7 @@ def _check_images(objects: Sequence[Object], *, named: Collection[str] | None = 
             fail_usage(f"the image of {name}: {problem}")
         if named is not None and is_unnamed(image) and image not in named:
             option = "--placement-image" if name == "placement" else "--image"
-            fail_usage(
-                f"no image is named for {name}: --registry PREFIX names all images by the place of yours, {option} this one"
-            )
+            fail_usage(f"{name} has no image: set --registry PREFIX for all images, or {option} for this one")
 
 
 def _namespace_of(objects: Sequence[Object]) -> str:
@@ -484,7 +480,7 @@ def push_images(folder: Path, registry: str) -> dict[str, str]:
     sums = _sums(folder / _SUMS)
     for path, _ in archives.values():
         if sums.get(path.name) != _digest_of(path):
-            raise ServingError(f"{path.name} is not what {_SUMS} says; get the release again")
+            raise ServingError(f"{path.name} is not what {_SUMS} says; download the release again")
     images = {}
     with Progress("pushing images") as progress:
         for name, (path, version) in archives.items():

@@ -49,14 +49,16 @@ class PublicFlags(msgspec.Struct, frozen=True, kw_only=True):
         problems = []
         if domain is not None and not _is_domain(domain):
             expected = "a domain such as example.com; for a trial, 203-0-113-5.sslip.io is 203.0.113.5"
-            problems.append(Problem(where="--public", what=f"{domain!r} is no domain", expected=expected))
+            problems.append(Problem(where="--public", what=f"{domain!r} is not a domain", expected=expected))
         if directory_url is not None:
             if domain is None:
                 what, expected = "certificates are for public hosts", "--public DOMAIN too"
                 problems.append(Problem(where="--acme", what=what, expected=expected))
             if not _is_https(directory_url):
                 expected = f"a directory's URL such as {_LETS_ENCRYPT}"
-                problems.append(Problem(where="--acme", what=f"{directory_url!r} is no https URL", expected=expected))
+                problems.append(
+                    Problem(where="--acme", what=f"{directory_url!r} is not an https URL", expected=expected)
+                )
             if importlib.util.find_spec("acme") is None:
                 what, expected = "the package acme is not installed", "`pip install 'serving[acme]'` first"
                 problems.append(Problem(where="--acme", what=what, expected=expected))

@@ -63,7 +63,7 @@ def install_service(*, prints: bool, replace: bool, up_options: Sequence[str], s
         return
     path = _unit_folder() / _UNIT
     if path.exists() and path.read_text() != text and not replace:
-        fail(f"{path} is there and differs; --print shows the new one, --replace writes it")
+        fail(f"{path} exists and differs; --print shows the new unit, --replace writes it")
     for problem in verify(text):
         fail(f"systemd-analyze refuses the unit: {problem}")
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -94,7 +94,8 @@ def start_in_background(arguments: Sequence[str], logs: Path) -> int:
         click.echo(file.read().decode(errors="replace"), nl=False, err=not has_started)
     if is_late:
         click.echo(
-            f"serving has not started after {_READY_S:g} s and goes on; see {logs}; `serving down` ends it", err=True
+            f"serving has not started after {_READY_S:g} s and continues to start; see {logs}; `serving down` ends it",
+            err=True,
         )
     return code
 

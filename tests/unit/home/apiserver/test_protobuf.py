@@ -120,13 +120,13 @@ def test_an_eviction_carries_its_options() -> None:
 
 
 def test_other_kinds_are_refused_with_what_works() -> None:
-    with pytest.raises(Fault, match=r"Job is taken as JSON or YAML only.*kubectl apply -f") as caught:
+    with pytest.raises(Fault, match=r"Job is accepted as JSON or YAML only.*kubectl apply -f") as caught:
         decode_protobuf(body("Job", version="batch/v1"))
     assert caught.value.code == 415
 
 
 def test_an_object_without_a_kind_is_refused() -> None:
-    with pytest.raises(Fault, match="the object is taken as JSON"):
+    with pytest.raises(Fault, match="the object is accepted as JSON"):
         decode_protobuf(b"k8s\x00")
 
 

@@ -49,7 +49,7 @@ def test_a_server_without_accounts_knows_no_token() -> None:
 
 
 def test_what_is_no_review_is_refused() -> None:
-    with pytest.raises(Fault, match="this is no TokenReview"):
+    with pytest.raises(Fault, match="the body is not a TokenReview"):
         TokenReviews().review({"spec": 1})
 
 

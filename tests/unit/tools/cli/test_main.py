@@ -147,7 +147,7 @@ def test_a_command_or_option_of_another_tool_is_answered_with_what_does_its_work
 def test_a_command_of_another_tool_that_is_the_same_runs(words: str, command: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(main, [*words.split(), "--state", str(tmp_path)])
     assert done.stderr.splitlines()[0] == f"running serving {command} --state {tmp_path}"
-    assert "kubeconfig: there is none; start the system with `serving up`" in done.stderr
+    assert "kubeconfig: no such file; start the system with `serving up`" in done.stderr
 
 
 def test_a_word_that_resembles_nothing_has_no_suggestion() -> None:

@@ -26,7 +26,7 @@ def test_a_limit_is_more_than_0(flags: tuple[str, str], tmp_path: Path) -> None:
 def test_a_state_folder_without_a_system_is_named_with_the_way_to_start_one(tmp_path: Path) -> None:
     done = serving("get", "--state", str(tmp_path))
     assert done.exit_code == 1
-    assert done.stderr.startswith(f"{tmp_path}/kubeconfig: there is none; start the system with `serving up`, or name")
+    assert done.stderr.startswith(f"{tmp_path}/kubeconfig: no such file; start the system with `serving up`, or name")
 
 
 def test_the_default_state_folder_is_named_too(tmp_path: Path) -> None:

@@ -95,7 +95,7 @@ def test_cgroups_of_version_1_are_usable_only_where_they_can_be_written(
     monkeypatch.setattr("os.access", lambda path, _mode: Path(path) != root / "memory" / "mine")
     (finding,) = check_cgroup(root, own)
     assert (finding.state, "limits of containers" in finding.text) == ("warn", False)
-    assert f"not ours to divide: {root / 'memory' / 'mine'} cannot be written" in finding.text
+    assert f"this user may not create groups in it: {root / 'memory' / 'mine'} cannot be written" in finding.text
     assert finding.advice.startswith("memory is watched")
 
 
@@ -154,9 +154,9 @@ def test_secrets_on_the_disk_are_worth_knowing() -> None:
 @pytest.mark.parametrize(
     ("files", "is_root", "text"),
     [
-        ({}, True, "this kernel has none"),
-        ({"self/ns/user": "", "sys/user/max_user_namespaces": "0"}, True, "this machine allows none"),
-        ({"self/ns/user": "", "sys/kernel/unprivileged_userns_clone": "0"}, False, "only root may make them"),
+        ({}, True, "the kernel does not support them"),
+        ({"self/ns/user": "", "sys/user/max_user_namespaces": "0"}, True, "the kernel setting allows none"),
+        ({"self/ns/user": "", "sys/kernel/unprivileged_userns_clone": "0"}, False, "only root may create them"),
         ({"self/ns/user": "", "sys/kernel/apparmor_restrict_unprivileged_userns": "1"}, False, "AppArmor takes"),
     ],
 )

@@ -16,7 +16,7 @@ def recording(path: Path) -> str:
 
 def test_the_same_numbers_agree(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["replay", recording(tmp_path)])
-    assert (done.exit_code, done.output.splitlines()[-1].endswith("about 1 revisions decided again: 0 differ")) == (
+    assert (done.exit_code, done.output.splitlines()[-1].endswith("about 1 revisions recomputed: 0 differ")) == (
         0,
         True,
     )
@@ -29,7 +29,7 @@ def test_a_response_that_is_another_is_shown_field_by_field(tmp_path: Path) -> N
     done = CliRunner().invoke(main, ["replay", str(file)])
     assert done.exit_code == 1
     assert "decided.detail.desired_stable_count:" in done.output
-    assert done.output.splitlines()[-1] == "4 decisions about 1 revisions decided again: 1 differ"
+    assert done.output.splitlines()[-1] == "4 decisions about 1 revisions recomputed: 1 differ"
 
 
 def test_other_numbers_show_what_would_have_been_decided(tmp_path: Path) -> None:

@@ -190,13 +190,15 @@ def lines(state: Path, *reports: EjectionReport) -> list[str]:
 
 def test_a_silent_pod_is_named_with_its_requests_and_the_time_of_its_next_one(state: Path) -> None:
     (line,) = lines(state, report(), report("other-00001"))
-    assert line.startswith(f"{clock_text(SINCE_S)} hello-00001 pod hello-00001-x (127.64.0.3:8012) answers nothing (4 ")
+    assert line.startswith(
+        f"{clock_text(SINCE_S)} hello-00001 pod hello-00001-x (127.64.0.3:8012) does not respond (4 "
+    )
     assert line.endswith(f"ejected once); activator: it gets no requests until {clock_text(SINCE_S + 5)}")
 
 
 def test_a_pod_that_takes_no_connection_is_distinguished_from_one_that_hangs(state: Path) -> None:
     (line,) = lines(state, report(is_silent=False, failure_count=3, until_wall_s=None))
-    assert "takes no connection (3 times in a row); activator: it gets requests again" in line
+    assert "accepts no connection (3 times in a row); activator: it gets requests again" in line
 
 
 def test_a_folder_without_a_system_has_none(tmp_path: Path) -> None:

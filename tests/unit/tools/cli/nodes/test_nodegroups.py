@@ -62,7 +62,7 @@ def test_a_node_reports_why_it_is_there_or_going() -> None:
     assert node_lines("a", node("a", taints=taints, unschedulable=True), groups=[GROUP], events=EVENTS) == [
         "12:00:01 taint node a (why)",
         "a is cordoned: it takes no new pods, and node groups leave it alone",
-        "a is to be removed: tainted at 7 (unix seconds)",
+        "a will be removed: tainted at 7 (unix seconds)",
         "a is still there: pods on it are asked to leave",
         "a is in the node group default",
     ]
@@ -138,7 +138,7 @@ def test_only_the_groups_of_its_nodes_matter_when_no_pod_waits() -> None:
 
 
 def test_pods_that_the_scheduler_has_not_seen_say_so() -> None:
-    assert story(pod(), pod())[0] == "pods: 2 wait for a node: the scheduler has not looked at it"
+    assert story(pod(), pod())[0] == "pods: 2 wait for a node: the scheduler has not processed it yet"
 
 
 def test_without_groups_or_pods_there_is_no_story() -> None:
@@ -156,6 +156,6 @@ def test_what_is_expected_is_said_until_it_expires() -> None:
     text = AnticipatedPods(count=8, until_s=100.0).text()
     revision = {"metadata": {"name": "hello-00001", "annotations": {ANTICIPATED_PODS_ANNOTATION: text}}}
     assert list(expected_lines([revision, {"metadata": {"name": "w"}}], now_s=99.0)) == [
-        "now: hello-00001 expects to want 8 pods within the time that a node takes to boot"
+        "now: hello-00001 expects to need 8 pods within the boot time of a node"
     ]
     assert list(expected_lines([revision], now_s=100.0)) == []

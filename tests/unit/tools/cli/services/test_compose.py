@@ -115,7 +115,7 @@ def test_each_service_of_a_compose_file_is_a_service(tmp_path: Path) -> None:
         "web: healthcheck is not",
         "web: depends_on is not",
         "cache-db: not HTTP: it takes TCP connections at port 6379",
-        "cache_db: it is called cache-db here",
+        "cache_db: renamed to cache-db",
     ):
         assert said in done.stderr
 

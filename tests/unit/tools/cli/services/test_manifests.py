@@ -58,10 +58,10 @@ def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         ("apiVersion: v1\nkind: [x]", ":1: kind is missing or not a text"),
         ("apiVersion: v1\nkind: Secret\nmetadata: {name: 3}", ":1: metadata.name is missing or not a text"),
         ("a: " + "[" * 100_000, ":1: not YAML: nested too deep"),
-        ("kind: Service\nkind: Route", ":2: not YAML: the key 'kind' is there twice"),
-        ("a: !!binary aGk=", ":1: not YAML: 'aGk=' is no value of JSON"),
+        ("kind: Service\nkind: Route", ":2: not YAML: duplicate key 'kind'"),
+        ("a: !!binary aGk=", ":1: not YAML: 'aGk=' is not a JSON value"),
         ("a: !!set {b, c}", ":1: not YAML: "),
-        ("a: 1\nb: -.inf", ":2: not YAML: '-.inf' is no value of JSON"),
+        ("a: 1\nb: -.inf", ":2: not YAML: '-.inf' is not a JSON value"),
         (
             "a: {{ .Values.a }}",
             ":1: not YAML: found unhashable key; expected YAML or JSON, rendered as `helm template`",

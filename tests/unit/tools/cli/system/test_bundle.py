@@ -137,4 +137,4 @@ async def test_a_stopped_system_is_bundled_without_what_its_secrets_hold(tmp_pat
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["bundle", str(tmp_path / "b.tar.gz"), f"--state={tmp_path}/nowhere"])
-    assert (done.exit_code, "nowhere; `serving up` makes one" in done.output) == (1, True)
+    assert (done.exit_code, "nowhere; `serving up` creates one" in done.output) == (1, True)

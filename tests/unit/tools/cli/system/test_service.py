@@ -74,7 +74,7 @@ def test_a_unit_of_a_user_is_replaced_on_request_only(tmp_path: Path, monkeypatc
     path.write_text(path.read_text() + "# mine\n")
     code, message = run()
     assert code == 1
-    assert "is there and differs" in message
+    assert "exists and differs" in message
     assert run("--replace", "--", "--public-port=80")[0] == 0
     assert "--public-port=80" in path.read_text()
 

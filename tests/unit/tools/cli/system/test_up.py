@@ -79,15 +79,15 @@ def test_a_module_that_was_run_finds_the_program_beside_its_interpreter(tmp_path
 @pytest.mark.parametrize(
     ("options", "problem"),
     [
-        (["--public", "203.0.113.5"], "--public: '203.0.113.5' is no domain; expected a domain such as example.com"),
+        (["--public", "203.0.113.5"], "--public: '203.0.113.5' is not a domain; expected a domain such as example.com"),
         (["--public", "localhost"], "for a trial, 203-0-113-5.sslip.io is 203.0.113.5"),
-        (["--public", "Example_com.org"], "'Example_com.org' is no domain"),
+        (["--public", "Example_com.org"], "'Example_com.org' is not a domain"),
         (["--acme"], "--acme: certificates are for public hosts; expected --public DOMAIN too"),
         (
             ["--public", "a.example", "--acme", "http://x/dir"],
-            "--acme: 'http://x/dir' is no https URL; expected a direct",
+            "--acme: 'http://x/dir' is not an https URL; expected a direct",
         ),
-        (["--public", "a.example", "--acme", "https://[x"], "'https://[x' is no https URL"),
+        (["--public", "a.example", "--acme", "https://[x"], "'https://[x' is not an https URL"),
     ],
 )
 def test_wrong_public_flags_say_what_would_be_right(tmp_path: Path, options: list[str], problem: str) -> None:

@@ -1,4 +1,4 @@
-"""Executes a decision: prove the path, reserve the revision, mark idle pods, set the scale, write the path.
+"""Executes a decision: proves and writes the traffic path, reserves the revision, marks idle pods, sets the scale.
 
 Input: views of one revision, as values, and the client that makes the calls. Output: the result of each call, as
 values. A newer decision may exist after each await, so each step uses the latest one. To scale to zero, the revision is

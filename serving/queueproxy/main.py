@@ -11,8 +11,8 @@ Environment, all about one pod (its parent derives the secrets, see ``serving.ne
 - ``SERVING_POD_IP``: the pod's address in the request log.
 - ``SERVING_LISTEN_FDS``: bound sockets that replace the two addresses, as JSON: ``{"requests": 3, "admin": 4}``.
 - ``SERVING_POD_READINESS``: the app's readinessProbe (core/v1) as JSON; by default a TCP connection to the app.
-- ``SERVING_POD_STATS_URL``: the autoscaler's websocket, such as "ws://127.0.0.1:6081/stats". -
-  ``SERVING_POD_STATS_TOKEN``: the token for that websocket.
+- ``SERVING_POD_STATS_URL``: the autoscaler's websocket, such as "ws://127.0.0.1:6081/stats".
+- ``SERVING_POD_STATS_TOKEN``: the token for that websocket.
 - ``SERVING_POD_STATS_TOKEN_FILE``: a file with that token instead; it is read for each connection, and may change.
 - ``SERVING_POD_STATS_NETWORK``: the path of the websocket's network namespace, if it differs from the app's.
 - ``SERVING_POD_GAUGES``: the app's gauges to report, as JSON: ``["vllm:num_requests_waiting"]``; none by default.
@@ -20,10 +20,10 @@ Environment, all about one pod (its parent derives the secrets, see ``serving.ne
 - ``SERVING_POD_LOADING_MAX_S``: how many seconds a starting pod reports that it loads; by default it never does.
 - ``SERVING_POD_METRICS_PATH``, ``SERVING_POD_METRICS_PORT``: the app's metrics page; by default "/metrics" at the app's
   port.
-- ``SERVING_POD_DORMANT_AFTER_S``: the idle time in seconds before the app is frozen; by default never. -
-  ``SERVING_POD_DORMANT_CALL``: the app's own calls to sleep and wake, "POST /sleep, POST /wake_up".
-- ``SERVING_POD_PROCESSES``: the prefix of the files that record the app's first processes. - ``SERVING_POD_FREEZER``:
-  the cgroup that freezes the app.
+- ``SERVING_POD_DORMANT_AFTER_S``: the idle time in seconds before the app is frozen; by default never.
+- ``SERVING_POD_DORMANT_CALL``: the app's own calls to sleep and wake, "POST /sleep, POST /wake_up".
+- ``SERVING_POD_PROCESSES``: the prefix of the files that record the app's first processes.
+- ``SERVING_POD_FREEZER``: the cgroup that freezes the app.
 - ``SERVING_POD_APP_USER``: the user that only this pod has, or 0. Connections are made only to sockets of this user and
   of the app's recorded processes. Without the variable, any listener at the app's address is the app.
 - ``SERVING_POD_GUARDED``: "true" accepts requests of activators only; "false" by default.

@@ -1,4 +1,4 @@
-"""Writes scale decisions to the cluster: reserve, path, a Deployment's scale, and `pod-deletion-cost`.
+"""Writes scale decisions to the cluster: state, path, a Deployment's scale, and `pod-deletion-cost`.
 
 This module also writes two annotations of a revision: its learnt state, and the pods that it will need soon.
 """

@@ -1,6 +1,6 @@
-"""Reviews tokens by the API server, at a limited rate, and once per verdict's validity.
+"""Reviews tokens through the API server, at a limited rate; a verdict is reused while it is valid.
 
-No token is logged, and none is kept.
+No token is logged or stored.
 """
 
 import asyncio

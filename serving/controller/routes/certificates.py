@@ -1,13 +1,13 @@
 """The certificates of the hosts of a route or DomainMapping, issued by cert-manager, or on one machine by ``serving up --acme``.
 
-With external-domain-tls there is one Certificate of cert-manager for the route's public host, one for each tag's and
-one for each mapped host, with cluster-local-domain-tls one for the three names of each cluster-local host. Its Secret
-has its name, and the activators serve it for those names alone. A host has http URLs until its Certificate is ready.
-Input: the owner, its hosts and the existing Certificates; output: writes, the hosts whose certificate is ready, and
-CertificateProvisioned.
+With external-domain-tls the route's public host, each tag's host and each mapped host have one Certificate of
+cert-manager each. With cluster-local-domain-tls the three names of each cluster-local host share one Certificate. A
+Certificate's Secret has the same name, and the activators serve it for these hosts only. A host has http URLs until its
+Certificate is ready. Input: the owner, its hosts and the existing Certificates; output: writes, the hosts whose
+certificate is ready, and CertificateProvisioned.
 
-Names and reasons follow knative/serving 98e5ef90, pkg/reconciler/route; there a Certificate of Knative's stands
-between.
+Names and reasons follow knative/serving 98e5ef90, pkg/reconciler/route; there each Certificate of cert-manager belongs
+to a Certificate of Knative.
 """
 
 from collections.abc import Sequence

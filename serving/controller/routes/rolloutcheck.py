@@ -23,7 +23,7 @@ from serving.core.traffic.latencies import bucket_of
 from serving.core.traffic.responsecounts import ResponseCounts
 
 COUNT_MIN = 20
-"""Fewest responses of a step; with less it waits."""
+"""Minimum number of responses in a step; with fewer, the step waits."""
 
 BAD_MIN = 3
 """Fewest bad responses of a broken condition, because one may be an accident."""

@@ -57,8 +57,8 @@ LAST_MODIFIER_ANNOTATION = f"{SERVING_GROUP}/lastModifier"
 BECAME_READY_ANNOTATION = f"{SERVING_GROUP}/lastPinned"
 """When a revision first became ready. The journal stores metadata and no status, so this survives a restart.
 
-On a cluster the status of a ready revision says it, and the annotation follows with the next routing state, or when the
-revision is no longer ready.
+On a cluster the status of a ready revision has this time. The annotation is written with the next routing state, or
+when the revision is no longer ready.
 
 Knative no longer writes this annotation, which marked a revision as routed. ``kn service export`` still omits it.
 """

@@ -1,4 +1,4 @@
-"""Lines of a request log by a template of Knative's. Pure.
+"""Formats lines of a request log by a template, as in Knative. Pure.
 
 The fields are ``.Request``, ``.Response``, ``.Revision`` and ``.TraceID`` of knative/serving 98e5ef90,
 pkg/http/request_log.go. ``.Request`` has the fields of Go's http.Request that a log needs. ``.Request.Header`` has the

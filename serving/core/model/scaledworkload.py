@@ -203,7 +203,7 @@ class PlaceholderResponse(
 
     status_code: int = 503
     headers: dict[str, str] = {}
-    """Without Content-Type a body that begins with "<" is text/html, any other text/plain."""
+    """Headers of the response. Without Content-Type a body that begins with "<" is text/html, any other text/plain."""
 
     body: str = ""
 

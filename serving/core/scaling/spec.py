@@ -59,8 +59,8 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Most load of one pod: the target before the utilisation. At least 0.01."""
 
     target_burst_capacity: float
-    """Requests that may arrive at once and find a place, over all pods. 0: the activator leaves the path as soon as a
-    pod is ready. -1: it never does."""
+    """Free request capacity for a burst, over all pods. 0: the activator leaves the path as soon as a pod is ready. -1:
+    it never does."""
 
     panic_threshold_ratio: float
     """Ratio of desired to ready pods from which the panic window decides too. Above 1 (1.1 to 10 by annotation)."""
@@ -141,7 +141,7 @@ class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
     ``autoscaling.serving.dev/metric``."""
 
     slo: Slo | None = None
-    """A goal for latency, from which the target follows. Source: annotation ``autoscaling.serving.dev/slo``."""
+    """A latency goal that determines the target. Source: annotation ``autoscaling.serving.dev/slo``."""
 
     dormant_after_s: float | None = None
     """Idle time before a pod's app is frozen. None: never."""

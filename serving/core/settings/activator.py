@@ -112,7 +112,7 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     try. Source: ours, 100ms."""
 
     flip_pause_max_s: float = 5.0
-    """Longest such pause, in seconds. Source: ours, 5s."""
+    """Longest pause between two tries to make a revision Active, in seconds. Source: ours, 5s."""
 
     public_address: Annotated[str, Knob(key="public-address", unit=TEXT)] = "127.0.0.1:8080"
     """Address and port of the public listener, unless a socket is inherited. Default: ours, loopback only."""
@@ -167,7 +167,8 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     index: Annotated[int, Knob(key="index", unit=COUNT, low=0, high=63)] = 0
-    """Which of them this one is, from 0. Range: 0 to 63, below the count. Default: ours, 0; `serving up` sets it."""
+    """Index of this activator process, from 0. Range: 0 to 63, below the count. Default: ours, 0; `serving up` sets it.
+    """
 
     peer_folder: Annotated[str, Knob(key="peer-folder", unit=TEXT)] = ""
     """Folder of the sockets between these processes, readable by their user only. Needed with several processes.

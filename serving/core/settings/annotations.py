@@ -127,7 +127,8 @@ class OwnAnnotations(msgspec.Struct, frozen=True, kw_only=True):
     """The scaling class; revisions with a class outside knative.dev and serving.dev are not scaled here."""
 
     metric: Annotated[str | None, Knob(key=METRIC_ANNOTATION, unit=TEXT)] = None
-    """The load metric: concurrency, rps, queue-length, or gauge:NAME for a gauge of the app; an hpa takes any."""
+    """The load metric: concurrency, rps, queue-length, or gauge:NAME for a gauge of the app; the class hpa accepts any
+    metric."""
 
     load: Annotated[str | None, Knob(key=LOAD_ANNOTATION, unit=_METRICS)] = None
     """Metrics that replace ``metric``, each with the load per pod, as in "gauge:vllm:num_requests_waiting=5,

@@ -141,37 +141,37 @@ class KpaQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Harmful behaviours of Knative's current algorithm, off by default. A flag that is on restores Knative's."""
 
     window_ends_in_zero: bool = False
-    """A window whose last stat is exactly one window old reads 0 and counts as data, so that one decision in the
-    second before it counts as empty sees no load: halves the pods, takes the last. Off: it is empty then."""
+    """A window whose last stat is exactly one window old has load 0 and is not empty. One decision then halves the
+    pods, or removes the last pod. Off: the window is empty."""
 
     weighted_window_reads_low: bool = False
-    """A weighted window that is young, or silent of late, is averaged as if it had seen zeros: 20 % of the load after
-    the first second. Off: the weights of the seconds seen are scaled to add up to 1."""
+    """A weighted average counts unobserved seconds as load 0, in a new or a recently silent window: after the first
+    second it is 20 % of the load. Off: the weights of the observed seconds are scaled to a sum of 1."""
 
     resize_reads_low: bool = False
-    """A window resized while young counts as having seen all of its old length, and one silent for longer than that
-    comes back as data of load 0. Off: unseen time counts neither way.
+    """A new window counts as observed for its whole old length after a resize. A window that was silent for longer than
+    that length has load 0 after a resize. Off: unobserved time is not counted.
     """
 
     delay_keeps_its_length: bool = False
-    """The scale-down delay is read when the scaler is made; later changes wait for a restart. Off: it is the spec's."""
+    """The scale-down delay is read only when the scaler is created; a change needs a restart. Off: it is the spec's."""
 
     restart_may_lower: bool = False
-    """After a restart only a revision with more than one ready pod is held, by starting in panic: a single pod may go,
-    and so may all that are not counted as ready in that instant. Off: besides, the scale found at the start is held
-    until one full stable window was seen."""
+    """After a restart, only a revision with several ready pods keeps them, because it starts in panic. A single pod may
+    be removed, and all pods that are not ready at that moment. Off: the scale at the restart is a lower bound, too,
+    until one whole stable window was observed."""
 
     zero_without_proof: bool = False
-    """The last pod goes without proof that the activator is in the path if the target burst capacity is -1, or if an
-    activation timed out, although some pods may be ready. Off: proof comes first."""
+    """The last pod is removed without proof that the activator is in the path, if the target burst capacity is -1, or
+    if an activation timed out, even while some pods are ready. Off: the proof is always required."""
 
     failure_keeps_its_deadline: bool = False
-    """The pods of a failed revision without a route restart until the progress deadline, and again after each time they
-    were ready. Off: a revision without a route that is not Ready goes to zero at once."""
+    """The pods of a failed revision without a route restart until the progress deadline, which begins again whenever
+    they were ready. Off: a revision without a route scales to zero immediately if it is not Ready."""
 
     delay_ignores_initial_scale: bool = False
-    """Pods of the initial scale go as soon as all were ready once, whatever the scale-down delay. Off: the delay counts
-    from then."""
+    """Pods of the initial scale are removed as soon as all were ready once, regardless of the scale-down delay. Off:
+    the delay begins at that time."""
 
 
 SAFE = KpaQuirks()
@@ -431,7 +431,7 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Defaults of trigger policies; a ScalingPolicy overrides them."""
 
     adaptive: AdaptiveSettings = AdaptiveSettings()
-    """The pieces of ``policy: adaptive``."""
+    """Settings of ``policy: adaptive``."""
 
     quirks: KpaQuirks = KpaQuirks()
     """Behaviours of Knative's algorithm that are off by default, one flag each."""

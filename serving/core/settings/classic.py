@@ -15,13 +15,13 @@ class ClassicQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Harmful behaviours of Knative's algorithm of June 2018, off by default. All flags on restore it exactly."""
 
     idle_while_requests_run: bool = False
-    """Only arriving requests keep a revision active: one running longer than the scale-to-zero threshold is cut
-    off. Off: a point with requests in flight counts as traffic too.
+    """Only arriving requests keep a revision active, so that a request longer than the scale-to-zero threshold is cut
+    off. Off: requests in flight count as traffic, too.
     """
 
     points_from_the_future: bool = False
-    """A point stamped by a pod whose clock runs ahead counts in both windows until that time has passed, and one far
-    ahead stays for good. Off: a point counts as taken now if its time is later than that of the decision."""
+    """A point with a future timestamp, from a pod whose clock is ahead, counts in both windows until that time has
+    passed. Off: a point later than the decision counts as a point of the decision's time."""
 
 
 ORIGINAL = ClassicQuirks(idle_while_requests_run=True, points_from_the_future=True)

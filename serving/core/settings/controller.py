@@ -189,7 +189,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     revision_resources: RevisionResources = RevisionResources()
-    """Requests and limits of containers that do not say."""
+    """Requests and limits of containers that set none."""
 
     enable_service_links: Annotated[
         str,
@@ -308,8 +308,8 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     revision_url_template: Annotated[
         str, Knob(key="logging.revision-url-template", config_map="config-observability", unit=TEXT, live=True)
     ] = ""
-    """Address of a revision's logs, shown as logUrl of its status; ${REVISION_UID} stands for its uid. Empty shows
-    none. Default: Knative, empty.
+    """Address of a revision's logs, shown as logUrl of its status; ${REVISION_UID} is replaced with its uid. Empty
+    shows none. Default: Knative, empty.
     """
 
     retain_since_create_time_s: Annotated[
@@ -373,14 +373,14 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     ] = "{{.Name}}.{{.Namespace}}.{{.Domain}}"
     """Host of a public route, as a Go template. {{.Name}} is that of the tag, if any; {{index .Annotations "sub"}} is
     an annotation of the route. Without {{.Namespace}} two namespaces may claim one host, and the older claim has it. A
-    route whose host is none is not ready. Default: Knative, {{.Name}}.{{.Namespace}}.{{.Domain}}.
+    route with an invalid host is not ready. Default: Knative, {{.Name}}.{{.Namespace}}.{{.Domain}}.
     """
 
     tag_template: Annotated[
         str,
         Knob(key="tag-template", legacy=("tagTemplate",), config_map=_NETWORK, unit=_template(_TAG), live=True),
     ] = "{{.Tag}}-{{.Name}}"
-    """Name that stands in the host of a tag for {{.Name}}, as a Go template. Default: Knative, {{.Tag}}-{{.Name}}."""
+    """Value of {{.Name}} in the host of a tag, as a Go template. Default: Knative, {{.Tag}}-{{.Name}}."""
 
     default_external_scheme: Annotated[
         str,
@@ -393,8 +393,8 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             live=True,
         ),
     ] = "http"
-    """Scheme of the URLs of public routes. https is for a load balancer in front that ends TLS; URLs have
-    public-tls-port then. Default: Knative, http.
+    """Scheme of the URLs of public routes. https is for a load balancer that terminates TLS; URLs then have
+    public-tls-port. Default: Knative, http.
     """
 
     external_domain_tls: Annotated[
@@ -542,7 +542,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Time for which the logs of a deleted pod of one machine are kept. Range: 0 to 8784h. Default: ours, 168h."""
 
     gone_logs_bytes_max: Annotated[int, Knob(key="gone-logs-max-size", unit=BYTES, low=0, live=True)] = 512 * 2**20
-    """Disk that the logs of all deleted pods of one machine may take; beyond it the oldest go.
+    """Disk that the logs of all deleted pods of one machine may take; beyond it the oldest logs are deleted.
 
     Range: from 0. Default: ours, 512Mi.
     """
@@ -566,7 +566,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     127.0.0.1:6083; in a cluster :9090 is usual."""
 
     workers: int = 8
-    """Fewest resources reconciled in parallel; one resource never is twice. Source: ours, 8."""
+    """Fewest resources reconciled in parallel; a resource is never reconciled twice at a time. Source: ours, 8."""
 
     workers_max: int = 64
     """Most resources reconciled in parallel while the API server does not slow down.

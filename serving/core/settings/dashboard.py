@@ -72,7 +72,7 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     """Days of history that the file keeps, the older in longer steps. Range: 1 to 366. Default: ours, 14."""
 
     history_bytes_max: Annotated[int, Knob(key="history-bytes-max", unit=BYTES, low=2**20, high=2**40)] = 200 * 2**20
-    """Most bytes of the history file; the oldest rows of each step go first.
+    """Most bytes of the history file; the oldest rows of each step are deleted first.
 
     Range: 1Mi to 1Ti. Default: ours, 200Mi.
     """

@@ -72,12 +72,12 @@ class MemorySettings(SettingsRecord, frozen=True, kw_only=True):
     """The limits below which a machine is short of memory, and dormant pods are removed."""
 
     available_min_ratio: float = 0.05
-    """Part of the memory of one machine that has to be available (MemAvailable, or below the limit of a cgroup); below
-    it dormant pods go, the one last used longest ago first. 0 never removes one for it. Source: ours, 5 %."""
+    """Part of the memory of one machine that must be available (MemAvailable, or below the limit of a cgroup); below it
+    dormant pods are removed, the longest unused first. 0 disables this. Source: ours, 5 %."""
 
     stalled_max_ratio: float = 0.1
     """Part of the last 10 s in which processes may have waited for memory (PSI, "some" of /proc/pressure/memory); above
-    it dormant pods go too. 0 never removes one for it. Source: ours, 10 %."""
+    it dormant pods are removed, too. 0 disables this. Source: ours, 10 %."""
 
     proc_folder: Annotated[str, Knob(key="proc-folder", unit=TEXT, live=True)] = "/proc"
     """Folder with meminfo and pressure/memory of the machine, where that is not /proc, as in a container.

@@ -1,8 +1,8 @@
 """Settings of leader election among replicas, for the controller and the autoscaler.
 
-Source of keys: knative/serving 98e5ef90, ConfigMap config-leader-election; of the times: client-go's own defaults,
-which Kubernetes' components run with, but for a second less of waiting. Knative stretches them to 60 s, 40 s and 10 s,
-with a takeover four times as late.
+Source of keys: knative/serving 98e5ef90, ConfigMap config-leader-election; of the times: client-go's defaults, which
+Kubernetes' components use, with a lease duration that is one second shorter. Knative's times are 60 s, 40 s and 10 s,
+so that a takeover takes four times as long.
 """
 
 from collections.abc import Iterator

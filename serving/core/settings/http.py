@@ -1,7 +1,7 @@
 """Limits of the HTTP engine, shared by the queue-proxy and the activator: sizes, counts and timeouts.
 
-Each daemon's record holds one of these as its field ``http``, so that the same knob has the same name, range and
-default in both. Each field names the source of its default; where Knative has no bound, the bound is ours.
+The field ``http`` of each daemon's record has this type, so that a knob has the same name, range and default in both
+daemons. Each field names the source of its default; where Knative has no bound, the bound is ours.
 """
 
 import ipaddress

@@ -16,7 +16,7 @@ PERMISSIVE = "Permissive"
 ENABLED = "Enabled"
 DEFAULT_VARIABLE = "SERVING_INNER_TLS_DEFAULT"
 OF_KEY_VARIABLE = "SERVING_INNER_TLS_OF_KEY"
-"""The mode stored with the cluster key at installation; it takes precedence over the other variable."""
+"""The mode stored with the cluster key at installation; it takes precedence over ``SERVING_INNER_TLS_DEFAULT``."""
 
 _MODE_WORDS = f"{DISABLED}, {PERMISSIVE} or {ENABLED}"
 
@@ -60,8 +60,8 @@ class InnerTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             high=30 * 86400,
         ),
     ] = 86400.0
-    """Time for which an inner certificate is valid, in seconds. It is replaced when half of it is over. Range: 2s to
-    720h. Default: ours, 24h.
+    """Time for which an inner certificate is valid, in seconds. The certificate is replaced after half of that time.
+    Range: 2s to 720h. Default: ours, 24h.
     """
 
     def resolved(self, environment: Mapping[str, str]) -> "InnerTlsSettings":

@@ -1,7 +1,7 @@
 """Keys of Knative's ConfigMaps that have no effect here, each with the reason.
 
-A key whose value asks for what happens anyway is accepted; any other value is a problem, which the controller reports
-as an Event. ``*`` at the end of a key stands for any end. Source: knative/serving 98e5ef90 and knative.dev/networking
+A value that requests the existing behaviour is accepted; any other value is a problem, which the controller reports as
+an Event. ``*`` at the end of a key stands for any end. Source: knative/serving 98e5ef90 and knative.dev/networking
 17b28c62, with the keys that their code still reads.
 """
 

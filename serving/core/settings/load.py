@@ -1,7 +1,7 @@
 """Loads a daemon's settings from four layers: defaults < ConfigMaps < environment < flags.
 
-Pure: a shell hands over the texts. The result carries where each value came from. All problems are found before
-anything is rejected: unknown keys, texts that do not parse, values out of range, fields that contradict each other.
+Pure: the caller passes the texts. The result has the origin of each value. All problems are found before anything is
+rejected: unknown keys, texts that do not parse, values out of range, fields that contradict each other.
 """
 
 import difflib

@@ -1,8 +1,8 @@
 """Settings of one node group: Escalator's keys, and our additions.
 
-One record a group; ``serving/core/settings/nodegroup_options.py`` reads it from what people write. Thresholds, rates
-and grace periods have no default: they depend on the machines. Source of keys and ranges: atlassian/escalator 043bb1b,
-docs/configuration/nodegroup.md and pkg/controller/node_group.go, unless a field says otherwise.
+A group has one record, which ``serving/core/settings/nodegroup_options.py`` reads from files and objects. Thresholds,
+rates and grace periods have no default: they depend on the machines. Source of keys and ranges: atlassian/escalator
+043bb1b, docs/configuration/nodegroup.md and pkg/controller/node_group.go, unless a field says otherwise.
 """
 
 from collections.abc import Iterator
@@ -21,89 +21,87 @@ class NodeGroupQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Harmful behaviours of Escalator, off by default. A flag that is on restores Escalator's behaviour."""
 
     scale_up_ignores_max_nodes: bool = False
-    """Only the cloud's own maximum limits growth, and untainting has no limit; the excess over max_nodes is tainted
-    again later. Off: max_nodes bounds untainted nodes, nodes on their way and new ones together."""
+    """Only the cloud's maximum limits growth, and untainting has no limit. Nodes above max_nodes are tainted again
+    later. Off: max_nodes bounds the sum of untainted, starting and new nodes."""
 
     lock_stops_reaping: bool = False
-    """While the scale lock holds nothing is deleted. Off: nodes past their grace period are deleted."""
+    """No node is deleted while the scale lock is held. Off: nodes past their grace period are deleted."""
 
     scale_up_stops_reaping: bool = False
-    """A pass that grows the group deletes nothing. Off: nodes not taken back by growth are deleted, and make room."""
+    """A pass that adds nodes deletes none. Off: it deletes nodes past their grace period that it does not untaint."""
 
     unhealthy_tainted_without_limit: bool = False
-    """All unhealthy nodes are tainted at once, down to none, also when the whole group is unhealthy. Off: at most the
-    fast removal rate a pass, not below min_nodes, and none while the group is unhealthy; at min_nodes a new node
-    comes first (a group of fixed size goes one node below)."""
+    """All unhealthy nodes are tainted at once, even if no node remains or the whole group is unhealthy. Off: a pass
+    taints at most the fast removal rate, never below min_nodes, and none while the group is unhealthy. At min_nodes a
+    new node comes first; only a group of fixed size goes one node below."""
 
     deletes_all_or_none: bool = False
-    """A batch of deletions that would pass the cloud's minimum is given up whole. Off: as many as fit go, those without
-    pods and those tainted longest first."""
+    """A batch of deletions below the cloud's minimum is skipped as a whole. Off: as many nodes as possible are deleted,
+    first those without pods and those tainted longest."""
 
     force_taint_overrides_no_delete: bool = False
-    """A force-tainted node is deleted despite its no-delete annotation. Off: the annotation holds."""
+    """A force-tainted node is deleted despite its no-delete annotation. Off: the annotation is respected."""
 
     below_min_does_nothing: bool = False
-    """With fewer than min_nodes nodes in all, the pass fails and waits for the cloud. Off: the group grows to
-    min_nodes."""
+    """With fewer than min_nodes nodes in total, the pass fails. Off: the group grows to min_nodes."""
 
     below_min_asks_every_pass: bool = False
-    """With fewer untainted nodes than min_nodes the cloud is asked again each pass, although nodes are coming
-    and the lock holds. Off: it is asked for what is not on its way, and not while the lock holds."""
+    """With fewer untainted nodes than min_nodes, each pass requests nodes again, even while nodes start and the scale
+    lock is held. Off: a pass requests only missing nodes, and none while the lock is held."""
 
     dry_mode_takes_lock: bool = False
-    """A growth withheld by dry mode locks the group all the same. Off: it does not."""
+    """A scale-up that dry mode withholds takes the scale lock. Off: it does not."""
 
     dry_mode_ignores_real_state: bool = False
-    """In dry mode a node counts as cordoned or tainted only if the dry run did it. Off: the real state counts too, with
-    the dry run's changes on top.
+    """In dry mode, only the dry run's own cordons and taints count. Off: the real ones count, too.
     """
 
     capacity_cached_from_first_node: bool = False
-    """The capacity of a node, for growth from zero, is that of the first node of the list, whatever its state. Off: the
-    smallest of the untainted nodes, so that growth from zero rather asks for one node too many than too few."""
+    """The node capacity for growth from zero is that of the first listed node, in any state. Off: it is the smallest
+    capacity of untainted nodes, because one node too many is better than one too few."""
 
     foreign_pods_do_not_protect: bool = False
-    """A node is empty if no pod of the group is on it. Off: other pods keep it too, but for those of DaemonSets and
-    static ones."""
+    """A node without pods of the group counts as empty. Off: other pods protect a node, too, except static pods and
+    pods of DaemonSets."""
 
     starve_counts_impossible_pods: bool = False
-    """A pending pod that is larger than any node adds a node each time the lock opens, up to max_nodes. Off: it does
-    not count."""
+    """A pending pod that is larger than any node adds a node whenever the scale lock ends, up to max_nodes. Off: such a
+    pod does not count."""
 
     starve_counts_bound_pods: bool = False
-    """A bound pod that is still starting counts as pending. Off: only unbound pods do."""
+    """A bound pod that is still starting counts as pending. Off: only unbound pods count."""
 
     starve_compares_resources_apart: bool = False
-    """The largest pending request is compared with the largest free amount, each resource for itself, over different
-    pods and nodes. Off: a pod starves if no single node has room for both its cpu and its memory."""
+    """For each resource separately, the largest request of any pending pod is compared with the largest free amount of
+    any node. Off: a pod starves if no single node has room for both its cpu and its memory."""
 
     starve_ignores_other_pods: bool = False
-    """Only the group's own pods take room of a node. Off: those of DaemonSets, static and foreign ones take it too, as
-    for the scheduler. Utilisation is of the group's own pods either way."""
+    """Only the group's own pods use room on a node. Off: pods of DaemonSets, static pods and foreign pods use room,
+    too, as for the scheduler. Utilisation always counts the group's own pods only."""
 
     shrinking_crosses_scale_up_threshold: bool = False
-    """The removal rates are followed even if the remaining nodes are then above the scale-up threshold, so that a
-    small group shrinks and grows for ever. Off: no more nodes are tainted than leave it at the threshold.
+    """Nodes are tainted at the removal rate even if the remaining nodes exceed the scale-up threshold, so that a small
+    group shrinks and grows forever. Off: the remaining nodes stay at or below the threshold.
     """
 
     taints_below_cloud_min: bool = False
-    """With the cloud's target below its own minimum, that minimum no longer limits tainting. Off: nothing is
-    tainted."""
+    """While the cloud's target is below the cloud's minimum, the minimum does not limit tainting. Off: nothing is
+    tainted then."""
 
     min_equal_to_max_refused: bool = False
-    """min_nodes equal to max_nodes is an error. Off: it is a group of fixed size."""
+    """min_nodes equal to max_nodes is an error. Off: it defines a group of fixed size."""
 
     negative_rates_accepted: bool = False
-    """Removal rates below 0 pass the check, and add nodes when the group is idle. Off: they are an error."""
+    """Removal rates below 0 are accepted, and add nodes when the group is idle. Off: they are an error."""
 
     follow_on_problems_reported: bool = False
-    """A missing or unreadable duration counts as 0 and is reported again for that, with all its consequences. Off:
+    """A missing or unreadable duration counts as 0, and each consequence of that is reported as a further problem. Off:
     each mistake is reported once.
     """
 
     sidecars_count_as_init_containers: bool = False
-    """The request of a sidecar counts only while the pod starts. Off: it counts beside the containers, as the scheduler
-    counts it."""
+    """The request of a sidecar counts only while the pod starts. Off: it is added to the containers' requests, as in
+    the scheduler."""
 
 
 ORIGINAL = NodeGroupQuirks(**dict.fromkeys(NodeGroupQuirks.__struct_fields__, True))
@@ -113,7 +111,7 @@ class NodeGroupSettings(SettingsRecord, frozen=True, kw_only=True, forbid_unknow
     """All settings of a node group. Times are in seconds; utilisation is in percent, as in Escalator."""
 
     name: Annotated[str, Knob(key="name", unit=TEXT)]
-    """Name of the group. The group named ``default`` takes the pods that ask for no nodes in particular. Not empty."""
+    """Name of the group. The group named ``default`` gets the pods that select no nodes. Not empty."""
 
     label_key: Annotated[str, Knob(key="label_key", unit=TEXT)]
     """Key of the label that all nodes of the group carry. Not empty."""
@@ -195,13 +193,12 @@ class NodeGroupSettings(SettingsRecord, frozen=True, kw_only=True, forbid_unknow
     unhealthy_node_grace_period is given, else without effect. Default: 0."""
 
     max_unhealthy_nodes_percent: Annotated[int, Knob(key="max_unhealthy_nodes_percent", unit=COUNT)] = 0
-    """Share of those that may be unhealthy before the group neither grows nor shrinks, in percent. Range: 0 to 99 where
-    unhealthy_node_grace_period is given, else without effect. Default: 0."""
+    """Share of the newest nodes that may be unhealthy, in percent; above it the group neither grows nor shrinks. Range:
+    0 to 99 where unhealthy_node_grace_period is given, else without effect. Default: 0."""
 
     drain_grace_period_s: Annotated[float, Knob(key="drain_grace_period", unit=DURATION, low=0)] = 300.0
-    """Time from the end of the hard grace period during which the pods of a node are asked to leave by eviction
-    before it is deleted with those that stay, in seconds. 0 means that it is deleted at once with its pods, as
-    Escalator does. Default: ours, 5m."""
+    """Time after the hard grace period in which the pods of a node are evicted, in seconds; then the node is deleted
+    with its remaining pods. 0 deletes the node with its pods at once, as Escalator does. Default: ours, 5m."""
 
     scale_up_failure_threshold: Annotated[int, Knob(key="scale_up_failure_threshold", unit=COUNT, low=0)] = 3
     """Consecutive scale-ups without a new node before the circuit breaker opens. 0 means no circuit breaker. Default:
@@ -209,15 +206,15 @@ class NodeGroupSettings(SettingsRecord, frozen=True, kw_only=True, forbid_unknow
     """
 
     scale_up_failure_window_s: Annotated[float, Knob(key="scale_up_failure_window", unit=DURATION, low=0)] = 0.0
-    """Time in which a scale-up must bring a node or has failed, in seconds from asking the cloud. 0 means
+    """Time from a request to the cloud after which a scale-up without a new node has failed, in seconds. 0 means
     scale_up_cool_down_period. Default: ours, 0."""
 
     scale_up_retry_s: Annotated[float, Knob(key="scale_up_retry", unit=DURATION, above=0)] = 600.0
-    """Time from the breaker's opening until one node is asked for as a trial, in seconds; doubles with each trial that
-    fails. Default: ours, 10m."""
+    """Time from the opening of the circuit breaker to the request of one trial node, in seconds; doubles with each
+    failed trial. Default: ours, 10m."""
 
     scale_up_retry_max_s: Annotated[float, Knob(key="scale_up_retry_max", unit=DURATION, above=0)] = 7200.0
-    """Longest time between two such trials, in seconds. Default: ours, 2h."""
+    """Longest time between two trial nodes, in seconds. Default: ours, 2h."""
 
     quirks: NodeGroupQuirks = NodeGroupQuirks()
     """Behaviours of Escalator that are off by default, one flag each."""

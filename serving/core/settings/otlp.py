@@ -1,6 +1,6 @@
 """Export of spans and metrics by OTLP over HTTP: endpoint and period; off by default.
 
-Each daemon's record holds one of these as its field ``otlp``. Sending needs the extra ``serving[otel]``.
+The field ``otlp`` of each daemon's record has this type. Sending needs the extra ``serving[otel]``.
 """
 
 from typing import Annotated

@@ -1,8 +1,8 @@
 """Settings of placement: node scores and their weights, assumptions of the risk score, and sources of load.
 
 Sources: kubernetes/kubernetes 1.7, plugin/pkg/scheduler/algorithmprovider (providers and their weights);
-kubernetes-sigs/scheduler-plugins 903da7d, apis/config and pkg/trimaran (risk arguments). The scores are registered one
-floor up, in ``serving/nodes/placement/scores/score.py``; here their names are text.
+kubernetes-sigs/scheduler-plugins 903da7d, apis/config and pkg/trimaran (risk arguments). The scores are registered in
+``serving/nodes/placement/scores/score.py``; here their names are text.
 """
 
 import re
@@ -105,8 +105,8 @@ class ExtenderTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """Path of the certificate's key (PEM). Default: ours, empty."""
 
     client_ca_file: Annotated[str, Knob(key="client-ca-file", unit=TEXT)] = ""
-    """Path of the certificates (PEM) that a caller's own must be signed by. Empty asks callers for none. Default: ours,
-    empty."""
+    """Path of the CA certificates (PEM) that must have signed a caller's certificate. Empty: callers need no
+    certificate. Default: ours, empty."""
 
     reload_period_s: float = 10.0
     """Time between two checks of the files, in seconds; changes apply to the next connection. Source: ours, 10s."""
@@ -146,39 +146,38 @@ class PlacementQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Harmful behaviours of Kubernetes' and Trimaran's scores, off by default. All flags on restore them exactly."""
 
     assumed_requests_fill_nodes: bool = False
-    """MostRequested and BalancedResourceAllocation give 0 to a node that is full only by assumption: 100 m and 200 MiB
-    are assumed for each container that requests nothing, so ten idle best-effort pods "fill" one core, and packing
-    avoids the node that is nearly full. Off: what is assumed fills a node at most; only requests that pods really make
-    overfill it (the way of Kubernetes since PR 102925, kept to nodes where the pod fits).
+    """MostRequested and BalancedResourceAllocation score 0 for a node that is overfull only by assumed requests: 100 m
+    and 200 MiB for each container without requests. Ten idle best-effort pods then fill one core, and packing avoids a
+    node that is nearly full. Off: assumed requests at most fill a node; only real requests overfill it, as in
+    Kubernetes since PR 102925, but only on nodes where the pod fits.
     """
 
     best_effort_pods_score_zero: bool = False
-    """LowRiskOverCommitment gives a pod without requests and limits 0 on every node, so that it is placed blindly. Off:
-    such a pod is scored by the risk of the nodes, as the plugin's own proposal promises."""
+    """LowRiskOverCommitment scores every node 0 for a pod without requests and limits, so that the score does not
+    affect its placement. Off: such a pod is scored by the risk of the nodes, as in the plugin's proposal."""
 
     unmeasured_nodes_score_zero: bool = False
-    """LowRiskOverCommitment gives 0 to a node without an entry among the metrics: a node that just joined is avoided,
-    and all are alike while metrics are down. Off: such a node is scored by requests and limits alone.
+    """LowRiskOverCommitment scores 0 for a node without metrics: new nodes are avoided, and all nodes are equal while
+    the source of metrics fails. Off: such a node is scored by requests and limits only.
     """
 
     any_entry_is_a_mean: bool = False
-    """A metric of unknown operator, or a deviation without a mean, makes the resource count as measured, with mean 0.
-    Off: without a mean there is no measurement."""
+    """A metric with an unknown operator, or a deviation without a mean, counts as a measurement with mean 0. Off: a
+    resource without a mean counts as unmeasured."""
 
     metrics_never_expire: bool = False
-    """Metrics count until newer ones come, however old. Off: metrics older than metrics-age-max count as
-    missing."""
+    """Metrics are used until newer ones arrive, regardless of their age. Off: metrics older than metrics-age-max count
+    as missing."""
 
     limits_outrank_load: bool = False
-    """The chance of overuse is computed under the condition that load stays below the sum of limits, even where the
-    measured mean is above it: a node at 95 % real load from pods without limits has load risk 0. Off: the load risk is
-    at least the mean load minus the limits, both as shares of the node.
+    """The probability of overuse assumes that the load stays below the sum of limits, even if the measured mean is
+    above that sum: a node at 95 % real load from pods without limits has load risk 0. Off: the load risk is at least
+    the mean load minus the limits, both as shares of the node.
     """
 
     small_deviations_get_lost: bool = False
-    """The variance is taken as a difference that rounds to nothing for deviations below about 1e-8 of the node (a
-    metric that stands still); then the load risk is 1 whatever the load. Off: so small a deviation counts as none,
-    and the mean alone decides."""
+    """For deviations below about 1e-8 of the node, such as those of a constant metric, the computed variance rounds to
+    0, and the load risk is 1 for any load. Off: such a deviation counts as 0, and only the mean decides."""
 
 
 ORIGINAL = PlacementQuirks(**dict.fromkeys(PlacementQuirks.__struct_fields__, True))

@@ -1,8 +1,8 @@
 """Renders the admission policies for annotations: ``config/admission/annotations.yaml``.
 
 Input: the knobs of annotations; output: a ValidatingAdmissionPolicy that refuses what ``read_annotations`` reports,
-with the same texts. CEL states the form, the range and the choices of each annotation, and the contradictions below.
-What it cannot read exactly, such as "1e300", passes: the controller makes no revision of it.
+with the same texts. CEL states the form, the range and the choices of each annotation, and the contradictions below. A
+value that CEL cannot parse exactly, such as "1e300", is accepted here; the controller creates no revision from it.
 """
 
 import json

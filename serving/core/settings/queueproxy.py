@@ -1,7 +1,7 @@
 """Settings of the queue-proxy: a pod's concurrency, timeouts, reports and shutdown.
 
 Source of defaults: knative/serving 98e5ef90, pkg/queue and config-defaults. A pod gets its revision's own values in its
-environment. Nothing here needs YAML: the sidecar stays small.
+environment. The module does not import YAML, so that the sidecar stays small.
 """
 
 import contextlib
@@ -47,8 +47,8 @@ class MeterQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Harmful behaviours of Knative's request statistics, off by default. A flag that is on restores Knative's."""
 
     level_may_go_negative: bool = False
-    """The end of a request without a recorded arrival is subtracted anyway, so that the load reads too low from
-    then on, and below 0 when the pod is idle. Off: it is counted as unmatched and changes nothing else.
+    """The end of a request without a recorded arrival lowers the load, which is too low from then on, and negative for
+    an idle pod. Off: the end is only counted as unmatched.
     """
 
 

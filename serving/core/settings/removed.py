@@ -1,7 +1,8 @@
 """Removed settings, whose values are constants now.
 
 A ConfigMap, variable or flag that still sets one changes nothing, and a warning says so. The value is the field of that
-name in the daemon's record. Each mapping is of a daemon: the field with dots, and its key in the daemon's ConfigMap.
+name in the daemon's record. Each mapping belongs to a daemon, and maps the dotted path of a field to its key in the
+daemon's ConfigMap.
 """
 
 from collections.abc import Mapping

@@ -82,5 +82,5 @@ class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     token_expiration_s: Annotated[
         int, Knob(key="token-expiration-seconds", unit=COUNT, low=_TOKEN_MIN_S, high=86400, live=True)
     ] = 3600
-    """Lifetime of such a token, in whole seconds; the kubelet renews it after four fifths of that. Range:
-    600 to 86400. Default: Kubernetes, 3600."""
+    """Lifetime of a queue-proxy's service account token, in whole seconds; the kubelet renews it after four fifths of
+    that. Range: 600 to 86400. Default: Kubernetes, 3600."""

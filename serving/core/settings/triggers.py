@@ -15,58 +15,57 @@ class TriggerQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Harmful behaviours of the game-room scaler maestro, off by default. All flags on restore maestro's exactly."""
 
     points_without_times: bool = False
-    """Points have no age: an autoscaler continues with its old points after an absence, and every evaluation adds a
-    point, be it a restart after a second. Off: a point older than the trigger's time does not count, nor does a
-    repetition.
+    """Points do not expire: an autoscaler continues with its old points after an absence, and every evaluation adds a
+    point, even a second after the last one. Off: points older than the trigger's time and repeated points do not count.
     """
 
     examines_one_point_more: bool = False
-    """time / period + 1 points are kept and looked at, so 8 of 11 can do what 8 of 10 should. Off: time / period."""
+    """Triggers examine time / period + 1 points, so that 8 of 11 points may suffice instead of 8 of 10. Off: time /
+    period."""
 
     threshold_is_exclusive: bool = False
-    """More than the threshold must count: 8 of 10 at 80 percent do not suffice, and 100 percent can only be met with
-    the one point more. Off: as many as the threshold says are enough."""
+    """The counting points must exceed the threshold: 8 of 10 points do not suffice at 80 percent, and 100 percent needs
+    ``examines_one_point_more``. Off: as many points as the threshold suffice."""
 
     stored_length_follows_last_trigger: bool = False
-    """Points of a type are kept for the time of its last trigger in the list of up, then of down; a longer trigger
-    before it never sees enough of them and never acts. Off: for the longest time."""
+    """Points of a type are stored for the time of its last trigger in the order up, down. An earlier trigger with a
+    longer time never has enough points. Off: points are stored for the longest time."""
 
     limit_takes_any_delta: bool = False
-    """A limit that is met ends the evaluation even if the trigger's amount is 0 or negative: a limit below the target
-    scales down. Off: it acts only if it adds pods."""
+    """A reached limit ends the evaluation even if the trigger's amount is 0 or negative, so that a limit below the
+    target scales down. Off: a limit acts only if it adds pods."""
 
     divides_by_zero: bool = False
-    """Without pods, or without requests of cpu and memory, the usage is not a number or infinite; it is kept as a point
-    and compared. Off: there is no usage, no point and no decision."""
+    """Without pods, or without requests of cpu and memory, the usage is NaN or infinite, and is stored and compared as
+    a point. Off: there is no usage, no point and no decision."""
 
     single_precision: bool = False
-    """Usages, sums and bounds are rounded to 32 bits, and amounts computed in binary fractions: a ceiling can be one
-    pod too many (1.1 x 100 gives 111). Off: amounts are exact."""
+    """Usages, sums and bounds are rounded to 32 bits, and amounts are computed in binary fractions, so that a
+    rounded-up amount may be one pod too high (1.1 x 100 gives 111). Off: amounts are exact."""
 
     counts_unmeasured_containers: bool = False
-    """A container without a measurement counts as unused, one without a request as usage of nothing. Off: containers
-    count that have both.
+    """A container without a measurement counts with usage 0, and a container without a request with request 0. Off:
+    only containers with both count.
     """
 
     old_trigger_becomes_room: bool = False
-    """The old-style trigger scales by the formula of type occupancy, its ``delta`` is ignored. Off: by ``delta``, as
-    written."""
+    """The old-style trigger uses the formula of type occupancy and ignores ``delta``. Off: it scales by ``delta``."""
 
     down_may_reach_zero: bool = False
-    """With min 0 triggers remove the last pod. Without pods there is no usage, so no trigger ever adds one again. Off:
-    one pod stays; going to zero is left to the request metrics, which know the way back."""
+    """With min 0 triggers remove the last pod. Without pods there is no usage, so triggers never add a pod again. Off:
+    triggers keep one pod, and only request metrics scale to zero."""
 
     any_pending_pod_refuses_up: bool = False
-    """One pod waiting for a node stops every addition, for as long as it waits. Off: pods being created count as
-    there, and more may be added.
+    """A pod that waits for a node prevents all additions. Off: pods being created count as existing, and more may be
+    added.
     """
 
     panic_ignores_cap: bool = False
     """Panic scale is not limited by ``max_scale_up_amount``. Off: it is."""
 
     panic_starts_no_cooldown: bool = False
-    """Pods added by panic scale may be removed, or added to, at the next evaluation. Off: it starts the cooldown as
-    every change does."""
+    """Panic scale starts no cooldown, so that the next evaluation may remove or add pods. Off: it starts the cooldown,
+    as every change does."""
 
 
 ORIGINAL = TriggerQuirks(**dict.fromkeys(TriggerQuirks.__struct_fields__, True))

@@ -4,8 +4,8 @@ There are three roles, and a user has one of them in some namespaces or in all:
 
 - ``view`` reads objects and logs, but no Secrets;
 - ``deploy`` also reads Secrets, writes the objects of services, and enters pods. It cannot run programs of the machine,
-  nor write status, quotas and objects of a cluster's administrator; - ``admin`` may do all of that in its namespaces.
-  An admin of all namespaces may do everything.
+  nor write status, quotas and objects of a cluster's administrator;
+- ``admin`` may do all of that in its namespaces. An admin of all namespaces may do everything.
 
 Only an admin of all namespaces may write the system's namespace and read its Secrets.
 """

@@ -1,8 +1,7 @@
 """The status of a pod at each step of its life. Pure.
 
-Input: the pod, and the state of each of its containers; output: the status as the API shows it. Containers that run
-before the others are reported apart from them, as in Kubernetes: the pod is initialized when each of them has ended
-with 0.
+Input: the pod, and the state of each of its containers; output: the status as the API shows it. Init containers are
+reported separately, as in Kubernetes: the pod is initialized when each has exited with 0.
 """
 
 from collections.abc import Collection, Mapping, Sequence

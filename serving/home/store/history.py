@@ -36,7 +36,8 @@ class StoreLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Most changes of one kind kept for starting watches. At least 0. Default: a burst of 10,000 pods."""
 
     history_bytes_max: int = 16 * 2**20
-    """The same in bytes of JSON. At least 0. Default: 10,000 pods of 1.6 KiB."""
+    """Most bytes of JSON of one kind's changes kept for starting watches. At least 0. Default: 10,000 pods of 1.6 KiB.
+    """
 
     history_age_s: float = 10.0
     """Age in seconds after which a change is dropped. Range 0 and more. Default: a list of 10,000 pods, on a machine

@@ -6,11 +6,13 @@ kernel's state of the process. Output: why the daemon must be replaced, or "".
 A daemon reports each second from its loop. A silent daemon may be stopped or deadlocked, and a new process would help.
 Or it waits for something for which a new process would wait too. The kernel's state distinguishes these cases:
 
-- The daemon is ready to run (R) but gets no core, on a loaded machine: this time does not count. - The daemon waits for
-  a disk (D), or a debugger has stopped it (t): this time does not count, because a replacement would not help. - The
-  daemon uses CPU time without a report, for example for garbage collection, a long computation, or an endless loop: it
-  hangs after a minute. - The daemon sleeps or is stopped (S, T) and uses no CPU time: it hangs after five seconds,
-  because its timer of one second should have woken it.
+- The daemon is ready to run (R) but gets no core, on a loaded machine: this time does not count.
+- The daemon waits for a disk (D), or a debugger has stopped it (t): this time does not count, because a replacement
+  would not help.
+- The daemon uses CPU time without a report, for example for garbage collection, a long computation, or an endless loop:
+  it hangs after a minute.
+- The daemon sleeps or is stopped (S, T) and uses no CPU time: it hangs after five seconds, because its timer of one
+  second should have woken it.
 
 A check counts the time for which the supervisor ran, at most 1.5 ``LOOK_S``. So if the machine or the supervisor was
 suspended, the suspension does not count, and the daemon has time to report. The module imports only the standard

@@ -94,7 +94,7 @@ class Traced(msgspec.Struct, frozen=True, kw_only=True):
     started_s: float
     ended_s: float
     ended_wall_s: float
-    """The same time in seconds since the epoch."""
+    """The end of the request in seconds since the epoch; ``ended_s`` is on the loop's clock."""
 
 
 def spans_of(traced: Traced, *, draw: Callable[[int], int] = _draw_bits) -> list[Span]:

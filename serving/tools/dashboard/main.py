@@ -5,7 +5,7 @@ Environment:
 - ``KUBECONFIG``: the server whose Services, Revisions, Pods and Nodes it follows; without it the cluster it runs in.
 - ``SERVING_LISTEN_FDS``: bound sockets by name, ``{"dashboard": 3}``; without it the settings' address.
 - ``SERVING_STATE``: the state folder of ``serving up``, in which it keeps history.
-- ``SERVING_QUERY_TOKEN_FILE``: the query token, which opens the page and with which it queries the other daemons.
+- ``SERVING_QUERY_TOKEN_FILE``: the file of the query token, which opens the page and is sent to the other daemons.
 - ``SERVING_DASHBOARD_<FIELD>``: each setting of ``serving.core.settings.dashboard`` in its plain unit.
 """
 

@@ -1,16 +1,22 @@
 """HTTP server of the page: static files, the history of a revision, and server-sent events.
 
-``/`` serves the page; ``/events?revision=NAMESPACE/NAME`` sends everything once and then each change, with the pods of
-that revision, or without one with the sparklines of all; several ``revision=`` share a stream, in which the id of an
-event is the place of its revision; ``/coldstarts?name=`` returns the last cold starts of a service or revision in
-steps; ``/requests?revision=`` the requests that activators recorded; ``/history?revision=`` returns its last hour, or
-with ``from=`` and ``to=`` a range of what is kept on disk; ``/cost`` what all services used in a range; ``/map`` their
-hosts and the nodes of their pods; ``/compare?name=`` two revisions of a service, those with the most traffic unless
-``revision=``, given twice, chooses them; ``/policy?revision=`` the rates by which its pods are kept, and the savings;
-``POST /logs`` follows the logs of a service (``logs``); ``/state`` returns everything once as JSON, for the terminal;
-``/healthz``.
+Paths:
 
-``viewers`` finds the user of a request, and ``scope`` removes from each response what is of other namespaces. Only the
+- ``/``: the page.
+- ``/events?revision=NAMESPACE/NAME``: the whole state, then each change, with the pods of that revision; without a
+  revision, the sparklines of all. Several ``revision=`` share a stream; an event's id is the index of its revision.
+- ``/coldstarts?name=``: the last cold starts of a service or revision, in steps.
+- ``/requests?revision=``: the requests that activators recorded.
+- ``/history?revision=``: the last hour, or with ``from=`` and ``to=`` a range of the stored history.
+- ``/cost``: the usage of all services in a range.
+- ``/map``: the hosts of services, and the nodes of their pods.
+- ``/compare?name=``: two revisions of a service; two ``revision=`` select them, by default those with the most traffic.
+- ``/policy?revision=``: the rates by which its pods are kept, and the savings.
+- ``POST /logs``: follows the logs of a service (``logs``).
+- ``/state``: the whole state once as JSON, for the terminal.
+- ``/healthz``: the health of the server.
+
+``viewers`` finds the user of a request, and ``scope`` removes other namespaces' data from each response. Only the
 holder of the dashboard's token can change anything (``actions``) or read logs. The server refuses a request for an
 unknown Host, so another site cannot read the page by DNS rebinding. The page loads only its own files.
 """

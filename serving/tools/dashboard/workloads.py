@@ -1,7 +1,7 @@
 """ScaledWorkloads for the page: each is shown as a revision without a service, with its kind.
 
 Input: ScaledWorkload and Pod objects. Output: the view of a workload, and its pods with the label of a revision, by
-which all of the dashboard knows whose they are. A workload's pods are those of the selector in its status. Pure.
+which the dashboard assigns pods. A workload's pods are those of the selector in its status. Pure.
 """
 
 from serving.core.model.errors import Invalid, SettingsError

@@ -63,7 +63,7 @@ class ArenaWorkload(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     """Start times of a pod. Each runs with each limit."""
 
     slo: str = ""
-    """A goal for latency, such as p95-wait<1s: which share of the requests attains it. No policy follows it."""
+    """A latency goal, such as p95-wait<1s, for the reported share of requests within it. Policies do not use it."""
 
     limits: Annotated[tuple[Annotated[int, msgspec.Meta(ge=0)], ...], msgspec.Meta(min_length=1)] = (10,)
     """Concurrent requests per pod; 0 is no limit."""

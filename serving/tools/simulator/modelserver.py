@@ -1,8 +1,9 @@
 """Simulates model servers as the pods of one revision: they cache prompts, read them in order, and write answers.
 
-A server reads one prompt after the other, without the leading blocks that its cache has, and then writes all answers at
-once, the slower the more there are. Its cache drops the blocks used longest ago. With prefix affinity the product's
-``PrefixTable`` chooses the server. The product's ``TokenMeter`` counts tokens in flight; each answer is streamed.
+A server reads one prompt after the other, without the leading blocks in its cache. It writes all answers concurrently,
+in steps that take longer with more answers. Its cache drops the blocks used longest ago. With prefix affinity the
+product's ``PrefixTable`` chooses the server. The product's ``TokenMeter`` counts tokens in flight; each answer is
+streamed.
 """
 
 import heapq

@@ -92,7 +92,7 @@ class RunWorld(msgspec.Struct, frozen=True, kw_only=True):
     knee: float = math.inf
     """Concurrent requests above which a pod is slower: times grow in proportion to the requests."""
     log: RunLog | None = None
-    """Gets each decision and latency, of a workload of one function; no period is skipped then."""
+    """Receives each decision and latency of a workload with one function; no period is skipped then."""
 
 
 class RunConfig(RunWorld, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Finds the conclusion of a decision about a simulated revision that an earlier decision had.
+"""Reuses the conclusion of an earlier decision about a simulated revision with the same inputs.
 
 Input: the algorithm's decision, the policy's advice, the gate and the cluster's state. Output: the next state and the earlier
 conclusion for the same inputs. Times matter only through comparisons, which are part of these inputs. The product's code always

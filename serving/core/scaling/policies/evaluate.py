@@ -3,8 +3,8 @@
 Input: the triggers, and their shared situation (pods, usages, points, time of the last change). Output: the change, and
 a verdict of every evaluated trigger, which explains why nothing happened. A trigger acts
 
-1. (up only) immediately when the usage meets its limit, without points and despite the cooldown; 2. when enough points
-   are beyond its target, its amount has the right sign, and the cooldown has ended.
+1. (up only) immediately when the usage meets its limit, without points and despite the cooldown;
+2. when enough points are beyond its target, its amount has the right sign, and the cooldown has ended.
 
 If a trigger only waits for the cooldown, the next one is evaluated. The direction then does not count as in sync: a
 waiting trigger for up still prevents scaling down. Source: topfreegames/maestro v9 (dbbfd74),

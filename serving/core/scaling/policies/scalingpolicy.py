@@ -57,8 +57,8 @@ class Trigger(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Share of the points of ``time_s`` that must count. Range: 1 to 100. Default: maestro, 80."""
 
     time_s: int = msgspec.field(default=600, name="timeSeconds")
-    """How far back points are looked at, in seconds, from the decision. Range: 1 to 86400. Less than the time between
-    two points means the newest point alone. Default: maestro, 600."""
+    """Age of the oldest point that counts, in seconds before the decision. Range: 1 to 86400. A value below the time
+    between two points selects only the newest point. Default: maestro, 600."""
 
     limit_percent: int | None = None
     """Usage from which an up trigger acts at once, without points and during the cooldown. Range: from usage_percent to
@@ -94,8 +94,8 @@ class Direction(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """Amount of the old-style ``trigger``, without sign, and of panic scale. Range: from 1. Default: maestro, 1."""
 
     trigger: Trigger | None = None
-    """Old style: one trigger that watches occupancy, with the amount ``delta`` of the direction, used where
-    ``triggers`` is empty. That of ``up`` also holds the limit of panic scale.
+    """Old style, used if ``triggers`` is empty: one occupancy trigger with the direction's amount ``delta``. The
+    trigger of ``up`` also has the limit of panic scale.
     """
 
 
@@ -139,8 +139,8 @@ class ScalingPolicySpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Times with a minimum number of pods, at most 16. The highest active minimum applies."""
 
     panic_scale: bool = False
-    """Whether a pod that takes its first request adds ``up.delta`` pods on the spot if more pods hold a request than
-    the limit of ``up.trigger`` allows. Default: maestro, false; deprecated there.
+    """Whether ``up.delta`` pods are added immediately when a pod gets its first request and the occupied pods exceed
+    the limit of ``up.trigger``. Default: maestro, false; deprecated there.
     """
 
 

@@ -1,7 +1,7 @@
 """Responds to HTTP-01 challenges of ACME (RFC 8555, 8.3), in front of another handler.
 
 The response to the challenge TOKEN is the file TOKEN of a folder. Without the file the other handler gets the request:
-an app may have certificates of its own.
+an app may manage its own certificates.
 """
 
 import re

@@ -128,10 +128,10 @@ class LoadRule(enum.StrEnum):
     """The probability that load exceeds the requests."""
 
     TAIL_BELOW_LIMITS = "tail_below_limits"
-    """The same, given that limits below the capacity bound the load."""
+    """The probability that load exceeds the requests, given that limits below the capacity bound the load."""
 
     ABOVE_LIMITS = "above_limits"
-    """The mean load exceeds the sum of limits by more than that probability: the difference."""
+    """The mean load minus the sum of limits, if larger than that probability."""
 
     NO_LIMITS = "no_limits"
     """Nothing on the node has a limit, which Trimaran counts as no risk."""

@@ -1,4 +1,4 @@
-"""``serving adopt`` and ``serving release``: start and stop to scale an existing workload by its requests.
+"""``serving adopt`` and ``serving release``: start and stop scaling an existing workload by its requests.
 
 ``adopt`` writes a ScaledWorkload with the present replicas in an annotation. ``release`` deletes it and restores the
 workload.

@@ -21,7 +21,8 @@ from serving.tools.dashboard.cost import History, StatsSummary, summary
 _TITLES = ("REVISION", "REQUESTS", "5XX", "P99 MAX", "PODS", "MAX", "POD-HOURS")
 _HOUR_S = 3600.0
 KNOWN_RATIO_MIN = 0.98
-"""The output mentions a history that covers less of the range; the range's ends are rounded to steps."""
+"""Part of a range below which the output reports an incomplete history. It is below 1, because the range's ends are
+rounded to steps."""
 _NOT_COLUMNS = {"at_s", "marks", "decisions", "step_s"}
 
 

@@ -39,7 +39,7 @@ traffic_options = adding(
     ),
     click.option("--tag", default="", help="Tag the new revision, which gives it a separate URL."),
 )
-"""Adds ``--no-traffic`` and ``--tag`` to a command that makes a revision."""
+"""Adds ``--no-traffic`` and ``--tag`` to a command that creates a revision."""
 
 
 def taken_traffic(options: dict[str, Any], *, wait: bool) -> NewTraffic:

@@ -217,7 +217,7 @@ def test_traffic_is_split_tagged_and_rolled_back(serving: Stage) -> None:
     serving("traffic", "split", "--rollback")
     serving.until_status("Hello one", "split")
     assert "split requested by serving traffic --rollback: 100 % to split-00001" in serving("why", "split").stdout
-    assert "nothing to go back to" in serving("traffic", "split", "--rollback", code=2).stderr
+    assert "nothing to roll back to" in serving("traffic", "split", "--rollback", code=2).stderr
     assert "is 110 % together; expected 100 %" in serving("traffic", "split", "1=90", "2=20", code=2).stderr
     assert "there are split-00002, split-00001, and @latest" in serving("traffic", "split", "9=100", code=2).stderr
     assert "only one of them" in serving("traffic", "split", "1=100", "--to-latest", code=2).stderr

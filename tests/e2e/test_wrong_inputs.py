@@ -116,7 +116,7 @@ scale hello 3 --min 1 => COUNT sets both bounds: omit --min and --max
 traffic hello 1=50 => hello-00001=50 is 50 % together; expected 100 %
 traffic hello 1=half => '1=half' is not REVISION=PERCENT, as hello-00001=90
 traffic hello 9=100 => '9' is not a revision of it; there are hello-00001, and @latest
-traffic hello --rollback => hello-00001 is the newest revision with traffic, and no older revision is ready: there is nothing to go back to
+traffic hello --rollback => hello-00001 is the newest revision with traffic, and no older revision is ready: there is nothing to roll back to
 traffic hello --to-latest --rollback => REVISION=PERCENT, --to-latest and --rollback each direct all traffic: use only one of them
 traffic hello --tag x => 'x' is not REVISION=TAG, as hello-00002=canary
 traffic hello --tag 1=BAD_TAG => spec.traffic[1].tag: Invalid value: "BAD_TAG": must be a DNS label: at most 63 lower case letters, digits and '-', beginning with a letter and not ending with '-'
@@ -137,7 +137,7 @@ get all => 'all' is not a kind: `serving get` lists the services, `serving descr
 get configmap nope => no configmap nope in namespace default; there
 get -o frob => Invalid value for '-o' / '--output': 'frob' is not one of 'table', 'wide', 'json', 'yaml', 'name'.
 get -o 'jsonpath={.x' => -o jsonpath={.x: '{.x' is not text, or an expression in braces as {.metadata.name}
-get services -l 'a in' => unable to parse label selector 'a in': it stops making sense at 'a in'
+get services -l 'a in' => unable to parse label selector 'a in': syntax error at 'a in'
 deploy hello => ; `serving deploy ./hello` runs the folder hello
 logs ksvc/hello => no service ksvc/hello in namespace default; there are hello; name the service alone: hello
 wait nope => no service nope in namespace default; there are hello

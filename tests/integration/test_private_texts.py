@@ -243,7 +243,7 @@ async def test_an_app_that_takes_no_connection_is_not_named_by_its_queue_proxy()
             client.send(get(headers=headers))
             head, body = await client.message()
             assert head.split(b" ")[1] in (b"502", b"503")
-            assert body == b"the app takes no connection: connection refused"
+            assert body == b"the app accepts no connection: connection refused"
             assert PRIVATE.search(head + body) is None
 
 

@@ -131,7 +131,7 @@ def fetch_keys(url: str, *, issuer: str, connections: Connections) -> dict[str, 
         document = _read(named, connections)
     keys = document.get("keys")
     if not isinstance(keys, list):
-        raise ValueError("it is no key set: there is no list of keys")  # noqa: TRY004 - what is wrong is the data
+        raise ValueError("it is not a key set: it has no list of keys")  # noqa: TRY004 - what is wrong is the data
     return dict(entry for entry in map(_usable, keys[:_KEYS_MAX]) if entry is not None)
 
 
@@ -155,7 +155,7 @@ def _read(url: str, connections: Connections) -> Mapping[str, Any]:
     except RecursionError as error:
         raise ValueError("it is nested too deep") from error
     if not isinstance(document, dict):
-        raise ValueError("it is no JSON object")  # noqa: TRY004 - what is wrong is the data
+        raise ValueError("it is not a JSON object")  # noqa: TRY004 - what is wrong is the data
     return document
 
 

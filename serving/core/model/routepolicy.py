@@ -240,7 +240,7 @@ def read_tcp_ports(text: str) -> tuple[TcpPort, ...] | Problem:
         if not number or kind not in ("", "tls") or bool(kind) != bool(slash):
             return Problem(where=_TCP, what=f'"{part.strip()}" in "{text}" is not right', expected=_TCP_EXPECTED)
         if number in ports:
-            return Problem(where=_TCP, what=f'port {word} is twice in "{text}"', expected="each port once")
+            return Problem(where=_TCP, what=f'port {word} is repeated in "{text}"', expected="each port once")
         ports[number] = TcpPort(number=number, is_tls=bool(kind))
     if len(ports) > TCP_PORTS_MAX:
         return Problem(where=_TCP, what=f"{len(ports)} ports are too many", expected=f"at most {TCP_PORTS_MAX}")

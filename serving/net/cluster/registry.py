@@ -98,7 +98,7 @@ async def _digest_at(session: aiohttp.ClientSession, url: str, *, auth: str) -> 
             response.raise_for_status()
             digest = f"sha256:{hashlib.sha256(await _body(response)).hexdigest()}"
     if not _DIGEST.match(digest):
-        raise RegistryError(f"{url}: {digest[:80]!r} is no sha256 digest")
+        raise RegistryError(f"{url}: {digest[:80]!r} is not a sha256 digest")
     return digest
 
 
@@ -111,12 +111,12 @@ async def _authorization(session: aiohttp.ClientSession, challenge: str, *, auth
     basic = f"Basic {auth}"
     if scheme.lower() != "bearer":
         if not auth:
-            raise RegistryError("the registry wants credentials", is_refusal=True)
+            raise RegistryError("the registry requires credentials", is_refusal=True)
         return basic
     values = dict(_CHALLENGE.findall(rest))
     realm = values.get("realm", "")
     if not realm.startswith(("https://", "http://") if may_be_plain else "https://"):
-        raise RegistryError(f"the registry names no place for tokens: {challenge[:200]!r}")
+        raise RegistryError(f"the registry names no token server: {challenge[:200]!r}")
     parameters = {key: values[key] for key in ("service", "scope") if key in values}
     async with session.get(realm, params=parameters, headers={"Authorization": basic} if auth else {}) as response:
         if response.status != HTTPStatus.OK:

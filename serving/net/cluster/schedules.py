@@ -56,7 +56,7 @@ def schedule_problems(spec: ScalingPolicySpec) -> Iterator[Problem]:
 
 def _count_problems(schedule: Schedule, spec: ScalingPolicySpec, where: str) -> Iterator[Problem]:
     if schedule.min_count < 1:
-        yield Problem(where=f"{where}.min", what=f"{schedule.min_count} asks for nothing", expected="1 or more")
+        yield Problem(where=f"{where}.min", what=f"{schedule.min_count} has no effect", expected="1 or more")
     elif 0 < spec.max_count < schedule.min_count:
         yield Problem(
             where=f"{where}.min",
@@ -71,16 +71,18 @@ def _time_problems(schedule: Schedule, where: str) -> Iterator[Problem]:
     except (KeyError, ValueError, OSError):
         yield Problem(
             where=f"{where}.timeZone",
-            what=f"{schedule.time_zone!r} is not a time zone here",
+            what=f"{schedule.time_zone!r} is not a known time zone",
             expected="a name of the IANA database, as Europe/Berlin",
         )
     bad = [name for name, text in (("start", schedule.start), ("end", schedule.end)) if not _is_cron(text)]
     for name in bad:
         text = getattr(schedule, name)
-        yield Problem(where=f"{where}.{name}", what=f"{text!r} is not a time of cron that comes", expected=_CRON)
+        yield Problem(where=f"{where}.{name}", what=f"{text!r} is not a cron time that occurs", expected=_CRON)
     if not bad and _times_of(schedule.start) == _times_of(schedule.end):
         yield Problem(
-            where=f"{where}.end", what=f"it is the start, {schedule.end!r}, so it never holds", expected="another time"
+            where=f"{where}.end",
+            what=f"{schedule.end!r} equals the start, so the schedule is never active",
+            expected="another time",
         )
 
 
@@ -89,7 +91,7 @@ def _name_problems(schedules: Sequence[Schedule]) -> Iterator[Problem]:
     for index, schedule in enumerate(schedules):
         if names[schedule.name] > 1:
             what = f"{names[schedule.name]} schedules are called {schedule.name!r}"
-            yield Problem(where=f"spec.schedules[{index}].name", what=what, expected="names that differ, or none")
+            yield Problem(where=f"spec.schedules[{index}].name", what=what, expected="unique names, or none")
 
 
 def _is_cron(text: str) -> bool:

@@ -136,7 +136,7 @@ def label_selector(text: str) -> LabelSelector:
     while at < len(rest):
         clause = _CLAUSE.match(rest, at)
         if clause is None or (clause["end"] == "," and clause.end() == len(rest)):
-            raise Invalid(f"unable to parse label selector {text!r}: it stops making sense at {rest[at:]!r}")
+            raise Invalid(f"unable to parse label selector {text!r}: syntax error at {rest[at:]!r}")
         requirements.append(_checked(_requirement(clause), text))
         at = clause.end()
     return LabelSelector(_bounded(requirements))
@@ -216,7 +216,7 @@ def _field_selector(text: str) -> FieldSelector:
     while at < len(text):
         clause = _FIELD_CLAUSE.match(text, at)
         if clause is None:
-            raise Invalid(f"invalid field selector {text!r}: it stops making sense at {text[at:]!r}")
+            raise Invalid(f"invalid field selector {text!r}: syntax error at {text[at:]!r}")
         value = re.sub(r"\\(.)", r"\1", clause["value"])
         clauses.append((clause["key"], value, clause["op"] != "!="))
         at = clause.end()

@@ -99,7 +99,7 @@ def pinned_traffic(service: Object) -> list[Object]:
     if percent:
         ready = str(nested(service, "status", "latestReadyRevisionName") or "")
         if not ready:
-            raise ServingError(f"no revision of {name_of(service)} is ready, so that none can have the traffic")
+            raise ServingError(f"no revision of {name_of(service)} is ready, so that none can get traffic")
         shares[ready] = shares.get(ready, 0) + percent
     return desired_traffic(service, AskedService(shares=shares))
 
@@ -152,11 +152,11 @@ def rollback_target(service: Object, revisions: Sequence[Object]) -> str:
     shares = shares_of(service)
     newest = next((place for place, revision in enumerate(revisions) if name_of(revision) in shares), None)
     if newest is None:
-        raise ServingError("no revision has traffic: there is nothing to go back from")
+        raise ServingError("no revision has traffic: there is nothing to roll back")
     target = next((name_of(revision) for revision in revisions[newest + 1 :] if is_true(revision, CONDITION_READY)), "")
     if not target:
         has = f"{name_of(revisions[newest])} is the newest revision with traffic"
-        raise ServingError(f"{has}, and no older revision is ready: there is nothing to go back to")
+        raise ServingError(f"{has}, and no older revision is ready: there is nothing to roll back to")
     return target
 
 

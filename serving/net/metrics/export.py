@@ -163,7 +163,7 @@ def _loaded(endpoint: str) -> ModuleType:
             [
                 Problem(
                     where="otlp.endpoint",
-                    what=f"{endpoint!r} is no URL",
+                    what=f"{endpoint!r} is not a URL",
                     expected="a URL such as http://127.0.0.1:4318",
                 )
             ]

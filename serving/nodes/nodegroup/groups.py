@@ -78,7 +78,9 @@ def groups_of_text(text: str, *, where: str) -> GroupReading:
     for index, options in enumerate(written):
         place = f"{where}: {_ROOT}[{index}]"
         if not isinstance(options, Mapping):
-            problems.append(Problem(where=place, what=f"{options!r} is no mapping", expected="the options of a group"))
+            problems.append(
+                Problem(where=place, what=f"{options!r} is not a mapping", expected="the options of a group")
+            )
             continue
         named = f"{place} ({options.get(_NAME, 'without a name')})"
         unknown = ignored_options(options, where=named)

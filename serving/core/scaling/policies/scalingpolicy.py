@@ -264,7 +264,7 @@ def _sign_problems(spec: ScalingPolicySpec) -> Iterator[Problem]:
             if trigger.type == "fixed-step" and trigger.delta * sign <= 0:
                 yield Problem(
                     where=f"{path}.delta",
-                    what=f"{trigger.delta} does nothing here",
+                    what=f"{trigger.delta} has no effect here",
                     expected=expected,
                 )
 
@@ -276,7 +276,7 @@ def _up_problems(spec: ScalingPolicySpec) -> Iterator[Problem]:
         if 0 < limit_percent < trigger.usage_percent:
             yield Problem(
                 where=f"{path}.limitPercent",
-                what=f"{limit_percent} is below usagePercent, {trigger.usage_percent}: it would act on a usage that is right",
+                what=f"{limit_percent} is below usagePercent, {trigger.usage_percent}: it would act below the target",
                 expected=f"at least {trigger.usage_percent}",
             )
     if spec.up.triggers and spec.up.trigger is not None and not spec.panic_scale:
@@ -288,7 +288,7 @@ def _down_problems(spec: ScalingPolicySpec) -> Iterator[Problem]:
         if trigger.limit_percent is not None:
             yield Problem(
                 where=f"{path}.limitPercent",
-                what=f"{trigger.limit_percent} would not be read",
+                what=f"{trigger.limit_percent} has no effect",
                 expected="no limit: only up triggers have one",
             )
     if spec.down.triggers and spec.down.trigger is not None:
@@ -296,7 +296,7 @@ def _down_problems(spec: ScalingPolicySpec) -> Iterator[Problem]:
 
 
 def _unread_trigger(where: str, expected: str) -> Problem:
-    return Problem(where=f"{where}.trigger", what="it would not be read next to triggers", expected=expected)
+    return Problem(where=f"{where}.trigger", what="it has no effect beside triggers", expected=expected)
 
 
 def _overlap_problems(spec: ScalingPolicySpec) -> Iterator[Problem]:
@@ -324,6 +324,6 @@ def _request_problems(spec: ScalingPolicySpec, container_requests: Mapping[str, 
                 resource = "cpu" if trigger.type == "cpu" else "memory"
                 yield Problem(
                     where=f"{path}.type",
-                    what=f"{trigger.type} needs requests.{resource}, which container {name} has not",
+                    what=f"{trigger.type} needs requests.{resource}, which container {name} lacks",
                     expected=f"requests.{resource} on every container",
                 )

@@ -625,7 +625,7 @@ class Attempt:
             self.release()
             exchange.body.rewind()
             self._client.resume(Pause.UPSTREAM_FULL)
-            exchange.give_back(ConnectionRefusedError("the app takes no connection"))
+            exchange.give_back(ConnectionRefusedError("the app accepts no connection"))
             return
         exchange.phase = _ON_RESPONSE[exchange.phase]
         if exchange.body is not NO_BODY:

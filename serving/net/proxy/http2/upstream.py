@@ -373,7 +373,7 @@ class UpstreamSession(FrameSender):
             stream = streams.pop(number)
             stream.is_done = True
             if isinstance(stream, StreamUpstream):
-                stream.refused("the app took its leave")
+                stream.refused("the app sent GOAWAY")
         self._close_if_gone()
 
     def on_ping_ack(self, payload: bytes) -> None:
@@ -508,7 +508,7 @@ class Http2Pool(Pool):
         try:
             link = await self._link(stream.address)
         except OSError as error:
-            stream.refused(f"no other connection is taken: {error}")
+            stream.refused(f"the app accepts no further connection: {error}")
         else:
             stream.restart(link)
 

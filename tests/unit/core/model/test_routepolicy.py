@@ -219,7 +219,7 @@ def test_ports_stand_with_commas(text: str, numbers: list[int]) -> None:
         ("5432/", '"5432/" in "5432/" is not right', "a port from 1 to 65535"),
         ("5432,", '"" in "5432," is not right', "a port from 1 to 65535"),
         ("\u0665", '"\u0665" in "\u0665" is not right', "a port from 1 to 65535"),
-        ("1,2,01", 'port 01 is twice in "1,2,01"', "each port once"),
+        ("1,2,01", 'port 01 is repeated in "1,2,01"', "each port once"),
         (",".join(str(number) for number in range(1, TCP_PORTS_MAX + 2)), "17 ports are too many", "at most 16"),
     ],
 )

@@ -43,7 +43,7 @@ async def test_another_missing_module_is_not_called_the_extra(monkeypatch: pytes
 
 
 async def test_an_endpoint_that_is_no_url_is_reported() -> None:
-    with pytest.raises(SettingsError, match=r"'localhost:4318' is no URL.*http://127\.0\.0\.1:4318"):
+    with pytest.raises(SettingsError, match=r"'localhost:4318' is not a URL.*http://127\.0\.0\.1:4318"):
         async with span_outbox(OtlpSettings(endpoint="localhost:4318"), service="a"):
             pass
 

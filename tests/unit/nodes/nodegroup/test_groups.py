@@ -66,7 +66,7 @@ def test_an_empty_text_has_no_groups() -> None:
         ("node_groups: !!bool x", "not YAML: this is no bool"),
         ("[]", "no list of node groups"),
         ("node_groups: none", "no list of node groups"),
-        ("node_groups: [1]", "1 is no mapping"),
+        ("node_groups: [1]", "1 is not a mapping"),
     ],
 )
 def test_a_text_that_is_none_is_refused(text: str, what: str) -> None:

@@ -160,7 +160,7 @@ def test_cpu_without_requests_is_reported() -> None:
     condition = stage.condition()
     assert condition["reason"] == "NoRequests"
     assert "revision hello-00001: " in condition["message"]
-    assert "which container c has not" in condition["message"]
+    assert "which container c lacks" in condition["message"]
     # Another kind of trigger needs none.
     stage.triggers.take_policy(policy(up=ROOM_UP))
     assert stage.decide(now_s=1.0)

@@ -197,8 +197,8 @@ def test_cpu_and_mem_need_requests_on_every_container() -> None:
     spec = policy(up=(trigger("cpu"), trigger("occupancy")), down=(trigger("mem", 50),))
     problems = check_scaling_policy(spec, known_types=KNOWN, container_requests=requests)
     assert [(problem.where, problem.what) for problem in problems] == [
-        ("spec.up.triggers[0].type", "cpu needs requests.cpu, which container sidecar has not"),
-        ("spec.down.triggers[0].type", "mem needs requests.memory, which container app has not"),
+        ("spec.up.triggers[0].type", "cpu needs requests.cpu, which container sidecar lacks"),
+        ("spec.down.triggers[0].type", "mem needs requests.memory, which container app lacks"),
     ]
 
 

@@ -128,7 +128,7 @@ async def test_what_the_dashboard_knows_needs_no_address(tmp_path: Path) -> None
             cost = await serving(api, "cost")
             cold = await serving(api, "why", "hello", "--cold")
     assert "the dashboard has no history of a service in default" in cost.stderr
-    assert "no cold start of hello is known" in cold.stdout
+    assert "no cold start of hello is recorded" in cold.stdout
 
 
 @pytest.mark.parametrize("words", [("cost",), ("requests", "hello"), ("top", "--once"), ("dashboard",)])

@@ -183,7 +183,7 @@ def test_what_an_installation_needs_is_checked_before_the_first_write(cluster: B
         (["--component", "gateway"], "/gateways", 1, "this server has no Gateway of gateway.networking.k8s.io/v1"),
         (["--component", "monitoring"], "/podmonitors", 1, "this server has no PodMonitor of monitoring.coreos.com/v1"),
         (["--component", "activator-hpa"], "/metrics.k8s.io", 1, "this server has no metrics.k8s.io/v1beta1"),
-        (["--component", "placement"], "", 2, "no image is named for placement: --registry PREFIX names all images"),
+        (["--component", "placement"], "", 2, "placement has no image: set --registry PREFIX for all images"),
         (["--image", "serving:2"], "", 2, "'serving:2' has no registry"),
         (["--image", ""], "", 2, "no image is named for activator"),
     ):

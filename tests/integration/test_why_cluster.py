@@ -159,7 +159,7 @@ async def test_the_autoscaler_that_decides_is_asked_or_named(tmp_path: Path) -> 
             owner.server_close()
             lost = await asyncio.to_thread(why, api, "hello", "--autoscaler", here)
             assert lost.exit_code == 1
-            assert f"the one at {there} does, and that does not answer here" in lost.stderr
+            assert f"its owner at {there} does not answer" in lost.stderr
     finally:
         standby.shutdown()
         for thread in threads:

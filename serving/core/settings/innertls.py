@@ -60,7 +60,7 @@ class InnerTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             high=30 * 86400,
         ),
     ] = 86400.0
-    """Time for which an inner certificate is valid, in seconds. The certificate is replaced after half of that time.
+    """Validity of an inner certificate, in seconds; the certificate is replaced after half of it.
     Range: 2s to 720h. Default: ours, 24h.
     """
 

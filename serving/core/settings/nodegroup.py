@@ -28,7 +28,7 @@ class NodeGroupQuirks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """No node is deleted while the scale lock is held. Off: nodes past their grace period are deleted."""
 
     scale_up_stops_reaping: bool = False
-    """A pass that adds nodes deletes none. Off: it deletes nodes past their grace period that it does not untaint."""
+    """A pass that adds nodes deletes none. Off: it deletes nodes past their grace period, unless it untaints them."""
 
     unhealthy_tainted_without_limit: bool = False
     """All unhealthy nodes are tainted at once, even if no node remains or the whole group is unhealthy. Off: a pass

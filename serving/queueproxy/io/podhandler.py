@@ -153,7 +153,7 @@ class PodHandler(PodRequests[Exchange]):
     def unreachable(self, exchange: Exchange, error: OSError) -> None:
         """Handle an app that refuses the connection: an activator sends the request to another pod."""
         # Without the error's text, which contains the app's address.
-        text = b"the app takes no connection: %b" % connection_failure(error).encode()
+        text = b"the app accepts no connection: %b" % connection_failure(error).encode()
         if _is_proxied(exchange):
             exchange.respond(503, text, header_lines(*TEXT) + UNDELIVERED)
         else:

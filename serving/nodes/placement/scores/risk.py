@@ -128,7 +128,7 @@ class LoadRule(enum.StrEnum):
     """The probability that load exceeds the requests."""
 
     TAIL_BELOW_LIMITS = "tail_below_limits"
-    """The probability that load exceeds the requests, given that limits below the capacity bound the load."""
+    """The probability of load above the requests, if limits below the capacity bound the load."""
 
     ABOVE_LIMITS = "above_limits"
     """The mean load minus the sum of limits, if larger than that probability."""

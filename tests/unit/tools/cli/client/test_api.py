@@ -31,7 +31,7 @@ def test_a_state_folder_without_a_system_is_named_with_the_way_to_start_one(tmp_
 
 def test_the_default_state_folder_is_named_too(tmp_path: Path) -> None:
     done = serving("url", "hello", XDG_STATE_HOME=str(tmp_path))
-    assert f"{tmp_path}/serving/kubeconfig: there is none" in done.stderr
+    assert f"{tmp_path}/serving/kubeconfig: no such file" in done.stderr
 
 
 def test_a_system_that_ended_is_reported_with_its_state_folder(tmp_path: Path) -> None:

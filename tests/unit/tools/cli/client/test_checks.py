@@ -51,7 +51,7 @@ def test_a_folder_that_others_read_is_reported(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_is_no_problem(tmp_path: Path) -> None:
     first, *_ = check_state(tmp_path / "a" / "b", None)
-    assert (first.state, "`serving up` makes it" in first.text) == ("ok", True)
+    assert (first.state, "`serving up` creates it" in first.text) == ("ok", True)
 
 
 def test_a_port_that_is_taken_is_in_the_way() -> None:
@@ -157,7 +157,7 @@ def test_secrets_on_the_disk_are_worth_knowing() -> None:
         ({}, True, "the kernel does not support them"),
         ({"self/ns/user": "", "sys/user/max_user_namespaces": "0"}, True, "the kernel setting allows none"),
         ({"self/ns/user": "", "sys/kernel/unprivileged_userns_clone": "0"}, False, "only root may create them"),
-        ({"self/ns/user": "", "sys/kernel/apparmor_restrict_unprivileged_userns": "1"}, False, "AppArmor takes"),
+        ({"self/ns/user": "", "sys/kernel/apparmor_restrict_unprivileged_userns": "1"}, False, "AppArmor removes"),
     ],
 )
 def test_a_machine_without_user_namespaces_says_which_and_what_to_do(

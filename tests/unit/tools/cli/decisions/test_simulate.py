@@ -119,7 +119,7 @@ def test_a_comparison_gives_the_distance_to_the_oracle_and_the_clairvoyant(tmp_p
 
 def test_a_policy_that_knows_the_future_needs_a_trace_without_nodes(tmp_path: Path) -> None:
     load = simulate("--policy", "oracle")
-    assert (load.exit_code, "--policy: oracle knows the future" in load.stderr) == (2, True)
+    assert (load.exit_code, "--policy: oracle knows all future requests" in load.stderr) == (2, True)
     nodes = simulate("--trace", written(tmp_path), "--policy", "clairvoyant", "--node-pods", "2")
     assert (nodes.exit_code, "clairvoyant with nodes" in nodes.stderr) == (2, True)
 

@@ -169,7 +169,7 @@ def test_without_a_builder_that_works_one_line_says_what_to_install(
         ("services: {'a b': {build: .}}", "'a b' is not a name here"),
         ("services: {web: {ports: [80]}}", "'services.web' is not a service with image or build"),
         ("services: {web: {extends: {service: b}}}", "write the fields of the service that it extends into it"),
-        ("services: {a_b: {image: a}, a-b: {image: a}}", "'a-b' is not a name of its own: a_b is a-b here"),
+        ("services: {a_b: {image: a}, a-b: {image: a}}", "'a-b' is not a unique name: a_b becomes a-b, too"),
         ("services: {web: {image: a, command: '\"a'}}", "'services.web.command' is not a command as in a shell"),
         ("services: {web: {image: a, ports: [99999]}}", "'99999' is not a port of web, as 80"),
         ("services: {web: {env_file: gone}}", "compose.yaml: services.web.env_file: "),

@@ -4,7 +4,7 @@ import datetime as dt
 import os
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, ClassVar, Self
 
@@ -26,6 +26,14 @@ _PATIENCE_S = 1.0
 _VISIBLE = {code: f"^{chr(code ^ 64)}" for code in (*range(9), *range(11, 32), 127)} | {
     code: f"\\x{code:02x}" for code in range(128, 160)
 }
+
+
+def output_option(*formats: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add ``-o`` with the given formats (default: text and json); the first is the default of the option."""
+    choices = formats or ("text", "json")
+    return click.option(
+        "-o", "--output", type=click.Choice(choices), default=choices[0], show_default=True, help="Output format."
+    )
 
 
 def printable(text: str) -> str:

@@ -9,6 +9,7 @@ import click
 
 from serving.core.model.errors import InvalidValue
 from serving.net.cluster.kinds import KINDS, POD_METRICS, SERVING_SERVICE, UNUSED_KINDS, Kind
+from serving.tools.cli.client.output import output_option
 
 # The first kind with a word keeps the word: "service" is Knative's kind, "svc" is Kubernetes' kind.
 _USED = [kind for kind in KINDS if kind not in {SERVING_SERVICE, POD_METRICS, *UNUSED_KINDS}]
@@ -99,7 +100,7 @@ class SecondsParam(TimeParam):
 
 def json_output_options(command: Callable[..., None]) -> Callable[..., None]:
     """Add ``-o`` (text or JSON) and ``--json``. ``is_json`` evaluates both."""
-    shown = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+    shown = output_option()
     return shown(click.option("--json", "as_json", is_flag=True, help="Same as -o json.")(command))
 
 

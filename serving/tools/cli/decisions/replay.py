@@ -16,6 +16,7 @@ from serving.core.scaling.scaler.explain import explain
 from serving.core.scaling.scaler.replay import again, otherwise, read_record
 from serving.net.aio.inputfile import open_input
 from serving.tools.cli.client.api import fail
+from serving.tools.cli.client.output import output_option
 
 _EXIT_DIFFERENT = 1
 
@@ -31,7 +32,7 @@ _Difference = dict[str, Any]
     metavar="KEY=VALUE",
     help="Replace a scaling setting of the revision: max_scale=4.",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 def replay(files: tuple[Path, ...], changes: tuple[str, ...], output: str) -> None:
     """Recompute the decisions in FILES of the decision log; list the oldest file first.
 

@@ -49,7 +49,7 @@ from serving.net.cluster.kinds import (
 )
 from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage
 from serving.tools.cli.client.objects import created_s, items_of, last_lines, revisions_of
-from serving.tools.cli.client.output import clock_text, counted, print_aside, printable
+from serving.tools.cli.client.output import clock_text, counted, output_option, print_aside, printable
 from serving.tools.cli.client.reach import Reach
 from serving.tools.cli.client.resources import path_of
 from serving.tools.cli.client.stats import DashboardPages, Stats, autoscaler_option, read_page
@@ -126,7 +126,7 @@ def _change_of(event: Object) -> ScaleEvent | None:
     help="Show decisions newer than a duration, such as 90s, 10m or 2h.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Stream new decisions until interrupted.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @click.option("--cold", is_flag=True, help="Show the steps of the latest cold starts instead.")
 @click.option("--dashboard", metavar="URL", help="Link of the dashboard, for --cold. Detected by default.")
 @autoscaler_option

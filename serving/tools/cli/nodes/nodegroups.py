@@ -24,7 +24,7 @@ from serving.core.model.objects import (
 from serving.net.cluster.kinds import EVENT, NODE, NODE_GROUP, POD, REVISION
 from serving.tools.cli.client.api import ApiClient, api_options, fail
 from serving.tools.cli.client.objects import items_of, object_of
-from serving.tools.cli.client.output import aligned
+from serving.tools.cli.client.output import aligned, output_option
 from serving.tools.cli.client.resources import path_of
 from serving.tools.cli.client.rows import server_table
 
@@ -37,7 +37,7 @@ _SCALED_UP = "ScaledUp"
 _EVENT_NAMESPACE = "default"
 _DAY_S = 86400.0
 
-_output_option = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+_output_option = output_option()
 
 
 def revision_story(

@@ -36,7 +36,7 @@ from serving.net.cluster.kinds import (
 from serving.net.cluster.kubeclient import listed_kind
 from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail, fail_usage, message_of
 from serving.tools.cli.client.objects import absence_of, items_of
-from serving.tools.cli.client.output import counted, print_aside
+from serving.tools.cli.client.output import counted, output_option, print_aside
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
 from serving.tools.cli.services.takeover import delete_twin, give_back, make_twin, short_hosts, take_over, twin_name
 from serving.tools.cli.services.waiting import until, until_workload_ready
@@ -208,7 +208,7 @@ def workload_named(api: ApiClient, text: str) -> Object:
 @click.option("--dry-run", is_flag=True, help="Print the ScaledWorkload without writing it.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until requests are served.")
 @wait_timeout_option(_TIMEOUT_S)
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @api_options
 def adopt(*, api: ApiClient, target: str, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Scale an existing workload, such as deploy/shop or sts/shop, by its requests, including to zero.
@@ -357,7 +357,7 @@ def http_route(name: str, spec: ScaledWorkloadSpec, gateway: Object) -> Object:
 @click.argument("name", metavar="NAME|KIND/NAME")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the restored replicas are ready.")
 @wait_timeout_option(_TIMEOUT_S)
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @api_options
 def release(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str) -> None:
     """Stop scaling a workload: restore its earlier number of replicas, and delete its ScaledWorkload.

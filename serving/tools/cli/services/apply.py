@@ -28,7 +28,7 @@ from serving.net.cluster.kinds import (
 )
 from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, message_of
 from serving.tools.cli.client.objects import items_of
-from serving.tools.cli.client.output import Progress, paint, print_aside
+from serving.tools.cli.client.output import Progress, output_option, paint, print_aside
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
 from serving.tools.cli.services.cloudrun import without_cloud_run
 from serving.tools.cli.services.manifests import Manifest, read_manifests
@@ -162,7 +162,7 @@ class Applied(msgspec.Struct, frozen=True, kw_only=True):
 )
 @click.option("--wait/--no-wait", default=False, show_default=True, help="Wait until the services are ready.")
 @wait_timeout_option(_TIMEOUT_S, "--timeout")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @api_options
 def apply(*, api: ApiClient, paths: tuple[str, ...], output: str, **options: Any) -> None:
     """Create or update objects from manifests. Manifests of Knative and Cloud Run work unchanged.

@@ -9,7 +9,7 @@ from serving.net.cluster.kinds import SERVING_SERVICE, Kind
 from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail_usage, message_of
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import absence_of
-from serving.tools.cli.client.output import print_aside
+from serving.tools.cli.client.output import output_option, print_aside
 from serving.tools.cli.client.resources import kind_named, path_of, wait_timeout_option
 from serving.tools.cli.services.manifests import read_manifests
 from serving.tools.cli.services.waiting import until_gone
@@ -32,7 +32,7 @@ _TIMEOUT_S = 60.0
 )
 @wait_timeout_option(_TIMEOUT_S, "--timeout")
 @click.option("--ignore-not-found", is_flag=True, help="Ignore objects that do not exist.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @api_options
 @click.pass_context
 def delete(

@@ -42,7 +42,7 @@ from serving.net.cluster.servicepatch import pinned_traffic
 from serving.tools.cli.client.api import ApiClient, adding, api_options, fail, fail_usage, until_written
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import absence_of, items_of
-from serving.tools.cli.client.output import Progress, print_aside
+from serving.tools.cli.client.output import Progress, output_option, print_aside
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
 from serving.tools.cli.services.containeroptions import (
     check_secrets,
@@ -156,7 +156,7 @@ deploy_options = adding(
 @traffic_options
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the service is ready.")
 @wait_timeout_option(_TIMEOUT_S)
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @api_options
 def deploy(*, api: ApiClient, wait: bool, wait_s: float, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Run a folder or an image as service NAME. If the service exists, create a new revision of it.

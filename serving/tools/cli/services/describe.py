@@ -25,7 +25,7 @@ from serving.tools.cli.client.objects import (
     served_of,
     service_of,
 )
-from serving.tools.cli.client.output import age_text, aligned, counted, paint, printable, wrapped
+from serving.tools.cli.client.output import age_text, aligned, counted, output_option, paint, printable, wrapped
 from serving.tools.cli.client.resources import kind_named
 from serving.tools.cli.client.rows import dormant_counts, header_of, revision_row, server_table
 from serving.tools.cli.client.shortnames import short_name_problem, short_url
@@ -38,7 +38,7 @@ _COLORS = {"True": "green", "False": "red", "Unknown": "yellow"}
 
 @click.command()
 @click.argument("words", nargs=-1, required=True, metavar="[KIND] NAME", shell_complete=complete_service)
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @api_options
 def describe(*, api: ApiClient, words: tuple[str, ...], output: str) -> None:
     """Show an object: state with reasons, traffic, revisions, pods, events; a service if no KIND is given.

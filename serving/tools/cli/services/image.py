@@ -16,7 +16,7 @@ from serving.home.state import StateFolder, default_state_path
 from serving.net.cluster.kinds import POD, REVISION
 from serving.tools.cli.client.api import ApiClient, fail, fail_usage, state_option
 from serving.tools.cli.client.objects import items_of
-from serving.tools.cli.client.output import Progress, age_text, aligned
+from serving.tools.cli.client.output import Progress, age_text, aligned, output_option
 
 _ID_DIGITS = 12
 # Phases of pods whose processes have ended.
@@ -58,7 +58,7 @@ def _pull(*, names: tuple[str, ...], state_path: Path | None) -> None:
 
 
 @image.command("list")
-@click.option("-o", "--output", type=click.Choice(["table", "json", "name"]), default="table", show_default=True)
+@output_option("table", "json", "name")
 @state_option
 def _list(*, output: str, state_path: Path | None) -> None:
     """List the images, the newest first."""

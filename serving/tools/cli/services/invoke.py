@@ -20,7 +20,7 @@ from serving.net.aio.inputfile import open_input
 from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import served_of
-from serving.tools.cli.client.output import Progress, paint, print_aside
+from serving.tools.cli.client.output import Progress, output_option, paint, print_aside
 from serving.tools.cli.client.reach import INNER, PUBLIC, Reach
 from serving.tools.cli.services.token import token_of
 from serving.tools.cli.services.url import CLUSTER_LOCAL, ServiceAddress, address_of
@@ -61,7 +61,7 @@ class ResponseStart(msgspec.Struct, frozen=True, kw_only=True):
     show_default=True,
     help="Maximum time without data from the service, in seconds.",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @api_options
 def invoke(*, api: ApiClient, name: str, path: str | None, include: bool, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Send one request to a service and print the response as it arrives; status, revision and time go to standard error.

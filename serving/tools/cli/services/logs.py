@@ -30,7 +30,7 @@ from serving.tools.cli.client.objects import (
     served_of,
     workloads_of,
 )
-from serving.tools.cli.client.output import clock_text, counted, paint, print_aside
+from serving.tools.cli.client.output import clock_text, counted, output_option, paint, print_aside
 from serving.tools.cli.client.resources import path_of
 
 _POLL_S = 0.3
@@ -68,7 +68,7 @@ _Lines = queue.SimpleQueue[tuple[str, str]]
 @click.option("--until", metavar="TIME", help="Print lines until this time.")
 @click.option("--grep", metavar="REGEX", help="Print lines that match this regular expression, also of deleted pods.")
 @click.option("--timestamps", is_flag=True, help="Prefix each line with its time, accurate to about a second.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @click.option("--prefix/--no-prefix", default=True, show_default=True, help="Prefix each line with its pod.")
 @api_options
 def logs(*, api: ApiClient, names: tuple[str, ...], follow: bool, wanted: str, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command

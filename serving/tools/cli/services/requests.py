@@ -14,7 +14,7 @@ from serving.core.traffic.requesthistory import SLOW_AGE_MAX_S, ErrorCause, Requ
 from serving.tools.cli.client.api import ApiClient, api_options, fail
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import is_known
-from serving.tools.cli.client.output import aligned, clock_text, paint, print_aside, printable
+from serving.tools.cli.client.output import aligned, clock_text, output_option, paint, print_aside, printable
 from serving.tools.cli.client.reach import Reach
 from serving.tools.cli.client.stats import read_page
 
@@ -35,7 +35,7 @@ _MS = 1000
     help="Show the slowest requests of the last 15 minutes, the slowest first.",
 )
 @click.option("-f", "--follow", is_flag=True, help="Stream new requests as they end, until interrupted.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @click.option(
     "--activator",
     "urls",

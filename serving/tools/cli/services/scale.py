@@ -14,7 +14,7 @@ from serving.net.cluster.servicepatch import scale_patch, workload_scale_patch
 from serving.tools.cli.client.api import ApiClient, api_options, fail_usage
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import is_workload, served_of
-from serving.tools.cli.client.output import Progress, counted
+from serving.tools.cli.client.output import Progress, counted, output_option
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
 from serving.tools.cli.services.containeroptions import scaling_options, taken_scaling
 from serving.tools.cli.services.url import print_unrouted
@@ -29,7 +29,7 @@ _TIMEOUT_S = 300.0
 @scaling_options
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the new revision is ready.")
 @wait_timeout_option(_TIMEOUT_S)
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @api_options
 def scale(
     *,

@@ -13,7 +13,7 @@ from serving.core.model.objects import name_of
 from serving.tools.cli.client.api import ApiClient, Decorator, adding, api_options, fail, fail_usage
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import is_known, revisions_of
-from serving.tools.cli.client.output import age_text, aligned, print_aside
+from serving.tools.cli.client.output import age_text, aligned, output_option, print_aside
 from serving.tools.cli.client.stats import DashboardPages
 from serving.tools.cli.services.logs import moment_s
 from serving.tools.dashboard.cost import History, StatsSummary, summary
@@ -42,7 +42,7 @@ def history_options(begin: str, outputs: Sequence[str] = ("text", "json")) -> De
         click.option(
             "--to", "end", default="0s", metavar="TIME", help="End of the period, in the same formats.  [default: now]"
         ),
-        click.option("-o", "--output", type=click.Choice(outputs), default="text", show_default=True),
+        output_option(*outputs),
         click.option(*("--dashboard", "url"), metavar="URL", help="Link of the dashboard. Detected by default."),
     )
 

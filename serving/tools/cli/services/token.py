@@ -22,7 +22,7 @@ from serving.net.wire.tokens import KEY_SECRET, access_token, read_key
 from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail, fail_usage
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import is_workload, served_of
-from serving.tools.cli.client.output import age_text, aligned, print_aside
+from serving.tools.cli.client.output import age_text, aligned, output_option, print_aside
 from serving.tools.cli.client.resources import path_of
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def token() -> None:
     show_default="knative-serving",
     help="Namespace of the Secret with the cluster key, on a cluster.",
 )
-@click.option("-o", "--output", type=click.Choice(["text", "header", "json"]), default="text", show_default=True)
+@output_option("text", "header", "json")
 @api_options
 def show(*, api: ApiClient, name: str, rotate: bool, key_namespace: str, output: str) -> None:
     """Print the token of a private service: callers send it as "Authorization: Bearer TOKEN".
@@ -137,7 +137,7 @@ class _LifeParam(click.ParamType):  # type: ignore[type-arg]  # generic in newer
 )
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="Grant the role in all namespaces.")
 @click.option("--for", "life_s", type=_LifeParam(), default="30d", show_default=True, help="Lifetime of the token.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @api_options
 def create(  # noqa: PLR0913 - the options of the command
     *,
@@ -184,7 +184,7 @@ def _shown(grant: "Grant", *, until_s: float) -> dict[str, str]:
 
 
 @token.command("list")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @api_options
 def _list(*, api: ApiClient, output: str) -> None:
     """List the tokens of users. Their secret texts are not stored."""

@@ -16,7 +16,7 @@ from serving.net.cluster.servicepatch import LATEST, AskedService, desired_traff
 from serving.tools.cli.client.api import ApiClient, adding, api_options, fail_usage
 from serving.tools.cli.client.completion import complete_revision, complete_service
 from serving.tools.cli.client.objects import revisions_of, service_of
-from serving.tools.cli.client.output import Progress, aligned
+from serving.tools.cli.client.output import Progress, aligned, output_option
 from serving.tools.cli.client.resources import path_of
 from serving.tools.cli.services.waiting import until_ready
 
@@ -74,7 +74,7 @@ def tagged(api: ApiClient, service: Object, tag: str) -> Object:
 @click.option("--to-latest", is_flag=True, help="Send all traffic to the latest ready revision, now and later.")
 @click.option("--rollback", is_flag=True, help="Send all traffic to the revision before the newest one with traffic.")
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the traffic split is in effect.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @api_options
 def traffic(*, api: ApiClient, name: str, shares: tuple[str, ...], output: str, wait: bool, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Show the traffic split of a service, or set it, as in hello-00001=90 hello-00002=10.

@@ -15,7 +15,7 @@ from serving.net.cluster.servicepatch import pinned_traffic, scaling_annotations
 from serving.tools.cli.client.api import ApiClient, api_options, fail_usage, until_written
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import service_of
-from serving.tools.cli.client.output import Progress
+from serving.tools.cli.client.output import Progress, output_option
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
 from serving.tools.cli.services.containeroptions import (
     ServiceChanges,
@@ -112,7 +112,7 @@ def _environment(before: list[Object], wanted: ServiceUpdate) -> list[Object]:
 @traffic_options
 @click.option("--wait/--no-wait", default=True, show_default=True, help="Wait until the service is ready.")
 @wait_timeout_option(_TIMEOUT_S)
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @api_options
 def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Change settings of service NAME. Other settings, the code and the traffic are unchanged."""

@@ -12,7 +12,7 @@ from serving.home.state import StateFolder
 from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import served_of
-from serving.tools.cli.client.output import print_aside
+from serving.tools.cli.client.output import output_option, print_aside
 
 CLUSTER_LOCAL = (".svc.cluster.local", ".svc")
 """The ends of hosts that have a meaning only inside of a cluster."""
@@ -82,7 +82,7 @@ def print_url(api: ApiClient, service: Object, *, tag: str = "") -> None:
 @click.argument("name", shell_complete=complete_service)
 @click.option("--tag", default="", help="Print the URL of this traffic tag.")
 @click.option("--cluster-local", is_flag=True, help="Print the cluster-local URL, for calls from other services.")
-@click.option("-o", "--output", type=click.Choice(["text", "json", "url"]), default="text", show_default=True)
+@output_option("text", "json", "url")
 @api_options
 def url(*, api: ApiClient, name: str, tag: str, cluster_local: bool, output: str) -> None:
     """Print the URL of a service, and a curl command for machines that do not resolve *.localhost."""

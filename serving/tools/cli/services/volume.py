@@ -14,11 +14,11 @@ from serving.home.state import StateFolder
 from serving.net.cluster.kinds import PERSISTENT_VOLUME_CLAIM, POD, REVISION
 from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage
 from serving.tools.cli.client.objects import items_of, object_of
-from serving.tools.cli.client.output import aligned
+from serving.tools.cli.client.output import aligned, output_option
 from serving.tools.cli.client.resources import path_of
 from serving.tools.cli.services.deployment import check_name
 
-_output_option = click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+_output_option = output_option()
 
 
 @click.group()

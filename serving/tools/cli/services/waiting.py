@@ -33,7 +33,7 @@ from serving.tools.cli.client.objects import (
     served_of,
     superseded_failures,
 )
-from serving.tools.cli.client.output import Progress, counted
+from serving.tools.cli.client.output import Progress, counted, output_option
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
 from serving.tools.cli.services.url import ServiceAddress, address_of
 
@@ -321,9 +321,16 @@ def _worded(ready: dict[str, str]) -> str:
 
 @click.command()
 @click.argument("name", shell_complete=complete_service)
-@click.option("--for", "wanted", type=click.Choice(["ready", "gone", "zero"]), default="ready", show_default=True)
+@click.option(
+    "--for",
+    "wanted",
+    type=click.Choice(["ready", "gone", "zero"]),
+    default="ready",
+    show_default=True,
+    help="State to wait for.",
+)
 @wait_timeout_option(_TIMEOUT_S, "--timeout")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @api_options
 def wait(*, api: ApiClient, name: str, wanted: str, wait_s: float, output: str) -> None:
     """Wait until a service or workload is ready, gone, or has no pod; exit with 1 at the timeout.

@@ -36,7 +36,7 @@ from serving.nodes.nodegroup.groups import GroupReading, group_of, groups_of_tex
 from serving.tools.cli.client.api import ApiClient, Place, place_options
 from serving.tools.cli.client.checks import holder_of
 from serving.tools.cli.client.objects import items_of
-from serving.tools.cli.client.output import aligned, counted, print_aside, shortened
+from serving.tools.cli.client.output import aligned, counted, output_option, print_aside, shortened
 
 _MAP, _KEY = "config-nodegroup", "nodegroups_config.yaml"
 _ROOT = "node_groups"
@@ -202,7 +202,7 @@ def config() -> None:
 @click.option(
     "--set", "settings", multiple=True, metavar="DAEMON.FIELD=VALUE", help="Set a field, as the daemon's own flag does."
 )
-@click.option("-o", "--output", type=click.Choice(["table", "json"]), default="table", show_default=True)
+@output_option("table", "json")
 @place_options
 def show(
     *, place: Place, names: tuple[str, ...], files: tuple[Path, ...], settings: tuple[str, ...], output: str

@@ -40,7 +40,7 @@ from serving.tools.cli.client.checks import (
 )
 from serving.tools.cli.client.connection import ApiRequest, connect
 from serving.tools.cli.client.objects import items_of
-from serving.tools.cli.client.output import Progress, paint, wrapped
+from serving.tools.cli.client.output import Progress, output_option, paint, wrapped
 from serving.tools.cli.client.shortnames import short_name_problem, short_url
 from serving.tools.cli.system.issuance import host_of, problem_of
 
@@ -206,7 +206,7 @@ def _last_error(log: Path) -> str:
 
 
 @click.command()
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @click.option(
     "--repair",
     is_flag=True,

@@ -23,7 +23,7 @@ from serving.home.state import StateFolder, default_state_path
 from serving.net.cluster.kinds import CERTIFICATE, POD, SERVING_SERVICE
 from serving.tools.cli.client.api import ApiClient, Place, fail, late_api_options, place_options, state_option
 from serving.tools.cli.client.objects import items_of
-from serving.tools.cli.client.output import Progress, age_text
+from serving.tools.cli.client.output import Progress, age_text, output_option
 from serving.tools.cli.client.resources import wait_timeout_option
 from serving.tools.cli.system.clusterstatus import print_cluster_status
 from serving.tools.cli.system.issuance import host_of, problem_of
@@ -57,7 +57,7 @@ class _SystemStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command()
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @place_options
 def status(*, place: Place, output: str) -> None:
     """Print whether the system runs, and its URL. Exits with 1 if it does not run."""
@@ -113,7 +113,7 @@ def _status(state: StateFolder, pid: int) -> _SystemStatus:
 
 @click.command()
 @click.option("--client", is_flag=True, help="Print the client version only, without contacting a server.")
-@click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True)
+@output_option()
 @late_api_options
 def version(*, api: Callable[[], ApiClient], client: bool, output: str) -> None:
     """Show the version and commit of this program, its packages, and the server's Kubernetes version."""

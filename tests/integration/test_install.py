@@ -185,7 +185,7 @@ def test_what_an_installation_needs_is_checked_before_the_first_write(cluster: B
         (["--component", "activator-hpa"], "/metrics.k8s.io", 1, "this server has no metrics.k8s.io/v1beta1"),
         (["--component", "placement"], "", 2, "placement has no image: set --registry PREFIX for all images"),
         (["--image", "serving:2"], "", 2, "'serving:2' has no registry"),
-        (["--image", ""], "", 2, "no image is named for activator"),
+        (["--image", ""], "", 2, "it is empty; expected a value"),
     ):
         cluster.not_served = not_served
         done = install(cluster, tmp_path, *arguments)

@@ -229,7 +229,7 @@ async def test_without_users_of_its_own_a_pod_that_asks_for_them_does_not_run(
     unable = msgspec.structs.replace(host, users_place="", no_users="overlay: Invalid argument")
     async with controlled(template.state, containers=unable) as machine:
         await machine.start(boxed())
-        why = "this machine gives containers no users of their own: overlay: Invalid argument"
+        why = "this machine cannot give containers separate users: overlay: Invalid argument"
         assert why in await refusal(machine)
         await machine.clear()
 

@@ -223,7 +223,7 @@ def _transport_text(error: Exception) -> str:
 def _private_key(key_pem: bytes) -> ec.EllipticCurvePrivateKey:
     key = serialization.load_pem_private_key(key_pem, password=None)
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise TypeError("the account's key is no key of an elliptic curve")
+        raise TypeError("the account's key is not an elliptic-curve key")
     return key
 
 

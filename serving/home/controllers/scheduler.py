@@ -93,8 +93,8 @@ def excess_message(node: Mapping[str, Any], pod: Mapping[str, Any]) -> str:
     if not over:
         return ""
     return (
-        f"the pod requests {' and '.join(over)} that {name_of(node)} has; it starts all the same, "
-        "as requests are only held to with virtual nodes (serving up --nodes)"
+        f"the pod requests {' and '.join(over)} on {name_of(node)}; it starts anyway, "
+        "because requests are only enforced with virtual nodes (serving up --nodes)"
     )
 
 

@@ -129,5 +129,5 @@ class ImageSource:
                 return await asyncio.to_thread(puller, reference, self.store, credentials)
             except ImageUnavailable as error:
                 failures.append(error.why)
-        why = "; ".join(failures) or "is not on this machine; `serving image import FILE` brings one"
+        why = "; ".join(failures) or "is not on this machine; `serving image import FILE` adds it"
         raise ImageUnavailable(reference.short, why)

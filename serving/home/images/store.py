@@ -335,4 +335,4 @@ def _run(name: str, command: list[str], *, within_s: float | None = None) -> Non
         raise ImageUnavailable(name, f"{command[0]} did not respond within {within_s:g} s") from error
     if done.returncode:
         lines = done.stderr.decode(errors="replace").strip().splitlines()[-_ERROR_LINES:]
-        raise ImageUnavailable(name, f"{command[0]} failed: " + "\n".join(lines or ["without a word"]))
+        raise ImageUnavailable(name, f"{command[0]} failed: " + "\n".join(lines or ["without output"]))

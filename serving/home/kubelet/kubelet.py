@@ -252,7 +252,7 @@ class Kubelet:
         """Wait for the owner's back-off after evictions and for a start slot; False if the pod is deleted meanwhile."""
         due_s = self._replacements.due_s(lineage_of(pod.manifest))
         if due_s > now_s():
-            message = f"pods in its place were evicted one after another; starts in {due_s - now_s():.0f} s"
+            message = f"its predecessors were evicted repeatedly; starts in {due_s - now_s():.0f} s"
             status = broken_status(pod.manifest, message=message, stamp=stamp(), reason="CrashLoopBackOff")
             await pod.write_status(status)
             if await wait_for(pod.stop, until_s=due_s):

@@ -61,7 +61,7 @@ class LocalNodes:
         for node in (await self._cluster.list(NODE)).items:
             if nested(node, "status", "nodeInfo"):
                 raise Forbidden(
-                    f"node {name_of(node)} has another kubelet: the kubelet of one machine serves no cluster, only the API of serving up"
+                    f"node {name_of(node)} has another kubelet: the kubelet of a single machine works only with the API of `serving up`"
                 )
         if self._virtual is None:
             await self._put({"apiVersion": "v1", "kind": "Node", "metadata": {"name": self._name}})

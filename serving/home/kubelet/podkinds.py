@@ -118,7 +118,7 @@ _SOURCES_PERIOD_S = 5.0
 
 CALLER_URL = "SERVING_CALLER_URL"
 """The environment variable with the URL at which an app gets its caller token from its queue-proxy."""
-_NO_NETWORK = "pods have networks of their own only where containers run as root, see `serving doctor`"
+_NO_NETWORK = "pods have separate networks only if containers run as root, see `serving doctor`"
 _NO_BOX = "a pod that is a process in the network of this machine: without --fixed-port, and with --command instead of an image"
 
 _PAUSE_FIRST_S, _PAUSE_MAX_S = 5.0, 300.0

@@ -51,7 +51,7 @@ def warnings_of(
     warnings = [
         (
             f"{what.title()}LimitNotEnforced",
-            f"container {name}: the {what} limit {limits[what]} is not enforced: no cgroup takes it",
+            f"container {name}: the {what} limit {limits[what]} is not enforced: no cgroup supports it",
         )
         for what in refused
         if what in limits and (has_images or what != "memory")
@@ -59,7 +59,7 @@ def warnings_of(
     paths = [] if has_images else [volume_mount["mountPath"] for volume_mount in container.get("volumeMounts", ())]
     if paths:
         message = (
-            f"container {name}: {', '.join(paths)} is found below $HOME; there is no container with paths of its own"
+            f"container {name}: {', '.join(paths)} is below $HOME, because the container is a process of this machine"
         )
         warnings.append((_ELSEWHERE, message))
     return warnings + _insecure(container, security, is_container=has_images, is_rootless=is_rootless)

@@ -55,15 +55,15 @@ _HANDLERS = ("httpGet", "tcpSocket", "grpc")
 _PORT_MAX = 65535
 # Cached: all pods of a revision have the same one, and splitting takes a quarter of a millisecond of a cold start.
 _COMMANDS_KEPT = 1024
-_NO_USERS = "hostUsers true, or none: users of their own are for containers of images, and this is a process"
-_NO_RANGE = "hostUsers true, or none: this machine gives containers no users of their own"
+_NO_USERS = "hostUsers true, or none: only containers of images have separate users, and this is a process"
+_NO_RANGE = "hostUsers true, or none: this machine cannot give containers separate users"
 _NO_PROFILE = (
-    "seccompProfile RuntimeDefault, or none: profiles of files are for containers of images, and this is a process"
+    "seccompProfile RuntimeDefault, or none: only containers of images have profiles from files, and this is a process"
 )
 _NO_PRIVILEGES = "no privileged, or false: no pod of this machine is privileged; capabilities can be added one by one"
-_NO_PROGRAM = "an image that can be run here: who wrote the pod may not run programs of this machine"
+_NO_PROGRAM = "an image that can be run here: the pod's author may not run programs of this machine"
 _NO_COMMAND = (
-    f"a command, args, or the annotation {COMMAND_ANNOTATION} on the template: this container of a process has none"
+    f"a command, args, or the annotation {COMMAND_ANNOTATION} on the template: this process container has none"
 )
 _NO_RUNTIME = (
     "an image that a container runtime runs: there is none here, and the command of an image is no command of this machine. "

@@ -146,7 +146,7 @@ def _check_size(folder: Path, entries: list[FolderEntry]) -> None:
     size = sum((folder / entry.path).lstat().st_size for entry in entries if not entry.is_linked)
     if count > _ENTRIES_MAX or size > _BYTES_MAX:
         what = f"{'more than ' * (count > _ENTRIES_MAX)}{min(count, _ENTRIES_MAX)} files with {size // 2**20} MiB"
-        expected = f"less; name what the app does not need in {folder / _OWN_FILE}, or use --no-snapshot"
+        expected = f"fewer; list files that the app does not need in {folder / _OWN_FILE}, or use --no-snapshot"
         raise InvalidValue(text=what, expected=expected)
 
 

@@ -220,11 +220,11 @@ def patched(
                 result = strategic_merge(kind, target, patch)
             case _:
                 raise Invalid(
-                    f"a patch of type {patch_type} is {'a list' if patch_type is PatchType.JSON else 'an object'}"
+                    f"a patch of type {patch_type} must be {'a list' if patch_type is PatchType.JSON else 'an object'}"
                 )
     except RecursionError as error:
         raise Invalid("the patch is nested too deep") from error
     if not isinstance(result, Mapping):
-        raise Invalid("the patch does not leave an object")
+        raise Invalid("the result of the patch is not an object")
     check_values(result)
     return result

@@ -119,7 +119,7 @@ def copy_of(connection: sqlite3.Connection) -> bytes:
 def _newer(path: Path, reader: int, program: str) -> JournalDamaged:
     by = f", written by serving {program}" if program else ""
     copies = sorted(path.parent.glob(f"{path.name}.before-step-*"))
-    way_back = f", or stop and put {copies[-1].name} in its place, which loses what was written since" if copies else ""
+    way_back = f", or stop and put {copies[-1].name} in its place, which loses later writes" if copies else ""
     detail = f"it has format {reader}{by}, and this program knows up to {READER}; run the newer version{way_back}"
     return JournalDamaged(path=str(path), detail=detail)
 

@@ -74,8 +74,8 @@ def read_damaged(path: Path, *, now_s: float | None = None) -> DamagedJournal:
     entries = []
     for (kind, space, name), data in sorted(rows.items(), key=lambda row: tuple(map(str, row[0]))):
         if not _is_readable((kind, space, name), data):
-            damage = damage or "an object is no JSON"
-            lost.append(f"{kind} {space}/{name}: its content is no object")
+            damage = damage or "an object is not JSON"
+            lost.append(f"{kind} {space}/{name}: its content is not an object")
         else:
             entries.append(JournalEntry(kind=kind, namespace=space, name=name, data=data))
     return DamagedJournal(damage=damage, entries=entries, lost=lost, reserved=reserved)
@@ -88,7 +88,7 @@ def find_damage(path: Path) -> str:
             check_journal(connection, path)
             for kind, space, name, data in connection.execute(_query("", "ASC")):
                 if not _is_readable((kind, space, name), data):
-                    return f"{kind} {space}/{name}: its content is no object"
+                    return f"{kind} {space}/{name}: its content is not an object"
     except JournalDamaged as error:
         return error.detail
     except SQLITE_DAMAGE as error:

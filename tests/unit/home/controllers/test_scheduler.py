@@ -255,7 +255,7 @@ async def test_a_pod_that_requests_more_than_the_machine_starts_with_a_warning()
         async with stage.cluster.watch(EVENT, resource_version="0") as events:
             event = (await anext(events)).object
         assert (event["reason"], event["involvedObject"]["name"]) == ("RequestsExceedNode", "large")
-        assert event["message"].startswith("the pod requests 50 cpu of 1 that local has; it starts all the same")
+        assert event["message"].startswith("the pod requests 50 cpu of 1 on local; it starts anyway")
 
 
 class DeletesWhileWritten(MemoryCluster):

@@ -90,7 +90,7 @@ def test_an_object_that_is_none_is_lost_by_name(path: Path) -> None:
     connection.execute("UPDATE objects SET data = X'7B' WHERE kind = 'secrets' AND name = '007'")
     connection.close()
     journal = read_damaged(path)
-    assert journal.lost == ["secrets default/007: its content is no object"]
+    assert journal.lost == ["secrets default/007: its content is not an object"]
     assert len(journal.entries) == 2 * COUNT - 1
 
 
@@ -172,6 +172,6 @@ def test_damage_is_what_keeps_the_system_from_starting(path: Path) -> None:
     with contextlib.closing(sqlite3.connect(path)) as connection:
         connection.execute("INSERT INTO objects VALUES ('configmaps', 'default', 'x', 'no json')")
         connection.commit()
-    assert find_damage(path) == "configmaps default/x: its content is no object"
+    assert find_damage(path) == "configmaps default/x: its content is not an object"
     path.write_bytes(content[: len(content) // 2])
     assert find_damage(path)

@@ -360,5 +360,5 @@ def test_requests_beyond_a_node_are_named() -> None:
     assert excess_message(machine, asking(cpu="2", memory="1Gi")) == ""
     assert excess_message(machine, asking(cpu="much")) == ""
     assert excess_message(machine, asking(cpu="3", memory="5Gi")).startswith(
-        "the pod requests 3 cpu of 2 and 5Gi memory of 4Gi that n has"
+        "the pod requests 3 cpu of 2 and 5Gi memory of 4Gi on n"
     )

@@ -164,6 +164,8 @@ def _act(window: Browser, url: str) -> None:
     window.capture(dark=True, width=390, height=844)
     window.open(f"{url}?tab=settings#default/hello-00002")
     window.until("return !document.getElementById('act').hidden")
+    # The chosen tab is in sight, although the others fill the width.
+    window.until("return document.getElementById('tab-settings').getBoundingClientRect().right <= innerWidth")
     window.run("document.getElementById('act').open = true; document.getElementById('min').value = 12")
     message = "return document.getElementById('done').textContent.includes(arguments[0])"
     press = "document.querySelector('#scale button').click()"

@@ -10,8 +10,13 @@ function show(chosen) {
     one.tabIndex = one === chosen ? 0 : -1;
     document.getElementById(one.getAttribute("aria-controls")).hidden = one !== chosen;
   }
-  // On a phone the last ones are out of sight.
-  chosen.scrollIntoView({ block: "nearest" });
+  reveal();
+}
+
+// On a phone the last ones are out of sight.
+function reveal() {
+  const chosen = tabs.find((one) => one.tabIndex === 0);
+  if (chosen) list.scrollLeft = chosen.offsetLeft - tabs[0].offsetLeft - (list.clientWidth - chosen.offsetWidth) / 2;
 }
 
 export function chooseTab(name) {
@@ -29,3 +34,5 @@ list.addEventListener("keydown", (event) => {
   chooseTab(nameOf(tabs.at((tabs.indexOf(event.target) + step) % tabs.length))).focus();
 });
 show(tabs.find((one) => nameOf(one) === asked("tab")) || tabs[0]);
+// The list has no width before a revision is chosen.
+new ResizeObserver(reveal).observe(list);

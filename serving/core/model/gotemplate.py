@@ -83,9 +83,9 @@ def _parts(text: str) -> Iterator[tuple[bool, str]]:
 
 
 def _block(parts: list[tuple[bool, str]], *, depth: int) -> tuple[_Value, str]:
-    """Parse parts up to an ``end`` or ``else``; return the parsed block, and this action ("" at the template's end).
+    """Parse parts up to an ``end`` or ``else``; return the parsed block, and the text of this action.
 
-    ``parts`` are in reverse order; the parsed ones are removed.
+    The text is "" at the template's end. ``parts`` are in reverse order; the parsed ones are removed.
     """
     if depth > _NESTED_MAX:
         raise _Broken("it is nested too deeply")

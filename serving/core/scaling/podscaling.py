@@ -189,7 +189,10 @@ def measured_metrics(scaling: PodScaling, pods: Sequence[Sequence[PodUse]]) -> l
 
 
 def _by_metrics(scaling: PodScaling, pods: Sequence[Sequence[PodUse]], present_count: int) -> tuple[int, str]:
-    """The largest count that any metric wants. If a metric has no data, the present count is the minimum."""
+    """The largest count that any metric wants, and the reason.
+
+    If a metric has no data, the count is at least the present one.
+    """
     counts, missing = [], []
     for metric, uses in zip(scaling.metrics, pods, strict=True):
         outcome = metric if isinstance(metric, NoData) else _by_metric(metric, uses, present_count)
@@ -250,7 +253,10 @@ def _amount(metric: MetricTarget, ratio: float) -> str:
 
 
 def _steady(recommended: Sequence[tuple[float, int]], scaling: PodScaling, *, present_count: int, now_s: float) -> int:
-    """Stabilise the count: raise it to the minimum of recent recommendations, or lower it to their maximum."""
+    """Stabilise the count: at least the minimum, and at most the maximum of recent recommendations.
+
+    The minimum is over the window for scaling up, the maximum over the window for scaling down.
+    """
     *earlier, (_, newest) = recommended
     up_count = min([newest, *(count for at_s, count in earlier if now_s - at_s < scaling.up.window_s)])
     down_count = max([newest, *(count for at_s, count in earlier if now_s - at_s < scaling.down.window_s)])

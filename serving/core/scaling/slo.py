@@ -116,9 +116,9 @@ class SloState(msgspec.Struct, frozen=True, kw_only=True):
 
     Requests since ``since_s``, the last change, are judged. ``target`` is the target load per pod; None for the
     configured one. ``awaited_count`` pods must be ready before the next verdict. ``ceiling`` is the load per pod at the
-    last late verdict, which was at ``ceiling_s``; the target stays below it. ``hopeless_count`` counts late verdicts
-    with hardly one request per pod; until ``hopeless_until_s`` the goal has no effect. ``late`` is the last late
-    outcome, until a window is on time.
+    last late verdict, which was at ``ceiling_s``; for some time, the target stays below it. ``hopeless_count`` counts
+    late verdicts with hardly one request per pod; until ``hopeless_until_s`` the goal has no effect. ``late`` is the
+    last late outcome, until a window is on time.
     """
 
     since_s: float = 0.0
@@ -134,7 +134,7 @@ class SloState(msgspec.Struct, frozen=True, kw_only=True):
 def step(state: SloState, seen: SloView, *, spec: ScalingSpec, now_s: float) -> tuple[SloState, SloOutcome]:
     """Judge the latency goal in ``spec``, and change the target by at most one step.
 
-    ``spec`` also has the configured target.
+    Returns the next state and the outcome. ``spec`` also has the configured target.
     """
     slo = spec.slo
     assert slo is not None
@@ -218,7 +218,10 @@ def _late(
 def _with_pods(
     state: SloState, seen: SloView, late: SloOutcome, *, load: float, spec: ScalingSpec, now_s: float
 ) -> tuple[SloState, SloOutcome]:
-    """Request the pods for a load at the current target, within rate limit and maximum scale, and wait for them."""
+    """Request the pods for a load at the current target, and wait for them; return the next state and the outcome.
+
+    The scale-up rate and the maximum scale limit the pods.
+    """
     assert state.target is not None
     most = math.ceil(spec.max_scale_up_rate * max(1, seen.ready_count))
     wanted = min(math.ceil(load / state.target), most, spec.max_scale or most)

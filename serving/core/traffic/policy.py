@@ -193,7 +193,7 @@ def position_of(address: str, point: int = 0) -> int:
 
 
 def share_of(session: int) -> float:
-    """A number from 0 to below 1 that keeps a session on one side of a traffic split.
+    """A number from 0 to below 1 that selects the side of a traffic split, always the same for a session.
 
     The number uses the lower half of the bits. The order on the ring uses the upper half, so that one revision's
     sessions are spread over all its pods.

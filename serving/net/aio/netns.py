@@ -39,7 +39,7 @@ def enter_at(path: str) -> None:
 
 @contextlib.contextmanager
 def entered(path: str) -> Iterator[None]:
-    """Enter the namespace at ``path`` within a ``with`` block; "" does nothing.
+    """Enter the network namespace at ``path`` within a ``with`` block; "" does nothing.
 
     The block must not await. Raises ``OSError``.
     """
@@ -63,14 +63,14 @@ def entered(path: str) -> Iterator[None]:
 async def open_connection(
     host: str, port: int, *, network: str = ""
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """Open a connection to an IPv4 address in the namespace at ``network``. Raises ``OSError``."""
+    """Open a connection to an IPv4 address in the network namespace at the path ``network``. Raises ``OSError``."""
     if not network:
         return await asyncio.open_connection(host, port)
     return await asyncio.open_connection(sock=await connected_socket(host, port, network=network))
 
 
 async def connected_socket(host: str, port: int, *, network: str) -> socket.socket:
-    """A socket connected to an IPv4 address in the namespace at ``network``. Raises ``OSError``."""
+    """A socket connected to an IPv4 address in the network namespace at the path ``network``. Raises ``OSError``."""
     with entered(network):
         sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
     try:

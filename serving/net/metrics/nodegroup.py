@@ -62,7 +62,7 @@ class NodeGroupMetrics:
             gauge.labels(*labels).set(value)
 
     def lasted(self, group: str, name: str, duration_s: float) -> None:
-        """Record one duration in minutes, for ``LOCK_DURATION`` or ``REGISTRATION_LAG``."""
+        """Record one duration in the histogram ``name``: ``LOCK_DURATION`` or ``REGISTRATION_LAG``."""
         self._lags[name].labels(group).observe(duration_s)
 
     def counted(self, group: str, name: str, count: int, *more: str) -> None:

@@ -201,7 +201,7 @@ def _ends_by_group(rates: Sequence[float]) -> list[float]:
 
 
 def arrivals_until(hazard: Sequence[float], age_s: float) -> float:
-    """Expected arrivals at these rates from the end of the last request to an idle age of at most six hours."""
+    """The expected number of arrivals in an idle time of ``age_s`` seconds (at most six hours), at these rates."""
     age_s = min(age_s, _LONGEST_S)
     last = _bin_of(age_s)
     whole = sum(rate * width_s for rate, width_s in zip(hazard[:last], _WIDTHS_S, strict=False))

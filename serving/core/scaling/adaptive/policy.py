@@ -260,7 +260,10 @@ class AdaptivePolicy(RevisionPolicy):
         return GapPlan(keep_windows(hazard, bounds), bounds.worth_s)
 
     def _window_at(self, age_s: float, *, present_scale: int, now_s: float) -> tuple[KeepWindow | None, float | None]:
-        """The keep window that contains this idle age, if any, and the seconds until the result may change."""
+        """The keep window for this idle age, and the seconds until the result may change, if known.
+
+        The window is None if no pod is kept at this age.
+        """
         assert self._idle is not None
         for window in self._idle.windows:
             lead_s = self.start_s if window.from_s else 0.0

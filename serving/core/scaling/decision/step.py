@@ -77,7 +77,10 @@ class StepInputs(msgspec.Struct, frozen=True, kw_only=True):
 def step(
     state: RevisionState, inputs: StepInputs, policy: RevisionPolicy, *, limit: Limit | None = None
 ) -> tuple[RevisionState, ScalerOutcome]:
-    """Make one decision. ``limit`` applies budgets over several revisions; None applies none."""
+    """Make one decision; return the next state and the outcome.
+
+    ``limit`` applies budgets over several revisions; None applies none.
+    """
     view, in_flight, now_s = inputs.view, inputs.in_flight, inputs.at_s
     kpa, decided = (state.kpa, inputs.classic) if inputs.classic is not None else _decided(state, inputs)
     further_states, further = _further(state, inputs) if inputs.further else ((), ())
@@ -147,10 +150,10 @@ def _decided(state: RevisionState, inputs: StepInputs) -> tuple[KpaState, Decide
 def _decide(
     state: KpaState, observed: Observation | NoData, *, spec: ScalingSpec, inputs: StepInputs
 ) -> tuple[KpaState, ScaleDecision | NoData]:
-    """Decide by one metric. The current load replaces the averages if it exceeds them.
+    """Decide by one metric; return its next state and the decision.
 
-    Averages are too low while no request is served, because the queue only grows, and before the first second is
-    complete.
+    The averages are raised to the current load while requests wait for the first pod, because the queue only grows, and
+    before the first second is complete.
     """
     if inputs.in_flight.is_waiting or isinstance(observed, NoData):
         observed = _at_least(observed, inputs.in_flight.load(spec.load_metric))

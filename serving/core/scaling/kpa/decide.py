@@ -142,10 +142,11 @@ def decide(
     now_s: float,
     quirks: KpaQuirks = SAFE,
 ) -> tuple[KpaState, ScaleDecision | NoData]:
-    """Make one decision. If either input is ``NoData``, return it and keep the state.
+    """Make one decision; return the next state and the decision.
 
-    Example: a load of 95 at a target of 70 per pod, with 1 ready pod, needs 95 / 70 = 1.36, so 2 pods. That is below
-    the scale-up limit of 1000 times the ready pods. It is twice the ready pods, so a panic threshold of 2 is reached.
+    If either input is ``NoData``, return the state unchanged, and this input. Example: a load of 95 at a target of 70
+    per pod, with 1 ready pod, needs 95 / 70 = 1.36, so 2 pods. That is below the scale-up limit of 1000 times the ready
+    pods. It is twice the ready pods, so a panic threshold of 2 is reached.
     """
     if isinstance(ready_count, NoData):
         return state, ready_count
@@ -238,7 +239,10 @@ def count_for(observed: float, target: float) -> int:
 
 
 def _limited(desired_count: int, spec: ScalingSpec, *, count_min: int, count_max: int) -> tuple[int, ScaleLimit | None]:
-    """The count limited by the rates (the upper rate wins), and raised to the activation scale under load."""
+    """The count within the rates, raised to the activation scale under load, and the rule that changed it, if any.
+
+    If the rates contradict each other, the upper one wins.
+    """
     count, limit = desired_count, None
     if count < count_min:
         count, limit = count_min, ScaleLimit.DOWN_RATE
@@ -264,7 +268,10 @@ def _panic(state: KpaState, *, is_over: bool, hold_s: float, now_s: float) -> tu
 def _delayed(
     state: KpaState, count: int, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks
 ) -> tuple[DelayWindow, int]:
-    """The maximum count within the scale-down delay. An unreachable revision has no delay, and records no count."""
+    """The scale-down delay with this count recorded, and the maximum count within the delay.
+
+    An unreachable revision has no delay, and records no count.
+    """
     slots = state.starting_delay_slot_count if quirks.delay_keeps_its_length else slot_count(spec.scale_down_delay_s)
     if slots and spec.reachable:
         delay = state.delay.record(count, slot_count=slots, now_s=now_s)

@@ -225,7 +225,10 @@ def advance(state: GateState, event: Event, *, now_s: float) -> GateState:
 def step(
     state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float, quirks: KpaQuirks = SAFE
 ) -> tuple[GateState, GateDecision]:
-    """Process one observation: check the proof, decide, then set the condition Active."""
+    """Process one observation: check the proof, decide, then set the condition Active.
+
+    Returns the next state and the decision.
+    """
     if state.is_inactive:
         state = advance(state, _proof(state, facts, now_s=now_s), now_s=now_s)
     decision = _decide(state, facts, spec=spec, now_s=now_s, quirks=quirks)

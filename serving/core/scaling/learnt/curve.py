@@ -102,7 +102,7 @@ class LatencyCurve:
 
 
 def _monotone(points: Iterable[tuple[float, float, float]]) -> list[tuple[float, float]]:
-    """Merge neighbours into their mean until response time rises with concurrency.
+    """Merge neighbours into their mean until response time rises with concurrency; return pairs of both.
 
     Each merged block has the largest concurrency of its bins. Source: Barlow et al., Statistical Inference under Order
     Restrictions, 1972.

@@ -54,9 +54,10 @@ class LearntTarget(msgspec.Struct, frozen=True, kw_only=True):
 class LearntState(msgspec.Struct, kw_only=True, omit_defaults=True):
     """The learner's saved state: the target, and the measurements behind it. None means unknown.
 
-    ``total``, ``bound`` and ``above`` are those of ``LearntTarget``. ``response_s`` and ``knee`` are those of ``Knee``.
-    ``cpu_s`` is the cpu time of a request, ``memory`` the requests in flight that fit below the memory limit.
-    ``killed`` is half of the fewest requests in flight at an OOM kill of a container.
+    ``total``, ``bound`` and ``above`` are those of ``LearntTarget``. ``response_s`` is the response time of an idle
+    pod, ``knee`` the concurrency beyond which requests only wait longer. ``cpu_s`` is the cpu time of a request,
+    ``memory`` the requests in flight that fit below the memory limit. ``killed`` is half of the fewest requests in
+    flight at an OOM kill of a container.
     """
 
     total: Known | None = None

@@ -111,7 +111,10 @@ def otherwise(records: Iterable[DecisionRecord], changes: Mapping[str, str]) -> 
 
 
 def _step(record: DecisionRecord, state: RevisionState, spec: ScalingSpec) -> tuple[RevisionState, ScalerOutcome]:
-    """Decide with a record's inputs, from the given state and numbers. Raises ``InvalidValue``."""
+    """Decide with a record's inputs, from the given state and numbers; return the next state and the outcome.
+
+    Raises ``InvalidValue``.
+    """
     inputs = record.entry.outcome.inputs
     is_recorded = state.kpa is None or record.windows is None
     try:

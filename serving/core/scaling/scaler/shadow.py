@@ -215,7 +215,7 @@ class PolicyShadow:
             self._costs.add_pods(adaptive, knative, wall_s=now_s + self.wall_offset_s)
 
     def _by_policy(self, running: float, shadow: float) -> tuple[float, float]:
-        """The costs as a pair: the adaptive policy's first, then Knative's."""
+        """Order two costs, of the policy in force and of the shadow: the adaptive policy's first, then Knative's."""
         return (shadow, running) if self.policy.observes else (running, shadow)
 
     def _decide(self, proposals: Sequence[Proposal], now_s: float, *, is_woken: bool = False) -> None:

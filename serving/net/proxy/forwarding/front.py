@@ -30,7 +30,7 @@ class Front(abc.ABC):
         self._handler.unreachable(exchange, error)
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
-        """Call the wrapped handler."""
+        """Call the wrapped handler, and return its result."""
         return self._handler.lost(exchange, reason)
 
     def overdue(self, exchange: Exchange) -> None:

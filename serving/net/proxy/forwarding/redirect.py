@@ -23,7 +23,10 @@ class HttpsRedirect(Front):
         self._port = port
 
     def respond(self, exchange: Exchange) -> bool:
-        """Redirect the request, unless its host is served without TLS or a proxy received it over https."""
+        """Redirect the request, and return True.
+
+        Returns False if its host is served without TLS, or a proxy received it over https.
+        """
         head = exchange.head
         if self._stays(head) or exchange.peer.scheme_of(head) == b"https":
             return False

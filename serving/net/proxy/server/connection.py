@@ -280,7 +280,10 @@ class Connection(ResponseProtocol):
         return due_s
 
     def _check_half_closed(self, exchange: Exchange, now_s: float) -> float:
-        """End the request of a half-closed client if nothing was sent to the client for too long."""
+        """End the request of a half-closed client if nothing was sent to the client for too long.
+
+        Returns when this time limit expires; infinite if it does not apply.
+        """
         if not self._has_eof or self._full or exchange is not self._exchange:
             return math.inf
         due_s = self._eof_due_s

@@ -98,7 +98,7 @@ class Certificates:
             )
 
     def _choose(self, connection: ssl.SSLObject, server_name: str | None, context: ssl.SSLContext) -> int | None:
-        """Select a certificate; OpenSSL calls this during a handshake."""
+        """Select a certificate; return a TLS alert if there is none. OpenSSL calls this during a handshake."""
         del context
         choice, contexts = self._served
         name = choice.find(server_name)

@@ -48,7 +48,10 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     # Called by the loop.
 
     def eof_received(self) -> bool:
-        """Keep the sending direction open until all received data is processed."""
+        """Return True to keep the sending direction open until all received data is processed.
+
+        Returns False before there is a protocol.
+        """
         self._outer_ended = True
         if self._app is None:
             return False

@@ -5,6 +5,7 @@ import contextlib
 import functools
 import socket
 from collections.abc import AsyncIterator
+from pathlib import Path
 
 import pytest
 import pytest_asyncio
@@ -12,7 +13,7 @@ import yaml
 from websockets.asyncio.client import connect
 from websockets.exceptions import InvalidStatus
 
-from serving.core.model.errors import NotFound
+from serving.core.model.errors import ClusterError, NotFound
 from serving.core.model.knative import (
     ALLOW_FROM_ANNOTATION,
     GUARDED_ANNOTATION,
@@ -38,6 +39,7 @@ from serving.net.cluster.kinds import (
     SERVICE,
     SERVING_SERVICE,
 )
+from serving.net.cluster.kube import KubeCluster
 from serving.tools.cli.client.tree import tree_folder
 from tests.cluster_e2e.server import SPACE, is_real, only_here
 from tests.cluster_e2e.stage import ACTIVATOR_ADDRESSES, Stage, service, staged
@@ -281,6 +283,28 @@ async def _call(port: int, name: str) -> None:
 async def test_daemons_call_what_their_roles_allow_and_their_roles_allow_what_they_call(stage: Stage) -> None:
     await everything(stage)
     assert {daemon: differences for daemon in DAEMONS if (differences := await _differences(stage, daemon))} == {}
+
+
+@pytest.mark.skipif(not is_real(), reason="our own server has no Roles")
+async def test_the_autoscaler_scales_deployments_of_revisions_and_where_it_is_bound(
+    stage: Stage, tmp_path: Path
+) -> None:
+    kubeconfig = await stage.server.kubeconfig_of("autoscaler", tmp_path, port=stage.gate.port)
+    refused: dict[str, str] = {}
+    async with KubeCluster(kubeconfig) as cluster:
+        for name, label in (("foreign", "app"), ("own", "serving.knative.dev/revisionUID")):
+            labels = {label: name}
+            pod = {"containers": [{"name": "app", "image": "registry.example/app"}]}
+            template = {"metadata": {"labels": labels}, "spec": pod}
+            spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
+            await stage.cluster.create(DEPLOYMENT, {"metadata": {"name": name, "namespace": "default"}, "spec": spec})
+            try:
+                await cluster.patch(DEPLOYMENT, "default", name, patch={"spec": {"replicas": 0}}, subresource="scale")
+            except ClusterError as error:
+                refused[name] = str(error)
+            await stage.cluster.delete(DEPLOYMENT, "default", name)
+    assert list(refused) == ["foreign"]
+    assert "the namespace has no RoleBinding serving-scaled-workloads" in refused["foreign"]
 
 
 async def _differences(stage: Stage, daemon: str) -> tuple[set[str], set[str]] | None:

@@ -167,7 +167,7 @@ class ControllerCache:
 
     @property
     def has_rights(self) -> bool:
-        """Whether the server has RoleBindings, and they and the labelled namespaces are listed."""
+        """Whether the first lists of RoleBindings and of labelled namespaces are complete. Never on a server without RBAC."""
         return self._listed.keys() >= {kinds.NAMESPACE, kinds.ROLE_BINDING}
 
     def may_scale(self, namespace: str) -> bool:

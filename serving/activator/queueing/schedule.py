@@ -83,5 +83,5 @@ class TickSchedule:
         return keys
 
     def next_due_s(self) -> float | None:
-        """The next time from ``schedule_at``; None without one. The tick may have no effect."""
+        """The earliest time from ``schedule_at``, also of a tick that was superseded since; None without one."""
         return self._heap[0][0] if self._heap else None

@@ -72,7 +72,7 @@ class RevisionListener(Protocol):
         """Announce a pod of a workload that has become ready."""
 
     def pod_gone(self, key: RevisionKey, name: str) -> None:
-        """Drop a deleted pod of a revision with decisions."""
+        """Drop a deleted pod. Decisions are made about its revision here."""
 
     def pod_killed(self, revision: ScaledRevision, pod: ScaledPod) -> None:
         """Report the OOM kill of a container in a pod of a revision with decisions."""

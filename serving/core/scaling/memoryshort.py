@@ -111,7 +111,7 @@ class MemoryShortage:
         return chosen
 
     def allow(self, key: RevisionKey, demand: BudgetDemand) -> Allowance | None:
-        """The allowed pods of a revision; None means no limit. A demand for more pods ends the limit."""
+        """The allowed pods of a revision; None means no limit. The limit ends once requests need more pods than it allows."""
         hold = self._holds.get(key)
         if hold is None:
             return None

@@ -90,7 +90,7 @@ class TemplateProcess:
         await asyncio.wait([self.ended])
 
     def take_report(self, report: Report) -> None:
-        """Apply a report of the template."""
+        """Record what the template reports about this process: that it started, failed to start, or ended."""
         match report:
             case ProcessStarted(pid=pid):
                 self.pid = pid

@@ -159,7 +159,7 @@ class BoundedCalls:
         return result
 
     def _end(self) -> None:
-        """Cancel the alarm. From the first statement on, an alarm that still arrives raises nothing."""
+        """Cancel the alarm. An alarm that arrives meanwhile raises nothing."""
         self._is_running = False
         self._set_alarm(0.0)
 

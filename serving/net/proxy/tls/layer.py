@@ -129,7 +129,7 @@ class TlsLayer(TlsTransport):
         return False
 
     def check(self, now_s: float) -> float:
-        """Abort a handshake that has exceeded its time limit; return the limit."""
+        """Abort a handshake that has exceeded its time limit; return when the limit ends, on the clock of ``now_s``."""
         if self._due_s <= now_s:
             if not self._closing:
                 self._fail("too slow")

@@ -90,7 +90,7 @@ class TemplateProcess:
         await asyncio.wait([self.ended])
 
     def take_report(self, report: Report) -> None:
-        """Record what the template reports about this process: that it started, failed to start, or ended."""
+        """Record what the template reports about this process: its start or the failure to start, its readiness, its end."""
         match report:
             case ProcessStarted(pid=pid):
                 self.pid = pid

@@ -266,7 +266,7 @@ def test_a_virtual_environment_in_the_folder_is_used_and_named(serving: Stage, t
 @pytest.mark.parametrize(
     ("name", "command", "said"),
     [
-        ("", "true", "a service's name"),
+        ("", "true", "it is empty; expected a value"),
         ("héllo", "true", "a service's name"),
         ("unclosed", "echo 'hello", "no closing quotation"),
         ("empty", "  ", "a command after --command"),

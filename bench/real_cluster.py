@@ -263,12 +263,13 @@ async def measure_services(options: argparse.Namespace) -> None:
                 for scale in options.scales if is_real() else (1,):
                     for before, count in itertools.pairwise((0, *sorted(options.services))):
                         await compared(cluster_stage, measures, options, scale=scale, numbers=range(before, count))
-                if options.keep:
-                    for daemon in cluster_stage.daemons.values():
-                        await daemon.stop()
-                    os._exit(0)
-                # Deleted pods stay until the kubelet has ended them.
-                await cluster_stage.clear()
+                if not options.keep:
+                    # Deleted pods stay until the kubelet has ended them.
+                    await cluster_stage.clear()
+            if options.keep:
+                for daemon in cluster_stage.daemons.values():
+                    await daemon.stop()
+                os._exit(0)
 
 
 async def compared(
@@ -286,8 +287,7 @@ async def compared(
     ours = [service(f"many-{scale}-{number}", annotations=initial) for number in numbers]
     ours_s = await created(cluster_stage, SERVING_SERVICE, ours, is_ready)
     print(f"  ratio {ours_s / bare_s:.2f}; load average {os.getloadavg()[0]:.1f}")
-    own = (await cluster_stage.own_writes() - before) / len(numbers)
-    print(f"  writes of the controller and the autoscaler: {own:.1f} each")
+    print(f"  writes of our daemons: {(await cluster_stage.own_writes() - before) / len(numbers):.1f} each")
     measures.show_counts(len(numbers))
     print(f"  CPU: {measures.used()}")
     print(f"  MiB a service (in all): {measures.memory(len(numbers))}", flush=True)

@@ -260,7 +260,7 @@ def _with_queue(knee: float, utilisation: float) -> float:
 
 
 def _safe_mean(most: float) -> float:
-    """The mean m for which m plus three standard deviations is ``most``: m + 3 x sqrt(m) = most. 10 gives 3.4."""
+    """The mean m for which m plus three standard deviations is ``most``: m + 3 x sqrt(m) = most. 10 gives 4."""
     return ((math.sqrt(_MEMORY_DEVIATIONS**2 + 4.0 * most) - _MEMORY_DEVIATIONS) / 2.0) ** 2
 
 

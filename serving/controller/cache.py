@@ -40,12 +40,14 @@ class ControllerCache:
         scaling: AutoscalerSettings,
         *,
         sidecar: Sidecar | None = None,
+        system_namespace: str = "",
         check_schedules: PolicyCheck = lambda _: (),
         objects_map: Callable[[], MutableMapping[Key, Object]] = dict,
     ) -> None:
         self.settings = settings
         self.scaling = scaling
         self.sidecar = sidecar
+        self.system_namespace = system_namespace
         self.activators = Activators()
         self.indexes = CacheIndexes(
             objects={kind: objects_map() for kind in FOLLOWED_KINDS},

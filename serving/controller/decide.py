@@ -200,7 +200,9 @@ def _decide_rights(cache: ControllerCache, where: Key) -> WritePlan:
     if not cache.has_rights:
         return WritePlan()
     is_wanted = where[0] in cache.indexes.workloads.namespaces and cache.may_scale(where[0])
-    return WritePlan(writes=tuple(rights_writes(where[0], cache.get(kinds.ROLE_BINDING, where), is_wanted=is_wanted)))
+    binding = cache.get(kinds.ROLE_BINDING, where)
+    writes = rights_writes(where[0], binding, is_wanted=is_wanted, system_namespace=cache.system_namespace)
+    return WritePlan(writes=tuple(writes))
 
 
 def _workload_view(cache: ControllerCache, where: Key) -> WorkloadView:

@@ -38,6 +38,7 @@ from serving.net.aio.periodic import every
 from serving.net.aio.supervise import supervise
 from serving.net.cluster import kinds
 from serving.net.cluster.configmaps import ConfigMapWatch
+from serving.net.cluster.identity import system_namespace
 from serving.net.cluster.kinds import Kind
 from serving.net.cluster.port import Cluster
 from serving.net.cluster.reflector import objects_map
@@ -71,7 +72,12 @@ class Controller:
         self._scaling = scaling or AutoscalerSettings()
         objects = functools.partial(objects_map, cluster)
         self._cache = ControllerCache(
-            self._settings, self._scaling, sidecar=sidecar, check_schedules=schedule_problems, objects_map=objects
+            self._settings,
+            self._scaling,
+            sidecar=sidecar,
+            system_namespace=system_namespace(),
+            check_schedules=schedule_problems,
+            objects_map=objects,
         )
         retries = WorkQueueSettings(retry_max_s=self._settings.retry_delay_max_s)
         self._queue: WorkQueue[WorkKey] = WorkQueue("controller", settings=retries, on_error=_log_failure)

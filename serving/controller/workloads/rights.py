@@ -11,7 +11,6 @@ from serving.controller.values.writes import deletion_of
 from serving.core.model.knative import SCALED_WORKLOADS_LABEL
 from serving.core.model.objects import Object
 from serving.net.cluster import kinds
-from serving.net.cluster.identity import system_namespace
 from serving.net.cluster.port import Create, Write
 
 RIGHTS = "serving-scaled-workloads"
@@ -24,10 +23,11 @@ BINDING_SELECTOR = "app.kubernetes.io/part-of=serving,app.kubernetes.io/componen
 _GROUP = "rbac.authorization.k8s.io"
 
 
-def rights_writes(namespace: str, binding: Object | None, *, is_wanted: bool) -> Iterator[Write]:
+def rights_writes(namespace: str, binding: Object | None, *, is_wanted: bool, system_namespace: str) -> Iterator[Write]:
     """Yield the write that brings a namespace's RoleBinding in line with ``is_wanted``; none if nothing is to be done.
 
-    The RoleBinding gives the autoscaler and the controller their rights to scale workloads of the namespace.
+    The RoleBinding gives the autoscaler and the controller in ``system_namespace`` their rights to scale workloads of
+    the namespace.
     """
     if binding is not None and not is_wanted:
         yield deletion_of(kinds.ROLE_BINDING, binding)
@@ -39,8 +39,6 @@ def rights_writes(namespace: str, binding: Object | None, *, is_wanted: bool) ->
             "kind": kinds.ROLE_BINDING.name,
             "metadata": {"name": RIGHTS, "namespace": namespace, "labels": labels},
             "roleRef": {"apiGroup": _GROUP, "kind": "ClusterRole", "name": RIGHTS},
-            "subjects": [
-                {"kind": "ServiceAccount", "name": name, "namespace": system_namespace()} for name in accounts
-            ],
+            "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": system_namespace} for name in accounts],
         }
         yield Create(kind=kinds.ROLE_BINDING, body=body)

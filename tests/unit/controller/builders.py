@@ -89,7 +89,7 @@ def a_cache(
     *objects: tuple[Kind, Object], settings: ControllerSettings = SETTINGS, with_owners: bool = True
 ) -> ControllerCache:
     """A cache with these objects; missing owners of configurations, routes and revisions are added."""
-    cache = ControllerCache(settings, SCALING)
+    cache = ControllerCache(settings, SCALING, system_namespace="knative-serving")
     for resource, result in objects:
         cache.put(resource, result)
     new_kinds = {resource for resource, _ in objects} if with_owners else set()

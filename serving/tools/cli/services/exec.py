@@ -65,7 +65,7 @@ def execute(
     pods = [pod for pod in pods_of(api, selectors, wanted) if not nested(pod, "metadata", "deletionTimestamp")]
     if not pods:
         fail(
-            absence_of_pod(api, selectors, name, wanted)
+            absence_of_pod(api, selectors, who=name, wanted=wanted)
             if wanted
             else f"{name} has no pod now: it is at zero; `serving invoke {name}` starts one"
         )

@@ -82,7 +82,7 @@ def logs(*, api: ApiClient, names: tuple[str, ...], follow: bool, wanted: str, o
     gone = _gone(api, served, wanted, search=search, shows_last=options["previous"] or bool(wanted and not pods))
     if not pods and not gone and not follow:
         if wanted:
-            fail(absence_of_pod(api, selectors, who, wanted))
+            fail(absence_of_pod(api, selectors, who=who, wanted=wanted))
         hint = (
             "no log of an earlier pod is stored"
             if options["previous"]
@@ -236,7 +236,7 @@ def short_name(pod: str, service: str) -> str:
     return pod.removeprefix(f"{service}-").replace("-deployment-", "-")
 
 
-def absence_of_pod(api: ApiClient, selectors: Sequence[str], who: str, wanted: str) -> str:
+def absence_of_pod(api: ApiClient, selectors: Sequence[str], *, who: str, wanted: str) -> str:
     """The message for an unknown pod ``wanted``, with the names of the existing pods; ``who`` names their service."""
     names = [name_of(pod) for pod in pods_of(api, selectors, "")]
     return f"no pod of {who} ends with {wanted}; there {'are ' + ', '.join(names) if names else 'is none'}"

@@ -231,6 +231,13 @@ def test_whether_there_are_pods_is_known_without_requests() -> None:
     assert [new_router("p").directory.pods_of(KEY), new_router().directory.pods_of(KEY)] == [{"p": pod("p")}, {}]
 
 
+@pytest.mark.parametrize("requests", ["", "a"])
+def test_a_session_finds_its_pod_with_and_without_requests(requests: str) -> None:
+    router = new_router("p")
+    come(router, *requests)
+    assert [router.has_pod(KEY, "p"), router.has_pod(KEY, "q")] == [True, False]
+
+
 def test_the_queue_is_bounded_in_count() -> None:
     router = new_router()
     come(router, "a", "b", "c")

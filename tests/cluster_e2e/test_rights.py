@@ -314,7 +314,7 @@ async def _differences(stage: Stage, daemon: str) -> tuple[set[str], set[str]] |
     if not is_real():
         # It has no Roles.
         rights = (f"{verb} rolebindings.rbac.authorization.k8s.io" for verb in ("create", "delete", "watch"))
-        rare = rare | {"watch namespaces", *rights} & allowed
+        rare = rare | {"list namespaces", "watch namespaces", *rights} & allowed
     else:
         # The leases of an earlier run are still there, and a server may have no metrics.
         rare = rare | {"create leases.coordination.k8s.io", "list pods.metrics.k8s.io"} & allowed

@@ -139,7 +139,7 @@ def page() -> Iterator[str]:
     yield from (
         "# Words you know",
         "",
-        "Commands of kubectl, kn, gcloud run and docker compose, and their equivalents. `serving` itself answers with these tables.",
+        "Commands of kubectl, kn, gcloud run and docker compose, and their equivalents. Typed after `serving`, they print their equivalent.",
     )
     for title, head, table in (
         ("Words that run a command", "runs", RUNS),

@@ -40,6 +40,8 @@ mount --rbind /sys "$root/sys"
 mount --rbind /dev "$root/dev"
 mount -t tmpfs -o mode=1777,nosuid,nodev tmp "$root/tmp"
 mount --bind /etc/resolv.conf "$root/etc/resolv.conf"
+# The smallest Debian 12 has none; every machine has.
+[ -e "$root/etc/hosts" ] || echo "127.0.0.1 localhost" > "$root/etc/hosts"
 mount --bind /etc/ssl/certs "$root/etc/ssl/certs"
 exec chroot "$root" env -i PATH=/usr/bin:/bin:/usr/sbin:/sbin HOME=/root LANG=C.UTF-8 TERM=dumb sh -c 'cd /src && exec "$@"' sh "$@"
 """

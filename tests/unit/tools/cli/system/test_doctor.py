@@ -37,7 +37,11 @@ def test_daemons_of_certificates_and_node_groups_are_looked_for_where_they_belon
     (tmp_path / "ports.json").write_text(json.dumps({"api": 1, "nodegroup-metrics": 2}))
     # As each daemon of `serving up --acme` has it.
     environment = {**os.environ, ACME_DIRECTORY_VARIABLE: "https://localhost:1/dir"}
-    with subprocess.Popen(["sleep", "60"], env=environment) as daemon:
+    command = ["sh", "-c", "echo; exec sleep 60"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as daemon:
+        assert daemon.stdout is not None
+        # A process has no environment for a moment after it was started.
+        daemon.stdout.readline()
         findings = {finding.name: finding.state for finding in check_daemons(tmp_path, os.getpid())}
         daemon.terminate()
     assert findings["acme"] == findings["nodegroup"] == "fail"

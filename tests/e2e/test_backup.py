@@ -11,10 +11,14 @@ pytestmark = pytest.mark.timeout(300)
 
 
 def test_a_stopped_system_is_saved_and_a_damaged_journal_repaired_after_what_is_lost_was_said(tmp_path: Path) -> None:
-    state, file = tmp_path / "state", tmp_path / "saved.tar.gz"
+    state, file, app = tmp_path / "state", tmp_path / "saved.tar.gz", tmp_path / "app"
+    # The backup contains the folder of each app: the checkout would be large.
+    app.mkdir()
     with staged(state) as stage:
         for name in ("one", "two"):
-            stage("deploy", name, "--command", f"{sys.executable} -m serving.tools.samples.hello", "--no-wait")
+            stage(
+                "deploy", name, str(app), "--command", f"{sys.executable} -m serving.tools.samples.hello", "--no-wait"
+            )
         assert "is in use by process" in stage("doctor", "--repair", code=1).output
     stopped, journal = Stage(state=state, pid=0), state / "journal.db"
     stopped("backup", str(file))

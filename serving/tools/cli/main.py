@@ -246,7 +246,8 @@ def _with_answer(error: click.NoSuchOption) -> click.UsageError:
 def _refuse_empty(command: click.Command, words: list[str], outer: click.Context) -> None:
     """Raise ``BadParameter`` for an empty argument or value of an option, usually of an unset shell variable.
 
-    An empty name would select all objects, an empty path the present folder. Options that take '' have it in their help.
+    An empty name would select all objects, an empty path the present folder. Options that accept one have the
+    type ``MAY_BE_EMPTY``.
     """
     if not any(not word or word.endswith("=") for word in words):
         return
@@ -263,7 +264,7 @@ def _refuse_empty(command: click.Command, words: list[str], outer: click.Context
         value = values.get(parameter.name or "")
         is_empty = value == "" or (isinstance(value, list | tuple) and "" in value)
         is_text = parameter.type is click.STRING or isinstance(parameter.type, click.Path)
-        if is_empty and is_text and "''" not in (getattr(parameter, "help", "") or ""):
+        if is_empty and is_text:
             raise click.BadParameter(
                 "it is empty; expected a value. Is a variable of the shell not set?", context, parameter
             )

@@ -43,6 +43,9 @@ def adding(*options: Decorator) -> Decorator:
     return lambda command: functools.reduce(lambda decorated, option: option(decorated), reversed(options), command)
 
 
+MAY_BE_EMPTY = click.types.StringParamType()
+"""The type of an option that accepts an empty value. An empty value of any other option is refused."""
+
 state_option = click.option(
     "--state",
     "state_path",

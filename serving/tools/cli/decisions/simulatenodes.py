@@ -20,9 +20,16 @@ from serving.tools.cli.client.output import print_aside
 from serving.tools.cli.nodes.nodeflags import AmountFlags
 from serving.tools.simulator.nodes import NodePlan
 
+# They have no effect without --nodes.
 _OF_NODES = (
-    *("nodes_max", "node_cpu", "node_memory", "node_boot"),
-    *("node_scan", "node_policy", "node_group", "node_anticipation"),
+    "nodes_max",
+    "node_cpu",
+    "node_memory",
+    "node_boot",
+    "node_scan",
+    "node_policy",
+    "node_group",
+    "node_anticipation",
 )
 # Removal of nodes in the default group, in seconds.
 _SOFT_S, _HARD_S = 60.0, 600.0

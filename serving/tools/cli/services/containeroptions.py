@@ -28,7 +28,7 @@ from serving.core.model.quantity import parse_bytes, parse_millicores
 from serving.core.model.routepolicy import route_policy
 from serving.core.settings.autoscaler import POLICY_NAME
 from serving.net.aio.inputfile import open_input
-from serving.tools.cli.client.api import ApiClient, adding, fail_usage
+from serving.tools.cli.client.api import MAY_BE_EMPTY, ApiClient, adding, fail_usage
 from serving.tools.cli.client.resources import SecondsParam
 from serving.tools.cli.services.interpolation import Interpolation
 
@@ -110,11 +110,13 @@ _ROUTE_OPTIONS = (
     ),
     click.option(
         "--session-affinity",
+        type=MAY_BE_EMPTY,
         metavar="HOW",
         help="Send the requests of a session to one pod, by cookie, header:NAME or prefix; none or '' disables it.",
     ),
     click.option(
         "--route-by-header",
+        type=MAY_BE_EMPTY,
         metavar="RULES",
         help="Route requests with a header to a tag, such as 'X-Beta=yes:candidate'; '' for none.",
     ),
@@ -128,6 +130,7 @@ _ROUTE_OPTIONS = (
     ),
     click.option(
         "--tcp",
+        type=MAY_BE_EMPTY,
         metavar="PORTS",
         help="Accept TCP connections of any protocol at these ports, such as 5432; '' for none.",
     ),

@@ -15,7 +15,7 @@ from serving.core.model.knative import SERVICE_LABEL
 from serving.core.model.objects import Object, name_of, nested
 from serving.home.apiserver.jsonpath import compiled_all
 from serving.net.cluster.kinds import NAMESPACE, REVISION, SCALED_WORKLOAD, SERVING_SERVICE, Kind
-from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail, fail_usage
+from serving.tools.cli.client.api import MAY_BE_EMPTY, ApiCall, ApiClient, api_options, fail, fail_usage
 from serving.tools.cli.client.completion import complete_kind, complete_object
 from serving.tools.cli.client.objects import absence_of, items_of, object_of, selector_of, workloads_of
 from serving.tools.cli.client.output import aligned, printable
@@ -45,7 +45,12 @@ _ESCAPES = {r"\n": "\n", r"\t": "\t"}
     help="Output format: table, wide, json, yaml, name, or jsonpath=TEMPLATE.",
 )
 @click.option(
-    "-l", "--selector", default="", metavar="LABELS", help="Label selector to filter on: app=web,tier!=db; '' for all."
+    "-l",
+    "--selector",
+    type=MAY_BE_EMPTY,
+    default="",
+    metavar="LABELS",
+    help="Label selector to filter on: app=web,tier!=db; '' for all.",
 )
 @click.option("-A", "--all-namespaces", "everywhere", is_flag=True, help="List resources of all namespaces.")
 @click.option("-w", "--watch", is_flag=True, help="After listing, watch for changes until interrupted.")

@@ -17,7 +17,7 @@ import msgspec
 from serving.core.model.errors import ServingError
 from serving.core.model.objects import Object, condition_of
 from serving.net.aio.inputfile import open_input
-from serving.tools.cli.client.api import ApiClient, api_options, fail, fail_usage
+from serving.tools.cli.client.api import MAY_BE_EMPTY, ApiClient, api_options, fail, fail_usage
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import served_of
 from serving.tools.cli.client.output import Progress, output_option, paint, print_aside
@@ -47,7 +47,10 @@ class ResponseStart(msgspec.Struct, frozen=True, kw_only=True):
 @click.argument("name", shell_complete=complete_service)
 @click.argument("path", required=False)
 @click.option(
-    "-d", "--data", help="Send a body by POST, '' for an empty one; @FILE reads it from a file, @- from standard input."
+    "-d",
+    "--data",
+    type=MAY_BE_EMPTY,
+    help="Send a body by POST, '' for an empty one; @FILE reads it from a file, @- from standard input.",
 )
 @click.option("-H", "--header", "headers", multiple=True, metavar="NAME:VALUE", help="Add a header to the request.")
 @click.option("-X", "--request", "method", metavar="METHOD", help="Request method: GET, POST, ...")

@@ -12,7 +12,7 @@ from serving.core.model.knative import COMMAND_ANNOTATION
 from serving.core.model.objects import Object, nested
 from serving.net.cluster.kinds import SERVING_SERVICE
 from serving.net.cluster.servicepatch import pinned_traffic, scaling_annotations
-from serving.tools.cli.client.api import ApiClient, api_options, fail_usage, until_written
+from serving.tools.cli.client.api import MAY_BE_EMPTY, ApiClient, api_options, fail_usage, until_written
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import service_of
 from serving.tools.cli.client.output import Progress, output_option
@@ -104,7 +104,9 @@ def _environment(before: list[Object], wanted: ServiceUpdate) -> list[Object]:
 @service_options
 @click.option("--remove-env", "removed", multiple=True, metavar="NAME", help="Remove an environment variable.")
 @click.option("--clear-env", is_flag=True, help="Remove all environment variables first.")
-@click.option("--command", help="New command, as in `serving deploy`; '' runs the command of the image.")
+@click.option(
+    "--command", type=MAY_BE_EMPTY, help="New command, as in `serving deploy`; '' runs the command of the image."
+)
 @click.option("--image", help="New image.")
 @click.option(
     "--annotate", multiple=True, metavar="KEY=VALUE", help="Set an annotation of the template; KEY= removes it."

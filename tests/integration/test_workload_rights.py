@@ -54,7 +54,7 @@ async def test_the_right_follows_the_label_and_the_workloads(monkeypatch: pytest
         await cluster.patch(NAMESPACE, "", "shops", patch=labels)
         await is_bound(cluster, wanted=True)
         await has_reason("TargetNotFound")
-        # One that somebody deletes is made again.
+        # A deleted RoleBinding is created again.
         await cluster.delete(ROLE_BINDING, "shops", RIGHTS)
         await is_bound(cluster, wanted=True)
         labels["metadata"]["labels"][SCALED_WORKLOADS_LABEL] = None

@@ -58,7 +58,7 @@ class PodProber:
 
     async def _probe(self, probe: PodProbe) -> None:
         address = self._endpoints.to(probe.pod, probe.key).address
-        if probe.pod.scheme:
+        if not probe.pod.has_queue_proxy:
             self._on_response(probe, await _accepts(address))
             return
         is_ready = False

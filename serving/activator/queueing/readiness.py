@@ -303,10 +303,10 @@ class RevisionDirectory:
     def announce(self, key: RevisionKey, pod: ServedPod, now_s: float, *, until_s: float) -> bool:
         """Store an announced pod; False if its revision is unknown, a slice lists it as ready, or there are too many.
 
-        The pod must have a ``scheme`` if it belongs to a ScaledWorkload, and none otherwise.
+        A pod of a ScaledWorkload must have no queue-proxy, and each other pod one.
         """
         revision = self._revisions.get(key)
-        if revision is None or revision.is_workload is not bool(pod.scheme) or pod.address in self.slices.pods_of(key):
+        if revision is None or revision.is_workload is pod.has_queue_proxy or pod.address in self.slices.pods_of(key):
             return False
         self.announced.forget_ended(now_s)
         self.unready.hurry(key, pod.address, now_s)

@@ -215,14 +215,14 @@ class RequestRouter(Generic[RequestId]):
 
     def probed(self, probe: PodProbe, now_s: float, *, is_ready: bool) -> RoutingOutcome[RequestId]:
         """Process the result of a readiness probe; a ready pod gets queued requests."""
-        throttler = self.throttlers.get(probe.key)
-        if probe.pod.scheme:
-            self.schedule.schedule_tick(probe.key)
-            dispatches = () if throttler is None else throttler.knocked(probe.pod.address, now_s, is_open=is_ready)
-            return RoutingOutcome(dispatches=dispatches)
-        has_changed = self.directory.unready.note_reply(probe, now_s, is_ready=is_ready)
         self.schedule.schedule_tick(probe.key)
-        return RoutingOutcome(dispatches=self._set_pods([probe.key], now_s) if has_changed else ())
+        if probe.pod.has_queue_proxy:
+            has_changed = self.directory.unready.note_reply(probe, now_s, is_ready=is_ready)
+            return RoutingOutcome(dispatches=self._set_pods([probe.key], now_s) if has_changed else ())
+        throttler = self.throttlers.get(probe.key)
+        return RoutingOutcome(
+            dispatches=throttler.probed(probe.pod.address, now_s, is_open=is_ready) if throttler is not None else ()
+        )
 
     def tick(self, now_s: float) -> RoutingOutcome[RequestId]:
         """Execute all due work: timeouts, readmitted pods, probes, and wakes."""

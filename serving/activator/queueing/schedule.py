@@ -34,7 +34,7 @@ def next_deadline_s(
         admission.expires_s(),
         now_s + admission.readers_check_s if admission.is_watching_readers else None,
         throttler.ejected.pause_ends_s(),
-        throttler.ejected.knock_due_s() if throttler.waiting_count else None,
+        throttler.ejected.probe_due_s() if throttler.waiting_count else None,
         directory.unready.probe_due_s(key, is_waiting=throttler.waiting_count > 0),
         directory.announced.next_end_s(key),
     )

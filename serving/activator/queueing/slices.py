@@ -36,6 +36,11 @@ class ServedPod(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""
     scheme: str = ""
 
+    @property
+    def has_queue_proxy(self) -> bool:
+        """Whether a queue-proxy is in front of the app. Pods of ScaledWorkloads have none."""
+        return not self.scheme
+
 
 class ServedSlice(msgspec.Struct, frozen=True, kw_only=True):
     """The pods of one slice: ready ones, and unready ones that are not terminating."""

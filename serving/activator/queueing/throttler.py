@@ -204,8 +204,8 @@ class RevisionThrottler(Generic[RequestId]):
             self._away_from[request] = pod.node
         self.admission.requeue(request, now_s)
         self._give_back(request, address)
-        # Only the pods of a ScaledWorkload have no queue-proxy, which listens before its pod is listed.
-        may_start = pod is not None and bool(pod.scheme)
+        # A queue-proxy listens before its pod is listed.
+        may_start = pod is not None and not pod.has_queue_proxy
         return self._settle(now_s, has_changed=self.ejected.failed(address, now_s, may_start=may_start))
 
     def set_pods(
@@ -248,12 +248,12 @@ class RevisionThrottler(Generic[RequestId]):
 
     def starting_pods(self, now_s: float) -> list[ServedPod]:
         """The starting pods to which to open a connection now, to find out whether their apps listen already."""
-        due = self.ejected.due_knocks(now_s) if self.waiting_count else ()
+        due = self.ejected.due_probes(now_s) if self.waiting_count else ()
         return [self.pods[address] for address in due]
 
-    def knocked(self, address: str, now_s: float, *, is_open: bool) -> Sequence[Dispatch[RequestId]]:
+    def probed(self, address: str, now_s: float, *, is_open: bool) -> Sequence[Dispatch[RequestId]]:
         """Process the result of a connection to a starting pod; return the resulting dispatches."""
-        return self._settle(now_s, has_changed=True) if self.ejected.knocked(address, now_s, is_open=is_open) else ()
+        return self._settle(now_s, has_changed=True) if self.ejected.probed(address, now_s, is_open=is_open) else ()
 
     def eject_silent(
         self, now_s: float, *, after_s: float, has_begun: Callable[[RequestId], bool]

@@ -19,7 +19,10 @@ RIGHTS = "serving-scaled-workloads"
 SELECTOR = f"{SCALED_WORKLOADS_LABEL}=enabled"
 """Selects namespaces whose ScaledWorkloads may be scaled."""
 
-BINDING_SELECTOR = "app.kubernetes.io/part-of=serving,app.kubernetes.io/component=scaled-workloads"
+_LABELS = {"app.kubernetes.io/part-of": "serving", "app.kubernetes.io/component": "scaled-workloads"}
+BINDING_SELECTOR = ",".join(f"{key}={value}" for key, value in _LABELS.items())
+"""Selects the RoleBindings that the controller creates."""
+
 _GROUP = "rbac.authorization.k8s.io"
 
 
@@ -32,12 +35,11 @@ def rights_writes(namespace: str, binding: Object | None, *, is_wanted: bool, sy
     if binding is not None and not is_wanted:
         yield deletion_of(kinds.ROLE_BINDING, binding)
     if binding is None and is_wanted:
-        labels = dict(pair.split("=") for pair in BINDING_SELECTOR.split(","))
         accounts = ("autoscaler", "controller")
         body = {
             "apiVersion": kinds.ROLE_BINDING.api_version,
             "kind": kinds.ROLE_BINDING.name,
-            "metadata": {"name": RIGHTS, "namespace": namespace, "labels": labels},
+            "metadata": {"name": RIGHTS, "namespace": namespace, "labels": {**_LABELS}},
             "roleRef": {"apiGroup": _GROUP, "kind": "ClusterRole", "name": RIGHTS},
             "subjects": [{"kind": "ServiceAccount", "name": name, "namespace": system_namespace} for name in accounts],
         }

@@ -8,7 +8,7 @@ because a deleted pod is unlisted within some 50 ms, and a starting pod may list
 usually lasts longer; its first response ends the pause.
 
 Kubernetes lists a pod without a readiness probe as ready before its app listens. While such a pod has never responded,
-``due_knocks`` returns it when a connection to it is due. A successful connection ends its pause.
+``due_probes`` returns it when a connection to it is due. A successful connection ends its pause.
 """
 
 import math
@@ -24,7 +24,7 @@ from serving.core.traffic.backoff import backoff_s
 _PAUSES_S = 0.05, 1.0
 _SILENT_PAUSES_S = 5.0, 60.0
 # A starting pod is tried after a tenth of the time since its first failure, for ten seconds.
-_KNOCK_SHARE, _KNOCKS_S, _KNOCKS_END_S = 0.1, (0.01, 0.1), 10.0
+_PROBE_SHARE, _PROBES_S, _PROBES_END_S = 0.1, (0.01, 0.1), 10.0
 # Fewest waiting requests of a silent pod; a pod with fewer slots gets more time instead.
 _REQUESTS_MIN = 3
 _FEW_FACTOR = 4
@@ -133,7 +133,7 @@ class SilenceWatch(Generic[RequestId]):
 class EjectedPods(Generic[RequestId]):
     """The ejected pods of one revision, by address. Only listed pods are ejected."""
 
-    __slots__ = ("_knocks_s", "_listed", "_silence", "ejections", "responded_s")
+    __slots__ = ("_listed", "_probes_s", "_silence", "ejections", "responded_s")
 
     def __init__(self) -> None:
         self.ejections: dict[str, Ejection] = {}
@@ -142,7 +142,7 @@ class EjectedPods(Generic[RequestId]):
         """The time of each pod's last complete response."""
         self._listed: Collection[str] = ()
         # When a connection to each starting pod is due; infinity while one is tried.
-        self._knocks_s: dict[str, float] = {}
+        self._probes_s: dict[str, float] = {}
         self._silence = SilenceWatch[RequestId]()
 
     @property
@@ -161,7 +161,7 @@ class EjectedPods(Generic[RequestId]):
         self._listed = addresses
         self.ejections = {address: ejection for address, ejection in self.ejections.items() if address in addresses}
         self.responded_s = {address: at_s for address, at_s in self.responded_s.items() if address in addresses}
-        self._knocks_s = {address: due_s for address, due_s in self._knocks_s.items() if address in addresses}
+        self._probes_s = {address: due_s for address, due_s in self._probes_s.items() if address in addresses}
 
     def failed(self, address: str, now_s: float, *, may_start: bool = False) -> bool:
         """Eject a pod for 50 ms, then 100, 200 ... 1000 ms; return False if it is already ejected or not listed.
@@ -173,28 +173,28 @@ class EjectedPods(Generic[RequestId]):
             return False
         self._eject(address, now_s, known, is_silent=False)
         if may_start and address not in self.responded_s:
-            self._knocks_s[address] = now_s + _knock_pause_s(now_s - self.ejections[address].since_s)
+            self._probes_s[address] = now_s + _probe_pause_s(now_s - self.ejections[address].since_s)
         return True
 
-    def knock_due_s(self) -> float | None:
-        """When ``due_knocks`` is next due; None while no pod is starting."""
-        return min(self._knocks_s.values(), default=None)
+    def probe_due_s(self) -> float | None:
+        """When ``due_probes`` is next due; None while no pod is starting."""
+        return min(self._probes_s.values(), default=None)
 
-    def due_knocks(self, now_s: float) -> list[str]:
+    def due_probes(self, now_s: float) -> list[str]:
         """The starting pods to which a connection is due."""
-        addresses = [address for address, due_s in self._knocks_s.items() if due_s <= now_s]
-        self._knocks_s |= dict.fromkeys(addresses, math.inf)
+        addresses = [address for address, due_s in self._probes_s.items() if due_s <= now_s]
+        self._probes_s |= dict.fromkeys(addresses, math.inf)
         return addresses
 
-    def knocked(self, address: str, now_s: float, *, is_open: bool) -> bool:
+    def probed(self, address: str, now_s: float, *, is_open: bool) -> bool:
         """Process the result of a connection to a starting pod; return whether a pause ended."""
         known = self.ejections.get(address)
-        if self._knocks_s.pop(address, None) is None or known is None or known.until_s is None:
+        if self._probes_s.pop(address, None) is None or known is None or known.until_s is None:
             return False
         if is_open:
             self.ejections[address] = msgspec.structs.replace(known, until_s=None)
-        elif now_s - known.since_s < _KNOCKS_END_S:
-            self._knocks_s[address] = now_s + _knock_pause_s(now_s - known.since_s)
+        elif now_s - known.since_s < _PROBES_END_S:
+            self._probes_s[address] = now_s + _probe_pause_s(now_s - known.since_s)
         return is_open
 
     def note_response(self, address: str, now_s: float) -> bool:
@@ -289,10 +289,10 @@ class EjectedPods(Generic[RequestId]):
         )
 
 
-def _knock_pause_s(passed_s: float) -> float:
+def _probe_pause_s(passed_s: float) -> float:
     """The pause before the next connection to a starting pod, ``passed_s`` seconds after its first failure.
 
     It is a tenth of this time, within bounds: 10 ms after the first failure, 80 ms after 0.8 s.
     """
-    shortest_s, longest_s = _KNOCKS_S
-    return min(max(passed_s * _KNOCK_SHARE, shortest_s), longest_s)
+    shortest_s, longest_s = _PROBES_S
+    return min(max(passed_s * _PROBE_SHARE, shortest_s), longest_s)

@@ -49,30 +49,30 @@ def test_pauses_double_up_to_a_second_until_the_pod_answers() -> None:
 def test_a_starting_pod_is_tried_after_a_tenth_of_the_time_since_its_first_failure_for_ten_seconds() -> None:
     ejected_pods, now_s, times_s = listed("p"), 0.0, []
     ejected_pods.failed("p", now_s, may_start=True)
-    while (due_s := ejected_pods.knock_due_s()) is not None and now_s < 20.0:
-        assert ejected_pods.due_knocks(due_s) == ["p"]
+    while (due_s := ejected_pods.probe_due_s()) is not None and now_s < 20.0:
+        assert ejected_pods.due_probes(due_s) == ["p"]
         times_s.append(due_s)
         now_s = due_s
         ejected_pods.ejections["p"] = msgspec.structs.replace(ejected_pods.ejections["p"], until_s=99.0)
-        assert not ejected_pods.knocked("p", now_s, is_open=False)
+        assert not ejected_pods.probed("p", now_s, is_open=False)
     assert times_s[0] == 0.01
     assert all(0.0099 <= after - before <= max(0.1001 * before, 0.0101) for before, after in pairwise(times_s))
     assert 10.0 <= times_s[-1] < 10.2
-    assert not ejected_pods.knocked("p", now_s, is_open=True)
+    assert not ejected_pods.probed("p", now_s, is_open=True)
 
 
 def test_a_connection_ends_the_pause_of_a_starting_pod_once() -> None:
     ejected_pods = listed("p", "q")
     ejected_pods.failed("p", 0.0, may_start=True)
-    assert ejected_pods.due_knocks(0.01) == ["p"]
-    assert ejected_pods.due_knocks(0.02) == []
-    assert ejected_pods.knocked("p", 0.03, is_open=True)
+    assert ejected_pods.due_probes(0.01) == ["p"]
+    assert ejected_pods.due_probes(0.02) == []
+    assert ejected_pods.probed("p", 0.03, is_open=True)
     assert ejected_pods.addresses == set()
-    assert not ejected_pods.knocked("p", 0.04, is_open=True)
+    assert not ejected_pods.probed("p", 0.04, is_open=True)
     ejected_pods.failed("p", 0.05, may_start=True)
     ejected_pods.set_listed({"q"})
-    assert ejected_pods.knock_due_s() is None
-    assert not ejected_pods.knocked("p", 0.06, is_open=True)
+    assert ejected_pods.probe_due_s() is None
+    assert not ejected_pods.probed("p", 0.06, is_open=True)
 
 
 def test_a_response_during_the_pause_does_not_end_it() -> None:

@@ -12,7 +12,7 @@ from serving.core.scaling.adaptive.policy import adaptive_policy
 from serving.core.scaling.decision.policy import SecondOfLoad
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.net.aio.clock import wall_s
-from serving.net.cluster.kinds import REVISION
+from serving.net.cluster.kinds import POD, REVISION
 from serving.tools.dashboard.viewers import PROXY_SECRET_HEADER
 from tests.integration.browser import Browser, browser
 from tests.integration.dashboard_stage import API, TOKEN, DashboardStage, staged
@@ -101,6 +101,20 @@ async def test_a_revision_that_does_not_get_ready_shows_why_on_the_first_screen(
     async with staged() as stage:
         for name in ("hello-00001", "hello-00002"):
             await fail(stage, name, status="Unknown", reason="Deploying")
+        await seen(stage, capture)
+
+
+async def test_the_state_of_a_revision_without_a_ready_pod_names_the_reason_of_its_pod() -> None:
+    def capture(window: Browser) -> None:
+        window.until("return document.querySelector('#facts dd').textContent === 'NotListening'")
+
+    async with staged() as stage:
+        labels = {"serving.knative.dev/revision": "hello-00002"}
+        metadata = {"namespace": "default", "name": "hello-00002-a", "labels": labels}
+        await stage.cluster.create(POD, {"metadata": metadata, "spec": {"containers": [{"name": "app", "image": "x"}]}})
+        ready = {"type": "Ready", "status": "False", "reason": "NotListening"}
+        status = {"phase": "Running", "conditions": [ready]}
+        await stage.cluster.patch(POD, "default", "hello-00002-a", patch={"status": status}, subresource="status")
         await seen(stage, capture)
 
 

@@ -1,8 +1,10 @@
 """The page of a revision shows failed, slow and sampled requests."""
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 import msgspec
@@ -98,6 +100,34 @@ async def test_an_activator_that_is_older_has_no_requests() -> None:
     async with recorded(404) as (stage, paths):
         await until(lambda: "/metrics" in paths)
         assert await asked(stage, "default/hello-00002") is None
+
+
+async def test_a_page_that_asks_during_the_shutdown_raises_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    """The activator's name resolves only after the dashboard has begun to stop."""
+    stage, stop, loop = DashboardStage(MemoryCluster(admit=admit)), asyncio.Event(), asyncio.get_running_loop()
+    await stage.fill(LONG_AGO)
+    settings = DashboardSettings(
+        address="127.0.0.1:0", autoscaler_url="", activator_metrics_url="http://localhost:1/metrics"
+    )
+    dashboard, resolve = Dashboard(settings, stage.cluster), loop.getaddrinfo
+
+    async def resolve_late(*place: Any, **options: Any) -> Any:  # noqa: ANN401 - those of getaddrinfo
+        stop.set()
+        # The feed ends within a few turns of the loop; the server waits 0.1 s for its requests.
+        await asyncio.sleep(0.02)
+        return await resolve(*place, **options)
+
+    async with aiohttp.ClientSession() as session, asyncio.TaskGroup() as group:
+        group.create_task(dashboard.run(stop))
+        await dashboard.is_serving.wait()
+        stage.url = "http://{}:{}".format(*dashboard.address)
+        page = "/coldstarts?name=default/hello-00002"
+        while await stage.status(page) != 200:  # noqa: ASYNC110 - asked as a page would
+            await asyncio.sleep(0.02)
+        loop.getaddrinfo = resolve_late  # type: ignore[method-assign]
+        with contextlib.suppress(aiohttp.ClientError):
+            await session.get(stage.url + page)
+    assert "Error handling request" not in caplog.text
 
 
 @pytest.mark.parametrize("width", [1400, pytest.param(390, marks=pytest.mark.slow)])

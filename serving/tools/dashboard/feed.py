@@ -4,8 +4,9 @@ Each source reconnects independently: while the autoscaler restarts, the page co
 """
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import aiohttp
@@ -184,14 +185,16 @@ class Feed:
             _log.warning("hosts.unknown", extra={"kind": kind.resource, "error": str(error)})
             return []
 
-    async def run(self, stop: asyncio.Event) -> None:
-        """Watch all sources until ``stop`` is set."""
+    @contextlib.asynccontextmanager
+    async def connected(self) -> AsyncIterator[aiohttp.ClientSession]:
+        """Keep a client session open, for ``run`` and the queries of pages."""
         limits = aiohttp.ClientTimeout(total=None, connect=5)
-        async with (
-            aiohttp.ClientSession(timeout=limits, read_bufsize=_LINE_BYTES_MAX) as session,
-            supervise() as group,
-        ):
-            self._session = session
+        async with aiohttp.ClientSession(timeout=limits, read_bufsize=_LINE_BYTES_MAX) as self._session:
+            yield self._session
+
+    async def run(self, stop: asyncio.Event, session: aiohttp.ClientSession) -> None:
+        """Watch all sources until ``stop`` is set. ``session`` is that of ``connected``."""
+        async with supervise() as group:
             tasks = [
                 group.start(reflector.run(), name=f"dashboard {reflector.kind.plural}")
                 for reflector in self._reflectors

@@ -143,11 +143,12 @@ class Dashboard:
 
     async def run(self, stop: asyncio.Event, *, listener: socket.socket | None = None) -> None:
         """Run until ``stop`` is set. ``listener`` is a bound socket that replaces the address."""
-        async with self._served(listener) as self.address:
+        # The session closes after the server, because open pages send requests during the shutdown.
+        async with self._feed.connected() as session, self._served(listener) as self.address:
             self.is_serving.set()
             report_serving()
             try:
-                await self._feed.run(stop)
+                await self._feed.run(stop, session)
             finally:
                 if self._keeper is not None:
                     await self._keeper.close(wall_s())

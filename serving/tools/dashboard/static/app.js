@@ -235,7 +235,7 @@ function drawService(node, { view, revisions }) {
 const isTagged = (service, name) => service.traffic.some((one) => one.revision === name && one.tag);
 
 function drawRevision(node, { key, one, row, share: percent, isChosen }) {
-  const [text, tone] = revisionState(one, row);
+  const [text, tone] = revisionState(one, row, isChosen ? pods : []);
   if (!node.firstChild) {
     node.className = "revision";
     node.href = `#${key}`;
@@ -258,7 +258,7 @@ function showDetail() {
   by("name").textContent = view.kind ? `${view.name} (${view.kind} ${view.target})` : view.name;
   const row = rows[selected] || [];
   const at = Object.fromEntries(columns.map((name, place) => [name, row[place]]));
-  const [text, tone] = revisionState(view, row);
+  const [text, tone] = revisionState(view, row, pods);
   // Ten tiles, so that no row of them has a gap at any width.
   showFacts(by("facts"), [["State", text, tone], ["Pods ready", number(at.ready)], ["Desired", number(at.desired)], ["Starting", number(at.starting)],
     ["Running", number(at.running)], ["Held", number(at.held)], ["Pod target", at.ready ? number(at.target / at.ready) : "–"],

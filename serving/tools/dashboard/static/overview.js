@@ -35,12 +35,13 @@ export function problemOf(view) {
   return found("False", (type) => type !== "Active" && type !== "Ready") || found("False", (type) => type === "Ready") || found("Unknown", (type) => type === "ContainerHealthy");
 }
 
-export function revisionState(view, row) {
+// Without a ready pod: why a pod is not ready, where its pods are known.
+export function revisionState(view, row, pods = []) {
   if (view.ready === "False") return ["Failed", "bad"];
   if (view.state !== "Active") return [view.state === "Reserve" ? "At zero" : view.state, "off"];
   if (row?.[5] && row[8] === row[5]) return ["Dormant", "sleep"];
   if (row?.[5]) return ["Active", "good"];
-  return ["Starting", "wait"];
+  return [pods.find((pod) => pod.reason)?.reason || (problemOf(view) ? "Not ready" : "Starting"), "wait"];
 }
 
 export const share = (service, name) => service.traffic.filter((one) => one.revision === name).reduce((sum, one) => sum + one.percent, 0);

@@ -248,7 +248,11 @@ def _service(
             container[key] = _words(service[field], f"services.{name}.{field}")
     if service.get("working_dir"):
         container["workingDir"] = service["working_dir"]
-    environment = _environment(pairs_with_values(service.get("environment") or {}, "variables", outside), name, notes)
+    variables = service.get("environment") or {}
+    values = pairs_with_values(variables, "variables", outside)
+    unset = [str(key) for key in variables if "=" not in str(key) and str(key) not in values]
+    notes.extend(f"{name}: variable {key} is left out: it has no value here" for key in unset)
+    environment = _environment(values, name, notes)
     if environment:
         container["env"] = environment
     limits = _limits(nested(service, "deploy", "resources", "limits") or {})
@@ -375,6 +379,9 @@ def pairs_with_values(source: object, what: str, outside: Mapping[str, str]) -> 
     """Parse a mapping, or a list of NAME=VALUE. A name without a value gets that of ``outside``, or is left out."""
     if not isinstance(source, (dict, list)):
         raise InvalidValue(text=str(source), expected=f"a mapping or a list of {what}, as in [VERSION=1]")
+    for entry in source.values() if isinstance(source, dict) else source:
+        if isinstance(entry, dict | list):
+            raise InvalidValue(text=str(entry), expected=f"a text among the {what}; a list has NAME=VALUE")
     if isinstance(source, dict):
         pairs = {str(key): None if value is None else _text(value) for key, value in source.items()}
     else:

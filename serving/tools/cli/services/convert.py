@@ -20,6 +20,7 @@ from serving.controller.keda.conversion import (
 from serving.core.model.errors import InvalidValue, Problem, SettingsError
 from serving.core.model.objects import Object, annotations_of, name_of, namespace_of
 from serving.core.model.routepolicy import route_policy
+from serving.core.settings.yamltext import STRING_TAG
 from serving.home.images.store import ImageStore, ImageUnavailable, build_image
 from serving.home.processes.mounts import can_mount
 from serving.home.schemas.crds import schema_of
@@ -37,7 +38,17 @@ from serving.tools.cli.services.manifests import ManifestLoader, check_depth
 
 ROUTE_KINDS = frozenset({HTTP_SCALED_OBJECT, INTERCEPTOR_ROUTE})
 _KEDA_KINDS = ROUTE_KINDS | {SCALED_OBJECT}
+_BOOL_TAG, _BOOLS = "tag:yaml.org,2002:bool", frozenset({"true", "false"})
 _STDIN, _CONFIG_MAP = "-", "ConfigMap"
+
+
+class _ComposeLoader(ManifestLoader):
+    """Reads ``yes``, ``no``, ``on`` and ``off`` as strings, as docker compose does."""
+
+    def resolve(self, kind: type[yaml.Node], value: str | None, implicit: Any) -> str:  # noqa: ANN401 - the library's own
+        """The tag of a node."""
+        tag = super().resolve(kind, value, implicit)
+        return STRING_TAG if tag == _BOOL_TAG and str(value).lower() not in _BOOLS else tag
 
 
 def from_keda(documents: Sequence[Object]) -> Converted:
@@ -111,6 +122,8 @@ def convert(*, files: tuple[str, ...], is_building: bool, profiles: tuple[str, .
     """
     chosen = {name for profile in profiles for name in profile.split(",")}
     converted = _converted([(file, document) for file in files for document in _documents(file)], chosen)
+    for override in _overrides(files):
+        print_aside(f"note: {override} is not read; `docker compose config` prints one file of both")
     if not converted.manifests:
         fail_usage(
             f"{', '.join(files)}: nothing to convert; expected a compose file with services, an HTTPScaledObject or an InterceptorRoute"
@@ -125,6 +138,13 @@ def convert(*, files: tuple[str, ...], is_building: bool, profiles: tuple[str, .
                 f"note: {build.name}: build is not converted; `serving deploy {build.name} FOLDER` deploys a folder"
             )
     click.echo(yaml.safe_dump_all(converted.manifests, sort_keys=False, default_flow_style=False), nl=False)
+
+
+def _overrides(files: Iterable[str]) -> list[Path]:
+    """The override files beside compose files, which docker compose reads by itself."""
+    paths = [Path(file) for file in files if Path(file).stem in {"compose", "docker-compose"}]
+    beside = [path.with_stem(f"{path.stem}.override") for path in paths]
+    return [path for path in beside if path.is_file() and str(path) not in files]
 
 
 def _name_notes(manifests: Iterable[Object]) -> Iterator[str]:
@@ -157,9 +177,14 @@ def _build(converted: Converted, store: ImageStore) -> None:
 
 
 def _converted(documents: Sequence[tuple[str, Any]], profiles: Collection[str]) -> Converted:
-    converted = Converted()
+    converted, owners = Converted(), dict[object, str]()
     for file, document in documents:
         if is_compose(document):
+            for name in document["services"]:
+                if owners.setdefault(name, file) != file:
+                    fail_usage(
+                        f"{file}: services.{name} is in {owners[name]}, too; `docker compose config` merges files"
+                    )
             _add(converted, _converted_compose(file, document, profiles))
     if any(document.get("kind") in ROUTE_KINDS for _, document in documents):
         _add(converted, from_keda([document for _, document in documents if not is_compose(document)]))
@@ -177,12 +202,15 @@ def _converted_compose(file: str, document: Mapping[str, Any], profiles: Collect
     for name, service in services.items():
         if isinstance(service, dict) and service.get("env_file"):
             services[name] = _with_env_files(service, folder, interpolation, where=f"{file}: services.{name}")
-    converted = from_compose(
-        {**document, "services": services},
-        folder=folder.absolute(),
-        environment=interpolation.variables,
-        profiles=profiles,
-    )
+    try:
+        converted = from_compose(
+            {**document, "services": services},
+            folder=folder.absolute(),
+            environment=interpolation.variables,
+            profiles=profiles,
+        )
+    except InvalidValue as error:
+        fail_usage(f"{file}: {error}")
     unset = sorted(interpolation.unset)
     if unset:
         hint = f"$${unset[0]} leaves ${unset[0]} to the container"
@@ -223,7 +251,7 @@ def _documents(file: str) -> list[dict[str, Any]]:
     try:
         text = sys.stdin.read() if file == _STDIN else read_input_text(Path(file))
         check_depth(text)
-        documents = list(yaml.load_all(text, Loader=ManifestLoader))
+        documents = list(yaml.load_all(text, Loader=_ComposeLoader))
     except (OSError, UnicodeDecodeError) as error:
         # Standard input is a text stream.
         fail_usage(f"{file}: {error.strerror if isinstance(error, OSError) else 'not a text file'}")

@@ -178,6 +178,7 @@ def test_without_a_builder_that_works_one_line_says_what_to_install(
         ("services: {web: {image: a, ports: [http]}}", "'http' is not a port of web, as 80"),
         ("services: {web: {image: a, ports: [81-80]}}", "'81-80' is not a port of web, as 80"),
         ("services: {web: {image: a, environment: 5}}", "a mapping or a list of variables"),
+        ("services: {web: {image: a, environment: [{A: b}]}}", "compose.yaml: \"{'A': 'b'}\" is not a text"),
         ("services: {web: {image: '${A'}}", "compose.yaml: services.web.image: '${A'; expected closed by a brace"),
         (
             "services: {web: {labels: [a, '${A:?set it}']}}",
@@ -188,6 +189,25 @@ def test_without_a_builder_that_works_one_line_says_what_to_install(
 def test_a_service_that_cannot_be_converted_is_named(tmp_path: Path, text: str, said: str) -> None:
     _, done = converted(tmp_path, text, code=2)
     assert said in done.stderr
+
+
+def test_scalars_are_those_of_docker_compose(tmp_path: Path) -> None:
+    text = (
+        "services: {ssh: {image: a, ports: [22:22], environment: {COUNTRY: NO, AT: 12:30:45, ON: on, IS: true, N: 5}}}"
+    )
+    (manifest,), _ = converted(tmp_path, text)
+    assert container(manifest)["ports"] == [{"containerPort": 22}]
+    values = {pair["name"]: pair["value"] for pair in container(manifest)["env"]}
+    assert values == {"COUNTRY": "NO", "AT": "12:30:45", "ON": "on", "IS": "true", "N": "5"}
+
+
+def test_a_service_of_two_files_is_an_error_and_an_override_file_is_a_note(tmp_path: Path) -> None:
+    override = tmp_path / "compose.override.yaml"
+    override.write_text("services: {web: {environment: {A: b}}}")
+    text = "services: {web: {image: a, ports: [80]}}"
+    assert f"note: {override} is not read" in converted(tmp_path, text)[1].stderr
+    _, done = converted(tmp_path, text, str(override), code=2)
+    assert f"{override}: services.web is in {tmp_path / 'compose.yaml'}, too" in done.stderr
 
 
 _OF_OTHER_TYPES = (5, 1.5, "x", '"a b', [5], [None], [[1]], {"a": {"b": [1]}}, True)

@@ -228,7 +228,7 @@ class Controller:
         if key[0] is kinds.REVISION:
             self._resolve((key[1], key[2]), plan.unresolved)
         if rest_s := self._waiting.rest_s(key, plan.debounce_s, is_busy=len(self._queue) > 0, now_s=now_s()):
-            return rest_s
+            return min(rest_s, plan.again_after_s or rest_s)
         if plan.can_wait:
             rest_s = self._counted_s.get(key, 0.0) + self._settings.count_period_s - now_s()
             if rest_s > 0:

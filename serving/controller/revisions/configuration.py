@@ -17,7 +17,7 @@ from serving.controller.revisions.revision_status import serving_state_of
 from serving.controller.revisions.settling import LatestReady, latest_ready_of
 from serving.controller.values.conditions import Condition, is_unsettled, status_with
 from serving.controller.values.naming import RoutingState
-from serving.controller.values.writes import Note, WritePlan, patch_of, status_patch
+from serving.controller.values.writes import UNSTARTED_S, Note, WritePlan, patch_of, status_patch
 from serving.core.model.event import GIVEN_BACK_REASON
 from serving.core.model.knative import (
     CONDITION_READY,
@@ -34,6 +34,7 @@ from serving.core.model.objects import (
     Object,
     annotations_of,
     condition_of,
+    conditions_of,
     is_being_deleted,
     is_controlled_by,
     labels_of,
@@ -49,8 +50,6 @@ from serving.core.settings.metadatakeys import check_keys
 from serving.net.cluster import kinds
 from serving.net.cluster.port import Create, Patch, Write
 
-# How long the first status waits for a ready revision, in seconds; less than the Service's, which repeats the name.
-_FIRST_STATUS_S = 1.0
 # Annotations that the controller and the autoscaler write on revisions.
 _OWN_LABELS = frozenset({CONFIGURATION_GENERATION_LABEL, ROUTING_STATE_LABEL})
 _OWN_ANNOTATIONS = REVISION_STATE_ANNOTATIONS | {CREATOR_ANNOTATION}
@@ -166,7 +165,8 @@ def reconcile_configuration(  # noqa: PLR0913 - the inputs of one decision
     return WritePlan(
         writes=tuple(writes),
         notes=tuple(notes),
-        debounce_s=_FIRST_STATUS_S if can_wait else 0.0,
+        # The Service, which repeats the name, waits longer.
+        debounce_s=UNSTARTED_S if can_wait and not conditions_of(latest.revision or {}) else 0.0,
         again_after_s=ready.settles_in_s if ready.settling else None,
     )
 

@@ -18,6 +18,7 @@ from serving.controller.revisions.public import PublicService, is_foreign, publi
 from serving.controller.revisions.revision_status import (
     RevisionChildren,
     StartScale,
+    desired_count_of,
     desired_status,
     failure_to_keep,
     serving_state_of,
@@ -30,6 +31,7 @@ from serving.controller.values.naming import RoutingState, metadata_changes, rev
 from serving.controller.values.writes import (
     DEBOUNCE_S,
     UNSETTLED_S,
+    UNSTARTED_S,
     Note,
     WritePlan,
     deletion_of,
@@ -225,7 +227,13 @@ def reconcile_revision(
         notes=(*_notes(revision, after), *_notes_of_images(revision, resolution)),
         again_after_s=_recheck_s(context.children, scale) if is_waiting else None,
         can_wait=bool(writes) and all(_is_count(write) for write in writes),
-        debounce_s=UNSETTLED_S if unsettled and not pending else context.count_period_s if is_transient else 0.0,
+        debounce_s=(
+            _unsettled_s(context.children, is_unresolved=is_unresolved)
+            if unsettled and not pending
+            else context.count_period_s
+            if is_transient
+            else 0.0
+        ),
         unresolved=tuple(context.unresolved) if is_unresolved else (),
     )
 
@@ -264,6 +272,18 @@ def _recheck_s(children: RevisionChildren, scale: StartScale) -> float:
     """Seconds until the status of a starting revision may change without a change of its pods."""
     wait_s = scale.progress_deadline_s
     return (min(wait_s, proxy_wait_s(wait_s)) if is_own_proxy(children.deployment) else wait_s) + 1
+
+
+def _unsettled_s(children: RevisionChildren, *, is_unresolved: bool) -> float:
+    """How long the write of an unsettled status is delayed: longer while the status could only repeat its spec.
+
+    This is so until a pod starts, and from when all started pods are ready until the Deployment counts them.
+    """
+    starting = [
+        pod for pod in children.pods if nested(pod, "status", "containerStatuses") and not is_true(pod, "Ready")
+    ]
+    is_expected = desired_count_of(children.deployment) > 0 and not is_unresolved
+    return UNSTARTED_S if is_expected and not starting else UNSETTLED_S
 
 
 def _conflict(revision: Object, public: PublicService | None) -> str:

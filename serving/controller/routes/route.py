@@ -31,8 +31,8 @@ from serving.controller.routes.rollout import (
     split_targets,
 )
 from serving.controller.routes.rolloutcheck import CheckedRollout, RolloutJudgement, checked_rollout
-from serving.controller.values.conditions import Condition, is_unsettled, ready_of, status_with
-from serving.controller.values.writes import UNSETTLED_S, Note, WritePlan, deletion_of, patch_of, status_patch
+from serving.controller.values.conditions import Condition, is_unsettled, ready_of, status_with, unsettled_s
+from serving.controller.values.writes import Note, WritePlan, deletion_of, patch_of, status_patch
 from serving.core.model.errors import Problem
 from serving.core.model.knative import (
     CLAIMED_TAGS_ANNOTATION,
@@ -188,7 +188,7 @@ def reconcile_route(
         notes=notes,
         watch=_watch(route, rollout, checked, settings=settings),
         again_after_s=None if due_s is None else max(due_s - now_s, 0.0),
-        debounce_s=UNSETTLED_S if can_wait else 0.0,
+        debounce_s=unsettled_s([*known.configurations.values(), *known.revisions.values()]) if can_wait else 0.0,
         unconfirmed=unconfirmed,
     )
 

@@ -7,8 +7,15 @@ child that has not observed its latest spec is not mirrored. Follows knative/ser
 
 import msgspec
 
-from serving.controller.values.conditions import Condition, is_unsettled, mirrored, ready_of, status_with
-from serving.controller.values.writes import UNSETTLED_S, Note, WritePlan, patch_of, status_patch
+from serving.controller.values.conditions import (
+    Condition,
+    is_unsettled,
+    mirrored,
+    ready_of,
+    status_with,
+    unsettled_s,
+)
+from serving.controller.values.writes import Note, WritePlan, patch_of, status_patch
 from serving.core.model.knative import (
     CLAIMED_TAGS_ANNOTATION,
     CONDITION_READY,
@@ -117,7 +124,9 @@ def reconcile_service(service: Object, children: ServiceChildren, *, now: str) -
         writes=(*writes, *patches),
         notes=tuple(_notes(service, status)),
         # Ready, failed and no longer ready are written immediately; not ready yet may wait.
-        debounce_s=UNSETTLED_S if patches and not writes and is_unsettled(service, status) else 0.0,
+        debounce_s=(
+            unsettled_s([configuration or {}]) if patches and not writes and is_unsettled(service, status) else 0.0
+        ),
     )
 
 

@@ -61,8 +61,8 @@ DEBOUNCE_S = 0.05
 UNSETTLED_S = 1.5
 """How long the write of a status that stays Unknown is delayed, in seconds; a small pod becomes ready sooner."""
 
-# Longest delay of a plan's writes while the queue is not empty, if a change may replace them, in seconds.
-_BUSY_MAX_S = 60.0
+UNSTARTED_S = 60.0
+"""How long such a write is delayed at most, in seconds: while no pod starts, or while the queue is not empty."""
 
 WorkKey = tuple[Kind, str, str]
 """A resource to decide about: its kind, namespace and name."""
@@ -88,7 +88,7 @@ class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     ``writes`` are executed in order, then ``notes``. ``again_after_s`` is the time in seconds until the next decision
     without a change, None for never. ``can_wait`` marks writes that no decision depends on; their rate is limited.
-    ``debounce_s`` is how long the writes wait for changes that may replace them, from their first planning.
+    ``debounce_s`` is how long the writes wait for changes that may replace them.
     ``unconfirmed`` is the digest that some activators do not serve yet, or "". ``watch`` are the rollouts to judge, or
     None. ``unresolved`` are images whose digest is not known yet.
     """
@@ -107,21 +107,24 @@ class WaitingWrites:
     """When each key's delayed writes were first planned."""
 
     def __init__(self) -> None:
-        self._since_s: dict[WorkKey, float] = {}
+        # The time of the first planning, and the present debounce with the time since when it applies.
+        self._since: dict[WorkKey, tuple[float, float, float]] = {}
 
     def rest_s(self, key: WorkKey, debounce_s: float, *, is_busy: bool, now_s: float) -> float:
         """Seconds until the next decision; 0 to write now.
 
-        Writes wait ``debounce_s`` from their first planning. While other keys are ahead (``is_busy``), expected changes
-        arrive later, so the writes wait longer, at most a minute.
+        Writes wait ``debounce_s`` from their first planning, and from each change of ``debounce_s``. While other keys
+        are ahead (``is_busy``), expected changes arrive later, so the writes wait longer. They wait a minute at most.
         """
-        waited_s = now_s - self._since_s.setdefault(key, now_s)
-        if waited_s < debounce_s:
-            return debounce_s - waited_s
-        if debounce_s and is_busy and waited_s < _BUSY_MAX_S:
-            return debounce_s
-        del self._since_s[key]
-        return 0.0
+        first_s, present_s, since_s = self._since.get(key, (now_s, debounce_s, now_s))
+        if debounce_s != present_s:
+            since_s = now_s
+        self._since[key] = (first_s, debounce_s, since_s)
+        rest_s = since_s + debounce_s - now_s
+        rest_s = min(debounce_s if rest_s <= 0 and is_busy else rest_s, first_s + UNSTARTED_S - now_s)
+        if rest_s <= 0:
+            del self._since[key]
+        return max(rest_s, 0.0)
 
 
 def patch_of(kind: Kind, existing: Object, changes: Object) -> tuple[Patch, ...]:

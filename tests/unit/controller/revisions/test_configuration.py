@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from serving.controller.revisions.configuration import reconcile_configuration, revision_name_is_taken
-from serving.controller.values.writes import UNSETTLED_S, WritePlan
+from serving.controller.values.writes import UNSETTLED_S, UNSTARTED_S, WritePlan
 from serving.core.model.knative import BECAME_READY_ANNOTATION, ROUTING_STATE_LABEL
 from serving.core.model.objects import Object
 from serving.core.settings.controller import ControllerSettings
@@ -159,8 +159,9 @@ def test_where_the_latest_ready_one_is_gone_another_is_taken() -> None:
 def test_the_first_status_waits_for_the_revision() -> None:
     (write,) = plan_for(a_configuration()).writes
     assert isinstance(write, Create)
+    assert plan_for(a_configuration(), a_revision()).debounce_s == UNSTARTED_S
     plan = plan_for(a_configuration(), ready(1, "Unknown"))
-    assert 0 < plan.debounce_s < UNSETTLED_S, "the Service repeats the name in its own first status"
+    assert plan.debounce_s < UNSETTLED_S, "the Service repeats the name in its own first status"
     assert written_status(plan, kinds.CONFIGURATION)["latestCreatedRevisionName"] == "hello-00001"
     for condition in ("True", "False"):
         assert plan_for(a_configuration(), ready(1, condition)).debounce_s == 0.0

@@ -13,7 +13,7 @@ from serving.controller.revisions.revision import (
 )
 from serving.controller.revisions.revision_status import RevisionChildren, was_ready
 from serving.controller.revisions.sidecar import Sidecar
-from serving.controller.values.writes import DEBOUNCE_S, UNSETTLED_S, WritePlan
+from serving.controller.values.writes import DEBOUNCE_S, UNSETTLED_S, UNSTARTED_S, WritePlan
 from serving.core.model.knative import (
     BECAME_READY_ANNOTATION,
     REVISION_STATE_ANNOTATIONS,
@@ -158,7 +158,27 @@ def test_the_status_of_a_new_revision_waits_for_its_children() -> None:
             cache.put(kinds.REVISION, {**revision, "metadata": metadata})
     later = decide(cache, (kinds.REVISION, "default", "hello-00001"), now=NOW, now_s=NOW_S)
     assert [write.subresource for write in later.writes if isinstance(write, Patch)] == ["status"]
-    assert later.debounce_s == UNSETTLED_S
+    assert later.debounce_s == UNSTARTED_S
+
+
+@pytest.mark.parametrize(
+    ("desired", "pods", "debounce_s"),
+    [
+        (1, [{}], UNSTARTED_S),
+        (1, [{"containerStatuses": [{"name": "user-container"}]}], UNSETTLED_S),
+        (1, [{"containerStatuses": [{}], "conditions": [{"type": "Ready", "status": "True"}]}], UNSTARTED_S),
+        (0, [], UNSETTLED_S),
+    ],
+    ids=["no pod starts", "a pod starts", "the Deployment does not count the pod yet", "no pod is wanted"],
+)
+def test_a_starting_revision_is_written_from_its_pods_start(
+    desired: int, pods: list[Object], debounce_s: float
+) -> None:
+    revision = a_revision()
+    children = RevisionChildren(
+        deployment=a_deployment(revision, replicas=desired), pods=[a_pod(**status) for status in pods]
+    )
+    assert plan_for(revision, children=children).debounce_s == debounce_s
 
 
 def test_a_deployment_starts_with_the_initial_scale() -> None:

@@ -11,7 +11,7 @@ from serving.controller.routes.rollout import RouteTargets
 from serving.controller.routes.rolloutcheck import RolloutJudgement, RolloutVerdict
 from serving.controller.routes.route import RouteContext, reconcile_route
 from serving.controller.values.naming import revisions_named_by
-from serving.controller.values.writes import UNSETTLED_S, Note, WritePlan
+from serving.controller.values.writes import UNSETTLED_S, UNSTARTED_S, Note, WritePlan
 from serving.core.model.knative import ACCESS_ANNOTATION, CLAIMED_TAGS_ANNOTATION, ROLLOUT_ANNOTATION, VISIBILITY_LABEL
 from serving.core.model.objects import Key, Object, name_of
 from serving.core.model.rollout import read_rollout
@@ -117,10 +117,12 @@ def test_a_new_route_without_a_revision_has_no_traffic() -> None:
 
 
 def test_the_status_of_a_route_without_a_revision_waits() -> None:
-    known = RouteTargets(configurations={"hello": a_configuration()}, revisions={})
     route = {key: value for key, value in a_route().items() if key != "status"}
-    plan = reconcile_route(route, known, RouteContext(lost={}), settings=ControllerSettings(), now=NOW, now_s=NOW_S)
-    assert plan.debounce_s == UNSETTLED_S
+    starting = {**a_configuration(), "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
+    for configuration, debounce_s in ((starting, UNSETTLED_S), (a_configuration(), UNSTARTED_S)):
+        known = RouteTargets(configurations={"hello": configuration}, revisions={})
+        plan = reconcile_route(route, known, RouteContext(lost={}), settings=ControllerSettings(), now=NOW, now_s=NOW_S)
+        assert plan.debounce_s == debounce_s
     target = {"tag": "new", "configurationName": "hello", "latestRevision": True, "percent": 100}
     tagged = {**route, "spec": {"traffic": [target]}}
     plan = reconcile_route(tagged, known, RouteContext(lost={}), settings=ControllerSettings(), now=NOW, now_s=NOW_S)

@@ -119,10 +119,12 @@ def test_a_new_route_without_a_revision_has_no_traffic() -> None:
 def test_the_status_of_a_route_without_a_revision_waits() -> None:
     route = {key: value for key, value in a_route().items() if key != "status"}
     starting = {**a_configuration(), "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
-    for configuration, debounce_s in ((starting, UNSETTLED_S), (a_configuration(), UNSTARTED_S)):
-        known = RouteTargets(configurations={"hello": configuration}, revisions={})
-        plan = reconcile_route(route, known, RouteContext(lost={}), settings=ControllerSettings(), now=NOW, now_s=NOW_S)
-        assert plan.debounce_s == debounce_s
+    known = RouteTargets(configurations={"hello": starting}, revisions={})
+    plan = reconcile_route(route, known, RouteContext(lost={}), settings=ControllerSettings(), now=NOW, now_s=NOW_S)
+    assert plan.debounce_s == UNSETTLED_S
+    known = RouteTargets(configurations={"hello": a_configuration()}, revisions={})
+    plan = reconcile_route(route, known, RouteContext(lost={}), settings=ControllerSettings(), now=NOW, now_s=NOW_S)
+    assert plan.debounce_s == UNSTARTED_S
     target = {"tag": "new", "configurationName": "hello", "latestRevision": True, "percent": 100}
     tagged = {**route, "spec": {"traffic": [target]}}
     plan = reconcile_route(tagged, known, RouteContext(lost={}), settings=ControllerSettings(), now=NOW, now_s=NOW_S)

@@ -81,7 +81,6 @@ class Controller:
         )
         retries = WorkQueueSettings(retry_max_s=self._settings.retry_delay_max_s)
         self._queue: WorkQueue[WorkKey] = WorkQueue("controller", settings=retries, on_error=_log_failure)
-        self._counted_s: dict[WorkKey, float] = {}
         self._waiting = WaitingWrites()
         self._crowd: set[WorkKey] = set()
         self._has_crowd = asyncio.Event()
@@ -229,19 +228,12 @@ class Controller:
             self._resolve((key[1], key[2]), plan.unresolved)
         if rest_s := self._waiting.rest_s(key, plan.debounce_s, is_busy=len(self._queue) > 0, now_s=now_s()):
             return min(rest_s, plan.again_after_s or rest_s)
-        if plan.can_wait:
-            rest_s = self._counted_s.get(key, 0.0) + self._settings.count_period_s - now_s()
-            if rest_s > 0:
-                return rest_s
-            self._counted_s[key] = now_s()
         await self._writer.carry_out(key, plan)
         for note in plan.notes:
             await self._events.write(note)
         if key[0] is kinds.ROUTE:
             self._probe(key, plan.unconfirmed)
             self._watcher.update((key[1], key[2]), plan.watch)
-        if self._cache.get(key[0], (key[1], key[2])) is None:
-            self._counted_s.pop(key, None)
         return plan.again_after_s
 
     def _resolve(self, revision: Key, images: Sequence[str]) -> None:

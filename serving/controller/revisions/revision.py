@@ -88,7 +88,7 @@ class RevisionContext(msgspec.Struct, frozen=True, kw_only=True):
     ``routes`` are the names of the routes that reference the revision. ``is_newest``: its configuration has no newer
     revision. ``is_awaited``: a route uses the configuration's latest revision. ``refusal`` is why the server refuses
     one of its children, or "". ``public`` is its public Service, None if the settings disable these. ``hpa`` is the
-    HorizontalPodAutoscaler of its name. ``count_period_s`` is the shortest time between two writes of its number of
+    HorizontalPodAutoscaler of its name. ``count_period_s`` is the delay of a write that changes only its number of
     pods. ``is_guarded``: a route limits its callers. ``log_url`` is the address of its logs, or "". ``unresolved`` are
     its images without a known digest. ``resolution`` are the registries' responses; None: registries are not queried.
     """
@@ -219,21 +219,17 @@ def reconcile_revision(
     unsettled = is_unsettled(revision, status)
     # The write causes another decision about the revision, by which time its status may be settled.
     writes = pending if unsettled and pending else (*pending, *status_patch(kinds.REVISION, revision, status))
-    is_transient = bool(writes) and all(map(_is_status, writes)) and _is_between_states(revision, after)
+    is_transient = all(map(_is_count, writes)) or (all(map(_is_status, writes)) and _is_between_states(revision, after))
+    debounce_s = context.count_period_s if is_transient and writes else 0.0
     # The registry's answer causes the next decision.
     is_waiting = not is_unresolved and condition_of(after, CONDITION_READY).get("status") == "Unknown"
     return WritePlan(
         writes=writes,
         notes=(*_notes(revision, after), *_notes_of_images(revision, resolution)),
         again_after_s=_recheck_s(context.children, scale) if is_waiting else None,
-        can_wait=bool(writes) and all(_is_count(write) for write in writes),
-        debounce_s=(
-            _unsettled_s(context.children, is_unresolved=is_unresolved)
-            if unsettled and not pending
-            else context.count_period_s
-            if is_transient
-            else 0.0
-        ),
+        debounce_s=_unsettled_s(context.children, is_unresolved=is_unresolved)
+        if unsettled and not pending
+        else debounce_s,
         unresolved=tuple(context.unresolved) if is_unresolved else (),
     )
 
@@ -275,10 +271,7 @@ def _recheck_s(children: RevisionChildren, scale: StartScale) -> float:
 
 
 def _unsettled_s(children: RevisionChildren, *, is_unresolved: bool) -> float:
-    """How long the write of an unsettled status is delayed: longer while the status could only repeat its spec.
-
-    This is so until a pod starts, and from when all started pods are ready until the Deployment counts them.
-    """
+    """How long the write of an unsettled status is delayed; longer while no pod is starting."""
     starting = [
         pod for pod in children.pods if nested(pod, "status", "containerStatuses") and not is_true(pod, "Ready")
     ]

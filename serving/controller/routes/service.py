@@ -7,14 +7,7 @@ child that has not observed its latest spec is not mirrored. Follows knative/ser
 
 import msgspec
 
-from serving.controller.values.conditions import (
-    Condition,
-    is_unsettled,
-    mirrored,
-    ready_of,
-    status_with,
-    unsettled_s,
-)
+from serving.controller.values.conditions import Condition, is_unsettled, mirrored, ready_of, status_with, unsettled_s
 from serving.controller.values.writes import Note, WritePlan, patch_of, status_patch
 from serving.core.model.knative import (
     CLAIMED_TAGS_ANNOTATION,
@@ -120,13 +113,12 @@ def reconcile_service(service: Object, children: ServiceChildren, *, now: str) -
         return WritePlan(writes=tuple(writes))
     status = _status(service, children, now=now)
     patches = status_patch(kinds.SERVING_SERVICE, service, status)
+    waits = bool(patches) and not writes and is_unsettled(service, status)
     return WritePlan(
         writes=(*writes, *patches),
         notes=tuple(_notes(service, status)),
         # Ready, failed and no longer ready are written immediately; not ready yet may wait.
-        debounce_s=(
-            unsettled_s([configuration or {}]) if patches and not writes and is_unsettled(service, status) else 0.0
-        ),
+        debounce_s=unsettled_s([configuration or {}]) if waits else 0.0,
     )
 
 

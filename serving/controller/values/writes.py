@@ -87,8 +87,7 @@ class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
     """The writes for one resource.
 
     ``writes`` are executed in order, then ``notes``. ``again_after_s`` is the time in seconds until the next decision
-    without a change, None for never. ``can_wait`` marks writes that no decision depends on; their rate is limited.
-    ``debounce_s`` is how long the writes wait for changes that may replace them.
+    without a change, None for never. ``debounce_s`` is how long the writes wait for changes that may replace them.
     ``unconfirmed`` is the digest that some activators do not serve yet, or "". ``watch`` are the rollouts to judge, or
     None. ``unresolved`` are images whose digest is not known yet.
     """
@@ -96,7 +95,6 @@ class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
     writes: tuple[Write, ...] = ()
     notes: tuple[Note, ...] = ()
     again_after_s: float | None = None
-    can_wait: bool = False
     debounce_s: float = 0.0
     unconfirmed: str = ""
     watch: RolloutWatch | None = None

@@ -260,12 +260,12 @@ def test_a_retired_revision_that_a_route_names_stays() -> None:
     assert not [write for write in writes if isinstance(write, Delete)]
 
 
-def test_only_a_count_of_pods_can_wait() -> None:
-    after = settled(a_revision())
-    more = plan_for(after, children=RevisionChildren(deployment=a_deployment(after, replicas=2, ready=2)))
-    assert (len(more.writes), more.can_wait) == (1, True)
-    assert not plan_for(a_revision()).can_wait
-    assert not plan_for(after, children=RevisionChildren(deployment=a_deployment(after, replicas=0, ready=0))).can_wait
+def test_only_a_count_of_pods_waits() -> None:
+    after = carried_out(a_revision(), waking(a_revision(), desired=1, ready=1))
+    more = waking(after, desired=2, ready=2)
+    assert (len(more.writes), more.debounce_s) == (1, 1.0)
+    assert waking(a_revision(), desired=1, ready=1).debounce_s == 0.0
+    assert waking(in_state(after, "Reserve"), desired=0, ready=0).debounce_s == 0.0
 
 
 def test_a_refusal_of_the_server_is_reported_and_not_retried() -> None:

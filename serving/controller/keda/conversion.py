@@ -170,6 +170,12 @@ def scaled_object_of(route: Object, scaled_objects: Iterable[Object]) -> Object 
     return None
 
 
+def names_route(scaled: Object) -> bool:
+    """Whether a ScaledObject has a trigger that names a route. Every other one scales nothing here."""
+    triggers = nested(scaled, "spec", "triggers") or ()
+    return any(nested(trigger, "metadata", key) for trigger in triggers for key in _REFERENCES.values())
+
+
 def _notes(document: Object, kind: str, prefix: str = "") -> Iterator[str]:
     for field in sorted(set(unread(document, READ_FIELDS[kind]))):
         reason = next((text for known, text in _REASONS.items() if f"{field}.".startswith(f"{known}.")), "")

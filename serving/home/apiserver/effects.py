@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
+from serving.controller.keda.conversion import names_route
 from serving.core.model.errors import InvalidValue, Problem, SettingsError
 from serving.core.model.event import EventText, about, digest, new_event
 from serving.core.model.knative import COMMAND_ANNOTATION, TCP_ANNOTATION
@@ -23,7 +24,16 @@ from serving.home.pods.podplan import runs_images
 from serving.net.aio.clock import stamp
 from serving.net.cluster.events import EventRecorder
 from serving.net.cluster.identity import system_namespace
-from serving.net.cluster.kinds import CONFIG_MAP, CONFIGURATION, DEPLOYMENT, POD, REVISION, SERVING_SERVICE, Kind
+from serving.net.cluster.kinds import (
+    CONFIG_MAP,
+    CONFIGURATION,
+    DEPLOYMENT,
+    KEDA_SCALED_OBJECT,
+    POD,
+    REVISION,
+    SERVING_SERVICE,
+    Kind,
+)
 from serving.net.cluster.port import Cluster
 from serving.nodes.nodegroup.groups import groups_of_text
 
@@ -34,6 +44,7 @@ _NO_SUCH_RULE = "this machine's scheduler reads nodeSelector, required nodeAffin
 _ONE_USER = "the server chooses the user of a process"
 _NO_IMAGES = "no image is pulled; the command is run"
 _NO_VOLUME = "only configMap, secret, projected, emptyDir and persistentVolumeClaim volumes exist here"
+_NO_ROUTE = "a ScaledObject acts for a route of KEDA's HTTP add-on only, and no trigger names one"
 
 _POD_FIELDS = {
     "affinity.nodeAffinity.preferredDuringSchedulingIgnoredDuringExecution": _NO_SUCH_RULE,
@@ -111,6 +122,8 @@ def _steps(at: str) -> tuple[str | None, ...]:
 
 def effectless(kind: Kind, body: Object, *, runs_images: bool = False) -> list[str]:
     """A sentence for each field or annotation without effect. ``runs_images``: images run as containers here."""
+    if kind == KEDA_SCALED_OBJECT:
+        return [] if names_route(body) else [f"spec.triggers: accepted without effect: {_NO_ROUTE}"]
     if kind not in _POD_SPECS:
         return []
     fields = _POD_FIELDS

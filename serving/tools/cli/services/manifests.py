@@ -46,6 +46,8 @@ _INSTEAD = {
     ("kustomize.config.k8s.io", "Kustomization"): "the output of `kubectl kustomize FOLDER`",
     (_CLOUD_RUN_GROUP, "WorkerPool"): "a Service with min-scale 1: worker pools of Cloud Run do not run here",
 }
+# Kubernetes moved its kinds from this group to others.
+_FORMER_GROUP = "extensions"
 _YAML_TAG = "tag:yaml.org,2002:"
 _JSON_TAGS = frozenset({"null", "bool", "int", "float", "str", "seq", "map", "merge", "value"})
 _EXPECTED = "a manifest: apiVersion, kind and metadata.name"
@@ -213,14 +215,14 @@ def _instead_of(version: str, name: str) -> str:
     instead = _INSTEAD.get((group, name))
     if instead:
         return instead
-    names = {kind.name: kind for kind in KINDS if kind.group == group}
+    names = {kind.name: kind for kind in KINDS if group in (kind.group, _FORMER_GROUP)}
     versions = {kind.api_version: kind for kind in KINDS if kind.name == name}
     near = difflib.get_close_matches(name, names, n=1, cutoff=_NEAR)
     near_version = difflib.get_close_matches(version, versions, n=1, cutoff=_NEAR)
     meant = names[near[0]] if near else versions[near_version[0]] if near_version else None
     if meant is not None:
         return f"apiVersion {meant.api_version}, kind {meant.name}"
-    return f"one of {', '.join(sorted({kind.name for kind in KINDS}))}; a cluster may have it"
+    return "a kind of `kubectl api-resources`; a cluster may have it"
 
 
 def _manifest(where: str, body: Object, problems: list[Problem]) -> Iterator[Manifest]:

@@ -12,7 +12,17 @@ from serving.home.apiserver.effects import (
     unrunnable,
 )
 from serving.home.store.memory import MemoryCluster
-from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, POD, REVISION, SECRET, SERVING_SERVICE, Kind
+from serving.net.cluster.kinds import (
+    CONFIG_MAP,
+    DEPLOYMENT,
+    EVENT,
+    KEDA_SCALED_OBJECT,
+    POD,
+    REVISION,
+    SECRET,
+    SERVING_SERVICE,
+    Kind,
+)
 
 ABOUT: Object = {"metadata": {"name": "a" * 253, "namespace": "default", "uid": "u", "resourceVersion": "7"}}
 SAID = "spec.x: accepted without effect: because"
@@ -192,3 +202,9 @@ def test_wrong_groups_and_ignored_keys_of_node_groups_are_reported_to_the_writer
 )
 def test_other_objects_get_no_warning(kind: Any, stored: dict[str, Any]) -> None:  # noqa: ANN401 - a kind
     assert settings_warnings(kind, stored) == []
+
+
+@pytest.mark.parametrize(("metadata", "count"), [({"topic": "orders"}, 1), ({"httpScaledObject": "shop"}, 0)])
+def test_a_scaled_object_without_a_route_is_reported(metadata: dict[str, str], count: int) -> None:
+    spec = {"scaleTargetRef": {"name": "shop"}, "triggers": [{"type": "kafka", "metadata": metadata}]}
+    assert len(effectless(KEDA_SCALED_OBJECT, {"spec": spec})) == count

@@ -5,7 +5,7 @@ import pytest
 
 from serving.core.model.errors import Invalid
 from serving.home.schemas.strategic import strategic_merge
-from serving.net.cluster.kinds import DEPLOYMENT, POD, SERVICE
+from serving.net.cluster.kinds import DEPLOYMENT, INGRESS, POD, SERVICE
 
 
 def pod_spec(patch: dict[str, Any], **spec: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
@@ -154,3 +154,9 @@ def test_elements_are_added_changed_and_deleted_in_linear_time() -> None:
     assert pod_spec({"containers": patch}, containers=before) == {"containers": [{"name": "c1", "image": "i"}]}
     # Quadratic, it takes 4 s on a fast machine.
     assert time.process_time() - begun_s < 1.0
+
+
+def test_an_ingress_takes_the_patches_of_kubectl_apply() -> None:
+    before = {"metadata": {"labels": {"a": "b"}}, "spec": {"rules": [{"host": "a.example.com"}], "tls": []}}
+    patch = {"spec": {"rules": [{"host": "b.example.com"}]}}
+    assert strategic_merge(INGRESS, before, patch) == {**before, "spec": {**before["spec"], **patch["spec"]}}

@@ -13,6 +13,7 @@ from serving.net.cluster.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
     HORIZONTAL_POD_AUTOSCALER,
+    INGRESS,
     LEASE,
     NAMESPACE,
     POD,
@@ -215,3 +216,26 @@ def test_what_a_write_leaves_as_it_was_is_not_checked_again() -> None:
     old = {"metadata": {"name": "a"}, "spec": spec}
     new = {"metadata": {"name": "a", "labels": {"b": "c"}}, "spec": spec}
     assert admit(POD, new, old, is_one_machine=True) == new
+
+
+AT_PATH = "spec.rules[0].http.paths[0]"
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ({}, []),
+        ({"pathType": "prefix"}, [f"{AT_PATH}.pathType: Unsupported value"]),
+        ({"path": "api"}, [f"{AT_PATH}.path: Invalid value: must be an absolute path"]),
+        ({"backend": {"service": {"name": "api"}}}, [f"{AT_PATH}.backend.service.port: Required value"]),
+        ({"backend": {"serviceName": "api", "servicePort": 80}}, [f"{AT_PATH}.backend: Required value"]),
+    ],
+)
+def test_a_path_of_an_ingress_is_checked(path: dict[str, Any], said: list[str]) -> None:
+    backend = {"service": {"name": "api", "port": {"number": 80}}}
+    rule = {
+        "host": "*.example.com",
+        "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend, **path}]},
+    }
+    problems = [f"{problem.where}: {problem.what}" for problem in kube_problems(INGRESS, {"spec": {"rules": [rule]}})]
+    assert [problem[: len(text)] for problem, text in zip(problems, said, strict=True)] == said

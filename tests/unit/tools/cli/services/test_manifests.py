@@ -101,7 +101,8 @@ def test_everything_that_is_wrong_is_reported_at_once(tmp_path: Path) -> None:
         ("apps/v2 Deployment", "apiVersion apps/v1, kind Deployment"),
         ("app/v1 Deployment", "apiVersion apps/v1, kind Deployment"),
         ("run.googleapis.com/v1 Job", "a Service: jobs of Cloud Run do not run here"),
-        ("example.com/v1 Frob", "one of Certificate, ClusterDomainClaim, "),
+        ("example.com/v1 Frob", "a kind of `kubectl api-resources`"),
+        ("extensions/v1beta1 Ingress", "apiVersion networking.k8s.io/v1, kind Ingress"),
     ],
 )
 def test_a_foreign_kind_is_named_and_the_rest_is_read(tmp_path: Path, head: str, expected: str) -> None:

@@ -24,25 +24,25 @@ _PAGE_HEAD = """# Settings
 
 `make config` writes this page from `serving/core/settings/`.
 
-A later layer wins: defaults < ConfigMaps (`config/`) < environment < flags.
+Flags override the environment, the environment overrides ConfigMaps (`config/`), and ConfigMaps override defaults.
 
-| layer | form | example |
+|layer|form|example|
 |---|---|---|
-| ConfigMap | key, value in Knative's units | `stable-window: "60s"` |
-| environment | `SERVING_<DAEMON>_<FIELD>`, value in the unit that ends the field's name | `SERVING_AUTOSCALER_STABLE_WINDOW_S=60` |
-| flag | `--set <field>=<value>`, value likewise | `--set stable_window_s=60` |
-| annotation | overrides the setting for one revision | `autoscaling.knative.dev/window: 60s` |
+|ConfigMap|the key, with a value in Knative's units|`stable-window: "60s"`|
+|environment|`SERVING_<DAEMON>_<FIELD>`, with a value in the unit that ends the field's name|`SERVING_AUTOSCALER_STABLE_WINDOW_S=60`|
+|flag|`--set <field>=<value>`, with a value in the same unit|`--set stable_window_s=60`|
+|annotation|overrides the setting for one revision|`autoscaling.knative.dev/window: 60s`|
 
 `serving config show` prints each value with its origin. `serving config check FILE` lists all errors of a file.
 
-Earlier names of Knative's keys, such as `domainTemplate`, are read as Knative reads them. Each row has the key, the field's name and the annotation. "Now" means that a daemon applies a changed ConfigMap at once,
-"restart" that it reads the setting when it starts. The comments in `config/*.yaml` also say where a default comes from.
+Each row below has the key, the field's name and the annotation. A daemon applies a changed setting immediately ("now") or when it starts ("restart").
+Earlier names of Knative's keys, such as `domainTemplate`, still work. Comments in `config/*.yaml` have the source of each default.
 """
 _WITHOUT_EFFECT_HEAD = """## Keys of Knative without effect
 
-Keys of Knative's ConfigMaps that are in no table above. A value that asks for what happens anyway is accepted; any other gets the Event `SettingsUnknown`.
+These keys of Knative's ConfigMaps have no effect. The third column has the accepted value, which describes the fixed behaviour. Any other value causes the Event `SettingsUnknown`.
 
-| ConfigMap | keys | accepted | why |
+|ConfigMap|keys|accepted|reason|
 |---|---|---|---|"""
 # Sentences that the page omits, because a column has them or only the shipped ConfigMap needs them.
 _RANGE = re.compile(r" ?Range: .*?\.(?= |$)")
@@ -113,7 +113,7 @@ def render_page(daemons: Iterable[Daemon[SettingsRecord]]) -> str:
         lines += [
             f"## {daemon.name}",
             "",
-            "| setting | default | values | applied | meaning |",
+            "|setting|default|values|applied|meaning|",
             "|---|---|---|---|---|",
         ]
         lines += [_row(field, daemon) for field in fields if field not in shared]
@@ -125,7 +125,7 @@ def render_page(daemons: Iterable[Daemon[SettingsRecord]]) -> str:
         for key, reason in keys.items():
             rows.setdefault((name, reason), []).append(f"`{key}`")
     lines += [
-        f"| {name} | {', '.join(keys)} | {reason.fulfilled[0] or 'empty' if reason.fulfilled else ''} | {reason.why} |"
+        f"|{name}|{', '.join(keys)}|{reason.fulfilled[0] or 'empty' if reason.fulfilled else ''}|{reason.why}|"
         for (name, reason), keys in rows.items()
     ]
     return "\n".join([*lines, ""])
@@ -142,7 +142,7 @@ def _shared_lines(fields: list[Field], first_daemons: dict[str, tuple[Daemon[Set
         return
     groups = dict.fromkeys(f"`{field.path[0]}.*`" if len(field.path) > 1 else f"`{field.name}`" for field in fields)
     names = dict.fromkeys(first_daemons[field.name][0].name for field in fields)
-    yield f"Also {', '.join(groups)}, as in {' and '.join(f'[{name}](#{name})' for name in names)}."
+    yield f"This daemon also has {', '.join(groups)}, as in {' and '.join(f'[{name}](#{name})' for name in names)}."
     yield ""
 
 
@@ -154,7 +154,7 @@ def _row(field: Field, daemon: Daemon[SettingsRecord]) -> str:
     own = f"<br>`{with_group(knob.annotation)}`" if knob.annotation else ""
     applied = "now" if field.path[0] in live_fields(daemon.record) else "restart"
     meaning = _ORIGIN.sub("", _RANGE.sub("", field_meaning(field)))
-    return f"| {key}{name}{own} | `{default}` | {_values(knob.describe())} | {applied} | {meaning} |"
+    return f"|{key}{name}{own}|`{default}`|{_values(knob.describe())}|{applied}|{meaning}|"
 
 
 def _values(described: str) -> str:

@@ -392,7 +392,7 @@ def render_page() -> str:
 
 def _table(table: Table) -> str:
     rows = [_row(metric) for metric in table.metrics]
-    head = ["| metric | kind | labels | meaning |", "|---|---|---|---|"]
+    head = ["|metric|kind|labels|meaning|", "|---|---|---|---|"]
     return "\n".join([f"## {table.daemon}: {table.where}", "", *head, *rows, ""])
 
 
@@ -400,4 +400,4 @@ def _row(metric: MetricSpec) -> str:
     is_of_revision = metric.labels[: len(REVISION_LABELS)] == REVISION_LABELS
     rest = metric.labels[len(REVISION_LABELS) :] if is_of_revision else metric.labels
     labels = ", ".join([*(["revision's"] if is_of_revision else []), *(f"`{label}`" for label in rest)])
-    return f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help_text} |"
+    return f"|`{metric.name}`|{metric.kind}|{labels}|{metric.help_text}|"

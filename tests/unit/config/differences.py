@@ -23,7 +23,7 @@ from serving.net.cluster.kinds import REVISION
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "kubernetes-reference.md"
 BEGIN, END = "<!-- made by tests/unit/config/differences.py -->", "<!-- end -->"
 _SPEC: Mapping[str, Any] = crds()[REVISION].schema["properties"]["spec"]
-_FLAGGED = "refused unless `kubernetes.podspec-volumes-hostpath` of `config-features` is enabled"
+_FLAGGED = "rejected unless `kubernetes.podspec-volumes-hostpath` of `config-features` is enabled"
 
 
 def tables() -> str:
@@ -35,7 +35,7 @@ def tables() -> str:
     lines += [f"| {here} | {there} | {', '.join(fields)} |" for (here, there), fields in rows.items()]
     lines += ["", "| annotation | meaning |", "|---|---|"]
     lines += [f"| `{name}` | {meaning} |" for name, meaning in _annotations()]
-    lines.append(f"| any other `{GROUP}...` | ignored aloud: no such annotation |")
+    lines.append(f"| any other `{GROUP}...` | ignored: no such annotation |")
     return "\n".join(lines)
 
 
@@ -57,14 +57,14 @@ def _of_kubernetes(prefix: str, model: Any, schema: Mapping[str, Any]) -> Iterat
     known = [name for name in sorted(model.attribute_map.values()) if name in schema["properties"]]
     for name in known:
         if not prefix and name in _refused():
-            yield f"`{prefix}{name}`", "refused", "refused"
+            yield f"`{prefix}{name}`", "rejected", "rejected"
         elif f"{prefix}{name}" == "volumes[].hostPath":
             yield f"`{prefix}{name}`", _FLAGGED, _FLAGGED
         else:
             reason = _without_effect(prefix, name)
-            yield f"`{prefix}{name}`", f"ignored aloud: {reason}" if reason else "honoured", "honoured"
+            yield f"`{prefix}{name}`", f"ignored: {reason}" if reason else "honoured", "honoured"
     unknown = ", ".join(f"`{prefix}{name}`" for name in sorted(model.attribute_map.values()) if name not in known)
-    yield unknown, "refused as unknown", "refused as unknown"
+    yield unknown, "rejected as unknown", "rejected as unknown"
 
 
 def _refused() -> set[str]:

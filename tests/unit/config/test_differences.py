@@ -10,10 +10,10 @@ def test_the_page_says_of_each_field_what_the_code_does() -> None:
 
 def test_the_tables_know_all_three_fates() -> None:
     rows = {tuple(row.split(" | ")[:2]): row for row in tables().splitlines()}
-    assert "`hostNetwork`" in rows["| refused", "refused"]
-    assert "`dnsConfig`" in rows["| ignored aloud: names are resolved as on this machine", "honoured"]
+    assert "`hostNetwork`" in rows["| rejected", "rejected"]
+    assert "`dnsConfig`" in rows["| ignored: names are resolved as on this machine", "honoured"]
     assert "`containers[].envFrom`" in rows["| honoured", "honoured"]
-    assert "`containers[].lifecycle`" in rows["| refused as unknown", "refused as unknown"]
+    assert "`containers[].lifecycle`" in rows["| rejected as unknown", "rejected as unknown"]
 
 
 def test_an_annotation_that_overrides_a_setting_is_on_the_page_of_settings() -> None:

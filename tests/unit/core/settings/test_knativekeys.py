@@ -230,7 +230,7 @@ def test_every_key_of_knative_is_read_or_named_with_the_reason(name: str) -> Non
 def test_the_page_has_each_key_without_effect(name: str) -> None:
     page = _PAGE.read_text()
     for key, reason in WITHOUT_EFFECT.get(name, {}).items():
-        (row,) = [line for line in page.splitlines() if line.startswith(f"| {name} |") and f"`{key}`" in line]
+        (row,) = [line for line in page.splitlines() if line.startswith(f"|{name}|") and f"`{key}`" in line]
         assert reason.why in row
 
 

@@ -52,11 +52,11 @@ def test_the_page_has_a_row_for_each_field_but_quirks() -> None:
 
 
 def test_a_row_says_when_a_setting_is_applied_and_which_annotation_overrides_it() -> None:
-    rows = {row.split("`")[1]: row for row in render_page([AUTOSCALER]).splitlines() if row.startswith("| `")}
+    rows = {row.split("`")[1]: row for row in render_page([AUTOSCALER]).splitlines() if row.startswith("|`")}
     assert "`autoscaling.knative.dev/window`" in rows["stable-window"]
     assert "`serving.knative.dev/progress-deadline`" in rows["progress-deadline"]
     assert ".dev/" not in rows["decision-period"].split("|")[1]
-    applied = {key: row.split(" | ")[-2] for key, row in rows.items()}
+    applied = {key: row.split("|")[-3] for key, row in rows.items()}
     assert {applied[key] for key in ("stable-window", "decision-period")} == {"now"}
     assert applied["stats-address"] == "restart"
 

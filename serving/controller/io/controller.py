@@ -184,9 +184,11 @@ class Controller:
             if key[0] is kinds.REVISION and changed in _QUICK_KINDS:
                 revision = self._cache.get(key[0], (key[1], key[2]))
                 debounce_s = revision_debounce_s(revision, changed, count_period_s=self._settings.count_period_s)
+                # Only the number of pods changes, which no decision uses.
+                is_last = debounce_s > DEBOUNCE_S
             else:
-                debounce_s = _debounce_s(key[0], changed)
-            self._queue.add_after(key, debounce_s)
+                debounce_s, is_last = _debounce_s(key[0], changed), False
+            self._queue.add_after(key, debounce_s, is_last=is_last)
 
     async def _wake_crowds(self) -> None:
         """Enqueue the keys in ``_crowd`` until cancelled, after each key letting other tasks run.
@@ -227,7 +229,8 @@ class Controller:
         if key[0] is kinds.REVISION:
             self._resolve((key[1], key[2]), plan.unresolved)
         if rest_s := self._waiting.rest_s(key, plan.debounce_s, is_busy=len(self._queue) > 0, now_s=now_s()):
-            return min(rest_s, plan.again_after_s or rest_s)
+            self._queue.add_after(key, min(rest_s, plan.again_after_s or rest_s), is_last=True)
+            return None
         await self._writer.carry_out(key, plan)
         for note in plan.notes:
             await self._events.write(note)

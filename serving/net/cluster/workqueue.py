@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 
 # A timer may fire one clock tick early: a shorter delay would repeat within one instant.
 _DELAY_MIN_S = 0.001
+# Longest time in seconds that a key added with ``is_last`` waits behind other keys.
+_LAST_MAX_S = 60.0
 
 Key = TypeVar("Key", bound=Hashable)
 Handler = Callable[[Key], Awaitable[float | None]]
@@ -61,6 +63,8 @@ class WorkQueue(Generic[Key]):
         self._on_error = on_error or self._log_error
         # An OrderedDict, because finding the first key of a dict scans all deleted entries.
         self._ready: OrderedDict[Key, None] = OrderedDict()
+        # Keys that run while no other is ready, and since when they are here.
+        self._last: OrderedDict[Key, float] = OrderedDict()
         self._active: set[Key] = set()
         self._again: set[Key] = set()
         self._failures: dict[Key, int] = {}
@@ -75,11 +79,12 @@ class WorkQueue(Generic[Key]):
 
     def __repr__(self) -> str:
         return (
-            f"WorkQueue({self._name}, {len(self._ready)} ready, {len(self._active)} active, {len(self._timers)} later)"
+            f"WorkQueue({self._name}, {len(self._ready)} ready, {len(self._last)} last, {len(self._active)} active,"
+            f" {len(self._timers)} later)"
         )
 
     def __len__(self) -> int:
-        """The number of keys that are ready."""
+        """The number of keys that are ready, without those added with ``is_last``."""
         return len(self._ready)
 
     def add(self, key: Key) -> None:
@@ -88,21 +93,36 @@ class WorkQueue(Generic[Key]):
         if key in self._active:
             self._again.add(key)
             return
+        self._last.pop(key, None)
         self._ready[key] = None
         self._is_quiet.clear()
         self._wake_worker()
 
-    def add_after(self, key: Key, delay_s: float) -> None:
-        """Make a key ready after a delay; the earliest of several delays wins."""
-        if delay_s <= 0:
+    def add_after(self, key: Key, delay_s: float, *, is_last: bool = False) -> None:
+        """Make a key ready after a delay; the earliest of several delays wins.
+
+        A key added with ``is_last`` then waits until no other key is ready, at most a minute.
+        """
+        if delay_s <= 0 and not is_last:
             self.add(key)
+            return
+        if is_last and (key in self._ready or key in self._last):
             return
         loop = asyncio.get_running_loop()
         due_s = loop.time() + max(delay_s, _DELAY_MIN_S)
         timer = self._timers.get(key)
         if timer is None or timer[0] > due_s:
             self._cancel_timer(key)
-            self._timers[key] = (due_s, loop.call_at(due_s, self.add, key))
+            self._timers[key] = (due_s, loop.call_at(due_s, self._add_last if is_last else self.add, key))
+
+    def _add_last(self, key: Key) -> None:
+        if key in self._active:
+            self.add(key)
+            return
+        self._cancel_timer(key)
+        self._last[key] = now_s()
+        self._is_quiet.clear()
+        self._wake_worker()
 
     @property
     def active_count(self) -> int:
@@ -115,6 +135,7 @@ class WorkQueue(Generic[Key]):
         self._failures.pop(key, None)
         self._again.discard(key)
         self._ready.pop(key, None)
+        self._last.pop(key, None)
         self._note_quiet()
 
     async def run(self, workers: int, handler: Handler[Key], *, limit: Callable[[], int] | None = None) -> None:
@@ -161,7 +182,7 @@ class WorkQueue(Generic[Key]):
             if self._has_work():
                 await self._pace()
             if self._has_work():
-                key, _ = self._ready.popitem(last=False)
+                key = self._pop()
                 self._active.add(key)
                 # The limit may have risen since the keys were added.
                 self._wake_worker()
@@ -170,8 +191,12 @@ class WorkQueue(Generic[Key]):
             self._idle.append(worker)
             await worker
 
+    def _pop(self) -> Key:
+        is_overdue = bool(self._last) and next(iter(self._last.values())) + _LAST_MAX_S <= now_s()
+        return (self._last if is_overdue or not self._ready else self._ready).popitem(last=False)[0]
+
     def _has_work(self) -> bool:
-        return bool(self._ready) and len(self._active) < max(1, self._limit())
+        return bool(self._ready or self._last) and len(self._active) < max(1, self._limit())
 
     def _wake_worker(self) -> None:
         """Wake one idle worker if the limit allows."""
@@ -212,7 +237,7 @@ class WorkQueue(Generic[Key]):
             timer[1].cancel()
 
     def _note_quiet(self) -> None:
-        if not self._ready and not self._active:
+        if not self._ready and not self._last and not self._active:
             self._is_quiet.set()
 
     def _log_error(self, key: Key, error: Exception) -> None:

@@ -155,6 +155,67 @@ def test_the_sooner_of_two_wishes_counts() -> None:
     assert run_virtually(scenario()).seen == [(0, "b"), (2, "a")]
 
 
+def test_last_keys_run_once_each_after_all_others() -> None:
+    async def scenario() -> list[str]:
+        queue, seen = new_queue(), list[str]()
+
+        async def work(key: str) -> None:
+            seen.append(key)
+            if key.startswith("first") and len(key) < 12:
+                queue.add(key + "+")
+
+        for number in range(3):
+            queue.add_after(f"last{number}", 1 + number / 10, is_last=True)
+        await pass_s(2)
+        queue.add("first")
+        await run_for(queue, work, seconds=5)
+        return seen
+
+    seen = run_virtually(scenario())
+    assert seen[-3:] == ["last0", "last1", "last2"]
+    assert seen[:-3] == ["first" + "+" * count for count in range(8)]
+
+
+def test_an_added_last_key_is_no_longer_last() -> None:
+    async def scenario() -> Worker:
+        queue, worker = new_queue(), Worker(takes_s=1)
+        queue.add_after("b", 1, is_last=True)
+        queue.add_after("a", 0)
+        await pass_s(2)
+        queue.add("b")
+        queue.add_after("b", 1, is_last=True)
+        await run_for(queue, worker, seconds=20)
+        return worker
+
+    assert [key for _, key in run_virtually(scenario()).seen] == ["a", "b"]
+
+
+def test_a_last_key_waits_at_most_a_minute() -> None:
+    async def scenario() -> Worker:
+        queue, worker = new_queue(), Worker(takes_s=1)
+        queue.add_after("last", 1, is_last=True)
+        for number in range(100):
+            queue.add(str(number))
+        await run_for(queue, worker, seconds=200)
+        return worker
+
+    at_s = next(at_s for at_s, key in run_virtually(scenario()).seen if key == "last")
+    assert at_s == 61
+
+
+def test_a_last_key_that_is_active_runs_again() -> None:
+    async def scenario() -> Worker:
+        queue, worker = new_queue(), Worker(takes_s=3)
+        queue.add("a")
+        running = asyncio.create_task(run_for(queue, worker, seconds=20))
+        await pass_s(1)
+        queue.add_after("a", 1, is_last=True)
+        await running
+        return worker
+
+    assert [at_s for at_s, _ in run_virtually(scenario()).seen] == [0, 3]
+
+
 def test_starts_are_limited_to_a_rate_after_a_burst() -> None:
     queue, worker = new_queue(starts_per_s_max=2, start_burst_max=3), Worker()
     for key in "abcdef":
@@ -228,7 +289,7 @@ def test_a_key_that_is_due_immediately_can_be_asked_for_again_on_uvloop() -> Non
         # uvloop rounds to milliseconds: this one is due now.
         queue.add_after("a", 0.0001)
         queue.add_after("a", 0.00005)
-        assert repr(queue) == "WorkQueue(test, 0 ready, 0 active, 1 later)"
+        assert repr(queue) == "WorkQueue(test, 0 ready, 0 last, 0 active, 1 later)"
 
     uvloop.run(twice())
 

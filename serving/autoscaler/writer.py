@@ -17,6 +17,7 @@ import msgspec
 from serving.core.model.knative import RevisionKey, ServingState, TrafficPath
 from serving.core.model.stat import Stat
 from serving.core.scaling.decision.records import ScalerOutcome
+from serving.core.scaling.removal import removal_rank
 from serving.core.scaling.revision import ScaledDeployment, ScaledPod, ScaledRevision
 
 Costs = Iterable[tuple[str, str | None]]
@@ -226,17 +227,15 @@ def cost_changes(
 ) -> list[tuple[str, str | None]]:
     """The deletion costs to change, by pod, so that ``victim_count`` pods are removed first.
 
-    None removes the annotation. Pods are removed in this order: least saved by the prompt cache (``heats``, if prompts
-    choose pods), fewest requests in flight, dormant for longest, then by name, so that a repeated decision selects the
-    same pods. Example: pods a, b and c have 3, 0 and 1 requests in flight, and two are to be removed: b and c get -1,
+    None removes the annotation. Pods are removed by ``removal_rank``, with ``heats`` if prompts choose pods, then by
+    name, so that a repeated decision selects the same pods. Example: pods a, b and c have 3, 0 and 1 requests in flight, and two are to be removed: b and c get -1,
     unless they have it already.
     """
 
-    def rank(pod: ScaledPod) -> tuple[float, float, float, str]:
-        report, heat = reports.get(pod.name), heats.get(pod.name, 0.0)
-        if report is None:
-            return heat, 0.0, math.inf, pod.name
-        return heat, report.concurrency, report.at_s - report.idle_s if report.is_dormant else math.inf, pod.name
+    def rank(pod: ScaledPod) -> tuple[tuple[float, float, float], str]:
+        report, heat = reports.get(pod.name, Stat()), heats.get(pod.name, 0.0)
+        dormant_since_s = report.at_s - report.idle_s if report.is_dormant else math.inf
+        return removal_rank(heat=heat, in_flight=report.concurrency, dormant_since_s=dormant_since_s), pod.name
 
     ranked = sorted(pods, key=rank)
     victims, others = ranked[:victim_count], ranked[victim_count:]

@@ -9,8 +9,8 @@ streamed.
 import heapq
 import itertools
 import math
-from collections import OrderedDict, deque
-from collections.abc import Sequence
+from collections import Counter, OrderedDict, deque
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -236,6 +236,12 @@ class PromptRun(RevisionRun):
 
     def _tokens(self, end_s: float) -> float:
         return self._meter.report(end_s)
+
+    def _heats(self) -> Mapping[str, float]:
+        heats: Counter[str] = Counter()
+        for table in self._tables:
+            heats.update(table.heats)
+        return heats
 
     def _sent_bytes(self, number: int) -> int:
         return int(self._running[number][0].streamed(number)) * EVENT_BYTES

@@ -2,18 +2,19 @@
 
 Input: the scale, and the times at which pods become ready. The product's policy selects the free pod for a request
 (``serving.core.traffic.policy``); the ReplicaSet controller's rule with the product's deletion costs selects the pods
-to remove: pods that are not ready, then the idlest, then the youngest. Pod-seconds count from the creation to the end,
-draining included.
+to remove: pods that are not ready, then by ``removal_rank``, then the youngest. Pod-seconds count from the creation to
+the end, draining included.
 """
 
 import heapq
 import math
 import random
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import msgspec
 
+from serving.core.scaling.removal import removal_rank
 from serving.core.traffic.policy import BalancedPod, BalancingPolicy, FirstFree, FreePods, RoundRobin, TwoChoices
 from serving.tools.simulator.results import PodSeries, RevisionResult
 
@@ -148,10 +149,20 @@ class PodSet:
         if not pod.is_in_line and not pod.is_ending and not pod.queue:
             self._add_free(pod)
 
-    def remove(self, count: int, now_s: float) -> None:
-        """Remove pods; those with requests finish them."""
-        going = sorted(self._pods.values(), key=lambda pod: (pod.ready_s is not None, pod.in_flight, -pod.created_s))
-        for pod in going[:count]:
+    def remove(self, count: int, now_s: float, *, heats: Mapping[str, float] = {}) -> None:
+        """Remove pods; those with requests finish them. ``heats`` are the savings of their prompt caches."""
+
+        def rank(pod: SimulatedPod) -> tuple[bool, tuple[float, float, float], float]:
+            dormant_s = pod.idle_since_s + self._times.dormant_after_s
+            is_dormant = not pod.in_flight and dormant_s <= now_s
+            removal = removal_rank(
+                heat=heats.get(pod.address, 0.0),
+                in_flight=pod.in_flight,
+                dormant_since_s=dormant_s if is_dormant else math.inf,
+            )
+            return pod.ready_s is not None, removal, -pod.created_s
+
+        for pod in sorted(self._pods.values(), key=rank)[:count]:
             self.evict(pod, now_s)
 
     def evict(self, pod: SimulatedPod, now_s: float) -> None:

@@ -11,7 +11,7 @@ import math
 import random
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
 import msgspec
@@ -335,6 +335,10 @@ class RevisionRun:
         del end_s
         return 0.0
 
+    def _heats(self) -> Mapping[str, float]:
+        """The savings of each pod's prompt cache, by address."""
+        return {}
+
     def _arrive_at_pod(self, pod: SimulatedPod, at_s: float, took_s: float) -> None:
         """Send a request to a pod without the activator. The queue-proxy forwards, queues or rejects it."""
         if pod.slots is None or pod.in_flight < pod.slots:
@@ -453,7 +457,7 @@ class RevisionRun:
             self.result.flaps += 1
         self._direction = direction or self._direction
         if count < present:
-            self.pods.remove(present - count, at_s)
+            self.pods.remove(present - count, at_s, heats=self._heats())
             return
         for pod in self.pods.create(count - present, at_s):
             if self._nodes is None or self._nodes.place(self, pod, at_s):

@@ -91,6 +91,18 @@ def test_with_affinity_prompts_go_where_their_beginning_was_read() -> None:
     assert without.hit_share < by_prefix.hit_share
 
 
+def test_scale_down_keeps_the_pod_whose_cache_saved_most() -> None:
+    conversation = [prompt(10.0 + 10 * turn, *range(6)) for turn in range(8)]
+    run = run_of([*conversation, prompt(85.0, 99, answer=5000)], has_affinity=True, overrides=(("min_scale", 2),))
+    run.run_until(100.0)
+    idle, busy = sorted(run.pods.ready, key=lambda pod: pod.in_flight)
+    heats = run._heats()
+    assert (busy.in_flight, heats[busy.address]) == (1, 0.0)
+    assert heats[idle.address] > 0.0
+    run._set_scale(1, 100.0)
+    assert run.pods.ready == [idle]
+
+
 def test_a_target_in_tokens_scales_by_the_length_of_prompts() -> None:
     short, long = (
         served([prompt(index * 2.0, *range(blocks)) for index in range(60)], load="tokens=1000, concurrency=1000")

@@ -93,9 +93,11 @@ class ModelServer:
         self.token_seconds += self.tokens * (at_s - self._counted_s)
         self.tokens, self._counted_s = self.tokens + tokens, at_s
 
-    def streamed(self, number: int) -> float:
-        """The number of tokens of an answer that were written until the last call of ``advance``."""
-        return self._written - self._begun[number] if number in self._begun else 0.0
+    def streamed(self, number: int, at_s: float) -> float:
+        """The number of tokens of an answer that have been written at ``at_s``, at most ``next_s``."""
+        if number not in self._begun:
+            return 0.0
+        return self._written + max(0.0, at_s - self._at_s) / self._step_s() - self._begun[number]
 
     def next_s(self) -> float:
         """When the next prompt has been read, or the next answer ends."""
@@ -158,7 +160,10 @@ class PromptRun(RevisionRun):
         self._tables: list[PrefixTable[int]] = [PrefixTable() for _ in range(activator_count)]
         self._listed: tuple[str, ...] = ()
         self._running: dict[int, tuple[ModelServer, int, float]] = {}
+        # The next event of each server.
+        self._due_s: dict[str, float] = {}
         self._meter: TokenMeter[int] = TokenMeter(0.0, sent_bytes_of=self._sent_bytes)
+        self._reported_s = 0.0
         self._hit_count = self._block_count = 0
         self._first_tokens_s: list[float] = []
 
@@ -201,8 +206,11 @@ class PromptRun(RevisionRun):
         self._schedule(pod, server)
 
     def _finish(self, pod: SimulatedPod, at_s: float) -> None:
+        if self._due_s.get(pod.address) != at_s:
+            # The server has changed since this event was scheduled, and a later event replaces it.
+            return
+        del self._due_s[pod.address]
         server = self.servers[pod.address]
-        # An event is stale if the server has changed since: only what is due happens.
         self._end(pod, server, at_s)
         self._schedule(pod, server)
         if self._queue:
@@ -224,17 +232,19 @@ class PromptRun(RevisionRun):
 
     def _schedule(self, pod: SimulatedPod, server: ModelServer) -> None:
         next_s = server.next_s()
-        if next_s < math.inf:
+        if next_s < self._due_s.get(pod.address, math.inf):
+            self._due_s[pod.address] = next_s
             self._sequence += 1
             heapq.heappush(self._events, (next_s, self._sequence, FINISHED, pod))
 
     def _count_in(self, at_s: float) -> None:
         if not self._inside:
             # The mean of the first second with load begins with this second.
-            self._meter.report(self._second_end_s - 1.0)
+            self._tokens(self._second_end_s - 1.0)
         super()._count_in(at_s)
 
     def _tokens(self, end_s: float) -> float:
+        self._reported_s = end_s
         return self._meter.report(end_s)
 
     def _heats(self) -> Mapping[str, float]:
@@ -244,7 +254,7 @@ class PromptRun(RevisionRun):
         return heats
 
     def _sent_bytes(self, number: int) -> int:
-        return int(self._running[number][0].streamed(number)) * EVENT_BYTES
+        return int(self._running[number][0].streamed(number, self._reported_s)) * EVENT_BYTES
 
     def finish(self) -> RevisionResult:
         """The result at the end."""

@@ -56,9 +56,9 @@ def test_prompts_are_read_in_order_and_answers_are_written_together() -> None:
     # One answer of 10 tokens in steps of 0.1 s, until the second prompt has been read.
     assert server.next_s() == 3.0
     assert server.advance(2.5) == []
-    assert server.streamed(0) == pytest.approx(5.0)
+    assert server.streamed(0, 2.5) == pytest.approx(5.0)
     assert server.advance(3.0) == [0]
-    assert server.streamed(1) == 0.0
+    assert server.streamed(1, 3.0) == 0.0
     server.add(2, prompt(3.0, 1, 2, 3), 3.0)
     server.advance(server.next_s())
     # Both in steps of 0.2 s.

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 import msgspec
@@ -63,8 +63,8 @@ from serving.tools.cli.services.deployment import (
     manifest_of,
     merged,
 )
-from serving.tools.cli.services.detect import build_commands, choices, name_of_folder, named_port
-from serving.tools.cli.services.pythonapps import Choice
+from serving.tools.cli.services.detect import build_commands, choices, name_of_folder, named_port, other_command
+from serving.tools.cli.services.pythonapps import Choice, syntax_error
 from serving.tools.cli.services.traffic import NewTraffic, tagged, taken_traffic, traffic_options
 from serving.tools.cli.services.url import print_unrouted, print_url
 from serving.tools.cli.services.waiting import NotReady, Readiness, until_ready
@@ -435,6 +435,18 @@ def _checked(folder: Path) -> Path:
     return folder
 
 
+def _fail_without_command(name: str, folder: Path) -> NoReturn:
+    if wrong := syntax_error(folder):
+        fail_usage(f"{folder.absolute()} has nothing to run: {wrong}")
+    here = f"; `serving deploy ./{name}` runs the folder {name}" if folder == Path() and Path(name).is_dir() else ""
+    if other := other_command(folder):
+        here = f"; for manifests and compose files: `{other}`"
+    fail_usage(
+        f"{folder.absolute()} has nothing to run: expected a Containerfile, a Procfile, a Python or Node app or an index.html "
+        f"in it, a command after --command, as 'python app.py', or an --image{here}"
+    )
+
+
 def command_for(api: ApiClient, name: str, folder: Path, *, build: bool, again: bool) -> Choice:
     """Choose the command that runs a folder; a choice without a command builds an image.
 
@@ -457,11 +469,7 @@ def command_for(api: ApiClient, name: str, folder: Path, *, build: bool, again: 
     if choice is None:
         if has_file or find_packer():
             return Choice(source="a build")
-        here = f"; `serving deploy ./{name}` runs the folder {name}" if folder == Path() and Path(name).is_dir() else ""
-        fail_usage(
-            f"{folder.absolute()} has nothing to run: expected a Containerfile, a Procfile, a Python or Node app or an index.html "
-            f"in it, a command after --command, as 'python app.py', or an --image{here}"
-        )
+        _fail_without_command(name, folder)
     if choice.missing:
         _install(
             folder, build_commands(folder, find_virtualenv(folder, os.environ), missing=choice.missing), build=build

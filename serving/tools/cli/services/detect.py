@@ -35,6 +35,9 @@ _NODE_SERVERS = tuple(
     for below in ("", "src/", "dist/", "build/", ".output/server/")
     for name in ("server.js", "index.js", "app.js", "main.js", "server.mjs", "index.mjs")
 )
+# Files that no page loads, also without a package.json.
+_LONE_SERVERS = ("server.js", "server.mjs")
+_COMPOSE_FILES = ("compose.yaml", "compose.yml", "docker-compose.yaml", "docker-compose.yml")
 _SCRIPT = re.compile(r"<script\b[^>]*\bsrc\s*=\s*[\"']?([^\"'\s>]+)", re.IGNORECASE)
 _VIRTUALENV = ".venv"
 _NAME_MAX = 63
@@ -53,17 +56,18 @@ def choices(folder: Path, *, has: Callable[[str], bool], python: str) -> list[Ch
         of_python = [django_command(folder, has=has, python=python)]
     else:
         of_python = of_apps(python_apps(folder)) or [*_project_scripts(folder, has)]
-    return [*of_python, *_node(folder)] or [*_pages(folder)][:1] or of_apps(lone_programs(folder))
+    of_node = [] if of_python and not (folder / "package.json").is_file() else [*_node(folder)]
+    return [*of_python, *of_node] or [*_pages(folder)][:1] or of_apps(lone_programs(folder))
 
 
 def _procfile(folder: Path) -> Choice | None:
     path = folder / "Procfile"
     if not path.is_file():
         return None
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
     command = next((match[1] for line in lines if (match := _WEB.match(line))), None)
     if command is None:
-        raise InvalidValue(text=str(path), expected="a line `web: COMMAND` in it, or --command")
+        raise InvalidValue(text=str(path), expected="a Procfile with a line `web: COMMAND`; --command replaces it")
     return Choice(source="web: of the Procfile", command=command.strip())
 
 
@@ -87,12 +91,16 @@ def _node(folder: Path) -> Iterator[Choice]:
         yield Choice(
             source="scripts.start of package.json", command=start if is_plain else "npm start", is_grpc=is_grpc
         )
-    elif package:
-        names = [str(package.get("main") or ""), *_NODE_SERVERS]
+    else:
+        names = [str(package.get("main") or ""), *_NODE_SERVERS] if package else _LONE_SERVERS
         of_pages = {*_page_scripts(folder)}
         main = next((name for name in names if (folder / name).is_file() and folder / name not in of_pages), None)
         if main:
-            yield Choice(source=f"{main} of package.json", command=f"node {shlex.quote(main)}", is_grpc=is_grpc)
+            yield Choice(
+                source=f"{main} of package.json" if package else main,
+                command=f"node {shlex.quote(main)}",
+                is_grpc=is_grpc,
+            )
 
 
 def _page_scripts(folder: Path) -> Iterator[Path]:
@@ -128,6 +136,14 @@ def _pages(folder: Path) -> Iterator[Choice]:
             server = f"{shlex.quote(sys.executable)} -m http.server $PORT --bind 127.0.0.1 --protocol HTTP/1.1"
             directory = f" --directory {name}" if name else ""
             yield Choice(source=f"pages ({name}{'/' * bool(name)}index.html)", command=server + directory)
+
+
+def other_command(folder: Path) -> str:
+    """The command for a folder of manifests, or with a compose file; "" for other folders."""
+    compose = next((folder / name for name in _COMPOSE_FILES if (folder / name).is_file()), None)
+    if compose:
+        return f"serving convert {shlex.quote(str(compose))}"
+    return f"serving apply -f {shlex.quote(str(folder))}" if any(folder.glob("*.y*ml")) else ""
 
 
 def build_commands(folder: Path, virtualenv: Path | None, *, missing: str = "", again: bool = False) -> list[str]:

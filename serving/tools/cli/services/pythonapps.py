@@ -196,9 +196,23 @@ def _packages(folder: Path) -> Iterator[Path]:
 
 
 def lone_programs(folder: Path) -> list[PythonApp]:
-    """The Python files at the top of a folder that run as programs, whatever their names."""
+    """The apps in Python files at the top of a folder, whatever their names; else the files that run as programs."""
     names = (path.relative_to(folder) for path in sorted(folder.glob("*.py")))
-    return _programs(folder, [path for path in names if path.name not in {"setup.py", "conftest.py"}])
+    paths = [path for path in names if path.name not in {"setup.py", "conftest.py"}]
+    apps = {app.origin: app for path in paths for app in _apps_of(folder, path)}
+    return [*apps.values()] or _programs(folder, paths)
+
+
+def syntax_error(folder: Path) -> str:
+    """The first syntax error in the Python files at the top of a folder, as in "app.py:2: invalid syntax"; else ""."""
+    for path in sorted(folder.glob("*.py")):
+        try:
+            _parsed(path)
+        except (OSError, ValueError, RecursionError):
+            continue
+        except SyntaxError as error:
+            return f"{path.name}:{error.lineno or 1}: {error.msg}"
+    return ""
 
 
 def _files(folder: Path, names: Collection[str]) -> Iterator[Path]:
@@ -362,7 +376,11 @@ def django_command(folder: Path, *, has: Callable[[str], bool], python: str) -> 
 def _tree_of(path: Path) -> ast.Module:
     """The syntax tree of a file; an empty tree for invalid Python."""
     try:
-        with path.open("rb") as file:
-            return ast.parse(file.read(_BYTES_MAX))
+        return _parsed(path)
     except (OSError, SyntaxError, ValueError, RecursionError):
         return ast.Module(body=[], type_ignores=[])
+
+
+def _parsed(path: Path) -> ast.Module:
+    with path.open("rb") as file:
+        return ast.parse(file.read(_BYTES_MAX))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from serving.core.model.errors import InvalidValue
-from serving.tools.cli.services.detect import build_commands, choices, name_of_folder, named_port
+from serving.tools.cli.services.detect import build_commands, choices, name_of_folder, named_port, other_command
 from tests.unit.tools.cli.services.test_pythonapps import FASTAPI, FLASK, written
 
 PAGES = f"{sys.executable} -m http.server $PORT --bind 127.0.0.1 --protocol HTTP/1.1"
@@ -46,11 +46,25 @@ def commands_of(folder: Path) -> list[str]:
         ),
         ({"package.json": "{}", "public/index.html": '<script src="/index.js">', "index.js": ""}, "node index.js"),
         ({"index.html": ""}, PAGES),
+        ({"server.js": "", "index.html": ""}, "node server.js"),
+        ({"server.js": "", "index.html": "<script src=server.js>"}, PAGES),
+        ({"server.js": "", "main.py": FASTAPI}, "uvicorn main:app --port $PORT"),
+        ({"hello.py": FLASK}, "gunicorn hello:app --bind 127.0.0.1:$PORT --threads 8"),
+        ({"Procfile": "\ufeffweb: node a.js\r\n"}, "node a.js"),
         ({"job.py": "print(1)", "setup.py": "print(1)"}, "python job.py"),
     ],
 )
 def test_what_runs_is_found(tmp_path: Path, files: Mapping[str, str], command: str) -> None:
     assert commands_of(written(tmp_path, files)) == [command]
+
+
+@pytest.mark.parametrize(
+    ("name", "command"),
+    [("docker-compose.yml", "serving convert "), ("service.yaml", "serving apply -f "), ("README.md", "")],
+)
+def test_a_folder_of_manifests_has_another_command(tmp_path: Path, name: str, command: str) -> None:
+    assert other_command(written(tmp_path, {name: ""})).startswith(command)
+    assert bool(other_command(tmp_path)) is bool(command)
 
 
 @pytest.mark.parametrize(

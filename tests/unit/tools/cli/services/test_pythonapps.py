@@ -3,7 +3,13 @@ from pathlib import Path
 
 import pytest
 
-from serving.tools.cli.services.pythonapps import command_of_app, django_command, lone_programs, python_apps
+from serving.tools.cli.services.pythonapps import (
+    command_of_app,
+    django_command,
+    lone_programs,
+    python_apps,
+    syntax_error,
+)
 
 UVICORN, GUNICORN = "uvicorn {} --port $PORT", "gunicorn {} --bind 127.0.0.1:$PORT --threads 8"
 FASTAPI, FLASK = "from fastapi import FastAPI\napp = FastAPI()\n", "import flask\napp = flask.Flask(__name__)\n"
@@ -109,3 +115,9 @@ def test_a_django_project_is_run_by_its_own_module(
     text = "import os\nos.environ.setdefault('DJANGO_SETTINGS_MODULE', 'shop.settings.local')"
     written(tmp_path, {"manage.py": text, **files})
     assert django_command(tmp_path, has={*programs}.__contains__, python="python").command == command
+
+
+def test_a_syntax_error_names_its_file_and_line(tmp_path: Path) -> None:
+    written(tmp_path, {"a.py": "x = 1\n", "app.py": "from flask import Flask\napp = Flask(__name__\n"})
+    assert syntax_error(tmp_path) == "app.py:2: '(' was never closed"
+    assert syntax_error(tmp_path / "none") == ""

@@ -7,6 +7,7 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+from aiohttp import web
 
 from serving.core.model.errors import Unavailable
 from serving.net.aio import startup
@@ -66,6 +67,21 @@ def test_an_error_of_ours_is_one_line_and_exit_1(capsys: pytest.CaptureFixture[s
 def test_a_mistake_keeps_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_daemon("test", fail_by_mistake) == 1
     assert "ZeroDivisionError" in json.loads(capsys.readouterr().err)["traceback"]
+
+
+def test_invalid_http_of_a_client_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
+    async def body(_: asyncio.Event) -> None:
+        runner = web.AppRunner(web.Application(), access_log=None)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0).start()
+        reader, writer = await asyncio.open_connection(*runner.addresses[0][:2])
+        writer.write(b"GET / HTTP/9.9\r\n\r\n")
+        assert b" 400 Bad Request" in await reader.readline()
+        writer.close()
+        await runner.cleanup()
+
+    assert run_daemon("test", body) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_sockets_are_taken_over_by_name(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -157,6 +157,8 @@ def test_elements_are_added_changed_and_deleted_in_linear_time() -> None:
 
 
 def test_an_ingress_takes_the_patches_of_kubectl_apply() -> None:
-    before = {"metadata": {"labels": {"a": "b"}}, "spec": {"rules": [{"host": "a.example.com"}], "tls": []}}
-    patch = {"spec": {"rules": [{"host": "b.example.com"}]}}
-    assert strategic_merge(INGRESS, before, patch) == {**before, "spec": {**before["spec"], **patch["spec"]}}
+    metadata = {"labels": {"a": "b"}}
+    rules = [{"host": "b.example.com"}]
+    before = {"metadata": metadata, "spec": {"rules": [{"host": "a.example.com"}], "tls": []}}
+    merged = {"metadata": metadata, "spec": {"rules": rules, "tls": []}}
+    assert strategic_merge(INGRESS, before, {"spec": {"rules": rules}}) == merged

@@ -5,13 +5,12 @@ kube-apiserver writes. The server's TokenReview accepts the token; it grants no 
 fixed time slot, so that all readers in one slot get the same text. It is replaced after half of its lifetime.
 """
 
-import base64
-import binascii
 import hashlib
 import hmac
 
 import msgspec
 
+from serving.core.model.base64url import decode_base64url, encode_base64url
 from serving.core.model.objects import Object, name_of, namespace_of, uid_of
 from serving.home.apiserver.reviews import API_AUDIENCE, KnownToken
 
@@ -59,7 +58,7 @@ def account_token(key: bytes, pod: Object, *, audience: str, lifetime_s: int, no
         sub=f"system:serviceaccount:{namespace}:{account}",
         place=_Place(namespace, _Bound(name_of(pod), uid_of(pod)), _Bound(account)),
     )
-    signed = b".".join(map(_encoded, (_HEADER, msgspec.json.encode(claims))))
+    signed = ".".join(map(encode_base64url, (_HEADER, msgspec.json.encode(claims)))).encode()
     return (signed + b"." + _signature(key, signed)).decode()
 
 
@@ -70,8 +69,8 @@ def read_account_token(key: bytes, text: str) -> KnownToken | None:
         return None
     try:
         payload = signed.partition(b".")[2]
-        claims = msgspec.json.decode(base64.urlsafe_b64decode(payload + b"=" * (-len(payload) % 4)), type=_TokenClaims)
-    except (binascii.Error, msgspec.DecodeError):
+        claims = msgspec.json.decode(decode_base64url(payload.decode()), type=_TokenClaims)
+    except ValueError:
         return None
     return KnownToken(
         namespace=claims.place.namespace,
@@ -84,8 +83,4 @@ def read_account_token(key: bytes, text: str) -> KnownToken | None:
 
 
 def _signature(key: bytes, signed: bytes) -> bytes:
-    return _encoded(hmac.new(key, signed, hashlib.sha256).digest())
-
-
-def _encoded(content: bytes) -> bytes:
-    return base64.urlsafe_b64encode(content).rstrip(b"=")
+    return encode_base64url(hmac.new(key, signed, hashlib.sha256).digest()).encode()

@@ -5,13 +5,12 @@ changes. Objects are sorted as etcd's keys, NAMESPACE/NAME as one text. So names
 sorts before "/". Continue tokens have the form of a kube-apiserver's.
 """
 
-import base64
-import binascii
 from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from serving.core.model.base64url import decode_base64url, encode_base64url
 from serving.core.model.errors import Invalid
 from serving.core.model.objects import Key
 from serving.home.schemas.records import Stored
@@ -49,14 +48,14 @@ def path_of(key: Key) -> str:
 def token_of_page(page: ListPage) -> str:
     """Encode a page as a continue token."""
     token = _Token(v=_TOKEN_VERSION, rv=page.version, start=page.after + "\0")
-    return base64.urlsafe_b64encode(msgspec.json.encode(token)).decode("ascii").rstrip("=")
+    return encode_base64url(msgspec.json.encode(token))
 
 
 def page_of_token(token: str) -> ListPage:
     """Decode a continue token. Raises ``Invalid``."""
     try:
-        fields = msgspec.json.decode(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)), type=_Token)
-    except (ValueError, binascii.Error, msgspec.MsgspecError) as error:
+        fields = msgspec.json.decode(decode_base64url(token), type=_Token)
+    except ValueError as error:
         raise Invalid(f"the continue token {token!r} is not valid: {error}") from error
     if fields.v != _TOKEN_VERSION:
         raise Invalid(f"the continue token {token!r} is not valid: its version is {fields.v!r}, not {_TOKEN_VERSION!r}")

@@ -7,7 +7,6 @@ purpose/names) in hexadecimal. Names in Kubernetes contain no slash, so differen
 activator and controller have the key and derive secrets. A queue-proxy gets its own two secrets and never the key.
 """
 
-import base64
 import hashlib
 import hmac
 import os
@@ -15,6 +14,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from serving.core.model.base64url import decode_base64url, encode_base64url
 from serving.core.model.errors import InvalidValue, Problem, SettingsError
 from serving.core.model.identities import CallerIdentity
 from serving.core.model.launch import KEY_FILE_VARIABLE
@@ -117,7 +117,7 @@ def caller_token(key: bytes, caller: CallerIdentity, *, until_s: float) -> str:
     The token is "v1.CLAIMS.SIGNATURE", with the claims as JSON in base64url.
     """
     claims = _CallerClaims(**msgspec.structs.asdict(caller), until_s=until_s)
-    body = base64.urlsafe_b64encode(msgspec.json.encode(claims)).rstrip(b"=").decode()
+    body = encode_base64url(msgspec.json.encode(claims))
     return f"{_CALLER_VERSION}.{body}.{_derived(key, 'caller', body)}"
 
 
@@ -132,7 +132,7 @@ def read_caller_token(key: bytes, text: str, *, now_s: float) -> CallerIdentity:
         raise InvalidValue(text="the token", expected="it is not a caller token")
     if not matches(signature, _derived(key, "caller", body)):
         raise InvalidValue(text="the token", expected="its token is not signed by this cluster")
-    claims = msgspec.json.decode(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)), type=_CallerClaims)
+    claims = msgspec.json.decode(decode_base64url(body), type=_CallerClaims)
     if claims.until_s <= now_s:
         raise InvalidValue(text="the token", expected="its token has expired")
     return claims

@@ -32,7 +32,6 @@ class CredentialIssuer:
         self, key: bytes, *, pod: Callable[[str, str], Object | None], secured: DaemonTls | None = None
     ) -> None:
         self.secured = secured
-        self.issued_count = 0
         self._key = key
         self._pod = pod
 
@@ -65,5 +64,4 @@ class CredentialIssuer:
                 not_after_s=signed.not_after_s,
                 life_s=life_s,
             )
-        self.issued_count += 1
         return msgspec.json.encode(credentials).decode()

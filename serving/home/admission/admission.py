@@ -96,7 +96,7 @@ def template_problems(spec: Any, where: str, features: ControllerSettings) -> It
     containers = [
         _with_ports(container, serves=len(written) == 1 or bool(container.get("ports"))) for container in written
     ]
-    yield from spec_problems({**spec, "containers": containers, "initContainers": first}, where, is_template=True)
+    yield from spec_problems({**spec, "containers": containers, "initContainers": first}, where)
     yield from fields_not_allowed(spec, features, where)
     for index, container in enumerate(first):
         if items_of(container, "ports"):

@@ -425,7 +425,7 @@ class PodRun:
 
     def _keep_note(self) -> None:
         note = PodNote(
-            manifest=as_new(self.manifest, keeps_identity=True),
+            manifest=as_new(self.manifest),
             location=self.location,
             states=self._states,
             is_draining=self._was_draining or self.state is PodState.TERMINATING,

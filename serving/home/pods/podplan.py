@@ -200,10 +200,9 @@ def container_name_of(container: Object) -> str:
     return container.get("name") or "user-container"
 
 
-def as_new(pod: Object, *, keeps_identity: bool = False) -> Object:
-    """The pod without the fields that a server adds, to be created again. ``keeps_identity`` keeps uid and age."""
-    identity = ("uid", "creationTimestamp") if keeps_identity else ()
-    fields = {"name", "generateName", "namespace", "labels", "annotations", *identity}
+def as_new(pod: Object) -> Object:
+    """The pod without the fields that a server adds, to be created again with its uid and age."""
+    fields = {"name", "generateName", "namespace", "labels", "annotations", "uid", "creationTimestamp"}
     metadata = {key: value for key, value in pod["metadata"].items() if key in fields}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": pod["spec"]}
 

@@ -125,12 +125,12 @@ class _PreloadedApp:
         sent = socket.send_fds(self.control, [text], descriptors) if descriptors else 0
         self.control.sendall(text[sent:])
 
-    def read_reply(self, within_s: float) -> dict[str, Any]:
+    def read_reply(self) -> dict[str, Any]:
         """Read one line. Raises ``OSError`` at the end of the stream, ``ValueError`` for an invalid reply."""
         assert self.control is not None
         received = b""
         while not received.endswith(b"\n"):
-            if not select.select([self.control], [], [], within_s)[0]:
+            if not select.select([self.control], [], [], _FORK_MAX_S)[0]:
                 raise TimeoutError
             piece = self.control.recv(_PIECE_BYTES)
             if not piece:
@@ -213,7 +213,7 @@ class PreloadedApps:
                 )
             finally:
                 os.close(log)
-            reply = app.read_reply(_FORK_MAX_S)
+            reply = app.read_reply()
             if "failed" in reply:
                 raise ChildProcessError(reply["failed"])
             started = msgspec.convert(reply, ProcessRecord)
@@ -305,7 +305,7 @@ class PreloadedApps:
     def _on_reply(self, app: _PreloadedApp) -> None:
         """Process the result of an import: the app is warm, was refused, or the process has ended."""
         try:
-            reply = app.read_reply(_FORK_MAX_S)
+            reply = app.read_reply()
         except (OSError, ValueError):
             self._refuse(app, "the warm process ended while it imported the app; its log says why")
             return

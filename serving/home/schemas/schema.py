@@ -66,10 +66,10 @@ def is_within(value: Any, values_max: int) -> bool:  # noqa: ANN401 - JSON
     return True
 
 
-def is_shallow(value: object, depth_max: int = DEPTH_MAX) -> bool:
-    """Whether a JSON value is nested at most ``depth_max`` deep, independent of Python's recursion limit."""
+def is_shallow(value: object) -> bool:
+    """Whether a JSON value is nested at most ``DEPTH_MAX`` deep, independent of Python's recursion limit."""
     level: list[Any] = [value] if type(value) in _NESTING else []
-    for _ in range(depth_max):
+    for _ in range(DEPTH_MAX):
         level = [
             child
             for parent in level

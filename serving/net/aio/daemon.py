@@ -136,13 +136,13 @@ def _is_about_this_daemon(record: logging.LogRecord) -> bool:
     return error is None or error.__module__ != _HTTP_ERRORS
 
 
-def log_as_json(name: str, *, level: int = logging.INFO) -> None:
+def log_as_json(name: str) -> None:
     """Send all logs of this process to standard error as JSON lines that include the daemon's name."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonLines())
     handler.addFilter(_is_about_this_daemon)
-    logging.basicConfig(handlers=[handler], level=level, force=True)
-    logging.getLogger(name).setLevel(level)
+    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
+    logging.getLogger(name).setLevel(logging.INFO)
 
 
 def raise_descriptor_limit() -> None:

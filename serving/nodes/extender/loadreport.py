@@ -125,7 +125,6 @@ class _Sample(msgspec.Struct, frozen=True):
 
 
 class _QueryData(msgspec.Struct, frozen=True, rename="camel"):
-    result_type: str = ""
     result: list[msgspec.Raw] = []
 
 

@@ -34,7 +34,7 @@ class UnreadablePage(Exception):
     """A page that cannot be read; the text is the reason."""
 
 
-async def fetch_page(address: Address, path: str, *, network: str = "", timeout_s: float = _TIMEOUT_S) -> bytes:
+async def fetch_page(address: Address, path: str, *, timeout_s: float = _TIMEOUT_S) -> bytes:
     """The response body of a GET to a local address.
 
     Raises:
@@ -43,7 +43,7 @@ async def fetch_page(address: Address, path: str, *, network: str = "", timeout_
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(timeout_s):
-            reader, writer = await open_connection(*address, network=network)
+            reader, writer = await open_connection(*address)
             host = f"{address[0]}:{address[1]}"
             writer.write(
                 f"GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: serving-queue-proxy\r\n"

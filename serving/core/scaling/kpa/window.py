@@ -327,16 +327,14 @@ class MetricWindows:
         self._stable.record_in(bucket, load)
         self._panic.record_in(bucket, load)
 
-    def query(self, now_s: float, *, silence_is_idle: bool = False) -> Observation | NoData:
+    def query(self, now_s: float) -> Observation | NoData:
         """The load at ``now_s``; ``NoData`` if the stable window is empty.
 
-        With ``silence_is_idle`` an empty window reads 0, for sources that report nothing while they have no load. In
-        Knative these are activators, if a target burst capacity of -1 makes them the only sources; here pods always
-        report. A gauge that no pod has reported for a panic window is ``NoData``, because earlier values do not
+        A gauge that no pod has reported for a panic window is ``NoData``, because earlier values do not
         describe the present.
         """
         metric = self._metric
-        if not silence_is_idle and (self._panic if metric.gauge else self._stable).is_empty(now_s):
+        if (self._panic if metric.gauge else self._stable).is_empty(now_s):
             return NoData(missing=metric.missing)
         return Observation(stable=self._stable.average(now_s), panic=self._panic.average(now_s))
 

@@ -166,7 +166,7 @@ def check_scaling_policy(
     not checked.
     """
     return (
-        *(() if spec.target_ref is None else target_problems(spec.target_ref)),
+        *(() if spec.target_ref is None else _target_problems(spec.target_ref)),
         *_count_problems(spec),
         *_direction_problems(spec.up, "spec.up", known_types),
         *_direction_problems(spec.down, "spec.down", known_types),
@@ -178,16 +178,18 @@ def check_scaling_policy(
     )
 
 
-def target_problems(target: TargetRef, where: str = "spec.targetRef") -> Iterator[Problem]:
+def _target_problems(target: TargetRef) -> Iterator[Problem]:
     """Problems in a target reference, by field."""
     if target.kind not in TARGET_KINDS:
         what = f"a policy cannot be attached to a {target.kind or 'thing without a kind'}"
-        yield Problem(where=f"{where}.kind", what=what, expected=" or ".join(sorted(TARGET_KINDS)))
+        yield Problem(where="spec.targetRef.kind", what=what, expected=" or ".join(sorted(TARGET_KINDS)))
     elif target.api_version != SERVING_API_VERSION:
         what = f"there is no {target.kind} to scale in {target.api_version or 'an empty group'}"
-        yield Problem(where=f"{where}.apiVersion", what=what, expected=SERVING_API_VERSION)
+        yield Problem(where="spec.targetRef.apiVersion", what=what, expected=SERVING_API_VERSION)
     if not target.name:
-        yield Problem(where=f"{where}.name", what="it is empty", expected=f"the name of a {target.kind or 'Service'}")
+        yield Problem(
+            where="spec.targetRef.name", what="it is empty", expected=f"the name of a {target.kind or 'Service'}"
+        )
 
 
 _Located = tuple[str, Trigger]

@@ -75,9 +75,9 @@ def kube_problems(kind: Kind, whole: Json) -> Iterator[Problem]:
     yield from _problems(schema_name(kind), whole, "", context=Context())
 
 
-def spec_problems(spec: Json, where: str, *, is_template: bool = False) -> Iterator[Problem]:
-    """Yield the problems of a pod spec. ``is_template``: in a Deployment, where the restart policy must be Always."""
-    yield from _problems("core.v1.PodSpec", spec, where, context=Context(is_template=is_template))
+def spec_problems(spec: Json, where: str) -> Iterator[Problem]:
+    """Yield the problems of a pod spec in a Deployment, where the restart policy must be Always."""
+    yield from _problems("core.v1.PodSpec", spec, where, context=Context(is_template=True))
 
 
 def _problems(name: str, whole: Json, where: str, *, context: Context) -> Iterator[Problem]:

@@ -188,11 +188,11 @@ def read_trailer_fields(fields: Fields) -> bytes:
     return b"".join([line.wire for line in lines if line.plain and line.name not in MARKED])
 
 
-def request_fields(raw: bytes, *, scheme: bytes = b"http") -> list[Field]:
+def request_fields(raw: bytes) -> list[Field]:
     """The HTTP/2 fields of an HTTP/1.1 request head, given without the empty line."""
     first, *texts = raw.split(b"\r\n")
     method, path, _ = first.split(b" ")
-    fields = [(b":method", method), (b":scheme", scheme), (b":path", path)]
+    fields = [(b":method", method), (b":scheme", b"http"), (b":path", path)]
     for name, value in split_lines(texts):
         if name == b"host":
             fields.insert(3, (b":authority", value))

@@ -214,11 +214,6 @@ def test_the_original_sees_no_load_in_the_last_second_of_a_silent_window() -> No
     assert windows.query(61.0) == NOTHING
 
 
-def test_silence_is_no_load_where_only_load_is_reported() -> None:
-    observed = windows_of().query(0.0, silence_is_idle=True)
-    assert observed == Observation(stable=0.0, panic=0.0)
-
-
 def test_new_widths_keep_what_was_seen() -> None:
     windows = fed(windows_of(), [2.0] * 6 + [8.0] * 6)
     windows.resize(stable_window_s=12, panic_window_s=3, kind=WindowKind.LINEAR, now_s=11.0)

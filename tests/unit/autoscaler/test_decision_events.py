@@ -77,7 +77,7 @@ class PublishedWorld:
 
 
 def events_of(data: list[bytes]) -> list[tuple[str, dict[str, object]]]:
-    lines = [one.decode().splitlines() for one in data]
+    lines = [message.decode().splitlines() for message in data]
     return [(event.removeprefix("event: "), json.loads(body.removeprefix("data: "))) for event, body, _ in lines]
 
 

@@ -154,7 +154,7 @@ def pod(name: str = "p", *, is_ready: bool = False, is_ending: bool = False, pha
 
 
 @pytest.mark.parametrize(
-    ("found", "state"),
+    ("scaled_pod", "state"),
     [
         (READY, PodState.READY),
         (msgspec.structs.replace(READY, is_dormant=True), PodState.DORMANT),
@@ -166,8 +166,8 @@ def pod(name: str = "p", *, is_ready: bool = False, is_ending: bool = False, pha
         (pod(phase="Succeeded"), None),
     ],
 )
-def test_a_pod_is_in_one_state_or_has_ended(found: ScaledPod, state: PodState | None) -> None:
-    assert state_of(found) is state
+def test_a_pod_is_in_one_state_or_has_ended(scaled_pod: ScaledPod, state: PodState | None) -> None:
+    assert state_of(scaled_pod) is state
 
 
 def test_each_pod_counts_once_as_it_is_now() -> None:

@@ -59,14 +59,14 @@ class Interfering(MemoryCluster):
         super().__init__()
         self.before: Before | None = None
 
-    async def write(self, one: Write) -> Object:
+    async def write(self, write: Write) -> Object:
         before, self.before = self.before, None
-        if before is not None and isinstance(one, Patch):
+        if before is not None and isinstance(write, Patch):
             try:
-                await before(one)
+                await before(write)
             finally:
                 self.before = before
-        return await super().write(one)
+        return await super().write(write)
 
 
 class Stage:
@@ -263,8 +263,8 @@ def test_what_was_learnt_is_written_with_the_reserve() -> None:
     async def run() -> tuple[list[str], bool]:
         written: list[str] = []
 
-        async def remember(one: Patch) -> None:
-            written.append(one.kind.name)
+        async def remember(write: Patch) -> None:
+            written.append(write.kind.name)
 
         async with awake("p") as stage:
             await stage.report(2, p=1.0)
@@ -299,9 +299,9 @@ def test_a_revision_that_changes_while_it_goes_into_reserve_keeps_its_pod() -> N
         async with awake("p") as stage:
             touched = itertools.count()
 
-            async def wake(one: Patch) -> None:
+            async def wake(write: Patch) -> None:
                 # Somebody else changes the revision between our reading and our writing, each time.
-                if one.kind is REVISION:
+                if write.kind is REVISION:
                     patch = {"metadata": {"annotations": {"touched": str(next(touched))}}}
                     await stage.cluster.patch(REVISION, *KEY, patch=patch)
 
@@ -374,9 +374,9 @@ def test_a_deployment_that_changed_for_another_reason_is_scaled_all_the_same() -
             await pass_s(2.5)
             changes = itertools.count(1)
 
-            async def before(one: Patch) -> None:
+            async def before(write: Patch) -> None:
                 number = next(changes)
-                if one.kind is DEPLOYMENT and one.subresource == "scale" and number < 3:
+                if write.kind is DEPLOYMENT and write.subresource == "scale" and number < 3:
                     patch = {"status": {"observedGeneration": number}}
                     await stage.cluster.patch(DEPLOYMENT, *KEY_OF_DEPLOYMENT, patch=patch, subresource="status")
 
@@ -393,8 +393,8 @@ def test_a_conflicting_write_of_the_scale_leads_to_a_new_decision() -> None:
             await pass_s(2.5)
             seen: list[int] = []
 
-            async def before(one: Patch) -> None:
-                if one.kind is DEPLOYMENT and one.subresource == "scale" and not seen:
+            async def before(write: Patch) -> None:
+                if write.kind is DEPLOYMENT and write.subresource == "scale" and not seen:
                     patch = {"spec": {"replicas": 3}}
                     await stage.cluster.patch(DEPLOYMENT, *KEY_OF_DEPLOYMENT, patch=patch, subresource="scale")
                     seen.append(await stage.store.scale())

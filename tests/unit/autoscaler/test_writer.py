@@ -76,8 +76,8 @@ class World:
         match learned:
             case ReserveRefused():
                 self.asked.append(DecisionCause.CHANGE)
-            case RevisionWritten(found):
-                self.entry.revision = revision_of(found, SETTINGS)
+            case RevisionWritten(resource):
+                self.entry.revision = revision_of(resource, SETTINGS)
             case ScaleWritten(count, version):
                 assert self.entry.deployment is not None
                 self.entry.deployment = msgspec.structs.replace(

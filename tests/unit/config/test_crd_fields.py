@@ -200,10 +200,10 @@ def test_the_code_names_every_field_of_a_record() -> None:
     files = [path for path in product_files() if named(path) != "serving/core/model/knative.py"]
     known = {text for path in files for text in literals_of(parsed(path.read_text()))}
     records = {
-        one
+        record_type
         for record in SPECS.values()
         if record not in (ScalingPolicySpec, ScaledWorkloadSpec)
-        for one in records_below(record)
+        for record_type in records_below(record)
     }
     unread = {
         f"{record.__name__}.{field}" for record in records for field in record.__optional_keys__ if field not in known
@@ -215,7 +215,7 @@ def paths_read(tree: ast.AST) -> Iterator[tuple[int, tuple[str, ...]]]:
     """The paths below spec and status in calls of ``nested``, each with its line."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "nested":
-            steps = itertools.takewhile(lambda one: isinstance(one, ast.Constant), node.args[1:])
+            steps = itertools.takewhile(lambda argument: isinstance(argument, ast.Constant), node.args[1:])
             path = tuple(
                 step
                 for each_step in steps

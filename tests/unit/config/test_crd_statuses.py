@@ -225,4 +225,4 @@ def test_each_exception_is_needed() -> None:
         *(both_sides(kind, "spec", make()["spec"]) for kind, make in VIEWS.items()),
     ]
     remaining = {path for schema, written in sides for path in schema.keys() - written.keys()}
-    assert [one for one in (*UNWRITTEN, *OF_VIEWS) if not any(path.endswith(one) for path in remaining)] == []
+    assert [suffix for suffix in (*UNWRITTEN, *OF_VIEWS) if not any(path.endswith(suffix) for path in remaining)] == []

@@ -131,7 +131,7 @@ def test_a_lock_pins_what_ci_tests_each_with_hashes(lock: str) -> None:
     blocks = re.split(r"\n(?=\S)", path.read_text().strip())
     assert all("--hash=sha256:" in block for block in blocks)
     wanted = GROUPS[lock] if lock in GROUPS else PROJECT["project"]["dependencies"]
-    assert {normal(re.split(r"[^A-Za-z0-9._-]", one)[0]) for one in wanted} <= pins(path).keys()
+    assert {normal(re.split(r"[^A-Za-z0-9._-]", requirement)[0]) for requirement in wanted} <= pins(path).keys()
 
 
 def normal(name: str) -> str:

@@ -51,7 +51,9 @@ def test_what_stands_beneath_a_revision_passes_whatever_its_name(name: str) -> N
     assert {resource["kind"] for resource in bodies} == {"Service", "HorizontalPodAutoscaler"}
     deployment = desired_deployment(revision, replica_count=1, progress_deadline_s=600, sidecar=SIDECAR)
     assert [
-        problem for one in (deployment, desired_private_service(revision), *bodies) for problem in problems(one)
+        problem
+        for manifest in (deployment, desired_private_service(revision), *bodies)
+        for problem in problems(manifest)
     ] == []
     deployment["spec"]["template"]["spec"]["containers"][0]["name"] = "a.b"
     assert problems(deployment)

@@ -56,7 +56,7 @@ def built(folder: Path) -> dict[tuple[str, str, str], Any]:
         if "AdmissionPolicy" in resource["kind"]:
             # kustomize does not know that these kinds have no namespace; kubectl leaves it out again.
             assert resource["metadata"].pop("namespace")
-    return {named(one): one for one in results}
+    return {named(resource): resource for resource in results}
 
 
 def overlaid(folder: Path, overlay: str) -> dict[tuple[str, str, str], Any]:
@@ -71,7 +71,7 @@ def documented_overlays() -> list[Any]:
     """The overlays that the docs print."""
     pages = sorted((CONFIG.parent / "docs").glob("*.md"))
     blocks = (
-        (page.name, one) for page in pages for one in re.findall(r"```\w*\n(.*?)```", page.read_text(), re.DOTALL)
+        (page.name, block) for page in pages for block in re.findall(r"```\w*\n(.*?)```", page.read_text(), re.DOTALL)
     )
     return [pytest.param(result, id=name) for name, result in blocks if "config/components/" in result]
 
@@ -251,9 +251,9 @@ def test_a_gateway_is_a_setting_and_rights_that_the_controller_has_not_otherwise
     }
 
 
-@pytest.mark.parametrize("one", OBJECTS, ids=lambda one: "/".join(named(one)))
-def test_every_field_is_one_that_kubernetes_knows(one: dict[str, Any]) -> None:
-    assert faults(one) == []
+@pytest.mark.parametrize("resource", OBJECTS, ids=lambda resource: "/".join(named(resource)))
+def test_every_field_is_one_that_kubernetes_knows(resource: dict[str, Any]) -> None:
+    assert faults(resource) == []
 
 
 @pytest.mark.parametrize("path", component_files(), ids=lambda path: f"{path.parent.name}/{path.name}")
@@ -266,7 +266,7 @@ def test_every_field_of_a_component_is_one_that_kubernetes_knows(path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("path", "value", "said"),
+    ("path", "value", "message"),
     [
         (("spec", "replica"), 2, ".spec.replica: no such field in V1DeploymentSpec"),
         (("spec", "replicas"), "2", ".spec.replicas: '2' is not a int"),
@@ -274,13 +274,13 @@ def test_every_field_of_a_component_is_one_that_kubernetes_knows(path: Path) -> 
         (("metadata", "labels"), {"a": 1}, ".metadata.labels.a: 1 is not a str"),
     ],
 )
-def test_the_check_sees_what_a_server_would_refuse(path: tuple[str, ...], value: object, said: str) -> None:
+def test_the_check_sees_what_a_server_would_refuse(path: tuple[str, ...], value: object, message: str) -> None:
     result = copy.deepcopy(of_kind("Deployment")[0])
     place = result
     for name in path[:-1]:
         place = place[name]
     place[path[-1]] = value
-    assert said in faults(result)
+    assert message in faults(result)
 
 
 def test_null_is_an_absent_field() -> None:
@@ -319,9 +319,9 @@ def test_the_image_has_the_version_of_the_code() -> None:
     assert images == {f"localhost/serving:{__version__}"}
 
 
-@pytest.mark.parametrize("one", WORKLOADS, ids=lambda resource: resource["metadata"]["name"])
-def test_a_pod_of_ours_fits_the_restricted_standard(one: dict[str, Any]) -> None:
-    pod = pod_of(one)
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda resource: resource["metadata"]["name"])
+def test_a_pod_of_ours_fits_the_restricted_standard(workload: dict[str, Any]) -> None:
+    pod = pod_of(workload)
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
     assert not pod.keys() & {"hostNetwork", "hostPID", "hostIPC"}
@@ -337,19 +337,19 @@ def test_a_pod_of_ours_fits_the_restricted_standard(one: dict[str, Any]) -> None
     assert all("hostPath" not in volume for volume in pod.get("volumes", ()))
 
 
-@pytest.mark.parametrize("one", WORKLOADS, ids=lambda resource: resource["metadata"]["name"])
-def test_a_pod_of_ours_has_an_account_of_its_own_and_a_module_that_exists(one: dict[str, Any]) -> None:
-    pod = pod_of(one)
-    assert pod["serviceAccountName"] == one["metadata"]["name"]
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda resource: resource["metadata"]["name"])
+def test_a_pod_of_ours_has_an_account_of_its_own_and_a_module_that_exists(workload: dict[str, Any]) -> None:
+    pod = pod_of(workload)
+    assert pod["serviceAccountName"] == workload["metadata"]["name"]
     assert ("ServiceAccount", "knative-serving", pod["serviceAccountName"]) in {named(resource) for resource in OBJECTS}
     python, flag, module = pod["containers"][0]["command"]
     assert (python, flag) == ("python", "-m")
     assert (CONFIG.parent / f"{module.replace('.', '/')}.py").exists()
 
 
-@pytest.mark.parametrize("one", of_kind("Deployment"), ids=lambda resource: resource["metadata"]["name"])
-def test_the_environment_of_a_daemon_is_understood_by_it(one: dict[str, Any]) -> None:
-    assert_environment_is_understood(one)
+@pytest.mark.parametrize("deployment", of_kind("Deployment"), ids=lambda resource: resource["metadata"]["name"])
+def test_the_environment_of_a_daemon_is_understood_by_it(deployment: dict[str, Any]) -> None:
+    assert_environment_is_understood(deployment)
 
 
 def environment_of(fields: dict[str, Any]) -> dict[str, str]:
@@ -407,8 +407,8 @@ def test_a_service_finds_ports_of_pods_that_are_there() -> None:
 def test_the_key_is_made_and_mounted_under_one_name() -> None:
     mounted = {
         volume["secret"]["secretName"]
-        for one in of_kind("Deployment")
-        for volume in pod_of(one)["volumes"]
+        for deployment in of_kind("Deployment")
+        for volume in pod_of(deployment)["volumes"]
         if "secret" in volume
     }
     assert mounted == {KEY_SECRET, QUERY_TOKEN_SECRET, AUTHORITY_SECRET}
@@ -429,9 +429,9 @@ def test_people_of_a_namespace_get_every_kind_of_theirs_and_no_status() -> None:
     added = {
         role: {
             (group, resource): set(rule["verbs"])
-            for one in of_kind("ClusterRole")
-            if one["metadata"]["labels"].get(f"rbac.authorization.k8s.io/aggregate-to-{role}") == "true"
-            for rule in one.get("rules", ())
+            for cluster_role in of_kind("ClusterRole")
+            if cluster_role["metadata"]["labels"].get(f"rbac.authorization.k8s.io/aggregate-to-{role}") == "true"
+            for rule in cluster_role.get("rules", ())
             for group in rule["apiGroups"]
             for resource in rule["resources"]
         }

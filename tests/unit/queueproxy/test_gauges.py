@@ -57,7 +57,7 @@ def test_a_name_that_only_looks_like_the_header_changes_no_gauge() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "gauges"),
     [
         (WAITING, {WAITING: 7.0}),
         ("vllm:kv_cache_usage_perc", {"vllm:kv_cache_usage_perc": 0.15}),
@@ -66,8 +66,8 @@ def test_a_name_that_only_looks_like_the_header_changes_no_gauge() -> None:
         ("absent", {}),
     ],
 )
-def test_a_page_is_searched_for_the_chosen_gauges(name: str, found: dict[str, float]) -> None:
-    assert read_page(PAGE, [name]) == pytest.approx(found)
+def test_a_page_is_searched_for_the_chosen_gauges(name: str, gauges: dict[str, float]) -> None:
+    assert read_page(PAGE, [name]) == pytest.approx(gauges)
 
 
 @pytest.mark.parametrize(

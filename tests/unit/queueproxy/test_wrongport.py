@@ -6,7 +6,7 @@ OWN = (8012, 8022)
 
 
 @pytest.mark.parametrize(
-    ("listening", "said"),
+    ("listening", "message"),
     [
         (set(), ""),
         ({8012, 8022}, ""),
@@ -22,8 +22,8 @@ OWN = (8012, 8022)
         ),
     ],
 )
-def test_an_app_that_listens_on_other_ports_only_is_explained(listening: set[int], said: str) -> None:
+def test_an_app_that_listens_on_other_ports_only_is_explained(listening: set[int], message: str) -> None:
     text = wrong_port(listening, app_port=8080, own=OWN)
-    assert text.startswith(said)
-    assert bool(text) is bool(said)
+    assert text.startswith(message)
+    assert bool(text) is bool(message)
     assert len(text) < 200, "a report has room for it"

@@ -129,7 +129,7 @@ def test_the_chart_gives_what_install_applies(
     expected = {
         named(resource): by_name(resource) for resource in objects_of(CONFIG, wanted) if resource["kind"] != "Namespace"
     }
-    result = {named(one): normal(one) for one in render(values, tmp_path)}
+    result = {named(resource): normal(resource) for resource in render(values, tmp_path)}
     assert result.keys() == expected.keys()
     for key, value in expected.items():
         assert result[key] == value, key

@@ -23,9 +23,9 @@ def route(annotations: dict[str, str], **metadata: Any) -> ServedRoute:  # noqa:
         },
         "spec": {"traffic": [{"latestRevision": True, "percent": 100}, {"latestRevision": True, "tag": "new"}]},
     }
-    found = route_of(result, ControllerSettings().host_rules)
-    assert isinstance(found, ServedRoute)
-    return found
+    served_route = route_of(result, ControllerSettings().host_rules)
+    assert isinstance(served_route, ServedRoute)
+    return served_route
 
 
 def test_a_route_claims_its_ports_for_its_own_public_host() -> None:

@@ -79,10 +79,10 @@ def test_a_request_whose_pod_is_gone_goes_to_another_node() -> None:
         result = held()
         result.set_pods(pods, 0.0, container_concurrency=1)
         began = [result.arrive(str(number), 0.0, session=session) for number in range(3)]
-        lost = next(one for one in began if isinstance(one, Dispatch) and one.pod.node == "a")
-        for one in began:
-            if isinstance(one, Dispatch) and one is not lost:
-                result.go(one.request)
+        lost = next(outcome for outcome in began if isinstance(outcome, Dispatch) and outcome.pod.node == "a")
+        for outcome in began:
+            if isinstance(outcome, Dispatch) and outcome is not lost:
+                result.go(outcome.request)
         assert result.back(lost.request) == [f"{lost.request}@s"]
         # Where no other node has a free pod, another pod of the node is better than none.
         on_a = result.come("again")
@@ -370,7 +370,7 @@ def test_every_request_is_in_one_place(steps: list[tuple[str, object]], slots: i
             on_pod.pop(request, None)
         elif step == "pods":
             assert isinstance(value, frozenset)
-            listed = {f"p{one}" for one in value}
+            listed = {f"p{number}" for number in value}
             ran = result.set_pods(pods_at(*listed), now_s, container_concurrency=slots)
         elif step == "readmit":
             ran = result.readmit(now_s)

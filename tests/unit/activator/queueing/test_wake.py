@@ -96,10 +96,10 @@ def test_an_excess_is_reported_once() -> None:
     assert (decision.poke, decision.quiet_level) == (None, 15)
 
 
-@pytest.mark.parametrize(("waiting", "said"), [(10, None), (19, None), (20, PokeReason.DOUBLED)])
-def test_twice_as_many_waiters_are_reported(waiting: int, said: PokeReason | None) -> None:
+@pytest.mark.parametrize(("waiting", "poke_reason"), [(10, None), (19, None), (20, PokeReason.DOUBLED)])
+def test_twice_as_many_waiters_are_reported(waiting: int, poke_reason: PokeReason | None) -> None:
     _, decision = step(after(facts(10, desired=9)), facts(waiting, desired=9), 1.0)
-    assert reason(decision) is said
+    assert reason(decision) is poke_reason
 
 
 def test_a_poke_reports_what_is_new() -> None:

@@ -25,9 +25,9 @@ def endpoint_slice(name: str = "web-1", *, service: str = "web", ports: Any = No
     }
 
 
-def addresses(found: list[ServedSlice | NoData]) -> list[tuple[str, tuple[str, str], list[str]]]:
-    served = [one for one in found if isinstance(one, ServedSlice)]
-    assert len(served) == len(found)
+def addresses(slices: list[ServedSlice | NoData]) -> list[tuple[str, tuple[str, str], list[str]]]:
+    served = [served_slice for served_slice in slices if isinstance(served_slice, ServedSlice)]
+    assert len(served) == len(slices)
     return [
         (served_slice.key, served_slice.revision, [pod.address for pod in served_slice.pods]) for served_slice in served
     ]

@@ -114,7 +114,7 @@ def test_an_allowed_caller_is_admitted(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "why"),
+    ("tokens", "why"),
     [
         ([], b"send X-Serving-Caller: TOKEN, once"),
         ([b"of cart", b"of cart"], b"send X-Serving-Caller: TOKEN, once"),
@@ -122,8 +122,8 @@ def test_an_allowed_caller_is_admitted(text: str) -> None:
         ([b"of cart"], b"namespace shop, serviceaccount cart, service cart is none of them"),
     ],
 )
-def test_any_other_caller_is_refused_with_the_reason(given: list[bytes], why: bytes) -> None:
-    refusal = caller_refusal(limited_to("service/shop/front"), given, read=only_cart)
+def test_any_other_caller_is_refused_with_the_reason(tokens: list[bytes], why: bytes) -> None:
+    refusal = caller_refusal(limited_to("service/shop/front"), tokens, read=only_cart)
     assert refusal is not None
     assert refusal.status == 403
     assert why in refusal.text

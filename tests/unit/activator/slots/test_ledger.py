@@ -158,7 +158,9 @@ def test_who_has_begun_a_view_answers_a_new_declaration_with_a_new_one() -> None
 
 def test_three_agree_though_they_learn_of_each_other_one_after_the_other() -> None:
     net = two(slots=9)
-    newcomer = Ledger(index=2, first_round=200, in_use=list, send=lambda peer, said: net.queue.append((2, peer, said)))
+    newcomer = Ledger(
+        index=2, first_round=200, in_use=list, send=lambda peer, message: net.queue.append((2, peer, message))
+    )
     net.ledgers[2] = newcomer
     net.in_use[0] = {"p": 5}
     newcomer.set_peers([0, 1])
@@ -206,7 +208,7 @@ def test_shares_add_up_to_the_slots_and_differ_by_one_at_most(pod: str, slot_cou
 def test_over_many_pods_of_one_slot_all_have_as_many(count: int) -> None:
     results = [shares(pod, slot_count=1, members=range(count)) for pod in PODS]
     for index in range(count):
-        assert sum(one[index] for one in results) == pytest.approx(len(PODS) / count, rel=0.1)
+        assert sum(pod_shares[index] for pod_shares in results) == pytest.approx(len(PODS) / count, rel=0.1)
 
 
 def test_one_alone_has_all_of_shares() -> None:

@@ -73,8 +73,8 @@ def test_counts_are_named_as_metrics() -> None:
 async def recorded(make: Callable[[Record], Sender], frame: dict[str, Any]) -> tuple[RevisionKey, Stat, StatSource]:
     results: Recorded = []
     make(lambda *arguments: results.append(arguments)).handle(msgspec.msgpack.encode(frame))
-    (one,) = results
-    return one
+    (call,) = results
+    return call
 
 
 async def test_a_pods_frame_sets_neither_its_name_nor_its_time_nor_windows() -> None:

@@ -5,7 +5,7 @@ from serving.controller.values.writes import Note
 from tests.unit.controller.builders import NOW, a_service, stored
 
 
-def note(message: str = "boom", *, warning: bool = True, reason: str = "ExitCode1") -> Note:
+def new_note(message: str = "boom", *, warning: bool = True, reason: str = "ExitCode1") -> Note:
     return Note(about=a_service(), reason=reason, message=message, warning=warning)
 
 
@@ -14,7 +14,7 @@ def event_name(note: Note) -> str:
 
 
 def test_an_event_is_about_its_object() -> None:
-    event = note_event(note(), now=NOW)
+    event = note_event(new_note(), now=NOW)
     assert event["involvedObject"] == {
         "apiVersion": "serving.knative.dev/v1",
         "kind": "Service",
@@ -27,12 +27,12 @@ def test_an_event_is_about_its_object() -> None:
 
 
 def test_good_news_are_normal() -> None:
-    assert note_event(note(warning=False, reason=""), now=NOW)["type"] == "Normal"
+    assert note_event(new_note(warning=False, reason=""), now=NOW)["type"] == "Normal"
 
 
 def test_the_same_words_have_the_same_name() -> None:
-    assert event_name(note()) == event_name(note())
-    assert len({event_name(note()), event_name(note("other")), event_name(note(reason="Other"))}) == 3
+    assert event_name(new_note()) == event_name(new_note())
+    assert len({event_name(new_note()), event_name(new_note("other")), event_name(new_note(reason="Other"))}) == 3
 
 
 def test_a_name_is_short_enough_for_the_api() -> None:
@@ -41,4 +41,4 @@ def test_a_name_is_short_enough_for_the_api() -> None:
 
 
 def test_a_long_message_keeps_its_end() -> None:
-    assert note_event(note("x" * 2000 + "end"), now=NOW)["message"] == "x" * 1021 + "end"
+    assert note_event(new_note("x" * 2000 + "end"), now=NOW)["message"] == "x" * 1021 + "end"

@@ -128,15 +128,15 @@ def test_secure_defaults_keep_what_is_stated() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "names"),
+    ("containers", "names"),
     [
         ([{}], ["init-container"]),
         ([{}, {"name": "own"}, {}], ["init-container-0", "own", "init-container-1"]),
         ([{}, {"name": "init-container-0"}], ["init-container-1", "init-container-0"]),
     ],
 )
-def test_init_containers_get_names(given: list[Object], names: list[str]) -> None:
-    spec = {**ONE, "initContainers": [{"image": "i", **one} for one in given]}
+def test_init_containers_get_names(containers: list[Object], names: list[str]) -> None:
+    spec = {**ONE, "initContainers": [{"image": "i", **container} for container in containers]}
     assert [init_container["name"] for init_container in spec_with_defaults(spec, SETTINGS)["initContainers"]] == names
 
 
@@ -173,7 +173,7 @@ def test_a_feature_flag_allows_added_capabilities(state: str) -> None:
 def test_only_an_enabled_feature_allows_folders_of_the_node() -> None:
     spec = {"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}
     where = "spec.template.spec.volumes[0].hostPath"
-    assert [refused(spec, host_path_volumes=one) for one in ("disabled", "allowed", "enabled")] == [
+    assert [refused(spec, host_path_volumes=state) for state in ("disabled", "allowed", "enabled")] == [
         [where],
         [where],
         [],

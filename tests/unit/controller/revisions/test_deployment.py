@@ -144,7 +144,8 @@ def test_pods_of_a_guarded_revision_say_so_and_no_manifest_can() -> None:
 def test_a_deployment_changes_with_the_guard_only() -> None:
     revision = a_revision()
     plain, guarded = (
-        desired_deployment(revision, replica_count=1, progress_deadline_s=1.0, is_guarded=one) for one in (False, True)
+        desired_deployment(revision, replica_count=1, progress_deadline_s=1.0, is_guarded=is_guarded)
+        for is_guarded in (False, True)
     )
     assert template_patch(plain, is_guarded=False, sidecar=None) == ()
     assert template_patch(guarded, is_guarded=True, sidecar=None) == ()

@@ -51,7 +51,7 @@ def test_an_hpa_is_its_revisions_and_scales_its_deployment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "metric"),
+    ("annotations", "metric"),
     [
         (
             {"target": "70.5"},
@@ -79,8 +79,8 @@ def test_an_hpa_is_its_revisions_and_scales_its_deployment() -> None:
         ),
     ],
 )
-def test_the_target_is_compared_with_the_metric(asked: dict[str, str], metric: Object) -> None:
-    assert spec_of(**asked)["metrics"] == [metric]
+def test_the_target_is_compared_with_the_metric(annotations: dict[str, str], metric: Object) -> None:
+    assert spec_of(**annotations)["metrics"] == [metric]
 
 
 @pytest.mark.parametrize(("target", "quantity"), [("1", "1"), ("2000", "2k"), ("3000000", "3M"), ("1001", "1001")])
@@ -100,7 +100,7 @@ def test_a_window_goes_for_both_directions() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "settings", "bounds"),
+    ("annotations", "settings", "bounds"),
     [
         ({"min_scale": "2", "max_scale": "5"}, {}, (2, 5)),
         ({"min_scale": "0", "max_scale": "0"}, {"max_scale_limit": 0}, (1, 2**31 - 1)),
@@ -109,9 +109,9 @@ def test_a_window_goes_for_both_directions() -> None:
     ],
 )
 def test_the_bounds_are_the_revisions_or_those_of_the_settings(
-    asked: dict[str, str], settings: dict[str, Any], bounds: tuple[int, int]
+    annotations: dict[str, str], settings: dict[str, Any], bounds: tuple[int, int]
 ) -> None:
-    spec = made(new_revision(**asked), AutoscalerSettings(**settings))["spec"]
+    spec = made(new_revision(**annotations), AutoscalerSettings(**settings))["spec"]
     assert (spec["minReplicas"], spec["maxReplicas"]) == bounds
 
 

@@ -47,9 +47,10 @@ def deploying(**status: Any) -> Object:  # noqa: ANN401 - JSON
 
 def test_a_revision_without_a_deployment_is_deploying() -> None:
     status = status_of(a_revision(), None)
-    assert [condition_values(status, one) for one in ("Ready", "ResourcesAvailable", "ContainerHealthy", "Active")] == [
-        ("Unknown", "Deploying", "")
-    ] * 4
+    assert [
+        condition_values(status, condition_type)
+        for condition_type in ("Ready", "ResourcesAvailable", "ContainerHealthy", "Active")
+    ] == [("Unknown", "Deploying", "")] * 4
     assert (status["actualReplicas"], status["desiredReplicas"], status["observedGeneration"]) == (0, 1, 1)
 
 
@@ -60,7 +61,8 @@ def test_a_revision_in_reserve_without_a_deployment_wants_no_pod() -> None:
 def test_a_revision_with_a_ready_pod_is_ready_and_active() -> None:
     status = status_of(a_revision(), deploying(ready=1))
     assert [
-        condition_values(status, one)[0] for one in ("Ready", "ResourcesAvailable", "ContainerHealthy", "Active")
+        condition_values(status, condition_type)[0]
+        for condition_type in ("Ready", "ResourcesAvailable", "ContainerHealthy", "Active")
     ] == ["True"] * 4
     assert (status["actualReplicas"], status["desiredReplicas"]) == (1, 1)
 
@@ -89,11 +91,11 @@ def test_pods_that_come_up_are_waited_for() -> None:
     assert condition_values(status, "Active") == ("Unknown", "Deploying", "")
 
 
-@pytest.mark.parametrize(("ready", "said"), [(2, "Unknown"), (3, "True")])
-def test_all_initial_pods_must_have_been_ready(ready: int, said: str) -> None:
+@pytest.mark.parametrize(("ready", "ready_status"), [(2, "Unknown"), (3, "True")])
+def test_all_initial_pods_must_have_been_ready(ready: int, ready_status: str) -> None:
     scale = StartScale(start_count=3, min_count=0, progress_deadline_s=600)
     status = status_of(a_revision(), deploying(replicas=3, ready=ready), scale=scale)
-    assert condition_values(status, "Ready")[0] == said
+    assert condition_values(status, "Ready")[0] == ready_status
 
 
 def test_a_revision_below_its_min_scale_is_not_yet_active() -> None:
@@ -165,9 +167,11 @@ def test_a_deployment_of_another_owner_is_reported() -> None:
     assert condition_values(status, "ResourcesAvailable") == ("False", "NotOwned", message)
 
 
-@pytest.mark.parametrize(("now", "said"), [("2026-11-21T04:10:00Z", "Unknown"), ("2026-11-21T04:10:01Z", "False")])
-def test_the_time_to_start_is_over_after_the_deadline(now: str, said: str) -> None:
-    assert condition_values(status_of(a_revision(), deploying(), now=now), "Ready")[0] == said
+@pytest.mark.parametrize(
+    ("now", "ready_status"), [("2026-11-21T04:10:00Z", "Unknown"), ("2026-11-21T04:10:01Z", "False")]
+)
+def test_the_time_to_start_is_over_after_the_deadline(now: str, ready_status: str) -> None:
+    assert condition_values(status_of(a_revision(), deploying(), now=now), "Ready")[0] == ready_status
 
 
 def test_what_is_late_says_what_it_waited_for() -> None:

@@ -129,7 +129,7 @@ def test_a_claim_stays_while_its_mapping_does_or_another_created_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ref", "target", "said"),
+    ("ref", "target", "message"),
     [
         ({}, None, 'services.serving.knative.dev "hello" not found'),
         ({}, a_service(), 'address not set for services.serving.knative.dev "hello"'),
@@ -140,7 +140,7 @@ def test_a_claim_stays_while_its_mapping_does_or_another_created_it() -> None:
         ({"apiVersion": "v1"}, stored({"kind": "Service", "metadata": {"name": "hello"}}), "of no Route or Revision"),
     ],
 )
-def test_a_reference_that_leads_nowhere_says_why(ref: Object, target: Object | None, said: str) -> None:
+def test_a_reference_that_leads_nowhere_says_why(ref: Object, target: Object | None, message: str) -> None:
     mapping = a_mapping(**ref)
     assert conditions(mapping, target=target)["ReferenceResolved"] == ("False", "ResolveFailed")
     (entry,) = [
@@ -148,7 +148,7 @@ def test_a_reference_that_leads_nowhere_says_why(ref: Object, target: Object | N
         for condition in status_of(mapping, target=target)["conditions"]
         if condition["type"] == "ReferenceResolved"
     ]
-    assert said in entry["message"]
+    assert message in entry["message"]
 
 
 def test_a_route_and_its_public_service_are_targets_too() -> None:

@@ -44,7 +44,7 @@ def there(
     """The HTTPRoutes on the server, with the Gateway's report about each."""
     parent = {"parentRef": {"namespace": "gateways", "name": "front"}, "conditions": conditions}
     status = {"status": {"parents": [parent]}} if conditions is not None else {}
-    return [{**stored(one, generation=generation), **status} for one in wanted(targets).values()]
+    return [{**stored(httproute, generation=generation), **status} for httproute in wanted(targets).values()]
 
 
 def condition(kind: str, status: str, *, reason: str = "", generation: int = 3) -> Object:
@@ -55,9 +55,9 @@ GOOD = [condition("Accepted", "True"), condition("ResolvedRefs", "True")]
 
 
 def decided(
-    found: Sequence[Object], targets: Sequence[Object] | None = SPLIT, *, missing: str = ""
+    existing: Sequence[Object], targets: Sequence[Object] | None = SPLIT, *, missing: str = ""
 ) -> tuple[tuple[Write, ...], tuple[str, str, str]]:
-    routes = HttpRoutes(existing=found, missing=missing)
+    routes = HttpRoutes(existing=existing, missing=missing)
     writes, condition = reconcile_httproutes(a_route(), targets, routes, settings=FRONT, lost={})
     assert condition.type == "IngressReady"
     return writes, (condition.status.value, condition.reason, condition.message)
@@ -286,9 +286,11 @@ def test_a_refusal_goes_before_a_wait() -> None:
     ],
 )
 def test_only_the_gateway_that_is_set_is_heard(parent: Object | None, *, is_meant: bool) -> None:
-    results = [{**one, "status": {"parents": [{"parentRef": parent, "conditions": GOOD}]}} for one in there()]
+    results = [
+        {**httproute, "status": {"parents": [{"parentRef": parent, "conditions": GOOD}]}} for httproute in there()
+    ]
     assert (decided(results)[1][0] == "True") is is_meant
-    nothing = [{**one, "status": {"parents": [{"parentRef": parent}]}} for one in there()]
+    nothing = [{**httproute, "status": {"parents": [{"parentRef": parent}]}} for httproute in there()]
     assert decided(nothing)[1][0] == "Unknown"
 
 
@@ -297,7 +299,7 @@ def test_a_gateway_of_the_same_namespace_needs_no_namespace() -> None:
     httproutes = desired_httproutes(a_route(), WHOLE, settings=near, lost={})
     assert not isinstance(httproutes, Condition)
     parents = {"status": {"parents": [{"parentRef": {"name": "front"}, "conditions": GOOD}]}}
-    results = [{**stored(one, generation=3), **parents} for one in httproutes.values()]
+    results = [{**stored(httproute, generation=3), **parents} for httproute in httproutes.values()]
     _, condition = reconcile_httproutes(a_route(), WHOLE, HttpRoutes(existing=results), settings=near, lost={})
     assert condition.status == "True"
 

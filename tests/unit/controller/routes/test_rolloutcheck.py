@@ -39,7 +39,7 @@ def verdict(text: str, response_counts: ResponseCounts | None, *, may_wait: bool
 
 
 @pytest.mark.parametrize(
-    ("found", "may_wait", "expected"),
+    ("counts", "may_wait", "expected"),
     [
         (None, True, ("hold", "an activator does not report its responses")),
         (None, False, ("hold", "an activator does not report its responses")),
@@ -58,9 +58,9 @@ def verdict(text: str, response_counts: ResponseCounts | None, *, may_wait: bool
     ],
 )
 def test_a_revision_is_judged_by_its_responses(
-    found: ResponseCounts | None, may_wait: bool, expected: tuple[str, str]
+    counts: ResponseCounts | None, may_wait: bool, expected: tuple[str, str]
 ) -> None:
-    assert verdict(CHECK, found, may_wait=may_wait) == expected
+    assert verdict(CHECK, counts, may_wait=may_wait) == expected
 
 
 def test_a_response_in_the_bucket_of_the_limit_is_not_late() -> None:

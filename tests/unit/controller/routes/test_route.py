@@ -65,7 +65,10 @@ def test_a_route_that_can_be_served_is_ready_at_its_url() -> None:
     assert status["url"] == "http://hello.default.localhost:8080"
     assert status["address"] == {"url": "http://hello.default.svc.cluster.local:8081"}
     assert status["traffic"] == [{"revisionName": "hello-00002", "latestRevision": True, "percent": 100}]
-    assert [condition_values(status, one)[0] for one in ("Ready", "AllTrafficAssigned", "IngressReady")] == ["True"] * 3
+    assert [
+        condition_values(status, condition_type)[0]
+        for condition_type in ("Ready", "AllTrafficAssigned", "IngressReady")
+    ] == ["True"] * 3
     assert condition_values(status, "CertificateProvisioned") == (
         "True",
         "TLSNotEnabled",

@@ -33,12 +33,18 @@ def writes(*objects: tuple[Kind, Object]) -> list[object]:
     return list(decide(cache, ROUTE, now=NOW, now_s=NOW_S).writes)
 
 
-def created(found: list[object], resource: Kind) -> dict[str, Object]:
-    return {name_of(one.body): dict(one.body) for one in found if isinstance(one, Create) and one.kind is resource}
+def created(planned_writes: list[object], resource: Kind) -> dict[str, Object]:
+    return {
+        name_of(write.body): dict(write.body)
+        for write in planned_writes
+        if isinstance(write, Create) and write.kind is resource
+    }
 
 
-def status_of(found: list[object]) -> Object:
-    (status,) = [one.patch["status"] for one in found if isinstance(one, Patch) and one.subresource == "status"]
+def status_of(planned_writes: list[object]) -> Object:
+    (status,) = [
+        write.patch["status"] for write in planned_writes if isinstance(write, Patch) and write.subresource == "status"
+    ]
     return dict(status)
 
 
@@ -70,7 +76,7 @@ def test_labels_of_the_route_reach_services_that_exist_and_leave_what_others_wro
     service = a_tag_service(**LOCAL)
     route = a_route(traffic=TAGGED, labels={"team": "b"}, annotations={"mine": "x"})
     results = writes((kinds.ROUTE, route), (kinds.SERVICE, service))
-    (patch,) = [one for one in results if isinstance(one, Patch) and one.kind is kinds.SERVICE]
+    (patch,) = [write for write in results if isinstance(write, Patch) and write.kind is kinds.SERVICE]
     assert (patch.name, patch.patch["metadata"]["labels"]) == ("blue-hello", {"team": "b"})
 
 
@@ -86,7 +92,7 @@ def test_a_label_on_its_service_makes_a_tag_cluster_local() -> None:
 def test_the_service_of_a_tag_that_is_gone_is_deleted() -> None:
     route = a_route(traffic=[{"revisionName": "hello-00001", "percent": 100}])
     results = writes((kinds.ROUTE, route), (kinds.SERVICE, a_tag_service()))
-    assert [one.name for one in results if isinstance(one, Delete)] == ["blue-hello"]
+    assert [write.name for write in results if isinstance(write, Delete)] == ["blue-hello"]
 
 
 def test_a_service_that_only_names_the_route_is_left_alone() -> None:
@@ -94,7 +100,7 @@ def test_a_service_that_only_names_the_route_is_left_alone() -> None:
         {"kind": "Service", "metadata": {"name": "mine", "labels": {"serving.knative.dev/route": "hello"}}}
     )
     results = writes((kinds.ROUTE, a_route(traffic=TAGGED)), (kinds.SERVICE, foreign))
-    assert not [one for one in results if isinstance(one, Delete)]
+    assert not [write for write in results if isinstance(write, Delete)]
 
 
 def test_a_changed_service_wakes_its_route() -> None:

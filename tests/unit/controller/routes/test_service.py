@@ -113,7 +113,10 @@ def test_a_new_service_is_out_of_date_with_its_children() -> None:
 def test_a_service_says_what_its_children_say() -> None:
     plan = plan_for(a_service(), ready_children())
     status = written_status(plan, kinds.SERVING_SERVICE)
-    assert [condition_values(status, one)[0] for one in ("Ready", "ConfigurationsReady", "RoutesReady")] == ["True"] * 3
+    assert [
+        condition_values(status, condition_type)[0]
+        for condition_type in ("Ready", "ConfigurationsReady", "RoutesReady")
+    ] == ["True"] * 3
     assert (status["url"], status["address"]) == ("http://hello", {"url": "http://inner"})
     assert status["latestReadyRevisionName"] == status["latestCreatedRevisionName"] == "hello-00001"
     assert status["traffic"][0]["revisionName"] == "hello-00001"

@@ -44,27 +44,29 @@ def test_a_revision_by_name_gets_what_it_is_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "message"),
+    ("status", "condition_status", "message"),
     [
         ("False", "False", 'Configuration "hello" does not have any ready Revision.'),
         ("Unknown", "Unknown", 'Configuration "hello" is waiting for a Revision to become ready.'),
     ],
 )
-def test_a_configuration_without_a_ready_revision_is_waited_for(status: str, said: str, message: str) -> None:
+def test_a_configuration_without_a_ready_revision_is_waited_for(
+    status: str, condition_status: str, message: str
+) -> None:
     condition = refusal(assigned(LATEST, configuration=with_ready(a_configuration(), status)))
-    assert (condition.status, condition.reason, condition.message) == (said, "RevisionMissing", message)
+    assert (condition.status, condition.reason, condition.message) == (condition_status, "RevisionMissing", message)
 
 
 @pytest.mark.parametrize(
-    ("status", "said", "message"),
+    ("status", "condition_status", "message"),
     [
         ("False", "False", 'Revision "hello-00001" failed to become ready.'),
         ("Unknown", "Unknown", 'Revision "hello-00001" is not yet ready.'),
     ],
 )
-def test_a_revision_that_is_not_ready_gets_nothing(status: str, said: str, message: str) -> None:
+def test_a_revision_that_is_not_ready_gets_nothing(status: str, condition_status: str, message: str) -> None:
     condition = refusal(assigned(FIRST, revision=with_ready(a_revision(), status)))
-    assert (condition.status, condition.reason, condition.message) == (said, "RevisionMissing", message)
+    assert (condition.status, condition.reason, condition.message) == (condition_status, "RevisionMissing", message)
 
 
 @pytest.mark.parametrize("revision", [None, a_revision(state="Retired"), stored(a_revision(), deletionTimestamp="now")])

@@ -41,6 +41,6 @@ def test_the_slices_follow_the_activators() -> None:
 def test_nothing_is_written_without_a_service_a_port_or_activators() -> None:
     gone = workload()
     gone["metadata"]["deletionTimestamp"] = "now"
-    for one in (workload(service=""), workload(port_name=None), gone):
-        assert list(in_place_writes(one, ACTIVATORS, {})) == []
+    for scaled_workload in (workload(service=""), workload(port_name=None), gone):
+        assert list(in_place_writes(scaled_workload, ACTIVATORS, {})) == []
     assert list(in_place_writes(workload(), {}, slices())) == []

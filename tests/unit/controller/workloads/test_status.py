@@ -146,8 +146,8 @@ def target_port(port: Object, *, labels: dict[str, str] | None = None, **selecto
     template = {"metadata": {"labels": {"app": "shop"} if labels is None else labels}}
     target = {**TARGET, "spec": {**TARGET["spec"], "template": template}}
     resource = {**workload(), "status": {"targetPort": 1}}
-    found = {"spec": {"ports": [port], "selector": selector}}
-    return status(resource, target=target, service=found).get("targetPort")
+    own_service = {"spec": {"ports": [port], "selector": selector}}
+    return status(resource, target=target, service=own_service).get("targetPort")
 
 
 def test_the_port_of_pods_is_in_the_status_if_the_service_selects_them_without_tls() -> None:
@@ -183,15 +183,15 @@ def test_a_named_port_that_no_container_has_is_named() -> None:
 def test_a_rule_that_an_older_workload_of_the_namespace_has_is_named() -> None:
     older = workload("a-twin", created="2020-01-01T00:00:00Z", target={"name": "other"}, hosts=["shop.example.com"])
     known = [KnownWorkload.of(older)]
-    found = status(workload(hosts=["shop.example.com"], paths=["/"]), workloads=known)
+    written_status = status(workload(hosts=["shop.example.com"], paths=["/"]), workloads=known)
     message = (
         "the older ScaledWorkload a-twin gets all requests for shop.example.com: let hosts, paths or headers differ"
     )
-    assert condition(found, "HostsClaimed") == ("False", "RuleTaken", message)
+    assert condition(written_status, "HostsClaimed") == ("False", "RuleTaken", message)
     rules: list[Object] = [{"paths": ["/api"]}, {"headers": [{"name": "X-Canary"}]}, {"hosts": ["*.example.com"]}]
     for rule in rules:
-        found = status(workload(**{"hosts": ["shop.example.com"], **rule}), workloads=known)
-        assert condition(found, "HostsClaimed")[0] == "True", rule
+        written_status = status(workload(**{"hosts": ["shop.example.com"], **rule}), workloads=known)
+        assert condition(written_status, "HostsClaimed")[0] == "True", rule
 
 
 def test_a_port_that_the_service_lacks_is_named_with_those_that_it_has() -> None:

@@ -77,7 +77,7 @@ def test_what_is_not_there_is_empty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "field"),
     [
         (("a", "b"), 1),
         (("a", "c"), None),
@@ -88,8 +88,8 @@ def test_what_is_not_there_is_empty() -> None:
         (("l", "n"), None),
     ],
 )
-def test_a_path_of_keys_and_indexes_is_followed(path: tuple[str | int, ...], found: object) -> None:
-    assert nested({"a": {"b": 1}, "l": [{"n": 2}]}, *path) == found
+def test_a_path_of_keys_and_indexes_is_followed(path: tuple[str | int, ...], field: object) -> None:
+    assert nested({"a": {"b": 1}, "l": [{"n": 2}]}, *path) == field
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_stamp_is_seconds_since_the_epoch(stamp: object, seconds: float | None
 
 
 @pytest.mark.parametrize(
-    ("given", "says"),
+    ("field", "expected"),
     [
         ({"resources": {"limits": {}}, "env": [], "image": "x"}, {"image": "x"}),
         ({"a": None, "b": "", "c": 0, "d": False}, {"b": "", "c": 0, "d": False}),
@@ -158,8 +158,8 @@ def test_a_stamp_is_seconds_since_the_epoch(stamp: object, seconds: float | None
         ({"exec": []}, {}),
     ],
 )
-def test_what_is_meant_has_no_empty_fields(given: object, says: object) -> None:
-    assert meant(given) == says
+def test_what_is_meant_has_no_empty_fields(field: object, expected: object) -> None:
+    assert meant(field) == expected
 
 
 @pytest.mark.parametrize(

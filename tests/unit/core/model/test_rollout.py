@@ -79,4 +79,4 @@ def test_the_same_split_has_the_same_digest_however_it_is_written() -> None:
 
 
 def test_another_split_has_another_digest() -> None:
-    assert len({split_digest(one) for one in ([("a", 100)], [("b", 100)], [("a", 90), ("b", 10)], [])}) == 4
+    assert len({split_digest(split) for split in ([("a", 100)], [("b", 100)], [("a", 90), ("b", 10)], [])}) == 4

@@ -7,9 +7,9 @@ from serving.core.model.errors import InvalidValue, NewerFormat
 from serving.core.model.versions import refuse_newer, refuse_newer_text
 
 
-@pytest.mark.parametrize("found", [1, 2])
-def test_a_known_version_passes(found: int) -> None:
-    refuse_newer("a frame", found, known=2, action="upgrade")
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_known_version_passes(version: int) -> None:
+    refuse_newer("a frame", version, known=2, action="upgrade")
 
 
 def test_a_newer_version_is_refused_in_one_line() -> None:

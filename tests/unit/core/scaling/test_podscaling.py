@@ -96,19 +96,19 @@ def test_a_metric_of_one_container_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "said"),
+    ("metric", "expected_reason"),
     [
         ({"type": "Pods", "pods": {"metric": {"name": "x"}}}, "metric of type Pods: only cpu and memory"),
         ({"type": "External"}, "metric of type External: only cpu and memory"),
         (resource("cpu"), "metric cpu has neither averageUtilization nor averageValue"),
     ],
 )
-def test_a_metric_that_is_not_measured_is_named(metric: dict[str, Any], said: str) -> None:
+def test_a_metric_that_is_not_measured_is_named(metric: dict[str, Any], expected_reason: str) -> None:
     pod_scaling = new_scaling(metric)
     assert isinstance(pod_scaling.metrics[0], NoData)
     _, wanted, reason = scaled_count(PodScalingState(), pod_scaling, ((),), present_count=2, now_s=NOW_S)
     assert wanted == 2
-    assert reason.startswith(said)
+    assert reason.startswith(expected_reason)
 
 
 def test_a_missing_metric_forbids_the_way_down_and_not_the_way_up() -> None:

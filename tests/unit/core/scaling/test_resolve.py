@@ -83,11 +83,11 @@ def another(field: Field) -> Value:
     if field.knob.unit is DORMANT:
         return "only"
     tried: tuple[Value, ...] = (*field.knob.choices, 0.5, 1, 2, 7, 700)
-    return next(one for one in tried if one != field.default and field.knob.admits(one))
+    return next(candidate for candidate in tried if candidate != field.default and field.knob.admits(candidate))
 
 
 @pytest.mark.parametrize(
-    "field", [field for field in fields_of(AutoscalerSettings) if field.knob.annotation], ids=lambda one: one.name
+    "field", [field for field in fields_of(AutoscalerSettings) if field.knob.annotation], ids=lambda field: field.name
 )
 def test_a_setting_that_a_revision_may_have_for_itself_reaches_its_numbers(field: Field) -> None:
     annotations = ScalingAnnotations(overrides=((field.name, another(field)),))
@@ -101,11 +101,11 @@ def test_zero_is_a_response_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "limit", "max_scale"), [(None, 1000, 1000), (0, 1000, 1000), (5, 1000, 5), (None, 0, 0)]
+    ("annotated_max", "limit", "max_scale"), [(None, 1000, 1000), (0, 1000, 1000), (5, 1000, 5), (None, 0, 0)]
 )
-def test_who_names_no_maximum_gets_the_limit(asked: int | None, limit: int, max_scale: int) -> None:
-    asked_for = () if asked is None else (("max_scale", asked),)
-    scaling_spec = new_spec(ScalingAnnotations(overrides=asked_for), AutoscalerSettings(max_scale_limit=limit))
+def test_who_names_no_maximum_gets_the_limit(annotated_max: int | None, limit: int, max_scale: int) -> None:
+    overrides = () if annotated_max is None else (("max_scale", annotated_max),)
+    scaling_spec = new_spec(ScalingAnnotations(overrides=overrides), AutoscalerSettings(max_scale_limit=limit))
     assert scaling_spec.max_scale == max_scale
 
 

@@ -86,8 +86,8 @@ def test_a_revision_was_ready_if_it_says_so_anywhere() -> None:
     by_annotation = {"serving.knative.dev/lastPinned": "2026-11-21T00:00:00Z"}
     by_former_annotation = {"serving.dev/became-ready": "2026-11-21T00:00:00Z"}
     scaled_revisions = [
-        revision_of(one, SETTINGS)
-        for one in (
+        revision_of(resource, SETTINGS)
+        for resource in (
             revision(status=ready),
             revision(annotations=by_annotation),
             revision(annotations=by_former_annotation),

@@ -137,7 +137,7 @@ def test_what_was_refused_is_tried_again_beside_another() -> None:
     assert taken(settings, "config-activator", tell_revision="false").changed == ("tell_revision",)
 
 
-@pytest.mark.parametrize("daemon", DAEMONS, ids=lambda one: one.name)
+@pytest.mark.parametrize("daemon", DAEMONS, ids=lambda daemon: daemon.name)
 def test_a_nested_record_takes_effect_as_a_whole(daemon: Daemon[SettingsRecord]) -> None:
     """A settings record is replaced field by field, so a nested one is live as a whole or not."""
     live = {field.path[0] for field in daemon.fields() if field.knob.live or field.knob.annotation}

@@ -15,7 +15,7 @@ def test_a_scalar_that_is_not_of_its_tags_type_is_an_error_of_yaml(text: str, lo
 
 
 def test_dates_are_texts_for_json() -> None:
-    results = [yaml.load("2026-11-27", Loader=one) for one in (JsonTypesLoader, YamlLoader)]  # noqa: S506 - they are safe
+    results = [yaml.load("2026-11-27", Loader=loader) for loader in (JsonTypesLoader, YamlLoader)]  # noqa: S506 - they are safe
     assert results == ["2026-11-27", dt.date(2026, 11, 27)]
 
 

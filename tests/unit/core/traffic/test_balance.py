@@ -15,7 +15,7 @@ def new_balancer(policy: BalancingPolicy = BalancingPolicy.FIRST_FREE, **slots_b
     return balancer
 
 
-def take(balancer: Balancer, count: int = 1) -> list[str | None]:
+def pick(balancer: Balancer, count: int = 1) -> list[str | None]:
     """The pods that are chosen one after the other; None where there is none."""
     balanced_pods = [balancer.pick() for _ in range(count)]
     validate(balancer)
@@ -23,34 +23,34 @@ def take(balancer: Balancer, count: int = 1) -> list[str | None]:
 
 
 def test_first_free_fills_pods_in_the_order_of_addresses() -> None:
-    assert take(new_balancer(b=1, a=2), 3) == ["a", "a", "b"]
+    assert pick(new_balancer(b=1, a=2), 3) == ["a", "a", "b"]
 
 
 def test_pods_with_a_free_slot_are_listed() -> None:
     balancer = new_balancer(b=1, a=2)
-    take(balancer, 2)
+    pick(balancer, 2)
     assert balancer.free_addresses() == ["b"]
 
 
 def test_round_robin_skips_full_pods() -> None:
-    assert take(new_balancer(BalancingPolicy.ROUND_ROBIN, a=1, b=3, c=2), 6) == ["a", "b", "c", "b", "c", "b"]
+    assert pick(new_balancer(BalancingPolicy.ROUND_ROBIN, a=1, b=3, c=2), 6) == ["a", "b", "c", "b", "c", "b"]
 
 
 def test_two_choices_counts_what_is_given_back() -> None:
     balancer = new_balancer(BalancingPolicy.TWO_CHOICES, a=None, b=None)
-    take(balancer, 4)
+    pick(balancer, 4)
     balancer.give_back("b")
-    assert take(balancer) == ["b"]
+    assert pick(balancer) == ["b"]
 
 
 def test_a_pod_that_is_not_listed_is_forgotten_with_its_last_request() -> None:
     balancer = new_balancer(a=2)
-    take(balancer, 2)
+    pick(balancer, 2)
     balancer.set_pods({})
     balancer.give_back("a")
-    assert (take(balancer), balancer.in_flight_by_pod()) == ([None], {"a": 1})
+    assert (pick(balancer), balancer.in_flight_by_pod()) == ([None], {"a": 1})
     balancer.give_back("a")
-    assert (take(balancer), balancer.in_flight_by_pod()) == ([None], {})
+    assert (pick(balancer), balancer.in_flight_by_pod()) == ([None], {})
 
 
 def test_a_pod_without_requests_cannot_give_one_back() -> None:
@@ -65,7 +65,7 @@ def test_a_pod_that_is_not_known_cannot_give_one_back() -> None:
 
 def test_validate_reports_a_count_that_drifted() -> None:
     balancer = new_balancer(a=2)
-    take(balancer)
+    pick(balancer)
     balancer._in_flight += 1
     with pytest.raises(AssertionError, match="in flight 2"):
         validate(balancer)
@@ -73,19 +73,19 @@ def test_validate_reports_a_count_that_drifted() -> None:
 
 def test_slots_of_one_pod_change_alone() -> None:
     balancer = new_balancer(a=1, b=1)
-    take(balancer, 2)
+    pick(balancer, 2)
     balancer.set_slots("a", 2)
     validate(balancer)
     assert balancer.capacity == 3
-    assert take(balancer, 2) == ["a", None]
+    assert pick(balancer, 2) == ["a", None]
     assert balancer.in_flight_by_pod() == {"a": 2, "b": 1}
 
 
 def test_slots_of_a_pod_that_is_not_listed_are_none() -> None:
     balancer = new_balancer(a=1)
-    take(balancer)
+    pick(balancer)
     balancer.set_pods({})
     balancer.set_slots("a", 5)
     balancer.set_slots("b", 5)
     validate(balancer)
-    assert take(balancer) == [None]
+    assert pick(balancer) == [None]

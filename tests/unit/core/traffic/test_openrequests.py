@@ -360,8 +360,8 @@ def test_a_parked_request_that_ends_gives_no_slot() -> None:
 
 def test_a_parked_request_that_becomes_whole_passes_the_share() -> None:
     admission = slots()
-    for one in ("a1", "a2", "a3"):
-        admission.arrive(one, 0.0, client="a")
+    for request in ("a1", "a2", "a3"):
+        admission.arrive(request, 0.0, client="a")
     assert admission.complete("a2", 1.0) is ADMITTED
     assert isinstance(admission.complete("a3", 1.0), Queued)
     assert admission.complete("a2", 1.0) is None
@@ -387,7 +387,7 @@ def test_one_address_never_takes_all_slots_and_none_is_lost(steps: list[tuple[st
     throttler: RevisionThrottler[int]
     whole: set[int] = set()
     view = RequestView[int](
-        is_open=lambda one: one not in whole, client_of=lambda one: one % 2, read_bytes_of=lambda _: 0
+        is_open=lambda request: request not in whole, client_of=lambda request: request % 2, read_bytes_of=lambda _: 0
     )
     throttler = RevisionThrottler(KEY, SETTINGS, random=lambda: 0.0, now_s=0.0, view=view)
     inside: set[int] = set()
@@ -407,7 +407,7 @@ def test_one_address_never_takes_all_slots_and_none_is_lost(steps: list[tuple[st
         validate(throttler)
         assert throttler.level == len(inside)
         for client in (0, 1):
-            running = [one for one in throttler.address_of if one % 2 == client and one not in whole]
+            running = [request for request in throttler.address_of if request % 2 == client and request not in whole]
             assert len(running) <= max(1, int(2 * slots * 0.75)), steps
     for number in sorted(inside):
         throttler.finish(number, 1.0)

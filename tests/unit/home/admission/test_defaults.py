@@ -35,7 +35,7 @@ def test_service_links_are_off() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "stored"),
+    ("probe", "stored"),
     [
         (None, {"tcpSocket": {"port": 0}, "successThreshold": 1}),
         ({"httpGet": {"path": "/"}}, {"httpGet": {"path": "/"}, "successThreshold": 1}),
@@ -52,8 +52,8 @@ def test_service_links_are_off() -> None:
         ),
     ],
 )
-def test_the_readiness_probe_is_completed(given: Any, stored: dict[str, Any]) -> None:
-    fields = {} if given is None else {"readinessProbe": given}
+def test_the_readiness_probe_is_completed(probe: Any, stored: dict[str, Any]) -> None:
+    fields = {} if probe is None else {"readinessProbe": probe}
     assert container_of(**fields)["readinessProbe"] == stored
 
 

@@ -56,8 +56,8 @@ def test_a_service_of_an_admin_is_scaled_and_split_but_not_changed() -> None:
     scaled = new_service({**annotations_of_template(before), "autoscaling.knative.dev/min-scale": "2"})  # type: ignore[dict-item]
     split = {**before, "spec": {**before["spec"], "traffic": [{"percent": 100}]}}
     slower = new_service(annotations_of_template(before), {**IMAGE, "timeoutSeconds": 9})  # type: ignore[arg-type]
-    for one in (scaled, split, slower):
-        assert written(one, before) == one
+    for service in (scaled, split, slower):
+        assert written(service, before) == service
     changed = {**IMAGE, "containers": [{"image": "x", "env": [{"name": "LD_PRELOAD", "value": "/x"}]}]}
     with pytest.raises(Forbidden):
         written(new_service(annotations_of_template(before), changed), before)  # type: ignore[arg-type]
@@ -78,8 +78,8 @@ def test_pods_and_deployments_are_held_to_it_too() -> None:
 
 def test_a_malformed_template_is_left_to_the_schema() -> None:
     broken: list[Object] = [{"metadata": {}, "spec": {"template": 1}}, {"metadata": {}}]
-    for one in broken:
-        assert written(one) is one
+    for manifest in broken:
+        assert written(manifest) is manifest
 
 
 def test_the_system_and_admins_may_run_programs() -> None:

@@ -140,7 +140,7 @@ async def test_amounts_that_cannot_be_read_are_refused_where_they_count() -> Non
 
 
 @pytest.mark.parametrize(
-    ("kind", "spec", "said"),
+    ("kind", "spec", "message"),
     [
         (
             RESOURCE_QUOTA,
@@ -161,11 +161,11 @@ async def test_amounts_that_cannot_be_read_are_refused_where_they_count() -> Non
         ),
     ],
 )
-async def test_a_bad_bound_is_refused_with_its_place(kind: Kind, spec: Object, said: str) -> None:
+async def test_a_bad_bound_is_refused_with_its_place(kind: Kind, spec: Object, message: str) -> None:
     cluster = Ruled()
     with pytest.raises(Invalid) as raised:
         await cluster.create(kind, {"metadata": {"name": "x"}, "spec": spec})
-    assert str(raised.value) == f'{kind.name} "x" is invalid: {said}'
+    assert str(raised.value) == f'{kind.name} "x" is invalid: {message}'
     await cluster.create(kind, {"metadata": {"name": "x"}, "spec": {}})
     with pytest.raises(Invalid):
         await cluster.patch(kind, "default", "x", patch={"spec": spec})

@@ -32,7 +32,9 @@ def quota(hard: Object, name: str = "q", **spec: object) -> Object:
 
 
 def refusal(new: Object, *quotas: Object, there: Iterable[Object] = (), kind: Kind = POD) -> str:
-    return quota_refusal(kind, new, quotas, claims_of=lambda asked: [claim_of(asked, one) for one in there])
+    return quota_refusal(
+        kind, new, quotas, claims_of=lambda claimed_kind: [claim_of(claimed_kind, resource) for resource in there]
+    )
 
 
 def usage(kind: Kind, whole: Object) -> dict[str, str]:
@@ -153,7 +155,7 @@ def test_the_status_of_a_quota_has_what_is_used_of_each_bound() -> None:
     there = {POD: [pod(_MIXED), pod(_MIXED)], SERVICE: [{"spec": {"type": "NodePort"}}], SECRET: []}
 
     def claims_of(kind: Kind) -> Iterable[Claim]:
-        return (claim_of(kind, one) for one in there[kind])
+        return (claim_of(kind, resource) for resource in there[kind])
 
     assert counted_kinds(bound) == {POD, SERVICE, SECRET}
     assert quota_status(bound, claims_of) == {
@@ -198,7 +200,7 @@ def test_a_pod_that_leaves_nothing_open_stays() -> None:
 
 
 @pytest.mark.parametrize(
-    ("item", "resources", "said"),
+    ("item", "resources", "message"),
     [
         ({"min": {"cpu": "100m"}}, {}, "minimum cpu usage per Container is 100m.  No request is specified"),
         (
@@ -239,8 +241,8 @@ def test_a_pod_that_leaves_nothing_open_stays() -> None:
         ),
     ],
 )
-def test_a_container_out_of_bounds_is_named_in_the_servers_words(item: Object, resources: Object, said: str) -> None:
-    assert limit_breaches(pod_of_limitranges(resources), [limits(item)]) == [said]
+def test_a_container_out_of_bounds_is_named_in_the_servers_words(item: Object, resources: Object, message: str) -> None:
+    assert limit_breaches(pod_of_limitranges(resources), [limits(item)]) == [message]
 
 
 def test_a_container_within_bounds_is_no_breach() -> None:

@@ -48,7 +48,7 @@ def test_an_invalid_token_has_no_owner(text: str) -> None:
 def test_a_review_without_audiences_is_for_the_api_server() -> None:
     def is_accepted(audience: str) -> bool:
         text = account_token(KEY, POD, audience=audience, lifetime_s=600, now_s=4e9)
-        reviews = TokenReviews(lambda given: read_account_token(KEY, given))
+        reviews = TokenReviews(lambda bearer: read_account_token(KEY, bearer))
         return bool(reviews.review({"spec": {"token": text}})["status"].get("authenticated"))
 
     assert is_accepted("")

@@ -143,7 +143,7 @@ def test_the_same_field_in_two_objects_is_fine() -> None:
 
 
 @pytest.mark.parametrize(
-    ("data", "content_type", "found"),
+    ("data", "content_type", "fields"),
     [
         (b'{"a": 1, "b": {"c": 1, "c": 2}, "a": 3}', "application/json", ["c", "a"]),
         (b"a: 1\nb:\n- {c: 1, c: 2}\na: 3\n", "application/yaml", ["c", "a"]),
@@ -152,8 +152,8 @@ def test_the_same_field_in_two_objects_is_fine() -> None:
         (b"k8s\x00", "application/vnd.kubernetes.protobuf", []),
     ],
 )
-def test_duplicate_keys_are_found_in_json_and_yaml(data: bytes, content_type: str, found: list[str]) -> None:
-    assert duplicate_fields(data, content_type) == found
+def test_duplicate_keys_are_found_in_json_and_yaml(data: bytes, content_type: str, fields: list[str]) -> None:
+    assert duplicate_fields(data, content_type) == fields
 
 
 def test_no_event_of_yaml_is_read_after_the_one_too_many() -> None:

@@ -1,5 +1,6 @@
 """Frames of SPDY/3.1, compared with bytes written by a client."""
 
+import itertools
 import struct
 import zlib
 
@@ -17,7 +18,7 @@ class Client:
 
     def opened(self, stream: int, headers: dict[str, str], *, is_last: bool = False) -> bytes:
         plain = struct.pack(">I", len(headers))
-        for text in (one for pair in headers.items() for one in pair):
+        for text in itertools.chain.from_iterable(headers.items()):
             plain += struct.pack(">I", len(text)) + text.encode()
         block = self._deflate.compress(plain) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
         body = struct.pack(">IIH", stream, 0, 0) + block

@@ -142,10 +142,10 @@ def test_reviews_answer_as_requests_are_answered() -> None:
     assert path["status"]["allowed"] is True
 
 
-@pytest.mark.parametrize("asked", [{}, {"spec": {}}, {"spec": {"resourceAttributes": 1}}, [], None])
-def test_what_is_no_review_is_refused(asked: object) -> None:
+@pytest.mark.parametrize("review", [{}, {"spec": {}}, {"spec": {"resourceAttributes": 1}}, [], None])
+def test_what_is_no_review_is_refused(review: object) -> None:
     with pytest.raises(ValueError, match=r"."):
-        access_review(grant("view"), asked)
+        access_review(grant("view"), review)
 
 
 def test_a_review_lists_exactly_the_rules_that_decide() -> None:

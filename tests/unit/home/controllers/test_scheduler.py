@@ -263,10 +263,10 @@ class DeletesWhileWritten(MemoryCluster):
 
     seen: Callable[[], bool]
 
-    async def write(self, one: Write) -> Object:
-        written = await super().write(one)
-        if one.kind is POD and isinstance(one, Patch):
-            await self.delete(POD, one.namespace, one.name, grace_s=0)
+    async def write(self, write: Write) -> Object:
+        written = await super().write(write)
+        if write.kind is POD and isinstance(write, Patch):
+            await self.delete(POD, write.namespace, write.name, grace_s=0)
             await until(self.seen)
         return written
 
@@ -304,7 +304,7 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("found", "wanted", "why"),
+    ("candidate", "wanted", "why"),
     [
         (node(), pod_of_scheduling(), ""),
         (node(unschedulable=True), pod_of_scheduling(), CORDONED),
@@ -339,8 +339,8 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
         (node(TAINT), pod_of_scheduling(tolerations=[{"operator": "Equal"}]), TAINTED),
     ],
 )
-def test_a_node_takes_a_pod_or_says_why_not(found: dict[str, Any], wanted: dict[str, Any], why: str) -> None:
-    assert refusal(found, wanted) == why
+def test_a_node_takes_a_pod_or_says_why_not(candidate: dict[str, Any], wanted: dict[str, Any], why: str) -> None:
+    assert refusal(candidate, wanted) == why
 
 
 def test_the_message_counts_the_nodes_of_each_reason() -> None:

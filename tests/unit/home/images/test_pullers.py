@@ -37,7 +37,7 @@ def test_without_secrets_there_is_no_file() -> None:
 
 
 @pytest.mark.parametrize(
-    "one",
+    "secret",
     [
         {"metadata": {"name": "s"}},
         {"metadata": {"name": "s"}, "data": {".dockerconfigjson": "!"}},
@@ -49,7 +49,7 @@ def test_without_secrets_there_is_no_file() -> None:
         {"metadata": {"name": "login"}, "data": {".dockercfg": base64.b64encode(b'{"\xff":1}').decode()}},
     ],
 )
-def test_a_secret_without_credentials_is_refused_by_its_name(one: Object) -> None:
+def test_a_secret_without_credentials_is_refused_by_its_name(secret: Object) -> None:
     with pytest.raises(InvalidValue) as raised:
-        credentials_of([one])
+        credentials_of([secret])
     assert raised.value.expected.startswith("a Secret of type kubernetes.io/dockerconfigjson")

@@ -55,6 +55,6 @@ def test_a_revision_uses_the_image_that_it_is_pinned_to(store: ImageStore) -> No
     assert images_used(pod("app:1", uid="other"), store) == {now.id}
 
 
-@pytest.mark.parametrize("one", [{}, {"spec": {}}, pod("no name"), pod("absent"), {"spec": {"containers": [{}]}}])
-def test_what_names_no_image_that_is_here_uses_none(store: ImageStore, one: Object) -> None:
-    assert images_used(one, store) == set()
+@pytest.mark.parametrize("manifest", [{}, {"spec": {}}, pod("no name"), pod("absent"), {"spec": {"containers": [{}]}}])
+def test_what_names_no_image_that_is_here_uses_none(store: ImageStore, manifest: Object) -> None:
+    assert images_used(manifest, store) == set()

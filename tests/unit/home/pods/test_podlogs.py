@@ -117,4 +117,4 @@ def test_logs_of_present_pods_stay(log: Path) -> None:
     tidy_logs(log.parents[2], {log.parent}, GoneLogLimits(retention_s=100, bytes_max=10**6), wall_s=60)
     assert gone.exists()
     tidy_logs(log.parents[2], {log.parent}, GoneLogLimits(retention_s=5, bytes_max=10**6), wall_s=60)
-    assert [one.name for one in log.parents[1].iterdir()] == ["hello-1"]
+    assert [folder.name for folder in log.parents[1].iterdir()] == ["hello-1"]

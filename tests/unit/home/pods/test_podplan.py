@@ -120,7 +120,7 @@ def test_the_container_that_serves_has_the_queue_proxy_in_its_process_if_so_anno
     serving, other = {"name": "a", "ports": [{"containerPort": 8080}]}, {"name": "b"}
     manifest = new_pod(serving, **inside)
     manifest["spec"]["containers"].append(other)
-    assert [is_own_proxy(manifest, one) for one in (serving, other)] == [True, False]
+    assert [is_own_proxy(manifest, container) for container in (serving, other)] == [True, False]
     assert not is_own_proxy(new_pod(serving, **{"serving.dev/queue-proxy": "beside"}), serving)
     # A pod of no revision takes no requests of activators.
     bare = new_pod(serving, **inside)

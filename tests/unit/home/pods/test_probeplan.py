@@ -89,8 +89,8 @@ def test_a_sidecar_without_probes_or_with_a_command_has_no_port() -> None:
     assert (plan.command, plan.port) == (("true",), 0)
 
 
-@pytest.mark.parametrize(("given", "delay_s"), [({}, 1), ({"initialDelaySeconds": 5}, 5)])
-def test_a_container_is_not_asked_whether_it_lives_before_it_can_response(given: Object, delay_s: float) -> None:
-    strict = {**GET, "periodSeconds": 1, "failureThreshold": 1, **given}
+@pytest.mark.parametrize(("probe_fields", "delay_s"), [({}, 1), ({"initialDelaySeconds": 5}, 5)])
+def test_a_container_is_not_asked_whether_it_lives_before_it_can_response(probe_fields: Object, delay_s: float) -> None:
+    strict = {**GET, "periodSeconds": 1, "failureThreshold": 1, **probe_fields}
     delays = [plan.initial_delay_s for plan in probe_plans({"startupProbe": GET, "livenessProbe": strict})]
     assert delays == [0, delay_s]

@@ -123,9 +123,9 @@ def test_a_folder_that_is_too_large_is_refused_with_advice(
         take_snapshot(app, tmp_path / "snapshots")
 
 
-@pytest.mark.parametrize(("name", "said"), [("../../etc", "32 hexadecimal digits"), ("0" * 32, "deploy again")])
-def test_only_a_snapshot_that_is_there_is_used(tmp_path: Path, name: str, said: str) -> None:
-    with pytest.raises(InvalidValue, match=said):
+@pytest.mark.parametrize(("name", "message"), [("../../etc", "32 hexadecimal digits"), ("0" * 32, "deploy again")])
+def test_only_a_snapshot_that_is_there_is_used(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(InvalidValue, match=message):
         path_of_snapshot(tmp_path, name)
 
 

@@ -243,10 +243,10 @@ def test_a_limit_or_request_in_units_of_the_divisor(container: str, selector: Ob
 
 
 @pytest.mark.parametrize(
-    ("container", "resource", "said"), [("app", "limits.gpu", "limits.gpu"), ("none", "limits.cpu", "none")]
+    ("container", "resource", "message"), [("app", "limits.gpu", "limits.gpu"), ("none", "limits.cpu", "none")]
 )
-def test_a_resource_or_a_container_that_does_not_exist_is_named(container: str, resource: str, said: str) -> None:
-    with pytest.raises(InvalidValue, match=said):
+def test_a_resource_or_a_container_that_does_not_exist_is_named(container: str, resource: str, message: str) -> None:
+    with pytest.raises(InvalidValue, match=message):
         FACTS.resource({"resource": resource}, container=container)
 
 

@@ -4,7 +4,7 @@ from serving.home.pods.unready import ObservedContainer, Unready, explain, with_
 
 
 @pytest.mark.parametrize(
-    ("ports", "reason", "said"),
+    ("ports", "reason", "message"),
     [
         (
             [3000],
@@ -15,10 +15,10 @@ from serving.home.pods.unready import ObservedContainer, Unready, explain, with_
         ([], "NotListening", "does not listen yet; it was given PORT=20123"),
     ],
 )
-def test_a_port_that_the_app_was_not_given_is_named(ports: list[int], reason: str, said: str) -> None:
+def test_a_port_that_the_app_was_not_given_is_named(ports: list[int], reason: str, message: str) -> None:
     unready = explain(ObservedContainer(container="app", port=20123, ports=ports))
     assert unready is not None
-    assert (unready.reason, said in unready.message) == (reason, True)
+    assert (unready.reason, message in unready.message) == (reason, True)
 
 
 def test_one_that_was_given_its_port_by_an_option_is_not_advised_to_use_it() -> None:

@@ -39,7 +39,7 @@ def test_a_merge_patch_leaves_its_inputs() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("left", "right", "same"),
     [
         (1, 1.0, True),
         (1, True, False),
@@ -58,8 +58,8 @@ def test_a_merge_patch_leaves_its_inputs() -> None:
         ([], {}, False),
     ],
 )
-def test_same_json(one: object, other: object, same: bool) -> None:
-    assert same_json(one, other) is same
+def test_same_json(left: object, right: object, same: bool) -> None:
+    assert same_json(left, right) is same
 
 
 @pytest.mark.parametrize(

@@ -66,9 +66,9 @@ def tree(*rules: Json, **more: Any) -> RuleTree:
     return new_rule_tree
 
 
-def messages_of(found: RuleTree, spec: object, before: object = ABSENT) -> list[str]:
+def messages_of(tree: RuleTree, spec: object, before: object = ABSENT) -> list[str]:
     old = ABSENT if before is ABSENT else {"spec": before}
-    return [f"{problem.where}: {problem.what}" for problem in rule_problems(found, {"spec": spec}, old)]
+    return [f"{problem.where}: {problem.what}" for problem in rule_problems(tree, {"spec": spec}, old)]
 
 
 def test_a_schema_without_rules_has_no_tree() -> None:

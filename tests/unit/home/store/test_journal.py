@@ -185,7 +185,7 @@ async def test_of_two_creations_at_once_one_is_refused(tmp_path: Path) -> None:
         done = await asyncio.gather(
             *(cluster.create(CONFIG_MAP, config_map("one")) for _ in range(2)), return_exceptions=True
         )
-    assert [type(one) for one in done] == [dict, AlreadyExists]
+    assert [type(outcome) for outcome in done] == [dict, AlreadyExists]
 
 
 async def test_patches_of_one_object_at_once_are_all_done(tmp_path: Path) -> None:

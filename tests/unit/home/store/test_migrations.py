@@ -102,7 +102,7 @@ def test_without_its_copy_nothing_is_migrated(path: Path, number: int, monkeypat
         Journal(path)
     monkeypatch.undo()
     assert rows(path, "SELECT count(*) FROM sqlite_schema WHERE name = 'facts'") == [(0,)]
-    assert sorted(one.name for one in path.parent.iterdir()) == ["journal.db"]
+    assert sorted(file.name for file in path.parent.iterdir()) == ["journal.db"]
     assert entries(path) == [ENTRY]
 
 

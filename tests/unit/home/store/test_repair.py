@@ -73,7 +73,7 @@ def test_a_damaged_page_costs_its_objects_alone_and_the_gap_is_named(path: Path)
     assert (new_path.name, new_path.read_bytes()) == ("journal.db.damaged-today", before)
     assert entries(path) == journal.entries
     assert read_damaged(path).damage == ""
-    assert sorted(one.name for one in path.parent.iterdir() if "repaired" in one.name) == []
+    assert sorted(file.name for file in path.parent.iterdir() if "repaired" in file.name) == []
 
 
 async def test_versions_continue_above_those_of_before(path: Path) -> None:

@@ -9,14 +9,14 @@ from serving.home.supervisor.heartbeats import HangWatch, ProcessVitals, read_vi
 from tests.eventually import until
 
 
-def looks(found: Iterable[tuple[str, int]], *, elapsed_s: float = 1.0, is_waiting: bool = False) -> tuple[int, str]:
+def looks(samples: Iterable[tuple[str, int]], *, elapsed_s: float = 1.0, is_waiting: bool = False) -> tuple[int, str]:
     """The number of looks until a silent daemon hangs, and why; 0 if it does not.
 
     Each look is a state, and ticks used since the last.
     """
     watch, ticks = HangWatch(), 100
     watch.reset(ProcessVitals("S", ticks))
-    for number, (state, used) in enumerate(found, 1):
+    for number, (state, used) in enumerate(samples, 1):
         ticks += used
         if why := watch.look(ProcessVitals(state, ticks), elapsed_s=elapsed_s, is_waiting=is_waiting):
             return number, why

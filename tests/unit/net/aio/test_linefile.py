@@ -17,7 +17,7 @@ def test_a_full_file_makes_room_and_the_oldest_goes(tmp_path: Path) -> None:
     for number in range(6):
         with LineFile(path, bytes_max=5, files_max=3) as file:
             file.add(b"line %d" % number)
-    result = {one.name: one.read_bytes() for one in tmp_path.iterdir()}
+    result = {log_file.name: log_file.read_bytes() for log_file in tmp_path.iterdir()}
     assert result == {"log": b"line 5\n", "log.1": b"line 4\n", "log.2": b"line 3\n"}
 
 

@@ -41,7 +41,7 @@ def started(path: Path, name: str, *, bytes_max: int, files_max: int, program: s
 
 
 def lines_of(path: Path) -> list[str]:
-    return [line for one in path.parent.iterdir() for line in one.read_text().splitlines()]
+    return [line for log_file in path.parent.iterdir() for line in log_file.read_text().splitlines()]
 
 
 def numbered(*names: str) -> set[str]:
@@ -76,7 +76,7 @@ for number in range(9):
 """
     path = tmp_path / "a.log"
     assert started(path, "a", bytes_max=2000, files_max=3, program=program).wait() == 0
-    sizes = {one.name: one.stat().st_size for one in tmp_path.iterdir()}
+    sizes = {log_file.name: log_file.stat().st_size for log_file in tmp_path.iterdir()}
     assert sizes == {"a.log": 1000, "a.log.1": 2000, "a.log.2": 2000}
 
 

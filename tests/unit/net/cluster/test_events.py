@@ -30,11 +30,11 @@ class Counted(MemoryCluster):
         self.read_count += 1
         return await super().get(kind, namespace, name, subresource=subresource)
 
-    async def write(self, one: Write) -> Object:
+    async def write(self, write: Write) -> Object:
         self.write_count += 1
         if self.fails:
             raise Unavailable("down")
-        return await super().write(one)
+        return await super().write(write)
 
 
 async def counts(cluster: MemoryCluster) -> dict[str, int]:

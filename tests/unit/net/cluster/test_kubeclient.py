@@ -27,7 +27,7 @@ from serving.net.cluster.kubeclient import (
 
 
 @pytest.mark.parametrize(
-    ("method", "path", "query", "said"),
+    ("method", "path", "query", "permission"),
     [
         ("GET", "/api/v1/pods", {}, "list pods"),
         ("GET", "/api/v1/pods", {"watch": "true"}, "watch pods"),
@@ -42,8 +42,8 @@ from serving.net.cluster.kubeclient import (
         ("POST", "/apis/authentication.k8s.io/v1/tokenreviews", {}, "create tokenreviews.authentication.k8s.io"),
     ],
 )
-def test_a_call_is_reported_as_roles_write_it(method: str, path: str, query: dict[str, str], said: str) -> None:
-    assert permission_of(method, path, query) == said
+def test_a_call_is_reported_as_roles_write_it(method: str, path: str, query: dict[str, str], permission: str) -> None:
+    assert permission_of(method, path, query) == permission
 
 
 def test_a_kind_is_found_in_the_discovery_with_its_scale() -> None:

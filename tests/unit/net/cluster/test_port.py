@@ -60,24 +60,24 @@ class Noted(MemoryCluster):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked: list[object] = []
+        self.calls: list[object] = []
 
-    async def write(self, one: Write) -> Object:
-        self.asked.append(one)
+    async def write(self, write: Write) -> Object:
+        self.calls.append(write)
         return BODY
 
     async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Any:  # noqa: ANN401
-        self.asked.append((selection, page_size, page))
+        self.calls.append((selection, page_size, page))
 
     def watch_selection(self, selection: Selection, resource_version: str) -> Any:  # noqa: ANN401 - what is noted
-        self.asked.append((selection, resource_version))
+        self.calls.append((selection, resource_version))
 
 
 @pytest.mark.parametrize("name", WRITES)
 async def test_a_write_is_one_value_with_every_option(name: str) -> None:
     cluster, (kind_of_write, options) = Noted(), WRITES[name]
     await getattr(cluster, name)(**options)
-    assert cluster.asked == [kind_of_write(**options)]
+    assert cluster.calls == [kind_of_write(**options)]
 
 
 @pytest.mark.parametrize("name", WRITES)
@@ -100,12 +100,12 @@ async def test_a_list_and_a_watch_are_of_one_selection() -> None:
     await cluster.list(POD, "here", page_size=3, page="next", **options)
     cluster.watch(POD, "here", resource_version="7", **options)
     selection = Selection(kind=POD, namespace="here", label_selector="a=b", field_selector="metadata.name=one")
-    assert cluster.asked == [(selection, 3, "next"), (selection, "7")]
+    assert cluster.calls == [(selection, 3, "next"), (selection, "7")]
 
 
 def test_every_write_has_a_kind_and_a_place() -> None:
-    kinds = [kind_of_write(**options) for kind_of_write, options in WRITES.values()]
-    assert [(one.kind.name, one.namespace, one.name) for one in kinds] == [
+    writes = [kind_of_write(**options) for kind_of_write, options in WRITES.values()]
+    assert [(write.kind.name, write.namespace, write.name) for write in writes] == [
         ("ConfigMap", "here", "one"),
         *[("Pod", "here", "one")] * 4,
     ]

@@ -56,10 +56,10 @@ class Troubled(MemoryCluster):
             yield self._played(self.watch_scripts.pop(0)) if self.watch_scripts else self._thinned(events)
 
     async def _played(self, script: Sequence[WatchEvent | ClusterError]) -> AsyncIterator[WatchEvent]:
-        for one in script:
-            if isinstance(one, ClusterError):
-                raise one
-            yield one
+        for step in script:
+            if isinstance(step, ClusterError):
+                raise step
+            yield step
 
     async def _thinned(self, events: AsyncIterator[WatchEvent]) -> AsyncIterator[WatchEvent]:
         async for event in events:
@@ -105,7 +105,7 @@ class Followed:
         return sorted(name for _, name in self.reflector.cache)
 
 
-def follow(scenario: Callable[[Followed], Coroutine[Any, Any, None]], **settings: Any) -> Followed:  # noqa: ANN401 - of the constructor
+def run_scenario(scenario: Callable[[Followed], Coroutine[Any, Any, None]], **settings: Any) -> Followed:  # noqa: ANN401 - of the constructor
     """Run a scenario beside a reflector."""
 
     async def both() -> Followed:
@@ -129,7 +129,7 @@ def test_the_first_list_is_reported_and_then_it_is_synced() -> None:
         await followed.make("a", "b")
         await followed.reflector.synced.wait()
 
-    followed = follow(scenario)
+    followed = run_scenario(scenario)
     assert followed.reported == [("ADDED", "a"), ("ADDED", "b")]
 
 
@@ -139,7 +139,7 @@ def test_a_list_in_pages_is_read_to_its_end() -> None:
         await followed.reflector.synced.wait()
         assert followed.names() == ["a", "b", "c"]
 
-    follow(scenario, page_size=2)
+    run_scenario(scenario, page_size=2)
 
 
 def test_changes_are_followed_with_what_was_before() -> None:
@@ -152,7 +152,7 @@ def test_changes_are_followed_with_what_was_before() -> None:
         await followed.remove("a")
         await turn()
 
-    follow(scenario, on_change=seen.append)
+    run_scenario(scenario, on_change=seen.append)
     data = [((change.old or {}).get("data"), change.new.get("data")) for change in seen]
     assert [change.type for change in seen] == [EventType.ADDED, EventType.MODIFIED, EventType.DELETED]
     assert data == [(None, None), (None, {"key": "x"}), ({"key": "x"}, {"key": "x"})]
@@ -161,14 +161,14 @@ def test_changes_are_followed_with_what_was_before() -> None:
 def test_only_kept_objects_are_reported_and_cached() -> None:
     seen: list[CacheChange] = []
 
-    def kept(resource: Object) -> Object:
+    def metadata_only(resource: Object) -> Object:
         return {"metadata": resource["metadata"]}
 
     async def scenario(followed: Followed) -> None:
         await followed.make("listed")
         await followed.change("listed", "x")
         reflector = Reflector(
-            followed.cluster, CONFIG_MAP, settings=ReflectorSettings(transform=kept), on_change=seen.append
+            followed.cluster, CONFIG_MAP, settings=ReflectorSettings(transform=metadata_only), on_change=seen.append
         )
         running = asyncio.create_task(reflector.run())
         await reflector.synced.wait()
@@ -177,9 +177,11 @@ def test_only_kept_objects_are_reported_and_cached() -> None:
         await turn()
         running.cancel()
 
-    follow(scenario)
+    run_scenario(scenario)
     assert [change.type for change in seen] == [EventType.ADDED, EventType.MODIFIED, EventType.DELETED]
-    assert [one.keys() for change in seen for one in (change.old, change.new) if one is not None] == [{"metadata"}] * 5
+    assert [resource.keys() for change in seen for resource in (change.old, change.new) if resource is not None] == [
+        {"metadata"}
+    ] * 5
 
 
 def test_a_watch_that_ends_is_taken_up_where_it_ended() -> None:
@@ -190,7 +192,7 @@ def test_a_watch_that_ends_is_taken_up_where_it_ended() -> None:
         await followed.make("b")
         await pass_s(1)
 
-    followed = follow(scenario, retry_first_s=0.5)
+    followed = run_scenario(scenario, retry_first_s=0.5)
     assert followed.reported == [("ADDED", "a"), ("ADDED", "b")]
     assert (len(followed.cluster.list_times_s), followed.cluster.watch_times_s) == (1, [0, 0.5])
 
@@ -205,7 +207,7 @@ def test_after_gone_it_lists_again_and_reports_what_it_missed() -> None:
         await followed.make("c")
         await pass_s(1)
 
-    followed = follow(scenario, retry_first_s=0.5)
+    followed = run_scenario(scenario, retry_first_s=0.5)
     assert followed.reported[2:] == [("DELETED", "b"), ("MODIFIED", "a"), ("ADDED", "c")]
 
 
@@ -218,7 +220,7 @@ def test_it_lists_now_and_then_and_finds_what_a_watch_dropped() -> None:
         assert followed.reported == []
         await pass_s(10)
 
-    followed = follow(scenario, relist_s=10)
+    followed = run_scenario(scenario, relist_s=10)
     assert (followed.reported, followed.cluster.list_times_s) == ([("ADDED", "a")], [0, 10])
 
 
@@ -242,7 +244,7 @@ def test_waits_double_with_each_failure_in_a_row_up_to_a_bound() -> None:
         followed.cluster.list_failures = [Unavailable("no")] * 5
         await followed.reflector.synced.wait()
 
-    followed = follow(scenario, retry_first_s=1, retry_max_s=5)
+    followed = run_scenario(scenario, retry_first_s=1, retry_max_s=5)
     assert followed.cluster.list_times_s == [0, 1, 3, 7, 12, 17]
 
 
@@ -251,7 +253,7 @@ def test_a_server_that_ends_every_watch_immediately_is_not_hammered() -> None:
         followed.cluster.watch_scripts = [[] for _ in range(5)]
         await pass_s(40)
 
-    followed = follow(scenario, retry_first_s=1, retry_max_s=8)
+    followed = run_scenario(scenario, retry_first_s=1, retry_max_s=8)
     assert followed.cluster.watch_times_s == [0, 1, 3, 7, 15, 23]
 
 
@@ -263,7 +265,7 @@ def test_a_watch_that_lived_long_makes_up_for_failures() -> None:
         followed.cluster.list_failures = [Unavailable("no")]
         await pass_s(100)
 
-    followed = follow(scenario, retry_first_s=1, relist_s=50)
+    followed = run_scenario(scenario, retry_first_s=1, relist_s=50)
     # Three failures, a list, the periodic one that fails, and one second later its second try.
     assert followed.cluster.list_times_s[:6] == [0, 1, 3, 7, 57, 58]
 
@@ -284,7 +286,7 @@ def reported_of(*script: WatchEvent) -> list[tuple[str, str]]:
         await followed.reflector.synced.wait()
         await turn()
 
-    return follow(scenario).reported
+    return run_scenario(scenario).reported
 
 
 @pytest.mark.parametrize(
@@ -312,7 +314,7 @@ def test_a_callback_that_fails_does_not_end_the_watch(caplog: pytest.LogCaptureF
         await followed.make("a", "b")
         await turn()
 
-    assert follow(scenario, on_change=fail).reported == [("ADDED", "a"), ("ADDED", "b")]
+    assert run_scenario(scenario, on_change=fail).reported == [("ADDED", "a"), ("ADDED", "b")]
     assert [record.getMessage() for record in caplog.records] == ["reflector.object_skipped"] * 2
 
 
@@ -336,7 +338,7 @@ def test_a_cache_can_report_all_objects_again() -> None:
         followed.reflector.repeat_all()
         await turn()
 
-    assert sorted(follow(scenario).reported) == [("MODIFIED", "a"), ("MODIFIED", "b")]
+    assert sorted(run_scenario(scenario).reported) == [("MODIFIED", "a"), ("MODIFIED", "b")]
 
 
 def an_object(number: int, version: str = "1") -> Object:
@@ -401,7 +403,7 @@ def test_an_object_of_a_watch_that_cannot_be_read_is_counted_and_skipped(caplog:
         assert sorted(followed.reflector.cache) == [("default", "b"), ("default", "c")]
         assert followed.reflector.cache["default", "b"]["metadata"]["resourceVersion"] == "4"
 
-    seen = follow(scenario, transform=readable)
+    seen = run_scenario(scenario, transform=readable)
     assert seen.reported == [("ADDED", "b"), ("ADDED", "c")]
     assert len(seen.cluster.watch_times_s) == 1, "the watch went on"
     assert reflector.UNREADABLE["configmaps"] - before == 3
@@ -416,7 +418,7 @@ def test_an_object_of_a_list_that_cannot_be_read_is_not_reported_as_deleted() ->
         await followed.make("c")
         await pass_s(700)
 
-    seen = follow(scenario, transform=readable, relist_s=600.0)
+    seen = run_scenario(scenario, transform=readable, relist_s=600.0)
     assert ("DELETED", "a") not in seen.reported
     assert set(seen.reported) == {("ADDED", "a"), ("ADDED", "b"), ("ADDED", "c")}
 
@@ -430,4 +432,4 @@ def test_a_callback_of_lists_that_fails_does_not_end_the_copy() -> None:
         await followed.make("a")
         await turn()
 
-    assert follow(scenario, on_list=fail).reported == [("ADDED", "a")]
+    assert run_scenario(scenario, on_list=fail).reported == [("ADDED", "a")]

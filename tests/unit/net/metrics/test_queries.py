@@ -14,13 +14,13 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("given", [f"Bearer {TOKEN}", f"bearer  {TOKEN}"])
-def test_the_token_of_the_file_is_right(file: Path, given: str) -> None:
-    assert QueryGate(file).objection([given]) == ""
+@pytest.mark.parametrize("header", [f"Bearer {TOKEN}", f"bearer  {TOKEN}"])
+def test_the_token_of_the_file_is_right(file: Path, header: str) -> None:
+    assert QueryGate(file).objection([header]) == ""
 
 
 @pytest.mark.parametrize(
-    "given",
+    "headers",
     [
         [],
         [""],
@@ -33,8 +33,8 @@ def test_the_token_of_the_file_is_right(file: Path, given: str) -> None:
         ["Bearer \udcff"],
     ],
 )
-def test_anything_else_is_refused(file: Path, given: list[str]) -> None:
-    assert "the query token is needed" in QueryGate(file).objection(given)
+def test_anything_else_is_refused(file: Path, headers: list[str]) -> None:
+    assert "the query token is needed" in QueryGate(file).objection(headers)
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 64])

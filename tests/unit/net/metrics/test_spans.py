@@ -65,7 +65,7 @@ def test_all_tries_are_one_call_to_upstream() -> None:
     for request_trace in (at_once, waiting):
         request_trace.grant(11.0)
         request_trace.grant(12.0)
-    times = [by_name(spans_of(traced(one, try_count=2)))["upstream"].start_s for one in (at_once, waiting)]
+    times = [by_name(spans_of(traced(trace, try_count=2)))["upstream"].start_s for trace in (at_once, waiting)]
     assert times == [10.0, 11.0]
 
 

@@ -25,7 +25,7 @@ def test_a_certificate_names_one_id_and_that_of_a_daemon_its_host(identity: str,
     issued_certificate = Authority(KEY).issue(identity, now_s=NOW_S, life_s=86_400)
     certificate = x509.load_pem_x509_certificate(issued_certificate.certificate.encode())
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    assert [one.value for one in names.value] == [identity, *hosts]
+    assert [name.value for name in names.value] == [identity, *hosts]
     assert names.critical
     assert len(certificate.subject) == 0
     assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca

@@ -56,10 +56,10 @@ def test_a_name_with_a_slash_is_our_own_mistake() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "same"), [("abc", True), (b"abc", True), ("abd", False), ("", False), ("\udcff", False)]
+    ("secret", "same"), [("abc", True), (b"abc", True), ("abd", False), ("", False), ("\udcff", False)]
 )
-def test_secrets_are_compared_as_text_or_bytes(given: str | bytes, same: bool) -> None:
-    assert matches(given, "abc") is same
+def test_secrets_are_compared_as_text_or_bytes(secret: str | bytes, same: bool) -> None:
+    assert matches(secret, "abc") is same
 
 
 def test_a_key_is_32_bytes_of_a_file(tmp_path: Path) -> None:

@@ -68,18 +68,18 @@ def apply(book: NodeGroupBook, change: GroupNode | GroupPod | str) -> None:
             book.drop_pod(change)
 
 
-def compare(book: NodeGroupBook, found: list[GroupNode | GroupPod | str], group: NodeGroupSettings) -> None:
+def compare(book: NodeGroupBook, group_changes: list[GroupNode | GroupPod | str], group: NodeGroupSettings) -> None:
     nodes: dict[str, GroupNode] = {}
     pods: dict[str, GroupPod] = {}
-    for one in found:
-        match one:
+    for change in group_changes:
+        match change:
             case GroupNode():
-                nodes[one.name] = one
+                nodes[change.name] = change
             case GroupPod():
-                pods[one.name] = one
+                pods[change.name] = change
             case _:
-                nodes.pop(one, None)
-                pods.pop(one, None)
+                nodes.pop(change, None)
+                pods.pop(change, None)
     whole = Snapshot(nodes=tuple(nodes.values()), pods=tuple(pods.values()), cloud=CLOUD)
     wanted, group_facts = gathered(whole, group), book.facts(group.name, CLOUD, Failures())
     assert {group_node.name: group_node for group_node in group_facts.nodes} == {
@@ -109,15 +109,15 @@ def compare(book: NodeGroupBook, found: list[GroupNode | GroupPod | str], group:
 
 @given(changes, st.integers(0, 20))
 @example([node(0), LOST], 0)
-def test_it_agrees_with_gathering_everything(found: list[GroupNode | GroupPod | str], late: int) -> None:
+def test_it_agrees_with_gathering_everything(group_changes: list[GroupNode | GroupPod | str], late: int) -> None:
     book = NodeGroupBook()
-    for index, change in enumerate(found):
+    for index, change in enumerate(group_changes):
         if index == late:
             book.take_groups(GROUPS)
         apply(book, change)
     book.take_groups(GROUPS)
     for group in GROUPS:
-        compare(book, found, group)
+        compare(book, group_changes, group)
 
 
 def test_groups_that_change_are_sorted_afresh_and_others_are_kept() -> None:

@@ -160,7 +160,7 @@ def test_nodes_kept_by_the_minimum_of_the_cloud_are_reported() -> None:
     group = (*nodes(2), node(2, tainted_ago_s=100.0))
     _, plan = decided(snapshot(group, load(50, group), cloud=(3, 30)))
     assert (plan.effects, plan.limits) == ((), (GroupLimit.CLOUD_MIN,))
-    assert [kept.reason for kept in plan.kept_nodes] == [KeptFor.CLOUD_MIN]
+    assert [kept_node.reason for kept_node in plan.kept_nodes] == [KeptFor.CLOUD_MIN]
 
 
 def test_an_open_breaker_holds_the_target() -> None:

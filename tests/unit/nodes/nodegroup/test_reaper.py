@@ -2,11 +2,10 @@
 
 import pytest
 
-from serving.core.settings.nodegroup import NodeGroupSettings
 from serving.nodes.nodegroup.plan import KeptFor, KeptNodes
 from serving.nodes.nodegroup.reaper import Reaped, fate_of_tainted, reap_force_tainted, reap_tainted
 from serving.nodes.nodegroup.records import CloudGroup, Failures, GroupNode, GroupPod, RemovalTaint
-from tests.unit.nodes.nodegroup.builders import SETTINGS, node, pod, settings, snapshot, view
+from tests.unit.nodes.nodegroup.builders import node, pod, settings, snapshot, view
 
 
 def reaped(
@@ -14,12 +13,11 @@ def reaped(
     pods: tuple[GroupPod, ...] = (),
     target: int | None = None,
     cloud_min: int = 0,
-    asked: NodeGroupSettings = SETTINGS,
     failed: frozenset[str] = frozenset(),
 ) -> Reaped:
-    seen = view(snapshot(group, pods, failures=Failures(node_names=failed)), asked)
+    group_view = view(snapshot(group, pods, failures=Failures(node_names=failed)))
     cloud = CloudGroup(target_size=len(group) if target is None else target, min_size=cloud_min, max_size=30)
-    return reap_tainted(seen.parts.tainted, seen, cloud, keep_healthy=False)
+    return reap_tainted(group_view.parts.tainted, group_view, cloud, keep_healthy=False)
 
 
 def fate(group_node: GroupNode, *, has_pod: bool = False, **changes: object) -> KeptFor | None:
@@ -73,7 +71,7 @@ def test_the_clouds_minimum_lets_as_many_go_as_fit() -> None:
     done = reaped(*group, cloud_min=3)
     assert done.deleted == ("n004", "n003")
     assert done.is_refused
-    assert {kept.reason for kept in done.kept_nodes} == {KeptFor.CLOUD_MIN}
+    assert {kept_node.reason for kept_node in done.kept_nodes} == {KeptFor.CLOUD_MIN}
 
 
 def test_empty_nodes_go_before_those_with_pods() -> None:

@@ -74,9 +74,9 @@ def test_the_state_survives_in_the_status() -> None:
     assert state_from({"status": {"state": written_state(NodeGroupState())}}) == NodeGroupState()
 
 
-@pytest.mark.parametrize("found", [None, {}, {"status": {"state": 1}}, {"status": {"state": {"lock": 1}}}])
-def test_a_state_that_cannot_be_read_is_none(found: dict[str, Any] | None) -> None:
-    assert state_from(found) is None
+@pytest.mark.parametrize("resource", [None, {}, {"status": {"state": 1}}, {"status": {"state": {"lock": 1}}}])
+def test_a_state_that_cannot_be_read_is_none(resource: dict[str, Any] | None) -> None:
+    assert state_from(resource) is None
 
 
 def test_nodes_on_their_way_lock_a_group_whose_state_is_lost() -> None:

@@ -6,7 +6,7 @@ from serving.nodes.placement.scores.metrics import NodeUsage, Usage
 from tests.unit.nodes.placement.builders import node, pod
 
 
-def take(book: NodeBook, *pods: dict[str, Any]) -> None:
+def add_pods(book: NodeBook, *pods: dict[str, Any]) -> None:
     for each_pod in pods:
         placed_pod = pod_of(each_pod)
         assert placed_pod is not None
@@ -28,14 +28,14 @@ def book_of(*names: str) -> NodeBook:
 
 def test_pods_add_up_on_their_nodes() -> None:
     book = book_of("a", "b")
-    take(book, pod("p", on="a", cpu="1"), pod("q", on="a", cpu="500m"), pod("r", on="b", cpu="100m"))
+    add_pods(book, pod("p", on="a", cpu="1"), pod("q", on="a", cpu="500m"), pod("r", on="b", cpu="100m"))
     assert requested(book) == {"a": 1500, "b": 100}
     assert (book.pod_count("a"), book.pod_count("nowhere")) == (2, 0)
 
 
 def test_a_pod_that_goes_gives_back_what_it_took() -> None:
     book = book_of("a")
-    take(book, pod("p", on="a", cpu="1"))
+    add_pods(book, pod("p", on="a", cpu="1"))
     book.drop_pod(("default", "p"))
     book.drop_pod(("default", "p"))
     assert requested(book) == {"a": 0}
@@ -43,15 +43,15 @@ def test_a_pod_that_goes_gives_back_what_it_took() -> None:
 
 def test_a_pod_moves_by_recreation_under_its_name() -> None:
     book = book_of("a", "b")
-    take(book, pod("p", on="a", cpu="1"))
-    take(book, pod("p", on="b", cpu="2"))
+    add_pods(book, pod("p", on="a", cpu="1"))
+    add_pods(book, pod("p", on="b", cpu="2"))
     assert requested(book) == {"a": 0, "b": 2000}
 
 
 def test_a_pod_may_be_known_before_its_node() -> None:
     book = book_of("a")
     assert requested(book) == {"a": 0}
-    take(book, pod("p", on="b", cpu="1"))
+    add_pods(book, pod("p", on="b", cpu="1"))
     assert requested(book) == {"a": 0}
     book.take_node(node_of(node("b")))
     assert requested(book) == {"a": 0, "b": 1000}
@@ -59,9 +59,9 @@ def test_a_pod_may_be_known_before_its_node() -> None:
 
 def test_while_nothing_changes_the_table_is_the_same() -> None:
     book = book_of("a")
-    take(book, pod("p", on="a", cpu="1"))
+    add_pods(book, pod("p", on="a", cpu="1"))
     table = book.table()
-    take(book, pod("p", on="a", cpu="1"))
+    add_pods(book, pod("p", on="a", cpu="1"))
     book.take_node(node_of(node("a")))
     assert book.table() is table
 
@@ -73,7 +73,7 @@ def test_a_change_of_one_node_renews_its_column_only() -> None:
     after = book.table()
     assert after.changed_from == before.version
     assert after.changed is not None
-    assert [int(one) for one in after.changed] == [after.index_by_name["b"]]
+    assert [int(index) for index in after.changed] == [after.index_by_name["b"]]
 
 
 def test_a_node_that_goes_leaves_the_table() -> None:
@@ -90,7 +90,7 @@ def test_what_nodes_use_is_in_the_table() -> None:
     usage = NodeUsage(at_s=5.0, cpu=Usage(mean_percent=40.0, deviation_percent=1.0), memory=NoData(missing="it"))
     book.take_usages({"a": usage, "gone": usage})
     table = book.table()
-    assert [bool(one) for one in table.measured[0]] == [True, False]
+    assert [bool(is_measured) for is_measured in table.measured[0]] == [True, False]
     assert float(table.mean_percent[0, 0]) == 40.0
     book.take_usages({})
     assert not book.table().measured.any()
@@ -98,7 +98,7 @@ def test_what_nodes_use_is_in_the_table() -> None:
 
 def test_the_other_pods_of_a_node_keep_what_they_took() -> None:
     book = book_of("a")
-    take(book, pod("p", on="a", cpu="1"), pod("q", on="a", cpu="2"))
+    add_pods(book, pod("p", on="a", cpu="1"), pod("q", on="a", cpu="2"))
     book.drop_pod(("default", "p"))
     assert requested(book) == {"a": 2000}
     assert book.pod_count("a") == 1

@@ -23,9 +23,9 @@ def test_a_pod_takes_what_it_requests() -> None:
     assert (placed_pod.demand.request_cpu_m, placed_pod.demand.request_memory_bytes) == (250, 2**20)
 
 
-@pytest.mark.parametrize("found", [pod("p"), pod("p", on="a", phase="Succeeded"), pod("p", on="a", phase="Failed")])
-def test_a_pod_that_waits_or_has_ended_takes_nothing(found: dict[str, object]) -> None:
-    assert pod_of(found) is None
+@pytest.mark.parametrize("resource", [pod("p"), pod("p", on="a", phase="Succeeded"), pod("p", on="a", phase="Failed")])
+def test_a_pod_that_waits_or_has_ended_takes_nothing(resource: dict[str, object]) -> None:
+    assert pod_of(resource) is None
 
 
 def test_a_sidecar_continues_beside_the_containers() -> None:

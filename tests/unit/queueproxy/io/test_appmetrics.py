@@ -140,11 +140,11 @@ async def test_the_gauges_of_the_app_are_watched_and_their_loss_is_logged_once(
 
 
 async def test_an_app_without_a_page_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    asked = 0
+    request_count = 0
 
     async def respond(writer: asyncio.StreamWriter) -> None:
-        nonlocal asked
-        asked += 1
+        nonlocal request_count
+        request_count += 1
         writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
         await writer.drain()
 
@@ -152,7 +152,7 @@ async def test_an_app_without_a_page_is_logged_once(caplog: pytest.LogCaptureFix
     async with app(respond) as address:
         spec = PodSpec(namespace="n", revision="r", pod="p", app=address)
         watching = asyncio.create_task(watch_gauges(spec, AppGauges(["g"]), stop=stop, period_s=0.01))
-        await until(lambda: asked >= 3)
+        await until(lambda: request_count >= 3)
         stop.set()
         await watching
     assert [record.reason for record in caplog.records] == ["status 404"]  # type: ignore[attr-defined]

@@ -67,16 +67,16 @@ def test_the_supervisor_loads_neither_an_event_loop_nor_a_server() -> None:
     assert set(done.stdout.split()) & {"aiohttp", "asyncio", "http.server", "numpy", "yaml"} == set()
 
 
-def commands(found: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
+def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tuple[str, click.Command]]:
     """Yield each command with its words."""
-    if not isinstance(found, click.Group) or found.invoke_without_command:
-        yield " ".join(path), found
-    if isinstance(found, click.Group):
-        context = click.Context(found)
-        for name in found.list_commands(context):
-            command = found.get_command(context, name)
-            assert command is not None
-            yield from commands(command, (*path, name))
+    if not isinstance(command, click.Group) or command.invoke_without_command:
+        yield " ".join(path), command
+    if isinstance(command, click.Group):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            subcommand = command.get_command(context, name)
+            assert subcommand is not None
+            yield from commands(subcommand, (*path, name))
 
 
 def test_the_docs_list_the_commands_without_json() -> None:
@@ -172,7 +172,7 @@ def test_a_time_has_a_unit_or_is_in_seconds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("error", "code", "said"),
+    ("error", "code", "message"),
     [
         (ValueError("two\nlines"), 1, "internal error: ValueError: two; SERVING_TRACEBACK=1 shows the traceback"),
         (
@@ -186,7 +186,7 @@ def test_a_time_has_a_unit_or_is_in_seconds() -> None:
         (KeyboardInterrupt(), 130, None),
     ],
 )
-def test_what_no_command_foresees_is_one_line(error: BaseException, code: int, said: str | None) -> None:
+def test_what_no_command_foresees_is_one_line(error: BaseException, code: int, message: str | None) -> None:
     @click.group(cls=LazyGroup)
     def group() -> None:
         """An empty command."""
@@ -196,7 +196,7 @@ def test_what_no_command_foresees_is_one_line(error: BaseException, code: int, s
         raise error
 
     done = CliRunner().invoke(group, ["break-down"])
-    assert (done.exit_code, done.stderr.splitlines()) == (code, [said] if said else [])
+    assert (done.exit_code, done.stderr.splitlines()) == (code, [message] if message else [])
 
 
 def test_who_asks_gets_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

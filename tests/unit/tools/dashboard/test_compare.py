@@ -67,7 +67,7 @@ def test_any_two_revisions_are_compared_in_the_order_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "asked", "error"),
+    ("count", "names", "error"),
     [
         (2, ["r-7", "r-1"], "hello has no revision r-7; there are r-2, r-1"),
         (2, ["r-1"], "r-1 cannot be compared; expected two revisions of hello"),
@@ -77,10 +77,10 @@ def test_any_two_revisions_are_compared_in_the_order_asked_for() -> None:
         (0, [], "hello has no revision; a comparison needs two revisions"),
     ],
 )
-def test_what_cannot_be_compared_says_why(count: int, asked: list[str], error: str) -> None:
+def test_what_cannot_be_compared_says_why(count: int, names: list[str], error: str) -> None:
     revisions = [revision(number) for number in range(1, count + 1)]
     with pytest.raises(ServingError) as caught:
-        chosen_pair(service(r_1=100), revisions, asked)
+        chosen_pair(service(r_1=100), revisions, names)
     assert str(caught.value) == error
 
 

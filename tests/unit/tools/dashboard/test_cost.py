@@ -138,7 +138,8 @@ def in_order(usage: UsageReport) -> tuple[list[Any], list[Any]]:
         key=lambda revision_usage: revision_usage.revision,
     )
     return revisions, sorted(
-        (service_usage for service_usage in usage.services if service_usage.known_s), key=lambda one: one.service
+        (service_usage for service_usage in usage.services if service_usage.known_s),
+        key=lambda service_usage: service_usage.service,
     )
 
 

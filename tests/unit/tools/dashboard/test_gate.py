@@ -29,11 +29,11 @@ def test_without_a_token_every_action_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "given",
+    "header",
     ["", "Bearer", f"Bearer {TOKEN}x", f"Basic {TOKEN}", TOKEN, "Bearer \udcff", f"Bearer {TOKEN[1:]}"],
 )
-def test_no_other_token_will_do(given: str) -> None:
-    assert status(Gate(TOKEN), {"authorization": given}) == 401
+def test_no_other_token_will_do(header: str) -> None:
+    assert status(Gate(TOKEN), {"authorization": header}) == 401
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_a_lean_pod_looks_the_same_and_has_little() -> None:
     assert (pod_view(lean) or {})["dormant"]
     assert (demand_of(lean), lean["metadata"]["resourceVersion"]) == (demand_of(pod), "7")
     pod["spec"]["containers"] = [{"name": "queue-proxy"}, *containers]
-    assert [(pod_view(lean_pod(one)) or {})["container"] for one in (pod, {**pod, "spec": {}})] == ["c", ""]
+    assert [(pod_view(lean_pod(manifest)) or {})["container"] for manifest in (pod, {**pod, "spec": {}})] == ["c", ""]
     assert "long" not in str(lean)
     assert "secret" not in str(lean)
     bare = {"metadata": {"name": "x"}}

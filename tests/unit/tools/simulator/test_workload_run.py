@@ -60,7 +60,7 @@ def test_functions_together_stay_within_a_budget_and_all_are_served(policy: str)
     functions = [function(f"f{index}", *sorted(dice.random() * 300.0 for _ in range(1500))) for index in range(4)]
     workload = msgspec.structs.replace(new_workload(*functions), concurrency=1)
     budgeted = msgspec.structs.replace(workload, settings=AutoscalerSettings(budget="9 pods"))
-    free, results = (run_workload(one, POLICIES[policy]) for one in (workload, budgeted))
+    free, results = (run_workload(each_workload, POLICIES[policy]) for each_workload in (workload, budgeted))
     assert sum(max(result.pod_series) for result in free) > 12
     assert max(map(sum, zip(*(result.pod_series for result in results), strict=True))) <= 9 + 1e-9
     assert [result.refused for result in results] == [0] * 4

@@ -5,7 +5,7 @@ from tests.unit.core.scaling.kpa_builders import spec_with
 
 
 @pytest.mark.parametrize(
-    ("count", "min_scale", "max_scale", "kept", "limited_by"),
+    ("count", "min_scale", "max_scale", "bounded_count", "limited_by"),
     [
         (3, 0, 0, 3, None),
         (1, 2, 0, 2, ScaleBound.MIN_SCALE),
@@ -15,16 +15,16 @@ from tests.unit.core.scaling.kpa_builders import spec_with
     ],
 )
 def test_a_count_is_kept_within_minimum_and_maximum(
-    count: int, min_scale: int, max_scale: int, kept: int, limited_by: ScaleBound | None
+    count: int, min_scale: int, max_scale: int, bounded_count: int, limited_by: ScaleBound | None
 ) -> None:
     spec = spec_with(min_scale=min_scale, max_scale=max_scale)
     response = bounded(count, spec=spec, is_initialized=True)
-    assert (response.count, response.limited_by) == (kept, limited_by)
+    assert (response.count, response.limited_by) == (bounded_count, limited_by)
     assert (response.count_min, response.count_max) == (min_scale, max_scale)
 
 
 @pytest.mark.parametrize(
-    ("is_initialized", "initial_scale", "kept", "limited_by"),
+    ("is_initialized", "initial_scale", "bounded_count", "limited_by"),
     [
         (False, 5, 5, ScaleBound.INITIAL_SCALE),
         (True, 5, 2, ScaleBound.MIN_SCALE),
@@ -33,11 +33,11 @@ def test_a_count_is_kept_within_minimum_and_maximum(
     ],
 )
 def test_the_initial_scale_is_a_minimum_until_it_was_reached_once(
-    *, is_initialized: bool, initial_scale: int, kept: int, limited_by: ScaleBound
+    *, is_initialized: bool, initial_scale: int, bounded_count: int, limited_by: ScaleBound
 ) -> None:
     spec = spec_with(min_scale=2, initial_scale=initial_scale)
     response = bounded(0, spec=spec, is_initialized=is_initialized)
-    assert (response.count, response.limited_by) == (kept, limited_by)
+    assert (response.count, response.limited_by) == (bounded_count, limited_by)
 
 
 def test_an_initial_scale_of_one_keeps_no_pod() -> None:

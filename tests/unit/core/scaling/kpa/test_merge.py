@@ -40,8 +40,8 @@ def test_the_initial_scale_holds_until_it_was_reached() -> None:
 
 def test_without_any_data_there_is_no_answer() -> None:
     nothing = NoData(missing="no proposal of any decider")
-    for given in (proposals(), proposals(kpa=SILENCE, cpu=SILENCE)):
-        assert merge(given, present_scale=5, spec=DEFAULTS, is_initialized=True) == nothing
+    for decider_proposals in (proposals(), proposals(kpa=SILENCE, cpu=SILENCE)):
+        assert merge(decider_proposals, present_scale=5, spec=DEFAULTS, is_initialized=True) == nothing
 
 
 def test_a_silent_decider_keeps_the_present_scale() -> None:

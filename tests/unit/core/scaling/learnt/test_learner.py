@@ -314,7 +314,7 @@ def test_in_shadow_a_decision_is_as_without_and_says_what_was_learnt() -> None:
 
 
 @pytest.mark.parametrize(
-    ("learnt", "spec", "said"),
+    ("learnt", "spec", "phrase"),
     [
         ('{"total": 100.0}', DEFAULTS, ""),
         ('{"total": 250.0}', DEFAULTS, "learnt target 250 (nothing bounds it yet), not used: target 100"),
@@ -323,12 +323,12 @@ def test_in_shadow_a_decision_is_as_without_and_says_what_was_learnt() -> None:
     ],
 )
 def test_a_target_that_nothing_bounds_is_said_where_it_is_in_force_or_larger(
-    learnt: str, spec: ScalingSpec, said: str
+    learnt: str, spec: ScalingSpec, phrase: str
 ) -> None:
     scaler = scaler_with(spec)
     scaler.target.load(learnt)
     sentence = explain(scaler.tick(facts_of(1), DecisionCause.PERIOD, 1.5))
-    assert (said in sentence) if said else ("learnt" not in sentence)
+    assert (phrase in sentence) if phrase else ("learnt" not in sentence)
 
 
 def test_reports_of_pods_and_killed_containers_reach_the_learner() -> None:

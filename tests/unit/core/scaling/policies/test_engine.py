@@ -94,12 +94,12 @@ def test_a_min_holds_at_scale_zero() -> None:
     assert [proposal.desired for proposal in stage.decide(observed=pods())] == [2]
 
 
-@pytest.mark.parametrize("one", [revision(reachable=False), revision(state=ServingState.RETIRED)])
-def test_who_gets_no_requests_gets_no_pods(one: ScaledRevision) -> None:
+@pytest.mark.parametrize("scaled_revision", [revision(reachable=False), revision(state=ServingState.RETIRED)])
+def test_who_gets_no_requests_gets_no_pods(scaled_revision: ScaledRevision) -> None:
     stage = TriggerStage()
     stage.triggers.take_policy(policy(min=20))
-    assert stage.decide(one) == ()
-    assert stage.triggers.due_in_s(one.key, 0.0) is None
+    assert stage.decide(scaled_revision) == ()
+    assert stage.triggers.due_in_s(scaled_revision.key, 0.0) is None
 
 
 def test_a_policy_that_goes_lets_go() -> None:

@@ -116,9 +116,9 @@ def test_max_0_bounds_no_min() -> None:
     assert wrong(ScalingPolicySpec(min_count=3, max_count=0)) == []
 
 
-@pytest.mark.parametrize(("count", "found"), [(16, []), (17, ["spec.up.triggers"])])
-def test_triggers_are_at_most_16(count: int, found: list[str]) -> None:
-    assert wrong(policy(up=(trigger(),) * count)) == found
+@pytest.mark.parametrize(("count", "fields"), [(16, []), (17, ["spec.up.triggers"])])
+def test_triggers_are_at_most_16(count: int, fields: list[str]) -> None:
+    assert wrong(policy(up=(trigger(),) * count)) == fields
 
 
 def test_a_limit_below_the_usage_is_refused() -> None:

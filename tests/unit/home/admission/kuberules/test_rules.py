@@ -65,7 +65,7 @@ def test_what_is_right_is_taken(kind: Kind, whole: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "message"),
     [
         ({"containers": [CONTAINER, CONTAINER]}, 'spec.containers[1].name: Duplicate value: "a"'),
         (
@@ -96,9 +96,9 @@ def test_what_is_right_is_taken(kind: Kind, whole: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_a_pod_that_cannot_run_is_refused(spec: object, said: str) -> None:
+def test_a_pod_that_cannot_run_is_refused(spec: object, message: str) -> None:
     (problem,) = kube_problems(POD, {"spec": spec})
-    assert f"{problem.where}: {problem.what}".startswith(said)
+    assert f"{problem.where}: {problem.what}".startswith(message)
 
 
 def port_of_nodes(**spec: Any) -> dict[str, Any]:
@@ -112,7 +112,7 @@ AT_DOWN = "spec.behavior.scaleDown"
 
 
 @pytest.mark.parametrize(
-    ("kind", "whole", "said"),
+    ("kind", "whole", "message"),
     [
         (SERVICE, port_of_nodes(ports=[{"port": 80, "nodePort": 80}]), f"spec.ports[0].nodePort: {IN_RANGE}"),
         (SERVICE, port_of_nodes(healthCheckNodePort=80), f"spec.healthCheckNodePort: {IN_RANGE}"),
@@ -138,8 +138,8 @@ AT_DOWN = "spec.behavior.scaleDown"
         ),
     ],
 )
-def test_a_number_out_of_its_range_is_named_with_the_range(kind: Kind, whole: dict[str, Any], said: str) -> None:
-    assert [f"{problem.where}: {problem.what}" for problem in kube_problems(kind, whole)] == [said]
+def test_a_number_out_of_its_range_is_named_with_the_range(kind: Kind, whole: dict[str, Any], message: str) -> None:
+    assert [f"{problem.where}: {problem.what}" for problem in kube_problems(kind, whole)] == [message]
 
 
 def test_a_pod_with_users_of_its_own_has_no_block_device() -> None:
@@ -150,7 +150,7 @@ def test_a_pod_with_users_of_its_own_has_no_block_device() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "whole", "said"),
+    ("kind", "whole", "message"),
     [
         (POD, {"spec": {"containers": "x"}}, 'spec.containers: must be of type array, not a string "x"'),
         (POD, {"spec": {"containers": [{"resources": {"limits": {"cpu": "1Gx"}}}]}}, "cpu: must be a quantity"),
@@ -165,13 +165,13 @@ def test_a_pod_with_users_of_its_own_has_no_block_device() -> None:
         (SERVING_SERVICE, {"metadata": {"name": 5}, "spec": 5}, "metadata.name: must be of type string, not a number"),
     ],
 )
-def test_a_field_of_the_wrong_type_is_named(kind: Kind, whole: dict[str, Any], said: str) -> None:
+def test_a_field_of_the_wrong_type_is_named(kind: Kind, whole: dict[str, Any], message: str) -> None:
     (problem,) = undecodable(kind, whole)
-    assert said in f"{problem.where}: {problem.what}"
+    assert message in f"{problem.where}: {problem.what}"
 
 
 @pytest.mark.parametrize(
-    ("container", "said"),
+    ("container", "message"),
     [
         (
             {"resources": {"limits": {"memory": "-1"}}},
@@ -184,8 +184,8 @@ def test_a_field_of_the_wrong_type_is_named(kind: Kind, whole: dict[str, Any], s
         ({"securityContext": {"runAsNonRoot": "yes"}}, "runAsNonRoot: must be of type boolean"),
     ],
 )
-def test_a_template_that_no_pod_can_be_made_of_is_refused(container: dict[str, Any], said: str) -> None:
-    with pytest.raises(Invalid, match=said):
+def test_a_template_that_no_pod_can_be_made_of_is_refused(container: dict[str, Any], message: str) -> None:
+    with pytest.raises(Invalid, match=message):
         admit(SERVING_SERVICE, service(**container), is_one_machine=True)
     assert admit(SERVING_SERVICE, service(**container))
 

@@ -30,9 +30,9 @@ class Troubled(MemoryCluster):
         await self._trouble()
         return await super().get(kind, namespace, name, subresource=subresource)
 
-    async def write(self, one: Write) -> Object:
+    async def write(self, write: Write) -> Object:
         await self._trouble()
-        written = await super().write(one)
+        written = await super().write(write)
         if self.loses:
             raise Unavailable("lost")
         return written

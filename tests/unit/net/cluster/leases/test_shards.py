@@ -49,9 +49,9 @@ class Line(Cluster):
             self._go()
             yield event
 
-    async def write(self, one: Write) -> Object:
+    async def write(self, write: Write) -> Object:
         self._go()
-        return await self.store.write(one)
+        return await self.store.write(write)
 
     def _go(self) -> None:
         if self.is_cut:

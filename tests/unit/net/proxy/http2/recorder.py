@@ -20,22 +20,22 @@ class NotedStream(EngineStream):
         self.is_paused = owner.is_paused
 
     def take_head(self, section: FieldSection, *, ended: bool) -> None:
-        self._owner.note("head", self.stream_id, [*section.fields], ended)
+        self._owner.record("head", self.stream_id, [*section.fields], ended)
 
     def take_data(self, payload: bytes) -> None:
-        self._owner.note("data", self.stream_id, payload, False)
+        self._owner.record("data", self.stream_id, payload, False)
         if not self.is_paused:
             self._owner.engine.give_back(self)
 
     def take_last(self, payload: bytes) -> None:
-        self._owner.note("data", self.stream_id, payload, True)
+        self._owner.record("data", self.stream_id, payload, True)
 
     def take_reset(self, code: int) -> None:
-        self._owner.note("reset", self.stream_id, code)
+        self._owner.record("reset", self.stream_id, code)
 
     def sent(self, byte_count: int) -> None:
         del byte_count
-        self._owner.note("sent", self.stream_id)
+        self._owner.record("sent", self.stream_id)
 
 
 class Recorder:
@@ -49,7 +49,7 @@ class Recorder:
         self.notes: list[tuple[Any, ...]] = []
         self.violation: ErrorCode | None = None
 
-    def note(self, *what: object) -> None:
+    def record(self, *what: object) -> None:
         self.notes.append(what)
 
     def feed(self, *pieces: bytes, now_s: float = 0.0) -> list[tuple[Any, ...]]:
@@ -79,16 +79,16 @@ class Recorder:
             self.engine.refuse(stream_id, ErrorCode.REFUSED_STREAM)
             return
         self.engine.streams[stream_id] = NotedStream(self, stream_id, ended=ended)
-        self.note("open", stream_id, [*section.fields], ended)
+        self.record("open", stream_id, [*section.fields], ended)
 
     def write_now(self) -> None:
-        self.note("write")
+        self.record("write")
 
     def emptied(self) -> None:
-        self.note("emptied")
+        self.record("emptied")
 
     def peer_leaves(self, last_stream_id: int) -> None:
-        self.note("leaves", last_stream_id)
+        self.record("leaves", last_stream_id)
 
     def on_ping_ack(self, payload: bytes) -> None:
-        self.note("pong", payload)
+        self.record("pong", payload)

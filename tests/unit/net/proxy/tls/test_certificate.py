@@ -125,13 +125,13 @@ def test_of_two_for_one_host_the_one_that_is_valid_longest_is_taken() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), names), max_size=6), names)
-def test_the_chosen_node_has_the_name(hosts: list[tuple[bool, str]], asked: str) -> None:
+def test_the_chosen_node_has_the_name(hosts: list[tuple[bool, str]], server_name: str) -> None:
     written = [f"*.{name}" if is_wild else name for is_wild, name in hosts]
     choice = CertificateChoice([identity(host, host) for host in written])
-    parent = f"*.{asked.partition('.')[2]}"
-    text = choice.find(asked)
-    if asked in written:
-        assert text == asked
+    parent = f"*.{server_name.partition('.')[2]}"
+    text = choice.find(server_name)
+    if server_name in written:
+        assert text == server_name
     elif parent in written:
         assert text == parent
     else:

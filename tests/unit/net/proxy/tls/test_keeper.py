@@ -81,7 +81,7 @@ def test_only_names_that_are_not_ascii_are_passed_over_in_silence(monkeypatch: p
     error = UnicodeDecodeError("ascii", b"\xff", 0, 1, "no")
     for raised, about in ((error, b"\xff.example"), (error, "text"), (ValueError(), b"bytes")):
         sys.unraisablehook(cast("Any", SimpleNamespace(exc_value=raised, object=about)))
-    assert [vars(cast("Any", one))["object"] for one in reported] == ["text", b"bytes"]
+    assert [vars(cast("Any", report))["object"] for report in reported] == ["text", b"bytes"]
 
 
 def write(folder: Path, **texts: str) -> None:

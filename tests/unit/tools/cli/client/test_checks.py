@@ -88,7 +88,7 @@ def test_cgroups_of_version_1_are_usable_only_where_they_can_be_written(
     own.write_text("4:memory:/mine\n3:cpu,cpuacct:/\n1:name=systemd:/\n0::/\n")
     root = tmp_path / "cgroup"
     (root / "cpu").mkdir(parents=True)
-    assert [one.text for one in check_cgroup(root, own)] == ["cgroup v1 without cpu and memory here"]
+    assert [finding.text for finding in check_cgroup(root, own)] == ["cgroup v1 without cpu and memory here"]
     (root / "memory" / "mine").mkdir(parents=True)
     assert states(check_cgroup(root, own)) == [("cgroup", "ok")]
     # Root may write everywhere, so that modes would show nothing.

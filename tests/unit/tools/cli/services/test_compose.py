@@ -109,7 +109,7 @@ def test_each_service_of_a_compose_file_is_a_service(tmp_path: Path) -> None:
     assert cache["metadata"]["name"] == "cache-db"
     assert container(cache)["env"] == [{"name": "DEBUG", "value": "true"}]
     assert container(api)["ports"] == [{"containerPort": 8080}]
-    for said in (
+    for warning in (
         "web: build is not",
         "web: port 81 is left out",
         "web: healthcheck is not",
@@ -117,7 +117,7 @@ def test_each_service_of_a_compose_file_is_a_service(tmp_path: Path) -> None:
         "cache-db: not HTTP: it takes TCP connections at port 6379",
         "cache_db: renamed to cache-db",
     ):
-        assert said in done.stderr
+        assert warning in done.stderr
 
 
 def test_images_are_built_by_the_first_builder_that_works(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def test_images_are_built_by_the_first_builder_that_works(tmp_path: Path) -> Non
     working = _WORKING.format(log=log, image=image, cp=shutil.which("cp"))
     path = programs(tmp_path / "bin", buildah=_BROKEN, podman=working, docker=_BROKEN)
     (api, web), done = converted(tmp_path / "project", BUILDS, path=path)
-    assert [container(one)["image"] for one in (api, web)] == [
+    assert [container(service)["image"] for service in (api, web)] == [
         f"dev.local/{name}:{built[:12]}" for name in ("api", "old-web")
     ]
     stored = ImageStore(tmp_path / "project" / "state" / "images").find(container(api)["image"])
@@ -143,20 +143,22 @@ def test_images_are_built_by_the_first_builder_that_works(tmp_path: Path) -> Non
     assert "web: build is not" not in done.stderr
 
 
-@pytest.mark.parametrize(("scripts", "said"), [({}, "buildah"), ({"docker": _BROKEN}, "Cannot connect to the daemon")])
+@pytest.mark.parametrize(
+    ("scripts", "message"), [({}, "buildah"), ({"docker": _BROKEN}, "Cannot connect to the daemon")]
+)
 def test_without_a_builder_that_works_one_line_says_what_to_install(
-    tmp_path: Path, scripts: dict[str, str], said: str
+    tmp_path: Path, scripts: dict[str, str], message: str
 ) -> None:
     contexts(tmp_path)
     _, done = converted(tmp_path / "project", BUILDS, code=1, path=programs(tmp_path / "bin", **scripts))
     (line,) = [each_line for each_line in done.stderr.splitlines() if not each_line.startswith("note: ")]
     assert "image api: building it needs buildah, podman or docker: apt-get install buildah" in line
-    assert said in line
+    assert message in line
     assert done.stdout == ""
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("services: {web: 1}", "services.web"),
         ("services: {web: {build: 1}}", "a folder, or a mapping with context"),
@@ -186,9 +188,9 @@ def test_without_a_builder_that_works_one_line_says_what_to_install(
         ),
     ],
 )
-def test_a_service_that_cannot_be_converted_is_named(tmp_path: Path, text: str, said: str) -> None:
+def test_a_service_that_cannot_be_converted_is_named(tmp_path: Path, text: str, message: str) -> None:
     _, done = converted(tmp_path, text, code=2)
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_scalars_are_those_of_docker_compose(tmp_path: Path) -> None:
@@ -323,12 +325,12 @@ def test_a_program_that_does_not_speak_http_is_a_service_of_tcp_with_one_pod_and
     assert container(db)["ports"] == [{"containerPort": 5432}]
     assert broker["metadata"]["annotations"]["serving.dev/tcp"] == "1883"
     assert "volumes" not in broker["spec"]["template"]["spec"]
-    for said in (
+    for warning in (
         "db: volumes ./init:/docker-entrypoint-initdb.d is not converted",
         "broker: port 11883 of the machine",
         "volumes.pg_data.driver is not converted",
     ):
-        assert said in done.stderr
+        assert warning in done.stderr
     assert "note: volumes: not converted" not in done.stderr
     for body in (db, broker):
         admit(SERVING_SERVICE, body, is_one_machine=True)

@@ -53,7 +53,7 @@ def test_an_env_file_is_read_as_people_write_it(env_file: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "message"),
     [
         (b"A=1\nB\n", ".env:2: 'B'; expected NAME=VALUE"),
         (b"A=1\n=oops\n", ".env:2: '=oops'; expected NAME=VALUE"),
@@ -64,11 +64,11 @@ def test_an_env_file_is_read_as_people_write_it(env_file: Path) -> None:
         (b"A=" + b"x" * 1_000_000, ".env: too large; expected at most 262,144 bytes"),
     ],
 )
-def test_a_wrong_env_file_is_named_with_its_line(env_file: Path, content: bytes, said: str) -> None:
+def test_a_wrong_env_file_is_named_with_its_line(env_file: Path, content: bytes, message: str) -> None:
     env_file.write_bytes(content)
     with pytest.raises(SettingsError) as raised:
         read_env_file(env_file)
-    assert said in str(raised.value)
+    assert message in str(raised.value)
 
 
 def test_every_wrong_line_is_named(env_file: Path) -> None:

@@ -80,7 +80,7 @@ def test_fields_without_effect_and_what_is_not_converted_are_notes(tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         (ROUTE.partition("---")[0], "InterceptorRoute route: spec: it names no workload; expected a ScaledObject"),
         (OLD.replace("min: 1", "min: one"), "HTTPScaledObject old: spec.replicas.min: "),
@@ -92,9 +92,9 @@ def test_fields_without_effect_and_what_is_not_converted_are_notes(tmp_path: Pat
         ("a: !!int x", ":1: not YAML: this is no int"),
     ],
 )
-def test_what_cannot_be_converted_is_named(tmp_path: Path, text: str, said: str) -> None:
+def test_what_cannot_be_converted_is_named(tmp_path: Path, text: str, message: str) -> None:
     _, done = converted(tmp_path, text, code=2)
-    assert said in done.stderr
+    assert message in done.stderr
 
 
 def test_a_machine_that_cannot_resolve_short_names_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

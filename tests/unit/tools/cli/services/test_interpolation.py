@@ -42,7 +42,7 @@ def test_variables_are_inserted(text: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         *((text, "closed by a brace") for text in ("${", "a ${FOO", "${FOO:-${BAR}")),
         *((text, "${NAME:-default}") for text in ("${}", "${ }", "${ foo}", "${foo }", "${foo!}", "${1}", "${foo:}")),
@@ -52,8 +52,8 @@ def test_variables_are_inserted(text: str, expected: str) -> None:
         ("${missing:-" * 40 + "}" * 40, "at most 32 variables within each other"),
     ],
 )
-def test_a_wrong_text_is_named(text: str, said: str) -> None:
-    with pytest.raises(InvalidValue, match=re.escape(said)):
+def test_a_wrong_text_is_named(text: str, message: str) -> None:
+    with pytest.raises(InvalidValue, match=re.escape(message)):
         Interpolation(VARIABLES).text(text)
 
 

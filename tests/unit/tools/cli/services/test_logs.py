@@ -48,12 +48,12 @@ def test_lines_are_chosen_by_time_and_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("since", "until", "grep", "said"),
+    ("since", "until", "grep", "message"),
     [(None, None, "(", "is not a regular expression"), ("1m", "5m", None, "--since 1m is after --until 5m")],
 )
 def test_a_search_that_finds_nothing_is_refused(
-    since: str | None, until: str | None, grep: str | None, said: str, capsys: pytest.CaptureFixture[str]
+    since: str | None, until: str | None, grep: str | None, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
         searched_lines(since, until, grep)
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err

@@ -50,7 +50,7 @@ def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("a: 1\nb: c: d", ":2: not YAML: mapping values are not allowed"),
         ("a: !!python/name:os.system x", ":1: not YAML: could not determine a constructor"),
@@ -74,9 +74,9 @@ def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
         ("---\n# nothing\n---\n", ": it is empty; expected a manifest"),
     ],
 )
-def test_an_invalid_manifest_is_reported_with_file_and_line(tmp_path: Path, text: str, said: str) -> None:
+def test_an_invalid_manifest_is_reported_with_file_and_line(tmp_path: Path, text: str, message: str) -> None:
     (problem,) = problems_of(written(tmp_path, a=text))
-    assert problem.startswith(f"{tmp_path}/a.yaml{said}")
+    assert problem.startswith(f"{tmp_path}/a.yaml{message}")
 
 
 def test_everything_that_is_wrong_is_reported_at_once(tmp_path: Path) -> None:

@@ -19,11 +19,11 @@ class Activators(BaseHTTPRequestHandler):
     """Two activators in turn; each sees the new split at another time."""
 
     replies: tuple[str, ...] = ()
-    asked: list[str | None]
+    probes: list[str | None]
 
     def do_GET(self) -> None:
-        place = len(self.asked)
-        self.asked.append(self.headers["K-Network-Probe"])
+        place = len(self.probes)
+        self.probes.append(self.headers["K-Network-Probe"])
         body = self.replies[min(place, len(self.replies) - 1)].encode()
         self.send_response(200 if body else 404)
         self.send_header("Content-Length", str(len(body)))
@@ -37,7 +37,7 @@ class Activators(BaseHTTPRequestHandler):
 @contextlib.contextmanager
 def activators(*replies: str) -> Iterator[tuple[ServiceAddress, list[str | None]]]:
     requests: list[str | None] = []
-    handler = type("Scripted", (Activators,), {"replies": replies, "asked": requests})
+    handler = type("Scripted", (Activators,), {"replies": replies, "probes": requests})
     with HTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.01,))
         thread.start()

@@ -89,7 +89,7 @@ def test_a_secret_of_other_characters_is_found_as_urls_and_logs_write_it(text: s
         quote(text, safe="").lower(),
         json.dumps(text)[1:-1],
     ]
-    assert [one for one in written if redacted(f"[{one}]", forms) != "[<removed>]"] == []
+    assert [form for form in written if redacted(f"[{form}]", forms) != "[<removed>]"] == []
 
 
 def test_words_of_commands_in_a_pod_are_replaced() -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from serving.net.aio.cooperative import BUDGET_S, turn
 from tests.eventually import next_turn
+from tests.virtual_time import run_virtually
 
 
 async def select_counts(working: Callable[[], bool]) -> int:
@@ -49,6 +50,20 @@ async def test_a_step_that_takes_the_whole_time_is_the_last_of_its_turn() -> Non
         pass
     await turn()
     assert looked.is_set()
+
+
+def test_a_slow_machine_ends_no_turn_on_virtual_time() -> None:
+    async def work() -> bool:
+        await turn()
+        looked = asyncio.Event()
+        asyncio.get_running_loop().call_soon(looked.set)
+        until_s = time.monotonic() + BUDGET_S
+        while time.monotonic() < until_s:
+            pass
+        await turn()
+        return looked.is_set()
+
+    assert not run_virtually(work())
 
 
 async def test_the_loop_comes_round_between_the_steps_of_many() -> None:

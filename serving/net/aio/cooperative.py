@@ -35,7 +35,7 @@ BUDGET_S = 0.004
 _STEPS_MAX = 64
 # Consecutive steps of one task while another waits for its first step.
 _PASSED_MAX = 8
-# Tasks woken at a time: as many as can make a step between two polls.
+# Most tasks woken at a time. A task without time left is woken in vain, which costs almost as much as its step.
 _WOKEN_MAX = 16
 
 _is_costly: contextvars.ContextVar[bool] = contextvars.ContextVar("is_costly", default=False)
@@ -44,7 +44,7 @@ _is_costly: contextvars.ContextVar[bool] = contextvars.ContextVar("is_costly", d
 class _Turns:
     """Bounds the time that all steps together use between two polls of one loop, and queues the waiting tasks."""
 
-    __slots__ = ("_ends_s", "_is_open", "_numbers", "_passed", "_steps", "_waiting", "loop")
+    __slots__ = ("_ends_s", "_is_open", "_numbers", "_passed", "_resumed", "_steps", "_waiting", "loop")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self.loop = loop
@@ -52,6 +52,8 @@ class _Turns:
         self._ends_s = 0.0
         self._steps = 0
         self._passed = 0
+        # Waiting tasks that continued since the last poll.
+        self._resumed = 0
         self._numbers = itertools.count()
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
 
@@ -77,6 +79,7 @@ class _Turns:
             await future
             if self._has_time():
                 self._passed = 0
+                self._resumed += 1
                 return
 
     def _has_time(self) -> bool:
@@ -93,10 +96,14 @@ class _Turns:
             self.loop.call_soon(self._close)
 
     def _close(self) -> None:
-        """End the time of the current iteration, and wake the longest-waiting tasks; cancelled waiters are skipped."""
+        """End the time of the current iteration, and wake the longest-waiting tasks; cancelled waiters are skipped.
+
+        One more is woken than had time since the last poll.
+        """
         self._is_open = False
-        woken = 0
-        while self._waiting and woken < _WOKEN_MAX:
+        woken, woken_max = 0, min(_WOKEN_MAX, self._resumed + 1)
+        self._resumed = 0
+        while self._waiting and woken < woken_max:
             _, future = heapq.heappop(self._waiting)
             if not future.done():
                 future.set_result(None)

@@ -2,7 +2,8 @@
 
 import asyncio
 import time
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Generator
 
 from serving.net.aio.cooperative import BUDGET_S, turn
 from tests.eventually import next_turn
@@ -106,6 +107,30 @@ async def test_a_cancelled_waiter_delays_no_other() -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     assert sorted(done) == list(range(1, 40, 2))
+
+
+async def test_waiting_tasks_are_rarely_woken_without_time_left() -> None:
+    wakes = steps = 0
+
+    @types.coroutine
+    def counted_turn() -> Generator[object, None, None]:
+        nonlocal wakes
+        for future in turn().__await__():
+            yield future
+            wakes += 1
+
+    async def work() -> None:
+        nonlocal steps
+        for _ in range(3):
+            await counted_turn()
+            steps += 1
+            until_s = time.perf_counter() + BUDGET_S
+            while time.perf_counter() < until_s:
+                pass
+
+    await asyncio.gather(*(work() for _ in range(20)))
+    # One step uses all the time between two polls, so that a second woken task has none.
+    assert wakes <= 2 * steps + 16
 
 
 def test_each_loop_has_turns_of_its_own() -> None:

@@ -233,8 +233,8 @@ class Domains:
             case kinds.CLUSTER_DOMAIN_CLAIM:
                 yield (kind, *key)
                 yield from ((kinds.DOMAIN_MAPPING, *mapping) for mapping in self.of_host(key[1]))
-            case _ if _address_of(before) != _address_of(after):
-                yield from ((kinds.DOMAIN_MAPPING, *mapping) for mapping in self._by_target.get((kind, key), ()))
+            case _ if (mappings := self._by_target.get((kind, key))) and _address_of(before) != _address_of(after):
+                yield from ((kinds.DOMAIN_MAPPING, *mapping) for mapping in mappings)
 
 
 def _address_of(resource: Object | None) -> object:

@@ -152,7 +152,10 @@ def conditions_of(resource: object) -> list[Object]:
 
 def condition_of(resource: object, condition_type: str) -> Object:
     """The condition of this type; {} if it is missing."""
-    return next((condition for condition in conditions_of(resource) if condition.get("type") == condition_type), {})
+    for condition in conditions_of(resource):
+        if condition.get("type") == condition_type:
+            return condition
+    return {}
 
 
 def with_transition_time(condition: Mapping[str, Any], before: Mapping[str, Any], *, now: str) -> Object:
@@ -192,7 +195,7 @@ def merge_difference(old: Mapping[str, Any], new: Mapping[str, Any]) -> Object:
     patch: Object = {key: None for key in old if key not in new}
     for key, value in new.items():
         before = old.get(key)
-        if isinstance(value, Mapping) and isinstance(before, Mapping):
+        if isinstance(value, dict) and isinstance(before, dict):
             inner = merge_difference(before, value)
             if inner:
                 patch[key] = inner

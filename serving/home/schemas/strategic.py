@@ -19,7 +19,7 @@ import msgspec
 from serving.core.model.errors import Invalid, UnsupportedMediaType
 from serving.core.model.objects import Object
 from serving.home.schemas.crds import builtin_schemas, resolved, schema_name
-from serving.home.schemas.patch import check_values, json_patch, merge_patch
+from serving.home.schemas.patch import check_depth, check_values, json_patch, merge_patch
 from serving.home.schemas.schema import Schema
 from serving.net.cluster.kinds import Kind
 from serving.net.cluster.port import PatchType
@@ -214,6 +214,8 @@ def patched(
         match patch_type, patch:
             case PatchType.JSON, Sequence():
                 result = json_patch(target, patch)
+                # Operations combine into a value that is deeper than each of them.
+                check_depth(result)
             case PatchType.MERGE | PatchType.APPLY, Mapping():
                 result = merge_patch(target, patch)
             case PatchType.STRATEGIC, Mapping():

@@ -69,7 +69,10 @@ class ObjectFilter(msgspec.Struct, frozen=True, kw_only=True):
         """Whether the filter matches an object."""
         if self.namespace is not None and stored.key[0] != self.namespace:
             return False
-        return self.labels.matches(stored.labels) and self.fields.matches(stored.fields)
+        # Hot: each watch checks each change of its kind, and most have no selector.
+        return (not self.labels.requirements or self.labels.matches(stored.labels)) and (
+            not self.fields.clauses or self.fields.matches(stored.fields)
+        )
 
 
 class StoreChange:

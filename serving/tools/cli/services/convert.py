@@ -260,4 +260,11 @@ def _documents(file: str) -> list[dict[str, Any]]:
         fail_usage(f"{file}{line}: not YAML: {error.problem or error.context}")
     except yaml.YAMLError as error:
         fail_usage(f"{file}: not YAML: {' '.join(str(error).split())}")
-    return [document for document in documents if isinstance(document, dict)]
+    return [item for document in documents if isinstance(document, dict) for item in _items(document)]
+
+
+def _items(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """The items of a List, as `kubectl get -o yaml` prints it; the document itself otherwise."""
+    items = document.get("items")
+    is_list = str(document.get("kind")).endswith("List") and isinstance(items, list)
+    return [item for item in items if isinstance(item, dict)] if is_list and items else [document]

@@ -71,6 +71,12 @@ def test_a_route_of_keda_is_a_scaled_workload(tmp_path: Path, route: str, host: 
     assert "note: Deployment app stays as it is: apply it beside the output" in done.stderr
 
 
+def test_the_items_of_a_list_are_converted(tmp_path: Path) -> None:
+    text = yaml.safe_dump({"kind": "List", "items": [yaml.safe_load(OLD)]})
+    ((workload,), _) = converted(tmp_path, text)
+    assert workload["kind"] == "ScaledWorkload"
+
+
 def test_fields_without_effect_and_what_is_not_converted_are_notes(tmp_path: Path) -> None:
     stray = "---\nkind: ScaledObject\nmetadata: {name: other}\n"
     _, done = converted(tmp_path, KEDA + ROUTE.replace("granularity: 1s", "granularity: 2s") + stray)

@@ -43,6 +43,8 @@ _SHOWN_MAX = 60
 # Line numbers and cells, without empty lines.
 _Rows = Iterator[tuple[int, list[str]]]
 _FORMATS = "one of: function,1,2,...; at_s,function,duration_s; at_s,count; at_s,input_tokens,output_tokens,blocks"
+# The column of the function by those before the counts; the second are Azure Functions' (2019).
+_NAME_COLUMNS = {("function",): 0, ("HashOwner", "HashApp", "HashFunction", "Trigger"): 2}
 
 BLOCK_TOKENS = 512
 """Tokens of a block of a recorded prompt."""
@@ -169,11 +171,11 @@ def read_trace(
     try:
         with _opened(path) as file:
             reader = csv.reader(file)
-            header = next(reader, [])
+            header = [cell.strip() for cell in next(reader, [])]
             rows = ((line, row) for line, row in enumerate(reader, start=2) if row)
             trace: tuple[list[FunctionTrace], float] | None = None
-            if header[:1] == ["function"] and len(header) > 1:
-                trace = _per_minute(path, rows, len(header) - 1, placement=placement, window=window)
+            if columns := _columns(header):
+                trace = _per_minute(path, rows, columns, placement=placement, window=window)
             elif header == ["at_s", "function", "duration_s"]:
                 trace = _requests(path, rows, window=window)
             elif header == ["at_s", "count"]:
@@ -201,12 +203,12 @@ def read_trace(
 def _opened(path: Path) -> TextIO:
     file = open_input(path)
     if path.suffix not in {".xz", ".gz"}:
-        return io.TextIOWrapper(file, encoding="utf-8", newline="")
+        return io.TextIOWrapper(file, encoding="utf-8-sig", newline="")
     # These functions open and close the file.
     file.close()
     if path.suffix == ".xz":
-        return lzma.open(path, "rt", encoding="utf-8", newline="")
-    return gzip.open(path, "rt", encoding="utf-8", newline="")
+        return lzma.open(path, "rt", encoding="utf-8-sig", newline="")
+    return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
 
 
 def _wrong(path: Path, line: int, text: str, *, expected: str) -> SettingsError:
@@ -214,12 +216,30 @@ def _wrong(path: Path, line: int, text: str, *, expected: str) -> SettingsError:
     return SettingsError([Problem(where=f"{path}:{line}", what=f"{shown!r} is not right", expected=expected)])
 
 
+class _Columns(msgspec.Struct, frozen=True):
+    """The columns of counts per minute: that of the function, the first count, and the number of counts."""
+
+    name: int
+    first: int
+    minutes: int
+
+
+def _columns(header: Sequence[str]) -> _Columns | None:
+    """The columns of ``function,1,2,...``, or of Azure Functions' traces; None for another header."""
+    first = next((column for column, cell in enumerate(header) if cell.isdecimal()), len(header))
+    minutes, name = len(header) - first, _NAME_COLUMNS.get(tuple(header[:first]))
+    is_counted = minutes > 0 and all(cell.isdecimal() for cell in header[first:])
+    return _Columns(name, first, minutes) if is_counted and name is not None else None
+
+
 def _per_minute(
-    path: Path, rows: _Rows, minutes: int, *, placement: ArrivalPlacement, window: TraceWindow
+    path: Path, rows: _Rows, columns: _Columns, *, placement: ArrivalPlacement, window: TraceWindow
 ) -> tuple[list[FunctionTrace], float]:
     functions: list[FunctionTrace] = []
     seen: collections.Counter[str] = collections.Counter()
-    for line, row in rows:
+    minutes = columns.minutes
+    for line, cells in rows:
+        row = [cells[columns.name], *cells[columns.first :]] if len(cells) > columns.first else cells
         if len(row) != minutes + 1:
             what = ",".join(row) if len(row) < 3 else f"{row[0]} with {len(row) - 1} counts"
             raise _wrong(path, line, what, expected=f"a function and {minutes} counts, as the header says")

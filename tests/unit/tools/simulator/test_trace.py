@@ -43,6 +43,18 @@ def test_counts_a_minute_are_placed_in_their_minutes(tmp_path: Path, name: str) 
     assert second == []
 
 
+def test_a_trace_of_azure_functions_and_a_byte_order_mark_are_read(tmp_path: Path) -> None:
+    text = "\ufeffHashOwner,HashApp,HashFunction,Trigger,1,2\no,a,f,http,1,0\no,a,g,timer,0,2\n"
+    functions, length_s = read_trace(written(tmp_path, text))
+    assert [(function_trace.name, function_trace.request_count) for function_trace in functions] == [("f", 1), ("g", 2)]
+    assert length_s == 120.0
+
+
+def test_times_are_not_read_as_counts(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="'function,at_s' is not right; expected one of: function,1,2"):
+        read_trace(written(tmp_path, "function,at_s\na,5\n"))
+
+
 def test_a_seed_places_the_same_arrivals_again_and_another_seed_others(tmp_path: Path) -> None:
     path = written(tmp_path, PER_MINUTE)
     assert times_of(path) == times_of(path)

@@ -45,7 +45,7 @@ REFUSED = {
     "a bad chunk size": (post(b"Transfer-Encoding: chunked\r\n", b"xyz\r\n"), 400, "body"),
     "a chunk extension that is no token": (post(b"Transfer-Encoding: chunked\r\n", b"1;a[=b\r\na\r\n"), 400, "body"),
     "bare LF after the last chunk": (post(b"Transfer-Encoding: chunked\r\n", b"0\r\n\n"), 400, "body"),
-    "an upgrade to h2c": (get(b"Connection: upgrade\r\nUpgrade: h2c\r\n"), 400, "upgrade"),
+    "two protocols": (get(b"Connection: upgrade\r\nUpgrade: websocket, h2c\r\n"), 400, "upgrade"),
     "a head over its limit": (get(b"A: %b\r\n" % (b"x" * 9000)), 431, "head_size"),
     "a chunked body over its limit": (
         post(b"Transfer-Encoding: chunked\r\n", b"7d0\r\n%b\r\n" % (b"x" * 2000)),

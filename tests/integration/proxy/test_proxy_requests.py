@@ -69,7 +69,6 @@ REFUSED = {
     "an upgrade with a body": POST + b"Connection: upgrade\r\nUpgrade: websocket\r\nContent-Length: 1\r\n\r\na",
     "an upgrade with chunks": POST
     + b"Connection: upgrade\r\nUpgrade: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
-    "h2c": b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: A\r\n\r\n",
     "two protocols": b"GET / HTTP/1.1\r\nHost: h\r\nConnection: upgrade\r\nUpgrade: websocket, h2c\r\n\r\n",
 }
 OTHER_REFUSALS = {
@@ -85,6 +84,16 @@ OTHER_REFUSALS = {
 
 def lines(head: bytes) -> list[bytes]:
     return head.lower().split(b"\r\n")
+
+
+async def test_an_offer_of_http_2_is_ignored_and_not_forwarded() -> None:
+    async with proxied() as proxy:
+        client = await proxy.client()
+        offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: A\r\n"
+        client.send(POST + offer + b"Content-Length: 1\r\n\r\na")
+        response, seen = await client.message()
+        assert response.startswith(b"HTTP/1.1 200")
+        assert not [line for line in lines(seen) if line.startswith((b"upgrade", b"connection", b"http2-settings"))]
 
 
 async def test_hop_by_hop_headers_go_and_the_way_is_written_down() -> None:

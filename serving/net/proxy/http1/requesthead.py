@@ -4,7 +4,7 @@ Input: the bytes before the empty line. Output: a ``RequestHead``, or ``RequestR
 head that two parsers could read differently is refused, because request smuggling depends on such heads. The parser
 follows each "MUST" of RFC 9110 and 9112. Where they leave a choice, it refuses: repeated Content-Length, a transfer
 coding other than one "chunked", any transfer coding on HTTP/1.0, several or missing Hosts, an authority that differs
-from Host, a body with an Upgrade, and h2c.
+from Host, and a body with an Upgrade.
 """
 
 import enum
@@ -310,9 +310,9 @@ def _upgrade(by_name: dict[bytes, list[bytes]], tokens: frozenset[bytes], minor:
         return None
     if len(protocols) != 1 or b"," in protocols[0] or not protocols[0]:
         raise RequestRefusal(400, RefusalCode.UPGRADE, "more than one protocol to upgrade to")
-    if protocols[0].lower().startswith(b"h2"):
-        raise RequestRefusal(400, RefusalCode.UPGRADE, "an upgrade to HTTP/2")
-    return protocols[0]
+    # Java's HttpClient and curl offer HTTP/2 with each first request, and continue in HTTP/1.1 without an upgrade (RFC
+    # 9110 section 7.8). The offer is not forwarded, because an app could accept it past this proxy.
+    return None if protocols[0].lower().startswith(b"h2") else protocols[0]
 
 
 def _origin_form(method: bytes, target: bytes, host: bytes) -> bytes:

@@ -55,6 +55,7 @@ def test_keep_alive_is_http_1_1s_unless_it_says_close() -> None:
 def test_an_upgrade_needs_its_connection_token_and_http_1_1() -> None:
     assert read(b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: upgrade").upgrade == b"websocket"
     assert read(b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket").upgrade is None
+    assert read(b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: h2c\r\nConnection: upgrade").upgrade is None
     assert read(b"GET / HTTP/1.0\r\nHost: h\r\nUpgrade: websocket\r\nConnection: upgrade").upgrade is None
 
 

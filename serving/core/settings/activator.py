@@ -32,22 +32,18 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """All settings of the activator. Times are in seconds."""
 
     queue_depth_max: Annotated[int, Knob(key="queue-depth-max", unit=COUNT, low=1, high=1_000_000)] = 10_000
-    """Most requests of one revision that wait for a pod; one more gets 503.
-
-    Range: 1 to 1000000. Default: Knative's breaker queue, 10000.
+    """Maximum number of requests of one revision that wait for a pod; further requests get 503. Range: 1 to 1000000.
+    Default: Knative's breaker queue, 10000.
     """
 
     queue_bytes_max: Annotated[int, Knob(key="queue-bytes-max", unit=BYTES, low=0)] = 64 * 1024**2
-    """Most memory of one revision's waiting requests; a request beyond it gets 503. 0 means no limit.
-
-    Range: from 0. Default: ours, 64Mi, because a bound on the number alone does not bound memory (knative/serving issue
-    13583).
+    """Maximum memory of one revision's waiting requests; further requests get 503. 0 means no limit. Range: from 0.
+    Default: ours, 64Mi, because a bound on the number alone does not bound memory (knative/serving issue 13583).
     """
 
     queue_wait_max_s: Annotated[float, Knob(key="queue-wait-max", unit=DURATION, above=0, high=3600)] = 300.0
-    """Longest wait of a request for a slot, in seconds from its arrival; then it gets 503.
-
-    Range: above 0 to 1h. Default: Knative's revision timeout, 300s, which ends the wait there.
+    """Longest time for which a request waits for a slot, in seconds from its arrival; then the request gets 503. Range:
+    above 0 to 1h. Default: Knative's revision timeout, 300s, which ends the wait there.
     """
 
     open_share_max: float = 0.75
@@ -68,10 +64,9 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     requests_per_address_max: Annotated[
         int, Knob(key="requests-per-address-max", unit=COUNT, low=0, high=1_000_000)
     ] = 10_000
-    """Most concurrent requests and streams of one address; one more gets 429.
-
-    Behind a load balancer set http.trusted-proxies, so that its clients are counted separately. 0 means no bound.
-    Range: 0 to 1000000. Default: ours, half of the connections of an activator.
+    """Maximum number of concurrent requests and streams of one address; further requests get 429. Behind a load
+    balancer set http.trusted-proxies, so that its clients are counted separately. 0 means no bound. Range: 0 to
+    1000000. Default: ours, half of the connections of an activator.
     """
 
     first_free_concurrency_max: int = 3
@@ -126,22 +121,21 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     secrets_of: Annotated[str, Knob(key="secrets-of", unit=TEXT, choices=(SECRETS_OF_PODS, SECRETS_OF_REVISIONS))] = (
         SECRETS_OF_PODS
     )
-    """The secret that authenticates the activator to a queue-proxy: separate per pod (pod), or common to a revision's
-    pods (revision), as a Deployment's template needs.
-
-    Queue-proxies need the same setting. Default: ours, pod, as `serving up` does; in a cluster revision.
+    """The secret that authenticates the activator to a queue-proxy. It is separate for each pod (pod), or common to a
+    revision's pods (revision). A Deployment's template needs a common secret. Queue-proxies need the same setting.
+    Default: ours, pod, as `serving up` does; in a cluster revision.
     """
 
     pod_address_override: Annotated[str, Knob(key="pod-address-override", unit=TEXT)] = ""
-    """For tests: two prefixes of addresses, as in "10.=127."; pods whose address begins with the first are reached at
-    the second. API servers accept no loopback addresses for pods, which pods that are processes have. Default: none.
+    """For tests: two prefixes of addresses, such as "10.=127.". In the address of a pod, the activator replaces the
+    first prefix by the second. Pods that are processes have loopback addresses, which API servers do not accept.
+    Default: none.
     """
 
     probe_unready_pods: Annotated[bool, Knob(key="probe-unready-pods", unit=FLAG)] = True
-    """Whether unready pods are probed while requests wait for them.
-
-    A pod then gets requests once its queue-proxy responds, up to a second before a kubelet reports it. Default:
-    Knative, true; `serving up` sets false, because its pods report readiness at once.
+    """Whether the activator probes unready pods while requests wait. A pod then gets requests once its queue-proxy
+    responds, up to a second before a kubelet reports the pod ready. Default: Knative, true; `serving up` sets false,
+    because its pods report readiness at once.
     """
 
     announced_pod_max_s: float = 5.0
@@ -155,15 +149,16 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """Websocket URL of the autoscaler for statistics. Default: ours, the port of `serving up`."""
 
     metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = f"127.0.0.1:{ACTIVATOR_METRICS_PORT}"
-    """Address and port of the metrics page, unless a socket is inherited. It asks for the query token. Default: ours,
-    127.0.0.1:6082; in a cluster :9090 is usual."""
+    """Address and port of the metrics page, unless a socket is inherited. The page needs the query token. Default:
+    ours, 127.0.0.1:6082; in a cluster :9090 is usual.
+    """
 
     name: Annotated[str, Knob(key="name", unit=TEXT)] = "activator"
-    """The name of this activator for the autoscaler; unique among activators. Default: ours."""
+    """Name of this activator in reports to the autoscaler. It must be unique among activators. Default: ours."""
 
     count: Annotated[int, Knob(key="count", unit=COUNT, low=1, high=64)] = 1
-    """Activator processes on the same sockets of this machine, which share the slots of each pod. Range: 1 to 64.
-    Default: ours, 1; `serving up --activators` sets it.
+    """Number of activator processes on the same sockets of this machine. They share the slots of each pod. Range: 1 to
+    64. Default: ours, 1; `serving up --activators` sets it.
     """
 
     index: Annotated[int, Knob(key="index", unit=COUNT, low=0, high=63)] = 0
@@ -171,21 +166,20 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     peer_folder: Annotated[str, Knob(key="peer-folder", unit=TEXT)] = ""
-    """Folder of the sockets between these processes, readable by their user only. Needed with several processes.
+    """Folder of the sockets between these processes. Only their user may read the folder. Several processes need it.
     Default: none; `serving up` sets it.
     """
 
     drain_lag_s: Annotated[float, Knob(key="drain-lag", unit=DURATION, low=0, high=600, live=True)] = 0.0
-    """Time after the signal to stop in which requests are still accepted, in seconds, until senders have noticed.
-
-    Range: 0 to 10m. Default: ours, 0s, because `serving up` holds the sockets and refuses no connection; behind a load
-    balancer its probe period, such as 5s.
+    """Time for which requests are still accepted after the signal to stop, in seconds. Senders must notice the stop in
+    this time. Range: 0 to 10m. Default: ours, 0s, because `serving up` holds the sockets and refuses no connection;
+    behind a load balancer its probe period, such as 5s.
     """
 
     drain_grace_s: Annotated[float, Knob(key="drain-grace", unit=DURATION, low=0, high=3600, live=True)] = 10.0
-    """Time for requests to end after the signal to stop, in seconds; then requests waiting for a pod are rejected
-    with 503, and those in flight are cut. Range: 0 to 1h. Default: ours, 10s: new requests go to another activator,
-    or wait at the socket for the next.
+    """Time in which requests may end after the signal to stop, in seconds. Then requests that wait for a pod get 503,
+    and connections of requests in flight are closed. Range: 0 to 1h. Default: ours, 10s: new requests go to another
+    activator, or wait at the socket for the next.
     """
 
     handover_grace_s: float = 300.0
@@ -194,10 +188,8 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     timeout of a request, so that only longer streams are cut."""
 
     deny_by_default: Annotated[bool, Knob(key="deny-by-default", unit=FLAG, live=True)] = False
-    """Whether cluster-local requests to services without serving.dev/allow-from get 403.
-
-    Services behind a Gateway then need allow-from too: "*" admits all. Default: ours, false: every pod may call every
-    service.
+    """Whether cluster-local requests to services without serving.dev/allow-from get 403. Services behind a Gateway then
+    need allow-from too; "*" permits all callers. Default: ours, false: every pod may call every service.
     """
 
     tell_revision: Annotated[bool, Knob(key="tell-revision", unit=FLAG, live=True)] = True
@@ -211,7 +203,7 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     slowest, and a sample; of one revision at most 140. Each takes 1 to 2 KiB. 0 keeps none. Source: ours, 8000."""
 
     record_queries: Annotated[bool, Knob(key="record-queries", unit=FLAG, live=True)] = False
-    """Whether paths of recorded requests are kept with their query, which may contain secrets. Default: ours, false."""
+    """Whether records of requests contain the query of the path. A query may contain secrets. Default: ours, false."""
 
     tell_timing: Annotated[bool, Knob(key="tell-timing", unit=FLAG, live=True)] = True
     """Whether responses have Server-Timing with the milliseconds of the wait for a pod ("queue"), and then for the
@@ -246,10 +238,8 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """TLS with queue-proxies and autoscalers."""
 
     trace_ratio: Annotated[float, Knob(key="trace-percentage", unit=PERCENT, low=0, high=1)] = 0.1
-    """Part of the requests without a traceparent that get spans, if otlp.endpoint is set.
-
-    For requests with a traceparent the sampled flag decides. Range: 0 to 100 percent. Default: Knative's sample-rate,
-    10.
+    """Percentage of requests without a traceparent that get spans, if otlp.endpoint is set. For requests with a
+    traceparent the sampled flag decides. Range: 0 to 100 percent. Default: Knative's sample-rate, 10.
     """
 
     otlp: OtlpSettings = OtlpSettings()

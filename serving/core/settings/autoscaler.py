@@ -112,9 +112,9 @@ class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
     learnt_target: Annotated[str, Knob(key="learnt-target", unit=TEXT, choices=(*TargetMode, "true", "false"))] = (
         TargetMode.SHADOW.value
     )
-    """Use of the target that the autoscaler learns for a pod from response times, cpu and memory, for revisions without
-    the annotation ``autoscaling.serving.dev/target``: off, shadow (it is only shown), protect (it may lower a target
-    that cpu or memory bound) or use. true is shadow, false is off. Default: ours, shadow.
+    """Use of the learnt target, for revisions without the annotation ``autoscaling.serving.dev/target``: off, shadow
+    (the target is only shown), protect (the target is used only if it is lower and limited by cpu or memory) or use.
+    true means shadow, and false means off. Default: ours, shadow.
     """
 
     learnt_target_period_s: float = 30.0
@@ -187,10 +187,8 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     pod_autoscaler_class: Annotated[
         str, Knob(key="pod-autoscaler-class", unit=TEXT, choices=(KPA_CLASS, CLASSIC_CLASS, HPA_CLASS), live=True)
     ] = KPA_CLASS
-    """Algorithm of revisions without the annotation ``class``: kpa is Knative's current algorithm, classic that of June
-    2018, hpa is a HorizontalPodAutoscaler.
-
-    Default: Knative, kpa.
+    """Algorithm of revisions without the annotation ``class``: kpa is Knative's present algorithm, classic is Knative's
+    algorithm of June 2018, and hpa is a HorizontalPodAutoscaler. Default: Knative, kpa.
     """
 
     policy: Annotated[str, Knob(key="policy", unit=POLICY_NAME, annotation=POLICY_ANNOTATION)] = ADAPTIVE_POLICY
@@ -219,9 +217,9 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     dormant: Annotated[str, Knob(key="dormant", unit=DORMANT, annotation=DORMANT_ANNOTATION)] = NEVER
-    """When an idle pod goes dormant, for revisions under ``policy: adaptive``: "after=10s" freezes its app after so
-    long without a request, until the next; "only" does the same and keeps the last pod; "never" keeps apps running. A
-    revision's own annotation counts under every policy ([dormant.md](dormant.md)). Default: ours, never.
+    """When an idle pod becomes dormant, for revisions under ``policy: adaptive``. "after=10s" freezes the app after 10
+    s without a request, until the next request. "only" does the same and keeps the last pod. "never" keeps apps
+    running. A revision's annotation applies under every policy ([dormant.md](dormant.md)). Default: ours, never.
     """
 
     dormant_cost: float = 0.2
@@ -240,19 +238,21 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     decision_period_s: Annotated[float, Knob(key="decision-period", unit=DURATION, low=0.1, high=60, live=True)] = (
         DECISION_PERIOD_S
     )
-    """Time between two decisions about a revision without a poke, in seconds, from start to start. Range: 100ms to
-    1m. Default: Knative's fixed tick, 2s."""
+    """Time between the starts of two regular decisions about a revision, in seconds. Range: 100ms to 1m. Default:
+    Knative's fixed tick, 2s.
+    """
 
     stable_window_s: Annotated[
         float, Knob(key="stable-window", unit=DURATION, low=6, high=3600, whole=True, annotation=WINDOW_ANNOTATION)
     ] = 60.0
-    """Width of the window that decides outside panic, in seconds, back from the decision. Range: 6s to 1h, whole
-    seconds. Default: Knative, 60s."""
+    """Length of the averaging window outside panic mode, in seconds before the decision. Range: 6s to 1h, whole
+    seconds. Default: Knative, 60s.
+    """
 
     panic_window_ratio: Annotated[
         float, Knob(key="panic-window-percentage", unit=PERCENT, low=0.01, high=1, annotation="panic-window-percentage")
     ] = 0.1
-    """Width of the panic window as a share of the stable one, rounded to seconds, at least 1 s. Range: 1 to 100
+    """Length of the panic window as a share of the stable window, rounded to seconds, at least 1 s. Range: 1 to 100
     percent. Default: Knative, 10.
     """
 
@@ -260,8 +260,9 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
         float,
         Knob(key="panic-threshold-percentage", unit=PERCENT, low=1.1, high=10, annotation="panic-threshold-percentage"),
     ] = 2.0
-    """Desired pods over ready pods from which on the panic window decides. Range: 110 to 1000 percent, as Knative's
-    annotation; its ConfigMap is not checked. Default: Knative, 200."""
+    """Ratio of desired to ready pods at which panic mode begins. Range: 110 to 1000 percent, as Knative's annotation;
+    its ConfigMap is not checked. Default: Knative, 200.
+    """
 
     container_concurrency_target_ratio: Annotated[
         float, Knob(key="container-concurrency-target-percentage", unit=PERCENT_OR_FRACTION, above=0, high=1, live=True)
@@ -286,10 +287,9 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     target_burst_capacity: Annotated[
         float, Knob(key="target-burst-capacity", unit=NUMBER, low=0, also=(-1,), annotation="target-burst-capacity")
     ] = 211.0
-    """Free request capacity, of all pods together, below which the activator stays in the path and queues. 0 removes it
-    as soon as a pod is ready, -1 always keeps it.
-
-    Range: from 0, or -1. Default: Knative, 211, a prime, so that it never is a multiple of the target.
+    """Free capacity of all pods together, in requests, below which the activator stays in the path. With 0 the
+    activator leaves the path when a pod is ready; with -1 it always stays. Range: from 0, or -1. Default: Knative, 211,
+    a prime, so that it never is a multiple of the target.
     """
 
     activator_capacity: Annotated[float, Knob(key="activator-capacity", unit=NUMBER, low=1, live=True)] = 100.0
@@ -306,12 +306,12 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     scale_down_delay_s: Annotated[
         float, Knob(key="scale-down-delay", unit=DURATION, low=0, high=3600, whole=True, annotation="scale-down-delay")
     ] = 0.0
-    """Time for which a lower count must hold before it takes effect, in seconds, from the last higher one. 0 means at
-    once. Range: 0 to 1h, whole seconds. Default: Knative, 0s.
+    """Time for which a lower count must persist before it takes effect, in seconds since the last higher count. 0 means
+    immediately. Range: 0 to 1h, whole seconds. Default: Knative, 0s.
     """
 
     enable_scale_to_zero: Annotated[bool, Knob(key="enable-scale-to-zero", unit=FLAG, live=True)] = True
-    """Whether revisions without traffic go to 0 pods; if not, they keep 1. Default: Knative, true."""
+    """Whether revisions without traffic scale to 0 pods; otherwise they keep 1 pod. Default: Knative, true."""
 
     scale_to_zero_grace_period_s: Annotated[
         float, Knob(key="scale-to-zero-grace-period", unit=DURATION, above=0, live=True)
@@ -331,9 +331,8 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
             annotation="scale-to-zero-pod-retention-period",
         ),
     ] = 0.0
-    """Shortest time that the last pod stays after the decision for 0, in seconds. 0: only the grace period applies.
-
-    Range: 0 to 1h. Default: Knative, 0s.
+    """Minimum time for which the last pod stays after the decision for 0 pods, in seconds. With 0 only the grace period
+    applies. Range: 0 to 1h. Default: Knative, 0s.
     """
 
     initial_scale: Annotated[int, Knob(key="initial-scale", unit=COUNT, low=0, annotation="initial-scale")] = 1
@@ -346,20 +345,21 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Whether a revision may become ready without ever having had a pod. Default: Knative, false."""
 
     min_scale: Annotated[int, Knob(key="min-scale", unit=COUNT, low=0, annotation="min-scale")] = 0
-    """Fewest pods of a revision that a route names. 0 means none. At most max-scale. Default: Knative, 0."""
+    """Minimum number of pods of a revision that a route names. 0 means no minimum. It must not exceed max-scale.
+    Default: Knative, 0.
+    """
 
     max_scale: Annotated[int, Knob(key="max-scale", unit=COUNT, low=0, annotation="max-scale")] = 0
-    """Most pods of a revision. 0 means as many as max-scale-limit. Default: Knative, 0."""
+    """Maximum number of pods of a revision. With 0 the maximum is max-scale-limit. Default: Knative, 0."""
 
     max_scale_limit: Annotated[int, Knob(key="max-scale-limit", unit=COUNT, low=0, live=True)] = 1000
-    """Upper bound of pods for any revision; bounds the effect of a wrong or forged stat. 0 means no limit. Default:
-    ours, 1000; Knative ships no limit.
+    """Maximum number of pods of any revision. It limits the effect of a wrong or forged stat. 0 means no limit.
+    Default: ours, 1000; Knative ships no limit.
     """
 
     budget: Annotated[str, Knob(key="budget", unit=BUDGETS, live=True)] = ""
-    """Most pods, or memory that pods request, of all revisions and of single namespaces: "20 pods, shop=8Gi".
-
-    Default: ours, none.
+    """Maximum number of pods, or of their requested memory, for all revisions and for single namespaces: "20 pods,
+    shop=8Gi". Default: ours, none.
     """
 
     progress_deadline_s: Annotated[
@@ -375,8 +375,8 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
             annotation=PROGRESS_DEADLINE_ANNOTATION,
         ),
     ] = 600.0
-    """Time that a revision has to get its first pods ready, in seconds, from the decision to start them. Range: above 0
-    to 8784h, whole seconds. Default: Knative's config-deployment, 600s.
+    """Time in which a revision's first pods must become ready, in seconds from the decision to start them. Range: above
+    0 to 8784h, whole seconds. Default: Knative's config-deployment, 600s.
     """
 
     stats_address: Annotated[str, Knob(key="stats-address", unit=TEXT)] = f"127.0.0.1:{STATS_PORT}"
@@ -386,10 +386,8 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     host_names: Annotated[str, Knob(key="host-names", unit=TEXT)] = ""
-    """Further Host names for queries of metrics and decisions, separated by commas.
-
-    Addresses, names of one label and Services' names are always accepted. Other Hosts are refused, against DNS
-    rebinding. Default: ours, none.
+    """Further Host names for queries of metrics and decisions, separated by commas. Addresses, names of one label and
+    names of Services are always accepted. Other Hosts are rejected to prevent DNS rebinding. Default: ours, none.
     """
 
     activator_address: Annotated[str, Knob(key="activator-address", unit=TEXT)] = "127.0.0.1:8080"

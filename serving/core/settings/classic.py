@@ -35,16 +35,20 @@ class ClassicSettings(SettingsRecord, frozen=True, kw_only=True):
     once (concurrency model Multi). Range: from 0.01. Default: Knative of June 2018, 1.0."""
 
     single_concurrency_target: Annotated[float, Knob(key="single-concurrency-target", unit=NUMBER, low=0.01)] = 0.9
-    """The same for revisions whose pods serve one request at a time (model Single; containerConcurrency 1). Below 1, so
-    that a pod is free now and then. Range: from 0.01. Default: Knative of June 2018, 0.9."""
+    """Target of requests in flight per pod for revisions whose pods serve one request at a time (concurrency model
+    Single, containerConcurrency 1). A target below 1 leaves pods free at times. Range: from 0.01. Default: Knative of
+    June 2018, 0.9.
+    """
 
     stable_window_s: Annotated[float, Knob(key="stable-window", unit=DURATION, low=6, high=3600)] = 60.0
-    """Width of the window that decides outside panic, and how long panic holds after its last increase, in seconds.
-    Range: 6s to 1h. Default: Knative of June 2018, 60s."""
+    """Length of the window outside panic mode, in seconds. Panic mode ends this time after the last increase of the
+    count. Range: 6s to 1h. Default: Knative of June 2018, 60s.
+    """
 
     panic_window_s: Annotated[float, Knob(key="panic-window", unit=DURATION, low=1, high=3600)] = 6.0
-    """Width of the window that starts panic and decides in it, in seconds. Range: from 1s, at most the stable window.
-    Default: Knative of June 2018, 6s."""
+    """Length of the window that starts panic mode and decides during it, in seconds. Range: from 1s, at most the stable
+    window. Default: Knative of June 2018, 6s.
+    """
 
     max_scale_up_rate: Annotated[float, Knob(key="max-scale-up-rate", unit=NUMBER, above=1)] = 10.0
     """Largest ratio of desired to observed pods in one decision. Range: above 1, or nothing could grow. Default:
@@ -52,8 +56,9 @@ class ClassicSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     scale_to_zero_threshold_s: Annotated[float, Knob(key="scale-to-zero-threshold", unit=DURATION, above=0)] = 300.0
-    """Time without traffic after which the answer is 0 pods, in seconds, from the last request to the decision. Range:
-    above 0. Default: Knative of June 2018, 5m."""
+    """Time without traffic after which the algorithm proposes 0 pods, in seconds since the last request. Range: above
+    0. Default: Knative of June 2018, 5m.
+    """
 
     quirks: ClassicQuirks = ClassicQuirks()
     """Behaviours of Knative's algorithm of June 2018 that are off by default, one flag each."""

@@ -165,9 +165,8 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """All settings of the controller. Times are in seconds."""
 
     revision_timeout_s: Annotated[int, _timeout("revision-timeout-seconds", 1)] = 300
-    """timeoutSeconds of revisions without one: whole seconds from a request's arrival to the end of its response.
-
-    Range: 1 to 3600, at most max-revision-timeout-seconds. Default: Knative, 300.
+    """Default of a revision's timeoutSeconds: whole seconds from a request's arrival to the end of its response. Range:
+    1 to 3600, at most max-revision-timeout-seconds. Default: Knative, 300.
     """
 
     max_revision_timeout_s: Annotated[int, _timeout("max-revision-timeout-seconds", 1)] = 3600
@@ -176,16 +175,13 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     revision_response_start_timeout_s: Annotated[int, _timeout("revision-response-start-timeout-seconds")] = 300
-    """responseStartTimeoutSeconds of revisions without one: whole seconds from a request's arrival to the response's
-    first byte.
-
-    Used only if smaller than the whole timeout. 0 means none. Default: Knative, 300.
+    """Default of a revision's responseStartTimeoutSeconds: whole seconds from a request's arrival to the response's
+    first byte. It is used only if it is smaller than timeoutSeconds. 0 means none. Default: Knative, 300.
     """
 
     revision_idle_timeout_s: Annotated[int, _timeout("revision-idle-timeout-seconds")] = 0
-    """idleTimeoutSeconds of revisions without one: whole seconds without a byte of the response. 0 means none.
-
-    Range: 0 to 3600. Default: Knative, 0.
+    """Default of a revision's idleTimeoutSeconds: whole seconds without a byte of the response. 0 means none. Range: 0
+    to 3600. Default: Knative, 0.
     """
 
     revision_resources: RevisionResources = RevisionResources()
@@ -201,7 +197,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             live=True,
         ),
     ] = "false"
-    """enableServiceLinks of revisions without it; "default" is Kubernetes' own, true. Default: Knative, false."""
+    """Default of a revision's enableServiceLinks; "default" is Kubernetes' default, true. Default: Knative, false."""
 
     container_concurrency: Annotated[
         int, Knob(key="container-concurrency", config_map=_DEFAULTS, unit=COUNT, low=0, high=1000, live=True)
@@ -213,13 +209,13 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     container_name: Annotated[
         str, Knob(key="container-name-template", config_map=_DEFAULTS, unit=_HOST_NAME, live=True)
     ] = "user-container"
-    """Name of a container without one; with several containers its number follows. Default: Knative,
-    user-container."""
+    """Default name of a container; if there are several containers, a number follows. Default: Knative, user-container.
+    """
 
     init_container_name: Annotated[
         str, Knob(key="init-container-name-template", config_map=_DEFAULTS, unit=_HOST_NAME)
     ] = "init-container"
-    """Name of an init container without one; with several its number follows. Default: Knative, init-container."""
+    """Default name of an init container; if there are several, a number follows. Default: Knative, init-container."""
 
     add_capabilities: Annotated[
         str,
@@ -258,8 +254,8 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             live=True,
         ),
     ] = "Disabled"
-    """Security context of containers without their own: no privilege escalation, no capabilities, the seccomp profile
-    of the runtime (AllowRootBounded), and no root either (Enabled), which the restricted standard of Kubernetes needs.
+    """Default security context of containers. AllowRootBounded sets no privilege escalation, no capabilities and the
+    seccomp profile of the runtime. Enabled also forbids root, as the restricted standard of Kubernetes requires.
     Default: Knative, Disabled, because most images run as root and would not start.
     """
 
@@ -273,10 +269,9 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             live=True,
         ),
     ] = "kind.local,ko.local,dev.local,localhost"
-    """Registries, separated by commas, whose tags stay: nodes pull the tag.
-
-    In a cluster, tags of all other registries are resolved to digests at a revision's creation. Pull secrets need the
-    component pull-secrets. Default: Knative, and localhost, as podman names images that are on nodes only.
+    """Registries, separated by commas, whose tags are not resolved: nodes pull the tag. On a cluster, tags of all other
+    registries are resolved to digests when a revision is created. Pull secrets need the component pull-secrets.
+    Default: Knative, and localhost, as podman names images that are on nodes only.
     """
 
     digest_resolution_timeout_s: Annotated[
@@ -323,9 +318,8 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             live=True,
         ),
     ] = 48 * 3600.0
-    """Age below which a revision without traffic is kept, in seconds since its creation.
-
-    "disabled" (-1): only the other time applies. Range: from 0. Default: Knative, 48h.
+    """Age below which a revision without traffic is kept, in seconds since its creation. With "disabled" (-1) only
+    retain-since-last-active-time applies. Range: from 0. Default: Knative, 48h.
     """
 
     retain_since_last_active_time_s: Annotated[
@@ -339,10 +333,8 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             live=True,
         ),
     ] = 15 * 3600.0
-    """Time that a revision is kept after a route last named it, in seconds.
-
-    "disabled" (-1): only the other time applies. With both disabled, age is ignored. Range: from 0. Default: Knative,
-    15h.
+    """Time for which a revision is kept after a route last named it, in seconds. With "disabled" (-1) only
+    retain-since-create-time applies. If both are disabled, age is ignored. Range: from 0. Default: Knative, 15h.
     """
 
     min_non_active_revisions: Annotated[
@@ -371,9 +363,10 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             live=True,
         ),
     ] = "{{.Name}}.{{.Namespace}}.{{.Domain}}"
-    """Host of a public route, as a Go template. {{.Name}} is that of the tag, if any; {{index .Annotations "sub"}} is
-    an annotation of the route. Without {{.Namespace}} two namespaces may claim one host, and the older claim has it. A
-    route with an invalid host is not ready. Default: Knative, {{.Name}}.{{.Namespace}}.{{.Domain}}.
+    """Host of a public route, as a Go template. {{.Name}} is the route's name, or for a tag the result of tag-template;
+    {{index .Annotations "sub"}} is an annotation of the route. Without {{.Namespace}} two namespaces may claim one
+    host, and the older claim has it. A route with an invalid host is not ready. Default: Knative,
+    {{.Name}}.{{.Namespace}}.{{.Domain}}.
     """
 
     tag_template: Annotated[
@@ -407,25 +400,23 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             choices=("disabled", "enabled"),
         ),
     ] = "disabled"
-    """Whether cert-manager issues a certificate for each public host of a route, which the activators serve; its URL is
-    https then. Needs cert-manager, and the components cert-manager, tls and domain-tls. Default: Knative, disabled.
+    """Whether cert-manager issues a certificate for each public host of a route. The activators use the certificate,
+    and the URL begins with https. This needs cert-manager, and the components cert-manager, tls and domain-tls.
+    Default: Knative, disabled.
     """
 
     issuer: Annotated[str, Knob(key="issuerRef", config_map="config-certmanager", unit=_ISSUER, live=True)] = (
         "{kind: ClusterIssuer, name: knative-selfsigned-issuer}"
     )
-    """The issuer of cert-manager that these certificates name.
-
-    Default: Knative, the ClusterIssuer knative-selfsigned-issuer.
-    """
+    """Issuer of cert-manager for public hosts. Default: Knative, the ClusterIssuer knative-selfsigned-issuer."""
 
     cluster_local_domain_tls: Annotated[
         str,
         Knob(key="cluster-local-domain-tls", config_map=_NETWORK, unit=_WORD, choices=("disabled", "enabled")),
     ] = "disabled"
-    """Whether cert-manager issues certificates for cluster-local hosts too, which the inner listener serves beside
-    plain HTTP; addresses are https then. Needs cert-manager, and the components cert-manager and domain-tls. Default:
-    Knative, disabled.
+    """Whether cert-manager also issues certificates for cluster-local hosts. The inner listener then serves TLS in
+    addition to plain HTTP, and addresses begin with https. This needs cert-manager, and the components cert-manager and
+    domain-tls. Default: Knative, disabled.
     """
 
     cluster_local_issuer: Annotated[
@@ -437,9 +428,9 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     domains: Annotated[str, Knob(key=ANY_KEY, config_map="config-domain", unit=SELECTORS, live=True)] = ""
-    """Each key is a domain of public routes. Its value is empty, for all routes, or a selector of their labels, as in
-    `selector: {app: shop}`; the most specific one applies, then the first in the alphabet. Routes that match none have
-    the domain of config-controller. svc.cluster.local makes routes cluster-local. Default: Knative, none.
+    """Each key is a domain of public routes. Its value is empty for all routes, or a selector of labels such as
+    `selector: {app: shop}`. The most specific selector applies, then the first domain in alphabetical order. Other
+    routes have the domain of config-controller. svc.cluster.local makes routes cluster-local. Default: Knative, none.
     """
 
     rollout_duration_s: Annotated[
@@ -463,10 +454,10 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
         float,
         Knob(key="settle-time", unit=_DURATION_OR_START, low=0, high=600, also=(FROM_START,), live=True),
     ] = FROM_START
-    """Time that a revision must be ready, without a restart, before it gets an older revision's traffic.
-
-    "start-time" (-1) is its start time, within 1 to 10 s. If it fails within a minute, the traffic returns. 0 moves
-    traffic immediately and never back, as Knative does. Range: 0 to 10m. Default: ours, start-time.
+    """Time for which a revision must be ready, without a restart, before it gets an older revision's traffic.
+    "start-time" (-1) is the revision's start time, limited to 1 to 10 s. If the revision fails within a minute, the
+    traffic returns. 0 moves traffic immediately and never back, as Knative does. Range: 0 to 10m. Default: ours,
+    start-time.
     """
 
     domain: Annotated[str, Knob(key="domain", unit=_HOST_NAME, live=True)] = "localhost"
@@ -531,9 +522,8 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     projected_bytes_max: Annotated[int, Knob(key="projected-volumes-max-size", unit=BYTES, low=0, live=True)] = (
         64 * 2**20
     )
-    """Most bytes of files from ConfigMaps, Secrets, tokens and pod fields in one pod's volumes, on one machine.
-
-    A pod beyond it, or beyond its ephemeral-storage limits, does not start. Range: from 0. Default: ours, 64Mi.
+    """Maximum size of files from ConfigMaps, Secrets, tokens and pod fields in one pod's volumes, on one machine. A pod
+    that exceeds this size, or its ephemeral-storage limits, does not start. Range: from 0. Default: ours, 64Mi.
     """
 
     gone_logs_retention_s: Annotated[
@@ -542,28 +532,26 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Time for which the logs of a deleted pod of one machine are kept. Range: 0 to 8784h. Default: ours, 168h."""
 
     gone_logs_bytes_max: Annotated[int, Knob(key="gone-logs-max-size", unit=BYTES, low=0, live=True)] = 512 * 2**20
-    """Disk that the logs of all deleted pods of one machine may take; beyond it the oldest logs are deleted.
-
-    Range: from 0. Default: ours, 512Mi.
+    """Maximum size of the logs of all deleted pods of one machine. Above this size the oldest logs are deleted. Range:
+    from 0. Default: ours, 512Mi.
     """
 
     activator_pages: Annotated[str, Knob(key="activator-pages", unit=_ADDRESSES)] = ""
-    """Metrics addresses of all activator processes, HOST:PORT separated by commas.
-
-    They report the served Routes; a Route is Ready once all serve its status. Empty: the addresses of the Service
-    activator-service. Default: ours, none; ``serving up`` sets it.
+    """Metrics addresses of all activator processes, HOST:PORT separated by commas. Activators report the Routes that
+    they serve, and a Route is Ready once all activators serve it. If empty, the controller uses the addresses of the
+    Service activator-service. Default: ours, none; ``serving up`` sets it.
     """
 
     gateway: Annotated[str, Knob(key="gateway", unit=_GATEWAY_NAME)] = ""
-    """Gateway of the Gateway API (gateway.networking.k8s.io/v1), NAMESPACE/NAME, for which each public route and tag
-    gets an HTTPRoute with its traffic weights.
-
-    It needs public-services, and the rights of the component gateway in config/. Empty means none. Default: ours, none.
+    """Gateway of the Gateway API (gateway.networking.k8s.io/v1), as NAMESPACE/NAME. Each public route and tag gets an
+    HTTPRoute with its traffic weights for this Gateway. The setting needs public-services, and the rights of the
+    component gateway in config/. Empty means no Gateway. Default: ours, none.
     """
 
     metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = f"127.0.0.1:{CONTROL_METRICS_PORT}"
-    """Address and port of the metrics page, unless a socket is inherited. It asks for the query token. Default: ours,
-    127.0.0.1:6083; in a cluster :9090 is usual."""
+    """Address and port of the metrics page, unless a socket is inherited. The page needs the query token. Default:
+    ours, 127.0.0.1:6083; in a cluster :9090 is usual.
+    """
 
     workers: int = 8
     """Fewest resources reconciled in parallel; a resource is never reconciled twice at a time. Source: ours, 8."""

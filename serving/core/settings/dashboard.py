@@ -10,28 +10,27 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     """All settings of the dashboard."""
 
     address: Annotated[str, Knob(key="address", unit=TEXT)] = f"127.0.0.1:{DASHBOARD_PORT}"
-    """Host and port of its listener; a socket handed down by the supervisor takes precedence. Its page needs
-    the query token. Default: ours, 127.0.0.1:6090."""
+    """Host and port of the dashboard's listener, unless a socket is inherited. The page needs the query token. Default:
+    ours, 127.0.0.1:6090.
+    """
 
     autoscaler_url: Annotated[str, Knob(key="autoscaler-url", unit=TEXT)] = f"http://127.0.0.1:{STATS_PORT}"
-    """URL of the autoscaler.
-
-    For several: their URLs, separated by commas, or one name with all their addresses. Default: ours,
-    http://127.0.0.1:6081.
+    """URL of the autoscaler. Several autoscalers need several URLs, separated by commas, or one name with several
+    addresses. Default: ours, http://127.0.0.1:6081.
     """
 
     activator_metrics_url: Annotated[str, Knob(key="activator-metrics-url", unit=TEXT)] = (
         f"http://127.0.0.1:{ACTIVATOR_METRICS_PORT}/metrics"
     )
-    """The activator's metrics page, for status classes and latencies.
-
-    For several: their pages, separated by commas, or one name with all their addresses; counts are summed. Without a
-    page these charts stay empty. Default: ours, http://127.0.0.1:6082/metrics.
+    """URL of the activator's metrics page, for status classes and latencies. Several activators need several URLs,
+    separated by commas, or one name with several addresses. Without a URL these charts are empty. Default: ours,
+    http://127.0.0.1:6082/metrics.
     """
 
     activator_address: Annotated[str, Knob(key="activator-address", unit=TEXT)] = "127.0.0.1:8080"
-    """Host and port of the activator's public listener, to which waking a service sends its request. Default: ours,
-    127.0.0.1:8080."""
+    """Host and port of the activator's public listener. The action "wake" sends its request there. Default: ours,
+    127.0.0.1:8080.
+    """
 
     token_file: Annotated[str, Knob(key="token-file", unit=TEXT)] = ""
     """File with the token for actions (scale, wake, traffic) and logs, of at least 32 characters, read at start.
@@ -40,16 +39,14 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     host_names: Annotated[str, Knob(key="host-names", unit=TEXT)] = ""
-    """Accepted Host names besides localhost and 127.0.0.1, separated by commas.
-
-    Other Hosts are refused, against DNS rebinding. Default: ours, none.
+    """Accepted Host names in addition to localhost and 127.0.0.1, separated by commas. Other Hosts are rejected to
+    prevent DNS rebinding. Default: ours, none.
     """
 
     proxy_user_header: Annotated[str, Knob(key="proxy-user-header", unit=TEXT)] = ""
-    """Header in which an authenticating proxy names the user, such as X-Remote-User.
-
-    It is valid only with a header X-Serving-Proxy-Secret equal to proxy-secret-file's content. Empty: no users from a
-    proxy. Default: ours, empty.
+    """Header in which an authenticating proxy sends the user's name, such as X-Remote-User. The header is valid only
+    together with the header X-Serving-Proxy-Secret, which must equal the content of proxy-secret-file. If empty, a
+    proxy cannot name users. Default: ours, empty.
     """
 
     proxy_secret_file: Annotated[str, Knob(key="proxy-secret-file", unit=TEXT)] = ""
@@ -69,12 +66,11 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     "none" keeps the last hour in memory. Default: ours, empty."""
 
     history_days: Annotated[int, Knob(key="history-days", unit=COUNT, low=1, high=366)] = 14
-    """Days of history that the file keeps, the older in longer steps. Range: 1 to 366. Default: ours, 14."""
+    """Number of days in the history file. Older values have longer steps. Range: 1 to 366. Default: ours, 14."""
 
     history_bytes_max: Annotated[int, Knob(key="history-bytes-max", unit=BYTES, low=2**20, high=2**40)] = 200 * 2**20
-    """Most bytes of the history file; the oldest rows of each step are deleted first.
-
-    Range: 1Mi to 1Ti. Default: ours, 200Mi.
+    """Maximum size of the history file; the oldest rows of each step are deleted first. Range: 1Mi to 1Ti. Default:
+    ours, 200Mi.
     """
 
     price_pod_hour: Annotated[float, Knob(key="price-pod-hour", unit=NUMBER, low=0)] = 0.0

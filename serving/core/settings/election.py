@@ -45,9 +45,10 @@ class ElectionSettings(SettingsRecord, frozen=True, kw_only=True):
     Default: client-go, 2s."""
 
     shard_count: Annotated[int, Knob(key="buckets", unit=COUNT, low=1, high=100)] = 1
-    """Leases by which the autoscalers share revisions; the hash of a revision's name selects one. With 1, one
-    autoscaler decides for all while the others wait. All autoscalers must have the same number: stop them to change
-    it. Range: 1 to 100. Default: Knative, 1."""
+    """Number of buckets into which revisions are divided; each bucket has a lease. With 1, one autoscaler decides for
+    all revisions, and the others wait. All autoscalers must have the same number: stop them to change it. Range: 1 to
+    100. Default: Knative, 1.
+    """
 
     def check(self) -> Iterator[Clash]:
         """Yield an error if the times are not in order."""

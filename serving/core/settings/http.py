@@ -36,23 +36,24 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Bounds on heads, bodies, connections and waiting. Times are in seconds, sizes in bytes."""
 
     head_bytes_max: Annotated[int, Knob(key="head-bytes-max", unit=BYTES, low=1024, high=1024**2)] = 64 * 1024
-    """Largest head of a request or of a response, from its first byte to the empty line; a larger request gets 431, a
-    larger answer becomes 502. Range: 1Ki to 1Mi. Default: Envoy's 60 KiB and room for its request line; Go allows 1
-    MiB.
+    """Maximum size of the headers of a request or response, from the first byte to the empty line. A request with
+    larger headers gets 431; a response with larger headers becomes 502. Range: 1Ki to 1Mi. Default: Envoy's 60 KiB and
+    room for its request line; Go allows 1 MiB.
     """
 
     header_count_max: int = 128
     """Most header lines of a request (431) or a response (502). Source: ours; Apache allows 100."""
 
     keep_underscore_headers: Annotated[bool, Knob(key="keep-underscore-headers", unit=FLAG)] = False
-    """Whether header lines of requests with "_" in their name are forwarded. Otherwise they are dropped: apps of CGI
-    and WSGI take X_Forwarded_For for X-Forwarded-For. A line passes activator and queue-proxy, so set it for both.
-    Default: nginx, false; Knative forwards them.
+    """Whether request headers with "_" in their name are forwarded. By default they are dropped, because apps of CGI
+    and WSGI treat X_Forwarded_For as X-Forwarded-For. Set this for both activator and queue-proxy. Default: nginx,
+    false; Knative forwards them.
     """
 
     body_bytes_max: Annotated[int, Knob(key="body-bytes-max", unit=BYTES, low=0)] = 0
-    """Largest body of a request; a larger one gets 413. 0 means no limit: bodies are streamed and take no memory.
-    Range: from 0. Default: Knative, no limit."""
+    """Maximum size of a request's body; a request with a larger body gets 413. 0 means no limit. Bodies are streamed
+    and need no memory. Range: from 0. Default: Knative, no limit.
+    """
 
     body_held_bytes_max: int = 64 * 1024
     """Most bytes of a waiting request's body, or of pipelined requests, that are read ahead.
@@ -68,8 +69,9 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     head_wait_max_s: Annotated[float, Knob(key="head-wait-max", unit=DURATION, above=0, high=3600)] = 10.0
-    """Longest time from the connection, or from the first byte of a head, to its end; then 408. Range: above 0 to 1h.
-    Default: ours; nginx waits 60s, Knative's Go server for ever."""
+    """Longest time until the headers of a request are complete, from the connection or from their first byte; then 408.
+    Range: above 0 to 1h. Default: ours; nginx waits 60s, Knative's Go server for ever.
+    """
 
     body_wait_max_s: float = 60.0
     """Longest pause between two pieces of a request's body while reading; then 408.
@@ -78,10 +80,9 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     body_rate_min: Annotated[int, Knob(key="body-rate-min", unit=BYTES, low=0, high=1024**3)] = 240
-    """Least bytes a second of a request's body while reading; a slower one gets 408 after ``rate_grace_s``.
-
-    Bytes sent faster allow a pause of up to ``body_wait_max_s``. gRPC calls and responses that have begun are exempt. 0
-    means none. Range: 0 to 1Gi. Default: ASP.NET's Kestrel, 240.
+    """Minimum rate of a request's body, in bytes per second. A slower request gets 408 after ``rate_grace_s``. A client
+    that has sent faster may pause for up to ``body_wait_max_s``. The rate does not apply to gRPC calls and after the
+    response has begun. 0 means no minimum. Range: 0 to 1Gi. Default: ASP.NET's Kestrel, 240.
     """
 
     read_rate_min: int = 240
@@ -114,13 +115,16 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     connections_max: Annotated[int, Knob(key="connections-max", unit=COUNT, low=1, high=1_000_000)] = 20_000
-    """Most client connections at once; one more gets 503 and is closed. Range: 1 to 1000000. Default: ours."""
+    """Maximum number of client connections; further connections get 503 and are closed. Range: 1 to 1000000. Default:
+    ours.
+    """
 
     connections_per_address_max: Annotated[
         int, Knob(key="connections-per-address-max", unit=COUNT, low=0, high=1_000_000)
     ] = 0
-    """Most connections at once from one address; one more gets 503 and is closed. 0 means no limit of its own: behind
-    a load balancer all clients share an address. Range: 0 to 1000000. Default: ours, 0."""
+    """Maximum number of connections from one address; further connections get 503 and are closed. 0 means no limit per
+    address. Behind a load balancer all clients share an address. Range: 0 to 1000000. Default: ours, 0.
+    """
 
     upstream_connect_max_s: float = 2.0
     """Longest time to connect to an upstream; then 502, or another upstream. Source: ours, 2s for an activator, which
@@ -138,20 +142,21 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     forwarded_for: Annotated[str, Knob(key="forwarded-for", unit=TEXT, choices=("append", REPLACE))] = "append"
-    """Use of X-Forwarded-For from a peer outside of ``trusted_proxies``.
-
-    ``append`` adds the peer's address, so only the last address is reliable; ``replace`` keeps only the peer's address.
-    A trusted peer's header is always extended. Set it for both, activator and queue-proxy. Default: Knative and nginx's
-    ``$proxy_add_x_forwarded_for``, append; Envoy's edge and Traefik, replace.
+    """Treatment of X-Forwarded-For from a peer outside of ``trusted_proxies``. ``append`` adds the peer's address, so
+    only the last address is reliable. ``replace`` keeps only the peer's address. The header of a trusted peer is always
+    extended. Set this for both activator and queue-proxy. Default: Knative and nginx's ``$proxy_add_x_forwarded_for``,
+    append; Envoy's edge and Traefik, replace.
     """
 
     access_log_ratio: Annotated[float, Knob(key="access-log-percentage", unit=PERCENT, low=0, high=1)] = 0.0
-    """Part of all requests that get a line in the access log, as JSON on standard output. 0 means no log. Range: 0 to
-    100 percent. Default: ours, 0: a line costs as much as a request."""
+    """Percentage of requests with a line in the access log, as JSON on standard output. 0 means no log. Range: 0 to 100
+    percent. Default: ours, 0: a line costs as much as a request.
+    """
 
     tunnel_idle_max_s: Annotated[float, Knob(key="tunnel-idle-max", unit=DURATION, low=0, high=86400)] = 600.0
-    """Longest silence of both sides of a tunnel (websocket); then it is closed. 0 means no limit. Range: 0 to 24h.
-    Default: ours; libraries ping every 20 to 60s."""
+    """Longest time without a byte from either side of a tunnel (websocket); then the tunnel is closed. 0 means no
+    limit. Range: 0 to 24h. Default: ours; libraries ping every 20 to 60s.
+    """
 
     tunnel_age_max_s: float = 0.0
     """Longest life of a tunnel, from the request; then it is closed. 0 means no limit of its own: a revision's

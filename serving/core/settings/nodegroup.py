@@ -256,19 +256,16 @@ class NodeGroupDaemonSettings(SettingsRecord, frozen=True, kw_only=True):
     """Time between two passes over all groups, in seconds. Range: above 0, up to 1h. Default: Escalator, 60s."""
 
     dry_mode: Annotated[bool, Knob(key="dry-mode", unit=FLAG, live=True)] = False
-    """Whether plans of all groups are only made and not carried out. Default: Escalator, false."""
+    """Whether the daemon plans changes of all groups without executing them. Default: Escalator, false."""
 
     cloud_provider: Annotated[str, Knob(key="cloud-provider", unit=TEXT, choices=CLOUD_PROVIDERS)] = "cluster-api"
-    """The cloud whose groups have the machines; memory is for trials and forgets everything.
-
-    Default: ours, cluster-api.
-    """
+    """Cloud of the groups' machines. memory is for tests and stores nothing. Default: ours, cluster-api."""
 
     cloud_timeout_s: float = 30.0
     """Longest time for one call of the cloud, in seconds. Source: ours, 30s."""
 
     aws_region: Annotated[str, Knob(key="aws-region", unit=TEXT)] = ""
-    """Region of the Auto Scaling groups. Empty is that of the AWS environment. Default: ours, empty."""
+    """Region of the Auto Scaling groups. Empty means the region of the AWS environment. Default: ours, empty."""
 
     aws_endpoint_url: Annotated[str, Knob(key="aws-endpoint-url", unit=TEXT)] = ""
     """Another address of the AWS API, for private endpoints and tests. Default: ours, empty."""
@@ -289,4 +286,4 @@ class NodeGroupDaemonSettings(SettingsRecord, frozen=True, kw_only=True):
     """Key (PEM) of the client certificate. Default: ours, empty."""
 
     metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = "127.0.0.1:6085"
-    """Where the metrics page listens, as host and port. Default: ours, 127.0.0.1:6085; Escalator's is :8080."""
+    """Host and port of the metrics page. Default: ours, 127.0.0.1:6085; Escalator's is :8080."""

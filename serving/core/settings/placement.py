@@ -51,15 +51,17 @@ class LoadSourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     service. Default: Trimaran, metrics-server."""
 
     url: Annotated[str, Knob(key="url", unit=TEXT)] = ""
-    """Address of the source, as http or https URL without a user or password. Empty means the source's own default:
-    http://prometheus-k8s.monitoring:9090, http://load-watcher.loadwatcher:2020. Default: ours, empty."""
+    """Address of the source, as http or https URL without a user or password. Empty means the source's default:
+    http://prometheus-k8s.monitoring:9090, http://load-watcher.loadwatcher:2020. Default: ours, empty.
+    """
 
     token_file: Annotated[str, Knob(key="token-file", unit=TEXT)] = ""
     """Path of a file with a bearer token for the source, read before each query. Default: ours, none."""
 
     ca_file: Annotated[str, Knob(key="ca-file", unit=TEXT)] = ""
-    """Path of the certificates (PEM) that verify the source's own. Empty means those of the system. Default: ours,
-    empty."""
+    """Path of the authorities (PEM) that verify the source's certificate. Empty means the system's authorities.
+    Default: ours, empty.
+    """
 
     skip_verify: Annotated[bool, Knob(key="skip-verify", unit=FLAG)] = False
     """Whether to accept any certificate of the source. Default: ours, false; Trimaran's is true for Prometheus."""
@@ -105,8 +107,9 @@ class ExtenderTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkn
     """Path of the certificate's key (PEM). Default: ours, empty."""
 
     client_ca_file: Annotated[str, Knob(key="client-ca-file", unit=TEXT)] = ""
-    """Path of the CA certificates (PEM) that must have signed a caller's certificate. Empty: callers need no
-    certificate. Default: ours, empty."""
+    """Path of the CA certificates (PEM) that must have signed a caller's certificate. If empty, callers need no
+    certificate. Default: ours, empty.
+    """
 
     reload_period_s: float = 10.0
     """Time between two checks of the files, in seconds; changes apply to the next connection. Source: ours, 10s."""
@@ -208,12 +211,14 @@ class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     cpu_risk_limit_weight: Annotated[float, Knob(key="cpu-risk-limit-weight", unit=NUMBER, low=0, high=1)] = 0.5
-    """Share of the risk from limits in the risk of cpu; the rest is risk from load. Range: 0 to 1. Default: Trimaran,
-    0.5."""
+    """Weight of the risk from limits in the risk of cpu; the risk from load has the remaining weight. Range: 0 to 1.
+    Default: Trimaran, 0.5.
+    """
 
     memory_risk_limit_weight: Annotated[float, Knob(key="memory-risk-limit-weight", unit=NUMBER, low=0, high=1)] = 0.5
-    """Share of the risk from limits in the risk of memory; the rest is risk from load. Range: 0 to 1. Default:
-    Trimaran, 0.5."""
+    """Weight of the risk from limits in the risk of memory; the risk from load has the remaining weight. Range: 0 to 1.
+    Default: Trimaran, 0.5.
+    """
 
     metrics_age_max_s: float = 300.0
     """Age after which a node's metrics count as missing, in seconds, from the end of the measurement to the decision.
@@ -224,8 +229,9 @@ class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
     Trimaran, 1."""
 
     load_variation_sensitivity: Annotated[float, Knob(key="load-variation-sensitivity", unit=NUMBER, above=0)] = 1.0
-    """Root taken of the deviation in LoadVariationRiskBalancing: 2 is the square root, so that small deviations count
-    more. Range: above 0. Default: Trimaran, 1."""
+    """Degree of the root of the deviation in LoadVariationRiskBalancing. 2 is the square root, which increases the
+    effect of small deviations. Range: above 0. Default: Trimaran, 1.
+    """
 
     load_period_s: Annotated[float, Knob(key="load-period", unit=DURATION, low=0, high=300)] = 15.0
     """Time between two queries of nodes' usage, in seconds; 0 means none. Range: 0 to 5m. Default:
@@ -240,9 +246,9 @@ class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     listen_address: Annotated[str, Knob(key="listen-address", unit=TEXT)] = "127.0.0.1:6082"
-    """Host and port of the listener for kube-schedulers; a socket that is handed down takes precedence. Without a
-    certificate it is plain HTTP, which beyond one machine belongs behind a network policy. Default: ours,
-    127.0.0.1:6082."""
+    """Host and port of the listener for kube-schedulers, unless a socket is inherited. Without a certificate it uses
+    plain HTTP, so beyond one machine protect it by a network policy. Default: ours, 127.0.0.1:6082.
+    """
 
     load: LoadSourceSettings = LoadSourceSettings()
     """The source of the load of nodes."""

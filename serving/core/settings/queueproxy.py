@@ -92,7 +92,7 @@ class RequestLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     enable_probe_request_log: Annotated[
         bool, Knob(key="logging.enable-probe-request-log", config_map=_OBSERVABILITY, unit=FLAG, live=True)
     ] = False
-    """Whether to log probes as well. Default: Knative, false."""
+    """Whether queue-proxies also log probes. Default: Knative, false."""
 
     @property
     def is_on(self) -> bool:
@@ -155,23 +155,23 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     request_timeout_s: Annotated[float, Knob(key="request-timeout", unit=DURATION, above=0, high=86400)] = 300.0
-    """Longest time of a request in a pod, in seconds, from its head to the end of its response, waiting included; then
-    it gets 504, or its answer is cut off. It ends a tunnel (websocket) as well. A revision's timeoutSeconds. Range:
-    above 0 to 24h. Default: Knative, 300s.
+    """Longest time of a request in a pod, in seconds from its headers to the end of its response, with waiting. Then
+    the request gets 504, or its response is truncated. The time also limits a tunnel (websocket). It is the revision's
+    timeoutSeconds. Range: above 0 to 24h. Default: Knative, 300s.
     """
 
     response_start_timeout_s: Annotated[float, Knob(key="response-start-timeout", unit=DURATION, low=0, high=86400)] = (
         0.0
     )
-    """Longest time from a request's head to the first byte of its response, in seconds; then 504. In a tunnel: to the
-    first byte that the app sends after its 101. 0 means no limit of its own. A revision's responseStartTimeoutSeconds.
-    Range: 0 to 24h. Default: Knative's for a revision without one, 0s.
+    """Longest time from a request's headers to the first byte of its response, in seconds; then 504. In a tunnel the
+    time ends at the first byte that the app sends after its 101. 0 means no separate limit. It is the revision's
+    responseStartTimeoutSeconds. Range: 0 to 24h. Default: Knative's for a revision without one, 0s.
     """
 
     idle_timeout_s: Annotated[float, Knob(key="idle-timeout", unit=DURATION, low=0, high=86400)] = 0.0
-    """Longest time from a request's head, or a piece of its response, to the next piece, in seconds; then 504, or the
-    answer is cut off, as is a tunnel in which the app is silent. 0 means no limit. A revision's idleTimeoutSeconds.
-    Range: 0 to 24h. Default: Knative, 0s.
+    """Longest time without a byte of the response, in seconds from the request's headers or the last byte. Then the
+    request gets 504, or its response is truncated. In a tunnel the time limits the pauses of the app. 0 means no limit.
+    It is the revision's idleTimeoutSeconds. Range: 0 to 24h. Default: Knative, 0s.
     """
 
     probe_pause_min_s: float = 0.002
@@ -190,14 +190,14 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     the autoscaler's panic window of 6s."""
 
     drain_lag_s: Annotated[float, Knob(key="drain-lag", unit=DURATION, low=0, high=600)] = 5.0
-    """Time without a new request, in seconds, until a stopping pod accepts no more: senders must notice the stop first.
-
-    Range: 0 to 10m. Default: ours, 5s; Knative waits 30s.
+    """Time without a new request after which a stopping pod accepts no more requests, in seconds. Senders must notice
+    the stop in this time. Range: 0 to 10m. Default: ours, 5s; Knative waits 30s.
     """
 
     drain_grace_s: Annotated[float, Knob(key="drain-grace", unit=DURATION, low=0, high=86400)] = 300.0
-    """Longest time from the order to stop to the end of the process, in seconds; requests that still run are cut off
-    and counted. Range: 0 to 24h. Default: Knative, the revision's timeout, 300s."""
+    """Longest time from the order to stop to the end of the process, in seconds. Requests that still run are then ended
+    and counted. Range: 0 to 24h. Default: Knative, the revision's timeout, 300s.
+    """
 
     drain_tunnel_wait_s: float = 30.0
     """Time that open tunnels (websockets) delay SIGTERM to a stopping app, in seconds; the app can then close them.

@@ -45,13 +45,13 @@ class RevisionResources(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
     """Disk that a container requests by default. Default: Knative, empty."""
 
     cpu_limit: Annotated[str, _default("revision-cpu-limit", CPU)] = ""
-    """Most cpu of a container by default. Default: Knative, empty."""
+    """Default cpu limit of a container. Default: Knative, empty."""
 
     memory_limit: Annotated[str, _default("revision-memory-limit", STORAGE)] = ""
-    """Most memory of a container by default. Default: Knative, empty."""
+    """Default memory limit of a container. Default: Knative, empty."""
 
     storage_limit: Annotated[str, _default("revision-ephemeral-storage-limit", STORAGE)] = ""
-    """Most disk of a container by default. Default: Knative, empty."""
+    """Default disk limit of a container. Default: Knative, empty."""
 
     @property
     def requests(self) -> Mapping[str, str]:

@@ -38,34 +38,35 @@ class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """
 
     image: Annotated[str, _knob("image", TEXT, "queueSidecarImage")] = ""
-    """Image of the queue-proxy. Empty means the controller's own, which it finds in its pod. Default: ours, empty."""
+    """Image of the queue-proxy. Empty means the image of the controller's pod. Default: ours, empty."""
 
     cpu_request: Annotated[str, _knob("cpu-request", CPU, "queueSidecarCPURequest")] = "25m"
-    """Cpu reserved for each queue-proxy; empty requests none. Default: Knative, 25m."""
+    """Cpu request of each queue-proxy; empty means no request. Default: Knative, 25m."""
 
     cpu_limit: Annotated[str, _knob("cpu-limit", CPU, "queueSidecarCPULimit")] = ""
-    """Most cpu of each queue-proxy; empty is no limit. Default: Knative, empty: a limit delays requests."""
+    """Cpu limit of each queue-proxy; empty means no limit. Default: Knative, empty: a limit delays requests."""
 
     memory_request: Annotated[str, _knob("memory-request", STORAGE, "queueSidecarMemoryRequest")] = "64Mi"
-    """Memory reserved for each queue-proxy; empty requests none. Default: ours, 64Mi, a Python process with some
-    hundred requests; Knative asks for none."""
+    """Memory request of each queue-proxy; empty means no request. Default: ours, 64Mi, a Python process with some
+    hundred requests; Knative asks for none.
+    """
 
     memory_limit: Annotated[str, _knob("memory-limit", STORAGE, "queueSidecarMemoryLimit")] = ""
-    """Most memory of each queue-proxy; empty is no limit. Default: Knative, empty."""
+    """Memory limit of each queue-proxy; empty means no limit. Default: Knative, empty."""
 
     storage_request: Annotated[
         str, _knob("ephemeral-storage-request", STORAGE, "queueSidecarEphemeralStorageRequest")
     ] = ""
-    """Disk reserved for each queue-proxy's log; empty requests none. Default: Knative, empty."""
+    """Disk request of each queue-proxy for its log; empty means no request. Default: Knative, empty."""
 
     storage_limit: Annotated[str, _knob("ephemeral-storage-limit", STORAGE, "queueSidecarEphemeralStorageLimit")] = ""
-    """Most disk of each queue-proxy; empty is no limit. Default: Knative, empty."""
+    """Disk limit of each queue-proxy; empty means no limit. Default: Knative, empty."""
 
     runtime_classes: Annotated[
         str, Knob(key="runtime-class-name", config_map=_DEPLOYMENT, unit=SELECTORS, live=True)
     ] = ""
-    """RuntimeClasses of pods in a cluster, each with nothing or with a selector of the revision's labels; the most
-    specific one applies to revisions that name none. Default: Knative, empty.
+    """RuntimeClasses of pods on a cluster, each for all revisions or with a selector of labels. The most specific
+    selector applies to revisions without a RuntimeClass. Default: Knative, empty.
     """
 
     stats_url: Annotated[str, Knob(key="stats-url", unit=TEXT, live=True)] = ""
@@ -75,12 +76,13 @@ class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     stats_audience: Annotated[str, Knob(key="stats-audience", unit=_AUDIENCE, live=True)] = ""
     """Audience of the service account tokens by which queue-proxies authenticate; the autoscaler's stats-audience must
-    be the same. Empty means a token derived from the cluster key in their environment: pods without a volume start 300
-    ms earlier. Default: ours, empty.
+    be the same. If empty, queue-proxies have a token derived from the cluster key in their environment. Pods then need
+    no volume and start 300 ms earlier. Default: ours, empty.
     """
 
     token_expiration_s: Annotated[
         int, Knob(key="token-expiration-seconds", unit=COUNT, low=_TOKEN_MIN_S, high=86400, live=True)
     ] = 3600
-    """Lifetime of a queue-proxy's service account token, in whole seconds; the kubelet renews it after four fifths of
-    that. Range: 600 to 86400. Default: Kubernetes, 3600."""
+    """Lifetime of a queue-proxy's service account token, in whole seconds. The kubelet renews the token after 80 % of
+    its lifetime. Range: 600 to 86400. Default: Kubernetes, 3600.
+    """

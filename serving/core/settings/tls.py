@@ -18,8 +18,9 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Address and port of the listener for TLS, unless a socket is inherited. Default: ours, loopback only."""
 
     certificate_files: Annotated[str, Knob(key="certificate-files", unit=TEXT)] = ""
-    """Paths of certificates as PEM, each followed by its chain, separated by commas. A certificate's name is its path.
-    Default: ours, none."""
+    """Paths of PEM files, separated by commas. Each file has a certificate and its chain. A certificate's name is its
+    path. Default: ours, none.
+    """
 
     key_files: Annotated[str, Knob(key="key-files", unit=TEXT)] = ""
     """Paths of the keys of certificate-files, in the same order. Default: ours, none."""
@@ -34,8 +35,8 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """
 
     default_certificate: Annotated[str, Knob(key="default-certificate", unit=TEXT)] = ""
-    """Name of the certificate for clients that ask for no host, or for a host without a certificate. Empty: their
-    handshake fails with the alert unrecognized_name. Default: ours, empty.
+    """Name of the certificate for clients that send no server name, or a server name without a certificate. If empty,
+    their handshake fails with the alert unrecognized_name. Default: ours, empty.
     """
 
     reload_period_s: Annotated[float, Knob(key="reload-period", unit=DURATION, low=0.05, high=86400)] = 10.0

@@ -81,7 +81,7 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """
 
     max_scale_up_amount: Annotated[int, Knob(key="max-scale-up-amount", unit=COUNT, low=1)] = 300
-    """Most pods that one change adds. Range: from 1. Default: maestro, 300."""
+    """Maximum number of pods that one change adds. Range: from 1. Default: maestro, 300."""
 
     max_scale_down_amount: int = 30
     """Most pods removed by one change.
@@ -94,8 +94,9 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     preventRoomsCreationWithError, false."""
 
     panic_lock_s: Annotated[float, Knob(key="panic-lock", unit=DURATION, above=0, high=3600)] = 60.0
-    """Longest time for which one panic prevents another, in seconds, from its start. Range: above 0 to 1h.
-    Default: maestro's api.limitManager.keyTimeout, 1m."""
+    """Longest time for which one panic prevents the next panic, in seconds from its start. Range: above 0 to 1h.
+    Default: maestro's api.limitManager.keyTimeout, 1m.
+    """
 
     occupied_concurrency: float = 0.5
     """Mean requests in flight in its last second from which a pod counts as occupied.

@@ -139,7 +139,7 @@ def page() -> Iterator[str]:
     yield from (
         "# Words you know",
         "",
-        "Commands of kubectl, kn, gcloud run and docker compose, and their equivalents. Typed after `serving`, they print their equivalent.",
+        "This page maps commands of kubectl, kn, gcloud run and docker compose to commands of `serving`. If you type such a command after `serving`, it prints its equivalent.",
     )
     for title, head, table in (
         ("Words that run a command", "runs", RUNS),

@@ -177,8 +177,8 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     drain_grace_s: Annotated[float, Knob(key="drain-grace", unit=DURATION, low=0, high=3600, live=True)] = 10.0
-    """Time in which requests may end after the signal to stop, in seconds. Then requests that wait for a pod get 503,
-    and connections of requests in flight are closed. Range: 0 to 1h. Default: ours, 10s: new requests go to another
+    """Time for requests to end after the signal to stop, in seconds. Then requests that wait for a pod get 503, and
+    connections of requests in flight are closed. Range: 0 to 1h. Default: ours, 10s: new requests go to another
     activator, or wait at the socket for the next.
     """
 

@@ -293,8 +293,8 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     activator_capacity: Annotated[float, Knob(key="activator-capacity", unit=NUMBER, low=1, live=True)] = 100.0
-    """Requests that one activator buffers for a revision. Accepted from Knative's ConfigMaps without effect: all
-    activators serve all revisions. Range: from 1. Default: Knative, 100.
+    """Requests that one activator buffers for a revision. The key of Knative has no effect, because all activators
+    serve all revisions. Range: from 1. Default: Knative, 100.
     """
 
     max_scale_up_rate: Annotated[float, Knob(key="max-scale-up-rate", unit=NUMBER, above=1, live=True)] = 1000.0

@@ -48,7 +48,7 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, WithoutEffect]] = MappingProxyType(
             "autodetect-http2": WithoutEffect(why="a port named h2c has HTTP/2", fulfilled=_OFF),
             "queueproxy.mount-podinfo": _OWN_SIDECAR,
             "queueproxy.resource-defaults": WithoutEffect(
-                why="queue-sidecar-cpu-request and its like have defaults that fit", fulfilled=_OFF
+                why="the queue-proxy always has default resources", fulfilled=_OFF
             ),
         },
         "config-defaults": {

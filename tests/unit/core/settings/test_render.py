@@ -41,7 +41,7 @@ def test_every_field_says_what_it_means_and_where_its_default_is_from() -> None:
 def test_a_key_carries_its_meaning_as_a_comment() -> None:
     lines = render_config_map("config-autoscaler", DAEMONS).splitlines()
     at = lines.index('    stable-window: "60s"')
-    assert lines[at - 2].startswith("    # Width of the window that decides outside panic")
+    assert lines[at - 2].startswith("    # Length of the averaging window outside panic mode")
 
 
 def test_the_page_has_a_row_for_each_field_but_quirks() -> None:

@@ -324,6 +324,8 @@ class RevisionDirectory:
             self.unready.set_confirmed(key, self.announced.candidates(key, ready, now_s))
             return
         if not is_on or revision is None or revision.kubelet_decides:
+            # An announcement that stays makes each tick schedule the next one.
+            self.announced.forget(key)
             self.unready.set_pods(key, {}, now_s)
             return
         unready = self.slices.unready_of(key)

@@ -775,6 +775,8 @@ def test_announcements_without_effect(router: RequestRouter[str], why: str) -> N
     router.arrive(KEY, "r", 0.0)
     announce(router, KEY, announced_pod(), now_s=1.0)
     assert not router.tick(1.0).probes, why
+    router.tick(1.1)
+    assert not router.schedule.has_pending_work, f"{why}: ticks end"
 
 
 def test_a_pod_that_a_slice_lists_as_ready_needs_no_announcement() -> None:

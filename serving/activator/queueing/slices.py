@@ -8,7 +8,7 @@ Slices follow discovery.k8s.io/v1: a missing condition counts as ready.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -75,7 +75,8 @@ class _Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 class _SlicePort(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     name: str | None = None
-    port: int | None = None
+    # The API server of Kubernetes does not check the range, and connecting would raise an error of another type.
+    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] | None = None
     app_protocol: str | None = None
 
 

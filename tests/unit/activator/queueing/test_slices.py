@@ -96,6 +96,12 @@ def test_a_slice_of_no_revision_is_no_data(endpoint_slice: dict[str, Any]) -> No
     assert isinstance(slice_of(endpoint_slice), NoData)
 
 
+@pytest.mark.parametrize("port", [-1, 65_536])
+def test_a_slice_with_a_port_that_no_connection_has_is_no_data(port: int) -> None:
+    labels = {"serving.knative.dev/revision": "hello-00001"}
+    assert isinstance(slice_of({"metadata": {"name": "s", "labels": labels}, "ports": [{"port": port}]}), NoData)
+
+
 def test_slices_of_a_revision_add_up() -> None:
     slices = SliceIndex()
     slices.set(slice_facts(endpoint("10.0.0.1"), name="s1"))

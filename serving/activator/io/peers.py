@@ -8,7 +8,6 @@ after a while. Until the excluded peer answers again, the queue-proxies of the p
 """
 
 import asyncio
-import contextlib
 import logging
 import os
 import socket
@@ -180,9 +179,14 @@ class PeerProcesses:
 
     def _flush(self, peer: _PeerProcess) -> None:
         loop = asyncio.get_running_loop()
-        # A broken connection means that the process is ending; its pidfd reports the end.
-        with contextlib.suppress(OSError):
+        try:
             del peer.unsent[: peer.connection.send(peer.unsent)]
+        except BlockingIOError:
+            pass
+        except OSError:
+            # The peer is ending, which its pidfd reports, or could not read a message. The loop would report the
+            # broken connection as writable without end.
+            peer.unsent.clear()
         if peer.unsent:
             loop.add_writer(peer.connection, self._flush, peer)
         else:

@@ -7,6 +7,7 @@ call loopback addresses.
 """
 
 import asyncio
+import contextlib
 import functools
 import logging
 import socket
@@ -62,7 +63,7 @@ class NamedPorts:
 
     def set(self, route: str, facts: ServedRoute | None) -> None:
         """Update a route, or remove it with None."""
-        self.claims.pop(route, None)
+        before = self.claims.pop(route, None)
         if facts is None:
             return
         policy = route_policy(facts.metadata.annotations or {})
@@ -74,7 +75,8 @@ class NamedPorts:
                 port=port,
                 is_tcp=any(tcp.number == port and not tcp.is_tls for tcp in policy.tcp_ports),
             )
-            self._changed.set()
+            if self.claims[route] != before:
+                self._changed.set()
 
     def with_named(self, other: Callable[[str, ServedRoute | None], None]) -> Callable[[str, ServedRoute | None], None]:
         """A function that updates a route here and in ``other``."""
@@ -115,8 +117,11 @@ class NamedPorts:
             syncing.cancel()
 
     async def _sync(self, gateways: Mapping[str, Collection[int]]) -> None:
+        has_failed = False
         while True:
-            await self._changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RETRY_S if has_failed else None):
+                    await self._changed.wait()
             self._changed.clear()
             for gateway, ports in gateways.items():
                 for claim in list(self.claims.values()):
@@ -124,8 +129,7 @@ class NamedPorts:
                     for port in {claim.port, *ports}:
                         if (address, port) not in self._open and not self._server.draining:
                             await self._listen(gateway, address, port)
-            if any(not self._open.issuperset(self._wanted(gateway)) for gateway in gateways):
-                asyncio.get_running_loop().call_later(_RETRY_S, self._changed.set)
+            has_failed = any(not self._open.issuperset(self._wanted(gateway)) for gateway in gateways)
 
     def _wanted(self, gateway: str) -> Collection[tuple[str, int]]:
         return {(named_address(gateway, claim.namespace), claim.port) for claim in self.claims.values()}

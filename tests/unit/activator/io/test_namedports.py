@@ -1,7 +1,7 @@
 """Which service takes the connections to a port of a namespace."""
 
 import asyncio
-from typing import cast
+from typing import Any, cast
 
 from serving.activator.io.namedports import NamedPorts
 from serving.activator.routing.hostclaims import ServedRoute, route_of
@@ -10,6 +10,7 @@ from serving.core.model.routehosts import named_address
 from serving.core.settings.controller import ControllerSettings
 from serving.net.proxy.forwarding.exchange import Handler
 from serving.net.proxy.server.listener import HttpServer
+from tests.virtual_time import pass_s, run_virtually
 
 GATEWAY = "127.0.0.1"
 
@@ -55,3 +56,29 @@ def test_of_several_the_first_by_name_has_the_port_until_it_goes() -> None:
 
 def test_a_port_for_tls_is_shared_by_server_name_and_belongs_to_none() -> None:
     assert owner(ports_of(route("db", port="5432", tcp="5432/tls")), 5432) == ""
+
+
+def test_a_port_that_cannot_be_opened_is_tried_once_per_pause_however_often_routes_change() -> None:
+    tries: list[float] = []
+
+    class Refusing:
+        draining = False
+
+        async def listen(self, *_: object, **__: object) -> None:
+            tries.append(asyncio.get_running_loop().time())
+            raise OSError
+
+    async def change_often() -> None:
+        ports = NamedPorts(cast("HttpServer", Refusing()), cast("Handler", None), make=cast("Any", None))
+        stop = asyncio.Event()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(ports.serve({GATEWAY: ()}, stop))
+            for number in range(10):
+                ports.set("default/api", route("api", port=str(8080 + number % 2)))
+                await pass_s(0.1)
+            tries.clear()
+            await pass_s(60)
+            stop.set()
+
+    run_virtually(change_often())
+    assert len(tries) == 12, "each 5 s"

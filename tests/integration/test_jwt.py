@@ -5,6 +5,7 @@ import base64
 import concurrent.futures
 import contextlib
 import functools
+import gc
 import hashlib
 import hmac
 import json
@@ -19,9 +20,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from jwt.algorithms import ECAlgorithm, OKPAlgorithm, RSAAlgorithm
 
 from serving.activator.io import jwtkeys
+from serving.activator.routing.sites import Listener
 from serving.core.model.knative import ALLOW_FROM_ANNOTATION, JWT_ANNOTATION
+from serving.net.cluster.kinds import ROUTE
+from serving.net.proxy.forwarding.exchange import Exchange
 from tests.eventually import until
-from tests.integration.activator_stage import HttpResponse, Stage, send_request, staged
+from tests.integration.activator_stage import HOST, HttpResponse, Stage, send_request, staged
 
 ISSUER, AUDIENCE = "https://issuer.example.com", "api"
 WHOLE = {"revisionName": "hello-00001", "percent": 100}
@@ -255,6 +259,29 @@ async def test_requests_wait_for_the_first_keys_and_the_loop_does_not() -> None:
         issuer.gate.set()
         assert [(await task).status for task in waiting] == [200] * 5
         assert len(issuer.asked) == 1
+
+
+def is_public(stage: Stage) -> bool:
+    site = stage.activator.ingress.routes.find(Listener.PUBLIC, HOST)
+    return site is not None and site.access is None
+
+
+async def test_a_request_whose_service_became_public_while_it_waited_for_keys_is_freed() -> None:
+    async with guarded() as (stage, issuer):
+        issuer.gate.clear()
+        waiting = asyncio.create_task(ask(stage, token()))
+        await until(lambda: issuer.asked)
+        opened = {"metadata": {"annotations": {JWT_ANNOTATION: None, ALLOW_FROM_ANNOTATION: None}}}
+        await stage.cluster.patch(ROUTE, "default", "hello", patch=opened)
+        await until(lambda: is_public(stage))
+        issuer.gate.set()
+        assert (await waiting).body == "pod"
+
+        def is_freed() -> bool:
+            gc.collect()
+            return not any(isinstance(instance, Exchange) for instance in gc.get_objects())
+
+        await until(is_freed)
 
 
 @pytest.mark.parametrize(

@@ -114,7 +114,8 @@ class JwtChecker:
     """Checks the tokens of requests, and caches keys and verified tokens."""
 
     def __init__(self) -> None:
-        self._waited: set[Exchange] = set()
+        # The request whose wait for keys has just ended.
+        self._resumed: Exchange | None = None
         self._sets: dict[tuple[str, str], KeySet] = {}
         self._verified: dict[tuple[AccessRule, str], tuple[Mapping[str, Any], Verified]] = {}
 
@@ -134,12 +135,12 @@ class JwtChecker:
 
         def resume() -> None:
             if exchange.is_waiting:
-                self._waited.add(exchange)
+                self._resumed = exchange
                 again(exchange)
+                self._resumed = None
 
         # Only once, so that a slow failing issuer does not hold a request forever.
-        may_wait = exchange not in self._waited
-        self._waited.discard(exchange)
+        may_wait = exchange is not self._resumed
         if not keys.is_usable:
             if not (may_wait and keys.hold(resume)):
                 # The reason is only logged, because the keys' address may be internal.

@@ -106,7 +106,10 @@ class Routes:
             self._claims[claim.listener, claim.host].remove(claim)
             self._settle(claim)
             for revision, _ in _private_revisions(claim.site):
-                self._private.get(revision, {}).pop(key, None)
+                rules = self._private.get(revision, {})
+                rules.pop(key, None)
+                if not rules:
+                    self._private.pop(revision, None)
 
     def find(
         self,

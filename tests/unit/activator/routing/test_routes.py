@@ -433,6 +433,7 @@ def test_a_revision_of_a_private_route_is_as_private_until_the_route_is_gone() -
     opened = routes.find(INNER, "anything", named=named)
     assert opened is not None
     assert opened.access is None
+    assert not routes._private, "nothing is kept of revisions that come and go"
 
 
 def test_a_host_that_chooses_by_session_is_kept_for_a_revision_of_its_own() -> None:

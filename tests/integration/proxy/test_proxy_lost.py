@@ -1,8 +1,11 @@
 """An upstream that dies before it responds to a request."""
 
+import asyncio
+
 import pytest
 
 from serving.net.proxy.forwarding.exchange import UNDELIVERED
+from serving.net.proxy.forwarding.phase import ExchangePhase
 from tests.eventually import until
 from tests.integration.proxy.peers import MARK, Link, backed, get, ok, proxied
 from tests.integration.proxy.pods import BELIEVED, forwarding
@@ -38,6 +41,34 @@ async def test_its_body_goes_elsewhere_with_it(rest: bytes) -> None:
         client.send(rest)
         _, body = await client.message()
     assert body == b"abc" + rest
+
+
+async def test_the_rest_of_a_body_that_the_lost_upstream_did_not_read_is_read_for_the_next_one() -> None:
+    ending = asyncio.Event()
+
+    async def full(link: Link) -> None:
+        await link.head()
+        await ending.wait()
+        link.writer.transport.abort()
+
+    async def counting(link: Link) -> None:
+        _, body = await link.message()
+        link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%d" % (len(b"%d" % len(body)), len(body)))
+
+    async with proxied(full) as proxy, backed(counting) as other, asyncio.timeout(60):
+        proxy.handler.elsewhere = other.address
+        client = await proxy.client()
+        client.send(b"PUT / HTTP/1.1\r\nHost: h\r\n%bContent-Length: 6\r\n\r\nabc" % MARK)
+        await until(lambda: proxy.backend.links)
+        [exchange] = proxy.handler.begun
+        await until(lambda: exchange.phase is ExchangePhase.SENT)
+        attempt = exchange._attempt
+        assert attempt is not None
+        attempt.upstream_full(full=True)
+        ending.set()
+        await until(lambda: other.links)
+        client.send(b"def")
+        assert (await client.message())[1] == b"6"
 
 
 @pytest.mark.parametrize(

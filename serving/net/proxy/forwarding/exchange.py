@@ -624,7 +624,6 @@ class Attempt:
         if head.status == 503 and UNDELIVERED in marks and exchange.body.can_replay:
             self.release()
             exchange.body.rewind()
-            self._client.resume(Pause.UPSTREAM_FULL)
             exchange.give_back(ConnectionRefusedError("the app accepts no connection"))
             return
         exchange.phase = _ON_RESPONSE[exchange.phase]
@@ -735,7 +734,6 @@ class Attempt:
         self.upstream = None
         if exchange.body is not NO_BODY:
             exchange.body.restore(body)
-        self._client.resume(Pause.UPSTREAM_FULL)
         exchange.give_back(ConnectionRefusedError(reason))
 
     def _send(self, upstream: RequestCarrier) -> None:
@@ -747,7 +745,8 @@ class Attempt:
         if exchange.body is NO_BODY:
             upstream.carry(self, self._wire, b"")
             return
-        self._client.resume(Pause.HELD)
+        # Also after an upstream that did not read the body and was lost.
+        self._client.resume(Pause.HELD | Pause.UPSTREAM_FULL)
         upstream.carry(self, self._wire, exchange.body.send())
 
     def _end_tunnel(self) -> None:

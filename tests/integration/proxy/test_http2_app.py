@@ -7,7 +7,7 @@ import pytest
 
 from serving.core.settings.http import HttpSettings
 from serving.net.proxy.http2.flow import WINDOW_BYTES, WINDOW_BYTES_MAX
-from serving.net.proxy.http2.upstream import Http2Pool
+from serving.net.proxy.http2.upstream import Http2Pool, UpstreamSession
 from tests.integration.proxy.h2frames import END_HEADERS, Code, Http2, Http2App, Kind, fields, frame, request, settings
 from tests.integration.proxy.peers import Link, Proxy, Script, get, proxied
 
@@ -198,6 +198,27 @@ async def test_an_app_that_takes_one_stream_gets_more_connections() -> None:
     async with before(single) as proxy:
         assert await one(proxy, get()) == b"200 fine"
         assert set(await asyncio.gather(*[one(proxy, get()) for _ in range(5)])) == {b"200 fine"}
+
+
+async def test_an_app_that_allows_no_stream_is_502_and_not_asked_again_and_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def none(link: Link) -> None:
+        await Http2App.on(link, (MAX_CONCURRENT_STREAMS, 0))
+        await link.rest()
+
+    is_open = UpstreamSession.is_open.fget
+    assert is_open is not None
+
+    def settled(session: UpstreamSession) -> bool:
+        """Without streams until its settings have arrived, as on a connection that the app was faster on."""
+        session.engine.peer_streams_max = 0
+        return is_open(session)
+
+    monkeypatch.setattr(UpstreamSession, "is_open", property(settled))
+    async with before(none) as proxy, asyncio.timeout(60):
+        assert (await one(proxy, get())).startswith(b"502 ")
+        assert len(proxy.backend.links) <= 2
 
 
 async def test_a_wrong_length_ends_one_response_and_no_other() -> None:

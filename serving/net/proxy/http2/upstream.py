@@ -529,6 +529,10 @@ class Http2Pool(Pool):
             if not session.is_open:
                 why = session.violation or "it closed a new connection at once"
                 raise ConnectionResetError(f"{address[0]}:{address[1]}: {why}")
+            if not session.engine.peer_streams_max:
+                # Another connection would be of no use either.
+                session.close()
+                raise ConnectionRefusedError(f"{address[0]}:{address[1]}: it accepts no streams")
 
     async def _make(self, address: Address) -> UpstreamSession:
         host, port = address

@@ -207,15 +207,14 @@ async def test_an_app_that_allows_no_stream_is_502_and_not_asked_again_and_again
         await Http2App.on(link, (MAX_CONCURRENT_STREAMS, 0))
         await link.rest()
 
-    is_open = UpstreamSession.is_open.fget
-    assert is_open is not None
+    made = UpstreamSession.connection_made
 
-    def settled(session: UpstreamSession) -> bool:
-        """Without streams until its settings have arrived, as on a connection that the app was faster on."""
+    def settled(session: UpstreamSession, transport: asyncio.BaseTransport) -> None:
+        """As if the app's settings arrived with the connection."""
+        made(session, transport)
         session.engine.peer_streams_max = 0
-        return is_open(session)
 
-    monkeypatch.setattr(UpstreamSession, "is_open", property(settled))
+    monkeypatch.setattr(UpstreamSession, "connection_made", settled)
     async with before(none) as proxy, asyncio.timeout(60):
         assert (await one(proxy, get())).startswith(b"502 ")
         assert len(proxy.backend.links) <= 2

@@ -8,7 +8,7 @@ revision (``writer``).
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -338,13 +338,20 @@ class DecisionLoop:
 
     async def _save(self, key: RevisionKey) -> None:
         """Save the learnt state and anticipated pods of a revision, for restarts and shard moves."""
-        entry, notes = self._watch.entries.get(key), self._notes.pop(key, None)
+        entry, notes = self._watch.entries.get(key), dict(self._notes.get(key, {}))
         if entry is None or entry.revision is None or not notes:
             return
         with self._sharing.writing(group_of(key, entry.revision)):
             written = await self._client.save(entry.revision, notes)
+        self._drop_saved(key, notes)
         if written is not None:
             self._watch.written(key, dict(written))
+
+    def _drop_saved(self, key: RevisionKey, saved: Mapping[str, str | None]) -> None:
+        """Drop saved annotations, except those that have changed since the write began."""
+        remaining = dict(self._notes.pop(key, {}).items() - saved.items())
+        if remaining:
+            self._notes[key] = remaining
 
     async def _write(self, key: RevisionKey) -> float | None:
         entry = self._watch.entries.get(key)
@@ -384,8 +391,7 @@ class DecisionLoop:
             case ReserveRefused():
                 self.decide_soon(key, DecisionCause.CHANGE)
             case RevisionWritten(resource, notes):
-                waiting = self._notes.get(key, {}).items()
-                self._notes[key] = dict(waiting - notes.items())
+                self._drop_saved(key, notes)
                 self._watch.written(key, dict(resource))
             case ScaleWritten(count, version):
                 present = entry.deployment

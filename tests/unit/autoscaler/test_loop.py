@@ -579,6 +579,28 @@ def test_under_knatives_policy_the_adaptive_one_learns_in_shadow() -> None:
     run_virtually(run())
 
 
+def test_what_was_learnt_is_saved_though_the_server_fails_once() -> None:
+    failed: list[Patch] = []
+
+    async def fail(patch: Patch) -> None:
+        if not failed and LEARNT_ANNOTATION in (patch.patch["metadata"].get("annotations") or {}):
+            failed.append(patch)
+            raise Unavailable("the server restarts")
+
+    async def run() -> None:
+        async with staged(scale=1, serving_state="Active", pods=("p",)) as stage:
+            stage.cluster.before = fail
+            for _ in range(6):
+                await stage.report(2, p=1.0)
+                await stage.report(20, p=0.0)
+            await until(lambda: bool(failed))
+            await stage.report(3, p=1.0)
+            revision = await stage.cluster.get(REVISION, *KEY)
+            assert LEARNT_ANNOTATION in revision["metadata"]["annotations"]
+
+    run_virtually(run())
+
+
 def test_what_was_learnt_survives_a_restart_of_the_autoscaler() -> None:
     async def run() -> tuple[float, float]:
         stop = asyncio.Event()

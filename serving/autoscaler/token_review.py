@@ -127,7 +127,8 @@ class Reviewed:
     __slots__ = ("_known",)
 
     def __init__(self) -> None:
-        self._known: OrderedDict[bytes, tuple[Verdict, float]] = OrderedDict()
+        # Each verdict with the times from which and until which it is valid.
+        self._known: OrderedDict[bytes, tuple[Verdict, float, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._known)
@@ -135,8 +136,9 @@ class Reviewed:
     def known(self, token: str, now_s: float) -> Verdict | None:
         """The verdict about a token; None if a review is needed."""
         digest = _digest_of(token)
-        verdict, until_s = self._known.get(digest, (None, math.inf))
-        if now_s >= until_s:
+        verdict, since_s, until_s = self._known.get(digest, (None, -math.inf, math.inf))
+        # The clock may have been set back.
+        if not since_s <= now_s < until_s:
             del self._known[digest]
             return None
         return verdict
@@ -145,7 +147,7 @@ class Reviewed:
         """Store a verdict; a proof expires with its token."""
         valid_s = _PROOF_VALID_S if isinstance(verdict, PodProof) else _REFUSAL_VALID_S
         digest = _digest_of(token)
-        self._known[digest] = (verdict, min(now_s + valid_s, expiry_s(token)))
+        self._known[digest] = (verdict, now_s, min(now_s + valid_s, expiry_s(token)))
         self._known.move_to_end(digest)
         if len(self._known) > _KNOWN_MAX:
             self._known.popitem(last=False)

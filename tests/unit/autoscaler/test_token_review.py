@@ -130,6 +130,12 @@ def test_a_refusal_is_known_for_ten_seconds() -> None:
     assert reviewed.known("t", 110.0) is None
 
 
+def test_a_refusal_ends_when_the_clock_is_set_back() -> None:
+    reviewed = Reviewed()
+    reviewed.learn("t", NoData(missing="x"), 10_000.0)
+    assert reviewed.known("t", 100.0) is None
+
+
 def test_what_is_known_is_bounded_and_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.autoscaler.token_review._KNOWN_MAX", 2)
     reviewed = Reviewed()

@@ -38,6 +38,7 @@ class CertificateWatch:
         self._failures_logged = 0
         self._mapped: Mapping[str, tuple[str, str]] = {}
         self._changed = asyncio.Event()
+        self._reloading = asyncio.Lock()
         self.turn = 0
         """Number of reloads so far."""
 
@@ -79,6 +80,11 @@ class CertificateWatch:
 
     async def reload(self) -> None:
         """Reload all certificates. An invalid certificate is logged once, and its last valid version stays in use."""
+        # A reload that read earlier must not replace what a later one has read.
+        async with self._reloading:
+            await self._reload()
+
+    async def _reload(self) -> None:
         secrets = {name: await self._secret(self._namespace, name) for name in self._settings.secret_names}
         hosts_by_secret: dict[tuple[str, str], list[str]] = {}
         for host, secret in self._mapped.items():

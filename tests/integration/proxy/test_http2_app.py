@@ -6,6 +6,7 @@ import contextlib
 import pytest
 
 from serving.core.settings.http import HttpSettings
+from serving.net.proxy.http1.upstream import INTERIM_MAX
 from serving.net.proxy.http2.flow import WINDOW_BYTES, WINDOW_BYTES_MAX
 from serving.net.proxy.http2.upstream import Http2Pool, UpstreamSession
 from tests.integration.proxy.h2frames import END_HEADERS, Code, Http2, Http2App, Kind, fields, frame, request, settings
@@ -254,6 +255,22 @@ async def test_a_malformed_response_is_502_and_the_connection_continues() -> Non
         assert (await one(proxy, get())).startswith(b"502 ")
         assert await one(proxy, get()) == b"200 fine"
         assert len(proxy.backend.links) == 1
+
+
+async def test_an_app_that_sends_interim_responses_without_end_is_502() -> None:
+    async def endless(link: Link) -> None:
+        app = await Http2App.on(link)
+        stream_id = await app.request()
+        early = frame(Kind.HEADERS, fields((":status", "103")), flags=END_HEADERS, stream_id=stream_id)
+        link.send(early * INTERIM_MAX)
+        await link.rest()
+
+    async with before(endless) as proxy, asyncio.timeout(60):
+        client = await proxy.client()
+        client.send(get())
+        while (head := await client.head()).startswith(b"HTTP/1.1 103 "):
+            pass
+        assert head.startswith(b"HTTP/1.1 502 ")
 
 
 async def test_an_idle_connection_is_closed() -> None:

@@ -25,8 +25,9 @@ _NONE, _LENGTH = Framing.NONE, Framing.LENGTH
 _QUICK_ACK: int | None = getattr(socket, "TCP_QUICKACK", None)
 
 _READ_BYTES = 256 * 1024
-# Most interim responses (1xx) per request: an app that sends more costs other requests time.
-_INTERIM_MAX = 1000
+INTERIM_MAX = 1000
+"""Most interim responses (1xx) per request: an app that sends more costs other requests time."""
+
 # Fields of struct tcp_info (linux/tcp.h, since Linux 4.19): bytes_acked, which counts the SYN, bytes_sent,
 # bytes_retrans.
 _TCP_INFO: int | None = getattr(socket, "TCP_INFO", None)
@@ -180,7 +181,7 @@ class Upstream(asyncio.Protocol):
         self._held = False
         self._has_yielded = False
         self._is_paused = False
-        self._interim_left = _INTERIM_MAX
+        self._interim_left = INTERIM_MAX
         self._full = False
         self._keep = False
         # State of the current request.
@@ -205,7 +206,7 @@ class Upstream(asyncio.Protocol):
         assert self._receiver is None, self
         self._receiver = receiver
         self._has_received = False
-        self._interim_left = _INTERIM_MAX
+        self._interim_left = INTERIM_MAX
         head = receiver.head
         if head.has_body:
             self._is_chunked = head.chunked

@@ -20,7 +20,14 @@ from serving.core.settings.http import HttpSettings
 from serving.net.aio.turns import FairTurns
 from serving.net.proxy.http1.pool import Connector, Pool, Waiter
 from serving.net.proxy.http1.responsehead import BadResponse, Framing
-from serving.net.proxy.http1.upstream import Address, RequestCarrier, ResponseReceiver, unread_pieces, unreceived_bytes
+from serving.net.proxy.http1.upstream import (
+    INTERIM_MAX,
+    Address,
+    RequestCarrier,
+    ResponseReceiver,
+    unread_pieces,
+    unreceived_bytes,
+)
 from serving.net.proxy.http2.engine import Http2Engine
 from serving.net.proxy.http2.flow import EngineStream
 from serving.net.proxy.http2.frames import ErrorCode, Violation
@@ -47,6 +54,7 @@ class StreamUpstream(EngineStream):
         "_has_received",
         "_held",
         "_home",
+        "_interim_left",
         "_is_moving",
         "_is_paused",
         "_kept",
@@ -70,6 +78,7 @@ class StreamUpstream(EngineStream):
         self._home = home
         self._link = link
         self._receiver: ResponseReceiver | None = None
+        self._interim_left = INTERIM_MAX
         self._wire = b""
         # Remaining bytes of a body with known length; None for any other.
         self._left_bytes: int | None = None
@@ -158,7 +167,11 @@ class StreamUpstream(EngineStream):
             self._break(receiver, bad)
             return
         if head.status < 200:
-            receiver.on_interim(head)
+            self._interim_left -= 1
+            if self._interim_left:
+                receiver.on_interim(head)
+            else:
+                self._break(receiver, BadResponse("too many interim responses"))
             return
         self._begun = True
         if head.framing is not _CHUNKED:

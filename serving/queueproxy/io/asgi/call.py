@@ -27,7 +27,7 @@ _DENIAL = "websocket.http.response"
 
 _CLOSE = (b"connection", b"close")
 _GAUGES = b"endpoint-load-metrics"
-_INTERNAL_ERROR, _LATE = 500, 504
+_INTERNAL_ERROR, _LATE, _STATUS_MAX = 500, 504, 999
 # The RFC 6455 close code for an unexpected condition at the server.
 _WEBSOCKET_ENDED = 1011
 
@@ -324,7 +324,8 @@ class AppCall:
             self._release()
 
     def _begun(self, message: Message) -> Message:
-        self.status = message["status"]
+        # The server refuses a status of four digits, and no metric has a class for it.
+        self.status = min(message["status"], _STATUS_MAX)
         headers = list(message.get("headers") or ())
         self.gauges = next((value for name, value in headers if name.lower() == _GAUGES), b"")
         if self.owner.closes_connections and self.scope.get("http_version", "1.1").startswith("1"):

@@ -388,7 +388,7 @@ class WorkloadWatch:
             self._known[key] = workload
             self._names[key[0]].add(key[1])
         self._choose()
-        if revision is not None or before is not None:
+        if (revision is not None or before is not None) and not self._sink.is_taken(key):
             self._sink.set_revision(key, revision)
         if workload is not None and revision is not None and has_moved:
             self._find_target(key, workload)

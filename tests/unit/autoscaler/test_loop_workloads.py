@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from serving.core.model.objects import Object, annotations_of
+from serving.core.model.objects import Object, annotations_of, uid_of
 from serving.core.model.scaledworkload import ScaledWorkloadSpec, WorkloadScaling, WorkloadService, WorkloadTarget
 from serving.core.model.stat import Stat
 from serving.core.scaling.scaler.scaler import StatSource
@@ -320,6 +320,27 @@ def test_a_revision_of_that_name_wins() -> None:
             await shop.report(1.0)
             assert await shop.scale() == 0
             stop.set()
+
+    run_virtually(body())
+
+
+def test_a_workload_does_not_end_the_decisions_about_a_revision_that_took_its_name() -> None:
+    async def body() -> None:
+        async with new_shop() as shop:
+            metadata = {"namespace": "default", "name": "shop"}
+            revision = {"apiVersion": "serving.knative.dev/v1", "kind": "Revision", "metadata": metadata, "spec": {}}
+            created = await shop.cluster.create(REVISION, revision)
+            await pass_s(1)
+            for deleted in (False, True):
+                if deleted:
+                    await shop.cluster.delete(SCALED_WORKLOAD, *KEY)
+                else:
+                    await shop.cluster.patch(SCALED_WORKLOAD, *KEY, patch={"spec": {"scaling": {"window": "20s"}}})
+                await pass_s(1)
+                entry = shop.stage.autoscaler.entry(KEY)
+                assert entry is not None
+                assert entry.revision is not None
+                assert entry.revision.uid == uid_of(created)
 
     run_virtually(body())
 

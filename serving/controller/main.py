@@ -71,14 +71,13 @@ async def _body(stop: asyncio.Event) -> None:
         settings, election = config.own.settings, config.election.settings
         lease = LeaseClient(cluster, LeaseName(namespace=system_namespace(), name=_LEASE))
         leader = Leader(lease, identity, times=lease_times(election)) if election.enabled else None
-        controllers = list[Controller]()
-        metrics = ControllerMetrics(controllers, is_leading=lambda: leader is None or leader.is_leading)
+        metrics = ControllerMetrics(is_leading=lambda: leader is None or leader.is_leading)
 
         async def work(through: Cluster) -> None:
             own, scaling = config.own.settings, config.scaling.settings
             sidecar = await _sidecar(cluster, own, config.proxy.settings)
             controller = Controller(through, settings=own, scaling=scaling, sidecar=sidecar, metrics=metrics)
-            controllers.append(controller)
+            metrics.term_began(controller)
             with config.applied_to(controller, watch):
                 await controller.run(stop)
 

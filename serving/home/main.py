@@ -98,8 +98,7 @@ async def _body(stop: asyncio.Event) -> None:
     inner_port = int(os.environ["SERVING_LOCAL_INNER_PORT"])
     hosts = HostsFiles(cluster, state.hosts, lambda: config.own.settings, inner_port=inner_port)
     scheduler = PodScheduler(cluster, _placing(virtual))
-    controllers, sockets = list[Controller](), inherited_sockets()
-    metrics = ControllerMetrics(controllers)
+    sockets, metrics = inherited_sockets(), ControllerMetrics()
     try:
         async with (
             supervise() as group,
@@ -116,7 +115,7 @@ async def _body(stop: asyncio.Event) -> None:
             )
             settings = config.own.settings
             controller = Controller(cluster, settings=settings, scaling=config.scaling.settings, metrics=metrics)
-            controllers.append(controller)
+            metrics.term_began(controller)
             stack.enter_context(config.applied_to(controller, watch))
             tasks = [group.start(node.runtime.run(), name="runtime")]
             await kubelet.take_over()

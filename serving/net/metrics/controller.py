@@ -3,7 +3,7 @@
 On one machine the store's API and the kubelet run in the same process. They share the page, which then also has pods.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from prometheus_client.core import Metric as Family
@@ -28,37 +28,36 @@ class ReconcileCounts(Protocol):
 
 
 class ControllerMetrics:
-    """All metrics of a controller.
+    """All metrics of a controller process. ``is_leading`` is read for each page."""
 
-    ``controllers`` are the controllers of this process, one for each term as leader; the last one is current.
-    ``controllers`` and ``is_leading`` are read for each page.
-    """
-
-    def __init__(
-        self, controllers: Sequence[ReconcileCounts], *, is_leading: Callable[[], bool] = lambda: True
-    ) -> None:
+    def __init__(self, *, is_leading: Callable[[], bool] = lambda: True) -> None:
         self.page = MetricsPage((*CONTROLLER_METRICS, *LOCAL_METRICS))
-        self._controllers = controllers
         self._is_leading = is_leading
+        self._current: ReconcileCounts | None = None
+        self._earlier_writes_count = 0
         self._reconciles = self.page.counter("serving_reconciles_total")
         self._duration = self.page.histogram("serving_reconcile_duration_seconds")
         self.page.pull(self._pull)
+
+    def term_began(self, controller: ReconcileCounts) -> None:
+        """Show the counts of the controller of a new term as leader. Writes of earlier terms still count."""
+        self._earlier_writes_count = self._writes_count
+        self._current = controller
 
     def count_reconciliation(self, resource: str, duration_s: float, result: str) -> None:
         """Count a reconciliation by its result: done, conflict or failed."""
         self._reconciles.labels(resource, result).inc()
         self._duration.labels(resource).observe(duration_s)
 
+    @property
+    def _writes_count(self) -> int:
+        return self._earlier_writes_count + (0 if self._current is None else self._current.writes_count)
+
     def _pull(self) -> Iterator[Family]:
-        yield _one(
-            named(CONTROLLER_METRICS, "serving_reconcile_queue_depth"),
-            sum(controller.waiting_count for controller in self._controllers[-1:]),
-        )
+        waiting_count = 0 if self._current is None else self._current.waiting_count
+        yield _one(named(CONTROLLER_METRICS, "serving_reconcile_queue_depth"), waiting_count)
         yield _one(named(CONTROLLER_METRICS, "serving_controller_leader"), float(self._is_leading()))
-        yield _one(
-            named(CONTROLLER_METRICS, "serving_controller_writes_total"),
-            sum(controller.writes_count for controller in self._controllers),
-        )
+        yield _one(named(CONTROLLER_METRICS, "serving_controller_writes_total"), self._writes_count)
 
 
 class LocalMetrics:

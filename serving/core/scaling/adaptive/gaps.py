@@ -180,6 +180,10 @@ class GapHistory:
             if not name.isdecimal() or int(name) >= len(counts) or not 0 <= count <= _DUMPED_MAX:
                 raise InvalidValue(text=f"{name}: {count}", expected="a bin of gaps and how many it has")
             counts[int(name)] = count
+        if sum(counts) > _DUMPED_MAX:
+            raise InvalidValue(
+                text=f"{sum(counts):g} gaps", expected=f"a bin of gaps each, at most {_DUMPED_MAX:g} gaps in all"
+            )
         self._counts = counts
         self._weight = 1.0
         self.gap_count = max(round(sum(counts)), int(bool(dumped)))

@@ -228,8 +228,9 @@ class AdaptivePolicy(RevisionPolicy):
         dumped = regret.load(dumped)
         self._gaps.load(dumped)
         self._regret = regret
+        weight = min(1.0, _PRIOR_GAPS / max(self._gaps.gap_count, 1))
         for name, count in dumped.items():
-            self._prior.record(BIN_STARTS_S[int(name)], weight=count)
+            self._prior.record(BIN_STARTS_S[int(name)], weight=weight * count)
         self._saved_count = self._gaps.gap_count
         self._idle = self._explained = None
 

@@ -92,6 +92,11 @@ def test_what_no_history_dumps_is_refused(dumped: dict[str, float]) -> None:
         GapHistory().load(dumped)
 
 
+def test_more_gaps_than_a_history_keeps_are_refused() -> None:
+    with pytest.raises(InvalidValue, match="at most 100 gaps"):
+        GapHistory().load({str(index): 90.0 for index in range(200)})
+
+
 def test_an_empty_dump_is_no_history() -> None:
     history = history_of(3.0)
     history.load({})

@@ -6,6 +6,7 @@ import pytest
 from serving.core.model.errors import InvalidValue
 from serving.core.model.nodata import NoData
 from serving.core.model.stat import Stat
+from serving.core.scaling.adaptive.gaps import SHIPPED_PRIOR, GapPrior
 from serving.core.scaling.adaptive.policy import AdaptivePolicy, adaptive_policy
 from serving.core.scaling.adaptive.regret import KeepRegret
 from serving.core.scaling.decision.policy import NEUTRAL, Advice, PolicyView, RegretReason, SecondOfLoad
@@ -236,6 +237,15 @@ def test_what_was_learnt_is_saved_when_it_is_new_and_not_too_often() -> None:
 
     assert saved == [True, False]
     assert later == [False, True, False]
+
+
+def test_a_saved_history_counts_no_more_in_the_prior_of_all_than_one_that_is_observed() -> None:
+    rates = []
+    for saved_count in (50.0, 100.0):
+        prior = GapPrior(SHIPPED_PRIOR)
+        adaptive_policy(ADAPTIVE, AutoscalerSettings(), prior=prior).load(f'{{"30": {saved_count}}}')
+        rates.append(prior.rates)
+    assert rates[0] == pytest.approx(rates[1])
 
 
 @pytest.mark.parametrize("learnt", ["", "[]", '{"a": 1}', '{"3": "x"}'])

@@ -59,20 +59,15 @@ class Calls(Protocol):
 class WriteView(msgspec.Struct, frozen=True, kw_only=True):
     """The known state of one revision at one moment. Unknown parts are None.
 
-    ``latest`` is the latest decision. ``notes`` are annotations to write, where None removes one. ``is_woken``: an
-    activator has woken the revision since the decision.
+    ``latest`` is the latest decision. ``notes`` are annotations, written with the next Reserve or later alone; None
+    removes one. ``is_woken``: an activator has woken the revision since the decision.
     """
 
     revision: ScaledRevision | None
     deployment: ScaledDeployment | None
     latest: ScalerOutcome | None
-    """The latest decision."""
-
     notes: Mapping[str, str | None] = {}
-    """Annotations that are written with the next Reserve, or later alone; None removes one."""
-
     is_woken: bool = False
-    """Whether an activator has woken the revision since the decision."""
 
 
 class PathProved(msgspec.Struct, frozen=True):

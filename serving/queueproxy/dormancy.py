@@ -82,7 +82,6 @@ class DormancyState(msgspec.Struct, frozen=True, kw_only=True):
     phase: Phase = Phase.RUNNING
     awake_until_s: float = -math.inf
     refused_count: int = 0
-    """Failed freezes since the last success."""
 
 
 def after_event(state: DormancyState, event: AppEvent, now_s: float) -> DormancyState:

@@ -3,7 +3,7 @@
 ``ClusterView`` watches Routes, Revisions, ScaledWorkloads, EndpointSlices, DomainMappings and ClusterDomainClaims, and
 passes each change to the ingress. Slices of workloads are watched only in namespaces that have workloads.
 ``ClusterView`` sets a revision from Reserve to Active ("flips" it) with one PATCH on the last observed version. After a
-conflict it reads the object and patches once more. ``wake.py`` decides when to retry a failed flip. The activator
+conflict it reads the object, and patches again if it is still in Reserve. ``wake.py`` decides when to retry a failed flip. The activator
 writes nothing else.
 """
 

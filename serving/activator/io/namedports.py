@@ -34,14 +34,13 @@ _LOOPBACK = "127.0.0.1"
 class NamedPort(msgspec.Struct, frozen=True, kw_only=True):
     """A service that pods of its Kubernetes namespace reach as ``name``:``port``, without a domain.
 
-    ``is_tcp``: the port accepts TCP connections rather than HTTP requests.
+    ``is_tcp``: the port accepts TCP connections (``serving.dev/tcp``) rather than HTTP requests.
     """
 
     name: str
     namespace: str
     port: int
     is_tcp: bool = False
-    """Whether the port takes TCP connections (``serving.dev/tcp``) rather than HTTP."""
 
 
 class NamedPorts:

@@ -77,7 +77,6 @@ class DecisionCounts(msgspec.Struct, kw_only=True):
     decision_failures: int = 0
     write_failures: int = 0
     unknown_stats: int = 0
-    """Stats of revisions that are not scaled here."""
 
 
 def hold_nothing(_key: RevisionKey, _demand: BudgetDemand) -> None:

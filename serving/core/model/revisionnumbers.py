@@ -4,11 +4,7 @@ import msgspec
 
 
 class PodCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of a revision's pods by state, and of OOM kills and restarts of their containers.
-
-    ``not_ready`` pods run without being ready. ``pending`` pods have no node, or containers that have not started. The
-    app of a ``dormant`` pod sleeps.
-    """
+    """The numbers of a revision's pods by state, and of OOM kills and restarts of their containers."""
 
     not_ready: int = 0
     """Running pods that are not ready."""

@@ -39,13 +39,12 @@ _EXPECTED = 'a percentile from p50 to p99.99 and a time from 1ms to 10m, as in "
 class Slo(msgspec.Struct, frozen=True, kw_only=True):
     """A latency goal: a ``share`` of the requests takes at most ``limit_s`` seconds.
 
-    If ``is_wait``, only the wait for a slot in a pod counts.
+    If ``is_wait``, only the wait for a slot in a pod counts, not the whole response.
     """
 
     share: float
     limit_s: float
     is_wait: bool = False
-    """Whether the goal limits the wait for a slot in a pod, rather than the whole response."""
 
     @property
     def name(self) -> str:

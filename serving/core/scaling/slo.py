@@ -88,14 +88,8 @@ class SloView(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     recent: tuple[float, ...] = ()
-    """Latency bins of the last 10 s with the current pods."""
-
     steady: tuple[float, ...] = ()
-    """Latency bins of the last minute with the current pods."""
-
     bins: tuple[float, ...] = ()
-    """Latency bins of the last minute."""
-
     pod_load: float = 0.0
     ready_count: int = 0
     present_scale: int = 0

@@ -44,10 +44,7 @@ class MeasuredMetric(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScalingSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The scaling numbers of one revision. Times are in seconds, shares are ratios; every field is valid.
-
-    ``total_value`` is the configured target load per pod; ``target_value`` is this target times the utilisation.
-    """
+    """The scaling numbers of one revision. Times are in seconds, shares are ratios; every field is valid."""
 
     metric: str
     """Name of the load metric that the target applies to. Source: annotation ``metric``."""

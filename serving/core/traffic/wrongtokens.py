@@ -21,12 +21,11 @@ _ADDRESSES_MAX = 1000
 class WrongToken(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a wrong token: seconds until the address may try again; 0 while it is within the limit.
 
-    ``is_news``: the token is the first above the limit, which is worth a log line.
+    ``is_news``: the token is the first above the limit in its period, which is worth a log line.
     """
 
     wait_s: float
     is_news: bool
-    """Whether it is the first above the limit in its period, which deserves a log line."""
 
 
 class WrongTokens:

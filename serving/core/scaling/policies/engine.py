@@ -210,9 +210,8 @@ class Triggers:
     ) -> tuple[Proposal, ...]:
         """The proposals of a revision's policy; none without a policy.
 
-        ``wall_offset_s`` is wall clock minus monotonic clock.
-
-        ``observe`` is called only if there is something to evaluate.
+        ``wall_offset_s`` is wall clock minus monotonic clock. ``observe`` is called only if there is something to
+        evaluate.
         """
         follower = self._hold(revision, now_s=now_s, wall_offset_s=wall_offset_s)
         if follower is None or follower.policy.spec is None:

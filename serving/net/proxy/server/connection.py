@@ -30,12 +30,11 @@ from serving.net.proxy.server.writing import PREFACE, ResponseProtocol, hand_ove
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 # Long enough for a client anywhere on earth to read a response and close (five round trips of 200 ms). A client that
 # still sends its request gets this after each piece, in total at most the second time, because some read nothing before
-# the
-# end.
+# the end.
 _LINGER_S = 1.0
+_LINGER_MAX_S = 30.0
 # How long a server that ends waits for the first request of a connection that it has accepted.
 _FIRST_REQUEST_S = 0.3
-_LINGER_MAX_S = 30.0
 # Longer than TCP stalls between two full buffers on a bad line, in seconds; a client that accepts no bytes for so long
 # is cut off.
 _FLUSH_S = 60.0

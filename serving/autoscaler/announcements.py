@@ -13,9 +13,9 @@ from serving.autoscaler.token_review import PodClaim
 from serving.core.model.knative import REVISION_LABEL, RevisionKey
 from serving.core.model.nodata import NoData
 from serving.core.model.objects import FINISHED_PHASES, Object, labels_of, name_of, nested
+from serving.core.model.ports import PORT_MAX
 from serving.net.wire.frames import AnnouncedPod
 
-_PORT_MAX = 65_535
 # Pause between announcements of a pod, in seconds. A refused pod retries after 50 ms; a passed one needs no repetition
 # soon.
 _PERIOD_S = 1.0
@@ -34,8 +34,8 @@ def announcement_of(claim: PodClaim, pod: Object, *, host: str, port: str) -> st
         return NoData(missing=f"a pod of revision {claim.revision}: it is one of {revision}")
     if "deletionTimestamp" in pod["metadata"] or status.get("phase") in FINISHED_PHASES:
         return NoData(missing="a pod that does not end")
-    if not (port.isascii() and port.isdigit() and 0 < int(port) <= _PORT_MAX):
-        return NoData(missing=f"a port from 1 to {_PORT_MAX}, and not {port[:10]!r}")
+    if not (port.isascii() and port.isdigit() and 0 < int(port) <= PORT_MAX):
+        return NoData(missing=f"a port from 1 to {PORT_MAX}, and not {port[:10]!r}")
     address = _address_of(host)
     known = [pod_ip["ip"] for pod_ip in status.get("podIPs") or ()] or [ip for ip in (status.get("podIP"),) if ip]
     if known and address not in [_address_of(known_ip) for known_ip in known]:

@@ -12,6 +12,7 @@ import msgspec
 
 from serving.core.model.errors import InvalidValue, Problem, SettingsError
 from serving.core.model.knative import APP_PROBE
+from serving.core.model.ports import PORT_MAX
 from serving.core.model.quantity import parse_number
 from serving.core.settings.dormancy import CallPair, read_calls
 from serving.core.settings.load import load
@@ -23,7 +24,6 @@ FROZEN_MARK = "frozen"
 """Suffix, after ``PodSpec.processes``, of the file that exists while an app may be stopped by signals."""
 
 
-_PORT_MAX = 65535
 _A_NAME = "a name as Kubernetes writes it"
 _AN_ADDRESS = 'an address with a port, as in "127.64.0.1:8012"'
 _NEEDED = frozenset({"namespace", "revision", "pod", "app"})
@@ -214,7 +214,7 @@ def spec_from_environment(environment: Mapping[str, str]) -> PodSpec:
 
 def _read_address(text: str) -> Address:
     host, _, port = text.rpartition(":")
-    if not host or not 0 <= int(port) <= _PORT_MAX:
+    if not host or not 0 <= int(port) <= PORT_MAX:
         raise ValueError(text)
     return host.strip("[]"), int(port)
 
@@ -232,7 +232,7 @@ def _read_path(text: str) -> str:
 
 
 def _read_port(text: str) -> int:
-    if not 0 < int(text) <= _PORT_MAX:
+    if not 0 < int(text) <= PORT_MAX:
         raise ValueError(text)
     return int(text)
 

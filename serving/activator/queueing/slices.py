@@ -15,6 +15,7 @@ import msgspec
 from serving.core.model.identities import pods_of
 from serving.core.model.knative import REVISION_LABEL, RevisionKey
 from serving.core.model.nodata import NoData
+from serving.core.model.ports import PORT_MAX
 from serving.core.model.scaledworkload import TLS_PROTOCOLS
 
 # Port of queue-proxies in a slice without a port.
@@ -76,7 +77,7 @@ class _Endpoint(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class _SlicePort(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     name: str | None = None
     # The API server of Kubernetes does not check the range, and connecting would raise an error of another type.
-    port: Annotated[int, msgspec.Meta(ge=0, le=65_535)] | None = None
+    port: Annotated[int, msgspec.Meta(ge=0, le=PORT_MAX)] | None = None
     app_protocol: str | None = None
 
 

@@ -15,6 +15,7 @@ from serving.controller.revisions.digests import with_digests
 from serving.controller.revisions.sidecar import (
     QUEUE_PORT,
     Sidecar,
+    at_own_port,
     inner_tls_variables,
     proxy_container,
     with_sidecar,
@@ -232,7 +233,7 @@ def _container(container: Object, revision: Object, *, serves: bool) -> Object:
         # Servers reject a probe without a port.
         for probe in ("livenessProbe", "readinessProbe", "startupProbe"):
             if container.get(probe):
-                rendered[probe] = _at_own_port(container[probe], port["containerPort"])
+                rendered[probe] = at_own_port(container[probe], port["containerPort"])
         if container.get("readinessProbe"):
             rendered["readinessProbe"] = with_kubernetes_scheme(rendered["readinessProbe"])
     return rendered
@@ -245,11 +246,3 @@ def _port(container: Object) -> Object:
         "containerPort": first.get("containerPort") or CONTAINER_PORT,
         "protocol": first.get("protocol") or "TCP",
     }
-
-
-def _at_own_port(probe: Object, port: int) -> Object:
-    rendered = dict(probe)
-    for handler in ("tcpSocket", "httpGet", "grpc"):
-        if handler in probe and not probe[handler].get("port"):
-            rendered[handler] = {**probe[handler], "port": port}
-    return rendered

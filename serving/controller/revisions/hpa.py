@@ -36,7 +36,7 @@ from serving.core.model.objects import (
     owner_reference,
     uid_of,
 )
-from serving.core.model.quantity import format_bytes
+from serving.core.model.quantity import INT32_MAX, format_bytes
 from serving.core.scaling.resolve import resolve_annotations
 from serving.core.scaling.spec import ScalingSpec
 from serving.core.settings.annotations import read_annotations
@@ -44,8 +44,6 @@ from serving.core.settings.autoscaler import HPA_CLASS, AutoscalerSettings
 from serving.net.cluster import kinds
 from serving.net.cluster.port import Create, Write
 
-# Maximum of the field.
-_NO_LIMIT = 2**31 - 1
 _MIB = 2**20
 _CPU, _MEMORY = "cpu", "memory"
 _SUFFIXES = ("k", "M", "G", "T", "P", "E")
@@ -95,7 +93,7 @@ def _desired(revision: Object, settings: AutoscalerSettings) -> Object:
         "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": deployment_name(name_of(revision))},
         # A revision without a route keeps 1.
         "minReplicas": max(1, resolved.min_scale if resolved.reachable else 0),
-        "maxReplicas": resolved.max_scale or _NO_LIMIT,
+        "maxReplicas": resolved.max_scale or INT32_MAX,
     }
     if scaling.target is not None:
         spec["metrics"] = [_metric(scaling.metric or _CPU, scaling.target)]

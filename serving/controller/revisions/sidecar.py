@@ -183,7 +183,7 @@ def _beside(container: Object, *, secret: str) -> Object:
     ]
     for name in _PROBES:
         if name in container:
-            rendered[name] = _at_own_port(container[name], port)
+            rendered[name] = at_own_port(container[name], port)
     if runs_in_queue_proxy(container.get("readinessProbe")):
         del rendered["readinessProbe"]
     return rendered
@@ -232,7 +232,8 @@ def _marked(probe: Object, *, secret: str) -> Object:
     return {**probe, "httpGet": {**get, "httpHeaders": [*(get.get("httpHeaders") or ()), *marks]}}
 
 
-def _at_own_port(probe: Object, port: int) -> Object:
+def at_own_port(probe: Object, port: int) -> Object:
+    """The probe with the container's port, if it names none."""
     rendered = dict(probe)
     for handler in _HANDLERS:
         if handler in probe and not probe[handler].get("port"):
@@ -275,7 +276,7 @@ def _environment(revision: Object, serving: Object, sidecar: Sidecar, *, secret:
     }
     probe = serving.get("readinessProbe")
     if probe and runs_in_queue_proxy(probe):
-        taken = _at_own_port(probe, port["containerPort"])
+        taken = at_own_port(probe, port["containerPort"])
         values["SERVING_POD_READINESS"] = msgspec.json.encode(taken).decode()
     fields = {"SERVING_POD_NAMESPACE": "metadata.namespace", "SERVING_POD_NAME": "metadata.name"}
     if sidecar.proxy.logging.is_on:

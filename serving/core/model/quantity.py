@@ -19,6 +19,9 @@ import msgspec
 
 from serving.core.model.errors import InvalidValue
 
+INT32_MAX = 2**31 - 1
+"""The largest value of a Kubernetes field of type int32, such as a number of replicas."""
+
 _SECONDS_PER_UNIT = {
     "ns": Fraction(1, 10**9),
     "us": Fraction(1, 10**6),

@@ -32,6 +32,7 @@ from serving.core.model.knative import (
     VISIBILITY_LABEL,
 )
 from serving.core.model.objects import Object, annotations_of, labels_of, nested, uid_of
+from serving.core.model.ports import PORT_MAX
 from serving.core.model.rollout import tag_splits
 from serving.core.model.routehosts import HostRules, claimed_hosts
 from serving.core.model.scaledworkload import HOSTS_MAX, is_host, is_path
@@ -44,7 +45,6 @@ TCP_PORTS_MAX = 16
 """The most TCP ports of a service; each port is a listener in each activator."""
 
 _PORT = re.compile(r"[0-9]{1,5}")
-_PORT_MAX = 65535
 _TCP = f"annotation {TCP_ANNOTATION}"
 _TCP_EXPECTED = 'a port from 1 to 65535, as in "5432", or several with commas, as in "5432,8883/tls"'
 _HEADER_PREFIX = "header:"
@@ -272,13 +272,13 @@ def _shared_hosts(text: str, problems: list[str]) -> tuple[SharedHost, ...]:
 def _named_port(text: str, problems: list[str]) -> int:
     number = _port(text)
     if text and not number:
-        problems.append(_problem(NAMED_PORT_ANNOTATION, text, f'a port from 1 to {_PORT_MAX}, as in "8080"'))
+        problems.append(_problem(NAMED_PORT_ANNOTATION, text, f'a port from 1 to {PORT_MAX}, as in "8080"'))
     return number
 
 
 def _port(text: str) -> int:
     """The port number in a text; 0 if the text is not a port."""
-    return int(text) if _PORT.fullmatch(text) and int(text) <= _PORT_MAX else 0
+    return int(text) if _PORT.fullmatch(text) and int(text) <= PORT_MAX else 0
 
 
 def _problem(key: str, text: str, expected: str) -> str:

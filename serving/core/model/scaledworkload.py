@@ -27,6 +27,8 @@ from serving.core.model.knative import (
     ServingState,
 )
 from serving.core.model.objects import Object, annotations_of, is_dns_label, merge_difference, nested
+from serving.core.model.ports import PORT_MAX
+from serving.core.model.quantity import INT32_MAX
 
 KIND = "ScaledWorkload"
 
@@ -62,9 +64,7 @@ _TEXT_MAX = 253
 _BODY_MAX = 32768
 _STATUS_MIN, _STATUS_MAX = 200, 599
 _PATH_MAX = 1024
-_INT32_MAX = 2**31 - 1
 _TIMEOUT_MAX_S = 3600
-_PORT_MAX = 65535
 _PORT_NAME = re.compile(r"(?=.*[a-z])[a-z0-9](-?[a-z0-9]){0,14}")
 _HEADER_NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,256}")
 _HEADER_VALUE = re.compile(r"[\t -~\x80-\xff]{0,4096}")
@@ -347,8 +347,8 @@ class ScaledWorkloadSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
         yield from _too_many("spec.rules", self.rules, RULES_MAX)
         yield from _scaling_problems(self.scaling)
         yield from _cold_start_problems(self.cold_start)
-        yield from _in_range("spec.containerConcurrency", self.container_concurrency, low=0, high=_INT32_MAX)
-        yield from _in_range("spec.maxPendingRequests", self.max_pending_requests, low=1, high=_INT32_MAX)
+        yield from _in_range("spec.containerConcurrency", self.container_concurrency, low=0, high=INT32_MAX)
+        yield from _in_range("spec.maxPendingRequests", self.max_pending_requests, low=1, high=INT32_MAX)
         for field in ("waitTimeoutSeconds", "timeoutSeconds", "responseStartTimeoutSeconds", "idleTimeoutSeconds"):
             attribute = re.sub("[A-Z]", lambda match: "_" + match[0].lower(), field)
             yield from _in_range(f"spec.{field}", getattr(self, attribute), low=1, high=_TIMEOUT_MAX_S)
@@ -434,8 +434,8 @@ def _rule_problems(where: str, rule: RoutingRule | ScaledWorkloadSpec) -> Iterat
 
 def _scaling_problems(scaling: WorkloadScaling) -> Iterator[Problem]:
     low, high = scaling.min_count, scaling.max_count
-    yield from _in_range("spec.scaling.min", low, low=0, high=_INT32_MAX)
-    yield from _in_range("spec.scaling.max", high, low=0, high=_INT32_MAX)
+    yield from _in_range("spec.scaling.min", low, low=0, high=INT32_MAX)
+    yield from _in_range("spec.scaling.max", high, low=0, high=INT32_MAX)
     if low and high and low > high:
         yield Problem(where="spec.scaling.min", what=f"{low} is above max, {high}", expected=f"at most {high}")
     if scaling.target is not None and not 0 < scaling.target < float("inf"):
@@ -447,7 +447,7 @@ def _scaling_problems(scaling: WorkloadScaling) -> Iterator[Problem]:
             yield from _matching(f"spec.scaling.{field}", text, _DURATION, expected='a duration, such as "60s"')
     yield from _too_many("spec.scaling.schedules", scaling.schedules, SCHEDULES_MAX)
     for index, schedule in enumerate(scaling.schedules):
-        yield from _in_range(f"spec.scaling.schedules[{index}].min", schedule.min_count, low=1, high=_INT32_MAX)
+        yield from _in_range(f"spec.scaling.schedules[{index}].min", schedule.min_count, low=1, high=INT32_MAX)
 
 
 def _cold_start_problems(cold_start: ColdStart) -> Iterator[Problem]:
@@ -495,7 +495,7 @@ def _too_many(where: str, entries: tuple[object, ...], most: int) -> Iterator[Pr
 def _is_port(port: object) -> bool:
     if isinstance(port, str):
         return bool(_PORT_NAME.fullmatch(port))
-    return port is None or (isinstance(port, int) and 0 < port <= _PORT_MAX)
+    return port is None or (isinstance(port, int) and 0 < port <= PORT_MAX)
 
 
 def is_host(host: str) -> bool:

@@ -36,7 +36,7 @@ from serving.core.model.loadmetric import (
     load_metric,
     read_load,
 )
-from serving.core.model.quantity import QUANTITY_FORM, parse_millicores
+from serving.core.model.quantity import INT32_MAX, QUANTITY_FORM, parse_millicores
 from serving.core.model.rolloutcheck import CHECK_FORM, RolloutCheck, read_rollout_check
 from serving.core.model.slo import SLO_FORM, read_slo
 from serving.core.settings.autoscaler import CLASSIC_CLASS, HPA_CLASS, KPA_CLASS, TARGET_MIN, AutoscalerSettings
@@ -58,7 +58,6 @@ from serving.core.settings.knob import (
 GROUP = f"{AUTOSCALING_GROUP}/"
 _READ_KEPT = 1024
 _OWN_CLASS_SUFFIX = ".knative.dev"
-_INT32_MAX = 2**31 - 1
 ROLLOUT_DURATION_KNOB = Knob(unit=DURATION, key=ROLLOUT_DURATION_ANNOTATION, low=0, whole=True)
 _CHECK = Unit(
     name="conditions",
@@ -155,7 +154,7 @@ class OwnAnnotations(msgspec.Struct, frozen=True, kw_only=True):
     ] = None
     """The share of the target to aim at."""
 
-    activation_scale: Annotated[int | None, Knob(key="activation-scale", unit=COUNT, low=2, high=_INT32_MAX)] = None
+    activation_scale: Annotated[int | None, Knob(key="activation-scale", unit=COUNT, low=2, high=INT32_MAX)] = None
     """Fewest pods started by any load."""
 
     dormant_call: Annotated[str | None, Knob(key=DORMANT_CALL_ANNOTATION, unit=CALLS)] = None
@@ -222,7 +221,7 @@ def _as_annotation(field: Field) -> Field:
     """Convert a setting to an annotation. Knative's annotations for counts of pods have 32 bits."""
     knob = msgspec.structs.replace(field.knob, key=field.knob.annotation)
     if knob.unit is COUNT and knob.high is None:
-        knob = msgspec.structs.replace(knob, high=_INT32_MAX)
+        knob = msgspec.structs.replace(knob, high=INT32_MAX)
     return msgspec.structs.replace(field, knob=knob)
 
 

@@ -22,13 +22,13 @@ from serving.core.model.knative import (
     SLO_ANNOTATION,
 )
 from serving.core.model.loadmetric import TOKENS_GAUGE, gauges_of
+from serving.core.model.ports import PORT_MAX
 from serving.core.settings import removed
 from serving.core.settings.http import HttpSettings
 from serving.core.settings.innertls import InnerTlsSettings
 from serving.core.settings.knob import COUNT, DURATION, FLAG, Clash, Knob, SettingsRecord, Unit, Value, fields_of
 from serving.core.settings.load import Daemon
 
-_PORT_MAX = 65535
 _OBSERVABILITY = "config-observability"
 
 INNER_TLS_VARIABLE = "SERVING_QUEUEPROXY_INNER_TLS_MODE"
@@ -287,7 +287,7 @@ def load_variables(annotations: Mapping[str, str], *, app_port: int) -> dict[str
     path, port = annotations.get(METRICS_PATH_ANNOTATION, ""), annotations.get(METRICS_PORT_ANNOTATION, "")
     if path.startswith("/") and path.isascii() and path.isprintable() and " " not in path:
         variables["SERVING_POD_METRICS_PATH"] = path
-    if port.isdecimal() and 0 < int(port) <= _PORT_MAX and int(port) != app_port:
+    if port.isdecimal() and 0 < int(port) <= PORT_MAX and int(port) != app_port:
         variables["SERVING_POD_METRICS_PORT"] = port
     return variables
 

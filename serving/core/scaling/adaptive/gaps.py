@@ -28,9 +28,10 @@ _LONGEST_S = 6 * 3600.0
 _LAST_WIDTH_S = 3600.0
 # A price of 0 would keep a pod forever.
 _COST_MIN = 0.01
-# A gap counts half after this many newer gaps, so that the history follows a change within about 100 gaps.
-_HALF_LIFE_GAPS = 50.0
-_GROWTH = 2.0 ** (1.0 / _HALF_LIFE_GAPS)
+HALF_LIFE_GAPS = 50.0
+"""A gap counts half after this many newer gaps, so that the history follows a change within about 100 gaps."""
+
+_GROWTH = 2.0 ** (1.0 / HALF_LIFE_GAPS)
 # The weight of a new gap grows, so that old ones need no update; beyond this weight all counts are scaled back.
 _WEIGHT_MAX = 1e9
 # The weight, in gaps, of the prior of a group, and of the population.

@@ -12,13 +12,11 @@ from typing import ClassVar
 import msgspec
 
 from serving.core.model.errors import InvalidValue
-from serving.core.scaling.adaptive.gaps import KeepWindow
+from serving.core.scaling.adaptive.gaps import HALF_LIFE_GAPS, KeepWindow
 from serving.core.scaling.decision.policy import RegretReason
 from serving.core.scaling.spec import ScalingSpec
 
-# Number of newer gaps after which a gap counts half, as in ``GapHistory``.
-_HALF_LIFE_GAPS = 50.0
-_KEPT = 2.0 ** (-1.0 / _HALF_LIFE_GAPS)
+_KEPT = 2.0 ** (-1.0 / HALF_LIFE_GAPS)
 # Price of a cold request, as part of the dial: the cost of long gaps is certain, the saving is not.
 _WORTH_RATIO = 0.5
 # Fewest saved cold starts, and most excess cold requests that count as noise.

@@ -11,8 +11,9 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from serving.core.model.nodata import NoData
+from serving.core.model.quantity import INT32_MAX
 from serving.core.scaling.decision.policy import NEUTRAL, Advice, Policy, PolicyView, RevisionPolicy, SecondOfLoad
-from serving.core.scaling.kpa.merge import COUNT_MAX, Proposal
+from serving.core.scaling.kpa.merge import Proposal
 
 POLICY_TIME_MAX_S = 0.1
 """Longest call of a user policy, in seconds."""
@@ -163,8 +164,8 @@ class GuardedPolicy(RevisionPolicy):
         reason = str(proposal.reason)[:_REASON_MAX]
         if isinstance(desired, NoData):
             return msgspec.structs.replace(proposal, decider=self.name, reason=reason)
-        if type(desired) is not int or not 0 <= desired <= COUNT_MAX:
-            raise ValueError(f"proposed {desired!r} pods, not a whole number from 0 to {COUNT_MAX}")
+        if type(desired) is not int or not 0 <= desired <= INT32_MAX:
+            raise ValueError(f"proposed {desired!r} pods, not a whole number from 0 to {INT32_MAX}")
         return msgspec.structs.replace(proposal, decider=self.name, desired=max(desired, floor), reason=reason)
 
 

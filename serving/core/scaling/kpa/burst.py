@@ -9,11 +9,8 @@ import math
 
 from serving.core.model.knative import TrafficPath
 from serving.core.model.nodata import NoData
+from serving.core.model.quantity import INT32_MAX
 from serving.core.scaling.spec import ScalingSpec
-
-# The status field is an int32; values are clamped, so that the sign stays right.
-_INT32_MIN = -(2**31)
-_INT32_MAX = 2**31 - 1
 
 
 def excess_burst_capacity(*, ready_count: int, observed_panic: float, spec: ScalingSpec) -> int:
@@ -27,7 +24,8 @@ def excess_burst_capacity(*, ready_count: int, observed_panic: float, spec: Scal
     if target <= 0:
         return int(target)
     excess = ready_count * spec.total_value - target - observed_panic
-    return math.floor(min(max(excess, _INT32_MIN), _INT32_MAX))
+    # The status field is an int32; values are clamped, so that the sign stays right.
+    return math.floor(min(max(excess, -INT32_MAX - 1), INT32_MAX))
 
 
 def traffic_path(

@@ -13,9 +13,10 @@ import math
 import msgspec
 
 from serving.core.model.nodata import NoData
+from serving.core.model.quantity import INT32_MAX
 from serving.core.scaling.kpa.burst import excess_burst_capacity
 from serving.core.scaling.kpa.delay import DelayWindow, slot_count
-from serving.core.scaling.kpa.merge import COUNT_MAX, bounded
+from serving.core.scaling.kpa.merge import bounded
 from serving.core.scaling.kpa.window import Observation
 from serving.core.scaling.spec import ScalingSpec
 from serving.core.settings.autoscaler import SAFE, KpaQuirks
@@ -63,12 +64,7 @@ class KpaState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScaleDecision(msgspec.Struct, frozen=True, kw_only=True, tag=True):
-    """The wanted pods, with all intermediate values needed to repeat the decision.
-
-    ``desired_count`` is the result, before minimum, maximum and the gate to zero. ``desired_stable_count`` and
-    ``desired_panic_count`` are the loads of the two windows over the target, rounded up. ``stable_count`` and
-    ``panic_count`` are these counts within the rates, ``rate_count_min`` to ``rate_count_max``.
-    """
+    """The wanted pods, with all intermediate values needed to repeat the decision."""
 
     desired_count: int
     """The result, before minimum, maximum and the gate to zero."""
@@ -235,7 +231,7 @@ def count_for(observed: float, target: float) -> int:
     pods = observed / target
     if pods <= 0:
         return 0
-    return math.ceil(pods) if pods < COUNT_MAX else COUNT_MAX
+    return math.ceil(pods) if pods < INT32_MAX else INT32_MAX
 
 
 def _limited(desired_count: int, spec: ScalingSpec, *, count_min: int, count_max: int) -> tuple[int, ScaleLimit | None]:

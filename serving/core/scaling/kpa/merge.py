@@ -13,9 +13,6 @@ import msgspec
 from serving.core.model.nodata import NoData
 from serving.core.scaling.spec import ScalingSpec
 
-COUNT_MAX = 2**31 - 1
-"""Most pods of any decider: replicas are an int32."""
-
 ACTIVATOR_DECIDER = "activator"
 """The decider that wakes a revision."""
 

@@ -27,6 +27,7 @@ from serving.core.model.quantity import Resources
 from serving.core.model.stat import Stat
 from serving.core.scaling.learnt.curve import Knee, LatencyCurve, MemoryLine
 from serving.core.scaling.learnt.target import (
+    TARGET_MIN,
     LearntState,
     LearntTarget,
     TargetBound,
@@ -71,7 +72,6 @@ _MEMORY_DEVIATIONS = 3.0
 _UTILISATION_MAX = 0.9
 # Decay per report of the recent peak concurrency: a killed container had more requests than its successor.
 _PEAK_RATIO = 0.97
-_TARGET_MIN = 1.0
 # Smallest knee, for requests that need only a small share of a core.
 _KNEE_MIN = 0.01
 # How long a moving target is not saved, in seconds: each save is an API write.
@@ -130,7 +130,7 @@ class TargetLearner:
         """Record an OOM kill of a container."""
         if self._peak <= 0:
             return
-        safe = max(_TARGET_MIN, _KILLED_RATIO * self._peak)
+        safe = max(TARGET_MIN, _KILLED_RATIO * self._peak)
         self.state.killed = safe if self.state.killed is None else min(safe, self.state.killed)
         # Earlier measurements no longer describe the pod.
         self._peak = 0.0

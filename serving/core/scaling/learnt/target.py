@@ -19,7 +19,9 @@ from serving.core.scaling.spec import ScalingSpec
 
 Known = Annotated[float, msgspec.Meta(gt=0)]
 
-_TARGET_MIN = 1.0
+TARGET_MIN = 1.0
+"""The smallest target, in requests in flight."""
+
 _METRICS = (CONCURRENCY.name, RPS.name)
 # Smallest target in requests a second, as in Knative.
 _RATE_MIN = 0.01
@@ -36,19 +38,14 @@ class TargetBound(enum.StrEnum):
 class LearntTarget(msgspec.Struct, frozen=True, kw_only=True):
     """A learnt target per pod, before utilisation is applied (as ``ScalingSpec.total_value``).
 
-    ``bound`` is the resource that limits a pod at more than ``above`` requests. ``is_used``: the target is in force.
+    ``bound`` is the resource that limits a pod at more than ``above`` requests in flight; both are None if nothing
+    does. ``is_used``: the target is in force, rather than only displayed.
     """
 
     total: float
-
     bound: TargetBound | None
-    """None if nothing bounds the target."""
-
     above: float | None
-    """Requests in flight beyond which the resource limits a pod; None without a bound."""
-
     is_used: bool
-    """Whether the target is in force, rather than only displayed."""
 
 
 class LearntState(msgspec.Struct, kw_only=True, omit_defaults=True):
@@ -83,7 +80,7 @@ def in_flight(spec: ScalingSpec) -> ScalingSpec:
 def bounded(total: float, spec: ScalingSpec, total_max: float) -> float:
     """Limit a target to at least 1, and at most the hard limit and the overall maximum."""
     high = min(total_max, spec.container_concurrency or total_max)
-    return min(max(total, _TARGET_MIN), high)
+    return min(max(total, TARGET_MIN), high)
 
 
 def learnt_target(state: LearntState, spec: ScalingSpec, *, total_max: float) -> LearntTarget | None:

@@ -14,7 +14,7 @@ import msgspec
 
 from serving.core.model.errors import Problem
 from serving.core.model.knative import SERVING_API_VERSION
-from serving.core.model.quantity import Resources
+from serving.core.model.quantity import INT32_MAX, Resources
 from serving.core.model.scaledworkload import Schedule
 
 TARGET_KINDS = ("Revision", "Configuration", "Service")
@@ -27,7 +27,6 @@ _LIMIT_PERCENT_MAX = 1000
 # Bounds the stored state of a revision: a day of points, and a reviewable number of triggers.
 _SECONDS_MAX = 86_400
 _TRIGGERS_MAX = 16
-_COUNT_MAX = 2**31 - 1
 # Types that measure the same: an up trigger of one and a down trigger of the other may contradict each other.
 _WATCHES = {"fixed-step": "occupancy"}
 # Names of the old-style trigger, which measures occupancy.
@@ -216,13 +215,13 @@ def _in_force(direction: Direction, where: str) -> tuple[_Located, ...]:
 
 def _outside(where: str, value: int, *, low: int, high: int) -> Iterator[Problem]:
     if not low <= value <= high:
-        expected = f"{low} to {high}" if high < _COUNT_MAX else f"{low} or more"
+        expected = f"{low} to {high}" if high < INT32_MAX else f"{low} or more"
         yield Problem(where=where, what=f"{value} is out of range", expected=expected)
 
 
 def _count_problems(spec: ScalingPolicySpec) -> Iterator[Problem]:
-    yield from _outside("spec.min", spec.min_count, low=0, high=_COUNT_MAX)
-    yield from _outside("spec.max", spec.max_count, low=0, high=_COUNT_MAX)
+    yield from _outside("spec.min", spec.min_count, low=0, high=INT32_MAX)
+    yield from _outside("spec.max", spec.max_count, low=0, high=INT32_MAX)
     if 0 < spec.max_count < spec.min_count:
         yield Problem(
             where="spec.min",
@@ -233,7 +232,7 @@ def _count_problems(spec: ScalingPolicySpec) -> Iterator[Problem]:
 
 def _direction_problems(direction: Direction, where: str, known_types: Collection[str]) -> Iterator[Problem]:
     yield from _outside(f"{where}.cooldownSeconds", direction.cooldown_s, low=0, high=_SECONDS_MAX)
-    yield from _outside(f"{where}.delta", direction.delta, low=1, high=_COUNT_MAX)
+    yield from _outside(f"{where}.delta", direction.delta, low=1, high=INT32_MAX)
     if len(direction.triggers) > _TRIGGERS_MAX:
         yield Problem(
             where=f"{where}.triggers", what=f"{len(direction.triggers)} triggers", expected=f"at most {_TRIGGERS_MAX}"

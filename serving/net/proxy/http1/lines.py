@@ -160,7 +160,7 @@ def split_marks(line: HeaderLine) -> tuple[bytes, bytes]:
         return b"", line.wire
     others = [entry for entry in entries if entry not in ours]
     name = line.wire.partition(b":")[0]
-    return tuple(b"%b: %b\r\n" % (name, b", ".join(values)) if values else b"" for values in (ours, others))  # type: ignore[return-value]
+    return header_lines((name, b", ".join(ours))), header_lines((name, b", ".join(others))) if others else b""
 
 
 def marks_for_client(marks: bytes, *, is_timed: bool) -> bytes:

@@ -105,8 +105,9 @@ class ConnectionQueue:
         return waiting
 
 
-# Half of the shortest keep-alive time of common servers (gunicorn: 2 s; Node and uvicorn: 5 s).
-_SURE_IDLE_MAX_S = 1.0
+SURE_IDLE_MAX_S = 1.0
+"""Half of the shortest keep-alive time of common servers (gunicorn: 2 s; Node and uvicorn: 5 s)."""
+
 # Parallel connection attempts: a network round trip is far longer than opening a connection.
 _ATTEMPTS_MAX = 64
 # First connect timeout, in seconds; it doubles up to the longest. Knative's dialer: 50 ms, times 1.4.
@@ -260,7 +261,7 @@ class Pool:
             if upstream.turn != self.connector.turn:
                 upstream.close()
             elif upstream.is_usable:
-                if sure and self.clock() - upstream.idle_since_s > _SURE_IDLE_MAX_S:
+                if sure and self.clock() - upstream.idle_since_s > SURE_IDLE_MAX_S:
                     idle[upstream] = None
                     return None
                 return upstream

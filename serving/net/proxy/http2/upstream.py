@@ -18,7 +18,7 @@ from typing import cast
 
 from serving.core.settings.http import HttpSettings
 from serving.net.aio.turns import FairTurns
-from serving.net.proxy.http1.pool import Connector, Pool, Waiter
+from serving.net.proxy.http1.pool import SURE_IDLE_MAX_S, Connector, Pool, Waiter
 from serving.net.proxy.http1.responsehead import BadResponse, Framing
 from serving.net.proxy.http1.upstream import (
     INTERIM_MAX,
@@ -40,8 +40,6 @@ _KEPT_BYTES_MAX = 128 * 1024
 _LENGTH, _CHUNKED = Framing.LENGTH, Framing.CHUNKED
 # Streams per connection: half of all ids, then another connection is opened.
 _STREAM_ID_MAX = 2**30
-# As for HTTP/1.1: half of the shortest keep-alive time of common servers.
-_SURE_IDLE_MAX_S = 1.0
 
 _NOT_SPOKEN = "the app does not speak HTTP/2, which gRPC calls and a port named h2c need"
 
@@ -564,7 +562,7 @@ class Http2Pool(Pool):
             if link.turn != self.connector.turn:
                 # Its streams continue, and ``expire`` closes it afterwards.
                 continue
-            if sure and link.is_idle and self.clock() - link.used_s > _SURE_IDLE_MAX_S:
+            if sure and link.is_idle and self.clock() - link.used_s > SURE_IDLE_MAX_S:
                 # The app may be closing it, and then it would be unknown whether the request arrived.
                 link.close()
             if link.has_room:

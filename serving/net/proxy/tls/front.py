@@ -8,10 +8,9 @@ from typing import cast
 from serving.net.aio.mutualtls import identity_of, reason_of
 from serving.net.proxy.forwarding.client import peer_address
 from serving.net.proxy.tls.connector import RefusalLog
-from serving.net.proxy.tls.records import Records
+from serving.net.proxy.tls.records import HANDSHAKE_RECORD, Records
 from serving.net.proxy.tls.transport import TlsTransport
 
-_HANDSHAKE_RECORD = 0x16
 _HANDSHAKE_MAX_S = 10.0
 
 
@@ -47,7 +46,7 @@ class TlsFront(TlsTransport):
         """Decrypt and forward, or continue the handshake."""
         if self._closing or self._eof_passed:
             return
-        if not self._has_begun and data[0] != _HANDSHAKE_RECORD:
+        if not self._has_begun and data[0] != HANDSHAKE_RECORD:
             self._step_aside(data)
             return
         self._has_begun = True

@@ -25,10 +25,9 @@ from serving.net.proxy.forwarding.exchange import Wiring
 from serving.net.proxy.http1.rendering import render_date, render_response
 from serving.net.proxy.server.connection import Connection
 from serving.net.proxy.server.writing import start_session
-from serving.net.proxy.tls.records import Records
+from serving.net.proxy.tls.records import HANDSHAKE_RECORD, Records
 from serving.net.proxy.tls.transport import TlsTransport
 
-_HANDSHAKE_RECORD = 0x16
 _TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 # Time for an alert to leave on a bad line, in seconds.
 _CLOSE_WAIT_S = 1.0
@@ -91,7 +90,7 @@ class TlsLayer(TlsTransport):
         self._records.put(data)
         if self._app is not None:
             self._pass_on()
-        elif self._begun or data[0] == _HANDSHAKE_RECORD:
+        elif self._begun or data[0] == HANDSHAKE_RECORD:
             self._begun = True
             self._shake()
         elif self._terms.takes_plain:

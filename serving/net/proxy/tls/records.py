@@ -8,6 +8,9 @@ discard received bytes that are unread.
 import contextlib
 import ssl
 
+HANDSHAKE_RECORD = 0x16
+"""The first byte of a TLS connection."""
+
 # Bytes forwarded at a time. A record has 16 KiB, so single records would need four times the calls.
 _PIECE_BYTES = 65_536
 

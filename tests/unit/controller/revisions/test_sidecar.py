@@ -323,8 +323,8 @@ def test_everything_else_of_a_pod_stays_as_it_was_written() -> None:
 
 def test_a_probe_without_a_port_gets_that_of_its_container() -> None:
     probe = {"httpGet": {"path": "/"}, "periodSeconds": 1}
-    assert sidecar._at_own_port(probe, 8080) == {"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1}
-    assert sidecar._at_own_port({"tcpSocket": {"port": 1}}, 8080) == {"tcpSocket": {"port": 1}}
+    assert sidecar.at_own_port(probe, 8080) == {"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1}
+    assert sidecar.at_own_port({"tcpSocket": {"port": 1}}, 8080) == {"tcpSocket": {"port": 1}}
 
 
 def test_with_inner_tls_a_pod_knows_the_mode_and_the_authority_and_no_key() -> None:

@@ -8,7 +8,7 @@ Slices follow discovery.k8s.io/v1: a missing condition counts as ready.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -81,10 +81,12 @@ class _SlicePort(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     app_protocol: str | None = None
 
 
-class _Slice(msgspec.Struct, frozen=True, kw_only=True):
+class _Slice(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     metadata: _SliceMetadata
     endpoints: list[_Endpoint] | None = None
     ports: list[_SlicePort] | None = None
+    # As for kube-proxy: names could lead to the activator itself, and may be too long to look up.
+    address_type: Literal["IPv4", "IPv6"] = "IPv4"
 
 
 def slice_of(endpoint_slice: Mapping[str, Any]) -> ServedSlice | NoData:

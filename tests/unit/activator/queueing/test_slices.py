@@ -6,7 +6,14 @@ import msgspec
 import pytest
 
 from serving.activator.queueing import slices as module
-from serving.activator.queueing.slices import PodEndpoints, ServedPod, ServedSlice, SliceIndex, slice_of
+from serving.activator.queueing.slices import (
+    PodEndpoints,
+    ServedPod,
+    ServedSlice,
+    SliceIndex,
+    slice_of,
+    workload_slice_of,
+)
 from serving.core.model.knative import RevisionKey
 from serving.core.model.nodata import NoData
 
@@ -100,6 +107,13 @@ def test_a_slice_of_no_revision_is_no_data(endpoint_slice: dict[str, Any]) -> No
 def test_a_slice_with_a_port_that_no_connection_has_is_no_data(port: int) -> None:
     labels = {"serving.knative.dev/revision": "hello-00001"}
     assert isinstance(slice_of({"metadata": {"name": "s", "labels": labels}, "ports": [{"port": port}]}), NoData)
+
+
+def test_a_slice_of_names_is_no_data() -> None:
+    labels = {"serving.knative.dev/revision": "hello-00001"}
+    named = {"metadata": {"name": "s", "labels": labels}, "addressType": "FQDN", "endpoints": [endpoint("a" * 70)]}
+    assert isinstance(slice_of(named), NoData)
+    assert isinstance(workload_slice_of(named, "shop", port_name=None), NoData)
 
 
 def test_slices_of_a_revision_add_up() -> None:

@@ -62,7 +62,7 @@ SWEPT_PER_SECOND = (1, 2, 5, 10, 20, 30, 50)
 SWEEP_S = 10.0
 GONE_S = 20.0
 
-Found = list[tuple[float, float, TracedStart] | BaseException]
+StartResults = list[tuple[float, float, TracedStart] | BaseException]
 """Overhead and total of each request in seconds, and its times; or what it failed with."""
 
 
@@ -123,7 +123,7 @@ async def sample(port: int, name: str) -> tuple[float, float, TracedStart]:
     return total_s - (accepted_s - exec_s) - handler_s, total_s, start
 
 
-async def measure(port: int, names: Iterable[str], per_second: float) -> Found:
+async def measure(port: int, names: Iterable[str], per_second: float) -> StartResults:
     """One request each 1 / ``per_second`` seconds, whatever became of those before."""
     tasks = []
     for name in names:
@@ -132,10 +132,10 @@ async def measure(port: int, names: Iterable[str], per_second: float) -> Found:
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def report(found: Found) -> dict[str, float | str]:
+def report(results: StartResults) -> dict[str, float | str]:
     """Percentiles in milliseconds, and what failed."""
-    good = [one for one in found if not isinstance(one, BaseException)]
-    errors = [one for one in found if isinstance(one, BaseException)]
+    good = [result for result in results if not isinstance(result, BaseException)]
+    errors = [result for result in results if isinstance(result, BaseException)]
     if not good:
         raise SystemExit(f"no request was answered: {errors[0]!r}")
     overheads = [overhead_s * 1000 for overhead_s, *_ in good]
@@ -182,7 +182,7 @@ def main() -> int:
     return 1 if any(kind["errors"] for kind in kinds) else exit_code(options, is_met=is_met)
 
 
-def measured(options: argparse.Namespace, folder: Path) -> Found:
+def measured(options: argparse.Namespace, folder: Path) -> StartResults:
     """What became of each request."""
     with running_system(environment={"SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE": "true"}) as system:
         commands: Sequence[list[str] | None]
@@ -225,7 +225,7 @@ def sweep(options: argparse.Namespace, folder: Path) -> int:
 
 def lives(options: argparse.Namespace, folder: Path) -> int:
     """Print what a pod's life costs; exit 0 if no request failed."""
-    responses, notes, count = Found(), folder / "notes", options.samples
+    responses, notes, count = StartResults(), folder / "notes", options.samples
     for environment in ({}, tracing_environment(notes)):
         with running_system(
             environment={"SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE": "true", **environment}

@@ -86,8 +86,8 @@ def _recovered_s(observed: list[Observed], begin_s: float, end_s: float, before_
     slow_ms = max(RECOVERED_MIN_MS, before_ms * RECOVERED_FACTOR)
     last = 0.0
     for at in range(int((end_s - begin_s) / WINDOW_S)):
-        window = [one for one in observed if at * WINDOW_S <= one.due_s - begin_s < (at + 1) * WINDOW_S]
-        if any(one.status != "200" for one in window) or percentile_ms(window, 99) > slow_ms:
+        window = [request for request in observed if at * WINDOW_S <= request.due_s - begin_s < (at + 1) * WINDOW_S]
+        if any(request.status != "200" for request in window) or percentile_ms(window, 99) > slow_ms:
             last = (at + 1) * WINDOW_S
     return last if last < end_s - begin_s - WINDOW_S else None
 

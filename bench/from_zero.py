@@ -119,7 +119,7 @@ def cpu_seconds(system: System) -> Mapping[str, float]:
 def used_between(before: Mapping[str, float], after: Mapping[str, float]) -> dict[str, float]:
     """What each part has used, the largest first."""
     used = {part: round(after[part] - before.get(part, 0.0), 2) for part in after}
-    return dict(sorted(used.items(), key=lambda one: -one[1]))
+    return dict(sorted(used.items(), key=lambda entry: -entry[1]))
 
 
 async def measure(system: System, clients: int) -> dict[str, object]:

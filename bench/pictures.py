@@ -132,7 +132,7 @@ async def load(system: System, has_ended: threading.Event) -> None:
                 group.create_task(work(name, number))
 
 
-def take(window: Browser, link: str, folder: Path) -> None:
+def capture_views(window: Browser, link: str, folder: Path) -> None:
     """Take the pictures of the page."""
     views = {
         "overview": ("", 1280, 400, False),
@@ -168,7 +168,7 @@ def main() -> int:
         try:
             time.sleep(options.load_s)
             with browser() as window:
-                take(window, system.serving("dashboard").strip(), folder)
+                capture_views(window, system.serving("dashboard").strip(), folder)
         finally:
             has_ended.set()
             clients.join()

@@ -47,10 +47,10 @@ def workload(functions: list[FunctionTrace], length_s: float) -> Workload:
     return Workload(functions=functions, length_s=length_s, service=service)
 
 
-def timed(given: Workload, policy: str, jobs: int = 1) -> float:
+def timed(simulated_workload: Workload, policy: str, jobs: int = 1) -> float:
     """Seconds of CPU with one process, of the clock with several; prints what came out."""
     begun_s = time.process_time() if jobs == 1 else time.perf_counter()
-    report = report_of(run_workload(given, POLICIES[policy], jobs=jobs), given.length_s)
+    report = report_of(run_workload(simulated_workload, POLICIES[policy], jobs=jobs), simulated_workload.length_s)
     took_s = (time.process_time() if jobs == 1 else time.perf_counter()) - begun_s
     print(
         f"  {report.requests:,.0f} requests, {report.decisions:,.0f} decisions, {report.cold_requests:,.0f} cold, "
@@ -59,10 +59,10 @@ def timed(given: Workload, policy: str, jobs: int = 1) -> float:
     return took_s
 
 
-def peer_s(given: Workload, policy: str) -> float:
+def peer_s(simulated_workload: Workload, policy: str) -> float:
     """CPU seconds of a run that decides in every period."""
     begun_s = time.process_time()
-    run_workload(msgspec.structs.replace(given, log=RunLog()), POLICIES[policy])
+    run_workload(msgspec.structs.replace(simulated_workload, log=RunLog()), POLICIES[policy])
     return time.process_time() - begun_s
 
 

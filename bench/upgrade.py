@@ -141,7 +141,7 @@ def deploy(system: System, folder: Path) -> list[str]:
     hello.mkdir()
     shutil.copy(ROOT / "serving" / "tools" / "samples" / "hello.py", hello / "main.py")
     shutil.copy(SOCKET_APP, hello / "socket_app.py")
-    results = [one for name, text in KEPT.items() for one in ("--annotate", f"{name}={text}")]
+    results = [flag for name, text in KEPT.items() for flag in ("--annotate", f"{name}={text}")]
     python = shlex.quote(sys.executable)
     sleeps = ("--annotate", f"serving.dev/dormant=after={DORMANT_AFTER}")
     system.serving("deploy", "process", str(hello), "--command", f"{python} main.py", *results)
@@ -203,7 +203,7 @@ def unexpected(before: dict[str, Any], after: dict[str, Any], *, has_older: bool
         if has_older:
             left_out |= _OF_OLDER | (_IDENTITY if is_derived else set())
         elif name.startswith(_PODS):
-            first, other = (_identity(found.get(name)) for found in (before, after))
+            first, other = (_identity(state.get(name)) for state in (before, after))
             yield from differences(first, other, name, set())
         yield from differences(before.get(name), after.get(name), name, left_out)
 

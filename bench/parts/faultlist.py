@@ -171,13 +171,13 @@ async def overload(system: System, *, seconds: float) -> Overload:
             break
     await load.close()
     observed = load.observed
-    refused = [one for one in observed if one.status == "503"]
-    answered = [one for one in observed if one.status == "200" and one.due_s + one.took_s < end_s]
+    refused = [request for request in observed if request.status == "503"]
+    answered = [request for request in observed if request.status == "200" and request.due_s + request.took_s < end_s]
     return Overload(
         capacity_per_s=capacity,
         responses_per_s=round(len(answered) / (end_s - begin_s), 1),
         refused=len(refused),
-        other=sum(one.status not in {"200", "503"} for one in observed),
+        other=sum(request.status not in {"200", "503"} for request in observed),
         # A machine that sends too slowly to be overloaded refuses nothing.
         refusal_p99_ms=round(percentile_ms(refused, 99)) if refused else 0.0,
         recovered_s=round(probe_s - end_s, 1),

@@ -51,7 +51,7 @@ class Watched:
         self._cluster = cluster
         self._changed = asyncio.Event()
 
-    async def follow(self, kind: Kind) -> None:
+    async def watch(self, kind: Kind) -> None:
         """Record each change until cancelled."""
         while True:
             listing = await self._cluster.list(kind, SPACE)
@@ -75,7 +75,7 @@ class Watched:
 async def watching(cluster: KubeCluster) -> AsyncIterator[Watched]:
     """Watch all that the steps are read from."""
     watched = Watched(cluster)
-    tasks = [asyncio.create_task(watched.follow(kind)) for kind in _KINDS]
+    tasks = [asyncio.create_task(watched.watch(kind)) for kind in _KINDS]
     try:
         yield watched
     finally:

@@ -179,5 +179,5 @@ async def steady_load(port: int, host: str, *, rate: float, websockets: int, str
 
 def percentile_ms(observed: list[Observed], percent: float) -> float:
     """A percentile of the times of requests in milliseconds; NaN without requests."""
-    times = sorted(one.took_s for one in observed)
+    times = sorted(request.took_s for request in observed)
     return times[min(len(times) - 1, math.ceil(len(times) * percent / 100))] * 1000 if times else math.nan

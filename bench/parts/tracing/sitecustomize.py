@@ -70,7 +70,7 @@ _WRAPPED: list[tuple[str, str, Callable[..., str]]] = [
 _MODULES = {module for module, *_ in _WRAPPED}
 
 
-def _note(what: str) -> None:
+def _record(what: str) -> None:
     # Opened each time: a fork closes descriptors.
     descriptor = os.open(_PATH, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
     os.write(descriptor, f"{time.time():.6f} {os.getpid()} {time.process_time():.6f} {what}\n".encode())
@@ -81,7 +81,7 @@ def _noted(function: Callable[..., Any], text: Callable[..., str]) -> Callable[.
     @functools.wraps(function)
     def wrapper(*arguments: Any, **named: Any) -> Any:  # noqa: ANN401 - any function's
         if what := text(*arguments, **named):
-            _note(what)
+            _record(what)
         return function(*arguments, **named)
 
     return wrapper
@@ -119,5 +119,5 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 if _PATH:
-    os.register_at_fork(before=lambda: _note("fork"))
+    os.register_at_fork(before=lambda: _record("fork"))
     sys.meta_path.insert(0, _Finder())

@@ -139,7 +139,7 @@ class Autoscaler:
         self.paths: list[str] = []
         self.connections: set[ServerConnection] = set()
 
-    async def take(self, connection: ServerConnection) -> None:
+    async def handle(self, connection: ServerConnection) -> None:
         """Take all frames of one activator."""
         assert connection.request is not None
         self.tokens.append(connection.request.headers.get("Authorization", ""))
@@ -301,7 +301,7 @@ async def staged(
     """An activator that serves, and stops at the end."""
     autoscaler, stop = Autoscaler(), asyncio.Event()
     cluster = cluster or MemoryCluster()
-    async with serve(autoscaler.take, "127.0.0.1", 0) as websocket, asyncio.TaskGroup() as group:
+    async with serve(autoscaler.handle, "127.0.0.1", 0) as websocket, asyncio.TaskGroup() as group:
         port = next(iter(websocket.sockets)).getsockname()[1]
         values: dict[str, Any] = {
             "stats_url": f"ws://127.0.0.1:{port}/stats",

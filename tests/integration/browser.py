@@ -162,11 +162,11 @@ class Browser:
         if not axe:
             return []
         # Colours that are on their way to others are not what is looked at.
-        self.until("return document.getAnimations().every((one) => one.playState !== 'running')")
+        self.until("return document.getAnimations().every((animation) => animation.playState !== 'running')")
         self.run(Path(axe).read_text())
-        reported = "(one) => `${one.id}: ${one.nodes.map((node) => `${node.target} ${node.failureSummary}`)}`"
-        result = self.run_async(f"axe.run().then((found) => arguments[0](found.violations.map({reported})))")
-        return [str(one) for one in result]
+        reported = "(rule) => `${rule.id}: ${rule.nodes.map((node) => `${node.target} ${node.failureSummary}`)}`"
+        result = self.run_async(f"axe.run().then((results) => arguments[0](results.violations.map({reported})))")
+        return [str(violation) for violation in result]
 
     def busy_s(self) -> float:
         """Seconds of work of the page's main thread since the first call."""

@@ -35,9 +35,9 @@ class FakeNode:
             async with self._cluster.watch(DEPLOYMENT, resource_version=listing.resource_version) as events:
                 async for event in events:
                     if event.type == "ADDED":
-                        group.create_task(self._follow(event.object), name="fake-node")
+                        group.create_task(self._roll_out(event.object), name="fake-node")
 
-    async def _follow(self, deployment: Object) -> None:
+    async def _roll_out(self, deployment: Object) -> None:
         image = nested(deployment, "spec", "template", "spec")["containers"][0]["image"]
         await self._show(deployment, image, is_let_go=False)
         if image == "slow":

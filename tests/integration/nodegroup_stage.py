@@ -103,7 +103,7 @@ class NodeGroupStage:
         for reflector in (self.passes._nodes, self.passes._pods, self.passes._groups):
             items = (await self.cluster.list(reflector.kind)).items
             wanted = {name_of(item): item["metadata"]["resourceVersion"] for item in items}
-            await until(lambda one=reflector, wanted=wanted: _versions(one.cache) == wanted)  # type: ignore[misc]
+            await until(lambda reflector=reflector, wanted=wanted: _versions(reflector.cache) == wanted)  # type: ignore[misc]
 
     async def tainted(self) -> set[str]:
         """Names of nodes with the removal taint."""

@@ -32,7 +32,7 @@ from tests.integration.api_server import TOKEN, Served, served
 from tests.integration.kubectl import KUBECTLS, Kubectl, Lines, needs_kubectl
 
 TEAM = frozenset({"default"})
-MAPS, SECRETS, PODS = (f"/api/v1/namespaces/default/{one}" for one in ("configmaps", "secrets", "pods"))
+MAPS, SECRETS, PODS = (f"/api/v1/namespaces/default/{plural}" for plural in ("configmaps", "secrets", "pods"))
 SERVICES = "/apis/serving.knative.dev/v1/namespaces/default/services"
 CAN_I = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 
@@ -250,8 +250,8 @@ async def test_a_log_that_cannot_be_written_does_not_stop_the_api(users: Users) 
 async def test_the_command_line_makes_lists_and_revokes_users(users: Users, tmp_path: Path) -> None:
     state = ["--state", str(tmp_path)]
 
-    async def run(*words: str, given: str = "") -> Result:
-        return await asyncio.to_thread(CliRunner().invoke, main, [*words, *state], input=given)
+    async def run(*words: str, stdin: str = "") -> Result:
+        return await asyncio.to_thread(CliRunner().invoke, main, [*words, *state], input=stdin)
 
     result = await run("token", "create", "ann", "--role", "deploy", "--in", "default", "--for", "2h")
     text = result.stdout.strip()
@@ -260,7 +260,7 @@ async def test_the_command_line_makes_lists_and_revokes_users(users: Users, tmp_
     listed = msgspec.json.decode((await run("token", "list", "-o", "json")).stdout)
     assert [(entry["name"], entry["role"], entry["namespaces"]) for entry in listed] == [("ann", "deploy", "default")]
     assert text.partition(".")[2] not in (await run("token", "list")).stdout
-    own = msgspec.json.decode((await run("kubeconfig", "--token", "-", given=text)).stdout)
+    own = msgspec.json.decode((await run("kubeconfig", "--token", "-", stdin=text)).stdout)
     assert own["users"][0]["user"] == {"token": text}
     assert (await run("token", "revoke", "ann")).exit_code == 0
     assert (await users.call(text, "GET", PODS))[0] == 401

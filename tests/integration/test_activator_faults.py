@@ -95,14 +95,14 @@ class Faulty(MemoryCluster):
         self.conflicts_left = conflicts
         self.lists_left = lists
 
-    async def write(self, one: Write) -> Object:
-        if one.kind is REVISION and self.patches_left and isinstance(one, Patch):
+    async def write(self, write: Write) -> Object:
+        if write.kind is REVISION and self.patches_left and isinstance(write, Patch):
             self.patches_left -= 1
             raise Unavailable("down")
-        if one.kind is REVISION and self.conflicts_left and isinstance(one, Patch):
+        if write.kind is REVISION and self.conflicts_left and isinstance(write, Patch):
             self.conflicts_left -= 1
             raise Conflict("the object has been modified")
-        return await super().write(one)
+        return await super().write(write)
 
     async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
         if self.lists_left:

@@ -189,7 +189,7 @@ async def test_a_short_host_is_that_of_the_namespace_whose_address_it_came_to() 
         await served(stage, {NAMED_PORT_ANNOTATION: str(port), ACCESS_ANNOTATION: "private"}, "pod")
         named = stage.activator.named
         running = asyncio.create_task(named.serve({"127.0.0.1": ()}, stop))
-        ours, others = ((named_address("127.0.0.1", one), port) for one in ("default", "other"))
+        ours, others = ((named_address("127.0.0.1", namespace), port) for namespace in ("default", "other"))
         await until(lambda: _listens(ours))
         token = [f"Authorization: Bearer {_TOKEN}"]
         for host in (f"hello:{port}", "Hello", "hello.default", "hello.default.svc.cluster.local"):

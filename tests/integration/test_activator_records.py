@@ -148,7 +148,10 @@ async def test_a_cold_request_says_how_long_its_pod_took_to_start() -> None:
         await asyncio.gather(cold, later)
         await until(lambda: len(report_of(stage).slow) == 2)
         request_records = report_of(stage).slow
-    assert {one.path: one.is_cold for one in request_records} == {"/": True, "/later": True}
+    assert {request_record.path: request_record.is_cold for request_record in request_records} == {
+        "/": True,
+        "/later": True,
+    }
     for request_record in request_records:
         assert request_record.start_s > 0
         assert (

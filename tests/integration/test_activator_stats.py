@@ -74,7 +74,7 @@ async def test_an_autoscaler_that_comes_later_is_found(spot: socket.socket) -> N
     autoscaler = Autoscaler()
     async with telling(port_of(spot)) as client:
         await until(lambda: client.link.failure_count)
-        async with serve(autoscaler.take, sock=spot):
+        async with serve(autoscaler.handle, sock=spot):
             await until(lambda: client.link.is_connected)
             client.report([(("default", "r"), LOAD)])
             await until(lambda: autoscaler.stats)
@@ -83,7 +83,7 @@ async def test_an_autoscaler_that_comes_later_is_found(spot: socket.socket) -> N
 
 async def test_a_connection_that_takes_nothing_loses_the_oldest(spot: socket.socket) -> None:
     autoscaler = Autoscaler()
-    async with serve(autoscaler.take, sock=spot), telling(port_of(spot)) as client:
+    async with serve(autoscaler.handle, sock=spot), telling(port_of(spot)) as client:
         await until(lambda: client.link.is_connected)
         # The loop does not turn meanwhile, so that nothing is sent.
         for place in range(70):
@@ -94,7 +94,7 @@ async def test_a_connection_that_takes_nothing_loses_the_oldest(spot: socket.soc
 
 async def test_many_revisions_are_reported_in_several_frames(spot: socket.socket) -> None:
     autoscaler = Autoscaler()
-    async with serve(autoscaler.take, sock=spot), telling(port_of(spot)) as client:
+    async with serve(autoscaler.handle, sock=spot), telling(port_of(spot)) as client:
         await until(lambda: client.link.is_connected)
         client.report([(("default", f"r{place}"), LOAD) for place in range(4500)])
         await until(lambda: len(autoscaler.stats) == 4500)

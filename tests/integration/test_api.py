@@ -343,14 +343,14 @@ async def test_a_watch_that_allows_bookmarks_gets_them_with_what_it_has_seen(tmp
         async with client.watch(f"{MAPS}?{since}&allowWatchBookmarks=true") as events:
             first = await anext(events)
             _, resource = await client.call("POST", MAPS, config_map("a"))
-            seen = [one async for one in _until_two_bookmarks_after_the_first_change(events)]
+            later_events = [event async for event in _until_two_bookmarks_after_the_first_change(events)]
         async with client.watch(f"{MAPS}?{since}&timeoutSeconds=1") as events:
             assert [event["type"] async for event in events] == ["ADDED"], "nobody asked for them"
     metadata = {"resourceVersion": listing["metadata"]["resourceVersion"], "creationTimestamp": None}
     bookmark = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata}
     assert first == {"type": "BOOKMARK", "object": bookmark}
     later = {**bookmark, "metadata": {**metadata, "resourceVersion": resource["metadata"]["resourceVersion"]}}
-    assert seen[-1] == {"type": "BOOKMARK", "object": later}
+    assert later_events[-1] == {"type": "BOOKMARK", "object": later}
 
 
 async def _until_two_bookmarks_after_the_first_change(events: AsyncIterator[Json]) -> AsyncIterator[Json]:

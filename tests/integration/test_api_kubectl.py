@@ -262,7 +262,7 @@ async def test_what_is_not_run_here_can_be_listed_and_not_created(kubectl: Kubec
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "phrase"),
     [
         ("pod.spec.containers", "Environment variables, merged by name."),
         ("deployment.spec.template.spec.containers.resources.limits", "The most that it may use"),
@@ -270,8 +270,8 @@ async def test_what_is_not_run_here_can_be_listed_and_not_created(kubectl: Kubec
         ("node.spec.unschedulable", "kubectl cordon"),
     ],
 )
-async def test_explain_explains_fields_at_any_depth(kubectl: Kubectl, path: str, said: str) -> None:
-    assert said in await kubectl("explain", path)
+async def test_explain_explains_fields_at_any_depth(kubectl: Kubectl, path: str, phrase: str) -> None:
+    assert phrase in await kubectl("explain", path)
 
 
 async def test_auth_lists_every_right(kubectl: Kubectl) -> None:

@@ -159,8 +159,8 @@ async def test_reasons_are_given() -> None:
 @pytest.mark.parametrize("path", ["/metrics", "/decisions", "/decisions?follow", "/policies"])
 async def test_a_query_needs_the_token(path: str) -> None:
     async with staged() as stage, aiohttp.ClientSession(f"http://{stage.address}") as session:
-        for given in ({}, {"Authorization": "Bearer " + "g" * 43}, {"Authorization": f"Basic {TOKEN}"}):
-            async with session.get(path, headers=given) as reply:
+        for headers in ({}, {"Authorization": "Bearer " + "g" * 43}, {"Authorization": f"Basic {TOKEN}"}):
+            async with session.get(path, headers=headers) as reply:
                 assert (reply.status, reply.headers["WWW-Authenticate"]) == (401, 'Bearer realm="queries"')
                 assert "the query token is needed" in await reply.text()
         async with session.get(path, headers=HEADERS) as reply:

@@ -58,9 +58,9 @@ async def test_every_host_of_the_service_asks_for_an_allowed_caller() -> None:
             (stage.inner, "any", REVISION),
         ]
         for address, host, headers in ways:
-            for given in ([], STRANGER):
-                refused = await send_request(address, host=host, headers=[*headers, *given])
-                assert refused.status == 403, (host, given)
+            for caller_headers in ([], STRANGER):
+                refused = await send_request(address, host=host, headers=[*headers, *caller_headers])
+                assert refused.status == 403, (host, caller_headers)
             assert (await send_request(address, host=host, headers=[*headers, *FRONT])).body == "pod", host
         assert not any("x-serving-caller" in head.lower() for head in stage.pods[0].heads)
 

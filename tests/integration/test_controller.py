@@ -110,13 +110,15 @@ def is_active(revision: Object) -> bool:
     return labels_of(revision)["serving.knative.dev/routingState"] == "active"
 
 
-@pytest.mark.parametrize(("image", "said"), [("bad", "KeyError: 'DATABASE_URL'"), ("nocommand", "serving.dev/command")])
-async def test_a_bad_revision_leaves_the_traffic_where_it_is_and_says_why(image: str, said: str) -> None:
+@pytest.mark.parametrize(
+    ("image", "message"), [("bad", "KeyError: 'DATABASE_URL'"), ("nocommand", "serving.dev/command")]
+)
+async def test_a_bad_revision_leaves_the_traffic_where_it_is_and_says_why(image: str, message: str) -> None:
     async with a_world() as world:
         await applied(world, a_service("good"))
         await apply(world, a_service(image))
         service = await world.until(SERVING_SERVICE, "hello", failed)
-        assert said in message_of(service)
+        assert message in message_of(service)
         assert 'Revision "hello-00002" failed with message' in message_of(service)
         assert traffic(service) == [("hello-00001", 100)]
         await applied(world, a_service("good", traffic=[{"latestRevision": True, "percent": 100}]))

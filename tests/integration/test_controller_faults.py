@@ -52,13 +52,20 @@ class Contrary(MemoryCluster):
     is_ahead = False
     refuses_revisions = False
 
-    async def write(self, one: Write) -> Object:
-        if self.refuses_revisions and isinstance(one, Create) and one.kind == REVISION:
+    async def write(self, write: Write) -> Object:
+        if self.refuses_revisions and isinstance(write, Create) and write.kind == REVISION:
             raise Invalid("no revision today")
-        if self.is_ahead and isinstance(one, Patch) and one.kind == SERVING_SERVICE and one.subresource == "status":
+        if (
+            self.is_ahead
+            and isinstance(write, Patch)
+            and write.kind == SERVING_SERVICE
+            and write.subresource == "status"
+        ):
             self.is_ahead = False
-            await self.patch(one.kind, one.namespace, one.name, patch={"metadata": {"annotations": {"faster": "true"}}})
-        return await super().write(one)
+            await self.patch(
+                write.kind, write.namespace, write.name, patch={"metadata": {"annotations": {"faster": "true"}}}
+            )
+        return await super().write(write)
 
 
 async def test_a_decision_on_what_has_changed_is_made_again() -> None:

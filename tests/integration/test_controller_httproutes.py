@@ -49,19 +49,19 @@ def has_reason(reason: str) -> Any:  # noqa: ANN401 - a test of an object
 
 
 @pytest.mark.parametrize(
-    ("error", "said"),
+    ("error", "message"),
     [
         (NotFound("the server could not find the requested resource"), "does not know HTTPRoutes"),
         (Forbidden("httproutes is forbidden"), "does not let us list HTTPRoutes"),
     ],
 )
-def test_a_server_without_httproutes_is_reported_and_served_once_it_has_them(error: ClusterError, said: str) -> None:
+def test_a_server_without_httproutes_is_reported_and_served_once_it_has_them(error: ClusterError, message: str) -> None:
     async def main() -> None:
         cluster = Bare(error)
         async with a_world(SETTINGS, cluster=cluster) as world:
             await cluster.create(SERVING_SERVICE, a_service("good"))
             route = await world.until(ROUTE, "hello", has_reason("GatewayApiMissing"))
-            assert said in condition_of(route, "Ready")["message"]
+            assert message in condition_of(route, "Ready")["message"]
             events = [
                 event
                 for event in (await cluster.list(EVENT)).items

@@ -143,9 +143,9 @@ async def test_only_its_own_hosts_are_answered_and_the_page_may_load_its_own_fil
 
 async def test_who_has_no_query_token_sees_files_and_health_only() -> None:
     async with shown() as page, aiohttp.ClientSession(page.url) as session:
-        for given in ({}, {"Authorization": "Bearer " + "g" * 43}, {"Cookie": "serving-view=" + "0" * 64}):
+        for headers in ({}, {"Authorization": "Bearer " + "g" * 43}, {"Cookie": "serving-view=" + "0" * 64}):
             for path in (*VIEWS, "/?token=guess", "/?token="):
-                async with session.get(path, headers=given, allow_redirects=False) as response:
+                async with session.get(path, headers=headers, allow_redirects=False) as response:
                     assert (path, response.status) == (path, 401)
                     assert "`serving dashboard` prints the link" in await response.text()
         for path in ("/app.js", "/healthz"):

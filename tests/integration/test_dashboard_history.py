@@ -95,8 +95,8 @@ async def test_a_page_that_opens_later_has_the_marks_of_every_range(tmp_path: Pa
 
     async with staged(history_file=file) as stage:
         await stage.ready("hello-00002", status="False")
-        for asked in ({}, {"from_": wall_s() - 300, "to": wall_s() + 60}):
-            assert await until(lambda: marks(stage, **asked)) == ["hello-00002 fails"]  # noqa: B023 - awaited at once
+        for query in ({}, {"from_": wall_s() - 300, "to": wall_s() + 60}):
+            assert await until(lambda: marks(stage, **query)) == ["hello-00002 fails"]  # noqa: B023 - awaited at once
 
 
 async def test_the_history_of_a_deleted_revision_is_not_that_of_a_new_one_of_its_name(tmp_path: Path) -> None:
@@ -106,15 +106,15 @@ async def test_the_history_of_a_deleted_revision_is_not_that_of_a_new_one_of_its
     archive.close()
     begun_s = int(wall_s())
     async with staged(history_file=str(tmp_path / "history.db")) as stage:
-        for asked in ({}, {"from_": begun_s - 3600, "to": begun_s + 60}):
-            status, body = await history(stage, **asked)
+        for query in ({}, {"from_": begun_s - 3600, "to": begun_s + 60}):
+            status, body = await history(stage, **query)
             assert status == 200
             assert [mark["text"] for mark in body["marks"]] in ([], ["hello-00002 is created"])
             assert all(at_s >= begun_s for at_s in body["at_s"])
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "query",
     [
         {"from_": "yesterday"},
         {"from_": -5},
@@ -126,9 +126,9 @@ async def test_the_history_of_a_deleted_revision_is_not_that_of_a_new_one_of_its
         {"from_": wall_s() + 3600, "to": wall_s() + 7200},
     ],
 )
-async def test_a_range_that_is_none_is_refused_with_what_would_be_right(tmp_path: Path, asked: dict[str, Any]) -> None:
+async def test_a_range_that_is_none_is_refused_with_what_would_be_right(tmp_path: Path, query: dict[str, Any]) -> None:
     async with staged(history_file=str(tmp_path / "history.db")) as stage:
-        status, text = await history(stage, **asked)
+        status, text = await history(stage, **query)
     assert status == 400
     assert "expected two times in seconds since the epoch" in text
 

@@ -264,7 +264,8 @@ async def test_under_knatives_policy_the_page_shows_the_adaptive_one_in_shadow()
     def capture(window: Browser) -> None:
         window.until(_IS_SHOWN, "#curve .line")
         saved, result = (
-            window.run(f"return document.getElementById('{one}').textContent") for one in ("saved", "kept")
+            window.run(f"return document.getElementById('{element_id}').textContent")
+            for element_id in ("saved", "kept")
         )
         assert saved.startswith("Policy knative; adaptive in shadow has 1 pod now. ")
         assert (

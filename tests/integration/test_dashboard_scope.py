@@ -149,17 +149,17 @@ async def texts_of(pages: Pages, board: Board, state: Mapping[str, int]) -> list
         abstract_route.resource.canonical for abstract_route in app.router.routes() if abstract_route.resource
     } - UNREAD
     assert {"/compare", "/history", "/policy", "/coldstarts", "/cost", "/map", "/requests", "/state"} <= paths
-    requests = ["", *keys_of(state), *state, "zq-none/x"]
+    names = ["", *keys_of(state), *state, "zq-none/x"]
     async with TestClient(TestServer(app)) as client:
         for path in sorted(paths):
-            for one in requests:
-                for query in ({"revision": one}, {"name": one}, {"revision": "", "name": one}):
+            for name in names:
+                for query in ({"revision": name}, {"name": name}, {"revision": "", "name": name}):
                     async with client.get(path, params=query, headers=headers) as response:
                         results.append((f"{path} {query}", await response.text()))
-        for one in requests:
-            async with client.get("/events", params={"revision": one}, headers=headers) as response:
+        for name in names:
+            async with client.get("/events", params={"revision": name}, headers=headers) as response:
                 if response.status != 200:
-                    results.append((f"/events {one}", await response.text()))
+                    results.append((f"/events {name}", await response.text()))
                     continue
                 board.put("service", "zq-amber/new-of-zq-amber", {"namespace": "zq-amber", "name": "new-of-zq-amber"})
                 pages.tick(time.time(), board.rows, board.marks.drain(time.time()))
@@ -169,7 +169,7 @@ async def texts_of(pages: Pages, board: Board, state: Mapping[str, int]) -> list
                 text = ""
                 while text.count("event: tick") < 2 or not text.endswith("\n\n"):
                     text += (await response.content.readany()).decode()
-                results.append((f"/events {one}", text))
+                results.append((f"/events {name}", text))
     return results
 
 

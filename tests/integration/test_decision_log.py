@@ -46,11 +46,11 @@ async def test_decisions_are_followed_while_they_are_made() -> None:
                     event = value
                 elif name == "data":
                     entry[event].append(json.loads(value))
-                if entry["decision"] and any(one["present_scale"] == 15 for one in entry["sample"]):
+                if entry["decision"] and any(sample["present_scale"] == 15 for sample in entry["sample"]):
                     break
-        sentences = [str(one["sentence"]) for one in entry["decision"]]
+        sentences = [str(decision["sentence"]) for decision in entry["decision"]]
         assert any(sentence.startswith("0 → 15: panic; 100.0 in flight") for sentence in sentences)
-        assert {one["held"] for one in entry["sample"]} >= {100.0}
+        assert {sample["held"] for sample in entry["sample"]} >= {100.0}
 
 
 async def test_a_change_is_an_event_of_the_revision() -> None:

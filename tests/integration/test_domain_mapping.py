@@ -33,7 +33,9 @@ CLAIM: Object = {
 }
 SERVED = {
     "observedGeneration": 1,
-    "conditions": [{"type": one, "status": "True"} for one in ("DomainClaimed", "ReferenceResolved")],
+    "conditions": [
+        {"type": condition_type, "status": "True"} for condition_type in ("DomainClaimed", "ReferenceResolved")
+    ],
 }
 
 

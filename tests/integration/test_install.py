@@ -369,8 +369,8 @@ def test_wait_returns_when_every_daemon_is_available(cluster: BareCluster, tmp_p
     fill(cluster)
     deployments = [resource for resource in OBJECTS if resource["kind"] == "Deployment"]
     *first, last = deployments
-    for one in first:
-        cluster.put(path_of(one), rolled_out(one))
+    for deployment in first:
+        cluster.put(path_of(deployment), rolled_out(deployment))
     is_asked = threading.Event()
     cluster.on_get = lambda path: is_asked.set() if path == path_of(last) else None
 

@@ -147,7 +147,7 @@ async def test_a_token_of_the_issuer_is_let_in(make: Callable[[], str]) -> None:
 def unsigned(**head: object) -> str:
     """A token without a signature, as libraries took that trusted the header."""
     claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "ann", "exp": time.time() + 600}
-    parts = [base64.urlsafe_b64encode(json.dumps(one).encode()).rstrip(b"=").decode() for one in (head, claims)]
+    parts = [base64.urlsafe_b64encode(json.dumps(section).encode()).rstrip(b"=").decode() for section in (head, claims)]
     return ".".join([*parts, ""])
 
 

@@ -20,7 +20,7 @@ class Other:
     def __init__(self) -> None:
         self.heard: list[str | bytes] = []
 
-    async def take(self, connection: ServerConnection) -> None:
+    async def handle(self, connection: ServerConnection) -> None:
         async for frame in connection:
             self.heard.append(frame)
 
@@ -42,7 +42,7 @@ def link_to(server: Server, settings: LinkSettings = QUICK, *, on_connected: Cal
 
 async def test_the_newest_frame_waits_for_a_connection_and_flush_for_the_frame() -> None:
     other = Other()
-    async with serve(other.take, "127.0.0.1", 0) as server:
+    async with serve(other.handle, "127.0.0.1", 0) as server:
         link = link_to(server)
         await link.flush(60)
         assert [link.send(b"old"), link.send(b"new")] == [True, True]
@@ -54,7 +54,7 @@ async def test_the_newest_frame_waits_for_a_connection_and_flush_for_the_frame()
 
 
 async def test_a_flush_does_not_wait_for_long() -> None:
-    async with serve(Other().take, "127.0.0.1", 0) as server:
+    async with serve(Other().handle, "127.0.0.1", 0) as server:
         link = link_to(server)
         link.send(b"x")
         await link.flush(0.001)
@@ -63,7 +63,7 @@ async def test_a_flush_does_not_wait_for_long() -> None:
 
 async def test_a_loss_is_said_once_with_its_reason_and_each_attempt_counted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "serving.net.wire.link")
-    async with serve(Other().take, "127.0.0.1", 0) as server:
+    async with serve(Other().handle, "127.0.0.1", 0) as server:
         link = link_to(server)
         async with kept(link):
             await until(lambda: link.is_connected)
@@ -80,7 +80,7 @@ async def test_a_loss_is_said_once_with_its_reason_and_each_attempt_counted(capl
 
 
 async def test_a_peaceful_end_is_a_loss_too() -> None:
-    async with serve(Other().take, "127.0.0.1", 0) as server:
+    async with serve(Other().handle, "127.0.0.1", 0) as server:
         connected: list[str] = []
         link = link_to(server, on_connected=lambda: connected.append("yes"))
         async with kept(link):
@@ -97,7 +97,7 @@ async def test_a_peaceful_end_is_a_loss_too() -> None:
 
 
 async def test_without_leave_to_wait_frames_are_dropped_with_the_connection() -> None:
-    async with serve(Other().take, "127.0.0.1", 0) as server:
+    async with serve(Other().handle, "127.0.0.1", 0) as server:
         link = link_to(server, LinkSettings(frames_max=4))
         assert not link.send(b"x")
         async with kept(link):

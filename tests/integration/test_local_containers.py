@@ -261,7 +261,7 @@ async def test_the_default_profile_filters_calls(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spec", "said"),
+    ("spec", "message"),
     [
         (
             {"securityContext": {"seccompProfile": {"type": "Localhost", "localhostProfile": "none.json"}}},
@@ -269,14 +269,14 @@ async def test_the_default_profile_filters_calls(machine: Machine) -> None:
         ),
     ],
 )
-async def test_isolation_that_cannot_be_had_is_refused(machine: Machine, spec: Object, said: str) -> None:
+async def test_isolation_that_cannot_be_had_is_refused(machine: Machine, spec: Object, message: str) -> None:
     pod = boxed()
     pod["spec"] |= spec
     await machine.start(pod)
     state = await machine.until(lambda resource: (nested(status_of(resource), "state", "waiting") or {}).get("message"))
     waiting = status_of(state)["state"]["waiting"]
     assert waiting["reason"] == "CreateContainerConfigError"
-    assert said in waiting["message"]
+    assert message in waiting["message"]
 
 
 async def test_a_link_by_a_container_is_not_mounted_in_the_next(machine: Machine) -> None:

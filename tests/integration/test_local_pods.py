@@ -125,16 +125,16 @@ async def admin(address: str, path: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         ("/no/such/command", "/no/such/command: No such file or directory"),
         ("no-such-command", "no-such-command: no such command in the pod's PATH /usr/local/sbin"),
         ("", "annotation serving.dev/command"),
     ],
 )
-async def test_an_unrunnable_pod_is_reported(machine: Machine, command: str, said: str) -> None:
+async def test_an_unrunnable_pod_is_reported(machine: Machine, command: str, message: str) -> None:
     await machine.start(manifest(command=command))
-    pod = await machine.until(lambda resource: said in str(status_of(resource).get("state")))
+    pod = await machine.until(lambda resource: message in str(status_of(resource).get("state")))
     assert not is_ready(pod)
 
 

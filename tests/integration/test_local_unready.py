@@ -72,7 +72,7 @@ async def test_the_response_to_a_readiness_probe_is_said(machine: Machine) -> No
 
 
 @pytest.mark.parametrize(
-    ("command", "said"),
+    ("command", "message"),
     [
         (["no-such-check"], "exec no-such-check: no-such-check: no such command in the pod's PATH"),
         (["sh", "-c", "echo no database; exit 3"], "exit code 3: no database"),
@@ -80,11 +80,11 @@ async def test_the_response_to_a_readiness_probe_is_said(machine: Machine) -> No
     ],
 )
 async def test_why_a_command_as_a_readiness_probe_fails_is_said(
-    machine: Machine, command: list[str], said: str
+    machine: Machine, command: list[str], message: str
 ) -> None:
     probe = {"exec": {"command": command}, "periodSeconds": 0.5}
     hello = f"{sys.executable} {HELLO}"
-    assert said in await explained(machine, "ReadinessProbeFailed", hello, readinessProbe=probe)
+    assert message in await explained(machine, "ReadinessProbeFailed", hello, readinessProbe=probe)
 
 
 async def test_a_pod_that_becomes_ready_drops_the_reason(machine: Machine, tmp_path: Path) -> None:

@@ -35,8 +35,8 @@ WHY = "Container failed with: " + "\n".join([TRACE[0], "  ...", *TRACE[-10:]])
 class Started:
     """The log of a container that has just been started again."""
 
-    def __init__(self, *, said: bytes) -> None:
-        self._said = said
+    def __init__(self, *, log: bytes) -> None:
+        self._log = log
 
     def kept(self, namespace: str) -> list[KeptLog]:
         """No logs of deleted pods."""
@@ -46,23 +46,23 @@ class Started:
     async def read(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
         """The present log, or the one before the failure."""
         assert (namespace, pod, options.container) == ("default", "p", "app")
-        yield b"no such key\n" if options.previous else self._said
+        yield b"no such key\n" if options.previous else self._log
 
 
-async def lines(folder: Path, *, said: bytes) -> list[str]:
+async def lines(folder: Path, *, log: bytes) -> list[str]:
     cluster = MemoryCluster()
     metadata = {"name": "p", "namespace": "default", "labels": {"serving.knative.dev/revision": "hello-00001"}}
     await cluster.create(POD, {"metadata": metadata, "spec": {"containers": [{"name": "app"}]}})
-    async with served(cluster, folder, logs=Started(said=said)) as api:
+    async with served(cluster, folder, logs=Started(log=log)) as api:
         return await asyncio.to_thread(last_lines, ApiClient(kubeconfig=api.kubeconfig), "hello-00001", count=10)
 
 
 async def test_one_that_has_just_been_started_again_is_quoted_from_the_run_before(tmp_path: Path) -> None:
-    assert await lines(tmp_path, said=b"\n") == ["no such key"]
+    assert await lines(tmp_path, log=b"\n") == ["no such key"]
 
 
 async def test_one_that_has_said_something_is_quoted_from_this_run(tmp_path: Path) -> None:
-    assert await lines(tmp_path, said=b"reading config\n") == ["reading config"]
+    assert await lines(tmp_path, log=b"reading config\n") == ["reading config"]
 
 
 async def ended(folder: Path, *words: str) -> tuple[Result, list[str]]:

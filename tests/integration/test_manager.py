@@ -37,12 +37,12 @@ class CountingCluster(MemoryCluster):
         self.refusal = ""
         self.manager = Manager(self)
 
-    async def write(self, one: Write) -> Object:
-        if isinstance(one, Create) and one.kind == POD and self.refusal:
+    async def write(self, write: Write) -> Object:
+        if isinstance(write, Create) and write.kind == POD and self.refusal:
             raise Forbidden(self.refusal)
-        if isinstance(one, Patch):
-            self.writes.append(one.kind.resource)
-        return await super().write(one)
+        if isinstance(write, Patch):
+            self.writes.append(write.kind.resource)
+        return await super().write(write)
 
 
 @pytest.fixture(autouse=True)
@@ -230,7 +230,7 @@ async def test_what_is_deleted_is_forgotten() -> None:
         pod = await the_pod(cluster)
         await rest(cluster)
         known = (cluster.manager._pods_of, cluster.manager._pods_with, cluster.manager._services_with)
-        assert [len(one) for one in known] == [1, 2, 1]
+        assert [len(cache) for cache in known] == [1, 2, 1]
         await cluster.delete(SERVICE, "default", "web")
         await cluster.delete(DEPLOYMENT, "default", "web")
         await cluster.delete(POD, "default", pod, grace_s=0)

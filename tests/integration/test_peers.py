@@ -20,7 +20,7 @@ class Other:
         self._server: Server | None = None
 
     async def listen(self) -> None:
-        self._server = await serve(self._take, "127.0.0.1", self.port)
+        self._server = await serve(self._handle, "127.0.0.1", self.port)
         self.port = next(iter(self._server.sockets)).getsockname()[1]
 
     async def close(self) -> None:
@@ -32,7 +32,7 @@ class Other:
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
 
-    async def _take(self, connection: ServerConnection) -> None:
+    async def _handle(self, connection: ServerConnection) -> None:
         assert connection.request is not None
         self.asked.append((connection.request.path, connection.request.headers["Authorization"]))
         with contextlib.suppress(ConnectionClosed):

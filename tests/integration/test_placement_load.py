@@ -54,7 +54,7 @@ async def report_of(now_s: float = 100.0, wall_s: float = 10_000.0, **load: Any)
 def means(report: LoadReport) -> dict[str, tuple[float | None, float | None]]:
     """Mean cpu and memory by node."""
     return {
-        name: tuple(one.mean_percent if isinstance(one, Usage) else None for one in (usage.cpu, usage.memory))  # type: ignore[misc]
+        name: tuple(load.mean_percent if isinstance(load, Usage) else None for load in (usage.cpu, usage.memory))  # type: ignore[misc]
         for name, usage in report.usages.items()
     }
 

@@ -145,7 +145,7 @@ class Stage:
         pytest.param(CONTAINERS[0], marks=needs_containers("crun")),
         *(pytest.param(kind, marks=[needs_containers(kind.name), pytest.mark.slow]) for kind in CONTAINERS[1:]),
     ],
-    ids=lambda one: one.name,
+    ids=lambda kind: kind.name,
 )
 async def home(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

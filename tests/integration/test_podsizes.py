@@ -33,13 +33,13 @@ class Quota(MemoryCluster):
         self.refuses = False
         self.writes: list[str | None] = []
 
-    async def write(self, one: Write) -> Object:
+    async def write(self, write: Write) -> Object:
         """Write, or refuse as an API server with a quota."""
-        if isinstance(one, Patch):
-            self.writes.append(one.subresource)
-            if one.subresource == "resize" and self.refuses:
+        if isinstance(write, Patch):
+            self.writes.append(write.subresource)
+            if write.subresource == "resize" and self.refuses:
                 raise Forbidden("exceeded quota: cpu")
-        return await super().write(one)
+        return await super().write(write)
 
 
 class Stage:

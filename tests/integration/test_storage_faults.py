@@ -126,16 +126,16 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("fault", "said"), [("s", "disk I/O error"), ("w", "disk I/O error")], ids=["fsync", "read-only"]
+    ("fault", "message"), [("s", "disk I/O error"), ("w", "disk I/O error")], ids=["fsync", "read-only"]
 )
 def test_a_write_that_does_not_reach_the_disk_is_refused_and_the_next_is_kept(
-    tmp_path: Path, shim: Path, fault: str, said: str
+    tmp_path: Path, shim: Path, fault: str, message: str
 ) -> None:
     """Takes two seconds: it starts a store in a process of its own."""
     writer = Writer(tmp_path, shim)
     assert writer.create("before") == "kept"
     answer = writer.create("during", fault=fault)
-    assert answer.startswith(f"nothing was changed: the journal {tmp_path}/journal.db cannot be written: {said}")
+    assert answer.startswith(f"nothing was changed: the journal {tmp_path}/journal.db cannot be written: {message}")
     assert writer.create("after") == "kept"
     writer.kill()
     assert {"before", "after"} <= set(asyncio.run(names(tmp_path / "journal.db")))

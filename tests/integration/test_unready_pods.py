@@ -22,10 +22,10 @@ class Counted(MemoryCluster):
 
     count = 0
 
-    async def write(self, one: Write) -> Object:
+    async def write(self, write: Write) -> Object:
         """Count, and write."""
         self.count += 1
-        return await super().write(one)
+        return await super().write(write)
 
 
 @contextlib.asynccontextmanager

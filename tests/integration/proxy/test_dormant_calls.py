@@ -215,7 +215,7 @@ async def test_it_reports_the_autoscaler_once_and_again_after_a_reconnect(tmp_pa
     frames: list[bytes] = []
     connections: list[ServerConnection] = []
 
-    async def take(connection: ServerConnection) -> None:
+    async def handle(connection: ServerConnection) -> None:
         connections.append(connection)
         async for frame in connection:
             assert isinstance(frame, bytes)
@@ -225,7 +225,7 @@ async def test_it_reports_the_autoscaler_once_and_again_after_a_reconnect(tmp_pa
         return sum(decode_pod_stat(frame).is_dormant for frame in frames)
 
     server = ModelServer()
-    async with serve(take, "127.0.0.1", 0) as autoscaler:
+    async with serve(handle, "127.0.0.1", 0) as autoscaler:
         port = autoscaler.sockets[0].getsockname()[1]
         url = f"ws://127.0.0.1:{port}/stats"
         more = server.fields(tmp_path)

@@ -116,13 +116,13 @@ async def test_all_four_kinds_of_grpc_calls_pass() -> None:
         call = channel.unary_unary(f"/{SERVICE}/Unary")(b"one")
         assert await call == b"one"
         assert ("after", "all") in tuple(await call.trailing_metadata())
-        assert [one async for one in channel.unary_stream(f"/{SERVICE}/Down")(b"x")] == [b"x"] * 5
+        assert [reply async for reply in channel.unary_stream(f"/{SERVICE}/Down")(b"x")] == [b"x"] * 5
         assert await channel.stream_unary(f"/{SERVICE}/Up")(iter([b"a", b"b"])) == b"ab"
         both = channel.stream_stream(f"/{SERVICE}/Both")()
-        for one in (b"1", b"2", b"3"):
+        for message in (b"1", b"2", b"3"):
             # Each answer comes before the next question is asked.
-            await both.write(one)
-            assert await both.read() == one
+            await both.write(message)
+            assert await both.read() == message
         await both.done_writing()
         assert await both.read() is grpc.aio.EOF
 
@@ -172,9 +172,9 @@ async def test_a_farewell_loses_no_call_and_the_next_takes_a_new_connection() ->
         await both.write(b"1")
         assert await both.read() == b"1"
         chain.front.drain()
-        for one in (b"2", b"3"):
-            await both.write(one)
-            assert await both.read() == one
+        for message in (b"2", b"3"):
+            await both.write(message)
+            assert await both.read() == message
             assert await channel.unary_unary(f"/{SERVICE}/Unary")(b"beside") == b"beside"
         await both.done_writing()
         assert await both.read() is grpc.aio.EOF

@@ -68,7 +68,7 @@ def header_bomb() -> Iterator[bytes]:
     """CVE-2016-6581: an entry of the table, repeated by one byte each."""
     entry = b"\x40\x01x\x7f\xa1\x1e" + b"a" * 4000
     bomb = entry + b"\xbe" * 16_000
-    return (frame(Kind.HEADERS, bomb[:16_384], flags=5, stream_id=one) for one in (1, 3, 5))
+    return (frame(Kind.HEADERS, bomb[:16_384], flags=5, stream_id=stream_id) for stream_id in (1, 3, 5))
 
 
 def made_you_reset_by_window() -> Iterator[bytes]:

@@ -160,35 +160,35 @@ async def test_a_probe_of_an_app_that_does_not_answer_says_so(pod: PodMaker) -> 
 
 async def test_readiness_is_pushed_when_it_changes(pod: PodMaker) -> None:
     responses = [b"500 No", b"500 No", b"200 OK", b"500 No"]
-    asked = 0
+    probe_count = 0
 
     async def script(link: Link) -> None:
-        nonlocal asked
+        nonlocal probe_count
         head = await link.head()
         assert head.startswith(b"GET /health HTTP/1.1\r\n")
         assert b"X-Probe: yes\r\n" in head
-        link.send(b"HTTP/1.1 %b\r\nContent-Length: 0\r\n\r\n" % responses[min(asked, 3)])
-        asked += 1
+        link.send(b"HTTP/1.1 %b\r\nContent-Length: 0\r\n\r\n" % responses[min(probe_count, 3)])
+        probe_count += 1
 
     probe = Probe(path="/health", headers=(("X-Probe", "yes"),), period_s=0.02, failure_max=2)
     async with pod(script, readiness=probe) as running:
-        await until(lambda: asked > 5)
+        await until(lambda: probe_count > 5)
         assert await running.pushed() == [{"ready": True}, {"ready": False}]
 
 
 async def test_an_app_that_is_ready_is_asked_no_more_if_so_set(pod: PodMaker) -> None:
-    asked = 0
+    probe_count = 0
 
     async def script(link: Link) -> None:
-        nonlocal asked
-        asked += 1
+        nonlocal probe_count
+        probe_count += 1
         await link.head()
         link.send(b"HTTP/1.1 399 Fine\r\nContent-Length: 0\r\n\r\n")
 
     async with pod(script, readiness=Probe(path="/", period_s=0)) as running:
         await running.ready()
         await asyncio.sleep(0.1)
-        assert asked == 1
+        assert probe_count == 1
 
 
 async def test_the_admin_port_answers(pod: PodMaker) -> None:
@@ -253,7 +253,7 @@ async def test_a_statistic_goes_out_each_period_with_the_pods_name_and_token(pod
     paths: list[str] = []
     frames: list[bytes] = []
 
-    async def take(socket: ServerConnection) -> None:
+    async def handle(socket: ServerConnection) -> None:
         assert socket.request is not None
         paths.append(socket.request.path)
         assert socket.request.headers["Authorization"] == f"Bearer {TOKEN}"
@@ -262,7 +262,7 @@ async def test_a_statistic_goes_out_each_period_with_the_pods_name_and_token(pod
             frames.append(message)
 
     gate = Gate()
-    async with serve(take, "127.0.0.1", 0) as autoscaler:
+    async with serve(handle, "127.0.0.1", 0) as autoscaler:
         port = next(iter(autoscaler.sockets)).getsockname()[1]
         async with pod(gate.script, url=f"ws://127.0.0.1:{port}/stats", report_period_s=0.1) as running:
             await until(lambda: frames)
@@ -315,12 +315,12 @@ async def gauges_of(pod: PodMaker, *names: str) -> dict[str, float]:
     """The gauges in the statistics of a pod, once as many are reported."""
     frames: list[bytes] = []
 
-    async def take(socket: ServerConnection) -> None:
+    async def handle(socket: ServerConnection) -> None:
         async for message in socket:
             assert isinstance(message, bytes)
             frames.append(message)
 
-    async with serve(take, "127.0.0.1", 0) as autoscaler:
+    async with serve(handle, "127.0.0.1", 0) as autoscaler:
         url = f"ws://127.0.0.1:{next(iter(autoscaler.sockets)).getsockname()[1]}/stats"
         async with pod(model_server, url=url, more={"gauges": names}, report_period_s=0.1) as running:
             client = await running.client()
@@ -346,13 +346,13 @@ async def reported(
     """A pod with further fields of its spec, and its statistics so far: ten a second."""
     frames: list[PodStat] = []
 
-    async def take(socket: ServerConnection) -> None:
+    async def handle(socket: ServerConnection) -> None:
         with contextlib.suppress(ConnectionClosed):
             async for message in socket:
                 assert isinstance(message, bytes)
                 frames.append(decode_pod_stat(message))
 
-    async with serve(take, "127.0.0.1", 0) as autoscaler:
+    async with serve(handle, "127.0.0.1", 0) as autoscaler:
         url = f"ws://127.0.0.1:{next(iter(autoscaler.sockets)).getsockname()[1]}/stats"
         async with forwarding(script, readiness, url=url, more=fields, report_period_s=0.1) as running:
             yield running, frames
@@ -443,12 +443,12 @@ async def test_requests_are_counted_by_how_late_they_are_with_the_time_in_an_act
             await asyncio.sleep(0.005)
             link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
 
-    async def take(socket: ServerConnection) -> None:
+    async def handle(socket: ServerConnection) -> None:
         async for message in socket:
             assert isinstance(message, bytes)
             bins.append(decode_pod_stat(message).latency_bins)
 
-    async with serve(take, "127.0.0.1", 0) as autoscaler:
+    async with serve(handle, "127.0.0.1", 0) as autoscaler:
         url = f"ws://127.0.0.1:{next(iter(autoscaler.sockets)).getsockname()[1]}/stats"
         async with pod(slow, url=url, more={"slo": goal}, report_period_s=0.1) as running:
             client = await running.client()

@@ -135,12 +135,12 @@ async def test_orders_need_the_pods_secret(pod: PodMaker) -> None:
 async def test_the_token_is_read_for_each_connection(tmp_path: Path) -> None:
     value: list[str] = []
 
-    async def take(socket: ServerConnection) -> None:
+    async def handle(socket: ServerConnection) -> None:
         assert socket.request is not None
         value.append(socket.request.headers["Authorization"])
         await socket.wait_closed()
 
-    async with serve(take, "127.0.0.1", 0) as autoscaler:
+    async with serve(handle, "127.0.0.1", 0) as autoscaler:
         port = next(iter(autoscaler.sockets)).getsockname()[1]
         client = stats_link(
             PodSpec(

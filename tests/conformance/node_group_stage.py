@@ -28,8 +28,8 @@ _DAEMON_SET = [{"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "d", "uid"
 class StagedPass:
     """The state after the pass."""
 
-    def __init__(self, found: GroupPass, cloud: MemoryCloud, *, parts: Partition, left: set[str]) -> None:
-        self.found = found
+    def __init__(self, group_pass: GroupPass, cloud: MemoryCloud, *, parts: Partition, left: set[str]) -> None:
+        self.group_pass = group_pass
         self.cloud = cloud
         self.parts = parts
         self.left = left

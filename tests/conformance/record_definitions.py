@@ -50,7 +50,7 @@ def digest(definition: str) -> str:
 
 def _without_descriptions(value: Any) -> Any:  # noqa: ANN401 - any JSON
     if isinstance(value, list):
-        return [_without_descriptions(one) for one in value]
+        return [_without_descriptions(element) for element in value]
     if not isinstance(value, dict):
         return value
     # A field may be named "description", too; its value is a schema.
@@ -75,10 +75,10 @@ def _with_mistake(spec: dict[str, Any]) -> str:
     )
 
 
-def _kubectl(kubeconfig: str, *words: str, given: str = "") -> tuple[bool, str]:
+def _kubectl(kubeconfig: str, *words: str, stdin: str = "") -> tuple[bool, str]:
     done = subprocess.run(
         ["kubectl", f"--kubeconfig={kubeconfig}", *words],
-        input=given,
+        input=stdin,
         capture_output=True,
         text=True,
         check=False,
@@ -88,7 +88,7 @@ def _kubectl(kubeconfig: str, *words: str, given: str = "") -> tuple[bool, str]:
 
 def _verdict(kubeconfig: str, definition: str) -> str:
     words = ("apply", "--server-side", "--force-conflicts", "--dry-run=server", "-f", "-")
-    is_taken, text = _kubectl(kubeconfig, *words, given=definition)
+    is_taken, text = _kubectl(kubeconfig, *words, stdin=definition)
     return ACCEPTED if is_taken else text
 
 

@@ -233,8 +233,8 @@ def _http2(data: bytes, *, is_client: bool) -> None:
 
 def _gauges(data: bytes) -> None:
     """A page of metrics, and the header, that an app gives to its queue-proxy."""
-    for found in (read_gauges(data), read_page(data, ["a", "vllm:b"])):
-        assert all(math.isfinite(value) for value in found.values())
+    for gauges in (read_gauges(data), read_page(data, ["a", "vllm:b"])):
+        assert all(math.isfinite(value) for value in gauges.values())
 
 
 def _stats(data: bytes) -> None:

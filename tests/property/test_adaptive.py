@@ -138,7 +138,7 @@ def test_a_restart_loses_nothing_that_was_learnt(gaps_s: list[float]) -> None:
     first, second = (msgspec.json.decode(text, type=dict[str, float]) for text in (learnt, again))
 
     # What a gap of 1 s cost is the same under both policies.
-    regret = [{name: count for name, count in one.items() if not name.isdecimal()} for one in (first, second)]
+    regret = [{name: count for name, count in state.items() if not name.isdecimal()} for state in (first, second)]
     assert regret[0] == regret[1]
     # One more gap of 1 s lets the others fade by 1.4 %.
     assert first.keys() | {"1"} == second.keys() | {"1"}

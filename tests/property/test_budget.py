@@ -49,61 +49,73 @@ def budgets(everything: int | None, shop: int | None, *, is_memory: bool) -> Bud
 
 @given(claims(), AMOUNTS, AMOUNTS, st.booleans())
 def test_no_budget_is_exceeded_and_no_revision_gets_more_than_it_wants(
-    found: list[BudgetClaim], everything: int | None, shop: int | None, is_memory: bool
+    budget_claims: list[BudgetClaim], everything: int | None, shop: int | None, is_memory: bool
 ) -> None:
     limits = budgets(everything, shop, is_memory=is_memory)
-    division = allocate(found, limits, now_s=100.0)
-    for budget_claim in found:
+    division = allocate(budget_claims, limits, now_s=100.0)
+    for budget_claim in budget_claims:
         assert 0 <= division.shares[budget_claim.tenant.key] <= budget_claim.demand.wanted
     for scope, budget in limits.by_scope.items():
-        of = [one for one in found if not scope or one.tenant.key[0] == scope]
-        used = sum(division.shares[one.tenant.key] * budget.price_of(one.tenant.pod_bytes) for one in of)
+        of = [budget_claim for budget_claim in budget_claims if not scope or budget_claim.tenant.key[0] == scope]
+        used = sum(
+            division.shares[budget_claim.tenant.key] * budget.price_of(budget_claim.tenant.pod_bytes)
+            for budget_claim in of
+        )
         assert used <= budget.amount
 
 
 @given(claims(), AMOUNTS, AMOUNTS, st.booleans())
 def test_a_budget_that_suffices_limits_no_revision(
-    found: list[BudgetClaim], everything: int | None, shop: int | None, is_memory: bool
+    budget_claims: list[BudgetClaim], everything: int | None, shop: int | None, is_memory: bool
 ) -> None:
     limits = budgets(everything, shop, is_memory=is_memory)
-    division = allocate(found, limits, now_s=100.0)
-    for budget_claim in found:
+    division = allocate(budget_claims, limits, now_s=100.0)
+    for budget_claim in budget_claims:
         if not any(scope in division.prices for scope, _ in limits.of(budget_claim.tenant.key[0])):
             assert division.shares[budget_claim.tenant.key] == budget_claim.demand.wanted
 
 
 @given(claims(), st.integers(max(SIZES), 40), st.integers(0, 40), st.booleans())
-def test_a_larger_budget_takes_no_pod_away(found: list[BudgetClaim], amount: int, more: int, is_memory: bool) -> None:
+def test_a_larger_budget_takes_no_pod_away(
+    budget_claims: list[BudgetClaim], amount: int, more: int, is_memory: bool
+) -> None:
     small, large = (
-        allocate(found, budgets(number, None, is_memory=is_memory), now_s=100.0) for number in (amount, amount + more)
+        allocate(budget_claims, budgets(number, None, is_memory=is_memory), now_s=100.0)
+        for number in (amount, amount + more)
     )
-    for budget_claim in found:
+    for budget_claim in budget_claims:
         assert small.shares[budget_claim.tenant.key] <= large.shares[budget_claim.tenant.key]
 
 
 @given(claims(), st.integers(1, 40), st.floats(0, 30))
-def test_more_load_never_gives_fewer_pods(found: list[BudgetClaim], amount: int, more: float) -> None:
+def test_more_load_never_gives_fewer_pods(budget_claims: list[BudgetClaim], amount: int, more: float) -> None:
     limits = budgets(amount, None, is_memory=False)
-    first = found[0]
+    first = budget_claims[0]
     demand = msgspec.structs.replace(first.demand, load=first.demand.load + more)
-    busier = [msgspec.structs.replace(first, demand=demand), *found[1:]]
+    busier = [msgspec.structs.replace(first, demand=demand), *budget_claims[1:]]
     before, after = (
-        allocate(budget_claims, limits, now_s=100.0).shares[first.tenant.key] for budget_claims in (found, busier)
+        allocate(load_claims, limits, now_s=100.0).shares[first.tenant.key] for load_claims in (budget_claims, busier)
     )
     assert after >= before
 
 
 @given(claims(), st.integers(1, 40))
-def test_min_scale_comes_first_and_then_a_pod_for_each_with_requests(found: list[BudgetClaim], amount: int) -> None:
-    division = allocate(found, budgets(amount, None, is_memory=False), now_s=100.0)
-    floors = sum(budget_claim.demand.floor for budget_claim in found)
-    first_pods = sum(budget_claim.demand.has_load and not budget_claim.demand.floor for budget_claim in found)
+def test_min_scale_comes_first_and_then_a_pod_for_each_with_requests(
+    budget_claims: list[BudgetClaim], amount: int
+) -> None:
+    division = allocate(budget_claims, budgets(amount, None, is_memory=False), now_s=100.0)
+    floors = sum(budget_claim.demand.floor for budget_claim in budget_claims)
+    first_pods = sum(budget_claim.demand.has_load and not budget_claim.demand.floor for budget_claim in budget_claims)
     if floors <= amount:
-        assert all(division.shares[budget_claim.tenant.key] >= budget_claim.demand.floor for budget_claim in found)
+        assert all(
+            division.shares[budget_claim.tenant.key] >= budget_claim.demand.floor for budget_claim in budget_claims
+        )
     else:
         assert "" in division.floors
     if floors + first_pods <= amount:
-        assert all(division.shares[budget_claim.tenant.key] for budget_claim in found if budget_claim.demand.has_load)
+        assert all(
+            division.shares[budget_claim.tenant.key] for budget_claim in budget_claims if budget_claim.demand.has_load
+        )
 
 
 @given(st.integers(1, 12), st.integers(1, 5))
@@ -138,7 +150,7 @@ def test_pods_and_those_that_still_end_never_exceed_the_budget(
     book = BudgetBook(budgets(amount, None, is_memory=False))
     present, ending = [0] * 5, [0] * 5
     for at_s, (number, wanted, gone, has_load) in enumerate(steps):
-        ending = [max(0, one - gone) for one in ending]
+        ending = [max(0, ending_count - gone) for ending_count in ending]
         tenant = BudgetTenant(
             key=("shop", f"r{number}"), pod_bytes=1, existing=present[number] + ending[number], ending=ending[number]
         )

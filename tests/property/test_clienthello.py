@@ -58,14 +58,14 @@ def real(name: str | None, *, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 @pytest.mark.parametrize(
-    ("name", "found"), [("DB.default.localhost", "db.default.localhost"), (None, ""), ("1.2.3.4", "")]
+    ("name", "server_name"), [("DB.default.localhost", "db.default.localhost"), (None, ""), ("1.2.3.4", "")]
 )
-def test_the_name_of_a_client_of_openssl_is_found(name: str | None, found: str, version: ssl.TLSVersion) -> None:
+def test_the_name_of_a_client_of_openssl_is_found(name: str | None, server_name: str, version: ssl.TLSVersion) -> None:
     data = real(name, version=version)
-    assert read_server_name(data) == found
+    assert read_server_name(data) == server_name
     assert all(read_server_name(data[:count]) is None for count in range(len(data)))
     # What follows belongs to the handshake.
-    assert read_server_name(data + b"\x14\x03\x03\0\1\1") == found
+    assert read_server_name(data + b"\x14\x03\x03\0\1\1") == server_name
 
 
 @given(names, st.lists(unknown, max_size=5), st.lists(unknown, max_size=5), st.binary(max_size=32))

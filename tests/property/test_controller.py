@@ -46,8 +46,8 @@ def test_a_difference_leads_from_one_to_the_other(old: Object, new: Object) -> N
 
 
 @given(TREES)
-def test_equal_objects_have_no_difference(one: Object) -> None:
-    assert merge_difference(one, one) == {}
+def test_equal_objects_have_no_difference(resource: Object) -> None:
+    assert merge_difference(resource, resource) == {}
 
 
 @given(st.text("abc-", min_size=1, max_size=80), st.sampled_from(["-00001", "-deployment", "-private"]))

@@ -51,7 +51,7 @@ def test_the_number_of_pods_stands_in_its_reason_or_follows_from_load_and_target
     match_ = _AVERAGE.search(why)
     assert match_ is not None
     follows = count_for(float(match_[1]), float(match_[2]))
-    numbers = {int(one) for one in re.findall(r"(?<![\d.])\d+(?![\d.])", why[match_.end() :])}
+    numbers = {int(number) for number in re.findall(r"(?<![\d.])\d+(?![\d.])", why[match_.end() :])}
     # The last pod stays or goes by the gate, whose reason says so.
     is_gate = wanted <= 1 and follows == 0
     assert wanted in numbers or (wanted == follows and not numbers - {wanted}) or is_gate, f"{head}: {why}"

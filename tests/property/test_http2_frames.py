@@ -43,13 +43,13 @@ def run(case: Any) -> None:  # noqa: ANN401 - a coroutine
     """Run a case; an exception that nobody caught fails it."""
     uncaught: list[dict[str, Any]] = []
 
-    def note(_: object, context: dict[str, Any]) -> None:
+    def collect(_: object, context: dict[str, Any]) -> None:
         # The scripted upstream's own tasks are cancelled in the end, which its streams complain of.
         if not isinstance(context.get("exception"), asyncio.CancelledError):
             uncaught.append(context)
 
     async def watched() -> None:
-        asyncio.get_running_loop().set_exception_handler(note)
+        asyncio.get_running_loop().set_exception_handler(collect)
         async with asyncio.timeout(60):
             await case
 

@@ -55,7 +55,7 @@ def frames_of(draw: st.DrawFn, payloads: dict[int, list[bytes]]) -> bytes:
     return frame(kind, draw(st.sampled_from(payloads[kind])), flags=flags, stream_id=stream_id)
 
 
-one = frames_of(GOOD) | frames_of(GOOD) | frames_of(GOOD) | frames_of(BAD)
+any_frame = frames_of(GOOD) | frames_of(GOOD) | frames_of(GOOD) | frames_of(BAD)
 
 
 class Oracle:
@@ -78,26 +78,28 @@ class Oracle:
             events = self.h2.receive_data(wire)
         except ProtocolError:
             return "connection", []
-        results = [note for noted in events if (note := _note(noted)) is not None]
+        results = [record for h2_event in events if (record := _record_of(h2_event)) is not None]
         # A frame that h2 answers with RST_STREAM.
-        ours = [noted for noted in events if isinstance(noted, h2.events.StreamReset) and not noted.remote_reset]
-        for noted in events:
-            if isinstance(noted, h2.events.DataReceived) and noted.flow_controlled_length:
-                self.h2.acknowledge_received_data(noted.flow_controlled_length, noted.stream_id)
+        ours = [
+            h2_event for h2_event in events if isinstance(h2_event, h2.events.StreamReset) and not h2_event.remote_reset
+        ]
+        for h2_event in events:
+            if isinstance(h2_event, h2.events.DataReceived) and h2_event.flow_controlled_length:
+                self.h2.acknowledge_received_data(h2_event.flow_controlled_length, h2_event.stream_id)
         is_reset = bool(ours) or _has_reset(self.h2.data_to_send())
         return ("stream" if is_reset else "ok"), [] if is_reset else results
 
 
-def _note(noted: h2.events.Event) -> tuple[Any, ...] | None:
-    if isinstance(noted, h2.events.RequestReceived | h2.events.ResponseReceived | h2.events.TrailersReceived):
-        assert noted.headers is not None
-        return ("head", noted.stream_id, [(bytes(name), bytes(value)) for name, value in noted.headers])
-    if isinstance(noted, h2.events.DataReceived) and noted.data:
-        return ("data", noted.stream_id, noted.data)
-    if isinstance(noted, h2.events.StreamEnded):
-        return ("end", noted.stream_id)
-    if isinstance(noted, h2.events.StreamReset) and noted.remote_reset:
-        return ("reset", noted.stream_id)
+def _record_of(h2_event: h2.events.Event) -> tuple[Any, ...] | None:
+    if isinstance(h2_event, h2.events.RequestReceived | h2.events.ResponseReceived | h2.events.TrailersReceived):
+        assert h2_event.headers is not None
+        return ("head", h2_event.stream_id, [(bytes(name), bytes(value)) for name, value in h2_event.headers])
+    if isinstance(h2_event, h2.events.DataReceived) and h2_event.data:
+        return ("data", h2_event.stream_id, h2_event.data)
+    if isinstance(h2_event, h2.events.StreamEnded):
+        return ("end", h2_event.stream_id)
+    if isinstance(h2_event, h2.events.StreamReset) and h2_event.remote_reset:
+        return ("reset", h2_event.stream_id)
     return None
 
 
@@ -173,7 +175,7 @@ def compared(recorder: Recorder, oracle: Oracle, wires: Sequence[bytes]) -> None
         return
 
 
-@given(wires=st.lists(one, max_size=14))
+@given(wires=st.lists(any_frame, max_size=14))
 @settings(deadline=None)
 def test_a_server_takes_frames_as_h2_does(wires: list[bytes]) -> None:
     recorder, oracle = Recorder(), Oracle(is_server=True)
@@ -184,7 +186,7 @@ def test_a_server_takes_frames_as_h2_does(wires: list[bytes]) -> None:
     compared(recorder, oracle, wires)
 
 
-@given(wires=st.lists(one, max_size=14))
+@given(wires=st.lists(any_frame, max_size=14))
 @settings(deadline=None)
 def test_a_client_takes_frames_as_h2_does(wires: list[bytes]) -> None:
     recorder, oracle = Recorder(is_server=False), Oracle(is_server=False)

@@ -110,8 +110,8 @@ def test_scaling_by_the_learnt_target_keeps_the_maximum_and_room_for_the_live_lo
 @given(loads=st.lists(st.floats(0, 300), min_size=1, max_size=40), learns=st.booleans())
 def test_a_revision_without_a_history_of_answers_is_scaled_by_its_own_target(loads: list[float], learns: bool) -> None:
     with_it, without = (
-        Scaler(revision_with(spec_with(target_mode=one)), facts_of(1), ONE_SECOND, is_restart=False, now_s=0.0)
-        for one in (learns, False)
+        Scaler(revision_with(spec_with(target_mode=target_mode)), facts_of(1), ONE_SECOND, is_restart=False, now_s=0.0)
+        for target_mode in (learns, False)
     )
     for second, load in enumerate(loads):
         stat = Stat(pod="pod-0", at_s=second + 0.5, concurrency=load, request_count=load)

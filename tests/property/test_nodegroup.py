@@ -79,8 +79,10 @@ def options(draw: st.DrawFn) -> NodeGroupSettings:
     )
 
 
-def planned(seen: Snapshot, node_group_settings: NodeGroupSettings, state: NodeGroupState | None = None) -> GroupPlan:
-    return decide(state or NodeGroupState(), seen, node_group_settings, now_s=NOW_S)[1]
+def planned(
+    snapshot: Snapshot, node_group_settings: NodeGroupSettings, state: NodeGroupState | None = None
+) -> GroupPlan:
+    return decide(state or NodeGroupState(), snapshot, node_group_settings, now_s=NOW_S)[1]
 
 
 def tainted_by(plan: GroupPlan) -> list[str]:
@@ -100,44 +102,50 @@ def added_by(plan: GroupPlan) -> int:
 
 
 @given(snapshots(), options())
-def test_tainting_never_goes_below_the_minimum(seen: Snapshot, asked: NodeGroupSettings) -> None:
-    before = len(partition(seen.nodes).untainted)
-    after = len(partition(carried_out(seen, planned(seen, asked).effects).nodes).untainted)
-    assert after >= min(before, asked.min_nodes)
+def test_tainting_never_goes_below_the_minimum(snapshot: Snapshot, node_group_settings: NodeGroupSettings) -> None:
+    before = len(partition(snapshot.nodes).untainted)
+    after = len(partition(carried_out(snapshot, planned(snapshot, node_group_settings).effects).nodes).untainted)
+    assert after >= min(before, node_group_settings.min_nodes)
 
 
 @given(snapshots(), options())
-def test_a_group_of_fixed_size_goes_at_most_one_below(seen: Snapshot, asked: NodeGroupSettings) -> None:
-    size = max(1, asked.min_nodes)
-    fixed = msgspec.structs.replace(asked, min_nodes=size, max_nodes=size)
-    before = len(partition(seen.nodes).untainted)
-    after = len(partition(carried_out(seen, planned(seen, fixed).effects).nodes).untainted)
+def test_a_group_of_fixed_size_goes_at_most_one_below(
+    snapshot: Snapshot, node_group_settings: NodeGroupSettings
+) -> None:
+    size = max(1, node_group_settings.min_nodes)
+    fixed = msgspec.structs.replace(node_group_settings, min_nodes=size, max_nodes=size)
+    before = len(partition(snapshot.nodes).untainted)
+    after = len(partition(carried_out(snapshot, planned(snapshot, fixed).effects).nodes).untainted)
     assert after >= min(before, size) - 1
 
 
 @given(snapshots(), options())
-def test_growth_never_goes_above_the_maximum(seen: Snapshot, asked: NodeGroupSettings) -> None:
-    plan = planned(seen, asked)
-    coming = max(0, seen.cloud.target_size - len(seen.nodes))
-    before = len(partition(seen.nodes).untainted) + coming
+def test_growth_never_goes_above_the_maximum(snapshot: Snapshot, node_group_settings: NodeGroupSettings) -> None:
+    plan = planned(snapshot, node_group_settings)
+    coming = max(0, snapshot.cloud.target_size - len(snapshot.nodes))
+    before = len(partition(snapshot.nodes).untainted) + coming
     # A sick node that is tainted makes room for one that is untainted in the same pass.
-    there = len(partition(carried_out(seen, plan.effects).nodes).untainted)
-    assert there <= max(before, asked.max_nodes)
-    assert not added_by(plan) or there + coming + added_by(plan) <= asked.max_nodes
+    there = len(partition(carried_out(snapshot, plan.effects).nodes).untainted)
+    assert there <= max(before, node_group_settings.max_nodes)
+    assert not added_by(plan) or there + coming + added_by(plan) <= node_group_settings.max_nodes
 
 
 @given(snapshots(), options())
-def test_the_cloud_is_never_asked_for_what_it_would_refuse(seen: Snapshot, asked: NodeGroupSettings) -> None:
-    plan = planned(seen, asked)
-    lowered = seen.cloud.target_size - len(deleted_by(plan))
-    assert not deleted_by(plan) or lowered >= seen.cloud.min_size
-    assert not added_by(plan) or lowered + added_by(plan) <= seen.cloud.max_size
+def test_the_cloud_is_never_asked_for_what_it_would_refuse(
+    snapshot: Snapshot, node_group_settings: NodeGroupSettings
+) -> None:
+    plan = planned(snapshot, node_group_settings)
+    lowered = snapshot.cloud.target_size - len(deleted_by(plan))
+    assert not deleted_by(plan) or lowered >= snapshot.cloud.min_size
+    assert not added_by(plan) or lowered + added_by(plan) <= snapshot.cloud.max_size
 
 
 @given(snapshots(), options())
-def test_the_state_of_a_node_says_what_may_happen_to_it(seen: Snapshot, asked: NodeGroupSettings) -> None:
-    plan = planned(seen, asked)
-    states = {group_node.name: state_of(group_node) for group_node in seen.nodes}
+def test_the_state_of_a_node_says_what_may_happen_to_it(
+    snapshot: Snapshot, node_group_settings: NodeGroupSettings
+) -> None:
+    plan = planned(snapshot, node_group_settings)
+    states = {group_node.name: state_of(group_node) for group_node in snapshot.nodes}
     assert {states[name] for name in tainted_by(plan)} <= {NodeState.UNTAINTED}
     assert {states[name] for name in untainted_by(plan)} <= {NodeState.TAINTED}
     assert {states[name] for name in deleted_by(plan)} <= {NodeState.TAINTED, NodeState.FORCE_TAINTED}
@@ -145,28 +153,36 @@ def test_the_state_of_a_node_says_what_may_happen_to_it(seen: Snapshot, asked: N
 
 
 @given(snapshots(), options())
-def test_no_protected_and_no_cordoned_node_is_deleted(seen: Snapshot, asked: NodeGroupSettings) -> None:
-    spared = {group_node.name for group_node in seen.nodes if group_node.is_protected or group_node.is_cordoned}
-    assert not spared.intersection(deleted_by(planned(seen, asked)))
+def test_no_protected_and_no_cordoned_node_is_deleted(
+    snapshot: Snapshot, node_group_settings: NodeGroupSettings
+) -> None:
+    spared = {group_node.name for group_node in snapshot.nodes if group_node.is_protected or group_node.is_cordoned}
+    assert not spared.intersection(deleted_by(planned(snapshot, node_group_settings)))
 
 
 @given(snapshots(), options())
-def test_both_graces_are_respected(seen: Snapshot, asked: NodeGroupSettings) -> None:
-    busy = {group_pod.node_name for group_pod in seen.pods}
-    plan = planned(seen, asked)
+def test_both_graces_are_respected(snapshot: Snapshot, node_group_settings: NodeGroupSettings) -> None:
+    busy = {group_pod.node_name for group_pod in snapshot.pods}
+    plan = planned(snapshot, node_group_settings)
     going = {*deleted_by(plan), *(effect.node_name for effect in plan.effects if isinstance(effect, Drain))}
-    for group_node in partition(seen.nodes).tainted:
+    for group_node in partition(snapshot.nodes).tainted:
         if group_node.name in going:
             assert group_node.removal_taint is not None
             assert group_node.removal_taint.at_s is not None
-            grace_s = asked.hard_delete_grace_period_s if group_node.name in busy else asked.soft_delete_grace_period_s
+            grace_s = (
+                node_group_settings.hard_delete_grace_period_s
+                if group_node.name in busy
+                else node_group_settings.soft_delete_grace_period_s
+            )
             assert NOW_S - group_node.removal_taint.at_s > grace_s
 
 
 @given(snapshots(), options())
-def test_nodes_are_tainted_oldest_first_and_return_newest_first(seen: Snapshot, asked: NodeGroupSettings) -> None:
-    asked = msgspec.structs.replace(asked, unhealthy_node_grace_period_s=0.0)
-    plan, parts = planned(seen, asked), partition(seen.nodes)
+def test_nodes_are_tainted_oldest_first_and_return_newest_first(
+    snapshot: Snapshot, node_group_settings: NodeGroupSettings
+) -> None:
+    node_group_settings = msgspec.structs.replace(node_group_settings, unhealthy_node_grace_period_s=0.0)
+    plan, parts = planned(snapshot, node_group_settings), partition(snapshot.nodes)
     oldest = [group_node.name for group_node in oldest_first(parts.untainted)]
     newest = [group_node.name for group_node in newest_first(parts.tainted)]
     assert tainted_by(plan) == oldest[: len(tainted_by(plan))]
@@ -174,8 +190,8 @@ def test_nodes_are_tainted_oldest_first_and_return_newest_first(seen: Snapshot, 
 
 
 @given(snapshots(), options())
-def test_nothing_is_done_twice_or_against_itself(seen: Snapshot, asked: NodeGroupSettings) -> None:
-    plan = planned(seen, asked)
+def test_nothing_is_done_twice_or_against_itself(snapshot: Snapshot, node_group_settings: NodeGroupSettings) -> None:
+    plan = planned(snapshot, node_group_settings)
     touched = Counter([*tainted_by(plan), *untainted_by(plan), *deleted_by(plan)])
     assert not touched or max(touched.values()) == 1
     assert not (added_by(plan) and plan.requested_delta < 0)
@@ -184,57 +200,68 @@ def test_nothing_is_done_twice_or_against_itself(seen: Snapshot, asked: NodeGrou
 
 @given(snapshots(), options())
 def test_every_node_on_its_way_out_goes_comes_back_or_has_a_reason_to_stay(
-    seen: Snapshot, asked: NodeGroupSettings
+    snapshot: Snapshot, node_group_settings: NodeGroupSettings
 ) -> None:
-    plan = planned(seen, asked)
+    plan = planned(snapshot, node_group_settings)
     assume(plan.error is None)
-    explained = {*deleted_by(plan), *untainted_by(plan), *(kept.node_name for kept in plan.kept_nodes)}
+    explained = {*deleted_by(plan), *untainted_by(plan), *(kept_node.node_name for kept_node in plan.kept_nodes)}
     on_their_way_out = (*plan.nodes.tainted, *plan.nodes.force_tainted)
     assert {group_node.name for group_node in on_their_way_out} == explained
 
 
 @given(snapshots(), options(), st.integers(0, 119))
 def test_under_the_lock_nothing_grows_and_the_plan_stays_the_same(
-    seen: Snapshot, asked: NodeGroupSettings, ago_s: int
+    snapshot: Snapshot, node_group_settings: NodeGroupSettings, ago_s: int
 ) -> None:
     locked = NodeGroupState(lock=ScaleLock(requested_count=2, locked_at_s=NOW_S - ago_s))
-    state, plan = decide(locked, seen, asked, now_s=NOW_S)
+    state, plan = decide(locked, snapshot, node_group_settings, now_s=NOW_S)
     assert added_by(plan) == 0
-    assert decide(state, seen, asked, now_s=NOW_S) == (state, plan)
+    assert decide(state, snapshot, node_group_settings, now_s=NOW_S) == (state, plan)
 
 
 @given(snapshots(), options())
-def test_dry_mode_withholds_exactly_what_would_be_done(seen: Snapshot, asked: NodeGroupSettings) -> None:
-    dry = planned(seen, msgspec.structs.replace(asked, dry_mode=True))
+def test_dry_mode_withholds_exactly_what_would_be_done(
+    snapshot: Snapshot, node_group_settings: NodeGroupSettings
+) -> None:
+    dry = planned(snapshot, msgspec.structs.replace(node_group_settings, dry_mode=True))
     assert dry.effects == ()
-    assert dry.withheld == planned(seen, asked).effects
+    assert dry.withheld == planned(snapshot, node_group_settings).effects
 
 
 @given(snapshots(), options(), st.randoms(use_true_random=False))
-def test_the_order_of_the_input_does_not_matter(seen: Snapshot, asked: NodeGroupSettings, order: random.Random) -> None:
-    shuffled = list(seen.nodes)
+def test_the_order_of_the_input_does_not_matter(
+    snapshot: Snapshot, node_group_settings: NodeGroupSettings, order: random.Random
+) -> None:
+    shuffled = list(snapshot.nodes)
     order.shuffle(shuffled)
-    assert planned(msgspec.structs.replace(seen, nodes=tuple(shuffled)), asked).effects == planned(seen, asked).effects
+    assert (
+        planned(msgspec.structs.replace(snapshot, nodes=tuple(shuffled)), node_group_settings).effects
+        == planned(snapshot, node_group_settings).effects
+    )
 
 
 @given(snapshots(), options())
-def test_state_and_plan_survive_being_stored(seen: Snapshot, asked: NodeGroupSettings) -> None:
-    state, plan = decide(NodeGroupState(), seen, msgspec.structs.replace(asked, dry_mode=True), now_s=NOW_S)
+def test_state_and_plan_survive_being_stored(snapshot: Snapshot, node_group_settings: NodeGroupSettings) -> None:
+    state, plan = decide(
+        NodeGroupState(), snapshot, msgspec.structs.replace(node_group_settings, dry_mode=True), now_s=NOW_S
+    )
     assert msgspec.json.decode(msgspec.json.encode(state), type=NodeGroupState) == state
     assert msgspec.json.decode(msgspec.json.encode(plan), type=GroupPlan) == plan
 
 
 @given(snapshots(), options())
-def test_the_original_decides_too(seen: Snapshot, asked: NodeGroupSettings) -> None:
-    plan = planned(seen, msgspec.structs.replace(asked, quirks=ORIGINAL, scale_up_failure_threshold=0))
+def test_the_original_decides_too(snapshot: Snapshot, node_group_settings: NodeGroupSettings) -> None:
+    plan = planned(
+        snapshot, msgspec.structs.replace(node_group_settings, quirks=ORIGINAL, scale_up_failure_threshold=0)
+    )
     assert plan.error is None or not added_by(plan)
 
 
 @given(snapshots(), options())
-def test_each_node_is_in_one_part(seen: Snapshot, asked: NodeGroupSettings) -> None:
-    parts = view_of(NodeGroupState(), gathered(seen, asked), asked, now_s=NOW_S).parts
-    names = [one.name for part in msgspec.structs.astuple(parts) for one in part]
-    assert sorted(names) == sorted(group_node.name for group_node in seen.nodes)
+def test_each_node_is_in_one_part(snapshot: Snapshot, node_group_settings: NodeGroupSettings) -> None:
+    parts = view_of(NodeGroupState(), gathered(snapshot, node_group_settings), node_group_settings, now_s=NOW_S).parts
+    names = [group_node.name for part in msgspec.structs.astuple(parts) for group_node in part]
+    assert sorted(names) == sorted(group_node.name for group_node in snapshot.nodes)
 
 
 @given(st.integers(1, 200), st.integers(1, 150), st.floats(0, 1000), st.floats(0, 1000))
@@ -267,7 +294,7 @@ def test_the_breaker_opens_exactly_after_the_threshold(threshold: int, node_coun
         for number in range(node_count)
     )
     wanting = GroupPod(name="p", request=Amount(cpu_m=10**6), placement=PLACED)
-    seen = Snapshot(
+    snapshot = Snapshot(
         nodes=group,
         pods=(wanting,),
         cloud=CloudGroup(target_size=node_count, min_size=0, max_size=10**9),
@@ -275,25 +302,25 @@ def test_the_breaker_opens_exactly_after_the_threshold(threshold: int, node_coun
     state = NodeGroupState()
     for number in range(threshold):
         state, plan = decide(
-            state, seen, node_group_settings, now_s=NOW_S + number * node_group_settings.scale_up_cool_down_period_s
+            state, snapshot, node_group_settings, now_s=NOW_S + number * node_group_settings.scale_up_cool_down_period_s
         )
         assert state.breaker.phase is BreakerPhase.CLOSED
         assert added_by(plan) > 0
     state, plan = decide(
-        state, seen, node_group_settings, now_s=NOW_S + threshold * node_group_settings.scale_up_cool_down_period_s
+        state, snapshot, node_group_settings, now_s=NOW_S + threshold * node_group_settings.scale_up_cool_down_period_s
     )
     assert state.breaker.phase is BreakerPhase.OPEN
     assert added_by(plan) == 0
 
 
-def with_machines_started(seen: Snapshot, now_s: float) -> Snapshot:
+def with_machines_started(snapshot: Snapshot, now_s: float) -> Snapshot:
     """A perfect cloud: every request is fulfilled."""
-    missing = seen.cloud.target_size - len(seen.nodes)
+    missing = snapshot.cloud.target_size - len(snapshot.nodes)
     new = tuple(
         GroupNode(name=f"m{now_s:.0f}-{number:03}", created_at_s=now_s, allocatable=NODE_AMOUNT, labels=LABELS)
         for number in range(missing)
     )
-    return msgspec.structs.replace(seen, nodes=(*seen.nodes, *new))
+    return msgspec.structs.replace(snapshot, nodes=(*snapshot.nodes, *new))
 
 
 @given(st.integers(0, 20), st.integers(0, 200), st.integers(1, 3))

@@ -79,12 +79,12 @@ class FlakyCluster(MemoryCluster):
     weather: Weather
     is_daemon = False
 
-    async def write(self, one: Write) -> Object:
-        if not self.is_daemon or not isinstance(one, Patch | Delete):
-            return await super().write(one)
+    async def write(self, write: Write) -> Object:
+        if not self.is_daemon or not isinstance(write, Patch | Delete):
+            return await super().write(write)
         self.weather.check()
         self.weather.strike()
-        done = await super().write(one)
+        done = await super().write(write)
         self.weather.strike()
         return done
 

@@ -39,8 +39,8 @@ def test_a_merge_patch_twice_is_a_merge_patch_once(target: Json, patch: Json) ->
 
 
 @given(DOCUMENTS, DOCUMENTS)
-def test_sameness_is_symmetric(one: Json, other: Json) -> None:
-    assert same_json(one, other) == same_json(other, one)
+def test_sameness_is_symmetric(left: Json, right: Json) -> None:
+    assert same_json(left, right) == same_json(right, left)
 
 
 def replaced(old: Json, new: Json) -> Json:
@@ -101,7 +101,9 @@ def at(value: Json, path: Sequence[str]) -> Json:
 @given(DOCUMENTS, DOCUMENTS, st.data())
 def test_a_replacement_is_undone_by_a_replacement(document: Json, value: Json, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(places(document)))
-    there, back = ({"op": "replace", "path": pointer(path), "value": one} for one in (value, at(document, path)))
+    there, back = (
+        {"op": "replace", "path": pointer(path), "value": replacement} for replacement in (value, at(document, path))
+    )
     changed = json_patch(document, [there])
     assert same_json(at(changed, path), value)
     assert same_json(json_patch(changed, [back]), document)

@@ -38,7 +38,9 @@ def _do(world: World, step: str, draw: int, number: int) -> None:  # noqa: C901,
     life = world.living[draw % len(world.living)] if world.living else None
     match step:
         case "start":
-            absent = [index for index in range(world.count) if all(one.index != index for one in world.living)]
+            absent = [
+                index for index in range(world.count) if all(each_life.index != index for each_life in world.living)
+            ]
             if absent:
                 world.start(absent[draw % len(absent)])
         case "finish" if world.running:

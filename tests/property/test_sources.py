@@ -30,8 +30,8 @@ def test_a_steady_load_is_the_load_of_each_second(
             (sources.record_activator if marked is None else sources.record_pod)(stat)
     results += sources.complete(float(seconds))
     truth = sum(load - (marked or 0.0) for _, _, load, marked in events)
-    assert [one.number for one in results] == (list(range(seconds)) if events else [])
-    assert [one.load.concurrency for one in results] == [pytest.approx(truth)] * len(results)
+    assert [complete_second.number for complete_second in results] == (list(range(seconds)) if events else [])
+    assert [complete_second.load.concurrency for complete_second in results] == [pytest.approx(truth)] * len(results)
     assert sources.present(seconds + 0.005).concurrency >= truth * (1 - 1e-9) - 1e-9
 
 

@@ -166,7 +166,7 @@ def test_a_store_that_starts_again_is_what_it_was_but_for_the_status(steps: Any,
         after = (await again.list(REVISION)).items
         await again.close()
         assert durable(after) == durable(before)
-        assert not any("status" in one for one in after)
+        assert not any("status" in revision for revision in after)
 
     with tempfile.TemporaryDirectory() as folder:
         asyncio.run(scenario(Path(folder) / "journal.db"))
@@ -212,14 +212,14 @@ def test_an_empty_field_of_the_template_is_no_new_generation() -> None:
     for kind, way in kind_and_ways():
         schema = crds()[kind].schema
         leaf: object = [] if way[-1][1]["type"] == "array" else {}
-        absent, empty = (completed(schema, with_leaf(way, one)) for one in (None, leaf))
+        absent, empty = (completed(schema, with_leaf(way, each_leaf)) for each_leaf in (None, leaf))
         assert generations(kind, absent, empty) == (4, 4), [key for key, _ in way]
 
 
 def test_a_filled_field_of_the_template_is_a_new_generation() -> None:
     for kind, way in kind_and_ways():
         leaf: object = ["x"] if way[-1][1]["type"] == "array" else {"x": "y"}
-        absent, filled = (with_leaf(way, one) for one in (None, leaf))
+        absent, filled = (with_leaf(way, each_leaf) for each_leaf in (None, leaf))
         assert generations(kind, absent, filled) == (5, 5), [key for key, _ in way]
 
 

@@ -82,7 +82,7 @@ class NaiveAdmission:
         inside = [*self.running, *(place[0] for place in self.waiting if call == "cancel")]
         return inside[number % len(inside)] if inside else None
 
-    def leave(self, request_id: int) -> list[Granted[int]]:
+    def remove(self, request_id: int) -> list[Granted[int]]:
         self.running = [number for number in self.running if number != request_id]
         self.waiting = [place for place in self.waiting if place[0] != request_id]
         return self.grant()
@@ -106,7 +106,7 @@ def step(admission: Admission[int], naive: NaiveAdmission, call: str, number: in
             picked = naive.pick(call, number)
             if picked is not None:
                 granted = admission.end(picked, naive.now_s, has_response=call == "release")
-                assert list(granted) == naive.leave(picked)
+                assert list(granted) == naive.remove(picked)
         case "capacity":
             naive.capacity = None if number < 0 else number
             assert list(admission.set_capacity(naive.capacity, naive.now_s)) == naive.grant()
@@ -199,8 +199,8 @@ class Activator:
         self.pod_of[request_id] = pod.address
 
     def start_all(self, granted: Sequence[Granted[int]]) -> None:
-        for one in granted:
-            self.start(one.request_id)
+        for grant in granted:
+            self.start(grant.request_id)
 
     def arrive(self) -> None:
         request_id, self.arrived = self.arrived, self.arrived + 1

@@ -76,7 +76,7 @@ class SimulatedActivator:
                 self._ended(request, "killed")
             self.inside.clear()
 
-    def take(self, request: SimulatedRequest) -> None:
+    def handle(self, request: SimulatedRequest) -> None:
         """Handle a new request."""
         site = self.routes.find(Listener.PUBLIC, request.host)
         if site is None:

@@ -69,9 +69,9 @@ class UnreliableCluster(Cluster):
         async with self._cluster.watch_selection(selection, resource_version) as events:
             yield self._events(events)
 
-    async def write(self, one: Write) -> Object:
+    async def write(self, write: Write) -> Object:
         await self._reached()
-        response = await self._cluster.write(one)
+        response = await self._cluster.write(write)
         self.write_count += 1
         if self._dice.random() < self._faults.response_lost:
             await self._pause()

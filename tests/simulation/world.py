@@ -140,7 +140,7 @@ class World:
         if self.activator is None:
             request.outcome, request.ended_s = "refused", now_s()
         else:
-            self.activator.take(request)
+            self.activator.handle(request)
 
     async def apply(self, name: str, change: Callable[[Object], None]) -> None:
         """Create or change a service as its user, with retries after failures of the store."""
@@ -294,8 +294,8 @@ def seeded(seed: int) -> Iterator[None]:
     class Seeded(real):  # type: ignore[valid-type, misc] # the class of the standard library
         """A generator seeded by the order of construction, unless it gets a seed."""
 
-        def __init__(self, given: object = None) -> None:
-            super().__init__(next(numbers) if given is None else given)
+        def __init__(self, own_seed: object = None) -> None:
+            super().__init__(next(numbers) if own_seed is None else own_seed)
 
     def loop_s() -> float:
         return asyncio.get_running_loop().time()

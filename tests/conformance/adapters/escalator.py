@@ -162,7 +162,7 @@ def decision(entry: dict[str, Any]) -> object:
     """One pass of the daemon over API objects and the memory cloud."""
     settings, before = settings_of(entry["options"]), state_of(entry)
     done = staged_pass(entry, settings, before, NOW_S)
-    plan, state = done.found.plan, done.found.state
+    plan, state = done.group_pass.plan, done.group_pass.state
     group = settings.cloud_provider_group_name
     return {
         "delta": plan.requested_delta,

@@ -96,7 +96,7 @@ def expected(case: Json) -> Json:
         pod = _recorded().get(name.replace(_SERVICE, _POD, 1), {"code": 201})
         below = [field.replace("spec.", "spec.template.spec.", 1) for field in pod.get("fields", ())]
         # Limits are taken for requests in a Pod only.
-        below = [one for one in below if ".requests[" not in one] or below
+        below = [field for field in below if ".requests[" not in field] or below
         results += [_found(_INVALID, below)] if pod["code"] >= _REFUSED else []
     return results
 
@@ -114,7 +114,7 @@ def result_of(case: Json) -> Json:
 def agrees(wanted: Json, document: Json) -> bool:
     """Whether a response is one of the right ones. A value of the wrong type in a Pod has no field."""
     shown = [document, {**document, "fields": []}] if len(wanted) > 1 and not wanted[1]["fields"] else [document]
-    return any(one in wanted for one in shown)
+    return any(response in wanted for response in shown)
 
 
 async def _response_to(case: Json) -> Json:

@@ -41,9 +41,9 @@ def result_of(case: Case) -> list[Row]:
     return rows
 
 
-def agrees(wanted: list[Row], got: list[Row]) -> bool:
+def agrees(wanted: list[Row], rows: list[Row]) -> bool:
     """Whether both have as many reports, averages within the tolerance, and equal counts."""
-    return len(wanted) == len(got) and all(
+    return len(wanted) == len(rows) and all(
         same(first[:2], other[:2], absolute=AVERAGE_ABSOLUTE) and same(first[2:], other[2:])
-        for first, other in zip(wanted, got, strict=True)
+        for first, other in zip(wanted, rows, strict=True)
     )

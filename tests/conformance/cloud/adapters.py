@@ -166,7 +166,7 @@ class Provider:
             name: grpc.unary_unary_rpc_method_handler(
                 getattr(self, name),
                 request_deserializer=self._messages[f"{name}Request"].FromString,
-                response_serializer=lambda one: one.SerializeToString(),
+                response_serializer=lambda message: message.SerializeToString(),
             )
             for name in METHODS
         }

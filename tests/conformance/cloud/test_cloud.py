@@ -16,9 +16,9 @@ PARAMETERS = [pytest.param(name, marks=pytest.mark.slow) if name == "aws" else n
 
 
 @pytest_asyncio.fixture(params=PARAMETERS)
-async def made(request: pytest.FixtureRequest) -> AsyncIterator[MadeCloud]:
-    async with STAGES[request.param]() as cloud:
-        yield cloud
+async def cloud(request: pytest.FixtureRequest) -> AsyncIterator[MadeCloud]:
+    async with STAGES[request.param]() as made_cloud:
+        yield made_cloud
 
 
 def test_every_cloud_can_be_chosen_and_has_a_stage_here() -> None:
@@ -29,54 +29,54 @@ def size(target: int) -> CloudGroup:
     return CloudGroup(target_size=target, min_size=1, max_size=6)
 
 
-async def test_a_group_has_a_target_and_bounds(made: MadeCloud) -> None:
-    assert await made.port.describe(made.group) == size(3)
+async def test_a_group_has_a_target_and_bounds(cloud: MadeCloud) -> None:
+    assert await cloud.port.describe(cloud.group) == size(3)
 
 
-async def test_a_group_that_is_not_there_is_refused(made: MadeCloud) -> None:
+async def test_a_group_that_is_not_there_is_refused(cloud: MadeCloud) -> None:
     with pytest.raises(CloudRefused):
-        await made.port.describe("default/no-such")
+        await cloud.port.describe("default/no-such")
 
 
-async def test_growing_raises_the_target(made: MadeCloud) -> None:
-    await made.port.increase(made.group, 2)
-    assert await made.port.describe(made.group) == size(5)
-    await made.port.increase(made.group, 1)
-    assert await made.port.describe(made.group) == size(6)
+async def test_growing_raises_the_target(cloud: MadeCloud) -> None:
+    await cloud.port.increase(cloud.group, 2)
+    assert await cloud.port.describe(cloud.group) == size(5)
+    await cloud.port.increase(cloud.group, 1)
+    assert await cloud.port.describe(cloud.group) == size(6)
 
 
 @pytest.mark.parametrize("count", [4, 0, -1])
-async def test_growing_beyond_a_bound_is_refused_and_changes_nothing(made: MadeCloud, count: int) -> None:
+async def test_growing_beyond_a_bound_is_refused_and_changes_nothing(cloud: MadeCloud, count: int) -> None:
     with pytest.raises(CloudRefused):
-        await made.port.increase(made.group, count)
-    assert await made.port.describe(made.group) == size(3)
+        await cloud.port.increase(cloud.group, count)
+    assert await cloud.port.describe(cloud.group) == size(3)
 
 
-async def test_deleting_lowers_the_target_by_as_many(made: MadeCloud) -> None:
-    first, second, _ = made.machines
-    deletion = await made.port.delete(made.group, [first, second])
+async def test_deleting_lowers_the_target_by_as_many(cloud: MadeCloud) -> None:
+    first, second, _ = cloud.machines
+    deletion = await cloud.port.delete(cloud.group, [first, second])
     assert (set(deletion.deleted), deletion.failed) == ({first.node_name, second.node_name}, {})
-    assert await made.port.describe(made.group) == size(1)
+    assert await cloud.port.describe(cloud.group) == size(1)
 
 
-async def test_a_batch_that_would_pass_the_minimum_is_refused_whole(made: MadeCloud) -> None:
+async def test_a_batch_that_would_pass_the_minimum_is_refused_whole(cloud: MadeCloud) -> None:
     with pytest.raises(CloudRefused):
-        await made.port.delete(made.group, made.machines)
-    assert await made.port.describe(made.group) == size(3)
+        await cloud.port.delete(cloud.group, cloud.machines)
+    assert await cloud.port.describe(cloud.group) == size(3)
 
 
-async def test_a_machine_that_is_gone_counts_as_deleted_and_lowers_the_target_once(made: MadeCloud) -> None:
-    first = made.machines[0]
-    await made.port.delete(made.group, [first])
-    assert (await made.port.delete(made.group, [first])).deleted == (first.node_name,)
-    assert await made.port.describe(made.group) == size(2)
+async def test_a_machine_that_is_gone_counts_as_deleted_and_lowers_the_target_once(cloud: MadeCloud) -> None:
+    first = cloud.machines[0]
+    await cloud.port.delete(cloud.group, [first])
+    assert (await cloud.port.delete(cloud.group, [first])).deleted == (first.node_name,)
+    assert await cloud.port.describe(cloud.group) == size(2)
 
 
-async def test_a_machine_of_another_group_is_reported_and_left_alone(made: MadeCloud) -> None:
-    if made.unknown is None:
+async def test_a_machine_of_another_group_is_reported_and_left_alone(cloud: MadeCloud) -> None:
+    if cloud.unknown is None:
         pytest.skip("there is one group")
-    first = made.machines[0]
-    deletion = await made.port.delete(made.group, [first, made.unknown])
+    first = cloud.machines[0]
+    deletion = await cloud.port.delete(cloud.group, [first, cloud.unknown])
     assert deletion.deleted == (first.node_name,)
-    assert made.group in deletion.failed[made.unknown.node_name]
-    assert await made.port.describe(made.group) == size(2)
+    assert cloud.group in deletion.failed[cloud.unknown.node_name]
+    assert await cloud.port.describe(cloud.group) == size(2)

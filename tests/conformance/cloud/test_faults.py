@@ -113,10 +113,10 @@ async def test_a_crash_between_mark_and_scale_is_repaired_by_the_next_call() -> 
         first = cloud.machines[0]
         real = cluster.write
 
-        async def crashes(one: Write) -> Object:
-            if one.kind == MACHINE_DEPLOYMENT:
+        async def crashes(write: Write) -> Object:
+            if write.kind == MACHINE_DEPLOYMENT:
                 raise Unavailable("the process was killed")
-            result: Object = await real(one)
+            result: Object = await real(write)
             return result
 
         cluster.write = crashes

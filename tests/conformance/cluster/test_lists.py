@@ -62,7 +62,7 @@ async def test_a_list_of_nothing_has_a_version(cluster: Cluster, namespace: str)
 
 
 @pytest.mark.parametrize(
-    ("selector", "found"),
+    ("selector", "expected_names"),
     [
         ("tier=web", ["a"]),
         ("tier==web", ["a"]),
@@ -75,10 +75,10 @@ async def test_a_list_of_nothing_has_a_version(cluster: Cluster, namespace: str)
         ("tier=none", []),
     ],
 )
-async def test_label_selectors(cluster: Cluster, namespace: str, selector: str, found: list[str]) -> None:
+async def test_label_selectors(cluster: Cluster, namespace: str, selector: str, expected_names: list[str]) -> None:
     await make(cluster, namespace, a="web", b="db", c="")
     listing = await cluster.list(CONFIG_MAP, namespace, label_selector=f"{OURS},{selector}")
-    assert names(listing.items) == found
+    assert names(listing.items) == expected_names
 
 
 @pytest.mark.parametrize("selector", ["tier in web", "=web", "tier=web,,", "tier=a b"])
@@ -88,7 +88,7 @@ async def test_a_bad_label_selector_is_refused(cluster: Cluster, namespace: str,
 
 
 @pytest.mark.parametrize(
-    ("selector", "found"),
+    ("selector", "expected_names"),
     [
         ("metadata.name=a", ["a"]),
         ("metadata.name!=a", ["b"]),
@@ -97,12 +97,14 @@ async def test_a_bad_label_selector_is_refused(cluster: Cluster, namespace: str,
         ("spec.nodeName=", ["a", "b"]),
     ],
 )
-async def test_field_selectors_of_pods(cluster: Cluster, namespace: str, selector: str, found: list[str]) -> None:
+async def test_field_selectors_of_pods(
+    cluster: Cluster, namespace: str, selector: str, expected_names: list[str]
+) -> None:
     for name in ("a", "b"):
         await cluster.create(POD, pod(namespace, name))
     await cluster.patch(POD, namespace, "a", patch={"status": {"phase": "Running"}}, subresource="status")
     listing = await cluster.list(POD, namespace, field_selector=selector)
-    assert names(listing.items) == found
+    assert names(listing.items) == expected_names
 
 
 async def test_field_selectors_of_events(cluster: Cluster, namespace: str) -> None:

@@ -30,7 +30,7 @@ class Stub:
 
     def __init__(self, channel: grpc.aio.Channel, service: str = m.SERVICE) -> None:
         def method(kind: Callable[..., Any], name: str, response: Any) -> Any:  # noqa: ANN401 - grpcio has no types
-            encode, decode = (lambda one: one.SerializeToString()), response.FromString
+            encode, decode = (lambda message: message.SerializeToString()), response.FromString
             return kind(f"/{service}/{name}", request_serializer=encode, response_deserializer=decode)
 
         self.channel = channel
@@ -92,7 +92,7 @@ async def client_streaming(stub: Stub) -> None:
 
 async def server_streaming(stub: Stub) -> None:
     request = m.OutputRequest(response_parameters=[m.ResponseParameters(size=size) for size in _OUTPUT_SIZES])
-    counts = [len(one.payload.body) async for one in stub.output(request, timeout=_DEADLINE_S)]
+    counts = [len(response.payload.body) async for response in stub.output(request, timeout=_DEADLINE_S)]
     expect(counts, list(_OUTPUT_SIZES))
 
 

@@ -105,7 +105,9 @@ def handlers(service: TestService) -> dict[str, Any]:
     }
     return {
         name: make(
-            behavior, request_deserializer=request.FromString, response_serializer=lambda one: one.SerializeToString()
+            behavior,
+            request_deserializer=request.FromString,
+            response_serializer=lambda message: message.SerializeToString(),
         )
         for name, (make, behavior, request) in kinds.items()
     }

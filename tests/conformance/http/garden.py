@@ -87,7 +87,7 @@ class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
     origin: str
     wire: bytes
     expected: tuple[str, ...]
-    found: tuple[str, ...]
+    observed: tuple[str, ...]
 
 
 def made(draw: random.Random) -> bytes:
@@ -149,7 +149,7 @@ class Tap:
                 try:
                     event = connection.next_event()
                 except h11.RemoteProtocolError as error:
-                    self.refused.append(Disagreement(origin="tap", wire=raw, expected=(), found=(str(error),)))
+                    self.refused.append(Disagreement(origin="tap", wire=raw, expected=(), observed=(str(error),)))
                     break
                 if event is h11.NEED_DATA:
                     data = await reader.read(65536)
@@ -260,7 +260,7 @@ async def judge(origin: str, address: tuple[str, int], requests: Sequence[Forwar
             elif not _agrees(seen, forwarded.read, origin):
                 flat = tuple(json.dumps(answer) for answer in seen)
                 disagreements.append(
-                    Disagreement(origin=origin, wire=forwarded.wire, expected=forwarded.read, found=flat)
+                    Disagreement(origin=origin, wire=forwarded.wire, expected=forwarded.read, observed=flat)
                 )
 
     await asyncio.gather(*[work() for _ in range(_AT_ONCE)])
@@ -329,7 +329,7 @@ async def grow(*, count: int, seed: int, origins: Sequence[str], python: str) ->
             lines += [
                 "",
                 *[
-                    f"{disagreement.origin}: {disagreement.wire!r}\n  expected {disagreement.expected}\n  found    {disagreement.found}"
+                    f"{disagreement.origin}: {disagreement.wire!r}\n  expected {disagreement.expected}\n  found    {disagreement.observed}"
                     for disagreement in disagreements
                 ],
             ]

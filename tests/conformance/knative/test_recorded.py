@@ -24,7 +24,7 @@ async def test_a_recorded_scenario_holds(path: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("wanted", "found", "said"),
+    ("wanted", "resource", "difference"),
     [
         ({"a": 1}, {"a": 1, "b": 2}, ""),
         ({"a": None}, {}, ""),
@@ -34,8 +34,8 @@ async def test_a_recorded_scenario_holds(path: Path, tmp_path: Path) -> None:
         ({"a": [{"b": 1}]}, {"a": [{"b": 2}]}, ".a[0].b: 2, not 1"),
     ],
 )
-def test_the_first_difference_is_named(wanted: object, found: object, said: str) -> None:
-    assert missing(wanted, found) == said
+def test_the_first_difference_is_named(wanted: object, resource: object, difference: str) -> None:
+    assert missing(wanted, resource) == difference
 
 
 async def test_an_answer_that_is_not_as_recorded_fails(tmp_path: Path) -> None:

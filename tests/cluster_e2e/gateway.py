@@ -107,7 +107,7 @@ class PretendedGateway:
             for match in rule["matches"]
             if fits(match)
         ]
-        _, rule = max(fitting, key=lambda one: one[0])
+        _, rule = max(fitting, key=lambda candidate: candidate[0])
         backends: list[Object] = rule["backendRefs"]
         return self._dice.choices(backends, [backend["weight"] for backend in backends])[0]
 

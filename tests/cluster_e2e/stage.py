@@ -165,7 +165,10 @@ class Stage:
         own = f"{page}-{instance}" if instance else page
         if own not in self.sockets:
             self.sockets[own] = socket.create_server(("127.0.0.1", 0))
-        sockets = {**{one: self.sockets[one] for one in _LISTENERS.get(name, ())}, page: self.sockets[own]}
+        sockets = {
+            **{listener_name: self.sockets[listener_name] for listener_name in _LISTENERS.get(name, ())},
+            page: self.sockets[own],
+        }
         descriptors = {result: listener.fileno() for result, listener in sockets.items()}
         kubeconfig = await self.server.kubeconfig_of(name, self.folder, port=self.gate.port)
         environment = {

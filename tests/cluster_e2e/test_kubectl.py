@@ -49,10 +49,10 @@ def test_a_second_apply_and_a_diff_are_empty() -> None:
     versions = [
         {
             (resource["kind"], resource["metadata"]["name"]): resource["metadata"]["generation"]
-            for resource in found
+            for resource in resources
             if "generation" in resource["metadata"]
         }
-        for found in (yaml.safe_load(done.stdout)["items"] for done in (first, second))
+        for resources in (yaml.safe_load(done.stdout)["items"] for done in (first, second))
     ]
     assert versions[0] == versions[1]
     diff = kubectl("diff", "--server-side", "--field-manager=gitops", "-k", str(tree_folder()))

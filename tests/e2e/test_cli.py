@@ -169,7 +169,7 @@ def test_applying_twice_changes_nothing_and_what_is_left_out_goes(serving: Stage
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "code", "said"),
+    ("before", "after", "code", "message"),
     [
         ("spec:\n", "spec: [\n", 2, ": not YAML: "),
         ("template:", "templte:", 1, 'unknown field "spec.templte"'),
@@ -179,12 +179,12 @@ def test_applying_twice_changes_nothing_and_what_is_left_out_goes(serving: Stage
     ],
 )
 def test_a_bad_manifest_is_reported_with_its_place(
-    serving: Stage, before: str, after: str, code: int, said: str
+    serving: Stage, before: str, after: str, code: int, message: str
 ) -> None:
     text = manifest("wrong")
     cut = text.rindex(before)
     done = serving("apply", "-f", "-", code=code, stdin=text[:cut] + after + text[cut + len(before) :])
-    assert (done.stdout, done.stderr.startswith("standard input:"), said in done.stderr) == ("", True, True)
+    assert (done.stdout, done.stderr.startswith("standard input:"), message in done.stderr) == ("", True, True)
     assert "no service wrong in namespace default; there are " in serving("describe", "wrong", code=1).stderr
 
 

@@ -56,7 +56,7 @@ def system(clock: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sy
     folder = str(tmp_path_factory.mktemp("app"))
     with running_system(environment=environment) as new_system:
         for name, annotations in SERVICES.items():
-            flags = [one for key, text in annotations.items() for one in ("--annotate", f"{key}={text}")]
+            flags = [flag for key, text in annotations.items() for flag in ("--annotate", f"{key}={text}")]
             new_system.serving("deploy", name, folder, "--command", f"{sys.executable} {HELLO}", *flags)
         yield new_system
 

@@ -71,7 +71,7 @@ def recorded(stage: Stage, is_it: Callable[[RequestRecord], bool], *, name: str 
 
 
 def test_a_cold_request_says_how_long_its_pod_took(serving: Stage) -> None:
-    request_record = recorded(serving, lambda one: one.is_cold)
+    request_record = recorded(serving, lambda record: record.is_cold)
     assert (request_record.status, request_record.failed_by, request_record.revision, request_record.service) == (
         200,
         "",
@@ -83,7 +83,7 @@ def test_a_cold_request_says_how_long_its_pod_took(serving: Stage) -> None:
 
 def test_errors_of_the_app_are_counted_by_cause_and_have_a_link_to_logs(serving: Stage) -> None:
     assert [sent(serving, f"/broken?card={number}") for number in range(3)] == [500] * 3
-    request_record = recorded(serving, lambda one: one.status == 500)
+    request_record = recorded(serving, lambda record: record.status == 500)
     assert (request_record.path, request_record.failed_by, request_record.why) == (
         "/broken",
         "app",

@@ -264,7 +264,7 @@ def test_a_virtual_environment_in_the_folder_is_used_and_named(serving: Stage, t
 
 
 @pytest.mark.parametrize(
-    ("name", "command", "said"),
+    ("name", "command", "message"),
     [
         ("", "true", "it is empty; expected a value"),
         ("héllo", "true", "a service's name"),
@@ -273,11 +273,11 @@ def test_a_virtual_environment_in_the_folder_is_used_and_named(serving: Stage, t
     ],
 )
 def test_a_wrong_name_or_command_is_refused_before_anything_is_created(
-    serving: Stage, tmp_path: Path, name: str, command: str, said: str
+    serving: Stage, tmp_path: Path, name: str, command: str, message: str
 ) -> None:
     before = serving("get").stdout
     done = serving("deploy", name, str(tmp_path), "--command", command, code=2)
-    assert said in done.stderr
+    assert message in done.stderr
     assert "Traceback" not in done.stderr
     assert [line.split()[0] for line in serving("get").stdout.splitlines()] == [
         line.split()[0] for line in before.splitlines()

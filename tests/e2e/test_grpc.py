@@ -85,13 +85,13 @@ async def test_every_kind_of_call_with_trailers_statuses_deadlines_and_cancellat
         response = call(at, "Say", b"one")
         assert await response == b"one"
         assert ("revision", f"{name}-00001") in tuple(await response.trailing_metadata())
-        assert [one async for one in at.unary_stream(method("Repeat"))(b"x", timeout=DEADLINE_S)] == [b"x"] * 3
+        assert [reply async for reply in at.unary_stream(method("Repeat"))(b"x", timeout=DEADLINE_S)] == [b"x"] * 3
         assert await at.stream_unary(method("Join"))(iter([b"a", b"b"]), timeout=DEADLINE_S) == b"ab"
         chat = at.stream_stream(method("Chat"))(timeout=DEADLINE_S)
-        for one in (b"1", b"2", b"3"):
+        for message in (b"1", b"2", b"3"):
             # Each answer comes before the next question is asked.
-            await chat.write(one)
-            assert await chat.read() == one
+            await chat.write(message)
+            assert await chat.read() == message
         await chat.done_writing()
         assert await chat.read() is grpc.aio.EOF
         with pytest.raises(grpc.aio.AioRpcError) as refused:

@@ -84,14 +84,14 @@ def check_history(serving: Stage) -> None:
     """What happened is summed up, and has a cost."""
     ends_s = time.monotonic() + _PATIENCE_S
     results: list[dict[str, Any]] = []
-    while not any(one["pod_hours"] for one in results if one["service"] == "rolled"):
+    while not any(entry["pod_hours"] for entry in results if entry["service"] == "rolled"):
         assert time.monotonic() < ends_s
         results = json.loads(serving("cost", "--from", "10m", "-o", "json").stdout)
         time.sleep(0.2)
     table = serving("stats", "rolled", "--from", "10m", "-o", "csv").stdout.splitlines()
     assert table[0].startswith("time,revision,running,held,")
     assert table[1].count(",") == table[0].count(",")
-    (entry,) = (one for one in results if one["service"] == "rolled")
+    (entry,) = (entry for entry in results if entry["service"] == "rolled")
     assert entry["service"] == "rolled"
     assert entry["pod_hours"] <= entry["always_on_pod_hours"]
     assert serving("cost", "rolled").stdout.startswith("SERVICE")

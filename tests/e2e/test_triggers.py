@@ -149,12 +149,12 @@ async def test_an_app_that_burns_cpu_grows_and_its_points_outlive_the_autoscaler
         # One request, of the ten that a pod takes.
         burning = asyncio.create_task(up.get("/burn/12"))
         await until(cluster, POD, lambda pods: ready_count(pods) == 2)
-        await until(cluster, SCALING_POLICY, lambda found: len(point_times(found)) >= 3)
+        await until(cluster, SCALING_POLICY, lambda policies: len(point_times(policies)) >= 3)
         killed_ms = wall_s() * 1000
         os.kill(up.children()["serving.autoscaler.main"], signal.SIGKILL)
         # Its successor adds points to those from before.
         scaling_policies = await until(
-            cluster, SCALING_POLICY, lambda found: max(point_times(found), default=0) > killed_ms
+            cluster, SCALING_POLICY, lambda policies: max(point_times(policies), default=0) > killed_ms
         )
         assert min(point_times(scaling_policies)) < killed_ms
         assert (await burning)[0] == 200

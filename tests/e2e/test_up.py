@@ -256,7 +256,9 @@ async def test_an_app_that_never_listens_is_reported_in_the_services_status(up: 
         await cluster.create(SERVING_SERVICE, hello(**annotations))
         message = await failure(cluster)
     assert message.startswith('Revision "hello-00001" failed with message: ')
-    assert any(said in message for said in ("no pod was ready within 2 s", "does not listen yet; it was given PORT="))
+    assert any(
+        reason in message for reason in ("no pod was ready within 2 s", "does not listen yet; it was given PORT=")
+    )
 
 
 def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:

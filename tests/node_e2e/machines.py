@@ -53,7 +53,7 @@ class ClusterApi:
         """Define the kinds, and a group without machines."""
         for kind, scale in (("MachineDeployment", True), ("Machine", False)):
             self._stage.apply(_definition(kind, has_scale=scale))
-        names = [f"crd/{one}s.cluster.x-k8s.io" for one in ("machinedeployment", "machine")]
+        names = [f"crd/{singular}s.cluster.x-k8s.io" for singular in ("machinedeployment", "machine")]
         self._stage.kubectl("wait", "--for=condition=Established", *names)
         self._stage.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SPACE}})
         bounds = {_BOUND.format("min"): "0", _BOUND.format("max"): "1"}
@@ -69,10 +69,10 @@ class ClusterApi:
     async def run(self) -> None:
         """Follow the target until cancelled."""
         while True:
-            await asyncio.to_thread(self._follow)
+            await asyncio.to_thread(self._reconcile)
             await asyncio.sleep(_PERIOD_S)
 
-    def _follow(self) -> None:
+    def _reconcile(self) -> None:
         machines = self._stage.get("machines", namespace=SPACE)["items"]
         if not machines and self.target():
             self._count += 1
@@ -137,7 +137,7 @@ class Provider:
             name: grpc.unary_unary_rpc_method_handler(
                 getattr(self, f"_{name}"),
                 request_deserializer=self._messages[f"{name}Request"].FromString,
-                response_serializer=lambda one: one.SerializeToString(),
+                response_serializer=lambda message: message.SerializeToString(),
             )
             for name in METHODS
         }

@@ -39,12 +39,12 @@ def circles(graph: Graph) -> list[list[str]]:
     results: list[list[str]] = []
     for root in graph:
         if root not in index:
-            _visit(root, graph=graph, index=index, low=low, stack=stack, found=results)
+            _visit(root, graph=graph, index=index, low=low, stack=stack, cycles=results)
     return sorted(results)
 
 
 def _visit(
-    root: str, *, graph: Graph, index: dict[str, int], low: dict[str, int], stack: list[str], found: list[list[str]]
+    root: str, *, graph: Graph, index: dict[str, int], low: dict[str, int], stack: list[str], cycles: list[list[str]]
 ) -> None:
     path: list[tuple[str, Iterator[str]]] = []
 
@@ -65,7 +65,7 @@ def _visit(
                 group = stack[stack.index(node) :]
                 del stack[stack.index(node) :]
                 if len(group) > 1:
-                    found.append(sorted(group))
+                    cycles.append(sorted(group))
         elif target not in index:
             enter(target)
         elif target in stack:

@@ -51,7 +51,10 @@ def anchors(text: str) -> set[str]:
     results: set[str] = set()
     for heading in _HEADING.findall(_FENCE.sub("", text)):
         anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-        repeats = sum(one == anchor or bool(re.fullmatch(re.escape(anchor) + r"-\d+", one)) for one in results)
+        repeats = sum(
+            earlier_anchor == anchor or bool(re.fullmatch(re.escape(anchor) + r"-\d+", earlier_anchor))
+            for earlier_anchor in results
+        )
         results.add(f"{anchor}-{repeats}" if repeats else anchor)
     return results
 
@@ -125,10 +128,10 @@ def test_pages_name_files_that_exist() -> None:
 
 def test_code_names_files_that_exist() -> None:
     results = {
-        f"{named(path)}: {one}"
+        f"{named(path)}: {name}"
         for path in product_files()
-        for one in re.findall(r"``([\w/-]+\.py)``", path.read_text())
-        if not list(ROOT.glob(f"serving/**/{one}")) and not (ROOT / one).is_file()
+        for name in re.findall(r"``([\w/-]+\.py)``", path.read_text())
+        if not list(ROOT.glob(f"serving/**/{name}")) and not (ROOT / name).is_file()
     }
     assert results == set()
 

@@ -176,7 +176,7 @@ class _Graph:
 
 
 @pytest.mark.parametrize(
-    ("module", "imported", "kept"),
+    ("module", "imported", "is_kept"),
     [
         ("serving.autoscaler.decide", "serving.core.model.stat", True),
         ("serving.autoscaler.decide", "asyncio", False),
@@ -186,10 +186,10 @@ class _Graph:
         ("serving.net.proxy.server", "asyncio", True),
     ],
 )
-def test_the_contract_sees_an_impure_import(module: str, imported: str, kept: bool) -> None:
+def test_the_contract_sees_an_impure_import(module: str, imported: str, is_kept: bool) -> None:
     options = {"packages": ["serving.autoscaler"], "shells": ["main", "io"], "forbidden": ["asyncio"]}
     contract = PureContract(name="pure", session_options={}, contract_options=options)
-    assert contract.check(_Graph({module: {imported}}), False).kept is kept
+    assert contract.check(_Graph({module: {imported}}), False).kept is is_kept
 
 
 def sleeps(source: str) -> Iterator[int]:

@@ -61,7 +61,7 @@ def exported(source: str) -> list[str]:
     """The names in ``__all__``."""
     for statement in parsed(source).body:
         if isinstance(statement, ast.Assign) and ast.unparse(statement.targets[0]) == "__all__":
-            return [str(ast.literal_eval(one)) for one in getattr(statement.value, "elts", [])]
+            return [str(ast.literal_eval(element)) for element in getattr(statement.value, "elts", [])]
     return []
 
 

@@ -45,9 +45,9 @@ def main() -> None:
     parser.add_argument("dist", type=Path)
     parser.add_argument("--key", type=Path, help="EC private key in PEM, as cosign imports it: signs SHA256SUMS")
     parser.add_argument("--image", action="append", choices=NAMES, help="only these images; all without it")
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
-        build(given.dist.absolute(), given.image or list(NAMES), key=given.key)
+        build(options.dist.absolute(), options.image or list(NAMES), key=options.key)
     except (Unbuildable, WrongTag, signing.BadKey) as error:
         sys.exit(f"release: {error}")
 
@@ -126,14 +126,14 @@ def build_image(target: str, wheel: Path, scratch: Path, dist: Path, number: str
 
 def packages_of(root: Path) -> str:
     """The folder of packages in an image."""
-    (found,) = root.glob("opt/serving/lib/python*/site-packages")
-    return str(found.relative_to(root))
+    (packages,) = root.glob("opt/serving/lib/python*/site-packages")
+    return str(packages.relative_to(root))
 
 
 def configuration(target: str) -> dict[str, Any]:
     """User, environment and command of an image, as the last stages of the Containerfile set them."""
     lines = [line for line in (ROOT / "Containerfile").read_text().splitlines() if not line.lstrip().startswith("#")]
-    found: dict[str, Any] = {}
+    config: dict[str, Any] = {}
     stage = ""
     for line in "\n".join(lines).replace("\\\n", " ").splitlines():
         instruction, _, rest = line.partition(" ")
@@ -141,12 +141,12 @@ def configuration(target: str) -> dict[str, Any]:
             case "FROM", _:
                 stage = rest.rpartition(" ")[2]
             case "ENV", "runtime":
-                found["Env"] = rest.split()
+                config["Env"] = rest.split()
             case "USER", "runtime":
-                found["User"] = rest
+                config["User"] = rest
             case "CMD", _ if stage == target:
-                found["Cmd"] = json.loads(rest)
-    return found
+                config["Cmd"] = json.loads(rest)
+    return config
 
 
 def write_manifests(tree: Path, dist: Path, number: str, made_s: int) -> None:
@@ -157,15 +157,15 @@ def write_manifests(tree: Path, dist: Path, number: str, made_s: int) -> None:
         path.write_text(text.replace(f"newTag: {number.partition('.dev')[0]}", f"newTag: {tag}"))
     # As the archives name them: no registry has them before a push.
     images = ["--image", f"localhost/serving:{tag}", "--queue-proxy-image", f"localhost/serving-queue-proxy:{tag}"]
-    made = subprocess.run(
+    dry_run = subprocess.run(
         [sys.executable, "-m", "serving", "install", "--dry-run", *images],
         cwd=tree,
         env={**os.environ, "PYTHONPATH": str(tree)},
         capture_output=True,
         check=True,
     )
-    (dist / "install.yaml").write_bytes(made.stdout)
-    documents = made.stdout.decode().split("\n---\n")
+    (dist / "install.yaml").write_bytes(dry_run.stdout)
+    documents = dry_run.stdout.decode().split("\n---\n")
     definitions = [text for text in documents if "kind: CustomResourceDefinition\n" in text]
     (dist / "definitions.yaml").write_text("\n---\n".join(definitions) + "\n")
     names = [name for name in oci.paths_of(tree) if name.partition("/")[0] == "config"]

@@ -46,12 +46,12 @@ def build(target: str, wheel: Path, root: Path) -> None:
         subprocess.run([sys.executable, "-m", "cyclonedx_py", *bill], check=True)
 
 
-def _drop_unused(packages: Path, kept: set[str]) -> None:
+def _drop_unused(packages: Path, used_packages: set[str]) -> None:
     """Remove the project's other packages, and pip's notes of the folder that it installed to."""
     root = packages / "serving"
     for entry in filter(Path.is_dir, list(root.iterdir())):
-        inner = {path for path in kept if path.startswith(f"{entry.name}/")}
-        if entry.name not in kept and not inner:
+        inner = {path for path in used_packages if path.startswith(f"{entry.name}/")}
+        if entry.name not in used_packages and not inner:
             rmtree(entry)
         for package in filter(Path.is_dir, list(entry.iterdir()) if inner else ()):
             if f"{entry.name}/{package.name}" not in inner:

@@ -27,7 +27,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 def paths_of(root: Path) -> Iterator[str]:
     """Every path below a root, parents first, sorted."""
-    for path in sorted(root.rglob("*"), key=lambda one: one.relative_to(root).parts):
+    for path in sorted(root.rglob("*"), key=lambda path: path.relative_to(root).parts):
         yield str(path.relative_to(root))
 
 

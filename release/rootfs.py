@@ -159,15 +159,15 @@ def _libraries(binaries: Iterable[Path], *, inside: Path) -> set[Path]:
     listed = subprocess.run(["ldd", *map(str, binaries)], capture_output=True, text=True, check=False).stdout
     # A library that a wheel bundles finds its neighbours through the extension that loads it.
     bundled = {path.name for path in _extensions(inside)}
-    found: set[Path] = set()
+    libraries: set[Path] = set()
     for line in listed.splitlines():
         name, _, path = line.strip().rpartition(" => ")
         path = path.split(" (")[0]
         if path == "not found" and name not in bundled:
             sys.exit(f"rootfs: {name} is missing")
         if path.startswith("/") and not path.endswith(":") and not Path(path).is_relative_to(inside):
-            found.add(Path(path))
-    return found
+            libraries.add(Path(path))
+    return libraries
 
 
 def _strip(root: Path) -> None:

@@ -24,17 +24,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("dist", type=Path)
     parser.add_argument("--key", type=Path, help="the EC public key in PEM; without it the signature is not checked")
-    given = parser.parse_args()
+    options = parser.parse_args()
     try:
-        problems = list(problems_of(given.dist, key=given.key))
+        problems = list(problems_of(options.dist, key=options.key))
     except signing.BadKey as error:
         sys.exit(f"verify-release: {error}")
     for problem in problems:
         print(problem)
     if problems:
         sys.exit(1)
-    by = f"signed by {given.key}" if given.key else "signature not checked: give PUBLIC_KEY=<public key in PEM>"
-    print(f"{given.dist}: {len(sums_of(given.dist))} files are as built; {by}")
+    by = f"signed by {options.key}" if options.key else "signature not checked: give PUBLIC_KEY=<public key in PEM>"
+    print(f"{options.dist}: {len(sums_of(options.dist))} files are as built; {by}")
 
 
 def problems_of(dist: Path, *, key: Path | None) -> Iterator[str]:
@@ -52,8 +52,8 @@ def problems_of(dist: Path, *, key: Path | None) -> Iterator[str]:
     for name, expected in sums.items():
         if not (dist / name).is_file():
             yield f"{name}: missing"
-        elif (found := digest_of(dist / name)) != expected:
-            yield f"{name}: sha256 is {found}, {SUMS} says {expected}"
+        elif (digest := digest_of(dist / name)) != expected:
+            yield f"{name}: sha256 is {digest}, {SUMS} says {expected}"
     present = {path.name for path in dist.iterdir() if not path.name.startswith((SUMS, "."))}
     yield from (f"{name}: not in {SUMS}" for name in sorted(present - sums.keys()))
     yield from _statement_problems(dist, sums)
@@ -77,7 +77,7 @@ def digest_of(path: Path) -> str:
 def _statement_problems(dist: Path, sums: dict[str, str]) -> Iterator[str]:
     path = dist / "provenance.intoto.json"
     try:
-        subjects = {one["name"]: one["digest"]["sha256"] for one in json.loads(path.read_text())["subject"]}
+        subjects = {subject["name"]: subject["digest"]["sha256"] for subject in json.loads(path.read_text())["subject"]}
     except (OSError, ValueError, KeyError, TypeError) as error:
         yield f"{path.name}: no in-toto statement: {error!r}"
         return

@@ -22,9 +22,9 @@ class WrongTag(ValueError):
 
 def release() -> str:
     """The release that this tree is or becomes."""
-    found = re.search(r'^__version__ = "([^"]+)"', (_ROOT / "serving/__init__.py").read_text(), re.MULTILINE)
-    assert found
-    return found[1]
+    match = re.search(r'^__version__ = "([^"]+)"', (_ROOT / "serving/__init__.py").read_text(), re.MULTILINE)
+    assert match
+    return match[1]
 
 
 def commit() -> str:
@@ -34,10 +34,10 @@ def commit() -> str:
 
 def version() -> str:
     """The version of this tree. Raises ``WrongTag``."""
-    if given := os.environ.get("SERVING_VERSION"):
-        return given
-    if found := re.search(r"^Version: (.+)$", _recorded("PKG-INFO"), re.MULTILINE):
-        return found[1]
+    if version_override := os.environ.get("SERVING_VERSION"):
+        return version_override
+    if match := re.search(r"^Version: (.+)$", _recorded("PKG-INFO"), re.MULTILINE):
+        return match[1]
     tags = [tag for tag in _git("tag", "--points-at", "HEAD").split() if re.match(r"v\d", tag)]
     for tag in tags:
         if tag != f"v{release()}":

@@ -29,7 +29,7 @@ def banned(source: str) -> Iterator[str]:
                 yield name
 
 
-@pytest.mark.parametrize("folder", ["serving", "tests", "bench"])
+@pytest.mark.parametrize("folder", ["serving", "release", "examples", "bench", "tests"])
 def test_no_name_is_banned(folder: str) -> None:
     files = sorted((ROOT / folder).rglob("*.py"))
     assert [f"{named(path)}: {name}" for path in files for name in banned(path.read_text())] == []

@@ -222,7 +222,7 @@ AT_PATH = "spec.rules[0].http.paths[0]"
 
 
 @pytest.mark.parametrize(
-    ("path", "said"),
+    ("path", "messages"),
     [
         ({}, []),
         ({"pathType": "prefix"}, [f"{AT_PATH}.pathType: Unsupported value"]),
@@ -231,11 +231,11 @@ AT_PATH = "spec.rules[0].http.paths[0]"
         ({"backend": {"serviceName": "api", "servicePort": 80}}, [f"{AT_PATH}.backend: Required value"]),
     ],
 )
-def test_a_path_of_an_ingress_is_checked(path: dict[str, Any], said: list[str]) -> None:
+def test_a_path_of_an_ingress_is_checked(path: dict[str, Any], messages: list[str]) -> None:
     backend = {"service": {"name": "api", "port": {"number": 80}}}
     rule = {
         "host": "*.example.com",
         "http": {"paths": [{"path": "/", "pathType": "Prefix", "backend": backend, **path}]},
     }
     problems = [f"{problem.where}: {problem.what}" for problem in kube_problems(INGRESS, {"spec": {"rules": [rule]}})]
-    assert [problem[: len(text)] for problem, text in zip(problems, said, strict=True)] == said
+    assert [problem[: len(text)] for problem, text in zip(problems, messages, strict=True)] == messages

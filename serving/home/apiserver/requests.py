@@ -90,7 +90,9 @@ def _target(group: str, version: str, rest: list[str]) -> RequestTarget:
     elif rest[0] == "namespaces" and len(rest) > 2:
         namespace, rest = rest[1], rest[2:]
     kind = _BY_PLACE.get((group, version, rest[0]))
-    if kind is None or len(rest) > 3 or not all(rest) or namespace == "" or (namespace and not kind.namespaced):
+    if kind is None:
+        raise NotFound(f"{_UNKNOWN}: {rest[0]} of {f'{group}/' if group else ''}{version}")
+    if len(rest) > 3 or not all(rest) or namespace == "" or (namespace and not kind.namespaced):
         raise NotFound(_UNKNOWN)
     if kind.namespaced and namespace is None and len(rest) > 1:
         raise NotFound(_UNKNOWN)
@@ -128,7 +130,9 @@ def refusal(error: ClusterError | Fault, target: RequestTarget | None = None) ->
         "reason": reason,
         "code": code,
     }
-    if target is not None:
+    # kubectl prints either the details or the message: a message without causes needs to stand alone.
+    is_alone = isinstance(error, Invalid) and not error.problems
+    if target is not None and not is_alone:
         # Clients print "The Service x is invalid" from it: for invalid objects the kind, rather than its plural.
         word = target.kind.name if isinstance(error, Invalid) else target.kind.plural
         details: Object = {"name": target.name, "group": target.kind.group, "kind": word}

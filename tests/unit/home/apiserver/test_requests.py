@@ -91,6 +91,16 @@ def test_an_error_about_nothing_has_no_details() -> None:
     assert "details" not in refusal(Gone("old"))
 
 
+def test_an_invalid_patch_has_no_details_in_place_of_its_message() -> None:
+    status = refusal(Invalid("no value at /spec/nope"), TARGET)
+    assert (status["message"], "details" in status) == ("no value at /spec/nope", False)
+
+
+def test_an_unknown_resource_is_named() -> None:
+    with pytest.raises(NotFound, match="resource: horizontalpodautoscalers of autoscaling/v1"):
+        target_of("/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers")
+
+
 def test_a_fault_has_the_reason_of_its_code() -> None:
     status = refusal(Fault(415, "what?"))
     assert (status["reason"], status["code"]) == ("UnsupportedMediaType", 415)

@@ -112,9 +112,9 @@ class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
     learnt_target: Annotated[str, Knob(key="learnt-target", unit=TEXT, choices=(*TargetMode, "true", "false"))] = (
         TargetMode.SHADOW.value
     )
-    """Use of the learnt target, for revisions without the annotation ``autoscaling.serving.dev/target``: off, shadow
-    (the target is only shown), protect (the target is used only if it is lower and limited by cpu or memory) or use.
-    true means shadow, and false means off. Default: ours, shadow.
+    """Use of the learnt target, for revisions without the annotation ``autoscaling.serving.dev/target``. With shadow
+    the target is only shown. With protect it is used only if it is lower and limited by cpu or memory. The other values
+    are use and off. true means shadow, and false means off. Default: ours, shadow.
     """
 
     learnt_target_period_s: float = 30.0
@@ -192,11 +192,11 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     policy: Annotated[str, Knob(key="policy", unit=POLICY_NAME, annotation=POLICY_ANNOTATION)] = ADAPTIVE_POLICY
-    """Policy of revisions that do not name one in the annotation ``policy``: adaptive learns from each revision's
-    requests how long its last pod stays and when to start one ahead, and decides as Knative under load; knative decides
-    exactly as Knative. Revisions with annotations that tune Knative's algorithm are under knative. Any other name is
-    that of an installed package ([policies.md](policies.md)); Knative's decides where it is not known. The other policy
-    decides in shadow, and ``serving why`` shows what it would have cost. Default: ours, adaptive.
+    """Policy of revisions without the annotation ``policy``. adaptive learns from each revision's requests how long to
+    keep its last pod and when to start a pod ahead; under load it decides as Knative. knative always decides as
+    Knative, and applies to revisions with annotations that tune Knative's algorithm. Any other name selects an
+    installed package ([policies.md](policies.md)); if the name is unknown, Knative's policy decides. The other policy
+    runs in shadow, and ``serving why`` shows its cost. Default: ours, adaptive.
     """
 
     cold_start_worth_s: Annotated[
@@ -336,9 +336,8 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     initial_scale: Annotated[int, Knob(key="initial-scale", unit=COUNT, low=0, annotation="initial-scale")] = 1
-    """Pods of a new revision that must be ready once before it is ready. 0 needs allow-zero-initial-scale.
-
-    Default: Knative, 1.
+    """Number of pods that a new revision starts with. All must be ready once before the revision is ready. 0 needs
+    allow-zero-initial-scale. Default: Knative, 1.
     """
 
     allow_zero_initial_scale: Annotated[bool, Knob(key="allow-zero-initial-scale", unit=FLAG, live=True)] = False

@@ -401,7 +401,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
         ),
     ] = "disabled"
     """Whether cert-manager issues a certificate for each public host of a route. The activators use the certificate,
-    and the URL begins with https. This needs cert-manager, and the components cert-manager, tls and domain-tls.
+    and the URL begins with https. The setting needs cert-manager, and the components cert-manager, tls and domain-tls.
     Default: Knative, disabled.
     """
 
@@ -415,8 +415,8 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
         Knob(key="cluster-local-domain-tls", config_map=_NETWORK, unit=_WORD, choices=("disabled", "enabled")),
     ] = "disabled"
     """Whether cert-manager also issues certificates for cluster-local hosts. The inner listener then serves TLS in
-    addition to plain HTTP, and addresses begin with https. This needs cert-manager, and the components cert-manager and
-    domain-tls. Default: Knative, disabled.
+    addition to plain HTTP, and addresses begin with https. The setting needs cert-manager, and the components
+    cert-manager and domain-tls. Default: Knative, disabled.
     """
 
     cluster_local_issuer: Annotated[

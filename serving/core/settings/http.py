@@ -137,8 +137,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     trusted_proxies: Annotated[str, Knob(key="trusted-proxies", unit=_NETWORKS)] = ""
     """Networks of trusted proxies, whose X-Forwarded-Proto, X-Forwarded-Host and Forwarded are accepted, separated by
     commas: 10.0.0.0/8, 192.0.2.7. Those of other peers are rewritten; their X-Forwarded-For is kept or not as
-    ``forwarded_for`` says. Name only networks in which no untrusted host has an address. Empty means none. Default:
-    ours, none.
+    ``forwarded_for`` says. All hosts in these networks must be trusted. Empty means none. Default: ours, none.
     """
 
     forwarded_for: Annotated[str, Knob(key="forwarded-for", unit=TEXT, choices=("append", REPLACE))] = "append"

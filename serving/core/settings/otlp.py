@@ -15,7 +15,7 @@ class OtlpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     endpoint: Annotated[str, Knob(key="endpoint", unit=TEXT)] = ""
     """Base URL of a receiver of OTLP over HTTP, such as http://127.0.0.1:4318; numbers go to /v1/metrics below it,
-    spans to /v1/traces. If empty, nothing is sent. It needs the extra serving[otel]. Default: ours, empty.
+    spans to /v1/traces. If empty, nothing is sent. The setting needs the extra serving[otel]. Default: ours, empty.
     """
 
     metrics_period_s: float = 60.0

@@ -208,11 +208,11 @@ async def test_an_app_that_allows_no_stream_is_502_and_not_asked_again_and_again
         await Http2App.on(link, (MAX_CONCURRENT_STREAMS, 0))
         await link.rest()
 
-    made = UpstreamSession.connection_made
+    connection_made = UpstreamSession.connection_made
 
     def settled(session: UpstreamSession, transport: asyncio.BaseTransport) -> None:
         """As if the app's settings arrived with the connection."""
-        made(session, transport)
+        connection_made(session, transport)
         session.engine.peer_streams_max = 0
 
     monkeypatch.setattr(UpstreamSession, "connection_made", settled)

@@ -17,7 +17,7 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from serving.core.traffic.prompttokens import tokens_of
+from serving.core.traffic.prompttokens import BYTES_PER_TOKEN, tokens_of
 
 RequestId = TypeVar("RequestId", bound=Hashable)
 
@@ -31,7 +31,10 @@ Blocks grow in size, so that a long prompt has 16 blocks and not 256. Bytes afte
 """
 
 LOAD_RATIO_MAX = 1.25
-"""A pod with more than this many times the mean tokens in flight gets no request for its prefixes."""
+"""A pod with more than this many times the mean tokens in flight gets no request for its prefixes.
+
+Tokens of a prompt that were in the pod's cache do not count.
+"""
 
 BLOCKS_MAX = 65_536
 """Blocks that the table of one revision remembers: about 9 MB."""
@@ -79,7 +82,7 @@ def read_prompt(target: bytes, body: bytes, *, length: int, secret: bytes) -> Pr
 
 
 class _PodPrefixes:
-    """One pod: its prefixes, latest last; its tokens in flight; and the prompt bytes that its cache has saved."""
+    """One pod: its prefixes, latest last; its tokens in flight without cached ones; and the bytes its cache saved."""
 
     __slots__ = ("heat", "heated_at", "known", "tokens")
 
@@ -118,7 +121,7 @@ class _PodPrefixes:
 
 
 class PrefixTable(Generic[RequestId]):
-    """The known prefixes of one revision's pods, and the tokens in flight of this activator's requests.
+    """The known prefixes of one revision's pods, and the uncached tokens in flight of this activator's requests.
 
     The table has room for ``blocks_max`` blocks, the same number for each pod.
     """
@@ -174,8 +177,10 @@ class PrefixTable(Generic[RequestId]):
         saved_bytes = BLOCK_ENDS[count - 1] if count else 0
         pod.heat, pod.heated_at = pod.heat_after(self._request_count) + saved_bytes, self._request_count
         pod.record(prefixes, room=self._room)
-        pod.tokens += prompt.tokens
-        self._running[request] = pod, prompt.tokens
+        # The pod processes only the tokens that its cache lacks.
+        tokens = max(1, prompt.tokens - saved_bytes // BYTES_PER_TOKEN)
+        pod.tokens += tokens
+        self._running[request] = pod, tokens
         return PrefixMatch(known_count=count, block_count=len(prefixes))
 
     def end(self, request: RequestId) -> None:

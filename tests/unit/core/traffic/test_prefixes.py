@@ -37,6 +37,17 @@ def prompt(prefixes: tuple[int, ...] = LONG, tokens: int = 100) -> Prompt:
     return Prompt(prefixes=prefixes, tokens=tokens)
 
 
+def test_cached_tokens_do_not_load_a_pod() -> None:
+    prefixes = table("a", "b")
+    long = prompt(tokens=1100)
+    assert send(prefixes, "first", long, "a") == "a 0/8"
+    prefixes.end("first")
+    # 8 blocks are 4,096 bytes, or 1,024 tokens: 76 remain.
+    assert send(prefixes, "second", long, "a", "b") == "a 8/8"
+    assert send(prefixes, "other", prompt(OTHER), "b") == "b 0/8"
+    assert prefixes.choose(prompt(()), ["a", "b"]) == "a"
+
+
 def test_a_longer_conversation_begins_with_the_blocks_of_the_shorter_one() -> None:
     first, second = prompt_of(chat("a" * 3000)), prompt_of(chat("a" * 3000, "b" * 3000, model="m"))
     assert (len(first.prefixes), len(second.prefixes)) == (6, 8)

@@ -29,6 +29,7 @@ from serving.core.scaling.kpa.window import Observation
 from serving.core.scaling.kpa.zero import GatePhase, GateReason, GateState, InactiveReason
 from serving.core.scaling.scaler.registry import BUILT_IN, PolicyFactory
 from serving.core.scaling.scaler.rest import DECISION_PAUSE_S, Periods
+from serving.core.scaling.scaler.waitingtokens import WaitingTokens
 from serving.core.scaling.scaler.windows import RevisionWindows, starting_revision_state
 from serving.core.scaling.slo import RevisionSlo
 from serving.core.scaling.spec import ScalingSpec
@@ -200,10 +201,9 @@ class Decisions:
         # Whether the path is the same for any load within one pod.
         burst = spec.target_burst_capacity
         self._is_path_fixed = not has_burst_switch or burst <= 0 or spec.total_value < burst
-        # Each second may change the result of a goal, a further metric or a single pod.
-        skips = (
-            skips and signals is None and spec.slo is None and not spec.further_metrics and self.policy.skips_periods
-        )
+        # Each second may change the result of a goal, tokens, a further metric or a single pod.
+        is_load_of_requests = not spec.load_metric.gauge and not spec.further_metrics
+        skips = skips and signals is None and spec.slo is None and is_load_of_requests and self.policy.skips_periods
         # Budgets depend on other revisions: with this limit no period may be skipped.
         self.limit: TimedLimit | None = None
         self._skips = skips
@@ -213,6 +213,7 @@ class Decisions:
         self._proxy_since_s: float | None = -spec.scale_to_zero_grace_s
         self._proved_at_s: float | None = None
         self._seconds = LoadedSeconds(spec)
+        self._tokens = WaitingTokens()
         # Seconds for the policy, which also reads the seconds that a skipped period leaves to the windows.
         self._unobserved: deque[LoadedSecond] = deque()
         self._poked_load = 0.0
@@ -260,6 +261,8 @@ class Decisions:
         if self._own.slo is not None:
             self.slo.record_load(load, number + 1.0)
         second = (number, reported, arrivals, tokens)
+        if tokens:
+            self._tokens.record(_stat_of(second))
         self._seconds.record(second, is_hot=not LOAD_MIN < load <= self.quiet_load)
         if self.policy.observes:
             self._unobserved.append(second)
@@ -562,13 +565,14 @@ class Decisions:
         cause: DecisionCause,
     ) -> Conclusion:
         is_unserved = counts.ready == 0 or self.latest_count == 0
+        present = Stat(concurrency=float(counts.inside))
         inputs = StepInputs(
             at_s=now_s,
             wall_s=now_s,
             cause=cause,
             view=view,
             in_flight=InFlight(
-                present=Stat(concurrency=float(counts.inside)),
+                present=present if counts.ready else self._tokens.estimated(present),
                 is_waiting=counts.inside > 0 and self.counts_waiting and is_unserved,
             ),
             observed=observed,

@@ -132,16 +132,26 @@ def key_of(  # noqa: PLR0913 - all that a conclusion depends on
         (_NO_COUNT, False) if isinstance(detail, NoData) else (detail.desired_count, detail.excess_burst_capacity < 0)
     )
     proposals = advice.proposals
+    counts = (
+        None
+        if proposals is None
+        else tuple([_NO_COUNT if isinstance(proposal.desired, NoData) else proposal.desired for proposal in proposals])
+    )
     # Without a public Service the activators have always been in the path.
     proxy_since_s = view.proxy_since_s if view.has_public else now_s - spec.scale_to_zero_grace_s
-    facts = GateInputs(
-        desired=0,
-        present_scale=1,
-        ready_count=0,
-        proved_at_s=view.proof_s,
-        proxy_since_s=proxy_since_s,
-        active_min_s=advice.active_min_s,
-    )
+    # The clock decides only if no pod is wanted, or on the hand-off.
+    is_wanted = desired > 0 if counts is None else max(counts, default=0) > 0
+    clock = None
+    if gate.is_inactive or not is_wanted:
+        facts = GateInputs(
+            desired=0,
+            present_scale=1,
+            ready_count=0,
+            proved_at_s=view.proof_s,
+            proxy_since_s=proxy_since_s,
+            active_min_s=advice.active_min_s,
+        )
+        clock = clock_conditions(gate, facts=facts, spec=spec, now_s=now_s)
     return (
         view.present_scale,
         view.ready_count,
@@ -151,11 +161,9 @@ def key_of(  # noqa: PLR0913 - all that a conclusion depends on
         is_busy,
         desired,
         is_short,
-        None
-        if proposals is None
-        else tuple([_NO_COUNT if isinstance(proposal.desired, NoData) else proposal.desired for proposal in proposals]),
+        counts,
         advice.recheck_in_s is None,
         gate.phase,
         gate.reason,
-        clock_conditions(gate, facts=facts, spec=spec, now_s=now_s),
+        clock,
     )

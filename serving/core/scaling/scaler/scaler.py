@@ -28,6 +28,7 @@ from serving.core.scaling.revision import ScaledRevision
 from serving.core.scaling.scaler.classicpoints import ClassicPoints
 from serving.core.scaling.scaler.shadow import PolicyShadow
 from serving.core.scaling.scaler.silence import change_in_silence_s
+from serving.core.scaling.scaler.waitingtokens import WaitingTokens
 from serving.core.scaling.scaler.windows import RevisionWindows, starting_revision_state, with_metrics
 from serving.core.scaling.slo import RevisionSlo
 from serving.core.scaling.sources import Sources
@@ -70,6 +71,7 @@ class Scaler:
         self._quirks = settings.quirks
         self._spec = revision.spec
         self._sources = Sources()
+        self._tokens = WaitingTokens()
         self._windows = RevisionWindows(revision.spec, quirks=settings.quirks)
         present_scale, ready_count = (view.present_scale, view.ready_count) if is_restart else (0, 0)
         self._classic: ClassicPoints | None = None
@@ -255,6 +257,7 @@ class Scaler:
         """Record all seconds completed by ``now_s``."""
         for second in self._sources.complete(now_s):
             load = second.load
+            self._tokens.record(load)
             if self._classic is None:
                 self._windows.record(second.number, load)
             else:
@@ -273,6 +276,8 @@ class Scaler:
         if self._is_workload and self._is_burst(reported := self._sources.reported(now_s)):
             return InFlight(present=reported, is_waiting=True)
         present = self._sources.present(now_s)
+        if not self._view.ready_count:
+            present = self._tokens.estimated(present)
         is_load = present.concurrency > 0 or self._spec.load_metric.amount(present) > 0
         is_unserved = self._view.ready_count == 0 or self._state.latest_count == 0
         return InFlight(present=present, is_waiting=is_load and is_unserved and self._counts_waiting)

@@ -183,6 +183,17 @@ def report(world: World, seconds: int, **gauges: float) -> ScalerOutcome:
     return world.decide()
 
 
+def test_tokens_of_requests_that_wait_for_the_first_pod_are_estimated() -> None:
+    spec = spec_with(metric="tokens", target_value=1000.0)
+    world = World(revision_with(spec), facts_of(1), policy=WaitingPolicy())
+    report(world, 10, tokens_in_flight=500.0)
+    # The pod ends; 12 requests of 500 tokens wait.
+    world.now_s += 100.0
+    world.facts = facts_of(0)
+    world.poke(12)
+    assert world.decide(DecisionCause.LOAD).apply_count == 6
+
+
 def test_the_largest_wish_of_several_metrics_counts() -> None:
     world = World(revision_with(SEVERAL), facts_of(2))
     outcome = report(world, 60, waiting=1.0, cache=0.9)

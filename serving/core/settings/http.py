@@ -135,8 +135,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     uvicorn close theirs after 5s, which is what the single retry is for."""
 
     trusted_proxies: Annotated[str, Knob(key="trusted-proxies", unit=_NETWORKS)] = ""
-    """Networks of trusted proxies, whose X-Forwarded-Proto, X-Forwarded-Host and Forwarded are accepted, separated by
-    commas: 10.0.0.0/8, 192.0.2.7. Those of other peers are rewritten; their X-Forwarded-For is kept or not as
+    """Networks of trusted proxies, separated by commas: 10.0.0.0/8, 192.0.2.7. X-Forwarded-Proto, X-Forwarded-Host and
+    Forwarded of these proxies are accepted. Those of other peers are rewritten; their X-Forwarded-For is kept or not as
     ``forwarded_for`` says. All hosts in these networks must be trusted. Empty means none. Default: ours, none.
     """
 

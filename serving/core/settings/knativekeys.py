@@ -30,7 +30,7 @@ _POD_FIELDS = (
 )
 _ALWAYS = WithoutEffect(why="the field is always allowed", fulfilled=_ON)
 _NEVER = WithoutEffect(why="the field is always refused", fulfilled=_OFF)
-_OWN_SIDECAR = WithoutEffect(why="it configures extensions of Knative's queue-proxy image", fulfilled=_OFF)
+_OWN_SIDECAR = WithoutEffect(why="the key configures extensions of Knative's queue-proxy image", fulfilled=_OFF)
 _OTLP = "the settings `otlp` send numbers and spans"
 _OWN_INGRESS = "the activator is the only ingress"
 _LOG = WithoutEffect(why="each daemon logs JSON at one level", fulfilled=("info",))

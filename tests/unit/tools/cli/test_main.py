@@ -81,7 +81,7 @@ def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tup
 
 def test_the_docs_list_the_commands_without_json() -> None:
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
-    listed = page.partition("These have no `-o json`")[2].partition("\n\n")[0]
+    listed = page.partition("These commands have no `-o json`")[2].partition("\n\n")[0]
     without = set()
     for name, command in commands(main):
         types = [parameter.type for parameter in command.params if "--output" in parameter.opts]

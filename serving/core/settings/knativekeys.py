@@ -106,7 +106,7 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, WithoutEffect]] = MappingProxyType(
             "systemInternalIssuerRef": WithoutEffect(why="the controller issues the certificates of inner TLS"),
         },
         "config-logging": {"zap-logger-config": _LOG, "loglevel.*": _LOG},
-        "config-tracing": {"*": WithoutEffect(why=f"Knative reads it no more; {_OTLP}")},
+        "config-tracing": {"*": WithoutEffect(why=f"Knative no longer reads these keys; {_OTLP}")},
     }
 )
 

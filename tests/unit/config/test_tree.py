@@ -173,20 +173,24 @@ def test_an_overlay_of_the_docs_builds_with_every_kind_that_its_daemons_use(over
     assert undefined_kinds(result) == set()
 
 
-@needs_kubectl
+def with_components(*components: str) -> dict[tuple[str, str, str], Any]:
+    """What ``serving install`` applies with some components: as kubectl builds them, see above."""
+    return {named(resource): resource for resource in objects_of(CONFIG, InstallOptions(components=components))}
+
+
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_a_component_builds_with_every_kind_that_its_daemons_use(component: str, tmp_path: Path) -> None:
-    result = overlaid(tmp_path, f"{OVERLAY}components: [../config/components/{component}]")
-    assert undefined_kinds(result) == set()
+def test_a_component_builds_with_every_kind_that_its_daemons_use(component: str) -> None:
+    required = {"nodegroup-cluster-api": ("nodegroup",), "placement-binder": ("placement",)}.get(component, ())
+    assert undefined_kinds(with_components(*required, component)) == set()
 
 
-@needs_kubectl
-def test_tls_is_one_port_and_one_secret_more(tmp_path: Path) -> None:
-    result = overlaid(tmp_path, f"{OVERLAY}components: [../config/components/tls]")
+def test_tls_is_one_port_and_one_secret_more() -> None:
+    result = with_components("tls")
     before = {named(resource): resource for resource in OBJECTS}
     changed = {name for name, value in result.items() if before.get(name) != value}
     space = "knative-serving"
     assert changed == {
+        ("Namespace", "", space),  # it names the components
         *{(kind, space, "activator") for kind in ("Deployment", "Service")},
         *{(kind, space, "serving-activator-tls") for kind in ("Role", "RoleBinding")},
         ("NetworkPolicy", space, "serving-tls"),
@@ -203,16 +207,14 @@ def test_tls_is_one_port_and_one_secret_more(tmp_path: Path) -> None:
     ]
 
 
-@needs_kubectl
-def test_the_token_that_the_dashboard_mounts_is_made_by_the_controller(tmp_path: Path) -> None:
-    result = overlaid(tmp_path, f"{OVERLAY}components: [../config/components/dashboard-actions]")
+def test_the_token_that_the_dashboard_mounts_is_made_by_the_controller() -> None:
+    result = with_components("dashboard-actions")
     volumes = pod_of(result["Deployment", "knative-serving", "dashboard"])["volumes"]
     mounted = {volume["secret"]["secretName"] for volume in volumes if "secret" in volume}
     actions = environment_of(result["Deployment", "knative-serving", "controller"])["SERVING_ACTIONS_TOKEN_SECRET"]
     assert mounted == {QUERY_TOKEN_SECRET, AUTHORITY_SECRET, actions}
 
 
-@needs_kubectl
 def test_an_activator_that_is_slow_under_load_is_neither_removed_nor_restarted() -> None:
     """On two busy nodes at 500 requests a second /healthz took more than a second: the last activator was removed."""
     (result,) = (resource for resource in of_kind("Deployment") if resource["metadata"]["name"] == "activator")

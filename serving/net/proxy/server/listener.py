@@ -338,8 +338,13 @@ class HttpServer:
         now_s = self.clock()
         # No other sweep is scheduled while this one runs, because its result covers all connections.
         self.sweep_s = -math.inf
-        due_s = min([connection.check(now_s) for connection in list(self._connections)], default=math.inf)
-        due_s = min(due_s, self.pool.expire(now_s))
+        due_s = self.pool.expire(now_s)
+        for connection in list(self._connections):
+            try:
+                due_s = min(due_s, connection.check(now_s))
+            except Exception:  # noqa: BLE001 - the time limits of the other connections must apply
+                _log.exception("connection.check_failed", extra={"connection": repr(connection)})
+                asyncio.get_running_loop().call_soon(connection.cut)
         if self._streams is not None:
             due_s = min(due_s, self._streams.expire(now_s))
         self._sweep = None

@@ -118,7 +118,13 @@ class Ticker(Generic[RequestId]):
 
     def _tick(self) -> None:
         self._soon = None
-        self._apply(self._router.tick(self._clock()))
+        try:
+            self._apply(self._router.tick(self._clock()))
+        finally:
+            self._arm()
+
+    def _arm(self) -> None:
+        """Set the timer for the next due tick."""
         due_s = self._router.schedule.next_due_s()
         if due_s is not None and due_s != self._later_s:
             if self._later is not None:

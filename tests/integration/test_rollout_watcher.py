@@ -27,6 +27,7 @@ class Activator:
 
     def __init__(self) -> None:
         self.text = page({0.1: 100}, "5xx")
+        self.content_type = "text/plain; charset=utf-8"
         self.is_silent = False
         self.asked_count = 0
 
@@ -35,7 +36,7 @@ class Activator:
         if self.is_silent or request.headers.get("Authorization") != f"Bearer {TOKEN}":
             return web.Response(status=401)
         assert request.headers["Accept"] == FINE_TYPE
-        return web.Response(text=self.text)
+        return web.Response(body=self.text.encode(), headers={"Content-Type": self.content_type})
 
 
 class Stage:
@@ -112,3 +113,18 @@ async def test_an_activator_that_does_not_answer_holds_the_rollout(activators: t
         assert stage.last[NEWEST].why == "an activator does not report its responses"
         activators[1].is_silent = False
         await until(lambda: stage.verdict() == "go")
+
+
+async def test_a_wrong_page_of_an_activator_holds_the_rollout(
+    activators: tuple[Activator, Activator], caplog: pytest.LogCaptureFixture
+) -> None:
+    right = activators[1].text
+    # Neither a bucket nor a text encoding.
+    activators[1].text, activators[1].content_type = right.replace("bucket=", "le="), "text/plain; charset=base64"
+    async with staged(activators) as stage:
+        stage.watcher.update(ROUTE, WATCH)
+        await until(lambda: stage.verdict() == "hold")
+        assert stage.last[NEWEST].why == "an activator does not report its responses"
+        assert [record.message for record in caplog.records] == ["controller.responses-unknown"]
+        activators[1].text = right
+        await until(lambda: stage.last[NEWEST].why != "an activator does not report its responses")

@@ -27,6 +27,7 @@ class Activator:
 
     def __init__(self) -> None:
         self.serves: dict[str, str] = {}
+        self.content_type = "text/plain"
         self.asked = asyncio.Event()
         self.address = ""
 
@@ -34,7 +35,8 @@ class Activator:
         self.asked.set()
         assert request.headers["K-Network-Probe"] == "route"
         digest = self.serves.get(request.match_info["route"])
-        return web.Response(text=digest or "", status=200 if digest else 404)
+        headers = {"Content-Type": self.content_type}
+        return web.Response(body=(digest or "").encode("latin-1"), status=200 if digest else 404, headers=headers)
 
 
 @asynccontextmanager
@@ -79,6 +81,19 @@ async def test_a_route_is_confirmed_when_all_activators_serve_it() -> None:
             await other.asked.wait()
             assert confirmed.empty()
             other.serves["default/hello"] = "new"
+            assert await confirmed.get() == (HELLO, "new")
+
+
+@pytest.mark.parametrize("content_type", ["text/plain; charset=utf-8", "text/plain; charset=base64"])
+async def test_an_unreadable_response_does_not_confirm_a_route(content_type: str) -> None:
+    async with an_activator() as activator, a_prober(activator.address) as (prober, confirmed):
+        activator.serves["default/hello"] = "\xff"
+        activator.content_type = content_type
+        prober.start(HELLO, "new")
+        async with asyncio.timeout(PATIENCE_S):
+            await activator.asked.wait()
+            assert confirmed.empty()
+            activator.serves["default/hello"] = "new"
             assert await confirmed.get() == (HELLO, "new")
 
 

@@ -90,7 +90,7 @@ class RolloutWatcher:
         try:
             async with session.get(url, headers=headers, **options) as response:
                 response.raise_for_status()
-                return address, parse(await response.text())
+                return address, parse(await response.text("utf-8"))
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             _log.warning("controller.responses-unknown", extra={"address": address, "error": str(error)})
             return address, None

@@ -101,11 +101,11 @@ class RouteProber:
                     **self._queries.options(ACTIVATOR),
                 ) as response,
             ):
-                body = await response.text()
+                body = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             self._replies.note_silence(address, now_s=steady_s())
             if not was_skipped and self._is_skipped(address):
                 _log.warning("controller.activator_skipped", extra={"address": address, "error": repr(error)})
             return False
         self._replies.note_reply(address)
-        return response.status == HTTPStatus.OK and body == digest
+        return response.status == HTTPStatus.OK and body == digest.encode()

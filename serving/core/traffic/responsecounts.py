@@ -67,7 +67,7 @@ class GrowingCounts:
 
 
 def parse(text: str) -> MetricsReading:
-    """Parse a metrics page: fine-grained durations of requests, and queued requests."""
+    """Parse a metrics page: fine-grained durations of requests, and queued requests. Raises ``ValueError``."""
     reading = MetricsReading(durations={}, waiting={})
     for line in text.splitlines():
         if not line.startswith((FINE_DURATIONS, _WAITING)):
@@ -81,7 +81,7 @@ def parse(text: str) -> MetricsReading:
         if match[1] == _WAITING and _first(labels, _REVISIONS):
             reading.waiting[key] = float(match[3])
         elif match[1] == FINE_DURATIONS and status and status in CLASSES:
-            reading.durations.setdefault((key, status), {})[int(labels["bucket"])] = float(match[3])
+            reading.durations.setdefault((key, status), {})[int(labels.get("bucket", ""))] = float(match[3])
     return reading
 
 

@@ -1,5 +1,6 @@
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,11 @@ def test_a_page_is_read_and_other_lines_are_left_out() -> None:
     assert parse(waiting + other + page({0.1: 3}, "1xx") + page({0.1: 3}, "none") + page({0.1: 3}, "5xx")) == (
         MetricsReading(durations={(KEY, "5"): {bucket_of(0.1): 3.0}}, waiting={KEY: 2.0})
     )
+
+
+def test_a_page_without_the_bucket_of_a_count_is_invalid() -> None:
+    with pytest.raises(ValueError, match="invalid literal"):
+        parse(page({0.1: 3}).replace("bucket=", "le="))
 
 
 def test_responses_count_since_the_first_reading_of_each_activator() -> None:

@@ -45,9 +45,9 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Most header lines of a request (431) or a response (502). Source: ours; Apache allows 100."""
 
     keep_underscore_headers: Annotated[bool, Knob(key="keep-underscore-headers", unit=FLAG)] = False
-    """Whether request headers with "_" in their name are forwarded. By default they are dropped, because apps of CGI
-    and WSGI treat X_Forwarded_For as X-Forwarded-For. Set this for both activator and queue-proxy. Default: nginx,
-    false; Knative forwards them.
+    """Whether request headers with "_" in their name are forwarded. By default such headers are dropped, because apps
+    of CGI and WSGI treat X_Forwarded_For as X-Forwarded-For. Set this for both activator and queue-proxy. Default:
+    nginx, false; Knative forwards them.
     """
 
     body_bytes_max: Annotated[int, Knob(key="body-bytes-max", unit=BYTES, low=0)] = 0

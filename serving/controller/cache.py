@@ -40,7 +40,7 @@ class ControllerCache:
         scaling: AutoscalerSettings,
         *,
         sidecar: Sidecar | None = None,
-        system_namespace: str = "",
+        system_namespace: str,
         check_schedules: PolicyCheck = lambda _: (),
         objects_map: Callable[[], MutableMapping[Key, Object]] = dict,
     ) -> None:

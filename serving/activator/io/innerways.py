@@ -40,7 +40,7 @@ class InnerWays:
         *,
         handshake_max_s: float,
         environment: Mapping[str, str],
-        local: Certificates | None = None,
+        local: Certificates | None,
     ) -> None:
         resolved = settings.resolved(environment)
         self.secured = DaemonTls(key, ACTIVATOR, resolved) if resolved.is_on else None

@@ -115,7 +115,7 @@ def rejected_at_once(request: RequestId, revision: ServedRevision) -> Rejection[
 
 
 def queue_full(
-    request: RequestId, rejected: Rejected, *, placeholder: PlaceholderResponse | None = None
+    request: RequestId, rejected: Rejected, *, placeholder: PlaceholderResponse | None
 ) -> Rejection[RequestId]:
     """The rejection of a request because the queue is full."""
     is_count = rejected.limited_by is QueueLimit.COUNT

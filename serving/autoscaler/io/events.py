@@ -97,10 +97,10 @@ def kill_sentence(pod: ScaledPod) -> str:
 class ScaleEventWriter:
     """Writes changes of scale and OOM kills as Events, one after the other. The caller runs it."""
 
-    def __init__(self, cluster: Cluster, sharing: Sharing | None = None) -> None:
+    def __init__(self, cluster: Cluster, sharing: Sharing) -> None:
         self.left_out_count = 0
         self._cluster = cluster
-        self._sharing = sharing or Sharing()
+        self._sharing = sharing
         self._budget = EventBudget()
         self._waiting: asyncio.Queue[tuple[float, Group, dict[str, object]]] = asyncio.Queue(_EVENTS_WAITING_MAX)
 

@@ -196,7 +196,7 @@ class ScaleClient:
 class Prober:
     """Probes an activator at one address, "127.0.0.1:8080", over TLS if ``secured``."""
 
-    def __init__(self, address: str, *, secured: PeerTls | None = None) -> None:
+    def __init__(self, address: str, *, secured: PeerTls | None) -> None:
         self._secured = secured
         self._address = address
         self._host, _, port = address.rpartition(":")

@@ -154,7 +154,7 @@ def _relayed(key: RevisionKey, stat: Stat, source: StatSource) -> RelayedStat:
 
 @contextlib.asynccontextmanager
 async def sharing_out(
-    sharing: Sharing, relay: Relay, *, shards: Shards, key: bytes, secured: PeerTls | None = None
+    sharing: Sharing, relay: Relay, *, shards: Shards, key: bytes, secured: PeerTls | None
 ) -> AsyncIterator[None]:
     """Hold this process's shards while the context is open, and keep connections to the other autoscalers."""
     me, stop = shards.options.me, asyncio.Event()

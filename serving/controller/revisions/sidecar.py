@@ -110,7 +110,7 @@ def grace_s(revision: Object, sidecar: Sidecar) -> int:
     return _drain_s(revision, sidecar) + _APP_END_S
 
 
-def with_sidecar(spec: Object, revision: Object, sidecar: Sidecar, *, is_guarded: bool = False) -> Object:
+def with_sidecar(spec: Object, revision: Object, sidecar: Sidecar, *, is_guarded: bool) -> Object:
     """The pod's spec with a queue-proxy. The container with ports receives the requests."""
     serving = next(container for container in spec["containers"] if container.get("ports"))
     secret = sidecar.secret_of(namespace_of(revision), uid_of(revision))

@@ -17,7 +17,7 @@ def url_of(host: str, port: int, *, scheme: str = "http") -> str:
     return f"{scheme}://{host}" if port == _PORTS[scheme] else f"{scheme}://{host}:{port}"
 
 
-def public_url(host: str, settings: ControllerSettings, *, has_certificate: bool = False) -> str:
+def public_url(host: str, settings: ControllerSettings, *, has_certificate: bool) -> str:
     """The URL of a public host; https with a certificate, or if default-external-scheme is https."""
     if has_certificate or settings.default_external_scheme == "https":
         return url_of(host, settings.public_tls_port, scheme="https")

@@ -59,7 +59,7 @@ class WatchOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def watch_options(
-    target: RequestTarget, query: Mapping[str, str], wanted: WantedShape, *, bookmark_period_s: float = math.inf
+    target: RequestTarget, query: Mapping[str, str], wanted: WantedShape, *, bookmark_period_s: float
 ) -> WatchOptions:
     """Parse a watch request's parameters. Raises ``Fault`` 400."""
     version = query.get("resourceVersion", "")

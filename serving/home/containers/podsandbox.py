@@ -91,7 +91,7 @@ class PodSandbox:
         pod_id: str,
         location: PodLocation,
         folder: Path,
-        hosts: str = "",
+        hosts: str,
     ) -> None:
         self._host = host
         self._manifest = manifest

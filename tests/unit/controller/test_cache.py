@@ -433,7 +433,7 @@ def test_other_settings_of_queue_proxies_reach_the_sidecars() -> None:
     sidecar = Sidecar(
         settings=SidecarSettings(), image="i", stats_url="", secret_of=lambda _, uid: uid, token_of=lambda _, name: name
     )
-    cache = ControllerCache(SETTINGS, SCALING, sidecar=sidecar)
+    cache = ControllerCache(SETTINGS, SCALING, system_namespace="knative-serving", sidecar=sidecar)
     cache.reconfigure(SETTINGS, SCALING, proxy)
     cache.reconfigure(SETTINGS, SCALING)
     assert cache.sidecar is not None
@@ -444,7 +444,7 @@ def test_another_image_of_queue_proxies_reaches_the_sidecars() -> None:
     sidecar = Sidecar(
         settings=SidecarSettings(), image="i", stats_url="", secret_of=lambda _, uid: uid, token_of=lambda _, name: name
     )
-    cache = ControllerCache(SETTINGS, SCALING, sidecar=sidecar)
+    cache = ControllerCache(SETTINGS, SCALING, system_namespace="knative-serving", sidecar=sidecar)
     cache.reconfigure(msgspec.structs.replace(SETTINGS, sidecar=SidecarSettings(image="other")), SCALING)
     assert cache.sidecar is not None
     assert cache.sidecar.settings.image == "other"

@@ -71,7 +71,7 @@ def sample_of(
     *,
     key: tuple[str, str],
     at_wall_s: float,
-    valid_s: float = 0.0,
+    valid_s: float,
 ) -> DecisionSample:
     """The sample of a decision. ``sentence`` explains the decision.
 

@@ -76,7 +76,7 @@ async def get_status(
     *,
     path: str,
     host: str,
-    headers: Iterable[tuple[str, str]] = (),
+    headers: Iterable[tuple[str, str]],
 ) -> int:
     """The status of the response; 0 if there is no response. The connection cannot be reused."""
     probe = _StatusRequest()

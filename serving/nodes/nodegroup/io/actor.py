@@ -133,7 +133,7 @@ class Actor:
         *,
         pod_counts: Mapping[str, int],
         about: Object,
-        why: str = "",
+        why: str,
     ) -> Done:
         """Execute all effects in order. ``about`` is the NodeGroup, for Events.
 

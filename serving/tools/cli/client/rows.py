@@ -31,9 +31,7 @@ def header_of(kind: Kind, *, everywhere: bool = False) -> Row | None:
     return header and ["NAMESPACE", *header] if everywhere else header
 
 
-def rows_of(
-    api: ApiClient, kind: Kind, objects: Iterable[Object], *, now_s: float, everywhere: bool = False
-) -> list[Row]:
+def rows_of(api: ApiClient, kind: Kind, objects: Iterable[Object], *, now_s: float, everywhere: bool) -> list[Row]:
     """A row for each object of a kind whose columns the CLI formats itself."""
     objects = list(objects)
     if kind == SCALED_WORKLOAD:

@@ -231,7 +231,7 @@ def _with(record: Record, path: Sequence[str], value: Value) -> Record:
     return msgspec.structs.replace(record, **{name: _with(getattr(record, name), below, value) if below else value})
 
 
-def read_scaling(pairs: Sequence[str], settings: AutoscalerSettings, *, slo: str | None = None) -> ScalingAnnotations:
+def read_scaling(pairs: Sequence[str], settings: AutoscalerSettings, *, slo: str | None) -> ScalingAnnotations:
     """Parse annotations of the revision from ``key=value``. Knative's group may be left out of a key.
 
     Raises ``SettingsError``.

@@ -70,7 +70,7 @@ def address_of(api: ApiClient, service: Object, *, tag: str = "", is_inner: bool
     return ServiceAddress(url=url, host=host, connect_host=_LOOPBACK, connect_port=port)
 
 
-def print_url(api: ApiClient, service: Object, *, tag: str = "") -> None:
+def print_url(api: ApiClient, service: Object, *, tag: str) -> None:
     """Print the URL of a service or tag, and a curl command for it."""
     address = address_of(api, service, tag=tag)
     click.echo(address.url)

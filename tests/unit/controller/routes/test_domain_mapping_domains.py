@@ -50,7 +50,7 @@ def test_two_mappings_of_one_target_are_distinguished() -> None:
 
 
 def test_a_mapping_follows_its_target_only() -> None:
-    cache = ControllerCache(SETTINGS, SCALING)
+    cache = ControllerCache(SETTINGS, SCALING, system_namespace="knative-serving")
     assert cache.put(kinds.DOMAIN_MAPPING, a_mapping()) == {MAPPING, CLAIM}
     assert MAPPING in cache.put(kinds.SERVING_SERVICE, reachable(a_service()))
     # What a mapping does not read of it is nothing to look at.
@@ -63,7 +63,7 @@ def test_a_mapping_follows_its_target_only() -> None:
 
 
 def test_a_claim_wakes_the_mappings_of_its_host() -> None:
-    cache = ControllerCache(SETTINGS, SCALING)
+    cache = ControllerCache(SETTINGS, SCALING, system_namespace="knative-serving")
     cache.put(kinds.DOMAIN_MAPPING, a_mapping())
     assert cache.put(kinds.CLUSTER_DOMAIN_CLAIM, a_claim()) == {CLAIM, MAPPING}
 
@@ -72,7 +72,7 @@ def test_a_mapping_gives_way_to_a_route_of_its_host_and_returns() -> None:
     settings = msgspec.structs.replace(
         SETTINGS, domain="example.com", domain_template="{{.Name}}-{{.Namespace}}.{{.Domain}}"
     )
-    cache = ControllerCache(settings, SCALING)
+    cache = ControllerCache(settings, SCALING, system_namespace="knative-serving")
     mapping = stored({**a_mapping(), "metadata": {"name": "shop-default.example.com"}})
     key: WorkKey = (kinds.DOMAIN_MAPPING, "default", "shop-default.example.com")
     cache.put(kinds.DOMAIN_MAPPING, mapping)
@@ -83,7 +83,7 @@ def test_a_mapping_gives_way_to_a_route_of_its_host_and_returns() -> None:
 
 
 def test_a_claim_is_created_and_goes_with_the_mapping() -> None:
-    cache = ControllerCache(CLAIMING, SCALING)
+    cache = ControllerCache(CLAIMING, SCALING, system_namespace="knative-serving")
     cache.put(kinds.DOMAIN_MAPPING, a_mapping())
     (create,) = decide(cache, MAPPING, now=NOW, now_s=0.0).writes
     assert isinstance(create, Create)
@@ -99,7 +99,7 @@ ENABLED = msgspec.structs.replace(SETTINGS, external_domain_tls="enabled", publi
 
 
 def certified(*certificates: Object, mapping: Object, missing: str = "") -> WritePlan:
-    cache = ControllerCache(ENABLED, SCALING)
+    cache = ControllerCache(ENABLED, SCALING, system_namespace="knative-serving")
     cache.put(kinds.SERVING_SERVICE, reachable(a_service()))
     cache.put(kinds.CLUSTER_DOMAIN_CLAIM, a_claim())
     cache.put(kinds.DOMAIN_MAPPING, mapping)
@@ -131,7 +131,7 @@ def test_a_certificate_of_a_mapping_goes_when_its_user_names_one_or_the_host_is_
     assert [write.name for write in plan.writes if isinstance(write, Delete)] == [create.body["metadata"]["name"]]
     assert written_status(plan, kinds.DOMAIN_MAPPING)["url"] == f"https://{HOST}"
     lost = {"apiVersion": "x", "kind": "ClusterDomainClaim", "metadata": {"name": HOST}, "spec": {"namespace": "other"}}
-    cache = ControllerCache(ENABLED, SCALING)
+    cache = ControllerCache(ENABLED, SCALING, system_namespace="knative-serving")
     cache.put(kinds.CLUSTER_DOMAIN_CLAIM, stored(lost, namespace=""))
     cache.put(kinds.DOMAIN_MAPPING, a_mapping())
     cache.put(kinds.CERTIFICATE, certificate)

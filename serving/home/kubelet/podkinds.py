@@ -84,7 +84,7 @@ from serving.home.pods.podplan import (
     serving_ports,
     uses_http2,
 )
-from serving.home.pods.probeplan import listening_probe, probe_plans, sidecar_probe_plans
+from serving.home.pods.probeplan import ProbePlan, listening_probe, probe_plans, sidecar_probe_plans
 from serving.home.pods.snapshot import linked_paths, path_of_snapshot
 from serving.home.pods.sources import (
     TOKEN,
@@ -452,10 +452,11 @@ class ProcessPod:
         has_proxy, is_first = self.setup.has_proxy, is_init(manifest, container)
         is_serving = has_proxy and serves(manifest, container)
         policy = "Always" if has_proxy else manifest["spec"].get("restartPolicy", "Always")
+        others = () if is_first else map(self._at_reached_port, sidecar_probe_plans(container))
         return msgspec.structs.replace(
             spec,
             exit_reason=functools.partial(self.cgroups.exit_reason, container_name_of(container)),
-            probes=tuple(probe_plans(container) if is_serving else () if is_first else sidecar_probe_plans(container)),
+            probes=tuple(probe_plans(container) if is_serving else others),
             listening=listening_probe(container) if is_serving else None,
             is_http2=uses_http2(container),
             address=("127.0.0.1", self.port),
@@ -499,6 +500,10 @@ class ProcessPod:
         The pod shares the machine's network, so the port is the one that this machine assigned.
         """
         return "127.0.0.1", self.tcp_ports.get(port, self.port)
+
+    def _at_reached_port(self, plan: ProbePlan) -> ProbePlan:
+        """The plan with the port at which this machine reaches a declared port."""
+        return msgspec.structs.replace(plan, port=self.reach(plan.port)[1]) if self._declares(plan.port) else plan
 
     def _declares(self, port: int) -> bool:
         return any(serving_port.get("containerPort") == port for serving_port in serving_ports(self.setup.manifest))

@@ -97,7 +97,9 @@ def read_plan(path: Path) -> ArenaPlan:
     """Read the plan from a file. Raises ``SettingsError``."""
     try:
         plan = msgspec.convert(yaml.load(read_input_text(path), JsonTypesLoader), ArenaPlan)  # noqa: S506 - a safe one
-    except (OSError, yaml.YAMLError, RecursionError, msgspec.ValidationError) as error:
+    except OSError as error:
+        raise SettingsError.of(str(path), error.strerror or str(error), "a file that can be read") from error
+    except (yaml.YAMLError, RecursionError, msgspec.ValidationError) as error:
         raise SettingsError.of(str(path), str(error), "a plan, as docs/arena.md has it") from error
     names = [workload.name for workload in plan.workloads]
     for workload in plan.workloads:

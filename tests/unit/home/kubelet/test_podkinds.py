@@ -63,6 +63,20 @@ def test_further_ports_of_a_process_are_assigned_too(tmp_path: Path) -> None:
     assert kind.start_proxy().environment["SERVING_POD_TCP_PORTS"] == '{"5432":4001}'
 
 
+@pytest.mark.parametrize(("port", "probed"), [("http", 4000), (8080, 4000), (9999, 9999)])
+def test_a_pod_without_a_queue_proxy_is_probed_where_its_app_listens(
+    tmp_path: Path, port: int | str, probed: int
+) -> None:
+    setup = setup_of(tmp_path, {})
+    probe = {"httpGet": {"path": "/", "port": port}}
+    container = {**CONTAINER, "ports": [{"name": "http", "containerPort": 8080}], "readinessProbe": probe}
+    setup.manifest["spec"]["containers"] = [container]
+    del setup.manifest["metadata"]["labels"]["serving.knative.dev/revision"]
+    kind = ProcessPod(setup)
+    spec = kind.completed(container, ContainerSpec(start=kind.start(container), on_state=print, on_warning=print))
+    assert [plan.port for plan in spec.probes] == [probed]
+
+
 def test_a_preloaded_app_is_a_fork_of_its_revision_and_starts_after_its_queue_proxy(tmp_path: Path) -> None:
     kind = PreloadedPod(
         setup_of(tmp_path, {"serving.dev/template": "preload", "serving.dev/preload-modules": "json, csv"})

@@ -1,6 +1,8 @@
 """Services while the API server is away, and the load of each on the server otherwise."""
 
 import asyncio
+import contextlib
+import functools
 import itertools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -8,10 +10,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 import pytest
 import pytest_asyncio
 
+from serving.core.model.errors import AlreadyExists, NotFound
 from serving.core.model.objects import Object
 from serving.net.cluster.kinds import DEPLOYMENT, POD, SERVING_SERVICE
 from tests.cluster_e2e.server import SPACE, only_here
 from tests.cluster_e2e.stage import SIDECAR, Stage, is_ready, of_objects, service, staged
+from tests.cluster_e2e.status_kubelet import repeated
 
 pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)]
 
@@ -102,17 +106,19 @@ async def test_a_pod_that_turns_unready_counts_no_more(stage: Stage) -> None:
 
 
 async def at_pace(make: Callable[[str], Awaitable[object]], names: list[str]) -> None:
-    """Run fifty a second, whatever the duration of each."""
+    """Run fifty a second, whatever the duration of each, and repeat what a busy server does not answer."""
     loop = asyncio.get_running_loop()
     begun_s = loop.time()
     async with asyncio.TaskGroup() as group:
         for number, name in enumerate(names):
             await asyncio.sleep(begun_s + number / _PER_S - loop.time())
-            group.create_task(_made(make(name)))
+            group.create_task(_repeated(functools.partial(make, name)))
 
 
-async def _made(making: Awaitable[object]) -> None:
-    await making
+async def _repeated(call: Callable[[], Awaitable[object]]) -> None:
+    # A call without an answer may have been carried out.
+    with contextlib.suppress(AlreadyExists, NotFound):
+        await repeated(call)
 
 
 def bare_deployment(name: str) -> Object:
@@ -133,7 +139,7 @@ async def until_all(stage: Stage, count: int, *, kind: str) -> None:
         return is_ready(entry) if kind == "services" else bool((entry.get("status") or {}).get("readyReplicas"))
 
     for _ in itertools.count():
-        listing = await stage.cluster.list(what, SPACE, label_selector=selector)
+        listing = await repeated(functools.partial(stage.cluster.list, what, SPACE, label_selector=selector))
         if sum(map(is_well, listing.items)) >= count:
             return
         await asyncio.sleep(0.2)
@@ -147,7 +153,7 @@ async def crowd(stage: Stage, count: int) -> tuple[float, float, float]:
     await until_all(stage, count, kind="bare")
     bare_s = time.monotonic() - begun_s
     for name in bare:
-        await stage.cluster.delete(DEPLOYMENT, SPACE, name)
+        await _repeated(functools.partial(stage.cluster.delete, DEPLOYMENT, SPACE, name))
     before = await stage.own_writes()
     there = len((await stage.cluster.list(SERVING_SERVICE, SPACE)).items)
     begun_s = time.monotonic()

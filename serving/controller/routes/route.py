@@ -31,8 +31,16 @@ from serving.controller.routes.rollout import (
     split_targets,
 )
 from serving.controller.routes.rolloutcheck import CheckedRollout, RolloutJudgement, checked_rollout
-from serving.controller.values.conditions import Condition, is_unsettled, ready_of, status_with, unsettled_s
-from serving.controller.values.writes import Note, WritePlan, deletion_of, patch_of, status_patch
+from serving.controller.values.conditions import Condition, is_unsettled, ready_of, status_with
+from serving.controller.values.writes import (
+    UNSETTLED_S,
+    UNSTARTED_S,
+    Note,
+    WritePlan,
+    deletion_of,
+    patch_of,
+    status_patch,
+)
 from serving.core.model.errors import Problem
 from serving.core.model.knative import (
     CLAIMED_TAGS_ANNOTATION,
@@ -47,6 +55,7 @@ from serving.core.model.objects import (
     Object,
     annotations_of,
     condition_of,
+    conditions_of,
     is_being_deleted,
     is_controlled_by,
     is_true,
@@ -177,6 +186,7 @@ def reconcile_route(
         *(() if context.refusal else writes),
         *(() if context.refusal else certified),
     )
+    targeted = (*known.configurations.values(), *known.revisions.values())
     # Without targets activators have nothing to serve.
     can_wait = not targets and is_unsettled(route, status)
     notes = (*_notes(route, ingress), *checked.notes(route))
@@ -188,7 +198,7 @@ def reconcile_route(
         notes=notes,
         watch=_watch(route, rollout, checked, settings=settings),
         again_after_s=None if due_s is None else max(due_s - now_s, 0.0),
-        debounce_s=unsettled_s([*known.configurations.values(), *known.revisions.values()]) if can_wait else 0.0,
+        debounce_s=(UNSETTLED_S if all(map(conditions_of, targeted)) else UNSTARTED_S) if can_wait else 0.0,
         unconfirmed=unconfirmed,
     )
 

@@ -7,8 +7,8 @@ child that has not observed its latest spec is not mirrored. Follows knative/ser
 
 import msgspec
 
-from serving.controller.values.conditions import Condition, is_unsettled, mirrored, ready_of, status_with, unsettled_s
-from serving.controller.values.writes import Note, WritePlan, patch_of, status_patch
+from serving.controller.values.conditions import Condition, is_unsettled, mirrored, ready_of, status_with
+from serving.controller.values.writes import UNSETTLED_S, UNSTARTED_S, Note, WritePlan, patch_of, status_patch
 from serving.core.model.knative import (
     CLAIMED_TAGS_ANNOTATION,
     CONDITION_READY,
@@ -27,6 +27,7 @@ from serving.core.model.objects import (
     Object,
     annotations_of,
     condition_of,
+    conditions_of,
     is_being_deleted,
     is_controlled_by,
     labels_of,
@@ -114,11 +115,14 @@ def reconcile_service(service: Object, children: ServiceChildren, *, now: str) -
     status = _status(service, children, now=now)
     patches = status_patch(kinds.SERVING_SERVICE, service, status)
     waits = bool(patches) and not writes and is_unsettled(service, status)
+    # The first status repeats neither an empty status nor a Route that waits for the activators.
+    is_starting = condition_of(configuration or {}, CONDITION_READY).get("status") == ConditionStatus.UNKNOWN
+    waits_s = UNSETTLED_S if is_starting or conditions_of(service) else UNSTARTED_S
     return WritePlan(
         writes=(*writes, *patches),
         notes=tuple(_notes(service, status)),
         # Ready, failed and no longer ready are written immediately; not ready yet may wait.
-        debounce_s=unsettled_s([configuration or {}]) if waits else 0.0,
+        debounce_s=waits_s if waits else 0.0,
     )
 
 

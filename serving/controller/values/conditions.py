@@ -11,9 +11,8 @@ from typing import Any
 
 import msgspec
 
-from serving.controller.values.writes import UNSETTLED_S, UNSTARTED_S
 from serving.core.model.knative import CONDITION_READY, ConditionStatus
-from serving.core.model.objects import Object, condition_of, conditions_of, nested
+from serving.core.model.objects import Object, condition_of, nested
 
 _INFO = "Info"
 
@@ -59,11 +58,6 @@ def is_unsettled(before: Object, status: Object) -> bool:
     """Whether an object is neither ready nor failed, before and after a change of its status."""
     ready = [condition_of(resource, CONDITION_READY).get("status") for resource in (before, {"status": status})]
     return ready[0] in (None, ConditionStatus.UNKNOWN) and ready[1] == ConditionStatus.UNKNOWN
-
-
-def unsettled_s(sources: Iterable[Object]) -> float:
-    """How long the write of an unsettled status is delayed; longer while an object that it repeats has no condition."""
-    return UNSETTLED_S if all(map(conditions_of, sources)) else UNSTARTED_S
 
 
 def mirrored(source: Object, condition_type: str) -> Condition:

@@ -61,8 +61,11 @@ DEBOUNCE_S = 0.05
 UNSETTLED_S = 1.5
 """How long the write of a status that stays Unknown is delayed, in seconds; a small pod becomes ready sooner."""
 
-UNSTARTED_S = 60.0
-"""How long such a write is delayed at most, in seconds: while no pod starts, or while the queue is not empty."""
+UNSTARTED_S = 180.0
+"""How long such a write is delayed while no pod starts, in seconds; a crowd of services takes minutes."""
+
+# Longest delay of a plan's writes while the queue is not empty, if a change may replace them, in seconds.
+_BUSY_MAX_S = 60.0
 
 WorkKey = tuple[Kind, str, str]
 """A resource to decide about: its kind, namespace and name."""
@@ -112,14 +115,14 @@ class WaitingWrites:
         """Seconds until the next decision; 0 to write now.
 
         Writes wait ``debounce_s`` from their first planning, and from each change of ``debounce_s``. While other keys
-        are ahead (``is_busy``), expected changes arrive later, so the writes wait longer. They wait a minute at most.
+        are ahead (``is_busy``), expected changes arrive later, so the writes wait longer. They wait a minute or ``debounce_s`` at most.
         """
         first_s, present_s, since_s = self._since.get(key, (now_s, debounce_s, now_s))
         if debounce_s != present_s:
             since_s = now_s
         self._since[key] = (first_s, debounce_s, since_s)
         rest_s = since_s + debounce_s - now_s
-        rest_s = min(debounce_s if rest_s <= 0 and is_busy else rest_s, first_s + UNSTARTED_S - now_s)
+        rest_s = min(debounce_s if rest_s <= 0 and is_busy else rest_s, first_s + max(debounce_s, _BUSY_MAX_S) - now_s)
         if rest_s <= 0:
             del self._since[key]
         return max(rest_s, 0.0)

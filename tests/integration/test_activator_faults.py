@@ -178,6 +178,15 @@ async def test_a_flip_is_made_among_other_writers() -> None:
         await stage.active()
 
 
+async def test_a_flip_that_meets_only_conflicts_fails_after_some_tries() -> None:
+    cluster = Faulty(conflicts=1000)
+    async with staged(cluster=cluster) as stage:
+        await stage.service(state="Reserve")
+        stage.activator.view.flip(stale_wake())
+        await until(lambda: not stage.activator.view._flipping)
+        assert 990 < cluster.conflicts_left < 1000
+
+
 async def test_a_flip_leaves_alone_what_is_not_in_reserve_any_more() -> None:
     async with staged() as stage:
         await stage.service(state="Retired")

@@ -12,7 +12,7 @@ from serving.activator.routing.sites import Listener, Site
 from serving.core.model.objects import Object
 from serving.core.model.scaledworkload import ScaledWorkloadSpec, WorkloadService, WorkloadTarget
 from serving.core.settings.http import HttpSettings
-from serving.net.cluster.kinds import ENDPOINT_SLICE, SCALED_WORKLOAD
+from serving.net.cluster.kinds import ENDPOINT_SLICE, REVISION, SCALED_WORKLOAD
 from tests.eventually import until
 from tests.integration.activator_stage import HttpResponse, PodServer, Stage, send_request, staged
 
@@ -175,6 +175,19 @@ async def test_a_request_without_a_pod_in_time_gets_the_response_of_the_fallback
         await stage.cluster.patch(SCALED_WORKLOAD, "default", "shop", patch=patch)
         keys = stage.activator.ingress.router.directory
         await until(lambda: keys.revision(("default", "shop:fallback")) is None)
+
+
+async def test_a_workload_is_served_again_once_the_revision_of_its_name_is_deleted() -> None:
+    async with staged() as stage:
+        server = PodServer("p")
+        await server.start()
+        await serve_workload(stage, server, protocol="http")
+        directory = stage.activator.ingress.router.directory
+        await stage.revision("shop")
+        await until(lambda: not directory.is_workload(("default", "shop")))
+        await stage.cluster.delete(REVISION, "default", "shop")
+        await until(lambda: directory.is_workload(("default", "shop")))
+        assert (await ask(stage)).body == "p"
 
 
 async def test_a_placeholder_is_sent_at_once_and_starts_the_workload() -> None:

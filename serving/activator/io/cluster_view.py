@@ -53,6 +53,9 @@ from serving.net.cluster.reflector import CacheChange, Reflector
 
 _log = logging.getLogger("activator")
 
+# Writes of one flip without a pause; after them, ``wake.py`` decides when to retry.
+_FLIP_TRIES_MAX = 5
+
 
 class ClusterView:
     """Keeps an ingress up to date with the watched resources of a cluster.
@@ -136,14 +139,17 @@ class ClusterView:
             is_workload = key in self._workloads.cache and key not in self._revisions.cache
             kind = SCALED_WORKLOAD if is_workload else REVISION
             seen = self._workload_seen if is_workload else self._revision_seen
-            while (after := await self._patched(kind, key, resource_version)) is None:
+            for _ in range(_FLIP_TRIES_MAX):
+                if (after := await self._patched(kind, key, resource_version)) is not None:
+                    _log.info("revision.activated", extra={"namespace": key[0], "revision": key[1]})
+                    seen(after)
+                    return
                 # Both other daemons also write to a revision that goes to zero.
                 revision = seen(await self._cluster.get(kind, *key))
                 if revision is None or revision.serving_state is not ServingState.RESERVE:
                     return
                 resource_version = revision.resource_version
-            _log.info("revision.activated", extra={"namespace": key[0], "revision": key[1]})
-            seen(after)
+            raise Conflict(f"{_FLIP_TRIES_MAX} conflicts with other writers")
         except NotFound:
             # The watch reports the deletion, which rejects waiting requests.
             return
@@ -168,6 +174,8 @@ class ClusterView:
         if change.type is EventType.DELETED:
             self._ingress.routes.remove_revision(change.key)
             self._ingress.apply(self._ingress.router.remove_revision(change.key, self._clock()))
+            if change.key in self._workloads.cache:
+                self._workload_seen(self._workloads.cache[change.key])
         else:
             self._revision_seen(change.new)
 

@@ -85,6 +85,9 @@ class PodStates:
     def __len__(self) -> int:
         return len(self._by_name)
 
+    def __contains__(self, name: object) -> bool:
+        return name in self._by_name
+
     def counts(self) -> PodCounts:
         """The number of pods in each state."""
         counts = Counter(self._by_name.values())

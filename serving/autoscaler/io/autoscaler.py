@@ -9,6 +9,8 @@ import enum
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 
+import msgspec
+
 from serving.autoscaler.decision_events import DecisionEvent
 from serving.autoscaler.entry import RevisionEntry
 from serving.autoscaler.io.decision_loop import DecisionLoop, Hold, hold_nothing
@@ -183,6 +185,9 @@ class Autoscaler:
         if entry is None or entry.scaler is None:
             self._decisions.counts.unknown_stats += 1
             return
+        if stat.is_dormant and stat.pod not in entry.pod_states:
+            # Nothing reports the end of a deleted pod, so that its report must expire.
+            stat = msgspec.structs.replace(stat, is_dormant=False)
         if self._sizes is not None and source is StatSource.POD:
             self._sizes.update((key[0], stat.pod), stat, is_ready=stat.pod in entry.ready_names)
         if self._unready is not None and source is StatSource.POD:

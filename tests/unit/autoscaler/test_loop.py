@@ -757,6 +757,26 @@ def test_running_pods_stay_while_memory_is_short_and_unreadable_memory_removes_n
     assert run_virtually(run()) == [2, 2, 1]
 
 
+def test_a_dormant_report_after_the_deletion_of_its_pod_expires() -> None:
+    async def run() -> list[list[str]]:
+        async with staged(scale=2, serving_state="Active", pods=["p", "q"]) as stage:
+            await stage.report(5, p=1.0, q=1.0)
+            await stage.store.remove_pod("q")
+            await pass_s(1)
+            for name in ("p", "q"):
+                stage.autoscaler.record(KEY, Stat(pod=name, at_s=now_s(), is_dormant=True), StatSource.POD)
+            results = []
+            for _ in range(2):
+                entry = stage.autoscaler.entry(KEY)
+                assert entry is not None
+                assert entry.scaler is not None
+                results.append(sorted(entry.scaler.pods))
+                await pass_s(10)
+            return results
+
+    assert run_virtually(run()) == [["p", "q"], ["p"]]
+
+
 MIB = 2**20
 
 

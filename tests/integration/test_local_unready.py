@@ -71,6 +71,15 @@ async def test_the_response_to_a_readiness_probe_is_said(machine: Machine) -> No
     assert "GET /health: the app answered 503 Warming Up" in message
 
 
+async def test_a_pod_without_a_queue_proxy_names_the_response_to_its_probe(machine: Machine) -> None:
+    probe = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 0.1}
+    pod = manifest(command=server(), readinessProbe=probe, ports=[{"containerPort": 8080}])
+    del pod["metadata"]["labels"]
+    await machine.start(pod)
+    unready = await machine.until(lambda resource: ready_condition(resource).get("reason") == "ReadinessProbeFailed")
+    assert "GET /health: the app answered 503 Warming Up" in ready_condition(unready)["message"]
+
+
 @pytest.mark.parametrize(
     ("command", "message"),
     [

@@ -329,10 +329,11 @@ class ContainerKeeper:
             await asyncio.sleep(pause_s)
 
     async def _failure(self, plan: ProbePlan) -> str:
-        """Run a probe once; return its failure, "" after a success."""
-        if plan.command:
-            failure = self._probe_failures[plan.kind] = await self._executed(plan)
-            return failure
+        """Run a probe once; record and return its failure, "" after a success."""
+        failure = self._probe_failures[plan.kind] = await (self._executed if plan.command else self._requested)(plan)
+        return failure
+
+    async def _requested(self, plan: ProbePlan) -> str:
         host, port = self._spec.address
         app = (host, plan.port or port)
         check = None if plan.port else self._listener_check
@@ -404,8 +405,17 @@ class ContainerKeeper:
         name = self._spec.start.name
         for kind in (ProbeKind.STARTUP, ProbeKind.READINESS):
             plan = next((plan for plan in self._spec.probes if plan.kind is kind), None)
-            if plan is not None and plan.command and self._probe_failures.get(kind):
-                failure, probe = self._probe_failures[kind], f"exec {shlex.join(plan.command)}"
+            failure = self._probe_failures.get(kind)
+            if plan is not None and failure and (plan.command or listening_probe is None):
+                path = plan.probe.path
+                probe = (
+                    f"exec {shlex.join(plan.command)}"
+                    if plan.command
+                    else "tcpSocket"
+                    if path is None
+                    else f"GET {path}"
+                )
+                failure = failure.removeprefix(f"{probe}: ")
                 return ObservedContainer(container=name, port=0, probe=probe, probe_failure=failure)
         if listening_probe is None:
             return None

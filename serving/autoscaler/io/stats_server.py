@@ -132,7 +132,6 @@ class StatsServer:
             server.close()
             for connection in list(self._all):
                 connection.end(CloseCode.GOING_AWAY)
-            await server.wait_closed()
             await self.tasks.close()
 
     def _factory(self) -> Callable[[], asyncio.Protocol]:

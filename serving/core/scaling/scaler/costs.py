@@ -97,14 +97,13 @@ class DayCosts:
                 self._columns[at : at + _WIDTH] = array("f", row)
 
     def _place(self, wall_s: float) -> int:
-        """The index of the current hour's column; of the newest hour, if the clock jumped back."""
+        """The index of the current hour's column. After the clock jumped back, all stored hours age from then on."""
         hour = math.floor(wall_s / _HOUR_S)
-        if hour > self._hour:
-            for passed in range(max(self._hour, hour - _HOURS) + 1, hour + 1):
-                at = passed % _HOURS * _WIDTH
-                self._columns[at : at + _WIDTH] = array("f", (0.0,) * _WIDTH)
-            self._hour = hour
-        return self._hour % _HOURS * _WIDTH
+        for passed in range(max(self._hour, hour - _HOURS) + 1, hour + 1):
+            at = passed % _HOURS * _WIDTH
+            self._columns[at : at + _WIDTH] = array("f", (0.0,) * _WIDTH)
+        self._hour, self._since_s = hour, min(self._since_s, wall_s)
+        return hour % _HOURS * _WIDTH
 
     def _row(self, hour: int) -> tuple[float, float, float, float]:
         at = hour % _HOURS * _WIDTH

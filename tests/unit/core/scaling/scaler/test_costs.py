@@ -36,12 +36,14 @@ def test_hours_without_costs_age_too() -> None:
     assert filled(hours=5).total(BEGIN_S + 1000 * HOUR_S).adaptive_pod_seconds == 0.0
 
 
-def test_a_clock_that_jumps_back_counts_in_the_newest_hour() -> None:
+def test_costs_from_before_the_clock_jumped_back_count_for_a_day() -> None:
     costs = filled(hours=3)
-    costs.add_pods(5.0, 0.0, wall_s=BEGIN_S)
-    assert costs.hour == 480_002
-    assert costs.total(BEGIN_S - HOUR_S).adaptive_pod_seconds == 35.0
-    assert costs.total(BEGIN_S - HOUR_S).covered_s == 0.0
+    now_s = BEGIN_S - 1000 * HOUR_S
+    costs.add_pods(5.0, 0.0, wall_s=now_s)
+    assert costs.total(now_s).adaptive_pod_seconds == 35.0
+    assert costs.total(now_s).covered_s == 0.0
+    assert costs.total(now_s + 24 * HOUR_S).adaptive_pod_seconds == 0.0
+    assert costs.total(now_s + 24 * HOUR_S).covered_s == 23 * HOUR_S + 60.0
 
 
 def test_what_is_dumped_is_loaded() -> None:

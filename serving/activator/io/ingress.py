@@ -187,11 +187,13 @@ class Ingress:
         Only requests with incomplete bodies are limited to this share, so the wait ends with the last byte of the body.
         """
         visit = exchange.context
-        if isinstance(visit, Visit) and self.router.is_parked(visit.key, exchange):
-            dispatches = self.router.finish(visit.key, exchange, self._clock(), has_response=False)
-            self._arrive(exchange, visit)
-            for dispatch in dispatches:
-                self._dispatch(dispatch)
+        if isinstance(visit, Visit):
+            admission = self.router.complete(visit.key, exchange, self._clock())
+            if isinstance(admission, Dispatch):
+                self._dispatch(admission)
+            elif admission is not None:
+                self._reject(admission)
+            self.ticker.schedule()
 
     def held(self, exchange: Exchange) -> None:
         """Start or stop the deadline for a client that does not read its response."""

@@ -180,9 +180,18 @@ class RequestRouter(Generic[RequestId]):
             self.schedule.schedule_tick(key)
         return admission
 
-    def is_parked(self, key: RevisionKey, request: RequestId) -> bool:
-        """Whether a request waits for its client's other unfinished uploads."""
-        return key in self.throttlers and self.throttlers[key].admission.is_parked(request)
+    def complete(
+        self, key: RevisionKey, request: RequestId, now_s: float
+    ) -> Dispatch[RequestId] | Rejection[RequestId] | None:
+        """Dispatch, queue or reject a request that waits for its client's other uploads, because its body is complete.
+
+        None if the request waits, or did not wait for other uploads.
+        """
+        throttler = self.throttlers.get(key)
+        if throttler is None:
+            return None
+        self.schedule.schedule_tick(key)
+        return throttler.complete(request, now_s)
 
     def record_held(self, key: RevisionKey, request: RequestId, now_s: float, *, is_held: bool) -> None:
         """Record whether the response to a request waits for its client to read."""

@@ -167,6 +167,15 @@ class RevisionThrottler(Generic[RequestId]):
             self._session_of[request] = session
         return admission if isinstance(admission, Queued) else self._begin(request, 0.0)
 
+    def complete(self, request: RequestId, now_s: float) -> Dispatch[RequestId] | Rejection[RequestId] | None:
+        """Run, queue or reject a parked request whose body is complete; None if the request waits, or is not parked."""
+        admission = self.admission.complete(request, now_s)
+        if isinstance(admission, Rejected):
+            self._meter.exit(now_s, proxied=False)
+            self._session_of.pop(request, None)
+            return queue_full(request, admission, placeholder=None)
+        return None if admission is None or isinstance(admission, Queued) else self._begin(request, 0.0)
+
     def finish(self, request: RequestId, now_s: float, *, has_response: bool = True) -> Sequence[Dispatch[RequestId]]:
         """End a running or queued request; return the resulting dispatches."""
         self._session_of.pop(request, None)

@@ -141,11 +141,15 @@ class Admission(Generic[RequestId]):
     def complete(self, request_id: RequestId, now_s: float) -> Admitted | Queued | Rejected | None:
         """Admit a parked request whose body is now complete, although its client uses its share of the slots.
 
-        None if the request is not parked.
+        None if the request is not parked, or stays parked in its place because its client is slow.
         """
-        if not self._clients.is_parked(request_id):
+        clients = self._clients
+        if not clients.is_parked(request_id):
             return None
-        place = self._clients.remove(request_id)
+        client = clients.slow_client_of(request_id)
+        if client is not None and not clients.allows(client, self._capacity):
+            return None
+        place = clients.remove(request_id)
         assert place is not None
         return self.arrive(request_id, now_s, weight_bytes=place.weight_bytes)
 

@@ -161,13 +161,18 @@ def test_a_pod_that_comes_gets_who_waits_oldest_first() -> None:
 
 def test_open_requests_of_one_client_leave_slots_to_others() -> None:
     router = new_router("a", "b")
-    admissions: dict[str, object] = {}
-    while not (parked := [admission for admission in admissions if router.is_parked(KEY, admission)]):
-        request = f"r{len(admissions)}"
-        assert not router.is_parked(KEY, request)
-        admissions[request] = router.arrive(KEY, request, 0.0, client="10.0.0.1")
-    assert not isinstance(admissions[parked[0]], Dispatch)
+    arrived = [router.arrive(KEY, request, 0.0, client="10.0.0.1") for request in ("r0", "r1")]
+    assert [isinstance(admission, Dispatch) for admission in arrived] == [True, False]
     assert isinstance(router.arrive(KEY, "other", 0.0, client="10.0.0.2"), Dispatch)
+
+
+def test_a_parked_request_with_a_complete_body_is_dispatched_and_counts_once() -> None:
+    router = new_router("a", "b")
+    for request in ("r0", "r1"):
+        router.arrive(KEY, request, 0.0, client="10.0.0.1")
+    assert isinstance(router.complete(KEY, "r1", 0.0), Dispatch)
+    assert router.complete(KEY, "r1", 0.0) is None
+    assert [load.request_count for _, load in router.report(1.0)] == [2]
 
 
 def test_a_revision_is_counted_under_its_configuration() -> None:

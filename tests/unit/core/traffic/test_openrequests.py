@@ -367,6 +367,17 @@ def test_a_parked_request_that_becomes_whole_passes_the_share() -> None:
     assert admission.complete("a2", 1.0) is None
 
 
+def test_a_parked_request_of_a_slow_client_keeps_its_place_when_its_body_is_complete() -> None:
+    view = RequestView[str](client_of=lambda request: request[0], read_bytes_of=lambda _: 0)
+    terms = AdmissionTerms(depth_max=10, wait_max_s=10.0, share_max=0.5, unread_wait_max_s=1.0)
+    admission = Admission[str](terms, capacity=2, view=view)
+    for request in ("a1", "a2", "a3"):
+        admission.arrive(request, 0.0, client="a")
+    admission.record_reading("a1", 0.5, is_unread=True)
+    assert admission.complete("a2", 1.0) is None
+    assert admission.end("a1", 2.0, has_response=True) == [Granted(request_id="a2", waited_s=2.0)]
+
+
 def test_parked_and_queued_requests_expire() -> None:
     admission = slots(1)
     admission.arrive("a1", 0.0, client="a")

@@ -64,8 +64,8 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     requests_per_address_max: Annotated[
         int, Knob(key="requests-per-address-max", unit=COUNT, low=0, high=1_000_000)
     ] = 10_000
-    """Maximum number of concurrent requests and streams of one address; further requests get 429. Behind a load
-    balancer set http.trusted-proxies, so that its clients are counted separately. 0 means no bound. Range: 0 to
+    """Maximum number of concurrent requests and streams of one client address; further requests get 429. Behind a load
+    balancer set http.trusted-proxies, so that each of its clients is counted separately. 0 means no limit. Range: 0 to
     1000000. Default: ours, half of the connections of an activator.
     """
 
@@ -121,9 +121,9 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     secrets_of: Annotated[str, Knob(key="secrets-of", unit=TEXT, choices=(SECRETS_OF_PODS, SECRETS_OF_REVISIONS))] = (
         SECRETS_OF_PODS
     )
-    """The secret that authenticates the activator to a queue-proxy. It is separate for each pod (pod), or common to a
-    revision's pods (revision). A Deployment's template needs a common secret. Queue-proxies need the same setting.
-    Default: ours, pod, as `serving up` does; in a cluster revision.
+    """Scope of the secret that authenticates the activator to a queue-proxy: each pod has its own secret (pod), or all
+    pods of a revision share a secret (revision). A Deployment's template needs a shared secret. Queue-proxies need the
+    same setting. Default: ours, pod, as `serving up` does; in a cluster revision.
     """
 
     pod_address_override: Annotated[str, Knob(key="pod-address-override", unit=TEXT)] = ""
@@ -166,14 +166,14 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     peer_folder: Annotated[str, Knob(key="peer-folder", unit=TEXT)] = ""
-    """Folder of the sockets between these processes. Only their user may read the folder. Several processes need it.
-    Default: none; `serving up` sets it.
+    """Folder of the sockets between the activator processes of this machine. Only their user may read the folder. The
+    setting is required if count is above 1. Default: none; `serving up` sets it.
     """
 
     drain_lag_s: Annotated[float, Knob(key="drain-lag", unit=DURATION, low=0, high=600, live=True)] = 0.0
-    """Time for which requests are still accepted after the signal to stop, in seconds. Senders must notice the stop in
-    this time. Range: 0 to 10m. Default: ours, 0s, because `serving up` holds the sockets and refuses no connection;
-    behind a load balancer its probe period, such as 5s.
+    """Time for which requests are still accepted after the signal to stop, in seconds. Within this time senders must
+    notice that the process stops. Range: 0 to 10m. Default: ours, 0s, because `serving up` holds the sockets and
+    refuses no connection; behind a load balancer its probe period, such as 5s.
     """
 
     drain_grace_s: Annotated[float, Knob(key="drain-grace", unit=DURATION, low=0, high=3600, live=True)] = 10.0
@@ -206,8 +206,8 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """Whether records of requests contain the query of the path. A query may contain secrets. Default: ours, false."""
 
     tell_timing: Annotated[bool, Knob(key="tell-timing", unit=FLAG, live=True)] = True
-    """Whether responses have Server-Timing with the milliseconds of the wait for a pod ("queue"), and then for the
-    response's first byte ("upstream").
+    """Whether responses have the header Server-Timing. It has the milliseconds for which the request waited for a pod
+    ("queue"), and then for the first byte of the pod's response ("upstream").
 
     Default: ours, true; browsers show it.
     """
@@ -222,10 +222,11 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
             choices=("Enabled", REDIRECTED),
         ),
     ] = "Enabled"
-    """Whether public hosts are served over plain HTTP (Enabled), or redirected to https by a 301 (Redirected), except
-    /.well-known/acme-challenge/.
+    """Whether requests over plain HTTP to public hosts are served (Enabled), or redirected to https by a 301
+    (Redirected). Paths below /.well-known/acme-challenge/ are never redirected.
 
-    Redirected needs TLS here, or tls.public-port for TLS elsewhere. Default: Knative, Enabled.
+    Redirected needs TLS at the activator, or tls.public-port if a load balancer terminates TLS. Default: Knative,
+    Enabled.
     """
 
     http: HttpSettings = HttpSettings()

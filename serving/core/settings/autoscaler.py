@@ -113,8 +113,9 @@ class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
         TargetMode.SHADOW.value
     )
     """Use of the learnt target, for revisions without the annotation ``autoscaling.serving.dev/target``. With shadow
-    the target is only shown. With protect it is used only if it is lower and limited by cpu or memory. The other values
-    are use and off. true means shadow, and false means off. Default: ours, shadow.
+    the target is only shown. With protect the target is used only if it is below the configured target and cpu or
+    memory limits it. With use the target is always used; with off no target is learnt. true means shadow, and false
+    means off. Default: ours, shadow.
     """
 
     learnt_target_period_s: float = 30.0
@@ -195,8 +196,9 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Policy of revisions without the annotation ``policy``. adaptive learns from each revision's requests how long to
     keep its last pod and when to start a pod ahead; under load it decides as Knative. knative always decides as
     Knative, and applies to revisions with annotations that tune Knative's algorithm. Any other name selects an
-    installed package ([policies.md](policies.md)); if the name is unknown, Knative's policy decides. The other policy
-    runs in shadow, and ``serving why`` shows its cost. Default: ours, adaptive.
+    installed package ([policies.md](policies.md)); if the name is unknown, Knative's policy decides. Of adaptive and
+    knative, the policy that does not decide runs in shadow, and ``serving why`` shows its cost. Default: ours,
+    adaptive.
     """
 
     cold_start_worth_s: Annotated[
@@ -293,8 +295,8 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     activator_capacity: Annotated[float, Knob(key="activator-capacity", unit=NUMBER, low=1, live=True)] = 100.0
-    """Requests that one activator buffers for a revision. The key of Knative has no effect, because all activators
-    serve all revisions. Range: from 1. Default: Knative, 100.
+    """Number of requests that one activator buffers for a revision. This key of Knative has no effect here, because all
+    activators serve all revisions. Range: from 1. Default: Knative, 100.
     """
 
     max_scale_up_rate: Annotated[float, Knob(key="max-scale-up-rate", unit=NUMBER, above=1, live=True)] = 1000.0
@@ -316,7 +318,8 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     scale_to_zero_grace_period_s: Annotated[
         float, Knob(key="scale-to-zero-grace-period", unit=DURATION, above=0, live=True)
     ] = 30.0
-    """Longest time from when the activators became the endpoints until the last pod is removed, in seconds.
+    """Longest time between the switch of a revision's endpoints to the activators and the removal of its last pod, in
+    seconds.
 
     Range: above 0. Default: Knative, 30s.
     """
@@ -336,7 +339,7 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     initial_scale: Annotated[int, Knob(key="initial-scale", unit=COUNT, low=0, annotation="initial-scale")] = 1
-    """Number of pods that a new revision starts with. All must be ready once before the revision is ready. 0 needs
+    """Number of pods that a new revision starts with. The revision becomes ready once all these pods are ready. 0 needs
     allow-zero-initial-scale. Default: Knative, 1.
     """
 
@@ -357,8 +360,8 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     budget: Annotated[str, Knob(key="budget", unit=BUDGETS, live=True)] = ""
-    """Maximum number of pods, or of their requested memory, for all revisions and for single namespaces: "20 pods,
-    shop=8Gi". Default: ours, none.
+    """Maximum number of pods, or maximum of the memory that pods request, for all revisions together and for single
+    namespaces: "20 pods, shop=8Gi". Default: ours, none.
     """
 
     progress_deadline_s: Annotated[
@@ -402,14 +405,14 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Decisions of each revision kept for explanations; repetitions take no place. Source: ours, 50."""
 
     decision_log_bytes_max: Annotated[int, Knob(key="decision-log-bytes", unit=BYTES, low=0, high=2**34)] = 64 * 2**20
-    """Largest size of the decision log of one machine, in bytes, over all its files. 0 means no log.
-    Range: 0 to 16Gi. Default: ours, 64Mi, some 20000 decisions."""
+    """Maximum total size of the decision log's files on one machine, in bytes. 0 means no log. Range: 0 to 16Gi.
+    Default: ours, 64Mi, some 20000 decisions."""
 
     stats_audience: Annotated[str, Knob(key="stats-audience", unit=TEXT)] = ""
-    """Audience of the tokens with which a cluster's pods open their websockets; the API server reviews each.
+    """Audience of the tokens with which a cluster's pods open their websockets; the API server reviews each token.
 
-    Empty accepts only tokens derived from the cluster key, as on one machine. Default: ours, empty; in ``config/``
-    serving-stats, as the controller's sidecar.stats-audience.
+    If empty, the autoscaler accepts only tokens derived from the cluster key, as on one machine. Default: ours, empty;
+    in ``config/`` serving-stats, as the controller's sidecar.stats-audience.
     """
 
     inner_tls: InnerTlsSettings = InnerTlsSettings()

@@ -340,7 +340,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     min_non_active_revisions: Annotated[
         int, Knob(key="min-non-active-revisions", config_map=_GC, unit=COUNT, low=0, live=True)
     ] = 20
-    """Revisions without traffic of one Configuration that are kept at any age, for rollbacks. Range: from 0.
+    """Number of revisions without traffic that each Configuration keeps at any age, for rollbacks. Range: from 0.
     Default: Knative, 20."""
 
     max_non_active_revisions: Annotated[
@@ -349,8 +349,8 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             key="max-non-active-revisions", config_map=_GC, unit=_COUNT_OR_DISABLED, low=0, also=(DISABLED,), live=True
         ),
     ] = 1000
-    """Revisions without traffic of one Configuration above which the oldest are removed at any age. "disabled" (-1)
-    means no such bound. Range: from 0, at least min-non-active-revisions. Default: Knative, 1000.
+    """Maximum number of revisions without traffic of one Configuration; the oldest beyond this number are removed at
+    any age. "disabled" (-1) means no limit. Range: from 0, at least min-non-active-revisions. Default: Knative, 1000.
     """
 
     domain_template: Annotated[
@@ -364,8 +364,8 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
         ),
     ] = "{{.Name}}.{{.Namespace}}.{{.Domain}}"
     """Host of a public route, as a Go template. {{.Name}} is the route's name, or for a tag the result of tag-template;
-    {{index .Annotations "sub"}} is an annotation of the route. Without {{.Namespace}} two namespaces may claim one
-    host, and the older claim has it. A route with an invalid host is not ready. Default: Knative,
+    {{index .Annotations "sub"}} is an annotation of the route. Without {{.Namespace}} two namespaces may claim the same
+    host, and the older claim gets the host. A route with an invalid host is not ready. Default: Knative,
     {{.Name}}.{{.Namespace}}.{{.Domain}}.
     """
 
@@ -447,7 +447,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     ] = 0.0
     """Shortest time in which the traffic of a configuration target moves to a new revision, in whole seconds: 1 percent
     first, then equal steps. The annotation serving.knative.dev/rollout-duration of a Service or Route overrides it. 0
-    moves all traffic at once. Range: from 0. Default: Knative, 0.
+    moves all traffic immediately. Range: from 0. Default: Knative, 0.
     """
 
     settle_time_s: Annotated[
@@ -498,10 +498,10 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     public_services: Annotated[bool, Knob(key="public-services", unit=FLAG)] = False
-    """Whether each revision and route has a Service of its name, with activators or pods as endpoints.
+    """Whether each revision and route has a Service with the same name, whose endpoints are activators or pods.
 
-    It needs the Service activator-service in the system's namespace. Default: ours, off; ``serving up`` and the
-    Deployment of the controller in config/ turn it on.
+    The setting needs the Service activator-service in the system's namespace. Default: ours, off; ``serving up`` and
+    the Deployment of the controller in config/ turn it on.
     """
 
     workload_namespaces: Annotated[
@@ -529,11 +529,11 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     gone_logs_retention_s: Annotated[
         float, Knob(key="gone-logs-retention", unit=DURATION, low=0, high=366 * 86400, live=True)
     ] = 7 * 86400.0
-    """Time for which the logs of a deleted pod of one machine are kept. Range: 0 to 8784h. Default: ours, 168h."""
+    """Time for which the logs of a deleted pod are kept on one machine. Range: 0 to 8784h. Default: ours, 168h."""
 
     gone_logs_bytes_max: Annotated[int, Knob(key="gone-logs-max-size", unit=BYTES, low=0, live=True)] = 512 * 2**20
-    """Maximum size of the logs of all deleted pods of one machine. Above this size the oldest logs are deleted. Range:
-    from 0. Default: ours, 512Mi.
+    """Maximum total size of the logs of deleted pods on one machine. Above this size the oldest logs are deleted.
+    Range: from 0. Default: ours, 512Mi.
     """
 
     activator_pages: Annotated[str, Knob(key="activator-pages", unit=_ADDRESSES)] = ""
@@ -582,7 +582,8 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     sidecar_enabled: Annotated[bool, Knob(key="sidecar.enabled", unit=FLAG)] = False
     """Whether revisions' pods get the queue-proxy as a container.
 
-    Off if the pod runtime starts it, as ``serving up`` does. Default: ours, false; ``config/`` turns it on.
+    The setting is false where the pod runtime starts the queue-proxy, as with ``serving up``. Default: ours, false;
+    ``config/`` turns it on.
     """
 
     sidecar: SidecarSettings = SidecarSettings()

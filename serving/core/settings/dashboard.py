@@ -35,7 +35,7 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     token_file: Annotated[str, Knob(key="token-file", unit=TEXT)] = ""
     """File with the token for actions (scale, wake, traffic) and logs, of at least 32 characters, read at start.
 
-    Empty: the dashboard is read-only, without logs. Default: ours, empty.
+    If empty, the dashboard is read-only and shows no logs. Default: ours, empty.
     """
 
     host_names: Annotated[str, Knob(key="host-names", unit=TEXT)] = ""
@@ -50,8 +50,8 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     proxy_secret_file: Annotated[str, Knob(key="proxy-secret-file", unit=TEXT)] = ""
-    """File with the secret that only the proxy has, of at least 32 characters; it is read at start. Needed with
-    proxy-user-header. Default: ours, empty."""
+    """File with the secret that only the proxy has, of at least 32 characters; it is read at start. The file is
+    required with proxy-user-header. Default: ours, empty."""
 
     proxy_users: Annotated[str, Knob(key="proxy-users", unit=TEXT)] = ""
     """Users of the proxy with their role and namespaces: "ann=view:shop+team, bob=deploy:shop, eve=admin:*". A user
@@ -62,8 +62,8 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     """Most open pages updated at once; one more is refused. Source: ours, 64."""
 
     history_file: Annotated[str, Knob(key="history-file", unit=TEXT)] = ""
-    """File for the history of charts. Empty is history.db in the state folder of ``serving up``, and none on a cluster;
-    "none" keeps the last hour in memory. Default: ours, empty."""
+    """File for the history of charts. If empty, ``serving up`` uses history.db in its state folder, and a cluster uses
+    no file. Without a file, as also with "none", the dashboard keeps the last hour in memory. Default: ours, empty."""
 
     history_days: Annotated[int, Knob(key="history-days", unit=COUNT, low=1, high=366)] = 14
     """Number of days in the history file. Older values have longer steps. Range: 1 to 366. Default: ours, 14."""
@@ -88,6 +88,7 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     inner_authority_file: Annotated[str, Knob(key="inner-authority-file", unit=TEXT)] = ""
     """File with the inner authority's certificate, to query autoscalers and activators over TLS.
 
-    An empty file means plain HTTP; if the file is missing, none is queried. Default: ours, empty, for plain HTTP; on a
-    cluster that of the Secret serving-inner-authority, which the controller writes.
+    If the file is empty, the dashboard uses plain HTTP; while the file is missing, the dashboard queries no daemon.
+    Default: ours, empty, for plain HTTP; on a cluster that of the Secret serving-inner-authority, which the controller
+    writes.
     """

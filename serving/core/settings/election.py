@@ -17,7 +17,7 @@ class ElectionSettings(SettingsRecord, frozen=True, kw_only=True):
     enabled: Annotated[bool, Knob(key="enabled", unit=FLAG)] = False
     """Whether a replica needs a lease before it works.
 
-    Without it only one replica of each daemon may run. Default: ours, false, for one machine; the Deployments in
+    If false, only one replica of each daemon may run. Default: ours, false, for one machine; the Deployments in
     ``config/daemons`` turn it on.
     """
 

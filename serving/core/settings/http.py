@@ -45,9 +45,9 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Most header lines of a request (431) or a response (502). Source: ours; Apache allows 100."""
 
     keep_underscore_headers: Annotated[bool, Knob(key="keep-underscore-headers", unit=FLAG)] = False
-    """Whether request headers with "_" in their name are forwarded. By default such headers are dropped, because apps
-    of CGI and WSGI treat X_Forwarded_For as X-Forwarded-For. Set this for both activator and queue-proxy. Default:
-    nginx, false; Knative forwards them.
+    """Whether request headers with "_" in their name are forwarded. By default such headers are dropped, because CGI
+    and WSGI apps treat X_Forwarded_For as X-Forwarded-For. Set this for both activator and queue-proxy. Default: nginx,
+    false; Knative forwards them.
     """
 
     body_bytes_max: Annotated[int, Knob(key="body-bytes-max", unit=BYTES, low=0)] = 0
@@ -62,15 +62,16 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     slot_after_body: Annotated[bool, Knob(key="slot-after-body", unit=FLAG)] = True
-    """Whether a request gets a slot only when its body, or ``body_held_bytes_max`` of it, has arrived.
+    """Whether a request gets a slot only when its whole body, or ``body_held_bytes_max`` of the body, has arrived.
 
-    A body without Content-Length needs one byte, gRPC calls none. Default: nginx, true (it waits for the whole body);
-    Envoy and Knative, false.
+    If the body has no Content-Length, its first byte is sufficient. A gRPC call gets a slot before any byte of its
+    body. Default: nginx, true (it waits for the whole body); Envoy and Knative, false.
     """
 
     head_wait_max_s: Annotated[float, Knob(key="head-wait-max", unit=DURATION, above=0, high=3600)] = 10.0
-    """Longest time until the headers of a request are complete, from the connection or from their first byte; then 408.
-    Range: above 0 to 1h. Default: ours; nginx waits 60s, Knative's Go server for ever.
+    """Longest time until the headers of a request are complete; then the request gets 408. The time starts when the
+    connection opens, and for later requests at the first byte of their headers. Range: above 0 to 1h. Default: ours;
+    nginx waits 60s, Knative's Go server for ever.
     """
 
     body_wait_max_s: float = 60.0
@@ -81,7 +82,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     body_rate_min: Annotated[int, Knob(key="body-rate-min", unit=BYTES, low=0, high=1024**3)] = 240
     """Minimum rate of a request's body, in bytes per second. A slower request gets 408 after ``rate_grace_s``. A client
-    that has sent faster may pause for up to ``body_wait_max_s``. The rate does not apply to gRPC calls and after the
+    that has sent faster may pause for up to ``body_wait_max_s``. The rate applies neither to gRPC calls nor after the
     response has begun. 0 means no minimum. Range: 0 to 1Gi. Default: ASP.NET's Kestrel, 240.
     """
 
@@ -123,7 +124,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         int, Knob(key="connections-per-address-max", unit=COUNT, low=0, high=1_000_000)
     ] = 0
     """Maximum number of connections from one address; further connections get 503 and are closed. 0 means no limit per
-    address. Behind a load balancer all clients share an address. Range: 0 to 1000000. Default: ours, 0.
+    address. Behind a load balancer all clients have its address. Range: 0 to 1000000. Default: ours, 0.
     """
 
     upstream_connect_max_s: float = 2.0
@@ -136,8 +137,9 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     trusted_proxies: Annotated[str, Knob(key="trusted-proxies", unit=_NETWORKS)] = ""
     """Networks of trusted proxies, separated by commas: 10.0.0.0/8, 192.0.2.7. X-Forwarded-Proto, X-Forwarded-Host and
-    Forwarded of these proxies are accepted. Those of other peers are rewritten; their X-Forwarded-For is kept or not as
-    ``forwarded_for`` says. All hosts in these networks must be trusted. Empty means none. Default: ours, none.
+    Forwarded of these proxies are accepted. The headers of other peers are rewritten; ``forwarded_for`` determines the
+    treatment of their X-Forwarded-For. All hosts in these networks must be trusted. If empty, no proxy is trusted.
+    Default: ours, none.
     """
 
     forwarded_for: Annotated[str, Knob(key="forwarded-for", unit=TEXT, choices=("append", REPLACE))] = "append"

@@ -45,9 +45,10 @@ class InnerTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Whether daemons and queue-proxies use only mutual TLS with each other (Enabled), accept also plain HTTP
     (Permissive), or use plain HTTP (Disabled).
 
-    Daemons read it at their start. Empty: Enabled on a cluster that was installed with it, Permissive on an older one,
-    Disabled on one machine (SERVING_INNER_TLS_OF_KEY and SERVING_INNER_TLS_DEFAULT in the environment). Default: ours,
-    empty. Knative's is Disabled, and it has no Permissive. See inner-tls.md.
+    Daemons read the mode at their start. If the setting is empty, the mode is Enabled on a cluster that was installed
+    with inner TLS, Permissive on an older cluster, and Disabled on one machine. These modes come from the environment:
+    SERVING_INNER_TLS_OF_KEY, or else SERVING_INNER_TLS_DEFAULT. Default: ours, empty. Knative's is Disabled, and it has
+    no Permissive. See inner-tls.md.
     """
 
     certificate_life_s: Annotated[

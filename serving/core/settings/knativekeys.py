@@ -31,7 +31,7 @@ _POD_FIELDS = (
 _ALWAYS = WithoutEffect(why="the field is always allowed", fulfilled=_ON)
 _NEVER = WithoutEffect(why="the field is always refused", fulfilled=_OFF)
 _OWN_SIDECAR = WithoutEffect(why="the key configures extensions of Knative's queue-proxy image", fulfilled=_OFF)
-_OTLP = "the settings `otlp` send numbers and spans"
+_OTLP = "the settings `otlp` send metrics and spans"
 _OWN_INGRESS = "the activator is the only ingress"
 _LOG = WithoutEffect(why="each daemon logs JSON at one level", fulfilled=("info",))
 
@@ -43,9 +43,9 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, WithoutEffect]] = MappingProxyType(
             "multi-container": WithoutEffect(why="pods may always have several containers", fulfilled=_ON),
             "multi-container-probing": WithoutEffect(why="each container may always have probes", fulfilled=_ON),
             "tag-header-based-routing": WithoutEffect(
-                why="the header Knative-Serving-Tag always counts", fulfilled=_ON
+                why="the activator always routes by the header Knative-Serving-Tag", fulfilled=_ON
             ),
-            "autodetect-http2": WithoutEffect(why="a port named h2c has HTTP/2", fulfilled=_OFF),
+            "autodetect-http2": WithoutEffect(why="an app with HTTP/2 needs a port named h2c", fulfilled=_OFF),
             "queueproxy.mount-podinfo": _OWN_SIDECAR,
             "queueproxy.resource-defaults": WithoutEffect(
                 why="the queue-proxy always has default resources", fulfilled=_OFF
@@ -70,7 +70,7 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, WithoutEffect]] = MappingProxyType(
             ),
         },
         "config-leader-election": {
-            "map-lease-prefix.*": WithoutEffect(why="a daemon has one lease, named as the daemon"),
+            "map-lease-prefix.*": WithoutEffect(why="a daemon has one lease, named after the daemon"),
         },
         "config-network": {
             "ingress-class": WithoutEffect(why=_OWN_INGRESS),
@@ -85,22 +85,24 @@ WITHOUT_EFFECT: Mapping[str, Mapping[str, WithoutEffect]] = MappingProxyType(
                 why="a Secret in tls.secrets may have a wildcard certificate", fulfilled=("",)
             ),
             "enable-mesh-pod-addressability": WithoutEffect(
-                why="pods are asked by their addresses", fulfilled=("false",)
+                why="the daemons connect to the addresses of pods", fulfilled=("false",)
             ),
             "mesh-compatibility-mode": WithoutEffect(
-                why="pods are asked by their addresses", fulfilled=("auto", "disabled")
+                why="the daemons connect to the addresses of pods", fulfilled=("auto", "disabled")
             ),
         },
         "config-observability": {
             "logging.enable-var-log-collection": WithoutEffect(
                 why="logs go to stdout and stderr", fulfilled=("false",)
             ),
-            "metrics-*": WithoutEffect(why=f"pages of metrics are always there; {_OTLP}", fulfilled=("prometheus",)),
+            "metrics-*": WithoutEffect(
+                why=f"each daemon always has a metrics page; {_OTLP}", fulfilled=("prometheus",)
+            ),
             "request-metrics-*": WithoutEffect(
-                why="queue-proxies have a page of metrics and send nothing", fulfilled=("prometheus",)
+                why="each queue-proxy has a metrics page and sends no metrics", fulfilled=("prometheus",)
             ),
             "tracing-*": WithoutEffect(why=_OTLP, fulfilled=("none",)),
-            "runtime-*": WithoutEffect(why="daemons have no profiler to be asked", fulfilled=_OFF),
+            "runtime-*": WithoutEffect(why="daemons have no profiler", fulfilled=_OFF),
         },
         "config-certmanager": {
             "systemInternalIssuerRef": WithoutEffect(why="the controller issues the certificates of inner TLS"),

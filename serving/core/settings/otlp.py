@@ -14,8 +14,9 @@ class OtlpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """An OTLP receiver, and the period of metric exports; spans are sent after they end."""
 
     endpoint: Annotated[str, Knob(key="endpoint", unit=TEXT)] = ""
-    """Base URL of a receiver of OTLP over HTTP, such as http://127.0.0.1:4318; numbers go to /v1/metrics below it,
-    spans to /v1/traces. If empty, nothing is sent. The setting needs the extra serving[otel]. Default: ours, empty.
+    """Base URL of a receiver of OTLP over HTTP, such as http://127.0.0.1:4318; metrics go to /v1/metrics below this
+    URL, and spans go to /v1/traces. If empty, nothing is sent. The setting needs the extra serving[otel]. Default:
+    ours, empty.
     """
 
     metrics_period_s: float = 60.0

@@ -74,10 +74,12 @@ class LoadSourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     Default: load-watcher's."""
 
     memory_metric: Annotated[str, Knob(key="memory-metric", unit=TEXT)] = ""
-    """The same for memory: instance:node_memory_utilisation:ratio. Default: load-watcher's."""
+    """Prometheus: an expression of the share of memory in use by node, from 0 to 1. Empty means
+    instance:node_memory_utilisation:ratio. Default: load-watcher's."""
 
     node_label: Annotated[str, Knob(key="node-label", unit=TEXT)] = ""
-    """Label with the node's name; a port after it is ignored. Empty means instance. Default: load-watcher's."""
+    """Prometheus: label with the node's name; a port after the name is ignored. Empty means instance. Default:
+    load-watcher's."""
 
     @property
     def address(self) -> str:
@@ -204,8 +206,8 @@ class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
     10000. Empty means those of the provider. Default: ours, empty."""
 
     smoothing_window_size: Annotated[int, Knob(key="smoothing-window-size", unit=COUNT, low=1)] = 5
-    """Number of samples that the metrics' source averages; the reported deviation is multiplied by its square root. 1
-    means unsmoothed.
+    """Number of samples that the metrics' source averages; the reported deviation is multiplied by the square root of
+    this number. 1 means unsmoothed.
 
     Range: from 1. Default: Trimaran, 5.
     """
@@ -234,8 +236,8 @@ class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     load_period_s: Annotated[float, Knob(key="load-period", unit=DURATION, low=0, high=300)] = 15.0
-    """Time between two queries of nodes' usage, in seconds; 0 means none. Range: 0 to 5m. Default:
-    ours, 15s, metrics-server's own resolution."""
+    """Time between two queries of nodes' usage, in seconds; 0 means that the usage is never queried. Range: 0 to 5m.
+    Default: ours, 15s, metrics-server's own resolution."""
 
     load_samples_max: int = 20
     """Newest samples of each node for the mean and deviation of its load. Source: ours, 20, five minutes."""

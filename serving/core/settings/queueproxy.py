@@ -85,8 +85,8 @@ class RequestLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     request_log_template: Annotated[
         str, Knob(key="logging.request-log-template", config_map=_OBSERVABILITY, unit=_LOG_TEMPLATE, live=True)
     ] = _DEFAULT_TEMPLATE
-    """Go template of a line, with the fields of Knative's; a header is {{.Request.Header.Get "Via"}}. Empty means no
-    log. Default: Knative, JSON in the form of Google's HttpRequest.
+    """Go template of a log line, with the fields of Knative's template; {{.Request.Header.Get "Via"}} is a header of
+    the request. Empty means no log. Default: Knative, JSON in the form of Google's HttpRequest.
     """
 
     enable_probe_request_log: Annotated[
@@ -155,9 +155,9 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     request_timeout_s: Annotated[float, Knob(key="request-timeout", unit=DURATION, above=0, high=86400)] = 300.0
-    """Longest time of a request in a pod, in seconds from its headers to the end of its response, with waiting. Then
-    the request gets 504, or its response is truncated. The time also limits a tunnel (websocket). It is the revision's
-    timeoutSeconds. Range: above 0 to 24h. Default: Knative, 300s.
+    """Longest time of a request in a pod, in seconds from its headers to the end of its response, including the wait in
+    the pod. Then the request gets 504, or its response is truncated. The time also limits a tunnel (websocket). It is
+    the revision's timeoutSeconds. Range: above 0 to 24h. Default: Knative, 300s.
     """
 
     response_start_timeout_s: Annotated[float, Knob(key="response-start-timeout", unit=DURATION, low=0, high=86400)] = (
@@ -190,8 +190,8 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     the autoscaler's panic window of 6s."""
 
     drain_lag_s: Annotated[float, Knob(key="drain-lag", unit=DURATION, low=0, high=600)] = 5.0
-    """Time without a new request after which a stopping pod accepts no more requests, in seconds. Senders must notice
-    the stop in this time. Range: 0 to 10m. Default: ours, 5s; Knative waits 30s.
+    """Time without a new request after which a stopping pod accepts no more requests, in seconds. Within this time
+    senders must notice that the process stops. Range: 0 to 10m. Default: ours, 5s; Knative waits 30s.
     """
 
     drain_grace_s: Annotated[float, Knob(key="drain-grace", unit=DURATION, low=0, high=86400)] = 300.0

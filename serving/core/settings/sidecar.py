@@ -65,8 +65,8 @@ class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     runtime_classes: Annotated[
         str, Knob(key="runtime-class-name", config_map=_DEPLOYMENT, unit=SELECTORS, live=True)
     ] = ""
-    """RuntimeClasses of pods on a cluster, each for all revisions or with a selector of labels. The most specific
-    selector applies to revisions without a RuntimeClass. Default: Knative, empty.
+    """RuntimeClasses of pods on a cluster, each for all revisions or with a selector of labels. A revision that names
+    no RuntimeClass gets the class with the most specific matching selector. Default: Knative, empty.
     """
 
     stats_url: Annotated[str, Knob(key="stats-url", unit=TEXT, live=True)] = ""
@@ -76,8 +76,8 @@ class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
     stats_audience: Annotated[str, Knob(key="stats-audience", unit=_AUDIENCE, live=True)] = ""
     """Audience of the service account tokens by which queue-proxies authenticate; the autoscaler's stats-audience must
-    be the same. If empty, queue-proxies have a token derived from the cluster key in their environment. Pods then need
-    no volume and start 300 ms earlier. Default: ours, empty.
+    be the same. If empty, each queue-proxy gets its token in an environment variable; the token is derived from the
+    cluster key. Pods then need no volume and start 300 ms earlier. Default: ours, empty.
     """
 
     token_expiration_s: Annotated[

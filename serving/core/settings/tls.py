@@ -48,8 +48,8 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     request's head; asyncio has 60s."""
 
     public_port: Annotated[int, Knob(key="public-port", unit=COUNT, low=0, high=65535)] = 0
-    """Public port of this listener, used in redirects. 0 means the listener's own. Range: 0 to 65535. Default: ours,
-    0; behind a Service or a router 443 is usual.
+    """Public port of the TLS listener, used in redirects to https. 0 means the port of the listener itself. Range: 0 to
+    65535. Default: ours, 0; behind a Service or a router 443 is usual.
     """
 
     @property

@@ -75,13 +75,14 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """The settings of triggers."""
 
     period_s: Annotated[float, Knob(key="period", unit=DURATION, low=1, high=300, whole=True)] = 10.0
-    """Time between the starts of two evaluations of a policy, in seconds; each adds one point.
+    """Time between the starts of two evaluations of a ScalingPolicy, in seconds; each evaluation adds one point to each
+    trigger's window.
 
     Range: 1s to 5m, whole seconds. Default: maestro's autoScalingPeriod, 10s.
     """
 
     max_scale_up_amount: Annotated[int, Knob(key="max-scale-up-amount", unit=COUNT, low=1)] = 300
-    """Maximum number of pods that one change adds. Range: from 1. Default: maestro, 300."""
+    """Maximum number of pods that one decision of a ScalingPolicy adds. Range: from 1. Default: maestro, 300."""
 
     max_scale_down_amount: int = 30
     """Most pods removed by one change.
@@ -90,7 +91,7 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """
 
     failing_pod_refuses_up: Annotated[bool, Knob(key="failing-pod-refuses-up", unit=FLAG)] = False
-    """Whether a pod that cannot start because of an error stops additions. Default: maestro's
+    """Whether no pods are added while a pod cannot start because of an error. Default: maestro's
     preventRoomsCreationWithError, false."""
 
     panic_lock_s: Annotated[float, Knob(key="panic-lock", unit=DURATION, above=0, high=3600)] = 60.0
@@ -105,8 +106,8 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """
 
     usage_period_s: Annotated[float, Knob(key="usage-period", unit=DURATION, low=0.5, high=300)] = 5.0
-    """Time between two reads of pods' cpu and memory usage, in seconds, while a policy needs it. Range: 500ms
-    to 5m. Default: ours, 5s, two for each point; metrics-server has something new each 15s."""
+    """Time between two reads of pods' cpu and memory usage, in seconds, while a ScalingPolicy needs the usage. Range:
+    500ms to 5m. Default: ours, 5s, two for each point; metrics-server has something new each 15s."""
 
     quirks: TriggerQuirks = TriggerQuirks()
     """Behaviours of maestro that are off by default, one flag each."""

@@ -83,7 +83,7 @@ def _gauges_of_app_metrics() -> Iterator[MetricSpec]:
             name = load_prefix(metric.name)
             text = f"Mean load ({metric.unit}) over the stable window, for revisions with the metric {metric.name}."
             yield _revision_gauge(f"{name}_stable", text)
-            yield _revision_gauge(f"{name}_panic", "The same mean over the panic window.")
+            yield _revision_gauge(f"{name}_panic", f"Mean load ({metric.unit}) over the panic window.")
             yield _revision_gauge(f"{name}_target", f"Target load ({metric.unit}) per pod.")
 
 
@@ -113,18 +113,18 @@ ACTIVATOR_METRICS = (
     ),
     _histogram(
         "serving_request_queue_seconds",
-        "Time for which requests waited for a pod. Requests that got a slot immediately do not count. With exemplars.",
+        "Time for which requests waited for a pod. Requests that got a slot immediately do not count. Has exemplars.",
         *REVISION_LABELS,
     ),
     _histogram(
         "serving_cold_start_duration_seconds",
-        "Time from the first request that found no pod until a pod got the request, once per wake. With exemplars.",
+        "Time from the first request that found no pod until a pod got the request, measured once per wake. Has exemplars.",
         *REVISION_LABELS,
     ),
     _counter(
         "serving_wakes_total",
-        "Actions that request pods. flip sets a revision to Active; first, doubled and exceeded are "
-        "pokes to the autoscaler.",
+        "Actions by which the activator requests pods. flip sets the revision to Active. The other reasons are pokes to "
+        "the autoscaler: first (a request waits), doubled (twice as many wait) and exceeded (the pods are too few).",
         *REVISION_LABELS,
         "reason",
     ),
@@ -136,13 +136,13 @@ ACTIVATOR_METRICS = (
     ),
     _counter(
         "serving_prefix_requests_total",
-        "Requests whose prompt selects the pod: hit if the pod had read a prefix of the prompt, else miss.",
+        "Requests whose prompt selects a pod: hit if the pod had read a prefix of the prompt, else miss.",
         *REVISION_LABELS,
         "result",
     ),
     _counter(
         "serving_prefix_blocks_total",
-        "Blocks of these prompts, of 256 bytes and more. The pod has read a block before (hit), or not (miss).",
+        "Blocks (of at least 256 bytes) of the prompts that select a pod: hit if the pod had read the block, else miss.",
         *REVISION_LABELS,
         "result",
     ),
@@ -166,7 +166,7 @@ ACTIVATOR_METRICS = (
 
 AUTOSCALER_METRICS = (
     _revision_gauge("kn_revision_pods_desired", "Desired number of pods of the last decision, within the bounds."),
-    _revision_gauge("kn_revision_pods_requested", "Number of pods in the revision's scale."),
+    _revision_gauge("kn_revision_pods_requested", "Number of pods that the revision's scale requests."),
     _revision_gauge("kn_revision_pods_count", "Ready pods."),
     _revision_gauge("kn_revision_pods_not_ready_count", "Pods that run but are not ready."),
     _revision_gauge("kn_revision_pods_pending_count", "Pods without a node, or without started containers."),
@@ -176,10 +176,10 @@ AUTOSCALER_METRICS = (
     _counter("serving_revision_restarts_total", "Restarts of containers in the revision's pods.", *REVISION_LABELS),
     _revision_gauge("kn_revision_panic_mode", "1 while the panic window decides."),
     _revision_gauge("kn_revision_concurrency_stable", "Mean requests in flight over the stable window."),
-    _revision_gauge("kn_revision_concurrency_panic", "The same mean over the panic window."),
+    _revision_gauge("kn_revision_concurrency_panic", "Mean requests in flight over the panic window."),
     _revision_gauge("kn_revision_concurrency_target", "Target of requests in flight per pod."),
     _revision_gauge("kn_revision_rps_stable", "Mean requests a second over the stable window."),
-    _revision_gauge("kn_revision_rps_panic", "The same mean over the panic window."),
+    _revision_gauge("kn_revision_rps_panic", "Mean requests a second over the panic window."),
     _revision_gauge("kn_revision_rps_target", "Target of requests a second per pod."),
     *_gauges_of_app_metrics(),
     _revision_gauge(
@@ -195,7 +195,7 @@ AUTOSCALER_METRICS = (
     _gauge(
         "serving_policy_day_cold_requests",
         "Requests over the last day that arrived while no pod was ready, for the policy in force and "
-        "estimated for the other.",
+        "estimated for the other policy.",
         *REVISION_LABELS,
         "policy",
     ),
@@ -239,7 +239,7 @@ AUTOSCALER_METRICS = (
     _counter("autoscaler_stats_replaced_connections_total", "Accepted connections that replaced an older connection."),
     _counter("autoscaler_stats_silent_connections_total", "Connections closed because no bytes arrived."),
     _counter("autoscaler_stats_unauthorized_connections_total", "Connections rejected because of their token."),
-    _counter("autoscaler_stats_refused_connections_total", "Connections rejected because there were too many."),
+    _counter("autoscaler_stats_refused_connections_total", "Connections rejected because too many were open."),
     _counter("autoscaler_stats_announced_pods_total", "Ready pods that the autoscaler announced to the activators."),
     _counter("autoscaler_stats_refused_announcements_total", "Announcements with a wrong address, token or pod."),
     _counter("autoscaler_token_reviews_total", "Reviews of pods' tokens by the API server."),
@@ -248,7 +248,10 @@ AUTOSCALER_METRICS = (
     _counter("autoscaler_stats_relayed_stats_total", "Stats that another autoscaler forwarded to this autoscaler."),
     _counter("autoscaler_stats_passed_on_total", "Stats forwarded to the autoscaler that scales the revision."),
     _counter("autoscaler_stats_ownerless_total", "Stats of revisions that no autoscaler scales at that time."),
-    _counter("autoscaler_stats_relay_dropped_frames_total", "Frames dropped because there was no connection."),
+    _counter(
+        "autoscaler_stats_relay_dropped_frames_total",
+        "Frames for another autoscaler dropped without a connection to it.",
+    ),
 )
 
 CONTROLLER_METRICS = (
@@ -331,7 +334,11 @@ NODEGROUP_METRICS = (
 )
 
 QUEUEPROXY_METRICS = (
-    _counter("queueproxy_requests_total", "Ended requests by class of the status, or none without a status.", "class"),
+    _counter(
+        "queueproxy_requests_total",
+        "Ended requests by class of the status; the class is none without a status.",
+        "class",
+    ),
     _gauge("queueproxy_requests_inside", "Requests in this pod, waiting and in flight."),
     _gauge("queueproxy_requests_waiting", "Requests that wait in this pod for the app."),
     _gauge("queueproxy_client_connections", "Open connections of clients."),
@@ -339,7 +346,7 @@ QUEUEPROXY_METRICS = (
     _counter("queueproxy_http_refused_total", "Requests and connections rejected before the app, by code.", "code"),
     _gauge("queueproxy_app_ready", "1 while the app is ready."),
     _counter("queueproxy_stats_sent_total", "Stats sent to the autoscaler."),
-    _counter("queueproxy_stats_unsent_total", "Stats dropped because there was no connection."),
+    _counter("queueproxy_stats_unsent_total", "Stats for the autoscaler dropped because there was no connection."),
 )
 
 COMMON_METRICS = (

@@ -10,6 +10,7 @@ import pytest
 from serving.core.settings.http import HttpSettings
 from serving.net.proxy.http1.pool import PlainConnector, Pool, UpstreamProtocol
 from serving.net.proxy.http1.upstream import Address, Upstream
+from serving.net.proxy.http2.upstream import Http2Pool
 from tests.eventually import until
 from tests.unit.net.proxy.waiting import Waiting
 
@@ -153,3 +154,12 @@ async def test_each_refused_attempt_fails_one_request() -> None:
     await until(lambda: all(waiter.error is not None for waiter in waiters))
     assert {type(waiter.error) for waiter in waiters} == {ConnectionRefusedError}
     assert stage.connector.count == 10
+
+
+@pytest.mark.parametrize("make", [Pool, Http2Pool])
+async def test_an_invalid_name_fails_its_requests(make: type[Pool]) -> None:
+    pool, waiter = make(HttpSettings(), clock=time.monotonic), Waiting()
+    pool.connect(("a..example", 80), waiter)
+    await until(lambda: waiter.error)
+    assert "invalid address" in str(waiter.error)
+    pool.close()

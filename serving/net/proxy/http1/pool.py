@@ -325,17 +325,24 @@ class Pool:
             self._attempts[address] += 1
             self._connecting.start(self._connect(address), name=f"connect {address}")
 
-    async def _connect(self, address: Address) -> None:
+    async def open_connection(self, make: Callable[[], UpstreamProtocol], address: Address) -> UpstreamProtocol:
+        """Connect within the time limit. Raises ``OSError``, also for an invalid name or port."""
         host, port = address
+        try:
+            async with asyncio.timeout(self._connect_max_s):
+                return await self.connector.connect(make, address)
+        except TimeoutError:
+            raise TimeoutError(f"no connection to {host}:{port} within {self._connect_max_s} s") from None
+        except (ValueError, OverflowError) as error:
+            raise OSError(f"invalid address {address}: {error}") from error
+
+    async def _connect(self, address: Address) -> None:
         turn = self.connector.turn
         begun_s = self.clock()
         try:
-            async with asyncio.timeout(self._connect_max_s):
-                upstream = await self.connector.connect(lambda: self.make(self, address), address)
-        except TimeoutError:
-            self._report(
-                TimeoutError(f"no connection to {host}:{port} within {self._connect_max_s} s"), address, begun_s
-            )
+            upstream = await self.open_connection(lambda: self.make(self, address), address)
+        except TimeoutError as error:
+            self._report(error, address, begun_s)
         except OSError as error:
             self._report(error, address, -math.inf)
         else:

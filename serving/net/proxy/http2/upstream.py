@@ -546,13 +546,8 @@ class Http2Pool(Pool):
                 raise ConnectionRefusedError(f"{address[0]}:{address[1]}: it accepts no streams")
 
     async def _make(self, address: Address) -> UpstreamSession:
-        host, port = address
         turn = self.connector.turn
-        try:
-            async with asyncio.timeout(self._connect_max_s):
-                link = await self.connector.connect(lambda: UpstreamSession(self, address), address)
-        except TimeoutError:
-            raise TimeoutError(f"no connection to {host}:{port} within {self._connect_max_s} s") from None
+        link = await self.open_connection(lambda: UpstreamSession(self, address), address)
         link.turn = turn
         self._links.setdefault(address, []).append(link)
         return link

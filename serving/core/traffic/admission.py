@@ -113,10 +113,6 @@ class Admission(Generic[RequestId]):
         """Whether readers must be checked soon: some are slow, and requests wait."""
         return bool(self._clients.slow and self._waiting)
 
-    def is_parked(self, request_id: RequestId) -> bool:
-        """Whether a request waits for other requests of its client."""
-        return self._clients.is_parked(request_id)
-
     def arrive(
         self, request_id: RequestId, now_s: float, *, client: Hashable = None, weight_bytes: int = 0
     ) -> Admitted | Queued | Rejected:

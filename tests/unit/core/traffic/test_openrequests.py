@@ -42,7 +42,7 @@ class Stage(Held):
 
     @property
     def parked(self) -> list[str]:
-        return [request for request in "abcdefgh" if self.admission.is_parked(request)]
+        return [request for request in "abcdefgh" if self.admission._clients.is_parked(request)]
 
 
 def test_open_requests_of_one_address_leave_slots_to_others() -> None:

@@ -421,8 +421,10 @@ def test_only_public_hosts_are_held_against_mappings() -> None:
     assert not routes.holds("hello.default.svc.cluster.local")
 
 
-def test_a_revision_of_a_private_route_is_as_private_until_the_route_is_gone() -> None:
-    routes = new_routes(facts("hello", entry("hello-00001", 100), annotations={ACCESS_ANNOTATION: "private"}))
+def test_a_revision_of_private_routes_is_as_private_until_the_last_is_gone() -> None:
+    private = {ACCESS_ANNOTATION: "private"}
+    target = entry("hello-00001", 100)
+    routes = new_routes(facts("hello", target, annotations=private), facts("other", target, annotations=private))
     routes.set_revision(("default", "hello-00001"))
     named = ([b"default"], [b"hello-00001"])
     site = routes.find(INNER, "anything", named=named)
@@ -430,6 +432,11 @@ def test_a_revision_of_a_private_route_is_as_private_until_the_route_is_gone() -
     assert site.access is not None
     assert site.access.route == "hello"
     routes.remove("default/hello")
+    site = routes.find(INNER, "anything", named=named)
+    assert site is not None
+    assert site.access is not None
+    assert site.access.route == "other"
+    routes.remove("default/other")
     opened = routes.find(INNER, "anything", named=named)
     assert opened is not None
     assert opened.access is None

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from serving.controller.keda.conversion import Conversion, convert_route
+from serving.controller.keda.conversion import Conversion, convert_route, names_route
 from serving.core.model.knative import LOAD_ANNOTATION
 from serving.core.model.scaledworkload import ScaledWorkloadSpec, WorkloadService
 from serving.home.admission.admission import admit
@@ -188,6 +188,19 @@ def test_what_is_left_out_has_the_defaults_of_keda() -> None:
     spec = spec_of(conversion)
     assert (spec.scaling.min_count, spec.scaling.max_count, spec.target.shown) == (0, 100, "Deployment shop")
     assert list(conversion.annotations) == ["autoscaling.knative.dev/target-utilization-percentage"]
+
+
+@pytest.mark.parametrize(
+    ("triggers", "names"),
+    [
+        ([], False),
+        ([{"type": "cron", "metadata": {}}], False),
+        ([{"type": "cron"}, {"type": "external-push", "metadata": {"interceptorRoute": "hello"}}], True),
+        ([{"type": "external-push", "metadata": {"httpScaledObject": "hello"}}], True),
+    ],
+)
+def test_only_a_trigger_that_names_a_route_scales(triggers: list[dict[str, Any]], names: bool) -> None:
+    assert names_route({"spec": {"triggers": triggers}}) is names
 
 
 def test_a_timeout_of_0s_is_none() -> None:

@@ -30,6 +30,7 @@ GROUPS = (
     msgspec.structs.replace(quirky("sidecars_count_as_init_containers"), name="original"),
 )
 LOST = msgspec.structs.replace(pod(1), node_name="n000", phase=PodPhase.UNKNOWN, is_scheduled=True)
+OUTSIDE = msgspec.structs.replace(LOST, name="p0", phase=PodPhase.RUNNING, placement=Placement())
 
 node_changes = st.builds(
     lambda number, label: node(number, labels={"customer": label}),
@@ -109,6 +110,7 @@ def compare(book: NodeGroupBook, group_changes: list[GroupNode | GroupPod | str]
 
 @given(changes, st.integers(0, 20))
 @example([node(0), LOST], 0)
+@example([node(0), OUTSIDE, msgspec.structs.replace(OUTSIDE, node_name="n001"), "p0", "n000"], 0)
 def test_it_agrees_with_gathering_everything(group_changes: list[GroupNode | GroupPod | str], late: int) -> None:
     book = NodeGroupBook()
     for index, change in enumerate(group_changes):

@@ -33,8 +33,11 @@ Blocks grow in size, so that a long prompt has 16 blocks and not 256. Bytes afte
 LOAD_RATIO_MAX = 1.25
 """A pod with more than this many times the mean tokens in flight gets no request for its prefixes.
 
-Tokens of a prompt that were in the pod's cache do not count.
+Tokens of a prompt that were in the pod's cache count a quarter.
 """
+
+# So many cached tokens load a pod as much as one that is not cached.
+_CACHED_PER_TOKEN = 4
 
 BLOCKS_MAX = 65_536
 """Blocks that the table of one revision remembers: about 9 MB."""
@@ -81,8 +84,18 @@ def read_prompt(target: bytes, body: bytes, *, length: int, secret: bytes) -> Pr
     return Prompt(prefixes=tuple(prefixes), tokens=max(1, tokens_of(target, body, length=length).total))
 
 
+def _load_of(prompt: Prompt, known_count: int) -> int:
+    """The tokens that a prompt adds to the load of a pod that has its first ``known_count`` blocks in its cache.
+
+    Cached tokens need no prefill, but take part in each step of decoding. If they counted nothing, all requests with a
+    popular prompt would run on one pod.
+    """
+    cached = BLOCK_ENDS[known_count - 1] // BYTES_PER_TOKEN if known_count else 0
+    return max(1, prompt.tokens - cached + cached // _CACHED_PER_TOKEN)
+
+
 class _PodPrefixes:
-    """One pod: its prefixes, latest last; its tokens in flight without cached ones; and the bytes its cache saved."""
+    """One pod: its prefixes, latest last; its tokens in flight, cached ones a quarter; and the bytes its cache saved."""
 
     __slots__ = ("heat", "heated_at", "known", "tokens")
 
@@ -121,7 +134,7 @@ class _PodPrefixes:
 
 
 class PrefixTable(Generic[RequestId]):
-    """The known prefixes of one revision's pods, and the uncached tokens in flight of this activator's requests.
+    """The known prefixes of one revision's pods, and the tokens in flight of this activator's requests.
 
     The table has room for ``blocks_max`` blocks, the same number for each pod.
     """
@@ -158,12 +171,13 @@ class PrefixTable(Generic[RequestId]):
         decides, then the fewest stored prefixes.
         """
         pods, prefixes = self._pods, prompt.prefixes
-        tokens_max = LOAD_RATIO_MAX * (sum(pod.tokens for pod in pods.values()) + prompt.tokens) / len(pods)
+        total = sum(pod.tokens for pod in pods.values())
         bytes_min = _PART_MIN * BLOCK_ENDS[len(prefixes) - 1] if prefixes else 0.0
 
         def rank(address: str) -> tuple[int, int, int, int]:
             pod = pods[address]
             count = pod.known_count(prefixes)
+            tokens_max = LOAD_RATIO_MAX * (total + _load_of(prompt, count)) / len(pods)
             is_near = count and BLOCK_ENDS[count - 1] >= bytes_min and pod.tokens <= tokens_max
             return (count if is_near else 0, -pod.tokens, count, -len(pod.known))
 
@@ -177,8 +191,7 @@ class PrefixTable(Generic[RequestId]):
         saved_bytes = BLOCK_ENDS[count - 1] if count else 0
         pod.heat, pod.heated_at = pod.heat_after(self._request_count) + saved_bytes, self._request_count
         pod.record(prefixes, room=self._room)
-        # The pod processes only the tokens that its cache lacks.
-        tokens = max(1, prompt.tokens - saved_bytes // BYTES_PER_TOKEN)
+        tokens = _load_of(prompt, count)
         pod.tokens += tokens
         self._running[request] = pod, tokens
         return PrefixMatch(known_count=count, block_count=len(prefixes))

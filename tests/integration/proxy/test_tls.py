@@ -225,7 +225,7 @@ async def test_only_a_whole_response_ends_with_a_goodbye(ending: str) -> None:
         if ending == "whole":
             assert (await client.rest()).endswith(b"abc\r\n0\r\n\r\n")
         else:
-            with pytest.raises((ssl.SSLEOFError, ConnectionResetError)):
+            with pytest.raises((ssl.SSLError, ConnectionResetError)):
                 await client.rest()
         await client.closed()
 

@@ -85,7 +85,7 @@ def read_prompt(target: bytes, body: bytes, *, length: int, secret: bytes) -> Pr
 
 
 def _load_of(prompt: Prompt, known_count: int) -> int:
-    """The tokens that a prompt adds to the load of a pod that has its first ``known_count`` blocks in its cache.
+    """The tokens that a prompt adds to a pod's load. The pod's cache has the first ``known_count`` blocks.
 
     Cached tokens need no prefill, but take part in each step of decoding. If they counted nothing, all requests with a
     popular prompt would run on one pod.

@@ -172,6 +172,7 @@ def test_a_parked_request_with_a_complete_body_is_dispatched_and_counts_once() -
         router.arrive(KEY, request, 0.0, client="10.0.0.1")
     assert isinstance(router.complete(KEY, "r1", 0.0), Dispatch)
     assert router.complete(KEY, "r1", 0.0) is None
+    assert router.complete(("default", "gone"), "r1", 0.0) is None
     assert [load.request_count for _, load in router.report(1.0)] == [2]
 
 

@@ -185,6 +185,17 @@ def test_the_queue_is_bounded_in_count() -> None:
     assert (response.reason, result.level) == (RejectionReason.QUEUE_COUNT, 3)
 
 
+def test_a_parked_request_that_finds_the_queue_full_is_rejected() -> None:
+    throttler = held(pods=["a"], slots=2)
+    for request in ("first", "parked"):
+        throttler.arrive(request, 0.0, client="10.0.0.1")
+    throttler.come("running", *(f"waiting-{number}" for number in range(SMALL.queue_depth_max)))
+    rejection = throttler.complete("parked", 0.0)
+    assert isinstance(rejection, Rejection)
+    assert rejection.reason is RejectionReason.QUEUE_COUNT
+    assert throttler.complete("parked", 0.0) is None
+
+
 def test_the_queue_is_bounded_in_bytes() -> None:
     result = held()
     result.arrive("a", 0.0, weight_bytes=60)

@@ -241,8 +241,8 @@ def test_a_value_that_asks_for_what_happens_anyway_is_accepted_in_any_case() -> 
     )
     (problem,) = reported("config-network", {"mesh-compatibility-mode": "enabled"})
     assert problem == (
-        "ConfigMap config-network: mesh-compatibility-mode has no effect: pods are asked by their addresses; "
-        "expected auto or disabled"
+        "ConfigMap config-network: mesh-compatibility-mode has no effect: the daemons connect to the addresses of "
+        "pods; expected auto or disabled"
     )
 
 

@@ -8,17 +8,14 @@ those that the API lists as ready, which an EndpointSlice repeats later.
 """
 
 import ipaddress
-import re
 
 from serving.autoscaler.token_review import PodClaim
 from serving.core.model.knative import REVISION_LABEL, RevisionKey
 from serving.core.model.nodata import NoData
 from serving.core.model.objects import FINISHED_PHASES, Object, labels_of, name_of, nested
-from serving.core.model.ports import PORT_MAX
+from serving.core.model.ports import PORT_MAX, port_of
 from serving.net.wire.frames import AnnouncedPod
 
-# Python converts no text of more than 4,300 digits.
-_PORT = re.compile("[0-9]{1,5}")
 # Pause between announcements of a pod, in seconds. A refused pod retries after 50 ms; a passed one needs no repetition
 # soon.
 _PERIOD_S = 1.0
@@ -37,7 +34,7 @@ def announcement_of(claim: PodClaim, pod: Object, *, host: str, port: str) -> st
         return NoData(missing=f"a pod of revision {claim.revision}: it is one of {revision}")
     if "deletionTimestamp" in pod["metadata"] or status.get("phase") in FINISHED_PHASES:
         return NoData(missing="a pod that does not end")
-    if not (_PORT.fullmatch(port) and 0 < int(port) <= PORT_MAX):
+    if not port_of(port):
         return NoData(missing=f"a port from 1 to {PORT_MAX}, and not {port[:10]!r}")
     address = _address_of(host)
     known = [pod_ip["ip"] for pod_ip in status.get("podIPs") or ()] or [ip for ip in (status.get("podIP"),) if ip]

@@ -142,7 +142,7 @@ def test_creator_and_modifier_are_written_and_kept() -> None:
             assert kubectl("create", "-n", "default", "-f", "-", text=yaml.safe_dump(forged)).returncode == 0
             me, _ = stamps()
         assert stamps() == (me, me)
-        # The policy that keeps the annotations has a time of its own.
+        # The policy that makes the annotations immutable takes effect at another time.
         annotate = ("annotate", *resource, f"{creator}=x", "--overwrite", "--dry-run=server")
         refusal_text = f"metadata.annotations[{creator}]: Invalid value: annotation value is immutable"
         while refusal_text not in (stderr := kubectl(*annotate).stderr) and time.monotonic() < until_s:

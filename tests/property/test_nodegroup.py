@@ -156,8 +156,10 @@ def test_the_state_of_a_node_says_what_may_happen_to_it(
 def test_no_protected_and_no_cordoned_node_is_deleted(
     snapshot: Snapshot, node_group_settings: NodeGroupSettings
 ) -> None:
-    spared = {group_node.name for group_node in snapshot.nodes if group_node.is_protected or group_node.is_cordoned}
-    assert not spared.intersection(deleted_by(planned(snapshot, node_group_settings)))
+    undeletable_names = {
+        group_node.name for group_node in snapshot.nodes if group_node.is_protected or group_node.is_cordoned
+    }
+    assert not undeletable_names.intersection(deleted_by(planned(snapshot, node_group_settings)))
 
 
 @given(snapshots(), options())

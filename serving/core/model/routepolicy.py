@@ -32,7 +32,7 @@ from serving.core.model.knative import (
     VISIBILITY_LABEL,
 )
 from serving.core.model.objects import Object, annotations_of, labels_of, nested, uid_of
-from serving.core.model.ports import PORT_MAX
+from serving.core.model.ports import PORT_MAX, port_of
 from serving.core.model.rollout import tag_splits
 from serving.core.model.routehosts import HostRules, claimed_hosts
 from serving.core.model.scaledworkload import HOSTS_MAX, is_host, is_path
@@ -44,7 +44,6 @@ _ANY_VALUE = "*"
 TCP_PORTS_MAX = 16
 """The most TCP ports of a service; each port is a listener in each activator."""
 
-_PORT = re.compile(r"[0-9]{1,5}")
 _TCP = f"annotation {TCP_ANNOTATION}"
 _TCP_EXPECTED = 'a port from 1 to 65535, as in "5432", or several with commas, as in "5432,8883/tls"'
 _HEADER_PREFIX = "header:"
@@ -236,7 +235,7 @@ def read_tcp_ports(text: str) -> tuple[TcpPort, ...] | Problem:
     ports: dict[int, TcpPort] = {}
     for part in text.split(",") if text else ():
         word, slash, kind = part.strip().partition("/")
-        number = _port(word)
+        number = port_of(word)
         if not number or kind not in ("", "tls") or bool(kind) != bool(slash):
             return Problem(where=_TCP, what=f'"{part.strip()}" in "{text}" is not right', expected=_TCP_EXPECTED)
         if number in ports:
@@ -270,15 +269,10 @@ def _shared_hosts(text: str, problems: list[str]) -> tuple[SharedHost, ...]:
 
 
 def _named_port(text: str, problems: list[str]) -> int:
-    number = _port(text)
+    number = port_of(text)
     if text and not number:
         problems.append(_problem(NAMED_PORT_ANNOTATION, text, f'a port from 1 to {PORT_MAX}, as in "8080"'))
     return number
-
-
-def _port(text: str) -> int:
-    """The port number in a text; 0 if the text is not a port."""
-    return int(text) if _PORT.fullmatch(text) and int(text) <= PORT_MAX else 0
 
 
 def _problem(key: str, text: str, expected: str) -> str:

@@ -1,16 +1,14 @@
 """Events about the TCP ports of a service at activators."""
 
-import re
 from collections.abc import Iterable
 
 from serving.core.model.event import About, EventText, digest, new_event
 from serving.core.model.knative import TCP_ANNOTATION
 from serving.core.model.objects import Object, annotations_of
+from serving.core.model.ports import port_of
 
 TCP_UNAVAILABLE, TCP_LISTENING = "TcpUnavailable", "TcpListening"
 """Event reasons of a TCP port; the newest Event says whether the port accepts connections."""
-
-_PORT = re.compile(r"[0-9]{1,5}")
 
 
 def tcp_event(subject: About, number: int, *, problem: str, now: str, instance: str) -> Object:
@@ -30,7 +28,7 @@ def tcp_states(events: Iterable[Object]) -> dict[int, str]:
     for event in sorted(
         events, key=lambda event: (event.get("lastTimestamp") or "", event.get("reason") == TCP_LISTENING)
     ):
-        number = annotations_of(event).get(TCP_ANNOTATION, "")
-        if _PORT.fullmatch(number) and event.get("reason") in (TCP_UNAVAILABLE, TCP_LISTENING):
-            states[int(number)] = event.get("message", "") if event["reason"] == TCP_UNAVAILABLE else ""
+        number = port_of(annotations_of(event).get(TCP_ANNOTATION, ""))
+        if number and event.get("reason") in (TCP_UNAVAILABLE, TCP_LISTENING):
+            states[number] = event.get("message", "") if event["reason"] == TCP_UNAVAILABLE else ""
     return states

@@ -36,7 +36,7 @@ LOAD_RATIO_MAX = 1.25
 Tokens of a prompt that were in the pod's cache count a quarter.
 """
 
-# So many cached tokens load a pod as much as one that is not cached.
+# This many cached tokens load a pod as much as one token that is not cached.
 _CACHED_PER_TOKEN = 4
 
 BLOCKS_MAX = 65_536

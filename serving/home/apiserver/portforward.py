@@ -16,6 +16,7 @@ import msgspec
 from aiohttp import WSMsgType, web
 
 from serving.core.model.errors import ClusterError
+from serving.core.model.ports import port_of
 from serving.home.apiserver.remotecommand import upgraded
 from serving.home.apiserver.requests import Fault
 from serving.net.aio.supervise import SupervisedTasks, supervise
@@ -52,8 +53,6 @@ Connect = Callable[[int], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWr
 
 _SPDY, _CHANNELS = "SPDY/3.1+portforward.k8s.io", "v4.channel.k8s.io"
 _PIECE_BYTES = 32 * 1024
-_PORT_MAX = 65535
-_PORT_LENGTH_MAX = 5
 _STREAMS_MAX = 1000
 
 
@@ -173,9 +172,10 @@ async def forward_ports(request: web.Request, connect: Connect) -> web.WebSocket
 
 
 def _port(text: str) -> int:
-    if not text.isdecimal() or len(text) > _PORT_LENGTH_MAX or not 0 < int(text) <= _PORT_MAX:
+    number = port_of(text)
+    if not number:
         raise Fault(400, f"ports: {text[:100]!r} is not a port")
-    return int(text)
+    return number
 
 
 class _Forwarder:

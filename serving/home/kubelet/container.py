@@ -7,7 +7,6 @@ an earlier control process is adopted.
 import asyncio
 import os
 import secrets
-import shlex
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -341,7 +340,7 @@ class ContainerKeeper:
             return foreign
         if plan.probe.path is not None:
             failure = await probe_failure(plan.probe, app, network=self._spec.start.network)
-            return failure and f"GET {plan.probe.path}: {failure}"
+            return failure and f"{plan.label}: {failure}"
         is_open = await attempt(plan.probe, app, network=self._spec.start.network, check=check)
         return "" if is_open else f"no connection to port {app[1]}"
 
@@ -407,16 +406,8 @@ class ContainerKeeper:
             plan = next((plan for plan in self._spec.probes if plan.kind is kind), None)
             failure = self._probe_failures.get(kind)
             if plan is not None and failure and (plan.command or listening_probe is None):
-                path = plan.probe.path
-                probe = (
-                    f"exec {shlex.join(plan.command)}"
-                    if plan.command
-                    else "tcpSocket"
-                    if path is None
-                    else f"GET {path}"
-                )
-                failure = failure.removeprefix(f"{probe}: ")
-                return ObservedContainer(container=name, port=0, probe=probe, probe_failure=failure)
+                failure = failure.removeprefix(f"{plan.label}: ")
+                return ObservedContainer(container=name, port=0, probe=plan.label, probe_failure=failure)
         if listening_probe is None:
             return None
         ports = await asyncio.to_thread(listening_ports, process.pid, age_max_s=_PORTS_AGE_MAX_S)

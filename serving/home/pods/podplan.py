@@ -26,6 +26,7 @@ from serving.core.model.knative import (
     QueueProxyPlace,
 )
 from serving.core.model.objects import Object, annotations_of
+from serving.core.model.ports import PORT_MAX
 from serving.core.settings.queueproxy import (
     QueueProxySettings,
     changed_variables,
@@ -52,7 +53,6 @@ _SHELL_WORDS = frozenset(
 )
 _PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 _HANDLERS = ("httpGet", "tcpSocket", "grpc")
-_PORT_MAX = 65535
 # Cached: all pods of a revision have the same one, and splitting takes a quarter of a millisecond of a cold start.
 _COMMANDS_KEPT = 1024
 _NO_USERS = "hostUsers true, or none: only containers of images have separate users, and this is a process"
@@ -247,7 +247,7 @@ def named_ports(pod: Object) -> list[int]:
         *(handler.get("port") for handler in handlers),
         int(metrics_port) if metrics_port.isdecimal() else 0,
     ]
-    return sorted({port for port in ports if isinstance(port, int) and 0 < port <= _PORT_MAX})
+    return sorted({port for port in ports if isinstance(port, int) and 0 < port <= PORT_MAX})
 
 
 def is_own_proxy(pod: Object, container: Object) -> bool:

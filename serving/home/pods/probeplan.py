@@ -6,6 +6,7 @@ be ended. HTTP and TCP readiness is the queue-proxy's own. Follows core/v1 Probe
 
 import asyncio
 import enum
+import shlex
 from typing import Any
 
 import msgspec
@@ -53,6 +54,13 @@ class ProbePlan(msgspec.Struct, frozen=True, kw_only=True):
     success_min: int = 1
     failure_max: int = 3
     port: int = 0
+
+    @property
+    def label(self) -> str:
+        """The probe in messages: "exec true", "GET /healthz" or "tcpSocket"."""
+        if self.command:
+            return f"exec {shlex.join(self.command)}"
+        return "tcpSocket" if self.probe.path is None else f"GET {self.probe.path}"
 
 
 class ProbeState(msgspec.Struct, frozen=True, kw_only=True):

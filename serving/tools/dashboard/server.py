@@ -34,6 +34,7 @@ from aiohttp import web
 from serving.core.model.errors import ServingError
 from serving.core.model.grants import Grant, Role
 from serving.core.model.objects import Object, name_of
+from serving.core.model.ports import PORT_MAX
 from serving.core.settings.dashboard import DashboardSettings
 from serving.core.traffic.requesthistory import RequestReport, since
 from serving.net.aio.clock import wall_s
@@ -118,7 +119,6 @@ _STREAMS = ("events", "logs")
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
 # The largest body has a traffic share for each revision of a service.
 _BODY_BYTES_MAX = 64 * 1024
-_PORT_MAX = 65535
 # Maximum number of queued events per page; a page further behind is disconnected and starts over.
 _WAITING_MAX = 30
 # The same as history-days.
@@ -264,7 +264,7 @@ class Pages:
         host = request.host.lower()
         # The name may include a port, as may an IPv6 address in brackets.
         before, _, port = host.rpartition(":")
-        name = before if re.fullmatch("[0-9]{1,5}", port) and int(port) <= _PORT_MAX else host
+        name = before if re.fullmatch("[0-9]{1,5}", port) and int(port) <= PORT_MAX else host
         if name not in self._hosts:
             text = f"{name!r} is not one of this dashboard's host names; add it to host-names\n"
             return web.Response(status=421, text=text)

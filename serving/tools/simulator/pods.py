@@ -149,7 +149,7 @@ class PodSet:
         if not pod.is_in_line and not pod.is_ending and not pod.queue:
             self._add_free(pod)
 
-    def remove(self, count: int, now_s: float, *, heats: Mapping[str, float] = {}) -> None:
+    def remove(self, count: int, now_s: float, *, heats: Mapping[str, float]) -> None:
         """Remove pods; those with requests finish them. ``heats`` are the savings of their prompt caches."""
 
         def rank(pod: SimulatedPod) -> tuple[bool, tuple[float, float, float], float]:

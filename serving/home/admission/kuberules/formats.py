@@ -13,10 +13,10 @@ import msgspec
 
 from serving.core.model.errors import InvalidValue, Problem
 from serving.core.model.objects import is_dns_label
+from serving.core.model.ports import PORT_MAX
 from serving.core.model.quantity import parse_quantity
 
 Json = dict[str, Any]
-PORT_MAX = 65535
 _SUBDOMAIN_LENGTH_MAX = 253
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*\Z")
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?\Z")

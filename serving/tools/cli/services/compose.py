@@ -17,6 +17,7 @@ import msgspec
 from serving.core.model.errors import InvalidValue
 from serving.core.model.knative import AUTOSCALING_GROUP, NAMED_PORT_ANNOTATION, SERVING_API_VERSION, TCP_ANNOTATION
 from serving.core.model.objects import Object, is_dns_label, name_of, nested
+from serving.core.model.ports import PORT_MAX
 from serving.core.model.unread import Fields, unread
 from serving.home.images.store import ImageBuild
 
@@ -53,7 +54,7 @@ _ALL_PROFILES = "*"
 # A TCP connection counts as a request, and no service keeps a request for longer.
 _CONNECTION_MAX_S = 3600
 _CLAIM_SIZE, _CLAIM_KIND = "1Gi", "PersistentVolumeClaim"
-_PORT_DIGITS_MAX, _PORT_MAX = 5, 65_535
+_PORT_DIGITS_MAX = 5
 # A named volume in place of a folder of the machine.
 _VOLUME = re.compile(r"[A-Za-z0-9][\w.-]*:/")
 _BUILD_KNOWN = frozenset({"context", "dockerfile", "args", "target"})
@@ -436,7 +437,7 @@ def _range(text: str) -> range:
     if not first.isdecimal() or (dash and not last.isdecimal()) or max(len(first), len(last)) > _PORT_DIGITS_MAX:
         return range(0)
     ports = range(int(first), int(last or first) + 1)
-    return ports if ports and 0 < ports[0] <= ports[-1] <= _PORT_MAX else range(0)
+    return ports if ports and 0 < ports[0] <= ports[-1] <= PORT_MAX else range(0)
 
 
 def _limits(limits: Mapping[str, object]) -> dict[str, str]:

@@ -23,7 +23,7 @@ from serving.core.model.knative import (
     TCP_ANNOTATION,
 )
 from serving.core.model.objects import Object, is_dns_label
-from serving.core.model.ports import CONTAINER_PORT
+from serving.core.model.ports import CONTAINER_PORT, PORT_MAX
 from serving.core.model.quantity import parse_bytes, parse_millicores
 from serving.core.model.routepolicy import route_policy
 from serving.core.settings.autoscaler import POLICY_NAME
@@ -67,7 +67,7 @@ _OPTIONS = (
     click.option("--cpu", metavar="CPU", help="CPU limit, such as 500m or 2."),
     click.option("--memory", metavar="MEMORY", help="Memory limit, such as 256Mi."),
     click.option(
-        "--port", type=click.IntRange(1, 65535), help="Container port in the manifest; the app still gets $PORT."
+        "--port", type=click.IntRange(1, PORT_MAX), help="Container port in the manifest; the app still gets $PORT."
     ),
     click.option("--h2c/--no-h2c", default=None, help="Send HTTP/2 with prior knowledge to the app, as gRPC needs."),
     click.option(

@@ -25,6 +25,7 @@ from serving.core.model.knative import (
     UPDATE_TIMESTAMP_ANNOTATION,
 )
 from serving.core.model.objects import Object, annotations_of, condition_of, nested
+from serving.core.model.ports import PORT_MAX
 from serving.home.images.store import (
     ImageBuild,
     ImageStore,
@@ -113,7 +114,7 @@ deploy_options = adding(
     service_options,
     click.option(
         "--fixed-port",
-        type=click.IntRange(1, 65535),
+        type=click.IntRange(1, PORT_MAX),
         help="Port of an app that ignores $PORT. Each pod gets a separate network, in which 127.0.0.1 is the pod.",
     ),
     click.option(
@@ -127,7 +128,7 @@ deploy_options = adding(
     click.option(
         "--tcp-port",
         "tcp_ports",
-        type=click.IntRange(1, 65535),
+        type=click.IntRange(1, PORT_MAX),
         multiple=True,
         help="Also accept TCP connections at this port; for 5432 the app listens on $PORT_5432.",
     ),

@@ -5,7 +5,7 @@ import threading
 import click
 
 from serving.core.model.errors import ServingError
-from serving.core.model.ports import DASHBOARD_PORT
+from serving.core.model.ports import DASHBOARD_PORT, PORT_MAX
 from serving.home.state import StateFolder
 from serving.net.cluster.identity import system_namespace
 from serving.tools.cli.client.api import Place, fail, fail_usage, place_options
@@ -16,7 +16,7 @@ from serving.tools.cli.client.reach import Reach
 @click.command()
 @click.option(
     "--port",
-    type=click.IntRange(0, 65535),
+    type=click.IntRange(0, PORT_MAX),
     default=DASHBOARD_PORT,
     show_default=True,
     help="Local port to forward from a cluster; 0 selects a free port.",

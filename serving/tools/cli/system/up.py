@@ -19,6 +19,7 @@ from click.core import ParameterSource
 from serving.core.model.errors import InvalidCertificate, InvalidValue, Problem, SettingsError
 from serving.core.model.knative import WINDOW_ANNOTATION
 from serving.core.model.launch import USAGE_EXIT
+from serving.core.model.ports import PORT_MAX
 from serving.core.model.quantity import parse_quantity
 from serving.core.model.versions import NEWER_PODS, POD_RECORDS, refuse_newer
 from serving.home.containers.network import bind_gateway, gateway_of
@@ -50,7 +51,6 @@ _OWN = frozenset({"SERVING_ACTIVATOR_COUNT"})
 _DAEMONS = ("ACTIVATOR", "AUTOSCALER", "CONTROLLER", "DASHBOARD", "NODEGROUP", "PLACEMENT")
 _SETTING = re.compile(rf"SERVING_({'|'.join(_DAEMONS)})_\w+")
 _NAME = "serving"
-_PORT_MAX = 65_535
 _TLS = "SERVING_ACTIVATOR_TLS_"
 _TLS_SOURCES = ("CERTIFICATE_FILES", "FOLDER", "SECRETS")
 
@@ -154,7 +154,7 @@ _port_options = adding(
     *(
         click.option(
             f"--{port.name}-port",
-            type=click.IntRange(0, _PORT_MAX),
+            type=click.IntRange(0, PORT_MAX),
             metavar="PORT",
             default=port.number,
             show_default=True,

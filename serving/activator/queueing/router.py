@@ -191,7 +191,7 @@ class RequestRouter(Generic[RequestId]):
         if throttler is None:
             return None
         self.schedule.schedule_tick(key)
-        return throttler.complete(request, now_s)
+        return throttler.complete(request, now_s, revision=self.directory.revision(key))
 
     def record_held(self, key: RevisionKey, request: RequestId, now_s: float, *, is_held: bool) -> None:
         """Record whether the response to a request waits for its client to read."""

@@ -160,21 +160,28 @@ class RevisionThrottler(Generic[RequestId]):
             return rejection
         admission = self.admission.arrive(request, now_s, client=client, weight_bytes=weight_bytes)
         if isinstance(admission, Rejected):
-            cold_start = ColdStart() if revision is None or self.pods else revision.cold_start
-            return queue_full(request, admission, placeholder=cold_start.placeholder_on_overflow)
+            return self._rejected(request, admission, revision)
         self._meter.arrive(now_s, proxied=False)
         if session is not None:
             self._session_of[request] = session
         return admission if isinstance(admission, Queued) else self._begin(request, 0.0)
 
-    def complete(self, request: RequestId, now_s: float) -> Dispatch[RequestId] | Rejection[RequestId] | None:
+    def complete(
+        self, request: RequestId, now_s: float, *, revision: ServedRevision | None = None
+    ) -> Dispatch[RequestId] | Rejection[RequestId] | None:
         """Run, queue or reject a parked request whose body is complete; None if the request waits, or is not parked."""
         admission = self.admission.complete(request, now_s)
         if isinstance(admission, Rejected):
             self._meter.exit(now_s, proxied=False)
             self._session_of.pop(request, None)
-            return queue_full(request, admission, placeholder=None)
+            return self._rejected(request, admission, revision)
         return None if admission is None or isinstance(admission, Queued) else self._begin(request, 0.0)
+
+    def _rejected(
+        self, request: RequestId, rejected: Rejected, revision: ServedRevision | None
+    ) -> Rejection[RequestId]:
+        cold_start = ColdStart() if revision is None or self.pods else revision.cold_start
+        return queue_full(request, rejected, placeholder=cold_start.placeholder_on_overflow)
 
     def finish(self, request: RequestId, now_s: float, *, has_response: bool = True) -> Sequence[Dispatch[RequestId]]:
         """End a running or queued request; return the resulting dispatches."""

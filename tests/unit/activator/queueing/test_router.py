@@ -889,6 +889,18 @@ def test_with_overflow_requests_wait_up_to_the_bound_and_the_others_get_the_plac
     assert (rejection.reason, rejection.placeholder) == (RejectionReason.QUEUE_COUNT, PAGE)
 
 
+def test_a_parked_request_beyond_the_bound_gets_the_placeholder_too() -> None:
+    router = with_cold_start("p", "q", placeholder=PAGE, overflow=PLACEHOLDER, waiting_max=1)
+    for request in ("a", "parked"):
+        router.arrive(KEY, request, 0.0, client="10.0.0.1")
+    router.set_slice(pods(), 0.0)
+    router.tick(0.0)
+    assert isinstance(router.arrive(KEY, "b", 0.0), Queued)
+    rejection = router.complete(KEY, "parked", 0.0)
+    assert isinstance(rejection, Rejection)
+    assert (rejection.reason, rejection.placeholder) == (RejectionReason.QUEUE_COUNT, PAGE)
+
+
 def test_a_request_without_a_pod_in_time_goes_to_the_fallback() -> None:
     cold = with_cold_start(fallback=WorkloadService(name="maintenance"))
     cold.set_slice(ServedSlice(key="default/m", revision=FALLBACK, pods=(pod("m"),)), 0.0)

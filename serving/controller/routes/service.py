@@ -7,6 +7,7 @@ child that has not observed its latest spec is not mirrored. Follows knative/ser
 
 import msgspec
 
+from serving.controller.routes.confirmation import SILENT_S
 from serving.controller.values.conditions import Condition, is_unsettled, mirrored, ready_of, status_with
 from serving.controller.values.writes import UNSETTLED_S, UNSTARTED_S, Note, WritePlan, patch_of, status_patch
 from serving.core.model.knative import (
@@ -115,15 +116,25 @@ def reconcile_service(service: Object, children: ServiceChildren, *, now: str) -
     status = _status(service, children, now=now)
     patches = status_patch(kinds.SERVING_SERVICE, service, status)
     waits = bool(patches) and not writes and is_unsettled(service, status)
-    # The first status repeats neither an empty status nor a Route that waits for the activators.
-    is_starting = condition_of(configuration or {}, CONDITION_READY).get("status") == ConditionStatus.UNKNOWN
-    waits_s = UNSETTLED_S if is_starting or conditions_of(service) else UNSTARTED_S
     return WritePlan(
         writes=(*writes, *patches),
         notes=tuple(_notes(service, status)),
         # Ready, failed and no longer ready are written immediately; not ready yet may wait.
-        debounce_s=waits_s if waits else 0.0,
+        debounce_s=_unsettled_s(service, configuration) if waits else 0.0,
     )
+
+
+def _unsettled_s(service: Object, configuration: Object | None) -> float:
+    """How long the write of an unsettled status is delayed.
+
+    The first status repeats neither an empty status nor a Route that waits for the activators.
+    """
+    if conditions_of(service):
+        return UNSETTLED_S
+    ready = condition_of(configuration or {}, CONDITION_READY).get("status")
+    if ready == ConditionStatus.TRUE:
+        return SILENT_S
+    return UNSETTLED_S if ready == ConditionStatus.UNKNOWN else UNSTARTED_S
 
 
 def _must_wait(service: Object, children: ServiceChildren) -> bool:

@@ -4,6 +4,7 @@ A scenario is a YAML file: a title, the reason why it matters, and steps. A step
 with ``body``, or ``base64`` and ``type`` for other media) and what the answer must have: ``status``, ``expect`` (a
 subset of its body), ``text`` (part of its body). With ``until`` a GET is repeated until the body has that subset.
 ``${name}`` stands for a value that an earlier step has kept (``keep: {name: path/to/value}``).
+``activators`` is the number of activators in the cluster. They have addresses and answer no request.
 """
 
 import asyncio
@@ -44,6 +45,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     title: str
     why: str
     steps: list[Step]
+    activators: int = 0
 
 
 def read_scenario(path: Path) -> Scenario:

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from serving.controller.routes.confirmation import SILENT_S
 from serving.controller.routes.service import ServiceChildren, desired_configuration, desired_route, reconcile_service
 from serving.controller.values.writes import UNSETTLED_S, UNSTARTED_S, WritePlan
 from serving.core.model.knative import CLAIMED_TAGS_ANNOTATION
@@ -233,7 +234,7 @@ def test_a_status_that_says_nothing_for_sure_waits_for_company_and_no_other() ->
     starting = ServiceChildren(configuration=with_ready(a_configuration(), "Unknown"), route=a_route())
     assert plan_for(a_service(), starting).debounce_s == UNSETTLED_S
     unconfirmed = ServiceChildren(configuration=with_ready(a_configuration(), "True"), route=a_route())
-    assert plan_for(a_service(), unconfirmed).debounce_s == UNSTARTED_S, "the Route waits for the activators"
+    assert plan_for(a_service(), unconfirmed).debounce_s == SILENT_S, "the Route waits for the activators"
     assert plan_for(with_ready(a_service(), "Unknown"), unconfirmed).debounce_s == UNSETTLED_S
     assert plan_for(a_service(), ready_children()).debounce_s == 0.0
     assert plan_for(with_ready(a_service(), "True"), unsettled).debounce_s == 0.0

@@ -228,7 +228,7 @@ class Controller:
         plan = decide(self._cache, key, now=stamp(at_s), now_s=at_s)
         if key[0] is kinds.REVISION:
             self._resolve((key[1], key[2]), plan.unresolved)
-        if rest_s := self._waiting.rest_s(key, plan.debounce_s, is_busy=len(self._queue) > 0, now_s=now_s()):
+        if rest_s := self._waiting.rest_s(key, plan.debounce_s, now_s=now_s()):
             self._queue.add_after(key, min(rest_s, plan.again_after_s or rest_s), is_last=True)
             return None
         await self._writer.carry_out(key, plan)

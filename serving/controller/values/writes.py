@@ -6,6 +6,7 @@ reports a conflict, and the decision is repeated. So a write never overwrites a 
 include.
 """
 
+import math
 from typing import Literal
 
 import msgspec
@@ -64,9 +65,6 @@ UNSETTLED_S = 1.5
 UNSTARTED_S = 180.0
 """How long such a write is delayed while no pod starts, in seconds; a crowd of services takes minutes."""
 
-# Longest delay of a plan's writes while the queue is not empty, if a change may replace them, in seconds.
-_BUSY_MAX_S = 60.0
-
 WorkKey = tuple[Kind, str, str]
 """A resource to decide about: its kind, namespace and name."""
 
@@ -105,27 +103,20 @@ class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WaitingWrites:
-    """When each key's delayed writes were first planned."""
+    """When each key's delayed writes are due."""
 
     def __init__(self) -> None:
-        # The time of the first planning, and the present debounce with the time since when it applies.
-        self._since: dict[WorkKey, tuple[float, float, float]] = {}
+        self._due_s: dict[WorkKey, float] = {}
 
-    def rest_s(self, key: WorkKey, debounce_s: float, *, is_busy: bool, now_s: float) -> float:
-        """Seconds until the next decision; 0 to write now.
+    def rest_s(self, key: WorkKey, debounce_s: float, *, now_s: float) -> float:
+        """Seconds until the writes are due; 0 to write now.
 
-        Writes wait ``debounce_s`` from their first planning, and from each change of ``debounce_s``. While other keys
-        are ahead (``is_busy``), expected changes arrive later, so the writes wait longer. They wait a minute or ``debounce_s`` at most.
+        The writes are due ``debounce_s`` after a planning; the earliest time of all plannings wins.
         """
-        first_s, present_s, since_s = self._since.get(key, (now_s, debounce_s, now_s))
-        if debounce_s != present_s:
-            since_s = now_s
-        self._since[key] = (first_s, debounce_s, since_s)
-        rest_s = since_s + debounce_s - now_s
-        rest_s = min(debounce_s if rest_s <= 0 and is_busy else rest_s, first_s + max(debounce_s, _BUSY_MAX_S) - now_s)
-        if rest_s <= 0:
-            del self._since[key]
-        return max(rest_s, 0.0)
+        due_s = self._due_s[key] = min(self._due_s.get(key, math.inf), now_s + debounce_s)
+        if due_s <= now_s:
+            del self._due_s[key]
+        return max(due_s - now_s, 0.0)
 
 
 def patch_of(kind: Kind, existing: Object, changes: Object) -> tuple[Patch, ...]:

@@ -1,7 +1,5 @@
 """Writes as data: fenced, and none without a change."""
 
-import pytest
-
 from serving.controller.values.writes import WaitingWrites, deletion_of, patch_of, status_patch, text_of
 from serving.net.cluster import kinds
 from serving.net.cluster.port import Delete, Patch
@@ -47,35 +45,23 @@ def test_a_key_in_a_log_is_the_resource_and_the_place() -> None:
     assert text_of((kinds.ROUTE, "default", "hello")) == "routes.serving.knative.dev default/hello"
 
 
-def test_another_debounce_counts_from_its_first_planning_and_all_end_after_a_minute() -> None:
+def test_the_earliest_of_several_delays_wins() -> None:
     waiting = WaitingWrites()
-    assert waiting.rest_s(KEY, 60.0, is_busy=False, now_s=10.0) == 60.0
-    assert waiting.rest_s(KEY, 1.5, is_busy=False, now_s=40.0) == 1.5
-    assert waiting.rest_s(KEY, 60.0, is_busy=False, now_s=41.0) == 29.0
-    assert waiting.rest_s(KEY, 1.5, is_busy=True, now_s=69.5) == 0.5
-    assert waiting.rest_s(KEY, 1.5, is_busy=True, now_s=70.0) == 0.0
+    assert waiting.rest_s(KEY, 60.0, now_s=10.0) == 60.0
+    assert waiting.rest_s(KEY, 1.5, now_s=40.0) == 1.5
+    assert waiting.rest_s(KEY, 60.0, now_s=41.0) == 0.5
+    assert waiting.rest_s(KEY, 60.0, now_s=41.5) == 0.0
 
 
 def test_writes_wait_from_the_first_time_that_they_are_planned() -> None:
     waiting = WaitingWrites()
-    assert waiting.rest_s(KEY, 1.5, is_busy=False, now_s=10.0) == 1.5
-    assert waiting.rest_s(KEY, 1.5, is_busy=False, now_s=11.0) == 0.5
-    assert waiting.rest_s(KEY, 1.5, is_busy=False, now_s=11.5) == 0.0
-    assert waiting.rest_s(KEY, 1.5, is_busy=False, now_s=12.0) == 1.5, "these are new"
+    assert waiting.rest_s(KEY, 1.5, now_s=10.0) == 1.5
+    assert waiting.rest_s(KEY, 1.5, now_s=11.0) == 0.5
+    assert waiting.rest_s(KEY, 1.5, now_s=11.5) == 0.0
+    assert waiting.rest_s(KEY, 1.5, now_s=12.0) == 1.5, "these are new"
 
 
-@pytest.mark.parametrize("is_busy", [False, True])
-def test_what_has_no_debounce_does_not_wait(*, is_busy: bool) -> None:
+def test_what_has_no_debounce_does_not_wait() -> None:
     waiting = WaitingWrites()
-    waiting.rest_s(KEY, 1.5, is_busy=is_busy, now_s=10.0)
-    assert waiting.rest_s(KEY, 0.0, is_busy=is_busy, now_s=10.1) == 0.0
-
-
-def test_writes_wait_on_while_other_keys_are_ahead_but_not_forever() -> None:
-    waiting = WaitingWrites()
-    waiting.rest_s(KEY, 1.5, is_busy=True, now_s=10.0)
-    assert waiting.rest_s(KEY, 1.5, is_busy=True, now_s=12.0) == 1.5
-    assert waiting.rest_s(KEY, 1.5, is_busy=True, now_s=69.0) == 1.0
-    assert waiting.rest_s(KEY, 1.5, is_busy=True, now_s=70.0) == 0.0
-    waiting.rest_s(KEY, 1.5, is_busy=True, now_s=80.0)
-    assert waiting.rest_s(KEY, 1.5, is_busy=False, now_s=82.0) == 0.0
+    waiting.rest_s(KEY, 1.5, now_s=10.0)
+    assert waiting.rest_s(KEY, 0.0, now_s=10.1) == 0.0

@@ -65,8 +65,8 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
         int, Knob(key="requests-per-address-max", unit=COUNT, low=0, high=1_000_000)
     ] = 10_000
     """Maximum number of concurrent requests and streams of one client address; further requests get 429. Behind a load
-    balancer set http.trusted-proxies, so that each of its clients is counted separately. 0 means no limit. Range: 0 to
-    1000000. Default: ours, half of the connections of an activator.
+    balancer set http.trusted-proxies to count its clients separately. 0 means no limit. Range: 0 to 1000000. Default:
+    ours, half of the connections of an activator.
     """
 
     first_free_concurrency_max: int = 3
@@ -115,7 +115,7 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     inner_address: Annotated[str, Knob(key="inner-address", unit=TEXT)] = "127.0.0.1:8081"
     """Address and port of the listener for cluster-local hosts, unless a socket is inherited.
 
-    It must not be reachable from outside. Default: ours, loopback only.
+    The listener must not be reachable from outside. Default: ours, loopback only.
     """
 
     secrets_of: Annotated[str, Knob(key="secrets-of", unit=TEXT, choices=(SECRETS_OF_PODS, SECRETS_OF_REVISIONS))] = (

@@ -194,10 +194,9 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
 
     policy: Annotated[str, Knob(key="policy", unit=POLICY_NAME, annotation=POLICY_ANNOTATION)] = ADAPTIVE_POLICY
     """Policy of revisions without the annotation ``policy``. adaptive learns from each revision's requests how long to
-    keep its last pod and when to start a pod ahead; under load it decides as Knative. knative always decides as
+    keep the last pod, and when to start a pod ahead; under load adaptive decides as Knative. knative always decides as
     Knative, and applies to revisions with annotations that tune Knative's algorithm. Any other name selects an
-    installed package ([policies.md](policies.md)); if the name is unknown, Knative's policy decides. Of adaptive and
-    knative, the policy that does not decide runs in shadow, and ``serving why`` shows its cost. Default: ours,
+    installed package ([policies.md](policies.md)); if the name is unknown, Knative's policy decides. Default: ours,
     adaptive.
     """
 
@@ -220,8 +219,9 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
 
     dormant: Annotated[str, Knob(key="dormant", unit=DORMANT, annotation=DORMANT_ANNOTATION)] = NEVER
     """When an idle pod becomes dormant, for revisions under ``policy: adaptive``. "after=10s" freezes the app after 10
-    s without a request, until the next request. "only" does the same and keeps the last pod. "never" keeps apps
-    running. A revision's annotation applies under every policy ([dormant.md](dormant.md)). Default: ours, never.
+    s without a request, until the next request. "only" also freezes the app after 10 s, and keeps the last pod. "never"
+    keeps apps running. A revision's annotation applies under every policy ([dormant.md](dormant.md)). Default: ours,
+    never.
     """
 
     dormant_cost: float = 0.2
@@ -269,8 +269,8 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     container_concurrency_target_ratio: Annotated[
         float, Knob(key="container-concurrency-target-percentage", unit=PERCENT_OR_FRACTION, above=0, high=1, live=True)
     ] = 0.7
-    """Target utilization: the share of a pod's concurrency to aim at, so that there is room while pods start. Range:
-    above 0 to 100 percent; Knative reads values up to 1 as fractions. Default: Knative, 70.
+    """Target utilization: the share of a pod's concurrency that the autoscaler aims at. The rest is for requests while
+    further pods start. Range: above 0 to 100 percent; Knative reads values up to 1 as fractions. Default: Knative, 70.
     """
 
     container_concurrency_target_default: Annotated[
@@ -347,7 +347,7 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Whether a revision may become ready without ever having had a pod. Default: Knative, false."""
 
     min_scale: Annotated[int, Knob(key="min-scale", unit=COUNT, low=0, annotation="min-scale")] = 0
-    """Minimum number of pods of a revision that a route names. 0 means no minimum. It must not exceed max-scale.
+    """Minimum number of pods of a revision that a route names. 0 means no minimum. min-scale must not exceed max-scale.
     Default: Knative, 0.
     """
 
@@ -355,7 +355,7 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Maximum number of pods of a revision. With 0 the maximum is max-scale-limit. Default: Knative, 0."""
 
     max_scale_limit: Annotated[int, Knob(key="max-scale-limit", unit=COUNT, low=0, live=True)] = 1000
-    """Maximum number of pods of any revision. It limits the effect of a wrong or forged stat. 0 means no limit.
+    """Maximum number of pods of any revision. The limit bounds the effect of a wrong or forged stat. 0 means no limit.
     Default: ours, 1000; Knative ships no limit.
     """
 

@@ -428,9 +428,10 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     domains: Annotated[str, Knob(key=ANY_KEY, config_map="config-domain", unit=SELECTORS, live=True)] = ""
-    """Each key is a domain of public routes. Its value is empty for all routes, or a selector of labels such as
-    `selector: {app: shop}`. The most specific selector applies, then the first domain in alphabetical order. Other
-    routes have the domain of config-controller. svc.cluster.local makes routes cluster-local. Default: Knative, none.
+    """Each key is a domain of public routes. A key's value is empty for all routes, or a selector of labels such as
+    `selector: {app: shop}`. If several selectors match a route, the most specific selector applies, then the first
+    domain in alphabetical order. Routes without a match have the domain of config-controller. svc.cluster.local makes
+    routes cluster-local. Default: Knative, none.
     """
 
     rollout_duration_s: Annotated[

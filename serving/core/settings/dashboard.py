@@ -23,8 +23,8 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
         f"http://127.0.0.1:{ACTIVATOR_METRICS_PORT}/metrics"
     )
     """URL of the activator's metrics page, for status classes and latencies. Several activators need several URLs,
-    separated by commas, or one name with several addresses. Without a URL these charts are empty. Default: ours,
-    http://127.0.0.1:6082/metrics.
+    separated by commas, or one name with several addresses. Without a URL the charts of status classes and latencies
+    are empty. Default: ours, http://127.0.0.1:6082/metrics.
     """
 
     activator_address: Annotated[str, Knob(key="activator-address", unit=TEXT)] = "127.0.0.1:8080"
@@ -66,7 +66,9 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     no file. Without a file, as also with "none", the dashboard keeps the last hour in memory. Default: ours, empty."""
 
     history_days: Annotated[int, Knob(key="history-days", unit=COUNT, low=1, high=366)] = 14
-    """Number of days in the history file. Older values have longer steps. Range: 1 to 366. Default: ours, 14."""
+    """Number of days in the history file. Older values are stored for longer steps of time. Range: 1 to 366. Default:
+    ours, 14.
+    """
 
     history_bytes_max: Annotated[int, Knob(key="history-bytes-max", unit=BYTES, low=2**20, high=2**40)] = 200 * 2**20
     """Maximum size of the history file; the oldest rows of each step are deleted first. Range: 1Mi to 1Ti. Default:

@@ -46,8 +46,8 @@ class ElectionSettings(SettingsRecord, frozen=True, kw_only=True):
 
     shard_count: Annotated[int, Knob(key="buckets", unit=COUNT, low=1, high=100)] = 1
     """Number of buckets into which revisions are divided; each bucket has a lease. With 1, one autoscaler decides for
-    all revisions, and the others wait. All autoscalers must have the same number: stop them to change it. Range: 1 to
-    100. Default: Knative, 1.
+    all revisions, and the others wait. All autoscalers must have the same number; stop all of them before you change
+    it. Range: 1 to 100. Default: Knative, 1.
     """
 
     def check(self) -> Iterator[Clash]:

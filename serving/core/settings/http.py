@@ -82,7 +82,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     body_rate_min: Annotated[int, Knob(key="body-rate-min", unit=BYTES, low=0, high=1024**3)] = 240
     """Minimum rate of a request's body, in bytes per second. A slower request gets 408 after ``rate_grace_s``. A client
-    that has sent faster may pause for up to ``body_wait_max_s``. The rate applies neither to gRPC calls nor after the
+    that has sent faster may pause for up to ``body_wait_max_s``. The rate does not apply to gRPC calls, or once the
     response has begun. 0 means no minimum. Range: 0 to 1Gi. Default: ASP.NET's Kestrel, 240.
     """
 
@@ -137,9 +137,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     trusted_proxies: Annotated[str, Knob(key="trusted-proxies", unit=_NETWORKS)] = ""
     """Networks of trusted proxies, separated by commas: 10.0.0.0/8, 192.0.2.7. X-Forwarded-Proto, X-Forwarded-Host and
-    Forwarded of these proxies are accepted. The headers of other peers are rewritten; ``forwarded_for`` determines the
-    treatment of their X-Forwarded-For. All hosts in these networks must be trusted. If empty, no proxy is trusted.
-    Default: ours, none.
+    Forwarded of these proxies are accepted. These headers of other peers are rewritten; ``forwarded_for`` determines
+    the treatment of their X-Forwarded-For. If empty, no proxy is trusted. Default: ours, none.
     """
 
     forwarded_for: Annotated[str, Knob(key="forwarded-for", unit=TEXT, choices=("append", REPLACE))] = "append"

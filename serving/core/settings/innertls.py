@@ -45,10 +45,9 @@ class InnerTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     """Whether daemons and queue-proxies use only mutual TLS with each other (Enabled), accept also plain HTTP
     (Permissive), or use plain HTTP (Disabled).
 
-    Daemons read the mode at their start. If the setting is empty, the mode is Enabled on a cluster that was installed
-    with inner TLS, Permissive on an older cluster, and Disabled on one machine. These modes come from the environment:
-    SERVING_INNER_TLS_OF_KEY, or else SERVING_INNER_TLS_DEFAULT. Default: ours, empty. Knative's is Disabled, and it has
-    no Permissive. See inner-tls.md.
+    Daemons read the mode at their start. If the setting is empty, the installation determines the mode
+    ([inner-tls.md](inner-tls.md)), by the environment variable SERVING_INNER_TLS_OF_KEY, or else
+    SERVING_INNER_TLS_DEFAULT. Default: ours, empty. Knative's is Disabled, and it has no Permissive.
     """
 
     certificate_life_s: Annotated[

@@ -68,7 +68,7 @@ PERCENT = Unit(
     cel="double({})",
 )
 PERCENT_OR_FRACTION = msgspec.structs.replace(
-    PERCENT, name="percentage, or a fraction up to 1", read=quantity.parse_percent_or_fraction
+    PERCENT, name="percentage or fraction", read=quantity.parse_percent_or_fraction
 )
 NUMBER = Unit(
     name="number",

@@ -249,8 +249,9 @@ class NodeGroupDaemonSettings(SettingsRecord, frozen=True, kw_only=True):
     """All settings of the node group daemon."""
 
     node_groups: Annotated[str, Knob(key="nodegroups_config.yaml", unit=TEXT, live=True)] = ""
-    """Node groups in Escalator's format, a YAML text with the list node_groups. Each becomes a NodeGroup object;
-    groups may also be written as NodeGroup objects. Default: ours, no group."""
+    """Node groups in Escalator's format, a YAML text with the list node_groups. Each group becomes a NodeGroup object.
+    Default: ours, no group.
+    """
 
     scan_interval_s: Annotated[float, Knob(key="scan-interval", unit=DURATION, above=0, high=3600, live=True)] = 60.0
     """Time between two passes over all groups, in seconds. Range: above 0, up to 1h. Default: Escalator, 60s."""
@@ -277,13 +278,15 @@ class NodeGroupDaemonSettings(SettingsRecord, frozen=True, kw_only=True):
     """Host and port of a provider of cluster-autoscaler's externalgrpc protocol. Default: ours, empty."""
 
     grpc_ca_file: Annotated[str, Knob(key="external-grpc-ca-file", unit=TEXT)] = ""
-    """CA certificates (PEM) of that provider. Empty means plain text without TLS. Default: ours, empty."""
+    """CA certificates (PEM) of the provider at external-grpc-address. Empty means plain text without TLS. Default:
+    ours, empty.
+    """
 
     grpc_certificate_file: Annotated[str, Knob(key="external-grpc-certificate-file", unit=TEXT)] = ""
-    """Client certificate (PEM) for that provider. Empty is none. Default: ours, empty."""
+    """Client certificate (PEM) for the provider at external-grpc-address. Empty is none. Default: ours, empty."""
 
     grpc_key_file: Annotated[str, Knob(key="external-grpc-key-file", unit=TEXT)] = ""
-    """Key (PEM) of the client certificate. Default: ours, empty."""
+    """Key (PEM) of the certificate in external-grpc-certificate-file. Default: ours, empty."""
 
     metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = "127.0.0.1:6085"
     """Host and port of the metrics page. Default: ours, 127.0.0.1:6085; Escalator's is :8080."""

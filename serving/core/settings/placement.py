@@ -64,7 +64,7 @@ class LoadSourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """
 
     skip_verify: Annotated[bool, Knob(key="skip-verify", unit=FLAG)] = False
-    """Whether to accept any certificate of the source. Default: ours, false; Trimaran's is true for Prometheus."""
+    """Whether any certificate of the source is accepted. Default: ours, false; Trimaran's is true for Prometheus."""
 
     timeout_s: float = 10.0
     """Longest time of one call to the source, in seconds. Source: load-watcher's for Prometheus, 10s."""
@@ -195,15 +195,16 @@ class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
         str,
         Knob(key="provider", unit=TEXT, choices=(DEFAULT_PROVIDER, CLUSTER_AUTOSCALER_PROVIDER, LOW_RISK_PROVIDER)),
     ] = DEFAULT_PROVIDER
-    """Set of node scores and weights: default spreads pods over nodes, cluster-autoscaler packs them so that nodes
+    """Set of node scores and weights: default spreads pods over nodes, cluster-autoscaler packs pods so that nodes
     become empty, low-risk avoids nodes that may be overloaded.
 
     Default: Kubernetes, default.
     """
 
     score_weights: Annotated[str, Knob(key="score-weights", unit=TEXT)] = ""
-    """Weights that replace those of the provider, as in "LeastRequested=1, LowRiskOverCommitment=3", each from 1 to
-    10000. Empty means those of the provider. Default: ours, empty."""
+    """Weights of node scores, as in "LeastRequested=1, LowRiskOverCommitment=3", each from 1 to 10000. Empty means the
+    provider's weights. Default: ours, empty.
+    """
 
     smoothing_window_size: Annotated[int, Knob(key="smoothing-window-size", unit=COUNT, low=1)] = 5
     """Number of samples that the metrics' source averages; the reported deviation is multiplied by the square root of
@@ -248,8 +249,9 @@ class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     listen_address: Annotated[str, Knob(key="listen-address", unit=TEXT)] = "127.0.0.1:6082"
-    """Host and port of the listener for kube-schedulers, unless a socket is inherited. Without a certificate it uses
-    plain HTTP, so beyond one machine protect it by a network policy. Default: ours, 127.0.0.1:6082.
+    """Host and port of the listener for kube-schedulers, unless a socket is inherited. Without a certificate the
+    listener uses plain HTTP; beyond one machine protect the listener by a network policy. Default: ours,
+    127.0.0.1:6082.
     """
 
     load: LoadSourceSettings = LoadSourceSettings()

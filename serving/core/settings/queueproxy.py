@@ -92,7 +92,7 @@ class RequestLogSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     enable_probe_request_log: Annotated[
         bool, Knob(key="logging.enable-probe-request-log", config_map=_OBSERVABILITY, unit=FLAG, live=True)
     ] = False
-    """Whether queue-proxies also log probes. Default: Knative, false."""
+    """Whether queue-proxies also log each ended probe. Default: Knative, false."""
 
     @property
     def is_on(self) -> bool:
@@ -156,22 +156,22 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
 
     request_timeout_s: Annotated[float, Knob(key="request-timeout", unit=DURATION, above=0, high=86400)] = 300.0
     """Longest time of a request in a pod, in seconds from its headers to the end of its response, including the wait in
-    the pod. Then the request gets 504, or its response is truncated. The time also limits a tunnel (websocket). It is
-    the revision's timeoutSeconds. Range: above 0 to 24h. Default: Knative, 300s.
+    the pod. Then the request gets 504, or its response is truncated. The time also limits a tunnel (websocket). The
+    value is the revision's timeoutSeconds. Range: above 0 to 24h. Default: Knative, 300s.
     """
 
     response_start_timeout_s: Annotated[float, Knob(key="response-start-timeout", unit=DURATION, low=0, high=86400)] = (
         0.0
     )
-    """Longest time from a request's headers to the first byte of its response, in seconds; then 504. In a tunnel the
-    time ends at the first byte that the app sends after its 101. 0 means no separate limit. It is the revision's
-    responseStartTimeoutSeconds. Range: 0 to 24h. Default: Knative's for a revision without one, 0s.
+    """Longest time from a request's headers to the first byte of its response, in seconds; then the request gets 504.
+    In a tunnel the time ends at the first byte that the app sends after its 101. 0 means no separate limit. The value
+    is the revision's responseStartTimeoutSeconds. Range: 0 to 24h. Default: Knative's for a revision without one, 0s.
     """
 
     idle_timeout_s: Annotated[float, Knob(key="idle-timeout", unit=DURATION, low=0, high=86400)] = 0.0
     """Longest time without a byte of the response, in seconds from the request's headers or the last byte. Then the
     request gets 504, or its response is truncated. In a tunnel the time limits the pauses of the app. 0 means no limit.
-    It is the revision's idleTimeoutSeconds. Range: 0 to 24h. Default: Knative, 0s.
+    The value is the revision's idleTimeoutSeconds. Range: 0 to 24h. Default: Knative, 0s.
     """
 
     probe_pause_min_s: float = 0.002

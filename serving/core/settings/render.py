@@ -158,8 +158,9 @@ def _row(field: Field, daemon: Daemon[SettingsRecord]) -> str:
 
 
 def _values(described: str) -> str:
-    """The description of a setting's values without the article, and without the type of a range."""
-    return re.sub(r"^a (?:whole number|number|duration|percentage) from (?=\S+ to \S)|^an? ", "", described)
+    """The description of a setting's values in few words: without the article, and without the type of a range."""
+    short = re.sub(r"^a (?:whole number|number|duration|percentage) from (?=\S+ to \S)|^an? ", "", described)
+    return re.sub(r"\bof at least\b", "from", short).replace(" and up to ", " to ")
 
 
 def _fields_in(name: str, daemons: Iterable[Daemon[SettingsRecord]]) -> Iterator[Field]:

@@ -41,26 +41,26 @@ class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Image of the queue-proxy. Empty means the image of the controller's pod. Default: ours, empty."""
 
     cpu_request: Annotated[str, _knob("cpu-request", CPU, "queueSidecarCPURequest")] = "25m"
-    """Cpu request of each queue-proxy; empty means no request. Default: Knative, 25m."""
+    """Cpu request of each queue-proxy. Default: Knative, 25m."""
 
     cpu_limit: Annotated[str, _knob("cpu-limit", CPU, "queueSidecarCPULimit")] = ""
-    """Cpu limit of each queue-proxy; empty means no limit. Default: Knative, empty: a limit delays requests."""
+    """Cpu limit of each queue-proxy. Default: Knative, empty: a limit delays requests."""
 
     memory_request: Annotated[str, _knob("memory-request", STORAGE, "queueSidecarMemoryRequest")] = "64Mi"
-    """Memory request of each queue-proxy; empty means no request. Default: ours, 64Mi, a Python process with some
-    hundred requests; Knative asks for none.
+    """Memory request of each queue-proxy. Default: ours, 64Mi, a Python process with some hundred requests; Knative
+    asks for none.
     """
 
     memory_limit: Annotated[str, _knob("memory-limit", STORAGE, "queueSidecarMemoryLimit")] = ""
-    """Memory limit of each queue-proxy; empty means no limit. Default: Knative, empty."""
+    """Memory limit of each queue-proxy. Default: Knative, empty."""
 
     storage_request: Annotated[
         str, _knob("ephemeral-storage-request", STORAGE, "queueSidecarEphemeralStorageRequest")
     ] = ""
-    """Disk request of each queue-proxy for its log; empty means no request. Default: Knative, empty."""
+    """Disk request of each queue-proxy, for its log. Default: Knative, empty."""
 
     storage_limit: Annotated[str, _knob("ephemeral-storage-limit", STORAGE, "queueSidecarEphemeralStorageLimit")] = ""
-    """Disk limit of each queue-proxy; empty means no limit. Default: Knative, empty."""
+    """Disk limit of each queue-proxy. Default: Knative, empty."""
 
     runtime_classes: Annotated[
         str, Knob(key="runtime-class-name", config_map=_DEPLOYMENT, unit=SELECTORS, live=True)

@@ -91,8 +91,9 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """
 
     failing_pod_refuses_up: Annotated[bool, Knob(key="failing-pod-refuses-up", unit=FLAG)] = False
-    """Whether no pods are added while a pod cannot start because of an error. Default: maestro's
-    preventRoomsCreationWithError, false."""
+    """Whether triggers add no pods while a pod cannot start because of an error. Default: maestro's
+    preventRoomsCreationWithError, false.
+    """
 
     panic_lock_s: Annotated[float, Knob(key="panic-lock", unit=DURATION, above=0, high=3600)] = 60.0
     """Longest time for which one panic prevents the next panic, in seconds from its start. Range: above 0 to 1h.

@@ -199,10 +199,9 @@ async def test_certificates_are_renewed_without_a_failed_request(secured: Secure
         assert inner.stage.activator.inner.secured is not None
         tls = inner.stage.activator.inner.secured.tls
         statuses: list[int] = []
-        while tls.turn < 3 or inner.secured.tls.turn < 3:
+        while tls.turn < 3 or inner.secured.tls.turn < 3 or len(statuses) <= 8:
             statuses += [
                 response.status
                 for response in await asyncio.gather(*(send_request(inner.stage.public) for _ in range(8)))
             ]
         assert set(statuses) == {200}
-        assert len(statuses) > 8

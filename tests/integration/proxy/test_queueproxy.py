@@ -185,7 +185,7 @@ async def test_an_app_that_is_ready_is_asked_no_more_if_so_set(pod: PodMaker) ->
         await link.head()
         link.send(b"HTTP/1.1 399 Fine\r\nContent-Length: 0\r\n\r\n")
 
-    async with pod(script, readiness=Probe(path="/", period_s=0)) as running:
+    async with pod(script, readiness=Probe(path="/", period_s=0, timeout_s=60)) as running:
         await running.ready()
         await asyncio.sleep(0.1)
         assert probe_count == 1

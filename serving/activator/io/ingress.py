@@ -238,6 +238,9 @@ class Ingress:
         for exchange in outcome.cuts:
             self.counts["cut-unread"] += 1
             exchange.cut()
+        for (namespace, revision), error in outcome.failures:
+            extra = {"namespace": namespace, "revision": revision, "error": str(error)}
+            _log.error("revision.undecided", extra=extra, exc_info=error)
         self.ticker.schedule()
 
     def eject_silent(self) -> None:

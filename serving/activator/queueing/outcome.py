@@ -84,7 +84,8 @@ class SilentPod(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
 class RoutingOutcome(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=True):
     """All actions that follow from one event. They are executed in the order of the fields.
 
-    ``cuts`` are requests to cut off, because their clients do not read the responses.
+    ``cuts`` are requests to cut off, because their clients do not read the responses. ``failures`` are revisions whose
+    decision raised an exception; it is repeated with their next report.
     """
 
     dispatches: Sequence[Dispatch[RequestId]] = ()
@@ -92,6 +93,7 @@ class RoutingOutcome(msgspec.Struct, Generic[RequestId], frozen=True, kw_only=Tr
     wakes: Sequence[RevisionWake] = ()
     probes: Sequence[PodProbe] = ()
     cuts: Sequence[RequestId] = ()
+    failures: Sequence[tuple[RevisionKey, Exception]] = ()
 
 
 def rejected_at_once(request: RequestId, revision: ServedRevision) -> Rejection[RequestId] | None:

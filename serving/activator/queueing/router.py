@@ -235,23 +235,32 @@ class RequestRouter(Generic[RequestId]):
 
     def tick(self, now_s: float) -> RoutingOutcome[RequestId]:
         """Execute all due work: timeouts, readmitted pods, probes, and wakes."""
-        keys = self.schedule.take_due(now_s)
-        throttlers = [self.throttlers[key] for key in keys if key in self.throttlers]
-        announced = self.directory.announced
-        dispatches = self._set_pods(
-            [throttler.key for throttler in throttlers if announced.has_changed(throttler.key, now_s)], now_s
-        )
-        outcomes = [self._complete(throttler, now_s, dispatches=throttler.readmit(now_s)) for throttler in throttlers]
-        if self._slots is not None:
-            for key in keys:
-                self._slots.settle(key, now_s)
+        outcomes: list[RoutingOutcome[RequestId]] = []
+        failures: list[tuple[RevisionKey, Exception]] = []
+        for key in self.schedule.take_due(now_s):
+            try:
+                outcomes.append(self._tick_revision(key, now_s))
+            except Exception as error:  # noqa: BLE001 - the decisions about other revisions must be executed
+                failures.append((key, error))
         return RoutingOutcome(
-            dispatches=[*dispatches, *(dispatch for outcome in outcomes for dispatch in outcome.dispatches)],
+            dispatches=[dispatch for outcome in outcomes for dispatch in outcome.dispatches],
             rejections=[rejection for outcome in outcomes for rejection in outcome.rejections],
             wakes=[wake for outcome in outcomes for wake in outcome.wakes],
             probes=[probe for outcome in outcomes for probe in outcome.probes],
             cuts=tuple(cut for outcome in outcomes for cut in outcome.cuts),
+            failures=tuple(failures),
         )
+
+    def _tick_revision(self, key: RevisionKey, now_s: float) -> RoutingOutcome[RequestId]:
+        outcome = RoutingOutcome[RequestId]()
+        throttler = self.throttlers.get(key)
+        if throttler is not None:
+            is_changed = self.directory.announced.has_changed(key, now_s)
+            dispatches = self._set_pods([key], now_s) if is_changed else []
+            outcome = self._complete(throttler, now_s, dispatches=[*dispatches, *throttler.readmit(now_s)])
+        if self._slots is not None:
+            self._slots.settle(key, now_s)
+        return outcome
 
     def report(self, now_s: float) -> list[tuple[RevisionKey, RevisionLoad]]:
         """Close the reporting period and return the load of each revision that is scaled. Drops idle revisions.

@@ -1,7 +1,7 @@
 """The router of all requests and revisions: events in, outcomes out."""
 
 import random
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 import pytest
@@ -14,6 +14,7 @@ from serving.activator.queueing.revisions import ServedRevision, fallback_of
 from serving.activator.queueing.router import RequestRouter, announce
 from serving.activator.queueing.schedule import TickSchedule
 from serving.activator.queueing.slices import ServedPod, ServedSlice
+from serving.activator.queueing.throttler import RevisionThrottler
 from serving.activator.queueing.wake import Poke, PokeReason, RevisionLoad
 from serving.core.model.knative import ServingState
 from serving.core.model.scaledworkload import PLACEHOLDER, ColdStart, PlaceholderResponse, WorkloadService
@@ -267,6 +268,22 @@ def test_who_has_waited_too_long_is_sent_away() -> None:
     router.tick(0.0)
     assert router.schedule.next_due_s() == 1.5
     assert sent_away(router.tick(1.5)) == [("a", RejectionReason.WAITED)]
+
+
+def test_a_revision_whose_decision_raises_leaves_the_others_to_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+    router, other, readmitted = new_router(), ("default", "other-00001"), RevisionThrottler.readmit
+
+    def readmit(throttler: RevisionThrottler[str], now_s: float) -> Sequence[Dispatch[str]]:
+        if throttler.key == other:
+            raise OverflowError("a fault")
+        return readmitted(throttler, now_s)
+
+    router.arrive(other, "b", 0.0)
+    come(router, "a")
+    monkeypatch.setattr(RevisionThrottler, "readmit", readmit)
+    outcome = router.tick(1.5)
+    assert sent_away(outcome) == [("a", RejectionReason.WAITED)]
+    assert [(key, type(error)) for key, error in outcome.failures] == [(other, OverflowError)]
 
 
 def test_a_request_whose_pod_was_gone_goes_to_another() -> None:

@@ -23,6 +23,7 @@ from serving.controller.io.sources import CacheSources, settings_notes
 from serving.controller.revisions.concurrency import ConcurrencyLimit
 from serving.controller.revisions.revision import revision_debounce_s
 from serving.controller.revisions.sidecar import Sidecar
+from serving.controller.values.naming import deployment_name
 from serving.controller.values.writes import DEBOUNCE_S, Note, WaitingWrites, WorkKey, text_of
 from serving.core.model.errors import ClusterError, Conflict, Unavailable
 from serving.core.model.objects import Key, Object
@@ -183,7 +184,9 @@ class Controller:
         for key in keys:
             if key[0] is kinds.REVISION and changed in _QUICK_KINDS:
                 revision = self._cache.get(key[0], (key[1], key[2]))
-                debounce_s = revision_debounce_s(revision, changed, count_period_s=self._settings.count_period_s)
+                deployment = self._cache.get(kinds.DEPLOYMENT, (key[1], deployment_name(key[2])))
+                count_period_s = self._settings.count_period_s
+                debounce_s = revision_debounce_s(revision, deployment, changed, count_period_s=count_period_s)
                 # Only the number of pods changes, which no decision uses.
                 is_last = debounce_s > DEBOUNCE_S
             else:

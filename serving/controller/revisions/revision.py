@@ -21,6 +21,7 @@ from serving.controller.revisions.revision_status import (
     desired_count_of,
     desired_status,
     failure_to_keep,
+    ready_count_of,
     serving_state_of,
     start_scale,
     was_ready,
@@ -80,6 +81,9 @@ from serving.net.cluster.kinds import Kind
 from serving.net.cluster.port import Create, Patch, Write
 
 _COUNTS = {"actualReplicas", "desiredReplicas"}
+# How many times longer than a count the status of a revision waits that wakes or scales down: most pods are ready by
+# then, and then one write is enough.
+_BETWEEN_PERIODS = 5
 
 
 class RevisionContext(msgspec.Struct, frozen=True, kw_only=True):
@@ -234,18 +238,27 @@ def reconcile_revision(
     )
 
 
-def revision_debounce_s(revision: Object | None, changed: Kind | None, *, count_period_s: float) -> float:
+def revision_debounce_s(
+    revision: Object | None, deployment: Object | None, changed: Kind | None, *, count_period_s: float
+) -> float:
     """Seconds to wait for further changes of a revision, its Deployment and its pods, before a write.
 
-    While a ready revision wakes or scales down, only counts in its status change: these wait ``count_period_s``.
+    While a ready revision wakes or scales down, only counts in its status change: these wait ``count_period_s``. Until
+    its first pod is ready, or its last one is not, they wait ``_BETWEEN_PERIODS`` times as long: that change of the
+    Deployment ends the wait, as a pod that fails does.
     """
     if revision is None or not conditions_of(revision):
         return 0.0 if changed is kinds.REVISION else DEBOUNCE_S
     # The pods of a revision with another path are endpoints of its public Service.
-    is_still = is_true(revision, CONDITION_READY) and traffic_path_of(revision) is TrafficPath.PROXY
-    is_active = condition_of(revision, CONDITION_ACTIVE).get("status")
-    is_flipped = is_active != str(serving_state_of(revision) is ServingState.ACTIVE)
-    return count_period_s if is_still and (is_flipped or changed is not kinds.REVISION) else DEBOUNCE_S
+    if not is_true(revision, CONDITION_READY) or traffic_path_of(revision) is not TrafficPath.PROXY:
+        return DEBOUNCE_S
+    is_active = serving_state_of(revision) is ServingState.ACTIVE
+    is_flipped = condition_of(revision, CONDITION_ACTIVE).get("status") != str(is_active)
+    if not is_flipped and changed is kinds.REVISION:
+        return DEBOUNCE_S
+    is_between = is_flipped and bool(ready_count_of(deployment)) is not is_active
+    is_awaited = is_between and changed is not kinds.POD and not is_true(deployment or {}, "ReplicaFailure")
+    return count_period_s * (_BETWEEN_PERIODS if is_awaited else 1)
 
 
 def _unready_since(before: Object, after: Object) -> str | None:

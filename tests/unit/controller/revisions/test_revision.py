@@ -1,5 +1,6 @@
 """From a template to a revision, and the writes for one."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -332,15 +333,30 @@ def test_a_failure_does_not_wait_for_pods() -> None:
 
 
 def test_a_revision_that_wakes_or_rests_waits_for_its_pods_before_its_status_is_written() -> None:
-    def waits_s(revision: Object) -> list[float]:
-        changed = (kinds.REVISION, kinds.DEPLOYMENT)
-        return [revision_debounce_s(revision, kind, count_period_s=1.0) for kind in changed]
+    changed = (kinds.REVISION, kinds.DEPLOYMENT, kinds.POD)
+
+    def waits_s(revision: Object, *, ready: int = 1, conditions: Sequence[Object] = ()) -> list[float]:
+        deployment = a_deployment(revision, replicas=1, ready=ready)
+        deployment["status"]["conditions"] = list(conditions)
+        return [revision_debounce_s(revision, deployment, kind, count_period_s=1.0) for kind in changed]
 
     ready = with_ready(a_revision(state="Active"), "True")
     active = {**ready, "status": {"conditions": [*ready["status"]["conditions"], {"type": "Active", "status": "True"}]}}
     served = {**active, "metadata": {**active["metadata"], "annotations": {TRAFFIC_PATH_ANNOTATION: "serve"}}}
-    assert waits_s(a_revision()) == [0.0, DEBOUNCE_S]
-    assert waits_s(with_ready(a_revision(), "Unknown")) == [DEBOUNCE_S, DEBOUNCE_S]
-    assert waits_s(active) == [DEBOUNCE_S, 1.0]
-    assert waits_s({**active, "spec": {**active["spec"], "servingState": "Reserve"}}) == [1.0, 1.0]
-    assert waits_s(served) == [DEBOUNCE_S, DEBOUNCE_S]
+    resting = in_state(active, "Reserve")
+    at_zero = {
+        **resting,
+        "status": {"conditions": [*ready["status"]["conditions"], {"type": "Active", "status": "False"}]},
+    }
+    waking = in_state(at_zero, "Active")
+    refused = {"type": "ReplicaFailure", "status": "True"}
+    assert waits_s(a_revision()) == [0.0, DEBOUNCE_S, DEBOUNCE_S]
+    assert waits_s(with_ready(a_revision(), "Unknown")) == [DEBOUNCE_S] * 3
+    assert waits_s(active) == [DEBOUNCE_S, 1.0, 1.0]
+    assert waits_s(active, ready=0) == [DEBOUNCE_S, 1.0, 1.0]
+    assert waits_s(resting) == [5.0, 5.0, 1.0]
+    assert waits_s(resting, ready=0) == [1.0, 1.0, 1.0]
+    assert waits_s(waking, ready=0) == [5.0, 5.0, 1.0]
+    assert waits_s(waking, ready=0, conditions=[refused]) == [1.0, 1.0, 1.0]
+    assert waits_s(waking) == [1.0, 1.0, 1.0]
+    assert waits_s(served) == [DEBOUNCE_S] * 3

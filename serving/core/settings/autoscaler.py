@@ -300,10 +300,11 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     max_scale_up_rate: Annotated[float, Knob(key="max-scale-up-rate", unit=NUMBER, above=1, live=True)] = 1000.0
-    """Largest ratio of desired to ready pods in one decision. Range: above 1. Default: Knative, 1000."""
+    """Largest factor by which one decision increases the number of ready pods. Range: above 1. Default: Knative, 1000.
+    """
 
     max_scale_down_rate: Annotated[float, Knob(key="max-scale-down-rate", unit=NUMBER, above=1, live=True)] = 2.0
-    """Largest ratio of ready to desired pods in one decision. Range: above 1. Default: Knative, 2."""
+    """Largest factor by which one decision reduces the number of ready pods. Range: above 1. Default: Knative, 2."""
 
     scale_down_delay_s: Annotated[
         float, Knob(key="scale-down-delay", unit=DURATION, low=0, high=3600, whole=True, annotation="scale-down-delay")

@@ -46,8 +46,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     keep_underscore_headers: Annotated[bool, Knob(key="keep-underscore-headers", unit=FLAG)] = False
     """Whether request headers with "_" in their name are forwarded. By default such headers are dropped, because CGI
-    and WSGI apps treat X_Forwarded_For as X-Forwarded-For. Set this for both activator and queue-proxy. Default: nginx,
-    false; Knative forwards them.
+    and WSGI apps treat X_Forwarded_For as X-Forwarded-For. Activator and queue-proxy need the same value. Default:
+    nginx, false; Knative forwards them.
     """
 
     body_bytes_max: Annotated[int, Knob(key="body-bytes-max", unit=BYTES, low=0)] = 0
@@ -144,8 +144,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     forwarded_for: Annotated[str, Knob(key="forwarded-for", unit=TEXT, choices=("append", REPLACE))] = "append"
     """Treatment of X-Forwarded-For from a peer outside of ``trusted_proxies``. ``append`` adds the peer's address, so
     only the last address is reliable. ``replace`` keeps only the peer's address. The header of a trusted peer is always
-    extended. Set this for both activator and queue-proxy. Default: Knative and nginx's ``$proxy_add_x_forwarded_for``,
-    append; Envoy's edge and Traefik, replace.
+    extended. Activator and queue-proxy need the same value. Default: Knative and nginx's
+    ``$proxy_add_x_forwarded_for``, append; Envoy's edge and Traefik, replace.
     """
 
     access_log_ratio: Annotated[float, Knob(key="access-log-percentage", unit=PERCENT, low=0, high=1)] = 0.0

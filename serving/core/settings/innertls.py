@@ -60,8 +60,8 @@ class InnerTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
             high=30 * 86400,
         ),
     ] = 86400.0
-    """Validity of an inner certificate, in seconds; the certificate is replaced after half of it.
-    Range: 2s to 720h. Default: ours, 24h.
+    """Validity of an inner certificate, in seconds; the certificate is replaced after half of this time. Range: 2s to
+    720h. Default: ours, 24h.
     """
 
     def resolved(self, environment: Mapping[str, str]) -> "InnerTlsSettings":

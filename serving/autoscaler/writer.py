@@ -2,7 +2,8 @@
 
 Input: views of one revision, as values, and the client that makes the calls. Output: the result of each call, as
 values. A newer decision may exist after each await, so each step uses the latest one. To scale to zero, the revision is
-first set to Reserve at its last observed version, and only then its scale is set to 0. If an activator wakes the
+first set to Reserve at its last observed version, and only then its scale is set to 0, by the same call where the
+server has such a call. If an activator wakes the
 revision meanwhile, the write conflicts; if later, the activator finds the revision in reserve and wakes it. A revision
 that gets pods without a request, for example by a policy's min, is set to Active. This module uses no cluster and no
 clock.
@@ -20,6 +21,18 @@ from serving.core.scaling.decision.records import ScalerOutcome
 from serving.core.scaling.removal import removal_rank
 from serving.core.scaling.revision import ScaledDeployment, ScaledPod, ScaledRevision
 
+
+class ReserveResult(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a revision was set to Reserve, and the current object; None if it is deleted.
+
+    ``scale_version`` is the new resourceVersion of its Deployment if the same call has set the scale to 0.
+    """
+
+    is_reserved: bool = False
+    resource: Mapping[str, Any] | None = None
+    scale_version: str | None = None
+
+
 Costs = Iterable[tuple[str, str | None]]
 """The new deletion cost of each pod by name; None removes the annotation."""
 
@@ -31,11 +44,11 @@ class Calls(Protocol):
     """The available writes. ``io.scale_writes.ScaleClient`` implements them."""
 
     async def reserve(
-        self, revision: ScaledRevision, notes: Mapping[str, str | None]
-    ) -> tuple[bool, Mapping[str, Any] | None]:
+        self, revision: ScaledRevision, notes: Mapping[str, str | None], deployment: ScaledDeployment | None
+    ) -> ReserveResult:
         """Set a revision to Reserve, with annotations, if it is unchanged.
 
-        Return whether it was set, and the current object.
+        Also set the scale of its Deployment to 0, unless this needs another call.
         """
         ...
 
@@ -138,7 +151,7 @@ class Writer:
         return None
 
     async def _apply(self, key: RevisionKey, latest: ScalerOutcome, *, count: int) -> None:
-        if not latest.to_reserve or await self._reserve(key):
+        if not latest.to_reserve or await self._reserve(key, count):
             await self._scale(key, count)
         if count and not latest.present.concurrency:
             await self._wake(key)
@@ -168,7 +181,7 @@ class Writer:
         self.proof_count += 1
         self._learn(key, PathProved())
 
-    async def _reserve(self, key: RevisionKey) -> bool:
+    async def _reserve(self, key: RevisionKey, count: int) -> bool:
         """Set an Active revision to Reserve; return whether it is in Reserve, or in any other state than Active, now.
 
         False also means that the revision has changed since the decision, or that a request has woken it.
@@ -181,11 +194,13 @@ class Writer:
             # A request woke the revision after the decision.
             self._learn(key, ReserveRefused())
             return False
-        written, resource = await self._calls.reserve(revision, view.notes)
-        self._written(key, resource, view.notes if written else {})
-        if not written:
+        result = await self._calls.reserve(revision, view.notes, None if count else view.deployment)
+        self._written(key, result.resource, view.notes if result.is_reserved else {})
+        if result.scale_version is not None:
+            self._learn(key, ScaleWritten(0, result.scale_version))
+        if not result.is_reserved:
             self._learn(key, ReserveRefused())
-        return written
+        return result.is_reserved
 
     async def _wake(self, key: RevisionKey) -> None:
         """Set a revision from Reserve to Active when it gets pods without a request."""

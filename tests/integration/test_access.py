@@ -21,6 +21,7 @@ from serving.home.apiserver import guard
 from serving.home.apiserver.accesstokens import new_token
 from serving.home.apiserver.audit import AuditLog
 from serving.home.store.memory import MemoryCluster
+from serving.home.store.requester import ADMIN_USER
 from serving.net.aio.clock import wall_s
 from serving.net.aio.linefile import LineFile
 from serving.net.cluster.identity import system_namespace
@@ -120,6 +121,7 @@ async def users(tmp_path: Path) -> AsyncIterator[Users]:
         ("DELETE", f"{PODS}/q", 403, 404, 404),
         ("DELETE", MAPS, 403, 200, 200),
         ("POST", "/backup/journal", 403, 403, 403),
+        ("POST", "/serving/writes", 403, 403, 403),
         ("GET", "/logs/pods/default", 200, 200, 200),
         ("GET", "/logs/pods/other", 403, 403, 403),
         ("GET", "/version", 200, 200, 200),
@@ -219,8 +221,12 @@ async def test_a_stream_ends_with_its_token(users: Users, monkeypatch: pytest.Mo
                     await response.content.read()
         async with session.get(PODS) as response:
             assert (response.status, (await response.json())["message"]) == (401, "Unauthorized")
-    stages = [record["stage"] for record in users.audited("view") if record["verb"] == "watch"]
-    assert stages[:1] == ["ResponseStarted"]
+
+    def stages() -> list[str]:
+        return [record["stage"] for record in users.audited("view") if record["verb"] == "watch"]
+
+    await until(lambda: bool(stages()))
+    assert stages()[:1] == ["ResponseStarted"]
 
 
 async def test_the_audit_log_has_each_request_and_no_secret(users: Users) -> None:
@@ -238,6 +244,28 @@ async def test_the_audit_log_has_each_request_and_no_secret(users: Users) -> Non
     text = users.log.read_text()
     assert "hunter2" not in text
     assert deploy.partition(".")[2] not in text
+
+
+async def test_the_audit_log_has_each_of_several_writes_of_a_request(users: Users) -> None:
+    writes: list[dict[str, Any]] = [
+        {"method": "POST", "path": MAPS, "body": {"metadata": {"name": "m"}, "data": {"a": "b"}}},
+        {"method": "PATCH", "path": f"{MAPS}/m", "content_type": "application/merge-patch+json", "body": {"data": {}}},
+        {"method": "PUT", "path": f"{MAPS}/no", "body": {"metadata": {"name": "no"}}},
+        {"method": "PUT", "path": f"{MAPS}/m", "body": {"metadata": {"name": "m"}}},
+    ]
+    status, reply = await users.call(TOKEN, "POST", "/serving/writes", writes)
+    assert (status, [result["status"] for result in reply["results"]]) == (200, [201, 200, 404])
+    assert (await users.call(TOKEN, "POST", "/serving/writes", {}))[0] == 400
+    await until(lambda: len(users.audited(ADMIN_USER)) >= 5)
+    records = users.audited(ADMIN_USER)
+    results = [(record["requestURI"], record["verb"], record["responseStatus"]["code"]) for record in records]
+    assert results == [
+        (MAPS, "create", 201),
+        (f"{MAPS}/m", "patch", 200),
+        (f"{MAPS}/no", "update", 404),
+        ("/serving/writes", "post", 200),
+        ("/serving/writes", "post", 400),
+    ]
 
 
 async def test_a_log_that_cannot_be_written_does_not_stop_the_api(users: Users) -> None:

@@ -93,7 +93,7 @@ class Autoscaler:
         self._decisions = DecisionLoop(
             watch=self._watch,
             policies=self._policies,
-            client=ScaleClient(cluster),
+            client=ScaleClient(cluster, events),
             sharing=self._sharing,
             settings=settings,
             registry=registry,

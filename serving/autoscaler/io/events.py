@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 
 from serving.autoscaler.io.sharing import Sharing
-from serving.core.model.errors import AlreadyExists, ClusterError
+from serving.core.model.errors import AlreadyExists, ClusterError, NotFound
 from serving.core.model.event import OOM_KILLED_REASON, SCALED_REASON, About, EventText, new_event
-from serving.core.model.knative import OWN_API_VERSION, SERVING_API_VERSION
+from serving.core.model.knative import OWN_API_VERSION, SERVING_API_VERSION, RevisionKey
 from serving.core.model.scaledworkload import KIND
 from serving.core.scaling.revision import Group, ScaledPod, ScaledRevision, group_of
 from serving.net.aio.clock import now_s, stamp
 from serving.net.cluster.kinds import EVENT
-from serving.net.cluster.port import Cluster
+from serving.net.cluster.port import Cluster, Create, Replace
 
 _COMPONENT = "serving-autoscaler"
 _BURST = 5
@@ -31,16 +31,20 @@ _LAG_S = 0.1
 
 
 class EventPermit(msgspec.Struct, frozen=True, kw_only=True):
-    """The permit for one Event: its number, and the number of changes omitted before."""
+    """The permit for one Event: its number, and the number of changes omitted before.
+
+    ``is_repeated``: an earlier Event has this number.
+    """
 
     number: int
     left_out_count: int
+    is_repeated: bool = False
 
 
 class _Purse(msgspec.Struct, frozen=True, kw_only=True):
     tokens: float
     at_s: float
-    number: int = 0
+    count: int = 0
     left_out_count: int = 0
 
 
@@ -60,9 +64,12 @@ class EventBudget:
             left_out_count = purse.left_out_count + 1
             self._purses[uid] = msgspec.structs.replace(purse, tokens=tokens, at_s=now_s, left_out_count=left_out_count)
             return None
-        number = (purse.number + 1) % _NUMBERS
-        self._purses[uid] = _Purse(tokens=tokens - 1, at_s=now_s, number=number)
-        return EventPermit(number=purse.number, left_out_count=purse.left_out_count)
+        self._purses[uid] = _Purse(tokens=tokens - 1, at_s=now_s, count=purse.count + 1)
+        return EventPermit(
+            number=purse.count % _NUMBERS,
+            left_out_count=purse.left_out_count,
+            is_repeated=purse.count >= _NUMBERS,
+        )
 
     def forget(self, uid: str) -> None:
         """Drop the budget of a revision."""
@@ -94,6 +101,25 @@ def kill_sentence(pod: ScaledPod) -> str:
     return f"pod {pod.name} was killed{times}: it used more memory than its limit"
 
 
+class WaitingEvent(msgspec.Struct, kw_only=True):
+    """An Event of a revision, to be written at ``due_s`` or by the next write of its scale.
+
+    ``is_repeated``: an Event with its name exists, unless it has expired. ``is_taken``: a caller of
+    ``ScaleEventWriter.take`` writes it.
+    """
+
+    key: RevisionKey
+    due_s: float
+    group: Group
+    event: dict[str, Any]
+    is_repeated: bool
+    is_taken: bool = False
+
+    def write(self) -> Create | Replace:
+        """The write that probably succeeds."""
+        return (Replace if self.is_repeated else Create)(kind=EVENT, body=self.event)
+
+
 class ScaleEventWriter:
     """Writes changes of scale and OOM kills as Events, one after the other. The caller runs it."""
 
@@ -102,7 +128,8 @@ class ScaleEventWriter:
         self._cluster = cluster
         self._sharing = sharing
         self._budget = EventBudget()
-        self._waiting: asyncio.Queue[tuple[float, Group, dict[str, object]]] = asyncio.Queue(_EVENTS_WAITING_MAX)
+        self._waiting: asyncio.Queue[WaitingEvent] = asyncio.Queue(_EVENTS_WAITING_MAX)
+        self._of_revision: dict[RevisionKey, WaitingEvent] = {}
 
     def add(self, revision: ScaledRevision, sentence: str, *, reason: str = SCALED_REASON) -> None:
         """Queue an Event about a change of scale or another ``reason``.
@@ -114,7 +141,29 @@ class ScaleEventWriter:
             self.left_out_count += 1
             return
         event = scale_event(revision, sentence, permit=permit, now=stamp(), reason=reason)
-        self._waiting.put_nowait((now_s() + _LAG_S, group_of(revision.key, revision), event))
+        waiting = WaitingEvent(
+            key=revision.key,
+            due_s=now_s() + _LAG_S,
+            group=group_of(revision.key, revision),
+            event=event,
+            is_repeated=permit.is_repeated,
+        )
+        self._waiting.put_nowait(waiting)
+        self._of_revision[revision.key] = waiting
+
+    def take(self, key: RevisionKey) -> WaitingEvent | None:
+        """The last waiting Event of a revision, for a caller that writes it; None without one."""
+        waiting = self._of_revision.pop(key, None)
+        if waiting is not None:
+            waiting.is_taken = True
+        return waiting
+
+    def release(self, waiting: WaitingEvent) -> None:
+        """Queue an Event again that its caller has not written."""
+        if self._waiting.full():
+            self.left_out_count += 1
+        else:
+            self._waiting.put_nowait(msgspec.structs.replace(waiting, is_taken=False))
 
     def add_kill(self, revision: ScaledRevision, pod: ScaledPod) -> None:
         """Queue an Event about an OOM kill in a pod."""
@@ -129,14 +178,20 @@ class ScaleEventWriter:
     async def run(self) -> None:
         """Write Events until cancelled. A failed write is logged and dropped."""
         while True:
-            due_s, group, event = await self._waiting.get()
-            await asyncio.sleep(max(0.0, due_s - now_s()))
+            waiting = await self._waiting.get()
+            if not waiting.is_taken:
+                await asyncio.sleep(max(0.0, waiting.due_s - now_s()))
+            if waiting.is_taken:
+                continue
+            if self._of_revision.get(waiting.key) is waiting:
+                del self._of_revision[waiting.key]
             try:
-                with self._sharing.writing(group):
+                with self._sharing.writing(waiting.group):
                     try:
-                        await self._cluster.create(EVENT, event)
-                    except AlreadyExists:
-                        await self._cluster.replace(EVENT, event)
+                        await self._cluster.write(waiting.write())
+                    except (AlreadyExists, NotFound):
+                        waiting.is_repeated = not waiting.is_repeated
+                        await self._cluster.write(waiting.write())
             except ClusterError as error:
                 self.left_out_count += 1
                 _log.debug("event.unwritten", extra={"error": str(error)})

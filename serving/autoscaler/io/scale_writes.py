@@ -7,10 +7,12 @@ import asyncio
 import contextlib
 import itertools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
+from serving.autoscaler.io.events import ScaleEventWriter
+from serving.autoscaler.writer import ReserveResult
 from serving.core.model.errors import ClusterError, Conflict, NotFound
 from serving.core.model.knative import (
     ANTICIPATED_PODS_ANNOTATION,
@@ -18,6 +20,7 @@ from serving.core.model.knative import (
     LEARNT_TARGET_ANNOTATION,
     POD_DELETION_COST_ANNOTATION,
     TRAFFIC_PATH_ANNOTATION,
+    RevisionKey,
     ServingState,
     TrafficPath,
 )
@@ -27,7 +30,7 @@ from serving.core.scaling.revision import ScaledDeployment, ScaledRevision
 from serving.net.aio.mutualtls import PeerTls, open_tls
 from serving.net.aio.supervise import supervise
 from serving.net.cluster.kinds import DEPLOYMENT, POD, REVISION, SCALED_WORKLOAD, Kind
-from serving.net.cluster.port import Cluster, PatchType
+from serving.net.cluster.port import Cluster, Patch, PatchType
 from serving.net.cluster.scalable import ScalableKinds
 
 _log = logging.getLogger("autoscaler")
@@ -73,32 +76,85 @@ def _state_patch(revision: ScaledRevision, state: ServingState) -> Object:
     return serving_state_patch(state, resource_version=revision.resource_version, is_workload=revision.is_workload)
 
 
-class ScaleClient:
-    """Writes scales and states to the cluster. Errors that a method does not document are raised to the caller."""
+def _scale_patch(kind: Kind, deployment: ScaledDeployment, count: int, *, version: str) -> Patch:
+    namespace, name = deployment.key[0], deployment.name
+    metadata = {"name": name, "namespace": namespace, "resourceVersion": version}
+    return Patch(
+        kind=kind,
+        namespace=namespace,
+        name=name,
+        patch={**_SCALE, "metadata": metadata, "spec": {"replicas": count}},
+        # A GitOps tool tells the replicas of a user's object from its own fields by their owner.
+        patch_type=PatchType.MERGE if deployment.target is None else PatchType.APPLY,
+        subresource="scale",
+    )
 
-    def __init__(self, cluster: Cluster) -> None:
+
+class ScaleClient:
+    """Writes scales and states to the cluster. Errors that a method does not document are raised to the caller.
+
+    ``events`` has the Events that wait for the writes of their revisions, which are written by the same calls.
+    """
+
+    def __init__(self, cluster: Cluster, events: ScaleEventWriter | None) -> None:
         self.counts = WriteCounts()
         self._cluster = cluster
+        self._events = events
         self._kinds = ScalableKinds(cluster)
 
-    async def reserve(self, revision: ScaledRevision, notes: Mapping[str, str | None]) -> tuple[bool, Object | None]:
+    async def reserve(
+        self, revision: ScaledRevision, notes: Mapping[str, str | None], deployment: ScaledDeployment | None
+    ) -> ReserveResult:
         """Set a revision to Reserve, with annotations, if it is unchanged.
 
-        Return whether it was set, and the current object.
+        Also set the scale of its Deployment to 0, and write its Event, if the server executes several writes in a call.
         """
+        kind = _kind_of(revision)
         patch = _state_patch(revision, ServingState.RESERVE)
         if notes:
             patch["metadata"]["annotations"] = patch["metadata"].get("annotations", {}) | notes
+        reserve = Patch(kind=kind, namespace=revision.key[0], name=revision.key[1], patch=patch)
         try:
-            written = await self._cluster.patch(_kind_of(revision), *revision.key, patch=patch)
+            if deployment is None or deployment.target is not None or not deployment.replica_count:
+                written: Sequence[Object] = [await self._cluster.write(reserve)]
+            else:
+                scale = _scale_patch(DEPLOYMENT, deployment, 0, version=deployment.resource_version)
+                written = await self._write_together(revision.key, reserve, scale)
         except Conflict:
             self.counts.reserve_conflicts += 1
-            return False, await self._cluster.get(_kind_of(revision), *revision.key)
+            return ReserveResult(resource=await self._cluster.get(kind, *revision.key))
         except NotFound:
-            return False, None
+            return ReserveResult()
         self.counts.reserve_writes += 1
         self._count_notes(notes)
-        return True, written
+        version = None
+        if deployment is not None and written[1:]:
+            version = self._record_scale(deployment, 0, written[1])
+        return ReserveResult(is_reserved=True, resource=written[0], scale_version=version)
+
+    async def _write_together(self, key: RevisionKey, *writes: Patch) -> Sequence[Object]:
+        """Execute writes and write the revision's waiting Event in one call; return the results of ``writes``.
+
+        If the server has no such call, or a write fails, only the first writes are executed. Raises the error of the
+        first.
+        """
+        waiting = None if self._events is None else self._events.take(key)
+        events = () if waiting is None else (waiting.write(),)
+        written = None
+        try:
+            if len(writes) + len(events) > 1:
+                written = await self._cluster.write_together((*writes, *events))
+        finally:
+            if waiting is not None and self._events is not None and (written is None or not written[len(writes) :]):
+                self._events.release(waiting)
+        return [await self._cluster.write(writes[0])] if written is None else written[: len(writes)]
+
+    def _record_scale(self, deployment: ScaledDeployment, count: int, written: Object) -> str:
+        """Count and log a written scale; return its resourceVersion."""
+        self.counts.scale_writes += 1
+        extra = {"namespace": deployment.key[0], "revision": deployment.key[1]}
+        _log.info("scale.applied", extra={**extra, "from": deployment.replica_count, "to": count})
+        return str(written["metadata"].get("resourceVersion", ""))
 
     async def wake(self, revision: ScaledRevision) -> Object | None:
         """Set a revision to Active if it is unchanged; None if it has changed or does not exist."""
@@ -148,15 +204,10 @@ class ScaleClient:
         """
         namespace, name, kind = deployment.key[0], deployment.name, await self._kind_of(deployment.target)
         version = deployment.resource_version
-        # A GitOps tool tells the replicas of a user's object from its own fields by their owner.
-        patch_type = PatchType.MERGE if deployment.target is None else PatchType.APPLY
         for _ in range(_SCALE_ATTEMPTS):
-            metadata = {"name": name, "namespace": namespace, "resourceVersion": version}
-            patch = {**_SCALE, "metadata": metadata, "spec": {"replicas": count}}
+            patch = _scale_patch(kind, deployment, count, version=version)
             try:
-                written = await self._cluster.patch(
-                    kind, namespace, name, patch=patch, patch_type=patch_type, subresource="scale"
-                )
+                written = (await self._write_together(deployment.key, patch))[0]
                 break
             except NotFound:
                 return None
@@ -169,10 +220,7 @@ class ScaleClient:
                 version = str(present["metadata"].get("resourceVersion", ""))
         else:
             raise Conflict(f"{namespace}/{name}: it changed {_SCALE_ATTEMPTS} times while its scale was written")
-        self.counts.scale_writes += 1
-        extra = {"namespace": namespace, "revision": deployment.key[1], "from": deployment.replica_count, "to": count}
-        _log.info("scale.applied", extra=extra)
-        return str(written["metadata"].get("resourceVersion", ""))
+        return self._record_scale(deployment, count, written)
 
     async def _kind_of(self, target: WorkloadTarget | None) -> Kind:
         return DEPLOYMENT if target is None else await self._kinds.kind(target)

@@ -9,7 +9,8 @@ import contextlib
 import contextvars
 import logging
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator
 
 import msgspec
 from aiohttp import web
@@ -106,6 +107,12 @@ class LargeBodies:
             asyncio.get_running_loop().call_later(min(now_s() - began_s, _PAUSE_MAX_S), self._lock.release)
 
 
+class WritePart(msgspec.Struct):
+    """The result of one of several writes of a request: its HTTP status."""
+
+    code: int = 500
+
+
 class ApiGuard:
     """Wraps each API request: checks Host header and token, authorizes the request, and maps errors to responses.
 
@@ -199,6 +206,29 @@ class ApiGuard:
         if any(name.startswith(_IMPERSONATION) for name in request.headers):
             raise Unsupported("impersonation (--as) is not served here: use a token of that user")
         return grant
+
+    @contextlib.contextmanager
+    def part(self, method: str, target: RequestTarget, path: str) -> Iterator[WritePart]:
+        """A context for one of several writes of a request: the audit log has each, with the code that is set."""
+        kind, part = target.kind, WritePart()
+        access = Access(
+            verb=_VERBS.get(method, method.lower()),
+            group=kind.group,
+            resource=kind.plural,
+            subresource=target.subresource,
+            namespace=target.namespace,
+            name=target.name,
+        )
+        audited = msgspec.structs.replace(
+            _current.get(), uri=path, access=access, version=kind.version, audit_id=str(uuid.uuid4())
+        )
+        token = _current.set(audited)
+        try:
+            yield part
+        finally:
+            _current.reset(token)
+            if self._audit is not None:
+                self._audit.record(audited, code=part.code, now_s=wall_s())
 
     async def note_stream(self, _: web.Request, response: web.StreamResponse) -> None:
         """Log the start of a stream, which may last for hours."""

@@ -10,13 +10,14 @@ import functools
 import logging
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from aiohttp import web
+from multidict import MultiDict, MultiMapping
 
 from serving import __version__
-from serving.core.model.errors import Forbidden, NotFound, Unsupported
+from serving.core.model.errors import ClusterError, Forbidden, NotFound, Unsupported
 from serving.core.model.grants import Grant, Role
 from serving.core.model.objects import Object, name_of, nested
 from serving.home.admission.podsecurity import PodSecurity
@@ -43,6 +44,8 @@ from serving.home.apiserver.requests import (
     Fault,
     RequestTarget,
     is_set,
+    refusal,
+    refusal_code,
     target_of,
 )
 from serving.home.apiserver.reviews import LOOPBACK_HOSTS, TOKEN_REVIEW_PATH, TokenReviews
@@ -58,6 +61,7 @@ from serving.home.state import BACKUP_PATH
 from serving.home.store.memory import EncodedListing, MemoryCluster
 from serving.net.aio.cooperative import computed
 from serving.net.cluster.kinds import POD, UNUSED_KINDS
+from serving.net.cluster.kubeclient import SERVER_NAME, TOGETHER_PATH, WriteResult
 from serving.net.cluster.port import Subresource
 
 _log = logging.getLogger(__name__)
@@ -69,6 +73,7 @@ _UNSERVED = {
     *("approval", "binding", "ephemeralcontainers", "finalize", "proxy", "resize", "token"),
 }
 _LIMIT_LENGTH_MAX = 18
+_FAILED = 400
 # Longer lists are sent object by object.
 _PIECE_BYTES_MAX = 2**20
 _OF_PODS = ("eviction", "log", *STREAMED)
@@ -85,6 +90,16 @@ _VERSION = {
     "compiler": "",
     "platform": "linux/amd64",
 }
+
+
+class _WritePart(msgspec.Struct, frozen=True, kw_only=True):
+    """A ``WriteCall`` with its body as it was sent."""
+
+    method: Literal["POST", "PUT", "PATCH"]
+    path: str
+    query: dict[str, str] = {}
+    body: msgspec.Raw
+    content_type: str = JSON_TYPE
 
 
 class ApiOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,16 +162,18 @@ def application(
     app.router.add_post(TOKEN_REVIEW_PATH, api.review_token)
     app.router.add_get(KEPT_LOGS_PATH.format(namespace="{namespace:[a-z0-9-]+}"), api.kept_logs)
     app.router.add_post(BACKUP_PATH, functools.partial(_copy_journal, cluster))
+    app.router.add_post(TOGETHER_PATH, api.write_together)
     app.router.add_route("*", "/{path:.*}", api.resource)
     app.on_shutdown.append(guard.end_streams)
     app.on_response_prepare.append(guard.note_stream)
-    app.on_response_prepare.append(_forbid_caching)
+    app.on_response_prepare.append(_set_headers)
     return app
 
 
-async def _forbid_caching(_: web.Request, response: web.StreamResponse) -> None:
-    """Forbid caching of responses that need a token, as kube-apiserver does."""
+async def _set_headers(_: web.Request, response: web.StreamResponse) -> None:
+    """Forbid caching of responses that need a token, as kube-apiserver does, and name this server."""
     response.headers["Cache-Control"] = "no-cache, private"
+    response.headers["Server"] = SERVER_NAME
 
 
 async def _copy_journal(cluster: MemoryCluster, _: web.Request) -> web.Response:
@@ -305,29 +322,57 @@ class _ApiHandlers:
             await response.write_eof()
         return response
 
-    async def _write(self, target: RequestTarget, request: web.Request) -> web.Response:
+    async def write_together(self, request: web.Request) -> web.Response:
+        """Execute several writes in order until one fails, for the daemons of this machine."""
+        data = await request.read()
+        try:
+            parts = msgspec.json.decode(data, type=list[_WritePart])
+        except msgspec.MsgspecError as error:
+            raise Fault(400, f"the writes cannot be read: {error}") from error
+        results: list[WriteResult] = []
+        for part in parts:
+            target = target_of(part.path)
+            if target.subresource:
+                _check_subresource(target)
+            with self._guard.part(part.method, target, part.path) as audited:
+                try:
+                    query = MultiDict(part.query)
+                    written = await self._written(target, part.method, query, part.content_type, bytes(part.body))
+                    results.append(WriteResult(status=written.status, body=written.object))
+                except (ClusterError, Fault) as error:
+                    results.append(WriteResult(status=refusal_code(error), body=refusal(error)))
+                audited.code = results[-1].status
+            if audited.code >= _FAILED:
+                break
+        return json_response({"results": results})
+
+    async def _written(
+        self, target: RequestTarget, method: str, query: MultiMapping[str], content_type: str, data: bytes
+    ) -> writing.Written:
         if target.kind in UNUSED_KINDS:
             raise Fault(405, f"{target.kind.resource} are not supported here; services, Deployments and pods are")
         if target.kind.is_view:
             raise Fault(405, f"{target.kind.resource} is read-only: the controller derives it from revisions")
-        content_type, options = request.headers.get("Content-Type", ""), self._options
-        data = await request.read()
-        sent = writing.Sent(request.query, content_type, data, options.runs_images, options.pod_security)
+        sent = writing.Sent(query, content_type, data, self._options.runs_images, self._options.pod_security)
         stored = self._cluster.table(target.kind).objects.get((target.one_namespace, target.name))
         async with self._large_bodies.turn(len(data) + (len(stored.encoded) if stored else 0)):
-            match request.method, bool(target.name):
+            match method, bool(target.name):
                 case "POST", True if target.subresource == "eviction":
-                    written = await evict(self._cluster, target, sent)
+                    return await evict(self._cluster, target, sent)
                 case "POST", _:
-                    written = await writing.create(self._cluster, target, sent)
+                    return await writing.create(self._cluster, target, sent)
                 case "PUT", _:
-                    written = await writing.replace(self._cluster, target, sent)
+                    return await writing.replace(self._cluster, target, sent)
                 case "PATCH", _:
-                    written = await writing.patch(self._cluster, target, sent)
+                    return await writing.patch(self._cluster, target, sent)
                 case _, True:
-                    written = await writing.delete(self._cluster, target, sent)
+                    return await writing.delete(self._cluster, target, sent)
                 case _:
-                    written = await writing.delete_collection(self._cluster, target, sent)
+                    return await writing.delete_collection(self._cluster, target, sent)
+
+    async def _write(self, target: RequestTarget, request: web.Request) -> web.Response:
+        content_type, data = request.headers.get("Content-Type", ""), await request.read()
+        written = await self._written(target, request.method, request.query, content_type, data)
         audited = current_request()
         if audited.access is not None and not target.name and request.method == "POST":
             audited.access = msgspec.structs.replace(audited.access, name=name_of(written.object))

@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from serving.core.model.errors import AlreadyExists, Conflict, Forbidden, NotFound, Unsupported
+from serving.core.model.errors import AlreadyExists, ClusterError, Conflict, Forbidden, NotFound, Unsupported
 from serving.core.model.objects import Key, Object
 from serving.home.schemas.ownership.managers import (
     FieldWriter,
@@ -228,6 +228,18 @@ class MemoryCluster(Cluster):
                 await check_budgets(self, await self.get(POD, write.namespace, write.name))
                 await self._delete(Delete(kind=POD, namespace=write.namespace, name=write.name, uid=write.uid))
         return {}
+
+    async def write_together(self, writes: Sequence[Write]) -> list[Object]:
+        """Execute writes in order until one fails; return the results of those before it."""
+        results: list[Object] = []
+        for write in writes:
+            try:
+                results.append(await self.write(write))
+            except ClusterError:
+                if not results:
+                    raise
+                break
+        return results
 
     async def restore(self, kind: Kind, body: Object) -> Object:
         """Create an object that existed in an earlier process, with the uid and creation time in ``body``."""

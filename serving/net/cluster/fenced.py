@@ -8,7 +8,7 @@ or, if it creates an object, by the existing name.
 """
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from contextvars import ContextVar
 
@@ -72,3 +72,8 @@ class FencedCluster(Cluster):
         """Write while holding the lease. Raises ``NotLeading`` without it."""
         with fencing(self._check):
             return await self._cluster.write(write)
+
+    async def write_together(self, writes: Sequence[Write]) -> Sequence[Object] | None:
+        """Execute writes in one call while holding the lease. Raises ``NotLeading`` without it."""
+        with fencing(self._check):
+            return await self._cluster.write_together(writes)

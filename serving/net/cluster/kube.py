@@ -9,7 +9,7 @@ libraries' errors are converted here.
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import urlencode
@@ -22,6 +22,10 @@ from serving.core.model.objects import Object
 from serving.net.cluster.identity import new_identity, user_agent
 from serving.net.cluster.kinds import POD, Kind
 from serving.net.cluster.kubeclient import (
+    SERVER_NAME,
+    TOGETHER_PATH,
+    WriteCall,
+    WriteResult,
     deletion_body,
     dry_run_query,
     error_of,
@@ -94,6 +98,7 @@ class KubeCluster(Cluster):
         self._timeouts = timeouts or KubeTimeouts()
         self._session: ServerSession | None = None
         self._opening = asyncio.Lock()
+        self._takes_several = False
         self._recorder = recorder_from_environment()
 
     async def __aenter__(self) -> Self:
@@ -171,29 +176,49 @@ class KubeCluster(Cluster):
 
     async def write(self, write: Write) -> Object:
         """Send a write as one request."""
+        call = self._call_of(write)
+        return await self._call(
+            call.method, call.path, query=call.query, body=call.body, content_type=call.content_type
+        )
+
+    async def write_together(self, writes: Sequence[Write]) -> Sequence[Object] | None:
+        """Send several writes as one request, if an earlier response was that of this project's server."""
+        if not self._takes_several:
+            return None
+        calls = [self._call_of(write) for write in writes]
+        reply = await self._call("POST", TOGETHER_PATH, body=calls)
+        results = msgspec.convert(reply.get("results"), type=list[WriteResult])
+        for index, result in enumerate(results):
+            if result.status >= 400:
+                if not index:
+                    raise error_of(result.status, msgspec.json.encode(result.body), "")
+                results = results[:index]
+                break
+        return [_without_managers(result.body) for result in results]
+
+    def _call_of(self, write: Write) -> WriteCall:
         match write:
             case Create():
                 path, body = object_path(write.kind, write.namespace), with_type(write.kind, write.body)
-                return await self._call("POST", path, query=dry_run_query(write.dry_run), body=body)
+                return WriteCall(method="POST", path=path, query=dry_run_query(write.dry_run), body=body)
             case Replace():
                 path = object_path(write.kind, write.namespace, write.name, subresource=write.subresource)
                 whole = write.body if write.subresource == "scale" else with_type(write.kind, write.body)
-                return await self._call("PUT", path, query=dry_run_query(write.dry_run), body=whole)
+                return WriteCall(method="PUT", path=path, query=dry_run_query(write.dry_run), body=whole)
             case Patch():
-                return await self._call(
-                    "PATCH",
-                    object_path(write.kind, write.namespace, write.name, subresource=write.subresource),
+                return WriteCall(
+                    method="PATCH",
+                    path=object_path(write.kind, write.namespace, write.name, subresource=write.subresource),
                     query=dry_run_query(write.dry_run) | self._manager(write.patch_type),
                     body=dict(write.patch) if isinstance(write.patch, Mapping) else list(write.patch),
                     content_type=write.patch_type.value,
                 )
             case Delete():
-                return await self._call(
-                    "DELETE", object_path(write.kind, write.namespace, write.name), body=deletion_body(write)
-                )
+                path = object_path(write.kind, write.namespace, write.name)
+                return WriteCall(method="DELETE", path=path, body=deletion_body(write))
             case Evict():
                 path = object_path(POD, write.namespace, write.name, subresource="eviction")
-                return await self._call("POST", path, body=eviction_body(write))
+                return WriteCall(method="POST", path=path, body=eviction_body(write))
 
     def _manager(self, patch_type: PatchType) -> dict[str, str]:
         manager = f"serving-{self._user_agent.partition('/')[0]}"
@@ -263,7 +288,9 @@ class KubeCluster(Cluster):
             self._recorder.add(method, path, query)
         headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": self._user_agent}
         whole = path + (f"?{urlencode(query)}" if query else "")
-        return await session.send(method, whole, headers=headers, body=body, timeout=timeout)
+        response = await session.send(method, whole, headers=headers, body=body, timeout=timeout)
+        self._takes_several = response.headers.get("Server") == SERVER_NAME
+        return response
 
     async def _doubt(self, status: int) -> None:
         """Reload the credentials after a 401, because the token may have been renewed."""

@@ -27,6 +27,12 @@ from serving.core.model.objects import Object
 from serving.net.cluster.kinds import Kind
 from serving.net.cluster.port import Delete, Evict
 
+SERVER_NAME = "serving"
+"""The header Server of this project's API server, which has ``TOGETHER_PATH``."""
+
+TOGETHER_PATH = "/serving/writes"
+"""POST executes several writes."""
+
 _VARIABLE = "SERVING_KUBE_RECORD"
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
 _TEXT_LENGTH_MAX = 500
@@ -42,6 +48,23 @@ _BY_STATUS: dict[int, type[ClusterError]] = {
     429: TooManyRequests,
     501: Unsupported,
 }
+
+
+class WriteCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A write as a request, alone or as one of several."""
+
+    method: str
+    path: str
+    query: Mapping[str, str] = {}
+    body: Any
+    content_type: str = "application/json"
+
+
+class WriteResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The response to one of several writes."""
+
+    status: int
+    body: Any
 
 
 def object_path(kind: Kind, namespace: str, name: str = "", *, subresource: str | None = None) -> str:

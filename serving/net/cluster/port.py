@@ -253,6 +253,15 @@ class Cluster(abc.ABC):
     async def write(self, write: Write) -> Object:
         """Execute a write and return the resulting object. The result of ``Delete`` and ``Evict`` has no meaning."""
 
+    async def write_together(self, writes: Sequence[Write]) -> Sequence[Object] | None:
+        """Execute writes in order in one call, until one fails; return the results of those before it.
+
+        None: nothing is written, because the server has no such call; Kubernetes has none. Raises the error of the
+        first write.
+        """
+        del writes
+        return None
+
     async def list(
         self,
         kind: Kind,

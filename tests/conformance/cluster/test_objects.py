@@ -2,11 +2,12 @@
 
 import re
 
+import msgspec
 import pytest
 
 from serving.core.model.errors import AlreadyExists, Conflict, Invalid, NotFound
 from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, NAMESPACE, POD, REVISION
-from serving.net.cluster.port import Cluster
+from serving.net.cluster.port import Cluster, Create, Patch
 from tests.conformance.cluster.objects import config_map, deployment, eventually, is_gone, pod, revision, version
 
 
@@ -234,3 +235,24 @@ async def test_a_kind_without_a_scale_has_none(cluster: Cluster, namespace: str)
     await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     with pytest.raises(NotFound):
         await cluster.get(CONFIG_MAP, namespace, "one", subresource="scale")
+
+
+async def test_writes_in_one_call_end_at_the_first_that_fails(cluster: Cluster, namespace: str) -> None:
+    first = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
+    changed = Patch(kind=CONFIG_MAP, namespace=namespace, name="one", patch={"data": {"key": "new"}})
+    missing = msgspec.structs.replace(changed, name="no")
+    writes = [changed, Create(kind=CONFIG_MAP, body=config_map(namespace, "two")), missing, changed]
+    results = await cluster.write_together(writes)
+    if results is None:
+        # Kubernetes has no such call.
+        assert (await cluster.get(CONFIG_MAP, namespace, "one"))["data"] == first["data"]
+        return
+    assert [(result["metadata"]["name"], result["data"]["key"]) for result in results] == [
+        ("one", "new"),
+        ("two", "value"),
+    ]
+    assert results[0] == await cluster.get(CONFIG_MAP, namespace, "one")
+    stale = {"metadata": {"resourceVersion": version(first)}, "data": {"key": "old"}}
+    with pytest.raises(Conflict):
+        await cluster.write_together([msgspec.structs.replace(changed, patch=stale), changed])
+    assert (await cluster.get(CONFIG_MAP, namespace, "one")) == results[0]

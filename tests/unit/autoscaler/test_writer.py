@@ -11,6 +11,7 @@ from serving.autoscaler.entry import RevisionEntry
 from serving.autoscaler.writer import (
     Learned,
     ReserveRefused,
+    ReserveResult,
     RevisionWritten,
     ScaleWritten,
     Writer,
@@ -40,15 +41,18 @@ class World:
         self.asked: list[DecisionCause] = []
         self.woken_count = 0
         self.reserved_count = 0
+        self.reserved = ReserveResult()
         self.written: dict[str, Any] | None = None
         self.led: list[TrafficPath] = []
 
     async def prove(self) -> bool:
         return True
 
-    async def reserve(self, _: ScaledRevision, __: Mapping[str, str | None]) -> tuple[bool, Mapping[str, Any] | None]:
+    async def reserve(
+        self, _: ScaledRevision, __: Mapping[str, str | None], deployment: ScaledDeployment | None
+    ) -> ReserveResult:
         self.reserved_count += 1
-        return False, None
+        return self.reserved if deployment is not None else ReserveResult(is_reserved=self.reserved.is_reserved)
 
     async def wake(self, _: ScaledRevision) -> Mapping[str, Any] | None:
         self.woken_count += 1
@@ -136,6 +140,17 @@ def test_a_revision_that_vanishes_while_it_is_reserved_is_decided_on_again() -> 
     world.entry.latest = msgspec.structs.replace(outcome, to_reserve=True, apply_count=0)
     world.write()
     assert (world.scaled, world.asked) == ([], [DecisionCause.CHANGE])
+
+
+@pytest.mark.parametrize(("version", "scaled"), [("7", []), (None, [0])])
+def test_the_scale_is_written_alone_unless_reserve_has_written_it(version: str | None, scaled: list[int]) -> None:
+    world, outcome = wanting(2)
+    world.entry.latest = msgspec.structs.replace(outcome, to_reserve=True, apply_count=0)
+    world.entry.deployment = msgspec.structs.replace(DEPLOYMENT, replica_count=1)
+    world.reserved = ReserveResult(is_reserved=True, scale_version=version)
+    world.write()
+    assert world.scaled == scaled
+    assert world.entry.deployment == msgspec.structs.replace(DEPLOYMENT, resource_version=version or "6")
 
 
 def test_a_revision_that_was_woken_since_the_decision_is_not_reserved() -> None:

@@ -17,8 +17,9 @@ def test_a_few_changes_are_reported_immediately_then_one_each_half_minute() -> N
 
 def test_names_come_round_so_that_a_revision_has_twenty_events_at_most() -> None:
     budget = EventBudget()
-    numbers = {permit.number for step in range(100) if (permit := budget.acquire("u", step * 60.0))}
-    assert numbers == set(range(20))
+    permits = [permit for step in range(100) if (permit := budget.acquire("u", step * 60.0))]
+    assert {permit.number for permit in permits} == set(range(20))
+    assert [permit.is_repeated for permit in permits] == [False] * 20 + [True] * 80
 
 
 def test_a_revision_that_is_gone_is_forgotten() -> None:

@@ -48,7 +48,8 @@ class CountingCluster(MemoryCluster):
 @pytest.fixture(autouse=True)
 def _no_timers(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written a moment later is written with the next change only."""
-    monkeypatch.setattr("serving.home.controllers.manager._UNREADY_LAG_S", 3600.0)
+    for lag in ("_UNREADY_LAG_S", "_STATUS_LAG_S"):
+        monkeypatch.setattr(f"serving.home.controllers.manager.{lag}", 3600.0)
 
 
 @asynccontextmanager
@@ -100,7 +101,7 @@ async def test_the_status_of_pods_that_start_is_written_with_the_next_change(mon
         await cluster.patch(POD, "default", name, patch={"status": READY}, subresource="status")
         await rest(cluster)
         assert (await cluster.get(DEPLOYMENT, "default", "web"))["status"]["readyReplicas"] == 1
-    monkeypatch.setattr("serving.home.controllers.manager._UNREADY_LAG_S", 0.01)
+    monkeypatch.setattr("serving.home.controllers.manager._STATUS_LAG_S", 0.01)
     async with managed() as cluster:
         async with cluster.watch(DEPLOYMENT, resource_version="0") as events:
             statuses = [(await anext(events)).object.get("status", {}) for _ in range(2)]

@@ -52,7 +52,7 @@ def _offer(watch: Any, change: Any) -> str:  # noqa: ANN401 - a watch and a chan
 
 
 COUNTS: tuple[tuple[str, str, Callable[..., str]], ...] = (
-    ("serving.home.apiserver.server", "_ApiHandlers.resource", _request),
+    *(("serving.home.apiserver.server", f"_ApiHandlers.{name}", _request) for name in ("resource", "write_together")),
     ("serving.controller.io.controller", "Controller._work", lambda _, key: f"decision: {key[0].plural}"),
     ("serving.home.controllers.manager", "Manager._work", lambda _, key: f"manager: {key[0]}"),
     ("serving.home.store.state", "StoreState.apply", lambda _, kind, *__, **___: f"write: {kind.plural}"),

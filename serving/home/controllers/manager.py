@@ -38,8 +38,11 @@ from serving.net.cluster.workqueue import WorkQueue
 _WORKERS = 8
 # A pod that the watch has not delivered by then, in seconds, was created and deleted between two events.
 _WATCH_LAG_MAX_S = 5.0
-# Delay for changes of unready pods only, in seconds: slices and statuses count all pods, and many start together.
+# Delay of a slice's write for changes of unready pods only, in seconds: many start together.
 _UNREADY_LAG_S = 0.1
+# Delay of the status of a Deployment while its new pods are not ready, in seconds. It is written once they are, and
+# most pods are ready sooner.
+_STATUS_LAG_S = 1.0
 # Retry of a refused pod, in seconds: quota or account may have changed.
 _REFUSED_PAUSE_S = 1.0
 _COMPONENT = "deployment-controller"
@@ -107,7 +110,7 @@ class Manager:
                 self._made.pop(owner["uid"], None)
             if owner["kind"] == DEPLOYMENT.name and is_counted:
                 is_new = change.old is None and is_here and not is_ready(change.new)
-                self._queue.add_after((_DEPLOYMENT, change.key[0], owner["name"]), _UNREADY_LAG_S if is_new else 0.0)
+                self._queue.add_after((_DEPLOYMENT, change.key[0], owner["name"]), _STATUS_LAG_S if is_new else 0.0)
         # A pod without an address is in no slice, and an unready pod receives no requests.
         before, after = _address_of(change.old), _address_of(change.new)
         is_urgent = not is_here or (is_counted and (after or before) is not None)
@@ -160,7 +163,7 @@ class Manager:
                 continue
         if (plan.create_count or plan.delete_names) and not refusal:
             # Requests wait for the start of pods, but not for the status. The watch soon delivers what was written.
-            return _UNREADY_LAG_S
+            return _STATUS_LAG_S
         pods = self._pods_owned_by(metadata["uid"])
         status = deployment_status(deployment, pods, refusal=refusal)
         if status != {key: value for key, value in (deployment.get("status") or {}).items() if key in status}:

@@ -23,7 +23,6 @@ if __name__ == "__main__":
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import random
@@ -64,7 +63,7 @@ from serving.core.settings.controller import ControllerSettings
 from serving.core.settings.daemons import ACTIVATOR, AUTOSCALER, CONTROLLER, DAEMONS
 from serving.core.settings.live import LiveSettings
 from serving.net.aio.clock import wall_s
-from serving.net.aio.daemon import inherited_sockets, raise_descriptor_limit, run_daemon
+from serving.net.aio.daemon import collect_rarely, inherited_sockets, raise_descriptor_limit, run_daemon
 from serving.net.aio.startup import report_serving
 from serving.net.aio.supervise import supervise
 from serving.net.cluster.configmaps import followed
@@ -89,8 +88,6 @@ from serving.net.wire.tokens import read_cluster_key
 
 _log = logging.getLogger("activator")
 
-# Requests create few reference cycles, so rare collections suffice (default: every 700 objects).
-_GC_THRESHOLD = 20_000
 _HTTPS_PORT = 443
 # Time for a rejection to reach its client, in seconds.
 _REFUSAL_S = 1.0
@@ -406,8 +403,7 @@ def _host_and_port(address: str) -> tuple[str, int]:
 def main() -> int:
     """Run until a signal stops it; return the exit code."""
     raise_descriptor_limit()
-    gc.freeze()
-    gc.set_threshold(_GC_THRESHOLD)
+    collect_rarely()
 
     async def body(stop: asyncio.Event) -> None:
         config = LiveSettings(ACTIVATOR, registry=DAEMONS, environment=os.environ)

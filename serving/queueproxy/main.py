@@ -63,7 +63,7 @@ from serving.core.model.errors import SettingsError
 from serving.core.model.launch import USAGE_EXIT
 from serving.core.settings.load import removed_variables
 from serving.core.settings.queueproxy import QUEUEPROXY
-from serving.net.aio.daemon import raise_descriptor_limit, run_daemon
+from serving.net.aio.daemon import collect_rarely, raise_descriptor_limit, run_daemon
 from serving.net.aio.supervise import TaskOwner
 from serving.net.proxy.forwarding.accesslog import stdout_log
 from serving.net.proxy.forwarding.exchange import Wiring
@@ -77,9 +77,6 @@ from serving.queueproxy.io.podservice import PodService, socket_of
 from serving.queueproxy.io.readiness import PUSH_AGAIN, ReadinessPipe, listener_check
 from serving.queueproxy.metrics import refusal_lines, tls_lines
 from serving.queueproxy.podspec import PodSpec, spec_from_environment
-
-# Requests create few reference cycles, so rare collections suffice (default: every 700 objects).
-_GC_THRESHOLD = 20_000
 
 
 def main() -> int:
@@ -112,9 +109,7 @@ def run_on_call(called: Callable[[], Coroutine[object, object, PodSpec | None]])
 
     The code is 0 if ``called`` returns None.
     """
-    gc.freeze()
-    gc.enable()
-    gc.set_threshold(_GC_THRESHOLD)
+    collect_rarely()
     raise_descriptor_limit()
 
     async def body(stop: asyncio.Event) -> None:

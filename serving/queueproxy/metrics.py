@@ -11,11 +11,11 @@ from itertools import accumulate
 
 import msgspec
 
+from serving.core.model.responses import STATUS_CLASSES
+
 # From a fast app behind a fast proxy to Knative's longest timeout; each bucket about doubles the previous one.
 BOUNDS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 600.0)
 _DURATION = "kn_serving_invocation_duration_seconds"
-# Status classes by hundreds: 0 is a request without a response, whose client disconnected.
-_CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
 
 
 # Status classes that show an app's speed: without disconnects and failures, which may be fast.
@@ -58,8 +58,8 @@ class RequestMetrics:
     def counts(self) -> dict[str, int]:
         """Ended requests by status class; "none" if the client disconnected before a response."""
         # A status above 599 counts as an app error.
-        own, beyond = self._buckets[: len(_CLASSES)], self._buckets[len(_CLASSES) :]
-        counts = {name: sum(buckets) for name, buckets in zip(_CLASSES, own, strict=True)}
+        own, beyond = self._buckets[: len(STATUS_CLASSES)], self._buckets[len(STATUS_CLASSES) :]
+        counts = {name: sum(buckets) for name, buckets in zip(STATUS_CLASSES, own, strict=True)}
         counts["5xx"] += sum(map(sum, beyond))
         return counts
 
@@ -72,13 +72,15 @@ class RequestMetrics:
             for status, count in counts.items()
         ]
         lines.append(f"# TYPE {_DURATION} histogram")
-        for hundreds, name in enumerate(_CLASSES):
+        for hundreds, name in enumerate(STATUS_CLASSES):
             if counts[name]:
                 lines += self._histogram(hundreds, revision=revision, name=name)
         return lines
 
     def _histogram(self, hundreds: int, *, revision: str, name: str) -> list[str]:
-        rows = self._buckets[hundreds:] if hundreds == len(_CLASSES) - 1 else self._buckets[hundreds : hundreds + 1]
+        rows = (
+            self._buckets[hundreds:] if hundreds == len(STATUS_CLASSES) - 1 else self._buckets[hundreds : hundreds + 1]
+        )
         totals = list(accumulate(map(sum, zip(*rows, strict=True))))
         sum_s = sum(self._sums_s[hundreds : hundreds + len(rows)])
         bounds = [*(f"{bound_s:g}" for bound_s in BOUNDS_S), "+Inf"]

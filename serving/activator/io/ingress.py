@@ -27,6 +27,7 @@ from serving.activator.routing.probes import ProbeQuestion, is_probe_agent, prob
 from serving.activator.routing.routes import Routes
 from serving.activator.routing.sites import Listener, Site, choose, new_session
 from serving.core.model.knative import RevisionKey
+from serving.core.model.responses import TEXT_PLAIN
 from serving.core.model.routepolicy import OPEN_POLICY
 from serving.core.settings.activator import ActivatorSettings
 from serving.core.traffic.clientpods import ClientPods
@@ -44,8 +45,7 @@ from serving.net.proxy.http1.requesthead import with_traceparent
 
 _log = logging.getLogger("activator")
 
-_TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
-_RETRY = _TEXT + b"Retry-After: 1\r\n"
+_RETRY = TEXT_PLAIN + b"Retry-After: 1\r\n"
 _REVISION = b"X-Serving-Revision: %b\r\n"
 _COLD_START = b"X-Serving-Cold-Start: true\r\n"
 _LISTENERS = {listener.value: listener for listener in Listener}
@@ -149,7 +149,7 @@ class Ingress:
             text = f"revision {visit.key[1]}: no connection to a pod in {visit.tries} tries"
             # The error contains a pod's address, which clients must not see.
             visit.noted().fail(QUEUE_PROXY, f"{text}: {error}")
-            exchange.respond(502, text.encode(), _TEXT + exchange.response_headers)
+            exchange.respond(502, text.encode(), TEXT_PLAIN + exchange.response_headers)
 
     def lost(self, exchange: Exchange, reason: str) -> bool:
         """Handle a pod that ended before its response was complete; return whether the request is retried.
@@ -302,7 +302,7 @@ class Ingress:
             if self._settings.deny_by_default and exchange.listener == Listener.INNER:
                 self.counts["refused-access"] += 1
                 text = b"service %b has no allow-from, and callers are denied by default\n" % site.route.encode()
-                exchange.respond(403, text, _TEXT)
+                exchange.respond(403, text, TEXT_PLAIN)
                 return None
         elif self._access.is_refused(exchange, access, now_s=wall_s()):
             self.counts["refused-access"] += 1

@@ -14,6 +14,7 @@ from serving.core.model.accessrules import CallerRule, JwtRule
 from serving.core.model.errors import InvalidValue
 from serving.core.model.identities import CallerIdentity
 from serving.core.model.knative import RevisionKey
+from serving.core.model.responses import TEXT_PLAIN
 from serving.core.model.routepolicy import OPEN_POLICY, RoutePolicy
 from serving.core.traffic.policy import session_number
 
@@ -21,7 +22,6 @@ INNER_DOMAIN = "svc.cluster.local"
 
 OWN_AUTHORIZATION = b"x-serving-authorization"
 _SCHEME = b"bearer "
-_TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 CALLER = b"x-serving-caller"
 """The header with a caller's token. It is reserved, so services never receive it."""
 
@@ -148,7 +148,7 @@ def caller_refusal(
         f"{rule.namespace}/{rule.route}".encode(),
         why,
     )
-    return AccessRefusal(status=403, text=text, headers=_TEXT)
+    return AccessRefusal(status=403, text=text, headers=TEXT_PLAIN)
 
 
 def _refusal(name: bytes, text: bytes, error: bytes) -> AccessRefusal:

@@ -151,6 +151,16 @@ def raise_descriptor_limit() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
+def collect_rarely() -> None:
+    """Let the garbage collector skip all existing objects, and collect later ones rarely.
+
+    Requests create few reference cycles.
+    """
+    gc.freeze()
+    gc.enable()
+    gc.set_threshold(20_000)
+
+
 def collect_in_small_steps() -> None:
     """Let the garbage collector skip all existing objects, and collect later ones in steps of a few milliseconds."""
     gc.freeze()

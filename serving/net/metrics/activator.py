@@ -16,6 +16,7 @@ from prometheus_client.core import Metric as Family
 from prometheus_client.samples import Exemplar, Sample
 from prometheus_client.utils import floatToGoString
 
+from serving.core.model.responses import STATUS_CLASSES
 from serving.core.traffic.latencies import FINE_DURATIONS, bucket_of
 from serving.core.traffic.prefixes import PrefixMatch
 from serving.core.traffic.traceparents import read_traceparent
@@ -32,7 +33,6 @@ Inside = tuple[tuple[str, str], int, int]
 _GONE_MAX = 100
 # Most cold starts kept per revision, for the dashboard.
 _COLD_STARTS_MAX = 20
-_CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
 _DURATION = "http_server_request_duration_seconds"
 
 _GAUGES = ("kn_revision_request_concurrency", "serving_requests_waiting")
@@ -122,13 +122,13 @@ class RevisionRows:
         row = self._by_class.get(by_class)
         if row is None:
             # A status above 599 counts as an app error.
-            capped = min(by_class, len(_CLASSES) - 1)
+            capped = min(by_class, len(STATUS_CLASSES) - 1)
             row = self._by_class[by_class] = self._by_class.setdefault(capped, Durations())
         row.record(took_s, at_s=at_s, traceparent=traceparent)
 
     def durations(self) -> Iterator[tuple[str, Durations]]:
         """Durations of ended requests, by status class."""
-        for by_class, text in enumerate(_CLASSES):
+        for by_class, text in enumerate(STATUS_CLASSES):
             if by_class in self._by_class:
                 yield text, self._by_class[by_class]
 

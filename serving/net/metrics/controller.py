@@ -8,10 +8,10 @@ from typing import Protocol
 
 from prometheus_client.core import Metric as Family
 
+from serving.core.model.responses import STATUS_CLASSES
 from serving.net.metrics.names import CONTROLLER_METRICS, LOCAL_METRICS, MetricSpec, named
 from serving.net.metrics.page import MetricsPage, family_of
 
-_CLASSES = ("none", "1xx", "2xx", "3xx", "4xx", "5xx")
 _UNAUTHORIZED = (401, 429)
 
 
@@ -72,7 +72,7 @@ class LocalMetrics:
     def note_response(self, verb: str, status: int, duration_s: float) -> None:
         """Count an API response. ``verb`` is an HTTP method or "watch"; the duration of a watch is ignored."""
         by_class = status // 100
-        self._requests.labels(verb, _CLASSES[by_class] if by_class < len(_CLASSES) else "5xx").inc()
+        self._requests.labels(verb, STATUS_CLASSES[by_class] if by_class < len(STATUS_CLASSES) else "5xx").inc()
         if status in _UNAUTHORIZED:
             self._unauthorized.labels(str(status)).inc()
         if verb != "watch":

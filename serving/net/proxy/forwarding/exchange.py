@@ -27,6 +27,7 @@ from typing import Final, Protocol
 
 import msgspec
 
+from serving.core.model.responses import TEXT_PLAIN
 from serving.net.proxy.forwarding.client import Client, Pause, ResponseSink, Tunnel
 from serving.net.proxy.forwarding.exchangestate import NO_BODY, RequestBody, ResponseState
 from serving.net.proxy.forwarding.pace import MinimumRate, ResponseBuffers
@@ -56,7 +57,6 @@ _CHUNKED, _CLOSE = Framing.CHUNKED, Framing.CLOSE
 _ON_CONNECT, _ON_SEND = TRANSITIONS[ExchangeEvent.CONNECT], TRANSITIONS[ExchangeEvent.SEND]
 _ON_RESPONSE, _ON_SWITCH = TRANSITIONS[ExchangeEvent.RESPOND], TRANSITIONS[ExchangeEvent.SWITCH]
 _ON_GIVE_BACK, _ON_END = TRANSITIONS[ExchangeEvent.GIVE_BACK], TRANSITIONS[ExchangeEvent.END]
-_TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _SERVER_ERROR = 500
 _PROXY_STATUS = b"proxy-status:"
@@ -341,7 +341,7 @@ class Exchange:
         self._attempt = Attempt(self, self.client, pool, address=address, wire=wire, hears_marks=hears)
         self._attempt.start()
 
-    def respond(self, status: int, body: bytes = b"", headers: bytes = _TEXT, *, close: bool = False) -> None:
+    def respond(self, status: int, body: bytes = b"", headers: bytes = TEXT_PLAIN, *, close: bool = False) -> None:
         """Send a response without an upstream. A response that has begun is cut off instead."""
         if self.phase is _DONE:
             return

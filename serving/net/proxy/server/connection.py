@@ -12,6 +12,7 @@ import math
 import time
 from typing import ClassVar, cast
 
+from serving.core.model.responses import TEXT_PLAIN
 from serving.net.proxy.forwarding.client import (
     BODY_TOO_LARGE,
     BODY_TOO_SLOW,
@@ -27,7 +28,6 @@ from serving.net.proxy.http1.rendering import IDENTITY, ClientPeer, render_date,
 from serving.net.proxy.http1.requesthead import HeadMemory, RefusalCode, RequestHead, RequestRefusal, refused_start
 from serving.net.proxy.server.writing import PREFACE, ResponseProtocol, hand_over
 
-_TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 # Long enough for a client anywhere on earth to read a response and close (five round trips of 200 ms). A client that
 # still sends its request gets this after each piece, in total at most the second time, because some read nothing before
 # the end.
@@ -115,7 +115,9 @@ class Connection(ResponseProtocol):
         self._peer = self._wiring.peer_at(self._address, is_tls=is_tls, identity=identity)
         too_many = self._registry.opened(self, self._address)
         if too_many is not None:
-            self._refuse(RequestRefusal(503, RefusalCode.CONNECTIONS, too_many), headers=_TEXT + b"Retry-After: 1\r\n")
+            self._refuse(
+                RequestRefusal(503, RefusalCode.CONNECTIONS, too_many), headers=TEXT_PLAIN + b"Retry-After: 1\r\n"
+            )
             return
         self._wait_until(self._clock() + self._registry.settings.head_wait_max_s)
 
@@ -451,7 +453,7 @@ class Connection(ResponseProtocol):
         self._registry.refusals.record(code, reason, self._address)
         exchange.respond(status, reason.encode(), close=True)
 
-    def _refuse(self, refusal: RequestRefusal, headers: bytes = _TEXT) -> None:
+    def _refuse(self, refusal: RequestRefusal, headers: bytes = TEXT_PLAIN) -> None:
         self._registry.refusals.record(refusal.code, str(refusal), self._address)
         headers += render_date(time.time())
         self._transport.write(render_response(refusal.status, body=str(refusal).encode(), headers=headers, close=True))

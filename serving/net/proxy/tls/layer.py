@@ -19,6 +19,7 @@ from typing import cast
 
 import msgspec
 
+from serving.core.model.responses import TEXT_PLAIN
 from serving.net.aio.mutualtls import identity_of, reason_of
 from serving.net.proxy.forwarding.client import Registry, peer_address
 from serving.net.proxy.forwarding.exchange import Wiring
@@ -28,7 +29,6 @@ from serving.net.proxy.server.writing import start_session
 from serving.net.proxy.tls.records import HANDSHAKE_RECORD, Records
 from serving.net.proxy.tls.transport import TlsTransport
 
-_TEXT = b"Content-Type: text/plain; charset=utf-8\r\n"
 # Time for an alert to leave on a bad line, in seconds.
 _CLOSE_WAIT_S = 1.0
 
@@ -177,7 +177,7 @@ class TlsLayer(TlsTransport):
         self._fail("no TLS")
         if data[:1].isalpha():
             status, text = self._terms.plain_refusal
-            headers = _TEXT + render_date(time.time())
+            headers = TEXT_PLAIN + render_date(time.time())
             self._outer.write(render_response(status, body=text, headers=headers, close=True))
         self._flush_and_close()
 

@@ -24,12 +24,14 @@ BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 
 _HEAD = """\
 # Metrics
 
-`make config` writes this page from `serving/net/metrics/names.py`. Each daemon serves its metrics at `/metrics`, as
-Prometheus text, or as OpenMetrics with exemplars if the Accept header requests it. `config/monitoring` has dashboards,
-alert rules and a scrape configuration. A scrape needs the [query token](dashboard-reference.md#the-query-token).
+Each daemon serves its metrics at `/metrics`, as Prometheus text, or as OpenMetrics with exemplars if the Accept header
+requests it. `config/monitoring` has dashboards, alert rules and a scrape configuration. A scrape needs the
+[query token](dashboard-reference.md#the-query-token).
 
 The metrics of a revision have the labels {labels},
-and are removed with the revision. Histograms of time have the bounds
+and disappear with the revision.
+
+Histograms of time have the bounds
 {bounds} s. Each page also has `process_*` and `python_info`.
 """
 
@@ -118,13 +120,14 @@ ACTIVATOR_METRICS = (
     ),
     _histogram(
         "serving_cold_start_duration_seconds",
-        "Time from the first request that found no pod until a pod got the request, measured once per wake. Has exemplars.",
+        "Time from the first request that found no pod until a pod got this request. Each wake of a revision counts once."
+        " Has exemplars.",
         *REVISION_LABELS,
     ),
     _counter(
         "serving_wakes_total",
-        "Actions by which the activator requests pods. flip sets the revision to Active. The other reasons are pokes to "
-        "the autoscaler: first (a request waits), doubled (twice as many wait) and exceeded (the pods are too few).",
+        "Requests for pods by the activator, by reason: flip (the activator sets the revision to Active); first (a first"
+        " request waits); doubled (twice as many requests wait); exceeded (requests exceed the desired pods' capacity).",
         *REVISION_LABELS,
         "reason",
     ),
@@ -149,12 +152,16 @@ ACTIVATOR_METRICS = (
     _revision_gauge("kn_revision_request_concurrency", "Requests in this activator, waiting and in flight."),
     _revision_gauge("serving_requests_waiting", "Requests that wait for a pod now."),
     _counter("serving_requests_unmatched_total", "Requests for unknown hosts, and probes."),
-    _counter("serving_http_refused_total", "Requests and connections that violated HTTP or a limit.", "code"),
+    _counter(
+        "serving_http_refused_total", "Requests and connections rejected because they violated HTTP or a limit.", "code"
+    ),
     _counter("serving_wrong_tokens_total", "Requests with a wrong token at private services."),
-    _counter("serving_pods_unreachable_total", "Failed connections to a listed pod."),
+    _counter("serving_pods_unreachable_total", "Failed connections to pods."),
     _counter("serving_pods_lost_total", "Pods that ended before they responded to a request."),
     _counter("serving_pods_silent_total", "Ejections of pods that did not respond."),
-    _counter("serving_stat_frames_lost_total", "Frames for the autoscaler dropped because there was no connection."),
+    _counter(
+        "serving_stat_frames_lost_total", "Frames of stats dropped because there was no connection to the autoscaler."
+    ),
     _counter("serving_tls_handshakes_failed_total", "TLS handshakes that failed; the log has the reasons."),
     _gauge(
         "serving_certificate_expiry_timestamp_seconds",
@@ -165,7 +172,9 @@ ACTIVATOR_METRICS = (
 )
 
 AUTOSCALER_METRICS = (
-    _revision_gauge("kn_revision_pods_desired", "Desired number of pods of the last decision, within the bounds."),
+    _revision_gauge(
+        "kn_revision_pods_desired", "Number of pods that the last decision wants, within the revision's bounds."
+    ),
     _revision_gauge("kn_revision_pods_requested", "Number of pods that the revision's scale requests."),
     _revision_gauge("kn_revision_pods_count", "Ready pods."),
     _revision_gauge("kn_revision_pods_not_ready_count", "Pods that run but are not ready."),
@@ -174,7 +183,7 @@ AUTOSCALER_METRICS = (
     _revision_gauge("serving_revision_pods_dormant", "Ready pods that are dormant."),
     _counter("serving_revision_oom_kills_total", "Containers that ran out of memory.", *REVISION_LABELS),
     _counter("serving_revision_restarts_total", "Restarts of containers in the revision's pods.", *REVISION_LABELS),
-    _revision_gauge("kn_revision_panic_mode", "1 while the panic window decides."),
+    _revision_gauge("kn_revision_panic_mode", "1 while the panic window determines the number of pods."),
     _revision_gauge("kn_revision_concurrency_stable", "Mean requests in flight over the stable window."),
     _revision_gauge("kn_revision_concurrency_panic", "Mean requests in flight over the panic window."),
     _revision_gauge("kn_revision_concurrency_target", "Target of requests in flight per pod."),
@@ -199,29 +208,33 @@ AUTOSCALER_METRICS = (
         *REVISION_LABELS,
         "policy",
     ),
-    _counter("serving_decisions_total", "Decisions by the rule that determined the count.", "rule"),
+    _counter("serving_decisions_total", "Decisions by the rule that determined the number of pods.", "rule"),
     _gauge("autoscaler_revisions", "Revisions that this autoscaler scales."),
-    _gauge("autoscaler_shards", "Buckets whose lease this autoscaler has; 0 if there is a single autoscaler."),
+    _gauge(
+        "autoscaler_shards", "Buckets of revisions whose lease this autoscaler has; 0 if there is a single autoscaler."
+    ),
     _gauge("autoscaler_policies", "ScalingPolicies that are evaluated."),
     _gauge("autoscaler_stats_connections_open", "Connected pods and activators."),
     _counter("autoscaler_decisions_total", "Number of decisions."),
     _counter("autoscaler_decision_failures_total", "Decisions that failed with an internal error."),
-    _counter("autoscaler_write_failures_total", "Writes that failed and are retried."),
+    _counter("autoscaler_write_failures_total", "Writes to the API that failed and are retried."),
     _counter("autoscaler_unknown_stats_total", "Stats of revisions that this autoscaler does not scale."),
     _counter("autoscaler_scale_writes_total", "Writes of a scale."),
-    _counter("autoscaler_reserve_writes_total", "Revisions set to Reserve."),
-    _counter("autoscaler_wake_writes_total", "Revisions set to Active because a policy wanted pods."),
+    _counter("autoscaler_reserve_writes_total", "Writes that set a revision to Reserve (zero)."),
+    _counter("autoscaler_wake_writes_total", "Writes that set a revision to Active because a policy wanted pods."),
     _counter("autoscaler_reserve_conflicts_total", "Writes of Reserve that conflicted with a change of the revision."),
-    _counter("autoscaler_victim_writes_total", "Pods marked for removal first."),
-    _counter("autoscaler_anticipated_writes_total", "Writes and removals of a revision's expected pods."),
+    _counter("autoscaler_victim_writes_total", "Writes that mark the pod to be removed first."),
+    _counter(
+        "autoscaler_anticipated_writes_total", "Writes and removals of the annotation with a revision's expected pods."
+    ),
     _revision_gauge(
         "serving_learnt_target",
-        "Learnt target of requests in flight per pod, before the target utilization; also if it is not used.",
+        "Learnt target of requests in flight per pod, before the target utilization; also if it has no effect.",
     ),
     _counter("autoscaler_learnt_target_writes_total", "Writes of a revision's learnt target."),
     _counter("autoscaler_learnt_writes_total", "Writes of the adaptive policy's data about a revision."),
     _counter("autoscaler_path_writes_total", "Writes of a revision's traffic path."),
-    _counter("autoscaler_scale_conflicts_total", "Writes of a scale repeated after a conflict."),
+    _counter("autoscaler_scale_conflicts_total", "Writes of a scale that were repeated after a conflict."),
     _counter("autoscaler_proofs_total", "Successful probes of the activator before a scale to zero."),
     _counter("autoscaler_proof_failures_total", "Failed probes of the activator before a scale to zero."),
     _counter("autoscaler_policy_status_writes_total", "Writes of a ScalingPolicy's status."),
@@ -235,13 +248,16 @@ AUTOSCALER_METRICS = (
     ),
     _counter("autoscaler_stats_late_frames_total", "Frames of stats rejected because they arrived too late."),
     _counter("autoscaler_stats_flooding_frames_total", "Frames of stats rejected because a sender exceeded its rate."),
-    _counter("autoscaler_stats_connections_total", "Accepted connections."),
+    _counter("autoscaler_stats_connections_total", "Accepted connections of pods and activators."),
     _counter("autoscaler_stats_replaced_connections_total", "Accepted connections that replaced an older connection."),
     _counter("autoscaler_stats_silent_connections_total", "Connections closed because no bytes arrived."),
-    _counter("autoscaler_stats_unauthorized_connections_total", "Connections rejected because of their token."),
+    _counter("autoscaler_stats_unauthorized_connections_total", "Connections rejected because of a wrong token."),
     _counter("autoscaler_stats_refused_connections_total", "Connections rejected because too many were open."),
     _counter("autoscaler_stats_announced_pods_total", "Ready pods that the autoscaler announced to the activators."),
-    _counter("autoscaler_stats_refused_announcements_total", "Announcements with a wrong address, token or pod."),
+    _counter(
+        "autoscaler_stats_refused_announcements_total",
+        "Announcements of ready pods rejected because of a wrong address, token or pod.",
+    ),
     _counter("autoscaler_token_reviews_total", "Reviews of pods' tokens by the API server."),
     _counter("autoscaler_token_reviews_failed_total", "Token reviews without a response, or above the rate limit."),
     _counter("autoscaler_token_claims_refused_total", "Pods that sent an invalid token or the token of another pod."),
@@ -250,7 +266,7 @@ AUTOSCALER_METRICS = (
     _counter("autoscaler_stats_ownerless_total", "Stats of revisions that no autoscaler scales at that time."),
     _counter(
         "autoscaler_stats_relay_dropped_frames_total",
-        "Frames for another autoscaler dropped without a connection to it.",
+        "Frames dropped because there was no connection to the autoscaler that scales the revision.",
     ),
 )
 
@@ -261,7 +277,9 @@ CONTROLLER_METRICS = (
         "resource",
         "result",
     ),
-    _histogram("serving_reconcile_duration_seconds", "Time of one reconciliation with its writes.", "resource"),
+    _histogram(
+        "serving_reconcile_duration_seconds", "Time of one reconciliation of an object, with its writes.", "resource"
+    ),
     _gauge("serving_reconcile_queue_depth", "Objects that wait for reconciliation."),
     _gauge("serving_controller_leader", "1 if this controller has the lease, 0 while another controller has it."),
     _counter("serving_controller_writes_total", "Objects that the controller created, patched or deleted."),
@@ -281,10 +299,10 @@ NODEGROUP_METRICS = (
     _group("nodes", "Nodes of the group in any state."),
     _group("untainted_nodes", "Nodes that accept pods and count as capacity."),
     _group("tainted_nodes", "Nodes that are marked for removal."),
-    _group("force_tainted_nodes", "Nodes whose removal is forced."),
+    _group("force_tainted_nodes", "Nodes with Escalator's taint for forced removal."),
     _group("cordoned_nodes", "Nodes that an administrator has cordoned."),
     _group("unhealthy_nodes", "1 while the group is healthy, despite the name, as in Escalator."),
-    _group("pods", "Pods that count for the group."),
+    _group("pods", "Pods that count for the group's utilisation."),
     _group("pods_evicted", "Pods evicted, or deleted with their node.", MetricKind.COUNTER),
     _group("cpu_percent", "Cpu requests of pods, in percent of the capacity of untainted nodes; 0 without nodes."),
     _group("mem_percent", "Memory requests of pods, in percent of the capacity of untainted nodes; 0 without nodes."),
@@ -308,10 +326,10 @@ NODEGROUP_METRICS = (
     _group("taint_event", "Nodes tainted since the start."),
     _group("untaint_event", "Nodes untainted since the start."),
     _group("scale_lock", "1 while the scale lock is in force."),
-    _group("scale_lock_check_was_locked", "Passes that found the lock in force.", MetricKind.COUNTER),
+    _group("scale_lock_check_was_locked", "Passes that found the scale lock in force.", MetricKind.COUNTER),
     _group("scale_lock_duration", "Seconds for which the scale lock was in force.", MetricKind.HISTOGRAM),
-    _group("node_registration_lag", "Seconds from the cloud request to the node's creation.", MetricKind.HISTOGRAM),
-    _group("scale_delta", "Change of the number of nodes that the last pass wanted."),
+    _group("node_registration_lag", "Seconds from a request for a node until its creation.", MetricKind.HISTOGRAM),
+    _group("scale_delta", "Nodes that the last pass wanted to add; below 0, to remove."),
     _counter("escalator_node_delete_errors", "Deletions of a node that failed.", _GROUP_LABEL),
     _cloud("min_size", "Lower bound of the cloud's group."),
     _cloud("max_size", "Upper bound of the cloud's group."),
@@ -325,25 +343,25 @@ NODEGROUP_METRICS = (
     _own("effects_failed_total", "Taints, evictions, deletions and scale-ups that failed.", MetricKind.COUNTER),
     _counter(
         "serving_nodegroup_cloud_errors_total",
-        "Requests to the cloud that failed before a pass, by reason: CloudRefused, CloudUnavailable.",
+        "Failed queries of the cloud at the start of a pass, by reason: CloudRefused, CloudUnavailable.",
         _GROUP_LABEL,
         "reason",
     ),
-    _histogram("serving_nodegroup_pass_duration_seconds", "Time of one pass over all groups, with its effects."),
+    _histogram("serving_nodegroup_pass_duration_seconds", "Time of one pass over all groups, with its writes."),
     _gauge("serving_nodegroup_leader", "1 if this daemon has the lease, 0 while another daemon has it."),
 )
 
 QUEUEPROXY_METRICS = (
     _counter(
         "queueproxy_requests_total",
-        "Ended requests by class of the status; the class is none without a status.",
+        "Ended requests by class of the response's status; the class is none if there was no response.",
         "class",
     ),
     _gauge("queueproxy_requests_inside", "Requests in this pod, waiting and in flight."),
     _gauge("queueproxy_requests_waiting", "Requests that wait in this pod for the app."),
     _gauge("queueproxy_client_connections", "Open connections of clients."),
     _gauge("queueproxy_app_connections", "Open connections to the app."),
-    _counter("queueproxy_http_refused_total", "Requests and connections rejected before the app, by code.", "code"),
+    _counter("queueproxy_http_refused_total", "Requests and connections rejected before the app got them.", "code"),
     _gauge("queueproxy_app_ready", "1 while the app is ready."),
     _counter("queueproxy_stats_sent_total", "Stats sent to the autoscaler."),
     _counter("queueproxy_stats_unsent_total", "Stats for the autoscaler dropped because there was no connection."),
@@ -353,7 +371,7 @@ COMMON_METRICS = (
     _histogram("serving_loop_lag_seconds", "Delay of the event loop, measured once a second."),
     _counter(
         "serving_unreadable_objects_total",
-        "Objects skipped because they cannot be read; see the log.",
+        "Objects skipped because they cannot be parsed; the log names them.",
         "resource",
     ),
 )

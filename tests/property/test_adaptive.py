@@ -1,5 +1,7 @@
 """Invariants of the adaptive policy for any calls, clocks and settings."""
 
+import math
+
 import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -75,7 +77,7 @@ def test_the_last_pod_is_never_kept_for_longer_than_the_ceiling(gaps_s: list[flo
     for gap_s in gaps_s:
         history.record(gap_s)
     bounds = KeepBounds(worth_s=worth_s, min_s=6.0, max_s=CEILING_S, bridge_s=45.0, start_s=2.0, pre_warms=False)
-    windows = keep_windows(history.hazard(GapPrior(SHIPPED_PRIOR)), bounds)
+    windows = list(keep_windows([(0, history.hazard(GapPrior(SHIPPED_PRIOR)))], bounds))
 
     assert len(windows) == 1
     assert windows[0].from_s == 0.0
@@ -89,7 +91,7 @@ def test_windows_are_in_order_and_apart(gaps_s: list[float], worth_s: float) -> 
     for gap_s in gaps_s:
         history.record(gap_s)
     bounds = KeepBounds(worth_s=worth_s, min_s=6.0, max_s=CEILING_S, bridge_s=45.0, start_s=2.0, pre_warms=True)
-    windows = keep_windows(history.hazard(GapPrior(SHIPPED_PRIOR)), bounds)
+    windows = list(keep_windows([(0, history.hazard(GapPrior(SHIPPED_PRIOR)))], bounds))
 
     ends = [at_s for window in windows for at_s in (window.from_s, window.to_s)]
     assert ends == sorted(ends)
@@ -177,3 +179,26 @@ def test_the_shadow_stays_within_the_bounds_and_its_costs_never_fall(
         assert costs.knative_pod_seconds >= before.knative_pod_seconds
         assert costs.knative_cold_requests - before.knative_cold_requests in (0, requests)
         before = costs
+
+
+@settings(deadline=None)
+@given(gaps_s=GAPS, worth_s=WORTHS, pre_warms=st.booleans(), dormant_after_s=st.sampled_from([10.0, math.inf]))
+def test_windows_are_those_of_the_complete_hazard(
+    gaps_s: list[float], worth_s: float, *, pre_warms: bool, dormant_after_s: float
+) -> None:
+    history, prior = GapHistory(), GapPrior(SHIPPED_PRIOR)
+    for gap_s in gaps_s:
+        history.record(gap_s)
+    bounds = KeepBounds(
+        worth_s=worth_s,
+        min_s=6.0,
+        max_s=CEILING_S,
+        bridge_s=45.0,
+        start_s=2.0,
+        pre_warms=pre_warms,
+        dormant_after_s=dormant_after_s,
+        dormant_cost=0.2,
+    )
+
+    by_group = history.hazard_by_group(prior, rate_min=bounds.rate_min)
+    assert list(keep_windows(by_group, bounds)) == list(keep_windows([(0, history.hazard(prior))], bounds))

@@ -13,7 +13,8 @@ Bins with few gaps are unreliable. So a bin's rate is smoothed towards the rate 
 import bisect
 import itertools
 import math
-from collections.abc import Iterable, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
@@ -85,6 +86,9 @@ _GROUP_SLICES = [
 ]
 _GROUP_STARTS_S = tuple(BIN_STARTS_S[bins.start] for bins in _GROUP_SLICES)
 _GROUP_WIDTHS_S = _widths(_GROUP_STARTS_S)
+_FIRST_WIDTHS_S = [_WIDTHS_S[bins.start] for bins in _GROUP_SLICES]
+# Half of each width, the last bin first.
+_HALF_WIDTHS_BY_GROUP_S = [[0.5 * width_s for width_s in reversed(_WIDTHS_S[bins])] for bins in _GROUP_SLICES]
 
 
 class GapPrior:
@@ -124,44 +128,80 @@ class GapPrior:
 class GapHistory:
     """The gaps of one revision: the times from the end of its last request to its next arrival."""
 
-    __slots__ = ("_counts", "_weight", "gap_count")
+    __slots__ = ("_counts", "_ended", "_exposures_s", "_longer", "_weight", "gap_count")
 
     def __init__(self) -> None:
         self.gap_count = 0
-        self._counts = [0.0] * len(BIN_STARTS_S)
-        self._weight = 1.0
+        self._set(array("d", bytes(8 * len(BIN_STARTS_S))))
 
     def record(self, gap_s: float) -> None:
         """Record an ended gap of ``gap_s`` seconds."""
         self.gap_count += 1
         self._weight *= _GROWTH
-        self._counts[_bin_of(gap_s)] += self._weight
+        self._add(_bin_of(gap_s), self._weight)
         if self._weight > _WEIGHT_MAX:
-            self._counts = [count / self._weight for count in self._counts]
-            self._weight = 1.0
+            self._set(array("d", [count / self._weight for count in self._counts]))
 
     def hazard(self, prior: GapPrior) -> list[float]:
-        """Arrivals per second of idle time, by bin of gap lengths. With few gaps, the result is close to ``prior``.
+        """Arrivals per second of idle time, by bin of gap lengths. With few gaps, the result is close to ``prior``."""
+        return [rate for _, rates in self.hazard_by_group(prior, rate_min=0.0) for rate in rates]
+
+    def hazard_by_group(self, prior: GapPrior, *, rate_min: float) -> Iterator[tuple[int, list[float]]]:
+        """Like ``hazard``, but by group: the number of its first bin, and its rates. Valid until the next gap.
+
+        Most groups with only rates below ``rate_min`` are left out. Each group is computed when it is read.
 
         Example without a prior: 2 of 5 gaps ended in a bin of 3 s, and 3 were longer. The idle time in the bin is 3 x
         (3 + 2 / 2) = 12 s, so the rate is 2 / 12 per second.
         """
-        counts = [count / self._weight for count in self._counts]
-        endings = list(itertools.accumulate(reversed(counts)))
-        exposures_s = [
-            width_s * (ending - 0.5 * count)
-            for width_s, ending, count in zip(_WIDTHS_S, reversed(endings), counts, strict=True)
-        ]
-        rates: list[float] = []
-        for bins, prior_rate in zip(_GROUP_SLICES, prior.rates, strict=True):
-            group_counts, group_exposures_s = counts[bins], exposures_s[bins]
-            exposure_s = sum(group_exposures_s) + _GROUP_STRENGTH / prior_rate
-            believed_s = _FINE_STRENGTH * exposure_s / (sum(group_counts) + _GROUP_STRENGTH)
-            rates += [
-                (count + _FINE_STRENGTH) / (exposure_s + believed_s)
-                for count, exposure_s in zip(group_counts, group_exposures_s, strict=True)
+        # Counts and times are multiplied by the weight of the newest gap.
+        group_strength, fine_strength = _GROUP_STRENGTH * self._weight, _FINE_STRENGTH * self._weight
+        for bins, width_s, half_widths_s, prior_rate, exposure_s, ended, longer in zip(
+            _GROUP_SLICES,
+            _FIRST_WIDTHS_S,
+            _HALF_WIDTHS_BY_GROUP_S,
+            prior.rates,
+            self._exposures_s,
+            self._ended,
+            self._longer,
+            strict=True,
+        ):
+            believed_s = fine_strength * (exposure_s + group_strength / prior_rate) / (ended + group_strength)
+            # The first bin is the narrowest.
+            count_max = max(self._counts[bins]) if ended else 0.0
+            if (count_max + fine_strength) / (width_s * longer + believed_s) < rate_min:
+                continue
+            counts = self._counts[bins]
+            counts.reverse()
+            endings = list(itertools.accumulate(counts, initial=longer))
+            rates = [
+                (count + fine_strength) / (half_width_s * (ending + longer) + believed_s)
+                for count, ending, longer, half_width_s in zip(
+                    counts, endings[1:], endings, half_widths_s, strict=False
+                )
             ]
-        return rates
+            rates.reverse()
+            yield bins.start, rates
+
+    def _set(self, counts: "array[float]") -> None:
+        """Replace the gaps of all bins; the newest gap has the weight 1."""
+        self._weight = 1.0
+        self._counts = array("d", bytes(8 * len(BIN_STARTS_S)))
+        # By group: the idle time in it, the gaps that ended in it, and those that were longer.
+        self._exposures_s, self._ended, self._longer = (array("d", bytes(8 * GROUP_COUNT)) for _ in range(3))
+        for index, count in enumerate(counts):
+            if count:
+                self._add(index, count)
+
+    def _add(self, index: int, weight: float) -> None:
+        """Add a gap that ended in this bin."""
+        group, exposures_s, longer = _GROUPS[index], self._exposures_s, self._longer
+        self._counts[index] += weight
+        self._ended[group] += weight
+        for shorter in range(group):
+            exposures_s[shorter] += weight * _GROUP_WIDTHS_S[shorter]
+            longer[shorter] += weight
+        exposures_s[group] += weight * (BIN_STARTS_S[index] - _GROUP_STARTS_S[group] + 0.5 * _WIDTHS_S[index])
 
     def ended_between(self, from_s: float, to_s: float) -> tuple[float, float]:
         """The number of gaps of at least ``from_s``, and of those that ended before ``to_s``; old gaps weigh less."""
@@ -176,7 +216,7 @@ class GapHistory:
 
     def load(self, dumped: dict[str, float]) -> None:
         """Restore the counts of a ``dump``. Raises ``InvalidValue``."""
-        counts = [0.0] * len(BIN_STARTS_S)
+        counts = array("d", bytes(8 * len(BIN_STARTS_S)))
         for name, count in dumped.items():
             if not name.isdecimal() or int(name) >= len(counts) or not 0 <= count <= _DUMPED_MAX:
                 raise InvalidValue(text=f"{name}: {count}", expected="a bin of gaps and how many it has")
@@ -185,8 +225,7 @@ class GapHistory:
             raise InvalidValue(
                 text=f"{sum(counts):g} gaps", expected=f"a bin of gaps each, at most {_DUMPED_MAX:g} gaps in all"
             )
-        self._counts = counts
-        self._weight = 1.0
+        self._set(counts)
         self.gap_count = max(round(sum(counts)), int(bool(dumped)))
 
 
@@ -220,12 +259,25 @@ class KeepWindow(msgspec.Struct, frozen=True):
     to_s: float
 
 
-class GapPlan(msgspec.Struct, frozen=True):
-    """The plan for an idle gap: when a pod should be ready, and the worth of a cold start in pod-seconds."""
+class GapPlan:
+    """The plan for an idle gap: when a pod should be ready, and ``worth_s``, the worth of a cold start in pod-seconds.
+
+    Iterating yields the windows in order. Each is computed when it is first read, because most gaps end before.
+    """
 
     # The rates are not stored: they would be a quarter of a revision's state, and can be computed from the gaps.
-    windows: tuple[KeepWindow, ...]
-    worth_s: float
+    __slots__ = ("_known", "_later", "worth_s")
+
+    def __init__(self, windows: Iterable[KeepWindow], worth_s: float) -> None:
+        self._later = iter(windows)
+        self._known: list[KeepWindow] = []
+        self.worth_s = worth_s
+
+    def __iter__(self) -> Iterator[KeepWindow]:
+        yield from self._known
+        for window in self._later:
+            self._known.append(window)
+            yield window
 
 
 class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
@@ -268,40 +320,84 @@ class KeepBounds(msgspec.Struct, frozen=True, kw_only=True):
         return self.start_s + self.dormant_after_s * (1.0 - self.dormant_cost)
 
     @property
-    def prices(self) -> Iterable[float]:
-        """The price per second in each bin except the last: the price of a running pod, or of a dormant one."""
+    def rate_min(self) -> float:
+        """A rate below which no pod is worth its price."""
+        # Rounding must not remove a rate that is just worth it.
+        return (1.0 - 1e-9) * min(1.0, self.prices(len(BIN_STARTS_S), 1)[0]) / self.worth_s
+
+    def prices(self, first: int, count: int) -> list[float]:
+        """The price per second in ``count`` bins, beginning with ``first``: of a running pod, or of a dormant one."""
         if self.dormant_after_s == math.inf:
-            return itertools.repeat(1.0, len(BIN_STARTS_S) - 1)
-        first = bisect.bisect_left(BIN_STARTS_S, self.dormant_after_s, hi=len(BIN_STARTS_S) - 1)
-        return [1.0] * first + [self.dormant_cost] * (len(BIN_STARTS_S) - 1 - first)
+            return [1.0] * count
+        dormant = bisect.bisect_left(BIN_STARTS_S, self.dormant_after_s)
+        return [self.dormant_cost if index >= dormant else 1.0 for index in range(first, first + count)]
 
 
-def keep_windows(hazard: Sequence[float], bounds: KeepBounds) -> tuple[KeepWindow, ...]:
+def keep_windows(hazard: Iterable[tuple[int, Sequence[float]]], bounds: KeepBounds) -> Iterator[KeepWindow]:
     """The keep windows, in order.
 
-    The first window begins at 0, and lasts from ``min_s`` to ``kept_max_s``. Later windows are for pre-warming.
+    ``hazard`` has the rates by bin, in parts with the number of their first bin. Parts are read when they are needed.
+    Parts with only rates below ``rate_min`` may be missing.
 
-    ``hazard`` is the rate by bin. Two windows with a pause of at most ``bridge_s`` are joined. A later window must also
-    pay for its pod's start: its expected saving minus its price must be at least ``warming_s``.
+    The first window begins at 0, and lasts from ``min_s`` to ``kept_max_s``. Later windows are for pre-warming. Two
+    windows with a pause of at most ``bridge_s`` are joined. A later window must also pay for its pod's start: its
+    expected saving minus its price must be at least ``warming_s``.
 
     A pod stays while the rate times the worth of a cold start is at least the price of a second. Example: at a worth of
     100 s, a running pod needs a rate of 0.01 per second. A dormant pod with a price of 0.2 needs a rate of 0.002.
     """
-    worth_s = bounds.worth_s
-    is_worthwhile = [rate * worth_s >= price for rate, price in zip(hazard, bounds.prices, strict=False)]
-    changes = zip([False, *is_worthwhile], [*is_worthwhile, False], strict=True)
-    edges = [index for index, (before, after) in enumerate(changes) if before != after]
-    windows = [(0.0, bounds.min_s)]
-    for first, last in zip(edges[::2], edges[1::2], strict=True):
-        from_s, to_s = BIN_STARTS_S[first], BIN_STARTS_S[last]
-        if from_s - windows[-1][1] <= bounds.bridge_s:
-            windows[-1] = (windows[-1][0], max(windows[-1][1], to_s))
-        elif not bounds.pre_warms:
-            break
-        elif _saved_s(hazard[first:last], _WIDTHS_S[first:last], bounds) >= bounds.warming_s:
-            windows.append((from_s, to_s))
-    windows[0] = (0.0, min(windows[0][1], bounds.kept_max_s))
-    return tuple(KeepWindow(from_s, to_s) for from_s, to_s in windows)
+    from_s, to_s, is_open = 0.0, bounds.min_s, True
+    for first, rates in _worthwhile(hazard, bounds):
+        last = first + len(rates)
+        if is_open and BIN_STARTS_S[first] - to_s <= bounds.bridge_s:
+            to_s = max(to_s, BIN_STARTS_S[last]) if rates else to_s
+            continue
+        if is_open:
+            yield _window(from_s, to_s, bounds)
+            is_open = False
+        if rates and not bounds.pre_warms:
+            return
+        if rates and _saved_s(rates, _WIDTHS_S[first:last], bounds) >= bounds.warming_s:
+            from_s, to_s, is_open = BIN_STARTS_S[first], BIN_STARTS_S[last], True
+    if is_open:
+        yield _window(from_s, to_s, bounds)
+
+
+def _window(from_s: float, to_s: float, bounds: KeepBounds) -> KeepWindow:
+    return KeepWindow(from_s, to_s if from_s else min(to_s, bounds.kept_max_s))
+
+
+def _worthwhile(hazard: Iterable[tuple[int, Sequence[float]]], bounds: KeepBounds) -> Iterator[tuple[int, list[float]]]:
+    """The sequences of bins in which a pod is worth its price, each with its first bin and its rates.
+
+    An empty sequence means that the later ones do not begin before this bin.
+    """
+    last = len(BIN_STARTS_S) - 1
+    worth_s, price_max = bounds.worth_s, max(bounds.prices(0, 1) + bounds.prices(last, 1))
+    start, run = 0, list[float]()
+    for first, part in hazard:
+        if first != start + len(run):
+            if run:
+                yield start, run
+            start, run = first, []
+        # The last bin has no end.
+        rates = part[: last - first]
+        if min(rates, default=0.0) * worth_s >= price_max:
+            run += rates
+            continue
+        index = first
+        for rate, price in zip(rates, bounds.prices(first, len(rates)), strict=True):
+            index += 1
+            if rate * worth_s >= price:
+                run.append(rate)
+                continue
+            if run:
+                yield start, run
+            start, run = index, []
+        if not run:
+            yield start, run
+    if run:
+        yield start, run
 
 
 def _saved_s(hazard: Sequence[float], widths_s: Sequence[float], bounds: KeepBounds) -> float:

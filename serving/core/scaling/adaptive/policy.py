@@ -134,9 +134,9 @@ class AdaptivePolicy(RevisionPolicy):
                 pod_seconds, cold = self._unsettled
                 self._regret.record(pod_seconds, cold * max(1.0, self._woken_count))
             if self._regret.is_counted and self._gaps.gap_count >= _GAPS_MIN:
-                windows = (self._idle or self._plan()).windows
+                plan = self._idle or self._plan()
                 self._unsettled = difference(
-                    gap_s, windows, spec=self._spec, pod_count=self._tail_count, start_s=self.start_s
+                    gap_s, plan, spec=self._spec, pod_count=self._tail_count, start_s=self.start_s
                 )
             self._tail_count = 1
             # The gap removed the pod under Knative: count the requests that would have waited for a new one.
@@ -184,7 +184,7 @@ class AdaptivePolicy(RevisionPolicy):
         if self._idle is None or self.idle_since_s is None:
             return 0
         age_s = now_s - self.idle_since_s
-        return int(any(window.from_s - self.start_s - ahead_s <= age_s < window.to_s for window in self._idle.windows))
+        return int(any(window.from_s - self.start_s - ahead_s <= age_s < window.to_s for window in self._idle))
 
     def unchanged_for_s(self, *, in_flight: float, now_s: float) -> float | None:
         """How long, in seconds, the policy keeps one ready pod unchanged; None requires a call of ``propose``.
@@ -206,7 +206,7 @@ class AdaptivePolicy(RevisionPolicy):
         if age_s >= to_s:
             if self._idle is None:
                 self._idle = self._plan()
-            to_s = self._idle.windows[0].to_s
+            to_s = next(iter(self._idle)).to_s
         return max(_RECHECK_MIN_S, to_s - age_s) if age_s < to_s else None
 
     def due_save(self, now_s: float) -> str | None:
@@ -242,10 +242,9 @@ class AdaptivePolicy(RevisionPolicy):
             self._idle = self._plan()
         idle = self._idle
         hazard = self._gaps.hazard(self._prior)
-        return curve_of(hazard, idle.windows, worth_s=idle.worth_s, gap_count=self._gaps.gap_count)
+        return curve_of(hazard, tuple(idle), worth_s=idle.worth_s, gap_count=self._gaps.gap_count)
 
     def _plan(self) -> GapPlan:
-        hazard = self._gaps.hazard(self._prior)
         settings, spec = self._settings, self._spec
         bounds = KeepBounds(
             # All requests that arrive during a start are cold.
@@ -258,6 +257,7 @@ class AdaptivePolicy(RevisionPolicy):
             dormant_after_s=math.inf if spec.dormant_after_s is None else spec.dormant_after_s,
             dormant_cost=spec.dormant_cost,
         )
+        hazard = self._gaps.hazard_by_group(self._prior, rate_min=bounds.rate_min)
         return GapPlan(keep_windows(hazard, bounds), bounds.worth_s)
 
     def _window_at(self, age_s: float, *, present_scale: int, now_s: float) -> tuple[KeepWindow | None, float | None]:
@@ -266,7 +266,7 @@ class AdaptivePolicy(RevisionPolicy):
         The window is None if no pod is kept at this age.
         """
         assert self._idle is not None
-        for window in self._idle.windows:
+        for window in self._idle:
             lead_s = self.start_s if window.from_s else 0.0
             if age_s < window.from_s - lead_s:
                 return None, max(_RECHECK_MIN_S, window.from_s - lead_s - age_s)

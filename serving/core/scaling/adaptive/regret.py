@@ -6,7 +6,7 @@ Knative's keep-alive decides in two cases: until the learnt one would have saved
 cold requests. The first case values a cold start at half of the setting.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from typing import ClassVar
 
 import msgspec
@@ -33,23 +33,27 @@ class GapCost(msgspec.Struct, frozen=True):
     is_cold: bool
 
 
-def cost_of(gap_s: float, windows: Sequence[KeepWindow], *, pod_count: int, start_s: float) -> GapCost:
+def cost_of(gap_s: float, windows: Iterable[KeepWindow], *, pod_count: int, start_s: float) -> GapCost:
     """The cost of keeping pods through the windows of one gap.
 
     ``pod_count`` pods stay during the first window, which begins at 0. One pod is started ahead of each later window.
     If no pod is left at the end of the gap, the request is cold, which costs another start. Example: 2 pods stay for
     the first 60 s of a gap of 100 s, and a start takes 10 s. The cost is 2 x 60 + 10 = 130 pod-seconds.
     """
-    pod_seconds = pod_count * min(gap_s, windows[0].to_s)
-    is_cold = gap_s > windows[0].to_s
-    for window in windows[1:]:
+    later = iter(windows)
+    kept_s = next(later).to_s
+    pod_seconds = pod_count * min(gap_s, kept_s)
+    is_cold = gap_s > kept_s
+    for window in later:
+        if window.from_s - start_s > gap_s:
+            break
         pod_seconds += max(0.0, min(gap_s, window.to_s) - (window.from_s - start_s))
         is_cold = is_cold and not window.from_s <= gap_s <= window.to_s
     return GapCost(pod_seconds + start_s * is_cold, is_cold)
 
 
 def difference(
-    gap_s: float, windows: Sequence[KeepWindow], *, spec: ScalingSpec, pod_count: int, start_s: float
+    gap_s: float, windows: Iterable[KeepWindow], *, spec: ScalingSpec, pod_count: int, start_s: float
 ) -> tuple[float, int]:
     """The pod-seconds and cold requests by which the windows exceed Knative's keep-alive in one gap.
 

@@ -126,7 +126,7 @@ def test_arrivals_add_up_over_idle_time() -> None:
 def windows(*high: tuple[float, float], bounds: KeepBounds = BOUNDS) -> list[tuple[float, float]]:
     """Windows with a high hazard between these ages; the ends are rounded to bins of 3 %."""
     hazard = [HIGH if any(from_s <= at_s < to_s for from_s, to_s in high) else LOW for at_s in BIN_STARTS_S]
-    return [(round(window.from_s), round(window.to_s)) for window in keep_windows(hazard, bounds)]
+    return [(round(window.from_s), round(window.to_s)) for window in keep_windows([(0, hazard)], bounds)]
 
 
 def test_where_no_request_is_expected_a_pod_stays_for_the_shortest_time() -> None:
@@ -162,13 +162,13 @@ def test_a_pod_never_stays_for_longer_than_the_longest_time() -> None:
 
 def test_a_dormant_pod_stays_by_a_lower_rate() -> None:
     hazard = [0.3 / BOUNDS.worth_s] * len(BIN_STARTS_S)
-    assert keep_windows(hazard, BOUNDS) == (KeepWindow(0.0, 6.0),)
-    assert keep_windows(hazard, DORMANT) == (KeepWindow(0.0, DORMANT.kept_max_s),)
+    assert tuple(keep_windows([(0, hazard)], BOUNDS)) == (KeepWindow(0.0, 6.0),)
+    assert tuple(keep_windows([(0, hazard)], DORMANT)) == (KeepWindow(0.0, DORMANT.kept_max_s),)
 
 
 def test_a_rate_below_the_price_of_a_dormant_pod_keeps_none() -> None:
     hazard = [0.1 / BOUNDS.worth_s] * len(BIN_STARTS_S)
-    assert keep_windows(hazard, DORMANT) == (KeepWindow(0.0, 6.0),)
+    assert tuple(keep_windows([(0, hazard)], DORMANT)) == (KeepWindow(0.0, 6.0),)
 
 
 def test_the_longest_window_is_a_bound_of_what_a_gap_costs() -> None:

@@ -3,8 +3,8 @@
 Input: the load of each second, as the statistics report it, and the cluster's state. Output: the outcome of each
 decision, and the time of the next decision that can change anything. The product's code makes the decisions: windows,
 algorithm, merge with bounds, gate to zero, path. A period with a known outcome is skipped: at scale 0; while one ready
-pod has load in the window and no second of it was above the target of one pod; and while only the gate's clock can
-change the outcome.
+pod has load in the window and no second of it was above the target of one pod; while the load of several pods stays
+within the bounds of their count; and while only the gate's clock can change the outcome.
 """
 
 import math
@@ -32,7 +32,7 @@ from serving.core.scaling.scaler.rest import DECISION_PAUSE_S, Periods
 from serving.core.scaling.scaler.waitingtokens import WaitingTokens
 from serving.core.scaling.scaler.windows import RevisionWindows, starting_revision_state
 from serving.core.scaling.slo import RevisionSlo
-from serving.core.scaling.spec import ScalingSpec
+from serving.core.scaling.spec import ScalingSpec, WindowKind
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.tools.simulator.signals import RevisionSignals
 from serving.tools.simulator.steady import (
@@ -40,6 +40,7 @@ from serving.tools.simulator.steady import (
     Key,
     RevisionCounts,
     SteadyConclusions,
+    SteadyLevel,
     conclusion_of,
     key_of,
 )
@@ -60,6 +61,8 @@ class LoadedSeconds:
     def __init__(self, spec: ScalingSpec) -> None:
         self._stable = math.ceil(spec.stable_window_s)
         self._panic = math.ceil(spec.panic_window_s)
+        self.level: SteadyLevel | None = None
+        """The loads in the windows; None unless each second was reported since the windows were full."""
         self.pending: deque[LoadedSecond] = deque(maxlen=self._stable + 2)
         self._metric = spec.load_metric
         self._has_further = bool(spec.further_metrics)
@@ -77,6 +80,8 @@ class LoadedSeconds:
         serve.
         """
         self.pending.append(second)
+        if self.level is not None:
+            self.level.record(second[0], self._amount(second), self._panic)
         if second[1] > LOAD_MIN:
             self._loaded_before, self._loaded_number = self._loaded_number, second[0]
         if is_hot:
@@ -85,12 +90,26 @@ class LoadedSeconds:
     def poke(self, number: int, windows: RevisionWindows) -> None:
         """Add a load of 1 to the windows immediately, for the second with this number."""
         self._loaded_number = max(self._loaded_number, number)
+        self.level = None
         windows.record_load(number, self._amount((number, 1.0, 1, 0.0)))
 
     def reset(self) -> None:
         """Forget earlier seconds. Called when the windows have been reset."""
         self.pending.clear()
+        self.level = None
         self._hot_number = -1
+
+    def measure(self, windows: RevisionWindows, now_s: float) -> SteadyLevel | None:
+        """The loads up to now; None if a window is not full. All completed seconds were given to the windows."""
+        if self.level is None:
+            contents = windows.contents()
+            if len(contents.stable.values) == self._stable and len(contents.panic.values) == self._panic:
+                self.level = SteadyLevel(contents)
+                for second in self.pending:
+                    self.level.record(second[0], self._amount(second), self._panic)
+        else:
+            self.level.advance(math.floor(now_s) - 1, self._panic)
+        return self.level
 
     def is_cool(self, at_s: float) -> bool:
         """Whether the stable window contains no second that was recorded as hot."""
@@ -214,6 +233,10 @@ class Decisions:
         self._proved_at_s: float | None = None
         self._seconds = LoadedSeconds(spec)
         self._tokens = WaitingTokens()
+        # The counts of the last decision, if it repeats while the loads stay within the bounds of ``SteadyLevel``.
+        self._level_counts: tuple[int, int] | None = None
+        self.is_level = False
+        """Whether decisions about several pods are skipped, as long as the loads stay within their bounds."""
         # Seconds for the policy, which also reads the seconds that a skipped period leaves to the windows.
         self._unobserved: deque[LoadedSecond] = deque()
         self._poked_load = 0.0
@@ -266,6 +289,12 @@ class Decisions:
         self._seconds.record(second, is_hot=not LOAD_MIN < load <= self.quiet_load)
         if self.policy.observes:
             self._unobserved.append(second)
+        if self.is_level:
+            level = self._seconds.level
+            if level is None or level.is_left:
+                self.is_level = False
+                self.due_s = min(self.due_s, self._periods.at(number + 1.0))
+            return
         if (self.policy.observes or self._is_settled or not self.latest_count) and not self.is_next_due:
             # A result that depends only on the clock may differ now.
             self.due_s = min(self.due_s, self._periods.at(number + 1.0))
@@ -314,6 +343,8 @@ class Decisions:
             self._unobserved.clear()
         self._periods.made_s, self._conclusion, self._asked_s = now_s, conclusion, math.inf
         self._recheck_s = math.inf if self._recheck_in_s is None else now_s + self._recheck_in_s
+        self._level_counts = (counts.scale, counts.ready) if self._has_level(counts, conclusion, now_s) else None
+        self.is_level = self._level_counts is not None and counts.inside > 0
         if self._signals is not None:
             self._recheck_s = min(self._recheck_s, now_s + max(DECISION_PAUSE_S, self._signals.due_in_s(now_s)))
         return conclusion
@@ -325,6 +356,8 @@ class Decisions:
         the seconds immediately; the windows receive them at the next decision.
         """
         policy, conclusion = self.policy, self._conclusion
+        if counts.scale > 1:
+            return self._is_level_repeated(counts, now_s)
         if (
             not policy.observes
             or not self._skips
@@ -363,8 +396,10 @@ class Decisions:
         self._is_settled = False
         due_s = min(self._periods.at(now_s), recheck_s)
         if counts.scale > 1 and counts.inside:
-            self.due_s = min(self._asked_s, max(due_s, self._periods.made_s + DECISION_PAUSE_S))
+            due_s = self._level_end_s if self.is_level else max(due_s, self._periods.made_s + DECISION_PAUSE_S)
+            self.due_s = min(self._asked_s, due_s)
             return
+        self.is_level = False
         if self._skips and (not self.policy.observes or self._is_silent(counts)):
             if (not counts.scale and not counts.inside and not self._seconds.pending) or (
                 conclusion.apply_count is None and self._is_clock_alone(counts, conclusion)
@@ -382,6 +417,59 @@ class Decisions:
         if self._skips and self._is_one_pod_starting(counts):
             due_s = self._periods.before(recheck_s)
         self.due_s = min(self._asked_s, max(due_s, self._periods.made_s + DECISION_PAUSE_S))
+
+    def _has_level(self, counts: RevisionCounts, conclusion: Conclusion, now_s: float) -> bool:
+        """Whether only the load can change the decision about several pods; sets the bounds of the load if so."""
+        detail, spec = self._detail, self._spec
+        if self._steady is None or not counts.ready:
+            self._seconds.level = None
+            return False
+        if (
+            counts.scale <= 1
+            or conclusion.apply_count is not None
+            or conclusion.phase is not GatePhase.ACTIVE
+            or conclusion.is_status_changed
+            or conclusion.gate_reason is not GateReason.PODS_WANTED
+            or not isinstance(detail, ScaleDecision)
+            or not detail.desired_stable_count
+            or detail.start_hold_count
+            or spec.scale_down_delay_s
+            or spec.window_kind is not WindowKind.LINEAR
+            # The sign of the excess burst capacity must not depend on the load.
+            or 0 < spec.target_burst_capacity <= counts.ready * spec.total_value
+        ):
+            return False
+        level = self._seconds.measure(self._windows, now_s)
+        if level is None:
+            return False
+        level.bound(detail, spec)
+        return not level.is_left
+
+    def _is_level_repeated(self, counts: RevisionCounts, now_s: float) -> bool:
+        """Whether the due decision about several pods would repeat the last one, because of the bounds of its load."""
+        if (
+            # A policy may advise on an idle revision.
+            (not counts.inside and self.policy.observes)
+            or self._level_counts != (counts.scale, counts.ready)
+            or now_s >= min(self._asked_s, self._recheck_s, self._level_end_s)
+        ):
+            return False
+        level = self._seconds.measure(self._windows, now_s)
+        if level is None or level.is_left:
+            return False
+        self.is_level, self._recheck_s = counts.inside > 0, math.inf
+        # Without requests, no report of a second ends the level.
+        self.due_s = self._level_end_s if counts.inside else self._periods.at(now_s + self._periods.period_s)
+        return True
+
+    @property
+    def _level_end_s(self) -> float:
+        """The end of a level: the end of panic, or when seconds that wait for the windows would leave them."""
+        end_s = self._periods.made_s + self._spec.stable_window_s
+        state = self._state.kpa
+        if state is not None and state.panic_since_s is not None:
+            end_s = min(end_s, self._periods.at(state.panic_since_s + self._spec.stable_window_s))
+        return end_s
 
     @property
     def _panic_end_s(self) -> float:

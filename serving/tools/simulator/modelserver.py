@@ -238,10 +238,11 @@ class PromptRun(RevisionRun):
             heapq.heappush(self._events, (next_s, self._sequence, FINISHED, pod))
 
     def _count_in(self, at_s: float) -> None:
-        if not self._inside:
+        is_first = not self._inside
+        super()._count_in(at_s)
+        if is_first:
             # The mean of the first second with load begins with this second.
             self._tokens(self._second_end_s - 1.0)
-        super()._count_in(at_s)
 
     def _tokens(self, end_s: float) -> float:
         self._reported_s = end_s

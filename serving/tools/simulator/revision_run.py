@@ -190,6 +190,8 @@ class RevisionRun:
         self._direction = 0
         self._latest_ready_s = -math.inf
         self._judge = self.result.judge_of(config.spec.slo or config.slo)
+        # Whether seconds without requests are neither judged nor reported.
+        self._is_metered_lazily = self._judge is None and self._signals is None
 
     def run(self) -> RevisionResult:
         """Simulate up to the end."""
@@ -265,13 +267,11 @@ class RevisionRun:
         due_s = decisions.due_s
         if due_s > until_s:
             return False
-        if self._inside and decisions.is_next_due and self.pods.scale > 1:
-            self._decide(due_s, DecisionCause.PERIOD)
-            return True
         counts = _counts_of(self.pods, self._inside)
         if decisions.is_repeated(counts, due_s):
             return True
-        decisions.schedule(counts, due_s)
+        if not (self._inside and decisions.is_next_due and self.pods.scale > 1):
+            decisions.schedule(counts, due_s)
         if decisions.due_s <= due_s:
             self._decide(due_s, DecisionCause.PERIOD)
         return True
@@ -285,10 +285,16 @@ class RevisionRun:
             self._signals.complete(self._number, end_s)
         if load > _LOAD_MIN or self._arrived:
             decisions.record(self._number, max(0.0, load), self._arrived, tokens=self._tokens(end_s))
-            if load > decisions.quiet_load and not (decisions.is_next_due and self.pods.scale > 1):
+            is_scheduled = decisions.is_level or (decisions.is_next_due and self.pods.scale > 1)
+            if load > decisions.quiet_load and not is_scheduled:
                 decisions.schedule(_counts_of(self.pods, self._inside), end_s)
         self._known_inside = self._inside
         self._arrived = 0
+        if not self._inside and self._is_metered_lazily:
+            # The next request begins the next second.
+            self._second_end_s = math.inf
+            self._area = 0.0
+            return
         if not self._inside:
             self._number = max(self._number + 1, math.floor(until_s - self._report_at) + 1)
             self._second_end_s = self._number + self._report_at
@@ -353,6 +359,9 @@ class RevisionRun:
     def _count_in(self, at_s: float) -> None:
         if not self._inside:
             self._decisions.entered(at_s)
+            if self._second_end_s == math.inf:
+                self._number = max(self._number + 1, math.floor(at_s - self._report_at) + 1)
+                self._second_end_s = self._number + self._report_at
         self._inside += 1
         self._arrived += 1
         self._area += self._second_end_s - at_s
@@ -360,8 +369,9 @@ class RevisionRun:
     def _count_out(self, at_s: float) -> None:
         self._inside -= 1
         self._area -= self._second_end_s - at_s
-        if not self._inside and self.pods.scale and self._decisions.due_s == math.inf:
-            self._decisions.schedule(_counts_of(self.pods, self._inside), at_s)
+        decisions = self._decisions
+        if not self._inside and self.pods.scale and (decisions.due_s == math.inf or decisions.is_level):
+            decisions.schedule(_counts_of(self.pods, self._inside), at_s)
 
     def _serve(self, pod: SimulatedPod, at_s: float, took_s: float, *, waited_s: float = 0.0) -> None:
         self.pods.start_request(pod, at_s)

@@ -5,6 +5,9 @@ conclusion for the same inputs. Times matter only through comparisons, which are
 computes the algorithm's count and the advice.
 """
 
+import math
+from collections import deque
+
 import msgspec
 
 from serving.core.model.knative import TrafficPath
@@ -14,6 +17,7 @@ from serving.core.scaling.decision.records import ScalerOutcome
 from serving.core.scaling.decision.step import RevisionState
 from serving.core.scaling.decision.view import ScalerView
 from serving.core.scaling.kpa.decide import KpaState, ScaleDecision
+from serving.core.scaling.kpa.window import WindowContents
 from serving.core.scaling.kpa.zero import GateInputs, GatePhase, GateReason, GateState, InactiveReason, clock_conditions
 from serving.core.scaling.spec import ScalingSpec
 
@@ -23,6 +27,8 @@ _CONCLUSIONS_MAX = 256
 _TIMED_REASONS = frozenset(
     {GateReason.ACTIVATION_PENDING, GateReason.ACTIVE_TOO_SHORT, GateReason.POD_RETENTION, GateReason.GRACE}
 )
+# Sums of loads this close to a bound count as beyond it, because averages are rounded to six decimals.
+_SUM_MARGIN = 1e-3
 # Place of a missing count in a key.
 _NO_COUNT = -1
 
@@ -115,6 +121,65 @@ class SteadyConclusions:
                 is_initialized=True,
             )
         return RevisionState(kpa=kpa, gate=gate, latest_count=conclusion.latest_count), conclusion
+
+
+class SteadyLevel:
+    """The loads in both windows, and the bounds within which the algorithm wants the same pods.
+
+    Only for linear windows that are full, while pods report every second.
+    """
+
+    __slots__ = ("_number", "_panic", "_panic_max", "_stable", "_stable_max", "_stable_min", "_values", "is_left")
+
+    def __init__(self, contents: WindowContents) -> None:
+        self._values: deque[float] = deque(contents.stable.values, maxlen=len(contents.stable.values))
+        # The load of a second is in the bucket of the next one.
+        self._number = contents.stable.first + len(self._values) - 2
+        self._stable, self._panic = sum(self._values), sum(contents.panic.values)
+        self._stable_min, self._stable_max, self._panic_max = -math.inf, math.inf, math.inf
+        self.is_left = True
+        """Whether a sum has left the bounds since ``bound``."""
+
+    def bound(self, detail: ScaleDecision, spec: ScalingSpec) -> None:
+        """Set the bounds to those of a decision: no panic begins, and the count stays.
+
+        Outside panic the stable load keeps its count. In panic, loads for fewer pods than now change nothing.
+        """
+        target, width_s, panic_s = spec.target_value, len(self._values), math.ceil(spec.panic_window_s)
+        count, threshold = detail.desired_stable_count, spec.panic_threshold_ratio * max(1, detail.ready_count)
+        panic_count = math.ceil(threshold) - 1
+        self._stable_min = (count - 1) * target * width_s + _SUM_MARGIN
+        if detail.panic_since_s is not None:
+            count, self._stable_min = detail.panic_count_max, -math.inf
+            panic_count = min(panic_count, count)
+        self._stable_max = count * target * width_s - _SUM_MARGIN
+        self._panic_max = panic_count * target * panic_s - _SUM_MARGIN
+        self.is_left = not self._is_within
+
+    def advance(self, number: int, panic_s: int) -> None:
+        """Record no load for the seconds up to this one that were not recorded."""
+        values = self._values
+        for _ in range(min(number - self._number, len(values))):
+            self._stable -= values[0]
+            self._panic -= values[-panic_s]
+            values.append(0.0)
+            self.is_left = self.is_left or not self._is_within
+        self._number = max(self._number, number)
+
+    def record(self, number: int, load: float, panic_s: int) -> None:
+        """Record the load of a second; the seconds since the last one had none."""
+        if number - 1 > self._number:
+            self.advance(number - 1, panic_s)
+        values = self._values
+        self._number = number
+        self._stable += load - values[0]
+        self._panic += load - values[-panic_s]
+        values.append(load)
+        self.is_left = self.is_left or not self._is_within
+
+    @property
+    def _is_within(self) -> bool:
+        return self._stable_min < self._stable < self._stable_max and self._panic < self._panic_max
 
 
 def key_of(  # noqa: PLR0913 - all that a conclusion depends on

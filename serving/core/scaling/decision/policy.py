@@ -143,7 +143,11 @@ class RevisionPolicy:
     """Why Knative's policy replaced a user's within the last minute; "" if it did not."""
 
     skips_periods = True
-    """Whether ``Advice.recheck_in_s`` and ``unchanged_for_s`` are exact, so that the simulator may skip periods."""
+    """Whether the simulator may skip periods.
+
+    Required: ``Advice.recheck_in_s`` and ``unchanged_for_s`` are exact, and the advice is neutral while requests are in
+    flight and the algorithm wants a pod.
+    """
 
     def __init__(self) -> None:
         self.start_s = _START_S

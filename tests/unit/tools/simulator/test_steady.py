@@ -91,3 +91,50 @@ def test_skipped_periods_of_idle_pods_change_nothing(policy: str) -> None:
         ), seed
         assert skipped.waits.count == full.waits.count
     assert skipped_count > 5_000
+
+
+def steady(policy: str, seed: int, *, skips: bool) -> RevisionResult:
+    """A load for which several pods are right, with changes of its rate and pauses."""
+    dice = random.Random(f"steady:{seed}")
+    rates = [dice.choice([0.4, 0.9, 1.5, 4.0]) for _ in range(6)]
+    at_s, arrivals = 0.0, []
+    while at_s < 1800:
+        arrivals.append((at_s, dice.choice([0.5, 2.0, 2.0])))
+        at_s += dice.expovariate(rates[int(at_s / 300)]) if dice.random() < 0.99 else dice.choice([3.0, 15.0, 90.0])
+    settings = AutoscalerSettings(policy=policy)
+    limit = dice.choice([1, 1, 2])
+    spec = resolve(settings, ScalingAnnotations(), container_concurrency=limit, reachable=True)
+    spec = msgspec.structs.replace(
+        spec,
+        max_scale=dice.choice([0, 0, 4]),
+        target_burst_capacity=dice.choice([-1.0, 0.0, 5.0, 211.0]),
+        panic_threshold_ratio=dice.choice([2.0, 1.5]),
+        window_kind=dice.choice([WindowKind.LINEAR, WindowKind.LINEAR, WindowKind.WEIGHTED_EXPONENTIAL]),
+    )
+    config = RunConfig(
+        settings=settings,
+        spec=spec,
+        concurrency=limit,
+        has_burst_switch=dice.random() < 0.5,
+        start=Quantiles(p50_s=dice.choice([0.5, 2.0]), p99_s=2.0),
+        skips=skips,
+    )
+    return RevisionRun("f", iter(arrivals), config, until_s=2000.0).run()
+
+
+@pytest.mark.parametrize("policy", [KNATIVE_POLICY, ADAPTIVE_POLICY])
+@pytest.mark.parametrize("seeds", [range(5), pytest.param(range(5, 60), marks=pytest.mark.slow)])
+def test_skipped_periods_of_several_pods_change_nothing(policy: str, seeds: range) -> None:
+    full_count = skipped_count = 0
+    for seed in seeds:
+        full, skipped = (steady(policy, seed, skips=skips) for skips in (False, True))
+        full_count, skipped_count = full_count + full.decisions, skipped_count + skipped.decisions
+        # Sums of times differ in their last bits.
+        assert skipped.pod_series == pytest.approx(full.pod_series, abs=1e-9), seed
+        assert msgspec.structs.replace(
+            skipped, decisions=0, waits=full.waits, pod_series=full.pod_series
+        ) == msgspec.structs.replace(full, decisions=0), seed
+        assert skipped.waits.percentile(0.9, requests=full.requests) == full.waits.percentile(
+            0.9, requests=full.requests
+        )
+    assert skipped_count < 0.75 * full_count

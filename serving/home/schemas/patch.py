@@ -66,17 +66,21 @@ def same_json(first: object, other: object) -> bool:
 
     Parts that are the same Python object are not compared, so that after a patch only changed parts cost time.
     """
+    # Python's comparison is 20 times faster than a walk, and most writes change something.
+    return first == other and _has_same_booleans(first, other)
+
+
+def _has_same_booleans(first: Any, other: Any) -> bool:  # noqa: ANN401 - JSON
+    """Whether two values that are equal in Python have booleans at the same places."""
     if first is other:
         return True
     if isinstance(first, dict):
-        if not isinstance(other, dict) or len(first) != len(other):
-            return False
-        return all(key in other and same_json(value, other[key]) for key, value in first.items())
-    if isinstance(first, list):
-        return isinstance(other, list) and len(first) == len(other) and all(map(same_json, first, other))
-    if isinstance(first, bool) or isinstance(other, bool):
-        return False
-    return first == other
+        pairs = [(value, other[key]) for key, value in first.items() if type(value) is not str]
+    elif isinstance(first, list):
+        pairs = [(value, there) for value, there in zip(first, other, strict=True) if type(value) is not str]
+    else:
+        return isinstance(first, bool) is isinstance(other, bool)
+    return all(_has_same_booleans(value, there) for value, there in pairs)
 
 
 def json_patch(target: Any, operations: Sequence[object]) -> Any:  # noqa: ANN401 - JSON

@@ -3,7 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from serving.core.traffic.prefixes import BLOCK_ENDS, LOAD_RATIO_MAX, PrefixTable, Prompt, read_prompt
+from serving.core.traffic.prefixes import (
+    BLOCK_ENDS,
+    LOAD_RATIO_MAX,
+    PrefixTable,
+    Prompt,
+    lone_ratio_max,
+    read_prompt,
+)
 
 BLOCKS_MAX = 40
 PODS = st.frozensets(st.sampled_from("abcdef"), min_size=1)
@@ -46,10 +53,15 @@ def test_memory_and_load_are_bounded_and_only_free_pods_are_chosen(
             free = sorted(listed & pods)
             address = table.choose(value, free)
             assert address in free
+            counts = [table._pods[name].known_count(value.prefixes) for name in listed]
+            near_count = sum(
+                count > 0 and 4 * BLOCK_ENDS[count - 1] >= BLOCK_ENDS[len(value.prefixes) - 1] for count in counts
+            )
+            ratio_max = LOAD_RATIO_MAX if near_count > 1 else lone_ratio_max(len(listed))
             tokens = {name: table._pods[name].tokens for name in listed}
             mean = (sum(tokens.values()) + value.tokens) / len(listed)
             is_least = tokens[address] == min(tokens[name] for name in free)
-            assert is_least or tokens[address] <= LOAD_RATIO_MAX * mean
+            assert is_least or (value.prefixes and tokens[address] <= ratio_max * mean)
             table.begin(number, value, address)
             running.append(number)
         assert table._pods.keys() == listed

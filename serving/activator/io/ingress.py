@@ -42,6 +42,7 @@ from serving.net.proxy.forwarding.phase import ExchangeOutcome
 from serving.net.proxy.forwarding.policy import member_of
 from serving.net.proxy.forwarding.sharing import client_line
 from serving.net.proxy.http1.requesthead import with_traceparent
+from serving.net.wire.tokens import prompt_secret
 
 _log = logging.getLogger("activator")
 
@@ -89,7 +90,7 @@ class Ingress:
         self._prober = prober
         self._tracer = tracer
         self._tokens = TokenGate()
-        self._prompt_secret = os.urandom(16)
+        self._prompt_secret = prompt_secret(key)
         self._clients = Clients(member_of(settings.http.trusted_proxies))
         self._client_pods = ClientPods()
         self._access = AccessGate(key, self._clients, metrics)

@@ -6,6 +6,9 @@ the beginning of a prompt. ``PrefixTable`` stores which pod got which prefix, an
 Input: bodies of requests, pods, and the beginnings and ends of requests. Output: a pod for each request. Bodies are
 untrusted. A body without a prompt has no prefix, and goes to the least loaded pod. The hashes have a secret key, so
 that no client can produce collisions. Many different prompts evict older prefixes, and use no more memory.
+
+Several activators learn separately. With the same secret they choose the same pod for a prefix that they do not know
+(rendezvous hashing).
 """
 
 import itertools
@@ -31,10 +34,19 @@ Blocks grow in size, so that a long prompt has 16 blocks and not 256. Bytes afte
 """
 
 LOAD_RATIO_MAX = 1.25
-"""A pod with more than this many times the mean tokens in flight gets no request for its prefixes.
+"""A pod with more than this many times the mean tokens in flight gets no request for prefixes that other pods know, too.
 
 Tokens of a prompt that were in the pod's cache count a quarter.
 """
+
+
+def lone_ratio_max(pod_count: int) -> float:
+    """The same bound for prefixes that no other pod knows: only this pod has them in its cache.
+
+    Below 2, because of two pods one may have all tokens.
+    """
+    return 2.0 - 1.0 / pod_count
+
 
 # This many cached tokens load a pod as much as one token that is not cached.
 _CACHED_PER_TOKEN = 4
@@ -92,6 +104,11 @@ def _load_of(prompt: Prompt, known_count: int) -> int:
     """
     cached = BLOCK_ENDS[known_count - 1] // BYTES_PER_TOKEN if known_count else 0
     return max(1, prompt.tokens - cached + cached // _CACHED_PER_TOKEN)
+
+
+def _rendezvous_rank(prefix: bytes, address: str) -> bytes:
+    """The pod with the largest rank is that of the prefix."""
+    return blake2b(address.encode(), key=prefix, digest_size=_HASH_BYTES).digest()
 
 
 class _PodPrefixes:
@@ -167,19 +184,30 @@ class PrefixTable(Generic[RequestId]):
 
         The pod with the longest known prefix is chosen on two conditions: the prefix is at least a fourth of the
         prompt, and the pod's tokens in flight are within ``LOAD_RATIO_MAX`` times the mean, which includes this
-        request. Otherwise the pod with the fewest tokens in flight is chosen. Among equal pods, the longest prefix
-        decides, then the fewest stored prefixes.
+        request, or ``lone_ratio_max`` if no other pod knows a fourth. If no pod knows a fourth, the hash of the shortest
+        unknown prefix chooses among the pods within ``lone_ratio_max``. Otherwise the pod with the fewest tokens in
+        flight is chosen; among equal pods, the longest prefix decides, then the fewest stored prefixes.
         """
         pods, prefixes = self._pods, prompt.prefixes
-        total = sum(pod.tokens for pod in pods.values())
         bytes_min = _PART_MIN * BLOCK_ENDS[len(prefixes) - 1] if prefixes else 0.0
+        counts = {address: pod.known_count(prefixes) for address, pod in pods.items()}
+        near = {address for address, count in counts.items() if count and BLOCK_ENDS[count - 1] >= bytes_min}
+        total = sum(pod.tokens for pod in pods.values())
+        ratio_max = LOAD_RATIO_MAX if len(near) > 1 else lone_ratio_max(len(pods))
+
+        def is_within(address: str) -> bool:
+            return pods[address].tokens <= ratio_max * (total + _load_of(prompt, counts[address])) / len(pods)
+
+        if prefixes and not near:
+            unknown = prefixes[max(counts.values())].to_bytes(_HASH_BYTES)
+            candidates = [address for address in free if is_within(address)]
+            if candidates:
+                return max(candidates, key=lambda address: _rendezvous_rank(unknown, address))
 
         def rank(address: str) -> tuple[int, int, int, int]:
-            pod = pods[address]
-            count = pod.known_count(prefixes)
-            tokens_max = LOAD_RATIO_MAX * (total + _load_of(prompt, count)) / len(pods)
-            is_near = count and BLOCK_ENDS[count - 1] >= bytes_min and pod.tokens <= tokens_max
-            return (count if is_near else 0, -pod.tokens, count, -len(pod.known))
+            pod, count = pods[address], counts[address]
+            is_chosen = address in near and is_within(address)
+            return (count if is_chosen else 0, -pod.tokens, count, -len(pod.known))
 
         return max(free, key=rank)
 

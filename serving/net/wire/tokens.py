@@ -61,6 +61,11 @@ def pod_secret(key: bytes, *, namespace: str, pod: str) -> str:
     return _derived(key, "secret", namespace, pod)
 
 
+def prompt_secret(key: bytes) -> bytes:
+    """The key of the hashes of prompts: the same in all activators, so that they choose the same pods."""
+    return _derived(key, "prompts").encode()
+
+
 def revision_secret(key: bytes, *, namespace: str, uid: str) -> str:
     """The pod secret shared by a revision's pods.
 

@@ -95,16 +95,16 @@ PROMPT = Prompt(prefixes=(1, 2, 3), tokens=10)
 def test_a_prompt_goes_to_the_pod_that_knows_its_beginning_also_after_a_wait() -> None:
     result = held(pods=["p", "q"])
     began = [result.arrive("a", 0.0, session=PROMPT), result.arrive("b", 0.0, session=Prompt(prefixes=(7,)))]
-    assert shown(result, [run for run in began if isinstance(run, Dispatch)]) == ["a@p", "b@q"]
+    assert shown(result, [run for run in began if isinstance(run, Dispatch)]) == ["a@q", "b@p"]
     assert isinstance(result.arrive("c", 0.0, session=PROMPT), Queued)
     (run,) = result.finish("b", 1.0)
     # The pod that knows it has no free slot.
-    assert (run.request, run.pod.address, run.prefix) == ("c", "q", PrefixMatch(known_count=0, block_count=3))
+    assert (run.request, run.pod.address, run.prefix) == ("c", "p", PrefixMatch(known_count=0, block_count=3))
     for request in "ac":
         result.go(request)
     last = result.arrive("d", 2.0, session=Prompt(prefixes=(7,)))
     assert isinstance(last, Dispatch)
-    assert (last.pod.address, last.prefix) == ("q", PrefixMatch(known_count=1, block_count=1))
+    assert (last.pod.address, last.prefix) == ("p", PrefixMatch(known_count=1, block_count=1))
 
 
 def test_a_prompt_whose_pod_was_gone_goes_to_another_and_pods_that_are_gone_are_forgotten() -> None:

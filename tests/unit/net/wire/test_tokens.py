@@ -17,6 +17,7 @@ from serving.net.wire.tokens import (
     matches,
     pod_secret,
     pod_token,
+    prompt_secret,
     read_caller_token,
     read_key,
     revision_secret,
@@ -46,8 +47,10 @@ def test_every_purpose_name_and_key_has_its_own() -> None:
         revision_secret(KEY, namespace="n", uid="p"),
         revision_secret(KEY, namespace="m", uid="p"),
         revision_secret(KEY, namespace="n", uid="q"),
+        prompt_secret(KEY).decode(),
+        prompt_secret(bytes(32)).decode(),
     }
-    assert len(tokens) == 13
+    assert len(tokens) == 15
 
 
 def test_a_name_with_a_slash_is_our_own_mistake() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from serving.core.model.errors import AlreadyExists, Conflict, Invalid, NotFound
 from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, NAMESPACE, POD, REVISION
-from serving.net.cluster.port import Cluster, Create, Patch
+from serving.net.cluster.port import Cluster, Create, Patch, Write
 from tests.conformance.cluster.objects import config_map, deployment, eventually, is_gone, pod, revision, version
 
 
@@ -241,7 +241,7 @@ async def test_writes_in_one_call_end_at_the_first_that_fails(cluster: Cluster, 
     first = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     changed = Patch(kind=CONFIG_MAP, namespace=namespace, name="one", patch={"data": {"key": "new"}})
     missing = msgspec.structs.replace(changed, name="no")
-    writes = [changed, Create(kind=CONFIG_MAP, body=config_map(namespace, "two")), missing, changed]
+    writes: list[Write] = [changed, Create(kind=CONFIG_MAP, body=config_map(namespace, "two")), missing, changed]
     results = await cluster.write_together(writes)
     if results is None:
         # Kubernetes has no such call.

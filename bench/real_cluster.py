@@ -37,11 +37,10 @@ from pathlib import Path
 from bench.parts.node_starts import measure
 from bench.parts.processes import cpu_s, resident_mib
 from bench.parts.program import options_of
-from serving.core.model.errors import AlreadyExists, Unavailable
+from serving.core.model.errors import AlreadyExists
 from serving.core.model.objects import Object
 from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, SERVING_SERVICE, Kind
 from serving.tools.cli.client.api import ApiCall, ApiClient
-from tests.cluster_e2e import stage
 from tests.cluster_e2e.server import SPACE, is_real, only_here
 from tests.cluster_e2e.stage import SIDECAR, SYSTEM, Stage, is_ready, service, staged
 from tests.cluster_e2e.status_kubelet import repeated
@@ -123,7 +122,6 @@ def _stored_bytes(text: str) -> float:
 _NODE_VARIABLE = "SERVING_TEST_NODE_KUBECONFIG"
 DAEMONS = ("controller", "autoscaler", "activator")
 _AT_ONCE = 20
-_PATIENCE_S = 3600.0
 
 
 def bare(name: str, replicas: int) -> Object:
@@ -157,7 +155,7 @@ async def created(cluster_stage: Stage, kind: Kind, bodies: Sequence[Object], ho
     """Seconds from the first create until all objects are as they should be."""
     begun_s = time.monotonic()
     remaining = iter(bodies)
-    watching = asyncio.create_task(until_all(cluster_stage, kind, {body["metadata"]["name"] for body in bodies}, holds))
+    watching = asyncio.create_task(cluster_stage.until_all(kind, {body["metadata"]["name"] for body in bodies}, holds))
 
     async def worker() -> None:
         for body in remaining:
@@ -172,23 +170,6 @@ async def created(cluster_stage: Stage, kind: Kind, bodies: Sequence[Object], ho
     took_s = time.monotonic() - begun_s
     print(f"  {len(bodies)} {kind.name}: created after {created_s:.1f} s, all ready after {took_s:.1f} s", flush=True)
     return took_s
-
-
-async def until_all(cluster_stage: Stage, kind: Kind, names: set[str], holds: Callable[[Object], bool]) -> None:
-    """Return when something holds of all objects of some names."""
-    async with asyncio.timeout(_PATIENCE_S):
-        while names:
-            listing = await repeated(functools.partial(cluster_stage.cluster.list, kind, SPACE))
-            names.difference_update(listed["metadata"]["name"] for listed in listing.items if holds(listed))
-            with contextlib.suppress(Unavailable):
-                async with cluster_stage.cluster.watch(
-                    kind, SPACE, resource_version=listing.resource_version
-                ) as events:
-                    async for event in stage.of_objects(events):
-                        if holds(event.object):
-                            names.discard(event.object["metadata"]["name"])
-                        if not names:
-                            return
 
 
 class Measures:

@@ -9,6 +9,7 @@ daemon's first answer.
 import asyncio
 import base64
 import contextlib
+import functools
 import http
 import json
 import os
@@ -25,7 +26,7 @@ from typing import Any
 
 from serving.activator.io.reports import StatsClient
 from serving.activator.queueing.wake import RevisionLoad
-from serving.core.model.errors import AlreadyExists, NotFound
+from serving.core.model.errors import AlreadyExists, NotFound, Unavailable
 from serving.core.model.knative import SCALED_WORKLOADS_LABEL
 from serving.core.model.objects import Object, condition_of, name_of
 from serving.core.settings.activator import ActivatorSettings
@@ -53,7 +54,7 @@ from serving.net.wire.tokens import KEY_SECRET
 from tests.cluster_e2e.gate import Gate, opened
 from tests.cluster_e2e.own_server import REFUSED, WRITES
 from tests.cluster_e2e.server import SPACE, Server, is_real, only_here, started
-from tests.cluster_e2e.status_kubelet import StatusKubelet
+from tests.cluster_e2e.status_kubelet import StatusKubelet, repeated
 from tests.tidy.sources import ROOT
 
 KEY = b"e" * 32
@@ -256,6 +257,22 @@ class Stage:
                         return last
         reported = {daemon: self.daemons[daemon].log[-3:] for daemon in self.daemons}
         raise AssertionError(f"{kind.name} {name} stays {json.dumps(last)}; daemons: {reported}")
+
+    async def until_all(self, kind: Kind, names: set[str], holds: Callable[[Object], bool]) -> None:
+        """Wait until all objects of these names fulfil a condition, however long a crowd takes."""
+        remaining = set(names)
+        while remaining:
+            listing = await repeated(functools.partial(self.cluster.list, kind, SPACE))
+            remaining.difference_update(name_of(item) for item in listing.items if holds(item))
+            if not remaining:
+                return
+            with contextlib.suppress(Unavailable):
+                async with self.cluster.watch(kind, SPACE, resource_version=listing.resource_version) as events:
+                    async for event in of_objects(events):
+                        if holds(event.object):
+                            remaining.discard(name_of(event.object))
+                        if not remaining:
+                            return
 
     async def until_gone(self, kind: Kind, name: str, *, namespace: str = SPACE) -> None:
         """Wait until an object does not exist."""

@@ -9,7 +9,7 @@ import msgspec
 
 from serving.controller.routes.confirmation import SILENT_S
 from serving.controller.values.conditions import Condition, is_unsettled, mirrored, ready_of, status_with
-from serving.controller.values.writes import UNSETTLED_S, UNSTARTED_S, Note, WritePlan, patch_of, status_patch
+from serving.controller.values.writes import UNSETTLED_S, Note, WritePlan, patch_of, status_patch
 from serving.core.model.knative import (
     CLAIMED_TAGS_ANNOTATION,
     CONDITION_READY,
@@ -49,6 +49,9 @@ _ROUTES_READY = "RoutesReady"
 _MIGRATING = ("TrafficNotMigrated", "Traffic is not yet migrated to the latest revision.")
 # Annotations of a child that the child's reconciler writes.
 _CHILDS_OWN = {CLAIMED_TAGS_ANNOTATION, ROLLED_BACK_ANNOTATION, ROLLOUT_ANNOTATION}
+
+FIRST_S = 60.0
+"""How long a Service's first status is delayed while no pod starts, in seconds; ``kubectl get`` shows none until then."""
 
 
 class ServiceChildren(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,7 +137,7 @@ def _unsettled_s(service: Object, configuration: Object | None) -> float:
     ready = condition_of(configuration or {}, CONDITION_READY).get("status")
     if ready == ConditionStatus.TRUE:
         return SILENT_S
-    return UNSETTLED_S if ready == ConditionStatus.UNKNOWN else UNSTARTED_S
+    return UNSETTLED_S if ready == ConditionStatus.UNKNOWN else FIRST_S
 
 
 def _must_wait(service: Object, children: ServiceChildren) -> bool:

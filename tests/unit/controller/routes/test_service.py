@@ -5,8 +5,14 @@ from typing import Any
 import pytest
 
 from serving.controller.routes.confirmation import SILENT_S
-from serving.controller.routes.service import ServiceChildren, desired_configuration, desired_route, reconcile_service
-from serving.controller.values.writes import UNSETTLED_S, UNSTARTED_S, WritePlan
+from serving.controller.routes.service import (
+    FIRST_S,
+    ServiceChildren,
+    desired_configuration,
+    desired_route,
+    reconcile_service,
+)
+from serving.controller.values.writes import UNSETTLED_S, WritePlan
 from serving.core.model.knative import CLAIMED_TAGS_ANNOTATION
 from serving.core.model.objects import Object, is_controlled_by
 from serving.net.cluster import kinds
@@ -230,7 +236,7 @@ def test_a_name_that_is_taken_moves_no_traffic() -> None:
 
 def test_a_status_that_says_nothing_for_sure_waits_for_company_and_no_other() -> None:
     unsettled = ServiceChildren(configuration=a_configuration(), route=a_route())
-    assert plan_for(a_service(), unsettled).debounce_s == UNSTARTED_S, "the Configuration has no status to repeat"
+    assert plan_for(a_service(), unsettled).debounce_s == FIRST_S, "the Configuration has no status to repeat"
     starting = ServiceChildren(configuration=with_ready(a_configuration(), "Unknown"), route=a_route())
     assert plan_for(a_service(), starting).debounce_s == UNSETTLED_S
     unconfirmed = ServiceChildren(configuration=with_ready(a_configuration(), "True"), route=a_route())

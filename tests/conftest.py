@@ -56,6 +56,14 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Let a test run as long as its mark ``timeout`` allows: ``faulthandler_timeout`` would end the whole run before."""
+    mark = item.get_closest_marker("timeout")
+    if mark and mark.args[0] > float(item.config.getini("faulthandler_timeout")):
+        faulthandler.dump_traceback_later(mark.args[0] + _EXIT_S, exit=True, file=2)
+
+
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Print a failure at once: a run that is cut off has no summary."""
     if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:

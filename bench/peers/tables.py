@@ -32,7 +32,7 @@ def stream_lines(figures: dict[str, dict[str, float]]) -> list[str]:
 def _throughput(figures: dict[str, Any]) -> list[str]:
     """Rows by connections and player."""
     lines = [
-        "| connections | proxy | requests/s | to Go, same round (lowest to highest) | CPU µs/request | p50 ms | p99 ms |",
+        "| connections | proxy | requests/s | ratio to Go's in the same round (lowest to highest) | CPU µs/request | p50 ms | p99 ms |",
         "|---|---|---|---|---|---|---|",
     ]
     for connections, players in figures.items():
@@ -61,7 +61,7 @@ def _rest(figures: dict[str, Any]) -> list[str]:
     lines += [
         "## One connection, everything on one core",
         "",
-        "| proxy | added at the median, µs | p99 ms |",
+        "| proxy | median latency that the proxy adds, µs | p99 ms |",
         "|---|---|---|",
     ]
     for name, figure in figures["one_core"].items():
@@ -73,7 +73,7 @@ def _rest(figures: dict[str, Any]) -> list[str]:
         "",
         f"Hard limit 10 with 64 connections: p50 {limit['p50_ms']:.2f} ms, p99 {limit['p99_ms']:.2f} ms.",
         "",
-        "| proxy | 1,000 requests of 100 ms at once: requests/s | p99 ms | errors | 10 MiB up, MiB/s | down |",
+        "| proxy | 1,000 requests of 100 ms at once: requests/s | p99 ms | errors | request bodies of 10 MiB, MiB/s | response bodies, MiB/s |",
         "|---|---|---|---|---|---|",
     ]
     for name, figure in figures["before_the_app"].items():

@@ -65,7 +65,7 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
         int, Knob(key="requests-per-address-max", unit=COUNT, low=0, high=1_000_000)
     ] = 10_000
     """Maximum number of concurrent requests and streams of one client address; further requests get 429. Behind a load
-    balancer set http.trusted-proxies to count its clients separately. 0 means no limit. Range: 0 to 1000000. Default:
+    balancer set http.trusted-proxies to count each client separately. 0 means no limit. Range: 0 to 1000000. Default:
     ours, half of the connections of an activator.
     """
 
@@ -110,10 +110,10 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """Longest pause between two tries to make a revision Active, in seconds. Source: ours, 5s."""
 
     public_address: Annotated[str, Knob(key="public-address", unit=TEXT)] = "127.0.0.1:8080"
-    """Address and port of the public listener, unless a socket is inherited. Default: ours, loopback only."""
+    """Address and port of the public listener. Default: ours, loopback only."""
 
     inner_address: Annotated[str, Knob(key="inner-address", unit=TEXT)] = "127.0.0.1:8081"
-    """Address and port of the listener for cluster-local hosts, unless a socket is inherited.
+    """Address and port of the listener for cluster-local hosts.
 
     The listener must not be reachable from outside. Default: ours, loopback only.
     """
@@ -122,14 +122,14 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
         SECRETS_OF_PODS
     )
     """Scope of the secret that authenticates the activator to a queue-proxy: each pod has its own secret (pod), or all
-    pods of a revision share a secret (revision). A Deployment's template needs a shared secret. Queue-proxies need the
-    same setting. Default: ours, pod, as `serving up` does; in a cluster revision.
+    pods of a revision share a secret (revision). Pods of a Deployment need a shared secret, because they share a
+    template. Activator and queue-proxies need the same value. Default: ours, pod, as `serving up` does; in a cluster
+    revision.
     """
 
     pod_address_override: Annotated[str, Knob(key="pod-address-override", unit=TEXT)] = ""
     """For tests: two prefixes of addresses, such as "10.=127.". In the address of a pod, the activator replaces the
-    first prefix by the second. Pods that are processes have loopback addresses, which API servers do not accept.
-    Default: none.
+    first prefix by the second. Default: none.
     """
 
     probe_unready_pods: Annotated[bool, Knob(key="probe-unready-pods", unit=FLAG)] = True
@@ -149,12 +149,12 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """Websocket URL of the autoscaler for statistics. Default: ours, the port of `serving up`."""
 
     metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = f"127.0.0.1:{ACTIVATOR_METRICS_PORT}"
-    """Address and port of the metrics page, unless a socket is inherited. The page needs the query token. Default:
+    """Address and port of the metrics page. The page needs the query token. Default:
     ours, 127.0.0.1:6082; in a cluster :9090 is usual.
     """
 
     name: Annotated[str, Knob(key="name", unit=TEXT)] = "activator"
-    """Name of this activator in reports to the autoscaler. It must be unique among activators. Default: ours."""
+    """Unique name of this activator in reports to the autoscaler. Default: ours."""
 
     count: Annotated[int, Knob(key="count", unit=COUNT, low=1, high=64)] = 1
     """Number of activator processes on the same sockets of this machine. They share the slots of each pod. Range: 1 to
@@ -166,14 +166,14 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     peer_folder: Annotated[str, Knob(key="peer-folder", unit=TEXT)] = ""
-    """Folder of the sockets between the activator processes of this machine. Only their user may read the folder. The
-    setting is required if count is above 1. Default: none; `serving up` sets it.
+    """Folder of the sockets between the activator processes of this machine. Only the user of these processes may read
+    the folder. The setting is required if count is above 1. Default: none; `serving up` sets it.
     """
 
     drain_lag_s: Annotated[float, Knob(key="drain-lag", unit=DURATION, low=0, high=600, live=True)] = 0.0
-    """Time for which requests are still accepted after the signal to stop, in seconds. Within this time senders must
-    notice that the process stops. Range: 0 to 10m. Default: ours, 0s, because `serving up` holds the sockets and
-    refuses no connection; behind a load balancer its probe period, such as 5s.
+    """Time for which the activator still accepts requests after the signal to stop, in seconds, until senders notice
+    the stop. Range: 0 to 10m. Default: ours, 0s, because `serving up` holds the sockets and refuses no connection;
+    behind a load balancer its probe period, such as 5s.
     """
 
     drain_grace_s: Annotated[float, Knob(key="drain-grace", unit=DURATION, low=0, high=3600, live=True)] = 10.0
@@ -206,7 +206,7 @@ class ActivatorSettings(SettingsRecord, frozen=True, kw_only=True):
     """Whether records of requests contain the query of the path. A query may contain secrets. Default: ours, false."""
 
     tell_timing: Annotated[bool, Knob(key="tell-timing", unit=FLAG, live=True)] = True
-    """Whether responses have the header Server-Timing. It has the milliseconds for which the request waited for a pod
+    """Whether responses have the header Server-Timing, with the milliseconds for which the request waited for a pod
     ("queue"), and then for the first byte of the pod's response ("upstream").
 
     Default: ours, true; browsers show it.

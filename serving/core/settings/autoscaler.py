@@ -113,9 +113,9 @@ class AdaptiveSettings(SettingsRecord, frozen=True, kw_only=True):
         TargetMode.SHADOW.value
     )
     """Use of the learnt target, for revisions without the annotation ``autoscaling.serving.dev/target``. With shadow
-    the target is only shown. With protect the target is used only if it is below the configured target and cpu or
-    memory limits it. With use the target is always used; with off no target is learnt. true means shadow, and false
-    means off. Default: ours, shadow.
+    the learnt target is only shown. With protect the learnt target is used only if it is below the configured target,
+    and results from cpu or memory. With use the learnt target is always used; with off no target is learnt. true means
+    shadow, and false means off. Default: ours, shadow.
     """
 
     learnt_target_period_s: float = 30.0
@@ -195,9 +195,9 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     policy: Annotated[str, Knob(key="policy", unit=POLICY_NAME, annotation=POLICY_ANNOTATION)] = ADAPTIVE_POLICY
     """Policy of revisions without the annotation ``policy``. adaptive learns from each revision's requests how long to
     keep the last pod, and when to start a pod ahead; under load adaptive decides as Knative. knative always decides as
-    Knative, and applies to revisions with annotations that tune Knative's algorithm. Any other name selects an
-    installed package ([policies.md](policies.md)); if the name is unknown, Knative's policy decides. Default: ours,
-    adaptive.
+    Knative. Revisions with annotations that tune Knative's algorithm get the policy knative. Any other name
+    selects an installed package ([policies.md](policies.md)); if the name is unknown, Knative's policy decides.
+    Default: ours, adaptive.
     """
 
     cold_start_worth_s: Annotated[
@@ -213,8 +213,8 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Worth of avoiding one cold start, in pod-seconds, under ``policy: adaptive``.
 
     A pod stays while the probability of a request within the next second is at least 1 / worth. A start that delays
-    several requests counts once for each. A higher worth keeps more pods. Range: 1 to 1000000. Default: ours, 120: on
-    recorded workloads no cost rises against Knative's (docs/scaling-quality.md).
+    several requests counts once for each request. A higher worth keeps more pods. Range: 1 to 1000000. Default: ours,
+    120: on recorded workloads no cost rises against Knative's (docs/scaling-quality.md).
     """
 
     dormant: Annotated[str, Knob(key="dormant", unit=DORMANT, annotation=DORMANT_ANNOTATION)] = NEVER
@@ -254,7 +254,7 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     panic_window_ratio: Annotated[
         float, Knob(key="panic-window-percentage", unit=PERCENT, low=0.01, high=1, annotation="panic-window-percentage")
     ] = 0.1
-    """Length of the panic window as a share of the stable window, rounded to seconds, at least 1 s. Range: 1 to 100
+    """Length of the panic window in percent of the stable window, rounded to seconds, at least 1 s. Range: 1 to 100
     percent. Default: Knative, 10.
     """
 
@@ -262,21 +262,21 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
         float,
         Knob(key="panic-threshold-percentage", unit=PERCENT, low=1.1, high=10, annotation="panic-threshold-percentage"),
     ] = 2.0
-    """Ratio of desired to ready pods at which panic mode begins. Range: 110 to 1000 percent, as Knative's annotation;
-    its ConfigMap is not checked. Default: Knative, 200.
+    """Ratio of desired to ready pods at which panic mode begins, in percent. Range: 110 to 1000 percent, as Knative's
+    annotation; its ConfigMap is not checked. Default: Knative, 200.
     """
 
     container_concurrency_target_ratio: Annotated[
         float, Knob(key="container-concurrency-target-percentage", unit=PERCENT_OR_FRACTION, above=0, high=1, live=True)
     ] = 0.7
-    """Target utilization: the share of a pod's concurrency that the autoscaler aims at. The rest is for requests while
-    further pods start. Range: above 0 to 100 percent; Knative reads values up to 1 as fractions. Default: Knative, 70.
+    """Target utilization: the percentage of a pod's concurrency that the autoscaler aims at. Range: above 0 to 100
+    percent; Knative reads values up to 1 as fractions. Default: Knative, 70.
     """
 
     container_concurrency_target_default: Annotated[
         float, Knob(key="container-concurrency-target-default", unit=NUMBER, low=TARGET_MIN, live=True)
     ] = 100.0
-    """Requests in flight per pod if containerConcurrency is 0 (no limit).
+    """Target of requests in flight per pod, for revisions with containerConcurrency 0 (no limit).
 
     Range: from 0.01, also after the share above. Default: Knative, 100.
     """
@@ -290,8 +290,8 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
         float, Knob(key="target-burst-capacity", unit=NUMBER, low=0, also=(-1,), annotation="target-burst-capacity")
     ] = 211.0
     """Free capacity of all pods together, in requests, below which the activator stays in the path. With 0 the
-    activator leaves the path when a pod is ready; with -1 it always stays. Range: from 0, or -1. Default: Knative, 211,
-    a prime, so that it never is a multiple of the target.
+    activator leaves the path when a pod is ready; with -1 the activator always stays. Range: from 0, or -1. Default:
+    Knative, 211, a prime, so that it never is a multiple of the target.
     """
 
     activator_capacity: Annotated[float, Knob(key="activator-capacity", unit=NUMBER, low=1, live=True)] = 100.0
@@ -309,12 +309,13 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     scale_down_delay_s: Annotated[
         float, Knob(key="scale-down-delay", unit=DURATION, low=0, high=3600, whole=True, annotation="scale-down-delay")
     ] = 0.0
-    """Time for which a lower count must persist before it takes effect, in seconds since the last higher count. 0 means
+    """Time for which all decisions must want fewer pods before the autoscaler removes pods, in seconds. 0 removes pods
     immediately. Range: 0 to 1h, whole seconds. Default: Knative, 0s.
     """
 
     enable_scale_to_zero: Annotated[bool, Knob(key="enable-scale-to-zero", unit=FLAG, live=True)] = True
-    """Whether revisions without traffic scale to 0 pods; otherwise they keep 1 pod. Default: Knative, true."""
+    """Whether revisions without traffic scale to 0 pods. If false, these revisions keep 1 pod. Default: Knative, true.
+    """
 
     scale_to_zero_grace_period_s: Annotated[
         float, Knob(key="scale-to-zero-grace-period", unit=DURATION, above=0, live=True)
@@ -356,8 +357,7 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """Maximum number of pods of a revision. With 0 the maximum is max-scale-limit. Default: Knative, 0."""
 
     max_scale_limit: Annotated[int, Knob(key="max-scale-limit", unit=COUNT, low=0, live=True)] = 1000
-    """Maximum number of pods of any revision. The limit bounds the effect of a wrong or forged stat. 0 means no limit.
-    Default: ours, 1000; Knative ships no limit.
+    """Maximum number of pods of each revision. 0 means no limit. Default: ours, 1000; Knative ships no limit.
     """
 
     budget: Annotated[str, Knob(key="budget", unit=BUDGETS, live=True)] = ""
@@ -383,14 +383,15 @@ class AutoscalerSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     stats_address: Annotated[str, Knob(key="stats-address", unit=TEXT)] = f"127.0.0.1:{STATS_PORT}"
-    """Host and port to which pods and activators send statistics, unless a socket is inherited.
+    """Host and port to which pods and activators send statistics.
 
     Default: ours, 127.0.0.1:6081.
     """
 
     host_names: Annotated[str, Knob(key="host-names", unit=TEXT)] = ""
-    """Further Host names for queries of metrics and decisions, separated by commas. Addresses, names of one label and
-    names of Services are always accepted. Other Hosts are rejected to prevent DNS rebinding. Default: ours, none.
+    """Further accepted Host names in queries of metrics and decisions, separated by commas. Addresses, names of one
+    label and names of Services are always accepted. Other Host names are rejected to prevent DNS rebinding. Default:
+    ours, none.
     """
 
     activator_address: Annotated[str, Knob(key="activator-address", unit=TEXT)] = "127.0.0.1:8080"

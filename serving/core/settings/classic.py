@@ -36,18 +36,17 @@ class ClassicSettings(SettingsRecord, frozen=True, kw_only=True):
 
     single_concurrency_target: Annotated[float, Knob(key="single-concurrency-target", unit=NUMBER, low=0.01)] = 0.9
     """Target of requests in flight per pod for revisions whose pods serve one request at a time (concurrency model
-    Single, containerConcurrency 1). A target below 1 leaves pods free at times. Range: from 0.01. Default: Knative of
-    June 2018, 0.9.
+    Single, containerConcurrency 1). Range: from 0.01. Default: Knative of June 2018, 0.9.
     """
 
     stable_window_s: Annotated[float, Knob(key="stable-window", unit=DURATION, low=6, high=3600)] = 60.0
-    """Length of the window outside panic mode, in seconds. Panic mode ends this time after the last increase of the
-    count. Range: 6s to 1h. Default: Knative of June 2018, 60s.
+    """Length of the averaging window outside panic mode, in seconds. Panic mode ends this time after the last increase
+    of the number of pods. Range: 6s to 1h. Default: Knative of June 2018, 60s.
     """
 
     panic_window_s: Annotated[float, Knob(key="panic-window", unit=DURATION, low=1, high=3600)] = 6.0
-    """Length of the window that starts panic mode and decides during it, in seconds. Range: from 1s, at most the stable
-    window. Default: Knative of June 2018, 6s.
+    """Length of the averaging window that determines when panic mode starts, and the number of pods in panic mode, in
+    seconds. Range: from 1s, at most the stable window. Default: Knative of June 2018, 6s.
     """
 
     max_scale_up_rate: Annotated[float, Knob(key="max-scale-up-rate", unit=NUMBER, above=1)] = 10.0
@@ -56,8 +55,8 @@ class ClassicSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     scale_to_zero_threshold_s: Annotated[float, Knob(key="scale-to-zero-threshold", unit=DURATION, above=0)] = 300.0
-    """Time without traffic after which the algorithm proposes 0 pods, in seconds since the last request. Range: above
-    0. Default: Knative of June 2018, 5m.
+    """Time without traffic after which the classic algorithm proposes 0 pods, in seconds since the last request. Range:
+    above 0. Default: Knative of June 2018, 5m.
     """
 
     quirks: ClassicQuirks = ClassicQuirks()

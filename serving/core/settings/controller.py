@@ -176,12 +176,12 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
 
     revision_response_start_timeout_s: Annotated[int, _timeout("revision-response-start-timeout-seconds")] = 300
     """Default of a revision's responseStartTimeoutSeconds: whole seconds from a request's arrival to the response's
-    first byte. It is used only if it is smaller than timeoutSeconds. 0 means none. Default: Knative, 300.
+    first byte. The default applies only if it is smaller than timeoutSeconds. 0 means no limit. Default: Knative, 300.
     """
 
     revision_idle_timeout_s: Annotated[int, _timeout("revision-idle-timeout-seconds")] = 0
-    """Default of a revision's idleTimeoutSeconds: whole seconds without a byte of the response. 0 means none. Range: 0
-    to 3600. Default: Knative, 0.
+    """Default of a revision's idleTimeoutSeconds: whole seconds without a byte of the response. 0 means no limit.
+    Range: 0 to 3600. Default: Knative, 0.
     """
 
     revision_resources: RevisionResources = RevisionResources()
@@ -202,8 +202,8 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     container_concurrency: Annotated[
         int, Knob(key="container-concurrency", config_map=_DEFAULTS, unit=COUNT, low=0, high=1000, live=True)
     ] = 0
-    """Concurrent requests per pod, for revisions without containerConcurrency. 0 means no limit, and then nothing
-    waits in the queue-proxy. Range: 0 to 1000. Default: Knative, 0.
+    """Concurrent requests per pod, for revisions without containerConcurrency. 0 means no limit: no request waits in
+    the queue-proxy. Range: 0 to 1000. Default: Knative, 0.
     """
 
     container_name: Annotated[
@@ -215,7 +215,9 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     init_container_name: Annotated[
         str, Knob(key="init-container-name-template", config_map=_DEFAULTS, unit=_HOST_NAME)
     ] = "init-container"
-    """Default name of an init container; if there are several, a number follows. Default: Knative, init-container."""
+    """Default name of an init container; if there are several init containers, a number follows. Default: Knative,
+    init-container.
+    """
 
     add_capabilities: Annotated[
         str,
@@ -295,7 +297,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     pod_is_always_schedulable: Annotated[
         bool, Knob(key="pod-is-always-schedulable", config_map=_DEPLOYMENT, unit=FLAG, live=True)
     ] = False
-    """Whether an unschedulable pod counts as starting and not as failed, because nodes are added on demand.
+    """Whether an unschedulable pod counts as starting, not as failed; for clusters that add nodes on demand.
 
     Default: Knative, false.
     """
@@ -303,8 +305,8 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     revision_url_template: Annotated[
         str, Knob(key="logging.revision-url-template", config_map="config-observability", unit=TEXT, live=True)
     ] = ""
-    """Address of a revision's logs, shown as logUrl of its status; ${REVISION_UID} is replaced with its uid. Empty
-    shows none. Default: Knative, empty.
+    """Address of a revision's logs, shown as logUrl in the revision's status. ${REVISION_UID} is replaced by the
+    revision's uid. Empty shows no address. Default: Knative, empty.
     """
 
     retain_since_create_time_s: Annotated[
@@ -334,7 +336,8 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
         ),
     ] = 15 * 3600.0
     """Time for which a revision is kept after a route last named it, in seconds. With "disabled" (-1) only
-    retain-since-create-time applies. If both are disabled, age is ignored. Range: from 0. Default: Knative, 15h.
+    retain-since-create-time applies. If both settings are disabled, no revision is removed for its age. Range: from 0.
+    Default: Knative, 15h.
     """
 
     min_non_active_revisions: Annotated[
@@ -386,7 +389,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             live=True,
         ),
     ] = "http"
-    """Scheme of the URLs of public routes. https is for a load balancer that terminates TLS; URLs then have
+    """Scheme of the URLs of public routes. https is for a load balancer that terminates TLS; https URLs have
     public-tls-port. Default: Knative, http.
     """
 
@@ -430,8 +433,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     domains: Annotated[str, Knob(key=ANY_KEY, config_map="config-domain", unit=SELECTORS, live=True)] = ""
     """Each key is a domain of public routes. A key's value is empty for all routes, or a selector of labels such as
     `selector: {app: shop}`. If several selectors match a route, the most specific selector applies, then the first
-    domain in alphabetical order. Routes without a match have the domain of config-controller. svc.cluster.local makes
-    routes cluster-local. Default: Knative, none.
+    domain in alphabetical order. svc.cluster.local makes routes cluster-local. Default: Knative, none.
     """
 
     rollout_duration_s: Annotated[
@@ -447,22 +449,22 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
         ),
     ] = 0.0
     """Shortest time in which the traffic of a configuration target moves to a new revision, in whole seconds: 1 percent
-    first, then equal steps. The annotation serving.knative.dev/rollout-duration of a Service or Route overrides it. 0
-    moves all traffic immediately. Range: from 0. Default: Knative, 0.
+    first, then equal steps. The annotation serving.knative.dev/rollout-duration of a Service or Route overrides this
+    setting. 0 moves all traffic immediately. Range: from 0. Default: Knative, 0.
     """
 
     settle_time_s: Annotated[
         float,
         Knob(key="settle-time", unit=_DURATION_OR_START, low=0, high=600, also=(FROM_START,), live=True),
     ] = FROM_START
-    """Time for which a revision must be ready, without a restart, before it gets an older revision's traffic.
-    "start-time" (-1) is the revision's start time, limited to 1 to 10 s. If the revision fails within a minute, the
-    traffic returns. 0 moves traffic immediately and never back, as Knative does. Range: 0 to 10m. Default: ours,
-    start-time.
+    """Time for which a new revision must be ready, without a restart, before it gets the older revision's traffic.
+    "start-time" (-1) is the revision's start time, limited to 1 to 10 s. If the new revision fails within a minute, the
+    traffic returns to the older revision. 0 moves traffic immediately and never back, as Knative does. Range: 0 to 10m.
+    Default: ours, start-time.
     """
 
     domain: Annotated[str, Knob(key="domain", unit=_HOST_NAME, live=True)] = "localhost"
-    """Default domain of public routes; a match in config-domain overrides it.
+    """Domain of public routes that get no domain from config-domain.
 
     Default: ours, localhost: every name below it is this machine.
     """
@@ -493,9 +495,9 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
             live=True,
         ),
     ] = False
-    """Whether a DomainMapping claims its host for its namespace. Otherwise an administrator creates a
-    ClusterDomainClaim for each host. The controller deletes the claims that it created. Default: Knative, false;
-    ``serving up`` sets true, because one machine has one user.
+    """Whether the controller creates and deletes a ClusterDomainClaim for the host of each DomainMapping. If false, an
+    administrator creates the claims. Default: Knative, false; ``serving up`` sets true, because one machine has one
+    user.
     """
 
     public_services: Annotated[bool, Knob(key="public-services", unit=FLAG)] = False
@@ -550,7 +552,7 @@ class ControllerSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     metrics_address: Annotated[str, Knob(key="metrics-address", unit=TEXT)] = f"127.0.0.1:{CONTROL_METRICS_PORT}"
-    """Address and port of the metrics page, unless a socket is inherited. The page needs the query token. Default:
+    """Address and port of the metrics page. The page needs the query token. Default:
     ours, 127.0.0.1:6083; in a cluster :9090 is usual.
     """
 

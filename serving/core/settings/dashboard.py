@@ -10,7 +10,7 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     """All settings of the dashboard."""
 
     address: Annotated[str, Knob(key="address", unit=TEXT)] = f"127.0.0.1:{DASHBOARD_PORT}"
-    """Host and port of the dashboard's listener, unless a socket is inherited. The page needs the query token. Default:
+    """Host and port of the dashboard's listener. The page needs the query token. Default:
     ours, 127.0.0.1:6090.
     """
 
@@ -50,8 +50,9 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     proxy_secret_file: Annotated[str, Knob(key="proxy-secret-file", unit=TEXT)] = ""
-    """File with the secret that only the proxy has, of at least 32 characters; it is read at start. The file is
-    required with proxy-user-header. Default: ours, empty."""
+    """File with the secret that only the proxy has, of at least 32 characters, read at start. The file is required with
+    proxy-user-header. Default: ours, empty.
+    """
 
     proxy_users: Annotated[str, Knob(key="proxy-users", unit=TEXT)] = ""
     """Users of the proxy with their role and namespaces: "ann=view:shop+team, bob=deploy:shop, eve=admin:*". A user
@@ -63,26 +64,27 @@ class DashboardSettings(SettingsRecord, frozen=True, kw_only=True):
 
     history_file: Annotated[str, Knob(key="history-file", unit=TEXT)] = ""
     """File for the history of charts. If empty, ``serving up`` uses history.db in its state folder, and a cluster uses
-    no file. Without a file, as also with "none", the dashboard keeps the last hour in memory. Default: ours, empty."""
+    no file. "none" means no file. Without a file the dashboard keeps the last hour in memory. Default: ours, empty.
+    """
 
     history_days: Annotated[int, Knob(key="history-days", unit=COUNT, low=1, high=366)] = 14
-    """Number of days in the history file. Older values are stored for longer steps of time. Range: 1 to 366. Default:
-    ours, 14.
+    """Number of days in the history file. Older values are stored in longer time steps. Range: 1 to 366. Default: ours,
+    14.
     """
 
     history_bytes_max: Annotated[int, Knob(key="history-bytes-max", unit=BYTES, low=2**20, high=2**40)] = 200 * 2**20
-    """Maximum size of the history file; the oldest rows of each step are deleted first. Range: 1Mi to 1Ti. Default:
-    ours, 200Mi.
+    """Maximum size of the history file; the oldest rows of each time step are deleted first. Range: 1Mi to 1Ti.
+    Default: ours, 200Mi.
     """
 
     price_pod_hour: Annotated[float, Knob(key="price-pod-hour", unit=NUMBER, low=0)] = 0.0
-    """Price of a pod for an hour, in any currency, for ``serving cost`` and the page.
+    """Price of a pod for an hour, in any currency, for ``serving cost`` and the dashboard.
 
     Range: at least 0. Default: ours, 0.
     """
 
     price_gib_hour: Annotated[float, Knob(key="price-gib-hour", unit=NUMBER, low=0)] = 0.0
-    """Price of a GiB of requested memory for an hour, for ``serving cost`` and the page.
+    """Price of a GiB of requested memory for an hour, for ``serving cost`` and the dashboard.
 
     Range: at least 0. Default: ours, 0.
     """

@@ -80,8 +80,7 @@ class MemorySettings(SettingsRecord, frozen=True, kw_only=True):
     it dormant pods are removed, too. 0 disables this. Source: ours, 10 %."""
 
     proc_folder: Annotated[str, Knob(key="proc-folder", unit=TEXT, live=True)] = "/proc"
-    """Folder with meminfo and pressure/memory of the machine, if it is not /proc, for example in a container. Default:
-    ours, /proc.
+    """Folder with meminfo and pressure/memory of the machine, if it is not /proc. Default: ours, /proc.
     """
 
 

@@ -24,7 +24,7 @@ class ElectionSettings(SettingsRecord, frozen=True, kw_only=True):
     lease_duration_s: Annotated[
         float, Knob(key="lease-duration", legacy=("leaseDuration",), unit=DURATION, low=1, high=3600, whole=True)
     ] = 14.0
-    """Time after the last observed renewal before another candidate acquires the lease, in seconds.
+    """Time after the last observed renewal of a lease, after which another replica acquires the lease, in seconds.
 
     Range: 1s to 1h, whole seconds, above renew-deadline. Default: ours, 14s, because client-go's 15s gave a takeover
     after up to 15.2 s, and the goal is 15 s.
@@ -33,21 +33,22 @@ class ElectionSettings(SettingsRecord, frozen=True, kw_only=True):
     renew_deadline_s: Annotated[
         float, Knob(key="renew-deadline", legacy=("renewDeadline",), unit=DURATION, above=0, high=3600)
     ] = 10.0
-    """Time without a successful renewal after which a holder stops its work, in seconds, from when it sent the last
-    renewal. Range: above retry-period, below lease-duration; the difference covers clock drift and the time of a last
-    write. Default: client-go, 10s.
+    """Time without a successful renewal of its lease after which a replica stops its work, in seconds since it sent the
+    last renewal. Range: above retry-period, below lease-duration; the difference covers clock drift and the time of a
+    last write. Default: client-go, 10s.
     """
 
     retry_period_s: Annotated[
         float, Knob(key="retry-period", legacy=("retryPeriod",), unit=DURATION, above=0, high=600)
     ] = 2.0
-    """Time between two renewals, and between two reads by candidates, in seconds. Range: above 0, below renew-deadline.
-    Default: client-go, 2s."""
+    """Time between two renewals of a lease, and between two reads of the lease by waiting replicas, in seconds. Range:
+    above 0, below renew-deadline. Default: client-go, 2s.
+    """
 
     shard_count: Annotated[int, Knob(key="buckets", unit=COUNT, low=1, high=100)] = 1
     """Number of buckets into which revisions are divided; each bucket has a lease. With 1, one autoscaler decides for
-    all revisions, and the others wait. All autoscalers must have the same number; stop all of them before you change
-    it. Range: 1 to 100. Default: Knative, 1.
+    all revisions, and other autoscalers wait. All autoscalers must have the same number; stop all of them before you
+    change it. Range: 1 to 100. Default: Knative, 1.
     """
 
     def check(self) -> Iterator[Clash]:

@@ -51,8 +51,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     body_bytes_max: Annotated[int, Knob(key="body-bytes-max", unit=BYTES, low=0)] = 0
-    """Maximum size of a request's body; a request with a larger body gets 413. 0 means no limit. Bodies are streamed
-    and need no memory. Range: from 0. Default: Knative, no limit.
+    """Maximum size of a request's body; a request with a larger body gets 413. 0 means no limit. Range: from 0.
+    Default: Knative, no limit.
     """
 
     body_held_bytes_max: int = 64 * 1024
@@ -69,9 +69,9 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """
 
     head_wait_max_s: Annotated[float, Knob(key="head-wait-max", unit=DURATION, above=0, high=3600)] = 10.0
-    """Longest time until the headers of a request are complete; then the request gets 408. The time starts when the
-    connection opens, and for later requests at the first byte of their headers. Range: above 0 to 1h. Default: ours;
-    nginx waits 60s, Knative's Go server for ever.
+    """Longest time until the headers of a request are complete; then the request gets 408. For the first request the
+    time starts when the connection opens, for later requests at the first byte of their headers. Range: above 0 to 1h.
+    Default: ours; nginx waits 60s, Knative's Go server for ever.
     """
 
     body_wait_max_s: float = 60.0
@@ -138,7 +138,7 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     trusted_proxies: Annotated[str, Knob(key="trusted-proxies", unit=_NETWORKS)] = ""
     """Networks of trusted proxies, separated by commas: 10.0.0.0/8, 192.0.2.7. X-Forwarded-Proto, X-Forwarded-Host and
     Forwarded of these proxies are accepted. These headers of other peers are rewritten; ``forwarded_for`` determines
-    the treatment of their X-Forwarded-For. If empty, no proxy is trusted. Default: ours, none.
+    the treatment of X-Forwarded-For from other peers. Default: ours, none.
     """
 
     forwarded_for: Annotated[str, Knob(key="forwarded-for", unit=TEXT, choices=("append", REPLACE))] = "append"

@@ -46,8 +46,8 @@ class InnerTlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
     (Permissive), or use plain HTTP (Disabled).
 
     Daemons read the mode at their start. If the setting is empty, the installation determines the mode
-    ([inner-tls.md](inner-tls.md)), by the environment variable SERVING_INNER_TLS_OF_KEY, or else
-    SERVING_INNER_TLS_DEFAULT. Default: ours, empty. Knative's is Disabled, and it has no Permissive.
+    ([inner-tls.md](inner-tls.md)), by the environment variable SERVING_INNER_TLS_OF_KEY, or SERVING_INNER_TLS_DEFAULT
+    if the first variable is not set. Default: ours, empty. Knative's is Disabled, and it has no Permissive.
     """
 
     certificate_life_s: Annotated[

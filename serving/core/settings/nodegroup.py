@@ -272,7 +272,7 @@ class NodeGroupDaemonSettings(SettingsRecord, frozen=True, kw_only=True):
     """Another address of the AWS API, for private endpoints and tests. Default: ours, empty."""
 
     aws_assume_role_arn: Annotated[str, Knob(key="aws-assume-role-arn", unit=TEXT)] = ""
-    """Role to assume before the first call. Empty is none. Default: Escalator, empty."""
+    """AWS role that the daemon assumes before its first call. Empty means no role. Default: Escalator, empty."""
 
     grpc_address: Annotated[str, Knob(key="external-grpc-address", unit=TEXT)] = ""
     """Host and port of a provider of cluster-autoscaler's externalgrpc protocol. Default: ours, empty."""
@@ -283,7 +283,9 @@ class NodeGroupDaemonSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     grpc_certificate_file: Annotated[str, Knob(key="external-grpc-certificate-file", unit=TEXT)] = ""
-    """Client certificate (PEM) for the provider at external-grpc-address. Empty is none. Default: ours, empty."""
+    """Client certificate (PEM) for the provider at external-grpc-address. Empty means no certificate. Default: ours,
+    empty.
+    """
 
     grpc_key_file: Annotated[str, Knob(key="external-grpc-key-file", unit=TEXT)] = ""
     """Key (PEM) of the certificate in external-grpc-certificate-file. Default: ours, empty."""

@@ -64,7 +64,9 @@ class LoadSourceSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     """
 
     skip_verify: Annotated[bool, Knob(key="skip-verify", unit=FLAG)] = False
-    """Whether any certificate of the source is accepted. Default: ours, false; Trimaran's is true for Prometheus."""
+    """Whether the extender accepts any certificate of the source. Default: ours, false; Trimaran's is true for
+    Prometheus.
+    """
 
     timeout_s: float = 10.0
     """Longest time of one call to the source, in seconds. Source: load-watcher's for Prometheus, 10s."""
@@ -214,13 +216,13 @@ class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
     """
 
     cpu_risk_limit_weight: Annotated[float, Knob(key="cpu-risk-limit-weight", unit=NUMBER, low=0, high=1)] = 0.5
-    """Weight of the risk from limits in the risk of cpu; the risk from load has the remaining weight. Range: 0 to 1.
-    Default: Trimaran, 0.5.
+    """Weight of the risk from cpu limits in a node's cpu risk; the risk from measured load has the remaining weight.
+    Range: 0 to 1. Default: Trimaran, 0.5.
     """
 
     memory_risk_limit_weight: Annotated[float, Knob(key="memory-risk-limit-weight", unit=NUMBER, low=0, high=1)] = 0.5
-    """Weight of the risk from limits in the risk of memory; the risk from load has the remaining weight. Range: 0 to 1.
-    Default: Trimaran, 0.5.
+    """Weight of the risk from memory limits in a node's memory risk; the risk from measured load has the remaining
+    weight. Range: 0 to 1. Default: Trimaran, 0.5.
     """
 
     metrics_age_max_s: float = 300.0
@@ -228,12 +230,13 @@ class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
     Source: ours, 5m, ten refreshes of Trimaran, which has no bound."""
 
     load_variation_margin: Annotated[float, Knob(key="load-variation-margin", unit=NUMBER, low=0)] = 1.0
-    """Factor of the deviation in LoadVariationRiskBalancing. 0 means that only the mean counts. Range: from 0. Default:
-    Trimaran, 1."""
+    """Factor of the load's deviation in the node score LoadVariationRiskBalancing. 0 means that only the mean counts.
+    Range: from 0. Default: Trimaran, 1.
+    """
 
     load_variation_sensitivity: Annotated[float, Knob(key="load-variation-sensitivity", unit=NUMBER, above=0)] = 1.0
-    """Degree of the root of the deviation in LoadVariationRiskBalancing. 2 is the square root, which increases the
-    effect of small deviations. Range: above 0. Default: Trimaran, 1.
+    """Degree of the root of the load's deviation in the node score LoadVariationRiskBalancing. Range: above 0. Default:
+    Trimaran, 1.
     """
 
     load_period_s: Annotated[float, Knob(key="load-period", unit=DURATION, low=0, high=300)] = 15.0
@@ -244,12 +247,12 @@ class PlacementSettings(SettingsRecord, frozen=True, kw_only=True):
     """Newest samples of each node for the mean and deviation of its load. Source: ours, 20, five minutes."""
 
     binds: Annotated[bool, Knob(key="binds", unit=FLAG)] = False
-    """Whether ``POST /bind`` binds pods to nodes, for schedulers without a binder; it needs the right to create
+    """Whether ``POST /bind`` binds pods to nodes, for schedulers without a binder; the daemon needs the right to create
     bindings. Default: ours, false.
     """
 
     listen_address: Annotated[str, Knob(key="listen-address", unit=TEXT)] = "127.0.0.1:6082"
-    """Host and port of the listener for kube-schedulers, unless a socket is inherited. Without a certificate the
+    """Host and port of the listener for kube-schedulers. Without a certificate the
     listener uses plain HTTP; beyond one machine protect the listener by a network policy. Default: ours,
     127.0.0.1:6082.
     """

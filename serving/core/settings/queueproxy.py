@@ -123,8 +123,8 @@ class QueueProxySettings(SettingsRecord, frozen=True, kw_only=True):
     container_concurrency: Annotated[
         int, Knob(key="container-concurrency", config_map="config-defaults", unit=COUNT, low=0, high=1000)
     ] = 0
-    """Concurrent requests per pod, for revisions without containerConcurrency. 0 means no limit, and then nothing
-    waits in the queue-proxy. Range: 0 to 1000. Default: Knative, 0.
+    """Concurrent requests per pod, for revisions without containerConcurrency. 0 means no limit: no request waits in
+    the queue-proxy. Range: 0 to 1000. Default: Knative, 0.
     """
 
     queue_depth_per_slot: int = 10

@@ -30,23 +30,25 @@ Flags override the environment, the environment overrides ConfigMaps (`config/`)
 |---|---|---|
 |ConfigMap|the key, with a value in Knative's units|`stable-window: "60s"`|
 |environment|`SERVING_<DAEMON>_<FIELD>`, with a value in the unit that ends the field's name|`SERVING_AUTOSCALER_STABLE_WINDOW_S=60`|
-|flag|`--set <field>=<value>`, with a value in the same unit|`--set stable_window_s=60`|
+|flag|`--set <field>=<value>`, with the value of the environment variable|`--set stable_window_s=60`|
 |annotation|overrides the setting for one revision|`autoscaling.knative.dev/window: 60s`|
 
 `serving config show` prints each value with its origin. `serving config check FILE` lists all errors of a file.
 
-Each row below has the key, the field's name and the annotation. A daemon applies a changed setting immediately ("now") or when it starts ("restart").
-Earlier names of Knative's keys, such as `domainTemplate`, still work. Comments in `config/*.yaml` have the source of each default.
+Each row below has the key, the field's name and the annotation. A daemon applies a changed setting immediately ("now") or when it starts ("restart"). A listener that inherits a socket ignores its address setting.
+Earlier names of Knative's keys, such as `domainTemplate`, still work.
 """
 _WITHOUT_EFFECT_HEAD = """## Keys of Knative without effect
 
-These keys of Knative's ConfigMaps have no effect. The third column has the accepted value, which describes the fixed behaviour. Any other value causes the Event `SettingsUnknown`.
+These keys of Knative's ConfigMaps have no effect. The accepted value describes the fixed behaviour. Any other value causes the Event `SettingsUnknown`.
 
-|ConfigMap|keys|accepted|reason|
+|ConfigMap|keys|accepted value|reason|
 |---|---|---|---|"""
 # Sentences that the page omits, because a column has them or only the shipped ConfigMap needs them.
 _RANGE = re.compile(r" ?Range: .*?\.(?= |$)")
 _ORIGIN = re.compile(r" ?Default: .*")
+# The field's name and the column of values have the unit.
+_SECONDS = re.compile(r", in seconds(?=[.;,])")
 
 
 def config_map_names(daemons: Iterable[Daemon[SettingsRecord]]) -> list[str]:
@@ -113,7 +115,7 @@ def render_page(daemons: Iterable[Daemon[SettingsRecord]]) -> str:
         lines += [
             f"## {daemon.name}",
             "",
-            "|setting|default|values|applied|meaning|",
+            "|setting|default|values|applies from|meaning|",
             "|---|---|---|---|---|",
         ]
         lines += [_row(field, daemon) for field in fields if field not in shared]
@@ -153,14 +155,18 @@ def _row(field: Field, daemon: Daemon[SettingsRecord]) -> str:
     name = f"<br>`{field.name}`" if field.name != knob.key else ""
     own = f"<br>`{with_group(knob.annotation)}`" if knob.annotation else ""
     applied = "now" if field.path[0] in live_fields(daemon.record) else "restart"
-    meaning = _ORIGIN.sub("", _RANGE.sub("", field_meaning(field)))
+    meaning = _SECONDS.sub("", _ORIGIN.sub("", _RANGE.sub("", field_meaning(field))))
     return f"|{key}{name}{own}|`{default}`|{_values(knob.describe())}|{applied}|{meaning}|"
 
 
 def _values(described: str) -> str:
-    """The description of a setting's values in few words: without the article, and without the type of a range."""
-    short = re.sub(r"^a (?:whole number|number|duration|percentage) from (?=\S+ to \S)|^an? ", "", described)
-    return re.sub(r"\bof at least\b", "from", short).replace(" and up to ", " to ")
+    """The description of a setting's values in few words: without the article, the type of a range and "one of"."""
+    short = re.sub(
+        r"^a (?:whole number|number|duration|percentage) from (?=\S+ to \S)|^a duration (?=above|from)|^one of (?=\S{2})|^an? ",
+        "",
+        described,
+    )
+    return re.sub(r"\bof at least\b", "from", short).replace(" and up to ", " to ").replace("one of ,", "empty,")
 
 
 def _fields_in(name: str, daemons: Iterable[Daemon[SettingsRecord]]) -> Iterator[Field]:

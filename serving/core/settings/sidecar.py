@@ -77,12 +77,12 @@ class SidecarSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     stats_audience: Annotated[str, Knob(key="stats-audience", unit=_AUDIENCE, live=True)] = ""
     """Audience of the service account tokens by which queue-proxies authenticate; the autoscaler's stats-audience must
     be the same. If empty, each queue-proxy gets its token in an environment variable; the token is derived from the
-    cluster key. Pods then need no volume and start 300 ms earlier. Default: ours, empty.
+    cluster key. Default: ours, empty.
     """
 
     token_expiration_s: Annotated[
         int, Knob(key="token-expiration-seconds", unit=COUNT, low=_TOKEN_MIN_S, high=86400, live=True)
     ] = 3600
-    """Lifetime of a queue-proxy's service account token, in whole seconds. The kubelet renews the token after 80 % of
-    its lifetime. Range: 600 to 86400. Default: Kubernetes, 3600.
+    """Lifetime of a queue-proxy's service account token, in whole seconds. Range: 600 to 86400. Default: Kubernetes,
+    3600.
     """

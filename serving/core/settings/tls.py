@@ -15,7 +15,7 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """All settings of TLS. Times are in seconds; lists are separated by commas."""
 
     address: Annotated[str, Knob(key="address", unit=TEXT)] = "127.0.0.1:8443"
-    """Address and port of the listener for TLS, unless a socket is inherited. Default: ours, loopback only."""
+    """Address and port of the listener for TLS. Default: ours, loopback only."""
 
     certificate_files: Annotated[str, Knob(key="certificate-files", unit=TEXT)] = ""
     """Paths of PEM files, separated by commas. Each file has a certificate and its chain. A certificate's name is its
@@ -31,12 +31,12 @@ class TlsSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     secrets: Annotated[str, Knob(key="secrets", unit=TEXT)] = ""
     """Names of Secrets of type kubernetes.io/tls in the system's namespace, separated by commas. The activator needs
-    the right to get each. Default: ours, none.
+    the right to get each Secret. Default: ours, none.
     """
 
     default_certificate: Annotated[str, Knob(key="default-certificate", unit=TEXT)] = ""
     """Name of the certificate for clients that send no server name, or a server name without a certificate. If empty,
-    their handshake fails with the alert unrecognized_name. Default: ours, empty.
+    the handshake of these clients fails with the alert unrecognized_name. Default: ours, empty.
     """
 
     reload_period_s: Annotated[float, Knob(key="reload-period", unit=DURATION, low=0.05, high=86400)] = 10.0

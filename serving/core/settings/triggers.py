@@ -96,8 +96,8 @@ class TriggerSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """
 
     panic_lock_s: Annotated[float, Knob(key="panic-lock", unit=DURATION, above=0, high=3600)] = 60.0
-    """Longest time for which one panic prevents the next panic, in seconds from its start. Range: above 0 to 1h.
-    Default: maestro's api.limitManager.keyTimeout, 1m.
+    """Longest time for which a panic prevents the next panic, in seconds from the start of the first panic. Range:
+    above 0 to 1h. Default: maestro's api.limitManager.keyTimeout, 1m.
     """
 
     occupied_concurrency: float = 0.5

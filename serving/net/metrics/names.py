@@ -197,14 +197,14 @@ AUTOSCALER_METRICS = (
     ),
     _gauge(
         "serving_policy_day_pod_seconds",
-        "Pod-seconds over the last day, for the policy in force and estimated for the other policy.",
+        "Pod-seconds over the last day, measured for the policy in force, estimated for the policy not in force.",
         *REVISION_LABELS,
         "policy",
     ),
     _gauge(
         "serving_policy_day_cold_requests",
-        "Requests over the last day that arrived while no pod was ready, for the policy in force and "
-        "estimated for the other policy.",
+        "Requests over the last day that arrived while no pod was ready, measured for the policy in force, "
+        "estimated for the policy not in force.",
         *REVISION_LABELS,
         "policy",
     ),

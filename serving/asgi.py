@@ -139,7 +139,7 @@ class _InProcessPod:
                 f"{host}:{port} is taken ({error.strerror}): run the app in one process, without --workers or --reload"
             )
             raise OSError(error.errno, text) from error
-        self._signal.hold(self._stop.set)
+        self._signal.intercept(self._stop.set)
         with contextlib.suppress(ValueError, RuntimeError):
             # Only the main thread receives signals.
             asyncio.get_running_loop().add_signal_handler(PUSH_AGAIN, self._pipe.push_again)

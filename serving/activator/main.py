@@ -212,7 +212,7 @@ class Activator:
             at_end.push_async_callback(self.server.finish, grace_s=0)
             view = group.start(self.view.run(), name="cluster view")
             probing = group.start(self.prober.run(), name="pod probes")
-            renewing = group.start(self.inner.keep_valid(), name="inner certificate")
+            renewing = group.start(self.inner.renew(), name="inner certificate")
             if not await _first(self.view.synced(), stop):
                 for task in (view, probing, renewing):
                     task.cancel()

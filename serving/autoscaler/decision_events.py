@@ -50,7 +50,7 @@ def parse_target(target: str) -> tuple[str, dict[str, str]]:
     return url.path, {name: values[0] if len(values) == 1 else "" for name, values in query.items()}
 
 
-def follow_request_of(names: Mapping[str, str]) -> FollowRequest:
+def subscription_of(names: Mapping[str, str]) -> FollowRequest:
     """Parse a subscription's query: ``namespace``, ``revision`` and ``samples``, each optional."""
     namespace, revision = names.get("namespace"), names.get("revision")
     key = (namespace or "default", revision) if revision else None
@@ -70,7 +70,7 @@ class Followers:
         return len(self._requests)
 
     @property
-    def want_samples(self) -> bool:
+    def has_sample_subscriber(self) -> bool:
         """Whether any subscriber wants samples of all decisions."""
         return any(request.samples for request in self._requests.values())
 
@@ -117,7 +117,7 @@ class PolicyBook:
 
     def encoded(self, names: Mapping[str, str], *, now_s: float) -> bytes:
         """The costs as a JSON list; ``namespace`` and ``revision`` filter it, ``curve`` adds hazard curves."""
-        request = follow_request_of(names)
+        request = subscription_of(names)
         stories = (
             self._story(key, has_curve="curve" in names, now_s=now_s)
             for key in self._keys()
@@ -188,7 +188,7 @@ class DecisionPublisher:
         """Publish a decision without awaiting."""
         key, entry = event.revision.key, event.entry
         is_change = entry is not None and not entry.repeated_count and event.outcome.apply_count is not None
-        wants_samples = bool(self._followers) and self._followers.want_samples
+        wants_samples = bool(self._followers) and self._followers.has_sample_subscriber
         is_explained = wants_samples or (entry is not None and bool(self._followers)) or is_change
         sentence = explain(event.outcome) if is_explained else ""
         if entry is not None:
@@ -238,10 +238,10 @@ class DecisionBook:
         if "since" in names:
             for event in self._find(names):
                 write(event_bytes("decision", msgspec.json.encode(event)))
-        return self._followers.add(follow_request_of(names), write)
+        return self._followers.add(subscription_of(names), write)
 
     def _find(self, names: Mapping[str, str]) -> list[ExplainedDecision]:
-        request, since_s = follow_request_of(names), _seconds(names.get("since", ""))
+        request, since_s = subscription_of(names), _seconds(names.get("since", ""))
         events = [
             explained(key, decision)
             for key in self._keys()

@@ -165,7 +165,7 @@ class RevisionEntry:
         is_known = self.revision is not None or self.deployment is not None or self.public.is_there
         return not is_known and not self.ready_names
 
-    def take_pod(self, pod: ScaledPod, now_s: float, *, is_gone: bool) -> bool:
+    def set_pod(self, pod: ScaledPod, now_s: float, *, is_gone: bool) -> bool:
         """Update a pod: its state, start problem, start time, and OOM kills.
 
         Return whether it was killed for memory since the last update.

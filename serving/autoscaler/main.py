@@ -211,7 +211,7 @@ class AutoscalerDaemon:
             tasks.keep_running(self._events.run, name="autoscaler events")
             tasks.keep_running(lambda: watch_lag(self.metrics.page), name="autoscaler loop lag")
             if self.secured is not None:
-                tasks.keep_running(self.secured.keep_valid, name="autoscaler certificate")
+                tasks.keep_running(self.secured.renew, name="autoscaler certificate")
             async with self._sharing_out():
                 await self.autoscaler.run(stop)
 

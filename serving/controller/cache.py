@@ -16,7 +16,7 @@ from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.routes.domain_mapping import Domains
 from serving.controller.routes.hosts import Claims, claims_of
 from serving.controller.routes.rolloutcheck import RolloutJudgement
-from serving.controller.values.writes import FOLLOWED_KINDS, WorkKey
+from serving.controller.values.writes import WATCHED_KINDS, WorkKey
 from serving.controller.workloads.known import KnownWorkloads
 from serving.controller.workloads.rights import RIGHTS
 from serving.core.model.objects import Key, Object, name_of, namespace_of, nested, uid_of, version_of
@@ -50,7 +50,7 @@ class ControllerCache:
         self.system_namespace = system_namespace
         self.activators = Activators()
         self.indexes = CacheIndexes(
-            objects={kind: objects_map() for kind in FOLLOWED_KINDS},
+            objects={kind: objects_map() for kind in WATCHED_KINDS},
             relations=Relations(),
             claims=Claims(),
             domains=Domains(),
@@ -133,7 +133,7 @@ class ControllerCache:
             return set()
         return self.put(kind, resource)
 
-    def take_list(self, kind: Kind, keys: Container[Key], *, version: str) -> set[WorkKey]:
+    def apply_list(self, kind: Kind, keys: Container[Key], *, version: str) -> set[WorkKey]:
         """Drop objects that a list of this version does not contain; return the affected keys.
 
         Such an object was stored by a write and deleted before the list. No watch reports its deletion.

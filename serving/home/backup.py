@@ -25,7 +25,7 @@ import msgspec
 from serving.core.model.errors import UNREADABLE, JournalDamaged, ServingError
 from serving.home.boundedentry import BoundedEntry
 from serving.home.state import SECRET_FILES, StateFolder, naming
-from serving.home.store.former import note_of
+from serving.home.store.former import metadata_path
 from serving.home.store.migrations import SQLITE_DAMAGE, check_reader, copy_of
 from serving.home.trees import is_virtualenv, remove_tree
 from serving.net.aio.inputfile import open_input
@@ -36,7 +36,7 @@ FORMAT = 2
 _MANIFEST = "backup.json"
 _JOURNAL = "journal.db"
 # Secrets first: without the key, tokens of earlier clients are invalid.
-_KEPT = (*SECRET_FILES, "certificates", "snapshots", "policies", "decisions.jsonl", note_of(Path(_JOURNAL)).name)
+_KEPT = (*SECRET_FILES, "certificates", "snapshots", "policies", "decisions.jsonl", metadata_path(Path(_JOURNAL)).name)
 _IMAGES, _VOLUMES = "images", "volumes"
 # Permission bits without setuid and setgid.
 _MODE = 0o1777

@@ -111,14 +111,14 @@ async def _body(stop: asyncio.Event) -> None:
             views = RevisionViews(cluster)
             api = _api(cluster, state, kubelet, security=security, views=views, has_runtime=containers is not None)
             api.middlewares.insert(
-                0, measured(LocalMetrics(metrics.page, pods=lambda: kubelet.pod_count).note_response)
+                0, measured(LocalMetrics(metrics.page, pods=lambda: kubelet.pod_count).record_response)
             )
             settings = config.own.settings
             controller = Controller(cluster, settings=settings, scaling=config.scaling.settings, metrics=metrics)
             metrics.term_began(controller)
             stack.enter_context(config.applied_to(controller, watch))
             tasks = [group.start(node.runtime.run(), name="runtime")]
-            await kubelet.take_over()
+            await kubelet.adopt()
             await kubelet.sweep()
             rules.enforce()
             tasks += [group.start(kubelet.run(), name="kubelet"), group.start(hosts.run(), name="hosts")]

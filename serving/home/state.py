@@ -163,7 +163,7 @@ class StateFolder:
         self._lock_path = path / "lock"
         self._lock_fd: int | None = None
 
-    def hold(self) -> None:
+    def lock(self) -> None:
         """Create the folder and lock it.
 
         Raises:
@@ -174,7 +174,7 @@ class StateFolder:
             for folder in (self.path, self.logs, self.pods, self.processes):
                 folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not is_held:
-                self._take_lock()
+                self._acquire_lock()
         except OSError as error:
             problem = Problem(
                 where=str(error.filename), what=str(error.strerror), expected="a folder that can be written"
@@ -211,7 +211,7 @@ class StateFolder:
         # Clients import this module for its paths; only `serving up` needs secrets.
         import secrets  # noqa: PLC0415 - as above
 
-        self.hold()
+        self.lock()
         if not self.key.exists():
             write_private(self.key, secrets.token_bytes(_KEY_BYTES))
         for token in (self.token, self.dashboard_token, self.query_token):
@@ -247,7 +247,7 @@ class StateFolder:
         listener.listen()
         return listener
 
-    def _take_lock(self) -> None:
+    def _acquire_lock(self) -> None:
         descriptor = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, _PRIVATE)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -71,7 +71,7 @@ def _empty(top: int, *, prefix: str) -> list[OSError]:
                         continue
                     moved += 1
                     # Changing the parent of a folder requires write access to the folder.
-                    _take_rights(name, here)
+                    _grant_access(name, here)
                     os.rename(name, f"{prefix}{moved}", src_dir_fd=here, dst_dir_fd=top)
                     folders.append(f"{prefix}{moved}")
                 except OSError as error:
@@ -86,11 +86,11 @@ def _empty(top: int, *, prefix: str) -> list[OSError]:
 
 
 def _opened(name: str, folder: int | None = None) -> int:
-    _take_rights(name, folder)
+    _grant_access(name, folder)
     return os.open(name, _FOLDER, dir_fd=folder)
 
 
-def _take_rights(name: str, folder: int | None) -> None:
+def _grant_access(name: str, folder: int | None) -> None:
     """Without root, give the owner read and write access to a folder, so that its content can be removed."""
     if os.geteuid() == 0:
         return

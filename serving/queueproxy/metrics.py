@@ -37,7 +37,7 @@ class RequestMetrics:
     def __init__(self) -> None:
         self._buckets = [[0] * (len(BOUNDS_S) + 1) for _ in range(10)]
         self._sums_s = [0.0] * len(self._buckets)
-        # Values at the last ``take_responses``.
+        # Values at the last ``pop_responses``.
         self._response_count = 0
         self._response_sum_s = 0.0
 
@@ -47,7 +47,7 @@ class RequestMetrics:
         self._buckets[hundreds][bisect_left(BOUNDS_S, took_s)] += 1
         self._sums_s[hundreds] += took_s
 
-    def take_responses(self) -> AppResponses:
+    def pop_responses(self) -> AppResponses:
         """Return the responses since the last call."""
         before, before_s = self._response_count, self._response_sum_s
         self._response_count = sum(map(sum, self._buckets[_RIGHT]))

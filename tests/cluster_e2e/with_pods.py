@@ -62,7 +62,7 @@ async def _kubelet(
     status_kubelet = StatusKubelet(stage.cluster, stage.server.node)
     beating = group.create_task(status_kubelet.beat())
     connecting = group.create_task(runtime.run())
-    await kubelet.take_over()
+    await kubelet.adopt()
     await status_kubelet.until_schedulable()
     return beating, connecting, group.create_task(kubelet.run())
 

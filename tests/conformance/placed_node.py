@@ -17,13 +17,13 @@ def table_of_node(
     """The daemon's table of one node with these pods on it."""
     book = NodeBook()
     allocatable = {"cpu": f"{cpu_m}m", "memory": str(memory_bytes)}
-    book.take_node(node_of({"metadata": {"name": NODE}, "status": {"allocatable": allocatable}}))
+    book.set_node(node_of({"metadata": {"name": NODE}, "status": {"allocatable": allocatable}}))
     for number, containers in enumerate(pods):
         placed = pod_of({**_object(containers, f"p{number}"), "status": {"phase": "Running"}})
         assert placed is not None, "it has a node"
-        book.take_pod(placed)
+        book.set_pod(placed)
     if usage is not None:
-        book.take_usages({NODE: usage})
+        book.set_usages({NODE: usage})
     return book.table()
 
 

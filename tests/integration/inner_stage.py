@@ -153,7 +153,7 @@ async def stats_served(inner: Inner, settings: InnerTlsSettings) -> AsyncIterato
         connections_max=100,
         sharing=SharedStats(issuer=CredentialIssuer(KEY, pod=lambda *_: seen, secured=inner.secured), queries=GATE),
     )
-    renewing = asyncio.create_task(inner.secured.keep_valid())
+    renewing = asyncio.create_task(inner.secured.renew())
     async with inner.stats.serve(("127.0.0.1", 0)) as inner.stats_address:
         yield
     renewing.cancel()

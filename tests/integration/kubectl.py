@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from serving.home.admission.admission import admit
-from serving.home.apiserver.logoptions import KeptLog, LogOptions
+from serving.home.apiserver.logoptions import LogOptions, StoredLog
 from serving.home.store.history import Watch
 from serving.home.store.memory import MemoryCluster
 from serving.net.cluster.port import Selection
@@ -23,7 +23,7 @@ needs_kubectl = pytest.mark.skipif(not KUBECTLS, reason="kubectl is not installe
 class Lines:
     """A log that continues once for its followers."""
 
-    def kept(self, namespace: str) -> list[KeptLog]:
+    def kept(self, namespace: str) -> list[StoredLog]:
         del namespace
         return []
 

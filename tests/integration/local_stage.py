@@ -44,7 +44,7 @@ from serving.home.state import StateFolder
 from serving.home.supervisor.children import CHILDREN
 from serving.home.supervisor.supervisor import Supervisor
 state = StateFolder(Path(sys.argv[1]))
-state.hold()
+state.lock()
 environment = {"SERVING_ISOLATION": sys.argv[2]}
 supervisor = Supervisor(state, {"template": state.listen_template()}, CHILDREN()[:1], environment=environment)
 sys.exit(supervisor.run(lambda: print(flush=True)))
@@ -194,7 +194,7 @@ async def controlled(
     kubelet = Kubelet(node)
     async with asyncio.TaskGroup() as group:
         tasks = [group.create_task(runtime.run())]
-        await kubelet.take_over()
+        await kubelet.adopt()
         await kubelet.sweep()
         tasks += [group.create_task(kubelet.run()), group.create_task(Manager(cluster).run())]
         yield Machine(cluster, state, kubelet)

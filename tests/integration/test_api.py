@@ -14,7 +14,7 @@ import pytest
 
 from serving.home.admission.admission import admit
 from serving.home.apiserver import watching
-from serving.home.apiserver.logoptions import KeptLog, LogOptions
+from serving.home.apiserver.logoptions import LogOptions, StoredLog
 from serving.home.store.history import StoreLimits
 from serving.home.store.memory import MemoryCluster
 from serving.net.cluster.kinds import CONFIG_MAP
@@ -36,9 +36,9 @@ class Lines:
     def __init__(self) -> None:
         self.more = asyncio.Event()
 
-    def kept(self, namespace: str) -> list[KeptLog]:
+    def kept(self, namespace: str) -> list[StoredLog]:
         """The log of one deleted pod."""
-        return [KeptLog(pod="gone", containers=["app"], written_s=1.0)] if namespace == "default" else []
+        return [StoredLog(pod="gone", containers=["app"], written_s=1.0)] if namespace == "default" else []
 
     async def read(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
         yield f"{namespace}/{pod}/{options.container}\n".encode()

@@ -102,7 +102,7 @@ def filled(state: Mapping[str, int]) -> tuple[Board, list[dict[str, Any]]]:
     board.put("service", "zq-cedar/gone", None)
     board.nodes.put_node("node-of-zq-amber", {"metadata": {"name": "node-of-zq-amber"}})
     problem = {"type": "Full", "status": "False", "message": "no room for zq-birch/pod and zq-cedar/pod"}
-    board.nodes.take_groups([{"metadata": {"name": "group"}, "status": {"conditions": [problem]}}])
+    board.nodes.set_groups([{"metadata": {"name": "group"}, "status": {"conditions": [problem]}}])
     board.requests(dict.fromkeys(keys_of(state), RequestRates(rates=(1.0, 0.0, 0.0, 0.0))))
     board.tick(now_s)
     return board, decisions

@@ -353,7 +353,7 @@ async def test_a_fetch_ends_in_time_though_its_issuer_sends_a_byte_now_and_then(
     async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/keys"
         keys = jwtkeys.KeySet(url, ISSUER, clock=asyncio.get_running_loop().time)
-        assert keys.hold(lambda: None)
+        assert keys.call_after_fetch(lambda: None)
         async with asyncio.timeout(60):
             await is_gone.wait()
         await until(lambda: bool(keys.failure))
@@ -372,7 +372,7 @@ async def test_issuers_that_do_not_answer_hold_up_no_other() -> None:
             silent.port, sound.port = (server.sockets[0].getsockname()[1] for server in (new_server, other))
             urls = [f"{silent.url}/{number}" for number in range(8)]
             sets = [jwtkeys.KeySet(url, ISSUER, clock=loop.time) for url in (*urls, sound.url)]
-            assert all(each.hold(lambda: None) for each in sets)
+            assert all(each.call_after_fetch(lambda: None) for each in sets)
             await until(lambda: sets[-1].is_usable)
             assert not any(each.failure for each in sets)
             silent.gate.set()

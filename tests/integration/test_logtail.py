@@ -10,7 +10,7 @@ from click.testing import CliRunner, Result
 
 from serving.core.model.event import EventText, about, new_event
 from serving.core.model.objects import Object
-from serving.home.apiserver.logoptions import KeptLog, LogOptions
+from serving.home.apiserver.logoptions import LogOptions, StoredLog
 from serving.home.kubelet.podstreams import FilePodLogs
 from serving.home.store.memory import MemoryCluster
 from serving.net.cluster.kinds import EVENT, POD, REVISION, SERVING_SERVICE
@@ -38,7 +38,7 @@ class Started:
     def __init__(self, *, log: bytes) -> None:
         self._log = log
 
-    def kept(self, namespace: str) -> list[KeptLog]:
+    def kept(self, namespace: str) -> list[StoredLog]:
         """No logs of deleted pods."""
         del namespace
         return []

@@ -38,7 +38,7 @@ def test_a_book_is_what_a_new_one_would_be(changes: list[tuple[str, object, int]
         match what, of:
             case "node", str(name):
                 nodes[name] = node_of(node(name, cpu=str(cpu)))
-                book.take_node(nodes[name])
+                book.set_node(nodes[name])
             case "no node", str(name):
                 nodes.pop(name, None)
                 book.drop_node(name)
@@ -46,7 +46,7 @@ def test_a_book_is_what_a_new_one_would_be(changes: list[tuple[str, object, int]
                 placed_pod = pod_of(pod(name, on=on, cpu=str(cpu)))
                 assert placed_pod is not None
                 pods[name] = placed_pod
-                book.take_pod(placed_pod)
+                book.set_pod(placed_pod)
             case "no pod", str(name):
                 pods.pop(name, None)
                 book.drop_pod(("default", name))
@@ -54,7 +54,7 @@ def test_a_book_is_what_a_new_one_would_be(changes: list[tuple[str, object, int]
                 book.table()
     other = NodeBook()
     for node_facts in nodes.values():
-        other.take_node(node_facts)
+        other.set_node(node_facts)
     for each in pods.values():
-        other.take_pod(each)
+        other.set_pod(each)
     assert requested(book) == requested(other)

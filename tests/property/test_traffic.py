@@ -171,7 +171,7 @@ def test_only_listed_pods_with_room_are_chosen(
             balancer.set_pods(pods)
             slots = pods
         elif call == "give_back" and results:
-            balancer.give_back(results.pop(number % len(results)))
+            balancer.release(results.pop(number % len(results)))
         elif call == "take":
             free = {pod for pod, own in slots.items() if own is None or in_flight[pod] < own}
             pod = balancer.pick()
@@ -208,7 +208,7 @@ class Activator:
             self.start(request_id)
 
     def finish(self, request_id: int) -> None:
-        self.balancer.give_back(self.pod_of.pop(request_id))
+        self.balancer.release(self.pod_of.pop(request_id))
         self.start_all(self.admission.set_capacity(self.balancer.capacity, 0.0))
         self.start_all(self.admission.release(request_id, 0.0))
 

@@ -30,7 +30,7 @@ STEPS = (
     ("template looks for a warm process", "serving.home.processes.preload_apps", "PreloadedApps.start"),
     ("template forks the app", "serving.home.processes.spawn", "Spawner.begin"),
     ("app is forked", "serving.home.processes.spawn", "Spawner._exec_app"),
-    ("process has its order", "serving.home.processes.spawn", "Spawner._take_place"),
+    ("process has its order", "serving.home.processes.spawn", "Spawner._apply_assignment"),
     ("queue-proxy probes first", "serving.queueproxy.io.podservice", "PodService._watch_app"),
     ("queue-proxy reports readiness", "serving.queueproxy.io.readiness", "ReadinessPipe.push"),
     ("kubelet hears of it", "serving.home.kubelet.pod", "PodRun._set_proxy_ready"),

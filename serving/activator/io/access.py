@@ -53,7 +53,7 @@ class AccessGate:
             if own:
                 exchange.head = head.without(lambda line: line.name == OWN_AUTHORIZATION)
             return False
-        wait_s = self._note_wrong(exchange, rule, now_s) if own or usual else 0.0
+        wait_s = self._record_wrong(exchange, rule, now_s) if own or usual else 0.0
         if wait_s:
             headers = b"Content-Type: text/plain; charset=utf-8\r\nRetry-After: %d\r\n" % math.ceil(wait_s)
             exchange.respond(429, b"too many wrong tokens from one address\n", headers)
@@ -61,7 +61,7 @@ class AccessGate:
             exchange.respond(refusal.status, refusal.text, refusal.headers)
         return True
 
-    def _note_wrong(self, exchange: Exchange, rule: AccessRule, now_s: float) -> float:
+    def _record_wrong(self, exchange: Exchange, rule: AccessRule, now_s: float) -> float:
         address = client_of(exchange, self._clients).address
         wrong = self._wrong.record(address, now_s)
         self._metrics.wrong_tokens.inc()

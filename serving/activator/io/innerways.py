@@ -96,10 +96,10 @@ class InnerWays:
         context, refusals = self.secured.tls.server, self._refusals
         return lambda make: TlsFront(context, make, refusals=refusals)
 
-    async def keep_valid(self) -> None:
+    async def renew(self) -> None:
         """Renew the certificate until cancelled."""
         if self.secured is not None:
-            await self.secured.keep_valid()
+            await self.secured.renew()
 
 
 class PodConnector:

@@ -142,7 +142,7 @@ class JwtChecker:
         # Only once, so that a slow failing issuer does not hold a request forever.
         may_wait = exchange is not self._resumed
         if not keys.is_usable:
-            if not (may_wait and keys.hold(resume)):
+            if not (may_wait and keys.call_after_fetch(resume)):
                 # The reason is only logged, because the keys' address may be internal.
                 _refuse(exchange, _unavailable(name, "its issuer's keys are not available"))
             return False
@@ -155,7 +155,7 @@ class JwtChecker:
             verified = self._verify(rule, token.strip(), keys.keys)
         except UnknownKey as error:
             # Keys rotate, so the unknown key may be new.
-            if not (may_wait and keys.hold(resume)):
+            if not (may_wait and keys.call_after_fetch(resume)):
                 _refuse(exchange, _unauthorized(name, str(error), ', error="invalid_token"'))
             return False
         except BadToken as error:

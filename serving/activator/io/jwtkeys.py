@@ -205,7 +205,7 @@ class KeySet:
         if self._clock() - self._fetched_s > _REFRESH_S:
             self._begin(_PAUSE_S)
 
-    def hold(self, then: Callable[[], None]) -> bool:
+    def call_after_fetch(self, then: Callable[[], None]) -> bool:
         """Fetch the keys, and call ``then`` after the fetch; return whether ``then`` will be called.
 
         It is not called if too many callers wait already, or if the last fetch was too recent.

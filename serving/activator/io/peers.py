@@ -112,7 +112,7 @@ class PeerProcesses:
             self._server.close()
             self._server = None
         for peer in list(self._peers.values()):
-            self._let_go(peer)
+            self._forget(peer)
 
     def send(self, index: int, message: SlotMessage) -> None:
         """Send a message to a peer; drop it if the peer has ended or does not read."""
@@ -162,10 +162,10 @@ class PeerProcesses:
     def _lose(self, peer: _PeerProcess) -> None:
         """Remove a peer whose process has ended."""
         _log.info("peer.gone", extra={"peer": peer.index, "peer_pid": peer.pid})
-        self._let_go(peer)
+        self._forget(peer)
         self._share()
 
-    def _let_go(self, peer: _PeerProcess) -> None:
+    def _forget(self, peer: _PeerProcess) -> None:
         loop = asyncio.get_running_loop()
         loop.remove_reader(peer.pidfd)
         loop.remove_writer(peer.connection)

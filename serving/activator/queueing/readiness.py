@@ -189,7 +189,7 @@ class UnreadyPods:
             probes.append(PodProbe(key=key, pod=candidate.pod))
         return probes
 
-    def note_reply(self, probe: PodProbe, now_s: float, *, is_ready: bool) -> bool:
+    def record_reply(self, probe: PodProbe, now_s: float, *, is_ready: bool) -> bool:
         """Process a probe's reply; return whether the confirmed pods have changed."""
         self._probe_counts[probe.key] -= 1
         if not self._probe_counts[probe.key]:

@@ -226,7 +226,7 @@ class RequestRouter(Generic[RequestId]):
         """Process the result of a readiness probe; a ready pod gets queued requests."""
         self.schedule.schedule_tick(probe.key)
         if probe.pod.has_queue_proxy:
-            has_changed = self.directory.unready.note_reply(probe, now_s, is_ready=is_ready)
+            has_changed = self.directory.unready.record_reply(probe, now_s, is_ready=is_ready)
             return RoutingOutcome(dispatches=self._set_pods([probe.key], now_s) if has_changed else ())
         throttler = self.throttlers.get(probe.key)
         return RoutingOutcome(
@@ -237,7 +237,7 @@ class RequestRouter(Generic[RequestId]):
         """Execute all due work: timeouts, readmitted pods, probes, and wakes."""
         outcomes: list[RoutingOutcome[RequestId]] = []
         failures: list[tuple[RevisionKey, Exception]] = []
-        for key in self.schedule.take_due(now_s):
+        for key in self.schedule.pop_due(now_s):
             try:
                 outcomes.append(self._tick_revision(key, now_s))
             except Exception as error:  # noqa: BLE001 - the decisions about other revisions must be executed

@@ -54,7 +54,7 @@ class TickSchedule:
 
     @property
     def has_pending_work(self) -> bool:
-        """Whether ``schedule_tick`` was called since the last ``take_due``."""
+        """Whether ``schedule_tick`` was called since the last ``pop_due``."""
         return bool(self._pending)
 
     def schedule_tick(self, key: RevisionKey) -> None:
@@ -72,7 +72,7 @@ class TickSchedule:
         """Drop a revision."""
         self._due_s.pop(key, None)
 
-    def take_due(self, now_s: float) -> set[RevisionKey]:
+    def pop_due(self, now_s: float) -> set[RevisionKey]:
         """Remove and return the revisions scheduled by ``schedule_tick``, and those whose scheduled time has come."""
         keys, self._pending = self._pending, set()
         while self._heap and self._heap[0][0] <= now_s:

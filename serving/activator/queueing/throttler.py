@@ -194,8 +194,8 @@ class RevisionThrottler(Generic[RequestId]):
                 return ()
             started = self._begin_all(granted)
         else:
-            self._give_back(request, address)
-            has_changed = has_response and self.ejected.note_response(address, now_s)
+            self._release(request, address)
+            has_changed = has_response and self.ejected.record_response(address, now_s)
             # Before the release, because the slot of a draining pod ends with its request.
             started = self._settle(now_s, has_changed=has_changed)
             granted = self.admission.release(request, now_s, has_response=has_response)
@@ -219,7 +219,7 @@ class RevisionThrottler(Generic[RequestId]):
         if pod is not None and pod.node:
             self._away_from[request] = pod.node
         self.admission.requeue(request, now_s)
-        self._give_back(request, address)
+        self._release(request, address)
         # A queue-proxy listens before its pod is listed.
         may_start = pod is not None and not pod.has_queue_proxy
         return self._settle(now_s, has_changed=self.ejected.failed(address, now_s, may_start=may_start))
@@ -399,8 +399,8 @@ class RevisionThrottler(Generic[RequestId]):
             self._prefixes.set_pods(self.pods)
         return self._prefixes
 
-    def _give_back(self, request: RequestId, address: str) -> None:
-        self.balancer.give_back(address)
+    def _release(self, request: RequestId, address: str) -> None:
+        self.balancer.release(address)
         if self._prefixes is not None:
             self._prefixes.end(request)
 

@@ -120,7 +120,7 @@ class SlotBroker(Generic[RequestId]):
     def settle(self, key: RevisionKey, now_s: float) -> None:
         """Give unneeded slots to peers that requested some, and request missing ones."""
         self._share_out(key, now_s)
-        self._ask(key, now_s)
+        self._request_slots(key, now_s)
 
     def is_trading(self, key: RevisionKey) -> bool:
         """Whether this process or a peer has asked for slots of a revision."""
@@ -133,7 +133,7 @@ class SlotBroker(Generic[RequestId]):
                 self._table.throttlers.get(key)
             ).get(pod)
             if is_gone and not self.ledger.is_frozen:
-                self.ledger.give(key, pod, peer=peer, count=count)
+                self.ledger.transfer(key, pod, peer=peer, count=count)
 
     # Rights.
 
@@ -176,7 +176,7 @@ class SlotBroker(Generic[RequestId]):
 
     # Asking.
 
-    def _ask(self, key: RevisionKey, now_s: float) -> None:
+    def _request_slots(self, key: RevisionKey, now_s: float) -> None:
         """Ask peers for slots, if the need has changed."""
         if self.ledger.is_frozen or not self.ledger.peers:
             return
@@ -215,7 +215,7 @@ class SlotBroker(Generic[RequestId]):
         throttler = self._table.throttlers.get(key)
         if throttler is not None and throttler.waiting_count and not throttler.ejected.addresses:
             return
-        spare = self._spare(key)
+        spare = self._unneeded_slots(key)
         for peer, ask in sorted(self._peer_asks[key].items(), key=lambda item: item[1].since_s):
             while spare and ask.waiting_count:
                 # From the end, because this process uses the first pods first.
@@ -226,14 +226,14 @@ class SlotBroker(Generic[RequestId]):
                 self._hand(key, pod, now_s, peer=peer, count=count)
 
     def _hand(self, key: RevisionKey, pod: str, now_s: float, *, peer: int, count: int) -> None:
-        self.ledger.give(key, pod, peer=peer, count=count)
+        self.ledger.transfer(key, pod, peer=peer, count=count)
         self._use(key, pod, now_s)
         ask = self._peer_asks[key][peer]
         ask.waiting_count -= count
         if not ask.waiting_count:
             self._forget(key, peer)
 
-    def _spare(self, key: RevisionKey) -> list[tuple[str, int]]:
+    def _unneeded_slots(self, key: RevisionKey) -> list[tuple[str, int]]:
         """Pods and counts of unneeded slots, by address. While requests wait, only ejected pods are included."""
         slot_count = self._table.directory.slot_count(key)
         pods = set(self._table.directory.pods_of(key)) if slot_count else set()

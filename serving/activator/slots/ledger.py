@@ -140,7 +140,7 @@ class Ledger:
                 self._freeze()
         self._advance()
 
-    def give(self, key: RevisionKey, pod: str, *, peer: int, count: int) -> None:
+    def transfer(self, key: RevisionKey, pod: str, *, peer: int, count: int) -> None:
         """Pass unused slots to a peer; this process loses them immediately."""
         assert self._view is not None, self
         assert peer in self._members, self

@@ -13,7 +13,7 @@ import msgspec
 
 from serving.autoscaler.decision_events import DecisionEvent
 from serving.autoscaler.entry import RevisionEntry
-from serving.autoscaler.io.decision_loop import DecisionLoop, Hold, hold_nothing
+from serving.autoscaler.io.decision_loop import DecisionLoop, Hold, no_limit
 from serving.autoscaler.io.events import ScaleEventWriter
 from serving.autoscaler.io.podsizes import PodSizes
 from serving.autoscaler.io.policies import PolicyClient, UsageLearning
@@ -99,7 +99,7 @@ class Autoscaler:
             registry=registry,
             prove=prove,
             on_decision=on_decision,
-            hold=self._watch_memory() if saving is MemorySaving.REMOVE else hold_nothing,
+            hold=self._watch_memory() if saving is MemorySaving.REMOVE else no_limit,
         )
         if saving is MemorySaving.RESIZE:
             self._sizes = PodSizes(cluster, pod=self._watch.pod, used=self._policies.usages.used)
@@ -194,7 +194,7 @@ class Autoscaler:
             self._unready.update((key[0], stat.pod), stat.unready)
         if entry.scaler.record(stat, source) or (
             source is StatSource.POD
-            and self._policies.triggers.take_report(key, stat.pod, concurrency=stat.concurrency)
+            and self._policies.triggers.process_report(key, stat.pod, concurrency=stat.concurrency)
         ):
             self._decisions.decide_soon(key, DecisionCause.LOAD)
         elif entry.is_resting and not stat.is_idle:

@@ -178,9 +178,9 @@ class StatsConnection(asyncio.Protocol):
                 if len(head) > _HEAD_BYTES_MAX:
                     self.abort()
                 return
-            self._take_head(head + end)
+            self._receive_head(head + end)
         if self._judging is None:
-            self._take_frames(data)
+            self._receive_frames(data)
         else:
             self._rest = data
             if len(data) > _HEAD_BYTES_MAX:
@@ -218,7 +218,7 @@ class StatsConnection(asyncio.Protocol):
             self._protocol.send_response(response)
             self._send()
             data, self._rest = self._rest, b""
-            self._take_frames(data)
+            self._receive_frames(data)
 
         async def guarded() -> None:
             try:
@@ -270,7 +270,7 @@ class StatsConnection(asyncio.Protocol):
         self._protocol.fail(code)
         self._send()
 
-    def _take_head(self, head: bytes) -> None:
+    def _receive_head(self, head: bytes) -> None:
         self._protocol.receive_data(head)
         for event in self._protocol.events_received():
             if isinstance(event, Request):
@@ -279,7 +279,7 @@ class StatsConnection(asyncio.Protocol):
                     self._protocol.send_response(response)
         self._send()
 
-    def _take_frames(self, data: bytes) -> None:
+    def _receive_frames(self, data: bytes) -> None:
         """Process complete frames, and buffer the remaining bytes."""
         sender, position = self.sender, 0
         if sender is None:
@@ -292,12 +292,12 @@ class StatsConnection(asyncio.Protocol):
             if frame.is_plain:
                 sender.handle(apply_mask(data[frame.begin : frame.end], data[frame.begin - MASK_BYTES : frame.begin]))
             else:
-                self._take_other(sender, data[position : frame.end])
+                self._receive_other(sender, data[position : frame.end])
             position = frame.end
         self._rest = data[position:]
         return None
 
-    def _take_other(self, sender: Sender, frame: bytes) -> None:
+    def _receive_other(self, sender: Sender, frame: bytes) -> None:
         """Pass control frames, text and fragments to the protocol. They never contain stats."""
         self._protocol.receive_data(frame)
         for event in self._protocol.events_received():

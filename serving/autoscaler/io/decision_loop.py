@@ -79,7 +79,7 @@ class DecisionCounts(msgspec.Struct, kw_only=True):
     unknown_stats: int = 0
 
 
-def hold_nothing(_key: RevisionKey, _demand: BudgetDemand) -> None:
+def no_limit(_key: RevisionKey, _demand: BudgetDemand) -> None:
     """Apply no limit to a revision."""
 
 
@@ -100,7 +100,7 @@ class DecisionLoop:
         registry: PolicyRegistry,
         prove: Callable[[], Awaitable[bool]],
         on_decision: Callable[[DecisionEvent], None] | None,
-        hold: Hold = hold_nothing,
+        hold: Hold = no_limit,
     ) -> None:
         self.counts = DecisionCounts()
         self.settings = settings

@@ -151,7 +151,7 @@ class ScaleEventWriter:
         self._waiting.put_nowait(waiting)
         self._of_revision[revision.key] = waiting
 
-    def take(self, key: RevisionKey) -> WaitingEvent | None:
+    def pop(self, key: RevisionKey) -> WaitingEvent | None:
         """The last waiting Event of a revision, for a caller that writes it; None without one."""
         waiting = self._of_revision.pop(key, None)
         if waiting is not None:

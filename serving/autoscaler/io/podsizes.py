@@ -21,7 +21,7 @@ from serving.core.model.knative import (
 from serving.core.model.objects import Object, annotations_of, condition_of, with_transition_time
 from serving.core.model.quantity import Resources
 from serving.core.model.stat import Stat
-from serving.core.scaling.podsize import note_of, resize_of
+from serving.core.scaling.podsize import resize_of, resources_patch
 from serving.core.traffic.backoff import backoff_s
 from serving.net.aio.clock import now_s, stamp
 from serving.net.aio.supervise import TaskOwner
@@ -151,7 +151,7 @@ class PodSizes:
         return not refusal
 
     async def _resize(self, key: PodKey, pod: Object, wanted: _Sleep) -> Object:
-        note = note_of(pod) if wanted.is_dormant else None
+        note = resources_patch(pod) if wanted.is_dormant else None
         if note is not None:
             pod = await self._cluster.patch(POD, *key, patch=note)
         patch = resize_of(pod, is_dormant=wanted.is_dormant, used=self._used(key, now_s()))

@@ -135,7 +135,7 @@ class PolicyClient:
         async with supervise() as group:
             group.start(self.policies.run(), name="autoscaler policies")
             group.start(self._statuses.run(1, self._write_status), name="autoscaler policy status")
-            group.start(self._follow_usage(), name="autoscaler usage")
+            group.start(self._poll_usage(), name="autoscaler usage")
 
     def set_schedules(self, change: CacheChange, schedules: Sequence[Schedule]) -> None:
         """Treat a ScaledWorkload's schedules as a policy; its condition ScalingValid reports their problems."""
@@ -154,7 +154,7 @@ class PolicyClient:
             self.triggers.drop_policy(key)
         else:
             is_ours = self._sharing.is_ours(self._group_of(policy.key[0], policy.target))
-            self.triggers.take_policy(policy, is_ours=is_ours)
+            self.triggers.set_policy(policy, is_ours=is_ours)
             if change.old is None or change.old["metadata"].get("generation") != policy.generation:
                 self._on_new()
 
@@ -199,7 +199,7 @@ class PolicyClient:
         key = (namespace, target.name)
         return self._group(key) if target.kind == _REVISION else key
 
-    async def _follow_usage(self) -> None:
+    async def _poll_usage(self) -> None:
         """List the usage of all pods repeatedly.
 
         The list is frequent while a policy or learnt target needs usage, and otherwise once per measuring period.

@@ -240,7 +240,7 @@ class RevisionWatch:
         entry = self._entry(pod.key)
         was_ready = pod.name in entry.ready_names
         is_ready = pod.is_ready and not is_gone
-        is_killed = entry.take_pod(pod, now_s(), is_gone=is_gone)
+        is_killed = entry.set_pod(pod, now_s(), is_gone=is_gone)
         if is_killed and entry.scaler is not None and entry.revision is not None:
             self._listener.pod_killed(entry.revision, pod)
         if is_gone and entry.scaler is not None:

@@ -138,7 +138,7 @@ class ScaleClient:
         If the server has no such call, or a write fails, only the first writes are executed. Raises the error of the
         first.
         """
-        waiting = None if self._events is None else self._events.take(key)
+        waiting = None if self._events is None else self._events.pop(key)
         events = () if waiting is None else (waiting.write(),)
         written = None
         try:

@@ -163,7 +163,7 @@ async def sharing_out(
     peers = Peers({"autoscaler": me}, token=token, draw=random.random, secured=secured)
     async with peers as relay.peers, supervise() as group:
         group.start(shards.run(stop), name="autoscaler shards")
-        keeping = group.start(_keep_in_touch(shards, relay), name="autoscaler peers")
+        keeping = group.start(_greet_peers(shards, relay), name="autoscaler peers")
         try:
             yield
         finally:
@@ -172,7 +172,7 @@ async def sharing_out(
             keeping.cancel()
 
 
-async def _keep_in_touch(shards: Shards, relay: Relay) -> None:
+async def _greet_peers(shards: Shards, relay: Relay) -> None:
     while True:
         if relay.peers is not None:
             relay.peers.reach(shards.owners())

@@ -177,10 +177,10 @@ class StatsServer:
         responders: dict[str, Callable[[Sender | None], Response]] = {
             "/stats": lambda sender: self._connect_sender(protocol, request, connection, sender=sender),
             "/credentials": lambda sender: self._issue(protocol, connection, sender),
-            ANNOUNCE_PATH: lambda sender: self._take_announcement(protocol, connection, sender, port=port),
+            ANNOUNCE_PATH: lambda sender: self._receive_announcement(protocol, connection, sender, port=port),
         }
         if path in responders:
-            return self._let_in(request, connection, responders[path], names=names)
+            return self._authorize(request, connection, responders[path], names=names)
         match path:
             case "/healthz":
                 status = http.HTTPStatus.OK if self._is_well() else http.HTTPStatus.SERVICE_UNAVAILABLE
@@ -222,7 +222,7 @@ class StatsServer:
         response.headers.update(REFUSED_HEADERS)
         return response
 
-    def _let_in(
+    def _authorize(
         self,
         request: Request,
         connection: StatsConnection,
@@ -257,7 +257,7 @@ class StatsServer:
             return protocol.reject(http.HTTPStatus.SERVICE_UNAVAILABLE, _UNSEEN)
         return _typed(protocol, credentials, "application/json")
 
-    def _take_announcement(
+    def _receive_announcement(
         self, protocol: ServerProtocol, connection: StatsConnection, sender: Sender | None, *, port: str
     ) -> Response:
         if not isinstance(sender, PodSender):

@@ -30,7 +30,7 @@ from serving.core.model.objects import Key, Object
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.controller import ControllerSettings
 from serving.core.settings.daemons import AUTOSCALER, CONTROLLER, DAEMONS, ELECTION
-from serving.core.settings.live import LiveSettings, Taken
+from serving.core.settings.live import AppliedConfigMap, LiveSettings
 from serving.core.settings.queueproxy import QUEUEPROXY, QueueProxySettings
 from serving.net.aio.clock import now_s, stamp, wall_s
 from serving.net.aio.cooperative import turn
@@ -108,7 +108,7 @@ class Controller:
         self._sources = CacheSources(
             cluster, self._cache, settings=self._settings, wake=self._wake_of, note=self._events.enqueue
         )
-        self._writer = PlanWriter(cluster, self._cache, wake=self._wake, on_call=self._note_call)
+        self._writer = PlanWriter(cluster, self._cache, wake=self._wake, on_call=self._record_call)
 
     @property
     def waiting_count(self) -> int:
@@ -166,11 +166,11 @@ class Controller:
             for task in tasks:
                 task.cancel()
 
-    def _note_call(self, duration_s: float, error: ClusterError | None) -> None:
+    def _record_call(self, duration_s: float, error: ClusterError | None) -> None:
         if isinstance(error, Unavailable):
-            self._limit.note_refusal(now_s=now_s())
+            self._limit.record_refusal(now_s=now_s())
         else:
-            self._limit.note_call(duration_s, active_count=self._queue.active_count, now_s=now_s())
+            self._limit.record_call(duration_s, active_count=self._queue.active_count, now_s=now_s())
 
     def _wake(self, keys: set[WorkKey]) -> None:
         self._wake_of(keys, None)
@@ -303,15 +303,15 @@ class ControllerConfig:
         Rejections from before are reported first.
         """
 
-        def on_taken(taken: Taken, config_map: Object) -> None:
-            if taken.changed and taken.daemon in (CONTROLLER.name, AUTOSCALER.name, QUEUEPROXY.name):
+        def on_applied(applied: AppliedConfigMap, config_map: Object) -> None:
+            if applied.changed and applied.daemon in (CONTROLLER.name, AUTOSCALER.name, QUEUEPROXY.name):
                 controller.reconfigure(self.own.settings, self.scaling.settings, self.proxy.settings)
-            for note in settings_notes(taken, config_map):
+            for note in settings_notes(applied, config_map):
                 controller.report(note)
 
         controller.reconfigure(self.own.settings, self.scaling.settings, self.proxy.settings)
-        for taken, config_map in watch.refused.values():
-            for note in settings_notes(taken, config_map):
+        for applied, config_map in watch.refused.values():
+            for note in settings_notes(applied, config_map):
                 controller.report(note)
-        with watch.reported_to(on_taken):
+        with watch.reported_to(on_applied):
             yield

@@ -98,7 +98,7 @@ def _fenced(write: Write, versions: dict[WorkKey, str]) -> Write:
     return msgspec.structs.replace(write, patch=patch)
 
 
-def note_event(note: Note, *, now: str) -> Object:
+def first_event(note: Note, *, now: str) -> Object:
     """The first Event of a note. Its name is derived from object and message.
 
     A long message is truncated at its beginning, because its end has the cause.
@@ -135,4 +135,4 @@ class NoteWriter:
 
     async def write(self, note: Note) -> None:
         """Create the note's Event, or increment its count."""
-        await self._events.record(note_event(note, now=stamp()))
+        await self._events.record(first_event(note, now=stamp()))

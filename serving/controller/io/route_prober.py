@@ -73,7 +73,7 @@ class RouteProber:
         tries, agreed = 0, set[str]()
         while True:
             pending = [address for address in self._addresses() if address not in agreed]
-            self._replies.keep([*pending, *agreed])
+            self._replies.retain([*pending, *agreed])
             results = await asyncio.gather(*(self._serves(address, route, digest) for address in pending))
             agreed |= {address for address, serves in zip(pending, results, strict=True) if serves}
             # Activators that left are not awaited, and new ones are queried.
@@ -103,9 +103,9 @@ class RouteProber:
             ):
                 body = await response.read()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            self._replies.note_silence(address, now_s=steady_s())
+            self._replies.record_silence(address, now_s=steady_s())
             if not was_skipped and self._is_skipped(address):
                 _log.warning("controller.activator_skipped", extra={"address": address, "error": repr(error)})
             return False
-        self._replies.note_reply(address)
+        self._replies.record_reply(address)
         return response.status == HTTPStatus.OK and body == digest.encode()

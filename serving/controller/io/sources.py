@@ -12,12 +12,12 @@ from collections.abc import Callable, Iterator, Sequence
 from serving.controller.cache import ControllerCache
 from serving.controller.keda.conversion import PAGE_LABEL
 from serving.controller.revisions.public import ACTIVATOR_SERVICE, MANAGED_BY, MANAGER, SERVICE_NAME
-from serving.controller.values.writes import FOLLOWED_KINDS, KEDA_ROUTES, Note, WorkKey
+from serving.controller.values.writes import KEDA_ROUTES, WATCHED_KINDS, Note, WorkKey
 from serving.controller.workloads.rights import BINDING_SELECTOR, SELECTOR
 from serving.core.model.errors import ClusterError, Forbidden, NotFound
 from serving.core.model.objects import Object
 from serving.core.settings.controller import ControllerSettings
-from serving.core.settings.live import Taken
+from serving.core.settings.live import AppliedConfigMap
 from serving.net.aio.periodic import next_beat
 from serving.net.aio.supervise import supervise
 from serving.net.cluster import kinds
@@ -54,23 +54,23 @@ _TOGETHER_RETRY_S = 30.0
 Wake = Callable[[set[WorkKey], Kind | None], None]
 
 
-def settings_notes(taken: Taken, config_map: Object) -> Iterator[Note]:
+def settings_notes(applied: AppliedConfigMap, config_map: Object) -> Iterator[Note]:
     """The messages, to be written as Events, about applying a ConfigMap to the settings of one daemon."""
     # Items of a list lack their kind.
     about = {**config_map, "apiVersion": "v1", "kind": "ConfigMap"}
-    if taken.problems:
-        problems = "; ".join(str(problem) for problem in taken.problems)
-        message = f"The {taken.daemon} keeps the settings that it has: {problems}"
+    if applied.problems:
+        problems = "; ".join(str(problem) for problem in applied.problems)
+        message = f"The {applied.daemon} keeps the settings that it has: {problems}"
         yield Note(about=about, reason="SettingsRefused", message=message, warning=True)
-    if taken.unknown:
-        problems = "; ".join(str(problem) for problem in taken.unknown)
+    if applied.unknown:
+        problems = "; ".join(str(problem) for problem in applied.unknown)
         message = f"Keys without effect, the others apply: {problems}"
         yield Note(about=about, reason="SettingsUnknown", message=message, warning=True)
-    if taken.changed:
-        message = f"The {taken.daemon} has taken over: {', '.join(taken.changed)}"
+    if applied.changed:
+        message = f"The {applied.daemon} has taken over: {', '.join(applied.changed)}"
         yield Note(about=about, reason="SettingsChanged", message=message)
-    if taken.waiting:
-        message = f"The {taken.daemon} takes over when it is started again: {', '.join(taken.waiting)}"
+    if applied.waiting:
+        message = f"The {applied.daemon} takes over when it is started again: {', '.join(applied.waiting)}"
         yield Note(about=about, reason="SettingsWaitForRestart", message=message, warning=True)
 
 
@@ -115,7 +115,7 @@ class CacheSources:
         self._gateway = settings.gateway
         self._wake = wake
         self._note = note
-        self._reflectors = {kind: self._reflector(kind) for kind in FOLLOWED_KINDS if _wants(kind, settings)}
+        self._reflectors = {kind: self._reflector(kind) for kind in WATCHED_KINDS if _wants(kind, settings)}
         self._activators = self._activator_reflector()
         self._nearby = [
             NamespacedReflectors(cluster, kind, on_change=functools.partial(self._changed, kind)) for kind in _NEARBY
@@ -142,7 +142,7 @@ class CacheSources:
             group.start(self._read_scales(), name="controller-scales")
             for kind, reflector in optional.items():
                 known.append(asyncio.Event())
-                following = self._follow_optional(kind, reflector, known[-1])
+                following = self._watch_optional(kind, reflector, known[-1])
                 group.start(following, name=f"controller-{reflector}")
             # A decision on an incomplete list could create a child twice.
             for event in known:
@@ -177,7 +177,7 @@ class CacheSources:
             kind,
             label_selector=_SELECTORS.get(kind, ""),
             on_change=functools.partial(self._changed, kind),
-            on_list=lambda version: self._wake(self._cache.take_list(kind, reflector.cache, version=version), kind),
+            on_list=lambda version: self._wake(self._cache.apply_list(kind, reflector.cache, version=version), kind),
         )
         return reflector
 
@@ -230,7 +230,7 @@ class CacheSources:
             return False
         return True
 
-    async def _follow_optional(self, kind: Kind, reflector: Reflector, known: asyncio.Event) -> None:
+    async def _watch_optional(self, kind: Kind, reflector: Reflector, known: asyncio.Event) -> None:
         """Watch an optional kind if the server has it; then set ``known``."""
         while True:
             try:

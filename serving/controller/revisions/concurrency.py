@@ -39,7 +39,7 @@ class ConcurrencyLimit:
         """Resources that may be reconciled in parallel."""
         return int(self._limit)
 
-    def note_call(self, duration_s: float, *, active_count: int, now_s: float) -> None:
+    def record_call(self, duration_s: float, *, active_count: int, now_s: float) -> None:
         """Record the duration of a call, and how many resources were reconciled during it."""
         duration_s = max(duration_s, _NOISE_S)
         if self._baseline_s is None:
@@ -51,7 +51,7 @@ class ConcurrencyLimit:
         elif active_count >= _USED_RATIO * self._limit:
             self._limit = min(self._high, self._limit + (1.0 if self._is_doubling else 1.0 / self._limit))
 
-    def note_refusal(self, *, now_s: float) -> None:
+    def record_refusal(self, *, now_s: float) -> None:
         """Record that the server refused a call for overload, or timed out."""
         self._decrease(now_s)
 

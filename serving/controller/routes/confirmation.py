@@ -25,11 +25,11 @@ class ActivatorReplies:
     def __init__(self) -> None:
         self._silences: dict[str, float] = {}
 
-    def note_reply(self, address: str) -> None:
+    def record_reply(self, address: str) -> None:
         """Record a reply of the activator, whatever its content."""
         self._silences.pop(address, None)
 
-    def note_silence(self, address: str, *, now_s: float) -> None:
+    def record_silence(self, address: str, *, now_s: float) -> None:
         """Record that the activator did not reply."""
         self._silences.setdefault(address, now_s)
 
@@ -38,7 +38,7 @@ class ActivatorReplies:
         since_s = self._silences.get(address)
         return since_s is not None and now_s - since_s >= SILENT_S
 
-    def keep(self, addresses: Collection[str]) -> None:
+    def retain(self, addresses: Collection[str]) -> None:
         """Keep these activators, and drop all others."""
         for address in self._silences.keys() - set(addresses):
             del self._silences[address]

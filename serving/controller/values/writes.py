@@ -25,7 +25,7 @@ from serving.net.cluster import kinds
 from serving.net.cluster.kinds import Kind
 from serving.net.cluster.port import Delete, Patch, Write
 
-FOLLOWED_KINDS = (
+WATCHED_KINDS = (
     kinds.SERVING_SERVICE,
     kinds.CONFIGURATION,
     kinds.ROUTE,

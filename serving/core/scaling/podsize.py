@@ -38,7 +38,7 @@ def awake_resources(pod: Object) -> dict[str, ContainerResources]:
         return {name: {"requests": dict(requests)} for name, requests in _requests(pod).items() if _amounts(requests)}
 
 
-def note_of(pod: Object) -> Object | None:
+def resources_patch(pod: Object) -> Object | None:
     """The patch that records the resources of an awake pod in an annotation; None if there is nothing to record."""
     resources = awake_resources(pod)
     if not resources or AWAKE_RESOURCES_ANNOTATION in annotations_of(pod):

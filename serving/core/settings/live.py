@@ -23,7 +23,7 @@ from serving.core.settings.parse import EXAMPLE_KEY
 R = TypeVar("R", bound=SettingsRecord)
 
 
-class Taken(msgspec.Struct, frozen=True, kw_only=True):
+class AppliedConfigMap(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of applying one ConfigMap, or several that were read together.
 
     ``changed`` are the fields with a new value. ``waiting`` are fields that change only when the daemon restarts.
@@ -63,7 +63,7 @@ class LiveSettings(Generic[R]):
         self._is_running = True
         return self.settings
 
-    def update(self, config_map: ConfigMap) -> Taken | None:
+    def update(self, config_map: ConfigMap) -> AppliedConfigMap | None:
         """Store a ConfigMap and return the outcome; None if this daemon does not read the ConfigMap.
 
         A deleted ConfigMap is passed without entries.
@@ -75,10 +75,10 @@ class LiveSettings(Generic[R]):
         unknown = (*unknown_keys(config_map, self._registry), *removed_keys(config_map, self._registry))
         if unknown:
             config_map = msgspec.structs.replace(config_map, entries=known_entries(config_map, self._registry))
-        taken = self._apply_or_reject(name, config_map)
-        return msgspec.structs.replace(taken, unknown=unknown)
+        applied = self._apply_or_reject(name, config_map)
+        return msgspec.structs.replace(applied, unknown=unknown)
 
-    def _apply_or_reject(self, name: str, config_map: ConfigMap) -> Taken:
+    def _apply_or_reject(self, name: str, config_map: ConfigMap) -> AppliedConfigMap:
         candidate = {**self._good, name: config_map}
         # A rejected ConfigMap may become valid with this one.
         try:
@@ -88,14 +88,14 @@ class LiveSettings(Generic[R]):
                 loaded = self._load(candidate)
             except SettingsError as error:
                 self._refused[name] = config_map
-                return Taken(daemon=self._daemon.name, config_map=name, problems=tuple(error.problems))
+                return AppliedConfigMap(daemon=self._daemon.name, config_map=name, problems=tuple(error.problems))
             self._good = candidate
         else:
             self._good = {**candidate, **self._refused}
             self._refused.clear()
         return self._apply(name, loaded)
 
-    def _apply(self, name: str, loaded: R) -> Taken:
+    def _apply(self, name: str, loaded: R) -> AppliedConfigMap:
         before, live = self.settings, live_fields(self._daemon.record)
         differing = [
             struct_field
@@ -104,7 +104,7 @@ class LiveSettings(Generic[R]):
         ]
         changed = [name for name in differing if name in live or not self._is_running]
         self.settings = msgspec.structs.replace(before, **{name: getattr(loaded, name) for name in changed})
-        return Taken(
+        return AppliedConfigMap(
             daemon=self._daemon.name,
             config_map=name,
             changed=tuple(changed),

@@ -94,7 +94,7 @@ class Loaded(msgspec.Struct, Generic[R_co], frozen=True, kw_only=True):
     ignored: tuple[Problem, ...] = ()
 
 
-class _Given(msgspec.Struct, frozen=True, kw_only=True):
+class _SettingText(msgspec.Struct, frozen=True, kw_only=True):
     """The text of a setting in one layer. ``label`` is the key or flag for messages; ``plain``: in the plain unit."""
 
     field: Field
@@ -280,7 +280,7 @@ def _from_config_maps(
     *,
     registry: Iterable[Daemon[SettingsRecord]],
     problems: list[Problem],
-) -> Iterator[_Given]:
+) -> Iterator[_SettingText]:
     # If several keys set one field, the last one, which is the current key, wins.
     mine = {
         (field.knob.config_map, key): (field, precedence)
@@ -294,22 +294,22 @@ def _from_config_maps(
             data = {entry.key: entry.text for entry in config_map.entries}
             origin = Origin(layer=Layer.FILE, where=config_map.where)
             text = msgspec.json.encode(data).decode()
-            yield _Given(field=mine[place][0], text=text, plain=False, origin=origin, label=config_map.name)
+            yield _SettingText(field=mine[place][0], text=text, plain=False, origin=origin, label=config_map.name)
         own = [(entry, *mine[place]) for entry in config_map.entries if (place := (config_map.name, entry.key)) in mine]
         for entry, field, _ in sorted(own, key=lambda item: item[2]):
             origin = Origin(layer=Layer.FILE, where=entry.where)
-            yield _Given(field=field, text=entry.text, plain=False, origin=origin, label=entry.key)
+            yield _SettingText(field=field, text=entry.text, plain=False, origin=origin, label=entry.key)
 
 
 def _from_environment(
     daemon: Daemon[R], fields: Sequence[Field], *, environment: Mapping[str, str], problems: list[Problem]
-) -> Iterator[_Given]:
+) -> Iterator[_SettingText]:
     prefix = f"SERVING_{daemon.name.upper()}_"
     mine = {prefix + field.variable: field for field in fields}
     for variable, text in sorted(environment.items()):
         if variable in mine:
             origin = Origin(layer=Layer.ENVIRONMENT, where=f"environment {variable}")
-            yield _Given(field=mine[variable], text=text, plain=True, origin=origin, label=mine[variable].name)
+            yield _SettingText(field=mine[variable], text=text, plain=True, origin=origin, label=mine[variable].name)
         elif variable.startswith(prefix):
             expected = _nearest(variable, sorted(mine))
             problems.append(_problem(f"environment {variable}", f"{daemon.name} has no such setting", expected))
@@ -317,12 +317,12 @@ def _from_environment(
 
 def _from_flags(
     daemon: Daemon[R], fields: Sequence[Field], *, flags: Mapping[str, str], problems: list[Problem]
-) -> Iterator[_Given]:
+) -> Iterator[_SettingText]:
     mine = {field.name: field for field in fields}
     for name, text in flags.items():
         if name in mine:
             origin = Origin(layer=Layer.FLAG, where=f"flag --set {name}")
-            yield _Given(field=mine[name], text=text, plain=True, origin=origin, label=name)
+            yield _SettingText(field=mine[name], text=text, plain=True, origin=origin, label=name)
         else:
             expected = _nearest(name, sorted(mine))
             problems.append(_problem(f"flag --set {name}", f"{daemon.name} has no such setting", expected))

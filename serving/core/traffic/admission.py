@@ -218,7 +218,7 @@ class Admission(Generic[RequestId]):
             late.append(request_id)
         late += self._clients.parked_until(due_s, wait_max_s=wait_max_s)
         while self._waiting and next(iter(self._waiting.values())).since_s + wait_max_s <= due_s:
-            late.append(self._leave_queue()[0])
+            late.append(self._dequeue()[0])
         if self._clients.client_of:
             for request_id in late:
                 self._clients.remove(request_id)
@@ -284,7 +284,7 @@ class Admission(Generic[RequestId]):
             self._divert()
             if not self._waiting:
                 break
-            request_id, place = self._leave_queue()
+            request_id, place = self._dequeue()
             self._running.add(request_id)
             granted.append(Granted(request_id=request_id, waited_s=now_s - place.since_s))
         while self._clients.parked_count and not self._waiting:
@@ -306,9 +306,9 @@ class Admission(Generic[RequestId]):
             request_id, place = next(iter(self._waiting.items()))
             if not clients.diverts(request_id, place, self._capacity):
                 return
-            self._leave_queue()
+            self._dequeue()
 
-    def _leave_queue(self) -> tuple[RequestId, QueuePlace]:
+    def _dequeue(self) -> tuple[RequestId, QueuePlace]:
         request_id, place = self._waiting.popitem(last=False)
         self._waiting_bytes -= place.weight_bytes
         return request_id, place

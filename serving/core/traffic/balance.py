@@ -92,7 +92,7 @@ class Balancer:
         pod = self._pods.get(address)
         return self._begin(pod) if pod is not None and pod.free else None
 
-    def give_back(self, address: str) -> None:
+    def release(self, address: str) -> None:
         """Stop counting a request on the pod, however the request ended.
 
         Raises:

@@ -197,7 +197,7 @@ class EjectedPods(Generic[RequestId]):
             self._probes_s[address] = now_s + _probe_pause_s(now_s - known.since_s)
         return is_open
 
-    def note_response(self, address: str, now_s: float) -> bool:
+    def record_response(self, address: str, now_s: float) -> bool:
         """Record a response of a pod, and clear its failures; return whether this ended the pod's pause.
 
         A response does not end the pause of an unreachable pod.

@@ -70,7 +70,7 @@ def current_request() -> AuditedRequest:
     return _current.get()
 
 
-def note_name(created: Object) -> None:
+def record_name(created: Object) -> None:
     """Record the name of the object that the current request creates, for audit log and refusals."""
     audited, name = _current.get(None), nested(created, "metadata", "name")
     if audited is not None and audited.access is not None and not audited.access.name and isinstance(name, str):
@@ -167,7 +167,7 @@ class ApiGuard:
                 return await handler(request)
         except Unauthorized as error:
             _log.info("api.unauthorized", extra={"reason": error.reason, "path": request.path})
-            if wait_s := self._note_wrong(request):
+            if wait_s := self._record_wrong(request):
                 text = "Too many requests with a wrong token from this address, please try again later."
                 headers = {"Retry-After": str(math.ceil(wait_s))}
                 return json_response(refusal(Fault(429, text)), status=429, headers=headers)
@@ -183,7 +183,7 @@ class ApiGuard:
             fault = Fault(500, "the server failed; its cause is in the server's log")
         return json_response(refusal(fault), status=fault.code)
 
-    def _note_wrong(self, request: web.Request) -> float:
+    def _record_wrong(self, request: web.Request) -> float:
         """Count a wrong token of an address; return the seconds until it may retry. Missing tokens do not count."""
         if "Authorization" not in request.headers:
             return 0.0
@@ -230,7 +230,7 @@ class ApiGuard:
             if self._audit is not None:
                 self._audit.record(audited, code=part.code, now_s=wall_s())
 
-    async def note_stream(self, _: web.Request, response: web.StreamResponse) -> None:
+    async def log_stream(self, _: web.Request, response: web.StreamResponse) -> None:
         """Log the start of a stream, which may last for hours."""
         audited = _current.get(None)
         if self._audit is not None and audited is not None and audited.is_stream:

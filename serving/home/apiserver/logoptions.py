@@ -14,7 +14,7 @@ from serving.core.model.objects import Object
 from serving.home.apiserver.requests import Fault, is_set
 
 KEPT_LOGS_PATH = "/logs/pods/{namespace}"
-"""An extension of Kubernetes: lists pods with logs, including deleted ones, as a JSON list of ``KeptLog``."""
+"""An extension of Kubernetes: lists pods with logs, including deleted ones, as a JSON list of ``StoredLog``."""
 
 
 class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +59,7 @@ class LogOptions(msgspec.Struct, frozen=True, kw_only=True):
         return max(since_s, moment_s(self.since_stamp) if self.since_stamp else 0.0)
 
 
-class KeptLog(msgspec.Struct, frozen=True, kw_only=True):
+class StoredLog(msgspec.Struct, frozen=True, kw_only=True):
     """The stored logs of a pod: its name, containers, and last write in seconds since the epoch."""
 
     pod: str
@@ -70,7 +70,7 @@ class KeptLog(msgspec.Struct, frozen=True, kw_only=True):
 class PodLogs(Protocol):
     """Reads the logs of containers, including those of recently deleted pods."""
 
-    def kept(self, namespace: str) -> list[KeptLog]:
+    def kept(self, namespace: str) -> list[StoredLog]:
         """The pods of a namespace that have logs, the most recently written first."""
         ...
 
@@ -84,7 +84,7 @@ def log_options(pod: Object, query: Mapping[str, str]) -> LogOptions:
     return _options(chosen_container(pod, query.get("container", "")), query)
 
 
-def kept_log_options(log: KeptLog, query: Mapping[str, str]) -> LogOptions:
+def kept_log_options(log: StoredLog, query: Mapping[str, str]) -> LogOptions:
     """Parse the options of a request for the log of a deleted pod. Raises ``Fault`` 400."""
     containers = [{"name": container} for container in log.containers if container != QUEUE_PROXY]
     gone: Object = {"metadata": {"name": log.pod}, "spec": {"containers": containers}}

@@ -165,7 +165,7 @@ def application(
     app.router.add_post(TOGETHER_PATH, api.write_together)
     app.router.add_route("*", "/{path:.*}", api.resource)
     app.on_shutdown.append(guard.end_streams)
-    app.on_response_prepare.append(guard.note_stream)
+    app.on_response_prepare.append(guard.log_stream)
     app.on_response_prepare.append(_set_headers)
     return app
 

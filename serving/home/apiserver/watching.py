@@ -133,7 +133,7 @@ async def _forward(
                 bookmark_s = now_s() + options.bookmark_period_s
                 await response.write(_line(EventType.BOOKMARK, kind, _seen_until(last, options), options=options))
             wait_s = min(rest_s, until_beat_s(_CHECK_EVERY_S), max(0.0, bookmark_s - now_s()))
-            batch = events.take_queued(_TOGETHER_MAX)
+            batch = events.pop_queued(_TOGETHER_MAX)
             if not batch:
                 try:
                     async with asyncio.timeout(wait_s):
@@ -142,7 +142,7 @@ async def _forward(
                     continue
                 if event is None:
                     return
-                batch = [event, *events.take_queued(_TOGETHER_MAX)]
+                batch = [event, *events.pop_queued(_TOGETHER_MAX)]
             last = batch[-1]
             wanted = (queued for queued in batch if queued.type is not EventType.BOOKMARK or options.bookmarks)
             if text := b"".join(_event_line(queued, kind, options) for queued in wanted):

@@ -16,7 +16,7 @@ from serving.home.admission.kuberules.decoding import undecodable
 from serving.home.admission.podsecurity import PodSecurity
 from serving.home.apiserver.content import check_fields, decode_body, duplicate_fields, touched
 from serving.home.apiserver.effects import effectless, record_remarks, settings_warnings, unrunnable
-from serving.home.apiserver.guard import note_name
+from serving.home.apiserver.guard import record_name
 from serving.home.apiserver.requests import Fault, RequestTarget, is_set, success
 from serving.home.schemas.patch import APPLIED_VALUES_MAX, check_operations
 from serving.home.schemas.records import encode
@@ -217,7 +217,7 @@ def _object_of(target: RequestTarget, sent: Sent, limits: StoreLimits) -> tuple[
     body = decode_body(sent.data, sent.content_type)
     if not isinstance(body, dict):
         raise Fault(400, "the body is not an object")
-    note_name(body)
+    record_name(body)
     kind = target.kind
     # The store checks it too, after other checks; a short body needs no encoding.
     if len(sent.data) > limits.object_bytes_max:

@@ -96,7 +96,7 @@ class HostsFiles:
         self._settings = settings
         self._gateway = machine_gateway(inner_port)
         self._routes = Reflector(cluster, ROUTE, on_change=lambda _: self._changed.set())
-        self._namespaces = Reflector(cluster, NAMESPACE, on_change=self._follow_namespace)
+        self._namespaces = Reflector(cluster, NAMESPACE, on_change=self._record_namespace)
         self._changed = asyncio.Event()
         self._gone: set[str] = set()
         folder.mkdir(mode=_FOLDER_MODE, exist_ok=True)
@@ -148,7 +148,7 @@ class HostsFiles:
                 _write_in_place(self._folder / namespace, text.encode())
                 self._written[namespace] = text
 
-    def _follow_namespace(self, change: CacheChange) -> None:
+    def _record_namespace(self, change: CacheChange) -> None:
         if change.type is EventType.DELETED:
             self._gone.add(change.key[1])
             self._changed.set()

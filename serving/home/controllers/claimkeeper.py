@@ -86,7 +86,7 @@ class ClaimKeeper:
             return None
         try:
             folder = claim_folder(self._volumes, *key)
-            is_done = await (self._remove if is_being_deleted(claim) else self._keep)(claim, key, folder)
+            is_done = await (self._remove if is_being_deleted(claim) else self._provision)(claim, key, folder)
         except NotFound:
             return None
         except (OSError, InvalidValue) as error:
@@ -94,12 +94,12 @@ class ClaimKeeper:
             is_done = False
         return None if is_done else _AGAIN_S
 
-    async def _keep(self, claim: Object, key: Key, folder: Path) -> bool:
+    async def _provision(self, claim: Object, key: Key, folder: Path) -> bool:
         finalizers = claim["metadata"].get("finalizers") or []
         if FINALIZER not in finalizers:
             patch = {"metadata": {"finalizers": [*finalizers, FINALIZER]}}
             await self._cluster.patch(PERSISTENT_VOLUME_CLAIM, *key, patch=patch)
-        gap = await asyncio.to_thread(_keep_folder, folder, claim_bytes(claim))
+        gap = await asyncio.to_thread(_create_folder, folder, claim_bytes(claim))
         if gap and key not in self._used_bytes:
             self._used_bytes[key] = await asyncio.to_thread(tree_bytes, folder)
         status = claim_status(claim, gap=gap, used_bytes=self._used_bytes.get(key), now=stamp())
@@ -122,7 +122,7 @@ class ClaimKeeper:
         return True
 
 
-def _keep_folder(folder: Path, byte_count: int) -> str:
+def _create_folder(folder: Path, byte_count: int) -> str:
     """Create a claim's folder and limit its size. Returns why the limit is not enforced, or ""."""
     make_claim_folder(folder)
     gap = quota_gap(folder)

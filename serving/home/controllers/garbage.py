@@ -60,14 +60,14 @@ async def _check(cluster: MemoryCluster, suspect: Reference) -> None:
         if owners and not living:
             await cluster.delete(kind, namespace, name, uid=metadata.uid)
     elif PROPAGATION_FINALIZERS["Orphan"] in finalizers:
-        await _leave_orphans(cluster, suspect, metadata)
+        await _orphan_dependents(cluster, suspect, metadata)
     elif PROPAGATION_FINALIZERS["Foreground"] in finalizers:
         await _delete_dependents(cluster, suspect, metadata)
     elif kind == NAMESPACE:
         await _empty(cluster, name)
 
 
-async def _leave_orphans(cluster: MemoryCluster, owner: Reference, metadata: ObjectMetadata) -> None:
+async def _orphan_dependents(cluster: MemoryCluster, owner: Reference, metadata: ObjectMetadata) -> None:
     uid = metadata.uid or ""
     for dependent in cluster.owners.dependents_of(uid):
         child = await cluster.get(dependent[0], *dependent[1])

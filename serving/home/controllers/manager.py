@@ -95,7 +95,7 @@ class Manager:
     def _service_changed(self, change: CacheChange) -> None:
         namespace, _ = change.key
         for selector in _selectors(namespace, change.new["spec"].get("selector") or {}):
-            _keep(self._services_with, selector, change.key, is_here=change.key in self._services.cache)
+            _set_indexed(self._services_with, selector, change.key, is_here=change.key in self._services.cache)
         self._queue.add((_SERVICE, *change.key))
 
     def _pod_changed(self, change: CacheChange) -> None:
@@ -103,7 +103,7 @@ class Manager:
         metadata = change.new["metadata"]
         is_counted = not is_here or change.old is None or _counted(change.old) != _counted(change.new)
         for owner in metadata.get("ownerReferences") or ():
-            _keep(self._pods_of, owner["uid"], change.key, is_here=is_here)
+            _set_indexed(self._pods_of, owner["uid"], change.key, is_here=is_here)
             created = self._made.get(owner["uid"], {})
             created.pop(change.key, None)
             if not created:
@@ -115,7 +115,7 @@ class Manager:
         before, after = _address_of(change.old), _address_of(change.new)
         is_urgent = not is_here or (is_counted and (after or before) is not None)
         for label in _selectors(change.key[0], metadata.get("labels") or {}):
-            _keep(self._pods_with, label, change.key, is_here=is_here)
+            _set_indexed(self._pods_with, label, change.key, is_here=is_here)
             for namespace, name in self._services_with.get(label, ()):
                 if is_urgent:
                     self._queue.add((_SERVICE, namespace, name))
@@ -150,7 +150,7 @@ class Manager:
             except (Forbidden, Invalid) as error:
                 # A quota, LimitRange or missing account. Existing pods stay.
                 refusal = str(error)
-                await self._note_refusal(deployment, refusal)
+                await self._record_refusal(deployment, refusal)
                 break
             key = (metadata["namespace"], pod["metadata"]["name"])
             if key not in self._pods.cache:
@@ -174,7 +174,7 @@ class Manager:
             )
         return _REFUSED_PAUSE_S if refusal else None
 
-    async def _note_refusal(self, deployment: Object, refusal: str) -> None:
+    async def _record_refusal(self, deployment: Object, refusal: str) -> None:
         """Write an Event about a pod that the server refused to create. A repeated refusal is not written again."""
         words = EventText(reason=CREATE_FAILED, message=f"Error creating: {refusal}", is_warning=True)
         await announce(self._cluster, deployment, words, suffix=digest(refusal), component=_COMPONENT)
@@ -264,7 +264,7 @@ def _address_of(pod: Object | None) -> str | None:
     return None if pod is None else nested(pod, "status", "podIP") or None
 
 
-def _keep(index: dict[_Of, set[Key]], of: _Of, key: Key, *, is_here: bool) -> None:
+def _set_indexed(index: dict[_Of, set[Key]], of: _Of, key: Key, *, is_here: bool) -> None:
     """Add a key to the index entry ``of`` if ``is_here``, otherwise remove it. An empty entry is removed."""
     if is_here:
         index.setdefault(of, set()).add(key)

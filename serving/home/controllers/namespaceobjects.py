@@ -65,7 +65,7 @@ class NamespaceObjects:
             await self._ensure_account(namespace)
             return
         for quota in [quota for quota in self._quotas.cache.values() if namespace_of(quota) == namespace]:
-            await self._bring_up_to_date(quota)
+            await self._update_status(quota)
 
     async def _ensure_account(self, namespace: str) -> None:
         there = self._namespaces.cache.get(("", namespace))
@@ -77,7 +77,7 @@ class NamespaceObjects:
         except (AlreadyExists, NotFound):
             return
 
-    async def _bring_up_to_date(self, quota: Object) -> None:
+    async def _update_status(self, quota: Object) -> None:
         namespace = namespace_of(quota)
         status = quota_status(quota, claims_in(self._cluster.table, namespace))
         if status == quota.get("status"):

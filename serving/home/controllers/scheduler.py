@@ -148,27 +148,27 @@ class NodePlacing:
         self._scorer = Scorer(PlacementSettings(provider=NODE_POLICIES[policy]))
         self._turn = 0
 
-    def take_node(self, node: Object) -> None:
+    def set_node(self, node: Object) -> None:
         """Add or update a node."""
         self._nodes[name_of(node)] = node
-        self.book.take_node(node_of(node))
+        self.book.set_node(node_of(node))
 
     def drop_node(self, name: str) -> None:
         """Drop a deleted node."""
         self._nodes.pop(name, None)
         self.book.drop_node(name)
 
-    def take_pod(self, key: tuple[str, str], pod: Object | None) -> None:
+    def set_pod(self, key: tuple[str, str], pod: Object | None) -> None:
         """Record a new or changed pod; None if it is deleted."""
         placed = None if pod is None else pod_of(pod)
         if placed is None:
             self.book.drop_pod(key)
         else:
-            self.book.take_pod(placed)
+            self.book.set_pod(placed)
 
     def reserve(self, token: str, node: str, pod: Mapping[str, Any]) -> None:
         """Reserve a pod's resources on a node until the pod's object exists. ``token`` identifies the reservation."""
-        self.book.take_pod(PlacedPod(key=(_RESERVED, token), node=node, demand=demand_of(pod)))
+        self.book.set_pod(PlacedPod(key=(_RESERVED, token), node=node, demand=demand_of(pod)))
 
     def release(self, token: str) -> None:
         """Release the resources reserved for a pod."""
@@ -266,7 +266,7 @@ class PodScheduler:
             asyncio.get_running_loop().call_later(_WATCH_LAG_MAX_S, self._release, token)
             return
         self._placing.release(token)
-        self._placing.take_pod(key_of(pod), pod)
+        self._placing.set_pod(key_of(pod), pod)
         self._written[key_of(pod)] = int(version_of(pod))
 
     def _release(self, token: str) -> None:
@@ -337,7 +337,7 @@ class PodScheduler:
         words = EventText(reason=reason, message=message, is_warning=True)
         await announce(self._cluster, pod, words, suffix=digest(message), component=_COMPONENT)
 
-    def _note_excess(self, pod: Object) -> None:
+    def _record_excess(self, pod: Object) -> None:
         """Record a pod that requests more than the single node has."""
         node = self._nodes.cache.get(("", nested(pod, "spec", "nodeName") or ""))
         message = excess_message(node, pod) if node is not None and self._placing is None else ""
@@ -350,7 +350,7 @@ class PodScheduler:
             if change.type is EventType.DELETED:
                 self._placing.drop_node(change.key[1])
             else:
-                self._placing.take_node(change.new)
+                self._placing.set_node(change.new)
         self._retry()
 
     def _pod_changed(self, change: CacheChange) -> None:
@@ -360,7 +360,7 @@ class PodScheduler:
             return
         self._written.pop(change.key, None)
         if self._placing is not None:
-            self._placing.take_pod(change.key, None if is_gone else change.new)
+            self._placing.set_pod(change.key, None if is_gone else change.new)
         if not is_gone and _waits(change.new):
             self._waiting[change.key] = change.new
             if change.old is None or nested(change.old, "spec") != nested(change.new, "spec"):
@@ -368,7 +368,7 @@ class PodScheduler:
             return
         self._waiting.pop(change.key, None)
         if not is_gone and (change.old is None or _waits(change.old)):
-            self._note_excess(change.new)
+            self._record_excess(change.new)
         if is_gone:
             # Another pod may be waiting for its amounts.
             self._retry()

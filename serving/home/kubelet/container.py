@@ -19,7 +19,7 @@ from serving.core.traffic.backoff import backoff_s
 from serving.home.kubelet.podsleep import AppSleep
 from serving.home.kubelet.stdio import Stdio
 from serving.home.pods.locations import listening_ports
-from serving.home.pods.podfolder import keep_previous, size_of, tail
+from serving.home.pods.podfolder import rotate_previous, size_of, tail
 from serving.home.pods.podplan import ContainerState
 from serving.home.pods.probeplan import ProbeKind, ProbePlan, ProbeState, ProbeVerdict, after_outcome, probe_failure
 from serving.home.pods.unready import ObservedContainer, with_log
@@ -171,10 +171,10 @@ class ContainerKeeper:
             self.state.is_running and self._is_listening and all(verdict is ProbeVerdict.PASSED for verdict in verdicts)
         )
 
-    def take_over(self) -> None:
+    def adopt(self) -> None:
         """Adopt the container's process if an earlier control process started it and it is still running."""
         start = self._spec.start
-        self.process = self._runtime.take_over(
+        self.process = self._runtime.adopt(
             start.pod, start.name, on_ready=self._spec.on_ready, on_warning=self._spec.on_warning
         )
 
@@ -188,7 +188,7 @@ class ContainerKeeper:
                     # The pod was deleted before this task began: a process started now would never end.
                     return
                 if self.state.restart_count:
-                    keep_previous(self.log)
+                    rotate_previous(self.log)
                 self._log_bytes = size_of(self.log)
                 nice = msgspec.structs.replace(start, niceness=self._niceness)
                 self._niceness = 0

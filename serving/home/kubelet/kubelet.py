@@ -34,7 +34,7 @@ from serving.home.pods.podlogs import LogTimes, tidy_logs
 from serving.home.pods.podplan import has_own_network, has_own_users, named_ports, runs_images
 from serving.home.pods.podstatus import BROKEN, broken_status, evicted_status
 from serving.home.pods.usage import UsageReporter, read_sessions
-from serving.home.processes.orders import HeldPod
+from serving.home.processes.orders import InventoryPod
 from serving.net.aio.clock import now_s, stamp, wall_s
 from serving.net.aio.periodic import next_beat, wait_for
 from serving.net.aio.supervise import SupervisedTasks, supervise
@@ -107,7 +107,7 @@ class Kubelet:
             return None
         return None if kind is None else kind.reach(port)
 
-    async def take_over(self) -> None:
+    async def adopt(self) -> None:
         """Adopt the pods that run in the process template, and create their objects again. Waits for the template.
 
         Raises ``NewerFormat`` if a newer version of this program has left a pod.
@@ -120,12 +120,12 @@ class Kubelet:
                 refuse_newer(f"the note about pod {held_pod.pod}", version, known=POD_RECORDS, action=NEWER_PODS)
             try:
                 note = msgspec.convert(held_pod.note, PodNote)
-                await self._take_over_one(held_pod, note)
+                await self._adopt_pod(held_pod, note)
             except Exception as error:  # noqa: BLE001 - one note that cannot be used must not end the others' pods
                 _log.warning("pod.not_taken_over", extra={"pod": held_pod.pod, "error": str(error)})
                 self._node.runtime.forget(held_pod.pod)
 
-    async def _take_over_one(self, held_pod: HeldPod, note: PodNote) -> None:
+    async def _adopt_pod(self, held_pod: InventoryPod, note: PodNote) -> None:
         metadata = note.manifest["metadata"]
         # A pod without an owner is never deleted, so pods of deleted revisions are not adopted, nor those of a user's
         # Deployment, which is not on disk.
@@ -163,7 +163,7 @@ class Kubelet:
                 **({"nodes": self._nodes.run} if self._nodes is not None else {}),
                 "memory": self._watch_memory,
                 "logs": self._rotate_logs,
-                "times of logs": self._note_log_times,
+                "times of logs": self._record_log_times,
                 "disk": DiskWatch(self._node, self._running.values, self._replacements).run,
                 "usage": self._usage.run,
                 "networks": self._ahead.run,
@@ -239,7 +239,7 @@ class Kubelet:
         if location is not None:
             await pod.free()
             self._locations.release(location)
-        if not (pod.evicted and await self._keep_evicted(pod, uid)):
+        if not (pod.evicted and await self._write_evicted(pod, uid)):
             await self._delete(pod, uid)
         del self._running[uid]
         self._uids[pod.key].discard(uid)
@@ -261,7 +261,7 @@ class Kubelet:
         pod.began_s = now_s()
         return is_started
 
-    async def _keep_evicted(self, pod: PodRun, uid: str) -> bool:
+    async def _write_evicted(self, pod: PodRun, uid: str) -> bool:
         """Write the final status of an evicted pod, whose object remains, and delete the oldest such objects.
 
         Return False if this pod's object must be deleted, because it was deleted meanwhile or cannot be written.
@@ -311,7 +311,7 @@ class Kubelet:
             present, limits = {pod.logs for pod in self._running.values()}, self._node.gone_logs()
             await asyncio.to_thread(tidy_logs, self._node.logs, present, limits, wall_s=wall_s())
 
-    async def _note_log_times(self) -> None:
+    async def _record_log_times(self) -> None:
         """Record when the logs of pods grow, until cancelled."""
         times, before = LogTimes(), set[Path]()
         while True:

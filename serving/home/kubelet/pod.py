@@ -270,7 +270,7 @@ class PodRun:
         first = [self._app(kind, container, warnings) for container in init_containers(self.manifest)]
         specs = (self._app(kind, container, warnings) for container in self.manifest["spec"]["containers"])
         apps = [spec for spec in specs if spec is not None]
-        self._keep_note()
+        self._save_note()
         if not apps or None in first:
             # Nothing can run: a queue-proxy alone would wait forever.
             return
@@ -296,7 +296,7 @@ class PodRun:
     def _run_container(self, keeper: ContainerKeeper, name: str, group: SupervisedTasks) -> asyncio.Task[None]:
         self.keepers[name] = keeper
         if self._note is not None:
-            keeper.take_over()
+            keeper.adopt()
         return group.start(keeper.run(), name=name)
 
     async def _prepare(self, warnings: PodWarnings) -> ProcessPod | None:
@@ -410,7 +410,7 @@ class PodRun:
                 self._is_proxy_ready = False
                 self.sleep.report(is_dormant=False)
             if (before or ContainerState()).progress != state.progress:
-                self._keep_note()
+                self._save_note()
         self._observe()
         if state.has_failed:
             self.turn.settle()
@@ -423,7 +423,7 @@ class PodRun:
         """Whether an earlier control process has begun the drain."""
         return self._note is not None and self._note.is_draining
 
-    def _keep_note(self) -> None:
+    def _save_note(self) -> None:
         note = PodNote(
             manifest=as_new(self.manifest),
             location=self.location,
@@ -432,7 +432,7 @@ class PodRun:
             is_boxed=self.kind is not None and self.kind.is_boxed,
             is_strict=self._node.proxy().inner_tls.is_strict,
         )
-        self._node.runtime.keep(self.id, msgspec.to_builtins(note))
+        self._node.runtime.store_note(self.id, msgspec.to_builtins(note))
 
     async def _report_status(self) -> None:
         """Write the status after each change: a change of readiness immediately, other changes after a short time."""
@@ -519,7 +519,7 @@ class PodRun:
         app that gets SIGTERM can close them properly, because the queue-proxy runs until they have ended.
         """
         self._advance(PodEvent.STOPPED)
-        self._keep_note()
+        self._save_note()
         grace_s = self._grace_s
         if grace_s is None:
             grace_s = self.manifest["spec"].get("terminationGracePeriodSeconds", _GRACE_DEFAULT_S)

@@ -62,8 +62,8 @@ from serving.home.pods.podfolder import (
     app_folder,
     disk_error,
     is_secret,
-    keep_in_memory,
     mount,
+    mount_in_memory,
     mount_points,
     root_folder,
     temporary_folder,
@@ -216,7 +216,7 @@ class PodSetup(msgspec.Struct, frozen=True, kw_only=True):
             for container in all_containers(self.manifest)
             for volume_mount in container.get("volumeMounts", ())
         ]
-        keep_in_memory(self.folder, [volume["name"] for volume in spec["volumes"] if is_secret(volume)])
+        mount_in_memory(self.folder, [volume["name"] for volume in spec["volumes"] if is_secret(volume)])
         mount(self.folder, volumes, mounts, user=self.user, claims=claims)
 
     async def update_volumes(self, stop: asyncio.Event) -> None:

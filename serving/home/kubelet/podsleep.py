@@ -77,18 +77,18 @@ class AppSleep:
         except OSError as error:
             _log.warning("pod.not_woken", extra={"address": host, "error": str(error)})
 
-    def keep_awake(self, until: Awaitable[object]) -> None:
+    def inhibit_sleep(self, until: Awaitable[object]) -> None:
         """Keep the app awake until a task has ended."""
         if self._admin is None:
             return
-        self._tasks.start(self._keep_awake(until), name="keep awake")
+        self._tasks.start(self._inhibit_sleep(until), name="keep awake")
 
     def wake_unready(self) -> None:
         """Wake an app that sleeps before its pod is ready, because the kubelet must still probe it."""
         if self.is_dormant:
             self._tasks.start(self.wake(), name="keep awake")
 
-    async def _keep_awake(self, until: Awaitable[object]) -> None:
+    async def _inhibit_sleep(self, until: Awaitable[object]) -> None:
         async def ending() -> None:
             with contextlib.suppress(Exception):
                 await until

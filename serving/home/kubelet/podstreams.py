@@ -13,7 +13,7 @@ import msgspec
 from serving.core.model.errors import NotFound
 from serving.core.model.knative import QUEUE_PROXY
 from serving.home.apiserver.channels import STDOUT
-from serving.home.apiserver.logoptions import KeptLog, LogOptions
+from serving.home.apiserver.logoptions import LogOptions, StoredLog
 from serving.home.apiserver.podstreams import ExecOptions, ExecSession
 from serving.home.kubelet.container import ContainerKeeper
 from serving.home.kubelet.kubelet import Kubelet
@@ -46,7 +46,7 @@ class FilePodLogs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def kept(self, namespace: str) -> list[KeptLog]:
+    def kept(self, namespace: str) -> list[StoredLog]:
         """The pods of a namespace that have logs, the most recently written first."""
         logs = [_kept(folder) for folder in (self._folder / namespace).glob("*")]
         return sorted((log for log in logs if log.containers), key=lambda log: log.written_s, reverse=True)
@@ -71,14 +71,14 @@ class FilePodLogs:
                 return
 
 
-def _kept(folder: Path) -> KeptLog:
+def _kept(folder: Path) -> StoredLog:
     """The logs in a pod's folder: the containers with a log of the current or previous run, and the last write."""
     names, written_s = set(), 0.0
     for log in folder.glob("*.log"):
         names.add(log.name.removesuffix(".log").removesuffix(".previous"))
         with contextlib.suppress(FileNotFoundError):
             written_s = max(written_s, log.stat().st_mtime)
-    return KeptLog(pod=folder.name, containers=sorted(names), written_s=written_s)
+    return StoredLog(pod=folder.name, containers=sorted(names), written_s=written_s)
 
 
 async def _timed(path: Path, options: LogOptions) -> AsyncIterator[bytes]:
@@ -202,7 +202,7 @@ class LocalPodStreams:
             stdio.close()
             raise
         stdio.release()
-        run.sleep.keep_awake(process.ended)
+        run.sleep.inhibit_sleep(process.ended)
         return _Executed(process, stdio)
 
     async def attach(self, namespace: str, pod: str, options: ExecOptions) -> ExecSession:
@@ -210,7 +210,7 @@ class LocalPodStreams:
         run = self._kubelet.find(namespace, pod)
         process = keeper_of(run, options.container).running_process()
         await run.sleep.wake()
-        run.sleep.keep_awake(process.ended)
+        run.sleep.inhibit_sleep(process.ended)
         follow = LogOptions(container=options.container, follow=True, tail_line_count=0)
         container_input = run.inputs.get(options.container) if options.has_stdin else None
         return _Attached(process, self._logs.read(namespace, pod, follow), container_input)
@@ -222,7 +222,7 @@ class LocalPodStreams:
             await run.sleep.wake()
         reader, writer = await connect_to(run, port)
         if port not in QUEUE_PORTS:
-            run.sleep.keep_awake(writer.wait_closed())
+            run.sleep.inhibit_sleep(writer.wait_closed())
         return reader, writer
 
 

@@ -247,7 +247,7 @@ def is_secret(volume: Object) -> bool:
     return any("secret" in part or "serviceAccountToken" in part for part in parts)
 
 
-def keep_in_memory(folder: Path, volumes: Iterable[str]) -> None:
+def mount_in_memory(folder: Path, volumes: Iterable[str]) -> None:
     """Mount a memory file system for these volumes of a pod, if this process may; otherwise they stay on disk."""
     for name in volumes:
         with _entered(folder, (_VOLUMES, *_parts(name))) as volume:
@@ -329,7 +329,7 @@ def previous_of(log: Path) -> Path:
     return log.with_suffix(f".previous{log.suffix}")
 
 
-def keep_previous(log: Path) -> None:
+def rotate_previous(log: Path) -> None:
     """Rename the log of an ended run, if there is one."""
     with contextlib.suppress(FileNotFoundError):
         _move(log, previous_of(log))

@@ -127,7 +127,7 @@ class GoneLogLimits(msgspec.Struct, frozen=True, kw_only=True):
     bytes_max: int
 
 
-class KeptFolder(msgspec.Struct, frozen=True):
+class DeletedPodLogs(msgspec.Struct, frozen=True):
     """The logs of one deleted pod: the time of their last write, and their disk use."""
 
     path: Path
@@ -135,10 +135,10 @@ class KeptFolder(msgspec.Struct, frozen=True):
     byte_count: int
 
 
-def surplus(folders: Iterable[KeptFolder], limits: GoneLogLimits, *, wall_s: float) -> list[KeptFolder]:
+def surplus(folders: Iterable[DeletedPodLogs], limits: GoneLogLimits, *, wall_s: float) -> list[DeletedPodLogs]:
     """The logs to remove: those older than the retention time, and the oldest ones beyond the size limit."""
     kept_count = kept_bytes = 0
-    gone: list[KeptFolder] = []
+    gone: list[DeletedPodLogs] = []
     for log_folder in sorted(folders, key=lambda folder: folder.written_s, reverse=True):
         kept_bytes += log_folder.byte_count
         is_old = wall_s - log_folder.written_s > limits.retention_s
@@ -162,7 +162,7 @@ def tidy_logs(logs: Path, present: Collection[Path], limits: GoneLogLimits, *, w
         remove_folder(gone_folder.path)
 
 
-def _measured(folder: Path) -> KeptFolder:
+def _measured(folder: Path) -> DeletedPodLogs:
     written_s, byte_count = 0.0, 0
     try:
         with os.scandir(folder) as entries:
@@ -170,6 +170,6 @@ def _measured(folder: Path) -> KeptFolder:
                 status = entry.stat(follow_symlinks=False)
                 written_s, byte_count = max(written_s, status.st_mtime), byte_count + status.st_blocks * _BLOCK_BYTES
         # A folder without files has just been created, or is empty.
-        return KeptFolder(folder, written_s or folder.stat().st_mtime, byte_count)
+        return DeletedPodLogs(folder, written_s or folder.stat().st_mtime, byte_count)
     except OSError:
-        return KeptFolder(folder, written_s, byte_count)
+        return DeletedPodLogs(folder, written_s, byte_count)

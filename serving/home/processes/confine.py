@@ -100,7 +100,7 @@ def confine(plan: dict[str, Any], folder: str, after: Callable[[str], object] = 
     is_hidden = not hidden or plan["has_own_mounts"] or layer("mounts", own_mounts)
     if user and is_hidden:
         for path in plan["owned"]:
-            layer("owner", functools.partial(_give, path, user))
+            layer("owner", functools.partial(_map_owner, path, user))
     is_hidden = is_hidden and (not hidden or layer("mounts", lambda: _hide(plan, user=user, home=folder)))
     if is_root:
         layer("proc", _guard_proc)
@@ -180,7 +180,7 @@ def _hide(plan: dict[str, Any], *, user: int, home: str) -> None:
     covered = []
     # The pod's user must enter the folders above its own.
     umask = os.umask(0o022)
-    folders = [*_take_temporary(plan["private"], plan["temporary"], hidden), *hidden]
+    folders = [*_replace_temporary(plan["private"], plan["temporary"], hidden), *hidden]
     for folder in folders:
         # A hidden folder within another exists there if it has a shown path.
         if folder in hidden and os.path.isdir(folder):
@@ -203,7 +203,7 @@ def _hide(plan: dict[str, Any], *, user: int, home: str) -> None:
         mount_at("none", folder, flags=_MS_REMOUNT | _MS_BIND | _MS_RDONLY | _MS_NOSUID | _MS_NODEV)
 
 
-def _take_temporary(private: list[str], temporary: str, hidden: list[str]) -> list[str]:
+def _replace_temporary(private: list[str], temporary: str, hidden: list[str]) -> list[str]:
     """Replace the shared folders ``private``, such as /tmp, by the folder ``temporary``; return them.
 
     Folders of ``hidden`` that are in them are created, so that they can be covered.
@@ -243,7 +243,7 @@ def _show(path: str, descriptor: int) -> None:
     mount_at(f"/proc/self/fd/{descriptor}", path, flags=_MS_BIND | _MS_REC)
 
 
-def _give(path: str, user: int) -> None:
+def _map_owner(path: str, user: int) -> None:
     """Mount a folder over itself with its owner mapped to ``user``."""
     status = os.stat(path)
     if status.st_uid == user:

@@ -302,7 +302,7 @@ class Launches:
             self._deferred.append(order)
         return is_early
 
-    def note_exit(self, pid: int, exit_code: int) -> None:
+    def record_exit(self, pid: int, exit_code: int) -> None:
         """Record the exit code of an unknown process, which may belong to a start in progress."""
         if self._running:
             self._exit_codes[pid] = exit_code

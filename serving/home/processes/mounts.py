@@ -167,7 +167,7 @@ def unmount(target: str) -> None:
     checked(LIBC.umount2(target.encode(), _MNT_DETACH), target)
 
 
-def take_hostname(name: str) -> None:
+def set_hostname(name: str) -> None:
     """As root, give this process a separate hostname, ``name``. Without root, do nothing.
 
     It distinguishes the apps of one machine that report their hostname.

@@ -125,7 +125,7 @@ class ForgetPod(_TemplateMessage, frozen=True, kw_only=True):
     pod: str
 
 
-class HeldProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class StartedProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A started process. ``exit_code`` is None while it runs, and negative if a signal ended it: -9 for SIGKILL.
 
     The latest report of a queue-proxy is ``is_ready``: its app can take requests; ``is_drained``: its app may be ended;
@@ -140,18 +140,18 @@ class HeldProcess(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     is_dormant: bool = False
 
 
-class HeldPod(msgspec.Struct, frozen=True, kw_only=True):
+class InventoryPod(msgspec.Struct, frozen=True, kw_only=True):
     """A pod in the inventory. ``note`` is empty if none was stored."""
 
     pod: str
     note: dict[str, Any]
-    processes: list[HeldProcess]
+    processes: list[StartedProcess]
 
 
 class Inventory(_TemplateMessage, frozen=True, kw_only=True):
     """All pods of the template: the first report on a connection."""
 
-    pods: list[HeldPod]
+    pods: list[InventoryPod]
 
 
 class ProcessStarted(_ProcessMessage, frozen=True, kw_only=True):

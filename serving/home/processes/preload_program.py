@@ -82,7 +82,7 @@ def main(descriptor: int) -> None:
         first = json.loads(line)
         isolation = runpy.run_path(first["confine"])
         confine = isolation["confine"]
-        _take_names(first["hostname"].encode(), first["hosts"].encode(), isolation["own_mounts"])
+        _use_names(first["hostname"].encode(), first["hosts"].encode(), isolation["own_mounts"])
         _confined(first, confine)
         # A new user namespace or user clears that signal. A pod sets it once its first parent has ended.
         _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
@@ -316,7 +316,7 @@ def _become(order: dict[str, Any], pipe: socket.socket, middle: int, *, log: int
     pipe.sendall(record.encode())
 
 
-def _take_names(hostname: bytes, hosts: bytes, own_mounts: Callable[[], None]) -> None:
+def _use_names(hostname: bytes, hosts: bytes, own_mounts: Callable[[], None]) -> None:
     """Use the hostname and the hosts file of a pod in this process. Without root, the hostname is not changed.
 
     ``own_mounts`` gives the process its own mount namespace. If that fails, the hosts file is not changed.

@@ -17,9 +17,8 @@ import msgspec
 from serving.home.processes.orders import (
     LINE_BYTES_MAX,
     ForgetPod,
-    HeldPod,
-    HeldProcess,
     Inventory,
+    InventoryPod,
     KeepNote,
     Lines,
     Order,
@@ -28,6 +27,7 @@ from serving.home.processes.orders import (
     ReadinessChanged,
     Report,
     SendSignal,
+    StartedProcess,
     StartFailed,
     StartProcess,
     Warned,
@@ -89,7 +89,7 @@ class TemplateProcess:
         self.send(signal.SIGKILL)
         await asyncio.wait([self.ended])
 
-    def take_report(self, report: Report) -> None:
+    def process_report(self, report: Report) -> None:
         """Record what the template reports about this process: its start or the failure to start, its readiness, its end."""
         match report:
             case ProcessStarted(pid=pid):
@@ -126,12 +126,12 @@ class ProcessRuntime:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._processes: dict[tuple[str, str], TemplateProcess] = {}
-        self._held: dict[tuple[str, str], HeldProcess] = {}
+        self._held: dict[tuple[str, str], StartedProcess] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._waiting: list[Order] = []
         self._notes: dict[str, KeepNote] = {}
         self.connected = asyncio.Event()
-        self.held: list[HeldPod] = []
+        self.held: list[InventoryPod] = []
 
     async def run(self) -> None:
         """Maintain the connection to the process template until cancelled."""
@@ -150,12 +150,12 @@ class ProcessRuntime:
         try:
             while piece := await reader.read(_PIECE_BYTES):
                 for line in lines.feed(piece):
-                    self._take_report(read_report(line), writer)
+                    self._process_report(read_report(line), writer)
         finally:
             self._writer = None
             writer.close()
 
-    def _take_report(self, report: Report, writer: asyncio.StreamWriter) -> None:
+    def _process_report(self, report: Report, writer: asyncio.StreamWriter) -> None:
         if isinstance(report, Inventory):
             self._writer = writer
             self._compare(report)
@@ -166,7 +166,7 @@ class ProcessRuntime:
         key = (report.pod, report.name)
         process = self._processes.get(key)
         if process is not None:
-            process.take_report(report)
+            process.process_report(report)
         elif key in self._held:
             # Not adopted yet: keep the report for its adoption.
             self._held[key] = _after(self._held[key], report)
@@ -216,7 +216,7 @@ class ProcessRuntime:
             return
         process = self._processes.get((order.pod, order.name))
         if process is not None:
-            process.take_report(StartFailed(pod=order.pod, name=order.name, why=why))
+            process.process_report(StartFailed(pod=order.pod, name=order.name, why=why))
 
     def start(
         self,
@@ -242,7 +242,7 @@ class ProcessRuntime:
         if self._processes.get(key) is process:
             del self._processes[key]
 
-    def take_over(
+    def adopt(
         self,
         pod: str,
         name: str,
@@ -259,7 +259,7 @@ class ProcessRuntime:
         _catch_up(process, held_process)
         return process
 
-    def keep(self, pod: str, note: dict[str, Any]) -> None:
+    def store_note(self, pod: str, note: dict[str, Any]) -> None:
         """Store a note about a pod for the next control process."""
         self._notes[pod] = KeepNote(pod=pod, note=note)
         self.order(self._notes[pod])
@@ -268,12 +268,12 @@ class ProcessRuntime:
         """Drop the note of a pod, and kill the pod's remaining processes."""
         for key in [key for key in self._processes if key[0] == pod]:
             # Its end is not reported any more, but an exec waits for it.
-            self._processes.pop(key).take_report(StartFailed(pod=pod, name=key[1], why="the pod has ended"))
+            self._processes.pop(key).process_report(StartFailed(pod=pod, name=key[1], why="the pod has ended"))
         self._notes.pop(pod, None)
         self.order(ForgetPod(pod=pod))
 
 
-def _after(process: HeldProcess, report: Report) -> HeldProcess:
+def _after(process: StartedProcess, report: Report) -> StartedProcess:
     match report:
         case ProcessEnded(exit_code=exit_code):
             return msgspec.structs.replace(process, exit_code=exit_code, is_ready=False)
@@ -283,12 +283,12 @@ def _after(process: HeldProcess, report: Report) -> HeldProcess:
             return process
 
 
-def _catch_up(process: TemplateProcess, held_process: HeldProcess) -> None:
-    process.take_report(ProcessStarted(pod="", name=held_process.name, pid=held_process.pid))
+def _catch_up(process: TemplateProcess, held_process: StartedProcess) -> None:
+    process.process_report(ProcessStarted(pod="", name=held_process.name, pid=held_process.pid))
     if held_process.exit_code is not None:
-        process.take_report(ProcessEnded(pod="", name=held_process.name, exit_code=held_process.exit_code))
+        process.process_report(ProcessEnded(pod="", name=held_process.name, exit_code=held_process.exit_code))
     elif held_process.is_ready or held_process.is_drained:
-        process.take_report(
+        process.process_report(
             ReadinessChanged(
                 pod="",
                 name=held_process.name,

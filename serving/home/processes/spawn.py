@@ -49,9 +49,9 @@ from serving.home.processes.mounts import (
     RESOLVER_PATH,
     MountPoint,
     can_mount,
+    set_hostname,
     show_at_own_paths,
     show_over,
-    take_hostname,
 )
 from serving.home.processes.orders import StartProcess, open_streams
 from serving.home.processes.podfreezers import PodFreezers
@@ -329,7 +329,7 @@ class Spawner:
             try:
                 child = self._sibling() if is_sibling else os.fork()
                 if child == 0 and is_sibling:
-                    self._stand_by(its, is_app=is_app)
+                    self._wait_for_assignment(its, is_app=is_app)
                 elif child == 0:
                     self._fork_again(its, is_app=is_app)
             except OSError:
@@ -358,11 +358,11 @@ class Spawner:
         try:
             self._middle = os.getpid()
             if os.fork() == 0:
-                self._stand_by(control, is_app=is_app)
+                self._wait_for_assignment(control, is_app=is_app)
         finally:
             os._exit(0)
 
-    def _stand_by(self, control: socket.socket, *, is_app: bool) -> NoReturn:
+    def _wait_for_assignment(self, control: socket.socket, *, is_app: bool) -> NoReturn:
         """Wait for an assignment and become that process. Without one, end with the template."""
         code = 1
         try:
@@ -391,7 +391,7 @@ class Spawner:
             return 0
         order = assignment.order
         try:
-            self._take_place(assignment, control)
+            self._apply_assignment(assignment, control)
             self._exec_app(assignment)
         except (OSError, ValueError) as error:
             control.sendall(_why(order, error).encode())
@@ -404,7 +404,7 @@ class Spawner:
             return None
         order = assignment.order
         try:
-            self._take_place(assignment, control)
+            self._apply_assignment(assignment, control)
             environment = {
                 **order.environment,
                 **_in_network(order),
@@ -422,7 +422,7 @@ class Spawner:
         control.close()
         return spec_from_environment(environment)
 
-    def _take_place(self, assignment: ProcessAssignment, control: socket.socket) -> None:
+    def _apply_assignment(self, assignment: ProcessAssignment, control: socket.socket) -> None:
         """Apply the parts of an assignment that other processes see: niceness, record, cgroups and streams.
 
         The record is also sent to the template.
@@ -456,12 +456,12 @@ class Spawner:
             signal.signal(PUSH_AGAIN, signal.SIG_IGN)
             ready = {"SERVING_READY_FD": str(pipe), READY_PID_VARIABLE: str(assignment.record.pid)}
             environment = {**environment, **ready}
-        take_hostname(order.hostname)
+        set_hostname(order.hostname)
         enter_at(order.network)
         if order.copy is not None:
             # In the machine's mounts.
             prepare_copy(order.copy)
-        mounted, has_own_mounts = _take_mounts(order)
+        mounted, has_own_mounts = _mount_volumes(order)
         for number in _IGNORED:
             signal.signal(number, signal.SIG_DFL)
         if order.confinement is not None:
@@ -535,7 +535,7 @@ def _close_descriptors(descriptors: Iterable[int]) -> None:
     os.closerange(first, _DESCRIPTORS_MAX)
 
 
-def _take_mounts(order: StartProcess) -> tuple[frozenset[str], bool]:
+def _mount_volumes(order: StartProcess) -> tuple[frozenset[str], bool]:
     """Mount the volumes, the hosts file and the resolver configuration of an order, and change to its folder.
 
     Return the mounted paths, and whether this process has its own mount namespace.

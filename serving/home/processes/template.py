@@ -37,9 +37,8 @@ from serving.home.processes.launches import ContainerLaunch, Launches
 from serving.home.processes.orders import (
     LINE_BYTES_MAX,
     ForgetPod,
-    HeldPod,
-    HeldProcess,
     Inventory,
+    InventoryPod,
     KeepNote,
     Lines,
     Order,
@@ -48,6 +47,7 @@ from serving.home.processes.orders import (
     ReadinessChanged,
     Report,
     SendSignal,
+    StartedProcess,
     StartFailed,
     StartProcess,
     Warned,
@@ -127,7 +127,7 @@ class Template:
         self._listener.setblocking(False)
         self._watch(woken, lambda: None)
         self._watch(self._events, self._on_reply)
-        self._take_over()
+        self._adopt()
         self._signals.sweep()
         self._watch(self._listener, self._connected)
         report_serving()
@@ -152,7 +152,7 @@ class Template:
         if not self._hands_over:
             self._end_all()
 
-    def _take_over(self) -> None:
+    def _adopt(self) -> None:
         """Adopt the processes that an earlier template started.
 
         The pipe from the supervisor still contains the exits that have happened since then.
@@ -203,7 +203,7 @@ class Template:
             process = self._running.get(event["pid"])
             if process is None:
                 if "exit" in event:
-                    self._launches.note_exit(event["pid"], event["exit"])
+                    self._launches.record_exit(event["pid"], event["exit"])
                 continue
             if "exit" in event:
                 self._ended(process, event["exit"])
@@ -311,7 +311,7 @@ class Template:
                 if process is not None and process.exit_code is None:
                     self._signals.send(process, order.signal)
             case KeepNote():
-                self._keep(order)
+                self._store_note(order)
             case ForgetPod():
                 self._forget(order.pod)
 
@@ -350,7 +350,7 @@ class Template:
         for deferred in self._launches.take_deferred():
             self._obey(deferred)
 
-    def _keep(self, order: KeepNote) -> None:
+    def _store_note(self, order: KeepNote) -> None:
         self._notes[order.pod] = order.note
         try:
             self._records.write_note(order.pod, order.note)
@@ -400,14 +400,14 @@ class Template:
         self._signals.end()
 
 
-def _held_pods(notes: Mapping[str, dict[str, object]], processes: Iterable[ProcessRecord]) -> list[HeldPod]:
-    pods: dict[str, list[HeldProcess]] = {pod: [] for pod in notes}
+def _held_pods(notes: Mapping[str, dict[str, object]], processes: Iterable[ProcessRecord]) -> list[InventoryPod]:
+    pods: dict[str, list[StartedProcess]] = {pod: [] for pod in notes}
     for process in processes:
         flags = {"is_ready": process.is_ready, "is_drained": process.is_drained, "is_dormant": process.is_dormant}
         pods.setdefault(process.pod, []).append(
-            HeldProcess(name=process.name, pid=process.pid, exit_code=process.exit_code, **flags)
+            StartedProcess(name=process.name, pid=process.pid, exit_code=process.exit_code, **flags)
         )
-    return [HeldPod(pod=pod, note=notes.get(pod, {}), processes=them) for pod, them in pods.items()]
+    return [InventoryPod(pod=pod, note=notes.get(pod, {}), processes=them) for pod, them in pods.items()]
 
 
 def _why(error: OSError) -> str:

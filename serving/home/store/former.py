@@ -43,7 +43,7 @@ class FormerObjects:
         if journal is None:
             return
         try:
-            self._by_uid = msgspec.json.decode(note_of(journal).read_bytes(), type=dict[str, _Former])
+            self._by_uid = msgspec.json.decode(metadata_path(journal).read_bytes(), type=dict[str, _Former])
         except FileNotFoundError:
             return
         except (OSError, *UNREADABLE) as error:
@@ -71,12 +71,12 @@ def write_note(journal: Path, derived: Iterable[Object]) -> None:
         metadata = body["metadata"]
         formers[metadata["uid"]] = _Former(metadata["creationTimestamp"], metadata.get("generation"), _digest(body))
     try:
-        write_synced(note_of(journal), msgspec.json.encode(formers))
+        write_synced(metadata_path(journal), msgspec.json.encode(formers))
     except OSError as error:
         _log.warning("derived.not_noted", extra={"error": str(error)})
 
 
-def note_of(journal: Path) -> Path:
+def metadata_path(journal: Path) -> Path:
     """The path of the file with the metadata of derived objects, next to a journal."""
     return journal.with_name(f"{journal.name}.derived")
 

@@ -215,7 +215,7 @@ class Watch:
         kind, payload = self._ready.popleft()
         return WatchEvent(type=kind, payload=payload)
 
-    def take_queued(self, count_max: int) -> list[WatchEvent]:
+    def pop_queued(self, count_max: int) -> list[WatchEvent]:
         """Remove and return up to ``count_max`` queued changes, without waiting. Replayed changes need ``anext``."""
         count = min(count_max, len(self._ready)) if self._is_replayed else 0
         queued = (self._ready.popleft() for _ in range(count))

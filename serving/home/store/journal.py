@@ -95,7 +95,7 @@ class Journal:
             self._reserve.unlink()
             self.start_version = self._open(bytes_max)
             self._is_full = True
-        self._hold_room()
+        self._reserve_space()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
 
@@ -221,7 +221,7 @@ class Journal:
         On a full disk, items that need no space are written alone.
         """
         if self._is_full:
-            self._hold_room()
+            self._reserve_space()
         # While the reserve is released, growing items would use the space of the deletions.
         failures = [self._refusal(_FULL) if self._is_full else self._failure_of(items)] * len(items)
         if failures[0] is None or not self._make_room():
@@ -258,7 +258,7 @@ class Journal:
             pass
         return False
 
-    def _hold_room(self) -> None:
+    def _reserve_space(self) -> None:
         """Reserve disk space, if any is free, so that deletions succeed even on a full disk."""
         try:
             descriptor = os.open(self._reserve, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

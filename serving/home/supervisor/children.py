@@ -78,7 +78,7 @@ class ChildProcess:
             self._is_new = False
             self._watch.reset(vitals)
             return ""
-        why = self._watch.look(vitals, elapsed_s=elapsed_s, is_waiting=self._is_waiting)
+        why = self._watch.check(vitals, elapsed_s=elapsed_s, is_waiting=self._is_waiting)
         return why and why + read_wait_channel(self.pid)
 
     def _read(self) -> None:

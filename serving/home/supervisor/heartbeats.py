@@ -77,7 +77,7 @@ class HangWatch:
         self._idle_s = self._busy_s = 0.0
         self._cpu_ticks = None if vitals is None else vitals.cpu_ticks
 
-    def look(self, vitals: ProcessVitals | None, *, elapsed_s: float, is_waiting: bool) -> str:
+    def check(self, vitals: ProcessVitals | None, *, elapsed_s: float, is_waiting: bool) -> str:
         """Record that ``elapsed_s`` seconds passed without a report; return why the daemon hangs, or "".
 
         ``is_waiting``: the daemon has announced a wait, for example for a container's start, which has a longer limit.

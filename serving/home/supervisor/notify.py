@@ -9,7 +9,7 @@ _USEC = 1e6
 _VARIABLES = ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
 
 
-def take_variables(environment: MutableMapping[str, str]) -> dict[str, str]:
+def pop_variables(environment: MutableMapping[str, str]) -> dict[str, str]:
     """Remove and return systemd's variables, because no child may notify systemd for the service."""
     return {name: environment.pop(name) for name in _VARIABLES if name in environment}
 

@@ -74,7 +74,7 @@ async def _until_stopped(body: Body) -> None:
     from serving.net.aio.startup import READY_VARIABLE  # noqa: PLC0415 - a queue-proxy starts without it
 
     async with supervise() as tasks:
-        tasks.keep_running(_keep_log_short, name="own log")
+        tasks.keep_running(_truncate_log, name="own log")
         # Before the body reports that it serves, which removes the variable.
         if READY_VARIABLE in os.environ:
             tasks.keep_running(_report_alive, name="heartbeat")
@@ -90,7 +90,7 @@ async def _report_alive() -> None:
         report_alive()
 
 
-async def _keep_log_short() -> None:
+async def _truncate_log() -> None:
     from serving.net.aio.startup import LOG_FILE_VARIABLE  # noqa: PLC0415 - a queue-proxy has no use for it
 
     if LOG_FILE_VARIABLE not in os.environ:

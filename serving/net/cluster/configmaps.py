@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any
 
 from serving.core.model.objects import Object
-from serving.core.settings.live import LiveSettings, Taken, config_map_of
+from serving.core.settings.live import AppliedConfigMap, LiveSettings, config_map_of
 from serving.net.aio.supervise import supervise
 from serving.net.cluster.kinds import CONFIG_MAP
 from serving.net.cluster.port import Cluster, EventType
@@ -26,14 +26,14 @@ _log = logging.getLogger(__name__)
 _REFUSED_WAIT_S = 5.0
 # Longest wait for the first response, in seconds: a busy node takes ten.
 _FIRST_WAIT_S = 30.0
-Listener = Callable[[Taken, Object], None]
+Listener = Callable[[AppliedConfigMap, Object], None]
 
 
 class ConfigMapWatch:
     """Watches the ConfigMaps of ``settings``. Created and run by ``followed``."""
 
     def __init__(self, cluster: Cluster, namespace: str, settings: Sequence[LiveSettings[Any]]) -> None:
-        self.refused: dict[tuple[str, str], tuple[Taken, Object]] = {}
+        self.refused: dict[tuple[str, str], tuple[AppliedConfigMap, Object]] = {}
         """The last rejected content, by daemon and ConfigMap."""
         self._settings = settings
         self._listeners: list[Listener] = []
@@ -51,8 +51,8 @@ class ConfigMapWatch:
     def applied_by(self, apply: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
         """Call ``apply``, which must not block, after each change of settings while the context is open."""
 
-        def changed(taken: Taken, _: Object) -> None:
-            if taken.changed:
+        def changed(applied: AppliedConfigMap, _: Object) -> None:
+            if applied.changed:
                 apply()
 
         return self.reported_to(changed)
@@ -61,16 +61,16 @@ class ConfigMapWatch:
         is_gone = change.type is EventType.DELETED
         data = {} if is_gone else change.new.get("data") or {}
         for setting in self._settings:
-            taken = setting.update(config_map_of(change.key[1], data))
-            if taken is None:
+            applied = setting.update(config_map_of(change.key[1], data))
+            if applied is None:
                 continue
-            self.refused.pop((taken.daemon, taken.config_map), None)
-            if taken.problems:
-                self.refused[taken.daemon, taken.config_map] = (taken, change.new)
-            if taken.problems or taken.unknown or taken.changed or taken.waiting:
-                _log_taken(taken)
+            self.refused.pop((applied.daemon, applied.config_map), None)
+            if applied.problems:
+                self.refused[applied.daemon, applied.config_map] = (applied, change.new)
+            if applied.problems or applied.unknown or applied.changed or applied.waiting:
+                _log_applied(applied)
                 for listener in list(self._listeners):
-                    listener(taken, change.new)
+                    listener(applied, change.new)
 
 
 @contextlib.asynccontextmanager
@@ -106,14 +106,16 @@ async def _listed(reflector: Reflector) -> None:
     await reflector.synced.wait()
 
 
-def _log_taken(taken: Taken) -> None:
-    extra = {"daemon": taken.daemon, "config_map": taken.config_map}
-    if taken.unknown:
-        _log.warning("settings.unknown_keys", extra={**extra, "problems": [str(problem) for problem in taken.unknown]})
-    if taken.problems:
-        _log.error("settings.refused", extra={**extra, "problems": [str(problem) for problem in taken.problems]})
+def _log_applied(applied: AppliedConfigMap) -> None:
+    extra = {"daemon": applied.daemon, "config_map": applied.config_map}
+    if applied.unknown:
+        _log.warning(
+            "settings.unknown_keys", extra={**extra, "problems": [str(problem) for problem in applied.unknown]}
+        )
+    if applied.problems:
+        _log.error("settings.refused", extra={**extra, "problems": [str(problem) for problem in applied.problems]})
         return
-    if taken.changed:
-        _log.info("settings.changed", extra={**extra, "fields": list(taken.changed)})
-    if taken.waiting:
-        _log.warning("settings.wait_for_restart", extra={**extra, "fields": list(taken.waiting)})
+    if applied.changed:
+        _log.info("settings.changed", extra={**extra, "fields": list(applied.changed)})
+    if applied.waiting:
+        _log.warning("settings.wait_for_restart", extra={**extra, "fields": list(applied.waiting)})

@@ -58,12 +58,12 @@ class PackedObjects(MutableMapping[Key, Object]):
         resource = self._unpacked.get(key)
         if resource is None:
             resource = _DECODER.decode(self._packed[key][1])
-            self._keep(key, resource)
+            self._store(key, resource)
         return resource
 
     def __setitem__(self, key: Key, resource: Object) -> None:
         self._packed[key] = version_of(resource), msgspec.json.encode(resource)
-        self._keep(key, resource)
+        self._store(key, resource)
 
     def __delitem__(self, key: Key) -> None:
         del self._packed[key]
@@ -82,7 +82,7 @@ class PackedObjects(MutableMapping[Key, Object]):
         """The version of an object, without unpacking."""
         return self._packed[key][0]
 
-    def _keep(self, key: Key, resource: Object) -> None:
+    def _store(self, key: Key, resource: Object) -> None:
         self._unpacked.pop(key, None)
         self._unpacked[key] = resource
         if len(self._unpacked) > _UNPACKED_MAX:

@@ -25,7 +25,7 @@ _WORKLOAD_KEYS: Mapping[str, tuple[str, Callable[[str], object]]] = {
 }
 
 
-class AskedService(msgspec.Struct, frozen=True, kw_only=True):
+class TrafficRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A requested traffic split: percentages by revision, revisions by tag, tags to remove.
 
     "@latest" is the latest ready revision.
@@ -66,7 +66,7 @@ def workload_scale_patch(scaling: Mapping[str, str]) -> Object:
     return {"spec": {"scaling": spec}, **annotations}
 
 
-def desired_traffic(service: Object, wanted: AskedService) -> list[Object]:
+def desired_traffic(service: Object, wanted: TrafficRequest) -> list[Object]:
     """The traffic targets for a Service's spec. Raises ``ServingError``."""
     before = _targets_of(service)
     tags = {target["tag"]: _revision_of(target) for target in before if target.get("tag")}
@@ -101,7 +101,7 @@ def pinned_traffic(service: Object) -> list[Object]:
         if not ready:
             raise ServingError(f"no revision of {name_of(service)} is ready, so that none can get traffic")
         shares[ready] = shares.get(ready, 0) + percent
-    return desired_traffic(service, AskedService(shares=shares))
+    return desired_traffic(service, TrafficRequest(shares=shares))
 
 
 def _targets_of(service: Object) -> Sequence[Mapping[str, Any]]:

@@ -136,7 +136,7 @@ class WorkQueue(Generic[Key]):
         self._again.discard(key)
         self._ready.pop(key, None)
         self._last.pop(key, None)
-        self._note_quiet()
+        self._check_quiet()
 
     async def run(self, workers: int, handler: Handler[Key], *, limit: Callable[[], int] | None = None) -> None:
         """Process keys until cancelled. On cancellation, keys being processed become ready again.
@@ -173,7 +173,7 @@ class WorkQueue(Generic[Key]):
                 self._done(key)
                 if delay_s is not None and key not in self._ready:
                     self.add_after(key, delay_s)
-            self._note_quiet()
+            self._check_quiet()
             # Work that never awaits, as with the memory adapter, must not block the event loop.
             await turn()
 
@@ -236,7 +236,7 @@ class WorkQueue(Generic[Key]):
         if timer is not None:
             timer[1].cancel()
 
-    def _note_quiet(self) -> None:
+    def _check_quiet(self) -> None:
         if not self._ready and not self._last and not self._active:
             self._is_quiet.set()
 

@@ -190,7 +190,7 @@ class ActivatorMetrics:
         lost_frames: Callable[[], int] = lambda: 0,
         is_connected: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.page = page = MetricsPage(ACTIVATOR_METRICS, before=self._keep, fine=self._pull_fine)
+        self.page = page = MetricsPage(ACTIVATOR_METRICS, before=self._retain_known, fine=self._pull_fine)
         self.queue = page.histogram("serving_request_queue_seconds")
         self.cold = page.histogram("serving_cold_start_duration_seconds")
         self.wakes = page.counter("serving_wakes_total")
@@ -232,7 +232,7 @@ class ActivatorMetrics:
 
     def _made(self, key: tuple[str, str]) -> RevisionRows:
         if len(self._rows) >= self._rows_max:
-            self._keep()
+            self._retain_known()
         labels = self._labels(key)
         rows = RevisionRows(self, labels)
         self._rows[key] = (labels, rows)
@@ -241,7 +241,7 @@ class ActivatorMetrics:
     def _labels(self, key: tuple[str, str]) -> tuple[str, str, str]:
         return key[0], self._configuration_of(key), key[1]
 
-    def _keep(self) -> None:
+    def _retain_known(self) -> None:
         keys = set(self._keys())
         for key, (labels, rows) in list(self._rows.items()):
             # A metric may exist before its revision was observed, so that the Configuration is unknown.

@@ -79,17 +79,17 @@ class AutoscalerMetrics:
             numbers = msgspec.structs.replace(numbers, desired_count=waiting.desired_count)
         self._unreported[key] = numbers
         if len(self._latest) > self._rows_max:
-            self._keep()
+            self._retain_known()
 
-    def _keep(self) -> None:
+    def _retain_known(self) -> None:
         keys = set(self._keys())
-        self._reporter.keep(keys)
+        self._reporter.retain(keys)
         self._latest = {key: numbers for key, numbers in self._latest.items() if key in keys}
         self._unreported = {key: numbers for key, numbers in self._unreported.items() if key in keys}
         self._rows_max = 2 * len(self._latest) + _GONE_MAX
 
     def _pull(self) -> Iterator[Family]:
-        self._keep()
+        self._retain_known()
         for numbers in self._unreported.values():
             self._reporter.report(numbers)
         self._unreported = {}

@@ -69,7 +69,7 @@ class LocalMetrics:
         self._unauthorized = page.counter("serving_api_unauthorized_total")
         self._duration = page.histogram("serving_api_request_duration_seconds")
 
-    def note_response(self, verb: str, status: int, duration_s: float) -> None:
+    def record_response(self, verb: str, status: int, duration_s: float) -> None:
         """Count an API response. ``verb`` is an HTTP method or "watch"; the duration of a watch is ignored."""
         by_class = status // 100
         self._requests.labels(verb, STATUS_CLASSES[by_class] if by_class < len(STATUS_CLASSES) else "5xx").inc()

@@ -125,7 +125,7 @@ class StatsReporter:
         self._families.record(labels, values)
         self._with_views(lambda views: views.record(labels, values))
 
-    def keep(self, keys: Collection[tuple[str, str]]) -> None:
+    def retain(self, keys: Collection[tuple[str, str]]) -> None:
         """Drop the rows of all revisions except ``keys`` (namespace, name)."""
         self._drop([self._rows.pop(key) for key in [key for key in self._rows if key not in keys]])
 

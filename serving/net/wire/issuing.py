@@ -29,7 +29,7 @@ class DaemonTls:
         """The TLS parameters for connections to a peer with this SPIFFE id."""
         return PeerTls(tls=self.tls, expected=expected, takes_plain=not self.settings.is_strict)
 
-    async def keep_valid(self) -> None:
+    async def renew(self) -> None:
         """Replace the certificate after half of its lifetime, until cancelled."""
         while True:
             left_s = self.tls.not_after_s - wall_s()

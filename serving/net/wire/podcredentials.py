@@ -38,7 +38,7 @@ async def fetch_credentials(
     Raises:
         OSError: when the autoscaler does not respond, or refuses.
     """
-    body = await _ask("credentials", stats_url, names, token=token, network=network, secured=secured)
+    body = await _request("credentials", stats_url, names, token=token, network=network, secured=secured)
     try:
         return msgspec.json.decode(body, type=IssuedCredentials)
     except msgspec.MsgspecError as error:
@@ -55,10 +55,10 @@ async def announce_pod(
     Raises:
         OSError: when the autoscaler does not respond, or refuses.
     """
-    await _ask("announce", stats_url, names | {"port": str(port)}, token=token, network="", secured=secured)
+    await _request("announce", stats_url, names | {"port": str(port)}, token=token, network="", secured=secured)
 
 
-async def _ask(
+async def _request(
     what: str, stats_url: str, names: dict[str, str], *, token: str, network: str, secured: PeerTls | None
 ) -> bytes:
     """Send a request to the autoscaler, and return the body of a response with status 200. Raises ``OSError``."""

@@ -105,13 +105,13 @@ class PlacementDaemon:
                 group.start(reflector.run(), name=f"placement {reflector.kind.plural}")
                 for reflector in (self._nodes, self._pods)
             ]
-            tasks.append(group.start(self._follow_load(), name="placement load"))
+            tasks.append(group.start(self._poll_load(), name="placement load"))
             self.is_serving.set()
             await every(self._settings.tls.reload_period_s, site.reload, stop=stop, on_error=on_error)
             for task in tasks:
                 task.cancel()
 
-    async def _follow_load(self) -> None:
+    async def _poll_load(self) -> None:
         """Query the load of nodes periodically."""
         period_s, is_logged = self._settings.load_period_s, False
         if not period_s:
@@ -126,7 +126,7 @@ class PlacementDaemon:
                         _log.warning("load.unknown", extra={"source": self._settings.load.source, "error": str(error)})
                     is_logged = True
                 else:
-                    self.book.take_usages(self.report.usages)
+                    self.book.set_usages(self.report.usages)
                     is_logged = False
                 await asyncio.sleep(period_s)
 
@@ -143,14 +143,14 @@ class PlacementDaemon:
         if change.type is EventType.DELETED:
             self.book.drop_node(change.key[1])
         else:
-            self.book.take_node(node_of(change.new))
+            self.book.set_node(node_of(change.new))
 
     def _pod_changed(self, change: CacheChange) -> None:
         pod = None if change.type is EventType.DELETED else pod_of(change.new)
         if pod is None:
             self.book.drop_pod(change.key)
         else:
-            self.book.take_pod(pod)
+            self.book.set_pod(pod)
 
 
 def main() -> int:

@@ -31,7 +31,7 @@ class AnticipatedBook:
         self._revision_of: dict[str, RevisionKey] = {}
         self._existing: Counter[RevisionKey] = Counter()
 
-    def take_revision(self, revision: Mapping[str, Any]) -> None:
+    def set_revision(self, revision: Mapping[str, Any]) -> None:
         """Add or update a Revision."""
         key = (namespace_of(revision), name_of(revision))
         published = None if is_being_deleted(revision) else anticipated_pods_of(annotations_of(revision))
@@ -44,7 +44,7 @@ class AnticipatedBook:
         """Drop a deleted Revision."""
         self._published.pop(key, None)
 
-    def take_deployment(self, deployment: Mapping[str, Any]) -> None:
+    def set_deployment(self, deployment: Mapping[str, Any]) -> None:
         """Add or update the Deployment of a revision; other Deployments are ignored."""
         key = _revision_key(deployment)
         if key is None or is_being_deleted(deployment):
@@ -61,7 +61,7 @@ class AnticipatedBook:
         if key is not None:
             self._templates.pop(key, None)
 
-    def take_pod(self, name: str, pod: Mapping[str, Any]) -> None:
+    def set_pod(self, name: str, pod: Mapping[str, Any]) -> None:
         """Add or update a Pod by "namespace/name". A pod being deleted counts as missing."""
         key = None if is_being_deleted(pod) else _revision_key(pod)
         before = self._revision_of.get(name)

@@ -17,7 +17,7 @@ from serving.nodes.nodegroup.records import (
     GroupFacts,
     GroupNode,
     GroupPod,
-    OthersTaken,
+    OthersUsage,
     PodPhase,
 )
 from serving.nodes.nodegroup.states import NodeState, node_belongs, state_of
@@ -53,7 +53,7 @@ class _Shelf(msgspec.Struct):
     anticipated_count: int = 0
     pending: dict[str, Amount] = msgspec.field(default_factory=dict)
     taken: dict[str, Amount] = msgspec.field(default_factory=dict)
-    others_taken: dict[str, OthersTaken] = msgspec.field(default_factory=dict)
+    others_taken: dict[str, OthersUsage] = msgspec.field(default_factory=dict)
 
     def put_node(self, node: GroupNode) -> None:
         if node_belongs(node.labels, label_key=self.settings.label_key, label_value=self.settings.label_value):
@@ -97,25 +97,25 @@ class _Shelf(msgspec.Struct):
             else:
                 self.taken[pod.node_name] = after
 
-    def _count_others(self, node_name: str, taken: OthersTaken, sign: int) -> None:
+    def _count_others(self, node_name: str, taken: OthersUsage, sign: int) -> None:
         """Update the amounts that pods outside the group use on a node."""
-        before = self.others_taken.get(node_name, OthersTaken())
+        before = self.others_taken.get(node_name, OthersUsage())
         after = before + taken if sign > 0 else before - taken
-        if after == OthersTaken():
+        if after == OthersUsage():
             self.others_taken.pop(node_name, None)
         else:
             self.others_taken[node_name] = after
 
 
 class NodeGroupBook:
-    """The nodes and pods of a cluster, by group. ``take_groups`` sets the groups."""
+    """The nodes and pods of a cluster, by group. ``set_groups`` sets the groups."""
 
     def __init__(self) -> None:
         self._nodes: dict[str, GroupNode] = {}
         self._pods: dict[str, GroupPod] = {}
         self._shelves: dict[str, _Shelf] = {}
 
-    def take_groups(self, groups: Iterable[NodeGroupSettings]) -> None:
+    def set_groups(self, groups: Iterable[NodeGroupSettings]) -> None:
         """Replace the groups. The objects of a group with changed settings are assigned again."""
         before = self._shelves
         self._shelves = {}
@@ -125,7 +125,7 @@ class NodeGroupBook:
                 shelf = self._sorted_shelf(settings)
             self._shelves[settings.name] = shelf
 
-    def take_node(self, node: GroupNode) -> None:
+    def set_node(self, node: GroupNode) -> None:
         """Add or update a node."""
         self._nodes[node.name] = node
         for shelf in self._shelves.values():
@@ -137,7 +137,7 @@ class NodeGroupBook:
         for shelf in self._shelves.values():
             shelf.nodes.pop(name, None)
 
-    def take_pod(self, pod: GroupPod) -> None:
+    def set_pod(self, pod: GroupPod) -> None:
         """Add or update a pod."""
         before = self._pods.get(pod.name)
         if before == pod:
@@ -172,7 +172,7 @@ class NodeGroupBook:
     def extremes(self, group: str) -> RoomExtremes:
         """The largest pending pods of a group and its nodes with the most room, for metrics."""
         shelf = self._shelves[group]
-        nothing, no_others = Amount(), OthersTaken()
+        nothing, no_others = Amount(), OthersUsage()
         free = [
             node.allocatable - shelf.taken.get(node.name, nothing) - shelf.others_taken.get(node.name, no_others).total
             for node in shelf.nodes.values()

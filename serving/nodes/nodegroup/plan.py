@@ -133,7 +133,7 @@ class GroupLimit(enum.StrEnum):
     CLOUD_MAX = "cloud-max"
 
 
-class KeptFor(enum.StrEnum):
+class RetentionReason(enum.StrEnum):
     """Why a node marked for removal is kept."""
 
     PROTECTED = "no-delete annotation"
@@ -146,11 +146,11 @@ class KeptFor(enum.StrEnum):
     CLOUD_MIN = "cloud group at its minimum"
 
 
-class KeptNodes(msgspec.Struct, frozen=True, kw_only=True):
+class PostponedRemoval(msgspec.Struct, frozen=True, kw_only=True):
     """A node marked for removal that is kept for now."""
 
     node_name: str
-    reason: KeptFor
+    reason: RetentionReason
 
 
 class PassError(enum.StrEnum):
@@ -178,7 +178,7 @@ class GroupPlan(msgspec.Struct, frozen=True, kw_only=True):
     effects: tuple[Effect, ...] = ()
     withheld: tuple[Effect, ...] = ()
     limits: tuple[GroupLimit, ...] = ()
-    kept_nodes: tuple[KeptNodes, ...] = ()
+    kept_nodes: tuple[PostponedRemoval, ...] = ()
     error: PassError | None = None
     usage: Utilisation | FromZero | None = None
     unregistered_count: int = 0

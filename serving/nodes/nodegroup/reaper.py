@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import msgspec
 
 from serving.core.settings.nodegroup import NodeGroupSettings
-from serving.nodes.nodegroup.plan import KeptFor, KeptNodes
+from serving.nodes.nodegroup.plan import PostponedRemoval, RetentionReason
 from serving.nodes.nodegroup.records import CloudGroup, GroupNode
 from serving.nodes.nodegroup.view import GroupView
 
@@ -20,23 +20,23 @@ class Reaped(msgspec.Struct, frozen=True, kw_only=True):
 
     deleted: tuple[str, ...] = ()
     drained: tuple[str, ...] = ()
-    kept_nodes: tuple[KeptNodes, ...] = ()
+    kept_nodes: tuple[PostponedRemoval, ...] = ()
     is_refused: bool = False
 
 
 class Fate(msgspec.Struct, frozen=True, kw_only=True):
     """The decision about one node: delete it (``keep`` is None) or keep it, and whether to evict its pods."""
 
-    keep: KeptFor | None = None
+    keep: RetentionReason | None = None
     drain: bool = False
 
 
 def fate_of_tainted(node: GroupNode, view: GroupView) -> Fate:
     """Decide about one tainted node. A node that is protected, or whose taint has no time, is kept."""
     if node.is_protected:
-        return Fate(keep=KeptFor.PROTECTED)
+        return Fate(keep=RetentionReason.PROTECTED)
     if node.removal_taint is None or node.removal_taint.at_s is None:
-        return Fate(keep=KeptFor.NO_TIMESTAMP)
+        return Fate(keep=RetentionReason.NO_TIMESTAMP)
     age_s = view.now_s - node.removal_taint.at_s
     return _fate_by_age(age_s, is_empty=view.is_empty(node), settings=view.settings)
 
@@ -49,13 +49,13 @@ def _fate_by_age(age_s: float, *, is_empty: bool, settings: NodeGroupSettings) -
     the node is still kept.
     """
     if age_s <= settings.soft_delete_grace_period_s:
-        return Fate(keep=KeptFor.SOFT_GRACE)
+        return Fate(keep=RetentionReason.SOFT_GRACE)
     if is_empty:
         return Fate()
     if age_s <= settings.hard_delete_grace_period_s:
-        return Fate(keep=KeptFor.HARD_GRACE)
+        return Fate(keep=RetentionReason.HARD_GRACE)
     if age_s <= settings.hard_delete_grace_period_s + settings.drain_grace_period_s:
-        return Fate(keep=KeptFor.DRAINING, drain=True)
+        return Fate(keep=RetentionReason.DRAINING, drain=True)
     return Fate()
 
 
@@ -64,7 +64,7 @@ def reap_tainted(nodes: Sequence[GroupNode], view: GroupView, cloud: CloudGroup,
     fates: list[tuple[GroupNode, Fate]] = []
     for node in nodes:
         is_spared = keep_healthy and node.name not in view.unhealthy
-        fates.append((node, Fate(keep=KeptFor.HEALTHY) if is_spared else fate_of_tainted(node, view)))
+        fates.append((node, Fate(keep=RetentionReason.HEALTHY) if is_spared else fate_of_tainted(node, view)))
     return _within_cloud_min(fates, view, cloud)
 
 
@@ -73,9 +73,9 @@ def reap_force_tainted(view: GroupView, cloud: CloudGroup) -> Reaped:
     fates: list[tuple[GroupNode, Fate]] = []
     for node in view.parts.force_tainted:
         if node.is_protected and not view.settings.quirks.force_taint_overrides_no_delete:
-            fate = Fate(keep=KeptFor.PROTECTED)
+            fate = Fate(keep=RetentionReason.PROTECTED)
         else:
-            fate = Fate() if view.is_empty(node) else Fate(keep=KeptFor.PODS)
+            fate = Fate() if view.is_empty(node) else Fate(keep=RetentionReason.PODS)
         fates.append((node, fate))
     return _within_cloud_min(fates, view, cloud)
 
@@ -94,13 +94,13 @@ def _within_cloud_min(fates: Sequence[tuple[GroupNode, Fate]], view: GroupView, 
         going = _most_dispensable_first(due, view)[:room]
     drained = _most_dispensable_first(draining, view)[: room - len(going)]
     going_names, drained_names = ({node.name for node in nodes} for nodes in (going, drained))
-    retained: list[KeptNodes] = []
+    retained: list[PostponedRemoval] = []
     for node, fate in fates:
         if node.name in going_names:
             continue
         is_drain_refused = fate.drain and node.name not in drained_names
-        reason = KeptFor.CLOUD_MIN if fate.keep is None or is_drain_refused else fate.keep
-        retained.append(KeptNodes(node_name=node.name, reason=reason))
+        reason = RetentionReason.CLOUD_MIN if fate.keep is None or is_drain_refused else fate.keep
+        retained.append(PostponedRemoval(node_name=node.name, reason=reason))
     return Reaped(
         deleted=tuple(node.name for node in going),
         drained=tuple(node.name for node in drained),

@@ -129,7 +129,7 @@ class Failures(msgspec.Struct, frozen=True, kw_only=True):
     node_names: frozenset[str] = frozenset()
 
 
-class OthersTaken(msgspec.Struct, frozen=True, kw_only=True):
+class OthersUsage(msgspec.Struct, frozen=True, kw_only=True):
     """The amounts that pods outside the group use on a node. ``daemons`` is the part of DaemonSet and static pods."""
 
     daemons: Amount = Amount()
@@ -140,11 +140,11 @@ class OthersTaken(msgspec.Struct, frozen=True, kw_only=True):
         """The sum of both amounts."""
         return self.daemons + self.foreign
 
-    def __add__(self, other: "OthersTaken") -> "OthersTaken":
-        return OthersTaken(daemons=self.daemons + other.daemons, foreign=self.foreign + other.foreign)
+    def __add__(self, other: "OthersUsage") -> "OthersUsage":
+        return OthersUsage(daemons=self.daemons + other.daemons, foreign=self.foreign + other.foreign)
 
-    def __sub__(self, other: "OthersTaken") -> "OthersTaken":
-        return OthersTaken(daemons=self.daemons - other.daemons, foreign=self.foreign - other.foreign)
+    def __sub__(self, other: "OthersUsage") -> "OthersUsage":
+        return OthersUsage(daemons=self.daemons - other.daemons, foreign=self.foreign - other.foreign)
 
 
 class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -161,6 +161,6 @@ class GroupFacts(msgspec.Struct, frozen=True, kw_only=True):
     pod_counts: Mapping[str, int]
     request: Amount
     anticipated_count: int
-    others_taken: Mapping[str, "OthersTaken"]
+    others_taken: Mapping[str, "OthersUsage"]
     cloud: CloudGroup
     failures: Failures = Failures()

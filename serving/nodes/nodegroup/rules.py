@@ -16,10 +16,10 @@ from serving.core.model.nodata import NoData
 from serving.core.settings.nodegroup import NodeGroupQuirks, NodeGroupSettings
 from serving.nodes.nodegroup.group_memory import NodeGroupState, ScaleLock, lock_in_force
 from serving.nodes.nodegroup.plan import FromZero, GroupRule, PassError, Usage, Utilisation, WantedNodes, utilisation
-from serving.nodes.nodegroup.records import Amount, GroupNode, GroupPod, OthersTaken, PodPhase
+from serving.nodes.nodegroup.records import Amount, GroupNode, GroupPod, OthersUsage, PodPhase
 from serving.nodes.nodegroup.view import GroupView, takes_room
 
-_NO_OTHERS: Mapping[str, OthersTaken] = {}
+_NO_OTHERS: Mapping[str, OthersUsage] = {}
 
 
 def scale_up_delta(usage: Utilisation, *, node_count: int, threshold_percent: int) -> int:
@@ -79,12 +79,12 @@ def threshold_delta(
     if usage.percent < settings.taint_lower_capacity_threshold_percent:
         return WantedNodes(
             rule=GroupRule.TAINT_LOWER,
-            delta=-_spare_count(settings.fast_node_removal_rate, usage, node_count, settings=settings),
+            delta=-_removable_count(settings.fast_node_removal_rate, usage, node_count, settings=settings),
         )
     if usage.percent < settings.taint_upper_capacity_threshold_percent:
         return WantedNodes(
             rule=GroupRule.TAINT_UPPER,
-            delta=-_spare_count(settings.slow_node_removal_rate, usage, node_count, settings=settings),
+            delta=-_removable_count(settings.slow_node_removal_rate, usage, node_count, settings=settings),
         )
     if usage.percent > threshold:
         delta = scale_up_delta(usage, node_count=node_count, threshold_percent=threshold)
@@ -93,7 +93,7 @@ def threshold_delta(
     return WantedNodes(rule=GroupRule.STEADY, delta=0)
 
 
-def _spare_count(rate: int, usage: Utilisation, node_count: int, *, settings: NodeGroupSettings) -> int:
+def _removable_count(rate: int, usage: Utilisation, node_count: int, *, settings: NodeGroupSettings) -> int:
     """The number of nodes to remove: ``rate``, or fewer if the group would immediately add some of them again."""
     if settings.quirks.shrinking_crosses_scale_up_threshold:
         return rate
@@ -116,7 +116,7 @@ def renewal_is_due(
 
 
 def free_amounts(
-    nodes: Iterable[GroupNode], pods: Iterable[GroupPod], others_taken: Mapping[str, OthersTaken] = _NO_OTHERS
+    nodes: Iterable[GroupNode], pods: Iterable[GroupPod], others_taken: Mapping[str, OthersUsage] = _NO_OTHERS
 ) -> dict[str, Amount]:
     """Free amounts of each node: allocatable minus the requests of its unfinished pods.
 
@@ -127,7 +127,7 @@ def free_amounts(
     for pod in pods:
         if pod.node_name is not None and takes_room(pod):
             taken[pod.node_name] += pod.request
-    nothing = OthersTaken()
+    nothing = OthersUsage()
     return {
         node.name: node.allocatable - taken[node.name] - others_taken.get(node.name, nothing).total for node in nodes
     }
@@ -262,7 +262,7 @@ def _roomy_spare_count(view: GroupView) -> int:
     Example: two nodes of 1000 m with DaemonSets of 450 m each, and pods of 600 m: 2 x 600 / 1100 = 1.09, so both stay.
     On one node the evicted pods would starve and bring the second node back.
     """
-    nodes, nothing = view.parts.untainted, OthersTaken()
+    nodes, nothing = view.parts.untainted, OthersUsage()
     room = view.capacity - sum((view.others_taken.get(node.name, nothing).daemons for node in nodes), start=Amount())
     if room.cpu_m <= 0 or room.memory_bytes <= 0:
         return 0
@@ -285,7 +285,7 @@ def _triggers(state: NodeGroupState, view: GroupView) -> Iterator[WantedNodes]:
 
 def _starves(state: NodeGroupState, view: GroupView) -> bool:
     # DaemonSets use part of a new node too; otherwise a pod without room there would add nodes forever.
-    nothing = OthersTaken()
+    nothing = OthersUsage()
     largest = {node.allocatable - view.others_taken.get(node.name, nothing).daemons for node in view.nodes}
     largest = largest or {state.node_capacity}
     free = free_amounts(view.parts.untainted, view.pods, view.others_taken)

@@ -19,7 +19,7 @@ from serving.nodes.nodegroup.records import (
     GroupFacts,
     GroupNode,
     GroupPod,
-    OthersTaken,
+    OthersUsage,
     PodPhase,
     RemovalTaint,
 )
@@ -103,7 +103,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     is_healthy: bool
     request: Amount
     anticipated_count: int
-    others_taken: Mapping[str, OthersTaken]
+    others_taken: Mapping[str, OthersUsage]
     capacity: Amount
     now_s: float
 
@@ -151,12 +151,12 @@ def takes_room(pod: GroupPod) -> bool:
     return pod.node_name is not None and pod.is_scheduled and pod.phase in {PodPhase.PENDING, PodPhase.RUNNING}
 
 
-def taken_by_other(pod: GroupPod, settings: NodeGroupSettings) -> OthersTaken | None:
+def taken_by_other(pod: GroupPod, settings: NodeGroupSettings) -> OthersUsage | None:
     """The amounts that a pod outside the group uses on its node; None for any other pod."""
     if settings.quirks.starve_ignores_other_pods or not takes_room(pod):
         return None
     request = as_counted(pod, settings).request
-    return OthersTaken(foreign=request) if holds_a_node(pod.placement) else OthersTaken(daemons=request)
+    return OthersUsage(foreign=request) if holds_a_node(pod.placement) else OthersUsage(daemons=request)
 
 
 def view_of(state: NodeGroupState, facts: GroupFacts, settings: NodeGroupSettings, *, now_s: float) -> GroupView:

@@ -112,7 +112,7 @@ class NodeBook:
         """The number of pods on a node."""
         return len(self._by_node.get(node, ()))
 
-    def take_node(self, node: NodeFacts) -> None:
+    def set_node(self, node: NodeFacts) -> None:
         """Add or update a node."""
         before = self._nodes.get(node.name)
         if before == node:
@@ -126,7 +126,7 @@ class NodeBook:
         if self._nodes.pop(name, None) is not None:
             self._is_other_set = True
 
-    def take_pod(self, pod: PlacedPod) -> None:
+    def set_pod(self, pod: PlacedPod) -> None:
         """Add or update a pod on a node."""
         before = self._pods.get(pod.key)
         if before == pod:
@@ -147,7 +147,7 @@ class NodeBook:
             del self._by_node[pod.node]
         self._dirty.add(pod.node)
 
-    def take_usages(self, usages: Mapping[str, NodeUsage]) -> None:
+    def set_usages(self, usages: Mapping[str, NodeUsage]) -> None:
         """Replace the measured usage of all nodes."""
         self._dirty |= usages.keys() | self._usages.keys()
         self._usages = dict(usages)

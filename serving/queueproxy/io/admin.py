@@ -74,7 +74,7 @@ class AdminHandler:
         path, _, query = head.target.partition(b"?")
         needed = _ORDERS.get(path)
         if needed is not None:
-            self._take_order(exchange, path, method=needed)
+            self._handle_order(exchange, path, method=needed)
         elif head.method not in (b"GET", b"HEAD"):
             exchange.respond(405, b"only GET is taken here", header_lines(_TEXT, (b"Allow", b"GET, HEAD")))
         elif path == b"/healthz":
@@ -182,7 +182,7 @@ class AdminHandler:
         else:
             self._await(_respond_token(exchange, self._caller_token))
 
-    def _take_order(self, exchange: Exchange, path: bytes, *, method: bytes) -> None:
+    def _handle_order(self, exchange: Exchange, path: bytes, *, method: bytes) -> None:
         if exchange.head.method != method:
             exchange.respond(405, _ORDER_HELP[path], header_lines(_TEXT, (b"Allow", method)))
         elif not self._pod.takes_orders_from(exchange.head):

@@ -66,7 +66,7 @@ class Credentials:
         except TimeoutError:
             _LOG.warning("tls.no-certificate", extra={"waited_s": within_s})
 
-    async def keep_valid(self) -> None:
+    async def renew(self) -> None:
         """Fetch the certificate, and renew it after half of its lifetime, until cancelled."""
         failure_count = 0
         while self.tls is not None:

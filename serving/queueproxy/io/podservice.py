@@ -146,7 +146,7 @@ class PodService:
             # Requests held for the drain must still be answered, and a failed task must not leave a listener open.
             at_end.push_async_callback(self._admin_server.finish, grace_s=_CLOSE_WAIT_S)
             watch = group.start(self._watch_app(changed), name="watch app")
-            tasks = [watch, group.start(self._credentials.keep_valid(), name="credentials")]
+            tasks = [watch, group.start(self._credentials.renew(), name="credentials")]
             reports = None
             if self._link is not None:
                 tasks.append(group.start(self._connect(self._link, known), name="stats connection"))

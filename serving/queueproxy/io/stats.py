@@ -80,7 +80,7 @@ async def report_stats(spec: PodSpec, handler: PodRequests[Any], link: Link, *, 
             link.send(dormant_frame(dormancy.idle_s, dormancy.freezer.unfrozen))
             await dormancy.awake.wait()
             return
-        responses = handler.request_metrics.take_responses()
+        responses = handler.request_metrics.pop_responses()
         link.send(
             encode_frame(
                 PodStat(

@@ -14,7 +14,7 @@ import click
 
 from serving import __version__
 from serving.core.model.launch import USAGE_EXIT
-from serving.tools.cli.words import ANSWERS, OPTIONS, RUNS, answer_of, command_of
+from serving.tools.cli.words import ANSWERS, OPTIONS, RUNS, command_of, suggestion_of
 
 Section = Mapping[str, tuple[str, str]]
 """Commands by name: "module:attribute", and the command's line in the help of the group."""
@@ -183,7 +183,7 @@ class LazyGroup(click.Group):
                 if same is not None:
                     click.echo(f"running serving {' '.join(same)}", err=True)
                     return self.resolve_command(ctx, same)
-                answer = answer_of(args) or _kind_answer(args)
+                answer = suggestion_of(args) or _kind_answer(args)
             near = [f"serving {answer}"] if answer else _near(args[0] if args else "", commands)
             message = message.partition(" Did you mean")[0]
             if not near:
@@ -274,7 +274,7 @@ def _near(word: str, commands: list[str]) -> list[str]:
     """The commands that resemble a word, by name or by the words of other tools."""
     nearest = difflib.get_close_matches(word, [*commands, *RUNS, *ANSWERS], n=1)
     if nearest and nearest[0] not in commands:
-        return [f"serving {answer_of(nearest[0].split())}"]
+        return [f"serving {suggestion_of(nearest[0].split())}"]
     return difflib.get_close_matches(word, commands)
 
 

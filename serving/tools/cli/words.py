@@ -123,7 +123,7 @@ def command_of(typed: Sequence[str], *, now_s: float) -> list[str] | None:
     return [word for word in command if word != "NAME"] + rest
 
 
-def answer_of(typed: Sequence[str]) -> str:
+def suggestion_of(typed: Sequence[str]) -> str:
     """The command to suggest, without "serving", for the typed command of another tool; "" if there is none."""
     table = {**RUNS, **ANSWERS}
     words = _longest(typed, table)

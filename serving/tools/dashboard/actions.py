@@ -29,7 +29,7 @@ from serving.net.cluster.kinds import EVENT, REVISION, SERVING_SERVICE
 from serving.net.cluster.port import Cluster
 from serving.net.cluster.servicepatch import (
     LATEST,
-    AskedService,
+    TrafficRequest,
     desired_traffic,
     newest_first,
     rollback_target,
@@ -163,7 +163,7 @@ class DashboardActions:
         if unknown:
             are = ", ".join(names) or "none"
             raise ServingError(f"{action.service} has no revision {', '.join(unknown)}; there are {are}, and {LATEST}")
-        targets = desired_traffic(service, AskedService(shares=action.shares))
+        targets = desired_traffic(service, TrafficRequest(shares=action.shares))
         await self._patch(action, {"spec": {"traffic": targets}})
         return (
             f"{action.service}: {shares_text(action.shares)}{'' if action.shares.get(LATEST) else f'; {_UNFOLLOWED}'}"
@@ -178,7 +178,7 @@ class DashboardActions:
             raise ServingError(f"{action.service} has no ready revision {name}; there are {are}")
         if before == {name: 100}:
             raise ServingError(f"{name} has all traffic already")
-        targets = desired_traffic(service, AskedService(shares={name: 100}))
+        targets = desired_traffic(service, TrafficRequest(shares={name: 100}))
         await self._patch(action, {"spec": {"traffic": targets}})
         left = ", ".join(f"{other} ({percent} %)" for other, percent in before.items() if other != name)
         return f"{action.service}: rolled back to {name} from {left or 'no revision'}; {_UNFOLLOWED}"

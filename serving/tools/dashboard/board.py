@@ -296,7 +296,7 @@ class Board:
             "wanted": wanted if isinstance(wanted, int) else None,
         }
         if seen["is_change"]:
-            self.cold.take_change(key, seen["at_s"])
+            self.cold.record_change(key, seen["at_s"])
             self._changed_s[key] = max(seen["at_s"], self._changed_s.get(key, 0.0))
             self.marks.decide(seen)
         decisions = self._decisions.setdefault(key, deque(maxlen=_DECISIONS_MAX))

@@ -79,7 +79,7 @@ class ColdStarts:
         self._pods: dict[str, dict[str, PodMilestones]] = {}
         self._changes: dict[str, deque[float]] = {}
 
-    def take_pod(self, pod: Object, at_s: float) -> None:
+    def set_pod(self, pod: Object, at_s: float) -> None:
         """Record the state of a pod at a time."""
         revision = labels_of(pod).get(REVISION_LABEL)
         if not revision:
@@ -101,7 +101,7 @@ class ColdStarts:
         if times.ready_s is None and condition_of(pod, "Ready").get("status") == "True":
             times.ready_s = at_s
 
-    def take_change(self, revision: str, at_s: float) -> None:
+    def record_change(self, revision: str, at_s: float) -> None:
         """Record a change of the scale of "namespace/revision"."""
         self._changes.setdefault(revision, deque(maxlen=2 * _KEPT_MAX)).append(at_s)
 

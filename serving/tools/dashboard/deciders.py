@@ -137,7 +137,7 @@ class Deciders:
         """Watch every autoscaler until cancelled."""
         async with supervise() as group:
             while True:
-                self._keep(await self._places(), group)
+                self._update_watches(await self._places(), group)
                 await next_beat(_CHECK_S if self._followed else _RETRY_S)
 
     async def policies(self, names: Mapping[str, str]) -> list[Mapping[str, Any]]:
@@ -185,7 +185,7 @@ class Deciders:
                 _log.debug("autoscaler.unknown", extra={"url": str(url), "error": str(error)})
         return {_DecisionSource(url=url, host=host, is_alone=len(places) == 1) for url, host in places}
 
-    def _keep(self, wanted: set["_DecisionSource"], group: SupervisedTasks) -> None:
+    def _update_watches(self, wanted: set["_DecisionSource"], group: SupervisedTasks) -> None:
         """Start watches of new sources, and cancel the watches of sources that are no longer ``wanted``.
 
         A single source is another source (``is_alone``) than the same URL among several.

@@ -78,7 +78,7 @@ def _put_workload(board: Board, key: Key, workload: Object | None) -> None:
 def _put_pod(board: Board, key: Key, pod: Object | None) -> None:
     board.put("pod", "/".join(key), None if pod is None else pod_view(pod))
     if pod is not None:
-        board.cold.take_pod(pod, wall_s())
+        board.cold.set_pod(pod, wall_s())
     # Pods of other owners count too, because their requests use resources of nodes.
     board.nodes.put_pod(key, pod)
 
@@ -204,13 +204,13 @@ class Feed:
                 session,
                 self._settings.autoscaler_url,
                 since_s=since_s,
-                on_event=self._take_event,
+                on_event=self._process_event,
                 headers=self._headers,
                 queries=self._queries,
             )
             tasks.append(group.start(deciders.run(), name="dashboard decisions"))
-            tasks.append(group.start(self._follow_nodes(), name="dashboard node use"))
-            tasks.append(group.start(self._follow_groups(), name="dashboard node groups"))
+            tasks.append(group.start(self._poll_nodes(), name="dashboard node use"))
+            tasks.append(group.start(self._watch_groups(), name="dashboard node groups"))
             tasks.append(group.start(self._tick(session, stop), name="dashboard rows"))
             await stop.wait()
             for task in tasks:
@@ -235,7 +235,7 @@ class Feed:
                 if namespace == key[0]:
                     self._put(POD, (namespace, name), pod)
 
-    async def _follow_nodes(self) -> None:
+    async def _poll_nodes(self) -> None:
         while True:
             wait_s = _USES_PERIOD_S
             try:
@@ -259,9 +259,9 @@ class Feed:
         else:
             self._board.measured(pod_uses(listing.items))
 
-    async def _follow_groups(self) -> None:
+    async def _watch_groups(self) -> None:
         groups = Reflector(
-            self._cluster, NODE_GROUP, on_change=lambda _: self._board.nodes.take_groups(list(groups.cache.values()))
+            self._cluster, NODE_GROUP, on_change=lambda _: self._board.nodes.set_groups(list(groups.cache.values()))
         )
         while True:
             try:
@@ -273,7 +273,7 @@ class Feed:
             else:
                 return await groups.run()
 
-    def _take_event(self, event: str, content: Any) -> None:  # noqa: ANN401 - JSON
+    def _process_event(self, event: str, content: Any) -> None:  # noqa: ANN401 - JSON
         if event == "sample":
             self._board.sample(content)
         else:

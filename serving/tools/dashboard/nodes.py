@@ -217,9 +217,9 @@ class Nodes:
             self._book.drop_node(name)
         else:
             self._views[name] = {**node_view(node), "removal": removal_of(node)}
-            self._book.take_node(node_of(node))
+            self._book.set_node(node_of(node))
 
-    def take_groups(self, items: Iterable[Mapping[str, Any]]) -> None:
+    def set_groups(self, items: Iterable[Mapping[str, Any]]) -> None:
         """Replace all NodeGroups."""
         if self._groups.replace(items):
             self._kept.clear()
@@ -239,7 +239,7 @@ class Nodes:
         if facts is None:
             self._book.drop_pod(key)
         else:
-            self._book.take_pod(facts)
+            self._book.set_pod(facts)
         if pod is not None:
             self._put_requester(key, pod, demand_of(pod) if facts is None else facts.demand)
 
@@ -254,7 +254,7 @@ class Nodes:
     def measured(self, items: Iterable[Mapping[str, Any]], now_s: float) -> None:
         """Replace all NodeMetrics. A repeated measurement keeps its age. A node without a measurement has no usage."""
         listed = list(items)
-        self._book.take_usages(self._loads.update(listed, self._book.node, now_s))
+        self._book.set_usages(self._loads.update(listed, self._book.node, now_s))
         before, self._used = self._used, {}
         for item in listed:
             name, stamp, usage = item["metadata"]["name"], str(item.get("timestamp", "")), item.get("usage") or {}

@@ -276,10 +276,10 @@ class Pages:
             return refused or await handler(request)
         async with supervise() as tasks:
             # A stream without rechecks of its rights must end.
-            tasks.start_background(self._hold(request), name="dashboard rights")
+            tasks.start_background(self._watch_grant(request), name="dashboard rights")
             return await handler(request)
 
-    async def _hold(self, request: web.Request) -> None:
+    async def _watch_grant(self, request: web.Request) -> None:
         """Wait while a stream is open and its user's grant stays the same. Otherwise close the connection."""
         before = current_grant(), current_actor()
         while await self._viewers.admit(request) is None and (current_grant(), current_actor()) == before:  # noqa: ASYNC110 - rights are reviewed, nothing announces their end

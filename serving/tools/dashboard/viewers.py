@@ -83,13 +83,13 @@ class TokenUsers:
                 grant = reviewed_grant(await self._cluster.create(TOKEN_REVIEW, {"spec": {"token": token}}))
             except ClusterError:
                 grant = None
-        _keep(self._reviewed, digest, (grant, now_s() + REVIEW_VALID_S))
+        _store(self._reviewed, digest, (grant, now_s() + REVIEW_VALID_S))
         return grant
 
     def cookie_for(self, token: str) -> str:
         """The value of a new cookie for a token."""
         value = secrets.token_urlsafe()
-        _keep(self._tokens, value, token)
+        _store(self._tokens, value, token)
         return value
 
     def token_behind(self, cookie: str) -> str:
@@ -200,7 +200,7 @@ def _cookie_of(request: web.Request) -> str:
     return f"{_COOKIE}-{request.url.port}"
 
 
-def _keep(cache: OrderedDict[_K, _V], key: _K, value: _V) -> None:
+def _store(cache: OrderedDict[_K, _V], key: _K, value: _V) -> None:
     cache[key] = value
     cache.move_to_end(key)
     if len(cache) > _KEPT_MAX:

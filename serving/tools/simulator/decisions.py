@@ -123,27 +123,27 @@ class LoadedSeconds:
         number = self._loaded_number if self._loaded_number < math.floor(now_s) else self._loaded_before
         return number + 1 + self._stable
 
-    def give(self, windows: RevisionWindows, now_s: float, *, has_reports: bool) -> None:
+    def flush_to(self, windows: RevisionWindows, now_s: float, *, has_reports: bool) -> None:
         """Add completed seconds to the windows; with ``has_reports`` (of ready pods), also seconds without load."""
         over, pending = math.floor(now_s) - 1, self.pending
         while pending and pending[0][0] <= over:
             second = pending.popleft()
             if has_reports:
-                self._give_silence(windows, second[0])
-            self._give_load(windows, second)
+                self._flush_silence(windows, second[0])
+            self._flush_load(windows, second)
             self._taken_number = second[0]
         if has_reports and self._taken_number < over:
-            self._give_silence(windows, over)
-            self._give_load(windows, (over, 0.0, 0, 0.0))
+            self._flush_silence(windows, over)
+            self._flush_load(windows, (over, 0.0, 0, 0.0))
             self._taken_number = over
 
-    def _give_load(self, windows: RevisionWindows, second: LoadedSecond) -> None:
+    def _flush_load(self, windows: RevisionWindows, second: LoadedSecond) -> None:
         if self._has_further:
             windows.record(second[0], _stat_of(second))
         else:
             windows.record_load(second[0], self._amount(second))
 
-    def _give_silence(self, windows: RevisionWindows, until: int) -> None:
+    def _flush_silence(self, windows: RevisionWindows, until: int) -> None:
         """Add seconds without load, before the second ``until``, to the windows.
 
         Only two such seconds are added: the first in the stable window and the first in the panic window.
@@ -153,7 +153,7 @@ class LoadedSeconds:
             return
         for number in (max(first, until - self._stable + 1), max(first, until - self._panic + 1)):
             if self._taken_number < number < until:
-                self._give_load(windows, (number, 0.0, 0, 0.0))
+                self._flush_load(windows, (number, 0.0, 0, 0.0))
                 self._taken_number = number
 
     def _amount(self, second: LoadedSecond) -> float:
@@ -566,7 +566,7 @@ class Decisions:
         """Record completed seconds in the windows, after the policy has observed them."""
         if self._unobserved:
             self._observe(math.floor(now_s) - 1)
-        self._seconds.give(self._windows, now_s, has_reports=has_reports)
+        self._seconds.flush_to(self._windows, now_s, has_reports=has_reports)
 
     def _observe(self, last_number: int) -> None:
         """Pass the recorded seconds to the policy, up to the second with this number."""

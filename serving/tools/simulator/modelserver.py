@@ -228,7 +228,7 @@ class PromptRun(RevisionRun):
             if self._log is not None:
                 self._log.latencies_s.append(at_s - arrived_s)
             self._count_out(at_s)
-            self.pods.give_back(pod, at_s)
+            self.pods.release(pod, at_s)
 
     def _schedule(self, pod: SimulatedPod, server: ModelServer) -> None:
         next_s = server.next_s()

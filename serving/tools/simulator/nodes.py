@@ -176,7 +176,7 @@ class SimulatedPlacing:
     def put_node(self, name: str, *, cpu_m: int, memory_bytes: int) -> None:
         """Add a node."""
         facts = NodeFacts(name=name, allocatable_cpu_m=cpu_m, allocatable_memory_bytes=memory_bytes, pod_count_max=None)
-        self._book.take_node(facts)
+        self._book.set_node(facts)
 
     def drop_node(self, name: str) -> None:
         """Drop a removed node."""
@@ -201,7 +201,7 @@ class SimulatedPlacing:
         total = self._scorer.score(table, self._demand, now_s=now_s).total
         column = pick(total, feasible=feasible, turn=self._turn)
         assert isinstance(column, int), "a node is feasible"
-        self._book.take_pod(PlacedPod(key=("", pod), node=names[column], demand=self._demand))
+        self._book.set_pod(PlacedPod(key=("", pod), node=names[column], demand=self._demand))
         return names[column]
 
     def remove(self, pod: str) -> None:

@@ -56,7 +56,7 @@ class SimulatedNodes:
         self._boot_s = plan.boot_s + plan.scan_interval_s
         self._placing = SimulatedPlacing(plan.policy, cpu_m=plan.pod.cpu_m, memory_bytes=plan.pod.memory_bytes)
         self._book = NodeGroupBook()
-        self._book.take_groups([plan.group])
+        self._book.set_groups([plan.group])
         self._state = NodeGroupState()
         self._target = 0
         self._nodes: dict[str, GroupNode] = {}
@@ -87,7 +87,7 @@ class SimulatedNodes:
         if not self._waiting and self._put(tenant, pod, now_s):
             return True
         self._waiting.append((tenant, pod))
-        self._book.take_pod(self._group_pod(name, None))
+        self._book.set_pod(self._group_pod(name, None))
         tenant.limit_s = min(tenant.limit_s, self.next_s)
         return False
 
@@ -154,7 +154,7 @@ class SimulatedNodes:
                 taint = RemovalTaint(at_s=effect.at_s) if isinstance(effect, Taint) else None
                 node = msgspec.structs.replace(self._nodes[effect.node_name], removal_taint=taint)
                 self._nodes[node.name] = node
-                self._book.take_node(node)
+                self._book.set_node(node)
                 self._placing.set_taint(node.name, is_tainted=is_tainted)
             case Drain():
                 return self._evict_all(effect.node_name, now_s)
@@ -194,7 +194,7 @@ class SimulatedNodes:
         for name in self._counted - wanted:
             self._book.drop_pod(name)
         for name in wanted - self._counted:
-            self._book.take_pod(msgspec.structs.replace(self._group_pod(name, None), is_anticipated=True))
+            self._book.set_pod(msgspec.structs.replace(self._group_pod(name, None), is_anticipated=True))
         self._counted = wanted
 
     # Nodes and places.
@@ -208,7 +208,7 @@ class SimulatedNodes:
         node = GroupNode(name=name, created_at_s=at_s, allocatable=amount, labels={group.label_key: group.label_value})
         self._nodes[name] = node
         self._pods[name] = {}
-        self._book.take_node(node)
+        self._book.set_node(node)
         self._placing.put_node(name, cpu_m=amount.cpu_m, memory_bytes=amount.memory_bytes)
         self.result.nodes_max = max(self.result.nodes_max, len(self._nodes))
 
@@ -220,7 +220,7 @@ class SimulatedNodes:
         pod.is_placed = True
         self._node_of[name] = node
         self._pods[node][name] = (tenant, pod)
-        self._book.take_pod(self._group_pod(name, node))
+        self._book.set_pod(self._group_pod(name, node))
         return True
 
     def _place_waiting(self, now_s: float) -> list[NodeTenant]:

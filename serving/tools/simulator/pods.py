@@ -138,7 +138,7 @@ class PodSet:
         if pod.is_in_line and pod.in_flight == pod.slots:
             self._remove_free(pod)
 
-    def give_back(self, pod: SimulatedPod, now_s: float) -> None:
+    def release(self, pod: SimulatedPod, now_s: float) -> None:
         """End one request on the pod."""
         pod.in_flight -= 1
         if not pod.in_flight:

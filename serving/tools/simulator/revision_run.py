@@ -387,7 +387,7 @@ class RevisionRun:
 
     def _finish(self, pod: SimulatedPod, at_s: float) -> None:
         self._count_out(at_s)
-        self.pods.give_back(pod, at_s)
+        self.pods.release(pod, at_s)
         if pod.queue:
             arrived_s, took_s = pod.queue.popleft()
             self.result.record_wait(at_s - arrived_s, is_cold=False)

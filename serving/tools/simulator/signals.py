@@ -102,7 +102,7 @@ class RevisionSignals:
         )
         if scaling_policy is not None:
             target = TargetRef(kind="Revision", name=name)
-            self._triggers.take_policy(msgspec.structs.replace(scaling_policy, key=("default", "load"), target=target))
+            self._triggers.set_policy(msgspec.structs.replace(scaling_policy, key=("default", "load"), target=target))
 
     @property
     def learnt(self) -> LearntTarget | None:

@@ -92,7 +92,7 @@ async def test_a_request_takes_the_first_connection_that_is_free(stage: _Stage) 
     upstream = await stage.used()
     first, second = stage.ask(), stage.ask()
     await stage.begun(2)
-    stage.pool.give(upstream)
+    stage.pool.release(upstream)
     assert (first.upstream, second.upstream) == (upstream, None)
     stage.connector.gate.set()
     await until(lambda: second.upstream is not None)
@@ -107,7 +107,7 @@ async def test_a_request_takes_the_first_connection_that_is_free(stage: _Stage) 
 async def test_a_retry_takes_a_new_connection_only(stage: _Stage) -> None:
     upstream = await stage.used()
     retry, other = stage.ask(new=True), stage.ask()
-    stage.pool.give(upstream)
+    stage.pool.release(upstream)
     assert (retry.upstream, other.upstream) == (None, upstream)
     stage.connector.gate.set()
     await until(lambda: retry.upstream is not None)
@@ -121,7 +121,7 @@ async def test_requests_whose_clients_have_left_get_nothing(stage: _Stage) -> No
     for waiter in remaining:
         waiter.is_waiting = False
     last = stage.ask()
-    stage.pool.give(upstream)
+    stage.pool.release(upstream)
     assert last.upstream is upstream
     assert all(waiter.upstream is None and waiter.error is None for waiter in remaining)
 

@@ -10,8 +10,8 @@ from serving.autoscaler.decision_events import (
     Followers,
     FollowRequest,
     PolicyBook,
-    follow_request_of,
     parse_target,
+    subscription_of,
 )
 from serving.core.scaling.adaptive.policy import adaptive_policy
 from serving.core.scaling.decision.records import DecisionCause
@@ -182,20 +182,20 @@ def test_who_follows_a_revision_hears_of_it_only() -> None:
     ],
 )
 def test_a_query_says_what_is_wanted(names: dict[str, str], event: str, key: tuple[str, str], expected: bool) -> None:
-    assert follow_request_of(names).lets_through(event, key) is expected
+    assert subscription_of(names).lets_through(event, key) is expected
 
 
 def test_who_has_no_room_is_dropped_and_who_ends_hears_nothing() -> None:
     followers, heard = Followers(), list[bytes]()
     followers.add(FollowRequest(samples=True), lambda data: bool(heard.append(data)))  # type: ignore[func-returns-value]
     end = followers.add(FollowRequest(), bool)
-    assert (len(followers), followers.want_samples) == (2, True)
+    assert (len(followers), followers.has_sample_subscriber) == (2, True)
     followers.send("sample", HELLO, b"1")
     followers.send("sample", HELLO, b"2")
     assert heard == [b"event: sample\ndata: 1\n\n"]
     end()
     end()
-    assert (len(followers), followers.want_samples) == (0, False)
+    assert (len(followers), followers.has_sample_subscriber) == (0, False)
 
 
 def test_a_name_that_comes_twice_is_not_believed() -> None:

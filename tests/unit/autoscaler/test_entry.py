@@ -58,10 +58,10 @@ def killed(times: int) -> ScaledPod:
 
 def test_a_kill_for_memory_is_learnt_from_once() -> None:
     entry = entry_with_load()
-    entry.take_pod(POD, 0.6, is_gone=False)
+    entry.set_pod(POD, 0.6, is_gone=False)
     assert decided(entry, 0.7).inputs.learnt is None
-    assert entry.take_pod(killed(1), 0.8, is_gone=False)
-    assert not entry.take_pod(killed(1), 0.9, is_gone=False)
+    assert entry.set_pod(killed(1), 0.8, is_gone=False)
+    assert not entry.set_pod(killed(1), 0.9, is_gone=False)
     learnt = decided(entry, 1.5).inputs.learnt
     assert learnt is not None
     assert learnt.bound == "memory"
@@ -69,9 +69,9 @@ def test_a_kill_for_memory_is_learnt_from_once() -> None:
 
 def test_kills_before_a_pod_was_seen_are_no_news() -> None:
     entry = entry_with_load()
-    entry.take_pod(killed(3), 0.6, is_gone=False)
+    entry.set_pod(killed(3), 0.6, is_gone=False)
     assert decided(entry, 0.7).inputs.learnt is None
-    entry.take_pod(killed(3), 0.8, is_gone=True)
+    entry.set_pod(killed(3), 0.8, is_gone=True)
     assert entry.oom_kill_counts == {}
     assert entry.pod_counts().oom_kills == 0
 
@@ -79,21 +79,21 @@ def test_kills_before_a_pod_was_seen_are_no_news() -> None:
 def test_usage_of_a_revision_that_is_not_decided_on_is_left_alone() -> None:
     entry = entry_with_load(has_scaler=False)
     entry.measured("default", Usages(), 1.0)
-    entry.take_pod(POD, 0.6, is_gone=False)
-    entry.take_pod(killed(1), 0.7, is_gone=False)
+    entry.set_pod(POD, 0.6, is_gone=False)
+    entry.set_pod(killed(1), 0.7, is_gone=False)
 
 
 def test_kills_for_memory_are_counted_beyond_the_life_of_their_pods() -> None:
     entry = entry_with_load()
     for pod, is_gone in ((POD, False), (killed(2), False), (killed(2), True)):
-        entry.take_pod(pod, 0.6, is_gone=is_gone)
+        entry.set_pod(pod, 0.6, is_gone=is_gone)
     assert entry.pod_counts().oom_kills == 2
 
 
 def test_restarts_are_counted_from_the_first_observation_on_beyond_the_life_of_their_pods() -> None:
     entry = entry_with_load()
     for count, is_gone in ((3, False), (4, False), (4, False), (6, True), (1, False), (0, False)):
-        entry.take_pod(msgspec.structs.replace(POD, restart_count=count), 0.6, is_gone=is_gone)
+        entry.set_pod(msgspec.structs.replace(POD, restart_count=count), 0.6, is_gone=is_gone)
     assert entry.pod_counts().restarts == 3
     assert entry.restart_counts == {"p": 0}
 

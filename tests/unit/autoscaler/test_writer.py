@@ -192,9 +192,9 @@ def test_an_entry_knows_what_keeps_its_pods_from_starting() -> None:
     pod = ScaledPod(
         name="p", key=KEY, is_ready=False, is_ending=False, deletion_cost="", trouble=Trouble.FAILING
     )  # fmt: skip
-    entry.take_pod(pod, 0.0, is_gone=False)
+    entry.set_pod(pod, 0.0, is_gone=False)
     assert entry.troubles == {"p": Trouble.FAILING}
-    entry.take_pod(pod, 1.0, is_gone=True)
+    entry.set_pod(pod, 1.0, is_gone=True)
     assert entry.troubles == {}
 
 

@@ -41,8 +41,8 @@ from serving.nodes.nodegroup.plan import (
     GroupLimit,
     GroupPlan,
     GroupRule,
-    KeptFor,
-    KeptNodes,
+    PostponedRemoval,
+    RetentionReason,
     Untaint,
     Utilisation,
     WantedNodes,
@@ -146,7 +146,7 @@ def node_group() -> Object:
         wanted=(WantedNodes(rule=GroupRule.TAINT_LOWER, delta=-1),),
         withheld=(Untaint(node_name="a"),),
         limits=(GroupLimit.MIN_NODES,),
-        kept_nodes=(KeptNodes(node_name="a", reason=KeptFor.PODS),),
+        kept_nodes=(PostponedRemoval(node_name="a", reason=RetentionReason.PODS),),
         usage=Utilisation(cpu_percent=1.0, memory_percent=1.0),
     )
     cloud = CloudGroup(target_size=1, min_size=0, max_size=1)
@@ -157,7 +157,7 @@ def scaling_policy() -> Object:
     triggers = Triggers(TriggerSettings(), requests=lambda _: {}, on_change=lambda _: None, state_at=schedule_state)
     always = {"start": "0 0 1 1 *", "end": "59 23 31 12 *", "min": 1}
     scaling_policy_view = policy(up=ROOM_UP, schedules=[always])
-    triggers.take_policy(scaling_policy_view)
+    triggers.set_policy(scaling_policy_view)
     triggers.proposals(revision(), lambda: pods(occupied=9), present_scale=9, now_s=0.0, wall_offset_s=NOW_S)
     status = triggers.status(scaling_policy_view.key, now_s=0.0, wall_offset_s=NOW_S, stamp=str)
     assert status is not None

@@ -511,17 +511,17 @@ def test_what_a_newer_list_lacks_is_forgotten_and_what_was_written_since_is_kept
     cache = knowing()
     cache.put_written(kinds.REVISION, written(a_revision(), "5"))
     cache.put_written(kinds.SERVING_SERVICE, written(a_service(), "9"))
-    assert REVISION in cache.take_list(kinds.REVISION, (), version="7")
+    assert REVISION in cache.apply_list(kinds.REVISION, (), version="7")
     assert cache.get(kinds.REVISION, ("default", "hello-00001")) is None
-    assert cache.take_list(kinds.SERVING_SERVICE, (), version="7") == set()
+    assert cache.apply_list(kinds.SERVING_SERVICE, (), version="7") == set()
     assert cache.get(kinds.SERVING_SERVICE, ("default", "hello")) is not None
-    assert cache.take_list(kinds.SERVING_SERVICE, [("default", "hello")], version="10") == set()
-    assert SERVICE in cache.take_list(kinds.SERVING_SERVICE, (), version="not a number")
+    assert cache.apply_list(kinds.SERVING_SERVICE, [("default", "hello")], version="10") == set()
+    assert SERVICE in cache.apply_list(kinds.SERVING_SERVICE, (), version="not a number")
 
 
 def test_the_response_to_a_write_that_comes_after_a_list_without_the_object_is_ignored() -> None:
     cache = knowing()
-    cache.take_list(kinds.SERVING_SERVICE, (), version="7")
+    cache.apply_list(kinds.SERVING_SERVICE, (), version="7")
     assert cache.put_written(kinds.SERVING_SERVICE, written(a_service(), "6")) == set()
     assert SERVICE in cache.put_written(kinds.SERVING_SERVICE, written(a_service(), "8"))
 

@@ -94,7 +94,7 @@ def test_another_spec_wakes_all_workloads_and_a_status_only_its_own() -> None:
 def a_cache_with_rights(*objects: tuple[Kind, Object], **settings: str) -> ControllerCache:
     cache = a_cache(*objects, settings=msgspec.structs.replace(SETTINGS, **settings))
     for kind in (kinds.NAMESPACE, kinds.ROLE_BINDING):
-        cache.take_list(kind, {(namespace, name) for _, namespace, name in cache.keys(kind)}, version="9")
+        cache.apply_list(kind, {(namespace, name) for _, namespace, name in cache.keys(kind)}, version="9")
     return cache
 
 

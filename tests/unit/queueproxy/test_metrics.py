@@ -41,20 +41,20 @@ def test_a_series_has_only_the_labels_that_it_has() -> None:
 
 def test_what_was_answered_since_the_last_look_has_a_mean_duration() -> None:
     metrics = RequestMetrics()
-    assert metrics.take_responses() == AppResponses(count=0, mean_s=0.0)
+    assert metrics.pop_responses() == AppResponses(count=0, mean_s=0.0)
     metrics.record(200, 0.25)
     metrics.record(404, 0.75)
-    assert metrics.take_responses() == AppResponses(count=2, mean_s=0.5)
+    assert metrics.pop_responses() == AppResponses(count=2, mean_s=0.5)
     metrics.record(200, 2.0)
-    assert metrics.take_responses() == AppResponses(count=1, mean_s=2.0)
-    assert metrics.take_responses() == AppResponses(count=0, mean_s=0.0)
+    assert metrics.pop_responses() == AppResponses(count=1, mean_s=2.0)
+    assert metrics.pop_responses() == AppResponses(count=0, mean_s=0.0)
 
 
 def test_failures_and_clients_that_left_say_nothing_of_how_fast_an_app_is() -> None:
     metrics = RequestMetrics()
     for status in (500, 503, 0):
         metrics.record(status, 0.001)
-    assert metrics.take_responses() == AppResponses(count=0, mean_s=0.0)
+    assert metrics.pop_responses() == AppResponses(count=0, mean_s=0.0)
 
 
 def test_inner_tls_shows_refused_handshakes_and_the_expiry() -> None:

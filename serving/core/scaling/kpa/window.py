@@ -147,10 +147,10 @@ class Window(abc.ABC):
     def read_as(self, kind: WindowKind) -> "Window":
         """The same buckets as a window of another kind. The old window must no longer be used."""
         other = window_of(kind, self._window_s, granularity_s=self._granularity_s, quirks=self._quirks)
-        other._take_over(self)  # noqa: SLF001 - its own class
+        other._copy_from(self)  # noqa: SLF001 - its own class
         return other
 
-    def _take_over(self, other: "Window") -> None:
+    def _copy_from(self, other: "Window") -> None:
         for name in ("_ring", "_first", "_last"):
             setattr(self, name, getattr(other, name))
 

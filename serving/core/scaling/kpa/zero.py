@@ -284,7 +284,7 @@ def _toward_zero(
     if state.phase is GatePhase.ACTIVE:
         return _while_active(state, facts, spec=spec, now_s=now_s)
     if facts.present_scale == 0:
-        return _hold_zero(GateReason.ALREADY_ZERO)
+        return _delay_zero(GateReason.ALREADY_ZERO)
     decision = _while_inactive(state, facts, spec=spec, now_s=now_s)
     is_proof_needed = spec.target_burst_capacity >= 0 or not quirks.zero_without_proof
     # A proof is valid for a short time only, so it is taken once nothing else holds the last pod.
@@ -314,7 +314,7 @@ def _while_activating(
     reason = GateReason.REVISION_FAILED if has_failed else GateReason.ACTIVATION_FAILED
     if facts.ready_count and not quirks.zero_without_proof:
         # Some pods are ready, though too few; they may have requests, so they count as active pods.
-        return _hold_zero(reason, recheck_in_s=PROBE_PERIOD_S)
+        return _delay_zero(reason, recheck_in_s=PROBE_PERIOD_S)
     return _apply(0, reason, facts)
 
 
@@ -327,7 +327,7 @@ def _while_active(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now
     if not facts.is_recorded:
         return _apply(1, GateReason.NOT_RECORDED, facts, recheck_in_s=PROBE_PERIOD_S)
     is_in_path = facts.proxy_since_s is not None
-    return _hold_zero(GateReason.MARKED_INACTIVE, recheck_in_s=_INACTIVE_RECHECK_S if is_in_path else None)
+    return _delay_zero(GateReason.MARKED_INACTIVE, recheck_in_s=_INACTIVE_RECHECK_S if is_in_path else None)
 
 
 def _while_inactive(state: GateState, facts: GateInputs, *, spec: ScalingSpec, now_s: float) -> GateDecision:
@@ -342,11 +342,11 @@ def _while_inactive(state: GateState, facts: GateInputs, *, spec: ScalingSpec, n
     if rest_s <= 0:
         return _apply(0, GateReason.INACTIVE_LONG_ENOUGH, facts)
     if inactive_s < retention_s:
-        return _hold_zero(GateReason.POD_RETENTION, recheck_in_s=retention_s - inactive_s)
+        return _delay_zero(GateReason.POD_RETENTION, recheck_in_s=retention_s - inactive_s)
     proxied_s = 0.0 if facts.proxy_since_s is None else now_s - facts.proxy_since_s
     if proxied_s >= grace_s:
         return _apply(0, GateReason.PROXIED_LONG_ENOUGH, facts)
-    return _hold_zero(GateReason.GRACE, recheck_in_s=min(rest_s, grace_s - proxied_s))
+    return _delay_zero(GateReason.GRACE, recheck_in_s=min(rest_s, grace_s - proxied_s))
 
 
 def _apply(count: int, reason: GateReason, facts: GateInputs, *, recheck_in_s: float | None = None) -> GateDecision:
@@ -359,7 +359,7 @@ def _scale_of(facts: GateInputs) -> int:
     return 1 if facts.present_scale is None else facts.present_scale
 
 
-def _hold_zero(reason: GateReason, *, recheck_in_s: float | None = None) -> GateDecision:
+def _delay_zero(reason: GateReason, *, recheck_in_s: float | None = None) -> GateDecision:
     """Keep the present scale for now, although the gate approaches 0."""
     return GateDecision(action=GateAction.HOLD, reason=reason, wanted=0, recheck_in_s=recheck_in_s)
 

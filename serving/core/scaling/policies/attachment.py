@@ -78,7 +78,7 @@ class Triggered:
             self._spec = spec
             self.due_s = now_s
 
-    def take_report(self, pod: str, *, concurrency: float) -> bool:
+    def process_report(self, pod: str, *, concurrency: float) -> bool:
         """Process a pod's report; return whether its first request triggers an immediate decision."""
         if not self._spec.panic_scale:
             return False

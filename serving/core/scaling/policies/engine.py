@@ -89,7 +89,7 @@ class PolicyCalendar:
         return zip(self._schedules, self._seen, strict=False)
 
 
-class _Held:
+class _AttachedRevision:
     """A revision and its policy. ``problem`` is why the policy is not in force.
 
     ``is_asleep``: the revision is at scale 0, so triggers are not evaluated; only a policy's min can request pods.
@@ -134,7 +134,7 @@ class Triggers:
         self._requests = requests
         self._on_change = on_change
         self._policies = Policies()
-        self._held: dict[RevisionKey, _Held] = {}
+        self._held: dict[RevisionKey, _AttachedRevision] = {}
 
     @property
     def policy_count(self) -> int:
@@ -152,7 +152,7 @@ class Triggers:
             follower.policy.spec is not None and _needs_usage(follower.policy.spec) for follower in self._held.values()
         )
 
-    def take_policy(self, policy: ScalingPolicyView, *, is_ours: bool = True) -> None:
+    def set_policy(self, policy: ScalingPolicyView, *, is_ours: bool = True) -> None:
         """Add or update a policy. This autoscaler writes the policy's status if ``is_ours``."""
         before = self._policies.get(policy.key)
         if is_ours and before is not None and before.uid == policy.uid:
@@ -182,10 +182,10 @@ class Triggers:
         """Whether a revision follows a policy."""
         return key in self._held
 
-    def take_report(self, key: RevisionKey, pod: str, *, concurrency: float) -> bool:
+    def process_report(self, key: RevisionKey, pod: str, *, concurrency: float) -> bool:
         """Process a pod's report; return whether it triggers an immediate decision."""
         follower = self._held.get(key)
-        return follower is not None and follower.triggered.take_report(pod, concurrency=concurrency)
+        return follower is not None and follower.triggered.process_report(pod, concurrency=concurrency)
 
     def forget_pod(self, key: RevisionKey, pod: str) -> None:
         """Drop a deleted pod."""
@@ -213,7 +213,7 @@ class Triggers:
         ``wall_offset_s`` is wall clock minus monotonic clock. ``observe`` is called only if there is something to
         evaluate.
         """
-        follower = self._hold(revision, now_s=now_s, wall_offset_s=wall_offset_s)
+        follower = self._attach(revision, now_s=now_s, wall_offset_s=wall_offset_s)
         if follower is None or follower.policy.spec is None:
             return ()
         spec, triggered = follower.policy.spec, follower.triggered
@@ -280,7 +280,7 @@ class Triggers:
             ],
         }
 
-    def _hold(self, revision: ScaledRevision, *, now_s: float, wall_offset_s: float) -> _Held | None:
+    def _attach(self, revision: ScaledRevision, *, now_s: float, wall_offset_s: float) -> _AttachedRevision | None:
         """Attach the revision to the policy that targets it now."""
         follower = self._held.get(revision.key)
         policy = self._policies.holder(revision) if len(self._policies) and revision.spec.reachable else None
@@ -305,14 +305,16 @@ class Triggers:
 
     def _begin(
         self, revision: ScaledRevision, policy: ScalingPolicyView, *, now_s: float, wall_offset_s: float
-    ) -> _Held:
+    ) -> _AttachedRevision:
         """Attach the revision to a policy, and restore the state saved by an earlier process, if any."""
         assert policy.spec is not None, "only a policy that can be used holds for anything"
         saved = next((state for state in policy.saved if state.uid == revision.uid), None)
         state = TriggerState() if saved is None else rebased(state_of(saved), by_s=-wall_offset_s)
         triggered = Triggered(policy.key[1], policy.spec, self._settings, state=state, now_s=now_s)
         calendar = PolicyCalendar(policy.key[1], policy.spec.schedules, self._state_at)
-        return _Held(revision, policy, triggered, calendar=calendar, problem=self._problem(revision, policy.spec))
+        return _AttachedRevision(
+            revision, policy, triggered, calendar=calendar, problem=self._problem(revision, policy.spec)
+        )
 
     def _problem(self, revision: ScaledRevision, spec: ScalingPolicySpec) -> str:
         """Why a revision cannot use its policy; "" if it can."""

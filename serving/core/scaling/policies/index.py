@@ -3,7 +3,7 @@
 Input: policy objects, and revisions. Output: the policy of a revision, and an ``Attachment`` for each policy. Of
 several policies for one target, the oldest is effective; the status of the others reports that they wait. A revision
 with policies on several levels uses the closest: the revision's, then the Configuration's, then the Service's. State
-that an earlier autoscaler stored in a policy's status is restored (``KeptState``). The module makes no decisions.
+that an earlier autoscaler stored in a policy's status is restored (``StoredState``). The module makes no decisions.
 """
 
 import enum
@@ -52,7 +52,7 @@ class Reason(enum.StrEnum):
     NO_REQUESTS = "NoRequests"
 
 
-class KeptState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class StoredState(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The evaluation state of one revision, as stored in a policy's status.
 
     Times are whole milliseconds since the epoch. ``points`` are pairs of time and usage, newest first, by type.
@@ -80,7 +80,7 @@ class ScalingPolicyView(msgspec.Struct, frozen=True, kw_only=True):
     spec: ScalingPolicySpec | None
     problem: str
     conditions: tuple[Mapping[str, Any], ...]
-    saved: tuple[KeptState, ...]
+    saved: tuple[StoredState, ...]
 
 
 def policy_name_of(workload: str) -> str:
@@ -143,17 +143,17 @@ def _spec_of(written: Mapping[str, Any], check: PolicyCheck) -> tuple[ScalingPol
     return spec, "; ".join(problems)
 
 
-def _kept_in(written: object) -> tuple[KeptState, ...]:
+def _kept_in(written: object) -> tuple[StoredState, ...]:
     """Read the stored states; of an invalid one, only the points are lost."""
     try:
-        return msgspec.convert(written or (), type=tuple[KeptState, ...])
+        return msgspec.convert(written or (), type=tuple[StoredState, ...])
     except msgspec.ValidationError:
         return ()
 
 
-def kept_of(revision: ScaledRevision, state: TriggerState) -> KeptState:
+def kept_of(revision: ScaledRevision, state: TriggerState) -> StoredState:
     """Convert a state with wall-clock times to the form stored in a policy's status."""
-    return KeptState(
+    return StoredState(
         name=revision.key[1],
         uid=revision.uid,
         phase=state.phase,
@@ -167,7 +167,7 @@ def kept_of(revision: ScaledRevision, state: TriggerState) -> KeptState:
     )
 
 
-def state_of(saved: KeptState) -> TriggerState:
+def state_of(saved: StoredState) -> TriggerState:
     """The stored state, on the wall clock."""
     return TriggerState(
         phase=saved.phase,

@@ -82,7 +82,7 @@ def explain(outcome: ScalerOutcome) -> str:
         *_unreported(outcome),
         _slo(outcome.inputs.slo),
         _learnt(outcome),
-        _keep(outcome),
+        _advice_text(outcome),
         *_others(outcome),
         *_gate(outcome),
     )
@@ -215,7 +215,7 @@ def _slo(slo: SloOutcome | None) -> str:
 # The adaptive policy.
 
 
-def _keep(outcome: ScalerOutcome) -> str:
+def _advice_text(outcome: ScalerOutcome) -> str:
     advice = outcome.inputs.advice
     if advice.failure is not None:
         return f"Knative's policy decides: {advice.failure}"

@@ -180,7 +180,7 @@ class Shards:
                         async with asyncio.timeout(max(_PAUSE_MIN_S, until_s - self._clock())):
                             await self._is_due.wait()
             finally:
-                await asyncio.gather(*(self._let_go(shard) for shard in sorted(self._won)))
+                await asyncio.gather(*(self._release(shard) for shard in sorted(self._won)))
 
     async def changed(self, *, within_s: float) -> None:
         """Return when a lease changes, after which its shard may have another owner, or after ``within_s`` seconds."""
@@ -204,7 +204,7 @@ class Shards:
             self._let_go_at_s = self._clock() + self.options.times.retry_period_s
             # Not renewed in the same step: of two writes to a lease the server rejects one, perhaps the release.
             del steps[wanted.let_go]
-            calls.append(self._let_go(wanted.let_go))
+            calls.append(self._release(wanted.let_go))
         for shard, step in steps.items():
             if step.action is LeaseAction.RENEW:
                 calls.append(self._at(shard).renew())
@@ -250,7 +250,7 @@ class Shards:
         else:
             await elector.observe()
 
-    async def _let_go(self, shard: int) -> None:
+    async def _release(self, shard: int) -> None:
         if await self._drop(shard):
             await self._at(shard).release()
         else:

@@ -393,7 +393,7 @@ class Exchange:
 
     # Called by the client's connection.
 
-    def take_body(self, payload: bytes) -> None:
+    def receive_body(self, payload: bytes) -> None:
         """Process a piece of the request's body; more follows."""
         attempt, body = self._attempt, self.body
         if attempt is not None and attempt.upstream is not None:
@@ -402,20 +402,20 @@ class Exchange:
                 # The upstream now has more than the buffer.
                 body.drop()
         elif self.phase is not _DONE:
-            body.hold(payload)
+            body.buffer(payload)
             if self.body.is_awaited and self._wiring.body_wait.received(self, len(payload)):
                 self._wiring.handler.body_ready(self)
             # Bytes that came with the head wait for the handler first, because most requests are forwarded immediately.
             if body.held_bytes >= self._wiring.held_bytes_max and self.begun:
                 self.client.pause(Pause.HELD)
 
-    def take_body_end(self, payload: bytes, trailers: bytes) -> None:
+    def receive_body_end(self, payload: bytes, trailers: bytes) -> None:
         """Process the last piece of the request's body, which may be empty, and the trailers."""
         self.body.is_complete = True
         self.body.trailers = trailers
         attempt = self._attempt
         if attempt is None or attempt.upstream is None:
-            self.take_body(payload)
+            self.receive_body(payload)
             if self.begun and self.phase is _WAITING and not self.body.is_awaited:
                 self._wiring.handler.body_complete(self)
             return
@@ -438,7 +438,7 @@ class Exchange:
         if is_held is not self.response.is_held:
             self.response.is_held = is_held
             if self._attempt is not None:
-                self._attempt.hold(full=is_held)
+                self._attempt.pause_reading(full=is_held)
             if self.begun:
                 self._wiring.handler.held(self)
 
@@ -465,7 +465,7 @@ class Exchange:
 
     # Called by the attempt.
 
-    def give_back(self, error: OSError | str) -> None:
+    def return_request(self, error: OSError | str) -> None:
         """Return the complete request to the handler after a failed attempt."""
         self.phase = _ON_GIVE_BACK[self.phase]
         handler = self._wiring.handler
@@ -563,10 +563,10 @@ class Attempt:
             self._exchange.phase = _ON_CONNECT[self._exchange.phase]
             self._pool.connect(self.address, self, new=self._is_second)
 
-    def hold(self, *, full: bool) -> None:
+    def pause_reading(self, *, full: bool) -> None:
         """Pause reading the response while the client's buffer is full."""
         if self.upstream is not None:
-            self.upstream.hold(full=full)
+            self.upstream.pause_reading(full=full)
 
     def release(self, *, flush: bool = False) -> None:
         """Release the connection; with ``flush``, after all written data is sent."""
@@ -589,7 +589,7 @@ class Attempt:
 
     def unreachable(self, error: OSError) -> None:
         """Return the request to its handler, because the connection failed."""
-        self._exchange.give_back(error)
+        self._exchange.return_request(error)
 
     # Called by the upstream's connection.
 
@@ -624,7 +624,7 @@ class Attempt:
         if head.status == 503 and UNDELIVERED in marks and exchange.body.can_replay:
             self.release()
             exchange.body.rewind()
-            exchange.give_back(ConnectionRefusedError("the app accepts no connection"))
+            exchange.return_request(ConnectionRefusedError("the app accepts no connection"))
             return
         exchange.phase = _ON_RESPONSE[exchange.phase]
         if exchange.body is not NO_BODY:
@@ -715,14 +715,14 @@ class Attempt:
         elif unseen:
             exchange.body.rewind()
             if self._is_second:
-                exchange.give_back(ConnectionResetError(reason))
+                exchange.return_request(ConnectionResetError(reason))
             else:
                 # The upstream closed an idle connection while the request was in transit.
                 self._is_second = True
                 self.start()
         else:
             exchange.body.rewind()
-            exchange.give_back(reason)
+            exchange.return_request(reason)
 
     def upstream_refused(self, reason: str, body: bytes) -> None:
         """Give the request back to the handler, because the upstream refused it unprocessed.
@@ -734,7 +734,7 @@ class Attempt:
         self.upstream = None
         if exchange.body is not NO_BODY:
             exchange.body.restore(body)
-        exchange.give_back(ConnectionRefusedError(reason))
+        exchange.return_request(ConnectionRefusedError(reason))
 
     def _send(self, upstream: RequestCarrier) -> None:
         exchange = self._exchange

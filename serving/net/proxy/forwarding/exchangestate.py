@@ -25,7 +25,7 @@ class RequestBody:
         self.trailers = b""
         """The trailer lines after the body."""
 
-    def hold(self, piece: bytes) -> None:
+    def buffer(self, piece: bytes) -> None:
         """Buffer a piece until an upstream is connected."""
         self._held.append(piece)
         self.held_bytes += len(piece)

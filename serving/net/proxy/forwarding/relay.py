@@ -57,7 +57,7 @@ class RelayUpstream(Upstream):
         del wire, body
         self._receiver = receiver
         ahead, self._buffer = self._buffer, b""
-        self.hold(full=False)
+        self.pause_reading(full=False)
         self._tunnel = receiver.on_upgraded(_SWITCHED, ahead)
         if self._is_lost:
             receiver.upstream_lost("the app closed the connection", heard=True, unseen=False)
@@ -70,7 +70,7 @@ class RelayUpstream(Upstream):
             super().data_received(data)
         else:
             self._buffer += data
-            self.hold(full=True)
+            self.pause_reading(full=True)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """End the tunnel; if it does not exist yet, end it as soon as it does."""
@@ -84,6 +84,6 @@ class RelayPool(Pool):
     __slots__ = ()
     make = RelayUpstream
 
-    def give(self, upstream: RequestCarrier) -> None:
+    def release(self, upstream: RequestCarrier) -> None:
         """Close a connection whose client disconnected meanwhile."""
         upstream.close()

@@ -267,11 +267,11 @@ class Pool:
                 return upstream
         return None
 
-    def give(self, upstream: RequestCarrier) -> None:
+    def release(self, upstream: RequestCarrier) -> None:
         """Pass a connection to a waiting request, or keep it for the next request."""
         assert isinstance(upstream, Upstream)
         # A paused connection would not receive the next response.
-        upstream.hold(full=False)
+        upstream.pause_reading(full=False)
         upstream.is_reused = True
         if self._queue.is_waiting and upstream.turn == self.connector.turn:
             waiter = self._queue.pop(upstream.address, is_reused=True)
@@ -350,7 +350,7 @@ class Pool:
             self._open.add(upstream)
             waiter = self._queue.pop(address, is_reused=False)
             if waiter is None:
-                self.give(upstream)
+                self.release(upstream)
             else:
                 waiter.connected(upstream)
         finally:

@@ -103,7 +103,7 @@ class Home(Protocol):
     clock: Callable[[], float]
     turns: FairTurns
 
-    def give(self, upstream: "Upstream") -> None:
+    def release(self, upstream: "Upstream") -> None:
         """Return a connection to the pool."""
 
     def forget(self, upstream: "Upstream") -> None:
@@ -130,7 +130,7 @@ class RequestCarrier(Protocol):
     def write_eof(self) -> None:
         """Close the sending direction."""
 
-    def hold(self, *, full: bool) -> None:
+    def pause_reading(self, *, full: bool) -> None:
         """Pause reading the response while the client's buffer is full, or resume."""
 
     def drop(self) -> None:
@@ -232,7 +232,7 @@ class Upstream(asyncio.Protocol):
         if not self._transport.is_closing():
             self._transport.write_eof()
 
-    def hold(self, *, full: bool) -> None:
+    def pause_reading(self, *, full: bool) -> None:
         """Pause reading while the client's buffer is full, or resume."""
         if full is not self._held and not self._transport.is_closing():
             self._held = full
@@ -438,7 +438,7 @@ class Upstream(asyncio.Protocol):
         self._receiver = None
         self._reader = None
         if self._keep and not rest and receiver.request_complete and not self._transport.is_closing():
-            self._home.give(self)
+            self._home.release(self)
         elif receiver.request_complete:
             self._transport.close()
         else:

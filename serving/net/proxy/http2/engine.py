@@ -234,7 +234,7 @@ class Http2Engine:
 
     def refuse(self, stream_id: int, code: ErrorCode) -> None:
         """Reset a stream that was never opened."""
-        self._note_closed(stream_id, StreamState.RESET)
+        self._record_closed(stream_id, StreamState.RESET)
         self.send_reset(stream_id, code)
         self.budget.count_idle_frame(self.now_s)
 
@@ -288,11 +288,11 @@ class Http2Engine:
         if stream.has_ended:
             self.budget.earn_reset()
         if self.streams.pop(stream.stream_id, None) is not None:
-            self._note_closed(stream.stream_id, state)
+            self._record_closed(stream.stream_id, state)
             if not self.streams:
                 self._owner.emptied()
 
-    def _note_closed(self, stream_id: int, state: StreamState) -> None:
+    def _record_closed(self, stream_id: int, state: StreamState) -> None:
         closed = self._closed
         closed[stream_id] = state
         if len(closed) > _CLOSED_MAX:
@@ -301,7 +301,7 @@ class Http2Engine:
     def _break(self, stream: EngineStream, code: ErrorCode, reason: str) -> None:
         """Reset a stream because of a peer's error, and report the error to the stream."""
         self.reset(stream, code)
-        stream.take_reset(code)
+        stream.receive_reset(code)
         self.count_fault(code, reason)
 
     def _judge(self, kind: int, stream_id: int) -> bool:
@@ -322,7 +322,7 @@ class Http2Engine:
             if stream is not None:
                 self._break(stream, ErrorCode.STREAM_CLOSED, _FRAME_AFTER_END)
             else:
-                self._note_closed(stream_id, StreamState.RESET)
+                self._record_closed(stream_id, StreamState.RESET)
                 self.send_reset(stream_id, ErrorCode.STREAM_CLOSED)
                 self.count_fault(ErrorCode.STREAM_CLOSED, _FRAME_AFTER_END)
         return False
@@ -369,7 +369,7 @@ class Http2Engine:
         ):
             self._put(stream, payload, 0)
         elif size:
-            stream.hold_back(payload)
+            stream.buffer(payload)
             self._flush(stream)
 
     def send_last(self, stream: EngineStream, payload: bytes, *, trailers: bytes = b"") -> None:
@@ -382,7 +382,7 @@ class Http2Engine:
             or size > stream.send_left
             or size > self.send_left
         ):
-            stream.hold_back(payload)
+            stream.buffer(payload)
             stream.ending, stream.trailers = True, trailers
             self._flush(stream)
         elif not size:
@@ -418,7 +418,7 @@ class Http2Engine:
         """Send a GOAWAY."""
         self.out.append(_pack(0, 8, GOAWAY, 0, 0) + last_stream_id.to_bytes(4) + code.to_bytes(4))
 
-    def give_back(self, stream: EngineStream) -> None:
+    def replenish(self, stream: EngineStream) -> None:
         """Reopen a stream's window once half of it is used. The window may grow."""
         if stream.window_left * 2 <= stream.window_bytes and not stream.peer_ended and not stream.is_done:
             window_bytes = self._grow_window(stream)
@@ -522,7 +522,7 @@ class Http2Engine:
             data, self._kept = self._kept + data, b""
         at, size, frames = 0, len(data), 0
         if self._preface_left:
-            at = self._take_preface(data)
+            at = self._receive_preface(data)
         unpack, unpack_increment = FRAME_HEAD.unpack_from, INCREMENT.unpack_from
         while size - at >= FRAME_HEAD_BYTES and frames < _FRAMES_AT_ONCE:
             high, low, kind, flags, stream_id = unpack(data, at)
@@ -535,11 +535,11 @@ class Http2Engine:
             stream_id &= STREAM_ID_MASK
             is_usual = self._begun and not self._block_id and length <= FRAME_BYTES_MAX
             if is_usual and kind == DATA:
-                self._take_data(flags, stream_id, data[start:end])
+                self._receive_data(flags, stream_id, data[start:end])
             elif is_usual and kind == WINDOW_UPDATE and length == _INCREMENT_BYTES:
-                self._take_window(stream_id, unpack_increment(data, start)[0] & STREAM_ID_MASK)
+                self._receive_window(stream_id, unpack_increment(data, start)[0] & STREAM_ID_MASK)
             elif is_usual and kind == HEADERS:
-                self._take_headers(flags, stream_id, data[start:end])
+                self._receive_headers(flags, stream_id, data[start:end])
             else:
                 self._handle_frame(kind, flags, stream_id, payload=data[start:end])
             if self.is_ended:
@@ -551,7 +551,7 @@ class Http2Engine:
         self.has_more = frames == _FRAMES_AT_ONCE and at < size
         self.is_costly = frames > _FRAMES_FREE and at < frames * _FRAME_COST_BYTES
 
-    def _take_preface(self, data: bytes) -> int:
+    def _receive_preface(self, data: bytes) -> int:
         """Compare bytes with the preface; return the position after it."""
         at = min(self._preface_left, len(data))
         if not PREFACE.startswith(data[:at], len(PREFACE) - self._preface_left):
@@ -571,14 +571,14 @@ class Http2Engine:
                 raise Violation(ErrorCode.PROTOCOL_ERROR, "CONTINUATION expected, or without HEADERS before it")
             self._continue(flags, stream_id, payload)
         else:
-            self._take_rare(kind, flags, stream_id, payload=payload)
+            self._receive_rare(kind, flags, stream_id, payload=payload)
 
-    def _take_rare(self, kind: int, flags: int, stream_id: int, *, payload: bytes) -> None:
+    def _receive_rare(self, kind: int, flags: int, stream_id: int, *, payload: bytes) -> None:
         check_size(kind, len(payload))
         if kind == RST_STREAM:
-            self._take_reset(stream_id, int.from_bytes(payload))
+            self._receive_reset(stream_id, int.from_bytes(payload))
         elif kind == SETTINGS:
-            self._take_settings(flags, stream_id, payload)
+            self._receive_settings(flags, stream_id, payload)
         elif kind == PUSH_PROMISE:
             raise Violation(ErrorCode.PROTOCOL_ERROR, "PUSH_PROMISE is not allowed")
         elif kind == PING and not flags & ACK:
@@ -599,11 +599,11 @@ class Http2Engine:
                     raise Violation(ErrorCode.FRAME_SIZE_ERROR, f"a GOAWAY of {len(payload)} bytes")
                 self._owner.peer_leaves(int.from_bytes(payload[:4]) & STREAM_ID_MASK)
 
-    def _take_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
+    def _receive_headers(self, flags: int, stream_id: int, payload: bytes) -> None:
         if not stream_id or flags & (PADDED | PRIORITISED):
             payload = header_block(flags, stream_id, payload)
         if flags & END_HEADERS:
-            self._take_block(stream_id, payload, ended=bool(flags & END_STREAM))
+            self._receive_block(stream_id, payload, ended=bool(flags & END_STREAM))
             return
         self._block_id = stream_id
         self._block_count = 0
@@ -619,22 +619,22 @@ class Http2Engine:
         self._block += payload
         if flags & END_HEADERS:
             block, self._block, self._block_id = self._block, b"", 0
-            self._take_block(stream_id, block, ended=self._block_ended)
+            self._receive_block(stream_id, block, ended=self._block_ended)
 
-    def _take_block(self, stream_id: int, block: bytes, *, ended: bool) -> None:
+    def _receive_block(self, stream_id: int, block: bytes, *, ended: bool) -> None:
         """Process a head or trailers. The decoder must read every block to update its table."""
         section = self._decoder.decode(block)
         stream = self.streams.get(stream_id)
         if stream is not None and not stream.peer_ended:
             stream.peer_ended = ended
-            stream.take_head(section, ended=ended)
+            stream.receive_head(section, ended=ended)
             if ended:
                 self._complete(stream)
         elif self._judge(HEADERS, stream_id):
             self._highest_id = stream_id
             self._owner.open_stream(stream_id, section, ended=ended)
 
-    def _take_data(self, flags: int, stream_id: int, payload: bytes) -> None:
+    def _receive_data(self, flags: int, stream_id: int, payload: bytes) -> None:
         size = len(payload)
         remaining = self._window_left = self._window_left - size
         if remaining < _CONNECTION_WINDOW_LEAST:
@@ -653,16 +653,16 @@ class Http2Engine:
             payload = unpadded(payload)
         if flags & END_STREAM:
             stream.peer_ended = True
-            stream.take_last(payload)
+            stream.receive_last(payload)
             self._complete(stream)
             return
         if not payload:
             self.budget.count_idle_frame(self.now_s)
         if size:
             # Padding uses the window even without data.
-            stream.take_data(payload)
+            stream.receive_data(payload)
 
-    def _take_reset(self, stream_id: int, code: int) -> None:
+    def _receive_reset(self, stream_id: int, code: int) -> None:
         check_on_stream(stream_id)
         stream = self.streams.get(stream_id)
         if stream is None:
@@ -670,10 +670,10 @@ class Http2Engine:
             self.budget.count_idle_frame(self.now_s)
             return
         self._remove(stream, StreamState.CLOSED)
-        stream.take_reset(code)
+        stream.receive_reset(code)
         self.budget.count_reset(self.now_s)
 
-    def _take_window(self, stream_id: int, increment: int) -> None:
+    def _receive_window(self, stream_id: int, increment: int) -> None:
         self.windows_left -= 1
         if self.windows_left < 0:
             self.budget.count_idle_frame(self.now_s)
@@ -696,7 +696,7 @@ class Http2Engine:
         elif stream.pending is not None and stream.is_waiting:
             self._flush(stream)
 
-    def _take_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
+    def _receive_settings(self, flags: int, stream_id: int, payload: bytes) -> None:
         check_on_connection(stream_id)
         if flags & ACK:
             if payload:

@@ -119,7 +119,7 @@ class EngineStream:
         """Whether bytes are held back."""
         return not self.has_ended and (self.ending or bool(self.pending))
 
-    def hold_back(self, payload: bytes) -> None:
+    def buffer(self, payload: bytes) -> None:
         """Buffer bytes that the window does not allow."""
         if self.pending is None:
             self.pending = bytearray(payload)
@@ -128,19 +128,19 @@ class EngineStream:
 
     # Called by the engine.
 
-    def take_head(self, section: FieldSection, *, ended: bool) -> None:
+    def receive_head(self, section: FieldSection, *, ended: bool) -> None:
         """Process a head or trailers."""
         raise NotImplementedError
 
-    def take_data(self, payload: bytes) -> None:
+    def receive_data(self, payload: bytes) -> None:
         """Process a piece of a body; more follows. A frame with only padding is an empty piece."""
         raise NotImplementedError
 
-    def take_last(self, payload: bytes) -> None:
+    def receive_last(self, payload: bytes) -> None:
         """Process the last piece of a body; it may be empty."""
         raise NotImplementedError
 
-    def take_reset(self, code: int) -> None:
+    def receive_reset(self, code: int) -> None:
         """Process RST_STREAM: the engine has removed the stream."""
         raise NotImplementedError
 

@@ -21,19 +21,19 @@ class _ProbeStream(EngineStream):
         super().__init__(engine.next_id(), send_left=0, peer_ended=False)
         self.status: int | None = None
 
-    def take_head(self, section: FieldSection, *, ended: bool) -> None:
+    def receive_head(self, section: FieldSection, *, ended: bool) -> None:
         """Store the status of a response head."""
         del ended
         status = dict(section.fields).get(b":status", b"")
         if self.status is None and not status.startswith(b"1"):
             self.status = int(status) if status.isdigit() else 0
 
-    def take_data(self, payload: bytes) -> None:
+    def receive_data(self, payload: bytes) -> None:
         """Ignore the body."""
 
-    take_last = take_data
+    receive_last = receive_data
 
-    def take_reset(self, code: int) -> None:
+    def receive_reset(self, code: int) -> None:
         """Record that there is no response."""
         del code
         self.status = self.status or 0
@@ -64,7 +64,7 @@ class _StatusRequest:
     def peer_leaves(self, last_stream_id: int) -> None:
         """Record that the app accepts no new streams, perhaps including this one."""
         if last_stream_id < self.stream.stream_id:
-            self.stream.take_reset(0)
+            self.stream.receive_reset(0)
 
     def on_ping_ack(self, payload: bytes) -> None:
         """Do nothing: this side sends no pings."""

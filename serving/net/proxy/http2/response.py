@@ -152,7 +152,7 @@ class RespondingStream(EngineStream):
             return
         session = self._session
         session.engine.send_data(self, payload)
-        self._note_sent(session)
+        self._record_sent(session)
 
     def send_last(self, payload: bytes, trailers: bytes) -> None:
         """Send the last piece of a response's body, and the trailers."""
@@ -164,7 +164,7 @@ class RespondingStream(EngineStream):
         else:
             refusal.add(payload)
             session.engine.send_head(self, None, refusal.fields, ended=True)
-        self._note_sent(session)
+        self._record_sent(session)
 
     def _send_rest(self, payload: bytes, *, done: bool, trailers: bytes) -> None:
         if done:
@@ -172,7 +172,7 @@ class RespondingStream(EngineStream):
         else:
             self.send_piece(payload)
 
-    def _note_sent(self, session: StreamCarrier) -> None:
+    def _record_sent(self, session: StreamCarrier) -> None:
         if self.pending is None:
             session.engine.budget.earn_pings()
         else:
@@ -182,7 +182,7 @@ class RespondingStream(EngineStream):
                 self._is_late = True
                 self._read_due_s = max(self._read_due_s, session.wiring.read_pace.begin(now_s))
                 session.registry.wake_by(self._read_due_s)
-            self._note_full()
+            self._update_pause()
         session.send()
 
     def write(self, data: bytes) -> None:
@@ -204,7 +204,7 @@ class RespondingStream(EngineStream):
 
     def sent(self, byte_count: int) -> None:
         """Resume after the client has read."""
-        self._note_taken()
+        self._record_read()
         session = self._session
         if self._ahead is not None:
             self._ahead.set(self.unread_bytes())
@@ -212,7 +212,7 @@ class RespondingStream(EngineStream):
         byte_count *= len(session.engine.streams)
         self._read_due_s = session.wiring.read_pace.extend(self._read_due_s, byte_count, self._taken_s)
         self._is_late = self.pending is not None
-        self._note_full()
+        self._update_pause()
 
     def has_room(self) -> bool:
         """Count the bytes buffered for the client; return whether more may be written."""
@@ -230,7 +230,7 @@ class RespondingStream(EngineStream):
         if self._ahead is not None:
             self._ahead.set(0)
 
-    def _note_taken(self) -> None:
+    def _record_read(self) -> None:
         session = self._session
         self._taken_s = session.wiring.clock()
         session.engine.budget.earn_pings()
@@ -241,7 +241,7 @@ class RespondingStream(EngineStream):
         """After the response, read and discard the rest of the request."""
         raise NotImplementedError
 
-    def _note_full(self) -> None:
+    def _update_pause(self) -> None:
         """Pause or resume the exchange."""
         exchange, full = self._exchange, self.is_full
         if exchange is not None and full is not self._is_paused:
@@ -250,17 +250,17 @@ class RespondingStream(EngineStream):
 
     def _refuse(self, refusal: RequestRefusal) -> None:
         """Respond to a request that never became an exchange."""
-        self._note_refusal(refusal.code, str(refusal))
+        self._record_refusal(refusal.code, str(refusal))
         body = str(refusal).encode()
         length = (b"content-length", b"%d" % len(body))
         fields = [(b":status", b"%d" % refusal.status), _TEXT, length, *split_lines([render_date(time.time())])]
         engine = self._session.engine
         engine.send_head(self, None, lambda: fields, ended=False)
         engine.send_last(self, body)
-        self._note_taken()
+        self._record_read()
         self._await_client()
 
-    def _note_refusal(self, code: str, reason: str) -> None:
+    def _record_refusal(self, code: str, reason: str) -> None:
         session = self._session
         session.registry.refusals.record(code, reason, session.peer.address.decode())
 

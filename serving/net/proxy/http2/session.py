@@ -152,7 +152,7 @@ class Session(FrameSender):
         del exc
         self._closing = True
         self.registry.closed(self, self._address)
-        self._leave_streams()
+        self._close_streams()
 
     # Called by the engine.
 
@@ -248,7 +248,7 @@ class Session(FrameSender):
             self.engine.send_goaway(self._last_stream_id, code)
         self.write_now()
         self._closing = self.engine.is_ended = True
-        self._leave_streams()
+        self._close_streams()
         if lingers and self._transport.can_write_eof() and not self._transport.is_closing():
             self._transport.write_eof()
             self._wait_until(self.wiring.clock() + _LINGER_S)
@@ -278,13 +278,13 @@ class Session(FrameSender):
             self._head_due_s = now_s + self.registry.settings.head_wait_max_s
             self.registry.wake_by(self._head_due_s)
 
-    def _leave_streams(self) -> None:
+    def _close_streams(self) -> None:
         streams = self._streams()
         self.engine.streams.clear()
         for stream in streams:
             stream.is_done = True
             stream.removed()
-            stream.take_reset(ErrorCode.CANCEL)
+            stream.receive_reset(ErrorCode.CANCEL)
 
     def _wait_until(self, due_s: float) -> None:
         self._due_s = due_s

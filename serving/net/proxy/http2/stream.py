@@ -93,7 +93,7 @@ class Stream(RespondingStream):
             body_due_s = self._body_pace.due_s(exchange.head, is_continued=body.is_continued, has_response=has_response)
             due_s = min(due_s, body_due_s)
             if due_s <= now_s:
-                self._note_refusal(RefusalCode.SLOW_BODY, BODY_TOO_SLOW)
+                self._record_refusal(RefusalCode.SLOW_BODY, BODY_TOO_SLOW)
                 exchange.respond(408, BODY_TOO_SLOW.encode())
         return due_s
 
@@ -118,7 +118,7 @@ class Stream(RespondingStream):
 
     # Called by the engine.
 
-    def take_head(self, section: FieldSection, *, ended: bool) -> None:
+    def receive_head(self, section: FieldSection, *, ended: bool) -> None:
         """Process trailers, which end the request."""
         if not ended:
             raise Violation(ErrorCode.PROTOCOL_ERROR, "a second head that does not end the request")
@@ -127,14 +127,14 @@ class Stream(RespondingStream):
         except Malformed as malformed:
             self._break(str(malformed))
             return
-        self._take_end(b"", lines)
+        self._receive_end(b"", lines)
 
-    def take_data(self, payload: bytes) -> None:
+    def receive_data(self, payload: bytes) -> None:
         """Process a piece of the request's body."""
         engine, exchange = self._session.engine, self._exchange
         if self._linger_end_s != math.inf:
             self._taken_s = engine.now_s
-            engine.give_back(self)
+            engine.replenish(self)
             return
         if self._body_pace is not None and not self._has_begun:
             # All streams of a connection share its bandwidth.
@@ -144,15 +144,15 @@ class Stream(RespondingStream):
             self._refuse_excess()
             return
         if exchange is not None and payload:
-            exchange.take_body(payload)
+            exchange.receive_body(payload)
         if self.window_left * 2 <= self.window_bytes and not self._paused:
-            engine.give_back(self)
+            engine.replenish(self)
 
-    def take_last(self, payload: bytes) -> None:
+    def receive_last(self, payload: bytes) -> None:
         """Process the last piece of the request's body."""
-        self._take_end(payload, b"")
+        self._receive_end(payload, b"")
 
-    def take_reset(self, code: int) -> None:
+    def receive_reset(self, code: int) -> None:
         """Process RST_STREAM, or the loss of the client."""
         del code
         exchange, self._exchange = self._exchange, None
@@ -172,7 +172,7 @@ class Stream(RespondingStream):
             if not self._paused:
                 if self._body_pace is not None:
                     self._body_pace.resume(self._session.wiring.clock())
-                self._session.engine.give_back(self)
+                self._session.engine.replenish(self)
                 self._session.send()
 
     def open_tunnel(self) -> bytes:
@@ -204,7 +204,7 @@ class Stream(RespondingStream):
         self._taken_s = session.wiring.clock()
         self._linger_end_s = self._taken_s + _LINGER_MAX_S
         session.registry.wake_by(self._taken_s + _LINGER_S)
-        session.engine.give_back(self)
+        session.engine.replenish(self)
         session.send()
 
     def abort(self) -> None:
@@ -222,10 +222,10 @@ class Stream(RespondingStream):
         if self._length is not None:
             self._break("a body longer than its content-length")
         elif self._exchange is not None:
-            self._note_refusal(RefusalCode.BODY_SIZE, BODY_TOO_LARGE)
+            self._record_refusal(RefusalCode.BODY_SIZE, BODY_TOO_LARGE)
             self._exchange.respond(413, BODY_TOO_LARGE.encode())
 
-    def _take_end(self, payload: bytes, trailers: bytes) -> None:
+    def _receive_end(self, payload: bytes, trailers: bytes) -> None:
         if self._linger_end_s != math.inf:
             return
         self._body_left -= len(payload)
@@ -234,7 +234,7 @@ class Stream(RespondingStream):
         elif self._length is not None and self._body_left:
             self._break("a body shorter than its content-length")
         elif self._exchange is not None and not self._exchange.body.is_complete:
-            self._exchange.take_body_end(payload, trailers)
+            self._exchange.receive_body_end(payload, trailers)
 
     def _break(self, reason: str) -> None:
         """Reset the stream of a malformed request."""

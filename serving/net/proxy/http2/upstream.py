@@ -127,11 +127,11 @@ class StreamUpstream(EngineStream):
     def write_eof(self) -> None:
         """Do nothing: END_STREAM has ended the request."""
 
-    def hold(self, *, full: bool) -> None:
+    def pause_reading(self, *, full: bool) -> None:
         """Stop updating the window while the client's buffer is full, or resume."""
         self._held = full
         if not full:
-            self._link.engine.give_back(self)
+            self._link.engine.replenish(self)
             self._link.send()
 
     def drop(self, code: ErrorCode = ErrorCode.CANCEL) -> None:
@@ -145,7 +145,7 @@ class StreamUpstream(EngineStream):
 
     # Called by the engine.
 
-    def take_head(self, section: FieldSection, *, ended: bool) -> None:
+    def receive_head(self, section: FieldSection, *, ended: bool) -> None:
         """Process a head or trailers."""
         receiver = self._receiver
         if receiver is None:
@@ -178,16 +178,16 @@ class StreamUpstream(EngineStream):
         if ended and self._receiver is receiver:
             self._end(receiver)
 
-    def take_data(self, payload: bytes) -> None:
+    def receive_data(self, payload: bytes) -> None:
         """Process a piece of the response's body."""
         receiver = self._receiver
         if receiver is None or not self._is_counted(receiver, payload):
             return
         receiver.on_piece(payload)
         if self.window_left * 2 <= self.window_bytes and not self._held:
-            self._link.engine.give_back(self)
+            self._link.engine.replenish(self)
 
-    def take_last(self, payload: bytes) -> None:
+    def receive_last(self, payload: bytes) -> None:
         """Process the last piece of the response's body."""
         receiver = self._receiver
         if receiver is None or not self._is_counted(receiver, payload):
@@ -197,7 +197,7 @@ class StreamUpstream(EngineStream):
         except BadResponse as bad:
             self._break(receiver, bad)
 
-    def take_reset(self, code: int) -> None:
+    def receive_reset(self, code: int) -> None:
         """Process a reset by the app."""
         if code == ErrorCode.REFUSED_STREAM:
             self.refused("the app refuses the stream")
@@ -354,7 +354,7 @@ class UpstreamSession(FrameSender):
         self.engine.streams[number] = stream
         self.carried_count += 1
         if number > _STREAM_ID_MAX:
-            self._go()
+            self._retire()
         return number
 
     # Called by the pool.
@@ -378,7 +378,7 @@ class UpstreamSession(FrameSender):
 
     def peer_leaves(self, last_stream_id: int) -> None:
         """Process GOAWAY: the app processes no streams above ``last_stream_id``."""
-        self._go()
+        self._retire()
         streams = self.engine.streams
         for number in [number for number in streams if number > last_stream_id]:
             stream = streams.pop(number)
@@ -426,7 +426,7 @@ class UpstreamSession(FrameSender):
         unreceived = 0 if exc is not None else unreceived_bytes(self._transport)
         self._lose("the app closed its connection before its answer was complete", unreceived=unreceived)
 
-    def _go(self) -> None:
+    def _retire(self) -> None:
         self.is_going = True
         self._home.lost(self)
 

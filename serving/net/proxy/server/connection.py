@@ -313,13 +313,13 @@ class Connection(ResponseProtocol):
         try:
             while True:
                 if self._reader is not None:
-                    data = self._take_body(data)
+                    data = self._receive_body(data)
                 elif self._exchange is None and not self._full and not self._lingering and not self._closing:
                     if not heads_left:
                         self._yield_turn()
                         break
                     heads_left -= 1
-                    rest = self._take_head(data)
+                    rest = self._receive_head(data)
                     if rest is None:
                         return
                     data = rest
@@ -333,7 +333,7 @@ class Connection(ResponseProtocol):
         if len(data) >= self._registry.settings.body_held_bytes_max:
             self.pause(Pause.AHEAD)
 
-    def _take_head(self, data: bytes) -> bytes | None:
+    def _receive_head(self, data: bytes) -> bytes | None:
         """Begin an exchange and return the bytes after its head; None while the head is incomplete."""
         if not self._blank_skipped and data.startswith(b"\r\n"):
             # An empty line before a request comes from clients that end bodies with one (RFC 9112, 2.2).
@@ -342,7 +342,7 @@ class Connection(ResponseProtocol):
         bytes_max = self._registry.settings.head_bytes_max
         end = data.find(b"\r\n\r\n", 0, bytes_max + 4)
         if end < 0:
-            self._keep_partial_head(data)
+            self._buffer_partial_head(data)
             return None
         try:
             head = self._heads.read(data[:end], header_count_max=self._registry.settings.header_count_max)
@@ -370,7 +370,7 @@ class Connection(ResponseProtocol):
             self._body_bytes = 0
             if data:
                 # Before the handler is called, so that head and body are forwarded in one write.
-                data = self._take_body(data)
+                data = self._receive_body(data)
             else:
                 self._body_pace = BodyPace(self._wiring.body_pace, now_s)
         if self._exchange is exchange:
@@ -388,7 +388,7 @@ class Connection(ResponseProtocol):
                 self._registry.wake_by(self.check(now_s))
         return data
 
-    def _take_body(self, data: bytes) -> bytes:
+    def _receive_body(self, data: bytes) -> bytes:
         """Forward the bytes of the body, and return the bytes after it."""
         reader, exchange = self._reader, self._exchange
         assert reader is not None
@@ -410,10 +410,10 @@ class Connection(ResponseProtocol):
             return b""
         if reader.done:
             self._reader = self._body_pace = None
-            exchange.take_body_end(payload, reader.trailers)
+            exchange.receive_body_end(payload, reader.trailers)
             return reader.rest
         if payload:
-            exchange.take_body(payload)
+            exchange.receive_body(payload)
         return b""
 
     def _yield_turn(self) -> None:
@@ -437,7 +437,7 @@ class Connection(ResponseProtocol):
         if bytes_max and (head.content_length or 0) > bytes_max:
             raise RequestRefusal(413, RefusalCode.BODY_SIZE, BODY_TOO_LARGE)
 
-    def _keep_partial_head(self, data: bytes) -> None:
+    def _buffer_partial_head(self, data: bytes) -> None:
         refusal = refused_start(data, head_bytes_max=self._registry.settings.head_bytes_max)
         if refusal is not None:
             self._refuse(refusal)

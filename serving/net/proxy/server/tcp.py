@@ -37,9 +37,9 @@ class TcpConnection(Connection):
         """Request a pod immediately."""
         super().connection_made(transport)
         if not self._closing:
-            self._ask()
+            self._begin_relay()
 
-    def _ask(self) -> None:
+    def _begin_relay(self) -> None:
         now_s = self._clock()
         exchange = Exchange(self, relay_head(self._host, self._port), self._wiring, peer=self._peer, now_s=now_s)
         self._exchange = exchange
@@ -111,7 +111,7 @@ class SharedConnection(TcpConnection):
             self._end_with(_UNRECOGNIZED_NAME, known)
             return
         self._host = name.encode()
-        self._ask()
+        self._begin_relay()
 
     def _end_with(self, alert: bytes, why: str) -> None:
         """Send a TLS alert that clients report, and close."""

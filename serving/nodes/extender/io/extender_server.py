@@ -48,7 +48,7 @@ class ExtenderServer:
         app.router.add_post("/filter", self._handler(extender.filter))
         app.router.add_post("/prioritize", self._handler(lambda call: extender.prioritize(call, now_s=now_s())))
         app.router.add_post("/explain", self._handler(lambda call: extender.explain(call, now_s=now_s())))
-        app.router.add_post("/bind", self._take_binding)
+        app.router.add_post("/bind", self._bind_pod)
         app.router.add_get("/healthz", self._health)
         app.router.add_get("/watcher", self._watcher)
         app.router.add_get("/watcher/health", self._watcher_health)
@@ -66,7 +66,7 @@ class ExtenderServer:
 
         return handle
 
-    async def _take_binding(self, request: web.Request) -> web.Response:
+    async def _bind_pod(self, request: web.Request) -> web.Response:
         try:
             call = read_binding(await request.read())
         except InvalidValue as error:

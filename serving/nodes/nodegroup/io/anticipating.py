@@ -52,20 +52,20 @@ class PodAnticipation:
         for name in self._counted.keys() - wanted.keys():
             book.drop_pod(name)
         for pod in wanted.values():
-            book.take_pod(pod)
+            book.set_pod(pod)
         self._counted = wanted
 
     def _revision_changed(self, change: CacheChange) -> None:
         if change.type is EventType.DELETED:
             self.pods.drop_revision(change.key)
         else:
-            self.pods.take_revision(change.new)
+            self.pods.set_revision(change.new)
 
     def _deployment_changed(self, change: CacheChange) -> None:
         if change.type is EventType.DELETED:
             self.pods.drop_deployment(change.new)
         else:
-            self.pods.take_deployment(change.new)
+            self.pods.set_deployment(change.new)
 
 
 def _bare_metadata(source: Object) -> Object:

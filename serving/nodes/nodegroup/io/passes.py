@@ -143,7 +143,7 @@ class NodeGroupPasses:
     async def run_once(self) -> list[GroupPass]:
         """Make one pass of each group, in order. Raises ``NotLeading``."""
         groups = await self._present_groups()
-        self.book.take_groups([group.settings for group in groups])
+        self.book.set_groups([group.settings for group in groups])
         self._on_groups(groups)
         is_wanted = any(group.settings.anticipation for group in groups)
         self._anticipation.put(self.book, is_wanted=is_wanted, now_s=self._clock())
@@ -183,7 +183,7 @@ class NodeGroupPasses:
         _log_plan(settings, plan)
         if any(isinstance(effect, IncreaseSize) for effect in plan.effects):
             about = await self._write_state(about, state)
-        about = await self._keep(about, state)
+        about = await self._save_state(about, state)
         self._memories[name] = _GroupMemory(state=state)
         done = await self._actor.carry_out(settings, plan.effects, pod_counts=pod_counts, about=about, why=why_of(plan))
         self._memories[name] = _GroupMemory(
@@ -227,7 +227,7 @@ class NodeGroupPasses:
             if name in objects and name not in ours:
                 _log.error("group.twice", extra={"group": name, "kept": "NodeGroup"})
                 continue
-            await self._stand_for(name, spec_of(group.options), objects.get(name))
+            await self._ensure_group(name, spec_of(group.options), objects.get(name))
             groups.append(group)
         shown = {group.settings.name for group in reading.groups}
         for wrong in reading.refused:
@@ -254,7 +254,7 @@ class NodeGroupPasses:
             return
         try:
             if group.name not in objects:
-                await self._stand_for(group.name, {}, None)
+                await self._ensure_group(group.name, {}, None)
             await self._refuse(await self._cluster.get(NODE_GROUP, "", group.name), group.problems)
         except NotLeading:
             raise
@@ -271,7 +271,7 @@ class NodeGroupPasses:
             await self._notes.write(about, EventText(reason="KeysIgnored", message=text, is_warning=True))
         return await self._cluster.patch(NODE_GROUP, "", name_of(about), patch={"status": status}, subresource="status")
 
-    async def _stand_for(self, name: str, spec: Object, present: Object | None) -> None:
+    async def _ensure_group(self, name: str, spec: Object, present: Object | None) -> None:
         if present is None:
             body = {"metadata": {"name": name, "labels": {ORIGIN_LABEL: _ORIGIN}}, "spec": spec}
             try:
@@ -298,7 +298,7 @@ class NodeGroupPasses:
         patch = {"status": {"state": merge_difference(nested(about, "status", "state") or {}, written_state(state))}}
         return await self._cluster.patch(NODE_GROUP, "", name_of(about), patch=patch, subresource="status")
 
-    async def _keep(self, about: Object, state: NodeGroupState) -> Object:
+    async def _save_state(self, about: Object, state: NodeGroupState) -> Object:
         """Write the state of lock and breaker into the annotation, if it has changed."""
         text = kept_text(state)
         if annotations_of(about).get(NODE_GROUP_STATE_ANNOTATION, "") == text:
@@ -325,7 +325,7 @@ class NodeGroupPasses:
             return
         version = version_of(node)
         self._own_versions[name] = int(version) if version.isdecimal() else 0
-        self.book.take_node(node_of(node))
+        self.book.set_node(node_of(node))
 
     def _node_changed(self, change: CacheChange) -> None:
         name, version = change.key[1], version_of(change.new)
@@ -337,7 +337,7 @@ class NodeGroupPasses:
         if own is not None and version.isdecimal() and int(version) < own:
             return
         self._own_versions.pop(name, None)
-        self.book.take_node(node_of(change.new))
+        self.book.set_node(node_of(change.new))
 
     def _pod_changed(self, change: CacheChange) -> None:
         name = "/".join(change.key)
@@ -345,8 +345,8 @@ class NodeGroupPasses:
             self.book.drop_pod(name)
             self._anticipation.pods.drop_pod(name)
         else:
-            self._anticipation.pods.take_pod(name, change.new)
-            self.book.take_pod(pod_of(change.new))
+            self._anticipation.pods.set_pod(name, change.new)
+            self.book.set_pod(pod_of(change.new))
 
 
 def _dry(group: WrittenGroup) -> WrittenGroup:

@@ -87,7 +87,7 @@ class StopSignal:
         self._servers_own: Any = None
         self._is_held = False
 
-    def hold(self, on_stop: Callable[[], None]) -> None:
+    def intercept(self, on_stop: Callable[[], None]) -> None:
         """Call ``on_stop`` in the event loop at each SIGTERM, instead of the server's handler."""
         if threading.current_thread() is not threading.main_thread():
             return

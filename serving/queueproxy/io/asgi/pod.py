@@ -141,7 +141,7 @@ def scope_for_app(scope: Scope, head: RequestHead, origin: Origin, *, settings: 
     return {**scope, "headers": headers}
 
 
-def _take_peer(scope: Scope) -> str:
+def _pop_peer(scope: Scope) -> str:
     """Remove and return the peer's identity; "" without inner TLS."""
     state = scope.get("state")
     return str(state.pop(PEER_STATE, "")) if state else ""
@@ -183,7 +183,7 @@ class AsgiPod(PodRequests[AppCall]):
             await send_response(scope, send, status=400, body=str(error).encode(), headers=TEXT)
             return
         origin = DIRECT
-        peer = _take_peer(scope)
+        peer = _pop_peer(scope)
         if peer:
             # TLS ends here, so the app sees the client's scheme, which the activator sends.
             scope = {**scope, "scheme": _PLAIN.get(scope["scheme"], scope["scheme"])}

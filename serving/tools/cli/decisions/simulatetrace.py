@@ -92,11 +92,11 @@ def compare_policies(runner: PolicyRunner, names: Sequence[str], *, equal_pod_se
     """
     results: dict[str, Sequence[RevisionResult]] = {}
 
-    def keep(name: str, position: DialPosition | None, run_results: Sequence[RevisionResult]) -> None:
+    def record_results(name: str, position: DialPosition | None, run_results: Sequence[RevisionResult]) -> None:
         del position
         results.setdefault(name, run_results)
 
-    keeping = msgspec.structs.replace(runner, on_results=keep)
+    keeping = msgspec.structs.replace(runner, on_results=record_results)
     comparison = Comparison(policies={name: keeping.run(name) for name in names})
     for name in names[1:]:
         if (worst := worst_functions(results[names[0]], results[name])) is not None:

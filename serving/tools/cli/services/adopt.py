@@ -38,7 +38,14 @@ from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail, 
 from serving.tools.cli.client.objects import absence_of, items_of
 from serving.tools.cli.client.output import counted, output_option, print_aside
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
-from serving.tools.cli.services.takeover import delete_twin, give_back, make_twin, short_hosts, take_over, twin_name
+from serving.tools.cli.services.takeover import (
+    delete_twin,
+    make_twin,
+    restore_selector,
+    route_to_activators,
+    short_hosts,
+    twin_name,
+)
 from serving.tools.cli.services.waiting import until, until_workload_ready
 
 _TIMEOUT_S = 120.0
@@ -232,7 +239,7 @@ def adopt(*, api: ApiClient, target: str, output: str, **options: Any) -> None: 
     if options["wait"] or options["in_place"]:
         written = until_workload_ready(api, name_of(written), timeout_s=options["wait_s"])
     if options["in_place"]:
-        take_over(api, annotations_of(workload)[IN_PLACE_ANNOTATION], timeout_s=options["wait_s"])
+        route_to_activators(api, annotations_of(workload)[IN_PLACE_ANNOTATION], timeout_s=options["wait_s"])
     if output == "json":
         click.echo(json.dumps(written, indent=2))
         return
@@ -375,7 +382,7 @@ def release(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str
         _raise_to(api, workload, spec, target=target, count=count, timeout_s=wait_s)
     taken = annotations_of(workload).get(IN_PLACE_ANNOTATION)
     if taken:
-        give_back(api, taken, has_pods=count > 0 and wait, timeout_s=wait_s)
+        restore_selector(api, taken, has_pods=count > 0 and wait, timeout_s=wait_s)
     api.done("DELETE", path_of(SCALED_WORKLOAD, api.namespace, name_of(workload)))
     if taken:
         delete_twin(api, taken)

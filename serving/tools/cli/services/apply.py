@@ -254,7 +254,7 @@ class Namespaces:
         if self.is_dry:
             self._planned.add(name)
 
-    def stand_in(self, namespace: str) -> str:
+    def checked_namespace(self, namespace: str) -> str:
         """The namespace for the server's check of an object; "default" if a dry run only plans the namespace."""
         return _DEFAULT_NAMESPACE if namespace in self._planned else namespace
 
@@ -286,7 +286,7 @@ def _apply(api: ApiClient, manifest: Manifest, namespaces: Namespaces, *, valida
     if status == _NOT_FOUND:
         status, after = _create(api, kind, namespace, body=wanted, query=query)
         if status == _NOT_FOUND and kind.namespaced and namespaces.create(namespace):
-            status, after = _create(api, kind, namespaces.stand_in(namespace), body=wanted, query=query)
+            status, after = _create(api, kind, namespaces.checked_namespace(namespace), body=wanted, query=query)
             if is_dry and status == _CONFLICT:
                 # The namespace of the check has an object with that name.
                 status = 201

@@ -66,7 +66,7 @@ def make_twin(api: ApiClient, name: str, *, wait_s: float) -> None:
         _until_led(api, twin_name(name), "its pods", timeout_s=wait_s)
 
 
-def take_over(api: ApiClient, name: str, *, timeout_s: float) -> None:
+def route_to_activators(api: ApiClient, name: str, *, timeout_s: float) -> None:
     """Route a Service to the activators instead of its pods, once the activators' EndpointSlices exist."""
     _until_led(api, name, "the activators", timeout_s=timeout_s, is_ours=True)
     path = path_of(SERVICE, api.namespace, name)
@@ -87,7 +87,7 @@ def _delete(api: ApiClient, path: str) -> None:
         print_aside(f"note: {path} still leads requests past the activators: {message_of(response)}; delete it")
 
 
-def give_back(api: ApiClient, name: str, *, has_pods: bool, timeout_s: float) -> None:
+def restore_selector(api: ApiClient, name: str, *, has_pods: bool, timeout_s: float) -> None:
     """Restore the selector of a Service. If ``has_pods``, wait until the Service has pods as endpoints."""
     path = path_of(SERVICE, api.namespace, name)
     before = annotations_of(api.peek(path)).get(SELECTOR_BEFORE_ANNOTATION)

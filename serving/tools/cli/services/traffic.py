@@ -12,7 +12,7 @@ from serving.core.model.errors import InvalidValue, ServingError
 from serving.core.model.event import ROLLBACK_REASON, TRAFFIC_REASON, EventText, about, new_event
 from serving.core.model.objects import Object, is_dns_label, name_of, nested
 from serving.net.cluster.kinds import EVENT, SERVING_SERVICE
-from serving.net.cluster.servicepatch import LATEST, AskedService, desired_traffic, rollback_target, shares_text
+from serving.net.cluster.servicepatch import LATEST, TrafficRequest, desired_traffic, rollback_target, shares_text
 from serving.tools.cli.client.api import ApiClient, adding, api_options, fail_usage
 from serving.tools.cli.client.completion import complete_revision, complete_service
 from serving.tools.cli.client.objects import revisions_of, service_of
@@ -59,7 +59,7 @@ def taken_traffic(options: dict[str, Any], *, wait: bool) -> NewTraffic:
 def tagged(api: ApiClient, service: Object, tag: str) -> Object:
     """Tag the newest ready revision of a service, and wait for the tag's URL; return the service."""
     newest = str(nested(service, "status", "latestReadyRevisionName"))
-    targets = desired_traffic(service, AskedService(tags={tag: newest}))
+    targets = desired_traffic(service, TrafficRequest(tags={tag: newest}))
     api.done("PATCH", path_of(SERVING_SERVICE, api.namespace, name_of(service)), {"spec": {"traffic": targets}})
     return until_ready(api, name_of(service), timeout_s=_TIMEOUT_S).service
 
@@ -122,7 +122,7 @@ def _record(api: ApiClient, service: Object, shares: Mapping[str, int], *, is_ro
 
 def _requested(
     service: Object, revisions: Sequence[Object], options: Mapping[str, Any], *, shares: Sequence[str]
-) -> AskedService:
+) -> TrafficRequest:
     names = [name_of(revision) for revision in revisions]
     wanted: dict[str, int] = {}
     if options["to_latest"]:
@@ -140,7 +140,7 @@ def _requested(
         if not tag:
             raise InvalidValue(text=text, expected="REVISION=TAG, as hello-00002=canary")
         tags[tag] = revision_named(word, service, names)
-    return AskedService(shares=wanted, tags=tags, untagged=options["untagged"])
+    return TrafficRequest(shares=wanted, tags=tags, untagged=options["untagged"])
 
 
 def revision_named(word: str, service: Object, names: Sequence[str]) -> str:

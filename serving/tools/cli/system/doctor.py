@@ -261,7 +261,7 @@ def _repair(state: StateFolder, *, is_confirmed: bool) -> None:
     if not is_confirmed:
         click.confirm("Create a new journal from the readable objects? The damaged file is kept", abort=True)
     # The lock prevents a start of the system during the repair.
-    state.hold()
+    state.lock()
     damaged = write_repaired(state.journal, journal, stamp=time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()))
     click.echo(f"repaired; the damaged file is {damaged}")
 

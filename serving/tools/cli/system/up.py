@@ -31,7 +31,7 @@ from serving.home.store.migrations import refuse_newer_journal
 from serving.home.supervisor.binding import PORTS, bind
 from serving.home.supervisor.children import CHILDREN
 from serving.home.supervisor.main import SupervisorLaunch, become_supervisor
-from serving.home.supervisor.notify import SystemdNotifier, take_variables
+from serving.home.supervisor.notify import SystemdNotifier, pop_variables
 from serving.home.supervisor.reloading import read_reload
 from serving.net.aio.ownlog import BYTES_VARIABLE, FILES_VARIABLE, LOG_FILES_MAX
 from serving.tools.cli.client.api import adding, fail, fail_usage
@@ -251,7 +251,7 @@ def up(  # noqa: PLR0913 - options
         return
     _refuse_wrong_settings()
     limits = {BYTES_VARIABLE: str(more.pop("log_size")), FILES_VARIABLE: str(more.pop("log_files"))}
-    systemd = take_variables(os.environ)
+    systemd = pop_variables(os.environ)
     _check_systemd(systemd, is_wanted=more.pop("systemd"))
     public = _public_flags(more)
     if detach:
@@ -271,7 +271,7 @@ def up(  # noqa: PLR0913 - options
         environment |= {ISOLATION_VARIABLE: isolation}
         has_certificate = any({**os.environ, **environment}.get(f"{_TLS}{name}") for name in _TLS_SOURCES)
         # First: the process that locks the state folder also uses its ports, and its error explains more.
-        state.hold()
+        state.lock()
         environment |= {GAP_VARIABLE: isolation_gap(isolation, state.path)}
         # Connections fail until a DomainMapping has a certificate.
         sockets = bind(by_name, unheard=() if has_certificate else ("tls",), exposed=public.exposed)

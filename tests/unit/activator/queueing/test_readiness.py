@@ -26,8 +26,8 @@ def addresses(probes: Iterable[PodProbe]) -> list[str]:
     return [probe.pod.address for probe in probes]
 
 
-def note_reply(unready_pods: UnreadyPods, address: str, now_s: float, *, is_ready: bool) -> bool:
-    return unready_pods.note_reply(PodProbe(key=KEY, pod=pod(address)), now_s, is_ready=is_ready)
+def record_reply(unready_pods: UnreadyPods, address: str, now_s: float, *, is_ready: bool) -> bool:
+    return unready_pods.record_reply(PodProbe(key=KEY, pod=pod(address)), now_s, is_ready=is_ready)
 
 
 def test_a_pod_is_probed_immediately_while_requests_wait() -> None:
@@ -44,12 +44,12 @@ def test_an_announced_pod_is_probed_at_once_and_often() -> None:
     for now_s in (0.0, 3.0):
         unready_pods.due(KEY, now_s, is_waiting=True)
         for address in ("p", "q"):
-            note_reply(unready_pods, address, now_s, is_ready=False)
+            record_reply(unready_pods, address, now_s, is_ready=False)
     assert unready_pods.due(KEY, 3.05, is_waiting=True) == []
     unready_pods.hurry(KEY, "p", 3.05)
     assert addresses(unready_pods.due(KEY, 3.05, is_waiting=True)) == ["p"]
     # A probe that was under way when it became ready is followed by another soon.
-    note_reply(unready_pods, "p", 3.06, is_ready=False)
+    record_reply(unready_pods, "p", 3.06, is_ready=False)
     assert unready_pods.probe_due_s(KEY, is_waiting=True) == pytest.approx(3.07)
 
 
@@ -64,7 +64,7 @@ def test_pauses_grow_and_after_ten_seconds_are_a_second() -> None:
     unready_pods, now_s, pauses = unready("p"), 0.0, []
     while now_s < 11.0:
         assert addresses(unready_pods.due(KEY, now_s, is_waiting=True)) == ["p"]
-        note_reply(unready_pods, "p", now_s, is_ready=False)
+        record_reply(unready_pods, "p", now_s, is_ready=False)
         due_s = unready_pods.probe_due_s(KEY, is_waiting=True)
         assert due_s is not None
         pauses.append(due_s - now_s)
@@ -82,20 +82,20 @@ def test_pauses_grow_and_after_ten_seconds_are_a_second() -> None:
 def test_a_ready_pod_is_confirmed_and_probed_each_second_until_a_probe_fails() -> None:
     unready_pods = unready("p")
     unready_pods.due(KEY, 0.0, is_waiting=True)
-    assert note_reply(unready_pods, "p", 0.1, is_ready=True)
+    assert record_reply(unready_pods, "p", 0.1, is_ready=True)
     assert unready_pods.confirmed(KEY) == {"p": pod("p")}
     assert unready_pods.probe_due_s(KEY, is_waiting=False) == 1.1
     assert addresses(unready_pods.due(KEY, 1.1, is_waiting=False)) == ["p"]
-    assert not note_reply(unready_pods, "p", 1.2, is_ready=True)
+    assert not record_reply(unready_pods, "p", 1.2, is_ready=True)
     unready_pods.due(KEY, 2.2, is_waiting=False)
-    assert note_reply(unready_pods, "p", 2.3, is_ready=False)
+    assert record_reply(unready_pods, "p", 2.3, is_ready=False)
     assert unready_pods.confirmed(KEY) == {}
 
 
 def test_a_confirmation_ends_when_the_pod_leaves_the_list() -> None:
     unready_pods = unready("p")
     unready_pods.due(KEY, 0.0, is_waiting=True)
-    note_reply(unready_pods, "p", 0.0, is_ready=True)
+    record_reply(unready_pods, "p", 0.0, is_ready=True)
     unready_pods.set_pods(KEY, {}, 0.1)
     unready_pods.set_pods(KEY, {"p": pod("p")}, 0.2)
     assert unready_pods.confirmed(KEY) == {}
@@ -104,7 +104,7 @@ def test_a_confirmation_ends_when_the_pod_leaves_the_list() -> None:
 def test_a_confirmation_ends_when_another_pod_has_the_address() -> None:
     unready_pods = unready("p")
     unready_pods.due(KEY, 0.0, is_waiting=True)
-    note_reply(unready_pods, "p", 0.0, is_ready=True)
+    record_reply(unready_pods, "p", 0.0, is_ready=True)
     unready_pods.set_pods(KEY, {"p": pod("p", "successor")}, 0.1)
     assert unready_pods.confirmed(KEY) == {}
     assert addresses(unready_pods.due(KEY, 0.1, is_waiting=True)) == ["p"]
@@ -115,14 +115,14 @@ def test_a_late_response_of_another_pod_counts_for_nothing(after: dict[str, Serv
     unready_pods = unready("p")
     unready_pods.due(KEY, 0.0, is_waiting=True)
     unready_pods.set_pods(KEY, after, 0.1)
-    assert not note_reply(unready_pods, "p", 0.2, is_ready=True)
+    assert not record_reply(unready_pods, "p", 0.2, is_ready=True)
     assert (unready_pods.confirmed(KEY), unready_pods.probe_count) == ({}, 0)
 
 
 def test_a_list_that_is_repeated_keeps_what_is_known() -> None:
     unready_pods = unready("p", "q")
     unready_pods.due(KEY, 0.0, is_waiting=True)
-    note_reply(unready_pods, "p", 0.0, is_ready=True)
+    record_reply(unready_pods, "p", 0.0, is_ready=True)
     unready_pods.set_pods(KEY, {"p": pod("p"), "q": pod("q")}, 0.1)
     assert unready_pods.confirmed(KEY) == {"p": pod("p")}
     assert unready_pods.due(KEY, 0.1, is_waiting=True) == []
@@ -140,7 +140,7 @@ def test_probes_of_a_revision_are_bounded_and_the_rest_comes_a_little_later() ->
     assert len(unready_pods.due(KEY, 0.0, is_waiting=True)) == 16
     assert unready_pods.due(KEY, 0.05, is_waiting=True) == []
     assert unready_pods.probe_due_s(KEY, is_waiting=True) == pytest.approx(0.1)
-    note_reply(unready_pods, "p00", 0.1, is_ready=False)
+    record_reply(unready_pods, "p00", 0.1, is_ready=False)
     assert addresses(unready_pods.due(KEY, 0.1, is_waiting=True)) == ["p16"]
 
 
@@ -166,7 +166,7 @@ def test_probes_are_counted_and_only_listed_pods_confirmed_whatever_happens() ->
                 listed = {f"p{n}": pod(f"p{n}", f"{n}-{draw.randrange(2)}") for n in range(3) if draw.random() < 0.7}
                 unready_pods.set_pods(KEY, listed, now_s)
             case 1 if flying:
-                unready_pods.note_reply(flying.pop(draw.randrange(len(flying))), now_s, is_ready=draw.random() < 0.5)
+                unready_pods.record_reply(flying.pop(draw.randrange(len(flying))), now_s, is_ready=draw.random() < 0.5)
             case _:
                 flying += unready_pods.due(KEY, now_s, is_waiting=draw.random() < 0.8)
         assert unready_pods.probe_count == len(flying)

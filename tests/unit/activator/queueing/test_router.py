@@ -651,8 +651,8 @@ def test_revisions_with_news_are_due_at_once_and_once() -> None:
     schedule.schedule_tick(A)
     schedule.schedule_tick(A)
     assert schedule.has_pending_work
-    assert schedule.take_due(0.0) == {A}
-    assert (schedule.has_pending_work, schedule.take_due(0.0)) == (False, set())
+    assert schedule.pop_due(0.0) == {A}
+    assert (schedule.has_pending_work, schedule.pop_due(0.0)) == (False, set())
 
 
 def test_the_earlier_of_two_times_counts() -> None:
@@ -661,7 +661,7 @@ def test_the_earlier_of_two_times_counts() -> None:
     schedule.schedule_at(A, 1.0)
     schedule.schedule_at(A, 3.0)
     assert schedule.next_due_s() == 1.0
-    assert [schedule.take_due(now_s) for now_s in (0.5, 1.0, 2.0, 3.0)] == [set(), {A}, set(), set()]
+    assert [schedule.pop_due(now_s) for now_s in (0.5, 1.0, 2.0, 3.0)] == [set(), {A}, set(), set()]
     assert schedule.next_due_s() is None
 
 
@@ -671,7 +671,7 @@ def test_a_revision_that_was_forgotten_is_not_due() -> None:
     schedule.schedule_at(B, 1.0)
     schedule.forget(A)
     schedule.forget(A)
-    assert schedule.take_due(1.0) == {B}
+    assert schedule.pop_due(1.0) == {B}
 
 
 def test_a_silent_pod_is_ejected_and_its_revision_gets_a_tick() -> None:

@@ -85,7 +85,7 @@ def test_two_share() -> None:
 
 def test_a_given_slot_has_no_owner_until_it_arrives() -> None:
     net = two(slots=10)
-    net.ledgers[0].give(KEY, "p", peer=1, count=2)
+    net.ledgers[0].transfer(KEY, "p", peer=1, count=2)
     assert net.rights(slots=10) == [3, 5]
     net.settle()
     assert net.rights(slots=10) == [3, 7]
@@ -95,9 +95,9 @@ def test_a_given_slot_has_no_owner_until_it_arrives() -> None:
 
 def test_what_was_given_back_is_not_remembered() -> None:
     net = two(slots=10)
-    net.ledgers[0].give(KEY, "p", peer=1, count=2)
+    net.ledgers[0].transfer(KEY, "p", peer=1, count=2)
     net.settle()
-    net.ledgers[1].give(KEY, "p", peer=0, count=2)
+    net.ledgers[1].transfer(KEY, "p", peer=0, count=2)
     net.settle()
     assert net.rights(slots=10) == [5, 5]
     assert not any(ledger._loans for ledger in net.ledgers.values())
@@ -125,7 +125,7 @@ def test_the_slots_of_one_that_ended_are_the_others() -> None:
 
 def test_a_gift_of_an_earlier_view_is_void() -> None:
     net = two(slots=10)
-    net.ledgers[0].give(KEY, "p", peer=1, count=2)
+    net.ledgers[0].transfer(KEY, "p", peer=1, count=2)
     gift = net.queue.pop()[2]
     assert isinstance(gift, Give)
     net.start(2, slots=10)

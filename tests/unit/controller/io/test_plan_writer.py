@@ -1,6 +1,6 @@
 """Notes become Events."""
 
-from serving.controller.io.plan_writer import note_event
+from serving.controller.io.plan_writer import first_event
 from serving.controller.values.writes import Note
 from tests.unit.controller.builders import NOW, a_service, stored
 
@@ -10,11 +10,11 @@ def new_note(message: str = "boom", *, warning: bool = True, reason: str = "Exit
 
 
 def event_name(note: Note) -> str:
-    return str(note_event(note, now=NOW)["metadata"]["name"])
+    return str(first_event(note, now=NOW)["metadata"]["name"])
 
 
 def test_an_event_is_about_its_object() -> None:
-    event = note_event(new_note(), now=NOW)
+    event = first_event(new_note(), now=NOW)
     assert event["involvedObject"] == {
         "apiVersion": "serving.knative.dev/v1",
         "kind": "Service",
@@ -27,7 +27,7 @@ def test_an_event_is_about_its_object() -> None:
 
 
 def test_good_news_are_normal() -> None:
-    assert note_event(new_note(warning=False, reason=""), now=NOW)["type"] == "Normal"
+    assert first_event(new_note(warning=False, reason=""), now=NOW)["type"] == "Normal"
 
 
 def test_the_same_words_have_the_same_name() -> None:
@@ -41,4 +41,4 @@ def test_a_name_is_short_enough_for_the_api() -> None:
 
 
 def test_a_long_message_keeps_its_end() -> None:
-    assert note_event(new_note("x" * 2000 + "end"), now=NOW)["message"] == "x" * 1021 + "end"
+    assert first_event(new_note("x" * 2000 + "end"), now=NOW)["message"] == "x" * 1021 + "end"

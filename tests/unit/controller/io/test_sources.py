@@ -2,14 +2,14 @@
 
 from serving.controller.io.sources import missing_note, missing_reason, settings_notes
 from serving.core.model.errors import Forbidden, NotFound, Problem
-from serving.core.settings.live import Taken
+from serving.core.settings.live import AppliedConfigMap
 from serving.net.cluster.kinds import HTTP_ROUTE
 
 CONFIG_MAP = {"metadata": {"name": "config-autoscaler", "namespace": "knative-serving", "uid": "u"}}
 
 
-def notes_of(**taken: tuple[object, ...]) -> list[tuple[str, str, bool]]:
-    new_taken = Taken(daemon="autoscaler", config_map="config-autoscaler", **taken)  # type: ignore[arg-type]
+def notes_of(**applied: tuple[object, ...]) -> list[tuple[str, str, bool]]:
+    new_taken = AppliedConfigMap(daemon="autoscaler", config_map="config-autoscaler", **applied)  # type: ignore[arg-type]
     return [(note.reason, note.message, note.warning) for note in settings_notes(new_taken, CONFIG_MAP)]
 
 
@@ -33,7 +33,7 @@ def test_what_is_taken_over_and_what_waits_are_two_things() -> None:
 
 
 def test_it_is_about_a_config_map_also_when_a_list_did_not_say_so() -> None:
-    (note,) = settings_notes(Taken(daemon="d", config_map="c", changed=("x",)), CONFIG_MAP)
+    (note,) = settings_notes(AppliedConfigMap(daemon="d", config_map="c", changed=("x",)), CONFIG_MAP)
     assert (note.about["apiVersion"], note.about["kind"]) == ("v1", "ConfigMap")
 
 

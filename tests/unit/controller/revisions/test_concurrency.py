@@ -11,7 +11,7 @@ def a_limit() -> ConcurrencyLimit:
 
 def feed(limit: ConcurrencyLimit, duration_s: float, *, count: int, from_s: float = 0.0) -> None:
     for number in range(count):
-        limit.note_call(duration_s, active_count=limit.limit, now_s=from_s + number * 0.01)
+        limit.record_call(duration_s, active_count=limit.limit, now_s=from_s + number * 0.01)
 
 
 def test_the_limit_doubles_with_each_round_trip_of_a_steady_server() -> None:
@@ -25,7 +25,7 @@ def test_the_limit_doubles_with_each_round_trip_of_a_steady_server() -> None:
 def test_a_limit_that_is_not_used_up_stays() -> None:
     limit = a_limit()
     for _ in range(100):
-        limit.note_call(0.2, active_count=5, now_s=0.0)
+        limit.record_call(0.2, active_count=5, now_s=0.0)
     assert limit.limit == 8
 
 
@@ -41,7 +41,7 @@ def test_a_server_that_queues_calls_gets_fewer() -> None:
 def test_after_a_decrease_the_limit_grows_by_one_each_round_trip() -> None:
     limit = a_limit()
     feed(limit, 0.05, count=100)
-    limit.note_refusal(now_s=10.0)
+    limit.record_refusal(now_s=10.0)
     assert limit.limit == 48
     feed(limit, 0.05, count=50, from_s=20.0)
     assert limit.limit == 49
@@ -51,23 +51,23 @@ def test_refusals_of_one_moment_count_once() -> None:
     limit = a_limit()
     feed(limit, 0.05, count=100)
     for number in range(50):
-        limit.note_refusal(now_s=10.0 + number * 0.01)
+        limit.record_refusal(now_s=10.0 + number * 0.01)
     assert limit.limit == 48
-    limit.note_refusal(now_s=12.0)
+    limit.record_refusal(now_s=12.0)
     assert limit.limit == 36
 
 
 def test_the_limit_never_leaves_its_range() -> None:
     limit = a_limit()
     for number in range(100):
-        limit.note_refusal(now_s=number * 2.0)
+        limit.record_refusal(now_s=number * 2.0)
     assert limit.limit == 8
 
 
 def test_noise_of_a_fast_server_is_no_congestion() -> None:
     limit = a_limit()
     for number in range(200):
-        limit.note_call(0.001 if number % 2 else 0.004, active_count=limit.limit, now_s=number * 0.01)
+        limit.record_call(0.001 if number % 2 else 0.004, active_count=limit.limit, now_s=number * 0.01)
     assert limit.limit == 64
 
 

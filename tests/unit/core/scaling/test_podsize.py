@@ -5,7 +5,7 @@ import pytest
 
 from serving.core.model.knative import AWAKE_RESOURCES_ANNOTATION
 from serving.core.model.quantity import Resources
-from serving.core.scaling.podsize import awake_resources, note_of, resize_of, start_resources, started_resources
+from serving.core.scaling.podsize import awake_resources, resize_of, resources_patch, start_resources, started_resources
 
 Json = dict[str, Any]
 APP: Json = {"name": "app", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"cpu": "2"}}}
@@ -32,7 +32,7 @@ def after(resource: Json, patch: Json | None) -> Json:
 
 
 def noted(fields: Json) -> Json:
-    note = note_of(fields)
+    note = resources_patch(fields)
     assert note is not None
     return {**fields, **note}
 
@@ -49,7 +49,7 @@ def test_a_dormant_pod_requests_the_least_and_gets_all_back() -> None:
     up = resize_of(small, is_dormant=False, used=NONE)
     assert up == {"spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}]}}
     assert resize_of(after(small, up), is_dormant=False, used=NONE) is None
-    assert note_of(first) is None
+    assert resources_patch(first) is None
 
 
 @pytest.mark.parametrize("used_bytes", [None, 2**30])
@@ -60,7 +60,7 @@ def test_memory_stays_where_nothing_is_saved_or_known(used_bytes: int | None) ->
 
 def test_a_pod_that_requests_nothing_is_left_alone() -> None:
     for bare in ({"name": "app"}, {"name": "app", "resources": {"requests": {"ephemeral-storage": "1Gi"}}}):
-        assert note_of(pod(bare)) is None
+        assert resources_patch(pod(bare)) is None
         assert resize_of(pod(bare), is_dormant=True, used=NONE) is None
 
 

@@ -8,7 +8,7 @@ import pytest
 from serving.core.model.errors import SettingsError
 from serving.core.settings.daemons import ACTIVATOR, AUTOSCALER, CONTROLLER, DAEMONS, DASHBOARD
 from serving.core.settings.knob import COUNT, Clash, Knob, SettingsRecord, live_fields
-from serving.core.settings.live import LiveSettings, Taken, config_map_of
+from serving.core.settings.live import AppliedConfigMap, LiveSettings, config_map_of
 from serving.core.settings.load import Daemon
 
 
@@ -16,7 +16,7 @@ def live(daemon: Daemon[SettingsRecord] = AUTOSCALER, **environment: str) -> Liv
     return LiveSettings(daemon, registry=DAEMONS, environment=environment)
 
 
-def taken(settings: LiveSettings[Any], name: str = "config-autoscaler", **data: str) -> Taken:
+def taken(settings: LiveSettings[Any], name: str = "config-autoscaler", **data: str) -> AppliedConfigMap:
     update = settings.update(config_map_of(name, {key.replace("_", "-"): text for key, text in data.items()}))
     assert update is not None
     return update
@@ -36,7 +36,7 @@ def test_a_config_map_is_taken_over_while_the_daemon_runs() -> None:
 def test_the_same_again_changes_nothing() -> None:
     settings = live()
     taken(settings, stable_window="30s")
-    assert taken(settings, stable_window="30s") == Taken(daemon="autoscaler", config_map="config-autoscaler")
+    assert taken(settings, stable_window="30s") == AppliedConfigMap(daemon="autoscaler", config_map="config-autoscaler")
 
 
 def test_a_bad_one_is_refused_as_a_whole_and_the_last_good_one_stays() -> None:
@@ -99,7 +99,7 @@ def test_a_config_map_of_others_is_nothing_to_it() -> None:
 
 
 def test_an_example_is_no_setting() -> None:
-    assert live().update(config_map_of("config-autoscaler", {"_example": "stable-window: 5s"})) == Taken(
+    assert live().update(config_map_of("config-autoscaler", {"_example": "stable-window: 5s"})) == AppliedConfigMap(
         daemon="autoscaler", config_map="config-autoscaler"
     )
 

@@ -39,7 +39,7 @@ def test_round_robin_skips_full_pods() -> None:
 def test_two_choices_counts_what_is_given_back() -> None:
     balancer = new_balancer(BalancingPolicy.TWO_CHOICES, a=None, b=None)
     pick(balancer, 4)
-    balancer.give_back("b")
+    balancer.release("b")
     assert pick(balancer) == ["b"]
 
 
@@ -47,20 +47,20 @@ def test_a_pod_that_is_not_listed_is_forgotten_with_its_last_request() -> None:
     balancer = new_balancer(a=2)
     pick(balancer, 2)
     balancer.set_pods({})
-    balancer.give_back("a")
+    balancer.release("a")
     assert (pick(balancer), balancer.in_flight_by_pod()) == ([None], {"a": 1})
-    balancer.give_back("a")
+    balancer.release("a")
     assert (pick(balancer), balancer.in_flight_by_pod()) == ([None], {})
 
 
 def test_a_pod_without_requests_cannot_give_one_back() -> None:
     with pytest.raises(IllegalTransition, match="pod a: give_back in phase idle"):
-        new_balancer(a=1).give_back("a")
+        new_balancer(a=1).release("a")
 
 
 def test_a_pod_that_is_not_known_cannot_give_one_back() -> None:
     with pytest.raises(IllegalTransition, match="pod b: give_back in phase idle"):
-        new_balancer(a=1).give_back("b")
+        new_balancer(a=1).release("b")
 
 
 def test_validate_reports_a_count_that_drifted() -> None:

@@ -41,7 +41,7 @@ def test_pauses_double_up_to_a_second_until_the_pod_answers() -> None:
         now_s = due_s
         ejected_pods.readmit(now_s)
     assert pauses_s == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
-    ejected_pods.note_response("p", now_s)
+    ejected_pods.record_response("p", now_s)
     ejected_pods.failed("p", 10.0)
     assert ejected_pods.pause_ends_s() == 10.05
 
@@ -78,8 +78,8 @@ def test_a_connection_ends_the_pause_of_a_starting_pod_once() -> None:
 def test_a_response_during_the_pause_does_not_end_it() -> None:
     ejected_pods = listed("p", "q")
     ejected_pods.failed("p", 0.0)
-    assert not ejected_pods.note_response("p", 0.01)
-    assert not ejected_pods.note_response("q", 0.01)
+    assert not ejected_pods.record_response("p", 0.01)
+    assert not ejected_pods.record_response("q", 0.01)
     assert ejected_pods.addresses == {"p"}
 
 
@@ -87,7 +87,7 @@ def test_pods_off_the_list_are_forgotten() -> None:
     ejected_pods = listed("p", "q")
     ejected_pods.failed("p", 0.0)
     ejected_pods.failed("q", 0.0)
-    ejected_pods.note_response("p", 0.1)
+    ejected_pods.record_response("p", 0.1)
     ejected_pods.set_listed({"q"})
     assert set(ejected_pods.ejections) == {"q"}
     assert ejected_pods.responded_s == {}
@@ -130,7 +130,7 @@ def test_a_silent_pod_is_ejected_for_longer_and_until_it_answers() -> None:
     assert ejected_pods.silent("p", 0.0)
     assert not ejected_pods.silent("p", 1.0)
     assert ejected_pods.pause_ends_s() == 5.0
-    assert ejected_pods.note_response("p", 2.0)
+    assert ejected_pods.record_response("p", 2.0)
     assert ejected_pods.addresses == set()
 
 
@@ -264,7 +264,7 @@ def test_pods_that_the_watch_finds_are_ejected_once() -> None:
     ejected_pods = listed("p", "q")
     results = []
     for now_s in (10.0, 13.0, 14.0):
-        ejected_pods.note_response("q", now_s)
+        ejected_pods.record_response("q", now_s)
         in_flight = dict.fromkeys("abc", "p")
         results.append(
             ejected_pods.eject_silent(in_flight, now_s, has_begun=lambda _: False, slots_per_pod=0, after_s=3.0)

@@ -184,7 +184,7 @@ async def test_an_event_from_before_a_pod_was_bound_does_not_free_its_room() -> 
     cluster, placing = MemoryCluster(), NodePlacing("spread")
     scheduler = PodScheduler(cluster, placing)
     await put_node(cluster, "a")
-    placing.take_node(await cluster.get(NODE, "", "a"))
+    placing.set_node(await cluster.get(NODE, "", "a"))
     unbound = await cluster.create(POD, pod("p0", cpu="600m"))
     await scheduler._bind(unbound, "a")
     key = ("default", "p0")

@@ -7,7 +7,7 @@ import pytest
 from serving.core.model.errors import NotFound
 from serving.home.apiserver.logoptions import LogOptions
 from serving.home.kubelet.podstreams import FilePodLogs
-from serving.home.pods.podfolder import keep_previous, previous_of, rotate
+from serving.home.pods.podfolder import previous_of, rotate, rotate_previous
 from serving.home.pods.podlogs import LogTimes
 from tests.eventually import next_turn
 
@@ -37,14 +37,14 @@ async def test_all_lines_or_the_last_or_the_first_bytes(log: Path) -> None:
 async def test_the_run_before_a_restart_is_kept_apart(log: Path) -> None:
     with pytest.raises(NotFound, match="no previous run of container app in pod hello-1"):
         await read(log, previous=True)
-    keep_previous(log)
+    rotate_previous(log)
     with pytest.raises(NotFound, match="no log of container app"):
         await read(log)
     log.write_bytes(b"again\n")  # noqa: ASYNC240 - a few bytes
     assert await read(log) == b"again\n"
     assert await read(log, previous=True, follow=True) == b"one\ntwo\nthree\n"
     assert previous_of(log).name == "app.previous.log"
-    keep_previous(log.with_name("never.log"))
+    rotate_previous(log.with_name("never.log"))
 
 
 async def test_who_follows_continues_with_the_next_run_and_after_a_rotation(log: Path) -> None:
@@ -52,7 +52,7 @@ async def test_who_follows_continues_with_the_next_run_and_after_a_rotation(log:
     pieces = logs.read("default", "hello-1", LogOptions(container="app", follow=True))
     async with asyncio.timeout(60):
         assert await anext(pieces) == b"one\ntwo\nthree\n"
-        keep_previous(log)
+        rotate_previous(log)
         next_run = asyncio.ensure_future(anext(pieces))
         # It looks for the next run, and there is none yet.
         await next_turn()
@@ -78,7 +78,7 @@ async def test_lines_by_time_come_with_rotated_ones(log: Path) -> None:
     assert await read(log, since_stamp="1970-01-01T00:20:00Z") == b"four\nfive"
     assert await read(log, since_stamp="1970-01-01T01:20:00+01:00") == b"four\nfive"
     assert await read(log, since_s=60) == b""
-    keep_previous(log)
+    rotate_previous(log)
     # A pod that was deleted before its next start.
     assert await read(log, since_stamp="1970-01-01T00:20:00Z") == b"four\nfive"
 

@@ -9,9 +9,9 @@ from serving.home.pods.podfolder import (
     disk_error,
     excerpt,
     is_secret,
-    keep_in_memory,
     make_folder,
     mount,
+    mount_in_memory,
     remove_folder,
     rotate,
     size_of,
@@ -229,7 +229,7 @@ def test_secrets_are_in_memory_and_go_with_the_pod(tmp_path: Path) -> None:
     pod = tmp_path / "pod"
     make_folder(pod)
     for _ in range(2):
-        keep_in_memory(pod, ["v"])
+        mount_in_memory(pod, ["v"])
     mount(pod, {"v": {"a": VolumeFile(content=b"x")}}, [{"name": "v", "mountPath": "/m"}])
     assert (pod / ".volumes/v").is_mount()
     assert (pod / "m/a").read_bytes() == b"x"

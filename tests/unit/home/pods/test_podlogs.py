@@ -3,10 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from serving.home.pods.podfolder import keep_previous, previous_of, rotate, rotated_of, times_of
+from serving.home.pods.podfolder import previous_of, rotate, rotate_previous, rotated_of, times_of
 from serving.home.pods.podlogs import (
+    DeletedPodLogs,
     GoneLogLimits,
-    KeptFolder,
     LogTimes,
     read_index,
     surplus,
@@ -78,7 +78,7 @@ def test_times_follow_their_log(log: Path) -> None:
     write(log, "second\n", times, wall_s=2)
     assert rotate(log, bytes_max=1)
     write(log, "three\n", times, wall_s=3)
-    keep_previous(log)
+    rotate_previous(log)
     assert [lines(path) for path in rotated_of(log)] == [[(1, "one\n")], [(2, "second\n")]]
     assert lines(previous_of(log)) == [(3, "three\n")]
 
@@ -98,11 +98,11 @@ def test_a_log_that_cannot_be_noted_is_still_a_log(log: Path) -> None:
 
 
 def test_old_logs_and_those_beyond_the_size_go_the_oldest_first(tmp_path: Path) -> None:
-    results = [KeptFolder(tmp_path / str(at_s), at_s, 400) for at_s in (300, 250, 240, 150)]
+    results = [DeletedPodLogs(tmp_path / str(at_s), at_s, 400) for at_s in (300, 250, 240, 150)]
     assert surplus(results, LIMITS, wall_s=300) == results[2:]
     assert surplus(results[:2], LIMITS, wall_s=300) == []
     assert surplus(results[:1], GoneLogLimits(retention_s=0, bytes_max=0), wall_s=300) == results[:1]
-    many = [KeptFolder(tmp_path / str(number), 299, 0) for number in range(1001)]
+    many = [DeletedPodLogs(tmp_path / str(number), 299, 0) for number in range(1001)]
     assert len(surplus(many, LIMITS, wall_s=300)) == 1
 
 

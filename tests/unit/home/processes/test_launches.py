@@ -96,7 +96,7 @@ def test_a_signal_and_the_end_of_a_pod_wait_for_its_start(stage: Stage) -> None:
     assert stage.launches.defers(early)
     assert stage.launches.defers(end)
     assert not stage.launches.defers(ForgetPod(pod="b"))
-    stage.launches.note_exit(7, 3)
+    stage.launches.record_exit(7, 3)
     stage.runs("a", 7)
     stage.turn()
     assert stage.launches.take_exit(7) == 3

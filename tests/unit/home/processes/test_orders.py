@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from serving.home.processes import orders
 from serving.home.processes.orders import (
     ForgetPod,
-    HeldPod,
     Inventory,
+    InventoryPod,
     KeepNote,
     Lines,
     ProcessEnded,
@@ -30,7 +30,7 @@ def test_an_order_is_read_as_it_was_written(order: orders.Order) -> None:
 
 @pytest.mark.parametrize(
     "report",
-    [Inventory(pods=[HeldPod(pod="1", note={}, processes=[])]), ProcessEnded(pod="1", name="app", exit_code=-9)],
+    [Inventory(pods=[InventoryPod(pod="1", note={}, processes=[])]), ProcessEnded(pod="1", name="app", exit_code=-9)],
 )
 def test_a_report_is_read_as_it_was_written(report: orders.Report) -> None:
     assert read_report(encode(report).rstrip(b"\n")) == report

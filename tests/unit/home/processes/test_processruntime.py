@@ -40,7 +40,7 @@ async def test_an_order_that_is_too_long_fails_alone_and_the_connection_stays(
         too_long = runtime.start(start("1", "x" * 2000))
         with pytest.raises(OSError, match=r"its order has 2.* bytes; expected at most 1000"):
             await too_long.started
-        runtime.keep("2", {"note": "x" * 2000})
+        runtime.store_note("2", {"note": "x" * 2000})
         right = start("3", "b")
         runtime.start(right)
         await until(lambda: bool(orders))

@@ -85,9 +85,9 @@ async def test_changes_that_wait_are_taken_together_after_the_replay() -> None:
     async with cluster.watch_selection(Selection(kind=CONFIG_MAP), "0") as events:
         for number in range(4):
             await cluster.create(CONFIG_MAP, config_map(f"map-{number}"))
-        assert events.take_queued(9) == []
-        reported = [await anext(events), await anext(events), *events.take_queued(2), *events.take_queued(9)]
-        assert events.take_queued(9) == []
+        assert events.pop_queued(9) == []
+        reported = [await anext(events), await anext(events), *events.pop_queued(2), *events.pop_queued(9)]
+        assert events.pop_queued(9) == []
     names = ["old", *(f"map-{number}" for number in range(4))]
     assert [event.object["metadata"]["name"] for event in reported] == names
 

@@ -18,7 +18,7 @@ def looks(samples: Iterable[tuple[str, int]], *, elapsed_s: float = 1.0, is_wait
     watch.reset(ProcessVitals("S", ticks))
     for number, (state, used) in enumerate(samples, 1):
         ticks += used
-        if why := watch.look(ProcessVitals(state, ticks), elapsed_s=elapsed_s, is_waiting=is_waiting):
+        if why := watch.check(ProcessVitals(state, ticks), elapsed_s=elapsed_s, is_waiting=is_waiting):
             return number, why
     return 0, ""
 
@@ -32,7 +32,7 @@ def test_a_daemon_that_does_nothing_for_five_seconds_hangs(state: str, text: str
 def test_a_daemon_that_is_being_killed_hangs_no_longer(state: str) -> None:
     watch = HangWatch()
     watch.reset(ProcessVitals("S", 100))
-    whys = [watch.look(ProcessVitals(seen, 100), elapsed_s=1.0, is_waiting=False) for seen in ("S",) * 5 + (state,)]
+    whys = [watch.check(ProcessVitals(seen, 100), elapsed_s=1.0, is_waiting=False) for seen in ("S",) * 5 + (state,)]
     assert [bool(why) for why in whys] == [False] * 4 + [True, False]
 
 
@@ -64,13 +64,13 @@ def test_a_report_ends_the_silence() -> None:
     for _ in range(10):
         watch.reset(ProcessVitals("S", 1))
         for _ in range(4):
-            assert watch.look(ProcessVitals("S", 1), elapsed_s=1.0, is_waiting=False) == ""
+            assert watch.check(ProcessVitals("S", 1), elapsed_s=1.0, is_waiting=False) == ""
 
 
 def test_a_process_that_has_ended_does_not_hang() -> None:
     watch = HangWatch()
     watch.reset(None)
-    assert [watch.look(None, elapsed_s=1.0, is_waiting=False) for _ in range(10)] == [""] * 10
+    assert [watch.check(None, elapsed_s=1.0, is_waiting=False) for _ in range(10)] == [""] * 10
 
 
 async def test_the_kernel_distinguishes_a_stopped_process_from_a_working_one() -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.home.supervisor.notify import SystemdNotifier, take_variables
+from serving.home.supervisor.notify import SystemdNotifier, pop_variables
 
 
 @pytest.mark.parametrize("is_abstract", [False, True])
@@ -47,5 +47,5 @@ def test_the_watchdog_is_fed_twice_in_its_time_and_by_its_process_alone(
 
 def test_no_child_speaks_for_the_service() -> None:
     environment = {"NOTIFY_SOCKET": "@one", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "2", "PATH": "/bin"}
-    assert take_variables(environment) == {"NOTIFY_SOCKET": "@one", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "2"}
+    assert pop_variables(environment) == {"NOTIFY_SOCKET": "@one", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "2"}
     assert environment == {"PATH": "/bin"}

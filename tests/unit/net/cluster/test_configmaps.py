@@ -9,7 +9,7 @@ import pytest
 from serving.core.model.errors import ClusterError, Forbidden, Unavailable
 from serving.core.model.objects import Object
 from serving.core.settings.daemons import AUTOSCALER, DAEMONS
-from serving.core.settings.live import LiveSettings, Taken
+from serving.core.settings.live import AppliedConfigMap, LiveSettings
 from serving.home.store.memory import MemoryCluster
 from serving.net.aio.clock import now_s
 from serving.net.cluster.configmaps import followed
@@ -36,11 +36,11 @@ async def seen() -> None:
 
 def test_work_begins_with_what_stands_there_and_hears_of_what_changes() -> None:
     async def check() -> None:
-        cluster, own, on_taken = MemoryCluster(), config(), []
+        cluster, own, on_applied = MemoryCluster(), config(), []
         await cluster.create(CONFIG_MAP, body(stable_window="30s", stats_address="127.0.0.1:1"))
         async with followed(cluster, SPACE, [own]) as watch:
             assert (own.settings.stable_window_s, own.settings.stats_address) == (30.0, "127.0.0.1:1")
-            with watch.applied_by(lambda: on_taken.append(own.settings.stable_window_s)):
+            with watch.applied_by(lambda: on_applied.append(own.settings.stable_window_s)):
                 await cluster.patch(CONFIG_MAP, SPACE, NAME, patch={"data": {"stable-window": "40s"}})
                 await cluster.patch(CONFIG_MAP, SPACE, NAME, patch={"data": {"stats-address": "127.0.0.1:2"}})
                 await seen()
@@ -49,7 +49,7 @@ def test_work_begins_with_what_stands_there_and_hears_of_what_changes() -> None:
                 await seen()
             await cluster.create(CONFIG_MAP, body(stable_window="50s"))
             await seen()
-        assert on_taken == [40.0, 60.0]
+        assert on_applied == [40.0, 60.0]
         await cluster.close()
 
     run_virtually(check())
@@ -57,14 +57,14 @@ def test_work_begins_with_what_stands_there_and_hears_of_what_changes() -> None:
 
 def test_a_refusal_is_reported_with_the_object_and_remembered_until_it_is_right() -> None:
     async def check() -> None:
-        cluster, own, reported = MemoryCluster(), config(), list[tuple[Taken, Object]]()
+        cluster, own, reported = MemoryCluster(), config(), list[tuple[AppliedConfigMap, Object]]()
         async with followed(cluster, SPACE, [own]) as watch, contextlib.AsyncExitStack() as stack:
             stack.enter_context(watch.reported_to(lambda *arguments: reported.append(arguments)))
             stack.enter_context(watch.applied_by(reported.clear))
             await cluster.create(CONFIG_MAP, body(stable_window="never"))
             await seen()
-            ((taken, resource),) = reported
-            assert taken.problems[0].where == f"ConfigMap {NAME}"
+            ((applied, resource),) = reported
+            assert applied.problems[0].where == f"ConfigMap {NAME}"
             assert resource["metadata"]["name"] == NAME
             assert len(watch.refused) == 1
             await cluster.patch(CONFIG_MAP, SPACE, NAME, patch={"data": {"stable-window": "20s"}})

@@ -4,7 +4,7 @@ import pytest
 
 from serving.core.model.errors import ServingError
 from serving.net.cluster.servicepatch import (
-    AskedService,
+    TrafficRequest,
     desired_traffic,
     newest_first,
     pinned_traffic,
@@ -28,22 +28,22 @@ def target(name: str, percent: int = 0, **more: str) -> Json:
 
 
 def test_shares_replace_what_was_there() -> None:
-    traffic = desired_traffic(service(LATEST), AskedService(shares={"a-00001": 90, "@latest": 10}))
+    traffic = desired_traffic(service(LATEST), TrafficRequest(shares={"a-00001": 90, "@latest": 10}))
     assert traffic == [target("a-00001", 90), {"latestRevision": True, "percent": 10}]
 
 
 def test_tags_stay_with_their_revisions() -> None:
     now = service(target("a-00001", 50, tag="old"), target("a-00002", 50))
-    assert desired_traffic(now, AskedService(shares={"a-00002": 100})) == [
+    assert desired_traffic(now, TrafficRequest(shares={"a-00002": 100})) == [
         target("a-00002", 100),
         target("a-00001", tag="old"),
     ]
-    assert desired_traffic(now, AskedService(shares={"a-00001": 100})) == [target("a-00001", 100, tag="old")]
+    assert desired_traffic(now, TrafficRequest(shares={"a-00001": 100})) == [target("a-00001", 100, tag="old")]
 
 
 def test_a_tag_alone_leaves_the_shares() -> None:
     traffic = desired_traffic(
-        service(LATEST), AskedService(tags={"blue": "@latest", "red": "@latest", "old": "a-00001"})
+        service(LATEST), TrafficRequest(tags={"blue": "@latest", "red": "@latest", "old": "a-00001"})
     )
     assert traffic == [
         {**LATEST, "tag": "blue"},
@@ -54,14 +54,14 @@ def test_a_tag_alone_leaves_the_shares() -> None:
 
 def test_a_tag_that_is_taken_away_takes_its_empty_target_along() -> None:
     now = service(target("a-00002", 100), target("a-00001", tag="old"))
-    assert desired_traffic(now, AskedService(untagged=("old",))) == [target("a-00002", 100)]
+    assert desired_traffic(now, TrafficRequest(untagged=("old",))) == [target("a-00002", 100)]
     with pytest.raises(ServingError, match="'new' is not a tag of it; there are old"):
-        desired_traffic(now, AskedService(untagged=("new",)))
+        desired_traffic(now, TrafficRequest(untagged=("new",)))
 
 
 def test_shares_are_100_together() -> None:
     with pytest.raises(ServingError, match="a-00001=90 a-00002=20 is 110 % together; expected 100 %"):
-        desired_traffic(service(LATEST), AskedService(shares={"a-00001": 90, "a-00002": 20}))
+        desired_traffic(service(LATEST), TrafficRequest(shares={"a-00001": 90, "a-00002": 20}))
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_rows_of_revisions_that_are_gone_are_dropped() -> None:
     reporter = StatsReporter()
     for name in ("a", "b"):
         reporter.report(numbers(revision=name))
-    reporter.keep({("default", "b")})
+    reporter.retain({("default", "b")})
     assert [key[2] for key, _ in pulled(reporter)["kn_revision_pods_count"]] == ["b"]
     assert len(reporter) == 1
 
@@ -116,7 +116,7 @@ def test_a_call_of_opencensus_that_raises_is_logged_once_and_loses_no_value(
         each.report(numbers(desired_count=5))
         each.report(numbers(revision="gone"))
         each.report(numbers(desired_count=None, requested_count=7))
-        each.keep({("default", "hello-00001")})
+        each.retain({("default", "hello-00001")})
     assert pulled(reporter) == pulled(whole)
     assert pulled(reporter) == pulled(whole)
     assert [record.getMessage() for record in caplog.records] == ["opencensus.failed"]

@@ -115,7 +115,7 @@ class Bench:
     def begin(self, exchange: Exchange) -> None:
         upstream, app = Upstream(self.pool, APP), Wire()
         upstream.connection_made(app)
-        self.pool.give(upstream)
+        self.pool.release(upstream)
         self.upstreams.append(upstream)
         self.apps.append(app)
         self.exchanges.append(exchange)

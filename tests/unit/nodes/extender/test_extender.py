@@ -17,11 +17,11 @@ def new_extender(provider: str = "default") -> Extender:
     """An extender of three nodes of 4 cores: one empty, one half full, one full."""
     book = NodeBook()
     for name in NODES:
-        book.take_node(node_of(node(name)))
+        book.set_node(node_of(node(name)))
     for name, cpu, memory in (("half", "2", "4Gi"), ("full", "3900m", "8000Mi")):
         placed_pod = pod_of(pod(f"on-{name}", on=name, cpu=cpu, memory=memory))
         assert placed_pod is not None
-        book.take_pod(placed_pod)
+        book.set_pod(placed_pod)
     return Extender(book, Scorer(PlacementSettings(provider=provider)))
 
 
@@ -71,8 +71,8 @@ def test_a_pod_that_requests_nothing_fits_on_a_full_node() -> None:
 
 def test_a_node_runs_so_many_pods_and_no_more() -> None:
     book = NodeBook()
-    book.take_node(node_of(node("a", pods="0")))
-    book.take_node(node_of(node("b", pods=None)))
+    book.set_node(node_of(node("a", pods="0")))
+    book.set_node(node_of(node("b", pods=None)))
     entry = filtered(Extender(book, Scorer(PlacementSettings())), asking("a", "b"))
     assert entry["FailedNodes"] == {"a": "runs 0 of 0 pods"}
 

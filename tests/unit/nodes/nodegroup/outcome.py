@@ -19,7 +19,7 @@ from serving.nodes.nodegroup.records import (
     GroupFacts,
     GroupNode,
     GroupPod,
-    OthersTaken,
+    OthersUsage,
     PodPhase,
     RemovalTaint,
 )
@@ -44,7 +44,7 @@ def gathered(snapshot: Snapshot, settings: NodeGroupSettings) -> GroupFacts:
     """The group's own nodes and pods, from a snapshot of everything."""
     own: list[GroupPod] = []
     pod_counts: Counter[str] = Counter()
-    others_taken: dict[str, OthersTaken] = defaultdict(OthersTaken)
+    others_taken: dict[str, OthersUsage] = defaultdict(OthersUsage)
     for pod in snapshot.pods:
         role = pod_role(pod, settings)
         if role is PodRole.OWN:

@@ -31,11 +31,11 @@ def pod(name: str, **metadata: str) -> dict[str, Any]:
 
 def new_book(replicas: int | None, published: int | None = None, *, pods: int = 0) -> AnticipatedBook:
     anticipated_book = AnticipatedBook()
-    anticipated_book.take_deployment(deployment(replicas))
+    anticipated_book.set_deployment(deployment(replicas))
     if published is not None:
-        anticipated_book.take_revision(revision(published))
+        anticipated_book.set_revision(revision(published))
     for number in range(pods):
-        anticipated_book.take_pod(f"default/p{number}", pod(f"p{number}"))
+        anticipated_book.set_pod(f"default/p{number}", pod(f"p{number}"))
     return anticipated_book
 
 
@@ -59,7 +59,7 @@ def test_what_has_expired_says_nothing() -> None:
 
 def test_pods_that_are_being_deleted_are_replaced() -> None:
     anticipated_book = new_book(2, pods=2)
-    anticipated_book.take_pod("default/p0", pod("p0", deletionTimestamp="now"))
+    anticipated_book.set_pod("default/p0", pod("p0", deletionTimestamp="now"))
     assert len(anticipated_book.pods(NOW_S)) == 1
     anticipated_book.drop_pod("default/p1")
     anticipated_book.drop_pod("default/p1")
@@ -68,7 +68,7 @@ def test_pods_that_are_being_deleted_are_replaced() -> None:
 
 def test_a_pod_that_changes_counts_once() -> None:
     anticipated_book = new_book(2, pods=2)
-    anticipated_book.take_pod("default/p0", pod("p0"))
+    anticipated_book.set_pod("default/p0", pod("p0"))
     assert not anticipated_book.pods(NOW_S)
 
 
@@ -76,10 +76,10 @@ def test_revisions_and_deployments_that_go_want_nothing() -> None:
     anticipated_book = new_book(0, 8)
     anticipated_book.drop_revision(KEY)
     assert not anticipated_book.pods(NOW_S)
-    anticipated_book.take_revision(revision(8))
-    anticipated_book.take_revision({"metadata": {"namespace": KEY[0], "name": KEY[1]}})
+    anticipated_book.set_revision(revision(8))
+    anticipated_book.set_revision({"metadata": {"namespace": KEY[0], "name": KEY[1]}})
     assert not anticipated_book.pods(NOW_S)
-    anticipated_book.take_revision(revision(8))
+    anticipated_book.set_revision(revision(8))
     anticipated_book.drop_deployment(deployment(0))
     anticipated_book.drop_deployment({"metadata": {}})
     assert not anticipated_book.pods(NOW_S)
@@ -87,10 +87,10 @@ def test_revisions_and_deployments_that_go_want_nothing() -> None:
 
 def test_other_deployments_and_those_that_go_are_left_out() -> None:
     anticipated_book = AnticipatedBook()
-    anticipated_book.take_deployment({"metadata": {"name": "other"}, "spec": {"replicas": 5}})
+    anticipated_book.set_deployment({"metadata": {"name": "other"}, "spec": {"replicas": 5}})
     gone = deployment(5)
     gone["metadata"]["deletionTimestamp"] = "now"
-    anticipated_book.take_deployment(gone)
+    anticipated_book.set_deployment(gone)
     assert not anticipated_book.pods(NOW_S)
 
 

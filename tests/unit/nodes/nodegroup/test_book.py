@@ -12,7 +12,7 @@ from serving.nodes.nodegroup.records import (
     Failures,
     GroupNode,
     GroupPod,
-    OthersTaken,
+    OthersUsage,
     Placement,
     PodPhase,
 )
@@ -60,9 +60,9 @@ changes = st.lists(st.one_of(node_changes, pod_changes, st.sampled_from(("n000",
 def apply(book: NodeGroupBook, change: GroupNode | GroupPod | str) -> None:
     match change:
         case GroupNode():
-            book.take_node(change)
+            book.set_node(change)
         case GroupPod():
-            book.take_pod(change)
+            book.set_pod(change)
         case _ if change.startswith("n"):
             book.drop_node(change)
         case _:
@@ -93,7 +93,7 @@ def compare(book: NodeGroupBook, group_changes: list[GroupNode | GroupPod | str]
     untainted = [group_node for group_node in wanted.nodes if state_of(group_node) is NodeState.UNTAINTED]
     free = free_amounts(untainted, wanted.pods, wanted.others_taken).values()
     assert group_facts.others_taken == {
-        name: taken for name, taken in wanted.others_taken.items() if taken != OthersTaken()
+        name: taken for name, taken in wanted.others_taken.items() if taken != OthersUsage()
     }
     assert book.extremes(group.name).free_cpu.cpu_m == max((amount.cpu_m for amount in free), default=0)
     waiting = [
@@ -115,28 +115,28 @@ def test_it_agrees_with_gathering_everything(group_changes: list[GroupNode | Gro
     book = NodeGroupBook()
     for index, change in enumerate(group_changes):
         if index == late:
-            book.take_groups(GROUPS)
+            book.set_groups(GROUPS)
         apply(book, change)
-    book.take_groups(GROUPS)
+    book.set_groups(GROUPS)
     for group in GROUPS:
         compare(book, group_changes, group)
 
 
 def test_groups_that_change_are_sorted_afresh_and_others_are_kept() -> None:
     book = NodeGroupBook()
-    book.take_node(node(0))
-    book.take_groups([SETTINGS])
+    book.set_node(node(0))
+    book.set_groups([SETTINGS])
     assert [group_node.name for group_node in book.facts("shared", CLOUD, Failures()).nodes] == ["n000"]
-    book.take_groups([SETTINGS])
+    book.set_groups([SETTINGS])
     assert len(book.facts("shared", CLOUD, Failures()).nodes) == 1
-    book.take_groups([settings(label_value="other")])
+    book.set_groups([settings(label_value="other")])
     assert len(book.facts("shared", CLOUD, Failures()).nodes) == 0
 
 
 def test_a_quirk_of_one_group_does_not_change_what_another_counts() -> None:
     book = NodeGroupBook()
-    book.take_groups(GROUPS)
-    book.take_pod(msgspec.structs.replace(pod(1500), original_request=Amount(cpu_m=1000)))
+    book.set_groups(GROUPS)
+    book.set_pod(msgspec.structs.replace(pod(1500), original_request=Amount(cpu_m=1000)))
     counted = {
         node_group_settings.name: book.facts(node_group_settings.name, CLOUD, Failures()).request.cpu_m
         for node_group_settings in (GROUPS[0], GROUPS[3])

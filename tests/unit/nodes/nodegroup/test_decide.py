@@ -10,8 +10,8 @@ from serving.nodes.nodegroup.plan import (
     GroupLimit,
     GroupRule,
     IncreaseSize,
-    KeptFor,
     PassError,
+    RetentionReason,
     Taint,
     Untaint,
 )
@@ -160,7 +160,7 @@ def test_nodes_kept_by_the_minimum_of_the_cloud_are_reported() -> None:
     group = (*nodes(2), node(2, tainted_ago_s=100.0))
     _, plan = decided(snapshot(group, load(50, group), cloud=(3, 30)))
     assert (plan.effects, plan.limits) == ((), (GroupLimit.CLOUD_MIN,))
-    assert [kept_node.reason for kept_node in plan.kept_nodes] == [KeptFor.CLOUD_MIN]
+    assert [kept_node.reason for kept_node in plan.kept_nodes] == [RetentionReason.CLOUD_MIN]
 
 
 def test_an_open_breaker_holds_the_target() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from serving.nodes.nodegroup.plan import KeptFor, KeptNodes
+from serving.nodes.nodegroup.plan import PostponedRemoval, RetentionReason
 from serving.nodes.nodegroup.reaper import Reaped, fate_of_tainted, reap_force_tainted, reap_tainted
 from serving.nodes.nodegroup.records import CloudGroup, Failures, GroupNode, GroupPod, RemovalTaint
 from tests.unit.nodes.nodegroup.builders import node, pod, settings, snapshot, view
@@ -20,7 +20,7 @@ def reaped(
     return reap_tainted(group_view.parts.tainted, group_view, cloud, keep_healthy=False)
 
 
-def fate(group_node: GroupNode, *, has_pod: bool = False, **changes: object) -> KeptFor | None:
+def fate(group_node: GroupNode, *, has_pod: bool = False, **changes: object) -> RetentionReason | None:
     pods = (pod(on=group_node),) if has_pod else ()
     return fate_of_tainted(group_node, view(snapshot((group_node,), pods), settings(**changes))).keep
 
@@ -28,18 +28,18 @@ def fate(group_node: GroupNode, *, has_pod: bool = False, **changes: object) -> 
 @pytest.mark.parametrize(
     ("tainted_ago_s", "has_pod", "keep"),
     [
-        (59.0, False, KeptFor.SOFT_GRACE),
-        (60.0, False, KeptFor.SOFT_GRACE),
+        (59.0, False, RetentionReason.SOFT_GRACE),
+        (60.0, False, RetentionReason.SOFT_GRACE),
         (60.5, False, None),
-        (61.0, True, KeptFor.HARD_GRACE),
-        (600.0, True, KeptFor.HARD_GRACE),
-        (600.5, True, KeptFor.DRAINING),
-        (900.0, True, KeptFor.DRAINING),
+        (61.0, True, RetentionReason.HARD_GRACE),
+        (600.0, True, RetentionReason.HARD_GRACE),
+        (600.5, True, RetentionReason.DRAINING),
+        (900.0, True, RetentionReason.DRAINING),
         (900.5, True, None),
     ],
 )
 def test_both_graces_and_the_time_to_drain_must_have_passed(
-    tainted_ago_s: float, keep: KeptFor | None, *, has_pod: bool
+    tainted_ago_s: float, keep: RetentionReason | None, *, has_pod: bool
 ) -> None:
     assert fate(node(0, tainted_ago_s=tainted_ago_s), has_pod=has_pod) == keep
 
@@ -49,9 +49,9 @@ def test_without_a_drain_grace_a_node_goes_with_its_pods_after_the_hard_one() ->
 
 
 def test_a_protected_node_and_one_without_a_timestamp_stay() -> None:
-    assert fate(node(0, tainted_ago_s=9999.0, is_protected=True)) is KeptFor.PROTECTED
-    assert fate(node(0, removal_taint=RemovalTaint(at_s=None))) is KeptFor.NO_TIMESTAMP
-    assert fate(node(0)) is KeptFor.NO_TIMESTAMP
+    assert fate(node(0, tainted_ago_s=9999.0, is_protected=True)) is RetentionReason.PROTECTED
+    assert fate(node(0, removal_taint=RemovalTaint(at_s=None))) is RetentionReason.NO_TIMESTAMP
+    assert fate(node(0)) is RetentionReason.NO_TIMESTAMP
 
 
 def test_what_is_due_is_deleted_and_what_has_pods_is_drained() -> None:
@@ -60,8 +60,8 @@ def test_what_is_due_is_deleted_and_what_has_pods_is_drained() -> None:
         deleted=("n000",),
         drained=("n001",),
         kept_nodes=(
-            KeptNodes(node_name="n001", reason=KeptFor.DRAINING),
-            KeptNodes(node_name="n002", reason=KeptFor.SOFT_GRACE),
+            PostponedRemoval(node_name="n001", reason=RetentionReason.DRAINING),
+            PostponedRemoval(node_name="n002", reason=RetentionReason.SOFT_GRACE),
         ),
     )
 
@@ -71,7 +71,7 @@ def test_the_clouds_minimum_lets_as_many_go_as_fit() -> None:
     done = reaped(*group, cloud_min=3)
     assert done.deleted == ("n004", "n003")
     assert done.is_refused
-    assert {kept_node.reason for kept_node in done.kept_nodes} == {KeptFor.CLOUD_MIN}
+    assert {kept_node.reason for kept_node in done.kept_nodes} == {RetentionReason.CLOUD_MIN}
 
 
 def test_empty_nodes_go_before_those_with_pods() -> None:
@@ -88,7 +88,7 @@ def test_a_node_that_could_not_be_deleted_is_not_drained() -> None:
     busy = [node(number, tainted_ago_s=700.0) for number in range(2)]
     done = reaped(*busy, pods=tuple(pod(on=group_node) for group_node in busy), cloud_min=1)
     assert (done.drained, done.is_refused) == (("n000",), True)
-    assert done.kept_nodes[1] == KeptNodes(node_name="n001", reason=KeptFor.CLOUD_MIN)
+    assert done.kept_nodes[1] == PostponedRemoval(node_name="n001", reason=RetentionReason.CLOUD_MIN)
 
 
 def test_a_cloud_below_its_own_minimum_lets_none_go() -> None:
@@ -103,7 +103,7 @@ def test_in_a_sick_group_only_sick_nodes_go() -> None:
     seen = view(snapshot((healthy, sick)), watched)
     done = reap_tainted(seen.parts.tainted, seen, seen.cloud, keep_healthy=True)
     assert done.deleted == ("n001",)
-    assert done.kept_nodes == (KeptNodes(node_name="n000", reason=KeptFor.HEALTHY),)
+    assert done.kept_nodes == (PostponedRemoval(node_name="n000", reason=RetentionReason.HEALTHY),)
 
 
 def test_a_force_tainted_node_goes_immediately_if_it_is_empty() -> None:
@@ -113,6 +113,6 @@ def test_a_force_tainted_node_goes_immediately_if_it_is_empty() -> None:
     done = reap_force_tainted(seen, seen.cloud)
     assert done.deleted == ("n000",)
     assert done.kept_nodes == (
-        KeptNodes(node_name="n001", reason=KeptFor.PODS),
-        KeptNodes(node_name="n002", reason=KeptFor.PROTECTED),
+        PostponedRemoval(node_name="n001", reason=RetentionReason.PODS),
+        PostponedRemoval(node_name="n002", reason=RetentionReason.PROTECTED),
     )

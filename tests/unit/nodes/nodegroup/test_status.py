@@ -216,14 +216,14 @@ def test_from_zero_the_percentages_are_zero() -> None:
 
 def test_the_largest_pods_that_wait_and_the_nodes_with_the_most_room_have_gauges() -> None:
     book = NodeGroupBook()
-    book.take_groups([settings(anticipation=True)])
+    book.set_groups([settings(anticipation=True)])
     for group_node in (node(0), node(1), node(2, tainted_ago_s=5.0)):
-        book.take_node(group_node)
-    book.take_pod(pod(1000, on=node(0), name="a", memory_bytes=9))
+        book.set_node(group_node)
+    book.set_pod(pod(1000, on=node(0), name="a", memory_bytes=9))
     for name, cpu_m, memory_bytes in (("b", 300, 7), ("c", 200, 8)):
-        book.take_pod(pod(cpu_m, name=name, memory_bytes=memory_bytes))
+        book.set_pod(pod(cpu_m, name=name, memory_bytes=memory_bytes))
     # What does not exist yet does not wait.
-    book.take_pod(pod(900, name="d", is_anticipated=True))
+    book.set_pod(pod(900, name="d", is_anticipated=True))
     values = room_gauges(book.extremes("shared"))
     assert values.keys() <= {metric_spec.name for metric_spec in NODEGROUP_METRICS}
     prefix = "escalator_node_group"

@@ -10,7 +10,7 @@ def add_pods(book: NodeBook, *pods: dict[str, Any]) -> None:
     for each_pod in pods:
         placed_pod = pod_of(each_pod)
         assert placed_pod is not None
-        book.take_pod(placed_pod)
+        book.set_pod(placed_pod)
 
 
 def requested(book: NodeBook) -> dict[str, int]:
@@ -22,7 +22,7 @@ def requested(book: NodeBook) -> dict[str, int]:
 def book_of(*names: str) -> NodeBook:
     book = NodeBook()
     for name in names:
-        book.take_node(node_of(node(name)))
+        book.set_node(node_of(node(name)))
     return book
 
 
@@ -53,7 +53,7 @@ def test_a_pod_may_be_known_before_its_node() -> None:
     assert requested(book) == {"a": 0}
     add_pods(book, pod("p", on="b", cpu="1"))
     assert requested(book) == {"a": 0}
-    book.take_node(node_of(node("b")))
+    book.set_node(node_of(node("b")))
     assert requested(book) == {"a": 0, "b": 1000}
 
 
@@ -62,14 +62,14 @@ def test_while_nothing_changes_the_table_is_the_same() -> None:
     add_pods(book, pod("p", on="a", cpu="1"))
     table = book.table()
     add_pods(book, pod("p", on="a", cpu="1"))
-    book.take_node(node_of(node("a")))
+    book.set_node(node_of(node("a")))
     assert book.table() is table
 
 
 def test_a_change_of_one_node_renews_its_column_only() -> None:
     book = book_of("a", "b")
     before = book.table()
-    book.take_node(node_of(node("b", cpu="1")))
+    book.set_node(node_of(node("b", cpu="1")))
     after = book.table()
     assert after.changed_from == before.version
     assert after.changed is not None
@@ -88,11 +88,11 @@ def test_a_node_that_goes_leaves_the_table() -> None:
 def test_what_nodes_use_is_in_the_table() -> None:
     book = book_of("a", "b")
     usage = NodeUsage(at_s=5.0, cpu=Usage(mean_percent=40.0, deviation_percent=1.0), memory=NoData(missing="it"))
-    book.take_usages({"a": usage, "gone": usage})
+    book.set_usages({"a": usage, "gone": usage})
     table = book.table()
     assert [bool(is_measured) for is_measured in table.measured[0]] == [True, False]
     assert float(table.mean_percent[0, 0]) == 40.0
-    book.take_usages({})
+    book.set_usages({})
     assert not book.table().measured.any()
 
 

@@ -4,7 +4,7 @@ import click
 import pytest
 
 from serving.tools.cli.main import main
-from serving.tools.cli.words import ANSWERS, OPTIONS, RUNS, answer_of, command_of, page
+from serving.tools.cli.words import ANSWERS, OPTIONS, RUNS, command_of, page, suggestion_of
 from tests.tidy.sources import ROOT
 
 COMMANDS = main.list_commands(click.Context(main))
@@ -56,10 +56,10 @@ version volumes wait watch inspect tail
 
 def test_each_verb_of_the_other_tools_is_a_command_runs_one_or_has_an_answer() -> None:
     verbs = [words.split("+") for words in VERBS.split() if not words.endswith(":")]
-    assert [words for words in verbs if words[0] not in COMMANDS and not answer_of(words)] == []
+    assert [words for words in verbs if words[0] not in COMMANDS and not suggestion_of(words)] == []
 
 
 def test_words_that_run_nothing_have_an_answer_or_none() -> None:
     assert command_of(["create"], now_s=0) is None
-    assert answer_of(["rollout", "frob"]) == ANSWERS["rollout"]
-    assert (answer_of([]), answer_of(["frob"])) == ("", "")
+    assert suggestion_of(["rollout", "frob"]) == ANSWERS["rollout"]
+    assert (suggestion_of([]), suggestion_of(["frob"])) == ("", "")

@@ -58,36 +58,36 @@ def started(seen: ColdStarts, name: str, at_s: float) -> None:
         (0.6, {"running": ["2026-11-24T10:00:00Z"]}),
         (0.8, {"is_ready": True}),
     ):
-        seen.take_pod(pod(name, **changes), BASE_S + at_s + after_s)
+        seen.set_pod(pod(name, **changes), BASE_S + at_s + after_s)
 
 
 def test_the_way_of_a_request_from_zero_is_cut_where_the_pod_was_seen_to_change() -> None:
     seen = ColdStarts()
-    seen.take_change(KEY, BASE_S + 0.05)
+    seen.record_change(KEY, BASE_S + 0.05)
     started(seen, "p", 0.0)
     assert steps_of(seen) == [
         {DECIDED: 0.05, CREATED: 0.05, SCHEDULED: 0.1, STARTED: 0.4, READY: 0.2, SENT: 0.2},
     ]
     # Later changes of the pod, and pods of others, are not of this start.
-    seen.take_pod(pod("p", running=["2026-11-24T10:00:00Z"], is_ready=True), BASE_S + 3)
-    seen.take_pod(pod("q", revision=""), BASE_S)
+    seen.set_pod(pod("p", running=["2026-11-24T10:00:00Z"], is_ready=True), BASE_S + 3)
+    seen.set_pod(pod("q", revision=""), BASE_S)
     assert len(steps_of(seen)) == 1
 
 
 def test_a_stamp_with_fractions_is_exacter_than_what_is_seen() -> None:
     seen = ColdStarts()
-    seen.take_pod(pod(), BASE_S + 0.1)
+    seen.set_pod(pod(), BASE_S + 0.1)
     stamps: list[str | None] = ["2026-11-24T10:00:00.200000Z", "2026-11-24T10:00:00.300000Z"]
-    seen.take_pod(pod(running=[stamps[0], None]), BASE_S + 0.7)
-    seen.take_pod(pod(running=stamps, is_ready=True), BASE_S + 0.9)
+    seen.set_pod(pod(running=[stamps[0], None]), BASE_S + 0.7)
+    seen.set_pod(pod(running=stamps, is_ready=True), BASE_S + 0.9)
     assert steps_of(seen) == [{UNKNOWN: 0.1, STARTED: 0.2, READY: 0.6, SENT: 0.1}]
 
 
 def test_times_of_other_clocks_never_make_a_step_negative_or_longer_than_all() -> None:
     seen = ColdStarts()
-    seen.take_change(KEY, BASE_S - 0.3)
-    seen.take_pod(pod(), BASE_S + 0.4)
-    seen.take_pod(pod(running=["2026-11-24T09:59:59.000000Z"], is_ready=True), BASE_S + 1.3)
+    seen.record_change(KEY, BASE_S - 0.3)
+    seen.set_pod(pod(), BASE_S + 0.4)
+    seen.set_pod(pod(running=["2026-11-24T09:59:59.000000Z"], is_ready=True), BASE_S + 1.3)
     (steps,) = steps_of(seen)
     assert steps == {CREATED: 0.4, READY: 0.6}
     assert sum(steps.values()) == pytest.approx(1.0)
@@ -95,8 +95,8 @@ def test_times_of_other_clocks_never_make_a_step_negative_or_longer_than_all() -
 
 def test_a_pod_that_was_found_or_became_ready_at_another_time_explains_nothing() -> None:
     seen = ColdStarts()
-    seen.take_pod(pod("old", is_ready=True), BASE_S + 60)
-    seen.take_pod(pod("late", is_ready=False), BASE_S)
+    seen.set_pod(pod("old", is_ready=True), BASE_S + 60)
+    seen.set_pod(pod("late", is_ready=False), BASE_S)
     assert steps_of(seen) == [{UNKNOWN: 1.0}]
     assert steps_of(seen, request(60.0)) == [{UNKNOWN: 1.0}]
 
@@ -104,8 +104,8 @@ def test_a_pod_that_was_found_or_became_ready_at_another_time_explains_nothing()
 def test_the_last_starts_are_kept_newest_first_and_go_with_their_revision() -> None:
     seen = ColdStarts()
     for number in range(25):
-        seen.take_change(KEY, BASE_S + number)
-        seen.take_pod(pod(f"p-{number}", is_ready=True), BASE_S + 0.1)
+        seen.record_change(KEY, BASE_S + number)
+        seen.set_pod(pod(f"p-{number}", is_ready=True), BASE_S + 0.1)
     starts = seen.starts(KEY, [request(number) for number in range(25)])
     assert [entry["at_s"] for entry in starts] == [BASE_S + number for number in range(24, 4, -1)]
     seen.forget(KEY)

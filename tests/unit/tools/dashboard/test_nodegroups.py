@@ -76,7 +76,7 @@ def test_lines_of_nodes_say_their_group_and_why_they_stay() -> None:
     nodes.put_node("a", node("a", "default", REMOVAL_TAINT))
     nodes.put_node("b", node("b", "other"))
     before = nodes.shown("", 0.0)
-    nodes.take_groups([group()])
+    nodes.set_groups([group()])
     shown = nodes.shown("", 0.0)
     assert shown is not before
     lines = {line["name"]: line for line in shown["lines"]}

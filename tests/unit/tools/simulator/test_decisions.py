@@ -25,8 +25,8 @@ def test_seconds_that_are_given_late_read_as_those_that_were_given_in_time() -> 
         if number % 7 == 0:
             for seconds in (late, early):
                 seconds.record((number, 2.0, 1, 0.0), is_hot=False)
-        early.give(each_second, number + 1.5, has_reports=True)
-    late.give(at_end, 100.5, has_reports=True)
+        early.flush_to(each_second, number + 1.5, has_reports=True)
+    late.flush_to(at_end, 100.5, has_reports=True)
     assert stable_load(at_end, 100.5) == pytest.approx(stable_load(each_second, 100.5)) == pytest.approx(0.3)
 
 

@@ -84,7 +84,7 @@ class AwsApis:
         try:
             headers = await self._signature(credentials, service, url=url, body=body)
             async with self._session.post(url, data=body, headers=headers, allow_redirects=False) as response:
-                return _answer(action, response.status, await response.read())
+                return _parsed(action, response.status, await response.read())
         except (aiohttp.ClientError, TimeoutError) as error:
             raise CloudUnavailable(f"AWS: {action}: {str(error) or type(error).__name__}") from error
 
@@ -143,7 +143,7 @@ def _domain(region: str) -> str:
     return "amazonaws.com.cn" if region.startswith("cn-") else "amazonaws.com"
 
 
-def _answer(action: str, status: int, body: bytes) -> "Element":
+def _parsed(action: str, status: int, body: bytes) -> "Element":
     from xml.etree.ElementTree import ParseError, XMLParser  # noqa: PLC0415 - with this cloud only
 
     parser: Any = XMLParser()  # noqa: S314 - of the endpoint that the operator set

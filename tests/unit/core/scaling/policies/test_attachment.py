@@ -96,7 +96,7 @@ def test_the_state_of_another_process_continues() -> None:
 
 def test_panic_adds_pods_until_they_are_there() -> None:
     triggered = new_triggered(PANIC)
-    assert triggered.take_report("a", concurrency=1.0)
+    assert triggered.process_report("a", concurrency=1.0)
     triggered.panic(pods(idle=0, occupied=1), 0.0)
     # No pod has been asked for yet, so the wish stays.
     triggered.panic(pods(idle=0, occupied=1), 0.1)
@@ -112,24 +112,24 @@ def test_panic_adds_pods_until_they_are_there() -> None:
 
 def test_a_pod_takes_its_first_request_once() -> None:
     triggered = new_triggered(PANIC)
-    assert triggered.take_report("a", concurrency=1.0)
-    assert not triggered.take_report("a", concurrency=2.0)
-    assert not triggered.take_report("a", concurrency=0.0)
-    assert triggered.take_report("a", concurrency=0.5)
+    assert triggered.process_report("a", concurrency=1.0)
+    assert not triggered.process_report("a", concurrency=2.0)
+    assert not triggered.process_report("a", concurrency=0.0)
+    assert triggered.process_report("a", concurrency=0.5)
     triggered.forget_pod("a")
-    assert triggered.take_report("a", concurrency=0.5)
+    assert triggered.process_report("a", concurrency=0.5)
 
 
 def test_within_the_limit_there_is_no_panic() -> None:
     triggered = new_triggered(PANIC)
-    triggered.take_report("a", concurrency=1.0)
+    triggered.process_report("a", concurrency=1.0)
     triggered.panic(pods(idle=1, occupied=1), 0.0)
     assert wanted(triggered) == []
 
 
 def test_panic_ends_with_its_lock() -> None:
     triggered = new_triggered(PANIC)
-    triggered.take_report("a", concurrency=1.0)
+    triggered.process_report("a", concurrency=1.0)
     triggered.panic(pods(occupied=1), 0.0)
     assert wanted(triggered, SETTINGS.panic_lock_s) == []
 
@@ -137,14 +137,14 @@ def test_panic_ends_with_its_lock() -> None:
 def test_panic_may_leave_the_cooldown_alone() -> None:
     quirks = msgspec.structs.replace(SETTINGS.quirks, panic_starts_no_cooldown=True)
     triggered = new_triggered(PANIC, msgspec.structs.replace(SETTINGS, quirks=quirks))
-    triggered.take_report("a", concurrency=1.0)
+    triggered.process_report("a", concurrency=1.0)
     triggered.panic(pods(occupied=1), 0.0)
     assert triggered.state.last_change_at_s is None
 
 
 def test_without_panic_scale_no_autoscaler_is_poked() -> None:
     triggered = new_triggered(UP)
-    assert not triggered.take_report("a", concurrency=1.0)
+    assert not triggered.process_report("a", concurrency=1.0)
 
 
 def test_it_is_content_when_nothing_is_to_be_changed_and_not_for_its_maximum() -> None:

@@ -63,7 +63,7 @@ def test_without_policies_nothing_is_looked_at() -> None:
     stage = TriggerStage()
     assert stage.decide() == ()
     assert (stage.update_count, stage.triggers.due_in_s(HELLO.key, 0.0)) == (0, None)
-    assert not stage.triggers.take_report(HELLO.key, "a", concurrency=1.0)
+    assert not stage.triggers.process_report(HELLO.key, "a", concurrency=1.0)
     stage.triggers.forget_pod(HELLO.key, "a")
     stage.triggers.forget(HELLO.key)
     assert stage.news == []
@@ -71,7 +71,7 @@ def test_without_policies_nothing_is_looked_at() -> None:
 
 def test_a_policy_proposes_once_a_period() -> None:
     stage = TriggerStage()
-    stage.triggers.take_policy(policy(up=ROOM_UP))
+    stage.triggers.set_policy(policy(up=ROOM_UP))
     (first,) = stage.decide()
     assert (first.decider, first.desired) == ("policy p", 13)
     assert stage.decide(now_s=2.0) == (first,)
@@ -83,28 +83,28 @@ def test_a_policy_proposes_once_a_period() -> None:
 
 def test_at_scale_zero_there_is_nothing_to_evaluate() -> None:
     stage = TriggerStage()
-    stage.triggers.take_policy(policy(up=ROOM_UP))
+    stage.triggers.set_policy(policy(up=ROOM_UP))
     assert stage.decide(observed=pods()) == ()
     assert (stage.update_count, stage.triggers.due_in_s(HELLO.key, 0.0)) == (0, None)
 
 
 def test_a_min_holds_at_scale_zero() -> None:
     stage = TriggerStage()
-    stage.triggers.take_policy(policy(min=2))
+    stage.triggers.set_policy(policy(min=2))
     assert [proposal.desired for proposal in stage.decide(observed=pods())] == [2]
 
 
 @pytest.mark.parametrize("scaled_revision", [revision(reachable=False), revision(state=ServingState.RETIRED)])
 def test_who_gets_no_requests_gets_no_pods(scaled_revision: ScaledRevision) -> None:
     stage = TriggerStage()
-    stage.triggers.take_policy(policy(min=20))
+    stage.triggers.set_policy(policy(min=20))
     assert stage.decide(scaled_revision) == ()
     assert stage.triggers.due_in_s(scaled_revision.key, 0.0) is None
 
 
 def test_a_policy_that_goes_lets_go() -> None:
     stage = TriggerStage()
-    stage.triggers.take_policy(policy(up=ROOM_UP))
+    stage.triggers.set_policy(policy(up=ROOM_UP))
     stage.decide()
     stage.triggers.drop_policy(KEY)
     assert stage.decide(now_s=1.0) == ()
@@ -113,8 +113,8 @@ def test_a_policy_that_goes_lets_go() -> None:
 
 def test_the_next_policy_takes_over() -> None:
     stage = TriggerStage()
-    stage.triggers.take_policy(policy("a", up=ROOM_UP))
-    stage.triggers.take_policy(policy("b", min=12))
+    stage.triggers.set_policy(policy("a", up=ROOM_UP))
+    stage.triggers.set_policy(policy("b", min=12))
     stage.decide()
     assert stage.condition(("default", "b"))["reason"] == "Conflict"
     stage.news.clear()
@@ -126,18 +126,18 @@ def test_the_next_policy_takes_over() -> None:
 
 def test_a_policy_that_changes_is_followed_immediately() -> None:
     stage = TriggerStage()
-    stage.triggers.take_policy(policy(up=ROOM_UP))
+    stage.triggers.set_policy(policy(up=ROOM_UP))
     stage.decide()
-    stage.triggers.take_policy(policy(min=20))
+    stage.triggers.set_policy(policy(min=20))
     assert [proposal.desired for proposal in stage.decide(now_s=1.0)] == [20]
 
 
 def test_what_it_writes_itself_is_no_news() -> None:
     stage = TriggerStage()
-    stage.triggers.take_policy(policy(up=ROOM_UP))
+    stage.triggers.set_policy(policy(up=ROOM_UP))
     stage.decide()
     stage.news.clear()
-    stage.triggers.take_policy(policy(up=ROOM_UP, status=stage.status()))
+    stage.triggers.set_policy(policy(up=ROOM_UP, status=stage.status()))
     assert stage.news == []
     assert stage.decide(now_s=1.0)
     assert stage.news == []
@@ -145,7 +145,7 @@ def test_what_it_writes_itself_is_no_news() -> None:
 
 def test_a_recreated_revision_starts_from_nothing() -> None:
     stage = TriggerStage()
-    stage.triggers.take_policy(policy(up=ROOM_UP))
+    stage.triggers.set_policy(policy(up=ROOM_UP))
     stage.decide()
     stage.decide(revision(uid="r2"), now_s=1.0)
     assert [entry["uid"] for entry in stage.status()["revisions"]] == ["r2"]
@@ -155,21 +155,21 @@ def test_a_recreated_revision_starts_from_nothing() -> None:
 
 def test_cpu_without_requests_is_reported() -> None:
     stage = TriggerStage(cpu_m=None)
-    stage.triggers.take_policy(policy(up=CPU_UP))
+    stage.triggers.set_policy(policy(up=CPU_UP))
     assert stage.decide() == ()
     condition = stage.condition()
     assert condition["reason"] == "NoRequests"
     assert "revision hello-00001: " in condition["message"]
     assert "which container c lacks" in condition["message"]
     # Another kind of trigger needs none.
-    stage.triggers.take_policy(policy(up=ROOM_UP))
+    stage.triggers.set_policy(policy(up=ROOM_UP))
     assert stage.decide(now_s=1.0)
     assert stage.condition()["status"] == "True"
 
 
 def test_use_is_wanted_while_a_policy_looks_at_it() -> None:
     stage = TriggerStage()
-    stage.triggers.take_policy(policy(up=CPU_UP))
+    stage.triggers.set_policy(policy(up=CPU_UP))
     assert not stage.triggers.wants_usage
     stage.decide()
     assert stage.triggers.wants_usage
@@ -177,7 +177,7 @@ def test_use_is_wanted_while_a_policy_looks_at_it() -> None:
 
 def test_the_status_says_what_was_decided_and_keeps_the_points() -> None:
     stage = TriggerStage()
-    stage.triggers.take_policy(policy(up=ROOM_UP))
+    stage.triggers.set_policy(policy(up=ROOM_UP))
     stage.decide(now_s=5.0)
     status = stage.status(now_s=6.0)
     assert status["observedGeneration"] == 1
@@ -197,15 +197,15 @@ def test_the_status_says_what_was_decided_and_keeps_the_points() -> None:
 
 def test_a_condition_keeps_the_time_of_its_change() -> None:
     stage = TriggerStage()
-    stage.triggers.take_policy(policy(up=ROOM_UP))
+    stage.triggers.set_policy(policy(up=ROOM_UP))
     stage.decide()
-    stage.triggers.take_policy(policy(up=ROOM_UP, status=stage.status()))
+    stage.triggers.set_policy(policy(up=ROOM_UP, status=stage.status()))
     assert stage.status(now_s=60.0)["conditions"][0]["lastTransitionTime"] == "at 1000000"
 
 
 def test_a_wish_that_is_not_known_is_reported_as_none() -> None:
     stage = TriggerStage()
-    stage.triggers.take_policy(policy(up=CPU_UP))
+    stage.triggers.set_policy(policy(up=CPU_UP))
     stage.decide()
     assert stage.status()["lastDecision"]["desired"] is None
 
@@ -213,12 +213,12 @@ def test_a_wish_that_is_not_known_is_reported_as_none() -> None:
 def test_points_survive_the_process() -> None:
     first, then = TriggerStage(), TriggerStage()
     slow = {"triggers": [{"type": "occupancy", "usagePercent": 70, "timeSeconds": 30, "limitPercent": 100}]}
-    first.triggers.take_policy(policy(up=slow))
+    first.triggers.set_policy(policy(up=slow))
     for second in (100.0, 110.0):
         assert first.decide(now_s=second)[0].desired == 0, "two points of three are too few"
     remaining = policy(up=slow, status=first.status())
     # The next process has a clock of its own, on which it is 7 s; 10 s have passed.
-    then.triggers.take_policy(remaining)
+    then.triggers.set_policy(remaining)
     (proposal,) = then.triggers.proposals(
         HELLO, lambda: pods(idle=1, occupied=9), present_scale=10, now_s=7.0, wall_offset_s=OFFSET_S + 113.0
     )
@@ -229,18 +229,18 @@ def test_points_survive_the_process() -> None:
 def test_what_was_kept_is_not_lost_to_what_is_written_meanwhile() -> None:
     stage = TriggerStage()
     results = [{"name": "hello-00001", "uid": "r1", "points": {"occupancy": [[1_000_000_000, 0.9]]}}]
-    stage.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": results}))
+    stage.triggers.set_policy(policy(up=ROOM_UP, status={"revisions": results}))
     # Another revision of the same service was decided on first.
-    stage.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": []}))
+    stage.triggers.set_policy(policy(up=ROOM_UP, status={"revisions": []}))
     stage.decide(now_s=9.0)
     assert len(stage.status()["revisions"][0]["points"]["occupancy"]) == 1
 
 
 def test_of_a_policy_that_another_one_writes_the_latest_is_kept() -> None:
     stage = TriggerStage()
-    stage.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": []}), is_ours=False)
+    stage.triggers.set_policy(policy(up=ROOM_UP, status={"revisions": []}), is_ours=False)
     results = [{"name": "hello-00001", "uid": "r1", "points": {"occupancy": [[1_000_000_000, 0.9]]}}]
-    stage.triggers.take_policy(policy(up=ROOM_UP, status={"revisions": results}), is_ours=False)
+    stage.triggers.set_policy(policy(up=ROOM_UP, status={"revisions": results}), is_ours=False)
     stage.decide(now_s=9.0)
     assert len(stage.status()["revisions"][0]["points"]["occupancy"]) == 1
 
@@ -248,7 +248,7 @@ def test_of_a_policy_that_another_one_writes_the_latest_is_kept() -> None:
 def test_all_policies_can_be_looked_at_again() -> None:
     stage = TriggerStage()
     scaling_policy_view = policy(up=ROOM_UP)
-    stage.triggers.take_policy(scaling_policy_view)
+    stage.triggers.set_policy(scaling_policy_view)
     stage.news.clear()
     stage.triggers.recheck_all()
     assert stage.news == [KEY]
@@ -258,22 +258,22 @@ def test_all_policies_can_be_looked_at_again() -> None:
 
 def test_panic_is_asked_at_each_decision() -> None:
     stage = TriggerStage()
-    stage.triggers.take_policy(policy(up=PANIC, panicScale=True))
+    stage.triggers.set_policy(policy(up=PANIC, panicScale=True))
     quiet = pods(idle=2)
     stage.decide(observed=quiet)
-    assert stage.triggers.take_report(HELLO.key, "a", concurrency=1.0)
-    assert stage.triggers.take_report(HELLO.key, "b", concurrency=1.0)
+    assert stage.triggers.process_report(HELLO.key, "a", concurrency=1.0)
+    assert stage.triggers.process_report(HELLO.key, "b", concurrency=1.0)
     proposals = stage.decide(observed=pods(occupied=2), now_s=1.0)
     assert [(proposal.decider, proposal.desired) for proposal in proposals][1:] == [("panic of policy p", 3)]
     stage.triggers.forget_pod(HELLO.key, "a")
-    assert stage.triggers.take_report(HELLO.key, "a", concurrency=1.0)
+    assert stage.triggers.process_report(HELLO.key, "a", concurrency=1.0)
 
 
 def test_a_schedule_proposes_beside_the_triggers_and_at_scale_zero() -> None:
     """The wall clock is 1,000,000 s after the epoch: January 12, 1970, 13:46:40."""
     stage = TriggerStage()
     schedule = {"name": "noon", "start": "0 13 * * *", "end": "0 14 * * *", "min": 7}
-    stage.triggers.take_policy(policy(up=ROOM_UP, schedules=[schedule]))
+    stage.triggers.set_policy(policy(up=ROOM_UP, schedules=[schedule]))
     (scheduled,) = stage.decide(observed=pods())
     assert (scheduled.desired, stage.update_count) == (7, 0)
     assert scheduled.decider == "schedule noon of policy p"
@@ -290,11 +290,11 @@ def test_a_schedule_proposes_beside_the_triggers_and_at_scale_zero() -> None:
 def test_a_changed_schedule_holds_from_the_next_decision_on() -> None:
     stage = TriggerStage()
     schedule = {"start": "0 13 * * *", "end": "0 14 * * *"}
-    stage.triggers.take_policy(policy(schedules=[{**schedule, "min": 2}]))
+    stage.triggers.set_policy(policy(schedules=[{**schedule, "min": 2}]))
     assert [proposal.desired for proposal in stage.decide(observed=pods())] == [2]
-    stage.triggers.take_policy(policy(schedules=[{**schedule, "min": 4}]))
+    stage.triggers.set_policy(policy(schedules=[{**schedule, "min": 4}]))
     assert [proposal.desired for proposal in stage.decide(observed=pods())] == [4]
-    stage.triggers.take_policy(policy(schedules=[{**schedule, "min": 4, "timeZone": "Nowhere"}]))
+    stage.triggers.set_policy(policy(schedules=[{**schedule, "min": 4, "timeZone": "Nowhere"}]))
     assert stage.decide(observed=pods()) == ()
     assert "spec.schedules[0].timeZone" in stage.condition()["message"]
 

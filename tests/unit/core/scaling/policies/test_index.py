@@ -1,8 +1,8 @@
 from serving.core.model.scaledworkload import Schedule
 from serving.core.scaling.policies.index import (
-    KeptState,
     Policies,
     Reason,
+    StoredState,
     is_of_workload,
     kept_of,
     policy_name_of,
@@ -76,7 +76,7 @@ def test_what_was_kept_stands_in_the_status() -> None:
     result = {"name": "hello-00001", "uid": "r1", "lastChangeAtMs": 1500, "points": {"occupancy": [[1000, 0.5]]}}
     scaling_policy_view = policy(status={"revisions": [result]})
     assert scaling_policy_view.saved == (
-        KeptState(name="hello-00001", uid="r1", last_change_at_ms=1500, points={"occupancy": ((1000, 0.5),)}),
+        StoredState(name="hello-00001", uid="r1", last_change_at_ms=1500, points={"occupancy": ((1000, 0.5),)}),
     )
     assert state_of(scaling_policy_view.saved[0]).last_change_at_s == 1.5
 

@@ -5,20 +5,20 @@ from serving.net.proxy.forwarding.exchangestate import NO_BODY, RequestBody
 
 def test_what_is_held_is_sent_once_and_can_be_sent_again() -> None:
     body = RequestBody()
-    body.hold(b"ab")
-    body.hold(b"c")
+    body.buffer(b"ab")
+    body.buffer(b"c")
     assert body.held_bytes == 3
     assert body.send() == b"abc"
     assert (body.send(), body.held_bytes) == (b"", 0)
     body.rewind()
     assert body.held_bytes == 3
-    body.hold(b"d")
+    body.buffer(b"d")
     assert body.send() == b"abcd"
 
 
 def test_what_was_streamed_past_the_body_cannot_be_sent_again() -> None:
     body = RequestBody()
-    body.hold(b"ab")
+    body.buffer(b"ab")
     body.send()
     body.drop()
     assert not body.can_replay
@@ -30,7 +30,7 @@ def test_what_an_upstream_did_not_look_at_is_held_for_the_next() -> None:
     body = RequestBody()
     body.drop()
     body.restore(b"abc")
-    body.hold(b"d")
+    body.buffer(b"d")
     assert (body.can_replay, body.held_bytes, body.send()) == (True, 4, b"abcd")
 
 

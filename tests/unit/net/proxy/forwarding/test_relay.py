@@ -20,7 +20,7 @@ def connected() -> tuple[RelayPool, RelayUpstream, Wire]:
 
 def test_a_connection_whose_client_has_left_is_closed() -> None:
     pool, upstream, wire = connected()
-    pool.give(upstream)
+    pool.release(upstream)
     assert wire.is_closed
     assert pool.idle_count == 0
 

@@ -51,11 +51,11 @@ async def test_a_response_of_tiny_chunks_that_ends_in_the_same_read_is_complete(
 async def test_a_full_client_pauses_a_response_of_tiny_chunks_also_after_its_turn() -> None:
     bench = begun()
     bench.upstreams[0].data_received(HEAD + chunk(b"x") * COUNT)
-    bench.upstreams[0].hold(full=True)
+    bench.upstreams[0].pause_reading(full=True)
     for _ in range(COUNT // CHUNKS_AT_ONCE + 2):
         await next_turn()
     assert bench.apps[0].is_reading_paused
-    bench.upstreams[0].hold(full=False)
+    bench.upstreams[0].pause_reading(full=False)
     assert not bench.apps[0].is_reading_paused
 
 

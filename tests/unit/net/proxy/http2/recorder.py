@@ -19,18 +19,18 @@ class NotedStream(EngineStream):
         self._owner = owner
         self.is_paused = owner.is_paused
 
-    def take_head(self, section: FieldSection, *, ended: bool) -> None:
+    def receive_head(self, section: FieldSection, *, ended: bool) -> None:
         self._owner.record("head", self.stream_id, [*section.fields], ended)
 
-    def take_data(self, payload: bytes) -> None:
+    def receive_data(self, payload: bytes) -> None:
         self._owner.record("data", self.stream_id, payload, False)
         if not self.is_paused:
-            self._owner.engine.give_back(self)
+            self._owner.engine.replenish(self)
 
-    def take_last(self, payload: bytes) -> None:
+    def receive_last(self, payload: bytes) -> None:
         self._owner.record("data", self.stream_id, payload, True)
 
-    def take_reset(self, code: int) -> None:
+    def receive_reset(self, code: int) -> None:
         self._owner.record("reset", self.stream_id, code)
 
     def sent(self, byte_count: int) -> None:

@@ -190,8 +190,6 @@ class RevisionRun:
         self._direction = 0
         self._latest_ready_s = -math.inf
         self._judge = self.result.judge_of(config.spec.slo or config.slo)
-        # Whether seconds without requests are neither judged nor reported.
-        self._is_metered_lazily = self._judge is None and self._signals is None
 
     def run(self) -> RevisionResult:
         """Simulate up to the end."""
@@ -290,8 +288,8 @@ class RevisionRun:
                 decisions.schedule(_counts_of(self.pods, self._inside), end_s)
         self._known_inside = self._inside
         self._arrived = 0
-        if not self._inside and self._is_metered_lazily:
-            # The next request begins the next second.
+        if not self._inside and self._judge is None and self._signals is None:
+            # Nothing reads seconds without requests, so the next request begins the next second.
             self._second_end_s = math.inf
             self._area = 0.0
             return

@@ -268,6 +268,14 @@ async def test_the_audit_log_has_each_of_several_writes_of_a_request(users: User
     ]
 
 
+async def test_each_of_several_writes_has_its_own_field_manager(users: Users) -> None:
+    body = {"metadata": {"name": "m"}, "data": {"a": "b"}}
+    writes = [{"method": "POST", "path": MAPS, "query": {"fieldManager": "team"}, "body": body}]
+    assert (await users.call(TOKEN, "POST", "/serving/writes", writes))[0] == 200
+    _, written = await users.call(TOKEN, "GET", f"{MAPS}/m")
+    assert [fields["manager"] for fields in written["metadata"]["managedFields"]] == ["team"]
+
+
 async def test_a_log_that_cannot_be_written_does_not_stop_the_api(users: Users) -> None:
     shutil.rmtree(users.log.parent)
     token = await users.token("view")

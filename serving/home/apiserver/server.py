@@ -43,6 +43,7 @@ from serving.home.apiserver.remotecommand import stream_session
 from serving.home.apiserver.requests import (
     Fault,
     RequestTarget,
+    field_manager,
     is_set,
     refusal,
     refusal_code,
@@ -59,6 +60,7 @@ from serving.home.apiserver.writing import evict
 from serving.home.controllers.revisionviews import VIEW_KINDS, RevisionViews
 from serving.home.state import BACKUP_PATH
 from serving.home.store.memory import EncodedListing, MemoryCluster
+from serving.home.store.requester import managed_by
 from serving.net.aio.cooperative import computed
 from serving.net.cluster.kinds import POD, UNUSED_KINDS
 from serving.net.cluster.kubeclient import SERVER_NAME, TOGETHER_PATH, WriteResult
@@ -330,14 +332,16 @@ class _ApiHandlers:
         except msgspec.MsgspecError as error:
             raise Fault(400, f"the writes cannot be read: {error}") from error
         results: list[WriteResult] = []
+        agent = request.headers.get("User-Agent", "")
         for part in parts:
             target = target_of(part.path)
             if target.subresource:
                 _check_subresource(target)
             with self._guard.part(part.method, target, part.path) as audited:
                 try:
-                    query = MultiDict(part.query)
-                    written = await self._written(target, part.method, query, part.content_type, bytes(part.body))
+                    sent = self._sent(MultiDict(part.query), part.content_type, bytes(part.body))
+                    with managed_by(field_manager(part.query, agent)):
+                        written = await self._written(target, part.method, sent)
                     results.append(WriteResult(status=written.status, body=written.object))
                 except (ClusterError, Fault) as error:
                     results.append(WriteResult(status=refusal_code(error), body=refusal(error)))
@@ -346,16 +350,16 @@ class _ApiHandlers:
                 break
         return json_response({"results": results})
 
-    async def _written(
-        self, target: RequestTarget, method: str, query: MultiMapping[str], content_type: str, data: bytes
-    ) -> writing.Written:
+    def _sent(self, query: MultiMapping[str], content_type: str, data: bytes) -> writing.Sent:
+        return writing.Sent(query, content_type, data, self._options.runs_images, self._options.pod_security)
+
+    async def _written(self, target: RequestTarget, method: str, sent: writing.Sent) -> writing.Written:
         if target.kind in UNUSED_KINDS:
             raise Fault(405, f"{target.kind.resource} are not supported here; services, Deployments and pods are")
         if target.kind.is_view:
             raise Fault(405, f"{target.kind.resource} is read-only: the controller derives it from revisions")
-        sent = writing.Sent(query, content_type, data, self._options.runs_images, self._options.pod_security)
         stored = self._cluster.table(target.kind).objects.get((target.one_namespace, target.name))
-        async with self._large_bodies.turn(len(data) + (len(stored.encoded) if stored else 0)):
+        async with self._large_bodies.turn(len(sent.data) + (len(stored.encoded) if stored else 0)):
             match method, bool(target.name):
                 case "POST", True if target.subresource == "eviction":
                     return await evict(self._cluster, target, sent)
@@ -371,8 +375,8 @@ class _ApiHandlers:
                     return await writing.delete_collection(self._cluster, target, sent)
 
     async def _write(self, target: RequestTarget, request: web.Request) -> web.Response:
-        content_type, data = request.headers.get("Content-Type", ""), await request.read()
-        written = await self._written(target, request.method, request.query, content_type, data)
+        sent = self._sent(request.query, request.headers.get("Content-Type", ""), await request.read())
+        written = await self._written(target, request.method, sent)
         audited = current_request()
         if audited.access is not None and not target.name and request.method == "POST":
             audited.access = msgspec.structs.replace(audited.access, name=name_of(written.object))

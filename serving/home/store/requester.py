@@ -38,6 +38,16 @@ def may_claim_hosts() -> bool:
 
 
 @contextlib.contextmanager
+def managed_by(manager: str) -> Iterator[None]:
+    """Attribute the writes in a context to a field manager."""
+    token = _manager.set(manager)
+    try:
+        yield
+    finally:
+        _manager.reset(token)
+
+
+@contextlib.contextmanager
 def acting_as(user: str, *, manager: str = "", runs_programs: bool = True, claims_hosts: bool = True) -> Iterator[None]:
     """Attribute the writes in a context to a user and a field manager.
 

@@ -186,6 +186,9 @@ class KubeCluster(Cluster):
         if not self._takes_several:
             return None
         calls = [self._call_of(write) for write in writes]
+        if self._recorder is not None:
+            for call in calls:
+                self._recorder.add(call.method, call.path, call.query)
         reply = await self._call("POST", TOGETHER_PATH, body=calls)
         results = msgspec.convert(reply.get("results"), type=list[WriteResult])
         for index, result in enumerate(results):
@@ -284,7 +287,7 @@ class KubeCluster(Cluster):
         content_type: str = "application/json",
     ) -> aiohttp.ClientResponse:
         session = self._session or await self._open()
-        if self._recorder is not None:
+        if self._recorder is not None and path != TOGETHER_PATH:
             self._recorder.add(method, path, query)
         headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": self._user_agent}
         whole = path + (f"?{urlencode(query)}" if query else "")

@@ -18,6 +18,7 @@ import uvloop
 from aiohttp import web
 from aiohttp.typedefs import Handler, Middleware
 
+from serving.core.model.objects import Object
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.home.admission.admission import admit
 from serving.home.admission.kuberules.rules import kube_problems
@@ -28,6 +29,7 @@ from serving.home.controllers.manager import Manager
 from serving.home.state import kubeconfig
 from serving.home.store.memory import MemoryCluster
 from serving.net.cluster.kinds import kind_of
+from serving.net.cluster.kubeclient import TOGETHER_PATH, WriteCall
 from serving.net.metrics.server import running
 from tests.unit.config.strict import faults, model_of
 
@@ -43,13 +45,39 @@ _DEFINED = ("serving.knative.dev/", "serving.dev/", "gateway.networking.k8s.io/"
 _TOKEN = "cluster-e2e"  # noqa: S105 - a server that lives for some tests
 
 
+class _DoneWrite(msgspec.Struct, frozen=True, kw_only=True):
+    """A write that succeeded, and the object of its response."""
+
+    method: str
+    path: str
+    document: Object | None
+
+
+async def _done_writes(request: web.Request, response: web.StreamResponse) -> list[_DoneWrite]:
+    """The writes of a request: each of several that were sent together."""
+    if request.method == "GET" or response.status >= web.HTTPBadRequest.status_code:
+        return []
+    body = response.body if isinstance(response, web.Response) else None
+    reply = msgspec.json.decode(body) if isinstance(body, bytes) else {}
+    if request.path != TOGETHER_PATH:
+        return [_DoneWrite(method=request.method, path=request.path, document=reply or None)]
+    calls = msgspec.json.decode(await request.read(), type=list[WriteCall])
+    return [
+        _DoneWrite(method=call.method, path=call.path, document=result["body"])
+        for call, result in zip(calls, reply["results"], strict=False)
+        if result["status"] < web.HTTPBadRequest.status_code
+    ]
+
+
 def _recording(path: Path) -> Middleware:
     @web.middleware
     async def record(request: web.Request, handler: Handler) -> web.StreamResponse:
         response = await handler(request)
-        if request.method != "GET" and response.status < web.HTTPBadRequest.status_code:
-            with path.open("a", encoding="utf-8") as file:
-                file.write(f"{request.headers.get('User-Agent', '-')} {request.method} {request.path}\n")
+        writes = await _done_writes(request, response)
+        with path.open("a", encoding="utf-8") as file:
+            file.writelines(
+                f"{request.headers.get('User-Agent', '-')} {write.method} {write.path}\n" for write in writes
+            )
         return response
 
     return record
@@ -61,15 +89,16 @@ def _judging(path: Path) -> Middleware:
     @web.middleware
     async def judge(request: web.Request, handler: Handler) -> web.StreamResponse:
         response = await handler(request)
-        is_write = request.method in {"POST", "PUT", "PATCH"} and response.status < web.HTTPBadRequest.status_code
-        if is_write and isinstance(response, web.Response) and isinstance(response.body, bytes):
-            document = msgspec.json.decode(response.body)
+        for write in await _done_writes(request, response):
+            if write.method not in {"POST", "PUT", "PATCH"} or write.document is None:
+                continue
+            document = write.document
             is_built_in = not document["apiVersion"].startswith(_DEFINED) and document["kind"] not in _NOT_JUDGED
             kind = kind_of(document["apiVersion"], document["kind"])
             if is_built_in and kind is not None and model_of(document) is not None:
                 with path.open("a", encoding="utf-8") as file:
                     file.writelines(
-                        f"{request.headers.get('User-Agent', '-')} {request.method} {request.path} {fault}\n"
+                        f"{request.headers.get('User-Agent', '-')} {write.method} {write.path} {fault}\n"
                         for fault in (*faults(document), *kube_problems(kind, document))
                     )
         return response

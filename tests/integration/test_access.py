@@ -268,6 +268,13 @@ async def test_the_audit_log_has_each_of_several_writes_of_a_request(users: User
     ]
 
 
+async def test_a_path_that_is_not_served_is_rejected_before_the_first_write(users: Users) -> None:
+    body = {"metadata": {"name": "m"}}
+    writes = [{"method": "POST", "path": path, "body": body} for path in (MAPS, "/api/v1/namespaces/default/nothings")]
+    assert (await users.call(TOKEN, "POST", "/serving/writes", writes))[0] == 404
+    assert (await users.call(TOKEN, "GET", f"{MAPS}/m"))[0] == 404
+
+
 async def test_each_of_several_writes_has_its_own_field_manager(users: Users) -> None:
     body = {"metadata": {"name": "m"}, "data": {"a": "b"}}
     writes = [{"method": "POST", "path": MAPS, "query": {"fieldManager": "team"}, "body": body}]

@@ -108,7 +108,7 @@ class LargeBodies:
 
 
 class WritePart(msgspec.Struct):
-    """The result of one of several writes of a request: its HTTP status."""
+    """The HTTP status of a write, in a request with several writes."""
 
     code: int = 500
 
@@ -209,18 +209,14 @@ class ApiGuard:
 
     @contextlib.contextmanager
     def part(self, method: str, target: RequestTarget, path: str) -> Iterator[WritePart]:
-        """A context for one of several writes of a request: the audit log has each, with the code that is set."""
-        kind, part = target.kind, WritePart()
-        access = Access(
-            verb=_VERBS.get(method, method.lower()),
-            group=kind.group,
-            resource=kind.plural,
-            subresource=target.subresource,
-            namespace=target.namespace,
-            name=target.name,
-        )
+        """A context for each write of a request with several: the audit log has it, with the code that is set."""
+        part = WritePart()
         audited = msgspec.structs.replace(
-            _current.get(), uri=path, access=access, version=kind.version, audit_id=str(uuid.uuid4())
+            _current.get(),
+            uri=path,
+            access=_access_to(target, _VERBS[method]),
+            version=target.kind.version,
+            audit_id=str(uuid.uuid4()),
         )
         token = _current.set(audited)
         try:
@@ -300,16 +296,18 @@ def _access_of(request: web.Request) -> tuple[Access, str]:
         verb = "watch" if is_watch else "get" if target.name else "list"
     else:
         verb = _VERBS.get(method, method.lower())
-    kind = target.kind
-    access = Access(
+    return _access_to(target, verb), target.kind.version
+
+
+def _access_to(target: RequestTarget, verb: str) -> Access:
+    return Access(
         verb=verb,
-        group=kind.group,
-        resource=kind.plural,
+        group=target.kind.group,
+        resource=target.kind.plural,
         subresource=target.subresource,
         namespace=target.namespace,
         name=target.name,
     )
-    return access, kind.version
 
 
 def _subject(request: web.Request) -> RequestTarget | None:

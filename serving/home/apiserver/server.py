@@ -331,12 +331,14 @@ class _ApiHandlers:
             parts = msgspec.json.decode(data, type=list[_WritePart])
         except msgspec.MsgspecError as error:
             raise Fault(400, f"the writes cannot be read: {error}") from error
-        results: list[WriteResult] = []
-        agent = request.headers.get("User-Agent", "")
-        for part in parts:
-            target = target_of(part.path)
+        # A path that is not served is rejected before the first write.
+        targets = [target_of(part.path) for part in parts]
+        for target in targets:
             if target.subresource:
                 _check_subresource(target)
+        results: list[WriteResult] = []
+        agent = request.headers.get("User-Agent", "")
+        for part, target in zip(parts, targets, strict=True):
             with self._guard.part(part.method, target, part.path) as audited:
                 try:
                     sent = self._sent(MultiDict(part.query), part.content_type, bytes(part.body))

@@ -155,18 +155,18 @@ async def created(cluster_stage: Stage, kind: Kind, bodies: Sequence[Object], ho
     """Seconds from the first create until all objects are as they should be."""
     begun_s = time.monotonic()
     remaining = iter(bodies)
-    watching = asyncio.create_task(cluster_stage.until_all(kind, {body["metadata"]["name"] for body in bodies}, holds))
 
     async def worker() -> None:
         for body in remaining:
             with contextlib.suppress(AlreadyExists):
                 await repeated(functools.partial(cluster_stage.cluster.create, kind, body))
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(_AT_ONCE):
-            group.create_task(worker())
-    created_s = time.monotonic() - begun_s
-    await watching
+    async with asyncio.TaskGroup() as watching:
+        watching.create_task(cluster_stage.until_all(kind, {body["metadata"]["name"] for body in bodies}, holds))
+        async with asyncio.TaskGroup() as group:
+            for _ in range(_AT_ONCE):
+                group.create_task(worker())
+        created_s = time.monotonic() - begun_s
     took_s = time.monotonic() - begun_s
     print(f"  {len(bodies)} {kind.name}: created after {created_s:.1f} s, all ready after {took_s:.1f} s", flush=True)
     return took_s

@@ -3,10 +3,9 @@
 Input: views of one revision, as values, and the client that makes the calls. Output: the result of each call, as
 values. A newer decision may exist after each await, so each step uses the latest one. To scale to zero, the revision is
 first set to Reserve at its last observed version, and only then its scale is set to 0, by the same call where the
-server has such a call. If an activator wakes the
-revision meanwhile, the write conflicts; if later, the activator finds the revision in reserve and wakes it. A revision
-that gets pods without a request, for example by a policy's min, is set to Active. This module uses no cluster and no
-clock.
+server has such a call. If an activator wakes the revision meanwhile, the write conflicts; if later, the activator
+finds the revision in reserve and wakes it. A revision that gets pods without a request, for example by a policy's min,
+is set to Active. This module uses no cluster and no clock.
 """
 
 import math

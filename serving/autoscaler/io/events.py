@@ -31,7 +31,7 @@ _LAG_S = 0.1
 
 
 class EventPermit(msgspec.Struct, frozen=True, kw_only=True):
-    """The permit for one Event: its number, and the number of changes omitted before.
+    """The permit for an Event: its number, and the number of changes omitted before.
 
     ``is_repeated``: an earlier Event has this number.
     """
@@ -104,8 +104,8 @@ def kill_sentence(pod: ScaledPod) -> str:
 class WaitingEvent(msgspec.Struct, kw_only=True):
     """An Event of a revision, to be written at ``due_s`` or by the next write of its scale.
 
-    ``is_repeated``: an Event with its name exists, unless it has expired. ``is_taken``: a caller of
-    ``ScaleEventWriter.take`` writes it.
+    ``is_repeated``: an Event with its name exists, unless it has expired. ``is_claimed``: a caller of
+    ``ScaleEventWriter.pop`` writes it.
     """
 
     key: RevisionKey
@@ -113,7 +113,7 @@ class WaitingEvent(msgspec.Struct, kw_only=True):
     group: Group
     event: dict[str, Any]
     is_repeated: bool
-    is_taken: bool = False
+    is_claimed: bool = False
 
     def write(self) -> Create | Replace:
         """The write that probably succeeds."""
@@ -155,7 +155,7 @@ class ScaleEventWriter:
         """The last waiting Event of a revision, for a caller that writes it; None without one."""
         waiting = self._of_revision.pop(key, None)
         if waiting is not None:
-            waiting.is_taken = True
+            waiting.is_claimed = True
         return waiting
 
     def release(self, waiting: WaitingEvent) -> None:
@@ -163,7 +163,7 @@ class ScaleEventWriter:
         if self._waiting.full():
             self.left_out_count += 1
         else:
-            self._waiting.put_nowait(msgspec.structs.replace(waiting, is_taken=False))
+            self._waiting.put_nowait(msgspec.structs.replace(waiting, is_claimed=False))
 
     def add_kill(self, revision: ScaledRevision, pod: ScaledPod) -> None:
         """Queue an Event about an OOM kill in a pod."""
@@ -179,9 +179,9 @@ class ScaleEventWriter:
         """Write Events until cancelled. A failed write is logged and dropped."""
         while True:
             waiting = await self._waiting.get()
-            if not waiting.is_taken:
+            if not waiting.is_claimed:
                 await asyncio.sleep(max(0.0, waiting.due_s - now_s()))
-            if waiting.is_taken:
+            if waiting.is_claimed:
                 continue
             if self._of_revision.get(waiting.key) is waiting:
                 del self._of_revision[waiting.key]

@@ -98,7 +98,7 @@ class KubeCluster(Cluster):
         self._timeouts = timeouts or KubeTimeouts()
         self._session: ServerSession | None = None
         self._opening = asyncio.Lock()
-        self._takes_several = False
+        self._accepts_several = False
         self._recorder = recorder_from_environment()
 
     async def __aenter__(self) -> Self:
@@ -182,8 +182,8 @@ class KubeCluster(Cluster):
         )
 
     async def write_together(self, writes: Sequence[Write]) -> Sequence[Object] | None:
-        """Send several writes as one request, if an earlier response was that of this project's server."""
-        if not self._takes_several:
+        """Send several writes in a single request, if an earlier response was that of this project's server."""
+        if not self._accepts_several:
             return None
         calls = [self._call_of(write) for write in writes]
         if self._recorder is not None:
@@ -292,7 +292,7 @@ class KubeCluster(Cluster):
         headers = {"Accept": "application/json", "Content-Type": content_type, "User-Agent": self._user_agent}
         whole = path + (f"?{urlencode(query)}" if query else "")
         response = await session.send(method, whole, headers=headers, body=body, timeout=timeout)
-        self._takes_several = response.headers.get("Server") == SERVER_NAME
+        self._accepts_several = response.headers.get("Server") == SERVER_NAME
         return response
 
     async def _doubt(self, status: int) -> None:

@@ -51,7 +51,7 @@ _BY_STATUS: dict[int, type[ClusterError]] = {
 
 
 class WriteCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A write as a request, alone or as one of several."""
+    """A write as a request of its own, or as a part of a request with several."""
 
     method: str
     path: str
@@ -61,7 +61,7 @@ class WriteCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class WriteResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The response to one of several writes."""
+    """The response to a write, in a request with several writes."""
 
     status: int
     body: Any

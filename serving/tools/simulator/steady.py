@@ -158,20 +158,19 @@ class SteadyLevel:
 
     def advance(self, number: int, panic_s: int) -> None:
         """Record no load for the seconds up to this one that were not recorded."""
-        values = self._values
-        for _ in range(min(number - self._number, len(values))):
-            self._stable -= values[0]
-            self._panic -= values[-panic_s]
-            values.append(0.0)
-            self.is_left = self.is_left or not self._is_within
+        for _ in range(min(number - self._number, len(self._values))):
+            self._append(0.0, panic_s)
         self._number = max(self._number, number)
 
     def record(self, number: int, load: float, panic_s: int) -> None:
         """Record the load of a second; the seconds since the last one had none."""
         if number - 1 > self._number:
             self.advance(number - 1, panic_s)
-        values = self._values
         self._number = number
+        self._append(load, panic_s)
+
+    def _append(self, load: float, panic_s: int) -> None:
+        values = self._values
         self._stable += load - values[0]
         self._panic += load - values[-panic_s]
         values.append(load)

@@ -132,7 +132,7 @@ class GapHistory:
 
     def __init__(self) -> None:
         self.gap_count = 0
-        self._set(array("d", bytes(8 * len(BIN_STARTS_S))))
+        self._set(())
 
     def record(self, gap_s: float) -> None:
         """Record an ended gap of ``gap_s`` seconds."""
@@ -140,7 +140,7 @@ class GapHistory:
         self._weight *= _GROWTH
         self._add(_bin_of(gap_s), self._weight)
         if self._weight > _WEIGHT_MAX:
-            self._set(array("d", [count / self._weight for count in self._counts]))
+            self._set([count / self._weight for count in self._counts])
 
     def hazard(self, prior: GapPrior) -> list[float]:
         """Arrivals per second of idle time, by bin of gap lengths. With few gaps, the result is close to ``prior``."""
@@ -183,7 +183,7 @@ class GapHistory:
             rates.reverse()
             yield bins.start, rates
 
-    def _set(self, counts: "array[float]") -> None:
+    def _set(self, counts: Iterable[float]) -> None:
         """Replace the gaps of all bins; the newest gap has the weight 1."""
         self._weight = 1.0
         self._counts = array("d", bytes(8 * len(BIN_STARTS_S)))

@@ -1,16 +1,18 @@
 """Messages about a ConfigMap."""
 
+import msgspec
+
 from serving.controller.io.sources import missing_note, missing_reason, settings_notes
 from serving.core.model.errors import Forbidden, NotFound, Problem
 from serving.core.settings.live import AppliedConfigMap
 from serving.net.cluster.kinds import HTTP_ROUTE
 
+APPLIED = AppliedConfigMap(daemon="autoscaler", config_map="config-autoscaler")
 CONFIG_MAP = {"metadata": {"name": "config-autoscaler", "namespace": "knative-serving", "uid": "u"}}
 
 
-def notes_of(**applied: tuple[object, ...]) -> list[tuple[str, str, bool]]:
-    new_taken = AppliedConfigMap(daemon="autoscaler", config_map="config-autoscaler", **applied)  # type: ignore[arg-type]
-    return [(note.reason, note.message, note.warning) for note in settings_notes(new_taken, CONFIG_MAP)]
+def notes_of(applied: AppliedConfigMap) -> list[tuple[str, str, bool]]:
+    return [(note.reason, note.message, note.warning) for note in settings_notes(applied, CONFIG_MAP)]
 
 
 def test_a_refusal_says_all_that_is_wrong_and_that_nothing_changes() -> None:
@@ -18,7 +20,7 @@ def test_a_refusal_says_all_that_is_wrong_and_that_nothing_changes() -> None:
         Problem(where="ConfigMap config-autoscaler, a", what="wrong", expected="right"),
         Problem(where="ConfigMap config-autoscaler, b", what="wrong", expected="right"),
     )
-    ((reason, message, warning),) = notes_of(problems=problems)
+    ((reason, message, warning),) = notes_of(msgspec.structs.replace(APPLIED, problems=problems))
     assert (reason, warning) == ("SettingsRefused", True)
     assert message.startswith("The autoscaler keeps the settings that it has: ")
     assert "config-autoscaler, a" in message
@@ -26,7 +28,7 @@ def test_a_refusal_says_all_that_is_wrong_and_that_nothing_changes() -> None:
 
 
 def test_what_is_taken_over_and_what_waits_are_two_things() -> None:
-    assert notes_of(changed=("stable_window_s",), waiting=("stats_address",)) == [
+    assert notes_of(msgspec.structs.replace(APPLIED, changed=("stable_window_s",), waiting=("stats_address",))) == [
         ("SettingsChanged", "The autoscaler has taken over: stable_window_s", False),
         ("SettingsWaitForRestart", "The autoscaler takes over when it is started again: stats_address", True),
     ]
@@ -52,7 +54,7 @@ def test_an_unusable_gateway_is_reported_with_its_settings() -> None:
 
 def test_an_unknown_key_is_a_warning_of_its_own() -> None:
     unknown = Problem(where="ConfigMap config-autoscaler", what="it has no key a", expected="b")
-    assert notes_of(unknown=(unknown,)) == [
+    assert notes_of(msgspec.structs.replace(APPLIED, unknown=(unknown,))) == [
         (
             "SettingsUnknown",
             "Keys without effect, the others apply: ConfigMap config-autoscaler: it has no key a; expected b",

@@ -336,7 +336,7 @@ def test_every_kind_is_shown_in_every_form(serving: Stage) -> None:
     assert "kind: Service" in serving("get", "ksvc", "hello", "-o", "yaml").stdout
     assert serving("get", "pods", "-A").stdout.startswith("NAMESPACE  NAME ")
     assert "no leases in namespace default" in serving("get", "leases").stderr
-    assert "is not a kind; known are services, " in serving("get", "hello", code=2).stderr
+    assert "is not a kind such as services, " in serving("get", "hello", code=2).stderr
     (pod, *_) = serving("get", "pods", "-l", "serving.knative.dev/service=hello", "-o", "name").stdout.splitlines()
     assert "Containers\n  user-container  running" in serving("describe", pod).stdout
     assert serving("describe", "rev", "hello-00001").stdout.startswith("revision hello-00001 in default\n")

@@ -140,6 +140,13 @@ async def test_a_cluster_without_the_daemon_is_named_and_no_machine(tmp_path: Pa
     assert "serving up" not in done.output
 
 
+async def test_doctor_does_not_name_itself_as_the_one_who_knows(tmp_path: Path) -> None:
+    async with cluster_of(tmp_path, {}) as (api, _):
+        done = await serving(api, "doctor")
+    assert "no pod of dashboard is ready" in done.output
+    assert "serving doctor" not in done.output
+
+
 async def test_a_backup_has_what_users_wrote_and_what_it_names(tmp_path: Path) -> None:
     cluster, file = MemoryCluster(), tmp_path / "backup.yaml"
     await cluster.create(NAMESPACE, {"metadata": {"name": "shop"}})

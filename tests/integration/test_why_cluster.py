@@ -74,7 +74,7 @@ async def test_events_report_each_change_of_a_service_and_how_to_learn_more(tmp_
         assert (await asyncio.to_thread(why, api, "hello", "--since", "1s")).exit_code == 0
         nothing = await asyncio.to_thread(why, api, "nobody")
         assert (nothing.exit_code, nothing.stdout) == (1, "")
-        assert "no decision about nobody in default" in nothing.stderr
+        assert "no decision about nobody in default: there is no service, workload or revision" in nothing.stderr
         records = await asyncio.to_thread(why, api, "hello", "-o", "json")
         assert records.exit_code == 2
         assert "which only an autoscaler has: no pod of autoscaler is ready" in records.stderr
@@ -85,9 +85,12 @@ async def test_what_happened_to_a_deleted_service_of_the_name_is_not_shown(tmp_p
     template = {"spec": {"containers": [{"image": "registry.example/app"}]}}
     service = {"apiVersion": SERVING_SERVICE.api_version, "kind": "Service", "spec": {"template": template}}
     await cluster.create(SERVING_SERVICE, {**service, "metadata": {"namespace": "default", "name": "hello"}})
+    await cluster.create(SERVING_SERVICE, {**service, "metadata": {"namespace": "default", "name": "new"}})
     async with served(cluster, tmp_path) as api:
         result = await asyncio.to_thread(why, api, "hello", "--since", "900000h")
+        undecided = await asyncio.to_thread(why, api, "new")
     assert (result.exit_code, result.stdout) == (0, "")
+    assert "no decision about new in default is recorded\n" in undecided.stderr
 
 
 async def test_events_are_followed(tmp_path: Path) -> None:

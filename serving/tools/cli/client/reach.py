@@ -48,10 +48,13 @@ DASHBOARD = Component(daemon="dashboard", container_port="http", port="dashboard
 
 
 class Reach:
-    """The addresses of an installation's components. Methods raise ``ServingError`` for a missing component."""
+    """The addresses of an installation's components. Methods raise ``ServingError`` for a missing component.
 
-    def __init__(self, api: ApiClient) -> None:
-        self._api = api
+    ``advice`` ends the message about a component of a cluster that has no ready pod.
+    """
+
+    def __init__(self, api: ApiClient, *, advice: str = "`serving doctor` says why") -> None:
+        self._api, self._advice = api, advice
         self._namespace = system_namespace()
         self._forwarder: PortForwarder | None = None
 
@@ -106,7 +109,7 @@ class Reach:
         ]
         if not pods:
             raise ServingError(
-                f"no pod of {component.daemon} is ready in namespace {self._namespace}; `serving doctor` says why"
+                f"no pod of {component.daemon} is ready in namespace {self._namespace}; {self._advice}"
             )
         return pods
 

@@ -15,6 +15,8 @@ from serving.tools.cli.client.output import output_option
 _USED = [kind for kind in KINDS if kind not in {SERVING_SERVICE, POD_METRICS, *UNUSED_KINDS}]
 _KINDS = (SERVING_SERVICE, *_USED, POD_METRICS)
 _BY_WORD: dict[str, Kind] = {}
+# A typo such as "servces" has 0.9; "a" has 0.67 of "sa".
+_LIKENESS_MIN = 0.75
 JSONPATH = "jsonpath="
 """The prefix of an output that is a JSONPath template."""
 
@@ -37,9 +39,9 @@ def kind_named(word: str) -> Kind:
     """The kind that a word selects, such as "services", "ksvc", "revision" or "pods". Raises ``InvalidValue``."""
     kind = _BY_WORD.get(word.lower())
     if kind is None:
-        near = difflib.get_close_matches(word.lower(), _BY_WORD, n=1)
-        expected = f"a kind; the nearest is {near[0]}" if near else f"a kind; known are {', '.join(known_words())}"
-        raise InvalidValue(text=word, expected=expected)
+        near = difflib.get_close_matches(word.lower(), _BY_WORD, n=1, cutoff=_LIKENESS_MIN)
+        hint = f"; the nearest is {near[0]}" if near else " such as services, revisions, routes, pods, nodes or events"
+        raise InvalidValue(text=word, expected=f"a kind{hint}")
     return kind
 
 

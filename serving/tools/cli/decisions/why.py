@@ -306,18 +306,23 @@ class _Ours:
         self._api = api
         self.name = name
         self._known: dict[str, bool] = {}
-        self.created_s = self._created_s()
-
-    def _created_s(self) -> float:
-        """The creation time of the service, workload or revision; 0 if unknown."""
+        # 0 if the creation time of the service, workload or revision is unknown.
+        self.created_s, self._is_absent = 0.0, True
         for kind in (SERVING_SERVICE, SCALED_WORKLOAD, REVISION):
-            if body := self._api.peek(path_of(kind, self._api.namespace, self.name)):
-                return created_s(body)
-        return 0.0
+            status, body = api.call("GET", path_of(kind, api.namespace, name))
+            # A user without the right to read it does not know whether it exists.
+            self._is_absent &= status == _NOT_FOUND
+            if status < 400:
+                self.created_s = created_s(body)
+                break
 
     def nothing(self) -> str:
         """The error message if there are no decisions about the revisions."""
-        return f"no decision about {self.name} in {self._api.namespace}; is there such a service, workload or revision? `serving get` lists them"
+        if self._is_absent:
+            why_not = ": there is no service, workload or revision of this name; `serving get` lists them"
+        else:
+            why_not = " is recorded"
+        return f"no decision about {self.name} in {self._api.namespace}{why_not}"
 
     def has(self, decision: LoggedDecision) -> bool:
         """Whether a logged decision is about one of the revisions."""

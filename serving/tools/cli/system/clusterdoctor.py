@@ -151,7 +151,7 @@ def _check_images(api: ApiClient) -> Iterator[Finding]:
 
 
 def _check_queries(api: ApiClient) -> Iterator[Finding]:
-    Reach(api).dashboard_link()
+    Reach(api, advice=f"`kubectl -n {system_namespace()} get deployments,pods` shows it").dashboard_link()
     yield Finding(
         name="queries", state="ok", text=f"the {DASHBOARD.daemon}'s port can be forwarded, with the query token"
     )

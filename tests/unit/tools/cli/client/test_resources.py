@@ -17,9 +17,14 @@ def test_every_kind_has_a_word_that_means_it() -> None:
     assert {kind_named(word) for word in known_words()} == set(KINDS) - {POD_METRICS, *UNUSED_KINDS}
 
 
-def test_an_unknown_kind_is_reported_with_the_known_ones() -> None:
-    with pytest.raises(InvalidValue, match="'frob' is not a kind; known are services, namespaces, "):
-        kind_named("frob")
+@pytest.mark.parametrize("word", ["frob", "a"])
+def test_an_unknown_kind_is_reported_with_a_few_examples(word: str) -> None:
+    with pytest.raises(InvalidValue) as raised:
+        kind_named(word)
+    assert str(raised.value) == f"'{word}' is not a kind such as services, revisions, routes, pods, nodes or events"
+
+
+def test_an_unknown_kind_is_reported_with_the_nearest() -> None:
     with pytest.raises(InvalidValue, match=r"'leasse' is not a kind; the nearest is lease$"):
         kind_named("leasse")
 

@@ -25,6 +25,7 @@ import msgspec
 
 from serving.core.model.errors import JournalDamaged, Unavailable
 from serving.home.store.migrations import SQLITE_DAMAGE, check_reader, copy_of, migrate, write_synced
+from serving.net.cluster.kinds import CONFIGURATION, SERVING_SERVICE
 
 VERSION_BLOCK = 2**24
 """Versions reserved at a time. 16.8 million: half an hour at 10,000 writes a second."""
@@ -37,6 +38,7 @@ _WAITING_MAX = 10_000
 _FULL = "database or disk is full"
 # Most growth of a row on a full disk, in bytes.
 _GROWTH_BYTES_MAX = 512
+_TEMPLATED = {SERVING_SERVICE.resource, CONFIGURATION.resource}
 # More than SQLite's log has before a checkpoint (1,000 pages), which needs as much space.
 _RESERVE_BYTES = 5 * 2**20
 # "srvg": what `file` and `PRAGMA application_id` show.
@@ -274,14 +276,19 @@ class Journal:
             self._is_full = False
 
     def _takes_no_room(self, item: JournalEntry | _Reservation) -> bool:
-        """Whether an item needs no further space: a removal, a reservation, or a row that hardly grows."""
+        """Whether an item needs no further space: a removal, a reservation, or a row that hardly grows.
+
+        A new template needs space for a new revision.
+        """
         if isinstance(item, _Reservation) or item.data is None:
             return True
         key = (item.kind, item.namespace, item.name)
         row = self._connection.execute(
-            "SELECT length(data) FROM objects WHERE kind = ? AND namespace = ? AND name = ?", key
+            "SELECT data FROM objects WHERE kind = ? AND namespace = ? AND name = ?", key
         ).fetchone()
-        return row is not None and len(item.data) <= row[0] + _GROWTH_BYTES_MAX
+        if row is None or len(item.data) > len(row[0]) + _GROWTH_BYTES_MAX:
+            return False
+        return item.kind not in _TEMPLATED or _template_of(item.data) == _template_of(row[0])
 
     def copy(self) -> bytes:
         """All committed data, as one SQLite file.
@@ -297,6 +304,10 @@ class Journal:
     def _write(self, items: Sequence[JournalEntry | _Reservation]) -> None:
         with self._writing:
             _commit_items(self._connection, items)
+
+
+def _template_of(data: bytes) -> object:
+    return msgspec.json.decode(data).get("spec", {}).get("template")
 
 
 def _mark_of(path: Path) -> Path:

@@ -108,9 +108,7 @@ class Reach:
             pod for pod in response["items"] if is_true(pod, "Ready") and not pod["metadata"].get("deletionTimestamp")
         ]
         if not pods:
-            raise ServingError(
-                f"no pod of {component.daemon} is ready in namespace {self._namespace}; {self._advice}"
-            )
+            raise ServingError(f"no pod of {component.daemon} is ready in namespace {self._namespace}; {self._advice}")
         return pods
 
     def _forwarded(self, component: Component, pod: Object, *, local_port: int = 0) -> str:

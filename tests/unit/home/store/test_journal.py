@@ -17,7 +17,7 @@ from serving.core.model.objects import Object
 from serving.home.store.journal import VERSION_BLOCK, Journal, JournalEntry
 from serving.home.store.memory import MemoryCluster
 from serving.home.store.state import FIRST_NAMESPACES
-from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, NAMESPACE, POD, REVISION
+from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, NAMESPACE, POD, REVISION, SERVING_SERVICE
 from serving.net.cluster.port import EventType
 from tests.eventually import next_turn
 
@@ -310,7 +310,7 @@ async def test_a_full_disk_does_not_hold_up_what_needs_none(tmp_path: Path) -> N
         assert (await cluster.get(REVISION, "default", "one"))["spec"]["servingState"] == "Active"
 
 
-async def test_objects_can_be_deleted_on_a_full_disk(tmp_path: Path) -> None:
+async def test_on_a_full_disk_objects_can_be_deleted_and_get_no_new_template(tmp_path: Path) -> None:
     folder = tmp_path / "small"
     folder.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(folder)], check=False).returncode:  # noqa: ASYNC221
@@ -318,9 +318,13 @@ async def test_objects_can_be_deleted_on_a_full_disk(tmp_path: Path) -> None:
     try:
         async with store(folder) as cluster:
             await cluster.create(CONFIG_MAP, config_map("marked", a="b"))
+            await cluster.create(SERVING_SERVICE, {"metadata": {"name": "one"}, "spec": {"template": {}}})
             await fill(cluster)
             with pytest.raises(Unavailable, match=rf"{folder}/journal.db cannot be written: .* full; make room"):
                 await cluster.create(CONFIG_MAP, config_map("another", text="x" * 10_000))
+            with pytest.raises(Unavailable, match="make room"):
+                await cluster.patch(SERVING_SERVICE, "default", "one", patch={"spec": {"template": {"x": 1}}})
+            await cluster.patch(SERVING_SERVICE, "default", "one", patch={"spec": {"traffic": [{"percent": 100}]}})
             finalized = {"metadata": {"finalizers": ["a/b"]}}
             await cluster.patch(CONFIG_MAP, "default", "marked", patch=finalized)
             for resource in (await cluster.list(CONFIG_MAP)).items:

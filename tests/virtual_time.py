@@ -32,6 +32,10 @@ class _VirtualLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.now_s
 
+    def skip(self, seconds: float) -> None:
+        """Move the clock; timers that became due meanwhile are late."""
+        self._jumping.now_s += seconds
+
 
 def run_virtually(main: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine to its end on virtual time from 0. Turns of tasks do not depend on the machine's speed."""
@@ -46,3 +50,10 @@ async def pass_s(seconds: float) -> None:
     """Let virtual time pass. Raises ``AssertionError`` on a loop with a real clock."""
     assert isinstance(asyncio.get_running_loop(), _VirtualLoop)
     await asyncio.sleep(seconds)
+
+
+def stand_still(seconds: float) -> None:
+    """Move the clock while nothing runs, as when a machine is suspended."""
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, _VirtualLoop)
+    loop.skip(seconds)

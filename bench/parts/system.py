@@ -60,9 +60,13 @@ class System:
         self.headers = {"Authorization": f"Bearer {config['users'][0]['user']['token']}"}
 
     def serving(self, *arguments: str) -> str:
-        """Output of a command of the CLI. What it says on its way to failing is not kept back."""
+        """Output of a command of the CLI. Raises ``RuntimeError`` with its messages if it fails."""
         command = [self._python, "-m", "serving", *arguments, "--state", str(self.state)]
-        return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+        done = subprocess.run(command, check=False, capture_output=True, text=True)
+        sys.stderr.write(done.stderr)
+        if done.returncode:
+            raise RuntimeError(f"serving {shlex.join(arguments)}: exit code {done.returncode}: {done.stderr}")
+        return done.stdout
 
     def send_request(self, path: str, body: object = None, *, method: str = "GET") -> Any:  # noqa: ANN401 - JSON
         """One call of the API. Raises ``OSError`` with its message."""

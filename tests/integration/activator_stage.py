@@ -270,6 +270,11 @@ class Stage(Store):
         """Requests that are inside."""
         return sum(level for _, level, _ in self.activator.ingress.router.inside())
 
+    @property
+    def waiting_count(self) -> int:
+        """Requests that wait for a pod."""
+        return sum(waiting_count for _, _, waiting_count in self.activator.ingress.router.inside())
+
     async def route(
         self,
         *traffic: dict[str, Any],

@@ -55,8 +55,10 @@ async def test_with_the_only_pod_gone_requests_wait_in_order_for_the_next() -> N
         for place in range(5):
             tasks.append(asyncio.create_task(send_request(stage.public, f"/{place}")))
             await until(lambda wanted=place + 1: stage.level == wanted)  # type: ignore[misc]
-        pod = await stage.pod("q")
         await stage.remove_pod("p")
+        # A request that tries the stopped pod when the next one comes would be sent after those that wait.
+        await until(lambda: stage.waiting_count == 5)
+        pod = await stage.pod("q")
         statuses = [(await task).status for task in tasks]
     assert statuses == [200] * 5
     assert [head.split()[1] for head in pod.heads] == [f"/{place}" for place in range(5)]

@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 
 # A timer may fire one clock tick early: a shorter delay would repeat within one instant.
 _DELAY_MIN_S = 0.001
+# A timer that fires so many seconds late fires once more after as many.
+_LATE_S = 0.5
 # Longest time in seconds that a key added with ``is_last`` waits behind other keys.
 _LAST_MAX_S = 60.0
 
@@ -113,7 +115,16 @@ class WorkQueue(Generic[Key]):
         timer = self._timers.get(key)
         if timer is None or timer[0] > due_s:
             self._cancel_timer(key)
-            self._timers[key] = (due_s, loop.call_at(due_s, self._add_last if is_last else self.add, key))
+            add = self._add_last if is_last else self._add_due
+            self._timers[key] = (due_s, loop.call_at(due_s, add, key))
+
+    def _add_due(self, key: Key) -> None:
+        # After a standstill of the machine, the events of that time arrive after its timers.
+        loop, due_s = asyncio.get_running_loop(), self._timers[key][0]
+        if loop.time() - due_s > _LATE_S:
+            self._timers[key] = (due_s, loop.call_later(_LATE_S, self.add, key))
+        else:
+            self.add(key)
 
     def _add_last(self, key: Key) -> None:
         if key in self._active:

@@ -21,6 +21,7 @@ from serving.net.aio.inputfile import read_input_text
 from serving.net.cluster.localserver import CLUSTER_EXTRA, LocalServer, local_server
 
 _PIECE_BYTES = 65536
+_TRIES_MAX = 3
 _CURRENT = "current-context"
 _KUBECONFIG_EXPECTED = "a kubeconfig, as `serving up` or a cluster's tool writes it"
 
@@ -115,21 +116,35 @@ class LocalConnection:
         self.server = server.url
 
     def send(self, request: ApiRequest) -> "ApiResponse":
-        """Send a request, and wait for the head of the response. Raises ``Unavailable``."""
-        connection = (
-            http.client.HTTPConnection(self._host, self._port, timeout=request.timeout_s)
-            if self._tls is None
-            else http.client.HTTPSConnection(self._host, self._port, timeout=request.timeout_s, context=self._tls)
-        )
+        """Send a request, and wait for the head of the response. Raises ``Unavailable``.
+
+        A server that restarts, or was suspended, drops connections: a request that was not sent, and a GET, are sent
+        again on another one.
+        """
+        for tries_left in reversed(range(_TRIES_MAX)):
+            connection, is_sent = self._new_connection(request.timeout_s), False
+            try:
+                connection.connect()
+                is_sent = True
+                return self._exchange(connection, request)
+            except (OSError, http.client.HTTPException) as error:
+                connection.close()
+                is_dropped = isinstance(error, ConnectionResetError | ssl.SSLEOFError)
+                if not tries_left or not is_dropped or (is_sent and request.method != "GET"):
+                    raise Unavailable(_reason(error)) from error
+        raise AssertionError
+
+    def _new_connection(self, timeout_s: float | None) -> http.client.HTTPConnection:
+        if self._tls is None:
+            return http.client.HTTPConnection(self._host, self._port, timeout=timeout_s)
+        return http.client.HTTPSConnection(self._host, self._port, timeout=timeout_s, context=self._tls)
+
+    def _exchange(self, connection: http.client.HTTPConnection, request: ApiRequest) -> "LocalResponse":
         headers = {"Authorization": f"Bearer {self._token}", **request.headers}
-        try:
-            connection.request(request.method, request.path, body=request.body, headers=headers)
-            # Stored here: after the head of the response, ``http.client`` drops a socket that will close.
-            channel = connection.sock
-            return LocalResponse(connection, connection.getresponse(), channel)
-        except (OSError, http.client.HTTPException) as error:
-            connection.close()
-            raise Unavailable(_reason(error)) from error
+        connection.request(request.method, request.path, body=request.body, headers=headers)
+        # Stored here: after the head of the response, ``http.client`` drops a socket that will close.
+        channel = connection.sock
+        return LocalResponse(connection, connection.getresponse(), channel)
 
     def websocket(self, path: str) -> WebsocketPlace:
         """The URL and headers of a websocket."""

@@ -10,7 +10,7 @@ import uvloop
 
 from serving.net.aio.clock import now_s
 from serving.net.cluster.workqueue import WorkQueue, WorkQueueSettings
-from tests.virtual_time import pass_s, run_virtually
+from tests.virtual_time import pass_s, run_virtually, stand_still
 
 Work = Callable[[str], Awaitable[float | None]]
 
@@ -153,6 +153,21 @@ def test_the_sooner_of_two_wishes_counts() -> None:
         return worker
 
     assert run_virtually(scenario()).seen == [(0, "b"), (2, "a")]
+
+
+def test_a_timer_that_a_standstill_delayed_waits_for_the_events_of_that_time() -> None:
+    async def scenario() -> Worker:
+        queue, worker = new_queue(), Worker()
+        loop = asyncio.get_running_loop()
+        queue.add_after("a", 2)
+        queue.add_after("b", 2)
+        loop.call_at(1, stand_still, 5)
+        # An event that was sent meanwhile is received right after it.
+        loop.call_at(6.01, queue.add, "a")
+        await run_for(queue, worker, seconds=20)
+        return worker
+
+    assert run_virtually(scenario()).seen == [(6.01, "a"), (6.5, "b")]
 
 
 def test_last_keys_run_once_each_after_all_others() -> None:

@@ -5,6 +5,7 @@ a machine with many sockets.
 """
 
 import contextlib
+import errno
 import functools
 import os
 import socket
@@ -12,13 +13,14 @@ import struct
 from typing import NamedTuple
 
 # <linux/netlink.h>, <linux/sock_diag.h>, <linux/inet_diag.h>, <linux/tcp_states.h>
-_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST = 4, 20, 1
+_NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, _NLMSG_ERROR = 4, 20, 1, 2
 _LISTEN = 10
 _NO_COOKIE = 0xFFFFFFFF
 _MESSAGE_HEAD = struct.Struct("=IHHII")
 # Family, protocol, extensions, states; then ports and addresses, the interface and the cookie.
 _REQUEST = struct.Struct("=BBBxI2s2x4s12x16xI2I")
 _REPLY = struct.Struct("=BBBB2s2x4s12x16xI2IIIIII")
+_ERROR = struct.Struct("=i")
 _REPLY_BYTES_MAX = 4096
 # Columns of /proc/net/tcp.
 _ADDRESS, _STATE, _USER, _INODE = 1, 3, 7, 9
@@ -45,6 +47,16 @@ def listener_at(host: str, port: int) -> ListeningSocket | None:
     return _read(host, port)
 
 
+def is_closed(host: str, port: int) -> bool:
+    """Whether no socket accepts connections to an IPv4 address of this machine; False if only a connection can tell."""
+    reply = _reply(host, port) if has_sock_diag() else b""
+    return (
+        bool(reply)
+        and _MESSAGE_HEAD.unpack_from(reply)[1] == _NLMSG_ERROR
+        and _ERROR.unpack_from(reply, _MESSAGE_HEAD.size)[0] == -errno.ENOENT
+    )
+
+
 @functools.cache
 def has_sock_diag() -> bool:
     """Whether the kernel supports sock_diag(7). Without it, no sockets are found."""
@@ -53,20 +65,25 @@ def has_sock_diag() -> bool:
 
 
 def _queried(host: str, port: int) -> ListeningSocket | None:
+    reply = _reply(host, port)
+    if not reply or _MESSAGE_HEAD.unpack_from(reply)[1] != _SOCK_DIAG_BY_FAMILY:
+        return None
+    fields = _REPLY.unpack_from(reply, _MESSAGE_HEAD.size)
+    low, high = fields[7:9]
+    return ListeningSocket(user=fields[-2], inode=fields[-1], cookie=high << 32 | low)
+
+
+def _reply(host: str, port: int) -> bytes:
+    """The kernel's reply about a listening socket; b"" without a reply."""
     address = (struct.pack("!H", port), socket.inet_aton(host))
     wanted = _REQUEST.pack(socket.AF_INET, socket.IPPROTO_TCP, 0, 1 << _LISTEN, *address, 0, _NO_COOKIE, _NO_COOKIE)
     head = _MESSAGE_HEAD.pack(_MESSAGE_HEAD.size + len(wanted), _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, 0, 0)
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _NETLINK_SOCK_DIAG) as link:
             link.send(head + wanted)
-            reply = link.recv(_REPLY_BYTES_MAX)
+            return link.recv(_REPLY_BYTES_MAX)
     except OSError:
-        return None
-    if _MESSAGE_HEAD.unpack_from(reply)[1] != _SOCK_DIAG_BY_FAMILY:
-        return None
-    fields = _REPLY.unpack_from(reply, _MESSAGE_HEAD.size)
-    low, high = fields[7:9]
-    return ListeningSocket(user=fields[-2], inode=fields[-1], cookie=high << 32 | low)
+        return b""
 
 
 def _read(host: str, port: int) -> ListeningSocket | None:

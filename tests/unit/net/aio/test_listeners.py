@@ -6,7 +6,14 @@ import sys
 import pytest
 
 from serving.net.aio import listeners
-from serving.net.aio.listeners import ListeningSocket, has_sock_diag, has_socket, listener_at, listening_ports
+from serving.net.aio.listeners import (
+    ListeningSocket,
+    has_sock_diag,
+    has_socket,
+    is_closed,
+    listener_at,
+    listening_ports,
+)
 
 
 @pytest.fixture(params=["sock_diag", "proc"])
@@ -41,6 +48,20 @@ def test_a_socket_that_is_bound_and_does_not_listen_is_none() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         assert listener_at("127.0.0.1", bound.getsockname()[1]) is None
+
+
+def test_a_port_is_closed_only_if_the_kernel_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_sock_diag():
+        pytest.skip("this kernel has no sock_diag")
+    with socket.create_server(("127.64.250.4", 0)) as server:
+        address = server.getsockname()
+        assert not is_closed(*address)
+    assert is_closed(*address)
+    with monkeypatch.context() as without:
+        without.setattr(listeners, "_reply", lambda _host, _port: b"")
+        assert not is_closed(*address)
+    monkeypatch.setattr(listeners, "has_sock_diag", lambda: False)
+    assert not is_closed(*address)
 
 
 def test_two_listeners_at_one_port_after_each_other_have_different_cookies() -> None:

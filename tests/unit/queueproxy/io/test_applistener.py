@@ -5,9 +5,11 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
+from serving.net.aio.listeners import has_sock_diag
+from serving.queueproxy.io import readiness
 from serving.queueproxy.io.applistener import ForeignListener, ListenerCheck
 from serving.queueproxy.io.readiness import listener_check
-from serving.queueproxy.podspec import PodSpec
+from serving.queueproxy.podspec import PodSpec, Probe
 
 # No process of this machine has it.
 OTHER_USER = 0x70000309
@@ -41,6 +43,25 @@ def test_a_socket_of_another_process_is_foreign(port: int) -> None:
 
 def test_without_a_listener_nothing_is_foreign(port: int) -> None:
     assert ListenerCheck(OTHER_USER, list).foreign_at("127.64.250.3", port) == ""
+
+
+def test_an_app_may_listen_unless_nobody_does(port: int) -> None:
+    check = ListenerCheck(0, lambda: [os.getpid()])
+    assert check.may_listen("127.0.0.1", port)
+    assert not has_sock_diag() or not check.may_listen("127.64.250.3", port)
+    with pytest.raises(ForeignListener):
+        ListenerCheck(OTHER_USER, list).may_listen("127.0.0.1", port)
+
+
+async def test_a_probe_opens_no_connection_to_a_closed_port(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not has_sock_diag():
+        pytest.skip("this kernel has no sock_diag")
+
+    async def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("a connection was opened")
+
+    monkeypatch.setattr(readiness, "open_connection", refuse)
+    assert not await readiness.attempt(Probe(), ("127.64.250.3", 1), check=ListenerCheck(OTHER_USER, list))
 
 
 def test_processes_are_looked_through_once_for_each_socket(port: int) -> None:

@@ -182,16 +182,22 @@ def test_the_shadow_stays_within_the_bounds_and_its_costs_never_fall(
 
 
 @settings(deadline=None)
-@given(gaps_s=GAPS, worth_s=WORTHS, pre_warms=st.booleans(), dormant_after_s=st.sampled_from([10.0, math.inf]))
+@given(
+    gaps_s=GAPS,
+    worth_s=WORTHS,
+    min_s=st.sampled_from([0.5, 6.0, 8.0, 60.0]),
+    pre_warms=st.booleans(),
+    dormant_after_s=st.sampled_from([10.0, math.inf]),
+)
 def test_windows_are_those_of_the_complete_hazard(
-    gaps_s: list[float], worth_s: float, *, pre_warms: bool, dormant_after_s: float
+    gaps_s: list[float], worth_s: float, min_s: float, *, pre_warms: bool, dormant_after_s: float
 ) -> None:
     history, prior = GapHistory(), GapPrior(SHIPPED_PRIOR)
     for gap_s in gaps_s:
         history.record(gap_s)
     bounds = KeepBounds(
         worth_s=worth_s,
-        min_s=6.0,
+        min_s=min_s,
         max_s=CEILING_S,
         bridge_s=45.0,
         start_s=2.0,
@@ -200,5 +206,5 @@ def test_windows_are_those_of_the_complete_hazard(
         dormant_cost=0.2,
     )
 
-    by_group = history.hazard_by_group(prior, rate_min=bounds.rate_min)
+    by_group = history.hazard_by_group(prior, rate_min=bounds.rate_min, from_s=min_s)
     assert list(keep_windows(by_group, bounds)) == list(keep_windows([(0, history.hazard(prior))], bounds))

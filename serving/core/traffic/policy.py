@@ -85,32 +85,30 @@ class FreePods(Protocol):
 class FirstFree:
     """Chooses the first pod by address as text, so that few pods are busy and the others can be removed."""
 
-    __slots__ = ("_sorted",)
+    __slots__ = ("_addresses", "_pods")
 
     def __init__(self) -> None:
-        self._sorted: list[BalancedPod] = []
+        # The order is that of addresses, because comparing pods would take a call each.
+        self._addresses: list[str] = []
+        self._pods: dict[str, BalancedPod] = {}
 
     def __len__(self) -> int:
-        return len(self._sorted)
+        return len(self._addresses)
 
     def add(self, pod: BalancedPod) -> None:
         """Insert in order. Shifting the end of the list is cheaper than a heap up to some thousand pods."""
-        self._sorted.insert(self._place_of(pod), pod)
+        bisect.insort(self._addresses, pod.address)
+        self._pods[pod.address] = pod
 
     def remove(self, pod: BalancedPod) -> None:
         """Remove a pod; usually the first one, which was just picked."""
-        del self._sorted[0 if self._sorted[0] is pod else self._place_of(pod)]
+        addresses, address = self._addresses, pod.address
+        del addresses[0 if addresses[0] == address else bisect.bisect_left(addresses, address)]
+        del self._pods[address]
 
     def pick(self) -> BalancedPod:
         """Return the pod with the smallest address."""
-        return self._sorted[0]
-
-    def _place_of(self, pod: BalancedPod) -> int:
-        return bisect.bisect_left(self._sorted, pod.address, key=_address_of)
-
-
-def _address_of(pod: BalancedPod) -> str:
-    return pod.address
+        return self._pods[self._addresses[0]]
 
 
 class RoundRobin:

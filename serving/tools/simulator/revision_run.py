@@ -302,7 +302,7 @@ class RevisionRun:
         self._number += 1
         self._second_end_s = self._number + self._report_at
         self._area = float(self._inside)
-        if self._inside > decisions.capacity and decisions.counts_waiting:
+        if decisions.counts_waiting and self._inside > decisions.capacity:
             decisions.decide_by(end_s, end_s, is_first=True)
 
     # Requests.
@@ -374,7 +374,8 @@ class RevisionRun:
     def _serve(self, pod: SimulatedPod, at_s: float, took_s: float, *, waited_s: float = 0.0) -> None:
         self.pods.start_request(pod, at_s)
         self._sequence += 1
-        took_s *= max(1.0, pod.in_flight / self._config.knee)
+        if pod.in_flight > self._config.knee:
+            took_s *= pod.in_flight / self._config.knee
         if self._judge is not None:
             self._judge.serve(at_s, waited_s, took_s)
         if self._signals is not None:

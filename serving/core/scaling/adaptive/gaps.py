@@ -89,6 +89,7 @@ _GROUP_WIDTHS_S = _widths(_GROUP_STARTS_S)
 _FIRST_WIDTHS_S = [_WIDTHS_S[bins.start] for bins in _GROUP_SLICES]
 # Half of each width, the last bin first.
 _HALF_WIDTHS_BY_GROUP_S = [[0.5 * width_s for width_s in reversed(_WIDTHS_S[bins])] for bins in _GROUP_SLICES]
+_GROUP_BINS = list(zip(_GROUP_SLICES, _FIRST_WIDTHS_S, _HALF_WIDTHS_BY_GROUP_S, strict=True))
 
 
 class GapPrior:
@@ -144,34 +145,34 @@ class GapHistory:
 
     def hazard(self, prior: GapPrior) -> list[float]:
         """Arrivals per second of idle time, by bin of gap lengths. With few gaps, the result is close to ``prior``."""
-        return [rate for _, rates in self.hazard_by_group(prior, rate_min=0.0) for rate in rates]
+        return [rate for _, rates in self.hazard_by_group(prior) for rate in rates]
 
-    def hazard_by_group(self, prior: GapPrior, *, rate_min: float) -> Iterator[tuple[int, list[float]]]:
+    def hazard_by_group(
+        self, prior: GapPrior, *, rate_min: float = 0.0, from_s: float = 0.0
+    ) -> Iterator[tuple[int, list[float]]]:
         """Like ``hazard``, but by group: the number of its first bin, and its rates. Valid until the next gap.
 
-        Most groups with only rates below ``rate_min`` are left out. Each group is computed when it is read.
+        Groups that end before ``from_s``, and most groups with only rates below ``rate_min`` are left out. Each group
+        is computed when it is read.
 
         Example without a prior: 2 of 5 gaps ended in a bin of 3 s, and 3 were longer. The idle time in the bin is 3 x
         (3 + 2 / 2) = 12 s, so the rate is 2 / 12 per second.
         """
         # Counts and times are multiplied by the weight of the newest gap.
         group_strength, fine_strength = _GROUP_STRENGTH * self._weight, _FINE_STRENGTH * self._weight
-        for bins, width_s, half_widths_s, prior_rate, exposure_s, ended, longer in zip(
-            _GROUP_SLICES,
-            _FIRST_WIDTHS_S,
-            _HALF_WIDTHS_BY_GROUP_S,
-            prior.rates,
-            self._exposures_s,
-            self._ended,
-            self._longer,
-            strict=True,
-        ):
+        first, rates_by_group = _GROUPS[_bin_of(from_s)], prior.rates
+        for group in range(first, GROUP_COUNT):
+            bins, width_s, half_widths_s = _GROUP_BINS[group]
+            prior_rate, exposure_s = rates_by_group[group], self._exposures_s[group]
+            ended, longer = self._ended[group], self._longer[group]
             believed_s = fine_strength * (exposure_s + group_strength / prior_rate) / (ended + group_strength)
-            # The first bin is the narrowest.
-            count_max = max(self._counts[bins]) if ended else 0.0
-            if (count_max + fine_strength) / (width_s * longer + believed_s) < rate_min:
+            # The first bin is the narrowest, and no bin has more gaps than its group.
+            narrow_s = width_s * longer + believed_s
+            if (ended + fine_strength) / narrow_s < rate_min:
                 continue
             counts = self._counts[bins]
+            if (max(counts) + fine_strength) / narrow_s < rate_min:
+                continue
             counts.reverse()
             endings = list(itertools.accumulate(counts, initial=longer))
             rates = [

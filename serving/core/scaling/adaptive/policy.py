@@ -257,7 +257,8 @@ class AdaptivePolicy(RevisionPolicy):
             dormant_after_s=math.inf if spec.dormant_after_s is None else spec.dormant_after_s,
             dormant_cost=spec.dormant_cost,
         )
-        hazard = self._gaps.hazard_by_group(self._prior, rate_min=bounds.rate_min)
+        # The first window lasts at least until then, whatever the rates before are.
+        hazard = self._gaps.hazard_by_group(self._prior, rate_min=bounds.rate_min, from_s=bounds.min_s)
         return GapPlan(keep_windows(hazard, bounds), bounds.worth_s)
 
     def _window_at(self, age_s: float, *, present_scale: int, now_s: float) -> tuple[KeepWindow | None, float | None]:

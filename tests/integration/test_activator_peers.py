@@ -53,7 +53,7 @@ class Machine:
 async def machine(folder: Path, *, count: int) -> AsyncIterator[tuple[Machine, PodServer]]:
     """Activators before a service with one pod that takes one request at a time."""
     store = Store(MemoryCluster())
-    async with served(store.cluster, folder) as api, asyncio.timeout(60):
+    async with served(store.cluster, folder) as api, asyncio.timeout(150):
         new_machine = Machine(folder, api.kubeconfig, count=count)
         await store.service(containerConcurrency=1)
         pod = await store.pod("p")

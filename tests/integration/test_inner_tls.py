@@ -192,9 +192,9 @@ async def test_a_token_is_not_sent_to_another_than_the_autoscaler(secured: Secur
 
 
 async def test_certificates_are_renewed_without_a_failed_request(secured: Secured) -> None:
-    # Two renewals of each end take seven seconds. A shorter life leaves no time for a pause of the machine before it
+    # Two renewals of each end take fourteen seconds. A shorter life leaves no time for a pause of the machine before it
     # ends.
-    settings = InnerTlsSettings(mode=SETTINGS.mode, certificate_life_s=5.0)
+    settings = InnerTlsSettings(mode=SETTINGS.mode, certificate_life_s=10.0)
     async with secured(settings) as inner:
         assert inner.stage.activator.inner.secured is not None
         tls = inner.stage.activator.inner.secured.tls

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from serving.core.model.errors import Forbidden
+from serving.core.model.knative import REVISION_LABEL
 from serving.core.model.objects import Object, condition_of, nested
 from serving.home.controllers.manager import Manager
 from serving.home.controllers.namespaceobjects import NamespaceObjects
@@ -119,6 +120,20 @@ async def test_a_pod_that_goes_leaves_its_slices() -> None:
         (endpoint_slice,) = (await cluster.list(ENDPOINT_SLICE)).items
         assert endpoint_slice["endpoints"] == []
         assert (await cluster.get(DEPLOYMENT, "default", "web"))["status"]["replicas"] == 0
+
+
+async def test_the_end_of_a_revisions_pod_is_one_write_of_its_slice() -> None:
+    async with managed() as cluster:
+        name = await the_pod(cluster)
+        await cluster.patch(POD, "default", name, patch={"metadata": {"labels": {REVISION_LABEL: "web-00001"}}})
+        await cluster.patch(POD, "default", name, patch={"status": READY}, subresource="status")
+        await rest(cluster)
+        await cluster.delete(POD, "default", name, grace_s=30)
+        assert ENDPOINT_SLICE.resource in await rest(cluster)
+        (endpoint_slice,) = (await cluster.list(ENDPOINT_SLICE)).items
+        assert endpoint_slice["endpoints"] == []
+        await cluster.delete(POD, "default", name, grace_s=0)
+        assert ENDPOINT_SLICE.resource not in await rest(cluster)
 
 
 async def test_a_scale_to_zero_is_one_write_of_the_status() -> None:

@@ -22,6 +22,7 @@ from serving.home.controllers.workloads import (
     deployment_status,
     desired_slices,
     is_ready,
+    listed_address,
     new_pod,
     owner_of_pods,
     plan_pods,
@@ -111,9 +112,9 @@ class Manager:
             if owner["kind"] == DEPLOYMENT.name and is_counted:
                 is_new = change.old is None and is_here and not is_ready(change.new)
                 self._queue.add_after((_DEPLOYMENT, change.key[0], owner["name"]), _STATUS_LAG_S if is_new else 0.0)
-        # A pod without an address is in no slice, and an unready pod receives no requests.
-        before, after = _address_of(change.old), _address_of(change.new)
-        is_urgent = not is_here or (is_counted and (after or before) is not None)
+        # A pod without a listed address is in no slice, and an unready pod receives no requests.
+        before, after = (None if pod is None else listed_address(pod) for pod in (change.old, change.new))
+        is_urgent = is_counted and (after or before) is not None
         for label in _selectors(change.key[0], metadata.get("labels") or {}):
             _set_indexed(self._pods_with, label, change.key, is_here=is_here)
             for namespace, name in self._services_with.get(label, ()):
@@ -257,11 +258,6 @@ def _counted(pod: Object) -> tuple[object, ...]:
     metadata = pod["metadata"]
     described = (metadata.get(key) for key in ("ownerReferences", "labels", "annotations", "deletionTimestamp"))
     return (*described, is_ready(pod), is_evicted(pod))
-
-
-def _address_of(pod: Object | None) -> str | None:
-    """The address of a pod; None if it has none yet."""
-    return None if pod is None else nested(pod, "status", "podIP") or None
 
 
 def _set_indexed(index: dict[_Of, set[Key]], of: _Of, key: Key, *, is_here: bool) -> None:

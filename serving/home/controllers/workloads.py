@@ -170,13 +170,13 @@ def deployment_status(deployment: Object, pods: Sequence[Object], *, refusal: st
 
 
 def desired_slices(service: Object, pods: Iterable[Object], *, reach: Reach) -> list[Object]:
-    """The EndpointSlices of a Service: its selected pods that have an address, and whether they are ready.
+    """The EndpointSlices of a Service: its selected pods with a ``listed_address``, and whether they are ready.
 
     The endpoint of a revision's pod is its queue-proxy. For any other pod, ``reach`` returns the address of a container
     port. Pods with different port numbers are in separate slices, as in Kubernetes. The first slice exists even without
     pods.
     """
-    selected = [pod for pod in pods if selects(service, pod) and (pod.get("status") or {}).get("podIP")]
+    selected = [pod for pod in pods if selects(service, pod) and listed_address(pod)]
     ports = [
         (entry.get("name", ""), entry.get("targetPort", entry["port"])) for entry in service["spec"].get("ports", ())
     ]
@@ -255,6 +255,16 @@ def selects(service: Object, pod: Object) -> bool:
     selector: Mapping[str, str] = service["spec"].get("selector") or {}
     labels = pod["metadata"].get("labels") or {}
     return bool(selector) and all(labels.get(key) == value for key, value in selector.items())
+
+
+def listed_address(pod: Object) -> str | None:
+    """The address of a pod that slices list; None if it has none, or is a revision's pod and is being deleted.
+
+    Activators send such a pod no request, so its end needs no further write of its slice.
+    """
+    if REVISION_LABEL in labels_of(pod) and pod["metadata"].get("deletionTimestamp"):
+        return None
+    return nested(pod, "status", "podIP") or None
 
 
 def is_ready(pod: Object) -> bool:

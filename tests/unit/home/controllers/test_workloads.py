@@ -129,8 +129,13 @@ def test_a_slice_names_who_is_selected_and_whether_it_takes_requests() -> None:
     assert [(endpoint["targetRef"]["name"], endpoint["conditions"]) for endpoint in slice_["endpoints"]] == [
         ("a", {"ready": True, "serving": True, "terminating": False}),
         ("b", {"ready": False, "serving": False, "terminating": False}),
-        ("c", {"ready": False, "serving": True, "terminating": True}),
     ]
+
+
+def test_a_pod_without_a_revision_is_listed_until_its_end() -> None:
+    (slice_,) = desired_slices(service({"app": "a"}), [pod("c", deletionTimestamp="x")], reach=nowhere)
+    (endpoint,) = slice_["endpoints"]
+    assert endpoint["conditions"] == {"ready": False, "serving": True, "terminating": True}
 
 
 def test_pods_without_a_queue_proxy_are_where_their_ports_are() -> None:

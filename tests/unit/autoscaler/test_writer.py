@@ -1,7 +1,7 @@
 """The writer under concurrent changes; ``test_loop.py`` has the usual way."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import msgspec
@@ -42,6 +42,7 @@ class World:
         self.woken_count = 0
         self.reserved_count = 0
         self.reserved = ReserveResult()
+        self.during_reserve: Callable[[], None] = lambda: None
         self.written: dict[str, Any] | None = None
         self.led: list[TrafficPath] = []
 
@@ -52,6 +53,7 @@ class World:
         self, _: ScaledRevision, __: Mapping[str, str | None], deployment: ScaledDeployment | None
     ) -> ReserveResult:
         self.reserved_count += 1
+        self.during_reserve()
         return self.reserved if deployment is not None else ReserveResult(is_reserved=self.reserved.is_reserved)
 
     async def wake(self, _: ScaledRevision) -> Mapping[str, Any] | None:
@@ -151,6 +153,20 @@ def test_the_scale_is_written_alone_unless_reserve_has_written_it(version: str |
     world.write()
     assert world.scaled == scaled
     assert world.entry.deployment == msgspec.structs.replace(DEPLOYMENT, resource_version=version or "6")
+
+
+def test_a_decision_made_during_reserve_and_scale_to_zero_scales_up_afterwards() -> None:
+    world, newer = wanting(2)
+    world.entry.deployment = msgspec.structs.replace(DEPLOYMENT, replica_count=1)
+    # One request writes Reserve and scale 0, and cannot be stopped between them.
+    world.reserved = ReserveResult(is_reserved=True, scale_version="6")
+    world.during_reserve = lambda: setattr(world.entry, "latest", newer)
+    world.entry.latest = msgspec.structs.replace(newer, to_reserve=True, apply_count=0)
+    world.write()
+    assert world.scaled == []
+    assert world.entry.deployment == msgspec.structs.replace(DEPLOYMENT, replica_count=0, resource_version="6")
+    world.write()
+    assert world.scaled == [2]
 
 
 def test_a_revision_that_was_woken_since_the_decision_is_not_reserved() -> None:

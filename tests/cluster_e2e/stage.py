@@ -369,10 +369,12 @@ class Stage:
             count = remaining
             async with asyncio.timeout(_PATIENCE_S):
                 while (remaining := await self._count(kind, label_selector)) >= count:  # noqa: ASYNC110 - a list is polled
-                    await asyncio.sleep(0.05)
+                    # A list of thousands takes the time in which the kubelet of this process would end them.
+                    await asyncio.sleep(0.05 + count / 500)
 
     async def _count(self, kind: Kind, label_selector: str) -> int:
-        return len((await self.cluster.list(kind, SPACE, label_selector=label_selector)).items)
+        listing = await repeated(functools.partial(self.cluster.list, kind, SPACE, label_selector=label_selector))
+        return len(listing.items)
 
 
 @contextlib.asynccontextmanager

@@ -20,6 +20,8 @@ import pytest
 
 _WAIT_S = 60.0
 _POLL_S = 0.1
+# Other tests make network interfaces, and Chromium then fails pages that load: ERR_NETWORK_CHANGED.
+_RELOAD, _RELOAD_S = "if (location.protocol === 'chrome-error:') location.reload()", 2.0
 _PAGE = "return `${location.href} ${document.readyState} ${document.title}: ${document.body.innerText.slice(0, 400)}`"
 _STARTS_MAX = 5
 # Virtual key codes, and what a key writes.
@@ -102,11 +104,14 @@ class Browser:
 
     def until(self, script: str, *arguments: object) -> Any:  # noqa: ANN401 - as above
         """The first true result of a script; it may fail before, where the page lacks what it names."""
-        deadline_s = time.monotonic() + _WAIT_S
+        deadline_s, reload_s = time.monotonic() + _WAIT_S, time.monotonic()
         while not (attempt := self._attempt(script, arguments)):
             if time.monotonic() >= deadline_s:
                 raise AssertionError(f"never true: {script}; the page: {self.run(_PAGE)}")
             time.sleep(_POLL_S)
+            if time.monotonic() - reload_s >= _RELOAD_S:
+                reload_s = time.monotonic()
+                self._attempt(_RELOAD, ())
         return attempt
 
     def _attempt(self, script: str, arguments: tuple[object, ...]) -> Any:  # noqa: ANN401 - as above

@@ -325,6 +325,21 @@ async def test_an_issuer_that_is_away_is_a_503_and_keys_that_are_here_last(monke
         assert (await ask(stage, token())).status == 503
 
 
+async def test_a_caller_that_comes_as_a_fetch_ends_waits_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jwtkeys, "_PAUSE_S", 0.0)
+    issuer, is_called = Issuer(), asyncio.Event()
+    async with await asyncio.start_server(issuer.serve, "127.0.0.1", 0) as server:
+        issuer.port = server.sockets[0].getsockname()[1]
+        keys = jwtkeys.KeySet(issuer.url, ISSUER, clock=asyncio.get_running_loop().time)
+
+        def call_again() -> None:
+            assert keys.call_after_fetch(is_called.set)
+
+        keys.call_after_fetch(call_again)
+        await until(is_called.is_set)
+    assert len(issuer.asked) == 2
+
+
 async def test_an_issuer_that_does_not_answer_holds_a_request_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jwtkeys, "_FETCH_S", 0.05)
     monkeypatch.setattr(jwtkeys, "_FAILED_PAUSE_S", 0.0)

@@ -193,6 +193,7 @@ class KeySet:
         self._held_max = held_max
         self._fetched_s = self._asked_s = -math.inf
         self._held: list[Callable[[], None]] = []
+        self._is_fetching = False
         self._tasks = TaskOwner()
 
     @property
@@ -216,10 +217,10 @@ class KeySet:
         return True
 
     def _begin(self, pause_s: float) -> bool:
-        if not self._tasks:
+        if not self._is_fetching:
             if self._clock() - self._asked_s < pause_s:
                 return False
-            self._asked_s = self._clock()
+            self._asked_s, self._is_fetching = self._clock(), True
             self._tasks.start(self._fetch(), name=f"keys of {self._issuer}")
         return True
 
@@ -242,6 +243,7 @@ class KeySet:
             self.keys, self.failure, self._fetched_s = keys, "", self._clock()
         finally:
             connections.end()
-            resumes, self._held = self._held, []
+            # Callers that come now, before the task has ended, wait for the next fetch.
+            resumes, self._held, self._is_fetching = self._held, [], False
             for then in resumes:
                 then()

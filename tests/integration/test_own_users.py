@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -251,3 +252,11 @@ async def test_a_pod_keeps_its_users_under_the_next_control_process(host: Contai
         await machine.clear()
         # With files of other users.
         await until(lambda: not list(machine.state.pods.iterdir()))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root changes its root")
+def test_the_error_about_users_names_the_kernels_reason(tmp_path: Path) -> None:
+    # In a changed root there is no new user namespace: unshare(2).
+    code = "import os, sys; from serving.home.processes.confine import open_users; os.chroot(sys.argv[1]); open_users('0 0 1', '0 0 1')"
+    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False, capture_output=True, text=True)
+    assert "PermissionError: [Errno 1] no user namespace: Operation not permitted: 'unshare'" in done.stderr

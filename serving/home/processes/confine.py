@@ -15,6 +15,7 @@ A pod with its own user does not own its app's folder. If the app must, an id-ma
 import base64
 import contextlib
 import ctypes
+import errno
 import functools
 import os
 import resource
@@ -279,14 +280,18 @@ def open_users(user_map: str, group_map: str) -> int:
             # In the namespace of this ``/proc``.
             os.write(its, os.readlink("/proc/self").encode())
             os.read(waiting, 1)
+        except OSError as error:
+            os.write(its, f"-{error.errno}".encode())
         finally:
             os._exit(0)
     os.close(its)
     os.close(waiting)
     try:
         name = os.read(mine, 32).decode()
-        if not name:
-            raise OSError(1, "no user namespace", "unshare")
+        if not name.isdecimal():
+            # The child's error; without one, the child was killed.
+            number = int(name.removeprefix("-") or errno.ESRCH)
+            raise OSError(number, f"no user namespace: {os.strerror(number)}", "unshare")
         _written(f"/proc/{name}/uid_map", user_map)
         _written(f"/proc/{name}/gid_map", group_map)
         return os.open(f"/proc/{name}/ns/user", os.O_RDONLY | os.O_CLOEXEC)

@@ -121,7 +121,9 @@ class LocalConnection:
         A server that restarts, or was suspended, drops connections: a request that was not sent, and a GET, are sent
         again on another one.
         """
-        for tries_left in reversed(range(_TRIES_MAX)):
+        try_count = 0
+        while True:
+            try_count += 1
             connection, is_sent = self._new_connection(request.timeout_s), False
             try:
                 connection.connect()
@@ -130,9 +132,8 @@ class LocalConnection:
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 is_dropped = isinstance(error, ConnectionResetError | ssl.SSLEOFError)
-                if not tries_left or not is_dropped or (is_sent and request.method != "GET"):
+                if try_count == _TRIES_MAX or not is_dropped or (is_sent and request.method != "GET"):
                     raise Unavailable(_reason(error)) from error
-        raise AssertionError
 
     def _new_connection(self, timeout_s: float | None) -> http.client.HTTPConnection:
         if self._tls is None:

@@ -167,7 +167,7 @@ def reconcile_configuration(  # noqa: PLR0913 - the inputs of one decision
         notes=tuple(notes),
         # The Service, which repeats the name, waits longer.
         debounce_s=UNSTARTED_S if can_wait and not conditions_of(latest.revision or {}) else 0.0,
-        again_after_s=ready.settles_in_s if ready.settling else None,
+        again_after_s=ready.settles_in_s,
     )
 
 
@@ -299,7 +299,10 @@ def _ready_condition(before: Object, latest: _Latest, latest_ready: LatestReady)
         if is_same and failure.get("status") == ConditionStatus.FALSE:
             # A container that keeps exiting is ready between two exits.
             return _failed(failure.get("reason", ""), failure.get("message", ""))
-        message = f'Revision "{latest_ready.settling}" is ready, and takes the traffic if it stays so.'
+        stays = "is ready, and takes the traffic if it stays so"
+        if latest_ready.settles_in_s is None:
+            stays = "was ready, and takes the traffic after its pods are ready again"
+        message = f'Revision "{latest_ready.settling}" {stays}.'
         return Condition(
             type=CONDITION_READY, status=ConditionStatus.UNKNOWN, reason="RevisionSettling", message=message
         )

@@ -224,7 +224,7 @@ def reconcile_revision(
     # The write causes another decision about the revision, by which time its status may be settled.
     writes = pending if unsettled and pending else (*pending, *status_patch(kinds.REVISION, revision, status))
     is_transient = all(map(_is_count, writes)) or (all(map(_is_status, writes)) and _is_between_states(revision, after))
-    debounce_s = context.count_period_s if is_transient and writes else 0.0
+    debounce_s = context.count_period_s if is_transient and writes and not _is_pending(revision) else 0.0
     # The registry's answer causes the next decision.
     is_waiting = not is_unresolved and condition_of(after, CONDITION_READY).get("status") == "Unknown"
     return WritePlan(
@@ -245,12 +245,13 @@ def revision_debounce_s(
 
     While a ready revision wakes or scales down, only counts in its status change: these wait ``count_period_s``. Until
     its first pod is ready, or its last one is not, they wait ``_BETWEEN_PERIODS`` times as long: that change of the
-    Deployment ends the wait, as a pod that fails does.
+    Deployment ends the wait, as a pod that fails does. Nothing waits for a revision that is about to get traffic.
     """
     if revision is None or not conditions_of(revision):
         return 0.0 if changed is kinds.REVISION else DEBOUNCE_S
     # The pods of a revision with another path are endpoints of its public Service.
-    if not is_true(revision, CONDITION_READY) or traffic_path_of(revision) is not TrafficPath.PROXY:
+    is_endpoint = traffic_path_of(revision) is not TrafficPath.PROXY
+    if is_endpoint or not is_true(revision, CONDITION_READY) or _is_pending(revision):
         return DEBOUNCE_S
     is_active = serving_state_of(revision) is ServingState.ACTIVE
     is_flipped = condition_of(revision, CONDITION_ACTIVE).get("status") != str(is_active)
@@ -305,6 +306,11 @@ def _is_count(write: Write) -> bool:
 
 def _is_status(write: Write) -> bool:
     return isinstance(write, Patch) and write.subresource == "status"
+
+
+def _is_pending(revision: Object) -> bool:
+    """Whether a revision may get traffic later, which depends on whether its pods stay ready."""
+    return labels_of(revision).get(ROUTING_STATE_LABEL) == RoutingState.PENDING
 
 
 def _is_between_states(before: Object, after: Object) -> bool:

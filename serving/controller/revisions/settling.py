@@ -1,12 +1,13 @@
 """Decides when a new revision takes over traffic, and when the traffic returns to the older revision.
 
 A revision may fail just after it became ready: for example, its port opened before the app was loaded, or a worker
-exited. So a new revision becomes the latest ready one only after it was ready for its settle time without a restart. If
-it fails within its first minute of traffic, the traffic returns to the older revision. The failed revision then gets
+exited. So a new revision becomes the latest ready one only after its pods were ready for its settle time without a
+restart. A revision stays Ready while its pods restart, so its counts and the condition Active decide that. If it fails within its first minute of traffic, the traffic returns to the older revision. The failed revision then gets
 traffic again only after a whole minute. If no older revision can serve, a new revision does not wait. A settle time of
 0 disables all this, as in Knative.
 """
 
+import math
 from collections.abc import Sequence
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from serving.controller.revisions.revision_status import RESTARTED, was_ready
 from serving.core.model.knative import (
     BECAME_READY_ANNOTATIONS,
+    CONDITION_ACTIVE,
     CONDITION_READY,
     CONFIGURATION_GENERATION_LABEL,
     ConditionStatus,
@@ -32,13 +34,13 @@ _GRAIN_S = 1.0
 class LatestReady(msgspec.Struct, frozen=True, kw_only=True):
     """``name`` is the revision that gets new traffic; "" if there is none.
 
-    ``settling`` is the revision that replaces it after ``settles_in_s`` seconds. ``failed`` is a revision that failed
-    and loses its traffic.
+    ``settling`` is the revision that replaces it after ``settles_in_s`` seconds; None while it wants pods and none is
+    ready. ``failed`` is a revision that failed and loses its traffic.
     """
 
     name: str
     settling: str = ""
-    settles_in_s: float = 0.0
+    settles_in_s: float | None = None
     failed: Object | None = None
 
 
@@ -67,8 +69,9 @@ def latest_ready_of(
         candidate = max(newer, key=generation_of, default=present)
     if name_of(candidate) == name_of(present):
         return _unless_failed(present, usable, is_on=settle_time_s != 0)
-    settles_in_s = _settled_at_s(candidate, settle_time_s, gave_back=gave_back) - now_s if is_ready(present) else 0.0
-    if settles_in_s > 0:
+    settled_at_s = _settled_at_s(candidate, settle_time_s, gave_back=gave_back) if is_ready(present) else 0.0
+    if settled_at_s > now_s:
+        settles_in_s = settled_at_s - now_s if math.isfinite(settled_at_s) else None
         return LatestReady(name=name_of(present), settling=name_of(candidate), settles_in_s=settles_in_s)
     return LatestReady(name=name_of(candidate))
 
@@ -116,8 +119,12 @@ def _traffic_since_s(revision: Object) -> float | None:
 
 
 def _settled_at_s(revision: Object, settle_time_s: float, *, gave_back: bool) -> float:
-    """When a ready revision may get traffic, in seconds since the epoch; 0 means immediately."""
-    changed = [condition_of(revision, kind).get("lastTransitionTime") for kind in (CONDITION_READY, RESTARTED)]
+    """When a ready revision may get traffic, in seconds since the epoch; infinity without a ready pod, 0 immediately."""
+    desired = nested(revision, "status", "desiredReplicas")
+    if settle_time_s and desired and not nested(revision, "status", "actualReplicas"):
+        return math.inf
+    kinds = (CONDITION_READY, RESTARTED, *((CONDITION_ACTIVE,) if desired else ()))
+    changed = [condition_of(revision, kind).get("lastTransitionTime") for kind in kinds]
     times_s = [at_s for at_s in map(timestamp_s, changed) if at_s is not None]
     if not settle_time_s or not times_s:
         return 0.0

@@ -27,10 +27,18 @@ def deploy(serving: Stage, app: Path, *options: str, code: int = 0) -> str:
 
 
 def responses(serving: Stage, host: str, *, count: int) -> list[tuple[int, str]]:
-    """Status and body of a number of requests, one after the other."""
+    """Status and body of a number of requests, one after the other; status 0 if the connection ends early."""
     url = f"http://127.0.0.1:{StateFolder(serving.state).read_ports()['public']}/"
     with httpx.Client(headers={"Host": f"{host}.default.localhost"}, timeout=60) as client:
-        return [(response.status_code, response.text) for response in (client.get(url) for _ in range(count))]
+        return [_response(client, url) for _ in range(count)]
+
+
+def _response(client: httpx.Client, url: str) -> tuple[int, str]:
+    try:
+        response = client.get(url)
+    except httpx.TransportError as error:
+        return 0, str(error)
+    return response.status_code, response.text
 
 
 def read(serving: Stage, kind: str, name: str) -> Any:  # noqa: ANN401 - JSON

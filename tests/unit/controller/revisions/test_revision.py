@@ -321,6 +321,16 @@ def test_a_revision_that_wakes_up_reports_once_its_pods_are_ready() -> None:
     assert (len(plan.writes), plan.debounce_s) == (1, 0.0)
 
 
+def test_a_revision_that_may_get_traffic_reports_at_once_that_no_pod_is_ready() -> None:
+    def plan(revision: Object, *, ready: int) -> WritePlan:
+        children = RevisionChildren(deployment=a_deployment(revision, replicas=1, ready=ready))
+        return plan_for(revision, children=children, is_newest=True, is_awaited=True, count_period_s=1.0)
+
+    pending = carried_out(a_revision(), plan(a_revision(), ready=1))
+    unready = plan(pending, ready=0)
+    assert (len(unready.writes), unready.debounce_s) == (1, 0.0)
+
+
 def test_a_failure_does_not_wait_for_pods() -> None:
     revision = settled(a_revision())
     pod = a_pod(
@@ -340,7 +350,8 @@ def test_a_revision_that_wakes_or_rests_waits_for_its_pods_before_its_status_is_
         deployment["status"]["conditions"] = list(conditions)
         return [revision_debounce_s(revision, deployment, kind, count_period_s=1.0) for kind in changed]
 
-    ready = with_ready(a_revision(state="Active"), "True")
+    pending = with_ready(a_revision(state="Active"), "True")
+    ready = merged(pending, {"metadata": {"labels": {ROUTING_STATE_LABEL: "active"}}})
     active = {**ready, "status": {"conditions": [*ready["status"]["conditions"], {"type": "Active", "status": "True"}]}}
     served = {**active, "metadata": {**active["metadata"], "annotations": {TRAFFIC_PATH_ANNOTATION: "serve"}}}
     resting = in_state(active, "Reserve")
@@ -360,3 +371,4 @@ def test_a_revision_that_wakes_or_rests_waits_for_its_pods_before_its_status_is_
     assert waits_s(waking, ready=0, conditions=[refused]) == [1.0, 1.0, 1.0]
     assert waits_s(waking) == [1.0, 1.0, 1.0]
     assert waits_s(served) == [DEBOUNCE_S] * 3
+    assert waits_s(pending) == [DEBOUNCE_S] * 3

@@ -80,6 +80,16 @@ def test_a_restart_begins_the_settle_time_again() -> None:
     assert latest(OLD, new, now_s=5.0).name == "hello-00002"
 
 
+def test_a_revision_whose_pods_are_not_ready_does_not_settle() -> None:
+    down = merged(revision(2, restarted_s=3.0), {"status": {"desiredReplicas": 1, "actualReplicas": 0}})
+    assert latest(OLD, down, now_s=60.0) == LatestReady(name="hello-00001", settling="hello-00002")
+    assert latest(OLD, down, now_s=60.0, settle_time_s=0).name == "hello-00002"
+    up = merged(down, {"status": {"actualReplicas": 1}})
+    up["status"]["conditions"].append({"type": "Active", "status": "True", "lastTransitionTime": stamp(7.0)})
+    assert latest(OLD, up, now_s=8.5).name == "hello-00001"
+    assert latest(OLD, up, now_s=9.0).name == "hello-00002"
+
+
 def test_without_a_settle_time_traffic_moves_at_once_and_never_back() -> None:
     assert latest(OLD, revision(2), now_s=0.0, settle_time_s=0).name == "hello-00002"
     failed = revision(2, "False", at_s=5.0, traffic_s=1.0)
@@ -163,6 +173,11 @@ def test_a_configuration_waits_for_its_revision_to_settle() -> None:
         "Unknown",
         "RevisionSettling",
         'Revision "hello-00002" is ready, and takes the traffic if it stays so.',
+    )
+    down = new_plan(2.0, names, OLD, merged(revision(2), {"status": {"desiredReplicas": 1}}))
+    assert down.again_after_s is None
+    assert condition_values(written_status(down, kinds.CONFIGURATION), "Ready")[2] == (
+        'Revision "hello-00002" was ready, and takes the traffic after its pods are ready again.'
     )
     settled = new_plan(2.0, names, OLD, revision(2))
     assert written_status(settled, kinds.CONFIGURATION)["latestReadyRevisionName"] == "hello-00002"

@@ -7,7 +7,7 @@ from typing import Any
 from serving.controller.values.naming import deployment_name
 from serving.core.model.errors import InvalidValue, ServingError
 from serving.core.model.knative import QUEUE_PROXY, REVISION_LABEL, SERVICE_LABEL
-from serving.core.model.objects import Object, condition_of, labels_of, name_of, nested, timestamp_s
+from serving.core.model.objects import Object, condition_of, is_dns_subdomain, labels_of, name_of, nested, timestamp_s
 from serving.home.pods.podfolder import excerpt
 from serving.net.cluster.kinds import POD, REVISION, SCALED_WORKLOAD, SERVING_SERVICE, Kind
 from serving.net.cluster.servicepatch import age_order, newest_first
@@ -38,7 +38,13 @@ def seconds_since(stamp: object, now_s: float) -> float | None:
 
 
 def selector_of(*services: str) -> str:
-    """The label selector that matches the objects of the named services; without names, of all services."""
+    """The label selector that matches the objects of the named services; without names, of all services.
+
+    A text that can be no service's name ends the command.
+    """
+    for name in services:
+        if not is_dns_subdomain(name):
+            fail(f"{name!r} is not a service's name{_kind_hint(name)}; `serving get` lists the services")
     return f"{SERVICE_LABEL} in ({','.join(services)})" if services else SERVICE_LABEL
 
 

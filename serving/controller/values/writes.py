@@ -62,8 +62,8 @@ DEBOUNCE_S = 0.05
 UNSETTLED_S = 1.5
 """How long the write of a status that stays Unknown is delayed, in seconds; a small pod becomes ready sooner."""
 
-UNSTARTED_S = 180.0
-"""How long such a write is delayed while no pod starts, in seconds; a crowd of services takes minutes."""
+UNSTARTED_S = 600.0
+"""How long such a write is delayed while no pod starts, in seconds; a thousand services take minutes."""
 
 WorkKey = tuple[Kind, str, str]
 """A resource to decide about: its kind, namespace and name."""

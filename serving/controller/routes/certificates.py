@@ -17,9 +17,10 @@ import yaml
 
 from serving.controller.values.conditions import Condition
 from serving.controller.values.writes import deletion_of, patch_of, spec_changes
-from serving.core.model.knative import ROUTE_LABEL, ConditionStatus
+from serving.core.model.knative import DISABLE_TLS_ANNOTATIONS, ROUTE_LABEL, ConditionStatus
 from serving.core.model.objects import (
     Object,
+    annotations_of,
     condition_of,
     generation_of,
     is_controlled_by,
@@ -33,6 +34,8 @@ from serving.net.cluster import kinds
 from serving.net.cluster.port import Create, Write
 
 _CONDITION = "CertificateProvisioned"
+# As strconv.ParseBool of Go, which Knative uses.
+_TRUE = {"1", "t", "T", "true", "True", "TRUE"}
 # Longer names cannot be a certificate's common name.
 _COMMON_NAME_MAX = 64
 
@@ -91,6 +94,11 @@ def reconcile_certificates(
         # As in Knative, http continues to work until then.
         return tuple(writes), frozenset(ready), _condition(ConditionStatus.TRUE, "HTTPDowngrade", "; ".join(pending))
     return tuple(writes), frozenset(ready), Condition(type=_CONDITION, status=ConditionStatus.TRUE)
+
+
+def needs_certificate(owner: Object) -> bool:
+    """Whether the public hosts of a route or mapping need certificates; an annotation of Knative exempts them."""
+    return not any(annotations_of(owner).get(key) in _TRUE for key in DISABLE_TLS_ANNOTATIONS)
 
 
 def _certificate(owner: Object, host: CertifiedHost) -> Object:

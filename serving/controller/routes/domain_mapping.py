@@ -15,7 +15,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from serving.controller.routes.certificates import Certificates, CertifiedHost, reconcile_certificates
+from serving.controller.routes.certificates import (
+    Certificates,
+    CertifiedHost,
+    needs_certificate,
+    reconcile_certificates,
+)
 from serving.controller.routes.hosts import public_url
 from serving.controller.values.conditions import Condition, false_condition, ready_of, status_with
 from serving.controller.values.writes import WritePlan, deletion_of, status_patch
@@ -172,13 +177,13 @@ def _certificate(
     if context.certificates is not None:
         hosts = [CertifiedHost(tag="", names=(name_of(mapping),), issuer=settings.issuer)]
         # Where the host is not served, the Certificate is deleted.
-        wanted = hosts if is_served and not has_own else []
+        wanted = hosts if is_served and not has_own and needs_certificate(mapping) else []
         writes, secured, condition = reconcile_certificates(mapping, wanted, context.certificates)
         if wanted:
             return writes, bool(secured), condition
     if has_own:
         reason, message = "CertificateExternallyProvided", "TLS certificate was provided externally"
-    elif context.certificates is not None:
+    elif context.certificates is not None and not is_served:
         reason, message = "HTTPDowngrade", "the host is not served"
     else:
         reason, message = "TLSNotEnabled", "external-domain-tls is not enabled"

@@ -14,7 +14,13 @@ import msgspec
 
 from serving.controller.revisions.public import PublicService, is_foreign, public_writes
 from serving.controller.revisions.settling import is_ready
-from serving.controller.routes.certificates import Certificates, CertifiedHost, Secured, reconcile_certificates
+from serving.controller.routes.certificates import (
+    Certificates,
+    CertifiedHost,
+    Secured,
+    needs_certificate,
+    reconcile_certificates,
+)
 from serving.controller.routes.hosts import inner_url, public_url, tag_claims
 from serving.controller.routes.httproutes import HttpRoutes, reconcile_httproutes
 from serving.controller.routes.rollout import (
@@ -398,10 +404,11 @@ def _certificates(
 
 def _certified_hosts(route: Object, context: RouteContext, settings: ControllerSettings) -> Iterator[CertifiedHost]:
     rules = settings.host_rules
+    has_certificates = rules.has_certificates and needs_certificate(route)
     for tag in ("", *tags_of(route)):
         hosts = hosts_of(route, rules, tag=tag)
         is_local = hosts.is_local or (tag and _is_local(route, context, tag))
-        if rules.has_certificates and not is_local and hosts.shown and hosts.shown not in context.lost:
+        if has_certificates and not is_local and hosts.shown and hosts.shown not in context.lost:
             yield CertifiedHost(tag=tag, names=(hosts.shown,), issuer=settings.issuer)
         if rules.has_local_certificates and hosts.inner not in context.lost:
             names = inner_names(hosts.inner, rules)

@@ -268,12 +268,17 @@ SYSTEM_KEYS = REVISION_STATE_ANNOTATIONS | {
     *(f"{NETWORKING_GROUP}/{name}" for name in ("serviceType", "wildcardDomain", "certificate-type")),
 }
 """Labels and annotations that an export leaves out: daemons write them, or only Knative itself reads them."""
+DISABLE_TLS_ANNOTATIONS = tuple(
+    f"{NETWORKING_GROUP}/{name}" for name in ("disable-external-domain-tls", "disable-auto-tls", "disableAutoTLS")
+)
+"""The spellings of an annotation of a Service, a Route or a DomainMapping: its public hosts need no certificate."""
 NETWORKING_KEYS = frozenset(
-    f"{NETWORKING_GROUP}/{name}"
-    for name in (
-        *("certificate-class", "certificate.class", "disable-auto-tls", "disableAutoTLS"),
-        *("http-option", "http-protocol", "httpOption", "httpProtocol", "ingress-class", "ingress.class"),
-    )
+    {
+        *DISABLE_TLS_ANNOTATIONS,
+        *(f"{NETWORKING_GROUP}/{name}" for name in ("certificate-class", "certificate.class", "http-option")),
+        *(f"{NETWORKING_GROUP}/{name}" for name in ("http-protocol", "httpOption", "httpProtocol")),
+        *(f"{NETWORKING_GROUP}/{name}" for name in ("ingress-class", "ingress.class")),
+    }
 )
 """Annotations of a Service, a Route or a DomainMapping for Knative's networking layers."""
 

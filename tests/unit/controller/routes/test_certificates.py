@@ -3,10 +3,11 @@
 from typing import Any
 
 import msgspec
+import pytest
 
 from serving.controller.decide import decide
 from serving.controller.values.writes import WritePlan
-from serving.core.model.knative import CLUSTER_LOCAL, VISIBILITY_LABEL
+from serving.core.model.knative import CLUSTER_LOCAL, DISABLE_TLS_ANNOTATIONS, VISIBILITY_LABEL
 from serving.core.model.objects import Object
 from serving.core.settings.controller import ControllerSettings
 from serving.net.cluster import kinds
@@ -69,6 +70,15 @@ def test_each_public_host_has_a_certificate_of_the_issuer() -> None:
         "commonName": "blue-hello.default.localhost",
         "issuerRef": {"kind": "ClusterIssuer", "name": "knative-selfsigned-issuer"},
     }
+
+
+@pytest.mark.parametrize("key", DISABLE_TLS_ANNOTATIONS)
+def test_a_route_that_is_exempt_by_annotation_has_no_certificate(key: str) -> None:
+    annotations = {key: "true"}
+    assert made(annotations=annotations) == {}
+    status = written_status(plan_of(annotations=annotations), kinds.ROUTE)
+    assert condition_values(status, "CertificateProvisioned")[:2] == ("True", "TLSNotEnabled")
+    assert set(made(annotations={key: "false"})) == {OWN, BLUE}
 
 
 def test_urls_are_http_until_a_certificate_is_ready() -> None:

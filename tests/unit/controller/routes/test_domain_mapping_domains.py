@@ -141,6 +141,14 @@ def test_a_certificate_of_a_mapping_goes_when_its_user_names_one_or_the_host_is_
     assert condition_values(status, "CertificateProvisioned")[1] == "HTTPDowngrade"
 
 
+def test_a_mapping_that_is_exempt_by_annotation_has_no_certificate() -> None:
+    mapping = a_mapping()
+    mapping["metadata"]["annotations"] = {"networking.knative.dev/disable-external-domain-tls": "true"}
+    plan = certified(mapping=mapping)
+    assert [write for write in plan.writes if isinstance(write, Create)] == []
+    assert condition_values(written_status(plan, kinds.DOMAIN_MAPPING), "CertificateProvisioned")[1] == "TLSNotEnabled"
+
+
 def test_a_mapping_says_that_the_server_issues_no_certificates() -> None:
     status = written_status(certified(mapping=a_mapping(), missing="no cert-manager"), kinds.DOMAIN_MAPPING)
     assert condition_values(status, "CertificateProvisioned") == ("False", "CertManagerMissing", "no cert-manager")

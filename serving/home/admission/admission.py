@@ -37,7 +37,7 @@ from serving.home.admission.kubedefaults import with_kube_defaults
 from serving.home.admission.kuberules.decoding import pod_type_problems, undecodable
 from serving.home.admission.kuberules.formats import FORMATS, Json, forbidden, items_of
 from serving.home.admission.kuberules.rules import kube_problems, spec_problems
-from serving.home.schemas.crds import crds
+from serving.home.schemas.crds import crds, resolved, schema_of
 from serving.home.schemas.patch import same_json
 from serving.home.schemas.schema import Schema, breaches, completed, unknown_fields
 from serving.home.schemas.validations import ABSENT, rule_problems
@@ -66,13 +66,6 @@ _ANNOTATIONS = (CREATOR_ANNOTATION, LAST_MODIFIER_ANNOTATION)
 _ANNOTATED = {SERVING_SERVICE, CONFIGURATION, ROUTE, DOMAIN_MAPPING}
 _DATA = frozenset({"binaryData", "data", "stringData"})
 _OWN_PARTS = frozenset({"apiVersion", "kind", "metadata"})
-_METADATA = frozenset(
-    {
-        *("annotations", "clusterName", "creationTimestamp", "deletionGracePeriodSeconds", "deletionTimestamp"),
-        *("finalizers", "generateName", "generation", "labels", "managedFields", "name", "namespace"),
-        *("ownerReferences", "resourceVersion", "selfLink", "uid"),
-    }
-)
 # Location of the autoscaler's annotations by kind.
 _TEMPLATES = {SERVING_SERVICE: ("spec", "template"), CONFIGURATION: ("spec", "template"), REVISION: ()}
 # Kinds with a rollout duration.
@@ -307,11 +300,7 @@ def _text_of(problem: Problem) -> str:
 
 def unknown(kind: Kind, body: Object) -> list[str]:
     """The paths of unknown fields, in the order of the object."""
-    paths = [f"metadata.{key}" for key in body.get("metadata") or {} if key not in _METADATA]
-    crd = crds().get(kind)
-    # The schema of metadata only has fields that rules read.
-    rest = {key: value for key, value in body.items() if key != "metadata"}
-    return paths if crd is None else [*unknown_fields(crd.schema, rest), *_unknown_of_init(kind, body), *paths]
+    return [*unknown_fields(schema_of(kind), body, resolve=resolved), *_unknown_of_init(kind, body)]
 
 
 def _unknown_of_init(kind: Kind, whole: Object) -> Iterator[str]:

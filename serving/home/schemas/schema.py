@@ -8,12 +8,14 @@ defaults are filled in; a default needs its parent object.
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from serving.core.model.errors import Problem
 
 Schema = Mapping[str, Any]
+Resolve = Callable[[Schema], Schema]
+"""Returns the schema named by a reference."""
 
 _PRESERVE = "x-kubernetes-preserve-unknown-fields"
 _INT_OR_STRING = "x-kubernetes-int-or-string"
@@ -121,8 +123,13 @@ def _is_too_long(schema: Schema, value: list[Any]) -> bool:
     return most is not None and len(value) > most
 
 
-def unknown_fields(schema: Schema, value: object, path: str = "") -> Iterator[str]:
+def _itself(schema: Schema) -> Schema:
+    return schema
+
+
+def unknown_fields(schema: Schema, value: object, path: str = "", *, resolve: Resolve = _itself) -> Iterator[str]:
     """The paths of all unknown fields, in the order of the value."""
+    schema = resolve(schema)
     if isinstance(value, dict):
         properties = schema.get("properties", {})
         rest = schema.get("additionalProperties")
@@ -131,12 +138,12 @@ def unknown_fields(schema: Schema, value: object, path: str = "") -> Iterator[st
             known = properties.get(key, rest if isinstance(rest, Mapping) else None)
             where = f"{path}.{key}" if path else key
             if known is not None:
-                yield from unknown_fields(known, child, where)
+                yield from unknown_fields(known, child, where, resolve=resolve)
             elif not keeps:
                 yield where
     elif isinstance(value, list) and "items" in schema and not _is_too_long(schema, value):
         for index, child in enumerate(value):
-            yield from unknown_fields(schema["items"], child, f"{path}[{index}]")
+            yield from unknown_fields(schema["items"], child, f"{path}[{index}]", resolve=resolve)
 
 
 def breaches(schema: Schema, value: object, path: str = "", *, old: object = _NOTHING) -> Iterator[Problem]:

@@ -5,7 +5,7 @@ lists are atomic: one value with one owner. Without a schema objects are merged 
 change; results share parts with them. Follows the rules of sigs.k8s.io/structured-merge-diff. Pure.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -22,10 +22,7 @@ from serving.home.schemas.ownership.fieldset import (
     value_element,
 )
 from serving.home.schemas.patch import same_json
-from serving.home.schemas.schema import Schema
-
-Resolve = Callable[[Schema], Schema]
-"""Returns the schema named by a reference."""
+from serving.home.schemas.schema import Resolve, Schema
 
 _OPEN: Schema = {}
 

@@ -11,6 +11,8 @@ from serving.home.admission.admission import admit, annotation_warnings, unknown
 from serving.net.cluster.kinds import (
     CONFIG_MAP,
     CONFIGURATION,
+    DEPLOYMENT,
+    HTTP_ROUTE,
     REVISION,
     SCALED_WORKLOAD,
     SCALING_POLICY,
@@ -308,8 +310,20 @@ def test_unknown_fields_are_named(body: dict[str, Any], expected: list[str]) -> 
     assert unknown(SERVING_SERVICE, body) == expected
 
 
-def test_kinds_of_kubernetes_know_their_metadata_only() -> None:
-    assert unknown(CONFIG_MAP, {"metadata": {"x": 1}, "y": 2}) == ["metadata.x"]
+@pytest.mark.parametrize(
+    ("kind", "body", "expected"),
+    [
+        (CONFIG_MAP, {"metadata": {"x": 1}, "data": {"x": "y"}, "y": 2}, ["metadata.x", "y"]),
+        (
+            DEPLOYMENT,
+            {"spec": {"replica": 1, "template": {"spec": {"containers": [{"name": "a", "imag": "x"}]}}}},
+            ["spec.replica", "spec.template.spec.containers[0].imag"],
+        ),
+        (HTTP_ROUTE, {"spec": {"any": 1}}, []),
+    ],
+)
+def test_unknown_fields_of_kinds_of_kubernetes_are_named(kind: Kind, body: dict[str, Any], expected: list[str]) -> None:
+    assert unknown(kind, body) == expected
 
 
 @pytest.mark.parametrize("path", sorted(MANIFESTS.glob("*.yaml")), ids=lambda path: path.stem)

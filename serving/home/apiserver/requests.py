@@ -9,7 +9,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from serving.core.model.errors import ApplyConflict, ClusterError, Invalid, NotFound, Unsupported
+from serving.core.model.errors import ApplyConflict, ClusterError, Gone, Invalid, NotFound, Unsupported
 from serving.core.model.objects import Object
 from serving.net.cluster.kinds import KINDS, NAMESPACE, Kind
 from serving.net.cluster.port import Selection
@@ -33,6 +33,7 @@ _REASONS = {
 }
 # kube-apiserver's limit, and its default manager name.
 _LENGTH_MAX = 128
+_VERSION_LENGTH_MAX = 20
 _UNKNOWN_MANAGER = "unknown"
 
 
@@ -66,6 +67,22 @@ class RequestTarget(msgspec.Struct, frozen=True, kw_only=True):
 def is_set(query: Mapping[str, str], name: str) -> bool:
     """Whether a boolean query parameter is true."""
     return query.get(name, "") in {"1", "true", "True"}
+
+
+def check_list_version(query: Mapping[str, str], present: str) -> None:
+    """Check that the present version satisfies the parameters of a list. Raises ``Fault`` 400, ``Gone``.
+
+    Versions of the past are not stored. A list with a page token has the version of its first page.
+    """
+    version, match = query.get("resourceVersion", ""), query.get("resourceVersionMatch", "")
+    if match not in {"", "Exact", "NotOlderThan"}:
+        raise Fault(400, f"resourceVersionMatch is Exact or NotOlderThan, not {match!r}")
+    if match and (not version or (match == "Exact" and version == "0")):
+        raise Fault(400, f"resourceVersionMatch={match} needs a resourceVersion")
+    if version and (not version.isascii() or not version.isdecimal() or len(version) > _VERSION_LENGTH_MAX):
+        raise Fault(400, f"resourceVersion: {version[:_VERSION_LENGTH_MAX]!r} is not a version of this server")
+    if int(version or 0) > int(present) or (match == "Exact" and version != present):
+        raise Gone(f"the resource version {version} is not available, only the present one {present}")
 
 
 def target_of(raw_path: str) -> RequestTarget:

@@ -43,6 +43,7 @@ from serving.home.apiserver.remotecommand import stream_session
 from serving.home.apiserver.requests import (
     Fault,
     RequestTarget,
+    check_list_version,
     field_manager,
     is_set,
     refusal,
@@ -304,7 +305,10 @@ class _ApiHandlers:
 
     def _listed(self, target: RequestTarget, query: Mapping[str, str]) -> EncodedListing:
         page = query.get("continue", "")
-        return self._cluster.list_encoded(target.selection(query), page_size=_page_size(query), page=page)
+        listing = self._cluster.list_encoded(target.selection(query), page_size=_page_size(query), page=page)
+        if not page:
+            check_list_version(query, listing.resource_version)
+        return listing
 
     async def _read_encoded(self, target: RequestTarget, request: web.Request) -> web.StreamResponse:
         """Serve stored JSON without decoding it, if the request allows it."""

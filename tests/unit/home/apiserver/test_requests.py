@@ -2,7 +2,15 @@ import msgspec
 import pytest
 
 from serving.core.model.errors import AlreadyExists, Gone, Invalid, NotFound, Problem, Unsupported
-from serving.home.apiserver.requests import Fault, RequestTarget, refusal, refusal_code, success, target_of
+from serving.home.apiserver.requests import (
+    Fault,
+    RequestTarget,
+    check_list_version,
+    refusal,
+    refusal_code,
+    success,
+    target_of,
+)
 from serving.net.cluster.kinds import DEPLOYMENT, NAMESPACE, NODE, POD, SERVICE, SERVING_SERVICE
 from serving.net.cluster.kubeclient import error_of
 
@@ -55,6 +63,30 @@ def test_a_path_means_an_object(path: str, expected: RequestTarget) -> None:
 def test_a_path_that_means_nothing_is_not_found(path: str) -> None:
     with pytest.raises(NotFound, match="could not find the requested resource"):
         target_of(path)
+
+
+@pytest.mark.parametrize(
+    ("version", "match", "code"),
+    [
+        ("", "", 0),
+        ("7", "", 0),
+        ("9", "Exact", 0),
+        ("0", "NotOlderThan", 0),
+        ("10", "", 410),
+        ("7", "Exact", 410),
+        ("0", "Exact", 400),
+        ("", "Exact", 400),
+        ("9", "Other", 400),
+        ("x", "", 400),
+    ],
+)
+def test_a_list_of_another_version_than_the_present_one_is_refused(version: str, match: str, code: int) -> None:
+    refused = 0
+    try:
+        check_list_version({"resourceVersion": version, "resourceVersionMatch": match}, "9")
+    except (Fault, Gone) as error:
+        refused = refusal_code(error)
+    assert refused == code
 
 
 def test_the_old_way_to_watch_is_not_served() -> None:

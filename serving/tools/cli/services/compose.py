@@ -8,7 +8,7 @@ pod.
 
 import re
 import shlex
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -57,6 +57,9 @@ _CLAIM_SIZE, _CLAIM_KIND = "1Gi", "PersistentVolumeClaim"
 _PORT_DIGITS_MAX = 5
 # A named volume in place of a folder of the machine.
 _VOLUME = re.compile(r"[A-Za-z0-9][\w.-]*:/")
+_OF_VOLUME: Fields = {**dict.fromkeys(("type", "source", "target", "read_only")), "volume": {}, "bind": {}, "tmpfs": {}}
+# "" of a volume without options; "rw" is the default.
+_MOUNT_OPTIONS = frozenset({"", "ro", "rw"})
 _BUILD_KNOWN = frozenset({"context", "dockerfile", "args", "target"})
 # Keys that change the content of the image.
 _BUILD_REFUSED = frozenset({"dockerfile_inline", "additional_contexts", "secrets", "ssh"})
@@ -178,10 +181,13 @@ def from_compose(
     claims = {name_of(manifest) for manifest in converted.manifests if manifest["kind"] == _CLAIM_KIND}
     for section, instead in _INSTEAD.items():
         names = document.get(section) or {}
-        if names and not (isinstance(names, dict) and claims.issuperset(map(_name, names))):
-            converted.notes.append(f"{section}: not converted; {instead}")
-        elif section == "volumes":
-            fields = (f"{section}.{field}" for field in unread(names, {name: {} for name in names}))
+        listed = names if isinstance(names, dict | list) else [names]
+        rest = [str(name) for name in listed if section != "volumes" or _name(name) not in claims]
+        if rest:
+            converted.notes.append(f"{section} {', '.join(rest)}: not converted; {instead}")
+        if section == "volumes" and isinstance(names, dict):
+            mounted: Object = {name: value for name, value in names.items() if name not in rest}
+            fields = (f"{section}.{field}" for field in unread(mounted, {name: {} for name in mounted}))
             converted.notes += [_unread_note(field) for field in fields]
     converted.notes += [_unread_note(field) for field in unread(document, _OF_FILE)]
     return converted
@@ -314,6 +320,7 @@ def _tcp_manifests(
     server = known_server(str(service.get("image") or ""))
     named = [volume for volume in _volumes(service) if _VOLUME.match(volume)]
     notes.extend(f"{name}: volumes {volume} is not converted" for volume in _volumes(service) if volume not in named)
+    notes.extend(f"{name}: {lost} is not converted" for volume in named for lost in _lost_options(volume))
     mounts = {_name(source): path for source, _, path in (volume.partition(":") for volume in named)}
     if not mounts and server is not None and server.data:
         mounts = {f"{name}-data": server.data}
@@ -329,6 +336,14 @@ def _tcp_manifests(
     annotations = {TCP_ANNOTATION: str(port), NAMED_PORT_ANNOTATION: str(port)}
     spec: Object = {"template": {"metadata": {"annotations": scaling}, "spec": pod}}
     return [*(_claim(claim) for claim in mounts), _manifest(name, annotations, spec)]
+
+
+def _lost_options(volume: str) -> Iterator[str]:
+    """The options of a volume in the short form that its mount does not have."""
+    source, path, *options = volume.split(":", 2)
+    for option in ",".join(options).split(","):
+        if option not in _MOUNT_OPTIONS:
+            yield f"option {option} of volumes {source}:{path}"
 
 
 def _mount(claim: str, target: str) -> Object:
@@ -347,8 +362,10 @@ def _volumes(service: Mapping[str, Any]) -> list[str]:
     volumes = []
     for volume in service.get("volumes") or ():
         if isinstance(volume, dict):
-            options = ":ro" if volume.get("read_only") else ""
-            volumes.append(f"{volume.get('source', '')}:{volume.get('target', '')}{options}")
+            options = ["ro"] if volume.get("read_only") else []
+            options += unread(volume, _OF_VOLUME)
+            named = f"{volume.get('source', '')}:{volume.get('target', '')}"
+            volumes.append(":".join([named, *filter(None, [",".join(options)])]))
         else:
             volumes.append(str(volume))
     return volumes

@@ -17,10 +17,11 @@ from serving.controller.keda.conversion import (
     convert_route,
     scaled_object_of,
 )
-from serving.core.model.errors import InvalidValue, Problem, SettingsError
+from serving.core.model.errors import Invalid, InvalidValue, Problem, SettingsError
 from serving.core.model.objects import Object, annotations_of, name_of, namespace_of
 from serving.core.model.routepolicy import route_policy
 from serving.core.settings.yamltext import STRING_TAG
+from serving.home.admission.admission import admit
 from serving.home.images.store import ImageStore, ImageUnavailable, build_image
 from serving.home.processes.mounts import can_mount
 from serving.home.schemas.crds import schema_of
@@ -137,6 +138,8 @@ def convert(*, files: tuple[str, ...], is_building: bool, profiles: tuple[str, .
             print_aside(
                 f"note: {build.name}: build is not converted; `serving deploy {build.name} FOLDER` deploys a folder"
             )
+    for problem in _rejections(converted.manifests):
+        print_aside(f"note: {problem}")
     click.echo(yaml.safe_dump_all(converted.manifests, sort_keys=False, default_flow_style=False), nl=False)
 
 
@@ -157,6 +160,17 @@ def _name_notes(manifests: Iterable[Object]) -> Iterator[str]:
         problem = privileged_problem(route_policy(annotations_of(service)).named_port)
         if problem:
             yield f"{short_url(service)}: {problem}"
+
+
+def _rejections(manifests: Iterable[Object]) -> Iterator[str]:
+    """Why the API would reject manifests, for example because of a reserved port."""
+    for manifest in manifests:
+        kind = kind_of(manifest["apiVersion"], manifest["kind"])
+        assert kind is not None
+        try:
+            admit(kind, manifest, is_one_machine=True)
+        except Invalid as error:
+            yield f"{error}; `serving apply` fails until this is changed"
 
 
 def _build(converted: Converted, store: ImageStore) -> None:

@@ -331,7 +331,7 @@ def test_a_program_that_does_not_speak_http_is_a_service_of_tcp_with_one_pod_and
         "volumes.pg_data.driver is not converted",
     ):
         assert warning in done.stderr
-    assert "note: volumes: not converted" not in done.stderr
+    assert "pg_data: not converted" not in done.stderr
     for body in (db, broker):
         admit(SERVING_SERVICE, body, is_one_machine=True)
 
@@ -380,6 +380,40 @@ services:
     notes = [line.removeprefix("note: ") for line in done.stderr.splitlines()]
     assert [note for note in notes if not note.startswith(tuple(expected))] == []
     assert len(notes) == len(expected)
+
+
+VOLUMES = """
+services:
+  db:
+    image: postgres
+    volumes:
+      - {type: volume, source: pg, target: /data, read_only: true, volume: {subpath: a}}
+      - seed:/seed:rw,z
+  web: {image: a, ports: ["80"], volumes: [files:/files]}
+volumes: {pg: {driver: nfs}, seed: , files: {external: true}}
+secrets: {key: {file: key.txt}}
+"""
+
+
+def test_volumes_and_options_that_are_not_converted_are_named(tmp_path: Path) -> None:
+    _, done = converted(tmp_path, VOLUMES, "--no-build")
+    notes = [
+        line.removeprefix("note: ").partition(";")[0] for line in done.stderr.splitlines() if "not HTTP" not in line
+    ]
+    assert notes == [
+        "db: option volume.subpath of volumes pg:/data is not converted",
+        "db: option z of volumes seed:/seed is not converted",
+        "web: volumes files:/files is not converted",
+        "volumes files: not converted",
+        "volumes.pg.driver is not converted",
+        "secrets key: not converted",
+    ]
+
+
+def test_a_manifest_that_apply_rejects_is_a_note(tmp_path: Path) -> None:
+    _, done = converted(tmp_path, 'services: {metrics: {image: prometheus, ports: ["9090:9090"]}}', "--no-build")
+    assert '"metrics" is invalid: spec.template.spec.containers[0].ports[0].containerPort' in done.stderr
+    assert "9090 is a reserved port" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -203,7 +203,7 @@ def _has_terminal() -> bool:
 def last_error(log: Path) -> str:
     """The last error in a daemon's log: the field ``error`` of its last line if that is JSON, else the line.
 
-    For an empty log it is the text "see PATH".
+    For an empty log, or a line that a full disk has cut off, it is the text "see PATH".
     """
     lines: list[str] = []
     for path in (log, log.with_name(f"{log.name}.1")):
@@ -214,4 +214,4 @@ def last_error(log: Path) -> str:
     try:
         return str(json.loads(lines[-1])["error"])
     except (ValueError, KeyError, TypeError):
-        return lines[-1]
+        return lines[-1] if not lines[-1].startswith("{") else f"see {log}"

@@ -53,7 +53,8 @@ def run_daemon(name: str, body: Body) -> int:
         logging.getLogger(name).error("daemon.failed", extra=extra)  # noqa: TRY400 - the text says it all
         return USAGE_EXIT if isinstance(error, JournalDamaged | SettingsError) else 1
     except Exception as error:
-        logging.getLogger(name).exception("daemon.failed", extra={"task": task_of(error)})
+        extra = {"error": f"{type(error).__name__}: {error}", "task": task_of(error)}
+        logging.getLogger(name).exception("daemon.failed", extra=extra)
         return 1
     return 0
 

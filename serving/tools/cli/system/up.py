@@ -91,7 +91,10 @@ def start_in_background(arguments: Sequence[str], logs: Path) -> int:
     process.returncode = 0
     with log.open("rb") as file:
         file.seek(begin)
-        click.echo(file.read().decode(errors="replace"), nl=False, err=not has_started)
+        text = file.read().decode(errors="replace")
+    if not (text or has_started or is_late):
+        text = f"serving has ended, and wrote nothing to {log}: make sure that its disk is not full\n"
+    click.echo(text, nl=False, err=not has_started)
     if is_late:
         click.echo(
             f"serving has not started after {_READY_S:g} s and continues to start; see {logs}; `serving down` ends it",
@@ -284,6 +287,8 @@ def up(  # noqa: PLR0913 - options
     except SettingsError as error:
         click.echo(str(error), err=True)
         sys.exit(USAGE_EXIT)
+    except OSError as error:
+        raise _in_folder(error, state.path) from None
 
     ports = {name: listener.getsockname()[1] for name, listener in sockets.items() if name != "template"}
     launch = SupervisorLaunch(
@@ -300,6 +305,12 @@ def up(  # noqa: PLR0913 - options
         ready_fd=int(os.environ.pop(_READY_VARIABLE, "-1")),
     )
     become_supervisor(launch, ["up", *sys.argv[sys.argv.index("up") + 1 :]])
+
+
+def _in_folder(error: OSError, folder: Path) -> OSError:
+    """The error with a path: the error of a write names no file."""
+    error.filename = error.filename or str(folder)
+    return error
 
 
 def _started_lines(

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.home.supervisor.children import ALLOCATOR, CHILDREN, ChildProcess
+from serving.home.supervisor.children import ALLOCATOR, CHILDREN, ChildProcess, last_error
 from serving.net.aio.startup import ALIVE, WAITING
 
 # What a read of the loop leads to: the bytes, the part of them that is a body, and that behind a head.
@@ -146,3 +146,18 @@ def test_a_signal_that_was_sent_by_hand_is_no_loss() -> None:
         assert process.stdout.readline() == "False\n"
         process.send_signal(1)
         assert process.stdout.readline() == "False False\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('plain\n{"error": "broken", "traceback": "Traceback"}\n', "broken"),
+        ("serving needs Python 3.11\n", "serving needs Python 3.11"),
+        ('{"event": "daemon.failed", "traceb', "see LOG"),
+        ("", "see LOG"),
+    ],
+)
+def test_the_last_error_of_a_log_is_one_text(tmp_path: Path, text: str, expected: str) -> None:
+    log = tmp_path / "control.log"
+    log.write_text(text)
+    assert last_error(log) == expected.replace("LOG", str(log))

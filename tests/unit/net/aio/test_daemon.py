@@ -66,7 +66,9 @@ def test_an_error_of_ours_is_one_line_and_exit_1(capsys: pytest.CaptureFixture[s
 
 def test_a_mistake_keeps_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_daemon("test", fail_by_mistake) == 1
-    assert "ZeroDivisionError" in json.loads(capsys.readouterr().err)["traceback"]
+    logged = json.loads(capsys.readouterr().err)
+    assert logged["error"].startswith("ZeroDivisionError")
+    assert "ZeroDivisionError" in logged["traceback"]
 
 
 def test_invalid_http_of_a_client_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,7 @@
+import errno
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ from serving.core.model.errors import SettingsError
 from serving.home.state import StateFolder
 from serving.tools.cli.main import main
 from serving.tools.cli.system.publicflags import PublicFlags, with_public_flags
-from serving.tools.cli.system.up import check_environment, path_lines
+from serving.tools.cli.system.up import check_environment, path_lines, start_in_background
 
 
 def test_each_wrong_variable_is_named_with_its_value_and_what_would_be_right() -> None:
@@ -46,6 +49,23 @@ def test_each_wrong_variable_is_named_with_its_value_and_what_would_be_right() -
 )
 def test_what_daemons_can_use_passes(environment: dict[str, str]) -> None:
     check_environment(environment)
+
+
+def test_a_process_in_the_background_that_ends_without_a_word_is_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    assert start_in_background([], tmp_path / "logs") == 1
+    assert f"wrote nothing to {tmp_path}/logs/up.log: make sure that its disk is not full" in capsys.readouterr().err
+
+
+def test_a_full_disk_is_named_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: StateFolder) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(StateFolder, "lock", fail)
+    done = CliRunner().invoke(main, ["up", "--state", str(tmp_path)])
+    assert f"{tmp_path}: No space left on device" in done.output
 
 
 def made(folder: Path) -> Path:

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from serving.core.model.knative import CONDITION_DORMANT
-from serving.core.model.objects import Object, nested
+from serving.core.model.objects import Object, is_being_deleted, nested
 from serving.home.apiserver.jsonpath import compiled
 from serving.home.schemas.crds import Column, crds
 from serving.net.cluster.kinds import (
@@ -131,12 +131,17 @@ _AGE = CellColumn(
 )
 
 
+def _claim_phase(claim: Object) -> str:
+    """A claim's phase as kubectl prints it."""
+    return "Terminating" if is_being_deleted(claim) else str(nested(claim, "status", "phase") or "Pending")
+
+
 def _pod_status(pod: Object) -> str:
     """A pod's status as kubectl prints it: the reason of the first failing container, or the phase.
 
     It is "Terminating" for a deleted pod, and "Dormant" for a pod whose app is frozen.
     """
-    if nested(pod, "metadata", "deletionTimestamp"):
+    if is_being_deleted(pod):
         return "Terminating"
     before = _init_status(pod)
     if before:
@@ -275,7 +280,7 @@ COLUMNS: dict[Kind, tuple[CellColumn, ...]] = {
     ),
     PERSISTENT_VOLUME_CLAIM: (
         _NAME,
-        _column("Status", lambda whole: nested(whole, "status", "phase") or "Pending"),
+        _column("Status", _claim_phase),
         _column("Volume", lambda whole: nested(whole, "spec", "volumeName")),
         _column("Capacity", lambda whole: nested(whole, "status", "capacity", "storage")),
         _column("Access Modes", lambda whole: _joined(_listed(whole, "spec", "accessModes"))),

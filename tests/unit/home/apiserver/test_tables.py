@@ -14,6 +14,7 @@ from serving.net.cluster.kinds import (
     LEASE,
     NAMESPACE,
     NODE,
+    PERSISTENT_VOLUME_CLAIM,
     POD,
     REVISION,
     SCALING_POLICY,
@@ -174,6 +175,16 @@ def test_an_event_prints_what_it_is_about() -> None:
         (HTTP_ROUTE, {"spec": {"hostnames": ["a", "b"]}}, "Hostnames", "a,b"),
         (LEASE, {"spec": {"holderIdentity": "me"}}, "Holder", "me"),
         (NAMESPACE, {"status": {"phase": "Terminating"}}, "Status", "Terminating"),
+        (PERSISTENT_VOLUME_CLAIM, {"status": {"phase": "Bound"}}, "Status", "Bound"),
+        (
+            PERSISTENT_VOLUME_CLAIM,
+            {
+                "metadata": {**METADATA, "deletionTimestamp": METADATA["creationTimestamp"]},
+                "status": {"phase": "Bound"},
+            },
+            "Status",
+            "Terminating",
+        ),
     ],
 )
 def test_small_kinds_print_what_counts(kind: Kind, fields: Json, column: str, expected: object) -> None:

@@ -89,8 +89,10 @@ _DESCRIPTIONS_FILE = SCHEMAS_FILE.with_name("descriptions.yaml")
 
 @functools.cache
 def builtin_schemas() -> dict[str, dict[str, Any]]:
-    """The schemas of Kubernetes' own kinds, by their short names, such as "core.v1.Pod". Read-only."""
-    return msgspec.json.decode(SCHEMAS_FILE.read_bytes(), type=dict[str, dict[str, Any]])
+    """The schemas of Kubernetes' own kinds and HTTPRoutes, by their short names, such as "core.v1.Pod". Read-only."""
+    files = (SCHEMAS_FILE, SCHEMAS_FILE.with_name("gateway.json"))
+    decoded = [msgspec.json.decode(file.read_bytes(), type=dict[str, dict[str, Any]]) for file in files]
+    return {name: schema for schemas in decoded for name, schema in schemas.items()}
 
 
 @functools.cache

@@ -1,7 +1,7 @@
 """Finds values of wrong types in Kubernetes' own kinds, which a real API server cannot decode.
 
-Input: a schema of ``builtin_schemas`` and a value; output: a ``Problem`` for each wrong value. Null equals absent, as
-in Go. Unknown fields are ignored, because they are reported elsewhere. Pure.
+Input: a schema of ``builtin_schemas`` and a value; output: a ``Problem`` for each wrong value. A field of null equals an
+absent field, as in Go; a list has no nulls. Unknown fields are ignored, because they are reported elsewhere. Pure.
 """
 
 import base64
@@ -25,7 +25,15 @@ _FORMATS = {
     "int64": "a whole number of 64 bits",
 }
 _TEXT = {"type": "string"}
-_NAMES = {dict: "an object", list: "a list", str: "a string", bool: "a boolean", int: "a number", float: "a number"}
+_NAMES = {
+    type(None): "null",
+    dict: "an object",
+    list: "a list",
+    str: "a string",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+}
 
 
 def undecodable(kind: Kind, whole: Json) -> list[Problem]:
@@ -57,7 +65,9 @@ def type_problems(schema: Schema, value: Any, path: str) -> Iterator[Problem]:  
     elif isinstance(value, list):
         items = schema.get("items", {})
         for index, child in enumerate(value):
-            if not _is_plain_text(items, child):
+            if child is None:
+                yield _wrong(f"{path}[{index}]", None, f"of type {resolved(items).get('type', 'object')}")
+            elif not _is_plain_text(items, child):
                 yield from type_problems(items, child, f"{path}[{index}]")
 
 

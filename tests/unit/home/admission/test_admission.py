@@ -9,6 +9,7 @@ from serving.core.model.errors import Invalid
 from serving.core.scaling.policies.triggertypes import REGISTRY, TriggerPolicy
 from serving.home.admission.admission import admit, annotation_warnings, unknown
 from serving.net.cluster.kinds import (
+    CERTIFICATE,
     CONFIG_MAP,
     CONFIGURATION,
     DEPLOYMENT,
@@ -319,7 +320,8 @@ def test_unknown_fields_are_named(body: dict[str, Any], expected: list[str]) -> 
             {"spec": {"replica": 1, "template": {"spec": {"containers": [{"name": "a", "imag": "x"}]}}}},
             ["spec.replica", "spec.template.spec.containers[0].imag"],
         ),
-        (HTTP_ROUTE, {"spec": {"any": 1}}, []),
+        (HTTP_ROUTE, {"spec": {"rules": [{"match": []}]}}, ["spec.rules[0].match"]),
+        (CERTIFICATE, {"spec": {"any": 1}}, []),
     ],
 )
 def test_unknown_fields_of_kinds_of_kubernetes_are_named(kind: Kind, body: dict[str, Any], expected: list[str]) -> None:

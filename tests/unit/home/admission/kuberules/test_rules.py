@@ -13,6 +13,7 @@ from serving.net.cluster.kinds import (
     CONFIG_MAP,
     DEPLOYMENT,
     HORIZONTAL_POD_AUTOSCALER,
+    HTTP_ROUTE,
     INGRESS,
     LEASE,
     NAMESPACE,
@@ -142,6 +143,13 @@ def test_a_number_out_of_its_range_is_named_with_the_range(kind: Kind, whole: di
     assert [f"{problem.where}: {problem.what}" for problem in kube_problems(kind, whole)] == [message]
 
 
+def test_a_header_of_a_route_has_a_name() -> None:
+    route = {"spec": {"rules": [{"matches": [{"headers": [{"value": "x"}]}]}]}}
+    assert [problem.where for problem in kube_problems(HTTP_ROUTE, route)] == [
+        "spec.rules[0].matches[0].headers[0].name"
+    ]
+
+
 def test_a_pod_with_users_of_its_own_has_no_block_device() -> None:
     container = {**CONTAINER, "volumeDevices": [{"name": "d", "devicePath": "/d"}]}
     problems = kube_problems(POD, {"spec": {"containers": [container], "hostUsers": False}})
@@ -163,6 +171,15 @@ def test_a_pod_with_users_of_its_own_has_no_block_device() -> None:
             'spec.renewTime: must be a time such as 2026-01-02T03:04:05Z, not a string "soon"',
         ),
         (SERVING_SERVICE, {"metadata": {"name": 5}, "spec": 5}, "metadata.name: must be of type string, not a number"),
+        (POD, {"spec": {"containers": [None]}}, "spec.containers[0]: must be of type object, not null"),
+        (
+            DEPLOYMENT,
+            deployment(template={"spec": {"containers": [{"args": ["a", None]}]}}),
+            "args[1]: must be of type",
+        ),
+        (SERVICE, {"spec": {"ports": [None]}}, "spec.ports[0]: must be of type object, not null"),
+        (INGRESS, {"spec": {"rules": [None]}}, "spec.rules[0]: must be of type object, not null"),
+        (HTTP_ROUTE, {"spec": {"rules": ["x"]}}, 'spec.rules[0]: must be of type object, not a string "x"'),
     ],
 )
 def test_a_field_of_the_wrong_type_is_named(kind: Kind, whole: dict[str, Any], message: str) -> None:

@@ -243,10 +243,10 @@ def _object_of(target: RequestTarget, sent: Sent, limits: StoreLimits) -> tuple[
 
 
 class _Warnings(msgspec.Struct, frozen=True):
-    """Warnings about dropped or duplicate fields, and about fields without effect."""
+    """Warnings about dropped or duplicate fields, and the written parts of the object."""
 
     fields: list[str]
-    effects: list[str]
+    parts: list[Object]
 
 
 def _warnings(target: RequestTarget, parts: list[Object], sent: Sent) -> _Warnings:
@@ -255,9 +255,14 @@ def _warnings(target: RequestTarget, parts: list[Object], sent: Sent) -> _Warnin
     duplicates = duplicate_fields(sent.data, sent.content_type) if level != "Ignore" else []
     written = [] if target.subresource == "scale" else parts
     fields = check_fields(target.kind, written, duplicates=duplicates, level=level)
+    return _Warnings(fields, parts)
+
+
+def _effect_warnings(target: RequestTarget, parts: list[Object], sent: Sent) -> list[str]:
+    """Warnings about fields without effect, in parts of an object that matches its schema."""
     # Controllers write Revisions.
     if target.subresource or target.kind == REVISION:
-        return _Warnings(fields, [])
+        return []
     texts = [
         text
         for part in parts
@@ -266,14 +271,14 @@ def _warnings(target: RequestTarget, parts: list[Object], sent: Sent) -> _Warnin
             *annotation_warnings(target.kind, part),
         )
     ]
-    return _Warnings(fields, list(dict.fromkeys(texts)))
+    return list(dict.fromkeys(texts))
 
 
 async def _report(
     cluster: Cluster, target: RequestTarget, warnings: _Warnings, *, whole: Object, sent: Sent
 ) -> tuple[str, ...]:
     """Return the warnings about a write. Unless it was a dry run, record warnings about effects as Events."""
-    texts = list(warnings.effects)
+    texts = await computed(_effect_warnings, target, warnings.parts, sent)
     if not sent.runs_images and not target.subresource:
         texts += unrunnable(target.kind, whole)
     about_settings = settings_warnings(target.kind, whole)

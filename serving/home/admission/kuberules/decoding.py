@@ -1,7 +1,7 @@
 """Finds values of wrong types in Kubernetes' own kinds, which a real API server cannot decode.
 
 Input: a schema of ``builtin_schemas`` and a value; output: a ``Problem`` for each wrong value. A field of null equals an
-absent field, as in Go; a list has no nulls. Unknown fields are ignored, because they are reported elsewhere. Pure.
+absent field, as in Go; lists and maps have no nulls. Unknown fields are ignored, because they are reported elsewhere. Pure.
 """
 
 import base64
@@ -56,19 +56,32 @@ def type_problems(schema: Schema, value: Any, path: str) -> Iterator[Problem]:  
     reference, schema = schema.get("$ref", ""), resolved(schema)
     if expected := _expected(schema, value, is_quantity_wanted=reference.endswith(_QUANTITY)):
         yield _wrong(path, value, expected)
-    elif isinstance(value, dict):
+    else:
+        for below, child, where in _parts(schema, value, path):
+            if child is None:
+                yield _null(below, where)
+            else:
+                yield from type_problems(below, child, where)
+
+
+def _parts(schema: Schema, value: Any, path: str) -> Iterator[tuple[Schema, Any, str]]:  # noqa: ANN401 - JSON
+    """Yield the schema, value and path of each part to check. Fields of null are absent, and are not yielded."""
+    if isinstance(value, dict):
         properties, rest = schema.get("properties", {}), schema.get("additionalProperties")
         for key, child in value.items():
-            known = properties.get(key, rest if isinstance(rest, dict) else None)
+            known = properties.get(key)
+            # In a map of texts null is an empty text.
+            if known is None and isinstance(rest, dict) and (child is not None or rest != _TEXT):
+                known = rest
+            elif child is None:
+                continue
             if known is not None and not _is_plain_text(known, child):
-                yield from type_problems(known, child, f"{path}.{key}" if path else key)
+                yield known, child, f"{path}.{key}" if path else key
     elif isinstance(value, list):
         items = schema.get("items", {})
         for index, child in enumerate(value):
-            if child is None:
-                yield _wrong(f"{path}[{index}]", None, f"of type {resolved(items).get('type', 'object')}")
-            elif not _is_plain_text(items, child):
-                yield from type_problems(items, child, f"{path}[{index}]")
+            if not _is_plain_text(items, child):
+                yield items, child, f"{path}[{index}]"
 
 
 def _is_plain_text(schema: Schema, value: object) -> bool:
@@ -104,6 +117,11 @@ def _has_format(wanted: str, value: Any) -> bool:  # noqa: ANN401 - of the schem
     except (binascii.Error, ValueError):
         return False
     return True
+
+
+def _null(schema: Schema, path: str) -> Problem:
+    wanted = resolved(schema).get("type")
+    return _wrong(path, None, f"of type {wanted}" if wanted else "a value")
 
 
 def _wrong(path: str, value: object, expected: str) -> Problem:

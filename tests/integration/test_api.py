@@ -224,6 +224,11 @@ async def test_what_is_wrong_with_a_request_is_said(
     assert reply["message"]
 
 
+async def test_a_watch_needs_get_because_a_response_to_head_has_no_body(client: Client) -> None:
+    async with client.session.head(f"{MAPS}?watch=1&timeoutSeconds=1") as response:
+        assert response.status == 405
+
+
 async def test_a_body_nested_too_deep_is_refused(client: Client) -> None:
     data = b'{"metadata": {"name": "m"}, "data": ' + b'{"a":' * 5000 + b"1" + b"}" * 5001
     async with client.session.post(MAPS, data=data, headers={"Content-Type": "application/json"}) as response:

@@ -139,6 +139,9 @@ async def test_only_its_own_hosts_are_answered_and_the_page_may_load_its_own_fil
         assert (await page.get("/nothing.js"))[0] == 404
         async with aiohttp.ClientSession() as session, session.post(f"{page.url}/state", headers=HEADERS) as response:
             assert response.status == 405
+        # A response to HEAD has no body, and this one never ends.
+        async with aiohttp.ClientSession() as session, session.head(f"{page.url}/events", headers=HEADERS) as response:
+            assert response.status == 404
 
 
 async def test_who_has_no_query_token_sees_files_and_health_only() -> None:

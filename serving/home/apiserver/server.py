@@ -286,6 +286,8 @@ class _ApiHandlers:
         if views is not None:
             await views.refresh(target.namespace, target.name)
         if is_set(query, "watch") and not target.subresource:
+            if request.method == "HEAD":
+                raise Fault(405, "a watch needs GET")
             period_s = self._options.bookmark_period_s
             options = watch_options(target, query, shape, bookmark_period_s=period_s)
             watched = contextlib.nullcontext() if views is None else views.watched()

@@ -215,7 +215,7 @@ class Pages:
         app = web.Application(middlewares=[self._guard], client_max_size=_BODY_BYTES_MAX)
         app.on_response_prepare.append(add_headers)
         app.router.add_get("/", self._file)
-        app.router.add_get("/events", self._events)
+        app.router.add_get("/events", self._events, allow_head=False)
         app.router.add_get("/history", self._history)
         app.router.add_get("/map", self._map)
         app.router.add_get("/policy", self._policy)

@@ -51,8 +51,9 @@ _ATTEMPT_TIMEOUT_S = 5.0
 _PATIENCE_OF_CLIENTS_S = 30.0
 _PAUSE_S = 0.1
 _BODY = b"order=1"
-# Short, so that a service is at zero soon.
-_ANNOTATIONS = {"autoscaling.knative.dev/window": "10s"}
+# A short window, so that a service is at zero soon. On a busy machine requests wait for pods that start, and each that
+# waits asks for one more.
+_ANNOTATIONS = {"autoscaling.knative.dev/window": "10s", "autoscaling.knative.dev/max-scale": "5"}
 
 
 def is_named() -> bool:

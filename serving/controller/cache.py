@@ -47,6 +47,9 @@ class ControllerCache:
         self.settings = settings
         self.scaling = scaling
         self.sidecar = sidecar
+        self.counts_pods = False
+        """Whether the ready pods of revisions are counted here, since the status of their Deployments is not written."""
+
         self.system_namespace = system_namespace
         self.activators = Activators()
         self.indexes = CacheIndexes(

@@ -13,7 +13,7 @@ from serving.controller.revisions.configuration import reconcile_configuration, 
 from serving.controller.revisions.digests import unresolved_images
 from serving.controller.revisions.public import PublicService, pod_backends, slice_names, traffic_path_of
 from serving.controller.revisions.revision import RevisionContext, reconcile_revision
-from serving.controller.revisions.revision_status import RevisionChildren, ready_count_of
+from serving.controller.revisions.revision_status import RevisionChildren, ready_count_of, with_ready_count
 from serving.controller.routes.certificates import Certificates
 from serving.controller.routes.domain_mapping import (
     MappingContext,
@@ -232,6 +232,9 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
     namespace, name = where
     relations = cache.indexes.relations
     deployment = cache.get(kinds.DEPLOYMENT, (namespace, deployment_name(name)))
+    if cache.counts_pods and deployment is not None:
+        pods_by_name = cache.named(kinds.POD, namespace, names=relations.pods_of(where))
+        deployment = with_ready_count(deployment, pods_by_name.values())
     # Pods are read only while none is ready, because ready pods have no failure; one of them shows the images.
     is_asked = not (ready_count_of(deployment) and nested(revision, "status", "containerStatuses"))
     names = relations.pods_of(where) if is_asked else ()

@@ -53,7 +53,6 @@ from serving.home.controllers.namespaceobjects import NamespaceObjects
 from serving.home.controllers.podscaler import PodScaler
 from serving.home.controllers.revisionviews import RevisionViews
 from serving.home.controllers.scheduler import PodScheduler
-from serving.home.controllers.workloads import Reach
 from serving.home.kubelet.kubelet import Kubelet
 from serving.home.kubelet.nodecontext import NodeContext, gone_log_limits
 from serving.home.kubelet.podstreams import FilePodLogs, LocalPodStreams
@@ -114,7 +113,9 @@ async def _body(stop: asyncio.Event) -> None:
                 0, measured(LocalMetrics(metrics.page, pods=lambda: kubelet.pod_count).record_response)
             )
             settings = config.own.settings
-            controller = Controller(cluster, settings=settings, scaling=config.scaling.settings, metrics=metrics)
+            controller = Controller(
+                cluster, settings=settings, scaling=config.scaling.settings, metrics=metrics, statuses=views.statuses
+            )
             metrics.term_began(controller)
             stack.enter_context(config.applied_to(controller, watch))
             tasks = [group.start(node.runtime.run(), name="runtime")]
@@ -123,7 +124,8 @@ async def _body(stop: asyncio.Event) -> None:
             rules.enforce()
             tasks += [group.start(kubelet.run(), name="kubelet"), group.start(hosts.run(), name="hosts")]
             tasks.append(group.start(views.run(), name="views"))
-            tasks += _start_controllers(group, cluster, state, scheduler=scheduler, reach=kubelet.reach)
+            manager = Manager(cluster, scheduler, reach=kubelet.reach, statuses=views.statuses)
+            tasks += _start_controllers(group, cluster, state, scheduler=scheduler, manager=manager)
             ingresses = Ingresses(cluster, lambda: config.own.settings.host_rules.domain)
             tasks.append(group.start(ingresses.run(), name="ingresses"))
             tasks += _beside_containers(group, cluster, containers, rules=lambda: config.own.settings.host_rules)
@@ -240,13 +242,13 @@ def _policies(state: Path) -> list[str]:
 
 
 def _start_controllers(
-    group: SupervisedTasks, cluster: MemoryCluster, state: StateFolder, *, scheduler: PodScheduler, reach: Reach
+    group: SupervisedTasks, cluster: MemoryCluster, state: StateFolder, *, scheduler: PodScheduler, manager: Manager
 ) -> list[asyncio.Task[None]]:
     """Start the controllers that a Kubernetes cluster would provide itself."""
     jobs = {
         "namespaces": NamespaceObjects(cluster).run(),
         "scheduler": scheduler.run(),
-        "manager": Manager(cluster, scheduler, reach=reach).run(),
+        "manager": manager.run(),
         "pod scaler": PodScaler(cluster).run(),
         "claims": ClaimKeeper(cluster, state.volumes).run(),
         "garbage": collect_garbage(cluster),

@@ -6,9 +6,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from serving.controller.values.writes import UnreadStatuses
 from serving.core.model.errors import Forbidden
 from serving.core.model.knative import REVISION_LABEL
-from serving.core.model.objects import Object, condition_of, nested
+from serving.core.model.objects import Object, condition_of, is_true, nested
 from serving.home.controllers.manager import Manager
 from serving.home.controllers.namespaceobjects import NamespaceObjects
 from serving.home.store.memory import MemoryCluster
@@ -36,7 +37,8 @@ class CountingCluster(MemoryCluster):
         super().__init__()
         self.writes: list[str] = []
         self.refusal = ""
-        self.manager = Manager(self)
+        self.statuses = UnreadStatuses()
+        self.manager = Manager(self, statuses=self.statuses)
 
     async def write(self, write: Write) -> Object:
         if isinstance(write, Create) and write.kind == POD and self.refusal:
@@ -54,13 +56,13 @@ def _no_timers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @asynccontextmanager
-async def managed() -> AsyncIterator[CountingCluster]:
+async def managed(**metadata: object) -> AsyncIterator[CountingCluster]:
     cluster = CountingCluster()
     running = asyncio.create_task(cluster.manager.run())
     template = {"metadata": {"labels": LABELS}, "spec": {"containers": [{"name": "app"}]}}
     spec = {"replicas": 1, "selector": {"matchLabels": LABELS}, "template": template}
     await cluster.create(SERVICE, {"metadata": {"name": "web"}, "spec": {"selector": LABELS, "ports": [{"port": 80}]}})
-    await cluster.create(DEPLOYMENT, {"metadata": {"name": "web"}, "spec": spec})
+    await cluster.create(DEPLOYMENT, {"metadata": {"name": "web", **metadata}, "spec": spec})
     yield cluster
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -145,6 +147,31 @@ async def test_a_scale_to_zero_is_one_write_of_the_status() -> None:
         scale_and_status = ["deployments.apps", "deployments.apps"]
         assert [resource for resource in await rest(cluster) if resource == DEPLOYMENT.resource] == scale_and_status
         assert (await cluster.get(DEPLOYMENT, "default", "web"))["status"]["replicas"] == 0
+
+
+async def test_the_status_of_a_revisions_deployment_is_written_when_it_is_read_or_its_pods_are_refused() -> None:
+    owner = {"apiVersion": "serving.knative.dev/v1", "kind": "Revision", "name": "web-00001", "uid": "u"}
+    async with managed(labels={REVISION_LABEL: "web-00001"}, ownerReferences=[owner]) as cluster:
+        name = await the_pod(cluster)
+        await rest(cluster)
+        await cluster.patch(POD, "default", name, patch={"status": READY}, subresource="status")
+        assert DEPLOYMENT.resource not in await rest(cluster)
+        await cluster.statuses.refresh()
+        assert (await cluster.get(DEPLOYMENT, "default", "web"))["status"]["readyReplicas"] == 1
+        await cluster.statuses.refresh()
+        with cluster.statuses.watched():
+            await rest(cluster)
+            await cluster.patch(POD, "default", name, patch={"status": {"conditions": []}}, subresource="status")
+            assert DEPLOYMENT.resource in await rest(cluster)
+        cluster.refusal = "exceeded quota"
+        await cluster.patch(DEPLOYMENT, "default", "web", patch={"spec": {"replicas": 2}}, subresource="scale")
+        await rest(cluster)
+        assert is_true(await cluster.get(DEPLOYMENT, "default", "web"), "ReplicaFailure")
+        await cluster.delete(POD, "default", name, grace_s=0)
+        await cluster.delete(DEPLOYMENT, "default", "web")
+        await rest(cluster)
+        await cluster.statuses.refresh()
+        assert await rest(cluster) == []
 
 
 async def test_a_deployment_whose_status_alone_changes_is_left_alone() -> None:

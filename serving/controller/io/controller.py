@@ -24,7 +24,7 @@ from serving.controller.revisions.concurrency import ConcurrencyLimit
 from serving.controller.revisions.revision import revision_debounce_s
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.values.naming import deployment_name
-from serving.controller.values.writes import DEBOUNCE_S, Note, WaitingWrites, WorkKey, text_of
+from serving.controller.values.writes import DEBOUNCE_S, Note, UnreadStatuses, WaitingWrites, WorkKey, text_of
 from serving.core.model.errors import ClusterError, Conflict, Unavailable
 from serving.core.model.objects import Key, Object
 from serving.core.settings.autoscaler import AutoscalerSettings
@@ -67,6 +67,7 @@ class Controller:
         scaling: AutoscalerSettings | None = None,
         sidecar: Sidecar | None = None,
         metrics: ControllerMetrics | None = None,
+        statuses: UnreadStatuses | None = None,
     ) -> None:
         self._metrics = metrics
         self._settings = settings or ControllerSettings()
@@ -80,6 +81,7 @@ class Controller:
             check_schedules=schedule_problems,
             objects_map=objects,
         )
+        self._cache.counts_pods = statuses is not None
         retries = WorkQueueSettings(retry_max_s=self._settings.retry_delay_max_s)
         self._queue: WorkQueue[WorkKey] = WorkQueue("controller", settings=retries, on_error=_log_failure)
         self._waiting = WaitingWrites()

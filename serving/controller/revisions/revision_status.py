@@ -10,7 +10,7 @@ Follows knative/serving 98e5ef90, pkg/apis/serving/v1/revision_lifecycle.go, whi
 import enum
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -37,6 +37,7 @@ from serving.core.model.objects import (
     condition_of,
     is_being_deleted,
     is_controlled_by,
+    is_true,
     name_of,
     nested,
     timestamp_s,
@@ -258,6 +259,12 @@ def was_ready(revision: Object) -> bool:
 def ready_count_of(deployment: Object | None) -> int:
     """The ready replicas of a Deployment."""
     return int(nested(deployment, "status", "readyReplicas") or 0)
+
+
+def with_ready_count(deployment: Object, pods: Iterable[Object]) -> Object:
+    """A Deployment whose status has the number of the ready pods among its pods, for which the stored status is old."""
+    ready = [pod for pod in pods if is_true(pod, "Ready") and not is_being_deleted(pod)]
+    return {**deployment, "status": {**(deployment.get("status") or {}), "readyReplicas": len(ready)}}
 
 
 def desired_count_of(deployment: Object | None) -> int:

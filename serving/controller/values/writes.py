@@ -6,7 +6,9 @@ reports a conflict, and the decision is repeated. So a write never overwrites a 
 include.
 """
 
+import contextlib
 import math
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Literal
 
 import msgspec
@@ -117,6 +119,42 @@ class WaitingWrites:
         if due_s <= now_s:
             del self._due_s[key]
         return max(due_s - now_s, 0.0)
+
+
+class UnreadStatuses:
+    """Delays statuses that only repeat the scale of revisions until a client reads them, on a single machine.
+
+    No daemon uses these statuses: the counts of a revision's Deployment, and the counts and the condition Active of the
+    revision. Their writers ask ``is_watched`` before such a write. The API server calls ``refresh`` before it reads
+    revisions or Deployments for a client, and keeps ``watched`` open during a client's watch.
+    """
+
+    def __init__(self) -> None:
+        self._writers: list[Callable[[], Awaitable[None]]] = []
+        self._watch_count = 0
+
+    def add(self, write_unread: Callable[[], Awaitable[None]]) -> None:
+        """Add the function that writes the delayed statuses of a writer."""
+        self._writers.append(write_unread)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a client watches, so that statuses are written as they change."""
+        return bool(self._watch_count)
+
+    async def refresh(self, _namespace: str | None = None, _name: str = "") -> None:
+        """Write all delayed statuses."""
+        for write_unread in self._writers:
+            await write_unread()
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """A context for a client's watch of revisions or Deployments."""
+        self._watch_count += 1
+        try:
+            yield
+        finally:
+            self._watch_count -= 1
 
 
 def patch_of(kind: Kind, existing: Object, changes: Object) -> tuple[Patch, ...]:

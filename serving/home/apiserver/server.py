@@ -17,6 +17,7 @@ from aiohttp import web
 from multidict import MultiDict, MultiMapping
 
 from serving import __version__
+from serving.controller.values.writes import UnreadStatuses
 from serving.core.model.errors import ClusterError, Forbidden, NotFound, Unsupported
 from serving.core.model.grants import Grant, Role
 from serving.core.model.objects import Object, name_of, nested
@@ -61,9 +62,10 @@ from serving.home.apiserver.writing import evict
 from serving.home.controllers.revisionviews import VIEW_KINDS, RevisionViews
 from serving.home.state import BACKUP_PATH
 from serving.home.store.memory import EncodedListing, MemoryCluster
-from serving.home.store.requester import managed_by
+from serving.home.store.requester import acting_as, managed_by
 from serving.net.aio.cooperative import computed
-from serving.net.cluster.kinds import POD, UNUSED_KINDS
+from serving.net.cluster.identity import is_daemon
+from serving.net.cluster.kinds import DEPLOYMENT, POD, REVISION, UNUSED_KINDS
 from serving.net.cluster.kubeclient import SERVER_NAME, TOGETHER_PATH, WriteResult
 from serving.net.cluster.port import Subresource
 
@@ -282,15 +284,17 @@ class _ApiHandlers:
         query = request.query
         shape = wanted(request.headers.get("Accept", ""))
         include = query.get("includeObject", "Metadata")
-        views = self._options.views if target.kind in VIEW_KINDS else None
-        if views is not None:
-            await views.refresh(target.namespace, target.name)
+        unread = self._unread(target, request)
+        if unread is not None:
+            # The system writes what was not read, not the client that reads it.
+            with acting_as(""):
+                await unread.refresh(target.namespace, target.name)
         if is_set(query, "watch") and not target.subresource:
             if request.method == "HEAD":
                 raise Fault(405, "a watch needs GET")
             period_s = self._options.bookmark_period_s
             options = watch_options(target, query, shape, bookmark_period_s=period_s)
-            watched = contextlib.nullcontext() if views is None else views.watched()
+            watched = contextlib.nullcontext() if unread is None else unread.watched()
             with watched:
                 async with self._guard.stream(request):
                     return await stream_watch(self._cluster, request, options)
@@ -304,6 +308,15 @@ class _ApiHandlers:
         async with self._large_lists.turn(sum(map(len, listing.items))):
             body = await computed(shaped_list, target.kind, listing, wanted=shape, include=include)
         return web.Response(body=body, content_type=JSON_TYPE)
+
+    def _unread(self, target: RequestTarget, request: web.Request) -> RevisionViews | UnreadStatuses | None:
+        """What is written only before a client reads it, of a target; None if nothing is."""
+        views = self._options.views
+        if views is None or target.kind in VIEW_KINDS:
+            return views
+        # Daemons do not use the delayed statuses.
+        is_client = not is_daemon(request.headers.get("User-Agent", ""))
+        return views.statuses if target.kind in (DEPLOYMENT, REVISION) and is_client else None
 
     def _listed(self, target: RequestTarget, query: Mapping[str, str]) -> EncodedListing:
         page = query.get("continue", "")

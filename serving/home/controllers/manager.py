@@ -10,10 +10,11 @@ import contextlib
 from collections.abc import Sequence
 from typing import TypeVar
 
-from serving.core.model.errors import ClusterError, Forbidden, Invalid, NotFound
+from serving.controller.values.writes import UnreadStatuses
+from serving.core.model.errors import ClusterError, Conflict, Forbidden, Invalid, NotFound
 from serving.core.model.event import EventText, digest
 from serving.core.model.knative import REVISION_LABEL
-from serving.core.model.objects import Key, Object, conditions_of, nested
+from serving.core.model.objects import Key, Object, conditions_of, is_true, key_of, labels_of, nested
 from serving.home.controllers.scheduler import PodScheduler
 from serving.home.controllers.workloads import (
     CREATE_FAILED,
@@ -61,12 +62,25 @@ _PAUSE_S = 0.01
 
 
 class Manager:
-    """Reconciles Deployments and Services. ``reach`` returns the address of a pod's container port."""
+    """Reconciles Deployments and Services. ``reach`` returns the address of a pod's container port.
+
+    With ``statuses``, the status of a revision's Deployment is written when a client reads it.
+    """
 
     def __init__(
-        self, cluster: Cluster, scheduler: PodScheduler | None = None, *, reach: Reach = lambda _ns, _name, _port: None
+        self,
+        cluster: Cluster,
+        scheduler: PodScheduler | None = None,
+        *,
+        reach: Reach = lambda _ns, _name, _port: None,
+        statuses: UnreadStatuses | None = None,
     ) -> None:
         self._cluster = cluster
+        self._statuses = statuses
+        if statuses is not None:
+            statuses.add(self._write_unread)
+        # Deployments whose status has not been written.
+        self._unread: set[Key] = set()
         self._reach = reach
         # By Service: its slices beside the first.
         self._further_slices: dict[Key, set[str]] = {}
@@ -89,6 +103,7 @@ class Manager:
     def _deployment_changed(self, change: CacheChange) -> None:
         if change.key not in self._deployments.cache:
             self._made.pop(change.new["metadata"]["uid"], None)
+            self._unread.discard(change.key)
         # This process wrote the status, so it needs no check.
         if change.old is None or _desired(change.old) != _desired(change.new):
             self._queue.add((_DEPLOYMENT, *change.key))
@@ -165,15 +180,29 @@ class Manager:
         if (plan.create_count or plan.delete_names) and not refusal:
             # Requests wait for the start of pods, but not for the status. The watch soon delivers what was written.
             return _STATUS_LAG_S
-        pods = self._pods_owned_by(metadata["uid"])
-        status = deployment_status(deployment, pods, refusal=refusal)
+        is_unread = self._statuses is not None and not self._statuses.is_watched
+        if is_unread and not refusal and _is_counted_by_controller(deployment):
+            self._unread.add(key_of(deployment))
+            return None
+        await self._write_status(deployment, refusal=refusal)
+        return _REFUSED_PAUSE_S if refusal else None
+
+    async def _write_status(self, deployment: Object, *, refusal: str = "") -> None:
+        metadata = deployment["metadata"]
+        status = deployment_status(deployment, self._pods_owned_by(metadata["uid"]), refusal=refusal)
         if status != {key: value for key, value in (deployment.get("status") or {}).items() if key in status}:
             # Fenced by uid: a newer Deployment with this name has another status.
             patch = {"metadata": {"uid": metadata["uid"]}, "status": status}
             await self._cluster.patch(
                 DEPLOYMENT, metadata["namespace"], metadata["name"], patch=patch, subresource="status"
             )
-        return _REFUSED_PAUSE_S if refusal else None
+
+    async def _write_unread(self) -> None:
+        while self._unread:
+            deployment = self._deployments.cache.get(self._unread.pop())
+            if deployment is not None:
+                with contextlib.suppress(NotFound, Conflict):
+                    await self._write_status(deployment)
 
     async def _record_refusal(self, deployment: Object, refusal: str) -> None:
         """Write an Event about a pod that the server refused to create. A repeated refusal is not written again."""
@@ -251,6 +280,12 @@ def _desired(deployment: Object) -> tuple[object, ...]:
     """The fields of a Deployment that matter for reconciling: uid, generation and deletion."""
     metadata = deployment["metadata"]
     return metadata["uid"], metadata.get("generation"), metadata.get("deletionTimestamp")
+
+
+def _is_counted_by_controller(deployment: Object) -> bool:
+    """Whether no daemon uses the status of a Deployment: the controller counts the pods of a revision itself."""
+    is_of_a_revision = REVISION_LABEL in labels_of(deployment) and bool(deployment["metadata"].get("ownerReferences"))
+    return is_of_a_revision and not is_true(deployment, "ReplicaFailure")
 
 
 def _counted(pod: Object) -> tuple[object, ...]:

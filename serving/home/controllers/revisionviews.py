@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator
 from serving.controller.revisions.public import slice_names
 from serving.controller.revisions.views import pod_autoscaler_view, serverless_service_view
 from serving.controller.values.naming import deployment_name
+from serving.controller.values.writes import UnreadStatuses
 from serving.core.model.errors import AlreadyExists, NotFound
 from serving.core.model.knative import RevisionKey
 from serving.core.model.objects import Object, generation_of, merge_difference, name_of, namespace_of, uid_of
 from serving.home.schemas.records import decoded
 from serving.home.store.memory import MemoryCluster
-from serving.home.store.requester import acting_as
 from serving.net.aio.clock import stamp
 from serving.net.aio.cooperative import turn
 from serving.net.cluster.kinds import DEPLOYMENT, ENDPOINT_SLICE, POD_AUTOSCALER, REVISION, SERVERLESS_SERVICE, Kind
@@ -38,6 +38,9 @@ class RevisionViews:
     """
 
     def __init__(self, cluster: MemoryCluster, *, now: Callable[[], str] = stamp) -> None:
+        self.statuses = UnreadStatuses()
+        """The delayed statuses of revisions and their Deployments, from which views are derived."""
+
         self._cluster = cluster
         self._now = now
         # By revision: the versions of the objects from which its views were derived last.
@@ -48,15 +51,14 @@ class RevisionViews:
 
     async def refresh(self, namespace: str | None = None, name: str = "") -> None:
         """Derive the views of changed revisions: of all namespaces (None) or one, and of all names ("") or one."""
+        await self.statuses.refresh()
         async with self._turn:
             revisions = self._cluster.table(REVISION).objects
             for key in [key for key in self._derived if key not in revisions]:
                 del self._derived[key]
             for key in list(revisions):
                 if namespace in (None, "", key[0]) and name in ("", key[1]):
-                    # The system writes views, not the client that reads them.
-                    with acting_as(""):
-                        await self._refresh(key)
+                    await self._refresh(key)
                     await turn()
 
     @contextlib.contextmanager

@@ -9,6 +9,9 @@ import secrets
 import socket
 from collections.abc import Mapping
 
+# Other programs have daemons of the same names, such as the Kubernetes Dashboard.
+_MARK = "(serving.dev)"
+
 SYSTEM_NAMESPACE = "knative-serving"
 """The default namespace of the system."""
 
@@ -25,4 +28,9 @@ def system_namespace(environment: Mapping[str, str] = os.environ) -> str:
 
 def user_agent(daemon: str, identity: str) -> str:
     """The User-Agent of a process, for audit logs; the daemon's name becomes the field manager of its writes."""
-    return f"{daemon}/{identity}"
+    return f"{daemon}/{identity} {_MARK}"
+
+
+def is_daemon(agent: str) -> bool:
+    """Whether a User-Agent is that of a daemon of this system, by ``user_agent``."""
+    return agent.endswith(_MARK)

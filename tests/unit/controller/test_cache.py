@@ -134,6 +134,21 @@ def test_a_routed_revision_keeps_its_state_until_its_route_has_a_status() -> Non
     assert [entry["labels"]["serving.knative.dev/routingState"] for entry in metadata_written(plan)] == ["pending"]
 
 
+def test_on_one_machine_the_ready_pods_count_and_not_the_status_of_the_deployment() -> None:
+    revision = a_revision()
+    is_ready: Object = {"conditions": [{"type": "Ready", "status": "True"}]}
+    pods = [a_pod("a", **is_ready), stored(a_pod("b", **is_ready), deletionTimestamp=NOW), a_pod("c")]
+    cache = knowing(
+        (kinds.REVISION, revision),
+        (kinds.DEPLOYMENT, a_deployment(revision, ready=7)),
+        *((kinds.POD, pod) for pod in pods),
+    )
+    for counts_pods, count in ((False, 7), (True, 1)):
+        cache.counts_pods = counts_pods
+        plan = decide(cache, REVISION, now=NOW, now_s=NOW_S)
+        assert written_status(plan, kinds.REVISION)["actualReplicas"] == count
+
+
 def test_a_revision_whose_route_is_gone_is_not_routed() -> None:
     revision = of_earlier_process("active", **{"serving.knative.dev/routes": "hello"})
     plan = decide(knowing((kinds.REVISION, revision)), REVISION, now=NOW, now_s=NOW_S)

@@ -1,4 +1,4 @@
-from serving.net.cluster.identity import new_identity, system_namespace, user_agent
+from serving.net.cluster.identity import is_daemon, new_identity, system_namespace, user_agent
 
 
 def test_two_processes_of_one_pod_have_two_names() -> None:
@@ -15,4 +15,9 @@ def test_leases_are_where_the_system_is() -> None:
 
 
 def test_the_manager_of_fields_is_the_daemon() -> None:
-    assert user_agent("controller", "a_1").partition("/") == ("controller", "/", "a_1")
+    assert user_agent("controller", "a_1") == "controller/a_1 (serving.dev)"
+
+
+def test_a_daemon_is_known_by_its_user_agent() -> None:
+    assert is_daemon(user_agent("dashboard", "a_1"))
+    assert not is_daemon("dashboard/v2.7.0")

@@ -14,6 +14,7 @@ from serving.controller.revisions.digests import unresolved_images
 from serving.controller.revisions.public import PublicService, pod_backends, slice_names, traffic_path_of
 from serving.controller.revisions.revision import RevisionContext, reconcile_revision
 from serving.controller.revisions.revision_status import RevisionChildren, ready_count_of, with_ready_count
+from serving.controller.revisions.settling import is_settled
 from serving.controller.routes.certificates import Certificates
 from serving.controller.routes.domain_mapping import (
     MappingContext,
@@ -246,7 +247,10 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
         pods = (body for body in pods if condition_of(body, "PodScheduled").get("status") != "False")
     is_resolving = cache.sidecar is not None and deployment is None
     parent: Key = (namespace, labels_of(revision).get(CONFIGURATION_LABEL, ""))
-    newest = nested(cache.get(kinds.CONFIGURATION, parent), "status", "latestCreatedRevisionName")
+    configuration = cache.get(kinds.CONFIGURATION, parent)
+    newest, latest_ready = (
+        nested(configuration, "status", f"latest{which}RevisionName") for which in ("Created", "Ready")
+    )
     policies = _policies(cache, where)
     # Statuses are not on disk: until they are written, a revision of an earlier process keeps its state.
     is_known_idle = labels_of(revision).get(ROUTING_STATE_LABEL) == RoutingState.RESERVE
@@ -258,6 +262,7 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
         private_service=cache.get(kinds.SERVICE, (namespace, private_service_name(name))),
         routes=sorted({*relations.routes_to_revision(where), *_routes_before(cache, revision)}),
         is_newest=newest == name or (newest is None and not is_known_idle),
+        is_settled=is_settled(revision, cache.get(kinds.REVISION, (namespace, latest_ready or ""))),
         is_awaited=bool(relations.routes_to_configuration(parent)),
         refusal=cache.refusal((kinds.REVISION, *where), revision),
         public=_public(cache, where, _path(cache, revision, policies)),

@@ -40,12 +40,16 @@ async def served(
     has_tls: bool = False,
     audit: AuditLog | None = None,
     streams: PodStreams | None = None,
+    views: RevisionViews | None = None,
 ) -> AsyncIterator[Served]:
     """Serve a store on a free port of 127.0.0.1; over TLS for kubectl, which sends no token otherwise."""
     reviews = token_reviews or TokenReviews()
-    views = RevisionViews(cluster)
     options = ApiOptions(
-        token=TOKEN, token_reviews=reviews, bookmark_period_s=bookmark_period_s, audit=audit, views=views
+        token=TOKEN,
+        token_reviews=reviews,
+        bookmark_period_s=bookmark_period_s,
+        audit=audit,
+        views=views or RevisionViews(cluster),
     )
     with socket.create_server(("127.0.0.1", 0)) as listener:
         certificate = ApiCertificate(folder / "certificates")

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from serving.controller.io.controller import Controller
+from serving.controller.values.writes import UnreadStatuses
 from serving.core.model.errors import NotFound
 from serving.core.model.objects import Object, condition_of, nested, owner_reference
 from serving.core.settings.controller import ControllerSettings
@@ -69,7 +70,8 @@ class FakeNode:
             await self._cluster.get(POD, namespace, name)
         except NotFound:
             await self._cluster.create(POD, pod)
-        patch = {"status": {"containerStatuses": [status]}}
+        condition = {"type": "Ready", "status": str(status["ready"])}
+        patch = {"status": {"containerStatuses": [status], "conditions": [condition]}}
         await self._cluster.patch(POD, namespace, name, patch=patch, subresource="status")
 
 
@@ -87,9 +89,11 @@ def container_status(image: str, *, is_ready: bool) -> Object:
 class World:
     """A store, the controller and a node."""
 
-    def __init__(self, settings: ControllerSettings | None, *, cluster: MemoryCluster) -> None:
+    def __init__(
+        self, settings: ControllerSettings | None, *, cluster: MemoryCluster, statuses: UnreadStatuses | None = None
+    ) -> None:
         self.cluster = cluster
-        self.controller = Controller(cluster, settings=settings)
+        self.controller = Controller(cluster, settings=settings, statuses=statuses)
         self.node = FakeNode(self.cluster)
 
     async def until(self, kind: Kind, name: str, holds: Callable[[Object], Any]) -> Object:
@@ -128,10 +132,13 @@ class World:
 
 @asynccontextmanager
 async def a_world(
-    settings: ControllerSettings | None = None, *, cluster: MemoryCluster | None = None
+    settings: ControllerSettings | None = None,
+    *,
+    cluster: MemoryCluster | None = None,
+    statuses: UnreadStatuses | None = None,
 ) -> AsyncIterator[World]:
     """All parts at work until the end of the context."""
-    world = World(settings, cluster=cluster or MemoryCluster(admit=admit))
+    world = World(settings, cluster=cluster or MemoryCluster(admit=admit), statuses=statuses)
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         tasks = [

@@ -1,17 +1,20 @@
 """Views follow revisions over the memory store; the API serves them and rejects writes."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
+from serving.controller.values.writes import UnreadStatuses
 from serving.core.model.errors import ClusterError
-from serving.core.model.objects import nested
+from serving.core.model.objects import condition_of, nested, version_of
 from serving.core.settings.controller import ControllerSettings
 from serving.home.admission.admission import admit
 from serving.home.controllers.addresses import publish_activators
 from serving.home.controllers.revisionviews import RevisionViews
 from serving.home.store.memory import MemoryCluster
 from serving.net.aio.supervise import supervise
+from serving.net.cluster.identity import user_agent
 from serving.net.cluster.kinds import POD_AUTOSCALER, REVISION, SERVERLESS_SERVICE, SERVING_SERVICE, Kind
 from serving.net.cluster.kube import KubeCluster
 from tests.integration.api_server import served
@@ -66,6 +69,45 @@ async def test_views_follow_their_revisions_while_a_client_watches() -> None:
         await views.refresh("default", "hello-00001")
         assert cluster.table(POD_AUTOSCALER).objects["default", "hello-00001"].labels["a"] == "b"
         running.cancel()
+
+
+class AskedStatuses(UnreadStatuses):
+    """Statuses that set an event when a writer asks whether it may delay one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_asked = asyncio.Event()
+
+    @property
+    def is_watched(self) -> bool:
+        self.is_asked.set()
+        return super().is_watched
+
+
+async def test_the_scale_of_a_revision_is_written_when_a_client_reads_it(tmp_path: Path) -> None:
+    cluster, place = MemoryCluster(admit=admit), (REVISION, "default", "hello-00001")
+    views, statuses = RevisionViews(cluster), AskedStatuses()
+    views.statuses = statuses
+    async with (
+        a_world(ControllerSettings(count_period_s=0.01), cluster=cluster, statuses=statuses) as world,
+        served(cluster, tmp_path, views=views) as api,
+        KubeCluster(str(api.kubeconfig)) as client,
+        KubeCluster(str(api.kubeconfig), user_agent=user_agent("autoscaler", "a_1")) as daemon,
+    ):
+        await cluster.create(SERVING_SERVICE, a_service("good"))
+        await world.until(SERVING_SERVICE, "hello", ready)
+        statuses.is_asked.clear()
+        await cluster.patch(*place, patch={"spec": {"servingState": "Reserve"}})
+        await statuses.is_asked.wait()
+        await world.controller.settled()
+        revisions = [await reader.get(*place) for reader in (daemon, client, daemon)]
+        assert [condition_of(revision, "Active")["status"] for revision in revisions] == ["True", "False", "False"]
+        assert revisions[1]["status"]["observedGeneration"] == revisions[1]["metadata"]["generation"]
+        async with client.watch(REVISION, "default", resource_version=version_of(revisions[1])) as events:
+            changing = asyncio.ensure_future(cluster.patch(*place, patch={"spec": {"servingState": "Active"}}))
+            states = [condition_of((await anext(events)).object, "Active")["status"] for _ in range(2)]
+            await changing
+        assert states == ["False", "True"]
 
 
 @pytest.mark.parametrize("kind", [POD_AUTOSCALER, SERVERLESS_SERVICE], ids=lambda kind: str(kind.plural))

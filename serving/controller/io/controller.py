@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from serving.controller.cache import ControllerCache, activator_pages
 from serving.controller.decide import decide
 from serving.controller.io.digest_resolver import DigestResolver
@@ -24,7 +26,15 @@ from serving.controller.revisions.concurrency import ConcurrencyLimit
 from serving.controller.revisions.revision import revision_debounce_s
 from serving.controller.revisions.sidecar import Sidecar
 from serving.controller.values.naming import deployment_name
-from serving.controller.values.writes import DEBOUNCE_S, Note, UnreadStatuses, WaitingWrites, WorkKey, text_of
+from serving.controller.values.writes import (
+    DEBOUNCE_S,
+    Note,
+    UnreadStatuses,
+    WaitingWrites,
+    WorkKey,
+    WritePlan,
+    text_of,
+)
 from serving.core.model.errors import ClusterError, Conflict, Unavailable
 from serving.core.model.objects import Key, Object
 from serving.core.settings.autoscaler import AutoscalerSettings
@@ -70,6 +80,11 @@ class Controller:
         statuses: UnreadStatuses | None = None,
     ) -> None:
         self._metrics = metrics
+        self._statuses = statuses
+        if statuses is not None:
+            statuses.add(self._write_unread)
+        # Revisions whose scale has not been written.
+        self._unread: set[WorkKey] = set()
         self._settings = settings or ControllerSettings()
         self._scaling = scaling or AutoscalerSettings()
         objects = functools.partial(objects_map, cluster)
@@ -229,8 +244,11 @@ class Controller:
 
         None: the next decision follows only after a change. Writes of the plan may be delayed until the next decision.
         """
-        at_s = wall_s()
-        plan = decide(self._cache, key, now=stamp(at_s), now_s=at_s)
+        plan = self._decide(key)
+        self._unread.discard(key)
+        if plan.is_scale and self._statuses is not None and not self._statuses.is_watched:
+            self._unread.add(key)
+            plan = msgspec.structs.replace(plan, writes=(), debounce_s=0.0)
         if key[0] is kinds.REVISION:
             self._resolve((key[1], key[2]), plan.unresolved)
         if rest_s := self._waiting.rest_s(key, plan.debounce_s, now_s=now_s()):
@@ -243,6 +261,19 @@ class Controller:
             self._probe(key, plan.unconfirmed)
             self._watcher.update((key[1], key[2]), plan.watch)
         return plan.again_after_s
+
+    def _decide(self, key: WorkKey) -> WritePlan:
+        at_s = wall_s()
+        return decide(self._cache, key, now=stamp(at_s), now_s=at_s)
+
+    async def _write_unread(self) -> None:
+        while self._unread:
+            key = self._unread.pop()
+            plan = self._decide(key)
+            if plan.is_scale:
+                # The change behind a conflict causes another decision.
+                with contextlib.suppress(Conflict):
+                    await self._writer.carry_out(key, plan)
 
     def _resolve(self, revision: Key, images: Sequence[str]) -> None:
         known = self._cache.get(kinds.REVISION, revision)

@@ -90,17 +90,19 @@ class RevisionContext(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of a decision about a revision, except the revision.
 
     ``routes`` are the names of the routes that reference the revision. ``is_newest``: its configuration has no newer
-    revision. ``is_awaited``: a route uses the configuration's latest revision. ``refusal`` is why the server refuses
-    one of its children, or "". ``public`` is its public Service, None if the settings disable these. ``hpa`` is the
-    HorizontalPodAutoscaler of its name. ``count_period_s`` is the delay of a write that changes only its number of
-    pods. ``is_guarded``: a route limits its callers. ``log_url`` is the address of its logs, or "". ``unresolved`` are
-    its images without a known digest. ``resolution`` are the registries' responses; None: registries are not queried.
+    revision. ``is_settled``: its scale does not decide whether it gets traffic. ``is_awaited``: a route uses the
+    configuration's latest revision. ``refusal`` is why the server refuses one of its children, or "". ``public`` is its
+    public Service, None if the settings disable these. ``hpa`` is the HorizontalPodAutoscaler of its name.
+    ``count_period_s`` is the delay of a write that changes only its number of pods. ``is_guarded``: a route limits its
+    callers. ``log_url`` is the address of its logs, or "". ``unresolved`` are its images without a known digest.
+    ``resolution`` are the registries' responses; None: registries are not queried.
     """
 
     children: RevisionChildren
     private_service: Object | None
     routes: Sequence[str] = ()
     is_newest: bool = True
+    is_settled: bool = False
     is_awaited: bool = False
     refusal: str = ""
     public: PublicService | None = None
@@ -235,6 +237,10 @@ def reconcile_revision(
         if unsettled and not pending
         else debounce_s,
         unresolved=tuple(context.unresolved) if is_unresolved else (),
+        is_scale=context.is_settled
+        and bool(writes)
+        and all(map(_is_status, writes))
+        and _without_scale(revision) == _without_scale(after),
     )
 
 
@@ -311,6 +317,14 @@ def _is_status(write: Write) -> bool:
 def _is_pending(revision: Object) -> bool:
     """Whether a revision may get traffic later, which depends on whether its pods stay ready."""
     return labels_of(revision).get(ROUTING_STATE_LABEL) == RoutingState.PENDING
+
+
+def _without_scale(revision: Object) -> Object:
+    """The status of a revision without the fields that change with its scale and serving state."""
+    status = nested(revision, "status") or {}
+    remaining = {key: value for key, value in status.items() if key not in _COUNTS | {"observedGeneration"}}
+    others = [condition for condition in conditions_of(revision) if condition["type"] != CONDITION_ACTIVE]
+    return {**remaining, "conditions": others}
 
 
 def _is_between_states(before: Object, after: Object) -> bool:

@@ -76,6 +76,11 @@ def latest_ready_of(
     return LatestReady(name=name_of(candidate))
 
 
+def is_settled(revision: Object, latest_ready: Object | None) -> bool:
+    """Whether a revision is the latest ready one, or older, so that its scale does not decide about traffic."""
+    return latest_ready is not None and generation_of(revision) <= generation_of(latest_ready)
+
+
 def is_ready(revision: Object) -> bool:
     """Whether a revision is Ready."""
     return bool(condition_of(revision, CONDITION_READY).get("status") == ConditionStatus.TRUE)

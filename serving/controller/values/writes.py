@@ -92,7 +92,8 @@ class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
     ``writes`` are executed in order, then ``notes``. ``again_after_s`` is the time in seconds until the next decision
     without a change, None for never. ``debounce_s`` is how long the writes wait for changes that may replace them.
     ``unconfirmed`` is the digest that some activators do not serve yet, or "". ``watch`` are the rollouts to judge, or
-    None. ``unresolved`` are images whose digest is not known yet.
+    None. ``unresolved`` are images whose digest is not known yet. ``is_scale``: the writes change nothing but the scale
+    in a revision's status, and no other decision uses it.
     """
 
     writes: tuple[Write, ...] = ()
@@ -102,6 +103,7 @@ class WritePlan(msgspec.Struct, frozen=True, kw_only=True):
     unconfirmed: str = ""
     watch: RolloutWatch | None = None
     unresolved: tuple[str, ...] = ()
+    is_scale: bool = False
 
 
 class WaitingWrites:

@@ -14,6 +14,7 @@ from serving.core.model.errors import UNREADABLE, InvalidValue
 from serving.core.model.knative import (
     AUTOSCALING_GROUP,
     COMMAND_ANNOTATION,
+    CONDITION_ACTIVE,
     CONDITION_DORMANT,
     DORMANT_ANNOTATION,
     LEARNT_TARGET_ANNOTATION,
@@ -78,9 +79,9 @@ def revision_view(revision: Mapping[str, Any]) -> View:
             name.removeprefix(_SCALING): value for name, value in annotations.items() if name.startswith(_SCALING)
         }
         | _learnt_target(annotations),
-        "conditions": _conditions(status),
+        # The state and the pods show whether it is active, also while the server has not written the condition.
+        "conditions": [condition for condition in _conditions(status) if condition["type"] != CONDITION_ACTIVE],
         "ready": _status_of(status, "Ready"),
-        "active": _status_of(status, "Active"),
     }
 
 

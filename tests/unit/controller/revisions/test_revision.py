@@ -269,6 +269,15 @@ def test_only_a_count_of_pods_waits() -> None:
     assert waking(in_state(after, "Reserve"), desired=0, ready=0).debounce_s == 0.0
 
 
+def test_a_change_of_nothing_but_the_scale_is_marked() -> None:
+    first = waking(a_revision(), desired=1, ready=1, is_settled=True)
+    after = carried_out(a_revision(), first)
+    rest = waking(in_state(after, "Reserve"), desired=0, ready=0, is_settled=True)
+    more, same = (waking(after, desired=count, ready=count, is_settled=True) for count in (2, 1))
+    unsettled = waking(after, desired=2, ready=2)
+    assert [plan.is_scale for plan in (first, rest, more, same, unsettled)] == [False, True, True, False, False]
+
+
 def test_a_refusal_of_the_server_is_reported_and_not_retried() -> None:
     plan = plan_for(a_revision(), children=RevisionChildren(deployment=None), refusal="no such quantity")
     assert not [write for write in plan.writes if isinstance(write, Create)]
@@ -291,9 +300,9 @@ def test_a_failure_is_reported_once() -> None:
     assert plan_for(failed, children=beneath).notes == ()
 
 
-def waking(revision: Object, *, desired: int, ready: int) -> WritePlan:
+def waking(revision: Object, *, desired: int, ready: int, **context: Any) -> WritePlan:  # noqa: ANN401 - as plan_for
     children = RevisionChildren(deployment=a_deployment(revision, replicas=desired, ready=ready))
-    return plan_for(revision, children=children, routes=["hello"], count_period_s=1.0)
+    return plan_for(revision, children=children, routes=["hello"], count_period_s=1.0, **context)
 
 
 def carried_out(revision: Object, plan: WritePlan) -> Object:

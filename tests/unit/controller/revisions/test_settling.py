@@ -5,7 +5,7 @@ import datetime as dt
 import pytest
 
 from serving.controller.revisions.configuration import reconcile_configuration
-from serving.controller.revisions.settling import LatestReady, latest_ready_of
+from serving.controller.revisions.settling import LatestReady, is_settled, latest_ready_of
 from serving.controller.values.writes import WritePlan
 from serving.core.model.event import GIVEN_BACK_REASON
 from serving.core.model.knative import BECAME_READY_ANNOTATION
@@ -217,3 +217,8 @@ def test_a_configuration_reports_that_traffic_went_back_until_the_revision_takes
     assert GIVEN_BACK_REASON not in {note.reason for note in again.notes}
     taken = new_plan(80.0, status, OLD, revision(2, at_s=6.0, traffic_s=1.0))
     assert condition_of({"status": written_status(taken, kinds.CONFIGURATION)}, GIVEN_BACK_REASON) == {}
+
+
+def test_the_latest_ready_revision_and_older_ones_are_settled() -> None:
+    assert [is_settled(revision(generation), revision(2)) for generation in (1, 2, 3)] == [True, True, False]
+    assert not is_settled(revision(1), None)

@@ -80,6 +80,17 @@ async def test_the_status_of_a_pod_that_ends_soon_is_not_written(
     assert types == [EventType.MODIFIED, EventType.DELETED]
 
 
+async def test_the_start_of_a_pod_with_a_queue_proxy_is_one_write_of_its_status(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("serving.home.kubelet.pod._STARTING_LAG_S", 3600.0)
+    version = (await machine.cluster.list(POD)).resource_version
+    async with machine.cluster.watch(POD, resource_version=version) as events:
+        await machine.start(manifest())
+        pods = [(await anext(events)).object for _ in range(2)]
+    assert [is_ready(pod) for pod in pods] == [False, True]
+
+
 async def test_a_queue_proxy_that_is_killed_is_started_again(machine: Machine) -> None:
     await machine.start(manifest())
     pod = await machine.ready()

@@ -40,8 +40,8 @@ from serving.net.cluster.workqueue import WorkQueue
 _WORKERS = 8
 # A pod that the watch has not delivered by then, in seconds, was created and deleted between two events.
 _WATCH_LAG_MAX_S = 5.0
-# Delay of a slice's write for changes of unready pods only, in seconds: many start together.
-_UNREADY_LAG_S = 0.1
+# Delay of a slice's write for changes of unready pods only, in seconds: most are ready soon, and many start together.
+_UNREADY_LAG_S = 1.0
 # Delay of the status of a Deployment while its new pods are not ready, in seconds. It is written once they are, and
 # most pods are ready sooner.
 _STATUS_LAG_S = 1.0

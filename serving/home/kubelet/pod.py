@@ -57,6 +57,8 @@ _RETRY_S = 1.0
 _GRACE_DEFAULT_S = 30.0
 # Delay of changes unrelated to readiness, which waits for further changes, in seconds.
 _STATUS_LAG_S = 0.05
+# The same for a pod with a queue-proxy that is not ready, in seconds: most are ready sooner, and then one write is enough.
+_STARTING_LAG_S = 1.0
 # The same for a pod that ends, in seconds. Requests are no longer sent to it, and most pods are removed before.
 _END_STATUS_LAG_S = 2.0
 # Longest wait for the end of a process after SIGKILL, in seconds; then the template ends it.
@@ -441,7 +443,9 @@ class PodRun:
             if self.state is PodState.TERMINATING and not self.evicted:
                 await asyncio.sleep(_END_STATUS_LAG_S)
             elif not self._is_urgent.is_set():
-                await wait_for(self._is_urgent, until_s=now_s() + _STATUS_LAG_S)
+                is_starting = self._setup.has_proxy and not self.is_ready
+                lag_s = _STARTING_LAG_S if is_starting else _STATUS_LAG_S
+                await wait_for(self._is_urgent, until_s=now_s() + lag_s)
             self._is_dirty.clear()
             self._is_urgent.clear()
             if not await self.write_status(self._status()):

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import click
+from click.core import ParameterSource
 
 from serving.home.state import default_state_path
 from serving.tools.cli.client.api import fail, state_option
@@ -43,6 +44,13 @@ Delegate=yes
 [Install]
 WantedBy={target}
 """
+
+# Options of `serving up` that a unit cannot have, and advice for each.
+_REFUSED = {
+    "detach": "systemd runs it in the background",
+    "reloads": "`systemctl reload serving` does it",
+    "state_path": "give --state before `--`",
+}
 
 
 @click.command("install-service", context_settings={"ignore_unknown_options": True})
@@ -110,7 +118,7 @@ def _check(up_options: Sequence[str]) -> None:
     command = root.command.get_command(root, "up")
     assert command is not None
     try:
-        command.make_context("up", [*up_options], parent=root)
+        up = command.make_context("up", [*up_options], parent=root)
     except click.UsageError as error:
         # The usage text would be that of `serving up`.
         here = click.get_current_context()
@@ -118,6 +126,9 @@ def _check(up_options: Sequence[str]) -> None:
             f"{error.format_message()} `serving up` takes no such option; --print shows the unit, and writes nothing.",
             here,
         ) from None
+    for param in command.params:
+        if param.name in _REFUSED and up.get_parameter_source(param.name) is ParameterSource.COMMANDLINE:
+            raise click.UsageError(f"the unit runs `serving up` without {param.opts[-1]}; {_REFUSED[param.name]}")
 
 
 def _program() -> list[str]:

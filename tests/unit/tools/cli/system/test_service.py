@@ -55,6 +55,16 @@ def test_words_that_systemd_reads_are_quoted() -> None:
     assert "ExecStart=/bin/true up --systemd '--state=/var/lib/serving state/100%%' '--x=$$y'" in text
 
 
+@pytest.mark.parametrize(
+    ("option", "advice"),
+    [("-d", "systemd runs it"), ("--reload", "systemctl reload"), ("--state=/x", "give --state before")],
+)
+def test_options_that_a_unit_cannot_have_are_refused(option: str, advice: str) -> None:
+    done = CliRunner().invoke(main, ["install-service", "--print", "--", option])
+    assert done.exit_code == 2
+    assert advice in done.output
+
+
 def test_a_unit_of_a_user_is_replaced_on_request_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))

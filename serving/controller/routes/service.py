@@ -130,12 +130,14 @@ def reconcile_service(service: Object, children: ServiceChildren, *, now: str) -
 def _unsettled_s(service: Object, configuration: Object | None) -> float:
     """How long the write of an unsettled status is delayed.
 
-    No status repeats a Route that waits for the activators, and the first one repeats no empty status.
+    The first status repeats neither an empty status nor a Route that waits for the activators.
     """
+    if conditions_of(service):
+        return UNSETTLED_S
     ready = condition_of(configuration or {}, CONDITION_READY).get("status")
     if ready == ConditionStatus.TRUE:
         return SILENT_S
-    return UNSETTLED_S if ready == ConditionStatus.UNKNOWN or conditions_of(service) else FIRST_S
+    return UNSETTLED_S if ready == ConditionStatus.UNKNOWN else FIRST_S
 
 
 def _must_wait(service: Object, children: ServiceChildren) -> bool:

@@ -241,8 +241,7 @@ def test_a_status_that_says_nothing_for_sure_waits_for_company_and_no_other() ->
     assert plan_for(a_service(), starting).debounce_s == UNSETTLED_S
     unconfirmed = ServiceChildren(configuration=with_ready(a_configuration(), "True"), route=a_route())
     assert plan_for(a_service(), unconfirmed).debounce_s == SILENT_S, "the Route waits for the activators"
-    assert plan_for(with_ready(a_service(), "Unknown"), unconfirmed).debounce_s == SILENT_S
-    assert plan_for(with_ready(a_service(), "Unknown"), unsettled).debounce_s == UNSETTLED_S
+    assert plan_for(with_ready(a_service(), "Unknown"), unconfirmed).debounce_s == UNSETTLED_S
     assert plan_for(a_service(), ready_children()).debounce_s == 0.0
     assert plan_for(with_ready(a_service(), "True"), unsettled).debounce_s == 0.0
     assert plan_for(a_service(), ServiceChildren(configuration=None, route=None)).debounce_s == 0.0

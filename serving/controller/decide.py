@@ -262,7 +262,9 @@ def _revision_context(cache: ControllerCache, where: Key, revision: Object) -> R
         private_service=cache.get(kinds.SERVICE, (namespace, private_service_name(name))),
         routes=sorted({*relations.routes_to_revision(where), *_routes_before(cache, revision)}),
         is_newest=newest == name or (newest is None and not is_known_idle),
-        is_settled=is_settled(revision, cache.get(kinds.REVISION, (namespace, latest_ready or ""))),
+        is_settled=is_settled(
+            revision, cache.get(kinds.REVISION, (namespace, latest_ready or "")), newest=newest or ""
+        ),
         is_awaited=bool(relations.routes_to_configuration(parent)),
         refusal=cache.refusal((kinds.REVISION, *where), revision),
         public=_public(cache, where, _path(cache, revision, policies)),

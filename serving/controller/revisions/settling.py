@@ -76,9 +76,14 @@ def latest_ready_of(
     return LatestReady(name=name_of(candidate))
 
 
-def is_settled(revision: Object, latest_ready: Object | None) -> bool:
-    """Whether a revision is the latest ready one, or older, so that its scale does not decide about traffic."""
-    return latest_ready is not None and generation_of(revision) <= generation_of(latest_ready)
+def is_settled(revision: Object, latest_ready: Object | None, *, newest: str) -> bool:
+    """Whether the scale of a revision does not decide whether it gets traffic.
+
+    True for the latest ready revision, and for older ones except the ``newest``, which the template is again.
+    """
+    if latest_ready is None or name_of(revision) == name_of(latest_ready):
+        return latest_ready is not None
+    return name_of(revision) != newest and generation_of(revision) <= generation_of(latest_ready)
 
 
 def is_ready(revision: Object) -> bool:

@@ -220,5 +220,9 @@ def test_a_configuration_reports_that_traffic_went_back_until_the_revision_takes
 
 
 def test_the_latest_ready_revision_and_older_ones_are_settled() -> None:
-    assert [is_settled(revision(generation), revision(2)) for generation in (1, 2, 3)] == [True, True, False]
-    assert not is_settled(revision(1), None)
+    def settled(newest: str) -> list[bool]:
+        return [is_settled(revision(generation), revision(2), newest=newest) for generation in (1, 2, 3)]
+
+    assert settled("hello-00002") == settled("hello-00003") == [True, True, False]
+    assert settled("hello-00001") == [False, True, False]
+    assert not is_settled(revision(1), None, newest="hello-00001")

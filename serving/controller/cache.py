@@ -32,9 +32,12 @@ _GONE_KNOWN_MAX = 4096
 
 
 class ControllerCache:
-    """Objects by kind, namespace and name. Decisions read ``settings``, ``scaling`` and ``indexes``."""
+    """Objects by kind, namespace and name. Decisions read ``settings``, ``scaling`` and ``indexes``.
 
-    def __init__(
+    ``counts_pods``: ready pods of revisions are counted here, since the status of their Deployments is not written.
+    """
+
+    def __init__(  # noqa: PLR0913 - what the decisions of a controller depend on
         self,
         settings: ControllerSettings,
         scaling: AutoscalerSettings,
@@ -43,13 +46,12 @@ class ControllerCache:
         system_namespace: str,
         check_schedules: PolicyCheck = lambda _: (),
         objects_map: Callable[[], MutableMapping[Key, Object]] = dict,
+        counts_pods: bool = False,
     ) -> None:
         self.settings = settings
         self.scaling = scaling
         self.sidecar = sidecar
-        self.counts_pods = False
-        """Whether the ready pods of revisions are counted here, since the status of their Deployments is not written."""
-
+        self.counts_pods = counts_pods
         self.system_namespace = system_namespace
         self.activators = Activators()
         self.indexes = CacheIndexes(

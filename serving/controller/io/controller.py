@@ -81,10 +81,6 @@ class Controller:
     ) -> None:
         self._metrics = metrics
         self._statuses = statuses
-        if statuses is not None:
-            statuses.add(self._write_unread)
-        # Revisions whose scale has not been written.
-        self._unread: set[WorkKey] = set()
         self._settings = settings or ControllerSettings()
         self._scaling = scaling or AutoscalerSettings()
         objects = functools.partial(objects_map, cluster)
@@ -95,8 +91,8 @@ class Controller:
             system_namespace=system_namespace(),
             check_schedules=schedule_problems,
             objects_map=objects,
+            counts_pods=statuses is not None,
         )
-        self._cache.counts_pods = statuses is not None
         retries = WorkQueueSettings(retry_max_s=self._settings.retry_delay_max_s)
         self._queue: WorkQueue[WorkKey] = WorkQueue("controller", settings=retries, on_error=_log_failure)
         self._waiting = WaitingWrites()
@@ -245,10 +241,10 @@ class Controller:
         None: the next decision follows only after a change. Writes of the plan may be delayed until the next decision.
         """
         plan = self._decide(key)
-        self._unread.discard(key)
-        if plan.is_scale and self._statuses is not None and not self._statuses.is_watched:
-            self._unread.add(key)
-            plan = msgspec.structs.replace(plan, writes=(), debounce_s=0.0)
+        if self._statuses is not None:
+            self._statuses.cancel(key)
+            if plan.is_scale and self._statuses.delay(key, functools.partial(self._write_scale, key)):
+                plan = msgspec.structs.replace(plan, writes=(), debounce_s=0.0)
         if key[0] is kinds.REVISION:
             self._resolve((key[1], key[2]), plan.unresolved)
         if rest_s := self._waiting.rest_s(key, plan.debounce_s, now_s=now_s()):
@@ -266,14 +262,12 @@ class Controller:
         at_s = wall_s()
         return decide(self._cache, key, now=stamp(at_s), now_s=at_s)
 
-    async def _write_unread(self) -> None:
-        while self._unread:
-            key = self._unread.pop()
-            plan = self._decide(key)
-            if plan.is_scale:
-                # The change behind a conflict causes another decision.
-                with contextlib.suppress(Conflict):
-                    await self._writer.carry_out(key, plan)
+    async def _write_scale(self, key: WorkKey) -> None:
+        plan = self._decide(key)
+        if plan.is_scale:
+            # The change behind a conflict causes another decision.
+            with contextlib.suppress(Conflict):
+                await self._writer.carry_out(key, plan)
 
     def _resolve(self, revision: Key, images: Sequence[str]) -> None:
         known = self._cache.get(kinds.REVISION, revision)

@@ -127,17 +127,24 @@ class UnreadStatuses:
     """Delays statuses that only repeat the scale of revisions until a client reads them, on a single machine.
 
     No daemon uses these statuses: the counts of a revision's Deployment, and the counts and the condition Active of the
-    revision. Their writers ask ``is_watched`` before such a write. The API server calls ``refresh`` before it reads
+    revision. Their writers call ``delay`` instead of such a write. The API server calls ``refresh`` before it reads
     revisions or Deployments for a client, and keeps ``watched`` open during a client's watch.
     """
 
     def __init__(self) -> None:
-        self._writers: list[Callable[[], Awaitable[None]]] = []
+        self._writes: dict[WorkKey, Callable[[], Awaitable[None]]] = {}
         self._watch_count = 0
 
-    def add(self, write_unread: Callable[[], Awaitable[None]]) -> None:
-        """Add the function that writes the delayed statuses of a writer."""
-        self._writers.append(write_unread)
+    def delay(self, key: WorkKey, write: Callable[[], Awaitable[None]]) -> bool:
+        """Delay the write of an object's status until a read; return False, and delay nothing, while a client watches."""
+        if self.is_watched:
+            return False
+        self._writes[key] = write
+        return True
+
+    def cancel(self, key: WorkKey) -> None:
+        """Drop the delayed write of an object, because its status is written or the object is deleted."""
+        self._writes.pop(key, None)
 
     @property
     def is_watched(self) -> bool:
@@ -146,8 +153,9 @@ class UnreadStatuses:
 
     async def refresh(self, _namespace: str | None = None, _name: str = "") -> None:
         """Write all delayed statuses."""
-        for write_unread in self._writers:
-            await write_unread()
+        while self._writes:
+            _, write = self._writes.popitem()
+            await write()
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:

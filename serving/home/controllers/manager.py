@@ -7,6 +7,7 @@ endpoints.
 
 import asyncio
 import contextlib
+import functools
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -77,10 +78,6 @@ class Manager:
     ) -> None:
         self._cluster = cluster
         self._statuses = statuses
-        if statuses is not None:
-            statuses.add(self._write_unread)
-        # Deployments whose status has not been written.
-        self._unread: set[Key] = set()
         self._reach = reach
         # By Service: its slices beside the first.
         self._further_slices: dict[Key, set[str]] = {}
@@ -103,7 +100,8 @@ class Manager:
     def _deployment_changed(self, change: CacheChange) -> None:
         if change.key not in self._deployments.cache:
             self._made.pop(change.new["metadata"]["uid"], None)
-            self._unread.discard(change.key)
+            if self._statuses is not None:
+                self._statuses.cancel((DEPLOYMENT, *change.key))
         # This process wrote the status, so it needs no check.
         if change.old is None or _desired(change.old) != _desired(change.new):
             self._queue.add((_DEPLOYMENT, *change.key))
@@ -180,10 +178,10 @@ class Manager:
         if (plan.create_count or plan.delete_names) and not refusal:
             # Requests wait for the start of pods, but not for the status. The watch soon delivers what was written.
             return _STATUS_LAG_S
-        is_unread = self._statuses is not None and not self._statuses.is_watched
-        if is_unread and not refusal and _is_counted_by_controller(deployment):
-            self._unread.add(key_of(deployment))
-            return None
+        if self._statuses is not None and not refusal and _is_counted_by_controller(deployment):
+            key = key_of(deployment)
+            if self._statuses.delay((DEPLOYMENT, *key), functools.partial(self._write_unread, key)):
+                return None
         await self._write_status(deployment, refusal=refusal)
         return _REFUSED_PAUSE_S if refusal else None
 
@@ -197,12 +195,11 @@ class Manager:
                 DEPLOYMENT, metadata["namespace"], metadata["name"], patch=patch, subresource="status"
             )
 
-    async def _write_unread(self) -> None:
-        while self._unread:
-            deployment = self._deployments.cache.get(self._unread.pop())
-            if deployment is not None:
-                with contextlib.suppress(NotFound, Conflict):
-                    await self._write_status(deployment)
+    async def _write_unread(self, key: Key) -> None:
+        deployment = self._deployments.cache.get(key)
+        if deployment is not None:
+            with contextlib.suppress(NotFound, Conflict):
+                await self._write_status(deployment)
 
     async def _record_refusal(self, deployment: Object, refusal: str) -> None:
         """Write an Event about a pod that the server refused to create. A repeated refusal is not written again."""

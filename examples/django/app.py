@@ -15,6 +15,7 @@ settings.configure(
 
 
 def home(request):
+    """Greet the ``name`` of the query."""
     return HttpResponse(f"Hello, {request.GET.get('name', 'world')}!\n", content_type="text/plain")
 
 

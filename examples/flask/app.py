@@ -7,9 +7,11 @@ app = Flask(__name__)
 
 @app.get("/")
 def home():
+    """Greet everybody."""
     return "Hello!\n"
 
 
 @app.get("/greet/<name>")
 def greet(name):
+    """Greet ``name``."""
     return f"Hello, {name}!\n"

@@ -7,6 +7,7 @@ import grpc
 
 
 def greet(request, context):
+    """Greet the name that ``request`` holds as bytes."""
     return b"Hello, " + request + b"!"
 
 

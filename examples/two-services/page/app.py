@@ -6,7 +6,10 @@ from urllib.request import urlopen
 
 
 class Page(BaseHTTPRequestHandler):
+    """A page with a word of the other service."""
+
     def do_GET(self):
+        """Request a word and respond with the page."""
         with urlopen(os.environ["WORDS_URL"]) as answer:
             word = answer.read().decode()
         self.send_response(200)

@@ -377,8 +377,8 @@ def _build(name: str, build: object, notes: list[str], *, folder: Path, environm
         raise InvalidValue(text=f"services.{name}.build", expected="a folder, or a mapping with context")
     refused = sorted(_BUILD_REFUSED & options.keys())
     if refused:
-        expected = f"a build of {name} without it; put what it says into the Containerfile"
-        raise InvalidValue(text=refused[0], expected=expected)
+        expected = "convertible; put what it says into the Containerfile"
+        raise InvalidValue(text=f"services.{name}.build.{refused[0]}", expected=expected)
     context = str(options.get("context") or ".")
     if "://" in context or context.startswith("git@"):
         raise InvalidValue(text=context, expected=f"a folder as the build context of {name}; clone it first")

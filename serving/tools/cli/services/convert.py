@@ -125,12 +125,12 @@ def convert(*, files: tuple[str, ...], is_building: bool, profiles: tuple[str, .
     converted = _converted([(file, document) for file in files for document in _documents(file)], chosen)
     for override in _overrides(files):
         print_aside(f"note: {override} is not read; `docker compose config` prints one file of both")
+    for note in (*converted.notes, *_name_notes(converted.manifests)):
+        print_aside(f"note: {note}")
     if not converted.manifests:
         fail_usage(
             f"{', '.join(files)}: nothing to convert; expected a compose file with services, an HTTPScaledObject or an InterceptorRoute"
         )
-    for note in (*converted.notes, *_name_notes(converted.manifests)):
-        print_aside(f"note: {note}")
     if is_building:
         _build(converted, ImageStore(StateFolder((state_path or default_state_path()).absolute()).images))
     else:

@@ -94,6 +94,11 @@ def test_fields_without_effect_and_what_is_not_converted_are_notes(tmp_path: Pat
         (ROUTE.replace("cooldownPeriod: 15", "cooldownPeriod: -15"), ": -15; expected 0 or more seconds"),
         (ROUTE.replace("rules: [{", "rules: [5, {"), "InterceptorRoute route: spec.rules[0]: "),
         ("a: 1", "nothing to convert"),
+        (
+            "services: {web: {image: a, profiles: [dev]}}",
+            "web: not converted: no profile of it is chosen; --profile dev does",
+        ),
+        ("services: {web: {build: {ssh: [a]}}}", "'services.web.build.ssh' is not convertible"),
         ("a: [\n", ":2: not YAML: did not find expected node content"),
         ("a: !!int x", ":1: not YAML: this is no int"),
     ],

@@ -58,11 +58,12 @@ def test_a_broker_at_zero_takes_an_mqtt_client(tmp_path: Path) -> None:
         deployed = ("deploy", "broker", str(folder), "--command", command, "--initial-scale", "0", "--tcp")
         with socket.create_server(("127.0.0.1", 0)) as taken:
             number = taken.getsockname()[1]
-            stage(*deployed, str(number))
+            printed = stage(*deployed, str(number)).output
+            assert f"TCP port {number} is unavailable: another program listens at port {number}" in printed
             page = asyncio.run(until(lambda: has_line(stage, f"TCP        {number} unavailable")))
             assert f"another program listens at port {number} of 127.0.0.1" in page
             assert "TcpUnavailable" in page
-        stage(*deployed, port, "--tcp-port", other)
+        assert "unavailable" not in stage(*deployed, port, "--tcp-port", other).output
         asyncio.run(until(lambda: has_line(stage, f"TCP        {port} listening")))
         asyncio.run(until(lambda: has_line(stage, f"           {other} listening")))
         at = ("-h", "127.0.0.1", "-t", "greetings")

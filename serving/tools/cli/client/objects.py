@@ -9,7 +9,7 @@ from serving.core.model.errors import InvalidValue, ServingError
 from serving.core.model.knative import QUEUE_PROXY, REVISION_LABEL, SERVICE_LABEL
 from serving.core.model.objects import Object, condition_of, is_dns_subdomain, labels_of, name_of, nested, timestamp_s
 from serving.home.pods.podfolder import excerpt
-from serving.net.cluster.kinds import POD, REVISION, SCALED_WORKLOAD, SERVING_SERVICE, Kind
+from serving.net.cluster.kinds import EVENT, POD, REVISION, SCALED_WORKLOAD, SERVING_SERVICE, Kind
 from serving.net.cluster.servicepatch import age_order, newest_first
 from serving.tools.cli.client.api import ApiCall, ApiClient, fail
 from serving.tools.cli.client.output import printable
@@ -139,6 +139,19 @@ def workloads_of(api: ApiClient, selector: str = "", *, everywhere: bool = False
     """The ScaledWorkloads, sorted by name; empty if the API lacks the kind, or if the user may not list it."""
     path = path_of(SCALED_WORKLOAD, None if everywhere else api.namespace)
     return _items(SCALED_WORKLOAD, api.peek(path, labelSelector=selector))
+
+
+def events_of(api: ApiClient, about: Iterable[Object]) -> list[Object]:
+    """The Events about objects, oldest first."""
+    uids = {nested(resource, "metadata", "uid") for resource in about}
+    events = [event for event in items_of(api, EVENT) if nested(event, "involvedObject", "uid") in uids]
+    return sorted(events, key=last_seen)
+
+
+def last_seen(event: Object) -> str:
+    """The timestamp of an Event's last occurrence; "" if it has none."""
+    stamp = event.get("lastTimestamp") or event.get("eventTime") or nested(event, "metadata", "creationTimestamp")
+    return str(stamp or "")
 
 
 def _items(kind: Kind, listing: Object) -> list[Object]:

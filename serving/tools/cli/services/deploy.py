@@ -68,7 +68,7 @@ from serving.tools.cli.services.detect import build_commands, choices, name_of_f
 from serving.tools.cli.services.pythonapps import Choice, syntax_error
 from serving.tools.cli.services.traffic import NewTraffic, tagged, taken_traffic, traffic_options
 from serving.tools.cli.services.url import print_unrouted, print_url
-from serving.tools.cli.services.waiting import NotReady, Readiness, until_ready
+from serving.tools.cli.services.waiting import NotReady, Readiness, print_tcp_problems, until_ready
 
 _TIMEOUT_S = 300.0
 # A start this short needs no advice.
@@ -281,6 +281,7 @@ def deploy_once(api: ApiClient, deployment: Deployment, how: How) -> None:
     if how.wait:
         print_url(api, service, tag=how.traffic.tag)
         print_aside(start_text(deployment, readiness.after_s))
+        print_tcp_problems(api, service)
     else:
         what = "created" if is_new else "changed"
         click.echo(f"service/{deployment.name} {what}; `serving wait {deployment.name}` waits until it is ready")

@@ -11,13 +11,15 @@ from serving.core.model.knative import CONDITION_ISOLATED
 from serving.core.model.objects import Object, annotations_of, condition_of, name_of, namespace_of, nested
 from serving.core.model.routepolicy import route_policy
 from serving.core.model.tcpevents import tcp_states
-from serving.net.cluster.kinds import EVENT, POD, REVISION, SCALED_WORKLOAD, SERVING_SERVICE, Kind
+from serving.net.cluster.kinds import POD, REVISION, SCALED_WORKLOAD, SERVING_SERVICE, Kind
 from serving.tools.cli.client.api import ApiClient, api_options, fail_usage
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import (
+    events_of,
     is_workload,
     items_of,
     last_lines,
+    last_seen,
     object_of,
     revisions_of,
     seconds_since,
@@ -62,7 +64,7 @@ def describe(*, api: ApiClient, words: tuple[str, ...], output: str) -> None:
         return
     resource = object_of(api, kind, name)
     if output == "json":
-        click.echo(json.dumps({"object": resource, "events": _events(api, [resource])}, indent=2))
+        click.echo(json.dumps({"object": resource, "events": events_of(api, [resource])}, indent=2))
     else:
         click.echo("\n".join(_other_lines(api, kind, resource, now_s=time.time())))
 
@@ -74,7 +76,7 @@ def _as_json(api: ApiClient, service: Object) -> Object:
         "service": service,
         "revisions": revisions,
         "pods": items_of(api, POD, selector_of(name)),
-        "events": _events(api, [service, *revisions]),
+        "events": events_of(api, [service, *revisions]),
     }
 
 
@@ -91,7 +93,7 @@ def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator
         if address.connect_host != address.host:
             yield f"           {address.curl}"
         yield from _short_name(api, service)
-    events = _events(api, [service, *revisions, *pods])
+    events = events_of(api, [service, *revisions, *pods])
     yield from _tcp(service, events)
     yield from _traffic(service)
     yield from _conditions(service)
@@ -134,7 +136,7 @@ def _other_lines(api: ApiClient, kind: Kind, resource: Object, *, now_s: float) 
     if kind == SCALED_WORKLOAD and (selector := str(nested(resource, "status", "selector") or "")):
         pods = items_of(api, POD, selector)
         yield from _pods(api, selector)
-    yield from _event_lines(_events(api, [resource, *pods]), now_s=now_s)
+    yield from _event_lines(events_of(api, [resource, *pods]), now_s=now_s)
 
 
 def _pods(api: ApiClient, selector: str) -> Iterator[str]:
@@ -239,12 +241,6 @@ def _titled(title: str, lines: list[str]) -> Iterator[str]:
     yield from lines
 
 
-def _events(api: ApiClient, about: list[Object]) -> list[Object]:
-    uids = {nested(resource, "metadata", "uid") for resource in about}
-    events = [event for event in items_of(api, EVENT) if nested(event, "involvedObject", "uid") in uids]
-    return sorted(events, key=_seen)
-
-
 def _event_lines(events: list[Object], *, now_s: float, printed: str = "") -> Iterator[str]:
     """The lines of events. A message of several lines is printed only once."""
     if not events:
@@ -253,7 +249,7 @@ def _event_lines(events: list[Object], *, now_s: float, printed: str = "") -> It
     yield ""
     yield "Events" + (f" (the last {_EVENTS_SHOWN_MAX} of {len(events)})" if left_out > 0 else "")
     for event in events[-_EVENTS_SHOWN_MAX:]:
-        age = age_text(seconds_since(_seen(event), now_s))
+        age = age_text(seconds_since(last_seen(event), now_s))
         times = f" ({event['count']} times)" if event.get("count", 1) > 1 else ""
         reason = printable(str(event.get("reason", "")))
         mark = paint(reason, "yellow") if event.get("type") == "Warning" else reason
@@ -262,8 +258,3 @@ def _event_lines(events: list[Object], *, now_s: float, printed: str = "") -> It
         if "\n" not in message or message.rstrip(".") not in printed:
             yield from wrapped(message, indent=" " * 10)
         printed += f"\n{message}"
-
-
-def _seen(event: Object) -> str:
-    stamp = event.get("lastTimestamp") or event.get("eventTime") or nested(event, "metadata", "creationTimestamp")
-    return str(stamp or "")

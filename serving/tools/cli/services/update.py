@@ -32,7 +32,7 @@ from serving.tools.cli.services.containeroptions import (
 from serving.tools.cli.services.deployment import command_of, without_command
 from serving.tools.cli.services.traffic import NewTraffic, tagged, taken_traffic, traffic_options
 from serving.tools.cli.services.url import print_unrouted, print_url
-from serving.tools.cli.services.waiting import until_ready
+from serving.tools.cli.services.waiting import print_tcp_problems, until_ready
 
 _TIMEOUT_S = 300.0
 
@@ -135,6 +135,7 @@ def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str,
         click.echo(json.dumps(service, indent=2))
     elif wait:
         print_url(api, service, tag=traffic.tag)
+        print_tcp_problems(api, service)
     else:
         click.echo(f"service/{name} changed; `serving wait {name}` waits until it is ready")
     if output != "json":

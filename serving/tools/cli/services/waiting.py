@@ -16,12 +16,15 @@ import click
 
 from serving.core.model.errors import ServingError
 from serving.core.model.knative import OTHER_PORT, REVISION_LABEL
-from serving.core.model.objects import Object, condition_of, is_true, labels_of, name_of, nested
+from serving.core.model.objects import Object, annotations_of, condition_of, is_true, labels_of, name_of, nested
 from serving.core.model.rollout import split_digest
+from serving.core.model.routepolicy import route_policy
+from serving.core.model.tcpevents import tcp_states
 from serving.net.cluster.kinds import POD, REVISION, SCALED_WORKLOAD, SERVING_SERVICE
 from serving.tools.cli.client.api import ApiClient, api_options, fail
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import (
+    events_of,
     is_settled,
     is_workload,
     items_of,
@@ -33,7 +36,7 @@ from serving.tools.cli.client.objects import (
     served_of,
     superseded_failures,
 )
-from serving.tools.cli.client.output import Progress, counted, output_option
+from serving.tools.cli.client.output import Progress, counted, output_option, print_aside
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
 from serving.tools.cli.services.url import ServiceAddress, address_of
 
@@ -45,6 +48,7 @@ _POLL_S = 0.1
 _POLL_SLOWLY_S = 0.5
 _LOG_LINES = 10
 _IN_FORCE_WITHIN_S = 2.0
+_TCP_REPORT_S = 2.0
 # A route follows its configuration within milliseconds.
 _ROUTE_FAILS_S = 3.0
 # An app may open an administration port a moment before the port for requests.
@@ -268,6 +272,22 @@ def until(
             if time.monotonic() >= deadline_s:
                 fail(late(state))
             time.sleep(poll_s)
+
+
+def print_tcp_problems(api: ApiClient, service: Object) -> None:
+    """Print why TCP ports of a ready service accept no connections, once activators have reported each port."""
+    problems = {
+        port.number: "no activator has reported it yet" for port in route_policy(annotations_of(service)).tcp_ports
+    }
+    deadline_s = time.monotonic() + _TCP_REPORT_S
+    # A problem that was reported earlier may be over.
+    while any(problems.values()) and time.monotonic() < deadline_s:
+        time.sleep(_POLL_S)
+        states = tcp_states(events_of(api, [service]))
+        problems = {number: states.get(number, problem) for number, problem in problems.items()}
+    for number, problem in problems.items():
+        if problem:
+            print_aside(f"TCP port {number} is unavailable: {problem}")
 
 
 def _pods_left(pods: Iterable[Object], suffix: str = "", *, ignored: Collection[str] = frozenset()) -> str | None:

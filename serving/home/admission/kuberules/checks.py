@@ -44,6 +44,8 @@ _KEYS_OF_TYPE = {
 _HAS_VALUES = {"In": True, "NotIn": True, "Exists": False, "DoesNotExist": False}
 _OF_THE_NODE = ("hostNetwork", "hostPID", "hostIPC")
 _BASIC_AUTH = ("username", "password")
+# The bytes of all values of a ConfigMap or Secret.
+_DATA_MAX = 1 << 20
 _ACCOUNT = "kubernetes.io/service-account.name"
 
 
@@ -197,6 +199,30 @@ def _other_keys(value: Json | None, _: str, context: Context) -> Iterator[Proble
         yield invalid(f"data[{key}]", key, "in one of data and binaryData")
 
 
+def _config_size(_: Json | None, __: str, context: Context) -> Iterator[Problem]:
+    """Check the size of a ConfigMap's values."""
+    yield from _size(map_of(context.owner, "data"), map_of(context.owner, "binaryData"))
+
+
+def _secret_size(_: Json | None, __: str, context: Context) -> Iterator[Problem]:
+    """Check the size of a Secret's values. A text replaces the value of the same key."""
+    texts = map_of(context.owner, "stringData")
+    values = {key: value for key, value in map_of(context.owner, "data").items() if key not in texts}
+    yield from _size(texts, values)
+
+
+def _size(texts: Mapping[str, str | None], encoded: Mapping[str, str | None]) -> Iterator[Problem]:
+    """Check that texts and values in base64 stay within the limit together."""
+    size = sum(len(text.encode()) for text in texts.values() if text)
+    size += sum(len(value) * 3 // 4 - value.count("=") for value in encoded.values() if value)
+    if size > _DATA_MAX:
+        yield Problem(
+            where="data",
+            what=f"Too long: may not be more than {_DATA_MAX} bytes",
+            expected=f"at most {_DATA_MAX} bytes, got {size}",
+        )
+
+
 def _secret_texts(value: Json | None, _: str, __: Context) -> Iterator[Problem]:
     """Check the keys of a Secret's ``stringData``. Problems are reported at ``data``, where the texts are stored."""
     form = FORMATS["config-key"]
@@ -344,7 +370,7 @@ CHECKS: Mapping[str, Callable[[Any, str, Context], Iterator[Problem]]] = Mapping
         check.__name__.removeprefix("_"): check
         for check in (
             *(_other_names, _own_users, _host_ports, _one_source, _mounts, _resources, _environment),
-            *(_downward, _token_path, _other_keys, _secret_texts, _secret_type),
+            *(_downward, _token_path, _other_keys, _config_size, _secret_size, _secret_texts, _secret_type),
             *(_label_name, _external_name, _cluster_ip, _node_port, _service_ports, _template),
             *(_strategy, _endpoints, _endpoint_ports),
         )

@@ -1,5 +1,6 @@
 """Some of the rules by hand; ``tests/conformance/data/manifests.jsonl`` compares all of them with a real API server."""
 
+import base64
 from typing import Any
 
 import pytest
@@ -141,6 +142,25 @@ AT_DOWN = "spec.behavior.scaleDown"
 )
 def test_a_number_out_of_its_range_is_named_with_the_range(kind: Kind, whole: dict[str, Any], message: str) -> None:
     assert [f"{problem.where}: {problem.what}" for problem in kube_problems(kind, whole)] == [message]
+
+
+MIB = 1 << 20
+AS_BASE64 = base64.b64encode(b"a" * MIB).decode()
+
+
+@pytest.mark.parametrize(
+    ("kind", "whole", "problems"),
+    [
+        (CONFIG_MAP, {"data": {"a": "a" * MIB}}, 0),
+        (CONFIG_MAP, {"data": {"a": "ä" * (MIB // 2), "b": "a"}}, 1),
+        (CONFIG_MAP, {"data": {"a": "a"}, "binaryData": {"b": AS_BASE64}}, 1),
+        (SECRET, {"data": {"a": AS_BASE64}}, 0),
+        (SECRET, {"data": {"a": AS_BASE64}, "stringData": {"b": "b"}}, 1),
+        (SECRET, {"data": {"a": AS_BASE64}, "stringData": {"a": "b"}}, 0),
+    ],
+)
+def test_the_values_of_a_config_map_or_secret_have_a_limit(kind: Kind, whole: dict[str, Any], problems: int) -> None:
+    assert [problem.where for problem in kube_problems(kind, whole)] == ["data"] * problems
 
 
 def test_a_header_of_a_route_has_a_name() -> None:

@@ -49,7 +49,7 @@ class GapRival(AdaptivePolicy):
         super().observe(second)
 
     def _plan(self) -> GapPlan:
-        return GapPlan(joined(self.windows(), self._kept_min_s), self._spec.cold_start_worth_s)
+        return GapPlan(joined(self.windows(), self._hold_min_s), self._spec.cold_start_worth_s)
 
 
 def joined(windows: Iterable[KeepWindow], min_s: float) -> tuple[KeepWindow, ...]:

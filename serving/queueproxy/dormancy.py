@@ -108,7 +108,7 @@ def after_event(state: DormancyState, event: AppEvent, now_s: float) -> Dormancy
     return msgspec.structs.replace(state, phase=phase)
 
 
-def held_awake(state: DormancyState, until_s: float) -> DormancyState:
+def with_awake_until(state: DormancyState, until_s: float) -> DormancyState:
     """The state of an app that must run until ``until_s``."""
     return msgspec.structs.replace(state, awake_until_s=max(state.awake_until_s, until_s))
 

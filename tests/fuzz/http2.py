@@ -126,7 +126,7 @@ class _Handler:
     def body_complete(self, exchange: Exchange) -> None:
         """Ignore it."""
 
-    def held(self, exchange: Exchange) -> None:
+    def reading_changed(self, exchange: Exchange) -> None:
         """Ignore it."""
 
     def finish(self, exchange: Exchange) -> None:

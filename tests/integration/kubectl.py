@@ -23,7 +23,7 @@ needs_kubectl = pytest.mark.skipif(not KUBECTLS, reason="kubectl is not installe
 class Lines:
     """A log that continues once for its followers."""
 
-    def kept(self, namespace: str) -> list[StoredLog]:
+    def stored(self, namespace: str) -> list[StoredLog]:
         del namespace
         return []
 

@@ -36,7 +36,7 @@ class Lines:
     def __init__(self) -> None:
         self.more = asyncio.Event()
 
-    def kept(self, namespace: str) -> list[StoredLog]:
+    def stored(self, namespace: str) -> list[StoredLog]:
         """The log of one deleted pod."""
         return [StoredLog(pod="gone", containers=["app"], written_s=1.0)] if namespace == "default" else []
 

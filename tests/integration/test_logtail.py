@@ -38,7 +38,7 @@ class Started:
     def __init__(self, *, log: bytes) -> None:
         self._log = log
 
-    def kept(self, namespace: str) -> list[StoredLog]:
+    def stored(self, namespace: str) -> list[StoredLog]:
         """No logs of deleted pods."""
         del namespace
         return []

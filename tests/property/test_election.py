@@ -19,7 +19,7 @@ from serving.net.cluster.leases.rules import (
     LeaseRecord,
     LeaseTimes,
     decide,
-    held_until_s,
+    lease_end_s,
     lost,
     seen,
     tried,
@@ -68,7 +68,7 @@ class Elector:
         return self._offset_s + self._rate * world_s
 
     def believes(self, world_s: float) -> bool:
-        return self.clock_s(world_s) < held_until_s(self.election, self.name, TIMES)
+        return self.clock_s(world_s) < lease_end_s(self.election, self.name, TIMES)
 
     def run(self) -> Generator[float, None, None]:
         while True:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.core.scaling.policies.attachment import Triggered
-from serving.core.scaling.policies.index import Policies, kept_of, state_of
+from serving.core.scaling.policies.index import Policies, state_of, stored_state
 from serving.core.scaling.policies.points import UsagePoint
 from serving.core.scaling.policies.tick import TriggerPhase, TriggerState, rebased
 from serving.core.scaling.policies.triggertypes import ObservedPods
@@ -34,7 +34,7 @@ PODS = st.builds(
 
 @given(STATES)
 def test_a_state_is_kept_to_the_millisecond(state: TriggerState) -> None:
-    back = state_of(kept_of(revision(), state))
+    back = state_of(stored_state(revision(), state))
     assert (back.phase, back.points.keys()) == (state.phase, state.points.keys())
     for kind, points in state.points.items():
         for before, after in zip(points, back.points[kind], strict=True):

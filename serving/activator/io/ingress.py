@@ -196,11 +196,11 @@ class Ingress:
                 self._reject(admission)
             self.ticker.schedule()
 
-    def held(self, exchange: Exchange) -> None:
+    def reading_changed(self, exchange: Exchange) -> None:
         """Start or stop the deadline for a client that does not read its response."""
         visit = exchange.context
         if isinstance(visit, Visit):
-            self.router.record_held(visit.key, exchange, self._clock(), is_held=exchange.response.is_held)
+            self.router.record_reading_pause(visit.key, exchange, self._clock(), is_held=exchange.response.is_held)
             self.ticker.schedule()
 
     def finish(self, exchange: Exchange) -> None:

@@ -101,12 +101,12 @@ class _Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
         self._connections = connections
 
     def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(self._made(_Opened), req)
+        return self.do_open(self._connection_factory(_Opened), req)
 
     def https_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(self._made(_OpenedOverTls), req)
+        return self.do_open(self._connection_factory(_OpenedOverTls), req)
 
-    def _made(self, kind: type[_Opened]) -> Callable[..., _Opened]:
+    def _connection_factory(self, kind: type[_Opened]) -> Callable[..., _Opened]:
         def make(host: str, **options: Any) -> _Opened:  # noqa: ANN401 - those of urllib
             connection = kind(host, **options)
             connection.connections = self._connections
@@ -184,15 +184,15 @@ def _is_usual(key: Any) -> bool:  # noqa: ANN401 - of RSA
 class KeySet:
     """The signing keys of one URL."""
 
-    def __init__(self, url: str, issuer: str, *, clock: Callable[[], float], held_max: int = 1_000) -> None:
+    def __init__(self, url: str, issuer: str, *, clock: Callable[[], float], waiting_max: int = 1_000) -> None:
         self.keys: dict[str, SigningKey] = {}
         self.failure = ""
         self._url = url
         self._issuer = issuer
         self._clock = clock
-        self._held_max = held_max
-        self._fetched_s = self._asked_s = -math.inf
-        self._held: list[Callable[[], None]] = []
+        self._waiting_max = waiting_max
+        self._fetched_s = self._fetch_began_s = -math.inf
+        self._waiting: list[Callable[[], None]] = []
         self._is_fetching = False
         self._tasks = TaskOwner()
 
@@ -211,16 +211,16 @@ class KeySet:
 
         It is not called if too many callers wait already, or if the last fetch was too recent.
         """
-        if len(self._held) >= self._held_max or not self._begin(_PAUSE_S if self.is_usable else _FAILED_PAUSE_S):
+        if len(self._waiting) >= self._waiting_max or not self._begin(_PAUSE_S if self.is_usable else _FAILED_PAUSE_S):
             return False
-        self._held.append(then)
+        self._waiting.append(then)
         return True
 
     def _begin(self, pause_s: float) -> bool:
         if not self._is_fetching:
-            if self._clock() - self._asked_s < pause_s:
+            if self._clock() - self._fetch_began_s < pause_s:
                 return False
-            self._asked_s, self._is_fetching = self._clock(), True
+            self._fetch_began_s, self._is_fetching = self._clock(), True
             self._tasks.start(self._fetch(), name=f"keys of {self._issuer}")
         return True
 
@@ -244,6 +244,6 @@ class KeySet:
         finally:
             connections.end()
             # Callers that come now, before the task has ended, wait for the next fetch.
-            resumes, self._held, self._is_fetching = self._held, [], False
+            resumes, self._waiting, self._is_fetching = self._waiting, [], False
             for then in resumes:
                 then()

@@ -193,7 +193,7 @@ class RequestRouter(Generic[RequestId]):
         self.schedule.schedule_tick(key)
         return throttler.complete(request, now_s, revision=self.directory.revision(key))
 
-    def record_held(self, key: RevisionKey, request: RequestId, now_s: float, *, is_held: bool) -> None:
+    def record_reading_pause(self, key: RevisionKey, request: RequestId, now_s: float, *, is_held: bool) -> None:
         """Record whether the response to a request waits for its client to read."""
         throttler = self.throttlers.get(key)
         if throttler is not None:

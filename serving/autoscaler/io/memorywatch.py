@@ -46,9 +46,9 @@ class MemoryWatch:
     def check(self) -> None:
         """Check once. Memory is read only while dormant or limited pods exist."""
         pods = [pod for entry in self._entries.values() for pod in _dormant_pods(entry)]
-        for key in self.shortage.held_keys - self._entries.keys():
+        for key in self.shortage.limited_keys - self._entries.keys():
             self.shortage.forget(key)
-        if not pods and not self.shortage.held_keys:
+        if not pods and not self.shortage.limited_keys:
             return
         settings = self._settings()
         try:

@@ -93,7 +93,7 @@ class Relay:
             "stats_passed_on_total": self.relayed_count,
             "stats_ownerless_total": self.ownerless_count,
             "stats_relay_dropped_frames_total": dropped_count,
-            "shards": 0 if self._sharing.shards is None else len(self._sharing.shards.held),
+            "shards": 0 if self._sharing.shards is None else len(self._sharing.shards.owned),
         }
 
     def pass_on(self, key: RevisionKey, stat: Stat, source: StatSource) -> bool:
@@ -122,7 +122,7 @@ class Relay:
         if names.keys() >= {"namespace", "revision"}:
             owner = shards.owner(shards.of(self._group((names["namespace"], names["revision"]))))
             return "" if owner is None else owner.address
-        return "" if shards.held else next(iter(shards.owners().values()), "")
+        return "" if shards.owned else next(iter(shards.owners().values()), "")
 
     def announce(self, pod: AnnouncedPod) -> None:
         """Relay an announced pod to every connected autoscaler, for the activators connected there."""

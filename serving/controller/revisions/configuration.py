@@ -152,7 +152,7 @@ def reconcile_configuration(  # noqa: PLR0913 - the inputs of one decision
         latest.revision,
         settle_time_s=settings.settle_time_s,
         now_s=timestamp_s(now) or 0.0,
-        gave_back=bool(_given_back_by(configuration, latest)),
+        gave_back=bool(_rollback_message(configuration, latest)),
     )
     status = _status(configuration, ready, latest, now=now)
     can_wait = not configuration.get("status") and is_unsettled(configuration, status)
@@ -265,14 +265,14 @@ def _status(configuration: Object, ready: LatestReady, latest: _Latest, *, now: 
         if latest.refusal
         else name_of(latest.revision) or revision_name_for(configuration)
     )
-    conditions = [_ready_condition(before, latest, ready), *_given_back(before, ready, latest)]
+    conditions = [_ready_condition(before, latest, ready), *_rollback_condition(before, ready, latest)]
     names = {"latestCreatedRevisionName": created or None, "latestReadyRevisionName": ready.name or None}
     return status_with(configuration, conditions, names, now=now)
 
 
-def _given_back(before: Object, ready: LatestReady, latest: _Latest) -> Iterator[Condition]:
+def _rollback_condition(before: Object, ready: LatestReady, latest: _Latest) -> Iterator[Condition]:
     """Yield a condition if the latest revision failed in its first minute and an older one has its traffic again."""
-    present = _given_back_by({"status": before}, latest)
+    present = _rollback_message({"status": before}, latest)
     if ready.failed is not None:
         why = condition_of(ready.failed, CONDITION_READY).get("message") or "not ready"
         name = name_of(ready.failed)
@@ -283,7 +283,7 @@ def _given_back(before: Object, ready: LatestReady, latest: _Latest) -> Iterator
     yield Condition(type=GIVEN_BACK_REASON, status=status, reason=reason, message=present, informative=True)
 
 
-def _given_back_by(configuration: Object, latest: _Latest) -> str:
+def _rollback_message(configuration: Object, latest: _Latest) -> str:
     """The message of the condition that the latest revision lost its traffic; "" without such a condition."""
     message = str(condition_of(configuration, GIVEN_BACK_REASON).get("message", ""))
     return message if f'"{name_of(latest.revision)}" failed' in message else ""
@@ -336,9 +336,9 @@ def _notes(configuration: Object, status: Object, latest: _Latest) -> list[Note]
     if ready and before and ready != before:
         message = f'LatestReadyRevisionName updated to "{ready}"'
         notes.append(Note(about=configuration, reason="LatestReadyUpdate", message=message))
-    given_back = condition_of({"status": status}, GIVEN_BACK_REASON).get("message")
-    if given_back and given_back != condition_of(configuration, GIVEN_BACK_REASON).get("message"):
-        notes.append(Note(about=configuration, reason=GIVEN_BACK_REASON, message=given_back, warning=True))
+    rollback = condition_of({"status": status}, GIVEN_BACK_REASON).get("message")
+    if rollback and rollback != condition_of(configuration, GIVEN_BACK_REASON).get("message"):
+        notes.append(Note(about=configuration, reason=GIVEN_BACK_REASON, message=rollback, warning=True))
     old, new = condition_of(configuration, CONDITION_READY), condition_of({"status": status}, CONDITION_READY)
     if new.get("status") == ConditionStatus.FALSE and new.get("message") != old.get("message"):
         reason = "CreationFailed" if latest.refusal else "LatestCreatedFailed"

@@ -253,10 +253,10 @@ def _slice_writes(
 def _backend(before: Object | None, *, family: str, public: PublicService) -> EndpointGroup:
     pods, activators = public.pods.get(family), public.activators.get(family)
     is_alone = public.path is TrafficPath.SERVE or not public.activators
-    return (pods if is_alone else None) or activators or _kept(before or {})
+    return (pods if is_alone else None) or activators or _unready(before or {})
 
 
-def _kept(before: Object) -> EndpointGroup:
+def _unready(before: Object) -> EndpointGroup:
     """The present endpoints of a slice, for a public Service that has no other endpoints now; pods become not ready."""
     endpoints = [
         {**endpoint, "conditions": {**endpoint.get("conditions", {}), "ready": False}}

@@ -355,7 +355,7 @@ def _dependencies(revision: Object, children: RevisionChildren, scale: StartScal
         return _well()
     if serving_state_of(revision) is not ServingState.ACTIVE:
         # The revision was deactivated before it was ever ready; an earlier failure explains more.
-        return _failed(_kept_failure(revision) or _never_started())
+        return _failed(_stored_failure(revision) or _never_started())
     return _deploying(children, scale, now=now)
 
 
@@ -394,7 +394,7 @@ def _deploying(children: RevisionChildren, scale: StartScale, *, now: str) -> li
     ]
 
 
-def _kept_failure(revision: Object) -> Failure | None:
+def _stored_failure(revision: Object) -> Failure | None:
     """The stored failure: in the status or, after a restart of a single machine, in the annotation; None without one."""
     for layer in HealthLayer:
         before = condition_of(revision, layer)
@@ -410,7 +410,7 @@ def failure_to_keep(revision: Object) -> str:
     """The failure to store in an annotation, if the revision was never ready; "" if there is none."""
     if serving_state_of(revision) is ServingState.ACTIVE or was_ready(revision):
         return ""
-    failure = _kept_failure(revision)
+    failure = _stored_failure(revision)
     return "" if failure in (None, _never_started()) else msgspec.json.encode(failure).decode()
 
 

@@ -6,7 +6,7 @@ Input: the claims of routes as they change; output: the holder of each host.
 from collections.abc import Iterable, Iterator, Mapping
 
 from serving.core.model.objects import Key, Object
-from serving.core.model.routehosts import HostRules, claimed_hosts, kept_claims, tags_of
+from serving.core.model.routehosts import HostRules, claimed_hosts, recorded_claims, tags_of
 from serving.core.settings.controller import ControllerSettings
 
 _PORTS = {"http": 80, "https": 443}
@@ -37,7 +37,7 @@ def inner_url(host: str, settings: ControllerSettings, *, has_certificate: bool)
 
 def tag_claims(route: Object, now: str) -> dict[str, str]:
     """The time of each tag's claim: the recorded time, or ``now`` for a new tag."""
-    claims = kept_claims(route)
+    claims = recorded_claims(route)
     return {tag: claims.get(tag, now) for tag in tags_of(route)}
 
 

@@ -22,14 +22,14 @@ from serving.net.cluster import kinds
 from serving.net.cluster.port import Create, Write
 
 
-def taken_service(workload: Object) -> str:
+def in_place_service(workload: Object) -> str:
     """The name of the Service that a workload takes over; "" for none."""
     return annotations_of(workload).get(IN_PLACE_ANNOTATION, "")
 
 
 def slice_name(workload: Object, family: str) -> str:
     """The name of the EndpointSlice with the activators' addresses of a family, "IPv4" or "IPv6"."""
-    return f"{taken_service(workload)}-activators-{family.lower()}"
+    return f"{in_place_service(workload)}-activators-{family.lower()}"
 
 
 def in_place_writes(workload: Object, activators: EndpointGroups, slices: Mapping[str, Object]) -> Iterator[Write]:
@@ -37,7 +37,7 @@ def in_place_writes(workload: Object, activators: EndpointGroups, slices: Mappin
 
     Without an activator, or while the port is unknown, the slices stay unchanged.
     """
-    service, port_name = taken_service(workload), nested(workload, "status", "portName")
+    service, port_name = in_place_service(workload), nested(workload, "status", "portName")
     if not service or port_name is None or is_being_deleted(workload):
         return
     for family, group in sorted(activators.items()):

@@ -157,7 +157,7 @@ def claimed_hosts(route: Object, rules: HostRules, *, served_tags: Collection[st
     other route claims them.
     """
     since = nested(route, "metadata", "creationTimestamp") or _NEVER
-    claimed_at, tags = kept_claims(route), tags_of(route)
+    claimed_at, tags = recorded_claims(route), tags_of(route)
     left_over = [tag for tag in served_tags if tag not in tags and is_dns_label(tag)]
     for tag, at in (
         ("", since),
@@ -170,7 +170,7 @@ def claimed_hosts(route: Object, rules: HostRules, *, served_tags: Collection[st
             yield ClaimedHost(host=hosts.shown, tag=tag, since=at, is_public=True)
 
 
-def kept_claims(route: Object) -> dict[str, str]:
+def recorded_claims(route: Object) -> dict[str, str]:
     """The claim time of each tag, as recorded in the route's annotation; {} if the annotation is invalid."""
     try:
         claims = json.loads(annotations_of(route).get(CLAIMED_TAGS_ANNOTATION, "{}"))

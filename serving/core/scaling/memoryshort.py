@@ -73,7 +73,7 @@ class MemoryShortage:
         return f"MemoryShortage({len(self._holds)} held)"
 
     @property
-    def held_keys(self) -> frozenset[RevisionKey]:
+    def limited_keys(self) -> frozenset[RevisionKey]:
         """The revisions with a limit."""
         return frozenset(self._holds)
 

@@ -94,9 +94,9 @@ class OpenRequests(Generic[RequestId]):
     """
 
     __slots__ = (
+        "_admitted",
         "_parked",
         "_share_max",
-        "_taken",
         "_unread_wait_max_s",
         "_view",
         "client_of",
@@ -112,7 +112,7 @@ class OpenRequests(Generic[RequestId]):
         self.slow: dict[Hashable, _SlowClient[RequestId]] = {}
         """Slow clients; all their running requests count against their share."""
         # Requests with a slot or a queue place that were open on arrival, or belong to a slow client.
-        self._taken: dict[Hashable, set[RequestId]] = {}
+        self._admitted: dict[Hashable, set[RequestId]] = {}
         self._parked: dict[Hashable, OrderedDict[RequestId, QueuePlace]] = {}
         self.client_of: dict[RequestId, Hashable] = {}
         """The client of each counted request."""
@@ -122,18 +122,18 @@ class OpenRequests(Generic[RequestId]):
         """Memory of the parked requests."""
 
     def __repr__(self) -> str:
-        return f"OpenRequests({len(self.client_of)} of {len(self._taken.keys() | self._parked.keys())} clients)"
+        return f"OpenRequests({len(self.client_of)} of {len(self._admitted.keys() | self._parked.keys())} clients)"
 
     def allows(self, client: Hashable, capacity: int | None) -> bool:
         """Whether a client may use one more of ``capacity`` slots. For a slow client, all of its requests count."""
         limit = self._limit(capacity)
         if limit is None:
             return True
-        taken = self._taken.get(client, set())
+        admitted = self._admitted.get(client, set())
         if client not in self.slow:
-            for request in [taken_request for taken_request in taken if not self._view.is_open(taken_request)]:
+            for request in [request for request in admitted if not self._view.is_open(request)]:
                 self.remove(request)
-        return len(taken) < limit
+        return len(admitted) < limit
 
     def slow_client_of(self, request: RequestId) -> Hashable:
         """The client of a request, if the client is slow; otherwise None."""
@@ -184,7 +184,7 @@ class OpenRequests(Generic[RequestId]):
         if not (capacity and share and wait_max_s):
             return late
         for client, slow in self.slow.items():
-            excess = max(0, len(self._taken.get(client, ())) - int(capacity * share))
+            excess = max(0, len(self._admitted.get(client, ())) - int(capacity * share))
             for request, progress in slow.unread.items():
                 progress.update(self._view.read_bytes_of(request), now_s)
             since_s = now_s - wait_max_s / (_REPEATED_PART if slow.is_repeated else 1)
@@ -200,7 +200,7 @@ class OpenRequests(Generic[RequestId]):
     def add(self, request: RequestId, client: Hashable) -> None:
         """Count an open request that takes a slot or a place in the queue."""
         self.client_of[request] = client
-        self._taken.setdefault(client, set()).add(request)
+        self._admitted.setdefault(client, set()).add(request)
 
     def park(self, request: RequestId, client: Hashable, place: QueuePlace) -> None:
         """Park a request until other requests of its client end."""
@@ -227,14 +227,14 @@ class OpenRequests(Generic[RequestId]):
     def remove(self, request: RequestId) -> QueuePlace | None:
         """Remove a request that has ended or is no longer open; return its place if it was parked."""
         client = self.client_of.pop(request, None)
-        taken, parked = self._taken.get(client, set()), self._parked.get(client, OrderedDict())
-        taken.discard(request)
+        admitted, parked = self._admitted.get(client, set()), self._parked.get(client, OrderedDict())
+        admitted.discard(request)
         place = parked.pop(request, None)
         if place is not None:
             self.parked_count -= 1
             self.parked_bytes -= place.weight_bytes
-        if not taken:
-            self._taken.pop(client, None)
+        if not admitted:
+            self._admitted.pop(client, None)
         if not parked:
             self._parked.pop(client, None)
         return place

@@ -70,7 +70,7 @@ class StoredLog(msgspec.Struct, frozen=True, kw_only=True):
 class PodLogs(Protocol):
     """Reads the logs of containers, including those of recently deleted pods."""
 
-    def kept(self, namespace: str) -> list[StoredLog]:
+    def stored(self, namespace: str) -> list[StoredLog]:
         """The pods of a namespace that have logs, the most recently written first."""
         ...
 
@@ -84,7 +84,7 @@ def log_options(pod: Object, query: Mapping[str, str]) -> LogOptions:
     return _options(chosen_container(pod, query.get("container", "")), query)
 
 
-def kept_log_options(log: StoredLog, query: Mapping[str, str]) -> LogOptions:
+def stored_log_options(log: StoredLog, query: Mapping[str, str]) -> LogOptions:
     """Parse the options of a request for the log of a deleted pod. Raises ``Fault`` 400."""
     containers = [{"name": container} for container in log.containers if container != QUEUE_PROXY]
     gone: Object = {"metadata": {"name": log.pod}, "spec": {"containers": containers}}

@@ -37,7 +37,7 @@ from serving.home.apiserver.content import (
 )
 from serving.home.apiserver.discovery import discovery_response
 from serving.home.apiserver.guard import HEALTH_PATHS, STREAMED, ApiGuard, LargeBodies, current_request, path_of
-from serving.home.apiserver.logoptions import KEPT_LOGS_PATH, LogOptions, PodLogs, kept_log_options, log_options
+from serving.home.apiserver.logoptions import KEPT_LOGS_PATH, LogOptions, PodLogs, log_options, stored_log_options
 from serving.home.apiserver.podstreams import PodStreams, begun, exec_options
 from serving.home.apiserver.portforward import forward_ports
 from serving.home.apiserver.remotecommand import stream_session
@@ -431,15 +431,15 @@ class _ApiHandlers:
         try:
             return log_options(await self._cluster.get(POD, target.one_namespace, target.name), query)
         except NotFound:
-            logs = [] if self._logs is None else self._logs.kept(target.one_namespace)
+            logs = [] if self._logs is None else self._logs.stored(target.one_namespace)
             for log in logs:
                 if log.pod == target.name:
-                    return kept_log_options(log, query)
+                    return stored_log_options(log, query)
             raise
 
     async def kept_logs(self, request: web.Request) -> web.Response:
         """Serve the list of a namespace's pods that have logs, including deleted pods."""
-        logs = [] if self._logs is None else self._logs.kept(request.match_info["namespace"])
+        logs = [] if self._logs is None else self._logs.stored(request.match_info["namespace"])
         return web.Response(body=msgspec.json.encode(logs), content_type="application/json")
 
     async def _interact(self, target: RequestTarget, request: web.Request) -> web.StreamResponse:

@@ -131,14 +131,14 @@ class PodNetworks:
         path.touch(mode=0o600)
         failures: list[OSError] = []
 
-        def made() -> None:
+        def make_namespace() -> None:
             try:
                 self._make(path, address)
             except OSError as error:
                 failures.append(error)
 
         # A separate thread enters the namespace and ends in it.
-        thread = threading.Thread(target=made, name="netns")
+        thread = threading.Thread(target=make_namespace, name="netns")
         thread.start()
         thread.join()
         if failures:

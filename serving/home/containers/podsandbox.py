@@ -182,7 +182,7 @@ class PodSandbox:
         environment.setdefault("HOME", user.home)
         volumes = users.place if users else str(folder / "volumes")
         shown = (*self._shared_mounts(), *sorted(mounts, key=lambda mount: mount.target.count("/")))
-        launched, shown = _held(volumes, shown, is_all=users is not None)
+        launched, shown = _split_mounts(volumes, shown, is_all=users is not None)
         cgroups = self.cgroups.make(name, limits_of(container))
         cgroup = self.cgroups.path_of(name) if joins_cgroups(self._host.runtime) else ""
         box = ContainerBox(
@@ -262,7 +262,7 @@ def _root_of(folder: Path, lower: str) -> OverlayMount:
     return OverlayMount(lower=lower, upper=upper, work=work, target=target)
 
 
-def _held(
+def _split_mounts(
     folder: str, mounts: Sequence[MountPoint], *, is_all: bool
 ) -> tuple[tuple[MountPoint, ...], tuple[MountPoint, ...]]:
     """The mounts for the launcher to make in ``folder``, and the mounts for the runtime, with these as sources.

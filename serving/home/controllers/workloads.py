@@ -165,7 +165,7 @@ def deployment_status(deployment: Object, pods: Sequence[Object], *, refusal: st
     conditions = [condition]
     if refusal:
         conditions.append({"type": "ReplicaFailure", "status": "True", "reason": CREATE_FAILED, "message": refusal})
-    status["conditions"] = [_kept(before.get(condition["type"]), condition) for condition in conditions]
+    status["conditions"] = [_with_earlier_time(before.get(condition["type"]), condition) for condition in conditions]
     return status
 
 
@@ -293,7 +293,7 @@ def _deletion_cost(pod: Object) -> int:
     return int(text) if text.lstrip("+-").isdecimal() else 0
 
 
-def _kept(before: Object | None, now: Object) -> Object:
+def _with_earlier_time(before: Object | None, now: Object) -> Object:
     """The condition ``before`` if only its time differs from ``now``, else the condition ``now``."""
     if before and all(before.get(key) == value for key, value in now.items()):
         return before

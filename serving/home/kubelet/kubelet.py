@@ -114,26 +114,26 @@ class Kubelet:
         """
         await self._node.runtime.connected.wait()
         read_pauses(self._replacements, self._node.evictions, now_s=now_s(), wall_s=wall_s())
-        for held_pod in self._node.runtime.held:
-            version = held_pod.note.get("version")
+        for stored_pod in self._node.runtime.inventory_pods:
+            version = stored_pod.note.get("version")
             if isinstance(version, int):
-                refuse_newer(f"the note about pod {held_pod.pod}", version, known=POD_RECORDS, action=NEWER_PODS)
+                refuse_newer(f"the note about pod {stored_pod.pod}", version, known=POD_RECORDS, action=NEWER_PODS)
             try:
-                note = msgspec.convert(held_pod.note, PodNote)
-                await self._adopt_pod(held_pod, note)
+                note = msgspec.convert(stored_pod.note, PodNote)
+                await self._adopt_pod(stored_pod, note)
             except Exception as error:  # noqa: BLE001 - one note that cannot be used must not end the others' pods
-                _log.warning("pod.not_taken_over", extra={"pod": held_pod.pod, "error": str(error)})
-                self._node.runtime.forget(held_pod.pod)
+                _log.warning("pod.not_taken_over", extra={"pod": stored_pod.pod, "error": str(error)})
+                self._node.runtime.forget(stored_pod.pod)
 
-    async def _adopt_pod(self, held_pod: InventoryPod, note: PodNote) -> None:
+    async def _adopt_pod(self, stored_pod: InventoryPod, note: PodNote) -> None:
         metadata = note.manifest["metadata"]
         # A pod without an owner is never deleted, so pods of deleted revisions are not adopted, nor those of a user's
         # Deployment, which is not on disk.
         revision = (metadata.get("labels") or {}).get(REVISION_LABEL, "")
         await self._node.cluster.get(REVISION, metadata["namespace"], revision)
         manifest = await (self._node.restore or self._node.cluster.create)(POD, note.manifest)
-        self._taken_over[held_pod.pod] = self._locations.occupy(note.location)
-        pod = PodRun(self._node, manifest, pod_id=held_pod.pod, note=note)
+        self._taken_over[stored_pod.pod] = self._locations.occupy(note.location)
+        pod = PodRun(self._node, manifest, pod_id=stored_pod.pod, note=note)
         self._running[manifest["metadata"]["uid"]] = pod
         self._uids[pod.key].add(manifest["metadata"]["uid"])
         # As in a cluster, a pod with the wrong strictness about plain HTTP is replaced.

@@ -46,9 +46,9 @@ class FilePodLogs:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def kept(self, namespace: str) -> list[StoredLog]:
+    def stored(self, namespace: str) -> list[StoredLog]:
         """The pods of a namespace that have logs, the most recently written first."""
-        logs = [_kept(folder) for folder in (self._folder / namespace).glob("*")]
+        logs = [_stored_log(folder) for folder in (self._folder / namespace).glob("*")]
         return sorted((log for log in logs if log.containers), key=lambda log: log.written_s, reverse=True)
 
     async def read(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
@@ -71,7 +71,7 @@ class FilePodLogs:
                 return
 
 
-def _kept(folder: Path) -> StoredLog:
+def _stored_log(folder: Path) -> StoredLog:
     """The logs in a pod's folder: the containers with a log of the current or previous run, and the last write."""
     names, written_s = set(), 0.0
     for log in folder.glob("*.log"):

@@ -104,7 +104,7 @@ class Stdio:
         self.has_terminal = has_terminal
         self.stdin = self.stdout = self.stderr = ""
         self._folder: Path | None = None
-        self._held: list[WaitingDescriptor] = []
+        self._descriptors: list[WaitingDescriptor] = []
         self._output: dict[int, WaitingDescriptor] = {}
         self._input: WaitingDescriptor | None = None
         if has_terminal:
@@ -115,7 +115,7 @@ class Stdio:
     def _open_terminal(self, *, has_stdin: bool) -> None:
         ours, theirs = pty.openpty()
         self.stdin = self.stdout = self.stderr = os.ttyname(theirs)
-        self._held = [WaitingDescriptor(theirs)]
+        self._descriptors = [WaitingDescriptor(theirs)]
         self._output = {STDOUT: WaitingDescriptor(ours)}
         self._input = self._output[STDOUT] if has_stdin else None
 
@@ -128,19 +128,19 @@ class Stdio:
             writer = WaitingDescriptor(os.open(folder / name, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
             if name == "0":
                 self._input = writer
-                self._held.append(reader)
+                self._descriptors.append(reader)
             else:
                 self._output[int(name)] = reader
-                self._held.append(writer)
+                self._descriptors.append(writer)
         self.stdin = str(folder / "0") if has_stdin else ""
         self.stdout = str(folder / "1") if STDOUT in streams else os.devnull
         self.stderr = str(folder / "2") if STDERR in streams else os.devnull
 
     def release(self) -> None:
         """Close the command's ends in this process, after the command has opened them."""
-        for end in self._held:
+        for end in self._descriptors:
             end.close()
-        self._held = []
+        self._descriptors = []
 
     async def output(self) -> AsyncGenerator[tuple[int, bytes], None]:
         """Yield the output of all streams as it arrives, each piece with its channel, until all have ended."""
@@ -206,7 +206,7 @@ class ContainerInput:
     def __init__(self, path: Path, *, is_once: bool) -> None:
         self.path = path
         self.is_once = is_once
-        self._held = -1
+        self._descriptor = -1
 
     def ordered(self, start: StartProcess, *, is_new: bool) -> StartProcess:
         """The start order with this input. Creates the FIFO of a new container. Raises ``OSError``."""
@@ -214,7 +214,7 @@ class ContainerInput:
             with contextlib.suppress(FileExistsError):
                 os.mkfifo(self.path, _MODE)
             if self.is_once:
-                self._held = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
+                self._descriptor = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         return msgspec.structs.replace(start, stdin=str(self.path), keeps_stdin=not self.is_once)
 
     def attach(self) -> WaitingDescriptor:
@@ -223,9 +223,9 @@ class ContainerInput:
 
     def detach(self) -> None:
         """Record that a client has disconnected. With ``stdinOnce``, this ends the container's input."""
-        if self._held >= 0:
-            os.close(self._held)
-            self._held = -1
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 def input_of(container: Object, folder: Path, *, name: str) -> ContainerInput | None:

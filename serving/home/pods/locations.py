@@ -69,7 +69,7 @@ class PodLocations:
     """Reserves addresses, ports and users for the pods of one machine."""
 
     def __init__(self, dice: random.Random) -> None:
-        self._taken: set[str | int] = set()
+        self._used: set[str | int] = set()
         self._dice = dice
         self._port_end = _first_outgoing_port()
 
@@ -88,7 +88,7 @@ class PodLocations:
 
         Ports that are in use, or that are never assigned, are skipped.
         """
-        free = [port for port in ports if is_reserved(port) and port not in self._taken and port not in QUEUE_PORTS]
+        free = [port for port in ports if is_reserved(port) and port not in self._used and port not in QUEUE_PORTS]
         named = (*place.named_ports, *free)[:_NAMED_PORTS_MAX]
         return self.occupy(msgspec.structs.replace(place, named_ports=named))
 
@@ -99,18 +99,18 @@ class PodLocations:
         whole = subordinate_range()
         start = self._dice.randrange(whole.pod_count)
         for first in free_firsts(whole, used_ranges(), start=start):
-            if first not in self._taken:
+            if first not in self._used:
                 return self.occupy(msgspec.structs.replace(place, users=first))
         raise OSError("no range of users is free for a pod")
 
     def occupy(self, place: PodLocation) -> PodLocation:
         """Mark a location as used."""
-        self._taken |= _numbers_of(place)
+        self._used |= _numbers_of(place)
         return place
 
     def release(self, place: PodLocation) -> None:
         """Release a location."""
-        self._taken -= _numbers_of(place)
+        self._used -= _numbers_of(place)
 
     def _free_address(self, network: str) -> str:
         holders: Counter[int | None] = Counter()
@@ -118,28 +118,28 @@ class PodLocations:
             number = self._dice.randrange(_ADDRESSES)
             address, host = f"{network}.{number >> 8}.{number & 255}", f"{number >> 8}.{number & 255}"
             # .0 and .255 work, but look like network and broadcast addresses.
-            if not 0 < number & 255 < 255 or host in self._taken:
+            if not 0 < number & 255 < 255 or host in self._used:
                 continue
             if _is_free(address, *QUEUE_PORTS):
                 return address
             if holders.total() < _HOLDERS_SOUGHT_MAX:
                 holders[_holder(address, *QUEUE_PORTS)] += 1
         raise OSError(
-            f"no pod can start: no address of {network}.0.0/16 has ports {_AND_PORTS} free: {_held_by(holders)}"
+            f"no pod can start: no address of {network}.0.0/16 has ports {_AND_PORTS} free: {_users_text(holders)}"
         )
 
     def _free_port(self) -> int:
         holders: Counter[int | None] = Counter()
         for _ in range(_TRIES):
             port = self._dice.randrange(_PORT_FIRST, self._port_end)
-            if port in self._taken:
+            if port in self._used:
                 continue
             if _is_free("", port):
                 return port
             if holders.total() < _HOLDERS_SOUGHT_MAX:
                 holders[_holder("127.0.0.1", port)] += 1
         raise OSError(
-            f"no pod can start: no port from {_PORT_FIRST} to {self._port_end - 1} is free: {_held_by(holders)}"
+            f"no pod can start: no port from {_PORT_FIRST} to {self._port_end - 1} is free: {_users_text(holders)}"
         )
 
 
@@ -149,7 +149,7 @@ def _holder(address: str, *ports: int) -> int | None:
     return next((listener.user for listener in listeners if listener is not None), None)
 
 
-def _held_by(holders: Counter[int | None]) -> str:
+def _users_text(holders: Counter[int | None]) -> str:
     """Describe why no address or port is free: the users that occupy the tried ones."""
     if not holders:
         return "all are assigned to pods"

@@ -1,7 +1,7 @@
 """Controls containers that are processes of the template, over a connection to it.
 
 ``run`` keeps the connection. A restarted template inherits its predecessor's processes; a process that its inventory
-lacks was killed. After a restart of this process, ``held`` has the pods of the template, and ``take_over`` returns
+lacks was killed. After a restart of this process, ``inventory_pods`` has the pods of the template, and ``take_over`` returns
 their processes.
 """
 
@@ -119,19 +119,19 @@ class TemplateProcess:
 class ProcessRuntime:
     """Starts processes and containers in the process template, which keeps them while the control process restarts.
 
-    The template also stores a note per pod. ``connected`` is set once ``held`` lists the pods that an earlier control
+    The template also stores a note per pod. ``connected`` is set once ``inventory_pods`` lists the pods that an earlier control
     process has left.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._processes: dict[tuple[str, str], TemplateProcess] = {}
-        self._held: dict[tuple[str, str], StartedProcess] = {}
+        self._inherited: dict[tuple[str, str], StartedProcess] = {}
         self._writer: asyncio.StreamWriter | None = None
         self._waiting: list[Order] = []
         self._notes: dict[str, KeepNote] = {}
         self.connected = asyncio.Event()
-        self.held: list[InventoryPod] = []
+        self.inventory_pods: list[InventoryPod] = []
 
     async def run(self) -> None:
         """Maintain the connection to the process template until cancelled."""
@@ -167,9 +167,9 @@ class ProcessRuntime:
         process = self._processes.get(key)
         if process is not None:
             process.process_report(report)
-        elif key in self._held:
+        elif key in self._inherited:
             # Not adopted yet: keep the report for its adoption.
-            self._held[key] = _after(self._held[key], report)
+            self._inherited[key] = _after(self._inherited[key], report)
 
     def _compare(self, have: Inventory) -> None:
         """Reconcile the expected processes with the inventory ``have`` of a newly connected template.
@@ -187,13 +187,13 @@ class ProcessRuntime:
                 _settle(process.started, None)
                 _settle(process.ended, _KILLED)
         if not self.connected.is_set():
-            self._held = processes
-            self.held = have.pods
+            self._inherited = processes
+            self.inventory_pods = have.pods
             self.connected.set()
             return
         for note in self._notes.values():
             self.order(note)
-        known = {pod for pod, _ in (*self._processes, *self._held)} | self._notes.keys()
+        known = {pod for pod, _ in (*self._processes, *self._inherited)} | self._notes.keys()
         for pod in have.pods:
             if pod.pod not in known:
                 self.order(ForgetPod(pod=pod.pod))
@@ -251,12 +251,12 @@ class ProcessRuntime:
         on_warning: Callable[[str, str], None] | None = None,
     ) -> TemplateProcess | None:
         """The process of a container that an earlier control process started; None if there is none."""
-        held_process = self._held.get((pod, name))
-        if held_process is None:
+        inherited = self._inherited.get((pod, name))
+        if inherited is None:
             return None
         process = TemplateProcess(self, pod, name, on_ready=on_ready, on_warning=on_warning)
         self._processes[pod, name] = process
-        _catch_up(process, held_process)
+        _catch_up(process, inherited)
         return process
 
     def store_note(self, pod: str, note: dict[str, Any]) -> None:
@@ -283,18 +283,18 @@ def _after(process: StartedProcess, report: Report) -> StartedProcess:
             return process
 
 
-def _catch_up(process: TemplateProcess, held_process: StartedProcess) -> None:
-    process.process_report(ProcessStarted(pod="", name=held_process.name, pid=held_process.pid))
-    if held_process.exit_code is not None:
-        process.process_report(ProcessEnded(pod="", name=held_process.name, exit_code=held_process.exit_code))
-    elif held_process.is_ready or held_process.is_drained:
+def _catch_up(process: TemplateProcess, inherited: StartedProcess) -> None:
+    process.process_report(ProcessStarted(pod="", name=inherited.name, pid=inherited.pid))
+    if inherited.exit_code is not None:
+        process.process_report(ProcessEnded(pod="", name=inherited.name, exit_code=inherited.exit_code))
+    elif inherited.is_ready or inherited.is_drained:
         process.process_report(
             ReadinessChanged(
                 pod="",
-                name=held_process.name,
-                is_ready=held_process.is_ready,
-                is_drained=held_process.is_drained,
-                is_dormant=held_process.is_dormant,
+                name=inherited.name,
+                is_ready=inherited.is_ready,
+                is_drained=inherited.is_drained,
+                is_dormant=inherited.is_dormant,
             )
         )
 

@@ -261,7 +261,7 @@ class Template:
         self._lines = Lines()
         self._unsent = b""
         self._watch(self._client, self._received)
-        self._report(Inventory(pods=_held_pods(self._notes, self._processes.values())))
+        self._report(Inventory(pods=_inventory_pods(self._notes, self._processes.values())))
 
     def _disconnected(self) -> None:
         assert self._client is not None
@@ -400,7 +400,7 @@ class Template:
         self._signals.end()
 
 
-def _held_pods(notes: Mapping[str, dict[str, object]], processes: Iterable[ProcessRecord]) -> list[InventoryPod]:
+def _inventory_pods(notes: Mapping[str, dict[str, object]], processes: Iterable[ProcessRecord]) -> list[InventoryPod]:
     pods: dict[str, list[StartedProcess]] = {pod: [] for pod in notes}
     for process in processes:
         flags = {"is_ready": process.is_ready, "is_drained": process.is_drained, "is_dormant": process.is_dormant}

@@ -101,7 +101,7 @@ class Supervisor:
         self._beside: list[ChildProcess] = []
         self._is_reload_wanted = False
         # Not started by the ordinary restart.
-        self._held_child: Child | None = None
+        self._replaced_child: Child | None = None
         self._is_stopping = False
         self._looked_s = time.monotonic()
         self._exit_code = 0
@@ -147,7 +147,7 @@ class Supervisor:
         self._events.send()
         self._kill_hung()
         for child in self._children:
-            is_due = child is not self._held_child and time.monotonic() >= child.started_s + child.pause_s
+            is_due = child is not self._replaced_child and time.monotonic() >= child.started_s + child.pause_s
             if child.process is None and is_due and not self._is_stopping:
                 self._start(child)
 
@@ -158,7 +158,7 @@ class Supervisor:
             return
         self._looked_s += elapsed_s
         for child in self._children:
-            if child.process is None or child is self._held_child:
+            if child.process is None or child is self._replaced_child:
                 continue
             if why := child.process.hang(elapsed_s):
                 _write_line(f"{child.name} hangs and is replaced: {why}")
@@ -209,14 +209,14 @@ class Supervisor:
 
     def _replace(self, child: Child) -> str | None:
         """Stop the old process and start a new one; return an error text or None."""
-        self._held_child, old = child, child.process
+        self._replaced_child, old = child, child.process
         if old is not None:
             # Pods survive the template, unless the whole system stops.
             old.signal(signal.SIGHUP if child.name == TEMPLATE else signal.SIGTERM)
             self._wait(lambda: old.exit_code is not None, within_s=_STOP_S)
             old.signal(signal.SIGKILL)
             self._wait(lambda: old.exit_code is not None, within_s=_STOP_S)
-        self._held_child = None
+        self._replaced_child = None
         if self._is_stopping:
             return "was not started, because the system stops"
         self._start(child)
@@ -345,7 +345,7 @@ class Supervisor:
             return
         child = next(child for child in self._children if child.process is process)
         child.process, child.has_served = None, child.has_served or is_served
-        if self._is_stopping or child is self._held_child:
+        if self._is_stopping or child is self._replaced_child:
             return
         lived_s = time.monotonic() - child.started_s
         child.pause_s = (

@@ -88,7 +88,7 @@ class SupervisedTasks:
 
     def keep_running(self, work: Callable[[], Coroutine[Any, Any, None]], *, name: str) -> asyncio.Task[None]:
         """Start a background task; when it fails, log the reason and restart it after a pause."""
-        return self.start_background(_kept_running(work, name), name=name)
+        return self.start_background(_run_forever(work, name), name=name)
 
     def _ended(self, task: asyncio.Task[Any]) -> None:
         if not task.cancelled():
@@ -150,7 +150,7 @@ class TaskOwner:
             _log_failure(error)
 
 
-async def _kept_running(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+async def _run_forever(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
     failed_count = 0
     while True:
         begun_s = now_s()

@@ -173,15 +173,15 @@ class WorkQueue(Generic[Key]):
             try:
                 delay_s = await handler(key)
             except Exception as error:  # noqa: BLE001 - the outermost frame of one piece of work
-                self._done(key)
+                self._complete(key)
                 self._retry(key, error)
             except BaseException:
-                self._done(key)
+                self._complete(key)
                 self.add(key)
                 raise
             else:
                 self._failures.pop(key, None)
-                self._done(key)
+                self._complete(key)
                 if delay_s is not None and key not in self._ready:
                     self.add_after(key, delay_s)
             self._check_quiet()
@@ -227,7 +227,7 @@ class WorkQueue(Generic[Key]):
         self._next_start_s = turn_s + 1 / rate
         await asyncio.sleep(max(0.0, turn_s - now_s()))
 
-    def _done(self, key: Key) -> None:
+    def _complete(self, key: Key) -> None:
         self._active.discard(key)
         if key in self._again:
             self._again.discard(key)

@@ -214,7 +214,7 @@ class ActivatorMetrics:
     def of(self, key: tuple[str, str]) -> RevisionRows:
         """The metrics of a revision."""
         entry = self._rows.get(key)
-        return entry[1] if entry is not None else self._made(key)
+        return entry[1] if entry is not None else self._add_rows(key)
 
     def cold_starts(self, parts: Mapping[str, str]) -> str:
         """The last cold starts of a namespace's revisions as JSON, with times in seconds since the epoch.
@@ -230,7 +230,7 @@ class ActivatorMetrics:
         ]
         return msgspec.json.encode(starts).decode()
 
-    def _made(self, key: tuple[str, str]) -> RevisionRows:
+    def _add_rows(self, key: tuple[str, str]) -> RevisionRows:
         if len(self._rows) >= self._rows_max:
             self._retain_known()
         labels = self._labels(key)

@@ -55,9 +55,9 @@ class ControllerMetrics:
 
     def _pull(self) -> Iterator[Family]:
         waiting_count = 0 if self._current is None else self._current.waiting_count
-        yield _one(named(CONTROLLER_METRICS, "serving_reconcile_queue_depth"), waiting_count)
-        yield _one(named(CONTROLLER_METRICS, "serving_controller_leader"), float(self._is_leading()))
-        yield _one(named(CONTROLLER_METRICS, "serving_controller_writes_total"), self._writes_count)
+        yield _gauge(named(CONTROLLER_METRICS, "serving_reconcile_queue_depth"), waiting_count)
+        yield _gauge(named(CONTROLLER_METRICS, "serving_controller_leader"), float(self._is_leading()))
+        yield _gauge(named(CONTROLLER_METRICS, "serving_controller_writes_total"), self._writes_count)
 
 
 class LocalMetrics:
@@ -79,7 +79,7 @@ class LocalMetrics:
             self._duration.labels(verb).observe(duration_s)
 
 
-def _one(metric: MetricSpec, value: float) -> Family:
+def _gauge(metric: MetricSpec, value: float) -> Family:
     family = family_of(metric)
     family.add_sample(metric.name, {}, value)
     return family

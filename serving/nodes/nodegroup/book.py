@@ -21,7 +21,7 @@ from serving.nodes.nodegroup.records import (
     PodPhase,
 )
 from serving.nodes.nodegroup.states import NodeState, node_belongs, state_of
-from serving.nodes.nodegroup.view import PodRole, as_counted, pod_role, taken_by_other, takes_room
+from serving.nodes.nodegroup.view import PodRole, as_counted, others_usage, pod_role, takes_room
 
 
 class RoomExtremes(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,8 +74,8 @@ class _Shelf(msgspec.Struct):
                 self.pods[pod.name] = pod
             else:
                 self.pods.pop(pod.name, None)
-        elif pod.node_name is not None and (taken := taken_by_other(pod, self.settings)) is not None:
-            self._count_others(pod.node_name, taken, sign)
+        elif pod.node_name is not None and (usage := others_usage(pod, self.settings)) is not None:
+            self._count_others(pod.node_name, usage, sign)
         if role is not None and pod.node_name is not None:
             self.pod_counts[pod.node_name] += sign
             if not self.pod_counts[pod.node_name]:

@@ -51,7 +51,7 @@ def state_from(node_group: Mapping[str, Any] | None) -> NodeGroupState | None:
     """
     written = nested(node_group, "status", "state")
     if not isinstance(written, Mapping):
-        return _kept_state(annotations_of(node_group).get(NODE_GROUP_STATE_ANNOTATION))
+        return _annotated_state(annotations_of(node_group).get(NODE_GROUP_STATE_ANNOTATION))
     taints = nested(node_group, "status", "state", "dry_taints") or {}
     plain = {name: None if at_s == _UNTAINTED else at_s for name, at_s in taints.items()}
     try:
@@ -60,7 +60,7 @@ def state_from(node_group: Mapping[str, Any] | None) -> NodeGroupState | None:
         return None
 
 
-def _kept_state(text: str | None) -> NodeGroupState | None:
+def _annotated_state(text: str | None) -> NodeGroupState | None:
     if not text:
         return None
     try:
@@ -69,7 +69,7 @@ def _kept_state(text: str | None) -> NodeGroupState | None:
         return None
 
 
-def kept_text(state: NodeGroupState) -> str:
+def annotation_text(state: NodeGroupState) -> str:
     """The lock and the breaker as text for the annotation; "" if neither is set."""
     state_fields: Object = {}
     if state.lock is not None:

@@ -151,7 +151,7 @@ def takes_room(pod: GroupPod) -> bool:
     return pod.node_name is not None and pod.is_scheduled and pod.phase in {PodPhase.PENDING, PodPhase.RUNNING}
 
 
-def taken_by_other(pod: GroupPod, settings: NodeGroupSettings) -> OthersUsage | None:
+def others_usage(pod: GroupPod, settings: NodeGroupSettings) -> OthersUsage | None:
     """The amounts that a pod outside the group uses on its node; None for any other pod."""
     if settings.quirks.starve_ignores_other_pods or not takes_room(pod):
         return None

@@ -65,7 +65,7 @@ class AdminHandler:
         self._numbers = numbers
         self._has_been_ready = False
         self._is_stopping = False
-        self._held: set[Exchange] = set()
+        self._probes: set[Exchange] = set()
         self._leaving: set[Exchange] = set()
 
     def begin(self, exchange: Exchange) -> None:
@@ -117,7 +117,7 @@ class AdminHandler:
         ``/readyz`` is answered with the present state. ``/wait-for-drain`` ends the drain if no stop signal has
         followed.
         """
-        if exchange in self._held:
+        if exchange in self._probes:
             self._respond_readiness(exchange, wait_s=0.0)
         elif exchange not in self._leaving:
             raise NotImplementedError(exchange)
@@ -135,12 +135,12 @@ class AdminHandler:
     def body_complete(self, exchange: Exchange) -> None:
         """Ignore the body of a held request."""
 
-    def held(self, exchange: Exchange) -> None:
+    def reading_changed(self, exchange: Exchange) -> None:
         """Do nothing: responses are small."""
 
     def finish(self, exchange: Exchange) -> None:
         """Drop a pending request whose client has disconnected."""
-        self._held.discard(exchange)
+        self._probes.discard(exchange)
         self._leaving.discard(exchange)
 
     def _respond_numbers(self, exchange: Exchange) -> None:
@@ -200,7 +200,7 @@ class AdminHandler:
             self._respond_to_probes()
 
     def _respond_to_probes(self) -> None:
-        for exchange in list(self._held):
+        for exchange in list(self._probes):
             self._respond_readiness(exchange, wait_s=0.0)
 
     def _respond_readiness(self, exchange: Exchange, *, wait_s: float) -> None:
@@ -209,7 +209,7 @@ class AdminHandler:
         elif self._pod.is_ready:
             exchange.respond(200, b"ready")
         elif wait_s > 0 and not self._has_been_ready:
-            self._held.add(exchange)
+            self._probes.add(exchange)
             exchange.wait_until_s = exchange.started_s + min(wait_s, _READY_WAIT_MAX_S)
         else:
             exchange.respond(503, b"the app is not ready")

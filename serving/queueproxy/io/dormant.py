@@ -13,7 +13,15 @@ from collections.abc import AsyncIterator, Callable
 from typing import Protocol
 
 from serving.net.aio.supervise import TaskOwner
-from serving.queueproxy.dormancy import Activity, AppEvent, DormancyState, Phase, after_event, held_awake, sleep_due_s
+from serving.queueproxy.dormancy import (
+    Activity,
+    AppEvent,
+    DormancyState,
+    Phase,
+    after_event,
+    sleep_due_s,
+    with_awake_until,
+)
 from serving.queueproxy.io.freezers import Freezer, freezer_of
 from serving.queueproxy.podspec import PodSpec
 
@@ -125,7 +133,7 @@ class Dormancy:
         now_s, phase = self._clock(), self._state.phase
         self._state = after_event(self._state, AppEvent.DEMAND, now_s)
         if is_held:
-            self._state = held_awake(self._state, now_s + WAKE_HOLD_S)
+            self._state = with_awake_until(self._state, now_s + WAKE_HOLD_S)
         if phase in (Phase.FREEZING, Phase.DORMANT):
             self._thaw()
         elif phase is Phase.RUNNING:
@@ -171,7 +179,7 @@ class Dormancy:
 
     async def end(self) -> None:
         """Thaw the app and stop freezing it. SIGTERM follows, which a frozen app could not handle."""
-        self._state = held_awake(self._state, math.inf)
+        self._state = with_awake_until(self._state, math.inf)
         self.wake()
         if self._timer is not None:
             self._timer.cancel()

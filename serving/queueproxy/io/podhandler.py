@@ -113,7 +113,7 @@ class PodHandler(PodRequests[Exchange]):
         if decision is not None:
             self._carry_out(exchange, decision)
 
-    def held(self, exchange: Exchange) -> None:
+    def reading_changed(self, exchange: Exchange) -> None:
         """Start or stop the deadline for a client that does not read its response."""
         if self._slots is not None and exchange.context is not None:
             self._slots.record_reading(exchange, self._clock(), is_unread=exchange.response.is_held)

@@ -351,14 +351,16 @@ class Pages:
         except ServingError as error:
             raise web.HTTPBadRequest(text=f"{error}\n") from error
         keys = [f"{namespace}/{name_of(revision)}" for revision in pair]
-        before, after = [await self._kept_rows(revision_key, span_s, now_s=now_s) for revision_key in keys]
+        before, after = [await self._stored_rows(revision_key, span_s, now_s=now_s) for revision_key in keys]
         # Two weeks are thousands of rows.
         comparison = await asyncio.to_thread(
             compared, service, pair, (before, after), span_s=span_s, prices=self._prices
         )
         return json_response_of(key, comparison)
 
-    async def _kept_rows(self, key: str, span_s: tuple[float, float], *, now_s: float) -> dict[str, list[float | None]]:
+    async def _stored_rows(
+        self, key: str, span_s: tuple[float, float], *, now_s: float
+    ) -> dict[str, list[float | None]]:
         """The rows of a revision, from memory as far as possible, and older rows from the disk."""
         from_s, to_s = span_s
         from_s = max(from_s, self._board.created_s(key))

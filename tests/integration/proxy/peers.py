@@ -185,7 +185,7 @@ class Forwarder:
     def body_complete(self, exchange: Exchange) -> None:
         pass
 
-    def held(self, exchange: Exchange) -> None:
+    def reading_changed(self, exchange: Exchange) -> None:
         pass
 
     def finish(self, exchange: Exchange) -> None:

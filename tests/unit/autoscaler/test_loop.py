@@ -968,7 +968,7 @@ def test_one_without_the_lease_decides_nothing_and_begins_when_it_has_it() -> No
         async with asyncio.TaskGroup() as group:
             member, two = Member("one", store.cluster), Member("two", store.cluster)
             async with at_work(member, group), at_work(two, group):
-                assert (member.shards.held, two.shards.held) == ([0], [])
+                assert (member.shards.owned, two.shards.owned) == ([0], [])
                 await two.report(3, 100.0)
                 assert (await store.scale(), two.relay.relayed_count) == (1, 3)
                 assert two.autoscaler.numbers()["revisions"] == 0
@@ -992,7 +992,7 @@ def test_who_takes_over_takes_no_pod_before_a_window_was_seen() -> None:
             async with at_work(member, group), at_work(two, group):
                 await member.report(30, 28.0)
                 await member.let_go()
-                assert two.shards.held == [0]
+                assert two.shards.owned == [0]
                 await two.report(58, 2.0)
                 assert await store.scale() == 4
                 await two.report(70, 2.0)
@@ -1025,7 +1025,7 @@ def test_a_write_is_waited_for_before_a_shard_is_let_go() -> None:
         async with asyncio.TaskGroup() as group, at_work(Member("one", store.cluster), group) as member:
             with member.sharing.writing(member.autoscaler.group(KEY)):
                 await member.let_go()
-                assert member.shards.held == []
+                assert member.shards.owned == []
                 lost = group.create_task(member.autoscaler.lost(0))
                 await pass_s(1)
                 assert not lost.done()

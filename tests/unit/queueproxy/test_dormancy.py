@@ -13,8 +13,8 @@ from serving.queueproxy.dormancy import (
     DormancyState,
     Phase,
     after_event,
-    held_awake,
     sleep_due_s,
+    with_awake_until,
 )
 
 IDLE = Activity()
@@ -57,11 +57,11 @@ def test_it_is_due_after_the_idle_time() -> None:
 
 
 def test_a_hold_delays_it() -> None:
-    assert sleep_due_s(held_awake(RUNNING, 130.0), IDLE, after_s=10.0) == 130.0
+    assert sleep_due_s(with_awake_until(RUNNING, 130.0), IDLE, after_s=10.0) == 130.0
 
 
 def test_an_earlier_hold_does_not_shorten_a_later_one() -> None:
-    assert held_awake(held_awake(RUNNING, 130.0), 120.0).awake_until_s == 130.0
+    assert with_awake_until(with_awake_until(RUNNING, 130.0), 120.0).awake_until_s == 130.0
 
 
 @pytest.mark.parametrize(

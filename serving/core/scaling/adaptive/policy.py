@@ -78,7 +78,7 @@ class AdaptivePolicy(RevisionPolicy):
         self._explains = explains
         self._spec = spec
         self._settings = settings.adaptive
-        self._kept_min_s = self._least_kept_s()
+        self._hold_min_s = self._least_kept_s()
         self._prior = prior
         self._budget = budget
         self._gaps = GapHistory()
@@ -99,7 +99,7 @@ class AdaptivePolicy(RevisionPolicy):
     def started(self, took_s: float) -> None:
         """Record how many seconds a pod took to start."""
         super().started(took_s)
-        self._kept_min_s = self._least_kept_s()
+        self._hold_min_s = self._least_kept_s()
 
     def _least_kept_s(self) -> float:
         """The minimum keep time of the last pod. It grows with the start time, so that a slow start is not wasted."""
@@ -128,7 +128,7 @@ class AdaptivePolicy(RevisionPolicy):
 
     def _record_gap(self, gap_s: float, number: int) -> None:
         """Record a gap of ``gap_s`` seconds, which ended in the second with this ``number`` (``SecondOfLoad``)."""
-        if gap_s >= self._kept_min_s:
+        if gap_s >= self._hold_min_s:
             if self._unsettled is not None:
                 # The cold requests of a gap are complete only at the next gap.
                 pod_seconds, cold = self._unsettled
@@ -154,7 +154,7 @@ class AdaptivePolicy(RevisionPolicy):
             self.idle_since_s = now_s
         if in_flight is None:
             return NEUTRAL
-        if not in_flight and not isinstance(wanted, NoData) and now_s - self.idle_since_s < self._kept_min_s:
+        if not in_flight and not isinstance(wanted, NoData) and now_s - self.idle_since_s < self._hold_min_s:
             self._tail_count = max(1, wanted)
         is_learnt = _is_learnt_used(self._gaps, self._regret, spec=self._spec, settings=self._settings)
         if in_flight > 0:
@@ -164,7 +164,7 @@ class AdaptivePolicy(RevisionPolicy):
             regret = self._regret.reason(self._spec.cold_start_worth_s) if self._explains else None
             return NEUTRAL if regret is None else Advice(regret=regret)
         age_s = max(0.0, now_s - self.idle_since_s)
-        min_s = self._kept_min_s
+        min_s = self._hold_min_s
         if age_s < min_s:
             # Most gaps end before a plan is needed, and the plan is the most expensive part.
             proposals = proposals_of(view.algorithm, KeepWindow(0.0, min_s))
@@ -202,7 +202,7 @@ class AdaptivePolicy(RevisionPolicy):
             # Knative's keep-alive holds the pod while the windows have load, and decides once per period only.
             left_s = self._spec.stable_window_s - _WINDOW_SLACK_S - age_s
             return left_s if left_s > self._spec.decision_period_s else None
-        to_s = self._kept_min_s
+        to_s = self._hold_min_s
         if age_s >= to_s:
             if self._idle is None:
                 self._idle = self._plan()
@@ -249,7 +249,7 @@ class AdaptivePolicy(RevisionPolicy):
         bounds = KeepBounds(
             # All requests that arrive during a start are cold.
             worth_s=spec.cold_start_worth_s * self._arrivals_per_start,
-            min_s=self._kept_min_s,
+            min_s=self._hold_min_s,
             max_s=settings.keep_alive_max_s,
             bridge_s=settings.keep_alive_bridge_s,
             start_s=self.start_s,

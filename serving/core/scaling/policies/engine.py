@@ -18,7 +18,7 @@ from serving.core.model.quantity import Resources
 from serving.core.model.scaledworkload import Schedule
 from serving.core.scaling.kpa.merge import Proposal
 from serving.core.scaling.policies.attachment import LastDecision, Triggered
-from serving.core.scaling.policies.index import Policies, PolicyKey, ScalingPolicyView, kept_of, state_of
+from serving.core.scaling.policies.index import Policies, PolicyKey, ScalingPolicyView, state_of, stored_state
 from serving.core.scaling.policies.scalingpolicy import (
     ScalingPolicySpec,
     ScheduleState,
@@ -134,7 +134,7 @@ class Triggers:
         self._requests = requests
         self._on_change = on_change
         self._policies = Policies()
-        self._held: dict[RevisionKey, _AttachedRevision] = {}
+        self._attached: dict[RevisionKey, _AttachedRevision] = {}
 
     @property
     def policy_count(self) -> int:
@@ -143,13 +143,14 @@ class Triggers:
 
     def is_followed(self, key: PolicyKey) -> bool:
         """Whether any revision follows a policy."""
-        return any(follower.policy.key == key for follower in self._held.values())
+        return any(follower.policy.key == key for follower in self._attached.values())
 
     @property
     def wants_usage(self) -> bool:
         """Whether the policy of any revision has triggers on cpu or memory."""
         return any(
-            follower.policy.spec is not None and _needs_usage(follower.policy.spec) for follower in self._held.values()
+            follower.policy.spec is not None and _needs_usage(follower.policy.spec)
+            for follower in self._attached.values()
         )
 
     def set_policy(self, policy: ScalingPolicyView, *, is_ours: bool = True) -> None:
@@ -180,22 +181,22 @@ class Triggers:
 
     def has_policy(self, key: RevisionKey) -> bool:
         """Whether a revision follows a policy."""
-        return key in self._held
+        return key in self._attached
 
     def process_report(self, key: RevisionKey, pod: str, *, concurrency: float) -> bool:
         """Process a pod's report; return whether it triggers an immediate decision."""
-        follower = self._held.get(key)
+        follower = self._attached.get(key)
         return follower is not None and follower.triggered.process_report(pod, concurrency=concurrency)
 
     def forget_pod(self, key: RevisionKey, pod: str) -> None:
         """Drop a deleted pod."""
-        follower = self._held.get(key)
+        follower = self._attached.get(key)
         if follower is not None:
             follower.triggered.forget_pod(pod)
 
     def forget(self, key: RevisionKey) -> None:
         """Drop a revision that was deleted or moved to another autoscaler."""
-        follower = self._held.pop(key, None)
+        follower = self._attached.pop(key, None)
         if follower is not None:
             self._on_change(follower.policy.key)
 
@@ -236,7 +237,7 @@ class Triggers:
 
     def due_in_s(self, key: RevisionKey, now_s: float) -> float | None:
         """Seconds until the next evaluation of a revision; None if it has no policy."""
-        follower = self._held.get(key)
+        follower = self._attached.get(key)
         return None if follower is None or follower.is_asleep else max(0.0, follower.triggered.due_s - now_s)
 
     def status(
@@ -249,7 +250,7 @@ class Triggers:
         policy = self._policies.get(key)
         if policy is None:
             return None
-        followers = [follower for follower in self._held.values() if follower.policy.key == key]
+        followers = [follower for follower in self._attached.values() if follower.policy.key == key]
         working = sorted(
             (follower for follower in followers if not follower.problem), key=lambda follower: follower.revision.key
         )
@@ -275,21 +276,23 @@ class Triggers:
             "schedules": working[0].calendar.status() if working else [],
             "lastDecision": None if latest is None else _decision_status(latest, at=stamp(latest.at_s + wall_offset_s)),
             "revisions": [
-                msgspec.to_builtins(kept_of(follower.revision, rebased(follower.triggered.state, by_s=wall_offset_s)))
+                msgspec.to_builtins(
+                    stored_state(follower.revision, rebased(follower.triggered.state, by_s=wall_offset_s))
+                )
                 for follower in working
             ],
         }
 
     def _attach(self, revision: ScaledRevision, *, now_s: float, wall_offset_s: float) -> _AttachedRevision | None:
         """Attach the revision to the policy that targets it now."""
-        follower = self._held.get(revision.key)
+        follower = self._attached.get(revision.key)
         policy = self._policies.holder(revision) if len(self._policies) and revision.spec.reachable else None
         if policy is None or policy.spec is None:
             self.forget(revision.key)
             return None
         if follower is None or follower.policy.uid != policy.uid or follower.revision.uid != revision.uid:
             self.forget(revision.key)
-            follower = self._held[revision.key] = self._begin(
+            follower = self._attached[revision.key] = self._begin(
                 revision, policy, now_s=now_s, wall_offset_s=wall_offset_s
             )
             self._on_change(policy.key)

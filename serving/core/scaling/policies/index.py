@@ -128,7 +128,7 @@ def policy_of(resource: Mapping[str, Any], check: PolicyCheck) -> ScalingPolicyV
         spec=None if problem else spec,
         problem=problem,
         conditions=tuple(status.get("conditions") or ()),
-        saved=_kept_in(status.get("revisions")),
+        saved=_stored_states(status.get("revisions")),
     )
 
 
@@ -143,7 +143,7 @@ def _spec_of(written: Mapping[str, Any], check: PolicyCheck) -> tuple[ScalingPol
     return spec, "; ".join(problems)
 
 
-def _kept_in(written: object) -> tuple[StoredState, ...]:
+def _stored_states(written: object) -> tuple[StoredState, ...]:
     """Read the stored states; of an invalid one, only the points are lost."""
     try:
         return msgspec.convert(written or (), type=tuple[StoredState, ...])
@@ -151,7 +151,7 @@ def _kept_in(written: object) -> tuple[StoredState, ...]:
         return ()
 
 
-def kept_of(revision: ScaledRevision, state: TriggerState) -> StoredState:
+def stored_state(revision: ScaledRevision, state: TriggerState) -> StoredState:
     """Convert a state with wall-clock times to the form stored in a policy's status."""
     return StoredState(
         name=revision.key[1],

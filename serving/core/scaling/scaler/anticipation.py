@@ -88,10 +88,10 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
 class Anticipation:
     """Anticipates the pods of one revision, so that a node can boot before the pods exist."""
 
-    __slots__ = ("_held", "_trend")
+    __slots__ = ("_delayed", "_trend")
 
     def __init__(self) -> None:
-        self._held = DelayWindow()
+        self._delayed = DelayWindow()
         self._trend = LoadTrend()
 
     def update(self, outcome: ScalerOutcome, policy: RevisionPolicy, *, boot_s: float) -> int:
@@ -111,8 +111,8 @@ class Anticipation:
             ahead = bounded(coming, spec=spec, is_initialized=True).count
         # Decided pods are not held, because their nodes may be removed with them.
         beyond = ahead if ahead > merged.desired_count else 0
-        self._held = self._held.record(beyond, slot_count=max(1, slot_count(boot_s)), now_s=now_s)
-        return max(merged.desired_count, self._held.maximum)
+        self._delayed = self._delayed.record(beyond, slot_count=max(1, slot_count(boot_s)), now_s=now_s)
+        return max(merged.desired_count, self._delayed.maximum)
 
     def due(
         self, count: int, *, outcome: ScalerOutcome, written: AnticipatedPods | None, boot_s: float, wall_s: float

@@ -134,7 +134,7 @@ def _place(where: str, place: str, field: str) -> str:
 
 
 def _broken(rules: RuleTree, whole: Json, where: str) -> Iterator[Problem]:
-    for rule, message in failures(rules.rules, encode(_given(whole, rules.words)), None):
+    for rule, message in failures(rules.rules, encode(_non_empty(whole, rules.words)), None):
         is_at_list = rule.field_path == "@.."
         at = _place(where, "@..", "") if is_at_list else _place(where, "", rule.field_path)
         match rule.reason:
@@ -146,15 +146,15 @@ def _broken(rules: RuleTree, whole: Json, where: str) -> Iterator[Problem]:
                 yield Problem(where=at, what=f"Invalid value: {message}", expected=message.removeprefix("must be "))
 
 
-def _given(value: Any, words: frozenset[str] | None) -> Any:  # noqa: ANN401 - JSON
+def _non_empty(value: Any, words: frozenset[str] | None) -> Any:  # noqa: ANN401 - JSON
     """A JSON value without empty fields, and without fields outside of ``words``; None allows all fields."""
     if isinstance(value, dict):
         return {
-            key: _given(child, words)
+            key: _non_empty(child, words)
             for key, child in value.items()
             if (words is None or key in words) and child not in _EMPTY
         }
-    return [_given(child, words) for child in value] if isinstance(value, list) else value
+    return [_non_empty(child, words) for child in value] if isinstance(value, list) else value
 
 
 @functools.cache

@@ -212,12 +212,12 @@ class Structure:
         items = self._items(schema, value)
         if items is None:
             return value
-        remaining = dict(self._kept(items, last=last, owned=owned))
+        remaining = dict(self._retained(items, last=last, owned=owned))
         if isinstance(value, Mapping):
             return {key.removeprefix("f:"): child for key, child in remaining.items()}
         return list(remaining.values())
 
-    def _kept(
+    def _retained(
         self, items: Mapping[str, tuple[Any, Schema, bool]], *, last: FieldSet, owned: FieldSet
     ) -> Iterator[tuple[str, Any]]:
         for key, (child, below, _) in items.items():

@@ -24,7 +24,7 @@ from serving.net.cluster.leases.rules import (
     LeaseTimes,
     decide,
     free_at_s,
-    held_until_s,
+    lease_end_s,
     lost,
     seen,
     tried,
@@ -59,7 +59,7 @@ class LeaseElector:
     @property
     def is_held(self) -> bool:
         """Whether this process holds the lease now."""
-        return self.clock() < held_until_s(self._election, self.me, self._times)
+        return self.clock() < lease_end_s(self._election, self.me, self._times)
 
     @property
     def holder(self) -> str:

@@ -107,7 +107,7 @@ def lost(election: Election) -> Election:
     return msgspec.structs.replace(election, renewed_at_s=None)
 
 
-def held_until_s(election: Election, me: str, times: LeaseTimes) -> float:
+def lease_end_s(election: Election, me: str, times: LeaseTimes) -> float:
     """The time until which this process may act as the holder; minus infinity if it must not."""
     if election.renewed_at_s is None or election.record is None or election.record.holder != me:
         return -math.inf
@@ -118,7 +118,7 @@ def decide(election: Election, me: str, times: LeaseTimes, *, now_s: float) -> L
     """The next step of the election."""
     pace_s = election.tried_at_s + times.retry_period_s
     if election.renewed_at_s is not None:
-        until_s = held_until_s(election, me, times)
+        until_s = lease_end_s(election, me, times)
         if now_s >= until_s:
             return LeaseStep(action=LeaseAction.LOST, until_s=now_s)
         if now_s >= pace_s:

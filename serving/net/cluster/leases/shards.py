@@ -138,8 +138,8 @@ class Shards:
         )
 
     @property
-    def held(self) -> list[int]:
-        """The shards that this process holds now."""
+    def owned(self) -> list[int]:
+        """The shards that this process owns now, sorted."""
         return [shard for shard in sorted(self._won) if self.owns(shard)]
 
     def of(self, group: tuple[str, str]) -> int:

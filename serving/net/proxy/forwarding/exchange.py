@@ -95,7 +95,7 @@ class Handler(Protocol):
     def body_complete(self, exchange: "Exchange") -> None:
         """Process the end of a waiting request's body."""
 
-    def held(self, exchange: "Exchange") -> None:
+    def reading_changed(self, exchange: "Exchange") -> None:
         """Process a change of ``is_held``: the response now waits for its client to read, or no longer waits."""
 
     def finish(self, exchange: "Exchange") -> None:
@@ -106,15 +106,15 @@ class BodyWait:
     """Delays a listener's requests until enough of their bodies has arrived to use a pod's slot.
 
     A client that sends a head without a body then uses a connection but no slot. A body with Content-Length is ready
-    when it is complete, or when ``held_bytes_max`` bytes have arrived. A body without Content-Length is ready with its
+    when it is complete, or when ``buffered_bytes_max`` bytes have arrived. A body without Content-Length is ready with its
     first byte, because the app may read it as a stream. A gRPC call is ready immediately, because its client may wait
     for the server. Unless ``is_on``, no request waits.
     """
 
-    __slots__ = ("_byte_count", "_held_bytes_max", "_is_on")
+    __slots__ = ("_buffered_bytes_max", "_byte_count", "_is_on")
 
-    def __init__(self, held_bytes_max: int, *, is_on: bool) -> None:
-        self._held_bytes_max = held_bytes_max
+    def __init__(self, buffered_bytes_max: int, *, is_on: bool) -> None:
+        self._buffered_bytes_max = buffered_bytes_max
         self._is_on = is_on
         self._byte_count = 0
 
@@ -126,8 +126,8 @@ class BodyWait:
         if self._is_ready(exchange):
             return True
         exchange.body.is_awaited = True
-        self._byte_count += exchange.body.held_bytes
-        if exchange.head.expects_continue and not exchange.body.held_bytes:
+        self._byte_count += exchange.body.buffered_bytes
+        if exchange.head.expects_continue and not exchange.body.buffered_bytes:
             # As in nginx and Envoy, because asking the app needs a slot.
             exchange.body.is_continued = True
             client.write(_CONTINUE)
@@ -144,15 +144,15 @@ class BodyWait:
 
     def end(self, exchange: "Exchange") -> None:
         """Stop counting a waiting request."""
-        self._byte_count -= exchange.body.held_bytes
+        self._byte_count -= exchange.body.buffered_bytes
 
     def _is_ready(self, exchange: "Exchange") -> bool:
         if exchange.body.is_complete or not self._is_on or self._byte_count >= _AWAITED_BYTES_MAX:
             return True
-        held_bytes = exchange.body.held_bytes
+        buffered_bytes = exchange.body.buffered_bytes
         if exchange.head.content_length is None:
-            return held_bytes > 0 or is_grpc_call(exchange.head)
-        return held_bytes >= self._held_bytes_max
+            return buffered_bytes > 0 or is_grpc_call(exchange.head)
+        return buffered_bytes >= self._buffered_bytes_max
 
 
 class Wiring(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,7 +171,7 @@ class Wiring(msgspec.Struct, frozen=True, kw_only=True):
     stream_pool: Callable[[], Pool]
     clock: Callable[[], float]
     listener: str
-    held_bytes_max: int
+    buffered_bytes_max: int
     tunnel_limits: tuple[float, float]
     body_pace: MinimumRate
     read_pace: MinimumRate
@@ -295,7 +295,7 @@ class Exchange:
     @property
     def weight_bytes(self) -> int:
         """Approximate memory of a waiting request: its head and the buffered part of its body."""
-        return len(self.head.wire) + len(self.head.target) + self.body.held_bytes
+        return len(self.head.wire) + len(self.head.target) + self.body.buffered_bytes
 
     # Called by a handler.
 
@@ -303,7 +303,7 @@ class Exchange:
         """Pass the request to the handler."""
         self.begun = True
         self._wiring.handler.begin(self)
-        if self.body is not NO_BODY and self.body.held_bytes >= self._wiring.held_bytes_max:
+        if self.body is not NO_BODY and self.body.buffered_bytes >= self._wiring.buffered_bytes_max:
             self.client.pause(Pause.HELD)
 
     def await_body(self) -> bool:
@@ -406,7 +406,7 @@ class Exchange:
             if self.body.is_awaited and self._wiring.body_wait.received(self, len(payload)):
                 self._wiring.handler.body_ready(self)
             # Bytes that came with the head wait for the handler first, because most requests are forwarded immediately.
-            if body.held_bytes >= self._wiring.held_bytes_max and self.begun:
+            if body.buffered_bytes >= self._wiring.buffered_bytes_max and self.begun:
                 self.client.pause(Pause.HELD)
 
     def receive_body_end(self, payload: bytes, trailers: bytes) -> None:
@@ -440,7 +440,7 @@ class Exchange:
             if self._attempt is not None:
                 self._attempt.pause_reading(full=is_held)
             if self.begun:
-                self._wiring.handler.held(self)
+                self._wiring.handler.reading_changed(self)
 
     def check(self, now_s: float) -> float:
         """Enforce expired time limits; return when the next limit expires."""

@@ -8,12 +8,21 @@ from serving.net.proxy.forwarding.client import Tunnel
 class RequestBody:
     """The body of one request: its encoded pieces until they are sent, and its progress."""
 
-    __slots__ = ("_held", "_sent", "can_replay", "held_bytes", "is_awaited", "is_complete", "is_continued", "trailers")
+    __slots__ = (
+        "_pieces",
+        "_sent",
+        "buffered_bytes",
+        "can_replay",
+        "is_awaited",
+        "is_complete",
+        "is_continued",
+        "trailers",
+    )
 
     def __init__(self) -> None:
-        self._held: list[bytes] = []
+        self._pieces: list[bytes] = []
         self._sent = b""
-        self.held_bytes = 0
+        self.buffered_bytes = 0
         self.can_replay = True
         """Whether all sent pieces are still buffered."""
         self.is_complete = False
@@ -27,43 +36,43 @@ class RequestBody:
 
     def buffer(self, piece: bytes) -> None:
         """Buffer a piece until an upstream is connected."""
-        self._held.append(piece)
-        self.held_bytes += len(piece)
+        self._pieces.append(piece)
+        self.buffered_bytes += len(piece)
 
     def peek(self) -> bytes:
         """Return all buffered pieces without removing them."""
-        return b"".join(self._held)
+        return b"".join(self._pieces)
 
     def send(self) -> bytes:
         """Return all buffered pieces for an upstream, and keep them for a replay."""
-        if not self._held:
+        if not self._pieces:
             return b""
-        self._sent = b"".join(self._held)
+        self._sent = b"".join(self._pieces)
         self.can_replay = True
-        self._held = []
-        self.held_bytes = 0
+        self._pieces = []
+        self.buffered_bytes = 0
         return self._sent
 
     def rewind(self) -> None:
         """Buffer the sent pieces again, for the next upstream."""
         assert self.can_replay
         if self._sent:
-            self._held = [self._sent]
-            self.held_bytes = len(self._sent)
+            self._pieces = [self._sent]
+            self.buffered_bytes = len(self._sent)
             self._sent = b""
 
     def restore(self, body: bytes) -> None:
         """Buffer an unprocessed body again, for the next upstream."""
-        self._held = [body]
+        self._pieces = [body]
         self._sent = b""
         self.can_replay = True
-        self.held_bytes = len(body)
+        self.buffered_bytes = len(body)
 
     def drop(self) -> None:
         """Discard all pieces: the body is now streamed, or no longer needed."""
-        self._held = []
+        self._pieces = []
         self._sent = b""
-        self.held_bytes = 0
+        self.buffered_bytes = 0
         self.can_replay = False
 
 

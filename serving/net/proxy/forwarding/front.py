@@ -46,10 +46,10 @@ class Front(abc.ABC):
         if exchange.context is not _OURS:
             self._handler.body_complete(exchange)
 
-    def held(self, exchange: Exchange) -> None:
+    def reading_changed(self, exchange: Exchange) -> None:
         """Call the wrapped handler, unless ``respond`` answered the request."""
         if exchange.context is not _OURS:
-            self._handler.held(exchange)
+            self._handler.reading_changed(exchange)
 
     def finish(self, exchange: Exchange) -> None:
         """Call the wrapped handler, unless ``respond`` answered the request."""

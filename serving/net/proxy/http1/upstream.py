@@ -149,10 +149,10 @@ class Upstream(asyncio.Protocol):
         "_has_received",
         "_has_yielded",
         "_heads",
-        "_held",
         "_home",
         "_interim_left",
         "_is_chunked",
+        "_is_client_full",
         "_is_paused",
         "_keep",
         "_reader",
@@ -178,7 +178,7 @@ class Upstream(asyncio.Protocol):
         self._heads = ResponseMemory()
         self._buffer = b""
         self._has_received = False
-        self._held = False
+        self._is_client_full = False
         self._has_yielded = False
         self._is_paused = False
         self._interim_left = INTERIM_MAX
@@ -234,8 +234,8 @@ class Upstream(asyncio.Protocol):
 
     def pause_reading(self, *, full: bool) -> None:
         """Pause reading while the client's buffer is full, or resume."""
-        if full is not self._held and not self._transport.is_closing():
-            self._held = full
+        if full is not self._is_client_full and not self._transport.is_closing():
+            self._is_client_full = full
             self._update_reading()
 
     def drop(self) -> None:
@@ -343,7 +343,7 @@ class Upstream(asyncio.Protocol):
             self._update_reading()
 
     def _update_reading(self) -> None:
-        is_paused = self._held or self._has_yielded
+        is_paused = self._is_client_full or self._has_yielded
         if is_paused is not self._is_paused:
             self._is_paused = is_paused
             if is_paused:

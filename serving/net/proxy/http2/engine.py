@@ -125,10 +125,10 @@ class Http2Engine:
         "_decoder",
         "_growth_left",
         "_highest_id",
-        "_kept",
         "_owner",
         "_peer_window",
         "_preface_left",
+        "_unparsed",
         "_window_left",
         "budget",
         "encoder",
@@ -202,7 +202,7 @@ class Http2Engine:
         """Whether the last read had many frames for few bytes."""
         self._begun = False
         # The bytes of an incomplete frame.
-        self._kept = b""
+        self._unparsed = b""
         # The stream of a head that spans several frames; 0 for none.
         self._block_id = self._block_count = 0
         self._block = b""
@@ -504,7 +504,7 @@ class Http2Engine:
     @property
     def is_amid_head(self) -> bool:
         """Whether an incomplete non-DATA frame or header block is buffered."""
-        buffered = self._kept
+        buffered = self._unparsed
         return bool(
             self._preface_left
             or self._block_id
@@ -518,8 +518,8 @@ class Http2Engine:
             Violation: when the connection must end.
         """
         self.now_s = now_s
-        if self._kept:
-            data, self._kept = self._kept + data, b""
+        if self._unparsed:
+            data, self._unparsed = self._unparsed + data, b""
         at, size, frames = 0, len(data), 0
         if self._preface_left:
             at = self._receive_preface(data)
@@ -547,7 +547,7 @@ class Http2Engine:
             at = end
             frames += 1
         if at < size:
-            self._kept = data[at:]
+            self._unparsed = data[at:]
         self.has_more = frames == _FRAMES_AT_ONCE and at < size
         self.is_costly = frames > _FRAMES_FREE and at < frames * _FRAME_COST_BYTES
 

@@ -92,11 +92,11 @@ class RespondingStream(EngineStream):
         "_has_begun",
         "_is_late",
         "_is_paused",
+        "_last_read_s",
         "_may_dawdle",
         "_read_due_s",
         "_refusal",
         "_session",
-        "_taken_s",
     )
 
     def __init__(self, session: StreamCarrier, stream_id: int, *, ended: bool) -> None:
@@ -106,7 +106,7 @@ class RespondingStream(EngineStream):
         # The unread bytes; None while there are only a few.
         self._ahead: ResponseBuffer | None = None
         # When the client last read some of the response.
-        self._taken_s = session.wiring.clock()
+        self._last_read_s = session.wiring.clock()
         # The deadline for the client to read waiting bytes.
         self._is_late = False
         self._read_due_s = 0.0
@@ -210,7 +210,7 @@ class RespondingStream(EngineStream):
             self._ahead.set(self.unread_bytes())
         # All streams of a connection share its bandwidth.
         byte_count *= len(session.engine.streams)
-        self._read_due_s = session.wiring.read_pace.extend(self._read_due_s, byte_count, self._taken_s)
+        self._read_due_s = session.wiring.read_pace.extend(self._read_due_s, byte_count, self._last_read_s)
         self._is_late = self.pending is not None
         self._update_pause()
 
@@ -232,7 +232,7 @@ class RespondingStream(EngineStream):
 
     def _record_read(self) -> None:
         session = self._session
-        self._taken_s = session.wiring.clock()
+        self._last_read_s = session.wiring.clock()
         session.engine.budget.earn_pings()
         if self.has_ended and not self.is_done and self._exchange is None:
             self.linger()
@@ -268,8 +268,8 @@ class RespondingStream(EngineStream):
         """Wait for the client to read the written bytes."""
         if not self.is_done:
             session = self._session
-            self._taken_s = session.wiring.clock()
-            session.registry.wake_by(self._taken_s + session.registry.settings.write_wait_max_s)
+            self._last_read_s = session.wiring.clock()
+            session.registry.wake_by(self._last_read_s + session.registry.settings.write_wait_max_s)
 
     def _reset(self, code: ErrorCode) -> None:
         self._session.engine.reset(self, code)

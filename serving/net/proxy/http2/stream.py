@@ -34,7 +34,7 @@ class Stream(RespondingStream):
         self._linger_end_s = math.inf
         # Bytes that the request's body may still have: up to its content-length, or to the limit of all bodies.
         self._body_left = math.inf
-        self._body_pace = None if ended else BodyPace(session.wiring.body_pace, self._taken_s)
+        self._body_pace = None if ended else BodyPace(session.wiring.body_pace, self._last_read_s)
 
     @property
     def sink(self) -> ResponseSink:
@@ -62,7 +62,7 @@ class Stream(RespondingStream):
         except RequestRefusal as refusal:
             self._refuse(refusal)
             return
-        now_s = self._taken_s
+        now_s = self._last_read_s
         exchange = self._exchange = Exchange(self, head, session.wiring, peer=session.peer, now_s=now_s)
         exchange.begin()
         if self._exchange is exchange:
@@ -105,10 +105,10 @@ class Stream(RespondingStream):
         registry = self._session.registry
         if self._linger_end_s != math.inf:
             code = ErrorCode.NO_ERROR
-            due_s = 0.0 if registry.finishing else min(self._taken_s + _LINGER_S, self._linger_end_s)
+            due_s = 0.0 if registry.finishing else min(self._last_read_s + _LINGER_S, self._linger_end_s)
         else:
             code = ErrorCode.CANCEL
-            due_s = self._taken_s + registry.settings.write_wait_max_s
+            due_s = self._last_read_s + registry.settings.write_wait_max_s
             if self.pending is not None and not self._may_dawdle and not self._session.engine.is_full:
                 due_s = min(due_s, self._read_due_s)
         if due_s <= now_s:
@@ -133,7 +133,7 @@ class Stream(RespondingStream):
         """Process a piece of the request's body."""
         engine, exchange = self._session.engine, self._exchange
         if self._linger_end_s != math.inf:
-            self._taken_s = engine.now_s
+            self._last_read_s = engine.now_s
             engine.replenish(self)
             return
         if self._body_pace is not None and not self._has_begun:
@@ -201,9 +201,9 @@ class Stream(RespondingStream):
     def linger(self) -> None:
         """After the response, read and discard the rest of the request."""
         session = self._session
-        self._taken_s = session.wiring.clock()
-        self._linger_end_s = self._taken_s + _LINGER_MAX_S
-        session.registry.wake_by(self._taken_s + _LINGER_S)
+        self._last_read_s = session.wiring.clock()
+        self._linger_end_s = self._last_read_s + _LINGER_MAX_S
+        session.registry.wake_by(self._last_read_s + _LINGER_S)
         session.engine.replenish(self)
         session.send()
 

@@ -36,7 +36,7 @@ from serving.net.proxy.http2.hpack_decoder import FieldSection
 from serving.net.proxy.http2.sending import FrameSender
 
 # Most bytes of a request kept for another attempt; an app that has not processed it received at most one window.
-_KEPT_BYTES_MAX = 128 * 1024
+_RESENDABLE_BYTES_MAX = 128 * 1024
 _LENGTH, _CHUNKED = Framing.LENGTH, Framing.CHUNKED
 # Streams per connection: half of all ids, then another connection is opened.
 _STREAM_ID_MAX = 2**30
@@ -50,16 +50,16 @@ class StreamUpstream(EngineStream):
     __slots__ = (
         "_begun",
         "_has_received",
-        "_held",
         "_home",
         "_interim_left",
+        "_is_client_full",
         "_is_moving",
         "_is_paused",
-        "_kept",
-        "_kept_bytes",
         "_left_bytes",
         "_link",
         "_receiver",
+        "_resendable",
+        "_resendable_bytes",
         "_was_moved",
         "_wire",
         "address",
@@ -81,9 +81,10 @@ class StreamUpstream(EngineStream):
         # Remaining bytes of a body with known length; None for any other.
         self._left_bytes: int | None = None
         # The sent bytes, while they may have to be sent again.
-        self._kept: list[bytes] | None = None
-        self._kept_bytes = 0
-        self._begun = self._has_received = self._held = self._is_paused = self._is_moving = self._was_moved = False
+        self._resendable: list[bytes] | None = None
+        self._resendable_bytes = 0
+        self._begun = self._has_received = self._is_client_full = self._is_paused = False
+        self._is_moving = self._was_moved = False
 
     # Called by an exchange.
 
@@ -91,8 +92,8 @@ class StreamUpstream(EngineStream):
         """Send the head of a request, and the body received so far."""
         self._receiver = receiver
         self._wire = wire
-        self._kept = [body]
-        self._kept_bytes = len(body)
+        self._resendable = [body]
+        self._resendable_bytes = len(body)
         self._begin(receiver, body)
 
     def write(self, data: bytes) -> None:
@@ -100,11 +101,11 @@ class StreamUpstream(EngineStream):
         receiver = self._receiver
         if receiver is None:
             return
-        if self._kept is not None:
-            self._kept.append(data)
-            self._kept_bytes += len(data)
-            if self._kept_bytes > _KEPT_BYTES_MAX and not self._is_moving:
-                self._kept = None
+        if self._resendable is not None:
+            self._resendable.append(data)
+            self._resendable_bytes += len(data)
+            if self._resendable_bytes > _RESENDABLE_BYTES_MAX and not self._is_moving:
+                self._resendable = None
         if not self._is_moving:
             link = self._link
             link.engine.send_data(self, data)
@@ -116,8 +117,8 @@ class StreamUpstream(EngineStream):
         """Send the end of the request."""
         if self._receiver is None:
             return
-        if self._kept is not None:
-            self._kept.append(data)
+        if self._resendable is not None:
+            self._resendable.append(data)
         if not self._is_moving:
             link = self._link
             link.engine.send_last(self, data, trailers=trailers)
@@ -129,7 +130,7 @@ class StreamUpstream(EngineStream):
 
     def pause_reading(self, *, full: bool) -> None:
         """Stop updating the window while the client's buffer is full, or resume."""
-        self._held = full
+        self._is_client_full = full
         if not full:
             self._link.engine.replenish(self)
             self._link.send()
@@ -151,7 +152,7 @@ class StreamUpstream(EngineStream):
         if receiver is None:
             return
         self._has_received = True
-        self._kept = None
+        self._resendable = None
         try:
             if self._begun:
                 if not ended:
@@ -184,7 +185,7 @@ class StreamUpstream(EngineStream):
         if receiver is None or not self._is_counted(receiver, payload):
             return
         receiver.on_piece(payload)
-        if self.window_left * 2 <= self.window_bytes and not self._held:
+        if self.window_left * 2 <= self.window_bytes and not self._is_client_full:
             self._link.engine.replenish(self)
 
     def receive_last(self, payload: bytes) -> None:
@@ -217,7 +218,7 @@ class StreamUpstream(EngineStream):
 
     def refused(self, reason: str) -> None:
         """Process REFUSED_STREAM or GOAWAY: the app has not processed the request."""
-        receiver, frames = self._receiver, self._kept
+        receiver, frames = self._receiver, self._resendable
         if receiver is None or frames is None or self._has_received:
             self.lost(reason)
             return
@@ -234,7 +235,7 @@ class StreamUpstream(EngineStream):
 
     def restart(self, link: "UpstreamSession") -> None:
         """Resend the whole request on another connection."""
-        receiver, frames = self._receiver, self._kept
+        receiver, frames = self._receiver, self._resendable
         if receiver is None or frames is None:
             return
         self._link = link
@@ -273,7 +274,7 @@ class StreamUpstream(EngineStream):
     def _is_counted(self, receiver: ResponseReceiver, payload: bytes) -> bool:
         """Count a piece of the response's body; return False if the body exceeds the declared length."""
         self._has_received = True
-        self._kept = None
+        self._resendable = None
         if not self._begun:
             self._break(receiver, BadResponse("a body without a head"))
             return False
@@ -534,7 +535,7 @@ class Http2Pool(Pool):
                 making = self._making[address] = self._connecting.start(
                     self._make(address), name=f"make {address}", is_awaited=True
                 )
-                making.add_done_callback(lambda task: self._made(address, task))
+                making.add_done_callback(lambda task: self._on_connected(address, task))
             # Shielded: a cancelled request leaves the connection attempt to the others.
             session = await asyncio.shield(making)
             if not session.is_open:
@@ -564,7 +565,7 @@ class Http2Pool(Pool):
                 return link
         return None
 
-    def _made(self, address: Address, task: "asyncio.Task[UpstreamSession]") -> None:
+    def _on_connected(self, address: Address, task: "asyncio.Task[UpstreamSession]") -> None:
         del self._making[address]
         if not task.cancelled():
             # Retrieved, because asyncio logs unretrieved exceptions, and all requests may have disconnected.

@@ -365,7 +365,7 @@ class HttpServer:
             stream_pool=self.stream_pool,
             clock=self.clock,
             listener=listener,
-            held_bytes_max=settings.body_held_bytes_max,
+            buffered_bytes_max=settings.body_held_bytes_max,
             body_pace=body_pace(settings),
             read_pace=read_pace(settings),
             body_wait=BodyWait(settings.body_held_bytes_max, is_on=settings.slot_after_body),

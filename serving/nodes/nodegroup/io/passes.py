@@ -43,7 +43,7 @@ from serving.nodes.nodegroup.status import (
     CLOUD_REACHABLE,
     KEYS_KNOWN,
     Verdict,
-    kept_text,
+    annotation_text,
     keys_status,
     recovered_state,
     refused_status,
@@ -300,7 +300,7 @@ class NodeGroupPasses:
 
     async def _save_state(self, about: Object, state: NodeGroupState) -> Object:
         """Write the state of lock and breaker into the annotation, if it has changed."""
-        text = kept_text(state)
+        text = annotation_text(state)
         if annotations_of(about).get(NODE_GROUP_STATE_ANNOTATION, "") == text:
             return about
         patch = {"metadata": {"annotations": {NODE_GROUP_STATE_ANNOTATION: text or None}}}

@@ -143,7 +143,7 @@ class LowRiskOverCommitment:
         require_scipy()
         self._settings = settings
         self._limit_weight = np.array([[settings.cpu_risk_limit_weight], [settings.memory_risk_limit_weight]])
-        self._kept_version: int | None = None
+        self._cached_version: int | None = None
         self._kept: LoadRisk | None = None
 
     def evaluate(self, placing: Placing) -> LowRiskResult:
@@ -177,14 +177,14 @@ class LowRiskOverCommitment:
     def _load_of(self, table: NodeTable) -> LoadRisk:
         """Risk from load of all nodes; computed only if the version has changed."""
         load_risk = self._kept
-        if load_risk is not None and self._kept_version == table.version:
+        if load_risk is not None and self._cached_version == table.version:
             return load_risk
-        if load_risk is not None and table.changed is not None and self._kept_version == table.changed_from:
+        if load_risk is not None and table.changed is not None and self._cached_version == table.changed_from:
             load_risk = load_risk.with_columns(table.changed, self._load_risk(table, table.changed))
         else:
             load_risk = self._load_risk(table, slice(None))
         self._kept = load_risk
-        self._kept_version = table.version
+        self._cached_version = table.version
         return load_risk
 
     def _load_risk(self, table: NodeTable, columns: IntArray | slice) -> LoadRisk:

@@ -47,11 +47,11 @@ async def send_response(scope: Scope, send: Send, *, status: int, body: bytes, h
 class Inbox:
     """Messages from the server, buffered up to a limit. ``on_gone`` is called when the client disconnects."""
 
-    def __init__(self, receive: Receive, *, held_bytes_max: int, on_gone: Callable[[], None]) -> None:
+    def __init__(self, receive: Receive, *, buffered_bytes_max: int, on_gone: Callable[[], None]) -> None:
         self._receive = receive
-        self._held_bytes_max = held_bytes_max
+        self._buffered_bytes_max = buffered_bytes_max
         self._on_gone = on_gone
-        self._held: deque[Message] = deque()
+        self._messages: deque[Message] = deque()
         self._reading: TaskOwner | None = None
 
     def read_ahead(self) -> None:
@@ -60,14 +60,14 @@ class Inbox:
         self._reading.start(self._read(), name="read ahead")
 
     async def _read(self) -> None:
-        held_bytes = 0
-        while held_bytes < self._held_bytes_max:
+        buffered_bytes = 0
+        while buffered_bytes < self._buffered_bytes_max:
             message = await self._receive()
-            self._held.append(message)
+            self._messages.append(message)
             if message["type"].endswith(".disconnect"):
                 self._on_gone()
                 return
-            held_bytes += len(message.get("body") or b"")
+            buffered_bytes += len(message.get("body") or b"")
 
     async def stop(self) -> None:
         """Stop buffering. Cancelling a read loses no message of the server."""
@@ -77,7 +77,7 @@ class Inbox:
 
     async def receive(self) -> Message:
         """The next message, for the app."""
-        return self._held.popleft() if self._held else await self._receive()
+        return self._messages.popleft() if self._messages else await self._receive()
 
 
 class CallOwner(Protocol):
@@ -155,7 +155,7 @@ class AppCall:
         receive: Receive,
         send: Send,
         proxied: bool,
-        held_bytes_max: int,
+        buffered_bytes_max: int,
         held_s: float = 0.0,
     ) -> None:
         self.owner = owner
@@ -174,7 +174,9 @@ class AppCall:
         self.has_spoken = False
         """Whether the app has sent a websocket message."""
         self._send = send
-        self._inbox = Inbox(receive, held_bytes_max=held_bytes_max, on_gone=lambda: self._end_wait(_Wait.CLIENT_GONE))
+        self._inbox = Inbox(
+            receive, buffered_bytes_max=buffered_bytes_max, on_gone=lambda: self._end_wait(_Wait.CLIENT_GONE)
+        )
         self._wait: asyncio.Future[_Wait] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[None] | None = None

@@ -217,7 +217,7 @@ class AsgiPod(PodRequests[AppCall]):
             send=send,
             proxied=origin[0],
             held_s=origin[2],
-            held_bytes_max=self._http.body_held_bytes_max,
+            buffered_bytes_max=self._http.body_held_bytes_max,
         )
         await call.run(self._app)
 

@@ -177,18 +177,18 @@ class ServiceChanges(msgspec.Struct, frozen=True, kw_only=True):
     """Annotations of the service itself, which its Route gets (``serving.core.model.routepolicy``); "" removes one."""
 
 
-def taken_changes(options: dict[str, Any]) -> dict[str, Any]:
+def changes_from(options: dict[str, Any]) -> dict[str, Any]:
     """Remove options that need parsing; return them as fields of ``ServiceChanges``.
 
     Raises ``InvalidValue`` or ``SettingsError``.
     """
-    environment, secrets = taken_variables(options)
+    environment, secrets = variables_from(options)
     scaling_policy = options.pop("scaling_policy")
     return {
         "environment": environment,
         "secrets": secrets,
-        "scaling": taken_scaling(options),
-        "policy": taken_policy(options),
+        "scaling": scaling_from(options),
+        "policy": policy_from(options),
         "limits": limits_of(options.pop("cpu"), options.pop("memory")),
         "volumes": volumes_of(options.pop("volumes")),
         "annotations": {
@@ -220,7 +220,7 @@ def policy_name(api: ApiClient, text: str | None) -> str | None:
         fail_usage(f"--policy: {error}")
 
 
-def taken_scaling(options: dict[str, Any]) -> dict[str, str]:
+def scaling_from(options: dict[str, Any]) -> dict[str, str]:
     """Remove the scaling options; return the scaling values by key, such as "min-scale"."""
     values = {option.replace("_", "-"): options.pop(option) for option in SCALING}
     return {
@@ -230,7 +230,7 @@ def taken_scaling(options: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def taken_policy(options: dict[str, Any]) -> dict[str, str]:
+def policy_from(options: dict[str, Any]) -> dict[str, str]:
     """Remove the policy options; return the service's annotations. Exits if one is invalid."""
     policy = {key: value for option, key in _ROUTE.items() if (value := options.pop(option)) is not None}
     more = [str(tcp_port) for tcp_port in options.get("tcp_ports") or ()]
@@ -257,7 +257,7 @@ def pairs_of(texts: Iterable[str], option: str, what: str) -> dict[str, str]:
     return pairs
 
 
-def taken_variables(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, Object]]:
+def variables_from(options: dict[str, Any]) -> tuple[dict[str, str], dict[str, Object]]:
     """Remove the options for variables; return values and secret references.
 
     Raises ``InvalidValue``, ``SettingsError``.

@@ -46,11 +46,11 @@ from serving.tools.cli.client.objects import absence_of, items_of
 from serving.tools.cli.client.output import Progress, output_option, print_aside
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
 from serving.tools.cli.services.containeroptions import (
+    changes_from,
     check_secrets,
     check_volumes,
     policy_name,
     service_options,
-    taken_changes,
 )
 from serving.tools.cli.services.deployment import (
     Deployment,
@@ -60,13 +60,13 @@ from serving.tools.cli.services.deployment import (
     dropped_options,
     environment_of,
     find_virtualenv,
-    kept_options,
     manifest_of,
     merged,
+    retained_options,
 )
 from serving.tools.cli.services.detect import build_commands, choices, name_of_folder, named_port, other_command
 from serving.tools.cli.services.pythonapps import Choice, syntax_error
-from serving.tools.cli.services.traffic import NewTraffic, tagged, taken_traffic, traffic_options
+from serving.tools.cli.services.traffic import NewTraffic, tagged, traffic_from, traffic_options
 from serving.tools.cli.services.url import print_unrouted, print_url
 from serving.tools.cli.services.waiting import NotReady, Readiness, print_tcp_problems, until_ready
 
@@ -169,7 +169,7 @@ def deploy(*, api: ApiClient, wait: bool, wait_s: float, output: str, **options:
     A virtual environment in FOLDER, or else the active one, is used. Options that are left out keep the values of the
     previous revision.
     """
-    traffic = taken_traffic(options, wait=wait)
+    traffic = traffic_from(options, wait=wait)
     how = how_of(options, wait=wait, wait_s=wait_s, output=output, traffic=traffic)
     deploy_once(api, deployment_of(api, options, replace=how.replace), how)
 
@@ -229,7 +229,7 @@ def _deployment(options: dict[str, Any]) -> Deployment:
         fail_usage("--command is empty: name a command after --command, as 'python app.py'")
     if options["image"] and not options["command"]:
         parse_reference(options["image"])
-    return Deployment(**taken_changes(options), **options)
+    return Deployment(**changes_from(options), **options)
 
 
 def _with_virtualenv(api: ApiClient, deployment: Deployment) -> Deployment:
@@ -383,7 +383,7 @@ def _write(api: ApiClient, deployment: Deployment, how: How) -> tuple[bool, Obje
             return status, after
         if status >= 400:
             return status, before
-        retained[:] = [] if how.replace else kept_options(before, deployment)
+        retained[:] = [] if how.replace else retained_options(before, deployment)
         dropped[:] = [] if how.replace else dropped_options(before, deployment)
         wanted = merged(before, deployment, replace=how.replace)
         wanted["spec"] |= traffic

@@ -150,7 +150,7 @@ def _merged_template(before: Object, wanted: Object, deployment: Deployment) -> 
     annotations = {key: text for key, text in annotations_of(before).items() if key not in replaced}
     old = (nested(before, "spec", "containers") or [{}])[0]
     new = wanted["spec"]["containers"][0]
-    environment = {variable["name"]: variable for variable in (*_kept_variables(old), *new["env"])}
+    environment = {variable["name"]: variable for variable in (*_own_variables(old), *new["env"])}
     image = new["image"] if deployment.image or "image" not in old else old["image"]
     new = {key: value for key, value in new.items() if key != "volumeMounts"}
     # A command of the container would replace the requested one, or the image's.
@@ -175,7 +175,7 @@ def _merged_template(before: Object, wanted: Object, deployment: Deployment) -> 
     }
 
 
-def _kept_variables(container: Object) -> list[Object]:
+def _own_variables(container: Object) -> list[Object]:
     """The variables of a container except those of a virtual environment, which each deploy sets."""
     variables: list[Object] = container.get("env") or []
     is_virtual = any(variable["name"] == VIRTUAL_ENV for variable in variables)
@@ -192,7 +192,7 @@ def without_command(template: Object) -> Object:
     metadata = template.get("metadata") or {}
     annotations = {key: text for key, text in annotations_of(template).items() if key not in _OF_PROCESSES}
     first, *others = nested(template, "spec", "containers") or [{}]
-    container = {**first, "env": _kept_variables(first)}
+    container = {**first, "env": _own_variables(first)}
     spec = {**(template.get("spec") or {}), "containers": [container, *others]}
     return {**template, "metadata": {**metadata, "annotations": annotations}, "spec": spec}
 
@@ -207,12 +207,10 @@ def dropped_options(before: Object, deployment: Deployment) -> list[str]:
     return [*dropped, *([f"the container's command {shlex.join(map(str, words))!r}"] if words else [])]
 
 
-def kept_options(before: Object, deployment: Deployment) -> list[str]:
+def retained_options(before: Object, deployment: Deployment) -> list[str]:
     """Settings kept from the existing service, such as "-e TARGET", "--min-scale 1", as texts to print."""
     template = nested(before, "spec", "template") or {}
-    variables = [
-        kept_variable["name"] for kept_variable in _kept_variables(nested(template, "spec", "containers", 0) or {})
-    ]
+    variables = [variable["name"] for variable in _own_variables(nested(template, "spec", "containers", 0) or {})]
     prefix = f"{AUTOSCALING_GROUP}/"
     options = {f"{prefix}{option.replace('_', '-')}": f"--{option.replace('_', '-')} " for option in SCALING}
     replaced = scaling_annotations(deployment.scaling).keys() | deployment.annotations.keys()

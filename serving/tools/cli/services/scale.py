@@ -16,7 +16,7 @@ from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.objects import is_workload, served_of
 from serving.tools.cli.client.output import Progress, counted, output_option
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
-from serving.tools.cli.services.containeroptions import scaling_options, taken_scaling
+from serving.tools.cli.services.containeroptions import scaling_from, scaling_options
 from serving.tools.cli.services.url import print_unrouted
 from serving.tools.cli.services.waiting import until_ready
 
@@ -45,7 +45,7 @@ def scale(
 
     For a service the change creates a new revision.
     """
-    scaling = taken_scaling(options)
+    scaling = scaling_from(options)
     if count is not None and scaling.keys() & {"min-scale", "max-scale"}:
         fail_usage("COUNT sets both bounds: omit --min and --max")
     if count == 0:

@@ -42,7 +42,7 @@ traffic_options = adding(
 """Adds ``--no-traffic`` and ``--tag`` to a command that creates a revision."""
 
 
-def taken_traffic(options: dict[str, Any], *, wait: bool) -> NewTraffic:
+def traffic_from(options: dict[str, Any], *, wait: bool) -> NewTraffic:
     """Remove and return the traffic options. Exits if they are invalid."""
     traffic = NewTraffic(is_pinned=options.pop("no_traffic"), tag=options.pop("tag"))
     if traffic.tag and not is_dns_label(traffic.tag):

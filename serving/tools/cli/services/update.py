@@ -19,18 +19,18 @@ from serving.tools.cli.client.output import Progress, output_option
 from serving.tools.cli.client.resources import path_of, wait_timeout_option
 from serving.tools.cli.services.containeroptions import (
     ServiceChanges,
+    changes_from,
     check_secrets,
     check_volumes,
     policy_name,
     ports_of,
     service_options,
-    taken_changes,
     variables_of,
     with_limits,
     with_volumes,
 )
 from serving.tools.cli.services.deployment import command_of, without_command
-from serving.tools.cli.services.traffic import NewTraffic, tagged, taken_traffic, traffic_options
+from serving.tools.cli.services.traffic import NewTraffic, tagged, traffic_from, traffic_options
 from serving.tools.cli.services.url import print_unrouted, print_url
 from serving.tools.cli.services.waiting import print_tcp_problems, until_ready
 
@@ -118,9 +118,9 @@ def _environment(before: list[Object], wanted: ServiceUpdate) -> list[Object]:
 @api_options
 def update(*, api: ApiClient, name: str, wait: bool, wait_s: float, output: str, **options: Any) -> None:  # noqa: ANN401 - the options of the command
     """Change settings of service NAME. Other settings, the code and the traffic are unchanged."""
-    traffic = taken_traffic(options, wait=wait)
+    traffic = traffic_from(options, wait=wait)
     options["scaling_policy"] = policy_name(api, options["scaling_policy"])
-    wanted = ServiceUpdate(**taken_changes(options), **options)
+    wanted = ServiceUpdate(**changes_from(options), **options)
     if wanted == ServiceUpdate():
         fail_usage("name a change: see `serving update --help`")
     check_secrets(api, wanted.secrets)

@@ -69,7 +69,7 @@ def _list(*, api: ApiClient, output: str) -> None:
                 row["status"],
                 row["size"],
                 "yes" if row["enforced"] else "no",
-                _held(row),
+                _size_text(row),
                 ", ".join(row["used_by"]),
                 row["folder"],
             ]
@@ -112,6 +112,6 @@ def _described(api: ApiClient, claim: Object) -> Object:
     }
 
 
-def _held(row: Object) -> str:
-    held_bytes = row["holds_bytes"]
-    return "" if held_bytes is None else f"{held_bytes / 2**20:.1f}Mi"
+def _size_text(row: Object) -> str:
+    byte_count = row["holds_bytes"]
+    return "" if byte_count is None else f"{byte_count / 2**20:.1f}Mi"

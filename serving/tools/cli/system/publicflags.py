@@ -43,7 +43,7 @@ class PublicFlags(msgspec.Struct, frozen=True, kw_only=True):
     directory_url: str = ""
 
     @classmethod
-    def taken_from(cls, options: dict[str, Any]) -> "PublicFlags":
+    def from_options(cls, options: dict[str, Any]) -> "PublicFlags":
         """Remove the flags from the options, and check them. Raises ``SettingsError``."""
         domain, directory_url = options.pop("public_domain"), options.pop("acme_directory")
         problems = []

@@ -356,7 +356,7 @@ def _refuse_wrong_settings() -> None:
 def _public_flags(options: dict[str, Any]) -> PublicFlags:
     """Remove the flags of public hosts from the options; exits if one is wrong."""
     try:
-        return PublicFlags.taken_from(options)
+        return PublicFlags.from_options(options)
     except SettingsError as error:
         click.echo(str(error), err=True)
         sys.exit(USAGE_EXIT)

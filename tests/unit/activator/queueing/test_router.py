@@ -188,9 +188,9 @@ def test_an_unread_response_is_recorded_for_a_known_revision_only() -> None:
     router_of_one = new_router("p")
     come(router_of_one, "a")
     router_of_one.tick(0.0)
-    router_of_one.record_held(("default", "gone"), "a", 0.1, is_held=True)
+    router_of_one.record_reading_pause(("default", "gone"), "a", 0.1, is_held=True)
     assert not router_of_one.schedule.has_pending_work
-    router_of_one.record_held(KEY, "a", 0.1, is_held=True)
+    router_of_one.record_reading_pause(KEY, "a", 0.1, is_held=True)
     assert router_of_one.schedule.has_pending_work
 
 

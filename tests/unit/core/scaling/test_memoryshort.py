@@ -46,7 +46,7 @@ def test_the_pod_last_used_longest_ago_goes_first_over_all_revisions() -> None:
     )
     assert shortage.allow(A, wants(3)) is None
     assert "1 held" in repr(shortage)
-    assert shortage.held_keys
+    assert shortage.limited_keys
 
 
 def test_as_many_go_at_once_as_free_what_is_missing() -> None:
@@ -85,14 +85,14 @@ def test_nothing_goes_while_memory_suffices_or_its_bound_is_off(reading: MemoryR
     shortage = MemoryShortage()
     off = MemorySettings(available_min_ratio=0.0, stalled_max_ratio=0.0)
     assert shortage.update(reading, [pod("a", 1.0)], settings=off, now_s=NOW_S) == []
-    assert not shortage.held_keys
+    assert not shortage.limited_keys
 
 
 def test_a_request_that_needs_the_pod_gets_it_and_one_that_does_not_leaves_it() -> None:
     shortage = after(SHORT, pod("a", 1.0))
     assert count(shortage, wants(3, in_use=2)) == 2
     assert shortage.allow(A, wants(3, in_use=3)) is None
-    assert not shortage.held_keys
+    assert not shortage.limited_keys
 
 
 def test_a_pod_whose_hold_has_ended_can_be_chosen_again() -> None:
@@ -102,8 +102,8 @@ def test_a_pod_whose_hold_has_ended_can_be_chosen_again() -> None:
 
 
 def test_a_pod_that_had_a_request_a_moment_ago_stays() -> None:
-    assert not after(SHORT, pod("a", NOW_S - 2.9)).held_keys
-    assert after(SHORT, pod("a", NOW_S - 3.0)).held_keys
+    assert not after(SHORT, pod("a", NOW_S - 2.9)).limited_keys
+    assert after(SHORT, pod("a", NOW_S - 3.0)).limited_keys
 
 
 def test_a_revision_that_wants_no_more_than_is_left_is_not_limited() -> None:
@@ -140,4 +140,4 @@ def test_a_deleted_revision_is_forgotten() -> None:
     shortage = after(SHORT, pod("a", 1.0))
     shortage.forget(A)
     shortage.forget(B)
-    assert not shortage.held_keys
+    assert not shortage.limited_keys

@@ -46,7 +46,7 @@ def test_a_place_that_was_left_can_be_had_again() -> None:
     pod_locations = places()
     first = pod_locations.reserve()
     pod_locations.release(first)
-    assert not pod_locations._taken
+    assert not pod_locations._used
 
 
 def test_ports_for_tcp_are_reserved_with_the_place() -> None:
@@ -55,7 +55,7 @@ def test_ports_for_tcp_are_reserved_with_the_place() -> None:
     assert len({place.port, *place.tcp_ports}) == 3
     assert pod_locations.with_tcp_ports(place, 2) == place
     pod_locations.release(place)
-    assert not pod_locations._taken
+    assert not pod_locations._used
 
 
 def test_users_are_reserved_with_the_place() -> None:
@@ -65,7 +65,7 @@ def test_users_are_reserved_with_the_place() -> None:
     assert pod_locations.with_users(taken[0]) == taken[0]
     for place in taken:
         pod_locations.release(place)
-    assert not pod_locations._taken
+    assert not pod_locations._used
 
 
 def test_without_a_free_range_of_users_there_is_no_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -80,7 +80,7 @@ class Bench:
             stream_pool=lambda: self.pool,
             clock=lambda: self.now_s,
             listener="",
-            held_bytes_max=self.settings.body_held_bytes_max,
+            buffered_bytes_max=self.settings.body_held_bytes_max,
             tunnel_limits=(1000.0, 1000.0),
             body_pace=body_pace(self.settings),
             read_pace=read_pace(self.settings),
@@ -136,7 +136,7 @@ class Bench:
     def body_complete(self, exchange: Exchange) -> None:
         pass
 
-    def held(self, exchange: Exchange) -> None:
+    def reading_changed(self, exchange: Exchange) -> None:
         pass
 
     def finish(self, exchange: Exchange) -> None:

@@ -24,7 +24,7 @@ from serving.nodes.nodegroup.records import (
     RemovalTaint,
 )
 from serving.nodes.nodegroup.states import node_belongs
-from serving.nodes.nodegroup.view import PodRole, as_counted, pod_role, taken_by_other
+from serving.nodes.nodegroup.view import PodRole, as_counted, others_usage, pod_role
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ def gathered(snapshot: Snapshot, settings: NodeGroupSettings) -> GroupFacts:
         role = pod_role(pod, settings)
         if role is PodRole.OWN:
             own.append(as_counted(pod, settings))
-        elif pod.node_name is not None and (taken := taken_by_other(pod, settings)) is not None:
+        elif pod.node_name is not None and (taken := others_usage(pod, settings)) is not None:
             others_taken[pod.node_name] += taken
         if role is not None and pod.node_name is not None:
             pod_counts[pod.node_name] += 1

@@ -29,8 +29,8 @@ from serving.nodes.nodegroup.status import (
     CLOUD_REACHABLE,
     KEYS_KNOWN,
     Verdict,
+    annotation_text,
     gauges_of,
-    kept_text,
     keys_status,
     recovered_state,
     refused_status,
@@ -159,10 +159,10 @@ def test_each_effect_has_a_sentence(effect: Effect, sentence: str) -> None:
 
 
 def test_the_lock_and_the_breaker_survive_without_a_status() -> None:
-    text = kept_text(STATE)
+    text = annotation_text(STATE)
     state = state_from({"metadata": {"annotations": {NODE_GROUP_STATE_ANNOTATION: text}}})
     assert state == NodeGroupState(lock=STATE.lock, breaker=STATE.breaker)
-    assert kept_text(NodeGroupState()) == ""
+    assert annotation_text(NodeGroupState()) == ""
     assert state_from({"metadata": {"annotations": {NODE_GROUP_STATE_ANNOTATION: "{"}}}) is None
     assert state_from({"metadata": {"annotations": {NODE_GROUP_STATE_ANNOTATION: '{"lock":1}'}}}) is None
 

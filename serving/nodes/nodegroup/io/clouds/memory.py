@@ -28,12 +28,12 @@ class MemoryCloud:
     async def describe(self, group: str) -> CloudGroup:
         """Read the target and bounds of a group."""
         self._fail()
-        return self._found(group)
+        return self._group(group)
 
     async def increase(self, group: str, count: int) -> None:
         """Raise the target of a group."""
         self._fail()
-        size = self._found(group)
+        size = self._group(group)
         if count < 1 or size.target_size + count > size.max_size:
             raise CloudRefused(f"{group}: {size.target_size} + {count} is above the maximum {size.max_size}")
         self.groups[group] = msgspec.structs.replace(size, target_size=size.target_size + count)
@@ -42,7 +42,7 @@ class MemoryCloud:
     async def delete(self, group: str, machines: Sequence[CloudMachine]) -> Deletion:
         """Terminate machines and lower the target."""
         self._fail()
-        size = self._found(group)
+        size = self._group(group)
         known = [machine.node_name for machine in machines if machine.node_name not in self.unknown_machines]
         ours = [name for name in known if name not in self._gone]
         if ours and size.target_size - len(ours) < size.min_size:
@@ -57,7 +57,7 @@ class MemoryCloud:
         }
         return Deletion(deleted=tuple(known), failed=failed)
 
-    def _found(self, group: str) -> CloudGroup:
+    def _group(self, group: str) -> CloudGroup:
         if group not in self.groups:
             raise CloudRefused(f"there is no group {group}")
         return self.groups[group]

@@ -4,11 +4,11 @@ from serving.core.scaling.policies.index import (
     Reason,
     StoredState,
     is_of_workload,
-    kept_of,
     policy_name_of,
     policy_of,
     schedules_as_policy,
     state_of,
+    stored_state,
     targets_of,
 )
 from serving.core.scaling.policies.points import UsagePoint
@@ -67,7 +67,7 @@ def test_what_was_kept_is_read_back() -> None:
         last_change_at_s=None,
         points={"cpu": (UsagePoint(at_s=30.25, usage_ratio=0.5), UsagePoint(at_s=20.0, usage_ratio=0.25))},
     )
-    new_state = kept_of(revision(), state)
+    new_state = stored_state(revision(), state)
     assert new_state.points == {"cpu": ((30250, 0.5), (20000, 0.25))}
     assert state_of(new_state) == state
 

@@ -9,7 +9,7 @@ from serving.net.cluster.leases.rules import (
     LeaseRecord,
     LeaseTimes,
     decide,
-    held_until_s,
+    lease_end_s,
     lease_times,
     lost,
     seen,
@@ -80,7 +80,7 @@ def test_a_holder_renews_each_retry_period() -> None:
 
 def test_a_holder_believes_until_the_deadline_after_its_last_renewal_was_sent() -> None:
     election = tried(leading(since_s=10.0), now_s=19.0)
-    assert held_until_s(election, ME, TIMES) == 20.0
+    assert lease_end_s(election, ME, TIMES) == 20.0
     assert step(election, now_s=19.5) == (LeaseAction.WAIT, 20.0), "it wakes at the deadline, not at the next attempt"
     assert step(election, now_s=20.0) == (LeaseAction.LOST, 20.0)
 
@@ -91,7 +91,7 @@ def test_a_holder_that_was_frozen_has_lost_whatever_it_remembers() -> None:
 
 def test_a_holder_that_sees_another_one_has_lost() -> None:
     election = seen(leading(since_s=10.0), OTHERS, now_s=11.0)
-    assert held_until_s(election, ME, TIMES) == -math.inf
+    assert lease_end_s(election, ME, TIMES) == -math.inf
     assert step(election, now_s=11.0) == (LeaseAction.LOST, 11.0)
     assert step(lost(election), now_s=12.0) == (LeaseAction.WAIT, 12.5)
 
@@ -101,7 +101,7 @@ def test_a_holder_whose_lease_was_deleted_has_lost() -> None:
 
 
 def test_who_does_not_lead_holds_nothing() -> None:
-    assert held_until_s(Election(), ME, TIMES) == -math.inf
+    assert lease_end_s(Election(), ME, TIMES) == -math.inf
 
 
 def test_the_times_of_a_lease_are_the_settings() -> None:

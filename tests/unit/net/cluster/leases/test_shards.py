@@ -98,9 +98,9 @@ async def at_work(*members: Member) -> AsyncIterator[None]:
 
 def held_once(*members: Member) -> list[int]:
     """The number of shards of each; no shard is held twice."""
-    results = [shard for member in members for shard in member.shards.held]
-    assert len(results) == len(set(results)), [member.shards.held for member in members]
-    return [len(member.shards.held) for member in members]
+    results = [shard for member in members for shard in member.shards.owned]
+    assert len(results) == len(set(results)), [member.shards.owned for member in members]
+    return [len(member.shards.owned) for member in members]
 
 
 def test_a_single_process_holds_all_shards_and_releases_them_at_its_stop() -> None:
@@ -109,7 +109,7 @@ def test_a_single_process_holds_all_shards_and_releases_them_at_its_stop() -> No
         member = Member("a", store)
         async with at_work(member):
             await pass_s(60)
-            assert member.shards.held == [0, 1, 2, 3]
+            assert member.shards.owned == [0, 1, 2, 3]
             assert member.shards.owner(0) is None
             member.shards.check(3)
         assert sorted(member.story) == sorted([f"won {n}" for n in range(4)] + [f"lost {n}" for n in range(4)])
@@ -127,7 +127,7 @@ def test_two_who_begin_together_come_to_hold_half_each() -> None:
         async with at_work(member, two):
             await pass_s(20)
             assert held_once(member, two) == [2, 2]
-            shard = member.shards.held[0]
+            shard = member.shards.owned[0]
             owner = two.shards.owner(shard)
             assert owner is not None
             assert (owner.name, owner.address) == ("a", "10.0.0.1:97")
@@ -227,11 +227,11 @@ def test_one_who_was_frozen_owns_nothing_before_it_has_looked() -> None:
             await pass_s(20)
             member.story.clear()
             member.skew_s = 60.0
-            assert member.shards.held == []
+            assert member.shards.owned == []
             with pytest.raises(NotLeading):
                 member.shards.check(0)
             await pass_s(5)
-            assert member.shards.held == [0, 1, 2, 3]
+            assert member.shards.owned == [0, 1, 2, 3]
             assert sorted(member.story[:4]) == [f"lost {n}" for n in range(4)], "it begins anew"
 
     run_virtually(run())
@@ -245,11 +245,11 @@ def test_leases_of_another_number_of_shards_are_waited_for() -> None:
             await pass_s(5)
             async with at_work(new):
                 await pass_s(30)
-                assert new.shards.held == []
+                assert new.shards.owned == []
                 old.stop.set()
                 old.shards.wake()
                 await pass_s(3)
-                assert new.shards.held == [0, 1, 2, 3]
+                assert new.shards.owned == [0, 1, 2, 3]
 
     run_virtually(run())
 
@@ -264,8 +264,8 @@ def test_work_that_does_not_rest_keeps_its_shard_from_others_and_not_the_other_s
             member.rests.clear()
             member.shards.wake()
             await pass_s(8)
-            assert member.shards.held == [0, 1], "renewed all the time"
-            assert two.shards.held == [], "what is still written there is nobody's to decide on"
+            assert member.shards.owned == [0, 1], "renewed all the time"
+            assert two.shards.owned == [], "what is still written there is nobody's to decide on"
             await pass_s(15)
             assert held_once(member, two) == [2, 2]
             member.rests.set()
@@ -306,7 +306,7 @@ def test_a_process_without_leases_takes_no_shard_and_stops_on_request() -> None:
         member.line.is_cut = True
         async with at_work(member):
             await pass_s(30)
-            assert member.shards.held == []
+            assert member.shards.owned == []
 
     run_virtually(run())
 

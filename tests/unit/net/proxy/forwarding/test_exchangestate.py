@@ -7,11 +7,11 @@ def test_what_is_held_is_sent_once_and_can_be_sent_again() -> None:
     body = RequestBody()
     body.buffer(b"ab")
     body.buffer(b"c")
-    assert body.held_bytes == 3
+    assert body.buffered_bytes == 3
     assert body.send() == b"abc"
-    assert (body.send(), body.held_bytes) == (b"", 0)
+    assert (body.send(), body.buffered_bytes) == (b"", 0)
     body.rewind()
-    assert body.held_bytes == 3
+    assert body.buffered_bytes == 3
     body.buffer(b"d")
     assert body.send() == b"abcd"
 
@@ -31,7 +31,7 @@ def test_what_an_upstream_did_not_look_at_is_held_for_the_next() -> None:
     body.drop()
     body.restore(b"abc")
     body.buffer(b"d")
-    assert (body.can_replay, body.held_bytes, body.send()) == (True, 4, b"abcd")
+    assert (body.can_replay, body.buffered_bytes, body.send()) == (True, 4, b"abcd")
 
 
 def test_a_request_without_a_body_can_always_be_sent_again() -> None:

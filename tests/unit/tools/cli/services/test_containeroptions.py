@@ -14,7 +14,7 @@ from serving.tools.cli.services.containeroptions import (
     ports_of,
     read_env_file,
     secrets_of,
-    taken_variables,
+    variables_from,
     variables_of,
     volumes_of,
     with_limits,
@@ -81,19 +81,19 @@ def test_every_wrong_line_is_named(env_file: Path) -> None:
 def test_a_variable_of_the_command_line_overrides_the_file(env_file: Path) -> None:
     env_file.write_text("A=1\nB=2\n")
     options = given(pairs=("A=3",), files=(env_file,), secrets=("P=db:password",))
-    assert taken_variables(options) == ({"A": "3", "B": "2"}, {"P": {"name": "db", "key": "password"}})
+    assert variables_from(options) == ({"A": "3", "B": "2"}, {"P": {"name": "db", "key": "password"}})
     assert options == {"rest": 1}
 
 
 def test_a_variable_has_one_source() -> None:
     with pytest.raises(InvalidValue, match=r"'P' is not a variable of --secret only"):
-        taken_variables(given(pairs=("P=1",), secrets=("P=db:password",)))
+        variables_from(given(pairs=("P=1",), secrets=("P=db:password",)))
 
 
 def test_a_variable_that_no_program_could_be_started_with_is_refused() -> None:
-    assert taken_variables(given(pairs=("A=" + "x" * 131_069,)))[0]["A"]
+    assert variables_from(given(pairs=("A=" + "x" * 131_069,)))[0]["A"]
     with pytest.raises(SettingsError, match=r"variable A: 131,072 bytes; expected at most 131,071"):
-        taken_variables(given(pairs=("A=" + "x" * 131_070,)))
+        variables_from(given(pairs=("A=" + "x" * 131_070,)))
 
 
 @pytest.mark.parametrize("text", ["P", "P=db", "P=:key", "P=db:", "P=DB:key", "P=../x:key", "=db:key", "P=db:k:v"])

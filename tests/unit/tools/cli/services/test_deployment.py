@@ -17,9 +17,9 @@ from serving.tools.cli.services.deployment import (
     dropped_options,
     environment_of,
     find_virtualenv,
-    kept_options,
     manifest_of,
     merged,
+    retained_options,
 )
 
 
@@ -61,8 +61,8 @@ def test_limits_secrets_and_ports_are_merged_with_those_before() -> None:
     container = template_of(after)["spec"]["containers"][0]
     assert (container["env"], container["ports"]) == ([{"name": "P", "value": "plain"}], [{"containerPort": 9000}])
     assert container["resources"] == {"limits": {"memory": "1Gi", "cpu": "1"}}
-    assert kept_options(before, asked(secrets={"P": reference})) == []
-    assert kept_options(before, asked()) == ["-e P"]
+    assert retained_options(before, asked(secrets={"P": reference})) == []
+    assert retained_options(before, asked()) == ["-e P"]
 
 
 def test_a_deploy_says_where_the_queue_proxy_is_each_time() -> None:
@@ -124,17 +124,17 @@ def test_a_second_deploy_keeps_what_it_is_not_asked_for() -> None:
     assert annotations["serving.dev/snapshot"] == "2"
     assert annotations["autoscaling.knative.dev/min-scale"] == "2"
     assert "name" not in template["metadata"]
-    assert kept_options(before, second) == ["-e A", "--min-scale 2"]
+    assert retained_options(before, second) == ["-e A", "--min-scale 2"]
 
 
 def test_an_option_replaces_the_other_spelling_of_its_annotation() -> None:
     before = manifest_of(asked(annotations={f"autoscaling.knative.dev/{key}": "2" for key in ("minScale", "metric")}))
-    assert kept_options(before, asked()) == [
+    assert retained_options(before, asked()) == [
         "--annotate autoscaling.knative.dev/minScale=2",
         "--annotate autoscaling.knative.dev/metric=2",
     ]
     second = asked(scaling={"min-scale": "1"})
-    assert kept_options(before, second) == ["--annotate autoscaling.knative.dev/metric=2"]
+    assert retained_options(before, second) == ["--annotate autoscaling.knative.dev/metric=2"]
     annotations = template_of(merged(before, second, replace=False))["metadata"]["annotations"]
     assert {key: text for key, text in annotations.items() if key.startswith("autoscaling")} == {
         "autoscaling.knative.dev/min-scale": "1",
@@ -157,7 +157,7 @@ def test_a_virtual_environment_is_looked_for_by_each_deploy() -> None:
     before = manifest_of(asked(environment={"VIRTUAL_ENV": "/v", "PATH": "/v/bin:/bin", "A": "1"}))
     after = template_of(merged(before, asked(), replace=False))
     assert after["spec"]["containers"][0]["env"] == [{"name": "A", "value": "1"}]
-    assert kept_options(before, asked()) == ["-e A"]
+    assert retained_options(before, asked()) == ["-e A"]
 
 
 def test_what_is_asked_of_requests_stands_on_the_service_and_stays() -> None:

@@ -122,7 +122,7 @@ def test_the_ports_of_public_hosts_are_those_of_http_unless_others_are_named(tmp
     @click.option("--tls-port", default=8443)
     @with_public_flags
     def command(**options: Any) -> None:  # noqa: ANN401 - options
-        flags = PublicFlags.taken_from(options)
+        flags = PublicFlags.from_options(options)
         click.echo(flags.ports({"public": options["public_port"], "tls": options["tls_port"], "api": 6080}))
         click.echo(json.dumps(flags.environment(StateFolder(tmp_path))))
 

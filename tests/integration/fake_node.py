@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from serving.controller.io.controller import Controller
-from serving.controller.values.writes import UnreadStatuses
+from serving.controller.io.plan_writer import UnreadWrites
 from serving.core.model.errors import NotFound
 from serving.core.model.objects import Object, condition_of, nested, owner_reference
 from serving.core.settings.controller import ControllerSettings
@@ -90,7 +90,7 @@ class World:
     """A store, the controller and a node."""
 
     def __init__(
-        self, settings: ControllerSettings | None, *, cluster: MemoryCluster, statuses: UnreadStatuses | None = None
+        self, settings: ControllerSettings | None, *, cluster: MemoryCluster, statuses: UnreadWrites | None = None
     ) -> None:
         self.cluster = cluster
         self.controller = Controller(cluster, settings=settings, statuses=statuses)
@@ -135,7 +135,7 @@ async def a_world(
     settings: ControllerSettings | None = None,
     *,
     cluster: MemoryCluster | None = None,
-    statuses: UnreadStatuses | None = None,
+    statuses: UnreadWrites | None = None,
 ) -> AsyncIterator[World]:
     """All parts at work until the end of the context."""
     world = World(settings, cluster=cluster or MemoryCluster(admit=admit), statuses=statuses)

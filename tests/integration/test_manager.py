@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from serving.controller.values.writes import UnreadStatuses
+from serving.controller.io.plan_writer import UnreadWrites
 from serving.core.model.errors import Forbidden
 from serving.core.model.knative import REVISION_LABEL
 from serving.core.model.objects import Object, condition_of, is_true, nested
@@ -37,7 +37,7 @@ class CountingCluster(MemoryCluster):
         super().__init__()
         self.writes: list[str] = []
         self.refusal = ""
-        self.statuses = UnreadStatuses()
+        self.statuses = UnreadWrites()
         self.manager = Manager(self, statuses=self.statuses)
 
     async def write(self, write: Write) -> Object:

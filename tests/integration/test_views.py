@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.controller.values.writes import UnreadStatuses
+from serving.controller.io.plan_writer import UnreadWrites
 from serving.core.model.errors import ClusterError
 from serving.core.model.objects import condition_of, nested, version_of
 from serving.core.settings.controller import ControllerSettings
@@ -71,7 +71,7 @@ async def test_views_follow_their_revisions_while_a_client_watches() -> None:
         running.cancel()
 
 
-class AskedStatuses(UnreadStatuses):
+class AskedStatuses(UnreadWrites):
     """Statuses that set an event when a writer asks whether it may delay one."""
 
     def __init__(self) -> None:

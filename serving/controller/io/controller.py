@@ -18,7 +18,7 @@ import msgspec
 from serving.controller.cache import ControllerCache, activator_pages
 from serving.controller.decide import decide
 from serving.controller.io.digest_resolver import DigestResolver
-from serving.controller.io.plan_writer import NoteWriter, PlanWriter
+from serving.controller.io.plan_writer import NoteWriter, PlanWriter, UnreadWrites
 from serving.controller.io.rollout_watcher import RolloutWatcher
 from serving.controller.io.route_prober import RouteProber
 from serving.controller.io.sources import CacheSources, settings_notes
@@ -29,7 +29,6 @@ from serving.controller.values.naming import deployment_name
 from serving.controller.values.writes import (
     DEBOUNCE_S,
     Note,
-    UnreadStatuses,
     WaitingWrites,
     WorkKey,
     WritePlan,
@@ -77,7 +76,7 @@ class Controller:
         scaling: AutoscalerSettings | None = None,
         sidecar: Sidecar | None = None,
         metrics: ControllerMetrics | None = None,
-        statuses: UnreadStatuses | None = None,
+        statuses: UnreadWrites | None = None,
     ) -> None:
         self._metrics = metrics
         self._statuses = statuses

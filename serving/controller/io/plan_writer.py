@@ -1,9 +1,11 @@
-"""Executes plans: writes in order, each fenced by the version behind the decision, and Events."""
+"""Executes plans: writes in order, each fenced by the version behind the decision, and Events. Delays unread writes."""
 
 import asyncio
+import contextlib
 import logging
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 
 import msgspec
 
@@ -136,3 +138,55 @@ class NoteWriter:
     async def write(self, note: Note) -> None:
         """Create the note's Event, or increment its count."""
         await self._events.record(first_event(note, now=stamp()))
+
+
+class UnreadWrites:
+    """Delays writes that no daemon uses until a client reads their kinds, on a single machine.
+
+    ``delay`` takes the place of such a write: of statuses that only repeat the scale of revisions, which are the counts
+    of a revision's Deployment, and the counts and the condition Active of the revision; and of Events. The API server
+    calls ``refresh`` before it reads the kinds for a client, and keeps ``watched`` open during a client's watch. At most
+    ``count_max`` writes are delayed, and the oldest is dropped.
+    """
+
+    def __init__(self, count_max: float = math.inf) -> None:
+        self._count_max = count_max
+        self._writes: dict[WorkKey, Callable[[], Awaitable[None]]] = {}
+        self._refreshing = asyncio.Lock()
+        self._watch_count = 0
+
+    def delay(self, key: WorkKey, write: Callable[[], Awaitable[None]]) -> bool:
+        """Delay the write of an object until a read; return False, and delay nothing, while a client watches."""
+        if self.is_watched:
+            return False
+        # Last, because it replaces an older write.
+        self._writes.pop(key, None)
+        self._writes[key] = write
+        if len(self._writes) > self._count_max:
+            del self._writes[next(iter(self._writes))]
+        return True
+
+    def cancel(self, key: WorkKey) -> None:
+        """Drop the delayed write of an object, because the object is written or deleted."""
+        self._writes.pop(key, None)
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a client watches, so that objects are written as they change."""
+        return bool(self._watch_count)
+
+    async def refresh(self, _namespace: str | None = None, _name: str = "") -> None:
+        """Execute all delayed writes, oldest first, also those that another call has begun."""
+        async with self._refreshing:
+            while self._writes:
+                write = self._writes.pop(next(iter(self._writes)))
+                await write()
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """A context for a client's watch of the kinds."""
+        self._watch_count += 1
+        try:
+            yield
+        finally:
+            self._watch_count -= 1

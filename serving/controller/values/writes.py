@@ -6,9 +6,7 @@ reports a conflict, and the decision is repeated. So a write never overwrites a 
 include.
 """
 
-import contextlib
 import math
-from collections.abc import Awaitable, Callable, Iterator
 from typing import Literal
 
 import msgspec
@@ -121,50 +119,6 @@ class WaitingWrites:
         if due_s <= now_s:
             del self._due_s[key]
         return max(due_s - now_s, 0.0)
-
-
-class UnreadStatuses:
-    """Delays statuses that only repeat the scale of revisions until a client reads them, on a single machine.
-
-    No daemon uses these statuses: the counts of a revision's Deployment, and the counts and the condition Active of the
-    revision. Their writers call ``delay`` instead of such a write. The API server calls ``refresh`` before it reads
-    revisions or Deployments for a client, and keeps ``watched`` open during a client's watch.
-    """
-
-    def __init__(self) -> None:
-        self._writes: dict[WorkKey, Callable[[], Awaitable[None]]] = {}
-        self._watch_count = 0
-
-    def delay(self, key: WorkKey, write: Callable[[], Awaitable[None]]) -> bool:
-        """Delay the write of an object's status until a read; return False, and delay nothing, while a client watches."""
-        if self.is_watched:
-            return False
-        self._writes[key] = write
-        return True
-
-    def cancel(self, key: WorkKey) -> None:
-        """Drop the delayed write of an object, because its status is written or the object is deleted."""
-        self._writes.pop(key, None)
-
-    @property
-    def is_watched(self) -> bool:
-        """Whether a client watches, so that statuses are written as they change."""
-        return bool(self._watch_count)
-
-    async def refresh(self, _namespace: str | None = None, _name: str = "") -> None:
-        """Write all delayed statuses."""
-        while self._writes:
-            _, write = self._writes.popitem()
-            await write()
-
-    @contextlib.contextmanager
-    def watched(self) -> Iterator[None]:
-        """A context for a client's watch of revisions or Deployments."""
-        self._watch_count += 1
-        try:
-            yield
-        finally:
-            self._watch_count -= 1
 
 
 def patch_of(kind: Kind, existing: Object, changes: Object) -> tuple[Patch, ...]:

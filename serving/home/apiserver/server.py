@@ -17,7 +17,7 @@ from aiohttp import web
 from multidict import MultiDict, MultiMapping
 
 from serving import __version__
-from serving.controller.values.writes import UnreadStatuses
+from serving.controller.io.plan_writer import UnreadWrites
 from serving.core.model.errors import ClusterError, Forbidden, NotFound, Unsupported
 from serving.core.model.grants import Grant, Role
 from serving.core.model.objects import Object, name_of, nested
@@ -57,6 +57,7 @@ from serving.home.apiserver.roles import (
     rules_review,
     self_review,
 )
+from serving.home.apiserver.unreadevents import UnreadEvents
 from serving.home.apiserver.watching import stream_watch, watch_options
 from serving.home.apiserver.writing import evict
 from serving.home.controllers.revisionviews import VIEW_KINDS, RevisionViews
@@ -65,7 +66,7 @@ from serving.home.store.memory import EncodedListing, MemoryCluster
 from serving.home.store.requester import acting_as, managed_by
 from serving.net.aio.cooperative import computed
 from serving.net.cluster.identity import is_daemon
-from serving.net.cluster.kinds import DEPLOYMENT, POD, REVISION, UNUSED_KINDS
+from serving.net.cluster.kinds import DEPLOYMENT, EVENT, POD, REVISION, UNUSED_KINDS
 from serving.net.cluster.kubeclient import SERVER_NAME, TOGETHER_PATH, WriteResult
 from serving.net.cluster.port import Subresource
 
@@ -201,6 +202,7 @@ class _ApiHandlers:
         self._logs = logs
         self._pods = pods
         self._guard = guard
+        self._events = UnreadEvents(cluster)
         self._large_bodies = LargeBodies()
         self._large_lists = LargeBodies()
 
@@ -309,8 +311,10 @@ class _ApiHandlers:
             body = await computed(shaped_list, target.kind, listing, wanted=shape, include=include)
         return web.Response(body=body, content_type=JSON_TYPE)
 
-    def _unread(self, target: RequestTarget, request: web.Request) -> RevisionViews | UnreadStatuses | None:
+    def _unread(self, target: RequestTarget, request: web.Request) -> RevisionViews | UnreadWrites | None:
         """What is written only before a client reads it, of a target; None if nothing is."""
+        if target.kind == EVENT:
+            return self._events
         views = self._options.views
         if views is None or target.kind in VIEW_KINDS:
             return views
@@ -362,7 +366,7 @@ class _ApiHandlers:
                 try:
                     sent = self._sent(MultiDict(part.query), part.content_type, bytes(part.body))
                     with managed_by(field_manager(part.query, agent)):
-                        written = await self._written(target, part.method, sent)
+                        written = await self._written(target, part.method, sent, agent=agent)
                     results.append(WriteResult(status=written.status, body=written.object))
                 except (ClusterError, Fault) as error:
                     results.append(WriteResult(status=refusal_code(error), body=refusal(error)))
@@ -374,11 +378,28 @@ class _ApiHandlers:
     def _sent(self, query: MultiMapping[str], content_type: str, data: bytes) -> writing.Sent:
         return writing.Sent(query, content_type, data, self._options.runs_images, self._options.pod_security)
 
-    async def _written(self, target: RequestTarget, method: str, sent: writing.Sent) -> writing.Written:
+    async def _written(self, target: RequestTarget, method: str, sent: writing.Sent, *, agent: str) -> writing.Written:
         if target.kind in UNUSED_KINDS:
             raise Fault(405, f"{target.kind.resource} are not supported here; services, Deployments and pods are")
         if target.kind.is_view:
             raise Fault(405, f"{target.kind.resource} is read-only: the controller derives it from revisions")
+        if target.kind == EVENT and (recorded := await self._recorded_event(target, method, sent, agent=agent)):
+            return recorded
+        return await self._executed(target, method, sent)
+
+    async def _recorded_event(
+        self, target: RequestTarget, method: str, sent: writing.Sent, *, agent: str
+    ) -> writing.Written | None:
+        """Delay the write of a daemon's Event; for another write, return None after all delayed Events are written."""
+        if method in ("POST", "PUT") and is_daemon(agent):
+            recorded = await writing.record_event(self._cluster, target, sent, events=self._events)
+            if recorded is not None:
+                return recorded
+        with acting_as(""):
+            await self._events.refresh()
+        return None
+
+    async def _executed(self, target: RequestTarget, method: str, sent: writing.Sent) -> writing.Written:
         stored = self._cluster.table(target.kind).objects.get((target.one_namespace, target.name))
         async with self._large_bodies.turn(len(sent.data) + (len(stored.encoded) if stored else 0)):
             match method, bool(target.name):
@@ -397,7 +418,8 @@ class _ApiHandlers:
 
     async def _write(self, target: RequestTarget, request: web.Request) -> web.Response:
         sent = self._sent(request.query, request.headers.get("Content-Type", ""), await request.read())
-        written = await self._written(target, request.method, sent)
+        agent = request.headers.get("User-Agent", "")
+        written = await self._written(target, request.method, sent, agent=agent)
         audited = current_request()
         if audited.access is not None and not target.name and request.method == "POST":
             audited.access = msgspec.structs.replace(audited.access, name=name_of(written.object))

@@ -18,6 +18,7 @@ from serving.home.apiserver.content import check_fields, decode_body, duplicate_
 from serving.home.apiserver.effects import effectless, record_remarks, settings_warnings, unrunnable
 from serving.home.apiserver.guard import record_name
 from serving.home.apiserver.requests import Fault, RequestTarget, is_set, success
+from serving.home.apiserver.unreadevents import UnreadEvents
 from serving.home.schemas.patch import APPLIED_VALUES_MAX, check_operations
 from serving.home.schemas.records import encode
 from serving.home.schemas.schema import is_within
@@ -66,6 +67,17 @@ async def create(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> W
     return Written(
         object=created, status=201, warnings=await _report(cluster, target, warnings, whole=created, sent=sent)
     )
+
+
+async def record_event(
+    cluster: MemoryCluster, target: RequestTarget, sent: Sent, *, events: UnreadEvents
+) -> Written | None:
+    """POST or PUT of an Event by a daemon, which is delayed until a client reads Events; None if it must be written."""
+    if target.namespace is None or _dry_run(sent.query):
+        return None
+    body, _ = await computed(_object_of, target, sent, cluster.limits)
+    recorded = events.record(body)
+    return None if recorded is None else Written(object=recorded, status=200 if target.name else 201)
 
 
 async def replace(cluster: MemoryCluster, target: RequestTarget, sent: Sent) -> Written:

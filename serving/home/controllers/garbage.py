@@ -24,11 +24,13 @@ from serving.net.cluster.port import EventType, WatchEvent
 
 # Deletions of durable objects wait for the disk, together.
 _WORKERS = 16
-# A kube-apiserver's --event-ttl.
-_EVENT_AGE_MAX_S = 3600.0
-# About 3 MB. A kube-apiserver has no such limit, but etcd's disk has.
-_EVENT_COUNT_MAX = 1_000
 _EVENTS_PAUSE_S = 10.0
+
+EVENT_AGE_MAX_S = 3600.0
+"""How long an Event is stored, in seconds: a kube-apiserver's --event-ttl."""
+
+EVENT_COUNT_MAX = 1_000
+"""Most Events stored, about 3 MB. A kube-apiserver has no such limit, but etcd's disk has."""
 
 
 async def collect_garbage(cluster: MemoryCluster, *, workers: int = _WORKERS) -> None:
@@ -114,7 +116,7 @@ async def _empty(cluster: MemoryCluster, namespace: str) -> None:
 class EventAges:
     """The Events of a store, sorted by last write, to find Events that are too old or too many."""
 
-    def __init__(self, *, age_max_s: float = _EVENT_AGE_MAX_S, count_max: int = _EVENT_COUNT_MAX) -> None:
+    def __init__(self, *, age_max_s: float = EVENT_AGE_MAX_S, count_max: int = EVENT_COUNT_MAX) -> None:
         self._age_max_s = age_max_s
         self._count_max = count_max
         self._written: dict[Key, tuple[float, str]] = {}

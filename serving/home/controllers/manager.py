@@ -11,7 +11,7 @@ import functools
 from collections.abc import Sequence
 from typing import TypeVar
 
-from serving.controller.values.writes import UnreadStatuses
+from serving.controller.io.plan_writer import UnreadWrites
 from serving.core.model.errors import ClusterError, Conflict, Forbidden, Invalid, NotFound
 from serving.core.model.event import EventText, digest
 from serving.core.model.knative import REVISION_LABEL
@@ -74,7 +74,7 @@ class Manager:
         scheduler: PodScheduler | None = None,
         *,
         reach: Reach = lambda _ns, _name, _port: None,
-        statuses: UnreadStatuses | None = None,
+        statuses: UnreadWrites | None = None,
     ) -> None:
         self._cluster = cluster
         self._statuses = statuses

@@ -10,10 +10,10 @@ import asyncio
 import contextlib
 from collections.abc import Callable, Iterator
 
+from serving.controller.io.plan_writer import UnreadWrites
 from serving.controller.revisions.public import slice_names
 from serving.controller.revisions.views import pod_autoscaler_view, serverless_service_view
 from serving.controller.values.naming import deployment_name
-from serving.controller.values.writes import UnreadStatuses
 from serving.core.model.errors import AlreadyExists, NotFound
 from serving.core.model.knative import RevisionKey
 from serving.core.model.objects import Object, generation_of, merge_difference, name_of, namespace_of, uid_of
@@ -38,7 +38,7 @@ class RevisionViews:
     """
 
     def __init__(self, cluster: MemoryCluster, *, now: Callable[[], str] = stamp) -> None:
-        self.statuses = UnreadStatuses()
+        self.statuses = UnreadWrites()
         """The delayed statuses of revisions and their Deployments, from which views are derived."""
 
         self._cluster = cluster

@@ -6,13 +6,15 @@
 Thirty functions of one trace and one busy function of another run as services of one system, from zero, with every
 request at its recorded time; both are taken from ``--mix-from`` and ``--heavy-from`` on. ``--keep`` copies the decision
 log. Each app sleeps before it listens and then for each request, so that the load is the same on any machine. Then the
-same requests are simulated with the start times of the decision log; the time between the deployment and the first
-request is simulated too, because the adaptive policy learns from it. The table compares pods over time, pod-seconds,
-the share of requests that waited for a pod's start, and the 95th percentile of the latency.
+same requests are simulated with the start times of the decision log and with reports at the same moment of each second;
+the time between the deployment and the first request is simulated too, because the adaptive policy learns from it. The
+table compares pods over time, pod-seconds, the share of requests that waited for a pod's start, and the 95th percentile
+of the latency.
 """
 
 import array
 import asyncio
+import math
 import shutil
 import statistics
 import sys
@@ -26,6 +28,7 @@ from bench.parts.load import send_request
 from bench.parts.program import options_of
 from bench.parts.system import SERVICES, System, running_system, service_of
 from serving.core.scaling.scaler.decision_history import DecisionRecord
+from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.queueproxy import QueueProxySettings
 from serving.home.pods.podplan import DRAIN_LAG_S
 from serving.tools.simulator.curve import POLICIES
@@ -41,9 +44,13 @@ DEPLOY_WITHIN_S, ZERO_WITHIN_S = 240.0, 400.0
 # A request that waits for longer waited for a pod: less than the shortest start, and no multiple of the time that a
 # request takes, which is what a wait for a slot lasts.
 COLD_WAIT_S = 0.75 * START_S
-# When in a second a source reports decides into how many seconds a burst falls; the simulator draws that by the name.
-PHASES = 5
-
+# Simulations, which differ in the drawn start times.
+RUNS = 5
+# Activators report at whole seconds of the machine's clock (``every(is_shared=True)``).
+REPORT_AT = 0.0
+# When in a second the replay begins: whether a report comes during a burst or after it decides how often requests wait,
+# so that each run is alike.
+BEGIN_AT = 0.6
 
 # Services of a quick run are soon at zero; the simulator knows nothing of it.
 QUICK = {
@@ -111,11 +118,11 @@ def until_all_zero(system: System, count: int) -> None:
 
 async def replayed(
     system: System, functions: list[RecordedFunction], length_s: float
-) -> dict[str, tuple[list[float], list[float]]]:
-    """Latencies and pods a second of each function; every request is sent at its time."""
+) -> tuple[float, dict[str, tuple[list[float], list[float]]]]:
+    """When the replay began, and latencies and pods a second of each function; every request is sent at its time."""
     latencies: dict[str, list[float]] = {function.name: [] for function in functions}
     pods: dict[str, list[float]] = {function.name: [] for function in functions}
-    begun_s = time.monotonic() + 1.0
+    begun_s = math.ceil(time.monotonic()) + BEGIN_AT
 
     async def request(name: str, at_s: float) -> None:
         await asyncio.sleep(begun_s + at_s - time.monotonic())
@@ -138,7 +145,7 @@ async def replayed(
         for function in functions:
             for at_s in function.arrivals_s:
                 group.create_task(request(function.name, at_s))
-    return {name: (latencies[name], pods[name]) for name in latencies}
+    return begun_s, {name: (latencies[name], pods[name]) for name in latencies}
 
 
 def start_times(log: Path, functions: list[RecordedFunction]) -> list[float]:
@@ -178,11 +185,11 @@ def live(latencies: list[list[float]], pods: list[list[float]], length_s: float)
 
 
 def predicted(workload: Workload) -> Measured:
-    """The simulator's figures, as the mean over phases of the reports."""
+    """The simulator's figures, as the mean over draws of the start times."""
     runs = []
-    for phase in range(PHASES):
+    for number in range(RUNS):
         functions = [
-            msgspec.structs.replace(_recorded(function), name=f"{function.name}-{phase}")
+            msgspec.structs.replace(_recorded(function), name=f"{function.name}-{number}")
             for function in workload.functions
         ]
         moved = msgspec.structs.replace(workload, functions=functions)
@@ -248,12 +255,15 @@ def main() -> None:
         for function in (*mix, *heavy):
             deploy(system, function.name, HEAVY_CONCURRENCY if function in heavy else MIX_CONCURRENCY)
         until_all_zero(system, len(mix) + len(heavy))
-        lead_s = float(int(time.monotonic() - deployed_s))
-        seen = asyncio.run(replayed(system, [*mix, *heavy], length_s))
+        # The windows of the simulator are empty before the first request.
+        time.sleep(0.0 if options.quick else AutoscalerSettings().stable_window_s)
+        begun_s, seen = asyncio.run(replayed(system, [*mix, *heavy], length_s))
         if options.keep is not None:
             shutil.copy(system.state / "decisions.jsonl", options.keep)
         log = system.state / "decisions.jsonl"
         starts_s = {"mix": start_times(log, mix), "heavy": start_times(log, heavy)}
+    # The seconds of the simulation are those of the system's clock.
+    lead_s = begun_s - math.floor(deployed_s)
     for title, functions, concurrency in (("mix", mix, MIX_CONCURRENCY), ("heavy", heavy, HEAVY_CONCURRENCY)):
         took_s = starts_s[title]
         start = Quantiles(p50_s=statistics.median(took_s), p99_s=took_s[int(0.99 * len(took_s))])
@@ -266,9 +276,10 @@ def main() -> None:
             probe_delay_s=0.0,
             queue_proxy=QueueProxySettings(drain_lag_s=DRAIN_LAG_S),
             has_burst_switch=False,
+            report_at=REPORT_AT,
         )
         latencies = [seen[function.name][0] for function in functions]
-        pods = [[0.0] * int(lead_s) + seen[function.name][1] for function in functions]
+        pods = [[0.0] * round(lead_s) + seen[function.name][1] for function in functions]
         show(title, live(latencies, pods, lead_s + length_s), predicted(workload))
 
 

@@ -197,7 +197,7 @@ def _poke(
     load = RevisionLoad(
         concurrency=concurrency,
         request_count=count,
-        # Ten simultaneous requests of 0.5 s have a mean of 5, which windows get with the report. Only a request that is
+        # Ten simultaneous requests of 0.5 s have a mean of 5 in a second, which windows get with the report. Only a request that is
         # not in flight, and therefore in no report, counts here.
         window_concurrency=float(least),
         window_request_count=float(least),

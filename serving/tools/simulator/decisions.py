@@ -67,6 +67,7 @@ class LoadedSeconds:
         self._metric = spec.load_metric
         self._has_further = bool(spec.further_metrics)
         self._loaded_number = self._loaded_before = self._hot_number = self._taken_number = -1
+        self._reports_from = 0
 
     @property
     def was_ever_hot(self) -> bool:
@@ -87,11 +88,9 @@ class LoadedSeconds:
         if is_hot:
             self._hot_number = second[0]
 
-    def poke(self, number: int, windows: RevisionWindows) -> None:
-        """Add a load of 1 to the windows immediately, for the second with this number."""
-        self._loaded_number = max(self._loaded_number, number)
-        self.level = None
-        windows.record_load(number, self._amount((number, 1.0, 1, 0.0)))
+    def begin_reports(self, number: int) -> None:
+        """Record that pods report from the second with this number on; without pods, nothing reports a silent second."""
+        self._reports_from = number
 
     def reset(self) -> None:
         """Forget earlier seconds. Called when the windows have been reset."""
@@ -132,7 +131,7 @@ class LoadedSeconds:
                 self._flush_silence(windows, second[0])
             self._flush_load(windows, second)
             self._taken_number = second[0]
-        if has_reports and self._taken_number < over:
+        if has_reports and max(self._taken_number + 1, self._reports_from) <= over:
             self._flush_silence(windows, over)
             self._flush_load(windows, (over, 0.0, 0, 0.0))
             self._taken_number = over
@@ -148,7 +147,7 @@ class LoadedSeconds:
 
         Only two such seconds are added: the first in the stable window and the first in the panic window.
         """
-        first = self._taken_number + 1
+        first = max(self._taken_number + 1, self._reports_from)
         if first >= until:
             return
         for number in (max(first, until - self._stable + 1), max(first, until - self._panic + 1)):
@@ -239,7 +238,6 @@ class Decisions:
         """Whether decisions about several pods are skipped, as long as the loads stay within their bounds."""
         # Seconds for the policy, which also reads the seconds that a skipped period leaves to the windows.
         self._unobserved: deque[LoadedSecond] = deque()
-        self._poked_load = 0.0
         self._conclusion: Conclusion | None = None
         self._detail: ScaleDecision | ClassicDecision | NoData | None = None
         self.outcome: ScalerOutcome | None = None
@@ -263,27 +261,15 @@ class Decisions:
         """The number of requests for which the desired pods have capacity."""
         return (self.latest_count or 0) * self._spec.target_value
 
-    def wake(self, now_s: float) -> None:
-        """Set the revision Active for a waiting request, and report the request.
-
-        Knative's autoscaler records a load of 1 and decides on its windows; the adaptive policy decides for all waiting
-        requests.
-        """
+    def wake(self) -> None:
+        """Set the revision Active for a waiting request."""
         self._serving_state = ServingState.ACTIVE
-        if not self.counts_waiting:
-            self._record_seconds(now_s, has_reports=False)
-            self._seconds.poke(math.floor(now_s) - 1, self._windows)
-            self._poked_load += 1.0
 
     def record(self, number: int, load: float, arrivals: int, *, tokens: float = 0.0) -> None:
-        """Record a completed second with load or arrivals; other seconds are not recorded.
-
-        As in the activator, the load that earlier pokes reported is excluded.
-        """
-        reported, self._poked_load = max(0.0, load - self._poked_load), 0.0
+        """Record a completed second with load or arrivals; other seconds are not recorded."""
         if self._own.slo is not None:
             self.slo.record_load(load, number + 1.0)
-        second = (number, reported, arrivals, tokens)
+        second = (number, max(0.0, load), arrivals, tokens)
         if tokens:
             self._tokens.record(_stat_of(second))
         self._seconds.record(second, is_hot=not LOAD_MIN < load <= self.quiet_load)
@@ -308,8 +294,10 @@ class Decisions:
             last_s = self._periods.until(now_s)
             self.due_s = min(self.due_s, last_s + self._periods.period_s)
 
-    def started(self, took_s: float, now_s: float) -> None:
-        """Record the seconds until a pod became ready."""
+    def started(self, took_s: float, now_s: float, *, is_first: bool) -> None:
+        """Record the seconds until a pod became ready. ``is_first``: no other pod is ready."""
+        if is_first:
+            self._seconds.begin_reports(math.floor(now_s))
         # A policy's observation of a second depends on the earlier starts.
         self._observe(math.floor(self._periods.until(now_s)) - 1)
         self.policy.started(took_s)

@@ -237,9 +237,9 @@ class PromptRun(RevisionRun):
             self._sequence += 1
             heapq.heappush(self._events, (next_s, self._sequence, FINISHED, pod))
 
-    def _count_in(self, at_s: float) -> None:
+    def _count_in(self, at_s: float, *, is_proxied: bool = True) -> None:
         is_first = not self._inside
-        super()._count_in(at_s)
+        super()._count_in(at_s, is_proxied=is_proxied)
         if is_first:
             # The mean of the first second with load begins with this second.
             self._tokens(self._second_end_s - 1.0)

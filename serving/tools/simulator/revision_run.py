@@ -52,6 +52,8 @@ FINISHED, _STARTED = 0, 1
 _BACKOFF_FIRST_S, _BACKOFF_MAX_S = 10.0, 300.0
 # Events after the last arrival.
 _NO_MORE = (math.inf, math.nan)
+# An activator drops a revision after a second without requests.
+_FORGOTTEN_AFTER = 2
 # Load of a second below which no request was in flight, but for rounding errors of sums of times.
 _LOAD_MIN = 1e-9
 
@@ -71,6 +73,9 @@ class RunWorld(msgspec.Struct, frozen=True, kw_only=True):
 
     probe_delay_s: float = 0.02
     """Delay between an app's readiness and the activator's first request to it."""
+
+    report_at: float | None = None
+    """When in each second requests are reported, from 0 to below 1; None: drawn for each revision."""
 
     failing_starts: float = 0.0
     """Share of failing starts; the kubelet restarts their containers."""
@@ -163,7 +168,8 @@ class RevisionRun:
             ),
             on_end=None if nodes is None else partial(nodes.release, self),
         )
-        self._report_at = zlib.crc32(name.encode(), config.seed - 1) / 2**32
+        drawn = zlib.crc32(name.encode(), config.seed - 1) / 2**32
+        self._report_at = drawn if config.report_at is None else config.report_at
         self._signals = self._create_signals()
         self._decisions = Decisions(
             config.settings,
@@ -185,8 +191,11 @@ class RevisionRun:
         self._second_end_s = self._report_at
         self._area = 0.0
         self._arrived = 0
+        # The part of the second that its mean covers, and the number of the last second with a report.
+        self._period_s, self._reported_number = 1.0, -_FORGOTTEN_AFTER
         self._poked_at_s = -math.inf
         self._known_waiting = self._known_inside = 0
+        self._poked_load = 0.0
         self._direction = 0
         self._latest_ready_s = -math.inf
         self._judge = self.result.judge_of(config.spec.slo or config.slo)
@@ -276,17 +285,21 @@ class RevisionRun:
 
     def _second_over(self, until_s: float) -> None:
         """Record the completed second, and skip idle time that follows."""
-        end_s, load, decisions = self._second_end_s, self._area, self._decisions
+        end_s, load, decisions = self._second_end_s, self._area / self._period_s, self._decisions
+        self._period_s = 1.0
         if self._judge is not None:
             decisions.slo.record(self._judge.report(end_s), end_s)
         if self._signals is not None:
             self._signals.complete(self._number, end_s)
         if load > _LOAD_MIN or self._arrived:
+            self._reported_number = self._number
             decisions.record(self._number, max(0.0, load), self._arrived, tokens=self._tokens(end_s))
             is_scheduled = decisions.is_level or (decisions.is_next_due and self.pods.scale > 1)
             if load > decisions.quiet_load and not is_scheduled:
                 decisions.schedule(_counts_of(self.pods, self._inside), end_s)
-        self._known_inside = self._inside
+            if load > self._poked_load and decisions.latest_count == 0:
+                decisions.decide_by(end_s, end_s, is_first=True)
+        self._known_inside, self._known_waiting, self._poked_load = self._inside, len(self._queue), 0.0
         self._arrived = 0
         if not self._inside and self._judge is None and self._signals is None:
             # Nothing reads seconds without requests, so the next request begins the next second.
@@ -346,20 +359,24 @@ class RevisionRun:
     def _arrive_at_pod(self, pod: SimulatedPod, at_s: float, took_s: float) -> None:
         """Send a request to a pod without the activator. The queue-proxy forwards, queues or rejects it."""
         if pod.slots is None or pod.in_flight < pod.slots:
-            self._count_in(at_s)
+            self._count_in(at_s, is_proxied=False)
             self._serve(pod, at_s, took_s)
         elif len(pod.queue) < self._config.queue_proxy.queue_depth_per_slot * pod.slots:
-            self._count_in(at_s)
+            self._count_in(at_s, is_proxied=False)
             pod.queue.append((at_s, took_s))
         else:
             self.result.refused += 1
 
-    def _count_in(self, at_s: float) -> None:
+    def _count_in(self, at_s: float, *, is_proxied: bool = True) -> None:
         if not self._inside:
             self._decisions.entered(at_s)
             if self._second_end_s == math.inf:
                 self._number = max(self._number + 1, math.floor(at_s - self._report_at) + 1)
                 self._second_end_s = self._number + self._report_at
+            is_new = not self._arrived and self._number >= self._reported_number + _FORGOTTEN_AFTER
+            if is_proxied and is_new and self._second_end_s > at_s:
+                # The mean of an activator's first report is that of the time since the first request, as in Knative.
+                self._period_s = self._second_end_s - at_s
         self._inside += 1
         self._arrived += 1
         self._area += self._second_end_s - at_s
@@ -414,27 +431,24 @@ class RevisionRun:
 
         Reports are due at the first request, whenever the number has doubled, and when it exceeds the capacity.
         """
-        waiting, decisions = len(self._queue), self._decisions
-        if not decisions.counts_waiting:
-            if not decisions.latest_count:
-                decisions.wake(at_s)
-                self._decide(at_s, DecisionCause.LOAD)
+        waiting, inside, decisions = len(self._queue), self._inside, self._decisions
+        is_more = waiting >= 2 * self._known_waiting or inside > max(self._known_inside, decisions.capacity)
+        # Simultaneous requests are one report.
+        if not is_more or self._next[0] == at_s:
             return
-        is_more = waiting >= 2 * self._known_waiting or self._inside > max(self._known_inside, decisions.capacity)
-        if not is_more or (decisions.latest_count and self._inside <= decisions.capacity):
+        self._poked_load += max(0, inside - self._known_inside)
+        self._known_waiting, self._known_inside = waiting, inside
+        if decisions.latest_count and (not decisions.counts_waiting or inside <= decisions.capacity):
             return
-        decisions.wake(at_s)
+        decisions.wake()
         due_s = self._poked_at_s + self._config.activator.poke_pause_min_s
+        self._poked_at_s = max(at_s, due_s)
         if at_s < due_s:
             decisions.decide_by(due_s, at_s)
             return
         self._decide(at_s, DecisionCause.LOAD)
 
     def _decide(self, at_s: float, cause: DecisionCause) -> None:
-        if self._queue:
-            self._poked_at_s = at_s
-            self._known_waiting = len(self._queue)
-            self._known_inside = self._inside
         conclusion = self._decisions.decide(_counts_of(self.pods, self._inside), at_s, cause)
         if conclusion.apply_count is not None:
             self._set_scale(conclusion.apply_count, at_s)
@@ -482,7 +496,7 @@ class RevisionRun:
         if not self.pods.become_ready(pod, at_s):
             return
         self._latest_ready_s = at_s
-        self._decisions.started(at_s - pod.created_s, at_s)
+        self._decisions.started(at_s - pod.created_s, at_s, is_first=len(self.pods.ready) == 1)
         # The pods' endpoints change: reevaluate the gate and the path.
         self._decisions.decide_by(at_s, at_s)
         if self._queue:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from serving.core.model.slo import read_slo
 from serving.core.scaling.decision.policy import RevisionPolicy
+from serving.core.scaling.kpa.decide import ScaleDecision
 from serving.core.scaling.resolve import resolve
 from serving.core.settings.annotations import ScalingAnnotations
 from serving.core.settings.autoscaler import (
@@ -240,6 +241,40 @@ def test_the_log_of_a_run_has_each_decision_with_its_reason() -> None:
     assert log.moments[-1].scale == 0
     assert log.latencies_s == [2.5]
     assert result.requests == 1
+
+
+@pytest.mark.parametrize(
+    ("at_s", "load"),
+    [
+        # The report follows 0.1 s after the requests: a mean of 4, then 4 requests for 0.4 of a second.
+        (40.4, 4.0 + 1.6),
+        # 0.8 s after: 4 requests for 0.5 of 0.8 s.
+        (39.7, 2.5),
+        # 0.3 s after an earlier request's report, the period is a whole second: 4 requests for 0.5 s.
+        (20.8, 1.0 + 0.4 + 2.0),
+    ],
+)
+def test_an_activator_s_first_report_is_the_mean_since_the_first_request(at_s: float, load: float) -> None:
+    run_config = msgspec.structs.replace(config(), report_at=0.5)
+    log, _ = logged(10.0, 20.4, *([at_s] * 4), given_config=run_config)
+    observed = [moment.decision for moment in log.moments if at_s < moment.at_s < at_s + 4.0]
+    panic = max(decision.observed_panic for decision in observed if isinstance(decision, ScaleDecision))
+    assert panic * 6 == pytest.approx(load, abs=1e-5)
+
+
+def test_a_pod_s_report_is_the_mean_of_a_second() -> None:
+    scaling = ScalingAnnotations(overrides=(("target_burst_capacity", 0),))
+    run_config = msgspec.structs.replace(config(scaling=scaling), report_at=0.5)
+    log, _ = logged(10.0, *([40.4] * 4), given_config=run_config)
+    decisions = [moment.decision for moment in log.moments if 40.4 < moment.at_s < 44.4]
+    panic = max(decision.observed_panic for decision in decisions if isinstance(decision, ScaleDecision))
+    assert panic * 6 == pytest.approx(4 * 0.5, abs=1e-5)
+
+
+def test_simultaneous_requests_for_a_revision_without_pods_are_one_report() -> None:
+    log, result = logged(*([10.5] * 10), given_config=config(concurrency=2))
+    assert next(moment.scale for moment in log.moments if moment.at_s == 10.5) == 8, "10 / 1.4 = 7.1"
+    assert result.pod_starts == 8
 
 
 def test_the_log_of_a_run_counts_requests_that_wait_in_pods() -> None:

@@ -1,10 +1,12 @@
 """Switches between forecasts of calls a minute, after FeMux.
 
 Source: FeMux, EuroSys 2026 (ubc-cirrus-lab/femux): the past of an app is divided into blocks, each block gets the
-forecaster that is best for its kind, and "best" is a cost of cold starts and idle memory. Its live run on Knative has 90 %
-fewer cold requests at 41 % more memory than Knative. Left out: the classifier of blocks, trained ahead on features such as
-periodicity and density. Here the forecaster of a block is the one with the lowest cost over the block before. A
-forecast keeps one pod, because counts under load are Knative's.
+forecaster that is best for its kind, and "best" is a cost of cold starts and idle memory. Left out: the classifier of
+blocks, trained ahead on features such as periodicity and density. Here the forecaster of a block is the one with the
+lowest cost over the block before. A forecast keeps one pod, because counts under load are Knative's.
+
+Its live run on Knative has 90 % fewer cold requests at 41 % more memory than Knative. With a high worth of a cold start,
+the figures here (docs/benchmarks.md, "Scaling quality") are close; the rest is the classifier's.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,15 +1,15 @@
 """Replays a part of a trace against ``serving up``, and compares the simulator.
 
-    python bench/replay.py --mix FILE --heavy FILE [--mix-from S] [--heavy-from S] [--minutes 10] [--keep FILE]
+    python bench/replay.py --mix FILE --heavy FILE... [--mix-from S] [--heavy-from S] [--minutes 10] [--keep FILE]
     [--quick]
 
-Thirty functions of one trace and one busy function of another run as services of one system, from zero, with every
-request at its recorded time; both are taken from ``--mix-from`` and ``--heavy-from`` on. ``--keep`` copies the decision
-log. Each app sleeps before it listens and then for each request, so that the load is the same on any machine. Then the
+Fifty functions of one trace and the busiest function of each further trace run as services of one system, from zero,
+with every request at its recorded time; they are taken from ``--mix-from`` and ``--heavy-from`` on. ``--keep`` copies
+the decision log. Each app sleeps before it listens and then for each request, so that the load is the same on any machine. Then the
 same requests are simulated with the start times of the decision log and with reports at the same moment of each second;
 the time between the deployment and the first request is simulated too, because the adaptive policy learns from it. The
-table compares pods over time, pod-seconds, the share of requests that waited for a pod's start, and the 95th percentile
-of the latency.
+table compares pods over time, pod-seconds, started pods, the share of requests that waited for a pod's start, and the
+95th percentile of the latency.
 """
 
 import array
@@ -66,8 +66,17 @@ class Measured(msgspec.Struct, kw_only=True):
     """Mean pods in equal parts of the time."""
 
     pod_seconds: float
+    pod_starts: float
     cold_share: float
     p95_s: float
+
+
+class Group(msgspec.Struct, frozen=True, kw_only=True):
+    """Functions whose figures are compared together; pods process ``concurrency`` requests at once."""
+
+    title: str
+    functions: list[RecordedFunction]
+    concurrency: int
 
 
 def chosen(path: Path, *, count: int, from_s: float, length_s: float, prefix: str) -> list[RecordedFunction]:
@@ -168,7 +177,18 @@ def start_times(log: Path, functions: list[RecordedFunction]) -> list[float]:
     return sorted(starts_s)
 
 
-def live(latencies: list[list[float]], pods: list[list[float]], length_s: float) -> Measured:
+def pod_starts(log: Path, functions: list[RecordedFunction], begun_s: float) -> int:
+    """Pods that the decisions since ``begun_s`` add."""
+    names, count = {function.name for function in functions}, 0
+    for line in log.read_bytes().splitlines():
+        record = msgspec.json.decode(line, type=DecisionRecord)
+        outcome = record.entry.outcome
+        if record.revision.rpartition("-")[0] in names and outcome.at_s >= begun_s:
+            count += max(0, (outcome.apply_count or 0) - outcome.view.present_scale)
+    return count
+
+
+def live(latencies: list[list[float]], pods: list[list[float]], length_s: float, *, starts: int) -> Measured:
     """What the system did."""
     every = sorted(took_s for of in latencies for took_s in of)
     per_second = [sum(values) for values in zip(*pods, strict=True)]
@@ -179,6 +199,7 @@ def live(latencies: list[list[float]], pods: list[list[float]], length_s: float)
     return Measured(
         pods=[statistics.fmean(values) if values else 0.0 for values in columns],
         pod_seconds=sum(per_second),
+        pod_starts=starts,
         cold_share=sum(took_s - SERVICE_S > COLD_WAIT_S for took_s in every) / len(every),
         p95_s=every[int(0.95 * len(every))],
     )
@@ -197,6 +218,7 @@ def predicted(workload: Workload) -> Measured:
     return Measured(
         pods=[statistics.fmean(column) for column in zip(*(run.pods for run in runs), strict=True)],
         pod_seconds=statistics.fmean(run.pod_seconds for run in runs),
+        pod_starts=statistics.fmean(run.pod_starts for run in runs),
         cold_share=statistics.fmean(run.cold_share for run in runs),
         p95_s=statistics.fmean(run.p95_s for run in runs),
     )
@@ -212,6 +234,7 @@ def simulated(results: list[RevisionResult], length_s: float) -> Measured:
     return Measured(
         pods=pods,
         pod_seconds=sum(pods) * length_s / SERIES_COLUMNS,
+        pod_starts=sum(result.pod_starts for result in results),
         cold_share=waits.above(COLD_WAIT_S) / requests,
         p95_s=waits.percentile(0.95, requests=requests) + SERVICE_S,
     )
@@ -222,7 +245,7 @@ def show(title: str, measured: Measured, predicted: Measured) -> None:
     distance = sum(abs(first - second) for first, second in zip(measured.pods, predicted.pods, strict=True))
     print(title)
     print(f"  {'':<26}{'live':>10} {'simulated':>10} {'off by':>8}")
-    for name in ("pod_seconds", "cold_share", "p95_s"):
+    for name in ("pod_seconds", "pod_starts", "cold_share", "p95_s"):
         live_value, simulated_value = getattr(measured, name), getattr(predicted, name)
         change = simulated_value / live_value - 1 if live_value else 0.0
         print(f"  {name:<26}{live_value:>10.4g} {simulated_value:>10.4g} {change:>8.1%}")
@@ -234,53 +257,57 @@ def main() -> None:
     options = options_of(
         __doc__,
         mix=Path,
-        heavy=Path,
+        heavy=(Path(),),
         mix_from=36_000.0,
         heavy_from=0.0,
         keep=Path,
         minutes=10.0,
-        functions=30,
+        functions=50,
         quick={"minutes": 0.2, "functions": 2},
     )
-    if options.mix is None or options.heavy is None:
+    if options.mix is None or Path() in options.heavy:
         sys.exit("replay: --mix FILE and --heavy FILE are missing")
     length_s = options.minutes * 60.0
     mix = chosen(options.mix, count=options.functions, from_s=options.mix_from, length_s=length_s, prefix="mix")
-    heavy = chosen(options.heavy, count=1, from_s=options.heavy_from, length_s=length_s, prefix="heavy")
-    print(
-        f"{len(mix)} functions with {sum(function.request_count for function in mix)} requests, one with {heavy[0].request_count}"
-    )
+    groups = [Group(title=options.mix.name, functions=mix, concurrency=MIX_CONCURRENCY)]
+    for number, path in enumerate(options.heavy):
+        busy = chosen(path, count=1, from_s=options.heavy_from, length_s=length_s, prefix=f"heavy{number}-")
+        groups.append(Group(title=path.name, functions=busy, concurrency=HEAVY_CONCURRENCY))
+    functions = [function for group in groups for function in group.functions]
     with running_system(environment=QUICK if options.quick else {}) as system:
         deployed_s = time.monotonic()
-        for function in (*mix, *heavy):
-            deploy(system, function.name, HEAVY_CONCURRENCY if function in heavy else MIX_CONCURRENCY)
-        until_all_zero(system, len(mix) + len(heavy))
+        for group in groups:
+            for function in group.functions:
+                deploy(system, function.name, group.concurrency)
+        until_all_zero(system, len(functions))
         # The windows of the simulator are empty before the first request.
         time.sleep(0.0 if options.quick else AutoscalerSettings().stable_window_s)
-        begun_s, seen = asyncio.run(replayed(system, [*mix, *heavy], length_s))
-        if options.keep is not None:
-            shutil.copy(system.state / "decisions.jsonl", options.keep)
+        begun_s, seen = asyncio.run(replayed(system, functions, length_s))
         log = system.state / "decisions.jsonl"
-        starts_s = {"mix": start_times(log, mix), "heavy": start_times(log, heavy)}
+        if options.keep is not None:
+            shutil.copy(log, options.keep)
+        starts_s = [start_times(log, group.functions) for group in groups]
+        starts = [pod_starts(log, group.functions, begun_s) for group in groups]
     # The seconds of the simulation are those of the system's clock.
     lead_s = begun_s - math.floor(deployed_s)
-    for title, functions, concurrency in (("mix", mix, MIX_CONCURRENCY), ("heavy", heavy, HEAVY_CONCURRENCY)):
-        took_s = starts_s[title]
+    for group, took_s, count in zip(groups, starts_s, starts, strict=True):
         start = Quantiles(p50_s=statistics.median(took_s), p99_s=took_s[int(0.99 * len(took_s))])
-        print(f"starts: {len(took_s)}, median {start.p50_s:.2f} s, 99th percentile {start.p99_s:.2f} s")
         workload = Workload(
-            functions=[delayed(function, lead_s) for function in functions],
+            functions=[delayed(function, lead_s) for function in group.functions],
             length_s=lead_s + length_s,
             start=DurationModel(default=start),
-            concurrency=concurrency,
+            concurrency=group.concurrency,
             probe_delay_s=0.0,
             queue_proxy=QueueProxySettings(drain_lag_s=DRAIN_LAG_S),
             has_burst_switch=False,
             report_at=REPORT_AT,
         )
-        latencies = [seen[function.name][0] for function in functions]
-        pods = [[0.0] * round(lead_s) + seen[function.name][1] for function in functions]
-        show(title, live(latencies, pods, lead_s + length_s), predicted(workload))
+        latencies = [seen[function.name][0] for function in group.functions]
+        pods = [[0.0] * round(lead_s) + seen[function.name][1] for function in group.functions]
+        measured = live(latencies, pods, lead_s + length_s, starts=count)
+        requests = sum(function.request_count for function in group.functions)
+        print(f"starts: {len(took_s)}, median {start.p50_s:.2f} s, 99th percentile {start.p99_s:.2f} s")
+        show(f"{group.title}: {len(group.functions)} functions, {requests} requests", measured, predicted(workload))
 
 
 if __name__ == "__main__":

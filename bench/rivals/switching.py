@@ -6,7 +6,7 @@ blocks, trained ahead on features such as periodicity and density. Here the fore
 lowest cost over the block before. A forecast keeps one pod, because counts under load are Knative's.
 
 Its live run on Knative has 90 % fewer cold requests at 41 % more memory than Knative. With a high worth of a cold start,
-the figures here (docs/benchmarks.md, "Scaling quality") are close; the rest is the classifier's.
+the figures here (docs/benchmarks.md, "Scaling quality") are close.
 """
 
 from collections.abc import Callable, Sequence

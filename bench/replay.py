@@ -41,18 +41,16 @@ START_S = 1.0
 SERVICE_S = 0.5
 MIX_CONCURRENCY, HEAVY_CONCURRENCY = 10, 2
 DEPLOY_WITHIN_S, ZERO_WITHIN_S = 240.0, 400.0
-# A request that waits for longer waited for a pod: less than the shortest start, and no multiple of the time that a
-# request takes, which is what a wait for a slot lasts.
+# A request that waits for longer waited for a pod, or for two requests before it.
 COLD_WAIT_S = 0.75 * START_S
-# Simulations, which differ in the drawn start times.
-RUNS = 5
+RUNS = 5  # simulations, which differ in the drawn start times
+FIGURES = ("pod_seconds", "pod_starts", "cold_share", "p95_s")
 # Activators report at whole seconds of the machine's clock (``every(is_shared=True)``).
 REPORT_AT = 0.0
-# When in a second the replay begins: whether a report comes during a burst or after it decides how often requests wait,
-# so that each run is alike.
+# When in a second the replay begins: a report during a burst has another effect than one after it.
 BEGIN_AT = 0.6
 
-# Services of a quick run are soon at zero; the simulator knows nothing of it.
+# Services of a quick run are soon at zero, unlike simulated ones.
 QUICK = {
     "SERVING_AUTOSCALER_STABLE_WINDOW_S": "6",
     "SERVING_AUTOSCALER_SCALE_TO_ZERO_GRACE_PERIOD_S": "2",
@@ -69,14 +67,6 @@ class Measured(msgspec.Struct, kw_only=True):
     pod_starts: float
     cold_share: float
     p95_s: float
-
-
-class Group(msgspec.Struct, frozen=True, kw_only=True):
-    """Functions whose figures are compared together; pods process ``concurrency`` requests at once."""
-
-    title: str
-    functions: list[RecordedFunction]
-    concurrency: int
 
 
 def chosen(path: Path, *, count: int, from_s: float, length_s: float, prefix: str) -> list[RecordedFunction]:
@@ -100,8 +90,7 @@ def _recorded(function: FunctionTrace) -> RecordedFunction:
 
 def delayed(function: RecordedFunction, by_s: float) -> RecordedFunction:
     """The same requests, later."""
-    arrivals_s = array.array("d", [at_s + by_s for at_s in function.arrivals_s])
-    return msgspec.structs.replace(function, arrivals_s=arrivals_s)
+    return msgspec.structs.replace(function, arrivals_s=array.array("d", [at_s + by_s for at_s in function.arrivals_s]))
 
 
 def deploy(system: System, name: str, concurrency: int) -> None:
@@ -157,35 +146,24 @@ async def replayed(
     return begun_s, {name: (latencies[name], pods[name]) for name in latencies}
 
 
-def start_times(log: Path, functions: list[RecordedFunction]) -> list[float]:
-    """Start times of the pods of these functions in the decision log, sorted."""
+def start_times(log: Path, functions: list[RecordedFunction]) -> list[tuple[float, float]]:
+    """How long the pods of these functions took to start, and when their start was decided; sorted."""
     asked_s: dict[str, deque[float]] = {function.name: deque() for function in functions}
     ready: dict[str, int] = {}
-    starts_s: list[float] = []
+    starts: list[tuple[float, float]] = []
     for line in log.read_bytes().splitlines():
         record = msgspec.json.decode(line, type=DecisionRecord)
-        name, outcome, at_s = record.revision.rpartition("-")[0], record.entry.outcome, record.entry.at_wall_s
+        name, outcome, at_s = record.revision.rpartition("-")[0], record.entry.outcome, record.entry.outcome.at_s
         if name not in asked_s:
             continue
         facts, request_count = outcome.view, asked_s[name]
         ready_count = min(len(request_count), facts.ready_count - ready.get(name, 0))
-        starts_s.extend(at_s - request_count.popleft() for _ in range(ready_count))
+        starts.extend((at_s - (asked := request_count.popleft()), asked) for _ in range(ready_count))
         ready[name] = facts.ready_count
         request_count.extend([at_s] * ((outcome.apply_count or 0) - facts.present_scale))
         if outcome.apply_count == 0:
             request_count.clear()
-    return sorted(starts_s)
-
-
-def pod_starts(log: Path, functions: list[RecordedFunction], begun_s: float) -> int:
-    """Pods that the decisions since ``begun_s`` add."""
-    names, count = {function.name for function in functions}, 0
-    for line in log.read_bytes().splitlines():
-        record = msgspec.json.decode(line, type=DecisionRecord)
-        outcome = record.entry.outcome
-        if record.revision.rpartition("-")[0] in names and outcome.at_s >= begun_s:
-            count += max(0, (outcome.apply_count or 0) - outcome.view.present_scale)
-    return count
+    return sorted(starts)
 
 
 def live(latencies: list[list[float]], pods: list[list[float]], length_s: float, *, starts: int) -> Measured:
@@ -215,13 +193,8 @@ def predicted(workload: Workload) -> Measured:
         ]
         moved = msgspec.structs.replace(workload, functions=functions)
         runs.append(simulated(run_workload(moved, POLICIES["default"]), workload.length_s))
-    return Measured(
-        pods=[statistics.fmean(column) for column in zip(*(run.pods for run in runs), strict=True)],
-        pod_seconds=statistics.fmean(run.pod_seconds for run in runs),
-        pod_starts=statistics.fmean(run.pod_starts for run in runs),
-        cold_share=statistics.fmean(run.cold_share for run in runs),
-        p95_s=statistics.fmean(run.p95_s for run in runs),
-    )
+    pods = [statistics.fmean(column) for column in zip(*(run.pods for run in runs), strict=True)]
+    return Measured(pods=pods, **{name: statistics.fmean(getattr(run, name) for run in runs) for name in FIGURES})
 
 
 def simulated(results: list[RevisionResult], length_s: float) -> Measured:
@@ -245,7 +218,7 @@ def show(title: str, measured: Measured, predicted: Measured) -> None:
     distance = sum(abs(first - second) for first, second in zip(measured.pods, predicted.pods, strict=True))
     print(title)
     print(f"  {'':<26}{'live':>10} {'simulated':>10} {'off by':>8}")
-    for name in ("pod_seconds", "pod_starts", "cold_share", "p95_s"):
+    for name in FIGURES:
         live_value, simulated_value = getattr(measured, name), getattr(predicted, name)
         change = simulated_value / live_value - 1 if live_value else 0.0
         print(f"  {name:<26}{live_value:>10.4g} {simulated_value:>10.4g} {change:>8.1%}")
@@ -269,45 +242,43 @@ def main() -> None:
         sys.exit("replay: --mix FILE and --heavy FILE are missing")
     length_s = options.minutes * 60.0
     mix = chosen(options.mix, count=options.functions, from_s=options.mix_from, length_s=length_s, prefix="mix")
-    groups = [Group(title=options.mix.name, functions=mix, concurrency=MIX_CONCURRENCY)]
+    groups = [(options.mix.name, mix, MIX_CONCURRENCY)]
     for number, path in enumerate(options.heavy):
         busy = chosen(path, count=1, from_s=options.heavy_from, length_s=length_s, prefix=f"heavy{number}-")
-        groups.append(Group(title=path.name, functions=busy, concurrency=HEAVY_CONCURRENCY))
-    functions = [function for group in groups for function in group.functions]
+        groups.append((path.name, busy, HEAVY_CONCURRENCY))
+    every = [(function, concurrency) for _, functions, concurrency in groups for function in functions]
     with running_system(environment=QUICK if options.quick else {}) as system:
         deployed_s = time.monotonic()
-        for group in groups:
-            for function in group.functions:
-                deploy(system, function.name, group.concurrency)
-        until_all_zero(system, len(functions))
+        for function, concurrency in every:
+            deploy(system, function.name, concurrency)
+        until_all_zero(system, len(every))
         # The windows of the simulator are empty before the first request.
         time.sleep(0.0 if options.quick else AutoscalerSettings().stable_window_s)
-        begun_s, seen = asyncio.run(replayed(system, functions, length_s))
+        begun_s, seen = asyncio.run(replayed(system, [function for function, _ in every], length_s))
         log = system.state / "decisions.jsonl"
         if options.keep is not None:
             shutil.copy(log, options.keep)
-        starts_s = [start_times(log, group.functions) for group in groups]
-        starts = [pod_starts(log, group.functions, begun_s) for group in groups]
-    # The seconds of the simulation are those of the system's clock.
+        starts_of = [start_times(log, functions) for _, functions, _ in groups]
     lead_s = begun_s - math.floor(deployed_s)
-    for group, took_s, count in zip(groups, starts_s, starts, strict=True):
+    for (title, functions, concurrency), starts in zip(groups, starts_of, strict=True):
+        took_s = [start_s for start_s, _ in starts]
         start = Quantiles(p50_s=statistics.median(took_s), p99_s=took_s[int(0.99 * len(took_s))])
         workload = Workload(
-            functions=[delayed(function, lead_s) for function in group.functions],
+            functions=[delayed(function, lead_s) for function in functions],
             length_s=lead_s + length_s,
             start=DurationModel(default=start),
-            concurrency=group.concurrency,
+            concurrency=concurrency,
             probe_delay_s=0.0,
             queue_proxy=QueueProxySettings(drain_lag_s=DRAIN_LAG_S),
             has_burst_switch=False,
             report_at=REPORT_AT,
         )
-        latencies = [seen[function.name][0] for function in group.functions]
-        pods = [[0.0] * round(lead_s) + seen[function.name][1] for function in group.functions]
+        latencies = [seen[function.name][0] for function in functions]
+        pods = [[0.0] * round(lead_s) + seen[function.name][1] for function in functions]
+        count = sum(decided_s >= begun_s for _, decided_s in starts)
         measured = live(latencies, pods, lead_s + length_s, starts=count)
-        requests = sum(function.request_count for function in group.functions)
         print(f"starts: {len(took_s)}, median {start.p50_s:.2f} s, 99th percentile {start.p99_s:.2f} s")
-        show(f"{group.title}: {len(group.functions)} functions, {requests} requests", measured, predicted(workload))
+        show(f"{title}: {sum(map(len, latencies))} requests", measured, predicted(workload))
 
 
 if __name__ == "__main__":

@@ -5,9 +5,8 @@ Source: Nguyen et al., "Taming Cold Starts: Proactive Serverless Scheduling with
 starts, idle pods and changes over a horizon, planned again after each call. Left out: the order in which requests are
 sent, which is Knative's here; and counts above one pod, which are Knative's, too. So the plan has one bit for each
 minute, and its exact optimum is found backwards.
-
-The paper has up to 85 % lower tail latency and 34 % less use than OpenWhisk, which keeps a pod for ten minutes. The
-comparison here (docs/benchmarks.md, "Scaling quality") is with Knative's keep-alive of about one minute.
+The paper has up to 85 % lower tail latency and 34 % less use than OpenWhisk, which keeps a pod for ten minutes;
+docs/benchmarks.md compares with Knative, which keeps a pod for about one.
 """
 
 import numpy as np

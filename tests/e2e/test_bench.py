@@ -75,7 +75,7 @@ FORMS = {
     "replay.py": [
         Form(
             arguments="--mix {folder}/mix.csv --mix-from 0 --heavy {folder}/heavy.csv",
-            lines=("^mix$", "^heavy$", r"pod_seconds +[\d.]+ +[\d.]+"),
+            lines=("^mix.csv: ", "^heavy.csv: ", r"pod_seconds +[\d.]+ +[\d.]+"),
         )
     ],
     "simulator.py": [Form(lines=("0.02 requests a second: ", "1,000 requests of one revision: ", "many functions"))],

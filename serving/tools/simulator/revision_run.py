@@ -153,21 +153,7 @@ class RevisionRun:
         self._start: Durations = durations_of(config.start, f"start:{config.seed}:{name}")
         self._dice = random.Random(f"failures:{config.seed}:{name}")  # noqa: S311 - a simulated world
         self._series = PodSeries(until_s)
-        balancing = policy_for(
-            config.concurrency, first_free_concurrency_max=config.activator.first_free_concurrency_max
-        )
-        self.pods = PodSet(
-            self.result,
-            self._series,
-            concurrency=config.concurrency,
-            policy=balancing,
-            times=PodTimes(
-                drain_s=config.queue_proxy.drain_lag_s,
-                dormant_after_s=math.inf if config.spec.dormant_after_s is None else config.spec.dormant_after_s,
-                dormant_cost=config.spec.dormant_cost,
-            ),
-            on_end=None if nodes is None else partial(nodes.release, self),
-        )
+        self.pods = self._create_pods(nodes)
         drawn = zlib.crc32(name.encode(), config.seed - 1) / 2**32
         self._report_at = drawn if config.report_at is None else config.report_at
         self._signals = self._create_signals()
@@ -248,6 +234,23 @@ class RevisionRun:
         ready_s = at_s + next(self._start) + self._config.probe_delay_s
         self._sequence += 1
         heapq.heappush(self._events, (ready_s, self._sequence, _STARTED, pod))
+
+    def _create_pods(self, nodes: NodeRoom | None) -> PodSet:
+        config, spec = self._config, self._config.spec
+        return PodSet(
+            self.result,
+            self._series,
+            concurrency=config.concurrency,
+            policy=policy_for(
+                config.concurrency, first_free_concurrency_max=config.activator.first_free_concurrency_max
+            ),
+            times=PodTimes(
+                drain_s=config.queue_proxy.drain_lag_s,
+                dormant_after_s=math.inf if spec.dormant_after_s is None else spec.dormant_after_s,
+                dormant_cost=spec.dormant_cost,
+            ),
+            on_end=None if nodes is None else partial(nodes.release, self),
+        )
 
     def _create_signals(self) -> RevisionSignals | None:
         """The learnt target and the triggers; None if no decision depends on them."""

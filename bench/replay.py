@@ -158,7 +158,7 @@ def start_times(log: Path, functions: list[RecordedFunction]) -> list[tuple[floa
             continue
         facts, request_count = outcome.view, asked_s[name]
         ready_count = min(len(request_count), facts.ready_count - ready.get(name, 0))
-        starts.extend((at_s - (asked := request_count.popleft()), asked) for _ in range(ready_count))
+        starts.extend((at_s - (decided_s := request_count.popleft()), decided_s) for _ in range(ready_count))
         ready[name] = facts.ready_count
         request_count.extend([at_s] * ((outcome.apply_count or 0) - facts.present_scale))
         if outcome.apply_count == 0:

@@ -85,7 +85,7 @@ class BareCluster(ThreadingHTTPServer):
             kind
             for version, kind, place in _KINDS
             if path in (f"/api/{version}", f"/apis/{version}") and not self._lacks(place)
-        }:
+        } | self._defined(path):
             return 200, {"kind": "APIResourceList", "resources": [{"kind": kind} for kind in sorted(served)]}
         result = self.objects.get(path)
         if result is not None:
@@ -98,6 +98,13 @@ class BareCluster(ThreadingHTTPServer):
             below = [resource for place, resource in self.objects.items() if place.rpartition("/")[0] == path]
             return 200, {"kind": "List", "metadata": {}, "items": below}
         return 404, _status(f"{path} not found", 404)
+
+    def _defined(self, path: str) -> set[str]:
+        """The kinds below a path by the definitions of the server."""
+        specs = [resource["spec"] for place, resource in self.objects.items() if place.startswith(_CRDS)]
+        return {
+            spec["names"]["kind"] for spec in specs if path == f"/apis/{spec['group']}/{spec['versions'][0]['name']}"
+        }
 
     def _lacks(self, path: str) -> bool:
         return bool(self.not_served) and self.not_served in path
@@ -140,7 +147,21 @@ class _Handler(BaseHTTPRequestHandler):
     wbufsize = -1
 
     def do_GET(self) -> None:
-        self._respond(*self.server.get(self.path.partition("?")[0]))
+        path = self.path.partition("?")[0]
+        if self._knows(path):
+            self._respond(*self.server.get(path))
+
+    def do_POST(self) -> None:
+        self._body()
+        if self._knows(self.path):
+            self._respond(501, _status("this server creates objects by server-side apply alone", 501))
+
+    def _knows(self, path: str) -> bool:
+        """Whether the path's kind is defined; if it is not, respond as a real server does."""
+        is_known = self.server.has_definitions or ".dev/" not in path
+        if not is_known:
+            self._respond_text(404, b"404 page not found\n")
+        return is_known
 
     def do_PATCH(self) -> None:
         path, _, query = self.path.partition("?")
@@ -165,7 +186,9 @@ class _Handler(BaseHTTPRequestHandler):
         return document
 
     def _respond(self, status: int, fields: Object) -> None:
-        text = json.dumps(fields).encode()
+        self._respond_text(status, json.dumps(fields).encode())
+
+    def _respond_text(self, status: int, text: bytes) -> None:
         self.send_response(status)
         self.send_header("Content-Length", str(len(text)))
         self.end_headers()

@@ -23,7 +23,15 @@ from serving.core.model.errors import ServingError, Unavailable
 from serving.core.model.launch import USAGE_EXIT
 from serving.core.model.objects import Object, is_dns_label
 from serving.home.state import default_state_path
-from serving.tools.cli.client.connection import ApiRequest, ApiResponse, WebsocketPlace, chosen_kubeconfig, connect
+from serving.net.cluster.kinds import SCALED_WORKLOAD, SERVING_SERVICE
+from serving.tools.cli.client.connection import (
+    ApiRequest,
+    ApiResponse,
+    LocalConnection,
+    WebsocketPlace,
+    chosen_kubeconfig,
+    connect,
+)
 from serving.tools.cli.client.output import Progress, print_aside
 
 _EXIT_FAILED = 1
@@ -31,7 +39,9 @@ _TIMEOUT_S = 30.0
 _MERGE = "application/merge-patch+json"
 # Another client may write between the read and the write.
 _TRIES_MAX = 10
-_CONFLICT = 409
+_CONFLICT, _NOT_FOUND = 409, 404
+_API_PATH = re.compile(r"/apis/(?P<version>(?P<group>[^/?]+)/[^/?]+)")
+_INSTALLED_GROUPS = {SERVING_SERVICE.group, SCALED_WORKLOAD.group}
 _PLACE_NAMES = ("state_path", "kubeconfig", "context")
 
 Decorator = Callable[[Callable[..., None]], Callable[..., None]]
@@ -145,6 +155,8 @@ class ApiClient:
         self._connection = connect(place.kubeconfig, place.context)
         self.namespace = namespace or self._connection.namespace
         self.server = self._connection.server
+        # False for `serving up` of another machine, too, whose state folder is not here.
+        self.is_cluster = not isinstance(self._connection, LocalConnection)
 
     def within(self, namespace: str) -> "ApiClient":
         """The same API with another default namespace."""
@@ -205,7 +217,11 @@ class ApiClient:
         try:
             return response.status, json.loads(text)
         except ValueError:
-            return response.status, {"message": text.decode("utf-8", "replace").strip() or f"status {response.status}"}
+            message = text.decode("utf-8", "replace").strip() or f"status {response.status}"
+            # A Kubernetes server responds to the path of an unknown kind with a text, and of an unknown object in JSON.
+            return response.status, {
+                "message": _absence_of_api(call.path) if response.status == _NOT_FOUND else message
+            }
 
     @contextlib.contextmanager
     def stream(self, call: ApiCall) -> Iterator[ApiResponse]:
@@ -243,6 +259,15 @@ class ApiClient:
                 timeout_s=timeout_s,
             )
         )
+
+
+def _absence_of_api(path: str) -> str:
+    """The error message for a path that the server does not have."""
+    match = _API_PATH.match(path)
+    if match is None:
+        return f"this server has no {path}"
+    advice = "; `serving install` installs the system" if match["group"] in _INSTALLED_GROUPS else ""
+    return f"this server has no {match['version']}{advice}"
 
 
 def _query_of(call: ApiCall) -> str:

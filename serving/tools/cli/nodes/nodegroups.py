@@ -258,7 +258,8 @@ def _get(*, api: ApiClient, output: str) -> None:
         return
     header, rows = server_table(api, NODE_GROUP, name="", selector="", everywhere=False)
     if not rows:
-        click.echo("no node groups; `serving up --nodes` creates one on a single machine", err=True)
+        advice = "a NodeGroup manifest" if api.is_cluster else "`serving up --nodes`"
+        click.echo(f"no node groups; {advice} creates one", err=True)
         return
     click.echo("\n".join(aligned([header, *rows])))
 

@@ -131,8 +131,10 @@ def service_before(api: ApiClient, target: Target, *, named: str | None) -> Obje
     labels = labels_of(nested(target.body, "spec", "template"))
     matching = [service for service in services if _selects(service, labels)]
     if len(matching) != 1:
-        known = f": {', '.join(map(name_of, matching))}" if matching else ""
-        fail(f"{len(matching)} Services select the pods of {target.shown}{known}; choose one with --service")
+        if not matching:
+            fail(f"no Service selects the pods of {target.shown}; create one, such as by `kubectl expose`")
+        known = ", ".join(map(name_of, matching))
+        fail(f"{len(matching)} Services select the pods of {target.shown}: {known}; choose one with --service")
     return matching[0]
 
 

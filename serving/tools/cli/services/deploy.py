@@ -378,7 +378,7 @@ def _write(api: ApiClient, deployment: Deployment, how: How) -> tuple[bool, Obje
         traffic = _pinned(deployment.name, before, is_new=status == _NOT_FOUND) if how.traffic.is_pinned else {}
         if status == _NOT_FOUND:
             status, after = api.call("POST", path, manifest_of(deployment))
-            if status == _NOT_FOUND:
+            if status == _NOT_FOUND and api.call("GET", path_of(NAMESPACE, None, api.namespace))[0] == _NOT_FOUND:
                 fail(absence_of(api, NAMESPACE, api.namespace))
             return status, after
         if status >= 400:

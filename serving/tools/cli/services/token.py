@@ -159,6 +159,7 @@ def create(  # noqa: PLR0913 - the options of the command
     from serving.core.model.grants import Grant, Role  # noqa: PLC0415 - as above
     from serving.home.apiserver.accesstokens import new_token  # noqa: PLC0415 - as above
 
+    _require_machine(api)
     if everywhere and namespaces:
         fail_usage("-A and --in exclude each other")
     chosen = None if everywhere else frozenset(namespaces or (api.namespace,))
@@ -171,6 +172,12 @@ def create(  # noqa: PLR0913 - the options of the command
     print_aside(f"token {name}: {role} in {where} for {age_text(life_s)}; it is not shown again")
     shown = {**_shown(grant, until_s=until_s), "token": text}
     click.echo(json.dumps(shown, indent=2) if output == "json" else text)
+
+
+def _require_machine(api: ApiClient) -> None:
+    """End the command on a cluster, whose API server does not accept these tokens."""
+    if api.is_cluster:
+        fail("a cluster has its own users: `kubectl create token` makes a token of a ServiceAccount")
 
 
 def _shown(grant: "Grant", *, until_s: float) -> dict[str, str]:
@@ -190,6 +197,7 @@ def _list(*, api: ApiClient, output: str) -> None:
     """List the tokens of users. Their secret texts are not stored."""
     from serving.home.apiserver.accesstokens import read_token  # noqa: PLC0415 - as above
 
+    _require_machine(api)
     query = {"labelSelector": ACCESS_TOKEN_LABEL}
     token_secrets = api.must(ApiCall(path=path_of(SECRET, system_namespace()), query=query))["items"]
     now_s, rows = time.time(), []
@@ -217,6 +225,7 @@ def revoke(*, api: ApiClient, name: str) -> None:
     """Revoke a token: its next request is refused, and its open watches and sessions end within 5 seconds."""
     from serving.home.apiserver.accesstokens import secret_name  # noqa: PLC0415 - as above
 
+    _require_machine(api)
     absent = f"there is no token {name}; `serving token list` shows them"
     api.done("DELETE", path_of(SECRET, system_namespace(), secret_name(name)), messages={_NOT_FOUND: absent})
     click.echo(f"token {name} revoked")
@@ -235,7 +244,7 @@ def kubeconfig(*, api: ApiClient, token: str | None) -> None:
     `serving token create ann --role view | serving kubeconfig --token - > ann.kubeconfig`
     """
     if api.state_path is None:
-        fail("this is for the API of this machine: name its --state folder")
+        fail("a kubeconfig of a cluster is printed by `kubectl config view --minify --raw`; --state selects a machine")
     text = sys.stdin.read().strip() if token == "-" else token  # noqa: S105 - the sign for the input
     state = StateFolder(api.state_path)
     try:

@@ -18,6 +18,7 @@ CLUSTER_LOCAL = (".svc.cluster.local", ".svc")
 """The ends of hosts that have a meaning only inside of a cluster."""
 
 _LOOPBACK = "127.0.0.1"
+_LOCAL = ".localhost"
 
 
 class ServiceAddress(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,7 +59,7 @@ def address_of(api: ApiClient, service: Object, *, tag: str = "", is_inner: bool
         fail(f"{name_of(service)} has no URL yet; `serving describe {name_of(service)}` shows why")
     parts = urllib.parse.urlsplit(url)
     host, port = parts.hostname or "", parts.port or 80
-    if host.endswith(".localhost"):
+    if host.endswith(_LOCAL) and not api.is_cluster:
         # localhost is this machine by definition (RFC 6761), though not every resolver supports it.
         return ServiceAddress(url=url, host=host, connect_host=_LOOPBACK, connect_port=port)
     if api.state_path is None:
@@ -74,8 +75,17 @@ def print_url(api: ApiClient, service: Object, *, tag: str) -> None:
     """Print the URL of a service or tag, and a curl command for it."""
     address = address_of(api, service, tag=tag)
     click.echo(address.url)
+    _print_connection(api, service, address)
+
+
+def _print_connection(api: ApiClient, service: Object, address: ServiceAddress) -> None:
+    """Print a command that sends a request, if the URL alone does not reach the service."""
     if address.connect_host != address.host:
         click.echo(address.curl)
+    elif api.is_cluster and address.host.endswith(_LOCAL):
+        print_aside(
+            f"the cluster has no domain (`serving install --domain`); `serving invoke {name_of(service)}` calls it"
+        )
 
 
 @click.command()
@@ -88,7 +98,8 @@ def url(*, api: ApiClient, name: str, tag: str, cluster_local: bool, output: str
     """Print the URL of a service, and a curl command for machines that do not resolve *.localhost."""
     if tag and cluster_local:
         fail_usage("--tag and --cluster-local exclude each other")
-    address = address_of(api, served_of(api, name), tag=tag, is_inner=cluster_local)
+    service = served_of(api, name)
+    address = address_of(api, service, tag=tag, is_inner=cluster_local)
     if output == "json":
         click.echo(json.dumps({**msgspec.to_builtins(address), "curl": address.curl}, indent=2))
         return
@@ -99,8 +110,8 @@ def url(*, api: ApiClient, name: str, tag: str, cluster_local: bool, output: str
         for finding in check_pod_names():
             if finding.advice:
                 print_aside(f"warning: {finding.text}; {finding.advice}")
-    if output == "text" and not cluster_local and address.connect_host != address.host:
-        click.echo(address.curl)
+    if output == "text" and not cluster_local:
+        _print_connection(api, service, address)
 
 
 def print_unrouted(service: Object) -> None:

@@ -154,7 +154,8 @@ def _command_parts(*options: str) -> Iterator[tuple[str, str]]:
 def _object_parts(api: ApiClient) -> Iterator[tuple[str, str]]:
     """Yield the name and content of a file for each kind: its objects. Secrets and unreadable kinds are left out."""
     for kind in KINDS:
-        if kind != SECRET:
+        # The API warns about Endpoints, which repeat EndpointSlices.
+        if kind != SECRET and kind.resource != "endpoints":
             items = api.peek(path_of(kind, None)).get("items")
             if items:
                 yield f"objects/{kind.resource}.json", json.dumps(without_values(items), indent=1)

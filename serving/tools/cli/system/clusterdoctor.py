@@ -14,7 +14,6 @@ from serving.core.model.errors import Problem, ServingError, SettingsError
 from serving.core.model.objects import Object, condition_of, is_true, name_of, namespace_of, nested, timestamp_s
 from serving.core.settings.daemons import DAEMONS
 from serving.core.settings.load import load
-from serving.home.schemas.crds import crds
 from serving.net.cluster.identity import system_namespace
 from serving.net.cluster.kinds import CONFIG_MAP, LEASE, NODE, SECRET, SERVING_SERVICE, Kind
 from serving.net.metrics.queries import QUERY_TOKEN_SECRET
@@ -22,10 +21,11 @@ from serving.tools.cli.client.api import ApiCall, ApiClient
 from serving.tools.cli.client.checks import Finding
 from serving.tools.cli.client.reach import DASHBOARD, Reach
 from serving.tools.cli.client.resources import path_of
-from serving.tools.cli.client.tree import image_problem
+from serving.tools.cli.client.tree import InstallOptions, image_problem, objects_of, tree_folder
 from serving.tools.cli.system.availability import obstacles, rollout_state
 from serving.tools.cli.system.clusterstatus import daemon_deployments
 from serving.tools.cli.system.config import read_live_config
+from serving.tools.cli.system.install import installed_components
 
 _VERSION = re.compile(r"v1\.(\d+)\.")
 # The oldest version with the admission policies of an installation.
@@ -108,8 +108,12 @@ def _check_rights(api: ApiClient) -> Iterator[Finding]:
 
 def _check_definitions(api: ApiClient) -> Iterator[Finding]:
     by_version: dict[str, set[str]] = {}
-    for kind in crds():
-        by_version.setdefault(kind.api_version, set()).add(kind.name)
+    components = installed_components(api, system_namespace())
+    for resource in objects_of(tree_folder(), InstallOptions(components=components)):
+        if resource["kind"] == "CustomResourceDefinition":
+            spec = resource["spec"]
+            version = f"{spec['group']}/{spec['versions'][0]['name']}"
+            by_version.setdefault(version, set()).add(spec["names"]["kind"])
     missing = []
     for version, names in by_version.items():
         served = {entry["kind"] for entry in api.peek(f"/apis/{version}").get("resources", ())}
@@ -196,14 +200,15 @@ def _check_settings(api: ApiClient) -> Iterator[Finding]:
     problems: list[Problem] = list(live.problems)
     for daemon in DAEMONS:
         try:
-            loaded = load(daemon, registry=DAEMONS, config_maps=live.config_maps, environment={})
-            problems += [problem for problem in loaded.ignored if problem not in problems]
+            load(daemon, registry=DAEMONS, config_maps=live.config_maps, environment={})
         except SettingsError as error:
             problems += [problem for problem in error.problems if problem not in problems]
     for problem in problems:
         advice = "its ConfigMap is invalid: the last valid one applies"
         yield Finding(name="settings", state="fail", text=str(problem), advice=advice)
-    if not problems:
+    for problem in live.ignored:
+        yield Finding(name="settings", state="warn", text=str(problem), advice="delete the key")
+    if not problems and not live.ignored:
         count = sum(len(config_map.entries) for config_map in live.config_maps)
         text = f"{len(live.config_maps)} ConfigMaps with {count} keys set, all valid"
         yield Finding(name="settings", state="ok", text=text)

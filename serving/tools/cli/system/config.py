@@ -4,6 +4,7 @@ Settings in force come from the store and from the environments of running daemo
 then each problem is one line on standard error.
 """
 
+import contextlib
 import json
 import os
 import shutil
@@ -16,12 +17,21 @@ import click
 import msgspec
 import yaml
 
-from serving.core.model.errors import Problem, SettingsError
+from serving.core.model.errors import Problem, ServingError, SettingsError
 from serving.core.model.launch import USAGE_EXIT
 from serving.core.model.objects import name_of
 from serving.core.settings.daemons import DAEMONS
 from serving.core.settings.knob import ConfigMap, SettingsRecord
-from serving.core.settings.load import Daemon, Loaded, in_reading_order, load, unknown_config_maps
+from serving.core.settings.load import (
+    Daemon,
+    Loaded,
+    in_reading_order,
+    known_entries,
+    load,
+    removed_keys,
+    unknown_config_maps,
+    unknown_keys,
+)
 from serving.core.settings.parse import read_config_maps
 from serving.core.settings.policies import render_policies
 from serving.core.settings.render import config_map_names, render_config_map, render_page
@@ -37,6 +47,7 @@ from serving.tools.cli.client.api import ApiClient, Place, place_options
 from serving.tools.cli.client.checks import holder_of
 from serving.tools.cli.client.objects import items_of
 from serving.tools.cli.client.output import aligned, counted, output_option, print_aside, shortened
+from serving.tools.cli.system.clusterstatus import daemon_deployments
 
 _MAP, _KEY = "config-nodegroup", "nodegroups_config.yaml"
 _ROOT = "node_groups"
@@ -139,10 +150,14 @@ def _summed(readings: Iterable[GroupReading], others: Iterable[Path] = ()) -> Gr
 
 
 class LiveConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The ConfigMaps and their problems, and the environments of running daemons."""
+    """The ConfigMaps and their problems, and the environments of running daemons.
+
+    ``config_maps`` omit keys that no daemon reads, each of which is a problem in ``ignored``.
+    """
 
     config_maps: Sequence[ConfigMap]
     problems: Sequence[Problem]
+    ignored: Sequence[Problem]
     environments: Mapping[str, Mapping[str, str]]
 
     def maps_of(self, daemon: str) -> Sequence[ConfigMap]:
@@ -151,7 +166,7 @@ class LiveConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_live_config(api: ApiClient) -> LiveConfig:
-    """Read the settings from the store, and from the processes of this machine."""
+    """Read the settings from the store, and from the processes of this machine or the Deployments of a cluster."""
     namespace = system_namespace(os.environ)
     config_maps: list[ConfigMap] = []
     problems: list[Problem] = []
@@ -160,8 +175,29 @@ def read_live_config(api: ApiClient) -> LiveConfig:
             read_maps, wrong = read_config_maps(json.dumps(config_map), f"ConfigMap {namespace}/{name_of(config_map)}")
             config_maps += read_maps
             problems += wrong
-    environments = {} if api.state_path is None else _environments(api.state_path)
-    return LiveConfig(config_maps=config_maps, problems=problems, environments=environments)
+    environments = _cluster_environments(api) if api.state_path is None else _environments(api.state_path)
+    ignored = [
+        problem
+        for config_map in config_maps
+        for problem in (*unknown_keys(config_map, DAEMONS), *removed_keys(config_map, DAEMONS))
+    ]
+    known = [
+        msgspec.structs.replace(config_map, entries=known_entries(config_map, DAEMONS)) for config_map in config_maps
+    ]
+    return LiveConfig(config_maps=known, problems=problems, ignored=ignored, environments=environments)
+
+
+def _cluster_environments(api: ApiClient) -> dict[str, dict[str, str]]:
+    """The environment of each daemon; empty if the user may not list Deployments, or the API has none."""
+    environments: dict[str, dict[str, str]] = {}
+    with contextlib.suppress(ServingError):
+        for deployment in daemon_deployments(api):
+            containers = deployment["spec"]["template"]["spec"]["containers"]
+            variables = [variable for container in containers for variable in container.get("env") or ()]
+            environments[name_of(deployment)] = {
+                variable["name"]: variable["value"] for variable in variables if "value" in variable
+            }
+    return {**environments, "election": environments.get("controller", {})}
 
 
 def _environments(state: Path) -> dict[str, dict[str, str]]:
@@ -299,7 +335,7 @@ def _live(place: Place) -> LiveConfig | None:
 
 def _load_live(names: Sequence[str], live: LiveConfig) -> dict[str, Loaded[SettingsRecord] | None]:
     """The settings of running daemons. An invalid ConfigMap is reported and ignored, as in the daemons."""
-    problems = list(live.problems)
+    problems = [*live.problems, *live.ignored]
     loaded: dict[str, Loaded[SettingsRecord] | None] = {}
     for name in names:
         environment = dict(live.environments.get(name, {}))

@@ -18,7 +18,7 @@ from serving.core.model.errors import NotFound
 from serving.core.model.objects import Object
 from serving.home.apiserver.podstreams import ExecOptions, ExecSession
 from serving.home.store.memory import MemoryCluster
-from serving.net.cluster.kinds import CONFIG_MAP, NAMESPACE, POD, SECRET, SERVING_SERVICE
+from serving.net.cluster.kinds import CONFIG_MAP, NAMESPACE, POD, REVISION, SECRET, SERVING_SERVICE
 from serving.tools.cli.main import main
 from tests.integration.api_server import Served, served
 
@@ -200,3 +200,19 @@ async def test_a_pod_that_takes_no_connection_is_the_reason(tmp_path: Path) -> N
     assert done.exit_code == 1
     assert "the dashboard does not answer" in done.stderr
     assert "port 6090 of the pod" in done.stderr
+
+
+async def test_the_description_of_a_service_has_the_reason_of_its_revision(tmp_path: Path) -> None:
+    message = "the app listens on 9999 and was given PORT=8080"
+    template = {"spec": {"containers": [{"image": "registry.example/wrong:1"}]}}
+    revision: Object = {"name": "wrong-00001", "labels": {"serving.knative.dev/service": "wrong"}}
+    waiting = {"type": "Ready", "status": "Unknown", "reason": "Deploying", "message": message}
+    cluster = MemoryCluster()
+    async with served(cluster, tmp_path) as api:
+        metadata = {"namespace": "default", "name": "wrong"}
+        await cluster.create(SERVING_SERVICE, {"metadata": metadata, "spec": {"template": template}})
+        await cluster.create(REVISION, {"metadata": {**revision, "namespace": "default"}, "spec": template["spec"]})
+        status = {"status": {"conditions": [waiting]}}
+        await cluster.patch(REVISION, "default", "wrong-00001", patch=status, subresource="status")
+        done = await serving(api, "describe", "wrong")
+    assert f"wrong-00001: {message}" in done.stdout

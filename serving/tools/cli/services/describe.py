@@ -106,6 +106,7 @@ def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator
             for revision in revisions
         ]
         yield from _titled("Revisions", aligned([header, *revision_rows], indent="  "))
+        yield from _revision_problems(revisions, printed=ready.get("message", ""))
     yield from _pods(api, selector_of(name))
     gaps = filter(None, (condition_of(pod, CONDITION_ISOLATED).get("message") for pod in pods))
     yield from (line for gap in dict.fromkeys(gaps) for line in wrapped(f"Isolation: {gap}", indent="  "))
@@ -233,6 +234,15 @@ def _containers(pod: Object) -> Iterator[str]:
         )
     if rows:
         yield from _titled("Containers", aligned(rows, indent="  "))
+
+
+def _revision_problems(revisions: list[Object], *, printed: str) -> Iterator[str]:
+    """Why revisions are not ready; a message that the service repeats is printed only once."""
+    for revision in revisions:
+        ready = condition_of(revision, "Ready")
+        message = ready.get("message", "").splitlines()[:1]
+        if ready.get("status") != "True" and message and message[0] not in printed:
+            yield from wrapped(f"{name_of(revision)}: {message[0]}", indent="  ")
 
 
 def _titled(title: str, lines: list[str]) -> Iterator[str]:

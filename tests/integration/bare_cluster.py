@@ -101,7 +101,9 @@ class BareCluster(ThreadingHTTPServer):
 
     def _defined(self, path: str) -> set[str]:
         """The kinds below a path by the definitions of the server."""
-        specs = [resource["spec"] for place, resource in self.objects.items() if place.startswith(_CRDS)]
+        definitions = [resource for place, resource in self.objects.items() if place.startswith(_CRDS)]
+        # A test's definition of another system has no more than a name.
+        specs = [definition["spec"] for definition in definitions if "spec" in definition]
         return {
             spec["names"]["kind"] for spec in specs if path == f"/apis/{spec['group']}/{spec['versions'][0]['name']}"
         }

@@ -67,7 +67,7 @@ def test_a_service_woken_from_zero_is_seen_to_wake(serving: Stage, tmp_path: Pat
         assert "neither a service nor a revision" in stage("why", "nobody", "--cold", code=1).stderr
         for _ in range(20):
             stage("invoke", "lamp")
-        responses = window.until(_ROW, "Answers a second", 1)
+        responses = window.until(_ROW, "Responses per second", 1)
         assert [float(response) for response in responses[2:]] == [0, 0, 0], "the app answers 200 only"
         pods = window.until(_ROW, "Pods", 2)
         assert pods[2] == "1"

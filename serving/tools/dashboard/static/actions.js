@@ -14,9 +14,9 @@ export function credentials(user) {
 // Carries out an action; resolves to what was said, or to an error.
 export async function act(name, body, user) {
   try {
-    const answer = await fetch(`actions/${name}`, { method: "POST", redirect: "error", ...credentials(user), body: JSON.stringify(body) });
-    const found = await answer.json().catch(() => ({ error: `the dashboard answered ${answer.status}` }));
-    return { ...found, status: answer.status };
+    const response = await fetch(`actions/${name}`, { method: "POST", redirect: "error", ...credentials(user), body: JSON.stringify(body) });
+    const result = await response.json().catch(() => ({ error: `the dashboard answered ${response.status}` }));
+    return { ...result, status: response.status };
   } catch (error) {
     return { error: `the dashboard does not answer: ${error.message}`, status: 0 };
   }
@@ -57,32 +57,32 @@ export class Actions {
     by("act-title").textContent = `Act on ${service.name}`;
     by("min").value = scaling["min-scale"] || "0";
     by("max").value = scaling["max-scale"] || "0";
-    const percent = (matches) => service.traffic.filter(matches).reduce((sum, one) => sum + one.percent, 0);
+    const percent = (matches) => service.traffic.filter(matches).reduce((sum, target) => sum + target.percent, 0);
     const row = (name, label, value) => make("label", {}, make("span", { textContent: label }),
       make("input", { type: "number", min: 0, max: 100, step: 1, required: true, value, name }), " %");
     const rows = names.map((name) => {
-      const value = percent((one) => one.revision === name && !one.is_latest);
+      const value = percent((target) => target.revision === name && !target.is_latest);
       return { value, node: row(name, name, value) };
     });
     // The target that follows the latest ready revision comes first: without it a later deploy gets no traffic.
-    const latest = row(LATEST, `latest ready${service.latest ? ` (now ${service.latest})` : ""}`, percent((one) => one.is_latest));
+    const latest = row(LATEST, `latest ready${service.latest ? ` (now ${service.latest})` : ""}`, percent((target) => target.is_latest));
     const isNear = ({ value }, place) => value > 0 || place < ROWS_SHOWN;
-    const folded = rows.filter((one, place) => !isNear(one, place));
-    by("shares").replaceChildren(latest, ...rows.filter(isNear).map((one) => one.node));
+    const folded = rows.filter((row, place) => !isNear(row, place));
+    by("shares").replaceChildren(latest, ...rows.filter(isNear).map((row) => row.node));
     const [summary, more] = by("more-shares").children;
     by("more-shares").hidden = !folded.length;
     summary.textContent = `${folded.length} older revision${folded.length === 1 ? "" : "s"}`;
-    more.replaceChildren(...folded.map((one) => one.node));
+    more.replaceChildren(...folded.map((row) => row.node));
     this.#sum();
   }
 
   #shares() {
-    const fields = [...by("traffic").querySelectorAll("input")].map((one) => [one.name, Number(one.value)]);
+    const fields = [...by("traffic").querySelectorAll("input")].map((field) => [field.name, Number(field.value)]);
     return Object.fromEntries(fields.filter(([, value]) => value > 0));
   }
 
   #sum() {
-    const total = Object.values(this.#shares()).reduce((sum, one) => sum + one, 0);
+    const total = Object.values(this.#shares()).reduce((sum, share) => sum + share, 0);
     by("sum").textContent = `${total} % of 100 %`;
     by("sum").className = total === 100 ? "good" : "bad";
     by("traffic").querySelector("button").disabled = total !== 100;

@@ -41,18 +41,18 @@ const watch = streamed({
     for (const kind of Object.values(objects)) kind.clear();
     ({ columns, rows, pods, nodes, may_act: mayAct, may_read_logs: mayReadLogs, user } = all);
     isLoaded = true;
-    take(all.objects);
+    applyChanges(all.objects);
     overview.begin(all);
     if (!leaveDeleted() && selected) load();
     show();
   },
   tick(tick) {
-    take(tick.objects);
+    applyChanges(tick.objects);
     Object.assign(rows, tick.rows);
     pods = tick.pods;
     nodes = tick.nodes ?? nodes;
     present = tick.decision;
-    marks.push(...tick.marks.filter((one) => one.kind !== "decision").map(asMark));
+    marks.push(...tick.marks.filter((mark) => mark.kind !== "decision").map(asMark));
     append(tick.at_s);
     overview.add(tick.at_s, rows);
     leaveDeleted();
@@ -60,7 +60,7 @@ const watch = streamed({
   },
   decision(decision) {
     overview.decided(decision);
-    if (decision.key !== selected || decisions.some((one) => one.at_s === decision.at_s)) return;
+    if (decision.key !== selected || decisions.some((earlier) => earlier.at_s === decision.at_s)) return;
     decisions.push(decision);
     if (decision.is_change) marks.push({ ...decision, kind: "decision" });
     showDecisions();
@@ -73,7 +73,7 @@ function link(state, text) {
   if (by("link").textContent !== text) by("link").textContent = text;
 }
 
-function take(changes) {
+function applyChanges(changes) {
   for (const { kind, key, view } of changes) {
     if (view) objects[kind].set(key, view);
     else { objects[kind].delete(key); if (kind === "revision") delete rows[key]; }
@@ -83,20 +83,20 @@ function take(changes) {
 async function load() {
   const asked = selected;
   const wanted = span, range = span ? `&from=${span.from}&to=${span.to}` : "";
-  const answer = await fetch(`history?revision=${encodeURIComponent(asked)}${range}`);
+  const response = await fetch(`history?revision=${encodeURIComponent(asked)}${range}`);
   if (asked !== selected || wanted !== span) return;
   readAt = Date.now() / 1000;
-  if (!answer.ok) { write(by("span"), await answer.text()); return; }
-  const found = await answer.json();
+  if (!response.ok) { write(by("span"), await response.text()); return; }
+  const past = await response.json();
   if (asked !== selected || wanted !== span) return;
   // Decisions that arrived while the history was read are not part of it.
-  const last = found.decisions.at(-1)?.at_s ?? 0;
-  decisions = [...found.decisions, ...decisions.filter((one) => one.at_s > last)];
-  const changes = decisions.filter((one) => one.is_change).map((one) => ({ ...one, kind: "decision" }));
-  const known = new Set(changes.map((one) => one.at_s));
-  marks = [...found.marks.filter((one) => one.kind !== "decision" || !known.has(one.at_s)).map(asMark), ...changes];
-  for (const name of ["decisions", "marks", "step_s"]) delete found[name];
-  history = found;
+  const last = past.decisions.at(-1)?.at_s ?? 0;
+  decisions = [...past.decisions, ...decisions.filter((decision) => decision.at_s > last)];
+  const changes = decisions.filter((decision) => decision.is_change).map((decision) => ({ ...decision, kind: "decision" }));
+  const known = new Set(changes.map((change) => change.at_s));
+  marks = [...past.marks.filter((mark) => mark.kind !== "decision" || !known.has(mark.at_s)).map(asMark), ...changes];
+  for (const name of ["decisions", "marks", "step_s"]) delete past[name];
+  history = past;
   draw();
   showDecisions();
   showSpan();
@@ -146,7 +146,7 @@ function leaveDeleted() {
 
 // Back from a revision the focus is where it was.
 function focusRow(revision) {
-  const link = [...by("rows").querySelectorAll("th a")].find((one) => one.hash === `#${revision}`);
+  const link = [...by("rows").querySelectorAll("th a")].find((link) => link.hash === `#${revision}`);
   (link || by("overview-title")).focus();
 }
 
@@ -186,7 +186,7 @@ function show() {
   by("empty").hidden = Boolean(count) || !isLoaded || view === "cost";
   by("revisions").hidden = !selected || !count;
   document.body.dataset.view = view;
-  for (const one of by("views").children) { if ((one.hash.slice(1) || "overview") === view) one.setAttribute("aria-current", "page"); else one.removeAttribute("aria-current"); }
+  for (const link of by("views").children) { if ((link.hash.slice(1) || "overview") === view) link.setAttribute("aria-current", "page"); else link.removeAttribute("aria-current"); }
   map.show(view === "map" && count > 0, { objects, rows, overview, nodes });
   cost.show(view === "cost", overview.wanted, new Set(grouped(objects).keys()));
   showServices();
@@ -199,16 +199,16 @@ function show() {
   const ready = Object.values(rows).reduce((sum, row) => sum + (row[5] || 0), 0);
   by("failing").hidden = !failing;
   write(by("failing"), `${failing} failing`);
-  const workloads = [...objects.revision.values()].filter((one) => one.kind).length;
+  const workloads = [...objects.revision.values()].filter((revision) => revision.kind).length;
   write(by("totals"), [many(objects.service.size, "service"), workloads && many(workloads, "workload"), many(objects.revision.size - workloads, "revision"), `${many(ready, "pod")} ready`].filter(Boolean).join(" · "));
   const title = `${failing ? `(${failing} failing) ` : ""}${selected ? `${selected.split("/")[1]} - ` : page ? `${page} - ` : ""}serving`;
   if (document.title !== title) document.title = title;
 }
 
 function showServices() {
-  const own = [...grouped(objects)].filter(([, one]) => one.revisions.some(([key]) => key === selected));
+  const own = [...grouped(objects)].filter(([, group]) => group.revisions.some(([key]) => key === selected));
   write(by("list-title"), `Revisions (${own[0]?.[1].revisions.length ?? 0})`);
-  keyed(by("services"), own.map(([key, one]) => [key, { ...one, revisions: one.revisions.map(([name, view]) => [name, view, rows[name]]), selected }]), drawService, "section");
+  keyed(by("services"), own.map(([key, group]) => [key, { ...group, revisions: group.revisions.map(([name, view]) => [name, view, rows[name]]), selected }]), drawService, "section");
 }
 
 function drawService(node, { view, revisions }) {
@@ -222,8 +222,8 @@ function drawService(node, { view, revisions }) {
     if (view.url) where.append(make("a", { href: view.url, textContent: view.url.replace("http://", ""), rel: "noreferrer" }));
     node.replaceChildren(title, where, node.children[2] || make("div"), node.children[3] || make("details", { className: "older" }, make("summary"), make("div")));
   }
-  const items = revisions.map(([key, one, row]) => [key, { key, one, row, share: share(view, one.name), isChosen: key === selected }]);
-  const isLive = ([, item], place) => place === 0 || item.share > 0 || item.isChosen || isTagged(view, item.one.name) || item.row?.[5] || item.row?.[6];
+  const items = revisions.map(([key, revision, row]) => [key, { key, revision, row, share: share(view, revision.name), isChosen: key === selected }]);
+  const isLive = ([, item], place) => place === 0 || item.share > 0 || item.isChosen || isTagged(view, item.revision.name) || item.row?.[5] || item.row?.[6];
   const older = items.filter((item, place) => !isLive(item, place));
   const [, , live, fold] = node.children;
   keyed(live, items.filter(isLive), drawRevision, "a");
@@ -232,14 +232,14 @@ function drawService(node, { view, revisions }) {
   write(fold.firstChild, `${older.length} older revision${older.length === 1 ? "" : "s"} without traffic`);
 }
 
-const isTagged = (service, name) => service.traffic.some((one) => one.revision === name && one.tag);
+const isTagged = (service, name) => service.traffic.some((target) => target.revision === name && target.tag);
 
-function drawRevision(node, { key, one, row, share: percent, isChosen }) {
-  const [text, tone] = revisionState(one, row, isChosen ? pods : []);
+function drawRevision(node, { key, revision, row, share: percent, isChosen }) {
+  const [text, tone] = revisionState(revision, row, isChosen ? pods : []);
   if (!node.firstChild) {
     node.className = "revision";
     node.href = `#${key}`;
-    node.append(make("b", { textContent: one.name }), make("span"), make("small"), make("small"));
+    node.append(make("b", { textContent: revision.name }), make("span"), make("small"), make("small"));
   }
   if (isChosen) node.setAttribute("aria-current", "true");
   else node.removeAttribute("aria-current");
@@ -261,7 +261,7 @@ function showDetail() {
   const [text, tone] = revisionState(view, row, pods);
   // Ten tiles, so that no row of them has a gap at any width.
   showFacts(by("facts"), [["State", text, tone], ["Pods ready", number(at.ready)], ["Desired", number(at.desired)], ["Starting", number(at.starting)],
-    ["Running", number(at.running)], ["Held", number(at.held)], ["Pod target", at.ready ? number(at.target / at.ready) : "–"],
+    ["Running", number(at.running)], ["Waiting", number(at.held)], ["Pod target", at.ready ? number(at.target / at.ready) : "–"],
     ["Mode", at.is_panic == null ? "–" : at.is_panic ? "panic" : "stable", at.is_panic ? "bad" : ""],
     ["CPU", cores(at.cpu_cores)], ["Memory", bytes(at.memory_bytes)]]);
   showWhy();
@@ -269,19 +269,19 @@ function showDetail() {
   by("scaling-part").hidden = false;
   showProblem(view);
   const service = objects.service.get(`${view.namespace}/${view.service}`);
-  const siblings = [...objects.revision.values()].filter((one) => one.namespace === view.namespace && one.service === view.service);
+  const siblings = [...objects.revision.values()].filter((sibling) => sibling.namespace === view.namespace && sibling.service === view.service);
   siblings.sort((a, b) => b.name.localeCompare(a.name));
-  const names = siblings.map((one) => one.name), shown = span && !span.isLast ? span.from : seconds;
+  const names = siblings.map((sibling) => sibling.name), shown = span && !span.isLast ? span.from : seconds;
   actions.show(mayAct, user, service, names, siblings[0].scaling);
   compare.show({ service, names, selected, mayAct, user, shown });
   logs.show(mayReadLogs, user, view.namespace, view.service || view.name);
-  const conditions = [...view.conditions.map((one) => [view.kind ? "workload" : "revision", one]), ...(service?.conditions || []).map((one) => ["service", one])];
-  keyed(by("conditions"), conditions.map(([of, one]) => [`${of} ${one.type}`, { of, ...one }]), (node, one) =>
-    cells(node, one.of, one.type, badge(one.status, one.type === "Active" && one.status === "False" ? "off" : TONES[one.status] || "wait"), [one.reason, one.message].filter(Boolean).join(": ") || "–"));
+  const conditions = [...view.conditions.map((condition) => [view.kind ? "workload" : "revision", condition]), ...(service?.conditions || []).map((condition) => ["service", condition])];
+  keyed(by("conditions"), conditions.map(([of, condition]) => [`${of} ${condition.type}`, { of, ...condition }]), (node, condition) =>
+    cells(node, condition.of, condition.type, badge(condition.status, condition.type === "Active" && condition.status === "False" ? "off" : TONES[condition.status] || "wait"), [condition.reason, condition.message].filter(Boolean).join(": ") || "–"));
 }
 
 function showFacts(root, facts) {
-  keyed(root, facts.map((one) => [one[0], one]), (node, [name, value, kind]) =>
+  keyed(root, facts.map((fact) => [fact[0], fact]), (node, [name, value, kind]) =>
     node.replaceChildren(make("dt", { textContent: name }), make("dd", { textContent: value, className: kind || "" })), "div");
 }
 
@@ -299,11 +299,11 @@ function showProblem(view) {
 function showDecisions() {
   const newest = decisions.slice(-60).reverse();
   showWhy();
-  keyed(by("decisions"), newest.map((one) => [String(one.at_s), one]), (node, one) => {
-    node.className = one.is_change ? "change" : "";
-    cells(node, clock(one.at_s), one.sentence);
+  keyed(by("decisions"), newest.map((decision) => [String(decision.at_s), decision]), (node, decision) => {
+    node.className = decision.is_change ? "change" : "";
+    cells(node, clock(decision.at_s), decision.sentence);
     node.firstChild.className = "time";
-    node.lastChild.replaceChildren(...headed(one.sentence));
+    node.lastChild.replaceChildren(...headed(decision.sentence));
   });
 }
 
@@ -332,15 +332,15 @@ function restarts({ restarts: count, oom_kills: killed }) {
 
 function showPods() {
   const limit = objects.revision.get(selected)?.concurrency || 0;
-  keyed(by("pods"), pods.map((one) => [one.name, one]), (node, one) => {
-    const [text, tone] = one.ending ? ["Ending", "off"] : one.dormant ? ["Dormant", "sleep"] : one.ready ? ["Ready", "good"] : [one.reason || one.phase, "wait"];
-    const slots = make("span", { className: "slots", textContent: `${number(one.running)}${limit ? ` of ${limit}` : ""}` });
-    if (limit && one.running != null) {
-      const meter = make("meter", { min: 0, max: limit, value: one.running });
-      meter.setAttribute("aria-label", `slots in use of ${one.name}`);
+  keyed(by("pods"), pods.map((pod) => [pod.name, pod]), (node, pod) => {
+    const [text, tone] = pod.ending ? ["Ending", "off"] : pod.dormant ? ["Dormant", "sleep"] : pod.ready ? ["Ready", "good"] : [pod.reason || pod.phase, "wait"];
+    const slots = make("span", { className: "slots", textContent: `${number(pod.running)}${limit ? ` of ${limit}` : ""}` });
+    if (limit && pod.running != null) {
+      const meter = make("meter", { min: 0, max: limit, value: pod.running });
+      meter.setAttribute("aria-label", `slots in use of ${pod.name}`);
       slots.prepend(meter);
     }
-    cells(node, one.name.replace(`${one.revision}-deployment-`, "") + restarts(one), badge(text, tone), slots, cores(one.cpu_cores), `${bytes(one.memory_bytes)}${one.memory_limit_bytes ? ` of ${bytes(one.memory_limit_bytes)}` : ""}`, one.node);
+    cells(node, pod.name.replace(`${pod.revision}-deployment-`, "") + restarts(pod), badge(text, tone), slots, cores(pod.cpu_cores), `${bytes(pod.memory_bytes)}${pod.memory_limit_bytes ? ` of ${bytes(pod.memory_limit_bytes)}` : ""}`, pod.node);
   });
 }
 
@@ -383,7 +383,7 @@ function pan(part) {
 function showSpan() {
   by("past").hidden = !span;
   if (span) write(by("span"), `${moment(span.from)} to ${moment(span.to)}; mark a part of a chart to zoom`);
-  for (const one of by("range").elements) if (one.name === "range") one.checked = (!span || span.isLast) && Number(one.value) === seconds;
+  for (const choice of by("range").elements) if (choice.name === "range") choice.checked = (!span || span.isLast) && Number(choice.value) === seconds;
 }
 
 function askedRange() {

@@ -7,8 +7,8 @@ export const CHARTS = [
     ["running", "running", "--a", "fill"], ["observed", "average", "--c"], ["target", "target", "--b", "dash"]] },
   { id: "pods", title: "Pods", whole: true, note: "lines mark changes; point at one to read why", series: [
     ["desired", "desired", "--b", "step"], ["ready", "ready", "--a", "step"], ["starting", "starting", "--d", "step"], ["dormant", "dormant", "--sleep", "step"]] },
-  { id: "queue", title: "Queue", whole: true, note: "requests held by the activator", series: [["held", "held", "--b", "fill"]] },
-  { id: "requests", title: "Answers a second", from: "the activator", series: [
+  { id: "queue", title: "Queue", whole: true, note: "requests that wait in the activator", series: [["held", "waiting", "--b", "fill"]] },
+  { id: "requests", title: "Responses per second", from: "the activator", series: [
     ["rps_2xx", "2xx", "--a"], ["rps_3xx", "3xx", "--c"], ["rps_4xx", "4xx", "--d"], ["rps_5xx", "5xx", "--b"]] },
   { id: "latency", title: "Latency", unit: "ms", note: "logarithmic", log: true, from: "the activator", scale: 1000, text: (value) => duration(value == null ? null : value / 1000), series: [
     ["p50_s", "p50", "--a"], ["p95_s", "p95", "--d"], ["p99_s", "p99", "--b"]] },
@@ -35,9 +35,9 @@ export const cores = (value) => value == null ? "–" : value < 0.01 ? "0" : num
 export const bytes = (value) => value == null ? "–" : value >= 2 ** 30 ? `${number(value / 2 ** 30)} GiB` : `${Math.round(value / 2 ** 20)} MiB`;
 
 export function make(tag, properties = {}, ...children) {
-  const found = Object.assign(document.createElement(tag), properties);
-  found.append(...children);
-  return found;
+  const element = Object.assign(document.createElement(tag), properties);
+  element.append(...children);
+  return element;
 }
 
 // A name that is cut in its middle where there is too little room: similar names differ at their end.
@@ -49,9 +49,9 @@ export function writeName(node, name) {
 }
 
 // The cells of a table's row.
-export const cells = (node, ...contents) => node.replaceChildren(...contents.map((one) => make("td", {}, one)));
+export const cells = (node, ...contents) => node.replaceChildren(...contents.map((content) => make("td", {}, content)));
 
-// Whole powers of ten, so that one cold start of seconds leaves answers of milliseconds readable.
+// Whole powers of ten, so that one cold start of seconds leaves responses of milliseconds readable.
 function decades(plot, low, high) {
   const from = Math.floor(Math.log10(Math.max(low ?? 1, 0.1))), to = Math.ceil(Math.log10(Math.max(high ?? 10, 1)));
   return [10 ** from, 10 ** Math.max(to, from + 1)];
@@ -78,13 +78,13 @@ export class Charts {
     this.times = [];
     this.panic = [];
     this.figures = CHARTS.map((chart) => this.#figure(chart));
-    root.replaceChildren(...this.figures.map((one) => one.node));
+    root.replaceChildren(...this.figures.map((panel) => panel.node));
     new ResizeObserver(() => this.#resize()).observe(root);
   }
 
   // New colours need new plots.
   restyle() {
-    for (const one of this.figures) { one.plot?.destroy(); one.plot = null; }
+    for (const panel of this.figures) { panel.plot?.destroy(); panel.plot = null; }
     if (this.columns) this.draw(this.columns, this.decisions, this.seconds, this.span);
   }
 
@@ -96,7 +96,7 @@ export class Charts {
     while (begin > 0 && all[begin - 1] >= last - this.seconds) begin -= 1;
     this.times = all.slice(begin);
     this.panic = columns.is_panic.slice(begin);
-    for (const one of this.figures) this.#drawOne(one, begin, last);
+    for (const panel of this.figures) this.#drawOne(panel, begin, last);
   }
 
   #figure(chart) {
@@ -105,7 +105,7 @@ export class Charts {
     holder.setAttribute("aria-label", `${chart.title}: chart; arrow keys move through time, the table below has the numbers`);
     const empty = make("p", { className: "empty", hidden: true, textContent: chart.from ? `No numbers from ${chart.from} yet.` : "No data yet." });
     const body = make("tbody");
-    const head = make("tr", {}, ...["time", ...chart.series.map((one) => one[1])].map((text) => {
+    const head = make("tr", {}, ...["time", ...chart.series.map((line) => line[1])].map((text) => {
       const cell = make("th", { textContent: text });
       cell.scope = "col";
       return cell;
@@ -113,54 +113,54 @@ export class Charts {
     const details = make("details", {}, make("summary", {}, "Table", make("span", { className: "hidden", textContent: ` of ${chart.title}` })), make("table", {}, make("thead", {}, head), body));
     const caption = make("figcaption", { textContent: chart.title });
     if (chart.unit || chart.note) caption.append(" ", make("small", { textContent: [chart.unit, chart.note].filter(Boolean).join(", ") }));
-    const one = { chart, holder, empty, body, details, plot: null, data: null, node: make("figure", {}, caption, holder, empty, details) };
-    details.addEventListener("toggle", () => this.#table(one));
-    holder.addEventListener("keydown", (event) => this.#key(one, event));
+    const panel = { chart, holder, empty, body, details, plot: null, data: null, node: make("figure", {}, caption, holder, empty, details) };
+    details.addEventListener("toggle", () => this.#table(panel));
+    holder.addEventListener("keydown", (event) => this.#key(panel, event));
     if (chart.id === "pods") {
-      one.tip = make("div", { className: "tip", hidden: true });
-      one.node.append(one.tip);
+      panel.tip = make("div", { className: "tip", hidden: true });
+      panel.node.append(panel.tip);
     }
-    return one;
+    return panel;
   }
 
-  #drawOne(one, begin, last) {
-    const scale = one.chart.scale || 1;
-    one.data = [this.times, ...one.chart.series.map(([name]) =>
+  #drawOne(panel, begin, last) {
+    const scale = panel.chart.scale || 1;
+    panel.data = [this.times, ...panel.chart.series.map(([name]) =>
       this.columns[name].slice(begin).map((value) => value == null ? null : value * scale))];
-    const hasData = one.data.slice(1).some((column) => column.some((value) => value != null));
-    one.holder.hidden = !hasData;
-    one.empty.hidden = hasData;
+    const hasData = panel.data.slice(1).some((column) => column.some((value) => value != null));
+    panel.holder.hidden = !hasData;
+    panel.empty.hidden = hasData;
     // A page that is young shows what there is, not an empty hour.
-    one.range = this.span ? [this.span.from, last] : [Math.max(last - this.seconds, Math.min(this.times[0] ?? last, last - LEAST_S)), last];
+    panel.range = this.span ? [this.span.from, last] : [Math.max(last - this.seconds, Math.min(this.times[0] ?? last, last - LEAST_S)), last];
     if (!hasData) return;
-    if (one.plot) one.plot.setData(one.data);
-    else one.plot = new uPlot(this.#options(one), one.data, one.holder);
+    if (panel.plot) panel.plot.setData(panel.data);
+    else panel.plot = new uPlot(this.#options(panel), panel.data, panel.holder);
     // Where nobody points, the legend says what is now.
-    if (one.plot.cursor.idx == null) one.plot.setLegend({ idx: this.times.length - 1 });
-    this.#table(one);
+    if (panel.plot.cursor.idx == null) panel.plot.setLegend({ idx: this.times.length - 1 });
+    this.#table(panel);
   }
 
-  #options(one) {
+  #options(panel) {
     const axis = { stroke: colour("--dim"), grid: { stroke: colour("--grid"), width: 1 }, ticks: { stroke: colour("--grid"), size: 4 }, font: "11px system-ui, sans-serif" };
     return {
-      width: Math.max(200, one.holder.clientWidth), height: HEIGHT, padding: [10, 24, 0, 0],
+      width: Math.max(200, panel.holder.clientWidth), height: HEIGHT, padding: [10, 24, 0, 0],
       cursor: { y: false, sync: { key: "revision" }, drag: { x: true, y: false, setScale: false }, points: { size: 6 } },
       legend: { live: true },
-      scales: { x: { range: () => one.range }, y: one.chart.log ? { distr: 3, range: decades } : { range: (plot, low, high) => [0, Math.max(one.chart.id === "cpu" ? 0.1 : 1, (high ?? 1) * 1.1)] } },
+      scales: { x: { range: () => panel.range }, y: panel.chart.log ? { distr: 3, range: decades } : { range: (plot, low, high) => [0, Math.max(panel.chart.id === "cpu" ? 0.1 : 1, (high ?? 1) * 1.1)] } },
       axes: [
         { ...axis, space: 76, size: 26, values: (plot, ticks) => ticks.map((at) => tickText(plot, at, ticks[1] - ticks[0])) },
-        { ...axis, size: 44, space: 22, ...(one.chart.whole && { incrs: WHOLE }), values: (plot, ticks) => ticks.map(one.chart.log ? decade : number) },
+        { ...axis, size: 44, space: 22, ...(panel.chart.whole && { incrs: WHOLE }), values: (plot, ticks) => ticks.map(panel.chart.log ? decade : number) },
       ],
       series: [
         { label: "time", value: (plot, at) => at == null ? "–" : moment(at) },
-        ...one.chart.series.map(([, label, name, style]) => ({
-          label, stroke: colour(name), width: 1.75, points: { show: false }, value: (plot, value) => (one.chart.text || number)(value),
+        ...panel.chart.series.map(([, label, name, style]) => ({
+          label, stroke: colour(name), width: 1.75, points: { show: false }, value: (plot, value) => (panel.chart.text || number)(value),
           ...(style === "dash" && { dash: [6, 4] }),
           ...(style === "fill" && { fill: colour(name) + "26" }),
           ...(style === "step" && { paths: STEP() }),
         })),
       ],
-      hooks: { drawClear: [(plot) => this.#shade(plot)], draw: [(plot) => this.#mark(one, plot)], setCursor: [(plot) => this.#point(one, plot)], setSelect: [(plot) => this.#select(plot)] },
+      hooks: { drawClear: [(plot) => this.#shade(plot)], draw: [(plot) => this.#mark(panel, plot)], setCursor: [(plot) => this.#point(panel, plot)], setSelect: [(plot) => this.#select(plot)] },
     };
   }
 
@@ -189,11 +189,11 @@ export class Charts {
   }
 
   #marks(plot) {
-    return this.decisions.filter((one) => one.is_change && one.at_s >= plot.scales.x.min && one.at_s <= plot.scales.x.max);
+    return this.decisions.filter((decision) => decision.is_change && decision.at_s >= plot.scales.x.min && decision.at_s <= plot.scales.x.max);
   }
 
-  #mark(one, plot) {
-    if (one.chart.id !== "pods") return;
+  #mark(panel, plot) {
+    if (panel.chart.id !== "pods") return;
     const { ctx, bbox } = plot;
     ctx.save();
     ctx.lineWidth = devicePixelRatio;
@@ -215,46 +215,46 @@ export class Charts {
     return this.#marks(plot).filter((decision) => far(decision) <= NEAR_PX).sort((a, b) => far(a) - far(b))[0] || null;
   }
 
-  #point(one, plot) {
+  #point(panel, plot) {
     if (plot.cursor.idx == null && this.times.length) plot.setLegend({ idx: this.times.length - 1 }, false);
-    if (!one.tip) return;
+    if (!panel.tip) return;
     const decision = this.#near(plot);
-    one.tip.hidden = !decision;
+    panel.tip.hidden = !decision;
     if (!decision) return;
-    one.tip.textContent = `${moment(decision.at_s)}  ${decision.sentence}`;
+    panel.tip.textContent = `${moment(decision.at_s)}  ${decision.sentence}`;
     const x = plot.valToPos(decision.at_s, "x") + plot.over.offsetLeft + 14;
-    const room = one.node.clientWidth - one.tip.offsetWidth - 10;
-    one.tip.style.left = `${Math.max(8, Math.min(x, room))}px`;
-    one.tip.style.top = `${one.holder.offsetTop + HEIGHT - 34}px`;
+    const room = panel.node.clientWidth - panel.tip.offsetWidth - 10;
+    panel.tip.style.left = `${Math.max(8, Math.min(x, room))}px`;
+    panel.tip.style.top = `${panel.holder.offsetTop + HEIGHT - 34}px`;
   }
 
-  #key(one, event) {
+  #key(panel, event) {
     const step = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
-    if (step === undefined || !one.plot || !this.times.length) return;
+    if (step === undefined || !panel.plot || !this.times.length) return;
     event.preventDefault();
     const last = this.times.length - 1;
-    const from = one.plot.cursor.idx ?? last;
+    const from = panel.plot.cursor.idx ?? last;
     const at = Math.max(0, Math.min(last, from + step));
-    one.plot.setCursor({ left: one.plot.valToPos(this.times[at], "x"), top: HEIGHT / 3 });
-    const said = one.chart.series.map(([, label], place) => `${label} ${(one.chart.text || number)(one.data[place + 1][at])}`);
-    const decision = one.chart.id === "pods" ? this.#near(one.plot) : null;
-    this.spoken.textContent = `${moment(this.times[at])}: ${said.join(", ")}${decision ? `; ${decision.sentence}` : ""}`;
+    panel.plot.setCursor({ left: panel.plot.valToPos(this.times[at], "x"), top: HEIGHT / 3 });
+    const values = panel.chart.series.map(([, label], place) => `${label} ${(panel.chart.text || number)(panel.data[place + 1][at])}`);
+    const decision = panel.chart.id === "pods" ? this.#near(panel.plot) : null;
+    this.spoken.textContent = `${moment(this.times[at])}: ${values.join(", ")}${decision ? `; ${decision.sentence}` : ""}`;
   }
 
-  #table(one) {
-    if (!one.details.open || !one.data) return;
+  #table(panel) {
+    if (!panel.details.open || !panel.data) return;
     const rows = [];
     for (let at = this.times.length - 1; at >= 0 && rows.length < TABLE_ROWS; at -= 1) {
       rows.push(make("tr", {}, make("td", { className: "time", textContent: moment(this.times[at]) }),
-        ...one.data.slice(1).map((column) => make("td", { textContent: (one.chart.text || number)(column[at]) }))));
+        ...panel.data.slice(1).map((column) => make("td", { textContent: (panel.chart.text || number)(column[at]) }))));
     }
-    one.body.replaceChildren(...rows);
+    panel.body.replaceChildren(...rows);
   }
 
   #resize() {
-    for (const one of this.figures) {
-      const width = one.holder.clientWidth;
-      if (one.plot && width && width !== one.plot.width) one.plot.setSize({ width, height: HEIGHT });
+    for (const panel of this.figures) {
+      const width = panel.holder.clientWidth;
+      if (panel.plot && width && width !== panel.plot.width) panel.plot.setSize({ width, height: HEIGHT });
     }
   }
 }

@@ -24,36 +24,36 @@ export class ColdStarts {
   async #load() {
     const asked = this.revision;
     if (!asked) return;
-    let found = null;
+    let report = null;
     try {
       const response = await fetch(`coldstarts?name=${encodeURIComponent(asked)}`);
-      [found] = response.ok ? await response.json() : [];
+      [report] = response.ok ? await response.json() : [];
     } catch { /* the dashboard is away; the page says so */ }
-    const text = JSON.stringify(found);
+    const text = JSON.stringify(report);
     if (asked !== this.revision || text === this.drawn) return;
     this.drawn = text;
-    this.part.hidden = !found?.starts.length;
-    if (!this.part.hidden) this.#draw(found);
+    this.part.hidden = !report?.starts.length;
+    if (!this.part.hidden) this.#draw(report);
   }
 
   #draw({ starts, median }) {
     this.advice.textContent = median.advice;
-    const lines = [{ name: `Median of ${starts.length}`, ...median }, ...starts.slice(0, SHOWN_MAX).map((one) => ({ name: clock(one.at_s), ...one }))];
-    const longest = Math.max(...lines.map((one) => one.took_s));
-    this.bars.replaceChildren(...lines.map((one) => bar(one, longest)));
-    this.table.replaceChildren(...lines.map((one) => {
-      const head = make("th", { scope: "row", textContent: one.name });
-      return make("tr", {}, head, ...STEPS.map((step) => make("td", { className: "num", textContent: duration(one.steps[step]) })), make("td", { className: "num", textContent: duration(one.took_s) }));
+    const lines = [{ name: `Median of ${starts.length}`, ...median }, ...starts.slice(0, SHOWN_MAX).map((start) => ({ name: clock(start.at_s), ...start }))];
+    const longest = Math.max(...lines.map((line) => line.took_s));
+    this.bars.replaceChildren(...lines.map((line) => bar(line, longest)));
+    this.table.replaceChildren(...lines.map((line) => {
+      const head = make("th", { scope: "row", textContent: line.name });
+      return make("tr", {}, head, ...STEPS.map((step) => make("td", { className: "num", textContent: duration(line.steps[step]) })), make("td", { className: "num", textContent: duration(line.took_s) }));
     }));
   }
 }
 
 // For the eye alone: the table says the same.
-function bar(one, longest) {
-  const parts = STEPS.map((step, place) => [step, place, one.steps[step]]).filter(([, , took]) => took).map(([step, place, took]) => {
+function bar(line, longest) {
+  const parts = STEPS.map((step, place) => [step, place, line.steps[step]]).filter(([, , took]) => took).map(([step, place, took]) => {
     const part = make("i", { className: `step${place}`, title: `${step}: ${duration(took)}` });
     part.style.width = `${100 * took / longest}%`;
     return part;
   });
-  return make("div", { className: "cold" }, make("span", { textContent: one.name }), make("div", {}, ...parts), make("b", { textContent: duration(one.took_s) }));
+  return make("div", { className: "cold" }, make("span", { textContent: line.name }), make("div", {}, ...parts), make("b", { textContent: duration(line.took_s) }));
 }

@@ -9,31 +9,31 @@ const PERIOD_MS = 5000, PARTS = 60, PERIOD_MAX_S = 60, ENOUGH = 20, NOTABLE = 0.
 const by = (id) => document.getElementById(id);
 const whole = (value) => Math.round(value).toLocaleString("en");
 const percent = (part) => `${number(100 * part)} %`;
-const errorsOf = (one) => one.requests ? one.errors / one.requests : null;
-const podsPer = (one) => one.requests ? 1000 * one.pod_seconds / one.requests : null;
+const errorsOf = (revision) => revision.requests ? revision.errors / revision.requests : null;
+const podsPer = (revision) => revision.requests ? 1000 * revision.pod_seconds / revision.requests : null;
 
 // Name, text of a revision's value, and the number that is better when it is less.
 const ROWS = [
-  ["Traffic now", (one) => `${one.traffic_percent} %`],
-  ["Requests", (one) => whole(one.requests)],
-  ["5xx", (one) => one.requests ? `${percent(errorsOf(one))} (${whole(one.errors)})` : "–", errorsOf, true],
-  ["p50", (one) => duration(one.p50_s), (one) => one.p50_s],
-  ["p95", (one) => duration(one.p95_s), (one) => one.p95_s],
-  ["p99", (one) => duration(one.p99_s), (one) => one.p99_s],
-  ["Pods, mean", (one) => number(one.pods_mean)],
-  ["Pod-seconds", (one) => whole(one.pod_seconds)],
-  ["GiB-seconds", (one) => whole(one.gib_seconds)],
-  ["Cost", (one) => one.price == null ? null : one.price.toFixed(4)],
-  ["Pod-seconds per 1,000 requests", (one) => podsPer(one) == null ? "–" : whole(podsPer(one)), podsPer],
+  ["Traffic now", (revision) => `${revision.traffic_percent} %`],
+  ["Requests", (revision) => whole(revision.requests)],
+  ["5xx", (revision) => revision.requests ? `${percent(errorsOf(revision))} (${whole(revision.errors)})` : "–", errorsOf, true],
+  ["p50", (revision) => duration(revision.p50_s), (revision) => revision.p50_s],
+  ["p95", (revision) => duration(revision.p95_s), (revision) => revision.p95_s],
+  ["p99", (revision) => duration(revision.p99_s), (revision) => revision.p99_s],
+  ["Pods, mean", (revision) => number(revision.pods_mean)],
+  ["Pod-seconds", (revision) => whole(revision.pod_seconds)],
+  ["GiB-seconds", (revision) => whole(revision.gib_seconds)],
+  ["Cost", (revision) => revision.price == null ? null : revision.price.toFixed(4)],
+  ["Pod-seconds per 1,000 requests", (revision) => podsPer(revision) == null ? "–" : whole(podsPer(revision)), podsPer],
 ];
 
 export class Compare {
   // `range` returns the times shown.
   constructor(part, range) {
-    Object.assign(this, { part, range, chosen: "", pair: [], wanted: "", found: null, isClosed: false, readAt: 0 });
+    Object.assign(this, { part, range, chosen: "", pair: [], wanted: "", report: null, isClosed: false, readAt: 0 });
     [this.old, this.new] = [by("compare-old"), by("compare-new")];
-    for (const one of [this.old, this.new]) {
-      one.addEventListener("change", () => { this.#keep([this.old.value, this.new.value]); this.#fill(); this.#load(); });
+    for (const select of [this.old, this.new]) {
+      select.addEventListener("change", () => { this.#keep([this.old.value, this.new.value]); this.#fill(); this.#load(); });
     }
     // A click of the user, not the page's own opening, goes to the address.
     part.querySelector("summary").addEventListener("click", () => {
@@ -56,25 +56,25 @@ export class Compare {
     Object.assign(this, { service, names, selected, mayAct, user });
     const chosen = `${service.namespace}/${service.name}`;
     if (chosen !== this.chosen) {
-      Object.assign(this, { chosen, found: null, isClosed: false });
+      Object.assign(this, { chosen, report: null, isClosed: false });
       this.part.open = false;
       this.#say("", "");
     }
-    const served = names.filter((name) => share(service, name) > 0), kept = this.#kept();
-    this.pair = kept || this.#pair(served);
+    const served = names.filter((name) => share(service, name) > 0), chosenPair = this.#addressed();
+    this.pair = chosenPair || this.#pair(served);
     write(by("compare-title"), served.length > 1 ? `Compare ${this.pair.join(" and ")}: both have traffic` : "Compare revisions");
-    if (!this.isClosed && (kept || served.length > 1)) this.part.open = true;
+    if (!this.isClosed && (chosenPair || served.length > 1)) this.part.open = true;
     this.#fill();
     this.#buttons();
     const wanted = `${chosen} ${this.pair} ${shown}`;
     if (wanted === this.wanted) return;
     this.wanted = wanted;
-    this.found = null;
+    this.report = null;
     this.#load();
   }
 
   // The pair in the address, if it is of this service.
-  #kept() {
+  #addressed() {
     const pair = asked("compare").split(",");
     return pair.length === 2 && pair[0] !== pair[1] && pair.every((name) => this.names.includes(name)) ? pair : null;
   }
@@ -109,31 +109,31 @@ export class Compare {
     if (!chosen || !this.part.open) return;
     this.readAt = Date.now() / 1000;
     const { from, to } = this.range(), [namespace] = chosen.split("/");
-    const query = new URLSearchParams([["name", chosen], ...pair.map((one) => ["revision", `${namespace}/${one}`]), ["from", from], ["to", to]]);
-    let said = "the dashboard does not answer";
+    const query = new URLSearchParams([["name", chosen], ...pair.map((name) => ["revision", `${namespace}/${name}`]), ["from", from], ["to", to]]);
+    let problem = "the dashboard does not answer";
     try {
-      const answer = await fetch(`compare?${query}`);
+      const response = await fetch(`compare?${query}`);
       if (chosen !== this.chosen || pair.join() !== this.pair.join()) return;
-      if (answer.ok) this.found = await answer.json();
-      said = answer.ok ? "" : await answer.text();
-    } catch { /* said so below; what is known stays */ }
-    if (said) write(by("compare-note"), said); else this.#draw();
+      if (response.ok) this.report = await response.json();
+      problem = response.ok ? "" : await response.text();
+    } catch { /* reported below; what is known stays */ }
+    if (problem) write(by("compare-note"), problem); else this.#draw();
   }
 
   #draw() {
-    const [old, other] = this.found.revisions, settings = this.found.settings;
+    const [old, other] = this.report.revisions, settings = this.report.settings;
     write(by("compare-note"), verdict(old, other));
-    for (const [id, one] of [["first", old], ["second", other]]) for (const table of ["", "-set"]) write(by(`compare-${id}${table}`), one.revision);
+    for (const [id, revision] of [["first", old], ["second", other]]) for (const table of ["", "-set"]) write(by(`compare-${id}${table}`), revision.revision);
     const rows = ROWS.map(([name, text, value, isShare]) => ({ name, texts: [text(old), text(other)], than: value ? difference(value(old), value(other), isShare) : "", tone: value ? toneOf(old, other, value, isShare) : "" }));
-    keyed(by("compare-rows"), rows.filter((one) => one.texts[0] != null).map((one) => [one.name, one]), (node, one) => {
-      cells(node, one.name, ...one.texts, make("span", { className: one.tone, textContent: one.than }));
+    keyed(by("compare-rows"), rows.filter((row) => row.texts[0] != null).map((row) => [row.name, row]), (node, row) => {
+      cells(node, row.name, ...row.texts, make("span", { className: row.tone, textContent: row.than }));
       head(node);
       for (const cell of [...node.children].slice(1)) cell.className = "num";
     });
     by("compare-settings").hidden = !settings.length;
     by("compare-same").hidden = Boolean(settings.length);
-    keyed(by("compare-set"), settings.map((one) => [one.name, one]), (node, one) => {
-      cells(node, one.name, one.older ?? "–", one.newer ?? "–");
+    keyed(by("compare-set"), settings.map((setting) => [setting.name, setting]), (node, setting) => {
+      cells(node, setting.name, setting.older ?? "–", setting.newer ?? "–");
       head(node);
     });
   }
@@ -144,13 +144,13 @@ export class Compare {
     const holds = this.mayAct && Boolean(this.user || by("token").value.trim()), { service, pair: [old, other] } = this;
     by("compare-token").hidden = !this.mayAct || holds;
     by("compare-act").hidden = !holds;
-    const follows = service.traffic.some((one) => one.is_latest && one.percent);
+    const follows = service.traffic.some((target) => target.is_latest && target.percent);
     const moves = holds ? [
       ...(share(service, old) < 100 && this.names.indexOf(old) > this.names.indexOf(other) ? [["rollback", `Roll back to ${old}`, { revision: old }]] : []),
       ...STEPS.filter((step) => share(service, other) !== step).map((step) => ["traffic", `${step} % to ${other}`, { shares: { [other]: step, ...(step < 100 ? { [old]: 100 - step } : {}) } }]),
       ...(follows ? [] : [["traffic", "Follow the latest ready revision", { shares: { [LATEST]: 100 } }]]),
     ] : [];
-    keyed(by("compare-act"), moves.map((one) => [one[1], one]), (node, [action, text, body]) => {
+    keyed(by("compare-act"), moves.map((move) => [move[1], move]), (node, [action, text, body]) => {
       node.type = "button";
       node.textContent = text;
       node.onclick = () => this.#move(action, body);
@@ -165,12 +165,12 @@ export class Compare {
   async #move(action, body) {
     if (this.isMoving) return;
     this.isMoving = true;
-    for (const one of by("compare-act").children) one.setAttribute("aria-disabled", "true");
+    for (const button of by("compare-act").children) button.setAttribute("aria-disabled", "true");
     this.#say("moving traffic …", "wait");
     const { said, error } = await act(action, { namespace: this.service.namespace, service: this.service.name, ...body }, this.user);
     this.#say(said || error, said ? "good" : "bad");
     this.isMoving = false;
-    for (const one of by("compare-act").children) one.removeAttribute("aria-disabled");
+    for (const button of by("compare-act").children) button.removeAttribute("aria-disabled");
     // A button that is gone took the focus with it.
     if (document.activeElement === document.body) this.part.querySelector("summary").focus();
     this.#load();
@@ -199,13 +199,13 @@ function toneOf(old, other, value, isShare) {
 }
 
 function verdict(old, other) {
-  const idle = [old, other].filter((one) => !one.requests).map((one) => one.revision);
+  const idle = [old, other].filter((revision) => !revision.requests).map((revision) => revision.revision);
   if (idle.length) return `${idle.join(" and ")} had no requests in this time.`;
-  const few = [old, other].filter((one) => one.requests < ENOUGH).map((one) => one.revision);
+  const few = [old, other].filter((revision) => revision.requests < ENOUGH).map((revision) => revision.revision);
   if (few.length) return `${few.join(" and ")} had fewer than ${ENOUGH} requests in this time: too few to judge.`;
-  const said = [];
-  if (toneOf(old, other, errorsOf, true)) said.push(`fails ${percent(errorsOf(other))} of its requests, ${old.revision} ${percent(errorsOf(old))}`);
-  const p95 = toneOf(old, other, (one) => one.p95_s);
-  if (p95) said.push(`is ${p95 === "bad" ? "slower" : "faster"}: p95 ${duration(other.p95_s)}, ${old.revision} ${duration(old.p95_s)}`);
-  return `${other.revision} ${said.join("; it ") || `is as good as ${old.revision}: errors and p95 differ little`}.`;
+  const findings = [];
+  if (toneOf(old, other, errorsOf, true)) findings.push(`fails ${percent(errorsOf(other))} of its requests, ${old.revision} ${percent(errorsOf(old))}`);
+  const p95 = toneOf(old, other, (revision) => revision.p95_s);
+  if (p95) findings.push(`is ${p95 === "bad" ? "slower" : "faster"}: p95 ${duration(other.p95_s)}, ${old.revision} ${duration(old.p95_s)}`);
+  return `${other.revision} ${findings.join("; it ") || `is as good as ${old.revision}: errors and p95 differ little`}.`;
 }

@@ -15,11 +15,11 @@ const COLUMNS = [
 ];
 const hours = (value) => value == null ? "–" : value === 0 ? "0" : value < 1 ? String(+value.toPrecision(2)) : value.toFixed(value < 100 ? 2 : 0);
 const money = (value) => value == null ? "–" : value === 0 ? "0" : value < 0.01 ? String(+value.toPrecision(1)) : value.toFixed(value < 1000 ? 2 : 0);
-const isAll = (one, { from_s: from, to_s: to }) => one.known_hours * HOUR_S >= (to - from) * KNOWN_MIN;
+const isAll = (service, { from_s: from, to_s: to }) => service.known_hours * HOUR_S >= (to - from) * KNOWN_MIN;
 
 export class Cost {
   constructor(root) {
-    Object.assign(this, { root, found: null, problem: "", isShown: false, isAll: false, readAt: 0, wanted: null });
+    Object.assign(this, { root, report: null, problem: "", isShown: false, isAll: false, readAt: 0, wanted: null });
     const range = make("fieldset", { id: "cost-range" }, make("legend", { className: "hidden", textContent: "Time shown" }),
       ...LASTS.map(([length, text]) => make("label", {}, make("input", { type: "radio", name: "cost-range", value: length }), ` ${text}`)));
     range.addEventListener("change", (event) => { address({ from: null, to: null, last: Number(event.target.value) === DEFAULT_S ? null : event.target.value }); this.#load(); });
@@ -58,15 +58,15 @@ export class Cost {
   async #load() {
     const range = this.#range();
     this.readAt = Date.now();
-    for (const one of this.root.querySelectorAll("input[name=cost-range]")) one.checked = one.value === range.name;
-    let [found, problem] = [null, ""];
+    for (const choice of this.root.querySelectorAll("input[name=cost-range]")) choice.checked = choice.value === range.name;
+    let [report, problem] = [null, ""];
     try {
-      const answer = await fetch(`cost?from=${range.from}&to=${range.to}`);
-      if (answer.ok) found = await answer.json();
-      else problem = (await answer.text()).trim();
+      const response = await fetch(`cost?from=${range.from}&to=${range.to}`);
+      if (response.ok) report = await response.json();
+      else problem = (await response.text()).trim();
     } catch { problem = "The dashboard does not answer."; }
     if (this.#range().name !== range.name) return;
-    Object.assign(this, { found: found ?? this.found, problem });
+    Object.assign(this, { report: report ?? this.report, problem });
     this.#draw();
   }
 
@@ -90,23 +90,23 @@ export class Cost {
     return { column: this.#hasPrice() ? "price" : "pod_hours", isUp: false };
   }
 
-  #hasPrice() { return Object.values(this.found?.prices ?? {}).some(Boolean); }
+  #hasPrice() { return Object.values(this.report?.prices ?? {}).some(Boolean); }
 
   #draw() {
     this.state.className = `note${this.problem ? " bad" : ""}`;
-    if (this.problem || !this.found) { this.state.textContent = this.problem; this.scroll.hidden = !this.found; if (!this.found) return; }
+    if (this.problem || !this.report) { this.state.textContent = this.problem; this.scroll.hidden = !this.report; if (!this.report) return; }
     const { text, namespace } = this.wanted, part = text.trim().toLowerCase();
-    const matching = this.found.services.filter((one) => (!namespace || one.namespace === namespace) && `${one.namespace}/${one.service}`.toLowerCase().includes(part));
-    const { column, isUp } = this.#order(), value = (one) => column === "service" ? `${one.service} ${one.namespace}` : one[column] ?? -1;
+    const matching = this.report.services.filter((service) => (!namespace || service.namespace === namespace) && `${service.namespace}/${service.service}`.toLowerCase().includes(part));
+    const { column, isUp } = this.#order(), value = (service) => column === "service" ? `${service.service} ${service.namespace}` : service[column] ?? -1;
     matching.sort((a, b) => (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) * (isUp ? 1 : -1) || (a.service < b.service ? -1 : 1));
-    const columns = COLUMNS.filter(([name, , , isPrice]) => (!isPrice || this.#hasPrice()) && (name !== "known_hours" || !matching.every((one) => isAll(one, this.found))));
+    const columns = COLUMNS.filter(([name, , , isPrice]) => (!isPrice || this.#hasPrice()) && (name !== "known_hours" || !matching.every((service) => isAll(service, this.report))));
     for (const head of this.heads) {
       head.hidden = !columns.some(([name]) => name === head.dataset.name);
       if (head.dataset.name === column) head.setAttribute("aria-sort", isUp ? "ascending" : "descending");
       else head.removeAttribute("aria-sort");
     }
-    const shown = this.isAll ? matching : matching.slice(0, ROWS_FIRST), most = Math.max(...matching.map((one) => one.always_on_pod_hours), 0);
-    keyed(this.body, shown.map((one) => [`${one.namespace}/${one.service}`, { one, most, names: columns.map(([name]) => name), isGone: !this.names.has(`${one.namespace}/${one.service}`) }]), drawRow);
+    const shown = this.isAll ? matching : matching.slice(0, ROWS_FIRST), most = Math.max(...matching.map((service) => service.always_on_pod_hours), 0);
+    keyed(this.body, shown.map((service) => [`${service.namespace}/${service.service}`, { service, most, names: columns.map(([name]) => name), isGone: !this.names.has(`${service.namespace}/${service.service}`) }]), drawRow);
     this.sums.replaceChildren(make("th", { scope: "row", textContent: "Total" }), ...columns.slice(1).map(([name, , , isPrice]) =>
       make("td", { className: `num ${name}`, textContent: name === "known_hours" ? "" : (isPrice ? money : hours)(sum(matching, name)) })));
     this.more.hidden = shown.length === matching.length;
@@ -116,32 +116,32 @@ export class Cost {
   }
 
   #sentence(matching) {
-    const { from_s: from, to_s: to } = this.found, length = (to - from) / HOUR_S, known = Math.max(...matching.map((one) => one.known_hours), 0);
+    const { from_s: from, to_s: to } = this.report, length = (to - from) / HOUR_S, known = Math.max(...matching.map((service) => service.known_hours), 0);
     const span = `${date(from)} ${clock(from)} to ${date(to)} ${clock(to)}.`;
-    if (!matching.length) return `${span} ${this.found.services.length ? "No service matches." : "The dashboard has no history of these hours."}`;
+    if (!matching.length) return `${span} ${this.report.services.length ? "No service matches." : "The dashboard has no history of these hours."}`;
     const missing = known < length * KNOWN_MIN ? ` The dashboard has history of ${number(known)} of these ${number(length)} hours; the rest is not counted.` : "";
-    const partly = matching.filter((one) => one.known_hours < known * KNOWN_MIN).length;
+    const partly = matching.filter((service) => service.known_hours < known * KNOWN_MIN).length;
     const younger = partly ? ` ${partly} of ${matching.length} services have less, because they are younger, or were deleted.` : "";
     const free = this.#hasPrice() ? "" : " Set price-pod-hour and price-gib-hour in config-dashboard to see prices.";
     const [used, always, under] = ["pod_hours", "always_on_pod_hours", "knative_pod_hours"].map((name) => sum(matching, name));
     const than = (other, name) => other > 0 && Math.abs(1 - used / other) >= 0.01 ? `${number(Math.abs(100 * (1 - used / other)))} % ${used < other ? "less" : "more"} than ${name}` : "";
-    const estimated = matching.every((one) => one.knative_pod_hours != null) ? than(under, "under Knative's policy, estimated") : "";
+    const estimated = matching.every((service) => service.knative_pod_hours != null) ? than(under, "under Knative's policy, estimated") : "";
     const saved = [than(always, "always on"), estimated].filter(Boolean).join(", ");
     return `${span}${saved ? ` ${saved}.` : ""}${missing}${younger}${free}`;
   }
 }
 
 // A total of what is not all known would be of fewer services.
-const sum = (services, name) => services.some((one) => one[name] == null) ? null : services.reduce((total, one) => total + one[name], 0);
+const sum = (services, name) => services.some((service) => service[name] == null) ? null : services.reduce((total, service) => total + service[name], 0);
 
-function drawRow(node, { one, most, names, isGone }) {
+function drawRow(node, { service, most, names, isGone }) {
   const bar = make("span", { className: "bar" });
-  for (const [className, value] of [["asked", one.always_on_pod_hours], ["used", one.pod_hours]]) {
+  for (const [className, value] of [["asked", service.always_on_pod_hours], ["used", service.pod_hours]]) {
     const part = make("i", { className });
     part.style.width = `${most ? 100 * value / most : 0}%`;
     bar.append(part);
   }
   bar.setAttribute("aria-hidden", "true");
-  node.replaceChildren(make("th", { scope: "row" }, one.service, " ", make("small", { textContent: `${one.kind === "Service" ? "" : `${one.kind} · `}${one.namespace}${isGone ? ", deleted" : ""}` }), bar), ...names.slice(1).map((name) =>
-    make("td", { className: `num ${name}`, textContent: (name.endsWith("price") ? money : hours)(one[name]) })));
+  node.replaceChildren(make("th", { scope: "row" }, service.service, " ", make("small", { textContent: `${service.kind === "Service" ? "" : `${service.kind} · `}${service.namespace}${isGone ? ", deleted" : ""}` }), bar), ...names.slice(1).map((name) =>
+    make("td", { className: `num ${name}`, textContent: (name.endsWith("price") ? money : hours)(service[name]) })));
 }

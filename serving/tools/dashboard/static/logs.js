@@ -70,20 +70,20 @@ export class Logs {
       this.#say("connecting …", "wait");
       let why = "the connection was lost";
       try {
-        const answer = await fetch("logs", {
+        const response = await fetch("logs", {
           method: "POST", redirect: "error", signal: reading.signal, ...credentials(this.#user),
           body: JSON.stringify({ namespace: this.#namespace, service: this.#name }),
         });
-        if (!answer.ok) {
-          const { error } = await answer.json().catch(() => ({}));
-          if (reading === this.#reading) this.#stop(error || `the dashboard answered ${answer.status}`, "bad");
+        if (!response.ok) {
+          const { error } = await response.json().catch(() => ({}));
+          if (reading === this.#reading) this.#stop(error || `the dashboard answered ${response.status}`, "bad");
           return;
         }
         delay = 1000;
         // The last lines come again.
         this.#clear();
         this.#say("following", "good");
-        await this.#read(answer.body, reading);
+        await this.#read(response.body, reading);
       } catch (error) {
         why = error.message;
       }

@@ -9,8 +9,8 @@ const PERIOD_MS = 5000, WIDE = 700, DOTS_MAX = 6, SPARE_NODES_MAX = 8;
 const TITLES = { host: "Hosts", service: "Services", revision: "Revisions", pods: "Pods", node: "Nodes" };
 const POD_TONES = { ready: "good", dormant: "sleep", starting: "wait", failing: "bad", ending: "off" };
 const READY_TONES = { True: "", False: "bad", Unknown: "wait" };
-const sum = (values) => values.reduce((total, one) => total + one, 0);
-const svg = (tag, attributes) => { const found = document.createElementNS("http://www.w3.org/2000/svg", tag); for (const [name, value] of Object.entries(attributes)) found.setAttribute(name, value); return found; };
+const sum = (values) => values.reduce((total, value) => total + value, 0);
+const svg = (tag, attributes) => { const element = document.createElementNS("http://www.w3.org/2000/svg", tag); for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value); return element; };
 
 export class TrafficMap {
   constructor(root) {
@@ -25,7 +25,7 @@ export class TrafficMap {
     this.picture.setAttribute("role", "group");
     this.picture.setAttribute("aria-label", "Picture of where requests go. Arrow keys move from box to box.");
     this.table = make("tbody");
-    const heads = ["Service", "State", "Hosts", "Revisions", "Pods"].map((one) => make("th", { scope: "col", textContent: one }));
+    const heads = ["Service", "State", "Hosts", "Revisions", "Pods"].map((title) => make("th", { scope: "col", textContent: title }));
     const scroll = make("div", { className: "scroll wide", tabIndex: 0 }, make("table", {}, make("thead", {}, make("tr", {}, ...heads)), this.table));
     scroll.setAttribute("role", "region");
     scroll.setAttribute("aria-label", "Map as a table");
@@ -51,10 +51,10 @@ export class TrafficMap {
 
   async #load() {
     try {
-      const answer = await fetch("map"), found = answer.ok ? await answer.json() : null;
-      if (!found) return;
-      this.hosts = found.hosts;
-      this.pods = byKey(found.pods);
+      const response = await fetch("map"), report = response.ok ? await response.json() : null;
+      if (!report) return;
+      this.hosts = report.hosts;
+      this.pods = byKey(report.pods);
     } catch { return; /* the dashboard is away; the page says so */ }
     if (this.isShown) this.#draw();
   }
@@ -67,10 +67,10 @@ export class TrafficMap {
     const gap = width >= 1000 ? 60 : width >= WIDE ? 40 : 34, wide = (width - gap * (columns.length - 1)) / columns.length;
     const left = (column) => columns.indexOf(column) * (wide + gap);
     this.layout = placed(model.blocks, model.nodes, columns);
-    const { boxes, edges, height } = this.layout, at = new Map(boxes.map((one) => [one.id, one]));
-    this.titles.replaceChildren(...columns.map((one) => { const title = make("span", { textContent: TITLES[one] }); title.style.left = `${left(one)}px`; return title; }));
+    const { boxes, edges, height } = this.layout, at = new Map(boxes.map((box) => [box.id, box]));
+    this.titles.replaceChildren(...columns.map((column) => { const title = make("span", { textContent: TITLES[column] }); title.style.left = `${left(column)}px`; return title; }));
     this.boxes.style.height = `${height}px`;
-    keyed(this.boxes, boxes.map((one) => [one.id, { ...one, left: left(one.column), wide: one.isWide ? 2 * wide + gap : wide }]), drawBox, "div");
+    keyed(this.boxes, boxes.map((box) => [box.id, { ...box, left: left(box.column), wide: box.isWide ? 2 * wide + gap : wide }]), drawBox, "div");
     for (const [name, value] of [["width", width], ["height", height]]) this.lines.setAttribute(name, value);
     this.lines.replaceChildren(...edges.flatMap((edge) => drawEdge(edge, at.get(edge.from), at.get(edge.to), { left, wide, isNarrow: width < WIDE })));
     if (!at.has(this.current)) this.current = boxes[0]?.id ?? "";
@@ -83,46 +83,46 @@ export class TrafficMap {
   #model(columns) {
     const { objects, rows, overview, nodes } = this.state, groups = grouped(objects), { text, state } = overview.wanted;
     const load = (line) => sum((groups.get(line.key)?.revisions ?? []).map(([key]) => (rows[key]?.[0] || 0) + (rows[key]?.[1] || 0)));
-    const { open, folds } = folded(overview.found, { isFiltered: Boolean(text || state), load, opened: asked("open").split(","), stood: this.stood });
+    const { open, folds } = folded(overview.matching, { isFiltered: Boolean(text || state), load, opened: asked("open").split(","), stood: this.stood });
     this.stood = new Set(open.map((line) => line.key));
     const block = (line, isIndented) => this.#block(line, groups.get(line.key), columns, isIndented);
     const blocks = open.map((line) => block(line, false));
-    for (const one of folds) {
-      blocks.push(this.#fold(one, one.lines.flatMap((line) => groups.get(line.key)?.revisions ?? []), columns));
-      if (one.isOpen) blocks.push(...one.lines.map((line) => block(line, true)));
+    for (const fold of folds) {
+      blocks.push(this.#fold(fold, fold.lines.flatMap((line) => groups.get(line.key)?.revisions ?? []), columns));
+      if (fold.isOpen) blocks.push(...fold.lines.map((line) => block(line, true)));
     }
     return { blocks, nodes: this.#nodes(nodes, columns) };
   }
 
   // A counted row, with the pods of all its services together.
   #fold({ key, namespace, state, lines, isOpen }, revisions, columns) {
-    const [title, tone] = STATES[state], pods = revisions.flatMap(([one]) => this.pods.get(one) ?? []), count = sum(pods.map((one) => one.count)), fold = { fold: key, isOpen };
+    const [title, tone] = STATES[state], pods = revisions.flatMap(([revision]) => this.pods.get(revision) ?? []), count = sum(pods.map((pod) => pod.count)), fold = { fold: key, isOpen };
     const own = { key: `fold ${key}`, percent: 0, nodes: [...countByNode(pods)], box: { ...fold, text: many(revisions.length, "revision"), note: columns.length < 5 ? `×${count}` : "", tone: "" }, pods: { ...fold, count, text: many(count, "pod"), tone: "" } };
     return { key: `fold ${key}`, hosts: [], revisions: count && !isOpen ? [own] : [], box: { ...fold, text: `${isOpen ? "▾" : "▸"} ${lines.length} ${title.toLowerCase()}`, note: namespace, tone } };
   }
 
   #block(line, { view, revisions }, columns, isIndented) {
-    const { rows } = this.state, tags = new Set(view.traffic.filter((one) => one.tag).map((one) => one.revision));
-    const shown = revisions.filter(([key, one], place) => place === 0 || share(view, one.name) || tags.has(one.name) || rows[key]?.[5] || rows[key]?.[6]);
+    const { rows } = this.state, tags = new Set(view.traffic.filter((target) => target.tag).map((target) => target.revision));
+    const shown = revisions.filter(([key, revision], place) => place === 0 || share(view, revision.name) || tags.has(revision.name) || rows[key]?.[5] || rows[key]?.[6]);
     const own = new Set(shown.map(([key]) => key));
-    const hosts = this.hosts.filter((one) => one.namespace === line.namespace && (one.service ? one.service === line.name : one.targets.some((target) => own.has(`${one.namespace}/${target.revision}`))));
-    if (line.url && !hosts.some((one) => one.service)) hosts.unshift({ namespace: line.namespace, host: line.host, url: line.url, kind: "Route", service: line.name, tag: "", targets: [], ready: view.ready, reason: "" });
+    const hosts = this.hosts.filter((host) => host.namespace === line.namespace && (host.service ? host.service === line.name : host.targets.some((target) => own.has(`${host.namespace}/${target.revision}`))));
+    if (line.url && !hosts.some((host) => host.service)) hosts.unshift({ namespace: line.namespace, host: line.host, url: line.url, kind: "Route", service: line.name, tag: "", targets: [], ready: view.ready, reason: "" });
     return {
       key: line.key, isIndented, box: { text: line.name, note: columns.length < 5 ? "" : line.namespace, tone: STATES[line.state][1], href: line.revision && `#${line.revision}`, words: `${STATES[line.state][0]}${line.why ? `: ${line.why}` : ""}` },
-      hosts: hosts.map((one) => ({
-        id: `${one.namespace}/${one.kind} ${one.tag} ${one.host}`, text: one.host, note: one.tag || (one.kind === "Route" ? "" : "domain"), tone: READY_TONES[one.ready], href: one.url, isLink: true,
-        words: [one.kind === "Route" ? (one.tag && `tag ${one.tag}`) : "DomainMapping", one.ready !== "True" && one.reason].filter(Boolean).join(", "), targets: one.targets.map((target) => [`${one.namespace}/${target.revision}`, target.percent]),
+      hosts: hosts.map((host) => ({
+        id: `${host.namespace}/${host.kind} ${host.tag} ${host.host}`, text: host.host, note: host.tag || (host.kind === "Route" ? "" : "domain"), tone: READY_TONES[host.ready], href: host.url, isLink: true,
+        words: [host.kind === "Route" ? (host.tag && `tag ${host.tag}`) : "DomainMapping", host.ready !== "True" && host.reason].filter(Boolean).join(", "), targets: host.targets.map((target) => [`${host.namespace}/${target.revision}`, target.percent]),
       })),
-      revisions: shown.map(([key, one]) => this.#revision(key, one, view, columns, line)),
+      revisions: shown.map(([key, revision]) => this.#revision(key, revision, view, columns, line)),
     };
   }
 
-  #revision(key, one, view, columns, line) {
-    const [state, tone] = revisionState(one, this.state.rows[key]), pods = this.pods.get(key) ?? [], count = sum(pods.map((pod) => pod.count));
-    const failed = one.ready === "False" || line.state === "failing" ? problemOf(one) : null;
-    const text = one.name.startsWith(`${view.name}-`) && columns.length < 5 ? one.name.slice(view.name.length + 1) : one.name;
+  #revision(key, revision, view, columns, line) {
+    const [state, tone] = revisionState(revision, this.state.rows[key]), pods = this.pods.get(key) ?? [], count = sum(pods.map((pod) => pod.count));
+    const failed = revision.ready === "False" || line.state === "failing" ? problemOf(revision) : null;
+    const text = revision.name.startsWith(`${view.name}-`) && columns.length < 5 ? revision.name.slice(view.name.length + 1) : revision.name;
     return {
-      key, percent: share(view, one.name), nodes: [...countByNode(pods)],
+      key, percent: share(view, revision.name), nodes: [...countByNode(pods)],
       box: { text, note: columns.length < 5 && count ? `×${count}` : "", tone, href: `#${key}`, words: failed ? `${state}: ${failed.message.split("\n")[0]}` : state },
       pods: count || failed ? { count, text: failed ? failed.message.split("\n")[0] : many(count, "pod"), tone: failed ? "bad" : "", dots: pods.map((pod) => [POD_TONES[pod.state], pod.count]), href: `#${key}`, words: pods.map((pod) => `${pod.count} ${pod.state}${pod.node ? ` on ${pod.node}` : ""}`).join(", ") } : null,
     };
@@ -131,8 +131,8 @@ export class TrafficMap {
   // All nodes with pods, and some of the others. Who sees some namespaces sees only the former, without their state.
   #nodes(nodes, columns) {
     const counts = countByNode([...this.pods.values()].flat());
-    const known = new Map((nodes?.lines ?? []).map((one) => [one.name, one]));
-    const spare = [...known.keys()].filter((one) => !counts.has(one)).slice(0, SPARE_NODES_MAX);
+    const known = new Map((nodes?.lines ?? []).map((node) => [node.name, node]));
+    const spare = [...known.keys()].filter((name) => !counts.has(name)).slice(0, SPARE_NODES_MAX);
     return [...counts.keys(), ...spare].map((name) => {
       const ready = known.get(name)?.ready, count = counts.get(name) || 0;
       return { name, box: { text: name, note: columns.length < 5 ? `×${count}` : many(count, "pod"), tone: { True: "good", False: "bad", Unknown: "wait" }[ready] || "", isNode: true, words: ready === "False" ? "not ready" : "" } };
@@ -141,12 +141,12 @@ export class TrafficMap {
 
   // What is lit, and the words about it.
   #light(id) {
-    const { boxes = [], edges = [] } = this.layout ?? {}, box = boxes.find((one) => one.id === id), lit = box ? path(edges, id) : new Set();
+    const { boxes = [], edges = [] } = this.layout ?? {}, box = boxes.find((box) => box.id === id), lit = box ? path(edges, id) : new Set();
     this.picture.classList.toggle("lit", Boolean(box));
-    for (const one of this.boxes.children) one.classList.toggle("on", lit.has(one.dataset.key));
-    for (const one of this.lines.children) one.classList.toggle("on", lit.has(one.dataset.from) && lit.has(one.dataset.to));
-    const { overview } = this.state, total = overview.lines.length, found = overview.found.length;
-    const text = box ? wordsOf(box, boxes.filter((one) => lit.has(one.id) && one.id !== id)) : `${found === total ? many(total, "service") : `${found} of ${many(total, "service")}`}. Point at a box, or move there with the arrow keys, to see its path.`;
+    for (const node of this.boxes.children) node.classList.toggle("on", lit.has(node.dataset.key));
+    for (const line of this.lines.children) line.classList.toggle("on", lit.has(line.dataset.from) && lit.has(line.dataset.to));
+    const { overview } = this.state, total = overview.lines.length, matching = overview.matching.length;
+    const text = box ? wordsOf(box, boxes.filter((box) => lit.has(box.id) && box.id !== id)) : `${matching === total ? many(total, "service") : `${matching} of ${many(total, "service")}`}. Point at a box, or move there with the arrow keys, to see its path.`;
     if (this.words.textContent !== text) this.words.textContent = text;
   }
 
@@ -154,11 +154,11 @@ export class TrafficMap {
   #hold(id) {
     if (!id) return;
     this.current = id;
-    for (const one of this.boxes.children) one.firstChild.tabIndex = one.dataset.key === id ? 0 : -1;
+    for (const node of this.boxes.children) node.firstChild.tabIndex = node.dataset.key === id ? 0 : -1;
   }
 
   #click(id) {
-    const box = this.layout.boxes.find((one) => one.id === id);
+    const box = this.layout.boxes.find((box) => box.id === id);
     if (box?.isNode) { this.pinned = this.pinned === id ? "" : id; this.#light(id); }
     if (!box?.fold) return;
     const opened = new Set(asked("open").split(",").filter(Boolean));
@@ -171,40 +171,40 @@ export class TrafficMap {
     const [side, step] = { ArrowUp: ["", -1], ArrowDown: ["", 1], ArrowLeft: ["to", "from"], ArrowRight: ["from", "to"] }[event.key] ?? [];
     if (!step) return;
     event.preventDefault();
-    const { boxes, edges } = this.layout, own = boxes.find((one) => one.id === this.current);
-    const column = boxes.filter((one) => one.column === own?.column).sort((a, b) => a.y - b.y);
+    const { boxes, edges } = this.layout, own = boxes.find((box) => box.id === this.current);
+    const column = boxes.filter((box) => box.column === own?.column).sort((a, b) => a.y - b.y);
     // The host of a tag leads past its service: the nearest column counts.
     const distance = (id) => Math.abs(Object.keys(TITLES).indexOf(id.split(" ")[0]) - Object.keys(TITLES).indexOf(own.column));
-    const ends = edges.filter((one) => one[side] === this.current).map((one) => one[step]).sort((a, b) => distance(a) - distance(b));
+    const ends = edges.filter((edge) => edge[side] === this.current).map((edge) => edge[step]).sort((a, b) => distance(a) - distance(b));
     const next = side ? ends[0] : column[column.indexOf(own) + step]?.id;
-    [...this.boxes.children].find((one) => one.dataset.key === next)?.firstChild.focus();
+    [...this.boxes.children].find((node) => node.dataset.key === next)?.firstChild.focus();
   }
 
   #tabulate() {
     if (!this.details.open || !this.state) return;
     const groups = grouped(this.state.objects), columns = Object.keys(TITLES);
-    keyed(this.table, this.state.overview.found.map((line) => [line.key, { line, block: this.#block(line, groups.get(line.key), columns, false) }]), (node, { line, block }) => {
-      cells(node, line.key, STATES[line.state][0], block.hosts.map((one) => one.text).join(", ") || "–", block.revisions.map((one) => `${one.box.text} ${one.percent} %`).join(", ") || "–", block.revisions.map((one) => one.pods?.words).filter(Boolean).join("; ") || "–");
+    keyed(this.table, this.state.overview.matching.map((line) => [line.key, { line, block: this.#block(line, groups.get(line.key), columns, false) }]), (node, { line, block }) => {
+      cells(node, line.key, STATES[line.state][0], block.hosts.map((host) => host.text).join(", ") || "–", block.revisions.map((revision) => `${revision.box.text} ${revision.percent} %`).join(", ") || "–", block.revisions.map((revision) => revision.pods?.words).filter(Boolean).join("; ") || "–");
       node.firstChild.replaceWith(make("th", { scope: "row", textContent: line.key }));
     });
   }
 }
 
 function countByNode(pods) {
-  const found = new Map();
-  for (const one of pods) if (one.node) found.set(one.node, (found.get(one.node) || 0) + one.count);
-  return found;
+  const counts = new Map();
+  for (const pod of pods) if (pod.node) counts.set(pod.node, (counts.get(pod.node) || 0) + pod.count);
+  return counts;
 }
 
 function byKey(pods) {
-  const found = new Map();
-  for (const one of pods) { if (!found.has(one.key)) found.set(one.key, []); found.get(one.key).push(one); }
-  return found;
+  const groups = new Map();
+  for (const pod of pods) { if (!groups.has(pod.key)) groups.set(pod.key, []); groups.get(pod.key).push(pod); }
+  return groups;
 }
 
 // "Service shop/cart, Failing: ...: 2 hosts, 1 revision, 3 pods on 2 nodes."
 function wordsOf(box, others) {
-  const count = (column) => others.filter((one) => one.column === column).length, pods = sum(others.map((one) => one.column === "pods" ? one.count : 0));
+  const count = (column) => others.filter((box) => box.column === column).length, pods = sum(others.map((box) => box.column === "pods" ? box.count : 0));
   const parts = [["host", "host"], ["service", "service"], ["revision", "revision"]].map(([column, word]) => count(column) && many(count(column), word));
   const rest = [...parts, pods && many(pods, "pod"), count("node") && many(count("node"), "node")].filter(Boolean).join(", ");
   return `${[box.text, box.note].filter(Boolean).join(", ")}${box.words ? `: ${box.words}` : ""}${rest ? `; on its paths ${rest}` : ""}`;

@@ -21,19 +21,19 @@ export class Nodes {
     this.shown = nodes;
     const { lines, count, groups, next_pod: pod } = nodes;
     // A node without a size and without requests has nothing to show.
-    const sized = lines.filter((one) => one.cpu_millicores || one.memory_bytes || one.requested_millicores || one.requested_bytes);
+    const sized = lines.filter((line) => line.cpu_millicores || line.memory_bytes || line.requested_millicores || line.requested_bytes);
     this.root.hidden = !sized.length && !groups.length;
     this.groups.hidden = !groups.length;
-    keyed(this.groups, groups.map((one) => [one.name, one]), drawGroup, "li");
+    keyed(this.groups, groups.map((group) => [group.name, group]), drawGroup, "li");
     // A scheduler leaves out nodes that are not ready, and most pods tainted ones, before it looks at scores.
-    const isOpen = (one) => one.score != null && one.ready === "True" && !one.taints.length && !one.removal;
-    const best = Math.max(...sized.filter(isOpen).map((one) => one.score));
+    const isOpen = (line) => line.score != null && line.ready === "True" && !line.taints.length && !line.removal;
+    const best = Math.max(...sized.filter(isOpen).map((line) => line.score));
     const asked = pod.cpu_millicores || pod.memory_bytes ? `requests ${many(number(pod.cpu_millicores / 1000), "core")} and ${bytes(pod.memory_bytes)}` : "requests nothing";
     this.note.textContent = [
       count > lines.length ? `${lines.length} of ${count}.` : "",
-      sized.some((one) => one.score != null) ? `Scores, of 10, are for the next pod of this revision, which ${asked}; more is better.` : "",
+      sized.some((line) => line.score != null) ? `Scores, of 10, are for the next pod of this revision, which ${asked}; more is better.` : "",
     ].filter(Boolean).join(" ");
-    keyed(this.list, sized.map((one) => [one.name, { ...one, isBest: isOpen(one) && one.score === best }]), draw, "li");
+    keyed(this.list, sized.map((line) => [line.name, { ...line, isBest: isOpen(line) && line.score === best }]), draw, "li");
   }
 }
 
@@ -46,43 +46,43 @@ const RULES = {
   "health-gate": "too many new nodes are not healthy", "no-capacity": "its nodes offer nothing", "empty": "no nodes and no pods",
 };
 
-function drawGroup(node, one) {
-  const { nodes } = one;
+function drawGroup(node, group) {
+  const { nodes } = group;
   const going = nodes.tainted + nodes.forceTainted;
   const counts = [
     many(nodes.total, "node"), going ? `${going} to go` : "", nodes.cordoned ? `${nodes.cordoned} cordoned` : "",
-    nodes.coming ? `${nodes.coming} on the way` : "", one.max == null ? "" : `from ${one.min} to ${one.max}`,
+    nodes.coming ? `${nodes.coming} on the way` : "", group.max == null ? "" : `from ${group.min} to ${group.max}`,
   ].filter(Boolean).join(", ");
-  const full = one.cpu_percent == null ? "" : `${number(one.cpu_percent)} % of CPU and ${number(one.memory_percent)} % of memory requested by ${many(one.pod_count, "pod")}`;
-  const ahead = one.anticipated_count ? ` and ${one.anticipated_count} to come` : "";
-  const wants = one.rule ? `${RULES[one.rule] || one.rule}${one.delta && one.rule !== "lock" ? `: ${one.delta > 0 ? "+" : ""}${one.delta}` : ""}` : "no pass yet";
-  const limits = one.limits.length ? ` (held by ${one.limits.join(", ")})` : "";
-  const did = one.did.what.length ? `Last: ${one.did.what.join("; ")}, because ${RULES[one.did.rule] || one.did.rule}, at ${new Date(one.did.at).toLocaleTimeString()}` : "";
+  const full = group.cpu_percent == null ? "" : `${number(group.cpu_percent)} % of CPU and ${number(group.memory_percent)} % of memory requested by ${many(group.pod_count, "pod")}`;
+  const ahead = group.anticipated_count ? ` and ${group.anticipated_count} to come` : "";
+  const wants = group.rule ? `${RULES[group.rule] || group.rule}${group.delta && group.rule !== "lock" ? `: ${group.delta > 0 ? "+" : ""}${group.delta}` : ""}` : "no pass yet";
+  const limits = group.limits.length ? ` (held by ${group.limits.join(", ")})` : "";
+  const did = group.did.what.length ? `Last: ${group.did.what.join("; ")}, because ${RULES[group.did.rule] || group.did.rule}, at ${new Date(group.did.at).toLocaleTimeString()}` : "";
   node.replaceChildren(
-    make("div", {}, make("b", { textContent: one.name }), ` ${counts}${one.is_dry ? " (dry run)" : ""}`),
+    make("div", {}, make("b", { textContent: group.name }), ` ${counts}${group.is_dry ? " (dry run)" : ""}`),
     make("small", { textContent: [`${full}${ahead}`, `Now: ${wants}${limits}`, did].filter(Boolean).join(" · ") }),
-    ...one.problems.map((problem) => make("small", { className: "problem", textContent: `${problem.type} is false: ${problem.message || problem.reason}` })),
+    ...group.problems.map((problem) => make("small", { className: "problem", textContent: `${problem.type} is false: ${problem.message || problem.reason}` })),
   );
 }
 
 // What node groups say of a node, in words.
-function going(one) {
-  const state = { forced: "removal forced", tainted: "to be removed", cordoned: "cordoned" }[one.removal];
-  return [one.group ? `in ${one.group}` : "", state ? `${state}${one.kept_for ? `: ${one.kept_for}` : ""}` : ""].filter(Boolean).join(" · ");
+function going(line) {
+  const state = { forced: "removal forced", tainted: "to be removed", cordoned: "cordoned" }[line.removal];
+  return [line.group ? `in ${line.group}` : "", state ? `${state}${line.kept_for ? `: ${line.kept_for}` : ""}` : ""].filter(Boolean).join(" · ");
 }
 
-function draw(node, one) {
+function draw(node, line) {
   if (!node.firstChild) build(node);
   const { name, state, more, cpu, memory, why } = node.parts;
-  name.textContent = one.name;
-  state.className = `state ${TONES[one.ready] || "wait"}`;
-  state.textContent = { True: "Ready", False: "Not ready" }[one.ready] || "Unknown";
-  const own = one.taints.filter((key) => !REMOVAL.includes(key));
-  more.textContent = [many(one.pod_count, "pod"), going(one), own.length ? `tainted ${own.join(", ")}` : ""].filter(Boolean).join(" · ");
-  fill(cpu, one.requested_millicores, one.used?.cpu_millicores, one.cpu_millicores, (value) => number(value / 1000), one.cpu_millicores === 1000 ? "core" : "cores");
-  const unit = (one.memory_bytes || one.requested_bytes) >= GIB ? GIB : MIB;
-  fill(memory, one.requested_bytes, one.used?.memory_bytes, one.memory_bytes, (value) => number(value / unit), unit === GIB ? "GiB" : "MiB");
-  reasons(why, one);
+  name.textContent = line.name;
+  state.className = `state ${TONES[line.ready] || "wait"}`;
+  state.textContent = { True: "Ready", False: "Not ready" }[line.ready] || "Unknown";
+  const own = line.taints.filter((key) => !REMOVAL.includes(key));
+  more.textContent = [many(line.pod_count, "pod"), going(line), own.length ? `tainted ${own.join(", ")}` : ""].filter(Boolean).join(" · ");
+  fill(cpu, line.requested_millicores, line.used?.cpu_millicores, line.cpu_millicores, (value) => number(value / 1000), line.cpu_millicores === 1000 ? "core" : "cores");
+  const unit = (line.memory_bytes || line.requested_bytes) >= GIB ? GIB : MIB;
+  fill(memory, line.requested_bytes, line.used?.memory_bytes, line.memory_bytes, (value) => number(value / unit), unit === GIB ? "GiB" : "MiB");
+  reasons(why, line);
 }
 
 function build(node) {
@@ -111,11 +111,11 @@ function fill(part, asked, used, whole, text, unit) {
   part.words.textContent = `${parts}${whole ? `, of ${text(whole)}` : ""} ${unit}`;
 }
 
-function reasons(why, one) {
-  why.hidden = one.score == null;
+function reasons(why, line) {
+  why.hidden = line.score == null;
   if (why.hidden) return;
-  why.firstChild.replaceChildren("Score ", make("b", { textContent: number(one.score) }), make("span", { className: "hidden", textContent: ` of 10 for ${one.name}` }), one.isBest ? ", the best" : "");
-  why.querySelector("tbody").replaceChildren(...one.scores.map((score) => make("tr", {}, ...[
+  why.firstChild.replaceChildren("Score ", make("b", { textContent: number(line.score) }), make("span", { className: "hidden", textContent: ` of 10 for ${line.name}` }), line.isBest ? ", the best" : "");
+  why.querySelector("tbody").replaceChildren(...line.scores.map((score) => make("tr", {}, ...[
     score.name, `${score.score} of ${score.score_max}`, score.weight ? `× ${score.weight}` : "no", score.why,
   ].map((text) => make("td", { textContent: text })))));
 }

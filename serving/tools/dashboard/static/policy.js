@@ -44,8 +44,8 @@ export class Policy {
     if (!asked) return;
     let story = null;
     try {
-      const answer = await fetch(`policy?revision=${encodeURIComponent(asked)}`);
-      story = answer.ok ? await answer.json() : null;
+      const response = await fetch(`policy?revision=${encodeURIComponent(asked)}`);
+      story = response.ok ? await response.json() : null;
     } catch { /* the dashboard is away; the page says so */ }
     if (asked !== this.revision) return;
     this.story = story;
@@ -87,9 +87,9 @@ export class Policy {
   #plot(curve, age) {
     const width = Math.max(260, this.drawing.clientWidth || 640);
     this.drawing.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
-    const last = curve.ages_s.at(-1), rates = curve.rates.map((one) => one * 60), threshold = curve.threshold * 60;
+    const last = curve.ages_s.at(-1), rates = curve.rates.map((rate) => rate * 60), threshold = curve.threshold * 60;
     const high = 10 ** Math.ceil(Math.log10(Math.max(threshold, ...rates) * 1.2));
-    const low = Math.max(DECADES_MIN, 10 ** Math.floor(Math.log10(Math.min(threshold, ...rates.filter((one) => one > 0)))));
+    const low = Math.max(DECADES_MIN, 10 ** Math.floor(Math.log10(Math.min(threshold, ...rates.filter((rate) => rate > 0)))));
     const x = (at) => LEFT + (width - LEFT - RIGHT) * Math.log(Math.max(FROM_S, at) / FROM_S) / Math.log(last / FROM_S);
     const y = (rate) => TOP + (HEIGHT - TOP - BOTTOM) * (1 - Math.log(Math.min(high, Math.max(low, rate)) / low) / Math.log(high / low));
     const floor = HEIGHT - BOTTOM, nodes = [];
@@ -100,7 +100,7 @@ export class Policy {
       nodes.push(svg("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(rate), y2: y(rate) }));
       nodes.push(svg("text", { x: LEFT - 6, y: y(rate) + 4, "text-anchor": "end" }, String(Number(rate.toPrecision(1)))));
     }
-    for (const at of AGES_S.filter((one) => one <= last)) {
+    for (const at of AGES_S.filter((age) => age <= last)) {
       nodes.push(svg("line", { class: "grid", x1: x(at), x2: x(at), y1: TOP, y2: floor }));
       nodes.push(svg("text", { x: x(at), y: HEIGHT - 8, "text-anchor": "middle" }, at < 60 ? `${at} s` : at < 3600 ? `${at / 60} min` : `${at / 3600} h`));
     }

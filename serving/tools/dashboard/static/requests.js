@@ -26,8 +26,8 @@ export class Requests {
     if (!asked) return;
     let report = null;
     try {
-      const answer = await fetch(`requests?revision=${encodeURIComponent(asked)}`);
-      report = answer.ok ? await answer.json() : null;
+      const response = await fetch(`requests?revision=${encodeURIComponent(asked)}`);
+      report = response.ok ? await response.json() : null;
     } catch { /* the dashboard is away; the page says so */ }
     // What is known stays while no activator answers.
     if (asked !== this.revision || !report) return;
@@ -44,43 +44,43 @@ export class Requests {
     const text = chosen.length ? "" : { failed: "No request has failed.", slow: "No request ended in the last 15 minutes.", sampled: "No request is recorded." }[list];
     if (this.state.textContent !== text) this.state.textContent = text;
     this.errors.parentNode.parentNode.hidden = !report.errors.length;
-    keyed(this.errors, report.errors.map((one) => [`${one.failed_by} ${one.status} ${one.why.replace(/\d+/g, "N")}`, one]), (node, one) => {
-      cells(node, String(one.count), one.failed_by, one.status ? String(one.status) : "–", one.why, clock(one.first_wall_s), clock(one.last_wall_s));
+    keyed(this.errors, report.errors.map((failure) => [`${failure.failed_by} ${failure.status} ${failure.why.replace(/\d+/g, "N")}`, failure]), (node, failure) => {
+      cells(node, String(failure.count), failure.failed_by, failure.status ? String(failure.status) : "–", failure.why, clock(failure.first_wall_s), clock(failure.last_wall_s));
       for (const cell of [...node.children].slice(-2)) cell.className = "time";
     });
     this.rows.parentNode.parentNode.hidden = !chosen.length;
     const keys = new Map();
-    keyed(this.rows, chosen.slice(0, SHOWN_MAX).map((one) => {
-      const key = `${one.at_wall_s} ${one.duration_s} ${one.path}`, count = keys.get(key) || 0;
+    keyed(this.rows, chosen.slice(0, SHOWN_MAX).map((request) => {
+      const key = `${request.at_wall_s} ${request.duration_s} ${request.path}`, count = keys.get(key) || 0;
       keys.set(key, count + 1);
-      return [`${key} ${count}`, one];
-    }), (node, one) => this.#row(node, one));
+      return [`${key} ${count}`, request];
+    }), (node, request) => this.#row(node, request));
   }
 
-  #row(node, one) {
-    const status = make("span", { className: `state ${TONES[one.failed_by] ?? "bad"}`, textContent: one.status ? String(one.status) : "none" });
-    const parts = [["waited", one.waited_s], ["start", one.start_s], ["pod queue", one.queued_s], ["app", one.app_s]];
+  #row(node, request) {
+    const status = make("span", { className: `state ${TONES[request.failed_by] ?? "bad"}`, textContent: request.status ? String(request.status) : "none" });
+    const parts = [["waited", request.waited_s], ["start", request.start_s], ["pod queue", request.queued_s], ["app", request.app_s]];
     const named = parts.filter(([, took]) => Math.round(1000 * took)).map(([name, took]) => `${name} ${duration(took)}`).join(", ");
-    const took = make("span", {}, make("b", { textContent: duration(one.duration_s) }), `${one.is_cold ? " cold" : ""}${named ? `: ${named}` : ""}`);
-    cells(node, clock(one.at_wall_s), status, `${one.method} ${one.path}`, took, this.#more(one));
+    const took = make("span", {}, make("b", { textContent: duration(request.duration_s) }), `${request.is_cold ? " cold" : ""}${named ? `: ${named}` : ""}`);
+    cells(node, clock(request.at_wall_s), status, `${request.method} ${request.path}`, took, this.#more(request));
     node.firstChild.className = "time";
   }
 
-  #more(one) {
-    const why = one.failed_by ? `${one.failed_by}: ${one.why}` : "answered";
-    const facts = [one.pod && `pod ${one.pod}`, one.trace_id && `trace ${one.trace_id}`, one.request_id && `request ${one.request_id}`]
+  #more(request) {
+    const why = request.failed_by ? `${request.failed_by}: ${request.why}` : "answered";
+    const facts = [request.pod && `pod ${request.pod}`, request.trace_id && `trace ${request.trace_id}`, request.request_id && `request ${request.request_id}`]
       .filter(Boolean)
       .join(", ");
     if (!facts) return why;
     const more = make("details", {}, make("summary", { textContent: why }), make("p", { className: "note", textContent: facts }));
-    if (one.pod) more.append(make("code", { textContent: this.#logs(one) }));
+    if (request.pod) more.append(make("code", { textContent: this.#logs(request) }));
     return more;
   }
 
   // The logs of that pod at that moment.
-  #logs(one) {
+  #logs(request) {
     const [namespace] = this.revision.split("/"), at = (seconds) => local(new Date(1000 * seconds));
-    return `serving logs ${one.service || one.revision} -n ${namespace} --pod ${one.pod} --since ${at(one.at_wall_s - one.duration_s - 1)} --until ${at(one.at_wall_s + 2)}`;
+    return `serving logs ${request.service || request.revision} -n ${namespace} --pod ${request.pod} --since ${at(request.at_wall_s - request.duration_s - 1)} --until ${at(request.at_wall_s + 2)}`;
   }
 }
 

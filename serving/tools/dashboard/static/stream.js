@@ -25,7 +25,7 @@ function open() {
   // The id of an event is the place of its revision. A page that changed its revision gets nothing until the next stream.
   for (const page of pages.values()) page.id = String(revisions.indexOf(page.revision));
   const send = (id, kind, data) => { for (const [port, page] of pages) if (page.id && (id === null || page.id === id)) port.postMessage([kind, data]); };
-  source = new EventSource(`events?${new URLSearchParams(revisions.map((one) => ["revision", one]))}`);
+  source = new EventSource(`events?${new URLSearchParams(revisions.map((revision) => ["revision", revision]))}`);
   source.addEventListener("open", () => send(null, "open"));
   source.addEventListener("error", () => {
     send(null, "lost");
@@ -46,7 +46,7 @@ function inPage() {
 // The port of a page; `onEvent` gets the kind and the data of each event.
 export function streamed(onEvent) {
   let port = null, shown = null;
-  const use = (one) => { port = one; port.onmessage = ({ data: [kind, data] }) => onEvent[kind](data && JSON.parse(data)); };
+  const use = (newPort) => { port = newPort; port.onmessage = ({ data: [kind, data] }) => onEvent[kind](data && JSON.parse(data)); };
   if (globalThis.SharedWorker) {
     const worker = new SharedWorker("stream.js", { type: "module" });
     worker.addEventListener("error", () => { use(inPage()); port.postMessage(shown); });

@@ -21,7 +21,8 @@ _PATIENCE_S = 120
 
 
 def typed(state: Path, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    result = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"}
+    # A user's virtual environment may be active.
+    result = {name: value for name, value in os.environ.items() if name != "KUBECONFIG"} | {"PATH": os.defpath}
     done = subprocess.run(
         [sys.executable, "-m", "serving", *arguments, f"--state={state}"],
         cwd=ROOT,

@@ -16,7 +16,16 @@ import click
 
 from serving.core.model.errors import ServingError
 from serving.core.model.knative import OTHER_PORT, REVISION_LABEL
-from serving.core.model.objects import Object, annotations_of, condition_of, is_true, labels_of, name_of, nested
+from serving.core.model.objects import (
+    Object,
+    annotations_of,
+    condition_of,
+    is_being_deleted,
+    is_true,
+    labels_of,
+    name_of,
+    nested,
+)
 from serving.core.model.rollout import split_digest
 from serving.core.model.routepolicy import route_policy
 from serving.core.model.tcpevents import tcp_states
@@ -185,12 +194,22 @@ def _until_settled(api: ApiClient, service: Object, *, settle_s: float) -> None:
     while before and settled_s < settle_s:
         time.sleep(_POLL_S)
         for pod in items_of(api, POD, selector):
-            if _restarts_of(pod) > before.get(name_of(pod), 0):
+            # The first end may precede the first reading of the pods.
+            if _restarts_of(pod) > before.get(name_of(pod), 0) or is_down(pod):
                 lived_s = time.monotonic() - ready_s
                 fail(f"{name_of(service)}: {revision} was ready, and ended {lived_s:.1f} s later: {_last_end_of(pod)}")
         # Of the time in which the machine stood still, nothing is known.
         turn_s, turn_begun_s = time.monotonic(), turn_s
         settled_s += min(turn_s - turn_begun_s, _TURN_MAX_S)
+
+
+def is_down(pod: Object) -> bool:
+    """Whether a container of a pod has ended and does not run again yet. A pod that is being deleted is not down."""
+    return not is_being_deleted(pod) and any(
+        nested(status, "state", "running") is None
+        and any(nested(status, state, "terminated") for state in ("state", "lastState"))
+        for status in nested(pod, "status", "containerStatuses") or ()
+    )
 
 
 def _restarts_of(pod: Object) -> int:
@@ -199,7 +218,7 @@ def _restarts_of(pod: Object) -> int:
 
 def _last_end_of(pod: Object) -> str:
     statuses = nested(pod, "status", "containerStatuses") or ()
-    ends = [nested(status, "lastState", "terminated") for status in statuses]
+    ends = [nested(status, state, "terminated") for status in statuses for state in ("state", "lastState")]
     end: Object = next((end for end in ends if end), {})
     lines = str(end.get("message") or "").strip()
     return f"{end.get('reason', 'Error')}, exit code {end.get('exitCode')}" + (f"\n{lines}" if lines else "")

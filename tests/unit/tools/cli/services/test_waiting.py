@@ -9,7 +9,7 @@ import pytest
 
 from serving.core.model.rollout import split_digest
 from serving.tools.cli.services.url import ServiceAddress
-from serving.tools.cli.services.waiting import NotReady, until_in_force
+from serving.tools.cli.services.waiting import NotReady, is_down, until_in_force
 
 SERVICE = {"status": {"traffic": [{"revisionName": "a", "percent": 90}, {"revisionName": "b", "percent": 10}]}}
 OLD, NEW = split_digest([("a", 100)]), split_digest([("b", 10), ("a", 90)])
@@ -86,3 +86,23 @@ def test_a_missing_server_is_no_error() -> None:
 )
 def test_the_port_of_an_app_is_read_from_its_failure(message: str, port: int | None) -> None:
     assert NotReady(message).port == port
+
+
+END = {"terminated": {"exitCode": 1}}
+
+
+@pytest.mark.parametrize(
+    ("status", "metadata", "is_ended"),
+    [
+        ({"state": {"running": {}}}, {}, False),
+        ({"state": {"running": {}}, "lastState": END}, {}, False),
+        ({"state": {"waiting": {"reason": "ContainerCreating"}}}, {}, False),
+        ({"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "lastState": END}, {}, True),
+        ({"state": END}, {}, True),
+        ({"state": END}, {"deletionTimestamp": "2026-12-01T00:00:00Z"}, False),
+    ],
+)
+def test_a_pod_is_down_between_two_runs_of_a_container(
+    status: dict[str, object], metadata: dict[str, object], is_ended: bool
+) -> None:
+    assert is_down({"metadata": metadata, "status": {"containerStatuses": [status]}}) is is_ended

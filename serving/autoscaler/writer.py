@@ -4,8 +4,8 @@ Input: views of one revision, as values, and the client that makes the calls. Ou
 values. A newer decision may exist after each await, so each step uses the latest one. To scale to zero, the revision is
 first set to Reserve at its last observed version, and only then its scale is set to 0, by the same call where the
 server has such a call. If an activator wakes the revision meanwhile, the write conflicts; if later, the activator
-finds the revision in reserve and wakes it. A revision that gets pods without a request, for example by a policy's min,
-is set to Active. This module uses no cluster and no clock.
+finds the revision in reserve and wakes it. A revision that gets pods is set to Active by the same call, or, without a
+request, for example by a policy's min, by another. This module uses no cluster and no clock.
 """
 
 import math
@@ -30,6 +30,13 @@ class ReserveResult(msgspec.Struct, frozen=True, kw_only=True):
     is_reserved: bool = False
     resource: Mapping[str, Any] | None = None
     scale_version: str | None = None
+
+
+class ScaleResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The new resourceVersion of a scaled Deployment; ``woken`` is the revision if the same call has set it to Active."""
+
+    version: str
+    woken: Mapping[str, Any] | None = None
 
 
 Costs = Iterable[tuple[str, str | None]]
@@ -59,8 +66,13 @@ class Calls(Protocol):
         """Write whether requests of a revision pass the activators; None if the revision has changed."""
         ...
 
-    async def scale(self, deployment: ScaledDeployment, count: int) -> str | None:
-        """Set a Deployment's scale; return its new resourceVersion, None if the Deployment has changed or is deleted."""
+    async def scale(
+        self, deployment: ScaledDeployment, count: int, *, woken: ScaledRevision | None = None
+    ) -> ScaleResult | None:
+        """Set a Deployment's scale; None if the Deployment has changed or is deleted.
+
+        Also set the revision ``woken`` to Active if it is unchanged, unless this needs another call.
+        """
         ...
 
     async def mark(self, namespace: str, costs: Costs) -> None:
@@ -220,9 +232,12 @@ class Writer:
         latest = self._latest(key)
         if deployment.replica_count == count or latest is None or latest.apply_count != count:
             return
-        version = await self._calls.scale(deployment, count)
-        if version is not None:
-            self._learn(key, ScaleWritten(count, version))
+        revision = view.revision if view is not None and deployment.target is None else None
+        is_wake = bool(count) and revision is not None and revision.serving_state is ServingState.RESERVE
+        result = await self._calls.scale(deployment, count, woken=revision if is_wake else None)
+        if result is not None:
+            self._learn(key, ScaleWritten(count, result.version))
+            self._written(key, result.woken)
 
     def _written(
         self, key: RevisionKey, resource: Mapping[str, Any] | None, notes: Mapping[str, str | None] = {}

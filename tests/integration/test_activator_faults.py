@@ -198,6 +198,15 @@ async def test_a_flip_leaves_alone_what_is_not_in_reserve_any_more() -> None:
     assert revision["spec"]["servingState"] == "Retired"
 
 
+async def test_a_flip_is_left_to_an_autoscaler_that_was_first() -> None:
+    cluster = Faulty(conflicts=1)
+    async with staged(cluster=cluster) as stage:
+        await stage.service(state="Active")
+        stage.activator.view.flip(stale_wake())
+        await until(lambda: not stage.activator.view._flipping)
+    assert cluster.conflicts_left == 1
+
+
 async def test_a_flip_of_what_is_gone_is_nothing() -> None:
     async with staged() as stage:
         stage.activator.view.flip(stale_wake())

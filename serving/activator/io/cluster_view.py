@@ -2,11 +2,12 @@
 
 ``ClusterView`` watches Routes, Revisions, ScaledWorkloads, EndpointSlices, DomainMappings and ClusterDomainClaims, and
 passes each change to the ingress. Slices of workloads are watched only in namespaces that have workloads.
-``ClusterView`` sets a revision from Reserve to Active ("flips" it) with one PATCH on the last observed version. After a
-conflict it reads the object, and patches again if it is still in Reserve. ``wake.py`` decides when to retry a failed flip. The activator
-writes nothing else.
+``ClusterView`` sets a revision from Reserve to Active ("flips" it) with one PATCH on the last observed version, unless
+the autoscaler does so before. After a conflict it reads the object, and patches again if it is still in Reserve.
+``wake.py`` decides when to retry a failed flip. The activator writes nothing else.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Mapping
 
@@ -33,7 +34,7 @@ from serving.activator.routing.workloads import host_rules_of
 from serving.core.model.errors import ClusterError, Conflict, NotFound, SettingsError
 from serving.core.model.knative import REVISION_LABEL, RevisionKey, ServingState
 from serving.core.model.nodata import NoData
-from serving.core.model.objects import Object
+from serving.core.model.objects import Object, nested
 from serving.core.model.routehosts import HostRules
 from serving.core.model.scaledworkload import ScaledWorkloadSpec, fallback_key, serving_state_patch
 from serving.core.settings.autoscaler import AutoscalerSettings
@@ -55,6 +56,8 @@ _log = logging.getLogger("activator")
 
 # Writes of one flip without a pause; after them, ``wake.py`` decides when to retry.
 _FLIP_TRIES_MAX = 5
+# Delay of a flip, in seconds: a single machine's autoscaler sets the revision Active by the call that writes its scale.
+_FLIP_LAG_S = 0.05
 
 
 class ClusterView:
@@ -139,6 +142,8 @@ class ClusterView:
             is_workload = key in self._workloads.cache and key not in self._revisions.cache
             kind = SCALED_WORKLOAD if is_workload else REVISION
             seen = self._workload_seen if is_workload else self._revision_seen
+            if not is_workload and not await self._stays_in_reserve(key):
+                return
             for _ in range(_FLIP_TRIES_MAX):
                 if (after := await self._patched(kind, key, resource_version)) is not None:
                     _log.info("revision.activated", extra={"namespace": key[0], "revision": key[1]})
@@ -159,6 +164,12 @@ class ClusterView:
             )
         finally:
             self._flipping.discard(key)
+
+    async def _stays_in_reserve(self, key: RevisionKey) -> bool:
+        """Whether a revision is in Reserve after the time in which the autoscaler sets it Active with its scale."""
+        await asyncio.sleep(_FLIP_LAG_S)
+        revision = self._revisions.cache.get(key)
+        return revision is not None and nested(revision, "spec", "servingState") == ServingState.RESERVE
 
     async def _patched(self, kind: Kind, key: RevisionKey, resource_version: str) -> Object | None:
         """Set a revision Active, and return it; None if another daemon has written to the revision meanwhile."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from serving.autoscaler.io.events import ScaleEventWriter
-from serving.autoscaler.writer import ReserveResult
+from serving.autoscaler.writer import ReserveResult, ScaleResult
 from serving.core.model.errors import ClusterError, Conflict, NotFound
 from serving.core.model.knative import (
     ANTICIPATED_PODS_ANNOTATION,
@@ -74,6 +74,11 @@ def _kind_of(revision: ScaledRevision) -> Kind:
 
 def _state_patch(revision: ScaledRevision, state: ServingState) -> Object:
     return serving_state_patch(state, resource_version=revision.resource_version, is_workload=revision.is_workload)
+
+
+def _state_write(revision: ScaledRevision, state: ServingState) -> Patch:
+    namespace, name = revision.key
+    return Patch(kind=_kind_of(revision), namespace=namespace, name=name, patch=_state_patch(revision, state))
 
 
 def _scale_patch(kind: Kind, deployment: ScaledDeployment, count: int, *, version: str) -> Patch:
@@ -197,17 +202,22 @@ class ScaleClient:
         self.counts.learnt_target_writes += LEARNT_TARGET_ANNOTATION in notes
         self.counts.anticipated_writes += ANTICIPATED_PODS_ANNOTATION in notes
 
-    async def scale(self, deployment: ScaledDeployment, count: int) -> str | None:
-        """Set the scale of a Deployment or target; return its new resourceVersion, or None if it changed or is deleted.
+    async def scale(
+        self, deployment: ScaledDeployment, count: int, *, woken: ScaledRevision | None = None
+    ) -> ScaleResult | None:
+        """Set the scale of a Deployment or target; None if it has changed or is deleted.
 
-        Each pod that becomes ready also changes the object; after such a change the write is retried.
+        Each pod that becomes ready also changes the object; after such a change the write is retried. Also set the
+        revision ``woken`` to Active, and write its Event, if the server executes several writes in a call.
         """
         namespace, name, kind = deployment.key[0], deployment.name, await self._kind_of(deployment.target)
         version = deployment.resource_version
+        # First the scale, for which requests wait.
+        wakes = () if woken is None else (_state_write(woken, ServingState.ACTIVE),)
         for _ in range(_SCALE_ATTEMPTS):
             patch = _scale_patch(kind, deployment, count, version=version)
             try:
-                written = (await self._write_together(deployment.key, patch))[0]
+                written, *further = await self._write_together(deployment.key, patch, *wakes)
                 break
             except NotFound:
                 return None
@@ -220,7 +230,8 @@ class ScaleClient:
                 version = str(present["metadata"].get("resourceVersion", ""))
         else:
             raise Conflict(f"{namespace}/{name}: it changed {_SCALE_ATTEMPTS} times while its scale was written")
-        return self._record_scale(deployment, count, written)
+        self.counts.wake_writes += len(further)
+        return ScaleResult(version=self._record_scale(deployment, count, written), woken=next(iter(further), None))
 
     async def _kind_of(self, target: WorkloadTarget | None) -> Kind:
         return DEPLOYMENT if target is None else await self._kinds.kind(target)

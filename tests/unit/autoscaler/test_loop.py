@@ -294,6 +294,17 @@ def test_without_a_proof_the_last_pod_stays_and_the_question_comes_again() -> No
     assert 20 <= proof_count <= 45
 
 
+def test_a_request_sets_its_revision_active_with_the_scale() -> None:
+    async def run() -> tuple[int, str, int]:
+        async with staged() as stage:
+            stage.send_report(1.0)
+            await pass_s(1)
+            wake_count = stage.autoscaler.numbers()["wake_writes_total"]
+            return await stage.store.scale(), await stage.store.serving_state(), wake_count
+
+    assert run_virtually(run()) == (1, "Active", 1)
+
+
 def test_a_revision_that_changes_while_it_goes_into_reserve_keeps_its_pod() -> None:
     async def run() -> tuple[str, int, int]:
         async with awake("p") as stage:

@@ -13,6 +13,7 @@ from serving.autoscaler.writer import (
     ReserveRefused,
     ReserveResult,
     RevisionWritten,
+    ScaleResult,
     ScaleWritten,
     Writer,
     WriteView,
@@ -44,6 +45,7 @@ class World:
         self.reserved = ReserveResult()
         self.during_reserve: Callable[[], None] = lambda: None
         self.written: dict[str, Any] | None = None
+        self.woken_together: dict[str, Any] | None = None
         self.led: list[TrafficPath] = []
 
     async def prove(self) -> bool:
@@ -64,9 +66,13 @@ class World:
         self.led.append(path)
         return self.written
 
-    async def scale(self, _: ScaledDeployment, count: int) -> str | None:
+    async def scale(
+        self, _: ScaledDeployment, count: int, *, woken: ScaledRevision | None = None
+    ) -> ScaleResult | None:
         self.scaled.append(count)
-        return self.version
+        if self.version is None:
+            return None
+        return ScaleResult(version=self.version, woken=None if woken is None else self.woken_together)
 
     async def mark(self, _: str, __: Iterable[tuple[str, str | None]]) -> None:
         return
@@ -224,10 +230,15 @@ def unasked() -> World:
     return world
 
 
+ACTIVE = {
+    "metadata": {"namespace": "default", "name": "hello-00001", "uid": "r1", "resourceVersion": "7"},
+    "spec": {"servingState": "Active"},
+}
+
+
 def test_a_revision_that_gets_pods_unasked_comes_out_of_reserve() -> None:
     world = unasked()
-    metadata = {"namespace": "default", "name": "hello-00001", "uid": "r1", "resourceVersion": "7"}
-    world.written = {"metadata": metadata, "spec": {"servingState": "Active"}}
+    world.written = ACTIVE
     world.write()
     assert (world.scaled, world.woken_count) == ([2], 1)
     assert world.entry.revision is not None
@@ -239,6 +250,15 @@ def test_who_changed_it_meanwhile_is_right() -> None:
     world.write()
     assert world.entry.revision is not None
     assert (world.woken_count, world.entry.revision.serving_state) == (1, ServingState.RESERVE)
+
+
+def test_a_revision_that_a_request_wakes_is_set_active_with_its_scale() -> None:
+    world, _ = wanting(2)
+    world.entry.revision = revision(state=ServingState.RESERVE)
+    world.woken_together = ACTIVE
+    world.write()
+    assert (world.scaled, world.woken_count) == ([2], 0)
+    assert world.entry.revision.serving_state is ServingState.ACTIVE
 
 
 def test_whom_an_activator_wakes_is_left_to_it() -> None:

@@ -34,7 +34,7 @@ from serving.activator.routing.workloads import host_rules_of
 from serving.core.model.errors import ClusterError, Conflict, NotFound, SettingsError
 from serving.core.model.knative import REVISION_LABEL, RevisionKey, ServingState
 from serving.core.model.nodata import NoData
-from serving.core.model.objects import Object, nested
+from serving.core.model.objects import Object, nested, version_of
 from serving.core.model.routehosts import HostRules
 from serving.core.model.scaledworkload import ScaledWorkloadSpec, fallback_key, serving_state_patch
 from serving.core.settings.autoscaler import AutoscalerSettings
@@ -142,8 +142,11 @@ class ClusterView:
             is_workload = key in self._workloads.cache and key not in self._revisions.cache
             kind = SCALED_WORKLOAD if is_workload else REVISION
             seen = self._workload_seen if is_workload else self._revision_seen
-            if not is_workload and not await self._stays_in_reserve(key):
-                return
+            if not is_workload:
+                reserved_version = await self._reserved_version(key)
+                if reserved_version is None:
+                    return
+                resource_version = reserved_version
             for _ in range(_FLIP_TRIES_MAX):
                 if (after := await self._patched(kind, key, resource_version)) is not None:
                     _log.info("revision.activated", extra={"namespace": key[0], "revision": key[1]})
@@ -165,11 +168,12 @@ class ClusterView:
         finally:
             self._flipping.discard(key)
 
-    async def _stays_in_reserve(self, key: RevisionKey) -> bool:
-        """Whether a revision is in Reserve after the time in which the autoscaler sets it Active with its scale."""
+    async def _reserved_version(self, key: RevisionKey) -> str | None:
+        """The version of a revision that the autoscaler has not set Active with its scale after a while, or None."""
         await asyncio.sleep(_FLIP_LAG_S)
         revision = self._revisions.cache.get(key)
-        return revision is not None and nested(revision, "spec", "servingState") == ServingState.RESERVE
+        is_reserved = revision is not None and nested(revision, "spec", "servingState") == ServingState.RESERVE
+        return version_of(revision) if revision is not None and is_reserved else None
 
     async def _patched(self, kind: Kind, key: RevisionKey, resource_version: str) -> Object | None:
         """Set a revision Active, and return it; None if another daemon has written to the revision meanwhile."""

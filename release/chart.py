@@ -18,7 +18,7 @@ import yaml
 from serving.core.model.errors import ServingError
 from serving.core.settings.daemons import DAEMONS
 from serving.core.settings.render import config_map_names
-from serving.tools.cli.client.tree import InstallOptions, component_names, objects_of
+from serving.tools.cli.client.tree import OPTIONAL_KINDS, InstallOptions, component_names, objects_of
 
 Object = dict[str, Any]
 Json = Any
@@ -149,6 +149,8 @@ def _template(key: _Key, plain: Object | None, variants: Sequence[Variant]) -> s
     text = "".join(f"{line}\n" for line in lines)
     conditions = [*([".Values.definitions"] if key[0] == _CRD else []), *([owner.condition] if owner else [])]
     condition = " ".join(["and", *conditions] if len(conditions) > 1 else conditions)
+    if key[0] in OPTIONAL_KINDS:
+        condition = f'.Capabilities.APIVersions.Has "{base["apiVersion"]}/{key[0]}"'
     return f"{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n" if condition else text
 
 

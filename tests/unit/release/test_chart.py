@@ -16,11 +16,12 @@ import pytest
 import yaml
 
 from release.chart import chart_files, chart_version
-from serving.tools.cli.client.tree import InstallOptions, component_names, objects_of, tree_folder
+from serving.tools.cli.client.tree import OPTIONAL_KINDS, InstallOptions, component_names, objects_of, tree_folder
 from tests.unit.config.test_tree import LOADER, by_name, named
 
 CONFIG = tree_folder()
 REGISTRY = "registry.example/team"
+OPTIONAL_API_VERSIONS = [f"admissionregistration.k8s.io/v1/{kind}" for kind in sorted(OPTIONAL_KINDS)]
 _ACTION = re.compile(r"\{\{-? (.*?) \}\}")
 
 
@@ -44,7 +45,7 @@ def evaluated(text: str, values: dict[str, Any]) -> str:
         action = re.fullmatch(r"\{\{-? (if|else if|else|end|with|fail)(?: (.*?))? \}\}", line.strip())
         word, condition = (action[1], action[2]) if action else ("", "")
         if word in {"if", "with"}:
-            holds = word == "if" and all(_held(name, values) for name in (condition or "").split() if name != "and")
+            holds = word == "if" and _holds(condition or "", values)
             blocks.append((holds, holds))
         elif word in {"else", "else if"}:
             taken, _ = blocks.pop()
@@ -56,6 +57,12 @@ def evaluated(text: str, values: dict[str, Any]) -> str:
             out.append(_ACTION.sub(lambda match_: _written(match_[1], values), line))
     assert not blocks
     return "".join(f"{line}\n" for line in out)
+
+
+def _holds(condition: str, values: dict[str, Any]) -> bool:
+    if condition.startswith(".Capabilities.APIVersions.Has"):
+        return condition.split('"')[1] not in values.get("absent", ())
+    return all(_held(name, values) for name in condition.split() if name != "and")
 
 
 def _held(name: str, values: dict[str, Any]) -> bool:
@@ -90,7 +97,8 @@ def by_helm(values: dict[str, Any], folder: Path) -> Iterator[dict[str, Any]]:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
     (folder / "mine.json").write_text(json.dumps(values))
-    command = [helm, "template", "x", str(folder), "-n", "mine", "-f", str(folder / "mine.json")]
+    versions = [f"--api-versions={version}" for version in OPTIONAL_API_VERSIONS]
+    command = [helm, "template", "x", str(folder), "-n", "mine", "-f", str(folder / "mine.json"), *versions]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     yield from filter(None, yaml.load_all(done.stdout, Loader=LOADER))
@@ -133,6 +141,17 @@ def test_the_chart_gives_what_install_applies(
     assert result.keys() == expected.keys()
     for key, value in expected.items():
         assert result[key] == value, key
+
+
+def test_a_server_without_a_policy_kind_gets_the_other_objects(tmp_path: Path) -> None:
+    values = {"registry": REGISTRY, "components": {}, "absent": OPTIONAL_API_VERSIONS}
+    result = [named(resource) for resource in by_evaluation(values, tmp_path)]
+    expected = [
+        named(resource)
+        for resource in objects_of(CONFIG, InstallOptions(registry=REGISTRY, namespace="mine"))
+        if resource["kind"] not in {"Namespace", *OPTIONAL_KINDS}
+    ]
+    assert sorted(result) == sorted(expected)
 
 
 def test_a_component_without_the_one_that_it_needs_fails() -> None:

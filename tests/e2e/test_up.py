@@ -186,7 +186,7 @@ async def pausing(cluster: KubeCluster, *, but: str = "") -> Object:
 
     def waits(pod: Object) -> bool:
         is_other = pod["metadata"]["name"] != but
-        return is_other and "evicted one after another" in (pod.get("status") or {}).get("message", "")
+        return is_other and "evicted repeatedly" in (pod.get("status") or {}).get("message", "")
 
     listing = await cluster.list(POD, "default")
     if result := next(filter(waits, listing.items), None):

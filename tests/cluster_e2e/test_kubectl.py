@@ -16,10 +16,10 @@ import yaml
 from serving.controller.revisions.defaults import spec_with_defaults
 from serving.core.model.objects import Object
 from serving.core.settings.controller import ControllerSettings
-from serving.tools.cli.client.tree import tree_folder
+from serving.tools.cli.client.tree import OPTIONAL_KINDS, tree_folder
 from tests.cluster_e2e.server import is_real, needed_objects
 from tests.unit.config.policies import CASES, service
-from tests.unit.config.test_tree import documented_overlays, overlaid
+from tests.unit.config.test_tree import documented_overlays, overlaid, overlay_for_older_servers
 from tests.unit.controller.revisions.test_sidecar import pod_of
 
 pytestmark = [
@@ -41,10 +41,24 @@ def kubectl(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]
     )
 
 
-def test_a_second_apply_and_a_diff_are_empty() -> None:
+def has_optional_kinds() -> bool:
+    return "mutatingadmissionpolicies" in kubectl("api-resources", "-o", "name").stdout
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """``config/``; for a server of an older version, the overlay that the docs have for it."""
+    if has_optional_kinds():
+        return tree_folder()
+    folder = tmp_path_factory.mktemp("older")
+    overlaid(folder, overlay_for_older_servers())
+    return folder / "mine"
+
+
+def test_a_second_apply_and_a_diff_are_empty(tree: Path) -> None:
     """It takes 5 s: each kubectl applies 60 objects."""
     apply = ("apply", "--server-side", "--force-conflicts", "--field-manager=gitops", "-o", "yaml", "-k")
-    first, second = (kubectl(*apply, str(tree_folder())) for _ in range(2))
+    first, second = (kubectl(*apply, str(tree)) for _ in range(2))
     assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
     versions = [
         {
@@ -55,7 +69,7 @@ def test_a_second_apply_and_a_diff_are_empty() -> None:
         for resources in (yaml.safe_load(done.stdout)["items"] for done in (first, second))
     ]
     assert versions[0] == versions[1]
-    diff = kubectl("diff", "--server-side", "--field-manager=gitops", "-k", str(tree_folder()))
+    diff = kubectl("diff", "--server-side", "--field-manager=gitops", "-k", str(tree))
     assert (diff.returncode, diff.stdout) == (0, "")
 
 
@@ -63,7 +77,12 @@ def test_a_second_apply_and_a_diff_are_empty() -> None:
 def test_an_overlay_of_the_docs_is_accepted(overlay: str, tmp_path: Path) -> None:
     """Kinds that others define are left out where the server does not have them."""
     served = kubectl("api-versions").stdout.split()
-    objects = [resource for resource in overlaid(tmp_path, overlay).values() if resource["apiVersion"] in served]
+    absent = frozenset() if has_optional_kinds() else OPTIONAL_KINDS
+    objects = [
+        resource
+        for resource in overlaid(tmp_path, overlay).values()
+        if resource["apiVersion"] in served and resource["kind"] not in absent
+    ]
     apply = ("apply", "--server-side", "--force-conflicts", "--field-manager=gitops", "-f", "-")
     # A dry run creates no namespace, and the others are refused without theirs.
     namespaces = yaml.safe_dump_all(resource for resource in objects if resource["kind"] == "Namespace")
@@ -86,9 +105,9 @@ def refusal(body: dict[str, Any]) -> str:
     return text.strip() if is_denied else done.stderr
 
 
-def test_policies_refuse_at_the_door_with_our_own_words() -> None:
+def test_policies_refuse_at_the_door_with_our_own_words(tree: Path) -> None:
     """It takes 12 s: a kubectl for each case. Policies are in force some time after they were written."""
-    done = kubectl("apply", "--server-side", "--force-conflicts", "--field-manager=gitops", "-k", str(tree_folder()))
+    done = kubectl("apply", "--server-side", "--force-conflicts", "--field-manager=gitops", "-k", str(tree))
     assert done.returncode == 0, done.stderr
     expected = {name: text for name, (_, text) in CASES.items() if text}
     texts = dict.fromkeys(expected, "")
@@ -119,11 +138,11 @@ def test_policies_refuse_at_the_door_with_our_own_words() -> None:
     assert checks == {name: {} for name in ours}
 
 
-def test_creator_and_modifier_are_written_and_kept() -> None:
-    if "mutatingadmissionpolicies" not in kubectl("api-resources", "-o", "name").stdout:
+def test_creator_and_modifier_are_written_and_kept(tree: Path) -> None:
+    if not has_optional_kinds():
         pytest.skip("this server has no MutatingAdmissionPolicy")
     # By the manager of the other tests: of fields with two owners an overlay cannot remove one.
-    apply = ("apply", "--server-side", "--force-conflicts", "--field-manager=gitops", "-k", str(tree_folder()))
+    apply = ("apply", "--server-side", "--force-conflicts", "--field-manager=gitops", "-k", str(tree))
     assert kubectl(*apply).returncode == 0
     creator, modifier = "serving.knative.dev/creator", "serving.knative.dev/lastModifier"
     forged = {**service(own={creator: "forged"}), "metadata": {"name": "admitted", "annotations": {creator: "forged"}}}

@@ -21,7 +21,7 @@ from serving.net.cluster.kinds import KINDS, POD_AUTOSCALER, SERVERLESS_SERVICE
 from serving.net.cluster.leases.shards import shard_name
 from serving.net.metrics.queries import QUERY_TOKEN_SECRET
 from serving.net.wire.tokens import KEY_SECRET
-from serving.tools.cli.client.tree import OUR_LABEL, InstallOptions, objects_of, tree_folder
+from serving.tools.cli.client.tree import OPTIONAL_KINDS, OUR_LABEL, InstallOptions, objects_of, tree_folder
 from tests.unit.config.strict import faults, model_of
 
 CONFIG = tree_folder()
@@ -74,6 +74,19 @@ def documented_overlays() -> list[Any]:
         (page.name, block) for page in pages for block in re.findall(r"```\w*\n(.*?)```", page.read_text(), re.DOTALL)
     )
     return [pytest.param(result, id=name) for name, result in blocks if "config/components/" in result]
+
+
+def overlay_for_older_servers() -> str:
+    """The overlay of the docs for servers without the kinds of ``OPTIONAL_KINDS``."""
+    page = (CONFIG.parent / "docs" / "kubernetes-install.md").read_text()
+    (block,) = (block for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "$patch: delete" in block)
+    return f"{OVERLAY}{block}"
+
+
+@needs_kubectl
+def test_the_overlay_for_older_servers_lacks_the_kinds_that_they_lack(tmp_path: Path) -> None:
+    expected = {named(resource) for resource in OBJECTS if resource["kind"] not in OPTIONAL_KINDS}
+    assert overlaid(tmp_path, overlay_for_older_servers()).keys() == expected
 
 
 def undefined_kinds(fields: dict[tuple[str, str, str], Any]) -> set[str]:

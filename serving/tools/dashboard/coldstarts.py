@@ -5,6 +5,7 @@ Output: the steps of each start in seconds. Time before an unknown milestone cou
 an argument, in seconds since the epoch.
 """
 
+import math
 import statistics
 from collections import deque
 from collections.abc import Mapping, Sequence
@@ -124,10 +125,13 @@ class ColdStarts:
         pods = [
             pod
             for pod in self._pods.get(revision, {}).values()
-            if pod.ready_s is not None and asked_s <= pod.ready_s <= sent_s + _LAG_S
+            if (pod.created_s is not None and asked_s <= pod.created_s <= sent_s)
+            or (pod.ready_s is not None and asked_s <= pod.ready_s <= sent_s + _LAG_S)
         ]
-        pod = min(pods, key=lambda pod: pod.ready_s or 0.0, default=PodMilestones(created_s=None))
-        times = (min(changes, default=None), pod.created_s, pod.scheduled_s, pod.started_s, pod.ready_s, sent_s)
+        pod = min(pods, key=lambda pod: pod.ready_s or math.inf, default=PodMilestones(created_s=None))
+        # A kubelet reports the readiness that the activator has probed up to a second later.
+        ready_s = sent_s if pods and pod.ready_s is None else pod.ready_s
+        times = (min(changes, default=None), pod.created_s, pod.scheduled_s, pod.started_s, ready_s, sent_s)
         steps: dict[str, float] = {}
         before_s, is_known = asked_s, True
         for step, at_s in zip(STEPS[:-1], times, strict=True):

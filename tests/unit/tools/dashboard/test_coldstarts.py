@@ -74,6 +74,16 @@ def test_the_way_of_a_request_from_zero_is_cut_where_the_pod_was_seen_to_change(
     assert len(steps_of(seen)) == 1
 
 
+def test_a_pod_that_a_kubelet_reports_as_ready_after_the_response_is_of_the_start() -> None:
+    seen = ColdStarts()
+    seen.set_pod(pod(), BASE_S + 0.1)
+    seen.set_pod(pod(running=["2026-11-24T10:00:00Z"]), BASE_S + 0.5)
+    expected = [{UNKNOWN: 0.1, STARTED: 0.4, READY: 0.2}]
+    assert steps_of(seen, request(waited_s=0.7)) == expected, "the report is yet to come"
+    seen.set_pod(pod(running=["2026-11-24T10:00:00Z"], is_ready=True), BASE_S + 1.5)
+    assert steps_of(seen, request(waited_s=0.7)) == expected
+
+
 def test_a_stamp_with_fractions_is_exacter_than_what_is_seen() -> None:
     seen = ColdStarts()
     seen.set_pod(pod(), BASE_S + 0.1)

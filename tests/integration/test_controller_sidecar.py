@@ -12,6 +12,7 @@ from serving.core.model.objects import Object
 from serving.home.admission.admission import admit
 from serving.home.store.memory import MemoryCluster
 from serving.net.cluster.kinds import CONFIG_MAP, DEPLOYMENT, EVENT, POD, SECRET, SERVING_SERVICE
+from serving.net.cluster.kube import KubeCluster
 from serving.net.wire.tokens import revision_token
 from tests.eventually import until
 from tests.integration.api_server import Served, served
@@ -87,7 +88,7 @@ async def test_another_image_in_config_deployment_is_used_without_a_restart(tmp_
             for number, image in enumerate(("registry.example/mine:2", None)):
                 patch = {"data": {"queue-sidecar-image": image}}
                 await store.patch(CONFIG_MAP, SYSTEM, "config-deployment", patch=patch)
-                await reported(store, number + 1)
+                await reported(api, number + 1)
                 images.append(image_of(await deployed(store, f"after-{number}")))
         finally:
             controller.terminate()
@@ -124,14 +125,15 @@ def image_of(deployment: Object) -> str:
     return str(deployment["spec"]["template"]["spec"]["containers"][0]["image"])
 
 
-async def reported(store: MemoryCluster, count: int) -> None:
+async def reported(api: Served, count: int) -> None:
     """Wait for so many Events of the controller about changed settings."""
+    async with KubeCluster(str(api.kubeconfig)) as client:
 
-    async def is_there() -> bool:
-        events = (await store.list(EVENT, SYSTEM)).items
-        return sum(event.get("count") or 1 for event in events if event["reason"] == "SettingsChanged") >= count
+        async def is_there() -> bool:
+            events = (await client.list(EVENT, SYSTEM)).items
+            return sum(event.get("count") or 1 for event in events if event["reason"] == "SettingsChanged") >= count
 
-    await until(is_there)
+        await until(is_there)
 
 
 async def test_without_a_key_file_it_creates_the_secrets_of_the_daemons(tmp_path: Path) -> None:

@@ -65,9 +65,19 @@ async def test_the_events_of_a_daemon_are_written_when_a_client_lists_events(tmp
         (event, _) = (await stage.client.list(EVENT, "default")).items
         assert event["metadata"]["creationTimestamp"] >= sent["metadata"]["creationTimestamp"]
         assert event["lastTimestamp"] == LATER
-        # The name is stored now.
-        await stage.daemon.create(EVENT, an_event("2 → 0"))
+        await stage.daemon.replace(EVENT, an_event("2 → 0"))
         assert await stage.messages() == ["2 → 0", "1 → 0"]
+
+
+@pytest.mark.parametrize("is_read", [False, True])
+async def test_a_daemon_that_was_restarted_continues_the_count_of_an_event(tmp_path: Path, is_read: bool) -> None:
+    async with staged(tmp_path) as stage:
+        await EventRecorder(stage.daemon).record(an_event("repeated"))
+        if is_read:
+            assert await stage.messages() == ["repeated"]
+        await EventRecorder(stage.daemon).record(an_event("repeated", now=LATER))
+        (event,) = (await stage.client.list(EVENT, "default")).items
+        assert (event["count"], event["lastTimestamp"]) == (2, LATER)
 
 
 async def test_a_watch_of_a_client_gets_events_immediately(tmp_path: Path) -> None:

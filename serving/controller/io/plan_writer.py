@@ -166,6 +166,10 @@ class UnreadWrites:
             del self._writes[next(iter(self._writes))]
         return True
 
+    def __contains__(self, key: WorkKey) -> bool:
+        """Whether the write of an object is delayed."""
+        return key in self._writes
+
     def cancel(self, key: WorkKey) -> None:
         """Drop the delayed write of an object, because the object is written or deleted."""
         self._writes.pop(key, None)

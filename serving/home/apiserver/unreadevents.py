@@ -20,14 +20,21 @@ class UnreadEvents(UnreadWrites):
         super().__init__(EVENT_COUNT_MAX)
         self._cluster = cluster
 
-    def record(self, event: Object) -> Object | None:
-        """Delay an Event, in place of an earlier one with its name, and return it; None if it must be written now."""
+    def record(self, event: Object, *, is_new: bool) -> Object | None:
+        """Delay an Event, in place of an earlier one with its name, and return it; None if it must be written now.
+
+        ``is_new``: its author creates it, and must get an error if the name exists.
+        """
         metadata = event["metadata"]
-        if not metadata.get("name") or not metadata.get("namespace"):
+        namespace, name = metadata.get("namespace"), metadata.get("name")
+        if not name or not namespace:
+            return None
+        key = EVENT, namespace, name
+        if is_new and (key in self or (namespace, name) in self._cluster.table(EVENT).objects):
             return None
         created = {**event, "metadata": {**metadata, "creationTimestamp": stamp()}}
         write = functools.partial(self._write, created, manager=acting_manager(), at_s=now_s())
-        return created if self.delay((EVENT, metadata["namespace"], metadata["name"]), write) else None
+        return created if self.delay(key, write) else None
 
     async def _write(self, event: Object, *, manager: str, at_s: float) -> None:
         if now_s() - at_s > EVENT_AGE_MAX_S:

@@ -76,7 +76,7 @@ async def record_event(
     if target.namespace is None or _dry_run(sent.query):
         return None
     body, _ = await computed(_object_of, target, sent, cluster.limits)
-    recorded = events.record(body)
+    recorded = events.record(body, is_new=not target.name)
     return None if recorded is None else Written(object=recorded, status=200 if target.name else 201)
 
 

@@ -21,9 +21,8 @@ pytestmark = [pytest.mark.asyncio(loop_scope="module"), pytest.mark.timeout(900)
 # 14 on a quiet machine, with a status of the Route that waits for the activators; under load a status may be written in
 # two steps.
 _WRITES_MAX = 16
-# 18 of a service whose pod is ready later than 1.5 s after its start, as each of a thousand; some statuses of a thousand
-# are written in two steps.
-_LATE_WRITES_MAX = 19
+# Of a service whose pod is ready later than 1.5 s after its start, as each of a thousand.
+_LATE_WRITES_MAX = 18
 _PER_S = 50
 _AT_ONCE_MAX = 20
 _AWAY_S = 4.0

@@ -25,7 +25,7 @@ def new_extender(provider: str = "default") -> Extender:
     return Extender(book, Scorer(PlacementSettings(provider=provider)))
 
 
-def asking(*names: str, **requests: str) -> bytes:
+def extender_args(*names: str, **requests: str) -> bytes:
     return json.dumps({"Pod": pod("p", **requests), "NodeNames": names}).encode()
 
 
@@ -33,30 +33,32 @@ def filtered(extender: Extender, body: bytes) -> Any:  # noqa: ANN401 - JSON
     return json.loads(extender.filter(read_call(body)))
 
 
-def test_nodes_are_scored_from_0_to_10_in_the_order_asked_for() -> None:
+def test_prioritize_scores_nodes_from_0_to_10_in_request_order() -> None:
     extender = new_extender()
     document = json.loads(
-        extender.prioritize(read_call(asking("full", "half", "empty", cpu="400m", memory="800Mi")), now_s=0)
+        extender.prioritize(read_call(extender_args("full", "half", "empty", cpu="400m", memory="800Mi")), now_s=0)
     )
     assert [entry["Host"] for entry in document] == ["full", "half", "empty"]
     full, half, empty = (entry["Score"] for entry in document)
     assert 0 <= full < half < empty <= 10
 
 
-def test_a_provider_that_packs_prefers_the_fuller() -> None:
+def test_cluster_autoscaler_provider_prefers_fuller_node() -> None:
     extender = new_extender(CLUSTER_AUTOSCALER_PROVIDER)
-    document = json.loads(extender.prioritize(read_call(asking("half", "empty", cpu="400m", memory="800Mi")), now_s=0))
+    document = json.loads(
+        extender.prioritize(read_call(extender_args("half", "empty", cpu="400m", memory="800Mi")), now_s=0)
+    )
     assert document[0]["Score"] > document[1]["Score"]
 
 
-def test_a_node_that_just_joined_passes_and_scores_0() -> None:
+def test_unknown_node_passes_filter_and_scores_0() -> None:
     extender = new_extender()
-    assert json.loads(extender.prioritize(read_call(asking("new")), now_s=0)) == [{"Host": "new", "Score": 0}]
-    assert filtered(extender, asking("new", cpu="100"))["NodeNames"] == ["new"]
+    assert json.loads(extender.prioritize(read_call(extender_args("new")), now_s=0)) == [{"Host": "new", "Score": 0}]
+    assert filtered(extender, extender_args("new", cpu="100"))["NodeNames"] == ["new"]
 
 
-def test_a_pod_is_kept_from_nodes_without_room() -> None:
-    entry = filtered(new_extender(), asking("full", "half", "empty", cpu="1", memory="1Gi"))
+def test_filter_rejects_nodes_without_room_with_reasons() -> None:
+    entry = filtered(new_extender(), extender_args("full", "half", "empty", cpu="1", memory="1Gi"))
     assert entry["NodeNames"] == ["half", "empty"]
     assert entry["Error"] == ""
     assert entry["FailedNodes"] == {
@@ -64,28 +66,28 @@ def test_a_pod_is_kept_from_nodes_without_room() -> None:
     }
 
 
-def test_a_pod_that_requests_nothing_fits_on_a_full_node() -> None:
+def test_pod_without_requests_fits_full_node() -> None:
     extender = new_extender()
-    assert filtered(extender, asking("full"))["NodeNames"] == ["full"]
+    assert filtered(extender, extender_args("full"))["NodeNames"] == ["full"]
 
 
-def test_a_node_runs_so_many_pods_and_no_more() -> None:
+def test_filter_rejects_node_at_its_pod_limit() -> None:
     book = NodeBook()
     book.set_node(node_of(node("a", pods="0")))
     book.set_node(node_of(node("b", pods=None)))
-    entry = filtered(Extender(book, Scorer(PlacementSettings())), asking("a", "b"))
+    entry = filtered(Extender(book, Scorer(PlacementSettings())), extender_args("a", "b"))
     assert entry["FailedNodes"] == {"a": "runs 0 of 0 pods"}
 
 
-def test_whole_nodes_are_answered_with_whole_nodes() -> None:
+def test_filter_returns_whole_nodes_when_request_has_whole_nodes() -> None:
     body = {"pod": pod("p", cpu="1"), "nodes": {"items": [node("full"), node("half")]}, "nodenames": None}
     entry = filtered(new_extender(), json.dumps(body).encode())
     assert [Node["metadata"]["name"] for Node in entry["Nodes"]["items"]] == ["half"]
     assert "NodeNames" not in entry
 
 
-def test_reasons_are_given_for_known_nodes() -> None:
-    (entry,) = json.loads(new_extender().explain(read_call(asking("half", "new", cpu="400m")), now_s=0))
+def test_explain_omits_unknown_nodes() -> None:
+    (entry,) = json.loads(new_extender().explain(read_call(extender_args("half", "new", cpu="400m")), now_s=0))
     assert entry["node"] == "half"
     assert {part["name"] for part in entry["parts"]} == {"LeastRequested", "BalancedResourceAllocation"}
 
@@ -94,6 +96,6 @@ def test_reasons_are_given_for_known_nodes() -> None:
     "body",
     [b"", b"[]", b"{}", b'{"Pod": {}, "NodeNames": [1]}', b'{"Pod": 1, "NodeNames": []}', b'{"Pod": {}, "Nodes": 1}'],
 )
-def test_what_cannot_be_read_is_refused(body: bytes) -> None:
+def test_invalid_extender_args_are_rejected(body: bytes) -> None:
     with pytest.raises(InvalidValue, match="ExtenderArgs"):
         read_call(body)

@@ -1,4 +1,4 @@
-"""Reports of load, and load-watcher's JSON of them."""
+"""Load reports and their load-watcher JSON."""
 
 import json
 import math
@@ -23,7 +23,7 @@ def read(body: bytes) -> LoadReport:
 
 
 @given(st.dictionaries(st.text("abc-", min_size=1), st.tuples(_USAGE, _USAGE), min_size=1))
-def test_what_is_written_is_read_back(usages: dict[str, tuple[Usage, Usage]]) -> None:
+def test_report_round_trips_through_watcher_json(usages: dict[str, tuple[Usage, Usage]]) -> None:
     node_usages = {name: NodeUsage(at_s=900.0, cpu=cpu, memory=memory) for name, (cpu, memory) in usages.items()}
     report = LoadReport(source="here", at_s=900.0, window_s=600.0, usages=node_usages)
     body = watcher_body(report)
@@ -31,7 +31,7 @@ def test_what_is_written_is_read_back(usages: dict[str, tuple[Usage, Usage]]) ->
     assert read(body) == report
 
 
-def test_the_json_has_the_names_of_load_watcher() -> None:
+def test_report_json_has_load_watcher_field_names() -> None:
     usage = NodeUsage(at_s=1000.0, cpu=Usage(mean_percent=12.5, deviation_percent=math.nan), memory=_NONE)
     report = LoadReport(source="Prometheus", at_s=1000.9, window_s=900.0, usages={"a": usage, "b": usage})
     body = watcher_body(report, host="a")
@@ -53,7 +53,7 @@ def test_the_json_has_the_names_of_load_watcher() -> None:
     assert watcher_body(report, host="c") is None
 
 
-def test_nodes_without_a_list_of_metrics_are_not_measured() -> None:
+def test_nodes_without_metrics_list_are_omitted() -> None:
     nodes = {"a": None, "b": {"metrics": None}, "c": {"metrics": [{"type": "CPU", "operator": "AVG", "value": None}]}}
     report = read(json.dumps({"window": {"start": 5, "end": 1}, "data": {"NodeMetricsMap": nodes}}).encode())
     assert report.usages.keys() == {"c"}
@@ -63,11 +63,11 @@ def test_nodes_without_a_list_of_metrics_are_not_measured() -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b'{"window": {"end": "x"}, "data": {}}', b'{"data": {}}'])
-def test_anything_else_is_refused_with_what_was_expected(body: bytes) -> None:
+def test_invalid_watcher_body_is_rejected_with_expected_field(body: bytes) -> None:
     with pytest.raises(InvalidValue, match=r"data\.NodeMetricsMap"):
         read(body)
 
 
 @pytest.mark.parametrize(("window_s", "text"), [(3600, "15m"), (900, "15m"), (899, "10m"), (300, "5m"), (1, "5m")])
-def test_windows_are_those_of_load_watcher(window_s: float, text: str) -> None:
+def test_window_text_rounds_down_to_load_watcher_window(window_s: float, text: str) -> None:
     assert window_text(window_s) == text

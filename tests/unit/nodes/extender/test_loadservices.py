@@ -1,4 +1,4 @@
-"""Queries to Prometheus, and the meaning of its responses."""
+"""Queries to Prometheus, and usages read from its responses."""
 
 import json
 from typing import Any
@@ -26,7 +26,7 @@ def sample(value: str, **labels: str) -> dict[str, Any]:
     return {"metric": labels, "value": [1.5, value]}
 
 
-def test_a_name_is_a_range_and_an_expression_needs_a_subquery() -> None:
+def test_metric_expression_is_queried_as_subquery() -> None:
     settings = LoadSourceSettings(cpu_metric="sum by (node) (rate(cpu[1m]))")
     assert queries(settings, 600.0) == {
         "cpu mean": "avg_over_time((sum by (node) (rate(cpu[1m])))[10m:])",
@@ -36,7 +36,7 @@ def test_a_name_is_a_range_and_an_expression_needs_a_subquery() -> None:
     }
 
 
-def test_values_are_shares_by_node_without_a_port() -> None:
+def test_vector_values_are_percentages_by_node_name_without_port() -> None:
     data = body(
         sample("0.5", instance="a:9100"),
         sample("0.25", instance="a"),
@@ -58,12 +58,12 @@ def test_values_are_shares_by_node_without_a_port() -> None:
         (b'{"status": "error", "errorType": "bad_data", "error": "parse error"}', "bad_data: parse error"),
     ],
 )
-def test_anything_else_is_refused(text: bytes, words: str) -> None:
+def test_invalid_prometheus_response_is_rejected(text: bytes, words: str) -> None:
     with pytest.raises(InvalidValue, match=words):
         read_vector(text, _SETTINGS)
 
 
-def test_without_a_mean_there_is_no_measurement() -> None:
+def test_resource_without_mean_is_no_data() -> None:
     entry = node_usages({"cpu mean": {"a": 5.0}, "cpu deviation": {"a": 1.0}, "memory deviation": {"a": 2.0}}, at_s=3.0)
     assert entry["a"].cpu == Usage(mean_percent=5.0, deviation_percent=1.0)
     assert isinstance(entry["a"].memory, NoData)

@@ -91,7 +91,7 @@ def snapshot(
     cloud: tuple[int, int] = (0, 30),
     failures: Failures | None = None,
 ) -> Snapshot:
-    """The cloud aims at as many machines as there are nodes, unless told otherwise."""
+    """A snapshot whose cloud target size is the number of nodes by default."""
     size = len(group) if target is None else target
     return Snapshot(
         nodes=group,

@@ -1,4 +1,4 @@
-"""Nodes, Pods and NodeGroups as the API has them, for tests of the daemon."""
+"""Nodes, Pods and NodeGroups as API objects, for tests of the daemon."""
 
 from typing import Any
 

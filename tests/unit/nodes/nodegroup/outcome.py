@@ -1,6 +1,6 @@
-"""Decisions on a snapshot of everything, and the snapshot after their effects.
+"""Decides on a snapshot of the cluster, and applies the effects to it.
 
-Machines that the cloud was asked for are not nodes yet: who simulates the cloud adds them.
+Requested machines are not nodes yet: a simulation of the cloud adds them.
 """
 
 from collections import Counter, defaultdict
@@ -30,8 +30,8 @@ from serving.nodes.nodegroup.view import PodRole, as_counted, others_usage, pod_
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     """All inputs of one pass.
 
-    Nodes and pods of the whole cluster may be in it: the pass picks those of its group, and the other pods tell it
-    which nodes are not empty. Pods of DaemonSets need not be left out.
+    It may contain nodes and pods of the whole cluster: the pass selects those of its group, and uses the other pods
+    to determine which nodes are empty. Pods of DaemonSets may be included.
     """
 
     nodes: tuple[GroupNode, ...]
@@ -41,7 +41,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def gathered(snapshot: Snapshot, settings: NodeGroupSettings) -> GroupFacts:
-    """The group's own nodes and pods, from a snapshot of everything."""
+    """The group's nodes and pods, selected from a snapshot of the cluster."""
     own: list[GroupPod] = []
     pod_counts: Counter[str] = Counter()
     others_taken: dict[str, OthersUsage] = defaultdict(OthersUsage)
@@ -49,8 +49,8 @@ def gathered(snapshot: Snapshot, settings: NodeGroupSettings) -> GroupFacts:
         role = pod_role(pod, settings)
         if role is PodRole.OWN:
             own.append(as_counted(pod, settings))
-        elif pod.node_name is not None and (taken := others_usage(pod, settings)) is not None:
-            others_taken[pod.node_name] += taken
+        elif pod.node_name is not None and (usage := others_usage(pod, settings)) is not None:
+            others_taken[pod.node_name] += usage
         if role is not None and pod.node_name is not None:
             pod_counts[pod.node_name] += 1
     return GroupFacts(

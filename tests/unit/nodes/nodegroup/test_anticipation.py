@@ -1,4 +1,4 @@
-"""Anticipated pods, as pending pods."""
+"""Anticipated pods count as pending pods."""
 
 from typing import Any
 
@@ -39,7 +39,7 @@ def new_book(replicas: int | None, published: int | None = None, *, pods: int = 
     return anticipated_book
 
 
-def test_what_is_published_counts_beyond_the_pods_that_exist() -> None:
+def test_published_count_minus_existing_pods_is_pending() -> None:
     missing = new_book(3, 8, pods=2).pods(NOW_S)
     assert len(missing) == 6
     assert {
@@ -48,16 +48,16 @@ def test_what_is_published_counts_beyond_the_pods_that_exist() -> None:
     } == {(Amount(cpu_m=2000, memory_bytes=GIB), PodPhase.PENDING, None, True)}
 
 
-def test_a_scale_counts_before_its_pods_are_made() -> None:
+def test_replicas_without_pods_are_pending() -> None:
     assert len(new_book(3, pods=1).pods(NOW_S)) == 2
     assert len(new_book(None).pods(NOW_S)) == 1
 
 
-def test_what_has_expired_says_nothing() -> None:
+def test_expired_anticipation_adds_no_pods() -> None:
     assert not new_book(0, 8).pods(NOW_S + 60)
 
 
-def test_pods_that_are_being_deleted_are_replaced() -> None:
+def test_deleted_and_terminating_pods_are_anticipated_again() -> None:
     anticipated_book = new_book(2, pods=2)
     anticipated_book.set_pod("default/p0", pod("p0", deletionTimestamp="now"))
     assert len(anticipated_book.pods(NOW_S)) == 1
@@ -66,13 +66,13 @@ def test_pods_that_are_being_deleted_are_replaced() -> None:
     assert len(anticipated_book.pods(NOW_S)) == 2
 
 
-def test_a_pod_that_changes_counts_once() -> None:
+def test_updated_pod_is_counted_once() -> None:
     anticipated_book = new_book(2, pods=2)
     anticipated_book.set_pod("default/p0", pod("p0"))
     assert not anticipated_book.pods(NOW_S)
 
 
-def test_revisions_and_deployments_that_go_want_nothing() -> None:
+def test_deleted_revision_or_deployment_anticipates_no_pods() -> None:
     anticipated_book = new_book(0, 8)
     anticipated_book.drop_revision(KEY)
     assert not anticipated_book.pods(NOW_S)
@@ -85,7 +85,7 @@ def test_revisions_and_deployments_that_go_want_nothing() -> None:
     assert not anticipated_book.pods(NOW_S)
 
 
-def test_other_deployments_and_those_that_go_are_left_out() -> None:
+def test_terminating_and_unlabelled_deployments_are_ignored() -> None:
     anticipated_book = AnticipatedBook()
     anticipated_book.set_deployment({"metadata": {"name": "other"}, "spec": {"replicas": 5}})
     gone = deployment(5)
@@ -94,7 +94,7 @@ def test_other_deployments_and_those_that_go_are_left_out() -> None:
     assert not anticipated_book.pods(NOW_S)
 
 
-def test_a_group_asks_for_nodes_before_pods_are_pending_only_where_it_is_set() -> None:
+def test_group_grows_for_anticipated_pods_only_if_enabled() -> None:
     group = nodes(1)
     seen = snapshot(group, tuple(new_book(0, 2).pods(NOW_S).values()))
     _, plan = decided(seen, settings(anticipation=True))
@@ -104,7 +104,7 @@ def test_a_group_asks_for_nodes_before_pods_are_pending_only_where_it_is_set() -
     assert (plan.decided_by, plan.anticipated_count) == (GroupRule.TAINT_LOWER, 0)
 
 
-def test_a_group_at_zero_grows_for_anticipated_pods() -> None:
+def test_empty_group_grows_for_anticipated_pods() -> None:
     seen = snapshot((), tuple(new_book(0, 1).pods(NOW_S).values()))
     _, plan = decided(seen, settings(anticipation=True, min_nodes=0))
     assert (plan.decided_by, plan.effects) == (GroupRule.FROM_ZERO, (IncreaseSize(count=1),))

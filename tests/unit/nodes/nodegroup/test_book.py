@@ -1,4 +1,4 @@
-"""The book of nodes and pods agrees with gathering everything again."""
+"""The facts of a NodeGroupBook equal the facts gathered from a snapshot."""
 
 import msgspec
 from hypothesis import example, given
@@ -93,7 +93,7 @@ def compare(book: NodeGroupBook, group_changes: list[GroupNode | GroupPod | str]
     untainted = [group_node for group_node in wanted.nodes if state_of(group_node) is NodeState.UNTAINTED]
     free = free_amounts(untainted, wanted.pods, wanted.others_taken).values()
     assert group_facts.others_taken == {
-        name: taken for name, taken in wanted.others_taken.items() if taken != OthersUsage()
+        name: usage for name, usage in wanted.others_taken.items() if usage != OthersUsage()
     }
     assert book.extremes(group.name).free_cpu.cpu_m == max((amount.cpu_m for amount in free), default=0)
     waiting = [
@@ -111,7 +111,9 @@ def compare(book: NodeGroupBook, group_changes: list[GroupNode | GroupPod | str]
 @given(changes, st.integers(0, 20))
 @example([node(0), LOST], 0)
 @example([node(0), OUTSIDE, msgspec.structs.replace(OUTSIDE, node_name="n001"), "p0", "n000"], 0)
-def test_it_agrees_with_gathering_everything(group_changes: list[GroupNode | GroupPod | str], late: int) -> None:
+def test_book_facts_equal_facts_gathered_from_snapshot(
+    group_changes: list[GroupNode | GroupPod | str], late: int
+) -> None:
     book = NodeGroupBook()
     for index, change in enumerate(group_changes):
         if index == late:
@@ -122,7 +124,7 @@ def test_it_agrees_with_gathering_everything(group_changes: list[GroupNode | Gro
         compare(book, group_changes, group)
 
 
-def test_groups_that_change_are_sorted_afresh_and_others_are_kept() -> None:
+def test_changed_group_label_reassigns_nodes() -> None:
     book = NodeGroupBook()
     book.set_node(node(0))
     book.set_groups([SETTINGS])
@@ -133,7 +135,7 @@ def test_groups_that_change_are_sorted_afresh_and_others_are_kept() -> None:
     assert len(book.facts("shared", CLOUD, Failures()).nodes) == 0
 
 
-def test_a_quirk_of_one_group_does_not_change_what_another_counts() -> None:
+def test_sidecar_quirk_changes_requests_of_its_own_group_only() -> None:
     book = NodeGroupBook()
     book.set_groups(GROUPS)
     book.set_pod(msgspec.structs.replace(pod(1500), original_request=Amount(cpu_m=1000)))

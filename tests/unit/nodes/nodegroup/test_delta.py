@@ -1,4 +1,4 @@
-"""By how many nodes the thresholds would change a group."""
+"""The number of nodes that the thresholds add to or remove from a group."""
 
 import pytest
 
@@ -24,7 +24,7 @@ def usage(cpu_percent: float, memory_percent: float = 0.0) -> Utilisation:
         (35.0, 1.0, 10, 70, -5),
     ],
 )
-def test_nodes_are_added_until_the_threshold_is_reached(
+def test_scale_up_delta_reaches_threshold(
     cpu_percent: float, memory_percent: float, node_count: int, threshold_percent: int, delta: int
 ) -> None:
     request_count = scale_up_delta(
@@ -41,7 +41,7 @@ def test_after_growing_the_group_is_below_the_threshold() -> None:
     ("cpu_m", "memory_bytes", "node_cpu_m", "node_memory_bytes", "delta"),
     [(1800, 1, 1000, 1000, 3), (100, 9000, 1000, 1000, 13), (1800, 1, 0, 1000, 1), (1800, 1, 1000, 0, 1)],
 )
-def test_from_zero_the_capacity_of_one_node_decides(
+def test_from_zero_delta_uses_capacity_of_one_node(
     cpu_m: int, memory_bytes: int, node_cpu_m: int, node_memory_bytes: int, delta: int
 ) -> None:
     request_count = from_zero_delta(
@@ -52,7 +52,7 @@ def test_from_zero_the_capacity_of_one_node_decides(
     assert request_count == delta
 
 
-def test_the_cloud_maximum_takes_its_part() -> None:
+def test_nodes_to_add_is_limited_by_cloud_maximum() -> None:
     assert nodes_to_add(6, target_size=5, max_size=10) == 5
     assert nodes_to_add(10, target_size=20, max_size=50) == 10
     assert nodes_to_add(1, target_size=12, max_size=10) == -2
@@ -69,19 +69,19 @@ def test_the_cloud_maximum_takes_its_part() -> None:
         (110.0, GroupRule.SCALE_UP, 6),
     ],
 )
-def test_a_threshold_is_crossed_only_beyond_it(percent: float, rule: GroupRule, delta: int) -> None:
+def test_rule_changes_only_beyond_threshold(percent: float, rule: GroupRule, delta: int) -> None:
     wish = threshold_delta(usage(percent), request=Amount(), node_count=10, node_capacity=Amount(), settings=SETTINGS)
     assert wish == WantedNodes(rule=rule, delta=delta)
 
 
-def test_no_more_go_than_leave_the_group_at_the_scale_up_threshold() -> None:
+def test_shrinking_stops_at_scale_up_threshold() -> None:
     assert nodes_to_keep(usage(36.0), node_count=2, threshold_percent=70) == 2
     assert nodes_to_keep(usage(35.0), node_count=2, threshold_percent=70) == 1
     wish = threshold_delta(usage(36.0), request=Amount(), node_count=3, node_capacity=Amount(), settings=SETTINGS)
     assert wish == WantedNodes(rule=GroupRule.TAINT_UPPER, delta=-1)
 
 
-def test_from_zero_is_above_every_threshold() -> None:
+def test_from_zero_usage_triggers_from_zero_rule() -> None:
     wish = threshold_delta(
         FromZero(),
         request=Amount(cpu_m=1800, memory_bytes=1),

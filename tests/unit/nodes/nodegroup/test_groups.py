@@ -1,4 +1,4 @@
-"""Groups as people write them: Escalator's file, and NodeGroup objects."""
+"""Groups read from Escalator's file and from NodeGroup objects."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def named(**spec: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
     return {"metadata": {"name": "shared"}, "spec": {**GROUP_SPEC, **spec}}
 
 
-def test_a_file_of_escalator_is_taken_unchanged() -> None:
+def test_escalator_file_is_accepted_unchanged() -> None:
     (group,) = groups_of_text(ESCALATOR_FILE, where="file").groups
     assert (group.settings.name, group.settings.max_nodes, group.settings.hard_delete_grace_period_s) == (
         "shared",
@@ -46,7 +46,7 @@ def test_a_file_of_escalator_is_taken_unchanged() -> None:
     )
 
 
-def test_a_node_group_says_the_same_in_camel_case() -> None:
+def test_node_group_in_camel_case_equals_escalator_file() -> None:
     (written,) = groups_of_text(ESCALATOR_FILE, where="file").groups
     (group,) = group_of(named()).groups
     assert group.settings == written.settings
@@ -55,7 +55,7 @@ def test_a_node_group_says_the_same_in_camel_case() -> None:
     assert spec_of(written.options)["aws"]["launchTemplateId"] == "lt-1"
 
 
-def test_an_empty_text_has_no_groups() -> None:
+def test_empty_file_has_no_groups() -> None:
     assert groups_of_text("", where="file") == groups_of_text("# nothing", where="file")
 
 
@@ -69,12 +69,12 @@ def test_an_empty_text_has_no_groups() -> None:
         ("node_groups: [1]", "1 is not a mapping"),
     ],
 )
-def test_a_text_that_is_none_is_refused(text: str, what: str) -> None:
+def test_malformed_file_is_rejected_with_cause(text: str, what: str) -> None:
     (problem,) = groups_of_text(text, where="file").problems
     assert what in problem.what
 
 
-def test_a_group_that_is_wrong_does_not_harm_the_others() -> None:
+def test_invalid_group_does_not_affect_valid_groups() -> None:
     whole = yaml.safe_load(ESCALATOR_FILE)
     (good,) = whole["node_groups"]
     wrong = {**good, "name": "wrong", "min_nodes": 20, "slow_node_removal_rate": 9, "colour": "red"}
@@ -88,7 +88,7 @@ def test_a_group_that_is_wrong_does_not_harm_the_others() -> None:
     ]
 
 
-def test_a_refused_group_has_its_name_and_everything_that_is_wrong() -> None:
+def test_refused_group_has_name_and_all_problems() -> None:
     whole = yaml.safe_load(ESCALATOR_FILE)
     whole["node_groups"][0] |= {"min_nodes": 20, "colour": "red"}
     (refused,) = groups_of_text(yaml.safe_dump(whole), where="file").refused
@@ -98,7 +98,7 @@ def test_a_refused_group_has_its_name_and_everything_that_is_wrong() -> None:
     assert [problem.where.rpartition(": ")[2] for problem in refused.problems] == ["minNodes", "colour"]
 
 
-def test_a_key_that_nothing_has_is_ignored_and_named() -> None:
+def test_unknown_key_is_ignored_and_reported() -> None:
     whole = yaml.safe_load(ESCALATOR_FILE)
     whole["other"] = 1
     whole["node_groups"][0] |= {"scale_up_cool_down_timeout": "10m"}
@@ -117,7 +117,7 @@ def test_a_key_that_nothing_has_is_ignored_and_named() -> None:
     assert ignored.expected == "scaleUpCoolDownPeriod, perhaps"
 
 
-def test_problems_of_an_object_are_in_its_own_keys() -> None:
+def test_node_group_problems_have_camel_case_keys() -> None:
     problems = group_of(named(minNodes=20, softDeleteGracePeriod="1h", quirks={"noSuch": True})).problems
     assert [problem.where for problem in problems] == [
         "NodeGroup shared: spec: quirks",
@@ -127,12 +127,12 @@ def test_problems_of_an_object_are_in_its_own_keys() -> None:
     assert "minNodes 20 is not at most maxNodes 10" in problems[1].what
 
 
-def test_the_name_of_a_group_is_that_of_its_object() -> None:
+def test_group_name_is_the_metadata_name() -> None:
     (group,) = group_of({"metadata": {"name": "mine"}, "spec": {**GROUP_SPEC, "name": "other"}}).groups
     assert group.settings.name == "mine"
 
 
-def test_quirks_and_options_of_aws_are_read() -> None:
+def test_quirks_are_read_from_node_group_spec() -> None:
     spec: dict[str, Any] = {"quirks": {"lockStopsReaping": True}, "aws": {"launchTemplateId": "lt-1"}}
     (group,) = group_of(named(**spec)).groups
     assert group.settings.quirks == NodeGroupQuirks(lock_stops_reaping=True)

@@ -176,13 +176,13 @@ DECISIONS: dict[str, tuple[Callable[[NodeGroupSettings], object], object, object
 
 
 @pytest.mark.parametrize("name", DECISIONS)
-def test_the_product_decides_the_safe_way(name: str) -> None:
+def test_decision_without_quirk_is_safe(name: str) -> None:
     decide, safe, _ = DECISIONS[name]
     assert decide(settings()) == safe
 
 
 @pytest.mark.parametrize("name", DECISIONS)
-def test_the_quirk_decides_as_the_original(name: str) -> None:
+def test_decision_with_quirk_equals_original(name: str) -> None:
     decide, _, original = DECISIONS[name]
     assert decide(quirky(name)) == original
 
@@ -199,13 +199,13 @@ CHECKS: dict[str, tuple[dict[str, object], int, int]] = {
 
 
 @pytest.mark.parametrize("name", CHECKS)
-def test_a_quirk_of_the_checks_changes_what_is_reported(name: str) -> None:
+def test_validation_quirk_changes_problem_count(name: str) -> None:
     changes, safe, original = CHECKS[name]
     assert problem_count(NodeGroupQuirks(), **changes) == safe
     assert problem_count(NodeGroupQuirks(**{name: True}), **changes) == original
 
 
-def test_a_sidecar_counts_beside_the_containers_unless_the_quirk_says_otherwise() -> None:
+def test_sidecar_request_is_added_to_containers_unless_quirk_is_set() -> None:
     sidecar = [InitContainer(request=Resources(cpu_m=500), is_sidecar=True)]
     amounts = [
         pod_request([Resources(cpu_m=1000)], sidecar, sidecars_count_as_init_containers=quirk)
@@ -214,27 +214,27 @@ def test_a_sidecar_counts_beside_the_containers_unless_the_quirk_says_otherwise(
     assert amounts == [Amount(cpu_m=1500), Amount(cpu_m=1000)]
 
 
-def test_every_quirk_is_shown_here() -> None:
+def test_every_quirk_is_covered_by_this_file() -> None:
     shown = {*DECISIONS, *CHECKS, "sidecars_count_as_init_containers"}
     assert shown == set(NodeGroupQuirks.__struct_fields__)
 
 
-def test_the_original_has_all_quirks_and_the_product_none() -> None:
+def test_original_enables_all_quirks_and_default_none() -> None:
     names = NodeGroupQuirks.__struct_fields__
     assert {getattr(ORIGINAL, name) for name in names} == {True}
     assert {getattr(NodeGroupQuirks(), name) for name in names} == {False}
 
 
-def test_growth_to_the_minimum_stops_reaping_only_with_the_quirk() -> None:
+def test_growth_to_minimum_stops_reaping_only_with_quirk() -> None:
     seen = snapshot((*nodes(2), node(2, is_force_tainted=True)))
     assert summary_of(decided(seen, settings(min_nodes=3))[1]) == ("!n002", 1)
     assert summary_of(decided(seen, quirky("scale_up_stops_reaping", min_nodes=3))[1]) == (1,)
 
 
-def test_a_negative_rate_of_the_original_grows_an_idle_group() -> None:
+def test_negative_removal_rate_grows_idle_group() -> None:
     plan = decided(snapshot(nodes(3)), settings(fast_node_removal_rate=-1))[1]
     assert plan.effects == (IncreaseSize(count=1),)
 
 
-def test_tainting_and_untainting_are_distinguished_in_this_file() -> None:
+def test_summary_distinguishes_taint_from_untaint() -> None:
     assert (_short(Taint(node_name="n", at_s=0, effect="")), _short(Untaint(node_name="n"))) == ("n", "~n")

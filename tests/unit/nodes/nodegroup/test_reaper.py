@@ -1,4 +1,4 @@
-"""Nodes to remove, nodes to drain, and the reasons to keep others."""
+"""Nodes to delete, nodes to drain, and the reasons to retain others."""
 
 import pytest
 
@@ -38,23 +38,23 @@ def fate(group_node: GroupNode, *, has_pod: bool = False, **changes: object) -> 
         (900.5, True, None),
     ],
 )
-def test_both_graces_and_the_time_to_drain_must_have_passed(
+def test_node_is_retained_until_grace_and_drain_periods_end(
     tainted_ago_s: float, keep: RetentionReason | None, *, has_pod: bool
 ) -> None:
     assert fate(node(0, tainted_ago_s=tainted_ago_s), has_pod=has_pod) == keep
 
 
-def test_without_a_drain_grace_a_node_goes_with_its_pods_after_the_hard_one() -> None:
+def test_node_without_drain_grace_is_deleted_after_hard_grace() -> None:
     assert fate(node(0, tainted_ago_s=601.0), has_pod=True, drain_grace_period_s=0.0) is None
 
 
-def test_a_protected_node_and_one_without_a_timestamp_stay() -> None:
+def test_protected_node_and_node_without_timestamp_are_retained() -> None:
     assert fate(node(0, tainted_ago_s=9999.0, is_protected=True)) is RetentionReason.PROTECTED
     assert fate(node(0, removal_taint=RemovalTaint(at_s=None))) is RetentionReason.NO_TIMESTAMP
     assert fate(node(0)) is RetentionReason.NO_TIMESTAMP
 
 
-def test_what_is_due_is_deleted_and_what_has_pods_is_drained() -> None:
+def test_empty_due_node_is_deleted_and_busy_due_node_is_drained() -> None:
     gone, busy, young = node(0, tainted_ago_s=700.0), node(1, tainted_ago_s=700.0), node(2, tainted_ago_s=5.0)
     assert reaped(gone, busy, young, pods=(pod(on=busy),)) == Reaped(
         deleted=("n000",),
@@ -66,7 +66,7 @@ def test_what_is_due_is_deleted_and_what_has_pods_is_drained() -> None:
     )
 
 
-def test_the_clouds_minimum_lets_as_many_go_as_fit() -> None:
+def test_deletions_stop_at_cloud_minimum() -> None:
     group = [node(number, tainted_ago_s=100.0 + number) for number in range(5)]
     done = reaped(*group, cloud_min=3)
     assert done.deleted == ("n004", "n003")
@@ -74,28 +74,28 @@ def test_the_clouds_minimum_lets_as_many_go_as_fit() -> None:
     assert {kept_node.reason for kept_node in done.kept_nodes} == {RetentionReason.CLOUD_MIN}
 
 
-def test_empty_nodes_go_before_those_with_pods() -> None:
+def test_empty_nodes_are_deleted_before_nodes_with_pods() -> None:
     busy, empty = node(0, tainted_ago_s=5000.0), node(1, tainted_ago_s=100.0)
     assert reaped(busy, empty, pods=(pod(on=busy),), cloud_min=1).deleted == ("n001",)
 
 
-def test_nodes_on_which_something_failed_go_last() -> None:
+def test_nodes_with_failed_effects_are_deleted_last() -> None:
     group = [node(number, tainted_ago_s=100.0) for number in range(2)]
     assert reaped(*group, cloud_min=1, failed=frozenset({"n000"})).deleted == ("n001",)
 
 
-def test_a_node_that_could_not_be_deleted_is_not_drained() -> None:
+def test_node_retained_by_cloud_minimum_is_not_drained() -> None:
     busy = [node(number, tainted_ago_s=700.0) for number in range(2)]
     done = reaped(*busy, pods=tuple(pod(on=group_node) for group_node in busy), cloud_min=1)
     assert (done.drained, done.is_refused) == (("n000",), True)
     assert done.kept_nodes[1] == PostponedRemoval(node_name="n001", reason=RetentionReason.CLOUD_MIN)
 
 
-def test_a_cloud_below_its_own_minimum_lets_none_go() -> None:
+def test_cloud_below_its_minimum_deletes_no_node() -> None:
     assert reaped(node(0, tainted_ago_s=100.0), target=1, cloud_min=3).deleted == ()
 
 
-def test_in_a_sick_group_only_sick_nodes_go() -> None:
+def test_unhealthy_group_deletes_only_unhealthy_nodes() -> None:
     watched = settings(
         unhealthy_node_grace_period_s=300.0, health_check_newest_nodes_percent=100, max_unhealthy_nodes_percent=0
     )
@@ -106,7 +106,7 @@ def test_in_a_sick_group_only_sick_nodes_go() -> None:
     assert done.kept_nodes == (PostponedRemoval(node_name="n000", reason=RetentionReason.HEALTHY),)
 
 
-def test_a_force_tainted_node_goes_immediately_if_it_is_empty() -> None:
+def test_empty_unprotected_force_tainted_node_is_deleted_immediately() -> None:
     empty, busy = node(0, is_force_tainted=True), node(1, is_force_tainted=True)
     protected = node(2, is_force_tainted=True, is_protected=True)
     seen = view(snapshot((empty, busy, protected), (pod(on=busy),)))

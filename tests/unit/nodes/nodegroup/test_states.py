@@ -1,4 +1,4 @@
-"""Each node has one state, and nodes are chosen in order."""
+"""The state and order of nodes, and the group of nodes and pods."""
 
 import itertools
 
@@ -24,7 +24,7 @@ IN = Expression(key="customer", operator="In", values=("dev", "shared"))
 
 
 @pytest.mark.parametrize(("cordoned", "forced", "tainted"), [*itertools.product([False, True], repeat=3)])
-def test_the_first_state_that_applies_is_the_nodes(*, cordoned: bool, forced: bool, tainted: bool) -> None:
+def test_node_has_the_highest_ranked_state_that_applies(*, cordoned: bool, forced: bool, tainted: bool) -> None:
     group_node = node(0, is_cordoned=cordoned, is_force_tainted=forced, tainted_ago_s=5.0 if tainted else None)
     ranked = [
         (cordoned, NodeState.CORDONED),
@@ -35,11 +35,11 @@ def test_the_first_state_that_applies_is_the_nodes(*, cordoned: bool, forced: bo
     assert state_of(group_node) == next(state for applies, state in ranked if applies)
 
 
-def test_a_taint_without_a_timestamp_is_a_taint() -> None:
+def test_node_with_taint_without_timestamp_is_tainted() -> None:
     assert state_of(node(0, removal_taint=RemovalTaint(at_s=None))) is NodeState.TAINTED
 
 
-def test_a_partition_keeps_the_order_of_the_input() -> None:
+def test_partition_preserves_node_order() -> None:
     group = (node(3), node(1, tainted_ago_s=1.0), node(2, is_cordoned=True), node(0), node(4, is_force_tainted=True))
     assert partition(group) == Partition(
         untainted=(group[0], group[3]), tainted=(group[1],), cordoned=(group[2],), force_tainted=(group[4],)
@@ -50,20 +50,20 @@ def names(picked: list[GroupNode]) -> list[str]:
     return [group_node.name for group_node in picked]
 
 
-def test_nodes_are_picked_by_age_then_by_name() -> None:
+def test_nodes_are_ordered_by_age_then_by_name() -> None:
     same = NOW_S - 50.0
     group = [node(2, created_at_s=same), node(1, created_at_s=same), node(3, age_s=100.0), node(0, age_s=10.0)]
     assert names(oldest_first(group)) == ["n003", "n001", "n002", "n000"]
     assert names(newest_first(group)) == ["n000", "n001", "n002", "n003"]
 
 
-def test_nodes_on_which_something_failed_come_last() -> None:
+def test_nodes_with_failed_effects_are_ordered_last() -> None:
     group = [node(0), node(1), node(2)]
     assert names(oldest_first(group, last={"n000"})) == ["n001", "n002", "n000"]
     assert names(newest_first(group, last={"n002"})) == ["n001", "n000", "n002"]
 
 
-def test_a_dry_run_sees_what_it_did_on_top_of_what_is_real() -> None:
+def test_dry_mode_overlays_its_taints_on_node_state() -> None:
     tainted, cordoned = node(0, tainted_ago_s=9.0), node(1, is_cordoned=True)
     seen = [
         as_in_dry_mode(group_node, {"n000": None, "n002": 5.0}, ignore_real_state=False)
@@ -73,7 +73,7 @@ def test_a_dry_run_sees_what_it_did_on_top_of_what_is_real() -> None:
     assert as_in_dry_mode(node(2), {"n002": 5.0}, ignore_real_state=False).removal_taint == RemovalTaint(at_s=5.0)
 
 
-def test_a_dry_run_may_ignore_what_is_real() -> None:
+def test_dry_mode_quirk_ignores_real_node_state() -> None:
     real = [node(0, tainted_ago_s=9.0), node(1, is_cordoned=True), node(2, is_force_tainted=True)]
     seen = [as_in_dry_mode(group_node, {}, ignore_real_state=True) for group_node in real]
     assert {state_of(group_node) for group_node in seen} == {NodeState.UNTAINTED}
@@ -91,7 +91,7 @@ def affine(*expressions: Expression) -> Affinity:
     return Affinity(required_node_terms=((Expression(key="zone", operator="Exists"),), expressions))
 
 
-def test_a_node_belongs_by_its_label() -> None:
+def test_node_belongs_to_group_by_label() -> None:
     assert node_belongs({"customer": "shared"}, label_key="customer", label_value="shared")
     assert not node_belongs({"customer": "dev"}, label_key="customer", label_value="shared")
     assert not node_belongs({}, label_key="customer", label_value="shared")
@@ -112,7 +112,7 @@ def test_a_node_belongs_by_its_label() -> None:
         (Placement(node_selector={"customer": "shared"}, is_static=True), True),
     ],
 )
-def test_a_labelled_group_takes_pods_that_ask_for_its_nodes(placement: Placement, *, belongs: bool) -> None:
+def test_labelled_group_owns_pods_that_select_its_nodes(placement: Placement, *, belongs: bool) -> None:
     assert labelled(placement) is belongs
 
 
@@ -130,15 +130,15 @@ def test_a_labelled_group_takes_pods_that_ask_for_its_nodes(placement: Placement
         (Placement(affinity=Affinity(has_pod_anti_affinity=True)), False),
     ],
 )
-def test_the_default_group_takes_pods_that_ask_for_nothing(placement: Placement, *, belongs: bool) -> None:
+def test_default_group_owns_pods_without_placement_constraints(placement: Placement, *, belongs: bool) -> None:
     assert default(placement) is belongs
 
 
-def test_pods_of_daemon_sets_and_static_pods_hold_no_node() -> None:
+def test_daemon_set_and_static_pods_do_not_hold_a_node() -> None:
     assert holds_a_node(Placement(node_selector={"disk": "ssd"}))
     assert not holds_a_node(Placement(owner_kind="DaemonSet"))
     assert not holds_a_node(Placement(is_static=True))
 
 
-def test_a_pod_has_finished_when_it_succeeded_or_failed() -> None:
+def test_pod_is_finished_if_succeeded_or_failed() -> None:
     assert {phase for phase in PodPhase if is_finished(phase)} == {PodPhase.SUCCEEDED, PodPhase.FAILED}

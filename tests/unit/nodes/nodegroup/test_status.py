@@ -53,7 +53,7 @@ STATE = NodeGroupState(
 )
 
 
-def made(plan: GroupPlan, state: NodeGroupState = STATE, before: object = None, **more: Any) -> dict[str, Any]:  # noqa: ANN401
+def new_status(plan: GroupPlan, state: NodeGroupState = STATE, before: object = None, **more: Any) -> dict[str, Any]:  # noqa: ANN401
     values = {"done": (), "problems": (), "stamp": "now", **more}
     return status_of(before, plan=plan, state=state, cloud=CLOUD, **values)  # type: ignore[arg-type]
 
@@ -67,7 +67,7 @@ def ready(status: dict[str, Any]) -> tuple[str, str]:
     return condition["status"], condition["reason"]
 
 
-def test_the_state_survives_in_the_status() -> None:
+def test_state_round_trips_through_status() -> None:
     written = written_state(STATE)
     assert None not in written.values()
     assert state_from({"status": {"state": written}}) == STATE
@@ -75,58 +75,59 @@ def test_the_state_survives_in_the_status() -> None:
 
 
 @pytest.mark.parametrize("resource", [None, {}, {"status": {"state": 1}}, {"status": {"state": {"lock": 1}}}])
-def test_a_state_that_cannot_be_read_is_none(resource: dict[str, Any] | None) -> None:
+def test_unreadable_state_is_none(resource: dict[str, Any] | None) -> None:
     assert state_from(resource) is None
 
 
-def test_nodes_on_their_way_lock_a_group_whose_state_is_lost() -> None:
+def test_recovered_state_locks_group_if_machines_are_coming() -> None:
     lock = ScaleLock(requested_count=2, locked_at_s=NOW_S)
     assert recovered_state(CLOUD, node_count=4, now_s=NOW_S) == NodeGroupState(lock=lock)
     assert recovered_state(CLOUD, node_count=6, now_s=NOW_S) == NodeGroupState()
 
 
-def test_a_status_counts_nodes_and_says_how_full_they_are() -> None:
+def test_status_has_node_counts_and_utilization() -> None:
     group = nodes(4)
     _, plan = decided(snapshot(group, tuple(pod(1000, on=group[0]) for _ in range(8))))
-    status = made(plan)
+    status = new_status(plan)
     assert status["nodes"] == {"total": 4, "untainted": 4, "tainted": 0, "forceTainted": 0, "cordoned": 0, "coming": 2}
     assert status["utilization"] == {"cpuPercent": 50.0, "memoryPercent": 12.5}
     assert (status["requested"]["cpu"], status["capacity"]["cpu"], status["podCount"]) == ("8000m", "16000m", 8)
 
 
-def test_from_zero_there_is_no_percentage() -> None:
-    assert made(new_plan(usage=FromZero()))["utilization"] == {}
+def test_status_from_zero_has_no_utilization() -> None:
+    assert new_status(new_plan(usage=FromZero()))["utilization"] == {}
 
 
-def test_the_last_action_stays_until_there_is_another() -> None:
-    first = made(new_plan(), done=["taint node a"])
+def test_last_action_is_retained_until_the_next() -> None:
+    first = new_status(new_plan(), done=["taint node a"])
     assert first["lastAction"] == {"time": "now", "rule": "steady", "what": ["taint node a"]}
-    assert made(new_plan(), before={"status": first}, stamp="later")["lastAction"]["time"] == "now"
+    assert new_status(new_plan(), before={"status": first}, stamp="later")["lastAction"]["time"] == "now"
 
 
-def test_conditions_say_why_a_group_does_not_scale() -> None:
+def test_ready_condition_has_reason_why_group_does_not_scale() -> None:
     calm = NodeGroupState()
-    assert ready(made(new_plan(), calm)) == ("True", "")
-    assert ready(made(new_plan(), STATE)) == ("False", "BreakerOpen")
-    assert ready(made(new_plan(error=PassError.BELOW_MIN), calm)) == ("False", "PassFailed")
-    assert ready(made(new_plan(is_healthy=False), calm)) == ("False", "NewNodesUnhealthy")
-    assert ready(made(new_plan(), calm, problems=["taint node a: no"])) == ("True", "SomeEffectsFailed")
+    assert ready(new_status(new_plan(), calm)) == ("True", "")
+    assert ready(new_status(new_plan(), STATE)) == ("False", "BreakerOpen")
+    assert ready(new_status(new_plan(error=PassError.BELOW_MIN), calm)) == ("False", "PassFailed")
+    assert ready(new_status(new_plan(is_healthy=False), calm)) == ("False", "NewNodesUnhealthy")
+    assert ready(new_status(new_plan(), calm, problems=["taint node a: no"])) == ("True", "SomeEffectsFailed")
 
 
-def test_the_time_of_a_condition_is_that_of_its_last_change() -> None:
+def test_transition_time_changes_only_with_condition_status() -> None:
     calm = NodeGroupState()
-    before = {"status": made(new_plan(), calm)}
+    before = {"status": new_status(new_plan(), calm)}
     assert (
-        condition_of({"status": made(new_plan(), calm, before, stamp="later")}, "Ready")["lastTransitionTime"] == "now"
+        condition_of({"status": new_status(new_plan(), calm, before, stamp="later")}, "Ready")["lastTransitionTime"]
+        == "now"
     )
     assert (
-        condition_of({"status": made(new_plan(), STATE, before, stamp="later")}, "Ready")["lastTransitionTime"]
+        condition_of({"status": new_status(new_plan(), STATE, before, stamp="later")}, "Ready")["lastTransitionTime"]
         == "later"
     )
 
 
-def test_without_a_pass_the_other_conditions_stay() -> None:
-    before = {"metadata": {"generation": 3}, "status": made(new_plan(), NodeGroupState())}
+def test_failed_pass_preserves_other_conditions() -> None:
+    before = {"metadata": {"generation": 3}, "status": new_status(new_plan(), NodeGroupState())}
     verdict = Verdict(is_true=False, reason="CloudUnavailable", message="away")
     status = refused_status(before, CLOUD_REACHABLE, verdict, stamp="later")
     assert status["observedGeneration"] == 3
@@ -154,11 +155,11 @@ def test_without_a_pass_the_other_conditions_stay() -> None:
         (IncreaseSize(count=2), "ask the cloud for 2 nodes"),
     ],
 )
-def test_each_effect_has_a_sentence(effect: Effect, sentence: str) -> None:
+def test_effect_is_described_in_a_sentence(effect: Effect, sentence: str) -> None:
     assert sentence_of(effect) == sentence
 
 
-def test_the_lock_and_the_breaker_survive_without_a_status() -> None:
+def test_lock_and_breaker_round_trip_through_annotation() -> None:
     text = annotation_text(STATE)
     state = state_from({"metadata": {"annotations": {NODE_GROUP_STATE_ANNOTATION: text}}})
     assert state == NodeGroupState(lock=STATE.lock, breaker=STATE.breaker)
@@ -167,13 +168,15 @@ def test_the_lock_and_the_breaker_survive_without_a_status() -> None:
     assert state_from({"metadata": {"annotations": {NODE_GROUP_STATE_ANNOTATION: '{"lock":1}'}}}) is None
 
 
-def test_machines_that_are_missing_are_counted_in_a_sentence() -> None:
-    condition = condition_of({"status": made(new_plan(unregistered_count=1), NodeGroupState())}, "MachinesRegistered")
+def test_condition_reports_number_of_missing_machines() -> None:
+    condition = condition_of(
+        {"status": new_status(new_plan(unregistered_count=1), NodeGroupState())}, "MachinesRegistered"
+    )
     assert (condition["status"], condition["reason"]) == ("False", "MachinesMissing")
     assert condition["message"].startswith("1 machine of the cloud is no node of this group")
 
 
-def test_keys_without_effect_are_in_a_condition_until_they_are_gone() -> None:
+def test_ignored_keys_are_reported_in_condition_until_removed() -> None:
     assert keys_status({}, (), stamp="now") == {}
     problem = Problem(where="g: colour", what="no such option, ignored", expected="one of name")
     status = keys_status({}, (problem,), stamp="now")
@@ -185,13 +188,15 @@ def test_keys_without_effect_are_in_a_condition_until_they_are_gone() -> None:
 
 
 @pytest.mark.parametrize(("count", "words"), [(1, "1 pod waits for room"), (2, "2 pods wait for room")])
-def test_pods_that_others_leave_no_room_are_counted_in_a_sentence(count: int, words: str) -> None:
-    condition = condition_of({"status": made(new_plan(crowded_out_count=count), NodeGroupState())}, "PodsHaveRoom")
+def test_condition_reports_number_of_crowded_out_pods(count: int, words: str) -> None:
+    condition = condition_of(
+        {"status": new_status(new_plan(crowded_out_count=count), NodeGroupState())}, "PodsHaveRoom"
+    )
     assert (condition["status"], condition["reason"]) == ("False", "RoomTaken")
     assert condition["message"].startswith(words)
 
 
-def test_why_says_the_rule_its_numbers_and_what_is_anticipated() -> None:
+def test_why_text_has_rule_usage_and_anticipated_pods() -> None:
     full = Utilisation(cpu_percent=85.4, memory_percent=10.0)
     assert why_of(new_plan(usage=full)) == "steady asks for +0; cpu 85 %, memory 10 % requested"
     plan = new_plan(usage=full, requested_delta=2, anticipated_count=4)
@@ -200,7 +205,7 @@ def test_why_says_the_rule_its_numbers_and_what_is_anticipated() -> None:
     assert why_of(new_plan()) == "steady asks for +0"
 
 
-def test_every_value_has_a_metric() -> None:
+def test_gauges_of_a_pass_are_declared_metrics() -> None:
     group = nodes(4)
     state, plan = decided(snapshot(group, tuple(pod(1000, on=group[0]) for _ in range(8))))
     values = gauges_of(plan, state, CLOUD)
@@ -209,12 +214,12 @@ def test_every_value_has_a_metric() -> None:
     assert (values["escalator_node_group_unhealthy_nodes"], values["serving_nodegroup_healthy"]) == (1.0, 1.0)
 
 
-def test_from_zero_the_percentages_are_zero() -> None:
+def test_gauge_percentages_from_zero_are_0() -> None:
     plan = GroupPlan(requested_delta=1, decided_by=GroupRule.FROM_ZERO, usage=FromZero())
     assert gauges_of(plan, NodeGroupState(), CLOUD)["escalator_node_group_mem_percent"] == 0.0
 
 
-def test_the_largest_pods_that_wait_and_the_nodes_with_the_most_room_have_gauges() -> None:
+def test_room_gauges_have_largest_pending_pods_and_largest_free_node() -> None:
     book = NodeGroupBook()
     book.set_groups([settings(anticipation=True)])
     for group_node in (node(0), node(1), node(2, tainted_ago_s=5.0)):
@@ -222,7 +227,7 @@ def test_the_largest_pods_that_wait_and_the_nodes_with_the_most_room_have_gauges
     book.set_pod(pod(1000, on=node(0), name="a", memory_bytes=9))
     for name, cpu_m, memory_bytes in (("b", 300, 7), ("c", 200, 8)):
         book.set_pod(pod(cpu_m, name=name, memory_bytes=memory_bytes))
-    # What does not exist yet does not wait.
+    # An anticipated pod does not exist yet, and is not pending.
     book.set_pod(pod(900, name="d", is_anticipated=True))
     values = room_gauges(book.extremes("shared"))
     assert values.keys() <= {metric_spec.name for metric_spec in NODEGROUP_METRICS}
@@ -234,7 +239,7 @@ def test_the_largest_pods_that_wait_and_the_nodes_with_the_most_room_have_gauges
         f"{prefix}_cpu_request_largest_pending_mem": 200,
         f"{prefix}_mem_request_largest_pending_mem": 8,
     }
-    # The tainted node takes no pods; the first has 3000 m left, the second 4000 m.
+    # The tainted node accepts no pods; n000 has 3000 m free, n001 4000 m.
     assert values[f"{prefix}_cpu_capacity_largest_available_cpu"] == 4000
     for name in "abcd":
         book.drop_pod(name)
@@ -244,11 +249,11 @@ def test_the_largest_pods_that_wait_and_the_nodes_with_the_most_room_have_gauges
     assert values[f"{prefix}_cpu_capacity_largest_available_cpu"] == 4000
 
 
-def test_nodes_that_are_new_say_how_long_they_took() -> None:
+def test_registration_lag_is_measured_for_new_nodes_only() -> None:
     group = (*nodes(2), node(2, age_s=30.0), node(3, age_s=30.0))
     state, plan = decided(snapshot(group))
     node_group_state = msgspec.structs.replace(state, last_scale_up_at_s=NOW_S - 100.0)
-    # Created 28 and 27 s ago: 72 and 73 s after they were asked for.
+    # Created 28 and 27 s ago: 72 and 73 s after they were requested.
     assert registration_lags(plan, node_group_state, known={"n000"}) == [72.0, 73.0]
     assert registration_lags(plan, node_group_state, known={"n000", "n002"}) == [73.0]
     assert registration_lags(plan, msgspec.structs.replace(state, last_scale_up_at_s=None), known=()) == []

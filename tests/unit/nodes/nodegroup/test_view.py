@@ -39,25 +39,25 @@ def sick(count: int, *, first: int = 0) -> tuple[GroupNode, ...]:
     return nodes(count, first=first, is_ready=False)
 
 
-def test_only_nodes_and_pods_of_the_group_count() -> None:
+def test_view_contains_nodes_and_pods_of_the_group_only() -> None:
     own, other = node(0), node(1, labels={"customer": "other"})
     seen = view(snapshot((own, other), (pod(1000, on=own), pod(7, on=other, placement=OTHER))))
     assert seen.nodes == (own,)
     assert seen.request == Amount(cpu_m=1000, memory_bytes=GIB)
 
 
-def test_only_untainted_nodes_are_capacity() -> None:
+def test_capacity_is_that_of_untainted_nodes() -> None:
     seen = view(snapshot((node(0), node(1, tainted_ago_s=5.0), node(2, is_cordoned=True))))
     assert seen.capacity == NODE_AMOUNT
 
 
-def test_finished_pods_ask_for_nothing_and_hold_nothing() -> None:
+def test_finished_pods_neither_request_nor_hold_a_node() -> None:
     own = node(0)
     seen = view(snapshot((own,), (pod(on=own, phase=PodPhase.SUCCEEDED), pod(on=own, phase=PodPhase.FAILED))))
     assert (seen.pods, seen.is_empty(own)) == ((), True)
 
 
-def test_other_pods_keep_a_node_from_being_empty_but_for_daemon_sets() -> None:
+def test_node_with_foreign_pod_is_not_empty_unless_daemon_set() -> None:
     first, second = nodes(2)
     seen = view(snapshot((first, second), (pod(on=first, placement=OTHER), pod(on=second, placement=DAEMON))))
     assert (seen.is_empty(first), seen.is_empty(second)) == (False, True)
@@ -68,14 +68,14 @@ def test_machines_that_are_not_nodes_yet_are_coming() -> None:
     assert view(snapshot(nodes(3), target=2)).coming_count == 0
 
 
-def test_the_clouds_bounds_are_taken_where_none_are_given() -> None:
+def test_cloud_bounds_replace_unset_group_bounds() -> None:
     cloud = CloudGroup(target_size=5, min_size=2, max_size=9)
-    taken = with_cloud_bounds(settings(min_nodes=0, max_nodes=0), cloud)
-    assert (taken.min_nodes, taken.max_nodes) == (2, 9)
+    bounded = with_cloud_bounds(settings(min_nodes=0, max_nodes=0), cloud)
+    assert (bounded.min_nodes, bounded.max_nodes) == (2, 9)
     assert with_cloud_bounds(SETTINGS, cloud) is SETTINGS
 
 
-def test_unhealthy_nodes_are_tainted_first_and_are_no_capacity() -> None:
+def test_unhealthy_node_is_tainted_and_excluded_from_capacity() -> None:
     seen = view(snapshot((*sick(1), *nodes(3, first=1))), settings(**WATCHED))
     assert seen.unhealthy_tainted == ("n000",)
     assert seen.parts.tainted[0].removal_taint == RemovalTaint(at_s=NOW_S)
@@ -90,18 +90,18 @@ def test_unhealthy_nodes_are_tainted_oldest_first_within_rate_and_minimum() -> N
     assert view(snapshot(group), fast).unhealthy_tainted == ("n000", "n001", "n002")
 
 
-def test_a_removal_rate_of_0_still_lets_sick_nodes_go_one_by_one() -> None:
+def test_removal_rate_of_0_still_taints_one_unhealthy_node() -> None:
     watched = settings(**WATCHED, fast_node_removal_rate=0)
     assert view(snapshot((*sick(2), *nodes(2, first=2))), watched).unhealthy_tainted == ("n000",)
 
 
-def test_no_unhealthy_node_is_tainted_at_or_below_the_minimum() -> None:
+def test_no_unhealthy_node_is_tainted_at_or_below_minimum() -> None:
     group = (*sick(1), *nodes(2, first=1))
     assert view(snapshot(group), settings(**WATCHED, min_nodes=3)).unhealthy_tainted == ()
     assert view(snapshot(group), settings(**WATCHED, min_nodes=4)).unhealthy_tainted == ()
 
 
-def test_a_group_of_fixed_size_goes_one_node_below_for_a_sick_one() -> None:
+def test_fixed_size_group_taints_one_unhealthy_node_below_minimum() -> None:
     fixed = settings(**WATCHED, min_nodes=4, max_nodes=4)
     assert view(snapshot((*sick(2), *nodes(2, first=2))), fixed).unhealthy_tainted == ("n000",)
     assert view(snapshot((*sick(1), *nodes(2, first=2))), fixed).unhealthy_tainted == ()
@@ -112,29 +112,29 @@ def test_no_node_of_an_unhealthy_group_is_tainted() -> None:
     assert (seen.is_healthy, seen.unhealthy_tainted) == (False, ())
 
 
-def test_in_dry_mode_the_nodes_are_as_the_run_left_them() -> None:
+def test_dry_mode_view_uses_recorded_taints() -> None:
     state = NodeGroupState(dry_taints={"n000": NOW_S - 5.0, "n001": None})
     seen = view(snapshot((node(0), node(1, tainted_ago_s=9.0))), settings(dry_mode=True), state)
     assert [group_node.name for group_node in seen.parts.tainted] == ["n000"]
 
 
-def test_the_smallest_untainted_node_reports_the_capacity() -> None:
+def test_node_capacity_is_the_minimum_of_untainted_nodes() -> None:
     small = Amount(cpu_m=2000, memory_bytes=64 * GIB)
     tiny = node(2, allocatable=Amount(cpu_m=1, memory_bytes=1), tainted_ago_s=5.0)
     seen = view(snapshot((node(0), node(1, allocatable=small), tiny)))
     assert node_capacity(NodeGroupState(), seen) == Amount(cpu_m=2000, memory_bytes=16 * GIB)
 
 
-def test_a_node_that_does_not_say_what_it_offers_does_not_tell() -> None:
+def test_node_capacity_ignores_nodes_without_full_allocatable() -> None:
     silent = node(0, allocatable=Amount(cpu_m=4000))
     assert node_capacity(NodeGroupState(), view(snapshot((silent, node(1))))) == NODE_AMOUNT
 
 
-def test_where_no_node_is_untainted_any_node_tells() -> None:
+def test_node_capacity_uses_any_node_if_none_is_untainted() -> None:
     assert node_capacity(NodeGroupState(), view(snapshot((node(0, is_cordoned=True),)))) == NODE_AMOUNT
 
 
-def test_without_nodes_what_was_known_is_kept() -> None:
+def test_node_capacity_is_retained_without_nodes() -> None:
     known = NodeGroupState(node_capacity=Amount(cpu_m=1, memory_bytes=2))
     assert node_capacity(known, view(snapshot(()))) == known.node_capacity
     assert node_capacity(known, view(snapshot(()), quirky("capacity_cached_from_first_node"))) == known.node_capacity
@@ -157,7 +157,7 @@ def healthy(*group: GroupNode, **options: int) -> bool:
 
 
 @pytest.mark.parametrize(("age_s", "counts"), [(299.0, False), (300.0, True)])
-def test_a_node_is_examined_from_the_grace_period_on(age_s: float, *, counts: bool) -> None:
+def test_node_can_be_unhealthy_from_end_of_grace_period(age_s: float, *, counts: bool) -> None:
     assert is_unhealthy(sick_of_health(0, age_s=age_s), grace_s=300.0, now_s=NOW_S) is counts
 
 
@@ -166,31 +166,31 @@ def test_ready_and_cordoned_nodes_are_not_unhealthy() -> None:
     assert not is_unhealthy(sick_of_health(0, is_cordoned=True), grace_s=300.0, now_s=NOW_S)
 
 
-def test_an_unprobed_target_counts_as_healthy() -> None:
+def test_unwatched_group_has_no_unhealthy_nodes() -> None:
     assert unhealthy_names([sick_of_health(0)], settings=settings(), now_s=NOW_S) == frozenset()
     assert group_is_healthy([sick_of_health(0)], settings=settings(), now_s=NOW_S)
 
 
-def test_the_unhealthy_are_named() -> None:
+def test_unhealthy_nodes_are_returned_by_name() -> None:
     results = unhealthy_names(
         [sick_of_health(0), node(1), sick_of_health(2)], settings=settings(**watched()), now_s=NOW_S
     )
     assert results == {"n000", "n002"}
 
 
-def test_the_newest_share_is_rounded_up_and_its_percentage_down() -> None:
+def test_newest_node_count_is_rounded_up_and_unhealthy_percent_down() -> None:
     assert healthy(*nodes(9), sick_of_health(9), newest_percent=25, max_percent=33)
     assert not healthy(*nodes(9), sick_of_health(9), newest_percent=25, max_percent=32)
 
 
-def test_only_the_newest_are_tested() -> None:
+def test_only_newest_nodes_are_health_checked() -> None:
     assert healthy(sick_of_health(0), *nodes(9, first=1), newest_percent=25, max_percent=0)
 
 
-def test_7_percent_of_100_nodes_are_8() -> None:
+def test_newest_7_percent_of_100_nodes_are_8_nodes() -> None:
     assert not healthy(*nodes(92), sick_of_health(92), *nodes(7, first=93), newest_percent=7, max_percent=0)
 
 
-def test_nodes_that_are_too_new_are_left_out() -> None:
+def test_nodes_within_grace_period_are_not_health_checked() -> None:
     assert healthy(node(0), sick_of_health(1, age_s=10.0), newest_percent=50, max_percent=0)
     assert healthy(sick_of_health(1, age_s=10.0), max_percent=0)

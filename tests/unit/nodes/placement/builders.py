@@ -1,4 +1,4 @@
-"""Nodes and pods as the API has them."""
+"""Nodes and Pods as API objects."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ Json = dict[str, Any]
 
 
 def node(name: str, *, cpu: str = "4", memory: str = "8Gi", pods: str | None = "10") -> Json:
-    """A Node with so much allocatable."""
+    """A Node with these allocatable resources."""
     allocatable = {"cpu": cpu, "memory": memory} | ({} if pods is None else {"pods": pods})
     return {"metadata": {"name": name}, "status": {"allocatable": allocatable}}
 
 
 def pod(name: str, *, on: str = "", cpu: str | None = None, memory: str | None = None, phase: str = "Running") -> Json:
-    """A Pod with one container, on a node or waiting for one."""
+    """A Pod with one container, bound to a node or pending."""
     requests = {key: value for key, value in (("cpu", cpu), ("memory", memory)) if value is not None}
     spec: Json = {"containers": [{"name": "c", "image": "x", "resources": {"requests": requests}}]}
     if on:

@@ -26,14 +26,14 @@ def book_of(*names: str) -> NodeBook:
     return book
 
 
-def test_pods_add_up_on_their_nodes() -> None:
+def test_pod_requests_are_summed_per_node() -> None:
     book = book_of("a", "b")
     add_pods(book, pod("p", on="a", cpu="1"), pod("q", on="a", cpu="500m"), pod("r", on="b", cpu="100m"))
     assert requested(book) == {"a": 1500, "b": 100}
     assert (book.pod_count("a"), book.pod_count("nowhere")) == (2, 0)
 
 
-def test_a_pod_that_goes_gives_back_what_it_took() -> None:
+def test_deleted_pod_releases_its_request_once() -> None:
     book = book_of("a")
     add_pods(book, pod("p", on="a", cpu="1"))
     book.drop_pod(("default", "p"))
@@ -41,14 +41,14 @@ def test_a_pod_that_goes_gives_back_what_it_took() -> None:
     assert requested(book) == {"a": 0}
 
 
-def test_a_pod_moves_by_recreation_under_its_name() -> None:
+def test_recreated_pod_counts_on_its_new_node() -> None:
     book = book_of("a", "b")
     add_pods(book, pod("p", on="a", cpu="1"))
     add_pods(book, pod("p", on="b", cpu="2"))
     assert requested(book) == {"a": 0, "b": 2000}
 
 
-def test_a_pod_may_be_known_before_its_node() -> None:
+def test_pod_listed_before_its_node_is_counted() -> None:
     book = book_of("a")
     assert requested(book) == {"a": 0}
     add_pods(book, pod("p", on="b", cpu="1"))
@@ -57,7 +57,7 @@ def test_a_pod_may_be_known_before_its_node() -> None:
     assert requested(book) == {"a": 0, "b": 1000}
 
 
-def test_while_nothing_changes_the_table_is_the_same() -> None:
+def test_table_is_reused_without_changes() -> None:
     book = book_of("a")
     add_pods(book, pod("p", on="a", cpu="1"))
     table = book.table()
@@ -66,7 +66,7 @@ def test_while_nothing_changes_the_table_is_the_same() -> None:
     assert book.table() is table
 
 
-def test_a_change_of_one_node_renews_its_column_only() -> None:
+def test_changed_node_renews_only_its_column() -> None:
     book = book_of("a", "b")
     before = book.table()
     book.set_node(node_of(node("b", cpu="1")))
@@ -76,7 +76,7 @@ def test_a_change_of_one_node_renews_its_column_only() -> None:
     assert [int(index) for index in after.changed] == [after.index_by_name["b"]]
 
 
-def test_a_node_that_goes_leaves_the_table() -> None:
+def test_deleted_node_is_removed_from_table() -> None:
     book = book_of("a", "b")
     book.table()
     book.drop_node("a")
@@ -85,7 +85,7 @@ def test_a_node_that_goes_leaves_the_table() -> None:
     assert book.node("a") is None
 
 
-def test_what_nodes_use_is_in_the_table() -> None:
+def test_node_usage_is_in_the_table_until_withdrawn() -> None:
     book = book_of("a", "b")
     usage = NodeUsage(at_s=5.0, cpu=Usage(mean_percent=40.0, deviation_percent=1.0), memory=NoData(missing="it"))
     book.set_usages({"a": usage, "gone": usage})
@@ -96,7 +96,7 @@ def test_what_nodes_use_is_in_the_table() -> None:
     assert not book.table().measured.any()
 
 
-def test_the_other_pods_of_a_node_keep_what_they_took() -> None:
+def test_deleted_pod_does_not_release_requests_of_other_pods() -> None:
     book = book_of("a")
     add_pods(book, pod("p", on="a", cpu="1"), pod("q", on="a", cpu="2"))
     book.drop_pod(("default", "p"))

@@ -18,7 +18,7 @@ def known(name: str) -> NodeFacts | None:
     return node_of(node(name)) if name == "a" else None
 
 
-def test_load_is_a_share_of_what_is_allocatable() -> None:
+def test_load_is_percentage_of_allocatable() -> None:
     node_usage = NodeLoads(20).update([metrics("1")], known, 5.0)["a"]
     assert (node_usage.at_s, node_usage.cpu, node_usage.memory) == (
         5.0,
@@ -27,7 +27,7 @@ def test_load_is_a_share_of_what_is_allocatable() -> None:
     )
 
 
-def test_mean_and_deviation_come_from_the_newest_samples() -> None:
+def test_mean_and_deviation_use_newest_samples() -> None:
     loads = NodeLoads(3)
     for second, cpu in enumerate(("4", "800m", "1600m")):
         loads.update([metrics(cpu, stamp=f"t{second}")], known, float(second))
@@ -37,13 +37,13 @@ def test_mean_and_deviation_come_from_the_newest_samples() -> None:
     assert result.deviation_percent == pytest.approx(20 * math.sqrt(2 / 3))
 
 
-def test_a_measurement_counts_once() -> None:
+def test_repeated_measurement_counts_once() -> None:
     loads = NodeLoads(20)
     loads.update([metrics("1")], known, 0.0)
     assert loads.update([metrics("1")], known, 15.0)["a"].at_s == 0.0
 
 
-def test_a_node_that_is_not_listed_is_forgotten() -> None:
+def test_samples_of_unlisted_node_are_dropped() -> None:
     loads = NodeLoads(20)
     loads.update([metrics("1")], known, 0.0)
     assert loads.update([], known, 1.0) == {}
@@ -51,16 +51,16 @@ def test_a_node_that_is_not_listed_is_forgotten() -> None:
     assert cpu == Usage(mean_percent=50.0, deviation_percent=0.0)
 
 
-def test_a_node_that_is_not_known_has_no_load() -> None:
+def test_unknown_node_has_no_load() -> None:
     assert NodeLoads(20).update([metrics("1", name="b")], known, 0.0) == {}
 
 
-def test_what_is_not_measured_is_no_data() -> None:
+def test_missing_or_unreadable_usage_is_no_data() -> None:
     node_usage = NodeLoads(20).update([metrics(None, "much")], known, 0.0)["a"]
     assert isinstance(node_usage.cpu, NoData)
     assert isinstance(node_usage.memory, NoData)
 
 
-def test_a_share_of_nothing_is_no_data() -> None:
+def test_load_of_node_without_allocatable_is_no_data() -> None:
     node_usage = NodeLoads(20).update([metrics("1")], lambda name: node_of({"metadata": {"name": name}}), 0.0)["a"]
     assert isinstance(node_usage.cpu, NoData)

@@ -18,23 +18,23 @@ def node(*taints: dict[str, Any], **spec: Any) -> dict[str, Any]:  # noqa: ANN40
     return node_object("a", taints=list(taints), **spec)
 
 
-def test_a_taint_comes_to_the_others() -> None:
+def test_taint_is_appended_to_existing_taints() -> None:
     written = {"key": "atlassian.com/escalator", "value": "42", "effect": "NoSchedule"}
     assert taints_after(node(OTHER), TAINT) == [OTHER, written]
 
 
-def test_an_untaint_leaves_the_others() -> None:
+def test_untaint_preserves_other_taints() -> None:
     assert taints_after(node_object("a", tainted_at_s=7), UNTAINT) == []
     tainted = {"key": "atlassian.com/escalator", "value": "7", "effect": "NoSchedule"}
     assert taints_after(node(tainted, OTHER), UNTAINT) == [OTHER]
 
 
 @pytest.mark.parametrize("effect", [TAINT, UNTAINT])
-def test_a_cordoned_or_force_tainted_node_is_left_alone(effect: Taint | Untaint) -> None:
+def test_taints_of_cordoned_or_force_tainted_node_are_not_changed(effect: Taint | Untaint) -> None:
     assert taints_after(node(unschedulable=True), effect) is None
     assert taints_after(node(FORCED), effect) is None
 
 
-def test_what_is_done_is_not_done_again() -> None:
+def test_taint_and_untaint_are_skipped_if_already_done() -> None:
     assert taints_after(node_object("a", tainted_at_s=7), TAINT) is None
     assert taints_after(node(), UNTAINT) is None

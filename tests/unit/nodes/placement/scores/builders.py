@@ -1,4 +1,4 @@
-"""Nodes and pods for tests: 4000 m with 2 MiB each by default, memory of a demand in proportion to its cpu."""
+"""Nodes and pods for tests: by default 4000 m, and 2 MiB of memory for each millicore."""
 
 from serving.core.model.nodata import NoData
 from serving.nodes.placement.scores.metrics import NodeUsage, Usage
@@ -12,7 +12,7 @@ MEMORY_BYTES = CPU_M * BYTES_PER_M
 
 
 def demand(nonzero_m: int = 0, request_m: int | None = None, limit_m: int | None = None) -> PodDemand:
-    """Cpu as given, memory in proportion; requests as the non-zero ones, limits as requests, unless given."""
+    """Memory is proportional to cpu; requests default to the non-zero amounts, limits to the requests."""
     request = nonzero_m if request_m is None else request_m
     limit = request if limit_m is None else limit_m
     return PodDemand(
@@ -49,6 +49,6 @@ def node(
     )
 
 
-def held(pod: PodDemand, *nodes: ScoredNode, now_s: float = 0.0) -> Placing:
+def new_placing(pod: PodDemand, *nodes: ScoredNode, now_s: float = 0.0) -> Placing:
     """A pod placed on nodes."""
     return place(node_table(nodes, version=1), pod, now_s=now_s)

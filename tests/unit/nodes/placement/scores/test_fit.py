@@ -14,20 +14,20 @@ from serving.nodes.placement.scores.fit import (
 )
 from serving.nodes.placement.scores.nodes import ScoredNode
 from serving.nodes.placement.scores.pod import PodDemand
-from tests.unit.nodes.placement.scores.builders import BYTES_PER_M, GIB, MEMORY_BYTES, demand, held, node
+from tests.unit.nodes.placement.scores.builders import BYTES_PER_M, GIB, MEMORY_BYTES, demand, new_placing, node
 
-OURS = PlacementSettings()
-THEIRS = PlacementSettings(quirks=ORIGINAL)
+DEFAULTS = PlacementSettings()
+WITH_QUIRKS = PlacementSettings(quirks=ORIGINAL)
 
 IDLE_CROWD = demand(4500, request_m=0)
 
 
 def least(pod: PodDemand, on: ScoredNode) -> FitResult:
-    return LeastRequested(OURS).evaluate(held(pod, on))
+    return LeastRequested(DEFAULTS).evaluate(new_placing(pod, on))
 
 
-def most(pod: PodDemand, on: ScoredNode, settings: PlacementSettings = OURS) -> FitResult:
-    return MostRequested(settings).evaluate(held(pod, on))
+def most(pod: PodDemand, on: ScoredNode, settings: PlacementSettings = DEFAULTS) -> FitResult:
+    return MostRequested(settings).evaluate(new_placing(pod, on))
 
 
 @pytest.mark.parametrize(
@@ -42,12 +42,12 @@ def most(pod: PodDemand, on: ScoredNode, settings: PlacementSettings = OURS) -> 
         (5, 0, 0, 0),
     ],
 )
-def test_tenths_are_cut_off_and_0_where_overfull(total: int, allocatable: int, unused: int, used: int) -> None:
+def test_tenths_are_truncated_and_0_if_overfull(total: int, allocatable: int, unused: int, used: int) -> None:
     amounts = np.array([total]), np.array([allocatable])
     assert (int(unused_tenths(*amounts)[0]), int(used_tenths(*amounts)[0])) == (unused, used)
 
 
-def test_tenths_are_exact_where_ten_times_the_amount_overflows() -> None:
+def test_tenths_are_exact_if_ten_times_the_amount_overflows() -> None:
     allocatable = 2**62 - 1
     total = allocatable * 7 // 10 + 1
     amounts = np.array([total, 1]), np.array([allocatable, 3])
@@ -55,55 +55,55 @@ def test_tenths_are_exact_where_ten_times_the_amount_overflows() -> None:
     assert unused_tenths(*amounts).tolist() == [2, 6]
 
 
-def test_both_resources_are_averaged_after_each_was_cut_off() -> None:
+def test_score_averages_truncated_scores_of_both_resources() -> None:
     pod = PodDemand(nonzero_cpu_m=250, nonzero_memory_bytes=5 * GIB, request_cpu_m=250, request_memory_bytes=5 * GIB)
     on = node(cpu_m=1000, memory_bytes=10 * GIB)
     assert (int(least(pod, on).score[0]), int(most(pod, on).score[0])) == (6, 3)
 
 
-def test_the_pods_already_there_count() -> None:
+def test_requests_of_running_pods_lower_the_score() -> None:
     assert int(least(demand(1000), node(pods=demand(1000))).score[0]) == 5
 
 
-def test_an_explanation_has_both_resources() -> None:
+def test_explanation_has_both_resources() -> None:
     why = least(demand(1000), node()).explain(0)
     assert (why.cpu.total, why.cpu.allocatable, why.cpu.score, why.cpu.rule) == (1000, 4000, 7, AmountRule.SHARE)
     assert (why.memory.total, why.memory.allocatable, why.memory.score) == (1000 * BYTES_PER_M, MEMORY_BYTES, 7)
 
 
-def test_a_node_without_capacity_says_so() -> None:
+def test_explanation_reports_missing_capacity() -> None:
     why = most(demand(0), node(memory_bytes=0)).explain(0)
     assert (why.memory.score, why.memory.rule) == (0, AmountRule.NO_CAPACITY)
 
 
-def test_a_pod_that_does_not_fit_is_not_drawn_to_a_node() -> None:
+def test_most_requested_scores_0_if_pod_does_not_fit() -> None:
     response = most(demand(1), node(pods=demand(4000)))
     assert int(response.score[0]) == 0
     assert response.explain(0).cpu.rule is AmountRule.OVERFULL
     assert response.explain(0).cpu.total == 4001
 
 
-def test_requests_that_only_init_containers_need_overfill_too() -> None:
+def test_request_above_container_sum_overfills_node() -> None:
     assert int(most(demand(100, request_m=4001), node()).score[0]) == 0
 
 
-def test_assumed_requests_fill_a_node_at_most() -> None:
+def test_assumed_requests_fill_but_do_not_overfill_node() -> None:
     response = most(demand(100, request_m=0), node(pods=IDLE_CROWD))
     assert int(response.score[0]) == 10
     assert response.explain(0).cpu.rule is AmountRule.FILLED_BY_ASSUMPTION
 
 
-def test_in_the_original_assumed_requests_overfill_a_node() -> None:
-    response = most(demand(100, request_m=0), node(pods=IDLE_CROWD), THEIRS)
+def test_original_overfills_node_by_assumed_requests() -> None:
+    response = most(demand(100, request_m=0), node(pods=IDLE_CROWD), WITH_QUIRKS)
     assert int(response.score[0]) == 0
     assert response.explain(0).cpu.rule is AmountRule.OVERFULL
 
 
-def test_one_pod_more_tips_the_original_from_best_to_worst() -> None:
+def test_original_score_drops_from_10_to_0_at_capacity() -> None:
     nearly, over = demand(4000, request_m=0), demand(4001, request_m=0)
-    scores = [int(most(PodDemand(), node(pods=pods), THEIRS).score[0]) for pods in (nearly, over)]
+    scores = [int(most(PodDemand(), node(pods=pods), WITH_QUIRKS).score[0]) for pods in (nearly, over)]
     assert scores == [10, 0]
 
 
-def test_no_nodes_give_no_scores() -> None:
-    assert LeastRequested(OURS).evaluate(held(demand(1))).score.tolist() == []
+def test_empty_node_table_has_no_scores() -> None:
+    assert LeastRequested(DEFAULTS).evaluate(new_placing(demand(1))).score.tolist() == []

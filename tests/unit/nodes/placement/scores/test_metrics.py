@@ -1,4 +1,4 @@
-"""The metrics of a node that count."""
+"""Usage read from the metrics of a node."""
 
 import numpy as np
 import pytest
@@ -33,25 +33,25 @@ def usage(mean: float, deviation: float = 0.0) -> Usage:
         ([("AVG", 40), ("AVG", float("nan"))], usage(40)),
     ],
 )
-def test_the_last_average_wins_and_latest_is_second_best(metrics: list[tuple[str, float]], expected: Usage) -> None:
+def test_mean_is_the_last_average_or_else_the_last_latest(metrics: list[tuple[str, float]], expected: Usage) -> None:
     assert cpu(metrics) == expected
 
 
 @pytest.mark.parametrize("metrics", [[("STD", 7.0)], [("P99", 90.0)], [("AVG", float("inf"))], []])
-def test_without_a_mean_there_is_no_measurement(metrics: list[tuple[str, float]]) -> None:
+def test_usage_without_mean_is_no_data(metrics: list[tuple[str, float]]) -> None:
     assert cpu(metrics) == NoData(missing="cpu mean among the node's metrics")
 
 
 @pytest.mark.parametrize(("metrics", "expected"), [([("STD", 7.0)], usage(0, 7)), ([("P99", 90.0)], usage(0))])
-def test_the_original_takes_any_entry_for_a_mean_of_0(metrics: list[tuple[str, float]], expected: Usage) -> None:
+def test_original_reads_entry_without_mean_as_mean_0(metrics: list[tuple[str, float]], expected: Usage) -> None:
     assert cpu(metrics, ORIGINAL) == expected
 
 
-def test_the_original_too_needs_an_entry() -> None:
+def test_original_without_entries_is_no_data() -> None:
     assert isinstance(cpu([], ORIGINAL), NoData)
 
 
-def test_types_are_distinguished_and_case_counts() -> None:
+def test_metric_types_are_case_sensitive() -> None:
     node_usage = read_usage(
         [NodeMetric(type="Memory", operator="AVG", value=30), NodeMetric(type="cpu", operator="AVG", value=50)],
         at_s=9.0,
@@ -60,13 +60,13 @@ def test_types_are_distinguished_and_case_counts() -> None:
     assert (node_usage.at_s, isinstance(node_usage.cpu, NoData), node_usage.memory) == (9.0, True, usage(30))
 
 
-def test_a_ratio_may_have_the_pods_request_on_top() -> None:
+def test_usage_ratio_adds_pod_request() -> None:
     assert usage_ratio(np.array([40.0]), np.array([4000]), added=np.array([1000])).tolist() == [0.65]
 
 
-def test_ratios_stay_within_0_and_1() -> None:
+def test_usage_ratio_is_clamped_to_0_and_1() -> None:
     assert usage_ratio(np.array([140.0, -5.0]), np.array([4000, 4000])).tolist() == [1.0, 0.0]
 
 
-def test_the_ratio_of_nothing_is_0() -> None:
+def test_usage_ratio_without_capacity_is_0() -> None:
     assert usage_ratio(np.array([50.0]), np.array([0])).tolist() == [0.0]

@@ -15,50 +15,55 @@ from serving.nodes.placement.scores.pod import (
 MIB = 2**20
 
 
-def asking(request_m: int | None = None, limit_m: int | None = None) -> Container:
+def new_container(request_m: int | None = None, limit_m: int | None = None) -> Container:
     return Container(request=Resources(cpu_m=request_m), limit=Resources(cpu_m=limit_m))
 
 
-def test_a_container_without_requests_counts_100_m_and_200_mib() -> None:
-    demand = pod_demand(PodContainers(containers=(asking(), asking(), asking(250))))
+def test_container_without_requests_counts_100_m_and_200_mib() -> None:
+    demand = pod_demand(PodContainers(containers=(new_container(), new_container(), new_container(250))))
     assert (demand.nonzero_cpu_m, demand.nonzero_memory_bytes) == (450, 600 * MIB)
 
 
-def test_an_explicit_0_stays_0() -> None:
+def test_explicit_request_of_0_counts_0() -> None:
     nothing = Container(request=Resources(cpu_m=0, memory_bytes=0))
     demand = pod_demand(PodContainers(containers=(nothing,)))
     assert (demand.nonzero_cpu_m, demand.nonzero_memory_bytes) == (0, 0)
 
 
-def test_a_pod_without_containers_counts_nothing() -> None:
+def test_pod_without_containers_has_no_demand() -> None:
     assert pod_demand(PodContainers()) == PodDemand()
 
 
-def test_init_containers_and_overhead_do_not_shape_scores() -> None:
-    pod = PodContainers(containers=(asking(100),), init_containers=(asking(900),), overhead=Resources(cpu_m=50))
+def test_nonzero_demand_excludes_init_containers_and_overhead() -> None:
+    pod = PodContainers(
+        containers=(new_container(100),), init_containers=(new_container(900),), overhead=Resources(cpu_m=50)
+    )
     assert pod_demand(pod).nonzero_cpu_m == 100
 
 
-def test_requests_are_the_sum_or_the_largest_init_container_plus_overhead() -> None:
+def test_request_is_largest_init_container_plus_overhead() -> None:
     pod = PodContainers(
-        containers=(asking(500), asking(100)),
-        init_containers=(asking(1000), asking(700)),
+        containers=(new_container(500), new_container(100)),
+        init_containers=(new_container(1000), new_container(700)),
         overhead=Resources(cpu_m=50),
     )
     assert pod_demand(pod).request_cpu_m == 1050
 
 
-def test_small_init_containers_change_nothing() -> None:
-    assert pod_demand(PodContainers(containers=(asking(500),), init_containers=(asking(100),))).request_cpu_m == 500
+def test_small_init_containers_do_not_change_request() -> None:
+    assert (
+        pod_demand(PodContainers(containers=(new_container(500),), init_containers=(new_container(100),))).request_cpu_m
+        == 500
+    )
 
 
-def test_a_limit_is_raised_to_the_request_of_the_whole_pod() -> None:
-    demand = pod_demand(PodContainers(containers=(asking(1000), asking(100, 300))))
+def test_limit_is_raised_to_request_of_whole_pod() -> None:
+    demand = pod_demand(PodContainers(containers=(new_container(1000), new_container(100, 300))))
     assert (demand.request_cpu_m, demand.limit_cpu_m) == (1100, 1100)
 
 
-def test_a_container_without_a_limit_adds_nothing_to_it() -> None:
-    assert pod_demand(PodContainers(containers=(asking(500, 2000), asking()))).limit_cpu_m == 2000
+def test_container_without_limit_adds_nothing_to_pod_limit() -> None:
+    assert pod_demand(PodContainers(containers=(new_container(500, 2000), new_container()))).limit_cpu_m == 2000
 
 
 def test_memory_is_summed_like_cpu() -> None:
@@ -70,22 +75,22 @@ def test_memory_is_summed_like_cpu() -> None:
 @pytest.mark.parametrize(
     ("pod", "best_effort"),
     [
-        (PodContainers(containers=(asking(),)), True),
-        (PodContainers(containers=(asking(0, 0),)), True),
-        (PodContainers(containers=(asking(None, 1),)), False),
-        (PodContainers(containers=(asking(),), overhead=Resources(cpu_m=1)), False),
+        (PodContainers(containers=(new_container(),)), True),
+        (PodContainers(containers=(new_container(0, 0),)), True),
+        (PodContainers(containers=(new_container(None, 1),)), False),
+        (PodContainers(containers=(new_container(),), overhead=Resources(cpu_m=1)), False),
     ],
 )
-def test_best_effort_is_who_asks_for_nothing_and_costs_nothing(pod: PodContainers, *, best_effort: bool) -> None:
+def test_pod_without_requests_limits_and_overhead_is_best_effort(pod: PodContainers, *, best_effort: bool) -> None:
     assert pod_demand(pod).best_effort is best_effort
 
 
-def test_a_total_adds_up_each_sum() -> None:
-    new_pod_demand = pod_demand(PodContainers(containers=(asking(),)))
+def test_total_demand_sums_pods() -> None:
+    new_pod_demand = pod_demand(PodContainers(containers=(new_container(),)))
     assert total_demand([new_pod_demand, new_pod_demand]) == PodDemand(
         nonzero_cpu_m=2 * NONZERO_CPU_M, nonzero_memory_bytes=2 * MEMORY_ASSUMED_BYTES
     )
 
 
-def test_the_total_of_no_pods_is_nothing() -> None:
+def test_total_demand_of_no_pods_is_zero() -> None:
     assert total_demand([]) == PodDemand()

@@ -1,4 +1,4 @@
-"""Weighted sums over node scores, and the node that wins."""
+"""Weighted sums of node scores, and the selected node."""
 
 import importlib
 import pkgutil
@@ -26,41 +26,41 @@ def new_scores(settings: PlacementSettings, *nodes: ScoredNode, pod: PodDemand |
     return Scorer(settings).score(node_table(nodes, version=3), pod or demand(400), now_s=0.0)
 
 
-def test_the_default_provider_spreads() -> None:
+def test_default_provider_spreads_pods() -> None:
     assert new_scores(PlacementSettings(), EMPTY, HALF).total.tolist() == [19.0, 14.0]
 
 
-def test_the_cluster_autoscaler_provider_packs() -> None:
+def test_cluster_autoscaler_provider_packs_pods() -> None:
     scores = new_scores(PlacementSettings(provider="cluster-autoscaler"), EMPTY, HALF)
     assert scores.total.tolist() == [11.0, 16.0]
 
 
-def test_the_low_risk_provider_avoids_risk() -> None:
+def test_low_risk_provider_prefers_less_loaded_node() -> None:
     scores = new_scores(
         PlacementSettings(provider="low-risk"), node("hot", usage=load(90)), node("cool", usage=load(10))
     )
     assert scores.total.tolist() == [5.5, 9.5]
 
 
-def test_own_weights_replace_those_of_the_provider() -> None:
+def test_score_weights_setting_replaces_provider_weights() -> None:
     settings = PlacementSettings(score_weights="MostRequested=3")
     assert new_scores(settings, EMPTY, HALF).total.tolist() == [3.0, 18.0]
 
 
-def test_scores_up_to_100_count_in_tenths() -> None:
+def test_scores_up_to_100_are_divided_by_10() -> None:
     settings = PlacementSettings(score_weights="LeastRequested=1, LowRiskOverCommitment=2")
     scores = new_scores(settings, node("a", demand(1000, limit_m=4000)), pod=demand(1000))
     assert [int(part.result.score[0]) for part in scores.parts] == [5, 83]
     assert scores.total.tolist() == pytest.approx([5 + 2 * 8.3])
 
 
-def test_an_extender_answers_whole_numbers_from_0_to_10() -> None:
+def test_extender_score_is_an_integer_from_0_to_10() -> None:
     settings = PlacementSettings(score_weights="LeastRequested=1, LowRiskOverCommitment=2")
     scores = new_scores(settings, node("a", demand(1000, limit_m=4000)), pod=demand(1000))
     assert scores.extender_score().tolist() == [7]
 
 
-def test_an_explanation_reports_each_part_and_the_rank() -> None:
+def test_explanation_has_parts_and_rank() -> None:
     node_explanation = new_scores(PlacementSettings(), EMPTY, HALF).explain("half")
     assert (node_explanation.node, node_explanation.version, node_explanation.total, node_explanation.better_count) == (
         "half",
@@ -75,52 +75,52 @@ def test_an_explanation_reports_each_part_and_the_rank() -> None:
     assert isinstance(node_explanation.parts[0].why, FitWhy)
 
 
-def test_every_explanation_can_be_written_down() -> None:
+def test_explanation_of_every_score_encodes_as_json() -> None:
     settings = PlacementSettings(score_weights=", ".join(f"{name}=1" for name in NODE_SCORES))
     node_explanation = new_scores(settings, node("a", demand(1000), usage=load(40, 5))).explain("a")
     assert msgspec.json.decode(msgspec.json.encode(node_explanation))["parts"][3]["why"]["worst"] == "cpu"
 
 
-def test_a_node_that_is_not_there_has_no_explanation() -> None:
+def test_explain_raises_key_error_for_unknown_node() -> None:
     with pytest.raises(KeyError, match="z"):
         new_scores(PlacementSettings(), EMPTY).explain("z")
 
 
-def test_scores_that_do_not_exist_are_all_named() -> None:
+def test_all_unknown_score_names_are_reported() -> None:
     with pytest.raises(SettingsError, match=r"no node score Magic.*\n.*no node score Luck"):
         Scorer(PlacementSettings(score_weights="Magic=1, LeastRequested=1, Luck=2"))
 
 
-def test_weights_that_cannot_be_read_are_refused() -> None:
+def test_malformed_weights_are_rejected() -> None:
     with pytest.raises(InvalidValue, match="is not weights such as"):
         Scorer(PlacementSettings(score_weights="LeastRequested"))
 
 
-def test_every_provider_that_settings_allow_has_weights() -> None:
+def test_providers_equal_choices_of_provider_setting() -> None:
     (knob,) = [field.knob for field in fields_of(PlacementSettings) if field.name == "provider"]
     assert tuple(PROVIDERS) == knob.choices
 
 
-def test_every_provider_works() -> None:
+def test_every_provider_scores_a_node() -> None:
     for provider in PROVIDERS:
         assert new_scores(PlacementSettings(provider=provider), EMPTY).total.size == 1
 
 
-def test_the_highest_feasible_total_wins() -> None:
+def test_pick_returns_highest_feasible_total() -> None:
     total = np.array([5.0, 9.0, 7.0])
     assert pick(total, feasible=np.array([True, False, True]), turn=0) == 2
 
 
-def test_equals_take_turns() -> None:
+def test_pick_alternates_between_equal_totals() -> None:
     total, feasible = np.array([9.0, 5.0, 9.0]), np.array([True, True, True])
     assert [pick(total, feasible=feasible, turn=turn) for turn in range(4)] == [0, 2, 0, 2]
 
 
-def test_without_a_feasible_node_there_is_none_to_pick() -> None:
+def test_pick_without_feasible_node_is_no_data() -> None:
     assert pick(np.array([1.0]), feasible=np.array([False]), turn=0) == NoData(missing="node that the pod fits on")
 
 
-def test_every_score_is_in_the_table() -> None:
+def test_every_score_class_is_registered() -> None:
     modules = [
         importlib.import_module(f"{package.__name__}.{iter_modules.name}")
         for iter_modules in pkgutil.iter_modules(package.__path__)

@@ -90,7 +90,7 @@ class AppPlan(msgspec.Struct, frozen=True, kw_only=True):
 class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
     """The state of a container: whether it runs, its restarts, and its last end.
 
-    ``is_over``: it has ended and is not restarted (``restartPolicy``). ``exit_code`` is as in Kubernetes: 128 plus the
+    ``restart_count`` includes the restart that the container waits for. ``is_over``: it has ended and is not restarted (``restartPolicy``). ``exit_code`` is as in Kubernetes: 128 plus the
     number of the signal, if a signal ended it.
     """
 
@@ -104,6 +104,11 @@ class ContainerState(msgspec.Struct, frozen=True, kw_only=True):
     last_lines: str = ""
     waiting_reason: str = CONTAINER_CREATING
     waiting_message: str = ""
+
+    @property
+    def awaits_restart(self) -> bool:
+        """Whether the container has ended and will be started again."""
+        return not self.is_running and not self.is_over and self.exit_code is not None
 
     @property
     def has_failed(self) -> bool:

@@ -147,7 +147,7 @@ def _phase(first: Collection[ContainerState], apps: Collection[ContainerState], 
         return "Failed" if any(life.is_over and life.exit_code for life in first) else "Pending"
     if apps and all(life.is_over for life in apps):
         return "Failed" if any(life.exit_code for life in apps) else "Succeeded"
-    return "Running" if any(life.is_running for life in apps) else "Pending"
+    return "Running" if any(life.is_running or life.awaits_restart for life in apps) else "Pending"
 
 
 def _condition(
@@ -180,7 +180,8 @@ def _container_status(container: Object, life: ContainerState, *, image_id: str,
         "imageID": image_id,
         "ready": ready and (life.is_running or life.is_over),
         "started": life.is_running,
-        "restartCount": life.restart_count,
+        # Kubernetes counts a restart when the container starts again, not when it ends.
+        "restartCount": life.restart_count - life.awaits_restart,
         "state": state,
     }
     return status if life.exit_code is None or life.is_over else {**status, "lastState": {"terminated": ended}}

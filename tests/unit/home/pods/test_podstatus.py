@@ -32,8 +32,8 @@ def test_a_container_that_ended_reports_how() -> None:
     )
     entry = status({"c": life})
     (container,) = entry["containerStatuses"]
-    assert entry["phase"] == "Pending"
-    assert container["restartCount"] == 2
+    assert entry["phase"] == "Running"
+    assert container["restartCount"] == 1
     assert container["state"] == {"waiting": {"reason": "CrashLoopBackOff", "message": "later"}}
     assert container["lastState"]["terminated"] == {"exitCode": 3, "message": "boom", "reason": "Error"}
 

@@ -24,7 +24,7 @@ def admits(text: str, caller: CallerIdentity = FRONT) -> bool:
         "namespace/other\nservice/shop/front",
     ],
 )
-def test_a_caller_that_is_named_may_call(text: str) -> None:
+def test_matching_caller_entry_admits_caller(text: str) -> None:
     assert admits(text)
     assert caller_rule(text)[1] == []
 
@@ -40,12 +40,12 @@ def test_a_caller_that_is_named_may_call(text: str) -> None:
         "service/other/front",
     ],
 )
-def test_any_other_may_not(text: str) -> None:
+def test_caller_without_matching_entry_is_denied(text: str) -> None:
     assert not admits(text)
     assert caller_rule(text)[1] == []
 
 
-def test_a_pod_of_no_service_is_not_a_service() -> None:
+def test_pod_without_service_does_not_match_service_entry() -> None:
     assert not admits("service/shop/front", CallerIdentity(namespace="shop", account="cart"))
 
 
@@ -62,24 +62,24 @@ def test_a_pod_of_no_service_is_not_a_service() -> None:
         "nam espace/x",
     ],
 )
-def test_an_entry_that_cannot_be_read_admits_no_caller(wrong: str) -> None:
+def test_invalid_caller_entry_is_reported_and_admits_no_caller(wrong: str) -> None:
     rule, problems = caller_rule(wrong)
     assert problems
     assert not rule.admits(FRONT)
 
 
-def test_everyone_is_meant_alone_only() -> None:
+def test_star_with_other_entries_is_reported_and_ignored() -> None:
     rule, problems = caller_rule("*, namespace/other")
     assert problems == ["*"]
     assert rule == CallerRule(callers=(AllowedCaller(namespace="other"),))
 
 
-def test_entries_are_bounded() -> None:
+def test_entries_beyond_64_are_reported_and_ignored() -> None:
     rule, problems = caller_rule(", ".join(f"namespace/n{number}" for number in range(70)))
     assert (len(rule.callers), len(problems)) == (64, 6)
 
 
-def test_a_rule_names_issuer_audiences_keys_and_claims() -> None:
+def test_jwt_rule_has_issuer_audiences_key_url_and_claims() -> None:
     text = f"issuer={ISSUER}, audience=api, audience=web,jwks={ISSUER}/keys?a=b, claims=sub+email_verified"
     expected = JwtRule(
         issuer=ISSUER, audiences=("api", "web"), jwks=f"{ISSUER}/keys?a=b", claims=("sub", "email_verified")
@@ -88,7 +88,7 @@ def test_a_rule_names_issuer_audiences_keys_and_claims() -> None:
     assert expected.keys_url == f"{ISSUER}/keys?a=b"
 
 
-def test_without_keys_the_issuer_names_them() -> None:
+def test_jwt_rule_without_jwks_uses_discovery_url_of_issuer() -> None:
     rule, problems = jwt_rule(f"issuer={ISSUER}/, audience=api")
     assert problems == []
     assert rule.claims == ("sub",)
@@ -105,12 +105,12 @@ def test_without_keys_the_issuer_names_them() -> None:
         f"{ISSUER}:8443/k",
     ],
 )
-def test_plain_http_is_for_this_machine_and_the_cluster(url: str) -> None:
+def test_http_key_url_is_valid_on_loopback_and_in_cluster(url: str) -> None:
     assert jwt_rule(f"issuer={ISSUER}, audience=api, jwks={url}")[1] == []
 
 
 @pytest.mark.parametrize("url", ["https://x/a,b", "https://x/a b", "https://x/a\r\nHost: y", "", "https://"])
-def test_a_key_url_that_an_issuer_names_is_held_to_the_same_rule(url: str) -> None:
+def test_malformed_key_url_is_invalid(url: str) -> None:
     assert not is_key_url(url)
 
 
@@ -138,7 +138,7 @@ def test_a_key_url_that_an_issuer_names_is_held_to_the_same_rule(url: str) -> No
         (",".join([f"issuer={ISSUER}", *(f"audience=a{number}" for number in range(17))]), "at most 16"),
     ],
 )
-def test_what_cannot_be_read_lets_no_request_in(text: str, problem: str) -> None:
+def test_invalid_jwt_rule_is_reported_and_empty(text: str, problem: str) -> None:
     rule, problems = jwt_rule(text)
     assert rule == JwtRule()
     assert any(problem in each_problem for each_problem in problems), problems

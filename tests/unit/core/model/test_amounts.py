@@ -24,16 +24,16 @@ from serving.core.model.quantity import ExactAmount, amounts_of, total, written_
         ("1e3", "1k"),
     ],
 )
-def test_an_amount_is_written_as_a_kube_apiserver_writes_it(written: str, expected: str) -> None:
+def test_amount_has_canonical_kubernetes_form(written: str, expected: str) -> None:
     assert str(amounts_of({"x": written})["x"]) == expected
 
 
-def test_a_text_that_is_no_quantity_is_refused() -> None:
+def test_amount_that_is_not_a_quantity_is_rejected() -> None:
     with pytest.raises(InvalidValue, match="'abc' is not a quantity"):
         amounts_of({"cpu": "abc"})
 
 
-def test_amounts_are_added_by_resource() -> None:
+def test_amounts_are_added_per_resource() -> None:
     exact_amounts = total([amounts_of({"cpu": "500m"}), amounts_of({"cpu": 1, "pods": 1}), {}])
     assert {name: written_amount(exact_amount) for name, exact_amount in exact_amounts.items()} == {
         "cpu": "1500m",
@@ -41,9 +41,9 @@ def test_amounts_are_added_by_resource() -> None:
     }
 
 
-def test_a_sum_has_the_form_of_its_first_part_that_is_not_zero() -> None:
+def test_sum_has_format_of_first_nonzero_amount() -> None:
     assert str(ExactAmount(0) + amounts_of({"m": "512Mi"})["m"] + amounts_of({"m": "536870912"})["m"]) == "1Gi"
 
 
-def test_no_amounts_are_written_as_an_empty_map() -> None:
+def test_no_amounts_are_an_empty_map() -> None:
     assert amounts_of(None) == {}

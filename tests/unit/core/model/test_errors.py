@@ -21,42 +21,42 @@ from serving.core.model.errors import (
 )
 
 
-def test_a_problem_says_where_what_and_what_would_be_right() -> None:
+def test_problem_prints_place_defect_and_expected_value() -> None:
     problem = Problem(where="a.yaml:3", what="window: '5s' is not right", expected="at least 6s")
     assert str(problem) == "a.yaml:3: window: '5s' is not right; expected at least 6s"
 
 
-def test_a_settings_error_carries_every_problem_a_line_each() -> None:
+def test_settings_error_prints_each_problem_on_one_line() -> None:
     problems = [Problem(where=str(line), what="bad", expected="good") for line in range(3)]
     error = SettingsError(problems)
     assert error.problems == tuple(problems)
     assert len(str(error).splitlines()) == 3
 
 
-def test_a_value_that_does_not_parse_says_what_would() -> None:
+def test_invalid_value_prints_expected_value() -> None:
     assert str(InvalidValue(text="x", expected="a number")) == "'x' is not a number"
 
 
 @pytest.mark.parametrize(
     ("story", "text"), [((), "node: drain in phase gone"), (("a", "b"), "node: drain in phase gone after a -> b")]
 )
-def test_an_illegal_transition_tells_its_story(story: tuple[str, ...], text: str) -> None:
+def test_illegal_transition_prints_earlier_phases(story: tuple[str, ...], text: str) -> None:
     assert str(IllegalTransition(subject="node", phase="gone", event="drain", story=story)) == text
 
 
-def test_errors_of_the_cluster_carry_the_apis_code_and_word() -> None:
+def test_cluster_errors_have_status_and_reason_of_kubernetes() -> None:
     assert (NotFound.status, NotFound.reason) == (404, "NotFound")
     assert (Conflict.status, AlreadyExists.status, Gone.status, Unsupported.status) == (409, 409, 410, 501)
     assert issubclass(Unavailable, ClusterError)
     assert issubclass(Forbidden, ClusterError)
 
 
-def test_an_invalid_object_carries_every_breach() -> None:
+def test_invalid_error_has_all_problems() -> None:
     problem = Problem(where="spec.traffic", what="percents add up to 90", expected="100")
     assert Invalid("Route a is invalid", [problem]).problems == (problem,)
 
 
-def test_conflicts_with_several_managers_are_listed_by_manager() -> None:
+def test_apply_conflicts_are_grouped_by_manager() -> None:
     error = ApplyConflict(
         [
             OwnedField(path=".spec.a", manager="helm"),
@@ -69,17 +69,17 @@ def test_conflicts_with_several_managers_are_listed_by_manager() -> None:
     )
 
 
-def test_a_single_conflict_is_one_line() -> None:
+def test_single_apply_conflict_is_one_line() -> None:
     error = ApplyConflict([OwnedField(path=".spec.a", manager='"helm"')])
     assert str(error) == 'Apply failed with 1 conflict: conflict with "helm": .spec.a'
 
 
-def test_a_certificate_error_names_the_file_and_the_problem() -> None:
+def test_certificate_error_has_file_and_reason() -> None:
     error = InvalidCertificate(where="tls.key", reason="no private key")
     assert (error.where, error.reason, str(error)) == ("tls.key", "no private key", "tls.key: no private key")
 
 
-def test_a_damaged_journal_is_named_and_kept() -> None:
+def test_journal_error_has_path_and_detail() -> None:
     error = JournalDamaged(path="state/journal", detail="no header")
     assert (error.path, error.detail) == ("state/journal", "no header")
     assert str(error).startswith("the journal state/journal cannot be used: no header. The file is kept")

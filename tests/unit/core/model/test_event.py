@@ -8,7 +8,7 @@ POD = {
 }
 
 
-def test_an_event_says_who_speaks_of_what() -> None:
+def test_event_has_all_fields_of_kubernetes() -> None:
     words = EventText(reason="Killed", message="too much", is_warning=True)
     assert new_event(about(POD), words, suffix="1", component="kubelet", now=NOW, instance="n1") == {
         "apiVersion": "v1",
@@ -34,7 +34,7 @@ def test_an_event_says_who_speaks_of_what() -> None:
     }
 
 
-def test_what_is_not_known_of_the_object_is_left_out() -> None:
+def test_event_omits_unknown_fields_of_object() -> None:
     of = about({**POD, "metadata": {"namespace": "default", "name": "hello"}})
     assert of == About(api_version="v1", kind="Pod", namespace="default", name="hello")
     event = new_event(of, EventText(reason="Seen", message="so"), suffix="1", component="c", now=NOW)
@@ -42,19 +42,19 @@ def test_what_is_not_known_of_the_object_is_left_out() -> None:
     assert event["type"] == "Normal"
 
 
-def test_name_and_message_are_short_enough_for_the_api() -> None:
+def test_event_name_and_message_are_truncated_to_api_limits() -> None:
     assert name_within("a" * 253, "b" * 16) == f"{'a' * 236}.{'b' * 16}"
     event = new_event(about(POD), EventText(reason="R", message="x" * 1024 + "y"), suffix="1", component="c", now=NOW)
     assert event["message"] == "x" * 1024
 
 
-def test_equal_words_have_equal_digests_and_parts_do_not_run_together() -> None:
+def test_digest_is_deterministic_and_separates_parts() -> None:
     assert digest("a", "b") == digest("a", "b")
     assert digest("ab", "") != digest("a", "b")
     assert len(digest()) == 16
 
 
-def test_a_repeated_event_is_counted_unless_another_writer_did() -> None:
+def test_repeated_event_patch_has_version_and_incremented_count() -> None:
     text = {"metadata": {"name": "n", "resourceVersion": "7"}, "count": 2}
     assert repeated(text, now=NOW) == {"metadata": {"resourceVersion": "7"}, "count": 3, "lastTimestamp": NOW}
     assert repeated({"metadata": {}}, now=NOW)["count"] == 2

@@ -1,4 +1,4 @@
-"""Go's templates of hosts: values as text/template of Go makes them."""
+"""Templates of hosts and log lines, rendered as by Go's text/template."""
 
 import pytest
 
@@ -50,7 +50,7 @@ LINE = {
         ("{{if lt (len .Name) 6}}{{if ge 2 2}}x{{end}}{{end}}", "x"),
     ],
 )
-def test_a_template_has_the_text_that_go_makes(template: str, text: str) -> None:
+def test_host_template_renders_as_in_go(template: str, text: str) -> None:
     assert fill_template(template, DATA) == text
 
 
@@ -67,12 +67,12 @@ def test_a_template_has_the_text_that_go_makes(template: str, text: str) -> None
         ("{{.URL}} {{.URL.Path}}", "/a?b /a"),
     ],
 )
-def test_a_line_has_the_text_that_go_makes(template: str, text: str) -> None:
+def test_log_template_renders_as_in_go(template: str, text: str) -> None:
     assert fill_template(template, LINE) == text
 
 
 @pytest.mark.parametrize(
-    ("template", "why"),
+    ("template", "reason"),
     [
         ("{{.Header}}", "a field of it is missing"),
         ("{{.Header.Set}}", "there is no field Set"),
@@ -83,14 +83,14 @@ def test_a_line_has_the_text_that_go_makes(template: str, text: str) -> None:
         ("{{index .Values 2}}", "index: cannot index with 2"),
     ],
 )
-def test_a_line_without_a_value_says_why(template: str, why: str) -> None:
+def test_log_template_error_has_reason(template: str, reason: str) -> None:
     with pytest.raises(InvalidValue) as raised:
         fill_template(template, LINE)
-    assert why in raised.value.expected
+    assert reason in raised.value.expected
 
 
 @pytest.mark.parametrize(
-    ("template", "why"),
+    ("template", "reason"),
     [
         ("{{.Name", "an action is not closed"),
         ("{{.Host}}", "there is no field Host"),
@@ -118,7 +118,7 @@ def test_a_line_without_a_value_says_why(template: str, why: str) -> None:
         ("x" * 5000, "more than 4096 characters"),
     ],
 )
-def test_a_template_that_is_not_right_says_why(template: str, why: str) -> None:
+def test_invalid_template_is_rejected_with_reason(template: str, reason: str) -> None:
     with pytest.raises(InvalidValue) as raised:
         fill_template(template, DATA)
-    assert why in raised.value.expected
+    assert reason in raised.value.expected

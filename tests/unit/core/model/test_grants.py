@@ -1,4 +1,4 @@
-"""Grants: where a user sees and acts."""
+"""Grants: the namespaces that a user may read and change."""
 
 import pytest
 
@@ -9,7 +9,7 @@ SHOP = frozenset({"shop"})
 
 @pytest.mark.parametrize("role", Role)
 @pytest.mark.parametrize("namespaces", [None, SHOP, frozenset()])
-def test_a_user_sees_its_namespaces_and_acts_there_unless_its_role_is_view(
+def test_user_reads_its_namespaces_and_acts_there_unless_role_is_view(
     role: Role, namespaces: frozenset[str] | None
 ) -> None:
     grant = Grant(user="ann", role=role, namespaces=namespaces)

@@ -18,7 +18,7 @@ DIGEST = "sha256:" + "a" * 64
         (f"r.example/x:1@{DIGEST}", f"r.example/x:1@{DIGEST}", f"r.example/x:1@{DIGEST}"),
     ],
 )
-def test_a_name_has_one_full_form(text: str, full: str, short: str) -> None:
+def test_reference_expands_to_full_form(text: str, full: str, short: str) -> None:
     image_reference = parse_reference(text)
     assert (str(image_reference), image_reference.short) == (full, short)
     assert parse_reference(full) == image_reference
@@ -27,10 +27,10 @@ def test_a_name_has_one_full_form(text: str, full: str, short: str) -> None:
 @pytest.mark.parametrize(
     "text", ["", "UPPER", "a b", "a//b", "a:", "a@sha256:12", "x/../y", "-a", "r.example:99999999/x", "a:b:c", "a\n"]
 )
-def test_what_is_no_name_is_refused(text: str) -> None:
+def test_invalid_reference_is_rejected(text: str) -> None:
     with pytest.raises(InvalidValue, match="is not an image's name"):
         parse_reference(text)
 
 
-def test_a_pinned_name_has_the_digest_and_no_tag() -> None:
+def test_pinned_reference_has_digest_and_no_tag() -> None:
     assert parse_reference("r.example/x:1").pinned(DIGEST) == f"r.example/x@{DIGEST}"

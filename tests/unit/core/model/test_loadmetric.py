@@ -22,12 +22,12 @@ STAT = Stat(
 
 
 @pytest.mark.parametrize(("name", "load"), [("concurrency", 2.0), ("rps", 1.0), ("queue-length", 30.0)])
-def test_each_metric_takes_its_part_of_a_report(name: str, load: float) -> None:
+def test_load_metric_reads_its_field_of_stat(name: str, load: float) -> None:
     assert LOAD_METRICS[name].of_stat(STAT) == load
 
 
 @pytest.mark.parametrize("name", ["queue-length", "gauge:queue_length"])
-def test_an_idle_pod_without_the_gauge_has_no_load_and_a_busy_one_an_unknown_load(name: str) -> None:
+def test_missing_gauge_is_zero_on_idle_pod_and_unknown_on_busy_pod(name: str) -> None:
     metric = load_metric(name)
     assert metric.of_stat(Stat(pod="p")) == 0.0
     assert metric.of_stat(Stat(pod="p", concurrency=0.1)) is None
@@ -35,7 +35,7 @@ def test_an_idle_pod_without_the_gauge_has_no_load_and_a_busy_one_an_unknown_loa
     assert metric.missing == "no pod reports the gauge queue_length"
 
 
-def test_any_gauge_of_the_app_is_a_metric() -> None:
+def test_any_gauge_of_app_is_a_load_metric() -> None:
     metric = load_metric("gauge:vllm:kv_cache_usage_perc")
     assert metric.of_stat(Stat(gauges={"vllm:kv_cache_usage_perc": 0.4}, concurrency=1.0)) == 0.4
     assert metric is load_metric("gauge:vllm:kv_cache_usage_perc")
@@ -43,13 +43,13 @@ def test_any_gauge_of_the_app_is_a_metric() -> None:
 
 
 @pytest.mark.parametrize("name", ["gauge:", "gauge:1a", "gauge:a b", "gauge:" + "n" * 64, "cpu", ""])
-def test_other_names_are_no_metric(name: str) -> None:
+def test_other_names_are_not_load_metrics(name: str) -> None:
     assert not is_load_metric(name)
     with pytest.raises(KeyError):
         load_metric(name)
 
 
-def test_several_metrics_are_read_with_their_targets() -> None:
+def test_several_metrics_are_parsed_with_targets() -> None:
     assert read_load("gauge:vllm:num_requests_waiting = 5, concurrency=20,rps") == (
         LoadWish(metric="gauge:vllm:num_requests_waiting", target=5.0),
         LoadWish(metric="concurrency", target=20.0),
@@ -75,18 +75,18 @@ def test_several_metrics_are_read_with_their_targets() -> None:
         ("gauge:a=1=2", "not '1=2'"),
     ],
 )
-def test_wrong_metrics_are_refused_with_what_would_be_right(text: str, expected: str) -> None:
+def test_invalid_metrics_are_rejected_with_expected_form(text: str, expected: str) -> None:
     with pytest.raises(InvalidValue, match=expected):
         read_load(text)
 
 
-def test_a_metric_is_named_in_the_file_of_load_metrics_alone() -> None:
+def test_only_loadmetric_py_contains_queue_length() -> None:
     """Adding a load metric touches one file."""
     texts = {path: path.read_text() for path in Path(serving.__path__[0]).rglob("*.py")}
     naming = {
         str(path.relative_to(Path(serving.__path__[0])))
         for path, text in texts.items()
-        # Few files have one of the words at all: only those are parsed.
+        # Parse only files that contain a form of the name.
         if re.search("QUEUE_LENGTH|queue[-_]length", text)
         and any(
             (isinstance(node, ast.Name) and node.id == "QUEUE_LENGTH")
@@ -97,5 +97,5 @@ def test_a_metric_is_named_in_the_file_of_load_metrics_alone() -> None:
     assert naming == {"core/model/loadmetric.py"}
 
 
-def test_the_keys_are_the_names() -> None:
+def test_load_metrics_are_keyed_by_name() -> None:
     assert all(each_load_metric.name == name for name, each_load_metric in LOAD_METRICS.items())

@@ -48,7 +48,7 @@ def child(**metadata: object) -> Object:
     return {"metadata": {"name": "hello", "ownerReferences": [owner_reference(SERVICE)], **metadata}}
 
 
-def test_the_key_of_an_object_is_its_namespace_and_name() -> None:
+def test_object_key_is_namespace_and_name() -> None:
     assert (key_of(SERVICE), key_of({"metadata": {"name": "node"}})) == (("default", "hello"), ("", "node"))
 
 
@@ -56,16 +56,16 @@ def test_the_key_of_an_object_is_its_namespace_and_name() -> None:
     ("version", "other", "is_older"),
     [("9", "10", True), ("10", "9", False), ("9", "9", False), ("", "9", False), ("9", "", False), ("a", "b", False)],
 )
-def test_versions_are_compared_as_numbers(version: str, other: str, is_older: bool) -> None:
+def test_resource_versions_are_compared_as_numbers(version: str, other: str, is_older: bool) -> None:
     assert is_older_version(version, other) is is_older
 
 
-def test_a_field_of_another_type_counts_as_absent() -> None:
+def test_field_of_other_type_reads_as_absent() -> None:
     assert (object_at({"a": {"b": 1}}, "a"), object_at({"a": [1]}, "a"), object_at({}, "a")) == ({"b": 1}, {}, {})
     assert (objects_at({"a": [{}, 1]}, "a"), objects_at({"a": {}}, "a"), objects_at({}, "a")) == ([{}], [], [])
 
 
-def test_what_is_not_there_is_empty() -> None:
+def test_absent_fields_read_as_empty() -> None:
     assert (name_of({}), namespace_of({}), uid_of({}), version_of({})) == ("", "", "", "")
     assert (labels_of({}), annotations_of({}), condition_of({}, "Ready"), condition_of(None, "Ready")) == (
         {},
@@ -88,32 +88,33 @@ def test_what_is_not_there_is_empty() -> None:
         (("l", "n"), None),
     ],
 )
-def test_a_path_of_keys_and_indexes_is_followed(path: tuple[str | int, ...], field: object) -> None:
+def test_nested_resolves_keys_and_indexes(path: tuple[str | int, ...], field: object) -> None:
     assert nested({"a": {"b": 1}, "l": [{"n": 2}]}, *path) == field
 
 
 @pytest.mark.parametrize(
-    ("text", "is_one"), [("a", True), ("a-1", True), ("a" * 63, True), ("a" * 64, False), ("-a", False), ("a\n", False)]
+    ("text", "is_label"),
+    [("a", True), ("a-1", True), ("a" * 63, True), ("a" * 64, False), ("-a", False), ("a\n", False)],
 )
-def test_a_dns_label_is_what_a_namespace_may_be_called(text: str, is_one: bool) -> None:
-    assert is_dns_label(text) is is_one
+def test_dns_label_has_1_to_63_characters(text: str, is_label: bool) -> None:
+    assert is_dns_label(text) is is_label
 
 
-def test_an_empty_path_is_the_value_itself() -> None:
+def test_nested_without_path_returns_object() -> None:
     assert nested({"a": 1}) == {"a": 1}
 
 
-def test_only_the_controlling_owner_controls_a_child() -> None:
+def test_only_controlling_owner_controls_child() -> None:
     assert is_controlled_by(child(), SERVICE)
     assert not is_controlled_by(child(ownerReferences=[]), SERVICE)
     assert not is_controlled_by(child(ownerReferences=[{**owner_reference(SERVICE), "controller": False}]), SERVICE)
 
 
-def test_a_generation_is_zero_before_the_server_sets_it() -> None:
+def test_absent_generation_is_zero() -> None:
     assert (generation_of(SERVICE), generation_of({}), generation_of(None)) == (3, 0, 0)
 
 
-def test_a_missing_condition_is_not_true() -> None:
+def test_missing_condition_is_not_true() -> None:
     assert [condition["type"] for condition in conditions_of(SERVICE)] == ["Ready", "RoutesReady"]
     assert [is_true(SERVICE, of) for of in ("Ready", "RoutesReady", "Other")] == [True, False, False]
 
@@ -128,7 +129,7 @@ def test_a_missing_condition_is_not_true() -> None:
         ({}, {"a": {}}, {"a": {}}),
     ],
 )
-def test_a_difference_is_the_smallest_patch(old: Object, new: Object, patch: Object) -> None:
+def test_merge_difference_is_smallest_patch(old: Object, new: Object, patch: Object) -> None:
     assert merge_difference(old, new) == patch
 
 
@@ -142,7 +143,7 @@ def test_a_difference_is_the_smallest_patch(old: Object, new: Object, patch: Obj
         (None, None),
     ],
 )
-def test_a_stamp_is_seconds_since_the_epoch(stamp: object, seconds: float | None) -> None:
+def test_timestamp_converts_to_seconds_since_epoch(stamp: object, seconds: float | None) -> None:
     assert timestamp_s(stamp) == seconds
 
 
@@ -158,7 +159,7 @@ def test_a_stamp_is_seconds_since_the_epoch(stamp: object, seconds: float | None
         ({"exec": []}, {}),
     ],
 )
-def test_what_is_meant_has_no_empty_fields(field: object, expected: object) -> None:
+def test_meant_drops_empty_fields(field: object, expected: object) -> None:
     assert meant(field) == expected
 
 
@@ -178,7 +179,7 @@ def test_what_is_meant_has_no_empty_fields(field: object, expected: object) -> N
         (None, False),
     ],
 )
-def test_plain_http_and_tcp_run_in_the_queue_proxy(probe: dict[str, Any] | None, runs: bool) -> None:
+def test_queue_proxy_runs_plain_http_and_tcp_probes(probe: dict[str, Any] | None, runs: bool) -> None:
     assert runs_in_queue_proxy(probe) is runs
 
 
@@ -191,7 +192,7 @@ def test_plain_http_and_tcp_run_in_the_queue_proxy(probe: dict[str, Any] | None,
         ({"tcpSocket": {"port": 0}}, None),
     ],
 )
-def test_only_the_scheme_that_the_queue_proxy_speaks_is_respelt(probe: dict[str, Any], scheme: str | None) -> None:
+def test_scheme_http_of_probe_is_upper_cased(probe: dict[str, Any], scheme: str | None) -> None:
     assert with_kubernetes_scheme(probe).get("httpGet", {}).get("scheme") == scheme
 
 
@@ -210,7 +211,7 @@ def test_only_the_scheme_that_the_queue_proxy_speaks_is_respelt(probe: dict[str,
         ([{"readinessProbe": {"exec": {}}}], True),
     ],
 )
-def test_the_kubelet_decides_where_it_runs_a_probe(containers: list[dict[str, Any]], decides: bool) -> None:
+def test_kubelet_decides_readiness_when_it_runs_a_probe(containers: list[dict[str, Any]], decides: bool) -> None:
     assert kubelet_decides(containers) is decides
 
 
@@ -223,6 +224,6 @@ def test_the_kubelet_decides_where_it_runs_a_probe(containers: list[dict[str, An
         ({"status": "True", "reason": "Other", "lastTransitionTime": "then"}, "then"),
     ],
 )
-def test_a_condition_has_the_time_of_its_status(before: dict[str, Any], since: str) -> None:
+def test_transition_time_changes_with_status_only(before: dict[str, Any], since: str) -> None:
     condition = {"type": "Ready", "status": "True"}
     assert with_transition_time(condition, before, now="now") == {**condition, "lastTransitionTime": since}

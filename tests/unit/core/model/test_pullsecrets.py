@@ -1,4 +1,4 @@
-"""Credentials of Secrets; ``tests/unit/home/images/test_pullers.py`` has those that are none."""
+"""Credentials in pull Secrets; ``tests/unit/home/images/test_pullers.py`` tests invalid Secrets."""
 
 import base64
 import json
@@ -29,11 +29,11 @@ AUTHS = {
         ("other.example/app", ""),
     ],
 )
-def test_the_longest_key_that_matches_has_the_credentials(image: str, auth: str) -> None:
+def test_longest_matching_registry_key_has_credentials(image: str, auth: str) -> None:
     assert auth_for(parse_reference(image), AUTHS) == auth
 
 
-def test_the_first_secret_wins() -> None:
+def test_first_secret_overrides_second() -> None:
     def secret(auth: str) -> dict[str, object]:
         content = json.dumps({"auths": {"r.example": {"auth": auth}}}).encode()
         return {"metadata": {"name": "s"}, "data": {".dockerconfigjson": base64.b64encode(content).decode()}}
@@ -50,6 +50,6 @@ def test_the_first_secret_wins() -> None:
         {".dockercfg": base64.b64encode(b'{"r.example": {"username": "u"}}').decode()},
     ],
 )
-def test_a_secret_without_credentials_is_named(data: dict[str, str]) -> None:
+def test_secret_without_credentials_is_reported_by_name(data: dict[str, str]) -> None:
     with pytest.raises(InvalidValue, match="'s'"):
         auths_of([{"metadata": {"name": "s"}, "data": data}])

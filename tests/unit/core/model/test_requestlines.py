@@ -1,4 +1,4 @@
-"""Lines of a request log by a template of Knative's."""
+"""Request log lines, rendered from a template of Knative."""
 
 import json
 
@@ -29,7 +29,7 @@ REQUEST = LoggedRequest(
 )
 
 
-def test_the_default_template_makes_knatives_line() -> None:
+def test_default_template_renders_request_line_of_knative() -> None:
     line = request_line(RequestLogSettings().request_log_template, REQUEST, REVISION)
     assert line.endswith("}\n")
     entry = json.loads(line)
@@ -49,12 +49,12 @@ def test_the_default_template_makes_knatives_line() -> None:
         ("a\n", "a"),
     ],
 )
-def test_a_template_names_fields_of_knatives(template: str, line: str) -> None:
+def test_template_reads_fields_of_knative(template: str, line: str) -> None:
     check_template(template)
     assert request_line(template, REQUEST, REVISION) == f"{line}\n"
 
 
-def test_a_template_without_a_value_here_makes_knatives_line_about_it() -> None:
+def test_failed_template_logs_error_line_of_knative() -> None:
     template = '{{index (index .Request.Header "Via") 0}}'
     check_template(template)
     assert request_line(template, msgspec.structs.replace(REQUEST, headers=()), REVISION) == (
@@ -63,10 +63,10 @@ def test_a_template_without_a_value_here_makes_knatives_line_about_it() -> None:
 
 
 @pytest.mark.parametrize("template", ["{{.Request.Body}}", "{{range .Request.Header}}{{end}}", "{{.Response"])
-def test_a_template_that_is_not_valid_is_refused(template: str) -> None:
+def test_invalid_template_is_rejected(template: str) -> None:
     with pytest.raises(InvalidValue):
         check_template(template)
 
 
-def test_the_headers_named_are_texts_of_the_template() -> None:
+def test_template_headers_are_its_quoted_names() -> None:
     assert headers_named('{{.Request.Header.Get "X-One"}} {{index .Request.Header `Two`}} a b') == {"x-one", "two"}

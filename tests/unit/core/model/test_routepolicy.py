@@ -79,12 +79,12 @@ ROUTE: dict[str, Any] = {
 }
 
 
-def test_a_route_without_annotations_is_open_and_leaves_the_path_free() -> None:
+def test_route_without_annotations_has_open_policy() -> None:
     assert route_policy({"other": "x"}) is OPEN_POLICY
     assert not OPEN_POLICY.needs_activator
 
 
-def test_all_that_can_be_asked_for() -> None:
+def test_annotations_set_access_placeholder_affinity_and_header_rules() -> None:
     policy = route_policy(
         {
             ACCESS_ANNOTATION: "private",
@@ -111,12 +111,12 @@ def test_all_that_can_be_asked_for() -> None:
     ("text", "affinity"),
     [("cookie", SessionAffinity()), ("prefix", SessionAffinity(by_prefix=True)), ("none", None), ("", None)],
 )
-def test_kinds_of_affinity(text: str, affinity: SessionAffinity | None) -> None:
+def test_affinity_kinds_are_parsed(text: str, affinity: SessionAffinity | None) -> None:
     for key in (AFFINITY_ANNOTATION, SESSION_AFFINITY_ANNOTATION):
         assert route_policy({key: text}).affinity == affinity
 
 
-def test_of_both_names_of_affinity_one_counts_and_the_other_is_a_problem_unless_equal() -> None:
+def test_affinity_annotation_overrides_session_affinity_and_reports_a_difference() -> None:
     both = {AFFINITY_ANNOTATION: "prefix", SESSION_AFFINITY_ANNOTATION: "cookie"}
     policy = route_policy(both)
     assert policy.affinity == SessionAffinity(by_prefix=True)
@@ -125,7 +125,7 @@ def test_of_both_names_of_affinity_one_counts_and_the_other_is_a_problem_unless_
     assert route_policy({**both, SESSION_AFFINITY_ANNOTATION: "prefix"}).problems == ()
 
 
-def test_a_private_route_needs_the_activator_though_it_chooses_nothing() -> None:
+def test_private_route_needs_activator_without_header_rules() -> None:
     policy = route_policy({ACCESS_ANNOTATION: "private"})
     assert policy.needs_activator
     assert not policy.chooses
@@ -150,25 +150,25 @@ def test_a_private_route_needs_the_activator_though_it_chooses_nothing() -> None
         (ROUTE_BY_HEADER_ANNOTATION, ",".join(f"x=1:t{number}" for number in range(17)), "at most 16 rules"),
     ],
 )
-def test_what_cannot_be_read_is_named_with_what_is_expected(key: str, text: str, expected: str) -> None:
+def test_invalid_annotation_is_reported_with_expected_form(key: str, text: str, expected: str) -> None:
     (problem,) = route_policy({key: text}).problems
     assert key in problem
     assert expected in problem
 
 
 @pytest.mark.parametrize("broken", [{ACCESS_ANNOTATION: "Public"}, {ACCESS_TOKEN_VERSION_ANNOTATION: "?"}])
-def test_a_mistake_about_access_closes_the_service(broken: dict[str, str]) -> None:
+def test_invalid_access_annotation_makes_route_private(broken: dict[str, str]) -> None:
     assert route_policy(broken).is_private
 
 
 @pytest.mark.parametrize(("text", "is_guarded"), [("namespace/a", True), ("", True), ("oops", True), ("*", False)])
-def test_limited_callers_guard_the_pods(text: str, is_guarded: bool) -> None:
+def test_limited_callers_make_route_guarded(text: str, is_guarded: bool) -> None:
     policy = route_policy({ALLOW_FROM_ANNOTATION: text})
     assert policy.callers is not None
     assert (policy.is_guarded, policy.needs_activator) == (is_guarded, is_guarded)
 
 
-def test_a_named_port_is_a_number() -> None:
+def test_named_port_must_be_a_number() -> None:
     assert route_policy({NAMED_PORT_ANNOTATION: "8080"}).named_port == 8080
     wrong = route_policy({NAMED_PORT_ANNOTATION: "http"})
     assert wrong.named_port == 0
@@ -177,7 +177,7 @@ def test_a_named_port_is_a_number() -> None:
     )
 
 
-def test_hosts_may_be_shared_by_path() -> None:
+def test_paths_annotation_lists_up_to_16_valid_shared_hosts() -> None:
     policy = route_policy({PATHS_ANNOTATION: "shop.example.com/api/v1, *.example.com,"})
     shared = (SharedHost(host="shop.example.com", path="/api/v1"), SharedHost(host="*.example.com", path="/"))
     assert (policy.shared_hosts, policy.problems) == (shared, ())
@@ -190,7 +190,7 @@ def test_hosts_may_be_shared_by_path() -> None:
     ]
 
 
-def test_a_port_for_tcp_is_one_of_a_public_service() -> None:
+def test_tcp_port_requires_route_without_access_rules() -> None:
     assert route_policy({TCP_ANNOTATION: "5432"}).tcp_ports == (TcpPort(number=5432),)
     for guard in (
         {ACCESS_ANNOTATION: "private"},
@@ -205,7 +205,7 @@ def test_a_port_for_tcp_is_one_of_a_public_service() -> None:
 @pytest.mark.parametrize(
     ("text", "numbers"), [("", []), ("5432", [5432]), ("5432,1883", [5432, 1883]), (" 1 , 65535 ", [1, 65535])]
 )
-def test_ports_stand_with_commas(text: str, numbers: list[int]) -> None:
+def test_tcp_ports_are_separated_by_commas(text: str, numbers: list[int]) -> None:
     assert read_tcp_ports(text) == tuple(TcpPort(number=number) for number in numbers)
 
 
@@ -223,36 +223,36 @@ def test_ports_stand_with_commas(text: str, numbers: list[int]) -> None:
         (",".join(str(number) for number in range(1, TCP_PORTS_MAX + 2)), "17 ports are too many", "at most 16"),
     ],
 )
-def test_a_wrong_port_is_named_with_what_is_expected(text: str, what: str, expected: str) -> None:
+def test_invalid_tcp_port_is_reported_with_expected_form(text: str, what: str, expected: str) -> None:
     tcp_ports = read_tcp_ports(text)
     assert isinstance(tcp_ports, Problem)
     assert (tcp_ports.where, tcp_ports.what) == (f"annotation {TCP_ANNOTATION}", what)
     assert tcp_ports.expected.startswith(expected)
 
 
-def test_a_port_may_be_shared_with_tls() -> None:
+def test_tcp_port_suffix_tls_enables_tls() -> None:
     assert read_tcp_ports("5432/tls, 1883") == (TcpPort(number=5432, is_tls=True), TcpPort(number=1883))
 
 
 @given(st.text(alphabet="0123456789, /tls", max_size=30))
-def test_any_ports_are_read_without_an_error(text: str) -> None:
+def test_arbitrary_tcp_ports_raise_no_error(text: str) -> None:
     tcp_ports = read_tcp_ports(text)
     assert isinstance(tcp_ports, Problem) or all(0 < port.number < 65536 for port in tcp_ports)
 
 
-def test_a_rule_for_tokens_guards_the_pods() -> None:
+def test_jwt_rule_makes_route_guarded() -> None:
     policy = route_policy({JWT_ANNOTATION: "issuer=https://x, audience=a"})
     assert policy.jwt is not None
     assert policy.is_guarded
 
 
 @given(st.dictionaries(st.sampled_from(_ALL), st.text(max_size=40)))
-def test_any_text_is_read_without_an_error(annotations: dict[str, str]) -> None:
+def test_arbitrary_annotations_raise_no_error_and_fail_closed(annotations: dict[str, str]) -> None:
     policy = route_policy(annotations)
     assert policy.is_private or annotations.get(ACCESS_ANNOTATION, "public") == "public"
 
 
-def test_a_rule_matches_its_value_or_any() -> None:
+def test_header_rule_matches_equal_value_or_any() -> None:
     assert HeaderRule(header="x", value="1", tag="t").matches("1")
     assert not HeaderRule(header="x", value="1", tag="t").matches("2")
     assert HeaderRule(header="x", value="*", tag="t").matches("2")
@@ -278,7 +278,7 @@ def changed(change: Callable[[dict[str, Any]], None]) -> str:
         lambda route: route["status"]["traffic"].append({"revisionName": "hello-00002", "percent": 0}),
     ],
 )
-def test_what_is_routed_changes_the_digest(change: Callable[[dict[str, Any]], None]) -> None:
+def test_routing_change_changes_digest(change: Callable[[dict[str, Any]], None]) -> None:
     assert changed(change) != route_digest(ROUTE, RULES)
 
 
@@ -292,15 +292,15 @@ def test_what_is_routed_changes_the_digest(change: Callable[[dict[str, Any]], No
         lambda route: route["status"]["traffic"][0].pop("latestRevision"),
     ],
 )
-def test_what_is_not_routed_does_not(change: Callable[[dict[str, Any]], None]) -> None:
+def test_change_without_effect_on_routing_retains_digest(change: Callable[[dict[str, Any]], None]) -> None:
     assert changed(change) == route_digest(ROUTE, RULES)
 
 
-def test_a_route_without_a_status_has_a_digest() -> None:
+def test_route_without_status_has_digest() -> None:
     assert len(route_digest({}, RULES)) == 16
 
 
-def test_what_the_route_asks_of_requests_changes_the_digest() -> None:
+def test_access_change_changes_digest() -> None:
     private = copy.deepcopy(ROUTE)
     private["metadata"]["annotations"][ACCESS_ANNOTATION] = "private"
     public = copy.deepcopy(ROUTE)

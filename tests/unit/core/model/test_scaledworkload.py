@@ -43,7 +43,7 @@ def problems(**spec: object) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_a_deployment_and_its_service_are_enough() -> None:
+def test_minimal_spec_is_target_and_service() -> None:
     spec = read()
     assert spec.target == WorkloadTarget(name="shop", kind="Deployment", api_version="apps/v1")
     assert spec.target.shown == "Deployment shop"
@@ -51,7 +51,7 @@ def test_a_deployment_and_its_service_are_enough() -> None:
     assert spec.routing == (RoutingRule(),)
 
 
-def test_a_whole_spec_is_written_as_it_was_read() -> None:
+def test_full_spec_round_trips() -> None:
     whole = workload(
         target={"name": "db", "kind": "StatefulSet"},
         service={"name": "db", "port": "http"},
@@ -77,7 +77,7 @@ def test_a_whole_spec_is_written_as_it_was_read() -> None:
     assert "window" not in written["spec"]["scaling"]
 
 
-def test_only_what_is_set_is_written() -> None:
+def test_unset_fields_are_omitted() -> None:
     target = {"name": "shop", "kind": "Deployment", "apiVersion": "apps/v1"}
     assert read().to_object(name="shop", namespace="default")["spec"] == {"target": target, "service": {"name": "shop"}}
 
@@ -130,27 +130,27 @@ def test_only_what_is_set_is_written() -> None:
         ({"timeoutSeconds": 0}, "spec.timeoutSeconds: 0; expected a whole number from 1 to 3600"),
     ],
 )
-def test_each_problem_says_where_it_is_and_what_would_be_right(spec: dict[str, Any], expected: str) -> None:
+def test_problem_has_path_and_expected_form(spec: dict[str, Any], expected: str) -> None:
     assert problems(**spec) == [expected]
 
 
-def test_all_problems_are_listed_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     assert len(problems(service={"name": "-", "port": 0}, hosts=["A", "b"])) == 3
 
 
-def test_a_missing_spec_is_one_problem() -> None:
+def test_missing_spec_is_one_problem() -> None:
     with pytest.raises(SettingsError, match="spec: Expected `object`, got `null`"):
         ScaledWorkloadSpec.from_object({"metadata": {"name": "a"}})
 
 
-def test_further_rules_stand_beside_the_first_and_replace_an_empty_one() -> None:
+def test_rules_follow_first_rule_or_replace_an_empty_first_rule() -> None:
     rule = RoutingRule(hosts=("a",))
     assert ScaledWorkloadSpec(target=read().target, service=read().service, rules=(rule,)).routing == (rule,)
     first = RoutingRule(headers=(HeaderMatch(name="x"),))
     assert read(headers=[{"name": "x"}], rules=[{"hosts": ["a"]}]).routing == (first, rule)
 
 
-def test_scaling_keys_are_annotations_of_a_revision() -> None:
+def test_scaling_fields_become_revision_annotations() -> None:
     scaling = WorkloadScaling(
         min_count=1,
         target=20.0,
@@ -166,7 +166,7 @@ def test_scaling_keys_are_annotations_of_a_revision() -> None:
     }
 
 
-def test_a_workload_is_shown_as_a_revision() -> None:
+def test_workload_converts_to_revision() -> None:
     resource = workload(scaling={"max": 3}, timeoutSeconds=9)
     resource["metadata"]["annotations"] = {
         "serving.dev/serving-state": "Reserve",
@@ -184,13 +184,13 @@ def test_a_workload_is_shown_as_a_revision() -> None:
     assert metadata["annotations"]["autoscaling.knative.dev/initial-scale"] == "2"
 
 
-def test_a_workload_without_a_known_state_is_active() -> None:
+def test_workload_with_unknown_state_is_active() -> None:
     resource = workload()
     resource["metadata"]["annotations"] = {"serving.dev/serving-state": "Sleeping"}
     assert as_revision(resource, ScaledWorkloadSpec.from_object(resource))["spec"]["servingState"] == "Active"
 
 
-def test_a_state_is_written_where_each_kind_has_it() -> None:
+def test_serving_state_patch_depends_on_kind() -> None:
     metadata = {"resourceVersion": "7"}
     spec = {"servingState": "Reserve"}
     assert serving_state_patch(ServingState.RESERVE, resource_version="7", is_workload=False) == {
@@ -203,12 +203,12 @@ def test_a_state_is_written_where_each_kind_has_it() -> None:
     }
 
 
-def test_a_wildcard_begins_with_a_star() -> None:
+def test_wildcard_host_begins_with_star() -> None:
     assert is_wildcard("*.example.com")
     assert not is_wildcard("example.com")
 
 
-def test_a_patch_gives_another_spec_and_nothing_to_the_same() -> None:
+def test_spec_patch_is_empty_for_equal_spec() -> None:
     wanted = ScaledWorkloadSpec(
         target=WorkloadTarget(name="shop"), service=WorkloadService(name="shop"), hosts=("a.b",)
     )
@@ -220,7 +220,7 @@ def test_a_patch_gives_another_spec_and_nothing_to_the_same() -> None:
     assert spec_patch({"spec": {"target": 1}}, wanted)["target"]["name"] == "shop"
 
 
-def test_a_cold_start_is_written_as_it_was_read() -> None:
+def test_cold_start_round_trips() -> None:
     cold_start = {
         "fallback": {"name": "maintenance", "port": "http"},
         "placeholder": {"statusCode": 202, "headers": {"Refresh": "5"}, "body": "soon"},
@@ -249,13 +249,13 @@ def test_a_cold_start_is_written_as_it_was_read() -> None:
         ),
     ],
 )
-def test_each_problem_of_a_cold_start_says_where_it_is(cold_start: dict[str, Any], expected: list[str]) -> None:
+def test_cold_start_problem_has_path(cold_start: dict[str, Any], expected: list[str]) -> None:
     texts = problems(coldStart=cold_start)
     assert len(texts) == len(expected)
     assert all(text.startswith(start) for text, start in zip(texts, expected, strict=True)), texts
 
 
-def test_with_overflow_and_a_bound_requests_wait_before_the_placeholder() -> None:
+def test_overflow_placeholder_applies_after_waiting_limit() -> None:
     page = PlaceholderResponse()
     at_once, on_overflow = ColdStart(placeholder=page), ColdStart(placeholder=page, overflow=PLACEHOLDER)
     assert (at_once.placeholder_at_once(waiting_max=3), at_once.placeholder_on_overflow) == (page, None)

@@ -8,11 +8,11 @@ NAMES = (
 )
 
 
-def test_the_most_specific_selector_wins_then_the_alphabet() -> None:
+def test_most_specific_then_alphabetically_first_selector_matches() -> None:
     assert name_for({}, NAMES) == "example.com"
     assert name_for({"app": "shop", "tier": "iron"}, NAMES) == "a.example"
     assert name_for({"app": "shop", "tier": "gold"}, NAMES) == "c.example"
 
 
-def test_without_a_match_there_is_no_name() -> None:
+def test_no_matching_selector_yields_no_name() -> None:
     assert name_for({"app": "other"}, NAMES[1:]) is None

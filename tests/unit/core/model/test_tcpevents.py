@@ -1,4 +1,4 @@
-"""Events about ports for TCP: how they are written and read."""
+"""Events about TCP ports: writing and reading."""
 
 from serving.core.model.event import About
 from serving.core.model.knative import TCP_ANNOTATION
@@ -12,7 +12,7 @@ def an_event(number: int, problem: str, now: str) -> Object:
     return tcp_event(SERVICE, number, problem=problem, now=now, instance="activator-0")
 
 
-def test_an_event_names_its_port_and_equal_ones_share_a_name() -> None:
+def test_event_has_port_and_deterministic_name() -> None:
     problem = an_event(5432, "another program listens", "2026-11-24T10:00:00Z")
     assert (problem["type"], problem["reason"]) == ("Warning", "TcpUnavailable")
     assert problem["involvedObject"]["uid"] == "u"
@@ -26,7 +26,7 @@ def test_an_event_names_its_port_and_equal_ones_share_a_name() -> None:
     assert again["metadata"]["name"] == problem["metadata"]["name"] != fine["metadata"]["name"]
 
 
-def test_the_newest_event_of_a_port_counts() -> None:
+def test_newest_event_of_port_is_its_state() -> None:
     early, late = "2026-11-24T10:00:00Z", "2026-11-24T10:00:05Z"
     events = [
         an_event(1, "", late),

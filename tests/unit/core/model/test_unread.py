@@ -1,7 +1,7 @@
 from serving.core.model.unread import unread
 
 
-def test_fields_outside_the_table_are_named_by_their_path() -> None:
+def test_unread_fields_are_listed_by_path() -> None:
     value = {
         "a": 1,
         "b": {"c": 2, "d": 3},

@@ -20,15 +20,15 @@ def problems_of(annotations: dict[str, str], settings: AutoscalerSettings = SETT
     return [str(problem) for problem in read_annotations(named, settings).problems]
 
 
-def test_no_annotation_leaves_all_to_the_settings() -> None:
+def test_no_annotations_override_no_settings() -> None:
     assert read() == ScalingAnnotations()
 
 
-def test_both_spellings_are_read() -> None:
+def test_camel_case_and_kebab_case_keys_are_read() -> None:
     assert read(minScale="3") == read(**{"min-scale": "3"}) == ScalingAnnotations(overrides=(("min_scale", 3),))
 
 
-def test_every_annotation_is_read_in_its_own_unit() -> None:
+def test_each_annotation_is_parsed_in_its_unit() -> None:
     assert read(
         **{
             "class": "kpa.autoscaling.knative.dev",
@@ -68,16 +68,16 @@ def test_every_annotation_is_read_in_its_own_unit() -> None:
     )
 
 
-def test_the_progress_deadline_has_its_own_group() -> None:
+def test_progress_deadline_is_read_from_group_serving() -> None:
     annotations = read_annotations({"serving.knative.dev/progress-deadline": "2m"}, SETTINGS)
     assert annotations.scaling.override("progress_deadline_s") == 120.0
 
 
-def test_spellings_that_agree_are_one() -> None:
+def test_equal_values_of_both_spellings_are_valid() -> None:
     assert read(**{"minScale": "3", "min-scale": "3"}).override("min_scale") == 3
 
 
-def test_of_two_spellings_the_first_counts_and_a_warning_names_the_other() -> None:
+def test_kebab_case_overrides_camel_case_with_warning() -> None:
     annotations = read_annotations({f"{GROUP}minScale": "3", f"{GROUP}min-scale": "4"}, SETTINGS)
     assert (annotations.scaling.override("min_scale"), annotations.problems) == (4, ())
     (warning,) = annotations.warnings
@@ -109,45 +109,45 @@ def test_of_two_spellings_the_first_counts_and_a_warning_names_the_other() -> No
         ({"metric": "", "class": HPA_CLASS}, "metric: empty; expected a metric's name"),
     ],
 )
-def test_a_problem_is_reported_with_the_right_value(annotations: dict[str, str], text: str) -> None:
+def test_invalid_annotation_is_reported_with_expected_form(annotations: dict[str, str], text: str) -> None:
     (problem,) = problems_of(annotations)
     assert text in problem
 
 
-def test_all_problems_are_found_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     assert len(problems_of({"window": "1s", "target": "0", "class": "x.knative.dev", "metric": "cpu"})) == 4
 
 
 @pytest.mark.parametrize("class_name", ["someone.example.com", "classic.autoscaling.serving.dev", HPA_CLASS])
-def test_other_classes_pass(class_name: str) -> None:
+def test_other_autoscaler_classes_are_accepted(class_name: str) -> None:
     assert problems_of({"class": class_name}) == []
 
 
-def test_a_revision_without_a_class_follows_that_of_the_settings() -> None:
+def test_class_of_settings_applies_without_class_annotation() -> None:
     assert problems_of({"metric": "cpu"}, AutoscalerSettings(pod_autoscaler_class=HPA_CLASS)) == []
 
 
-def test_zero_initial_scale_may_be_allowed() -> None:
+def test_initial_scale_zero_is_valid_if_allowed() -> None:
     assert problems_of({"initial-scale": "0"}, AutoscalerSettings(allow_zero_initial_scale=True)) == []
 
 
-def test_an_unknown_name_is_a_warning_and_other_groups_are_ignored() -> None:
+def test_unknown_annotation_is_a_warning_and_other_groups_are_ignored() -> None:
     annotations = read_annotations({"autoscaling.knative.dev/min-scal": "1", "example.com/min-scal": "1"}, SETTINGS)
     (warning,) = annotations.warnings
     assert "autoscaling.knative.dev/min-scal: no such annotation; it has no effect" in str(warning)
     assert annotations.problems == ()
 
 
-def test_the_class_of_another_autoscaler_is_a_warning() -> None:
+def test_class_of_other_autoscaler_is_a_warning() -> None:
     (warning,) = read_annotations({"autoscaling.knative.dev/class": "foo"}, SETTINGS).warnings
     assert "'foo' is the class of another autoscaler: none here scales the revision" in str(warning)
 
 
-def test_without_a_limit_any_scale_goes() -> None:
+def test_max_scale_is_unbounded_without_limit() -> None:
     assert problems_of({"max-scale": "5000"}, AutoscalerSettings(max_scale_limit=0)) == []
 
 
-def test_a_rollout_duration_is_read_in_both_spellings() -> None:
+def test_rollout_duration_is_read_in_both_spellings() -> None:
     assert read_rollout_duration({}) is None
     assert read_rollout_duration({"serving.knative.dev/rollout-duration": "1m30s"}) == 90
     assert read_rollout_duration({"serving.knative.dev/rolloutDuration": "0s"}) == 0
@@ -159,7 +159,7 @@ def test_a_rollout_duration_is_read_in_both_spellings() -> None:
     )
 
 
-def test_a_target_of_ours_is_learnt_or_wrong() -> None:
+def test_serving_target_annotation_accepts_only_learnt() -> None:
     key = "autoscaling.serving.dev/target"
     assert read_annotations({key: "learnt"}, AutoscalerSettings()).scaling.target_source == "learnt"
     (problem,) = read_annotations({key: "50"}, AutoscalerSettings()).problems
@@ -173,7 +173,7 @@ def load_problems(load: str, **annotations: str) -> list[str]:
     return [str(problem) for problem in new_annotations.problems]
 
 
-def test_several_metrics_stand_in_one_annotation() -> None:
+def test_metric_annotation_accepts_several_metrics() -> None:
     assert load_problems("gauge:vllm:num_requests_waiting=5, concurrency=20, rps") == []
     assert load_problems("gauge:waiting", target="5") == []
 
@@ -193,12 +193,12 @@ def test_several_metrics_stand_in_one_annotation() -> None:
         ("rps", {"class": HPA_CLASS}, "only the class kpa.autoscaling.knative.dev scales by it"),
     ],
 )
-def test_metrics_that_cannot_be_scaled_by_are_refused(load: str, annotations: dict[str, str], problem: str) -> None:
+def test_invalid_metric_annotation_is_rejected(load: str, annotations: dict[str, str], problem: str) -> None:
     (each_problem,) = load_problems(load, **annotations)
     assert problem in each_problem
 
 
-def test_a_gauge_in_knatives_annotation_needs_its_target() -> None:
+def test_gauge_in_knative_metric_annotation_requires_target() -> None:
     assert problems_of({"metric": "gauge:a", "target": "3"}) == []
     (problem,) = problems_of({"metric": "gauge:a"})
     assert problem.startswith("annotation autoscaling.knative.dev/metric: gauge:a has no target")
@@ -215,12 +215,12 @@ def test_a_gauge_in_knatives_annotation_needs_its_target() -> None:
         ),
     ],
 )
-def test_a_goal_that_cannot_be_scaled_by_is_refused_with_one_error(annotations: dict[str, str], problem: str) -> None:
+def test_invalid_slo_annotation_is_rejected_with_one_problem(annotations: dict[str, str], problem: str) -> None:
     (each_problem,) = read_annotations(annotations, SETTINGS).problems
     assert problem in str(each_problem)
 
 
-def test_a_goal_is_read() -> None:
+def test_slo_annotation_is_read_without_surrounding_spaces() -> None:
     assert (
         read_annotations({"autoscaling.serving.dev/slo": " p99-wait<100ms"}, SETTINGS).scaling.slo == "p99-wait<100ms"
     )
@@ -229,7 +229,7 @@ def test_a_goal_is_read() -> None:
 @pytest.mark.parametrize(
     ("text", "is_right"), [("500m", True), ("2", True), ("0", False), ("1025", False), ("much", False)]
 )
-def test_the_cpu_of_a_start_is_an_amount_within_bounds(text: str, is_right: bool) -> None:
+def test_start_cpu_must_be_a_cpu_quantity_within_bounds(text: str, is_right: bool) -> None:
     annotations = read_annotations({"serving.dev/start-cpu": text}, SETTINGS)
     assert annotations.scaling.start_cpu == (text if is_right else None)
     assert len(annotations.problems) == (not is_right)

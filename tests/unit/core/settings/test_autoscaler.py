@@ -4,7 +4,7 @@ from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.classic import ClassicSettings
 
 
-def test_the_defaults_contradict_nothing() -> None:
+def test_defaults_have_no_clash() -> None:
     assert list(AutoscalerSettings().check()) == []
 
 
@@ -31,14 +31,14 @@ def test_the_defaults_contradict_nothing() -> None:
         ),
     ],
 )
-def test_each_contradiction_is_named(settings: AutoscalerSettings, field: str, what: str) -> None:
+def test_clash_names_field_and_values(settings: AutoscalerSettings, field: str, what: str) -> None:
     (clash,) = settings.check()
     assert (clash.fields[0], clash.what) == (field, what)
 
 
-def test_zero_initial_scale_may_be_allowed() -> None:
+def test_initial_scale_zero_is_valid_if_allowed() -> None:
     assert list(AutoscalerSettings(initial_scale=0, allow_zero_initial_scale=True).check()) == []
 
 
-def test_without_a_limit_any_scale_goes() -> None:
+def test_max_scale_is_unbounded_without_limit() -> None:
     assert list(AutoscalerSettings(max_scale=5000, max_scale_limit=0).check()) == []

@@ -7,7 +7,7 @@ from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.budgets import BUDGETS, Budget, read_budgets
 
 
-def test_budgets_of_everything_and_of_namespaces() -> None:
+def test_budgets_apply_cluster_wide_and_per_namespace() -> None:
     budgets = read_budgets("shop=8Gi, 20 pods,batch = 1 pod")
     assert budgets.of("elsewhere") == (("", Budget(amount=20)),)
     assert budgets.of("shop") == (("", Budget(amount=20)), ("shop", Budget(amount=8 * 2**30, is_memory=True)))
@@ -15,12 +15,12 @@ def test_budgets_of_everything_and_of_namespaces() -> None:
     assert read_budgets("").of("shop") == ()
 
 
-def test_one_form_is_kept() -> None:
+def test_budget_text_is_canonicalized() -> None:
     assert BUDGETS.read("shop=8192Mi,  1 pods") == "1 pod, shop=8Gi"
     assert BUDGETS.read("") == ""
 
 
-def test_a_pod_costs_one_or_its_memory() -> None:
+def test_pod_costs_1_or_its_memory() -> None:
     assert Budget(amount=3).price_of(7) == 1
     assert Budget(amount=3, is_memory=True).price_of(7) == 7
 
@@ -46,12 +46,12 @@ def test_a_pod_costs_one_or_its_memory() -> None:
         *("20 pods; 8Gi", "shop=1 pod=2 pods", "x" * 64 + "=1 pod"),
     ],
 )
-def test_anything_else_is_refused_with_what_would_be_right(text: str) -> None:
+def test_invalid_budget_is_rejected_with_example(text: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         read_budgets(text)
     assert "20 pods, shop=8Gi" in caught.value.expected
 
 
-def test_settings_have_budgets() -> None:
+def test_autoscaler_settings_include_budget() -> None:
     assert read_budgets(AutoscalerSettings().budget).of("shop") == ()
     assert read_budgets(AutoscalerSettings(budget="20 pods").budget).of("shop") == (("", Budget(amount=20)),)

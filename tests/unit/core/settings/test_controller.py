@@ -15,22 +15,22 @@ def field(name: str) -> Field:
     return next(each_field for each_field in CONTROLLER.fields() if each_field.name == name)
 
 
-def test_defaults_hold_together() -> None:
+def test_defaults_have_no_clash() -> None:
     assert list(ControllerSettings().check()) == []
 
 
 @pytest.mark.parametrize("plain", [True, False])
-def test_ages_and_numbers_may_be_disabled(plain: bool) -> None:
+def test_retention_settings_accept_disabled(plain: bool) -> None:
     for name in ("retain_since_create_time_s", "max_non_active_revisions"):
         assert field(name).knob.read("disabled", plain=plain) == DISABLED
 
 
-def test_what_is_not_disabled_is_read_in_its_unit() -> None:
+def test_retention_age_is_read_as_duration_or_plain_seconds() -> None:
     assert field("retain_since_create_time_s").knob.read("48h", plain=False) == 172800
     assert field("retain_since_create_time_s").knob.read("60", plain=True) == 60
 
 
-def test_disabled_is_written_as_a_word() -> None:
+def test_disabled_is_written_as_text() -> None:
     write = field("retain_since_create_time_s").knob.unit.write
     assert (write(DISABLED), write(172800.0)) == ("disabled", "48h")
 
@@ -49,7 +49,7 @@ def test_disabled_is_written_as_a_word() -> None:
         ("{{if .Name}}{{.Namespace}}.{{.Domain}}", False),
     ],
 )
-def test_a_domain_template_makes_a_host(text: str, right: bool) -> None:
+def test_domain_template_must_yield_a_host(text: str, right: bool) -> None:
     knob = field("domain_template").knob
     if right:
         assert knob.read(text, plain=False) == text
@@ -59,24 +59,24 @@ def test_a_domain_template_makes_a_host(text: str, right: bool) -> None:
 
 
 @pytest.mark.parametrize("text", ["-a", "a b", "A", ""])
-def test_a_domain_is_a_host(text: str) -> None:
+def test_invalid_domain_is_rejected(text: str) -> None:
     with pytest.raises(InvalidValue):
         field("domain").knob.read(text, plain=False)
 
 
-def test_a_domain_is_taken_unchanged() -> None:
+def test_domain_is_read_unchanged() -> None:
     assert field("domain").knob.read("example.com", plain=False) == "example.com"
 
 
 @pytest.mark.parametrize("name", ["revision_timeout_s", "revision_response_start_timeout_s", "revision_idle_timeout_s"])
-def test_no_default_timeout_is_above_the_longest(name: str) -> None:
+def test_default_timeout_above_maximum_is_a_clash(name: str) -> None:
     values: dict[str, Any] = {"revision_timeout_s": 1, "revision_response_start_timeout_s": 1, name: 61}
     settings = ControllerSettings(max_revision_timeout_s=60, **values)
     assert [clash.fields[0] for clash in settings.check()] == [name]
 
 
 @pytest.mark.parametrize(("most", "clashes"), [(5, 1), (20, 0), (DISABLED, 0)])
-def test_no_more_revisions_are_kept_than_may_be(most: int, clashes: int) -> None:
+def test_max_non_active_revisions_below_minimum_is_a_clash(most: int, clashes: int) -> None:
     settings = ControllerSettings(max_non_active_revisions=most)
     assert len(list(settings.check())) == clashes
 
@@ -87,34 +87,34 @@ def with_gateway(text: str) -> ControllerSettings:
 
 
 @pytest.mark.parametrize("text", ["", "knative-serving/serving", "gateways/front.example"])
-def test_a_gateway_is_a_namespace_and_a_name(text: str) -> None:
+def test_gateway_is_namespace_and_name_or_empty(text: str) -> None:
     assert with_gateway(text).gateway == text
 
 
 @pytest.mark.parametrize("text", ["serving", "a/b/c", "/serving", "gateways/", "Gateways/front", "$(SPACE)/serving"])
-def test_what_is_no_gateway_is_refused(text: str) -> None:
+def test_invalid_gateway_is_rejected(text: str) -> None:
     with pytest.raises(SettingsError, match="NAMESPACE/NAME of a Gateway, or nothing"):
         with_gateway(text)
 
 
-def test_a_gateway_needs_services() -> None:
+def test_gateway_requires_public_services() -> None:
     (clash,) = ControllerSettings(gateway="gateways/front").check()
     assert "public_services" in clash.fields
     assert not list(ControllerSettings(gateway="gateways/front", public_services=True).check())
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("0", 0), ("380", 380), ("380s", 380), ("2m", 120)])
-def test_a_rollout_duration_is_in_seconds_unless_it_has_a_unit(text: str, seconds: float) -> None:
+def test_rollout_duration_defaults_to_unit_seconds(text: str, seconds: float) -> None:
     assert field("rollout_duration_s").knob.read(text, plain=False) == seconds
 
 
 @pytest.mark.parametrize("text", ["-1s", "1.5s", "soon"])
-def test_a_rollout_duration_is_in_whole_seconds(text: str) -> None:
+def test_rollout_duration_must_be_whole_seconds(text: str) -> None:
     with pytest.raises(InvalidValue, match="in whole seconds"):
         field("rollout_duration_s").knob.read(text, plain=False)
 
 
-def test_pages_of_activators_are_addresses() -> None:
+def test_activator_pages_are_addresses() -> None:
     knob = field("activator_pages").knob
     text = "127.0.0.1:6082,[::1]:9090,activator-1:80"
     assert knob.read(text, plain=True) == text
@@ -123,17 +123,17 @@ def test_pages_of_activators_are_addresses() -> None:
 
 
 @pytest.mark.parametrize("text", ["activator", "http://127.0.0.1:6082", "127.0.0.1:6082,", "a:b"])
-def test_other_pages_of_activators_are_refused(text: str) -> None:
+def test_invalid_activator_pages_are_rejected(text: str) -> None:
     with pytest.raises(InvalidValue, match="HOST:PORT"):
         field("activator_pages").knob.read(text, plain=True)
 
 
-def test_there_are_no_more_workers_than_at_most() -> None:
+def test_workers_above_maximum_is_a_clash() -> None:
     (clash,) = ControllerSettings(workers=9, workers_max=8).check()
     assert (clash.fields, clash.expected) == (("workers", "workers_max"), "at most 8")
 
 
 @pytest.mark.parametrize("text", ["{kind", "{kind: Issuer, name: a, group: [b]}", "[]"])
-def test_an_issuer_is_a_mapping(text: str) -> None:
+def test_invalid_issuer_is_rejected(text: str) -> None:
     with pytest.raises(InvalidValue, match="kind and name"):
         field("issuer").knob.read(text, plain=False)

@@ -1,4 +1,4 @@
-"""When pods go dormant, and the calls of apps with a sleep of their own."""
+"""When pods become dormant, and the calls of apps with their own sleep mode."""
 
 import pytest
 
@@ -26,7 +26,7 @@ from serving.core.settings.dormancy import (
         ("after=2s,only", DormantMode(after_s=2.0, is_only=True), "only,after=2s"),
     ],
 )
-def test_a_mode_is_read(text: str, mode: DormantMode, canonical: str) -> None:
+def test_dormant_mode_is_parsed_and_canonicalized(text: str, mode: DormantMode, canonical: str) -> None:
     assert read_dormant(text) == mode
     assert DORMANT.read(text) == canonical
     assert read_dormant(written(mode)) == mode
@@ -47,12 +47,12 @@ def test_a_mode_is_read(text: str, mode: DormantMode, canonical: str) -> None:
         "after=-1s",
     ],
 )
-def test_another_text_is_refused_with_the_choices(text: str) -> None:
+def test_invalid_dormant_mode_is_rejected_with_example(text: str) -> None:
     with pytest.raises(InvalidValue, match="after=10s"):
         read_dormant(text)
 
 
-def test_a_pair_of_calls_is_read() -> None:
+def test_sleep_and_wake_calls_are_parsed() -> None:
     sleep, wake = HttpCall(method="POST", target="/sleep?level=1"), HttpCall(method="POST", target="/wake_up")
     assert read_calls("POST /sleep?level=1, POST /wake_up") == CallPair(sleep=sleep, wake=wake)
     assert CALLS.read("PUT /a,GET /b") == "PUT /a,GET /b"
@@ -70,6 +70,6 @@ def test_a_pair_of_calls_is_read() -> None:
         "POST /a\r\nX: y, POST /b",
     ],
 )
-def test_other_calls_are_refused_with_an_example(text: str) -> None:
+def test_invalid_calls_are_rejected_with_example(text: str) -> None:
     with pytest.raises(InvalidValue, match="wake_up"):
         read_calls(text)

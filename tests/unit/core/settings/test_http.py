@@ -1,4 +1,4 @@
-"""Limits of the HTTP engine hold together, and clashes of the queue-proxy's are told."""
+"""Limits of the HTTP engine, and clashes of queue-proxy settings."""
 
 import pytest
 
@@ -8,17 +8,17 @@ from serving.core.settings.knob import fields_of
 from serving.core.settings.queueproxy import QueueProxySettings
 
 
-def test_connections_of_our_clients_outlive_the_idle_time_of_our_own() -> None:
+def test_client_idle_limit_exceeds_upstream_idle_limit() -> None:
     settings = HttpSettings()
     assert settings.client_idle_max_s > settings.upstream_idle_max_s
 
 
-def test_a_shortest_pause_above_the_longest_is_reported() -> None:
+def test_pause_minimum_above_maximum_is_a_clash() -> None:
     settings = QueueProxySettings(probe_pause_min_s=1.0, report_retry_min_s=6.0)
     assert [clash.fields[0] for clash in settings.check()] == ["probe_pause_min_s", "report_retry_min_s"]
 
 
-def test_networks_of_proxies_are_checked_one_by_one() -> None:
+def test_trusted_proxies_are_validated_as_networks() -> None:
     (unit,) = [field.knob.unit for field in fields_of(HttpSettings) if field.name == "trusted_proxies"]
     assert unit.read("10.0.0.0/8, 192.0.2.7") == "10.0.0.0/8, 192.0.2.7"
     assert not unit.read("")
@@ -26,6 +26,6 @@ def test_networks_of_proxies_are_checked_one_by_one() -> None:
         unit.read("192.0.2.7, 10.0.0.1/8")
 
 
-def test_a_head_between_activator_and_queue_proxy_may_be_larger() -> None:
+def test_hop_settings_allow_larger_head() -> None:
     settings = HttpSettings(head_bytes_max=1024, header_count_max=10).with_hop_room()
     assert (settings.head_bytes_max, settings.header_count_max) == (5120, 26)

@@ -1,4 +1,4 @@
-"""Every key of Knative's ConfigMaps is read, or named with the reason why it sets nothing.
+"""Every key of Knative's ConfigMaps is read, or reported with the reason why it has no effect.
 
 Keys and values: the blocks ``_example`` of knative/serving 98e5ef90 (config/core/configmaps) and knative.dev/networking
 17b28c62 (config/config-network.yaml), and further keys that their code reads (pkg/deployment, pkg/leaderelection,
@@ -208,33 +208,33 @@ EXAMPLES: Mapping[str, Mapping[str, str]] = {
 
 
 def reported(name: str, data: Mapping[str, str]) -> list[str]:
-    """The problems that daemons report of a ConfigMap. None of them rejects it."""
+    """The unknown keys that daemons report for a ConfigMap; at least one daemon reads it, and none rejects it."""
     problems: dict[str, None] = {}
-    followers = 0
+    readers = 0
     for daemon in DAEMONS:
-        taken = LiveSettings(daemon, registry=DAEMONS, environment={}).update(config_map_of(name, data))
-        if taken is not None:
-            followers += 1
-            assert not taken.problems
-            problems |= dict.fromkeys(str(problem) for problem in taken.unknown)
-    assert followers
+        applied = LiveSettings(daemon, registry=DAEMONS, environment={}).update(config_map_of(name, data))
+        if applied is not None:
+            readers += 1
+            assert not applied.problems
+            problems |= dict.fromkeys(str(problem) for problem in applied.unknown)
+    assert readers
     return list(problems)
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_every_key_of_knative_is_read_or_named_with_the_reason(name: str) -> None:
+def test_every_knative_key_is_read_or_reported_with_reason(name: str) -> None:
     assert [problem for problem in reported(name, EXAMPLES[name]) if " has no effect: " not in problem] == []
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
-def test_the_page_has_each_key_without_effect(name: str) -> None:
+def test_settings_page_lists_each_key_without_effect(name: str) -> None:
     page = _PAGE.read_text()
     for key, reason in WITHOUT_EFFECT.get(name, {}).items():
         (row,) = [line for line in page.splitlines() if line.startswith(f"|{name}|") and f"`{key}`" in line]
         assert reason.why in row
 
 
-def test_a_value_that_asks_for_what_happens_anyway_is_accepted_in_any_case() -> None:
+def test_value_equal_to_fixed_behaviour_is_accepted_in_any_case() -> None:
     assert reported("config-network", {"mesh-compatibility-mode": "Auto"}) == []
     assert (
         reported(FEATURES, {"kubernetes.podspec-affinity": "Allowed", "kubernetes.podspec-hostpid": "disabled"}) == []
@@ -246,12 +246,12 @@ def test_a_value_that_asks_for_what_happens_anyway_is_accepted_in_any_case() -> 
     )
 
 
-def test_a_key_that_is_not_knatives_is_unknown() -> None:
+def test_key_that_is_not_from_knative_is_unknown() -> None:
     (problem,) = reported("config-logging", {"level": "info"})
     assert "config-logging has no key level" in problem
 
 
-def test_an_earlier_name_of_a_key_is_read_and_the_present_one_wins() -> None:
+def test_present_key_overrides_former_key() -> None:
     for data, scheme in (
         ({"defaultExternalScheme": "https"}, "https"),
         ({"defaultExternalScheme": "https", "default-external-scheme": "http"}, "http"),

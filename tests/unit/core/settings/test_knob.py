@@ -24,7 +24,7 @@ KIND = Knob(unit=TEXT, key="kind", choices=("linear", "weighted"))
         (KIND, "linear", "linear"),
     ],
 )
-def test_what_is_in_range_is_read(knob: Knob, text: str, value: object) -> None:
+def test_value_in_range_is_read(knob: Knob, text: str, value: object) -> None:
     assert knob.read(text, plain=False) == value
 
 
@@ -43,13 +43,13 @@ def test_what_is_in_range_is_read(knob: Knob, text: str, value: object) -> None:
         (Knob(unit=COUNT, key="n", high=3), "4", "a whole number and up to 3"),
     ],
 )
-def test_what_is_not_says_what_would_be_right(knob: Knob, text: str, expected: str) -> None:
+def test_invalid_value_is_rejected_with_expected_form(knob: Knob, text: str, expected: str) -> None:
     with pytest.raises(InvalidValue) as caught:
         knob.read(text, plain=False)
     assert caught.value.expected == expected
 
 
-def test_the_environment_takes_the_plain_unit_only() -> None:
+def test_environment_accepts_only_plain_unit() -> None:
     assert WINDOW.read("60", plain=True) == 60.0
     with pytest.raises(InvalidValue) as caught:
         WINDOW.read("60s", plain=True)
@@ -66,7 +66,7 @@ class Outer(msgspec.Struct, frozen=True, kw_only=True):
     inner: Inner = Inner()
 
 
-def test_fields_go_through_nested_records_with_a_dot() -> None:
+def test_nested_fields_have_dotted_names() -> None:
     fields = list(fields_of(Outer))
     assert [field.name for field in fields] == ["window_s", "inner.depth_max"]
     assert [field.knob.key for field in fields] == ["window", "inner.depth-max"]
@@ -74,7 +74,7 @@ def test_fields_go_through_nested_records_with_a_dot() -> None:
     assert [field.default for field in fields] == [60.0, 3]
 
 
-def test_a_field_without_a_knob_is_a_constant() -> None:
+def test_field_without_knob_is_not_a_setting() -> None:
     assert Inner().is_original is False
     assert [field.name for field in fields_of(Inner)] == ["depth_max"]
 
@@ -90,6 +90,6 @@ def test_a_field_without_a_knob_is_a_constant() -> None:
         (TEXT, "a", "a"),
     ],
 )
-def test_what_is_written_reads_back(unit: Unit, value: object, text: str) -> None:
+def test_written_value_parses_to_same_value(unit: Unit, value: object, text: str) -> None:
     assert unit.write(value) == text
     assert unit.read(text) == value

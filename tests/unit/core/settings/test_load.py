@@ -20,13 +20,13 @@ def problems_of(*config_maps: ConfigMap, **layers: dict[str, str]) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_without_layers_all_is_default() -> None:
+def test_settings_without_layers_are_defaults() -> None:
     loaded = load(AUTOSCALER, registry=DAEMONS)
     assert loaded.settings == AUTOSCALER.record()
     assert {origin.layer for origin in loaded.origins.values()} == {Layer.DEFAULT}
 
 
-def test_a_later_layer_wins_and_the_origin_tells() -> None:
+def test_later_layer_overrides_and_is_recorded_as_origin() -> None:
     loaded = load(
         AUTOSCALER,
         registry=DAEMONS,
@@ -41,7 +41,7 @@ def test_a_later_layer_wins_and_the_origin_tells() -> None:
     assert loaded.origins["max_scale"].where == "config-autoscaler.yaml:8"
 
 
-def test_nested_records_are_reached_from_every_layer() -> None:
+def test_nested_records_are_set_by_every_layer() -> None:
     data = ConfigMap(
         name="config-autoscaler",
         where="a.yaml:1",
@@ -58,7 +58,7 @@ def test_nested_records_are_reached_from_every_layer() -> None:
     assert (classic.panic_window_s, classic.stable_window_s, classic.max_scale_up_rate) == (7, 30, 3)
 
 
-def test_five_mistakes_are_five_lines() -> None:
+def test_all_problems_are_reported_with_their_places() -> None:
     problems = problems_of(
         config_map("config-autoscaler", stable_window="5s", min_scal="1", enable_scale_to_zero="yes"),
         environment={"SERVING_AUTOSCALER_MAX_SCALE": "many"},
@@ -73,7 +73,7 @@ def test_five_mistakes_are_five_lines() -> None:
     ]
 
 
-def test_unknown_variables_and_flags_are_reported_with_the_nearest_name() -> None:
+def test_unknown_variables_and_flags_are_reported_with_nearest_name() -> None:
     assert problems_of(environment={"SERVING_AUTOSCALER_MIN_SCAL": "1"}, flags={"max_scal": "1"}) == [
         (
             "environment SERVING_AUTOSCALER_MIN_SCAL: autoscaler has no such setting; "
@@ -83,35 +83,35 @@ def test_unknown_variables_and_flags_are_reported_with_the_nearest_name() -> Non
     ]
 
 
-def test_an_unknown_key_unlike_any_other_lists_all() -> None:
+def test_unknown_key_without_near_name_lists_known_keys() -> None:
     (problem,) = problems_of(config_map("config-deployment", zzz="1"))
     assert "config-deployment has no key zzz; expected one of digest-resolution-timeout, digestRes" in problem
 
 
-def test_a_key_of_another_daemon_in_a_shared_config_map_is_fine() -> None:
+def test_key_of_other_daemon_in_shared_config_map_is_accepted() -> None:
     shared = config_map("config-autoscaler", min_scale="1")
     assert load(ACTIVATOR, registry=DAEMONS, config_maps=[shared]).settings == ACTIVATOR.record()
 
 
-def test_problems_from_reading_come_along() -> None:
+def test_earlier_problems_are_raised_again() -> None:
     earlier = Problem(where="a.yaml:1", what="not YAML", expected="YAML")
     with pytest.raises(SettingsError) as caught:
         load(AUTOSCALER, registry=DAEMONS, problems=[earlier])
     assert caught.value.problems == (earlier,)
 
 
-def test_a_contradiction_names_the_place_that_was_written() -> None:
+def test_clash_names_place_of_written_value() -> None:
     assert problems_of(config_map("config-autoscaler", max_scale="3", min_scale="5")) == [
         "config-autoscaler.yaml:7: min-scale 5 is above max-scale 3; expected min-scale of at most 3"
     ]
 
 
-def test_a_contradiction_with_a_broken_value_is_not_reported() -> None:
+def test_clash_with_invalid_value_is_not_reported() -> None:
     (problem,) = problems_of(config_map("config-autoscaler", initial_scale="0", allow_zero_initial_scale="perhaps"))
     assert "'perhaps' is not right" in problem
 
 
-def test_problems_are_read_from_the_top() -> None:
+def test_problems_are_sorted_by_file_line_and_layer() -> None:
     def at(where: str) -> Problem:
         return Problem(where=where, what="", expected="")
 
@@ -119,13 +119,13 @@ def test_problems_are_read_from_the_top() -> None:
     assert in_reading_order(reversed(order)) == order
 
 
-def test_a_config_map_that_no_daemon_reads_is_reported() -> None:
+def test_config_map_without_reader_is_reported() -> None:
     (problem,) = unknown_config_maps([config_map("config-autoscaler"), config_map("config-x")], DAEMONS)
     assert problem.where == "config-x.yaml:1"
     assert "config-autoscaler" in problem.expected
 
 
-def test_variables_are_checked_without_the_other_layers() -> None:
+def test_variables_are_checked_without_other_layers() -> None:
     environment = {"SERVING_AUTOSCALER_DECISION_PERIOD_S": "often"}
     (problem,) = wrong_variables(AUTOSCALER, registry=DAEMONS, environment=environment)
     assert "SERVING_AUTOSCALER_DECISION_PERIOD_S" in str(problem)

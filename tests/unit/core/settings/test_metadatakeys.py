@@ -20,7 +20,7 @@ def problems(kind: str, place: str, key: str, text: str = "x") -> list[str]:
 
 
 @pytest.mark.parametrize(("key", "place"), sorted(places_of_keys().items()))
-def test_a_known_key_passes_in_its_place_alone(key: str, place: str) -> None:
+def test_known_key_is_accepted_only_at_its_place(key: str, place: str) -> None:
     value = "cluster-local"
     assert problems("Service", place, key, value) == []
     for other in {"metadata.labels", "metadata.annotations", f"{TEMPLATE}.labels", f"{TEMPLATE}.annotations"} - {place}:
@@ -30,7 +30,7 @@ def test_a_known_key_passes_in_its_place_alone(key: str, place: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["Service", "Route", "Configuration"])
-def test_another_visibility_is_refused(kind: str) -> None:
+def test_unknown_visibility_value_is_rejected(kind: str) -> None:
     assert problems(kind, "metadata.labels", VISIBILITY, "cluster-local") == []
     for text in ("cluster_local", "Cluster-Local", "private", ""):
         (what,) = problems(kind, "metadata.labels", VISIBILITY, text)
@@ -38,7 +38,7 @@ def test_another_visibility_is_refused(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "meant"),
+    ("key", "suggestion"),
     [
         ("networking.knative.dev/visibilty", VISIBILITY),
         ("networking.knative.dev/Visibility", VISIBILITY),
@@ -58,8 +58,8 @@ def test_another_visibility_is_refused(kind: str) -> None:
     ],
 )
 @pytest.mark.parametrize("place", ["metadata.labels", f"{TEMPLATE}.annotations"])
-def test_a_misspelt_key_is_refused_with_the_one_that_is_meant(key: str, meant: str, place: str) -> None:
-    assert problems("Service", place, key) == [f'invalid key name "{key}": {place}: did you mean {meant}?']
+def test_misspelt_key_is_rejected_with_suggestion(key: str, suggestion: str, place: str) -> None:
+    assert problems("Service", place, key) == [f'invalid key name "{key}": {place}: did you mean {suggestion}?']
 
 
 @pytest.mark.parametrize(
@@ -71,18 +71,18 @@ def test_a_misspelt_key_is_refused_with_the_one_that_is_meant(key: str, meant: s
         *("serving.kserve.io/metric", "kubernetes.io/target", "serving.knative.dev/", "/", ""),
     ],
 )
-def test_keys_of_others_pass(key: str) -> None:
+def test_keys_of_other_groups_are_accepted(key: str) -> None:
     for place in ("metadata.labels", f"{TEMPLATE}.labels", f"{TEMPLATE}.annotations"):
         assert check_keys("Service", with_keys(place, **{key: "x"})).problems == ()
 
 
-def test_scaling_of_the_object_itself_is_refused_in_knatives_words_also_for_unknown_keys() -> None:
+def test_any_scaling_annotation_outside_template_is_rejected() -> None:
     for kind in ("Service", "Route", "Configuration"):
         (what,) = problems(kind, "metadata.annotations", "autoscaling.knative.dev/foo")
         assert what.endswith('autoscaling annotations must be put under "spec.template.metadata.annotations" to work')
 
 
-def test_a_domain_mapping_takes_keys_of_networking_only() -> None:
+def test_domain_mapping_accepts_only_networking_keys() -> None:
     assert problems("DomainMapping", "metadata.annotations", "networking.knative.dev/disable-auto-tls") == []
     for place, key in (
         ("metadata.labels", VISIBILITY),
@@ -93,7 +93,7 @@ def test_a_domain_mapping_takes_keys_of_networking_only() -> None:
         assert what.endswith("of a Service to work")
 
 
-def test_a_key_of_ours_without_a_meaning_is_a_warning() -> None:
+def test_unknown_serving_key_is_a_warning() -> None:
     body = with_keys(f"{TEMPLATE}.annotations", **{"serving.dev/colour": "red", "serving.knative.dev/colour": "red"})
     assert check_keys("Service", body).warnings == (
         "spec.template.metadata.annotations[serving.dev/colour]: no such annotation; it has no effect",
@@ -104,13 +104,13 @@ def test_a_key_of_ours_without_a_meaning_is_a_warning() -> None:
     )
 
 
-def test_what_a_write_leaves_as_it_was_is_not_checked_again() -> None:
+def test_unchanged_keys_of_stored_object_are_not_checked() -> None:
     old = with_keys("metadata.annotations", **{VISIBILITY: "cluster-local"})
     assert check_keys("Service", old, old).problems == ()
     assert check_keys("Service", with_keys("metadata.annotations", **{VISIBILITY: "other"}), old).problems
 
 
-def test_other_kinds_and_other_shapes_are_not_checked() -> None:
+def test_other_kinds_and_malformed_objects_are_not_checked() -> None:
     assert problems("Revision", "metadata.labels", VISIBILITY) == []
     assert problems("Route", f"{TEMPLATE}.labels", VISIBILITY) == []
     assert check_keys("Service", {"spec": {"template": 5}}).problems == ()

@@ -10,7 +10,7 @@ def first_fields(**changes: object) -> list[str]:
     return [clash.fields[0] for clash in settings(**changes).check()]
 
 
-def test_good_settings_have_no_contradiction() -> None:
+def test_valid_settings_have_no_clash() -> None:
     assert list(SETTINGS.check()) == []
 
 
@@ -26,24 +26,24 @@ def test_good_settings_have_no_contradiction() -> None:
         ("hard_delete_grace_period_s", 60.0, "soft_delete_grace_period_s"),
     ],
 )
-def test_each_contradiction_is_found_once(field: str, value: float, blamed: str) -> None:
+def test_each_clash_is_reported_once(field: str, value: float, blamed: str) -> None:
     assert first_fields(**{field: value}) == [blamed]
 
 
-def test_equal_rates_and_a_fixed_size_are_right() -> None:
+def test_equal_rates_and_equal_bounds_are_valid() -> None:
     assert first_fields(slow_node_removal_rate=5, min_nodes=30) == []
 
 
-def test_bounds_of_0_and_0_are_the_clouds() -> None:
+def test_bounds_0_and_0_use_cloud_bounds() -> None:
     assert settings(min_nodes=0, max_nodes=0).takes_cloud_bounds
     assert first_fields(min_nodes=0, max_nodes=0) == []
 
 
-def test_the_original_reports_both_that_the_maximum_is_0_and_that_the_minimum_is_not_below_it() -> None:
+def test_original_reports_both_clashes_of_max_nodes_0() -> None:
     assert first_fields(max_nodes=0, quirks=ORIGINAL) == ["max_nodes", "min_nodes"]
 
 
-def test_a_contradiction_names_both_values() -> None:
+def test_clash_names_both_values() -> None:
     (clash,) = settings(min_nodes=31).check()
     assert (clash.what, clash.expected) == ("min_nodes 31 is not at most max_nodes 30", "at most 30")
     (clash,) = settings(hard_delete_grace_period_s=60.0).check()

@@ -1,4 +1,4 @@
-"""Options of a node group as people write them."""
+"""Options of a node group as written in its file."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from serving.core.settings.nodegroup_options import (
     read_node_group,
 )
 
-GIVEN: dict[str, object] = {
+OPTIONS: dict[str, object] = {
     "name": "test",
     "label_key": "customer",
     "label_value": "shared",
@@ -33,11 +33,11 @@ GIVEN: dict[str, object] = {
 
 
 def without(*keys: str, **changes: object) -> dict[str, object]:
-    return {key: value for key, value in {**GIVEN, **changes}.items() if key not in keys}
+    return {key: value for key, value in {**OPTIONS, **changes}.items() if key not in keys}
 
 
 def problems(**changes: object) -> tuple[Problem, ...]:
-    return problems_of_node_group({**GIVEN, **changes}, where="groups.yaml: test")
+    return problems_of_node_group({**OPTIONS, **changes}, where="groups.yaml: test")
 
 
 def original_count(*missing: str, **changes: object) -> int:
@@ -45,7 +45,7 @@ def original_count(*missing: str, **changes: object) -> int:
 
 
 def test_options_become_settings_in_seconds_and_counts() -> None:
-    read = read_node_group({**GIVEN, "max_node_age": "24h", "dry_mode": True, "max_nodes": "4"}, where="here")
+    read = read_node_group({**OPTIONS, "max_node_age": "24h", "dry_mode": True, "max_nodes": "4"}, where="here")
     assert read == NodeGroupSettings(
         name="test",
         label_key="customer",
@@ -66,12 +66,12 @@ def test_options_become_settings_in_seconds_and_counts() -> None:
     )
 
 
-def test_quirks_are_read_too() -> None:
-    read = read_node_group({**GIVEN, "quirks": {"lock_stops_reaping": True}}, where="here")
+def test_quirks_are_read() -> None:
+    read = read_node_group({**OPTIONS, "quirks": {"lock_stops_reaping": True}}, where="here")
     assert read.quirks == NodeGroupQuirks(lock_stops_reaping=True)
 
 
-def test_all_that_is_wrong_is_reported_together() -> None:
+def test_all_problems_are_reported_together() -> None:
     with pytest.raises(SettingsError) as caught:
         read_node_group(without("name", min_nodes=-1, soft_delete_grace_period="10 minutes"), where="g")
     assert [problem.where for problem in caught.value.problems] == [
@@ -81,7 +81,7 @@ def test_all_that_is_wrong_is_reported_together() -> None:
     ]
 
 
-def test_a_problem_says_where_what_and_what_would_be_right() -> None:
+def test_problem_has_place_defect_and_expected_value() -> None:
     assert problems(soft_delete_grace_period="10 minutes") == (
         Problem(
             where="groups.yaml: test: soft_delete_grace_period",
@@ -122,7 +122,7 @@ def test_a_problem_says_where_what_and_what_would_be_right() -> None:
         ("quirks", {"no_such": True}),
     ],
 )
-def test_each_mistake_is_reported_once(key: str, value: object) -> None:
+def test_each_invalid_option_is_reported_once(key: str, value: object) -> None:
     assert len(problems(**{key: value})) == 1
 
 
@@ -141,13 +141,13 @@ def test_each_mistake_is_reported_once(key: str, value: object) -> None:
         ("scale_up_failure_threshold", 0),
     ],
 )
-def test_what_is_right_is_taken(key: str, value: object) -> None:
+def test_valid_option_is_accepted(key: str, value: object) -> None:
     assert problems(**{key: value}) == ()
 
 
-def test_an_unknown_key_is_ignored_with_a_suggestion() -> None:
+def test_unknown_option_is_ignored_with_suggestion() -> None:
     options: dict[Any, object] = {
-        **GIVEN,
+        **OPTIONS,
         "max_node": 4,
         "zzz": 4,
         5: 6,
@@ -161,21 +161,21 @@ def test_an_unknown_key_is_ignored_with_a_suggestion() -> None:
     assert aws_options_of(options) == AwsOptions(lifecycle="spot")
 
 
-def test_known_keys_are_not_ignored() -> None:
-    assert ignored_options({**GIVEN, "aws": "spot", "quirks": {"no_such": True}}, where="g") == ()
+def test_known_options_are_not_reported_as_ignored() -> None:
+    assert ignored_options({**OPTIONS, "aws": "spot", "quirks": {"no_such": True}}, where="g") == ()
 
 
 @pytest.mark.parametrize(
     ("newest", "most", "count"),
     [(1, 0, 0), (100, 99, 0), (0, 0, 1), (101, 0, 1), (50, -1, 1), (50, 100, 1), (0, 100, 2)],
 )
-def test_health_percentages_are_checked_where_health_is_looked_at(newest: int, most: int, count: int) -> None:
+def test_health_percentages_are_validated_only_with_health_grace(newest: int, most: int, count: int) -> None:
     percentages = {"health_check_newest_nodes_percent": newest, "max_unhealthy_nodes_percent": most}
     assert len(problems(unhealthy_node_grace_period="5m", **percentages)) == count
     assert problems(**percentages) == ()
 
 
-def test_a_broken_health_grace_is_the_only_problem() -> None:
+def test_invalid_health_grace_is_the_only_problem() -> None:
     assert len(problems(unhealthy_node_grace_period="soon")) == 1
 
 
@@ -205,12 +205,14 @@ def test_a_broken_health_grace_is_the_only_problem() -> None:
         ((), {"max_node_age": "soon"}, 1),
     ],
 )
-def test_the_original_counts_each_predicate(missing: tuple[str, ...], changes: dict[str, object], count: int) -> None:
+def test_original_reports_one_problem_per_failed_predicate(
+    missing: tuple[str, ...], changes: dict[str, object], count: int
+) -> None:
     assert original_count(*missing, **changes) == count
 
 
-def test_problems_come_in_the_order_of_the_originals_checks() -> None:
-    unknown_last = {**dict.fromkeys(GIVEN, ""), "quirks": 1}
+def test_problems_are_in_order_of_checks_of_original() -> None:
+    unknown_last = {**dict.fromkeys(OPTIONS, ""), "quirks": 1}
     keys = [
         problem.where.removeprefix("x: ")
         for problem in problems_of_node_group(unknown_last, where="x", quirks=ORIGINAL)
@@ -236,7 +238,7 @@ def test_problems_come_in_the_order_of_the_originals_checks() -> None:
     ]
 
 
-def test_a_null_below_aws_counts_as_not_given() -> None:
+def test_null_aws_options_read_as_absent() -> None:
     nulls = {"lifecycle": None, "instance_type_overrides": None}
     assert problems(aws=nulls) == ()
     assert aws_options_of({"aws": nulls}) == AwsOptions()

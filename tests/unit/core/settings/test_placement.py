@@ -13,7 +13,7 @@ from serving.core.settings.placement import (
 )
 
 
-def test_defaults_are_kubernetes_and_trimarans() -> None:
+def test_defaults_are_those_of_kubernetes_and_trimaran() -> None:
     settings = PlacementSettings()
     assert (settings.provider, settings.score_weights, settings.quirks) == ("default", "", PlacementQuirks())
     assert (settings.smoothing_window_size, settings.cpu_risk_limit_weight, settings.memory_risk_limit_weight) == (
@@ -23,7 +23,7 @@ def test_defaults_are_kubernetes_and_trimarans() -> None:
     )
 
 
-def test_the_defaults_are_free_of_contradictions() -> None:
+def test_defaults_have_no_clash() -> None:
     assert list(PlacementSettings().check()) == []
 
 
@@ -36,43 +36,43 @@ def test_the_defaults_are_free_of_contradictions() -> None:
         (" A = 1 ,B=10000", {"A": 1, "B": 10000}),
     ],
 )
-def test_weights_are_read(text: str, weights: dict[str, int]) -> None:
+def test_weights_are_parsed(text: str, weights: dict[str, int]) -> None:
     assert read_weights(text) == weights
 
 
 @pytest.mark.parametrize("text", ["A", "A=", "A=x", "A=0", "A=-1", "A=10001", "A=1,", "A=1,A=2", "A=1 B=2"])
-def test_weights_that_are_not_right_are_refused(text: str) -> None:
+def test_invalid_weights_are_rejected(text: str) -> None:
     with pytest.raises(InvalidValue, match="is not weights such as"):
         read_weights(text)
 
 
-def test_weights_that_cannot_be_read_are_a_clash() -> None:
+def test_invalid_weights_are_a_clash() -> None:
     (clash,) = PlacementSettings(score_weights="A=0").check()
     assert (clash.fields, "'A=0' is not" in clash.what) == (("score_weights",), True)
 
 
-def test_files_are_right_together_only() -> None:
+def test_all_or_none_of_tls_files_is_valid() -> None:
     assert list(ExtenderTlsSettings().check()) == []
     assert list(ExtenderTlsSettings(certificate_file="c", key_file="k", client_ca_file="a").check()) == []
 
 
 @pytest.mark.parametrize("files", [{"certificate_file": "c"}, {"key_file": "k"}, {"client_ca_file": "a"}])
-def test_one_without_the_others_is_a_clash(files: dict[str, str]) -> None:
+def test_incomplete_tls_files_are_a_clash(files: dict[str, str]) -> None:
     (clash,) = ExtenderTlsSettings(**files).check()  # type: ignore[arg-type]
     assert clash.fields[0].startswith("tls.")
 
 
-def test_the_files_that_are_read() -> None:
+def test_paths_are_files_that_are_set() -> None:
     assert ExtenderTlsSettings(certificate_file="c", key_file="k").paths == ("c", "k")
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "prometheus:9090", "http://", "http://[", "http://user:secret@x"])
-def test_a_url_that_cannot_be_asked_is_a_clash_and_not_repeated(url: str) -> None:
+def test_invalid_url_is_a_clash_without_credentials_in_message(url: str) -> None:
     (clash,) = LoadSourceSettings(source=PROMETHEUS, url=url).check()
     assert clash.fields == ("load.url",)
     assert "secret" not in clash.what + clash.expected
 
 
-def test_each_source_has_an_address_of_its_own() -> None:
+def test_prometheus_address_is_configured_url_or_default() -> None:
     assert LoadSourceSettings(source=PROMETHEUS).address == "http://prometheus-k8s.monitoring:9090"
     assert LoadSourceSettings(source=PROMETHEUS, url="http://p:9/").address == "http://p:9"

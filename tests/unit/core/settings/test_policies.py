@@ -1,4 +1,4 @@
-"""The admission policy of annotations agrees with the reader of annotations."""
+"""The admission policies and the annotation reader accept the same annotations."""
 
 import copy
 import re
@@ -22,7 +22,7 @@ from tests.unit.config.policies import CASES, refusals, service
 
 FILES = ("annotations", "pods")
 FIELDS = {field.knob.key: field for field in annotation_fields()}
-# Texts that the readers know, and others.
+# Texts that are valid for some annotations.
 WORDS = st.sampled_from(
     [
         *(
@@ -103,12 +103,12 @@ def as_service(annotations: dict[str, str]) -> Object:
 
 
 def refused(new: Object, old: Object | None = None, params: Mapping[str, str] | None = None) -> list[str]:
-    """The refusals of all policies for a write."""
+    """The messages with which all policies reject a write."""
     return [text for file in FILES for text in refusals(file, new, old, params=params)]
 
 
-def ours(new: Object) -> str:
-    """The refusal of our own admission."""
+def local_refusal(new: Object) -> str:
+    """The message with which the local admission rejects an object."""
     try:
         admit(SERVING_SERVICE, new, is_one_machine=True, features=ControllerSettings())
     except Invalid as error:
@@ -116,24 +116,24 @@ def ours(new: Object) -> str:
     return ""
 
 
-def test_the_file_is_the_output_of_the_renderer() -> None:
+def test_shipped_admission_file_equals_renderer_output() -> None:
     assert (tree_folder() / "admission" / "annotations.yaml").read_text() == render_policies()
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_policies_refuse_what_our_own_admission_refuses(name: str) -> None:
+def test_policies_reject_same_objects_as_local_admission(name: str) -> None:
     new, expected = CASES[name]
     results = refused(new)
     assert [text[: len(expected)] for text in results] == ([expected] if expected else [])
-    assert ours(copy.deepcopy(new)) == "".join(results)
+    assert local_refusal(copy.deepcopy(new)) == "".join(results)
 
 
 @given(name=st.sampled_from(sorted(FIELDS)), text=WORDS)
-def test_one_annotation_is_refused_by_both_or_by_the_reader_alone(name: str, text: str) -> None:
+def test_policies_reject_only_annotations_that_reader_rejects(name: str, text: str) -> None:
     reading = read_annotations({name: text}, AutoscalerSettings())
     results = refused(as_service({name: text}))
     if results:
-        # What CEL cannot read exactly passes, and nothing valid is refused.
+        # CEL accepts values that it cannot read exactly, and rejects no valid value.
         assert reading.problems
     elif reading.problems:
         unit = FIELDS[name].knob.unit
@@ -143,12 +143,12 @@ def test_one_annotation_is_refused_by_both_or_by_the_reader_alone(name: str, tex
 
 
 @given(st.dictionaries(st.sampled_from(sorted(FIELDS)), WORDS, max_size=4))
-def test_valid_annotations_pass_together(annotations: dict[str, str]) -> None:
+def test_valid_annotations_are_accepted_together(annotations: dict[str, str]) -> None:
     if not read_annotations(annotations, AutoscalerSettings()).problems:
         assert refused(as_service(annotations)) == []
 
 
-def test_settings_of_the_config_map_count() -> None:
+def test_policies_apply_values_of_config_autoscaler() -> None:
     both = as_service({"autoscaling.knative.dev/min-scale": "7", "autoscaling.knative.dev/max-scale": "12"})
     limit = "annotation autoscaling.knative.dev/max-scale: 12 is above max-scale-limit 10; expected at most 10"
     assert refused(both, params={"max-scale-limit": "10"}) == [limit]
@@ -165,7 +165,7 @@ def test_settings_of_the_config_map_count() -> None:
     assert refused(any_metric, params={"pod-autoscaler-class": "hpa.autoscaling.knative.dev"}) == []
 
 
-def test_feature_flags_of_the_config_map_count() -> None:
+def test_policies_apply_feature_flags() -> None:
     added = CASES["added capabilities"][0]
     assert refused(added, params={"kubernetes.containerspec-addcapabilities": "Allowed"}) == []
     assert refused(added, params={"kubernetes.containerspec-addcapabilities": "disabled"})
@@ -174,7 +174,7 @@ def test_feature_flags_of_the_config_map_count() -> None:
     assert refused(folder, params={"kubernetes.podspec-volumes-hostpath": "allowed"})
 
 
-def test_a_write_that_leaves_the_spec_as_it_was_is_not_checked() -> None:
+def test_unchanged_spec_is_not_checked() -> None:
     new, _ = CASES["a window below its range"]
     old = copy.deepcopy(new)
     assert refused(new, old) == []
@@ -183,7 +183,7 @@ def test_a_write_that_leaves_the_spec_as_it_was_is_not_checked() -> None:
     assert refused(rollout, copy.deepcopy(rollout)) == []
 
 
-def test_a_revision_is_checked_when_a_scaling_annotation_changes() -> None:
+def test_revision_is_checked_when_scaling_annotation_changes() -> None:
     def revision(**annotations: str) -> Object:
         metadata = {"name": "r", "generation": 1, "annotations": annotations}
         pod = {"containers": [{"image": "x", "securityContext": {"privileged": True}}]}
@@ -200,11 +200,11 @@ def test_a_revision_is_checked_when_a_scaling_annotation_changes() -> None:
     assert len(refused(own, revision())) == 1
 
 
-def test_an_object_without_a_template_passes() -> None:
+def test_object_without_template_is_accepted() -> None:
     assert refused({**service(), "spec": {}}) == []
     assert refused({key: value for key, value in service().items() if key != "spec"}) == []
 
 
-def test_the_policies_cover_every_kind_with_a_template() -> None:
+def test_kinds_include_all_kinds_with_templates() -> None:
     known = {kind.plural for kind in KINDS}
     assert {"services", "configurations", "revisions", "routes"} <= known

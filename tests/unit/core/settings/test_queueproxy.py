@@ -18,12 +18,12 @@ from serving.core.settings.queueproxy import (
 METRIC = "autoscaling.serving.dev/metric"
 
 
-def test_defaults_are_knatives() -> None:
+def test_defaults_are_those_of_knative() -> None:
     settings = QueueProxySettings()
     assert (settings.report_period_s, settings.queue_wait_max_s, settings.quirks) == (1.0, 300.0, MeterQuirks())
 
 
-def test_10_requests_may_wait_for_each_slot() -> None:
+def test_queue_depth_is_10_per_slot() -> None:
     settings = QueueProxySettings(container_concurrency=3)
     assert (settings.slots, settings.queue_depth_max) == (3, 30)
 
@@ -33,7 +33,7 @@ def test_concurrency_0_means_no_limit_and_no_queue() -> None:
     assert (settings.slots, settings.queue_depth_max) == (None, 0)
 
 
-def test_a_request_log_needs_a_template() -> None:
+def test_request_log_requires_template() -> None:
     environment = {"SERVING_QUEUEPROXY_LOGGING_ENABLE_REQUEST_LOG": "true"}
     assert load(QUEUEPROXY, registry=DAEMONS, environment=environment).settings.logging.is_on
     environment["SERVING_QUEUEPROXY_LOGGING_REQUEST_LOG_TEMPLATE"] = ""
@@ -42,7 +42,7 @@ def test_a_request_log_needs_a_template() -> None:
     assert changed_variables(settings) == environment
 
 
-def test_a_template_of_the_request_log_is_checked_and_names_the_service() -> None:
+def test_request_log_template_is_validated_and_sets_service_variables() -> None:
     default = RequestLogSettings(enable_request_log=True)
     labels = {"serving.knative.dev/service": "hello", "serving.knative.dev/configuration": "hello"}
     assert default.log_variables(labels) == {}
@@ -53,7 +53,7 @@ def test_a_template_of_the_request_log_is_checked_and_names_the_service() -> Non
         load(QUEUEPROXY, registry=DAEMONS, environment=environment)
 
 
-def test_the_gauges_of_a_revision_are_variables_of_its_queue_proxies() -> None:
+def test_metrics_of_revision_become_queue_proxy_variables() -> None:
     variables = load_variables(
         {METRIC: "gauge:vllm:a=5, rps", "prometheus.io/path": "/m", "prometheus.io/port": "9090"}, app_port=8080
     )
@@ -75,10 +75,10 @@ def test_the_gauges_of_a_revision_are_variables_of_its_queue_proxies() -> None:
 
 
 @pytest.mark.parametrize(("path", "port"), [("m", "x"), ("/a b", "0"), ("/\r\nX: y", "65536"), ("", "8080")])
-def test_an_unreadable_page_is_left_out(path: str, port: str) -> None:
+def test_invalid_metrics_path_and_port_are_omitted(path: str, port: str) -> None:
     annotations = {METRIC: "gauge:a=5", "prometheus.io/path": path, "prometheus.io/port": port}
     assert load_variables(annotations, app_port=8080) == {"SERVING_POD_GAUGES": '["a"]'}
 
 
-def test_a_goal_for_latency_is_a_variable_of_its_queue_proxies() -> None:
+def test_slo_of_revision_becomes_queue_proxy_variable() -> None:
     assert load_variables({"autoscaling.serving.dev/slo": "p95<1s"}, app_port=0) == {"SERVING_POD_SLO": "p95<1s"}

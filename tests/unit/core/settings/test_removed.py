@@ -11,7 +11,7 @@ CONFIG_MAP = ConfigMap(name="config-activator", where="file:1", entries=(ENTRY,)
 
 
 @pytest.mark.parametrize("daemon", DAEMONS, ids=lambda daemon: daemon.name)
-def test_a_removed_setting_is_a_constant_of_the_record(daemon: Daemon[SettingsRecord]) -> None:
+def test_removed_setting_is_constant_of_record(daemon: Daemon[SettingsRecord]) -> None:
     for name in daemon.removed:
         value: object = daemon.record()
         for part in name.split("."):
@@ -21,7 +21,7 @@ def test_a_removed_setting_is_a_constant_of_the_record(daemon: Daemon[SettingsRe
     assert set(daemon.removed.values()).isdisjoint(field.knob.key for field in daemon.fields())
 
 
-def test_a_removed_setting_that_is_still_set_has_no_effect_and_is_named_with_its_value() -> None:
+def test_removed_setting_is_ignored_and_reported_with_constant() -> None:
     loaded = load(
         ACTIVATOR,
         registry=DAEMONS,
@@ -39,19 +39,19 @@ def test_a_removed_setting_that_is_still_set_has_no_effect_and_is_named_with_its
     ]
 
 
-def test_a_running_daemon_reports_a_removed_key_and_applies_the_others() -> None:
+def test_running_daemon_reports_removed_key_and_applies_others() -> None:
     live = LiveSettings(ACTIVATOR, registry=DAEMONS, environment={})
     depth = ConfigMapEntry(key="queue-depth-max", text="9", where="file:8")
-    taken = live.update(ConfigMap(name="config-activator", where="file:1", entries=(ENTRY, depth)))
-    assert taken
-    assert [problem.where for problem in taken.unknown] == ["file:7"]
+    applied = live.update(ConfigMap(name="config-activator", where="file:1", entries=(ENTRY, depth)))
+    assert applied
+    assert [problem.where for problem in applied.unknown] == ["file:7"]
     assert live.settings.queue_depth_max == 9
 
 
-def test_a_removed_key_is_not_an_unknown_one() -> None:
+def test_removed_key_is_not_unknown() -> None:
     assert unknown_keys(CONFIG_MAP, DAEMONS) == []
 
 
-def test_a_constant_that_an_outer_record_replaces_is_the_daemons() -> None:
+def test_outer_record_overrides_constant_of_inner_record() -> None:
     loaded = load(QUEUEPROXY, registry=DAEMONS, environment={"SERVING_QUEUEPROXY_HTTP_HEAD_BYTES_MAX": "2048"})
     assert (loaded.settings.http.head_bytes_max, loaded.settings.http.upstream_connect_max_s) == (2048, 20.0)

@@ -5,7 +5,7 @@ from serving.core.model.selectors import SelectedName
 from serving.core.settings.selectors import SELECTORS, selected_names
 
 
-def test_names_have_selectors_or_nothing() -> None:
+def test_names_have_selector_or_none() -> None:
     text = "kata: {selector: {use: kata, at: night}}\ngvisor: {}\nplain:\n"
     assert SELECTORS.read(text) == text
     assert selected_names(text) == (
@@ -17,6 +17,6 @@ def test_names_have_selectors_or_nothing() -> None:
 
 
 @pytest.mark.parametrize("text", ["- a", "a: [", "a: {selector: {b: [1]}}", "Not_DNS: {}", "a: b"])
-def test_other_texts_are_refused(text: str) -> None:
+def test_invalid_selectors_are_rejected(text: str) -> None:
     with pytest.raises(InvalidValue):
         SELECTORS.read(text)

@@ -16,7 +16,7 @@ def loaded(**environment: str) -> ActivatorSettings:
     return load(ACTIVATOR, registry=DAEMONS, environment=value).settings
 
 
-def test_without_a_source_there_is_no_listener() -> None:
+def test_tls_is_off_without_certificate_source() -> None:
     assert not TlsSettings().is_on
     assert all(
         tls.is_on for tls in (TlsSettings(certificate_files="x"), TlsSettings(folder="x"), TlsSettings(secrets="x"))
@@ -29,12 +29,12 @@ def test_lists_are_separated_by_commas() -> None:
     assert tls.secret_names == ["one", "two"]
 
 
-def test_each_certificate_needs_its_key() -> None:
+def test_each_certificate_requires_key() -> None:
     with pytest.raises(SettingsError, match="TLS_KEY_FILES: 1 keys for 2 certificates; expected one key for each"):
         loaded(TLS_CERTIFICATE_FILES="/a.crt,/b.crt", TLS_KEY_FILES="/a.key")
 
 
-def test_a_redirect_needs_somewhere_to_go() -> None:
+def test_redirect_requires_tls_port_or_certificates() -> None:
     with pytest.raises(SettingsError, match="HTTP_PROTOCOL: there is no TLS to redirect to"):
         loaded(HTTP_PROTOCOL="redirected")
     assert loaded(HTTP_PROTOCOL="redirected", TLS_PUBLIC_PORT="443").http_protocol == "Redirected"

@@ -6,20 +6,20 @@ from serving.core.settings.knob import fields_of
 from serving.core.settings.triggers import ORIGINAL, TriggerQuirks, TriggerSettings
 
 
-def test_no_quirk_is_on_by_default() -> None:
+def test_all_quirks_are_off_by_default() -> None:
     assert set(msgspec.structs.astuple(TriggerQuirks())) == {False}
 
 
-def test_the_original_has_all_quirks() -> None:
+def test_original_has_all_quirks() -> None:
     assert set(msgspec.structs.astuple(ORIGINAL)) == {True}
 
 
-def test_a_change_removes_a_tenth_of_what_it_may_add() -> None:
+def test_max_scale_up_amount_is_ten_times_max_scale_down_amount() -> None:
     settings = TriggerSettings()
     assert settings.max_scale_up_amount == 10 * settings.max_scale_down_amount == 300
 
 
-def test_every_knob_has_a_key_in_the_style_of_config_maps() -> None:
+def test_first_keys_have_style_of_config_maps() -> None:
     assert [field.knob.key for field in fields_of(TriggerSettings)][:4] == [
         "period",
         "max-scale-up-amount",

@@ -30,21 +30,21 @@ def granted(*names: str, waited_s: float = 1.0) -> list[Granted[str]]:
     return [Granted(request_id=name, waited_s=waited_s) for name in names]
 
 
-def test_a_request_with_a_free_slot_runs() -> None:
+def test_request_with_free_slot_is_admitted() -> None:
     assert new_admission().arrive("a", 0.0) == Admitted()
 
 
-def test_a_request_without_a_free_slot_waits_at_the_end_of_the_queue() -> None:
+def test_request_without_free_slot_is_queued_last() -> None:
     assert filled("abc").arrive("d", 5.0) == Queued(position=2, deadline_s=35.0)
 
 
-def test_a_request_without_a_place_is_refused_with_the_depth() -> None:
+def test_request_beyond_queue_depth_is_rejected() -> None:
     assert filled("abcde").arrive("f", 0.0) == Rejected(
         limited_by=QueueLimit.COUNT, depth=3, depth_max=3, depth_bytes=0, depth_bytes_max=None
     )
 
 
-def test_the_queue_is_bounded_in_bytes() -> None:
+def test_request_beyond_queue_bytes_is_rejected() -> None:
     admission = new_admission(0, depth_bytes_max=100)
     admission.arrive("a", 0.0, weight_bytes=60)
     assert admission.arrive("b", 0.0, weight_bytes=41) == Rejected(
@@ -53,7 +53,7 @@ def test_the_queue_is_bounded_in_bytes() -> None:
 
 
 @pytest.mark.parametrize("leaving", ["withdraw", "grant", "expire"])
-def test_who_leaves_the_queue_gives_its_bytes_back(leaving: str) -> None:
+def test_leaving_queued_request_releases_its_bytes(leaving: str) -> None:
     admission = new_admission(0, depth_bytes_max=100)
     admission.arrive("a", 0.0, weight_bytes=100)
     match leaving:
@@ -66,32 +66,32 @@ def test_who_leaves_the_queue_gives_its_bytes_back(leaving: str) -> None:
     assert admission._waiting_bytes == 0
 
 
-def test_a_freed_slot_goes_to_who_waits_longest() -> None:
+def test_released_slot_is_granted_to_oldest_queued_request() -> None:
     assert filled("abcd").release("a", 1.0) == granted("c")
 
 
-def test_a_client_that_leaves_while_it_runs_frees_its_slot() -> None:
+def test_running_request_whose_client_disconnects_releases_slot() -> None:
     assert filled("abc").end("a", 1.0, has_response=False) == granted("c")
 
 
-def test_more_capacity_grants_in_order() -> None:
+def test_added_capacity_is_granted_in_queue_order() -> None:
     assert filled("abcde").set_capacity(4, 1.0) == granted("c", "d")
 
 
-def test_who_waited_for_as_long_as_allowed_times_out_in_order() -> None:
+def test_queued_requests_expire_in_order_after_maximum_wait() -> None:
     admission = filled("abcd")
     admission.arrive("e", 10.0)
     assert admission.expire(30.5) == ["c", "d"]
 
 
-def test_the_wake_time_is_when_the_oldest_times_out() -> None:
+def test_expires_s_is_expiry_of_oldest_queued_request() -> None:
     admission = filled("abc", now_s=0.1, wait_max_s=0.2)
     wake_s = admission.expires_s()
     assert wake_s is not None
     assert admission.expire(wake_s) == ["c"]
 
 
-def test_a_request_that_is_not_inside_can_be_released_and_withdrawn_without_effect() -> None:
+def test_release_withdraw_and_end_ignore_unknown_requests() -> None:
     admission = filled("abc")
     before = repr(admission)
     assert (admission.release("z", 1.0), admission.withdraw("z", 1.0), admission.end("z", 1.0, has_response=False)) == (
@@ -102,24 +102,24 @@ def test_a_request_that_is_not_inside_can_be_released_and_withdrawn_without_effe
     assert repr(admission) == before
 
 
-def test_what_waits_cannot_be_released() -> None:
+def test_queued_request_cannot_be_released() -> None:
     with pytest.raises(IllegalTransition, match="request 'c': release in phase waiting"):
         filled("abc").release("c", 1.0)
 
 
 @pytest.mark.parametrize(("name", "phase"), [("a", "running"), ("c", "waiting")])
-def test_what_is_inside_cannot_come_again(name: str, phase: str) -> None:
+def test_running_or_queued_request_cannot_arrive_again(name: str, phase: str) -> None:
     with pytest.raises(IllegalTransition, match=f"request '{name}': arrive in phase {phase}"):
         filled("abc").arrive(name, 1.0)
 
 
-def test_it_shows_its_requests() -> None:
+def test_repr_shows_counts_and_limits() -> None:
     admission = filled("abcdefg", capacity=2, depth_max=4)
     admission.requeue("a", 1.0)
     assert repr(admission) == "Admission(running 2 of 2, requeued 1, waiting 4 of 4, bytes 0, parked 0)"
 
 
-def test_a_requeued_request_goes_before_the_queue_and_keeps_its_slot() -> None:
+def test_requeued_request_precedes_queue_and_retains_slot() -> None:
     admission = filled("abc")
     admission.requeue("a", 1.0)
     # Its pod is gone: the other slot is in use.
@@ -129,7 +129,7 @@ def test_a_requeued_request_goes_before_the_queue_and_keeps_its_slot() -> None:
     validate(admission)
 
 
-def test_a_requeued_request_expires_and_can_be_withdrawn() -> None:
+def test_requeued_request_expires_and_can_be_withdrawn() -> None:
     admission = filled("abc")
     admission.requeue("a", 1.0)
     admission.requeue("b", 2.0)
@@ -145,14 +145,14 @@ def test_a_requeued_request_expires_and_can_be_withdrawn() -> None:
 
 
 @pytest.mark.parametrize("capacity", [-1, -10])
-def test_a_negative_capacity_is_our_bug(capacity: int) -> None:
+def test_negative_capacity_raises_assertion_error(capacity: int) -> None:
     with pytest.raises(AssertionError, match=str(capacity)):
         new_admission(capacity)
     with pytest.raises(AssertionError, match=str(capacity)):
         new_admission().set_capacity(capacity, 0.0)
 
 
-def test_validate_reports_a_request_that_was_lost() -> None:
+def test_validate_reports_lost_running_request() -> None:
     admission = filled("abc")
     admission._running.remove("a")
     with pytest.raises(AssertionError, match="running 1 of 2"):

@@ -8,7 +8,7 @@ from serving.core.traffic.clientpods import ClientPods
 KEY, OTHER = ("default", "shop"), ("default", "cart")
 
 
-def test_a_client_keeps_its_pod_until_the_timeout_after_its_last_request() -> None:
+def test_client_retains_pod_until_timeout_after_last_request() -> None:
     pods = ClientPods()
     assert pods.pod_of(KEY, "1.1.1.1", 0.0) == ""
     pods.record(KEY, "1.1.1.1", "10.0.0.1:80", until_s=10.0)
@@ -19,7 +19,7 @@ def test_a_client_keeps_its_pod_until_the_timeout_after_its_last_request() -> No
     assert pods.pod_of(OTHER, "1.1.1.1", 0.0) == pods.pod_of(KEY, "2.2.2.2", 0.0) == ""
 
 
-def test_of_too_many_clients_the_least_recent_one_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_least_recent_client_is_dropped_beyond_maximum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clientpods, "_CLIENTS_MAX", 2)
     pods = ClientPods()
     for client in ("a", "b", "a", "c"):

@@ -26,7 +26,7 @@ TRUSTS = member_of("10.0.0.0/8")
         ("10.0.0.1", [b"1.1.1.1, "], "10.0.0.1"),
     ],
 )
-def test_the_last_hop_that_is_not_trusted_is_the_client(peer: str, lines: list[bytes], client: str) -> None:
+def test_last_untrusted_hop_is_client(peer: str, lines: list[bytes], client: str) -> None:
     assert client_address(peer, lines, trusts=TRUSTS) == client
 
 
@@ -40,11 +40,11 @@ def test_the_last_hop_that_is_not_trusted_is_the_client(peer: str, lines: list[b
         ("unknown", "unknown"),
     ],
 )
-def test_a_host_of_ipv6_has_a_whole_network(address: str, client: str) -> None:
+def test_ipv6_client_is_its_64_bit_network(address: str, client: str) -> None:
     assert network_of(address) == client
 
 
-def test_requests_of_one_address_share_a_load_and_no_others() -> None:
+def test_requests_of_same_address_share_a_load() -> None:
     clients = Clients(TRUSTS)
     load = clients.load_of("10.0.0.1", [b"1.1.1.1"])
     assert load is clients.load_of("1.1.1.1", [])
@@ -53,7 +53,7 @@ def test_requests_of_one_address_share_a_load_and_no_others() -> None:
     assert repr(load) == "ClientLoad(1.1.1.1, 1 requests)"
 
 
-def test_an_address_without_connections_and_requests_is_forgotten() -> None:
+def test_unreferenced_client_load_is_dropped() -> None:
     clients = Clients(TRUSTS)
     load = clients.load_of("1.1.1.1", [])
     load.request_count = 5

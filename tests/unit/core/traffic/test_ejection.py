@@ -1,4 +1,4 @@
-"""Pods that get no requests for a while."""
+"""Ejection and readmission of pods."""
 
 from collections.abc import Collection
 from itertools import pairwise
@@ -15,7 +15,7 @@ def listed(*addresses: str) -> EjectedPods[str]:
     return ejected_pods
 
 
-def test_a_pod_that_fails_is_ejected_until_its_pause_is_over() -> None:
+def test_failed_pod_is_ejected_until_pause_ends() -> None:
     ejected_pods = listed("p", "q")
     assert ejected_pods.failed("p", 1.0)
     assert (ejected_pods.addresses, ejected_pods.pause_ends_s()) == ({"p"}, 1.05)
@@ -24,14 +24,14 @@ def test_a_pod_that_fails_is_ejected_until_its_pause_is_over() -> None:
     assert (ejected_pods.addresses, ejected_pods.pause_ends_s()) == (set(), None)
 
 
-def test_another_failure_during_the_pause_changes_nothing() -> None:
+def test_failure_during_pause_does_not_extend_it() -> None:
     ejected_pods = listed("p", "q")
     ejected_pods.failed("p", 1.0)
     assert not ejected_pods.failed("p", 1.04)
     assert ejected_pods.pause_ends_s() == 1.05
 
 
-def test_pauses_double_up_to_a_second_until_the_pod_answers() -> None:
+def test_pauses_double_up_to_1_s_and_reset_after_response() -> None:
     ejected_pods, now_s, pauses_s = listed("p", "q"), 0.0, []
     for _ in range(7):
         ejected_pods.failed("p", now_s)
@@ -46,7 +46,7 @@ def test_pauses_double_up_to_a_second_until_the_pod_answers() -> None:
     assert ejected_pods.pause_ends_s() == 10.05
 
 
-def test_a_starting_pod_is_tried_after_a_tenth_of_the_time_since_its_first_failure_for_ten_seconds() -> None:
+def test_starting_pod_is_probed_after_a_tenth_of_its_downtime_for_10_s() -> None:
     ejected_pods, now_s, times_s = listed("p"), 0.0, []
     ejected_pods.failed("p", now_s, may_start=True)
     while (due_s := ejected_pods.probe_due_s()) is not None and now_s < 20.0:
@@ -61,7 +61,7 @@ def test_a_starting_pod_is_tried_after_a_tenth_of_the_time_since_its_first_failu
     assert not ejected_pods.probed("p", now_s, is_open=True)
 
 
-def test_a_connection_ends_the_pause_of_a_starting_pod_once() -> None:
+def test_successful_probe_readmits_starting_pod_once() -> None:
     ejected_pods = listed("p", "q")
     ejected_pods.failed("p", 0.0, may_start=True)
     assert ejected_pods.due_probes(0.01) == ["p"]
@@ -75,7 +75,7 @@ def test_a_connection_ends_the_pause_of_a_starting_pod_once() -> None:
     assert not ejected_pods.probed("p", 0.06, is_open=True)
 
 
-def test_a_response_during_the_pause_does_not_end_it() -> None:
+def test_response_during_pause_does_not_readmit_pod() -> None:
     ejected_pods = listed("p", "q")
     ejected_pods.failed("p", 0.0)
     assert not ejected_pods.record_response("p", 0.01)
@@ -83,7 +83,7 @@ def test_a_response_during_the_pause_does_not_end_it() -> None:
     assert ejected_pods.addresses == {"p"}
 
 
-def test_pods_off_the_list_are_forgotten() -> None:
+def test_unlisted_pods_are_removed_from_ejections_and_responses() -> None:
     ejected_pods = listed("p", "q")
     ejected_pods.failed("p", 0.0)
     ejected_pods.failed("q", 0.0)
@@ -93,19 +93,19 @@ def test_pods_off_the_list_are_forgotten() -> None:
     assert ejected_pods.responded_s == {}
 
 
-def test_a_pod_off_the_list_is_not_ejected() -> None:
+def test_unlisted_pod_is_not_ejected() -> None:
     ejected_pods = listed("p")
     assert not ejected_pods.failed("x", 0.0)
     assert ejected_pods.ejections == {}
 
 
-def test_a_silent_pod_is_ejected_once_and_never_more_than_half_of_the_pods() -> None:
+def test_silent_pod_is_ejected_once_and_at_most_half_of_pods() -> None:
     ejected_pods = listed("p", "q")
     assert [ejected_pods.silent(pod, 0.0) for pod in ("p", "p", "q", "unknown")] == [True, False, False, False]
     assert ejected_pods.silent_addresses == {"p"}
 
 
-def test_ejections_are_reported_with_names_in_time_of_the_wall() -> None:
+def test_reports_have_pod_names_and_wall_clock_times() -> None:
     ejected_pods = listed("p", "q")
     ejected_pods.failed("p", 3.0)
     reports = ejected_pods.reports("r", {"p": "pod-p", "q": "pod-q"}, {"p": 2}, now_s=3.01, wall_s=1003.01)
@@ -125,7 +125,7 @@ def test_ejections_are_reported_with_names_in_time_of_the_wall() -> None:
     assert (again.until_wall_s, again.in_flight_count) == (None, 0)
 
 
-def test_a_silent_pod_is_ejected_for_longer_and_until_it_answers() -> None:
+def test_silent_pod_is_ejected_for_5_s_or_until_response() -> None:
     ejected_pods = listed("p", "q")
     assert ejected_pods.silent("p", 0.0)
     assert not ejected_pods.silent("p", 1.0)
@@ -134,7 +134,7 @@ def test_a_silent_pod_is_ejected_for_longer_and_until_it_answers() -> None:
     assert ejected_pods.addresses == set()
 
 
-def test_pauses_of_a_silent_pod_double_up_to_a_minute() -> None:
+def test_pauses_of_silent_pod_double_up_to_60_s() -> None:
     ejected_pods, now_s, pauses_s = listed("p", "q"), 0.0, []
     for _ in range(6):
         ejected_pods.silent("p", now_s)
@@ -146,14 +146,14 @@ def test_pauses_of_a_silent_pod_double_up_to_a_minute() -> None:
     assert pauses_s == [5, 10, 20, 40, 60, 60]
 
 
-def test_a_pod_that_was_unreachable_can_turn_out_to_be_silent() -> None:
+def test_unreachable_pod_can_become_silent() -> None:
     ejected_pods = listed("p", "q")
     ejected_pods.failed("p", 0.0)
     assert ejected_pods.silent("p", 0.01)
     assert ejected_pods.pause_ends_s() == 5.01
 
 
-def test_failures_in_a_row_count_from_the_first_and_one_of_another_kind_begins_again() -> None:
+def test_consecutive_failures_are_counted_per_kind() -> None:
     ejected_pods = listed("p", "q")
     ejected_pods.failed("p", 1.0)
     ejected_pods.readmit(1.05)
@@ -167,10 +167,8 @@ def test_failures_in_a_row_count_from_the_first_and_one_of_another_kind_begins_a
 
 
 @pytest.mark.parametrize(("is_silent", "longest_s"), [(False, 1.0), (True, 60.0)])
-def test_a_pod_that_stays_listed_and_unreachable_for_hours_is_ejected_each_time(
-    is_silent: bool, longest_s: float
-) -> None:
-    """A pause of 1 s each: after 1,024 of them 2^1024 exceeded a float."""
+def test_failing_pod_is_ejected_again_after_each_of_2500_pauses(is_silent: bool, longest_s: float) -> None:
+    """Each pause lasts 1 s; a pause of 2^1024 would exceed a float."""
     ejected_pods, now_s = listed("p", "q"), 0.0
     for _ in range(2_500):
         assert ejected_pods.silent("p", now_s) if is_silent else ejected_pods.failed("p", now_s)
@@ -206,27 +204,27 @@ class Watched:
         )
 
 
-def test_a_pod_whose_requests_wait_while_another_answers_is_silent() -> None:
+def test_pod_is_silent_if_requests_wait_while_another_pod_responds() -> None:
     watched = Watched()
     assert [watched.find_silent("abc", now_s) for now_s in (10.0, 11.0, 12.0, 13.0)] == [[], [], [], ["p"]]
 
 
-def test_two_requests_are_not_enough() -> None:
+def test_pod_with_two_waiting_requests_is_not_silent() -> None:
     watched = Watched()
     assert [watched.find_silent("ab", now_s) for now_s in (10.0, 13.0, 20.0)] == [[], [], []]
 
 
-def test_a_pod_of_few_slots_is_given_four_times_as_long() -> None:
+def test_pod_with_one_slot_is_silent_after_four_times_the_limit() -> None:
     watched = Watched(slots=1)
     assert [watched.find_silent("a", now_s) for now_s in (10.0, 13.0, 21.0, 22.0)] == [[], [], [], ["p"]]
 
 
-def test_while_no_pod_answers_none_is_silent() -> None:
+def test_no_pod_is_silent_while_no_pod_responds() -> None:
     watched = Watched()
     assert [watched.find_silent("abc", now_s, q_responds=False) for now_s in (10.0, 13.0, 20.0)] == [[], [], []]
 
 
-def test_a_pod_that_answers_some_requests_is_not_silent() -> None:
+def test_pod_that_responded_recently_is_not_silent() -> None:
     watched = Watched()
     watched.find_silent("abc", 10.0)
     watched.responded_s["p"] = 12.0
@@ -234,16 +232,16 @@ def test_a_pod_that_answers_some_requests_is_not_silent() -> None:
     assert watched.find_silent("abc", 15.0) == ["p"]
 
 
-def test_a_response_that_begins_counts_once() -> None:
+def test_begun_response_resets_silence_only_once() -> None:
     watched = Watched()
     watched.find_silent("abcd", 10.0)
     assert watched.find_silent("abcd", 13.0, begun="d") == []
     assert watched.find_silent("abcd", 17.0, begun="d") == []
-    # d waited for 3 s, so that others may wait for 6 s.
+    # d waited for 3 s, so the silence limit is 6 s.
     assert watched.find_silent("abcd", 19.1, begun="d") == ["p"]
 
 
-def test_answers_that_came_late_make_patient() -> None:
+def test_late_response_extends_silence_limit() -> None:
     watched = Watched()
     watched.find_silent("abc", 10.0)
     watched.responded_s["p"] = 18.0
@@ -252,7 +250,7 @@ def test_answers_that_came_late_make_patient() -> None:
     assert [watched.find_silent("def", now_s) for now_s in (23.0, 30.0, 35.0)] == [[], [], ["p"]]
 
 
-def test_requests_that_were_given_up_do_not() -> None:
+def test_abandoned_requests_do_not_extend_silence_limit() -> None:
     watched = Watched()
     watched.find_silent("abc", 10.0)
     watched.find_silent("", 18.0)
@@ -260,7 +258,7 @@ def test_requests_that_were_given_up_do_not() -> None:
     assert watched.find_silent("def", 22.0) == ["p"]
 
 
-def test_pods_that_the_watch_finds_are_ejected_once() -> None:
+def test_silent_pods_are_ejected_once() -> None:
     ejected_pods = listed("p", "q")
     results = []
     for now_s in (10.0, 13.0, 14.0):

@@ -8,7 +8,7 @@ from serving.core.traffic.meter import Meter, Report, stat_of
 from tests.invariants import validate
 
 
-def report(  # the figures of a period in which nothing happened, but for those given
+def report(  # an idle period, except for the arguments
     *,
     period_s: float = 1.0,
     concurrency: float = 0.0,
@@ -27,7 +27,7 @@ def report(  # the figures of a period in which nothing happened, but for those 
     )
 
 
-def test_proxied_requests_count_in_both_figures() -> None:
+def test_proxied_requests_count_in_total_and_proxied_figures() -> None:
     meter = Meter(now_s=10.0)
     meter.arrive(10.0, proxied=False)
     meter.arrive(10.25, proxied=True)
@@ -38,13 +38,13 @@ def test_proxied_requests_count_in_both_figures() -> None:
     )
 
 
-def test_arrivals_of_a_period_without_time_are_reported() -> None:
+def test_report_of_period_without_duration_includes_arrivals() -> None:
     meter = Meter(now_s=5.0)
     meter.arrive(5.0, proxied=False)
     assert meter.report(5.0) == report(period_s=0.0, request_count=1)
 
 
-def test_time_that_goes_back_counts_as_the_last_time_seen() -> None:
+def test_backward_clock_step_counts_as_latest_time() -> None:
     meter = Meter(now_s=0.0)
     meter.arrive(1.0, proxied=False)
     meter.exit(0.5, proxied=False)
@@ -52,21 +52,21 @@ def test_time_that_goes_back_counts_as_the_last_time_seen() -> None:
     assert meter.report(2.0) == report(period_s=2.0, concurrency=0.25, request_count=2)
 
 
-def test_the_level_is_what_is_inside_proxied_or_not() -> None:
+def test_level_includes_direct_and_proxied_requests() -> None:
     meter = Meter(now_s=0.0)
     meter.arrive(0.0, proxied=False)
     meter.arrive(0.0, proxied=True)
     assert meter.level == 2
 
 
-def test_a_leave_without_an_arrive_is_counted_and_changes_no_level() -> None:
+def test_exit_without_arrival_is_counted_and_retains_level() -> None:
     meter = Meter(now_s=0.0)
     meter.exit(0.5, proxied=False)
     validate(meter)
     assert meter.report(1.0) == report(unmatched_leaves=1)
 
 
-def test_a_leave_of_the_other_kind_is_unmatched() -> None:
+def test_exit_of_other_kind_is_unmatched() -> None:
     meter = Meter(now_s=0.0)
     meter.arrive(0.0, proxied=True)
     meter.exit(0.5, proxied=False)
@@ -75,14 +75,14 @@ def test_a_leave_of_the_other_kind_is_unmatched() -> None:
     )
 
 
-def test_unmatched_leaves_are_counted_per_period() -> None:
+def test_unmatched_exits_are_counted_per_period() -> None:
     meter = Meter(now_s=0.0)
     meter.exit(0.5, proxied=True)
     meter.report(1.0)
     assert meter.report(2.0).unmatched_leaves == 0
 
 
-def test_after_an_unmatched_leave_the_original_reads_too_low_permanently() -> None:
+def test_original_underreports_concurrency_after_unmatched_exit() -> None:
     meter = Meter(now_s=0.0, quirks=ORIGINAL)
     meter.exit(0.5, proxied=False)
     assert meter.report(1.0) == report(concurrency=-0.5, unmatched_leaves=1)
@@ -90,7 +90,7 @@ def test_after_an_unmatched_leave_the_original_reads_too_low_permanently() -> No
     assert meter.report(2.0) == report(concurrency=-0.5, request_count=1)
 
 
-def test_with_the_original_a_leave_of_the_other_kind_makes_load_out_of_nothing() -> None:
+def test_original_reports_concurrency_after_exit_of_other_kind() -> None:
     meter = Meter(now_s=0.0, quirks=ORIGINAL)
     meter.arrive(0.0, proxied=True)
     meter.exit(0.5, proxied=False)
@@ -98,7 +98,7 @@ def test_with_the_original_a_leave_of_the_other_kind_makes_load_out_of_nothing()
     assert meter.report(2.0) == report(concurrency=0.0, proxied_concurrency=1.0)
 
 
-def test_the_stat_of_a_late_report_brings_all_of_its_requests() -> None:
+def test_stat_of_late_report_includes_all_requests() -> None:
     late = report(period_s=5.0, concurrency=2.5, request_count=500, proxied_request_count=100)
     assert stat_of(late, pod="pod-1", at_s=60.0, report_period_s=1.0) == Stat(
         pod="pod-1",
@@ -110,26 +110,26 @@ def test_the_stat_of_a_late_report_brings_all_of_its_requests() -> None:
     )
 
 
-def test_the_stat_counts_per_second_of_the_period_that_is_set() -> None:
+def test_stat_counts_requests_per_second_of_report_period() -> None:
     stat = stat_of(report(request_count=7, proxied_request_count=3), pod="pod-1", at_s=0.0, report_period_s=2.0)
     assert (stat.request_count, stat.proxied_request_count) == (3.5, 1.5)
 
 
-def test_validate_reports_a_negative_level() -> None:
+def test_validate_reports_negative_level() -> None:
     meter = Meter(now_s=0.0, quirks=ORIGINAL)
     meter.exit(0.0, proxied=False)
     with pytest.raises(AssertionError, match="inside -1"):
         validate(meter)
 
 
-def test_a_skipped_idle_time_does_not_thin_the_load() -> None:
+def test_skipped_idle_time_does_not_lower_concurrency() -> None:
     meter = Meter(now_s=0.0)
     meter.arrive(3600.0, proxied=False)
     meter.skip_idle()
     assert meter.report(3601.0) == report(concurrency=1.0, request_count=1)
 
 
-def test_a_time_with_a_request_is_not_skipped() -> None:
+def test_period_with_request_is_not_skipped() -> None:
     meter = Meter(now_s=0.0)
     meter.arrive(0.0, proxied=False)
     meter.exit(0.5, proxied=False)

@@ -1,4 +1,4 @@
-"""Open requests: one address leaves slots to others, and nothing is lost or forgotten."""
+"""Open requests: an address cannot occupy all slots, and no request is lost."""
 
 import string
 
@@ -20,7 +20,7 @@ SETTINGS = ActivatorSettings(open_share_max=0.75, queue_depth_max=100, queue_wai
 
 
 class Stage(Held):
-    """A throttler whose requests are open unless they stand in ``whole``."""
+    """A throttler whose requests are open unless ``whole`` has them."""
 
     def __init__(self, settings: ActivatorSettings = SETTINGS, *, slots: int = 4, pods: str = "p") -> None:
         self.whole: set[str] = set()
@@ -36,7 +36,7 @@ class Stage(Held):
             self.listed(*pods, slots=slots)
 
     def open(self, *requests: str, client: str = "a", now_s: float = 0.0) -> list[str]:
-        """Open requests arrive; those that begin."""
+        """Let open requests arrive; return the dispatched requests."""
         responses = [self.arrive(request, now_s, client=client) for request in requests]
         return shown(self, [response for response in responses if isinstance(response, Dispatch)])
 
@@ -52,25 +52,25 @@ def test_open_requests_of_one_address_leave_slots_to_others() -> None:
     assert (stage.parked, stage.level, stage.waiting_count) == (["d"], 5, 0)
 
 
-def test_two_addresses_have_a_share_each() -> None:
+def test_each_address_has_its_share() -> None:
     stage = Stage(slots=8)
     assert stage.open(*"abcdefg") == [f"{text}@p" for text in "abcdef"]
     assert stage.open("h", client="b") == ["h@p"]
 
 
-def test_an_address_has_one_slot_at_least() -> None:
+def test_address_has_at_least_1_slot() -> None:
     stage = Stage(slots=1)
     assert stage.open("a", "b") == ["a@p"]
 
 
-def test_without_a_pod_one_waits_in_the_queue_and_wakes_the_revision() -> None:
+def test_first_open_request_without_pod_is_queued_and_others_are_parked() -> None:
     stage = Stage(pods="")
     assert stage.open("a", "b", "c") == []
     assert (stage.waiting_count, stage.level, stage.parked) == (1, 3, ["b", "c"])
     assert stage.listed("p", slots=4) == ["a@p", "b@p", "c@p"]
 
 
-def test_an_end_lets_the_oldest_parked_request_begin() -> None:
+def test_finished_request_grants_slot_to_oldest_parked_request() -> None:
     stage = Stage()
     stage.open("a", "b", "c", "d", "e")
     run = stage.finish("a", 2.0)
@@ -78,14 +78,14 @@ def test_an_end_lets_the_oldest_parked_request_begin() -> None:
     validate(stage)
 
 
-def test_a_request_that_is_whole_leaves_its_share() -> None:
+def test_complete_request_no_longer_counts_in_share() -> None:
     stage = Stage()
     stage.open("a", "b", "c")
     stage.whole |= {"a"}
     assert stage.open("d") == ["d@p"]
 
 
-def test_queued_requests_go_before_parked_ones() -> None:
+def test_queued_requests_precede_parked_requests() -> None:
     stage = Stage(slots=2)
     stage.open("a", "b")
     stage.come("c", "d")
@@ -93,33 +93,33 @@ def test_queued_requests_go_before_parked_ones() -> None:
     assert stage.go("c") == ["b@p"]
 
 
-def test_more_pods_let_parked_requests_begin() -> None:
+def test_added_pods_admit_parked_requests() -> None:
     stage = Stage()
     stage.open(*"abcde")
     assert stage.listed("p", "q", slots=4) == ["d@p", "e@q"]
 
 
-def test_a_tick_lets_them_begin_when_others_became_whole() -> None:
+def test_readmit_admits_parked_request_after_another_is_complete() -> None:
     stage = Stage()
     stage.open(*"abcd")
     stage.whole |= {"a"}
     assert shown(stage, stage.readmit(1.0)) == ["d@p"]
 
 
-def test_a_parked_request_whose_client_leaves_is_forgotten() -> None:
+def test_parked_request_whose_client_disconnects_is_removed() -> None:
     stage = Stage()
     stage.open(*"abcd")
     assert (stage.go("d"), stage.level, stage.parked) == ([], 3, [])
 
 
-def test_a_parked_request_that_leaves_lets_another_begin_where_one_became_whole() -> None:
+def test_parked_request_that_leaves_admits_next_one_within_share() -> None:
     stage = Stage()
     stage.open(*"abcde")
     stage.whole |= {"a"}
     assert (stage.go("d"), stage.parked) == (["e@p"], [])
 
 
-def test_a_parked_request_waits_no_longer_than_the_queue() -> None:
+def test_parked_request_expires_after_maximum_wait() -> None:
     stage = Stage()
     stage.open(*"abc")
     stage.open("d", now_s=1.0)
@@ -127,35 +127,35 @@ def test_a_parked_request_waits_no_longer_than_the_queue() -> None:
     assert (stage.sent_away(10.9), stage.sent_away(11.0), stage.level) == ([], ["d"], 3)
 
 
-def test_all_that_wait_are_rejected_at_the_end() -> None:
+def test_all_waiting_requests_are_rejected_at_shutdown() -> None:
     stage = Stage(pods="")
     stage.open(*"abc")
     assert (stage.sent_away(0.0, is_late=False), stage.level) == (["b", "c", "a"], 0)
     assert stage.open("d") == []
 
 
-def test_parked_requests_are_within_the_bounds_of_the_queue() -> None:
+def test_parked_requests_count_in_queue_limits() -> None:
     small = ActivatorSettings(open_share_max=0.75, queue_depth_max=2, queue_bytes_max=100)
     stage = Stage(small, slots=1)
     stage.open("a", "b", "c")
-    refused = stage.arrive("d", 0.0, client="a")
-    assert isinstance(refused, Rejection)
-    assert refused.reason is RejectionReason.QUEUE_COUNT
+    rejection = stage.arrive("d", 0.0, client="a")
+    assert isinstance(rejection, Rejection)
+    assert rejection.reason is RejectionReason.QUEUE_COUNT
     stage = Stage(small, slots=1)
     stage.open("a")
     assert isinstance(stage.arrive("b", 0.0, client="a", weight_bytes=60), Queued)
-    refused = stage.arrive("c", 0.0, client="a", weight_bytes=60)
-    assert isinstance(refused, Rejection)
-    assert refused.reason is RejectionReason.QUEUE_BYTES
+    rejection = stage.arrive("c", 0.0, client="a", weight_bytes=60)
+    assert isinstance(rejection, Rejection)
+    assert rejection.reason is RejectionReason.QUEUE_BYTES
 
 
-def test_without_a_share_or_without_slots_there_is_no_bound() -> None:
+def test_no_share_or_no_slot_limit_means_no_bound() -> None:
     assert len(Stage(ActivatorSettings(open_share_max=0.0)).open(*"abcd")) == 4
     assert len(Stage(slots=0).open(*"abcdefgh")) == 8
 
 
 class Slow(Stage):
-    """A throttler of two addresses: a letter for each request, in lower case of one, in upper case of the other."""
+    """A throttler of two addresses: lower-case requests from one, upper-case from the other."""
 
     def __init__(self, *, slots: int = 4, settings: ActivatorSettings = SETTINGS) -> None:
         super().__init__(settings, slots=slots)
@@ -173,7 +173,7 @@ class Slow(Stage):
         self.admission.record_reading(request, now_s, is_unread=False)
 
 
-def test_an_address_that_reads_nothing_leaves_slots_to_others() -> None:
+def test_address_with_unread_response_leaves_slots_to_others() -> None:
     slow = Slow()
     assert slow.come("a", "b") == ["a@p", "b@p"]
     slow.unread("a")
@@ -182,7 +182,7 @@ def test_an_address_that_reads_nothing_leaves_slots_to_others() -> None:
     assert slow.come("A") == ["A@p"]
 
 
-def test_queued_requests_of_an_address_that_reads_nothing_are_passed() -> None:
+def test_queued_requests_of_address_with_unread_responses_are_skipped() -> None:
     slow = Slow()
     slow.come(*"abcdefgh")
     slow.come("A")
@@ -191,7 +191,7 @@ def test_queued_requests_of_an_address_that_reads_nothing_are_passed() -> None:
     assert (slow.parked, slow.waiting_count, slow.level) == (list("efgh"), 0, 8)
 
 
-def test_a_queued_request_within_the_share_of_its_address_is_not_passed() -> None:
+def test_queued_request_within_share_of_its_address_is_not_skipped() -> None:
     slow = Slow()
     slow.come("A", "B", "a", "b", "c")
     slow.unread("a")
@@ -199,14 +199,14 @@ def test_a_queued_request_within_the_share_of_its_address_is_not_passed() -> Non
     assert slow.parked == []
 
 
-def test_an_address_without_unread_responses_is_not_bounded() -> None:
+def test_address_without_unread_responses_is_not_bounded() -> None:
     slow = Slow()
     slow.come("A")
     slow.unread("A")
     assert slow.come("a", "b", "c") == ["a@p", "b@p", "c@p"]
 
 
-def test_beyond_its_share_those_that_read_nothing_are_cut_off_while_others_wait() -> None:
+def test_unread_responses_beyond_share_are_late_while_others_wait() -> None:
     slow = Slow()
     slow.come(*"abcdefgh")
     slow.unread(*"abcd", now_s=1.0)
@@ -217,7 +217,7 @@ def test_beyond_its_share_those_that_read_nothing_are_cut_off_while_others_wait(
     assert slow.admission.late_readers(9.0) == []
 
 
-def test_a_client_that_reads_is_not_cut_off() -> None:
+def test_client_that_reads_is_not_late() -> None:
     slow = Slow()
     slow.come(*"abcd")
     slow.come("A")
@@ -229,7 +229,7 @@ def test_a_client_that_reads_is_not_cut_off() -> None:
     assert slow.admission.late_readers(2.5) == ["a"]
 
 
-def test_a_client_that_reads_less_than_4_kib_a_second_reads_nothing() -> None:
+def test_client_that_reads_below_4_kib_per_second_is_late() -> None:
     slow = Slow()
     slow.come(*"abcdA")
     slow.unread(*"abcd", now_s=1.0)
@@ -237,7 +237,7 @@ def test_a_client_that_reads_less_than_4_kib_a_second_reads_nothing() -> None:
     assert slow.admission.late_readers(2.0) == ["a"]
 
 
-def test_the_only_slot_is_abandoned_while_another_waits() -> None:
+def test_reader_of_only_slot_is_late_while_another_request_waits() -> None:
     slow = Slow(slots=1)
     slow.come("a")
     slow.unread("a", now_s=1.0)
@@ -248,7 +248,7 @@ def test_the_only_slot_is_abandoned_while_another_waits() -> None:
     assert shown(slow, slow.finish("a", 5.0, has_response=False)) == ["A@p"]
 
 
-def test_who_was_cut_off_while_others_waited_has_a_twentieth_of_the_time_from_then_on() -> None:
+def test_address_aborted_while_others_waited_has_a_twentieth_of_the_wait() -> None:
     slow = Slow(slots=1)
     slow.come("a", "A")
     slow.unread("a")
@@ -263,7 +263,7 @@ def test_who_was_cut_off_while_others_waited_has_a_twentieth_of_the_time_from_th
     assert slow.admission.late_readers(1.06) == []
 
 
-def test_who_left_while_none_waited_has_all_of_the_time() -> None:
+def test_address_that_left_while_none_waited_has_whole_wait() -> None:
     slow = Slow(slots=1)
     slow.come("a")
     slow.unread("a")
@@ -273,7 +273,7 @@ def test_who_left_while_none_waited_has_all_of_the_time() -> None:
     assert slow.admission.late_readers(1.9) == []
 
 
-def test_a_client_that_need_not_read_is_counted_and_not_cut_off() -> None:
+def test_client_that_need_not_read_is_counted_but_never_late() -> None:
     slow = Slow()
     slow.come(*"abcdA")
     slow.read |= dict.fromkeys("abcd")
@@ -282,14 +282,14 @@ def test_a_client_that_need_not_read_is_counted_and_not_cut_off() -> None:
     assert slow.go("a") == ["A@p"]
 
 
-def test_without_a_wait_none_is_cut_off() -> None:
+def test_no_reader_is_late_without_maximum_unread_wait() -> None:
     slow = Slow(settings=msgspec.structs.replace(SETTINGS, unread_wait_max_s=0.0))
     slow.come(*"abcdA")
     slow.unread(*"abcd")
     assert slow.admission.late_readers(99.0) == []
 
 
-def test_an_address_that_was_cut_off_is_bounded_for_a_time() -> None:
+def test_aborted_address_is_bounded_for_30_s() -> None:
     slow = Slow()
     slow.come("a", "b", "c", "d", "e")
     slow.unread("a")
@@ -300,7 +300,7 @@ def test_an_address_that_was_cut_off_is_bounded_for_a_time() -> None:
     assert shown(slow, slow.readmit(40.0)) == ["e@p"]
 
 
-def test_an_address_that_reads_on_is_soon_free() -> None:
+def test_address_that_reads_again_is_unbounded_after_1_s() -> None:
     slow = Slow()
     slow.come("a", "b", "c")
     slow.unread("a")
@@ -310,7 +310,7 @@ def test_an_address_that_reads_on_is_soon_free() -> None:
     assert shown(slow, slow.readmit(6.0)) == ["d@p"]
 
 
-def test_a_response_that_ends_unread_leaves_its_address_free() -> None:
+def test_response_that_ends_unread_does_not_bound_its_address() -> None:
     slow = Slow()
     slow.come("a", "b", "c")
     slow.unread("a")
@@ -320,7 +320,7 @@ def test_a_response_that_ends_unread_leaves_its_address_free() -> None:
     assert slow.come("e", "f", now_s=5.0) == ["e@p"]
 
 
-def test_what_does_not_run_and_who_is_unknown_is_not_counted() -> None:
+def test_unread_responses_of_queued_or_unknown_requests_are_not_counted() -> None:
     slow = Slow(slots=1)
     slow.come("a", "b")
     slow.unread("b", "z")
@@ -330,7 +330,7 @@ def test_what_does_not_run_and_who_is_unknown_is_not_counted() -> None:
     assert not slow.admission.has_slow_clients
 
 
-def test_without_a_bound_unread_responses_are_not_counted() -> None:
+def test_unread_responses_are_not_counted_without_slot_limit() -> None:
     slow = Slow(slots=0)
     slow.come("a")
     slow.unread("a")
@@ -343,7 +343,7 @@ def slots(capacity: int | None = 2) -> Admission[str]:
     return Admission(terms, capacity=capacity, view=view)
 
 
-def test_the_end_of_a_request_gives_its_slot_to_a_parked_one() -> None:
+def test_ended_request_grants_slot_to_parked_request() -> None:
     admission = slots()
     assert admission.arrive("a1", 0.0, client="a") is ADMITTED
     assert isinstance(admission.arrive("a2", 1.0, client="a"), Queued)
@@ -351,14 +351,14 @@ def test_the_end_of_a_request_gives_its_slot_to_a_parked_one() -> None:
     assert admission.end("a2", 3.0, has_response=False) == ()
 
 
-def test_a_parked_request_that_ends_gives_no_slot() -> None:
+def test_ended_parked_request_grants_no_slot() -> None:
     admission = slots()
     admission.arrive("a1", 0.0, client="a")
     admission.arrive("a2", 0.0, client="a")
     assert admission.end("a2", 1.0, has_response=False) == ()
 
 
-def test_a_parked_request_that_becomes_whole_passes_the_share() -> None:
+def test_parked_request_that_becomes_complete_is_admitted_within_capacity() -> None:
     admission = slots()
     for request in ("a1", "a2", "a3"):
         admission.arrive(request, 0.0, client="a")
@@ -367,7 +367,7 @@ def test_a_parked_request_that_becomes_whole_passes_the_share() -> None:
     assert admission.complete("a2", 1.0) is None
 
 
-def test_a_parked_request_of_a_slow_client_keeps_its_place_when_its_body_is_complete() -> None:
+def test_complete_request_of_slow_client_remains_parked() -> None:
     view = RequestView[str](client_of=lambda request: request[0], read_bytes_of=lambda _: 0)
     terms = AdmissionTerms(depth_max=10, wait_max_s=10.0, share_max=0.5, unread_wait_max_s=1.0)
     admission = Admission[str](terms, capacity=2, view=view)
@@ -386,7 +386,7 @@ def test_parked_and_queued_requests_expire() -> None:
     assert (admission.expire(9.9), admission.expire(11.0)) == ([], ["a2", "b1"])
 
 
-def test_it_shows_its_requests() -> None:
+def test_repr_shows_client_counts() -> None:
     open_requests = OpenRequests[str](share_max=0.75, unread_wait_max_s=1.0, view=RequestView())
     open_requests.add("r", "a")
     assert (repr(open_requests), open_requests.next_allowed(4)) == ("OpenRequests(1 of 1 clients)", None)
@@ -394,7 +394,7 @@ def test_it_shows_its_requests() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from("owfur"), st.integers(0, 15)), max_size=80), st.integers(1, 5))
-def test_one_address_never_takes_all_slots_and_none_is_lost(steps: list[tuple[str, int]], slots: int) -> None:
+def test_address_never_exceeds_its_share_and_no_request_is_lost(steps: list[tuple[str, int]], slots: int) -> None:
     throttler: RevisionThrottler[int]
     whole: set[int] = set()
     view = RequestView[int](

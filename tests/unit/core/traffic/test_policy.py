@@ -43,11 +43,11 @@ def holding(free: FreePods, pods: Iterable[BalancedPod]) -> FreePods:
         (1000, BalancingPolicy.ROUND_ROBIN),
     ],
 )
-def test_the_policy_follows_from_container_concurrency(container_concurrency: int, policy: BalancingPolicy) -> None:
+def test_policy_depends_on_container_concurrency(container_concurrency: int, policy: BalancingPolicy) -> None:
     assert policy_for(container_concurrency, first_free_concurrency_max=3) is policy
 
 
-def test_a_bound_of_0_lets_pods_always_take_turns() -> None:
+def test_first_free_maximum_0_selects_round_robin() -> None:
     assert policy_for(1, first_free_concurrency_max=0) is BalancingPolicy.ROUND_ROBIN
 
 
@@ -62,7 +62,7 @@ def test_a_bound_of_0_lets_pods_always_take_turns() -> None:
         (True, 0, 0, False),
     ],
 )
-def test_a_pod_is_free_when_listed_and_not_full(
+def test_pod_is_free_if_listed_and_not_full(
     listed: bool,
     slots: int | None,
     in_flight: int,
@@ -74,7 +74,7 @@ def test_a_pod_is_free_when_listed_and_not_full(
 
 
 @pytest.mark.parametrize("free", [FirstFree(), RoundRobin(), TwoChoices(draws(0.0, 0.0))])
-def test_a_pod_taken_out_is_not_there_any_more(free: FreePods) -> None:
+def test_removed_pods_are_not_picked(free: FreePods) -> None:
     a, b, c = pod("a"), pod("b"), pod("c")
     holding(free, [a, b, c])
     free.remove(a)
@@ -82,33 +82,33 @@ def test_a_pod_taken_out_is_not_there_any_more(free: FreePods) -> None:
     assert (len(free), free.pick()) == (1, b)
 
 
-def test_first_free_goes_by_address_however_pods_came() -> None:
+def test_first_free_orders_pods_by_address() -> None:
     c, a, b = pod("c"), pod("a"), pod("b")
     assert holding(FirstFree(), [c, a, b]).pick() is a
 
 
-def test_round_robin_lets_a_pod_that_becomes_free_wait_for_its_turn() -> None:
+def test_round_robin_appends_pod_that_becomes_free() -> None:
     free = holding(RoundRobin(), [pod("b"), pod("c")])
     free.pick()
     free.add(pod("a"))
     assert [free.pick().address for _ in range(3)] == ["c", "b", "a"]
 
 
-def test_two_choices_takes_the_one_with_fewer_requests() -> None:
+def test_two_choices_picks_pod_with_fewer_requests() -> None:
     free = holding(TwoChoices(draws(0.0, 0.0, 0.5, 0.0)), [pod("a", in_flight=3), pod("b", in_flight=2)])
     assert [free.pick().address for _ in range(2)] == ["b", "b"]
 
 
-def test_two_choices_takes_the_first_drawn_on_a_tie() -> None:
+def test_two_choices_picks_first_drawn_pod_on_tie() -> None:
     free = holding(TwoChoices(draws(0.0, 0.0, 0.5, 0.0)), [pod("a"), pod("b")])
     assert [free.pick().address for _ in range(2)] == ["a", "b"]
 
 
-def test_two_choices_never_compares_a_pod_with_itself() -> None:
+def test_two_choices_compares_two_different_pods() -> None:
     # 0.4 of 3 is pod 1; 0.99 of the other two is the second of them, pod 2.
     free = holding(TwoChoices(draws(0.4, 0.99)), [pod("a"), pod("b", in_flight=1), pod("c")])
     assert free.pick().address == "c"
 
 
-def test_two_choices_of_one_pod_is_that_one_without_a_draw() -> None:
+def test_two_choices_picks_only_pod_without_draw() -> None:
     assert holding(TwoChoices(draws()), [pod("a")]).pick().address == "a"

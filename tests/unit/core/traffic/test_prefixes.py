@@ -28,7 +28,7 @@ def table(*pods: str, blocks_max: int = 1000) -> PrefixTable[str]:
 
 
 def send(prefixes: PrefixTable[str], request: str, prompt: Prompt, *free: str) -> str:
-    """Choose a pod and begin; "pod 3/8" knew 3 of 8 blocks."""
+    """Choose a pod and begin; "pod 3/8" means that the pod had 3 of 8 blocks."""
     address = prefixes.choose(prompt, free)
     match = prefixes.begin(request, prompt, address)
     return f"{address} {match.known_count}/{match.block_count}"
@@ -38,7 +38,7 @@ def prompt(prefixes: tuple[int, ...] = LONG, tokens: int = 100) -> Prompt:
     return Prompt(prefixes=prefixes, tokens=tokens)
 
 
-def test_cached_tokens_load_a_pod_by_a_quarter() -> None:
+def test_cached_tokens_count_as_a_quarter_in_load() -> None:
     prefixes = table("a", "b")
     long = prompt(tokens=1100)
     assert send(prefixes, "first", long, "a") == "a 0/8"
@@ -49,14 +49,14 @@ def test_cached_tokens_load_a_pod_by_a_quarter() -> None:
     assert prefixes.choose(prompt(()), ["a", "b"]) == "a"
 
 
-def test_requests_with_one_popular_prompt_spread_over_all_pods() -> None:
+def test_requests_with_same_prompt_are_spread_over_all_pods() -> None:
     prefixes, pods = table(*"abcd"), Counter[str]()
     for number in range(40):
         pods[send(prefixes, f"request-{number}", prompt(tokens=1100), *"abcd")[0]] += 1
     assert max(pods.values()) <= 12
 
 
-def test_a_longer_conversation_begins_with_the_blocks_of_the_shorter_one() -> None:
+def test_longer_conversation_begins_with_blocks_of_shorter_one() -> None:
     first, second = prompt_of(chat("a" * 3000)), prompt_of(chat("a" * 3000, "b" * 3000, model="m"))
     assert (len(first.prefixes), len(second.prefixes)) == (6, 8)
     assert second.prefixes[:6] == first.prefixes
@@ -64,13 +64,13 @@ def test_a_longer_conversation_begins_with_the_blocks_of_the_shorter_one() -> No
     assert prompt_of({"prompt": "a" * 3000}).prefixes != first.prefixes
 
 
-def test_the_hashes_depend_on_a_secret_and_on_all_that_comes_before() -> None:
+def test_hashes_depend_on_secret_and_on_preceding_text() -> None:
     body = chat("a" * 3000)
     assert not set(prompt_of(body).prefixes) & set(prompt_of(body, secret=b"other").prefixes)
     assert not set(prompt_of(body).prefixes) & set(prompt_of(chat("b" + "a" * 3000)).prefixes)
 
 
-def test_of_a_long_prompt_the_beginning_counts() -> None:
+def test_long_prompt_is_hashed_by_its_beginning() -> None:
     assert len(prompt_of(chat("a" * 200_000)).prefixes) == len(BLOCK_ENDS)
     raw = json.dumps(chat("a" * 200_000)).encode()
     part = read_prompt(CHAT, raw[:5000], length=len(raw), secret=SECRET)
@@ -90,20 +90,20 @@ def test_of_a_long_prompt_the_beginning_counts() -> None:
         chat(r'"messages": ' * 0),
     ],
 )
-def test_a_body_without_a_block_of_a_prompt_has_no_prefixes(body: object) -> None:
+def test_body_without_complete_prompt_block_has_no_prefixes(body: object) -> None:
     assert prompt_of(body).prefixes == ()
     assert prompt_of(body).tokens >= 1
 
 
-def test_deep_json_is_hashed_unchanged() -> None:
+def test_deeply_nested_json_is_hashed_unparsed() -> None:
     deep = prompt_of(b'{"messages": ' + b"[" * 60_000)
     assert (len(deep.prefixes), deep.tokens) == (15, 1)
 
 
-def test_a_prompt_goes_to_the_pod_that_knows_it_or_to_the_least_loaded_while_that_one_is_full() -> None:
+def test_prompt_is_routed_to_pod_with_its_prefixes_or_least_loaded_free_pod() -> None:
     prefixes = table("p", "q", "r")
     for number in range(4):
-        # Others that run everywhere leave room within the bound.
+        # Load on all pods, so that the load bound is not reached.
         prefixes.begin(f"old {number}", prompt((), 1000), "pqr"[number % 3])
     prefixes.end("old 3")
     assert send(prefixes, "a", prompt(), *"pqr") == "p 0/8"
@@ -113,7 +113,7 @@ def test_a_prompt_goes_to_the_pod_that_knows_it_or_to_the_least_loaded_while_tha
     assert send(prefixes, "e", prompt(()), *"pqr") == "q 0/0"
 
 
-def test_activators_that_learn_alone_choose_the_same_pods() -> None:
+def test_independent_activators_choose_same_pods() -> None:
     one_table, other_table, pods = table(*"pqrs"), table(*"pqrs"), Counter[str]()
     for number in range(80):
         # All begin with the same instructions.
@@ -127,7 +127,7 @@ def test_activators_that_learn_alone_choose_the_same_pods() -> None:
     assert min(pods.values()) >= 10
 
 
-def test_an_unknown_prompt_does_not_go_to_a_pod_beyond_the_bound() -> None:
+def test_unknown_prompt_is_not_routed_to_pod_beyond_load_bound() -> None:
     prefixes = table("p", "q", "r")
     prefixes.begin("busy", prompt((), 1000), "p")
     # The pod of this prompt is p. The mean is (1000 + tokens) / 3, and the bound 5/3 of that.
@@ -136,7 +136,7 @@ def test_an_unknown_prompt_does_not_go_to_a_pod_beyond_the_bound() -> None:
     assert prefixes.choose(prompt(tokens=799), "p") == "p"
 
 
-def test_an_idle_pod_that_knows_the_prompt_comes_before_other_idle_ones() -> None:
+def test_idle_pod_with_prefixes_is_preferred_to_other_idle_pods() -> None:
     prefixes = table("p", "q")
     assert [send(prefixes, name, prompt(blocks), "p", "q") for name, blocks in (("a", LONG), ("b", OTHER))] == [
         "p 0/8",
@@ -147,20 +147,20 @@ def test_an_idle_pod_that_knows_the_prompt_comes_before_other_idle_ones() -> Non
     assert send(prefixes, "c", prompt(OTHER), "p", "q") == "q 8/8"
 
 
-def test_a_pod_beyond_the_bound_is_not_chosen_for_its_prefixes() -> None:
+def test_pod_beyond_load_bound_is_not_chosen_for_its_prefixes() -> None:
     prefixes = table("p", "q")
     assert send(prefixes, "a", prompt(tokens=1000), "p", "q") == "p 0/8"
     # 768 of the tokens are saved. With 334 more the mean is 667, and 1,000 is 1.5 times as much; with 333 more it is above.
     assert prefixes.choose(prompt(tokens=1102), "pq") == "p"
     assert prefixes.choose(prompt(tokens=1101), "pq") == "q"
-    # Once q has a part of it, too, the bound is 1.25 times the mean.
+    # When q also has a part of the prompt, the bound is 1.25 times the mean.
     prefixes.begin("part", prompt(LONG[:5]), "q")
     prefixes.end("part")
     assert prefixes.choose(prompt(tokens=1368), "pq") == "p"
     assert prefixes.choose(prompt(tokens=1268), "pq") == "q"
 
 
-def test_instructions_that_all_prompts_share_do_not_gather_them_on_one_pod() -> None:
+def test_shared_instructions_do_not_route_all_prompts_to_one_pod() -> None:
     prefixes = table("p", "q")
     for name in "pq":
         prefixes.begin(f"busy {name}", prompt((), 10_000), name)
@@ -173,14 +173,14 @@ def test_instructions_that_all_prompts_share_do_not_gather_them_on_one_pod() -> 
     assert send(prefixes, "d", prompt((*LONG[:5], 300, 301, 302)), "p", "q") == "p 5/8"
 
 
-def test_of_several_idle_pods_the_one_that_remembers_least_is_chosen() -> None:
+def test_idle_pod_with_fewest_blocks_is_chosen_for_unknown_prompt() -> None:
     prefixes = table("p", "q")
     assert send(prefixes, "a", prompt(), "p", "q") == "p 0/8"
     prefixes.end("a")
     assert send(prefixes, "b", prompt(OTHER), "p", "q") == "q 0/8"
 
 
-def test_the_prefixes_used_longest_ago_are_forgotten_the_longest_of_them_first() -> None:
+def test_least_recently_used_blocks_are_evicted() -> None:
     prefixes = table("p", blocks_max=10)
     prefixes.begin("a", prompt(), "p")
     prefixes.begin("b", prompt(OTHER[:4]), "p")
@@ -192,7 +192,7 @@ def test_the_prefixes_used_longest_ago_are_forgotten_the_longest_of_them_first()
     assert "0 pods, 0 blocks, 3 run" in repr(prefixes)
 
 
-def test_a_pod_that_returns_knows_nothing_and_owes_nothing() -> None:
+def test_readded_pod_has_no_prefixes_and_no_load() -> None:
     prefixes = table("p", "q")
     prefixes.begin("a", prompt(), "p")
     prefixes.set_pods("q")
@@ -203,7 +203,7 @@ def test_a_pod_that_returns_knows_nothing_and_owes_nothing() -> None:
     assert prefixes.choose(prompt(OTHER), "pq") == "q"
 
 
-def test_the_heat_of_a_pod_is_what_its_prefixes_saved_recent_requests_most() -> None:
+def test_heat_of_pod_is_tokens_saved_recently() -> None:
     prefixes = table("p", "q")
     for pod in "pq":
         for number in range(2):

@@ -1,4 +1,4 @@
-"""Tokens of OpenAI requests, whatever the body is."""
+"""Tokens of OpenAI requests and of arbitrary bodies."""
 
 import json
 
@@ -35,9 +35,7 @@ def tokens(body: object, target: bytes = CHAT) -> int:
         ({"prompt": "abcd", "max_tokens": -5, "n": -1}, CHAT, 1),
     ],
 )
-def test_the_tokens_of_a_request_are_its_prompt_and_what_it_may_generate(
-    body: object, target: bytes, count: int
-) -> None:
+def test_request_tokens_are_prompt_and_maximum_output(body: object, target: bytes, count: int) -> None:
     assert tokens(body, target) == count
 
 
@@ -60,16 +58,16 @@ def test_the_tokens_of_a_request_are_its_prompt_and_what_it_may_generate(
         {"model": "m", "max_tokens": 100},
     ],
 )
-def test_a_body_that_is_not_openais_counts_none(body: object) -> None:
+def test_body_that_is_not_an_openai_request_has_no_tokens(body: object) -> None:
     assert tokens(body) == 0
 
 
-def test_prompt_and_answer_are_counted_and_bounded_together() -> None:
+def test_prompt_and_output_tokens_are_bounded_together() -> None:
     body = json.dumps({"prompt": TEXT, "max_tokens": 10**9}).encode()
     assert tokens_of(CHAT, body, length=len(body)) == RequestTokens(prompt=1000, answer=TOKENS_MAX - 1000)
 
 
-def test_a_body_of_which_the_beginning_is_here_counts_its_length() -> None:
+def test_partial_body_is_counted_by_its_length() -> None:
     for body, length, count in (
         (b'{"max_tokens": 50, "messages": [{"conte', 400_000, 100_050),
         (b'{"messages": [{"conte', 400_000, 100_000 + OUTPUT_DEFAULT),

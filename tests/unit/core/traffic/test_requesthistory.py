@@ -38,14 +38,14 @@ def report_of(history: RequestHistory, now_s: float = 0.0) -> RequestReport:
     return report
 
 
-def test_the_last_failed_requests_are_kept() -> None:
+def test_latest_failed_requests_are_retained() -> None:
     history = RequestHistory(1000)
     for at_s in range(FAILED_MAX + 5):
         history.record("shop", record(at_s, why="broken"), at_s)
     assert [request_record.at_wall_s for request_record in report_of(history).failed] == list(range(5, FAILED_MAX + 5))
 
 
-def test_a_burst_of_failures_is_counted_whole_and_kept_in_part() -> None:
+def test_burst_of_failures_is_counted_entirely_and_recorded_partly() -> None:
     history = RequestHistory(1000)
     for number in range(500):
         history.record("shop", record(7.0 + number / 1000, why="broken"), 7.0 + number / 1000)
@@ -56,7 +56,7 @@ def test_a_burst_of_failures_is_counted_whole_and_kept_in_part() -> None:
     assert report_of(history, 9.0).failed[-1].at_wall_s == 9.0
 
 
-def test_the_slowest_come_first_until_they_are_old() -> None:
+def test_slow_requests_are_sorted_by_duration_and_expire() -> None:
     history = RequestHistory(1000)
     for number in range(SLOW_MAX + 10):
         history.record("shop", record(number, duration_s=number), number / 100)
@@ -68,7 +68,7 @@ def test_the_slowest_come_first_until_they_are_old() -> None:
     assert [request_record.duration_s for request_record in report_of(history, SLOW_AGE_MAX_S + 1).slow] == [0.5]
 
 
-def test_a_request_is_due_once_a_second_or_when_it_is_slow() -> None:
+def test_request_is_due_once_per_second_or_if_slow() -> None:
     history = RequestHistory(1000)
     assert history.is_due(KEY, 0.1, 0.0)
     for _ in range(SLOW_MAX):
@@ -78,7 +78,7 @@ def test_a_request_is_due_once_a_second_or_when_it_is_slow() -> None:
     assert history.is_due(KEY, 0.1, 1.0)
 
 
-def test_the_sample_has_one_a_second() -> None:
+def test_sample_has_one_request_per_second() -> None:
     history = RequestHistory(1000)
     for number in range(10 * (SAMPLED_MAX + 5)):
         history.record("shop", record(number / 10), number / 10)
@@ -87,7 +87,7 @@ def test_the_sample_has_one_a_second() -> None:
     assert report.sampled[-1].at_wall_s - report.sampled[-2].at_wall_s == pytest.approx(1.0)
 
 
-def test_errors_are_grouped_by_cause_without_their_numbers() -> None:
+def test_errors_are_grouped_by_cause_without_numbers() -> None:
     history = RequestHistory(1000)
     for at_s, why in enumerate(["no connection to 10.0.0.1:80", "no connection to 10.0.0.2:80", "timeout"]):
         history.record("shop", record(at_s, why=why), at_s)
@@ -96,7 +96,7 @@ def test_errors_are_grouped_by_cause_without_their_numbers() -> None:
     assert (second.count, second.failed_by, second.status) == (1, "app", 500)
 
 
-def test_the_cause_not_seen_for_longest_is_dropped() -> None:
+def test_least_recent_cause_is_dropped_beyond_maximum() -> None:
     history = RequestHistory(1000)
     causes = [chr(ord("a") + number) for number in range(CAUSES_MAX + 1)]
     for why in [*causes[:-1], causes[0], causes[-1]]:
@@ -105,28 +105,28 @@ def test_the_cause_not_seen_for_longest_is_dropped() -> None:
     assert whies == {*causes} - {causes[1]}
 
 
-def test_the_revision_that_was_quiet_longest_is_dropped_first() -> None:
+def test_least_recent_revision_is_dropped_beyond_maximum() -> None:
     history = RequestHistory(6)
     for revision in ("a", "b", "a", "c"):
         history.record("shop", record(0.0, revision=revision), 0.0)
-    # Each has a sample and a slow request, "a" one more.
+    # Each revision has a sampled and a slow request; "a" has one more.
     assert history.count == 5
     assert [report.revision for report in history.reports("shop", "cart", 0.0)] == ["a", "c"]
 
 
-def test_nothing_is_recorded_with_a_bound_of_zero() -> None:
+def test_maximum_0_records_no_request() -> None:
     history = RequestHistory(0)
     history.record("shop", record(0.0), 0.0)
     assert history.reports("shop", "cart", 0.0) == []
 
 
-def test_a_bound_below_one_revision_keeps_none() -> None:
+def test_maximum_below_one_revision_records_no_request() -> None:
     history = RequestHistory(1)
     history.record("shop", record(0.0), 0.0)
     assert (history.count, history.reports("shop", "cart", 0.0)) == (0, [])
 
 
-def test_reports_are_of_one_namespace_and_one_name() -> None:
+def test_reports_match_namespace_and_service_or_revision() -> None:
     history = RequestHistory(1000)
     for namespace, revision in (("shop", "cart-00002"), ("shop", "cart-00001"), ("other", "cart-00003")):
         history.record(namespace, record(0.0, revision=revision), 0.0)
@@ -135,7 +135,7 @@ def test_reports_are_of_one_namespace_and_one_name() -> None:
     assert history.reports("shop", "nobody", 0.0) == []
 
 
-def test_reports_of_several_activators_become_one_a_revision() -> None:
+def test_reports_of_several_activators_are_merged_per_revision() -> None:
     first, second = RequestHistory(1000), RequestHistory(1000)
     first.record("shop", record(1.0, duration_s=2.0, why="port 1"), 1.0)
     second.record("shop", record(0.0, duration_s=3.0, why="port 2"), 0.0)
@@ -175,5 +175,5 @@ def test_reports_of_several_activators_become_one_a_revision() -> None:
         (b"/\x00\x00\x00", "/\\x00\\..."),
     ],
 )
-def test_texts_from_outside_are_escaped_and_cut(raw: bytes, text: str) -> None:
+def test_untrusted_text_is_escaped_and_truncated(raw: bytes, text: str) -> None:
     assert printable(raw, 9 if raw.startswith((b"/12", b"/\x00")) else 200) == text

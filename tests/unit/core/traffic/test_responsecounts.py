@@ -11,7 +11,7 @@ KEY = "default/hello-00001"
 
 
 def page(counts: dict[float, int], status: str = "2xx", revision: str = "hello-00001") -> str:
-    """The lines of a page: counts of requests by their duration in seconds."""
+    """The lines of a metrics page: the number of requests per duration in seconds."""
     labels = f'namespace="default",revision="{revision}",response_code_class="{status}"'
     return "".join(
         f'serving_request_duration_buckets{{{labels},bucket="{bucket_of(took_s)}"}} {count}\n'
@@ -19,7 +19,7 @@ def page(counts: dict[float, int], status: str = "2xx", revision: str = "hello-0
     )
 
 
-def test_a_page_is_read_and_other_lines_are_left_out() -> None:
+def test_invalid_and_unrelated_lines_of_page_are_ignored() -> None:
     waiting = 'serving_requests_waiting{kn_namespace_name="default",kn_revision_name="hello-00001"} 2.0\n'
     other = 'serving_request_duration_buckets{broken\nother{bucket="1"} 3\nserving_requests_waiting{} 9\n'
     assert parse(waiting + other + page({0.1: 3}, "1xx") + page({0.1: 3}, "none") + page({0.1: 3}, "5xx")) == (
@@ -27,34 +27,32 @@ def test_a_page_is_read_and_other_lines_are_left_out() -> None:
     )
 
 
-def test_a_page_without_the_bucket_of_a_count_is_invalid() -> None:
+def test_page_without_bucket_label_is_invalid() -> None:
     with pytest.raises(ValueError, match="invalid literal"):
         parse(page({0.1: 3}).replace("bucket=", "le="))
 
 
-def test_responses_count_since_the_first_reading_of_each_activator() -> None:
+def test_responses_are_counted_since_first_reading_of_each_activator() -> None:
     counts = GrowingCounts(KEY)
     assert counts.add({"a": parse(page({0.1: 100}))}).count == 0
     now = {"a": parse(page({0.1: 103}) + page({0.2: 2}, "5xx")), "b": parse(page({0.1: 50}))}
     assert counts.add(now) == ResponseCounts(count=5, error_count=2, durations={bucket_of(0.1): 3, bucket_of(0.2): 2})
-    # One was restarted, one did not answer.
+    # Activator a was restarted, and b did not respond.
     response_counts = counts.add({"a": parse(page({0.1: 4}) + page({9.0: 7}, revision="other"))})
     assert (response_counts.count, response_counts.error_count) == (9, 2)
     assert counts.add({"b": parse(page({0.1: 51}))}).count == 10
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.01, 0.1, 2.0]), st.sampled_from("25")), max_size=30), st.data())
-def test_however_it_is_read_the_sums_are_those_of_the_responses(
-    came: list[tuple[float, str]], data: st.DataObject
-) -> None:
+def test_sums_are_independent_of_reading_times(responses: list[tuple[float, str]], data: st.DataObject) -> None:
     counts, total = GrowingCounts(KEY), Counter[tuple[float, str]]()
     counts.add({"a": parse("")})
     seen = ResponseCounts(count=0, error_count=0, durations={})
-    for pair in came:
+    for pair in responses:
         total[pair] += 1
         if data.draw(st.booleans()):
             text = "".join(page({took_s: count}, f"{status}xx") for (took_s, status), count in total.items())
             seen = counts.add({"a": parse(text)})
     text = "".join(page({took_s: count}, f"{status}xx") for (took_s, status), count in total.items())
     seen = counts.add({"a": parse(text)})
-    assert (seen.count, seen.error_count) == (len(came), sum(status == "5" for _, status in came))
+    assert (seen.count, seen.error_count) == (len(responses), sum(status == "5" for _, status in responses))

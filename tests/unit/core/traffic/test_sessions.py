@@ -16,7 +16,7 @@ def first(ring: SessionRing, session: int) -> str:
 
 
 @given(_ADDRESSES, st.binary(max_size=20))
-def test_each_pod_is_preferred_once_and_in_the_same_order_by_every_process(addresses: set[str], text: bytes) -> None:
+def test_each_pod_is_preferred_once_in_deterministic_order(addresses: set[str], text: bytes) -> None:
     session = session_number(text)
     order = list(SessionRing(sorted(addresses)).preferred(session))
     assert sorted(order) == sorted(addresses)
@@ -24,14 +24,14 @@ def test_each_pod_is_preferred_once_and_in_the_same_order_by_every_process(addre
 
 
 @given(_ADDRESSES, st.binary(max_size=20))
-def test_a_pod_that_goes_moves_only_its_own_sessions(addresses: set[str], text: bytes) -> None:
+def test_removal_of_least_preferred_pod_retains_order_of_others(addresses: set[str], text: bytes) -> None:
     session = session_number(text)
     order = list(SessionRing(addresses).preferred(session))
     gone = order[-1]
     assert list(SessionRing(addresses - {gone}).preferred(session)) == order[:-1]
 
 
-def test_one_more_pod_among_four_moves_a_fifth_of_the_sessions() -> None:
+def test_fifth_pod_moves_a_fifth_of_sessions() -> None:
     four = SessionRing(f"10.0.0.{number}:1" for number in range(4))
     five = SessionRing(f"10.0.0.{number}:1" for number in range(5))
     moved = [session for session in _SESSIONS if first(four, session) != first(five, session)]
@@ -39,7 +39,7 @@ def test_one_more_pod_among_four_moves_a_fifth_of_the_sessions() -> None:
     assert 0.1 < len(moved) / len(_SESSIONS) < 0.3
 
 
-def test_sessions_spread_over_the_pods_and_over_a_split() -> None:
+def test_sessions_are_spread_over_pods_and_over_a_split() -> None:
     ring = SessionRing(f"10.0.0.{number}:1" for number in range(4))
     counts = Counter(first(ring, session) for session in _SESSIONS)
     assert min(counts.values()) > len(_SESSIONS) / 8
@@ -49,5 +49,5 @@ def test_sessions_spread_over_the_pods_and_over_a_split() -> None:
     assert len({first(ring, number) for number in below}) == 4
 
 
-def test_a_ring_without_pods_prefers_none() -> None:
+def test_ring_without_pods_prefers_none() -> None:
     assert list(SessionRing(()).preferred(1)) == []

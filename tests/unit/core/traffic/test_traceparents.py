@@ -19,5 +19,5 @@ SAMPLED = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
         (b"", False),
     ],
 )
-def test_a_traceparent_is_read_as_w3c_says(text: bytes, is_valid: bool) -> None:
+def test_traceparent_is_validated_by_w3c_rules(text: bytes, is_valid: bool) -> None:
     assert (read_traceparent(text) is not None) is is_valid

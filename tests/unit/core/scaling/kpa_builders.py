@@ -33,7 +33,7 @@ DEFAULTS = ScalingSpec(
 )
 
 CALM = KpaState()
-"""State of a scaler that has neither panic nor a start behind it."""
+"""State of a scaler without panic or restart."""
 
 
 def spec_with(**changes: object) -> ScalingSpec:
@@ -42,7 +42,7 @@ def spec_with(**changes: object) -> ScalingSpec:
 
 
 def stat_of(concurrency: float, *, requests: float = 0.0, proxied: float = 0.0, proxied_requests: float = 0.0) -> Stat:
-    """A stat of some pod, stamped long ago."""
+    """A stat of a pod with an old timestamp."""
     return Stat(
         pod="pod-1",
         at_s=-1000.0,
@@ -63,7 +63,7 @@ def decided(
     now_s: float = 0.0,
     quirks: KpaQuirks = SAFE,
 ) -> tuple[KpaState, ScaleDecision]:
-    """A decision on a load, the same in both windows unless told."""
+    """Decide on a load; ``panic_load`` is the same by default."""
     observed = Observation(stable=load, panic=load if panic_load is None else panic_load)
     state, decision = decide(state, observed=observed, ready_count=ready_count, spec=spec, now_s=now_s, quirks=quirks)
     assert not isinstance(decision, NoData)

@@ -1,4 +1,4 @@
-"""Policies and revisions for tests of their combination."""
+"""Policies and revisions for tests of triggers."""
 
 from serving.core.model.knative import ServingState
 from serving.core.scaling.policies.index import ScalingPolicyView, policy_of

@@ -24,7 +24,7 @@ def revision_with(
     container_concurrency: int = 0,
     was_ready: bool = True,
 ) -> ScaledRevision:
-    """A revision as the cluster has it."""
+    """A revision as read from the cluster."""
     return ScaledRevision(
         key=("default", "hello-00001"),
         uid="u",
@@ -73,7 +73,7 @@ class WaitingPolicy(RevisionPolicy):
 
 
 class World:
-    """Time passes, pods report each second, probes succeed, and decisions take effect a moment later."""
+    """A cluster in which pods report each second, probes succeed, and decisions take effect at once."""
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class World:
         self.scaler = Scaler(revision, facts, SETTINGS, is_restart=is_restart, now_s=self.now_s, policy=policy)
 
     def decide(self, cause: DecisionCause = DecisionCause.PERIOD) -> ScalerOutcome:
-        """Decide once, with a proof on request; the new scale and its ready pods exist at once."""
+        """Decide once, and again with a proof if requested; the new scale and its ready pods exist at once."""
         outcome = self.scaler.tick(self.facts, cause, self.now_s)
         if outcome.to_prove:
             self.facts = msgspec.structs.replace(self.facts, proved_at_s=self.now_s)
@@ -112,9 +112,9 @@ class World:
                 self.decide()
 
     def poke(self, concurrency: float) -> bool:
-        """Poke as an activator with so many more requests; whether that is urgent."""
+        """Record a poke of an activator with so many more requests; return whether it is urgent."""
         return self.record(stat_of(concurrency), StatSource.ACTIVATOR)
 
     def record(self, stat: Stat, source: StatSource, *, at_s: float | None = None) -> bool:
-        """A stat is received, now unless told; whether it cannot wait."""
+        """Record a stat, now by default; return whether it is urgent."""
         return self.scaler.record(msgspec.structs.replace(stat, at_s=self.now_s if at_s is None else at_s), source)

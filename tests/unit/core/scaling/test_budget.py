@@ -1,4 +1,4 @@
-"""Divisions of budgets, and the book of claims; what holds for all claims stands in ``tests/property/test_budget.py``."""
+"""Divisions of budgets, and the book of claims; ``tests/property/test_budget.py`` has the general properties."""
 
 import math
 
@@ -41,19 +41,19 @@ def counts(budget: str, *claims: BudgetClaim) -> list[int]:
     return list(divided(budget, *claims).shares.values())
 
 
-def test_pods_are_divided_by_load_and_the_price_is_the_load_of_the_next() -> None:
+def test_pods_are_divided_by_load_with_price_of_next_pod() -> None:
     division = divided("10 pods", *(new_claim(f"r{load}", load=float(load)) for load in (12, 6, 2)))
     assert list(division.shares.values()) == [6, 3, 1]
     assert division.prices == {"": pytest.approx(12 / 7)}
     assert division.wanted == {"": 60}
 
 
-def test_a_budget_that_suffices_has_no_price() -> None:
+def test_sufficient_budget_has_no_price() -> None:
     division = divided("10 pods", new_claim("a", wanted=4), new_claim("b", wanted=6))
     assert (list(division.shares.values()), division.prices) == ([4, 6], {})
 
 
-def test_min_scale_comes_before_load_and_is_divided_where_it_does_not_fit() -> None:
+def test_min_scale_precedes_load_and_is_divided_if_too_large() -> None:
     assert counts("5 pods", new_claim("a", floor=3, load=0.0, has_load=False, wanted=3), new_claim("b", load=50.0)) == [
         3,
         2,
@@ -64,7 +64,7 @@ def test_min_scale_comes_before_load_and_is_divided_where_it_does_not_fit() -> N
     assert division.prices[""] == math.inf
 
 
-def test_each_with_requests_has_a_pod_before_any_has_two() -> None:
+def test_each_loaded_revision_gets_a_pod_before_any_gets_two() -> None:
     assert counts(
         "3 pods", new_claim("a", load=90.0), new_claim("b"), new_claim("c", load=0.1), new_claim("d", has_load=False)
     ) == [
@@ -75,12 +75,12 @@ def test_each_with_requests_has_a_pod_before_any_has_two() -> None:
     ]
 
 
-def test_a_pod_that_runs_is_worth_a_fifth_more() -> None:
+def test_running_pod_has_20_percent_more_weight() -> None:
     assert counts("3 pods", new_claim("a", load=2.0), new_claim("b", load=1.9, present=2)) == [1, 2]
     assert counts("3 pods", new_claim("a", load=2.4), new_claim("b", load=1.9, present=2)) == [2, 1]
 
 
-def test_first_pods_go_to_turns_then_to_long_waits_then_to_short_overdue_turns() -> None:
+def test_first_pods_go_to_turns_then_longest_waits_then_overdue_turns() -> None:
     late, later = NOW_S - TURN_S, NOW_S - 2 * TURN_S
     waiting = (new_claim("new", since_s=NOW_S - 1), new_claim("old", since_s=NOW_S - 9))
     holders = (new_claim("in-turn", present=1, since_s=NOW_S - 5), new_claim("late", present=1, since_s=late))
@@ -91,11 +91,11 @@ def test_first_pods_go_to_turns_then_to_long_waits_then_to_short_overdue_turns()
         assert {name for (_, name), share in shares.items() if share} == set(order[:count])
 
 
-def test_memory_is_divided_by_worth_per_byte() -> None:
+def test_memory_is_divided_by_load_per_byte() -> None:
     assert counts("1000Mi", new_claim("a", load=4.0), new_claim("b", load=4.0, pod_mib=300)) == [5, 1]
 
 
-def test_a_pod_that_does_not_fit_closes_the_budget_and_one_that_never_fits_does_not() -> None:
+def test_pod_that_does_not_fit_now_closes_budget_but_oversized_pod_does_not() -> None:
     assert counts("500Mi", new_claim("a", pod_mib=400), new_claim("b", pod_mib=200), new_claim("c", pod_mib=90)) == [
         1,
         0,
@@ -104,7 +104,7 @@ def test_a_pod_that_does_not_fit_closes_the_budget_and_one_that_never_fits_does_
     assert counts("500Mi", new_claim("a", pod_mib=600), new_claim("b", wanted=2)) == [0, 2]
 
 
-def test_a_full_namespace_leaves_the_rest_to_others() -> None:
+def test_full_namespace_budget_leaves_remainder_to_others() -> None:
     division = divided("10 pods, shop=2 pods", new_claim("a", load=90.0), new_claim("b", namespace="batch"))
     assert list(division.shares.values()) == [2, 8]
     assert set(division.prices) == {"", "shop"}
@@ -129,12 +129,12 @@ class Book:
         return self.book.allow(tenant, demand(wanted, present, **more), self.now_s)
 
 
-def test_without_a_budget_nothing_is_limited() -> None:
+def test_no_budget_means_no_limit() -> None:
     assert Book("").allow("a", 99, 0) is None
     assert Book("batch=1 pod").allow("a", 99, 0) is None
 
 
-def test_what_is_granted_counts_at_once_and_pods_that_end_until_they_are_gone() -> None:
+def test_granted_and_ending_pods_count_in_budget() -> None:
     book = Book("10 pods")
     assert book.allow("a", 8, 0) is None
     allowance = book.allow("b", 8, 0)
@@ -160,7 +160,7 @@ def test_what_is_granted_counts_at_once_and_pods_that_end_until_they_are_gone() 
     assert getattr(book.allow("b", 8, 4), "count", None) == 5
 
 
-def test_pods_that_are_only_counted_take_room() -> None:
+def test_pods_counted_in_without_demand_use_budget() -> None:
     book = Book("10 pods")
     book.book.count_in(BudgetTenant(key=("shop", "other"), existing=7), present=7)
     assert getattr(book.allow("a", 9, 0), "count", None) == 3
@@ -169,7 +169,7 @@ def test_pods_that_are_only_counted_take_room() -> None:
     book.book.forget(("shop", "unknown"))
 
 
-def test_a_division_is_used_for_a_moment() -> None:
+def test_division_is_cached_briefly() -> None:
     book, tenant = BudgetBook(read_budgets("2 pods")), BudgetTenant(key=("shop", "a"))
     results = []
     for at_s in (0.0, 0.1, 0.3):
@@ -179,7 +179,7 @@ def test_a_division_is_used_for_a_moment() -> None:
     assert results[1] is not results[2]
 
 
-def test_a_changed_budget_counts_the_same_pods() -> None:
+def test_changed_budget_applies_to_present_pods() -> None:
     book = Book("10 pods")
     assert book.allow("a", 8, 8) is None
     book.book.reconfigure(read_budgets("shop=5 pods"))
@@ -190,7 +190,7 @@ def test_a_changed_budget_counts_the_same_pods() -> None:
     assert getattr(book.allow("b", 1, 0), "count", None) == 0
 
 
-def test_each_reason() -> None:
+def test_allowance_has_reason_turn_share_floors_or_too_large() -> None:
     book = Book("2 pods")
     book.allow("a", 1, 1)
     book.allow("b", 1, 1)
@@ -208,7 +208,7 @@ def test_each_reason() -> None:
     assert (large.count, large.reason) == (0, AllowanceReason.TOO_LARGE)
 
 
-def test_a_free_place_goes_to_the_longest_wait() -> None:
+def test_free_place_is_granted_to_longest_wait() -> None:
     book = Book("3 pods")
     assert book.allow("a", 3, 3) is None
     for name in ("b", "c"):
@@ -222,14 +222,14 @@ def test_a_free_place_goes_to_the_longest_wait() -> None:
     assert getattr(book.allow("c", 2, 0), "count", None) == 1
 
 
-def test_a_pod_that_is_not_wanted_goes_immediately_if_others_wait() -> None:
+def test_unwanted_pod_is_removed_at_once_if_others_wait() -> None:
     book = Book("1 pod")
     assert book.allow("a", 0, 1) is None
     assert getattr(book.allow("b", 1, 0), "count", None) == 0
     assert getattr(book.allow("a", 0, 1), "count", None) == 0
 
 
-def test_a_turn_begins_when_the_pod_is_ready_and_ends_for_the_one_who_waits() -> None:
+def test_turn_begins_when_pod_is_ready_and_ends_for_waiting_revision() -> None:
     book = Book("1 pod")
     assert book.allow("a", 1, 1, ready=0) is None
     for _ in range(int(TURN_S)):

@@ -1,4 +1,4 @@
-"""Which dormant pods go for the memory of the machine, and when their places come back."""
+"""Removal of dormant pods while memory is short, and restoration of their places."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def count(shortage: MemoryShortage, demand: BudgetDemand, key: tuple[str, str] =
     return None if allowance is None else allowance.count
 
 
-def test_the_pod_last_used_longest_ago_goes_first_over_all_revisions() -> None:
+def test_least_recently_used_pod_of_all_revisions_is_removed_first() -> None:
     shortage = after(SHORT, pod("new", 900.0), pod("old", 100.0, key=B, scale=1), pod("middle", 500.0))
     allowance = shortage.allow(B, wants(1, present=1))
     assert allowance is not None
@@ -49,7 +49,7 @@ def test_the_pod_last_used_longest_ago_goes_first_over_all_revisions() -> None:
     assert shortage.limited_keys
 
 
-def test_as_many_go_at_once_as_free_what_is_missing() -> None:
+def test_as_many_pods_are_removed_as_free_missing_memory() -> None:
     small = [pod(f"p{place}", float(place), memory_bytes=15 * MIB) for place in range(5)]
     # 40 MiB are missing: three of 15.
     shortage = MemoryShortage()
@@ -57,22 +57,22 @@ def test_as_many_go_at_once_as_free_what_is_missing() -> None:
     assert count(shortage, wants(3)) == 0
 
 
-def test_more_go_only_once_the_memory_of_the_first_could_be_back() -> None:
+def test_further_pods_are_removed_after_10_s_or_3_s_after_scale_down() -> None:
     pods = [pod("a", 1.0), pod("b", 2.0), pod("c", 3.0)]
     shortage = MemoryShortage()
     assert shortage.update(SHORT, pods, settings=SETTINGS, now_s=NOW_S) == [A]
-    # The first one hands off, for up to ten seconds; then others go, and it is not counted again.
+    # The first pod hands off for up to ten seconds; then others are removed, and it is not counted again.
     assert shortage.update(SHORT, pods, settings=SETTINGS, now_s=NOW_S + 9.9) == []
     assert shortage.update(SHORT, pods, settings=SETTINGS, now_s=NOW_S + 10.0) == [A]
     assert count(shortage, wants(3)) == 1
-    # Its scale has followed, and both are gone.
+    # The scale is reduced, and both pods are gone.
     remaining = [pod("c", 3.0, scale=1)]
     assert shortage.update(SHORT, remaining, settings=SETTINGS, now_s=NOW_S + 12.9) == []
     assert shortage.update(SHORT, remaining, settings=SETTINGS, now_s=NOW_S + 13.0) == [A]
     assert count(shortage, wants(3)) == 0
 
 
-def test_time_spent_waiting_for_memory_is_a_shortage_of_one_pod_at_a_time() -> None:
+def test_stalled_memory_removes_one_pod() -> None:
     shortage = after(STALLED, pod("a", 1.0), pod("b", 2.0))
     allowance = shortage.allow(A, wants(3))
     assert allowance is not None
@@ -81,42 +81,42 @@ def test_time_spent_waiting_for_memory_is_a_shortage_of_one_pod_at_a_time() -> N
 
 
 @pytest.mark.parametrize("reading", [FREE, STALLED])
-def test_nothing_goes_while_memory_suffices_or_its_bound_is_off(reading: MemoryReading) -> None:
+def test_sufficient_memory_or_disabled_limits_remove_no_pod(reading: MemoryReading) -> None:
     shortage = MemoryShortage()
     off = MemorySettings(available_min_ratio=0.0, stalled_max_ratio=0.0)
     assert shortage.update(reading, [pod("a", 1.0)], settings=off, now_s=NOW_S) == []
     assert not shortage.limited_keys
 
 
-def test_a_request_that_needs_the_pod_gets_it_and_one_that_does_not_leaves_it() -> None:
+def test_request_that_needs_removed_pod_restores_it() -> None:
     shortage = after(SHORT, pod("a", 1.0))
     assert count(shortage, wants(3, in_use=2)) == 2
     assert shortage.allow(A, wants(3, in_use=3)) is None
     assert not shortage.limited_keys
 
 
-def test_a_pod_whose_hold_has_ended_can_be_chosen_again() -> None:
+def test_restored_pod_can_be_removed_again() -> None:
     shortage = after(SHORT, pod("a", 1.0))
     shortage.allow(A, wants(3, in_use=3))
     assert shortage.update(SHORT, [pod("a", 1.0)], settings=SETTINGS, now_s=NOW_S + 3.0) == [A]
 
 
-def test_a_pod_that_had_a_request_a_moment_ago_stays() -> None:
+def test_pod_used_within_3_s_is_not_removed() -> None:
     assert not after(SHORT, pod("a", NOW_S - 2.9)).limited_keys
     assert after(SHORT, pod("a", NOW_S - 3.0)).limited_keys
 
 
-def test_a_revision_that_wants_no_more_than_is_left_is_not_limited() -> None:
+def test_demand_within_remaining_pods_is_not_limited() -> None:
     shortage = after(SHORT, pod("a", 1.0))
     assert shortage.allow(A, wants(2)) is None
     shortage = after(SHORT, pod("a", 1.0, scale=1))
-    # Its last pod goes at once; at 0 there is nothing to do.
+    # Its last pod is removed at once; at 0 there is none to remove.
     assert count(shortage, wants(0, present=1)) == 0
     assert shortage.allow(A, wants(0, present=0)) is None
     assert count(shortage, wants(1, present=0)) == 0
 
 
-def test_places_return_one_by_one_after_a_minute_of_free_memory() -> None:
+def test_places_are_restored_one_by_one_after_60_s_of_free_memory() -> None:
     shortage = MemoryShortage()
     shortage.update(SHORT, [pod("a", 1.0, memory_bytes=1), pod("b", 2.0, key=B)], settings=SETTINGS, now_s=NOW_S)
     assert [count(shortage, wants(3)), count(shortage, wants(3), B)] == [2, 2]
@@ -136,7 +136,7 @@ def test_places_return_one_by_one_after_a_minute_of_free_memory() -> None:
     assert at(123.0) == []
 
 
-def test_a_deleted_revision_is_forgotten() -> None:
+def test_deleted_revision_is_dropped() -> None:
     shortage = after(SHORT, pod("a", 1.0))
     shortage.forget(A)
     shortage.forget(B)

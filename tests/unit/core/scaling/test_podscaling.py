@@ -69,16 +69,16 @@ def count(
         ((0.0, 0.0), 2, 1),
     ],
 )
-def test_the_number_follows_from_the_use_over_the_target(used: tuple[float, ...], present: int, wanted: int) -> None:
+def test_count_is_use_over_target(used: tuple[float, ...], present: int, wanted: int) -> None:
     assert count(new_scaling(**STEADY), pods(*used), present=present) == wanted
 
 
-def test_an_object_without_metrics_aims_at_80_percent_of_the_cpu() -> None:
+def test_default_metric_is_80_percent_of_cpu() -> None:
     (metric,) = pod_scaling_of({"spec": {"maxReplicas": 3}}).metrics
     assert metric == MetricTarget(resource="cpu", percent=80)
 
 
-def test_an_average_value_needs_no_request() -> None:
+def test_average_value_requires_no_request() -> None:
     pod_scaling = new_scaling(resource("memory", averageValue="100Mi"), resource("cpu", averageValue="500m"), **STEADY)
     memory, cpu = pods(250 * 2**20, requested=None), pods(0.2, requested=None)
     state, wanted, reason = scaled_count(PodScalingState(), pod_scaling, (memory, cpu), present_count=1, now_s=NOW_S)
@@ -88,7 +88,7 @@ def test_an_average_value_needs_no_request() -> None:
     assert busy[2] == "cpu at 1000m/500m"
 
 
-def test_a_metric_of_one_container_says_so() -> None:
+def test_reason_has_container_of_metric() -> None:
     pod_scaling = new_scaling(resource("cpu", container="app", averageUtilization=50), **STEADY)
     assert scaled_count(PodScalingState(), pod_scaling, (pods(0.5),), present_count=1, now_s=NOW_S)[2] == (
         "cpu of container app at 50%/50%"
@@ -103,7 +103,7 @@ def test_a_metric_of_one_container_says_so() -> None:
         (resource("cpu"), "metric cpu has neither averageUtilization nor averageValue"),
     ],
 )
-def test_a_metric_that_is_not_measured_is_named(metric: dict[str, Any], expected_reason: str) -> None:
+def test_unsupported_metric_is_reported(metric: dict[str, Any], expected_reason: str) -> None:
     pod_scaling = new_scaling(metric)
     assert isinstance(pod_scaling.metrics[0], NoData)
     _, wanted, reason = scaled_count(PodScalingState(), pod_scaling, ((),), present_count=2, now_s=NOW_S)
@@ -111,13 +111,13 @@ def test_a_metric_that_is_not_measured_is_named(metric: dict[str, Any], expected
     assert reason.startswith(expected_reason)
 
 
-def test_a_missing_metric_forbids_the_way_down_and_not_the_way_up() -> None:
+def test_missing_metric_prevents_only_scale_down() -> None:
     pod_scaling = new_scaling(CPU_HALF, {"type": "External"}, **STEADY)
     assert count(pod_scaling, pods(0.1, 0.1), [], present=2) == 2
     assert count(pod_scaling, pods(0.9, 0.9), [], present=2) == 4
 
 
-def test_a_share_needs_a_request_and_a_measured_pod() -> None:
+def test_utilization_requires_request_and_measured_pod() -> None:
     lines = [
         scaled_count(PodScalingState(), new_scaling(), (uses,), present_count=1, now_s=NOW_S)[2]
         for uses in (pods(0.9, requested=None), pods(None), pods(0.9, unready=1))
@@ -144,29 +144,29 @@ def test_a_share_needs_a_request_and_a_measured_pod() -> None:
         (pods(0.1, 0.1, 0.1, None), 3),
     ],
 )
-def test_what_is_not_measured_speaks_against_a_change(uses: list[PodUse], wanted: int) -> None:
+def test_unmeasured_pods_count_against_a_change(uses: list[PodUse], wanted: int) -> None:
     assert count(new_scaling(**STEADY), uses, present=len(uses)) == wanted
 
 
-def test_with_an_average_an_unmeasured_pod_is_at_the_target_on_the_way_down() -> None:
+def test_unmeasured_pod_counts_as_average_value_on_scale_down() -> None:
     pod_scaling = new_scaling(resource("memory", averageValue="100"), **STEADY)
     # (10 + 10 + 100) / 3 is 40 of 100: 3 x 0.4 = 1.2.
     assert count(pod_scaling, pods(10.0, 10.0, None), present=3) == 2
 
 
-def test_fewer_measured_pods_than_there_are_never_turn_a_direction() -> None:
+def test_unmeasured_pods_never_reverse_direction() -> None:
     # 3 pods are there by the scale, and the one that is measured and the one that is not want 3.
     assert count(new_scaling(**STEADY), pods(1.5, None), present=4) == 4
 
 
-def test_a_scale_of_zero_is_left_alone() -> None:
+def test_scale_zero_is_unchanged() -> None:
     assert scaled_count(PodScalingState(), new_scaling(), ((),), present_count=0, now_s=NOW_S)[1:] == (
         0,
         "scale 0 is left alone",
     )
 
 
-def test_bounds_come_before_metrics() -> None:
+def test_bounds_precede_metrics() -> None:
     pod_scaling = new_scaling(low=2, high=3, **STEADY)
     assert count(pod_scaling, pods(0.5), present=1) == 2
     assert count(pod_scaling, pods(*[0.5] * 6), present=6) == 3
@@ -176,7 +176,7 @@ def test_bounds_come_before_metrics() -> None:
     assert low[1:] == (2, "cpu at 0%/50%; raised to minReplicas 2")
 
 
-def test_pods_go_after_300_seconds_of_lower_recommendations() -> None:
+def test_scale_down_waits_300_s_for_lower_recommendations() -> None:
     pod_scaling, state, counts = new_scaling(), PodScalingState(), []
     for second in range(0, 400, 15):
         state, wanted, reason = scaled_count(
@@ -189,25 +189,25 @@ def test_pods_go_after_300_seconds_of_lower_recommendations() -> None:
     assert set(counts) == {4, 1}
 
 
-def test_a_window_up_holds_the_least_recommendation() -> None:
+def test_scale_up_window_uses_lowest_recommendation() -> None:
     pod_scaling = new_scaling(scaleUp={"stabilizationWindowSeconds": 60})
     state, wanted, _ = scaled_count(PodScalingState(), pod_scaling, (pods(0.9, 0.9),), present_count=2, now_s=NOW_S)
     assert wanted == 2
     assert count(pod_scaling, pods(0.9, 0.9), present=2, state=state, now_s=NOW_S + 61) == 4
 
 
-def test_the_way_up_is_4_pods_or_twice_as_many_in_15_seconds() -> None:
+def test_scale_up_adds_4_pods_or_100_percent_in_15_s() -> None:
     pod_scaling = new_scaling(high=100)
     state, wanted, _ = scaled_count(PodScalingState(), pod_scaling, (pods(50.0),), present_count=1, now_s=NOW_S)
     assert wanted == 5
-    # What was added in the period counts: nothing more goes in it.
+    # Pods added in the period count, so no more are added in it.
     state, wanted, _ = scaled_count(state, pod_scaling, (pods(*[50.0] * 5),), present_count=5, now_s=NOW_S + 5)
     assert wanted == 5
     assert count(pod_scaling, pods(*[50.0] * 5), present=5, state=state, now_s=NOW_S + 20) == 10
 
 
 @pytest.mark.parametrize(("select", "up", "down"), [("Max", 12, 4), ("Min", 10, 8), ("Disabled", 8, 8), (None, 12, 4)])
-def test_policies_are_selected_from(select: str | None, up: int, down: int) -> None:
+def test_select_policy_selects_largest_or_smallest_change_or_none(select: str | None, up: int, down: int) -> None:
     policies = [
         {"type": "Pods", "value": 2, "periodSeconds": 30},
         {"type": "Percent", "value": 50, "periodSeconds": 30},
@@ -219,7 +219,7 @@ def test_policies_are_selected_from(select: str | None, up: int, down: int) -> N
     assert lower == (6 if select == "Min" else down)
 
 
-def test_the_status_shows_what_is_measured() -> None:
+def test_status_has_measured_metrics() -> None:
     memory = resource("memory", container="app", averageValue="100")
     pod_scaling = new_scaling(CPU_HALF, memory, {"type": "External"})
     metrics = measured_metrics(pod_scaling, [pods(0.25, None, 0.75, requested=2.0), pods(10.0, 20.0), []])

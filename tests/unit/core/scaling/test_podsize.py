@@ -31,14 +31,14 @@ def after(resource: Json, patch: Json | None) -> Json:
     return {**resource, "spec": {"containers": containers}}
 
 
-def noted(fields: Json) -> Json:
-    note = resources_patch(fields)
-    assert note is not None
-    return {**fields, **note}
+def with_awake_annotation(fields: Json) -> Json:
+    patch = resources_patch(fields)
+    assert patch is not None
+    return {**fields, **patch}
 
 
-def test_a_dormant_pod_requests_the_least_and_gets_all_back() -> None:
-    first = noted(pod(APP))
+def test_requests_are_minimal_while_dormant_and_restored_afterwards() -> None:
+    first = with_awake_annotation(pod(APP))
     used = {"app": Resources(memory_bytes=100 * 2**20)}
     down = resize_of(first, is_dormant=True, used=used)
     assert down == {
@@ -53,18 +53,18 @@ def test_a_dormant_pod_requests_the_least_and_gets_all_back() -> None:
 
 
 @pytest.mark.parametrize("used_bytes", [None, 2**30])
-def test_memory_stays_where_nothing_is_saved_or_known(used_bytes: int | None) -> None:
+def test_memory_request_is_unchanged_without_savings_or_measurement(used_bytes: int | None) -> None:
     patch = resize_of(pod(APP), is_dormant=True, used={"app": Resources(memory_bytes=used_bytes)})
     assert patch == {"spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "1m"}}}]}}
 
 
-def test_a_pod_that_requests_nothing_is_left_alone() -> None:
+def test_pod_without_cpu_or_memory_requests_is_not_resized() -> None:
     for bare in ({"name": "app"}, {"name": "app", "resources": {"requests": {"ephemeral-storage": "1Gi"}}}):
         assert resources_patch(pod(bare)) is None
         assert resize_of(pod(bare), is_dormant=True, used=NONE) is None
 
 
-def test_what_is_resized_by_a_restart_stays() -> None:
+def test_resource_with_restart_policy_is_not_resized() -> None:
     policy = [{"resourceName": "cpu", "restartPolicy": "RestartContainer"}, {"resourceName": "memory"}]
     used = {"app": Resources(memory_bytes=2**20)}
     patch = resize_of(pod({**APP, "resizePolicy": policy}), is_dormant=True, used=used)
@@ -72,13 +72,13 @@ def test_what_is_resized_by_a_restart_stays() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "no JSON", '{"app": 1}'])
-def test_a_note_that_cannot_be_read_is_none(text: str) -> None:
+def test_invalid_awake_annotation_is_ignored(text: str) -> None:
     odd = pod(APP)
     odd["metadata"]["annotations"] = {AWAKE_RESOURCES_ANNOTATION: text}
     assert awake_resources(odd) == {"app": {"requests": {"cpu": "1", "memory": "1Gi"}}}
 
 
-def test_a_container_of_the_note_that_is_gone_gets_what_it_had() -> None:
+def test_removed_container_of_annotation_gets_its_former_resources() -> None:
     patch = resize_of(pod(awake={"app": {"requests": {"cpu": "1"}}}), is_dormant=False, used=NONE)
     assert patch == {"spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "1"}}}]}}
 
@@ -105,19 +105,19 @@ def test_a_container_of_the_note_that_is_gone_gets_what_it_had() -> None:
         ({"requests": {"cpu": "3"}}, {"requests": {"cpu": "3"}}, {"requests": {"cpu": "3"}}),
     ],
 )
-def test_a_start_gets_more_cpu_until_it_is_over(resources: Json | None, starting: Json, started: Json) -> None:
+def test_starting_container_gets_more_cpu_until_started(resources: Json | None, starting: Json, started: Json) -> None:
     container = {"name": "app"} if resources is None else {"name": "app", "resources": resources}
     assert start_resources(container, "2") == starting
     assert started_resources(container) == started
 
 
-def test_containers_that_are_as_they_should_be_are_left_out() -> None:
-    beside: Json = {"name": "beside", "resources": {"requests": {"memory": "64Mi"}}}
-    patch = resize_of(pod(APP, beside), is_dormant=True, used=NONE)
+def test_containers_without_change_are_omitted_from_patch() -> None:
+    sidecar: Json = {"name": "sidecar", "resources": {"requests": {"memory": "64Mi"}}}
+    patch = resize_of(pod(APP, sidecar), is_dormant=True, used=NONE)
     assert patch == {"spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "1m"}}}]}}
-    assert resize_of(pod(beside), is_dormant=True, used=NONE) is None
+    assert resize_of(pod(sidecar), is_dormant=True, used=NONE) is None
 
 
-def test_a_pod_may_request_cpu_alone() -> None:
+def test_pod_with_only_cpu_request_is_resized() -> None:
     patch = resize_of(pod({"name": "app", "resources": {"requests": {"cpu": "500m"}}}), is_dormant=True, used=NONE)
     assert patch == {"spec": {"containers": [{"name": "app", "resources": {"requests": {"cpu": "1m"}}}]}}

@@ -26,7 +26,7 @@ def resolved(name: str, value: str) -> ScalingSpec:
         ("metric-aggregation-algorithm", "weightedExponential", "window_kind", "weightedExponential"),
     ],
 )
-def test_an_annotation_that_tunes_knatives_algorithm_selects_it(
+def test_annotation_of_knative_algorithm_selects_knative_policy(
     name: str, value: str, field: str, expected: object
 ) -> None:
     spec = resolved(name, value)
@@ -46,7 +46,7 @@ def test_an_annotation_that_tunes_knatives_algorithm_selects_it(
         ("metric", "rps", "metric", "rps"),
     ],
 )
-def test_an_annotation_that_both_policies_follow_acts_under_the_adaptive_one(
+def test_annotation_of_both_policies_applies_under_adaptive_policy(
     name: str, value: str, field: str, expected: object
 ) -> None:
     spec = resolved(name, value)
@@ -56,7 +56,7 @@ def test_an_annotation_that_both_policies_follow_acts_under_the_adaptive_one(
     assert getattr(plain, field) != expected
 
 
-def test_the_share_of_a_hard_limit_that_is_aimed_at_acts_under_the_adaptive_policy() -> None:
+def test_target_ratio_setting_applies_under_adaptive_policy() -> None:
     settings = AutoscalerSettings(policy=ADAPTIVE_POLICY, container_concurrency_target_ratio=0.5)
     spec = resolve_annotations({}, settings, container_concurrency=10, reachable=True)
     assert (spec.target_value, spec.policy) == (5.0, ADAPTIVE_POLICY)

@@ -3,7 +3,7 @@
 from serving.core.scaling.removal import removal_rank
 
 
-def test_pods_with_the_least_savings_then_requests_then_dormancy_have_the_lowest_ranks() -> None:
+def test_removal_rank_orders_by_dormancy_requests_and_heat() -> None:
     ranks = [
         removal_rank(heat=0.0, in_flight=0.0, dormant_since_s=10.0),
         removal_rank(heat=0.0, in_flight=0.0, dormant_since_s=20.0),

@@ -30,7 +30,7 @@ def new_spec(
     return resolve(settings, annotations, container_concurrency=container_concurrency, reachable=True)
 
 
-def test_without_annotations_the_settings_speak() -> None:
+def test_spec_without_annotations_has_values_of_settings() -> None:
     scaling_spec = new_spec()
     assert (scaling_spec.metric, scaling_spec.total_value, scaling_spec.target_value) == ("concurrency", 100.0, 70.0)
     assert (scaling_spec.stable_window_s, scaling_spec.panic_window_s, scaling_spec.window_kind) == (
@@ -42,23 +42,23 @@ def test_without_annotations_the_settings_speak() -> None:
     assert scaling_spec.reachable
 
 
-def test_a_hard_limit_is_what_a_pod_takes() -> None:
+def test_container_concurrency_is_total_value() -> None:
     scaling_spec = new_spec(container_concurrency=10)
     assert (scaling_spec.total_value, scaling_spec.target_value) == (10.0, 7.0)
 
 
 @pytest.mark.parametrize(("target", "total_value"), [(4.0, 4.0), (40.0, 10.0)])
-def test_a_target_above_the_hard_limit_is_the_hard_limit(target: float, total_value: float) -> None:
+def test_target_is_limited_to_container_concurrency(target: float, total_value: float) -> None:
     assert new_spec(ScalingAnnotations(target=target), container_concurrency=10).total_value == total_value
 
 
-def test_requests_a_second_have_a_share_of_their_own() -> None:
+def test_rps_has_its_own_utilization_ratio() -> None:
     settings = AutoscalerSettings(container_concurrency_target_ratio=0.5)
     scaling_spec = new_spec(ScalingAnnotations(metric="rps"), settings)
     assert (scaling_spec.metric, scaling_spec.total_value, scaling_spec.target_value) == ("rps", 200.0, 140.0)
 
 
-def test_an_annotation_goes_before_a_setting() -> None:
+def test_annotation_overrides_setting() -> None:
     scaling_spec = new_spec(
         ScalingAnnotations(
             target=50.0,
@@ -89,12 +89,12 @@ def another(field: Field) -> Value:
 @pytest.mark.parametrize(
     "field", [field for field in fields_of(AutoscalerSettings) if field.knob.annotation], ids=lambda field: field.name
 )
-def test_a_setting_that_a_revision_may_have_for_itself_reaches_its_numbers(field: Field) -> None:
+def test_every_annotated_setting_affects_spec(field: Field) -> None:
     annotations = ScalingAnnotations(overrides=((field.name, another(field)),))
     assert new_spec(annotations) != new_spec(), f"serving/core/scaling/resolve.py does not use own.{field.name}"
 
 
-def test_zero_is_a_response_too() -> None:
+def test_zero_annotation_overrides_setting() -> None:
     settings = AutoscalerSettings(min_scale=3, target_burst_capacity=100)
     scaling_spec = new_spec(ScalingAnnotations(overrides=(("min_scale", 0), ("target_burst_capacity", 0))), settings)
     assert (scaling_spec.min_scale, scaling_spec.target_burst_capacity) == (0, 0)
@@ -103,37 +103,37 @@ def test_zero_is_a_response_too() -> None:
 @pytest.mark.parametrize(
     ("annotated_max", "limit", "max_scale"), [(None, 1000, 1000), (0, 1000, 1000), (5, 1000, 5), (None, 0, 0)]
 )
-def test_who_names_no_maximum_gets_the_limit(annotated_max: int | None, limit: int, max_scale: int) -> None:
+def test_max_scale_defaults_to_limit(annotated_max: int | None, limit: int, max_scale: int) -> None:
     overrides = () if annotated_max is None else (("max_scale", annotated_max),)
     scaling_spec = new_spec(ScalingAnnotations(overrides=overrides), AutoscalerSettings(max_scale_limit=limit))
     assert scaling_spec.max_scale == max_scale
 
 
-def test_the_decision_period_is_that_of_the_settings() -> None:
+def test_decision_period_is_that_of_settings() -> None:
     assert new_spec(settings=AutoscalerSettings(decision_period_s=5.0)).decision_period_s == 5.0
 
 
-def test_the_smallest_target_is_a_hundredth() -> None:
+def test_target_is_at_least_0_01() -> None:
     assert new_spec(ScalingAnnotations(target=0.01, target_utilization_ratio=0.5)).target_value == 0.01
 
 
 @pytest.mark.parametrize(("container_concurrency", "target"), [(0, 1.0), (1, 0.9), (2, 1.0)])
-def test_the_classic_target_knows_two_models(container_concurrency: int, target: float) -> None:
+def test_classic_target_depends_on_container_concurrency(container_concurrency: int, target: float) -> None:
     assert classic_target(SETTINGS, container_concurrency=container_concurrency) == target
 
 
-def test_the_target_in_requests_at_once_needs_a_metric_in_that_unit() -> None:
+def test_target_concurrency_ignores_target_of_other_metrics() -> None:
     rps = resolve(SETTINGS, ScalingAnnotations(metric="rps", target=5.0), container_concurrency=10, reachable=True)
     assert (rps.target_value, rps.target_concurrency) == (3.5, 7.0)
 
 
-def test_a_metric_of_an_hpa_is_not_measured() -> None:
+def test_metric_of_hpa_is_not_measured() -> None:
     annotations = ScalingAnnotations(metric="cpu", class_name=HPA_CLASS)
     scaling_spec = resolve(SETTINGS, annotations, container_concurrency=0, reachable=True)
     assert (scaling_spec.class_name, scaling_spec.metric) == (HPA_CLASS, "concurrency")
 
 
-def test_a_revision_says_how_its_learnt_target_is_used_else_the_settings_do() -> None:
+def test_target_mode_is_that_of_annotation_or_settings() -> None:
     assert new_spec().target_mode is TargetMode.SHADOW
     for text, mode in (("learnt", "use"), ("use", "use"), ("protect", "protect"), ("shadow", "shadow"), ("off", "off")):
         assert new_spec(ScalingAnnotations(target_source=text)).target_mode == mode
@@ -144,7 +144,7 @@ def test_a_revision_says_how_its_learnt_target_is_used_else_the_settings_do() ->
         assert new_spec(ScalingAnnotations(target_source="use"), settings).target_mode is TargetMode.USE
 
 
-def test_the_classic_algorithm_keeps_the_target_that_is_set() -> None:
+def test_classic_class_does_not_use_learnt_target() -> None:
     classic = ScalingAnnotations(target_source="learnt", class_name=CLASSIC_CLASS)
     assert new_spec(classic).target_mode is TargetMode.SHADOW
     off = AutoscalerSettings(adaptive=AdaptiveSettings(learnt_target="off"))
@@ -163,7 +163,7 @@ def test_the_classic_algorithm_keeps_the_target_that_is_set() -> None:
         ("autoscaling.knative.dev/window", "30s"),
     ],
 )
-def test_an_annotation_that_tunes_knatives_algorithm_selects_it(name: str, value: str) -> None:
+def test_annotation_of_knative_algorithm_selects_knative_policy(name: str, value: str) -> None:
     adaptive = AutoscalerSettings(policy=ADAPTIVE_POLICY)
 
     def policy_with(annotations: dict[str, str]) -> str:
@@ -174,7 +174,7 @@ def test_an_annotation_that_tunes_knatives_algorithm_selects_it(name: str, value
     assert policy_with({name: value, "autoscaling.serving.dev/policy": "adaptive"}) == ADAPTIVE_POLICY
 
 
-def test_several_metrics_have_targets_of_their_own() -> None:
+def test_several_metrics_have_their_own_targets() -> None:
     scaling_spec = new_spec(ScalingAnnotations(load="gauge:a=0.8, concurrency=20, rps, queue-length", target=9.0))
     assert (scaling_spec.metric, scaling_spec.total_value, scaling_spec.target_value) == ("gauge:a", 0.8, 0.8)
     assert [
@@ -189,7 +189,7 @@ def test_several_metrics_have_targets_of_their_own() -> None:
     assert scaling_spec.target_concurrency == 14.0
 
 
-def test_knatives_target_is_that_of_the_first_metric_without_one() -> None:
+def test_target_annotation_applies_to_first_metric_without_target() -> None:
     scaling_spec = new_spec(ScalingAnnotations(load="gauge:a, gauge:b=2", target=9.0, target_utilization_ratio=0.5))
     assert (scaling_spec.total_value, scaling_spec.target_value, scaling_spec.further_metrics[0].target_value) == (
         9.0,
@@ -203,33 +203,33 @@ def dormant_spec(annotations: dict[str, str], *, reachable: bool = True, **setti
     return resolve_annotations(named, AutoscalerSettings(**settings), container_concurrency=0, reachable=reachable)
 
 
-def test_the_adaptive_policy_is_the_default() -> None:
+def test_default_policy_is_adaptive() -> None:
     assert new_spec().policy == ADAPTIVE_POLICY
 
 
-def test_nothing_sleeps_by_default() -> None:
+def test_dormancy_is_off_by_default() -> None:
     scaling_spec = dormant_spec({})
     assert (scaling_spec.dormant_after_s, scaling_spec.dormant_cost) == (None, 1.0)
 
 
-def test_the_setting_counts_under_the_adaptive_policy_only() -> None:
+def test_dormant_setting_applies_only_under_adaptive_policy() -> None:
     assert dormant_spec({}, dormant="after=1s", policy=KNATIVE_POLICY).dormant_after_s is None
     assert dormant_spec({}, dormant="after=1s").dormant_after_s == 1.0
 
 
-def test_a_revision_may_ask_to_sleep_under_each_policy() -> None:
+def test_dormant_annotation_applies_under_each_policy() -> None:
     scaling_spec = dormant_spec({"dormant": "after=2s", "dormant-call": "POST /a, POST /b"}, policy=KNATIVE_POLICY)
     assert (scaling_spec.policy, scaling_spec.dormant_after_s, scaling_spec.dormant_cost) == (KNATIVE_POLICY, 2.0, 0.2)
     assert scaling_spec.dormant_call == "POST /a, POST /b"
     assert dormant_spec({"dormant": "never"}, dormant="only", policy=ADAPTIVE_POLICY).dormant_after_s is None
 
 
-def test_a_revision_that_only_sleeps_keeps_a_pod_while_it_is_reachable() -> None:
+def test_dormant_only_disables_scale_to_zero_while_reachable() -> None:
     assert not dormant_spec({"dormant": "only"}).enable_scale_to_zero
     assert dormant_spec({"dormant": "only"}, reachable=False).enable_scale_to_zero
 
 
-def test_a_queue_proxy_gets_what_it_needs_to_freeze_its_app() -> None:
+def test_dormant_spec_becomes_queue_proxy_variables() -> None:
     assert dormant_variables(dormant_spec({})) == {}
     assert dormant_variables(dormant_spec({"dormant": "after=100ms"})) == {"SERVING_POD_DORMANT_AFTER_S": "0.1"}
     result = dormant_variables(dormant_spec({"dormant": "after=1s", "dormant-call": "POST /a, POST /b"}))

@@ -48,7 +48,7 @@ def revision(
     }
 
 
-def test_a_revision_says_what_it_needs() -> None:
+def test_revision_is_read_with_key_state_and_spec() -> None:
     scaled_revision = revision_of(
         revision(
             {"containerConcurrency": 10, "servingState": "Reserve"},
@@ -67,20 +67,20 @@ def test_a_revision_says_what_it_needs() -> None:
     assert not scaled_revision.was_ready
 
 
-def test_a_revision_that_says_nothing_is_active_and_unlimited() -> None:
+def test_empty_revision_is_active_without_limit() -> None:
     scaled_revision = revision_of(revision(), SETTINGS)
     assert scaled_revision is not None
     assert (scaled_revision.serving_state, scaled_revision.container_concurrency) == (ServingState.ACTIVE, 0)
 
 
 @pytest.mark.parametrize(("state", "reachable"), [("active", True), ("pending", True), ("reserve", False)])
-def test_only_a_revision_that_lost_its_routes_is_unreachable(state: str, reachable: bool) -> None:
+def test_only_revision_in_routing_state_reserve_is_unreachable(state: str, reachable: bool) -> None:
     scaled_revision = revision_of(revision(labels={"serving.knative.dev/routingState": state}), SETTINGS)
     assert scaled_revision is not None
     assert scaled_revision.spec.reachable is reachable
 
 
-def test_a_revision_was_ready_if_it_says_so_anywhere() -> None:
+def test_was_ready_is_read_from_condition_or_annotations() -> None:
     ready = {"conditions": [{"type": "Ready", "status": "True"}]}
     not_ready = {"conditions": [{"type": "Ready", "status": "False"}, {"type": "Active", "status": "True"}]}
     by_annotation = {"serving.knative.dev/lastPinned": "2026-11-21T00:00:00Z"}
@@ -103,7 +103,7 @@ def test_a_revision_was_ready_if_it_says_so_anywhere() -> None:
 
 
 @pytest.mark.parametrize(("status", "is_failed"), [("True", False), ("Unknown", False), ("False", True)])
-def test_a_revision_failed_while_it_is_not_ready(status: str, *, is_failed: bool) -> None:
+def test_revision_with_ready_false_is_failed(status: str, *, is_failed: bool) -> None:
     conditions = [{"type": "Active", "status": "False"}, {"type": "Ready", "status": status}]
     scaled_revision = revision_of(revision(status={"conditions": conditions}), SETTINGS)
     assert scaled_revision is not None
@@ -111,22 +111,26 @@ def test_a_revision_failed_while_it_is_not_ready(status: str, *, is_failed: bool
 
 
 @pytest.mark.parametrize(
-    ("name", "is_ours"), [(KPA_CLASS, True), (CLASSIC_CLASS, True), (HPA_CLASS, False), ("mine.example.com", False)]
+    ("name", "is_scaled"), [(KPA_CLASS, True), (CLASSIC_CLASS, True), (HPA_CLASS, False), ("mine.example.com", False)]
 )
-def test_a_revision_of_another_autoscaler_is_left_alone(name: str, is_ours: bool) -> None:
+def test_revision_of_other_autoscaler_is_ignored(name: str, is_scaled: bool) -> None:
     scaled_revision = revision_of(revision(annotations={"autoscaling.knative.dev/class": name}), SETTINGS)
-    assert (scaled_revision is not None) is is_ours
+    assert (scaled_revision is not None) is is_scaled
 
 
-def test_a_revision_that_goes_away_is_left_alone() -> None:
+def test_deleted_revision_is_ignored() -> None:
     assert revision_of(revision(deletionTimestamp="2026-11-21T00:00:00Z"), SETTINGS) is None
 
 
-def test_memory_is_requested_or_limited_or_assumed() -> None:
-    def asking(**resources: object) -> dict[str, object]:
+def test_pod_memory_is_request_or_limit_or_default() -> None:
+    def container_with(**resources: object) -> dict[str, object]:
         return {"name": "c", "resources": resources}
 
-    containers = [asking(requests={"memory": "64Mi"}, limits={"memory": "1Gi"}), asking(limits={"memory": "128Mi"}), {}]
+    containers = [
+        container_with(requests={"memory": "64Mi"}, limits={"memory": "1Gi"}),
+        container_with(limits={"memory": "128Mi"}),
+        {},
+    ]
     scaled_revision = revision_of(revision({"containers": containers}), SETTINGS)
     assert scaled_revision is not None
     assert scaled_revision.pod_bytes == (64 + 128 + 200) * 2**20
@@ -139,13 +143,13 @@ def deployment(replicas: int | None, **metadata: object) -> dict[str, Any]:
     return {"metadata": {**names, "ownerReferences": [owner], **metadata}, "spec": spec}
 
 
-def test_a_deployment_has_the_scale_of_its_revision() -> None:
+def test_deployment_has_scale_of_its_revision() -> None:
     assert deployment_of(deployment(3)) == ScaledDeployment(
         name="r-deployment", key=("default", "r"), revision_uid="u", replica_count=3, resource_version="8"
     )
 
 
-def test_a_scale_that_is_not_set_is_one() -> None:
+def test_unset_replicas_count_as_one() -> None:
     scaled_deployment = deployment_of(deployment(None))
     assert scaled_deployment is not None
     assert scaled_deployment.replica_count == 1
@@ -160,7 +164,7 @@ def test_a_scale_that_is_not_set_is_one() -> None:
         {"ownerReferences": [{"kind": "Widget", "name": "r", "uid": "u"}]},
     ],
 )
-def test_a_deployment_that_no_revision_owns_is_not_ours(metadata: dict[str, object]) -> None:
+def test_deployment_without_owning_revision_is_ignored(metadata: dict[str, object]) -> None:
     assert deployment_of(deployment(1, **metadata)) is None
 
 
@@ -170,7 +174,7 @@ def new_pod(*, ready: str = "True", **metadata: object) -> dict[str, Any]:
     return {"metadata": {**names, **metadata}, "status": {"phase": "Running", "conditions": conditions}}
 
 
-def test_a_pod_is_ready_as_it_says() -> None:
+def test_pod_has_readiness_and_deletion_cost() -> None:
     assert pod_of(new_pod()) == ScaledPod(
         name="p", key=("default", "r"), is_ready=True, is_ending=False, deletion_cost=""
     )
@@ -179,7 +183,7 @@ def test_a_pod_is_ready_as_it_says() -> None:
     assert (scaled_pod.is_ready, scaled_pod.deletion_cost) == (False, "-1")
 
 
-def test_a_ready_pod_may_be_dormant() -> None:
+def test_only_ready_pod_is_dormant() -> None:
     pod = new_pod()
     pod["status"]["conditions"] += [{"type": CONDITION_DORMANT, "status": "True"}]
     assert (seen := pod_of(pod)) is not None
@@ -189,19 +193,19 @@ def test_a_ready_pod_may_be_dormant() -> None:
     assert not seen.is_dormant
 
 
-def test_a_pod_that_ends_is_not_ready() -> None:
+def test_terminating_pod_is_not_ready() -> None:
     scaled_pod = pod_of(new_pod(deletionTimestamp="2026-11-21T00:00:00Z"))
     assert scaled_pod is not None
     assert (scaled_pod.is_ready, scaled_pod.is_ending) == (False, True)
 
 
-def test_a_pod_that_says_nothing_of_itself_is_pending() -> None:
+def test_pod_without_status_is_pending() -> None:
     scaled_pod = pod_of({"metadata": {"namespace": "default", "name": "p", "labels": LABEL}})
     assert scaled_pod is not None
     assert (scaled_pod.is_ready, scaled_pod.phase) == (False, "Pending")
 
 
-def test_a_pod_without_the_label_is_not_ours() -> None:
+def test_pod_without_revision_label_is_ignored() -> None:
     assert pod_of(new_pod(labels=None)) is None
 
 
@@ -215,13 +219,13 @@ def test_a_pod_without_the_label_is_not_ours() -> None:
         ({"containerStatuses": [{"state": {"running": {}}}]}, None),
     ],
 )
-def test_a_pod_says_what_keeps_it_from_starting(status: dict[str, Any], trouble: Trouble | None) -> None:
+def test_trouble_of_pod_is_pending_or_failing(status: dict[str, Any], trouble: Trouble | None) -> None:
     scaled_pod = pod_of({"metadata": {"name": "p", "labels": LABEL}, "status": status})
     assert scaled_pod is not None
     assert scaled_pod.trouble is trouble
 
 
-def test_a_pod_that_ends_or_serves_is_in_no_trouble() -> None:
+def test_terminating_or_ready_pod_has_no_trouble() -> None:
     waiting = [{"state": {"waiting": {"reason": "CrashLoopBackOff"}}}]
     ready = {"conditions": [{"type": "Ready", "status": "True"}], "containerStatuses": waiting}
     for metadata, status in (({"deletionTimestamp": "now"}, {"containerStatuses": waiting}), ({}, ready)):
@@ -230,14 +234,14 @@ def test_a_pod_that_ends_or_serves_is_in_no_trouble() -> None:
         assert scaled_pod.trouble is None
 
 
-def test_a_revision_says_whose_it_is() -> None:
+def test_revision_has_configuration_and_service_of_its_labels() -> None:
     labels = {"serving.knative.dev/configuration": "c", "serving.knative.dev/service": "s"}
     scaled_revision = revision_of(revision(labels=labels), SETTINGS)
     assert scaled_revision is not None
     assert (scaled_revision.configuration, scaled_revision.service) == ("c", "s")
 
 
-def test_a_revision_says_what_its_container_may_use_and_what_was_learnt_of_its_target() -> None:
+def test_revision_has_container_limits_and_learnt_target() -> None:
     container = {"name": "c", "resources": {"limits": {"memory": "1Ki"}}}
     learnt = '{"total":7.2}'
     annotations = {"autoscaling.serving.dev/learnt-target": learnt, "autoscaling.serving.dev/target": "learnt"}
@@ -257,7 +261,7 @@ def test_a_revision_says_what_its_container_may_use_and_what_was_learnt_of_its_t
         ({"state": {"running": {}}, "lastState": {"terminated": {"reason": "Error"}}, "restartCount": 2}, 0),
     ],
 )
-def test_a_pod_says_how_often_it_ran_out_of_memory(status: dict[str, Any], count: int) -> None:
+def test_oom_kill_count_is_read_from_container_status(status: dict[str, Any], count: int) -> None:
     scaled_pod = pod_of({"metadata": {"name": "p", "labels": LABEL}, "status": {"containerStatuses": [status]}})
     assert scaled_pod is not None
     assert scaled_pod.oom_kill_count == count
@@ -265,37 +269,37 @@ def test_a_pod_says_how_often_it_ran_out_of_memory(status: dict[str, Any], count
 
 
 @pytest.mark.parametrize("annotations", [{}, {"serving.dev/traffic-path": "nonsense"}])
-def test_the_traffic_path_is_proxy_by_default(annotations: dict[str, str]) -> None:
+def test_traffic_path_defaults_to_proxy(annotations: dict[str, str]) -> None:
     scaled_revision = revision_of(revision(annotations=annotations), SETTINGS)
     assert scaled_revision is not None
     assert scaled_revision.path is TrafficPath.PROXY
 
 
-def test_the_written_traffic_path_is_read() -> None:
+def test_traffic_path_is_read_from_annotation() -> None:
     scaled_revision = revision_of(revision(annotations={"serving.dev/traffic-path": "serve"}), SETTINGS)
     assert scaled_revision is not None
     assert scaled_revision.path is TrafficPath.SERVE
 
 
-def test_a_revision_without_containers_has_no_limits() -> None:
+def test_revision_without_containers_has_no_limits() -> None:
     assert serving_container([]) == ServingContainer()
 
 
-def test_the_limit_of_cpu_goes_before_its_request() -> None:
+def test_cpu_limit_overrides_cpu_request() -> None:
     result = {"name": "c", "resources": {"limits": {"cpu": "2", "memory": "1Ki"}, "requests": {"cpu": "1"}}}
     assert serving_container([result]) == ServingContainer(name="c", limits=Resources(cpu_m=2000, memory_bytes=1024))
 
 
-def test_a_request_of_cpu_is_what_a_pod_can_count_on() -> None:
+def test_cpu_request_is_limit_without_cpu_limit() -> None:
     result = {"name": "c", "resources": {"requests": {"cpu": "100m", "memory": "1Ki"}}}
     assert serving_container([result]).limits == Resources(cpu_m=100)
 
 
-def test_of_several_containers_the_one_with_a_port_takes_requests() -> None:
+def test_serving_container_is_the_one_with_a_port() -> None:
     assert serving_container([{"name": "a"}, {"name": "b", "ports": [{"containerPort": 80}]}]).name == "b"
 
 
-def test_a_workload_is_a_revision_that_was_ready() -> None:
+def test_workload_reads_as_ready_revision() -> None:
     resource = revision({"target": {"name": "shop"}, "service": {"name": "shop"}, "scaling": {"max": 3}})
     spec = ScaledWorkloadSpec.from_object(resource)
     scaled_revision = workload_of(resource, spec, SETTINGS)
@@ -315,7 +319,7 @@ def test_a_workload_is_a_revision_that_was_ready() -> None:
 
 
 @pytest.mark.parametrize(("spec", "count"), [({}, 1), ({"replicas": 0}, 0), ({"replicas": 4}, 4)])
-def test_any_object_with_replicas_is_a_target(spec: dict[str, Any], count: int) -> None:
+def test_object_with_replicas_is_a_workload_target(spec: dict[str, Any], count: int) -> None:
     target = WorkloadTarget(name="db", kind="StatefulSet")
     scaled_deployment = target_of(
         {"metadata": {"resourceVersion": "9"}, "spec": spec}, ("default", "r"), target, uid="u"
@@ -325,7 +329,7 @@ def test_any_object_with_replicas_is_a_target(spec: dict[str, Any], count: int) 
     )
 
 
-def test_a_pod_without_the_label_is_one_of_the_workload_that_selects_it() -> None:
+def test_pod_without_label_belongs_to_selecting_workload() -> None:
     pod = {"metadata": {"namespace": "default", "name": "p"}}
     assert pod_of(pod) is None
     scaled_pod = pod_of(pod, workload="shop")

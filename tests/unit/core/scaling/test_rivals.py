@@ -10,12 +10,12 @@ def writes(*times: float) -> RivalWrites:
     return state
 
 
-def test_a_user_who_scales_once_or_twice_is_no_rival() -> None:
+def test_two_writes_within_ten_minutes_are_not_reported() -> None:
     assert writes(0.0, 1.0).sentence(1.0) == ""
     assert writes(0.0, 500.0, 1000.0).sentence(1000.0) == ""
 
 
-def test_three_times_within_ten_minutes_are_a_fight_for_ten_minutes_more() -> None:
+def test_three_writes_within_ten_minutes_are_reported_for_ten_minutes() -> None:
     state = writes(0.0, 500.0, 600.0)
     assert "set replicas 3 times within ten minutes, last to 5" in state.sentence(600.0)
     assert state.sentence(1200.0)

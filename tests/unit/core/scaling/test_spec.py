@@ -17,12 +17,10 @@ from serving.core.settings.autoscaler import ORIGINAL, SAFE
         (50, 0.29, 15),
     ],
 )
-def test_the_panic_window_is_a_share_in_whole_seconds_half_up_and_at_least_one(
-    stable_s: float, ratio: float, panic_s: float
-) -> None:
+def test_panic_window_is_ratio_rounded_to_at_least_1_s(stable_s: float, ratio: float, panic_s: float) -> None:
     assert panic_window_s(stable_s, ratio) == panic_s
 
 
-def test_the_product_has_no_quirk_and_the_original_all() -> None:
+def test_default_has_no_quirk_and_original_all() -> None:
     assert set(msgspec.structs.asdict(SAFE).values()) == {False}
     assert set(msgspec.structs.asdict(ORIGINAL).values()) == {True}

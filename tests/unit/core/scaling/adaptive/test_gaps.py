@@ -1,4 +1,4 @@
-"""Gaps and the hazard that follows from them."""
+"""Gaps between requests, and the hazard rate computed from them."""
 
 import bisect
 import math
@@ -35,13 +35,13 @@ def bin_of(age_s: float) -> int:
     return bisect.bisect_right(BIN_STARTS_S, age_s) - 1
 
 
-def test_without_gaps_the_hazard_is_the_priors() -> None:
+def test_hazard_without_gaps_is_prior() -> None:
     hazard = GapHistory().hazard(GapPrior(SHIPPED_PRIOR))
 
     assert hazard[bin_of(30)] == pytest.approx(SHIPPED_PRIOR[5])
 
 
-def test_periodic_gaps_raise_the_hazard_at_their_length_only() -> None:
+def test_periodic_gaps_raise_hazard_only_at_their_length() -> None:
     hazard = history_of(*[300.0] * 40).hazard(GapPrior(SHIPPED_PRIOR))
 
     assert hazard[bin_of(300)] > 0.05
@@ -49,7 +49,7 @@ def test_periodic_gaps_raise_the_hazard_at_their_length_only() -> None:
     assert hazard[bin_of(200)] < 0.002
 
 
-def test_old_gaps_fade() -> None:
+def test_recent_gaps_outweigh_old_gaps() -> None:
     prior = GapPrior(SHIPPED_PRIOR)
     changed = history_of(*[300.0] * 100, *[20.0] * 300).hazard(prior)
 
@@ -57,26 +57,26 @@ def test_old_gaps_fade() -> None:
     assert changed[bin_of(300)] < 0.02
 
 
-def test_many_gaps_scale_the_weights_back() -> None:
+def test_weight_of_many_gaps_is_bounded() -> None:
     lasted, ended = history_of(*[20.0] * 5000).ended_between(10.0, 30.0)
 
     assert lasted == ended == pytest.approx(1 / (1 - 2 ** (-1 / 50)), rel=0.01)
 
 
-def test_the_longest_gaps_share_a_bin() -> None:
+def test_longest_gaps_share_last_bin() -> None:
     lasted, ended = history_of(1e5, 1e6).ended_between(6 * 3600.0, 1e9)
 
     assert lasted == pytest.approx(2, rel=0.02)
     assert ended == 0
 
 
-def test_gaps_that_ended_within_an_outlook_are_counted() -> None:
+def test_ended_between_counts_gaps_within_time_range() -> None:
     lasted, ended = history_of(5.0, 40.0, 70.0, 500.0).ended_between(30.0, 90.0)
 
     assert (round(lasted), round(ended)) == (3, 2)
 
 
-def test_what_is_dumped_can_be_loaded() -> None:
+def test_history_round_trips_through_dump() -> None:
     first = history_of(*[60.0, 61.0, 300.0] * 9)
     second = GapHistory()
     second.load(first.dump())
@@ -87,24 +87,24 @@ def test_what_is_dumped_can_be_loaded() -> None:
 
 
 @pytest.mark.parametrize("dumped", [{"x": 1.0}, {"9999": 1.0}, {"3": -1.0}, {"3": float("nan")}, {"3": 1e9}])
-def test_what_no_history_dumps_is_refused(dumped: dict[str, float]) -> None:
+def test_invalid_dump_is_rejected(dumped: dict[str, float]) -> None:
     with pytest.raises(InvalidValue, match="a bin of gaps"):
         GapHistory().load(dumped)
 
 
-def test_more_gaps_than_a_history_keeps_are_refused() -> None:
+def test_dump_with_more_than_100_gaps_is_rejected() -> None:
     with pytest.raises(InvalidValue, match="at most 100 gaps"):
         GapHistory().load({str(index): 90.0 for index in range(200)})
 
 
-def test_an_empty_dump_is_no_history() -> None:
+def test_empty_dump_resets_history() -> None:
     history = history_of(3.0)
     history.load({})
 
     assert history.gap_count == 0
 
 
-def test_the_prior_learns_from_the_population() -> None:
+def test_prior_learns_from_recorded_gaps() -> None:
     prior = GapPrior(SHIPPED_PRIOR)
     before = prior.rates
     for _ in range(400):
@@ -116,7 +116,7 @@ def test_the_prior_learns_from_the_population() -> None:
     assert len(prior.rates) == GROUP_COUNT
 
 
-def test_arrivals_add_up_over_idle_time() -> None:
+def test_arrivals_are_hazard_accumulated_over_idle_time() -> None:
     hazard = [0.0] * len(BIN_STARTS_S)
     hazard[2], hazard[-2] = 0.5, 0.01
     assert [arrivals_until(hazard, age_s) for age_s in (2.0, 2.5, 3.0, 100.0)] == [0.0, 0.25, 0.5, 0.5]
@@ -129,55 +129,55 @@ def windows(*high: tuple[float, float], bounds: KeepBounds = BOUNDS) -> list[tup
     return [(round(window.from_s), round(window.to_s)) for window in keep_windows([(0, hazard)], bounds)]
 
 
-def test_where_no_request_is_expected_a_pod_stays_for_the_shortest_time() -> None:
+def test_keep_window_is_minimum_if_no_request_is_expected() -> None:
     assert windows() == [(0, 6)]
 
 
-def test_a_pod_stays_while_requests_are_expected() -> None:
+def test_keep_window_lasts_while_requests_are_expected() -> None:
     assert windows((0, 40)) == [(0, 40)]
 
 
-def test_a_short_pause_is_bridged() -> None:
+def test_keep_window_bridges_short_pause() -> None:
     assert windows((0, 20), (40, 49)) == [(0, 49)]
 
 
-def test_a_pod_is_started_ahead_after_a_long_pause() -> None:
+def test_second_window_starts_pod_ahead_after_long_pause() -> None:
     results = windows((0, 20), (300, 400))
 
     assert len(results) == 2
     assert sum(results, ()) == pytest.approx((0, 20, 300, 400), abs=13)
 
 
-def test_without_pre_warming_nothing_comes_after_the_pause() -> None:
+def test_window_after_pause_requires_pre_warming() -> None:
     assert windows((0, 20), (300, 400), bounds=msgspec.structs.replace(BOUNDS, pre_warms=False)) == [(0, 20)]
 
 
-def test_a_window_that_saves_less_than_a_start_costs_is_none() -> None:
+def test_window_worth_less_than_a_pod_start_is_dropped() -> None:
     assert windows((300, 309), bounds=msgspec.structs.replace(BOUNDS, start_s=600.0)) == [(0, 6)]
 
 
-def test_a_pod_never_stays_for_longer_than_the_longest_time() -> None:
+def test_keep_window_ends_at_maximum() -> None:
     assert windows((0, 20000), bounds=msgspec.structs.replace(BOUNDS, max_s=900.0)) == [(0, 900)]
 
 
-def test_a_dormant_pod_stays_by_a_lower_rate() -> None:
+def test_dormant_pod_is_retained_at_lower_request_rate() -> None:
     hazard = [0.3 / BOUNDS.worth_s] * len(BIN_STARTS_S)
     assert tuple(keep_windows([(0, hazard)], BOUNDS)) == (KeepWindow(0.0, 6.0),)
     assert tuple(keep_windows([(0, hazard)], DORMANT)) == (KeepWindow(0.0, DORMANT.kept_max_s),)
 
 
-def test_a_rate_below_the_price_of_a_dormant_pod_keeps_none() -> None:
+def test_dormant_pod_is_not_retained_below_its_cost() -> None:
     hazard = [0.1 / BOUNDS.worth_s] * len(BIN_STARTS_S)
     assert tuple(keep_windows([(0, hazard)], DORMANT)) == (KeepWindow(0.0, 6.0),)
 
 
-def test_the_longest_window_is_a_bound_of_what_a_gap_costs() -> None:
-    # 10 s that run, and 1,790 s at a fifth of the price.
+def test_maximum_keep_time_is_bounded_by_cost_of_gap() -> None:
+    # 10 s at full cost, and 1,790 s at a fifth of the cost.
     assert DORMANT.kept_max_s == pytest.approx(10.0 + 1790.0 / 0.2)
     assert BOUNDS.kept_max_s == 1800.0
     assert msgspec.structs.replace(DORMANT, dormant_after_s=3600.0).kept_max_s == 1800.0
     assert msgspec.structs.replace(DORMANT, dormant_cost=0.0).kept_max_s == 6 * 3600.0
 
 
-def test_a_pod_is_started_ahead_only_if_it_saves_its_time_until_it_is_dormant_too() -> None:
+def test_warming_time_includes_time_until_pod_is_dormant() -> None:
     assert (BOUNDS.warming_s, DORMANT.warming_s) == (2.0, 10.0)

@@ -1,4 +1,4 @@
-"""The adaptive policy inside the decisions about one revision, and its explanation."""
+"""The adaptive policy in the decisions of one revision, and its explanation."""
 
 import msgspec
 import pytest
@@ -22,7 +22,7 @@ BEGIN_S = 1000.0
 
 
 class Stage:
-    """A scaler with one pod, which reports each second; decisions take effect a moment later."""
+    """A scaler with one pod that reports each second; decisions take effect at once."""
 
     def __init__(self) -> None:
         self.now_s = BEGIN_S
@@ -69,29 +69,29 @@ class Stage:
         return outcome
 
 
-def test_the_last_pod_stays_for_calls_that_come_each_minute_and_a_half() -> None:
+def test_last_pod_is_retained_for_calls_every_90_s() -> None:
     stage = Stage()
     outcome = stage.called_each(90, 20)
 
     assert outcome.view.present_scale == 1
     assert "of a request: one comes within the next" in explain(outcome)
-    # Knative's algorithm, whose window is shorter than the gap, wanted none.
+    # Knative's algorithm wants no pod: its window is shorter than the gap.
     assert explain(outcome).startswith("stays 1 by policy adaptive: ")
     assert outcome.recheck_in_s is not None
 
 
-def test_the_last_pod_goes_early_where_no_call_is_expected() -> None:
+def test_last_pod_is_removed_early_if_no_request_is_expected() -> None:
     stage = Stage()
     stage.called_each(900, 14)
     stage.facts = ScalerView(present_scale=1, ready_count=1, serving_state=ServingState.ACTIVE)
     stage.live(1, 1.0)
-    sentence_of = [explain(stage.live(1, 0.0)) for _ in range(30)]
+    sentences = [explain(stage.live(1, 0.0)) for _ in range(30)]
 
     assert stage.facts.present_scale == 0
-    assert any("no request is expected: one comes within the next 60 s with" in text for text in sentence_of)
+    assert any("no request is expected: one comes within the next 60 s with" in text for text in sentences)
 
 
-def test_pods_that_do_not_report_are_not_taken_for_idle() -> None:
+def test_pods_without_reports_get_no_advice() -> None:
     stage = Stage()
     stage.called_each(900, 3)
     stage.facts = facts_of(1)
@@ -100,7 +100,7 @@ def test_pods_that_do_not_report_are_not_taken_for_idle() -> None:
     assert stage.live(10, 0.0, reports=False).inputs.advice == Advice()
 
 
-def test_numbers_of_the_revision_that_change_reach_the_policy() -> None:
+def test_changed_spec_reaches_policy() -> None:
     stage = Stage()
     stage.called_each(90, 20)
     generous = msgspec.structs.replace(SPEC, cold_start_worth_s=1e6)
@@ -109,7 +109,7 @@ def test_numbers_of_the_revision_that_change_reach_the_policy() -> None:
     assert stage.live(600, 0.0).view.present_scale == 1
 
 
-def test_numbers_of_the_revision_that_change_reach_the_shadow() -> None:
+def test_changed_spec_reaches_shadow() -> None:
     stage = Stage()
     shadow = stage.scaler.shadow = BUILT_IN.shadow_of(SPEC, SETTINGS, present_scale=1, wall_offset_s=0.0, now_s=BEGIN_S)
     assert shadow is not None
@@ -118,7 +118,7 @@ def test_numbers_of_the_revision_that_change_reach_the_shadow() -> None:
     assert shadow.scale == 4
 
 
-def test_longer_times_are_said_in_minutes_and_gaps_of_no_such_length_too() -> None:
+def test_explanation_prints_long_times_in_minutes_and_missing_gaps() -> None:
     outcome = Stage().live(1, 0.0)
     keep = KeepReason(
         age_s=10.0,
@@ -140,11 +140,11 @@ def test_longer_times_are_said_in_minutes_and_gaps_of_no_such_length_too() -> No
 
 
 @pytest.mark.parametrize(("min_s", "count"), [(6.0, 0), (1900.0, 1)])
-def test_the_shortest_keep_alive_is_not_above_the_longest(min_s: float, count: int) -> None:
+def test_keep_alive_minimum_above_maximum_is_a_clash(min_s: float, count: int) -> None:
     assert len(list(AdaptiveSettings(keep_alive_min_s=min_s).check())) == count
 
 
-def test_why_says_what_the_learnt_keep_alive_would_have_cost_more() -> None:
+def test_explanation_prints_regret_of_learnt_keep_alive() -> None:
     outcome = Stage().live(1, 0.0)
     advice = Advice(regret=RegretReason(pod_seconds=70.0, cold_requests=-0.5))
     inputs = msgspec.structs.replace(outcome.inputs, advice=advice)
@@ -152,7 +152,7 @@ def test_why_says_what_the_learnt_keep_alive_would_have_cost_more() -> None:
     assert "kept as by Knative, for what it learnt would have cost +70 pod-seconds and -0.5 cold requests" in message
 
 
-def test_starts_of_pods_reach_the_policy_that_learns() -> None:
+def test_start_durations_reach_only_learning_policy() -> None:
     stage = Stage()
     stage.scaler.started(12.0, stage.now_s)
     assert stage.scaler.policy.start_s == 4.0
@@ -161,7 +161,7 @@ def test_starts_of_pods_reach_the_policy_that_learns() -> None:
     assert (knative.policy.start_s, knative.learner) == (2.0, None)
 
 
-def test_why_names_the_failure_of_a_policy() -> None:
+def test_explanation_prints_policy_failure() -> None:
     outcome = Stage().live(1, 0.0)
     inputs = msgspec.structs.replace(
         outcome.inputs, advice=Advice(failure="policy mine failed (propose: ValueError: no)")

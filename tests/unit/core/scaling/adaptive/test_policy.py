@@ -25,7 +25,7 @@ TAIL = Proposal(decider="kpa", desired=1, reason="stable")
 NONE = Proposal(decider="kpa", desired=0, reason="stable")
 
 
-def made(**changes: object) -> AdaptivePolicy:
+def new_policy(**changes: object) -> AdaptivePolicy:
     return adaptive_policy(ADAPTIVE, AutoscalerSettings(adaptive=msgspec.convert(changes, AdaptiveSettings)))
 
 
@@ -34,7 +34,7 @@ class UncountedRegret(KeepRegret):
 
 
 def called_every(period_s: int, policy: AdaptivePolicy, *, times: int = 40) -> int:
-    """One request each period from second 0 on; the second of the last one."""
+    """Record one request per period from second 0; return the second of the last request."""
     for call in range(times):
         policy.observe(SecondOfLoad(call * period_s, 0.2, 1.0))
     return (times - 1) * period_s
@@ -55,20 +55,20 @@ def wanted(advice: Advice) -> int:
     return max(proposal.desired for proposal in advice.proposals if isinstance(proposal.desired, int))
 
 
-def test_a_revision_without_history_is_treated_as_by_knative() -> None:
-    assert advice_at(made(), 100.0) is NEUTRAL
+def test_policy_without_history_gives_neutral_advice() -> None:
+    assert advice_at(new_policy(), 100.0) is NEUTRAL
 
 
-def test_requests_in_flight_leave_the_algorithms_count() -> None:
-    policy = made()
+def test_requests_in_flight_or_unknown_give_neutral_advice() -> None:
+    policy = new_policy()
     last = called_every(10, policy)
 
     assert advice_at(policy, last + 5.0, in_flight=1.0) is NEUTRAL
     assert advice_at(policy, last + 5.0, in_flight=None) is NEUTRAL
 
 
-def test_a_request_in_flight_keeps_its_pod_although_the_windows_are_still_empty() -> None:
-    policy = made()
+def test_request_in_flight_retains_pod_while_windows_are_empty() -> None:
+    policy = new_policy()
     at_s = called_every(90, policy) + 89.0
     inputs = StepInputs(
         at_s=at_s,
@@ -86,8 +86,8 @@ def test_a_request_in_flight_keeps_its_pod_although_the_windows_are_still_empty(
     assert (state.gate.phase, state.latest_count, outcome.to_prove) == (GatePhase.ACTIVE, 1, False)
 
 
-def test_the_last_pod_stays_as_long_as_requests_are_expected() -> None:
-    policy = made()
+def test_last_pod_is_retained_while_requests_are_expected() -> None:
+    policy = new_policy()
     last = called_every(90, policy)
 
     advice = advice_at(policy, last + 88.0, NONE)
@@ -98,8 +98,8 @@ def test_the_last_pod_stays_as_long_as_requests_are_expected() -> None:
     assert round(advice.keep.gaps_ended) == round(advice.keep.gaps_lasted) == 30
 
 
-def test_the_last_pod_goes_early_where_none_is_expected() -> None:
-    policy = made()
+def test_last_pod_is_removed_early_if_no_request_is_expected() -> None:
+    policy = new_policy()
     last = called_every(3000, policy)
 
     advice = advice_at(policy, last + 8.0)
@@ -108,8 +108,8 @@ def test_the_last_pod_goes_early_where_none_is_expected() -> None:
     assert advice.active_min_s == 6.0
 
 
-def test_a_pod_is_started_ahead_of_a_periodic_request() -> None:
-    policy = made()
+def test_pod_is_started_ahead_of_periodic_request() -> None:
+    policy = new_policy()
     last = called_every(600, policy)
 
     early, ahead = advice_at(policy, last + 300.0, NONE, scale=0), advice_at(policy, last + 598.0, NONE, scale=0)
@@ -122,8 +122,8 @@ def test_a_pod_is_started_ahead_of_a_periodic_request() -> None:
     assert last + 300.0 + early.recheck_in_s <= last + 598.0
 
 
-def test_after_the_last_window_nothing_changes_by_itself() -> None:
-    policy = made()
+def test_advice_after_last_window_needs_no_recheck() -> None:
+    policy = new_policy()
     last = called_every(600, policy)
 
     advice = advice_at(policy, last + 20_000.0, NONE, scale=0)
@@ -132,8 +132,8 @@ def test_after_the_last_window_nothing_changes_by_itself() -> None:
     assert advice.recheck_in_s is None
 
 
-def test_a_spent_budget_starts_no_pod_ahead() -> None:
-    policy = made(pre_warming_per_minute=1)
+def test_spent_budget_starts_no_pod_ahead() -> None:
+    policy = new_policy(pre_warming_per_minute=1)
     last = called_every(600, policy)
     first = advice_at(policy, last + 598.0, NONE, scale=0)
     again = advice_at(policy, last + 599.0, NONE, scale=0)
@@ -147,23 +147,23 @@ def test_a_spent_budget_starts_no_pod_ahead() -> None:
     assert refused.recheck_in_s == 60.0
 
 
-def test_without_data_nothing_is_lowered() -> None:
-    policy = made()
+def test_missing_data_does_not_lower_scale() -> None:
+    policy = new_policy()
     last = called_every(3000, policy)
     silent = Proposal(decider="kpa", desired=NoData(missing="stats"), reason="")
 
     assert advice_at(policy, last + 8.0, silent).proposals == (silent,)
 
 
-def test_the_piece_can_be_switched_off() -> None:
-    policy = made(keep_alive=False)
+def test_disabled_keep_alive_gives_neutral_advice() -> None:
+    policy = new_policy(keep_alive=False)
     last = called_every(3000, policy)
 
     assert advice_at(policy, last + 8.0) is NEUTRAL
 
 
-def test_seconds_without_load_and_of_the_past_are_no_requests() -> None:
-    policy = made()
+def test_seconds_without_requests_or_in_the_past_are_not_counted() -> None:
+    policy = new_policy()
     policy.observe(SecondOfLoad(100, 0.5, 1.0))
     policy.observe(SecondOfLoad(150, 0.0, 0.0))
     policy.observe(SecondOfLoad(90, 0.5, 1.0))
@@ -172,8 +172,8 @@ def test_seconds_without_load_and_of_the_past_are_no_requests() -> None:
     assert policy.curve() is None
 
 
-def test_slow_starts_are_started_for_earlier() -> None:
-    policy = made()
+def test_slow_starts_start_pod_earlier() -> None:
+    policy = new_policy()
     for _ in range(40):
         policy.started(30.0)
     policy.started(float("nan"))
@@ -182,8 +182,8 @@ def test_slow_starts_are_started_for_earlier() -> None:
     assert wanted(advice_at(policy, last + 575.0, NONE, scale=0)) == 1
 
 
-def test_what_was_learnt_survives_a_restart() -> None:
-    before, after = made(), made()
+def test_learnt_gaps_are_restored_after_restart() -> None:
+    before, after = new_policy(), new_policy()
     last = called_every(600, before)
     learnt = before.due_save(50.0)
     assert learnt is not None
@@ -195,8 +195,8 @@ def test_what_was_learnt_survives_a_restart() -> None:
 
 
 @pytest.mark.parametrize("worth_s", [10.0, 1000.0])
-def test_a_cold_start_that_is_worth_more_keeps_the_pod_longer(worth_s: float) -> None:
-    policy = made()
+def test_higher_cold_start_worth_retains_pod_longer(worth_s: float) -> None:
+    policy = new_policy()
     for call, gap_s in enumerate([20, 400, 90, 800, 50, 300] * 8):
         policy.observe(SecondOfLoad(call * 1000 + gap_s, 0.2, 1.0))
     policy.update(spec_with(policy="adaptive", cold_start_worth_s=worth_s))
@@ -204,16 +204,16 @@ def test_a_cold_start_that_is_worth_more_keeps_the_pod_longer(worth_s: float) ->
     assert wanted(advice_at(policy, 47_300.0 + 200.0)) == (worth_s > 100)
 
 
-def test_until_five_gaps_are_known_the_last_pod_stays_as_under_knative() -> None:
-    few, many = made(), made()
+def test_policy_is_neutral_until_five_gaps_are_recorded() -> None:
+    few, many = new_policy(), new_policy()
     last = called_every(90, few, times=5)
     assert advice_at(few, last + 15.0) is NEUTRAL
     last = called_every(90, many, times=9)
     assert advice_at(many, last + 15.0) is not NEUTRAL
 
 
-def test_a_slow_start_is_kept_for_three_times_as_long() -> None:
-    policy = made(keep_alive_start_max_s=30.0)
+def test_last_pod_is_retained_for_at_least_three_start_durations() -> None:
+    policy = new_policy(keep_alive_start_max_s=30.0)
     last = called_every(3000, policy)
     for _ in range(50):
         policy.started(8.0)
@@ -226,8 +226,8 @@ def test_a_slow_start_is_kept_for_three_times_as_long() -> None:
     assert wanted(advice_at(policy, last + 32.0, NONE)) == 0
 
 
-def test_what_was_learnt_is_saved_when_it_is_new_and_not_too_often() -> None:
-    policy = made()
+def test_learnt_gaps_are_saved_when_changed_at_most_every_300_s() -> None:
+    policy = new_policy()
     assert policy.due_save(0.0) is None
 
     called_every(600, policy, times=3)
@@ -239,7 +239,7 @@ def test_what_was_learnt_is_saved_when_it_is_new_and_not_too_often() -> None:
     assert later == [False, True, False]
 
 
-def test_a_saved_history_counts_no_more_in_the_prior_of_all_than_one_that_is_observed() -> None:
+def test_loaded_history_counts_in_shared_prior_up_to_its_maximum_weight() -> None:
     rates = []
     for saved_count in (50.0, 100.0):
         prior = GapPrior(SHIPPED_PRIOR)
@@ -249,16 +249,16 @@ def test_a_saved_history_counts_no_more_in_the_prior_of_all_than_one_that_is_obs
 
 
 @pytest.mark.parametrize("learnt", ["", "[]", '{"a": 1}', '{"3": "x"}'])
-def test_a_text_that_is_no_history_is_refused(learnt: str) -> None:
+def test_invalid_history_is_rejected(learnt: str) -> None:
     with pytest.raises(InvalidValue):
-        made().load(learnt)
+        new_policy().load(learnt)
 
 
-def test_a_start_that_makes_many_requests_cold_is_worth_more() -> None:
+def test_bursts_at_gap_end_retain_pod_longer() -> None:
     """Gaps of two minutes, ended once by one request and once by twenty within the time of a start."""
 
     def kept_until(count: int) -> float:
-        policy, last = made(), 0
+        policy, last = new_policy(), 0
         policy._regret.record(-1e4, -1.0)
         for call in range(40):
             last = call * 120 if call % 4 else call * 120 - 90
@@ -268,7 +268,7 @@ def test_a_start_that_makes_many_requests_cold_is_worth_more() -> None:
     assert kept_until(20) > kept_until(1)
 
 
-def test_without_explanations_the_advice_has_no_figures() -> None:
+def test_advice_without_explanations_has_no_keep_reason() -> None:
     policy = adaptive_policy(ADAPTIVE, AutoscalerSettings(), explains=False)
     last = called_every(90, policy)
 
@@ -276,8 +276,8 @@ def test_without_explanations_the_advice_has_no_figures() -> None:
     assert (wanted(advice), advice.keep) == (1, None)
 
 
-def test_the_advice_stays_until_the_pod_is_let_go() -> None:
-    policy = made()
+def test_unchanged_for_s_is_time_until_pod_is_removed() -> None:
+    policy = new_policy()
     assert policy.unchanged_for_s(in_flight=0.0, now_s=1.0) is None
     policy._regret.record(-1e4, -1.0)
     last = called_every(10, policy)
@@ -288,15 +288,15 @@ def test_the_advice_stays_until_the_pod_is_let_go() -> None:
             == advice_at(policy, last + 1.0 + age_s).recheck_in_s
         )
     assert policy.unchanged_for_s(in_flight=1.0, now_s=last + 1.0) == float("inf")
-    assert policy.unchanged_for_s(in_flight=0.0, now_s=last + 40.0) is None, "it goes"
+    assert policy.unchanged_for_s(in_flight=0.0, now_s=last + 40.0) is None, "the pod is removed"
     assert policy.unchanged_for_s(in_flight=1.0, now_s=last + 100.0) is None, "the windows are empty"
-    once = made()
+    once = new_policy()
     once.observe(SecondOfLoad(0, 0.2, 1.0))
     assert once.unchanged_for_s(in_flight=0.0, now_s=3.0) == 55.0, "no gap is known: as long as the windows have a load"
 
 
-def test_the_curve_shows_the_rates_that_the_windows_follow_from() -> None:
-    policy = made()
+def test_curve_has_rates_and_windows() -> None:
+    policy = new_policy()
     called_every(600, policy)
     curve = policy.curve()
 
@@ -304,7 +304,7 @@ def test_the_curve_shows_the_rates_that_the_windows_follow_from() -> None:
     assert curve == policy.curve()
     assert curve.gap_count == 39
     assert curve.threshold == pytest.approx(1 / 120)
-    # Calls each ten minutes: the pod goes, and is started ahead of the next one.
+    # Calls every ten minutes: the pod is removed, and started ahead of the next call.
     assert len(curve.windows) == 2
     first, second = curve.windows
     assert first[1] < 120.0 < second[0] <= 599.0 <= second[1]
@@ -315,8 +315,8 @@ def test_the_curve_shows_the_rates_that_the_windows_follow_from() -> None:
 
 
 def regretted(*, cold_requests: float) -> tuple[AdaptivePolicy, int]:
-    """Gaps of 90 s, which Knative's last pod does not outlast, and a record of cold requests; the second of the last call."""
-    before, after = made(), made()
+    """A policy with this regret and gaps of 90 s, which outlast Knative's last pod; and the second of the last call."""
+    before, after = new_policy(), new_policy()
     last = called_every(90, before)
     learnt = before.due_save(0.0)
     assert learnt is not None
@@ -326,7 +326,7 @@ def regretted(*, cold_requests: float) -> tuple[AdaptivePolicy, int]:
     return after, last
 
 
-def test_where_the_learnt_keep_alive_had_more_cold_requests_knatives_decides() -> None:
+def test_regret_of_cold_requests_restores_keep_alive_of_knative() -> None:
     policy, last = regretted(cold_requests=3.0)
 
     advice = advice_at(policy, last + 80.0, NONE)
@@ -338,7 +338,7 @@ def test_where_the_learnt_keep_alive_had_more_cold_requests_knatives_decides() -
     assert policy.unchanged_for_s(in_flight=0.0, now_s=last + 57.0) is None
 
 
-def test_the_learnt_keep_alive_decides_again_once_it_is_no_worse() -> None:
+def test_learnt_keep_alive_applies_again_when_regret_is_gone() -> None:
     policy, last = regretted(cold_requests=3.0)
     for _ in range(6):
         last += 90
@@ -347,7 +347,7 @@ def test_the_learnt_keep_alive_decides_again_once_it_is_no_worse() -> None:
     assert wanted(advice_at(policy, last + 80.0, NONE)) == 1
 
 
-def test_a_restart_keeps_what_the_learnt_keep_alive_cost() -> None:
+def test_regret_is_restored_after_restart() -> None:
     policy, last = regretted(cold_requests=3.0)
     policy.observe(SecondOfLoad(last + 90, 0.2, 1.0))
     learnt = policy.due_save(1e6)
@@ -356,17 +356,17 @@ def test_a_restart_keeps_what_the_learnt_keep_alive_cost() -> None:
     assert msgspec.json.decode(learnt)["regret-cold"] == 3.0
 
 
-def test_without_figures_for_people_there_is_no_reason() -> None:
+def test_missing_history_without_explanations_is_neutral() -> None:
     policy = adaptive_policy(ADAPTIVE, AutoscalerSettings(), explains=False)
     assert advice_at(policy, 100.0) is NEUTRAL
 
 
-def test_before_a_plan_no_pod_is_anticipated() -> None:
-    assert made().anticipated_count(ahead_s=30.0, now_s=0.0) == 0
+def test_no_pod_is_anticipated_before_first_plan() -> None:
+    assert new_policy().anticipated_count(ahead_s=30.0, now_s=0.0) == 0
 
 
-def test_the_plan_of_a_gap_is_not_made_where_no_regret_is_counted() -> None:
-    policy = made()
+def test_uncounted_regret_records_no_gap_plan() -> None:
+    policy = new_policy()
     policy._regret = UncountedRegret()
     called_every(90, policy)
     assert policy._unsettled is None

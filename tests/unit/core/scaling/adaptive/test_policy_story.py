@@ -55,7 +55,7 @@ def sentence_of(
         ((0.0, 0.0, 0.0, 0.0), 5000.0, ""),
     ],
 )
-def test_the_sentence_says_both_and_for_how_long(
+def test_sentence_has_both_costs_and_period(
     costs: tuple[float, float, float, float], covered_s: float, sentence: str
 ) -> None:
     assert sentence_of(*costs, covered_s=covered_s) == sentence
@@ -74,7 +74,7 @@ def test_the_sentence_says_both_and_for_how_long(
         ),
     ],
 )
-def test_under_knatives_policy_it_says_what_the_adaptive_one_would_have_cost(
+def test_sentence_under_knative_policy_has_costs_of_adaptive_policy(
     costs: tuple[float, float, float, float], sentence: str
 ) -> None:
     assert sentence_of(*costs, running=KNATIVE_POLICY) == sentence

@@ -23,13 +23,13 @@ WARMED = (KeepWindow(0.0, 30.0), KeepWindow(290.0, 310.0))
         (400.0, WARMED, 1, GapCost(70.0, is_cold=True)),
     ],
 )
-def test_a_gap_costs_the_pods_of_its_windows_and_a_start(
+def test_gap_costs_pod_seconds_of_its_windows_and_of_a_start(
     gap_s: float, windows: tuple[KeepWindow, ...], pod_count: int, expected: GapCost
 ) -> None:
     assert cost_of(gap_s, windows, pod_count=pod_count, start_s=10.0) == expected
 
 
-def test_knative_keeps_its_pods_for_window_period_and_retention() -> None:
+def test_knative_retains_pods_for_window_period_and_retention() -> None:
     spec = spec_with(stable_window_s=60.0, decision_period_s=2.0, scale_to_zero_pod_retention_s=30.0)
     assert difference(90.0, ONE_WINDOW, spec=spec, pod_count=1, start_s=10.0) == (60.0 + 10.0 - 90.0, 1)
     assert difference(50.0, ONE_WINDOW, spec=spec, pod_count=1, start_s=10.0) == (0.0, 0)
@@ -47,22 +47,20 @@ def test_knative_keeps_its_pods_for_window_period_and_retention() -> None:
         (106.0, -2.0, True),
     ],
 )
-def test_the_learnt_one_decides_only_where_it_has_saved_something(
-    pod_seconds: float, cold: float, is_worse: bool
-) -> None:
+def test_learnt_keep_alive_requires_savings(pod_seconds: float, cold: float, is_worse: bool) -> None:
     regret = KeepRegret()
     regret.record(pod_seconds, cold)
     assert regret.is_worse(120.0) is is_worse
     assert regret.reason(120.0) == (RegretReason(pod_seconds=pod_seconds, cold_requests=cold) if is_worse else None)
 
 
-def test_before_any_gap_knatives_decides_without_a_reason() -> None:
+def test_missing_gaps_are_worse_without_reason() -> None:
     regret = KeepRegret()
     assert regret.is_worse(120.0)
     assert regret.reason(120.0) is None
 
 
-def test_a_gap_counts_half_after_50_more() -> None:
+def test_gap_weight_halves_after_50_gaps() -> None:
     regret = KeepRegret()
     regret.record(100.0, 2.0)
     for _ in range(50):
@@ -71,7 +69,7 @@ def test_a_gap_counts_half_after_50_more() -> None:
     assert regret.cold_requests == pytest.approx(1.0)
 
 
-def test_a_restart_keeps_the_regret_and_leaves_the_gaps() -> None:
+def test_regret_round_trips_and_leaves_gap_counts() -> None:
     before, after = KeepRegret(), KeepRegret()
     assert before.dump() == {}
     before.record(100.0, -2.0)
@@ -80,7 +78,7 @@ def test_a_restart_keeps_the_regret_and_leaves_the_gaps() -> None:
 
 
 @pytest.mark.parametrize("name", ["regret-cold", "regret-pod-seconds"])
-def test_counts_out_of_range_are_rejected(name: str) -> None:
+def test_regret_out_of_range_is_rejected(name: str) -> None:
     regret = KeepRegret()
     with pytest.raises(InvalidValue, match=name):
         regret.load({name: 1e12})

@@ -1,4 +1,4 @@
-"""Decisions that are held within a budget."""
+"""Decisions limited by a budget."""
 
 import math
 
@@ -39,47 +39,47 @@ def view(present: int, **more: object) -> ScalerView:
     return msgspec.convert(value, ScalerView)
 
 
-def asked(
-    algorithm: Decided, *beside: Proposal, present: int = 3, in_flight: float = 0.0, spec: ScalingSpec = SPEC
+def demand_with(
+    algorithm: Decided, *others: Proposal, present: int = 3, in_flight: float = 0.0, spec: ScalingSpec = SPEC
 ) -> BudgetDemand:
-    merged = merge((algorithm.proposal, *beside), present_scale=present, spec=spec, is_initialized=True)
-    inside = InFlight(present=Stat(concurrency=in_flight), is_waiting=False)
-    return demand_of(merged, algorithm, view(present), in_flight=inside, spec=spec, is_initialized=True)
+    merged = merge((algorithm.proposal, *others), present_scale=present, spec=spec, is_initialized=True)
+    load_in_flight = InFlight(present=Stat(concurrency=in_flight), is_waiting=False)
+    return demand_of(merged, algorithm, view(present), in_flight=load_in_flight, spec=spec, is_initialized=True)
 
 
-def test_the_load_is_the_larger_window_or_what_is_in_flight() -> None:
-    budget_demand = asked(decided(14.0, 7.0))
+def test_demand_load_is_larger_of_windows_and_in_flight() -> None:
+    budget_demand = demand_with(decided(14.0, 7.0))
     assert budget_demand == BudgetDemand(wanted=2, present=3, ready=3, load=2.0, has_load=True)
-    assert asked(decided(14.0, 35.0)).load == 5.0
-    assert asked(decided(14.0, 0.0), in_flight=28.0).load == 4.0
-    assert not asked(decided(14.0, 0.0)).has_load
-    assert asked(decided(14.0, 0.0), in_flight=1.0).has_load
+    assert demand_with(decided(14.0, 35.0)).load == 5.0
+    assert demand_with(decided(14.0, 0.0), in_flight=28.0).load == 4.0
+    assert not demand_with(decided(14.0, 0.0)).has_load
+    assert demand_with(decided(14.0, 0.0), in_flight=1.0).has_load
 
 
-def test_pods_of_triggers_are_worth_as_much_as_load_and_kept_ones_are_not() -> None:
+def test_trigger_pods_count_as_load_and_retained_pods_do_not() -> None:
     cpu = Proposal(decider="trigger cpu", desired=5, reason="hot")
-    assert (asked(decided(7.0), cpu).wanted, asked(decided(7.0), cpu).load) == (5, 5.0)
+    assert (demand_with(decided(7.0), cpu).wanted, demand_with(decided(7.0), cpu).load) == (5, 5.0)
     content = msgspec.structs.replace(cpu, is_content=True)
-    assert asked(decided(7.0), content).load == 1.0
+    assert demand_with(decided(7.0), content).load == 1.0
     proposal = Proposal(decider=KEEP_ALIVE, desired=1, reason="a request is expected")
-    assert asked(decided(0.7), proposal).load == pytest.approx(0.1)
+    assert demand_with(decided(0.7), proposal).load == pytest.approx(0.1)
 
 
-def test_the_classic_algorithm_is_worth_the_pods_that_it_wants() -> None:
+def test_classic_pods_count_as_load() -> None:
     detail = NoData(missing="a point")
     classic = Decided(proposal=Proposal(decider="classic", desired=4, reason="stable"), detail=detail)
-    assert (asked(classic).wanted, asked(classic).load) == (4, 4.0)
+    assert (demand_with(classic).wanted, demand_with(classic).load) == (4, 4.0)
 
 
-def test_the_floor_is_min_scale_within_the_maximum() -> None:
+def test_floor_is_min_scale_up_to_max_scale() -> None:
     bounded = spec_with(target_value=7.0, min_scale=4, max_scale=3)
-    assert asked(decided(0.0, spec=bounded), spec=bounded).floor == 3
+    assert demand_with(decided(0.0, spec=bounded), spec=bounded).floor == 3
 
 
-def test_without_data_the_pods_that_are_there_are_wanted_or_min_scale() -> None:
-    assert asked(decided(NOTHING)).wanted == 3
+def test_missing_data_wants_present_pods_or_min_scale() -> None:
+    assert demand_with(decided(NOTHING)).wanted == 3
     least = spec_with(target_value=7.0, min_scale=5)
-    budget_demand = asked(decided(NOTHING, spec=least), spec=least)
+    budget_demand = demand_with(decided(NOTHING, spec=least), spec=least)
     assert (budget_demand.wanted, budget_demand.floor, budget_demand.has_load) == (5, 5, False)
 
 
@@ -87,7 +87,7 @@ def allowance(count: int, reason: AllowanceReason = AllowanceReason.SHARE, *, pr
     return Allowance(count=count, wanted=6, reason=reason, budget="10 pods of shop", all_wanted=14, price=price)
 
 
-def test_no_more_is_decided_than_is_allowed() -> None:
+def test_allowance_limits_merged_count() -> None:
     merged = merge((decided(40.0).proposal,), present_scale=3, spec=SPEC, is_initialized=True)
     assert not isinstance(merged, NoData)
     result = within(merged, allowance(4))
@@ -97,7 +97,7 @@ def test_no_more_is_decided_than_is_allowed() -> None:
     assert within(NOTHING, allowance(0)) is NOTHING
 
 
-def test_the_reason_has_the_price_where_there_is_one() -> None:
+def test_allowance_reason_has_price_if_finite() -> None:
     assert allowance_reason(allowance(2)) == (
         "all under it want 14, and with one more pod the most loaded would have 2.5 times its target"
     )
@@ -106,7 +106,7 @@ def test_the_reason_has_the_price_where_there_is_one() -> None:
 
 
 @pytest.mark.parametrize("reason", AllowanceReason)
-def test_only_a_budget_that_can_never_suffice_is_a_shortage(reason: AllowanceReason) -> None:
+def test_only_permanent_limits_are_shortages(reason: AllowanceReason) -> None:
     is_short = reason in {AllowanceReason.FLOORS, AllowanceReason.TOO_LARGE}
     assert bool(shortage_of(allowance(0, reason))) == is_short
     assert shortage_of(None) == ""
@@ -132,19 +132,19 @@ def concluded(
     return conclude(inputs, decided(stable, ready=present, spec=numbers), lambda _: limit)[1]
 
 
-def test_a_revision_that_may_not_scale_to_zero_gets_no_pod_that_is_not_allowed() -> None:
+def test_disabled_scale_to_zero_does_not_exceed_allowance() -> None:
     outcome = concluded(allowance(0), present=0, enable_scale_to_zero=False)
     assert outcome.gate.wanted == 1
     assert outcome.apply_count is None
 
 
-def test_min_scale_without_data_is_held_too() -> None:
+def test_min_scale_without_data_does_not_exceed_allowance() -> None:
     outcome = concluded(allowance(2), present=2, stable=NOTHING, min_scale=4)
     assert outcome.apply_count is None
     assert concluded(None, present=2, stable=40.0, min_scale=4).apply_count == 6
 
 
-def test_a_pod_is_abandoned_immediately_for_others_and_requests_keep_the_revision_awake() -> None:
+def test_allowance_of_zero_removes_pod_but_revision_stays_active_for_requests() -> None:
     outcome = concluded(allowance(0), present=1, in_flight=3.0)
     assert outcome.gate.wanted == 0
     assert not outcome.to_reserve
@@ -153,7 +153,7 @@ def test_a_pod_is_abandoned_immediately_for_others_and_requests_keep_the_revisio
     assert waiting.gate.wanted == 0
 
 
-def test_the_decision_is_the_same_from_its_inputs() -> None:
+def test_conclusion_is_reproducible_from_recorded_inputs() -> None:
     outcome = concluded(allowance(4), present=3)
     assert outcome.apply_count == 4
     again = conclude(outcome.inputs, outcome.decided)[1]

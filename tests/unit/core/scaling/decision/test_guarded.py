@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Answering:
-    """Returns its answer, or raises it."""
+    """A policy that returns or raises ``answer``."""
 
     def __init__(self, answer: object) -> None:
         self.answer = answer
@@ -44,18 +44,18 @@ def wanting(desired: object) -> Proposal:
     return Proposal(decider="any", desired=cast("int", desired), reason="because")
 
 
-def test_a_proposal_of_a_user_replaces_the_algorithms_under_the_policys_name() -> None:
+def test_proposal_of_user_policy_replaces_algorithm_under_policy_name() -> None:
     advice = advice_of(wanting(3))
     assert advice.proposals == (Proposal(decider="mine", desired=3, reason="because"),)
     assert advice.failure is None
 
 
-def test_requests_in_flight_keep_a_pod_whatever_a_policy_of_a_user_wants() -> None:
+def test_requests_in_flight_retain_one_pod_under_user_policy() -> None:
     (proposal,) = advice_of(wanting(0), in_flight=2.0).proposals or ()
     assert proposal.desired == 1
 
 
-def test_advice_without_proposals_leaves_the_algorithms_count() -> None:
+def test_advice_without_proposals_retains_count_of_algorithm() -> None:
     assert advice_of(NEUTRAL) is NEUTRAL
     silent = advice_of(wanting(NoData(missing="a queue")))
     assert silent.proposals is not None
@@ -76,18 +76,18 @@ def test_advice_without_proposals_leaves_the_algorithms_count() -> None:
         (Advice(proposals=(wanting(1),), active_min_s=-1.0), "propose: ValueError: returned a time of -1.0 s"),
     ],
 )
-def test_a_policy_that_fails_is_replaced_for_that_decision(answer: object, failure: str) -> None:
+def test_failing_policy_is_replaced_for_its_decision(answer: object, failure: str) -> None:
     advice = advice_of(answer)
     assert (advice.proposals, advice.failure) == (None, f"policy mine failed ({failure})")
 
 
-def test_a_failure_while_observing_is_reported_once_with_the_next_decision() -> None:
+def test_failure_in_observe_is_reported_with_next_decision() -> None:
     policy = GuardedPolicy(lambda: Answering(KeyError("x")), "mine")
     policy.observe(SECOND)
     assert policy.propose(view_with()).failure == "policy mine failed (observe: KeyError: 'x')"
 
 
-def test_a_policy_observes_each_second() -> None:
+def test_policy_observes_each_second() -> None:
     answering = Answering(NEUTRAL)
     GuardedPolicy(lambda: answering, "mine").observe(SECOND)
     assert answering.seconds == [SECOND]
@@ -97,19 +97,19 @@ def view_at(now_s: float) -> PolicyView:
     return msgspec.structs.replace(view_with(), now_s=now_s)
 
 
-def test_an_answer_that_the_decision_log_cannot_store_is_a_failure() -> None:
+def test_advice_that_cannot_be_encoded_is_a_failure() -> None:
     failure = advice_of(Advice(proposals=(wanting(1),), keep=cast("None", {1, 2}))).failure
     assert failure is not None
     assert failure.startswith("policy mine failed (propose: ")
 
 
-def test_a_reason_of_any_type_becomes_a_short_text() -> None:
+def test_reason_of_any_type_is_converted_to_short_text() -> None:
     proposal = Proposal(decider="any", desired=1, reason=cast("str", ["x" * 300]))
     (checked,) = advice_of(proposal).proposals or ()
     assert checked.reason == "['" + "x" * 198
 
 
-def test_a_class_that_cannot_be_created_fails_in_each_decision() -> None:
+def test_policy_that_cannot_be_created_fails_in_each_decision() -> None:
     def broken() -> Policy:
         raise ImportError("no module named queues")
 
@@ -133,7 +133,7 @@ class Overruns:
         return call()
 
 
-def test_a_slow_policy_is_replaced_and_after_three_times_left_out_for_a_minute() -> None:
+def test_policy_is_skipped_for_a_minute_after_three_overruns() -> None:
     run = Overruns()
     policy = GuardedPolicy(lambda: Answering(wanting(3)), "mine", run=run)
     run.is_slow = True
@@ -149,7 +149,7 @@ def test_a_slow_policy_is_replaced_and_after_three_times_left_out_for_a_minute()
     assert (advice.failure, advice.proposals) == (None, (Proposal(decider="mine", desired=3, reason="because"),))
 
 
-def test_overruns_that_are_not_in_a_row_do_not_leave_a_policy_out() -> None:
+def test_nonconsecutive_overruns_do_not_skip_policy() -> None:
     run = Overruns()
     policy = GuardedPolicy(lambda: Answering(NEUTRAL), "mine", run=run)
     for turn in range(8):
@@ -158,7 +158,7 @@ def test_overruns_that_are_not_in_a_row_do_not_leave_a_policy_out() -> None:
     assert run.count == 9
 
 
-def test_a_failure_is_reported_until_a_minute_has_passed_without_one() -> None:
+def test_failure_is_reported_for_a_minute_after_the_last_one() -> None:
     answering = Answering(ValueError("x"))
     policy = GuardedPolicy(lambda: answering, "mine")
     policy.propose(view_at(100.0))
@@ -170,11 +170,11 @@ def test_a_failure_is_reported_until_a_minute_has_passed_without_one() -> None:
     assert reported == [True, True, False]
 
 
-def test_an_interrupt_of_the_process_is_not_a_failure_of_the_policy() -> None:
+def test_keyboard_interrupt_is_not_a_policy_failure() -> None:
     with pytest.raises(KeyboardInterrupt):
         advice_of(KeyboardInterrupt())
 
 
-def test_advice_of_a_user_without_proposals_keeps_its_times() -> None:
+def test_advice_without_proposals_retains_its_times() -> None:
     advice = advice_of(Advice(recheck_in_s=5.0))
     assert (advice.proposals, advice.recheck_in_s, advice.failure) == (None, 5.0, None)

@@ -46,30 +46,32 @@ def decided(detail: ScaleDecision | ClassicDecision | NoData) -> Decided:
 @pytest.mark.parametrize(
     ("endpoints", "names_pods"), [((ACTIVATOR,), False), ((ACTIVATOR, POD), True), ((POD,), True), ((), False)]
 )
-def test_a_slice_says_whether_a_pod_stands_in_it(endpoints: tuple[dict[str, Any], ...], *, names_pods: bool) -> None:
+def test_public_slice_reports_whether_it_has_pod_endpoints(
+    endpoints: tuple[dict[str, Any], ...], *, names_pods: bool
+) -> None:
     public_slice = public_slice_of(a_slice(*endpoints))
     assert public_slice == PublicSlice(name="hello-00001-public", key=("default", "hello-00001"), names_pods=names_pods)
 
 
-def test_a_slice_of_a_route_is_of_no_revision() -> None:
+def test_slice_of_route_belongs_to_no_revision() -> None:
     assert public_slice_of(a_slice(owner="Route")) is None
 
 
-def taken(slices: PublicSlices, name: str, *, names_pods: bool, now_s: float) -> bool:
+def update(slices: PublicSlices, name: str, *, names_pods: bool, now_s: float) -> bool:
     return slices.update(PublicSlice(name=name, key=("default", "x"), names_pods=names_pods), now_s)
 
 
-def test_the_activators_are_in_the_path_since_the_last_pod_left_the_last_slice() -> None:
+def test_proxy_since_is_time_when_last_slice_lost_its_pods() -> None:
     slices = PublicSlices()
     steps = [("four", False), ("six", True), ("four", True), ("four", False), ("six", False), ("six", False)]
     reported = []
     for now_s, (name, names_pods) in enumerate(steps):
-        is_other = taken(slices, name, names_pods=names_pods, now_s=float(now_s))
-        reported.append((is_other, slices.proxy_since_s))
+        is_changed = update(slices, name, names_pods=names_pods, now_s=float(now_s))
+        reported.append((is_changed, slices.proxy_since_s))
     assert reported == [(True, 0.0), (True, None), (False, None), (False, None), (True, 4.0), (False, 4.0)]
 
 
-def test_without_slices_there_is_no_public_service() -> None:
+def test_removed_slices_leave_no_public_service() -> None:
     slices = PublicSlices()
     public_slice = PublicSlice(name="four", key=("default", "x"), names_pods=False)
     assert slices.update(public_slice, 1.0)
@@ -82,7 +84,7 @@ def test_without_slices_there_is_no_public_service() -> None:
     ("excess", "wanted_count", "ready_count", "path"),
     [(5, 1, 1, SERVE), (0, 1, 1, SERVE), (-1, 1, 1, PROXY), (5, 0, 1, PROXY), (5, 1, 0, PROXY)],
 )
-def test_the_pods_serve_while_they_could_take_a_burst(
+def test_pods_serve_while_excess_burst_capacity_is_not_negative(
     excess: int, wanted_count: int, ready_count: int, path: TrafficPath
 ) -> None:
     detail = msgspec.structs.replace(a_kpa_decision(), excess_burst_capacity=excess)
@@ -93,7 +95,7 @@ def test_the_pods_serve_while_they_could_take_a_burst(
 
 
 @pytest.mark.parametrize("present", TrafficPath)
-def test_without_data_the_path_stays_unless_nothing_is_wanted(present: TrafficPath) -> None:
+def test_path_without_data_is_unchanged_unless_no_pod_is_wanted(present: TrafficPath) -> None:
     unheard = decided(NoData(missing="no stat"))
     traffic_path = wanted_path(unheard, present=present, wanted_count=1, is_inactive=False, ready_count=1)
     assert traffic_path is present
@@ -101,7 +103,7 @@ def test_without_data_the_path_stays_unless_nothing_is_wanted(present: TrafficPa
     assert remaining is PROXY
 
 
-def test_the_classic_algorithm_keeps_the_activators() -> None:
+def test_classic_algorithm_uses_proxy_path() -> None:
     world = World(revision_with(class_name=CLASSIC_CLASS), facts_of(1))
     world.live(4, load=1)
     detail = world.outcomes[-1].decided.detail

@@ -1,4 +1,4 @@
-"""Policies of users behind the protocol, and Knative's own."""
+"""The policy protocol, and Knative's policy."""
 
 import msgspec
 
@@ -23,7 +23,7 @@ def view_with(in_flight: float | None = 0.0) -> PolicyView:
     )
 
 
-def test_knatives_policy_never_advises_and_learns_only_how_long_starts_take() -> None:
+def test_knative_policy_is_neutral_and_learns_only_start_duration() -> None:
     policy = RevisionPolicy()
     policy.observe(SECOND)
     policy.update(DEFAULTS)
@@ -38,13 +38,13 @@ def test_knatives_policy_never_advises_and_learns_only_how_long_starts_take() ->
     assert policy.start_s == 4.0
 
 
-def test_advice_replaces_the_algorithm_only_with_proposals() -> None:
+def test_advice_replaces_algorithm_only_with_proposals() -> None:
     algorithm = view_with().algorithm
     assert NEUTRAL.proposed(algorithm) == (algorithm,)
     assert Advice(proposals=()).proposed(algorithm) == ()
 
 
-def test_the_algorithms_count_is_zero_without_a_report() -> None:
+def test_algorithm_count_without_data_is_zero() -> None:
     view = view_with()
     unknown = Proposal(decider="kpa", desired=NoData(missing="a stat"), reason="none")
     assert view.algorithm_count == 1

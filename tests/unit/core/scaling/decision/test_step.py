@@ -1,4 +1,4 @@
-"""One step: every part of a decision in its order, and the state that it leaves."""
+"""One decision step: its parts in order, and the state afterwards."""
 
 import msgspec
 
@@ -59,7 +59,7 @@ def count_of(state: RevisionState, inputs: StepInputs, policy: RevisionPolicy | 
     return merged.desired_count
 
 
-def test_the_algorithm_decides_and_leaves_its_state() -> None:
+def test_step_returns_decision_and_new_state() -> None:
     state, outcome = step(STATE, inputs_with(), RevisionPolicy())
     assert (outcome.decided.desired_count, state.latest_count) == (2, 2)
     assert state.kpa is not None
@@ -67,7 +67,7 @@ def test_the_algorithm_decides_and_leaves_its_state() -> None:
     assert outcome.inputs.kpa == STATE.kpa
 
 
-def test_a_policy_replaces_the_algorithm_and_triggers_and_bounds_come_after_it() -> None:
+def test_policy_replaces_algorithm_before_triggers_and_bounds() -> None:
     policy = Wanting(3)
     assert count_of(STATE, inputs_with(), policy) == 3
     assert count_of(STATE, inputs_with(proposals=(CPU,)), policy) == 4
@@ -75,7 +75,7 @@ def test_a_policy_replaces_the_algorithm_and_triggers_and_bounds_come_after_it()
     assert step(STATE, inputs_with(), policy)[0].latest_count == 3
 
 
-def test_a_policy_sees_requests_in_flight_only_while_they_are_known() -> None:
+def test_policy_receives_in_flight_only_if_known() -> None:
     policy = Wanting(1)
     step(STATE, inputs_with(in_flight=5.0), policy)
     assert policy.view is not None
@@ -84,13 +84,13 @@ def test_a_policy_sees_requests_in_flight_only_while_they_are_known() -> None:
     assert policy.view.in_flight is None
 
 
-def test_without_data_nothing_is_wanted_unless_requests_are_in_flight() -> None:
+def test_missing_data_wants_no_pods_unless_requests_are_in_flight() -> None:
     state, outcome = step(STATE, inputs_with(None), RevisionPolicy())
     assert (state.latest_count, outcome.merged) == (None, NoData(missing="no proposal of any decider"))
     assert count_of(STATE, inputs_with(None, in_flight=21.0)) == 3
 
 
-def test_requests_that_wait_count_immediately_under_a_policy_that_counts_them() -> None:
+def test_waiting_requests_count_at_once_under_waiting_policy() -> None:
     waiting = InFlight(present=Stat(concurrency=70.0), is_waiting=True)
     view = ScalerView(present_scale=0, ready_count=0, serving_state=ServingState.ACTIVE)
     inputs = inputs_with(1.0, in_flight=0.0, view=view)
@@ -100,7 +100,7 @@ def test_requests_that_wait_count_immediately_under_a_policy_that_counts_them() 
     assert not step(STATE, inputs, RevisionPolicy())[0].resets_windows
 
 
-def test_each_further_metric_has_a_state_and_a_proposal() -> None:
+def test_each_further_metric_has_state_and_proposal() -> None:
     spec = msgspec.structs.replace(
         SPEC, further_metrics=(MeasuredMetric(metric="rps", target_value=10.0, total_value=10.0),)
     )
@@ -116,7 +116,7 @@ def test_each_further_metric_has_a_state_and_a_proposal() -> None:
     assert step(state, silent, RevisionPolicy())[1].inputs.proposals[0].desired == NoData(missing="no rps")
 
 
-def test_the_delay_sees_the_initial_scale_until_the_first_pods_were_ready() -> None:
+def test_delay_includes_initial_scale_until_first_pods_are_ready() -> None:
     spec = msgspec.structs.replace(SPEC, initial_scale=3, scale_down_delay_s=120.0)
     state = msgspec.structs.replace(STATE, gate=GateState(since_s=NOW_S))
     state, _ = step(state, inputs_with(0.0, spec=spec, view=facts_of(3)), RevisionPolicy())
@@ -126,14 +126,14 @@ def test_the_delay_sees_the_initial_scale_until_the_first_pods_were_ready() -> N
     assert count_of(state, msgspec.structs.replace(after, at_s=NOW_S + 120.0)) == 1
 
 
-def test_a_failed_revision_without_a_route_scales_to_zero_immediately() -> None:
+def test_failed_unreachable_revision_scales_to_zero_at_once() -> None:
     spec = msgspec.structs.replace(SPEC, reachable=False)
     state = msgspec.structs.replace(STATE, gate=GateState(since_s=NOW_S))
     view = msgspec.structs.replace(facts_of(1, ready=0), is_failed=True)
     assert step(state, inputs_with(0.0, spec=spec, view=view), RevisionPolicy())[1].apply_count == 0
 
 
-def test_pods_that_load_are_kept_and_never_more_than_there_are() -> None:
+def test_loading_pods_are_retained_up_to_present_scale() -> None:
     idle = inputs_with(0.0, loading_count=2, view=facts_of(5, ready=2))
     (proposal,) = step(STATE, idle, RevisionPolicy())[1].inputs.proposals
     assert (proposal.desired, proposal.reason) == (4, "2 pods load")
@@ -142,7 +142,7 @@ def test_pods_that_load_are_kept_and_never_more_than_there_are() -> None:
     assert step(STATE, inputs_with(0.0, loading_count=1, view=facts_of(0)), RevisionPolicy())[1].inputs.proposals == ()
 
 
-def test_the_classic_proposal_stands_in_place_of_the_algorithm() -> None:
+def test_classic_proposal_replaces_algorithm() -> None:
     classic = Decided(
         proposal=Proposal(decider="classic", desired=6, reason="x"), detail=NoData(missing="not read here")
     )
@@ -150,7 +150,7 @@ def test_the_classic_proposal_stands_in_place_of_the_algorithm() -> None:
     assert (state.kpa, outcome.decided.proposal.decider, state.latest_count) == (None, "classic", 6)
 
 
-def test_a_budget_limits_the_merged_count() -> None:
+def test_budget_limits_merged_count() -> None:
     def limit(_: object) -> Allowance:
         return Allowance(count=1, wanted=2, reason=AllowanceReason.SHARE, budget="10 pods", all_wanted=20, price=1.0)
 

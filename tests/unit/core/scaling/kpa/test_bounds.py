@@ -14,7 +14,7 @@ from tests.unit.core.scaling.kpa_builders import spec_with
         (10**9, 2, 0, 10**9, None),
     ],
 )
-def test_a_count_is_kept_within_minimum_and_maximum(
+def test_count_is_bounded_by_min_and_max_scale(
     count: int, min_scale: int, max_scale: int, bounded_count: int, limited_by: ScaleBound | None
 ) -> None:
     spec = spec_with(min_scale=min_scale, max_scale=max_scale)
@@ -32,7 +32,7 @@ def test_a_count_is_kept_within_minimum_and_maximum(
         (False, 0, 2, ScaleBound.MIN_SCALE),
     ],
 )
-def test_the_initial_scale_is_a_minimum_until_it_was_reached_once(
+def test_initial_scale_is_minimum_until_first_reached(
     *, is_initialized: bool, initial_scale: int, bounded_count: int, limited_by: ScaleBound
 ) -> None:
     spec = spec_with(min_scale=2, initial_scale=initial_scale)
@@ -40,23 +40,23 @@ def test_the_initial_scale_is_a_minimum_until_it_was_reached_once(
     assert (response.count, response.limited_by) == (bounded_count, limited_by)
 
 
-def test_an_initial_scale_of_one_keeps_no_pod() -> None:
+def test_initial_scale_of_1_retains_no_pod() -> None:
     assert bounded(0, spec=spec_with(initial_scale=1), is_initialized=False).count == 0
 
 
-def test_the_maximum_is_stronger_than_the_initial_scale() -> None:
+def test_max_scale_overrides_initial_scale() -> None:
     # docs/calculations.md: min 2, initial 5, max 4.
     spec = spec_with(min_scale=2, initial_scale=5, max_scale=4)
     response = bounded(0, spec=spec, is_initialized=False)
     assert (response.count, response.limited_by) == (4, ScaleBound.MAX_SCALE)
 
 
-def test_a_count_that_two_bounds_bring_back_is_not_limited() -> None:
+def test_count_restored_by_second_bound_is_not_limited() -> None:
     spec = spec_with(initial_scale=5, max_scale=4)
     assert bounded(4, spec=spec, is_initialized=False).limited_by is None
 
 
-def test_an_unreachable_revision_has_a_maximum_but_no_minimum() -> None:
+def test_unreachable_revision_has_maximum_but_no_minimum() -> None:
     spec = spec_with(min_scale=2, initial_scale=5, max_scale=7, reachable=False)
     assert bounded(0, spec=spec, is_initialized=False).count == 0
     assert bounded(9, spec=spec, is_initialized=False).count == 7
@@ -73,7 +73,7 @@ def test_an_unreachable_revision_has_a_maximum_but_no_minimum() -> None:
         (False, 3, 5, False, 5),
     ],
 )
-def test_active_means_the_minimum_is_ready(
+def test_active_phase_requires_ready_minimum(
     *, is_initialized: bool, min_scale: int, initial_scale: int, reachable: bool, ready_min: int
 ) -> None:
     spec = spec_with(min_scale=min_scale, initial_scale=initial_scale, reachable=reachable)

@@ -26,7 +26,7 @@ SERVE, PROXY = TrafficPath.SERVE, TrafficPath.PROXY
         (211, 10**9, 0.0, 2**31 - 1),
     ],
 )
-def test_excess_is_what_the_pods_can_take_less_burst_and_load(
+def test_excess_is_capacity_minus_burst_capacity_and_load(
     target_burst_capacity: float, ready_count: int, load: float, excess: int
 ) -> None:
     spec = spec_with(target_burst_capacity=target_burst_capacity)
@@ -48,7 +48,7 @@ def test_excess_is_what_the_pods_can_take_less_burst_and_load(
         (3, False, 100, 0, 0, PROXY),
     ],
 )
-def test_the_activators_are_in_the_path_unless_pods_have_room(
+def test_path_has_activators_unless_pods_have_excess_capacity(
     *,
     wanted_count: int | NoData,
     is_inactive: bool,

@@ -31,51 +31,51 @@ def counts(decision: ScaleDecision) -> tuple[int, ScalerMode, ScaleLimit | None]
     return decision.desired_count, decision.mode, decision.limited_by
 
 
-def test_pods_are_load_over_target_rounded_up() -> None:
+def test_desired_count_is_load_over_target_rounded_up() -> None:
     # docs/calculations.md: 95 at 70 a pod.
     _, decision = decided(load=95.0, ready_count=2)
     assert counts(decision) == (2, ScalerMode.STABLE, None)
     assert (decision.desired_stable_count, decision.desired_panic_count) == (2, 2)
 
 
-def test_a_load_below_zero_needs_no_pod() -> None:
+def test_negative_load_needs_no_pod() -> None:
     assert decided(load=-3.0)[1].desired_count == 0
 
 
-def test_an_absurd_load_needs_no_more_pods_than_replicas_can_say() -> None:
+def test_huge_load_is_limited_to_int32_replicas() -> None:
     assert decided(load=1e300)[1].desired_stable_count == 2**31 - 1
 
 
 @pytest.mark.parametrize("missing", ["observed", "ready_count"])
-def test_without_data_nothing_changes(missing: str) -> None:
+def test_missing_data_changes_no_state(missing: str) -> None:
     state = KpaState(panic_since_s=1.0, panic_count_max=7)
     observed = NOTHING if missing == "observed" else Observation(stable=1.0, panic=1.0)
     ready_count = NOTHING if missing == "ready_count" else 3
     assert decide(state, observed=observed, ready_count=ready_count, spec=DEFAULTS, now_s=500.0) == (state, NOTHING)
 
 
-def test_growth_is_limited_by_the_rate_and_rounds_up_so_that_it_never_sticks() -> None:
+def test_scale_up_is_limited_by_rate_rounded_up() -> None:
     # docs/calculations.md: 1.1 x 2 = 2.2, so 3.
     _, decision = decided(load=7000.0, ready_count=2, spec=spec_with(max_scale_up_rate=1.1))
     assert counts(decision) == (3, ScalerMode.PANIC, ScaleLimit.UP_RATE)
     assert decision.rate_count_max == 3
 
 
-def test_the_way_down_is_limited_by_the_rate_and_rounds_down() -> None:
+def test_scale_down_is_limited_by_rate_rounded_down() -> None:
     # docs/calculations.md: 5 / 2 = 2.5, so 2.
     _, decision = decided(load=0.0, ready_count=5)
     assert counts(decision) == (2, ScalerMode.STABLE, ScaleLimit.DOWN_RATE)
     assert decision.rate_count_min == 2
 
 
-def test_any_load_starts_the_activation_scale_even_beyond_the_rate() -> None:
+def test_any_load_wants_activation_scale_beyond_rate() -> None:
     spec = spec_with(activation_scale=4, max_scale_up_rate=2.0)
     _, decision = decided(load=1.0, spec=spec)
     assert counts(decision) == (4, ScalerMode.STABLE, ScaleLimit.ACTIVATION_SCALE)
     assert decided(load=0.0, spec=spec)[1].desired_count == 0
 
 
-def test_panic_begins_where_the_rounded_count_reaches_the_threshold() -> None:
+def test_panic_begins_when_rounded_count_reaches_threshold() -> None:
     # docs/calculations.md: one pod, 71 at 70 a pod: 2 pods over 1 ready.
     state, decision = decided(load=10.0, panic_load=71.0, now_s=30.0)
     assert counts(decision) == (2, ScalerMode.PANIC, None)
@@ -83,7 +83,7 @@ def test_panic_begins_where_the_rounded_count_reaches_the_threshold() -> None:
     assert (state.panic_since_s, state.panic_count_max) == (30.0, 2)
 
 
-def test_panic_lasts_a_stable_window_after_its_last_reason() -> None:
+def test_panic_lasts_one_stable_window_after_last_cause() -> None:
     # docs/calculations.md: at 60 s still, at 60.5 s no more.
     state, _ = decided(load=700.0, now_s=0.0)
     assert decided(state, load=70.0, ready_count=10, now_s=60.0)[1].desired_count == 10
@@ -92,7 +92,7 @@ def test_panic_lasts_a_stable_window_after_its_last_reason() -> None:
     assert (state.panic_since_s, state.panic_count_max) == (None, 0)
 
 
-def test_a_lower_answer_waits_for_the_delay() -> None:
+def test_lower_count_is_delayed() -> None:
     spec = spec_with(scale_down_delay_s=6.0)
     state, _ = decided(load=280.0, ready_count=4, spec=spec, now_s=0.0)
     state, decision = decided(state, load=70.0, ready_count=4, spec=spec, now_s=4.0)
@@ -101,14 +101,14 @@ def test_a_lower_answer_waits_for_the_delay() -> None:
     assert decided(state, load=70.0, ready_count=4, spec=spec, now_s=6.0)[1].desired_count == 2
 
 
-def test_an_unreachable_revision_has_no_delay_and_adds_nothing_to_it() -> None:
+def test_unreachable_revision_has_no_delay() -> None:
     spec = spec_with(scale_down_delay_s=6.0, reachable=False)
     state, decision = decided(load=280.0, ready_count=4, spec=spec)
     assert decision.desired_count == 4
     assert decided(state, load=0.0, ready_count=4, spec=spec, now_s=2.0)[1].desired_count == 0
 
 
-def test_a_change_of_the_delay_counts_immediately() -> None:
+def test_changed_delay_applies_at_once() -> None:
     state, _ = decided(restarted(ready_count=1), load=280.0, ready_count=4)
     delayed = spec_with(scale_down_delay_s=6.0)
     state, _ = decided(state, load=280.0, ready_count=4, spec=delayed, now_s=100.0)
@@ -120,7 +120,7 @@ def test_a_change_of_the_delay_counts_immediately() -> None:
     ("quirks", "max_scale", "reachable", "desired_count"),
     [(SAFE, 0, True, 3), (SAFE, 2, True, 2), (SAFE, 0, False, 0), (ORIGINAL, 0, True, 0)],
 )
-def test_the_delay_counts_the_initial_scale(
+def test_delay_includes_initial_scale_except_in_original(
     quirks: KpaQuirks, max_scale: int, *, reachable: bool, desired_count: int
 ) -> None:
     spec = spec_with(
@@ -133,29 +133,29 @@ def test_the_delay_counts_the_initial_scale(
         assert decision.desired_count == count
 
 
-def test_the_original_keeps_the_delay_that_the_scaler_was_made_with() -> None:
+def test_original_retains_delay_of_scaler_creation() -> None:
     state, _ = decided(restarted(ready_count=1, delay_s=6.0), load=280.0, ready_count=4, quirks=ORIGINAL)
     _, decision = decided(state, load=70.0, ready_count=4, now_s=2.0, quirks=ORIGINAL)
     assert counts(decision) == (4, ScalerMode.STABLE, ScaleLimit.SCALE_DOWN_DELAY)
 
 
-def test_a_restart_with_several_ready_pods_begins_in_panic() -> None:
+def test_restart_with_several_ready_pods_begins_in_panic() -> None:
     _, decision = decided(restarted(ready_count=5), load=0.0, ready_count=5, now_s=2.0)
     assert counts(decision) == (5, ScalerMode.PANIC, ScaleLimit.PANIC_HOLD)
 
 
-def test_a_restart_may_go_up_immediately() -> None:
+def test_restart_allows_immediate_scale_up() -> None:
     _, decision = decided(restarted(ready_count=1), load=280.0, ready_count=1, now_s=2.0)
     assert decision.desired_count == 4
 
 
-def test_the_original_lets_a_single_pod_go_after_a_restart() -> None:
+def test_original_removes_single_pod_after_restart() -> None:
     state = restarted(ready_count=1, quirks=ORIGINAL)
     assert decided(state, load=0.0, now_s=2.0, quirks=ORIGINAL)[1].desired_count == 0
     assert decided(restarted(ready_count=1), load=0.0, now_s=2.0)[1].desired_count == 1
 
 
-def test_the_same_inputs_decide_the_same_again() -> None:
+def test_equal_inputs_give_equal_decisions() -> None:
     _, decision = decided(CALM, load=95.0, panic_load=300.0, ready_count=2, now_s=7.0)
     again = decided(
         CALM,

@@ -18,53 +18,53 @@ def merged(
     return decision
 
 
-def test_the_largest_proposal_wins() -> None:
+def test_largest_proposal_decides() -> None:
     decision = merged(kpa=3, cpu=5, memory=4)
     assert (decision.desired_count, decision.decided_by, decision.bounds.limited_by) == (5, "cpu", None)
 
 
-def test_of_equal_proposals_the_first_decided() -> None:
+def test_first_of_equal_proposals_decides() -> None:
     assert merged(kpa=3, cpu=3).decided_by == "kpa"
 
 
-def test_bounds_come_last() -> None:
+def test_bounds_apply_after_merge() -> None:
     # docs/calculations.md: load wants 3, cpu 5, at most 4.
     decision = merged(kpa=3, cpu=5, spec=spec_with(max_scale=4))
     assert (decision.desired_count, decision.bounds.limited_by) == (4, ScaleBound.MAX_SCALE)
 
 
-def test_the_initial_scale_holds_until_it_was_reached() -> None:
+def test_initial_scale_is_minimum_until_initialized() -> None:
     assert merged(kpa=0, spec=spec_with(initial_scale=3), is_initialized=False).desired_count == 3
     assert merged(kpa=0, spec=spec_with(initial_scale=3)).desired_count == 0
 
 
-def test_without_any_data_there_is_no_answer() -> None:
+def test_merge_without_data_returns_no_data() -> None:
     nothing = NoData(missing="no proposal of any decider")
     for decider_proposals in (proposals(), proposals(kpa=SILENCE, cpu=SILENCE)):
         assert merge(decider_proposals, present_scale=5, spec=DEFAULTS, is_initialized=True) == nothing
 
 
-def test_a_silent_decider_keeps_the_present_scale() -> None:
+def test_silent_decider_retains_present_scale() -> None:
     # docs/calculations.md: load wants 3, cpu is silent, 10 are there.
     decision = merged(kpa=3, cpu=SILENCE, present_scale=10)
     assert (decision.desired_count, decision.decided_by, decision.silent) == (10, None, ("cpu",))
 
 
-def test_a_silent_decider_does_not_stop_the_way_up() -> None:
+def test_silent_decider_does_not_prevent_scale_up() -> None:
     decision = merged(kpa=3, cpu=SILENCE, present_scale=2)
     assert (decision.desired_count, decision.decided_by, decision.silent) == (3, "kpa", ("cpu",))
 
 
-def test_a_silent_decider_asks_for_nothing_at_zero() -> None:
+def test_silent_decider_wants_no_pods_at_zero() -> None:
     assert merged(kpa=0, cpu=SILENCE, present_scale=0).desired_count == 0
 
 
-def test_what_silence_keeps_is_still_bounded() -> None:
+def test_scale_retained_for_silent_decider_is_bounded() -> None:
     decision = merged(kpa=3, cpu=SILENCE, present_scale=10, spec=spec_with(max_scale=6))
     assert (decision.desired_count, decision.bounds.limited_by) == (6, ScaleBound.MAX_SCALE)
 
 
-def test_the_response_carries_all_proposals_and_the_present_scale() -> None:
+def test_decision_has_all_proposals_and_present_scale() -> None:
     decision = merged(kpa=3, cpu=SILENCE, present_scale=2)
     assert decision.proposals == tuple(proposals(kpa=3, cpu=SILENCE))
     assert decision.present_scale == 2

@@ -51,7 +51,7 @@ def learn(
     learner: TargetLearner | None = None,
     seed: int = 1,
 ) -> list[LearntTarget | None]:
-    """The learnt target after each period; its pods share the load by the target before."""
+    """The learnt target after each period; its pods share the load by the previous target."""
     learner, dice = learner or TargetLearner(), random.Random(seed)
     targets: list[LearntTarget | None] = []
     now_s, total = 0.0, spec.total_value

@@ -12,22 +12,22 @@ def seen(*points: tuple[float, float], seconds: int = 5) -> LatencyCurve:
     return curve
 
 
-def test_nothing_is_known_of_no_requests() -> None:
+def test_curve_without_requests_has_no_knee() -> None:
     assert LatencyCurve().knee() is None
 
 
-def test_a_bin_of_few_seconds_says_nothing() -> None:
+def test_bin_with_few_seconds_is_ignored() -> None:
     assert seen((4.0, 0.01), seconds=2).knee() is None
 
 
-def test_a_bin_of_few_requests_says_nothing() -> None:
+def test_bin_with_few_requests_is_ignored() -> None:
     curve = LatencyCurve()
     for _ in range(9):
         curve.record(1.0, 1.0, 1.0)
     assert curve.knee() is None
 
 
-def test_the_knee_is_the_response_time_of_an_idle_pod_times_the_most_requests_a_second() -> None:
+def test_knee_is_idle_response_time_times_maximum_throughput() -> None:
     knee = seen((1.0, 0.02), (4.0, 0.02), (8.0, 0.04), (16.0, 0.08)).knee()
 
     assert knee is not None
@@ -37,7 +37,7 @@ def test_the_knee_is_the_response_time_of_an_idle_pod_times_the_most_requests_a_
     assert knee.slowdown == pytest.approx(4.0, rel=1e-5)
 
 
-def test_a_response_time_that_falls_is_noise() -> None:
+def test_falling_response_times_are_averaged() -> None:
     # 33 requests a second of 30 ms and 400 of 10 ms: 11.5 ms, at up to 4 in flight.
     knee = seen((1.0, 0.03), (4.0, 0.01), (8.0, 0.02)).knee()
 
@@ -47,7 +47,7 @@ def test_a_response_time_that_falls_is_noise() -> None:
     assert knee.top_response_s == pytest.approx(0.02)
 
 
-def test_what_is_old_counts_for_less() -> None:
+def test_faded_seconds_are_ignored() -> None:
     curve = seen((1.0, 0.02), seconds=60)
     curve.fade(0.5)
     curve.fade(0.05)

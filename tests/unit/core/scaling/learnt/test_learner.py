@@ -31,11 +31,11 @@ def last(targets: list[LearntTarget | None]) -> LearntTarget:
     return targets[-1]
 
 
-def test_without_requests_nothing_is_learnt() -> None:
+def test_no_target_is_learnt_without_requests() -> None:
     assert learn(ServedApp(), loads=[0.0] * 5) == [None] * 5
 
 
-def test_an_app_on_one_core_gets_few_requests_by_its_response_times_alone() -> None:
+def test_single_core_app_is_bound_by_latency() -> None:
     learnt = last(learn(ServedApp(cpu_s=0.02), loads=RISING))
     assert learnt.bound is TargetBound.LATENCY
     # A knee of 1 and a utilisation of 70 %: 1 - 1 + 1 / 0.3.
@@ -43,26 +43,26 @@ def test_an_app_on_one_core_gets_few_requests_by_its_response_times_alone() -> N
     assert not learnt.is_used
 
 
-def test_with_a_limit_of_cpu_the_reason_is_the_cpu() -> None:
+def test_cpu_limit_makes_cpu_the_bound() -> None:
     learnt = last(learn(ServedApp(cpu_s=0.02), loads=RISING, limits=Resources(cpu_m=1000)))
     assert learnt.bound is TargetBound.CPU
     assert 2.5 < learnt.total < 6
 
 
-def test_requests_that_mostly_wait_share_a_core() -> None:
+def test_app_that_mostly_waits_gets_knee_of_its_core() -> None:
     # 90 ms elsewhere and 10 ms of a core: a knee of 10, and 2.3 more for the queue there.
     learnt = last(learn(ServedApp(wait_s=0.09, cpu_s=0.01), loads=[2.0 + 3 * step for step in range(20)] + [60.0] * 20))
     assert learnt.bound is TargetBound.LATENCY
     assert 8 < learnt.total < 18
 
 
-def test_a_load_that_begins_at_its_most_is_found_to_be_too_much_by_the_cpu() -> None:
+def test_overload_from_start_is_detected() -> None:
     learnt = last(learn(ServedApp(cpu_s=0.02), loads=[30.0] * 30, limits=Resources(cpu_m=1000)))
     assert learnt.bound in (TargetBound.CPU, TargetBound.LATENCY)
     assert learnt.total < 10
 
 
-def test_an_app_that_only_waits_gets_more_than_the_default() -> None:
+def test_app_that_only_waits_gets_target_above_default() -> None:
     targets = learn(ServedApp(wait_s=1.0, cpu_s=0.0001), loads=[20.0 * step for step in range(1, 16)] + [300.0] * 20)
     learnt = last(targets)
     assert learnt.bound is None
@@ -70,12 +70,12 @@ def test_an_app_that_only_waits_gets_more_than_the_default() -> None:
     assert max(target.total for target in targets if target is not None) < 1.6 * 150 / 0.7
 
 
-def test_without_more_load_the_target_stays_at_the_default() -> None:
+def test_target_remains_default_without_higher_load() -> None:
     learnt = last(learn(ServedApp(wait_s=1.0, cpu_s=0.0001), loads=[5.0] * 20))
     assert (learnt.total, learnt.bound) == (100.0, None)
 
 
-def test_memory_is_kept_below_its_limit_with_room_for_three_deviations() -> None:
+def test_memory_bound_leaves_room_for_three_deviations() -> None:
     app = ServedApp(wait_s=1.0, cpu_s=0.0001, request_bytes=12 * MIB)
     targets = learn(app, loads=RISING, limits=Resources(memory_bytes=160 * MIB))
     learnt = last(targets)
@@ -85,21 +85,21 @@ def test_memory_is_kept_below_its_limit_with_room_for_three_deviations() -> None
     assert 4 < learnt.total < 7
 
 
-def test_a_bound_by_memory_is_in_force_immediately() -> None:
+def test_memory_bound_applies_at_once() -> None:
     app = ServedApp(wait_s=1.0, cpu_s=0.0001, request_bytes=12 * MIB)
     targets = learn(app, loads=[2.0, 4.0, 6.0], limits=Resources(memory_bytes=160 * MIB))
     totals = [100.0 if target is None else target.total for target in targets]
     assert min(totals) < 10
 
 
-def test_another_bound_halves_the_target_at_most() -> None:
+def test_target_changes_by_at_most_half_down_and_a_quarter_up() -> None:
     targets = learn(ServedApp(cpu_s=0.02), loads=RISING)
     totals = [100.0, *(100.0 if target is None else target.total for target in targets)]
     assert all(after >= before / 2 - 1e-9 for before, after in itertools.pairwise(totals))
     assert all(after <= before * 1.25 + 1e-9 for before, after in itertools.pairwise(totals))
 
 
-def test_a_container_that_was_killed_for_its_memory_had_too_many_requests() -> None:
+def test_oom_kill_lowers_memory_bound() -> None:
     learner = TargetLearner()
     learner.killed()
     assert learner.update(DEFAULTS, Resources(), period_s=30, total_max=1000, now_s=0) is None
@@ -119,7 +119,7 @@ def test_a_container_that_was_killed_for_its_memory_had_too_many_requests() -> N
     assert again.total < learnt.total
 
 
-def test_a_killed_container_is_forgotten_slowly() -> None:
+def test_bound_of_oom_kill_rises_slowly() -> None:
     learner = TargetLearner()
     learner.record(40.0, 40.0, 1.0)
     learner.killed()
@@ -127,7 +127,7 @@ def test_a_killed_container_is_forgotten_slowly() -> None:
     assert last(targets).above == pytest.approx(20 * 1.002**51, rel=0.01)
 
 
-def test_an_app_that_became_slower_is_found_out_by_fewer_requests_that_take_as_long() -> None:
+def test_slower_app_is_relearnt_with_fewer_requests() -> None:
     learner = TargetLearner()
     learn(ServedApp(cpu_s=0.02), loads=RISING, learner=learner)
     learnt = last(learn(ServedApp(wait_s=0.5, cpu_s=0.0001), loads=[60.0] * 120, learner=learner))
@@ -135,11 +135,11 @@ def test_an_app_that_became_slower_is_found_out_by_fewer_requests_that_take_as_l
     assert learnt.total > 8
 
 
-def test_another_load_metric_has_no_learnt_target() -> None:
+def test_gauge_metric_has_no_learnt_target() -> None:
     assert learn(ServedApp(), loads=RISING, spec=spec_with(metric="queue-length"))[-1] is None
 
 
-def test_requests_a_second_have_the_rate_at_the_knee_as_their_target() -> None:
+def test_rps_target_is_rate_at_knee() -> None:
     in_flight = learn(ServedApp(), loads=RISING)[-1]
     rate = learn(ServedApp(), loads=RISING, spec=spec_with(metric="rps", total_value=200.0, target_value=140.0))[-1]
     assert in_flight is not None
@@ -148,13 +148,13 @@ def test_requests_a_second_have_the_rate_at_the_knee_as_their_target() -> None:
     assert rate.total == rate.above
 
 
-def test_it_never_exceeds_the_hard_limit() -> None:
+def test_target_never_exceeds_container_concurrency() -> None:
     spec = spec_with(container_concurrency=10, total_value=10.0, target_value=7.0)
     targets = learn(ServedApp(wait_s=1.0, cpu_s=0.0001), loads=[100.0] * 20, spec=spec)
     assert last(targets).total == 10.0
 
 
-def test_what_was_learnt_survives_a_restart() -> None:
+def test_learnt_target_is_restored_after_restart() -> None:
     learner = TargetLearner()
     before = last(learn(ServedApp(cpu_s=0.02), loads=RISING, limits=Resources(cpu_m=1000), learner=learner))
     saved = learner.due_save(DEFAULTS, 1000.0)
@@ -171,7 +171,7 @@ def test_what_was_learnt_survives_a_restart() -> None:
     assert last(learn(ServedApp(cpu_s=0.02), loads=[20.0] * 5, limits=Resources(cpu_m=1000), learner=again)).total < 6
 
 
-def test_it_is_saved_once_it_has_settled_or_was_on_its_way_for_a_minute() -> None:
+def test_target_is_saved_when_settled_or_after_60_s() -> None:
     learner = TargetLearner()
     assert learner.due_save(DEFAULTS, 0.0) is None
     learn(ServedApp(wait_s=1.0, cpu_s=0.0001), loads=[5.0] * 3, learner=learner)
@@ -185,12 +185,12 @@ def test_it_is_saved_once_it_has_settled_or_was_on_its_way_for_a_minute() -> Non
 
 
 @pytest.mark.parametrize("text", ["", "7", '{"total": "x"}', '{"total": -1}', '{"knee": 0}', '{"bound": "disk"}'])
-def test_what_cannot_be_read_is_refused(text: str) -> None:
+def test_invalid_saved_target_is_rejected(text: str) -> None:
     with pytest.raises(InvalidValue):
         TargetLearner().load(text)
 
 
-def test_a_clock_that_jumps_changes_it_once() -> None:
+def test_clock_jump_retains_target_in_range() -> None:
     learner = TargetLearner()
     learn(ServedApp(cpu_s=0.02), loads=RISING, learner=learner)
     for now_s in (1e9, 0.0, -1e9):
@@ -200,7 +200,7 @@ def test_a_clock_that_jumps_changes_it_once() -> None:
         assert 2 < learnt.total < 8
 
 
-def test_the_cpu_of_a_request_counts_as_soon_as_its_response_time_is_known() -> None:
+def test_cpu_per_request_counts_when_response_time_is_known() -> None:
     learner, limits = TargetLearner(), Resources(cpu_m=1000)
     results = []
     for second in range(40):
@@ -215,7 +215,7 @@ def test_the_cpu_of_a_request_counts_as_soon_as_its_response_time_is_known() -> 
     assert results[39].above == pytest.approx(4.0, rel=0.01)
 
 
-def test_usage_that_is_not_measured_says_nothing() -> None:
+def test_missing_usage_bounds_no_target() -> None:
     learner = TargetLearner()
     learner.measure(4.0, 10.0, used=Resources(), limits=Resources(cpu_m=1000, memory_bytes=MIB))
     learner.measure(4.0, 0.0, used=Resources(cpu_m=900), limits=Resources(cpu_m=1000))
@@ -233,7 +233,7 @@ def target_of(
     return target
 
 
-def test_before_anything_is_known_the_target_is_the_revision_s_own() -> None:
+def test_target_without_data_is_that_of_revision() -> None:
     target = target_of(ACTING, learnt="")
     target.update(1.0)
     assert target.spec is ACTING
@@ -241,20 +241,20 @@ def test_before_anything_is_known_the_target_is_the_revision_s_own() -> None:
     assert target.due_save(1.0) is None
 
 
-def test_in_shadow_the_learnt_target_is_known_and_not_in_force() -> None:
+def test_shadow_target_is_learnt_but_not_in_force() -> None:
     target = target_of(DEFAULTS)
     assert target.spec is DEFAULTS
     assert target.learnt is not None
     assert (target.learnt.total, target.learnt.is_used) == (10.0, False)
 
 
-def test_a_revision_that_asks_for_it_gets_it_with_its_utilisation() -> None:
+def test_target_in_use_is_scaled_by_utilization() -> None:
     spec = target_of(ACTING).spec
     assert (spec.total_value, spec.target_value, spec.target_concurrency) == (10.0, 7.0, 7.0)
     assert msgspec.structs.replace(spec, total_value=100.0, target_value=70.0, target_concurrency=70.0) == ACTING
 
 
-def test_without_the_setting_nothing_is_learnt() -> None:
+def test_target_mode_off_learns_nothing() -> None:
     off = spec_with(target_mode=TargetMode.OFF)
     target = target_of(off)
     stat = Stat(pod="p", concurrency=5.0, ended_count=5.0, response_time_s=1.0)
@@ -268,7 +268,7 @@ def test_without_the_setting_nothing_is_learnt() -> None:
     assert target.spec.total_value == 10.0
 
 
-def test_numbers_that_change_keep_the_learnt_target() -> None:
+def test_changed_spec_retains_learnt_target() -> None:
     target = target_of(ACTING)
     target.update_revision(revision_with(spec_with(target_mode=TargetMode.USE, max_scale=3)))
     assert (target.spec.total_value, target.spec.max_scale) == (10.0, 3)
@@ -285,7 +285,7 @@ def scaler_with(spec: ScalingSpec) -> Scaler:
     return Scaler(revision, facts_of(1), SETTINGS, is_restart=False, now_s=0.0)
 
 
-def test_a_scaler_decides_with_the_learnt_target() -> None:
+def test_scaler_decides_with_learnt_target() -> None:
     scaler = scaler_with(ACTING)
     scaler.target.load(LEARNT)
     scaler.record(Stat(pod="p", at_s=0.5, concurrency=21.0, request_count=21.0), StatSource.POD)
@@ -297,7 +297,7 @@ def test_a_scaler_decides_with_the_learnt_target() -> None:
     assert "not used" not in explain(outcome)
 
 
-def test_in_shadow_a_decision_is_as_without_and_says_what_was_learnt() -> None:
+def test_shadow_target_is_explained_without_effect() -> None:
     outcomes = []
     for learnt in ("", LEARNT):
         scaler = scaler_with(DEFAULTS)
@@ -322,16 +322,14 @@ def test_in_shadow_a_decision_is_as_without_and_says_what_was_learnt() -> None:
         ("{}", ACTING, "no target is learnt yet: 100"),
     ],
 )
-def test_a_target_that_nothing_bounds_is_said_where_it_is_in_force_or_larger(
-    learnt: str, spec: ScalingSpec, phrase: str
-) -> None:
+def test_unbounded_target_is_explained_only_if_larger_or_in_force(learnt: str, spec: ScalingSpec, phrase: str) -> None:
     scaler = scaler_with(spec)
     scaler.target.load(learnt)
     sentence = explain(scaler.tick(facts_of(1), DecisionCause.PERIOD, 1.5))
     assert (phrase in sentence) if phrase else ("learnt" not in sentence)
 
 
-def test_reports_of_pods_and_killed_containers_reach_the_learner() -> None:
+def test_reports_and_oom_kills_reach_learner() -> None:
     scaler = scaler_with(ACTING)
     for second in range(10):
         stat = Stat(pod="p", at_s=second + 0.5, concurrency=40.0, ended_count=40.0, response_time_s=1.0)
@@ -346,7 +344,7 @@ def test_reports_of_pods_and_killed_containers_reach_the_learner() -> None:
     assert scaler.target.due_save(12.0) is not None
 
 
-def test_a_limit_of_cpu_without_measured_cpu_bounds_nothing() -> None:
+def test_cpu_limit_without_measured_cpu_sets_no_bound() -> None:
     learner = TargetLearner()
     for second in (0.0, 30.0):
         learner.record(5.0, 5.0, 1.0)

@@ -1,4 +1,4 @@
-"""The learnt target in each mode and unit, and what is read of a saved one."""
+"""The learnt target in each mode and unit, and the saved state."""
 
 import msgspec
 import pytest
@@ -43,7 +43,7 @@ def learnt(learnt_state: LearntState, spec: ScalingSpec) -> LearntTarget | None:
         (TargetMode.PROTECT, None, 150.0, False),
     ],
 )
-def test_protection_only_lowers_a_target_that_cpu_or_memory_bound(
+def test_protect_mode_only_lowers_target_bound_by_cpu_or_memory(
     mode: TargetMode, bound: TargetBound | None, total: float, *, is_used: bool
 ) -> None:
     learnt_state, spec = state(total, bound), spec_with(target_mode=mode)
@@ -53,13 +53,13 @@ def test_protection_only_lowers_a_target_that_cpu_or_memory_bound(
     assert mode is not TargetMode.PROTECT or decided.total_value <= spec.total_value
 
 
-def test_nothing_is_learnt_where_it_is_off_or_the_metric_is_a_gauge() -> None:
+def test_no_target_is_learnt_if_off_or_for_gauges() -> None:
     assert learnt(state(), spec_with(target_mode=TargetMode.OFF)) is None
     assert learnt(state(), spec_with(metric="queue-length")) is None
     assert learnt(LearntState(), spec_with()) is None
 
 
-def test_a_target_in_requests_a_second_follows_from_the_response_time() -> None:
+def test_rps_target_is_concurrency_over_response_time() -> None:
     """8 requests of 0.1 s are 80 a second, of which 70 % are aimed at; 5.6 of them are in flight then."""
     target = learnt(state(), RPS)
     assert target is not None
@@ -69,7 +69,7 @@ def test_a_target_in_requests_a_second_follows_from_the_response_time() -> None:
     assert spec.target_concurrency == pytest.approx(10.3 * 0.7)
 
 
-def test_memory_and_no_bound_leave_the_room_that_the_target_has() -> None:
+def test_rps_target_keeps_headroom_with_memory_or_no_bound() -> None:
     by_memory, free = learnt(state(3.4, TargetBound.MEMORY, 10.0), RPS), learnt(state(50.0, None, None), RPS)
     assert by_memory is not None
     assert free is not None
@@ -79,12 +79,12 @@ def test_memory_and_no_bound_leave_the_room_that_the_target_has() -> None:
     assert learnt(LearntState(total=5.0), RPS) is None
 
 
-def test_requests_a_second_are_learnt_from_requests_in_flight() -> None:
+def test_rps_spec_is_learnt_in_concurrency() -> None:
     assert in_flight(RPS).metric == "concurrency"
     assert (in_flight(RPS).total_value, in_flight(RPS).target_value) == pytest.approx((100.0, 70.0))
 
 
-def test_the_activator_asks_by_the_saved_target() -> None:
+def test_activator_uses_saved_target() -> None:
     text = msgspec.json.encode(state()).decode()
     spec = spec_with(target_mode=TargetMode.PROTECT)
     assert with_saved_target(spec, text, total_max=1000.0).target_concurrency == pytest.approx(10.3 * 0.7)

@@ -34,20 +34,20 @@ def change(
     return scale_change.delta, [applied.clamp for applied in scale_change.clamps]
 
 
-def test_a_change_within_all_bounds_names_none() -> None:
+def test_change_within_bounds_has_no_clamps() -> None:
     assert change(5, pods(idle=5)) == (5, [])
 
 
-def test_a_clamp_says_what_it_did() -> None:
+def test_clamp_has_amounts_before_and_after() -> None:
     scale_change = change_of(11, observed=pods(idle=90), spec=ScalingPolicySpec(max_count=100), settings=SETTINGS)
     assert scale_change.clamps == (AppliedClamp(clamp=Clamp.MAX, amount_before=11, amount_after=10),)
 
 
-def test_max_raises_a_removal() -> None:
+def test_max_count_increases_removal() -> None:
     assert change(-1, pods(idle=12), ScalingPolicySpec(max_count=5)) == (-7, [Clamp.MAX])
 
 
-def test_all_bounds_that_made_a_difference_are_named_in_order() -> None:
+def test_all_effective_clamps_are_listed_in_order() -> None:
     assert change(-100, pods(idle=10, occupied=40), ScalingPolicySpec(min_count=5)) == (
         -10,
         [Clamp.MIN, Clamp.SCALE_DOWN_AMOUNT, Clamp.IDLE_PODS],
@@ -55,17 +55,17 @@ def test_all_bounds_that_made_a_difference_are_named_in_order() -> None:
 
 
 @pytest.mark.parametrize(("settings", "delta"), [(SETTINGS, 5), (AS_ORIGINAL, 0)])
-def test_a_pod_that_waits_for_a_node_stops_only_the_original(settings: TriggerSettings, delta: int) -> None:
+def test_pending_pod_prevents_additions_only_in_original(settings: TriggerSettings, delta: int) -> None:
     assert change(5, ObservedPods(creating_count=1, pending_count=1), settings=settings)[0] == delta
 
 
 @pytest.mark.parametrize(("refuses", "expected"), [(False, (5, [])), (True, (0, [Clamp.FAILING_PODS]))])
-def test_a_failing_pod_stops_additions_on_request(*, refuses: bool, expected: tuple[int, list[Clamp]]) -> None:
+def test_failing_pod_prevents_additions_if_configured(*, refuses: bool, expected: tuple[int, list[Clamp]]) -> None:
     settings = TriggerSettings(failing_pod_refuses_up=refuses)
     assert change(5, ObservedPods(creating_count=1, failing_count=1), settings=settings) == expected
 
 
-def test_a_waiting_pod_does_not_stop_removals() -> None:
+def test_pending_pod_does_not_prevent_removals() -> None:
     observed = ObservedPods(creating_count=1, pending_count=1, failing_count=1, idle_count=9)
     settings = TriggerSettings(failing_pod_refuses_up=True, quirks=ORIGINAL)
     assert change(-5, observed, settings=settings) == (-5, [])
@@ -82,11 +82,11 @@ def panics(
 
 
 @pytest.mark.parametrize(("occupied", "idle", "exceeds"), [(91, 9, True), (90, 10, False), (0, 0, False)])
-def test_panic_begins_above_the_limit(occupied: int, idle: int, *, exceeds: bool) -> None:
+def test_panic_begins_above_limit(occupied: int, idle: int, *, exceeds: bool) -> None:
     assert exceeds_panic_limit(pods(idle=idle, occupied=occupied), 90) is exceeds
 
 
-def test_panic_adds_the_amount_of_the_up_direction_and_locks_for_a_minute() -> None:
+def test_panic_adds_up_amount_and_locks_for_60_s() -> None:
     decision = panics()
     assert (decision.verdict, decision.change.delta, decision.locked_until_s) == (PanicVerdict.PANIC, 5, 160.0)
 
@@ -95,37 +95,37 @@ def test_panic_is_off_by_default() -> None:
     assert panics(ScalingPolicySpec()).verdict is PanicVerdict.DISABLED
 
 
-def test_within_the_limit_nothing_is_added() -> None:
+def test_panic_adds_no_pods_within_limit() -> None:
     decision = panics(observed=pods(idle=10, occupied=90))
     assert (decision.verdict, decision.change.delta) == (PanicVerdict.WITHIN_LIMIT, 0)
 
 
-def test_the_limit_is_that_of_the_old_style_trigger() -> None:
+def test_panic_limit_is_that_of_old_style_trigger() -> None:
     spec = msgspec.structs.replace(SPEC, up=Direction(trigger=trigger(limit=95)))
     assert panics(spec).verdict is PanicVerdict.WITHIN_LIMIT
 
 
-def test_one_panic_keeps_another_away_and_its_lock_stays() -> None:
+def test_locked_panic_retains_its_lock() -> None:
     decision = panics(locked_until_s=101.0)
     assert (decision.verdict, decision.locked_until_s) == (PanicVerdict.LOCKED, 101.0)
 
 
-def test_an_expired_lock_blocks_no_process() -> None:
+def test_expired_panic_lock_has_no_effect() -> None:
     assert panics(locked_until_s=100.0).verdict is PanicVerdict.PANIC
 
 
-def test_panic_stays_within_max() -> None:
+def test_panic_does_not_exceed_max_count() -> None:
     spec = msgspec.structs.replace(SPEC, max_count=103)
     decision = panics(spec)
     assert (decision.change.delta, [applied.clamp for applied in decision.change.clamps]) == (3, [Clamp.MAX])
 
 
 @pytest.mark.parametrize(("settings", "delta"), [(SETTINGS, 300), (AS_ORIGINAL, 500)])
-def test_panic_is_held_to_the_cap_unless_as_the_original(settings: TriggerSettings, delta: int) -> None:
+def test_panic_is_capped_except_in_original(settings: TriggerSettings, delta: int) -> None:
     spec = msgspec.structs.replace(SPEC, up=Direction(delta=500))
     assert panics(spec, settings=settings).change.delta == delta
 
 
 @pytest.mark.parametrize(("settings", "starts"), [(SETTINGS, True), (AS_ORIGINAL, False)])
-def test_panic_starts_the_cooldown_unless_as_the_original(settings: TriggerSettings, *, starts: bool) -> None:
+def test_panic_starts_cooldown_except_in_original(settings: TriggerSettings, *, starts: bool) -> None:
     assert panics(settings=settings).starts_cooldown is starts

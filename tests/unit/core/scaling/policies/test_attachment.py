@@ -30,7 +30,7 @@ def wanted(triggered: Triggered, now_s: float = 0.0) -> list[int | NoData]:
     return [proposal.desired for proposal in triggered.proposals(now_s)]
 
 
-def test_a_wish_is_held_until_the_next_evaluation() -> None:
+def test_proposal_is_retained_until_next_evaluation() -> None:
     triggered = new_triggered()
     assert triggered.proposals(0.0) == ()
     assert triggered.is_due(0.0)
@@ -42,19 +42,19 @@ def test_a_wish_is_held_until_the_next_evaluation() -> None:
     assert (triggered.last.revision, triggered.last.at_s) == ("r", 0.0)
 
 
-def test_a_late_evaluation_does_not_move_the_next() -> None:
+def test_late_evaluation_retains_schedule() -> None:
     triggered = new_triggered()
     triggered.evaluate("r", pods(idle=1), 1.5)
     assert triggered.due_s == 10.0
 
 
-def test_after_a_long_absence_there_is_a_new_grid() -> None:
+def test_schedule_restarts_after_long_absence() -> None:
     triggered = new_triggered()
     triggered.evaluate("r", pods(idle=1), 100.0)
     assert triggered.due_s == 110.0
 
 
-def test_a_change_that_was_made_starts_the_cooldown() -> None:
+def test_applied_change_starts_cooldown() -> None:
     triggered = new_triggered()
     triggered.evaluate("r", pods(idle=1, occupied=9), 0.0)
     triggered.settle(10)
@@ -63,7 +63,7 @@ def test_a_change_that_was_made_starts_the_cooldown() -> None:
     assert triggered.state.last_change_at_s == 0.0
 
 
-def test_a_wish_that_was_outvoted_starts_none() -> None:
+def test_outvoted_proposal_starts_no_cooldown() -> None:
     triggered = new_triggered()
     triggered.evaluate("r", pods(idle=9, occupied=1), 0.0)
     assert wanted(triggered) == [3]
@@ -75,7 +75,7 @@ def test_a_wish_that_was_outvoted_starts_none() -> None:
     assert triggered.state.last_change_at_s == 10.0
 
 
-def test_a_policy_that_changed_is_evaluated_immediately() -> None:
+def test_changed_policy_is_evaluated_at_once() -> None:
     triggered = new_triggered()
     triggered.evaluate("r", pods(idle=1, occupied=9), 0.0)
     triggered.update(BOTH, 1.0)
@@ -84,7 +84,7 @@ def test_a_policy_that_changed_is_evaluated_immediately() -> None:
     assert triggered.is_due(1.0)
 
 
-def test_the_state_of_another_process_continues() -> None:
+def test_state_of_other_process_is_continued() -> None:
     first = new_triggered(policy(up=(trigger(70, time_s=100),)))
     for tick in range(7):
         first.evaluate("r", pods(idle=1, occupied=9), tick * 10.0)
@@ -94,11 +94,11 @@ def test_the_state_of_another_process_continues() -> None:
     assert "8 of 8 points" in last.last.reason
 
 
-def test_panic_adds_pods_until_they_are_there() -> None:
+def test_panic_proposes_pods_until_they_are_idle() -> None:
     triggered = new_triggered(PANIC)
     assert triggered.process_report("a", concurrency=1.0)
     triggered.panic(pods(idle=0, occupied=1), 0.0)
-    # No pod has been asked for yet, so the wish stays.
+    # No pod has been requested yet, so the proposal remains.
     triggered.panic(pods(idle=0, occupied=1), 0.1)
     assert triggered.proposals(0.1) == (
         Proposal(decider="panic of policy p", desired=4, reason="1 pods are occupied, so 3 more at once"),
@@ -110,7 +110,7 @@ def test_panic_adds_pods_until_they_are_there() -> None:
     assert triggered.state.last_change_at_s == 0.0
 
 
-def test_a_pod_takes_its_first_request_once() -> None:
+def test_process_report_detects_first_request_of_pod() -> None:
     triggered = new_triggered(PANIC)
     assert triggered.process_report("a", concurrency=1.0)
     assert not triggered.process_report("a", concurrency=2.0)
@@ -120,7 +120,7 @@ def test_a_pod_takes_its_first_request_once() -> None:
     assert triggered.process_report("a", concurrency=0.5)
 
 
-def test_within_the_limit_there_is_no_panic() -> None:
+def test_panic_within_limit_proposes_nothing() -> None:
     triggered = new_triggered(PANIC)
     triggered.process_report("a", concurrency=1.0)
     triggered.panic(pods(idle=1, occupied=1), 0.0)
@@ -134,7 +134,7 @@ def test_panic_ends_with_its_lock() -> None:
     assert wanted(triggered, SETTINGS.panic_lock_s) == []
 
 
-def test_panic_may_leave_the_cooldown_alone() -> None:
+def test_quirk_panic_without_cooldown_starts_no_cooldown() -> None:
     quirks = msgspec.structs.replace(SETTINGS.quirks, panic_starts_no_cooldown=True)
     triggered = new_triggered(PANIC, msgspec.structs.replace(SETTINGS, quirks=quirks))
     triggered.process_report("a", concurrency=1.0)
@@ -142,12 +142,12 @@ def test_panic_may_leave_the_cooldown_alone() -> None:
     assert triggered.state.last_change_at_s is None
 
 
-def test_without_panic_scale_no_autoscaler_is_poked() -> None:
+def test_process_report_is_false_without_panic_scale() -> None:
     triggered = new_triggered(UP)
     assert not triggered.process_report("a", concurrency=1.0)
 
 
-def test_it_is_content_when_nothing_is_to_be_changed_and_not_for_its_maximum() -> None:
+def test_proposal_is_content_without_change_below_maximum() -> None:
     triggered = new_triggered()
     triggered.evaluate("r", pods(idle=1, occupied=9), 0.0)
     assert [proposal.is_content for proposal in triggered.proposals(0.0)] == [False]
@@ -175,7 +175,7 @@ def test_it_is_content_when_nothing_is_to_be_changed_and_not_for_its_maximum() -
         (CPU, using(900, 1000), None, "points: 90 % of the requested cpu, aims at 50 %, 1 of 1 points above it; +8 pods"),
     ],
 )  # fmt: skip
-def test_the_reason_has_rule_numbers_and_bounds(
+def test_reason_has_rule_numbers_and_bounds(
     spec: ScalingPolicySpec, observed: ObservedPods, changed_at_s: float | None, words: str
 ) -> None:
     state = TriggerState(last_change_at_s=changed_at_s)

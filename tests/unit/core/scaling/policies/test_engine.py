@@ -22,7 +22,7 @@ PANIC = {"trigger": {"type": "fixed-step", "usagePercent": 50, "limitPercent": 6
 
 
 class TriggerStage:
-    """Triggers, and the keys of policies with news."""
+    """Triggers, and the keys of changed policies."""
 
     def __init__(self, cpu_m: int | None = 100) -> None:
         self.news: list[PolicyKey] = []
@@ -59,7 +59,7 @@ class TriggerStage:
         return status
 
 
-def test_without_policies_nothing_is_looked_at() -> None:
+def test_no_pods_are_observed_without_policies() -> None:
     stage = TriggerStage()
     assert stage.decide() == ()
     assert (stage.update_count, stage.triggers.due_in_s(HELLO.key, 0.0)) == (0, None)
@@ -69,7 +69,7 @@ def test_without_policies_nothing_is_looked_at() -> None:
     assert stage.news == []
 
 
-def test_a_policy_proposes_once_a_period() -> None:
+def test_policy_is_evaluated_once_per_period() -> None:
     stage = TriggerStage()
     stage.triggers.set_policy(policy(up=ROOM_UP))
     (first,) = stage.decide()
@@ -81,28 +81,28 @@ def test_a_policy_proposes_once_a_period() -> None:
     assert (stage.triggers.policy_count, stage.triggers.is_followed(KEY)) == (1, True)
 
 
-def test_at_scale_zero_there_is_nothing_to_evaluate() -> None:
+def test_no_policy_is_evaluated_at_scale_zero() -> None:
     stage = TriggerStage()
     stage.triggers.set_policy(policy(up=ROOM_UP))
     assert stage.decide(observed=pods()) == ()
     assert (stage.update_count, stage.triggers.due_in_s(HELLO.key, 0.0)) == (0, None)
 
 
-def test_a_min_holds_at_scale_zero() -> None:
+def test_min_count_applies_at_scale_zero() -> None:
     stage = TriggerStage()
     stage.triggers.set_policy(policy(min=2))
     assert [proposal.desired for proposal in stage.decide(observed=pods())] == [2]
 
 
 @pytest.mark.parametrize("scaled_revision", [revision(reachable=False), revision(state=ServingState.RETIRED)])
-def test_who_gets_no_requests_gets_no_pods(scaled_revision: ScaledRevision) -> None:
+def test_unreachable_or_retired_revision_gets_no_proposals(scaled_revision: ScaledRevision) -> None:
     stage = TriggerStage()
     stage.triggers.set_policy(policy(min=20))
     assert stage.decide(scaled_revision) == ()
     assert stage.triggers.due_in_s(scaled_revision.key, 0.0) is None
 
 
-def test_a_policy_that_goes_lets_go() -> None:
+def test_dropped_policy_proposes_nothing() -> None:
     stage = TriggerStage()
     stage.triggers.set_policy(policy(up=ROOM_UP))
     stage.decide()
@@ -111,7 +111,7 @@ def test_a_policy_that_goes_lets_go() -> None:
     assert stage.triggers.status(KEY, now_s=0.0, wall_offset_s=0.0, stamp=str) is None
 
 
-def test_the_next_policy_takes_over() -> None:
+def test_next_policy_replaces_dropped_policy() -> None:
     stage = TriggerStage()
     stage.triggers.set_policy(policy("a", up=ROOM_UP))
     stage.triggers.set_policy(policy("b", min=12))
@@ -124,7 +124,7 @@ def test_the_next_policy_takes_over() -> None:
     assert stage.condition(("default", "b"))["status"] == "True"
 
 
-def test_a_policy_that_changes_is_followed_immediately() -> None:
+def test_changed_policy_applies_at_next_decision() -> None:
     stage = TriggerStage()
     stage.triggers.set_policy(policy(up=ROOM_UP))
     stage.decide()
@@ -132,7 +132,7 @@ def test_a_policy_that_changes_is_followed_immediately() -> None:
     assert [proposal.desired for proposal in stage.decide(now_s=1.0)] == [20]
 
 
-def test_what_it_writes_itself_is_no_news() -> None:
+def test_own_status_write_is_no_change() -> None:
     stage = TriggerStage()
     stage.triggers.set_policy(policy(up=ROOM_UP))
     stage.decide()
@@ -143,7 +143,7 @@ def test_what_it_writes_itself_is_no_news() -> None:
     assert stage.news == []
 
 
-def test_a_recreated_revision_starts_from_nothing() -> None:
+def test_recreated_revision_gets_new_state() -> None:
     stage = TriggerStage()
     stage.triggers.set_policy(policy(up=ROOM_UP))
     stage.decide()
@@ -153,7 +153,7 @@ def test_a_recreated_revision_starts_from_nothing() -> None:
     assert stage.condition()["reason"] == "TargetNotFound"
 
 
-def test_cpu_without_requests_is_reported() -> None:
+def test_cpu_trigger_without_requests_is_reported() -> None:
     stage = TriggerStage(cpu_m=None)
     stage.triggers.set_policy(policy(up=CPU_UP))
     assert stage.decide() == ()
@@ -167,7 +167,7 @@ def test_cpu_without_requests_is_reported() -> None:
     assert stage.condition()["status"] == "True"
 
 
-def test_use_is_wanted_while_a_policy_looks_at_it() -> None:
+def test_usage_is_wanted_after_evaluation_of_cpu_trigger() -> None:
     stage = TriggerStage()
     stage.triggers.set_policy(policy(up=CPU_UP))
     assert not stage.triggers.wants_usage
@@ -175,7 +175,7 @@ def test_use_is_wanted_while_a_policy_looks_at_it() -> None:
     assert stage.triggers.wants_usage
 
 
-def test_the_status_says_what_was_decided_and_keeps_the_points() -> None:
+def test_status_has_decision_conditions_and_points() -> None:
     stage = TriggerStage()
     stage.triggers.set_policy(policy(up=ROOM_UP))
     stage.decide(now_s=5.0)
@@ -195,7 +195,7 @@ def test_the_status_says_what_was_decided_and_keeps_the_points() -> None:
     assert status["revisions"][0]["points"] == {"occupancy": ((1_000_005_000, 0.9),)}
 
 
-def test_a_condition_keeps_the_time_of_its_change() -> None:
+def test_condition_retains_its_transition_time() -> None:
     stage = TriggerStage()
     stage.triggers.set_policy(policy(up=ROOM_UP))
     stage.decide()
@@ -203,21 +203,21 @@ def test_a_condition_keeps_the_time_of_its_change() -> None:
     assert stage.status(now_s=60.0)["conditions"][0]["lastTransitionTime"] == "at 1000000"
 
 
-def test_a_wish_that_is_not_known_is_reported_as_none() -> None:
+def test_unknown_desired_count_is_null_in_status() -> None:
     stage = TriggerStage()
     stage.triggers.set_policy(policy(up=CPU_UP))
     stage.decide()
     assert stage.status()["lastDecision"]["desired"] is None
 
 
-def test_points_survive_the_process() -> None:
+def test_points_are_restored_in_next_process() -> None:
     first, then = TriggerStage(), TriggerStage()
     slow = {"triggers": [{"type": "occupancy", "usagePercent": 70, "timeSeconds": 30, "limitPercent": 100}]}
     first.triggers.set_policy(policy(up=slow))
     for second in (100.0, 110.0):
         assert first.decide(now_s=second)[0].desired == 0, "two points of three are too few"
     remaining = policy(up=slow, status=first.status())
-    # The next process has a clock of its own, on which it is 7 s; 10 s have passed.
+    # The clock of the next process is at 7 s; 10 s have passed.
     then.triggers.set_policy(remaining)
     (proposal,) = then.triggers.proposals(
         HELLO, lambda: pods(idle=1, occupied=9), present_scale=10, now_s=7.0, wall_offset_s=OFFSET_S + 113.0
@@ -226,7 +226,7 @@ def test_points_survive_the_process() -> None:
     assert "3 of 3 points" in proposal.reason
 
 
-def test_what_was_kept_is_not_lost_to_what_is_written_meanwhile() -> None:
+def test_saved_points_are_not_overwritten_by_later_status() -> None:
     stage = TriggerStage()
     results = [{"name": "hello-00001", "uid": "r1", "points": {"occupancy": [[1_000_000_000, 0.9]]}}]
     stage.triggers.set_policy(policy(up=ROOM_UP, status={"revisions": results}))
@@ -236,7 +236,7 @@ def test_what_was_kept_is_not_lost_to_what_is_written_meanwhile() -> None:
     assert len(stage.status()["revisions"][0]["points"]["occupancy"]) == 1
 
 
-def test_of_a_policy_that_another_one_writes_the_latest_is_kept() -> None:
+def test_latest_status_of_other_writer_is_used() -> None:
     stage = TriggerStage()
     stage.triggers.set_policy(policy(up=ROOM_UP, status={"revisions": []}), is_ours=False)
     results = [{"name": "hello-00001", "uid": "r1", "points": {"occupancy": [[1_000_000_000, 0.9]]}}]
@@ -245,7 +245,7 @@ def test_of_a_policy_that_another_one_writes_the_latest_is_kept() -> None:
     assert len(stage.status()["revisions"][0]["points"]["occupancy"]) == 1
 
 
-def test_all_policies_can_be_looked_at_again() -> None:
+def test_recheck_all_reports_every_policy() -> None:
     stage = TriggerStage()
     scaling_policy_view = policy(up=ROOM_UP)
     stage.triggers.set_policy(scaling_policy_view)
@@ -256,7 +256,7 @@ def test_all_policies_can_be_looked_at_again() -> None:
     assert stage.triggers.target(("default", "gone")) is None
 
 
-def test_panic_is_asked_at_each_decision() -> None:
+def test_panic_is_evaluated_at_each_decision() -> None:
     stage = TriggerStage()
     stage.triggers.set_policy(policy(up=PANIC, panicScale=True))
     quiet = pods(idle=2)
@@ -269,7 +269,7 @@ def test_panic_is_asked_at_each_decision() -> None:
     assert stage.triggers.process_report(HELLO.key, "a", concurrency=1.0)
 
 
-def test_a_schedule_proposes_beside_the_triggers_and_at_scale_zero() -> None:
+def test_schedule_proposes_in_addition_to_triggers_and_at_scale_zero() -> None:
     """The wall clock is 1,000,000 s after the epoch: January 12, 1970, 13:46:40."""
     stage = TriggerStage()
     schedule = {"name": "noon", "start": "0 13 * * *", "end": "0 14 * * *", "min": 7}
@@ -287,7 +287,7 @@ def test_a_schedule_proposes_beside_the_triggers_and_at_scale_zero() -> None:
     assert (stage.status()["scheduledMin"], stage.status()["schedules"][0]["active"]) == (None, False)
 
 
-def test_a_changed_schedule_holds_from_the_next_decision_on() -> None:
+def test_changed_schedule_applies_at_next_decision() -> None:
     stage = TriggerStage()
     schedule = {"start": "0 13 * * *", "end": "0 14 * * *"}
     stage.triggers.set_policy(policy(schedules=[{**schedule, "min": 2}]))
@@ -300,7 +300,7 @@ def test_a_changed_schedule_holds_from_the_next_decision_on() -> None:
 
 
 class Clock:
-    """Schedules that hold every other hour; counts the observations."""
+    """Schedules that are active every other hour; counts its calls."""
 
     def __init__(self) -> None:
         self.update_count = 0
@@ -317,7 +317,7 @@ def new_calendar(clock: Clock) -> PolicyCalendar:
     return PolicyCalendar("p", (even, odd), clock)
 
 
-def test_only_schedules_that_hold_propose_and_a_look_is_made_when_one_is_over() -> None:
+def test_calendar_proposes_active_schedules_and_updates_at_their_end() -> None:
     clock = Clock()
     policy_calendar = new_calendar(clock)
     assert (policy_calendar.proposals(), policy_calendar.min_count, policy_calendar.status()) == ((), 0, [])
@@ -332,14 +332,14 @@ def test_only_schedules_that_hold_propose_and_a_look_is_made_when_one_is_over() 
     assert [entry["active"] for entry in policy_calendar.status()] == [False, True]
 
 
-def test_a_clock_that_jumps_back_makes_it_look_again() -> None:
+def test_calendar_updates_after_backward_clock_step() -> None:
     policy_calendar = new_calendar(Clock())
     policy_calendar.update(7300.0)
     assert policy_calendar.update(3700.0)
     assert policy_calendar.min_count == 5
 
 
-def test_without_schedules_there_is_nothing_to_look_at() -> None:
+def test_calendar_without_schedules_needs_no_update() -> None:
     policy_calendar = PolicyCalendar("p", (), Clock())
     assert not policy_calendar.update(0.0)
     assert policy_calendar.proposals() == ()

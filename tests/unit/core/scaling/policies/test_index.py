@@ -19,7 +19,7 @@ from tests.unit.core.scaling.policy_builders import ROOM_UP, manifest, policy, r
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
 
 
-def test_a_policy_is_read() -> None:
+def test_policy_has_key_target_and_spec() -> None:
     scaling_policy_view = policy(min=1, max=3, up=ROOM_UP)
     assert (
         scaling_policy_view.key,
@@ -36,31 +36,31 @@ def test_a_policy_is_read() -> None:
     assert scaling_policy_view.spec.up.triggers[0].usage_percent == 70
 
 
-def test_a_policy_that_goes_away_is_none() -> None:
+def test_deleted_policy_is_none() -> None:
     resource = manifest()
     resource["metadata"] = {"name": "p", "deletionTimestamp": "now"}
     assert policy_of(resource, schedule_problems) is None
 
 
-def test_a_policy_of_another_shape_cannot_be_used() -> None:
+def test_malformed_policy_is_unusable() -> None:
     scaling_policy_view = policy(min="many")
     assert scaling_policy_view.spec is None
     assert "Expected `int`" in scaling_policy_view.problem
 
 
-def test_a_policy_that_contradicts_itself_cannot_be_used() -> None:
+def test_contradictory_policy_is_unusable() -> None:
     scaling_policy_view = policy(min=3, max=2)
     assert scaling_policy_view.spec is None
     assert "3 is above spec.max, 2" in scaling_policy_view.problem
 
 
-def test_a_policy_without_a_target_cannot_be_used() -> None:
+def test_policy_without_target_is_unusable() -> None:
     scaling_policy_view = policy_of({"metadata": {"name": "p"}, "spec": {}}, schedule_problems)
     assert scaling_policy_view is not None
     assert (scaling_policy_view.spec, scaling_policy_view.problem) == (None, "spec.targetRef: it names no target")
 
 
-def test_what_was_kept_is_read_back() -> None:
+def test_state_round_trips_through_stored_form() -> None:
     state = TriggerState(
         phase=TriggerPhase.SUBDIMENSIONED,
         phase_changed_at_s=10.0,
@@ -72,7 +72,7 @@ def test_what_was_kept_is_read_back() -> None:
     assert state_of(new_state) == state
 
 
-def test_what_was_kept_stands_in_the_status() -> None:
+def test_saved_state_is_read_from_status() -> None:
     result = {"name": "hello-00001", "uid": "r1", "lastChangeAtMs": 1500, "points": {"occupancy": [[1000, 0.5]]}}
     scaling_policy_view = policy(status={"revisions": [result]})
     assert scaling_policy_view.saved == (
@@ -81,16 +81,16 @@ def test_what_was_kept_stands_in_the_status() -> None:
     assert state_of(scaling_policy_view.saved[0]).last_change_at_s == 1.5
 
 
-def test_a_broken_status_keeps_nothing() -> None:
+def test_invalid_status_has_no_saved_state() -> None:
     assert policy(status={"revisions": [{"name": 5}]}).saved == ()
 
 
-def test_a_revision_may_be_named_by_three() -> None:
+def test_revision_matches_three_target_kinds() -> None:
     assert [kind for _, kind, _ in targets_of(revision())] == ["Revision", "Configuration", "Service"]
     assert [kind for _, kind, _ in targets_of(revision(service=""))] == ["Revision"]
 
 
-def test_the_closest_policy_holds() -> None:
+def test_closest_policy_holds_revision() -> None:
     policies = Policies()
     policies.put(policy("of-service"))
     assert policies.holder(revision()) == policies.get(("default", "of-service"))
@@ -101,7 +101,7 @@ def test_the_closest_policy_holds() -> None:
     assert policies.holder(revision("other-00001", service="other")) is None
 
 
-def test_the_oldest_policy_has_a_target() -> None:
+def test_older_policy_holds_target() -> None:
     policies, young, old = Policies(), policy("a", created=NEW), policy("b", created=OLD)
     policies.put(young)
     assert policies.put(old) == {young.key, old.key}
@@ -113,14 +113,14 @@ def test_the_oldest_policy_has_a_target() -> None:
     assert policies.holder(revision()) == young
 
 
-def test_of_two_of_the_same_second_the_first_by_name_has_it() -> None:
+def test_policies_of_same_age_are_ordered_by_name() -> None:
     policies = Policies()
     policies.put(policy("b"))
     policies.put(policy("a"))
     assert policies.holder(revision()) == policies.get(("default", "a"))
 
 
-def test_an_unusable_policy_delays_no_other() -> None:
+def test_unusable_policy_does_not_replace_younger_policy() -> None:
     policies, bad = Policies(), policy("a", min=3, max=2, created=OLD)
     policies.put(bad)
     policies.put(policy("b", created=NEW))
@@ -130,7 +130,7 @@ def test_an_unusable_policy_delays_no_other() -> None:
     assert policies.drop(("default", "never")) == set()
 
 
-def test_a_policy_names_its_targets() -> None:
+def test_attachment_lists_revisions_or_problems() -> None:
     policies, scaling_policy_view = Policies(), policy()
     policies.put(scaling_policy_view)
     attachment = policies.attachment(scaling_policy_view, revisions=[("default", "b"), ("default", "a")], problems=[])
@@ -139,7 +139,7 @@ def test_a_policy_names_its_targets() -> None:
     assert (attachment.is_attached, attachment.reason, attachment.message) == (False, Reason.NO_REQUESTS, "x needs cpu")
 
 
-def test_a_policy_for_nothing_says_so() -> None:
+def test_policy_without_target_object_reports_target_not_found() -> None:
     policies, scaling_policy_view, other = Policies(), policy(), policy("r", kind="Revision", target="gone")
     policies.put(scaling_policy_view)
     policies.put(other)
@@ -149,7 +149,7 @@ def test_a_policy_for_nothing_says_so() -> None:
     assert policies.attachment(other, revisions=[], problems=[]).message.endswith(": there is none")
 
 
-def test_the_schedules_of_a_workload_are_a_policy_of_its_revision() -> None:
+def test_workload_schedules_become_policy_of_its_revision() -> None:
     day = Schedule(start="0 8 * * *", end="0 18 * * *", min_count=2, time_zone="Europe/Berlin", name="day")
     body = schedules_as_policy({"metadata": {"namespace": "n", "name": "shop", "generation": 2}}, [day])
     scaling_policy_view = policy_of(body, lambda _: ())

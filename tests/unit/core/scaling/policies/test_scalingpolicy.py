@@ -29,7 +29,7 @@ def wrong(spec: ScalingPolicySpec, requests: dict[str, Resources] | None = None)
     return [problem.where for problem in check_scaling_policy(spec, known_types=KNOWN, container_requests=requests)]
 
 
-def test_a_manifest_is_read_in_percents_and_seconds() -> None:
+def test_manifest_is_decoded_with_percents_and_seconds() -> None:
     spec = msgspec.json.decode(
         b"""{"min": 100, "max": 1000,
              "up": {"cooldownSeconds": 300, "triggers": [
@@ -48,20 +48,20 @@ def test_a_manifest_is_read_in_percents_and_seconds() -> None:
     )
 
 
-def test_an_unknown_key_is_refused_with_its_path() -> None:
+def test_unknown_field_is_rejected_with_its_path() -> None:
     with pytest.raises(msgspec.ValidationError, match=r"usage.*\$\.up\.triggers\[0\]"):
         msgspec.json.decode(b'{"up": {"triggers": [{"usage": 70}]}}', type=ScalingPolicySpec)
 
 
-def test_the_seed_policy_has_no_problems() -> None:
+def test_policy_of_several_types_has_no_problems() -> None:
     assert wrong(policy(up=(trigger("occupancy"), trigger("mem")), down=(trigger("cpu", 50),))) == []
 
 
-def test_a_policy_of_min_and_max_alone_has_no_problems() -> None:
+def test_policy_with_only_min_and_max_has_no_problems() -> None:
     assert wrong(ScalingPolicySpec(min_count=2, max_count=2)) == []
 
 
-def test_the_limit_is_90_where_none_is_named() -> None:
+def test_limit_defaults_to_90_percent() -> None:
     assert (limit_percent_of(trigger()), limit_percent_of(trigger(limit=150))) == (90, 150)
 
 
@@ -92,61 +92,61 @@ def test_all_problems_are_listed() -> None:
         (Trigger(usage_percent=70, limit_percent=1001), "limitPercent"),
     ],
 )
-def test_the_other_end_of_each_range_is_checked(bad: Trigger, field: str) -> None:
+def test_upper_and_lower_bounds_of_fields_are_checked(bad: Trigger, field: str) -> None:
     assert wrong(policy(up=(bad,))) == [f"spec.up.triggers[0].{field}"]
 
 
-def test_a_problem_says_what_would_be_right() -> None:
+def test_problem_has_expected_value() -> None:
     (problem,) = check_scaling_policy(policy(up=(trigger("rooms"),)), known_types=KNOWN)
     assert str(problem) == (
         "spec.up.triggers[0].type: 'rooms' is not a type of trigger here; expected cpu or fixed-step or mem or occupancy"
     )
 
 
-def test_a_count_is_bounded_below_only() -> None:
+def test_max_count_must_not_be_negative() -> None:
     (problem,) = check_scaling_policy(ScalingPolicySpec(max_count=-1), known_types=KNOWN)
     assert problem.expected == "0 or more"
 
 
-def test_min_is_at_most_max() -> None:
+def test_min_above_max_is_rejected() -> None:
     assert wrong(ScalingPolicySpec(min_count=3, max_count=2)) == ["spec.min"]
 
 
-def test_max_0_bounds_no_min() -> None:
+def test_max_0_does_not_bound_min() -> None:
     assert wrong(ScalingPolicySpec(min_count=3, max_count=0)) == []
 
 
 @pytest.mark.parametrize(("count", "fields"), [(16, []), (17, ["spec.up.triggers"])])
-def test_triggers_are_at_most_16(count: int, fields: list[str]) -> None:
+def test_more_than_16_triggers_are_rejected(count: int, fields: list[str]) -> None:
     assert wrong(policy(up=(trigger(),) * count)) == fields
 
 
-def test_a_limit_below_the_usage_is_refused() -> None:
+def test_limit_below_usage_is_rejected() -> None:
     assert wrong(policy(up=(trigger(usage=70, limit=60),))) == ["spec.up.triggers[0].limitPercent"]
 
 
-def test_the_limit_of_90_is_held_against_the_usage_too() -> None:
+def test_default_limit_below_usage_is_rejected() -> None:
     assert wrong(policy(up=(trigger(usage=95),))) == ["spec.up.triggers[0].limitPercent"]
 
 
-def test_a_down_trigger_has_no_limit() -> None:
+def test_limit_of_down_trigger_is_rejected() -> None:
     assert wrong(policy(down=(trigger(usage=50, limit=90),))) == ["spec.down.triggers[0].limitPercent"]
 
 
-def test_a_legacy_amount_has_the_sign_of_its_direction() -> None:
+def test_fixed_step_delta_must_have_sign_of_its_direction() -> None:
     spec = policy(up=(trigger("fixed-step", delta=-1),), down=(trigger("fixed-step", 50, delta=1),))
     assert wrong(spec) == ["spec.up.triggers[0].delta", "spec.down.triggers[0].delta"]
 
 
-def test_a_legacy_amount_is_not_0() -> None:
+def test_fixed_step_delta_must_not_be_0() -> None:
     assert wrong(policy(up=(trigger("fixed-step"),))) == ["spec.up.triggers[0].delta"]
 
 
-def test_legacy_amounts_with_the_right_sign_are_fine() -> None:
+def test_fixed_step_delta_with_sign_of_its_direction_is_accepted() -> None:
     assert wrong(policy(up=(trigger("fixed-step", delta=1),), down=(trigger("fixed-step", 50, delta=-1),))) == []
 
 
-def test_down_usage_is_below_the_lowest_up_usage_of_its_type() -> None:
+def test_down_usage_must_be_below_lowest_up_usage_of_its_type() -> None:
     spec = policy(up=(trigger(usage=60), trigger(usage=70)), down=(trigger(usage=60), trigger(usage=59)))
     (problem,) = check_scaling_policy(spec, known_types=KNOWN)
     assert (problem.where, problem.what) == (
@@ -159,13 +159,13 @@ def test_usages_of_different_types_are_not_compared() -> None:
     assert wrong(policy(up=(trigger("occupancy", 60),), down=(trigger("cpu", 80),))) == []
 
 
-def test_legacy_and_room_watch_the_same_thing() -> None:
+def test_fixed_step_and_occupancy_usages_are_compared() -> None:
     assert wrong(policy(up=(trigger("occupancy", 60),), down=(trigger("fixed-step", 80, delta=-1),))) == [
         "spec.down.triggers[0].usagePercent"
     ]
 
 
-def test_an_old_style_trigger_is_checked_as_others_are() -> None:
+def test_old_style_trigger_is_validated() -> None:
     spec = ScalingPolicySpec(
         up=Direction(trigger=trigger("cpu", 60)), down=Direction(trigger=trigger("fixed-step", 80, limit=90))
     )
@@ -175,24 +175,24 @@ def test_an_old_style_trigger_is_checked_as_others_are() -> None:
     ]
 
 
-def test_old_style_triggers_are_compared_with_each_other() -> None:
+def test_old_style_triggers_are_compared() -> None:
     spec = ScalingPolicySpec(up=Direction(trigger=trigger(usage=60)), down=Direction(trigger=trigger(usage=80)))
     assert wrong(spec) == ["spec.down.trigger.usagePercent"]
 
 
 @pytest.mark.parametrize("panic_scale", [False, True])
-def test_an_old_style_up_trigger_next_to_a_list_is_for_panic_scale_only(*, panic_scale: bool) -> None:
+def test_old_style_up_trigger_with_list_requires_panic_scale(*, panic_scale: bool) -> None:
     up = Direction(triggers=(trigger(),), trigger=trigger())
     spec = ScalingPolicySpec(up=up, panic_scale=panic_scale)
     assert wrong(spec) == ([] if panic_scale else ["spec.up.trigger"])
 
 
-def test_an_old_style_down_trigger_next_to_a_list_is_refused() -> None:
+def test_old_style_down_trigger_with_list_is_rejected() -> None:
     spec = ScalingPolicySpec(down=Direction(triggers=(trigger(usage=50),), trigger=trigger(usage=50)))
     assert wrong(spec) == ["spec.down.trigger"]
 
 
-def test_cpu_and_mem_need_requests_on_every_container() -> None:
+def test_cpu_and_mem_require_requests_on_every_container() -> None:
     requests = {"app": Resources(cpu_m=500), "sidecar": Resources(memory_bytes=1024, cpu_m=0)}
     spec = policy(up=(trigger("cpu"), trigger("occupancy")), down=(trigger("mem", 50),))
     problems = check_scaling_policy(spec, known_types=KNOWN, container_requests=requests)
@@ -202,17 +202,17 @@ def test_cpu_and_mem_need_requests_on_every_container() -> None:
     ]
 
 
-def test_requests_that_are_not_known_are_not_checked() -> None:
+def test_unknown_requests_are_not_checked() -> None:
     assert wrong(policy(up=(trigger("cpu"),)), None) == []
 
 
-def test_old_spellings_of_types_are_taken_over() -> None:
+def test_former_type_names_are_mapped_to_present_names() -> None:
     spelled = [trigger(kind).type for kind in ("room", "legacy", "cpu")]
     assert spelled == ["occupancy", "fixed-step", "cpu"]
     assert [type_of_today(kind) for kind in ("room", "cpu")] == ["occupancy", "cpu"]
 
 
-def test_a_schedule_without_a_name_is_called_by_its_times() -> None:
+def test_unnamed_schedule_is_shown_by_its_times() -> None:
     spec = msgspec.json.decode(
         b'{"schedules": [{"start": "0 8 * * *", "end": "0 9 * * *", "min": 2, "timeZone": "Asia/Tokyo"}]}',
         type=ScalingPolicySpec,
@@ -232,6 +232,6 @@ def test_a_schedule_without_a_name_is_called_by_its_times() -> None:
         (TargetRef(kind="Service", name=""), ["spec.targetRef.name"]),
     ],
 )
-def test_a_target_is_checked_field_by_field(target: TargetRef, where: list[str]) -> None:
+def test_target_ref_is_validated_per_field(target: TargetRef, where: list[str]) -> None:
     spec = msgspec.structs.replace(policy(up=(trigger(),)), target_ref=target)
     assert [text for text in wrong(spec) if "targetRef" in text] == where

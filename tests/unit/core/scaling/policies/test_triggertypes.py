@@ -39,21 +39,21 @@ BOUNDLESS = ContainerUse(used=Resources(cpu_m=900))
 BY_ZERO = TriggerQuirks(divides_by_zero=True)
 
 
-def test_room_usage_without_pods_is_no_data() -> None:
+def test_occupancy_without_pods_has_no_data() -> None:
     assert isinstance(ROOM.usage_ratio(pods(), EXACT), NoData)
 
 
-def test_room_delta_of_an_exact_half_goes_away_from_zero() -> None:
+def test_occupancy_delta_rounds_exact_half_away_from_zero() -> None:
     # 7 / 0.56 = 12.5; in binary fractions it is 12.499999999999998.
     observed = pods(idle=3, occupied=7)
     assert (ROOM.delta(trigger(56), observed, EXACT), ROOM.delta(trigger(56), observed, SINGLE)) == (3, 2)
 
 
-def test_a_target_of_0_has_no_delta() -> None:
+def test_occupancy_target_of_0_has_no_delta() -> None:
     assert isinstance(ROOM.delta(trigger(0), pods(occupied=1), EXACT), NoData)
 
 
-def test_legacy_watches_occupancy_and_moves_by_its_own_delta() -> None:
+def test_fixed_step_uses_occupancy_and_its_own_delta() -> None:
     fixed = Trigger(type="fixed-step", usage_percent=70, delta=-3)
     observed = pods(idle=2, occupied=8)
     legacy = FixedStepPolicy()
@@ -66,7 +66,7 @@ def test_cpu_usage_is_use_over_requests() -> None:
     assert CPU.usage_ratio(ObservedPods(pods=((container_use,), (other,))), EXACT) == 0.5
 
 
-def test_mem_looks_at_memory() -> None:
+def test_mem_usage_is_use_over_requests() -> None:
     container = ContainerUse(requested=Resources(memory_bytes=2**30), used=Resources(memory_bytes=2**29))
     assert REGISTRY["mem"].usage_ratio(ObservedPods(pods=((container,),)), EXACT) == 0.5
 
@@ -75,33 +75,33 @@ def test_mem_looks_at_memory() -> None:
     ("cpu_m", "usage", "delta"),
     [(900, 70, 3), (700, 70, 0), (100, 50, -8), (0, 50, -10)],
 )
-def test_cpu_delta_is_the_ceiling_of_use_over_target(cpu_m: int, usage: int, delta: int) -> None:
+def test_cpu_delta_is_use_over_target_rounded_up(cpu_m: int, usage: int, delta: int) -> None:
     assert CPU.delta(trigger(usage), using(cpu_m, 1000), EXACT) == delta
 
 
 @pytest.mark.parametrize(("cpu_m", "delta"), [(703, 0), (704, 10), (697, 0), (696, -10)])
-def test_within_half_a_percent_of_the_target_nothing_changes(cpu_m: int, delta: int) -> None:
+def test_usage_within_half_a_percent_of_target_changes_nothing(cpu_m: int, delta: int) -> None:
     assert CPU.delta(trigger(70), using(cpu_m, 1000, occupied=1000, idle=0), EXACT) == delta
 
 
-def test_a_rounding_error_makes_no_pod() -> None:
+def test_rounding_error_adds_no_pod() -> None:
     observed = using(1100, 1000, occupied=100, idle=0)
     assert (CPU.delta(trigger(100), observed, EXACT), CPU.delta(trigger(100), observed, SINGLE)) == (10, 11)
 
 
-def test_cpu_without_measurements_is_no_data() -> None:
+def test_cpu_without_measurements_has_no_data() -> None:
     observed = pods(idle=1)
     assert isinstance(CPU.usage_ratio(observed, EXACT), NoData)
     assert isinstance(CPU.delta(trigger(70), observed, EXACT), NoData)
 
 
-def test_cpu_without_requests_has_no_delta_even_in_the_original() -> None:
+def test_cpu_without_requests_has_no_delta_even_in_original() -> None:
     observed = using(100, None)
     assert CPU.usage_ratio(observed, ORIGINAL) == float("inf")
     assert CPU.delta(trigger(70), observed, ORIGINAL) == NoData(missing="a finite use of cpu_m")
 
 
-def test_a_resource_target_of_0_has_no_delta() -> None:
+def test_cpu_target_of_0_has_no_delta() -> None:
     assert isinstance(CPU.delta(trigger(0), using(100, 1000), EXACT), NoData)
 
 
@@ -109,7 +109,7 @@ def test_a_resource_target_of_0_has_no_delta() -> None:
     ("containers", "usage", "usage_in_original"),
     [((MEASURED, SILENT), 0.9, 0.45), ((MEASURED, BOUNDLESS), 0.9, 1.8)],
 )
-def test_only_the_original_counts_containers_that_are_not_measured(
+def test_only_original_counts_unmeasured_containers(
     containers: tuple[ContainerUse, ...], usage: float, usage_in_original: float
 ) -> None:
     counting = TriggerQuirks(counts_unmeasured_containers=True)
@@ -118,13 +118,13 @@ def test_only_the_original_counts_containers_that_are_not_measured(
     assert usages == [usage, usage_in_original]
 
 
-def test_a_request_of_0_is_none() -> None:
+def test_request_of_0_counts_as_missing() -> None:
     zero = ContainerUse(requested=Resources(cpu_m=0), used=Resources(cpu_m=900))
     assert CPU.usage_ratio(ObservedPods(pods=((MEASURED, zero),)), EXACT) == 0.9
 
 
 class QueueDepthPolicy:
-    """A type of one's own: requests that wait, 10 of them a pod."""
+    """A user-defined type: waiting requests, 10 per pod."""
 
     def usage_ratio(self, observed: ObservedPods, _quirks: TriggerQuirks, /) -> float | NoData:
         return observed.gauges["queue_depth"] / 10 / observed.available_count
@@ -133,7 +133,7 @@ class QueueDepthPolicy:
         return round(observed.gauges["queue_depth"] / 10 * 100 / trigger.usage_percent) - observed.available_count
 
 
-def test_a_new_type_is_one_class_and_one_line() -> None:
+def test_new_type_requires_only_a_registered_class() -> None:
     registry: dict[str, TriggerPolicy] = {**REGISTRY, "queue": QueueDepthPolicy()}
     spec = policy(up=(trigger(50, kind="queue"),))
     observed = msgspec.structs.replace(pods(idle=4), gauges={"queue_depth": 38.0})
@@ -148,47 +148,47 @@ def test_a_new_type_is_one_class_and_one_line() -> None:
     ("number", "rounded"),
     [(0.7, 0.699999988079071), (0.5, 0.5), (16_777_217.0, 16_777_216.0), (math.inf, math.inf)],
 )
-def test_single_is_the_nearest_32_bit_float(number: float, rounded: float) -> None:
+def test_single_is_nearest_32_bit_float(number: float, rounded: float) -> None:
     assert single(number) == rounded
 
 
-def test_a_share_is_exact() -> None:
+def test_share_is_exact() -> None:
     assert share_of([1, 2], [4, 2], EXACT) == Fraction(1, 2)
 
 
-def test_a_share_of_the_original_is_rounded_to_32_bits() -> None:
+def test_share_in_original_has_32_bits() -> None:
     assert share_of([7], [10], ORIGINAL) == 0.699999988079071
 
 
-def test_sums_of_the_original_lose_what_32_bits_cannot_hold() -> None:
+def test_sums_in_original_have_32_bits() -> None:
     assert share_of([16_777_216, 1], [16_777_216], ORIGINAL) == 1.0
 
 
-def test_a_share_of_nothing_is_no_data() -> None:
+def test_share_of_zero_has_no_data() -> None:
     assert share_of([1], [0], EXACT) == NoData(missing="something that usage could be a share of")
 
 
 @pytest.mark.parametrize("quirks", [ORIGINAL, BY_ZERO])
-def test_one_of_nothing_is_infinite_in_the_original(quirks: TriggerQuirks) -> None:
+def test_share_of_zero_is_infinite_in_original(quirks: TriggerQuirks) -> None:
     assert share_of([1], [0], quirks) == math.inf
 
 
 @pytest.mark.parametrize("quirks", [ORIGINAL, BY_ZERO])
-def test_nothing_of_nothing_is_not_a_number_in_the_original(quirks: TriggerQuirks) -> None:
+def test_empty_share_is_nan_in_original(quirks: TriggerQuirks) -> None:
     share = share_of([], [], quirks)
     assert isinstance(share, float)
     assert math.isnan(share)
 
 
-def test_a_percentage_to_compute_with_is_exact() -> None:
+def test_fraction_of_percent_is_exact() -> None:
     assert (fraction_of_percent(70, EXACT), fraction_of_percent(70, ORIGINAL)) == (Fraction(7, 10), 0.7)
 
 
-def test_a_percentage_to_compare_with_has_the_precision_of_usages() -> None:
+def test_bound_ratio_has_precision_of_usages() -> None:
     assert (bound_ratio(70, EXACT), bound_ratio(70, ORIGINAL)) == (0.7, 0.699999988079071)
 
 
-def test_7_of_10_is_on_a_bound_of_70_percent_in_both_precisions() -> None:
+def test_share_of_7_in_10_equals_bound_of_70_percent_in_both_precisions() -> None:
     shares = [share_of([7], [10], quirks) for quirks in (EXACT, ORIGINAL)]
     assert [float(share) for share in shares if not isinstance(share, NoData)] == [
         bound_ratio(70, EXACT),
@@ -214,5 +214,5 @@ def test_halves_are_rounded_away_from_zero(number: float | Fraction, whole: int)
     assert round_half_away(number) == whole
 
 
-def test_available_pods_are_those_that_are_there_or_on_their_way() -> None:
+def test_available_pods_include_idle_occupied_and_creating() -> None:
     assert pods(idle=3, occupied=5, creating=2).available_count == 10

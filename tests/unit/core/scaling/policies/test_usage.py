@@ -27,21 +27,21 @@ def seen(present_scale: int, ready: str, **loads: float) -> ObservedPods:
     )
 
 
-def test_a_measurement_is_read() -> None:
+def test_measurement_is_parsed() -> None:
     usages = Usages()
     usages.replace([metrics("12345678n")], 0.0)
     assert usages.used(POD, 0.0) == {"c": Resources(cpu_m=13, memory_bytes=2 * 1024**2)}
     assert len(usages) == 1
 
 
-def test_a_pod_that_is_not_listed_is_forgotten() -> None:
+def test_unlisted_pod_is_dropped() -> None:
     usages = Usages()
     usages.replace([metrics()], 0.0)
     usages.replace([metrics(name="b")], 1.0)
     assert usages.used(POD, 1.0) == {}
 
 
-def test_a_measurement_that_does_not_change_grows_old() -> None:
+def test_unchanged_measurement_expires() -> None:
     usages = Usages()
     for second in (0.0, 30.0, 59.0):
         usages.replace([metrics()], second)
@@ -54,13 +54,13 @@ def test_a_measurement_that_does_not_change_grows_old() -> None:
     assert usages.used(POD, 75.0)
 
 
-def test_an_amount_that_cannot_be_read_is_none() -> None:
+def test_invalid_quantity_is_none() -> None:
     usages = Usages()
     usages.replace([metrics("much"), {}], 0.0)
     assert usages.used(POD, 0.0)["c"].cpu_m is None
 
 
-def test_requests_are_read_by_container() -> None:
+def test_requests_are_parsed_per_container() -> None:
     containers: list[dict[str, object]] = [
         {"name": "c", "resources": {"requests": {"cpu": "1", "memory": "1Ki"}}},
         {"name": "d"},
@@ -68,7 +68,7 @@ def test_requests_are_read_by_container() -> None:
     assert requests_of(containers) == {"c": Resources(cpu_m=1000, memory_bytes=1024), "d": Resources()}
 
 
-def test_use_stands_beside_the_request() -> None:
+def test_container_uses_pair_use_with_request() -> None:
     requests = {"c": Resources(cpu_m=100), "d": Resources()}
     used = {"c": Resources(cpu_m=50)}
     assert container_uses(requests, used) == (
@@ -78,7 +78,7 @@ def test_use_stands_beside_the_request() -> None:
     assert container_uses(requests, {}) == ()
 
 
-def test_a_pod_is_occupied_if_it_was_busy_for_most_of_a_second() -> None:
+def test_pod_is_occupied_with_average_of_half_a_request() -> None:
     new_observed_pods = seen(5, "abcd", a=1.0, b=0.5, c=0.49)
     assert (new_observed_pods.occupied_count, new_observed_pods.idle_count, new_observed_pods.creating_count) == (
         2,
@@ -87,8 +87,8 @@ def test_a_pod_is_occupied_if_it_was_busy_for_most_of_a_second() -> None:
     )
 
 
-def test_there_are_never_more_pods_than_the_scale_asks_for() -> None:
-    # Two more are ready, but go away.
+def test_observed_pods_do_not_exceed_present_scale() -> None:
+    # Two more pods are ready, but are being removed.
     new_observed_pods = seen(1, "abc", a=1.0, b=1.0)
     assert (new_observed_pods.occupied_count, new_observed_pods.idle_count, new_observed_pods.creating_count) == (
         1,
@@ -99,11 +99,11 @@ def test_there_are_never_more_pods_than_the_scale_asks_for() -> None:
     assert (new_observed_pods.pending_count, new_observed_pods.failing_count) == (1, 2)
 
 
-def test_a_report_of_a_pod_that_is_not_ready_does_not_count() -> None:
+def test_report_of_unready_pod_is_ignored() -> None:
     assert seen(2, "a", b=3.0).occupied_count == 0
 
 
-def test_pods_with_a_measurement_are_compared() -> None:
+def test_only_measured_pods_are_included() -> None:
     use = (ContainerUse(),)
     new_observed_pods = observed_pods(
         present_scale=2,
@@ -116,7 +116,7 @@ def test_pods_with_a_measurement_are_compared() -> None:
     assert new_observed_pods.pods == (use,)
 
 
-def test_gauges_of_ready_pods_add_up() -> None:
+def test_gauges_of_ready_pods_are_added() -> None:
     stats = {name: Stat(pod=name, gauges={"queue_length": 5.0}) for name in ("a", "b", "gone")}
     new_observed_pods = observed_pods(
         present_scale=2,
@@ -129,7 +129,7 @@ def test_gauges_of_ready_pods_add_up() -> None:
     assert new_observed_pods.gauges == {"queue_length": 10.0}
 
 
-def test_a_measurement_is_news_once() -> None:
+def test_new_measurement_is_returned_once() -> None:
     usages = Usages()
     assert usages.new_measurement(POD, 0.0) == {}
     usages.replace([metrics()], 1.0)

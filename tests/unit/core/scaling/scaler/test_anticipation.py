@@ -37,14 +37,14 @@ def warmed(loads: list[float]) -> AdaptivePolicy:
     return policy
 
 
-def test_a_steady_load_anticipates_what_is_decided() -> None:
+def test_constant_load_anticipates_decided_count() -> None:
     outcome = outcome_of([10.0] * 70)
     count = Anticipation().update(outcome, RevisionPolicy(), boot_s=BOOT_S)
     assert count == 2
     assert Anticipation().due(count, outcome=outcome, written=None, boot_s=BOOT_S, wall_s=0.0) is None
 
 
-def test_the_panic_window_says_where_the_stable_window_goes() -> None:
+def test_panic_window_extrapolates_stable_window() -> None:
     # 54 s of 7 and 6 s of 12: 7.5 in the stable window, 12 in the panic window. In 30 s 9.75, in 60 s all of it.
     outcome = outcome_of([7.0] * 54 + [12.0] * 6, scale=2)
     spec = msgspec.structs.replace(SPEC, target_value=1.0)
@@ -56,20 +56,20 @@ def with_spec(outcome: ScalerOutcome, spec: ScalingSpec) -> ScalerOutcome:
     return msgspec.structs.replace(outcome, inputs=msgspec.structs.replace(outcome.inputs, spec=spec))
 
 
-def test_no_more_is_anticipated_than_the_revision_may_have() -> None:
+def test_anticipated_count_is_bounded_by_max_scale() -> None:
     outcome = outcome_of([7.0] * 54 + [120.0] * 6, scale=2)
     bounded = with_spec(outcome, msgspec.structs.replace(SPEC, max_scale=5))
     merged = msgspec.structs.replace(outcome.merged, desired_count=5)
     assert Anticipation().update(msgspec.structs.replace(bounded, merged=merged), RevisionPolicy(), boot_s=BOOT_S) == 5
 
 
-def test_a_revision_without_a_route_anticipates_nothing_more() -> None:
+def test_unreachable_revision_anticipates_no_further_pods() -> None:
     outcome = outcome_of([7.0] * 54 + [12.0] * 6, scale=2)
     gone = with_spec(outcome, msgspec.structs.replace(SPEC, target_value=1.0, reachable=False))
     assert Anticipation().update(gone, RevisionPolicy(), boot_s=BOOT_S) == 2
 
 
-def test_without_data_nothing_is_anticipated() -> None:
+def test_missing_data_anticipates_no_pods() -> None:
     scaler = Scaler(revision_with(SPEC), facts_of(1), SETTINGS, is_restart=False, now_s=0.0)
     outcome = scaler.tick(facts_of(1), DecisionCause.PERIOD, 100.0)
     assert isinstance(outcome.merged, NoData)
@@ -80,7 +80,7 @@ def test_without_data_nothing_is_anticipated() -> None:
     )
 
 
-def test_a_periodic_request_anticipates_one_pod_before_it_comes() -> None:
+def test_periodic_request_anticipates_pod_one_boot_time_ahead() -> None:
     loads = ([1.0] + [0.0] * 119) * 20 + [1.0]
     policy = warmed(loads)
     outcome = outcome_of([1.0])
@@ -98,11 +98,11 @@ def test_a_periodic_request_anticipates_one_pod_before_it_comes() -> None:
             )
         )
         counts.append(policy.anticipated_count(ahead_s=BOOT_S, now_s=end_s + now_s))
-    # A gap lasts 119 s: a node that boots in 30 s is asked for after some 87, or earlier where a pod is kept.
+    # A gap lasts 119 s: a node that boots in 30 s is requested after about 87 s, or earlier if a pod is retained.
     assert counts[1:] == [0, 1]
 
 
-def test_a_number_that_falls_is_held_for_a_boot_time() -> None:
+def test_falling_anticipation_is_retained_for_one_boot_time() -> None:
     anticipation = Anticipation()
     high = decided_on(outcome_of([7.0] * 54 + [120.0] * 6, scale=2), 2)
     low = msgspec.structs.replace(outcome_of([7.0] * 60), inputs=high.inputs)
@@ -113,7 +113,7 @@ def test_a_number_that_falls_is_held_for_a_boot_time() -> None:
     assert (update, over) == (first, 1)
 
 
-def test_pods_that_were_decided_are_not_held_when_they_go() -> None:
+def test_removed_decided_pods_are_not_retained() -> None:
     anticipation = Anticipation()
     high = decided_on(outcome_of([7.0] * 54 + [120.0] * 6, scale=2), 50)
     low = msgspec.structs.replace(outcome_of([7.0] * 60), inputs=high.inputs)
@@ -140,7 +140,7 @@ def at(outcome: ScalerOutcome, at_s: float) -> ScalerOutcome:
         (AnticipatedPods(count=9, until_s=1030.0), True),
     ],
 )
-def test_a_number_is_published_when_it_is_new_or_half_of_its_time_is_over(
+def test_anticipation_is_published_when_changed_or_half_expired(
     written: AnticipatedPods | None, *, expected: bool
 ) -> None:
     outcome = outcome_of([10.0] * 60)
@@ -149,19 +149,19 @@ def test_a_number_is_published_when_it_is_new_or_half_of_its_time_is_over(
     assert publication == wanted
 
 
-def test_what_is_decided_is_withdrawn() -> None:
+def test_anticipation_of_decided_pods_is_withdrawn() -> None:
     outcome = outcome_of([10.0] * 60)
     written = AnticipatedPods(count=9, until_s=1060.0)
     publication = Anticipation().due(2, outcome=outcome, written=written, boot_s=BOOT_S, wall_s=1000.0)
     assert publication == Publication(pods=None)
 
 
-def test_a_short_boot_time_is_not_published_again_all_the_time() -> None:
+def test_short_boot_time_is_published_for_20_s() -> None:
     publication = Anticipation().due(9, outcome=outcome_of([10.0] * 60), written=None, boot_s=1.0, wall_s=1000.0)
     assert publication == Publication(pods=AnticipatedPods(count=9, until_s=1020.0))
 
 
-def test_the_classic_algorithm_anticipates_by_the_trend_alone() -> None:
+def test_classic_algorithm_anticipates_by_trend_only() -> None:
     classic = Scaler(revision_with(SPEC, class_name=CLASSIC_CLASS), facts_of(2), SETTINGS, is_restart=False, now_s=0.0)
     anticipation = Anticipation()
     counts = []
@@ -182,20 +182,20 @@ def new_trend(loads: list[float], *, step_s: float = 1.0, window_s: float = 30.0
     return load_trend
 
 
-def test_a_climb_without_noise_continues() -> None:
+def test_linear_rise_is_extrapolated() -> None:
     assert new_trend([0.0, 2.0, 4.0, 6.0, 8.0]).expected(ahead_s=10.0) == pytest.approx(28.0)
 
 
-def test_few_samples_are_no_trend() -> None:
+def test_fewer_than_five_samples_have_no_trend() -> None:
     assert new_trend([0.0, 2.0, 4.0, 6.0]).expected(ahead_s=10.0) is None
 
 
-def test_a_fall_and_a_constant_are_no_climb() -> None:
+def test_falling_or_constant_load_has_no_trend() -> None:
     assert new_trend([8.0, 6.0, 4.0, 2.0, 0.0]).expected(ahead_s=10.0) is None
     assert new_trend([3.0] * 10).expected(ahead_s=10.0) is None
 
 
-def test_noise_around_a_constant_is_seldom_a_climb() -> None:
+def test_noise_around_constant_seldom_has_trend() -> None:
     dice = random.Random(7)
     results = [
         new_trend([dice.gauss(20.0, 4.5) for _ in range(30)]).expected(ahead_s=30.0) is not None for _ in range(300)
@@ -203,12 +203,12 @@ def test_noise_around_a_constant_is_seldom_a_climb() -> None:
     assert sum(results) <= 6
 
 
-def test_only_the_window_counts() -> None:
-    # Long ago it was high: all that is left climbs by 1 a second.
+def test_trend_uses_only_samples_in_window() -> None:
+    # The high load has left the window: the remaining load rises by 1 per second.
     loads = [100.0] * 20 + [float(number) for number in range(31)]
     assert new_trend(loads).expected(ahead_s=10.0) == pytest.approx(40.0)
 
 
-def test_samples_that_come_close_together_are_left_out() -> None:
+def test_close_samples_are_omitted() -> None:
     load_trend = new_trend([float(number) for number in range(1000)], step_s=0.1)
     assert load_trend.expected(ahead_s=1.0) == pytest.approx(1009.0, abs=11.0)

@@ -2,7 +2,7 @@ from serving.core.scaling.scaler.decision_history import DecisionHistory
 from tests.unit.core.scaling.scaler_builders import World, facts_of, revision_with
 
 
-def test_decisions_that_say_the_same_take_one_place() -> None:
+def test_equal_decisions_share_one_entry() -> None:
     world, story = World(revision_with(), facts_of(1)), DecisionHistory(10)
     world.live(70, load=5)
     assert [story.add(world.decide()) is not None for _ in range(3)] == [True, False, False]
@@ -11,7 +11,7 @@ def test_decisions_that_say_the_same_take_one_place() -> None:
     assert history_entry.outcome is world.outcomes[-1]
 
 
-def test_a_repetition_keeps_the_time_of_the_first() -> None:
+def test_repeated_decision_retains_first_time() -> None:
     world, story = World(revision_with(), facts_of(1)), DecisionHistory(10)
     world.live(70, load=5)
     story.add(world.decide())
@@ -21,7 +21,7 @@ def test_a_repetition_keeps_the_time_of_the_first() -> None:
     assert [history_entry.since_s for history_entry in story.entries()] == [since_s]
 
 
-def test_the_oldest_decisions_are_forgotten() -> None:
+def test_oldest_decisions_are_dropped() -> None:
     world, story = World(revision_with(), facts_of(1)), DecisionHistory(2)
     for load in (5, 500, 5000):
         world.live(70, load=load)
@@ -30,7 +30,7 @@ def test_the_oldest_decisions_are_forgotten() -> None:
     assert [history_entry.outcome.view.present_scale for history_entry in story.entries()] == [8, 72]
 
 
-def test_of_what_says_nothing_new_one_a_minute_goes_into_the_log() -> None:
+def test_repeated_decisions_are_logged_once_per_minute() -> None:
     world, story = World(revision_with(), facts_of(1)), DecisionHistory(10)
     world.live(70, load=5)
     logged = []

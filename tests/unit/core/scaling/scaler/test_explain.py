@@ -1,4 +1,4 @@
-"""One table: each kind of decision, and its sentence."""
+"""Each kind of decision, and its explanation."""
 
 import enum
 import math
@@ -146,7 +146,7 @@ def proposal(desired: int | NoData, reason: str, *, is_content: bool = False) ->
 
 
 def sentence_of_goal(verdict: SloVerdict, quantile_s: float = 0.41, more_count: int = 0) -> str:
-    """What is said of a goal of 300 ms."""
+    """The explanation of an SLO of 300 ms."""
     outcome = outcome_of(20.0, None, ready=3, scale=None, state=None, gate=LONG_AGO, proposals=(), waiting=0.0, decided=None, proved=False)  # fmt: skip
     slo = SloOutcome(
         slo=read_slo("p95<300ms"), verdict=verdict, quantile_s=quantile_s, target=7.25, more_count=more_count
@@ -173,7 +173,7 @@ def sentence_of_goal(verdict: SloVerdict, quantile_s: float = 0.41, more_count: 
         (sentence_of_goal(SloVerdict.UNKNOWN, 0.0), "too few requests to judge p95 of 300 ms, target 7.25 each"),
     ],
 )
-def test_each_verdict_of_a_goal_is_explained(sentence: str, expected: str) -> None:
+def test_each_slo_verdict_is_explained(sentence: str, expected: str) -> None:
     assert sentence == expected
 
 
@@ -182,7 +182,7 @@ CASES: dict[str, tuple[Callable[[], str], str]] = {
         lambda: sentence_of(20.0, ready=2),
         "2 → 3: stable; 60 s average 20.0 in flight over 2 ready pods, target 7 each",
     ),
-    "stable, nothing to do": (
+    "stable without change": (
         lambda: sentence_of(20.0),
         "stays 3: stable; 60 s average 20.0 in flight over 3 ready pods, target 7 each",
     ),
@@ -224,14 +224,14 @@ CASES: dict[str, tuple[Callable[[], str], str]] = {
             "all under it want 14, and with one more pod the most loaded would have 2.9 times its target"
         ),
     ),
-    "a budget that min-scale takes": (
+    "budget below the sum of min-scale": (
         lambda: sentence_of(40.0, limit=allowing(3, AllowanceReason.FLOORS, price=math.inf)),
         (
             "stays 3: panic; 6 s average 40.0 in flight over 3 ready pods, target 7 each; the budget of 10 pods allows 3 of 6: "
             "min-scale of all under it is more than it has"
         ),
     ),
-    "a dormant pod that goes for the memory of the machine": (
+    "a dormant pod removed because memory is short": (
         lambda: sentence_of(20.0, limit=short_of_memory(2)),
         (
             "3 → 2: stable; 60 s average 20.0 in flight over 3 ready pods, target 7 each; "
@@ -249,15 +249,15 @@ CASES: dict[str, tuple[Callable[[], str], str]] = {
         lambda: sentence_of(10.0, 71.0, max_scale=8),
         "3 → 8: panic; 6 s average 71.0 in flight over 3 ready pods, target 7 each; limited by max-scale 8",
     ),
-    "panic keeps what it asked for": (
+    "panic retains its maximum": (
         lambda: sentence_of(10.0, state=KpaState(panic_since_s=NOW_S - 9, panic_count_max=3)),
         "stays 3: panic; 6 s average 10.0 in flight over 3 ready pods, target 7 each; panic keeps 3, the most it asked for",
     ),
-    "who waits at zero": (
+    "requests waiting at zero": (
         lambda: sentence_of(100.0, ready=0, waiting=100.0, gate=gate_of(GatePhase.INACTIVE)),
         "0 → 15: panic; 100.0 in flight and no pod to serve them, target 7 each",
     ),
-    "woken before any load is told": (
+    "woken before any load is reported": (
         lambda: sentence_of(UNHEARD, ready=0, waiting=1.0, gate=gate_of(GatePhase.INACTIVE)),
         "0 → 1: no data (no stat in the stable window); woken by the activator",
     ),
@@ -322,21 +322,21 @@ CASES: dict[str, tuple[Callable[[], str], str]] = {
             "trigger cpu wants 3 (cooldown: 41 s more)"
         ),
     ),
-    "a trigger that wants less is not worth a word": (
+    "trigger that wants fewer pods is not explained": (
         lambda: sentence_of(20.0, proposals=proposal(1, "usage low")),
         "stays 3: stable; 60 s average 20.0 in flight over 3 ready pods, target 7 each",
     ),
-    "a trigger that sees nothing to change is not worth a word": (
+    "content trigger is not explained": (
         lambda: sentence_of(20.0, proposals=proposal(3, "in-sync: 40 % of the requested cpu", is_content=True)),
         "stays 3: stable; 60 s average 20.0 in flight over 3 ready pods, target 7 each",
     ),
-    "but when others change the count it still is none": (
+    "content trigger is not explained when others change the count": (
         lambda: sentence_of(
             20.0, ready=2, proposals=proposal(2, "in-sync: 40 % of the requested cpu", is_content=True)
         ),
         "2 → 3: stable; 60 s average 20.0 in flight over 2 ready pods, target 7 each",
     ),
-    "and when the count is its own it is": (
+    "content trigger is explained if it decides": (
         lambda: sentence_of(14.0, proposals=proposal(3, "in-sync: 70 % of the requested cpu", is_content=True)),
         (
             "stays 3: stable; 60 s average 14.0 in flight over 3 ready pods, target 7 each; "
@@ -420,7 +420,7 @@ ZERO: dict[str, tuple[Callable[[], str], str]] = {
         lambda: sentence_of(0.0, ready=1, gate=gate_of(GatePhase.ACTIVE, for_s=48)),
         f"stays 1: {IDLE}; 1 stays until it was active for the stable window of 60 s, 12 s more",
     ),
-    "2: the controller has not seen the first pod": (
+    "2: the controller has not recorded the first pod": (
         lambda: sentence_of(0.0, ready=1, recorded=False),
         f"stays 1: {IDLE}; 1 stays until the controller has recorded that its first pods were ready",
     ),
@@ -428,7 +428,7 @@ ZERO: dict[str, tuple[Callable[[], str], str]] = {
         lambda: sentence_of(0.0, ready=1),
         f"stays 1, heading for 0: {IDLE}; idle, so it is marked inactive and the activator takes over",
     ),
-    "4: nobody has proved that the activator answers": (
+    "4: the hand-off to the activator is not proved": (
         lambda: sentence_of(0.0, ready=1, gate=gate_of(GatePhase.INACTIVE)),
         f"stays 1, heading for 0: {IDLE}; first the activator must prove that it answers in the pods' place",
     ),
@@ -438,7 +438,7 @@ ZERO: dict[str, tuple[Callable[[], str], str]] = {
         ),
         f"stays 1, heading for 0: {IDLE}; the last pod is retained for 50 s, 30 s more",
     ),
-    "5: pods were in the path until a moment ago": (
+    "5: the activator is in the path for less than the grace period": (
         lambda: sentence_of(0.0, ready=1, gate=gate_of(GatePhase.INACTIVE, for_s=20), proved=True, proxied_s=10.0),
         (
             f"stays 1, heading for 0: {IDLE}; "
@@ -449,15 +449,15 @@ ZERO: dict[str, tuple[Callable[[], str], str]] = {
         lambda: sentence_of(0.0, ready=1, gate=gate_of(GatePhase.INACTIVE, for_s=20), proved=True),
         f"1 → 0: {IDLE}; the activator is proved to answer in the pods' place; into reserve first",
     ),
-    "6: for long": (
+    "6: inactive for long": (
         lambda: sentence_of(0.0, ready=1, gate=gate_of(GatePhase.INACTIVE), proved=True),
         f"1 → 0: {IDLE}; inactive for longer than the grace period of 30 s and the retention of 0 s; into reserve first",
     ),
-    "7: there": (
+    "7: already at zero": (
         lambda: sentence_of(0.0, ready=0, gate=gate_of(GatePhase.PROVED), proved=True),
         "stays 0: stable; 60 s average 0.0 in flight over 0 ready pods, target 7 each; already at 0",
     ),
-    "never, where zero is disabled": (
+    "never, if scale to zero is disabled": (
         lambda: sentence_of(0.0, ready=1, enable_scale_to_zero=False),
         f"stays 1: {IDLE}; 1 stays, for scale to zero is disabled",
     ),
@@ -465,7 +465,7 @@ ZERO: dict[str, tuple[Callable[[], str], str]] = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_each_way_in_which_a_count_comes_about_is_explained(case: tuple[Callable[[], str], str]) -> None:
+def test_each_cause_of_a_count_is_explained(case: tuple[Callable[[], str], str]) -> None:
     make, sentence = case
     assert make() == sentence
 
@@ -480,15 +480,15 @@ def test_each_step_to_zero_is_explained(case: tuple[Callable[[], str], str]) -> 
     ("rules", "words"),
     [(ScaleLimit, _LIMITS), (ClassicLimit, _CLASSIC_LIMITS), (ScaleBound, _BOUNDS), (GateReason, _GATE)],
 )
-def test_each_rule_has_words_and_a_case(rules: type[enum.StrEnum], words: Mapping[enum.StrEnum, str]) -> None:
+def test_each_rule_has_a_phrase_and_a_case(rules: type[enum.StrEnum], words: Mapping[enum.StrEnum, str]) -> None:
     assert words.keys() == set(rules)
     sentences = "\n".join(sentence for _, sentence in (*CASES.values(), *ZERO.values()))
-    # The longest piece between its numbers.
+    # The longest part of the phrase between its numbers.
     pieces = {rule: max(re.split(r"\{[^}]*\}", text), key=len) for rule, text in words.items()}
     assert [rule for rule, piece in pieces.items() if piece not in sentences] == []
 
 
-def test_every_field_of_an_outcome_survives_json() -> None:
+def test_outcome_round_trips_through_json() -> None:
     outcome = outcome_of(20.0, 50.0, ready=2, scale=2, state=None, gate=LONG_AGO, proposals=proposal(5, "hot"), waiting=0.0,
                          decided=None, proved=False)  # fmt: skip
     assert msgspec.json.decode(msgspec.json.encode(outcome), type=ScalerOutcome) == outcome

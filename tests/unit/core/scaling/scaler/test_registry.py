@@ -26,12 +26,12 @@ class Fixed:
         return NEUTRAL
 
 
-def test_names_are_the_built_in_ones_and_those_that_are_added() -> None:
+def test_names_are_built_in_and_added_policies() -> None:
     assert BUILT_IN.names == ("knative", "adaptive")
     assert PolicyRegistry({"fixed": Fixed}).names == ("knative", "adaptive", "fixed")
 
 
-def test_a_name_makes_its_policy() -> None:
+def test_policy_of_returns_policy_by_name() -> None:
     registry = PolicyRegistry({"fixed": Fixed})
     policies = [
         registry.policy_of(spec_with(policy=name), SETTINGS) for name in ("knative", "adaptive", "fixed", "unknown")
@@ -42,7 +42,7 @@ def test_a_name_makes_its_policy() -> None:
     assert policies[2].counts_waiting
 
 
-def test_the_shadow_is_the_adaptive_policy_beside_knatives_and_knatives_beside_any_other() -> None:
+def test_shadow_is_adaptive_for_knative_policy_and_knative_for_others() -> None:
     registry = PolicyRegistry({"fixed": Fixed})
     names = []
     for name in ("knative", "adaptive", "fixed", "unknown"):
@@ -52,19 +52,19 @@ def test_the_shadow_is_the_adaptive_policy_beside_knatives_and_knatives_beside_a
     assert names == ["adaptive", "knative", "knative", "adaptive"]
 
 
-def test_classes_without_a_policy_have_no_shadow() -> None:
+def test_classic_class_has_no_shadow() -> None:
     spec = msgspec.structs.replace(spec_with(), class_name=CLASSIC_CLASS)
     assert BUILT_IN.shadow_of(spec, SETTINGS, present_scale=0, wall_offset_s=0.0, now_s=0.0) is None
 
 
-def test_knatives_policy_decides_in_place_of_a_name_that_nobody_knows_and_says_so() -> None:
+def test_unknown_policy_name_falls_back_to_knative_with_failure() -> None:
     policy = PolicyRegistry({"fixed": Fixed}).policy_of(spec_with(policy="fixd"), SETTINGS)
     assert isinstance(policy, MissingPolicy)
     assert policy.failure == "there is no policy fixd here, only knative, adaptive, fixed"
     assert policy.propose(view_with()) == Advice(failure=policy.failure)
 
 
-def test_a_class_is_searched_once_and_an_error_is_the_reason() -> None:
+def test_policy_class_is_searched_once_and_its_error_is_reported() -> None:
     names: list[str] = []
 
     def find(name: str) -> PolicyClass:

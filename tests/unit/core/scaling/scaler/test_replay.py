@@ -40,7 +40,7 @@ class Recorder(World):
 
 @functools.cache
 def a_day(**changes: object) -> tuple[DecisionRecord, ...]:
-    """Woken, loaded, a burst, a slow end, zero, and woken again."""
+    """Records of a revision that is woken, has load and a burst, scales to zero, and is woken again."""
     class_name = str(changes.pop("class_name", "kpa.autoscaling.knative.dev"))
     spec = msgspec.structs.replace(SEVEN, **changes)
     revision = revision_with(spec, serving_state=ServingState.RESERVE, class_name=class_name)
@@ -68,25 +68,25 @@ def a_day(**changes: object) -> tuple[DecisionRecord, ...]:
     ],
     ids=str,
 )
-def test_the_same_numbers_give_the_same_answers_in_every_field(changes: dict[str, object]) -> None:
+def test_replay_reproduces_every_field(changes: dict[str, object]) -> None:
     records = a_day(**changes)
     assert len(records) > 10
     for record in records:
         assert again(record) == record.entry.outcome
 
 
-def test_numbers_that_are_not_changed_answer_as_before() -> None:
+def test_replay_with_unchanged_numbers_has_same_outcomes() -> None:
     assert all(response.is_same for response in otherwise(a_day(), {"max_scale": "0"}))
 
 
-def test_a_lower_maximum_answers_otherwise_where_it_limits() -> None:
+def test_replay_with_lower_max_scale_differs_only_where_it_limits() -> None:
     responses = list(otherwise(a_day(), {"max-scale": "8"}))
     different = [response for response in responses if not response.is_same]
     assert "31 → 43" in {headline(response.first) for response in different}
     assert {response.second.gate.wanted for response in different} <= {8, 1}
 
 
-def test_without_panic_nothing_is_held() -> None:
+def test_replay_with_high_panic_threshold_has_no_panic() -> None:
     responses = list(otherwise(a_day(), {"panic_threshold_ratio": "1000000"}))
     decisions = [
         response for response in responses if response.second.inputs.kpa and response.second.inputs.kpa.panic_since_s
@@ -98,12 +98,12 @@ def test_without_panic_nothing_is_held() -> None:
 @pytest.mark.parametrize(
     "changes", [{"panic_window_s": "20"}, {"stable_window_s": "30", "panic_window_s": "3"}], ids=str
 )
-def test_other_windows_are_cut_out_of_the_recorded_one(changes: dict[str, str]) -> None:
+def test_replay_with_other_windows_changes_outcomes(changes: dict[str, str]) -> None:
     responses = list(otherwise(a_day(), changes))
     assert any(not response.is_same for response in responses)
 
 
-def test_what_the_classic_algorithm_said_is_taken_as_it_was() -> None:
+def test_replay_retains_recorded_classic_decisions() -> None:
     records = a_day(class_name=CLASSIC_CLASS)
     for response in otherwise(records, {"target_value": "1", "max_scale": "2"}):
         assert response.second.decided == response.record.entry.outcome.decided
@@ -111,16 +111,16 @@ def test_what_the_classic_algorithm_said_is_taken_as_it_was() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"max_scal": "1"}, {"max_scale": "many"}, {"metric": "rps"}], ids=str)
-def test_a_number_that_is_none_is_reported(changes: dict[str, str]) -> None:
+def test_invalid_changes_are_rejected(changes: dict[str, str]) -> None:
     with pytest.raises(InvalidValue):
         changed_spec(SEVEN, changes)
 
 
-def test_a_line_that_is_no_record_is_reported() -> None:
+def test_invalid_record_line_is_rejected() -> None:
     with pytest.raises(InvalidValue, match="a line of the decision log"):
         read_record(b'{"namespace": 1}')
 
 
-def test_numbers_of_no_decision_are_named() -> None:
+def test_numbers_that_prevent_a_decision_are_rejected_with_record() -> None:
     with pytest.raises(InvalidValue, match=r"the record of hello-00001 at .* is not one that can be decided again"):
         list(otherwise(a_day(), {"target_value": "0"}))

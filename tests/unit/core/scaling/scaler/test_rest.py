@@ -1,4 +1,4 @@
-"""The next period that may differ."""
+"""The next period whose decision may differ."""
 
 import math
 
@@ -14,25 +14,25 @@ from tests.unit.core.scaling.kpa_builders import spec_with
 from tests.unit.core.scaling.scaler_builders import SETTINGS, World, facts_of, revision_with, stat_of
 
 
-def made_at(made_s: float) -> Periods:
+def periods_after(decided_s: float) -> Periods:
     periods = Periods(2.0)
-    periods.made_s = made_s
+    periods.made_s = decided_s
     return periods
 
 
-def test_the_next_period_is_after_the_last_decision() -> None:
-    periods = made_at(1.5)
+def test_next_period_follows_last_decision() -> None:
+    periods = periods_after(1.5)
     assert [periods.at(at_s) for at_s in (0.0, 1.5, 3.5, 3.6)] == [3.5, 3.5, 3.5, 5.5]
 
 
-def test_the_last_period_counts_one_that_falls_on_the_time_unless_that_is_still_to_come() -> None:
-    periods = made_at(1.5)
+def test_until_includes_period_at_time_unless_it_is_first() -> None:
+    periods = periods_after(1.5)
     assert [periods.until(at_s) for at_s in (1.0, 1.6, 3.5, 5.6)] == [1.5, 1.5, 3.5, 5.5]
     assert [periods.until(at_s, is_first=True) for at_s in (1.6, 3.5, 3.6)] == [1.5, 1.5, 3.5]
 
 
-def test_the_period_before_a_time_is_that_time_where_there_is_none() -> None:
-    periods = made_at(1.5)
+def test_before_returns_time_itself_if_no_period_precedes() -> None:
+    periods = periods_after(1.5)
     assert [periods.before(at_s) for at_s in (3.0, 3.5, 5.5, 5.6, math.inf)] == [3.0, 3.5, 3.5, 5.5, math.inf]
 
 
@@ -45,11 +45,11 @@ def rest_of(world: World) -> float | None:
     return rest_in_s(world.decide(), world.scaler, 2.0)
 
 
-def test_a_revision_at_zero_rests_for_the_longest_time() -> None:
+def test_revision_at_zero_rests_for_maximum_time() -> None:
     assert rest_of(world_at_zero()) == REST_MAX_S
 
 
-def test_one_with_pods_or_with_a_load_in_its_windows_does_not() -> None:
+def test_revision_with_pods_or_load_does_not_rest() -> None:
     world = World(revision_with(), facts_of(1))
     assert rest_of(world) is None
     world = world_at_zero()
@@ -57,7 +57,7 @@ def test_one_with_pods_or_with_a_load_in_its_windows_does_not() -> None:
     assert rest_of(world) is None
 
 
-def test_a_revision_with_an_idle_pod_rests_until_a_load() -> None:
+def test_revision_with_idle_pod_rests_until_load() -> None:
     world = World(revision_with(), facts_of(1))
     world.live(4, load=1.0)
     assert rest_in_s(world.outcomes[-1], world.scaler, 2.0) is None
@@ -67,7 +67,7 @@ def test_a_revision_with_an_idle_pod_rests_until_a_load() -> None:
     assert rest_in_s(world.outcomes[-1], world.scaler, 2.0) is None
 
 
-def test_one_that_decides_by_other_clocks_does_not() -> None:
+def test_classic_or_budgeted_revision_does_not_rest() -> None:
     world = world_at_zero()
     outcome = world.decide()
     inputs = msgspec.structs.replace(outcome.inputs, spec=spec_with(class_name=CLASSIC_CLASS))
@@ -76,14 +76,14 @@ def test_one_that_decides_by_other_clocks_does_not() -> None:
     assert rest_in_s(msgspec.structs.replace(outcome, inputs=inputs), world.scaler, 2.0) is None
 
 
-def test_a_rest_ends_in_the_last_period_before_an_announced_time() -> None:
+def test_rest_ends_in_last_period_before_recheck() -> None:
     world = world_at_zero()
     outcome = msgspec.structs.replace(world.decide(), recheck_in_s=7.0)
     assert rest_in_s(outcome, world.scaler, 2.0) == 6.0
     assert rest_in_s(msgspec.structs.replace(outcome, recheck_in_s=1.5), world.scaler, 2.0) is None
 
 
-def test_a_shadow_with_pods_decides_in_each_period() -> None:
+def test_revision_whose_shadow_has_pods_does_not_rest() -> None:
     world, rests = world_at_zero(), []
     for scale in (0, 1):
         spec = spec_with(policy="adaptive")
@@ -94,7 +94,7 @@ def test_a_shadow_with_pods_decides_in_each_period() -> None:
     assert rests == [REST_MAX_S, None]
 
 
-def test_a_shadow_with_an_idle_pod_rests_beside_real_pods_only() -> None:
+def test_shadow_with_idle_pod_rests_with_real_pods() -> None:
     spec = spec_with(policy="adaptive", target_burst_capacity=0.0)
     world = World(revision_with(spec), facts_of(1))
     world.scaler.shadow = BUILT_IN.shadow_of(spec, SETTINGS, present_scale=1, wall_offset_s=0.0, now_s=world.now_s)

@@ -56,20 +56,20 @@ def merged_of(outcome: ScalerOutcome) -> MergeDecision:
 # From zero.
 
 
-def test_who_waits_at_zero_cannot_wait_for_the_period() -> None:
+def test_request_at_zero_is_urgent() -> None:
     world = asleep()
     world.decide()
     assert world.poke(1)
 
 
-def test_there_are_pods_for_all_who_wait_at_once() -> None:
+def test_all_requests_waiting_at_zero_get_pods_at_once() -> None:
     world = asleep()
     world.decide()
     world.poke(100)
     assert world.decide(DecisionCause.LOAD).apply_count == 15
 
 
-def test_pokes_add_up_to_what_is_inside() -> None:
+def test_waiting_policy_adds_pokes_to_requests_in_flight() -> None:
     world = asleep_waiting()
     world.poke(1)
     assert world.decide(DecisionCause.LOAD).apply_count == 1
@@ -80,7 +80,7 @@ def test_pokes_add_up_to_what_is_inside() -> None:
     assert (outcome.present.concurrency, outcome.apply_count) == (100, 15)
 
 
-def test_a_poke_that_what_was_wanted_suffices_for_waits_for_the_period() -> None:
+def test_poke_within_wanted_capacity_is_not_urgent() -> None:
     world = asleep_waiting()
     world.poke(1)
     world.decide(DecisionCause.LOAD)
@@ -89,7 +89,7 @@ def test_a_poke_that_what_was_wanted_suffices_for_waits_for_the_period() -> None
     assert world.poke(1)
 
 
-def test_knatives_policy_decides_on_its_windows_alone_for_what_waits() -> None:
+def test_knative_policy_scales_waiting_requests_by_windows() -> None:
     world = asleep()
     world.poke(1)
     assert world.decide(DecisionCause.LOAD).apply_count == 1
@@ -103,7 +103,7 @@ def test_knatives_policy_decides_on_its_windows_alone_for_what_waits() -> None:
     assert detail.observed_panic == 100
 
 
-def test_idle_seconds_before_do_not_water_down_what_woke_it() -> None:
+def test_idle_seconds_before_wake_do_not_lower_average() -> None:
     world = awake()
     world.live(200, load=0.0)
     assert world.facts.present_scale == 0
@@ -111,7 +111,7 @@ def test_idle_seconds_before_do_not_water_down_what_woke_it() -> None:
     world.poke(100)
     assert world.decide(DecisionCause.LOAD).apply_count == 15
     world.facts = facts_of(15)
-    # The second that woke it is the only one that counts.
+    # Only the second of the wake-up counts.
     world.now_s += 1.1
     world.record(stat_of(100), StatSource.ACTIVATOR)
     outcome = world.decide()
@@ -120,7 +120,7 @@ def test_idle_seconds_before_do_not_water_down_what_woke_it() -> None:
     assert world.facts.present_scale == 15
 
 
-def test_before_the_first_second_is_over_what_is_inside_decides() -> None:
+def test_requests_in_flight_decide_before_first_second_is_complete() -> None:
     world = asleep_waiting()
     world.poke(1)
     world.decide(DecisionCause.LOAD)
@@ -130,7 +130,7 @@ def test_before_the_first_second_is_over_what_is_inside_decides() -> None:
     assert world.decide(DecisionCause.LOAD).apply_count == 15
 
 
-def test_a_revision_that_was_woken_gets_a_pod_before_its_load_is_reported() -> None:
+def test_woken_revision_gets_pod_before_load_is_reported() -> None:
     world = asleep()
     world.decide()
     world.facts = facts_of(0, serving_state=ServingState.ACTIVE)
@@ -139,7 +139,7 @@ def test_a_revision_that_was_woken_gets_a_pod_before_its_load_is_reported() -> N
     assert merged_of(outcome).decided_by == "activator"
 
 
-def test_a_request_that_finds_no_pod_gets_one_before_its_revision_is_seen_active() -> None:
+def test_request_at_zero_gets_pod_before_revision_is_active() -> None:
     world = awake()
     world.live(70, load=0.0)
     world.facts = ASLEEP
@@ -150,20 +150,20 @@ def test_a_request_that_finds_no_pod_gets_one_before_its_revision_is_seen_active
     assert (outcome.apply_count, outcome.to_reserve) == (1, False)
 
 
-def test_an_unrouted_reserve_revision_stays_at_zero() -> None:
+def test_unrouted_reserve_revision_remains_at_zero() -> None:
     outcome = asleep().decide()
     assert (outcome.apply_count, outcome.to_reserve, outcome.to_prove) == (None, False, False)
     assert outcome.merged == NoData(missing="no proposal of any decider")
 
 
-def test_requests_a_second_wake_too() -> None:
+def test_rps_metric_wakes_revision() -> None:
     spec = spec_with(metric="rps", target_value=10.0)
     world = World(revision_with(spec, serving_state=ServingState.RESERVE), ASLEEP)
     assert world.record(stat_of(1, requests=35), StatSource.ACTIVATOR)
     assert world.decide(DecisionCause.LOAD).apply_count == 4
 
 
-def test_a_metric_that_the_app_reports_scales_and_requests_wake_it() -> None:
+def test_gauge_metric_scales_revision_and_requests_wake_it() -> None:
     spec = spec_with(metric="queue-length", target_value=7.0)
     world = World(revision_with(spec, serving_state=ServingState.RESERVE), ASLEEP)
     assert world.record(stat_of(1), StatSource.ACTIVATOR)
@@ -183,7 +183,7 @@ def report(world: World, seconds: int, **gauges: float) -> ScalerOutcome:
     return world.decide()
 
 
-def test_tokens_of_requests_that_wait_for_the_first_pod_are_estimated() -> None:
+def test_tokens_of_requests_waiting_for_first_pod_are_estimated() -> None:
     spec = spec_with(metric="tokens", target_value=1000.0)
     world = World(revision_with(spec), facts_of(1), policy=WaitingPolicy())
     report(world, 10, tokens_in_flight=500.0)
@@ -194,7 +194,7 @@ def test_tokens_of_requests_that_wait_for_the_first_pod_are_estimated() -> None:
     assert world.decide(DecisionCause.LOAD).apply_count == 6
 
 
-def test_the_largest_wish_of_several_metrics_counts() -> None:
+def test_largest_proposal_of_several_metrics_decides() -> None:
     world = World(revision_with(SEVERAL), facts_of(2))
     outcome = report(world, 60, waiting=1.0, cache=0.9)
     # 1.8 of the cache at 0.8 a pod.
@@ -204,14 +204,14 @@ def test_the_largest_wish_of_several_metrics_counts() -> None:
     assert "6 s average 30.0 waiting over 3 ready pods, target 5 each" in explain(world.outcomes[-1])
 
 
-def test_requests_in_an_activator_wake_by_any_metric_that_counts_them() -> None:
+def test_activator_requests_are_urgent_by_any_request_metric() -> None:
     world = World(revision_with(SEVERAL), facts_of(1), policy=WaitingPolicy())
     report(world, 10, waiting=1.0, cache=0.1)
     assert not world.poke(5.0)
     assert world.poke(15.0)
 
 
-def test_a_pod_that_loads_stays_without_load_until_it_is_ready_or_silent() -> None:
+def test_loading_pod_remains_without_load_until_ready() -> None:
     loading, is_loading = "pod-1", True
     world = World(revision_with(SEVEN_A_POD), facts_of(2, ready=1))
 
@@ -231,7 +231,7 @@ def test_a_pod_that_loads_stays_without_load_until_it_is_ready_or_silent() -> No
     assert idle(3).apply_count == 1
 
 
-def test_a_gauge_without_a_report_takes_no_pod_and_adds_none() -> None:
+def test_missing_gauge_neither_removes_nor_adds_pods() -> None:
     world = World(revision_with(SEVERAL), facts_of(4))
     report(world, 60, waiting=1.0, cache=0.7)
     outcome = report(world, 120, waiting=1.0)
@@ -243,7 +243,7 @@ def test_a_gauge_without_a_report_takes_no_pod_and_adds_none() -> None:
     assert outcome.view.present_scale == 4
 
 
-def test_metrics_may_come_and_go() -> None:
+def test_metrics_can_be_removed_and_added() -> None:
     world = World(revision_with(SEVERAL), facts_of(2))
     report(world, 60, waiting=1.0, cache=0.8)
     fewer = msgspec.structs.replace(SEVERAL, further_metrics=SEVERAL.further_metrics[1:])
@@ -253,7 +253,7 @@ def test_metrics_may_come_and_go() -> None:
     assert "gauge:cache has no data" in explain(report(world, 2, waiting=1.0))
 
 
-def test_a_pod_stays_for_a_request_in_flight_although_the_app_reports_nothing() -> None:
+def test_request_in_flight_retains_pod_without_gauge_reports() -> None:
     spec = spec_with(metric="queue-length", target_value=7.0)
     world = World(revision_with(spec), facts_of(1))
     world.live(120, load=1.0)
@@ -262,7 +262,7 @@ def test_a_pod_stays_for_a_request_in_flight_although_the_app_reports_nothing() 
     assert world.facts.present_scale == 0
 
 
-def test_a_revision_that_is_woken_before_its_scale_is_0_keeps_a_pod() -> None:
+def test_revision_woken_before_scale_zero_retains_pod() -> None:
     world = awake()
     while world.facts.present_scale:
         world.live(2, load=0.0)
@@ -272,7 +272,7 @@ def test_a_revision_that_is_woken_before_its_scale_is_0_keeps_a_pod() -> None:
     assert not conclude(woken, last.decided)[1].to_reserve
 
 
-def test_a_stat_of_nothing_is_no_news() -> None:
+def test_stat_without_load_is_not_urgent() -> None:
     world = asleep()
     assert not world.poke(0)
     assert not world.record(stat_of(0, by="pod-1"), StatSource.POD)
@@ -281,7 +281,7 @@ def test_a_stat_of_nothing_is_no_news() -> None:
 # With load.
 
 
-def test_load_grows_the_scale_and_silence_shrinks_it() -> None:
+def test_load_scales_up_and_idleness_scales_down() -> None:
     world = awake()
     world.live(70, load=70.0)
     assert world.facts.present_scale == 10
@@ -289,12 +289,12 @@ def test_load_grows_the_scale_and_silence_shrinks_it() -> None:
     assert world.facts.present_scale == 2
 
 
-def test_a_load_that_fits_is_applied_to_nothing() -> None:
+def test_load_within_capacity_changes_no_scale() -> None:
     outcome = awake().decide()
     assert (outcome.apply_count, outcome.recheck_in_s) == (None, None)
 
 
-def test_what_came_through_an_activator_counts_once() -> None:
+def test_proxied_requests_are_counted_once() -> None:
     world = awake()
     for _ in range(8):
         world.record(stat_of(20, by="pod-0", proxied=20), StatSource.POD)
@@ -305,7 +305,7 @@ def test_what_came_through_an_activator_counts_once() -> None:
     assert detail.observed_panic == pytest.approx(20)
 
 
-def test_pods_that_report_out_of_step_are_never_counted_in_part() -> None:
+def test_unsynchronized_pod_reports_are_counted_per_complete_second() -> None:
     world = World(revision_with(SEVEN_A_POD), facts_of(10))
     for second in range(10):
         for number in range(10):
@@ -318,7 +318,7 @@ def test_pods_that_report_out_of_step_are_never_counted_in_part() -> None:
     assert detail.observed_panic == 70
 
 
-def test_a_pod_that_ends_without_a_word_counts_no_longer_than_some_seconds() -> None:
+def test_silent_pod_is_dropped_after_a_few_seconds() -> None:
     world = awake(2)
     for _ in range(8):
         world.record(stat_of(5, by="pod-0"), StatSource.POD)
@@ -326,7 +326,7 @@ def test_a_pod_that_ends_without_a_word_counts_no_longer_than_some_seconds() -> 
     assert set(world.scaler.pods) == {"pod-0"}
 
 
-def test_a_pods_load_of_its_own_cannot_wait_after_zero_was_wanted() -> None:
+def test_direct_load_of_pod_is_urgent_after_zero_was_wanted() -> None:
     world = awake()
     world.live(64, load=0.0)
     assert world.outcomes[-1].decided.desired_count == 0
@@ -334,7 +334,7 @@ def test_a_pods_load_of_its_own_cannot_wait_after_zero_was_wanted() -> None:
     assert not world.record(stat_of(1, by="pod-0", proxied=1), StatSource.POD)
 
 
-def test_other_windowss_have_their_say() -> None:
+def test_proposals_of_other_deciders_are_merged() -> None:
     world = awake()
     outcome = world.scaler.tick(
         world.facts, DecisionCause.PERIOD, world.now_s, proposals=[Proposal(decider="cpu", desired=3, reason="points")]
@@ -342,7 +342,7 @@ def test_other_windowss_have_their_say() -> None:
     assert (outcome.apply_count, merged_of(outcome).decided_by) == (3, "cpu")
 
 
-def test_numbers_of_the_revision_may_change() -> None:
+def test_changed_spec_applies_at_next_decision() -> None:
     world = awake()
     world.scaler.update(revision_with(msgspec.structs.replace(SEVEN_A_POD, min_scale=3)), world.now_s)
     assert world.decide(DecisionCause.CHANGE).apply_count == 3
@@ -353,7 +353,7 @@ def test_numbers_of_the_revision_may_change() -> None:
 # To zero.
 
 
-def test_silence_leads_to_zero_by_way_of_reserve_and_a_proof() -> None:
+def test_idle_revision_scales_to_zero_through_reserve_and_proof() -> None:
     world = awake()
     silent_since_s = world.now_s
     world.live(70, load=0.0)
@@ -362,7 +362,7 @@ def test_silence_leads_to_zero_by_way_of_reserve_and_a_proof() -> None:
     assert (zero.inputs.cause, zero.to_reserve, zero.phase) == (DecisionCause.PROOF, True, GatePhase.PROVED)
 
 
-def test_without_a_proof_the_last_pod_stays() -> None:
+def test_last_pod_remains_without_hand_off_proof() -> None:
     world, outcome = awake(), None
     for _ in range(40):
         world.record(stat_of(0, by="pod-0"), StatSource.POD)
@@ -374,14 +374,14 @@ def test_without_a_proof_the_last_pod_stays() -> None:
     assert outcome.gate.reason is GateReason.HAND_OFF_IN_DOUBT
 
 
-def test_without_any_stat_nothing_changes() -> None:
+def test_missing_stats_change_no_scale() -> None:
     world = awake()
     world.now_s += 300
     outcome = world.decide()
     assert (outcome.apply_count, outcome.decided.desired_count) == (None, None)
 
 
-def test_a_revision_that_never_got_ready_is_abandoned_after_its_deadline() -> None:
+def test_revision_never_ready_scales_to_zero_after_deadline() -> None:
     world = World(revision_with(SEVEN_A_POD, was_ready=False), facts_of(1, 0))
     assert world.decide().gate.reason is GateReason.ACTIVATION_PENDING
     world.now_s += 631
@@ -397,7 +397,7 @@ def test_a_revision_that_never_got_ready_is_abandoned_after_its_deadline() -> No
 
 
 @pytest.mark.parametrize("class_name", ["kpa.autoscaling.knative.dev", CLASSIC_CLASS])
-def test_a_restart_takes_no_pod_before_a_window_was_seen(class_name: str) -> None:
+def test_restart_removes_no_pod_before_a_full_window(class_name: str) -> None:
     revision = revision_with(SEVEN_A_POD, class_name=class_name)
     world = World(revision, facts_of(8), is_restart=True)
     world.live(58, load=0.5)
@@ -408,18 +408,18 @@ def test_a_restart_takes_no_pod_before_a_window_was_seen(class_name: str) -> Non
     assert world.facts.present_scale < 8
 
 
-def test_a_restart_grows_immediately() -> None:
+def test_restart_scales_up_at_once() -> None:
     world = World(revision_with(SEVEN_A_POD), facts_of(2), is_restart=True)
     world.live(10, load=70.0)
     assert world.facts.present_scale == 10
 
 
-def test_a_restart_finds_a_revision_that_was_woken_meanwhile() -> None:
+def test_restart_starts_pod_for_revision_woken_meanwhile() -> None:
     world = World(revision_with(SEVEN_A_POD), facts_of(0, serving_state=ServingState.ACTIVE), is_restart=True)
     assert world.decide().apply_count == 1
 
 
-def test_a_revision_that_is_new_is_not_held() -> None:
+def test_new_revision_is_not_subject_to_start_hold() -> None:
     world = World(revision_with(msgspec.structs.replace(SEVEN_A_POD, initial_scale=3)), facts_of(3))
     world.live(10, load=0.5)
     assert world.facts.present_scale == 1
@@ -428,7 +428,7 @@ def test_a_revision_that_is_new_is_not_held() -> None:
 # Classic.
 
 
-def test_the_classic_algorithm_grows_from_zero_by_its_own_rate() -> None:
+def test_classic_scales_from_zero_by_its_own_rate() -> None:
     world = asleep(class_name=CLASSIC_CLASS)
     world.decide()
     assert world.poke(30)
@@ -438,14 +438,14 @@ def test_the_classic_algorithm_grows_from_zero_by_its_own_rate() -> None:
     assert outcome.apply_count == 10
 
 
-def test_the_classic_algorithm_aims_below_one_for_pods_that_take_one_request() -> None:
+def test_classic_target_is_below_1_for_container_concurrency_1() -> None:
     world = awake(class_name=CLASSIC_CLASS, container_concurrency=1)
     detail = world.outcomes[-1].decided.detail
     assert isinstance(detail, ClassicDecision)
     assert detail.target_concurrency == 0.9
 
 
-def test_the_classic_algorithm_counts_each_request_once() -> None:
+def test_classic_counts_each_request_once() -> None:
     world = World(revision_with(SEVEN_A_POD, class_name=CLASSIC_CLASS), facts_of(2))
     for _ in range(61):
         for pod in ("pod-0", "pod-1"):
@@ -457,26 +457,26 @@ def test_the_classic_algorithm_counts_each_request_once() -> None:
     assert (detail.observed_pod_count, detail.desired_stable_count) == (2, 6)
 
 
-def test_the_classic_algorithm_scales_to_zero_through_the_same_gate() -> None:
+def test_classic_scales_to_zero_through_gate() -> None:
     world = awake(class_name=CLASSIC_CLASS)
     world.live(310, load=0.0)
     assert world.facts.present_scale == 0
     assert any(outcome.to_reserve for outcome in world.outcomes)
 
 
-def test_the_classic_algorithm_takes_no_silence_of_ready_pods_for_idleness() -> None:
+def test_classic_does_not_count_silent_ready_pods_as_idle() -> None:
     world = awake(class_name=CLASSIC_CLASS)
     world.now_s += 1000
     assert world.decide().decided.desired_count is None
 
 
-def test_the_classic_algorithm_does_not_follow_annotations_of_today() -> None:
+def test_classic_ignores_present_window_annotations() -> None:
     world = awake(class_name=CLASSIC_CLASS)
     world.scaler.update(revision_with(spec_with(stable_window_s=6.0, panic_window_s=1.0)), world.now_s)
     assert world.decide().decided == world.outcomes[-2].decided
 
 
-def test_a_decision_is_like_another_that_says_the_same() -> None:
+def test_decisions_are_alike_except_in_recheck_time() -> None:
     world = awake()
     first, second = world.decide(), world.decide()
     assert first.is_like(second)
@@ -489,7 +489,7 @@ def test_a_decision_is_like_another_that_says_the_same() -> None:
     )
 
 
-def test_the_shortest_windows_see_the_last_whole_second() -> None:
+def test_shortest_windows_average_last_complete_second() -> None:
     spec = msgspec.structs.replace(SEVEN_A_POD, stable_window_s=6.0, panic_window_s=1.0)
     world = World(revision_with(spec), facts_of(1))
     world.live(4, load=70.0)
@@ -498,7 +498,7 @@ def test_the_shortest_windows_see_the_last_whole_second() -> None:
     assert detail.observed_panic == pytest.approx(70)
 
 
-def test_numbers_that_stay_change_nothing() -> None:
+def test_unchanged_spec_retains_windows() -> None:
     world = awake()
     windows = world.scaler._windows
     before = world.decide()
@@ -507,7 +507,7 @@ def test_numbers_that_stay_change_nothing() -> None:
     assert world.decide().is_like(before)
 
 
-def test_what_waits_counts_where_averages_are_less() -> None:
+def test_waiting_requests_override_lower_averages() -> None:
     world = asleep_waiting()
     for _ in range(3):
         world.poke(7)
@@ -519,7 +519,7 @@ def test_what_waits_counts_where_averages_are_less() -> None:
     assert (detail.observed_stable, detail.observed_panic) == (70, 70)
 
 
-def test_the_classic_algorithm_takes_an_activator_for_a_pod_while_there_is_none() -> None:
+def test_classic_counts_activator_as_pod_while_there_is_none() -> None:
     world = asleep(class_name=CLASSIC_CLASS)
     for _ in range(3):
         world.poke(3)
@@ -529,10 +529,10 @@ def test_the_classic_algorithm_takes_an_activator_for_a_pod_while_there_is_none(
     assert (detail.observed_pod_count, detail.observed_stable_concurrency) == (1, 3)
 
 
-def test_activators_alone_say_what_a_workload_has_in_flight() -> None:
-    """Its pods never report: an activator that reports 0 is known, and silence is not."""
+def test_in_flight_of_workload_is_known_from_activators_only() -> None:
+    """Pods of a workload never report: a load of 0 from an activator is known, and silence is not."""
 
-    class Asked(RevisionPolicy):
+    class RecordingPolicy(RevisionPolicy):
         def __init__(self) -> None:
             super().__init__()
             self.known: list[float | None] = []
@@ -542,7 +542,7 @@ def test_activators_alone_say_what_a_workload_has_in_flight() -> None:
             return super().propose(view)
 
     for is_workload, expected in ((True, [None, 0.0]), (False, [None, None])):
-        policy = Asked()
+        policy = RecordingPolicy()
         revision = msgspec.structs.replace(revision_with(SEVEN_A_POD), is_workload=is_workload)
         world = World(revision, facts_of(1), policy=policy)
         world.decide()
@@ -552,7 +552,7 @@ def test_activators_alone_say_what_a_workload_has_in_flight() -> None:
 
 
 def report_of(world: World, mean: float) -> bool:
-    """An activator's report a moment after its poke told all of it."""
+    """Record an activator's report shortly after a poke with the same requests."""
     stat = msgspec.structs.replace(stat_of(0.0), window_concurrency=mean, window_request_count=mean)
     return world.record(stat, StatSource.ACTIVATOR)
 
@@ -563,8 +563,8 @@ def poke_of(world: World, count: int) -> bool:
 
 
 @pytest.mark.parametrize("further", [(), (MeasuredMetric(metric="concurrency", target_value=7.0, total_value=7.0),)])
-def test_a_burst_of_a_workload_is_decided_with_the_report_that_has_it(further: tuple[MeasuredMetric, ...]) -> None:
-    """Minutes of little load leave long averages, which hide it for seconds."""
+def test_burst_of_workload_is_decided_with_its_first_report(further: tuple[MeasuredMetric, ...]) -> None:
+    """Averages after minutes of low load hide the burst for seconds."""
     spec = SEVEN_A_POD
     if further:
         spec = msgspec.structs.replace(SEVEN_A_POD, metric="rps", target_value=700.0, further_metrics=further)
@@ -576,13 +576,13 @@ def test_a_burst_of_a_workload_is_decided_with_the_report_that_has_it(further: t
             world.now_s += 1
             if second % 2:
                 world.decide()
-        # Requests of one moment decide nothing.
+        # A poke alone triggers no decision.
         assert not poke_of(world, 40)
         world.now_s += 0.5
         assert report_of(world, 20.0) is is_workload
         if is_workload:
             counts[is_workload] = world.decide(DecisionCause.LOAD).apply_count
-            # What is wanted suffices.
+            # The wanted pods suffice.
             world.now_s += 1.0
             assert not report_of(world, 20.0)
         else:
@@ -590,7 +590,7 @@ def test_a_burst_of_a_workload_is_decided_with_the_report_that_has_it(further: t
     assert counts == {True: 3, False: None}
 
 
-def test_requests_in_pods_of_a_workload_are_its_pods_reports() -> None:
+def test_pod_loads_of_workload_are_its_pod_reports() -> None:
     world = World(msgspec.structs.replace(revision_with(SEVEN_A_POD), is_workload=True), facts_of(2))
     world.record(msgspec.structs.replace(stat_of(3.0), pod_loads={"p": 3.0}), StatSource.ACTIVATOR)
     assert {pod: stat.concurrency for pod, stat in world.scaler.pod_reports.items()} == {"p": 3.0}
@@ -607,7 +607,7 @@ WINDOW_S = int(SPEC.stable_window_s)
 
 
 class PublicWorld(World):
-    """A world whose slices follow writes on request."""
+    """A world whose slices change only on request."""
 
     def __init__(self) -> None:
         served = msgspec.structs.replace(facts_of(1), has_public=True, path=TrafficPath.SERVE)
@@ -629,7 +629,7 @@ class PublicWorld(World):
         return self.step()
 
 
-def test_a_busy_revision_with_room_for_a_burst_is_served_by_its_pods() -> None:
+def test_path_is_serve_with_burst_capacity() -> None:
     world = PublicWorld()
     world.change(path=TrafficPath.PROXY, proxy_since_s=0.0)
     for second in range(4):
@@ -638,7 +638,7 @@ def test_a_busy_revision_with_room_for_a_burst_is_served_by_its_pods() -> None:
     assert world.step().path is TrafficPath.SERVE
 
 
-def test_before_zero_the_activators_are_wanted_and_nothing_is_proved_while_pods_stand_in_the_slice() -> None:
+def test_path_is_proxy_before_zero_and_no_probe_runs_while_slice_has_pods() -> None:
     world = PublicWorld()
     outcome = world.idle()
     assert (outcome.path, outcome.phase) == (TrafficPath.PROXY, GatePhase.INACTIVE)
@@ -647,7 +647,7 @@ def test_before_zero_the_activators_are_wanted_and_nothing_is_proved_while_pods_
     assert (outcome.gate.action, outcome.to_prove, outcome.apply_count) == (GateAction.PROBE, False, None)
 
 
-def test_a_proof_from_before_the_flip_is_none() -> None:
+def test_proof_before_path_change_does_not_count() -> None:
     world = PublicWorld()
     world.idle()
     world.now_s += SPEC.scale_to_zero_grace_s
@@ -660,7 +660,7 @@ def test_a_proof_from_before_the_flip_is_none() -> None:
     assert (outcome.phase, outcome.to_prove) == (GatePhase.INACTIVE, True)
 
 
-def test_with_the_slice_back_and_the_proof_after_it_the_scale_goes_to_zero() -> None:
+def test_proof_after_path_change_scales_to_zero() -> None:
     world = PublicWorld()
     world.idle()
     world.change(proxy_since_s=world.now_s)
@@ -672,7 +672,7 @@ def test_with_the_slice_back_and_the_proof_after_it_the_scale_goes_to_zero() -> 
     assert world.step().apply_count == 0
 
 
-def test_a_flip_back_to_the_pods_undoes_the_proof() -> None:
+def test_return_to_serve_path_revokes_proof() -> None:
     world = PublicWorld()
     world.idle()
     world.change(proxy_since_s=world.now_s, proved_at_s=world.now_s)
@@ -681,7 +681,7 @@ def test_a_flip_back_to_the_pods_undoes_the_proof() -> None:
     assert world.step().phase is GatePhase.INACTIVE
 
 
-def test_without_a_public_service_what_was_written_last_stays() -> None:
+def test_path_is_unchanged_without_public_service() -> None:
     world = PublicWorld()
     world.change(has_public=False)
     assert world.idle().path is TrafficPath.SERVE

@@ -1,4 +1,4 @@
-"""Knative's decisions in shadow of the adaptive ones, and vice versa."""
+"""Knative's decisions as the shadow of adaptive decisions, and vice versa."""
 
 import msgspec
 import pytest
@@ -17,7 +17,7 @@ BEGIN_S = 1000.0
 
 
 class Stage:
-    """Seconds pass, each with a load and arrivals; every other second the chosen policy decides."""
+    """Seconds with load and arrivals; the shadow decides every other second."""
 
     def __init__(
         self,
@@ -27,9 +27,9 @@ class Stage:
         spec: ScalingSpec = SPEC,
         settings: AutoscalerSettings | None = None,
     ) -> None:
-        self.inside: Stat | None = Stat()
+        self.in_flight: Stat | None = Stat()
         self.now_s, self.scale, self.start_s = BEGIN_S, scale, start_s
-        self.beside: tuple[Proposal, ...] = ()
+        self.other_proposals: tuple[Proposal, ...] = ()
         policy_shadow = BUILT_IN.shadow_of(
             spec, settings or AutoscalerSettings(), present_scale=scale, wall_offset_s=0.0, now_s=BEGIN_S
         )
@@ -42,14 +42,14 @@ class Stage:
             self.now_s += 1.0
             if load or requests:
                 self.shadow.record(int(self.now_s) - 1, Stat(concurrency=load, request_count=requests))
-            self.inside = Stat(concurrency=load)
+            self.in_flight = Stat(concurrency=load)
             if int(self.now_s) % 2 == 0:
-                self.follow_decision()
+                self.decide()
 
-    def follow_decision(self) -> None:
+    def decide(self) -> None:
         self.shadow.decide(
-            self.beside,
-            in_flight=self.inside,
+            self.other_proposals,
+            in_flight=self.in_flight,
             present_scale=self.scale,
             ready_count=self.scale,
             start_s=self.start_s,
@@ -65,12 +65,12 @@ class Stage:
         return costs.adaptive_pod_seconds, costs.knative_pod_seconds
 
 
-def test_other_classes_have_none() -> None:
+def test_classic_class_has_no_shadow() -> None:
     spec = msgspec.structs.replace(SPEC, class_name=CLASSIC_CLASS)
     assert BUILT_IN.shadow_of(spec, AutoscalerSettings(), present_scale=0, wall_offset_s=0.0, now_s=0.0) is None
 
 
-def test_knatives_pod_stays_for_a_stable_window_where_the_chosen_one_goes_early() -> None:
+def test_knative_shadow_retains_pod_for_stable_window() -> None:
     stage = Stage()
     stage.pass_s(1, load=0.2, requests=1.0)
     stage.scale = 1
@@ -91,18 +91,18 @@ def test_knatives_pod_stays_for_a_stable_window_where_the_chosen_one_goes_early(
     assert knative == pytest.approx(93.0, abs=3.0)
 
 
-def test_requests_that_come_while_knatives_pod_starts_are_cold() -> None:
+def test_requests_during_start_of_shadow_pod_are_cold() -> None:
     stage = Stage(scale=1, start_s=5.0)
     stage.pass_s(70)
     assert stage.shadow.scale == 0
-    stage.follow_decision()
+    stage.decide()
     stage.pass_s(4, load=1.0, requests=2.0)
     stage.pass_s(4, load=1.0, requests=2.0)
     # Five seconds of two requests each, and the chosen policy had a pod.
     assert stage.cold() == (0.0, 10.0)
 
 
-def test_a_load_needs_pods_that_take_their_time_and_go_again() -> None:
+def test_shadow_scales_with_load_after_start_duration() -> None:
     stage = Stage(scale=1, start_s=30.0)
     stage.pass_s(20, load=100.0, requests=10.0)
     high = stage.shadow.scale
@@ -112,7 +112,7 @@ def test_a_load_needs_pods_that_take_their_time_and_go_again() -> None:
     assert stage.shadow.scale == 6
 
 
-def test_pods_that_start_go_before_those_that_are_ready() -> None:
+def test_shadow_removes_starting_pods_before_ready_pods() -> None:
     stage = Stage(scale=2, start_s=1000.0)
     stage.pass_s(10, load=40.0)
     stage.pass_s(6, load=90.0)
@@ -124,14 +124,14 @@ def test_pods_that_start_go_before_those_that_are_ready() -> None:
     assert stage.shadow.scale == 1
 
 
-def test_other_deciders_count_for_both() -> None:
+def test_knative_shadow_merges_other_proposals() -> None:
     stage = Stage()
-    stage.beside = (Proposal(decider="cron", desired=3, reason="schedule"),)
+    stage.other_proposals = (Proposal(decider="cron", desired=3, reason="schedule"),)
     stage.pass_s(4)
     assert stage.shadow.scale == 3
 
 
-def test_numbers_that_change_are_followed() -> None:
+def test_changed_spec_applies_to_shadow() -> None:
     stage = Stage(scale=1)
     stage.pass_s(4, load=5.0)
     stage.shadow.update(msgspec.structs.replace(SPEC, min_scale=4), stage.now_s)
@@ -139,36 +139,36 @@ def test_numbers_that_change_are_followed() -> None:
     assert stage.shadow.scale == 4
 
 
-def test_a_process_that_was_frozen_counts_ten_seconds() -> None:
+def test_frozen_process_counts_10_s_of_pod_seconds() -> None:
     stage = Stage(scale=1)
-    stage.follow_decision()
+    stage.decide()
     stage.now_s += 500.0
-    stage.follow_decision()
+    stage.decide()
     assert stage.pod_seconds() == (10.0, 10.0)
 
 
-def test_a_long_decision_period_is_counted_in_full() -> None:
+def test_long_decision_period_is_counted_entirely() -> None:
     settings = AutoscalerSettings(decision_period_s=30.0)
     stage = Stage(scale=1, settings=settings)
     for _ in range(4):
         stage.now_s += 30.0
-        stage.follow_decision()
+        stage.decide()
     assert stage.pod_seconds()[0] == 120.0
 
 
-def test_more_looks_than_periods_are_no_more_decisions_of_knative() -> None:
+def test_shadow_decides_at_most_once_per_period() -> None:
     stage = Stage(scale=1)
     stage.pass_s(2, load=5.0)
     stage.shadow.record(int(stage.now_s), Stat(concurrency=500.0))
     stage.now_s += 1.0
-    stage.follow_decision()
+    stage.decide()
     assert stage.shadow.scale == 1
     stage.now_s += 1.0
-    stage.follow_decision()
+    stage.decide()
     assert stage.shadow.scale > 1
 
 
-def test_costs_are_saved_once_an_hour_and_with_what_was_learnt() -> None:
+def test_costs_are_saved_hourly_or_on_request() -> None:
     stage = Stage(scale=1)
     stage.pass_s(10)
     assert stage.shadow.due_save(is_now=False) is None
@@ -178,16 +178,16 @@ def test_costs_are_saved_once_an_hour_and_with_what_was_learnt() -> None:
     other.shadow.load(text)
     assert other.shadow.costs(stage.now_s) == stage.shadow.costs(stage.now_s)
     stage.now_s += 3600.0
-    stage.follow_decision()
+    stage.decide()
     assert stage.shadow.due_save(is_now=False) is not None
     assert stage.shadow.due_save(is_now=False) is None
 
 
-def test_a_revision_at_zero_is_not_saved_again() -> None:
+def test_revision_at_zero_is_not_saved_again() -> None:
     stage = Stage()
     stage.pass_s(10)
     stage.now_s += 3600.0
-    # A look at the page moves the hour on.
+    # Reading the costs advances the hour.
     assert stage.shadow.costs(stage.now_s).adaptive_pod_seconds == 0.0
     assert stage.shadow.due_save(is_now=True) is None
 
@@ -199,7 +199,7 @@ def called(stage: Stage, *, times: int, gap_s: int) -> None:
         stage.pass_s(gap_s)
 
 
-def test_under_knatives_policy_the_adaptive_one_lets_the_pod_go_where_no_call_is_expected() -> None:
+def test_adaptive_shadow_removes_pod_if_no_call_is_expected() -> None:
     stage = Stage(scale=1, spec=KNATIVE_SPEC)
     called(stage, times=14, gap_s=900)
     stage.pass_s(1, load=1.0, requests=1.0)
@@ -213,7 +213,7 @@ def test_under_knatives_policy_the_adaptive_one_lets_the_pod_go_where_no_call_is
     assert stage.shadow.scale == 1
 
 
-def test_the_adaptive_shadow_starts_a_pod_ahead_of_a_periodic_call() -> None:
+def test_adaptive_shadow_starts_pod_ahead_of_periodic_call() -> None:
     stage = Stage(spec=KNATIVE_SPEC)
     called(stage, times=30, gap_s=600)
     cold = stage.cold()
@@ -222,16 +222,16 @@ def test_the_adaptive_shadow_starts_a_pod_ahead_of_a_periodic_call() -> None:
     assert stage.cold() == (cold[0], cold[1] + 1.0)
 
 
-def test_the_adaptive_shadow_keeps_its_pods_while_the_load_is_unknown() -> None:
+def test_adaptive_shadow_retains_pods_while_load_is_unknown() -> None:
     stage = Stage(scale=1, spec=KNATIVE_SPEC)
     stage.pass_s(10, load=5.0, requests=5.0)
-    stage.inside = None
-    stage.follow_decision()
+    stage.in_flight = None
+    stage.decide()
     assert stage.shadow.scale == 1
 
 
-def test_other_deciders_count_for_the_adaptive_shadow_too() -> None:
+def test_adaptive_shadow_merges_other_proposals() -> None:
     stage = Stage(spec=KNATIVE_SPEC)
-    stage.beside = (Proposal(decider="cron", desired=3, reason="schedule"),)
+    stage.other_proposals = (Proposal(decider="cron", desired=3, reason="schedule"),)
     stage.pass_s(4)
     assert stage.shadow.scale == 3

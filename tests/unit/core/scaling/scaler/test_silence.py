@@ -31,7 +31,7 @@ def with_spec(outcome: ScalerOutcome, **numbers: Any) -> ScalerOutcome:  # noqa:
     return msgspec.structs.replace(outcome, inputs=msgspec.structs.replace(outcome.inputs, spec=spec))
 
 
-def test_a_pod_without_requests_is_steady_until_its_load_leaves_the_window() -> None:
+def test_idle_pod_is_steady_until_load_leaves_window() -> None:
     world = idle_world()
     outcome = world.outcomes[-1]
     assert is_steady(outcome, scale=1)
@@ -57,13 +57,13 @@ def test_a_pod_without_requests_is_steady_until_its_load_leaves_the_window() -> 
         {"metric": TOKENS.name},
     ],
 )
-def test_numbers_that_count_time_or_use_otherwise_are_not_steady(numbers: dict[str, Any]) -> None:
+def test_spec_that_depends_on_time_or_usage_is_not_steady(numbers: dict[str, Any]) -> None:
     outcome = idle_world().outcomes[-1]
     assert not is_steady(with_spec(outcome, **numbers), scale=1)
     assert is_steady(with_spec(outcome, metric=RPS.name), scale=1)
 
 
-def test_a_limit_or_another_step_of_the_gate_is_not_steady() -> None:
+def test_limited_or_marked_inactive_outcome_is_not_steady() -> None:
     outcome = idle_world().outcomes[-1]
     limited = msgspec.structs.replace(outcome, inputs=msgspec.structs.replace(outcome.inputs, allowance=UNLIMITED))
     marked = msgspec.structs.replace(
@@ -73,7 +73,7 @@ def test_a_limit_or_another_step_of_the_gate_is_not_steady() -> None:
     assert not is_steady(marked, scale=1)
 
 
-def test_the_clock_changes_an_outcome_at_its_announced_time() -> None:
+def test_change_by_clock_is_recheck_time() -> None:
     outcome = idle_world().outcomes[-1]
     assert change_by_clock_s(outcome) == math.inf
     assert change_by_clock_s(msgspec.structs.replace(outcome, recheck_in_s=3.0)) == outcome.at_s + 3.0

@@ -15,7 +15,7 @@ def tokens_of(stat: Stat) -> float | None:
     return stat.gauges.get(TOKENS_GAUGE)
 
 
-def test_a_waiting_request_has_the_mean_tokens_of_earlier_ones() -> None:
+def test_waiting_request_has_mean_tokens_of_earlier_requests() -> None:
     waiting = WaitingTokens()
     assert waiting.estimated(WAITING) == WAITING
     waiting.record(load(6000.0))

@@ -21,7 +21,7 @@ GATE = GateState(since_s=0.0, phase=GatePhase.ACTIVE, is_initialized=True)
 
 
 def recorded(spec: ScalingSpec, loads: list[float]) -> RevisionWindows:
-    """Windows after so many seconds of load."""
+    """Windows after one second of each load."""
     windows = RevisionWindows(spec, quirks=SAFE)
     for number, load in enumerate(loads):
         windows.record(number, Stat(concurrency=load))
@@ -45,7 +45,7 @@ def reason_of(windows: RevisionWindows, now_s: float) -> str:
     return proposal.reason
 
 
-def test_another_load_metric_begins_with_empty_windows() -> None:
+def test_changed_load_metric_clears_windows() -> None:
     windows = recorded(CONCURRENCY, [5.0])
     windows.resize(CONCURRENCY, 2.0)
     assert not isinstance(windows.query(2.0), NoData)
@@ -53,12 +53,12 @@ def test_another_load_metric_begins_with_empty_windows() -> None:
     assert isinstance(windows.query(2.0), NoData)
 
 
-def test_in_panic_the_reason_is_the_load_of_the_panic_window() -> None:
+def test_panic_reason_has_load_of_panic_window() -> None:
     assert reason_of(recorded(SEVERAL, [1.0] * 60), 60.0) == "1 in all, target 10 each"
     assert reason_of(recorded(SEVERAL, [1.0] * 54 + [40.0] * 6), 60.0) == "40 in all, target 10 each"
 
 
-def test_a_reset_drops_the_load_and_leaves_the_contents_of_the_last_query() -> None:
+def test_reset_clears_load_but_retains_contents_of_last_query() -> None:
     windows = recorded(SEVERAL, [40.0] * 60)
     windows.query(60.0)
     windows.reset(SEVERAL)
@@ -67,14 +67,14 @@ def test_a_reset_drops_the_load_and_leaves_the_contents_of_the_last_query() -> N
     assert not windows.contents().stable.values
 
 
-def test_metrics_that_stay_keep_their_state() -> None:
+def test_unchanged_metrics_retain_state() -> None:
     state = starting_revision_state(SEVERAL, GATE, now_s=0.0, quirks=SAFE)
     assert len(state.further) == 1
     assert with_metrics(state, SEVERAL, before=SEVERAL, now_s=9.0, quirks=SAFE).further[0] is state.further[0]
     assert with_metrics(state, RPS, before=SEVERAL, now_s=9.0, quirks=SAFE).further == ()
 
 
-def test_a_load_in_the_unit_of_the_metric_counts_for_the_first_metric_alone() -> None:
+def test_load_in_unit_of_metric_applies_only_to_first_metric() -> None:
     windows = RevisionWindows(SEVERAL, quirks=SAFE)
     windows.record_load(0, 7.0)
     observed = windows.query(1.5)

@@ -35,11 +35,11 @@ plain	7"""
         (b"TEXT " + b",".join(b"g%d=1" % number for number in range(40)), {f"g{number}": 1.0 for number in range(16)}),
     ],
 )
-def test_a_header_is_read_within_bounds(value: bytes, gauges: dict[str, float]) -> None:
+def test_gauge_header_is_parsed_within_limits(value: bytes, gauges: dict[str, float]) -> None:
     assert read_gauges(value) == gauges
 
 
-def test_the_latest_answer_with_gauges_counts_for_a_minute() -> None:
+def test_latest_response_with_gauges_counts_for_60_s() -> None:
     app_gauges = AppGauges()
     app_gauges.record_headers(b"Content-Type: text/plain\r\nEndpoint-Load-Metrics: TEXT queue_length=5\r\n", 10.0)
     app_gauges.record_headers(b"Content-Type: text/plain\r\nX-Endpoint-Kind: a\r\n", 11.0)
@@ -48,7 +48,7 @@ def test_the_latest_answer_with_gauges_counts_for_a_minute() -> None:
     assert app_gauges.current(72.0) == {}
 
 
-def test_a_name_that_only_looks_like_the_header_changes_no_gauge() -> None:
+def test_header_with_same_prefix_changes_no_gauge() -> None:
     app_gauges = AppGauges()
     app_gauges.record_headers(b"endpoint-load-metrics: TEXT queue_length=5\r\n", 10.0)
     app_gauges.record_headers(b"endpoint-load-metrics-format: TEXT queue_length=6\r\n", 11.0)
@@ -66,7 +66,7 @@ def test_a_name_that_only_looks_like_the_header_changes_no_gauge() -> None:
         ("absent", {}),
     ],
 )
-def test_a_page_is_searched_for_the_chosen_gauges(name: str, gauges: dict[str, float]) -> None:
+def test_page_is_read_for_chosen_gauges(name: str, gauges: dict[str, float]) -> None:
     assert read_page(PAGE, [name]) == pytest.approx(gauges)
 
 
@@ -74,7 +74,7 @@ def test_a_page_is_searched_for_the_chosen_gauges(name: str, gauges: dict[str, f
     "line",
     [b"NaN", b"+Inf", b"-1", b"1e13", b"1e999", b"many", b"1 2 3", b"", b"0x10", b"1_000"],
 )
-def test_a_gauge_with_any_wrong_line_is_left_out(line: bytes) -> None:
+def test_gauge_with_any_invalid_line_is_omitted(line: bytes) -> None:
     assert read_page(b'g 1\ng{a="b"} %b\n' % line, ["g"]) == {}
 
 
@@ -90,14 +90,14 @@ def test_a_gauge_with_any_wrong_line_is_left_out(line: bytes) -> None:
         b"g 1\n" * 250_000,
     ],
 )
-def test_a_hostile_page_costs_no_time(page: bytes) -> None:
+def test_hostile_page_is_parsed_in_bounded_cpu_time(page: bytes) -> None:
     began_s = time.process_time()
     assert read_page(page, ["g"]) == {}
-    # A parser that went back over the line for each of its bytes would take minutes.
+    # A parser with quadratic backtracking would take minutes.
     assert time.process_time() - began_s < 10.0
 
 
-def test_a_page_counts_for_a_few_seconds_and_goes_before_a_header() -> None:
+def test_page_counts_for_3_5_s_and_overrides_header() -> None:
     app_gauges = AppGauges(["vllm:waiting"])
     app_gauges.record_headers(b'endpoint-load-metrics: JSON {"named_metrics": {"waiting": 2}}\r\n', 10.0)
     assert app_gauges.current(10.0) == {"vllm:waiting": 2.0, "waiting": 2.0}
@@ -110,7 +110,7 @@ def test_a_page_counts_for_a_few_seconds_and_goes_before_a_header() -> None:
     assert app_gauges.current(73.5) == {}
 
 
-def test_a_report_has_the_chosen_gauges_first_and_a_bounded_number() -> None:
+def test_report_has_chosen_gauges_first_and_bounded_count() -> None:
     app_gauges = AppGauges(["chosen"])
     app_gauges.record_headers(
         b"endpoint-load-metrics: TEXT " + b",".join(b"g%d=1" % number for number in range(16)) + b"\r\n", 0.0

@@ -3,14 +3,14 @@
 from serving.queueproxy.metrics import BOUNDS_S, AppResponses, RequestMetrics, refusal_lines, series, tls_lines
 
 
-def test_requests_count_by_the_hundreds_of_their_status() -> None:
+def test_requests_are_counted_by_status_class() -> None:
     metrics = RequestMetrics()
     for status in (200, 204, 404, 0, 503, 799):
         metrics.record(status, 0.01)
     assert metrics.counts() == {"none": 1, "1xx": 0, "2xx": 2, "3xx": 0, "4xx": 1, "5xx": 2}
 
 
-def test_a_duration_falls_into_its_bucket_and_all_above() -> None:
+def test_duration_counts_in_its_bucket_and_all_larger_ones() -> None:
     metrics = RequestMetrics()
     metrics.record(200, 0.03)
     lines = metrics.page(revision="r")
@@ -22,11 +22,11 @@ def test_a_duration_falls_into_its_bucket_and_all_above() -> None:
     assert 'kn_serving_invocation_duration_seconds_count{kn_revision_name="r",status_class="2xx"} 1' in lines
 
 
-def test_a_class_without_requests_has_no_histogram() -> None:
+def test_status_class_without_requests_has_no_histogram() -> None:
     assert not [line for line in RequestMetrics().page(revision="r") if "bucket" in line]
 
 
-def test_what_is_beyond_599_is_in_the_histogram_of_5xx() -> None:
+def test_status_above_599_counts_in_histogram_of_5xx() -> None:
     metrics = RequestMetrics()
     metrics.record(500, 1.0)
     metrics.record(999, 2.0)
@@ -35,11 +35,11 @@ def test_what_is_beyond_599_is_in_the_histogram_of_5xx() -> None:
     assert 'kn_serving_invocation_duration_seconds_sum{kn_revision_name="r",status_class="5xx"} 3' in lines
 
 
-def test_a_series_has_only_the_labels_that_it_has() -> None:
+def test_series_has_only_labels_that_are_set() -> None:
     assert series("a_total", 3, revision="r") == 'a_total{kn_revision_name="r"} 3'
 
 
-def test_what_was_answered_since_the_last_look_has_a_mean_duration() -> None:
+def test_pop_responses_returns_count_and_mean_since_last_call() -> None:
     metrics = RequestMetrics()
     assert metrics.pop_responses() == AppResponses(count=0, mean_s=0.0)
     metrics.record(200, 0.25)
@@ -50,14 +50,14 @@ def test_what_was_answered_since_the_last_look_has_a_mean_duration() -> None:
     assert metrics.pop_responses() == AppResponses(count=0, mean_s=0.0)
 
 
-def test_failures_and_clients_that_left_say_nothing_of_how_fast_an_app_is() -> None:
+def test_failed_and_aborted_requests_are_excluded_from_mean_duration() -> None:
     metrics = RequestMetrics()
     for status in (500, 503, 0):
         metrics.record(status, 0.001)
     assert metrics.pop_responses() == AppResponses(count=0, mean_s=0.0)
 
 
-def test_inner_tls_shows_refused_handshakes_and_the_expiry() -> None:
+def test_inner_tls_page_has_refused_handshakes_and_expiry() -> None:
     assert tls_lines({"no certificate": 2, "expired": 1}, 1e9) == [
         'queueproxy_tls_refused_total{reason="expired"} 1',
         'queueproxy_tls_refused_total{reason="no certificate"} 2',
@@ -65,6 +65,6 @@ def test_inner_tls_shows_refused_handshakes_and_the_expiry() -> None:
     ]
 
 
-def test_refusals_have_a_line_for_each_code() -> None:
+def test_refusal_page_has_a_line_per_code() -> None:
     lines = refusal_lines({"host": 2, "body": 1})
     assert lines == ['queueproxy_http_refused_total{code="body"} 1', 'queueproxy_http_refused_total{code="host"} 2']

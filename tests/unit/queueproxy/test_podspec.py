@@ -14,13 +14,13 @@ NEEDED = {
 }
 
 
-def test_four_variables_are_enough() -> None:
+def test_four_variables_suffice() -> None:
     assert spec_from_environment(NEEDED) == PodSpec(
         namespace="default", revision="hello-00001", pod="hello-1", app=("127.0.0.1", 5000)
     )
 
 
-def test_a_variable_of_an_earlier_version_stops_no_pod() -> None:
+def test_variable_of_earlier_version_is_ignored() -> None:
     variable = "SERVING_QUEUEPROXY_REPORT_PERIOD_S"
     assert spec_from_environment(NEEDED | {variable: "0.5"}) == spec_from_environment(NEEDED)
 
@@ -76,20 +76,20 @@ def test_all_variables_are_read() -> None:
         ("SERVING_QUEUEPROXY_DRAIN_LAG_S", "-1"),
     ],
 )
-def test_a_text_that_is_not_right_is_named(variable: str, text: str) -> None:
+def test_invalid_variable_is_reported(variable: str, text: str) -> None:
     with pytest.raises(SettingsError) as caught:
         spec_from_environment(NEEDED | {variable: text})
     (problem,) = caught.value.problems
     assert problem.where == f"environment {variable}"
 
 
-def test_the_page_of_metrics_is_the_apps_own_by_default() -> None:
+def test_metrics_page_path_defaults_to_metrics() -> None:
     pod_spec = spec_from_environment(NEEDED | {"SERVING_POD_GAUGES": '["a"]', "SERVING_POD_METRICS_PORT": "9090"})
     assert (pod_spec.gauges, pod_spec.metrics_path, pod_spec.metrics_port) == (("a",), "/metrics", 9090)
     assert spec_from_environment(NEEDED | {"SERVING_POD_METRICS_PATH": "/m"}).metrics_path == "/m"
 
 
-def test_all_problems_are_reported_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     with pytest.raises(SettingsError) as caught:
         spec_from_environment({"SERVING_READY_FD": "out", "SERVING_QUEUEPROXY_NO_SUCH": "1"})
     assert len(caught.value.problems) == 6
@@ -110,34 +110,34 @@ def test_all_problems_are_reported_at_once() -> None:
         ('{"exec": {"command": ["true"]}}', Probe()),
     ],
 )
-def test_a_probe_of_kubernetes_is_understood(text: str, probe: Probe) -> None:
+def test_kubernetes_probe_is_parsed(text: str, probe: Probe) -> None:
     assert read_probe(text) == probe
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"timeoutSeconds": -1}', '{"httpGet": 1}'])
-def test_what_is_no_probe_is_refused(text: str) -> None:
+def test_invalid_probe_is_rejected(text: str) -> None:
     with pytest.raises(msgspec.DecodeError):
         read_probe(text)
 
 
 @pytest.mark.parametrize(("name", "is_http2"), [("http1", False), ("h2c", True)])
-def test_the_name_of_the_apps_port_is_its_protocol(name: str, is_http2: bool) -> None:
+def test_port_name_selects_protocol(name: str, is_http2: bool) -> None:
     assert spec_from_environment(NEEDED | {"SERVING_POD_PROTOCOL": name}).is_http2 is is_http2
 
 
-def test_a_protocol_that_is_unknown_is_named() -> None:
+def test_unknown_protocol_is_rejected() -> None:
     with pytest.raises(SettingsError, match="http1 or h2c"):
         spec_from_environment(NEEDED | {"SERVING_POD_PROTOCOL": "spdy"})
 
 
-def test_a_probe_of_an_app_with_a_queue_proxy_in_its_process_is_marked_with_the_secret() -> None:
+def test_probe_with_secret_is_marked_for_in_process_queue_proxy() -> None:
     probe = Probe(path="/health", headers=(("A", "1"),))
     marked = probing_app(probe, secret="s")  # noqa: S106 - of a test
     assert marked.headers == (("A", "1"), ("K-Pod-Secret", "s"), ("K-Network-Probe", "app"))
     assert probing_app(probe, secret="") == probe
 
 
-def test_a_pod_that_may_sleep_has_its_means() -> None:
+def test_dormancy_variables_are_read() -> None:
     spec = spec_from_environment(
         NEEDED
         | {
@@ -153,7 +153,7 @@ def test_a_pod_that_may_sleep_has_its_means() -> None:
     assert spec.freezer == FreezerPlace(root="/sys/fs/cgroup", folder="/sys/fs/cgroup/pods/p", is_unified=True)
 
 
-def test_inner_tls_needs_the_authority() -> None:
+def test_inner_tls_requires_authority() -> None:
     inner = NEEDED | {"SERVING_QUEUEPROXY_INNER_TLS_MODE": "Enabled"}
     with pytest.raises(SettingsError, match="SERVING_POD_AUTHORITY"):
         spec_from_environment(inner)
@@ -161,10 +161,10 @@ def test_inner_tls_needs_the_authority() -> None:
     assert spec_from_environment(whole).authority == "PEM"
 
 
-def test_a_goal_for_latency_is_kept_as_it_is_written() -> None:
+def test_slo_text_is_unchanged() -> None:
     assert spec_from_environment(NEEDED | {"SERVING_POD_SLO": "p95<300ms"}).slo == "p95<300ms"
 
 
 @pytest.mark.parametrize(("text", "is_guarded"), [("true", True), ("false", False)])
-def test_the_variable_guards_a_pod(text: str, is_guarded: bool) -> None:
+def test_guarded_variable_is_read(text: str, is_guarded: bool) -> None:
     assert spec_from_environment(NEEDED | {"SERVING_POD_GUARDED": text}).is_guarded is is_guarded

@@ -4,7 +4,7 @@ from serving.core.traffic.prompttokens import RequestTokens
 from serving.queueproxy.tokens import EVENT_BYTES, TokenMeter
 
 
-def test_the_mean_in_flight_is_weighted_by_time_and_carried_over() -> None:
+def test_mean_tokens_in_flight_are_weighted_by_time() -> None:
     meter = TokenMeter[str](10.0, sent_bytes_of=lambda _: 0)
     assert meter.report(10.0) == 0.0
     meter.arrive("a", RequestTokens(prompt=1000), 10.5)
@@ -15,13 +15,13 @@ def test_the_mean_in_flight_is_weighted_by_time_and_carried_over() -> None:
     meter.exit("b", 11.5)
     meter.exit("unknown", 11.5)
     assert meter.report(12.0) == 600.0
-    # No time has passed, and a clock that went back changes nothing.
+    # The clock stepped back, so no time has passed.
     assert meter.report(11.0) == 200.0
     meter.exit("c", 12.0)
     assert meter.report(13.0) == 0.0
 
 
-def test_tokens_that_have_been_streamed_count_no_longer_and_the_prompt_counts_to_the_end() -> None:
+def test_streamed_tokens_are_subtracted_but_not_prompt_tokens() -> None:
     sent_bytes = {"a": 0, "b": 0}
     meter = TokenMeter[str](0.0, sent_bytes_of=sent_bytes.__getitem__)
     meter.arrive("a", RequestTokens(prompt=100, answer=50), 0.0)

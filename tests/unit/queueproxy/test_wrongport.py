@@ -22,7 +22,7 @@ OWN = (8012, 8022)
         ),
     ],
 )
-def test_an_app_that_listens_on_other_ports_only_is_explained(listening: set[int], message: str) -> None:
+def test_app_that_listens_only_on_other_ports_is_reported(listening: set[int], message: str) -> None:
     text = wrong_port(listening, app_port=8080, own=OWN)
     assert text.startswith(message)
     assert bool(text) is bool(message)

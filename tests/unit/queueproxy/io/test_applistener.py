@@ -11,7 +11,7 @@ from serving.queueproxy.io.applistener import ForeignListener, ListenerCheck
 from serving.queueproxy.io.readiness import listener_check
 from serving.queueproxy.podspec import PodSpec, Probe
 
-# No process of this machine has it.
+# A user id without processes on this machine.
 OTHER_USER = 0x70000309
 SPEC = PodSpec(namespace="default", revision="r", pod="p", app=("127.0.0.1", 1))
 
@@ -23,29 +23,29 @@ def port() -> Iterator[int]:
         yield server.getsockname()[1]
 
 
-def test_a_socket_of_the_pods_own_user_is_the_apps(port: int) -> None:
+def test_socket_of_pod_user_is_accepted(port: int) -> None:
     if os.geteuid() == 0:
         pytest.skip("no pod has the user root as its own")
     ListenerCheck(os.geteuid(), list).require("127.0.0.1", port)
 
 
-def test_a_socket_of_a_process_of_the_pod_is_the_apps_whatever_its_user(port: int) -> None:
+def test_socket_of_pod_process_is_accepted_with_any_user(port: int) -> None:
     for user in (0, OTHER_USER):
         ListenerCheck(user, lambda: [os.getpid()]).require("127.0.0.1", port)
 
 
-def test_a_socket_of_another_process_is_foreign(port: int) -> None:
+def test_socket_of_other_process_is_rejected(port: int) -> None:
     for user in (0, OTHER_USER):
         check = ListenerCheck(user, lambda: [os.getppid()])
         with pytest.raises(ForeignListener, match=f"port {port} is held by user {os.geteuid()}"):
             check.require("127.0.0.1", port)
 
 
-def test_without_a_listener_nothing_is_foreign(port: int) -> None:
+def test_closed_port_has_no_foreign_listener(port: int) -> None:
     assert ListenerCheck(OTHER_USER, list).foreign_at("127.64.250.3", port) == ""
 
 
-def test_an_app_may_listen_unless_nobody_does(port: int) -> None:
+def test_may_listen_unless_port_is_closed(port: int) -> None:
     check = ListenerCheck(0, lambda: [os.getpid()])
     assert check.may_listen("127.0.0.1", port)
     assert not has_sock_diag() or not check.may_listen("127.64.250.3", port)
@@ -53,7 +53,7 @@ def test_an_app_may_listen_unless_nobody_does(port: int) -> None:
         ListenerCheck(OTHER_USER, list).may_listen("127.0.0.1", port)
 
 
-async def test_a_probe_opens_no_connection_to_a_closed_port(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_probe_opens_no_connection_to_closed_port(monkeypatch: pytest.MonkeyPatch) -> None:
     if not has_sock_diag():
         pytest.skip("this kernel has no sock_diag")
 
@@ -64,28 +64,28 @@ async def test_a_probe_opens_no_connection_to_a_closed_port(monkeypatch: pytest.
     assert not await readiness.attempt(Probe(), ("127.64.250.3", 1), check=ListenerCheck(OTHER_USER, list))
 
 
-def test_processes_are_looked_through_once_for_each_socket(port: int) -> None:
-    looks = 0
+def test_processes_are_listed_once_per_socket(port: int) -> None:
+    listing_count = 0
 
     def processes() -> list[int]:
-        nonlocal looks
-        looks += 1
+        nonlocal listing_count
+        listing_count += 1
         return [os.getpid()]
 
     check = ListenerCheck(0, processes)
     for _ in range(3):
         check.require("127.0.0.1", port)
-    assert looks == 1
+    assert listing_count == 1
     with socket.create_server(("127.0.0.1", 0)) as other:
         check.require(*other.getsockname())
-    assert looks == 2
+    assert listing_count == 2
 
 
-def test_a_pod_with_a_network_of_its_own_needs_no_check() -> None:
+def test_pod_with_its_own_network_needs_no_check() -> None:
     assert listener_check(SPEC) is None
 
 
-def test_a_queue_proxy_in_the_process_of_the_app_checks_that_the_socket_is_its_own(port: int) -> None:
+def test_in_process_queue_proxy_accepts_its_own_socket(port: int) -> None:
     check = listener_check(msgspec.structs.replace(SPEC, app_user=OTHER_USER))
     assert check is not None
     assert check.foreign_at("127.0.0.1", port) == ""

@@ -1,4 +1,4 @@
-"""Reading an app's page of metrics over a real socket, whatever the app does."""
+"""Reading an app's metrics page over a real socket, also from misbehaving apps."""
 
 import asyncio
 import contextlib
@@ -67,14 +67,14 @@ async def is_silent(writer: asyncio.StreamWriter) -> None:
         b"HTTP/1.0 200 OK\r\n\r\ng 1\n",
     ],
 )
-async def test_a_page_ends_by_length_chunks_or_connection(response: bytes) -> None:
+async def test_page_ends_by_length_chunks_or_connection(response: bytes) -> None:
     heads: list[bytes] = []
     async with app(sends(response), heads) as address:
         assert await fetch_page(address, "/metrics?a=b") == b"g 1\n"
     assert heads[0].startswith(b"GET /metrics?a=b HTTP/1.1\r\nHost: 127.0.0.1:")
 
 
-async def test_a_page_may_be_empty() -> None:
+async def test_page_may_be_empty() -> None:
     async with app(sends(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")) as address:
         assert await fetch_page(address, "/metrics") == b""
 
@@ -97,26 +97,26 @@ async def test_a_page_may_be_empty() -> None:
         (never_ends, "more than 1048576 bytes"),
     ],
 )
-async def test_a_wrong_app_is_no_page(respond: Answer, reason: str) -> None:
+async def test_invalid_response_is_unreadable_page(respond: Answer, reason: str) -> None:
     async with app(respond) as address:
         with pytest.raises(UnreadablePage, match=reason):
             await fetch_page(address, "/metrics", timeout_s=60.0)
 
 
-async def test_a_silent_app_is_no_page() -> None:
+async def test_silent_app_is_unreadable_page() -> None:
     async with app(is_silent) as address:
         with pytest.raises(UnreadablePage, match="TimeoutError"):
             await fetch_page(address, "/metrics", timeout_s=0.05)
 
 
-async def test_a_closed_port_is_no_page() -> None:
+async def test_closed_port_is_unreadable_page() -> None:
     async with app(is_silent) as address:
         pass
     with pytest.raises(UnreadablePage, match="Connect call failed"):
         await fetch_page(address, "/metrics")
 
 
-async def test_the_gauges_of_the_app_are_watched_and_their_loss_is_logged_once(
+async def test_gauges_are_polled_and_their_loss_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level("INFO")
@@ -139,7 +139,7 @@ async def test_the_gauges_of_the_app_are_watched_and_their_loss_is_logged_once(
     assert caplog.records[0].reason == "no usable line of g"  # type: ignore[attr-defined]
 
 
-async def test_an_app_without_a_page_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_unreadable_page_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     request_count = 0
 
     async def respond(writer: asyncio.StreamWriter) -> None:

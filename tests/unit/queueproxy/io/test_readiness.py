@@ -1,4 +1,4 @@
-"""The times of an app's probes, and its readiness."""
+"""The pauses between an app's probes, and its readiness."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def after(state: Readiness, *outcomes: bool, probe: Probe | None = None) -> Read
     return state
 
 
-def test_pauses_of_an_app_that_starts_grow_from_2_to_50_ms() -> None:
+def test_probe_pauses_of_starting_app_grow_from_2_to_50_ms() -> None:
     state = at_start(SETTINGS)
     pauses = [state.pause_s or 0]
     for _ in range(35):
@@ -23,19 +23,19 @@ def test_pauses_of_an_app_that_starts_grow_from_2_to_50_ms() -> None:
         pauses.append(state.pause_s or 0)
     rounded = [round(pause * 1000, 1) for pause in pauses]
     assert (rounded[:5], rounded[-2:]) == ([2, 2.2, 2.4, 2.7, 2.9], [50, 50])
-    # Readiness is late by a tenth of the time that has passed, and the first pause.
+    # Readiness is detected at most a tenth of the elapsed time plus the first pause late.
     assert all(pause_s <= 0.1 * sum(pauses[:number]) + 0.0021 for number, pause_s in enumerate(pauses))
 
 
-def test_one_success_makes_ready() -> None:
+def test_one_success_makes_app_ready() -> None:
     assert after(at_start(SETTINGS), False, True) == Readiness(is_ready=True, pause_s=10.0)
 
 
-def test_a_period_of_0_asks_no_more() -> None:
+def test_period_of_0_stops_probing_after_success() -> None:
     assert after(at_start(SETTINGS), True, probe=Probe(period_s=0)).pause_s is None
 
 
-def test_a_ready_app_is_unready_after_3_failures_in_a_row_and_then_tried_fast() -> None:
+def test_ready_app_becomes_unready_after_3_consecutive_failures() -> None:
     ready = after(at_start(SETTINGS), True)
     assert after(ready, False, False).is_ready
     assert after(ready, False, False, True, False, False).is_ready
@@ -43,7 +43,7 @@ def test_a_ready_app_is_unready_after_3_failures_in_a_row_and_then_tried_fast() 
 
 
 @pytest.mark.parametrize("pause_s", [None, 0.05])
-def test_a_pause_is_never_longer_than_set(pause_s: float | None) -> None:
+def test_pause_is_at_most_its_maximum(pause_s: float | None) -> None:
     state = after(Readiness(is_ready=False, pause_s=pause_s), False)
     assert state.pause_s is not None
     assert state.pause_s <= SETTINGS.probe_pause_max_s

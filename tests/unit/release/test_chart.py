@@ -1,6 +1,6 @@
 """The objects of the Helm chart.
 
-They are those of ``serving install``. Without helm, a few lines here evaluate the templates.
+They equal those of ``serving install``. Without helm, ``evaluated`` renders the templates.
 """
 
 import functools
@@ -37,9 +37,9 @@ def camel(name: str) -> str:
 
 
 def evaluated(text: str, values: dict[str, Any]) -> str:
-    """A template, by the actions that the chart has."""
+    """Render a template; only the actions that the chart uses are supported."""
     out: list[str] = []
-    # For each open block: whether a branch was taken, and whether this one is.
+    # For each open block: whether any branch has matched, and whether the present branch has.
     blocks: list[tuple[bool, bool]] = []
     for line in text.splitlines():
         action = re.fullmatch(r"\{\{-? (if|else if|else|end|with|fail)(?: (.*?))? \}\}", line.strip())
@@ -48,9 +48,9 @@ def evaluated(text: str, values: dict[str, Any]) -> str:
             holds = word == "if" and _holds(condition or "", values)
             blocks.append((holds, holds))
         elif word in {"else", "else if"}:
-            taken, _ = blocks.pop()
-            holds = not taken and (word == "else" or _held(condition or "", values))
-            blocks.append((taken or holds, holds))
+            has_matched, _ = blocks.pop()
+            holds = not has_matched and (word == "else" or _held(condition or "", values))
+            blocks.append((has_matched or holds, holds))
         elif word == "end":
             blocks.pop()
         elif all(holds for _, holds in blocks):
@@ -120,7 +120,7 @@ def normal(resource: dict[str, Any]) -> dict[str, Any]:
         (tuple(component_names(CONFIG)), {"domain": "apps.example.org", "priorityClassName": "high"}),
     ],
 )
-def test_the_chart_gives_what_install_applies(
+def test_chart_renders_objects_of_serving_install(
     tmp_path: Path,
     components: tuple[str, ...],
     others: dict[str, str],
@@ -143,7 +143,7 @@ def test_the_chart_gives_what_install_applies(
         assert result[key] == value, key
 
 
-def test_a_server_without_a_policy_kind_gets_the_other_objects(tmp_path: Path) -> None:
+def test_server_without_policy_kinds_gets_all_other_objects(tmp_path: Path) -> None:
     values = {"registry": REGISTRY, "components": {}, "absent": OPTIONAL_API_VERSIONS}
     result = [named(resource) for resource in by_evaluation(values, tmp_path)]
     expected = [
@@ -154,13 +154,13 @@ def test_a_server_without_a_policy_kind_gets_the_other_objects(tmp_path: Path) -
     assert sorted(result) == sorted(expected)
 
 
-def test_a_component_without_the_one_that_it_needs_fails() -> None:
+def test_validation_template_requires_placement_for_placement_binder() -> None:
     assert (
         "if and .Values.components.placementBinder (not .Values.components.placement)"
         in chart()["templates/validate.yaml"]
     )
 
 
-def test_a_version_between_releases_is_one_that_helm_takes() -> None:
+def test_development_version_becomes_semantic_version() -> None:
     assert chart_version("0.2.0.dev531+gecfa0493") == "0.2.0-dev.531+gecfa0493"
     assert chart_version("0.2.0") == "0.2.0"

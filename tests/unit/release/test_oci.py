@@ -49,7 +49,7 @@ def blob(described: dict[str, Any]) -> str:
     return "blobs/sha256/" + str(described["digest"]).removeprefix("sha256:")
 
 
-def test_the_same_content_gives_the_same_bytes_whatever_time_mask_and_order(tmp_path: Path) -> None:
+def test_archive_bytes_are_independent_of_mtime_umask_and_order(tmp_path: Path) -> None:
     data = packed(tree(tmp_path / "one"), tmp_path / "one.tar")
     mask = os.umask(0o077)
     try:
@@ -61,14 +61,14 @@ def test_the_same_content_gives_the_same_bytes_whatever_time_mask_and_order(tmp_
     assert packed(other, tmp_path / "other.tar") == data
 
 
-def test_other_content_gives_another_digest(tmp_path: Path) -> None:
+def test_changed_content_changes_archive(tmp_path: Path) -> None:
     data = packed(tree(tmp_path / "one"), tmp_path / "one.tar")
     other = tree(tmp_path / "other")
     (other / "etc/passwd").write_text("nobody")
     assert packed(other, tmp_path / "other.tar") != data
 
 
-def test_a_file_is_in_the_layer_of_its_deepest_folder(tmp_path: Path) -> None:
+def test_file_is_in_layer_of_its_deepest_folder(tmp_path: Path) -> None:
     packed(tree(tmp_path / "root"), tmp_path / "image.tar")
     entry, content = manifest(tmp_path / "image.tar")
     names = []
@@ -90,7 +90,7 @@ def test_entries_belong_to_root_and_are_readable_by_all(tmp_path: Path) -> None:
     assert entries["usr/bin/link"].linkname == "tool"
 
 
-def test_every_blob_has_the_digest_of_its_name(tmp_path: Path) -> None:
+def test_every_blob_has_digest_of_its_name(tmp_path: Path) -> None:
     from release.verify import _image_problems  # noqa: PLC0415 - the verifier is the second reader
 
     packed(tree(tmp_path / "root"), tmp_path / "image.tar")
@@ -100,7 +100,7 @@ def test_every_blob_has_the_digest_of_its_name(tmp_path: Path) -> None:
     assert entry["annotations"] == {"org.opencontainers.image.version": "1"}
 
 
-def test_containerd_finds_the_image_under_the_name_that_a_kubelet_asks_for(tmp_path: Path) -> None:
+def test_index_has_image_names_of_containerd_and_kubelet(tmp_path: Path) -> None:
     packed(tree(tmp_path / "one"), tmp_path / "one.tar")
     (described,) = json.loads(blobs(tmp_path / "one.tar")["index.json"])["manifests"]
     assert described["annotations"] == {

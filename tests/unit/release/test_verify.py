@@ -52,13 +52,13 @@ def problems(dist: Path, key: Path | None = None) -> list[str]:
     return list(verify.problems_of(dist, key=key))
 
 
-def test_a_release_as_built_has_no_problem(dist: Path, keys: tuple[Path, Path]) -> None:
+def test_built_release_has_no_problems(dist: Path, keys: tuple[Path, Path]) -> None:
     sign(dist, keys[0])
     assert problems(dist) == []
     assert problems(dist, keys[1]) == []
 
 
-def test_a_changed_a_missing_and_an_added_file_are_named(dist: Path) -> None:
+def test_changed_missing_and_added_files_are_reported(dist: Path) -> None:
     (dist / "serving.whl").write_bytes(b"other")
     (dist / "install.yaml").unlink()
     (dist / "extra").write_bytes(b"")
@@ -66,7 +66,7 @@ def test_a_changed_a_missing_and_an_added_file_are_named(dist: Path) -> None:
     assert [line.partition(":")[0] for line in results] == ["install.yaml", "serving.whl", "extra"]
 
 
-def test_sums_that_were_made_again_fail_by_the_signature_and_the_statement(dist: Path, keys: tuple[Path, Path]) -> None:
+def test_rewritten_sums_fail_signature_and_provenance(dist: Path, keys: tuple[Path, Path]) -> None:
     sign(dist, keys[0])
     (dist / "serving.whl").write_bytes(b"other")
     write_sums(dist)
@@ -76,17 +76,17 @@ def test_sums_that_were_made_again_fail_by_the_signature_and_the_statement(dist:
     ]
 
 
-def test_a_missing_signature_is_a_problem_only_with_a_key(dist: Path, keys: tuple[Path, Path]) -> None:
+def test_missing_signature_is_reported_with_key(dist: Path, keys: tuple[Path, Path]) -> None:
     assert problems(dist, keys[1]) == ["SHA256SUMS.sig: missing; the release is not signed"]
 
 
 @pytest.mark.parametrize("signature", ["", "not base64 at all", "AAAA", "é"])
-def test_garbage_is_no_signature(dist: Path, keys: tuple[Path, Path], signature: str) -> None:
+def test_malformed_signature_is_reported(dist: Path, keys: tuple[Path, Path], signature: str) -> None:
     (dist / f"{verify.SUMS}.sig").write_text(signature)
     assert len(problems(dist, keys[1])) == 1
 
 
-def test_openssl_accepts_the_signature(dist: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
+def test_openssl_accepts_signature(dist: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
     sign(dist, keys[0])
     decoded = subprocess.run(
         ["openssl", "base64", "-d", "-A", "-in", str(dist / "SHA256SUMS.sig")], capture_output=True, check=True
@@ -97,7 +97,7 @@ def test_openssl_accepts_the_signature(dist: Path, keys: tuple[Path, Path], tmp_
     assert (done.returncode, done.stdout) == (0, "Verified OK\n")
 
 
-def test_other_keys_are_refused_by_name(tmp_path: Path) -> None:
+def test_unsupported_or_absent_key_is_rejected_with_its_path(tmp_path: Path) -> None:
     other = tmp_path / "rsa.pem"
     key = rsa.generate_private_key(65537, 2048)
     other.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
@@ -107,7 +107,7 @@ def test_other_keys_are_refused_by_name(tmp_path: Path) -> None:
         signing.load(tmp_path / "absent")
 
 
-def test_the_command_says_what_an_empty_folder_is(tmp_path: Path) -> None:
+def test_command_reports_folder_without_sums(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "release.verify", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=False
     )

@@ -31,30 +31,30 @@ def git(root: Path, *arguments: str) -> str:
     ).stdout.strip()
 
 
-def test_a_commit_without_a_tag_comes_before_the_release(repository: Path) -> None:
+def test_untagged_commit_has_development_version(repository: Path) -> None:
     assert version() == f"{__version__}.dev1+g{git(repository, 'rev-parse', '--short=8', 'HEAD')}"
     assert commit() == git(repository, "rev-parse", "HEAD")
 
 
-def test_a_tag_makes_it_the_release(repository: Path) -> None:
+def test_tag_of_version_yields_release_version(repository: Path) -> None:
     git(repository, "tag", f"v{__version__}")
     git(repository, "tag", "nightly")
     assert version() == __version__
 
 
-def test_a_tag_of_another_version_is_refused(repository: Path) -> None:
+def test_tag_of_other_version_is_rejected(repository: Path) -> None:
     git(repository, "tag", "v99.0.0")
     with pytest.raises(WrongTag, match=rf"v99\.0\.0, and serving/__init__\.py says {re.escape(__version__)}"):
         version()
 
 
-def test_a_source_distribution_keeps_its_version_and_commit(repository: Path) -> None:
+def test_source_distribution_has_version_of_pkg_info_and_its_commit(repository: Path) -> None:
     shutil.rmtree(repository / ".git")
     (repository / "PKG-INFO").write_text("Metadata-Version: 2.4\nName: serving\nVersion: 0.9.1\n")
     (repository / "serving/_commit").write_text("abc\n")
     assert (version(), commit()) == ("0.9.1", "abc")
 
 
-def test_a_tree_without_git_is_the_release_that_it_names(repository: Path) -> None:
+def test_tree_without_git_has_version_of_source(repository: Path) -> None:
     shutil.rmtree(repository / ".git")
     assert (version(), commit()) == (__version__, "")

@@ -28,14 +28,14 @@ def pod(spec: Object = SPEC, *, namespace: str = "shop") -> Object:
     return {"metadata": {"name": "p", "namespace": namespace}, "spec": spec}
 
 
-def test_a_pod_gets_the_folders_of_its_own_namespace(tmp_path: Path) -> None:
+def test_claim_folder_is_below_pod_namespace(tmp_path: Path) -> None:
     assert claims_of(SPEC) == {"v": "db"}
     assert claim_folders(tmp_path, pod()) == {"v": tmp_path / "shop" / "db"}
     assert claim_folders(tmp_path, pod(namespace="other")) == {"v": tmp_path / "other" / "db"}
 
 
 @pytest.mark.parametrize("name", ["../other/db", "..", ".", "", "a/b", "/etc", "a..b", "DB", "a\n", "\0"])
-def test_no_name_leads_out_of_the_namespace(tmp_path: Path, name: str) -> None:
+def test_claim_name_that_is_a_path_is_rejected(tmp_path: Path, name: str) -> None:
     spec = {**SPEC, "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": name}}]}
     with pytest.raises(InvalidValue, match="a name of a PersistentVolumeClaim"):
         claim_folders(tmp_path, pod(spec))
@@ -44,7 +44,7 @@ def test_no_name_leads_out_of_the_namespace(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.parametrize("link", ["", "shop", "shop/db"])
-def test_a_link_in_the_way_is_refused(tmp_path: Path, link: str) -> None:
+def test_claim_folder_behind_a_symlink_is_rejected(tmp_path: Path, link: str) -> None:
     volumes, other = tmp_path / "volumes", tmp_path / "other"
     (other / "shop" / "db").mkdir(parents=True)
     (volumes / link).parent.mkdir(parents=True, exist_ok=True)
@@ -53,7 +53,7 @@ def test_a_link_in_the_way_is_refused(tmp_path: Path, link: str) -> None:
         claim_folder(volumes, "shop", "db")
 
 
-def test_a_link_of_a_pod_in_its_volume_cannot_be_mounted(tmp_path: Path) -> None:
+def test_sub_path_of_a_claim_is_rejected(tmp_path: Path) -> None:
     mount = {"name": "v", "mountPath": "/data", "subPath": "a"}
     with pytest.raises(InvalidValue, match="subPath of v"):
         claim_folders(tmp_path, pod({**SPEC, "containers": [{"volumeMounts": [mount]}]}))
@@ -61,7 +61,7 @@ def test_a_link_of_a_pod_in_its_volume_cannot_be_mounted(tmp_path: Path) -> None
         claim_folders(tmp_path, pod({**SPEC, "initContainers": [{"volumeMounts": [mount]}]}))
 
 
-def test_the_folder_is_open_within_closed_ones(tmp_path: Path) -> None:
+def test_claim_folder_is_writable_inside_private_parents(tmp_path: Path) -> None:
     folder = claim_folder(tmp_path / "volumes", "shop", "db")
     make_claim_folder(folder)
     (folder / "file").touch()
@@ -73,13 +73,13 @@ def test_the_folder_is_open_within_closed_ones(tmp_path: Path) -> None:
         make_claim_folder(folder.parent / "link")
 
 
-def test_a_revision_at_zero_uses_its_claim() -> None:
+def test_users_of_a_claim_include_pods_and_revisions_at_zero() -> None:
     revision = {"metadata": {"name": "r"}, "spec": SPEC}
     assert users_of("db", [pod()], [revision]) == ["pod/p", "revision/r"]
     assert users_of("other", [pod()], [revision, {"metadata": {"name": "x"}}]) == []
 
 
-def test_a_claim_is_bound_with_what_it_asked_for() -> None:
+def test_claim_is_bound_with_requested_modes_and_size() -> None:
     enforced = {"type": "SizeEnforced", "status": "True", "reason": "ProjectQuota", "lastTransitionTime": NOW}
     bound = {"phase": "Bound", "accessModes": ["ReadWriteOnce"], "capacity": {"storage": "1Gi"}}
     result = claim_status({"spec": SIZED}, gap="", used_bytes=None, now=NOW)
@@ -88,14 +88,14 @@ def test_a_claim_is_bound_with_what_it_asked_for() -> None:
     assert claim_problems({"spec": SIZED}) == claim_problems({"spec": {"storageClassName": "local"}}) == []
 
 
-def test_a_claim_without_a_size_has_no_condition_of_it() -> None:
+def test_claim_without_size_has_no_size_condition() -> None:
     result = claim_status({"spec": {}}, gap="", used_bytes=None, now=NOW)
     assert result == {"phase": "Bound", "accessModes": [], "capacity": {}}
     assert claim_bytes({"spec": {}}) == 0
 
 
 @pytest.mark.parametrize(("used_bytes", "types"), [(None, 1), (2**30, 1), (2**30 + 1, 2)])
-def test_a_size_that_nothing_enforces_is_said_and_so_is_more_than_it(used_bytes: int | None, types: int) -> None:
+def test_unenforced_and_exceeded_claim_sizes_are_conditions(used_bytes: int | None, types: int) -> None:
     claim: Object = {"spec": SIZED}
     claim["status"] = claim_status(claim, gap="no quotas", used_bytes=used_bytes, now=THEN)
     conditions = claim["status"]["conditions"]
@@ -110,7 +110,7 @@ def test_a_size_that_nothing_enforces_is_said_and_so_is_more_than_it(used_bytes:
     assert enforced["lastTransitionTime"] == NOW
 
 
-def test_what_this_machine_does_not_have_is_named() -> None:
+def test_unsupported_claim_fields_are_reported() -> None:
     spec = {"storageClassName": "fast", "volumeMode": "Block", "volumeName": "pv-1", "selector": {"a": "b"}}
     assert [problem.where for problem in claim_problems({"spec": spec})] == [
         "spec.storageClassName",

@@ -39,7 +39,7 @@ def volume(limit: str) -> Object:
         (pod(None, volumes=[volume("1Mi")]), True),
     ],
 )
-def test_a_pod_with_a_limit_on_the_disk_has_a_budget(manifest: Object, *, wanted: bool) -> None:
+def test_pod_has_disk_budget_if_a_container_or_volume_is_limited(manifest: Object, *, wanted: bool) -> None:
     assert has_budget(manifest) is wanted
 
 
@@ -62,7 +62,7 @@ def test_a_pod_with_a_limit_on_the_disk_has_a_budget(manifest: Object, *, wanted
             DiskUse(total_bytes=2 * MEBIBYTE, containers={"c0": 2 * MEBIBYTE}),
             'Container c0 exceeded its local ephemeral storage limit "1Mi". ',
         ),
-        # One without a limit: the sum says nothing.
+        # One container has no limit, so the sum is not limited.
         (pod("1Mi", None), DiskUse(total_bytes=9 * MEBIBYTE), ""),
         (
             pod(None, volumes=[volume("1Mi")]),
@@ -72,7 +72,7 @@ def test_a_pod_with_a_limit_on_the_disk_has_a_budget(manifest: Object, *, wanted
         (pod(None, volumes=[volume("1Mi")]), DiskUse(total_bytes=0, volumes={"v": MEBIBYTE}), ""),
     ],
 )
-def test_a_pod_over_a_limit_hears_it_in_the_words_of_kubernetes(manifest: Object, use: DiskUse, message: str) -> None:
+def test_overuse_message_equals_the_kubelets(manifest: Object, use: DiskUse, message: str) -> None:
     assert overuse(manifest, use) == message
 
 
@@ -80,7 +80,7 @@ def on_disk(name: str, mebibytes: int, load: float) -> PodOnDisk:
     return PodOnDisk(id=name, use=DiskUse(total_bytes=mebibytes * MEBIBYTE), load=load)
 
 
-def test_the_idlest_pod_that_frees_something_goes_first() -> None:
+def test_eviction_selects_the_largest_of_the_idlest_pods() -> None:
     pods = [on_disk("busy", 100, 0.5), on_disk("idle", 5, 0.1), on_disk("larger", 50, 0.1), on_disk("empty", 0, 0.0)]
     name, message = pod_to_evict(pods, free_bytes=1024, threshold_bytes=2048, removable_bytes=MEBIBYTE)
     assert name == "larger"
@@ -88,7 +88,7 @@ def test_the_idlest_pod_that_frees_something_goes_first() -> None:
 
 
 @pytest.mark.parametrize(("free_bytes", "mebibytes"), [(2048, 5), (1024, 0)])
-def test_nothing_goes_where_there_is_room_or_nothing_to_free(free_bytes: int, mebibytes: int) -> None:
+def test_no_pod_is_evicted_above_threshold_or_without_files(free_bytes: int, mebibytes: int) -> None:
     pods = [on_disk("p", mebibytes, 0.0)]
     assert pod_to_evict(pods, free_bytes=free_bytes, threshold_bytes=2048, removable_bytes=MEBIBYTE) == ("", "")
 
@@ -100,18 +100,18 @@ def evicted(name: str, *, owner: str = "", minute: int = 0) -> dict[str, Any]:
     return {"metadata": metadata, "status": {"phase": "Failed", "reason": "Evicted"}}
 
 
-def test_the_oldest_evicted_pods_of_an_owner_are_surplus() -> None:
+def test_oldest_evicted_pods_beyond_the_owner_limit_are_surplus() -> None:
     pods = [evicted(f"a{minute}", owner="a", minute=minute) for minute in range(5)]
     pods += [evicted("b", owner="b"), evicted("alone"), evicted("other")]
     assert surplus_evicted(pods[::-1], per_owner=3, count_max=9) == [("default", "a0"), ("default", "a1")]
 
 
-def test_the_oldest_evicted_pods_of_a_machine_are_surplus() -> None:
+def test_oldest_evicted_pods_beyond_the_total_limit_are_surplus() -> None:
     pods = [evicted(f"p{minute}", minute=minute) for minute in range(4)]
     assert surplus_evicted(pods, per_owner=3, count_max=2) == [("default", "p0"), ("default", "p1")]
 
 
-def test_pods_that_were_not_evicted_are_never_surplus() -> None:
+def test_other_failed_and_running_pods_are_not_surplus() -> None:
     failed = evicted("failed") | {"status": {"phase": "Failed", "reason": "Error"}}
     running = evicted("running") | {"status": {"phase": "Running"}}
     assert not is_evicted(failed)

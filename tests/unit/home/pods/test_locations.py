@@ -21,68 +21,68 @@ for _ in range(2):
 """
 
 
-def places() -> PodLocations:
+def new_locations() -> PodLocations:
     return PodLocations(random.Random(1))
 
 
-def test_no_two_have_the_same_place() -> None:
-    taken = [places_.reserve() for places_ in [places()] for _ in range(50)]
+def test_locations_have_distinct_addresses_and_ports() -> None:
+    reserved = [pod_locations.reserve() for pod_locations in [new_locations()] for _ in range(50)]
     assert (
-        len({pod_location.address for pod_location in taken})
-        == len({pod_location.port for pod_location in taken})
+        len({pod_location.address for pod_location in reserved})
+        == len({pod_location.port for pod_location in reserved})
         == 50
     )
 
 
-def test_a_port_in_use_is_passed_over() -> None:
-    free = places().reserve()
+def test_addresses_and_ports_in_use_are_skipped() -> None:
+    free = new_locations().reserve()
     with socket.create_server((free.address, 8012)), socket.create_server(("127.0.0.1", free.port)):
-        other = places().reserve()
+        other = new_locations().reserve()
     assert other.address != free.address
     assert other.port != free.port
 
 
-def test_a_place_that_was_left_can_be_had_again() -> None:
-    pod_locations = places()
+def test_released_location_is_free_again() -> None:
+    pod_locations = new_locations()
     first = pod_locations.reserve()
     pod_locations.release(first)
     assert not pod_locations._used
 
 
-def test_ports_for_tcp_are_reserved_with_the_place() -> None:
-    pod_locations = places()
-    place = pod_locations.with_tcp_ports(pod_locations.reserve(), 2)
-    assert len({place.port, *place.tcp_ports}) == 3
-    assert pod_locations.with_tcp_ports(place, 2) == place
-    pod_locations.release(place)
+def test_tcp_ports_are_reserved_and_released_with_location() -> None:
+    pod_locations = new_locations()
+    location = pod_locations.with_tcp_ports(pod_locations.reserve(), 2)
+    assert len({location.port, *location.tcp_ports}) == 3
+    assert pod_locations.with_tcp_ports(location, 2) == location
+    pod_locations.release(location)
     assert not pod_locations._used
 
 
-def test_users_are_reserved_with_the_place() -> None:
-    pod_locations = places()
-    taken = [pod_locations.with_users(pod_locations.reserve()) for _ in range(3)]
-    assert len({place.users for place in taken}) == 3
-    assert pod_locations.with_users(taken[0]) == taken[0]
-    for place in taken:
-        pod_locations.release(place)
+def test_user_ranges_are_reserved_and_released_with_location() -> None:
+    pod_locations = new_locations()
+    reserved = [pod_locations.with_users(pod_locations.reserve()) for _ in range(3)]
+    assert len({location.users for location in reserved}) == 3
+    assert pod_locations.with_users(reserved[0]) == reserved[0]
+    for location in reserved:
+        pod_locations.release(location)
     assert not pod_locations._used
 
 
-def test_without_a_free_range_of_users_there_is_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reservation_without_free_user_range_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.home.pods.locations.used_ranges", lambda: {(0, 2**32 - 2)})
-    pod_locations = places()
+    pod_locations = new_locations()
     with pytest.raises(OSError, match="no range of users is free"):
         pod_locations.with_users(pod_locations.reserve())
 
 
-def test_pods_of_two_nodes_have_different_last_numbers() -> None:
-    free = host_part(places().reserve("127.65").address)
-    other = places()
+def test_host_parts_differ_across_nodes() -> None:
+    free = host_part(new_locations().reserve("127.65").address)
+    other = new_locations()
     other.occupy(PodLocation(address=f"127.66.{free}", port=1))
     assert host_part(other.reserve("127.65").address) != free
 
 
-def test_a_recent_look_at_all_processes_serves_several_pods(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listening_ports_are_cached_up_to_maximum_age(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locations, "_KEPT_S", 3600)
     with subprocess.Popen(
         [sys.executable, "-S", "-c", _LISTENS], stdout=subprocess.PIPE, stdin=subprocess.PIPE, start_new_session=True
@@ -99,19 +99,19 @@ def test_a_recent_look_at_all_processes_serves_several_pods(monkeypatch: pytest.
         app.stdin.close()
 
 
-def test_neither_addresses_nor_ports_follow_each_other() -> None:
-    taken = [places_.reserve() for places_ in [PodLocations(random.SystemRandom())] for _ in range(50)]
-    ports = [place.port for place in taken]
-    hosts = [[int(part) for part in host_part(place.address).split(".")] for place in taken]
+def test_addresses_and_ports_are_not_sequential() -> None:
+    reserved = [pod_locations.reserve() for pod_locations in [PodLocations(random.SystemRandom())] for _ in range(50)]
+    ports = [location.port for location in reserved]
+    hosts = [[int(part) for part in host_part(location.address).split(".")] for location in reserved]
     for numbers in (ports, [third << 8 | fourth for third, fourth in hosts]):
         steps = [later - before for before, later in itertools.pairwise(numbers)]
         # Of 49 steps of random numbers of a range of 10,000 and more.
         assert len([step for step in steps if abs(step) < 10]) < 10
 
 
-def test_addresses_that_another_user_occupies_in_a_row_stop_no_pod() -> None:
-    """Before, 4,096 addresses after the last one were tried."""
-    pod_locations = places()
+def test_consecutive_occupied_addresses_do_not_block_reservation() -> None:
+    """An earlier version tried only the 4,096 addresses after the last one."""
+    pod_locations = new_locations()
     last = pod_locations.reserve().address
     third, fourth = (int(part) for part in host_part(last).split("."))
     number = third << 8 | fourth
@@ -122,7 +122,7 @@ def test_addresses_that_another_user_occupies_in_a_row_stop_no_pod() -> None:
         assert host_part(pod_locations.reserve().address) != host_part(last)
 
 
-def test_the_error_without_an_address_or_a_port_names_who_holds_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exhausted_addresses_and_ports_errors_name_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.64.250.5", 0)) as server:
         port = server.getsockname()[1]
         monkeypatch.setattr(locations, "QUEUE_PORTS", (port,))
@@ -155,23 +155,23 @@ def _with_dice(pod_locations: PodLocations, number: int) -> PodLocations:
     return pod_locations
 
 
-def test_ports_that_a_pod_names_are_its_own_if_no_other_pod_has_them() -> None:
-    pod_locations = places()
+def test_named_ports_are_reserved_unless_another_pod_has_them() -> None:
+    pod_locations = new_locations()
     other = pod_locations.reserve()
-    place = pod_locations.with_named_ports(pod_locations.reserve(), [8012, 8080, 27017, other.port])
-    # A queue-proxy's port is not given to an app, and those below the range need not be reserved.
-    assert place.named_ports == (27017,)
+    location = pod_locations.with_named_ports(pod_locations.reserve(), [8012, 8080, 27017, other.port])
+    # Queue-proxy ports are not assigned to apps, and ports below the range need no reservation.
+    assert location.named_ports == (27017,)
     assert pod_locations.with_named_ports(pod_locations.reserve(), [27017]).named_ports == ()
-    pod_locations.release(place)
+    pod_locations.release(location)
     assert pod_locations.with_named_ports(pod_locations.reserve(), [27017]).named_ports == (27017,)
 
 
-def test_a_pod_names_few_ports_of_the_range() -> None:
-    pod_locations = places()
-    place = pod_locations.with_named_ports(pod_locations.reserve(), range(21000, 22000))
-    assert len(place.named_ports) == 16
-    assert pod_locations.with_named_ports(place, range(21000, 22000)) == place
+def test_reserved_named_ports_are_limited_to_16() -> None:
+    pod_locations = new_locations()
+    location = pod_locations.with_named_ports(pod_locations.reserve(), range(21000, 22000))
+    assert len(location.named_ports) == 16
+    assert pod_locations.with_named_ports(location, range(21000, 22000)) == location
 
 
-def test_ports_of_apps_and_queue_proxies_are_reserved() -> None:
+def test_ports_of_apps_and_queue_proxies_are_in_reserved_ranges() -> None:
     assert [is_reserved(port) for port in (8012, 8022, 20000, 32000, 8080, 19999, 60000)] == [True] * 4 + [False] * 3

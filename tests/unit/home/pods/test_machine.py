@@ -14,7 +14,7 @@ GIB = 2**30
 
 
 class Files:
-    """A /proc and a /sys/fs/cgroup."""
+    """A fake /proc and /sys/fs/cgroup."""
 
     def __init__(self, folder: Path) -> None:
         self.proc, self.cgroups = folder / "proc", folder / "cgroup"
@@ -38,21 +38,21 @@ def files(tmp_path: Path) -> Files:
     return Files(tmp_path)
 
 
-def test_without_a_cgroup_all_of_the_machine_is_ours(files: Files) -> None:
+def test_without_cgroup_limits_the_whole_machine_is_allocatable(files: Files) -> None:
     machine = read_machine(files.proc, files.cgroups, cores=[0, 1])
     assert (machine.cpu_m, machine.memory_bytes) == (2000, 4 * GIB)
     assert node_status(machine, at="then")["allocatable"] == {"cpu": "2", "memory": "4194304Ki"}
-    # 140 and 200 ticks of a hundredth of a second: what others took and what waited is no use.
+    # 140 and 200 ticks of 10 ms: steal and iowait do not count as use.
     assert machine.read(files.proc) == MachineReading(cpu_s=3.4, memory_bytes=GIB)
 
 
-def test_an_affinity_bounds_cores_and_what_counts_as_used(files: Files) -> None:
+def test_cpu_affinity_limits_allocatable_cpu_and_counted_usage(files: Files) -> None:
     machine = read_machine(files.proc, files.cgroups, cores=[0])
     assert (machine.cpu_m, machine.allocatable_cpu_m) == (2000, 1000)
     assert machine.read(files.proc).cpu_s == 1.4
 
 
-def test_the_tightest_cgroup_above_us_bounds_and_is_measured(files: Files) -> None:
+def test_tightest_ancestor_cgroup_limits_and_measures_node(files: Files) -> None:
     files.bound("pods/ours", cpu_max="max 100000", memory_max="max")
     files.bound("pods", cpu_max="150000 100000", cpu_stat="usage_usec 2500000\nuser_usec 1\n", memory_max=f"{3 * GIB}")
     files.bound("pods", memory_current=f"{2 * GIB}", memory_stat=f"anon 1\ninactive_file {GIB // 2}\n")
@@ -64,28 +64,28 @@ def test_the_tightest_cgroup_above_us_bounds_and_is_measured(files: Files) -> No
     assert machine.read(files.proc) == MachineReading(cpu_s=2.5, memory_bytes=3 * GIB // 2)
 
 
-def test_a_bound_above_what_there_is_bounds_nothing(files: Files) -> None:
+def test_cgroup_limit_above_capacity_is_ignored(files: Files) -> None:
     files.bound("pods", cpu_max="900000 100000", memory_max=f"{64 * GIB}")
     machine = read_machine(files.proc, files.cgroups, cores=[0, 1])
     assert (machine.allocatable_cpu_m, machine.allocatable_memory_bytes) == (2000, 4 * GIB)
     assert (machine.cpu_cgroup, machine.memory_cgroup) == (None, None)
 
 
-def test_where_there_are_no_cgroups_nothing_bounds(files: Files) -> None:
+def test_missing_cgroup_file_means_no_limit(files: Files) -> None:
     (files.proc / "self" / "cgroup").unlink()
     assert read_machine(files.proc, files.cgroups, cores=[0]).cpu_cgroup is None
 
 
-def test_metrics_are_written_as_metrics_server_does() -> None:
+def test_node_metrics_have_the_format_of_metrics_server() -> None:
     before, after = MachineReading(cpu_s=10.0, memory_bytes=1), MachineReading(cpu_s=13.0, memory_bytes=GIB)
     resource = node_metrics("local", before, after, at="then", window_s=2.0)
     assert (resource["metadata"], resource["timestamp"], resource["window"]) == ({"name": "local"}, "then", "2.000s")
     assert resource["usage"] == {"cpu": "1500m", "memory": "1048576Ki"}
-    # A counter that falls has begun anew.
+    # A counter that falls has been reset.
     assert node_metrics("local", after, before, at="then", window_s=2.0)["usage"]["cpu"] == "0"
 
 
-def test_this_machine_can_be_read() -> None:
+def test_capacity_of_this_machine_is_read() -> None:
     machine = read_machine()
     assert machine.cpu_m >= machine.allocatable_cpu_m >= 1
     assert 0 < machine.read().memory_bytes < machine.memory_bytes

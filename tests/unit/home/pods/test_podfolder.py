@@ -26,13 +26,13 @@ FRAMES = [line for at in range(8) for line in (f'  File "app.py", line {at}, in 
 PYTHON = "Traceback (most recent call last):"
 
 
-def test_a_volume_is_found_where_it_is_mounted(tmp_path: Path) -> None:
+def test_volume_files_are_at_mount_path_with_their_modes(tmp_path: Path) -> None:
     mount(tmp_path, {"v": {"a/b": VolumeFile(content=b"x", mode=0o640)}}, [{"name": "v", "mountPath": "/etc/c"}])
     assert (tmp_path / "etc/c/a/b").read_bytes() == b"x"
     assert (tmp_path / ".volumes/v/a/b").stat().st_mode & 0o777 == 0o640
 
 
-def test_a_part_of_a_volume_can_be_mounted(tmp_path: Path) -> None:
+def test_sub_path_mounts_a_single_file(tmp_path: Path) -> None:
     mount(
         tmp_path,
         {"v": {"a": VolumeFile(content=b"x"), "b": VolumeFile(content=b"y")}},
@@ -41,33 +41,33 @@ def test_a_part_of_a_volume_can_be_mounted(tmp_path: Path) -> None:
     assert (tmp_path / "one").read_bytes() == b"y"
 
 
-def test_the_whole_volume_is_not_mounted_for_a_part_that_is_not_known(tmp_path: Path) -> None:
+def test_sub_path_expr_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="subPathExpr of v"):
         mount(tmp_path, {"v": {}}, [{"name": "v", "mountPath": "/one", "subPathExpr": "$(POD)"}])
 
 
 @pytest.mark.parametrize("path", ["/../x", "/a/../../x", "/./x"])
-def test_nothing_is_mounted_outside_of_the_folder(tmp_path: Path, path: str) -> None:
+def test_mount_path_outside_pod_folder_is_rejected(tmp_path: Path, path: str) -> None:
     with pytest.raises(InvalidValue):
         mount(tmp_path, {"v": {}}, [{"name": "v", "mountPath": path}])
 
 
-def test_a_volume_in_place_of_the_root_is_no_link(tmp_path: Path) -> None:
+def test_mount_at_root_creates_no_symlink(tmp_path: Path) -> None:
     mount(tmp_path, {"v": {}}, [{"name": "v", "mountPath": "/"}])
     assert [path.name for path in tmp_path.iterdir() if path.is_symlink()] == []
 
 
-def test_mounted_again_it_has_the_new_content(tmp_path: Path) -> None:
+def test_remount_replaces_file_content(tmp_path: Path) -> None:
     for content in (b"1", b"2"):
         mount(tmp_path, {"v": {"a": VolumeFile(content=content, mode=0o400)}}, [{"name": "v", "mountPath": "/m"}])
     assert (tmp_path / "m/a").read_bytes() == b"2"
 
 
-def test_no_link_of_a_pod_in_a_volume_leads_a_mount_outside(tmp_path: Path) -> None:
+def test_symlinks_in_volumes_do_not_lead_mounts_outside(tmp_path: Path) -> None:
     pod, claim, outside = (tmp_path / name for name in ("pod", "claim", "outside"))
     for folder in (pod, claim, outside):
         folder.mkdir()
-    # Left by the pod before, in a claim or in its own emptyDir.
+    # Created by a previous pod in a claim, or by the pod in its emptyDir.
     (claim / "out").symlink_to(outside)
     mounts = [{"name": "c", "mountPath": "/data"}, {"name": "v", "mountPath": "/data/out/deep/planted"}]
     mounts += [{"name": "e", "mountPath": "/own"}, {"name": "v", "mountPath": "/own/out/deep/planted"}]
@@ -80,13 +80,13 @@ def test_no_link_of_a_pod_in_a_volume_leads_a_mount_outside(tmp_path: Path) -> N
     assert (pod / ".volumes/v/a").read_bytes() == b"x"
 
 
-def test_a_volume_that_a_pod_has_exchanged_for_a_link_is_not_written(tmp_path: Path) -> None:
+def test_volume_folder_replaced_by_symlink_is_not_written(tmp_path: Path) -> None:
     pod, outside = tmp_path / "pod", tmp_path / "outside"
     for folder in (pod, outside):
         folder.mkdir()
     (outside / "kept").write_text("kept")
     mount(pod, {"v": {"a": VolumeFile(content=b"1")}}, [])
-    # Without root the pod is the user that owns its folder.
+    # Without root, the pod runs as the user that owns its folder.
     (pod / ".volumes/v").rename(pod / "before")
     (pod / ".volumes/v").symlink_to(outside)
     with pytest.raises(NotADirectoryError):
@@ -94,7 +94,7 @@ def test_a_volume_that_a_pod_has_exchanged_for_a_link_is_not_written(tmp_path: P
     assert [path.name for path in outside.iterdir()] == ["kept"]
 
 
-def test_a_link_in_the_way_of_a_file_is_replaced(tmp_path: Path) -> None:
+def test_symlink_at_a_volume_file_is_replaced(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("kept")
     for content in (b"1", b"2"):
@@ -107,7 +107,7 @@ def test_a_link_in_the_way_of_a_file_is_replaced(tmp_path: Path) -> None:
     assert [(path.name, path.read_bytes()) for path in (tmp_path / ".volumes/v").iterdir()] == [("a", b"3")]
 
 
-def test_a_folder_goes_with_all_that_is_in_it(tmp_path: Path) -> None:
+def test_removing_a_folder_does_not_follow_symlinks(tmp_path: Path) -> None:
     outside, folder = tmp_path / "outside", tmp_path / "pod"
     outside.write_text("stays")
     make_folder(folder / "deep")
@@ -117,7 +117,7 @@ def test_a_folder_goes_with_all_that_is_in_it(tmp_path: Path) -> None:
     assert outside.read_text() == "stays"
 
 
-def test_a_log_that_is_too_long_is_copied_away(tmp_path: Path) -> None:
+def test_oversized_log_is_rotated(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     for text in ("first", "second", "third"):
         log.write_text(text)
@@ -127,7 +127,7 @@ def test_a_log_that_is_too_long_is_copied_away(tmp_path: Path) -> None:
     assert not (tmp_path / "a.log.3").exists()
 
 
-def test_a_log_that_is_too_long_is_emptied_on_a_full_disk_too(tmp_path: Path) -> None:
+def test_oversized_log_is_truncated_on_a_full_disk(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("long")
     (tmp_path / "a.log.1").symlink_to("/dev/full")
@@ -136,7 +136,7 @@ def test_a_log_that_is_too_long_is_emptied_on_a_full_disk_too(tmp_path: Path) ->
     assert [path.name for path in tmp_path.iterdir()] == ["a.log"]
 
 
-def test_a_log_that_is_short_or_missing_stays(tmp_path: Path) -> None:
+def test_short_or_missing_log_is_not_rotated(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     assert not rotate(log)
     log.write_text("short")
@@ -145,7 +145,7 @@ def test_a_log_that_is_short_or_missing_stays(tmp_path: Path) -> None:
     assert size_of(tmp_path / "none") == 0
 
 
-def test_the_last_lines_of_what_came_after_the_start(tmp_path: Path) -> None:
+def test_tail_returns_last_lines_after_an_offset(tmp_path: Path) -> None:
     log = tmp_path / "a.log"
     log.write_text("old\n" + "".join(f"{number}\n" for number in range(20)))
     assert tail(log, after=4).split("\n") == [str(number) for number in range(10, 20)]
@@ -166,7 +166,7 @@ def test_the_last_lines_of_what_came_after_the_start(tmp_path: Path) -> None:
             [PYTHON, *FRAMES, *[f"{at}" for at in range(9)]],
             "\n".join([PYTHON, "  ...", *[f"{at}" for at in range(9)]]),
         ),
-        # It went on: the traceback explains nothing about the end.
+        # The app continued, so the traceback does not explain its exit.
         ([PYTHON, "  File", "E: x", *["fine"] * 12], "\n".join(["fine"] * 10)),
         (
             ["panic: no", "", "goroutine 1 [running]:", *["main.f(0x1)", "\t/app.go:1"] * 8],
@@ -179,11 +179,11 @@ def test_the_last_lines_of_what_came_after_the_start(tmp_path: Path) -> None:
         (["a" * 3000, "end"], "end"),
     ],
 )
-def test_the_end_of_a_log_says_what_it_belongs_to(lines: list[str], shown: str) -> None:
+def test_log_excerpt_starts_with_header_of_last_traceback(lines: list[str], shown: str) -> None:
     assert excerpt(lines) == shown
 
 
-def test_an_error_of_the_disk_has_a_path_and_a_full_disk_a_way_out(tmp_path: Path) -> None:
+def test_disk_error_names_path_and_full_disk_remedy(tmp_path: Path) -> None:
     full = disk_error(OSError(errno.ENOSPC, "No space left on device"), tmp_path)
     assert full.startswith(f"{tmp_path}: No space left on device; make room")
     assert disk_error(PermissionError(errno.EACCES, "Permission denied", "/x"), tmp_path) == "/x: Permission denied"
@@ -191,7 +191,7 @@ def test_an_error_of_the_disk_has_a_path_and_a_full_disk_a_way_out(tmp_path: Pat
     assert disk_error(ValueError("other"), tmp_path) == "other"
 
 
-def test_folders_that_no_pod_owns_are_removed(tmp_path: Path) -> None:
+def test_folders_without_a_pod_are_swept(tmp_path: Path) -> None:
     for name in ("kept", "gone"):
         make_folder(tmp_path / name)
         mount(tmp_path / name, {"v": {"a": VolumeFile(content=b"secret")}}, [])
@@ -200,7 +200,7 @@ def test_folders_that_no_pod_owns_are_removed(tmp_path: Path) -> None:
     assert sweep_folders(tmp_path / "nothing", []) == []
 
 
-def test_temporary_files_of_a_preloaded_revision_stay_while_it_has_a_pod(tmp_path: Path) -> None:
+def test_temporary_files_of_preloaded_revision_remain_while_it_has_a_pod(tmp_path: Path) -> None:
     warm = warm_folder(tmp_path, "default/hello-00001")
     for name in (warm / "pod", temporary_folder(warm) / "folder"):
         name.mkdir(parents=True)
@@ -220,12 +220,12 @@ def test_temporary_files_of_a_preloaded_revision_stay_while_it_has_a_pod(tmp_pat
         ({"configMap": {"name": "c"}}, False),
     ],
 )
-def test_secrets_and_tokens_are_secret(volume: dict[str, object], *, expected: bool) -> None:
+def test_volumes_with_secrets_or_tokens_are_secret(volume: dict[str, object], *, expected: bool) -> None:
     assert is_secret({"name": "v", **volume}) is expected
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root only")
-def test_secrets_are_in_memory_and_go_with_the_pod(tmp_path: Path) -> None:
+def test_secret_volumes_are_in_memory_and_unmounted_with_pod(tmp_path: Path) -> None:
     pod = tmp_path / "pod"
     make_folder(pod)
     for _ in range(2):

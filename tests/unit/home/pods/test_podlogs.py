@@ -34,25 +34,25 @@ def lines(log: Path, since_s: float = 0.0) -> list[tuple[float, str]]:
     return [(at_s, line.decode()) for at_s, _, line in timed_lines(log, since_s)]
 
 
-def test_a_line_has_the_time_of_the_first_note_after_it(log: Path) -> None:
+def test_line_has_the_first_recorded_time_after_it(log: Path) -> None:
     times = LogTimes()
     write(log, "one\ntwo\nthr", times, wall_s=10)
     times.record([log.parent], wall_s=11)
     write(log, "ee\n", times, wall_s=12)
     assert times_of(log).read_text() == "11 10.00\n14 12.00\n"
     assert lines(log) == [(10, "one\n"), (10, "two\n"), (12, "three\n")]
-    # The note of 10 is within the line.
+    # The record of time 10 is within the line.
     assert lines(log, 11) == [(12, "three\n")]
     assert lines(log, 13) == []
 
 
-def test_lines_that_were_not_noted_have_the_time_of_the_last_write(log: Path) -> None:
+def test_lines_without_recorded_time_have_file_mtime(log: Path) -> None:
     log.write_text("one\n")
     os.utime(log, (50, 50))
     assert lines(log) == [(50, "one\n")]
 
 
-def test_the_last_lines_of_a_pod_that_has_ended_are_noted(log: Path) -> None:
+def test_last_lines_of_ended_pod_are_recorded_once(log: Path) -> None:
     times = LogTimes()
     write(log, "one\n", times, wall_s=1)
     log.write_text("one\nlast\n")
@@ -62,7 +62,7 @@ def test_the_last_lines_of_a_pod_that_has_ended_are_noted(log: Path) -> None:
     assert times_of(log).read_text() == "4 1.00\n9 2.00\n"
 
 
-def test_a_log_that_was_emptied_begins_again(log: Path) -> None:
+def test_truncated_log_restarts_its_times(log: Path) -> None:
     times = LogTimes()
     write(log, "a long line\n", times, wall_s=1)
     os.truncate(log, 0)
@@ -71,7 +71,7 @@ def test_a_log_that_was_emptied_begins_again(log: Path) -> None:
     assert lines(log) == [(3, "new\n")]
 
 
-def test_times_follow_their_log(log: Path) -> None:
+def test_times_are_rotated_with_their_log(log: Path) -> None:
     times = LogTimes()
     write(log, "one\n", times, wall_s=1)
     assert rotate(log, bytes_max=1)
@@ -83,21 +83,21 @@ def test_times_follow_their_log(log: Path) -> None:
     assert lines(previous_of(log)) == [(3, "three\n")]
 
 
-def test_a_broken_note_and_a_clock_that_was_set_back_do_no_harm(log: Path) -> None:
+def test_invalid_time_records_and_backward_clock_are_tolerated(log: Path) -> None:
     log.write_text("one\ntwo\n")
     times_of(log).write_text("4 20.00\nx\n8 \n8 10.00\n")
     assert lines(log) == [(20, "one\n"), (20, "two\n")]
     assert read_index(log).start(20) == 0
 
 
-def test_a_log_that_cannot_be_noted_is_still_a_log(log: Path) -> None:
+def test_unwritable_times_file_does_not_affect_log(log: Path) -> None:
     times_of(log).mkdir(parents=True)
     write(log, "one\n", LogTimes(), wall_s=1)
     assert log.read_text() == "one\n"
     LogTimes().record([log.parent / "gone"], wall_s=1)
 
 
-def test_old_logs_and_those_beyond_the_size_go_the_oldest_first(tmp_path: Path) -> None:
+def test_expired_and_oversized_deleted_pod_logs_are_surplus(tmp_path: Path) -> None:
     results = [DeletedPodLogs(tmp_path / str(at_s), at_s, 400) for at_s in (300, 250, 240, 150)]
     assert surplus(results, LIMITS, wall_s=300) == results[2:]
     assert surplus(results[:2], LIMITS, wall_s=300) == []
@@ -106,7 +106,7 @@ def test_old_logs_and_those_beyond_the_size_go_the_oldest_first(tmp_path: Path) 
     assert len(surplus(many, LIMITS, wall_s=300)) == 1
 
 
-def test_logs_of_present_pods_stay(log: Path) -> None:
+def test_logs_of_existing_pods_are_not_removed(log: Path) -> None:
     log.write_text("one\n")
     gone = log.parents[1] / "gone"
     for name in ("gone", "empty"):

@@ -19,7 +19,7 @@ from serving.queueproxy.podspec import spec_from_environment
 
 def new_pod(container: Object, **annotations: str) -> Object:
     labels = {"serving.knative.dev/revision": "hello-00001"}
-    # A template with a command of the machine, if only an empty one, is a process.
+    # A template with the command annotation, even an empty one, runs as a process.
     values = {"serving.dev/command": "", **annotations}
     metadata = {"name": "p", "namespace": "default", "labels": labels, "annotations": values}
     return {"metadata": metadata, "spec": {"containers": [container]}}
@@ -30,7 +30,7 @@ def new_plan(container: Object, **annotations: str) -> AppPlan:
     return app_plan(new_pod(container, **annotations), container, port=4711, home="/pods/1", variables=value)
 
 
-def test_an_app_runs_its_command_with_its_own_environment_and_port() -> None:
+def test_app_plan_has_command_environment_and_port() -> None:
     container = {
         "name": "c",
         "command": ["run"],
@@ -49,18 +49,18 @@ def test_an_app_runs_its_command_with_its_own_environment_and_port() -> None:
     }
 
 
-def test_an_image_alone_needs_the_annotation() -> None:
+def test_command_annotation_is_run_without_container_command() -> None:
     plan = new_plan({"image": "hello"}, **{"serving.dev/command": "python 'my app.py'"})
     assert plan.arguments == ("python", "my app.py")
     assert plan.name == "user-container"
 
 
-def test_args_go_behind_the_annotation() -> None:
+def test_args_are_appended_to_command_annotation() -> None:
     assert new_plan({"args": ["-v"]}, **{"serving.dev/command": "run"}).arguments == ("run", "-v")
     assert new_plan({"args": ["run", "-v"]}).arguments == ("run", "-v")
 
 
-def test_nothing_to_run_says_what_is_missing() -> None:
+def test_missing_command_error_names_the_annotation() -> None:
     with pytest.raises(InvalidValue, match=r"annotation serving\.dev/command"):
         new_plan({"image": "hello"})
 
@@ -73,7 +73,7 @@ def test_nothing_to_run_says_what_is_missing() -> None:
         ({"containers": [{"name": "c", "securityContext": {"privileged": True}}]}, "no privileged, or false"),
     ],
 )
-def test_a_process_is_refused_isolation_that_it_would_not_get(spec: Object, expected: str) -> None:
+def test_unsupported_isolation_of_a_process_is_rejected(spec: Object, expected: str) -> None:
     pod = new_pod({"name": "c", "command": ["run"]})
     pod["spec"] |= spec
     with pytest.raises(InvalidValue) as raised:
@@ -81,17 +81,17 @@ def test_a_process_is_refused_isolation_that_it_would_not_get(spec: Object, expe
     assert raised.value.expected.startswith(expected)
 
 
-def test_a_pod_for_images_only_never_runs_its_command_as_a_process() -> None:
+def test_images_only_pod_cannot_run_a_process() -> None:
     with pytest.raises(InvalidValue, match="may not run programs of this machine"):
         new_plan({"image": "hello", "command": ["sh"]}, **{"serving.dev/images-only": "true"})
 
 
-def test_words_that_do_not_parse_are_reported() -> None:
+def test_unparsable_command_annotation_is_rejected() -> None:
     with pytest.raises(InvalidValue, match="no closing quotation"):
         new_plan({"image": "hello"}, **{"serving.dev/command": "run 'it"})
 
 
-def test_a_queue_proxy_gets_its_identity_and_the_limits_of_its_revision() -> None:
+def test_queue_proxy_environment_has_identity_and_revision_limits() -> None:
     revision = {"spec": {"containerConcurrency": 3, "timeoutSeconds": 60}}
     manifest = new_pod({"command": ["x"]})
     manifest["spec"]["terminationGracePeriodSeconds"] = 60
@@ -110,25 +110,25 @@ def test_a_queue_proxy_gets_its_identity_and_the_limits_of_its_revision() -> Non
     }
 
 
-def test_a_queue_proxy_gets_the_ports_for_tcp() -> None:
+def test_queue_proxy_environment_has_tcp_ports() -> None:
     entry = proxy_environment(new_pod({"command": ["x"]}), {}, app="127.0.0.1:1", address="a", tcp_ports={5432: 23411})
     assert json.loads(entry["SERVING_POD_TCP_PORTS"]) == {"5432": 23411}
 
 
-def test_the_container_that_serves_has_the_queue_proxy_in_its_process_if_so_annotated() -> None:
+def test_serving_container_hosts_in_process_queue_proxy_if_annotated() -> None:
     inside = {"serving.dev/queue-proxy": "in-process"}
     serving, other = {"name": "a", "ports": [{"containerPort": 8080}]}, {"name": "b"}
     manifest = new_pod(serving, **inside)
     manifest["spec"]["containers"].append(other)
     assert [is_own_proxy(manifest, container) for container in (serving, other)] == [True, False]
     assert not is_own_proxy(new_pod(serving, **{"serving.dev/queue-proxy": "beside"}), serving)
-    # A pod of no revision takes no requests of activators.
+    # A pod without a revision receives no requests from activators.
     bare = new_pod(serving, **inside)
     del bare["metadata"]["labels"]
     assert not is_own_proxy(bare, serving)
 
 
-def test_the_probe_is_taken_over_at_the_apps_real_port() -> None:
+def test_readiness_probe_is_passed_to_queue_proxy_at_app_port() -> None:
     probe = {"httpGet": {"path": "/ready", "port": 8080}, "periodSeconds": 3}
     container = {"command": ["x"], "ports": [{"containerPort": 8080}], "readinessProbe": probe}
     entry = proxy_environment(new_pod(container), {}, app="127.0.0.1:1", address="127.64.0.9")
@@ -136,14 +136,14 @@ def test_the_probe_is_taken_over_at_the_apps_real_port() -> None:
 
 
 @pytest.mark.parametrize("fields", [{}, {"args": ["-text=hello"]}, {"command": ["sh", "-c", "exec true"]}])
-def test_the_command_of_an_image_never_runs_as_a_process(fields: Object) -> None:
+def test_image_command_does_not_run_as_a_process(fields: Object) -> None:
     pod = new_pod({"name": "c", "image": "i", **fields})
     pod["metadata"]["annotations"] = {}
     with pytest.raises(InvalidValue, match="an image that a container runtime runs: there is none here"):
         app_plan(pod, pod["spec"]["containers"][0], port=1, home="/", variables={})
 
 
-def test_only_the_app_gets_the_port_and_the_command_of_the_template() -> None:
+def test_init_container_gets_no_port_and_no_template_command() -> None:
     pod = new_pod({"name": "c", "image": "i"}, **{"serving.dev/command": "run"})
     first: Object = {"name": "first", "image": "i"}
     pod["spec"]["initContainers"] = [first]
@@ -169,18 +169,18 @@ def test_only_the_app_gets_the_port_and_the_command_of_the_template() -> None:
         (r"say \$PORT", ["say", "$PORT"]),
     ],
 )
-def test_a_command_with_shell_syntax_runs_in_a_shell(text: str, words: list[str]) -> None:
+def test_command_with_shell_syntax_runs_in_a_shell(text: str, words: list[str]) -> None:
     assert command_words(text) == tuple(words)
 
 
-def test_a_snapshot_is_where_the_command_runs() -> None:
+def test_command_runs_in_the_snapshot_folder() -> None:
     container = {"name": "c", "command": ["run"]}
     annotated = new_pod(container, **{"serving.dev/dir": "/src"})
     plan = app_plan(annotated, container, port=1, home="/pods/1", variables={}, snapshot="/snapshots/1")
     assert plan.folder == "/snapshots/1"
 
 
-def test_a_queue_proxy_gets_the_settings_of_all_and_what_a_request_log_names() -> None:
+def test_queue_proxy_environment_has_global_and_request_log_settings() -> None:
     manifest = new_pod({"command": ["x"]})
     settings = QueueProxySettings(drain_grace_s=20.0, logging=RequestLogSettings(enable_request_log=True))
     entry = proxy_environment(manifest, {}, app="127.0.0.1:1", address="127.64.0.9", proxy_settings=settings)
@@ -191,7 +191,7 @@ def test_a_queue_proxy_gets_the_settings_of_all_and_what_a_request_log_names() -
     assert spec.settings.logging.is_on
 
 
-def test_the_ports_that_a_manifest_names_are_those_of_all_containers_probes_and_metrics() -> None:
+def test_named_ports_include_containers_probes_and_metrics() -> None:
     pod = new_pod(
         {
             "ports": [{"containerPort": 8080, "name": "http1"}],
@@ -207,7 +207,7 @@ def test_the_ports_that_a_manifest_names_are_those_of_all_containers_probes_and_
     assert named_ports(new_pod({"command": ["x"]}, **{"prometheus.io/port": "many"})) == []
 
 
-def test_a_start_has_failed_when_the_container_could_not_be_started_or_is_started_again() -> None:
+def test_start_has_failed_after_run_error_or_restart() -> None:
     assert not ContainerState().has_failed
     assert not ContainerState(is_running=True).has_failed
     assert ContainerState(waiting_reason="RunContainerError").has_failed

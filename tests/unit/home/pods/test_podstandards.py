@@ -1,4 +1,4 @@
-"""The Pod Security Standards, in Kubernetes' words."""
+"""Pod Security Standards: violations are worded as in Kubernetes."""
 
 from typing import Any
 
@@ -42,7 +42,7 @@ BASELINE_CASES: list[tuple[Object, str]] = [
             "securityContext.capabilities.add)"
         ),
     ),
-    # The names of the kernel, of another case, and of what a container has no filter for.
+    # Kernel names, names in lower case, and capabilities that a container has no filter for.
     *(
         (
             template({"capabilities": {"add": [name]}}),
@@ -82,7 +82,7 @@ BASELINE_CASES: list[tuple[Object, str]] = [
 
 
 @pytest.mark.parametrize(("pod", "violation"), BASELINE_CASES)
-def test_each_right_over_the_node_violates_the_baseline_and_all_that_is_above(pod: Object, violation: str) -> None:
+def test_baseline_violations_also_violate_restricted(pod: Object, violation: str) -> None:
     assert violation_text(pod, BASELINE) == f'violates PodSecurity "baseline:latest": {violation}'
     assert violation_text(pod, RESTRICTED)
     assert violation_text(pod, PRIVILEGED) == ""
@@ -94,7 +94,7 @@ def test_containers_of_each_kind_are_checked(field: str) -> None:
     assert 'container "i"' in violation_text(pod, BASELINE)
 
 
-def test_a_plain_pod_keeps_the_baseline_and_lacks_what_restricted_asks_for() -> None:
+def test_plain_pod_meets_baseline_and_violates_restricted() -> None:
     assert violations_of(template(), BASELINE) == []
     assert violation_text(template(), RESTRICTED) == (
         'violates PodSecurity "restricted:latest": allowPrivilegeEscalation != false (container "a" must set '
@@ -105,7 +105,7 @@ def test_a_plain_pod_keeps_the_baseline_and_lacks_what_restricted_asks_for() -> 
     )
 
 
-def test_a_restricted_pod_is_one_whether_the_pod_or_its_containers_say_so() -> None:
+def test_restricted_is_met_by_pod_or_container_security_context() -> None:
     assert violations_of(template(SAFE), RESTRICTED) == []
     of_pod = {key: SAFE[key] for key in ("runAsNonRoot", "seccompProfile")}
     of_container = {key: SAFE[key] for key in ("allowPrivilegeEscalation", "capabilities")}
@@ -137,13 +137,13 @@ def test_a_restricted_pod_is_one_whether_the_pod_or_its_containers_say_so() -> N
         ),
     ],
 )
-def test_restricted_refuses_more(context: Object, pod: Object, violation: str) -> None:
+def test_restricted_rejects_capabilities_root_and_volume_types(context: Object, pod: Object, violation: str) -> None:
     assert violation_text(template({**SAFE, **context}, pod), RESTRICTED) == (
         f'violates PodSecurity "restricted:latest": {violation}'
     )
 
 
-def test_malformed_parts_count_as_absent() -> None:
+def test_malformed_fields_count_as_absent() -> None:
     broken: list[Object] = [
         {},
         {"spec": None, "metadata": None},

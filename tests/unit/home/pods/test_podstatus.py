@@ -19,14 +19,14 @@ def ready_of(entry: Object) -> str:
     return str(next(condition["status"] for condition in entry["conditions"] if condition["type"] == "Ready"))
 
 
-def test_a_pod_is_ready_when_its_queue_proxy_says_so_and_all_run() -> None:
+def test_pod_is_ready_if_queue_proxy_is_ready_and_containers_run() -> None:
     running = ContainerState(is_running=True)
     assert ready_of(status({"c": running})) == "True"
     assert ready_of(status({"c": running}, ready=False)) == "False"
     assert ready_of(status({"c": running, "d": ContainerState()})) == "False"
 
 
-def test_a_container_that_ended_reports_how() -> None:
+def test_container_status_has_waiting_reason_and_last_exit() -> None:
     life = ContainerState(
         restart_count=2, exit_code=3, last_lines="boom", waiting_reason="CrashLoopBackOff", waiting_message="later"
     )
@@ -39,7 +39,7 @@ def test_a_container_that_ended_reports_how() -> None:
 
 
 @pytest.mark.parametrize(("codes", "phase"), [((0, 0), "Succeeded"), ((0, 3), "Failed")])
-def test_a_pod_whose_containers_are_not_started_again_is_over(codes: tuple[int, ...], phase: str) -> None:
+def test_phase_is_succeeded_or_failed_after_all_containers_ended(codes: tuple[int, ...], phase: str) -> None:
     lives = {str(index): ContainerState(is_over=True, exit_code=code) for index, code in enumerate(codes)}
     entry = status(lives, ready=False)
     assert entry["phase"] == phase
@@ -49,7 +49,7 @@ def test_a_pod_whose_containers_are_not_started_again_is_over(codes: tuple[int, 
     assert status({**lives, "x": ContainerState(is_running=True)}, ready=False)["phase"] == "Running"
 
 
-def test_a_condition_keeps_the_time_of_its_last_change() -> None:
+def test_unchanged_condition_retains_transition_time() -> None:
     then = [{"type": "Ready", "status": "True", "lastTransitionTime": "then"}]
     entry = status({"c": ContainerState(is_running=True)}, before={"conditions": then})
     assert then[0] in entry["conditions"]
@@ -57,7 +57,7 @@ def test_a_condition_keeps_the_time_of_its_last_change() -> None:
 
 
 def begun(**lives: ContainerState) -> Object:
-    """The status of a pod with two containers that run before the others."""
+    """The status of a pod with two init containers."""
     first = [{"name": "one", "image": "i"}, {"name": "two", "image": "i"}]
     pod = {**POD, "spec": {**POD["spec"], "initContainers": first}}
     return pod_status(pod, lives, address="127.64.0.9", ready=True, stamp="now", image_ids={"c": "i@sha256:1"})
@@ -67,7 +67,7 @@ def initialized_of(entry: Object) -> Object:
     return next(condition for condition in entry["conditions"] if condition["type"] == "Initialized")
 
 
-def test_a_pod_is_pending_until_the_containers_before_the_others_have_succeeded() -> None:
+def test_pod_is_pending_until_init_containers_succeeded() -> None:
     entry = begun(one=DONE, two=RUNNING)
     assert (entry["phase"], ready_of(entry)) == ("Pending", "False")
     assert initialized_of(entry)["message"] == "containers with incomplete status: [two]"
@@ -76,14 +76,14 @@ def test_a_pod_is_pending_until_the_containers_before_the_others_have_succeeded(
     assert entry["containerStatuses"][0]["state"] == {"waiting": {"reason": "PodInitializing", "message": ""}}
 
 
-def test_a_pod_is_initialized_once_they_have_succeeded() -> None:
+def test_pod_is_initialized_after_init_containers_succeeded() -> None:
     entry = begun(one=DONE, two=DONE, c=RUNNING)
     assert (entry["phase"], ready_of(entry), initialized_of(entry)["status"]) == ("Running", "True", "True")
     assert [container_status["name"] for container_status in entry["containerStatuses"]] == ["c"]
     assert entry["containerStatuses"][0]["imageID"] == "i@sha256:1"
 
 
-def test_what_an_app_waits_for_is_reported_before_it_is_initialized() -> None:
+def test_app_waiting_reason_is_reported_before_initialization() -> None:
     entry = begun(c=ContainerState(waiting_reason="ErrImagePull"))
     assert entry["containerStatuses"][0]["state"]["waiting"]["reason"] == "ErrImagePull"
     assert [
@@ -91,12 +91,12 @@ def test_what_an_app_waits_for_is_reported_before_it_is_initialized() -> None:
     ] == ["PodInitializing"] * 2
 
 
-def test_a_pod_whose_beginning_fails_permanently_has_failed() -> None:
+def test_pod_fails_with_permanently_failed_init_container() -> None:
     assert begun(one=ContainerState(is_over=True, exit_code=3))["phase"] == "Failed"
     assert begun(one=ContainerState(exit_code=3, restart_count=1))["phase"] == "Pending"
 
 
-def test_containers_are_listed_in_the_order_of_the_manifest() -> None:
+def test_container_statuses_are_in_manifest_order() -> None:
     pod = {**POD, "spec": {"containers": [{"name": "b"}, {"name": "a"}]}}
     lives = {"queue-proxy": ContainerState(), "a": RUNNING, "b": RUNNING}
     entry = pod_status(pod, lives, address="127.64.0.9", ready=True, stamp="now")
@@ -104,7 +104,7 @@ def test_containers_are_listed_in_the_order_of_the_manifest() -> None:
 
 
 @pytest.mark.parametrize("containers", [[{"name": "c", "image": "i"}], [{"image": 5}], [None], "x", None])
-def test_a_pod_that_cannot_be_run_says_why_whatever_its_manifest(containers: object) -> None:
+def test_broken_pod_is_pending_with_message_for_any_manifest(containers: object) -> None:
     entry = broken_status({"metadata": {"name": "p"}, "spec": {"containers": containers}}, message="why", stamp="now")
     assert (entry["phase"], entry["message"], ready_of(entry)) == ("Pending", "why", "False")
     assert all(
@@ -112,13 +112,13 @@ def test_a_pod_that_cannot_be_run_says_why_whatever_its_manifest(containers: obj
     )
 
 
-def test_a_pod_that_runs_again_has_no_reason_of_its_own() -> None:
+def test_recovered_pod_clears_reason_and_message() -> None:
     entry = status({"c": RUNNING}, before={"reason": "CreateContainerError", "message": "why"})
     assert (entry["reason"], entry["message"]) == (None, None)
     assert "reason" not in status({"c": RUNNING})
 
 
-def test_a_pod_that_is_isolated_less_says_by_what_and_keeps_the_time() -> None:
+def test_isolated_condition_names_gap_and_retains_transition_time() -> None:
     isolation = with_isolation(
         status({"c": ContainerState(is_running=True)}), POD, gap="not isolated by x", stamp="now"
     )
@@ -128,7 +128,7 @@ def test_a_pod_that_is_isolated_less_says_by_what_and_keeps_the_time() -> None:
     assert again["conditions"][-1]["lastTransitionTime"] == "now"
 
 
-def test_a_container_says_when_it_began_unless_an_earlier_control_process_started_it() -> None:
+def test_running_state_has_started_at_if_known() -> None:
     for started_at, running in (
         ("2026-11-24T10:00:00.250000Z", {"startedAt": "2026-11-24T10:00:00.250000Z"}),
         ("", {}),
@@ -137,7 +137,7 @@ def test_a_container_says_when_it_began_unless_an_earlier_control_process_starte
         assert entry["containerStatuses"][0]["state"] == {"running": running}
 
 
-def test_an_evicted_pod_has_failed_and_does_not_sleep() -> None:
+def test_evicted_pod_is_failed_and_not_dormant() -> None:
     seen = [
         {"type": kind, "status": "True", "lastTransitionTime": "old"}
         for kind in ("Ready", "Initialized", CONDITION_DORMANT)

@@ -16,7 +16,7 @@ GET = {"httpGet": {"path": "/x", "port": 8080}}
 
 
 def verdicts(plan: ProbePlan, outcomes: str) -> list[ProbeVerdict]:
-    """One for each outcome: "+" is a success."""
+    """A verdict after each outcome; "+" is a success."""
     state, results = ProbeState(), []
     for outcome in outcomes:
         state = after_outcome(state, plan, ok=outcome == "+")
@@ -24,28 +24,28 @@ def verdicts(plan: ProbePlan, outcomes: str) -> list[ProbeVerdict]:
     return results
 
 
-def test_http_readiness_is_the_queue_proxys_and_the_rest_is_ours() -> None:
+def test_http_readiness_probe_is_left_to_the_queue_proxy() -> None:
     container = {"startupProbe": GET, "livenessProbe": GET, "readinessProbe": GET}
     assert [plan.kind for plan in probe_plans(container)] == [ProbeKind.STARTUP, ProbeKind.LIVENESS]
 
 
-def test_a_command_that_asks_for_readiness_is_ours() -> None:
+def test_exec_readiness_probe_is_planned() -> None:
     (plan,) = probe_plans({"readinessProbe": {"exec": {"command": ["test", "-f", "ready"]}, "periodSeconds": 2}})
     assert (plan.kind, plan.command, plan.period_s) == (ProbeKind.READINESS, ("test", "-f", "ready"), 2)
 
 
-def test_kubernetes_defaults_hold() -> None:
+def test_liveness_probe_has_kubernetes_defaults() -> None:
     (plan,) = probe_plans({"livenessProbe": GET})
     assert (plan.initial_delay_s, plan.period_s, plan.success_min, plan.failure_max) == (1, 10, 1, 3)
 
 
-def test_the_port_is_the_apps_real_one() -> None:
+def test_probe_port_is_replaced_by_the_apps_port() -> None:
     probe = listening_probe({"readinessProbe": GET})
-    # None is "the app's own".
+    # None means the app's own port.
     assert (probe.path, probe.port) == ("/x", None)
 
 
-def test_the_third_failure_in_a_row_counts() -> None:
+def test_probe_fails_at_third_consecutive_failure() -> None:
     (plan,) = probe_plans({"livenessProbe": GET})
     assert verdicts(plan, "--+--") == [
         ProbeVerdict.UNKNOWN,
@@ -57,7 +57,7 @@ def test_the_third_failure_in_a_row_counts() -> None:
     assert verdicts(plan, "+---")[-1] is ProbeVerdict.FAILED
 
 
-def test_as_many_successes_in_a_row_as_are_asked_for() -> None:
+def test_probe_passes_after_consecutive_success_threshold() -> None:
     plan = ProbePlan(kind=ProbeKind.READINESS, probe=listening_probe({}), success_min=2)
     assert verdicts(plan, "+-++") == [
         ProbeVerdict.UNKNOWN,
@@ -67,7 +67,7 @@ def test_as_many_successes_in_a_row_as_are_asked_for() -> None:
     ]
 
 
-def test_a_sidecar_is_probed_at_its_own_ports() -> None:
+def test_sidecar_probes_use_its_own_ports() -> None:
     container = {
         "ports": [{"name": "health", "containerPort": 8882}],
         "startupProbe": {"tcpSocket": {"port": "health"}},
@@ -83,14 +83,14 @@ def test_a_sidecar_is_probed_at_its_own_ports() -> None:
     assert (plans[2].probe.path, plans[2].period_s) == ("/ready", 3)
 
 
-def test_a_sidecar_without_probes_or_with_a_command_has_no_port() -> None:
+def test_sidecar_exec_probe_has_no_port() -> None:
     assert sidecar_probe_plans({}) == []
     (plan,) = sidecar_probe_plans({"readinessProbe": {"exec": {"command": ["true"]}}})
     assert (plan.command, plan.port) == (("true",), 0)
 
 
 @pytest.mark.parametrize(("probe_fields", "delay_s"), [({}, 1), ({"initialDelaySeconds": 5}, 5)])
-def test_a_container_is_not_asked_whether_it_lives_before_it_can_response(probe_fields: Object, delay_s: float) -> None:
+def test_liveness_probe_is_delayed_by_at_least_one_second(probe_fields: Object, delay_s: float) -> None:
     strict = {**GET, "periodSeconds": 1, "failureThreshold": 1, **probe_fields}
     delays = [plan.initial_delay_s for plan in probe_plans({"startupProbe": GET, "livenessProbe": strict})]
     assert delays == [0, delay_s]

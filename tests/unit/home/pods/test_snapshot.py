@@ -35,7 +35,7 @@ def paths(folder: Path) -> list[str]:
     return [("@" if folder_entry.is_linked else "") + folder_entry.path for folder_entry in entries_of(folder)]
 
 
-def test_the_same_content_is_the_same_snapshot(app: Path, tmp_path: Path) -> None:
+def test_equal_content_reuses_the_snapshot(app: Path, tmp_path: Path) -> None:
     first = take_snapshot(app, tmp_path / "snapshots")
     os.utime(app / "app.py", (1, 1))
     assert take_snapshot(app, tmp_path / "snapshots") == first
@@ -44,14 +44,14 @@ def test_the_same_content_is_the_same_snapshot(app: Path, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("target", ["circle", "gone", "."])
-def test_a_link_that_leads_nowhere_is_copied_unchanged(app: Path, tmp_path: Path, target: str) -> None:
+def test_dangling_or_circular_symlink_is_copied_unchanged(app: Path, tmp_path: Path, target: str) -> None:
     (app / "circle").symlink_to(target)
     path = tmp_path / "snapshots" / take_snapshot(app, tmp_path / "snapshots")
     assert str((path / "circle").readlink()) == target
 
 
 @pytest.mark.parametrize("change", ["content", "name", "mode", "link"])
-def test_a_change_is_another_snapshot_and_the_first_keeps_its_files(app: Path, tmp_path: Path, change: str) -> None:
+def test_changed_folder_creates_another_snapshot(app: Path, tmp_path: Path, change: str) -> None:
     first = take_snapshot(app, tmp_path / "snapshots")
     if change == "content":
         (app / "app.py").write_text("print(2)")
@@ -65,7 +65,7 @@ def test_a_change_is_another_snapshot_and_the_first_keeps_its_files(app: Path, t
     assert (tmp_path / "snapshots" / first / "app.py").read_text() == "print(1)"
 
 
-def test_what_git_ignores_is_linked_and_what_servingignore_names_is_left_out(app: Path, tmp_path: Path) -> None:
+def test_gitignored_files_are_linked_and_servingignored_are_excluded(app: Path, tmp_path: Path) -> None:
     for name in (".git/HEAD", "node_modules/a/index.js", "__pycache__/a.pyc", "env/pyvenv.cfg", "big.bin", "a.log"):
         write(app, name, "x")
     write(app, ".gitignore", "node_modules/\n*.log\n!keep.log\n")
@@ -88,7 +88,7 @@ def test_what_git_ignores_is_linked_and_what_servingignore_names_is_left_out(app
     assert take_snapshot(app, tmp_path / "snapshots") == before
 
 
-def test_links_that_leave_the_folder_lead_to_the_same_files_from_the_copy(app: Path, tmp_path: Path) -> None:
+def test_symlinks_out_of_the_folder_resolve_from_the_snapshot(app: Path, tmp_path: Path) -> None:
     write(tmp_path, "shared/data.txt", "x")
     write(tmp_path, "python/pyvenv.cfg", "")
     for name, target in {"data": "../shared", ".venv": "../python", "page": "static/page.html"}.items():
@@ -100,7 +100,7 @@ def test_links_that_leave_the_folder_lead_to_the_same_files_from_the_copy(app: P
     assert [is_virtualenv(Path(path)) for path in linked_paths(copy)] == [True, False]
 
 
-def test_the_innermost_ignore_file_decides(app: Path) -> None:
+def test_innermost_ignore_file_has_precedence(app: Path) -> None:
     write(app, ".gitignore", "*.html\n")
     write(app, "static/.gitignore", "!page.html\n")
     assert "static/page.html" in paths(app)
@@ -108,14 +108,14 @@ def test_the_innermost_ignore_file_decides(app: Path) -> None:
     assert "static/page.html" not in paths(app)
 
 
-def test_a_fingerprint_changes_with_a_file(app: Path) -> None:
+def test_fingerprint_changes_with_a_file(app: Path) -> None:
     before = fingerprint(app)
     assert fingerprint(app) == before
     write(app, "app.py", "print(22)")
     assert fingerprint(app) != before
 
 
-def test_a_folder_that_is_too_large_is_refused_with_advice(
+def test_oversized_folder_is_rejected_with_servingignore_advice(
     app: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot, "_ENTRIES_MAX", 1)
@@ -124,12 +124,12 @@ def test_a_folder_that_is_too_large_is_refused_with_advice(
 
 
 @pytest.mark.parametrize(("name", "message"), [("../../etc", "32 hexadecimal digits"), ("0" * 32, "deploy again")])
-def test_only_a_snapshot_that_is_there_is_used(tmp_path: Path, name: str, message: str) -> None:
+def test_invalid_or_missing_snapshot_is_rejected(tmp_path: Path, name: str, message: str) -> None:
     with pytest.raises(InvalidValue, match=message):
         path_of_snapshot(tmp_path, name)
 
 
-def test_what_no_revision_uses_is_collected_after_a_while(app: Path, tmp_path: Path) -> None:
+def test_unused_snapshot_is_collected_after_an_hour(app: Path, tmp_path: Path) -> None:
     text, unused = take_snapshot(app, tmp_path / "snapshots"), ""
     write(app, "app.py", "print(2)")
     unused = take_snapshot(app, tmp_path / "snapshots")
@@ -140,7 +140,7 @@ def test_what_no_revision_uses_is_collected_after_a_while(app: Path, tmp_path: P
     assert collect(tmp_path / "none", set(), now_s=0) == []
 
 
-def test_the_root_and_folders_around_or_in_the_state_are_not_copied(app: Path, tmp_path: Path) -> None:
+def test_root_and_state_folders_are_not_applications(app: Path, tmp_path: Path) -> None:
     state = tmp_path / "state"
     assert is_application(app, state)
     for folder in (Path("/"), tmp_path, state, state / "pods"):

@@ -59,13 +59,13 @@ def plain(content: bytes) -> VolumeFile:
         {"envFrom": [{"prefix": f"P{n}_", "configMapRef": {"name": "c"}} for n in range(9)]},
     ],
 )
-def test_an_environment_beyond_its_bound_is_refused(container: Object) -> None:
+def test_environment_above_1_mib_is_rejected(container: Object) -> None:
     sources = {CONFIG: {"BIG": b"x" * 200_000}}
     with pytest.raises(InvalidValue, match=r"the environment of container app.*at most 1048576 bytes"):
         container_environment(FACTS, {"name": "app", **container}, sources=sources)
 
 
-def test_a_source_of_variables_that_is_repeated_is_read_once_where_it_is_last() -> None:
+def test_repeated_env_from_source_is_read_once_at_last_position() -> None:
     first, second = {"configMapRef": {"name": "c"}}, {"secretRef": {"name": "s"}}
     sources = {CONFIG: {f"K{n}": b"1" for n in range(9000)}, SECRET: {"K0": b"2", "K1": b"2"}}
     variables = container_environment(FACTS, {"envFrom": [*[first] * 2000, second]}, sources=sources)
@@ -77,7 +77,7 @@ def test_a_source_of_variables_that_is_repeated_is_read_once_where_it_is_last() 
         container_environment(FACTS, {"envFrom": [{"configMapRef": {"name": "gone"}}, optional]}, sources=sources)
 
 
-def test_files_of_volumes_are_counted_before_they_are_written() -> None:
+def test_volume_files_above_the_byte_budget_are_rejected() -> None:
     sources = {CONFIG: {"BIG": b"x" * 900_000}}
     items = [{"key": "BIG", "path": f"f{n}"} for n in range(1000)]
     volumes: list[Object] = [
@@ -94,7 +94,7 @@ def test_files_of_volumes_are_counted_before_they_are_written() -> None:
             volume_files(FACTS, volume, sources, budget=ByteBudget("the files", bytes_max))
 
 
-def test_all_that_is_named_is_looked_for() -> None:
+def test_references_of_env_and_volumes_are_collected() -> None:
     container = {
         "env": [{"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "K"}}}],
         "envFrom": [{"configMapRef": {"name": "c"}}],
@@ -103,17 +103,17 @@ def test_all_that_is_named_is_looked_for() -> None:
     assert references(new_pod(container, volume)) == {CONFIG, SECRET, Reference(kind="Secret", name="other")}
 
 
-def test_texts_and_base64_become_bytes() -> None:
+def test_config_map_and_secret_data_are_decoded() -> None:
     encoded = base64.b64encode(b"x").decode()
     assert data_of("ConfigMap", {"data": {"a": "1"}, "binaryData": {"b": encoded}}) == {"a": b"1", "b": b"x"}
     assert data_of("Secret", {"data": {"a": encoded, "b": "no base64!"}}) == {"a": b"x"}
 
 
-def test_a_whole_config_map_with_a_prefix() -> None:
+def test_env_from_prefixes_all_keys() -> None:
     assert environment(envFrom=[{"prefix": "P_", "configMapRef": {"name": "c"}}]) == {"P_A": "1", "P_B": "2"}
 
 
-def test_one_key_and_what_refers_to_it() -> None:
+def test_variable_from_secret_key_is_expanded_in_later_variables() -> None:
     env = [
         {"name": "X", "valueFrom": {"secretKeyRef": {"name": "s", "key": "K"}}},
         {"name": "Y", "value": "say $(X)"},
@@ -121,7 +121,7 @@ def test_one_key_and_what_refers_to_it() -> None:
     assert environment(env=env) == {"X": "hush", "Y": "say hush"}
 
 
-def test_fields_of_the_pod() -> None:
+def test_field_ref_variables_have_pod_name_and_ip() -> None:
     env = [
         {"name": "N", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "I", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
@@ -132,22 +132,22 @@ def test_fields_of_the_pod() -> None:
 @pytest.mark.parametrize(
     "env_from", [{"configMapRef": {"name": "none"}}, {"secretRef": {"name": "none", "optional": False}}]
 )
-def test_what_is_missing_is_named(env_from: Object) -> None:
+def test_missing_source_is_named_in_error(env_from: Object) -> None:
     with pytest.raises(InvalidValue, match="none"):
         environment(envFrom=[env_from])
 
 
-def test_what_is_optional_may_be_missing() -> None:
+def test_optional_sources_and_keys_may_be_missing() -> None:
     absent = {"name": "X", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "no", "optional": True}}}
     assert environment(envFrom=[{"configMapRef": {"name": "none", "optional": True}}], env=[absent]) == {}
 
 
-def test_a_missing_key_is_named() -> None:
+def test_missing_key_is_named_in_error() -> None:
     with pytest.raises(InvalidValue, match="a key of ConfigMap c"):
         environment(env=[{"name": "X", "valueFrom": {"configMapKeyRef": {"name": "c", "key": "no"}}}])
 
 
-def test_a_volume_has_its_files_or_those_that_are_chosen() -> None:
+def test_config_map_volume_has_all_or_selected_files() -> None:
     pod_facts = PodFacts(pod=new_pod({}))
     assert volume_files(pod_facts, {"name": "v", "emptyDir": {}}, SOURCES) == {}
     assert volume_files(pod_facts, {"name": "v", "configMap": {"name": "c"}}, SOURCES) == {
@@ -159,13 +159,13 @@ def test_a_volume_has_its_files_or_those_that_are_chosen() -> None:
 
 
 @pytest.mark.parametrize("path", ["../a", "/a", "a//b", "a/../../b"])
-def test_no_file_is_written_outside_of_its_volume(path: str) -> None:
+def test_item_path_outside_volume_is_rejected(path: str) -> None:
     volume = {"name": "v", "configMap": {"name": "c", "items": [{"key": "A", "path": path}]}}
     with pytest.raises(InvalidValue, match="file name"):
         volume_files(PodFacts(pod=new_pod({})), volume, SOURCES)
 
 
-def test_a_projected_volume_has_the_files_of_all_its_sources() -> None:
+def test_projected_volume_has_files_of_all_sources() -> None:
     volume = {
         "name": "v",
         "projected": {
@@ -189,7 +189,7 @@ def test_a_projected_volume_has_the_files_of_all_its_sources() -> None:
     }
 
 
-def test_a_variable_with_a_limit_of_its_container() -> None:
+def test_resource_field_ref_variable_has_container_limit() -> None:
     env = [{"name": "M", "valueFrom": {"resourceFieldRef": {"resource": "limits.memory", "divisor": "1Mi"}}}]
     assert environment(name="app", resources={"limits": {"memory": "1Gi"}}, env=env) == {"M": "1024"}
 
@@ -204,16 +204,16 @@ def test_a_variable_with_a_limit_of_its_container() -> None:
         ("status.podIP", "127.64.0.1"),
     ],
 )
-def test_a_field_of_the_pod(path: str, text: str) -> None:
+def test_pod_field_is_resolved(path: str, text: str) -> None:
     assert FACTS.field(path) == text
 
 
-def test_a_field_that_does_not_exist_is_named() -> None:
+def test_unknown_pod_field_is_named_in_error() -> None:
     with pytest.raises(InvalidValue, match=r"spec\.color"):
         FACTS.field("spec.color")
 
 
-def test_all_labels_are_lines_of_a_file_and_no_variable() -> None:
+def test_labels_and_annotations_are_files_not_variables() -> None:
     assert FACTS.file({"fieldRef": {"fieldPath": "metadata.labels"}}) == 'a="1"\nb="say \\"x\\""'
     assert FACTS.file({"fieldRef": {"fieldPath": "metadata.annotations"}}) == 'k="v"'
     assert FACTS.file({"fieldRef": {"fieldPath": "metadata.name"}}) == "p"
@@ -237,7 +237,7 @@ def test_all_labels_are_lines_of_a_file_and_no_variable() -> None:
         ("side", {"resource": "limits.memory"}, "4294967296"),
     ],
 )
-def test_a_limit_or_request_in_units_of_the_divisor(container: str, selector: Object, text: str) -> None:
+def test_resource_is_in_units_of_the_divisor(container: str, selector: Object, text: str) -> None:
     assert FACTS.resource(selector, container=container) == text
     assert FACTS.file({"resourceFieldRef": {**selector, "containerName": container}}) == text
 
@@ -245,7 +245,7 @@ def test_a_limit_or_request_in_units_of_the_divisor(container: str, selector: Ob
 @pytest.mark.parametrize(
     ("container", "resource", "message"), [("app", "limits.gpu", "limits.gpu"), ("none", "limits.cpu", "none")]
 )
-def test_a_resource_or_a_container_that_does_not_exist_is_named(container: str, resource: str, message: str) -> None:
+def test_unknown_resource_or_container_is_named_in_error(container: str, resource: str, message: str) -> None:
     with pytest.raises(InvalidValue, match=message):
         FACTS.resource({"resource": resource}, container=container)
 
@@ -261,11 +261,11 @@ def test_a_resource_or_a_container_that_does_not_exist_is_named(container: str, 
         ("$(x.y-z)", "dotted"),
     ],
 )
-def test_a_reference_is_expanded_once_and_as_in_kubernetes(word: str, text: str) -> None:
+def test_variable_references_are_expanded_once(word: str, text: str) -> None:
     assert expanded(word, {"A": "1", "B": "$(A)", "x.y-z": "dotted"}, ByteBudget("a test")) == text
 
 
-def test_what_grows_beyond_the_bound_is_refused_before_it_is_made() -> None:
+def test_expansion_above_1_mib_is_rejected() -> None:
     budget, value = ByteBudget("the environment of container c"), "x" * 1000
     for _ in range(10):
         value = expanded("$(A)$(A)", {"A": value}, budget) if len(value) < 500_000 else value
@@ -273,6 +273,6 @@ def test_what_grows_beyond_the_bound_is_refused_before_it_is_made() -> None:
         expanded("$(A)" * 100_000, {"A": value}, budget)
 
 
-def test_a_text_of_many_openings_is_read_once() -> None:
+def test_unclosed_references_are_copied_unchanged() -> None:
     word = "$(" * 200_000
     assert expanded(word, {}, ByteBudget("a test")) == word

@@ -1,4 +1,4 @@
-"""The pods that start next: first pods before additional ones, at most some at a time, and none waits for ever."""
+"""StartQueue: first pods start before additional pods, concurrent starts are limited, and no pod starves."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,7 +23,7 @@ def _added(queue: StartQueue, *revisions: str, now_s: float = 0.0) -> list[PodSt
     return pods
 
 
-def test_no_more_pods_have_a_turn_than_there_are_turns() -> None:
+def test_concurrent_starts_are_limited_to_turn_count() -> None:
     queue = StartQueue(2)
     a, b, c = _added(queue, "a", "b", "c")
     assert queue.begin(now_s=0.0) == [a, b]
@@ -32,7 +32,7 @@ def test_no_more_pods_have_a_turn_than_there_are_turns() -> None:
     assert queue.begin(now_s=9.0) == [c]
 
 
-def test_first_pods_begin_before_additional_ones_in_the_order_of_their_arrival() -> None:
+def test_first_pods_start_before_additional_pods_in_arrival_order() -> None:
     queue = StartQueue(1)
     running, other, b, c = _added(queue, "a", "a", "b", "c")
     assert queue.begin(now_s=1.0) == [running]
@@ -44,7 +44,7 @@ def test_first_pods_begin_before_additional_ones_in_the_order_of_their_arrival()
     assert [pod.is_first for pod in (running, b, c, other)] == [True, True, True, False]
 
 
-def test_an_additional_pod_begins_when_the_turn_of_the_first_is_over_or_soon() -> None:
+def test_additional_pod_starts_after_first_pods_turn_or_lead_time() -> None:
     queue = StartQueue(_TURNS)
     first, other = _added(queue, "a", "a")
     assert queue.begin(now_s=0.0) == [first]
@@ -61,7 +61,7 @@ def test_an_additional_pod_begins_when_the_turn_of_the_first_is_over_or_soon() -
     assert queue.begin(now_s=2.0 + LEAD_MAX_S) == [late]
 
 
-def test_the_revision_with_the_fewest_turns_is_next() -> None:
+def test_revision_with_fewest_turns_starts_next() -> None:
     queue = StartQueue(1)
     _added(queue, "grows", "small")
     grows, small = queue.begin(now_s=0.0)[0], None
@@ -76,7 +76,7 @@ def test_the_revision_with_the_fewest_turns_is_next() -> None:
     assert order == [more[0], more[2], more[1]]
 
 
-def test_in_a_burst_additional_pods_wait_for_its_end() -> None:
+def test_additional_pods_wait_until_burst_ends() -> None:
     queue = StartQueue(_TURNS)
     firsts = _added(queue, "a", "b", "c")
     others = _added(queue, "a", "b", "c")
@@ -88,7 +88,7 @@ def test_in_a_burst_additional_pods_wait_for_its_end() -> None:
     assert queue.begin(now_s=BURST_S) == others
 
 
-def test_an_additional_pod_that_is_not_wanted_any_more_never_begins() -> None:
+def test_removed_pods_never_start() -> None:
     queue = StartQueue(_TURNS)
     firsts = _added(queue, "a", "b", "c")
     others = _added(queue, "a", "b", "c")
@@ -96,12 +96,12 @@ def test_an_additional_pod_that_is_not_wanted_any_more_never_begins() -> None:
     for pod in (*firsts, others[1]):
         queue.remove(pod)
     assert queue.waiting_count == 2
-    # Those left are now first pods.
+    # The remaining pods are now first pods.
     assert queue.begin(now_s=0.0) == [others[0], others[2]]
     assert others[0].is_first
 
 
-def test_a_pod_whose_first_runs_stays_an_additional_one() -> None:
+def test_pod_is_additional_while_another_of_its_revision_exists() -> None:
     queue = StartQueue(_TURNS)
     adopted, first = PodStart(revision="a"), PodStart(revision="b")
     queue.adopt(adopted)
@@ -119,7 +119,7 @@ def test_a_pod_whose_first_runs_stays_an_additional_one() -> None:
     assert newest.is_first
 
 
-def test_a_pod_that_was_not_prepared_takes_another_turn() -> None:
+def test_readded_pod_gets_another_turn() -> None:
     queue = StartQueue(1)
     [pod] = _added(queue, "a")
     queue.begin(now_s=0.0)
@@ -129,7 +129,7 @@ def test_a_pod_that_was_not_prepared_takes_another_turn() -> None:
     assert queue.begin(now_s=1.0) == [pod]
 
 
-def test_an_additional_pod_gets_its_share_of_a_long_burst() -> None:
+def test_additional_pod_starts_within_share_turns_of_a_burst() -> None:
     queue, order = StartQueue(1), []
     [running] = _added(queue, "a")
     queue.begin(now_s=0.0)
@@ -145,7 +145,7 @@ def test_an_additional_pod_gets_its_share_of_a_long_burst() -> None:
 
 
 @given(steps=_STEPS, turn_count=st.integers(1, 4))
-def test_rules_hold_for_all_arrivals(steps: list[tuple[str, int, float]], turn_count: int) -> None:
+def test_start_order_invariants_hold_for_any_arrivals(steps: list[tuple[str, int, float]], turn_count: int) -> None:
     queue, now_s = StartQueue(turn_count), 0.0
     waiting: list[PodStart] = []
     running: list[PodStart] = []
@@ -171,19 +171,19 @@ def test_rules_hold_for_all_arrivals(steps: list[tuple[str, int, float]], turn_c
             waiting.remove(pod)
         running += begun
         assert len(running) <= turn_count
-        # A first pod waits only for a turn, and others before it only when they have waited long.
+        # A first pod waits only for a turn; an additional pod precedes it only after PATIENCE_S.
         remaining = [pod_start for pod_start in firsts if pod_start not in begun]
         assert not remaining or len(running) == turn_count
         assert not remaining or all(
             pod_start.is_first or now_s >= pod_start.arrived_s + PATIENCE_S for pod_start in begun
         )
         assert [pod_start for pod_start in firsts if pod_start in begun] == firsts[: len(firsts) - len(remaining)]
-        # The queue says when a pod that waits may begin.
+        # due_s is the time at which a waiting pod may start.
         if waiting and len(running) < turn_count:
             due_s = queue.due_s(now_s=now_s)
             assert due_s is None or now_s < due_s <= now_s + PATIENCE_S
             assert due_s is not None or any(not pod_start.is_first for pod_start in running)
-    # Without further arrivals all begin.
+    # Without further arrivals, all pods start.
     for _ in range(len(waiting) + len(running)):
         for pod in running:
             queue.end(pod)
@@ -198,7 +198,7 @@ def test_rules_hold_for_all_arrivals(steps: list[tuple[str, int, float]], turn_c
     turn_count=st.integers(1, 4),
     arrivals=st.lists(st.integers(0, 3), min_size=60, max_size=60),
 )
-def test_no_additional_pod_starves_in_a_burst_without_end(
+def test_additional_pods_do_not_starve_in_endless_burst(
     waiting_count: int, turn_count: int, arrivals: list[int]
 ) -> None:
     queue = StartQueue(turn_count)
@@ -219,5 +219,5 @@ def test_no_additional_pod_starves_in_a_burst_without_end(
             queue.end(running.pop(0))
         now_s += 0.05
         number += 1
-        # The last in line waits for the turns of those before it, each with its share, and the pods that run.
+        # The last pod waits for the shares of the pods before it, and for the running pods.
         assert turns <= (begun + 1) * (SHARE_TURNS + turn_count)

@@ -15,13 +15,13 @@ from serving.home.pods.unready import ObservedContainer, Unready, explain, with_
         ([], "NotListening", "does not listen yet; it was given PORT=20123"),
     ],
 )
-def test_a_port_that_the_app_was_not_given_is_named(ports: list[int], reason: str, message: str) -> None:
+def test_wrong_or_missing_listening_port_is_reported(ports: list[int], reason: str, message: str) -> None:
     unready = explain(ObservedContainer(container="app", port=20123, ports=ports))
     assert unready is not None
     assert (unready.reason, message in unready.message) == (reason, True)
 
 
-def test_one_that_was_given_its_port_by_an_option_is_not_advised_to_use_it() -> None:
+def test_fixed_port_app_is_not_advised_to_use_fixed_port() -> None:
     unready = explain(ObservedContainer(container="app", port=3000, ports=[5000], port_option="--fixed-port"))
     assert unready is not None
     assert unready.message == (
@@ -30,7 +30,7 @@ def test_one_that_was_given_its_port_by_an_option_is_not_advised_to_use_it() -> 
     )
 
 
-def test_a_probe_that_fails_is_named_with_its_failure() -> None:
+def test_failed_readiness_probe_is_reported_with_its_error() -> None:
     unready = explain(
         ObservedContainer(
             container="app", port=20123, ports=[20123], probe="GET /health", probe_failure="the app answered 503"
@@ -41,23 +41,23 @@ def test_a_probe_that_fails_is_named_with_its_failure() -> None:
     assert unready.message == "readiness probe of container app failed: GET /health: the app answered 503"
 
 
-def test_there_is_nothing_to_say_of_a_container_that_listens() -> None:
+def test_listening_container_has_no_unready_reason() -> None:
     assert explain(ObservedContainer(container="app", port=20123, ports=[20123, 9000])) is None
 
 
-def test_an_app_that_is_its_own_queue_proxy_gets_its_address() -> None:
+def test_in_process_queue_proxy_must_listen_on_pod_address() -> None:
     unready = explain(ObservedContainer(container="app", port=8012, ports=[8012], host="127.64.0.9"))
     assert unready is not None
     assert unready.reason == "NoQueueProxy"
     assert "must listen on $HOST (127.64.0.9)" in unready.message
 
 
-def test_the_log_is_quoted_if_there_is_one() -> None:
+def test_message_quotes_the_log_if_not_empty() -> None:
     assert with_log("bad", " \n") == "bad"
     assert with_log("bad", "one\ntwo") == "bad; last lines of its log:\none\ntwo"
 
 
-def test_a_listener_of_another_pod_or_user_is_the_reason() -> None:
+def test_foreign_listener_is_reported_as_port_taken() -> None:
     foreign = "port 20123 is held by user 1000, by a process that is not of this pod"
     for ports in ([], [3000]):
         unready = explain(ObservedContainer(container="app", port=20123, ports=ports, foreign=foreign))

@@ -42,7 +42,7 @@ def stat(folder: Path, pid: int, session: int, *ticks: int, pages: int = 0) -> N
     (folder / str(pid) / "stat").write_text(f"{pid} (a) b (c) {' '.join(fields)}")
 
 
-def test_the_processes_of_a_session_are_added_up(tmp_path: Path) -> None:
+def test_session_usage_is_the_sum_of_its_processes(tmp_path: Path) -> None:
     stat(tmp_path, 10, 10, 1, 2, 3, 4, pages=5)
     stat(tmp_path, 11, 10, 10, 0, 0, 0, pages=1)
     stat(tmp_path, 20, 20, 7, 0, 0, 0)
@@ -55,16 +55,16 @@ def test_the_processes_of_a_session_are_added_up(tmp_path: Path) -> None:
     assert set(session_totals) == {10, 20}
 
 
-def test_cpu_is_a_share_of_the_window() -> None:
+def test_cpu_usage_is_per_window_second() -> None:
     used = used_between(SessionTotals(100, 5), SessionTotals(250, 7), window_s=2.0)
     assert used == SessionUsage(750, 7)
 
 
-def test_cpu_is_never_below_zero() -> None:
+def test_cpu_usage_is_never_negative() -> None:
     assert used_between(SessionTotals(100), SessionTotals(50), window_s=1.0).cpu_m == 0
 
 
-def test_metrics_are_written_as_metrics_server_does() -> None:
+def test_pod_metrics_have_the_format_of_metrics_server() -> None:
     resource = pod_metrics(Pod(("n", "p"), {}), {"c": SessionUsage(250, 4096)}, at="then", window_s=2.0)
     assert resource["metadata"] == {"namespace": "n", "name": "p", "labels": {"app": "a"}}
     assert resource["containers"] == [{"name": "c", "usage": {"cpu": "250m", "memory": "4Ki"}}]
@@ -89,7 +89,9 @@ def burner() -> Iterator[subprocess.Popen[bytes]]:
     process.communicate()
 
 
-async def test_what_an_app_forks_counts(cluster: MemoryCluster, burner: subprocess.Popen[bytes]) -> None:
+async def test_forked_processes_count_towards_pod_usage(
+    cluster: MemoryCluster, burner: subprocess.Popen[bytes]
+) -> None:
     pods = [Pod(("default", "p"), {"c": burner.pid})]
     reporter = UsageReporter(cluster, lambda: pods)
     await reporter.measure()
@@ -101,13 +103,13 @@ async def test_what_an_app_forks_counts(cluster: MemoryCluster, burner: subproce
         usage: dict[str, str] = (await cluster.get(POD_METRICS, "default", "p"))["containers"][0]["usage"]
         return usage if parse_millicores(usage["cpu"]) else None
 
-    # The machine may be busy; of this session the child alone is, and has its turn at some time.
+    # Only the child of this session uses CPU; on a busy machine it may have to wait for CPU time.
     usage = await until(used)
     assert usage is not None
     assert parse_bytes(usage["memory"]) > 2**20
 
 
-async def test_a_pod_that_is_gone_is_reported_no_more(cluster: MemoryCluster, burner: subprocess.Popen[bytes]) -> None:
+async def test_metrics_of_removed_pod_are_deleted(cluster: MemoryCluster, burner: subprocess.Popen[bytes]) -> None:
     pods = [Pod(("default", "p"), {"c": burner.pid})]
     reporter = UsageReporter(cluster, lambda: pods)
     for _ in range(3):
@@ -117,7 +119,7 @@ async def test_a_pod_that_is_gone_is_reported_no_more(cluster: MemoryCluster, bu
     assert (await cluster.list(POD_METRICS)).items == []
 
 
-async def test_a_deleted_object_is_reported_again(cluster: MemoryCluster, burner: subprocess.Popen[bytes]) -> None:
+async def test_deleted_pod_metrics_are_recreated(cluster: MemoryCluster, burner: subprocess.Popen[bytes]) -> None:
     reporter = UsageReporter(cluster, lambda: [Pod(("default", "p"), {"c": burner.pid})])
     for _ in range(2):
         await reporter.measure()
@@ -125,16 +127,16 @@ async def test_a_deleted_object_is_reported_again(cluster: MemoryCluster, burner
     for _ in range(2):
         await reporter.measure()
     assert len((await cluster.list(POD_METRICS)).items) == 1
-    # Among pods that have just begun and are not measured yet.
+    # Also next to a pod that has just started and is not measured yet.
     pods = [Pod(("default", "p"), {"c": burner.pid}), Pod(("default", "q"), {})]
-    # One that was there before us is taken over.
+    # A new reporter adopts metrics that already exist.
     other = UsageReporter(cluster, lambda: pods)
     for _ in range(3):
         await other.measure()
     assert len((await cluster.list(POD_METRICS)).items) == 1
 
 
-async def test_the_machine_is_reported_as_a_node_with_what_it_uses(cluster: MemoryCluster) -> None:
+async def test_node_metrics_are_reported_and_recreated(cluster: MemoryCluster) -> None:
     reporter = UsageReporter(cluster, list, machine=read_machine(), node_name="here")
     await reporter.measure()
     assert (await cluster.list(NODE_METRICS)).items == []
@@ -154,7 +156,7 @@ async def test_the_machine_is_reported_as_a_node_with_what_it_uses(cluster: Memo
     assert len((await cluster.list(NODE_METRICS)).items) == 1
 
 
-async def test_it_is_looked_at_more_often_while_a_policy_wants_to_know(
+async def test_cpu_trigger_policy_shortens_usage_interval(
     cluster: MemoryCluster, burner: subprocess.Popen[bytes]
 ) -> None:
     reporter = UsageReporter(cluster, lambda: [Pod(("default", "p"), {"c": burner.pid})])
@@ -174,7 +176,7 @@ async def test_it_is_looked_at_more_often_while_a_policy_wants_to_know(
             await task
 
 
-async def test_it_is_looked_at_more_often_while_a_pod_has_a_learnt_target(cluster: MemoryCluster) -> None:
+async def test_learnt_target_shortens_usage_interval(cluster: MemoryCluster) -> None:
     pods = [
         Pod(("default", "p"), {}, manifest={"metadata": {"annotations": {"autoscaling.serving.dev/target": "learnt"}}})
     ]

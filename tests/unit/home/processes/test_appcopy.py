@@ -1,4 +1,4 @@
-"""A pod's own copy of its application: as root an overlay, else a copy of the files."""
+"""A pod's copy of its application: an overlay as root, otherwise copied files."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ def written(copy: AppCopy) -> Path:
     return root
 
 
-def test_what_a_pod_writes_is_in_its_copy_alone_and_stays_over_restarts(copy: AppCopy) -> None:
+def test_pod_writes_stay_in_its_copy_across_restarts(copy: AppCopy) -> None:
     prepare_copy(copy)
     root = written(copy)
     prepare_copy(copy)
@@ -41,14 +41,14 @@ def test_what_a_pod_writes_is_in_its_copy_alone_and_stays_over_restarts(copy: Ap
     assert not root.is_mount()
 
 
-def test_a_copy_whose_process_was_killed_is_made_again(copy: AppCopy) -> None:
+def test_incomplete_copy_is_completed(copy: AppCopy) -> None:
     Path(copy.root).mkdir(parents=True)
     prepare_copy(copy)
     assert Path(copy.root, "app.py").exists()
     remove_copy(Path(copy.place))
 
 
-def test_files_are_copied_where_nothing_can_be_mounted(copy: AppCopy) -> None:
+def test_copy_files_preserves_links_modes_and_source(copy: AppCopy) -> None:
     Path(copy.place).mkdir()
     copy_files(copy, copy.root)
     root = written(copy)
@@ -59,6 +59,6 @@ def test_files_are_copied_where_nothing_can_be_mounted(copy: AppCopy) -> None:
         assert {path.lstat().st_uid for path in (root, root / "app.py", root / "link")} == {USER}
 
 
-def test_a_copy_of_a_snapshot_that_is_gone_is_refused(copy: AppCopy) -> None:
+def test_copy_of_missing_snapshot_is_rejected(copy: AppCopy) -> None:
     with pytest.raises(FileNotFoundError):
         prepare_copy(AppCopy(source=f"{copy.source}-gone", place=copy.place, user=copy.user))

@@ -34,7 +34,7 @@ def isolation(mode: str = "default", *, is_root: bool = True) -> Isolation:
     return Isolation(mode=mode, state=STATE, is_root=is_root)
 
 
-def test_none_is_no_isolation(tmp_path: Path) -> None:
+def test_mode_none_has_no_isolation(tmp_path: Path) -> None:
     assert isolation_of("none", tmp_path) is None
 
 
@@ -42,18 +42,18 @@ def test_none_is_no_isolation(tmp_path: Path) -> None:
     ("mode", "is_root", "user"),
     [("default", False, 0), ("strict", False, 0), ("default", True, OWN_USER), ("strict", True, OWN_USER)],
 )
-def test_as_root_each_pod_has_a_user_of_its_own(mode: str, is_root: bool, user: int) -> None:
+def test_root_assigns_each_pod_address_a_user(mode: str, is_root: bool, user: int) -> None:
     assert isolation(mode, is_root=is_root).user_of("127.64.3.7") == user
 
 
-def test_a_pod_sees_of_the_hidden_folder_what_it_is_given() -> None:
+def test_confinement_shows_pod_folders_below_hidden_state() -> None:
     confinement = isolation().confinement(
         address="127.64.0.1", shown=(f"{STATE}/pods/a", "/app", f"{STATE}/pods/a"), ports=()
     )
     assert (confinement.hidden, confinement.shown) == ((STATE,), (f"{STATE}/pods/a",))
 
 
-def test_a_closed_folder_in_an_open_state_folder_is_hidden_with_it() -> None:
+def test_closed_folder_in_open_state_folder_is_hidden_with_it() -> None:
     # Folders of pytest are closed.
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         Path(folder).chmod(0o755)
@@ -65,7 +65,7 @@ def test_a_closed_folder_in_an_open_state_folder_is_hidden_with_it() -> None:
     assert (confinement.hidden, confinement.shown) == ((folder,), (f"{pods}/p",))
 
 
-def test_temporary_files_are_the_pods_own_but_for_what_it_names() -> None:
+def test_temporary_folders_are_private_unless_the_pod_shows_them() -> None:
     def private(*shown: str, state: str = STATE, temporary: str = "/t") -> tuple[Sequence[str], Sequence[str]]:
         confinement = Isolation(mode="default", state=state, is_root=False).confinement(
             address="127.64.0.1", shown=shown, ports=(), temporary=temporary
@@ -78,24 +78,24 @@ def test_temporary_files_are_the_pods_own_but_for_what_it_names() -> None:
     assert private("/tmp/app", "/opt") == (every, ("/tmp/app",))
     # A volume of the pod, or the folder that the app runs in.
     assert private("/tmp") == (every[1:], ())
-    # What a state folder hides need not be there in whole.
+    # A temporary folder that is the hidden state folder needs no private copy.
     assert private(state="/tmp") == (every[1:], ())
     assert private(state="/tmp/state") == (every, ())
 
 
-def test_a_command_that_names_the_folder_of_temporary_files_does_not_get_it() -> None:
+def test_temporary_folders_in_a_command_are_not_shown() -> None:
     assert files_of(("/bin/sh", "-c", "ls /tmp /var/tmp > /dev/shm"), {"PATH": ""}) == []
 
 
 @pytest.mark.parametrize("mode", ["default", "strict"])
-def test_ports_are_limited_to_those_given_and_any_free_one(mode: str) -> None:
+def test_confinement_allows_listed_ports_and_any_free_port(mode: str) -> None:
     assert isolation(mode).confinement(address="127.64.0.1", shown=(), ports=(8080, 8080)).ports == (0, 8080)
     assert isolation(mode).confinement(address="127.64.0.1", shown=(), ports=None).ports is None
 
 
 @pytest.fixture
 def closed(tmp_path: Path) -> Path:
-    """A home closed to other users. A folder above it may be closed too, which counts first."""
+    """A home folder closed to other users. If a folder above it is closed too, the outermost one counts."""
     tmp_path.chmod(0o755)
     home = tmp_path / "home"
     (home / "app" / "bin").mkdir(parents=True)
@@ -103,7 +103,7 @@ def closed(tmp_path: Path) -> Path:
     return home
 
 
-def test_as_root_closed_folders_are_hidden_but_for_what_the_pod_has(closed: Path) -> None:
+def test_root_hides_closed_folders_except_pod_folders(closed: Path) -> None:
     app, around = str(closed / "app"), closed_above(str(closed / "app"))
     assert str(closed).startswith(around)
     confinement = isolation().confinement(address="127.64.0.1", shown=("/opt/app", app), ports=())
@@ -111,13 +111,13 @@ def test_as_root_closed_folders_are_hidden_but_for_what_the_pod_has(closed: Path
     assert isolation(is_root=False).confinement(address="127.64.0.1", shown=(app,), ports=()).hidden == (STATE,)
 
 
-def test_a_closed_folder_that_is_the_pods_own_is_not_hidden(closed: Path) -> None:
+def test_closed_folder_owned_by_the_pod_is_not_hidden(closed: Path) -> None:
     around = closed_above(str(closed / "app"))
     confinement = isolation().confinement(address="127.64.0.1", shown=(), owned=(around,), ports=())
     assert (confinement.hidden, confinement.owned) == ((STATE,), (around,))
 
 
-def test_a_command_names_installations_and_files_also_by_links_and_in_shells(closed: Path) -> None:
+def test_files_of_finds_installations_behind_links_and_in_shell_commands(closed: Path) -> None:
     program, script = closed / "app" / "bin" / "python", closed / "main.py"
     (closed / "real" / "bin").mkdir(parents=True)
     (closed / "real" / "bin" / "python3").write_text("")
@@ -129,7 +129,7 @@ def test_a_command_names_installations_and_files_also_by_links_and_in_shells(clo
     assert set(files) == {str(closed / "app"), str(closed / "real"), str(script)}
 
 
-def test_a_link_to_a_program_brings_what_the_program_needs(closed: Path) -> None:
+def test_files_of_includes_folders_of_linked_programs(closed: Path) -> None:
     folder, modules = closed / "run", closed / "app" / "node_modules"
     for path in (modules / "x" / "cli.js", closed / "tool" / "main.py", closed / "venv" / "bin" / "serve"):
         path.parent.mkdir(parents=True)
@@ -148,7 +148,7 @@ def test_a_link_to_a_program_brings_what_the_program_needs(closed: Path) -> None
         assert str(closed / "tool") in files_of(command, {"PATH": ""}, str(folder))
 
 
-def test_a_virtual_environment_brings_the_projects_that_it_imports_from_their_folders(closed: Path) -> None:
+def test_files_of_includes_editable_projects_of_a_virtualenv(closed: Path) -> None:
     venv, project = closed / "app", closed / "project"
     notes = venv / "lib" / "python3.11" / "site-packages"
     project.mkdir()
@@ -168,7 +168,7 @@ def test_a_virtual_environment_brings_the_projects_that_it_imports_from_their_fo
     assert set(files_of((str(venv / "bin" / "python"),), {})) == {str(venv), str(project)}
 
 
-def test_a_virtual_environment_of_copies_brings_the_python_that_it_was_made_of(closed: Path) -> None:
+def test_files_of_includes_base_python_of_a_virtualenv(closed: Path) -> None:
     venv, base = closed / "app", closed / "base"
     (base / "bin").mkdir(parents=True)
     (base / "bin" / "python3").write_text("")
@@ -180,7 +180,7 @@ def test_a_virtual_environment_of_copies_brings_the_python_that_it_was_made_of(c
     assert files_of((str(venv / "bin" / "serve"),), {}) == [str(venv)]
 
 
-def test_scripts_that_a_command_names_are_read_for_files(closed: Path) -> None:
+def test_files_of_reads_interpreters_of_named_scripts(closed: Path) -> None:
     interpreter = closed / "app" / "bin" / "python"
     interpreter.write_text("")
     (closed / "run.sh").write_text(f"#!{interpreter}\n")
@@ -190,7 +190,7 @@ def test_scripts_that_a_command_names_are_read_for_files(closed: Path) -> None:
     assert str(closed / "app") not in files_of(("cat", "data", "missing"), {}, str(closed))
 
 
-def test_pipes_that_a_command_names_are_not_read(closed: Path) -> None:
+def test_files_of_does_not_open_pipes(closed: Path) -> None:
     pipe, program = closed / "pipe", closed / "app" / "bin" / "serve"
     program.write_text("")
     os.mkfifo(pipe)
@@ -199,13 +199,13 @@ def test_pipes_that_a_command_names_are_not_read(closed: Path) -> None:
     assert files_of(("cat", str(pipe), str(program)), {"PATH": ""}) == [str(pipe), str(closed / "app")]
 
 
-def test_text_that_is_too_long_for_a_path_is_none(closed: Path) -> None:
+def test_files_of_ignores_text_too_long_for_a_path(closed: Path) -> None:
     program = closed / "app" / "bin" / "serve"
     program.write_text("")
     assert files_of((str(program), f"--text=/{'x' * 300}"), {"PATH": ""}) == [str(closed / "app")]
 
 
-def test_a_program_in_the_path_is_found(closed: Path) -> None:
+def test_files_of_finds_programs_in_path(closed: Path) -> None:
     program = closed / "app" / "bin" / "serve"
     program.write_text("#!/bin/sh\n")
     program.chmod(0o755)
@@ -216,7 +216,7 @@ def test_a_program_in_the_path_is_found(closed: Path) -> None:
     assert files_of((), {}) == []
 
 
-def test_the_interpreter_of_a_program_that_a_shell_finds_is_found(closed: Path) -> None:
+def test_files_of_includes_interpreter_of_program_in_shell_command(closed: Path) -> None:
     interpreter, folder = closed / "app" / "bin" / "python", closed / "other" / "bin"
     interpreter.write_text("")
     folder.mkdir(parents=True)
@@ -226,7 +226,7 @@ def test_the_interpreter_of_a_program_that_a_shell_finds_is_found(closed: Path) 
     assert files == [str(closed / "other"), str(closed / "app")]
 
 
-def test_a_home_with_programs_is_no_installation(tmp_path: Path) -> None:
+def test_closed_home_with_bin_folder_is_not_an_installation(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "serve").write_text("")
@@ -234,7 +234,7 @@ def test_a_home_with_programs_is_no_installation(tmp_path: Path) -> None:
         assert files_of((str(tmp_path / "bin" / "serve"),), {}) == [str(tmp_path / "bin" / "serve")]
 
 
-def test_a_folder_is_open_if_others_may_read_and_enter_it(tmp_path: Path) -> None:
+def test_folder_is_open_if_others_may_read_and_enter_it(tmp_path: Path) -> None:
     tmp_path.chmod(0o755)
     assert is_open(str(tmp_path))
     tmp_path.chmod(0o750)
@@ -242,14 +242,14 @@ def test_a_folder_is_open_if_others_may_read_and_enter_it(tmp_path: Path) -> Non
     assert not is_open(str(tmp_path / "none"))
 
 
-def test_pods_of_a_warm_process_have_the_user_of_their_revision() -> None:
+def test_preloaded_revisions_have_distinct_users() -> None:
     users = {isolation().user_of_revision(name) for name in ("a/b", "a/c")}
     assert len(users) == 2
     assert min(users) >= 0x70010000
     assert isolation(is_root=False).user_of_revision("a/b") == 0
 
 
-def test_the_layers_that_are_missing_are_tried_without_failing() -> None:
+def test_missing_layers_are_probed_with_a_lenient_plan() -> None:
     plans: list[dict[str, Any]] = []
 
     def tried(plan: dict[str, Any]) -> list[str]:
@@ -260,7 +260,7 @@ def test_the_layers_that_are_missing_are_tried_without_failing() -> None:
     assert plans[0]["is_strict"] is False
 
 
-def test_a_plan_has_every_field_in_types_of_json() -> None:
+def test_plan_has_every_confinement_field_as_json() -> None:
     plan = plan_of(isolation("strict").confinement(address="127.64.0.1", shown=(), ports=(1,)))
     assert plan.keys() == {"filter", *Confinement.__struct_fields__}
     assert plan["ports"] == [0, 1]
@@ -277,7 +277,7 @@ def test_a_plan_has_every_field_in_types_of_json() -> None:
         ("none", 0, (), "--isolation none: the pod has the rights of the user who runs serving"),
     ],
 )
-def test_what_a_machine_does_not_give_is_said(
+def test_isolation_gap_names_missing_layers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, user: int, missing: Sequence[str], gap: str
 ) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: user)
@@ -285,13 +285,13 @@ def test_what_a_machine_does_not_give_is_said(
     assert isolation_gap(mode, tmp_path) == gap
 
 
-def test_strict_refuses_a_machine_that_lacks_a_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_strict_mode_rejects_missing_layers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "missing_layers", lambda _: ["user: no"])
     with pytest.raises(SettingsError, match="not possible here: user: no"):
         isolation_gap("strict", tmp_path)
 
 
-def test_a_kernel_that_cannot_restrict_ports_lacks_a_layer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_kernel_without_landlock_4_lacks_the_ports_layer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     if confine.landlock_abi() < 4:
         pytest.skip("this kernel lacks it, whatever the test says")
     monkeypatch.setattr(confine, "landlock_abi", lambda: 3)

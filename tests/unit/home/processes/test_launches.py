@@ -1,4 +1,4 @@
-"""Starts side by side, and the orders that wait for one."""
+"""Launches: concurrent process starts, and orders deferred until a start ends."""
 
 import os
 import shutil
@@ -39,7 +39,7 @@ class Stage:
         self.launches.add(standby)
 
     def runs(self, pod: str, pid: int, why: bytes = b"") -> None:
-        """Report the record of a process, and that it runs."""
+        """Report a process record, with an error if the start failed."""
         self.ends[pod].sendall(msgspec.json.encode(ProcessRecord(pod=pod, name="app", pid=pid)) + b"\n" + why)
         self.ends[pod].close()
 
@@ -57,7 +57,7 @@ def stage(tmp_path: Path) -> Iterator[Stage]:
     new_stage.launches.finish(is_all=True)
 
 
-def test_a_process_that_is_slow_to_start_does_not_hold_up_another(stage: Stage) -> None:
+def test_slow_start_does_not_block_another(stage: Stage) -> None:
     stage.begin("slow")
     stage.begin("fast")
     stage.turn()
@@ -71,14 +71,14 @@ def test_a_process_that_is_slow_to_start_does_not_hold_up_another(stage: Stage) 
     assert ("fast", "app") not in stage.launches
 
 
-def test_a_process_that_cannot_start_says_why(stage: Stage) -> None:
+def test_failed_start_reports_its_error(stage: Stage) -> None:
     stage.begin("a")
     stage.runs("a", 7, why=b"no such command")
     stage.launches.finish(is_all=False)
     assert str(stage.started["a"]) == "no such command"
 
 
-def test_a_process_that_does_not_start_in_time_has_failed(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_start_without_record_times_out(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.home.processes.spawn._START_MAX_S", 0.0)
     mine, stage.ends["a"] = socket.socketpair()
     standby = Standby(mine)
@@ -89,7 +89,7 @@ def test_a_process_that_does_not_start_in_time_has_failed(stage: Stage, monkeypa
     assert "did not start within" in str(stage.started["a"])
 
 
-def test_a_signal_and_the_end_of_a_pod_wait_for_its_start(stage: Stage) -> None:
+def test_signal_and_forget_order_are_deferred_until_pod_started(stage: Stage) -> None:
     stage.begin("a")
     early = SendSignal(pod="a", name="app", signal=signal.SIGTERM)
     end = ForgetPod(pod="a")
@@ -104,7 +104,7 @@ def test_a_signal_and_the_end_of_a_pod_wait_for_its_start(stage: Stage) -> None:
     assert not stage.launches.defers(early)
 
 
-def test_limits_of_both_versions_are_lifted_and_restored(tmp_path: Path) -> None:
+def test_cpu_quotas_of_both_cgroup_versions_are_lifted_and_restored(tmp_path: Path) -> None:
     first, unified, memory = tmp_path / "cpu", tmp_path / "unified", tmp_path / "memory"
     for folder in (first, unified, memory):
         folder.mkdir()
@@ -119,12 +119,12 @@ def test_limits_of_both_versions_are_lifted_and_restored(tmp_path: Path) -> None
     assert (unified / "cpu.max").read_text() == "5000 100000"
 
 
-def test_a_cgroup_that_has_gone_needs_no_limit(tmp_path: Path) -> None:
+def test_quota_of_removed_cgroup_is_not_restored(tmp_path: Path) -> None:
     restore_quotas({tmp_path / "gone" / "cpu.max": "5000 100000"})
     assert not list(tmp_path.iterdir())
 
 
-def test_a_runtime_is_executed_from_a_copy_that_nothing_can_write(tmp_path: Path) -> None:
+def test_runtime_is_executed_from_a_sealed_copy(tmp_path: Path) -> None:
     program = tmp_path / "runtime"
     shutil.copy2("/bin/echo", program)
     copy = sealed_copy(str(program))
@@ -135,7 +135,7 @@ def test_a_runtime_is_executed_from_a_copy_that_nothing_can_write(tmp_path: Path
     with Path(f"/proc/self/fd/{copy}").open("r+b", buffering=0) as attacker, pytest.raises(PermissionError):
         attacker.write(b"other")
     assert sealed_copy(str(program)) == copy
-    # An upgrade is another program.
+    # An upgraded program gets another copy.
     shutil.copy2("/bin/true", program)
     newer = sealed_copy(str(program))
     assert Path(f"/proc/self/fd/{newer}").read_bytes() == program.read_bytes()

@@ -1,4 +1,4 @@
-"""A mount namespace, seen from a process inside; skipped where the kernel allows none."""
+"""Mounts seen by a process inside a mount namespace; skipped if the kernel allows no namespaces."""
 
 import json
 import subprocess
@@ -11,14 +11,14 @@ import pytest
 
 from serving.home.processes.mounts import MountPoint, opened
 
-# In a process of its own: this one keeps its root.
+# Runs in a subprocess, because it changes the root.
 _INSIDE = """
 import json, msgspec, os, sys
 from serving.home.processes.mounts import MountPoint, show_at_own_paths
-asked = json.loads(sys.argv[1])
-mounts = msgspec.convert(asked["mounts"], type=list[MountPoint])
+arguments = json.loads(sys.argv[1])
+mounts = msgspec.convert(arguments["mounts"], type=list[MountPoint])
 try:
-    placed = show_at_own_paths(mounts, new_root=asked["root"], folder=asked["folder"])
+    placed = show_at_own_paths(mounts, new_root=arguments["root"], folder=arguments["folder"])
 except OSError as error:
     print(error)
     sys.exit(77)
@@ -47,14 +47,14 @@ def a_volume(tmp_path: Path, name: str = "volume") -> str:
     return str(folder)
 
 
-def test_a_volume_is_at_its_own_path_and_nowhere_else(tmp_path: Path) -> None:
+def test_volume_is_mounted_only_inside_the_namespace(tmp_path: Path) -> None:
     mounts = [MountPoint(source=a_volume(tmp_path), target="/hello-mounts")]
     code = "print(open('/hello-mounts/key').read(), os.path.exists('/etc/passwd'), os.getcwd())"
     assert run_inside(tmp_path, mounts, code, folder="/hello-mounts") == "of volume True /hello-mounts"
     assert not Path("/hello-mounts").exists()
 
 
-def test_a_volume_below_a_folder_of_the_machine_leaves_what_is_beside_it(tmp_path: Path) -> None:
+def test_mount_below_a_host_folder_retains_its_entries(tmp_path: Path) -> None:
     mounts = [MountPoint(source=a_volume(tmp_path), target="/etc/serving-test/config")]
     beside = sorted(entry.name for entry in Path("/etc").iterdir())
     seen = run_inside(tmp_path, mounts, "print(json.dumps(sorted(os.listdir('/etc'))))")
@@ -62,7 +62,7 @@ def test_a_volume_below_a_folder_of_the_machine_leaves_what_is_beside_it(tmp_pat
     assert run_inside(tmp_path, mounts, "print(open('/etc/serving-test/config/key').read())") == "of volume"
 
 
-def test_a_volume_hides_what_has_its_path(tmp_path: Path) -> None:
+def test_mount_hides_existing_folder(tmp_path: Path) -> None:
     hidden = tmp_path / "hidden"
     hidden.mkdir()
     (hidden / "old").write_text("x")
@@ -71,7 +71,7 @@ def test_a_volume_hides_what_has_its_path(tmp_path: Path) -> None:
     assert [path.name for path in hidden.iterdir()] == ["old"]
 
 
-def test_a_file_can_be_mounted_and_what_is_below_a_mount_is_left_out(tmp_path: Path) -> None:
+def test_single_file_is_mounted_and_nested_mount_is_skipped(tmp_path: Path) -> None:
     source = a_volume(tmp_path)
     mounts = [
         MountPoint(source=f"{source}/key", target="/single"),
@@ -82,7 +82,7 @@ def test_a_file_can_be_mounted_and_what_is_below_a_mount_is_left_out(tmp_path: P
     assert run_inside(tmp_path, mounts, code) == "of volume ['key'] ['/outer-mount', '/single']"
 
 
-def test_a_read_only_mount_takes_no_write_and_another_does(tmp_path: Path) -> None:
+def test_read_only_mount_rejects_writes(tmp_path: Path) -> None:
     source = a_volume(tmp_path)
     mounts = [
         MountPoint(source=source, target="/fixed-mount", read_only=True),
@@ -97,7 +97,7 @@ def test_a_read_only_mount_takes_no_write_and_another_does(tmp_path: Path) -> No
     assert (Path(source) / "new").read_text() == "x"
 
 
-def test_a_part_of_a_volume_is_made_and_a_link_on_the_way_is_refused(tmp_path: Path) -> None:
+def test_sub_path_is_created_and_symlinks_in_it_are_rejected(tmp_path: Path) -> None:
     source = a_volume(tmp_path)
     (Path(source) / "out").symlink_to("/etc")
     mount_points = [MountPoint(source=source, target="/part-mount", below="a/b")]
@@ -112,7 +112,7 @@ def test_a_part_of_a_volume_is_made_and_a_link_on_the_way_is_refused(tmp_path: P
             pass
 
 
-def test_a_volume_that_a_pod_has_exchanged_for_a_link_is_refused(tmp_path: Path) -> None:
+def test_volume_folder_replaced_by_symlink_is_rejected(tmp_path: Path) -> None:
     volume = tmp_path / ".volumes" / "v"
     volume.mkdir(parents=True)
     mount = MountPoint(source=str(volume), home=str(tmp_path), target="/part-mount")
@@ -124,7 +124,7 @@ def test_a_volume_that_a_pod_has_exchanged_for_a_link_is_refused(tmp_path: Path)
         pass
 
 
-def test_a_file_is_shown_over_one_that_exists_and_to_this_process_only(tmp_path: Path) -> None:
+def test_file_mount_over_hosts_is_local_to_the_process(tmp_path: Path) -> None:
     mine = tmp_path / "hosts"
     mine.write_text("127.0.0.1 shown-over\n")
     code = (

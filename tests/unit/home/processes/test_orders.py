@@ -24,7 +24,7 @@ START = StartProcess(pod="1", name="app", environment={"A": "b"}, log="/l", argu
 @pytest.mark.parametrize(
     "order", [START, SendSignal(pod="1", name="app", signal=15), KeepNote(pod="1", note={"x": [1]}), ForgetPod(pod="1")]
 )
-def test_an_order_is_read_as_it_was_written(order: orders.Order) -> None:
+def test_order_survives_encoding(order: orders.Order) -> None:
     assert read_order(encode(order).rstrip(b"\n")) == order
 
 
@@ -32,25 +32,25 @@ def test_an_order_is_read_as_it_was_written(order: orders.Order) -> None:
     "report",
     [Inventory(pods=[InventoryPod(pod="1", note={}, processes=[])]), ProcessEnded(pod="1", name="app", exit_code=-9)],
 )
-def test_a_report_is_read_as_it_was_written(report: orders.Report) -> None:
+def test_report_survives_encoding(report: orders.Report) -> None:
     assert read_report(encode(report).rstrip(b"\n")) == report
 
 
 @pytest.mark.parametrize("line", [b"", b"{}", b'{"type":"Start"}', b'{"type":"Ended","pod":"1"}', b"\xff"])
-def test_what_is_no_order_is_refused(line: bytes) -> None:
+def test_invalid_order_is_rejected(line: bytes) -> None:
     with pytest.raises(msgspec.DecodeError):
         read_order(line)
 
 
 @given(st.lists(st.binary().map(lambda data: data.replace(b"\n", b""))), st.integers(1, 7))
-def test_lines_are_the_same_in_whatever_pieces_they_come(texts: list[bytes], size: int) -> None:
+def test_lines_do_not_depend_on_chunk_size(texts: list[bytes], size: int) -> None:
     stream, lines = b"".join(text + b"\n" for text in texts), Lines()
     pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
     assert [line for piece in pieces for line in lines.feed(piece)] == texts
 
 
 @pytest.mark.parametrize("size", [1, 5, 100])
-def test_a_line_that_is_too_long_is_dropped_and_those_around_it_are_read(size: int) -> None:
+def test_oversized_line_is_dropped_and_neighbours_are_read(size: int) -> None:
     lines, stream = Lines(bytes_max=8), b"before\n" + b"x" * 50 + b"\n12345678\n123456789"
     pieces = [stream[start : start + size] for start in range(0, len(stream), size)]
     assert [line for piece in pieces for line in lines.feed(piece)] == [b"before", b"12345678"]
@@ -58,5 +58,5 @@ def test_a_line_that_is_too_long_is_dropped_and_those_around_it_are_read(size: i
     assert lines.feed(b"0\nafter\n") == [b"after"]
 
 
-def test_a_report_has_no_bound() -> None:
+def test_lines_are_unlimited_with_bytes_max_zero() -> None:
     assert Lines(bytes_max=0).feed(b"x" * 100 + b"\n") == [b"x" * 100]

@@ -26,7 +26,7 @@ def command(*arguments: str) -> PythonCommand:
         (("/bin/sh", "-c", 'exec python3 a.py "${PORT}"'), "/bin/python3", (), ("a.py", "8080")),
     ],
 )  # fmt: skip
-def test_commands_of_python(
+def test_python_commands_are_split_for_preloading(
     arguments: tuple[str, ...], interpreter: str, options: tuple[str, ...], rest: tuple[str, ...]
 ) -> None:
     assert command(*arguments) == PythonCommand(interpreter=interpreter, options=options, arguments=rest)
@@ -46,7 +46,7 @@ def test_commands_of_python(
         (("/bin/sh", "-c", "exec python3 a.py $ODD"), "variables without characters"),
     ],
 )
-def test_other_commands_are_refused_with_a_reason(arguments: tuple[str, ...], expected: str) -> None:
+def test_commands_that_cannot_be_preloaded_are_rejected_with_reason(arguments: tuple[str, ...], expected: str) -> None:
     with pytest.raises(InvalidValue) as refused:
         command(*arguments)
     assert expected in refused.value.expected

@@ -1,4 +1,4 @@
-"""Orders of the warm process to the processes that it has forked."""
+"""Orders from the warm process to its forked processes."""
 
 import os
 import socket
@@ -9,7 +9,7 @@ from serving.home.processes.preload_program import ForkedPod
 
 
 @pytest.mark.parametrize("reply", [b"", b'{"pid": 7}'])
-def test_the_reply_of_a_process_that_has_closed_its_socket_counts(reply: bytes) -> None:
+def test_reply_of_a_closed_socket_is_read(reply: bytes) -> None:
     mine, its = socket.socketpair()
     its.sendall(reply)
     its.close()

@@ -1,4 +1,4 @@
-"""Processes and their parents, in an interpreter of one thread."""
+"""Parents of forked processes, in a single-threaded interpreter."""
 
 import subprocess
 import sys
@@ -8,7 +8,7 @@ import pytest
 
 from serving.home.processes.process_lifetime import can_fork_sibling, join_cgroups
 
-# A process whose child forks a sibling: both are children of the first one, which collects them.
+# A child forks a sibling: the first process is the parent of both and reaps them.
 PROGRAM = """
 import os
 from serving.home.processes.process_lifetime import fork_sibling
@@ -28,12 +28,12 @@ print(os.read(mine, 100).decode() + str(codes))
 
 
 @pytest.mark.skipif(not can_fork_sibling(), reason="clone(2) has another number on this machine")
-def test_a_sibling_is_a_child_of_the_same_parent() -> None:
+def test_forked_sibling_has_the_same_parent() -> None:
     completed = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert completed.stdout == "True True [7, 7]\n"
 
 
-def test_a_process_joins_cgroups_as_a_thread_where_threads_can(tmp_path: Path) -> None:
+def test_process_joins_cgroups_by_tasks_file_if_present(tmp_path: Path) -> None:
     first, unified = tmp_path / "first", tmp_path / "unified"
     for folder, names in ((first, ("tasks", "cgroup.procs")), (unified, ("cgroup.procs",))):
         folder.mkdir()
@@ -42,6 +42,6 @@ def test_a_process_joins_cgroups_as_a_thread_where_threads_can(tmp_path: Path) -
     join_cgroups(map(str, (first, unified)))
     assert ((first / "tasks").read_text(), (first / "cgroup.procs").read_text()) == ("0", "")
     assert (unified / "cgroup.procs").read_text() == "0"
-    # Another process may have several.
+    # Another process may have several threads, so all of it joins.
     join_cgroups([str(first)], 7)
     assert ((first / "tasks").read_text(), (first / "cgroup.procs").read_text()) == ("0", "7")

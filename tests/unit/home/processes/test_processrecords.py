@@ -8,7 +8,7 @@ from serving.core.model.versions import POD_RECORDS
 from serving.home.processes.processrecords import EventReader, ProcessRecord, ProcessRecords
 
 
-def test_events_are_read_however_they_are_cut() -> None:
+def test_events_split_across_chunks_are_read() -> None:
     reader = EventReader()
     assert reader.feed(b'{"pid": 7, "exit": -9}\n{"pid": 8, "re') == [{"pid": 7, "exit": -9}]
     assert reader.feed(b'ady": true}\n') == [{"pid": 8, "ready": True}]
@@ -18,18 +18,18 @@ def test_events_are_read_however_they_are_cut() -> None:
     "garbage",
     [b"", b"hello", b"\xff\xfe", b"[1]", b"null", b"{}", b'{"pid": "x", "ready": 1}', b'{"pid": 7}', b"[" * 9999],
 )
-def test_what_is_no_event_is_skipped(garbage: bytes) -> None:
+def test_invalid_event_is_skipped(garbage: bytes) -> None:
     reader = EventReader()
     assert reader.feed(garbage + b'\n{"pid": 7, "exit": 0}\n') == [{"pid": 7, "exit": 0}]
 
 
-def test_an_event_behind_text_without_an_end_is_found() -> None:
+def test_event_after_oversized_text_is_read() -> None:
     reader = EventReader()
     reader.feed(b"x" * 100_000)
     assert reader.feed(b'{"pid": 7, "exit": 0}\n') == [{"pid": 7, "exit": 0}]
 
 
-def test_a_record_of_a_newer_version_is_refused_and_a_damaged_one_skipped(tmp_path: Path) -> None:
+def test_damaged_record_is_skipped_and_newer_format_is_rejected(tmp_path: Path) -> None:
     records = ProcessRecords(tmp_path)
     records.write(ProcessRecord(pod="1", name="app", pid=7))
     records.write_note("1", {"manifest": {}})

@@ -1,4 +1,4 @@
-"""The connection between control and the template, with a template that only listens."""
+"""ProcessRuntime's connection to a fake template that only records orders."""
 
 import asyncio
 from pathlib import Path
@@ -15,7 +15,7 @@ def start(pod: str, value: str) -> StartProcess:
     return StartProcess(pod=pod, name="app", environment={"A": value}, log="/l", arguments=("run",))
 
 
-async def test_an_order_that_is_too_long_fails_alone_and_the_connection_stays(
+async def test_oversized_order_fails_alone_and_connection_remains(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(processruntime, "LINE_BYTES_MAX", 1000)

@@ -30,7 +30,7 @@ def outcome(machine: str, number: int, *, argument: int = 0, architecture: int =
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_exactly_the_listed_calls_are_allowed(machine: str) -> None:
+def test_filter_allows_exactly_the_listed_syscalls(machine: str) -> None:
     listed = set(syscall_numbers()[machine].values())
     refused = set(range(max(listed) + 1)) - listed
     assert {outcome(machine, number) for number in listed - {syscall_numbers()[machine]["clone3"]}} == {ALLOW}
@@ -38,14 +38,14 @@ def test_exactly_the_listed_calls_are_allowed(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", MACHINES)
-def test_calls_newer_than_the_list_are_unknown(machine: str) -> None:
+def test_syscalls_newer_than_the_list_return_enosys(machine: str) -> None:
     newest = max(syscall_numbers()[machine].values())
     assert outcome(machine, newest + 1) == ENOSYS
     # x32 has the same numbers with a bit more.
     assert outcome(machine, 0x40000000) == ENOSYS
 
 
-def test_calls_of_another_architecture_are_unknown() -> None:
+def test_syscalls_of_another_architecture_return_enosys() -> None:
     assert outcome("x86_64", syscall_numbers()["x86_64"]["read"], architecture=0x40000003) == ENOSYS
 
 
@@ -64,22 +64,24 @@ def test_calls_of_another_architecture_are_unknown() -> None:
         ("personality", 0x0040000, EPERM),
     ],
 )
-def test_arguments_decide_where_they_matter(machine: str, name: str, argument: int, expected: int) -> None:
+def test_filter_checks_arguments_of_clone_socket_and_personality(
+    machine: str, name: str, argument: int, expected: int
+) -> None:
     assert outcome(machine, syscall_numbers()[machine][name], argument=argument) == expected
 
 
 @pytest.mark.parametrize("name", ["mount", "bpf", "kexec_load", "setns", "unshare", "io_uring_setup", "keyctl"])
-def test_what_docker_forbids_is_not_listed(name: str) -> None:
+def test_syscalls_blocked_by_docker_are_not_listed(name: str) -> None:
     assert all(name not in numbers for numbers in syscall_numbers().values())
     assert all(name not in rule["names"] for rule in oci_profile()["syscalls"])
 
 
-def test_a_machine_without_numbers_has_no_filter() -> None:
+def test_unsupported_machine_has_no_filter() -> None:
     assert filter_program("s390x") == b""
 
 
 @pytest.mark.skipif(os.uname().machine != "x86_64", reason="the header of another machine")
-def test_the_numbers_are_the_kernels() -> None:
+def test_syscall_numbers_equal_libseccomps() -> None:
     libseccomp = "import ctypes, sys; l = ctypes.CDLL('libseccomp.so.2'); print(*(l.seccomp_syscall_resolve_name(n.encode()) for n in sys.argv[1:]))"
     names = list(seccomp.syscall_numbers()["x86_64"])
     done = subprocess.run([sys.executable, "-c", libseccomp, *names], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""The template does shared work once, before it forks; standby processes are assigned, and one is chosen for a start."""
+"""Warm-up of the template, assignments to standby processes, and the choice of a standby for a start."""
 
 import asyncio
 import socket
@@ -30,7 +30,7 @@ ENVIRONMENT = {
 }
 
 
-def test_after_the_warm_up_a_queue_proxys_environment_is_read_without_resolving_types(
+def test_warm_up_resolves_types_of_queue_proxy_environment(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     warm_up()
@@ -95,7 +95,7 @@ def begun(standby: Standby, process: Callable[[], None]) -> ProcessRecord:
         thread.join(60)
 
 
-def test_a_process_gets_the_whole_assignment_and_answers_with_its_record(forked: Forked) -> None:
+def test_process_receives_assignment_and_returns_record(forked: Forked) -> None:
     standby, received = forked(True), []
 
     def process() -> None:
@@ -110,7 +110,7 @@ def test_a_process_gets_the_whole_assignment_and_answers_with_its_record(forked:
     assert received == [ASSIGNMENT]
 
 
-def test_what_a_process_says_after_its_record_is_why_it_did_not_start(forked: Forked) -> None:
+def test_text_after_the_record_is_the_start_error(forked: Forked) -> None:
     standby = forked(True)
 
     def process() -> None:
@@ -122,7 +122,7 @@ def test_what_a_process_says_after_its_record_is_why_it_did_not_start(forked: Fo
         begun(standby, process)
 
 
-def test_a_process_that_ends_without_a_record_has_not_begun(forked: Forked) -> None:
+def test_process_exit_without_record_fails_the_start(forked: Forked) -> None:
     standby = forked(False)
 
     def process() -> None:
@@ -133,23 +133,21 @@ def test_a_process_that_ends_without_a_record_has_not_begun(forked: Forked) -> N
         begun(standby, process)
 
 
-def test_a_process_that_does_nothing_does_not_hold_up_the_others(
-    forked: Forked, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unresponsive_process_start_times_out(forked: Forked, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.home.processes.spawn._START_MAX_S", 0.1)
     standby = forked(True)
     with pytest.raises(OSError, match="did not start within"):
         begun(standby, lambda: None)
 
 
-def test_without_the_template_there_is_no_assignment(forked: Forked) -> None:
+def test_receive_returns_none_if_the_template_closed(forked: Forked) -> None:
     forked(True).close()
     forked(False).close()
     assert receive(forked.ends[0]) is None
     assert asyncio.run(receive_in_loop(forked.ends[1])) is None
 
 
-def test_a_loop_receives_it_too() -> None:
+def test_event_loop_receives_assignment() -> None:
     mine, its = socket.socketpair()
     sending = in_thread(lambda: mine.sendall(msgspec.json.encode(ASSIGNMENT) + b"\n"))
     assert asyncio.run(receive_in_loop(its)) == ASSIGNMENT
@@ -159,28 +157,28 @@ def test_a_loop_receives_it_too() -> None:
     its.close()
 
 
-def test_a_start_takes_a_process_that_has_prepared_itself(forked: Forked) -> None:
+def test_start_acquires_a_standby_that_reported_waiting(forked: Forked) -> None:
     standbys = Standbys(forked)
     standbys.fill(NOW_S)
     assert forked.kinds == [False, True]
     report_waiting(forked.ends[1])
-    taken = standbys.acquire(is_app=True, now_s=NOW_S)
+    standby = standbys.acquire(is_app=True, now_s=NOW_S)
     assert forked.kinds == [False, True]
-    taken.close()
-    assert receive(forked.ends[1]) is None, "it is the one that reported"
+    standby.close()
+    assert receive(forked.ends[1]) is None, "acquire chose another standby than the waiting one"
 
 
-def test_a_start_does_not_wait_for_one_that_still_prepares_itself(forked: Forked) -> None:
+def test_start_forks_if_no_standby_is_waiting(forked: Forked) -> None:
     standbys = Standbys(forked)
     standbys.fill(NOW_S)
     standbys.acquire(is_app=True, now_s=NOW_S)
     assert forked.kinds == [False, True, True]
     report_waiting(forked.ends[1])
     standbys.acquire(is_app=True, now_s=NOW_S)
-    assert forked.kinds == [False, True, True], "the next start has it"
+    assert forked.kinds == [False, True, True], "the waiting standby was not acquired"
 
 
-def test_a_process_that_has_ended_is_replaced(forked: Forked) -> None:
+def test_exited_standby_is_replaced(forked: Forked) -> None:
     standbys = Standbys(forked)
     standbys.fill(NOW_S)
     standbys.fill(NOW_S + 1)
@@ -197,7 +195,7 @@ def test_a_process_that_has_ended_is_replaced(forked: Forked) -> None:
     assert not standbys._waiting[True]
 
 
-def test_forks_ahead_are_not_on_the_path_of_the_start_that_they_replace(forked: Forked) -> None:
+def test_standbys_are_refilled_after_a_quiet_period(forked: Forked) -> None:
     standbys = Standbys(forked)
     standbys.fill(NOW_S)
     standbys.fill(NOW_S + 1)
@@ -213,7 +211,7 @@ def test_forks_ahead_are_not_on_the_path_of_the_start_that_they_replace(forked: 
     assert forked.kinds[count:] == [False, True]
 
 
-def test_forks_ahead_are_tried_again_when_the_system_has_no_room(capfd: pytest.CaptureFixture[str]) -> None:
+def test_failed_standby_fork_is_retried_later(capfd: pytest.CaptureFixture[str]) -> None:
     def refused(is_app: bool) -> Standby:
         raise OSError(11, f"no room for an app: {is_app}")
 
@@ -225,7 +223,7 @@ def test_forks_ahead_are_tried_again_when_the_system_has_no_room(capfd: pytest.C
     assert due_s > 1
 
 
-def test_a_template_that_ended_before_it_read_the_report_is_an_end() -> None:
+def test_receive_returns_none_after_connection_reset() -> None:
     for receiving in (receive, lambda its: asyncio.run(receive_in_loop(its))):
         mine, its = socket.socketpair()
         with its:

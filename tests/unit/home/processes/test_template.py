@@ -1,4 +1,4 @@
-"""The loop of the template."""
+"""The event loop of the template."""
 
 import os
 import socket
@@ -11,13 +11,13 @@ from serving.home.processes.processrecords import ProcessRecord, ProcessRecords
 from serving.home.processes.template import Template
 
 
-def test_the_next_owner_of_a_descriptor_gets_no_event_of_the_last(tmp_path: Path) -> None:
+def test_reused_descriptor_gets_no_event_of_its_predecessor(tmp_path: Path) -> None:
     with socket.socket() as listener:
         template = Template(listener, events=os.pipe(), records=ProcessRecords(tmp_path))
         pipes, called = [os.pipe(), os.pipe()], []
 
         def replaces(number: int) -> None:
-            # Whichever is first closes the other, whose number goes to a third that is readable too.
+            # The first callback closes the other pipe and reuses its descriptor for a third, readable pipe.
             called.append(number)
             other = pipes[1 - number][0]
             template._selector.unregister(other)
@@ -36,7 +36,7 @@ def test_the_next_owner_of_a_descriptor_gets_no_event_of_the_last(tmp_path: Path
         assert called[1:] == [2]
 
 
-def test_an_order_that_cannot_be_read_fails_alone_and_the_connection_stays(tmp_path: Path) -> None:
+def test_unreadable_order_fails_alone_and_connection_remains(tmp_path: Path) -> None:
     path = str(tmp_path / "orders.sock")
     with socket.socket(socket.AF_UNIX) as listener, socket.socket(socket.AF_UNIX) as control:
         listener.bind(path)
@@ -55,7 +55,7 @@ def test_an_order_that_cannot_be_read_fails_alone_and_the_connection_stays(tmp_p
     assert template._notes == {"3": {"a": 1}}
 
 
-def test_an_app_reports_its_own_readiness_and_nothing_of_another(tmp_path: Path) -> None:
+def test_app_reports_only_its_own_readiness(tmp_path: Path) -> None:
     events = os.pipe2(os.O_NONBLOCK)
     with socket.socket() as listener:
         records = ProcessRecords(tmp_path)
@@ -64,7 +64,7 @@ def test_an_app_reports_its_own_readiness_and_nothing_of_another(tmp_path: Path)
         other = ProcessRecord(pod="b", name="app", pid=12, is_ready=True)
         template._running = {process.pid: process for process in (app, other)}
         records.make_pipe(app)
-        # As the app has it.
+        # Opened as the app opens it.
         pipe = os.open(records.pipe_of(app), os.O_RDWR | os.O_NONBLOCK)
         template._pipes.open(app)
         forged = b'{"pid":12,"exit":0}\n{"pid":12,"ready":false,"drained":true}\n{"pid":11,"exit":0}\n'
@@ -74,7 +74,7 @@ def test_an_app_reports_its_own_readiness_and_nothing_of_another(tmp_path: Path)
             *(True, None),
             *(True, False, None),
         )
-        # However much it writes, it is read a few times a second.
+        # The pipe is read at most a few times per second.
         os.write(pipe, b'{"pid":11,"ready":false}\n')
         template._turn(0)
         seen = [app.is_ready]

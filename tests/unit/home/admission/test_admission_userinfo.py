@@ -21,28 +21,28 @@ def annotations_after(new: dict[str, Any], old: dict[str, Any] | None = None, *,
     return annotations
 
 
-def test_a_new_object_names_its_creator_and_modifier() -> None:
+def test_new_object_has_creator_and_modifier_annotations() -> None:
     assert annotations_after(service(), user="ann") == {CREATOR: "ann", MODIFIER: "ann"}
 
 
-def test_what_a_writer_claims_at_creation_does_not_count() -> None:
+def test_creator_annotations_of_the_writer_are_overwritten() -> None:
     claimed = service(**{CREATOR: "eve", MODIFIER: "eve", "mine": "stays"})
     assert annotations_after(claimed, user="ann") == {CREATOR: "ann", MODIFIER: "ann", "mine": "stays"}
 
 
-def made(user: str = "ann") -> dict[str, Any]:
+def admitted_service(user: str = "ann") -> dict[str, Any]:
     with acting_as(user):
         return admit(SERVING_SERVICE, service())
 
 
-def test_a_changed_spec_names_its_modifier() -> None:
-    old = made()
+def test_changed_spec_updates_the_modifier() -> None:
+    old = admitted_service()
     new = service("y") | {"metadata": old["metadata"]}
     assert annotations_after(new, old, user="bob") == {CREATOR: "ann", MODIFIER: "bob"}
 
 
-def test_changed_metadata_leaves_the_modifier() -> None:
-    old = made()
+def test_changed_metadata_does_not_update_the_modifier() -> None:
+    old = admitted_service()
     new = {**old, "metadata": {**old["metadata"], "labels": {"a": "b"}}}
     assert annotations_after(new, old, user="bob") == {CREATOR: "ann", MODIFIER: "ann"}
 
@@ -52,16 +52,16 @@ def with_annotations(old: dict[str, Any], annotations: dict[str, str]) -> dict[s
 
 
 @pytest.mark.parametrize("annotation", [CREATOR, MODIFIER])
-def test_neither_can_be_written(annotation: str) -> None:
-    old = made()
+def test_changed_creator_or_modifier_annotation_is_rejected(annotation: str) -> None:
+    old = admitted_service()
     new = with_annotations(old, old["metadata"]["annotations"] | {annotation: "eve"})
     with pytest.raises(Invalid, match=r"metadata.annotations\[.*\]: Invalid value: annotation value is immutable"):
         annotations_after(new, old, user="ann")
 
 
-def test_what_a_writer_leaves_out_stays() -> None:
-    # kubectl replace of the manifest that was applied first.
-    old = made()
+def test_omitted_creator_annotations_are_preserved() -> None:
+    # As kubectl replace with the manifest that was applied first.
+    old = admitted_service()
     assert annotations_after(with_annotations(old, {"a": "b"}), old, user="bob") == {
         CREATOR: "ann",
         MODIFIER: "ann",
@@ -71,13 +71,13 @@ def test_what_a_writer_leaves_out_stays() -> None:
     assert annotations_after(service(), old, user="") == {CREATOR: "ann", MODIFIER: "ann"}
 
 
-def test_writes_of_the_system_have_no_user() -> None:
+def test_system_writes_set_no_creator() -> None:
     assert acting_user() == ""
     assert admit(SERVING_SERVICE, service())["metadata"]["annotations"] == {}
 
 
 @pytest.mark.parametrize("kind", [CONFIGURATION, ROUTE, REVISION])
-def test_what_a_controller_made_for_another_object_has_neither(kind: Kind) -> None:
+def test_owned_objects_have_no_creator_annotations(kind: Kind) -> None:
     owner = {"apiVersion": "serving.knative.dev/v1", "kind": "Service", "name": "hello", "uid": "u"}
     spec: dict[str, Any] = {
         CONFIGURATION: service()["spec"],

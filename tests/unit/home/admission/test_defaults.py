@@ -6,7 +6,7 @@ from serving.home.admission.admission import admit
 from serving.home.admission.defaults import fill_in_defaults, with_requests
 from serving.net.cluster.kinds import DOMAIN_MAPPING, POD, REVISION, SERVING_SERVICE
 
-# JSON values come as they are.
+# JSON values have any type.
 # ruff: noqa: ANN401
 
 
@@ -21,16 +21,16 @@ def container_of(**fields: Any) -> dict[str, Any]:
     return container
 
 
-def test_port_0_is_the_default_port() -> None:
-    # Go clients send 0 for what they leave out.
+def test_container_port_0_defaults_to_8080() -> None:
+    # Go clients send 0 for an omitted port.
     assert container_of(ports=[{"containerPort": 0}])["ports"] == [{"containerPort": 8080, "protocol": "TCP"}]
 
 
-def test_timeout_0_is_the_default_timeout() -> None:
+def test_timeout_0_defaults_to_300_seconds() -> None:
     assert pod_of({"image": "x"}, timeoutSeconds=0)["timeoutSeconds"] == 300
 
 
-def test_service_links_are_off() -> None:
+def test_service_links_default_to_false() -> None:
     assert pod_of({"image": "x"})["enableServiceLinks"] is False
 
 
@@ -52,43 +52,43 @@ def test_service_links_are_off() -> None:
         ),
     ],
 )
-def test_the_readiness_probe_is_completed(probe: Any, stored: dict[str, Any]) -> None:
+def test_readiness_probe_gets_defaults(probe: Any, stored: dict[str, Any]) -> None:
     fields = {} if probe is None else {"readinessProbe": probe}
     assert container_of(**fields)["readinessProbe"] == stored
 
 
-def test_a_sidecar_gets_no_probe() -> None:
+def test_sidecar_gets_no_readiness_probe() -> None:
     first, second = pod_of({"image": "x", "ports": [{}]}, {"image": "y"})["containers"]
     assert "readinessProbe" in first
     assert "readinessProbe" not in second
     assert [first["name"], second["name"]] == ["user-container-0", "user-container-1"]
 
 
-def test_no_targets_are_all_to_the_latest() -> None:
+def test_service_with_empty_traffic_targets_latest_revision() -> None:
     body = {"metadata": {"name": "a"}, "spec": {"template": {"spec": {"containers": [{"image": "x"}]}}, "traffic": []}}
     assert admit(SERVING_SERVICE, body)["spec"]["traffic"] == [{"latestRevision": True, "percent": 100}]
 
 
-def test_a_mapping_refers_to_its_own_namespace() -> None:
+def test_domain_mapping_ref_defaults_to_its_namespace() -> None:
     ref = {"kind": "Service", "name": "hello", "apiVersion": "serving.knative.dev/v1"}
     body = {"metadata": {"name": "a.example.com", "namespace": "ns"}, "spec": {"ref": ref}}
     assert admit(DOMAIN_MAPPING, body)["spec"]["ref"]["namespace"] == "ns"
 
 
 @pytest.mark.parametrize("spec", [{"containers": 1}, {"containers": [1]}, {"containers": [{"readinessProbe": 1}]}])
-def test_what_has_the_wrong_shape_is_left_to_the_schema(spec: dict[str, Any]) -> None:
+def test_defaulting_ignores_malformed_spec(spec: dict[str, Any]) -> None:
     fill_in_defaults(REVISION, {}, spec)
     assert "containers" in spec
 
 
-def test_filling_in_twice_changes_nothing() -> None:
+def test_defaulting_is_idempotent() -> None:
     body = {"metadata": {"name": "hello"}, "spec": {"containers": [{"image": "x", "ports": [{"containerPort": 0}]}]}}
     once = admit(REVISION, body)
     assert admit(REVISION, once) == once
     assert admit(REVISION, body, once) == once
 
 
-def test_a_missing_request_of_a_pod_is_its_limit() -> None:
+def test_missing_pod_request_defaults_to_limit() -> None:
     written = {"limits": {"cpu": "1", "memory": "1Mi"}, "requests": {"cpu": "2m"}}
     pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "a", "resources": written}, {"name": "b"}]}}
     stored = admit(POD, pod)["spec"]["containers"]
@@ -97,5 +97,5 @@ def test_a_missing_request_of_a_pod_is_its_limit() -> None:
 
 
 @pytest.mark.parametrize("pod", [{"metadata": {}}, {"spec": {"containers": [{"name": "a", "resources": None}]}}])
-def test_a_pod_without_limits_stays_unchanged(pod: dict[str, Any]) -> None:
+def test_pod_without_limits_is_unchanged(pod: dict[str, Any]) -> None:
     assert with_requests(pod) is pod

@@ -1,4 +1,4 @@
-"""Programs and folders of the machine, for users who may not run them."""
+"""Users without permission to run programs of the machine cannot use its programs and folders."""
 
 import pytest
 
@@ -29,29 +29,29 @@ def annotations_of_template(whole: Object) -> object:
 @pytest.mark.parametrize(
     "name", ["command", "dir", "snapshot", "network", "template", "preload-modules", "queue-proxy"]
 )
-def test_an_annotation_that_runs_a_program_of_the_machine_is_refused(name: str) -> None:
+def test_host_program_annotations_are_forbidden(name: str) -> None:
     with pytest.raises(Forbidden, match=f'User "dee" cannot run programs .*serving.dev/{name}'):
         written(new_service({f"serving.dev/{name}": "x"}))
 
 
-def test_a_folder_of_the_machine_is_refused_whatever_the_feature_flags_say() -> None:
+def test_host_path_volume_is_forbidden() -> None:
     volume = {"name": "v", "hostPath": {"path": "/root"}}
     with pytest.raises(Forbidden, match="hostPath of volume v"):
         written(new_service(spec={**IMAGE, "volumes": [volume]}))
 
 
-def test_without_a_container_runtime_every_pod_is_a_process() -> None:
+def test_pods_are_forbidden_without_container_runtime() -> None:
     with pytest.raises(Forbidden, match="no container runtime"):
         written(new_service(), has_runtime=False)
 
 
-def test_pods_of_images_are_marked_so_that_their_commands_never_run_here() -> None:
+def test_image_pods_are_annotated_as_images_only() -> None:
     assert annotations_of_template(written(new_service({"a": "b"}))) == {"a": "b", **MARK}
-    # Who takes the mark away gets it again.
+    # A removed mark is added again.
     assert annotations_of_template(written(new_service(), new_service(MARK))) == MARK
 
 
-def test_a_service_of_an_admin_is_scaled_and_split_but_not_changed() -> None:
+def test_admins_service_can_be_scaled_but_its_containers_not_changed() -> None:
     before = new_service({"serving.dev/dir": "/app", "serving.dev/command": "run"})
     scaled = new_service({**annotations_of_template(before), "autoscaling.knative.dev/min-scale": "2"})  # type: ignore[dict-item]
     split = {**before, "spec": {**before["spec"], "traffic": [{"percent": 100}]}}
@@ -63,7 +63,7 @@ def test_a_service_of_an_admin_is_scaled_and_split_but_not_changed() -> None:
         written(new_service(annotations_of_template(before), changed), before)  # type: ignore[arg-type]
 
 
-def test_pods_and_deployments_are_held_to_it_too() -> None:
+def test_pods_and_deployments_with_host_programs_are_forbidden() -> None:
     with acting_as("dee", runs_programs=False):
         pod = {"metadata": {"name": "p"}, "spec": IMAGE}
         marked = without_host_programs(POD, pod, None, has_runtime=True)
@@ -76,13 +76,13 @@ def test_pods_and_deployments_are_held_to_it_too() -> None:
         assert without_host_programs(CONFIG_MAP, pod, None, has_runtime=True) is pod
 
 
-def test_a_malformed_template_is_left_to_the_schema() -> None:
+def test_malformed_template_is_returned_unchanged() -> None:
     broken: list[Object] = [{"metadata": {}, "spec": {"template": 1}}, {"metadata": {}}]
     for manifest in broken:
         assert written(manifest) is manifest
 
 
-def test_the_system_and_admins_may_run_programs() -> None:
+def test_system_and_admins_may_run_host_programs() -> None:
     service = new_service({"serving.dev/command": "x"})
     assert without_host_programs(SERVING_SERVICE, service, None, has_runtime=False) is service
     with acting_as("op"):

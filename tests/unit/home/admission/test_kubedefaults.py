@@ -20,7 +20,7 @@ def a_deployment() -> Object:
 
 
 @pytest.mark.parametrize("record", ANSWERS, ids=lambda record: record["name"])
-def test_a_complete_object_stays_unchanged(record: Object) -> None:
+def test_complete_objects_are_unchanged_by_defaults(record: Object) -> None:
     kind = BY_RESOURCE[record["resource"]]
     whole = {"metadata": {"name": "web"}, **record["answer"]}
     before = copy.deepcopy(whole)
@@ -28,7 +28,7 @@ def test_a_complete_object_stays_unchanged(record: Object) -> None:
     assert whole == before
 
 
-def test_a_deployment_of_a_user_is_filled_in_and_one_of_a_controller_is_not() -> None:
+def test_only_user_written_deployments_get_defaults() -> None:
     assert "replicas" not in admit(DEPLOYMENT, a_deployment(), is_one_machine=True)["spec"]
     with acting_as(ADMIN_USER, manager="kubectl"):
         stored = admit(DEPLOYMENT, a_deployment(), is_one_machine=True)
@@ -36,7 +36,7 @@ def test_a_deployment_of_a_user_is_filled_in_and_one_of_a_controller_is_not() ->
         assert admit(DEPLOYMENT, stored, is_one_machine=True) == stored
 
 
-def test_a_write_that_leaves_the_template_as_it_was_rolls_no_pods() -> None:
+def test_unchanged_pod_template_gets_no_defaults() -> None:
     old = a_deployment()
     labelled = {**old, "metadata": {"name": "web", "labels": {"c": "d"}}}
     assert with_kube_defaults(DEPLOYMENT, labelled, old) == labelled
@@ -48,12 +48,12 @@ def test_a_write_that_leaves_the_template_as_it_was_rolls_no_pods() -> None:
 @pytest.mark.parametrize(
     "spec", [None, 5, [], {"containers": 5, "template": [], "ports": [5], "strategy": {"rollingUpdate": 3}}]
 )
-def test_parts_of_a_wrong_type_are_left_to_the_rules(kind: Kind, spec: object) -> None:
+def test_defaults_ignore_fields_of_wrong_type(kind: Kind, spec: object) -> None:
     filled = with_kube_defaults(kind, {"metadata": {"name": "web"}, "spec": spec})
     assert isinstance(spec, dict) or filled["spec"] == spec
 
 
-def test_null_is_a_field_that_was_left_out() -> None:
+def test_null_replicas_get_the_default() -> None:
     body = a_deployment()
     body["spec"]["replicas"] = None
     assert with_kube_defaults(DEPLOYMENT, body)["spec"]["replicas"] == 1

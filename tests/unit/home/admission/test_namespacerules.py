@@ -1,4 +1,4 @@
-"""Pods and other objects against the accounts, LimitRanges and quotas of their namespace."""
+"""Checks of pods and other objects against the service accounts, LimitRanges and quotas of their namespace."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ SUPPORTED = '"Container", "Pod", "PersistentVolumeClaim"'
 
 
 class Ruled(MemoryCluster):
-    """A store under the rules."""
+    """A store that enforces namespace rules."""
 
     def __init__(self) -> None:
         super().__init__(admit=self._by_rules)
@@ -49,7 +49,7 @@ def quota(**hard: object) -> Object:
     return {"metadata": {"name": "q"}, "spec": {"hard": hard}}
 
 
-async def test_a_pod_names_its_account_and_uses_the_accounts_pull_secrets() -> None:
+async def test_pod_gets_service_account_and_its_pull_secrets() -> None:
     cluster = Ruled()
     secrets = [{"name": "registry"}]
     await cluster.create(SERVICE_ACCOUNT, {"metadata": {"name": "robot"}, "imagePullSecrets": secrets})
@@ -59,7 +59,7 @@ async def test_a_pod_names_its_account_and_uses_the_accounts_pull_secrets() -> N
     assert (await cluster.create(POD, own))["spec"]["imagePullSecrets"] == [{"name": "own"}]
 
 
-async def test_a_pod_of_an_account_that_does_not_exist_is_refused() -> None:
+async def test_pod_of_missing_service_account_is_forbidden() -> None:
     with pytest.raises(Forbidden) as raised:
         await Ruled().create(POD, pod(serviceAccountName="nope"))
     assert str(raised.value) == (
@@ -67,7 +67,7 @@ async def test_a_pod_of_an_account_that_does_not_exist_is_refused() -> None:
     )
 
 
-async def test_a_pod_beyond_a_quota_is_refused_until_another_one_goes() -> None:
+async def test_pod_above_quota_is_forbidden_until_another_is_deleted() -> None:
     cluster = Ruled()
     await cluster.create(RESOURCE_QUOTA, quota(**{"requests.cpu": "500m"}))
     await cluster.create(POD, pod("a"))
@@ -82,7 +82,7 @@ async def test_a_pod_beyond_a_quota_is_refused_until_another_one_goes() -> None:
     await cluster.create(POD, generated)
 
 
-async def test_a_pod_with_defaults_of_a_limit_range_is_held_to_quotas_with_them() -> None:
+async def test_limit_range_defaults_count_towards_quotas() -> None:
     cluster = Ruled()
     item = {"type": "Container", "default": {"memory": "1Gi"}, "max": {"cpu": "1"}}
     await cluster.create(LIMIT_RANGE, {"metadata": {"name": "l"}, "spec": {"limits": [item]}})
@@ -93,7 +93,7 @@ async def test_a_pod_with_defaults_of_a_limit_range_is_held_to_quotas_with_them(
         await cluster.create(POD, pod("b"))
 
 
-async def test_all_breaches_of_limits_are_named() -> None:
+async def test_all_limit_range_violations_are_reported() -> None:
     cluster = Ruled()
     item = {"type": "Container", "min": {"memory": "1Gi"}, "max": {"cpu": "100m"}}
     await cluster.create(LIMIT_RANGE, {"metadata": {"name": "l"}, "spec": {"limits": [item]}})
@@ -107,7 +107,7 @@ async def test_all_breaches_of_limits_are_named() -> None:
     )
 
 
-async def test_updates_and_other_namespaces_are_free() -> None:
+async def test_quotas_apply_only_to_creation_in_their_namespace() -> None:
     cluster = Ruled()
     await cluster.create(POD, pod("a"))
     await cluster.create(SECRET, {"metadata": {"name": "a"}})
@@ -121,7 +121,7 @@ async def test_updates_and_other_namespaces_are_free() -> None:
         await cluster.create(POD, {**pod(), "metadata": {"name": "p", "namespace": "nowhere"}})
 
 
-async def test_a_pod_that_runs_is_taken_over_whatever_the_rules_are() -> None:
+async def test_unenforced_rules_admit_any_pod() -> None:
     cluster = Ruled()
     cluster.rules = NamespaceRules(cluster.table)
     await cluster.create(RESOURCE_QUOTA, quota(pods=0))
@@ -129,7 +129,7 @@ async def test_a_pod_that_runs_is_taken_over_whatever_the_rules_are() -> None:
     assert new_pod["spec"]["serviceAccountName"] == "gone"
 
 
-async def test_amounts_that_cannot_be_read_are_refused_where_they_count() -> None:
+async def test_invalid_quantity_is_rejected_if_a_quota_exists() -> None:
     cluster = Ruled()
     bad = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "much"}}}]}
     await cluster.create(POD, {"metadata": {"name": "before"}, "spec": bad})
@@ -161,7 +161,7 @@ async def test_amounts_that_cannot_be_read_are_refused_where_they_count() -> Non
         ),
     ],
 )
-async def test_a_bad_bound_is_refused_with_its_place(kind: Kind, spec: Object, message: str) -> None:
+async def test_invalid_quota_or_limit_range_is_rejected_with_its_path(kind: Kind, spec: Object, message: str) -> None:
     cluster = Ruled()
     with pytest.raises(Invalid) as raised:
         await cluster.create(kind, {"metadata": {"name": "x"}, "spec": spec})
@@ -171,7 +171,7 @@ async def test_a_bad_bound_is_refused_with_its_place(kind: Kind, spec: Object, m
         await cluster.patch(kind, "default", "x", patch={"spec": spec})
 
 
-async def test_a_user_of_a_namespace_maps_hosts_that_it_has_a_claim_of_and_no_others() -> None:
+async def test_domain_mapping_requires_claim_of_its_namespace() -> None:
     cluster = Ruled()
     mapping = {"metadata": {"name": "packages.example"}, "spec": {"ref": {"kind": "Service", "name": "s"}}}
     for owner in (None, "other"):

@@ -1,4 +1,4 @@
-"""Pod security by kind, field and role, and by the labels of namespaces."""
+"""Pod security by kind, field and role, and by namespace labels."""
 
 import re
 from collections.abc import Awaitable, Callable, Mapping
@@ -35,13 +35,13 @@ BASELINE = 'violates PodSecurity "baseline:latest": '
 RESTRICTED = 'violates PodSecurity "restricted:latest": '
 FEATURES = ControllerSettings(add_capabilities="enabled", host_path_volumes="enabled")
 
-# What a Service may not name at all, or Knative's rules refuse for every role.
+# Fields that a Service does not have, or that Knative's rules reject for every role.
 KNATIVE_ONLY = {"privileged", "procMount", "hostNetwork", "hostPID"}
 ROLES = {"deploy": False, "admin": True}
 
 
 class SecuredStore(MemoryCluster):
-    """A store with the admission of one machine."""
+    """A store with the admission of a single machine."""
 
     def __init__(self, features: ControllerSettings = FEATURES) -> None:
         super().__init__(admit=self._admitted, rules=self._ruled)
@@ -77,7 +77,7 @@ def pods(context: Object | None = None, pod: Object | None = None) -> Object:
     return {"containers": [{"name": "c", "image": "x", "securityContext": context or {}}], **(pod or {})}
 
 
-# The field, and what is refused: by the standard, by Knative's rules of revisions, or with the folders of the machine.
+# A pod spec with the field, and the word in the error: of the Pod Security Standard, of Knative's rules, or of host folders.
 FIELDS: dict[str, tuple[Object, str]] = {
     "privileged": (pods({"privileged": True}), "privileged"),
     "capabilities": (pods({"capabilities": {"add": ["SYS_ADMIN", "DAC_READ_SEARCH"]}}), "capabilities"),
@@ -113,7 +113,7 @@ FIELDS: dict[str, tuple[Object, str]] = {
 }
 
 
-def test_every_kind_with_a_template_of_pods_is_checked_or_cannot_be_written() -> None:
+def test_every_writable_kind_with_pod_template_is_checked() -> None:
     schemas = builtin_schemas()
     with_pods = {
         kind
@@ -129,7 +129,7 @@ def test_every_kind_with_a_template_of_pods_is_checked_or_cannot_be_written() ->
 @pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("field", FIELDS)
 @pytest.mark.parametrize("kind", TEMPLATES, ids=lambda kind: kind.name)
-async def test_a_right_over_the_node_is_for_admins_only_in_every_kind(kind: Kind, field: str, role: str) -> None:
+async def test_node_privileges_are_for_admins_only_in_every_kind(kind: Kind, field: str, role: str) -> None:
     spec, word = FIELDS[field]
     is_knative = kind not in {POD, DEPLOYMENT}
     is_allowed = ROLES[role] and not (is_knative and field in KNATIVE_ONLY)
@@ -156,7 +156,7 @@ async def test_a_right_over_the_node_is_for_admins_only_in_every_kind(kind: Kind
                     await write()
 
 
-async def test_the_message_is_kubernetes_own() -> None:
+async def test_violation_message_equals_kubernetes() -> None:
     with acting_as("dee", runs_programs=False), pytest.raises(Forbidden) as raised:
         await SecuredStore().create(POD, manifest(POD, pods({"privileged": True})))
     assert str(raised.value) == (
@@ -165,10 +165,10 @@ async def test_the_message_is_kubernetes_own() -> None:
 
 
 @pytest.mark.parametrize("kind", TEMPLATES, ids=lambda kind: kind.name)
-async def test_a_namespace_holds_everybody_to_its_level(kind: Kind) -> None:
+async def test_enforced_level_applies_to_system_and_admins(kind: Kind) -> None:
     store = SecuredStore()
     await store.create(NAMESPACE, {"metadata": {"name": "safe", "labels": {LABEL: "restricted"}}})
-    # The system, as controllers, and an admin.
+    # Controllers of the system, and an admin.
     for user in ("", "eve"):
         with acting_as(user), pytest.raises(Forbidden, match=f"{RESTRICTED}allowPrivilegeEscalation != false"):
             await store.create(kind, manifest(kind, pods(), namespace="safe"))
@@ -181,7 +181,7 @@ async def test_a_namespace_holds_everybody_to_its_level(kind: Kind) -> None:
     await store.create(kind, manifest(kind, pods(safe), namespace="safe"))
 
 
-async def test_a_level_that_cannot_be_read_is_the_strictest_and_cannot_be_written() -> None:
+async def test_invalid_level_is_rejected_and_a_stored_one_is_restricted() -> None:
     store = SecuredStore()
     with pytest.raises(
         Invalid, match=r'enforce\]: Invalid value: "strict": must be one of privileged, baseline, restricted'
@@ -195,7 +195,7 @@ async def test_a_level_that_cannot_be_read_is_the_strictest_and_cannot_be_writte
         PodSecurity(old.table).check(POD, manifest(POD, pods(), namespace="n"))
 
 
-async def test_what_an_admin_wrote_is_scaled_by_others_and_not_changed() -> None:
+async def test_admins_deployment_can_be_scaled_but_not_changed() -> None:
     store = SecuredStore()
     body = manifest(DEPLOYMENT, pods({"seccompProfile": {"type": "Unconfined"}}))
     await store.create(DEPLOYMENT, body)
@@ -208,7 +208,7 @@ async def test_what_an_admin_wrote_is_scaled_by_others_and_not_changed() -> None
             await store.patch(DEPLOYMENT, "default", "x", patch=image, patch_type=PatchType.JSON)
 
 
-async def test_pods_that_ran_before_a_restart_are_restored_whatever_the_label_says() -> None:
+async def test_pods_restored_before_enforcement_are_not_checked() -> None:
     store = MemoryCluster()
     rules = NamespaceRules(store.table)
     await store.create(NAMESPACE, {"metadata": {"name": "safe", "labels": {LABEL: "restricted"}}})
@@ -221,7 +221,7 @@ async def test_pods_that_ran_before_a_restart_are_restored_whatever_the_label_sa
         rules.admit(POD, pod)
 
 
-async def test_a_service_has_the_security_context_that_secure_pod_defaults_give_its_pods() -> None:
+async def test_secure_pod_defaults_make_services_meet_restricted() -> None:
     for level, is_allowed in (("Enabled", True), ("Disabled", False)):
         store = SecuredStore(ControllerSettings(secure_pod_defaults=level))
         await store.create(NAMESPACE, {"metadata": {"name": "safe", "labels": {LABEL: "restricted"}}})
@@ -237,7 +237,7 @@ def labels(**values: str) -> Mapping[str, str]:
     return {f"pod-security.kubernetes.io/{mode.replace('_', '-')}": text for mode, text in values.items()}
 
 
-async def test_a_new_level_warns_of_pods_that_violate_it_and_warn_of_those_that_are_written() -> None:
+async def test_new_enforce_and_warn_levels_report_violating_pods() -> None:
     store = SecuredStore()
     await store.create(POD, manifest(POD, pods({"privileged": True}), "b"))
     await store.create(POD, manifest(POD, pods({"privileged": True}), "a"))

@@ -19,7 +19,7 @@ def with_policy(kind: Kind, name: str, **metadata: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kind", [SERVING_SERVICE, CONFIGURATION, REVISION, SCALED_WORKLOAD])
-def test_an_unknown_scaling_policy_is_refused_with_the_known_ones(kind: Kind) -> None:
+def test_unknown_scaling_policy_is_rejected_with_known_names(kind: Kind) -> None:
     where = "spec.scaling.policy" if kind == SCALED_WORKLOAD else "annotation autoscaling.serving.dev/policy"
     text = (
         f'"hello" is invalid: {where}: Invalid value: "nope": no such policy; expected one of knative, adaptive, mine'
@@ -28,11 +28,11 @@ def test_an_unknown_scaling_policy_is_refused_with_the_known_ones(kind: Kind) ->
         with_known_policy(kind, with_policy(kind, "nope"), None, policies=lambda: KNOWN)
     mine = with_policy(kind, "mine")
     assert with_known_policy(kind, mine, None, policies=lambda: KNOWN) is mine
-    # A policy that has gone since then does not prevent other changes.
+    # A policy that no longer exists does not prevent other changes.
     assert with_known_policy(kind, mine, mine, policies=lambda: ["knative"]) is mine
 
 
-def test_derived_and_other_objects_pass() -> None:
+def test_policies_of_derived_and_other_objects_are_not_checked() -> None:
     derived = with_policy(REVISION, "nope", ownerReferences=[{"name": "hello"}])
     assert with_known_policy(REVISION, derived, None, policies=lambda: KNOWN) is derived
     other = with_policy(POD, "nope")

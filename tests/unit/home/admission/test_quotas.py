@@ -1,4 +1,4 @@
-"""The claims of objects, and the refusal of one above the quota."""
+"""Quota usage of objects, rejection above a quota, and LimitRanges."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -41,7 +41,7 @@ def usage(kind: Kind, whole: Object) -> dict[str, str]:
     return {name: str(amount) for name, amount in claim_of(kind, whole).usage.items()}
 
 
-def test_a_pod_counts_for_its_requests_and_limits() -> None:
+def test_pod_usage_has_requests_and_limits() -> None:
     assert usage(POD, pod(_MIXED)) == {
         "count/pods": "1",
         "pods": "1",
@@ -53,18 +53,18 @@ def test_a_pod_counts_for_its_requests_and_limits() -> None:
     }
 
 
-def test_devices_count_for_requests_only() -> None:
+def test_device_usage_has_requests_only() -> None:
     entry = usage(POD, pod({"limits": {"nvidia.com/gpu": 2, "hugepages-2Mi": "4Mi"}}))
     assert entry["requests.nvidia.com/gpu"] == "2"
     assert entry["hugepages-2Mi"] == "4Mi"
     assert "nvidia.com/gpu" not in entry
 
 
-def test_a_pod_that_has_ended_counts_as_an_object_only() -> None:
+def test_ended_pod_counts_only_as_object() -> None:
     assert usage(POD, {**pod(_MIXED), "status": {"phase": "Succeeded"}}) == {"count/pods": "1"}
 
 
-def test_an_init_container_counts_where_it_needs_more_than_all_others() -> None:
+def test_init_container_counts_if_larger_than_the_containers() -> None:
     def cpu(amount: int, **more: str) -> Object:
         return {"resources": {"requests": {"cpu": amount}}, **more}
 
@@ -77,14 +77,14 @@ def test_an_init_container_counts_where_it_needs_more_than_all_others() -> None:
     assert str(exact_amounts["cpu"]) == "4"
 
 
-def test_objects_count_by_their_resource() -> None:
+def test_object_usage_is_counted_by_resource() -> None:
     assert usage(SECRET, {}) == {"count/secrets": "1", "secrets": "1"}
     assert usage(DEPLOYMENT, {}) == {"count/deployments.apps": "1"}
     result = usage(SERVICE, {"spec": {"type": "LoadBalancer"}})
     assert result == {"count/services": "1", "services": "1", "services.loadbalancers": "1"}
 
 
-def test_a_pod_beyond_a_quota_is_refused_in_the_servers_words() -> None:
+def test_pod_above_quota_is_rejected_as_by_kubernetes() -> None:
     there = [pod({"requests": {"cpu": "400m"}})]
     text = refusal(pod(_MIXED), quota({"requests.cpu": "500m", "pods": "1", "limits.cpu": "4"}), there=there)
     assert text == (
@@ -93,23 +93,23 @@ def test_a_pod_beyond_a_quota_is_refused_in_the_servers_words() -> None:
     )
 
 
-def test_the_first_of_several_quotas_by_name_refuses() -> None:
+def test_first_exceeded_quota_by_name_is_reported() -> None:
     quotas = quota({"pods": 0}, "b"), quota({"cpu": 0}, "a")
     assert refusal(pod(_MIXED), *quotas).startswith(
         "exceeded quota: a, requested: cpu=200m, used: cpu=0, limited: cpu=0"
     )
 
 
-def test_a_pod_within_all_quotas_is_admitted() -> None:
+def test_pod_within_all_quotas_is_admitted() -> None:
     assert refusal(pod(_MIXED), quota({"requests.cpu": "200m"}), quota({"secrets": 0}, "other")) == ""
 
 
-def test_a_container_must_say_what_a_quota_bounds() -> None:
+def test_container_without_a_limited_resource_is_rejected() -> None:
     text = refusal(pod({}, _MIXED, {}), quota({"limits.cpu": "1", "memory": "1Gi", "ephemeral-storage": "1Gi"}))
     assert text == "failed quota: q: must specify limits.cpu for: c0,c2; memory for: c0,c2"
 
 
-def test_a_quota_on_objects_refuses_one_more() -> None:
+def test_object_count_quota_rejects_another_object() -> None:
     text = refusal({}, quota({"count/configmaps": "1"}), there=[{}], kind=CONFIG_MAP)
     assert text == (
         "exceeded quota: q, requested: count/configmaps=1, used: count/configmaps=1, limited: count/configmaps=1"
@@ -127,7 +127,7 @@ def test_a_quota_on_objects_refuses_one_more() -> None:
         ({"scopes": ["PriorityClass"]}, pod({}, priorityClassName="high"), True),
     ],
 )
-def test_a_quota_with_scopes_counts_the_pods_in_all_of_them(spec: Object, new: Object, is_refused: bool) -> None:
+def test_scoped_quota_counts_pods_that_match_all_scopes(spec: Object, new: Object, is_refused: bool) -> None:
     assert bool(refusal(new, quota({"pods": 0}, **spec))) is is_refused
 
 
@@ -143,14 +143,14 @@ def test_a_quota_with_scopes_counts_the_pods_in_all_of_them(spec: Object, new: O
         ("Exists", "high", True),
     ],
 )
-def test_a_selector_of_scopes_reads_the_priority_class(operator: str, name: str, is_refused: bool) -> None:
+def test_scope_selector_matches_priority_class(operator: str, name: str, is_refused: bool) -> None:
     request_count = {"scopeName": "PriorityClass", "operator": operator, "values": ["high"]}
     bound = quota({"pods": 0}, scopeSelector={"matchExpressions": [request_count]})
     assert bool(refusal(pod({}, priorityClassName=name), bound)) is is_refused
     assert refusal({}, quota({"count/secrets": 0}, scopes=["BestEffort"]), kind=SECRET) == ""
 
 
-def test_the_status_of_a_quota_has_what_is_used_of_each_bound() -> None:
+def test_quota_status_has_usage_of_each_limit() -> None:
     bound = quota({"cpu": "1", "services.nodeports": "2", "count/secrets": "5"})
     there = {POD: [pod(_MIXED), pod(_MIXED)], SERVICE: [{"spec": {"type": "NodePort"}}], SECRET: []}
 
@@ -173,13 +173,13 @@ def limits(item: Object, kind: str = "Container", name: str = "l") -> Object:
     return {"metadata": {"name": name}, "spec": {"limits": [{"type": kind, **item}]}}
 
 
-def test_a_container_gets_what_it_leaves_open() -> None:
+def test_container_gets_limit_range_defaults() -> None:
     limit_defaults = with_limit_defaults(
         pod_of_limitranges({"limits": {"cpu": "2"}}, initContainers=[{"name": "i"}]),
         [limits({"default": {"memory": "1Gi"}, "defaultRequest": {"cpu": "100m"}, "min": {"cpu": "50m"}})],
     )
     (first,), (init,) = limit_defaults["spec"]["containers"], limit_defaults["spec"]["initContainers"]
-    # Its limit of cpu is its request.
+    # Its CPU request defaults to its CPU limit.
     assert first["resources"] == {"limits": {"cpu": "2", "memory": "1Gi"}, "requests": {"cpu": "2", "memory": "1Gi"}}
     assert init["resources"] == {"limits": {"memory": "1Gi"}, "requests": {"cpu": "100m", "memory": "1Gi"}}
     assert annotations_of(limit_defaults)["kubernetes.io/limit-ranger"] == (
@@ -188,13 +188,13 @@ def test_a_container_gets_what_it_leaves_open() -> None:
     )
 
 
-def test_a_maximum_is_the_default_limit_and_the_first_range_by_name_counts() -> None:
+def test_first_limit_range_by_name_sets_maximum_as_default() -> None:
     ranges = [limits({"default": {"cpu": "3"}}, name="b"), limits({"max": {"cpu": "1"}}, name="a")]
     (container,) = with_limit_defaults(pod_of_limitranges({}), ranges)["spec"]["containers"]
     assert container["resources"] == {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}
 
 
-def test_a_pod_that_leaves_nothing_open_stays() -> None:
+def test_complete_pod_is_unchanged_by_limit_ranges() -> None:
     whole = pod_of_limitranges({"limits": {"cpu": "1"}})
     assert with_limit_defaults(whole, [limits({"max": {"cpu": "1"}})]) is whole
 
@@ -241,16 +241,16 @@ def test_a_pod_that_leaves_nothing_open_stays() -> None:
         ),
     ],
 )
-def test_a_container_out_of_bounds_is_named_in_the_servers_words(item: Object, resources: Object, message: str) -> None:
+def test_limit_range_violation_message_equals_kubernetes(item: Object, resources: Object, message: str) -> None:
     assert limit_breaches(pod_of_limitranges(resources), [limits(item)]) == [message]
 
 
-def test_a_container_within_bounds_is_no_breach() -> None:
+def test_container_within_limit_range_has_no_violation() -> None:
     item = {"min": {"cpu": "1"}, "max": {"cpu": "2"}, "maxLimitRequestRatio": {"cpu": "2"}}
     assert limit_breaches(pod_of_limitranges({"requests": {"cpu": "1"}, "limits": {"cpu": "2"}}), [limits(item)]) == []
 
 
-def test_a_pod_is_held_to_the_sum_of_its_containers() -> None:
+def test_pod_limit_range_applies_to_the_sum_of_containers() -> None:
     two = pod_of_limitranges({"limits": {"cpu": "1"}}, {"limits": {"cpu": "1"}})
     results = limit_breaches(two, [limits({"max": {"cpu": "1500m"}}, "Pod")])
     assert results == ["maximum cpu usage per Pod is 1500m, but limit is 2"]

@@ -1,4 +1,4 @@
-"""Tokens of users: their Secrets, and their recognition."""
+"""Access tokens of users: creation, storage as Secrets, and authentication."""
 
 import msgspec
 import pytest
@@ -13,7 +13,7 @@ from serving.home.store.memory import MemoryCluster
 from serving.net.cluster.identity import system_namespace
 from serving.net.cluster.kinds import SECRET
 
-ADMIN_TOKEN = "state-folder"  # noqa: S105 - of no server
+ADMIN_TOKEN = "state-folder"  # noqa: S105 - not a real token
 ANN = Grant(user="ann", role=Role.DEPLOY, namespaces=frozenset({"a", "b"}))
 
 
@@ -31,14 +31,14 @@ def refused(cluster: MemoryCluster, header: str, *, now_s: float = 0.0) -> str:
     return caught.value.reason
 
 
-async def test_a_token_is_that_of_its_user_until_it_expires() -> None:
+async def test_token_authenticates_its_user_until_expiry() -> None:
     text, secret = new_token(ANN, until_s=100.0)
     cluster = await store_with(secret)
     assert Authenticator(cluster, ADMIN_TOKEN).authenticate(f"Bearer {text}", now_s=99.0) == ANN
     assert refused(cluster, f"Bearer {text}", now_s=100.0) == "the token ann has expired"
 
 
-async def test_a_grant_for_all_namespaces_is_read_back() -> None:
+async def test_cluster_wide_grant_is_read_from_its_secret() -> None:
     everywhere = Grant(user="op", role=Role.ADMIN)
     text, secret = new_token(everywhere, until_s=100.0)
     assert (
@@ -47,26 +47,26 @@ async def test_a_grant_for_all_namespaces_is_read_back() -> None:
 
 
 @pytest.mark.parametrize("namespace", ["*", "a,b", "a b", "A", ""])
-def test_a_grant_is_for_namespaces_by_name(namespace: str) -> None:
-    """A star or a comma would widen the stored list."""
+def test_invalid_namespace_names_in_a_grant_are_rejected(namespace: str) -> None:
+    """A star or a comma would extend the stored list of namespaces."""
     with pytest.raises(InvalidValue, match="the name of a namespace"):
         new_token(Grant(user="op", role=Role.VIEW, namespaces=frozenset({namespace})), until_s=100.0)
 
 
-async def test_a_deleted_token_is_refused() -> None:
+async def test_deleted_token_is_rejected() -> None:
     text, secret = new_token(ANN, until_s=100.0)
     cluster = await store_with(secret)
     await cluster.delete(SECRET, system_namespace(), "access-token-ann")
     assert refused(cluster, f"Bearer {text}") == "unknown token"
 
 
-def test_only_a_hash_is_stored() -> None:
+def test_secret_stores_only_a_hash_of_the_token() -> None:
     text, secret = new_token(ANN, until_s=100.0)
     assert text.partition(".")[2] not in msgspec.json.encode(secret).decode()
     assert text != new_token(ANN, until_s=100.0)[0]
 
 
-async def test_the_token_of_the_state_folder_grants_all() -> None:
+async def test_admin_token_has_full_grant() -> None:
     authenticator = Authenticator(await store_with(), ADMIN_TOKEN)
     assert authenticator.authenticate(f"Bearer {ADMIN_TOKEN}", now_s=1.0) is FULL_GRANT
 
@@ -75,19 +75,19 @@ async def test_the_token_of_the_state_folder_grants_all() -> None:
     "header",
     ["", "Bearer", "Bearer .", "Bearer ann", "Bearer ann.", "Bearer ann.x", "Basic ann.x", "Bearer ann.gehëim"],
 )
-async def test_no_or_another_text_is_refused(header: str) -> None:
+async def test_missing_or_invalid_bearer_token_is_rejected(header: str) -> None:
     _, secret = new_token(ANN, until_s=100.0)
     assert refused(await store_with(secret), header) in {"unknown token", "no bearer token"}
 
 
 @pytest.mark.parametrize("change", [{"role": "root"}, {"expires": "never"}, {"namespaces": None}, {"sha256": None}])
-async def test_a_secret_that_cannot_be_read_grants_nothing(change: dict[str, str | None]) -> None:
+async def test_malformed_token_secret_is_rejected(change: dict[str, str | None]) -> None:
     text, secret = new_token(ANN, until_s=100.0)
     data = {key: value for key, value in (secret["stringData"] | change).items() if value is not None}
     assert "unknown" not in refused(await store_with({**secret, "stringData": data}), f"Bearer {text}")
 
 
-async def test_a_secret_of_another_type_is_no_token() -> None:
+async def test_secret_of_another_type_is_rejected() -> None:
     text, secret = new_token(ANN, until_s=100.0)
     assert "not an access token" in refused(await store_with({**secret, "type": "Opaque"}), f"Bearer {text}")
     with pytest.raises(ValueError, match="not an access token"):
@@ -95,12 +95,12 @@ async def test_a_secret_of_another_type_is_no_token() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "Ann", "a b", "-a", "a" * 41, "serving-admin", "a.b", "system:x"])
-def test_a_name_that_could_be_mistaken_is_refused(name: str) -> None:
+def test_invalid_user_names_are_rejected(name: str) -> None:
     with pytest.raises(InvalidValue, match="1 to 40"):
         new_token(Grant(user=name, role=Role.VIEW), until_s=1.0)
 
 
-def test_the_namespace_of_the_system_is_not_given_to_writers() -> None:
+def test_system_namespace_is_not_granted_to_writers() -> None:
     system = frozenset({system_namespace()})
     for role in (Role.DEPLOY, Role.ADMIN):
         with pytest.raises(InvalidValue, match="admin of all namespaces"):

@@ -21,31 +21,31 @@ def claims_of(text: str) -> Object:
     return document
 
 
-def test_a_token_says_for_whom_and_for_what_it_was_made() -> None:
+def test_token_claims_have_audience_account_and_pod() -> None:
     claims = claims_of(token())
     assert (claims["aud"], claims["sub"]) == (["vault"], "system:serviceaccount:n:robot")
     assert claims["kubernetes.io"]["pod"] == {"name": "p", "uid": "u"}
     assert claims["exp"] - claims["iat"] == 600
 
 
-def test_a_token_is_the_same_within_a_slot_and_valid_for_at_least_half_its_lifetime() -> None:
+def test_token_is_reused_within_half_its_lifetime() -> None:
     # Slots of 300 s: 999_900, 1_000_200, ...
     assert token(999_900.0) == token(1_000_199.0) != token(1_000_200.0)
     assert claims_of(token(1_000_199.0))["exp"] - 1_000_199 >= 300
 
 
-def test_a_token_is_identified_by_its_key_only() -> None:
+def test_token_is_verified_with_its_key() -> None:
     known = KnownToken(namespace="n", pod="p", pod_uid="u", audiences=("vault",), account="robot", until_s=1_000_500.0)
     assert read_account_token(KEY, token()) == known
     assert read_account_token(bytes(31) + b"x", token()) is None
 
 
 @pytest.mark.parametrize("text", ["", "a.b.c", "...", "é", "eyJ.eyJ"])
-def test_an_invalid_token_has_no_owner(text: str) -> None:
+def test_invalid_token_has_no_owner(text: str) -> None:
     assert read_account_token(KEY, text) is None
 
 
-def test_a_review_without_audiences_is_for_the_api_server() -> None:
+def test_review_without_audiences_rejects_tokens_for_others() -> None:
     def is_accepted(audience: str) -> bool:
         text = account_token(KEY, POD, audience=audience, lifetime_s=600, now_s=4e9)
         reviews = TokenReviews(lambda bearer: read_account_token(KEY, bearer))

@@ -1,4 +1,4 @@
-"""Lines of the audit log."""
+"""The audit log."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def lines_of(*requests: AuditedRequest, code: int = 200, now_s: float = 1.5) -> 
     return [msgspec.json.decode(line) for line in written]
 
 
-def test_a_line_has_who_what_and_when_as_kubernetes_writes_it() -> None:
+def test_audit_event_has_kubernetes_format() -> None:
     assert lines_of(request(grant=ANN, access=SCALE, version="v1"), code=201) == [
         {
             "kind": "Event",
@@ -54,20 +54,20 @@ def test_a_line_has_who_what_and_when_as_kubernetes_writes_it() -> None:
     ]
 
 
-def test_a_refusal_says_why() -> None:
+def test_forbidden_request_is_logged_with_reason() -> None:
     (line,) = lines_of(request(grant=ANN, access=Access(verb="get", path="/y"), reason="no"), code=403)
     assert line["annotations"] == {"authorization.k8s.io/decision": "forbid", "authorization.k8s.io/reason": "no"}
     assert line["objectRef"] is None
 
 
-def test_a_line_cannot_be_forged_and_is_bounded() -> None:
+def test_audit_line_is_escaped_and_limited_in_size() -> None:
     written: list[bytes] = []
     AuditLog(written.append).record(request(grant=ANN, agent='"}\n{"kind"' + "x" * 9999), code=200, now_s=0.0)
     assert b"\n" not in written[0]
     assert len(written[0]) < 1024
 
 
-def test_reads_of_the_daemons_are_left_out_but_secrets_and_failures_are_not() -> None:
+def test_daemon_reads_are_logged_only_for_secrets_or_failures() -> None:
     def read(resource: str, verb: str = "list") -> AuditedRequest:
         return request(grant=FULL_GRANT, access=Access(verb=verb, resource=resource, namespace=None))
 
@@ -76,7 +76,7 @@ def test_reads_of_the_daemons_are_left_out_but_secrets_and_failures_are_not() ->
     assert len(lines_of(read("pods"), code=403)) == 1
 
 
-def test_strangers_cannot_push_out_what_users_did() -> None:
+def test_unauthenticated_requests_are_rate_limited_in_the_log() -> None:
     written: list[bytes] = []
     log = AuditLog(written.append)
     for _ in range(50):

@@ -28,14 +28,14 @@ from serving.home.apiserver.tables import age, duration
         (-2, "<invalid>"),
     ],
 )
-def test_the_longer_the_coarser(seconds: float, expected: str) -> None:
+def test_duration_is_formatted_as_by_kubectl(seconds: float, expected: str) -> None:
     assert duration(seconds) == expected
 
 
-def test_an_age_is_the_time_since_a_stamp() -> None:
+def test_age_is_time_since_the_timestamp() -> None:
     assert age("1970-01-01T00:01:00Z", now_s=102) == "42s"
 
 
 @pytest.mark.parametrize("stamp", [None, 5, "", "yesterday"])
-def test_what_is_no_stamp_has_no_age(stamp: object) -> None:
+def test_age_of_invalid_timestamp_is_unknown(stamp: object) -> None:
     assert age(stamp, now_s=0) == "<unknown>"

@@ -38,24 +38,24 @@ KUBECTL = (
         ("application/json;as=Chair;v=v1;g=meta.k8s.io,*/*", WantedShape(Shape.WHOLE)),
     ],
 )
-def test_the_first_that_can_be_given_wins(accept: str, expected: WantedShape) -> None:
+def test_first_supported_accept_type_is_selected(accept: str, expected: WantedShape) -> None:
     assert wanted(accept) == expected
 
 
 @pytest.mark.parametrize("accept", ["text/html", "application/vnd.kubernetes.protobuf", "application/json;as=Chair"])
-def test_what_cannot_be_given_is_refused(accept: str) -> None:
+def test_unsupported_accept_type_is_rejected_with_406(accept: str) -> None:
     with pytest.raises(Fault) as caught:
         wanted(accept)
     assert caught.value.code == 406
 
 
 @pytest.mark.parametrize("content_type", ["", "application/json", "application/merge-patch+json; charset=utf-8"])
-def test_a_body_is_json(content_type: str) -> None:
+def test_body_is_decoded_as_json(content_type: str) -> None:
     assert decode_body(b'{"a": [1, 2.5, null]}', content_type) == {"a": [1, 2.5, None]}
 
 
 @pytest.mark.parametrize("content_type", ["application/yaml", "application/apply-patch+yaml"])
-def test_a_body_may_be_yaml(content_type: str) -> None:
+def test_body_is_decoded_as_yaml(content_type: str) -> None:
     assert decode_body(b"a: [1, 2026-11-21, ~]", content_type) == {"a": [1, "2026-11-21", None]}
 
 
@@ -85,21 +85,21 @@ def test_a_body_may_be_yaml(content_type: str) -> None:
             "application/vnd.kubernetes.protobuf",
             413,
         ),
-        # A text without an end, of which nothing is tried twice.
+        # An unterminated string: the check must not backtrack.
         (b"[" * 70_000 + b'"' + b"a" * 60, "application/json", 413),
         (b"[" + b"1," * 60_001 + b"1]", "application/json", 413),
         (b"{}", "text/plain", 415),
         (b"{}", "application/vnd.kubernetes.protobuf", 400),
     ],
 )
-def test_a_body_that_cannot_be_read_is_refused(data: bytes, content_type: str, code: int) -> None:
+def test_invalid_or_oversized_body_is_rejected(data: bytes, content_type: str, code: int) -> None:
     with pytest.raises(Fault) as caught:
         decode_body(data, content_type)
     assert caught.value.code == code
 
 
 @pytest.mark.parametrize(("opening", "closing"), [(b'{"a":', b"}"), (b"[", b"]")])
-def test_a_body_that_is_nested_too_deep_is_refused_by_counting(opening: bytes, closing: bytes) -> None:
+def test_json_nested_above_200_levels_is_rejected(opening: bytes, closing: bytes) -> None:
     right = opening * DEPTH_MAX + b"1" + closing * DEPTH_MAX
     decode_body(right, "application/json")
     decode_body(b'["' + b"[" * 1000 + b'"]', "application/json")
@@ -108,13 +108,13 @@ def test_a_body_that_is_nested_too_deep_is_refused_by_counting(opening: bytes, c
             decode_body(opening * depth, "application/json")
 
 
-def test_a_text_may_have_any_number_of_brackets_and_digits() -> None:
+def test_brackets_and_digits_in_strings_are_not_limited() -> None:
     sent = {"data": {"a": '[{",' * 40_000, "b": "1" * 200}}
     assert decode_body(msgspec.json.encode(sent), "application/json") == sent
 
 
 @pytest.mark.parametrize("text", ["\\", '"', '\\"', "\\\\", 'a\\\\"[1,', "\n", "\u4e2d", ""])
-def test_a_text_ends_where_a_parser_says(text: str) -> None:
+def test_value_counter_handles_escapes_in_strings(text: str) -> None:
     inside = text + "[," * 40_000 + "9" * 200
     for sent in ({text: inside, "b": [text, {inside: 1}]}, [inside, text, inside]):
         assert decode_body(msgspec.json.encode(sent), "application/json") == sent
@@ -122,23 +122,23 @@ def test_a_text_ends_where_a_parser_says(text: str) -> None:
             decode_body(msgspec.json.encode([sent, [1] * 60_001]), "application/json")
 
 
-def test_warnings_are_fewer_than_headers_that_a_client_takes() -> None:
+def test_warning_headers_are_limited_to_50() -> None:
     response = json_response({}, warnings=map(str, range(1000)))
     assert len(response.headers.getall("Warning")) == 50
 
 
-def test_keys_of_yaml_are_texts_as_with_kubectl() -> None:
+def test_yaml_keys_are_converted_to_strings() -> None:
     body = decode_body(b"data: {true: a, 3: b, 1.5: c, x: [{2: d}]}", "application/yaml")
     assert body == {"data": {"true": "a", "3": "b", "1.5": "c", "x": [{"2": "d"}]}}
     with pytest.raises(Fault, match="unsupported map key None; expected a text"):
         decode_body(b"data: {null: a}", "application/yaml")
 
 
-def test_fields_that_stand_twice_are_named() -> None:
+def test_duplicate_json_fields_are_listed() -> None:
     assert duplicate_fields(b'{"a": 1, "b": {"c": 1, "c": 2}, "a": 3}') == ["c", "a"]
 
 
-def test_the_same_field_in_two_objects_is_fine() -> None:
+def test_same_field_in_two_objects_is_not_a_duplicate() -> None:
     assert duplicate_fields(b'[{"a": 1}, {"a": 2}]') == []
 
 
@@ -152,11 +152,11 @@ def test_the_same_field_in_two_objects_is_fine() -> None:
         (b"k8s\x00", "application/vnd.kubernetes.protobuf", []),
     ],
 )
-def test_duplicate_keys_are_found_in_json_and_yaml(data: bytes, content_type: str, fields: list[str]) -> None:
+def test_duplicate_fields_are_found_in_json_and_yaml(data: bytes, content_type: str, fields: list[str]) -> None:
     assert duplicate_fields(data, content_type) == fields
 
 
-def test_no_event_of_yaml_is_read_after_the_one_too_many() -> None:
+def test_yaml_parser_stops_at_the_event_limit() -> None:
     read = 0
 
     def events() -> Iterator[yaml.Event]:
@@ -170,14 +170,14 @@ def test_no_event_of_yaml_is_read_after_the_one_too_many() -> None:
     assert (caught.value.code, read) == (413, YAML_EVENTS_MAX + 1)
 
 
-def test_json_may_be_longer_than_yaml_and_come_as_yaml() -> None:
+def test_json_sent_as_yaml_has_json_limits() -> None:
     sent = {"items": [{"a": "1", "b": str(number)} for number in range(YAML_EVENTS_MAX // 2)]}
     data = msgspec.json.encode(sent)
     assert decode_body(data, "application/apply-patch+yaml") == sent
     assert duplicate_fields(data.replace(b'"b":"0"', b'"a":"0"'), "application/apply-patch+yaml") == ["a"]
 
 
-def test_a_long_text_of_yaml_is_no_number() -> None:
+def test_long_yaml_strings_of_digits_are_not_parsed_as_numbers() -> None:
     text = "1 long text " * 50
     assert decode_body(f"a: {text}\nb: '{'1' * 200}'".encode(), "application/yaml") == {
         "a": text.strip(),

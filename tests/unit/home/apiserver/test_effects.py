@@ -25,7 +25,7 @@ from serving.net.cluster.kinds import (
 )
 
 ABOUT: Object = {"metadata": {"name": "a" * 253, "namespace": "default", "uid": "u", "resourceVersion": "7"}}
-SAID = "spec.x: accepted without effect: because"
+REMARK = "spec.x: accepted without effect: because"
 
 
 def service(pod: dict[str, Any], **metadata: object) -> dict[str, Any]:
@@ -42,12 +42,12 @@ def service(pod: dict[str, Any], **metadata: object) -> dict[str, Any]:
         ({"volumes": [{"hostPath": {"path": "/x"}}]}, "spec.template.spec.volumes[0].hostPath"),
     ],
 )
-def test_a_field_without_effect_is_reported_by_its_path(pod: dict[str, Any], path: str) -> None:
+def test_ineffective_field_is_reported_by_its_path(pod: dict[str, Any], path: str) -> None:
     (reported,) = effectless(SERVING_SERVICE, service(pod))
     assert reported.startswith(f"{path}: accepted without effect: ")
 
 
-def test_a_port_for_tcp_that_no_connection_reaches_is_reported() -> None:
+def test_tcp_port_missing_from_annotation_is_reported() -> None:
     ports = [{"containerPort": 8080}, {"containerPort": 5432}, {"containerPort": 1883}]
     pod = {"containers": [{"ports": ports}]}
     (reported,) = effectless(SERVING_SERVICE, service(pod, annotations={"serving.dev/tcp": "5432"}))
@@ -55,7 +55,7 @@ def test_a_port_for_tcp_that_no_connection_reaches_is_reported() -> None:
     assert "name 1883 in the annotation serving.dev/tcp" in reported
 
 
-def test_memory_of_a_part_of_a_byte_is_reported() -> None:
+def test_fractional_memory_bytes_are_reported() -> None:
     limits = [{"memory": "128m", "cpu": "128m"}, {"memory": "128Mi"}, {"memory": 1024}]
     pod = {"containers": [{"resources": {"limits": limit}} for limit in limits]}
     (reported,) = effectless(SERVING_SERVICE, service(pod))
@@ -64,13 +64,13 @@ def test_memory_of_a_part_of_a_byte_is_reported() -> None:
 
 
 @pytest.mark.parametrize("field", ["runtimeClassName", "dnsPolicy"])
-def test_containers_are_not_called_processes(field: str) -> None:
+def test_warnings_with_container_runtime_do_not_mention_processes(field: str) -> None:
     (reported,) = effectless(SERVING_SERVICE, service({field: "x"}), runs_images=True)
     assert "pods are processes" not in reported
     assert "as on this machine" not in reported
 
 
-def test_a_field_of_the_scheduler_is_not_reported() -> None:
+def test_scheduler_fields_are_not_reported() -> None:
     required: dict[str, Any] = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{}]}}
     pod = {
         "nodeSelector": {"disk": "ssd"},
@@ -83,69 +83,69 @@ def test_a_field_of_the_scheduler_is_not_reported() -> None:
 @pytest.mark.parametrize(
     "pod", [{"enableServiceLinks": False}, {"nodeSelector": {}}, {"affinity": None}, {"containers": [{}]}]
 )
-def test_a_pod_without_effectless_fields_has_no_report(pod: dict[str, Any]) -> None:
+def test_pod_without_ineffective_fields_has_no_report(pod: dict[str, Any]) -> None:
     assert effectless(SERVING_SERVICE, service(pod)) == []
 
 
-def test_annotations_of_another_platform_are_reported() -> None:
+def test_other_platforms_annotations_are_reported() -> None:
     body = service({}, annotations={"run.googleapis.com/ingress": "all", "serving.dev/command": "x"})
     expected = "metadata.annotations[run.googleapis.com/ingress]: accepted without effect: it is for another platform"
     assert effectless(SERVING_SERVICE, body) == [expected]
 
 
-def test_annotations_of_another_shape_are_left_alone() -> None:
+def test_malformed_annotations_are_not_reported() -> None:
     assert effectless(SERVING_SERVICE, service({}, annotations=5)) == []
 
 
-def test_a_revision_has_its_pod_elsewhere() -> None:
+def test_revision_pod_fields_are_below_spec() -> None:
     assert len(effectless(REVISION, {"spec": {"schedulerName": "x"}})) == 1
 
 
-def test_kinds_of_kubernetes_report_nothing() -> None:
+def test_ineffective_fields_of_pods_are_not_reported() -> None:
     assert effectless(POD, {"spec": {"nodeSelector": {"a": "b"}}}) == []
 
 
 @pytest.mark.parametrize(("kind", "root"), [(SERVING_SERVICE, "spec.template."), (DEPLOYMENT, "spec.template.")])
-def test_a_container_that_names_only_an_image_cannot_run(kind: Kind, root: str) -> None:
+def test_image_only_container_is_reported_as_unrunnable(kind: Kind, root: str) -> None:
     (reported,) = unrunnable(kind, service({"containers": [{"image": "nginx"}, {"image": "x", "command": ["x"]}]}))
     assert reported.startswith(
         f"{root}spec.containers: no container runtime runs images here, so that no pod will start"
     )
 
 
-def test_a_pod_has_no_template() -> None:
+def test_image_only_pod_is_reported_at_spec_containers() -> None:
     (reported,) = unrunnable(POD, {"spec": {"containers": [{"image": "nginx"}]}})
     assert reported.startswith("spec.containers: ")
 
 
 @pytest.mark.parametrize("fields", [{"args": ["-listen=:8080"]}, {"command": ["sh", "-c", "exec true"]}])
-def test_a_command_of_an_image_is_none_of_the_machine(fields: Object) -> None:
+def test_image_with_command_or_args_is_unrunnable(fields: Object) -> None:
     assert len(unrunnable(SERVING_SERVICE, service({"containers": [{"image": "x", **fields}]}))) == 1
 
 
-def test_what_has_a_command_of_the_machine_can_run() -> None:
+def test_command_annotation_makes_service_runnable() -> None:
     body = service({"containers": [{"image": "nginx"}]})
     body["spec"]["template"]["metadata"] = {"annotations": {"serving.dev/command": "true"}}
     assert unrunnable(SERVING_SERVICE, body) == []
     assert unrunnable(CONFIG_MAP, {}) == []
 
 
-def test_what_containers_of_images_honour_is_reported_for_processes_only() -> None:
+def test_image_pull_secrets_are_reported_for_processes_only() -> None:
     body = service({"imagePullSecrets": [{"name": "s"}]})
     assert len(effectless(SERVING_SERVICE, body)) == 1
     assert effectless(SERVING_SERVICE, body, runs_images=True) == []
 
 
-def test_a_path_names_every_item_of_a_list() -> None:
+def test_located_wildcard_matches_every_list_item() -> None:
     assert located({"a": [{"b": 1}, {"c": 2}, {"b": 3}]}, "a[*].b") == [("a[0].b", 1), ("a[2].b", 3)]
 
 
-def test_a_path_through_something_else_names_nothing() -> None:
+def test_located_path_through_a_scalar_has_no_matches() -> None:
     assert located({"a": 1}, "a.b[*]") == []
 
 
-def test_an_event_names_its_object_and_fits_into_the_api() -> None:
-    event = remark_event(SERVING_SERVICE, ABOUT, SAID * 100, now="2026-11-21T08:00:00Z")
+def test_event_of_a_remark_names_its_object_within_api_limits() -> None:
+    event = remark_event(SERVING_SERVICE, ABOUT, REMARK * 100, now="2026-11-21T08:00:00Z")
     assert (len(event["metadata"]["name"]), len(event["message"])) == (253, 1024)
     assert event["involvedObject"] == {
         "apiVersion": "serving.knative.dev/v1",
@@ -157,17 +157,17 @@ def test_an_event_names_its_object_and_fits_into_the_api() -> None:
     }
 
 
-async def test_a_repeated_report_is_counted() -> None:
+async def test_repeated_remark_increments_event_count() -> None:
     cluster = MemoryCluster()
-    for texts in ((SAID, "other"), (SAID,)):
+    for texts in ((REMARK, "other"), (REMARK,)):
         await record_remarks(cluster, SERVING_SERVICE, ABOUT, texts=texts)
     items = (await cluster.list(EVENT, "default")).items
-    assert {entry["message"]: entry["count"] for entry in items} == {SAID: 2, "other": 1}
+    assert {entry["message"]: entry["count"] for entry in items} == {REMARK: 2, "other": 1}
 
 
-async def test_what_cannot_be_kept_is_no_reason_to_fail() -> None:
+async def test_unrecordable_remark_raises_no_error() -> None:
     nowhere = {"metadata": {**ABOUT["metadata"], "namespace": "Not A Namespace"}}
-    await record_remarks(MemoryCluster(), SERVING_SERVICE, nowhere, texts=[SAID])
+    await record_remarks(MemoryCluster(), SERVING_SERVICE, nowhere, texts=[REMARK])
 
 
 def config_map(name: str = "config-autoscaler", namespace: str = "knative-serving", **data: str) -> dict[str, Any]:
@@ -175,14 +175,14 @@ def config_map(name: str = "config-autoscaler", namespace: str = "knative-servin
     return {"metadata": {"name": name, "namespace": namespace}, "data": texts}
 
 
-def test_an_unknown_key_and_an_invalid_value_are_reported_to_the_writer() -> None:
+def test_unknown_and_invalid_settings_are_warned_about() -> None:
     unknown, invalid = sorted(settings_warnings(CONFIG_MAP, config_map(stabel_window="30s", max_scale="many")))
     assert "config-autoscaler has no key stabel-window" in unknown
     assert "did you mean stable-window?" in unknown
     assert "max-scale: 'many' is not right" in invalid
 
 
-def test_wrong_groups_and_ignored_keys_of_node_groups_are_reported_to_the_writer() -> None:
+def test_invalid_node_group_options_are_warned_about() -> None:
     stored = config_map("config-nodegroup")
     stored["data"]["nodegroups_config.yaml"] = "node_groups: [{name: batch, scale_up_cool_down_timeout: 10m}]"
     texts = settings_warnings(CONFIG_MAP, stored)
@@ -200,11 +200,11 @@ def test_wrong_groups_and_ignored_keys_of_node_groups_are_reported_to_the_writer
         (SECRET, config_map(nonsense="1")),
     ],
 )
-def test_other_objects_get_no_warning(kind: Any, stored: dict[str, Any]) -> None:  # noqa: ANN401 - a kind
+def test_objects_without_settings_errors_get_no_warning(kind: Any, stored: dict[str, Any]) -> None:  # noqa: ANN401 - a kind
     assert settings_warnings(kind, stored) == []
 
 
 @pytest.mark.parametrize(("metadata", "count"), [({"topic": "orders"}, 1), ({"httpScaledObject": "shop"}, 0)])
-def test_a_scaled_object_without_a_route_is_reported(metadata: dict[str, str], count: int) -> None:
+def test_scaled_object_without_http_route_is_reported(metadata: dict[str, str], count: int) -> None:
     spec = {"scaleTargetRef": {"name": "shop"}, "triggers": [{"type": "kafka", "metadata": metadata}]}
     assert len(effectless(KEDA_SCALED_OBJECT, {"spec": spec})) == count

@@ -11,16 +11,16 @@ WRONG: list[dict[str, Any]] = [{"spec": {"foo": 1}}]
 
 
 @pytest.mark.parametrize("level", ["", "Warn"])
-def test_unknown_and_repeated_fields_are_reported(level: str) -> None:
+def test_unknown_and_duplicate_fields_are_warned_about(level: str) -> None:
     expected = ['unknown field "spec.foo"', 'duplicate field "a"']
     assert check_fields(SERVING_SERVICE, WRONG, duplicates=["a"], level=level) == expected
 
 
-def test_only_subscribers_are_notified() -> None:
+def test_field_validation_ignore_reports_nothing() -> None:
     assert check_fields(SERVING_SERVICE, WRONG, duplicates=["a"], level="Ignore") == []
 
 
-def test_strict_refuses_with_all_of_them() -> None:
+def test_field_validation_strict_rejects_unknown_fields() -> None:
     expected = (
         'Service in version "v1" cannot be handled as a Service: strict decoding error: unknown field "spec.foo", '
     )
@@ -29,11 +29,11 @@ def test_strict_refuses_with_all_of_them() -> None:
     assert caught.value.code == 400
 
 
-def test_strict_takes_what_is_right() -> None:
+def test_field_validation_strict_accepts_valid_fields() -> None:
     assert check_fields(SERVING_SERVICE, [{"spec": {"template": {}}}], duplicates=[], level="Strict") == []
 
 
-def test_another_level_is_refused() -> None:
+def test_unknown_field_validation_level_is_rejected() -> None:
     with pytest.raises(Fault, match="expected one of Ignore, Strict, Warn"):
         check_fields(SERVING_SERVICE, [], duplicates=[], level="strict")
 
@@ -51,7 +51,7 @@ def test_another_level_is_refused() -> None:
         ({}, PatchType.JSON, []),
     ],
 )
-def test_a_patch_is_the_parts_that_it_writes(patch: object, patch_type: PatchType, expected: object) -> None:
+def test_touched_returns_the_fields_that_a_patch_writes(patch: object, patch_type: PatchType, expected: object) -> None:
     assert touched(patch, patch_type) == expected
 
 
@@ -64,5 +64,5 @@ def test_a_patch_is_the_parts_that_it_writes(patch: object, patch_type: PatchTyp
         ("café", '299 - "caf?"'),
     ],
 )
-def test_a_warning_is_one_line_of_ascii(text: str, expected: str) -> None:
+def test_warning_header_is_a_single_ascii_line(text: str, expected: str) -> None:
     assert warning_header(text) == expected

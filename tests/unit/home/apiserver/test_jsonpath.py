@@ -31,11 +31,11 @@ OBJECT = {
         ("", OBJECT),
     ],
 )
-def test_a_path_finds_its_value(path: str, expected: object) -> None:
+def test_json_path_selects_its_value(path: str, expected: object) -> None:
     assert compiled(path)(OBJECT) == expected
 
 
 @pytest.mark.parametrize("path", [".a..b", ".a[", "a", ".a[?(@.b > 1)]"])
-def test_a_path_of_another_kind_is_refused(path: str) -> None:
+def test_unsupported_json_path_is_rejected(path: str) -> None:
     with pytest.raises(ValueError, match="cannot read"):
         compiled(path)

@@ -12,11 +12,11 @@ def new_pod(*containers: str, **annotations: str) -> dict[str, Any]:
     return {"metadata": {"name": "p", "annotations": named or None}, "spec": spec}
 
 
-def test_the_only_container_is_meant() -> None:
+def test_single_container_is_the_default() -> None:
     assert log_options(new_pod("a"), {}) == LogOptions(container="a")
 
 
-def test_everything_that_can_be_asked() -> None:
+def test_all_log_query_parameters_are_parsed() -> None:
     query = {
         "container": "b",
         "follow": "true",
@@ -39,33 +39,33 @@ def test_everything_that_can_be_asked() -> None:
     )
 
 
-def test_the_annotation_chooses() -> None:
+def test_default_container_annotation_selects_container() -> None:
     pod = new_pod("a", "b")
     pod["metadata"]["annotations"] = {"kubectl.kubernetes.io/default-container": "b"}
     assert log_options(pod, {}).container == "b"
 
 
-def test_of_several_one_must_be_named() -> None:
+def test_pod_with_several_containers_requires_a_container_name() -> None:
     with pytest.raises(Fault, match=r"a container name must be specified for pod p, choose one of: \[a b\]"):
         log_options(new_pod("a", "b"), {})
 
 
-def test_a_container_that_is_not_there_is_refused() -> None:
+def test_unknown_container_is_rejected() -> None:
     with pytest.raises(Fault, match="container c is not valid for pod p"):
         log_options(new_pod("a"), {"container": "c"})
 
 
 @pytest.mark.parametrize("text", ["-1", "x", "1.5"])
-def test_a_number_that_is_none_is_refused(text: str) -> None:
+def test_invalid_tail_lines_is_rejected(text: str) -> None:
     with pytest.raises(Fault, match="tailLines"):
         log_options(new_pod("a"), {"tailLines": text})
 
 
-def test_the_queue_proxy_may_be_asked_for_though_no_spec_names_it() -> None:
+def test_queue_proxy_is_accepted_as_container() -> None:
     assert log_options(new_pod("app"), {"container": "queue-proxy"}).container == "queue-proxy"
 
 
-def test_an_init_container_may_be_asked_for_and_is_not_the_default() -> None:
+def test_init_container_is_accepted_but_not_the_default() -> None:
     pod = new_pod("app")
     pod["spec"]["initContainers"] = [{"name": "first"}]
     assert log_options(pod, {}).container == "app"

@@ -1,4 +1,4 @@
-"""Frames of SPDY/3.1, compared with bytes written by a client."""
+"""SPDY/3.1 frames of port-forward, encoded as a client encodes them."""
 
 import itertools
 import struct
@@ -11,7 +11,7 @@ from serving.home.apiserver.portforward import SpdyCodec, SpdyError
 
 
 class Client:
-    """The other side: writes frames that open streams."""
+    """A SPDY client that encodes SYN_STREAM frames."""
 
     def __init__(self) -> None:
         self._deflate = zlib.compressobj(zdict=portforward._DICTIONARY)
@@ -25,7 +25,7 @@ class Client:
         return struct.pack(">HHI", 0x8003, 1, int(is_last) << 24 | len(body)) + body
 
 
-def test_frames_are_read_from_any_pieces() -> None:
+def test_spdy_frames_are_read_byte_by_byte() -> None:
     client, codec = Client(), SpdyCodec()
     sent = client.opened(1, {"streamtype": "error", "port": "80"}, is_last=True)
     sent += client.opened(3, {"streamtype": "data", "port": "80"})
@@ -43,12 +43,12 @@ def test_frames_are_read_from_any_pieces() -> None:
     assert frames[2].data == b"hello"
 
 
-def test_the_dictionary_is_that_of_the_draft() -> None:
+def test_spdy_dictionary_equals_the_drafts() -> None:
     assert len(portforward._DICTIONARY) == 1423
     assert zlib.adler32(portforward._DICTIONARY) == 0xE3C6A7C2
 
 
-def test_a_reply_has_no_headers() -> None:
+def test_spdy_syn_reply_has_no_headers() -> None:
     reply = SpdyCodec().accept(5)
     assert struct.unpack_from(">HHII", reply)[0:2] == (0x8003, 2)
     assert zlib.decompressobj(zdict=portforward._DICTIONARY).decompress(reply[12:]) == struct.pack(">I", 0)
@@ -63,11 +63,11 @@ def test_a_reply_has_no_headers() -> None:
         struct.pack(">II", 1, 2**21),
     ],
 )
-def test_other_bytes_are_refused(wrong: bytes) -> None:
+def test_invalid_spdy_frames_are_rejected(wrong: bytes) -> None:
     with pytest.raises(SpdyError):
         list(SpdyCodec().feed(wrong))
 
 
-def test_unknown_control_frames_are_skipped() -> None:
+def test_unknown_spdy_control_frames_are_skipped() -> None:
     assert list(SpdyCodec().feed(struct.pack(">HHI", 0x8003, 9, 4) + b"abcd")) == []
     assert [frame.kind for frame in SpdyCodec().feed(struct.pack(">HHI", 0x8003, 7, 4) + b"abcd")] == ["goaway"]

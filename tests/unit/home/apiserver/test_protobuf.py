@@ -9,12 +9,12 @@ from serving.home.apiserver.protobuf import decode_protobuf
 from serving.home.apiserver.requests import Fault
 
 EXPECTED = {"name": "a", "namespace": "ns", "generation": 5, "labels": {"k": "v"}}
-# Objects with a value in every field, as Kubernetes' own codecs write them: from the test data of k8s.io/api.
+# Objects with a value in every field, encoded by Kubernetes' codecs; from the test data of k8s.io/api.
 CASES = Path(__file__).with_name("protobuf_cases.jsonl").read_text().splitlines()
 
 
 def field(number: int, data: bytes | int) -> bytes:
-    """A field in protobuf's form, short enough for a length of one byte."""
+    """An encoded protobuf field of at most 16 KiB."""
     if isinstance(data, int):
         return bytes([number << 3, data])
     size = [len(data)] if len(data) < 128 else [len(data) & 0x7F | 0x80, len(data) >> 7]
@@ -34,16 +34,16 @@ METADATA = field(1, field(1, b"a") + field(2, b"") + field(3, b"ns") + field(7, 
 
 
 @pytest.mark.parametrize("case", [json.loads(line) for line in CASES], ids=lambda case: case["name"])
-def test_every_field_of_an_object_is_read_as_kubernetes_reads_it(case: dict[str, Any]) -> None:
+def test_objects_with_all_fields_are_decoded_as_by_kubernetes(case: dict[str, Any]) -> None:
     assert decode_protobuf(base64.b64decode(case["protobuf"])) == case["object"]
 
 
-def test_a_namespace() -> None:
+def test_namespace_is_decoded() -> None:
     sent = body("Namespace", METADATA, field(2, b""), field(3, b""))
     assert decode_protobuf(sent) == {"apiVersion": "v1", "kind": "Namespace", "metadata": EXPECTED}
 
 
-def test_a_config_map() -> None:
+def test_config_map_is_decoded() -> None:
     sent = body("ConfigMap", METADATA, field(2, entry("x", b"y" * 200)), field(3, entry("b", b"\xff")), field(4, 1))
     assert decode_protobuf(sent) == {
         "apiVersion": "v1",
@@ -55,13 +55,13 @@ def test_a_config_map() -> None:
     }
 
 
-def test_a_secret() -> None:
+def test_secret_is_decoded() -> None:
     sent = body("Secret", METADATA, field(2, entry("x", b"y")), field(3, b"Opaque"), field(4, entry("t", b"u")))
     protobuf = decode_protobuf(sent)
     assert (protobuf["data"], protobuf["type"], protobuf["stringData"]) == ({"x": "eQ=="}, "Opaque", {"t": "u"})
 
 
-def test_a_zero_counts_only_where_go_has_a_pointer() -> None:
+def test_zero_is_kept_only_for_pointer_fields() -> None:
     spec = (
         field(1, 0)
         + field(5, 0)
@@ -76,23 +76,23 @@ def test_a_zero_counts_only_where_go_has_a_pointer() -> None:
     }
 
 
-def test_a_time_that_was_not_set_is_left_out() -> None:
+def test_unset_time_is_omitted() -> None:
     protobuf = decode_protobuf(body("Namespace", field(1, field(1, b"a") + field(8, b""))))
     assert protobuf["metadata"] == {"name": "a"}
 
 
-def test_finalizers_are_a_list() -> None:
+def test_repeated_finalizers_are_decoded_as_list() -> None:
     sent = body("Namespace", field(1, field(1, b"a") + field(14, b"x") + field(14, b"y")))
     assert decode_protobuf(sent)["metadata"]["finalizers"] == ["x", "y"]
 
 
-def test_fields_of_fixed_width_are_passed_over() -> None:
+def test_fixed_width_fields_are_skipped() -> None:
     sent = body("Namespace", METADATA, b"\x79" + bytes(8), b"\x7d" + bytes(4))
     assert decode_protobuf(sent)["metadata"] == EXPECTED
 
 
 @pytest.mark.parametrize("version", ["v1", "apps/v1", "meta.k8s.io/v1"])
-def test_options_of_a_deletion_come_with_the_version_of_any_group(version: str) -> None:
+def test_delete_options_are_decoded_with_any_group_version(version: str) -> None:
     preconditions = field(2, field(1, b"u-1") + field(2, b"7"))
     sent = body("DeleteOptions", field(1, 0), preconditions, field(4, b"Orphan"), field(5, b"All"), version=version)
     assert decode_protobuf(sent) == {
@@ -105,27 +105,27 @@ def test_options_of_a_deletion_come_with_the_version_of_any_group(version: str) 
     }
 
 
-def test_options_that_are_left_out_stay_out() -> None:
+def test_unset_delete_options_are_omitted() -> None:
     assert decode_protobuf(body("DeleteOptions")) == {"apiVersion": "v1", "kind": "DeleteOptions"}
 
 
-def test_a_number_below_zero_keeps_its_sign() -> None:
+def test_negative_varint_is_decoded() -> None:
     sent = body("DeleteOptions", b"\x08" + b"\xff" * 9 + b"\x01")
     assert decode_protobuf(sent)["gracePeriodSeconds"] == -1
 
 
-def test_an_eviction_carries_its_options() -> None:
+def test_eviction_has_delete_options() -> None:
     sent = body("Eviction", METADATA, field(2, field(1, 0)), version="policy/v1")
     assert decode_protobuf(sent)["deleteOptions"] == {"gracePeriodSeconds": 0}
 
 
-def test_other_kinds_are_refused_with_what_works() -> None:
+def test_unsupported_kind_is_rejected_with_advice() -> None:
     with pytest.raises(Fault, match=r"Job is accepted as JSON or YAML only.*kubectl apply -f") as caught:
         decode_protobuf(body("Job", version="batch/v1"))
     assert caught.value.code == 415
 
 
-def test_an_object_without_a_kind_is_refused() -> None:
+def test_object_without_kind_is_rejected() -> None:
     with pytest.raises(Fault, match="the object is accepted as JSON"):
         decode_protobuf(b"k8s\x00")
 
@@ -146,7 +146,7 @@ def test_an_object_without_a_kind_is_refused() -> None:
         body("DeleteOptions", field(2, 1)),
     ],
 )
-def test_what_is_broken_is_refused(sent: bytes) -> None:
+def test_invalid_protobuf_is_rejected(sent: bytes) -> None:
     with pytest.raises(Fault) as caught:
         decode_protobuf(sent)
     assert caught.value.code == 400

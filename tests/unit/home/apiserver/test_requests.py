@@ -37,7 +37,7 @@ TARGET = RequestTarget(kind=SERVING_SERVICE, namespace="default", name="hello")
         ("/api/v1/namespaces/a/pods/p%2Flog", RequestTarget(kind=POD, namespace="a", name="p/log")),
     ],
 )
-def test_a_path_means_an_object(path: str, expected: RequestTarget) -> None:
+def test_path_is_parsed_as_request_target(path: str, expected: RequestTarget) -> None:
     assert target_of(path) == expected
 
 
@@ -60,7 +60,7 @@ def test_a_path_means_an_object(path: str, expected: RequestTarget) -> None:
         "/api/v1/namespaces/a/pods//log",
     ],
 )
-def test_a_path_that_means_nothing_is_not_found(path: str) -> None:
+def test_unknown_path_is_not_found(path: str) -> None:
     with pytest.raises(NotFound, match="could not find the requested resource"):
         target_of(path)
 
@@ -80,7 +80,7 @@ def test_a_path_that_means_nothing_is_not_found(path: str) -> None:
         ("x", "", 400),
     ],
 )
-def test_a_list_of_another_version_than_the_present_one_is_refused(version: str, match: str, code: int) -> None:
+def test_list_at_another_resource_version_is_rejected(version: str, match: str, code: int) -> None:
     refused = 0
     try:
         check_list_version({"resourceVersion": version, "resourceVersionMatch": match}, "9")
@@ -89,17 +89,17 @@ def test_a_list_of_another_version_than_the_present_one_is_refused(version: str,
     assert refused == code
 
 
-def test_the_old_way_to_watch_is_not_served() -> None:
+def test_deprecated_watch_path_is_rejected_with_advice() -> None:
     with pytest.raises(Unsupported, match=r"\?watch=true"):
         target_of("/api/v1/watch/pods")
 
 
 @pytest.mark.parametrize(("namespace", "expected"), [(None, ""), ("a", "a")])
-def test_the_namespace_of_one_object_is_a_text(namespace: str | None, expected: str) -> None:
+def test_one_namespace_is_empty_for_all_namespaces(namespace: str | None, expected: str) -> None:
     assert RequestTarget(kind=POD, namespace=namespace).one_namespace == expected
 
 
-def test_an_error_says_what_it_is_about() -> None:
+def test_error_status_has_details_of_its_target() -> None:
     assert refusal(NotFound("no"), TARGET) == {
         "kind": "Status",
         "apiVersion": "v1",
@@ -112,37 +112,37 @@ def test_an_error_says_what_it_is_about() -> None:
     }
 
 
-def test_every_breach_is_a_cause() -> None:
+def test_each_problem_is_a_status_cause() -> None:
     problems = [Problem(where="spec.a", what="wrong", expected="right")]
     details = refusal(Invalid("no", problems), TARGET)["details"]
     assert details["causes"] == [{"reason": "FieldValueInvalid", "message": "wrong", "field": "spec.a"}]
     assert details["kind"] == "Service"
 
 
-def test_an_error_about_nothing_has_no_details() -> None:
+def test_error_without_target_has_no_details() -> None:
     assert "details" not in refusal(Gone("old"))
 
 
-def test_an_invalid_patch_has_no_details_in_place_of_its_message() -> None:
+def test_invalid_patch_status_has_message_and_no_details() -> None:
     status = refusal(Invalid("no value at /spec/nope"), TARGET)
     assert (status["message"], "details" in status) == ("no value at /spec/nope", False)
 
 
-def test_an_unknown_resource_is_named() -> None:
+def test_unknown_resource_is_named_in_error() -> None:
     with pytest.raises(NotFound, match="resource: horizontalpodautoscalers of autoscaling/v1"):
         target_of("/apis/autoscaling/v1/namespaces/default/horizontalpodautoscalers")
 
 
-def test_a_fault_has_the_reason_of_its_code() -> None:
+def test_fault_reason_is_derived_from_its_code() -> None:
     status = refusal(Fault(415, "what?"))
     assert (status["reason"], status["code"]) == ("UnsupportedMediaType", 415)
 
 
-def test_a_fault_of_a_rare_code_has_its_phrase() -> None:
+def test_fault_of_uncommon_code_has_http_phrase_as_reason() -> None:
     assert refusal(Fault(418, "no"))["reason"] == "I'm a Teapot"
 
 
-def test_what_is_gone_is_named() -> None:
+def test_success_status_names_the_deleted_object() -> None:
     assert success(TARGET, "u")["details"] == {
         "name": "hello",
         "group": "serving.knative.dev",
@@ -151,7 +151,7 @@ def test_what_is_gone_is_named() -> None:
     }
 
 
-def test_errors_survive_the_way_to_the_client() -> None:
+def test_errors_are_restored_from_their_status() -> None:
     for error in (
         NotFound("a"),
         AlreadyExists("b"),

@@ -1,4 +1,4 @@
-"""TokenReviews of a server with known tokens."""
+"""TokenReviews, and the check of Host headers."""
 
 import pytest
 
@@ -19,7 +19,7 @@ def status_of(known: KnownToken = TOKEN, *, name: str = "t", audiences: tuple[st
     return status
 
 
-def test_a_known_token_is_that_of_an_account_and_a_pod() -> None:
+def test_token_review_returns_account_and_pod() -> None:
     assert status_of() == {
         "authenticated": True,
         "audiences": ["us"],
@@ -33,41 +33,41 @@ def test_a_known_token_is_that_of_an_account_and_a_pod() -> None:
     }
 
 
-def test_an_unknown_or_expired_token_is_not_authenticated() -> None:
+def test_unknown_or_expired_token_is_not_authenticated() -> None:
     expired = KnownToken(namespace="n", pod="p", pod_uid="u", audiences=("us",), until_s=wall_s() - 1)
     assert "authenticated" not in status_of(name="other")
     assert "authenticated" not in status_of(expired)
 
 
-def test_a_token_that_is_made_out_for_others_is_not_authenticated() -> None:
+def test_token_for_another_audience_is_not_authenticated() -> None:
     assert "none of ['elsewhere']" in status_of(audiences=("elsewhere",))["error"]
 
 
-def test_a_server_without_accounts_knows_no_token() -> None:
+def test_server_without_accounts_authenticates_no_token() -> None:
     response = TokenReviews().review({"spec": {"token": "t", "audiences": ["us"]}})
     assert "authenticated" not in response["status"]
 
 
-def test_what_is_no_review_is_refused() -> None:
+def test_malformed_token_review_is_rejected() -> None:
     with pytest.raises(Fault, match="the body is not a TokenReview"):
         TokenReviews().review({"spec": 1})
 
 
 @pytest.mark.parametrize("header", ["127.0.0.1:6080", "localhost", "LOCALHOST:1", "[::1]:6080", "[::1]"])
-def test_our_own_names_are_let_in(header: str) -> None:
+def test_loopback_host_headers_are_accepted(header: str) -> None:
     check_host(header, LOOPBACK_HOSTS)
 
 
 @pytest.mark.parametrize(
     "header", ["", "evil.example", "127.0.0.1.evil.example", "localhost.evil.example:6080", "[::2]"]
 )
-def test_other_names_are_refused(header: str) -> None:
+def test_other_host_headers_are_rejected_with_403(header: str) -> None:
     with pytest.raises(Fault) as caught:
         check_host(header, LOOPBACK_HOSTS)
     assert caught.value.code == 403
 
 
-def test_a_user_has_its_role_and_namespaces_for_this_api_only() -> None:
+def test_user_token_review_has_role_and_namespaces() -> None:
     ann = Grant(user="ann", role=Role.VIEW, namespaces=frozenset({"shop", "team"}))
     reviews = TokenReviews()
     status = reviews.review({"spec": {"token": "ann.x"}}, {"ann.x": ann}.get)["status"]

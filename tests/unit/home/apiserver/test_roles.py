@@ -1,4 +1,4 @@
-"""The rights of roles, over all kinds, verbs and namespaces."""
+"""Permissions of roles for all kinds, verbs and namespaces."""
 
 import itertools
 
@@ -60,23 +60,23 @@ def can(role: str, verb: str, resource: str, namespace: str | None = "team", *, 
         ("admin", "patch", f"{KSVC}/status", True),
     ],
 )
-def test_a_role_in_its_namespace(role: str, verb: str, resource: str, is_allowed: bool) -> None:
+def test_role_permissions_in_its_namespace(role: str, verb: str, resource: str, is_allowed: bool) -> None:
     assert can(role, verb, resource) is is_allowed
 
 
-def test_no_role_reaches_another_namespace_or_all_of_them() -> None:
+def test_namespaced_roles_have_no_access_to_other_namespaces() -> None:
     for role in Role:
         outside = [access for access in ALL_ACCESSES if access.namespace in {None, "other", system_namespace()}]
         assert [access for access in outside if may(grant(role), access)] == []
 
 
-def test_view_only_reads_and_never_secrets() -> None:
+def test_view_role_reads_everything_but_secrets() -> None:
     allowed = [access for access in ALL_ACCESSES if may(grant("view", None), access)]
     assert {access.verb for access in allowed} == set(READS)
     assert not [access for access in allowed if access.resource == "secrets"]
 
 
-def test_only_a_full_grant_writes_the_system_reads_its_secrets_and_writes_what_has_no_namespace() -> None:
+def test_only_full_grant_writes_system_and_cluster_scoped_objects() -> None:
     for role in (Role.VIEW, Role.DEPLOY):
         allowed = [access for access in ALL_ACCESSES if may(grant(role, None), access)]
         system = [access for access in allowed if access.namespace in {system_namespace(), None}]
@@ -92,7 +92,7 @@ def test_only_a_full_grant_writes_the_system_reads_its_secrets_and_writes_what_h
     assert all(may(FULL_GRANT, access) for access in ALL_ACCESSES)
 
 
-def test_a_user_reads_its_own_namespace_object_only() -> None:
+def test_namespaced_user_reads_only_its_namespace_object() -> None:
     def namespace(name: str) -> Access:
         return Access(verb="get", resource="namespaces", name=name)
 
@@ -112,12 +112,12 @@ def test_a_user_reads_its_own_namespace_object_only() -> None:
         ("delete", "/api/v1", False),
     ],
 )
-def test_paths_that_are_no_resource(verb: str, path: str, is_allowed: bool) -> None:
+def test_non_resource_path_permissions(verb: str, path: str, is_allowed: bool) -> None:
     assert may(grant("admin"), Access(verb=verb, path=path)) is is_allowed
     assert may(FULL_GRANT, Access(verb=verb, path=path))
 
 
-def test_a_refusal_has_the_words_of_a_kube_apiserver() -> None:
+def test_refusal_text_equals_kube_apiservers() -> None:
     access = Access(verb="get", group="apps", resource="deployments", subresource="scale", namespace="n", name="d")
     assert refusal_text(grant("view"), access) == (
         'deployments.apps "d" is forbidden: User "ann" cannot get resource "deployments/scale" in API group "apps" in the namespace "n"'
@@ -128,7 +128,7 @@ def test_a_refusal_has_the_words_of_a_kube_apiserver() -> None:
     assert refusal_text(grant("view"), Access(verb="post", path="/x")) == 'forbidden: User "ann" cannot post path "/x"'
 
 
-def test_reviews_answer_as_requests_are_answered() -> None:
+def test_access_review_agrees_with_authorization() -> None:
     def is_allowed(**attributes: str) -> bool:
         review = access_review(grant("deploy"), {"spec": {"resourceAttributes": attributes}})
         return bool(review["status"]["allowed"])
@@ -143,21 +143,21 @@ def test_reviews_answer_as_requests_are_answered() -> None:
 
 
 @pytest.mark.parametrize("review", [{}, {"spec": {}}, {"spec": {"resourceAttributes": 1}}, [], None])
-def test_what_is_no_review_is_refused(review: object) -> None:
+def test_malformed_access_review_is_rejected(review: object) -> None:
     with pytest.raises(ValueError, match=r"."):
         access_review(grant("view"), review)
 
 
-def test_a_review_lists_exactly_the_rules_that_decide() -> None:
+def test_rules_review_lists_exactly_the_effective_rules() -> None:
     for role in Role:
         rules = rules_review(grant(role), {"spec": {"namespace": "team"}})["status"]["resourceRules"]
         for access in ALL_ACCESSES:
             if access.namespace in {"team", ""}:
-                one_of = [rule for rule in rules if rule.covers(access)]
+                matching = [rule for rule in rules if rule.covers(access)]
                 if access.namespace == "" and role is Role.ADMIN:
-                    # Its "*" in the namespace does not hold for kinds without one.
+                    # Its "*" in the namespace does not apply to cluster-scoped kinds.
                     continue
-                assert bool(one_of) == may(grant(role), access), access
+                assert bool(matching) == may(grant(role), access), access
     assert rules_review(grant("view"), {"spec": {"namespace": "other"}})["status"]["resourceRules"]
     with pytest.raises(ValueError, match="no namespace"):
         rules_review(grant("view"), {"spec": {}})

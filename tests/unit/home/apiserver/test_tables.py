@@ -33,19 +33,19 @@ CRASHES = "Init:CrashLoopBackOff"
 
 
 def cells(kind: Kind, **fields: object) -> Json:
-    """The row of one object by the names of the columns."""
+    """The table row of an object, by column name."""
     result = {"metadata": METADATA} | fields
     entry = table(kind, [result], {}, version="v1", include="None", now_s=42)
     return dict(zip([column["name"] for column in entry["columnDefinitions"]], entry["rows"][0]["cells"], strict=True))
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.resource)
-def test_every_kind_can_be_printed_bare(kind: Kind) -> None:
+def test_every_kind_has_a_table_for_empty_objects(kind: Kind) -> None:
     entry = table(kind, [{"metadata": {}}], {}, version="v1", include="Metadata", now_s=0)
     assert len(entry["rows"][0]["cells"]) == len(entry["columnDefinitions"]) > 0
 
 
-def test_a_service_prints_its_condition() -> None:
+def test_service_table_has_ready_condition() -> None:
     conditions = [{"type": "Ready", "status": "False", "reason": "RevisionFailed"}]
     row = cells(
         SERVING_SERVICE, status={"url": "http://a", "conditions": conditions, "latestReadyRevisionName": "a-00001"}
@@ -60,20 +60,20 @@ def test_a_service_prints_its_condition() -> None:
     }
 
 
-def test_a_revision_prints_its_state_and_replicas_as_numbers() -> None:
+def test_revision_table_has_state_and_numeric_replicas() -> None:
     row = cells(REVISION, spec={"servingState": "Reserve"}, status={"actualReplicas": 0, "desiredReplicas": 2})
     assert (row["State"], row["Actual Replicas"], row["Desired Replicas"]) == ("Reserve", 0, 2)
 
 
-def test_a_date_is_printed_as_an_age() -> None:
+def test_date_column_is_formatted_as_age() -> None:
     assert cells(SCALING_POLICY)["Age"] == "42s"
 
 
-def test_a_value_that_is_no_text_is_printed_as_one() -> None:
+def test_non_string_value_is_formatted_as_string() -> None:
     assert cells(CONFIGURATION, status={"latestReadyRevisionName": 5})["LatestReady"] == "5"
 
 
-def test_a_pod_prints_how_many_containers_are_ready() -> None:
+def test_pod_table_has_ready_containers_and_restarts() -> None:
     statuses = [{"ready": True, "restartCount": 2}, {"ready": False, "restartCount": 1}]
     row = cells(
         POD, spec={"nodeName": "n"}, status={"phase": "Running", "podIP": "127.64.0.1", "containerStatuses": statuses}
@@ -116,11 +116,11 @@ def test_a_pod_prints_how_many_containers_are_ready() -> None:
         ),
     ],
 )
-def test_a_pod_is_summed_up_as_kubectl_does(fields: Json, expected: str) -> None:
+def test_pod_status_column_equals_kubectls(fields: Json, expected: str) -> None:
     assert cells(POD, **fields)["Status"] == expected
 
 
-def test_a_pod_without_a_status_counts_its_containers() -> None:
+def test_pod_without_status_has_zero_ready_containers() -> None:
     assert cells(POD, spec={"containers": [{}, {}]})["Ready"] == "0/2"
 
 
@@ -132,35 +132,35 @@ def test_a_pod_without_a_status_counts_its_containers() -> None:
         ({"spec": {"unschedulable": True}}, "NotReady,SchedulingDisabled"),
     ],
 )
-def test_a_node_prints_whether_it_takes_pods(fields: Json, expected: str) -> None:
+def test_node_status_column_has_readiness_and_scheduling(fields: Json, expected: str) -> None:
     assert cells(NODE, **fields)["Status"] == expected
 
 
-def test_a_node_prints_its_roles() -> None:
+def test_node_table_has_roles() -> None:
     labels = {"node-role.kubernetes.io/control-plane": "", "other": "x"}
     assert cells(NODE, metadata=METADATA | {"labels": labels})["Roles"] == "control-plane"
 
 
-def test_a_core_service_prints_its_ports_and_selector() -> None:
+def test_core_service_table_has_ports_and_selector() -> None:
     row = cells(
         SERVICE, spec={"ports": [{"port": 80}, {"port": 53, "protocol": "UDP"}], "selector": {"a": "b", "c": "d"}}
     )
     assert (row["Port(s)"], row["Selector"], row["Type"]) == ("80/TCP,53/UDP", "a=b,c=d", "ClusterIP")
 
 
-def test_a_deployment_prints_its_replicas() -> None:
+def test_deployment_table_has_replicas_and_images() -> None:
     spec = {"replicas": 3, "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}}
     row = cells(DEPLOYMENT, spec=spec, status={"readyReplicas": 2})
     assert (row["Ready"], row["Containers"], row["Images"], row["Selector"]) == ("2/3", "c", "i", "<none>")
 
 
-def test_an_endpoint_slice_prints_three_addresses_and_how_many_more() -> None:
+def test_endpoint_slice_table_has_three_addresses_and_remainder() -> None:
     endpoints = [{"addresses": [f"127.64.0.{last}"]} for last in range(1, 6)]
     row = cells(ENDPOINT_SLICE, addressType="IPv4", endpoints=endpoints, ports=[{"port": 8012}])
     assert (row["Endpoints"], row["Ports"]) == ("127.64.0.1,127.64.0.2,127.64.0.3 + 2 more...", "8012")
 
 
-def test_an_event_prints_what_it_is_about() -> None:
+def test_event_table_has_object_message_and_last_seen() -> None:
     row = cells(
         EVENT, involvedObject={"kind": "Pod", "name": "p"}, message=" hi\n", lastTimestamp="1970-01-01T00:00:40Z"
     )
@@ -187,7 +187,7 @@ def test_an_event_prints_what_it_is_about() -> None:
         ),
     ],
 )
-def test_small_kinds_print_what_counts(kind: Kind, fields: Json, column: str, expected: object) -> None:
+def test_main_columns_of_further_kinds(kind: Kind, fields: Json, column: str, expected: object) -> None:
     assert cells(kind, **fields)[column] == expected
 
 
@@ -200,12 +200,12 @@ def test_small_kinds_print_what_counts(kind: Kind, fields: Json, column: str, ex
         ("", {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": METADATA}),
     ],
 )
-def test_a_row_carries_what_is_asked_for(include: str, expected: object) -> None:
+def test_row_object_follows_include_object_parameter(include: str, expected: object) -> None:
     entry = table(POD, [{"metadata": METADATA, "spec": 1}], {}, version="v1", include=include, now_s=0)
     assert entry["rows"][0].get("object") == expected
 
 
-def test_a_list_of_metadata_has_nothing_else() -> None:
+def test_metadata_list_has_partial_objects_only() -> None:
     result = {"metadata": METADATA, "spec": 1}
     entry = metadata_list([result], {"resourceVersion": "5"}, "v1")
     assert entry["items"] == [partial_metadata(result, "v1")]

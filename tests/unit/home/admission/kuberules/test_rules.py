@@ -1,4 +1,4 @@
-"""Some of the rules by hand; ``tests/conformance/data/manifests.jsonl`` compares all of them with a real API server."""
+"""Selected validation rules; ``tests/conformance/data/manifests.jsonl`` compares all rules with a real API server."""
 
 import base64
 from typing import Any
@@ -29,7 +29,7 @@ CONTAINER = {"name": "a", "image": "i"}
 PROBE = {"tcpSocket": {"port": 80}}
 DOUBLED = [{"name": "A0", "value": "x"}, *({"name": f"A{n + 1}", "value": f"$(A{n})$(A{n})"} for n in range(26))]
 
-# JSON values come as they are.
+# JSON values have any type.
 # ruff: noqa: ANN401
 
 
@@ -61,7 +61,7 @@ def service(**container: Any) -> dict[str, Any]:
         (SERVICE, {"spec": {"type": "NodePort", "ports": [{"port": 80, "nodePort": 32767}]}}),
     ],
 )
-def test_what_is_right_is_taken(kind: Kind, whole: dict[str, Any]) -> None:
+def test_valid_objects_have_no_problems(kind: Kind, whole: dict[str, Any]) -> None:
     assert undecodable(kind, whole) == []
     assert list(kube_problems(kind, whole)) == []
 
@@ -98,7 +98,7 @@ def test_what_is_right_is_taken(kind: Kind, whole: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_a_pod_that_cannot_run_is_refused(spec: object, message: str) -> None:
+def test_invalid_pod_spec_has_a_problem(spec: object, message: str) -> None:
     (problem,) = kube_problems(POD, {"spec": spec})
     assert f"{problem.where}: {problem.what}".startswith(message)
 
@@ -140,7 +140,7 @@ AT_DOWN = "spec.behavior.scaleDown"
         ),
     ],
 )
-def test_a_number_out_of_its_range_is_named_with_the_range(kind: Kind, whole: dict[str, Any], message: str) -> None:
+def test_out_of_range_number_is_reported_with_its_range(kind: Kind, whole: dict[str, Any], message: str) -> None:
     assert [f"{problem.where}: {problem.what}" for problem in kube_problems(kind, whole)] == [message]
 
 
@@ -159,18 +159,18 @@ AS_BASE64 = base64.b64encode(b"a" * MIB).decode()
         (SECRET, {"data": {"a": AS_BASE64}, "stringData": {"a": "b"}}, 0),
     ],
 )
-def test_the_values_of_a_config_map_or_secret_have_a_limit(kind: Kind, whole: dict[str, Any], problems: int) -> None:
+def test_config_map_and_secret_values_are_limited_to_1_mib(kind: Kind, whole: dict[str, Any], problems: int) -> None:
     assert [problem.where for problem in kube_problems(kind, whole)] == ["data"] * problems
 
 
-def test_a_header_of_a_route_has_a_name() -> None:
+def test_http_route_header_without_name_is_reported() -> None:
     route = {"spec": {"rules": [{"matches": [{"headers": [{"value": "x"}]}]}]}}
     assert [problem.where for problem in kube_problems(HTTP_ROUTE, route)] == [
         "spec.rules[0].matches[0].headers[0].name"
     ]
 
 
-def test_a_pod_with_users_of_its_own_has_no_block_device() -> None:
+def test_pod_with_user_namespace_has_no_block_devices() -> None:
     container = {**CONTAINER, "volumeDevices": [{"name": "d", "devicePath": "/d"}]}
     problems = kube_problems(POD, {"spec": {"containers": [container], "hostUsers": False}})
     refused = [problem.what for problem in problems if problem.where == "spec.containers[0].volumeDevices"]
@@ -203,7 +203,7 @@ def test_a_pod_with_users_of_its_own_has_no_block_device() -> None:
         (HTTP_ROUTE, {"spec": {"rules": ["x"]}}, 'spec.rules[0]: must be of type object, not a string "x"'),
     ],
 )
-def test_a_field_of_the_wrong_type_is_named(kind: Kind, whole: dict[str, Any], message: str) -> None:
+def test_field_of_wrong_type_is_reported(kind: Kind, whole: dict[str, Any], message: str) -> None:
     (problem,) = undecodable(kind, whole)
     assert message in f"{problem.where}: {problem.what}"
 
@@ -222,25 +222,25 @@ def test_a_field_of_the_wrong_type_is_named(kind: Kind, whole: dict[str, Any], m
         ({"securityContext": {"runAsNonRoot": "yes"}}, "runAsNonRoot: must be of type boolean"),
     ],
 )
-def test_a_template_that_no_pod_can_be_made_of_is_refused(container: dict[str, Any], message: str) -> None:
+def test_invalid_pod_template_is_rejected_on_single_machine(container: dict[str, Any], message: str) -> None:
     with pytest.raises(Invalid, match=message):
         admit(SERVING_SERVICE, service(**container), is_one_machine=True)
     assert admit(SERVING_SERVICE, service(**container))
 
 
-def test_probes_without_a_port_ask_the_one_of_the_container() -> None:
+def test_probes_without_port_are_admitted() -> None:
     probes = {"readinessProbe": {"httpGet": {"path": "/"}}, "livenessProbe": {"tcpSocket": {"port": 0}}}
     assert admit(SERVING_SERVICE, service(**probes), is_one_machine=True)
 
 
-def test_a_readiness_probe_may_spell_its_scheme_as_knative_takes_it() -> None:
+def test_readiness_probe_scheme_is_case_insensitive() -> None:
     probe = {"httpGet": {"scheme": "http"}}
     assert admit(SERVING_SERVICE, service(readinessProbe=probe), is_one_machine=True)
     with pytest.raises(Invalid, match=r"livenessProbe.httpGet.scheme: Unsupported value"):
         admit(SERVING_SERVICE, service(livenessProbe=probe), is_one_machine=True)
 
 
-def test_what_this_process_writes_is_checked_where_it_runs() -> None:
+def test_system_writes_are_checked_only_for_pods() -> None:
     bad = {"metadata": {"name": "a"}, "data": {"a b": "c"}}
     assert admit(CONFIG_MAP, bad, is_one_machine=True) == bad
     with acting_as("admin", manager="kubectl"), pytest.raises(Invalid, match=r"data\[a b\]"):
@@ -249,7 +249,7 @@ def test_what_this_process_writes_is_checked_where_it_runs() -> None:
         admit(POD, {"metadata": {"name": "a"}, "spec": {}}, is_one_machine=True)
 
 
-def test_what_a_write_leaves_as_it_was_is_not_checked_again() -> None:
+def test_unchanged_spec_is_not_checked_again() -> None:
     spec: dict[str, Any] = {}
     old = {"metadata": {"name": "a"}, "spec": spec}
     new = {"metadata": {"name": "a", "labels": {"b": "c"}}, "spec": spec}
@@ -269,7 +269,7 @@ AT_PATH = "spec.rules[0].http.paths[0]"
         ({"backend": {"serviceName": "api", "servicePort": 80}}, [f"{AT_PATH}.backend: Required value"]),
     ],
 )
-def test_a_path_of_an_ingress_is_checked(path: dict[str, Any], messages: list[str]) -> None:
+def test_ingress_path_problems_are_reported(path: dict[str, Any], messages: list[str]) -> None:
     backend = {"service": {"name": "api", "port": {"number": 80}}}
     rule = {
         "host": "*.example.com",

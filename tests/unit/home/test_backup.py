@@ -21,7 +21,7 @@ from serving.home.backup import (
 from serving.home.state import StateFolder
 from serving.home.store.journal import Journal, JournalEntry
 
-MADE = BackupManifest(format=FORMAT, version="1.2.3", created_s=1_700_000_000.0)
+MANIFEST = BackupManifest(format=FORMAT, version="1.2.3", created_s=1_700_000_000.0)
 ENTRY = JournalEntry(kind="services", namespace="default", name="hello", data=b"{}")
 
 
@@ -58,18 +58,18 @@ async def entries(path: Path) -> list[JournalEntry]:
     return journal_entries
 
 
-async def test_a_restored_folder_has_the_objects_the_secrets_and_the_apps(tmp_path: Path) -> None:
+async def test_restored_folder_has_objects_secrets_and_snapshots(tmp_path: Path) -> None:
     state = await state_with_services(tmp_path / "state")
     file = tmp_path / "saved.tar.gz"
-    size = write_backup(file, state, journal=journal_copy(state.journal), manifest=MADE)
+    size = write_backup(file, state, journal=journal_copy(state.journal), manifest=MANIFEST)
     assert size == file.stat().st_size
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     other = StateFolder(tmp_path / "other")
-    assert restore_backup(file, other) == MADE
+    assert restore_backup(file, other) == MANIFEST
     assert await entries(other.journal) == [ENTRY]
     assert other.key.read_bytes() == b"k" * 32
     assert (other.snapshots / "ab" / "app.py").read_text() == "run()"
-    # It was a link to the folder that was deployed, which is not on another machine.
+    # The original is a link to the deployed folder, which does not exist on another machine.
     assert (other.snapshots / "ab" / ".env").read_text() == "ignored by git"
     assert sorted(path.name for path in other.path.iterdir() if not path.name.startswith("journal.db")) == [
         "key",
@@ -79,9 +79,9 @@ async def test_a_restored_folder_has_the_objects_the_secrets_and_the_apps(tmp_pa
     assert stat.S_IMODE(other.path.stat().st_mode) == 0o700
 
 
-async def test_versions_continue_above_those_of_the_original(tmp_path: Path) -> None:
+async def test_restored_journal_has_the_start_version_of_the_original(tmp_path: Path) -> None:
     state = await state_with_services(tmp_path / "state")
-    write_backup(tmp_path / "saved", state, journal=journal_copy(state.journal), manifest=MADE)
+    write_backup(tmp_path / "saved", state, journal=journal_copy(state.journal), manifest=MANIFEST)
     other = StateFolder(tmp_path / "other")
     restore_backup(tmp_path / "saved", other)
     versions = []
@@ -92,9 +92,9 @@ async def test_versions_continue_above_those_of_the_original(tmp_path: Path) -> 
     assert versions[0] == versions[1]
 
 
-async def test_images_are_in_it_on_request(tmp_path: Path) -> None:
+async def test_backup_contains_images_on_request(tmp_path: Path) -> None:
     state = await state_with_services(tmp_path / "state")
-    with_images = msgspec.structs.replace(MADE, has_images=True)
+    with_images = msgspec.structs.replace(MANIFEST, has_images=True)
     write_backup(tmp_path / "saved", state, journal=journal_copy(state.journal), manifest=with_images)
     other = StateFolder(tmp_path / "other")
     restore_backup(tmp_path / "saved", other)
@@ -102,7 +102,7 @@ async def test_images_are_in_it_on_request(tmp_path: Path) -> None:
     assert str((other.images / "sh").readlink()) == "/bin/busybox"
 
 
-async def test_an_open_journal_is_copied_with_what_is_committed(tmp_path: Path) -> None:
+async def test_copy_of_an_open_journal_has_committed_entries(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db")
     journal.write_now([ENTRY])
     (tmp_path / "copy.db").write_bytes(journal.copy())
@@ -110,9 +110,9 @@ async def test_an_open_journal_is_copied_with_what_is_committed(tmp_path: Path) 
     assert await entries(tmp_path / "copy.db") == [ENTRY]
 
 
-async def test_a_folder_with_services_is_not_overwritten(tmp_path: Path) -> None:
+async def test_restore_rejects_a_folder_with_services(tmp_path: Path) -> None:
     state = await state_with_services(tmp_path / "state")
-    write_backup(tmp_path / "saved", state, journal=journal_copy(state.journal), manifest=MADE)
+    write_backup(tmp_path / "saved", state, journal=journal_copy(state.journal), manifest=MANIFEST)
     with pytest.raises(BadBackup, match="has services already; move the folder away"):
         restore_backup(tmp_path / "saved", state)
     assert await entries(state.journal) == [ENTRY]
@@ -128,7 +128,7 @@ def archive(path: Path, members: dict[str, bytes]) -> Path:
 
 
 def manifest(**changes: object) -> bytes:
-    return msgspec.json.encode({**msgspec.to_builtins(MADE), **changes})
+    return msgspec.json.encode({**msgspec.to_builtins(MANIFEST), **changes})
 
 
 def database() -> bytes:
@@ -137,12 +137,12 @@ def database() -> bytes:
         return connection.serialize()
 
 
-def test_a_field_of_a_newer_program_is_ignored(tmp_path: Path) -> None:
+def test_unknown_manifest_field_is_ignored(tmp_path: Path) -> None:
     file = archive(tmp_path / "saved", {"backup.json": manifest(colour="green"), "journal.db": database()})
-    assert restore_backup(file, StateFolder(tmp_path / "state")) == MADE
+    assert restore_backup(file, StateFolder(tmp_path / "state")) == MANIFEST
 
 
-def test_a_newer_format_is_refused_with_the_version_that_reads_it(tmp_path: Path) -> None:
+def test_newer_backup_format_is_rejected_with_its_version(tmp_path: Path) -> None:
     file = archive(tmp_path / "saved", {"backup.json": manifest(format=FORMAT + 1)})
     with pytest.raises(BadBackup, match=r"written by serving 1\.2\.3; .* restore it with that version"):
         read_manifest(file)
@@ -161,7 +161,7 @@ def test_a_newer_format_is_refused_with_the_version_that_reads_it(tmp_path: Path
         ({"backup.json": manifest(), "images/../../key": b""}, "cannot be restored: .*outside the destination"),
     ],
 )
-def test_a_bad_archive_is_refused_and_leaves_no_journal(
+def test_invalid_archive_is_rejected_and_leaves_no_files(
     tmp_path: Path, members: dict[str, bytes], message: str
 ) -> None:
     file = archive(tmp_path / "saved", members)
@@ -172,32 +172,32 @@ def test_a_bad_archive_is_refused_and_leaves_no_journal(
     assert not state.path.exists() or list(state.path.iterdir()) == []
 
 
-async def test_half_an_archive_is_refused(tmp_path: Path) -> None:
+async def test_truncated_archive_is_rejected(tmp_path: Path) -> None:
     state = await state_with_services(tmp_path / "state")
     (state.path / "snapshots" / "ab" / "noise").write_bytes(os.urandom(100_000))
-    write_backup(tmp_path / "saved", state, journal=journal_copy(state.journal), manifest=MADE)
+    write_backup(tmp_path / "saved", state, journal=journal_copy(state.journal), manifest=MANIFEST)
     whole = (tmp_path / "saved").read_bytes()
     (tmp_path / "half").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(BadBackup, match="cannot be restored"):
         restore_backup(tmp_path / "half", StateFolder(tmp_path / "other"))
 
 
-def test_what_is_no_file_is_not_replaced(tmp_path: Path) -> None:
+def test_backup_does_not_replace_a_pipe(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     with pytest.raises(FileExistsError, match="not a file"):
-        write_backup(pipe, StateFolder(tmp_path), journal=b"", manifest=MADE)
+        write_backup(pipe, StateFolder(tmp_path), journal=b"", manifest=MANIFEST)
     assert pipe.is_fifo()
 
 
-async def test_a_folder_that_is_missing_is_reported_with_the_name_of_the_file(tmp_path: Path) -> None:
+async def test_missing_folder_error_names_the_backup_file(tmp_path: Path) -> None:
     state, file = await state_with_services(tmp_path / "state"), tmp_path / "absent" / "saved.tar.gz"
     with pytest.raises(FileNotFoundError) as caught:
-        write_backup(file, state, journal=b"", manifest=MADE)
+        write_backup(file, state, journal=b"", manifest=MANIFEST)
     assert caught.value.filename == str(file)
 
 
-def test_no_file_and_no_archive_are_named(tmp_path: Path) -> None:
+def test_missing_and_invalid_archives_are_reported(tmp_path: Path) -> None:
     with pytest.raises(BadBackup, match="there is no such file"):
         read_manifest(tmp_path / "absent")
     (tmp_path / "text").write_text("hello")
@@ -207,9 +207,7 @@ def test_no_file_and_no_archive_are_named(tmp_path: Path) -> None:
         journal_copy(tmp_path / "absent.db")
 
 
-async def test_a_failed_backup_leaves_nothing_and_keeps_the_last_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_failed_backup_retains_the_previous_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     state = await state_with_services(tmp_path / "state")
     file = tmp_path / "saved"
     file.write_text("the last one")
@@ -219,7 +217,7 @@ async def test_a_failed_backup_leaves_nothing_and_keeps_the_last_one(
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space left"):
-        write_backup(file, state, journal=b"", manifest=MADE)
+        write_backup(file, state, journal=b"", manifest=MANIFEST)
     assert file.read_text() == "the last one"
     assert names_in(tmp_path) == {"saved", "state", "env"}
 
@@ -232,11 +230,11 @@ async def test_a_failed_backup_leaves_nothing_and_keeps_the_last_one(
         ("snapshots/a", tarfile.LNKTYPE, "../key", "outside the destination"),
         ("images/a", tarfile.LNKTYPE, "../key", "outside the destination"),
         ("snapshots/a", tarfile.FIFOTYPE, "", "is no file, folder or link"),
-        # A link in an image is within its pods, and nothing is written through it.
+        # Links in images are resolved inside pods; a restore does not write through them.
         ("images/a", tarfile.SYMTYPE, "/etc", "'images/a/b' leads to a place outside the destination"),
     ],
 )
-def test_no_link_leads_a_restore_out_of_the_folder(
+def test_restore_rejects_links_out_of_the_state_folder(
     tmp_path: Path, name: str, kind: bytes, target: str, message: str
 ) -> None:
     (tmp_path / "key").write_text("")
@@ -259,7 +257,7 @@ def names_in(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-async def test_files_of_images_and_volumes_keep_their_modes(tmp_path: Path) -> None:
+async def test_restored_image_and_volume_files_have_modes_without_setuid(tmp_path: Path) -> None:
     state = await state_with_services(tmp_path / "state")
     modes = {"images/tmp": 0o1777, "images/su": 0o4755, "volumes/default/db": 0o777, "volumes/default/db/log": 0o666}
     for name, mode in modes.items():
@@ -268,11 +266,11 @@ async def test_files_of_images_and_volumes_keep_their_modes(tmp_path: Path) -> N
         path.chmod(mode)
     (state.path / "snapshots/ab/app.py").chmod(0o4777)
     file = tmp_path / "saved.tar.gz"
-    with_all = msgspec.structs.replace(MADE, has_images=True, has_volumes=True)
+    with_all = msgspec.structs.replace(MANIFEST, has_images=True, has_volumes=True)
     write_backup(file, state, journal=journal_copy(state.journal), manifest=with_all)
     other = StateFolder(tmp_path / "other")
     restore_backup(file, other)
-    # A file of a stranger's archive does not become setuid.
+    # Files of an untrusted archive do not become setuid.
     result = modes | {"images/su": 0o755}
     assert {name: stat.S_IMODE((other.path / name).stat().st_mode) for name in modes} == result
     assert stat.S_IMODE((other.path / "snapshots/ab/app.py").stat().st_mode) == 0o755
@@ -287,7 +285,7 @@ async def test_files_of_images_and_volumes_keep_their_modes(tmp_path: Path) -> N
         ({"created_s": -1.0}, "seconds since the epoch"),
     ],
 )
-def test_a_manifest_is_checked_before_anything_is_restored(
+def test_invalid_manifest_is_rejected_before_files_are_restored(
     tmp_path: Path, changes: dict[str, object], why: str
 ) -> None:
     file = archive(tmp_path / "a", {"backup.json": manifest(**changes), "journal.db": database()})
@@ -299,7 +297,7 @@ def test_a_manifest_is_checked_before_anything_is_restored(
 
 @pytest.mark.parametrize("name", ["images/null", "volumes/null", "snapshots/null"])
 @pytest.mark.parametrize("kind", [tarfile.CHRTYPE, tarfile.BLKTYPE, tarfile.FIFOTYPE, tarfile.CONTTYPE])
-def test_an_entry_that_is_no_file_folder_or_link_is_refused(tmp_path: Path, name: str, kind: bytes) -> None:
+def test_special_file_entry_is_rejected(tmp_path: Path, name: str, kind: bytes) -> None:
     file = tmp_path / "a"
     with tarfile.open(file, "w:gz") as new_archive:
         for member, content in (("backup.json", manifest()), ("journal.db", database())):
@@ -310,7 +308,7 @@ def test_an_entry_that_is_no_file_folder_or_link_is_refused(tmp_path: Path, name
         entry.type, entry.devmajor, entry.devminor = kind, 1, 3
         new_archive.addfile(entry)
     if kind == tarfile.CONTTYPE:
-        # A contiguous file is a file.
+        # A contiguous file is a regular file.
         restore_backup(file, StateFolder(tmp_path / "state"))
         assert (tmp_path / "state" / name).is_file()
         return
@@ -319,7 +317,7 @@ def test_an_entry_that_is_no_file_folder_or_link_is_refused(tmp_path: Path, name
     assert names_in(tmp_path / "state") == set()
 
 
-def test_a_deep_tree_and_more_than_fits_are_refused_and_leave_nothing(tmp_path: Path) -> None:
+def test_too_deep_and_oversized_archives_are_rejected(tmp_path: Path) -> None:
     deep = {"backup.json": manifest(), "journal.db": database(), "volumes/" + "d/" * 1_500 + "f": b"x"}
     with pytest.raises(BadBackup, match="levels deep"):
         restore_backup(archive(tmp_path / "deep", deep), StateFolder(tmp_path / "state"))
@@ -330,7 +328,7 @@ def test_a_deep_tree_and_more_than_fits_are_refused_and_leave_nothing(tmp_path: 
         new_archive.addfile(entry, io.BytesIO(manifest()))
         entry = tarfile.TarInfo("volumes/all")
         entry.size = 2**60
-        new_archive.fileobj.write(entry.tobuf())  # its content is not there
+        new_archive.fileobj.write(entry.tobuf())  # without its content
     with pytest.raises(BadBackup, match="more than fits"):
         restore_backup(file, StateFolder(tmp_path / "state"))
     assert names_in(tmp_path / "state") == set()

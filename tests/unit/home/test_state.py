@@ -15,7 +15,7 @@ def mode_of(path: Path) -> int:
     return stat.S_IMODE(path.stat().st_mode)
 
 
-def test_what_is_secret_is_for_its_owner_only(tmp_path: Path) -> None:
+def test_secret_files_are_readable_by_owner_only(tmp_path: Path) -> None:
     state = StateFolder(tmp_path / "state")
     state.open("http://127.0.0.1:6080")
     assert mode_of(state.path) == 0o700
@@ -23,7 +23,7 @@ def test_what_is_secret_is_for_its_owner_only(tmp_path: Path) -> None:
     assert len(state.key.read_bytes()) == 32
 
 
-def test_secrets_stay_the_same_when_it_is_opened_again(tmp_path: Path) -> None:
+def test_reopened_state_folder_has_the_same_secrets(tmp_path: Path) -> None:
     first = StateFolder(tmp_path)
     first.open("http://127.0.0.1:6080")
     key, token = first.key.read_bytes(), first.token.read_text()
@@ -37,19 +37,19 @@ def test_secrets_stay_the_same_when_it_is_opened_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"two words", b"line\n", b"\xff\xfe", "café".encode()])
-def test_a_token_that_no_request_can_carry_is_refused_with_its_file(tmp_path: Path, text: bytes) -> None:
+def test_invalid_token_file_is_rejected_with_its_path(tmp_path: Path, text: bytes) -> None:
     tmp_path.joinpath("token").write_bytes(text)
     with pytest.raises(SettingsError, match=r"/token.*not a bearer token.*without the file a new one is made"):
         StateFolder(tmp_path).open("http://127.0.0.1:1")
 
 
-def test_a_folder_that_is_held_says_by_whom(tmp_path: Path) -> None:
+def test_locked_state_folder_error_names_the_process(tmp_path: Path) -> None:
     StateFolder(tmp_path).open("http://127.0.0.1:6080")
     with pytest.raises(SettingsError, match=f"process {os.getpid()} holds this state folder"):
         StateFolder(tmp_path).open("http://127.0.0.1:6080")
 
 
-def test_state_is_kept_where_the_desktop_standard_says(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_default_state_path_follows_xdg_state_home(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", "/state")
     assert default_state_path() == Path("/state/serving")
     monkeypatch.delenv("XDG_STATE_HOME")
@@ -57,12 +57,12 @@ def test_state_is_kept_where_the_desktop_standard_says(monkeypatch: pytest.Monke
     assert default_state_path() == Path("/me/.local/state/serving")
 
 
-def test_the_file_is_yaml_and_json() -> None:
+def test_kubeconfig_is_valid_yaml_and_json() -> None:
     text = kubeconfig("http://127.0.0.1:6080", "t0k-_en")
     assert yaml.safe_load(text) == json.loads(text)
 
 
-def test_the_token_is_the_users_and_not_in_the_url() -> None:
+def test_kubeconfig_has_token_in_user_and_not_in_url() -> None:
     content = json.loads(kubeconfig("https://127.0.0.1:6080/", "abc", authority="PEM"))
     (cluster,) = content["clusters"]
     assert cluster["cluster"] == {
@@ -72,7 +72,7 @@ def test_the_token_is_the_users_and_not_in_the_url() -> None:
     assert content["users"][0]["user"] == {"token": "abc"}
 
 
-def test_an_error_of_a_full_disk_has_a_path() -> None:
+def test_full_disk_error_has_a_path() -> None:
     with pytest.raises(OSError, match="No space left on device: '/the/file'"), naming(Path("/the/file")):
         Path("/dev/full").write_bytes(b"x")
     with pytest.raises(FileNotFoundError, match="'/absent'"), naming(Path("/the/file")):

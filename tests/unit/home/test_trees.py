@@ -6,7 +6,7 @@ import pytest
 
 from serving.home.trees import discard_tree, remove_tree
 
-# Deeper than Python's stack and the kernel's longest path.
+# Deeper than Python's recursion limit and the kernel's maximum path length.
 DEPTH = 3000
 
 
@@ -26,12 +26,12 @@ def deep(tmp_path: Path) -> Iterator[Path]:
     discard_tree(top)
 
 
-def test_a_tree_of_any_depth_is_removed(deep: Path) -> None:
+def test_tree_of_depth_3000_is_removed(deep: Path) -> None:
     remove_tree(deep)
     assert not deep.exists()
 
 
-def test_links_are_removed_and_not_followed(tmp_path: Path) -> None:
+def test_symlinks_in_a_tree_are_removed_and_not_followed(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "file").touch()
     top = tmp_path / "top"
@@ -42,14 +42,14 @@ def test_links_are_removed_and_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "outside" / "file").exists()
 
 
-def test_a_link_in_place_of_the_folder_is_removed_itself(tmp_path: Path) -> None:
+def test_symlink_as_top_folder_is_removed_itself(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "outside")
     remove_tree(tmp_path / "link")
     assert [path.name for path in tmp_path.iterdir()] == ["outside"]
 
 
-def test_a_folder_without_rights_for_its_owner_is_removed(tmp_path: Path) -> None:
+def test_folder_without_owner_permissions_is_removed(tmp_path: Path) -> None:
     top = tmp_path / "top"
     (top / "work" / "work").mkdir(parents=True)
     (top / "work" / "work" / "file").touch()
@@ -59,12 +59,12 @@ def test_a_folder_without_rights_for_its_owner_is_removed(tmp_path: Path) -> Non
     assert not top.exists()
 
 
-def test_what_does_not_exist_is_fine(tmp_path: Path) -> None:
+def test_removal_of_a_missing_tree_succeeds(tmp_path: Path) -> None:
     remove_tree(tmp_path / "nothing")
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="root only")
-def test_all_but_what_cannot_go_is_removed_and_the_reason_is_raised(tmp_path: Path) -> None:
+def test_removal_continues_past_a_mount_and_raises_its_error(tmp_path: Path) -> None:
     top = tmp_path / "top"
     (top / "mounted").mkdir(parents=True)
     (top / "other" / "file").mkdir(parents=True)

@@ -5,14 +5,14 @@ from serving.home.acme.pace import Failures, host_failed, renewal_at_s, server_f
 DAY_S = 86_400.0
 
 
-def test_a_certificate_is_renewed_after_two_thirds_of_its_lifetime_spread_by_host() -> None:
+def test_renewal_is_at_two_thirds_of_lifetime_spread_by_host() -> None:
     times = {renewal_at_s(f"h{n}.example", not_before_s=0, not_after_s=90 * DAY_S) / DAY_S for n in range(200)}
     assert 55.5 <= min(times) < 56.5
     assert 59 < max(times) <= 60
     assert len(times) > 150
 
 
-def test_pauses_double_up_to_a_maximum() -> None:
+def test_retry_pauses_double_up_to_a_maximum() -> None:
     failures, pauses = None, []
     for _ in range(12):
         failures = host_failed(failures, 1000.0, retry_after_s=0)
@@ -26,5 +26,5 @@ def test_pauses_double_up_to_a_maximum() -> None:
 
 
 @pytest.mark.parametrize(("asked_s", "pause_s"), [(10, 120), (7200, 7200), (-5, 120)])
-def test_a_host_waits_at_least_as_long_as_the_server_wants(asked_s: float, pause_s: float) -> None:
+def test_retry_after_of_the_server_extends_the_pause(asked_s: float, pause_s: float) -> None:
     assert host_failed(None, 0.0, retry_after_s=asked_s).retry_at_s == pause_s

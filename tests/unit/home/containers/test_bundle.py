@@ -22,7 +22,7 @@ def box(*, is_rootless: bool) -> ContainerBox:
     )
 
 
-def test_a_rootless_container_shares_the_network_and_mounts_nothing_of_other_users() -> None:
+def test_rootless_container_shares_network_and_sets_no_mount_groups() -> None:
     config = bundle_config(box(is_rootless=True), {})
     assert [namespace["type"] for namespace in config["linux"]["namespaces"]] == [
         "pid",
@@ -36,49 +36,49 @@ def test_a_rootless_container_shares_the_network_and_mounts_nothing_of_other_use
     assert not any(option.startswith("gid=") for mount in mounts.values() for option in mount["options"])
 
 
-def test_a_container_of_root_has_a_network_and_sysfs_of_its_own() -> None:
+def test_root_container_has_network_namespace_and_sysfs() -> None:
     config = bundle_config(box(is_rootless=False), {})
     assert {"type": "network"} in config["linux"]["namespaces"]
     assert next(mount for mount in config["mounts"] if mount["destination"] == "/sys")["type"] == "sysfs"
 
 
-def test_a_container_with_users_of_its_own_has_its_files_where_they_may_enter() -> None:
+def test_user_namespace_container_has_mappings_and_accessible_root() -> None:
     own = msgspec.structs.replace(
         box(is_rootless=False), network="/run/network", users=OwnUsers(first=70_000, place="/mnt")
     )
     config = bundle_config(own, {})
     linux, mounts = config["linux"], {mount["destination"]: mount for mount in config["mounts"]}
     assert linux["uidMappings"] == linux["gidMappings"] == [{"containerID": 0, "hostID": 70_000, "size": 65_536}]
-    # The runtime is in the network already.
+    # The runtime already runs in the pod's network namespace.
     assert [namespace["type"] for namespace in linux["namespaces"]] == ["pid", "ipc", "uts", "mount", "cgroup", "user"]
     assert (config["root"]["path"], mounts["/sys"]["source"]) == ("/mnt/root", "/mnt/sys")
 
 
-def test_a_container_makes_the_calls_of_dockers_list_unless_it_is_unconfined() -> None:
+def test_seccomp_profile_is_dockers_unless_unconfined() -> None:
     for security in ({}, {"seccompProfile": {"type": "RuntimeDefault"}}):
         assert bundle_config(box(is_rootless=False), security)["linux"]["seccomp"]["defaultAction"] == "SCMP_ACT_ERRNO"
     unconfined = {"seccompProfile": {"type": "Unconfined"}}
     assert "seccomp" not in bundle_config(box(is_rootless=False), unconfined)["linux"]
 
 
-def test_a_compiled_filter_stands_for_the_default_profile_only() -> None:
+def test_compiled_seccomp_filter_is_set_only_for_default_profile() -> None:
     compiled = msgspec.structs.replace(box(is_rootless=False), seccomp_filter="AAAA")
     default = bundle_config(compiled, {})
     assert default["annotations"] == {"run.oci.seccomp_bpf_data": "AAAA"}
-    # For a runtime that does not know the annotation.
+    # Used by a runtime that does not support the annotation.
     assert default["linux"]["seccomp"]["defaultAction"] == "SCMP_ACT_ERRNO"
     own = msgspec.structs.replace(compiled, seccomp={"defaultAction": "SCMP_ACT_KILL"})
     for container_box, security in ((own, {}), (compiled, {"seccompProfile": {"type": "Unconfined"}})):
         assert bundle_config(container_box, security)["annotations"] == {}
 
 
-def test_a_container_gains_no_privileges_unless_it_asks() -> None:
+def test_no_new_privileges_is_set_unless_escalation_is_allowed() -> None:
     assert bundle_config(box(is_rootless=False), {})["process"]["noNewPrivileges"]
     asks = {"allowPrivilegeEscalation": True}
     assert not bundle_config(box(is_rootless=False), asks)["process"]["noNewPrivileges"]
 
 
-def test_the_paths_that_docker_masks_are_masked() -> None:
+def test_masked_and_read_only_paths_equal_dockers() -> None:
     linux = bundle_config(box(is_rootless=False), {})["linux"]
     # DefaultSpec of Docker 28, daemon/pkg/oci/defaults.go; containerd 2.1 has the same.
     proc = ["acpi", "asound", "interrupts", "kcore", "keys", "latency_stats", "sched_debug", "scsi", "timer_list"]
@@ -92,7 +92,7 @@ def test_the_paths_that_docker_masks_are_masked() -> None:
     assert linux["readonlyPaths"] == ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"]
 
 
-def test_the_counters_of_each_processors_heat_are_masked(tmp_path: Path) -> None:
+def test_thermal_paths_lists_throttle_folders_of_all_cpus(tmp_path: Path) -> None:
     for name in ("cpu0/thermal_throttle", "cpu12/thermal_throttle", "cpu3/cache", "cpufreq/thermal_throttle"):
         (tmp_path / name).mkdir(parents=True)
     assert thermal_paths(tmp_path) == (
@@ -101,11 +101,11 @@ def test_the_counters_of_each_processors_heat_are_masked(tmp_path: Path) -> None
     )
 
 
-def test_a_pod_of_a_user_who_is_no_admin_gets_no_more_rights_than_the_baseline_gives() -> None:
+def test_images_only_pod_must_meet_the_baseline() -> None:
     container = {"name": "c", "securityContext": {"seccompProfile": {"type": "Unconfined"}}}
     pod = {"metadata": {"annotations": {"serving.dev/images-only": "true"}}, "spec": {"containers": [container]}}
     with pytest.raises(InvalidValue, match=r'violates PodSecurity "baseline:latest": seccompProfile'):
         check_rights(pod)
-    # An admin's, and a plain one.
+    # A pod of an admin, and a pod without a security context.
     check_rights({**pod, "metadata": {}})
     check_rights({**pod, "spec": {"containers": [{"name": "c"}]}})

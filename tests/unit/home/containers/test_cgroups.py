@@ -18,7 +18,7 @@ def written(folder: Path, files: Mapping[str, str]) -> None:
         (folder / name).write_text(text)
 
 
-def test_limits_are_written_for_version_1(tmp_path: Path) -> None:
+def test_limits_are_written_to_cgroup_v1_files(tmp_path: Path) -> None:
     folders, refused = new_tree(tmp_path).make("p/c", Limits(cpu_m=500, memory_bytes=2**26, cpu_request_m=250))
     assert (len(folders), refused) == (3, [])
     assert (tmp_path / "cpu/p/c/cpu.cfs_quota_us").read_text() == "50000"
@@ -26,12 +26,12 @@ def test_limits_are_written_for_version_1(tmp_path: Path) -> None:
     assert (tmp_path / "memory/p/c/memory.limit_in_bytes").read_text() == str(2**26)
 
 
-def test_a_limit_without_a_controller_is_refused() -> None:
+def test_limits_without_controllers_are_returned_as_refused() -> None:
     none = CgroupTree(folders={}, is_unified=False)
     assert none.make("p/c", Limits(cpu_m=500, memory_bytes=1)) == ((), ["cpu", "memory"])
 
 
-def test_kills_in_a_cgroup_that_the_runtime_has_made_below_count(tmp_path: Path) -> None:
+def test_oom_kills_in_child_cgroups_are_counted(tmp_path: Path) -> None:
     cgroup_tree = new_tree(tmp_path)
     written(tmp_path / "cpuacct/p/c", {"cpuacct.usage": "1500000000"})
     memory = {"memory.stat": "total_inactive_file 1", "memory.usage_in_bytes": "11", "memory.oom_control": "oom_kill 0"}
@@ -42,7 +42,7 @@ def test_kills_in_a_cgroup_that_the_runtime_has_made_below_count(tmp_path: Path)
     assert (cgroup_use.cpu_s, cgroup_use.memory_bytes, cgroup_use.oom_kill_count) == (1.5, 10, 1)
 
 
-def test_a_runtime_joins_cgroups_of_version_2_by_their_path() -> None:
+def test_only_cgroup_v2_has_a_path_for_the_runtime() -> None:
     folder = Path("/sys/fs/cgroup/serving-1")
     assert CgroupTree(folders={"memory": folder}, is_unified=True).path_of("p/c") == "/serving-1/p/c"
     assert CgroupTree(folders={"memory": folder}, is_unified=False).path_of("p/c") == ""

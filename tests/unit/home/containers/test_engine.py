@@ -1,7 +1,7 @@
 from serving.home.containers.engine import find_engine, joins_cgroups, runtime_arguments
 
 
-def test_a_runtime_of_another_name_is_refused() -> None:
+def test_unknown_container_runtime_is_rejected() -> None:
     engine = find_engine("docker")
     assert (engine.runtime, engine.reason) == (
         "",
@@ -9,7 +9,7 @@ def test_a_runtime_of_another_name_is_refused() -> None:
     )
 
 
-def test_crun_is_not_to_manage_cgroups_and_runc_always_does() -> None:
+def test_only_runc_manages_cgroups() -> None:
     assert runtime_arguments("/usr/bin/crun", "s", "e")[-2:] == ("--cgroup-manager", "disabled")
     assert "--cgroup-manager" not in runtime_arguments("/usr/sbin/runc", "s", "e")
     assert (joins_cgroups("/usr/bin/crun"), joins_cgroups("/usr/sbin/runc")) == (False, True)

@@ -30,7 +30,7 @@ def query(name: str, kind: int = A) -> bytes:
 
 
 def outcome(response: bytes | None) -> tuple[int, str]:
-    """Code, and the address if there is one."""
+    """The response code, and the address if there is one."""
     assert response is not None
     number, flags, questions, responses, *_ = struct.unpack_from("!HHHHHH", response)
     assert (number, questions, flags & 0x8000) == (7, 1, 0x8000)
@@ -51,18 +51,18 @@ def outcome(response: bytes | None) -> tuple[int, str]:
         ("shop.example.com", A, (0, "10.139.1.2")),
     ],
 )
-def test_names_of_services_lead_to_the_gateway(name: str, kind: int, expected: tuple[int, str]) -> None:
+def test_service_names_resolve_to_the_gateway(name: str, kind: int, expected: tuple[int, str]) -> None:
     assert outcome(ANSWERS.respond(query(name, kind), {"shop.example.com"})) == expected
 
 
-def test_a_named_service_leads_to_the_address_of_its_namespace() -> None:
+def test_named_port_service_resolves_to_its_namespaces_address() -> None:
     named = {"api.default.svc.cluster.local"}
     expected = (0, named_address("10.138.1.2", "default"))
     assert outcome(ANSWERS.respond(query("api.default.svc.cluster.local"), (), named)) == expected
     assert outcome(ANSWERS.respond(query("web.default.svc.cluster.local"), (), named)) == (0, "10.138.1.2")
 
 
-def test_other_names_are_asked_elsewhere() -> None:
+def test_other_names_are_left_to_upstream_servers() -> None:
     assert ANSWERS.respond(query("example.org"), {"shop.example.com"}) is None
     assert outcome(failure(query("example.org"))) == (2, "")
 
@@ -78,16 +78,16 @@ def test_other_names_are_asked_elsewhere() -> None:
         query("a")[:2] + b"\x80" + query("a")[3:],
     ],
 )
-def test_what_is_no_query_is_refused(damaged: bytes) -> None:
+def test_malformed_query_is_rejected(damaged: bytes) -> None:
     with pytest.raises(InvalidValue):
         question_of(damaged)
 
 
-def test_servers_are_those_of_resolv_conf() -> None:
+def test_upstream_servers_are_read_from_resolv_conf() -> None:
     assert servers_of("# x\nsearch a\nnameserver 1.2.3.4\nnameserver\nnameserver ::1\n") == ["1.2.3.4", "::1"]
 
 
-def test_queries_of_a_pod_are_bounded_in_each_second() -> None:
+def test_queries_per_pod_and_second_are_limited() -> None:
     counts = QueryCounts(second_max=2)
     admitted = [counts.admits(pod, at_s) for pod, at_s in (("a", 1.0), ("a", 1.5), ("a", 1.9), ("b", 1.9), ("a", 2.0))]
     assert admitted == [True, True, False, True, True]
@@ -95,7 +95,7 @@ def test_queries_of_a_pod_are_bounded_in_each_second() -> None:
 
 @contextlib.asynccontextmanager
 async def serving_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[str, int]]:
-    """A name server whose other server never responds; its address."""
+    """The address of a name server whose upstream server never responds."""
     with socket.socket(type=socket.SOCK_DGRAM) as silent, socket.socket() as free:
         silent.bind(("127.0.0.1", 0))
         free.bind(("127.0.0.2", 0))
@@ -119,22 +119,20 @@ def _is_open(address: tuple[str, int]) -> bool:
     return False
 
 
-async def test_a_pod_has_a_bound_of_queries_that_wait_for_another_server(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_forwarded_queries_per_pod_are_limited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with serving_names(tmp_path, monkeypatch) as address:
         with socket.socket(type=socket.SOCK_DGRAM) as pod:
             pod.setblocking(False)
             for _ in range(nameserver._FORWARDED_MAX + 1):
                 pod.sendto(query("example.org"), address)
-            # The first to get a response is the one too many: the others wait for their server.
+            # The query above the limit fails first: the others wait for the upstream server.
             refused = await asyncio.get_running_loop().sock_recv(pod, 512)
             assert outcome(refused) == (2, "")
             pod.sendto(query("hello.default.svc.cluster.local"), address)
             assert outcome(await asyncio.get_running_loop().sock_recv(pod, 512)) == (0, "10.138.1.2")
 
 
-async def test_a_pod_has_a_bound_of_connections_and_a_query_of_bytes(
+async def test_tcp_connections_per_pod_and_query_size_are_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with serving_names(tmp_path, monkeypatch) as address, contextlib.AsyncExitStack() as at_end:
@@ -153,7 +151,7 @@ async def test_a_pod_has_a_bound_of_connections_and_a_query_of_bytes(
 
 
 async def _all_of(reader: asyncio.StreamReader, count: int) -> bytes:
-    """As many bytes, or those before the connection's end."""
+    """Read up to ``count`` bytes, fewer if the connection ends."""
     try:
         return await reader.readexactly(count)
     except asyncio.IncompleteReadError as error:

@@ -1,4 +1,4 @@
-"""The sockets of the activators at the addresses of the pods' gateway, bound in a network namespace of a child process."""
+"""Activator sockets at the pods' gateway addresses, bound in a child's network namespace."""
 
 import os
 import shutil
@@ -15,7 +15,7 @@ print(*sorted(bind_gateway(gateway, inner_port=8081, public_port=8080)))
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("unshare"), reason="needs root and unshare of util-linux")
-def test_pods_reach_cluster_local_services_at_the_default_ports_of_http_and_https() -> None:
+def test_gateway_listens_on_configured_and_default_http_ports() -> None:
     command = ["unshare", "--net", sys.executable, "-c", _PROGRAM]
     names = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
     assert names == ["inner-pods-443", "inner-pods-80", "inner-pods-8081", "public-pods-80", "public-pods-8080"]

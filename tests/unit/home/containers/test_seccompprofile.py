@@ -16,7 +16,7 @@ def asking(name: str) -> dict[str, Any]:
 
 
 def calls(folder: Path, *rules: dict[str, Any], capabilities: frozenset[str] = frozenset()) -> list[str]:
-    """The names of all calls in the rules that apply."""
+    """The names of the system calls in all rules that apply."""
     profile = {"defaultAction": "SCMP_ACT_ERRNO", "syscalls": [{"action": "SCMP_ACT_ALLOW", **rule} for rule in rules]}
     (folder / "p.json").write_text(json.dumps(profile))
     entry = local_profile(folder, asking("p.json"), capabilities=capabilities)
@@ -25,11 +25,11 @@ def calls(folder: Path, *rules: dict[str, Any], capabilities: frozenset[str] = f
 
 
 @pytest.mark.parametrize("security", [{}, {"seccompProfile": {"type": "RuntimeDefault"}}])
-def test_without_a_profile_of_its_own_there_is_none(tmp_path: Path, security: dict[str, Any]) -> None:
+def test_no_localhost_profile_returns_none(tmp_path: Path, security: dict[str, Any]) -> None:
     assert local_profile(tmp_path, security) is None
 
 
-def test_a_profile_becomes_that_of_the_runtime(tmp_path: Path) -> None:
+def test_localhost_profile_is_converted_to_oci(tmp_path: Path) -> None:
     argument = {"index": 0, "value": 8, "valueTwo": 0, "op": "SCMP_CMP_EQ"}
     rule = {"names": ["personality"], "action": "SCMP_ACT_ERRNO", "errnoRet": 38, "args": [argument]}
     profile = {
@@ -52,7 +52,7 @@ def test_a_profile_becomes_that_of_the_runtime(tmp_path: Path) -> None:
     }
 
 
-def test_rules_apply_by_capability_machine_and_kernel(tmp_path: Path) -> None:
+def test_seccomp_rules_apply_by_capability_machine_and_kernel(tmp_path: Path) -> None:
     rules: list[dict[str, Any]] = [
         {"names": ["plain"]},
         {"names": ["traced"], "includes": {"caps": ["CAP_SYS_PTRACE"]}},
@@ -71,7 +71,7 @@ def test_rules_apply_by_capability_machine_and_kernel(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["", "none.json", "../secret.json", "/etc/passwd", "link.json", "folder", "broken.json"]
 )
-def test_a_file_that_is_no_profile_below_the_folder_is_refused(tmp_path: Path, name: str) -> None:
+def test_missing_invalid_or_outside_profile_is_rejected(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "seccomp"
     (folder / "folder").mkdir(parents=True)
     (tmp_path / "secret.json").write_text('{"defaultAction": "SCMP_ACT_ALLOW"}')

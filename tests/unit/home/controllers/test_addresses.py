@@ -30,16 +30,16 @@ def named(name: str = "api", namespace: str = "default") -> Object:
     return route
 
 
-def test_a_route_has_its_public_host_and_three_cluster_local_ones() -> None:
+def test_route_has_one_public_and_three_cluster_local_hosts() -> None:
     inner = ["hello.default.svc.cluster.local", "hello.default.svc", "hello.default"]
     assert names_of(new_route(), SETTINGS) == {"shown": [f"hello.default.{SETTINGS.domain}"], "inner": inner}
 
 
-def test_tags_have_hosts_too() -> None:
+def test_tag_of_a_route_has_cluster_local_host() -> None:
     assert "blue-hello.default.svc.cluster.local" in names_of(new_route(tag="blue"), SETTINGS)["inner"]
 
 
-def test_a_named_port_gives_a_short_name_in_its_own_namespace_and_each_name_one_address() -> None:
+def test_named_port_route_has_short_name_in_its_namespace() -> None:
     gateway = machine_gateway(8081)
     everywhere, own = entries_of([new_route(), named(), named("api", "shop")], SETTINGS, gateway=gateway)
     here, there = named_address(gateway, "default"), named_address(gateway, "shop")
@@ -53,7 +53,7 @@ def test_a_named_port_gives_a_short_name_in_its_own_namespace_and_each_name_one_
     ]
 
 
-def test_a_cluster_local_service_has_no_public_name() -> None:
+def test_cluster_local_route_has_no_public_host() -> None:
     inner = named()
     inner["metadata"]["labels"] = {VISIBILITY_LABEL: "cluster-local"}
     gateway = machine_gateway(8081)
@@ -63,12 +63,12 @@ def test_a_cluster_local_service_has_no_public_name() -> None:
 
 
 def state_of(path: Path) -> tuple[str, int, int]:
-    """The text, the mode and the number of a file."""
+    """The text, the mode and the inode number of a file."""
     stats = path.stat()
     return path.read_text(), stats.st_mode & 0o777, stats.st_ino
 
 
-async def test_the_files_follow_routes_and_stay_the_same_files(tmp_path: Path) -> None:
+async def test_hosts_files_follow_routes_in_place(tmp_path: Path) -> None:
     folder, cluster = tmp_path / "names", MemoryCluster()
     hosts = HostsFiles(cluster, folder, lambda: SETTINGS, inner_port=8081)
     mask = os.umask(0o077)
@@ -76,7 +76,7 @@ async def test_the_files_follow_routes_and_stay_the_same_files(tmp_path: Path) -
         path, other = Path(hosts.file_of("default")), Path(hosts.file_of("kube-system"))
     finally:
         os.umask(mask)
-    # Pods read it, which have other users; the machine's own entries come first.
+    # Pods with other users read the file; the machine's entries come first.
     text, mode, number = state_of(path)
     assert mode == 0o644
     assert text.startswith(state_of(Path("/etc/hosts"))[0].rstrip("\n"))
@@ -87,18 +87,18 @@ async def test_the_files_follow_routes_and_stay_the_same_files(tmp_path: Path) -
     await cluster.delete(ROUTE, "default", "api")
     await until(lambda: "api.default.svc" not in path.read_text())
     running.cancel()
-    # A mount in a pod shows this file, whatever has its name later.
+    # Pods mount this inode, so the file must not be replaced.
     assert state_of(path)[2] == number
     await cluster.close()
 
 
-async def test_names_stay_over_a_restart_and_go_with_their_namespace(tmp_path: Path) -> None:
+async def test_hosts_files_survive_restart_and_are_deleted_with_namespace(tmp_path: Path) -> None:
     folder, cluster = tmp_path / "names", MemoryCluster()
     folder.mkdir()
     for namespace in ("default", "gone"):
         (folder / namespace).write_text("127.0.0.1 kept\n")
     hosts = HostsFiles(cluster, folder, lambda: SETTINGS, inner_port=8081)
-    # Until all routes are known, pods of an earlier process find what they found.
+    # Until all routes are known, the file of the earlier process is unchanged.
     assert state_of(Path(hosts.file_of("default")))[0] == "127.0.0.1 kept\n"
     running = asyncio.create_task(hosts.run())
     await until(lambda: "kept" not in (folder / "default").read_text())
@@ -113,13 +113,13 @@ async def test_names_stay_over_a_restart_and_go_with_their_namespace(tmp_path: P
     await cluster.close()
 
 
-def test_without_a_file_of_their_own_pods_have_the_machines(tmp_path: Path) -> None:
+def test_missing_names_folder_returns_no_hosts_file(tmp_path: Path) -> None:
     hosts = HostsFiles(MemoryCluster(), tmp_path / "names", lambda: SETTINGS, inner_port=8081)
     (tmp_path / "names").rmdir()
     assert hosts.file_of("default") == ""
 
 
-async def test_services_with_a_named_port_are_known_by_their_inner_hosts() -> None:
+async def test_service_hosts_list_named_port_services() -> None:
     cluster = MemoryCluster()
     hosts = ServiceHosts(cluster, lambda: SETTINGS.host_rules)
     running = [asyncio.create_task(reflector.run()) for reflector in hosts.reflectors]

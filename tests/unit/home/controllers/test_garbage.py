@@ -1,4 +1,4 @@
-"""Collecting garbage, beyond tests/conformance/cluster/test_deletion.py."""
+"""Garbage collection; further cases are in tests/conformance/cluster/test_deletion.py."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -37,7 +37,7 @@ async def names(cluster: MemoryCluster) -> list[str]:
     return [config_map["metadata"]["name"] for config_map in (await cluster.list(CONFIG_MAP)).items]
 
 
-async def test_an_owner_in_another_namespace_is_none() -> None:
+async def test_dependent_of_owner_in_another_namespace_is_deleted() -> None:
     async with collected() as cluster:
         await cluster.create(NAMESPACE, {"metadata": {"name": "other"}})
         owner = await cluster.create(CONFIG_MAP, {"metadata": {"name": "owner", "namespace": "other"}})
@@ -45,14 +45,14 @@ async def test_an_owner_in_another_namespace_is_none() -> None:
         assert await names(cluster) == ["owner"]
 
 
-async def test_an_owner_outside_of_namespaces_counts_everywhere() -> None:
+async def test_dependent_of_cluster_scoped_owner_is_retained() -> None:
     async with collected() as cluster:
         owner = await cluster.create(NAMESPACE, {"metadata": {"name": "owner"}})
         await cluster.create(CONFIG_MAP, owned("child", owner))
         assert await names(cluster) == ["child"]
 
 
-async def test_another_object_of_an_owners_name_is_not_the_owner() -> None:
+async def test_recreated_owner_with_another_uid_is_not_the_owner() -> None:
     async with collected() as cluster:
         owner = await cluster.create(CONFIG_MAP, {"metadata": {"name": "owner"}})
         await cluster.delete(CONFIG_MAP, "default", "owner")
@@ -61,7 +61,7 @@ async def test_another_object_of_an_owners_name_is_not_the_owner() -> None:
         assert await names(cluster) == ["owner"]
 
 
-async def test_an_owner_that_is_changed_lets_its_dependents_be() -> None:
+async def test_changed_owner_retains_its_dependents() -> None:
     async with collected() as cluster:
         owner = await cluster.create(CONFIG_MAP, {"metadata": {"name": "owner"}})
         await cluster.create(CONFIG_MAP, owned("child", owner))
@@ -69,7 +69,7 @@ async def test_an_owner_that_is_changed_lets_its_dependents_be() -> None:
         assert await names(cluster) == ["child", "owner"]
 
 
-async def test_who_disowns_itself_stays() -> None:
+async def test_dependent_without_owner_reference_is_retained() -> None:
     async with collected() as cluster:
         owner = await cluster.create(CONFIG_MAP, {"metadata": {"name": "owner"}})
         await cluster.create(CONFIG_MAP, owned("child", owner))
@@ -78,7 +78,7 @@ async def test_who_disowns_itself_stays() -> None:
         assert await names(cluster) == ["child"]
 
 
-async def test_pods_of_a_deleted_deployment_get_their_grace() -> None:
+async def test_pods_of_deleted_deployment_get_their_grace_period() -> None:
     async with collected() as cluster:
         owner = await cluster.create(DEPLOYMENT, {"metadata": {"name": "owner"}, "spec": {}})
         body = owned("pod", owner) | {"spec": {"nodeName": "here", "terminationGracePeriodSeconds": 7}}
@@ -89,7 +89,7 @@ async def test_pods_of_a_deleted_deployment_get_their_grace() -> None:
     assert pod["metadata"]["deletionGracePeriodSeconds"] == 7
 
 
-async def test_a_thousand_dependents_go_with_their_owner() -> None:
+async def test_thousand_dependents_are_deleted_with_their_owner() -> None:
     async with collected() as cluster:
         owner = await cluster.create(CONFIG_MAP, {"metadata": {"name": "owner"}})
         for number in range(1000):
@@ -98,8 +98,8 @@ async def test_a_thousand_dependents_go_with_their_owner() -> None:
         assert await names(cluster) == []
 
 
-async def test_what_lost_its_owner_in_a_crash_is_collected_at_the_next_start(tmp_path: Path) -> None:
-    # Without a collector: the process died between the two deletions.
+async def test_orphans_of_a_crash_are_deleted_at_the_next_start(tmp_path: Path) -> None:
+    # Without a collector, as if the process died between the two deletions.
     first = MemoryCluster(Journal(tmp_path / "journal.db"))
     owner = await first.create(SERVING_SERVICE, {"metadata": {"name": "owner"}})
     await first.create(CONFIG_MAP, owned("child", owner))
@@ -110,7 +110,7 @@ async def test_what_lost_its_owner_in_a_crash_is_collected_at_the_next_start(tmp
         assert await names(cluster) == ["alive", "other"]
 
 
-async def test_a_namespace_that_was_going_continues_after_a_restart(tmp_path: Path) -> None:
+async def test_terminating_namespace_is_deleted_after_restart(tmp_path: Path) -> None:
     first = MemoryCluster(Journal(tmp_path / "journal.db"))
     await first.create(NAMESPACE, {"metadata": {"name": "one"}})
     await first.create(CONFIG_MAP, {"metadata": {"name": "map", "namespace": "one"}})
@@ -127,7 +127,7 @@ def seen(name: str, version: str, *, is_deleted: bool = False) -> WatchEvent:
     return WatchEvent(type=EventType.DELETED if is_deleted else EventType.MODIFIED, object={"metadata": metadata})
 
 
-def test_an_event_expires_an_hour_after_its_last_write() -> None:
+def test_event_expires_an_hour_after_its_last_write() -> None:
     ages = EventAges()
     ages.put(seen("once", "1"), now_s=0)
     ages.put(seen("again", "2"), now_s=0)
@@ -139,14 +139,14 @@ def test_an_event_expires_an_hour_after_its_last_write() -> None:
     assert list(ages.pop_expired(now_s=5401)) == [(("default", "again"), "4")]
 
 
-def test_of_too_many_events_the_oldest_expire() -> None:
+def test_oldest_events_above_the_limit_expire() -> None:
     ages = EventAges(count_max=2)
     for number in range(5):
         ages.put(seen(f"e-{number}", str(number)), now_s=0)
     assert [key[1] for key, _ in ages.pop_expired(now_s=0)] == ["e-0", "e-1", "e-2"]
 
 
-async def test_events_that_expire_are_deleted() -> None:
+async def test_expired_events_are_deleted() -> None:
     cluster, ages = MemoryCluster(), EventAges(count_max=1)
     for name in ("first", "second", "third"):
         await cluster.create(EVENT, {"metadata": {"name": name}})

@@ -1,4 +1,4 @@
-"""Ingresses and HTTPRoutes as ScaledWorkloads: tables of fields with an effect and of the others."""
+"""Conversion of Ingresses and HTTPRoutes to ScaledWorkloads: supported fields, and reports of the others."""
 
 from typing import Any
 
@@ -76,14 +76,14 @@ def texts_of(routing: Routing) -> list[str]:
         ),
     ],
 )
-def test_a_route_is_the_rules_of_its_deployment(route: Object, rules: list[RoutingRule]) -> None:
+def test_route_is_converted_to_rules_of_its_deployment(route: Object, rules: list[RoutingRule]) -> None:
     routing = routed(route)
     assert list(rules_of(routing)) == rules
     assert routing.deployments["shop"].spec.service.port == 80
     assert texts_of(routing) == []
 
 
-def test_headers_of_an_httproute_are_headers() -> None:
+def test_header_matches_of_an_http_route_are_converted() -> None:
     match = {"headers": [{"name": "X-Canary", "value": "yes"}]}
     (rule,) = rules_of(routed(an_httproute({"matches": [match], "backendRefs": [BACKEND]})))
     assert [(header.name, header.value) for header in rule.headers] == [("X-Canary", "yes")]
@@ -116,11 +116,11 @@ def test_headers_of_an_httproute_are_headers() -> None:
         ),
     ],
 )
-def test_what_does_not_act_is_named(route: Object, text: str) -> None:
+def test_unserved_parts_of_a_route_are_reported(route: Object, text: str) -> None:
     assert any(text in each_text for each_text in texts_of(routed(route)))
 
 
-def test_an_annotation_of_another_controller_is_named() -> None:
+def test_annotation_of_another_controller_is_reported() -> None:
     route = an_ingress(a_rule("a.example.com"))
     route["metadata"]["annotations"] = {"nginx.ingress.kubernetes.io/rewrite-target": "/", "team": "a"}
     assert texts_of(routed(route)) == ["annotation nginx.ingress.kubernetes.io/rewrite-target has no effect"]
@@ -129,13 +129,13 @@ def test_an_annotation_of_another_controller_is_named() -> None:
 @pytest.mark.parametrize(
     ("deployments", "count"), [([a_deployment("b")], 0), ([a_deployment(app="shop"), a_deployment("b", app="shop")], 2)]
 )
-def test_a_service_without_one_deployment_is_named(deployments: list[Object], count: int) -> None:
+def test_service_without_exactly_one_deployment_is_reported(deployments: list[Object], count: int) -> None:
     routing = routed(an_ingress(a_rule("a.example.com")), deployments=deployments)
     assert routing.deployments == {}
     assert texts_of(routing) == [f"service/shop selects the pods of {count} Deployments; expected one"]
 
 
-def test_a_second_port_of_a_deployment_is_named() -> None:
+def test_second_port_of_a_deployment_is_reported() -> None:
     route = an_ingress(a_rule("a.example.com", a_path(), a_path("/admin", number=81)))
     routing = routed(route)
     assert rules_of(routing) == (RoutingRule(hosts=("a.example.com",)),)
@@ -144,7 +144,7 @@ def test_a_second_port_of_a_deployment_is_named() -> None:
     ]
 
 
-def test_two_routes_to_a_deployment_are_one_scaled_workload() -> None:
+def test_two_routes_to_a_deployment_share_a_scaled_workload() -> None:
     routes = [an_ingress(a_rule("a.example.com")), an_ingress(a_rule("b.example.com"), name="other")]
     writes, notes = workload_writes(routed(*routes), [])
     (create,) = writes
@@ -161,7 +161,7 @@ def created(route: Object, **parts: Any) -> Object:  # noqa: ANN401 - objects
     return body
 
 
-def test_the_scaling_annotations_of_a_deployment_act() -> None:
+def test_scaling_annotations_of_a_deployment_are_copied_and_removed() -> None:
     annotations = {"autoscaling.knative.dev/min-scale": "1", "team": "a"}
     deployments = [a_deployment(annotations=annotations)]
     own = {"autoscaling.knative.dev/min-scale": "1"}
@@ -173,7 +173,7 @@ def test_the_scaling_annotations_of_a_deployment_act() -> None:
     assert patch.patch == {"metadata": {"annotations": {"autoscaling.knative.dev/min-scale": None}}}
 
 
-def test_a_scaled_workload_follows_its_routes() -> None:
+def test_scaled_workload_is_patched_and_deleted_with_its_routes() -> None:
     workload = created(an_ingress(a_rule("a.example.com")))
     assert workload_writes(routed(an_ingress(a_rule("a.example.com"))), [workload]) == ([], [])
     (patch,), _ = workload_writes(routed(an_ingress(a_rule("b.example.com"))), [workload])
@@ -183,7 +183,7 @@ def test_a_scaled_workload_follows_its_routes() -> None:
     assert isinstance(delete, Delete)
 
 
-def test_a_scaled_workload_of_a_user_is_left_alone() -> None:
+def test_users_scaled_workload_is_not_changed() -> None:
     workload = created(an_ingress(a_rule("a.example.com")))
     del workload["metadata"]["labels"]
     writes, (note,) = workload_writes(routed(an_ingress(a_rule("b.example.com"))), [workload])

@@ -1,4 +1,4 @@
-"""Pods get nodes: at their creation, or later when a node has room."""
+"""Assignment of pods to nodes, at creation or later when a node has capacity."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ from serving.net.cluster.reflector import CacheChange
 from tests.eventually import until
 from tests.virtual_time import pass_s, run_virtually
 
-# Longer than a watch takes.
+# Longer than the lag of a watch.
 LAG_S = 10.0
 OWNER = [{"apiVersion": "apps/v1", "kind": "Deployment", "name": "d", "uid": "d"}]
 
@@ -101,7 +101,7 @@ async def until_reported(cluster: Cluster) -> Object:
     return (await until(events))[0]
 
 
-async def test_pods_spread_over_nodes_and_wait_when_none_has_room() -> None:
+async def test_spread_policy_balances_pods_and_queues_excess_pods() -> None:
     async with staged(NodePlacing("spread"), "a", "b") as stage:
         results = [await stage.create(pod(f"p{number}")) for number in range(5)]
         nodes = [nested(resource, "spec", "nodeName") for resource in results]
@@ -116,7 +116,7 @@ async def test_pods_spread_over_nodes_and_wait_when_none_has_room() -> None:
         assert await until_scheduled(stage, "p4") == "c"
 
 
-async def test_a_pod_that_goes_makes_room() -> None:
+async def test_deleted_pod_frees_capacity_for_a_pending_pod() -> None:
     async with staged(NodePlacing("pack"), "a") as stage:
         for name in ("p0", "p1", "p2"):
             await stage.create(pod(name))
@@ -125,7 +125,7 @@ async def test_a_pod_that_goes_makes_room() -> None:
         assert await until_scheduled(stage, "p2") == "a"
 
 
-async def test_packing_fills_a_node_before_the_next() -> None:
+async def test_pack_policy_fills_a_node_before_the_next() -> None:
     async with staged(NodePlacing("pack"), "a", "b") as stage:
         results = [await stage.create(pod(f"p{number}")) for number in range(4)]
         first, second, third, fourth = (nested(resource, "spec", "nodeName") for resource in results)
@@ -133,12 +133,12 @@ async def test_packing_fills_a_node_before_the_next() -> None:
 
 
 def place(stage: Stage, name: str) -> tuple[PlacedCreation, str | None]:
-    """A pod that a node has room for once; its node."""
+    """A pod of which a node has capacity for one, and its node."""
     placed = stage.scheduler.place(pod(name, cpu="600m"))
     return placed, nested(placed.pod, "spec", "nodeName")
 
 
-def test_room_of_a_pod_whose_creation_failed_is_kept_until_the_watch_would_have_brought_it() -> None:
+def test_capacity_of_failed_pod_creation_is_reserved_for_watch_lag() -> None:
     async def scenario() -> None:
         async with staged(NodePlacing("spread"), "a") as stage:
             placed_creation, node = place(stage, "p0")
@@ -151,7 +151,7 @@ def test_room_of_a_pod_whose_creation_failed_is_kept_until_the_watch_would_have_
     run_virtually(scenario())
 
 
-def test_a_pod_whose_creation_only_seemed_to_fail_keeps_its_room() -> None:
+def test_capacity_of_a_pod_created_despite_an_error_remains_reserved() -> None:
     async def scenario() -> None:
         async with staged(NodePlacing("spread"), "a") as stage:
             placed_creation, _ = place(stage, "p0")
@@ -163,7 +163,7 @@ def test_a_pod_whose_creation_only_seemed_to_fail_keeps_its_room() -> None:
     run_virtually(scenario())
 
 
-async def test_no_other_pod_gets_the_room_of_one_that_is_being_bound() -> None:
+async def test_capacity_of_a_pod_being_bound_is_reserved() -> None:
     async with staged(NodePlacing("spread")) as stage:
         await stage.cluster.create(POD, pod("p0", cpu="600m"))
         await until(lambda: len(stage.scheduler._waiting) == 1)
@@ -180,7 +180,7 @@ async def test_no_other_pod_gets_the_room_of_one_that_is_being_bound() -> None:
         assert seen == [None]
 
 
-async def test_an_event_from_before_a_pod_was_bound_does_not_free_its_room() -> None:
+async def test_stale_event_of_a_bound_pod_does_not_free_capacity() -> None:
     cluster, placing = MemoryCluster(), NodePlacing("spread")
     scheduler = PodScheduler(cluster, placing)
     await put_node(cluster, "a")
@@ -198,7 +198,7 @@ async def test_an_event_from_before_a_pod_was_bound_does_not_free_its_room() -> 
     await cluster.close()
 
 
-async def test_a_pod_waits_while_the_pods_on_the_nodes_are_not_known() -> None:
+async def test_pod_is_not_placed_before_pods_are_synced() -> None:
     cluster = MemoryCluster()
     scheduler = PodScheduler(cluster, NodePlacing("spread"))
     await put_node(cluster, "a")
@@ -210,14 +210,14 @@ async def test_a_pod_waits_while_the_pods_on_the_nodes_are_not_known() -> None:
     await cluster.close()
 
 
-async def test_a_node_runs_no_more_pods_than_it_says() -> None:
+async def test_pods_per_node_are_limited_to_allocatable() -> None:
     async with staged(NodePlacing("spread"), "a", pods="1") as stage:
         await stage.create(pod("p0"))
         await stage.create(pod("p1"))
         await until_refused(stage, "p1", "0/1 nodes are available: 1 Too many pods.")
 
 
-async def test_the_one_node_takes_any_number_of_pods_unless_it_is_cordoned() -> None:
+async def test_single_node_accepts_any_pod_unless_cordoned() -> None:
     async with staged(None, "local") as stage:
         assert nested(await stage.create(pod("p0", cpu="100")), "spec", "nodeName") == "local"
         await stage.cluster.patch(NODE, "", "local", patch={"spec": {"unschedulable": True}})
@@ -228,7 +228,7 @@ async def test_the_one_node_takes_any_number_of_pods_unless_it_is_cordoned() -> 
         assert await until_scheduled(stage, "p1") == "local"
 
 
-async def test_a_pod_without_an_owner_is_bound_too() -> None:
+async def test_pod_without_owner_is_bound() -> None:
     async with staged(None, "local") as stage:
         bare = pod("bare")
         del bare["metadata"]["ownerReferences"]
@@ -236,18 +236,18 @@ async def test_a_pod_without_an_owner_is_bound_too() -> None:
         assert await until_scheduled(stage, "bare") == "local"
 
 
-def test_before_the_node_is_known_pods_go_to_this_machine() -> None:
+def test_pods_are_placed_on_local_before_its_node_exists() -> None:
     scheduler = PodScheduler(MemoryCluster())
     assert nested(scheduler.place(pod("p0")).pod, "spec", "nodeName") == "local"
 
 
 @pytest.mark.parametrize("policy", ["spread", "pack", "low-risk"])
-async def test_every_policy_places_a_pod(policy: str) -> None:
+async def test_every_placement_policy_places_a_pod(policy: str) -> None:
     async with staged(NodePlacing(policy), "a") as stage:
         assert nested(await stage.create(pod("p0")), "spec", "nodeName") == "a"
 
 
-async def test_a_pod_that_requests_more_than_the_machine_starts_with_a_warning() -> None:
+async def test_pod_with_excessive_requests_is_placed_with_warning_event() -> None:
     async with staged(None, "local") as stage:
         await stage.create(pod("small"))
         resource = await stage.create(pod("large", "50"))
@@ -259,7 +259,7 @@ async def test_a_pod_that_requests_more_than_the_machine_starts_with_a_warning()
 
 
 class DeletesWhileWritten(MemoryCluster):
-    """A store in which a pod is deleted just after its status has been written."""
+    """A store that deletes a pod directly after its status has been written."""
 
     seen: Callable[[], bool]
 
@@ -271,7 +271,7 @@ class DeletesWhileWritten(MemoryCluster):
         return written
 
 
-async def test_a_pod_that_is_deleted_while_it_is_refused_does_not_wait() -> None:
+async def test_pod_deleted_during_status_write_is_not_queued() -> None:
     cluster = DeletesWhileWritten()
     scheduler = PodScheduler(cluster)
     cluster.seen = lambda: not scheduler._pods.cache
@@ -339,11 +339,11 @@ def expression(key: str, operator: str, *values: str) -> dict[str, Any]:
         (node(TAINT), pod_of_scheduling(tolerations=[{"operator": "Equal"}]), TAINTED),
     ],
 )
-def test_a_node_takes_a_pod_or_says_why_not(candidate: dict[str, Any], wanted: dict[str, Any], why: str) -> None:
+def test_refusal_names_unmet_scheduling_constraint(candidate: dict[str, Any], wanted: dict[str, Any], why: str) -> None:
     assert refusal(candidate, wanted) == why
 
 
-def test_the_message_counts_the_nodes_of_each_reason() -> None:
+def test_unschedulable_message_counts_nodes_per_reason() -> None:
     reasons = ["Insufficient cpu", CORDONED, "Insufficient cpu"]
     assert unschedulable_message(reasons) == (
         "0/3 nodes are available: 2 Insufficient cpu, 1 node(s) were unschedulable."
@@ -351,7 +351,7 @@ def test_the_message_counts_the_nodes_of_each_reason() -> None:
     assert unschedulable_message([]) == "0/0 nodes are available: there is no node."
 
 
-def test_requests_beyond_a_node_are_named() -> None:
+def test_excess_message_names_requests_above_allocatable() -> None:
     machine = {**node(), "status": {"allocatable": {"cpu": "2", "memory": "4Gi"}}}
 
     def asking(**amounts: str) -> dict[str, Any]:

@@ -39,19 +39,19 @@ def pod(name: str, *, ready: bool = True, age: int = 0, cost: str | None = None,
     return {"metadata": metadata, "status": status}
 
 
-def test_what_is_missing_is_made() -> None:
+def test_missing_replicas_are_created() -> None:
     assert plan_pods(new_deployment(3), [pod("a")]) == PodPlan(create_count=2, delete_names=())
 
 
-def test_without_a_scale_there_is_one() -> None:
+def test_replicas_default_to_one() -> None:
     assert plan_pods(new_deployment(None), []).create_count == 1
 
 
-def test_a_pod_that_goes_is_not_counted() -> None:
+def test_terminating_pod_does_not_count_as_replica() -> None:
     assert plan_pods(new_deployment(1), [pod("a", deletionTimestamp="x")]).create_count == 1
 
 
-def test_an_evicted_pod_is_replaced_and_not_deleted() -> None:
+def test_evicted_pod_is_replaced_and_not_deleted() -> None:
     evicted = {**pod("a"), "status": {"phase": "Failed", "reason": "Evicted"}}
     assert plan_pods(new_deployment(1), [evicted]) == PodPlan(create_count=1, delete_names=())
     assert plan_pods(new_deployment(1), [evicted, pod("b")]) == PodPlan(create_count=0, delete_names=())
@@ -67,11 +67,11 @@ def test_an_evicted_pod_is_replaced_and_not_deleted() -> None:
         ([pod("odd", cost="free"), pod("cheap", cost="-1")], "cheap"),
     ],
 )
-def test_who_goes_first(pods: list[Object], goes: str) -> None:
+def test_scale_down_deletes_pods_in_kubernetes_order(pods: list[Object], goes: str) -> None:
     assert plan_pods(new_deployment(1), pods).delete_names == (goes,)
 
 
-def test_a_new_pod_belongs_to_its_deployment_and_has_no_node_yet() -> None:
+def test_new_pod_has_owner_reference_and_no_node() -> None:
     resource = new_pod(new_deployment())
     assert resource["metadata"]["generateName"] == "d-"
     assert resource["metadata"]["labels"] == {"app": "a", "pod-template-hash": ANY}
@@ -79,7 +79,7 @@ def test_a_new_pod_belongs_to_its_deployment_and_has_no_node_yet() -> None:
     assert "nodeName" not in resource["spec"]
 
 
-def test_pods_of_another_template_are_replaced_if_a_user_made_the_deployment() -> None:
+def test_changed_template_replaces_pods_of_unowned_deployments_only() -> None:
     before, changed = new_deployment(1), new_deployment(1)
     changed["spec"]["template"] = {**changed["spec"]["template"], "spec": {"containers": [{"image": "other"}]}}
     first = {**new_pod(before), "status": pod("a")["status"]}
@@ -90,14 +90,14 @@ def test_pods_of_another_template_are_replaced_if_a_user_made_the_deployment() -
     assert plan_pods(changed, [pod("a")]) == PodPlan(create_count=0, delete_names=())
 
 
-def test_a_deployment_is_available_when_all_its_pods_are_ready() -> None:
+def test_deployment_is_available_if_all_pods_are_ready() -> None:
     status = deployment_status(new_deployment(2), [pod("a"), pod("b", ready=False), pod("c", deletionTimestamp="x")])
     assert (status["replicas"], status["readyReplicas"], status["unavailableReplicas"]) == (2, 1, 1)
     assert status["conditions"][0]["status"] == "False"
     assert deployment_status(new_deployment(1), [pod("a")])["conditions"][0]["status"] == "True"
 
 
-def test_a_condition_that_did_not_change_stays_as_it_was() -> None:
+def test_unchanged_deployment_condition_is_retained() -> None:
     before = {**deployment_status(new_deployment(1), [pod("a")])["conditions"][0], "lastTransitionTime": "then"}
     result = {**new_deployment(1), "status": {"conditions": [before]}}
     assert deployment_status(result, [pod("a")])["conditions"] == [before]
@@ -121,7 +121,7 @@ def service(selector: dict[str, str] | None) -> Object:
     }
 
 
-def test_a_slice_names_who_is_selected_and_whether_it_takes_requests() -> None:
+def test_endpoint_slice_lists_selected_pods_with_conditions() -> None:
     pods = [pod("b", ready=False), pod("a"), pod("c", deletionTimestamp="x"), {**pod("d"), "status": {}}]
     (slice_,) = desired_slices(service({"app": "a"}), [of_revision(each_pod) for each_pod in pods], reach=nowhere)
     assert slice_["metadata"]["labels"] == {"x": "y", "kubernetes.io/service-name": "s"}
@@ -132,53 +132,53 @@ def test_a_slice_names_who_is_selected_and_whether_it_takes_requests() -> None:
     ]
 
 
-def test_a_pod_without_a_revision_is_listed_until_its_end() -> None:
+def test_terminating_pod_without_revision_remains_an_endpoint() -> None:
     (slice_,) = desired_slices(service({"app": "a"}), [pod("c", deletionTimestamp="x")], reach=nowhere)
     (endpoint,) = slice_["endpoints"]
     assert endpoint["conditions"] == {"ready": False, "serving": True, "terminating": True}
 
 
-def test_pods_without_a_queue_proxy_are_where_their_ports_are() -> None:
-    """Two processes with ports of their own need a slice each; a container has the port that it names."""
+def test_pods_without_queue_proxy_are_grouped_into_slices_by_port() -> None:
+    """Processes on different ports need one slice per port; a container listens on its named port."""
     named = service({"app": "a"})
     named["spec"]["ports"][0]["targetPort"] = "web"
     containers = [{"name": "c", "ports": [{"name": "admin", "containerPort": 9}, {"name": "web", "containerPort": 80}]}]
     pods = [{**pod(name), "spec": {"containers": containers}} for name in ("a", "b", "c", "d")]
-    places = {"a": ("127.0.0.1", 20001), "b": ("127.0.0.1", 20002), "c": ("10.137.3.7", 80)}
+    addresses = {"a": ("127.0.0.1", 20001), "b": ("127.0.0.1", 20002), "c": ("10.137.3.7", 80)}
 
     def reach(_namespace: str, name: str, port: int) -> tuple[str, int] | None:
         assert port == 80
-        return places.get(name)
+        return addresses.get(name)
 
     slices = {slice_["metadata"]["name"]: slice_ for slice_ in desired_slices(named, pods, reach=reach)}
     assert sorted(slices) == ["s-local", "s-local-20001", "s-local-20002", "s-local-80"]
     assert (slices["s-local"]["endpoints"], slices["s-local"]["ports"]) == ([], [])
     assert slices["s-local-80"]["ports"] == [{"name": "http", "port": 80, "protocol": "TCP"}]
     assert [endpoint["addresses"] for endpoint in slices["s-local-20002"]["endpoints"]] == [["127.0.0.1"]]
-    # The last one is not known here yet.
+    # Pod d has no known address yet, so its podIP is used.
     assert [endpoint["addresses"] for endpoint in slices["s-local-80"]["endpoints"]] == [["10.137.3.7"], ["127.64.0.1"]]
 
 
-def test_a_slice_has_the_protocol_of_the_port() -> None:
+def test_endpoint_slice_has_app_protocol_of_the_port() -> None:
     secured = service({"app": "a"})
     secured["spec"]["ports"][0]["appProtocol"] = "https"
     (slice_,) = desired_slices(secured, [of_revision(pod("a"))], reach=nowhere)
     assert slice_["ports"] == [{"name": "http", "port": 8012, "protocol": "TCP", "appProtocol": "https"}]
 
 
-def test_a_pod_without_the_named_port_is_in_no_slice() -> None:
+def test_pod_without_the_named_target_port_is_no_endpoint() -> None:
     named = service({"app": "a"})
     named["spec"]["ports"][0]["targetPort"] = "web"
     (only,) = desired_slices(named, [{**pod("a"), "spec": {"containers": [{"name": "c"}]}}], reach=nowhere)
     assert only["endpoints"] == []
 
 
-def test_a_service_without_a_selector_selects_no_pod() -> None:
+def test_service_without_matching_selector_selects_no_pod() -> None:
     assert not selects(service(None), pod("a"))
     assert not selects(service({"app": "b"}), pod("a"))
 
 
-def test_a_pod_without_a_status_is_not_ready() -> None:
+def test_pod_without_status_is_not_ready() -> None:
     assert not is_ready({"metadata": {}})
 
 
@@ -194,13 +194,13 @@ def renewed(name: str) -> Object:
     return resource
 
 
-def test_a_restart_starts_a_pod_before_a_ready_one_goes() -> None:
+def test_rollout_restart_creates_a_pod_before_deleting_a_ready_pod() -> None:
     assert plan_pods(restarted(1), [pod("a")]) == PodPlan(create_count=1, delete_names=())
     assert plan_pods(restarted(1), [pod("a"), renewed("b")]) == PodPlan(create_count=0, delete_names=("a",))
     assert plan_pods(restarted(1), [renewed("b")]) == PodPlan(create_count=0, delete_names=())
 
 
-def test_pods_are_replaced_when_they_are_to_refuse_strangers_and_when_no_longer() -> None:
+def test_changed_guarded_annotation_replaces_pods() -> None:
     guarded = new_deployment(1)
     guarded["spec"]["template"]["metadata"]["annotations"] = {"serving.dev/guarded": "true"}
     guard = pod("b")
@@ -210,9 +210,9 @@ def test_pods_are_replaced_when_they_are_to_refuse_strangers_and_when_no_longer(
     assert plan_pods(new_deployment(1), [guard]) == PodPlan(create_count=1, delete_names=())
 
 
-def test_a_restart_at_zero_only_deletes() -> None:
+def test_rollout_restart_at_zero_replicas_only_deletes() -> None:
     assert plan_pods(restarted(0), [pod("a")]) == PodPlan(create_count=0, delete_names=("a",))
 
 
-def test_the_status_counts_pods_that_were_renewed() -> None:
+def test_status_counts_updated_replicas() -> None:
     assert deployment_status(restarted(2), [pod("a"), renewed("b")])["updatedReplicas"] == 1

@@ -31,7 +31,7 @@ def names_in(root: Path) -> set[str]:
     return {str(path.relative_to(root)) for path in root.rglob("*")}
 
 
-def test_files_folders_and_links_are_as_in_the_layer(tmp_path: Path) -> None:
+def test_layer_files_folders_and_links_are_unpacked(tmp_path: Path) -> None:
     root = tmp_path / "root"
     unpacked(
         root, tar_of([folder_of("a", 0o751), ("a/f", b"text", 0o640), link("l", "a/f"), link("h", "a/f", hard=True)])
@@ -41,7 +41,7 @@ def test_files_folders_and_links_are_as_in_the_layer(tmp_path: Path) -> None:
     assert ((root / "a" / "f").stat().st_mode & 0o777, (root / "a").stat().st_mode & 0o777) == (0o640, 0o751)
 
 
-def test_a_later_layer_replaces_and_removes(tmp_path: Path) -> None:
+def test_later_layer_replaces_and_removes_files(tmp_path: Path) -> None:
     root = tmp_path / "root"
     first = tar_of([("f", b"1", 0o644), ("d/x", b"1", 0o644), ("d/y", b"1", 0o644), ("e/z", b"1", 0o644)])
     second = tar_of([("f", b"2", 0o644), ("d/.wh.x", b"", 0o644), (".wh.e", b"", 0o644)])
@@ -50,14 +50,14 @@ def test_a_later_layer_replaces_and_removes(tmp_path: Path) -> None:
     assert names_in(root) == {"f", "d", "d/y"}
 
 
-def test_an_opaque_folder_hides_what_is_below_and_not_what_its_own_layer_has(tmp_path: Path) -> None:
+def test_opaque_folder_removes_files_of_lower_layers_only(tmp_path: Path) -> None:
     root = tmp_path / "root"
     second = tar_of([("d/new", b"", 0o644), ("d/.wh..wh..opq", b"", 0o644), ("d/later", b"", 0o644)])
     unpacked(root, tar_of([("d/old/deep", b"", 0o644)]), second)
     assert names_in(root) == {"d", "d/new", "d/later"}
 
 
-def test_a_file_replaces_a_folder_and_a_folder_a_file(tmp_path: Path) -> None:
+def test_file_replaces_folder_and_folder_replaces_file(tmp_path: Path) -> None:
     root = tmp_path / "root"
     unpacked(
         root,
@@ -67,14 +67,14 @@ def test_a_file_replaces_a_folder_and_a_folder_a_file(tmp_path: Path) -> None:
     assert names_in(root) == {"a", "b", "b/y"}
 
 
-def test_a_link_to_a_folder_of_the_image_is_followed_within_the_image(tmp_path: Path) -> None:
+def test_absolute_symlink_is_resolved_within_the_image(tmp_path: Path) -> None:
     root = tmp_path / "root"
     unpacked(root, tar_of([folder_of("usr/bin"), link("bin", "/usr/bin")]), tar_of([("bin/tool", b"", 0o755)]))
     assert (root / "usr" / "bin" / "tool").is_file()
 
 
 @pytest.mark.parametrize("target", ["/etc", "../../outside", "/../../../outside", "../" * 20 + "outside"])
-def test_nothing_is_written_through_a_link_that_leads_out(tmp_path: Path, target: str) -> None:
+def test_symlink_out_of_the_image_is_not_followed(tmp_path: Path, target: str) -> None:
     (tmp_path / "outside").mkdir()
     root = tmp_path / "root"
     unpacked(root, tar_of([link("way", target), ("way/file", b"evil", 0o644)]))
@@ -83,13 +83,13 @@ def test_nothing_is_written_through_a_link_that_leads_out(tmp_path: Path, target
 
 
 @pytest.mark.parametrize("name", ["../file", "a/../../file", "/../file"])
-def test_a_path_upwards_is_refused(tmp_path: Path, name: str) -> None:
+def test_path_with_parent_folder_is_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidValue, match=r"without '\.\.'"):
         unpacked(tmp_path / "root", tar_of([(name, b"", 0o644)]))
     assert not (tmp_path / "file").exists()
 
 
-def test_a_hard_link_to_a_file_outside_is_refused(tmp_path: Path) -> None:
+def test_hard_link_to_a_file_outside_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("s")
     with pytest.raises((InvalidValue, OSError)):
         unpacked(tmp_path / "root", tar_of([link("h", "../secret", hard=True)]))
@@ -97,7 +97,7 @@ def test_a_hard_link_to_a_file_outside_is_refused(tmp_path: Path) -> None:
         unpacked(tmp_path / "root", tar_of([link("d", str(tmp_path)), link("h", "d/secret", hard=True)]))
 
 
-def test_a_whiteout_removes_a_link_and_not_its_target(tmp_path: Path) -> None:
+def test_whiteout_removes_a_symlink_and_not_its_target(tmp_path: Path) -> None:
     (tmp_path / "outside").mkdir()
     (tmp_path / "outside" / "kept").touch()
     root = tmp_path / "root"
@@ -107,17 +107,17 @@ def test_a_whiteout_removes_a_link_and_not_its_target(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", [".wh.", ".wh...", ".wh.."])
-def test_a_whiteout_of_no_entry_is_refused(tmp_path: Path, name: str) -> None:
+def test_whiteout_without_entry_name_is_rejected(tmp_path: Path, name: str) -> None:
     with pytest.raises(InvalidValue, match="whiteout"):
         unpacked(tmp_path / "root", tar_of([(f"a/{name}", b"", 0o644)]))
 
 
-def test_links_in_a_circle_are_refused(tmp_path: Path) -> None:
+def test_circular_symlinks_are_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="at most 40 links"):
         unpacked(tmp_path / "root", tar_of([link("a", "b"), link("b", "a"), ("a/file", b"", 0o644)]))
 
 
-def test_device_nodes_are_left_out(tmp_path: Path) -> None:
+def test_device_nodes_are_skipped(tmp_path: Path) -> None:
     info = tarfile.TarInfo("dev/null")
     info.type = tarfile.CHRTYPE
     unpacker = unpacked(tmp_path / "root", tar_of([info, ("f", b"", 0o644)]))
@@ -125,7 +125,7 @@ def test_device_nodes_are_left_out(tmp_path: Path) -> None:
     assert "f" in names_in(tmp_path / "root")
 
 
-def test_bytes_and_entries_are_bounded(tmp_path: Path) -> None:
+def test_layer_bytes_and_entries_are_limited(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="at most 10 bytes"):
         unpacked(tmp_path / "a", tar_of([("f", b"x" * 11, 0o644)]), limits=LayerLimits(bytes_max=10))
     with pytest.raises(InvalidValue, match="in 2 entries"):
@@ -133,13 +133,13 @@ def test_bytes_and_entries_are_bounded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layer", [b"no tar", b"\x1f\x8b\x08garbage", tar_of([("f", b"x" * 2000, 0o644)])[:1000]])
-def test_what_is_no_layer_is_refused(tmp_path: Path, layer: bytes) -> None:
+def test_invalid_layer_is_rejected(tmp_path: Path, layer: bytes) -> None:
     with pytest.raises(InvalidValue, match="is not a layer"):
         unpacked(tmp_path / "root", layer)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root keeps owners")
-def test_owners_and_set_user_bits_are_kept(tmp_path: Path) -> None:
+def test_owners_and_setuid_bits_are_preserved(tmp_path: Path) -> None:
     info = tarfile.TarInfo("f")
     info.uid, info.gid, info.mode = 12, 34, 0o4755
     unpacked(tmp_path / "root", tar_of([info]))
@@ -147,13 +147,13 @@ def test_owners_and_set_user_bits_are_kept(tmp_path: Path) -> None:
     assert (stats.st_uid, stats.st_gid, stats.st_mode & 0o7777) == (12, 34, 0o4755)
 
 
-def test_a_path_below_the_bound_of_depth_is_unpacked(tmp_path: Path) -> None:
+def test_path_at_maximum_depth_is_unpacked(tmp_path: Path) -> None:
     unpacked(tmp_path / "root", tar_of([("/".join("abc"), b"", 0o644)]), limits=LayerLimits(depth_max=3))
     assert "a/b/c" in names_in(tmp_path / "root")
 
 
 @pytest.mark.parametrize("kind", ["file", "folder", "parents", "link"])
-def test_a_layer_that_is_too_deep_is_refused_whatever_makes_it_deep(tmp_path: Path, kind: str) -> None:
+def test_layer_above_maximum_depth_is_rejected(tmp_path: Path, kind: str) -> None:
     deep: dict[str, list[tarfile.TarInfo | tuple[str, bytes, int]]] = {
         "file": [("a/b/c/d", b"", 0o644)],
         "folder": [folder_of("a"), folder_of("a/b"), folder_of("a/b/c"), folder_of("a/b/c/d")],
@@ -166,14 +166,14 @@ def test_a_layer_that_is_too_deep_is_refused_whatever_makes_it_deep(tmp_path: Pa
 
 
 def attributed(*, size: int = 1, **attributes: str) -> tarfile.TarInfo:
-    """An entry with extended attributes; a name has __ for its first dots."""
+    """An entry with extended attributes; __ in a name stands for a dot."""
     info = tarfile.TarInfo("f")
     info.pax_headers = {f"SCHILY.xattr.{name.replace('__', '.')}": text * size for name, text in attributes.items()}
     return info
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root sets file capabilities")
-def test_attributes_of_files_are_kept_and_none_that_steers_an_overlay(tmp_path: Path) -> None:
+def test_user_xattrs_and_capabilities_are_preserved_but_not_overlays(tmp_path: Path) -> None:
     entry = attributed(
         security__capability=BIND_SERVICE,
         user__mime="text",
@@ -191,15 +191,15 @@ def test_attributes_of_files_are_kept_and_none_that_steers_an_overlay(tmp_path: 
     assert os.getxattr(tmp_path / "root" / "f", "security.capability") == BIND_SERVICE.encode()
 
 
-def test_an_attribute_that_is_too_long_is_refused(tmp_path: Path) -> None:
+def test_oversized_xattr_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match=r"user\.long of 65537 bytes"):
         unpacked(tmp_path / "root", tar_of([attributed(user__long="x", size=65537)]))
 
 
 @pytest.mark.parametrize("kind", [tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK])
-def test_a_long_header_is_refused_before_it_is_read(tmp_path: Path, kind: bytes) -> None:
+def test_oversized_tar_header_is_rejected_before_it_is_read(tmp_path: Path, kind: bytes) -> None:
     info = tarfile.TarInfo("f")
-    # The layer ends after its header: one that reads on reports the end of the file.
+    # The layer ends after this header, so reading further would report the end of the file.
     info.type, info.size = kind, 2**40
     with pytest.raises(InvalidValue, match="a header of 1099511627776 bytes"):
         unpacked(tmp_path / "root", info.tobuf(tarfile.GNU_FORMAT))

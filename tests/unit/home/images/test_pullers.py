@@ -15,24 +15,24 @@ def new_secret(content: object, key: str = ".dockerconfigjson") -> Object:
     return {"metadata": {"name": "s"}, "data": {key: base64.b64encode(json.dumps(content).encode()).decode()}}
 
 
-def found(*secrets: Object) -> Any:  # noqa: ANN401 - JSON
+def credentials(*secrets: Object) -> Any:  # noqa: ANN401 - JSON
     return json.loads(credentials_of(secrets))
 
 
-def test_credentials_are_those_of_all_secrets_the_first_before_the_others() -> None:
+def test_credentials_of_all_secrets_are_merged_with_first_preferred() -> None:
     secret = new_secret({"auths": {"a.example": {"auth": PAIR, "email": "me@example"}}})
     two = new_secret({"auths": {"a.example": {"auth": "other"}, "b.example": {"auth": "b"}}})
-    assert found(secret, two) == {"auths": {"a.example": {"auth": PAIR}, "b.example": {"auth": "b"}}}
+    assert credentials(secret, two) == {"auths": {"a.example": {"auth": PAIR}, "b.example": {"auth": "b"}}}
 
 
 @pytest.mark.parametrize("key", [".dockercfg", ".dockerconfigjson"])
-def test_a_name_and_a_password_are_enough(key: str) -> None:
+def test_auth_is_derived_from_username_and_password(key: str) -> None:
     entries = {"a.example": {"username": "me", "password": "hush"}}
     content = entries if key == ".dockercfg" else {"auths": entries}
-    assert found(new_secret(content, key)) == {"auths": {"a.example": {"auth": PAIR}}}
+    assert credentials(new_secret(content, key)) == {"auths": {"a.example": {"auth": PAIR}}}
 
 
-def test_without_secrets_there_is_no_file() -> None:
+def test_credentials_without_secrets_are_empty() -> None:
     assert credentials_of([]) == b""
 
 
@@ -49,7 +49,7 @@ def test_without_secrets_there_is_no_file() -> None:
         {"metadata": {"name": "login"}, "data": {".dockercfg": base64.b64encode(b'{"\xff":1}').decode()}},
     ],
 )
-def test_a_secret_without_credentials_is_refused_by_its_name(secret: Object) -> None:
+def test_secret_without_valid_credentials_is_rejected(secret: Object) -> None:
     with pytest.raises(InvalidValue) as raised:
         credentials_of([secret])
     assert raised.value.expected.startswith("a Secret of type kubernetes.io/dockerconfigjson")

@@ -31,7 +31,7 @@ def pod(image: str, *, image_id: str = "", uid: str = "1") -> Object:
     return {"metadata": {"uid": uid}, "spec": {"containers": [{"image": image}]}, "status": status}
 
 
-def test_a_pod_uses_the_image_of_its_status_whatever_its_name_means_now(store: ImageStore) -> None:
+def test_pod_uses_image_of_its_status_after_retagging(store: ImageStore) -> None:
     before, now = add(store, "app:1"), add(store, "app:2")
     store.name("app:1", now)
     by_digest = parse_reference("app:1").pinned(before.digest)
@@ -40,14 +40,14 @@ def test_a_pod_uses_the_image_of_its_status_whatever_its_name_means_now(store: I
     assert images_used(pod("app:1"), store) == {now.id}
 
 
-def test_an_image_without_a_digest_is_found_by_its_id(store: ImageStore) -> None:
+def test_image_without_digest_is_identified_by_id(store: ImageStore) -> None:
     image = add(store, "app:1", has_digest=False)
     store.untag("app:1")
     assert images_used(pod("app:1", image_id=f"sha256:{image.id}"), store) == {image.id}
     assert images_used(pod("app:1"), store) == set()
 
 
-def test_a_revision_uses_the_image_that_it_is_pinned_to(store: ImageStore) -> None:
+def test_revision_uses_its_pinned_image(store: ImageStore) -> None:
     before, now = add(store, "app:1"), add(store, "app:2")
     store.name("app:1", now)
     ImagePins(store.folder).pin("r/user-container", before)
@@ -56,5 +56,5 @@ def test_a_revision_uses_the_image_that_it_is_pinned_to(store: ImageStore) -> No
 
 
 @pytest.mark.parametrize("manifest", [{}, {"spec": {}}, pod("no name"), pod("absent"), {"spec": {"containers": [{}]}}])
-def test_what_names_no_image_that_is_here_uses_none(store: ImageStore, manifest: Object) -> None:
+def test_manifest_without_stored_image_uses_none(store: ImageStore, manifest: Object) -> None:
     assert images_used(manifest, store) == set()

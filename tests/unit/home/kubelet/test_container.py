@@ -15,7 +15,7 @@ from serving.home.processes.processruntime import ProcessRuntime
 from tests.eventually import next_turn
 
 
-async def test_a_container_of_a_pod_that_was_deleted_meanwhile_is_not_started(tmp_path: Path) -> None:
+async def test_container_of_a_stopped_pod_is_not_started(tmp_path: Path) -> None:
     start = StartProcess(pod="p", name="app", environment={}, log=str(tmp_path / "log"), arguments=("true",))
     stop = asyncio.Event()
     stop.set()
@@ -26,7 +26,7 @@ async def test_a_container_of_a_pod_that_was_deleted_meanwhile_is_not_started(tm
     assert keeper.process is None
 
 
-async def test_a_process_that_has_not_started_cannot_be_attached_to(tmp_path: Path) -> None:
+async def test_process_that_has_not_started_cannot_be_attached_to(tmp_path: Path) -> None:
     start = StartProcess(
         pod="p", name="app", environment={}, log=str(tmp_path / "log"), arguments=("/no/such/program",)
     )
@@ -43,16 +43,16 @@ async def test_a_process_that_has_not_started_cannot_be_attached_to(tmp_path: Pa
     running.cancel()
 
 
-def test_pauses_double_up_to_a_bound() -> None:
+def test_restart_pauses_double_up_to_60_seconds() -> None:
     restart_pauses = RestartPauses(RestartSettings())
     assert [restart_pauses.after(1) for _ in range(9)] == [0, 1, 2, 4, 8, 16, 32, 60, 60]
 
 
-def test_a_container_that_ran_30_s_restarts_without_a_pause() -> None:
+def test_container_that_ran_30_s_restarts_without_pause() -> None:
     restart_pauses = RestartPauses(RestartSettings())
     assert [restart_pauses.after(lived_s) for lived_s in (1, 1, 29.9, 30, 1)] == [0, 1, 2, 0, 1]
 
 
-def test_pauses_of_a_pod_that_fails_for_weeks_stay_bounded() -> None:
+def test_restart_pauses_remain_bounded_after_2500_failures() -> None:
     restart_pauses = RestartPauses(RestartSettings())
     assert max(restart_pauses.after(1) for _ in range(2_500)) == 60

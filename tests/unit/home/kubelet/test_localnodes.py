@@ -27,7 +27,7 @@ def bound_pod(node: str) -> Object:
     }
 
 
-async def test_nodes_of_others_and_their_pods_stay() -> None:
+async def test_registration_retains_other_nodes_and_their_pods() -> None:
     cluster = MemoryCluster()
     await cluster.create(NODE, FOREIGN)
     await cluster.create(POD, bound_pod("worker-1"))
@@ -37,7 +37,7 @@ async def test_nodes_of_others_and_their_pods_stay() -> None:
     assert [name_of(pod) for pod in (await cluster.list(POD)).items] == ["on-worker-1"]
 
 
-async def test_a_node_of_an_earlier_start_goes_with_its_pods() -> None:
+async def test_registration_deletes_renamed_node_and_its_pods() -> None:
     cluster = MemoryCluster()
     await local_nodes(cluster, name="before").register()
     await cluster.create(POD, bound_pod("before"))
@@ -46,7 +46,7 @@ async def test_a_node_of_an_earlier_start_goes_with_its_pods() -> None:
     assert all("deletionTimestamp" in pod["metadata"] for pod in (await cluster.list(POD)).items)
 
 
-async def test_the_kubelet_refuses_a_server_with_nodes_of_another_kubelet_and_changes_nothing() -> None:
+async def test_registration_is_forbidden_with_nodes_of_another_kubelet() -> None:
     cluster = MemoryCluster()
     await cluster.create(NODE, FOREIGN)
     status = {"status": {"nodeInfo": {"kubeletVersion": "v1.36.2"}}}
@@ -56,7 +56,7 @@ async def test_the_kubelet_refuses_a_server_with_nodes_of_another_kubelet_and_ch
     assert await names(cluster) == {"worker-1"}
 
 
-async def test_a_node_of_an_earlier_version_gets_the_label() -> None:
+async def test_registration_labels_node_of_an_earlier_version() -> None:
     cluster = MemoryCluster()
     await cluster.create(NODE, {**FOREIGN, "metadata": {"name": "local"}})
     await local_nodes(cluster).register()

@@ -1,4 +1,4 @@
-"""One pod without processes: its status, its end and its attempts. With processes: tests/integration/test_local_pods.py."""
+"""PodRun without processes: status, end and repeated runs. With processes: tests/integration/test_local_pods.py."""
 
 import asyncio
 from pathlib import Path
@@ -36,21 +36,21 @@ async def pod_of(folder: Path, containers: tuple[Object, ...] = ()) -> PodRun:
     return PodRun(node, await cluster.create(POD, manifest), pod_id="1")
 
 
-async def test_an_evicted_pod_has_failed_and_ends(tmp_path: Path) -> None:
+async def test_evicted_pod_is_failed_and_stops(tmp_path: Path) -> None:
     pod = await pod_of(tmp_path)
     await pod.evict("too large", grace_s=1.0)
     assert pod.stop.is_set()
     assert (pod.manifest["status"]["phase"], pod.manifest["status"]["reason"]) == ("Failed", "Evicted")
 
 
-async def test_a_pod_without_an_object_ends_at_its_next_status(tmp_path: Path) -> None:
+async def test_pod_without_api_object_stops_at_next_status_write(tmp_path: Path) -> None:
     pod = await pod_of(tmp_path)
     await pod._node.cluster.delete(POD, *pod.key, grace_s=0)
     assert await pod.write_status({"phase": "Running"})
     assert pod.stop.is_set()
 
 
-async def test_a_failed_attempt_is_removed_and_the_next_one_ends_with_it(tmp_path: Path) -> None:
+async def test_failed_pod_run_is_removed_and_its_successor_ends_with_it(tmp_path: Path) -> None:
     pod = await pod_of(tmp_path)
     with pytest.raises(InvalidValue):
         await pod.run(LOCATION)
@@ -62,7 +62,7 @@ async def test_a_failed_attempt_is_removed_and_the_next_one_ends_with_it(tmp_pat
     assert other.stop.is_set()
 
 
-async def test_a_pod_that_ends_before_its_start_leaves_no_file(tmp_path: Path) -> None:
+async def test_pod_ended_before_start_leaves_no_folder(tmp_path: Path) -> None:
     pod = await pod_of(tmp_path, ({"name": "app", "image": "none"},))
     pod.end(grace_s=0)
     async with asyncio.timeout(60):

@@ -1,4 +1,4 @@
-"""The kinds of pods that are processes: ports, start order, probes. Containers: test_pod_conformance.py."""
+"""Kinds of process pods: ports, start order and probes. Containers: test_pod_conformance.py."""
 
 import asyncio
 from pathlib import Path
@@ -43,7 +43,7 @@ def spec_of(kind: ProcessPod) -> ContainerSpec:
     return kind.completed(CONTAINER, ContainerSpec(start=start, on_state=print, on_warning=print))
 
 
-def test_a_process_gets_the_port_of_its_pod_and_is_probed_there(tmp_path: Path) -> None:
+def test_process_pod_is_assigned_and_probed_at_its_port(tmp_path: Path) -> None:
     kind = ProcessPod(setup_of(tmp_path, {}))
     container_spec = spec_of(kind)
     assert (container_spec.start.environment["PORT"], container_spec.address) == ("4000", ("127.0.0.1", 4000))
@@ -51,9 +51,9 @@ def test_a_process_gets_the_port_of_its_pod_and_is_probed_there(tmp_path: Path) 
     assert (kind.watched_memory(), kind.is_proxy_first, container_spec.start.preload) == ({"app": 2**20}, False, "")
 
 
-def test_further_ports_of_a_process_are_assigned_too(tmp_path: Path) -> None:
-    place = PodLocation(address="127.64.0.3", port=4000, tcp_ports=(4001,))
-    setup = msgspec.structs.replace(setup_of(tmp_path, {}), location=place)
+def test_process_pod_is_assigned_tcp_ports(tmp_path: Path) -> None:
+    location = PodLocation(address="127.64.0.3", port=4000, tcp_ports=(4001,))
+    setup = msgspec.structs.replace(setup_of(tmp_path, {}), location=location)
     ports = [{"containerPort": 8080}, {"name": "tcp-5432", "containerPort": 5432}]
     container = {**CONTAINER, "ports": ports}
     setup.manifest["spec"]["containers"] = [container]
@@ -64,9 +64,7 @@ def test_further_ports_of_a_process_are_assigned_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("port", "probed"), [("http", 4000), (8080, 4000), (9999, 9999)])
-def test_a_pod_without_a_queue_proxy_is_probed_where_its_app_listens(
-    tmp_path: Path, port: int | str, probed: int
-) -> None:
+def test_pod_without_queue_proxy_is_probed_at_the_apps_port(tmp_path: Path, port: int | str, probed: int) -> None:
     setup = setup_of(tmp_path, {})
     probe = {"httpGet": {"path": "/", "port": port}}
     container = {**CONTAINER, "ports": [{"name": "http", "containerPort": 8080}], "readinessProbe": probe}
@@ -77,7 +75,7 @@ def test_a_pod_without_a_queue_proxy_is_probed_where_its_app_listens(
     assert [plan.port for plan in spec.probes] == [probed]
 
 
-def test_a_preloaded_app_is_a_fork_of_its_revision_and_starts_after_its_queue_proxy(tmp_path: Path) -> None:
+def test_preloaded_pod_starts_its_queue_proxy_first(tmp_path: Path) -> None:
     kind = PreloadedPod(
         setup_of(tmp_path, {"serving.dev/template": "preload", "serving.dev/preload-modules": "json, csv"})
     )
@@ -85,7 +83,7 @@ def test_a_preloaded_app_is_a_fork_of_its_revision_and_starts_after_its_queue_pr
     assert (start.preload, start.modules, kind.is_proxy_first) == ("default/r", ("json", "csv"), True)
 
 
-def test_an_app_with_the_queue_proxy_inside_has_the_address_of_the_pod(tmp_path: Path) -> None:
+def test_in_process_queue_proxy_pod_has_the_pod_address(tmp_path: Path) -> None:
     container_spec = spec_of(InAppPod(setup_of(tmp_path, INSIDE)))
     assert (container_spec.address, container_spec.start.is_own_proxy) == (("127.64.0.3", 8012), True)
     environment = container_spec.start.environment
@@ -97,7 +95,9 @@ def test_an_app_with_the_queue_proxy_inside_has_the_address_of_the_pod(tmp_path:
     ("annotations", "kind"),
     [({}, ProcessPod), ({"serving.dev/template": "preload"}, PreloadedPod), (INSIDE, InAppPod)],
 )
-async def test_annotations_choose_the_kind(annotations: dict[str, str], kind: type[ProcessPod], tmp_path: Path) -> None:
+async def test_annotations_select_the_pod_kind(
+    annotations: dict[str, str], kind: type[ProcessPod], tmp_path: Path
+) -> None:
     async def warn(reason: str, message: str) -> None:
         raise AssertionError((reason, message))
 

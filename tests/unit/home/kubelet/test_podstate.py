@@ -25,24 +25,24 @@ def possible(events: list[PodEvent]) -> list[tuple[PodState, PodEvent, PodState]
 
 
 def states(*events: PodEvent) -> list[PodState]:
-    """The states that follow one another."""
+    """The successive states after these events."""
     seen = [PodState.PLANNED]
     for event in events:
         seen.append(advance(seen[-1], event))
     return seen
 
 
-def test_a_start_passes_all_states_in_order() -> None:
+def test_start_passes_all_states_in_order() -> None:
     start = [*PREPARED, PodEvent.APP_STARTED, PodEvent.PROXY_STARTED, PodEvent.PROBED, PodEvent.READY]
     assert states(*start, PodEvent.STOPPED, PodEvent.FREED) == list(PodState)
 
 
-def test_a_queue_proxy_may_start_first_and_report_before_the_app_starts() -> None:
+def test_queue_proxy_may_start_before_the_app() -> None:
     start = [*PREPARED, PodEvent.PROXY_STARTED, PodEvent.PROBED, PodEvent.APP_STARTED, PodEvent.APP_STARTED]
     assert states(*start, PodEvent.READY)[-1] is PodState.READY
 
 
-def test_a_pod_is_ready_again_after_its_app_restarts() -> None:
+def test_pod_is_ready_again_after_app_restart() -> None:
     ready = [*PREPARED, PodEvent.APP_STARTED, PodEvent.PROXY_STARTED, PodEvent.READY]
     again = [PodEvent.PROBED, PodEvent.UNREADY, PodEvent.PROBED, PodEvent.READY]
     assert states(*ready, *again)[-4:] == [PodState.PROBED, PodState.PROXY_STARTED, PodState.PROBED, PodState.READY]
@@ -53,31 +53,31 @@ def test_a_pod_is_ready_again_after_its_app_restarts() -> None:
     "state",
     [PodState.ADMITTED, PodState.NETWORK, PodState.APP_STARTED, PodState.TERMINATING, PodState.REMOVED],
 )
-def test_reports_before_and_after_the_start_make_no_pod_ready(state: PodState, event: PodEvent) -> None:
+def test_probe_reports_outside_the_start_do_not_change_the_state(state: PodState, event: PodEvent) -> None:
     assert advance(state, event) is state
 
 
 @pytest.mark.parametrize("state", PodState)
-def test_a_pod_is_freed_in_any_state_and_stopped_once(state: PodState) -> None:
+def test_pod_can_be_freed_in_any_state_and_stopped_once(state: PodState) -> None:
     assert advance(state, PodEvent.FREED) is PodState.REMOVED
     stoppable = state not in {PodState.PLANNED, PodState.TERMINATING, PodState.REMOVED}
     assert (state in TRANSITIONS[PodEvent.STOPPED]) is stoppable
 
 
 @pytest.mark.parametrize("event", [PodEvent.UNREADY, PodEvent.PROBED, PodEvent.READY, PodEvent.FREED])
-def test_reports_and_the_removal_are_possible_in_each_state_of_an_admitted_pod(event: PodEvent) -> None:
+def test_reports_and_removal_are_allowed_in_every_state_after_planned(event: PodEvent) -> None:
     assert set(TRANSITIONS[event]) >= set(PodState) - {PodState.PLANNED}
 
 
 @given(LIVES)
-def test_a_terminating_pod_is_only_removed_and_a_removed_pod_stays(events: list[PodEvent]) -> None:
+def test_terminating_pod_can_only_be_removed(events: list[PodEvent]) -> None:
     for state, _, following in possible(events):
         if state in {PodState.TERMINATING, PodState.REMOVED}:
             assert following in {state, PodState.REMOVED}
 
 
 @given(LIVES)
-def test_a_pod_is_ready_exactly_from_a_report_after_its_start_to_the_next_other_one(events: list[PodEvent]) -> None:
+def test_pod_is_ready_only_between_ready_and_next_other_report(events: list[PodEvent]) -> None:
     has_started = is_ready = False
     for _, event, following in possible(events):
         if event in {PodEvent.STOPPED, PodEvent.FREED}:
@@ -90,7 +90,7 @@ def test_a_pod_is_ready_exactly_from_a_report_after_its_start_to_the_next_other_
 
 
 @given(LIVES)
-def test_a_start_never_returns_to_a_state_before_the_queue_proxy(events: list[PodEvent]) -> None:
+def test_started_pod_never_returns_to_a_state_before_proxy_started(events: list[PodEvent]) -> None:
     order = list(PodState)
     for state, _, following in possible(events):
         assert order.index(following) >= min(order.index(state), order.index(PodState.PROXY_STARTED))
@@ -105,7 +105,7 @@ def test_a_start_never_returns_to_a_state_before_the_queue_proxy(events: list[Po
         (PodState.REMOVED, PodEvent.ADMITTED),
     ],
 )
-def test_a_missing_pair_is_an_error(state: PodState, event: PodEvent) -> None:
+def test_undefined_transition_raises_an_error(state: PodState, event: PodEvent) -> None:
     with pytest.raises(IllegalTransition, match=f"pod: {event} in phase {state}"):
         advance(state, event)
 
@@ -118,5 +118,5 @@ def test_a_missing_pair_is_an_error(state: PodState, event: PodEvent) -> None:
         (True, True, PodEvent.READY),
     ],
 )
-def test_what_is_observed_is_one_event(is_reached: bool, is_fit: bool, event: PodEvent) -> None:
+def test_observation_is_mapped_to_an_event(is_reached: bool, is_fit: bool, event: PodEvent) -> None:
     assert observation(is_reached=is_reached, is_fit=is_fit) is event

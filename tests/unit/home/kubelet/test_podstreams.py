@@ -26,7 +26,7 @@ async def read(log: Path, **arguments: object) -> bytes:
     return b"".join([piece async for piece in logs.read("default", "hello-1", options)])
 
 
-async def test_all_lines_or_the_last_or_the_first_bytes(log: Path) -> None:
+async def test_log_read_supports_tail_lines_and_byte_limit(log: Path) -> None:
     assert await read(log) == b"one\ntwo\nthree\n"
     assert await read(log, tail_line_count=1) == b"three\n"
     assert await read(log, tail_line_count=0) == b""
@@ -34,7 +34,7 @@ async def test_all_lines_or_the_last_or_the_first_bytes(log: Path) -> None:
     assert await read(log, limit_bytes=100) == b"one\ntwo\nthree\n"
 
 
-async def test_the_run_before_a_restart_is_kept_apart(log: Path) -> None:
+async def test_log_of_previous_run_is_separate(log: Path) -> None:
     with pytest.raises(NotFound, match="no previous run of container app in pod hello-1"):
         await read(log, previous=True)
     rotate_previous(log)
@@ -47,14 +47,14 @@ async def test_the_run_before_a_restart_is_kept_apart(log: Path) -> None:
     rotate_previous(log.with_name("never.log"))
 
 
-async def test_who_follows_continues_with_the_next_run_and_after_a_rotation(log: Path) -> None:
+async def test_followed_log_continues_after_restart_and_truncation(log: Path) -> None:
     logs = FilePodLogs(log.parents[2])
     pieces = logs.read("default", "hello-1", LogOptions(container="app", follow=True))
     async with asyncio.timeout(60):
         assert await anext(pieces) == b"one\ntwo\nthree\n"
         rotate_previous(log)
         next_run = asyncio.ensure_future(anext(pieces))
-        # It looks for the next run, and there is none yet.
+        # The reader polls for the next run, which does not exist yet.
         await next_turn()
         log.write_bytes(b"a run\n")  # noqa: ASYNC240 - a few bytes
         assert await next_run == b"a run\n"
@@ -66,7 +66,7 @@ async def test_who_follows_continues_with_the_next_run_and_after_a_rotation(log:
             await anext(pieces)
 
 
-async def test_lines_by_time_come_with_rotated_ones(log: Path) -> None:
+async def test_timestamped_log_includes_rotated_files(log: Path) -> None:
     times = LogTimes()
     times.record([log.parent], wall_s=1_000)
     rotate(log, bytes_max=1)
@@ -79,11 +79,11 @@ async def test_lines_by_time_come_with_rotated_ones(log: Path) -> None:
     assert await read(log, since_stamp="1970-01-01T01:20:00+01:00") == b"four\nfive"
     assert await read(log, since_s=60) == b""
     rotate_previous(log)
-    # A pod that was deleted before its next start.
+    # As of a pod that was deleted before its next start.
     assert await read(log, since_stamp="1970-01-01T00:20:00Z") == b"four\nfive"
 
 
-async def test_who_follows_by_time_gets_whole_lines(log: Path) -> None:
+async def test_followed_log_with_timestamps_has_whole_lines(log: Path) -> None:
     log.write_bytes(b"one\ntw")  # noqa: ASYNC240 - a few bytes
     logs = FilePodLogs(log.parents[2])
     pieces = logs.read("default", "hello-1", LogOptions(container="app", follow=True, timestamps=True))

@@ -5,13 +5,13 @@ from serving.home.kubelet.podwarnings import memory_limit_bytes, pod_event, warn
 POD = {"metadata": {"name": "p", "namespace": "n", "uid": "u"}}
 
 
-def test_an_event_says_what_happened_to_whom() -> None:
+def test_pod_event_has_object_reason_and_message() -> None:
     event = pod_event(POD, reason="OOMKilled", message="too much", now="now")
     assert event["involvedObject"] == {"apiVersion": "v1", "kind": "Pod", "name": "p", "namespace": "n", "uid": "u"}
     assert (event["type"], event["reason"], event["message"]) == ("Warning", "OOMKilled", "too much")
 
 
-def test_the_same_words_are_said_once_and_others_again() -> None:
+def test_pod_event_name_depends_on_its_message() -> None:
     names = {pod_event(POD, reason="r", message=text, now=now)["metadata"]["name"] for text, now in ("a1", "a2", "b3")}
     assert len(names) == 2
 
@@ -19,34 +19,34 @@ def test_the_same_words_are_said_once_and_others_again() -> None:
 @pytest.mark.parametrize(
     ("limits", "wanted"), [({"memory": "64Mi"}, 64 * 2**20), ({"memory": "many"}, None), ({}, None), (None, None)]
 )
-def test_a_memory_limit_in_bytes(limits: object, wanted: int | None) -> None:
+def test_memory_limit_is_parsed_in_bytes(limits: object, wanted: int | None) -> None:
     assert memory_limit_bytes({"resources": {"limits": limits}}) == wanted
 
 
-def test_what_is_not_held_is_said() -> None:
+def test_unenforced_limits_and_volume_paths_are_warned_about() -> None:
     container = {"name": "c", "resources": {"limits": {"cpu": "100m"}}, "volumeMounts": [{"mountPath": "/etc/x"}]}
     assert [
         reason for reason, _ in warnings_of(container, security={}, refused=["cpu", "memory"], has_images=False)
     ] == ["CpuLimitNotEnforced", "VolumesElsewhere"]
 
 
-def test_a_container_that_asks_for_nothing_hears_nothing() -> None:
+def test_container_without_unenforced_fields_has_no_warning() -> None:
     assert warnings_of({"name": "c"}, security={"allowPrivilegeEscalation": False}, has_images=False) == []
 
 
-def test_a_user_that_a_process_does_not_become_is_said() -> None:
+def test_unenforced_security_context_of_a_process_is_warned_about() -> None:
     security = {"runAsUser": 1000, "readOnlyRootFilesystem": True, "runAsNonRoot": False}
     ((reason, message),) = warnings_of({"name": "c"}, security=security, has_images=False)
     assert (reason, "runAsUser, readOnlyRootFilesystem" in message) == ("SecurityContextNotEnforced", True)
 
 
-def test_a_container_hears_of_refused_limits_only() -> None:
+def test_image_container_is_warned_about_refused_limits_only() -> None:
     container = {"name": "c", "resources": {"limits": {"cpu": "100m", "memory": "64Mi"}}}
     warnings = warnings_of(container, security={"runAsUser": 1000}, refused=["cpu"], has_images=True)
     assert [reason for reason, _ in warnings] == ["CpuLimitNotEnforced"]
 
 
-def test_a_rootless_container_hears_that_it_has_one_user() -> None:
+def test_rootless_container_is_warned_about_run_as_user() -> None:
     ((reason, message),) = warnings_of(
         {"name": "c"}, security={"runAsUser": 1000, "readOnlyRootFilesystem": True}, has_images=True, is_rootless=True
     )

@@ -1,4 +1,4 @@
-"""The turns of pods to start, and their end."""
+"""Start turns of pods: acquisition and end."""
 
 import asyncio
 import os
@@ -17,7 +17,7 @@ def _pod(name: str, revision: str) -> dict[str, object]:
     return {"metadata": {"namespace": "default", "name": name, "uid": name, "labels": labels}}
 
 
-async def test_a_turn_begins_when_another_ends() -> None:
+async def test_start_turn_begins_when_another_ends() -> None:
     pacer, never, settled = StartPacer(1), asyncio.Event(), asyncio.Event()
     first, following = pacer.turn_of(_pod("1", "a")), pacer.turn_of(_pod("2", "a"))
     assert await first.acquire(never)
@@ -32,7 +32,7 @@ async def test_a_turn_begins_when_another_ends() -> None:
     assert following.niceness > 0
 
 
-async def test_a_pod_that_is_deleted_while_it_waits_takes_no_turn() -> None:
+async def test_pod_deleted_while_queued_gets_no_turn() -> None:
     pacer, stop, never = StartPacer(1), asyncio.Event(), asyncio.Event()
     running, deleted, other = (pacer.turn_of(_pod(name, name)) for name in "abc")
     assert await running.acquire(never)
@@ -45,7 +45,7 @@ async def test_a_pod_that_is_deleted_while_it_waits_takes_no_turn() -> None:
     assert await waiting[1]
 
 
-async def test_an_additional_pod_begins_without_any_further_change() -> None:
+async def test_additional_pod_gets_a_turn_without_further_events() -> None:
     pacer, never = StartPacer(2), asyncio.Event()
     first, following = pacer.turn_of(_pod("1", "a")), pacer.turn_of(_pod("2", "a"))
     assert await first.acquire(never)
@@ -54,7 +54,7 @@ async def test_an_additional_pod_begins_without_any_further_change() -> None:
     assert first.is_held
 
 
-async def test_pods_of_no_revision_and_those_that_ran_before_wait_for_none() -> None:
+async def test_adopted_pods_and_pods_without_revision_do_not_wait() -> None:
     pacer, never = StartPacer(4), asyncio.Event()
     adopted = pacer.turn_of(_pod("1", "a"), runs_already=True)
     assert adopted.is_held
@@ -64,7 +64,7 @@ async def test_pods_of_no_revision_and_those_that_ran_before_wait_for_none() -> 
     assert [job.niceness for job in jobs] == [0, 0]
 
 
-async def test_a_pod_that_waits_for_its_images_gives_its_turn_back_and_takes_another() -> None:
+async def test_pod_pulling_images_returns_its_turn_and_gets_another() -> None:
     pacer, never = StartPacer(1), asyncio.Event()
     images: list[int] = []
 
@@ -87,7 +87,7 @@ async def test_a_pod_that_waits_for_its_images_gives_its_turn_back_and_takes_ano
         pulling.release()
 
 
-async def test_a_turn_ends_when_the_pod_is_ready() -> None:
+async def test_turn_ends_when_the_pod_is_ready() -> None:
     settled = asyncio.Event()
     turn = asyncio.create_task(until_started(settled, lambda: [os.getpid()]))
     settled.set()
@@ -95,7 +95,7 @@ async def test_a_turn_ends_when_the_pod_is_ready() -> None:
         await turn
 
 
-async def test_a_turn_ends_when_the_program_waits_for_something_else_than_a_core() -> None:
+async def test_turn_ends_when_the_program_blocks() -> None:
     program = "import signal; signal.pause()"
     sleeping = await asyncio.create_subprocess_exec(sys.executable, "-S", "-c", program)
     try:
@@ -106,7 +106,7 @@ async def test_a_turn_ends_when_the_program_waits_for_something_else_than_a_core
         await sleeping.wait()
 
 
-async def test_a_turn_of_a_program_that_computes_ends_after_so_much_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_turn_of_a_computing_program_ends_after_maximum_cpu_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(startpace, "_TURN_CPU_MAX_S", 0.5)
     computing = await asyncio.create_subprocess_exec(sys.executable, "-S", "-c", "while True: pass")
     try:

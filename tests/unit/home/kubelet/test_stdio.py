@@ -1,4 +1,4 @@
-"""The streams of a command. On uvloop too, as the control process runs them."""
+"""Streams of a command, on asyncio and on uvloop, which the control process uses."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]],
     return param
 
 
-def test_a_descriptor_that_is_closed_ends_its_wait_and_the_next_with_its_number_is_read(
+def test_closed_descriptor_ends_its_read_and_its_number_can_be_reused(
     run: Callable[[Coroutine[Any, Any, None]], None],
 ) -> None:
     async def check() -> None:
@@ -44,7 +44,7 @@ def test_a_descriptor_that_is_closed_ends_its_wait_and_the_next_with_its_number_
     run(check())
 
 
-def test_an_output_that_fails_ends_with_its_error() -> None:
+def test_failed_output_read_raises_its_error() -> None:
     async def check() -> None:
         stdio = Stdio(has_stdin=False, has_terminal=False, streams=[STDOUT])
 

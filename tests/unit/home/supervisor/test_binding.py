@@ -1,4 +1,4 @@
-"""The listening sockets of ``serving up``: their addresses, and the errors of ports that cannot be taken."""
+"""Listening sockets of ``serving up``: addresses, and errors of ports that cannot be bound."""
 
 import errno
 import socket
@@ -9,7 +9,7 @@ from serving.core.model.errors import SettingsError
 from serving.home.supervisor.binding import bind
 
 
-def test_public_listeners_are_on_all_addresses_and_others_on_one() -> None:
+def test_public_listeners_bind_all_addresses_and_others_loopback() -> None:
     listeners = bind({"public": 0, "tls": 0, "inner": 0}, unheard=("tls",), exposed=("public", "tls"))
     try:
         addresses = {name: listener.getsockname()[0] for name, listener in listeners.items()}
@@ -25,7 +25,7 @@ def test_public_listeners_are_on_all_addresses_and_others_on_one() -> None:
             listener.close()
 
 
-def test_a_machine_without_ipv6_has_public_listeners_on_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_public_listeners_without_ipv6_bind_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(socket, "has_dualstack_ipv6", lambda: False)
     listeners = bind({"public": 0, "tls": 0}, unheard=("tls",), exposed=("public", "tls"))
     try:
@@ -35,19 +35,19 @@ def test_a_machine_without_ipv6_has_public_listeners_on_ipv4(monkeypatch: pytest
             listener.close()
 
 
-def test_a_taken_port_of_tls_is_an_error_where_it_is_public_only() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+def test_tls_port_in_use_is_an_error_only_if_exposed() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        port = occupied.getsockname()[1]
         assert bind({"tls": port}, unheard=("tls",)) == {}
         with pytest.raises(SettingsError, match=f"--tls-port: port {port} cannot be taken: .*; expected a free port"):
             bind({"tls": port}, unheard=("tls",), exposed=("tls",))
 
 
-def test_a_port_that_needs_root_says_how_to_do_without(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_privileged_port_error_names_alternatives(monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(*_: object, **__: object) -> socket.socket:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    # Root may take any port, and no system of this machine has this one.
+    # Simulated, because root may bind any port.
     monkeypatch.setattr(socket, "create_server", denied)
     expected = "expected a port from 1024, or `sysctl net.ipv4.ip_unprivileged_port_start=1` by root"
     with pytest.raises(SettingsError, match=expected):

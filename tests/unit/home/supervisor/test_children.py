@@ -1,4 +1,4 @@
-"""The children of ``serving up``."""
+"""Child processes of ``serving up``: sockets, environment, readiness, hangs and the terminal."""
 
 import contextlib
 import fcntl
@@ -15,7 +15,7 @@ import pytest
 from serving.home.supervisor.children import ALLOCATOR, CHILDREN, ChildProcess, last_error
 from serving.net.aio.startup import ALIVE, WAITING
 
-# What a read of the loop leads to: the bytes, the part of them that is a body, and that behind a head.
+# Allocations of a read by the event loop: the data, the body in it, and the body behind a head.
 PIECES = """
 import resource
 def read():
@@ -39,27 +39,27 @@ print(terminal.is_lost, terminal.is_hangup_ignored, flush=True)
 """
 
 
-def test_several_activators_share_their_sockets_but_for_their_pages_of_metrics() -> None:
+def test_activators_share_sockets_except_metrics() -> None:
     first, second = (child for child in CHILDREN(2) if child.module == "serving.activator.main")
     assert (first.name, second.name) == ("activator", "activator-1")
     assert first.sockets == ("public", "tls", "inner", "activator-metrics")
     assert second.sockets == ("public", "tls", "inner", "activator-1-metrics")
 
 
-def test_each_activator_knows_its_index_and_has_a_name_of_its_own() -> None:
+def test_activator_environment_has_index_and_name() -> None:
     first, second = (child.environment for child in CHILDREN(2) if child.module == "serving.activator.main")
     same = {**ALLOCATOR, "SERVING_ACTIVATOR_COUNT": "2", "SERVING_ACTIVATOR_PROBE_UNREADY_PODS": "false"}
     assert first == {"SERVING_ACTIVATOR_INDEX": "0", **same}
     assert second == {"SERVING_ACTIVATOR_INDEX": "1", "SERVING_ACTIVATOR_NAME": "activator-1", **same}
 
 
-def test_queue_proxies_and_activators_keep_freed_memory_and_no_other_process_does() -> None:
+def test_allocator_settings_apply_to_template_and_activators_only() -> None:
     keeping = {child.name for child in CHILDREN(2) if child.environment.items() >= ALLOCATOR.items()}
     assert keeping == {"template", "activator", "activator-1"}
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="these are settings of glibc")
-def test_large_pieces_take_memory_that_the_kernel_need_not_clear_again() -> None:
+def test_allocator_settings_avoid_page_faults_of_large_reads() -> None:
     faults = [
         int(subprocess.run([sys.executable, "-c", PIECES], env=more, check=True, capture_output=True, text=True).stdout)
         for more in ({}, dict(ALLOCATOR))
@@ -68,11 +68,11 @@ def test_large_pieces_take_memory_that_the_kernel_need_not_clear_again() -> None
     assert faults[1] < 300
 
 
-def test_one_activator_is_started_unless_more_are_wanted() -> None:
+def test_default_is_a_single_activator() -> None:
     assert [child.name for child in CHILDREN()][-1] == "activator"
 
 
-def test_a_replacement_of_an_activator_has_a_name_of_its_own_and_other_children_have_none() -> None:
+def test_replacement_activator_has_a_generation_name() -> None:
     children = CHILDREN()
     for child in children:
         child.generation = 2
@@ -80,7 +80,7 @@ def test_a_replacement_of_an_activator_has_a_name_of_its_own_and_other_children_
     assert names == [None, None, None, None, "activator.2"]
 
 
-def test_a_process_is_ready_once_it_has_reported_so_and_stays_so() -> None:
+def test_process_remains_ready_after_its_report() -> None:
     ready_fd, its_fd = os.pipe2(os.O_NONBLOCK)
     process = ChildProcess(1, started_s=0.0, ready_fd=ready_fd)
     seen = [process.is_ready]
@@ -90,21 +90,21 @@ def test_a_process_is_ready_once_it_has_reported_so_and_stays_so() -> None:
     assert seen == [False, True, True]
 
 
-def test_a_process_that_ends_without_a_report_is_not_ready() -> None:
+def test_process_that_exits_without_report_is_not_ready() -> None:
     ready_fd, its_fd = os.pipe2(os.O_NONBLOCK)
     process = ChildProcess(1, started_s=0.0, ready_fd=ready_fd)
     os.close(its_fd)
     assert not process.is_ready
 
 
-def test_a_process_that_reports_does_not_hang_and_a_silent_one_does() -> None:
+def test_process_hangs_after_five_seconds_without_reports() -> None:
     with subprocess.Popen(["sleep", "600"]) as silent, contextlib.ExitStack() as stack:
         stack.callback(silent.kill)
         silent.send_signal(signal.SIGSTOP)
         os.waitpid(silent.pid, os.WUNTRACED)
         ready_fd, its_fd = os.pipe2(os.O_NONBLOCK)
         process = ChildProcess(silent.pid, started_s=0.0, ready_fd=ready_fd)
-        # Before it has served, its start may take its time.
+        # Before the first report, a start may take any time.
         assert [process.hang(1.0) for _ in range(10)] == [""] * 10
         for _ in range(10):
             os.write(its_fd, ALIVE)
@@ -122,7 +122,7 @@ def take_terminal() -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/pts/ptmx").exists(), reason="no pseudo-terminals here: a root without /dev/pts")
-def test_a_terminal_that_is_closed_is_lost() -> None:
+def test_closed_terminal_is_detected_as_lost() -> None:
     ours, its = os.openpty()
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM],
@@ -138,7 +138,7 @@ def test_a_terminal_that_is_closed_is_lost() -> None:
         assert process.stdout.readline() == "True False\n"
 
 
-def test_a_signal_that_was_sent_by_hand_is_no_loss() -> None:
+def test_hangup_signal_without_terminal_is_no_loss() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", PROGRAM], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True
     ) as process:
@@ -157,7 +157,7 @@ def test_a_signal_that_was_sent_by_hand_is_no_loss() -> None:
         ("", "see LOG"),
     ],
 )
-def test_the_last_error_of_a_log_is_one_text(tmp_path: Path, text: str, expected: str) -> None:
+def test_last_error_is_read_from_the_log(tmp_path: Path, text: str, expected: str) -> None:
     log = tmp_path / "control.log"
     log.write_text(text)
     assert last_error(log) == expected.replace("LOG", str(log))

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-# A supervisor: starts the daemon of one module, says its process id, and collects it.
+# A supervisor that starts two daemons of one module, reaps them, and prints their process ids and exit codes.
 SUPERVISOR = """
 import json, os, sys
 from serving.home.processes.process_lifetime import adopt_orphans
@@ -17,7 +17,7 @@ listens, reports = os.pipe()
 log = os.open("log", os.O_CREAT | os.O_WRONLY)
 with DaemonBase(["daemon"], environment={"OF_THE_BASE": "1"}) as base:
     launches = [DaemonLaunch("daemon", {"NAME": name}, {"api": listens}, log, reports) for name in ("first", "second")]
-    pids = [base.start(one) for one in launches]
+    pids = [base.start(launch) for launch in launches]
 codes = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in pids]
 print(json.dumps([os.getpid(), pids, codes]))
 """
@@ -43,7 +43,7 @@ def main():
         "input": os.readlink("/proc/self/fd/0"),
         "name": os.environ["NAME"],
         "base": "OF_THE_BASE" in os.environ,
-        "room": [one for one in os.environ if one.startswith(("SERVING_BASE", "OPENBLAS"))],
+        "room": [name for name in os.environ if name.startswith(("SERVING_BASE", "OPENBLAS"))],
         "shown": Path("/proc/self/environ").read_text().rstrip("\\0").split("\\0")
         == [f"{{name}}={{text}}" for name, text in os.environ.items()],
         "command": Path("/proc/self/cmdline").read_text().rstrip("\\0").split("\\0")[1:],
@@ -55,7 +55,7 @@ if __name__ == "__main__":
 
 
 def supervise(folder: Path, more: str = "") -> tuple[list[Any], list[str]]:
-    """Run the supervisor; returns what it says, and the lines of the daemons' log."""
+    """Run the supervisor; return its output, and the lines of the daemons' log."""
     (folder / "daemon.py").write_text(DAEMON.format(more=more))
     path = os.pathsep.join([str(folder), *filter(None, sys.path)])
     environment = {**{name: text for name, text in os.environ.items() if "BLAS" not in name}, "PYTHONPATH": path}
@@ -64,7 +64,7 @@ def supervise(folder: Path, more: str = "") -> tuple[list[Any], list[str]]:
     return json.loads(done.stdout), (folder / "log").read_text().splitlines()
 
 
-def test_a_forked_daemon_has_nothing_of_another(tmp_path: Path) -> None:
+def test_forked_daemon_has_its_own_process_environment_and_descriptors(tmp_path: Path) -> None:
     (supervisor, pids, codes), lines = supervise(tmp_path)
     assert codes == [7, 7]
     assert len(set(pids)) == len(lines) == 2
@@ -82,30 +82,30 @@ def test_a_forked_daemon_has_nothing_of_another(tmp_path: Path) -> None:
         assert container["command"] == ["-m", "daemon"]
 
 
-def test_what_the_base_cannot_import_says_why_itself(tmp_path: Path) -> None:
+def test_import_error_is_reported_by_each_daemon(tmp_path: Path) -> None:
     (_, _, codes), lines = supervise(tmp_path, more="import nothing_of_that_name")
     assert codes == [1, 1]
     assert lines.count("ModuleNotFoundError: No module named 'nothing_of_that_name'") == 2
 
 
-def test_a_base_with_a_thread_forks_nothing(tmp_path: Path) -> None:
+def test_base_with_a_thread_executes_daemons_instead(tmp_path: Path) -> None:
     more = "import threading, time\nthreading.Thread(target=time.sleep, args=[0.5], daemon=True).start()"
     (supervisor, _, codes), lines = supervise(tmp_path, more=more)
     assert codes == [7, 7]
     assert [(entry["forked"], entry["parent"]) for entry in map(json.loads, lines)] == [(False, supervisor)] * 2
 
 
-def test_new_objects_are_neighbours_once_the_pools_are_filled() -> None:
+def test_new_objects_are_adjacent_after_fill_pools() -> None:
     program = """
 from serving.home.supervisor.daemonbase import fill_pools
 
 gaps = [[bytes(30 + size) for _ in range(1000)] for size in (20, 200)]
-for one in gaps:
-    del one[::2]
-kept = fill_pools()
+for objects in gaps:
+    del objects[::2]
+pools = fill_pools()
 for size in (20, 200):
-    made = [bytes(30 + size) for _ in range(20)]
-    print(max(map(id, made)) - min(map(id, made)) < 2**14)
+    new = [bytes(30 + size) for _ in range(20)]
+    print(max(map(id, new)) - min(map(id, new)) < 2**14)
 """
     done = subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.PIPE, text=True)
     assert done.stdout.split() == ["True", "True"]

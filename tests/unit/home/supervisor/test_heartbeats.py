@@ -9,10 +9,12 @@ from serving.home.supervisor.heartbeats import HangWatch, ProcessVitals, read_vi
 from tests.eventually import until
 
 
-def looks(samples: Iterable[tuple[str, int]], *, elapsed_s: float = 1.0, is_waiting: bool = False) -> tuple[int, str]:
-    """The number of looks until a silent daemon hangs, and why; 0 if it does not.
+def checks_until_hang(
+    samples: Iterable[tuple[str, int]], *, elapsed_s: float = 1.0, is_waiting: bool = False
+) -> tuple[int, str]:
+    """The number of checks until a silent daemon hangs, and the reason; 0 if it does not hang.
 
-    Each look is a state, and ticks used since the last.
+    A sample is the process state, and the CPU ticks used since the previous sample.
     """
     watch, ticks = HangWatch(), 100
     watch.reset(ProcessVitals("S", ticks))
@@ -24,12 +26,12 @@ def looks(samples: Iterable[tuple[str, int]], *, elapsed_s: float = 1.0, is_wait
 
 
 @pytest.mark.parametrize(("state", "text"), [("S", "slept"), ("T", "was stopped")])
-def test_a_daemon_that_does_nothing_for_five_seconds_hangs(state: str, text: str) -> None:
-    assert looks([(state, 0)] * 100) == (5, f"no report for 5 s, while it {text}")
+def test_idle_daemon_hangs_after_five_seconds(state: str, text: str) -> None:
+    assert checks_until_hang([(state, 0)] * 100) == (5, f"no report for 5 s, while it {text}")
 
 
 @pytest.mark.parametrize("state", ["R", "D", "Z"])
-def test_a_daemon_that_is_being_killed_hangs_no_longer(state: str) -> None:
+def test_daemon_being_killed_does_not_hang(state: str) -> None:
     watch = HangWatch()
     watch.reset(ProcessVitals("S", 100))
     whys = [watch.check(ProcessVitals(seen, 100), elapsed_s=1.0, is_waiting=False) for seen in ("S",) * 5 + (state,)]
@@ -37,29 +39,29 @@ def test_a_daemon_that_is_being_killed_hangs_no_longer(state: str) -> None:
 
 
 @pytest.mark.parametrize("state", ["R", "D", "t"])
-def test_a_daemon_that_waits_for_a_core_a_disk_or_a_debugger_does_not_hang(state: str) -> None:
-    assert looks([(state, 0)] * 3600) == (0, "")
+def test_daemon_waiting_for_core_disk_or_debugger_does_not_hang(state: str) -> None:
+    assert checks_until_hang([(state, 0)] * 3600) == (0, "")
 
 
 @pytest.mark.parametrize("state", ["R", "S", "D"])
-def test_a_daemon_that_works_has_a_minute(state: str) -> None:
-    assert looks([(state, 3)] * 100) == (60, "no report in 60 s of work")
+def test_working_daemon_hangs_after_a_minute_without_report(state: str) -> None:
+    assert checks_until_hang([(state, 3)] * 100) == (60, "no report in 60 s of work")
 
 
-def test_a_daemon_that_gets_a_core_now_and_then_is_not_idle() -> None:
-    assert looks([("S", 0), ("R", 0), ("R", 1), ("S", 0)] * 2) == (0, "")
+def test_daemon_that_runs_occasionally_is_not_idle() -> None:
+    assert checks_until_hang([("S", 0), ("R", 0), ("R", 1), ("S", 0)] * 2) == (0, "")
 
 
-def test_a_wait_that_was_announced_is_work() -> None:
-    assert looks([("S", 0)] * 59, is_waiting=True) == (0, "")
+def test_announced_wait_is_not_idleness() -> None:
+    assert checks_until_hang([("S", 0)] * 59, is_waiting=True) == (0, "")
 
 
-def test_a_time_in_which_the_machine_was_suspended_is_a_second() -> None:
-    assert looks([("S", 0)] * 3, elapsed_s=3600.0) == (0, "")
-    assert looks([("S", 0)] * 4, elapsed_s=3600.0)[0] == 4
+def test_suspended_time_counts_as_a_second() -> None:
+    assert checks_until_hang([("S", 0)] * 3, elapsed_s=3600.0) == (0, "")
+    assert checks_until_hang([("S", 0)] * 4, elapsed_s=3600.0)[0] == 4
 
 
-def test_a_report_ends_the_silence() -> None:
+def test_report_resets_the_hang_watch() -> None:
     watch = HangWatch()
     for _ in range(10):
         watch.reset(ProcessVitals("S", 1))
@@ -67,13 +69,13 @@ def test_a_report_ends_the_silence() -> None:
             assert watch.check(ProcessVitals("S", 1), elapsed_s=1.0, is_waiting=False) == ""
 
 
-def test_a_process_that_has_ended_does_not_hang() -> None:
+def test_ended_process_does_not_hang() -> None:
     watch = HangWatch()
     watch.reset(None)
     assert [watch.check(None, elapsed_s=1.0, is_waiting=False) for _ in range(10)] == [""] * 10
 
 
-async def test_the_kernel_distinguishes_a_stopped_process_from_a_working_one() -> None:
+async def test_vitals_distinguish_stopped_and_working_processes() -> None:
     process = await asyncio.create_subprocess_exec(sys.executable, "-S", "-c", "while True: pass")
     try:
         assert await until(lambda: (vitals := read_vitals(process.pid)) and vitals.cpu_ticks > 0)

@@ -1,4 +1,4 @@
-"""The end of ``serving up``. Each test of a whole system covers the rest."""
+"""The shutdown of ``serving up``; tests of whole systems cover the rest."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ from pathlib import Path
 from serving.home.supervisor.main import REMOVE_LEFTOVERS
 
 
-def test_what_pods_have_left_is_removed_by_a_new_interpreter(tmp_path: Path) -> None:
+def test_leftover_pod_folders_are_removed_by_a_new_interpreter(tmp_path: Path) -> None:
     remaining = tmp_path / "pods" / "one"
     remaining.mkdir(parents=True)
     (remaining / "file").touch()

@@ -1,4 +1,4 @@
-"""Reports to systemd, over a real socket."""
+"""State reports to systemd over a real socket."""
 
 import os
 import socket
@@ -10,7 +10,7 @@ from serving.home.supervisor.notify import SystemdNotifier, pop_variables
 
 
 @pytest.mark.parametrize("is_abstract", [False, True])
-def test_states_arrive_at_the_socket(tmp_path: Path, is_abstract: bool) -> None:
+def test_systemd_socket_receives_states(tmp_path: Path, is_abstract: bool) -> None:
     name = f"@serving-{os.getpid()}" if is_abstract else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(f"\0{name[1:]}" if is_abstract else name)
@@ -22,7 +22,7 @@ def test_states_arrive_at_the_socket(tmp_path: Path, is_abstract: bool) -> None:
     assert (notifier.is_on, lines) == (True, ["READY=1", "WATCHDOG=1", "STOPPING=1"])
 
 
-def test_without_systemd_nothing_is_sent_and_a_lost_one_ends_nothing(tmp_path: Path) -> None:
+def test_missing_systemd_socket_raises_no_error(tmp_path: Path) -> None:
     assert not SystemdNotifier({}).is_on
     SystemdNotifier({}).report_alive()
     SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "gone")}).report_alive()
@@ -39,13 +39,13 @@ def test_without_systemd_nothing_is_sent_and_a_lost_one_ends_nothing(tmp_path: P
         ({"WATCHDOG_USEC": "soon"}, None),
     ],
 )
-def test_the_watchdog_is_fed_twice_in_its_time_and_by_its_process_alone(
+def test_watchdog_period_is_half_its_timeout_for_its_own_process(
     environment: dict[str, str], period_s: float | None
 ) -> None:
     assert SystemdNotifier(environment).period_s == period_s
 
 
-def test_no_child_speaks_for_the_service() -> None:
+def test_systemd_variables_are_removed_from_the_environment() -> None:
     environment = {"NOTIFY_SOCKET": "@one", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "2", "PATH": "/bin"}
     assert pop_variables(environment) == {"NOTIFY_SOCKET": "@one", "WATCHDOG_USEC": "1", "WATCHDOG_PID": "2"}
     assert environment == {"PATH": "/bin"}

@@ -1,4 +1,4 @@
-"""The supervisor's report of a reload, and its reader."""
+"""Reload reports: written by the supervisor and read back."""
 
 from pathlib import Path
 
@@ -9,14 +9,14 @@ def write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def test_nothing_has_begun_without_a_file_and_with_a_damaged_one(tmp_path: Path) -> None:
+def test_missing_or_damaged_reload_file_has_zero_counts(tmp_path: Path) -> None:
     path = tmp_path / "reload.json"
     assert (read_reload(path)["begun_count"], read_reload(path)["ended_count"]) == (0, 0)
     path.write_bytes(b"{")
     assert read_reload(path)["begun_count"] == 0
 
 
-def test_a_reload_counts_when_it_begins_and_when_it_ends_and_says_what_it_did(tmp_path: Path) -> None:
+def test_reload_report_has_counts_replacements_and_error(tmp_path: Path) -> None:
     path = tmp_path / "reload.json"
     report = ReloadReport(path, write=write)
     report.replaced("a: 1 -> 2")
@@ -25,7 +25,7 @@ def test_a_reload_counts_when_it_begins_and_when_it_ends_and_says_what_it_did(tm
     assert read_reload(path) == {"begun_count": 1, "ended_count": 1, "replaced": ["a: 1 -> 2"], "error": "b failed"}
 
 
-def test_a_reload_ends_one_that_was_never_ended(tmp_path: Path) -> None:
+def test_new_reload_also_ends_an_unfinished_one(tmp_path: Path) -> None:
     path = tmp_path / "reload.json"
     ReloadReport(path, write=write)
     ReloadReport(path, write=write).end(None)

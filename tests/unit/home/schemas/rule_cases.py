@@ -1,6 +1,6 @@
-"""Objects with the answers of a kube-apiserver to them: the cases of ``rules.jsonl``, most of which break a rule.
+"""Cases of ``rules.jsonl``: objects, most of which violate a rule, and a kube-apiserver's messages.
 
-The unit tests ask admission for the same, and the conformance suite asks every server.
+Unit tests compare admission with them, and the conformance suite compares every server.
 """
 
 from pathlib import Path
@@ -15,7 +15,7 @@ _BY_RESOURCE = {kind.resource: kind for kind in KINDS}
 
 
 class Case(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """An object, or a change of the one ``before``, and the messages of the refusal."""
+    """An object, or a change of the object ``before``, and the messages of its rejection."""
 
     name: str
     resource: str

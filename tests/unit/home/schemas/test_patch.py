@@ -28,11 +28,11 @@ from serving.home.schemas.patch import JSON_OPERATIONS_MAX, VALUES_MAX, check_va
         ({"a": 1, "b": 2}, {"b": None, "c": {"d": None}}, {"a": 1, "c": {}}),
     ],
 )
-def test_a_merge_patch(target: Any, patch: Any, result: Any) -> None:  # noqa: ANN401 - JSON
+def test_merge_patch_results_equal_rfc_7386(target: Any, patch: Any, result: Any) -> None:  # noqa: ANN401 - JSON
     assert merge_patch(target, patch) == result
 
 
-def test_a_merge_patch_leaves_its_inputs() -> None:
+def test_merge_patch_does_not_mutate_its_inputs() -> None:
     target, patch = {"a": {"b": 1}}, {"a": {"c": 2, "b": None}}
     merge_patch(target, patch)
     assert (target, patch) == ({"a": {"b": 1}}, {"a": {"c": 2, "b": None}})
@@ -58,7 +58,7 @@ def test_a_merge_patch_leaves_its_inputs() -> None:
         ([], {}, False),
     ],
 )
-def test_same_json(left: object, right: object, same: bool) -> None:
+def test_same_json_compares_values_and_types(left: object, right: object, same: bool) -> None:
     assert same_json(left, right) is same
 
 
@@ -83,7 +83,7 @@ def test_same_json(left: object, right: object, same: bool) -> None:
         ({"": 1}, {"op": "remove", "path": "/"}, {}),
     ],
 )
-def test_a_json_operation(target: Any, operation: dict[str, Any], result: Any) -> None:  # noqa: ANN401 - JSON
+def test_json_patch_operation_is_applied(target: Any, operation: dict[str, Any], result: Any) -> None:  # noqa: ANN401 - JSON
     assert json_patch(target, [operation]) == result
 
 
@@ -114,28 +114,28 @@ def test_a_json_operation(target: Any, operation: dict[str, Any], result: Any) -
         "remove",
     ],
 )
-def test_an_operation_that_cannot_be_done_is_refused(operation: Any) -> None:  # noqa: ANN401 - JSON
+def test_invalid_json_patch_operation_is_rejected(operation: Any) -> None:  # noqa: ANN401 - JSON
     with pytest.raises(Invalid, match=r"operation 0 of the JSON patch|a path of a JSON patch"):
         json_patch({"a": [1, 2], "s": "text", "o": {"inside": 1}}, [operation])
 
 
-def test_a_patch_of_too_many_operations_is_refused() -> None:
+def test_json_patch_with_too_many_operations_is_rejected() -> None:
     with pytest.raises(Invalid, match="at most"):
         json_patch({}, [{"op": "test", "path": "", "value": {}}] * (JSON_OPERATIONS_MAX + 1))
 
 
 @pytest.mark.parametrize("operation", [{"path": "/a" * 101}, {"path": "/", "from": "/" + "a" * 2048}])
-def test_a_path_that_leads_too_deep_is_refused(operation: dict[str, str]) -> None:
+def test_json_patch_path_with_too_many_parts_is_rejected(operation: dict[str, str]) -> None:
     with pytest.raises(Invalid, match="2048 characters and 100 parts"):
         json_patch({}, [{"op": "move", **operation}])
 
 
-def test_paths_together_have_a_maximum_of_parts() -> None:
+def test_parts_of_all_json_patch_paths_are_limited() -> None:
     with pytest.raises(Invalid, match="at most 60000 parts, these have 60100"):
         json_patch({}, [{"op": "remove", "path": "/a" * 100}] * 601)
 
 
-def test_an_object_has_a_maximum_of_values_and_no_more_are_looked_at() -> None:
+def test_values_per_object_and_copy_are_limited() -> None:
     check_values({"a": [[1] * (VALUES_MAX - 2)]})
     with pytest.raises(Invalid, match="at most 20000 values"):
         check_values({"a": [[1] * VALUES_MAX]})
@@ -143,13 +143,13 @@ def test_an_object_has_a_maximum_of_values_and_no_more_are_looked_at() -> None:
         json_patch({"a": [1] * (VALUES_MAX + 1)}, [{"op": "copy", "from": "/a", "path": "/b"}])
 
 
-def test_copies_that_double_the_object_are_refused_before_they_fill_the_memory() -> None:
+def test_doubling_json_patch_copies_are_rejected() -> None:
     doubling = [{"op": "copy", "from": "/a", "path": f"/a/{number}"} for number in range(40)]
     with pytest.raises(Invalid, match="copies make more than"):
         json_patch({"a": {"b": "x" * 1000}}, doubling)
 
 
-def test_a_json_patch_leaves_its_inputs() -> None:
+def test_json_patch_does_not_mutate_its_inputs() -> None:
     target, operations = {"a": {"b": 1}}, [{"op": "add", "path": "/a/c", "value": {"d": 1}}]
     operations.append({"op": "add", "path": "/a/c/e", "value": {}})
     json_patch(target, operations)

@@ -9,7 +9,7 @@ from serving.net.cluster.kinds import CONFIG_MAP, NAMESPACE, POD
 OWNER = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": True}
 
 
-def test_good_metadata_passes() -> None:
+def test_valid_metadata_is_accepted() -> None:
     metadata = {
         "name": "one.two-3",
         "labels": {"example.com/a": "b", "c": ""},
@@ -38,19 +38,19 @@ def test_good_metadata_passes() -> None:
         ({"ownerReferences": [{**OWNER, "uid": ""}]}, "metadata.ownerReferences.uid"),
     ],
 )
-def test_bad_metadata_is_refused(changed: dict[str, Any], where: str) -> None:
+def test_invalid_metadata_is_rejected(changed: dict[str, Any], where: str) -> None:
     with pytest.raises(Invalid) as caught:
         checked_metadata(CONFIG_MAP, {"metadata": {"name": "one"} | changed})
     assert [problem.where for problem in caught.value.problems] == [where]
 
 
 @pytest.mark.parametrize("name", ["a.b", "a" * 64])
-def test_a_namespace_has_a_plain_short_name(name: str) -> None:
+def test_namespace_name_must_be_a_dns_label(name: str) -> None:
     with pytest.raises(Invalid):
         checked_metadata(NAMESPACE, {"metadata": {"name": name}})
 
 
-def test_everything_that_is_wrong_is_reported() -> None:
+def test_all_metadata_problems_are_reported() -> None:
     with pytest.raises(Invalid) as caught:
         checked_metadata(CONFIG_MAP, {"metadata": {"name": "A", "labels": {" ": ""}, "finalizers": [""]}})
     assert len(caught.value.problems) == 3
@@ -65,17 +65,17 @@ def test_everything_that_is_wrong_is_reported() -> None:
         ({"ownerReferences": ["u"]}, "metadata.ownerReferences[0]"),
     ],
 )
-def test_a_wrong_type_is_refused_with_its_place(metadata: object, where: str) -> None:
+def test_metadata_of_wrong_type_is_rejected_with_its_path(metadata: object, where: str) -> None:
     with pytest.raises(Invalid) as caught:
         read_metadata({"metadata": metadata})
     assert caught.value.problems[0].where == where
 
 
-def test_no_metadata_is_empty_metadata() -> None:
+def test_null_metadata_is_empty() -> None:
     assert read_metadata({"metadata": None}).name is None
 
 
-def test_what_was_stored_is_not_checked_again_and_what_is_new_is() -> None:
+def test_unchanged_metadata_is_not_validated_again() -> None:
     labels = {"not a label": "!"}
     old = {"metadata": {"name": "one", "labels": labels}}
     assert checked_metadata(POD, {"metadata": {"name": "one", "labels": labels}}, old).name == "one"

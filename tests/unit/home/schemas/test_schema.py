@@ -51,23 +51,23 @@ def nested(schema: dict[str, Any]) -> dict[str, Any]:
         ({"type": "object", "additionalProperties": POINT}, {"a": {}}, {"a": {"y": 3}}),
     ],
 )
-def test_what_is_stored(schema: dict[str, Any], value: object, expected: object) -> None:
+def test_completed_applies_defaults_and_prunes_fields(schema: dict[str, Any], value: object, expected: object) -> None:
     assert completed(schema, value) == expected
 
 
-def test_a_default_is_not_shared() -> None:
+def test_default_values_are_copied() -> None:
     schema = {"type": "object", "properties": {"p": OPAQUE | {"default": {"a": [1]}}}}
     completed(schema, {})["p"]["a"].append(2)
     assert completed(schema, {}) == {"p": {"a": [1]}}
 
 
-def test_what_was_put_in_is_not_kept() -> None:
+def test_completed_does_not_share_its_input() -> None:
     value = {"a": [{"b": 1}]}
     completed(OPAQUE, value)["a"][0]["b"] = 2
     assert value == {"a": [{"b": 1}]}
 
 
-def test_a_copy_shares_nothing() -> None:
+def test_deep_copy_shares_nothing() -> None:
     value = {"a": [{"b": 1}]}
     deep_copy(value)["a"].append(2)
     assert value == {"a": [{"b": 1}]}
@@ -87,7 +87,7 @@ def test_a_copy_shares_nothing() -> None:
         (nested({"type": "array"}), {"spec": {"f": [{"a": 1}]}}, []),
     ],
 )
-def test_unknown_fields_are_found_by_path(schema: dict[str, Any], value: object, expected: list[str]) -> None:
+def test_unknown_fields_are_listed_by_path(schema: dict[str, Any], value: object, expected: list[str]) -> None:
     assert list(unknown_fields(schema, value)) == expected
 
 
@@ -124,7 +124,7 @@ def test_unknown_fields_are_found_by_path(schema: dict[str, Any], value: object,
         (OPAQUE | {"maxProperties": 1}, {"a": 1, "b": 2}, "Too many: 2: must have at most 1 items"),
     ],
 )
-def test_a_breach_is_said_as_a_kube_apiserver_says_it(schema: dict[str, Any], value: object, expected: str) -> None:
+def test_violation_message_equals_kube_apiservers(schema: dict[str, Any], value: object, expected: str) -> None:
     problems = list(breaches(nested(schema), {"spec": {"f": value}}))
     assert [(problem.where, problem.what) for problem in problems] == [(PLACE, expected)]
 
@@ -146,31 +146,31 @@ def test_a_breach_is_said_as_a_kube_apiserver_says_it(schema: dict[str, Any], va
         (TEXTS, {"a": "b"}),
     ],
 )
-def test_what_fits_is_left_in_peace(schema: dict[str, Any], value: object) -> None:
+def test_valid_value_has_no_violations(schema: dict[str, Any], value: object) -> None:
     assert list(breaches(schema, value)) == []
 
 
-def test_what_is_missing_is_named() -> None:
+def test_missing_required_field_is_reported() -> None:
     schema = nested({"type": "object", "required": ["a"]})
     results = [(problem.where, problem.what) for problem in breaches(schema, {"spec": {"f": {}}})]
     assert results == [("spec.f.a", "Required value")]
 
 
-def test_what_is_missing_at_the_root_is_named() -> None:
+def test_missing_required_field_at_the_root_is_reported() -> None:
     assert [problem.where for problem in breaches({"type": "object", "required": ["a"]}, {})] == ["a"]
 
 
-def test_every_item_is_looked_at() -> None:
+def test_every_list_item_is_validated() -> None:
     result = breaches({"type": "array", "items": TEXT}, ["a", 1, 2], "x")
     assert [problem.where for problem in result] == ["x[1]", "x[2]"]
 
 
-def test_a_long_value_is_cut() -> None:
+def test_long_value_is_truncated_in_the_message() -> None:
     (problem,) = breaches(TEXT | {"pattern": "^b"}, "a" * 500, "x")
     assert len(problem.what) < 200
 
 
-def test_what_is_the_very_same_as_before_is_shared_and_not_gone_through() -> None:
+def test_identical_old_values_are_shared() -> None:
     old = {"kept": {"count": 1, "size": 1}, "items": ["a"], "changed": 1}
     entry = completed(SHARED, {**old, "changed": 2}, old)
     assert entry == {**old, "changed": 2}
@@ -178,14 +178,14 @@ def test_what_is_the_very_same_as_before_is_shared_and_not_gone_through() -> Non
     assert entry["items"] is old["items"]
 
 
-def test_what_only_looks_like_before_gets_its_defaults() -> None:
+def test_equal_but_not_identical_values_get_defaults() -> None:
     old = {"kept": {"count": 1}, "items": ["a"]}
     entry = completed(SHARED, {"kept": {"count": 1}, "items": ["a"]}, old)
     assert entry == {"kept": {"count": 1, "size": 1}, "items": ["a"]}
     assert entry["items"] is not old["items"]
 
 
-def test_only_what_is_not_the_very_same_as_before_is_looked_at() -> None:
+def test_identical_old_values_are_not_validated_again() -> None:
     old = {"kept": {"count": "was let in once"}, "changed": 1}
     assert list(breaches(SHARED, {**old, "changed": 2}, old=old)) == []
     assert [problem.where for problem in breaches(SHARED, {**old, "changed": "2"}, old=old)] == ["changed"]
@@ -193,7 +193,7 @@ def test_only_what_is_not_the_very_same_as_before_is_looked_at() -> None:
 
 
 class CountedName(str):
-    """A name that counts how often it is compared."""
+    """A name that counts its comparisons."""
 
     __slots__ = ()
 
@@ -206,7 +206,7 @@ class CountedName(str):
     __hash__ = str.__hash__
 
 
-def test_duplicates_in_a_long_list_are_found_in_steps_of_its_length() -> None:
+def test_duplicate_map_list_keys_are_found_in_linear_time() -> None:
     schema = {
         "type": "array",
         "items": {"type": "object", "properties": {"name": {"type": "string"}}},
@@ -219,7 +219,7 @@ def test_duplicates_in_a_long_list_are_found_in_steps_of_its_length() -> None:
     assert CountedName.comparison_count < 10 * len(value)
 
 
-def test_elements_beyond_a_bound_are_not_looked_into() -> None:
+def test_list_above_max_items_is_not_traversed() -> None:
     schema = {"type": "array", "maxItems": 2, "items": {"type": "string"}, **_MAP}
     (problem,) = breaches(schema, [{"name": "same"}] * 100_000, "list")
     assert problem.what == "Too many: 100000: must have at most 2 items"
@@ -229,7 +229,7 @@ def test_elements_beyond_a_bound_are_not_looked_into() -> None:
     assert list(unknown_fields(items, many, "list")) == []
 
 
-def test_each_element_of_a_map_list_is_encoded_once() -> None:
+def test_each_map_list_element_key_is_read_once() -> None:
     counted = 0
 
     class Counted(dict[str, object]):

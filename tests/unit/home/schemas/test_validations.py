@@ -10,7 +10,7 @@ from serving.home.schemas.validations import ABSENT, CelRule, RuleTree, rule_pro
 from serving.net.cluster.kinds import REVISION, SERVING_SERVICE
 from tests.unit.home.schemas.rule_cases import CASES, Case, Json
 
-# JSON values come as they are.
+# JSON values have any type.
 # ruff: noqa: ANN401
 
 CONTAINER = {"image": "gcr.io/x/hello", "name": "user-container"}
@@ -21,7 +21,7 @@ REVISION_OBJECT = {
 
 
 def responses(kind: Any, new: Json, old: Json | None) -> list[str]:
-    """The messages of admission about an object, in the form of a kube-apiserver's causes."""
+    """Admission's messages about an object, formatted as a kube-apiserver's causes."""
     try:
         admit(kind, new, None if old is None else admit(kind, old))
     except Invalid as error:
@@ -30,7 +30,7 @@ def responses(kind: Any, new: Json, old: Json | None) -> list[str]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_admission_answers_as_a_kube_apiserver_does(case: Case) -> None:
+def test_admission_messages_equal_kube_apiservers(case: Case) -> None:
     assert responses(case.kind, case.object, case.before) == case.answers
 
 
@@ -42,14 +42,14 @@ def rules_of(tree: RuleTree | None) -> list[CelRule]:
 
 
 @pytest.mark.parametrize("kind", list(crds()), ids=lambda kind: kind.resource)
-def test_every_expression_compiles_and_every_rule_has_a_message(kind: Any) -> None:
+def test_every_rule_has_a_message_without_line_breaks(kind: Any) -> None:
     for rule in rules_of(crds()[kind].rules):
         assert rule.message
-        # A kube-apiserver takes no line breaks in a message.
+        # A kube-apiserver rejects line breaks in a message.
         assert "\n" not in rule.message + rule.message_expression
 
 
-def test_each_rule_of_a_pod_is_broken_by_a_case() -> None:
+def test_every_rule_is_violated_by_a_case() -> None:
     messages_of = "\n".join(text for case in CASES for text in case.answers)
     silent = [
         rule.rule
@@ -71,72 +71,72 @@ def messages_of(tree: RuleTree, spec: object, before: object = ABSENT) -> list[s
     return [f"{problem.where}: {problem.what}" for problem in rule_problems(tree, {"spec": spec}, old)]
 
 
-def test_a_schema_without_rules_has_no_tree() -> None:
+def test_schema_without_rules_has_no_rule_tree() -> None:
     assert rule_tree({"properties": {"a": {"items": {"type": "string"}}}}) is None
     assert list(rule_problems(None, {"spec": 1})) == []
 
 
-def test_null_is_not_asked() -> None:
+def test_null_is_not_validated() -> None:
     assert messages_of(tree({"rule": "self.a == 1", "message": "m"}), None) == []
 
 
-def test_a_rule_on_change_is_not_asked_of_a_new_object() -> None:
+def test_transition_rule_is_not_evaluated_for_a_new_object() -> None:
     rules = tree({"rule": "self.a == oldSelf.a", "message": "m"})
     assert messages_of(rules, {"a": 1}) == []
     assert messages_of(rules, {"a": 2}, {"a": 1}) == ["spec: Invalid value: m"]
 
 
-def test_what_stays_as_it_was_is_not_asked_again() -> None:
+def test_unchanged_value_is_not_validated_again() -> None:
     rules = tree({"rule": "self.a == 1", "message": "m"})
     assert messages_of(rules, {"a": 2}, {"a": 2}) == []
     assert messages_of(rules, {"a": 2, "b": 3}, {"a": 2}) == ["spec: Invalid value: m"]
 
 
-def test_items_of_a_list_have_no_old_value() -> None:
+def test_transition_rule_is_not_evaluated_for_list_items() -> None:
     rules = tree(items={"x-kubernetes-validations": [{"rule": "self == oldSelf", "message": "m"}]})
     assert messages_of(rules, [1], [2]) == []
 
 
-def test_values_of_a_map_have_their_own_path() -> None:
+def test_map_value_violation_has_its_key_in_the_path() -> None:
     rules = tree(additionalProperties={"x-kubernetes-validations": [{"rule": "self < 2", "message": "m"}]})
     assert messages_of(rules, {"a": 1, "b": 2}) == ["spec.b: Invalid value: 2: m"]
 
 
-def test_an_expression_that_fails_is_reported() -> None:
+def test_failing_expression_is_reported_as_a_problem() -> None:
     assert messages_of(tree({"rule": "self.none == 1", "message": "m"}), {"a": 1})[0].startswith(
         "spec: Invalid value: "
     )
 
 
 @pytest.mark.parametrize("expression", ["self.none", "1 + 1", "''", "'a\\nb'"])
-def test_a_message_that_fails_falls_back_to_the_fixed_one(expression: str) -> None:
+def test_invalid_message_expression_falls_back_to_the_message(expression: str) -> None:
     rules = tree({"rule": "self.a == 1", "message": "fixed", "messageExpression": expression})
     assert messages_of(rules, {"a": 2}) == ["spec: Invalid value: fixed"]
 
 
-def test_a_rule_without_a_message_shows_itself() -> None:
+def test_rule_without_message_reports_its_expression() -> None:
     assert messages_of(tree({"rule": "self.a == 1"}), {"a": 2}) == ["spec: Invalid value: failed rule: self.a == 1"]
 
 
-def test_the_path_of_a_field_is_part_of_the_response() -> None:
+def test_field_path_and_reason_of_a_rule_are_reported() -> None:
     rules = tree({"rule": "has(self.a)", "message": "m", "fieldPath": ".a", "reason": "FieldValueRequired"})
     assert messages_of(rules, {"b": 2}) == ["spec.a: Required value: m"]
 
 
-def test_only_fields_that_a_rule_names_are_converted() -> None:
+def test_fields_without_rules_are_not_converted_to_cel() -> None:
     rules = crds()[SERVING_SERVICE].rules
     assert rules is not None
     assert rules.words is not None
     assert "resources" not in rules.words
 
 
-def test_a_template_that_is_compared_is_converted_whole() -> None:
+def test_compared_template_is_converted_to_cel_completely() -> None:
     rules = crds()[SERVING_SERVICE].rules
     assert rules is not None
     assert rules.properties["spec"].properties["template"].words is None
 
 
-def test_a_changed_state_of_a_revision_asks_no_rule_of_its_containers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_serving_state_evaluates_no_container_rules(monkeypatch: pytest.MonkeyPatch) -> None:
     old = admit(REVISION, REVISION_OBJECT)
     new = {**old, "spec": {**old["spec"], "servingState": "Reserve"}}
     validations.failures.cache_clear()
@@ -153,7 +153,7 @@ def test_a_changed_state_of_a_revision_asks_no_rule_of_its_containers(monkeypatc
     assert [text for text in requests if "Retired" in text]
 
 
-def test_all_breaches_are_reported_at_once() -> None:
+def test_all_violations_are_reported_at_once() -> None:
     pod = {"containers": [{"image": ""}, {"image": "", "ports": [{"containerPort": 8012}]}]}
     spec = {"template": {"metadata": {}, "spec": pod}, "traffic": [{"percent": 1}]}
     assert len(responses(SERVING_SERVICE, {"metadata": {"name": "A"}, "spec": spec}, None)) == 5

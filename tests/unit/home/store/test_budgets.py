@@ -1,4 +1,4 @@
-"""Evictions under a PodDisruptionBudget."""
+"""Evictions and PodDisruptionBudgets."""
 
 import pytest
 
@@ -47,23 +47,23 @@ THREE = [new_pod(name) for name in "xyz"]
         ),
     ],
 )
-def test_a_budget_counts_the_healthy_pods_that_stay(spec: Object, pods: list[Object], is_granted: bool) -> None:
+def test_disruption_budget_counts_remaining_healthy_pods(spec: Object, pods: list[Object], is_granted: bool) -> None:
     assert (eviction_refusal(pods[0], [budget(**spec)], pods) == "") is is_granted
 
 
-def test_an_unready_pod_may_go_while_the_healthy_ones_suffice() -> None:
+def test_unready_pod_can_be_evicted_while_budget_is_met() -> None:
     pods = [new_pod("x", ready=False), new_pod("y"), new_pod("z")]
     assert eviction_refusal(pods[0], [budget(minAvailable=2)], pods) == ""
     assert eviction_refusal(pods[1], [budget(minAvailable=2)], pods) != ""
 
 
-def test_a_pod_that_has_not_begun_or_has_ended_may_go() -> None:
+def test_pending_or_ended_pod_can_be_evicted() -> None:
     for phase in ("Pending", "Succeeded", "Failed"):
         pod = new_pod("x", phase=phase)
         assert eviction_refusal(pod, [budget(minAvailable=3)], [pod]) == ""
 
 
-async def test_the_store_refuses_an_eviction_and_grants_it_later() -> None:
+async def test_eviction_is_rejected_until_the_budget_allows_it() -> None:
     cluster = MemoryCluster()
     for resource in THREE:
         await cluster.create(POD, resource)

@@ -1,4 +1,4 @@
-"""Derived objects after a restart: with their creation time and generation."""
+"""Derived objects retain creation time and generation across restarts."""
 
 import os
 from pathlib import Path
@@ -20,7 +20,7 @@ def opened(folder: Path, wall_s: float) -> MemoryCluster:
 
 
 async def deployed(cluster: MemoryCluster, *, replicas: int = 1) -> Object:
-    """The Deployment of a ConfigMap, which is made if it is missing."""
+    """Create a Deployment owned by a ConfigMap, which is created if missing."""
     owners = (await cluster.list(CONFIG_MAP, namespace="default")).items
     owner = owners[0] if owners else await cluster.create(CONFIG_MAP, {"metadata": {"name": "owner"}})
     reference = {"apiVersion": "v1", "kind": "ConfigMap", "name": "owner", "uid": owner["metadata"]["uid"]}
@@ -32,7 +32,7 @@ def identity(resource: Object) -> tuple[Any, ...]:
     return tuple(resource["metadata"][key] for key in ("uid", "creationTimestamp", "generation"))
 
 
-async def test_what_is_made_again_is_the_same_object(tmp_path: Path) -> None:
+async def test_recreated_derived_object_retains_its_identity(tmp_path: Path) -> None:
     first = opened(tmp_path, FIRST_S)
     await deployed(first)
     patched = await first.patch(DEPLOYMENT, "default", "app", patch={"spec": {"replicas": 3}})
@@ -41,13 +41,13 @@ async def test_what_is_made_again_is_the_same_object(tmp_path: Path) -> None:
     second = opened(tmp_path, SECOND_S)
     assert identity(await deployed(second, replicas=3)) == identity(patched)
     await second.close()
-    # Another content is a change, as it would have been in one run.
+    # Changed content increases the generation, as within one run.
     third = opened(tmp_path, SECOND_S)
     assert identity(await deployed(third, replicas=4)) == (*identity(patched)[:2], 3)
     await third.close()
 
 
-async def test_a_restored_system_has_the_objects_of_the_original(tmp_path: Path) -> None:
+async def test_restored_backup_retains_identity_of_derived_objects(tmp_path: Path) -> None:
     original = StateFolder(tmp_path / "original")
     original.path.mkdir()
     first = opened(original.path, FIRST_S)
@@ -62,7 +62,7 @@ async def test_a_restored_system_has_the_objects_of_the_original(tmp_path: Path)
     await second.close()
 
 
-async def test_one_that_is_deleted_and_made_again_is_new(tmp_path: Path) -> None:
+async def test_deleted_and_recreated_derived_object_is_new(tmp_path: Path) -> None:
     first = opened(tmp_path, FIRST_S)
     before = await deployed(first)
     await first.close()
@@ -75,16 +75,16 @@ async def test_one_that_is_deleted_and_made_again_is_new(tmp_path: Path) -> None
     await second.close()
 
 
-async def test_a_note_that_is_lost_or_unreadable_costs_only_that(tmp_path: Path) -> None:
+async def test_missing_or_unreadable_derived_file_loses_creation_time_only(tmp_path: Path) -> None:
     first = opened(tmp_path, FIRST_S)
     before = await deployed(first)
-    note = tmp_path / "journal.db.derived"
-    # A note that cannot be written.
-    note.with_name(f"{note.name}.new").mkdir()
+    derived_file = tmp_path / "journal.db.derived"
+    # The folder prevents the file from being written.
+    derived_file.with_name(f"{derived_file.name}.new").mkdir()
     await first.close()
-    assert not note.exists()
+    assert not derived_file.exists()
     for content in (b"", b"[]", b'{"a": 1}', os.urandom(20)):
-        note.write_bytes(content)
+        derived_file.write_bytes(content)
         second = opened(tmp_path, SECOND_S)
         after = await deployed(second)
         assert after["metadata"]["uid"] == before["metadata"]["uid"]
@@ -92,6 +92,6 @@ async def test_a_note_that_is_lost_or_unreadable_costs_only_that(tmp_path: Path)
         await second.close()
 
 
-def test_without_a_journal_nothing_is_resumed() -> None:
+def test_no_journal_resumes_no_former_object() -> None:
     result = {"metadata": {"uid": "a", "creationTimestamp": "b"}}
     assert FormerObjects(None).resumed(result) is result

@@ -1,4 +1,4 @@
-"""The journal alone, and the store on it: durable writes, pending ones, and failures."""
+"""The journal, and the store on it: durable writes, pending writes and failures."""
 
 import asyncio
 import contextlib
@@ -58,15 +58,15 @@ def new_journal(path: Path) -> Iterator[Journal]:
 async def fill(cluster: MemoryCluster) -> None:
     """Write until the disk is full."""
 
-    async def go_on() -> None:
+    async def write() -> None:
         for number in itertools.count():
             await cluster.create(CONFIG_MAP, config_map(f"filler-{number}", text="x" * 10_000))
 
     with pytest.raises(Unavailable, match="nothing was changed"):
-        await go_on()
+        await write()
 
 
-async def test_what_users_wrote_is_there_again(tmp_path: Path) -> None:
+async def test_user_writes_survive_a_restart(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         new_config_map = await cluster.create(CONFIG_MAP, config_map("one", a="b"))
         await cluster.create(CONFIG_MAP, config_map("two"))
@@ -79,7 +79,7 @@ async def test_what_users_wrote_is_there_again(tmp_path: Path) -> None:
     ]
 
 
-async def test_the_first_namespaces_stay_the_same(tmp_path: Path) -> None:
+async def test_initial_namespaces_retain_identity_across_restart(tmp_path: Path) -> None:
     results = []
     for _ in range(2):
         async with store(tmp_path) as cluster:
@@ -90,7 +90,7 @@ async def test_the_first_namespaces_stay_the_same(tmp_path: Path) -> None:
     assert [entry["status"] for entry in results[1]] == [{"phase": "Active"}] * len(FIRST_NAMESPACES)
 
 
-async def test_what_is_rebuilt_is_not_there_again(tmp_path: Path) -> None:
+async def test_pods_and_statuses_do_not_survive_a_restart(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         await cluster.create(POD, {"metadata": {"name": "one"}, "spec": {}})
         await cluster.create(REVISION, revision())
@@ -100,7 +100,7 @@ async def test_what_is_rebuilt_is_not_there_again(tmp_path: Path) -> None:
         assert "status" not in await cluster.get(REVISION, "default", "one")
 
 
-async def test_a_deployment_of_a_user_is_there_again_with_its_scale(tmp_path: Path) -> None:
+async def test_unowned_deployments_survive_a_restart_with_their_scale(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         for name, owner in (("own", ""), ("derived", "a"), ("left", "a"), ("deleted", "")):
             await cluster.create(DEPLOYMENT, deployment(name, owner=owner))
@@ -115,7 +115,7 @@ async def test_a_deployment_of_a_user_is_there_again_with_its_scale(tmp_path: Pa
     ]
 
 
-async def test_a_deployment_that_a_controller_adopts_is_not_there_again(tmp_path: Path) -> None:
+async def test_adopted_deployment_does_not_survive_a_restart(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         await cluster.create(DEPLOYMENT, deployment("one"))
         owners = deployment("one", owner="a")["metadata"]
@@ -124,7 +124,7 @@ async def test_a_deployment_that_a_controller_adopts_is_not_there_again(tmp_path
         assert (await cluster.list(DEPLOYMENT)).items == []
 
 
-async def test_a_flip_is_written_behind(tmp_path: Path) -> None:
+async def test_serving_state_written_behind_survives_a_restart(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         await cluster.create(REVISION, revision())
         await cluster.patch(REVISION, "default", "one", patch={"spec": {"servingState": "Active"}})
@@ -133,7 +133,7 @@ async def test_a_flip_is_written_behind(tmp_path: Path) -> None:
     assert (current_revision["spec"]["servingState"], current_revision["metadata"]["generation"]) == ("Active", 2)
 
 
-async def test_versions_continue_above_all_that_were_handed_out(tmp_path: Path) -> None:
+async def test_resource_versions_increase_across_restart(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         before = int((await cluster.create(CONFIG_MAP, config_map("one")))["metadata"]["resourceVersion"])
     async with store(tmp_path) as cluster:
@@ -142,7 +142,7 @@ async def test_versions_continue_above_all_that_were_handed_out(tmp_path: Path) 
         assert int(listing.items[0]["metadata"]["resourceVersion"]) >= VERSION_BLOCK
 
 
-async def test_a_watch_from_before_a_restart_is_gone(tmp_path: Path) -> None:
+async def test_watch_from_before_a_restart_is_gone(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         new_config_map = await cluster.create(CONFIG_MAP, config_map("one"))
     async with store(tmp_path) as cluster:
@@ -151,7 +151,7 @@ async def test_a_watch_from_before_a_restart_is_gone(tmp_path: Path) -> None:
                 pass
 
 
-async def test_a_watch_from_the_first_list_after_a_restart_reports_all(tmp_path: Path) -> None:
+async def test_watch_from_first_list_after_restart_reports_changes(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         await cluster.create(CONFIG_MAP, config_map("one"))
     async with store(tmp_path) as cluster:
@@ -161,7 +161,7 @@ async def test_a_watch_from_the_first_list_after_a_restart_reports_all(tmp_path:
             assert (await anext(events)).type is EventType.DELETED
 
 
-async def test_a_write_from_before_a_restart_is_stale(tmp_path: Path) -> None:
+async def test_replace_of_a_version_before_restart_conflicts(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         new_config_map = await cluster.create(CONFIG_MAP, config_map("one"))
     async with store(tmp_path) as cluster:
@@ -169,10 +169,10 @@ async def test_a_write_from_before_a_restart_is_stale(tmp_path: Path) -> None:
             await cluster.replace(CONFIG_MAP, new_config_map | {"data": {"a": "b"}})
 
 
-async def test_a_write_is_visible_once_it_is_on_disk(tmp_path: Path) -> None:
+async def test_write_is_visible_only_after_it_is_on_disk(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         creation = asyncio.create_task(cluster.create(CONFIG_MAP, config_map("one")))
-        # One turn of the loop: handed over, not answered.
+        # After one loop iteration the write is submitted but not completed.
         await next_turn()
         with pytest.raises(NotFound):
             await cluster.get(CONFIG_MAP, "default", "one")
@@ -180,7 +180,7 @@ async def test_a_write_is_visible_once_it_is_on_disk(tmp_path: Path) -> None:
         await cluster.get(CONFIG_MAP, "default", "one")
 
 
-async def test_of_two_creations_at_once_one_is_refused(tmp_path: Path) -> None:
+async def test_second_of_two_concurrent_creations_is_rejected(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         done = await asyncio.gather(
             *(cluster.create(CONFIG_MAP, config_map("one")) for _ in range(2)), return_exceptions=True
@@ -188,7 +188,7 @@ async def test_of_two_creations_at_once_one_is_refused(tmp_path: Path) -> None:
     assert [type(outcome) for outcome in done] == [dict, AlreadyExists]
 
 
-async def test_patches_of_one_object_at_once_are_all_done(tmp_path: Path) -> None:
+async def test_concurrent_patches_of_an_object_are_all_applied(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         await cluster.create(CONFIG_MAP, config_map("one"))
         async with asyncio.TaskGroup() as group:
@@ -197,7 +197,7 @@ async def test_patches_of_one_object_at_once_are_all_done(tmp_path: Path) -> Non
         assert len((await cluster.get(CONFIG_MAP, "default", "one"))["data"]) == 20
 
 
-async def test_a_client_that_goes_away_undoes_no_write_and_delays_no_other(tmp_path: Path) -> None:
+async def test_cancelled_write_is_completed_and_delays_no_other(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         creations = [asyncio.create_task(cluster.create(CONFIG_MAP, config_map(name))) for name in ("one", "two")]
         await next_turn()
@@ -207,7 +207,7 @@ async def test_a_client_that_goes_away_undoes_no_write_and_delays_no_other(tmp_p
         await cluster.get(CONFIG_MAP, "default", "one")
 
 
-async def test_a_body_may_be_changed_while_the_disk_is_waited_for(tmp_path: Path) -> None:
+async def test_body_changed_during_a_disk_write_is_not_stored(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         body = config_map("one", a="b")
         creation = asyncio.create_task(cluster.create(CONFIG_MAP, body))
@@ -216,7 +216,7 @@ async def test_a_body_may_be_changed_while_the_disk_is_waited_for(tmp_path: Path
         assert (await creation)["data"] == {"a": "b"}
 
 
-async def test_a_flip_and_a_status_pass_a_write_that_waits(tmp_path: Path) -> None:
+async def test_serving_state_and_status_overtake_a_pending_write(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         await cluster.create(REVISION, revision())
         label = {"metadata": {"labels": {"a": "b"}}}
@@ -238,7 +238,7 @@ async def test_a_flip_and_a_status_pass_a_write_that_waits(tmp_path: Path) -> No
     assert (current_revision["spec"]["servingState"], current_revision["metadata"]["labels"]) == ("Active", {"a": "b"})
 
 
-async def test_a_state_that_was_flipped_meanwhile_is_not_overwritten(tmp_path: Path) -> None:
+async def test_concurrently_changed_serving_state_conflicts(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         await cluster.create(REVISION, revision())
         patch = {"metadata": {"labels": {"a": "b"}}, "spec": {"servingState": "Retired"}}
@@ -247,13 +247,13 @@ async def test_a_state_that_was_flipped_meanwhile_is_not_overwritten(tmp_path: P
         await cluster.patch(REVISION, "default", "one", patch={"spec": {"servingState": "Active"}})
         with pytest.raises(Conflict):
             await slow
-    # What is on disk is what everybody saw, not what was refused.
+    # The disk has the visible state, not the rejected one.
     async with store(tmp_path) as cluster:
         current_revision = await cluster.get(REVISION, "default", "one")
     assert (current_revision["spec"]["servingState"], "labels" in current_revision["metadata"]) == ("Active", False)
 
 
-async def test_a_removal_that_waited_reports_the_last_status(tmp_path: Path) -> None:
+async def test_pending_deletion_reports_the_last_status(tmp_path: Path) -> None:
     async with store(tmp_path) as cluster:
         new_revision = await cluster.create(REVISION, revision())
         slow = asyncio.create_task(cluster.delete(REVISION, "default", "one"))
@@ -268,7 +268,7 @@ async def test_a_removal_that_waited_reports_the_last_status(tmp_path: Path) -> 
     ]
 
 
-async def test_a_flip_that_passed_a_write_that_failed_is_on_disk_later(tmp_path: Path) -> None:
+async def test_serving_state_that_overtook_a_failed_write_is_stored(tmp_path: Path) -> None:
     async with store(tmp_path, bytes_max=SMALL_BYTES) as cluster:
         await cluster.create(REVISION, revision())
         patch = {"metadata": {"annotations": {"a": "x" * 200_000}}}
@@ -285,7 +285,7 @@ async def test_a_flip_that_passed_a_write_that_failed_is_on_disk_later(tmp_path:
     )
 
 
-async def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
+async def test_full_disk_rejects_writes_and_loses_no_object(tmp_path: Path) -> None:
     async with store(tmp_path, bytes_max=SMALL_BYTES) as cluster:
         await cluster.create(CONFIG_MAP, config_map("kept", a="b"))
         await fill(cluster)
@@ -298,7 +298,7 @@ async def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
     assert [entry["data"] for entry in after] == [entry["data"] for entry in before]
 
 
-async def test_a_full_disk_does_not_hold_up_what_needs_none(tmp_path: Path) -> None:
+async def test_full_disk_does_not_block_volatile_writes(tmp_path: Path) -> None:
     async with store(tmp_path, bytes_max=SMALL_BYTES) as cluster:
         await cluster.create(REVISION, revision())
         await fill(cluster)
@@ -310,7 +310,7 @@ async def test_a_full_disk_does_not_hold_up_what_needs_none(tmp_path: Path) -> N
         assert (await cluster.get(REVISION, "default", "one"))["spec"]["servingState"] == "Active"
 
 
-async def test_on_a_full_disk_objects_can_be_deleted_and_get_no_new_template(tmp_path: Path) -> None:
+async def test_full_disk_allows_deletion_and_rejects_new_templates(tmp_path: Path) -> None:
     folder = tmp_path / "small"
     folder.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(folder)], check=False).returncode:  # noqa: ASYNC221
@@ -337,7 +337,7 @@ async def test_on_a_full_disk_objects_can_be_deleted_and_get_no_new_template(tmp
         subprocess.run(["umount", str(folder)], check=True)  # noqa: ASYNC221
 
 
-async def test_a_store_starts_on_a_disk_that_filled_up_meanwhile(tmp_path: Path) -> None:
+async def test_store_starts_on_a_full_disk(tmp_path: Path) -> None:
     folder = tmp_path / "small"
     folder.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=12m", "none", str(folder)], check=False).returncode:  # noqa: ASYNC221
@@ -359,7 +359,7 @@ async def test_a_store_starts_on_a_disk_that_filled_up_meanwhile(tmp_path: Path)
         subprocess.run(["umount", str(folder)], check=True)  # noqa: ASYNC221
 
 
-async def test_a_disk_that_has_room_again_takes_writes_again(tmp_path: Path) -> None:
+async def test_writes_resume_after_deletion_frees_disk_space(tmp_path: Path) -> None:
     async with store(tmp_path, bytes_max=SMALL_BYTES) as cluster:
         await fill(cluster)
         for resource in (await cluster.list(CONFIG_MAP)).items[:3]:
@@ -367,24 +367,24 @@ async def test_a_disk_that_has_room_again_takes_writes_again(tmp_path: Path) -> 
         await cluster.create(CONFIG_MAP, config_map("again", text="x" * 10_000))
 
 
-def test_the_file_is_for_its_owner_only(tmp_path: Path) -> None:
+def test_journal_files_are_readable_by_owner_only(tmp_path: Path) -> None:
     with new_journal(tmp_path / "journal.db"):
         modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()}
     assert set(modes.values()) == {0o600}
 
 
-def test_one_process_at_a_time_holds_a_journal(tmp_path: Path) -> None:
+def test_open_journal_cannot_be_opened_again(tmp_path: Path) -> None:
     with new_journal(tmp_path / "journal.db"), pytest.raises(Unavailable, match="another process holds it"):
         Journal(tmp_path / "journal.db")
 
 
-def test_a_folder_that_is_not_there_is_reported(tmp_path: Path) -> None:
+def test_missing_journal_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="cannot be opened"):
         Journal(tmp_path / "nowhere" / "journal.db")
 
 
 def damaged(path: Path) -> None:
-    """A journal with foreign bytes in its middle."""
+    """A journal with overwritten bytes in its middle."""
     with new_journal(path) as journal:
         for number in range(200):
             journal._connection.execute(
@@ -412,7 +412,7 @@ def no_database(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [damaged, of_another_program, of_the_future, no_database])
-def test_an_unreadable_file_is_reported_and_the_last_one_kept(tmp_path: Path, make: object) -> None:
+def test_unreadable_journal_is_reported_and_not_changed(tmp_path: Path, make: object) -> None:
     path = tmp_path / "journal.db"
     assert callable(make)
     make(path)
@@ -428,20 +428,20 @@ def put(path: Path, *, kind: str, data: bytes) -> None:
 
 
 @pytest.mark.parametrize("data", [b"{", b'{"metadata": {"name": 1}}', b"[]"])
-def test_an_object_that_cannot_be_read_is_reported(tmp_path: Path, data: bytes) -> None:
+def test_unreadable_object_is_reported(tmp_path: Path, data: bytes) -> None:
     put(tmp_path / "journal.db", kind="configmaps", data=data)
     with new_journal(tmp_path / "journal.db") as journal, pytest.raises(JournalDamaged, match="configmaps default/one"):
         MemoryCluster(journal)
 
 
-def test_an_object_of_an_unknown_kind_is_kept(tmp_path: Path) -> None:
+def test_object_of_an_unknown_kind_is_retained(tmp_path: Path) -> None:
     put(tmp_path / "journal.db", kind="things.example.com", data=b"{}")
     with new_journal(tmp_path / "journal.db") as journal:
         MemoryCluster(journal)
         assert "things.example.com" in [entry.kind for entry in journal.entries()]
 
 
-async def test_more_versions_are_reserved_before_they_run_out(tmp_path: Path) -> None:
+async def test_next_version_block_is_reserved_in_advance(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db")
     first = journal.reserved
     journal.claim(first - VERSION_BLOCK // 2 + 1)
@@ -453,14 +453,14 @@ async def test_more_versions_are_reserved_before_they_run_out(tmp_path: Path) ->
     await with_more.close()
 
 
-async def test_a_version_that_is_not_reserved_is_never_handed_out(tmp_path: Path) -> None:
+async def test_unreserved_version_cannot_be_claimed(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db")
     with pytest.raises(Unavailable, match="no versions are left"):
         journal.claim(journal.reserved + 1)
     await journal.close()
 
 
-async def test_writes_are_answered_in_order(tmp_path: Path) -> None:
+async def test_journal_writes_are_completed_in_order(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db")
     answered: list[int] = []
     for number in range(300):
@@ -476,10 +476,10 @@ async def test_writes_are_answered_in_order(tmp_path: Path) -> None:
     assert answered == list(range(300))
 
 
-async def test_a_write_that_python_refuses_ends_its_transaction(tmp_path: Path) -> None:
+async def test_unencodable_write_fails_alone(tmp_path: Path) -> None:
     journal = Journal(tmp_path / "journal.db")
     queue: asyncio.Queue[str] = asyncio.Queue()
-    # A name that is no UTF-8 never comes to SQLite.
+    # A name that is not UTF-8 fails before it reaches SQLite.
     for name in ("\ud800", "next"):
         entry = JournalEntry(kind="k", namespace="", name=name, data=b"{}")
         journal.submit(entry, lambda error: queue.put_nowait(ascii(error)))

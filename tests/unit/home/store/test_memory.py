@@ -1,4 +1,4 @@
-"""The store's own promises; the port's contract is in tests/conformance/cluster."""
+"""Behaviour specific to MemoryCluster; the contract of all clusters is tested in tests/conformance/cluster."""
 
 import asyncio
 import contextlib
@@ -23,18 +23,18 @@ def config_map(name: str = "one", **data: str) -> Object:
 
 
 class FewSuffixes(random.Random):
-    """Dice for colliding names: each suffix comes twice."""
+    """A random source that returns each suffix twice, so that names collide."""
 
     def __init__(self) -> None:
         super().__init__(1)
-        self._asked = 0
+        self._choice_count = 0
 
     def choices(self, population: Any, *_: Any, **__: Any) -> Any:  # noqa: ANN401 - as random.Random
-        self._asked += 1
-        return [population[self._asked // 2]] * 5
+        self._choice_count += 1
+        return [population[self._choice_count // 2]] * 5
 
 
-async def test_an_event_is_encoded_once_for_all_watches() -> None:
+async def test_watch_event_is_encoded_once_for_all_watches() -> None:
     cluster = MemoryCluster()
     async with (
         cluster.watch(CONFIG_MAP, resource_version="0") as async_iterator,
@@ -46,7 +46,7 @@ async def test_an_event_is_encoded_once_for_all_watches() -> None:
     assert first.encoded is await cluster.get_encoded(CONFIG_MAP, "default", "one")
 
 
-async def test_an_event_of_leaving_is_encoded_once_for_all_watches() -> None:
+async def test_deselection_event_is_encoded_once_for_all_watches() -> None:
     cluster = MemoryCluster()
     new_config_map = await cluster.create(CONFIG_MAP, {"metadata": {"name": "one", "labels": {"a": "b"}}})
     start = new_config_map["metadata"]["resourceVersion"]
@@ -58,7 +58,7 @@ async def test_an_event_of_leaving_is_encoded_once_for_all_watches() -> None:
     assert reported[0].encoded is reported[1].encoded
 
 
-async def test_a_slow_watch_is_closed_and_delays_no_other() -> None:
+async def test_slow_watch_is_closed_without_blocking_writes() -> None:
     cluster = MemoryCluster(limits=StoreLimits(watch_count_max=3))
     async with cluster.watch(CONFIG_MAP, resource_version="0") as slow:
         for number in range(5):
@@ -68,7 +68,7 @@ async def test_a_slow_watch_is_closed_and_delays_no_other() -> None:
     assert len((await cluster.list(CONFIG_MAP)).items) == 5
 
 
-async def test_what_is_replayed_does_not_count_as_falling_behind() -> None:
+async def test_replayed_events_do_not_count_towards_the_watch_limit() -> None:
     cluster = MemoryCluster(limits=StoreLimits(watch_count_max=2))
     start = (await cluster.list(CONFIG_MAP)).resource_version
     for number in range(5):
@@ -79,7 +79,7 @@ async def test_what_is_replayed_does_not_count_as_falling_behind() -> None:
     assert reported == [f"map-{number}" for number in range(6)]
 
 
-async def test_changes_that_wait_are_taken_together_after_the_replay() -> None:
+async def test_pop_queued_returns_events_only_after_the_replay() -> None:
     cluster = MemoryCluster()
     await cluster.create(CONFIG_MAP, config_map("old"))
     async with cluster.watch_selection(Selection(kind=CONFIG_MAP), "0") as events:
@@ -93,7 +93,7 @@ async def test_changes_that_wait_are_taken_together_after_the_replay() -> None:
 
 
 @pytest.mark.parametrize("limits", [StoreLimits(history_count_max=3), StoreLimits(history_bytes_max=800)])
-async def test_the_history_is_bounded(limits: StoreLimits) -> None:
+async def test_history_is_limited_by_count_and_bytes(limits: StoreLimits) -> None:
     cluster = MemoryCluster(limits=limits)
     versions = [
         (await cluster.create(CONFIG_MAP, config_map(f"map-{number}")))["metadata"]["resourceVersion"]
@@ -106,7 +106,7 @@ async def test_the_history_is_bounded(limits: StoreLimits) -> None:
         assert (await anext(events)).object["metadata"]["name"] == "map-19"
 
 
-async def test_the_history_drops_what_is_old_but_for_the_newest() -> None:
+async def test_history_drops_old_events_except_the_newest() -> None:
     wall = [1000.0]
     cluster = MemoryCluster(limits=StoreLimits(history_age_s=30, history_count_min=2), wall_s=lambda: wall[0])
     versions = []
@@ -114,7 +114,7 @@ async def test_the_history_drops_what_is_old_but_for_the_newest() -> None:
         new_config_map = await cluster.create(CONFIG_MAP, config_map(f"map-{number}"))
         versions.append(new_config_map["metadata"]["resourceVersion"])
         wall[0] += 15
-    # At 60 s, those of 45, 30 and 60 s are kept.
+    # At 60 s, the history has the events of 30, 45 and 60 s.
     with pytest.raises(Gone, match="too old"):
         async with cluster.watch(CONFIG_MAP, resource_version=versions[0]):
             pass
@@ -126,7 +126,7 @@ async def test_the_history_drops_what_is_old_but_for_the_newest() -> None:
         assert (await anext(events)).object["metadata"]["name"] == "map-4"
 
 
-async def test_a_busy_kind_does_not_push_out_the_history_of_a_quiet_one() -> None:
+async def test_history_limit_applies_per_kind() -> None:
     cluster = MemoryCluster(limits=StoreLimits(history_count_max=3))
     start = (await cluster.list(CONFIG_MAP)).resource_version
     await cluster.create(CONFIG_MAP, config_map())
@@ -136,19 +136,19 @@ async def test_a_busy_kind_does_not_push_out_the_history_of_a_quiet_one() -> Non
         assert (await anext(events)).type is EventType.ADDED
 
 
-async def test_a_version_of_the_future_is_gone() -> None:
+async def test_watch_from_a_future_version_is_gone() -> None:
     with pytest.raises(Gone, match="too large"):
         async with MemoryCluster().watch(CONFIG_MAP, resource_version="999"):
             pass
 
 
-async def test_a_version_of_thousands_of_digits_is_refused() -> None:
+async def test_watch_version_of_5000_digits_is_rejected() -> None:
     with pytest.raises(Invalid, match="not a version of this server"):
         async with MemoryCluster().watch(CONFIG_MAP, resource_version="9" * 5000):
             pass
 
 
-async def test_closing_ends_watches_after_what_they_still_have() -> None:
+async def test_close_ends_watches_after_queued_events() -> None:
     cluster = MemoryCluster()
     async with cluster.watch(CONFIG_MAP, resource_version="0") as events:
         await cluster.create(CONFIG_MAP, config_map())
@@ -156,7 +156,7 @@ async def test_closing_ends_watches_after_what_they_still_have() -> None:
         assert [event.type async for event in events] == [EventType.ADDED]
 
 
-async def test_closing_ends_a_watch_that_waits() -> None:
+async def test_close_ends_a_waiting_watch() -> None:
     cluster = MemoryCluster()
     async with cluster.watch(CONFIG_MAP, resource_version="0") as events:
         reading = asyncio.create_task(anext(events, None))
@@ -165,7 +165,7 @@ async def test_closing_ends_a_watch_that_waits() -> None:
         assert await reading is None
 
 
-async def test_a_read_that_is_cancelled_loses_nothing() -> None:
+async def test_cancelled_watch_read_loses_no_event() -> None:
     cluster = MemoryCluster()
     async with cluster.watch(CONFIG_MAP, resource_version="0") as events:
         reading = asyncio.create_task(anext(events, None))
@@ -180,14 +180,14 @@ async def test_a_read_that_is_cancelled_loses_nothing() -> None:
         assert event.object["metadata"]["name"] == "one"
 
 
-async def test_a_watch_that_was_left_is_forgotten() -> None:
+async def test_exited_watch_is_removed() -> None:
     cluster = MemoryCluster()
     async with cluster.watch(CONFIG_MAP, resource_version="0"):
         pass
     assert cluster._state.table(CONFIG_MAP).watches == []
 
 
-async def test_a_writer_that_never_waits_lets_readers_read() -> None:
+async def test_continuous_writer_does_not_starve_watch_readers() -> None:
     cluster = MemoryCluster(limits=StoreLimits(watch_count_max=100))
 
     async def read() -> int:
@@ -206,7 +206,7 @@ async def test_a_writer_that_never_waits_lets_readers_read() -> None:
     assert await reading == 1000
 
 
-async def test_an_encoded_list_is_the_list() -> None:
+async def test_encoded_list_equals_the_decoded_list() -> None:
     cluster = MemoryCluster()
     for name in "abc":
         await cluster.create(CONFIG_MAP, config_map(name))
@@ -216,7 +216,7 @@ async def test_an_encoded_list_is_the_list() -> None:
     assert (encoded.resource_version, encoded.next_page) == (listing.resource_version, listing.next_page)
 
 
-async def test_a_list_is_a_snapshot_though_it_lets_writers_in() -> None:
+async def test_list_is_a_snapshot_during_concurrent_deletion() -> None:
     cluster = MemoryCluster()
     for number in range(200):
         await cluster.create(CONFIG_MAP, config_map(f"map-{number:03}"))
@@ -226,13 +226,13 @@ async def test_a_list_is_a_snapshot_though_it_lets_writers_in() -> None:
     assert len((await listing).items) == 200
 
 
-async def test_a_taken_generated_name_is_generated_again() -> None:
+async def test_colliding_generated_name_is_generated_again() -> None:
     cluster = MemoryCluster(dice=FewSuffixes())
     results = [await cluster.create(CONFIG_MAP, {"metadata": {"generateName": "one-"}}) for _ in range(3)]
     assert len({resource["metadata"]["name"] for resource in results}) == 3
 
 
-async def test_a_generated_name_that_is_always_taken_is_abandoned() -> None:
+async def test_persistently_colliding_generated_name_is_rejected() -> None:
     class OneSuffix(FewSuffixes):
         def choices(self, population: Any, *_: Any, **__: Any) -> Any:  # noqa: ANN401 - as random.Random
             return [population[0]] * 5
@@ -243,7 +243,7 @@ async def test_a_generated_name_that_is_always_taken_is_abandoned() -> None:
         await cluster.create(CONFIG_MAP, {"metadata": {"generateName": "one-"}})
 
 
-async def test_an_object_that_is_too_large_is_refused() -> None:
+async def test_oversized_object_is_rejected() -> None:
     cluster = MemoryCluster(limits=StoreLimits(object_bytes_max=1000))
     await cluster.create(CONFIG_MAP, config_map())
     with pytest.raises(Invalid, match="bytes"):
@@ -256,7 +256,7 @@ async def test_an_object_that_is_too_large_is_refused() -> None:
 
 
 @pytest.mark.parametrize("value", ["\ud800", 2**70, 10**400])
-async def test_what_json_cannot_say_is_refused_or_kept(value: object) -> None:
+async def test_unrepresentable_json_value_is_rejected_or_preserved(value: object) -> None:
     cluster = MemoryCluster()
     body = {"metadata": {"name": "one"}, "data": {"a": value}}
     try:
@@ -266,7 +266,7 @@ async def test_what_json_cannot_say_is_refused_or_kept(value: object) -> None:
     assert new_config_map["data"] == {"a": value}
 
 
-async def test_an_object_that_is_nested_too_deep_is_refused() -> None:
+async def test_too_deeply_nested_object_is_rejected() -> None:
     deep: dict[str, Any] = {}
     for _ in range(DEPTH_MAX):
         deep = {"a": deep}
@@ -274,7 +274,7 @@ async def test_an_object_that_is_nested_too_deep_is_refused() -> None:
         await MemoryCluster().create(CONFIG_MAP, {"metadata": {"name": "one"}, "data": deep})
 
 
-async def test_a_patch_that_is_nested_too_deep_is_refused() -> None:
+async def test_too_deeply_nested_patch_is_rejected() -> None:
     cluster = MemoryCluster()
     await cluster.create(CONFIG_MAP, config_map())
     deep: dict[str, Any] = {}
@@ -285,30 +285,30 @@ async def test_a_patch_that_is_nested_too_deep_is_refused() -> None:
 
 
 @pytest.mark.parametrize("grace_s", [10**12, 2**63 - 1])
-async def test_a_pod_of_any_grace_period_can_be_deleted(grace_s: int) -> None:
+async def test_pod_with_any_grace_period_can_be_deleted(grace_s: int) -> None:
     cluster = MemoryCluster()
-    for name, spec, asked_s in (
+    for name, spec, delete_grace_s in (
         ("of-spec", {"terminationGracePeriodSeconds": grace_s}, None),
         ("of-call", {}, grace_s),
     ):
         await cluster.create(POD, {"metadata": {"name": name}, "spec": {"nodeName": "n", **spec}})
-        await cluster.delete(POD, "default", name, grace_s=asked_s)
+        await cluster.delete(POD, "default", name, grace_s=delete_grace_s)
         assert (await cluster.get(POD, "default", name))["metadata"]["deletionTimestamp"] < "2100"
         await cluster.delete(POD, "default", name, grace_s=0)
 
 
-async def test_no_operations_nest_an_object_too_deep() -> None:
+async def test_json_patch_copy_that_nests_too_deeply_is_rejected() -> None:
     cluster, value = MemoryCluster(), dict[str, Any]()
     for _ in range(DEPTH_MAX - 10):
         value = {"a": value}
     await cluster.create(CONFIG_MAP, {"metadata": {"name": "one"}, "data": value})
-    place = "/data" + "/a" * 50
+    path = "/data" + "/a" * 50
     with pytest.raises(Invalid, match="nested too deep"):
         await cluster.patch(
             CONFIG_MAP,
             "default",
             "one",
-            patch=[{"op": "copy", "from": "/data", "path": place}],
+            patch=[{"op": "copy", "from": "/data", "path": path}],
             patch_type=PatchType.JSON,
         )
 
@@ -327,7 +327,7 @@ async def test_no_operations_nest_an_object_too_deep() -> None:
         ({"apiVersion": "v2"}, PatchType.MERGE),
     ],
 )
-async def test_a_patch_that_makes_no_sense_is_refused(patch: Any, patch_type: PatchType) -> None:  # noqa: ANN401 - JSON
+async def test_invalid_patch_is_rejected_and_changes_nothing(patch: Any, patch_type: PatchType) -> None:  # noqa: ANN401 - JSON
     cluster = MemoryCluster()
     await cluster.create(CONFIG_MAP, config_map())
     before = await cluster.get(CONFIG_MAP, "default", "one")
@@ -337,7 +337,7 @@ async def test_a_patch_that_makes_no_sense_is_refused(patch: Any, patch_type: Pa
 
 
 @pytest.mark.parametrize("body", [{"spec": []}, {"spec": {"selector": []}}, {"spec": None}, {}])
-async def test_a_scale_of_an_unchecked_target_is_a_scale(body: Object) -> None:
+async def test_scale_of_a_malformed_deployment_is_readable_and_writable(body: Object) -> None:
     cluster = MemoryCluster()
     await cluster.create(DEPLOYMENT, {"metadata": {"name": "one"}, **body})
     assert (await cluster.get(DEPLOYMENT, "default", "one", subresource="scale"))["spec"] == {"replicas": 1}
@@ -346,7 +346,7 @@ async def test_a_scale_of_an_unchecked_target_is_a_scale(body: Object) -> None:
 
 
 @pytest.mark.parametrize("replicas", ["2", True, 1.5, None, -1])
-async def test_replicas_are_a_whole_number(replicas: object) -> None:
+async def test_scale_replicas_must_be_a_non_negative_integer(replicas: object) -> None:
     cluster = MemoryCluster()
     await cluster.create(DEPLOYMENT, {"metadata": {"name": "one"}, "spec": {"replicas": 1}})
     body = {"metadata": {"name": "one"}, "spec": {"replicas": replicas}}
@@ -354,20 +354,20 @@ async def test_replicas_are_a_whole_number(replicas: object) -> None:
         await cluster.replace(DEPLOYMENT, body, subresource="scale")
 
 
-async def test_true_is_a_change_where_1_was() -> None:
+async def test_patch_from_1_to_true_is_a_change() -> None:
     cluster = MemoryCluster()
     await cluster.create(CONFIG_MAP, {"metadata": {"name": "one"}, "data": {"a": 1}})
     current_config_map = await cluster.patch(CONFIG_MAP, "default", "one", patch={"data": {"a": True}})
     assert current_config_map["data"] == {"a": True}
 
 
-async def test_a_creation_with_a_version_is_refused() -> None:
+async def test_creation_with_resource_version_is_rejected() -> None:
     body = {"metadata": {"name": "one", "resourceVersion": "1"}}
     with pytest.raises(Invalid, match="resourceVersion"):
         await MemoryCluster().create(CONFIG_MAP, body)
 
 
-async def test_what_the_server_knows_cannot_be_claimed() -> None:
+async def test_server_set_metadata_of_a_creation_is_ignored() -> None:
     claimed = {"uid": "mine", "generation": 7, "creationTimestamp": "1999-01-01T00:00:00Z", "managedFields": [{}]}
     claimed |= {"deletionTimestamp": "1999-01-01T00:00:00Z", "selfLink": "x"}
     revision = await MemoryCluster().create(REVISION, {"metadata": {"name": "one", **claimed}, "spec": {}})
@@ -378,20 +378,20 @@ async def test_what_the_server_knows_cannot_be_claimed() -> None:
     assert metadata["creationTimestamp"] > "2000"
 
 
-async def test_a_kind_that_the_store_does_not_know_is_not_found() -> None:
+async def test_unknown_kind_is_not_found() -> None:
     other = Kind(group="example.com", version="v1", name="Other", plural="others")
     with pytest.raises(NotFound):
         await MemoryCluster().get(other, "default", "one")
 
 
-async def test_every_kind_can_be_stored_and_found() -> None:
+async def test_every_kind_can_be_stored_and_read() -> None:
     cluster = MemoryCluster()
     for kind in KINDS:
         await cluster.create(kind, {"metadata": {"name": "one"}})
         assert (await cluster.get(kind, "default", "one"))["kind"] == kind.name
 
 
-async def test_admission_sees_each_write_with_what_was_before() -> None:
+async def test_admission_receives_each_write_with_the_old_object() -> None:
     seen: list[tuple[str, bool, str | None]] = []
 
     def admit(kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None) -> Object:
@@ -405,7 +405,7 @@ async def test_admission_sees_each_write_with_what_was_before() -> None:
     assert seen == [("ConfigMap", False, None), ("ConfigMap", True, None)]
 
 
-async def test_a_namespace_that_is_being_deleted_says_so() -> None:
+async def test_deleted_namespace_is_terminating() -> None:
     cluster = MemoryCluster()
     await cluster.create(NAMESPACE, {"metadata": {"name": "one"}})
     await cluster.delete(NAMESPACE, "", "one")
@@ -413,14 +413,14 @@ async def test_a_namespace_that_is_being_deleted_says_so() -> None:
     assert namespace["status"]["phase"] == "Terminating"
 
 
-async def test_a_namespaces_finalizer_is_not_the_users() -> None:
+async def test_replaced_namespace_retains_its_finalizer() -> None:
     cluster = MemoryCluster()
     await cluster.create(NAMESPACE, {"metadata": {"name": "one"}})
     namespace = await cluster.replace(NAMESPACE, {"metadata": {"name": "one", "labels": {"a": "b"}}})
     assert namespace["spec"] == {"finalizers": ["kubernetes"]}
 
 
-async def test_names_and_uids_follow_from_the_dice() -> None:
+async def test_names_and_uids_are_determined_by_the_random_source() -> None:
     results = [
         await MemoryCluster(dice=random.Random(5)).create(CONFIG_MAP, {"metadata": {"generateName": "a-"}})
         for _ in range(2)
@@ -429,12 +429,12 @@ async def test_names_and_uids_follow_from_the_dice() -> None:
     assert results[0]["metadata"]["uid"] == results[1]["metadata"]["uid"]
 
 
-async def test_times_are_those_of_the_clock_it_was_given() -> None:
+async def test_creation_timestamp_uses_the_injected_clock() -> None:
     new_config_map = await MemoryCluster(wall_s=lambda: 86_400.0).create(CONFIG_MAP, config_map())
     assert new_config_map["metadata"]["creationTimestamp"] == "1970-01-02T00:00:00Z"
 
 
-async def test_a_restored_pod_is_the_same_one() -> None:
+async def test_restored_pod_retains_uid_and_creation_time() -> None:
     cluster = MemoryCluster()
     earlier = {"uid": "of-before", "creationTimestamp": "2026-01-01T00:00:00Z"}
     pod = {"metadata": {"name": "one", "namespace": "default", **earlier}, "spec": {"containers": []}}
@@ -443,11 +443,11 @@ async def test_a_restored_pod_is_the_same_one() -> None:
     await cluster.delete(POD, "default", "one", grace_s=0)
     restored = (await cluster.restore(POD, pod))["metadata"]
     assert earlier.items() <= restored.items()
-    # As from a process before 0.2.0.
+    # A pod written by a version before 0.2.0 has no uid.
     assert (await cluster.restore(POD, {**pod, "metadata": {"name": "two"}}))["metadata"]["uid"]
 
 
-async def test_an_object_that_names_an_owner_twice_can_be_deleted() -> None:
+async def test_object_with_a_duplicate_owner_can_be_deleted() -> None:
     cluster = MemoryCluster()
     owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "o", "uid": "u"}
     await cluster.create(CONFIG_MAP, {"metadata": {"name": "one", "ownerReferences": [owner, owner]}})
@@ -456,7 +456,7 @@ async def test_an_object_that_names_an_owner_twice_can_be_deleted() -> None:
         await cluster.get(CONFIG_MAP, "default", "one")
 
 
-async def test_an_object_does_not_grow_beyond_its_values_by_patches() -> None:
+async def test_patches_cannot_exceed_the_value_limit() -> None:
     cluster = MemoryCluster()
     await cluster.create(CONFIG_MAP, config_map())
     for part in range(3):

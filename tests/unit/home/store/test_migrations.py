@@ -1,4 +1,4 @@
-"""Steps of a journal: forward once, with a copy, whole or not at all, and readable by the version before."""
+"""Journal migrations: once, with a copy, atomic, and readable by the previous version."""
 
 import asyncio
 import errno
@@ -15,7 +15,7 @@ from serving.home.store.journal import Journal, JournalEntry
 from serving.home.store.migrations import READER, STEPS, MigrationStep, migrate, refuse_newer_journal, step_of
 
 ENTRY = JournalEntry(kind="configmaps", namespace="default", name="one", data=b'{"metadata":{"name":"one"}}')
-# As the program before there were steps wrote it.
+# As written by a version without migration steps.
 FIRST = """
 CREATE TABLE objects (kind TEXT, namespace TEXT, name TEXT, data BLOB NOT NULL,
   PRIMARY KEY (kind, namespace, name)) WITHOUT ROWID;
@@ -30,7 +30,7 @@ NEWER = MigrationStep(number=3, reader=2, statements=("ALTER TABLE objects ADD C
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    """A journal of the first form."""
+    """A journal of the first format."""
     new_path = tmp_path / "journal.db"
     connection = sqlite3.connect(new_path)
     connection.executescript(FIRST)
@@ -53,7 +53,7 @@ def rows(path: Path, query: str) -> list[tuple[object, ...]]:
         connection.close()
 
 
-def test_a_journal_of_before_is_migrated_and_a_copy_kept(path: Path) -> None:
+def test_old_journal_is_migrated_and_copied(path: Path) -> None:
     assert entries(path) == [ENTRY]
     copy = path.with_name("journal.db.before-step-2")
     assert copy.stat().st_mode & 0o077 == 0
@@ -62,7 +62,7 @@ def test_a_journal_of_before_is_migrated_and_a_copy_kept(path: Path) -> None:
     assert rows(path, "SELECT * FROM facts") == [("program", __version__), ("step", str(STEPS[-1].number))]
 
 
-def test_it_is_migrated_once(path: Path) -> None:
+def test_journal_is_migrated_once(path: Path) -> None:
     entries(path)
     copy = path.with_name("journal.db.before-step-2")
     copy.unlink()
@@ -70,19 +70,19 @@ def test_it_is_migrated_once(path: Path) -> None:
     assert not copy.exists()
 
 
-def test_an_empty_journal_needs_no_copy(tmp_path: Path) -> None:
+def test_empty_journal_is_not_copied(tmp_path: Path) -> None:
     assert entries(tmp_path / "journal.db") == []
     assert list(tmp_path.glob("*.before-step-*")) == []
 
 
-def test_the_version_before_reads_what_was_migrated(path: Path) -> None:
-    """It asks for user_version 1 and reads these two tables."""
+def test_migrated_journal_is_readable_by_the_previous_version(path: Path) -> None:
+    """The previous version requires user_version 1 and reads these two tables."""
     entries(path)
     assert rows(path, "PRAGMA user_version") == [(1,)]
     assert rows(path, "SELECT kind, namespace, name FROM objects") == [("configmaps", "default", "one")]
 
 
-def test_a_step_that_fails_leaves_all_as_it_was(path: Path) -> None:
+def test_failed_migration_step_is_rolled_back(path: Path) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     broken = MigrationStep(number=3, reader=2, statements=("CREATE TABLE more (a)", "CREATE TABLE objects (a)"))
     with pytest.raises(sqlite3.Error):
@@ -93,7 +93,7 @@ def test_a_step_that_fails_leaves_all_as_it_was(path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO])
-def test_without_its_copy_nothing_is_migrated(path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failed_copy_prevents_the_migration(path: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(_: int) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -107,7 +107,7 @@ def test_without_its_copy_nothing_is_migrated(path: Path, number: int, monkeypat
 
 
 def newer(path: Path) -> None:
-    """Let a program of the future write the journal."""
+    """Migrate the journal as a future version does."""
     entries(path)
     connection = sqlite3.connect(path, isolation_level=None)
     migrate(connection, path, steps=(*STEPS, NEWER))
@@ -115,7 +115,7 @@ def newer(path: Path) -> None:
     connection.close()
 
 
-def test_a_newer_journal_is_refused_in_one_line_with_the_way_out(path: Path) -> None:
+def test_newer_journal_is_rejected_with_instructions(path: Path) -> None:
     newer(path)
     before = path.read_bytes()
     with pytest.raises(JournalDamaged) as caught:
@@ -130,7 +130,7 @@ def test_a_newer_journal_is_refused_in_one_line_with_the_way_out(path: Path) -> 
     assert path.read_bytes() == before
 
 
-def test_a_newer_journal_is_seen_without_opening_it(path: Path) -> None:
+def test_newer_journal_is_detected_without_opening_it(path: Path) -> None:
     refuse_newer_journal(path)
     newer(path)
     with pytest.raises(JournalDamaged, match="it has format 2, and this program knows up to 1; run the newer version"):
@@ -146,6 +146,6 @@ def no_journal(path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [no_file, no_journal])
-def test_what_is_no_journal_is_left_to_the_opening(path: Path, make: Callable[[Path], None]) -> None:
+def test_missing_or_invalid_journal_is_not_reported_as_newer(path: Path, make: Callable[[Path], None]) -> None:
     make(path)
     refuse_newer_journal(path)

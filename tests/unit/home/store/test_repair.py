@@ -1,4 +1,4 @@
-"""Repairs of damaged journals: all readable objects stay, and each loss has a line."""
+"""Repair of damaged journals: readable objects are retained, and each loss is reported."""
 
 import asyncio
 import contextlib
@@ -45,19 +45,19 @@ def path(tmp_path: Path) -> Path:
 
 
 def damage_page_of(path: Path, text: bytes) -> None:
-    """Overwrite the page with a text."""
+    """Overwrite the page that contains ``text``."""
     at = path.read_bytes().index(text) // PAGE_BYTES * PAGE_BYTES
     with path.open("r+b") as file:
         file.seek(at)
         file.write(b"nonsense" * (PAGE_BYTES // 8))
 
 
-def test_a_whole_journal_has_no_damage(path: Path) -> None:
+def test_intact_journal_has_no_damage(path: Path) -> None:
     journal = read_damaged(path)
     assert (journal.damage, len(journal.entries), journal.lost) == ("", 2 * COUNT, [])
 
 
-def test_a_damaged_page_costs_its_objects_alone_and_the_gap_is_named(path: Path) -> None:
+def test_damaged_page_loses_only_its_objects(path: Path) -> None:
     damage_page_of(path, b'"name":"200"')
     before = path.read_bytes()
     journal = read_damaged(path)
@@ -76,7 +76,7 @@ def test_a_damaged_page_costs_its_objects_alone_and_the_gap_is_named(path: Path)
     assert sorted(file.name for file in path.parent.iterdir() if "repaired" in file.name) == []
 
 
-async def test_versions_continue_above_those_of_before(path: Path) -> None:
+async def test_repaired_journal_continues_above_reserved_versions(path: Path) -> None:
     reserved = read_damaged(path).reserved
     damage_page_of(path, b'"name":"200"')
     await asyncio.to_thread(write_repaired, path, read_damaged(path), stamp="today")
@@ -85,7 +85,7 @@ async def test_versions_continue_above_those_of_before(path: Path) -> None:
     await cluster.close()
 
 
-def test_an_object_that_is_none_is_lost_by_name(path: Path) -> None:
+def test_invalid_object_is_lost_and_named(path: Path) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("UPDATE objects SET data = X'7B' WHERE kind = 'secrets' AND name = '007'")
     connection.close()
@@ -94,14 +94,14 @@ def test_an_object_that_is_none_is_lost_by_name(path: Path) -> None:
     assert len(journal.entries) == 2 * COUNT - 1
 
 
-def test_what_is_no_database_has_nothing_to_keep(path: Path) -> None:
+def test_non_database_file_has_no_entries_to_repair(path: Path) -> None:
     path.write_bytes(b"this is no database, and long enough to be looked at " * 100)
     journal = read_damaged(path, now_s=2.0)
     assert journal.damage
     assert (journal.entries, journal.reserved) == ([], 2 * 2**16)
 
 
-def test_a_newer_journal_is_not_repaired(path: Path) -> None:
+def test_newer_journal_is_not_repaired(path: Path) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("PRAGMA user_version = 9")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
@@ -111,24 +111,24 @@ def test_a_newer_journal_is_not_repaired(path: Path) -> None:
 
 
 @pytest.mark.parametrize("part", [0.3, 0.6, 0.82, 0.99])
-def test_a_journal_that_was_cut_short_keeps_what_its_pages_hold(path: Path, part: float) -> None:
+def test_truncated_journal_retains_objects_of_its_pages(path: Path, part: float) -> None:
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * part)])
     journal = read_damaged(path)
     assert journal.damage
-    # The last of its pages may be needed for a row, and pages between have keys of rows alone.
+    # A row may continue on a missing page, and interior pages have only row keys.
     assert len(journal.entries) >= 2 * COUNT * (part - 0.1)
     write_repaired(path, journal, stamp="today")
     assert entries(path) == journal.entries
 
 
-def test_a_journal_without_its_first_page_keeps_all_other_pages(path: Path) -> None:
+def test_journal_without_first_page_retains_all_objects(path: Path) -> None:
     content = path.read_bytes()
     path.write_bytes(bytes(PAGE_BYTES) + content[PAGE_BYTES:])
     assert len(read_damaged(path).entries) == 2 * COUNT
 
 
-def test_a_scan_finds_large_objects_the_newest_version_and_none_that_was_deleted(tmp_path: Path) -> None:
+def test_page_scan_finds_latest_versions_without_deleted_objects(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     journal = Journal(path)
 
@@ -154,14 +154,14 @@ def test_a_scan_finds_large_objects_the_newest_version_and_none_that_was_deleted
 
 @given(st.binary(max_size=3 * PAGE_BYTES), st.integers(0, 40_000))
 @settings(deadline=None, max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_a_scan_ends_whatever_the_file_has(path: Path, junk: bytes, at: int) -> None:
+def test_page_scan_terminates_for_any_file_content(path: Path, junk: bytes, at: int) -> None:
     content = path.read_bytes()
     changed = path.with_name("changed.db")
     changed.write_bytes(content[:at] + junk + content[at + len(junk) :])
     assert len(scan_objects(changed)) <= 2 * COUNT
 
 
-def test_damage_is_what_keeps_the_system_from_starting(path: Path) -> None:
+def test_find_damage_reports_causes_of_failed_starts(path: Path) -> None:
     assert find_damage(path) == ""
     content = path.read_bytes()
     with contextlib.closing(sqlite3.connect(path)) as connection:

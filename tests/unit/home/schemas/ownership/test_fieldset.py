@@ -1,4 +1,4 @@
-"""Sets of fields as trees."""
+"""Field sets, as in managedFields."""
 
 from serving.home.schemas.ownership.fieldset import (
     FieldSet,
@@ -14,27 +14,27 @@ from serving.home.schemas.ownership.fieldset import (
 LABELS: FieldSet = {"f:metadata": {"f:labels": {".": {}, "f:a": {}}}}
 
 
-def test_a_union_has_the_fields_of_both() -> None:
+def test_union_has_the_fields_of_both_sets() -> None:
     assert union(LABELS, {"f:metadata": {"f:labels": {"f:b": {}}}}) == {
         "f:metadata": {"f:labels": {".": {}, "f:a": {}, "f:b": {}}}
     }
     assert union({"f:a": {}}, {"f:a": {"f:b": {}}}) == {"f:a": {".": {}, "f:b": {}}}
 
 
-def test_a_difference_keeps_an_element_whose_children_are_taken() -> None:
+def test_difference_retains_an_element_without_its_children() -> None:
     assert difference(LABELS, {"f:metadata": {"f:labels": {"f:a": {}}}}) == {"f:metadata": {"f:labels": {}}}
     assert difference(LABELS, {"f:metadata": {"f:labels": {}}}) == {"f:metadata": {"f:labels": {"f:a": {}}}}
     assert difference(LABELS, LABELS) == {}
 
 
-def test_the_common_fields_of_two_sets() -> None:
+def test_common_returns_the_intersection() -> None:
     assert common(LABELS, {"f:metadata": {"f:labels": {"f:a": {}, "f:c": {}}}}) == {
         "f:metadata": {"f:labels": {"f:a": {}}}
     }
     assert common(LABELS, {"f:metadata": {}}) == {}
 
 
-def test_paths_read_as_in_messages_of_kubernetes() -> None:
+def test_paths_have_kubernetes_format() -> None:
     container = key_element({"name": "app"})
     port = key_element({"protocol": "TCP", "containerPort": 80})
     fields: FieldSet = {"f:spec": {"f:containers": {container: {"f:ports": {port: {".": {}}}, "f:image": {}}}}}
@@ -46,7 +46,7 @@ def test_paths_read_as_in_messages_of_kubernetes() -> None:
     ]
 
 
-def test_only_path_elements_are_well_formed() -> None:
+def test_well_formed_accepts_only_path_elements() -> None:
     assert well_formed({"f:a": {".": {}, 'k:{"a":1}': {}, 'v:"x"': {}, "i:0": {}}})
     wrong: tuple[object, ...] = ({"a": {}}, {"f:": {}}, {"k:1": {}}, {"k:{": {}}, {"x:1": {}}, {"f:a": 1}, [])
     for fields in wrong:

@@ -1,4 +1,4 @@
-"""Owners of fields after updates and applies."""
+"""Field owners after updates and server-side applies."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def owners(whole: Object) -> dict[str, Object]:
     }
 
 
-def test_an_update_owns_what_it_creates() -> None:
+def test_update_owns_the_fields_of_a_new_object() -> None:
     (entry,) = updated(None, configured(x="1"))["metadata"]["managedFields"]
     assert entry == {
         "manager": "u",
@@ -49,17 +49,17 @@ def test_an_update_owns_what_it_creates() -> None:
     }
 
 
-def test_an_update_takes_the_fields_that_it_changes_from_their_owner() -> None:
+def test_update_owns_changed_and_removed_fields() -> None:
     result = applied(None, configured(x="1", y="2"))
     result = updated(result, {**result, "data": {"x": "3", "z": "4"}})
     assert owners(result) == {"u": {"f:data": {"f:x": {}, "f:z": {}}}}
 
 
-def test_an_update_of_an_object_without_owners_leaves_it_so() -> None:
+def test_update_of_an_object_without_owners_adds_none() -> None:
     assert "managedFields" not in updated(configured(x="1"), configured(x="2"))["metadata"]
 
 
-def test_a_conflict_names_every_field_and_its_manager() -> None:
+def test_apply_conflict_names_every_field_and_its_manager() -> None:
     result = updated(None, configured(x="2", y="2"))
     with pytest.raises(ApplyConflict) as raised:
         applied(result, configured(x="1", y="1"))
@@ -70,13 +70,13 @@ def test_a_conflict_names_every_field_and_its_manager() -> None:
     assert str(raised.value) == 'Apply failed with 2 conflicts: conflicts with "u" using v1:\n- .data.x\n- .data.y'
 
 
-def test_force_takes_the_field() -> None:
+def test_forced_apply_takes_field_ownership() -> None:
     entry = applied(updated(None, configured(x="2", y="2")), configured(x="1"), force=True)
     assert entry["data"] == {"x": "1", "y": "2"}
     assert owners(entry) == {"a": {"f:data": {"f:x": {}}}, "u": {"f:data": {".": {}, "f:y": {}}}}
 
 
-def test_the_same_value_is_owned_by_both() -> None:
+def test_equal_applied_value_is_owned_by_both_managers() -> None:
     entry = applied(applied(None, configured(x="1")), configured(x="1"), manager="b")
     assert owners(entry)["a"] == owners(entry)["b"]
     entry = applied(entry, configured(y="2"))
@@ -85,19 +85,19 @@ def test_the_same_value_is_owned_by_both() -> None:
     assert entry["data"] == {"y": "2"}
 
 
-def test_a_field_that_is_no_longer_stated_goes() -> None:
+def test_omitted_applied_field_is_removed() -> None:
     entry = applied(applied(None, configured(x="1", y="2")), configured(x="1"))
     assert entry["data"] == {"x": "1"}
     assert applied(entry, configured())["data"] == {}
 
 
-def test_an_apply_that_states_the_same_keeps_its_time() -> None:
+def test_unchanged_apply_is_a_no_op_and_owner_retains_its_time() -> None:
     result = applied(None, configured(x="1"))
     assert applied(result, configured(x="1"), at=LATER) == result
     assert applied(result, configured(x="2"), at=LATER)["metadata"]["managedFields"][0]["time"] == NOON
 
 
-def test_containers_and_their_ports_are_maps() -> None:
+def test_apply_merges_containers_and_ports_by_key() -> None:
     resource = applied(None, pod({"name": "a", "image": "i", "ports": [{"containerPort": 53}]}))
     other = pod({"name": "b", "image": "j"}, {"name": "a", "ports": [{"containerPort": 53, "protocol": "UDP"}]})
     resource = applied(resource, other, manager="b")
@@ -107,7 +107,7 @@ def test_containers_and_their_ports_are_maps() -> None:
     assert [port.get("protocol") for port in resource["spec"]["containers"][1]["ports"]] == [None]
 
 
-def test_what_the_server_filled_in_goes_with_its_list_element() -> None:
+def test_server_defaults_are_removed_with_their_list_element() -> None:
     resource = applied(None, pod({"name": "a", "image": "i"}, {"name": "b", "image": "j"}))
     for container in resource["spec"]["containers"]:
         container["imagePullPolicy"] = "Always"
@@ -115,18 +115,18 @@ def test_what_the_server_filled_in_goes_with_its_list_element() -> None:
     assert resource["spec"]["containers"] == [{"name": "a", "image": "i", "imagePullPolicy": "Always"}]
 
 
-def test_an_object_that_loses_its_last_field_goes() -> None:
+def test_object_without_remaining_fields_is_removed() -> None:
     resource = applied(None, pod({"name": "a", "image": "i", "resources": {"limits": {"cpu": "1"}}}))
     resource = applied(resource, pod({"name": "a", "image": "i"}))
     assert resource["spec"]["containers"] == [{"name": "a", "image": "i"}]
 
 
-def test_elements_with_the_same_keys_are_rejected() -> None:
+def test_list_elements_with_duplicate_keys_are_rejected() -> None:
     with pytest.raises(Invalid, match=r'\.spec\.containers: .*duplicate entries for key \[name="a"\]'):
         applied(None, pod({"name": "a"}, {"name": "a"}))
 
 
-def test_a_client_may_replace_or_remove_the_owners() -> None:
+def test_client_can_replace_or_clear_managed_fields() -> None:
     resource = applied(None, configured(x="1"))
     mine = [{**resource["metadata"]["managedFields"][0], "manager": "b"}]
     assert set(owners(updated(resource, resource, sent=mine))) == {"b"}
@@ -134,7 +134,7 @@ def test_a_client_may_replace_or_remove_the_owners() -> None:
     assert set(owners(updated(resource, resource, sent=[{"manager": 1}]))) == {"a"}
 
 
-def test_owners_are_bounded() -> None:
+def test_managed_fields_entries_are_limited() -> None:
     entry = updated(None, configured(x="0"))
     for number in range(20):
         entry = updated(entry, {**entry, "data": {**entry["data"], f"k{number}": "1"}}, manager=f"m{number}", at=LATER)
@@ -142,5 +142,5 @@ def test_owners_are_bounded() -> None:
     assert "ancient-changes" in owners(entry)
 
 
-def test_empty_fields_are_not_stated() -> None:
+def test_without_nulls_removes_null_fields() -> None:
     assert without_nulls({"a": None, "b": [{"c": None}]}) == {"b": [{}]}

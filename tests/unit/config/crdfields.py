@@ -1,4 +1,4 @@
-"""Fields of custom resources: in schemas, in the records that read them, and in written values."""
+"""Field paths of custom resources, from schemas, from the records that read them, and from written values."""
 
 import re
 import types
@@ -12,7 +12,7 @@ from kubernetes.client import models
 Fields = Mapping[str, str]
 """The type of each field by its path: {"spec.traffic": "array", "spec.traffic[].percent": "integer"}.
 
-"any" is not compared, nor is what is below "open".
+Fields of type "any" and fields below "open" are not compared.
 """
 
 _SCALARS: Mapping[object, str] = {str: "string", bool: "boolean", int: "integer", float: "number"}
@@ -75,7 +75,7 @@ def _in_record(
 
 
 def fields_of_value(value: object, path: str) -> dict[str, str]:
-    """The fields of a JSON value; of a list those of all its items."""
+    """The fields of a JSON value; for a list, the fields of all items."""
     return dict(_in_value(value, path))
 
 
@@ -93,9 +93,9 @@ def _in_value(value: object, path: str) -> Iterator[tuple[str, str]]:
 
 
 def differences(schema: Fields, record: Fields, *, record_name: str, exceptions: Mapping[str, str]) -> list[str]:
-    """Fields of one side only, and fields of different types.
+    """Fields that only one side has, and fields of different types.
 
-    ``exceptions`` are fields of schemas only, with reasons.
+    ``exceptions`` are fields that only a schema may have, with reasons.
     """
     below_open = tuple(path + step for path, kind in schema.items() if kind == "open" for step in ".[")
     return [

@@ -27,7 +27,7 @@ _FLAGGED = "rejected unless `kubernetes.podspec-volumes-hostpath` of `config-fea
 
 
 def tables() -> str:
-    """Both tables: a row for the fields of each treatment, and the annotations without a setting."""
+    """Both tables: fields grouped by treatment, and annotations that override no setting."""
     rows: dict[tuple[str, str], list[str]] = {}
     for field, here, there in _fields():
         rows.setdefault((here, there), []).append(field)
@@ -40,7 +40,7 @@ def tables() -> str:
 
 
 def page_with_tables(page: str) -> str:
-    """The page with its tables as they are now."""
+    """The page with regenerated tables."""
     before, rest = page.split(BEGIN)
     return f"{before}{BEGIN}\n{tables()}\n{END}{rest.split(END)[1]}"
 
@@ -65,13 +65,13 @@ def _of_kubernetes(prefix: str, model: Any, schema: Mapping[str, Any]) -> Iterat
             yield f"`{prefix}{name}`", f"ignored: {reason}" if reason else "honoured", "honoured"
     unknown = ", ".join(f"`{prefix}{name}`" for name in sorted(model.attribute_map.values()) if name not in known)
     if model is models.V1Volume:
-        # Most kinds of volumes are removed from Kubernetes, and all kinds that exist here are named above.
+        # Kubernetes has removed most kinds of volumes, and the supported kinds are listed above.
         unknown = "every other field of `volumes[]`"
     yield unknown, "rejected as unknown", "rejected as unknown"
 
 
 def _refused() -> set[str]:
-    """Fields of a pod that the definition forbids."""
+    """Pod fields that the CRD forbids."""
     forbidden = "FieldValueForbidden"
     return {
         name
@@ -81,7 +81,7 @@ def _refused() -> set[str]:
 
 
 def _without_effect(prefix: str, name: str) -> str:
-    """The message of our own API about a set field; "" if none."""
+    """The API server's warning about a set field; "" if there is none."""
     part: dict[str, Any] = {name: "x"}
     if prefix:
         part = {prefix.removesuffix("[]."): [part]}

@@ -1,6 +1,6 @@
-"""Writes the rules and the board of the component monitoring from ``config/monitoring``.
+"""Generate the rules and the dashboard of the monitoring component from ``config/monitoring``.
 
-``python -m tests.unit.config.monitoring`` writes them, and a test compares them.
+``python -m tests.unit.config.monitoring`` writes the files, and a test compares them.
 """
 
 from pathlib import Path
@@ -19,7 +19,7 @@ metadata:
 
 
 def written() -> dict[Path, str]:
-    """The files by their paths."""
+    """The content of each generated file."""
     folder = CONFIG / "components" / "monitoring"
     rules = (CONFIG / "monitoring" / "alerts.yaml").read_text(encoding="utf-8")
     board = (CONFIG / "monitoring" / "grafana-dashboard.json").read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
-"""Evaluates the admission policies of ``config/admission`` as a kube-apiserver does, with the CEL library of our own API server.
+"""Evaluate the admission policies of ``config/admission`` as a kube-apiserver does, with serving's CEL library.
 
-``CASES`` are objects with the start of what a server says of them; our own admission refuses the same ones with the
-same texts.
+``CASES`` are objects with the start of the expected message; serving's admission rejects the same objects with the
+same messages.
 """
 
 import functools
@@ -14,7 +14,7 @@ from serving.core.model.objects import Object
 from serving.home.schemas.validations import _extension
 from serving.tools.cli.client.tree import tree_folder
 
-# What Kubernetes adds to CEL and the library does not have.
+# CEL functions of Kubernetes that the library does not have.
 _FUNCTIONS = {
     "trim": str.strip,
     "join": lambda values, separator: separator.join(values),
@@ -27,7 +27,7 @@ _VISIBILITY = "networking.knative.dev/visibility"
 
 
 class _Variables(dict[str, Any]):
-    """Variables are evaluated in their order; a policy names those above only."""
+    """Policy variables; each may refer only to previous variables."""
 
 
 @functools.cache
@@ -40,7 +40,7 @@ def policies(file: str) -> tuple[Object, ...]:
 def refusals(
     file: str, new: Object, old: Object | None = None, *, params: Mapping[str, str] | None = None
 ) -> Iterator[str]:
-    """The texts with which the policies of a file refuse an object."""
+    """The messages with which the policies of a file reject an object."""
     plural = f"{new['kind'].lower()}s"
     for policy in policies(file):
         (rule,) = policy["spec"]["matchConstraints"]["resourceRules"]
@@ -79,7 +79,7 @@ def _program(expression: str) -> Any:  # noqa: ANN401 - a foreign type
 def service(
     annotations: Mapping[str, str] | None = None, own: Mapping[str, str] | None = None, **pod: object
 ) -> Object:
-    """A Service with annotations of its template and its own."""
+    """A Service with annotations of its template, and ``own`` annotations."""
     return {
         "apiVersion": "serving.knative.dev/v1",
         "kind": "Service",

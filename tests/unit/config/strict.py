@@ -1,7 +1,7 @@
 """Type errors of an object of Kubernetes, by the types of its Python client.
 
-As ``fieldValidation=Strict`` on a server: unknown fields, wrong types, what is needed and missing. Enumerations and
-rules between fields are the server's; the generated types do not have them.
+As ``fieldValidation=Strict`` on a server: unknown fields, wrong types and missing required fields. Enumerations and
+rules between fields are not checked, because the generated types do not have them.
 """
 
 import re

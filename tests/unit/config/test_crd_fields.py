@@ -62,9 +62,9 @@ SPECS: Mapping[Kind, object] = {
     SCALING_POLICY: ScalingPolicySpec,
     SCALED_WORKLOAD: ScaledWorkloadSpec,
 }
-# Kinds with another reader of their spec, and the test that compares the two.
+# Kinds whose spec has no record here, and the test that checks their fields.
 ELSEWHERE = {
-    NODE_GROUP: "test_a_node_group_has_the_options_of_its_settings",
+    NODE_GROUP: "test_node_group_schema_has_the_options_of_its_settings",
     POD_AUTOSCALER: "tests/unit/controller/test_written_fields.py: nothing reads a view",
     SERVERLESS_SERVICE: "tests/unit/controller/test_written_fields.py: nothing reads a view",
     **dict.fromkeys(
@@ -72,7 +72,7 @@ ELSEWHERE = {
         "tests/unit/controller/keda/test_conversion.py: every field acts or is named",
     ),
 }
-# Parts of a spec that go to pods as they are: Kubernetes' type is their record.
+# Parts of a spec that are copied to pods unchanged; Kubernetes' type is their record.
 PASSED: Mapping[str, Any] = {
     "spec.template.metadata": models.V1ObjectMeta,
     "spec.template.spec": models.V1PodSpec,
@@ -80,7 +80,7 @@ PASSED: Mapping[str, Any] = {
 }
 _TYPES = {COUNT: "integer", DURATION: "string", FLAG: "boolean", TEXT: "string"}
 
-# Records of the activator, which reads some of the fields.
+# Records of the activator with a part of the fields.
 _PARTS = [
     (ROUTE, "spec", hostclaims._RouteSpec),
     (ROUTE, "status", hostclaims._RouteStatus),
@@ -91,7 +91,7 @@ _KUBERNETES = [
     *("V1Deployment", "V1EndpointSlice", "V1LimitRange", "V1Namespace", "V1Node", "V1Pod", "V1PodDisruptionBudget"),
     *("V1ResourceQuota", "V1Service", "V2HorizontalPodAutoscaler"),
 ]
-# Fields of kinds that others define, by the file that reads them.
+# Files that read fields of kinds defined by others.
 _OF_OTHERS = {
     "serving/controller/keda/conversion.py": "KEDA's",
     "serving/home/apiserver/tables.py": "Kubernetes'",
@@ -113,7 +113,7 @@ def schema_of(kind: Kind, *path: str) -> Mapping[str, Any]:
 
 
 def passed_in(kind: Kind) -> dict[str, tuple[Mapping[str, Any], Any]]:
-    """The parts of a kind's spec that go to pods, with their types."""
+    """The parts of a kind's spec that are copied to pods, with their types."""
     templated = {SERVING_SERVICE, CONFIGURATION}
     paths = (
         []
@@ -124,7 +124,7 @@ def passed_in(kind: Kind) -> dict[str, tuple[Mapping[str, Any], Any]]:
 
 
 def own_fields(kind: Kind) -> dict[str, str]:
-    """The fields of a kind's spec without those of pods."""
+    """The fields of a kind's spec without pod fields."""
     passed = [
         f"{path}.{name}" for path, (_, model) in passed_in(kind).items() for name in model.attribute_map.values()
     ] + [path for path, (_, model) in passed_in(kind).items() if model is models.V1ObjectMeta]
@@ -135,12 +135,12 @@ def own_fields(kind: Kind) -> dict[str, str]:
     }
 
 
-def test_each_kind_has_a_record() -> None:
+def test_each_kind_has_a_record_of_its_spec() -> None:
     assert {*SPECS, *ELSEWHERE} == set(crds())
 
 
 @pytest.mark.parametrize("kind", SPECS, ids=lambda kind: kind.resource)
-def test_a_spec_has_the_fields_of_its_record(kind: Kind) -> None:
+def test_spec_schema_has_the_fields_of_its_record(kind: Kind) -> None:
     record = SPECS[kind]
     fields = fields_of_record(record, "spec")
     name = getattr(record, "__name__", "")
@@ -148,7 +148,7 @@ def test_a_spec_has_the_fields_of_its_record(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", [SERVING_SERVICE, CONFIGURATION, REVISION], ids=lambda kind: kind.resource)
-def test_what_goes_to_pods_is_known_to_kubernetes(kind: Kind) -> None:
+def test_pod_fields_of_specs_exist_in_kubernetes(kind: Kind) -> None:
     own = set(fields_of_record(SPECS[kind], "spec"))
     unknown = [
         text for path, (schema, model) in passed_in(kind).items() for text in unknown_to_kubernetes(schema, model, path)
@@ -161,7 +161,7 @@ def camel(key: str) -> str:
     return first + "".join(word.capitalize() for word in rest)
 
 
-def test_a_node_group_has_the_options_of_its_settings() -> None:
+def test_node_group_schema_has_the_options_of_its_settings() -> None:
     keys = spec_keys()
     options = {field.knob.key: field.knob.unit for field in fields_of(NodeGroupSettings) if len(field.path) == 1}
     record = {
@@ -175,10 +175,10 @@ def test_a_node_group_has_the_options_of_its_settings() -> None:
 
 
 @pytest.mark.parametrize(("kind", "part", "record"), _PARTS)
-def test_a_record_of_a_part_has_only_fields_of_the_schema(kind: Kind, part: str, record: type) -> None:
+def test_partial_records_have_only_fields_of_the_schema(kind: Kind, part: str, record: type) -> None:
     schema, fields = fields_of_schema(schema_of(kind, part), part), fields_of_record(record, part)
     missing = differences(schema, fields, record_name=record.__name__, exceptions=dict.fromkeys(schema, ""))
-    # A number takes integers.
+    # A number accepts integers.
     assert [text for text in missing if "integer in config/crd, number in" not in text] == []
 
 
@@ -196,7 +196,7 @@ def records_below(record: Any) -> set[Any]:  # noqa: ANN401 - a type
     return results
 
 
-def test_the_code_names_every_field_of_a_record() -> None:
+def test_code_names_every_field_of_a_record() -> None:
     files = [path for path in product_files() if named(path) != "serving/core/model/knative.py"]
     known = {text for path in files for text in literals_of(parsed(path.read_text()))}
     records = {
@@ -212,7 +212,7 @@ def test_the_code_names_every_field_of_a_record() -> None:
 
 
 def paths_read(tree: ast.AST) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """The paths below spec and status in calls of ``nested``, each with its line."""
+    """Paths below spec and status in calls of ``nested``, with line numbers."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "nested":
             steps = itertools.takewhile(lambda argument: isinstance(argument, ast.Constant), node.args[1:])
@@ -227,7 +227,7 @@ def paths_read(tree: ast.AST) -> Iterator[tuple[int, tuple[str, ...]]]:
 
 @functools.cache
 def known_paths() -> Mapping[str, str]:
-    """The types of all fields of all kinds by path, without the marks of lists."""
+    """The types of all fields of all kinds by path, without list markers."""
     result = {path: kind for crd in crds().values() for path, kind in fields_of_schema(crd.schema, "").items()}
     return {path.replace("[]", "").strip("."): kind for path, kind in result.items()}
 
@@ -250,7 +250,7 @@ def is_in_kubernetes(model: str, path: tuple[str, ...]) -> bool:
     return True
 
 
-def test_the_code_reads_no_field_that_no_schema_has() -> None:
+def test_code_reads_only_fields_of_a_schema() -> None:
     unknown = [
         f"{named(path)}:{line}: {'.'.join(steps)}: read here, but no schema has it"
         for path in product_files()

@@ -68,7 +68,7 @@ from tests.unit.controller.builders import (
 from tests.unit.core.scaling.policies.builders import pods
 from tests.unit.core.scaling.policy_builders import ROOM_UP, policy, revision
 
-# Fields of schemas that nothing here writes, by the end of their path, with the reason.
+# Schema fields that serving does not write, by path suffix, with the reason.
 UNWRITTEN = {
     "status.annotations": "of Knative's status type; Knative's own controllers write none either",
     "address.name": "of Knative's Addressable, for event sources",
@@ -196,8 +196,8 @@ STATUSES: Mapping[Kind, Callable[[], Object]] = {
 VIEWS: Mapping[Kind, Callable[[], Object]] = {POD_AUTOSCALER: pod_autoscaler, SERVERLESS_SERVICE: serverless_service}
 
 
-def test_each_kind_has_a_writer() -> None:
-    """A ClusterDomainClaim has no status; ``test_reconcile`` of ``controller/keda`` has those of KEDA's kinds."""
+def test_each_kind_has_a_status_writer() -> None:
+    """A ClusterDomainClaim has no status; ``controller/keda/test_reconcile.py`` checks KEDA's kinds."""
     keda = {HTTP_SCALED_OBJECT, INTERCEPTOR_ROUTE, KEDA_SCALED_OBJECT}
     assert set(crds()) == {*STATUSES, CLUSTER_DOMAIN_CLAIM, *keda}
 
@@ -207,19 +207,19 @@ def both_sides(kind: Kind, part: str, value: Object) -> tuple[Mapping[str, str],
 
 
 @pytest.mark.parametrize("kind", STATUSES, ids=lambda kind: kind.resource)
-def test_a_status_has_the_fields_that_are_written(kind: Kind) -> None:
+def test_status_schema_has_the_written_fields(kind: Kind) -> None:
     exceptions = UNWRITTEN | (OF_VIEWS if kind in VIEWS else {})
     schema, written = both_sides(kind, "status", STATUSES[kind]())
     assert differences(schema, written, record_name="what is written", exceptions=exceptions) == []
 
 
 @pytest.mark.parametrize("kind", VIEWS, ids=lambda kind: kind.resource)
-def test_a_view_has_the_fields_that_are_written(kind: Kind) -> None:
+def test_view_schema_has_the_written_fields(kind: Kind) -> None:
     schema, written = both_sides(kind, "spec", VIEWS[kind]()["spec"])
     assert differences(schema, written, record_name="the view", exceptions=UNWRITTEN) == []
 
 
-def test_each_exception_is_needed() -> None:
+def test_every_unwritten_field_exception_is_needed() -> None:
     sides = [
         *(both_sides(kind, "status", make()) for kind, make in STATUSES.items()),
         *(both_sides(kind, "spec", make()["spec"]) for kind, make in VIEWS.items()),

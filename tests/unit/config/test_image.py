@@ -1,4 +1,4 @@
-"""The content of the images: by their recipe, and in slow tests by the file systems themselves."""
+"""Container images: the recipe, and in slow tests the built file systems."""
 
 import ast
 import functools
@@ -26,9 +26,9 @@ RECIPE = (ROOT / "Containerfile").read_text()
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 GROUPS: dict[str, list[str]] = PROJECT["dependency-groups"]
 GROUP = GROUPS["queue-proxy"]
-# The first test of a target waits for the packages of its image.
+# The first test of a target downloads the packages of its image.
 _BUILDS = pytest.mark.timeout(900)
-# Imported only where the operator installed them: the cloud's own clients, and scipy for the component placement.
+# Imported only if the operator has installed them: cloud clients, and scipy for the placement component.
 OPTIONAL = {"awscrt", "grpc", "google", "scipy"}
 
 # The modules that run in each image.
@@ -46,20 +46,20 @@ PROGRAMS = {
 
 
 def stage(name: str) -> str:
-    """The instructions of one stage, a line each."""
+    """The instructions of a stage, one per line."""
     joined = RECIPE.replace("\\\n", " ")
     match_ = re.search(rf"^FROM \S+ AS {name}\n(.*?)(?=^FROM |\Z)", joined, re.MULTILINE | re.DOTALL)
     assert match_, name
     return match_[1]
 
 
-def kept_packages(target: str = "queue-proxy") -> set[str]:
-    """The packages of the project that an image keeps."""
+def project_packages(target: str = "queue-proxy") -> set[str]:
+    """The project packages in an image."""
     return set(image.PACKAGES[target].split())
 
 
 def distributions(requirements: list[str]) -> set[str]:
-    """All installed packages for some requirements, by import name."""
+    """The distributions of some requirements, with transitive dependencies."""
     remaining, results = [re.split(r"[^A-Za-z0-9._-]", requirement)[0] for requirement in requirements], set[str]()
     while remaining:
         name = remaining.pop()
@@ -73,7 +73,7 @@ def distributions(requirements: list[str]) -> set[str]:
 
 @functools.cache
 def imports_of(path: Path) -> list[str]:
-    """Modules that a file imports when it runs, inside functions too."""
+    """Modules that a file imports at run time, also inside functions."""
     tree, results = ast.parse(path.read_text()), list[str]()
     typed = {node for block in ast.walk(tree) if is_type_checking_block(block) for node in ast.walk(block)}
     for node in ast.walk(tree):
@@ -87,7 +87,7 @@ def imports_of(path: Path) -> list[str]:
 
 
 def reached_from(module: str) -> set[str]:
-    """All modules that a module may import, directly or by others of the project."""
+    """All modules that a module may import, directly or through project modules."""
     remaining, results = [module], set[str]()
     while remaining:
         name = remaining.pop()
@@ -101,19 +101,19 @@ def reached_from(module: str) -> set[str]:
 
 
 def pins(path: Path) -> dict[str, str]:
-    """The versions of a lock or of the constraints, by name."""
+    """The pinned versions in a lock or constraints file, by name."""
     findalls = re.findall(r"^([A-Za-z0-9._-]+)==(\S+)", path.read_text(), re.MULTILINE)
     return {name.lower().replace("_", "-"): version for name, version in findalls}
 
 
 @pytest.mark.parametrize("target", PROGRAMS)
-def test_the_requirements_of_an_image_are_those_of_the_project(target: str) -> None:
+def test_image_requirements_are_project_dependencies(target: str) -> None:
     project = PROJECT["project"]
     assert set(GROUPS[target]) <= {*project["dependencies"], *chain(*project["optional-dependencies"].values())}
 
 
 @pytest.mark.parametrize("target", PROGRAMS)
-def test_an_image_has_every_package_that_its_programs_import(target: str) -> None:
+def test_image_lock_has_every_imported_package(target: str) -> None:
     owners = importlib.metadata.packages_distributions()
     installed = pins(image.LOCKS / f"{target}.txt").keys()
     imported = {name for program in PROGRAMS[target] for name in reached_from(program)}
@@ -123,10 +123,10 @@ def test_an_image_has_every_package_that_its_programs_import(target: str) -> Non
 
 
 @pytest.mark.parametrize("lock", [*PROGRAMS, "serving"])
-def test_a_lock_pins_what_ci_tests_each_with_hashes(lock: str) -> None:
+def test_lock_pins_constraint_versions_with_hashes(lock: str) -> None:
     path = image.LOCKS / f"{lock}.txt"
     constraints = pins(ROOT / "constraints.txt")
-    # colorama and the like: only for other systems, and not installed here.
+    # Packages such as colorama are for other systems, and not in the constraints.
     assert {name: version for name, version in pins(path).items() if constraints.get(name, version) != version} == {}
     blocks = re.split(r"\n(?=\S)", path.read_text().strip())
     assert all("--hash=sha256:" in block for block in blocks)
@@ -139,27 +139,27 @@ def normal(name: str) -> str:
 
 
 @pytest.mark.parametrize("target", PROGRAMS)
-def test_an_image_keeps_the_packages_that_its_programs_import(target: str) -> None:
+def test_image_contains_exactly_the_imported_project_packages(target: str) -> None:
     imported = {name for program in PROGRAMS[target] for name in reached_from(program)}
     own = {package_of(name.split(".")) for name in imported if name.startswith("serving.")}
-    assert own == kept_packages(target)
+    assert own == project_packages(target)
     assert own.isdisjoint({"home", "tools/cli", "tools/simulator"})
 
 
-def test_the_queue_proxy_installs_nothing_heavy() -> None:
+def test_queue_proxy_requirements_have_no_heavy_packages() -> None:
     assert distributions(GROUP).isdisjoint({*HEAVY, "prometheus-client", "opencensus", "google-api-core"})
 
 
 @pytest.mark.parametrize("daemon", ["activator", "autoscaler", "controller", "nodes.nodegroup", "queueproxy"])
-def test_a_daemon_starts_without_packages_that_few_systems_use(daemon: str) -> None:
-    # numpy is 10 MiB in memory; cryptography is for systems with inner TLS, which start 60 ms later.
+def test_daemon_does_not_import_rarely_used_packages(daemon: str) -> None:
+    # numpy takes 10 MiB; cryptography, for systems with inner TLS, delays the start by 60 ms.
     unused = {"cryptography", "google", "grpc", "kubernetes", "numpy", "opencensus", "scipy", "sqlite3"}
     program = f"import sys, serving.{daemon}.main; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert set(done.stdout.split()) & unused == set()
 
 
-def test_the_base_is_pinned_by_a_digest_that_an_argument_replaces() -> None:
+def test_base_image_argument_is_pinned_by_digest() -> None:
     argument = re.search(r"^ARG PYTHON=(\S+)$", RECIPE, re.MULTILINE)
     assert argument
     assert re.search(r"@sha256:[0-9a-f]{64}$", argument[1])
@@ -168,13 +168,13 @@ def test_the_base_is_pinned_by_a_digest_that_an_argument_replaces() -> None:
     assert {base for base, _ in bases} - stages == {"${PYTHON}", "scratch"}
 
 
-def test_a_public_release_is_built_in_the_same_base() -> None:
+def test_release_workflow_uses_the_base_image() -> None:
     (digest,) = re.findall(r"^ARG PYTHON=(\S+)$", RECIPE, re.MULTILINE)
     workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text())["jobs"]["build"]
     assert {workflow["container"]["image"], workflow["env"]["SERVING_BUILD_IMAGE"]} == {digest}
 
 
-def test_workflows_fit_their_schema_and_call_targets_that_exist() -> None:
+def test_workflows_are_valid_and_call_existing_make_targets() -> None:
     files = sorted((ROOT / ".github/workflows").glob("*.yml"))
     check = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.github-workflows", *map(str, files)]
     done = subprocess.run(check, capture_output=True, text=True, check=False)
@@ -188,18 +188,18 @@ def test_workflows_fit_their_schema_and_call_targets_that_exist() -> None:
 
 
 @pytest.mark.parametrize("target", ["queue-proxy", "placement", "daemons"])
-def test_a_target_is_a_bare_root_without_rights(target: str) -> None:
+def test_image_target_copies_its_root_and_runs_unprivileged(target: str) -> None:
     assert stage(target).splitlines()[0] == f"COPY --from={target}-root /rootfs /"
     assert f"FROM runtime AS {target}\n" in RECIPE
     assert "USER 65532:65532\n" in stage("runtime")
 
 
-def test_all_images_keep_freed_memory_as_the_processes_of_one_machine_do() -> None:
+def test_runtime_stage_sets_allocator_variables() -> None:
     assert all(f"{name}={value}" in stage("runtime").split() for name, value in ALLOCATOR.items())
 
 
 @pytest.mark.parametrize("target", PROGRAMS)
-def test_an_archive_has_the_configuration_of_the_recipe(target: str) -> None:
+def test_image_archive_configuration_equals_the_recipe(target: str) -> None:
     entry = configuration(target)
     assert entry["User"] == "65532:65532"
     assert "PATH=/opt/serving/bin:/usr/local/bin:/usr/bin" in entry["Env"]
@@ -207,13 +207,13 @@ def test_an_archive_has_the_configuration_of_the_recipe(target: str) -> None:
     assert entry["Cmd"][0] == "python"
 
 
-def test_the_default_target_is_that_of_the_daemons() -> None:
+def test_default_image_target_is_daemons() -> None:
     assert re.findall(r"^FROM \S+ AS (\S+)$", RECIPE, re.MULTILINE)[-1] == "daemons"
 
 
 @pytest.fixture(scope="module", params=["queue-proxy", "daemons"])
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
-    """A target, and the root of its image."""
+    """An image target, and the root of its file system."""
     target: str = request.param
     folder = tmp_path_factory.mktemp(target)
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
@@ -224,7 +224,7 @@ def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.mark.slow
 @_BUILDS
-def test_an_image_holds_its_python_its_packages_and_nothing_to_log_in_with(built: tuple[str, Path]) -> None:
+def test_image_contains_listed_packages_and_no_shell(built: tuple[str, Path]) -> None:
     target, root = built
     listed = json.loads((root / image.SBOM).read_text())["components"]
     (packages,) = root.glob("opt/serving/lib/python*/site-packages")
@@ -235,14 +235,14 @@ def test_an_image_holds_its_python_its_packages_and_nothing_to_log_in_with(built
     assert [path for path in root.rglob("*") if path.is_file() and path.stat().st_mode & 0o6000] == []
     package = packages / "serving"
     modules = [path.relative_to(package).parts for path in package.rglob("*.py") if path.name != "__init__.py"]
-    assert {package_of(("serving", *parts)) for parts in modules if len(parts) > 1} == kept_packages(target)
+    assert {package_of(("serving", *parts)) for parts in modules if len(parts) > 1} == project_packages(target)
     size = sum(path.stat().st_size for path in root.rglob("*") if path.is_file() and not path.is_symlink())
     assert size <= SIZE_MAX[target]
 
 
 @pytest.mark.slow
 @_BUILDS
-def test_an_image_names_no_folder_of_its_build(built: tuple[str, Path]) -> None:
+def test_image_files_contain_no_build_folder(built: tuple[str, Path]) -> None:
     _, root = built
     packages = root / "opt"
     folders = (str(root.parent).encode(), str(ROOT).encode(), tempfile.gettempdir().encode() + b"/tmp")
@@ -261,7 +261,7 @@ def modules_of(target: str) -> list[str]:
 @pytest.mark.slow
 @_BUILDS
 @pytest.mark.skipif(os.geteuid() != 0, reason="chroot needs root")
-def test_everything_that_runs_in_an_image_can_be_imported_there(built: tuple[str, Path]) -> None:
+def test_programs_of_an_image_can_be_imported_in_it(built: tuple[str, Path]) -> None:
     target, root = built
     program = "; ".join(f"import {name}" for name in modules_of(target))
     command = ["chroot", "--userspec=65532:65532", str(root), "/opt/serving/bin/python", "-c", program]

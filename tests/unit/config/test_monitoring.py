@@ -1,4 +1,4 @@
-"""The rules and the board of the component monitoring."""
+"""The rules and the dashboard of the monitoring component."""
 
 import json
 
@@ -7,7 +7,7 @@ import yaml
 from tests.unit.config.monitoring import CONFIG, written
 
 
-def test_the_component_monitoring_has_the_rules_and_the_board_of_one_machine() -> None:
+def test_monitoring_component_equals_its_sources() -> None:
     for path, content in written().items():
         assert path.read_text() == content, f"{path.name}: make config writes it"
     (rules, board) = (yaml.safe_load(content) for content in written().values())

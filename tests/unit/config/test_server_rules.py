@@ -1,4 +1,4 @@
-"""Objects made for a cluster pass a server's rules between fields."""
+"""Objects that serving creates on a cluster pass a server's validation rules."""
 
 import pytest
 
@@ -31,18 +31,18 @@ def problems(resource: Object) -> list[str]:
 
 
 def with_uid(resource: Object) -> Object:
-    """The object with a uid as a server makes one."""
+    """The object with a uid, as set by a server."""
     return {**resource, "metadata": {**resource["metadata"], "uid": "5bc5eb9a-8e50-4b91-a01d-3a0a0a3b4a4c"}}
 
 
-def test_what_config_installs_passes() -> None:
+def test_installed_objects_have_no_validation_problems() -> None:
     objects = objects_of(tree_folder(), InstallOptions())
     assert {resource["kind"] for resource in objects} >= {"Deployment", "Service", "ConfigMap"}
     assert [problem for resource in objects for problem in problems(resource)] == []
 
 
 @pytest.mark.parametrize("name", ["a", "hello", "n" * 63])
-def test_what_stands_beneath_a_revision_passes_whatever_its_name(name: str) -> None:
+def test_children_of_a_revision_have_no_validation_problems(name: str) -> None:
     revision = with_uid(a_revision(name))
     scaled = with_uid(a_revision(name, metadata={"annotations": HPA}))
     public = public_writes(revision, PublicService(service=None, slices=(), activators={}))

@@ -1,4 +1,4 @@
-"""``config/`` on a cluster: it builds, every field exists, and it grants no more than needed."""
+"""``config/`` for clusters: it builds, every field exists, and its permissions are minimal."""
 
 import copy
 import re
@@ -28,7 +28,7 @@ CONFIG = tree_folder()
 OBJECTS = objects_of(CONFIG, InstallOptions())
 COMPONENTS = sorted(path.name for path in (CONFIG / "components").iterdir())
 WORKLOADS = [resource for resource in OBJECTS if resource["kind"] in {"Deployment", "Job"}]
-# The one in C, where PyYAML has it.
+# The C implementation, if PyYAML has it.
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 OVERLAY = "resources: [../config]\n"
 needs_kubectl = pytest.mark.skipif(not shutil.which("kubectl"), reason="kubectl is not installed")
@@ -54,13 +54,13 @@ def built(folder: Path) -> dict[tuple[str, str, str], Any]:
     results = list(yaml.load_all(done.stdout, Loader=LOADER))
     for resource in results:
         if "AdmissionPolicy" in resource["kind"]:
-            # kustomize does not know that these kinds have no namespace; kubectl leaves it out again.
+            # kustomize adds a namespace to these cluster-scoped kinds; kubectl ignores it.
             assert resource["metadata"].pop("namespace")
     return {named(resource): resource for resource in results}
 
 
 def overlaid(folder: Path, overlay: str) -> dict[tuple[str, str, str], Any]:
-    """The output of an overlay beside the tree."""
+    """The output of an overlay next to a copy of the tree."""
     shutil.copytree(CONFIG, folder / "config")
     (folder / "mine").mkdir()
     (folder / "mine" / "kustomization.yaml").write_text(overlay)
@@ -68,7 +68,7 @@ def overlaid(folder: Path, overlay: str) -> dict[tuple[str, str, str], Any]:
 
 
 def documented_overlays() -> list[Any]:
-    """The overlays that the docs print."""
+    """The overlays in the docs."""
     pages = sorted((CONFIG.parent / "docs").glob("*.md"))
     blocks = (
         (page.name, block) for page in pages for block in re.findall(r"```\w*\n(.*?)```", page.read_text(), re.DOTALL)
@@ -77,20 +77,20 @@ def documented_overlays() -> list[Any]:
 
 
 def overlay_for_older_servers() -> str:
-    """The overlay of the docs for servers without the kinds of ``OPTIONAL_KINDS``."""
+    """The documented overlay for servers without ``OPTIONAL_KINDS``."""
     page = (CONFIG.parent / "docs" / "kubernetes-install.md").read_text()
     (block,) = (block for block in re.findall(r"```yaml\n(.*?)```", page, re.DOTALL) if "$patch: delete" in block)
     return f"{OVERLAY}{block}"
 
 
 @needs_kubectl
-def test_the_overlay_for_older_servers_lacks_the_kinds_that_they_lack(tmp_path: Path) -> None:
+def test_overlay_for_older_servers_omits_optional_kinds(tmp_path: Path) -> None:
     expected = {named(resource) for resource in OBJECTS if resource["kind"] not in OPTIONAL_KINDS}
     assert overlaid(tmp_path, overlay_for_older_servers()).keys() == expected
 
 
 def undefined_kinds(fields: dict[tuple[str, str, str], Any]) -> set[str]:
-    """The kinds of ``config/crd`` used by an account of the output, without their definition."""
+    """Kinds of ``config/crd`` that a role of the output names, but whose CRD it lacks."""
     definitions = {f"{kind.plural}.{kind.group}" for kind in crds()}
     roles = [value for (kind, _, _), value in fields.items() if kind in {"Role", "ClusterRole"}]
     named = {
@@ -109,12 +109,12 @@ def component_files() -> list[Path]:
 
 
 @needs_kubectl
-def test_kubectl_builds_what_install_applies() -> None:
+def test_kubectl_kustomize_builds_the_installed_objects() -> None:
     assert built(CONFIG) == {named(resource): resource for resource in OBJECTS}
 
 
 @needs_kubectl
-def test_an_overlay_with_all_components_builds(tmp_path: Path) -> None:
+def test_overlay_with_all_components_builds(tmp_path: Path) -> None:
     overlay = {
         "namespace": "elsewhere",
         "resources": ["../config"],
@@ -123,7 +123,7 @@ def test_an_overlay_with_all_components_builds(tmp_path: Path) -> None:
             {"name": f"localhost/{name}", "newName": f"registry.example/{name}", "newTag": "9"}
             for name in ("serving", "serving-placement")
         ],
-        # As the docs say: kustomize does not move this reference.
+        # As documented: kustomize does not change this reference.
         "patches": [
             {
                 "target": {"kind": "ValidatingAdmissionPolicyBinding", "name": f"serving-{name}"},
@@ -136,7 +136,9 @@ def test_an_overlay_with_all_components_builds(tmp_path: Path) -> None:
     wanted = InstallOptions(image="registry.example/serving:9", namespace="elsewhere")
     for resource in objects_of(CONFIG, wanted):
         if named(resource) == ("Service", "elsewhere", "activator"):
-            assert result[named(resource)]["spec"]["type"] == "ClusterIP", "a Gateway is in front"
+            assert result[named(resource)]["spec"]["type"] == "ClusterIP", (
+                "the Service must be internal behind a Gateway"
+            )
         elif resource["kind"] == "Deployment" and resource["metadata"]["name"] in {
             "activator",
             "controller",
@@ -164,7 +166,7 @@ def by_name(resource: dict[str, Any]) -> dict[str, Any]:
 
 
 @needs_kubectl
-def test_install_builds_components_as_kubectl_does(tmp_path: Path) -> None:
+def test_install_and_kubectl_build_equal_components(tmp_path: Path) -> None:
     overlay = {
         "resources": ["../config"],
         "components": [f"../config/components/{name}" for name in COMPONENTS],
@@ -180,30 +182,30 @@ def test_install_builds_components_as_kubectl_does(tmp_path: Path) -> None:
 
 @needs_kubectl
 @pytest.mark.parametrize("overlay", documented_overlays())
-def test_an_overlay_of_the_docs_builds_with_every_kind_that_its_daemons_use(overlay: str, tmp_path: Path) -> None:
+def test_documented_overlay_builds_with_required_crds(overlay: str, tmp_path: Path) -> None:
     result = overlaid(tmp_path, overlay)
     assert ("Deployment", "knative-serving", "activator") in result
     assert undefined_kinds(result) == set()
 
 
 def with_components(*components: str) -> dict[tuple[str, str, str], Any]:
-    """What ``serving install`` applies with some components: as kubectl builds them, see above."""
+    """The objects that ``serving install`` applies with some components."""
     return {named(resource): resource for resource in objects_of(CONFIG, InstallOptions(components=components))}
 
 
 @pytest.mark.parametrize("component", COMPONENTS)
-def test_a_component_builds_with_every_kind_that_its_daemons_use(component: str) -> None:
+def test_component_builds_with_required_crds(component: str) -> None:
     required = {"nodegroup-cluster-api": ("nodegroup",), "placement-binder": ("placement",)}.get(component, ())
     assert undefined_kinds(with_components(*required, component)) == set()
 
 
-def test_tls_is_one_port_and_one_secret_more() -> None:
+def test_tls_component_adds_a_port_and_a_secret() -> None:
     result = with_components("tls")
     before = {named(resource): resource for resource in OBJECTS}
     changed = {name for name, value in result.items() if before.get(name) != value}
     space = "knative-serving"
     assert changed == {
-        ("Namespace", "", space),  # it names the components
+        ("Namespace", "", space),  # its annotation lists the components
         *{(kind, space, "activator") for kind in ("Deployment", "Service")},
         *{(kind, space, "serving-activator-tls") for kind in ("Role", "RoleBinding")},
         ("NetworkPolicy", space, "serving-tls"),
@@ -220,7 +222,7 @@ def test_tls_is_one_port_and_one_secret_more() -> None:
     ]
 
 
-def test_the_token_that_the_dashboard_mounts_is_made_by_the_controller() -> None:
+def test_dashboard_mounts_the_controllers_actions_token() -> None:
     result = with_components("dashboard-actions")
     volumes = pod_of(result["Deployment", "knative-serving", "dashboard"])["volumes"]
     mounted = {volume["secret"]["secretName"] for volume in volumes if "secret" in volume}
@@ -228,8 +230,8 @@ def test_the_token_that_the_dashboard_mounts_is_made_by_the_controller() -> None
     assert mounted == {QUERY_TOKEN_SECRET, AUTHORITY_SECRET, actions}
 
 
-def test_an_activator_that_is_slow_under_load_is_neither_removed_nor_restarted() -> None:
-    """On two busy nodes at 500 requests a second /healthz took more than a second: the last activator was removed."""
+def test_activator_probes_tolerate_slow_responses() -> None:
+    """On two busy nodes at 500 requests/s, /healthz took more than 1 s, and the last activator was removed."""
     (result,) = (resource for resource in of_kind("Deployment") if resource["metadata"]["name"] == "activator")
     container = pod_of(result)["containers"][0]
     for name, tolerated_s in (("readinessProbe", 12), ("livenessProbe", 60)):
@@ -239,20 +241,20 @@ def test_an_activator_that_is_slow_under_load_is_neither_removed_nor_restarted()
 
 
 @needs_kubectl
-def test_a_gateway_is_a_setting_and_rights_that_the_controller_has_not_otherwise(tmp_path: Path) -> None:
+def test_gateway_component_adds_settings_and_controller_rights(tmp_path: Path) -> None:
     result = overlaid(tmp_path, f"namespace: elsewhere\n{OVERLAY}components: [../config/components/gateway]")
     before = {named(resource): resource for resource in objects_of(CONFIG, InstallOptions(namespace="elsewhere"))}
     assert {name for name, value in result.items() if before.get(name) != value} == {
         ("Deployment", "elsewhere", "controller"),
         ("Service", "elsewhere", "activator"),
         ("Gateway", "elsewhere", "serving"),
-        # An overlay patches them, as the docs say.
+        # An overlay must patch them, as documented.
         *{("ValidatingAdmissionPolicyBinding", "", f"serving-{name}") for name in ("annotations", "pods")},
         *{(kind, "", "serving-controller-gateway") for kind in ("ClusterRole", "ClusterRoleBinding")},
     }
     controller = result["Deployment", "elsewhere", "controller"]
     environment = environment_of(controller)
-    assert environment["SERVING_CONTROLLER_GATEWAY"] == "x/serving", "the namespace is the pod's own"
+    assert environment["SERVING_CONTROLLER_GATEWAY"] == "x/serving", "the namespace must be that of the pod"
     assert environment["SERVING_CONTROLLER_PUBLIC_SERVICES"] == "true"
     (rule,) = result["ClusterRole", "", "serving-controller-gateway"]["rules"]
     assert rule["resources"] == ["httproutes"]
@@ -267,15 +269,15 @@ def test_a_gateway_is_a_setting_and_rights_that_the_controller_has_not_otherwise
 
 
 @pytest.mark.parametrize("resource", OBJECTS, ids=lambda resource: "/".join(named(resource)))
-def test_every_field_is_one_that_kubernetes_knows(resource: dict[str, Any]) -> None:
+def test_every_field_exists_in_kubernetes(resource: dict[str, Any]) -> None:
     assert faults(resource) == []
 
 
 @pytest.mark.parametrize("path", component_files(), ids=lambda path: f"{path.parent.name}/{path.name}")
-def test_every_field_of_a_component_is_one_that_kubernetes_knows(path: Path) -> None:
+def test_every_field_of_a_component_exists_in_kubernetes(path: Path) -> None:
     for resource in yaml.safe_load_all(path.read_text()):
         if resource["apiVersion"].startswith(("gateway.networking.k8s.io/", "monitoring.coreos.com/")):
-            assert model_of(resource) is None, "what others define is not checked here"
+            assert model_of(resource) is None, "third-party kinds are not checked here"
         else:
             assert faults(resource) == []
 
@@ -289,7 +291,7 @@ def test_every_field_of_a_component_is_one_that_kubernetes_knows(path: Path) -> 
         (("metadata", "labels"), {"a": 1}, ".metadata.labels.a: 1 is not a str"),
     ],
 )
-def test_the_check_sees_what_a_server_would_refuse(path: tuple[str, ...], value: object, message: str) -> None:
+def test_faults_reports_unknown_fields_and_wrong_types(path: tuple[str, ...], value: object, message: str) -> None:
     result = copy.deepcopy(of_kind("Deployment")[0])
     place = result
     for name in path[:-1]:
@@ -298,19 +300,19 @@ def test_the_check_sees_what_a_server_would_refuse(path: tuple[str, ...], value:
     assert message in faults(result)
 
 
-def test_null_is_an_absent_field() -> None:
+def test_faults_treats_null_as_absent() -> None:
     assert (
         faults({"apiVersion": "v1", "kind": "ConfigMap", "data": None, "metadata": {"name": "a", "labels": None}}) == []
     )
 
 
-def test_the_check_sees_what_is_missing() -> None:
+def test_faults_reports_missing_required_fields() -> None:
     resource = copy.deepcopy(of_kind("Deployment")[0])
     del resource["spec"]["selector"]
     assert [text for text in faults(resource) if "selector" in text]
 
 
-def test_policies_read_the_settings_of_their_namespace() -> None:
+def test_admission_policies_use_config_maps_of_their_namespace() -> None:
     for space in ("knative-serving", "elsewhere"):
         objects = objects_of(CONFIG, InstallOptions(namespace=space))
         params = [resource["spec"]["paramRef"] for resource in objects if "paramRef" in resource.get("spec", {})]
@@ -319,7 +321,7 @@ def test_policies_read_the_settings_of_their_namespace() -> None:
         assert {parameter["name"] for parameter in params} <= names
 
 
-def test_all_are_marked_as_ours() -> None:
+def test_every_installed_object_has_the_part_of_label() -> None:
     label, value = OUR_LABEL
     others = [
         named(resource)
@@ -329,13 +331,13 @@ def test_all_are_marked_as_ours() -> None:
     assert others == []
 
 
-def test_the_image_has_the_version_of_the_code() -> None:
+def test_workload_images_have_the_version_of_the_code() -> None:
     images = {container["image"] for workload in WORKLOADS for container in pod_of(workload)["containers"]}
     assert images == {f"localhost/serving:{__version__}"}
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda resource: resource["metadata"]["name"])
-def test_a_pod_of_ours_fits_the_restricted_standard(workload: dict[str, Any]) -> None:
+def test_workload_pods_meet_the_restricted_standard(workload: dict[str, Any]) -> None:
     pod = pod_of(workload)
     assert pod["securityContext"]["runAsNonRoot"] is True
     assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
@@ -353,7 +355,7 @@ def test_a_pod_of_ours_fits_the_restricted_standard(workload: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("workload", WORKLOADS, ids=lambda resource: resource["metadata"]["name"])
-def test_a_pod_of_ours_has_an_account_of_its_own_and_a_module_that_exists(workload: dict[str, Any]) -> None:
+def test_workload_pods_have_their_service_account_and_module(workload: dict[str, Any]) -> None:
     pod = pod_of(workload)
     assert pod["serviceAccountName"] == workload["metadata"]["name"]
     assert ("ServiceAccount", "knative-serving", pod["serviceAccountName"]) in {named(resource) for resource in OBJECTS}
@@ -363,12 +365,12 @@ def test_a_pod_of_ours_has_an_account_of_its_own_and_a_module_that_exists(worklo
 
 
 @pytest.mark.parametrize("deployment", of_kind("Deployment"), ids=lambda resource: resource["metadata"]["name"])
-def test_the_environment_of_a_daemon_is_understood_by_it(deployment: dict[str, Any]) -> None:
+def test_daemon_environment_has_only_known_settings(deployment: dict[str, Any]) -> None:
     assert_environment_is_understood(deployment)
 
 
 def environment_of(fields: dict[str, Any]) -> dict[str, str]:
-    """The environment as a kubelet builds it: a value may refer to those before it."""
+    """The environment as a kubelet expands it: a value may refer to previous variables."""
     result: dict[str, str] = {}
     for entry in pod_of(fields)["containers"][0]["env"]:
         result[entry["name"]] = re.sub(
@@ -388,8 +390,8 @@ def assert_environment_is_understood(resource: dict[str, Any]) -> None:
     load(daemon, registry=DAEMONS, environment=environment)
 
 
-def test_who_has_more_than_one_pod_keeps_one_through_a_drain() -> None:
-    # Instead of the number of activators activator-hpa has a lower bound of it.
+def test_replicated_daemons_have_disruption_budgets_and_spread() -> None:
+    # activator-hpa sets a minimum instead of the number of activators.
     objects = objects_of(
         CONFIG, InstallOptions(components=tuple(name for name in COMPONENTS if name != "activator-hpa"))
     )
@@ -410,7 +412,7 @@ def test_who_has_more_than_one_pod_keeps_one_through_a_drain() -> None:
             assert spread["matchLabelKeys"] == ["pod-template-hash"]
 
 
-def test_a_service_finds_ports_of_pods_that_are_there() -> None:
+def test_service_target_ports_exist_in_selected_pods() -> None:
     pods = {
         resource["metadata"]["name"]: pod_of(resource)["containers"][0]["ports"] for resource in of_kind("Deployment")
     }
@@ -419,7 +421,7 @@ def test_a_service_finds_ports_of_pods_that_are_there() -> None:
         assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
 
 
-def test_the_key_is_made_and_mounted_under_one_name() -> None:
+def test_deployments_mount_exactly_the_generated_secrets() -> None:
     mounted = {
         volume["secret"]["secretName"]
         for deployment in of_kind("Deployment")
@@ -429,7 +431,7 @@ def test_the_key_is_made_and_mounted_under_one_name() -> None:
     assert mounted == {KEY_SECRET, QUERY_TOKEN_SECRET, AUTHORITY_SECRET}
 
 
-def test_no_role_has_a_wildcard_or_reads_secrets_at_large() -> None:
+def test_no_role_has_wildcards_or_lists_secrets() -> None:
     for resource in of_kind("Role", "ClusterRole"):
         for rule in resource.get("rules", ()):
             assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
@@ -439,8 +441,8 @@ def test_no_role_has_a_wildcard_or_reads_secrets_at_large() -> None:
                 assert "get" not in rule["verbs"] or rule["resourceNames"]
 
 
-def test_people_of_a_namespace_get_every_kind_of_theirs_and_no_status() -> None:
-    """Roles that Kubernetes adds to its own view, edit and admin."""
+def test_aggregated_roles_cover_namespaced_kinds_without_status() -> None:
+    """ClusterRoles that are aggregated to Kubernetes' view, edit and admin."""
     added = {
         role: {
             (group, resource): set(rule["verbs"])
@@ -458,11 +460,11 @@ def test_people_of_a_namespace_get_every_kind_of_theirs_and_no_status() -> None:
     views = {(kind.group, kind.plural) for kind in (POD_AUTOSCALER, SERVERLESS_SERVICE)}
     assert added["edit"] == {key: {"create", "update", "patch", "delete", "deletecollection"} for key in theirs}
     assert added["view"] == {key: {"get", "list", "watch"} for key in theirs | views}
-    # Kubernetes' admin has all of edit; a claim of a host is the cluster's.
+    # Kubernetes' admin includes edit; ClusterDomainClaims are cluster-scoped.
     assert added["admin"] == {}
 
 
-def test_a_daemon_may_write_its_own_leases_alone() -> None:
+def test_daemons_can_write_only_their_own_leases() -> None:
     shards = ElectionSettings().shard_count
     own = {
         "controller": ["controller"],
@@ -477,7 +479,7 @@ def test_a_daemon_may_write_its_own_leases_alone() -> None:
     assert written == own
 
 
-def test_the_dashboard_only_looks() -> None:
+def test_dashboard_role_is_read_only() -> None:
     verbs = {
         verb
         for resource in of_kind("Role", "ClusterRole")
@@ -488,7 +490,7 @@ def test_the_dashboard_only_looks() -> None:
     assert verbs <= {"get", "list", "watch"}
 
 
-def test_an_unnamed_daemon_gets_no_connection() -> None:
+def test_network_policies_deny_ingress_by_default() -> None:
     closed, *opened = of_kind("NetworkPolicy")
     assert closed["spec"]["podSelector"]["matchLabels"] == dict([OUR_LABEL])
     assert "ingress" not in closed["spec"]

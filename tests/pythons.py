@@ -24,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[1]
 OLDEST, NEWEST = (3, 11, 2), (3, 14)
 SUITES = (
     *("tests/unit", "tests/property", "tests/conformance"),
-    "tests/e2e/test_up.py::test_from_zero_to_many_and_back_to_zero",
+    "tests/e2e/test_up.py::test_service_scales_from_zero_to_many_and_back",
 )
 PACKAGES = ("python3", "python3-venv", "make", "git", "ca-certificates", "procps", "util-linux")
 _SUITE_S, _SETUP_S = 1500.0, 900.0

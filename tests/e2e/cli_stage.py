@@ -1,4 +1,4 @@
-"""A running system for tests of the command line, and the command line itself."""
+"""A running system for end-to-end tests, and calls of its command line."""
 
 import contextlib
 import json
@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SAMPLE = f"{sys.executable} {hello.__file__}"
 _PATIENCE_S = 60.0
 _UNKNOWN = "no service has the host "
-# Owners before what they own.
+# Owners precede the objects that they own.
 _CLEARED = (
     "ingresses",
     "httpscaledobjects",
@@ -51,8 +51,8 @@ class Stage(msgspec.Struct, frozen=True):
     def __call__(self, *arguments: str, code: int = 0, stdin: str = "") -> Result:
         """Run a command in this process; its exit code is as expected.
 
-        A service is ready a moment before the activator has heard of it: a request that is to succeed is made again
-        until it has.
+        A service is ready shortly before the activator knows it, so a request that should succeed is repeated until
+        then.
         """
         until_s = time.monotonic() + _PATIENCE_S
         while True:
@@ -67,7 +67,7 @@ class Stage(msgspec.Struct, frozen=True):
         return done
 
     def until_status(self, beginning: str, *arguments: str) -> None:
-        """Invoke until a response begins so: the activator follows new traffic with a short delay."""
+        """Invoke until a response starts with ``beginning``; the activator follows traffic changes with a short delay."""
         until_s = time.monotonic() + _PATIENCE_S
         while not (stdout := self("invoke", *arguments).stdout).startswith(beginning):
             assert time.monotonic() < until_s, stdout
@@ -82,7 +82,7 @@ class Stage(msgspec.Struct, frozen=True):
 
     @contextlib.contextmanager
     def process(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """A command in a process with pipes; interrupted at the end."""
+        """Run a command in a process with pipes; it is interrupted at the end."""
         process = subprocess.Popen(
             [sys.executable, "-m", "serving", *arguments, "--state", str(self.state)],
             cwd=ROOT,
@@ -100,16 +100,16 @@ class Stage(msgspec.Struct, frozen=True):
 
 @contextlib.contextmanager
 def staged(state: Path, *options: str, **environment: str) -> Iterator[Stage]:
-    """A system on free ports; ``options`` are for `serving up`, ``environment`` adds variables for its daemons."""
+    """A system on free ports, with ``options`` of `serving up` and ``environment`` variables for its daemons."""
     with patient(), started(state, *options, **environment) as stage:
         yield stage
 
 
 @contextlib.contextmanager
 def started(state: Path, *options: str, **environment: str) -> Iterator[Stage]:
-    """``staged``, for the whole time of a process: nothing of this process is changed."""
+    """As ``staged``, but without patches of this process."""
     ports = [f"--{port.name}-port=0" for port in PORTS]
-    # By this variable, or by their HOME in the state folder, all that it has started is found.
+    # Processes of the system are identified by this variable, or by their HOME in the state folder.
     marks = {"SERVING_STARTED_FOR": str(state), "SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE": "true"}
     process = subprocess.Popen(
         [sys.executable, "-m", "serving", "up", f"--state={state}", *ports, *options],
@@ -126,12 +126,12 @@ def started(state: Path, *options: str, **environment: str) -> Iterator[Stage]:
     finally:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=150)
-    assert left_of(state) == [], "the system leaves no process"
+    assert left_of(state) == [], "the system must leave no process"
 
 
 @contextlib.contextmanager
 def patient() -> Iterator[None]:
-    """Let commands of this process wait long, on a machine that has much else to do."""
+    """Extend timeouts of commands in this process, for busy machines."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(output, "_PATIENCE_S", _PATIENCE_S)
         patch.setattr(completion, "_TIMEOUT_S", _PATIENCE_S)
@@ -141,7 +141,7 @@ def patient() -> Iterator[None]:
 
 
 def left_of(state: Path) -> list[str]:
-    """The running processes among those started with a state folder."""
+    """Command lines of the running processes that were started with a state folder."""
     results = []
     for pid, command in processes():
         with contextlib.suppress(OSError):
@@ -166,7 +166,7 @@ def parent_of(pid: int) -> int:
 
 
 def clear(stage: Stage) -> None:
-    """Delete what users created, and wait until no pod is left."""
+    """Delete all objects of users, and wait until no pod is left."""
     for namespace in _names(stage, "namespaces"):
         if namespace not in _KEPT_NAMESPACES:
             stage("delete", f"namespace/{namespace}", "--no-wait")
@@ -181,6 +181,6 @@ def clear(stage: Stage) -> None:
 
 
 def _names(stage: Stage, kind: str) -> list[str]:
-    """Names in the namespace default of what has no owner."""
+    """Names of objects without owner in the namespace default."""
     items = json.loads(stage("get", kind, "-o", "json").stdout)["items"]
     return [resource["metadata"]["name"] for resource in items if not resource["metadata"].get("ownerReferences")]

@@ -1,4 +1,4 @@
-"""An app for clients of every kind: bodies both ways, a stream of events, a websocket. Needs aiohttp."""
+"""An app for tests of clients: large bodies in both directions, server-sent events and a websocket."""
 
 import asyncio
 import hashlib
@@ -10,7 +10,7 @@ _PIECE = bytes(range(256)) * 256
 
 
 async def _digest(request: web.Request) -> web.Response:
-    """The SHA-256 of what was sent."""
+    """Respond with the SHA-256 of the request body."""
     digest = hashlib.sha256()
     async for piece in request.content.iter_any():
         digest.update(piece)
@@ -18,7 +18,7 @@ async def _digest(request: web.Request) -> web.Response:
 
 
 async def _big(request: web.Request) -> web.StreamResponse:
-    """So many pieces of 64 KiB."""
+    """Respond with ``pieces`` pieces of 64 KiB."""
     response = web.StreamResponse()
     await response.prepare(request)
     for _ in range(int(request.query["pieces"])):
@@ -28,7 +28,7 @@ async def _big(request: web.Request) -> web.StreamResponse:
 
 
 class _Events:
-    """A stream of server-sent events, one for each POST."""
+    """A stream of server-sent events, one per POST."""
 
     def __init__(self) -> None:
         self._messages: asyncio.Queue[str] = asyncio.Queue()
@@ -47,7 +47,7 @@ class _Events:
 
 
 async def _socket(request: web.Request) -> web.WebSocketResponse:
-    """Say everything twice."""
+    """Echo each message twice."""
     socket = web.WebSocketResponse()
     await socket.prepare(request)
     async for message in socket:
@@ -59,7 +59,7 @@ async def _socket(request: web.Request) -> web.WebSocketResponse:
 
 
 def main() -> None:
-    """Listen until ended."""
+    """Serve until the process ends."""
     events = _Events()
     app = web.Application(client_max_size=0)
     app.add_routes(

@@ -1,4 +1,4 @@
-"""An app for one request at a time: it responds with the most requests it has ever had at once."""
+"""An app that responds with its highest number of concurrent requests so far."""
 
 import http.server
 import os
@@ -10,7 +10,7 @@ _BUSY_S = 0.002
 
 class _Lone(http.server.BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
-    # The head and the body leave together.
+    # The head and the body are sent together.
     wbufsize = 65_536
     lock = threading.Lock()
     inside = 0

@@ -1,4 +1,4 @@
-"""``serving up --public --acme`` against Pebble, Let's Encrypt's test server, where it is installed (Debian's package pebble)."""
+"""``serving up --public --acme`` with Pebble, Let's Encrypt's test server (Debian's package pebble)."""
 
 import contextlib
 import json
@@ -31,7 +31,7 @@ spec: {{ref: {{apiVersion: serving.knative.dev/v1, kind: Service, name: hello}}}
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports that are free now."""
+    """Currently free ports."""
     with contextlib.ExitStack() as stack:
         listeners = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
         return [listener.getsockname()[1] for listener in listeners]
@@ -39,7 +39,7 @@ def free_ports(count: int) -> list[int]:
 
 @contextlib.contextmanager
 def pebble(folder: Path, *, challenge_port: int) -> Iterator[int]:
-    """Pebble, with names that all resolve to this machine; the value is its port."""
+    """Run Pebble with a DNS server that resolves all names to this machine; yields its port."""
     port, management, dns, names_management = free_ports(4)
     leaf = AUTHORITY.issue_cert("localhost")
     leaf.private_key_pem.write_to_path(folder / "key.pem")
@@ -64,7 +64,7 @@ def pebble(folder: Path, *, challenge_port: int) -> Iterator[int]:
 
 
 def issuer_of(port: int, host: str) -> str:
-    """The issuer of the certificate that a host is served with; "" while it has none."""
+    """The issuer of the certificate that is served for a host; "" while there is none."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=10) as plain:
@@ -75,14 +75,14 @@ def issuer_of(port: int, host: str) -> str:
     return ""
 
 
-def awaited(port: int, host: str) -> None:
+def await_certificate(port: int, host: str) -> None:
     until_s = time.monotonic() + 120
     while issuer_of(port, host) != "Pebble":
         assert time.monotonic() < until_s
         time.sleep(0.1)
 
 
-def test_hosts_get_certificates_from_pebble_as_they_are_claimed(tmp_path: Path) -> None:
+def test_claimed_hosts_get_certificates_from_pebble(tmp_path: Path) -> None:
     (public_port,) = free_ports(1)
     state = tmp_path / "state"
     with pebble(tmp_path, challenge_port=public_port) as port:
@@ -91,10 +91,10 @@ def test_hosts_get_certificates_from_pebble_as_they_are_claimed(tmp_path: Path) 
         with staged(state, *options, REQUESTS_CA_BUNDLE=str(tmp_path / "ca.pem")) as stage:
             stage("deploy", "hello", str(state), "--command", SAMPLE)
             tls_port = json.loads((state / "ports.json").read_text())["tls"]
-            awaited(tls_port, HOST)
+            await_certificate(tls_port, HOST)
             (tmp_path / "mapping.yaml").write_text(MAPPING)
             stage("apply", "-f", str(tmp_path / "mapping.yaml"))
-            awaited(tls_port, MAPPED)
+            await_certificate(tls_port, MAPPED)
             assert f"https://{HOST}:{tls_port}" in stage("url", "hello").stdout
             assert stage("invoke", "hello").stdout
             assert "2 of 2 with a certificate" in stage("status").stdout
@@ -104,7 +104,7 @@ def test_hosts_get_certificates_from_pebble_as_they_are_claimed(tmp_path: Path) 
             assert {path.stat().st_mode & 0o777 for path in pairs} == {0o600}
 
 
-def test_without_an_acme_server_services_answer_and_status_and_doctor_say_why(tmp_path: Path) -> None:
+def test_unreachable_acme_server_is_reported_and_services_respond(tmp_path: Path) -> None:
     with staged(tmp_path, f"--public={DOMAIN}", "--acme=https://localhost:1/dir") as stage:
         stage("deploy", "hello", str(tmp_path), "--command", SAMPLE)
         assert stage("invoke", "hello").stdout

@@ -1,4 +1,4 @@
-"""Two activator processes on the same sockets: together they respect the limit of a pod, and one may die."""
+"""Two activator processes on the same sockets: they respect a pod's limit together, and one may be killed."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ def up(tmp_path: Path) -> Iterator[Up]:
 
 
 def lone(**annotations: str) -> Object:
-    """A service whose pods take one request at a time."""
+    """A service whose pods accept one request at a time."""
     result = {"serving.dev/command": f"{sys.executable} {APP}", "autoscaling.knative.dev/window": "6s"}
     spec = {"containerConcurrency": 1, "containers": [{"image": "none"}]}
     template = {"metadata": {"annotations": {**result, **annotations}}, "spec": spec}
@@ -77,14 +77,14 @@ def response_counts(up: Up) -> list[int]:
         request = urllib.request.Request(
             f"http://127.0.0.1:{ports[name]}/metrics", headers={"Authorization": f"Bearer {token}"}
         )
-        with urllib.request.urlopen(request, timeout=60) as page:  # noqa: S310 - our own
+        with urllib.request.urlopen(request, timeout=60) as page:  # noqa: S310 - a local URL
             counts = re.findall(rb"^http_server_request_duration_seconds_count\{.*\} (\S+)$", page.read(), re.MULTILINE)
             results.append(sum(int(float(count)) for count in counts))
     return results
 
 
 class Clients:
-    """So many clients, each request on its own connection; and their results."""
+    """CLIENTS concurrent clients, with one connection per request, and their results."""
 
     def __init__(self, up: Up) -> None:
         self.up = up
@@ -104,7 +104,7 @@ class Clients:
             try:
                 status, body = await self.up.get(host=LONE.encode())
             except (OSError, IndexError):
-                # No answer, or none to its end.
+                # No response, or an incomplete one.
                 self.cut_count += 1
                 continue
             self.statuses[status] += 1
@@ -112,7 +112,7 @@ class Clients:
             self.until_status.release()
 
 
-async def test_no_pod_ever_has_two_requests_though_two_processes_send(up: Up) -> None:
+async def test_two_activators_respect_the_concurrency_limit_of_pods(up: Up) -> None:
     async with cluster_of(up) as cluster:
         await cluster.create(SERVING_SERVICE, lone(**pods(2, 2)))
         await until_known(up, cluster)
@@ -123,7 +123,7 @@ async def test_no_pod_ever_has_two_requests_though_two_processes_send(up: Up) ->
         assert min(response_counts(up)) > REQUESTS / 10
 
 
-async def test_one_that_is_killed_takes_only_what_it_had_with_it(up: Up) -> None:
+async def test_killed_activator_fails_only_its_own_requests(up: Up) -> None:
     async with cluster_of(up) as cluster:
         await cluster.create(SERVING_SERVICE, lone(**pods(2, 2)))
         await until_known(up, cluster)
@@ -133,13 +133,13 @@ async def test_one_that_is_killed_takes_only_what_it_had_with_it(up: Up) -> None
             await clients.until_status.acquire()
         os.kill(activators(up)["1"], signal.SIGKILL)
         await load
-        # What was in the listening socket's backlog stayed there.
+        # Connections in the backlog of the shared listening socket are not lost.
         assert clients.cut_count <= CLIENTS
         assert clients.statuses == {200: REQUESTS - clients.cut_count}
         assert clients.most == {"1"}
 
 
-async def test_requests_at_both_wake_a_service_from_zero(up: Up) -> None:
+async def test_requests_at_both_activators_wake_a_service_from_zero(up: Up) -> None:
     async with cluster_of(up) as cluster:
         await cluster.create(SERVING_SERVICE, lone(**pods(0, 2)))
         await until_known(up, cluster)

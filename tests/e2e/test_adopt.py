@@ -1,4 +1,4 @@
-"""Deployments of users on one machine: adopted, from zero, released; by an Ingress; by a route of KEDA."""
+"""Deployments of users on one machine: adopt and release, Ingresses, and KEDA's HTTPScaledObjects."""
 
 import json
 import time
@@ -14,7 +14,7 @@ from tests.e2e.cli_stage import SAMPLE, Stage
 
 pytestmark = pytest.mark.timeout(300)
 _PATIENCE_S = 90.0
-# A window of 6 s is the shortest: the first decision for zero comes soon.
+# The shortest window, 6 s, so that the scale reaches zero soon.
 SOON = "{autoscaling.knative.dev/window: 6s}"
 APP = """
 apiVersion: apps/v1
@@ -64,7 +64,7 @@ def applied(serving: Stage, folder: Path, text: str) -> Any:  # noqa: ANN401 - c
     return serving("apply", "-f", str(folder / "file.yaml"))
 
 
-def ask(serving: Stage, host: str, *, listener: str = "public") -> httpx.Response:
+def send_request(serving: Stage, host: str, *, listener: str = "public") -> httpx.Response:
     port = StateFolder(serving.state).read_ports()[listener]
     return httpx.get(f"http://127.0.0.1:{port}/", headers={"Host": host}, timeout=_PATIENCE_S)
 
@@ -86,14 +86,14 @@ def replicas(serving: Stage, name: str) -> int:
     return count
 
 
-def test_a_deployment_is_adopted_scales_to_zero_and_back_and_is_released(serving: Stage, tmp_path: Path) -> None:
+def test_adopted_deployment_scales_from_zero_and_is_released(serving: Stage, tmp_path: Path) -> None:
     applied(serving, tmp_path, app("shop"))
     stdout = serving("adopt", "deploy/shop", "--host", "shop.example.com", "--window", "6s").stdout
     assert "deployment/shop is scaled by its requests as scaledworkload/shop" in stdout
     assert "curl -H 'Host: shop.example.com'" in stdout
-    assert ask(serving, "shop.example.com").status_code == 200
+    assert send_request(serving, "shop.example.com").status_code == 200
     until(lambda: replicas(serving, "shop") == 0)
-    assert ask(serving, "shop.example.com").status_code == 200
+    assert send_request(serving, "shop.example.com").status_code == 200
     assert "deployment/shop" in serving("get").stdout
     until(lambda: "shop (Deployment)  active" in serving("top", "--once").stdout)
     until(lambda: "shop (Deployment)" in serving("cost").stdout)
@@ -105,10 +105,10 @@ def test_a_deployment_is_adopted_scales_to_zero_and_back_and_is_released(serving
     stdout = serving("release", "deploy/shop").stdout
     assert "deployment/shop has 2 replicas again" in stdout
     assert replicas(serving, "shop") == 2
-    until(lambda: ask(serving, "shop.example.com").status_code == 404)
+    until(lambda: send_request(serving, "shop.example.com").status_code == 404)
 
 
-def test_a_service_is_taken_over_in_place_and_given_back(serving: Stage, tmp_path: Path) -> None:
+def test_service_is_adopted_in_place_and_restored_by_release(serving: Stage, tmp_path: Path) -> None:
     applied(serving, tmp_path, app("inner"))
     until(lambda: "2/2" in serving("get", "deploy", "inner").stdout)
     serving("adopt", "deploy/inner", "--in-place", "--window", "6s")
@@ -116,30 +116,30 @@ def test_a_service_is_taken_over_in_place_and_given_back(serving: Stage, tmp_pat
     listed = json.loads(serving("get", "endpointslices", "-l", "kubernetes.io/service-name=inner", "-o", "json").stdout)
     assert [item["metadata"]["name"] for item in listed["items"]] == ["inner-activators-ipv4"]
     for host in ("inner", "inner.default", "inner.default.svc.cluster.local"):
-        assert ask(serving, host, listener="inner").status_code == 200
-    assert ask(serving, "inner").status_code == 404
+        assert send_request(serving, host, listener="inner").status_code == 200
+    assert send_request(serving, "inner").status_code == 404
     until(lambda: replicas(serving, "inner") == 0)
-    assert ask(serving, "inner.default", listener="inner").status_code == 200
+    assert send_request(serving, "inner.default", listener="inner").status_code == 200
     serving("release", "inner")
     assert present(serving, "svc", "inner")["spec"]["selector"] == {"app": "inner"}
     assert "inner-pods" not in serving("get", "svc").stdout
     assert replicas(serving, "inner") == 2
 
 
-def test_an_ingress_serves_a_deployment_from_zero(serving: Stage, tmp_path: Path) -> None:
+def test_ingress_serves_a_deployment_from_zero(serving: Stage, tmp_path: Path) -> None:
     output = applied(serving, tmp_path, app("front") + INGRESS).output
     assert "note: ingress/front: requests for front.example.com go to deployment/front" in output
     assert "note: ingress/front: spec.tls has no effect" in output
-    until(lambda: ask(serving, "front.example.com").status_code == 200)
+    until(lambda: send_request(serving, "front.example.com").status_code == 200)
     until(lambda: replicas(serving, "front") == 0)
-    assert ask(serving, "front.example.com").status_code == 200
+    assert send_request(serving, "front.example.com").status_code == 200
     serving("delete", "ingress/front")
-    until(lambda: ask(serving, "front.example.com").status_code == 404)
+    until(lambda: send_request(serving, "front.example.com").status_code == 404)
 
 
-def test_a_route_of_keda_is_served_unchanged(serving: Stage, tmp_path: Path) -> None:
+def test_http_scaled_object_is_served_unchanged(serving: Stage, tmp_path: Path) -> None:
     applied(serving, tmp_path, app("old") + KEDA)
-    until(lambda: ask(serving, "old.example.com").status_code == 200)
+    until(lambda: send_request(serving, "old.example.com").status_code == 200)
     until(lambda: bool(present(serving, "httpso", "old").get("status")))
     conditions = {
         condition["type"]: condition for condition in present(serving, "httpso", "old")["status"]["conditions"]
@@ -147,24 +147,24 @@ def test_a_route_of_keda_is_served_unchanged(serving: Stage, tmp_path: Path) -> 
     assert conditions["Converted"]["message"] == "every field acts"
     until(lambda: ready_of(present(serving, "httpso", "old")) == "True")
     serving("delete", "httpso/old")
-    until(lambda: ask(serving, "old.example.com").status_code == 404)
+    until(lambda: send_request(serving, "old.example.com").status_code == 404)
 
 
 def ready_of(route: dict[str, Any]) -> str:
     return next(str(condition["status"]) for condition in route["status"]["conditions"] if condition["type"] == "Ready")
 
 
-def test_every_verb_for_a_service_knows_a_workload(serving: Stage, tmp_path: Path) -> None:
+def test_service_commands_support_scaled_workloads(serving: Stage, tmp_path: Path) -> None:
     applied(serving, tmp_path, app("verbs"))
-    # At least one pod: however long a command takes, there is one to read and to run in.
+    # At least one pod, so that logs and exec have a pod however long the commands take.
     options = ("--path", "/sleep", "--window", "6s", "--min", "1")
     serving("adopt", "deploy/verbs", "--host", "verbs.example.com", *options)
     assert serving("wait", "verbs").stdout.startswith("verbs is ready at http://verbs.example.com:")
-    # A path of its own: without one the request goes there.
+    # The URL has the workload's path.
     assert serving("url", "verbs").stdout.splitlines()[0].endswith("/sleep")
     assert serving("url", "verbs", "--cluster-local").stdout == "http://verbs.default.svc.cluster.local\n"
     assert serving("invoke", "verbs", "/sleep/0").exit_code == 0
-    # The stage's own options come last, and are the command's.
+    # The stage appends --state, which exec would pass to the command, so it is given first.
     assert serving("exec", f"--state={serving.state}", "verbs", "--", "echo", "inside").stdout.startswith("inside ")
     serving.until("GET /sleep/0", "logs", "verbs")
     assert "GET /sleep/0" in serving("logs").stdout

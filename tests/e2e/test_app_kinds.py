@@ -1,4 +1,4 @@
-"""Kinds of apps of a new user, each deployed at the first try: a shell script, a slow start, large bodies."""
+"""Kinds of apps that a new user deploys: a shell script, a slow start, large bodies."""
 
 import hashlib
 import http.client
@@ -31,7 +31,7 @@ time.sleep(SECONDS)
 import http.server
 http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), http.server.SimpleHTTPRequestHandler).serve_forever()
 """
-# Answers a POST with the digest of its body, and a GET with as many bytes as its path says.
+# Responds to a POST with the digest of its body, and to a GET with the number of bytes in its path.
 _LARGE = """
 import hashlib, http.server, os
 
@@ -61,7 +61,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), App).ser
 """
 
 
-def test_a_shell_script_in_the_folder(serving: Stage, tmp_path: Path) -> None:
+def test_shell_script_is_deployed(serving: Stage, tmp_path: Path) -> None:
     script = tmp_path / "start.sh"
     script.write_text(_SCRIPT.format(python=shlex.quote(sys.executable)), encoding="utf-8")
     script.chmod(0o755)
@@ -71,7 +71,7 @@ def test_a_shell_script_in_the_folder(serving: Stage, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_app_that_takes_ten_seconds_to_start(serving: Stage, tmp_path: Path) -> None:
+def test_app_with_ten_second_start_is_deployed(serving: Stage, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(_SLOW.replace("SECONDS", str(_START_S)), encoding="utf-8")
     begun_s = time.monotonic()
     serving("deploy", "slow", str(tmp_path), "--command", f"{shlex.quote(sys.executable)} app.py")
@@ -80,7 +80,7 @@ def test_an_app_that_takes_ten_seconds_to_start(serving: Stage, tmp_path: Path) 
 
 
 @pytest.mark.slow
-def test_a_gibibyte_up_and_a_gibibyte_down(serving: Stage, tmp_path: Path) -> None:
+def test_bodies_of_a_gibibyte_are_sent_in_both_directions(serving: Stage, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(_LARGE, encoding="utf-8")
     url = serving("deploy", "large", str(tmp_path), "--command", f"{shlex.quote(sys.executable)} app.py").stdout
     serving("invoke", "large", "/0")

@@ -1,4 +1,4 @@
-"""A Python app with its queue-proxy in its own process, on a running system: no request fails under any kill."""
+"""A Python app with the queue-proxy in its process: no request fails when processes are killed."""
 
 import asyncio
 import json
@@ -65,7 +65,7 @@ def logs_of(serving: Stage) -> Path:
     return serving.state / "logs" / "pods" / "default"
 
 
-async def test_the_pod_is_one_process_and_survives_the_template_and_control(serving: Stage) -> None:
+async def test_in_process_pod_survives_killed_template_and_control(serving: Stage) -> None:
     async with client_of(serving) as client:
         first = await client.get("/")
         assert first.text.endswith(" done")
@@ -77,14 +77,14 @@ async def test_the_pod_is_one_process_and_survives_the_template_and_control(serv
             for _ in range(5):
                 assert (await client.get("/")).text == first.text
                 await asyncio.sleep(0.05)
-        # The next control process takes it over as it is: ready, and no other pod is started.
+        # The next control process adopts the pod: it is ready, and no other pod starts.
         until_s = time.monotonic() + 60
         while "1/1" not in (pods := serving("get", "pods").stdout):
             assert time.monotonic() < until_s, pods
         assert (await client.get("/")).text == first.text
 
 
-async def test_a_pod_refuses_plain_requests_where_inner_tls_is_enabled(serving: Stage, mode: str) -> None:
+async def test_pod_rejects_plain_requests_with_inner_tls(serving: Stage, mode: str) -> None:
     async with client_of(serving) as client:
         assert (await client.get("/")).status_code == 200
     pods = json.loads(serving("get", "pods", "-o", "json").stdout)["items"]
@@ -93,7 +93,7 @@ async def test_a_pod_refuses_plain_requests_where_inner_tls_is_enabled(serving: 
     assert statuses == {403 if mode == "Enabled" else 200}
 
 
-async def test_a_request_whose_app_is_killed_is_answered_by_the_next(serving: Stage) -> None:
+async def test_request_of_a_killed_app_is_retried_by_the_next(serving: Stage) -> None:
     async with client_of(serving) as client:
         before = (await client.get("/")).text.split()[0]
         slow = asyncio.create_task(client.get("/slow"))
@@ -104,7 +104,7 @@ async def test_a_request_whose_app_is_killed_is_answered_by_the_next(serving: St
         assert after[0] != before
 
 
-async def test_a_pod_that_is_deleted_drains_first(serving: Stage) -> None:
+async def test_deleted_pod_drains_its_requests(serving: Stage) -> None:
     async with client_of(serving) as client:
         pid = (await client.get("/")).text.split()[0]
         slow = asyncio.create_task(client.post("/slow"))
@@ -114,7 +114,7 @@ async def test_a_pod_that_is_deleted_drains_first(serving: Stage) -> None:
         assert (response.status_code, response.text) == (200, f"{pid} done")
 
 
-async def test_a_websocket_reaches_the_app(serving: Stage) -> None:
+async def test_websocket_reaches_the_asgi_app(serving: Stage) -> None:
     port = StateFolder(serving.state).read_ports()["public"]
     async with connect(f"ws://{HOST}:{port}/", host="127.0.0.1", port=port) as socket:
         await socket.send("hello")
@@ -122,7 +122,7 @@ async def test_a_websocket_reaches_the_app(serving: Stage) -> None:
 
 
 async def logged(serving: Stage, line: str) -> Path:
-    """The log with one more such line than before."""
+    """Wait for another such line; returns the latest log with one."""
     logs = logs_of(serving)
     before = sum(log.read_text().count(line) for log in logs.glob("inside-*/user-container.log"))
     until_s = time.monotonic() + 60

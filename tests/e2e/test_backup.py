@@ -1,4 +1,4 @@
-"""Backup and repair of a stopped system as an operator types them (``test_volumes`` has a restore)."""
+"""Backup and repair of a stopped system (``test_volumes`` tests a restore)."""
 
 import sys
 from pathlib import Path
@@ -10,9 +10,9 @@ from tests.e2e.cli_stage import Stage, staged
 pytestmark = pytest.mark.timeout(300)
 
 
-def test_a_stopped_system_is_saved_and_a_damaged_journal_repaired_after_what_is_lost_was_said(tmp_path: Path) -> None:
+def test_stopped_system_is_backed_up_and_its_damaged_journal_repaired(tmp_path: Path) -> None:
     state, file, app = tmp_path / "state", tmp_path / "saved.tar.gz", tmp_path / "app"
-    # The backup contains the folder of each app: the checkout would be large.
+    # The backup contains the folder of each app, so the folder must be small.
     app.mkdir()
     with staged(state) as stage:
         for name in ("one", "two"):
@@ -35,7 +35,7 @@ def test_a_stopped_system_is_saved_and_a_damaged_journal_repaired_after_what_is_
     assert "is damaged: " in refused
     assert "\nlost: " in refused
     assert journal.read_bytes() == content
-    # In a process of its own, which holds the folder up to its end.
+    # In a separate process, which locks the folder until it exits.
     with stopped.process("doctor", "--repair", "--yes") as process:
         assert "repaired; the damaged file is " in process.communicate()[0]
     (path,) = state.glob("journal.db.damaged-*Z")

@@ -1,4 +1,4 @@
-"""Starts each program of ``bench/`` in its shortest form, so that a broken program fails a test."""
+"""Run each program of ``bench/`` in its shortest form, so that a broken program fails a test."""
 
 import functools
 import json
@@ -19,7 +19,7 @@ from tests.tidy.sources import ROOT
 FOLDER = ROOT / "bench"
 PROGRAMS = sorted(path.name for path in FOLDER.glob("*.py") if path.name != "__init__.py")
 WITHIN_S = 400
-# What builds Go programs and installs frameworks.
+# Programs that build Go programs or install frameworks need a package index.
 INDEX = "a package index"
 
 COLD = ("samples", "overhead_median_ms", "errors")
@@ -27,9 +27,9 @@ WRK = ("taskset", "wrk", "nginx")
 
 
 class Form(msgspec.Struct, frozen=True, kw_only=True):
-    """A short form of a program. ``keys`` are those of its JSON output, ``lines`` patterns of its lines.
+    """A short form of a program, with expected ``keys`` of its JSON output and ``lines`` as patterns.
 
-    ``needs`` are programs without which it is skipped. ``{folder}`` in its arguments has traces.
+    It is skipped without the programs in ``needs``. ``{folder}`` in its arguments is a folder with traces.
     """
 
     arguments: str = ""
@@ -96,12 +96,12 @@ def has_index() -> bool:
 
 
 def is_there(name: str) -> bool:
-    """Whether there is a program."""
+    """Whether a program is installed."""
     return shutil.which(name) is not None
 
 
 def write_traces(folder: Path) -> None:
-    """Recorded workloads of a few requests."""
+    """Write traces of a few requests."""
     minutes = ",".join(str(minute) for minute in range(1, 61))
     rows = [f"f{number},{','.join('010300'[(number + minute) % 6] for minute in range(60))}" for number in range(8)]
     with lzma.open(folder / "azure2019-1350.per-minute.csv.xz", "wt") as file:
@@ -113,7 +113,7 @@ def write_traces(folder: Path) -> None:
     (folder / "heavy.csv").write_text("function,1,2\nx,60,60\n")
 
 
-def test_every_program_has_a_short_form() -> None:
+def test_every_bench_program_has_a_short_form() -> None:
     assert sorted(FORMS) == PROGRAMS
 
 
@@ -128,7 +128,7 @@ def test_every_program_has_a_short_form() -> None:
         for name in [f"{program} {form.arguments}".strip()]
     ],
 )
-def test_a_short_run_prints_what_is_promised(program: str, form: Form, tmp_path: Path) -> None:
+def test_short_bench_run_prints_expected_output(program: str, form: Form, tmp_path: Path) -> None:
     missing = [name for name in form.needs if not (has_index() if name == INDEX else is_there(name))]
     if missing:
         pytest.skip(f"missing: {', '.join(missing)}")

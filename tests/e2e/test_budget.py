@@ -1,4 +1,4 @@
-"""A budget under ``serving up``: three services and pods for two of them."""
+"""A pod budget under ``serving up``: three services share two pods."""
 
 import time
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.e2e.cli_stage import SAMPLE, Stage
 
-# Pods start, move between services and drain, one after the other.
+# Pods start and drain one after the other.
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 BUDGET = """
@@ -23,7 +23,7 @@ def pods(serving: Stage) -> list[str]:
 
 
 def until(serving: Stage, wanted: str, *command: str) -> str:
-    """Run a command until it prints a text; there are never more than two pods meanwhile."""
+    """Run a command until it prints a text, and check that there are at most two pods."""
     until_s = time.monotonic() + PATIENCE_S
     while wanted not in (stdout := serving(*command).stdout):
         assert time.monotonic() < until_s, stdout
@@ -32,13 +32,13 @@ def until(serving: Stage, wanted: str, *command: str) -> str:
     return stdout
 
 
-def test_services_share_two_pods(serving: Stage) -> None:
+def test_services_share_a_budget_of_two_pods(serving: Stage) -> None:
     assert "20 pods, shop=8Gi" in serving("apply", "-f", "-", stdin=BUDGET % "two pods").output
     serving("apply", "-f", "-", stdin=BUDGET % "2 pods")
     for name in ("a", "b", "c"):
         serving("deploy", name, "--command", SAMPLE)
         assert len(pods(serving)) <= 2
-    # Each of them answers, in the place of one that is idle.
+    # Each service responds, replacing the pod of an idle service.
     for name in ("a", "b", "c", "a"):
         serving.until_status("Hello", name)
         assert len(pods(serving)) <= 2

@@ -1,4 +1,4 @@
-"""The bug report of a running system, with secrets in all places where people put them."""
+"""The bug report of a running system with secrets in Secrets, ConfigMaps, commands, variables and requests."""
 
 import tarfile
 from pathlib import Path
@@ -25,7 +25,7 @@ MANIFESTS = [
 ]
 
 
-def test_no_secret_of_a_running_system_is_in_its_bug_report(serving: Stage, tmp_path: Path) -> None:
+def test_bug_report_contains_no_secrets(serving: Stage, tmp_path: Path) -> None:
     file = tmp_path / "bundle.tar.gz"
     serving("apply", "-f", "-", stdin=yaml.safe_dump_all(MANIFESTS))
     secret = ("--secret", "KEY=db:key", "--access", "private", "-e", f"OWN={PLANTED}-option")

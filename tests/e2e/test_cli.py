@@ -1,4 +1,4 @@
-"""The command line as people use it, against one running system."""
+"""The command line against one running system."""
 
 import json
 import re
@@ -50,7 +50,7 @@ spec:
 """
 
 
-def test_a_service_is_deployed_listed_and_asked(serving: Stage) -> None:
+def test_deployed_service_is_listed_and_invoked(serving: Stage) -> None:
     url, curl = serving("url", "hello").stdout.splitlines()
     assert re.fullmatch(r"http://hello\.default\.localhost:\d+", url)
     assert curl == f"curl -H 'Host: hello.default.localhost' http://127.0.0.1:{url.rpartition(':')[2]}/"
@@ -64,7 +64,7 @@ def test_a_service_is_deployed_listed_and_asked(serving: Stage) -> None:
     assert re.fullmatch(r"200 OK from hello-00001 in [\d.]+ m?s\n", response.stderr)
 
 
-def test_deploying_again_is_a_new_revision_and_keeps_the_traffic(serving: Stage) -> None:
+def test_second_deploy_creates_a_revision_and_retains_traffic(serving: Stage) -> None:
     deploy(serving, "again")
     serving("traffic", "again", "1=100", "--tag", "1=first")
     deploy(serving, "again", "--env", "TARGET=sun", "--no-wait")
@@ -76,7 +76,7 @@ def test_deploying_again_is_a_new_revision_and_keeps_the_traffic(serving: Stage)
     assert "sun" not in serving("invoke", "again", "/", "--tag", "first").stdout
 
 
-def test_a_revision_without_traffic_has_its_tags_url(serving: Stage) -> None:
+def test_revision_without_traffic_is_reachable_by_its_tag(serving: Stage) -> None:
     deploy(serving, "dark", "--env", "TARGET=one")
     url = deploy(serving, "dark", "--env", "TARGET=two", "--no-traffic", "--tag", "next")
     assert url.startswith("http://next-dark.default.localhost")
@@ -86,7 +86,7 @@ def test_a_revision_without_traffic_has_its_tags_url(serving: Stage) -> None:
     assert serving("invoke", "dark", "/", "--tag", "next").stdout.startswith("Hello two")
 
 
-async def test_a_policy_of_a_file_decides_and_why_prints_its_reason(serving: Stage, tmp_path: Path) -> None:
+async def test_policy_from_a_file_scales_and_why_prints_its_reason(serving: Stage, tmp_path: Path) -> None:
     file = tmp_path / "two.py"
     file.write_text(
         "from serving.core.scaling.kpa.merge import Proposal\n"
@@ -106,21 +106,21 @@ async def test_a_policy_of_a_file_decides_and_why_prints_its_reason(serving: Sta
     await until(lambda: "PolicyInForce" in serving("get", "revision", "planned-00002", "-o", "json").stdout)
 
 
-def test_a_response_from_zero_is_reported_as_a_cold_start(serving: Stage) -> None:
+def test_invoke_reports_a_cold_start(serving: Stage) -> None:
     deploy(serving, "cold", "--initial-scale", "0")
     reported = json.loads(serving("invoke", "cold", "-o", "json").stdout)
     assert (reported["status"], reported["is_cold_start"], reported["revision"]) == (200, True, "cold-00001")
     assert 0 < reported["head_after_s"] <= reported["done_after_s"]
 
 
-def test_what_the_app_refuses_is_exit_1(serving: Stage) -> None:
+def test_invoke_exits_with_1_on_an_app_error(serving: Stage) -> None:
     done = serving("invoke", "hello", "/", "-d", '{"a": 1}', "-H", "X-A: b", "-i", code=1)
     assert done.stderr.startswith("501 ")
     assert "X-Serving-Revision: hello-00001" in done.stdout
     assert "expected NAME:VALUE" in serving("invoke", "hello", "-H", "wrong", code=2).stderr
 
 
-def test_cloud_runs_manifest_applies_and_what_has_no_effect_is_a_warning_and_an_event(serving: Stage) -> None:
+def test_cloud_run_manifest_applies_with_warnings_and_events(serving: Stage) -> None:
     text = manifest(
         "cloud",
         annotations="        run.googleapis.com/startup-cpu-boost: 'true'",
@@ -145,7 +145,7 @@ def test_cloud_runs_manifest_applies_and_what_has_no_effect_is_a_warning_and_an_
     ]
 
 
-def test_applying_twice_changes_nothing_and_what_is_left_out_goes(serving: Stage, tmp_path: Path) -> None:
+def test_apply_is_idempotent_and_removes_omitted_fields(serving: Stage, tmp_path: Path) -> None:
     config = "---\napiVersion: v1\nkind: ConfigMap\nmetadata: {name: words}\ndata: {a: one, b: two}\n"
     file = tmp_path / "all.yaml"
     file.write_text(manifest("twice") + config)
@@ -178,7 +178,7 @@ def test_applying_twice_changes_nothing_and_what_is_left_out_goes(serving: Stage
         ("\n\n", "\n  traffic: [{latestRevision: true, percent: 90}]\n", 1, "Traffic targets sum to 90, want 100"),
     ],
 )
-def test_a_bad_manifest_is_reported_with_its_place(
+def test_invalid_manifest_is_reported_with_its_location(
     serving: Stage, before: str, after: str, code: int, message: str
 ) -> None:
     text = manifest("wrong")
@@ -188,14 +188,14 @@ def test_a_bad_manifest_is_reported_with_its_place(
     assert "no service wrong in namespace default; there are " in serving("describe", "wrong", code=1).stderr
 
 
-def test_half_of_a_broken_folder_is_not_applied(serving: Stage, tmp_path: Path) -> None:
+def test_folder_with_an_invalid_manifest_is_not_applied(serving: Stage, tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(manifest("half"))
     (tmp_path / "b.yaml").write_text("kind: Service\n")
     assert serving("apply", "-f", str(tmp_path), code=2).stdout == ""
     serving("describe", "half", code=1)
 
 
-def test_of_two_claims_of_one_host_the_second_names_the_holder(serving: Stage) -> None:
+def test_second_claim_of_a_host_names_the_first_route(serving: Stage) -> None:
     deploy(serving, "blue-twin")
     deploy(serving, "twin")
     done = serving("traffic", "twin", "@latest=100", "--tag", "@latest=blue", code=1)
@@ -225,7 +225,7 @@ def test_traffic_is_split_tagged_and_rolled_back(serving: Stage) -> None:
     assert "canary" not in serving("traffic", "split", "--untag", "canary").stdout
 
 
-def test_bounds_of_the_scale_are_a_new_revision(serving: Stage) -> None:
+def test_scale_bounds_create_a_new_revision(serving: Stage) -> None:
     deploy(serving, "wide", "--max-scale", "3")
     assert serving("scale", "wide", "2").stdout == "wide: at least 2 pods, at most 2 (wide-00002)\n"
     pods = json.loads(serving("get", "pods", "-l", "serving.knative.dev/revision=wide-00002", "-o", "json").stdout)
@@ -236,7 +236,7 @@ def test_bounds_of_the_scale_are_a_new_revision(serving: Stage) -> None:
 
 
 @pytest.mark.slow
-def test_waiting_for_zero_ends_at_zero_or_says_what_is_left(serving: Stage) -> None:
+def test_wait_for_zero_reports_remaining_pods_until_zero(serving: Stage) -> None:
     deploy(
         serving,
         "brief",
@@ -251,7 +251,7 @@ def test_waiting_for_zero_ends_at_zero_or_says_what_is_left(serving: Stage) -> N
     assert "it is at zero" in serving("logs", "brief").stderr
 
 
-def test_a_service_that_is_deleted_is_waited_for(serving: Stage) -> None:
+def test_wait_for_gone_ends_after_deletion(serving: Stage) -> None:
     deploy(serving, "brief")
     assert (
         "brief is not gone after 0 s: it still exists"
@@ -263,13 +263,13 @@ def test_a_service_that_is_deleted_is_waited_for(serving: Stage) -> None:
     assert serving("delete", "brief", "--ignore-not-found").stdout == ""
 
 
-def test_a_service_that_cannot_start_is_reported_with_its_last_lines(serving: Stage) -> None:
+def test_failed_service_is_reported_with_its_last_log_lines(serving: Stage) -> None:
     command = "sh -c 'echo reading config; echo no such key: database >&2; exit 3'"
     done = serving("deploy", "broken", "/", "--command", command, code=1)
     assert done.stderr.startswith("broken: RevisionFailed: ")
     assert "no such key: database" in done.stderr
     last = "Last lines of the log of broken-00001\n  reading config\n  no such key: database\n"
-    # It is started again and again, and may have said half of it.
+    # The container restarts repeatedly, so the log may be incomplete for a moment.
     until_s = time.monotonic() + 60
     while last not in (page := serving("describe", "broken").stdout):
         assert time.monotonic() < until_s, page
@@ -279,7 +279,7 @@ def test_a_service_that_cannot_start_is_reported_with_its_last_lines(serving: St
     serving("delete", "broken")
 
 
-def test_logs_come_with_their_pod_and_those_of_new_pods_too(serving: Stage) -> None:
+def test_logs_are_prefixed_by_pod_and_follow_new_pods(serving: Stage) -> None:
     deploy(serving, "chatty", "--initial-scale", "0")
     with serving.process("logs", "chatty", "-f") as follower:
         assert follower.stderr is not None
@@ -297,7 +297,7 @@ def test_logs_come_with_their_pod_and_those_of_new_pods_too(serving: Stage) -> N
     assert "no pod of chatty ends with x" in serving("logs", "chatty", "--pod", "x", code=1).stderr
 
 
-def test_a_command_runs_in_a_pod_with_its_streams_and_its_exit_code(serving: Stage, tmp_path: Path) -> None:
+def test_exec_runs_a_command_with_streams_and_exit_code(serving: Stage, tmp_path: Path) -> None:
     deploy(serving, "opened", "-e", "COLOUR=red")
 
     def execute(*words: str, code: int = 0) -> Result:
@@ -320,18 +320,18 @@ def test_a_command_runs_in_a_pod_with_its_streams_and_its_exit_code(serving: Sta
     assert "it is at zero; `serving invoke asleep` starts one" in execute("asleep", "--", "env", code=1).stderr
 
 
-def test_a_watch_prints_each_change_and_how_many_pods_there_are(serving: Stage) -> None:
+def test_watch_prints_pod_count_changes(serving: Stage) -> None:
     deploy(serving, "seen", "--initial-scale", "0")
     with serving.process("get", "services", "seen", "-w") as watcher:
         assert watcher.stdout is not None
         assert watcher.stdout.readline().split() == ["NAME", "READY", "PODS", "TRAFFIC", "AGE", "URL"]
         assert watcher.stdout.readline().split()[:3] == ["seen", "True", "0"]
         serving("invoke", "seen")
-        # Whether it is told in between that none of it is ready, depends on when it looks.
+        # A line for the pod before it is ready may or may not appear in between.
         assert any(line.split()[2] == "1" for line in watcher.stdout)
 
 
-def test_every_kind_is_shown_in_every_form(serving: Stage) -> None:
+def test_get_and_describe_support_kinds_and_output_formats(serving: Stage) -> None:
     assert serving("get", "services/hello", "-o", "name").stdout == "service/hello\n"
     assert "kind: Service" in serving("get", "ksvc", "hello", "-o", "yaml").stdout
     assert serving("get", "pods", "-A").stdout.startswith("NAMESPACE  NAME ")
@@ -342,7 +342,7 @@ def test_every_kind_is_shown_in_every_form(serving: Stage) -> None:
     assert serving("describe", "rev", "hello-00001").stdout.startswith("revision hello-00001 in default\n")
 
 
-def test_names_are_completed_from_the_server(serving: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shell_completion_lists_names_from_the_server(serving: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
     def completed(words: str, incomplete: str) -> list[str]:
         environment = {"_SERVING_COMPLETE": "bash_complete", "COMP_WORDS": f"serving {words} {incomplete}"}
         environment["COMP_CWORD"] = str(len(words.split()) + 1)
@@ -361,7 +361,7 @@ def test_names_are_completed_from_the_server(serving: Stage, monkeypatch: pytest
     assert "describe" in completed("", "des")
 
 
-def test_without_a_terminal_long_steps_are_plain_lines(serving: Stage) -> None:
+def test_deploy_without_terminal_prints_plain_progress_lines(serving: Stage) -> None:
     command = f"sh -c 'sleep 1.5; exec {SAMPLE}'"
     with serving.process("deploy", "slow", "/", "--command", command) as deploying:
         out, error = deploying.communicate(timeout=120)
@@ -370,7 +370,7 @@ def test_without_a_terminal_long_steps_are_plain_lines(serving: Stage) -> None:
     assert "\x1b" not in out + error
 
 
-def test_the_doctor_finds_the_running_system_well(serving: Stage) -> None:
+def test_doctor_reports_a_healthy_system(serving: Stage) -> None:
     document = json.loads(serving("doctor", "-o", "json").stdout)
     by_name = {entry["name"]: entry for entry in document}
     assert by_name["state"]["text"] == f"{serving.state}, held by process {serving.pid}"
@@ -381,7 +381,7 @@ def test_the_doctor_finds_the_running_system_well(serving: Stage) -> None:
     assert " warnings, " in serving("doctor").stdout or "checks passed" in serving("doctor").stdout
 
 
-def test_an_export_from_elsewhere_applies_and_its_namespace_is_made(serving: Stage) -> None:
+def test_exported_manifest_applies_and_creates_its_namespace(serving: Stage) -> None:
     head = "  name: moved\n  namespace: '123456789012'\n  uid: 5e1a\n  resourceVersion: AAYh\n  generation: 4\n"
     text = manifest("moved").replace("  name: moved\n", head) + "\nstatus: {url: https://elsewhere}\n"
     done = serving("apply", "-f", "-", "--wait", stdin=text)

@@ -1,4 +1,4 @@
-"""Real clients of every kind through activator and queue-proxy: bodies both ways, events, websockets. gRPC: test_grpc."""
+"""HTTP and websocket clients through activator and queue-proxy. gRPC: test_grpc.py."""
 
 import asyncio
 import hashlib
@@ -29,7 +29,7 @@ DOWN = hashlib.sha256(bytes(range(256)) * 256 * PIECES).hexdigest()
 
 @pytest.fixture(scope="module")
 def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
-    """A running system with the app in it."""
+    """A running system with client_app."""
     command = f"{sys.executable} {client_app.__file__}"
     template = {
         "metadata": {"annotations": {"serving.dev/command": command, "autoscaling.knative.dev/min-scale": "1"}},
@@ -46,7 +46,7 @@ def at(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
         async with cluster_of(up) as cluster:
             await cluster.create(SERVING_SERVICE, service)
             await until_ready(cluster, "clients")
-        # The app has no such path, and says so; the activator would name the host.
+        # The app responds 404 to this path; the activator's message would name the host.
         while "no service has the host" in (await up.get(host=HOST.encode()))[1]:  # noqa: ASYNC110 - nobody tells us
             await asyncio.sleep(0.05)
 
@@ -70,7 +70,7 @@ def has_http2() -> bool:
 
 
 @pytest.mark.parametrize("version", ["--http1.1", "--http2-prior-knowledge"])
-def test_curl(at: Up, tmp_path: Path, version: str) -> None:
+def test_curl_transfers_large_bodies(at: Up, tmp_path: Path, version: str) -> None:
     if shutil.which("curl") is None:
         pytest.skip("there is no curl here")
     if version.startswith("--http2") and not has_http2():
@@ -85,14 +85,14 @@ def test_curl(at: Up, tmp_path: Path, version: str) -> None:
 
 
 @pytest.mark.parametrize("http2", [False, True], ids=["HTTP/1.1", "HTTP/2"])
-async def test_httpx(at: Up, http2: bool) -> None:
+async def test_httpx_transfers_large_bodies_and_event_streams(at: Up, http2: bool) -> None:
     async with httpx.AsyncClient(http1=not http2, http2=http2, headers={"Host": HOST}, timeout=30) as client:
 
         async def slowly() -> AsyncIterator[bytes]:
             for at_byte in range(0, len(BIG), 1 << 20):
                 yield BIG[at_byte : at_byte + (1 << 20)]
 
-        # One after the other: of several at once over HTTP/2, httpcore 1.0 reads away the window that one waits for.
+        # Sequential, because httpcore 1.0 loses HTTP/2 window updates with concurrent requests.
         responses = [
             await client.post(url(at, "/digest"), content=BIG),
             await client.post(url(at, "/digest"), content=slowly()),
@@ -103,7 +103,7 @@ async def test_httpx(at: Up, http2: bool) -> None:
         assert hashlib.sha256(responses[2].content).hexdigest() == DOWN
         async with client.stream("GET", url(at, "/events")) as stream:
             lines = stream.aiter_lines()
-            # Each event is here before the next is even thought of.
+            # Each event arrives before the next one is sent.
             for text in ("begun", "one", "two"):
                 if text != "begun":
                     await client.post(url(at, "/events"), content=text)
@@ -113,7 +113,7 @@ async def test_httpx(at: Up, http2: bool) -> None:
             assert [line async for line in lines] == []
 
 
-async def test_aiohttp(at: Up) -> None:
+async def test_aiohttp_transfers_bodies_events_and_websocket_messages(at: Up) -> None:
     async with aiohttp.ClientSession(headers={"Host": HOST}) as client:
         async with client.post(url(at, "/digest"), data=io.BytesIO(BIG)) as response:
             assert await response.text() == DIGEST
@@ -130,7 +130,7 @@ async def test_aiohttp(at: Up) -> None:
             assert await socket.receive_str() == "abab"
 
 
-async def test_websockets(at: Up) -> None:
+async def test_websockets_client_exchanges_messages_and_pings(at: Up) -> None:
     connection = websockets.asyncio.client.connect(f"ws://{HOST}/socket", host="127.0.0.1", port=at.port)
     async with connection as socket:
         for message in ("ab", b"\0" * 300_000, ""):

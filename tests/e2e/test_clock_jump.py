@@ -1,7 +1,7 @@
-"""The wall clock of all daemons jumps by an hour, forwards and backwards, while pods run, sleep and end; no request fails.
+"""The wall clock of all daemons jumps by an hour while pods run, sleep and end; no request fails.
 
-libfaketime sets the wall clock and leaves monotonic clocks alone, as settimeofday(2) does. A minute and a half: after
-each jump a revision wakes and comes to zero again, twice.
+libfaketime changes the wall clock but not monotonic clocks, as settimeofday(2) does. After each jump a revision wakes
+and returns to zero twice, which takes a minute and a half.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ import pytest
 from bench.dormant import until_dormant
 from bench.parts.system import System, running_system
 from serving.home.containers.engine import RUNTIME_VARIABLE
-from tests.e2e.test_dormant_faults import asked, uids
+from tests.e2e.test_dormant_faults import request_statuses, uids
 from tests.eventually import until
 from tests.integration.local_stage import HELLO
 
@@ -67,21 +67,21 @@ def set_clock(clock: Path, offset_s: str) -> None:
     path.replace(clock)
 
 
-async def test_an_hour_more_or_less_on_the_wall_clock_changes_nothing(system: System, clock: Path) -> None:
+async def test_wall_clock_jumps_fail_no_request_and_replace_no_pod(system: System, clock: Path) -> None:
     statuses: collections.Counter[str] = collections.Counter()
 
     async def ask(*services: str) -> None:
         for name in services:
-            statuses.update(await asked(system, name, 5))
+            statuses.update(await request_statuses(system, name, 5))
 
     await ask(*SERVICES)
     await asyncio.to_thread(until_dormant, system, SLEEPS, 1)
     before = {name: uids(system, name) for name in (RUNS, SLEEPS)}
     for offset_s in JUMPS_S:
-        # The last pod of one revision sleeps, or is about to.
+        # The last pod of ENDS sleeps, or soon will.
         await asyncio.to_thread(until_dormant, system, SLEEPS, 1)
         set_clock(clock, offset_s)
-        # One that sleeps, and one that ends, meet the jump with and without requests.
+        # SLEEPS receives requests after the jump; ENDS scales to zero without requests.
         await ask(RUNS, SLEEPS)
         await until(lambda: not system.pods(ENDS), within_s=120)
         await ask(*SERVICES)

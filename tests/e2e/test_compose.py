@@ -1,4 +1,4 @@
-"""The services of a compose file, which call each other by their names."""
+"""Services of a compose file call each other by name."""
 
 import socket
 from pathlib import Path
@@ -51,7 +51,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_forever()
 """
-# Their images are nowhere: an annotation runs the command as a process of this machine.
+# The images do not exist: an annotation runs the command as a process.
 PROCESSES = {
     "services": {
         "api": {
@@ -75,7 +75,7 @@ def free_port() -> int:
 
 
 def as_process(document: Object, command: str) -> Object:
-    """A converted document; a service runs a command of the machine instead of its image."""
+    """A converted document whose Service runs a command of this machine instead of its image."""
     if document["kind"] == "Service":
         template = document["spec"]["template"]
         template.setdefault("metadata", {}).setdefault("annotations", {})["serving.dev/command"] = command
@@ -85,10 +85,8 @@ def as_process(document: Object, command: str) -> Object:
 
 
 @pytest.mark.skipif(not can_mount(), reason="no mount namespaces here")
-def test_processes_and_forks_of_a_warm_process_call_a_service_at_zero_by_its_name(
-    serving: Stage, tmp_path: Path
-) -> None:
-    """Starts up to four pods in each of two namespaces; nothing runs until it is called."""
+def test_processes_and_preloaded_forks_call_services_by_name(serving: Stage, tmp_path: Path) -> None:
+    """Starts up to four pods in each of two namespaces; a service has no pod until it is called."""
     port = str(free_port())
     (tmp_path / "app.py").write_text(APP)
     text = yaml.safe_dump(PROCESSES).replace("APP", str(tmp_path / "app.py")).replace("PORT", port)
@@ -132,8 +130,8 @@ def test_rootless_containers_call_each_other_by_name(tmp_path: Path) -> None:
 
 
 @needs_containers()
-def test_services_of_a_compose_file_call_each_other_by_name(serving: Stage, tmp_path: Path) -> None:
-    """Starts four containers: two services in each of two namespaces, whose names must not mix."""
+def test_compose_services_call_each_other_by_name_per_namespace(serving: Stage, tmp_path: Path) -> None:
+    """Starts four containers: two services with the same names in each of two namespaces."""
     app_image(tmp_path / "web.tar")
     (tmp_path / "compose.yaml").write_text(yaml.safe_dump(COMPOSE))
     (tmp_path / ".env").write_text("WHICH=first\n")
@@ -145,6 +143,6 @@ def test_services_of_a_compose_file_call_each_other_by_name(serving: Stage, tmp_
     serving("apply", "-n", "other", "-f", "-", "--wait", stdin=second)
     serving.until_status("TARGET=first PORT=8088 ", "web", "/cgi-bin/call?api:8088/me")
     serving.until_status("TARGET=second PORT=8088 ", "web", "/cgi-bin/call?api:8088/me", "-n", "other")
-    # The names of the cluster still lead there, at the port that each service has.
+    # Cluster names of the services also work, at the default port and the service's port.
     for host in ("api.default", "api.default.svc.cluster.local", "api.default:8088"):
         assert serving("invoke", "web", f"/cgi-bin/call?{host}/me", "-n", "other").stdout.startswith("TARGET=first")

@@ -1,4 +1,4 @@
-"""The dashboard of a running system in a browser: a service wakes from zero, with its requests and the reason."""
+"""The dashboard of a running system in a browser, while a service wakes from zero."""
 
 import json
 import re
@@ -14,27 +14,27 @@ pytestmark = pytest.mark.timeout(300)
 
 # The newest row of a chart's table that has a number above 0 in a column.
 _ROW = """
-const head = [...document.querySelectorAll('figcaption')].find((one) => one.textContent.startsWith(arguments[0]));
+const head = [...document.querySelectorAll('figcaption')].find((caption) => caption.textContent.startsWith(arguments[0]));
 const details = head.parentNode.querySelector('details');
 details.open = true;
 const rows = [...details.querySelectorAll('tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent));
 return rows.find((row) => parseFloat(row[arguments[1]]) > 0);
 """
 
-# Holds the answer with the past of a revision until `release` is called: decisions arrive before it.
+# Delays the response with a revision's history until `release` is called, so that decisions arrive before it.
 _SLOW_HISTORY = """
 const real = window.fetch;
 window.fetch = async (url, ...rest) => {
-  const found = await real(url, ...rest);
-  if (!String(url).startsWith("history") || window.released) return found;
+  const response = await real(url, ...rest);
+  if (!String(url).startsWith("history") || window.released) return response;
   await new Promise((resolve) => { window.release = resolve; });
   setTimeout(() => { window.released = true; }, 200);
-  return found;
+  return response;
 };
 """
 
 
-def test_a_service_woken_from_zero_is_seen_to_wake(serving: Stage, tmp_path: Path) -> None:
+def test_dashboard_shows_a_service_waking_from_zero(serving: Stage, tmp_path: Path) -> None:
     stage = serving
     with browser() as window:
         stage("deploy", "lamp", str(tmp_path), "--command", SAMPLE, "--initial-scale", "0", "--concurrency", "10")
@@ -51,10 +51,10 @@ def test_a_service_woken_from_zero_is_seen_to_wake(serving: Stage, tmp_path: Pat
         window.until("return Boolean(window.released)")
         assert window.run("return document.getElementById('decisions').textContent.includes('0 → 1')")
         marked = "return document.getElementById('decisions').querySelector('.change').textContent"
-        # Whichever the autoscaler heard of first.
+        # The reason depends on which report the autoscaler receives first.
         reasons = ("in flight over 0 ready pods", "woken by the activator")
         assert any(reason in window.run(marked) for reason in reasons)
-        # The wake as a picture, on the page and in the terminal.
+        # The steps of the cold start, on the page and in the terminal.
         window.until("return document.querySelectorAll('#cold-bars .cold i').length >= 4")
         lines = stage("why", "lamp", "--cold").stdout.splitlines()
         assert lines[0].startswith("lamp-00001: median of 1 cold start, ")
@@ -68,11 +68,11 @@ def test_a_service_woken_from_zero_is_seen_to_wake(serving: Stage, tmp_path: Pat
         for _ in range(20):
             stage("invoke", "lamp")
         responses = window.until(_ROW, "Responses per second", 1)
-        assert [float(response) for response in responses[2:]] == [0, 0, 0], "the app answers 200 only"
+        assert [float(response) for response in responses[2:]] == [0, 0, 0], "the app responds only 200"
         pods = window.until(_ROW, "Pods", 2)
         assert pods[2] == "1"
         assert window.until(_ROW, "Latency", 3)[3].endswith(" ms")
-        # This machine is a node as any other; alone, it has nothing to score against.
+        # The local node is listed; node scores are hidden for a single node.
         local = window.until(
             "const text = document.querySelector('#nodes li')?.textContent; return text?.includes('in use') && text"
         )

@@ -1,4 +1,4 @@
-"""The documentation site as `make docs` builds it, opened in a browser at the width of a phone and of a desktop."""
+"""The documentation site as built by `make docs`, in a browser at phone and desktop width."""
 
 import functools
 import os
@@ -16,23 +16,23 @@ from tests.tidy.sources import ROOT
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
-# A folder that receives pictures of some pages.
+# If set, pictures of some pages are saved in this folder.
 _PICTURES = os.environ.get("SERVING_TEST_PICTURES")
 _PICTURED = {"index", "tutorial", "settings", "runbooks", "volumes", "kubernetes-reference", "release"}
-# Errors of scripts, resources that are missing, and what the console says.
+# Script errors, missing resources, and console errors and warnings.
 _WATCH = """
-window.said = [];
-addEventListener('error', (one) => said.push(String(one.message || one.target.src || one.target.href)), true);
-addEventListener('unhandledrejection', (one) => said.push(String(one.reason)));
-for (const name of ['error', 'warn']) { console[name] = (...words) => said.push(words.join(' ')); }
+window.problems_seen = [];
+addEventListener('error', (item) => problems_seen.push(String(item.message || item.target.src || item.target.href)), true);
+addEventListener('unhandledrejection', (item) => problems_seen.push(String(item.reason)));
+for (const name of ['error', 'warn']) { console[name] = (...words) => problems_seen.push(words.join(' ')); }
 """
 _WIDER = """
 const width = document.documentElement.clientWidth;
 return document.documentElement.scrollWidth <= width ? [] :
-  [...document.querySelectorAll('main *')].filter((one) => one.getBoundingClientRect().right > width + 1)
-    .slice(0, 3).map((one) => one.outerHTML.slice(0, 80));
+  [...document.querySelectorAll('main *')].filter((item) => item.getBoundingClientRect().right > width + 1)
+    .slice(0, 3).map((item) => item.outerHTML.slice(0, 80));
 """
-_IS_DARK = "return getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).every((one) => Number(one) < 128)"
+_IS_DARK = "return getComputedStyle(document.body).backgroundColor.match(/[0-9]+/g).every((item) => Number(item) < 128)"
 
 
 class _Quiet(SimpleHTTPRequestHandler):
@@ -62,7 +62,7 @@ def window() -> Iterator[Browser]:
 
 
 @pytest.mark.parametrize(("width", "dark"), [(390, True), (1400, False)])
-def test_no_page_is_wider_than_the_window_or_has_an_error(
+def test_no_page_overflows_the_window_or_has_script_errors(
     site: tuple[Path, str], window: Browser, width: int, dark: bool
 ) -> None:
     folder, url = site
@@ -71,7 +71,7 @@ def test_no_page_is_wider_than_the_window_or_has_an_error(
     for page in sorted(path.name for path in folder.glob("*.html") if path.name != "404.html"):
         window.open(f"{url}/{page}")
         assert window.run(_IS_DARK) == dark, page
-        problems = [*window.run("return window.said"), *window.run(_WIDER)]
+        problems = [*window.run("return window.problems_seen"), *window.run(_WIDER)]
         if problems:
             result[page] = problems
         if _PICTURES and Path(page).stem in _PICTURED:
@@ -80,7 +80,7 @@ def test_no_page_is_wider_than_the_window_or_has_an_error(
 
 
 @pytest.mark.parametrize(("width", "from_folder"), [(390, False), (1400, False), (1400, True)])
-def test_the_search_finds_a_page(site: tuple[Path, str], window: Browser, width: int, from_folder: bool) -> None:
+def test_site_search_finds_a_page(site: tuple[Path, str], window: Browser, width: int, from_folder: bool) -> None:
     folder, url = site
     window.capture(dark=False, width=width, height=900)
     window.open(f"{folder.as_uri() if from_folder else url}/index.html")
@@ -90,4 +90,4 @@ def test_the_search_finds_a_page(site: tuple[Path, str], window: Browser, width:
     window.until("return document.querySelector('.md-search-result a[href*=\"volumes.html\"]')?.checkVisibility()")
     if _PICTURES:
         window.picture(Path(_PICTURES) / f"search-{width}.png")
-    assert window.run("return window.said") == []
+    assert window.run("return window.problems_seen") == []

@@ -1,6 +1,6 @@
-"""The kinds of services in Knative's documentation and tests, applied as images: each runs, or reports why not.
+"""Kinds of services in Knative's documentation and tests, run as images: each runs, or reports why not.
 
-The manifests are ours, in the shapes that Knative documents. All are applied at once; then each is looked at.
+The manifests have the shapes that Knative documents. All are applied at once, and then each is checked.
 """
 
 import json
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.slow, needs_containers()]
 
 
 def service(name: str, *, annotations: Any = None, container: Any = None, spec: Any = None, **more: Any) -> Any:  # noqa: ANN401 - JSON
-    """A Knative Service. ``spec`` is added to its template's, ``more`` to the Service's own."""
+    """A Knative Service. ``spec`` is added to its template's spec, ``more`` to the Service's spec."""
     template = {
         "metadata": {"annotations": annotations or {}},
         "spec": {"containers": [{"image": IMAGE, **(container or {})}], **(spec or {})},
@@ -44,7 +44,7 @@ def service(name: str, *, annotations: Any = None, container: Any = None, spec: 
 
 
 def volume(name: str, **source: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
-    """A template's spec with one volume."""
+    """A template spec with one volume."""
     return {"volumes": [{"name": name, **source}]}
 
 
@@ -73,7 +73,7 @@ RUNNING = [
         container={"resources": {"requests": {"cpu": "100m", "memory": "64M"}, "limits": {"cpu": 1, "memory": "128M"}}},
     ),
     service("probes", container={"readinessProbe": _PAGE, "livenessProbe": _PAGE, "startupProbe": _PAGE}),
-    # An app that listens a moment after its start.
+    # An app that listens shortly after its start.
     service(
         "strict-liveness",
         container={
@@ -160,14 +160,14 @@ RUNNING = [
         "spec": {"traffic": [{"configurationName": "apart", "percent": 100}]},
     },
 ]
-# By name: the manifest, and what must be said of it.
+# By name: the manifest, and the text that describe must print.
 NOT_RUNNING = {
     "no-image": (service("no-image", container={"image": "dev.local/never-built:1"}), "never-built"),
     "crashing": (service("crashing", container={"command": ["/bin/sh", "-c", "echo broken; exit 9"]}), "broken"),
     "silent": (service("silent", container={"command": ["/bin/sleep", "100000"]}), "listen"),
     "no-secret": (service("no-secret", container={"envFrom": [{"secretRef": {"name": "absent"}}]}), "absent"),
 }
-# By name: the manifest, the field that is named, and the exit code: 0 where it runs without that field.
+# By name: the manifest, the text in the output of apply, and the exit code.
 LIMITED = {
     "host-path": (
         service("host-path", container=mounted("v", "/data"), spec=volume("v", hostPath={"path": "/"})),
@@ -195,7 +195,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
         stage("image", "import", str(folder / "image.tar"))
         applied(stage, folder, [*BESIDE, *RUNNING, *(result for result, _ in NOT_RUNNING.values())])
         yield stage
-    # Each of them is a mount, with which the folder could not be deleted.
+    # Remaining networks would be mounts that prevent deletion of the folder.
     assert not list((folder / "state" / "networks").iterdir())
 
 
@@ -214,7 +214,7 @@ def ready_condition(status: Any) -> Any:  # noqa: ANN401 - JSON
 
 
 @pytest.mark.parametrize("manifest", RUNNING, ids=lambda resource: f"{resource['kind']}-{resource['metadata']['name']}")
-def test_a_documented_service_runs_as_its_image(serving: Stage, manifest: Any) -> None:  # noqa: ANN401 - JSON
+def test_documented_manifest_becomes_ready(serving: Stage, manifest: Any) -> None:  # noqa: ANN401 - JSON
     kind, name = manifest["kind"].lower(), manifest["metadata"]["name"]
     until_s = time.monotonic() + _PATIENCE_S
     while (result := ready_condition(status_of(serving, kind, name))).get("status") != "True":
@@ -225,7 +225,7 @@ def test_a_documented_service_runs_as_its_image(serving: Stage, manifest: Any) -
 
 
 @pytest.mark.parametrize("name", NOT_RUNNING)
-def test_a_service_that_cannot_run_says_why(serving: Stage, name: str) -> None:
+def test_describe_reports_why_a_service_cannot_run(serving: Stage, name: str) -> None:
     message, until_s = NOT_RUNNING[name][1], time.monotonic() + _PATIENCE_S
     while message not in serving("describe", name).output:
         assert time.monotonic() < until_s, serving("describe", name).output
@@ -233,7 +233,7 @@ def test_a_service_that_cannot_run_says_why(serving: Stage, name: str) -> None:
 
 
 @pytest.mark.parametrize("name", LIMITED)
-def test_what_no_pod_of_this_machine_has_is_named_with_its_place(serving: Stage, tmp_path: Path, name: str) -> None:
+def test_unsupported_field_is_rejected_with_its_path(serving: Stage, tmp_path: Path, name: str) -> None:
     manifest, message, code = LIMITED[name]
     path = tmp_path / "one.json"
     path.write_text(json.dumps(manifest))
@@ -249,7 +249,7 @@ def test_what_no_pod_of_this_machine_has_is_named_with_its_place(serving: Stage,
         "hello-env.default.localhost",
     ],
 )
-def test_a_container_reaches_services_by_the_names_that_they_have_in_a_cluster(serving: Stage, host: str) -> None:
+def test_container_reaches_services_by_cluster_names(serving: Stage, host: str) -> None:
     until_s = time.monotonic() + _PATIENCE_S
     while "PORT=8080 " not in (text := exec_in(serving, "bounds", "wget", "-qO-", f"http://{host}/me")):
         assert time.monotonic() < until_s, text
@@ -257,7 +257,7 @@ def test_a_container_reaches_services_by_the_names_that_they_have_in_a_cluster(s
 
 
 def exec_in(serving: Stage, name: str, *command: str) -> str:
-    """Output of a command in a container of a service; the failure, before the service has a ready pod."""
+    """Output of a command in a container of a service, or the error while the service has no ready pod."""
     done = subprocess.run(
         [sys.executable, "-m", "serving", "exec", name, "--state", str(serving.state), "--", *command],
         capture_output=True,
@@ -266,7 +266,7 @@ def exec_in(serving: Stage, name: str, *command: str) -> str:
     return (done.stdout or done.stderr).decode()
 
 
-def test_an_image_in_use_is_removed_by_force_only(serving: Stage, tmp_path: Path) -> None:
+def test_image_in_use_is_removed_only_by_force(serving: Stage, tmp_path: Path) -> None:
     refused = serving("image", "rm", IMAGE, code=1).output
     assert f"image {IMAGE} is in use by " in refused
     assert "service default/own-port" in refused

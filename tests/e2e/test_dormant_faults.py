@@ -1,6 +1,6 @@
-"""Faults around dormant pods of a whole system: no request fails.
+"""Faults of dormant pods in a whole system: no request fails.
 
-Requests of a load have a minute each, as they may wait for a start.
+Each request has a timeout of a minute, because it may wait for a start.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def system() -> Iterator[System]:
-    """Twenty dormant pods of one service, and one of another. Some ten seconds: each pod is a Python process."""
+    """A system with 20 dormant pods of one service, and one of another. Takes about ten seconds."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with running_system() as new_system:
@@ -41,7 +41,7 @@ def system() -> Iterator[System]:
 
 
 async def status_of(port: int, service: str) -> str:
-    """The status of one request; why there is none."""
+    """The status line of one request, or the connection error."""
     try:
         async with asyncio.timeout(60):
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
@@ -56,8 +56,8 @@ async def status_of(port: int, service: str) -> str:
         return repr(error)
 
 
-async def asked(system: System, service: str, count: int) -> collections.Counter[str]:
-    """The statuses of so many requests at once."""
+async def request_statuses(system: System, service: str, count: int) -> collections.Counter[str]:
+    """The status lines of ``count`` concurrent requests."""
     return collections.Counter(await asyncio.gather(*(status_of(system.port, service) for _ in range(count))))
 
 
@@ -65,36 +65,36 @@ def uids(system: System, service: str) -> set[str]:
     return {pod["metadata"]["uid"] for pod in system.pods(service)}
 
 
-async def test_a_reload_with_dormant_pods_keeps_them_and_fails_no_request(system: System) -> None:
+async def test_reload_retains_dormant_pods_and_fails_no_request(system: System) -> None:
     until_dormant(system, MANY, POD_COUNT)
     before = uids(system, MANY)
     template = system.daemon("serving.home.processes.template")
     system.process.send_signal(signal.SIGHUP)
     statuses: collections.Counter[str] = collections.Counter()
-    # Requests wake pods while the template and control are replaced, and pods fall asleep again.
+    # Requests wake pods while the template and control are replaced, and pods become dormant again.
     async with asyncio.timeout(300):
         while system.daemons("serving.home.processes.template") in ([template], []) or statuses.total() < 400:
-            statuses += await asked(system, MANY, 10)
+            statuses += await request_statuses(system, MANY, 10)
     assert set(statuses) == {"HTTP/1.1 200 OK"}
     await asyncio.to_thread(until_dormant, system, MANY, POD_COUNT)
     assert uids(system, MANY) == before
     assert "Traceback" not in (system.state / "logs" / "template.log").read_text()
 
 
-async def test_a_killed_dormant_app_fails_no_request(system: System) -> None:
+async def test_killed_dormant_app_fails_no_request(system: System) -> None:
     until_dormant(system, LONE, 1)
     (pid,) = app_pids(system, LONE)
     os.kill(pid, signal.SIGKILL)
-    assert await asked(system, LONE, 20) == {"HTTP/1.1 200 OK": 20}
+    assert await request_statuses(system, LONE, 20) == {"HTTP/1.1 200 OK": 20}
 
 
-async def test_a_killed_queue_proxy_of_a_dormant_app_fails_no_request(system: System) -> None:
+async def test_killed_queue_proxy_of_a_dormant_app_fails_no_request(system: System) -> None:
     until_dormant(system, LONE, 1)
     (pid,) = proxy_pids(system, LONE)
     os.kill(pid, signal.SIGKILL)
-    assert await asked(system, LONE, 20) == {"HTTP/1.1 200 OK": 20}
+    assert await request_statuses(system, LONE, 20) == {"HTTP/1.1 200 OK": 20}
 
 
-async def test_a_thousand_requests_at_once_to_one_dormant_pod(system: System) -> None:
+async def test_dormant_pod_serves_a_thousand_concurrent_requests(system: System) -> None:
     until_dormant(system, LONE, 1)
-    assert await asked(system, LONE, 1000) == {"HTTP/1.1 200 OK": 1000}
+    assert await request_statuses(system, LONE, 1000) == {"HTTP/1.1 200 OK": 1000}

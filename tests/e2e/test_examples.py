@@ -1,4 +1,4 @@
-"""Each example's README, typed command by command against one running system."""
+"""Run the commands of each example's README against one running system."""
 
 import os
 import shutil
@@ -19,16 +19,16 @@ EXAMPLES = ROOT / "examples"
 _BLOCK = "```"
 _PROMPT = "$ "
 _STEP_S = 300.0
-# What installs packages, and the program that it needs with the Debian package that has it.
+# Examples that install packages, and required programs with their Debian packages.
 _SLOW = {"fastapi", "flask", "django", "grpc", "websocket", "express", "go"}
 _NEEDS = {"express": ("npm", "npm"), "go": ("go", "golang-go")}
 
-# A user's own system is already there; and only the pages of examples install packages.
+# Commands that are not run: the system already runs, and serving is installed.
 _NOT_TYPED = ("pipx ", "serving up", "serving down")
 
 
 class Step(msgspec.Struct, frozen=True):
-    """One command, and lines that its output has."""
+    """A command, and lines that its output must contain."""
 
     command: str
     lines: tuple[str, ...]
@@ -50,20 +50,20 @@ def steps_of(page: str) -> list[Step]:
 
 @pytest.fixture(scope="module")
 def environment(serving: Stage) -> dict[str, str]:
-    """The environment of the commands: this system, found as a user's own."""
+    """The environment of the commands, in which this system is the user's default."""
     return environment_of(serving.state.parent)
 
 
 def environment_of(base: Path) -> dict[str, str]:
-    """The environment for a command that finds the system below a folder."""
+    """An environment in which commands find the system below a folder."""
     folder = str(Path(sys.executable).parent)
     values = {**os.environ, "XDG_STATE_HOME": str(base), "PATH": f"{folder}:{os.environ['PATH']}"}
-    # The venv of this test is not the user's.
+    # Without the virtual environment of this test.
     return {name: value for name, value in values.items() if name not in {"KUBECONFIG", "VIRTUAL_ENV"}}
 
 
 def type_in(steps: list[Step], folder: Path, environment: dict[str, str], within: Sequence[str] = ()) -> None:
-    """Run the steps in a shell, one after the other; ``within`` begins the command of each shell."""
+    """Run the steps in order, each in a shell; ``within`` is a prefix of each shell's command."""
     assert steps
     for step in steps:
         done = subprocess.run(
@@ -88,7 +88,7 @@ def type_in(steps: list[Step], folder: Path, environment: dict[str, str], within
         if (path / "README.md").exists()
     ],
 )
-def test_an_example_does_what_its_page_says(name: str, environment: dict[str, str], tmp_path: Path) -> None:
+def test_commands_of_an_examples_readme_succeed(name: str, environment: dict[str, str], tmp_path: Path) -> None:
     program, package = _NEEDS.get(name, ("sh", "dash"))
     if shutil.which(program) is None:
         pytest.skip(f"{program} is not installed: apt-get install {package}")
@@ -100,7 +100,7 @@ def test_an_example_does_what_its_page_says(name: str, environment: dict[str, st
 
 
 @pytest.mark.slow
-def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
+def test_tutorial_commands_succeed(tmp_path: Path) -> None:
     steps = [
         step
         for step in steps_of((ROOT / "docs" / "tutorial.md").read_text())
@@ -114,6 +114,6 @@ def test_the_tutorial_does_what_it_says(tmp_path: Path) -> None:
         type_in([step for step in steps if step is not place], folder, environment_of(tmp_path))
 
 
-def test_the_list_of_examples_has_all_of_them() -> None:
+def test_examples_readme_lists_every_example() -> None:
     page = (EXAMPLES / "README.md").read_text()
     assert [path.name for path in EXAMPLES.iterdir() if path.is_dir() and f"({path.name}/" not in page] == []

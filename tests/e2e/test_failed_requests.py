@@ -1,4 +1,4 @@
-"""``serving requests`` on a running system: a cold request, errors of the app, a client that leaves, and a timeout."""
+"""``serving requests`` on a running system: a cold start, app errors, a client abort and a timeout."""
 
 import http.client
 import json
@@ -35,13 +35,13 @@ def _apps(serving: Stage, tmp_path_factory: pytest.TempPathFactory) -> None:
     (folder / "app.py").write_text(APP)
     command = ["--command", f"{sys.executable} app.py", "--concurrency", "10"]
     serving("deploy", "pay", str(folder), *command, "--initial-scale", "0")
-    # It always has a pod, so that no cold start takes its short time.
+    # Always has a pod, so that no cold start uses up its short timeout.
     serving("deploy", "late", str(folder), *command, "--min-scale", "1", "--timeout", "1")
     serving("invoke", "pay")
 
 
 def sent(stage: Stage, path: str, *, service: str = "pay", timeout_s: float = 60.0) -> int:
-    """The status of one GET at the public port; 0 if the client has left before."""
+    """The status of a GET at the public port; 0 if the client timed out."""
     connection = http.client.HTTPConnection(
         "127.0.0.1", StateFolder(stage.state).read_ports()["public"], timeout=timeout_s
     )
@@ -58,7 +58,7 @@ def sent(stage: Stage, path: str, *, service: str = "pay", timeout_s: float = 60
 
 
 def recorded(stage: Stage, is_it: Callable[[RequestRecord], bool], *, name: str = "pay") -> RequestRecord:
-    """Wait for a record: an activator makes it when the response has ended, or the client was seen to have left."""
+    """Wait for a record, which an activator writes at the end of the response or when the client has disconnected."""
     until_s = time.monotonic() + 60
     while time.monotonic() < until_s:
         reports = msgspec.json.decode(stage("requests", name, "-o", "json").stdout, type=list[RequestReport])
@@ -70,7 +70,7 @@ def recorded(stage: Stage, is_it: Callable[[RequestRecord], bool], *, name: str 
     raise AssertionError(stage("requests", name).output)
 
 
-def test_a_cold_request_says_how_long_its_pod_took(serving: Stage) -> None:
+def test_cold_request_record_has_start_duration(serving: Stage) -> None:
     request_record = recorded(serving, lambda record: record.is_cold)
     assert (request_record.status, request_record.failed_by, request_record.revision, request_record.service) == (
         200,
@@ -81,7 +81,7 @@ def test_a_cold_request_says_how_long_its_pod_took(serving: Stage) -> None:
     assert 0 < request_record.start_s < request_record.duration_s
 
 
-def test_errors_of_the_app_are_counted_by_cause_and_have_a_link_to_logs(serving: Stage) -> None:
+def test_app_errors_are_counted_by_cause_with_log_command(serving: Stage) -> None:
     assert [sent(serving, f"/broken?card={number}") for number in range(3)] == [500] * 3
     request_record = recorded(serving, lambda record: record.status == 500)
     assert (request_record.path, request_record.failed_by, request_record.why) == (
@@ -95,7 +95,7 @@ def test_errors_of_the_app_are_counted_by_cause_and_have_a_link_to_logs(serving:
     serving(*command.split()[7:])
 
 
-def test_a_client_that_leaves_is_no_timeout(serving: Stage) -> None:
+def test_client_abort_and_app_timeout_are_distinguished(serving: Stage) -> None:
     assert sent(serving, "/slow/client", timeout_s=0.5) == 0
     remaining = recorded(serving, lambda request_record: request_record.path == "/slow/client")
     assert (remaining.failed_by, remaining.status) == ("client", 0)
@@ -106,10 +106,10 @@ def test_a_client_that_leaves_is_no_timeout(serving: Stage) -> None:
     assert late.pod
 
 
-def test_further_requests_are_followed(serving: Stage) -> None:
+def test_requests_follow_prints_further_requests(serving: Stage) -> None:
     with serving.process("requests", "pay", "--failed", "-f", "-o", "json") as process:
         assert process.stdout is not None
-        # Requests that end before the command's first query belong to its beginning: send until one is printed.
+        # Requests before the command's first query are not followed, so send until one is printed.
         lines: list[str] = []
         reader = threading.Thread(target=lambda: lines.append(process.stdout.readline()))  # type: ignore[union-attr]
         reader.start()
@@ -121,6 +121,6 @@ def test_further_requests_are_followed(serving: Stage) -> None:
     assert json.loads(lines[0])["path"] == "/later"
 
 
-def test_an_unknown_name_is_one_line(serving: Stage) -> None:
+def test_requests_of_an_unknown_name_fails(serving: Stage) -> None:
     done = serving("requests", "nobody", code=1)
     assert "no such service, workload or revision" in done.stderr

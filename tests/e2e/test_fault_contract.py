@@ -1,7 +1,7 @@
-"""The short form of ``make faults``: faults of docs/faults.md under light load, none of which fails a request.
+"""The short form of ``make faults``: faults of docs/faults.md under light load.
 
-One system has them all, one after the other, so a fault that leaves something behind harms the next. A fault has passed
-when requests that were sent after it are answered; nothing here waits for a length of time.
+All faults happen in one system, so a lasting effect of a fault affects the next. A fault has passed when requests sent
+after it have responses; no step waits for a fixed time.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from bench.parts.faultlist import FAULTS
 from tests.eventually import until
 
 RATE, PODS = 20.0, 2
-# Requests that are sent and answered while and after a fault.
+# Responses to await after each fault.
 RESPONSES_MIN = 5
 SHORT = (
     "app killed -9",
@@ -29,18 +29,18 @@ SHORT = (
 
 
 async def has_responses(fault_stage: FaultStage, count: int) -> None:
-    """Wait for so many responses to requests sent from now on."""
+    """Wait for ``count`` responses to requests sent from now on."""
     begin_s = asyncio.get_running_loop().time()
     await until(lambda: len(fault_stage.load.since(begin_s)) >= count)
 
 
 @pytest.mark.timeout(300)
-async def test_no_request_fails_when_parts_are_killed() -> None:
+async def test_faults_fail_at_most_the_allowed_requests() -> None:
     async with stage(rate=RATE, pods=PODS, is_whole=False) as fault_stage:
         await has_responses(fault_stage, RESPONSES_MIN)
         allowed = 0
         for name in SHORT:
-            # The load counts from its start: what an earlier fault may fail stays counted.
+            # The load counts failures from its start, so allowed failures add up.
             allowed += FAULTS[name].failed_max
             await FAULTS[name].happen(fault_stage, 0.0)
             await has_responses(fault_stage, RESPONSES_MIN)

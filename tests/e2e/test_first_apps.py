@@ -1,6 +1,6 @@
-"""Apps of well-known frameworks, each deployed at the first try by `serving deploy FOLDER --build`.
+"""Apps of well-known frameworks, each deployed by `serving deploy FOLDER --build` without further options.
 
-PyPI and npm provide them.
+Needs PyPI and npm.
 """
 
 import json
@@ -60,7 +60,7 @@ def _package(dependencies: Mapping[str, str], **scripts: str) -> str:
 
 
 class App(NamedTuple):
-    """The files of an app, where its page is and what the page has."""
+    """The files of an app, the path of its page, and a text of the page."""
 
     files: Mapping[str, str]
     path: str = "/"
@@ -188,7 +188,7 @@ APPS = {
             "main.py": f"{_FLASK.format('app')}\ndef main():\n    app.run()\nif __name__ == '__main__':\n    main()\n",
         }
     ),
-    # `uv init --package`: a program of the project.
+    # As created by `uv init --package`, with a project script.
     "uv-package": App(
         {
             "pyproject.toml": '[project]\nname = "shop"\nversion = "0.1.0"\ndependencies = ["bottle"]\n[project.scripts]\nshop = "shop:main"\n'
@@ -278,7 +278,7 @@ APPS = {
             "index.js": "const app = new (require('koa'))()\napp.use(c => { c.body = 'hello' })\napp.listen(process.env.PORT || 3000)\n",
         }
     ),
-    # Its template has a fixed port and is built by TypeScript.
+    # Hono's template has a fixed port and a TypeScript build.
     "hono": App(
         {
             "package.json": json.dumps(
@@ -322,7 +322,7 @@ APPS = {
         }
     ),
 }  # fmt: skip
-# A server of grpcio at the port of its examples.
+# A grpcio server at the port of grpcio's examples.
 _GRPC = """
 from concurrent import futures
 import grpc
@@ -351,7 +351,7 @@ def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize("name", APPS)
-def test_an_app_is_deployed_without_an_option(serving: Stage, name: str, tmp_path: Path) -> None:
+def test_framework_app_is_deployed_by_build_alone(serving: Stage, name: str, tmp_path: Path) -> None:
     app, folder = APPS[name], tmp_path / name
     _write(folder, app.files)
     done = serving("deploy", str(folder), "--build")
@@ -366,7 +366,7 @@ def test_an_app_is_deployed_without_an_option(serving: Stage, name: str, tmp_pat
     serving("delete", service)
 
 
-def test_a_grpc_server_is_deployed_without_an_option(serving: Stage, tmp_path: Path) -> None:
+def test_grpc_server_is_deployed_by_build_alone(serving: Stage, tmp_path: Path) -> None:
     _write(tmp_path / "grpc", {"requirements.txt": "grpcio\n", "server.py": _GRPC})
     done = serving("deploy", str(tmp_path / "grpc"), "--build")
     sys.stderr.write(done.stderr)

@@ -1,4 +1,4 @@
-"""The commands of a new user's first hour, against one running system."""
+"""Commands of a new user, against one running system."""
 
 import re
 import shlex
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.timeout(300)
 APP = f"{sys.executable} app.py"
 
 
-def test_an_app_on_a_fixed_port_gets_its_port(serving: Stage, tmp_path: Path) -> None:
+def test_wrong_port_of_an_app_is_reported(serving: Stage, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(
         "import http.server\n"
         "server = http.server.HTTPServer(('127.0.0.1', 0), http.server.SimpleHTTPRequestHandler)\n"
@@ -33,7 +33,7 @@ def test_an_app_on_a_fixed_port_gets_its_port(serving: Stage, tmp_path: Path) ->
         "server.serve_forever()\n"
     )
     command = shlex.join([sys.executable, "app.py"])
-    # It says so long before the wait of five minutes is over.
+    # The error is reported long before the timeout of five minutes.
     done = serving("deploy", "fixed", str(tmp_path), "--command", command, code=1)
     assert "is not ready after" not in done.stderr
     assert re.search(r"listens on port \d+ and was given PORT=\d+; it must listen on \$PORT", done.stderr), done.stderr
@@ -41,19 +41,19 @@ def test_an_app_on_a_fixed_port_gets_its_port(serving: Stage, tmp_path: Path) ->
     assert re.search(r"fixed-00001-deployment-\w+ +WrongPort", serving("describe", "fixed").stdout)
 
 
-def test_a_fix_after_a_failed_deploy_is_a_success(serving: Stage, tmp_path: Path) -> None:
+def test_deploy_succeeds_after_a_failed_deploy(serving: Stage, tmp_path: Path) -> None:
     for number in range(3):
         name = f"mended-{number}"
         bad = shlex.join([sys.executable, "-c", "raise SystemExit('no such luck')"])
         done = serving("deploy", name, str(tmp_path), "--command", bad, code=1)
         assert "no such luck" in done.stderr
-        # It takes a moment to start, in which the service still has the old failure in its status.
+        # While the new revision starts, the service's status still has the old failure.
         done = serving("deploy", name, str(tmp_path), "--command", f"sh -c 'sleep 0.5; exec {SAMPLE}'")
         assert "no such luck" not in done.stderr
         assert done.stdout.startswith(f"http://{name}.default.localhost:")
 
 
-def test_a_deploy_after_a_fix_outside_of_the_folder_starts_the_app_again(serving: Stage, tmp_path: Path) -> None:
+def test_repeated_deploy_after_an_external_fix_creates_a_revision(serving: Stage, tmp_path: Path) -> None:
     package, folder = tmp_path / "package", tmp_path / "app"
     folder.mkdir()
     command = shlex.join(["sh", "-c", f"test -f {package} || {{ echo no package; exit 1; }}; exec {SAMPLE}"])
@@ -64,7 +64,7 @@ def test_a_deploy_after_a_fix_outside_of_the_folder_starts_the_app_again(serving
     assert names == ["outside-00001", "outside-00002"]
 
 
-def test_logs_before_a_restart_and_of_deleted_pods_are_kept(serving: Stage, tmp_path: Path) -> None:
+def test_logs_before_restart_and_of_deleted_pods_are_retained(serving: Stage, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(
         "import http.server, os, pathlib\n"
         "class Handler(http.server.BaseHTTPRequestHandler):\n"
@@ -91,7 +91,7 @@ def test_logs_before_a_restart_and_of_deleted_pods_are_kept(serving: Stage, tmp_
     assert "of the first run" in serving("logs", "quiet", "--previous").stdout
 
 
-def test_a_fix_is_a_success_for_apply_as_well(serving: Stage) -> None:
+def test_apply_succeeds_after_a_failed_apply(serving: Stage) -> None:
     text = """
 apiVersion: serving.knative.dev/v1
 kind: Service
@@ -126,7 +126,7 @@ def written(folder: Path, word: str) -> Path:
     return folder
 
 
-def test_edited_code_is_a_new_revision_and_the_old_one_keeps_its_own(serving: Stage, tmp_path: Path) -> None:
+def test_edited_code_creates_a_revision_and_rollback_restores_code(serving: Stage, tmp_path: Path) -> None:
     folder = written(tmp_path / "edit", "one")
     serving("deploy", "edit", str(folder), "--command", APP)
     assert serving("invoke", "edit").stdout == "one "
@@ -135,13 +135,13 @@ def test_edited_code_is_a_new_revision_and_the_old_one_keeps_its_own(serving: St
     serving("deploy", "edit", str(folder), "--command", APP)
     assert serving("invoke", "edit").stdout == "two "
     names = re.findall(r"^edit-\d+", serving("get", "revisions").stdout, re.MULTILINE)
-    assert names == ["edit-00001", "edit-00002"], "the same files are no new revision"
+    assert names == ["edit-00001", "edit-00002"], "unchanged files must not create a revision"
     written(folder, "three, which is not deployed")
     serving("traffic", "edit", "--rollback")
     serving.until_status("one", "edit")
 
 
-def test_dev_deploys_again_when_a_file_changes_and_deletes_at_the_end(serving: Stage, tmp_path: Path) -> None:
+def test_dev_redeploys_changed_files_and_deletes_its_service(serving: Stage, tmp_path: Path) -> None:
     folder = written(tmp_path / "watched", "before")
     with serving.process("dev", str(folder), "--command", APP) as process:
         assert process.stderr is not None
@@ -158,32 +158,32 @@ def test_dev_deploys_again_when_a_file_changes_and_deletes_at_the_end(serving: S
     assert "no service watched" in serving("describe", "watched", code=1).stderr
 
 
-def test_dev_leaves_a_service_alone_that_exists(serving: Stage, tmp_path: Path) -> None:
+def test_dev_rejects_an_existing_service(serving: Stage, tmp_path: Path) -> None:
     serving("deploy", "stays", str(tmp_path), "--command", SAMPLE)
     assert "`serving dev stays-dev .`" in serving("dev", "stays", str(tmp_path), "--command", SAMPLE, code=2).stderr
     assert serving("describe", "stays").exit_code == 0
 
 
-def test_deploy_finds_what_to_run_and_says_so(serving: Stage, tmp_path: Path) -> None:
+def test_deploy_detects_and_reports_the_command(serving: Stage, tmp_path: Path) -> None:
     folder = written(tmp_path / "Found_It", "found")
     done = serving("deploy", str(folder))
     assert "app.py: running `python3 app.py`; --command runs another" in done.stderr
     assert re.search(r"^ready after \d+\.\d s", done.stderr, re.MULTILINE)
     assert serving("invoke", "found-it").stdout == "found "
-    # A command that was given stays.
+    # An explicit command is retained.
     serving("deploy", "found-it", str(folder), "--command", f"{APP} --mine")
     assert "running" not in serving("deploy", str(folder)).stderr
     assert "--mine" in serving("get", "ksvc", "found-it", "-o", "yaml").stdout
 
 
-def test_several_things_to_run_are_an_error_with_the_choices(serving: Stage, tmp_path: Path) -> None:
+def test_ambiguous_commands_are_rejected_with_choices(serving: Stage, tmp_path: Path) -> None:
     for name in ("app.py", "main.py"):
         (tmp_path / name).write_text("print(1)")
     done = serving("deploy", "several", str(tmp_path), code=2)
     assert "choose one by --command '...'\n  main.py: python3 main.py\n  app.py: python3 app.py" in done.stderr
 
 
-def test_packages_that_are_not_installed_are_installed_with_build(serving: Stage, tmp_path: Path) -> None:
+def test_deploy_build_installs_missing_packages(serving: Stage, tmp_path: Path) -> None:
     folder = written(tmp_path / "listed", "built")
     (folder / "requirements.txt").write_text("")
     make = f"python3 -m venv {folder}/.venv && {folder}/.venv/bin/python -m pip install -r {folder}/requirements.txt"
@@ -195,17 +195,17 @@ def test_packages_that_are_not_installed_are_installed_with_build(serving: Stage
 
 
 @pytest.mark.skipif(not can_mount(), reason="no network of a pod's own here")
-def test_a_found_app_that_ignores_the_port_gets_its_own(serving: Stage, tmp_path: Path) -> None:
+def test_detected_app_with_fixed_port_is_redeployed_with_it(serving: Stage, tmp_path: Path) -> None:
     folder = written(tmp_path / "stubborn", "heard")
     (folder / "app.py").write_text((folder / "app.py").read_text().replace("int(os.environ['PORT'])", "8123"))
     assert "deploying it with --fixed-port 8123" in serving("deploy", str(folder)).stderr
     assert serving("invoke", "stubborn").stdout == "heard "
-    # Revisions without the app's port would keep their pods.
+    # The revision with the wrong port must not remain.
     revisions = serving("get", "revisions", "-l", f"{SERVICE_LABEL}=stubborn", "-o", "name").stdout.split()
     assert len(revisions) == 1, revisions
 
 
-def test_a_cluster_local_url_warns_where_apps_cannot_resolve_it(
+def test_cluster_local_url_warns_without_mount_namespaces(
     serving: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "index.html").write_text("found")
@@ -217,18 +217,18 @@ def test_a_cluster_local_url_warns_where_apps_cannot_resolve_it(
 
 
 def until_printed(lines: Iterable[str], message: str) -> None:
-    assert any(message in line for line in lines), f"ended before it said {message!r}"
+    assert any(message in line for line in lines), f"ended before it printed {message!r}"
 
 
 @pytest.mark.parametrize("port", ["$PORT", "${PORT}", "$(PORT)"])
-def test_the_port_is_expanded_in_a_command(serving: Stage, tmp_path: Path, port: str) -> None:
+def test_port_reference_in_a_command_is_expanded(serving: Stage, tmp_path: Path, port: str) -> None:
     (tmp_path / "index.html").write_text("found")
     name = f"expanded-{len(port)}"
     serving("deploy", name, str(tmp_path), "--command", f"{sys.executable} -m http.server {port} --bind 127.0.0.1")
     assert serving("invoke", name).stdout == "found"
 
 
-def test_deploy_says_that_the_new_revision_gets_no_traffic(serving: Stage, tmp_path: Path) -> None:
+def test_deploy_reports_a_revision_without_traffic(serving: Stage, tmp_path: Path) -> None:
     folder = written(tmp_path / "pinned", "one")
     assert "0 %" not in serving("deploy", "pinned", str(folder), "--command", APP).stderr
     serving("traffic", "pinned", "1=100")
@@ -240,7 +240,7 @@ def test_deploy_says_that_the_new_revision_gets_no_traffic(serving: Stage, tmp_p
     serving.until_status("two", "pinned")
 
 
-def test_a_second_deploy_keeps_variables_and_scaling_until_they_are_replaced(serving: Stage, tmp_path: Path) -> None:
+def test_second_deploy_retains_variables_and_scaling_unless_replaced(serving: Stage, tmp_path: Path) -> None:
     folder = written(tmp_path / "kept", "hello")
     serving("deploy", "kept", str(folder), "--command", APP, "-e", "WHO=moon", "--min-scale", "1")
     done = serving("deploy", "kept", str(folder), "--command", APP, "--concurrency", "3")
@@ -251,7 +251,7 @@ def test_a_second_deploy_keeps_variables_and_scaling_until_they_are_replaced(ser
     assert serving("invoke", "kept").stdout == "hello "
 
 
-def test_a_virtual_environment_in_the_folder_is_used_and_named(serving: Stage, tmp_path: Path) -> None:
+def test_virtualenv_in_the_folder_is_used_and_reported(serving: Stage, tmp_path: Path) -> None:
     folder = written(tmp_path / "isolated", "hello")
     venv.create(folder / ".venv", symlinks=True)
     module = next((folder / ".venv" / "lib").glob("python*/site-packages")) / "only_here.py"
@@ -272,7 +272,7 @@ def test_a_virtual_environment_in_the_folder_is_used_and_named(serving: Stage, t
         ("empty", "  ", "a command after --command"),
     ],
 )
-def test_a_wrong_name_or_command_is_refused_before_anything_is_created(
+def test_invalid_name_or_command_is_rejected_before_creation(
     serving: Stage, tmp_path: Path, name: str, command: str, message: str
 ) -> None:
     before = serving("get").stdout
@@ -284,7 +284,7 @@ def test_a_wrong_name_or_command_is_refused_before_anything_is_created(
     ]
 
 
-def test_an_interrupted_deploy_says_that_the_service_exists(serving: Stage, tmp_path: Path) -> None:
+def test_interrupted_deploy_reports_that_the_service_exists(serving: Stage, tmp_path: Path) -> None:
     with serving.process("deploy", "slow", str(tmp_path), "--command", "sleep 1000") as process:
         assert process.stderr is not None
         until_printed(process.stderr, "waiting for slow to be ready")
@@ -293,16 +293,14 @@ def test_an_interrupted_deploy_says_that_the_service_exists(serving: Stage, tmp_
         assert process.wait(timeout=60) == 130
 
 
-def test_a_failed_revision_that_was_superseded_does_not_make_a_service_look_unready(
-    serving: Stage, tmp_path: Path
-) -> None:
+def test_superseded_failed_revision_does_not_make_service_unready(serving: Stage, tmp_path: Path) -> None:
     serving("deploy", "patched", str(tmp_path), "--command", "sh -c 'exit 1'", code=1)
     serving("deploy", "patched", str(tmp_path), "--command", SAMPLE, "--min-scale", "1")
     (row,) = (line for line in serving("get").stdout.splitlines() if line.startswith("patched "))
     assert row.split()[1:3] == ["True", "1"]
 
 
-def test_many_services_are_deleted_side_by_side(serving: Stage, tmp_path: Path) -> None:
+def test_several_services_are_deleted_by_one_command(serving: Stage, tmp_path: Path) -> None:
     names = [f"many-{number}" for number in range(4)]
     for name in names:
         serving("deploy", name, str(tmp_path), "--command", SAMPLE, "--no-wait")
@@ -311,7 +309,7 @@ def test_many_services_are_deleted_side_by_side(serving: Stage, tmp_path: Path) 
     assert not any(f"{name} " in serving("get").stdout for name in names)
 
 
-def test_config_show_says_what_the_running_daemons_use_and_from_where(
+def test_config_show_prints_values_and_sources_of_daemon_settings(
     serving: Stage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "160")
@@ -334,7 +332,7 @@ data: {stable-window: 20s}
     assert " 20s " not in serving("config", "show", "autoscaler").stdout
 
 
-def test_the_files_of_every_source_of_a_projected_volume_are_there(serving: Stage) -> None:
+def test_projected_volume_serves_files_of_every_source(serving: Stage) -> None:
     text = f"""
 apiVersion: v1
 kind: ConfigMap
@@ -397,7 +395,7 @@ def posted(serving: Stage, path: str, body: Object) -> Object:
     return result
 
 
-def test_invoke_prints_a_stream_as_it_arrives_and_says_when_it_breaks_off(serving: Stage, tmp_path: Path) -> None:
+def test_invoke_streams_the_body_and_reports_truncation(serving: Stage, tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(
         "import http.server, os, time\n"
         "class Answer(http.server.BaseHTTPRequestHandler):\n"
@@ -414,7 +412,7 @@ def test_invoke_prints_a_stream_as_it_arrives_and_says_when_it_breaks_off(servin
     with serving.process("invoke", "stream", "/held") as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        # The app holds the rest of the answer until this line was read here.
+        # The app delays the rest of the body until this line has been read.
         assert process.stdout.readline() == "first\n"
         (tmp_path / "go-on").touch()
         until_printed(process.stderr, "the response ended early, after 6 bytes: 994 bytes are missing")

@@ -1,4 +1,4 @@
-"""gRPC under ``serving up``: a sample app of grpcio behind a port named h2c, and grpcio's own client."""
+"""gRPC under ``serving up``: a grpcio sample app, and grpcio's client."""
 
 import asyncio
 import sys
@@ -48,7 +48,7 @@ async def created(
         await cluster.create(SERVING_SERVICE, service(name, slots, annotations or {}, port=port))
         await until_ready(cluster, name)
     async with channel(up, name) as at, asyncio.timeout(60):
-        # The activator hears of it a moment later.
+        # The activator knows the service a moment later.
         while (await status_of(at)) is grpc.StatusCode.UNIMPLEMENTED:  # noqa: ASYNC110 - nobody tells us
             await asyncio.sleep(0.05)
 
@@ -76,10 +76,8 @@ async def status_of(at: grpc.aio.Channel) -> grpc.StatusCode:
 
 
 @pytest.mark.parametrize(("name", "port"), [("kinds", "h2c"), ("unnamed", "")])
-async def test_every_kind_of_call_with_trailers_statuses_deadlines_and_cancellation(
-    up: Up, name: str, port: str
-) -> None:
-    """Whatever the port's name: a gRPC call is never sent to an app in HTTP/1.1."""
+async def test_grpc_calls_of_every_kind_work_with_deadlines_and_cancellation(up: Up, name: str, port: str) -> None:
+    """Independent of the port's name: gRPC calls always reach the app over HTTP/2."""
     await created(up, name, port=port)
     async with channel(up, name) as at:
         response = call(at, "Say", b"one")
@@ -89,7 +87,7 @@ async def test_every_kind_of_call_with_trailers_statuses_deadlines_and_cancellat
         assert await at.stream_unary(method("Join"))(iter([b"a", b"b"]), timeout=DEADLINE_S) == b"ab"
         chat = at.stream_stream(method("Chat"))(timeout=DEADLINE_S)
         for message in (b"1", b"2", b"3"):
-            # Each answer comes before the next question is asked.
+            # Each response arrives before the next message is sent.
             await chat.write(message)
             assert await chat.read() == message
         await chat.done_writing()
@@ -101,14 +99,14 @@ async def test_every_kind_of_call_with_trailers_statuses_deadlines_and_cancellat
             await call(at, "Wait", b"60", deadline_s=0.5)
         assert late.value.code() is grpc.StatusCode.DEADLINE_EXCEEDED
         async with asyncio.timeout(60):
-            # One that is cancelled before it has come is none to the app.
+            # The app does not count a call that is cancelled before it arrives.
             while int(await call(at, "Cancelled", b"")) < 2:
                 waiting = asyncio.ensure_future(call(at, "Wait", b"60"))
                 await asyncio.sleep(0.2)
                 waiting.cancel()
 
 
-async def test_a_refusal_of_ours_is_reported_in_the_words_of_grpc(up: Up) -> None:
+async def test_unknown_host_is_reported_as_grpc_unimplemented(up: Up) -> None:
     async with channel(up, "nobody") as at:
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await call(at, "Say", b"")
@@ -116,14 +114,14 @@ async def test_a_refusal_of_ours_is_reported_in_the_words_of_grpc(up: Up) -> Non
     assert "nobody.default.localhost" in (refused.value.details() or "")
 
 
-async def test_a_limit_of_one_holds_for_the_streams_of_one_connection(up: Up) -> None:
+async def test_concurrency_limit_applies_to_streams_of_one_connection(up: Up) -> None:
     await created(up, "single", {"autoscaling.knative.dev/max-scale": "1"}, slots=1)
     async with channel(up, "single") as at:
         responses = await asyncio.gather(*[call(at, "Wait", b"0.05") for _ in range(8)])
     assert set(responses) == {b"1"}
 
 
-async def test_a_call_wakes_a_service_from_zero(up: Up) -> None:
+async def test_grpc_call_wakes_a_service_from_zero(up: Up) -> None:
     await created(up, "asleep", {"autoscaling.knative.dev/window": "6s"})
     async with channel(up, "asleep") as at:
         async with cluster_of(up) as cluster:
@@ -134,7 +132,7 @@ async def test_a_call_wakes_a_service_from_zero(up: Up) -> None:
         assert ("x-serving-cold-start", "true") in tuple(await response.initial_metadata())
 
 
-async def test_scale_follows_streams_of_one_connection(up: Up) -> None:
+async def test_concurrent_streams_of_one_connection_scale_up(up: Up) -> None:
     await created(up, "busy", {"autoscaling.knative.dev/target": "2", "autoscaling.knative.dev/window": "6s"})
     async with channel(up, "busy") as at, cluster_of(up) as cluster:
         calls = [call(at, "Wait", b"50") for _ in range(10)]

@@ -1,4 +1,4 @@
-"""The tutorial as its reader types it: the wheel alone in an empty venv, with an empty home."""
+"""The tutorial with only the wheel in an empty virtual environment, and an empty home folder."""
 
 import os
 import shutil
@@ -16,18 +16,18 @@ from tests.e2e.test_examples import steps_of, type_in
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 TUTORIAL = steps_of((ROOT / "docs" / "tutorial.md").read_text())
-# What `pipx install .` does, the fixture does with pip.
+# The fixture installs with pip instead of `pipx install .`.
 _INSTALL = "pipx "
 _WITHIN_S = 300.0
-# Of a new account of Debian: programs of the developer's own are not the user's.
+# The PATH of a new Debian account, without the developer's programs.
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 # Imports every module, and prints what is missing.
 _IMPORTING = """
 import importlib, pkgutil, serving
 print(serving.__file__)
-for one in pkgutil.walk_packages(serving.__path__, "serving."):
+for module in pkgutil.walk_packages(serving.__path__, "serving."):
     try:
-        one.name.endswith("__main__") or importlib.import_module(one.name)
+        module.name.endswith("__main__") or importlib.import_module(module.name)
     except ModuleNotFoundError as error:
         print(error.name.partition(".")[0])
 """
@@ -39,7 +39,7 @@ _PIP = ["python", "-m", "pip", "--quiet", "--disable-pip-version-check"]
 def run(command: list[str], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     program = shutil.which(command[0], path=environment["PATH"])
     assert program is not None
-    # The folder of the tests has another `serving`.
+    # Not in the folder of the tests, which has another `serving`.
     return subprocess.run(
         [program, *command[1:]],
         cwd=environment["HOME"],
@@ -61,7 +61,7 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     venv.create(base / "venv", with_pip=True)
     (base / "home").mkdir()
     environment = {"PATH": f"{base / 'venv' / 'bin'}:{_PATH}", "HOME": str(base / "home")}
-    # A mirror of the index may be set there.
+    # The environment may configure a mirror of the index.
     pip = {**environment, **{name: text for name, text in os.environ.items() if name.startswith("PIP_")}}
     probe = run([*_PIP, "install", "--dry-run", "--no-deps", "click"], pip)
     if probe.returncode:
@@ -73,7 +73,7 @@ def user(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture
 def network() -> Iterator[list[str]]:
-    """The beginning of a command that runs it in a network of its own, where the ports of `serving up` are free."""
+    """A command prefix that runs a command in a new network namespace, where all ports are free."""
     with subprocess.Popen(
         ["unshare", "-n", "sh", "-c", "ip link set lo up && echo up && exec cat"],
         stdin=subprocess.PIPE,
@@ -88,14 +88,14 @@ def network() -> Iterator[list[str]]:
         process.stdin.close()
 
 
-def test_the_wheel_asks_for_all_that_its_modules_import(user: dict[str, str]) -> None:
+def test_wheel_requires_every_imported_package(user: dict[str, str]) -> None:
     done = run(["python", "-c", _IMPORTING], user)
     file, *missing = done.stdout.splitlines()
     assert file.startswith(user["PATH"].partition("/bin:")[0]), done
     assert (done.returncode, set(missing) <= _EXTRAS) == (0, True), done
 
 
-def test_the_tutorial_runs_from_the_wheel_alone(user: dict[str, str], network: list[str], tmp_path: Path) -> None:
+def test_tutorial_runs_from_the_installed_wheel(user: dict[str, str], network: list[str], tmp_path: Path) -> None:
     """Takes a minute with the installation."""
     steps = [step for step in TUTORIAL if not step.command.startswith(_INSTALL)]
     place = next(step for step in steps if step.command.startswith("cd "))

@@ -1,4 +1,4 @@
-"""Each command with ``-o json`` prints JSON and nothing else: one value, or one a line."""
+"""Each command with ``-o json`` prints only JSON: one value, or one value per line."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ kind: NodeGroup
 metadata: {name: group}
 spec: {labelKey: pool, labelValue: none, minNodes: 0, maxNodes: 2}
 """
-# What is typed after each command, in an order in which all succeed.
+# The arguments of each command, in an order in which all succeed.
 STEPS = {
     "deploy": ("app", ".", "--no-snapshot", "--command", SAMPLE, "--access", "private"),
     "apply": ("-f", "one.yaml"),
@@ -56,7 +56,7 @@ STEPS = {
     "release": ("deploy/shop",),
     "delete": ("app",),
 }
-# They take files or a workload instead of a system.
+# Commands that need files or a trace instead of a system.
 ALONE = {
     "replay": ("decisions.jsonl",),
     "simulate": (),
@@ -83,7 +83,7 @@ def is_json(text: str) -> bool:
     return False
 
 
-def test_commands_print_json_alone(serving: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_output_of_every_command_is_valid(serving: Stage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one.yaml").write_text(f"{MANIFEST}\n---{GROUP}---{app('shop')}")
     (tmp_path / "trace.csv").write_text(TRACE)

@@ -1,4 +1,4 @@
-"""kubectl on the pods of one machine: exec, attach, port-forward, logs."""
+"""kubectl with pods of one machine: exec, attach, port-forward, logs, run and rollouts."""
 
 import contextlib
 import os
@@ -41,14 +41,14 @@ class App(http.server.BaseHTTPRequestHandler):
 
 http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), App).serve_forever()
 """
-# Typed in the pod.
+# Runs in the pod.
 CONFIRM = """
 import contextlib, os, urllib.request
 with contextlib.suppress(OSError):
     urllib.request.urlopen(f"http://127.0.0.1:{os.environ['PORT']}PATH")
 """
 
-# A pod with a folder of the machine is a process, which needs no image.
+# A pod with the annotation serving.dev/dir runs as a process, which needs no image.
 NO_IMAGE = ("--image=dev.local/none:1", "--annotations=serving.dev/dir=/")
 OVER_QUOTA = """
 apiVersion: serving.knative.dev/v1
@@ -90,7 +90,7 @@ def kubectl(serving: Stage, tmp_path_factory: pytest.TempPathFactory) -> Kubectl
     return Kubectl(serving, pod.removeprefix("pod/"))
 
 
-def test_no_command_prints_the_token(kubectl: Kubectl) -> None:
+def test_kubectl_output_contains_no_token(kubectl: Kubectl) -> None:
     token = (kubectl.stage.state / "token").read_text()
     for words in (("config", "view"), ("cluster-info",), ("get", "pods", "-v=6"), ("version", "-o", "yaml")):
         assert token not in kubectl(*words)
@@ -98,15 +98,15 @@ def test_no_command_prints_the_token(kubectl: Kubectl) -> None:
     assert token in kubectl("config", "view", "--raw")
 
 
-def test_a_client_that_does_not_know_the_authority_is_warned(kubectl: Kubectl) -> None:
+def test_kubectl_with_another_authority_is_rejected(kubectl: Kubectl) -> None:
     assert "certificate" in kubectl("get", "pods", "--certificate-authority=/etc/hostname", code=1)
 
 
-def test_exec_runs_a_command_with_the_environment_of_the_app(kubectl: Kubectl) -> None:
+def test_exec_has_the_environment_of_the_app(kubectl: Kubectl) -> None:
     assert kubectl("exec", kubectl.pod, "--", "sh", "-c", "echo $COLOUR; hostname") == f"red\n{kubectl.pod}\n"
 
 
-def test_exec_passes_stdin_on_and_returns_the_exit_code(kubectl: Kubectl) -> None:
+def test_exec_forwards_stdin_and_returns_the_exit_code(kubectl: Kubectl) -> None:
     text = "line\n" * 100_000
     assert kubectl("exec", "-i", kubectl.pod, "--", "cat", stdin=text) == text
     printed = kubectl("exec", kubectl.pod, "--", "sh", "-c", "echo no >&2; exit 7", code=7)
@@ -114,12 +114,12 @@ def test_exec_passes_stdin_on_and_returns_the_exit_code(kubectl: Kubectl) -> Non
     assert "exit code 7" in printed
 
 
-def test_exec_of_a_missing_command_says_so(kubectl: Kubectl) -> None:
+def test_exec_of_a_missing_command_or_pod_is_reported(kubectl: Kubectl) -> None:
     assert "no-such-command" in kubectl("exec", kubectl.pod, "--", "no-such-command", code=1)
     assert "not found" in kubectl("exec", "no-such-pod", "--", "ls", code=1)
 
 
-def test_exec_where_the_container_does_not_run_says_why(kubectl: Kubectl) -> None:
+def test_exec_and_attach_report_why_a_container_does_not_run(kubectl: Kubectl) -> None:
     kubectl("run", "broken", *NO_IMAGE, "--command", "--", "/no/such/program")
     kubectl(
         "wait", "pod/broken", "--for", "jsonpath={.status.containerStatuses[0].state.waiting.reason}", "--timeout=60s"
@@ -131,7 +131,7 @@ def test_exec_where_the_container_does_not_run_says_why(kubectl: Kubectl) -> Non
     kubectl("delete", "pod", "broken", "--wait=false")
 
 
-def test_exec_with_a_terminal(kubectl: Kubectl) -> None:
+def test_exec_allocates_a_terminal(kubectl: Kubectl) -> None:
     ours, theirs = os.openpty()
     process = kubectl.start("exec", "-it", kubectl.pod, "--", "sh", stdin=theirs, stdout=theirs, stderr=theirs)
     os.close(theirs)
@@ -142,7 +142,7 @@ def test_exec_with_a_terminal(kubectl: Kubectl) -> None:
     assert "is-a-terminal" in printed
 
 
-def test_a_command_ends_with_its_client(kubectl: Kubectl) -> None:
+def test_exec_command_ends_with_its_client(kubectl: Kubectl) -> None:
     process = kubectl.start("exec", kubectl.pod, "--", "sh", "-c", "echo $$; exec sleep 1000")
     assert process.stdout is not None
     pid = int(process.stdout.readline())
@@ -158,7 +158,7 @@ def test_attach_follows_the_output(kubectl: Kubectl, tmp_path: Path) -> None:
     with (tmp_path / "printed").open("wb") as printed:
         process = kubectl.start("attach", kubectl.pod, stdout=printed)
     try:
-        # kubectl does not say when it is attached: ask until it prints the app's line.
+        # kubectl does not report when it is attached, so send requests until it prints the app's line.
         while "asked for /hear-me" not in (tmp_path / "printed").read_text():
             assert process.poll() is None, (tmp_path / "printed").read_text()
             kubectl("exec", kubectl.pod, "--", sys.executable, "-c", CONFIRM.replace("PATH", "/hear-me"))
@@ -183,7 +183,7 @@ def test_port_forward_reaches_the_app(kubectl: Kubectl, port: str) -> None:
         process.communicate(timeout=_PATIENCE_S)
 
 
-def test_port_forward_to_a_port_without_listener_says_so(kubectl: Kubectl) -> None:
+def test_port_forward_to_an_unused_port_reports_listening_ports(kubectl: Kubectl) -> None:
     process = kubectl.start("port-forward", f"pod/{kubectl.pod}", ":9")
     assert process.stdout is not None
     try:
@@ -214,13 +214,13 @@ def test_rollout_restart_replaces_the_pods(kubectl: Kubectl, tmp_path: Path) -> 
     kubectl("wait", "ksvc/again", "--for=jsonpath={.status.latestReadyRevisionName}=again-00002", "--timeout=60s")
 
 
-def test_a_pod_that_kubectl_run_makes_runs(kubectl: Kubectl) -> None:
+def test_kubectl_run_creates_a_running_pod(kubectl: Kubectl) -> None:
     kubectl("run", "lone", *NO_IMAGE, "--command", "--", sys.executable, "-c", "import time; time.sleep(600)")
     kubectl("wait", "pod/lone", "--for=condition=Ready", "--timeout=60s")
     kubectl("delete", "pod", "lone", "--grace-period=1")
 
 
-def test_run_and_attach_write_to_the_input_of_a_container(kubectl: Kubectl) -> None:
+def test_kubectl_run_writes_to_the_stdin_of_a_container(kubectl: Kubectl) -> None:
     program = "import sys; print(*map(str.upper, sys.stdin), flush=True); sys.exit(3)"
     command = ("--command", "--", sys.executable, "-c", program)
     assert "HELLO" in kubectl("run", "once", "-i", "--restart=Never", *NO_IMAGE, *command, stdin="hello\n", code=3)
@@ -229,7 +229,7 @@ def test_run_and_attach_write_to_the_input_of_a_container(kubectl: Kubectl) -> N
     kubectl("delete", "pod", "once", "--grace-period=1")
 
 
-def test_an_input_that_stays_open_takes_several_clients(kubectl: Kubectl) -> None:
+def test_open_stdin_accepts_successive_attach_clients(kubectl: Kubectl) -> None:
     program = "import sys\nfor line in sys.stdin: print('heard', line, flush=True)"
     pod = {
         "metadata": {"name": "open", "annotations": {"serving.dev/dir": "/"}},
@@ -257,15 +257,15 @@ def test_an_input_that_stays_open_takes_several_clients(kubectl: Kubectl) -> Non
     kubectl("delete", "pod", "open", "--grace-period=1")
 
 
-def logs_have(kubectl: Kubectl, text: str, name: str) -> None:
-    """Whether the logs contain a text: without a probe, a pod is ready before its program writes."""
+def wait_for_log(kubectl: Kubectl, text: str, name: str) -> None:
+    """Wait until the logs contain a text; without a probe, a pod is ready before its program writes."""
     until_s = time.monotonic() + _PATIENCE_S
     while text not in (message := kubectl("logs", name)):
         assert time.monotonic() < until_s, message
         time.sleep(0.1)
 
 
-def test_a_deployment_that_kubectl_creates_runs_and_a_changed_template_rolls(kubectl: Kubectl) -> None:
+def test_kubectl_deployment_runs_and_rolls_out_changes(kubectl: Kubectl) -> None:
     program = "import os, time; print('says', os.environ.get('WORD', 'nothing'), flush=True); time.sleep(600)"
     container = {"name": "none", "image": "dev.local/none:1", "command": [sys.executable, "-c", program]}
     metadata = {"labels": {"app": "plain"}, "annotations": {"serving.dev/dir": "/"}}
@@ -274,15 +274,15 @@ def test_a_deployment_that_kubectl_creates_runs_and_a_changed_template_rolls(kub
     body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "plain"}, "spec": spec}
     kubectl("create", "-f", "-", stdin=msgspec.json.encode(body).decode())
     kubectl("rollout", "status", "deployment", "plain", "--timeout=60s")
-    logs_have(kubectl, "says nothing", "deployment/plain")
+    wait_for_log(kubectl, "says nothing", "deployment/plain")
     kubectl("set", "env", "deployment/plain", "WORD=hello")
     kubectl("rollout", "status", "deployment", "plain", "--timeout=60s")
     kubectl("wait", "deployment/plain", "--for=jsonpath={.status.replicas}=1", "--timeout=60s")
-    logs_have(kubectl, "says hello", "deployment/plain")
+    wait_for_log(kubectl, "says hello", "deployment/plain")
     kubectl("delete", "deployment", "plain")
 
 
-def test_logs_of_the_run_before_a_restart(kubectl: Kubectl) -> None:
+def test_previous_logs_are_of_the_run_before_restart(kubectl: Kubectl) -> None:
     assert "no previous run of container user-container" in kubectl("logs", "-p", kubectl.pod, code=1)
     kubectl("exec", kubectl.pod, "--", sys.executable, "-c", CONFIRM.replace("PATH", "/exit"))
     kubectl("wait", f"pod/{kubectl.pod}", "--for=jsonpath={.status.containerStatuses[0].restartCount}=1")
@@ -291,7 +291,7 @@ def test_logs_of_the_run_before_a_restart(kubectl: Kubectl) -> None:
     assert "bye" not in kubectl("logs", kubectl.pod)
 
 
-def test_a_quota_keeps_a_service_from_being_ready_until_it_is_raised(kubectl: Kubectl) -> None:
+def test_exceeded_quota_keeps_service_unready_until_raised(kubectl: Kubectl) -> None:
     kubectl("create", "namespace", "bounded")
     kubectl("wait", "--for=create", "serviceaccount/default", "-n", "bounded", "--timeout=60s")
     kubectl("create", "quota", "small", "--hard=cpu=50m", "-n", "bounded")

@@ -1,4 +1,4 @@
-"""A system in the background: up -d, status, down, and the ways to see it."""
+"""A system in the background: up -d, status, down and rotated logs."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def typed(state: Path, *arguments: str, code: int = 0) -> subprocess.CompletedPr
     return done
 
 
-def test_a_system_starts_in_the_background_says_where_it_is_and_ends(tmp_path: Path) -> None:
+def test_background_system_starts_reports_status_and_stops(tmp_path: Path) -> None:
     state, ports = tmp_path / "state", [f"--{port.name}-port=0" for port in PORTS]
     assert "does not run" in typed(state, "status", code=1).stdout
     try:
@@ -45,11 +45,11 @@ def test_a_system_starts_in_the_background_says_where_it_is_and_ends(tmp_path: P
         assert re.search(link, printed, re.MULTILINE)
         assert re.search(r"^commands: .*serving", printed, re.MULTILINE)
         check_logs(state / "logs")
-        # A second one says who is there, and does not end the first.
+        # A second `up` reports the running system and does not end it.
         assert state.stat().st_mode & 0o777 == 0o700
         assert "holds this state folder" in typed(state, "up", "-d", *ports, code=2).stderr
-        taken = f"--public-port={StateFolder(state).read_ports()['public']}"
-        stderr = typed(tmp_path / "other", "up", *ports, taken, code=2).stderr
+        occupied = f"--public-port={StateFolder(state).read_ports()['public']}"
+        stderr = typed(tmp_path / "other", "up", *ports, occupied, code=2).stderr
         assert f"that of the `serving up` with the state folder {state}; expected other ports" in stderr
         ours = StateFolder(state).read_ports()
         results = [f"--{name}-port={ours[name]}" for name in ("public", "api")]
@@ -61,7 +61,7 @@ def test_a_system_starts_in_the_background_says_where_it_is_and_ends(tmp_path: P
         shown = typed(state, "status").stdout
         assert "1 of 1 ready" in shown
         document = json.loads(typed(state, "status", "-o", "json").stdout)
-        # The pod of the revision before may still be there.
+        # The pod of the previous revision may still exist.
         assert (document["service_count"], document["ready_pod_count"] >= 1) == (1, True)
         assert typed(state, "version").stdout.splitlines()[1].startswith("server  v")
         assert "LATESTREADY" in typed(state, "get", "-o", "wide").stdout
@@ -76,7 +76,7 @@ def test_a_system_starts_in_the_background_says_where_it_is_and_ends(tmp_path: P
 
 
 def check_logs(folder: Path) -> None:
-    """An activator logs more than 100 bytes at its start: its log is rotated, and one earlier file stays."""
+    """An activator logs more than 100 bytes at its start, so its log is rotated, with one previous file."""
     until_s = time.monotonic() + _PATIENCE_S
     while not (folder / "activator.log.1").exists():
         assert time.monotonic() < until_s
@@ -86,7 +86,7 @@ def check_logs(folder: Path) -> None:
     assert all(json.loads(line)["event"] for line in lines)
 
 
-def test_a_system_that_cannot_start_in_the_background_gives_its_reason(tmp_path: Path) -> None:
+def test_failed_background_start_reports_its_reason(tmp_path: Path) -> None:
     state, ports = tmp_path / "state", [f"--{port.name}-port=0" for port in PORTS]
     state.mkdir(mode=0o700)
     (state / "journal.db").write_bytes(b"no database" * 1000)

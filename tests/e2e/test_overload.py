@@ -1,4 +1,4 @@
-"""More requests than a service can serve: some wait, the rest is refused at once."""
+"""More requests than a service can serve: some are queued, the rest is rejected immediately."""
 
 import asyncio
 import re
@@ -14,7 +14,7 @@ from serving.net.cluster.kinds import SERVING_SERVICE
 from tests.e2e.test_up import HOST, Up, cluster_of, hello, start
 
 WAITING, REFUSED = 8_000, 12_000
-# Each connection costs the activator some kilobytes; a copy of everything would be gigabytes.
+# A connection takes a few kilobytes in the activator.
 RESIDENT_BYTES_MAX = 400 * 2**20
 REQUEST = b"GET / HTTP/1.1\r\nHost: %b\r\n\r\n" % HOST
 AT_ONCE = 500
@@ -30,7 +30,7 @@ def up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Up]:
         pytest.skip(f"needs {WAITING + SPARE} open files, {hard} are allowed")
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     monkeypatch.setenv("SERVING_ACTIVATOR_QUEUE_DEPTH_MAX", str(WAITING))
-    # So that its route is there: one whose first revision was never ready is answered with 404.
+    # Initial scale zero makes the route ready; with a revision that was never ready, requests get 404.
     monkeypatch.setenv("SERVING_AUTOSCALER_ALLOW_ZERO_INITIAL_SCALE", "true")
     process = start(tmp_path / "state")
     assert process.stdout is not None
@@ -67,11 +67,11 @@ async def refusal(port: int, gate: asyncio.Semaphore, request: bytes = REQUEST) 
 
 
 async def until_it_is_known(up: Up, waiting: list[asyncio.StreamWriter]) -> None:
-    """Send requests until one is held instead of refused with 404; it stays held."""
+    """Send requests until one is queued instead of rejected with 404; it remains queued."""
     while True:
         reader, writer = await asyncio.open_connection("127.0.0.1", up.port)
         writer.write(REQUEST)
-        # It was looked at before one that came later and that nobody has: if it has no answer now, it waits.
+        # After the response to a later request for an unknown host, a request without a response is queued.
         await refusal(up.port, asyncio.Semaphore(), request=b"GET / HTTP/1.1\r\nHost: nobody\r\n\r\n")
         try:
             await asyncio.wait_for(reader.readline(), 0.5)
@@ -81,7 +81,7 @@ async def until_it_is_known(up: Up, waiting: list[asyncio.StreamWriter]) -> None
         writer.close()
 
 
-async def test_8000_wait_and_12000_more_are_refused_in_time(up: Up) -> None:
+async def test_activator_queues_8000_requests_and_rejects_12000(up: Up) -> None:
     gate = asyncio.Semaphore(AT_ONCE)
     writers: list[asyncio.StreamWriter] = []
     async with cluster_of(up) as cluster:

@@ -1,4 +1,4 @@
-"""The commands of the README, in a fresh copy of the tree and on a running system."""
+"""Commands of the README, in a fresh copy of the tree and on a running system."""
 
 import os
 import re
@@ -32,7 +32,7 @@ class App(http.server.BaseHTTPRequestHandler):
 
 http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), App).serve_forever()
 """
-# A network of its own, so that the ports of a user's system are free.
+# A new network namespace, in which the default ports are free.
 _ALONE = ["unshare", "-n", "sh", "-c"]
 
 
@@ -58,7 +58,7 @@ def typed(command: str, folder: Path, environment: dict[str, str]) -> str:
     return done.stdout
 
 
-def test_what_the_readme_says_about_ones_own_program(serving: Stage, tmp_path: Path) -> None:
+def test_readme_serving_commands_deploy_an_own_program(serving: Stage, tmp_path: Path) -> None:
     (tmp_path / "shout").mkdir()
     (tmp_path / "shout" / "app.py").write_text(_APP, encoding="utf-8")
     environment = environment_of(serving.state.parent)
@@ -70,9 +70,9 @@ def test_what_the_readme_says_about_ones_own_program(serving: Stage, tmp_path: P
 
 @pytest.fixture(scope="module")
 def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of a clone without built ones, and the environment of `make run`."""
+    """A copy of the tree without built files, with the environment of `make run`."""
     folder = tmp_path_factory.mktemp("fresh") / "serving"
-    # Roots of `make test-pythons` are in build/, and have devices that never end.
+    # build/ has roots of `make test-pythons` with device files, which cannot be copied.
     names = (".venv*", ".git", "__pycache__", ".*_cache", ".hypothesis", ".coverage*", "build")
     left_out = shutil.ignore_patterns(*names)
     shutil.copytree(ROOT, folder, ignore=left_out)
@@ -91,7 +91,7 @@ def alone() -> None:
 
 @pytest.fixture
 def running(copy: Path, alone: None, tmp_path: Path) -> Iterator[tuple[int, list[str]]]:
-    """`make run` in the copy: its process, and its output once the sample runs."""
+    """The process of `make run` in the copy, and its output until the sample runs."""
     del alone
     (command,) = [each_command for each_command in commands_of("make") if each_command == "make run"]
     process = subprocess.Popen(
@@ -111,13 +111,13 @@ def running(copy: Path, alone: None, tmp_path: Path) -> Iterator[tuple[int, list
             printed.append(line)
         yield process.pid, printed
     finally:
-        # Ctrl-C in a terminal reaches make and all that it started.
+        # As Ctrl-C in a terminal, the signal reaches make and all its children.
         os.killpg(process.pid, signal.SIGINT)
         process.communicate(timeout=_START_S)
 
 
 @pytest.mark.slow
-def test_make_run_in_a_fresh_copy_prints_what_the_readme_says_and_serves(running: tuple[int, list[str]]) -> None:
+def test_make_run_in_a_fresh_copy_serves_the_sample(running: tuple[int, list[str]]) -> None:
     pid, printed = running
     whole = "".join(printed)
     assert "http://hello.default.localhost:8080\n" in whole
@@ -129,7 +129,7 @@ def test_make_run_in_a_fresh_copy_prints_what_the_readme_says_and_serves(running
 
 
 @pytest.mark.slow
-def test_the_lowest_versions_that_are_allowed_run(alone: None, tmp_path: Path) -> None:
+def test_lowest_allowed_dependency_versions_work(alone: None, tmp_path: Path) -> None:
     del alone
     uv = shutil.which("uv")
     if uv is None:
@@ -141,8 +141,8 @@ def test_the_lowest_versions_that_are_allowed_run(alone: None, tmp_path: Path) -
     environment["PATH"] = f"{tmp_path / 'venv' / 'bin'}:{environment['PATH']}"
     importing = (
         "import importlib, pkgutil, serving\n"
-        "for one in pkgutil.walk_packages(serving.__path__, 'serving.'):\n"
-        "    one.name.endswith('__main__') or importlib.import_module(one.name)"
+        "for module in pkgutil.walk_packages(serving.__path__, 'serving.'):\n"
+        "    module.name.endswith('__main__') or importlib.import_module(module.name)"
     )
     typed(f'python -c "{importing}"', tmp_path, environment)
     (tmp_path / "map.yaml").write_text("{apiVersion: v1, kind: ConfigMap, metadata: {name: one}, data: {key: value}}")

@@ -1,6 +1,6 @@
-"""A release as its maker and its reader use it: built twice, verified, spoiled, and run.
+"""A release: built twice, verified, corrupted and run.
 
-Of the images only the smallest is built: all are made by one program.
+Only the smallest image is built, because one program builds all images.
 """
 
 import json
@@ -27,7 +27,7 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     for name in ("one", "somewhere/else"):
         clone = tmp_path_factory.mktemp("release") / name
         assert run("git", "clone", "--quiet", str(source), str(clone), at=ROOT).returncode == 0
-        # The other is a clone of this one: a commit that is made meanwhile is in neither.
+        # The second clone is made from the first, so that both have the same commit.
         source = clone
         done = run(sys.executable, "-m", "release.build", str(clone / "dist"), "--image", "queue-proxy", at=clone)
         assert done.returncode == 0, done.stdout + done.stderr
@@ -35,13 +35,13 @@ def twice(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return results[0], results[1]
 
 
-def test_two_builds_of_a_commit_are_equal_to_the_bit(twice: tuple[Path, Path]) -> None:
+def test_two_builds_of_a_commit_are_identical(twice: tuple[Path, Path]) -> None:
     first, other = ((folder / "SHA256SUMS").read_text() for folder in twice)
     assert first == other
     assert {line.rpartition(".")[2] for line in first.splitlines()} == {"whl", "gz", "tar", "json", "yaml"}
 
 
-def test_a_release_verifies_until_a_byte_of_it_changes(twice: tuple[Path, Path], tmp_path: Path) -> None:
+def test_release_verification_fails_after_a_changed_byte(twice: tuple[Path, Path], tmp_path: Path) -> None:
     spoiled = shutil.copytree(twice[0], tmp_path / "dist")
     assert run(sys.executable, "-m", "release.verify", str(spoiled), at=ROOT).returncode == 0
     archive = next(spoiled.glob("serving-queue-proxy-*.oci.tar"))
@@ -53,7 +53,7 @@ def test_a_release_verifies_until_a_byte_of_it_changes(twice: tuple[Path, Path],
     assert done.stdout.startswith(f"{archive.name}: sha256 is ")
 
 
-def test_the_archives_are_images_that_skopeo_reads(twice: tuple[Path, Path]) -> None:
+def test_image_archives_are_readable_by_skopeo(twice: tuple[Path, Path]) -> None:
     if shutil.which("skopeo") is None:
         pytest.skip("skopeo is not installed")
     for archive in twice[0].glob("*.oci.tar"):
@@ -62,7 +62,7 @@ def test_the_archives_are_images_that_skopeo_reads(twice: tuple[Path, Path]) -> 
         assert len(json.loads(done.stdout)["Layers"]) == 3
 
 
-def test_the_wheel_alone_is_a_program_that_knows_its_commit(twice: tuple[Path, Path], tmp_path: Path) -> None:
+def test_installed_wheel_reports_its_commit(twice: tuple[Path, Path], tmp_path: Path) -> None:
     wheel = next(twice[0].glob("*.whl"))
     pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(tmp_path), str(wheel)]
     assert subprocess.run(pip, check=False).returncode == 0
@@ -73,7 +73,7 @@ def test_the_wheel_alone_is_a_program_that_knows_its_commit(twice: tuple[Path, P
     assert json.loads(done.stdout)["commit"] == commit
 
 
-def test_the_source_distribution_builds_the_same_wheel(twice: tuple[Path, Path], tmp_path: Path) -> None:
+def test_source_distribution_builds_the_same_wheel(twice: tuple[Path, Path], tmp_path: Path) -> None:
     (source,) = (path for path in twice[0].glob("serving-*.tar.gz") if "kustomize" not in path.name)
     shutil.unpack_archive(source, tmp_path, filter="data")
     (tree,) = tmp_path.iterdir()
@@ -85,7 +85,7 @@ def test_the_source_distribution_builds_the_same_wheel(twice: tuple[Path, Path],
     assert wheel.read_bytes() == next(twice[0].glob("*.whl")).read_bytes()
 
 
-def test_a_tree_with_changes_is_not_released(tmp_path: Path) -> None:
+def test_uncommitted_changes_prevent_a_release(tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     assert run("git", "clone", "--quiet", str(ROOT), str(clone), at=ROOT).returncode == 0
     (clone / "README.md").write_text("changed")

@@ -1,4 +1,4 @@
-"""``serving up --reload`` under load: no request fails, held ones included, and streams continue in the old processes."""
+"""``serving up --reload`` under load: no request fails, also not queued ones, and streams continue in the old processes."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ from tests.eventually import until
 
 APP = Path(__file__).with_name("client_app.py")
 CLIENTS = 4
-# An app that starts when a file is there.
+# An app that starts when the folder has a file.
 GATED = """
 import os, runpy, sys, time
 while not os.listdir(sys.argv[1]):
@@ -48,7 +48,7 @@ def daemons(stage: Stage) -> dict[str, set[int]]:
     result: dict[str, set[int]] = {}
     for pid, command in processes():
         module = command.partition("-m ")[2].partition(" ")[0]
-        # A queue-proxy has the command line of the template that forked it.
+        # A queue-proxy has the command line of the template that forked it, but another comm.
         is_daemon = module.startswith("serving.") and Path(f"/proc/{pid}/comm").read_text().strip() not in FORKED_NAMES
         if is_daemon and parent_of(pid) == stage.pid:
             result.setdefault(module, set()).add(pid)
@@ -56,7 +56,7 @@ def daemons(stage: Stage) -> dict[str, set[int]]:
 
 
 class KeptClient:
-    """One GET after the other on a connection, until a response ends it. Any other end is a failure."""
+    """Sequential GETs on persistent connections; only a response may close a connection."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -82,7 +82,7 @@ class KeptClient:
 
 @contextlib.asynccontextmanager
 async def loaded(port: int) -> AsyncIterator[list[KeptClient]]:
-    """Clients with constant requests; each is served, or the test fails."""
+    """Clients with continuous requests, none of which may fail."""
     clients, stop = [KeptClient(port) for _ in range(CLIENTS)], asyncio.Event()
     async with asyncio.TaskGroup() as group:
         for client in clients:
@@ -95,9 +95,9 @@ async def reload(stage: Stage, code: int = 0) -> str:
     return (await asyncio.to_thread(stage, "up", "--reload", code=code)).output
 
 
-async def test_no_request_fails_and_what_runs_continues(stage: Stage, tmp_path: Path) -> None:
+async def test_reload_fails_no_request_and_continues_streams(stage: Stage, tmp_path: Path) -> None:
     public = json.loads((stage.state / "ports.json").read_text())["public"]
-    # A folder that is there when the pod starts: it sees what its command names, and nothing else of this folder.
+    # Created before the pod starts, which sees only the files and folders that its command names.
     gate, program = tmp_path / "gate", tmp_path / "gated.py"
     gate.mkdir()
     program.write_text(GATED)
@@ -132,7 +132,7 @@ async def test_no_request_fails_and_what_runs_continues(stage: Stage, tmp_path: 
         after = daemons(stage)
         assert before.keys() == after.keys()
         assert all(after[module] - before[module] for module in before)
-        # The old activators have these still.
+        # Old activators remain for the streams and the queued request.
         assert before["serving.activator.main"] & after["serving.activator.main"]
         assert not task.done()
         await socket.send_str("ab")
@@ -147,7 +147,7 @@ async def test_no_request_fails_and_what_runs_continues(stage: Stage, tmp_path: 
 
 
 async def _identities(cluster: KubeCluster) -> dict[str, tuple[str, str]]:
-    """The uid and creation time of pods, and of what controllers make again."""
+    """The uid and creation time of pods and derived objects."""
     results = [
         (kind.name, item["metadata"])
         for kind in (POD, DEPLOYMENT, SERVICE, ENDPOINT_SLICE, POD_AUTOSCALER, SERVERLESS_SERVICE)
@@ -157,7 +157,7 @@ async def _identities(cluster: KubeCluster) -> dict[str, tuple[str, str]]:
 
 
 async def _modified(cluster: KubeCluster) -> dict[str, str]:
-    """When each routed revision came into its state."""
+    """The time at which each routed revision entered its routing state."""
     revisions = [revision["metadata"] for revision in (await cluster.list(REVISION, "default")).items]
     routed = [revision for revision in revisions if revision["labels"]["serving.knative.dev/routingState"] == "active"]
     return {entry["name"]: entry["annotations"]["serving.knative.dev/routingStateModified"] for entry in routed}
@@ -169,7 +169,7 @@ async def _pods_of(cluster: KubeCluster, service: str) -> AsyncIterator[str]:
             yield pod["metadata"]["name"]
 
 
-async def test_what_cannot_start_replaces_nothing(stage: Stage) -> None:
+async def test_reload_with_failing_daemon_replaces_no_daemon(stage: Stage) -> None:
     stage("deploy", "hello", str(stage.state), "--command", SAMPLE)
     stage("invoke", "hello")
     before = daemons(stage)

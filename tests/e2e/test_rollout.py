@@ -1,4 +1,4 @@
-"""A gradual rollout under a check, with real processes and requests."""
+"""A gradual rollout with a rollout check, with real processes and requests."""
 
 import http.client
 import json
@@ -36,7 +36,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler)
 
 
 def deploy(serving: Stage, folder: Path, status: int, check: str) -> None:
-    """Apply the service with a status that its new revision responds with."""
+    """Apply the service; its new revision responds with ``status``."""
     (folder / "app.py").write_text(APP)
     annotations = {"serving.knative.dev/rollout-duration": "4s", "serving.dev/rollout-check": check}
     env = [{"name": "STATUS", "value": str(status)}]
@@ -81,7 +81,7 @@ def requested(serving: Stage, *, until_reason: str = "", until_revision: str = "
 
 
 def check_history(serving: Stage) -> None:
-    """What happened is summed up, and has a cost."""
+    """Check that stats and cost report the history."""
     ends_s = time.monotonic() + _PATIENCE_S
     results: list[dict[str, Any]] = []
     while not any(entry["pod_hours"] for entry in results if entry["service"] == "rolled"):
@@ -99,7 +99,7 @@ def check_history(serving: Stage) -> None:
 
 
 def roll_back(serving: Stage) -> str:
-    """Click "Roll back" on the page, and return what it says."""
+    """Call the action of the "Roll back" button, and return its message."""
     link, token = serving("dashboard").stdout.strip(), serving("dashboard", "--token").stdout.strip()
     body = json.dumps({"namespace": "default", "service": "rolled"}).encode()
     headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
@@ -111,10 +111,10 @@ def roll_back(serving: Stage) -> str:
 
 
 def check_rollback(serving: Stage, folder: Path) -> None:
-    """A click in the middle of a rollout ends it, and ``serving why`` explains it."""
+    """Check that a rollback from the dashboard ends a rollout, and that ``serving why`` reports it."""
     deploy(serving, folder, 201, "errors<11%,p99<30s")
     ends_s = time.monotonic() + _PATIENCE_S
-    # Its first step waits for responses.
+    # The first step waits for responses of the new revision.
     while [target["revisionName"] for target in ready(serving)["traffic"]] != ["rolled-00003", "rolled-00004"]:
         assert time.monotonic() < ends_s, ready(serving)
         time.sleep(0.1)
@@ -130,7 +130,7 @@ def check_rollback(serving: Stage, folder: Path) -> None:
     assert [setting["name"] for setting in compared["settings"]] == ["env STATUS"]
 
 
-def test_a_revision_that_fails_is_rolled_back_and_one_that_is_good_goes_through(serving: Stage, tmp_path: Path) -> None:
+def test_failing_revision_is_rolled_back_and_healthy_one_completes(serving: Stage, tmp_path: Path) -> None:
     deploy(serving, tmp_path, 200, "errors<5%,p99<30s")
     serving("wait", "rolled", "--timeout", "60s")
     deploy(serving, tmp_path, 500, "errors<5%,p99<30s")

@@ -1,4 +1,4 @@
-"""A Deployment that exists, scaled from zero by requests and back, under ``serving up``: real pods, no sidecar."""
+"""An existing Deployment under ``serving up``, scaled from zero and back by requests, without a sidecar."""
 
 import asyncio
 import sys
@@ -63,7 +63,7 @@ async def until_conditions(cluster: KubeCluster, **wanted: str) -> Object:
         await asyncio.sleep(0.05)
 
 
-async def test_a_deployment_goes_from_zero_to_many_and_back_without_a_failed_request(serving: Stage) -> None:
+async def test_scaled_workload_scales_from_zero_and_back_without_failures(serving: Stage) -> None:
     up = up_of(serving)
     async with cluster_of(up) as cluster:
         await cluster.create(SERVICE, service())
@@ -72,7 +72,7 @@ async def test_a_deployment_goes_from_zero_to_many_and_back_without_a_failed_req
         resource = await until_conditions(cluster, Ready="True")
         assert nested(resource, "status", "portName") == "http"
         assert nested(resource, "status", "url").startswith("http://shop.example.com:")
-        # Without a request it goes to zero, and the Deployment stays as it was written.
+        # Without requests, the Deployment scales to zero.
         await until_no_pods(cluster)
         await up.until_status(200, HOST)
         pods: set[str] = set()

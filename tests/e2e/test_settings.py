@@ -1,4 +1,4 @@
-"""Each key of the ConfigMaps at another value: one machine starts with it, and answers a request."""
+"""Each key of the ConfigMaps at another value: the system reloads with it, and a service responds."""
 
 import json
 import time
@@ -15,13 +15,12 @@ from tests.e2e.cli_stage import SAMPLE, Stage, staged
 pytestmark = [pytest.mark.timeout(600), pytest.mark.slow]
 
 _PATIENCE_S = 120.0
-# With another value these send a request elsewhere, or are of clusters: a redirect, files that are not there, pods with
-# sidecars.
+# Other values of these keys redirect requests, or apply only to clusters.
 _NOT_HERE = {"http-protocol", "sidecar.enabled", "gateway"}
 
 
 def another(field: Field) -> Value | None:
-    """A valid value near the default; None for a text."""
+    """A valid value near the default; None for text settings."""
     knob, default = field.knob, field.default
     if knob.choices:
         return knob.choices[-1] if default != knob.choices[-1] else knob.choices[0]
@@ -36,7 +35,7 @@ def another(field: Field) -> Value | None:
 
 
 def settings() -> dict[str, dict[str, str]]:
-    """The keys and their values by ConfigMap."""
+    """Keys with values, by ConfigMap."""
     result: dict[str, dict[str, str]] = {}
     for daemon in (ACTIVATOR, AUTOSCALER, CONTROLLER, QUEUEPROXY):
         for field in daemon.fields():
@@ -56,19 +55,19 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
 
 
 @pytest.mark.parametrize("name", sorted(settings()))
-def test_a_request_is_answered_with_each_key_at_another_value(stage: Stage, name: str) -> None:
+def test_service_responds_with_every_setting_changed(stage: Stage, name: str) -> None:
     metadata = {"name": name, "namespace": "knative-serving"}
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": settings()[name]}
     stage("apply", "-f", "-", stdin=json.dumps(body))
     stage("up", "--reload")
     try:
-        assert answered(stage) == 200
+        assert response_status(stage) == 200
     finally:
         stage("delete", f"configmap/{name}", "-n", "knative-serving")
 
 
-def answered(stage: Stage) -> int:
-    """The status of a request; pods that another mode of inner TLS replaces get some time."""
+def response_status(stage: Stage) -> int:
+    """The status of a request, repeated until 200, as another mode of inner TLS replaces pods."""
     port, until_s = json.loads((stage.state / "ports.json").read_text())["public"], time.monotonic() + _PATIENCE_S
     while True:
         host = {"Host": "hello.default.localhost"}

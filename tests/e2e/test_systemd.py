@@ -1,4 +1,4 @@
-"""`serving up --systemd` as systemd runs it: the test is the other end of its socket."""
+"""`serving up --systemd`: the test receives its messages at the notify socket."""
 
 import json
 import os
@@ -15,8 +15,8 @@ from tests.e2e.cli_stage import ROOT, Stage
 WITHIN_S = 150.0
 
 
-def test_it_reports_that_it_serves_lives_and_stops(tmp_path: Path) -> None:
-    """Takes five seconds: it starts a whole system."""
+def test_system_reports_ready_watchdog_and_stopping_to_systemd(tmp_path: Path) -> None:
+    """Takes five seconds to start a whole system."""
     state, address = tmp_path / "state", str(tmp_path / "notify")
     command = [sys.executable, "-m", "serving", "up", "--systemd", f"--state={state}"]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
@@ -32,7 +32,7 @@ def test_it_reports_that_it_serves_lives_and_stops(tmp_path: Path) -> None:
             while "READY=1" not in states:
                 states += systemd.recv(4096).decode().splitlines()
             assert f"MAINPID={process.pid}" in states
-            # It is up: the store is open, and the API answers the first request.
+            # At READY, the store is open and the API responds to the first request.
             assert (
                 json.loads(Stage(state=state, pid=process.pid)("get", "services", "-o", "json").stdout)["items"] == []
             )
@@ -47,6 +47,6 @@ def test_it_reports_that_it_serves_lives_and_stops(tmp_path: Path) -> None:
         assert process.wait(WITHIN_S) == 0
 
 
-def test_it_is_refused_without_systemd(tmp_path: Path) -> None:
+def test_systemd_option_is_rejected_without_systemd(tmp_path: Path) -> None:
     output = Stage(state=tmp_path, pid=0)("up", "--systemd", code=2).output
     assert "--systemd needs a service of systemd with Type=notify" in output

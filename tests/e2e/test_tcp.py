@@ -1,8 +1,8 @@
-"""TCP as a user has it: an MQTT broker that is at zero until a client connects. Both are Debian's mosquitto.
+"""TCP services: an MQTT broker (Debian's mosquitto) at zero until a client connects.
 
-The broker listens at two ports: a message that is left at one is found at the other.
+The broker listens at two ports; a message published at one is received at the other.
 
-Takes about 8 s: a whole system starts and ends.
+Takes about 8 s, because a whole system starts and ends.
 """
 
 import asyncio
@@ -32,14 +32,14 @@ def can_mount() -> bool:
 
 
 def has_line(stage: Stage, line: str, *, name: str = "broker") -> str:
-    """The page of the service, if it has the line."""
+    """The output of describe for the service, if it has the line; otherwise ""."""
     page = stage("describe", name).output
     return page if line in page.splitlines() else ""
 
 
 @contextlib.contextmanager
-def kept_port() -> Iterator[str]:
-    """A port that no other program gets: it is bound here too."""
+def reserved_port() -> Iterator[str]:
+    """A port that is bound here too, so that no other program gets it."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind(("127.0.0.1", 0))
@@ -47,17 +47,17 @@ def kept_port() -> Iterator[str]:
 
 
 @pytest.mark.skipif(not BROKER or not shutil.which("mosquitto_pub"), reason="needs mosquitto and mosquitto-clients")
-def test_a_broker_at_zero_takes_an_mqtt_client(tmp_path: Path) -> None:
+def test_broker_at_zero_accepts_an_mqtt_client(tmp_path: Path) -> None:
     folder = tmp_path / "broker"
     folder.mkdir()
-    with kept_port() as port, kept_port() as other, staged(tmp_path / "state", "--isolation=none") as stage:
+    with reserved_port() as port, reserved_port() as other, staged(tmp_path / "state", "--isolation=none") as stage:
         settings = "log_type none\\nallow_anonymous true\\nlistener %s 127.0.0.1\\nlistener %s 127.0.0.1\\n"
         command = f"printf '{settings}' $PORT $PORT_{other} > broker.conf; exec {BROKER} -c broker.conf"
         wrong = stage("deploy", "broker", str(folder), "--command", command, "--tcp", "mqtt", code=2)
         assert "a port from 1 to 65535" in wrong.output
         deployed = ("deploy", "broker", str(folder), "--command", command, "--initial-scale", "0", "--tcp")
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            number = taken.getsockname()[1]
+        with socket.create_server(("127.0.0.1", 0)) as occupied:
+            number = occupied.getsockname()[1]
             printed = stage(*deployed, str(number)).output
             assert f"TCP port {number} is unavailable: another program listens at port {number}" in printed
             page = asyncio.run(until(lambda: has_line(stage, f"TCP        {number} unavailable")))
@@ -81,12 +81,12 @@ def test_a_broker_at_zero_takes_an_mqtt_client(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not BROKER or not shutil.which("mosquitto_pub"), reason="needs mosquitto and mosquitto-clients")
 @pytest.mark.skipif(not can_mount(), reason="needs a mount namespace, in which the names of services have an address")
-def test_two_brokers_share_a_port_with_tls(tmp_path: Path) -> None:
+def test_two_brokers_share_a_tls_port(tmp_path: Path) -> None:
     """Takes about 5 s: two brokers start from zero, each for a client that names it."""
     (tmp_path / "hosts").write_text("".join(f"127.0.0.1 {name}.default.localhost\n" for name in ("one", "two")))
     authority = trustme.CA()
     authority.cert_pem.write_to_path(str(tmp_path / "authority.pem"))
-    with kept_port() as port, staged(tmp_path / "state", "--isolation=none") as stage:
+    with reserved_port() as port, staged(tmp_path / "state", "--isolation=none") as stage:
         for name in ("one", "two"):
             folder = tmp_path / name
             folder.mkdir()
@@ -108,7 +108,7 @@ def test_two_brokers_share_a_port_with_tls(tmp_path: Path) -> None:
 
 
 def mqtt(folder: Path, program: str, host: str, port: str, *arguments: str) -> str:
-    """Run a client over TLS, for which the names of services are those of this machine."""
+    """Run a client over TLS, with an /etc/hosts in which service names resolve to this machine."""
     script = f'mount --bind {folder}/hosts /etc/hosts && exec "$@"'
     command = [program, "-h", host, "-p", port, "--cafile", str(folder / "authority.pem"), *arguments]
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""``serving up`` with certificates: clients over TLS, a renewal while it runs, and messages about bad ones."""
+"""``serving up`` with certificates: clients over TLS, a renewal at run time, and errors of invalid certificates."""
 
 import json
 import ssl
@@ -19,7 +19,7 @@ HOST = "hello.default.localhost"
 
 
 def seen_hosts(port: int) -> list[str]:
-    """The hosts of the certificate for a new connection."""
+    """The host names in the certificate of a new connection."""
     with httpx.Client(http2=True, verify=client_context(), trust_env=False, timeout=60) as client:
         response = client.get(f"https://127.0.0.1:{port}/", headers={"Host": HOST}, extensions={"sni_hostname": HOST})
         assert (response.status_code, response.http_version) == (200, "HTTP/2")
@@ -29,7 +29,7 @@ def seen_hosts(port: int) -> list[str]:
 
 
 def served_over_tls(port: int) -> None:
-    """Send requests until the activator knows the service, soon after it is ready."""
+    """Send requests until the activator knows the service, shortly after it is ready."""
     until_s = time.monotonic() + 60
     with httpx.Client(verify=client_context(), trust_env=False, timeout=60) as client:
         while client.get(
@@ -39,7 +39,7 @@ def served_over_tls(port: int) -> None:
             time.sleep(0.05)
 
 
-def test_a_service_is_served_over_tls_and_its_certificate_renewed(tmp_path: Path) -> None:
+def test_service_is_served_over_tls_and_its_certificate_reloaded(tmp_path: Path) -> None:
     certificate, key, state = tmp_path / "c.pem", tmp_path / "k.pem", tmp_path / "state"
     write_pair(certificate, key, "*.default.localhost")
     options = (f"--tls-cert={certificate}", f"--tls-key={key}")
@@ -64,7 +64,7 @@ def test_a_service_is_served_over_tls_and_its_certificate_renewed(tmp_path: Path
             time.sleep(0.05)
 
 
-def test_certificates_that_cannot_be_served_are_reported_before_anything_starts(tmp_path: Path) -> None:
+def test_invalid_certificates_are_reported_before_start(tmp_path: Path) -> None:
     pair, two = issued("a.localhost"), issued("b.localhost")
     (tmp_path / "c.pem").write_bytes(pair.certificate_pem)
     (tmp_path / "k.pem").write_bytes(two.key_pem)

@@ -1,4 +1,4 @@
-"""ScalingPolicies under ``serving up``: real pods, their real cpu, and a killed autoscaler."""
+"""ScalingPolicies and metrics under ``serving up``, with real pods and CPU usage, and a killed autoscaler."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ CPU = {
     "up": {
         "triggers": [
             {"type": "cpu", "usagePercent": 50, "timeSeconds": 3, "limitPercent": 1000},
-            # Its points stay for as long as an autoscaler may take to start.
+            # Its points are retained longer than an autoscaler takes to start.
             {"type": "cpu", "usagePercent": 100, "timeSeconds": 120, "limitPercent": 1000},
         ]
     },
@@ -138,7 +138,7 @@ def point_times(policies: list[Object]) -> set[int]:
     return {at_ms for entry in revisions for at_ms, _ in entry.get("points", {}).get("cpu", ())}
 
 
-async def test_an_app_that_burns_cpu_grows_and_its_points_outlive_the_autoscaler(up: Up) -> None:
+async def test_cpu_trigger_scales_up_and_its_points_survive_the_autoscaler(up: Up) -> None:
     async with cluster_of(up) as cluster:
         service = hello()
         service["spec"]["template"]["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "100m"}}
@@ -146,13 +146,13 @@ async def test_an_app_that_burns_cpu_grows_and_its_points_outlive_the_autoscaler
         await until_ready(cluster)
         await up.until_status(200)
         await attach(cluster, CPU)
-        # One request, of the ten that a pod takes.
+        # One request; a pod accepts ten.
         burning = asyncio.create_task(up.get("/burn/12"))
         await until(cluster, POD, lambda pods: ready_count(pods) == 2)
         await until(cluster, SCALING_POLICY, lambda policies: len(point_times(policies)) >= 3)
         killed_ms = wall_s() * 1000
         os.kill(up.children()["serving.autoscaler.main"], signal.SIGKILL)
-        # Its successor adds points to those from before.
+        # The next autoscaler adds points to the previous ones.
         scaling_policies = await until(
             cluster, SCALING_POLICY, lambda policies: max(point_times(policies), default=0) > killed_ms
         )
@@ -160,7 +160,7 @@ async def test_an_app_that_burns_cpu_grows_and_its_points_outlive_the_autoscaler
         assert (await burning)[0] == 200
 
 
-async def test_an_occupancy_trigger_keeps_one_room_free(up: Up) -> None:
+async def test_occupancy_trigger_scales_up_and_down(up: Up) -> None:
     async with cluster_of(up) as cluster:
         await cluster.create(SERVING_SERVICE, hello())
         await until_ready(cluster)
@@ -172,8 +172,8 @@ async def test_an_occupancy_trigger_keeps_one_room_free(up: Up) -> None:
         await until(cluster, POD, lambda pods: ready_count(pods) <= 1)
 
 
-async def test_a_queue_length_that_the_app_reports_scales_it(up: Up, tmp_path: Path) -> None:
-    """From a header of the app's responses through its queue-proxy, the stat frame and the decision to pods."""
+async def test_reported_queue_length_scales_up(up: Up, tmp_path: Path) -> None:
+    """The length passes from a response header through the queue-proxy and stats to the decision."""
     program = tmp_path / "queue_app.py"
     program.write_text(REPORTER)
     scaling = {"autoscaling.knative.dev/metric": "queue-length", "autoscaling.knative.dev/target": "10"}
@@ -182,12 +182,12 @@ async def test_a_queue_length_that_the_app_reports_scales_it(up: Up, tmp_path: P
         await cluster.create(SERVING_SERVICE, service)
         await until_ready(cluster)
         await up.until_status(200)
-        # 25 queued at a target of 10, of which 70 % are aimed at: 25 / 7, so 4 pods for what one of them reports.
+        # 25 queued at a target of 10 with 70 % utilization: 25 / 7, so 4 pods.
         await until(cluster, POD, lambda pods: ready_count(pods) >= 4)
 
 
-async def test_gauges_on_the_apps_own_page_scale_it_and_a_missing_one_changes_nothing(up: Up, tmp_path: Path) -> None:
-    """Nobody sends a request: the queue-proxy reads the page each second, and the stat carries what it found."""
+async def test_metrics_page_gauges_scale_up_without_requests(up: Up, tmp_path: Path) -> None:
+    """Without requests: the queue-proxy reads the page every second and sends the gauges in its stats."""
     program = tmp_path / "paged_app.py"
     program.write_text(PAGED)
     annotations = {
@@ -201,7 +201,7 @@ async def test_gauges_on_the_apps_own_page_scale_it_and_a_missing_one_changes_no
         container["env"] = [{"name": "WAITING", "value": "8"}]
         service["spec"]["template"]["metadata"]["annotations"]["autoscaling.knative.dev/max-scale"] = "3"
         await cluster.create(SERVING_SERVICE, service)
-        # 4 + 8 on the page of the first pod: 12 / 5 are 3 pods.
+        # 4 + 8 on the page of the first pod: 12 / 5, so 3 pods.
         await until(cluster, POD, lambda pods: ready_count(pods) == 3)
     command = [sys.executable, "-m", "serving", "why", "hello", "--state", str(up.state)]
     completed = await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, text=True)
@@ -209,7 +209,7 @@ async def test_gauges_on_the_apps_own_page_scale_it_and_a_missing_one_changes_no
 
 
 async def test_tokens_in_flight_scale_a_model_server(up: Up, tmp_path: Path) -> None:
-    """The panic window of 6 s has to fill, and the answers take minutes, so the pods start while both run."""
+    """The responses take minutes, so the pods start during both requests, after the panic window of 6 s."""
     program = tmp_path / "model_server.py"
     program.write_text(STREAMS)
     annotations = {
@@ -231,7 +231,7 @@ async def test_tokens_in_flight_scale_a_model_server(up: Up, tmp_path: Path) -> 
             for _ in range(2):
                 asking = client.stream("POST", "/v1/chat/completions", json=chat, headers={"Host": HOST.decode()})
                 assert (await streams.enter_async_context(asking)).status_code == 200
-            # Twice 10,000 of the prompt and 20,000 of the answer: 60,000 / 20,000.
+            # Twice 10,000 prompt tokens and 20,000 response tokens: 60,000 / 20,000.
             await until(cluster, POD, lambda pods: ready_count(pods) == 3)
     command = [sys.executable, "-m", "serving", "why", "hello", "--state", str(up.state)]
     completed = await asyncio.to_thread(subprocess.run, command, check=True, capture_output=True, text=True)

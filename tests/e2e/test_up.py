@@ -1,4 +1,4 @@
-"""``serving up`` as a user runs it: real processes, real requests, real faults."""
+"""``serving up`` with real processes, requests and faults."""
 
 import asyncio
 import contextlib
@@ -56,7 +56,7 @@ class Up:
         return int(head.split(b" ")[1]), body.decode()
 
     async def until_status(self, status: int, host: bytes = HOST) -> str:
-        """Send requests until the status is this one; the body. The activator follows a service with a delay."""
+        """Send requests until the response has this status, and return the body; activators know a service with a delay."""
         async with asyncio.timeout(60):
             while (results := await self.get(host=host))[0] != status:  # noqa: ASYNC110 - nobody tells us
                 await asyncio.sleep(0.05)
@@ -66,7 +66,7 @@ class Up:
 def start(state: Path, *options: str) -> subprocess.Popen[str]:
     ports = [f"--{port.name}-port=0" for port in PORTS]
     command = [sys.executable, "-m", "serving", "up", f"--state={state}", *ports, *options]
-    # By this variable, or by their HOME in the state folder, all that it has started is found.
+    # Processes of the system are identified by this variable, or by their HOME in the state folder.
     environment = {**os.environ, "SERVING_STARTED_FOR": str(state)}
     return subprocess.Popen(
         command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -75,7 +75,7 @@ def start(state: Path, *options: str) -> subprocess.Popen[str]:
 
 @contextlib.contextmanager
 def running(state: Path, *options: str) -> Iterator[Up]:
-    """A running system, removed without a trace afterwards."""
+    """A running system that must leave no process."""
     process = start(state, *options)
     assert process.stdout is not None
     match = re.search(r"localhost:(\d+)", process.stdout.readline())
@@ -101,8 +101,7 @@ def up(serving: Stage) -> Iterator[Up]:
 @contextlib.asynccontextmanager
 async def cluster_of(up: Up) -> AsyncIterator[KubeCluster]:
     path = str(up.state / "kubeconfig")
-    # The API's socket is there from the start; the first call waits for the process that answers, with its handshake of
-    # TLS.
+    # The API's socket listens from the start; the first call waits until the API server accepts it.
     timeouts = KubeTimeouts(connect_s=120.0, call_s=120.0)
     async with KubeCluster(path, timeouts=timeouts) as cluster, asyncio.timeout(240):
         yield cluster
@@ -164,12 +163,12 @@ async def until_no_pods(cluster: KubeCluster) -> None:
                 return
 
 
-async def test_from_zero_to_many_and_back_to_zero(up: Up) -> None:
+async def test_service_scales_from_zero_to_many_and_back(up: Up) -> None:
     async with cluster_of(up) as cluster:
         await cluster.create(SERVING_SERVICE, hello())
         await until_ready(cluster)
         await up.until_status(200)
-        # 60 requests at once at 10 a pod, 7 aimed at: more than one pod is needed, and comes when it has started.
+        # 60 concurrent requests with a limit of 10 per pod and a target of 7 need several pods.
         pods: set[str] = set()
         while len(pods) < 2:
             responses = await asyncio.gather(*(up.get("/sleep/1") for _ in range(60)))
@@ -182,7 +181,7 @@ async def test_from_zero_to_many_and_back_to_zero(up: Up) -> None:
 
 
 async def pausing(cluster: KubeCluster, *, but: str = "") -> Object:
-    """A pod that waits because those in its place were evicted, of another name than ``but``."""
+    """A pod, other than ``but``, that waits because its predecessors were evicted."""
 
     def waits(pod: Object) -> bool:
         is_other = pod["metadata"]["name"] != but
@@ -199,7 +198,7 @@ async def pausing(cluster: KubeCluster, *, but: str = "") -> Object:
 
 
 @pytest.mark.slow
-async def test_pods_that_fill_the_disk_wait_under_the_next_control_process_too(up: Up) -> None:
+async def test_evicted_pods_pause_after_control_restart(up: Up) -> None:
     writing = f"sh -c 'head -c 5242880 /dev/zero > $HOME/filled; exec {sys.executable} {SAMPLE}'"
     looping = hello(**{"serving.dev/command": writing, "autoscaling.knative.dev/min-scale": "1"})
     limits = {"limits": {"ephemeral-storage": "1Mi"}}
@@ -212,11 +211,11 @@ async def test_pods_that_fill_the_disk_wait_under_the_next_control_process_too(u
             with contextlib.suppress(Unavailable):
                 await pausing(cluster, but=pod["metadata"]["name"])
                 break
-        # A process that knows of none before evicts two at first, and lists them: pods are not in the journal.
+        # Without saved pauses, the new process would evict two pods before the first pause.
         assert sum(map(is_evicted, (await cluster.list(POD, "default")).items)) < 2
 
 
-async def test_deleting_the_service_leaves_nothing(up: Up) -> None:
+async def test_deleted_service_leaves_no_pods(up: Up) -> None:
     async with cluster_of(up) as cluster:
         await cluster.create(SERVING_SERVICE, hello())
         await until_ready(cluster)
@@ -228,7 +227,7 @@ async def test_deleting_the_service_leaves_nothing(up: Up) -> None:
 
 
 async def failure(cluster: KubeCluster) -> str:
-    """The final reason for which a service is not ready."""
+    """The message of a service that is not ready."""
     listing = await cluster.list(SERVING_SERVICE, "default")
     for item in listing.items:
         if text := failure_in(item):
@@ -249,7 +248,7 @@ def failure_in(service: Object) -> str:
     )
 
 
-async def test_an_app_that_never_listens_is_reported_in_the_services_status(up: Up) -> None:
+async def test_app_that_never_listens_is_reported_in_service_status(up: Up) -> None:
     never = f"{sys.executable} -c 'import time; time.sleep(1000)'"
     annotations = {"serving.dev/command": never, "serving.knative.dev/progress-deadline": "2s"}
     async with cluster_of(up) as cluster:
@@ -261,9 +260,9 @@ async def test_an_app_that_never_listens_is_reported_in_the_services_status(up: 
     )
 
 
-def test_a_port_that_is_taken_is_named(tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+def test_port_in_use_is_reported(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        port = occupied.getsockname()[1]
         command = [
             sys.executable,
             "-m",

@@ -1,4 +1,4 @@
-"""Volumes that outlive pods, as a user meets them. One system serves all tests: its start takes seconds."""
+"""Persistent volumes, with one system for all tests."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.cli_stage import Stage, staged
 from tests.integration.image_stage import app_image, needs_containers
 
-# Users of an image may have any number; only root can give files to them.
+# Images may use any user; only root can change the owner of files.
 _OWNER = (1000, 1001) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
 
 APP = """
@@ -33,7 +33,7 @@ http.server.HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler).serve_fo
 pytestmark = pytest.mark.timeout(300)
 
 
-def test_data_outlives_pods_and_a_volume_in_use_is_kept(serving: Stage, tmp_path: Path) -> None:
+def test_volume_data_survives_pods_and_used_volume_is_not_deleted(serving: Stage, tmp_path: Path) -> None:
     """Starts three pods, and waits for the last to end."""
     (tmp_path / "app.py").write_text(APP)
     deploy = ("deploy", "notes", str(tmp_path), "--command", f"{sys.executable} app.py")
@@ -42,7 +42,7 @@ def test_data_outlives_pods_and_a_volume_in_use_is_kept(serving: Stage, tmp_path
     serving("volume", "create", "db", "--size", "10Mi")
     serving(*deploy, "--volume", "db:/data")
     assert serving("invoke", "notes", "/one").stdout == "/one"
-    # Another revision, and so another pod, with another user where this one is root.
+    # Another revision has another pod, which has another user if this process is root.
     serving("update", "notes", "-e", "A=1")
     serving.until_status("/one/two", "notes", "/two")
     refused = serving("volume", "delete", "db", code=1)
@@ -50,7 +50,7 @@ def test_data_outlives_pods_and_a_volume_in_use_is_kept(serving: Stage, tmp_path
     assert "revision/notes-00001" in refused.stderr
     folder = serving.state / "volumes" / "default" / "db"
     assert str(folder) in serving("volume", "list").stdout
-    # The same name in another namespace is another volume, and there is none.
+    # The same name in another namespace is another volume, which does not exist.
     other = serving(*deploy, "--volume", "db:/data", "-n", "other", code=2)
     assert "there is no volume db in namespace other" in other.stderr
     serving("delete", "notes", "--wait")
@@ -61,7 +61,7 @@ def test_data_outlives_pods_and_a_volume_in_use_is_kept(serving: Stage, tmp_path
         time.sleep(0.05)
 
 
-def test_a_backup_with_volumes_fills_an_empty_folder(serving: Stage, tmp_path: Path) -> None:
+def test_backup_with_volumes_is_restored_into_an_empty_folder(serving: Stage, tmp_path: Path) -> None:
     """Starts a second system, which takes seconds."""
     (tmp_path / "app.py").write_text(APP)
     serving("apply", "-f", "-", stdin="{apiVersion: v1, kind: Namespace, metadata: {name: other}}")
@@ -77,12 +77,12 @@ def test_a_backup_with_volumes_fills_an_empty_folder(serving: Stage, tmp_path: P
     file = tmp_path / "saved.tar.gz"
     assert "with volumes" in serving("backup", str(file), "--volumes").output
     assert "in use by process" in serving("restore", str(file), code=1).output
-    # What is written after the backup is not in it.
+    # The backup does not contain later writes.
     assert serving("invoke", "keeper", "/late").stdout == "/one/late"
     target = tmp_path / "restored"
     assert "volumes begin empty" not in Stage(state=target, pid=0)("restore", str(file)).output
     assert tuple(owners(target / "volumes" / namespace / "kept") for namespace in ("default", "other")) == written
-    # The app's folder is gone with its machine; the snapshot serves it.
+    # The app's folder does not exist on another machine; the snapshot is used.
     (tmp_path / "app.py").unlink()
     written_by_users = specs(serving)
     with staged(target) as restored:
@@ -97,7 +97,7 @@ def test_a_backup_with_volumes_fills_an_empty_folder(serving: Stage, tmp_path: P
 
 
 def specs(stage: Stage) -> list[Any]:
-    """The services as users wrote them."""
+    """The specs of the services."""
     return [service["spec"] for service in json.loads(stage("get", "services", "-o", "json").stdout)["items"]]
 
 
@@ -108,7 +108,7 @@ def owners(folder: Path) -> dict[str, tuple[int, int, int]]:
 
 
 @needs_containers()
-def test_a_volume_of_a_container_outlives_it(serving: Stage, tmp_path: Path) -> None:
+def test_container_volume_survives_its_container(serving: Stage, tmp_path: Path) -> None:
     """Starts two containers, one after the other."""
     app_image(tmp_path / "web.tar", Entrypoint=["/bin/sh", "-c", "id -u >> /data/log; exec httpd -f -p $PORT -h /data"])
     serving("image", "import", str(tmp_path / "web.tar"))

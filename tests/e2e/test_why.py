@@ -22,29 +22,29 @@ def _woken(serving: Stage, tmp_path_factory: pytest.TempPathFactory) -> None:
     serving("invoke", "woken")
 
 
-def test_a_wake_is_reported_in_a_sentence_by_service_and_by_revision(serving: Stage) -> None:
+def test_why_reports_a_wake_by_service_and_by_revision(serving: Stage) -> None:
     for name in ("woken", "woken-00001"):
         lines = serving("why", name).stdout.splitlines()
         assert any("woken-00001 0 → 1: " in line for line in lines), lines
     reported = [json.loads(line) for line in serving("why", "woken", "-o", "json").stdout.splitlines()]
-    # Another test may have made another revision before.
+    # Another test may already have created another revision.
     assert "woken-00001" in {entry["revision"] for entry in reported} <= {"woken-00001", "woken-00002"}
     assert "no decision about nobody" in serving("why", "nobody", code=1).stderr
     assert "--since" in serving("why", "woken", "--since", "yesterday", code=2).stderr
 
 
-def test_what_is_decided_is_followed(serving: Stage, tmp_path: Path) -> None:
+def test_why_follow_prints_new_decisions(serving: Stage, tmp_path: Path) -> None:
     with serving.process("why", "woken", "-f", "--since", "1h") as process:
         assert process.stdout is not None
-        # It is at work when it tells of what was before; a new revision is something new.
+        # The first line is a past decision, so the command follows the log from now on.
         assert "woken-00001 " in process.stdout.readline()
         serving("deploy", "woken", str(tmp_path), "--command", SAMPLE, "--env", "A=B")
         assert any("woken-00002 " in line for line in process.stdout)
 
 
-def test_the_log_of_a_real_system_decided_again_agrees_entirely(serving: Stage) -> None:
+def test_replayed_decision_log_has_equal_outcomes(serving: Stage) -> None:
     path = serving.state / "decisions.jsonl"
-    # The autoscaler may be writing the last one.
+    # The autoscaler may be writing the last line.
     lines = [line for line in path.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
     records = [read_record(line) for line in lines]
     assert records
@@ -52,7 +52,7 @@ def test_the_log_of_a_real_system_decided_again_agrees_entirely(serving: Stage) 
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_what_the_autoscaler_forgot_when_it_ended_is_in_the_log(serving: Stage) -> None:
+def test_why_reads_decisions_of_a_killed_autoscaler_from_the_log(serving: Stage) -> None:
     before = serving("why", "woken-00001").stdout.splitlines()[0].split(" (")[0]
     (pid,) = (
         int(path.name)
@@ -71,12 +71,12 @@ def is_child(process: Path, parent: int, module: str) -> bool:
     return module in command and int(stat.rpartition(")")[2].split()[1]) == parent
 
 
-def test_top_and_the_dashboard_show_it(serving: Stage) -> None:
+def test_top_and_dashboard_show_the_revision(serving: Stage) -> None:
     url = serving("dashboard").stdout.strip()
-    # The link sets a cookie and leads to the page, as in a browser.
+    # The link sets a cookie and redirects to the page.
     opener = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
     with opener.open(url, timeout=60) as response:
         assert b"<title>serving</title>" in response.read()
-    # An autoscaler that another test has just killed learns of the revisions again.
+    # After another test has killed the autoscaler, the revisions appear with a delay.
     while not any(line.startswith("woken-00001 ") for line in serving("top", "--once").stdout.splitlines()):
         time.sleep(0.1)

@@ -1,4 +1,4 @@
-"""Wrong commands with the errors that they print."""
+"""Invalid commands and the errors that they print."""
 
 import shlex
 from pathlib import Path
@@ -16,7 +16,7 @@ kind: Service
 metadata: {name: a}
 spec: {template: {spec: {containers: [{image: x}]}}}
 """
-# Files by the word that stands for each in a command.
+# Files by their placeholder in commands.
 FILES = {
     "FILE": "not a manifest: [",
     "NOTHING": "",
@@ -28,7 +28,7 @@ FILES = {
     "NONAME": _SERVICE.replace("name: a", ""),
     "TWICE": _SERVICE.replace("spec:", "metadata: {name: b}\nspec:", 1),
 }
-# These have no --state.
+# Commands without --state.
 ALONE = (
     "convert",
     "replay",
@@ -225,14 +225,14 @@ def _hello(serving: Stage, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("row", COMMANDS.strip().splitlines())
-def test_an_error_names_what_is_wrong_and_what_is_right(
+def test_invalid_command_prints_the_expected_error(
     serving: Stage, folder: Path, row: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command, _, expected = row.partition(" => ")
     monkeypatch.chdir(folder)
-    place = [] if command.startswith(ALONE) else ["--state", str(serving.state)]
+    state_option = [] if command.startswith(ALONE) else ["--state", str(serving.state)]
     first, *rest = shlex.split(command)
     group = [rest.pop(0)] if first in {"image", "volume"} or rest[:1] == ["revoke"] else []
-    done = CliRunner().invoke(main, [first, *group, *place, *rest], env={"KUBECONFIG": None, "COLUMNS": "200"})
+    done = CliRunner().invoke(main, [first, *group, *state_option, *rest], env={"KUBECONFIG": None, "COLUMNS": "200"})
     assert done.exit_code in {1, 2}, done.output
     assert expected in done.stderr.replace(f"{folder}/", ""), done.stderr

@@ -58,18 +58,18 @@ def test_a_cookie_continues_a_session_and_its_absence_starts_one() -> None:
     assert (known.session, known.starts_session) == (None, True)
 
 
-def test_prompts_are_no_sessions_and_get_no_cookie() -> None:
+def test_prefix_affinity_uses_no_session_cookie() -> None:
     known = known_at(head("Cookie: serving-session=abc"), site(affinity="prefix"), turn=0)
     assert (known.session, known.starts_session) == (None, False)
 
 
-def test_a_header_without_a_value_is_no_session_and_gets_no_cookie() -> None:
+def test_missing_affinity_header_starts_no_session() -> None:
     assert known_at(head("X-User: ada"), site(affinity="header:X-User"), turn=0).session == session_number(b"ada")
     known = known_at(head(), site(affinity="header:X-User"), turn=0)
     assert (known.session, known.starts_session) == (None, False)
 
 
-def test_trace_and_agent_are_read() -> None:
+def test_traceparent_and_user_agent_are_read() -> None:
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     read = head("User-Agent: curl", f"traceparent: {trace}")
     assert known_at(read, site(), turn=0).traceparent == trace.encode()
@@ -77,6 +77,6 @@ def test_trace_and_agent_are_read() -> None:
     assert marks_of(head())[1] == b""
 
 
-def test_a_call_of_grpc_is_known_by_its_content_type() -> None:
+def test_grpc_request_is_recognized_by_its_content_type() -> None:
     assert known_at(head("Content-Type: application/grpc+proto"), site(), turn=0).is_grpc
     assert not known_at(head("Content-Type: application/json"), site(), turn=0).is_grpc

@@ -26,7 +26,7 @@ class Slow(MemoryCluster):
         return await super().get(kind, namespace, name, subresource=subresource)
 
 
-async def test_an_earlier_slow_reload_does_not_drop_the_certificate_of_a_new_mapping() -> None:
+async def test_slow_earlier_reload_keeps_certificate_of_new_mapping() -> None:
     cluster = Slow()
     for name in ("blog", "shop"):
         pair = issued(f"{name}.example")

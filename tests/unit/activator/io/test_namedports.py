@@ -39,7 +39,7 @@ def owner(ports: NamedPorts, number: int, namespace: str = "default") -> str:
     return "" if claim is None else claim.name
 
 
-def test_a_service_with_the_port_for_tcp_takes_its_connections() -> None:
+def test_service_with_tcp_port_owns_its_connections_in_its_namespace() -> None:
     ports = ports_of(
         route("db", port="5432", tcp="5432"), route("api", port="8080"), route("web", port="80", tcp="9000")
     )
@@ -47,18 +47,18 @@ def test_a_service_with_the_port_for_tcp_takes_its_connections() -> None:
     assert owner(ports, 5432, "other") == ""
 
 
-def test_of_several_the_first_by_name_has_the_port_until_it_goes() -> None:
+def test_first_service_by_name_owns_shared_tcp_port_until_removed() -> None:
     ports = ports_of(route("b", port="5432", tcp="5432"), route("a", port="5432", tcp="5432"))
     assert owner(ports, 5432) == "a"
     ports.set("default/a", None)
     assert owner(ports, 5432) == "b"
 
 
-def test_a_port_for_tls_is_shared_by_server_name_and_belongs_to_none() -> None:
+def test_tls_port_has_no_single_owner() -> None:
     assert owner(ports_of(route("db", port="5432", tcp="5432/tls")), 5432) == ""
 
 
-def test_a_port_that_cannot_be_opened_is_tried_once_per_pause_however_often_routes_change() -> None:
+def test_failed_listen_is_retried_every_5_s_regardless_of_route_changes() -> None:
     tries: list[float] = []
 
     class Refusing:

@@ -11,7 +11,7 @@ from serving.core.settings.activator import ActivatorSettings
 from serving.net.proxy.forwarding.exchange import Exchange
 
 
-async def test_a_peer_that_closes_its_connection_and_lives_costs_no_time(tmp_path: Path) -> None:
+async def test_connection_closed_by_live_peer_leaves_no_writer_callback(tmp_path: Path) -> None:
     """A process of an earlier version closes a connection with a newer message, and continues to run."""
     closed = asyncio.Event()
 

@@ -16,11 +16,13 @@ from serving.activator.io.placeholder import placeholder_page, wants_placeholder
         (b"GET", None, False),
     ],
 )
-def test_only_browsers_that_ask_for_a_page_get_it(method: bytes, accept: bytes | None, *, wants: bool) -> None:
+def test_placeholder_is_sent_only_for_get_requests_that_accept_html(
+    method: bytes, accept: bytes | None, *, wants: bool
+) -> None:
     assert wants_placeholder(method, accept) is wants
 
 
-def test_the_page_names_the_service_and_nothing_can_be_smuggled_in() -> None:
+def test_placeholder_page_escapes_the_service_name() -> None:
     page = placeholder_page("<script>").decode()
     assert "<h1>&lt;script&gt; is starting</h1>" in page
     assert "<script>" not in page

@@ -28,7 +28,7 @@ def route(annotations: dict[str, str], **metadata: Any) -> ServedRoute:  # noqa:
     return served_route
 
 
-def test_a_route_claims_its_ports_for_its_own_public_host() -> None:
+def test_route_claims_each_tcp_port_for_its_public_host() -> None:
     claims = tcp_claims_of(route({TCP_ANNOTATION: "5432,1883"}))
     assert claims == tuple(
         TcpClaim(since=SINCE, route="default/db", port=port, host="db.default.localhost") for port in (5432, 1883)
@@ -45,16 +45,16 @@ def test_a_route_claims_its_ports_for_its_own_public_host() -> None:
     ],
     ids=["not asked for", "unreadable", "private", "cluster-local"],
 )
-def test_other_routes_claim_none(served: ServedRoute) -> None:
+def test_route_without_public_tcp_port_claims_none(served: ServedRoute) -> None:
     assert tcp_claims_of(served) == ()
 
 
-def test_a_claim_says_whether_it_shares_the_port() -> None:
+def test_only_tls_claim_shares_its_port() -> None:
     plain, shared = tcp_claims_of(route({TCP_ANNOTATION: "5432,8883/tls"}))
     assert (plain.is_tls, shared.is_tls) == (False, True)
 
 
-def test_events_are_about_the_service_of_a_route_or_about_the_route() -> None:
+def test_event_object_is_the_owning_service_else_the_route() -> None:
     owners = [{"kind": "Other", "name": "x"}, {"kind": "Service", "name": "db", "uid": "s", "controller": True}]
     owned = route({TCP_ANNOTATION: "5432"}, uid="r", ownerReferences=owners).service
     assert (owned.kind, owned.name, owned.uid) == ("Service", "db", "s")
@@ -62,7 +62,7 @@ def test_events_are_about_the_service_of_a_route_or_about_the_route() -> None:
     assert (alone.kind, alone.name, alone.uid) == ("Route", "db", "r")
 
 
-def test_the_older_claim_comes_first() -> None:
+def test_older_tcp_claim_sorts_first() -> None:
     old = TcpClaim(since="2026-01-01T00:00:00Z", route="default/z", port=1, host="z")
     young = TcpClaim(since="2026-01-02T00:00:00Z", route="default/a", port=1, host="a")
     assert sorted([young, old]) == [old, young]

@@ -16,7 +16,7 @@ def pod(address: str, name: str = "") -> ServedPod:
     return ServedPod(address=address, namespace="default", name=name or f"pod-{address}")
 
 
-def test_a_pod_is_a_candidate_until_its_time_is_over() -> None:
+def test_announced_pod_is_a_candidate_until_its_deadline() -> None:
     announced_pods = AnnouncedPods()
     assert announced_pods.add(KEY, pod("a"), until_s=5.0)
     assert announced_pods.candidates(KEY, (), 4.9) == {"a": pod("a")}
@@ -33,7 +33,7 @@ def test_a_pod_is_a_candidate_until_its_time_is_over() -> None:
 
 
 @pytest.mark.parametrize("listed", [pod("a"), pod("a", "another"), pod("elsewhere", "pod-a")])
-def test_a_slice_that_lists_the_address_or_the_pod_ends_it(listed: ServedPod) -> None:
+def test_slice_with_the_address_or_pod_name_ends_an_announcement(listed: ServedPod) -> None:
     announced_pods = AnnouncedPods()
     announced_pods.add(KEY, pod("a"), until_s=5.0)
     announced_pods.add(KEY, pod("b"), until_s=5.0)
@@ -41,7 +41,7 @@ def test_a_slice_that_lists_the_address_or_the_pod_ends_it(listed: ServedPod) ->
     assert announced_pods.candidates(KEY, (), 0.0) == {"b": pod("b")}, "it does not come back"
 
 
-def test_a_change_is_seen_until_the_candidates_are_read() -> None:
+def test_change_is_pending_until_candidates_are_read() -> None:
     announced_pods = AnnouncedPods()
     assert not announced_pods.has_changed(KEY, 0.0)
     announced_pods.add(KEY, pod("a"), until_s=5.0)
@@ -50,14 +50,14 @@ def test_a_change_is_seen_until_the_candidates_are_read() -> None:
     assert [announced_pods.has_changed(KEY, now_s) for now_s in (0.0, 5.0)] == [False, True]
 
 
-def test_a_second_announcement_replaces_the_first() -> None:
+def test_second_announcement_of_an_address_replaces_the_first() -> None:
     announced_pods = AnnouncedPods()
     announced_pods.add(KEY, pod("a"), until_s=5.0)
     announced_pods.add(KEY, pod("a", "new"), until_s=7.0)
     assert (len(announced_pods), announced_pods.candidates(KEY, (), 6.0)) == (1, {"a": pod("a", "new")})
 
 
-def test_revisions_are_forgotten_with_their_pods() -> None:
+def test_announcements_are_dropped_with_their_revision_or_at_their_deadline() -> None:
     announced_pods = AnnouncedPods()
     announced_pods.add(KEY, pod("a"), until_s=5.0)
     announced_pods.add(OTHER, pod("b"), until_s=6.0)
@@ -67,7 +67,7 @@ def test_revisions_are_forgotten_with_their_pods() -> None:
     assert len(announced_pods) == 0
 
 
-def test_there_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_announced_pods_of_all_revisions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readiness, "_PODS_MAX", 2)
     announced_pods = AnnouncedPods()
     assert [announced_pods.add(KEY, pod(name), until_s=5.0) for name in ("a", "b", "c", "a")] == [
@@ -85,7 +85,9 @@ def test_there_is_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
         st.tuples(st.sampled_from([KEY, OTHER]), st.sampled_from("abc"), st.floats(0, 9), st.booleans()), max_size=30
     )
 )
-def test_the_count_is_that_of_the_pods(steps: list[tuple[tuple[str, str], str, float, bool]]) -> None:
+def test_announced_pod_count_equals_the_candidates_of_all_revisions(
+    steps: list[tuple[tuple[str, str], str, float, bool]],
+) -> None:
     announced_pods = AnnouncedPods()
     for key, address, at_s, is_add in steps:
         if is_add:

@@ -54,13 +54,13 @@ NO_APP = render_proxy_status(b"queue-proxy", b'the app said "no"')
         ({"outcome": REFUSED, "status": 503, "is_sent": False}, "activator", "it sent the request to no pod"),
     ],
 )
-def test_each_end_has_one_who_failed_it(changes: dict[str, object], failed_by: str, part: str) -> None:
+def test_request_end_is_attributed_to_one_component(changes: dict[str, object], failed_by: str, part: str) -> None:
     text, why = failure_of(msgspec.structs.replace(END, **changes), RequestFacts())
     assert text == failed_by
     assert part in why
 
 
-def test_what_was_noted_on_the_way_explains_a_refusal() -> None:
+def test_recorded_failure_explains_a_refused_request_only() -> None:
     facts = RequestFacts()
     facts.fail("queue-proxy", "no connection")
     end = msgspec.structs.replace(END, outcome=REFUSED, status=502)
@@ -69,7 +69,7 @@ def test_what_was_noted_on_the_way_explains_a_refusal() -> None:
     assert failure_of(END, facts) == ("", "")
 
 
-def test_a_client_may_leave_during_a_cold_start() -> None:
+def test_client_disconnect_during_cold_start_is_reported_as_such() -> None:
     end = msgspec.structs.replace(END, outcome=GONE, status=0, is_sent=False)
     assert failure_of(end, RequestFacts(is_cold=True))[1].endswith("waited for a pod to start")
 
@@ -84,5 +84,5 @@ def test_a_client_may_leave_during_a_cold_start() -> None:
         (render_pod_wait(0.25) + render_pod_wait(0.5), 0.75),
     ],
 )
-def test_the_wait_in_a_pod_is_read_from_its_response(lines: bytes, wait_s: float) -> None:
+def test_pod_wait_is_read_from_server_timing(lines: bytes, wait_s: float) -> None:
     assert pod_wait_s(lines) == pytest.approx(wait_s)

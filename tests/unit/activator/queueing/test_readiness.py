@@ -37,7 +37,7 @@ def test_a_pod_is_probed_immediately_while_requests_wait() -> None:
     assert unready_pods.probe_due_s(KEY, is_waiting=True) is None
 
 
-def test_an_announced_pod_is_probed_at_once_and_often() -> None:
+def test_announced_pod_is_probed_immediately_and_at_short_intervals() -> None:
     unready_pods, now_s = unready("p", "q"), 0.0
     unready_pods.hurry(OTHER, "p", 0.0)
     unready_pods.hurry(KEY, "unknown", 0.0)
@@ -53,14 +53,14 @@ def test_an_announced_pod_is_probed_at_once_and_often() -> None:
     assert unready_pods.probe_due_s(KEY, is_waiting=True) == pytest.approx(3.07)
 
 
-def test_no_pod_is_probed_for_nothing() -> None:
+def test_pods_are_not_probed_without_waiting_requests() -> None:
     unready_pods = unready("p")
     assert unready_pods.due(KEY, 0.0, is_waiting=False) == []
     assert unready_pods.probe_due_s(KEY, is_waiting=False) is None
     assert unready_pods.due(OTHER, 0.0, is_waiting=True) == []
 
 
-def test_pauses_grow_and_after_ten_seconds_are_a_second() -> None:
+def test_probe_interval_grows_from_10_ms_to_1_s() -> None:
     unready_pods, now_s, pauses = unready("p"), 0.0, []
     while now_s < 11.0:
         assert addresses(unready_pods.due(KEY, now_s, is_waiting=True)) == ["p"]
@@ -79,7 +79,7 @@ def test_pauses_grow_and_after_ten_seconds_are_a_second() -> None:
     assert pauses[-1] == pytest.approx(1.0)
 
 
-def test_a_ready_pod_is_confirmed_and_probed_each_second_until_a_probe_fails() -> None:
+def test_confirmed_pod_is_probed_each_second_until_a_probe_fails() -> None:
     unready_pods = unready("p")
     unready_pods.due(KEY, 0.0, is_waiting=True)
     assert record_reply(unready_pods, "p", 0.1, is_ready=True)
@@ -92,7 +92,7 @@ def test_a_ready_pod_is_confirmed_and_probed_each_second_until_a_probe_fails() -
     assert unready_pods.confirmed(KEY) == {}
 
 
-def test_a_confirmation_ends_when_the_pod_leaves_the_list() -> None:
+def test_confirmation_ends_when_the_pod_is_unlisted() -> None:
     unready_pods = unready("p")
     unready_pods.due(KEY, 0.0, is_waiting=True)
     record_reply(unready_pods, "p", 0.0, is_ready=True)
@@ -101,7 +101,7 @@ def test_a_confirmation_ends_when_the_pod_leaves_the_list() -> None:
     assert unready_pods.confirmed(KEY) == {}
 
 
-def test_a_confirmation_ends_when_another_pod_has_the_address() -> None:
+def test_confirmation_ends_when_another_pod_gets_the_address() -> None:
     unready_pods = unready("p")
     unready_pods.due(KEY, 0.0, is_waiting=True)
     record_reply(unready_pods, "p", 0.0, is_ready=True)
@@ -111,7 +111,7 @@ def test_a_confirmation_ends_when_another_pod_has_the_address() -> None:
 
 
 @pytest.mark.parametrize("after", [{}, {"p": pod("p", "successor")}])
-def test_a_late_response_of_another_pod_counts_for_nothing(after: dict[str, ServedPod]) -> None:
+def test_late_probe_reply_of_a_replaced_pod_is_ignored(after: dict[str, ServedPod]) -> None:
     unready_pods = unready("p")
     unready_pods.due(KEY, 0.0, is_waiting=True)
     unready_pods.set_pods(KEY, after, 0.1)
@@ -119,7 +119,7 @@ def test_a_late_response_of_another_pod_counts_for_nothing(after: dict[str, Serv
     assert (unready_pods.confirmed(KEY), unready_pods.probe_count) == ({}, 0)
 
 
-def test_a_list_that_is_repeated_keeps_what_is_known() -> None:
+def test_repeated_pod_list_preserves_probe_state() -> None:
     unready_pods = unready("p", "q")
     unready_pods.due(KEY, 0.0, is_waiting=True)
     record_reply(unready_pods, "p", 0.0, is_ready=True)
@@ -128,14 +128,14 @@ def test_a_list_that_is_repeated_keeps_what_is_known() -> None:
     assert unready_pods.due(KEY, 0.1, is_waiting=True) == []
 
 
-def test_a_revision_without_requests_is_forgotten() -> None:
+def test_forget_removes_the_pods_of_a_revision() -> None:
     unready_pods = unready("p")
     unready_pods.forget(KEY)
     unready_pods.forget(OTHER)
     assert not unready_pods._pods
 
 
-def test_probes_of_a_revision_are_bounded_and_the_rest_comes_a_little_later() -> None:
+def test_probes_of_a_revision_are_bounded_and_the_rest_is_delayed() -> None:
     unready_pods = unready(*(f"p{place:02}" for place in range(20)))
     assert len(unready_pods.due(KEY, 0.0, is_waiting=True)) == 16
     assert unready_pods.due(KEY, 0.05, is_waiting=True) == []
@@ -156,7 +156,7 @@ def test_probes_of_all_revisions_are_bounded() -> None:
     assert (count, unready_pods.probe_count) == (128, 128)
 
 
-def test_probes_are_counted_and_only_listed_pods_confirmed_whatever_happens() -> None:
+def test_probe_count_is_exact_and_only_listed_pods_are_confirmed() -> None:
     draw = random.Random(7)
     unready_pods, flying, listed = UnreadyPods(), list[PodProbe](), dict[str, ServedPod]()
     for step in range(2000):

@@ -27,7 +27,7 @@ def revision(
     return read
 
 
-def test_a_revision_is_read() -> None:
+def test_revision_fields_are_read_from_the_resource() -> None:
     spec = {
         "servingState": "Reserve",
         "containerConcurrency": 10,
@@ -49,7 +49,7 @@ def test_a_revision_is_read() -> None:
     )
 
 
-def test_a_revision_that_says_little_gets_the_defaults() -> None:
+def test_revision_without_fields_gets_the_defaults() -> None:
     assert revision(spec={"idleTimeoutSeconds": 0}) == ServedRevision(
         key=("default", "hello-00001"),
         resource_version="7",
@@ -68,12 +68,12 @@ def test_a_revision_that_says_little_gets_the_defaults() -> None:
         ({"type": "Ready", "status": "True"}, None),
     ],
 )
-def test_only_ready_false_is_a_failure(condition: dict[str, str], failure: str | None) -> None:
+def test_only_condition_ready_false_is_a_failure(condition: dict[str, str], failure: str | None) -> None:
     assert revision(status={"conditions": [condition]}).failure == failure
 
 
 @pytest.mark.parametrize("reason", ["Unschedulable", "SchedulingGated"])
-def test_a_pod_without_a_node_delays_a_revision_and_does_not_fail_it(reason: str) -> None:
+def test_unscheduled_pod_delays_a_revision_and_does_not_fail_it(reason: str) -> None:
     condition = {"type": "Ready", "status": "False", "reason": reason, "message": "0/1 nodes are available"}
     facts = revision(status={"conditions": [condition]})
     assert (facts.failure, facts.delay) == (None, f"{reason}: 0/1 nodes are available")
@@ -92,7 +92,7 @@ def test_a_pod_without_a_node_delays_a_revision_and_does_not_fail_it(reason: str
         ({"autoscaling.knative.dev/targetUtilizationPercentage": "20"}, 20.0),
     ],
 )
-def test_the_target_is_the_one_that_the_autoscaler_aims_at(annotations: dict[str, str], target: float) -> None:
+def test_target_concurrency_equals_the_autoscalers(annotations: dict[str, str], target: float) -> None:
     scaling = read_annotations(annotations, SCALING).scaling
     aimed_at = resolve(SCALING, scaling, container_concurrency=0, reachable=True)
     target_concurrency = revision(annotations=annotations).target_concurrency
@@ -100,21 +100,21 @@ def test_the_target_is_the_one_that_the_autoscaler_aims_at(annotations: dict[str
     assert aimed_at.metric != "concurrency" or target_concurrency == aimed_at.target_value
 
 
-def test_the_target_follows_the_autoscalers_settings() -> None:
+def test_target_concurrency_uses_the_autoscaler_settings() -> None:
     assert revision(scaling=AutoscalerSettings(container_concurrency_target_default=10.0)).target_concurrency == 7.0
 
 
-def test_a_revision_that_cannot_be_read_is_no_data() -> None:
+def test_invalid_revision_is_no_data() -> None:
     assert isinstance(revision_of({"metadata": {"name": "r"}, "spec": {"servingState": "Asleep"}}, SCALING), NoData)
 
 
-def test_a_readiness_probe_of_the_kubelet_is_seen() -> None:
+def test_exec_readiness_probe_is_left_to_the_kubelet() -> None:
     probed = {"readinessProbe": {"exec": {"command": ["true"]}}}
     assert revision(spec={"containers": [probed]}).kubelet_decides
     assert not revision(spec={"containers": [{}]}).kubelet_decides
 
 
-def test_the_saved_learnt_target_is_asked_by_where_it_is_in_force() -> None:
+def test_saved_learnt_target_applies_in_modes_use_and_protect() -> None:
     learnt = {
         "autoscaling.serving.dev/learnt-target": '{"total": 10.0, "bound": "cpu", "above": 8.0, "response_s": 0.1}'
     }
@@ -123,7 +123,7 @@ def test_the_saved_learnt_target_is_asked_by_where_it_is_in_force() -> None:
         assert revision(annotations=annotations).target_concurrency == target
 
 
-def test_a_workload_is_a_revision_without_queue_proxy() -> None:
+def test_workload_is_read_as_a_revision_without_queue_proxy() -> None:
     metadata = {"name": "shop", "namespace": "default", "resourceVersion": "7"}
     spec = {"target": {"name": "shop"}, "service": {"name": "shop"}, "scaling": {"target": 10}, "timeoutSeconds": 9}
     spec |= {"maxPendingRequests": 4, "waitTimeoutSeconds": 3}
@@ -141,6 +141,6 @@ def test_a_workload_is_a_revision_without_queue_proxy() -> None:
     )
 
 
-def test_a_workload_that_cannot_be_read_says_why() -> None:
+def test_invalid_workload_is_no_data() -> None:
     spec = ScaledWorkloadSpec(target=WorkloadTarget(name="shop"), service=WorkloadService(name="shop"))
     assert isinstance(workload_of({"metadata": {"name": "shop", "uid": 3}}, spec, SCALING), NoData)

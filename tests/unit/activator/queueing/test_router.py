@@ -105,17 +105,17 @@ def sent_away(outcome: RoutingOutcome[str]) -> list[tuple[str, RejectionReason]]
     return [(rejection.request, rejection.reason) for rejection in outcome.rejections]
 
 
-def test_a_request_goes_to_a_pod() -> None:
+def test_request_is_dispatched_to_a_ready_pod() -> None:
     assert new_router("p").arrive(KEY, "a", 0.0) == Dispatch(request="a", pod=pod("p"))
 
 
-def test_without_a_pod_a_request_waits() -> None:
+def test_request_without_a_pod_is_queued() -> None:
     router = new_router()
     assert isinstance(router.arrive(KEY, "a", 0.0), Queued)
     assert router.schedule.has_pending_work
 
 
-def test_a_workload_may_let_fewer_requests_wait_for_less_time() -> None:
+def test_workload_lowers_its_queue_depth_and_wait() -> None:
     router = new_router(facts=msgspec.structs.replace(revision(), waiting_max=1, wait_max_s=0.5))
     come(router, "a")
     rejection = router.arrive(KEY, "b", 0.1)
@@ -124,18 +124,18 @@ def test_a_workload_may_let_fewer_requests_wait_for_less_time() -> None:
     assert [each_rejection.text for each_rejection in router.tick(0.6).rejections] == ["no pod was free within 0.5 s"]
 
 
-def test_the_bounds_of_the_activator_hold_for_all() -> None:
+def test_workload_queue_bounds_never_exceed_the_activators() -> None:
     facts = msgspec.structs.replace(revision(), waiting_max=9, wait_max_s=9.0)
     assert facts.bounded(SETTINGS) == SETTINGS == revision().bounded(SETTINGS)
 
 
-def test_the_first_that_waits_pokes_and_flips() -> None:
+def test_first_queued_request_pokes_and_flips() -> None:
     router = new_router(facts=revision(ServingState.RESERVE))
     come(router, "a")
     assert router.tick(0.0).wakes == [RevisionWake(key=KEY, flip=True, poke=FIRST, resource_version="7")]
 
 
-def test_requests_that_came_together_make_one_poke() -> None:
+def test_simultaneous_requests_are_reported_in_one_poke() -> None:
     router = new_router()
     come(router, "a", "b", "c")
     (woken,) = router.tick(0.0).wakes
@@ -143,7 +143,7 @@ def test_requests_that_came_together_make_one_poke() -> None:
     assert woken.poke.load == load_of(3, 3, windowed=(0.0, 0.0))
 
 
-def test_a_flip_is_tried_again_when_it_is_due() -> None:
+def test_flip_is_retried_when_due() -> None:
     router = new_router(facts=revision(ServingState.RESERVE))
     come(router, "a")
     router.tick(0.0)
@@ -152,7 +152,7 @@ def test_a_flip_is_tried_again_when_it_is_due() -> None:
     assert [woken.flip for woken in router.tick(0.1).wakes] == [True]
 
 
-def test_a_pod_that_comes_gets_who_waits_oldest_first() -> None:
+def test_new_pods_receive_queued_requests_oldest_first() -> None:
     router = new_router()
     come(router, "a", "b", "c")
     outcome = router.set_slice(pods("p", "q"), 0.5)
@@ -160,7 +160,7 @@ def test_a_pod_that_comes_gets_who_waits_oldest_first() -> None:
     assert [dispatch.waited_s for dispatch in outcome.dispatches] == [0.5, 0.5]
 
 
-def test_open_requests_of_one_client_leave_slots_to_others() -> None:
+def test_incomplete_requests_of_one_client_leave_slots_to_others() -> None:
     router = new_router("a", "b")
     arrived = [router.arrive(KEY, request, 0.0, client="10.0.0.1") for request in ("r0", "r1")]
     assert [isinstance(admission, Dispatch) for admission in arrived] == [True, False]
@@ -177,7 +177,7 @@ def test_a_parked_request_with_a_complete_body_is_dispatched_and_counts_once() -
     assert [load.request_count for _, load in router.report(1.0)] == [2]
 
 
-def test_a_revision_is_counted_under_its_configuration() -> None:
+def test_directory_maps_a_revision_to_its_configuration() -> None:
     directory = new_router("p").directory
     directory.set_revision(msgspec.structs.replace(revision(), configuration="hello"))
     assert directory.configuration_of(KEY) == "hello"
@@ -194,18 +194,18 @@ def test_an_unread_response_is_recorded_for_a_known_revision_only() -> None:
     assert router_of_one.schedule.has_pending_work
 
 
-def test_an_end_lets_the_next_run() -> None:
+def test_finished_request_frees_its_slot_for_the_next() -> None:
     router = new_router("p")
     come(router, "a", "b")
     assert shown(router, router.finish(KEY, "a", 0.1)) == ["b@p"]
 
 
-def test_the_end_of_what_is_not_inside_does_nothing() -> None:
+def test_finish_and_requeue_of_unknown_request_have_no_effect() -> None:
     router = new_router("p")
     assert [router.finish(KEY, "a", 0.0), router.requeue(KEY, "a", 0.0)] == [(), ()]
 
 
-def test_after_the_last_that_waited_was_served_the_next_is_the_first_again() -> None:
+def test_request_queued_after_an_empty_queue_pokes_as_first() -> None:
     router = new_router("p")
     come(router, "a", "b")
     router.tick(0.0)
@@ -214,7 +214,7 @@ def test_after_the_last_that_waited_was_served_the_next_is_the_first_again() -> 
     assert [woken.poke is not None and woken.poke.reason for woken in router.tick(0.2).wakes] == [PokeReason.FIRST]
 
 
-def test_more_than_the_pods_are_for_pokes_although_none_waits() -> None:
+def test_load_above_target_pokes_without_queued_requests() -> None:
     router = new_router("p", facts=revision(slots=10))
     come(router, *"abcdefg")
     router.tick(0.0)
@@ -223,23 +223,23 @@ def test_more_than_the_pods_are_for_pokes_although_none_waits() -> None:
     assert [woken.poke is not None and woken.poke.reason for woken in router.tick(0.1).wakes] == [PokeReason.EXCEEDED]
 
 
-def test_a_slice_that_is_gone_takes_its_pods_along() -> None:
+def test_removed_slice_removes_its_pods() -> None:
     router = new_router("p")
     come(router, "a")
     router.remove_slice("default/s", 0.0)
     assert (come(router, "b"), router.directory.pods_of(KEY), level_of(router)) == ([], {}, 2)
 
 
-def test_a_slice_that_never_was_changes_nothing() -> None:
+def test_removing_an_unknown_slice_has_no_effect() -> None:
     assert new_router().remove_slice("default/s", 0.0) == RoutingOutcome()
 
 
-def test_whether_there_are_pods_is_known_without_requests() -> None:
+def test_directory_lists_pods_without_requests() -> None:
     assert [new_router("p").directory.pods_of(KEY), new_router().directory.pods_of(KEY)] == [{"p": pod("p")}, {}]
 
 
 @pytest.mark.parametrize("requests", ["", "a"])
-def test_a_session_finds_its_pod_with_and_without_requests(requests: str) -> None:
+def test_session_pod_is_known_with_and_without_requests(requests: str) -> None:
     router = new_router("p")
     come(router, *requests)
     assert [router.has_pod(KEY, "p"), router.has_pod(KEY, "q")] == [True, False]
@@ -262,7 +262,7 @@ def test_the_queue_is_bounded_in_bytes() -> None:
     assert response.reason is RejectionReason.QUEUE_BYTES
 
 
-def test_who_has_waited_too_long_is_sent_away() -> None:
+def test_request_is_rejected_after_the_maximum_wait() -> None:
     router = new_router()
     come(router, "a")
     router.tick(0.0)
@@ -270,7 +270,7 @@ def test_who_has_waited_too_long_is_sent_away() -> None:
     assert sent_away(router.tick(1.5)) == [("a", RejectionReason.WAITED)]
 
 
-def test_a_revision_whose_decision_raises_leaves_the_others_to_theirs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_exception_in_one_revision_does_not_affect_others(monkeypatch: pytest.MonkeyPatch) -> None:
     router, other, readmitted = new_router(), ("default", "other-00001"), RevisionThrottler.readmit
 
     def readmit(throttler: RevisionThrottler[str], now_s: float) -> Sequence[Dispatch[str]]:
@@ -286,13 +286,13 @@ def test_a_revision_whose_decision_raises_leaves_the_others_to_theirs(monkeypatc
     assert [(key, type(error)) for key, error in outcome.failures] == [(other, OverflowError)]
 
 
-def test_a_request_whose_pod_was_gone_goes_to_another() -> None:
+def test_requeued_request_is_dispatched_to_another_pod() -> None:
     router = new_router("p", "q")
     come(router, "a")
     assert shown(router, router.requeue(KEY, "a", 0.0)) == ["a@q"]
 
 
-def test_a_pod_that_was_gone_is_tried_again_when_it_is_due() -> None:
+def test_ejected_pod_is_retried_when_due() -> None:
     router = new_router("p")
     come(router, "a")
     assert list(router.requeue(KEY, "a", 0.0)) == []
@@ -301,7 +301,7 @@ def test_a_pod_that_was_gone_is_tried_again_when_it_is_due() -> None:
     assert shown(router, router.tick(0.05).dispatches) == ["a@p"]
 
 
-def test_an_app_without_a_readiness_probe_gets_its_requests_when_it_listens() -> None:
+def test_app_without_readiness_probe_receives_requests_once_it_listens() -> None:
     router = new_router(facts=msgspec.structs.replace(revision(slots=0), is_workload=True))
     app = msgspec.structs.replace(pod("p"), scheme="http")
     router.set_slice(ServedSlice(key="default/s", revision=KEY, pods=(app,)), 0.0)
@@ -326,7 +326,7 @@ def test_an_app_without_a_readiness_probe_gets_its_requests_when_it_listens() ->
     assert router.probed(PodProbe(key=("default", "gone"), pod=app), 3.0, is_ready=True).dispatches == ()
 
 
-def test_a_revision_that_fails_sends_away_with_its_message_and_is_tried_again() -> None:
+def test_failed_revision_rejects_with_its_message_and_is_poked() -> None:
     router = new_router(facts=revision(failure="ExitCode1: it died"))
     response = router.arrive(KEY, "a", 0.0)
     assert response == Rejection(
@@ -338,18 +338,18 @@ def test_a_revision_that_fails_sends_away_with_its_message_and_is_tried_again() 
     assert router.tick(0.0).wakes == [RevisionWake(key=KEY, flip=False, poke=REJECTED, resource_version="7")]
 
 
-def test_a_revision_that_fails_serves_with_the_pods_it_has() -> None:
+def test_failed_revision_uses_its_remaining_pods() -> None:
     assert come(new_router("p", facts=revision(failure="one of two pods died")), "a") == ["a@p"]
 
 
-def test_who_waits_is_sent_away_when_the_revision_turns_out_to_fail() -> None:
+def test_queued_requests_are_rejected_when_the_revision_fails() -> None:
     router = new_router()
     come(router, "a", "b")
     outcome = router.set_revision(revision(failure="it died"), 0.1)
     assert sent_away(outcome) == [("a", RejectionReason.FAILED), ("b", RejectionReason.FAILED)]
 
 
-def test_requests_wait_for_a_node_until_their_time_is_over_and_then_learn_the_reason() -> None:
+def test_requests_wait_for_a_node_and_time_out_with_the_reason() -> None:
     delayed = revision(delay="Unschedulable: 0/1 nodes are available")
     router = new_router(facts=delayed)
     come(router, "a")
@@ -359,21 +359,21 @@ def test_requests_wait_for_a_node_until_their_time_is_over_and_then_learn_the_re
     assert turned == [Rejection(request="a", reason=RejectionReason.WAITED, text=text, detail=detail)]
 
 
-def test_a_retired_revision_sends_away_and_is_not_woken() -> None:
+def test_retired_revision_rejects_requests_and_is_not_woken() -> None:
     router = new_router(facts=revision(ServingState.RETIRED))
     response = router.arrive(KEY, "a", 0.0)
     assert isinstance(response, Rejection)
     assert (response.reason, router.tick(0.0).wakes) == (RejectionReason.RETIRED, [])
 
 
-def test_a_revision_that_is_not_known_yet_lets_wait() -> None:
+def test_request_for_a_revision_not_yet_known_is_queued() -> None:
     router = new_router("p", is_known=False)
     come(router, "a")
     assert router.tick(0.0) == RoutingOutcome(dispatches=[], rejections=[], wakes=[], probes=[])
     assert shown(router, router.set_revision(revision(), 0.2).dispatches) == ["a@p"]
 
 
-def test_a_request_for_a_deleted_revision_is_rejected_immediately_until_it_is_there_again() -> None:
+def test_request_for_deleted_revision_is_rejected_until_it_exists_again() -> None:
     router = new_router()
     router.set_revision(revision(), 0.0)
     router.remove_revision(KEY, 0.0)
@@ -384,21 +384,21 @@ def test_a_request_for_a_deleted_revision_is_rejected_immediately_until_it_is_th
     assert isinstance(router.arrive(KEY, "b", 0.3), Queued)
 
 
-def test_only_the_first_requests_for_a_revision_that_stays_unknown_wait() -> None:
+def test_later_request_for_an_unknown_revision_is_rejected_immediately() -> None:
     router = new_router(is_known=False)
     assert isinstance(router.arrive(KEY, "a", 0.0), Queued)
     assert [rejection.request for rejection in router.tick(60.0).rejections] == ["a"]
     assert isinstance(router.arrive(KEY, "b", 60.0), Rejection)
 
 
-def test_a_bounded_number_of_deleted_revisions_is_remembered() -> None:
+def test_remembered_deleted_revisions_are_bounded() -> None:
     router = new_router()
     for number in range(1025):
         router.remove_revision(("default", f"r{number}"), 0.0)
     assert [router.directory.is_gone(("default", f"r{number}")) for number in (0, 1, 1024)] == [False, True, True]
 
 
-def test_a_revision_that_stays_unknown_sends_away() -> None:
+def test_request_for_unknown_revision_is_rejected_after_its_wait() -> None:
     settings = msgspec.structs.replace(SETTINGS, queue_wait_max_s=300.0, revision_wait_max_s=1.0)
     router = RequestRouter[str](settings, random=lambda: 0.0)
     router.arrive(KEY, "a", 0.0)
@@ -416,7 +416,7 @@ def test_the_wait_for_an_unknown_revision_can_change_while_requests_wait() -> No
     assert sent_away(router.tick(0.5)) == [("a", RejectionReason.UNKNOWN)]
 
 
-def test_a_revision_that_is_gone_sends_away_who_waits_and_lets_run_who_runs() -> None:
+def test_removed_revision_rejects_queued_requests_and_finishes_running_ones() -> None:
     router = new_router("p")
     come(router, "a", "b")
     outcome = router.remove_revision(KEY, 0.1)
@@ -428,12 +428,12 @@ def test_a_revision_that_is_gone_sends_away_who_waits_and_lets_run_who_runs() ->
     assert not router.finish(KEY, "a", 0.2)
 
 
-def test_an_unreferenced_revision_may_go() -> None:
+def test_removing_a_revision_without_requests_rejects_nothing() -> None:
     router = new_router()
     assert [router.remove_revision(KEY, 0.0), router.remove_revision(KEY, 0.0)] == [RoutingOutcome(), RoutingOutcome()]
 
 
-def test_a_revision_that_was_never_known_and_is_gone_changes_nothing() -> None:
+def test_removal_of_an_unknown_revision_leaves_its_requests_queued() -> None:
     router = new_router(is_known=False)
     come(router, "a")
     assert (router.remove_revision(KEY, 0.0), level_of(router)) == (RoutingOutcome(), 1)
@@ -445,7 +445,7 @@ def test_a_report_reports_the_load_of_each_revision() -> None:
     assert router.report(1.0) == [(KEY, load_of(1.0, 1.0, windowed=(1.0, 1.0)))]
 
 
-def test_a_report_leaves_out_what_a_poke_has_reported() -> None:
+def test_report_excludes_load_reported_by_a_poke() -> None:
     router = new_router()
     come(router, "a", "b")
     router.tick(0.0)
@@ -453,7 +453,7 @@ def test_a_report_leaves_out_what_a_poke_has_reported() -> None:
     assert router.report(2.0) == [(KEY, load_of(2.0, 0.0, windowed=(2.0, 0.0)))]
 
 
-def test_a_revision_with_nothing_to_tell_is_forgotten() -> None:
+def test_idle_revision_is_removed_after_its_last_report() -> None:
     router = new_router("p")
     come(router, "a")
     router.finish(KEY, "a", 0.5)
@@ -461,7 +461,7 @@ def test_a_revision_with_nothing_to_tell_is_forgotten() -> None:
     assert repr(router) == "RequestRouter(1 revisions, 0 with requests, 0 run, 0 wait)"
 
 
-def test_what_was_due_for_a_forgotten_revision_does_nothing() -> None:
+def test_due_tick_of_a_removed_revision_has_no_effect() -> None:
     router = new_router()
     come(router, "a")
     router.tick(0.0)
@@ -471,7 +471,7 @@ def test_what_was_due_for_a_forgotten_revision_does_nothing() -> None:
     assert router.tick(2.0) == RoutingOutcome(dispatches=[], rejections=[], wakes=[], probes=[])
 
 
-def test_a_new_autoscaler_is_sent_everything() -> None:
+def test_resend_all_reports_the_full_load_again() -> None:
     router = new_router()
     come(router, "a", "b")
     router.tick(0.0)
@@ -481,7 +481,7 @@ def test_a_new_autoscaler_is_sent_everything() -> None:
     assert woken.poke.load.concurrency == 2
 
 
-def test_all_who_wait_can_be_sent_away() -> None:
+def test_reject_all_rejects_queued_requests() -> None:
     router = new_router("p")
     come(router, "a", "b")
     assert router.reject_all(0.1, "shutting down") == [
@@ -489,12 +489,12 @@ def test_all_who_wait_can_be_sent_away() -> None:
     ]
 
 
-def test_a_change_of_pods_of_an_idle_revision_is_only_noted() -> None:
+def test_pod_change_of_an_idle_revision_schedules_no_work() -> None:
     router = new_router()
     assert (router.set_slice(pods("p"), 0.0).dispatches, router.schedule.has_pending_work) == ([], False)
 
 
-def test_an_unready_pod_is_probed_while_a_request_waits_and_gets_it_when_it_answers() -> None:
+def test_unready_pod_is_probed_and_receives_the_queued_request() -> None:
     router = new_router()
     router.set_slice(pods(unready="p"), 0.0)
     come(router, "a", "b")
@@ -507,7 +507,7 @@ def test_an_unready_pod_is_probed_while_a_request_waits_and_gets_it_when_it_answ
     assert router.directory.pods_of(KEY) == {"p": pod("p")}
 
 
-def test_a_pod_that_is_confirmed_and_then_listed_as_ready_stays() -> None:
+def test_confirmed_pod_listed_as_ready_remains_available() -> None:
     router = new_router()
     router.set_slice(pods(unready="p"), 0.0)
     come(router, "a")
@@ -518,7 +518,7 @@ def test_a_pod_that_is_confirmed_and_then_listed_as_ready_stays() -> None:
     assert come(router, "b", now_s=0.4) == ["b@p"]
 
 
-def test_a_confirmed_pod_that_answers_no_more_gets_nothing_new() -> None:
+def test_confirmed_pod_that_stops_responding_receives_no_new_requests() -> None:
     router = new_router()
     router.set_slice(pods(unready="p"), 0.0)
     come(router, "a")
@@ -530,14 +530,14 @@ def test_a_confirmed_pod_that_answers_no_more_gets_nothing_new() -> None:
     assert isinstance(router.arrive(KEY, "b", 1.3), Queued)
 
 
-def test_a_revision_whose_kubelet_decides_is_not_probed() -> None:
+def test_revision_with_kubelet_readiness_probe_is_not_probed() -> None:
     router = new_router(facts=revision(kubelet_decides=True))
     router.set_slice(pods(unready="p"), 0.0)
     come(router, "a")
     assert router.tick(0.0).probes == []
 
 
-def test_unready_pods_are_not_probed_where_that_is_off() -> None:
+def test_unready_pods_are_not_probed_when_disabled() -> None:
     router = RequestRouter[str](msgspec.structs.replace(SETTINGS, probe_unready_pods=False), random=lambda: 0.0)
     router.set_revision(revision(), 0.0)
     router.set_slice(pods(unready="p"), 0.0)
@@ -545,7 +545,7 @@ def test_unready_pods_are_not_probed_where_that_is_off() -> None:
     assert router.tick(0.0).probes == []
 
 
-def test_a_revision_that_is_gone_is_not_probed() -> None:
+def test_probe_reply_of_a_removed_revision_is_ignored() -> None:
     router = new_router()
     router.set_slice(pods(unready="p"), 0.0)
     come(router, "a")
@@ -606,7 +606,7 @@ PROBED_STEPS = st.lists(
 
 
 @given(steps=PROBED_STEPS)
-def test_no_request_is_lost_while_pods_are_probed(steps: list[tuple[str, int]]) -> None:
+def test_requests_are_conserved_while_pods_are_probed(steps: list[tuple[str, int]]) -> None:
     router = RequestRouter[str](SETTINGS, random=lambda: 0.0)
     router.set_revision(revision(), 0.0)
     inside: set[str] = set()
@@ -640,13 +640,13 @@ def test_requests_in_flight_are_reported_by_revision() -> None:
     assert set(router.throttlers) == {("default", "hello-00001")}
 
 
-def test_silent_pods_are_not_ejected_where_the_setting_is_0() -> None:
+def test_silent_pods_are_not_ejected_with_setting_0() -> None:
     router = RequestRouter[str](ActivatorSettings(eject_after_silence_s=0.0), random=lambda: 0.0)
     router.arrive(KEY, "a", 0.0)
     assert router.eject_silent(10.0, has_begun=lambda _: False) == []
 
 
-def test_revisions_with_news_are_due_at_once_and_once() -> None:
+def test_scheduled_tick_is_due_immediately_and_only_once() -> None:
     schedule = TickSchedule()
     schedule.schedule_tick(A)
     schedule.schedule_tick(A)
@@ -655,7 +655,7 @@ def test_revisions_with_news_are_due_at_once_and_once() -> None:
     assert (schedule.has_pending_work, schedule.pop_due(0.0)) == (False, set())
 
 
-def test_the_earlier_of_two_times_counts() -> None:
+def test_earliest_scheduled_time_is_used() -> None:
     schedule = TickSchedule()
     schedule.schedule_at(A, 2.0)
     schedule.schedule_at(A, 1.0)
@@ -665,7 +665,7 @@ def test_the_earlier_of_two_times_counts() -> None:
     assert schedule.next_due_s() is None
 
 
-def test_a_revision_that_was_forgotten_is_not_due() -> None:
+def test_forgotten_revision_is_not_due() -> None:
     schedule = TickSchedule()
     schedule.schedule_at(A, 1.0)
     schedule.schedule_at(B, 1.0)
@@ -686,7 +686,7 @@ def test_a_silent_pod_is_ejected_and_its_revision_gets_a_tick() -> None:
     assert router.schedule.has_pending_work
 
 
-def test_an_idle_workload_with_pods_is_reported_as_idle() -> None:
+def test_idle_workload_is_reported_only_while_it_has_pods() -> None:
     """Its pods report nothing. One without pods, and a revision, are not reported."""
     workload = msgspec.structs.replace(revision(), is_workload=True, kubelet_decides=True)
     router = new_router(facts=workload)
@@ -707,7 +707,7 @@ def test_an_idle_workload_with_pods_is_reported_as_idle() -> None:
     assert router.report(7.0) == []
 
 
-def test_what_known_prefixes_saved_is_reported_also_while_idle_until_the_pods_are_gone() -> None:
+def test_pod_heats_are_reported_while_idle_until_the_pods_are_removed() -> None:
     router = new_router("p", facts=revision(slots=3))
     for request in "ab":
         router.arrive(KEY, request, 0.0, session=Prompt(prefixes=(1, 2), tokens=5))
@@ -732,7 +732,7 @@ def announcing(settings: ActivatorSettings = SETTINGS, *, kubelet_decides: bool 
     return router
 
 
-def test_an_announced_pod_is_probed_and_then_gets_requests_without_a_slice() -> None:
+def test_announced_pod_receives_requests_after_a_probe_without_a_slice() -> None:
     router = announcing()
     router.arrive(KEY, "r", 0.0)
     announce(router, KEY, announced_pod(), now_s=1.0)
@@ -742,7 +742,7 @@ def test_an_announced_pod_is_probed_and_then_gets_requests_without_a_slice() -> 
     assert [(dispatch.request, dispatch.pod) for dispatch in outcome.dispatches] == [("r", announced_pod())]
 
 
-def test_an_announced_pod_without_the_proof_gets_nothing() -> None:
+def test_announced_pod_with_a_failed_probe_receives_no_requests() -> None:
     router = announcing()
     router.arrive(KEY, "r", 0.0)
     announce(router, KEY, announced_pod(), now_s=1.0)
@@ -778,7 +778,7 @@ def test_a_slice_confirms_an_announced_pod() -> None:
     assert len(router.directory.announced) == 0
 
 
-def test_an_announcement_comes_before_the_first_request() -> None:
+def test_announcement_before_the_first_request_is_used() -> None:
     router = announcing()
     announce(router, KEY, announced_pod(), now_s=1.0)
     router.arrive(KEY, "r", 2.0)
@@ -794,7 +794,7 @@ def test_an_announcement_comes_before_the_first_request() -> None:
         (RequestRouter[str](SETTINGS, random=random.Random(1).random), "no such revision"),
     ],
 )
-def test_announcements_without_effect(router: RequestRouter[str], why: str) -> None:
+def test_announcement_is_ignored_when_disabled_unprobed_or_unknown(router: RequestRouter[str], why: str) -> None:
     router.arrive(KEY, "r", 0.0)
     announce(router, KEY, announced_pod(), now_s=1.0)
     assert not router.tick(1.0).probes, why
@@ -802,14 +802,14 @@ def test_announcements_without_effect(router: RequestRouter[str], why: str) -> N
     assert not router.schedule.has_pending_work, f"{why}: ticks end"
 
 
-def test_a_pod_that_a_slice_lists_as_ready_needs_no_announcement() -> None:
+def test_announcement_of_a_pod_listed_as_ready_is_not_stored() -> None:
     router = announcing()
     router.set_slice(ServedSlice(key="default/s", revision=KEY, pods=(announced_pod(),)), 0.0)
     announce(router, KEY, announced_pod(), now_s=1.0)
     assert len(router.directory.announced) == 0
 
 
-def test_a_revision_that_goes_takes_its_announcements_with_it() -> None:
+def test_removed_revision_drops_its_announcements() -> None:
     router = announcing()
     announce(router, KEY, announced_pod(), now_s=1.0)
     router.remove_revision(KEY, 1.5)
@@ -825,7 +825,7 @@ def announcing_workload() -> RequestRouter[str]:
     return router
 
 
-def test_a_pod_of_a_workload_that_is_ready_in_the_api_gets_requests_before_a_slice_lists_it() -> None:
+def test_ready_workload_pod_receives_requests_before_a_slice_lists_it() -> None:
     router = announcing_workload()
     router.arrive(KEY, "r", 0.0)
     router.set_slice(ServedSlice(key="default/s", revision=KEY, pods=(), unready=(READY,)), 0.5)
@@ -842,7 +842,7 @@ def test_a_pod_of_a_workload_that_is_ready_in_the_api_gets_requests_before_a_sli
     assert router.directory.pods_of(KEY) == {}
 
 
-def test_a_ready_pod_of_a_workload_that_no_slice_lists_in_time_is_dropped() -> None:
+def test_ready_workload_pod_not_listed_in_time_is_dropped() -> None:
     router = announcing_workload()
     router.arrive(KEY, "r", 0.0)
     announce(router, KEY, READY, now_s=1.0)
@@ -851,7 +851,7 @@ def test_a_ready_pod_of_a_workload_that_no_slice_lists_in_time_is_dropped() -> N
     assert router.directory.pods_of(KEY) == {}
 
 
-def test_a_pod_of_a_workload_cannot_announce_itself_and_no_other_pod_is_announced_for_it() -> None:
+def test_only_ready_pods_of_workloads_are_announced_by_the_api() -> None:
     router = announcing_workload()
     announce(router, KEY, announced_pod(), now_s=1.0)
     assert len(router.directory.announced) == 0
@@ -880,7 +880,7 @@ def with_cold_start(
     return router_of_it
 
 
-def test_a_placeholder_is_sent_at_once_and_wakes() -> None:
+def test_placeholder_is_sent_immediately_and_wakes_the_revision() -> None:
     cold = with_cold_start(placeholder=PAGE, failure="it crashes")
     rejection = cold.arrive(KEY, "a", 0.0)
     assert isinstance(rejection, Rejection)
@@ -889,7 +889,7 @@ def test_a_placeholder_is_sent_at_once_and_wakes() -> None:
     assert level_of(cold) == 0
 
 
-def test_with_a_pod_there_is_no_placeholder() -> None:
+def test_no_placeholder_is_sent_with_a_ready_pod() -> None:
     warm = with_cold_start("p", placeholder=PAGE, overflow=PLACEHOLDER, waiting_max=1)
     assert come(warm, "a") == ["a@p"]
     assert isinstance(warm.arrive(KEY, "b", 0.0), Queued)
@@ -898,7 +898,7 @@ def test_with_a_pod_there_is_no_placeholder() -> None:
     assert rejection.placeholder is None
 
 
-def test_with_overflow_requests_wait_up_to_the_bound_and_the_others_get_the_placeholder() -> None:
+def test_overflow_sends_the_placeholder_only_beyond_the_queue_bound() -> None:
     cold = with_cold_start(placeholder=PAGE, overflow=PLACEHOLDER, waiting_max=1)
     assert isinstance(cold.arrive(KEY, "a", 0.0), Queued)
     rejection = cold.arrive(KEY, "b", 0.0)
@@ -906,7 +906,7 @@ def test_with_overflow_requests_wait_up_to_the_bound_and_the_others_get_the_plac
     assert (rejection.reason, rejection.placeholder) == (RejectionReason.QUEUE_COUNT, PAGE)
 
 
-def test_a_parked_request_beyond_the_bound_gets_the_placeholder_too() -> None:
+def test_parked_request_beyond_the_queue_bound_gets_the_placeholder() -> None:
     router = with_cold_start("p", "q", placeholder=PAGE, overflow=PLACEHOLDER, waiting_max=1)
     for request in ("a", "parked"):
         router.arrive(KEY, request, 0.0, client="10.0.0.1")
@@ -918,7 +918,7 @@ def test_a_parked_request_beyond_the_bound_gets_the_placeholder_too() -> None:
     assert (rejection.reason, rejection.placeholder) == (RejectionReason.QUEUE_COUNT, PAGE)
 
 
-def test_a_request_without_a_pod_in_time_goes_to_the_fallback() -> None:
+def test_timed_out_request_is_routed_to_the_fallback() -> None:
     cold = with_cold_start(fallback=WorkloadService(name="maintenance"))
     cold.set_slice(ServedSlice(key="default/m", revision=FALLBACK, pods=(pod("m"),)), 0.0)
     come(cold, "a")
@@ -927,14 +927,14 @@ def test_a_request_without_a_pod_in_time_goes_to_the_fallback() -> None:
     assert cold.arrive(FALLBACK, "a", 1.5) == Dispatch(request="a", pod=pod("m"))
 
 
-def test_a_request_of_a_workload_whose_pods_fail_goes_to_the_fallback() -> None:
+def test_request_of_a_failed_workload_is_routed_to_the_fallback() -> None:
     cold = with_cold_start(fallback=WorkloadService(name="maintenance"), failure="it crashes")
     rejection = cold.arrive(KEY, "a", 0.0)
     assert isinstance(rejection, Rejection)
     assert (rejection.reason, rejection.fallback) == (RejectionReason.FAILED, FALLBACK)
 
 
-def test_a_request_in_the_fallback_counts_for_its_workload() -> None:
+def test_fallback_request_counts_as_load_of_its_workload() -> None:
     cold = with_cold_start("p", fallback=WorkloadService(name="maintenance"))
     cold.set_slice(ServedSlice(key="default/m", revision=FALLBACK, pods=(pod("m"),)), 0.0)
     assert isinstance(cold.arrive(FALLBACK, "a", 0.0), Dispatch)
@@ -948,7 +948,7 @@ def test_a_request_in_the_fallback_counts_for_its_workload() -> None:
     assert (key, load.window_concurrency, load.request_count) == (KEY, 1.0, 0.0)
 
 
-def test_a_fallback_without_pods_rejects_at_once_and_wakes_nothing() -> None:
+def test_fallback_without_pods_rejects_immediately_and_wakes_nothing() -> None:
     cold = with_cold_start(fallback=WorkloadService(name="maintenance"))
     rejection = cold.arrive(FALLBACK, "a", 0.0)
     assert isinstance(rejection, Rejection)

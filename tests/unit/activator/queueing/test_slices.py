@@ -43,7 +43,7 @@ def addresses(facts: ServedSlice) -> list[str]:
     return [pod.address for pod in facts.pods]
 
 
-def test_a_pod_has_an_address_and_a_name() -> None:
+def test_endpoint_gives_address_name_and_node_of_a_pod() -> None:
     facts = slice_facts(endpoint("127.64.0.3", ready=True), ports=[{"name": "http", "port": 8012}])
     assert facts.pods == (ServedPod(address="127.64.0.3:8012", namespace="default", name="pod-127.64.0.3"),)
     assert slice_facts({**endpoint("127.64.0.3", ready=True), "nodeName": "n"}).pods[0].node == "n"
@@ -61,12 +61,14 @@ def test_a_pod_has_an_address_and_a_name() -> None:
         ({"ready": False, "serving": True, "terminating": True}, False, False),
     ],
 )
-def test_a_pod_is_ready_unready_or_terminates(conditions: dict[str, bool | None], ready: bool, unready: bool) -> None:
+def test_endpoint_conditions_classify_ready_unready_and_terminating(
+    conditions: dict[str, bool | None], ready: bool, unready: bool
+) -> None:
     facts = slice_facts(endpoint("10.0.0.1", **conditions))
     assert (bool(facts.pods), bool(facts.unready)) == (ready, unready)
 
 
-def test_an_address_that_one_slice_lists_as_ready_is_ready() -> None:
+def test_address_is_ready_if_any_slice_lists_it_as_ready() -> None:
     slice_index = SliceIndex()
     slice_index.set(slice_facts(endpoint("10.0.0.1", ready=False), endpoint("10.0.0.2", ready=False), name="a"))
     slice_index.set(slice_facts(endpoint("10.0.0.1", ready=True), name="b"))
@@ -84,39 +86,39 @@ def test_an_address_that_one_slice_lists_as_ready_is_ready() -> None:
         ([{"name": "http", "port": None}], 8012),
     ],
 )
-def test_the_port_is_the_one_named_http_else_the_first(ports: list[dict[str, Any]] | None, port: int) -> None:
+def test_port_named_http_is_preferred_over_the_first(ports: list[dict[str, Any]] | None, port: int) -> None:
     assert addresses(slice_facts(endpoint("10.0.0.1"), ports=ports)) == [f"10.0.0.1:{port}"]
 
 
-def test_an_address_of_ipv6_stands_in_brackets() -> None:
+def test_ipv6_address_is_bracketed() -> None:
     assert addresses(slice_facts({"addresses": ["fd00::1"]})) == ["[fd00::1]:8012"]
 
 
-def test_an_endpoint_without_a_pod_has_no_name() -> None:
+def test_endpoint_without_target_ref_is_one_unnamed_pod() -> None:
     assert [pod.name for pod in slice_facts({"addresses": ["10.0.0.1", "10.0.0.2"]}).pods] == [""]
 
 
 @pytest.mark.parametrize(
     "endpoint_slice", [{"metadata": {"name": "s"}}, {"metadata": {"name": "s", "labels": {}}}, {"metadata": 1}]
 )
-def test_a_slice_of_no_revision_is_no_data(endpoint_slice: dict[str, Any]) -> None:
+def test_slice_without_revision_label_is_no_data(endpoint_slice: dict[str, Any]) -> None:
     assert isinstance(slice_of(endpoint_slice), NoData)
 
 
 @pytest.mark.parametrize("port", [-1, 65_536])
-def test_a_slice_with_a_port_that_no_connection_has_is_no_data(port: int) -> None:
+def test_slice_with_invalid_port_is_no_data(port: int) -> None:
     labels = {"serving.knative.dev/revision": "hello-00001"}
     assert isinstance(slice_of({"metadata": {"name": "s", "labels": labels}, "ports": [{"port": port}]}), NoData)
 
 
-def test_a_slice_of_names_is_no_data() -> None:
+def test_slice_of_type_fqdn_is_no_data() -> None:
     labels = {"serving.knative.dev/revision": "hello-00001"}
     named = {"metadata": {"name": "s", "labels": labels}, "addressType": "FQDN", "endpoints": [endpoint("a" * 70)]}
     assert isinstance(slice_of(named), NoData)
     assert isinstance(workload_slice_of(named, "shop", port_name=None), NoData)
 
 
-def test_slices_of_a_revision_add_up() -> None:
+def test_pods_of_all_slices_of_a_revision_are_combined() -> None:
     slices = SliceIndex()
     slices.set(slice_facts(endpoint("10.0.0.1"), name="s1"))
     slices.set(slice_facts(endpoint("10.0.0.2"), endpoint("10.0.0.3"), name="s2"))
@@ -124,7 +126,7 @@ def test_slices_of_a_revision_add_up() -> None:
     assert sorted(served_pods) == ["10.0.0.1:8012", "10.0.0.2:8012", "10.0.0.3:8012"]
 
 
-def test_a_slice_that_changes_hands_changes_both_revisions() -> None:
+def test_slice_moved_to_another_revision_changes_both() -> None:
     slices = SliceIndex()
     slices.set(slice_facts(endpoint("10.0.0.1")))
     changed = slices.set(slice_facts(endpoint("10.0.0.1"), of="hello-00002"))
@@ -138,7 +140,7 @@ def test_a_changed_slice_changes_its_revision() -> None:
     assert slices.set(slice_facts()) == {("default", "hello-00001")}
 
 
-def test_a_slice_that_is_gone_takes_its_pods_along() -> None:
+def test_removed_slice_removes_its_pods() -> None:
     slices = SliceIndex()
     for name in ("s1", "s2"):
         slices.set(slice_facts(endpoint(f"10.0.0.{name[1]}"), name=name))
@@ -170,11 +172,13 @@ def ways(override: str = "") -> PodEndpoints:
         ("11.0.0.1:8012", "10.=127.", ("11.0.0.1", 8012)),
     ],
 )
-def test_an_address_is_what_sockets_want(address: str, override: str, expected: tuple[str, int]) -> None:
+def test_pod_address_is_split_and_overridden_for_sockets(
+    address: str, override: str, expected: tuple[str, int]
+) -> None:
     assert ways(override).to(pod(address), REVISION).address == expected
 
 
-def test_a_way_is_kept_until_another_pod_has_the_address() -> None:
+def test_endpoint_is_cached_until_another_pod_gets_the_address() -> None:
     known = ways()
     first = known.to(pod(), REVISION)
     assert first.lines == b"hello-00001/p"
@@ -182,7 +186,7 @@ def test_a_way_is_kept_until_another_pod_has_the_address() -> None:
     assert known.to(pod(name="q"), REVISION).lines == b"hello-00001/q"
 
 
-def test_ways_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cached_endpoints_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_ENDPOINTS_MAX", 2)
     known = ways()
     for number in range(3):
@@ -190,7 +194,7 @@ def test_ways_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(known._endpoints) == 1
 
 
-def test_an_address_has_the_identity_of_its_pod() -> None:
+def test_address_maps_to_pod_identity_and_scheme() -> None:
     known = ways()
     address = known.to(pod(), ("default", "hello-00001")).address
     assert known.identity_at(address).endswith("/ns/default/revision/hello-00001/pod/p")

@@ -72,7 +72,7 @@ def held(settings: ActivatorSettings = SMALL, *, pods: Sequence[str] = (), slots
     return result
 
 
-def test_a_request_whose_pod_is_gone_goes_to_another_node() -> None:
+def test_requeued_request_prefers_a_pod_on_another_node() -> None:
     nodes = {"p": "a", "q": "a", "r": "a", "s": "b"}
     pods = {name: ServedPod(address=name, namespace="default", name=name, node=node) for name, node in nodes.items()}
     for session in (None, 7):
@@ -92,7 +92,7 @@ def test_a_request_whose_pod_is_gone_goes_to_another_node() -> None:
 PROMPT = Prompt(prefixes=(1, 2, 3), tokens=10)
 
 
-def test_a_prompt_goes_to_the_pod_that_knows_its_beginning_also_after_a_wait() -> None:
+def test_prompt_is_routed_by_known_prefix_also_after_queueing() -> None:
     result = held(pods=["p", "q"])
     began = [result.arrive("a", 0.0, session=PROMPT), result.arrive("b", 0.0, session=Prompt(prefixes=(7,)))]
     assert shown(result, [run for run in began if isinstance(run, Dispatch)]) == ["a@q", "b@p"]
@@ -107,7 +107,7 @@ def test_a_prompt_goes_to_the_pod_that_knows_its_beginning_also_after_a_wait() -
     assert (last.pod.address, last.prefix) == ("p", PrefixMatch(known_count=1, block_count=1))
 
 
-def test_a_prompt_whose_pod_was_gone_goes_to_another_and_pods_that_are_gone_are_forgotten() -> None:
+def test_requeued_prompt_changes_pod_and_unlisted_pods_lose_their_heat() -> None:
     result = held()
     assert result.pod_heats() == {}
     result.listed("p", "q", slots=0)
@@ -123,55 +123,55 @@ def test_a_prompt_whose_pod_was_gone_goes_to_another_and_pods_that_are_gone_are_
     assert result.pod_heats().keys() == {f"pod-{other}"}
 
 
-def test_without_pods_all_wait() -> None:
+def test_request_without_pods_is_queued_with_position_and_deadline() -> None:
     result = held()
     assert result.arrive("a", 0.0) == Queued(position=1, deadline_s=10.0)
 
 
-def test_a_pod_takes_who_waits_oldest_first() -> None:
+def test_new_pods_receive_queued_requests_oldest_first() -> None:
     result = held()
     result.come("a", "b", "c")
     assert result.listed("p", "q") == ["a@p", "b@q"]
 
 
-def test_a_run_says_how_long_it_waited() -> None:
+def test_dispatch_reports_the_wait() -> None:
     result = held()
     result.arrive("a", 1.0)
     (run,) = result.set_pods(pods_at("p"), 3.5, container_concurrency=1)
     assert run == Dispatch(request="a", pod=pods_at("p")["p"], waited_s=2.5)
 
 
-def test_with_a_free_slot_a_request_runs_immediately() -> None:
+def test_request_is_dispatched_immediately_to_a_free_slot() -> None:
     assert held(pods=["p"]).come("a") == ["a@p"]
 
 
-def test_an_end_lets_the_next_run() -> None:
+def test_finished_request_frees_its_slot_for_the_next() -> None:
     result = held(pods=["p"])
     result.come("a", "b")
     assert result.go("a") == ["b@p"]
 
 
-def test_a_pod_without_limit_takes_all() -> None:
+def test_pod_without_concurrency_limit_receives_all_requests() -> None:
     result = held()
     result.come("a", "b", "c")
     assert result.listed("p", slots=0) == ["a@p", "b@p", "c@p"]
 
 
-def test_when_the_last_pod_without_limit_goes_all_wait_again() -> None:
+def test_requests_are_queued_after_the_last_unlimited_pod_is_removed() -> None:
     result = held(pods=["p"], slots=0)
     result.come("a")
     result.listed(slots=0)
     assert (result.come("b"), result.running_count, result.waiting_count) == ([], 1, 1)
 
 
-def test_nothing_goes_to_a_pod_that_is_no_longer_listed() -> None:
+def test_unlisted_pod_receives_no_requests() -> None:
     result = held(pods=["p"])
     result.come("a", "b")
     result.listed()
     assert result.go("a") == []
 
 
-def test_a_request_on_a_pod_that_drains_takes_no_slot_from_others() -> None:
+def test_request_on_a_draining_pod_uses_no_slot_of_other_pods() -> None:
     result = held(pods=["p"])
     result.come("a", "b")
     assert result.listed("q") == ["b@q"]
@@ -185,7 +185,7 @@ def test_the_queue_is_bounded_in_count() -> None:
     assert (response.reason, result.level) == (RejectionReason.QUEUE_COUNT, 3)
 
 
-def test_a_parked_request_that_finds_the_queue_full_is_rejected() -> None:
+def test_parked_request_is_rejected_when_the_queue_is_full() -> None:
     throttler = held(pods=["a"], slots=2)
     for request in ("first", "parked"):
         throttler.arrive(request, 0.0, client="10.0.0.1")
@@ -204,14 +204,14 @@ def test_the_queue_is_bounded_in_bytes() -> None:
     assert response.reason is RejectionReason.QUEUE_BYTES
 
 
-def test_a_request_cannot_come_twice() -> None:
+def test_second_arrival_of_a_request_raises() -> None:
     result = held()
     result.come("a")
     with pytest.raises(IllegalTransition):
         result.arrive("a", 0.0)
 
 
-def test_a_client_that_leaves_the_queue_frees_its_place() -> None:
+def test_canceled_queued_request_frees_its_place() -> None:
     result = held()
     result.come("a", "b", "c")
     result.go("b")
@@ -219,27 +219,27 @@ def test_a_client_that_leaves_the_queue_frees_its_place() -> None:
 
 
 @pytest.mark.parametrize("never_was", ["finish", "requeue"])
-def test_what_is_not_inside_changes_nothing(never_was: str) -> None:
+def test_finish_and_requeue_of_unknown_request_have_no_effect(never_was: str) -> None:
     result = held(pods=["p"])
     result.come("a")
     assert (result.go("x") if never_was == "finish" else result.back("x")) == []
     assert result.level == 1
 
 
-def test_a_request_whose_pod_was_gone_goes_to_another() -> None:
+def test_requeued_request_is_dispatched_to_another_pod() -> None:
     result = held(pods=["p", "q"])
     result.come("a")
     assert result.back("a") == ["a@q"]
 
 
-def test_a_request_whose_pod_was_gone_goes_before_all_who_wait() -> None:
+def test_requeued_request_precedes_all_queued_requests() -> None:
     result = held(pods=["p"])
     result.come("a", "b")
     result.back("a")
     assert result.listed("q") == ["a@q"]
 
 
-def test_requests_that_came_back_run_as_slots_come_free() -> None:
+def test_requeued_requests_run_as_slots_become_free() -> None:
     result = held(pods=["p", "q"])
     result.come("a", "b", "c")
     result.back("a")
@@ -248,7 +248,7 @@ def test_requests_that_came_back_run_as_slots_come_free() -> None:
     assert result.go("a") == ["c@q"]
 
 
-def test_a_pod_that_was_not_there_is_tried_again_after_a_pause() -> None:
+def test_ejected_pod_is_readmitted_after_a_pause() -> None:
     result = held(pods=["p"])
     result.come("a")
     result.back("a")
@@ -258,7 +258,7 @@ def test_a_pod_that_was_not_there_is_tried_again_after_a_pause() -> None:
     assert result.ejected.pause_ends_s() is None
 
 
-def test_pauses_grow_up_to_a_second() -> None:
+def test_ejection_pauses_double_up_to_1_s() -> None:
     result, now_s, pauses_s = held(pods=["p"]), 0.0, []
     result.come("a")
     for _ in range(7):
@@ -271,7 +271,7 @@ def test_pauses_grow_up_to_a_second() -> None:
     assert pauses_s == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
 
 
-def test_a_pod_that_answers_again_is_forgiven() -> None:
+def test_successful_request_resets_the_ejection_pause() -> None:
     result = held(pods=["p"])
     result.come("a")
     result.back("a")
@@ -282,7 +282,7 @@ def test_a_pod_that_answers_again_is_forgiven() -> None:
     assert result.ejected.pause_ends_s() == 0.3
 
 
-def test_many_requests_on_a_pod_that_was_gone_make_one_failure() -> None:
+def test_failures_during_one_ejection_count_once() -> None:
     result = held(pods=["p"], slots=2)
     result.come("a", "b")
     result.back("a", 0.0)
@@ -290,7 +290,7 @@ def test_many_requests_on_a_pod_that_was_gone_make_one_failure() -> None:
     assert result.ejected.pause_ends_s() == 0.05
 
 
-def test_a_pod_that_is_off_the_list_is_not_tried_again() -> None:
+def test_unlisted_ejected_pod_is_not_readmitted() -> None:
     result = held(pods=["p", "q"])
     result.come("a")
     result.back("a")
@@ -298,7 +298,7 @@ def test_a_pod_that_is_off_the_list_is_not_tried_again() -> None:
     assert result.ejected.pause_ends_s() is None
 
 
-def test_a_request_that_returns_from_a_pod_off_the_list_leaves_no_pause() -> None:
+def test_requeue_from_an_unlisted_pod_leaves_no_ejection_pause() -> None:
     result = held(pods=["p"])
     result.come("a")
     result.listed()
@@ -306,7 +306,7 @@ def test_a_request_that_returns_from_a_pod_off_the_list_leaves_no_pause() -> Non
     assert (result.admission.expires_s(), result.listed("q")) == (10.0, ["a@q"])
 
 
-def test_who_has_waited_too_long_is_out() -> None:
+def test_queued_request_is_rejected_after_the_maximum_wait() -> None:
     result = held()
     result.come("a")
     result.come("b", now_s=1.0)
@@ -314,7 +314,7 @@ def test_who_has_waited_too_long_is_out() -> None:
     assert (result.sent_away(10.0), result.level) == (["a"], 1)
 
 
-def test_who_came_back_and_has_waited_too_long_is_out() -> None:
+def test_requeued_request_is_rejected_after_the_maximum_wait() -> None:
     result = held(pods=["p"])
     result.come("a", "b")
     result.listed()
@@ -323,7 +323,7 @@ def test_who_came_back_and_has_waited_too_long_is_out() -> None:
     validate(result)
 
 
-def test_all_who_wait_can_be_sent_away_and_who_runs_stays() -> None:
+def test_all_queued_requests_are_rejected_and_running_ones_remain() -> None:
     result = held(pods=["p", "q"])
     result.come("a", "b", "c")
     result.listed()
@@ -332,7 +332,7 @@ def test_all_who_wait_can_be_sent_away_and_who_runs_stays() -> None:
     validate(result)
 
 
-def test_the_meter_sees_true_times_when_all_are_sent_away() -> None:
+def test_meter_uses_the_time_of_the_rejection() -> None:
     result = held()
     result.come("a")
     result.sent_away(0.5, is_late=False)
@@ -341,14 +341,14 @@ def test_the_meter_sees_true_times_when_all_are_sent_away() -> None:
     assert report.concurrency == 0.5
 
 
-def test_a_client_that_leaves_after_its_pod_was_gone_frees_its_place() -> None:
+def test_canceled_requeued_request_frees_its_place() -> None:
     result = held(pods=["p"])
     result.come("a", "b")
     result.back("a")
     assert (result.go("a"), result.level) == ([], 1)
 
 
-def test_load_is_what_runs_and_what_waits() -> None:
+def test_load_counts_running_and_queued_requests() -> None:
     result = held(pods=["p"])
     result.come("a", "b")
     result.go("a", 1.0)
@@ -358,7 +358,7 @@ def test_load_is_what_runs_and_what_waits() -> None:
 
 
 @given(steps=STEPS, slots=st.integers(0, 3), seed=st.integers(0, 100))
-def test_every_request_is_in_one_place(steps: list[tuple[str, object]], slots: int, seed: int) -> None:
+def test_every_request_is_either_running_or_queued(steps: list[tuple[str, object]], slots: int, seed: int) -> None:
     settings = ActivatorSettings(queue_depth_max=10, queue_wait_max_s=5.0)
     result = Held(KEY, settings, random=random.Random(seed).random, now_s=0.0)
     inside: set[str] = set()
@@ -403,7 +403,7 @@ def shared(*, slots: dict[str, int]) -> Held:
     return result
 
 
-def test_where_account_is_kept_of_slots_a_pod_is_given_those_that_are_ours() -> None:
+def test_pod_receives_at_most_the_slots_of_this_activator() -> None:
     result = shared(slots={"p": 1, "q": 0, "r": 2})
     assert result.come("a", "b", "c", "d") == ["a@p", "b@r", "c@r"]
     assert result.balancer.in_flight_by_pod() == {"p": 1, "r": 2}
@@ -411,13 +411,13 @@ def test_where_account_is_kept_of_slots_a_pod_is_given_those_that_are_ours() -> 
     assert [result.address_of.get(request) for request in "ad"] == ["p", None]
 
 
-def test_a_slot_that_becomes_ours_is_used_by_who_waits() -> None:
+def test_added_slot_is_used_by_a_queued_request() -> None:
     result = shared(slots={"p": 0})
     result.come("a")
     assert shown(result, result.set_slots("p", 1, 1.0)) == ["a@p"]
 
 
-def test_a_slot_taken_away_is_not_reused_after_its_request() -> None:
+def test_revoked_slot_is_not_reused_after_its_request() -> None:
     result = shared(slots={"p": 1})
     result.come("a", "b")
     assert shown(result, result.set_slots("p", 0, 1.0)) == []
@@ -431,7 +431,7 @@ def test_a_pod_that_is_not_listed_has_no_slots() -> None:
     assert result.set_slots("q", 1, 1.0) == ()
 
 
-def test_a_slot_of_a_pod_that_is_left_alone_waits_until_it_is_tried_again() -> None:
+def test_added_slot_of_an_ejected_pod_is_unused_until_readmission() -> None:
     result = shared(slots={"p": 1})
     result.come("a", "b")
     result.back("a")
@@ -440,7 +440,7 @@ def test_a_slot_of_a_pod_that_is_left_alone_waits_until_it_is_tried_again() -> N
     assert shown(result, result.readmit(0.1)) == ["a@p", "b@p"]
 
 
-def test_the_oldest_reports_since_when_it_waits() -> None:
+def test_waiting_since_is_the_arrival_of_the_oldest_queued_request() -> None:
     result = held()
     assert result.slots_per_pod is None
     assert result.waiting_since_s is None
@@ -449,7 +449,7 @@ def test_the_oldest_reports_since_when_it_waits() -> None:
     assert result.waiting_since_s == 3.0
 
 
-def test_one_that_came_back_waits_since_then() -> None:
+def test_waiting_since_of_a_requeued_request_is_its_requeue_time() -> None:
     result = held(pods=["p"])
     result.come("a")
     result.requeue("a", 5.0)
@@ -457,7 +457,7 @@ def test_one_that_came_back_waits_since_then() -> None:
     assert result.waiting_since_s == 5.0
 
 
-def test_without_pods_none_is_silent() -> None:
+def test_no_pod_is_ejected_as_silent_without_pods() -> None:
     result = held()
     result.come("a")
     assert result.eject_silent(0.0, after_s=3.0, has_begun=lambda _: False) == []
@@ -476,7 +476,7 @@ def test_a_silent_pod_is_ejected_and_reported_with_its_requests() -> None:
     assert (again.is_new, again.requests) == (False, ("b", "c"))
 
 
-def test_a_session_keeps_its_pod_and_leaves_nothing_behind() -> None:
+def test_session_returns_to_its_pod_unless_the_pod_is_full() -> None:
     result = held(pods=["a", "b", "c"], slots=2)
     first = result.arrive("1", 0.0, session=12345)
     assert isinstance(first, Dispatch)
@@ -491,7 +491,7 @@ def test_a_session_keeps_its_pod_and_leaves_nothing_behind() -> None:
     validate(result)
 
 
-def test_a_session_that_waits_goes_to_its_pod_and_one_that_waited_too_long_is_forgotten() -> None:
+def test_queued_session_request_is_dispatched_to_the_session_pod() -> None:
     result = held()
     result.arrive("1", 0.0, session=7)
     result.arrive("2", 5.0, session=7)

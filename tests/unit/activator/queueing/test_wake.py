@@ -70,7 +70,7 @@ def poked(count: int, *, windowed: float = 0.0) -> RevisionLoad:
     )
 
 
-def test_the_first_waiter_is_reported_immediately() -> None:
+def test_first_queued_request_is_reported_immediately() -> None:
     _, decision = step(WakeState(), facts(1), 5.0)
     assert decision.poke == Poke(load=poked(1), reason=PokeReason.FIRST)
 
@@ -80,7 +80,7 @@ def test_an_empty_queue_reports_nothing() -> None:
     assert decision == WakeDecision(poke=None, flip=False, next_wake_s=None, quiet_level=0)
 
 
-def test_requests_that_pods_are_for_are_nothing_to_tell() -> None:
+def test_load_within_the_desired_capacity_is_not_reported() -> None:
     _, decision = step(WakeState(), facts(running=14, desired=2), 5.0)
     assert (decision.poke, decision.quiet_level) == (None, 14)
 
@@ -90,25 +90,25 @@ def test_load_above_the_desired_capacity_is_reported() -> None:
     assert reason(decision) is PokeReason.EXCEEDED
 
 
-def test_an_excess_is_reported_once() -> None:
+def test_load_above_the_desired_capacity_is_reported_once() -> None:
     seen = facts(running=15, desired=2)
     _, decision = step(after(seen), seen, 1.0)
     assert (decision.poke, decision.quiet_level) == (None, 15)
 
 
 @pytest.mark.parametrize(("waiting", "poke_reason"), [(10, None), (19, None), (20, PokeReason.DOUBLED)])
-def test_twice_as_many_waiters_are_reported(waiting: int, poke_reason: PokeReason | None) -> None:
+def test_doubled_queue_is_reported(waiting: int, poke_reason: PokeReason | None) -> None:
     _, decision = step(after(facts(10, desired=9)), facts(waiting, desired=9), 1.0)
     assert reason(decision) is poke_reason
 
 
-def test_a_poke_reports_what_is_new() -> None:
+def test_poke_reports_only_new_requests() -> None:
     _, decision = step(after(facts(10)), facts(25), 1.0)
     assert decision.poke is not None
     assert decision.poke.load == poked(15)
 
 
-def test_a_poke_that_comes_too_early_is_due_later() -> None:
+def test_poke_within_the_minimum_interval_is_delayed() -> None:
     state, decision = step(after(facts(1)), facts(25), 0.02)
     assert (decision.poke, decision.next_wake_s) == (None, 0.05)
     _, decision = step(state, facts(25), 0.05)
@@ -116,17 +116,17 @@ def test_a_poke_that_comes_too_early_is_due_later() -> None:
     assert decision.poke.load.concurrency == 24
 
 
-def test_after_all_have_been_served_the_next_is_the_first_again() -> None:
+def test_request_queued_after_an_empty_queue_is_reported_as_first() -> None:
     state, _ = step(after(facts(10)), facts(running=10, desired=9), 1.0)
     _, decision = step(state, facts(1, running=10, desired=9), 2.0)
     assert reason(decision) is PokeReason.FIRST
 
 
-def test_calm_forgets_who_waited() -> None:
+def test_calm_resets_the_known_queue_length() -> None:
     assert calm(after(facts(10, state=RESERVE))).known_waiting_count == 0
 
 
-def test_rejections_for_a_failure_are_reported_once_a_period() -> None:
+def test_rejections_of_a_failed_revision_are_reported_once_per_period() -> None:
     seen = facts(has_rejected=True)
     state, decision = step(WakeState(), seen, 0.0)
     # It is not inside, and so in no report: windows get it with the poke.
@@ -138,7 +138,7 @@ def test_rejections_for_a_failure_are_reported_once_a_period() -> None:
     assert reason(decision) is PokeReason.FIRST
 
 
-def test_a_report_leaves_out_what_pokes_have_reported() -> None:
+def test_report_excludes_load_reported_by_pokes() -> None:
     state = after(facts(10))
     state, load = reported(state, report(12.5, 15), level=15, waiting_count=15, period_s=1.0)
     assert (load.concurrency, load.request_count) == (2.5, 5)
@@ -147,7 +147,7 @@ def test_a_report_leaves_out_what_pokes_have_reported() -> None:
     assert (state.known_level, state.known_waiting_count, state.poked_count) == (15, 15, 0)
 
 
-def test_a_report_is_never_below_nothing() -> None:
+def test_report_is_never_negative() -> None:
     _, load = reported(after(facts(100)), report(90.0, 100), level=100, waiting_count=100, period_s=1.0)
     assert (load.concurrency, load.request_count) == (0.0, 0)
     assert load.window_concurrency == 90.0
@@ -169,12 +169,12 @@ def test_a_revision_that_is_not_in_reserve_is_not_flipped(state: ServingState | 
     assert not decision.flip
 
 
-def test_an_unrouted_reserve_revision_is_not_flipped() -> None:
+def test_reserve_revision_without_requests_is_not_flipped() -> None:
     _, decision = step(WakeState(), facts(state=RESERVE), 0.0)
     assert not decision.flip
 
 
-def test_pauses_between_flips_grow_up_to_a_bound() -> None:
+def test_pauses_between_flips_double_up_to_5_s() -> None:
     state, now_s, pauses_s = WakeState(), 0.0, []
     for _ in range(8):
         state, decision = step(state, facts(1, state=RESERVE), now_s)
@@ -185,18 +185,18 @@ def test_pauses_between_flips_grow_up_to_a_bound() -> None:
     assert pauses_s == [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]
 
 
-def test_a_flip_is_not_repeated_before_its_pause_is_over() -> None:
+def test_flip_is_not_repeated_within_its_pause() -> None:
     _, decision = step(after(facts(1, state=RESERVE)), facts(1, state=RESERVE), 0.09)
     assert (decision.flip, decision.next_wake_s) == (False, 0.1)
 
 
-def test_a_revision_that_became_active_is_flipped_immediately_when_it_is_in_reserve_again() -> None:
+def test_flip_pause_is_reset_when_the_revision_becomes_active() -> None:
     state, _ = step(after(facts(1, state=RESERVE)), facts(1), 0.01)
     _, decision = step(state, facts(1, state=RESERVE), 0.02)
     assert decision.flip
 
 
-def test_a_full_revision_reports_what_is_inside_and_not_each_request_that_waits() -> None:
+def test_full_revision_reports_concurrency_and_not_each_queued_request() -> None:
     # Three clients, two slots: each 0.1 s one request ends, the next one waits a moment later.
     state = reported(WakeState(), report(3.0, 30), level=3, waiting_count=1, period_s=1.0)[0]
     poked = 0.0

@@ -33,7 +33,7 @@ def addresses(slices: list[ServedSlice | NoData]) -> list[tuple[str, tuple[str, 
     ]
 
 
-def test_a_port_is_named_by_the_user_or_by_the_status() -> None:
+def test_port_name_is_read_from_the_spec_else_from_the_status() -> None:
     named = workload(port=80, status={"portName": "http"})
     backends = [
         backend_of(resource, ScaledWorkloadSpec.from_object(resource))
@@ -42,7 +42,7 @@ def test_a_port_is_named_by_the_user_or_by_the_status() -> None:
     assert backends == [WorkloadBackend(service="web", port_name=name) for name in ("http", None, "http")]
 
 
-def test_a_slice_is_that_of_each_workload_with_its_service() -> None:
+def test_slice_is_read_for_each_workload_of_its_service() -> None:
     backends = WorkloadBackends()
     backends.put(KEY, WorkloadBackend(service="web", port_name="http"))
     backends.put(("default", "stats"), WorkloadBackend(service="web", port_name="metrics"))
@@ -57,7 +57,7 @@ def test_a_slice_is_that_of_each_workload_with_its_service() -> None:
     assert backends.namespaces == {"default", "other"}
 
 
-def test_without_a_name_the_first_port_is_taken_and_a_missing_one_has_no_pods() -> None:
+def test_first_port_is_used_without_a_name_and_unknown_port_has_no_pods() -> None:
     backends = WorkloadBackends()
     backends.put(KEY, WorkloadBackend(service="web", port_name=None))
     assert addresses(list(backends.slices(endpoint_slice())))[0][2] == ["10.0.0.1:9000"]
@@ -65,7 +65,7 @@ def test_without_a_name_the_first_port_is_taken_and_a_missing_one_has_no_pods() 
     assert addresses(list(backends.slices(endpoint_slice())))[0][2] == []
 
 
-def test_the_slices_of_a_workload_are_found_among_others() -> None:
+def test_own_slices_selects_slices_by_service() -> None:
     backends = WorkloadBackends()
     known = {
         ("default", resource["metadata"]["name"]): resource
@@ -76,7 +76,7 @@ def test_the_slices_of_a_workload_are_found_among_others() -> None:
     assert [key for key, _, _ in addresses(list(backends.own_slices(KEY, known)))] == ["default/web-1@shop"]
 
 
-def test_a_workload_that_moves_or_goes_leaves_its_service() -> None:
+def test_changed_or_removed_workload_releases_its_service() -> None:
     backends = WorkloadBackends()
     backends.put(KEY, WorkloadBackend(service="web", port_name=None))
     backends.put(KEY, WorkloadBackend(service="db", port_name=None))
@@ -87,7 +87,7 @@ def test_a_workload_that_moves_or_goes_leaves_its_service() -> None:
     assert backends.namespaces == set()
 
 
-def test_the_port_says_whether_its_app_speaks_tls() -> None:
+def test_app_protocol_sets_the_pod_scheme() -> None:
     backends = WorkloadBackends()
     backends.put(KEY, WorkloadBackend(service="web", port_name=None))
     for protocol, scheme in ((None, "http"), ("http", "http"), ("HTTPS", "https"), ("kubernetes.io/wss", "https")):
@@ -97,14 +97,14 @@ def test_the_port_says_whether_its_app_speaks_tls() -> None:
         assert [pod.scheme for pod in slice_.pods] == [scheme]
 
 
-def test_a_slice_that_cannot_be_read_says_why() -> None:
+def test_invalid_slice_is_no_data() -> None:
     backends = WorkloadBackends()
     backends.put(KEY, WorkloadBackend(service="web", port_name=None))
     (slice_,) = backends.slices({**endpoint_slice(), "endpoints": "many"})
     assert isinstance(slice_, NoData)
 
 
-def test_the_port_of_a_fallback_is_named_by_the_user_or_by_the_status() -> None:
+def test_fallback_port_name_is_read_from_the_spec_else_from_the_status() -> None:
     def fallback(port: object) -> WorkloadBackend | None:
         resource = workload(status={"portName": "http", "fallbackPortName": "page"})
         resource["spec"]["coldStart"] = {"fallback": {"name": "maintenance", "port": port}}

@@ -44,7 +44,7 @@ def not_taken(host: str) -> bool:
     return False
 
 
-def test_a_mapping_leads_to_its_reference_with_its_certificate() -> None:
+def test_mapping_targets_its_reference_with_its_certificate() -> None:
     wanted = DomainTarget(host="shop.example.com", namespace="default", name="hello")
     assert domain_target_of(a_mapping()) == wanted
     target = domain_target_of(a_mapping(certificate="cert"))
@@ -52,7 +52,7 @@ def test_a_mapping_leads_to_its_reference_with_its_certificate() -> None:
     assert (target.secret, msgspec.structs.replace(target, secret=None)) == ("cert", wanted)
 
 
-def test_a_mapping_has_its_own_certificate_once_it_is_issued() -> None:
+def test_mapping_uses_its_issued_certificate() -> None:
     mapping = a_mapping(CertificateProvisioned="True")
     mapping["metadata"]["uid"] = "u"
     target = domain_target_of(mapping)
@@ -64,13 +64,13 @@ def test_a_mapping_has_its_own_certificate_once_it_is_issued() -> None:
     assert target.secret is None
 
 
-def test_a_mapping_is_not_served_before_its_reference_is_good() -> None:
+def test_mapping_has_no_target_before_its_reference_is_resolved() -> None:
     assert domain_target_of(a_mapping(ReferenceResolved="Unknown")) is None
     assert domain_target_of(a_mapping(observed=0)) is None
     assert domain_target_of({"metadata": {"name": "a.b", "generation": 1}}) is None
 
 
-def test_a_host_leads_where_the_namespace_with_its_claim_says() -> None:
+def test_mapping_is_active_only_in_the_namespace_with_the_claim() -> None:
     targets = DomainTargets()
     assert targets.put(KEY, a_mapping(certificate="cert"))
     assert (targets.hosts(RULES), targets.secrets(not_taken)) == ({}, {})
@@ -87,7 +87,7 @@ def test_a_host_leads_where_the_namespace_with_its_claim_says() -> None:
     assert targets.put(KEY, None)
 
 
-def test_no_status_takes_a_host_or_its_certificate_from_the_namespace_with_the_claim() -> None:
+def test_forged_status_cannot_override_the_namespace_with_the_claim() -> None:
     """Each condition of the forged mapping is True; its namespace has no claim."""
     targets = DomainTargets()
     targets.claim(HOST, a_claim("default"))
@@ -104,7 +104,7 @@ def test_no_status_takes_a_host_or_its_certificate_from_the_namespace_with_the_c
     assert not targets.claim("other.example.com", {"spec": {}})
 
 
-def test_a_host_that_a_route_has_gets_no_certificate_of_a_mapping() -> None:
+def test_host_of_a_route_gets_no_certificate_of_a_mapping() -> None:
     targets, routes = DomainTargets(), Routes()
     targets.claim("hello.default.localhost", a_claim("aaa"))
     mapping = a_mapping(certificate="own")
@@ -115,7 +115,7 @@ def test_a_host_that_a_route_has_gets_no_certificate_of_a_mapping() -> None:
     assert targets.secrets(routes.holds) == {}
 
 
-def test_a_mapped_host_finds_the_route_on_both_listeners() -> None:
+def test_mapped_host_is_routed_on_both_listeners() -> None:
     routes = Routes()
     routes.set(facts())
     turn = routes.turn
@@ -131,7 +131,7 @@ def test_a_mapped_host_finds_the_route_on_both_listeners() -> None:
     assert routes.find(Listener.PUBLIC, "shop.example.com") is None
 
 
-def test_a_public_host_has_the_certificate_of_its_name_once_its_url_is_https() -> None:
+def test_public_host_has_a_certificate_once_its_url_is_https() -> None:
     rules = msgspec.structs.replace(RULES, has_certificates=True)
     traffic = [{"revisionName": "hello-00001", "percent": 100, "tag": "blue"}]
     route = {
@@ -145,7 +145,7 @@ def test_a_public_host_has_the_certificate_of_its_name_once_its_url_is_https() -
     assert certificates_of(facts_of_route, RULES) == {}
 
 
-def test_a_cluster_local_host_has_the_certificate_of_its_names_once_the_address_is_https() -> None:
+def test_cluster_local_host_has_a_certificate_once_its_address_is_https() -> None:
     rules = msgspec.structs.replace(RULES, has_local_certificates=True)
     name = "hello.default.svc.cluster.local"
     route = {"metadata": {"name": "hello", "namespace": "default", "uid": "u"}}
@@ -163,7 +163,7 @@ def test_a_cluster_local_host_has_the_certificate_of_its_names_once_the_address_
         assert certificates_of(facts_of_route, rules) == secrets
 
 
-def test_names_of_a_cluster_local_host_have_one_holder() -> None:
+def test_holder_is_reported_for_each_form_of_a_host() -> None:
     routes = Routes()
     routes.set(facts())
     for host in ("hello.default", "hello.default.svc", "hello.default.svc.cluster.local", "hello.default.localhost"):

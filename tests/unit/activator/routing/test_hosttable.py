@@ -51,7 +51,7 @@ def found(
         ("/api?x", "api"),
     ],
 )
-def test_the_longest_path_of_whole_segments_wins(target: str, expected: str) -> None:
+def test_longest_path_prefix_of_whole_segments_wins(target: str, expected: str) -> None:
     assert found(table(rule("all"), rule("api", path="/api"), rule("v2", path="/api/v2")), target) == expected
 
 
@@ -70,12 +70,12 @@ def test_an_exact_host_wins_then_the_longer_wildcard(host: str, expected: str | 
     assert found(hosts, host=host) == expected
 
 
-def test_a_wildcard_gets_what_no_rule_of_the_exact_host_takes() -> None:
+def test_wildcard_host_receives_requests_not_matched_by_the_exact_host() -> None:
     hosts = table(rule("exact", path="/api"), rule("wide", "*.example.com"))
     assert (found(hosts, "/api"), found(hosts, "/")) == ("exact", "wide")
 
 
-def test_more_headers_win_and_each_must_match() -> None:
+def test_rule_with_most_matching_headers_wins() -> None:
     beta, named = HeaderMatch(name="X-Beta", value="yes"), HeaderMatch(name="x-name")
     hosts = table(rule("all"), rule("beta", headers=(beta,)), rule("both", headers=(beta, named)))
     assert found(hosts) == "all"
@@ -84,7 +84,7 @@ def test_more_headers_win_and_each_must_match() -> None:
     assert found(hosts, headers={"x-beta": "yes", "x-name": ""}) == "both"
 
 
-def test_of_two_equal_rules_the_older_wins_and_the_other_takes_over() -> None:
+def test_older_of_two_equal_rules_wins_until_removed() -> None:
     hosts = table(rule("new", since="2"), rule("old", since="1"))
     assert found(hosts) == "old"
     hosts.set("n/old", ())
@@ -94,7 +94,7 @@ def test_of_two_equal_rules_the_older_wins_and_the_other_takes_over() -> None:
     assert found(hosts) is None
 
 
-def test_a_host_belongs_to_the_namespace_that_had_it_first() -> None:
+def test_host_belongs_to_the_first_namespace_until_it_leaves() -> None:
     """Another namespace cannot take a path of it, however long."""
     hosts = table(rule("shop", namespace="good", since="1"), rule("login", namespace="evil", since="2", path="/login"))
     assert found(hosts, "/login") == "shop"
@@ -112,16 +112,16 @@ def test_a_claimed_host_belongs_to_the_namespace_of_its_claim() -> None:
     assert found(hosts, "/login") is None
 
 
-def test_a_cluster_local_host_is_served_inside_only() -> None:
+def test_cluster_local_host_is_served_on_the_inner_listener_only() -> None:
     hosts = table(rule("shop", listeners=INNER))
     assert (found(hosts), found(hosts, listener=Listener.INNER)) == (None, "shop")
 
 
-def test_a_changed_owner_leaves_its_former_hosts() -> None:
+def test_changed_owner_loses_its_former_hosts() -> None:
     hosts = table(rule("shop"), rule("other"))
     hosts.set("n/shop", [rule("shop", "b.example.com")])
     assert (found(hosts), found(hosts, host="b.example.com")) == ("other", "shop")
 
 
-def test_a_path_has_no_final_slash() -> None:
+def test_normal_path_removes_the_final_slash() -> None:
     assert [normal_path(path) for path in ("/", "/api/", "/api")] == ["", "/api", "/api"]

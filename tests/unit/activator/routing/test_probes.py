@@ -26,17 +26,17 @@ def respond(
 
 
 @pytest.mark.parametrize("is_site", [True, False])
-def test_the_activator_says_that_it_is_in_the_path(is_site: bool) -> None:
+def test_activator_probe_returns_activator(is_site: bool) -> None:
     assert respond(probe=b"activator", is_site=is_site) == ACTIVATOR
 
 
-def test_the_traffic_of_a_host_is_reported_as_a_digest() -> None:
+def test_host_probe_returns_the_traffic_digest() -> None:
     assert respond(probe=b"probe") == ProbeResponse(status=200, body=split_digest([("a", 90), ("b", 10)]).encode())
     assert respond(probe=b"probe", is_site=False) is None
 
 
 @pytest.mark.parametrize("is_site", [True, False])
-def test_the_inner_listener_answers_with_the_digest_of_a_route(is_site: bool) -> None:
+def test_inner_listener_returns_the_digest_of_a_route(is_site: bool) -> None:
     response = respond(b"/routes/default/hello", probe=b"route", is_site=is_site, listener=Listener.INNER)
     assert response == ProbeResponse(status=200, body=b"abc")
 
@@ -46,36 +46,36 @@ def test_an_unknown_route_has_no_digest() -> None:
     assert response == ProbeResponse(status=404, body=b"no such route")
 
 
-def test_the_public_listener_says_nothing_about_routes() -> None:
+def test_public_listener_returns_no_route_digest() -> None:
     assert respond(b"/routes/default/hello", probe=b"route") is None
 
 
-def test_another_network_probe_is_not_believed() -> None:
+def test_unknown_network_probe_is_not_answered() -> None:
     assert respond(probe=b"queue") is None
 
 
 @pytest.mark.parametrize("target", [b"/healthz", b"/healthz?verbose"])
-def test_health_is_reported_where_no_service_has_the_host(target: bytes) -> None:
+def test_healthz_returns_200_without_a_service_at_the_host(target: bytes) -> None:
     assert respond(target, is_site=False) == OK
 
 
-def test_a_service_keeps_its_own_paths() -> None:
+def test_healthz_of_a_service_is_not_intercepted() -> None:
     assert respond(b"/healthz") is None
 
 
-def test_a_kubelet_is_answered_where_no_service_has_the_host() -> None:
+def test_kubelet_probe_returns_200_without_a_service_at_the_host() -> None:
     assert respond(agent=b"kube-probe/1.32", is_site=False) == OK
 
 
-def test_a_kubelet_is_not_believed_where_a_service_has_the_host() -> None:
+def test_kubelet_probe_of_a_service_is_not_intercepted() -> None:
     assert respond(agent=b"kube-probe/1.32") is None
 
 
-def test_health_is_bad_while_we_go_away() -> None:
+def test_healthz_returns_503_while_draining() -> None:
     assert respond(b"/healthz", is_site=False, is_draining=True) == ProbeResponse(status=503, body=b"shutting down")
 
 
-def test_anything_else_is_no_probe() -> None:
+def test_ordinary_request_is_not_a_probe() -> None:
     assert respond(is_site=False) is None
 
 
@@ -89,5 +89,5 @@ def test_anything_else_is_no_probe() -> None:
         (b"", False),
     ],
 )
-def test_agents_of_probes_are_known(agent: bytes, is_probe: bool) -> None:
+def test_probe_user_agents_are_recognized(agent: bytes, is_probe: bool) -> None:
     assert is_probe_agent(agent) is is_probe

@@ -107,7 +107,7 @@ def revision_at(routes: Routes, listener: Listener, host: str, *, tag: str | Non
         "hello.default.localhost:",
     ],
 )
-def test_a_host_is_found_whatever_its_case_and_port(host: str) -> None:
+def test_host_lookup_ignores_case_port_and_final_dot(host: str) -> None:
     assert revision_at(new_routes(facts()), PUBLIC, host) == "hello-00001"
 
 
@@ -118,23 +118,23 @@ def test_an_unclaimed_host_is_not_found(host: str) -> None:
     assert new_routes(facts()).find(PUBLIC, host) is None
 
 
-def test_the_inner_host_exists_on_the_inner_listener_only() -> None:
+def test_inner_host_is_served_on_the_inner_listener_only() -> None:
     routes = new_routes(facts())
     inner = "hello.default.svc.cluster.local"
     assert (routes.find(PUBLIC, inner), revision_at(routes, INNER, inner)) == (None, "hello-00001")
 
 
-def test_the_public_host_does_not_exist_on_the_inner_listener() -> None:
+def test_public_host_is_not_served_on_the_inner_listener() -> None:
     assert new_routes(facts()).find(INNER, "hello.default.localhost") is None
 
 
-def test_a_cluster_local_route_has_no_public_host_even_while_its_status_says_so() -> None:
+def test_cluster_local_route_has_no_public_host() -> None:
     routes = new_routes(facts(labels={"networking.knative.dev/visibility": "cluster-local"}))
     assert routes.find(PUBLIC, "hello.default.localhost") is None
 
 
 @given(STATUSES, st.sampled_from([None, "cluster-local"]))
-def test_no_status_takes_a_host_from_another_route(status: dict[str, Any], visibility: str | None) -> None:
+def test_forged_status_cannot_claim_a_host_of_another_route(status: dict[str, Any], visibility: str | None) -> None:
     """Not even for a route that is older than all others, and not in its own namespace either."""
     labels = {"networking.knative.dev/visibility": visibility} if visibility else {}
     others = [facts("victim", namespace="other"), facts("taken-forger"), facts("hello")]
@@ -162,7 +162,7 @@ def test_no_status_takes_a_host_from_another_route(status: dict[str, Any], visib
     )
 
 
-def test_hosts_are_those_of_the_rules() -> None:
+def test_hosts_follow_the_domain_and_tag_templates() -> None:
     rules = msgspec.structs.replace(
         RULES,
         domain="example.com",
@@ -197,12 +197,12 @@ def test_a_tag_has_its_own_host_on_both_listeners() -> None:
     assert results == ["hello-00002", "hello-00002"]
 
 
-def test_a_tag_header_chooses_on_the_routes_own_host() -> None:
+def test_tag_header_selects_the_tag_on_the_routes_own_host() -> None:
     routes = new_routes(facts("hello", entry("hello-00001", 100), entry("hello-00002", 0, tag="new")))
     assert revision_at(routes, PUBLIC, "hello.default.localhost", tag="new") == "hello-00002"
 
 
-def test_a_tag_that_is_rolled_out_shares_its_host_and_header() -> None:
+def test_tag_rollout_splits_traffic_by_host_and_header() -> None:
     shares = tuple(RevisionShare(revision_name=name, percent=percent) for name, percent in (("r1", 90), ("r2", 10)))
     target = ConfigurationRollout(configuration_name="hello", tag="new", percent=100, revisions=shares)
     state = {ROLLOUT_ANNOTATION: write_rollout(Rollout(configurations=(target,)))}
@@ -214,7 +214,7 @@ def test_a_tag_that_is_rolled_out_shares_its_host_and_header() -> None:
     assert revision_at(routes, PUBLIC, "hello.default.localhost") == "r0"
 
 
-def test_a_tag_that_is_not_there_is_ignored() -> None:
+def test_unknown_tag_header_is_ignored() -> None:
     routes = new_routes(facts("hello", entry("hello-00001", 100), entry("hello-00002", 0, tag="new")))
     assert revision_at(routes, PUBLIC, "hello.default.localhost", tag="old") == "hello-00001"
 
@@ -224,7 +224,7 @@ def test_a_tag_header_is_ignored_on_the_host_of_another_tag() -> None:
     assert revision_at(routes, PUBLIC, "old-hello.default.localhost", tag="new") == "hello-00001"
 
 
-def test_a_route_without_traffic_has_its_hosts() -> None:
+def test_route_without_traffic_has_a_host_without_revisions() -> None:
     read = route_of({"metadata": {"name": "hello", "namespace": "default"}, "status": {}}, RULES)
     assert isinstance(read, ServedRoute)
     site = new_routes(read).find(PUBLIC, "hello.default.localhost")
@@ -232,7 +232,7 @@ def test_a_route_without_traffic_has_its_hosts() -> None:
     assert site.revisions == ()
 
 
-def test_a_tag_answers_though_the_route_has_no_other_traffic() -> None:
+def test_tag_host_is_served_without_other_traffic() -> None:
     routes = new_routes(facts("hello", entry("hello-00001", 0, tag="new"), entry("", 100)))
     assert revision_at(routes, PUBLIC, "new-hello.default.localhost") == "hello-00001"
     site = routes.find(PUBLIC, "hello.default.localhost")
@@ -240,7 +240,7 @@ def test_a_tag_answers_though_the_route_has_no_other_traffic() -> None:
     assert site.revisions == ()
 
 
-def test_a_tag_that_has_no_revision_yet_has_its_host() -> None:
+def test_route_with_a_tag_without_revision_is_readable() -> None:
     read = route_of(
         {"metadata": {"name": "hello", "namespace": "default"}, "spec": {"traffic": [{"tag": "new", "percent": 100}]}},
         RULES,
@@ -248,11 +248,11 @@ def test_a_tag_that_has_no_revision_yet_has_its_host() -> None:
     assert isinstance(read, ServedRoute)
 
 
-def test_a_route_that_cannot_be_read_is_no_data() -> None:
+def test_invalid_route_is_no_data() -> None:
     assert isinstance(route_of({"metadata": {"name": 1}}, RULES), NoData)
 
 
-def test_the_older_claim_has_the_host() -> None:
+def test_older_claim_owns_the_host() -> None:
     # The tag "x" of route "y" and the route "x-y" want the same name.
     older = facts("y", entry("y-00001", 100), entry("y-00002", tag="x"), created="2026-01-01T00:00:00Z")
     younger = facts("x-y", created="2026-02-01T00:00:00Z")
@@ -263,7 +263,7 @@ def test_the_older_claim_has_the_host() -> None:
     assert answers == ["y-00002", "y-00002"]
 
 
-def test_a_tag_that_came_after_another_route_does_not_take_its_host() -> None:
+def test_tag_added_later_does_not_claim_the_host_of_a_route() -> None:
     tagged = facts(
         "y",
         entry("y-00001", 100),
@@ -276,12 +276,12 @@ def test_a_tag_that_came_after_another_route_does_not_take_its_host() -> None:
     assert revision_at(new_routes(tagged, later), PUBLIC, "x-y.default.localhost") == "x-y-00001"
 
 
-def test_a_note_of_claims_that_cannot_be_read_counts_as_none() -> None:
+def test_invalid_claimed_tags_annotation_is_ignored() -> None:
     noted = facts("y", entry("y-00001", 100), annotations={"serving.dev/claimed-tags": "["})
     assert {claim.since for claim in claims_of(noted)} == {"2026-11-21T04:00:00Z"}
 
 
-def test_a_lost_host_is_had_when_the_older_claim_goes() -> None:
+def test_lost_host_is_served_after_the_older_claim_is_removed() -> None:
     older = facts("y", entry("y-00001", 100), entry("y-00002", tag="x"), created="2026-01-01T00:00:00Z")
     routes = new_routes(older, facts("x-y", created="2026-02-01T00:00:00Z"))
     assert [claim.route for claim in routes.lost()] == ["default/x-y", "default/x-y"]
@@ -289,7 +289,7 @@ def test_a_lost_host_is_had_when_the_older_claim_goes() -> None:
     assert (routes.lost(), revision_at(routes, PUBLIC, "x-y.default.localhost")) == ([], "x-y-00001")
 
 
-def test_a_changed_route_keeps_nothing_of_before() -> None:
+def test_changed_route_loses_its_former_tag_host() -> None:
     routes = new_routes(facts("hello", entry("hello-00001", 100), entry("hello-00002", tag="new")), facts())
     assert routes.find(PUBLIC, "new-hello.default.localhost") is None
 
@@ -297,7 +297,7 @@ def test_a_changed_route_keeps_nothing_of_before() -> None:
 @pytest.mark.parametrize(
     "host", ["hello.default", "hello.default.svc", "hello.default.svc.cluster.local", "Hello.Default:80"]
 )
-def test_the_inner_listener_knows_hosts_as_resolvers_of_a_cluster_do(host: str) -> None:
+def test_inner_listener_accepts_short_forms_of_cluster_hosts(host: str) -> None:
     routes = new_routes(facts())
     assert revision_at(routes, INNER, host) == "hello-00001"
     assert routes.find(PUBLIC, host) is None
@@ -305,7 +305,7 @@ def test_the_inner_listener_knows_hosts_as_resolvers_of_a_cluster_do(host: str) 
     assert routes.find(INNER, "hello.default.x") is None
 
 
-def test_a_revision_is_found_by_its_own_name_on_the_inner_listener_only() -> None:
+def test_revision_host_is_served_on_the_inner_listener_only() -> None:
     routes = Routes()
     routes.set_revision(("default", "hello-00001"))
     turn = routes.turn
@@ -317,7 +317,7 @@ def test_a_revision_is_found_by_its_own_name_on_the_inner_listener_only() -> Non
     assert routes.find(INNER, "hello-00001.default.svc.cluster.local") is None
 
 
-def test_a_route_comes_before_a_revision_of_its_name() -> None:
+def test_route_precedes_a_revision_of_the_same_name() -> None:
     routes = Routes()
     routes.set_revision(("default", "hello"))
     routes.set(facts("hello"))
@@ -326,14 +326,14 @@ def test_a_route_comes_before_a_revision_of_its_name() -> None:
     assert revision_at(routes, INNER, "hello.default") == "hello"
 
 
-def test_removing_what_is_not_there_does_nothing() -> None:
+def test_removing_an_unknown_route_has_no_effect() -> None:
     routes = Routes()
     routes.remove("default/hello")
     assert routes.find(INNER, "hello.default") is None
 
 
 @pytest.mark.parametrize(("drawn", "revision"), [(0.0, "a"), (0.89, "a"), (0.9, "b"), (0.999999, "b")])
-def test_a_draw_falls_into_a_share(drawn: float, revision: str) -> None:
+def test_draw_selects_the_revision_of_its_share(drawn: float, revision: str) -> None:
     site = Site(route="default/hello", namespace="default", revisions=("a", "b"), bounds=(90, 100))
     assert choose(site, tag=None, draw=lambda: drawn) == ("default", revision)
 
@@ -342,7 +342,7 @@ def test_a_draw_falls_into_a_share(drawn: float, revision: str) -> None:
     percents=st.lists(st.integers(1, 100), min_size=1, max_size=5),
     seed=st.integers(0, 2**32),
 )
-def test_shares_come_out_within_bounds(percents: list[int], seed: int) -> None:
+def test_draws_match_the_percentages_statistically(percents: list[int], seed: int) -> None:
     served_route = facts("hello", *(entry(str(place), percent) for place, percent in enumerate(percents)))
     (site,) = [claim.site for claim in claims_of(served_route) if claim.listener is PUBLIC]
     dice, draws = random.Random(seed), 2000
@@ -357,7 +357,7 @@ def named(namespace: str = "default", revision: str = "hello-00001") -> tuple[li
     return [namespace.encode()], [revision.encode()]
 
 
-def test_a_revision_that_a_gateway_names_goes_before_the_host_on_the_inner_listener_only() -> None:
+def test_revision_header_overrides_the_host_on_the_inner_listener_only() -> None:
     routes = Routes()
     routes.set(facts("hello"))
     routes.set_revision(("default", "hello-00007"))
@@ -382,7 +382,7 @@ def test_a_revision_that_a_gateway_names_goes_before_the_host_on_the_inner_liste
         ([b"default", b"other"], [b"hello-00007"]),
     ],
 )
-def test_who_names_no_revision_or_two_is_asked_for_the_host(names: tuple[list[bytes], list[bytes]]) -> None:
+def test_incomplete_or_repeated_revision_headers_are_ignored(names: tuple[list[bytes], list[bytes]]) -> None:
     routes = Routes()
     routes.set(facts("hello"))
     routes.set_revision(("default", "hello-00007"))
@@ -391,14 +391,14 @@ def test_who_names_no_revision_or_two_is_asked_for_the_host(names: tuple[list[by
 
 
 @pytest.mark.parametrize("key", [("default/hello", ""), ("default", "hello"), ("", ""), ("default", "hello:revision")])
-def test_only_a_revision_can_be_named(key: tuple[str, str]) -> None:
+def test_revision_header_with_another_name_finds_no_site(key: tuple[str, str]) -> None:
     routes = Routes()
     routes.set(facts("hello"))
     routes.set_revision(("default", "hello-00007"))
     assert routes.find(INNER, "hello.default", named=named(*key)) is None
 
 
-def test_a_tag_whose_url_is_cluster_local_is_not_public() -> None:
+def test_tag_with_a_cluster_local_url_has_no_public_host() -> None:
     local = {**entry("hello-00001", tag="blue"), "url": "http://blue-hello.default.svc.cluster.local:8081"}
     routes = new_routes(facts("hello", entry("hello-00001", 100), local))
     assert revision_at(routes, INNER, "blue-hello.default.svc.cluster.local") == "hello-00001"
@@ -407,21 +407,21 @@ def test_a_tag_whose_url_is_cluster_local_is_not_public() -> None:
     assert revision_at(routes, PUBLIC, "hello.default.localhost") == "hello-00001"
 
 
-def test_a_route_that_is_served_has_the_digest_of_its_facts() -> None:
+def test_digest_of_a_route_is_known_until_its_removal() -> None:
     routes, read = new_routes(facts()), facts()
     assert routes.digest_of(read.key) == read.digest
     routes.remove(read.key)
     assert routes.digest_of(read.key) is None
 
 
-def test_only_public_hosts_are_held_against_mappings() -> None:
+def test_only_public_hosts_exclude_mappings() -> None:
     routes = new_routes(facts())
     assert routes.holds("hello.default.localhost")
     assert routes.holder_of("hello.default.localhost") == "default/hello"
     assert not routes.holds("hello.default.svc.cluster.local")
 
 
-def test_a_revision_of_private_routes_is_as_private_until_the_last_is_gone() -> None:
+def test_revision_is_private_until_its_last_private_route_is_removed() -> None:
     private = {ACCESS_ANNOTATION: "private"}
     target = entry("hello-00001", 100)
     routes = new_routes(facts("hello", target, annotations=private), facts("other", target, annotations=private))
@@ -443,7 +443,7 @@ def test_a_revision_of_private_routes_is_as_private_until_the_last_is_gone() -> 
     assert not routes._private, "nothing is kept of revisions that come and go"
 
 
-def test_a_host_that_chooses_by_session_is_kept_for_a_revision_of_its_own() -> None:
+def test_session_affinity_host_overrides_the_header_of_its_own_revision() -> None:
     routes = new_routes(facts("hello", entry("hello-00001", 100), annotations={SESSION_AFFINITY_ANNOTATION: "cookie"}))
     for name in ("hello-00001", "hello-00002"):
         routes.set_revision(("default", name))

@@ -34,7 +34,7 @@ def bearer(text: str) -> bytes:
         ([], [f"bEaReR  {_TOKEN} ".encode()]),
     ],
 )
-def test_the_token_opens(own: list[bytes], usual: list[bytes]) -> None:
+def test_access_token_is_accepted_in_either_header(own: list[bytes], usual: list[bytes]) -> None:
     assert access_refusal(_RULE, _TOKEN, own=own, usual=usual) is None
 
 
@@ -48,21 +48,21 @@ def test_the_token_opens(own: list[bytes], usual: list[bytes]) -> None:
         ([], [bearer("\xff")]),
     ],
 )
-def test_anything_else_is_refused_as_invalid(own: list[bytes], usual: list[bytes]) -> None:
+def test_other_credentials_are_rejected_as_invalid_token(own: list[bytes], usual: list[bytes]) -> None:
     refusal = access_refusal(_RULE, _TOKEN, own=own, usual=usual)
     assert refusal is not None
     assert refusal.status == 401
     assert b'Bearer realm="default/hello", error="invalid_token"' in refusal.headers
 
 
-def test_a_request_without_a_token_hears_what_to_send() -> None:
+def test_request_without_a_token_is_rejected_with_instructions() -> None:
     refusal = access_refusal(_RULE, _TOKEN, own=[], usual=[])
     assert refusal is not None
     assert b"send Authorization: Bearer TOKEN" in refusal.text
     assert refusal.headers.endswith(b'WWW-Authenticate: Bearer realm="default/hello"\r\n')
 
 
-def test_each_route_and_version_has_a_token_of_its_own() -> None:
+def test_access_token_differs_by_key_namespace_route_and_version() -> None:
     tokens = {
         access_token(bytes(32), namespace="default", route="hello"),
         access_token(bytes(32), namespace="other", route="hello"),
@@ -73,23 +73,23 @@ def test_each_route_and_version_has_a_token_of_its_own() -> None:
     assert len(tokens) == 5
 
 
-def test_the_cookie_of_a_new_session_is_read_back() -> None:
+def test_session_cookie_round_trips() -> None:
     number, line = new_session(bytes(range(16)), is_secure=False)
     cookie = line.removeprefix(b"Set-Cookie: ").split(b";")[0]
     assert session_in_cookies([b"a=1; " + cookie + b"; b=2"]) == number
     assert line.endswith(b"; Path=/; HttpOnly; SameSite=Lax\r\n")
 
 
-def test_over_tls_the_cookie_is_secure() -> None:
+def test_session_cookie_is_secure_over_tls() -> None:
     assert new_session(bytes(16), is_secure=True)[1].endswith(b"; Secure\r\n")
 
 
 @pytest.mark.parametrize("cookies", [[], [b""], [b"a=1"], [b"serving-session"], [b"serving-session=" + b"x" * 65]])
-def test_a_request_without_our_cookie_has_no_session(cookies: list[bytes]) -> None:
+def test_request_without_a_valid_session_cookie_has_no_session(cookies: list[bytes]) -> None:
     assert session_in_cookies(cookies) is None
 
 
-def test_a_header_names_a_session_by_its_first_value() -> None:
+def test_session_is_read_from_the_first_header_value() -> None:
     assert session_in_header([b"ada", b"bob"]) == session_number(b"ada")
     assert session_in_header([b""]) is None
     assert session_in_header([]) is None
@@ -122,18 +122,18 @@ def test_an_allowed_caller_is_admitted(text: str) -> None:
         ([b"of cart"], b"namespace shop, serviceaccount cart, service cart is none of them"),
     ],
 )
-def test_any_other_caller_is_refused_with_the_reason(tokens: list[bytes], why: bytes) -> None:
+def test_other_caller_is_rejected_with_the_reason(tokens: list[bytes], why: bytes) -> None:
     refusal = caller_refusal(limited_to("service/shop/front"), tokens, read=only_cart)
     assert refusal is not None
     assert refusal.status == 403
     assert why in refusal.text
 
 
-def test_a_rule_without_callers_admits_all() -> None:
+def test_rule_without_callers_admits_every_caller() -> None:
     assert caller_refusal(_RULE, [], read=only_cart) is None
 
 
-def test_a_head_that_was_admitted_once_is_admitted_again_unless_tokens_expire() -> None:
+def test_rule_is_lasting_unless_its_tokens_expire() -> None:
     assert _RULE.is_lasting
     assert limited_to("*").is_lasting
     assert not limited_to("namespace/shop").is_lasting

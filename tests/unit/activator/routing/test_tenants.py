@@ -93,7 +93,7 @@ def world() -> World:
     return new_world
 
 
-def test_no_name_of_a_route_or_its_tags_takes_a_host(world: World) -> None:
+def test_route_or_tag_name_of_another_namespace_claims_no_host(world: World) -> None:
     for name in NAMES:
         for tag in ("", *TAGS):
             for labels in ({}, {"networking.knative.dev/visibility": "cluster-local"}):
@@ -101,14 +101,14 @@ def test_no_name_of_a_route_or_its_tags_takes_a_host(world: World) -> None:
     assert world.owners() == dict.fromkeys(HOSTS, VICTIM)
 
 
-def test_no_revision_takes_a_host(world: World) -> None:
+def test_revision_of_another_namespace_claims_no_host(world: World) -> None:
     for name in NAMES:
         world.routes.set_revision((ATTACKER, name))
     assert world.owners() == dict.fromkeys(HOSTS, VICTIM)
 
 
 @pytest.mark.parametrize("is_claimed", [False, True])
-def test_a_mapping_of_a_host_of_a_route_leads_nowhere_else(world: World, *, is_claimed: bool) -> None:
+def test_mapping_of_another_namespace_does_not_redirect_a_host(world: World, *, is_claimed: bool) -> None:
     """Even where the claim is the attacker's, as it may be where the controller makes claims."""
     for _, host in HOSTS.values():
         world.targets.put((ATTACKER, host), mapping(ATTACKER, host))
@@ -121,7 +121,7 @@ def test_a_mapping_of_a_host_of_a_route_leads_nowhere_else(world: World, *, is_c
     assert {secrets[host][0] for listener, host in HOSTS.values() if listener is PUBLIC and host in secrets} == {VICTIM}
 
 
-def test_a_claim_that_passes_to_another_namespace_takes_the_host_with_it(world: World) -> None:
+def test_transferred_claim_moves_the_mapped_host(world: World) -> None:
     """ClusterDomainClaims are objects of the cluster: the right to write them moves hosts."""
     world.targets.put((ATTACKER, MAPPED), mapping(ATTACKER, MAPPED))
     world.targets.claim(MAPPED, {"spec": {"namespace": ATTACKER}})
@@ -129,7 +129,7 @@ def test_a_claim_that_passes_to_another_namespace_takes_the_host_with_it(world: 
     assert world.owners() == dict.fromkeys(HOSTS, VICTIM) | {"mapped": ATTACKER, "mapped, inside": ATTACKER}
 
 
-def test_a_mapping_leads_into_its_own_namespace_whatever_it_refers_to(world: World) -> None:
+def test_mapping_cannot_refer_to_another_namespace(world: World) -> None:
     host = "evil.example.com"
     world.targets.claim(host, {"spec": {"namespace": ATTACKER}})
     world.targets.put((ATTACKER, host), mapping(ATTACKER, host, to="front", namespace=VICTIM))
@@ -138,11 +138,11 @@ def test_a_mapping_leads_into_its_own_namespace_whatever_it_refers_to(world: Wor
         assert world.routes.find(listener, host) is None
 
 
-def test_headers_name_a_revision_on_the_inner_listener_only(world: World) -> None:
+def test_revision_headers_are_ignored_on_the_public_listener(world: World) -> None:
     named = ([ATTACKER.encode()], [b"evil-00001"])
     assert _namespace(world.routes.find(PUBLIC, "front.shop.localhost", named=named)) == VICTIM
 
 
-def test_a_host_that_the_victim_gives_up_is_free(world: World) -> None:
+def test_host_of_a_removed_route_is_unowned(world: World) -> None:
     world.routes.remove(f"{VICTIM}/front")
     assert world.owners()["public"] == "nobody"

@@ -23,13 +23,13 @@ def new_rules(resource: Object) -> list[HostRule]:
     return list(host_rules_of(resource, ScaledWorkloadSpec.from_object(resource)))
 
 
-def test_without_hosts_a_workload_has_its_cluster_local_name() -> None:
+def test_workload_without_hosts_has_its_cluster_local_host() -> None:
     (only,) = new_rules(workload())
     assert (only.host, only.listeners, only.path) == ("shop.default.svc.cluster.local", (INNER,), "")
     assert (only.site.route, only.site.revisions) == ("default/shop", ("shop",))
 
 
-def test_each_host_has_each_path() -> None:
+def test_rules_combine_each_host_with_each_path() -> None:
     host_rules = new_rules(
         workload(hosts=["*.a.com"], paths=["/x/", "/"], headers=[{"name": "X-A"}], rules=[{"hosts": ["b.com"]}])
     )
@@ -40,19 +40,19 @@ def test_each_host_has_each_path() -> None:
     ]
 
 
-def test_a_cluster_local_host_of_another_namespace_is_left_out() -> None:
+def test_cluster_local_host_of_another_namespace_is_skipped() -> None:
     host_rules = new_rules(workload(hosts=["db.other.svc.cluster.local", "www.default.svc.cluster.local"]))
     assert [rule.host for rule in host_rules] == ["shop.default.svc.cluster.local", "www.default.svc.cluster.local"]
     assert {rule.listeners for rule in host_rules} == {(INNER,)}
 
 
-def test_access_is_as_in_the_annotations_of_a_service() -> None:
+def test_access_annotation_makes_a_workload_private() -> None:
     (only,) = new_rules(workload(annotations={"serving.dev/access": "private"}))
     assert only.site.access is not None
     assert (only.site.access.namespace, only.site.access.route) == ("default", "shop")
 
 
-def test_the_affinity_of_the_service_counts_unless_an_annotation_says_another() -> None:
+def test_affinity_annotation_overrides_the_service_affinity() -> None:
     sticky = {**workload(), "status": {"clientAffinitySeconds": 60}}
     assert new_rules(sticky)[0].site.policy.affinity == SessionAffinity(client_s=60)
     for text, affinity in (("cookie", SessionAffinity()), ("none", None)):
@@ -60,7 +60,7 @@ def test_the_affinity_of_the_service_counts_unless_an_annotation_says_another() 
         assert new_rules(annotated)[0].site.policy.affinity == affinity
 
 
-def test_a_route_keeps_its_host_and_shares_paths_within_its_namespace() -> None:
+def test_route_shares_its_host_only_by_path_within_its_namespace() -> None:
     routes = Routes()
     routes.set(facts())
     host = "hello.default.localhost"

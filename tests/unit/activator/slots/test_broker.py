@@ -40,7 +40,7 @@ def come(life: Life, *requests: int) -> None:
         life.arrive(request)
 
 
-def test_who_waits_is_given_what_another_does_not_need() -> None:
+def test_unused_slots_are_transferred_to_an_activator_with_queued_requests() -> None:
     world, (first, second) = world_of(*PODS)
     come(second, 1, 2, 3)
     assert list(world.running) == [1]
@@ -49,7 +49,7 @@ def test_who_waits_is_given_what_another_does_not_need() -> None:
     assert [first.broker.ledger.right(KEY, pod, 1) for pod in PODS] == [0, 0, 0]
 
 
-def test_a_free_slot_goes_to_a_peer_that_asked_when_no_own_request_waits() -> None:
+def test_freed_slot_is_transferred_to_a_requesting_peer() -> None:
     world, (first, second) = world_of(PODS[0])
     come(first, 1)
     come(second, 2)
@@ -60,7 +60,7 @@ def test_a_free_slot_goes_to_a_peer_that_asked_when_no_own_request_waits() -> No
     assert world.running == {2: (second, PODS[0])}
 
 
-def test_a_given_slot_stays_until_a_peer_asks() -> None:
+def test_transferred_slot_remains_until_a_peer_requests_it() -> None:
     world, (first, second) = world_of(PODS[0])
     come(second, 1)
     settle(world)
@@ -72,7 +72,7 @@ def test_a_given_slot_stays_until_a_peer_asks() -> None:
     assert world.running == {2: (first, PODS[0])}
 
 
-def test_who_waits_longest_is_given_first() -> None:
+def test_peer_with_the_longest_wait_receives_the_slot() -> None:
     world, (first, second, third) = world_of("p", count=3)
     owner = next(life for life in world.living if life.broker.ledger.right(KEY, "p", 1))
     others = [life for life in (first, second, third) if life is not owner]
@@ -88,7 +88,7 @@ def test_who_waits_longest_is_given_first() -> None:
     assert list(world.running) == [2]
 
 
-def test_a_slot_passes_to_an_older_request_elsewhere() -> None:
+def test_freed_slot_is_transferred_to_an_older_request_of_a_peer() -> None:
     world, (first, second) = world_of(PODS[0])
     come(first, 1)
     come(second, 2)
@@ -102,7 +102,7 @@ def test_a_slot_passes_to_an_older_request_elsewhere() -> None:
     assert list(world.waiting) == [3]
 
 
-def test_a_slot_stays_for_an_older_request_here() -> None:
+def test_freed_slot_is_used_by_an_older_local_request() -> None:
     world, (first, second) = world_of(PODS[0])
     come(first, 1, 2)
     world.now_s = 1.0
@@ -113,7 +113,7 @@ def test_a_slot_stays_for_an_older_request_here() -> None:
     assert list(world.running) == [2]
 
 
-def test_one_ask_lets_one_request_pass_before_ours() -> None:
+def test_ask_lets_only_one_request_of_a_peer_precede_local_requests() -> None:
     world, (first, second) = world_of(*PODS[:2])
     come(first, 1, 2)
     come(second, 3, 4)
@@ -142,7 +142,7 @@ def test_a_retry_waits_at_least_10_ms() -> None:
     assert asked_counts(world) == [(1, 1), (1, 2)]
 
 
-def test_who_was_given_nothing_asks_again_after_100_ms() -> None:
+def test_unanswered_ask_is_repeated_after_100_ms() -> None:
     world, (_, second) = world_of()
     second.observe([PODS[0]])
     come(second, 1)
@@ -156,7 +156,7 @@ def test_who_was_given_nothing_asks_again_after_100_ms() -> None:
     assert asked_counts(world) == [(1, 1), (1, 1)]
 
 
-def test_an_ask_that_says_nothing_new_waits_for_100_ms() -> None:
+def test_unchanged_ask_is_not_repeated_before_100_ms() -> None:
     world, (_, second) = world_of()
     second.observe([PODS[0]])
     come(second, 1)
@@ -166,7 +166,7 @@ def test_an_ask_that_says_nothing_new_waits_for_100_ms() -> None:
     assert second.router.schedule.next_due_s() == pytest.approx(0.1)
 
 
-def test_who_waits_no_more_says_so() -> None:
+def test_ask_is_withdrawn_when_no_request_is_queued() -> None:
     world, (first, second) = world_of(PODS[0])
     come(first, 1)
     come(second, 2)
@@ -178,14 +178,14 @@ def test_who_waits_no_more_says_so() -> None:
     assert not world.messages
 
 
-def test_without_pods_no_request_is_sent() -> None:
+def test_no_ask_is_sent_without_pods() -> None:
     world, (_, second) = world_of()
     come(second, 1)
     second.tick()
     assert not asked_counts(world)
 
 
-def test_pods_without_a_limit_need_no_slots() -> None:
+def test_pods_without_a_concurrency_limit_need_no_slots() -> None:
     world, (first, second) = world_of(PODS[0], slots=0)
     come(first, 1, 2)
     come(second, 3, 4)
@@ -197,7 +197,7 @@ def test_pods_without_a_limit_need_no_slots() -> None:
     assert not world.messages
 
 
-def test_a_pod_that_cannot_be_reached_is_given_to_who_asks_though_ours_wait() -> None:
+def test_slot_of_an_ejected_pod_is_transferred_despite_local_queue() -> None:
     world, (first, second) = world_of(PODS[0])
     come(first, 1)
     come(second, 2)
@@ -208,7 +208,7 @@ def test_a_pod_that_cannot_be_reached_is_given_to_who_asks_though_ours_wait() ->
     assert world.running == {2: (second, PODS[0])}
 
 
-def test_slots_of_pods_that_are_gone_are_given_back() -> None:
+def test_borrowed_slots_of_unlisted_pods_are_returned() -> None:
     world, (first, second) = world_of(PODS[0])
     come(second, 1)
     settle(world)
@@ -223,7 +223,7 @@ def test_slots_of_pods_that_are_gone_are_given_back() -> None:
     assert list(second.broker.ledger.borrowed()) == []
 
 
-def test_a_gift_for_a_revision_without_requests_is_kept() -> None:
+def test_transfer_for_a_revision_without_requests_dispatches_nothing() -> None:
     _, (first, second) = world_of(PODS[0])
     rounds = tuple((life.index, life.broker.ledger.view_number) for life in (first, second))
     assert (
@@ -231,7 +231,7 @@ def test_a_gift_for_a_revision_without_requests_is_kept() -> None:
     )
 
 
-def test_what_strangers_and_greetings_say_changes_nothing() -> None:
+def test_ask_of_an_unknown_peer_and_hello_have_no_effect() -> None:
     world, (first, _) = world_of(PODS[0])
     for peer, message in ((7, Ask(key=KEY, waiting_count=1, waited_s=0.0)), (1, PeerHello(index=1))):
         outcome = first.broker.receive(peer, message, 0.0)
@@ -240,7 +240,7 @@ def test_what_strangers_and_greetings_say_changes_nothing() -> None:
     assert first.broker.ledger.right(KEY, PODS[0], 1) == 1
 
 
-def test_one_that_ended_is_given_nothing() -> None:
+def test_ended_peer_receives_no_slots() -> None:
     world, (first, second) = world_of(PODS[0])
     come(first, 1)
     come(second, 2)
@@ -252,7 +252,7 @@ def test_one_that_ended_is_given_nothing() -> None:
     assert first.broker.ledger.right(KEY, PODS[0], 1) == 1
 
 
-def test_while_shares_are_made_nothing_is_given() -> None:
+def test_no_slot_is_transferred_while_a_view_is_negotiated() -> None:
     world, (first, second) = world_of(PODS[0])
     come(first, 1)
     come(second, 2)
@@ -264,7 +264,7 @@ def test_while_shares_are_made_nothing_is_given() -> None:
     assert isinstance(first.router.arrive(KEY, 3, 0.0), Dispatch)
 
 
-def test_more_slots_than_are_asked_for_are_not_given() -> None:
+def test_transferred_slots_do_not_exceed_the_requested_count() -> None:
     world, (first, second) = world_of(PODS[0], slots=10)
     come(second, *range(6))
     settle(world)
@@ -272,7 +272,7 @@ def test_more_slots_than_are_asked_for_are_not_given() -> None:
     assert [life.broker.ledger.right(KEY, PODS[0], 10) for life in (first, second)] == [4, 6]
 
 
-def test_a_pod_without_a_limit_has_no_part_in_a_view() -> None:
+def test_pod_without_a_concurrency_limit_is_not_part_of_a_view() -> None:
     world, (first, second) = world_of(PODS[0], slots=0)
     come(first, 1)
     second.do(second.broker.set_peers([0], 0.0))

@@ -65,25 +65,25 @@ def two(*, slots: int = 1) -> Net:
     return net
 
 
-def test_before_it_knows_its_peers_one_has_nothing() -> None:
+def test_ledger_has_no_slots_before_its_peers_are_known() -> None:
     ledger = Ledger(index=0, first_round=0, in_use=list, send=lambda peer, message: None)  # noqa: ARG005 - it has no peers
     assert ledger.right(KEY, "p", 10) == 0
 
 
-def test_one_alone_has_all() -> None:
+def test_single_ledger_owns_all_slots() -> None:
     net = Net()
     net.start(0)
     assert net.rights(slots=10) == [10]
 
 
-def test_two_share() -> None:
+def test_two_ledgers_share_the_slots() -> None:
     net = two()
     assert sum(net.rights()) == 1
     assert net.rights(slots=10) == [5, 5]
     assert not net.ledgers[0].is_frozen
 
 
-def test_a_given_slot_has_no_owner_until_it_arrives() -> None:
+def test_transferred_slot_has_no_owner_until_received() -> None:
     net = two(slots=10)
     net.ledgers[0].transfer(KEY, "p", peer=1, count=2)
     assert net.rights(slots=10) == [3, 5]
@@ -93,7 +93,7 @@ def test_a_given_slot_has_no_owner_until_it_arrives() -> None:
     assert list(net.ledgers[0].borrowed()) == []
 
 
-def test_what_was_given_back_is_not_remembered() -> None:
+def test_returned_loan_leaves_no_record() -> None:
     net = two(slots=10)
     net.ledgers[0].transfer(KEY, "p", peer=1, count=2)
     net.settle()
@@ -103,7 +103,7 @@ def test_what_was_given_back_is_not_remembered() -> None:
     assert not any(ledger._loans for ledger in net.ledgers.values())
 
 
-def test_while_a_view_is_made_one_uses_what_is_in_use_and_no_more() -> None:
+def test_only_slots_in_use_are_usable_while_a_view_is_negotiated() -> None:
     net = Net()
     net.start(0, slots=10)
     net.in_use[0] = {"p": 7}
@@ -117,13 +117,13 @@ def test_while_a_view_is_made_one_uses_what_is_in_use_and_no_more() -> None:
     assert net.rights(slots=10) == [7, 3]
 
 
-def test_the_slots_of_one_that_ended_are_the_others() -> None:
+def test_slots_of_an_ended_peer_are_redistributed() -> None:
     net = two()
     net.stop(1)
     assert net.rights() == [1]
 
 
-def test_a_gift_of_an_earlier_view_is_void() -> None:
+def test_transfer_of_an_earlier_view_is_ignored() -> None:
     net = two(slots=10)
     net.ledgers[0].transfer(KEY, "p", peer=1, count=2)
     gift = net.queue.pop()[2]
@@ -136,19 +136,19 @@ def test_a_gift_of_an_earlier_view_is_void() -> None:
     assert sum(before) == 10
 
 
-def test_messages_of_strangers_are_ignored() -> None:
+def test_declaration_of_an_unknown_peer_is_ignored() -> None:
     net = two()
     net.ledgers[0].receive(7, Declare(round=1, in_use=()))
     assert not net.ledgers[0].is_frozen
 
 
-def test_a_declaration_that_comes_late_does_not_replace_a_newer_one() -> None:
+def test_late_declaration_does_not_restart_the_view() -> None:
     net = two()
     net.ledgers[0].receive(1, Declare(round=100, in_use=()))
     assert not net.ledgers[0].is_frozen
 
 
-def test_who_has_begun_a_view_answers_a_new_declaration_with_a_new_one() -> None:
+def test_declaration_of_a_new_round_is_answered_and_completes() -> None:
     net = two()
     net.ledgers[1].set_peers([0])
     net.settle()
@@ -156,7 +156,7 @@ def test_who_has_begun_a_view_answers_a_new_declaration_with_a_new_one() -> None
     assert sum(net.rights()) == 1
 
 
-def test_three_agree_though_they_learn_of_each_other_one_after_the_other() -> None:
+def test_three_ledgers_agree_when_peers_are_learnt_one_by_one() -> None:
     net = two(slots=9)
     newcomer = Ledger(
         index=2, first_round=200, in_use=list, send=lambda peer, message: net.queue.append((2, peer, message))
@@ -173,7 +173,7 @@ def test_three_agree_though_they_learn_of_each_other_one_after_the_other() -> No
     assert net.rights(slots=9) == [5, 3, 1]
 
 
-def test_what_was_lost_is_said_again() -> None:
+def test_remind_resends_lost_messages() -> None:
     net = Net()
     net.start(0)
     net.start(1)
@@ -186,7 +186,7 @@ def test_what_was_lost_is_said_again() -> None:
     assert [type(message) for _, _, message in net.queue] == [Declare, ViewReady]
 
 
-def test_nothing_was_said_that_could_be_said_again() -> None:
+def test_remind_without_peers_sends_nothing() -> None:
     lines: list[SlotMessage] = []
     ledger = Ledger(index=0, first_round=0, in_use=list, send=lambda _, message: lines.append(message))
     ledger.remind()
@@ -205,17 +205,17 @@ def test_shares_add_up_to_the_slots_and_differ_by_one_at_most(pod: str, slot_cou
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_over_many_pods_of_one_slot_all_have_as_many(count: int) -> None:
+def test_slots_of_many_single_slot_pods_are_shared_equally(count: int) -> None:
     results = [shares(pod, slot_count=1, members=range(count)) for pod in PODS]
     for index in range(count):
         assert sum(pod_shares[index] for pod_shares in results) == pytest.approx(len(PODS) / count, rel=0.1)
 
 
-def test_one_alone_has_all_of_shares() -> None:
+def test_single_member_owns_all_slots() -> None:
     assert share_of("p", slot_count=7, members=[3], index=3) == 7
 
 
-def test_what_is_used_beyond_a_share_is_had_of_those_with_room() -> None:
+def test_use_beyond_a_share_is_a_loan_from_a_member_with_room() -> None:
     assert loans_between([1, 1], [0, 2]) == {(1, 0): 1}
 
 
@@ -223,11 +223,11 @@ def test_use_within_shares_is_no_loan() -> None:
     assert loans_between([2, 1], [2, 0]) == {}
 
 
-def test_one_may_need_room_of_several() -> None:
+def test_loan_is_split_over_several_lenders() -> None:
     assert loans_between([1, 1, 1], [0, 0, 3]) == {(2, 1): 1, (2, 0): 1}
 
 
-def test_several_may_need_the_room_of_one() -> None:
+def test_several_members_borrow_from_one_lender() -> None:
     assert loans_between([4, 1, 1], [1, 3, 2]) == {(1, 0): 2, (2, 0): 1}
 
 

@@ -28,7 +28,7 @@ MESSAGES: list[SlotMessage] = [
 
 
 @pytest.mark.parametrize("size", [1, 3, 7, 1000])
-def test_messages_come_out_as_they_went_in_however_their_bytes_are_cut(size: int) -> None:
+def test_messages_round_trip_for_any_chunk_size(size: int) -> None:
     wire = b"".join(map(encode, MESSAGES))
     frames, results = Frames(), list[SlotMessage]()
     for start in range(0, len(wire), size):
@@ -37,17 +37,17 @@ def test_messages_come_out_as_they_went_in_however_their_bytes_are_cut(size: int
 
 
 @pytest.mark.parametrize("content", [msgspec.msgpack.encode(["Steal", 1]), b"\x93\xa9Peer\xffello\x01\x01"])
-def test_a_frame_that_is_none_of_ours_is_refused(content: bytes) -> None:
+def test_unknown_or_malformed_message_is_rejected(content: bytes) -> None:
     with pytest.raises(InvalidValue, match="a message about slots"):
         list(Frames().feed(len(content).to_bytes(4, "big") + content))
 
 
-def test_a_frame_of_gigabytes_is_not_waited_for() -> None:
+def test_oversized_frame_is_rejected_by_its_length() -> None:
     with pytest.raises(InvalidValue, match="at most 67108864 bytes"):
         list(Frames().feed(b"\xff\xff\xff\xff"))
 
 
-def test_a_peer_of_a_newer_version_is_refused_and_newer_fields_are_not() -> None:
+def test_newer_peer_version_is_rejected_and_newer_fields_are_accepted() -> None:
     def framed(*fields: object) -> bytes:
         content = msgspec.msgpack.encode(fields)
         return len(content).to_bytes(4, "big") + content

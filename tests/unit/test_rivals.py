@@ -35,24 +35,24 @@ def windows(gap_rival: GapRival) -> list[tuple[float, float]]:
     return [(round(window.from_s), round(window.to_s)) for window in gap_rival.windows()]
 
 
-def test_a_histogram_with_one_length_has_a_pod_ready_around_it() -> None:
+def test_histogram_of_equal_gaps_plans_a_window_around_their_length() -> None:
     """Minute 10, less 10 %, to the end of minute 10, and 10 % more."""
     assert windows(new_rival(HybridHistogram, *[630] * 20)) == [(540, 726)]
 
 
-def test_a_histogram_without_a_pattern_keeps_a_pod_for_a_fixed_time() -> None:
+def test_histogram_without_a_pattern_plans_the_standard_window() -> None:
     spread = [60 * minute for minute in range(1, 200)]
     assert windows(new_rival(HybridHistogram, *spread, standard_s=900.0)) == [(0, 900)]
     assert windows(new_rival(HybridHistogram, *[20_000] * 6, standard_s=900.0)) == [(0, 900)]
 
 
-def test_a_series_is_continued_by_its_harmonics() -> None:
+def test_periodic_series_is_continued_by_its_harmonics() -> None:
     at = np.arange(120)
     wave = 1.0 + np.cos(2 * np.pi * at / 12)
     assert continued(wave[:96], 24) == pytest.approx(wave[96:], abs=0.2)
 
 
-def test_a_forecast_has_a_pod_ready_in_the_minutes_of_periodic_calls() -> None:
+def test_fourier_forecast_plans_one_minute_windows_at_periodic_calls() -> None:
     results = windows(new_rival(FourierForecast, *[599] * 24, threshold=0.5))
     assert results[0][0] == 0
     assert any(from_s <= 599 <= to_s for from_s, to_s in results[1:])
@@ -67,12 +67,12 @@ def test_the_cheapest_plan_starts_a_pod_for_a_worthwhile_call_and_bridges_short_
     assert cheapest(calls, worth_s=50.0, start_s=2.0).tolist() == [False] * 5
 
 
-def test_control_plans_a_pod_for_periodic_calls() -> None:
+def test_predictive_control_plans_a_pod_for_periodic_calls() -> None:
     results = windows(new_rival(PredictiveControl, *[599] * 24, worth_s=480.0))
     assert any(from_s <= 599 <= to_s for from_s, to_s in results), results
 
 
-def test_forecasts_of_the_next_minutes() -> None:
+def test_mean_smoothed_and_markov_forecasts_match_a_sequence() -> None:
     past = np.array([0.0, 4.0, 0.0, 4.0, 0.0, 4.0, 0.0, 4.0])
     assert mean(past, 2).tolist() == [2.0, 2.0]
     assert 2.0 < smoothed(past, 1)[0] < 4.0
@@ -80,7 +80,7 @@ def test_forecasts_of_the_next_minutes() -> None:
     assert (first < 0.2, second > 0.6) == (True, True)
 
 
-def test_the_forecaster_with_the_lowest_cost_of_the_last_block_decides_the_next() -> None:
+def test_forecast_switch_selects_the_forecast_with_the_lowest_cost() -> None:
     """Calls every two minutes: the chain knows the next minute; a mean keeps a pod in all of them."""
     rival = new_rival(ForecastSwitch, *[119] * 100, threshold=0.6, worth_s=480.0)
     assert isinstance(rival, ForecastSwitch)
@@ -90,7 +90,7 @@ def test_the_forecaster_with_the_lowest_cost_of_the_last_block_decides_the_next(
     assert rival.cost_s(mean, past) > rival.cost_s(rival._forecast, past)
 
 
-def test_rules_know_regular_dense_and_repeated_gaps() -> None:
+def test_pattern_rules_recognize_regular_dense_and_repeated_gaps() -> None:
     assert windows(new_rival(PatternRules, *[1200] * 9)) == [(0, 60), (1080, 1320)]
     assert windows(new_rival(PatternRules, *[30] * 9)) == [(0, 120)]
     two = windows(new_rival(PatternRules, *[600, 3000] * 5))
@@ -112,11 +112,11 @@ def test_a_rival_decides_from_the_sixth_gap_on() -> None:
         assert (policy.propose(view).proposals is not None) == decides
 
 
-def test_windows_are_joined_in_order_and_begin_at_once() -> None:
+def test_overlapping_windows_are_joined_and_near_ones_start_immediately() -> None:
     keep_windows = [KeepWindow(100.0, 200.0), KeepWindow(150.0, 300.0), KeepWindow(5.0, 20.0)]
     assert joined(keep_windows, 10.0) == (KeepWindow(0.0, 20.0), KeepWindow(100.0, 300.0))
 
 
-def test_a_rival_plans_each_gap_by_its_windows() -> None:
+def test_rival_plan_starts_with_a_short_window_at_zero() -> None:
     gap_rival = new_rival(HybridHistogram, *[630] * 20)
     assert [(window.from_s, round(window.to_s)) for window in gap_rival._plan()] == [(0.0, 6), (540.0, 726)]

@@ -25,7 +25,7 @@ def address_of(seen: dict[str, Any], host: str, port: str = "8012") -> str:
     return announcement.missing if isinstance(announcement, NoData) else announcement
 
 
-def test_the_address_is_that_of_the_connection() -> None:
+def test_announced_address_is_that_of_the_connection() -> None:
     assert address_of(pod(), "10.1.0.7") == "10.1.0.7:8012"
 
 
@@ -33,7 +33,7 @@ def test_the_address_is_that_of_the_connection() -> None:
     ("host", "address"),
     [("::ffff:10.1.0.7", "10.1.0.7:8012"), ("fd00::7", "[fd00::7]:8012")],
 )
-def test_addresses_of_both_families(host: str, address: str) -> None:
+def test_ipv4_mapped_and_ipv6_addresses_are_normalized(host: str, address: str) -> None:
     assert address_of(pod(), host) == address
 
 
@@ -41,43 +41,43 @@ def test_addresses_of_both_families(host: str, address: str) -> None:
     "status",
     [{"podIP": "10.1.0.7"}, {"podIP": "fd00::7", "podIPs": [{"ip": "fd00::7"}, {"ip": "10.1.0.7"}]}],
 )
-def test_a_known_address_must_be_that_of_the_connection(status: dict[str, Any]) -> None:
+def test_connection_must_come_from_a_pod_ip_in_the_status(status: dict[str, Any]) -> None:
     assert address_of(pod(**status), "10.1.0.7") == "10.1.0.7:8012"
     assert address_of(pod(**status), "10.1.0.8").endswith("the pod's address: it comes from 10.1.0.8")
 
 
-def test_a_pod_with_a_loopback_address_may_use_it() -> None:
+def test_pod_with_a_loopback_ip_may_announce_it() -> None:
     assert address_of(pod(podIP="127.64.0.3"), "127.64.0.3") == "127.64.0.3:8012"
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1", "169.254.1.1", "", "/run/socket"])
-def test_what_is_no_address_of_a_pod_is_refused(host: str) -> None:
+def test_host_that_is_no_pod_address_is_rejected(host: str) -> None:
     assert address_of(pod(), host) == f"a connection from a pod's address, and not from {host}"
 
 
 @pytest.mark.parametrize("port", ["", "0", "65536", "-1", "8012;", "٣", "80.12", "9" * 5000])
-def test_what_is_no_port_is_refused(port: str) -> None:
+def test_invalid_port_is_rejected(port: str) -> None:
     assert address_of(pod(), "10.1.0.7", port).startswith("a port from 1 to 65535")
 
 
-def test_a_pod_of_another_revision_is_refused() -> None:
+def test_pod_of_another_revision_is_rejected() -> None:
     assert address_of(pod(revision="other-00001"), "10.1.0.7") == (
         "a pod of revision hello-00001: it is one of other-00001"
     )
 
 
 @pytest.mark.parametrize("seen", [pod(is_ending=True), pod(phase="Failed"), pod(phase="Succeeded")])
-def test_a_pod_that_ends_is_refused(seen: dict[str, Any]) -> None:
+def test_terminating_or_finished_pod_is_rejected(seen: dict[str, Any]) -> None:
     assert address_of(seen, "10.1.0.7") == "a pod that does not end"
 
 
-def test_a_pod_is_passed_on_once_a_second() -> None:
+def test_pod_announcement_is_relayed_once_per_second() -> None:
     pace = AnnouncementPace()
     assert [pace.is_due(("default", "p"), now_s) for now_s in (0.0, 0.9, 1.0)] == [True, False, True]
     assert pace.is_due(("default", "q"), 1.0)
 
 
-def test_what_the_pace_knows_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_pods_of_the_announcement_pace_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(announcements, "_KNOWN_MAX", 2)
     pace = AnnouncementPace()
     assert all(pace.is_due(("default", name), 0.0) for name in ("a", "b", "c"))
@@ -94,7 +94,7 @@ def test_what_the_pace_knows_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None
         ("", 80, None),
     ],
 )
-def test_a_ready_pod_of_a_workload_is_announced_at_the_port_of_its_service(
+def test_workload_pod_is_announced_at_the_target_port_of_its_service(
     ip: str, port: int | str, address: str | None
 ) -> None:
     containers = [{"name": "sidecar"}, {"name": "app", "ports": [{"name": "web", "containerPort": 8080}]}]

@@ -81,7 +81,7 @@ def events_of(data: list[bytes]) -> list[tuple[str, dict[str, object]]]:
     return [(event.removeprefix("event: "), json.loads(body.removeprefix("data: "))) for event, body, _ in lines]
 
 
-def test_what_is_new_is_logged_and_a_change_is_an_event_too() -> None:
+def test_new_decisions_are_logged_and_scale_changes_emit_events() -> None:
     published = PublishedWorld()
     published.world.live(60, load=5.0)
     published.decide()
@@ -95,7 +95,7 @@ def test_what_is_new_is_logged_and_a_change_is_an_event_too() -> None:
     assert published.changes[0].startswith("1 → ")
 
 
-def test_who_follows_gets_decisions_and_samples() -> None:
+def test_subscriber_receives_decisions_and_samples() -> None:
     for class_name, count in (("kpa.autoscaling.knative.dev", 1), (CLASSIC_CLASS, 9)):
         published = PublishedWorld(class_name, is_heard=False)
         published.decide()
@@ -119,7 +119,7 @@ def test_who_follows_gets_decisions_and_samples() -> None:
         assert sample["target"] == {1: 7.0, 9: 9.0}[count]
 
 
-def test_a_sample_without_data_has_none() -> None:
+def test_sample_without_data_has_null_values() -> None:
     published = PublishedWorld()
     ear = Ear()
     published.followers.add(FollowRequest(samples=True), ear)
@@ -129,7 +129,7 @@ def test_a_sample_without_data_has_none() -> None:
     assert str(sample["sentence"]).startswith(f"stays {sample['wanted_count']}: no data (")
 
 
-def test_the_book_narrows_down_and_lets_people_follow_from_a_time_on() -> None:
+def test_decision_book_filters_by_revision_and_start_time() -> None:
     published = PublishedWorld()
     published.decide()
     published.world.live(60, load=5.0)
@@ -156,7 +156,7 @@ def test_the_book_narrows_down_and_lets_people_follow_from_a_time_on() -> None:
     assert msgspec.json.decode(published.lines[-1])["revision"] == "hello-00001"
 
 
-def test_who_follows_a_revision_hears_of_it_only() -> None:
+def test_subscriber_of_a_revision_receives_only_its_decisions() -> None:
     followers, heard = Followers(), list[bytes]()
 
     def receive(data: bytes) -> bool:
@@ -181,11 +181,13 @@ def test_who_follows_a_revision_hears_of_it_only() -> None:
         ({"revision": "hello-00002", "namespace": "default"}, "decision", HELLO, False),
     ],
 )
-def test_a_query_says_what_is_wanted(names: dict[str, str], event: str, key: tuple[str, str], expected: bool) -> None:
+def test_subscription_query_selects_events(
+    names: dict[str, str], event: str, key: tuple[str, str], expected: bool
+) -> None:
     assert subscription_of(names).lets_through(event, key) is expected
 
 
-def test_who_has_no_room_is_dropped_and_who_ends_hears_nothing() -> None:
+def test_slow_or_unsubscribed_follower_receives_nothing_more() -> None:
     followers, heard = Followers(), list[bytes]()
     followers.add(FollowRequest(samples=True), lambda data: bool(heard.append(data)))  # type: ignore[func-returns-value]
     end = followers.add(FollowRequest(), bool)
@@ -198,7 +200,7 @@ def test_who_has_no_room_is_dropped_and_who_ends_hears_nothing() -> None:
     assert (len(followers), followers.has_sample_subscriber) == (0, False)
 
 
-def test_a_name_that_comes_twice_is_not_believed() -> None:
+def test_repeated_query_name_has_an_empty_value() -> None:
     assert parse_target("/stats?pod=a&x=&revision=r&pod=b") == ("/stats", {"pod": "", "x": "", "revision": "r"})
 
 
@@ -214,7 +216,7 @@ def lived(spec: ScalingSpec = SPEC) -> World:
     return world
 
 
-def test_the_book_has_savings_and_curves_of_adaptive_revisions() -> None:
+def test_policy_book_reports_costs_and_curve_of_adaptive_revisions() -> None:
     world = lived()
     knative = Scaler(revision_with(), facts_of(1), SETTINGS, is_restart=False, now_s=0.0)
     scalers = {ADAPTIVE: world.scaler, KNATIVE: knative}
@@ -237,7 +239,7 @@ def test_the_book_has_savings_and_curves_of_adaptive_revisions() -> None:
     assert json.loads(book.encoded({"namespace": "other"}, now_s=world.now_s)) == []
 
 
-def test_under_knatives_policy_the_book_has_the_curve_and_the_costs_of_the_adaptive_shadow() -> None:
+def test_policy_book_reports_costs_and_curve_of_the_adaptive_shadow() -> None:
     world = lived(msgspec.structs.replace(SPEC, policy="knative"))
     book = PolicyBook(keys=lambda: [KNATIVE], scaler=lambda _: world.scaler)
 
@@ -248,7 +250,7 @@ def test_under_knatives_policy_the_book_has_the_curve_and_the_costs_of_the_adapt
     assert story["curve"]["gap_count"] == 4
 
 
-def test_before_the_first_request_there_is_no_gap() -> None:
+def test_policy_book_has_no_curve_before_the_first_request() -> None:
     world = World(revision_with(SPEC), facts_of(0), policy=adaptive_policy(SPEC, SETTINGS))
     world.scaler.shadow = BUILT_IN.shadow_of(SPEC, SETTINGS, present_scale=0, wall_offset_s=0.0, now_s=world.now_s)
     book = PolicyBook(keys=lambda: [ADAPTIVE], scaler=lambda _: world.scaler)

@@ -34,7 +34,7 @@ def entry_with_load(*, has_scaler: bool = True) -> RevisionEntry:
     return entry
 
 
-def test_an_unknown_revision_takes_no_part_in_budgets() -> None:
+def test_unknown_revision_is_no_budget_tenant() -> None:
     assert RevisionEntry(10).tenant() is None
     tenant = entry_with_load().tenant()
     assert tenant is not None
@@ -56,7 +56,7 @@ def killed(times: int) -> ScaledPod:
     return msgspec.structs.replace(POD, oom_kill_count=times)
 
 
-def test_a_kill_for_memory_is_learnt_from_once() -> None:
+def test_oom_kill_updates_the_learnt_target_once() -> None:
     entry = entry_with_load()
     entry.set_pod(POD, 0.6, is_gone=False)
     assert decided(entry, 0.7).inputs.learnt is None
@@ -67,7 +67,7 @@ def test_a_kill_for_memory_is_learnt_from_once() -> None:
     assert learnt.bound == "memory"
 
 
-def test_kills_before_a_pod_was_seen_are_no_news() -> None:
+def test_oom_kills_before_the_first_observation_are_ignored() -> None:
     entry = entry_with_load()
     entry.set_pod(killed(3), 0.6, is_gone=False)
     assert decided(entry, 0.7).inputs.learnt is None
@@ -76,21 +76,21 @@ def test_kills_before_a_pod_was_seen_are_no_news() -> None:
     assert entry.pod_counts().oom_kills == 0
 
 
-def test_usage_of_a_revision_that_is_not_decided_on_is_left_alone() -> None:
+def test_usage_and_kills_without_a_scaler_do_not_raise() -> None:
     entry = entry_with_load(has_scaler=False)
     entry.measured("default", Usages(), 1.0)
     entry.set_pod(POD, 0.6, is_gone=False)
     entry.set_pod(killed(1), 0.7, is_gone=False)
 
 
-def test_kills_for_memory_are_counted_beyond_the_life_of_their_pods() -> None:
+def test_oom_kills_of_deleted_pods_remain_counted() -> None:
     entry = entry_with_load()
     for pod, is_gone in ((POD, False), (killed(2), False), (killed(2), True)):
         entry.set_pod(pod, 0.6, is_gone=is_gone)
     assert entry.pod_counts().oom_kills == 2
 
 
-def test_restarts_are_counted_from_the_first_observation_on_beyond_the_life_of_their_pods() -> None:
+def test_restarts_since_the_first_observation_remain_counted() -> None:
     entry = entry_with_load()
     for count, is_gone in ((3, False), (4, False), (4, False), (6, True), (1, False), (0, False)):
         entry.set_pod(msgspec.structs.replace(POD, restart_count=count), 0.6, is_gone=is_gone)
@@ -98,7 +98,7 @@ def test_restarts_are_counted_from_the_first_observation_on_beyond_the_life_of_t
     assert entry.restart_counts == {"p": 0}
 
 
-def test_the_memory_of_a_pod_is_learnt_with_its_requests() -> None:
+def test_memory_per_request_is_learnt_from_pod_metrics() -> None:
     entry, usages, learnt = entry_with_load(), Usages(), None
     for second, concurrency in enumerate((1.0, 4.0, 8.0, 2.0, 6.0, 5.0)):
         report(entry, concurrency, second + 1.5)
@@ -118,14 +118,14 @@ def test_the_memory_of_a_pod_is_learnt_with_its_requests() -> None:
     assert abs(learnt.above - 16) < 0.5
 
 
-def test_a_start_lasts_from_the_first_look_until_the_pod_is_ready() -> None:
+def test_pod_start_time_lasts_from_first_observation_to_ready() -> None:
     starts = PodStarts()
     assert starts.update(STARTING, 10.0, is_gone=False) is None
     assert starts.update(STARTING, 11.0, is_gone=False) is None
     assert starts.update(READY, 14.5, is_gone=False) == 4.5
 
 
-def test_a_pod_that_is_ready_again_has_not_started_again() -> None:
+def test_pod_that_becomes_ready_again_is_not_measured_again() -> None:
     starts = PodStarts()
     starts.update(STARTING, 0.0, is_gone=False)
     starts.update(READY, 1.0, is_gone=False)
@@ -133,14 +133,14 @@ def test_a_pod_that_is_ready_again_has_not_started_again() -> None:
     assert starts.update(READY, 60.0, is_gone=False) is None
 
 
-def test_a_pod_that_is_ready_when_it_is_seen_first_is_not_measured() -> None:
+def test_pod_first_seen_as_ready_is_not_measured() -> None:
     starts = PodStarts()
     assert starts.update(READY, 5.0, is_gone=False) is None
     starts.update(STARTING, 6.0, is_gone=False)
     assert starts.update(READY, 7.0, is_gone=False) is None
 
 
-def test_a_pod_that_goes_is_forgotten() -> None:
+def test_ending_or_deleted_pod_leaves_no_start_time() -> None:
     starts = PodStarts()
     starts.update(STARTING, 0.0, is_gone=False)
     starts.update(ENDING, 1.0, is_gone=False)
@@ -166,11 +166,11 @@ def pod(name: str = "p", *, is_ready: bool = False, is_ending: bool = False, pha
         (pod(phase="Succeeded"), None),
     ],
 )
-def test_a_pod_is_in_one_state_or_has_ended(scaled_pod: ScaledPod, state: PodState | None) -> None:
+def test_pod_state_is_derived_from_phase_and_conditions(scaled_pod: ScaledPod, state: PodState | None) -> None:
     assert state_of(scaled_pod) is state
 
 
-def test_each_pod_counts_once_as_it_is_now() -> None:
+def test_pod_counts_use_the_current_state_of_each_pod() -> None:
     states = PodStates()
     for scaled_pod in (pod("a", phase="Pending"), pod("b"), pod("c", is_ending=True), pod("d", is_ready=True)):
         states.update(scaled_pod, is_gone=False)
@@ -181,7 +181,7 @@ def test_each_pod_counts_once_as_it_is_now() -> None:
     assert states.counts() == PodCounts(not_ready=1)
 
 
-def test_only_changes_of_a_targets_scale_by_others_count_as_rivals() -> None:
+def test_only_foreign_scale_changes_of_a_target_count_as_rivals() -> None:
     entry, target = RevisionEntry(10), WorkloadTarget(name="shop")
 
     def seen(count: int, now_s: float, *, target: WorkloadTarget | None = target) -> bool:

@@ -139,7 +139,7 @@ def awake(*pods: str) -> AbstractAsyncContextManager[Stage]:
     return staged(scale=len(pods), serving_state="Active", pods=pods)
 
 
-def test_a_poke_becomes_a_scale_in_the_same_moment() -> None:
+def test_activator_poke_is_scaled_without_delay() -> None:
     async def run() -> tuple[int, float]:
         async with staged() as stage:
             # The first decision, which nobody asked for, is over.
@@ -151,7 +151,7 @@ def test_a_poke_becomes_a_scale_in_the_same_moment() -> None:
     assert run_virtually(run()) == (15, 0.0)
 
 
-def test_pokes_in_a_row_are_decided_on_together() -> None:
+def test_successive_pokes_are_batched() -> None:
     async def run() -> tuple[int, int]:
         async with staged() as stage:
             await pass_s(2.5)
@@ -177,7 +177,7 @@ def test_a_woken_revision_gets_a_pod() -> None:
     assert run_virtually(run()) == 1
 
 
-def test_a_revision_that_is_woken_right_after_a_decision_does_not_wait_for_the_next() -> None:
+def test_wake_right_after_a_decision_is_not_delayed() -> None:
     async def run() -> tuple[int, float]:
         async with staged() as stage:
             await pass_s(2.5)
@@ -190,7 +190,7 @@ def test_a_revision_that_is_woken_right_after_a_decision_does_not_wait_for_the_n
     assert run_virtually(run()) == (1, 0.0)
 
 
-def test_a_budget_holds_and_a_changed_one_acts_immediately() -> None:
+def test_budget_limits_the_scale_and_changes_apply_immediately() -> None:
     async def run() -> list[int]:
         settings = AutoscalerSettings(policy=KNATIVE_POLICY, budget="5 pods")
         async with staged(scale=3, serving_state="Active", pods=["p", "q", "r"], settings=settings) as stage:
@@ -205,7 +205,7 @@ def test_a_budget_holds_and_a_changed_one_acts_immediately() -> None:
     assert run_virtually(run()) == [5, 2, 13]
 
 
-def test_a_budget_that_is_too_small_for_min_scale_is_written_and_removed() -> None:
+def test_budget_shortage_annotation_is_written_and_removed() -> None:
     async def run() -> list[str | None]:
         settings = AutoscalerSettings(policy=KNATIVE_POLICY, budget="2 pods")
         annotations = {"autoscaling.knative.dev/min-scale": "4"}
@@ -224,7 +224,7 @@ def test_a_budget_that_is_too_small_for_min_scale_is_written_and_removed() -> No
     assert run_virtually(run()) == [short, None]
 
 
-def test_a_policy_that_is_not_known_is_written_and_knatives_decides() -> None:
+def test_unknown_policy_is_reported_and_knative_policy_is_used() -> None:
     async def run() -> tuple[object, int]:
         annotations = {"autoscaling.serving.dev/policy": "missing"}
         async with staged(scale=1, serving_state="Active", pods=["p"], annotations=annotations) as stage:
@@ -238,7 +238,7 @@ def test_a_policy_that_is_not_known_is_written_and_knatives_decides() -> None:
     assert scale > 1
 
 
-def test_silence_leads_to_reserve_and_then_to_zero() -> None:
+def test_idle_revision_is_set_to_reserve_and_then_scaled_to_zero() -> None:
     async def run() -> tuple[float, str, list[str]]:
         written: list[str] = []
 
@@ -259,7 +259,7 @@ def test_silence_leads_to_reserve_and_then_to_zero() -> None:
     assert (state, written) == ("Reserve", ["Revision", "Deployment"])
 
 
-def test_what_was_learnt_is_written_with_the_reserve() -> None:
+def test_learnt_policy_state_is_written_with_the_reserve_state() -> None:
     async def run() -> tuple[list[str], bool]:
         written: list[str] = []
 
@@ -282,7 +282,7 @@ def test_what_was_learnt_is_written_with_the_reserve() -> None:
     assert run_virtually(run()) == (["Revision", "Deployment"], True)
 
 
-def test_without_a_proof_the_last_pod_stays_and_the_question_comes_again() -> None:
+def test_unproven_activator_path_blocks_scale_to_zero_and_is_probed_again() -> None:
     async def run() -> tuple[int, str, int]:
         async with awake("p") as stage:
             stage.is_proved = False
@@ -294,7 +294,7 @@ def test_without_a_proof_the_last_pod_stays_and_the_question_comes_again() -> No
     assert 20 <= proof_count <= 45
 
 
-def test_a_request_sets_its_revision_active_with_the_scale() -> None:
+def test_request_sets_the_revision_active_in_the_scale_write() -> None:
     async def run() -> tuple[int, str, int]:
         async with staged() as stage:
             stage.send_report(1.0)
@@ -305,7 +305,7 @@ def test_a_request_sets_its_revision_active_with_the_scale() -> None:
     assert run_virtually(run()) == (1, "Active", 1)
 
 
-def test_a_revision_that_changes_while_it_goes_into_reserve_keeps_its_pod() -> None:
+def test_conflicting_change_during_reserve_retains_the_pod() -> None:
     async def run() -> tuple[str, int, int]:
         async with awake("p") as stage:
             touched = itertools.count()
@@ -326,7 +326,7 @@ def test_a_revision_that_changes_while_it_goes_into_reserve_keeps_its_pod() -> N
     assert conflicts > 0
 
 
-def test_a_request_between_reserve_and_zero_has_a_pod_in_the_end() -> None:
+def test_request_between_reserve_and_scale_to_zero_gets_a_pod() -> None:
     async def run() -> tuple[str, int]:
         async with awake("p") as stage:
             woken = asyncio.Event()
@@ -347,7 +347,7 @@ def test_a_request_between_reserve_and_zero_has_a_pod_in_the_end() -> None:
     assert run_virtually(run()) == ("Active", 1)
 
 
-def test_a_server_that_is_away_is_asked_again() -> None:
+def test_scale_write_is_retried_while_the_api_server_is_unavailable() -> None:
     async def run() -> tuple[int, int]:
         async with staged() as stage:
 
@@ -367,7 +367,7 @@ def test_a_server_that_is_away_is_asked_again() -> None:
     assert failures > 3
 
 
-def test_a_restart_takes_no_pod_before_a_window_was_seen() -> None:
+def test_restarted_autoscaler_removes_no_pod_within_a_stable_window() -> None:
     async def run() -> tuple[int, int]:
         async with awake("a", "b", "c", "d") as stage:
             await stage.report(58, a=0.5, b=0, c=0, d=0)
@@ -379,7 +379,7 @@ def test_a_restart_takes_no_pod_before_a_window_was_seen() -> None:
     assert run_virtually(run()) == (4, 2)
 
 
-def test_a_deployment_that_changed_for_another_reason_is_scaled_all_the_same() -> None:
+def test_conflicting_status_change_does_not_prevent_scaling() -> None:
     async def run() -> tuple[int, int]:
         async with staged() as stage:
             await pass_s(2.5)
@@ -398,7 +398,7 @@ def test_a_deployment_that_changed_for_another_reason_is_scaled_all_the_same() -
     assert run_virtually(run()) == (15, 2)
 
 
-def test_a_conflicting_write_of_the_scale_leads_to_a_new_decision() -> None:
+def test_conflicting_scale_write_triggers_a_new_decision() -> None:
     async def run() -> tuple[list[int], int]:
         async with staged() as stage:
             await pass_s(2.5)
@@ -420,7 +420,7 @@ def test_a_conflicting_write_of_the_scale_leads_to_a_new_decision() -> None:
     assert run_virtually(run()) == ([3, 15], 1)
 
 
-def test_idle_pods_are_marked_before_some_must_go() -> None:
+def test_idle_pod_gets_a_deletion_cost_before_scale_down() -> None:
     async def run() -> dict[str, str | None]:
         async with awake("a", "b", "c") as stage:
             async with asyncio.TaskGroup() as group:
@@ -474,7 +474,7 @@ def test_decisions_of_many_revisions_are_spread_over_the_period() -> None:
     assert len(run_virtually(run())) >= 15
 
 
-def test_a_revision_that_is_deleted_is_forgotten() -> None:
+def test_deleted_revision_is_removed_and_not_decided() -> None:
     async def run() -> tuple[int, int]:
         async with awake("p") as stage:
             await pass_s(3)
@@ -494,7 +494,7 @@ def test_a_revision_that_is_deleted_is_forgotten() -> None:
     assert run_virtually(run()) == (1, 0)
 
 
-def test_a_revision_of_the_same_name_starts_from_nothing() -> None:
+def test_recreated_revision_starts_without_previous_state() -> None:
     async def run() -> int:
         async with awake("p") as stage:
             await stage.report(10, p=5.0)
@@ -509,7 +509,7 @@ def test_a_revision_of_the_same_name_starts_from_nothing() -> None:
     assert run_virtually(run()) == 15
 
 
-def test_a_revision_is_scaled_once_its_deployment_is_there() -> None:
+def test_revision_is_scaled_once_its_deployment_exists() -> None:
     async def run() -> int:
         stage, stop = Stage(AutoscalerSettings()), asyncio.Event()
         async with asyncio.TaskGroup() as group:
@@ -523,7 +523,7 @@ def test_a_revision_is_scaled_once_its_deployment_is_there() -> None:
     assert run_virtually(run()) == 1
 
 
-def test_numbers_that_change_are_followed() -> None:
+def test_changed_min_scale_is_applied() -> None:
     async def run() -> int:
         async with awake("p") as stage:
             await stage.report(10, p=5.0)
@@ -534,7 +534,7 @@ def test_numbers_that_change_are_followed() -> None:
     assert run_virtually(run()) == 3
 
 
-def test_a_revision_that_another_autoscaler_takes_over_is_left_alone() -> None:
+def test_revision_of_another_autoscaler_class_is_ignored() -> None:
     async def run() -> int:
         async with awake("p") as stage:
             await pass_s(3)
@@ -546,7 +546,7 @@ def test_a_revision_that_another_autoscaler_takes_over_is_left_alone() -> None:
     assert run_virtually(run()) == 0
 
 
-def test_a_change_of_the_algorithm_makes_a_new_scaler() -> None:
+def test_changed_class_replaces_the_scaler() -> None:
     async def run() -> str:
         async with awake("p") as stage:
             await stage.report(10, p=5.0)
@@ -558,7 +558,7 @@ def test_a_change_of_the_algorithm_makes_a_new_scaler() -> None:
     assert run_virtually(run()) == "classic"
 
 
-def test_objects_that_are_not_ours_are_not_looked_at() -> None:
+def test_deployment_without_an_owner_revision_is_ignored() -> None:
     async def run() -> int:
         async with awake("p") as stage:
             labels = {"serving.knative.dev/revision": "other"}
@@ -570,7 +570,7 @@ def test_objects_that_are_not_ours_are_not_looked_at() -> None:
     assert run_virtually(run()) == 1
 
 
-def test_under_knatives_policy_the_adaptive_one_learns_in_shadow() -> None:
+def test_adaptive_policy_learns_in_shadow_of_the_knative_policy() -> None:
     async def run() -> None:
         async with staged(scale=1, serving_state="Active", pods=("p",)) as stage:
             for _ in range(6):
@@ -590,7 +590,7 @@ def test_under_knatives_policy_the_adaptive_one_learns_in_shadow() -> None:
     run_virtually(run())
 
 
-def test_what_was_learnt_is_saved_though_the_server_fails_once() -> None:
+def test_learnt_policy_state_is_saved_after_a_failed_write() -> None:
     failed: list[Patch] = []
 
     async def fail(patch: Patch) -> None:
@@ -612,7 +612,7 @@ def test_what_was_learnt_is_saved_though_the_server_fails_once() -> None:
     run_virtually(run())
 
 
-def test_what_was_learnt_survives_a_restart_of_the_autoscaler() -> None:
+def test_learnt_policy_state_survives_an_autoscaler_restart() -> None:
     async def run() -> tuple[float, float]:
         stop = asyncio.Event()
         async with staged(scale=1, serving_state="Active", pods=("p",), settings=ADAPTIVE) as stage:
@@ -642,7 +642,7 @@ def test_what_was_learnt_survives_a_restart_of_the_autoscaler() -> None:
     assert 0 < after <= before
 
 
-def test_the_policy_learns_how_long_pods_take_to_start() -> None:
+def test_policy_learns_the_pod_start_time() -> None:
     async def run() -> float:
         async with staged(scale=1, serving_state="Active", pods=("p",), settings=ADAPTIVE) as stage:
             await stage.report(10, p=5.0)
@@ -677,7 +677,7 @@ async def climbed(stage: Stage) -> None:
     await stage.report(8, **dict.fromkeys(PODS, 10.0))
 
 
-def test_a_climb_is_published_before_it_is_decided_and_withdrawn_when_it_is_over() -> None:
+def test_anticipated_pods_are_published_during_a_climb_and_withdrawn() -> None:
     async def run() -> tuple[AnticipatedPods | None, int, AnticipatedPods | None]:
         async with staged(scale=4, serving_state="Active", pods=PODS, settings=with_boot(30.0)) as stage:
             await climbed(stage)
@@ -692,7 +692,7 @@ def test_a_climb_is_published_before_it_is_decided_and_withdrawn_when_it_is_over
     assert (scale, after) == (4, None)
 
 
-def test_without_a_boot_time_nothing_is_published() -> None:
+def test_no_anticipated_pods_are_published_without_node_boot_time() -> None:
     async def run() -> AnticipatedPods | None:
         async with staged(scale=4, serving_state="Active", pods=PODS, settings=with_boot(0.0)) as stage:
             await climbed(stage)
@@ -701,7 +701,7 @@ def test_without_a_boot_time_nothing_is_published() -> None:
     assert run_virtually(run()) is None
 
 
-def test_when_the_boot_time_is_taken_away_what_was_published_goes() -> None:
+def test_removing_node_boot_time_withdraws_anticipated_pods() -> None:
     async def run() -> tuple[bool, AnticipatedPods | None]:
         async with staged(scale=4, serving_state="Active", pods=PODS, settings=with_boot(30.0)) as stage:
             await climbed(stage)
@@ -723,9 +723,7 @@ def short_of_memory(folder: Path, available_kib: int, **more: Any) -> Autoscaler
 
 
 @pytest.mark.parametrize("annotations", [{}, ONLY, {"autoscaling.knative.dev/min-scale": "1"}])
-def test_a_dormant_pod_goes_while_memory_is_short_and_a_request_brings_it_back(
-    tmp_path: Path, annotations: dict[str, str]
-) -> None:
+def test_dormant_pod_is_removed_on_memory_shortage_until_a_request(tmp_path: Path, annotations: dict[str, str]) -> None:
     async def run() -> list[object]:
         settings = short_of_memory(tmp_path, 900_000)
         async with staged(
@@ -751,7 +749,7 @@ def test_a_dormant_pod_goes_while_memory_is_short_and_a_request_brings_it_back(
     assert run_virtually(run()) == [1, 0, 0, "Reserve", 1, True]
 
 
-def test_running_pods_stay_while_memory_is_short_and_unreadable_memory_removes_nothing(tmp_path: Path) -> None:
+def test_memory_shortage_removes_only_dormant_pods_if_memory_is_readable(tmp_path: Path) -> None:
     async def run() -> list[int]:
         settings = short_of_memory(tmp_path, 40_000)
         async with staged(scale=2, serving_state="Active", pods=["p", "q"], settings=settings) as stage:
@@ -768,7 +766,7 @@ def test_running_pods_stay_while_memory_is_short_and_unreadable_memory_removes_n
     assert run_virtually(run()) == [2, 2, 1]
 
 
-def test_a_dormant_report_after_the_deletion_of_its_pod_expires() -> None:
+def test_dormant_report_of_a_deleted_pod_expires() -> None:
     async def run() -> list[list[str]]:
         async with staged(scale=2, serving_state="Active", pods=["p", "q"]) as stage:
             await stage.report(5, p=1.0, q=1.0)
@@ -855,7 +853,7 @@ async def saved(stage: Stage) -> str:
     return str(annotations.get(LEARNT, ""))
 
 
-def test_a_learnt_target_scales_where_the_revision_asks_for_it() -> None:
+def test_learnt_target_is_used_with_the_annotation() -> None:
     async def run() -> tuple[int, str, str]:
         async with staged_pod(ANNOTATION) as stage:
             await live(stage)
@@ -870,7 +868,7 @@ def test_a_learnt_target_scales_where_the_revision_asks_for_it() -> None:
     assert '"bound":"memory"' in text
 
 
-def test_in_shadow_the_scale_stays_and_what_was_learnt_is_saved() -> None:
+def test_shadow_learnt_target_is_saved_without_scaling() -> None:
     async def run() -> tuple[int, str, str]:
         async with staged_pod(settings=USUAL) as stage:
             # Without the annotation usage is listed as often as metrics-server measures it.
@@ -884,7 +882,7 @@ def test_in_shadow_the_scale_stays_and_what_was_learnt_is_saved() -> None:
     assert '"bound":"memory"' in text
 
 
-def test_what_was_saved_is_in_force_from_the_first_decision_and_garbage_is_learnt_again() -> None:
+def test_saved_learnt_target_is_used_immediately_and_garbage_is_ignored() -> None:
     async def run(text: str) -> float:
         async with staged_pod({**ANNOTATION, LEARNT: text}) as stage:
             await stage.report(5, p=1.0)
@@ -894,7 +892,7 @@ def test_what_was_saved_is_in_force_from_the_first_decision_and_garbage_is_learn
     assert run_virtually(run("garbage")) == 100.0
 
 
-def test_a_cluster_that_measures_nothing_fails_no_policy() -> None:
+def test_missing_pod_metrics_cause_no_policy_failure() -> None:
     async def run() -> tuple[int, float]:
         async with staged_pod(ANNOTATION) as stage:
 
@@ -973,7 +971,7 @@ async def filled(scale: int) -> Store:
     return store
 
 
-def test_one_without_the_lease_decides_nothing_and_begins_when_it_has_it() -> None:
+def test_autoscaler_without_the_lease_relays_and_takes_over_with_it() -> None:
     async def run() -> None:
         store = await filled(1)
         async with asyncio.TaskGroup() as group:
@@ -995,7 +993,7 @@ def test_one_without_the_lease_decides_nothing_and_begins_when_it_has_it() -> No
     run_virtually(run())
 
 
-def test_who_takes_over_takes_no_pod_before_a_window_was_seen() -> None:
+def test_new_lease_owner_removes_no_pod_within_a_stable_window() -> None:
     async def run() -> None:
         store = await filled(4)
         async with asyncio.TaskGroup() as group:
@@ -1012,7 +1010,7 @@ def test_who_takes_over_takes_no_pod_before_a_window_was_seen() -> None:
     run_virtually(run())
 
 
-def test_one_who_was_frozen_decides_and_writes_nothing() -> None:
+def test_autoscaler_with_an_expired_lease_decides_and_writes_nothing() -> None:
     async def run() -> None:
         store = await filled(1)
         async with asyncio.TaskGroup() as group, at_work(Member("one", store.cluster), group) as member:
@@ -1030,7 +1028,7 @@ def test_one_who_was_frozen_decides_and_writes_nothing() -> None:
     run_virtually(run())
 
 
-def test_a_write_is_waited_for_before_a_shard_is_let_go() -> None:
+def test_shard_release_waits_for_a_pending_write() -> None:
     async def run() -> None:
         store = await filled(1)
         async with asyncio.TaskGroup() as group, at_work(Member("one", store.cluster), group) as member:
@@ -1045,7 +1043,7 @@ def test_a_write_is_waited_for_before_a_shard_is_let_go() -> None:
     run_virtually(run())
 
 
-def test_the_status_of_a_policy_is_written_by_the_one_whose_target_it_is() -> None:
+def test_policy_status_is_written_by_the_lease_owner_of_its_target() -> None:
     async def run() -> None:
         store = await filled(1)
         body: dict[str, Any] = {
@@ -1080,7 +1078,7 @@ def test_stats_without_an_owner_are_counted_and_dropped() -> None:
     run_virtually(run())
 
 
-def test_a_revision_with_an_idle_pod_rests_and_decides_in_the_period_after_a_load() -> None:
+def test_revision_with_an_idle_pod_is_decided_again_only_after_load() -> None:
     async def run() -> tuple[int, int, int]:
         async with awake("a") as stage:
             await stage.report(2, a=1.0)
@@ -1099,7 +1097,7 @@ def test_a_revision_with_an_idle_pod_rests_and_decides_in_the_period_after_a_loa
     assert scale > 1
 
 
-def test_the_watch_may_deliver_an_own_reserve_before_the_response() -> None:
+def test_own_reserve_write_in_the_watch_triggers_no_decision() -> None:
     async def run(*, is_own: bool) -> int:
         async with awake("p") as stage:
             await stage.report(4, p=0.0)

@@ -43,7 +43,7 @@ async def reason(stage: Stage, name: str = "p") -> str:
     return str((await status(stage, name))["conditions"][0]["reason"])
 
 
-def test_an_occupied_pod_makes_room() -> None:
+def test_occupancy_trigger_scales_up_beyond_the_request_load() -> None:
     async def run() -> tuple[int, Json]:
         async with awake("p", "q") as stage:
             await attach(stage, ROOM)
@@ -57,7 +57,7 @@ def test_an_occupied_pod_makes_room() -> None:
     assert reported["conditions"][0]["status"] == "True"
 
 
-def test_a_policy_without_its_target_says_so() -> None:
+def test_missing_or_conflicting_policy_target_is_reported() -> None:
     async def run() -> list[str]:
         async with awake("p") as stage:
             await attach(stage, ROOM, name="lost", target="nobody")
@@ -89,7 +89,7 @@ async def measure(stage: Stage, pod: str, cpu: str) -> None:
     await stage.cluster.create(POD_METRICS, body)
 
 
-def test_cpu_makes_it_grow_though_nothing_is_in_flight() -> None:
+def test_cpu_trigger_scales_up_a_revision_with_few_requests() -> None:
     async def run() -> tuple[int, str]:
         async with awake("p") as stage:
             await request_cpu(stage, "p")
@@ -103,7 +103,7 @@ def test_cpu_makes_it_grow_though_nothing_is_in_flight() -> None:
     assert (scale, "90 % of the requested cpu" in message) == (2, True)
 
 
-def test_without_measurements_no_pod_is_removed() -> None:
+def test_cpu_policy_without_metrics_removes_no_pod() -> None:
     async def run() -> tuple[int, str]:
         async with awake("p", "q") as stage:
             await request_cpu(stage, "p", "q")
@@ -114,7 +114,7 @@ def test_without_measurements_no_pod_is_removed() -> None:
     assert run_virtually(run()) == (2, "no-data")
 
 
-def test_cpu_without_requests_is_reported() -> None:
+def test_cpu_trigger_without_cpu_requests_is_reported() -> None:
     async def run() -> str:
         async with awake("p") as stage:
             await attach(stage, CPU)
@@ -124,7 +124,7 @@ def test_cpu_without_requests_is_reported() -> None:
     assert run_virtually(run()) == "NoRequests"
 
 
-def test_a_status_is_written_once_a_period() -> None:
+def test_policy_status_is_written_once_per_period() -> None:
     async def run() -> int:
         async with awake("p") as stage:
             await attach(stage, ROOM)
@@ -134,7 +134,7 @@ def test_a_status_is_written_once_a_period() -> None:
     assert 9 <= run_virtually(run()) <= 12
 
 
-def test_a_min_brings_a_revision_out_of_reserve() -> None:
+def test_policy_min_sets_a_reserve_revision_active() -> None:
     async def run() -> tuple[int, str]:
         async with staged() as stage:
             await attach(stage, {"min": 2})
@@ -145,7 +145,7 @@ def test_a_min_brings_a_revision_out_of_reserve() -> None:
     assert run_virtually(run()) == (2, "Active")
 
 
-def test_a_policy_that_is_deleted_holds_nothing() -> None:
+def test_deleted_policy_no_longer_limits_the_scale() -> None:
     async def run() -> tuple[int, int]:
         async with awake("p", "q") as stage:
             await attach(stage, {"min": 2})
@@ -160,7 +160,7 @@ def test_a_policy_that_is_deleted_holds_nothing() -> None:
     assert after < 2
 
 
-def test_the_next_autoscaler_has_the_points() -> None:
+def test_new_autoscaler_continues_the_points_of_the_policy_status() -> None:
     async def run() -> tuple[int, int]:
         slow = {
             "up": {"triggers": [{"type": "occupancy", "usagePercent": 50, "timeSeconds": 60, "limitPercent": 1000}]}
@@ -194,7 +194,7 @@ class Blind(MemoryCluster):
         return await super().list_selection(selection, page_size=page_size, page=page)
 
 
-def test_without_the_right_to_read_policies_requests_are_decided_on() -> None:
+def test_revision_is_scaled_without_the_right_to_list_policies() -> None:
     async def allow() -> bool:
         return True
 
@@ -211,7 +211,7 @@ def test_without_the_right_to_read_policies_requests_are_decided_on() -> None:
     assert run_virtually(run()) == 1
 
 
-def test_a_pod_that_takes_its_first_request_panics() -> None:
+def test_first_requests_trigger_the_panic_scale() -> None:
     async def run() -> tuple[int, float]:
         panic = {"up": {"trigger": {"type": "fixed-step", "usagePercent": 50, "limitPercent": 60}, "delta": 3}}
         async with awake("p", "q") as stage:
@@ -225,7 +225,7 @@ def test_a_pod_that_takes_its_first_request_panics() -> None:
     assert (scale, waited_s <= 1.0) == (5, True)
 
 
-def test_a_schedule_brings_a_revision_out_of_reserve() -> None:
+def test_schedule_min_scales_a_reserve_revision() -> None:
     async def run() -> tuple[int, Json]:
         async with staged() as stage:
             hours = {"name": "always", "start": "0 0 * * *", "end": "59 23 * * *", "min": 3}
@@ -240,7 +240,7 @@ def test_a_schedule_brings_a_revision_out_of_reserve() -> None:
     assert [schedule["name"] for schedule in reported["schedules"]] == ["always", "the rest"]
 
 
-def test_a_policy_that_comes_ends_the_rest_of_a_revision_at_zero() -> None:
+def test_new_policy_scales_an_idle_revision_at_zero() -> None:
     async def run() -> tuple[int, int]:
         async with staged() as stage:
             await pass_s(300)

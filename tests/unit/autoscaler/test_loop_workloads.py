@@ -91,7 +91,7 @@ def ready_count(shop: Shop) -> int:
     return 0 if entry is None else len(entry.ready_names)
 
 
-def test_a_request_starts_a_pod_and_idleness_ends_it() -> None:
+def test_workload_scales_from_zero_with_load_and_back_to_zero() -> None:
     async def body() -> None:
         async with new_shop() as shop:
             # A new workload at zero is not started, though no state says that it rests.
@@ -112,7 +112,7 @@ def test_a_request_starts_a_pod_and_idleness_ends_it() -> None:
     run_virtually(body())
 
 
-def test_a_pod_that_becomes_ready_is_announced_at_the_port_in_the_status() -> None:
+def test_ready_pod_is_announced_once_at_the_target_port_of_the_status() -> None:
     async def body() -> None:
         async with new_shop() as shop:
             ip = {"status": {"podIP": "10.1.0.7"}}
@@ -151,7 +151,7 @@ def test_pods_without_requests_are_removed_first() -> None:
     run_virtually(body())
 
 
-def test_a_client_that_undoes_the_scale_is_noticed() -> None:
+def test_repeated_foreign_scale_changes_set_the_contested_annotation() -> None:
     """Each time it has set 3 pods, the load of one pod is decided on again."""
 
     async def body() -> None:
@@ -173,7 +173,7 @@ def test_a_client_that_undoes_the_scale_is_noticed() -> None:
     run_virtually(body())
 
 
-def test_silence_is_not_idleness() -> None:
+def test_workload_without_activator_reports_retains_its_scale() -> None:
     """Without activators nobody knows what is in flight: the scale stays."""
 
     async def body() -> None:
@@ -187,7 +187,7 @@ def test_silence_is_not_idleness() -> None:
     run_virtually(body())
 
 
-def test_a_new_workload_keeps_its_scale_for_a_window() -> None:
+def test_new_workload_retains_its_scale_for_a_window() -> None:
     async def body() -> None:
         async with new_shop(scale=3) as shop:
             assert ready_count(shop) == 3
@@ -199,7 +199,7 @@ def test_a_new_workload_keeps_its_scale_for_a_window() -> None:
     run_virtually(body())
 
 
-def test_the_minimum_holds_without_a_request() -> None:
+def test_min_scale_of_a_workload_applies_without_requests() -> None:
     async def body() -> None:
         async with new_shop(first=workload(min_count=2)) as shop:
             await pass_s(5)
@@ -208,7 +208,7 @@ def test_the_minimum_holds_without_a_request() -> None:
     run_virtually(body())
 
 
-def test_a_minimum_raised_at_zero_starts_pods_without_a_request() -> None:
+def test_min_scale_raised_at_zero_starts_pods_without_requests() -> None:
     async def body() -> None:
         async with new_shop(scale=1) as shop:
             await shop.report(0.0, seconds=30)
@@ -223,7 +223,7 @@ def test_a_minimum_raised_at_zero_starts_pods_without_a_request() -> None:
     run_virtually(body())
 
 
-def test_a_workload_that_changes_its_target_scales_the_other() -> None:
+def test_changed_workload_target_is_scaled_instead() -> None:
     async def body() -> None:
         async with new_shop(scale=1) as shop:
             await shop.cluster.create(DEPLOYMENT, deployment(0, name="next", labels={"app": "next"}))
@@ -236,7 +236,7 @@ def test_a_workload_that_changes_its_target_scales_the_other() -> None:
     run_virtually(body())
 
 
-def test_any_kind_with_a_scale_is_scaled() -> None:
+def test_workload_scales_a_custom_kind_with_a_scale_subresource() -> None:
     async def body() -> None:
         first = workload()
         first["spec"]["target"] = {
@@ -261,7 +261,7 @@ def test_any_kind_with_a_scale_is_scaled() -> None:
     run_virtually(body())
 
 
-def test_a_workload_waits_for_its_target_and_stops_without_it() -> None:
+def test_workload_follows_creation_and_deletion_of_its_target() -> None:
     async def body() -> None:
         async with new_shop(first=workload(target="later")) as shop:
             await shop.report(1.0)
@@ -278,7 +278,7 @@ def test_a_workload_waits_for_its_target_and_stops_without_it() -> None:
     run_virtually(body())
 
 
-def test_pods_that_lose_their_label_or_go_are_not_counted() -> None:
+def test_relabeled_or_deleted_pods_are_not_counted() -> None:
     async def body() -> None:
         async with new_shop(scale=2) as shop:
             await shop.cluster.patch(POD, "default", "p0", patch={"metadata": {"labels": {"app": "x"}}})
@@ -289,7 +289,7 @@ def test_pods_that_lose_their_label_or_go_are_not_counted() -> None:
     run_virtually(body())
 
 
-def test_a_spec_that_cannot_be_read_leaves_the_last_one() -> None:
+def test_invalid_workload_spec_retains_the_previous_spec() -> None:
     """A request from zero is answered, and the writes about the workload go on."""
 
     async def body() -> None:
@@ -305,7 +305,7 @@ def test_a_spec_that_cannot_be_read_leaves_the_last_one() -> None:
     run_virtually(body())
 
 
-def test_a_revision_of_that_name_wins() -> None:
+def test_revision_with_the_name_of_a_workload_takes_precedence() -> None:
     async def body() -> None:
         stage, stop = Stage(SETTINGS), asyncio.Event()
         shop = Shop(stage)
@@ -324,7 +324,7 @@ def test_a_revision_of_that_name_wins() -> None:
     run_virtually(body())
 
 
-def test_a_workload_does_not_end_the_decisions_about_a_revision_that_took_its_name() -> None:
+def test_workload_events_do_not_replace_a_revision_of_its_name() -> None:
     async def body() -> None:
         async with new_shop() as shop:
             metadata = {"namespace": "default", "name": "shop"}
@@ -351,7 +351,7 @@ ALWAYS = [
 ]
 
 
-def test_schedules_of_a_workload_are_its_minimum_until_they_go() -> None:
+def test_workload_schedules_set_the_minimum_until_removed() -> None:
     async def body() -> None:
         scheduled = workload()
         scheduled["spec"]["scaling"]["schedules"] = ALWAYS
@@ -372,7 +372,7 @@ def test_schedules_of_a_workload_are_its_minimum_until_they_go() -> None:
     run_virtually(body())
 
 
-def test_schedules_of_a_workload_that_is_not_scaled_are_no_minimum_of_the_revision_with_its_name() -> None:
+def test_schedules_of_an_unscaled_workload_create_no_policy() -> None:
     async def body() -> None:
         stage, stop = Stage(SETTINGS), asyncio.Event()
         metadata = {"namespace": "default", "name": "shop"}

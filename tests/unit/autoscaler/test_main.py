@@ -27,7 +27,7 @@ def merged_with(outcome: ScalerOutcome, **changes: object) -> ScalerOutcome:
     return msgspec.structs.replace(outcome, merged=msgspec.structs.replace(outcome.merged, **changes))
 
 
-def test_a_decision_says_what_it_saw_and_wants(outcome: ScalerOutcome) -> None:
+def test_metrics_of_a_decision_include_counts_loads_and_rule(outcome: ScalerOutcome) -> None:
     revision_numbers = measured(REVISION, outcome)
     assert (revision_numbers.namespace, revision_numbers.revision) == REVISION.key
     assert revision_numbers.requested_count == revision_numbers.ready_count == 2
@@ -37,14 +37,14 @@ def test_a_decision_says_what_it_saw_and_wants(outcome: ScalerOutcome) -> None:
     assert revision_numbers.rule == rule_of(outcome)
 
 
-def test_requests_a_second_are_distinguished() -> None:
+def test_metrics_distinguish_requests_per_second() -> None:
     revision = revision_with(msgspec.structs.replace(DEFAULTS, metric="rps"))
     world = World(revision, facts_of(1))
     world.live(4, load=5.0)
     assert measured(revision, world.outcomes[-1]).metric == "rps"
 
 
-def test_classic_has_its_own_target(outcome: ScalerOutcome) -> None:
+def test_metrics_of_the_classic_decider_use_its_own_target(outcome: ScalerOutcome) -> None:
     detail = ClassicDecision(
         desired_count=1,
         mode=ClassicMode.PANIC,
@@ -66,7 +66,7 @@ def test_classic_has_its_own_target(outcome: ScalerOutcome) -> None:
     assert revision_numbers.rule == "panic"
 
 
-def test_without_data_only_the_cluster_is_known() -> None:
+def test_metrics_without_data_have_no_desired_count() -> None:
     scaler = Scaler(REVISION, facts_of(2), SETTINGS, is_restart=True, now_s=0.0)
     outcome = scaler.tick(facts_of(2), DecisionCause.PERIOD, 0.0)
     revision_numbers = measured(REVISION, msgspec.structs.replace(outcome, merged=SILENCE))
@@ -78,7 +78,7 @@ def test_without_data_only_the_cluster_is_known() -> None:
     assert revision_numbers.target_load is None
 
 
-def test_the_last_rule_of_the_chain_is_the_rule(outcome: ScalerOutcome) -> None:
+def test_rule_is_the_last_one_that_set_the_scale(outcome: ScalerOutcome) -> None:
     assert isinstance(outcome.merged, MergeDecision)
     bounds = msgspec.structs.replace(outcome.merged.bounds, limited_by=ScaleBound.MAX_SCALE)
     assert rule_of(merged_with(outcome, bounds=bounds)) == "max-scale"
@@ -87,13 +87,13 @@ def test_the_last_rule_of_the_chain_is_the_rule(outcome: ScalerOutcome) -> None:
     assert rule_of(merged_with(outcome, decided_by="policy cpu")) == "policy"
 
 
-def test_what_the_algorithm_was_limited_by_is_the_rule() -> None:
+def test_rule_is_the_limit_of_the_algorithm() -> None:
     world = World(REVISION, facts_of(2), is_restart=True)
     world.live(2, load=0.0)
     assert rule_of(world.outcomes[-1]) == "panic-hold"
 
 
-def test_who_goes_to_zero_step_by_step_is_at_the_gate() -> None:
+def test_rule_during_scale_to_zero_is_gate_to_zero() -> None:
     world = World(REVISION, facts_of(1))
     world.live(4, load=1.0)
     world.live(70, load=0.0)

@@ -33,7 +33,7 @@ def of(identity: str) -> StatsPeer:
         ("/metrics", {}, STRANGER),
     ],
 )
-def test_strict_lets_in(path: str, names: dict[str, str], peer: StatsPeer) -> None:
+def test_strict_mode_accepts_authorized_peers(path: str, names: dict[str, str], peer: StatsPeer) -> None:
     assert objection(path, names, peer, is_strict=True) is None
 
 
@@ -56,12 +56,12 @@ def test_strict_lets_in(path: str, names: dict[str, str], peer: StatsPeer) -> No
         ("/stats", {}, of(POD), "this name"),
     ],
 )
-def test_strict_refuses(path: str, names: dict[str, str], peer: StatsPeer, why: str) -> None:
+def test_strict_mode_rejects_unauthorized_peers(path: str, names: dict[str, str], peer: StatsPeer, why: str) -> None:
     text = objection(path, names, peer, is_strict=True)
     assert text is not None
     assert why in text
 
 
-def test_permissive_takes_plain_and_still_checks_certificates() -> None:
+def test_permissive_mode_accepts_plain_peers_and_checks_certificates() -> None:
     assert objection("/stats", POD_NAMES, PLAIN, is_strict=False) is None
     assert objection("/stats", {"activator": "a"}, of(POD), is_strict=False)

@@ -40,16 +40,16 @@ def token(payload: bytes) -> str:
     return f"e30.{base64.urlsafe_b64encode(payload).decode().rstrip('=')}.c2ln"
 
 
-def test_a_query_with_the_three_names_of_a_pod_is_a_claim() -> None:
+def test_query_with_namespace_revision_and_pod_is_a_claim() -> None:
     assert claim_of(NAMES) == CLAIM
 
 
 @pytest.mark.parametrize("names", [{}, {"activator": "a"}, {**NAMES, "more": "x"}, {**NAMES, "pod": ""}])
-def test_any_other_query_is_none(names: dict[str, str]) -> None:
+def test_other_query_is_no_claim(names: dict[str, str]) -> None:
     assert claim_of(names) is None
 
 
-def test_the_response_of_the_server_proves_a_pod() -> None:
+def test_token_review_response_proves_a_pod() -> None:
     assert verdict_of(respond(), audience="us") == PROOF
 
 
@@ -64,22 +64,22 @@ def test_the_response_of_the_server_proves_a_pod() -> None:
         ({"user": {"username": "system:serviceaccount:n:default"}}, "a token that is bound to a pod"),
     ],
 )
-def test_any_other_answer_proves_nothing(status: dict[str, Any], missing: str) -> None:
+def test_unauthenticated_or_unbound_token_proves_no_pod(status: dict[str, Any], missing: str) -> None:
     assert verdict_of(respond(**status), audience="us") == NoData(missing=missing)
 
 
-def test_a_response_without_a_status_proves_nothing() -> None:
+def test_response_without_a_status_proves_no_pod() -> None:
     assert isinstance(verdict_of({}, audience="us"), NoData)
 
 
-def test_a_pod_says_of_which_revision_it_is() -> None:
+def test_revision_of_a_pod_is_read_from_its_label() -> None:
     labels = {"serving.knative.dev/revision": "r"}
     assert seen_of({"metadata": {"uid": "u", "labels": labels}}) == SEEN
     assert seen_of({"metadata": {"uid": "u"}}) is None
     assert seen_of(None) is None
 
 
-def test_a_claim_is_proved_by_the_token_of_the_pod_that_it_names() -> None:
+def test_claim_is_proved_by_the_token_of_its_pod() -> None:
     assert objection_to(CLAIM, PROOF, SEEN) is None
 
 
@@ -94,20 +94,22 @@ def test_a_claim_is_proved_by_the_token_of_the_pod_that_it_names() -> None:
         (PROOF, SeenPod(revision="s", uid="u"), "the pod is one of revision s"),
     ],
 )
-def test_a_claim_is_not_proved_by_another(verdict: PodProof | NoData, seen: SeenPod | None, objection: str) -> None:
+def test_claim_is_rejected_for_another_pod_uid_or_revision(
+    verdict: PodProof | NoData, seen: SeenPod | None, objection: str
+) -> None:
     assert objection_to(CLAIM, verdict, seen) == objection
 
 
-def test_a_token_says_when_it_ends() -> None:
+def test_token_expiry_is_read_from_its_payload() -> None:
     assert expiry_s(token(b'{"exp": 1700.5, "iss": "x"}')) == 1700.5
 
 
 @pytest.mark.parametrize("text", ["opaque", "a.b.c", token(b"[]"), token(b"{}"), token(b"\xff")])
-def test_a_token_that_says_nothing_has_no_end(text: str) -> None:
+def test_token_without_readable_expiry_never_expires(text: str) -> None:
     assert expiry_s(text) == math.inf
 
 
-def test_a_proof_is_known_for_ten_minutes_at_most() -> None:
+def test_proof_is_cached_for_at_most_10_minutes() -> None:
     reviewed = Reviewed()
     assert reviewed.known("t", 0.0) is None
     reviewed.learn("t", PROOF, 100.0)
@@ -116,27 +118,27 @@ def test_a_proof_is_known_for_ten_minutes_at_most() -> None:
     assert len(reviewed) == 0
 
 
-def test_a_proof_is_known_no_longer_than_its_token_is_good() -> None:
+def test_proof_expires_with_its_token() -> None:
     reviewed, text = Reviewed(), token(b'{"exp": 130}')
     reviewed.learn(text, PROOF, 100.0)
     assert reviewed.known(text, 129.9) == PROOF
     assert reviewed.known(text, 130.0) is None
 
 
-def test_a_refusal_is_known_for_ten_seconds() -> None:
+def test_rejection_is_cached_for_10_s() -> None:
     reviewed = Reviewed()
     reviewed.learn("t", NoData(missing="x"), 100.0)
     assert reviewed.known("t", 109.9) == NoData(missing="x")
     assert reviewed.known("t", 110.0) is None
 
 
-def test_a_refusal_ends_when_the_clock_is_set_back() -> None:
+def test_cached_rejection_ends_when_the_clock_is_set_back() -> None:
     reviewed = Reviewed()
     reviewed.learn("t", NoData(missing="x"), 10_000.0)
     assert reviewed.known("t", 100.0) is None
 
 
-def test_what_is_known_is_bounded_and_the_oldest_goes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_review_cache_is_bounded_and_evicts_the_oldest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.autoscaler.token_review._KNOWN_MAX", 2)
     reviewed = Reviewed()
     for name in ("a", "b", "a", "c"):
@@ -144,13 +146,13 @@ def test_what_is_known_is_bounded_and_the_oldest_goes(monkeypatch: pytest.Monkey
     assert [reviewed.known(name, 1.0) for name in ("a", "b", "c")] == [PROOF, None, PROOF]
 
 
-def test_no_token_is_in_what_is_known() -> None:
+def test_review_cache_stores_no_token_text() -> None:
     reviewed = Reviewed()
     reviewed.learn("a token", PROOF, 0.0)
     assert "a token" not in repr(reviewed._known)
 
 
-def test_questions_are_spread_and_the_late_ones_are_not_asked() -> None:
+def test_token_reviews_are_paced_and_dropped_beyond_the_maximum_wait() -> None:
     pace = Pace(per_s=10.0, wait_max_s=0.15)
     waits = [pace.wait_s(5.0) for _ in range(4)]
     assert waits[:2] == [0.0, pytest.approx(0.1)]

@@ -113,14 +113,14 @@ def wanting(count: int) -> tuple[World, ScalerOutcome]:
     return world, outcome
 
 
-def test_a_scale_is_known_before_the_watch_brings_it() -> None:
+def test_written_scale_is_known_before_its_watch_event() -> None:
     world, _ = wanting(2)
     world.write()
     assert world.scaled == [2]
     assert world.entry.deployment == msgspec.structs.replace(DEPLOYMENT, replica_count=2, resource_version="6")
 
 
-def test_a_deployment_that_is_gone_stays_as_it_was() -> None:
+def test_failed_scale_write_leaves_the_known_deployment_unchanged() -> None:
     world, _ = wanting(2)
     world.version = None
     world.write()
@@ -135,7 +135,7 @@ def test_without_a_deployment_nothing_is_scaled() -> None:
 
 
 @pytest.mark.parametrize(("present", "scaled"), [(1, []), (0, [2])])
-def test_a_target_that_another_controller_scales_is_only_woken(present: int, scaled: list[int]) -> None:
+def test_contested_target_is_scaled_only_from_zero(present: int, scaled: list[int]) -> None:
     world, _ = wanting(2)
     world.entry.revision = msgspec.structs.replace(revision(), is_contested=True)
     world.entry.deployment = msgspec.structs.replace(DEPLOYMENT, replica_count=present)
@@ -143,7 +143,7 @@ def test_a_target_that_another_controller_scales_is_only_woken(present: int, sca
     assert world.scaled == scaled
 
 
-def test_a_revision_that_vanishes_while_it_is_reserved_is_decided_on_again() -> None:
+def test_failed_reserve_write_triggers_a_new_decision() -> None:
     world, outcome = wanting(2)
     world.entry.latest = msgspec.structs.replace(outcome, to_reserve=True, apply_count=0)
     world.write()
@@ -151,7 +151,9 @@ def test_a_revision_that_vanishes_while_it_is_reserved_is_decided_on_again() -> 
 
 
 @pytest.mark.parametrize(("version", "scaled"), [("7", []), (None, [0])])
-def test_the_scale_is_written_alone_unless_reserve_has_written_it(version: str | None, scaled: list[int]) -> None:
+def test_scale_is_written_separately_unless_the_reserve_write_included_it(
+    version: str | None, scaled: list[int]
+) -> None:
     world, outcome = wanting(2)
     world.entry.latest = msgspec.structs.replace(outcome, to_reserve=True, apply_count=0)
     world.entry.deployment = msgspec.structs.replace(DEPLOYMENT, replica_count=1)
@@ -161,7 +163,7 @@ def test_the_scale_is_written_alone_unless_reserve_has_written_it(version: str |
     assert world.entry.deployment == msgspec.structs.replace(DEPLOYMENT, resource_version=version or "6")
 
 
-def test_a_decision_made_during_reserve_and_scale_to_zero_scales_up_afterwards() -> None:
+def test_newer_decision_during_scale_to_zero_is_written_afterwards() -> None:
     world, newer = wanting(2)
     world.entry.deployment = msgspec.structs.replace(DEPLOYMENT, replica_count=1)
     # One request writes Reserve and scale 0, and cannot be stopped between them.
@@ -175,7 +177,7 @@ def test_a_decision_made_during_reserve_and_scale_to_zero_scales_up_afterwards()
     assert world.scaled == [2]
 
 
-def test_a_revision_that_was_woken_since_the_decision_is_not_reserved() -> None:
+def test_revision_woken_after_the_decision_is_not_reserved() -> None:
     world, outcome = wanting(2)
     world.entry.latest = msgspec.structs.replace(outcome, to_reserve=True, apply_count=0)
     world.entry.is_woken = True
@@ -187,7 +189,7 @@ def path_of_entry(entry: RevisionEntry) -> TrafficPath | None:
     return None if entry.revision is None else entry.revision.path
 
 
-def test_the_path_is_said_when_it_is_another_and_what_was_written_is_known_immediately() -> None:
+def test_changed_traffic_path_is_written_until_acknowledged() -> None:
     world, outcome = wanting(2)
     world.entry.latest = msgspec.structs.replace(outcome, path=TrafficPath.SERVE)
     world.write()
@@ -209,7 +211,7 @@ def test_proofs_are_counted() -> None:
     assert (world.writer.proof_count, world.writer.proof_failure_count) == (1, 0)
 
 
-def test_an_entry_knows_what_keeps_its_pods_from_starting() -> None:
+def test_entry_stores_troubles_of_pods_until_their_deletion() -> None:
     entry = World().entry
     pod = ScaledPod(
         name="p", key=KEY, is_ready=False, is_ending=False, deletion_cost="", trouble=Trouble.FAILING
@@ -236,7 +238,7 @@ ACTIVE = {
 }
 
 
-def test_a_revision_that_gets_pods_unasked_comes_out_of_reserve() -> None:
+def test_reserve_revision_with_pods_but_no_requests_is_set_active() -> None:
     world = unasked()
     world.written = ACTIVE
     world.write()
@@ -245,14 +247,14 @@ def test_a_revision_that_gets_pods_unasked_comes_out_of_reserve() -> None:
     assert world.entry.revision.serving_state is ServingState.ACTIVE
 
 
-def test_who_changed_it_meanwhile_is_right() -> None:
+def test_rejected_wake_write_leaves_the_revision_in_reserve() -> None:
     world = unasked()
     world.write()
     assert world.entry.revision is not None
     assert (world.woken_count, world.entry.revision.serving_state) == (1, ServingState.RESERVE)
 
 
-def test_a_revision_that_a_request_wakes_is_set_active_with_its_scale() -> None:
+def test_woken_revision_is_set_active_in_the_scale_write() -> None:
     world, _ = wanting(2)
     world.entry.revision = revision(state=ServingState.RESERVE)
     world.woken_together = ACTIVE
@@ -261,7 +263,7 @@ def test_a_revision_that_a_request_wakes_is_set_active_with_its_scale() -> None:
     assert world.entry.revision.serving_state is ServingState.ACTIVE
 
 
-def test_whom_an_activator_wakes_is_left_to_it() -> None:
+def test_revision_woken_by_a_request_gets_no_separate_wake_write() -> None:
     world, _ = wanting(2)
     world.entry.revision = revision(state=ServingState.RESERVE)
     world.write()
@@ -279,28 +281,28 @@ def report(name: str, concurrency: float) -> Stat:
 REPORTS = {name: report(name, load) for name, load in (("a", 3.0), ("b", 0.0), ("c", 1.0))}
 
 
-def test_the_idlest_go_first() -> None:
+def test_idlest_pods_get_a_deletion_cost_first() -> None:
     changes = cost_changes([pod("a"), pod("b"), pod("c")], REPORTS, victim_count=2)
     assert changes == [("b", "-1"), ("c", "-1")]
 
 
-def test_who_is_marked_already_is_left_alone() -> None:
+def test_pod_with_deletion_cost_is_not_marked_again() -> None:
     assert cost_changes([pod("a"), pod("b", "-1"), pod("c")], REPORTS, victim_count=1) == []
 
 
-def test_who_was_marked_once_and_is_busy_now_is_spared() -> None:
+def test_deletion_cost_of_a_busy_pod_is_removed() -> None:
     assert cost_changes([pod("a", "-1"), pod("b"), pod("c")], REPORTS, victim_count=1) == [("b", "-1"), ("a", None)]
 
 
-def test_a_cost_of_another_writer_stays() -> None:
+def test_foreign_deletion_cost_is_unchanged() -> None:
     assert cost_changes([pod("a", "100"), pod("b")], REPORTS, victim_count=1) == [("b", "-1")]
 
 
-def test_a_pod_that_reports_nothing_counts_as_idle() -> None:
+def test_pod_without_reports_counts_as_idle() -> None:
     assert cost_changes([pod("c"), pod("silent")], REPORTS, victim_count=1) == [("silent", "-1")]
 
 
-def test_of_idle_pods_the_dormant_go_first_the_one_last_used_longest_ago_before_others() -> None:
+def test_longest_dormant_pod_is_marked_first() -> None:
     reports = {
         "a": Stat(pod="a", at_s=50.0),
         "b": Stat(pod="b", at_s=90.0, is_dormant=True, idle_s=10.0),
@@ -311,11 +313,11 @@ def test_of_idle_pods_the_dormant_go_first_the_one_last_used_longest_ago_before_
     assert cost_changes([pod(name) for name in "abc"], reports, victim_count=2) == [("c", "-1"), ("b", "-1")]
 
 
-def test_equally_idle_pods_go_by_name() -> None:
+def test_equally_idle_pods_are_marked_in_name_order() -> None:
     assert cost_changes([pod("z"), pod("y"), pod("x")], {}, victim_count=2) == [("x", "-1"), ("y", "-1")]
 
 
-def test_pods_whose_caches_of_prompts_saved_most_go_last() -> None:
+def test_pods_with_the_highest_prompt_cache_heat_are_marked_last() -> None:
     heats = {"a": 1.0, "b": 9.0}
     pods = [pod(name) for name in "abc"]
     assert cost_changes(pods, REPORTS, victim_count=1, heats=heats) == [("c", "-1")]

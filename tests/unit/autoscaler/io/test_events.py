@@ -5,7 +5,7 @@ from serving.core.scaling.revision import ScaledPod
 from tests.unit.core.scaling.scaler_builders import revision_with
 
 
-def test_a_few_changes_are_reported_immediately_then_one_each_half_minute() -> None:
+def test_event_budget_permits_a_burst_of_5_then_1_per_30_s() -> None:
     budget = EventBudget()
     reported = [budget.acquire("u", 0.0) for _ in range(8)]
     assert [event_permit is not None for event_permit in reported] == [True] * 5 + [False] * 3
@@ -15,14 +15,14 @@ def test_a_few_changes_are_reported_immediately_then_one_each_half_minute() -> N
     assert budget.acquire("u", 31.0) is None
 
 
-def test_names_come_round_so_that_a_revision_has_twenty_events_at_most() -> None:
+def test_event_names_are_reused_after_20_events() -> None:
     budget = EventBudget()
     permits = [permit for step in range(100) if (permit := budget.acquire("u", step * 60.0))]
     assert {permit.number for permit in permits} == set(range(20))
     assert [permit.is_repeated for permit in permits] == [False] * 20 + [True] * 80
 
 
-def test_a_revision_that_is_gone_is_forgotten() -> None:
+def test_forget_resets_the_event_budget_of_a_revision() -> None:
     budget = EventBudget()
     for _ in range(9):
         budget.acquire("u", 0.0)
@@ -31,7 +31,7 @@ def test_a_revision_that_is_gone_is_forgotten() -> None:
     assert budget.acquire("u", 0.0) == EventPermit(number=0, left_out_count=0)
 
 
-def test_the_event_is_about_the_revision_and_says_what_was_left_out() -> None:
+def test_event_names_its_revision_and_the_number_of_omitted_changes() -> None:
     event = scale_event(
         revision_with(), "3 → 8: panic", permit=EventPermit(number=4, left_out_count=2), now="2026-11-21T07:00:00Z"
     )
@@ -43,7 +43,7 @@ def test_the_event_is_about_the_revision_and_says_what_was_left_out() -> None:
 
 
 @pytest.mark.parametrize(("count", "times"), [(1, ""), (3, " 3 times")])
-def test_a_kill_for_memory_is_a_warning_that_names_the_pod(count: int, times: str) -> None:
+def test_oom_kill_is_a_warning_event_that_names_the_pod(count: int, times: str) -> None:
     pod = ScaledPod(
         name="p", key=("default", "r"), is_ready=False, is_ending=False, deletion_cost="", oom_kill_count=count
     )

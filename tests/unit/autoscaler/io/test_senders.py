@@ -31,34 +31,34 @@ def late(*frames: tuple[float, float]) -> list[bool]:
     return results
 
 
-def test_clocks_that_differ_make_no_frame_late() -> None:
+def test_clock_offset_makes_no_frame_late() -> None:
     assert late((1e9, 5.0), (1e9 + 1, 6.01), (1e9 + 2, 7.0)) == [False, False, False]
 
 
-def test_a_frame_that_lay_somewhere_is_late() -> None:
+def test_delayed_frame_is_late() -> None:
     assert late((100.0, 7.0), (101.0, 12.1)) == [False, True]
     assert late((100.0, 7.0), (101.0, 8.0 + LATE_AFTER_S)) == [False, False]
 
 
-def test_a_burst_after_a_standstill_is_late_but_for_the_newest() -> None:
+def test_burst_after_a_pause_is_late_except_its_newest_frames() -> None:
     frames = [(100.0 + second, 107.0) for second in range(8)]
     assert late((99.0, 99.0), *frames) == [False, True, True, True, True, False, False, False, False]
 
 
-def test_what_was_late_once_is_forgotten() -> None:
+def test_lateness_of_a_frame_does_not_affect_later_frames() -> None:
     assert late((0.0, 0.0), (1.0, 9.0), (9.1, 9.1), (2.0, 9.2), (9.3, 9.3)) == [False, True, False, True, False]
 
 
-def test_a_clock_that_was_set_back_is_believed_after_a_while() -> None:
+def test_clock_set_back_is_accepted_after_four_late_frames() -> None:
     frames = [(float(second - 3600), float(second)) for second in range(1, 8)]
     assert late((0.0, 0.0), *frames) == [False, True, True, True, True, False, False, False]
 
 
-def test_a_clock_that_was_set_forward_is_believed_immediately() -> None:
+def test_clock_set_forward_is_accepted_immediately() -> None:
     assert late((0.0, 0.0), (3601.0, 1.0), (3602.0, 2.0)) == [False, False, False]
 
 
-async def test_a_pod_that_says_once_that_it_sleeps_is_heard_however_late() -> None:
+async def test_late_dormant_report_is_recorded() -> None:
     results: Recorded = []
     sender = PodSender(ServerCounts(), lambda *arguments: results.append(arguments), revision=("default", "r"), pod="p")
     for at_s, is_dormant in ((1000.0, False), (0.0, False), (0.0, True)):
@@ -66,7 +66,7 @@ async def test_a_pod_that_says_once_that_it_sleeps_is_heard_however_late() -> No
     assert [stat.is_dormant for _, stat, _ in results] == [False, True]
 
 
-def test_counts_are_named_as_metrics() -> None:
+def test_server_counts_are_exported_under_metric_names() -> None:
     assert ServerCounts(frames=3).numbers["stats_frames_total"] == 3
 
 
@@ -77,7 +77,7 @@ async def recorded(make: Callable[[Record], Sender], frame: dict[str, Any]) -> t
     return call
 
 
-async def test_a_pods_frame_sets_neither_its_name_nor_its_time_nor_windows() -> None:
+async def test_pod_frame_cannot_set_name_time_or_window_fields() -> None:
     frame = {"at_s": 7.0, "concurrency": 2.0, "proxied_concurrency": 9.0, "gauges": {"queue": 3.0}}
     forged = {"pod": "other", "sender": "other", "window_concurrency": 50.0, "window_request_count": 50.0}
     key, stat, source = await recorded(
@@ -89,7 +89,7 @@ async def test_a_pods_frame_sets_neither_its_name_nor_its_time_nor_windows() -> 
     assert (stat.window_concurrency, stat.window_request_count) == (None, None)
 
 
-async def test_an_activators_frame_sets_its_load_and_nothing_else() -> None:
+async def test_activator_frame_sets_only_load_fields() -> None:
     forged = {"pod": "other", "at_s": 7.0, "proxied_concurrency": 1.0, "ended_count": 1.0, "gauges": {"queue": 3.0}}
     frame = {"stats": [REVISION | {"concurrency": 2.0, "request_count": 4.0, "window_concurrency": 1.0} | forged]}
     key, stat, source = await recorded(lambda record: ActivatorSender(ServerCounts(), record, name="a"), frame)
@@ -98,7 +98,7 @@ async def test_an_activators_frame_sets_its_load_and_nothing_else() -> None:
     assert stat.at_s != forged["at_s"]
 
 
-async def test_a_relayed_report_keeps_its_sender_and_is_stamped_on_receipt() -> None:
+async def test_relayed_report_preserves_its_sender_and_is_stamped_on_receipt() -> None:
     pod = REVISION | {"pod": "p", "address": "10.1.0.7:8012"}
     announced: list[AnnouncedPod] = []
     frame: dict[str, Any] = {

@@ -88,7 +88,7 @@ def _check(parameter: click.Parameter, value: str, context: click.Context) -> No
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_commands_of_a_page_are_understood(page: Path) -> None:
+def test_documented_commands_of_a_page_parse(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
     commands = [(command, True) for command in typed_commands(text)]
     commands += [(command, False) for command in inline_commands(text)]
@@ -100,7 +100,7 @@ def test_commands_of_a_page_are_understood(page: Path) -> None:
     assert problems == [], "\n".join(problems)
 
 
-def test_the_pages_have_commands() -> None:
+def test_pages_contain_more_than_100_commands() -> None:
     assert sum(1 for page in PAGES for _ in typed_commands(page.read_text(encoding="utf-8"))) > 100
 
 
@@ -115,6 +115,6 @@ def test_the_pages_have_commands() -> None:
         ("serving url", "missing"),
     ],
 )
-def test_the_rule_sees_a_wrong_command(command: str, problem: str | None) -> None:
+def test_problem_of_detects_an_invalid_command(command: str, problem: str | None) -> None:
     text = problem_of(command, is_whole=True)
     assert (text is None) if problem is None else (problem in (text or "")), text

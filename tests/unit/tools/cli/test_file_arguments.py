@@ -39,7 +39,7 @@ current-context: a
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("what", ["pipe", "device"])
 @pytest.mark.timeout(60)
-def test_a_file_that_never_ends_is_refused(command: str, what: str, tmp_path: Path) -> None:
+def test_named_pipe_or_device_as_file_argument_is_rejected(command: str, what: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     file = str(tmp_path / "pipe") if what == "pipe" else "/dev/zero"
     (tmp_path / "state").mkdir()

@@ -33,12 +33,12 @@ HEAVY = {
 
 
 @pytest.mark.parametrize("name", PLACES)
-def test_every_line_of_the_table_names_a_command_that_helps(name: str) -> None:
+def test_every_command_of_the_table_has_help(name: str) -> None:
     done = CliRunner().invoke(main, [name, "--help"])
     assert (done.exit_code, done.output.splitlines()[0].startswith(f"Usage: main {name} ")) == (0, True)
 
 
-def test_the_help_loads_no_command() -> None:
+def test_help_loads_no_command_module() -> None:
     program = "import sys; from serving.tools.cli.main import main; main(['--help'], standalone_mode=False); print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     loaded = set(done.stdout.splitlines()[-1].split())
@@ -48,7 +48,7 @@ def test_the_help_loads_no_command() -> None:
     assert all(f"  {name} " in done.stdout for name in PLACES)
 
 
-def test_commands_that_people_often_type_load_no_large_package() -> None:
+def test_common_commands_load_no_large_package() -> None:
     modules = sorted({PLACES[name].partition(":")[0] for name in set(PLACES) - HEAVY})
     large = {"aiohttp", "asyncio", "click.shell_completion", "kubernetes", "numpy", "uvloop"}
     # All in one process: the first that loads one of them is named.
@@ -60,7 +60,7 @@ def test_commands_that_people_often_type_load_no_large_package() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_the_supervisor_loads_neither_an_event_loop_nor_a_server() -> None:
+def test_supervisor_loads_neither_asyncio_nor_a_server() -> None:
     # It stays in memory for as long as the system runs.
     program = "import sys, serving.home.supervisor.main; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
@@ -79,7 +79,7 @@ def commands(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[tup
             yield from commands(subcommand, (*path, name))
 
 
-def test_the_docs_list_the_commands_without_json() -> None:
+def test_docs_list_the_commands_without_json_output() -> None:
     page = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     listed = page.partition("These commands have no `-o json`")[2].partition("\n\n")[0]
     without = set()
@@ -90,7 +90,7 @@ def test_the_docs_list_the_commands_without_json() -> None:
     assert set(re.findall(r"`([a-z -]+)`", listed)) == without
 
 
-def test_the_commands_that_change_a_service_take_the_same_words() -> None:
+def test_deploy_update_and_scale_share_their_options() -> None:
     words = {
         name: {word for parameter in command.params for word in parameter.opts if word.startswith("-")}
         for name, command in commands(main)
@@ -107,7 +107,7 @@ def test_the_commands_that_change_a_service_take_the_same_words() -> None:
     assert shared <= words["update"] - words["scale"]
 
 
-def test_an_unknown_command_is_a_mistake_of_the_caller_and_near_ones_are_named() -> None:
+def test_unknown_command_exits_2_and_suggests_the_nearest() -> None:
     done = CliRunner().invoke(main, ["frobnicate"])
     assert (
         done.exit_code,
@@ -131,7 +131,7 @@ def test_an_unknown_command_is_a_mistake_of_the_caller_and_near_ones_are_named()
         ("restart", "Error: Missing argument 'NAME'."),
     ],
 )
-def test_a_command_or_option_of_another_tool_is_answered_with_what_does_its_work(words: str, hint: str) -> None:
+def test_command_or_option_of_another_tool_suggests_the_equivalent(words: str, hint: str) -> None:
     done = CliRunner().invoke(main, words.split())
     assert (done.exit_code, done.stderr.splitlines()[-1].endswith(hint)) == (2, True), done.stderr
 
@@ -144,26 +144,26 @@ def test_a_command_or_option_of_another_tool_is_answered_with_what_does_its_work
         ("diff -f a.yaml", "apply --dry-run -f a.yaml"),
     ],
 )
-def test_a_command_of_another_tool_that_is_the_same_runs(words: str, command: str, tmp_path: Path) -> None:
+def test_equivalent_command_of_another_tool_is_run(words: str, command: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(main, [*words.split(), "--state", str(tmp_path)])
     assert done.stderr.splitlines()[0] == f"running serving {command} --state {tmp_path}"
     assert "kubeconfig: no such file; start the system with `serving up`" in done.stderr
 
 
-def test_a_word_that_resembles_nothing_has_no_suggestion() -> None:
+def test_dissimilar_word_has_no_suggestion() -> None:
     assert "Did you mean" not in CliRunner().invoke(main, ["frob"]).stderr
     done = CliRunner().invoke(main, ["deploy", "x", "--frob"])
     assert done.stderr.endswith("No such option: --frob; `main deploy --help` lists the options\n")
 
 
-def test_the_service_of_the_machine_names_its_own_usage() -> None:
+def test_install_service_error_shows_its_own_usage() -> None:
     done = CliRunner().invoke(main, ["install-service", "--dry-run"])
     assert done.exit_code == 2
     assert done.stderr.startswith("Usage: main install-service")
     assert "--print shows the unit" in done.stderr
 
 
-def test_a_time_has_a_unit_or_is_in_seconds() -> None:
+def test_seconds_parameter_accepts_a_unit_or_seconds() -> None:
     param = SecondsParam()
     assert [param.convert(text, None, None) for text in ("90", "90s", "5m", 7)] == [90, 90, 300, 7]
     for text in ("0", "1.5", "5x", "-1s"):
@@ -186,7 +186,7 @@ def test_a_time_has_a_unit_or_is_in_seconds() -> None:
         (KeyboardInterrupt(), 130, None),
     ],
 )
-def test_what_no_command_foresees_is_one_line(error: BaseException, code: int, message: str | None) -> None:
+def test_unexpected_exception_is_reported_in_one_line(error: BaseException, code: int, message: str | None) -> None:
     @click.group(cls=LazyGroup)
     def group() -> None:
         """An empty command."""
@@ -199,7 +199,7 @@ def test_what_no_command_foresees_is_one_line(error: BaseException, code: int, m
     assert (done.exit_code, done.stderr.splitlines()) == (code, [message] if message else [])
 
 
-def test_who_asks_gets_the_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_traceback_is_raised_with_serving_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
     @click.group(cls=LazyGroup)
     def group() -> None:
         """An empty command."""

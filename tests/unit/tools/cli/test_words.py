@@ -10,18 +10,18 @@ from tests.tidy.sources import ROOT
 COMMANDS = main.list_commands(click.Context(main))
 
 
-def test_the_page_is_that_of_the_tables() -> None:
+def test_words_page_is_generated_from_the_tables() -> None:
     expected = "\n".join(page()) + "\n"
     assert (ROOT / "docs" / "words.md").read_text() == expected, "run python -m serving.tools.cli.words > docs/words.md"
 
 
-def test_each_word_leads_to_a_command_and_is_none() -> None:
+def test_each_word_maps_to_a_command_and_is_no_command_itself() -> None:
     assert {answer.split()[0].strip(",") for answer in (*RUNS.values(), *ANSWERS.values())} <= {*COMMANDS}
     assert not {*RUNS, *ANSWERS} & {*COMMANDS}
     assert not RUNS.keys() & ANSWERS.keys()
 
 
-def test_each_command_that_an_option_names_exists() -> None:
+def test_option_suggestions_name_existing_commands() -> None:
     named = {word for answer in OPTIONS.values() for word in re.findall(r"serving (\w+)", answer)}
     assert named <= {*COMMANDS}
 
@@ -36,7 +36,7 @@ def test_each_command_that_an_option_names_exists() -> None:
         ("services update-traffic shop --to-latest", "traffic shop --to-latest"),
     ],
 )
-def test_words_run_a_command(typed: str, command: str) -> None:
+def test_words_of_other_tools_translate_to_a_command(typed: str, command: str) -> None:
     assert command_of(typed.split(), now_s=7.5) == command.split()
 
 
@@ -54,12 +54,12 @@ version volumes wait watch inspect tail
 """
 
 
-def test_each_verb_of_the_other_tools_is_a_command_runs_one_or_has_an_answer() -> None:
+def test_each_verb_of_other_tools_is_a_command_or_has_a_suggestion() -> None:
     verbs = [words.split("+") for words in VERBS.split() if not words.endswith(":")]
     assert [words for words in verbs if words[0] not in COMMANDS and not suggestion_of(words)] == []
 
 
-def test_words_that_run_nothing_have_an_answer_or_none() -> None:
+def test_untranslated_words_have_a_suggestion_or_none() -> None:
     assert command_of(["create"], now_s=0) is None
     assert suggestion_of(["rollout", "frob"]) == ANSWERS["rollout"]
     assert (suggestion_of([]), suggestion_of(["frob"])) == ("", "")

@@ -48,7 +48,7 @@ def written(archive: Archive, *, from_s: float, to_s: float, every_s: int = 5) -
         archive.put(at_s, {KEY: row(float(at_s // 60 % 1440))}, ())
 
 
-def test_steps_grow_and_end_with_the_whole_time() -> None:
+def test_history_steps_grow_up_to_the_retention() -> None:
     assert [history_step.step_s for history_step in STEPS] == [5, 60, 600]
     assert STEPS[-1].kept_s == 14 * DAY_S
     assert [history_step.kept_s for history_step in history_steps(1)] == [7200, DAY_S, DAY_S]
@@ -67,19 +67,19 @@ def test_steps_grow_and_end_with_the_whole_time() -> None:
         (NOW_S - 20 * DAY_S, NOW_S, 600),
     ],
 )
-def test_a_range_has_the_shortest_step_that_is_still_kept(from_s: float, to_s: float, step_s: int) -> None:
+def test_range_uses_the_shortest_retained_step(from_s: float, to_s: float, step_s: int) -> None:
     assert step_of(STEPS, from_s=from_s, to_s=to_s, now_s=NOW_S).step_s == step_s
 
 
 @given(st.floats(0, 14 * DAY_S), st.floats(1, 14 * DAY_S), st.integers(1, 14))
-def test_a_range_has_no_more_rows_than_allowed(before_s: float, long_s: float, days: int) -> None:
+def test_range_has_at_most_points_max_rows(before_s: float, long_s: float, days: int) -> None:
     from_s = NOW_S - before_s
     history_step = step_of(history_steps(days), from_s=from_s, to_s=from_s + long_s, now_s=NOW_S)
     assert long_s / history_step.step_s <= POINTS_MAX
 
 
 @given(st.lists(st.lists(st.none() | st.floats(0, 1e6), min_size=len(COLUMNS), max_size=len(COLUMNS)), min_size=1))
-def test_a_merged_row_lies_between_its_rows(rows: list[Row]) -> None:
+def test_merged_values_lie_between_minimum_and_maximum(rows: list[Row]) -> None:
     for place, value in enumerate(merged_row(rows)):
         known = [result for each_row in rows if (result := each_row[place]) is not None]
         if not known:
@@ -89,14 +89,14 @@ def test_a_merged_row_lies_between_its_rows(rows: list[Row]) -> None:
         assert min(known) - 1e-3 <= value <= max(known) + 1e-3
 
 
-def test_a_merged_row_shows_the_worst_of_panic_and_of_high_latencies() -> None:
+def test_merged_row_takes_the_maximum_of_panic_and_high_quantiles() -> None:
     rows = merged_row([row(1, 0.1, 0), row(3, 0.9, 1), row(None, None, None)])
     assert dict(zip(COLUMNS, rows, strict=True)) | {"ready": 2.0, "p99_s": 0.9, "is_panic": 1} == dict(
         zip(COLUMNS, rows, strict=True)
     )
 
 
-def test_what_was_written_is_read_by_name_and_time(archive: Archive) -> None:
+def test_rows_are_read_by_key_and_time_range(archive: Archive) -> None:
     archive.put(NOW_S - 10, {KEY: row(1), "other/hello-00001": row(9)}, ())
     archive.put(NOW_S - 5, {KEY: row(2)}, ())
     history_range = archive.read(KEY, from_s=NOW_S - 60, to_s=NOW_S, now_s=NOW_S)
@@ -105,7 +105,7 @@ def test_what_was_written_is_read_by_name_and_time(archive: Archive) -> None:
     assert archive.read(KEY, from_s=NOW_S - 7, to_s=NOW_S, now_s=NOW_S).columns["ready"] == [2]
 
 
-def test_a_gap_is_no_line(archive: Archive) -> None:
+def test_gap_in_the_rows_is_read_as_a_null_row(archive: Archive) -> None:
     for at_s in (NOW_S - 100, NOW_S - 95, NOW_S - 20):
         archive.put(at_s, {KEY: row(4)}, ())
     history_range = archive.read(KEY, from_s=NOW_S - 200, to_s=NOW_S, now_s=NOW_S)
@@ -113,7 +113,7 @@ def test_a_gap_is_no_line(archive: Archive) -> None:
     assert history_range.columns["ready"] == [4, 4, None, 4]
 
 
-def test_longer_steps_are_means_of_shorter_ones_and_survive_them(archive: Archive) -> None:
+def test_longer_steps_are_means_and_outlive_shorter_steps(archive: Archive) -> None:
     begun_s = NOW_S - 6 * 3600
     written(archive, from_s=begun_s, to_s=NOW_S)
     archive.roll(NOW_S)
@@ -132,7 +132,7 @@ def test_longer_steps_are_means_of_shorter_ones_and_survive_them(archive: Archiv
     assert near.columns["at_s"] == list(range(NOW_S - 7200, NOW_S, 5))
 
 
-def test_a_step_that_has_not_ended_comes_in_shorter_ones(archive: Archive) -> None:
+def test_unfinished_step_is_read_as_shorter_steps(archive: Archive) -> None:
     written(archive, from_s=NOW_S - 1200, to_s=NOW_S + 425)
     archive.roll(NOW_S + 425)
     history_range = archive.read(KEY, from_s=NOW_S - 14 * DAY_S, to_s=NOW_S + 425, now_s=NOW_S + 425)
@@ -143,14 +143,14 @@ def test_a_step_that_has_not_ended_comes_in_shorter_ones(archive: Archive) -> No
     ]
 
 
-def test_a_roll_that_was_missed_is_made_up_for(archive: Archive) -> None:
+def test_missed_roll_is_caught_up(archive: Archive) -> None:
     written(archive, from_s=NOW_S - 3600, to_s=NOW_S - 1800)
     archive.roll(NOW_S + 3600)
     history_range = archive.read(KEY, from_s=NOW_S - 14 * DAY_S, to_s=NOW_S, now_s=NOW_S + 3600)
     assert history_range.columns["at_s"][:3] == [NOW_S - 3600, NOW_S - 3000, NOW_S - 2400]
 
 
-def test_a_clock_that_was_set_back_writes_its_steps(archive: Archive) -> None:
+def test_steps_are_rolled_up_after_the_clock_is_set_back(archive: Archive) -> None:
     written(archive, from_s=NOW_S + 3600, to_s=NOW_S + 4200)
     archive.roll(NOW_S + 4200)
     written(archive, from_s=NOW_S, to_s=NOW_S + 600)
@@ -159,7 +159,7 @@ def test_a_clock_that_was_set_back_writes_its_steps(archive: Archive) -> None:
     assert history_range.columns["at_s"] == [NOW_S]
 
 
-def test_marks_are_kept_once_and_until_the_rows_go(archive: Archive) -> None:
+def test_marks_are_stored_once_until_their_rows_expire(archive: Archive) -> None:
     marks = [Mark(key=KEY, at_s=NOW_S - 3.5, kind="deploy", text="created")]
     archive.put(NOW_S - 5, {}, marks)
     archive.put(NOW_S, {}, marks)
@@ -169,7 +169,7 @@ def test_marks_are_kept_once_and_until_the_rows_go(archive: Archive) -> None:
     assert archive.read(KEY, from_s=NOW_S - 60, to_s=later_s, now_s=later_s).marks == []
 
 
-def test_a_file_is_bounded_and_loses_its_oldest_rows(tmp_path: Path) -> None:
+def test_archive_size_is_bounded_by_dropping_the_oldest_rows(tmp_path: Path) -> None:
     bytes_max = 2**20
     archive = Archive(tmp_path / "history.db", (HistoryStep(5, 1e9), HistoryStep(60, 1e9)), bytes_max=bytes_max)
     names = [f"default/revision-{number:05}" for number in range(40)]
@@ -186,7 +186,7 @@ def test_a_file_is_bounded_and_loses_its_oldest_rows(tmp_path: Path) -> None:
     assert first_s > NOW_S
 
 
-def test_a_full_file_keeps_what_it_has_and_continues(tmp_path: Path) -> None:
+def test_full_archive_retains_its_rows_and_accepts_small_writes(tmp_path: Path) -> None:
     archive = Archive(tmp_path / "history.db", STEPS, bytes_max=2**18)
     rows: dict[str, Sequence[float | None]] = {f"default/r-{number}": [0.1] * len(COLUMNS) for number in range(3000)}
     archive.put(NOW_S, {KEY: row(7)}, ())
@@ -197,7 +197,7 @@ def test_a_full_file_keeps_what_it_has_and_continues(tmp_path: Path) -> None:
     archive.close()
 
 
-def test_a_file_outlives_its_process_and_is_its_owners_alone(tmp_path: Path) -> None:
+def test_archive_survives_its_process_with_mode_0600(tmp_path: Path) -> None:
     path = tmp_path / "state" / "history.db"
     first = Archive(path, STEPS, bytes_max=2**30)
     first.put(NOW_S, {KEY: row(5)}, ())
@@ -209,7 +209,7 @@ def test_a_file_outlives_its_process_and_is_its_owners_alone(tmp_path: Path) -> 
     second.close()
 
 
-def test_a_file_of_an_earlier_format_keeps_its_rows_and_gets_columns(tmp_path: Path) -> None:
+def test_archive_of_an_earlier_format_is_migrated(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     first = Archive(path, STEPS, bytes_max=2**30)
     first.put(NOW_S, {KEY: row(5)}, ())
@@ -225,7 +225,7 @@ def test_a_file_of_an_earlier_format_keeps_its_rows_and_gets_columns(tmp_path: P
     second.close()
 
 
-def test_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
+def test_archive_of_a_newer_format_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     with sqlite3.connect(path) as connection:
         connection.execute(f"PRAGMA user_version = {VERSION + 1}")
@@ -235,7 +235,7 @@ def test_a_newer_format_is_refused_and_left_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"not a database, though long enough to look at" * 100, os.urandom(8192)])
-def test_a_file_that_is_no_database_is_damaged(tmp_path: Path, content: bytes) -> None:
+def test_file_that_is_no_database_is_reported_as_damaged(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "history.db").write_bytes(content)
     with pytest.raises(sqlite3.DatabaseError) as exception_info:
         Archive(tmp_path / "history.db", STEPS, bytes_max=2**30)

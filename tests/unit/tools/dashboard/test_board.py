@@ -66,7 +66,7 @@ def new_board() -> Board:
     return board
 
 
-def test_a_row_is_made_of_pods_the_last_sample_and_what_was_counted() -> None:
+def test_row_combines_pods_last_sample_and_request_rates() -> None:
     board = new_board()
     board.put("pod", "default/a", pod("a"))
     board.put("pod", "default/b", pod("b", ready=False))
@@ -81,7 +81,7 @@ def test_a_row_is_made_of_pods_the_last_sample_and_what_was_counted() -> None:
     assert board.history.read(KEY)["ready"] == [2.0, 2.0]
 
 
-def test_the_use_of_pods_is_added_up_for_their_revision() -> None:
+def test_pod_usage_is_summed_per_revision() -> None:
     board = new_board()
     for name in ("a", "b"):
         board.put("pod", f"default/{name}", pod(name))
@@ -98,7 +98,7 @@ def used(name: str, cpu: str, memory: str) -> dict[str, Any]:
     return {"metadata": {"namespace": "default", "name": name}, "containers": containers}
 
 
-def test_number_mode_and_sentence_are_of_one_decision() -> None:
+def test_count_mode_and_sentence_come_from_one_decision() -> None:
     board = new_board()
     board.decision(decision(1.0))
     # The deciders want 0, and the gate keeps 1 for now.
@@ -119,13 +119,13 @@ def test_number_mode_and_sentence_are_of_one_decision() -> None:
     assert board.present(KEY) == board.decisions(KEY)[-1]
 
 
-def test_an_old_report_is_not_drawn_on() -> None:
+def test_outdated_sample_is_not_used_in_a_row() -> None:
     board = new_board()
     board.sample(sample(at_s=0.0))
     assert board.tick(60.0)[KEY][:5] == [None] * 5
 
 
-def test_a_page_gets_what_is_new_for_it() -> None:
+def test_since_returns_only_changes_after_a_version() -> None:
     board = new_board()
     before = board.version
     board.put("revision", KEY, {"name": "hello-00001"})
@@ -146,7 +146,7 @@ def test_a_returned_object_is_not_reported_as_deleted() -> None:
     assert board.since(before) == [{"kind": "revision", "key": KEY, "view": {"name": "again"}}]
 
 
-def test_a_page_that_is_too_far_behind_gets_all() -> None:
+def test_since_an_expired_version_starts_and_ends_with_all_objects() -> None:
     board = new_board()
     for number in range(10_001):
         board.put("service", "default/x", {"name": str(number)})
@@ -155,7 +155,7 @@ def test_a_page_that_is_too_far_behind_gets_all() -> None:
     assert board.since(1)[-1]["key"] == KEY
 
 
-def test_pods_show_what_runs_in_them_and_move_with_their_revision() -> None:
+def test_pods_show_their_load_and_follow_their_revision() -> None:
     board = new_board()
     board.put("pod", "default/a", pod("a"))
     board.put("pod", "default/b", pod("b"))
@@ -167,7 +167,7 @@ def test_pods_show_what_runs_in_them_and_move_with_their_revision() -> None:
     assert (board.pods(KEY), len(board.pods("default/other"))) == ([], 1)
 
 
-def test_pods_of_a_service_are_those_of_its_revisions_the_newest_first() -> None:
+def test_pods_of_a_service_are_listed_newest_revision_first() -> None:
     board = Board(100)
     for name, service in (("hello-00001", "hello"), ("hello-00002", "hello"), ("other-00001", "other")):
         board.put("revision", f"default/{name}", {"namespace": "default", "name": name, "service": service})
@@ -181,7 +181,7 @@ def test_pods_of_a_service_are_those_of_its_revisions_the_newest_first() -> None
     assert board.pods_of_service("elsewhere", "hello") == []
 
 
-def test_workloads_have_a_kind_and_pods_of_their_own() -> None:
+def test_workloads_have_their_own_kind_and_pods() -> None:
     board = Board(100)
     views = {"shop": {"service": "", "kind": "StatefulSet"}, "old-00001": {"service": "old"}, "bare": {"service": ""}}
     for name, view in views.items():
@@ -191,7 +191,7 @@ def test_workloads_have_a_kind_and_pods_of_their_own() -> None:
     assert [entry["name"] for entry in board.pods_of_service("default", "shop")] == ["shop-a"]
 
 
-def test_decisions_are_kept_once_and_go_with_their_revision() -> None:
+def test_decisions_are_stored_once_until_their_revision_is_deleted() -> None:
     board = new_board()
     board.decision(decision(1.0))
     board.decision(decision(1.0))
@@ -204,7 +204,7 @@ def test_decisions_are_kept_once_and_go_with_their_revision() -> None:
     assert board.decisions(KEY) == []
 
 
-def test_rows_are_read_back_by_column_with_their_times() -> None:
+def test_history_returns_columns_with_times() -> None:
     history = RevisionHistory(10)
     history.add(100.0, {"default/a": ROW})
     history.add(102.0, {"default/a": [None, *ROW[1:]], "default/b": ROW})
@@ -215,7 +215,7 @@ def test_rows_are_read_back_by_column_with_their_times() -> None:
     assert history.read("default/b")["at_s"] == [102.0]
 
 
-def test_an_hour_is_kept_and_no_more() -> None:
+def test_history_retains_a_bounded_number_of_rows() -> None:
     history = RevisionHistory(10)
     for number in range(1000):
         history.add(number, {"default/a": ROW} | ({"default/b": ROW} if number > 995 else {}))
@@ -224,14 +224,14 @@ def test_an_hour_is_kept_and_no_more() -> None:
     assert len(history._times) < 10 + 128
 
 
-def test_a_revision_that_is_gone_has_no_past() -> None:
+def test_history_of_a_removed_revision_is_empty() -> None:
     history = RevisionHistory(10)
     history.add(0.0, {"default/a": ROW})
     history.add(2.0, {})
     assert history.read("default/a") == {"at_s": [], **{name: [] for name in COLUMNS}}
 
 
-def test_cold_starts_are_those_of_the_revision_with_what_is_known_of_its_pods() -> None:
+def test_cold_starts_of_a_revision_have_steps_and_advice() -> None:
     board = Board(100)
     for name in ("hello-00001", "hello-00002"):
         board.put("revision", f"default/{name}", {"namespace": "default", "name": name, "service": "hello"})
@@ -251,7 +251,7 @@ def test_cold_starts_are_those_of_the_revision_with_what_is_known_of_its_pods() 
     assert set(board.cold_starts(KEY, requests)["starts"][0]["steps"]) == {"unknown"}
 
 
-def test_rows_and_marks_begin_with_the_revision() -> None:
+def test_history_begins_with_the_creation_of_the_revision() -> None:
     board = new_board()
     assert board.created_s(KEY) == 0.0
     board.put("revision", KEY, {"name": "hello-00001", "created": "1970-01-01T00:00:20Z"})
@@ -261,7 +261,7 @@ def test_rows_and_marks_begin_with_the_revision() -> None:
     assert board.history.read(KEY, from_s=board.created_s(KEY))["at_s"] == [20.0, 30.0]
 
 
-def test_the_marks_of_a_deleted_revision_are_forgotten() -> None:
+def test_marks_of_a_deleted_revision_are_removed() -> None:
     board = new_board()
     board.put("revision", KEY, {"name": "hello-00001", "ready": "False", "conditions": []})
     board.marks.drain(30.0)
@@ -287,7 +287,7 @@ def filled(*ticks: tuple[float, dict[str, Rates]]) -> Sparklines:
     return sparklines
 
 
-def test_ticks_of_a_step_are_summed_and_steps_follow_each_other() -> None:
+def test_sparkline_sums_ticks_per_step() -> None:
     rates: dict[str, Rates] = {BUSY: [3.0, 0.0, None, 1.0], IDLE: NOTHING}
     entry = filled((1000.0, rates), (1002.0, rates), (1000.0 + STEP_S, {**rates, BUSY: [2.0, 0.0, 0.0, 0.0]})).read()
     assert (entry["step_s"], entry["step"]) == (STEP_S, 1020 // STEP_S)
@@ -296,26 +296,26 @@ def test_ticks_of_a_step_are_summed_and_steps_follow_each_other() -> None:
     assert entry["sums"] == {BUSY: [[0.0] * (STEPS - 2) + [8.0, 2.0], [0.0] * (STEPS - 2) + [2.0, 0.0]]}
 
 
-def test_steps_without_a_tick_are_empty() -> None:
+def test_sparkline_steps_without_a_tick_are_zero() -> None:
     rates: dict[str, Rates] = {BUSY: [1.0, None, None, None]}
     entry = filled((1000.0, rates), (1000.0 + 3 * STEP_S, rates)).read()
     assert entry["ticks"][-4:] == [1.0, 0.0, 0.0, 1.0]
     assert entry["sums"][BUSY][0][-4:] == [1.0, 0.0, 0.0, 1.0]
 
 
-def test_what_is_older_than_all_steps_is_dropped() -> None:
+def test_sparkline_drops_rates_older_than_its_steps() -> None:
     entry = filled((1000.0, {BUSY: [1.0, 0.0, 0.0, 0.0]}), (1000.0 + STEPS * STEP_S, {BUSY: NOTHING})).read()
     assert entry["sums"] == {}
     assert len(entry["ticks"]) == STEPS
 
 
-def test_a_clock_that_goes_back_loses_nothing() -> None:
+def test_sparkline_counts_ticks_after_the_clock_is_set_back() -> None:
     rates: dict[str, Rates] = {BUSY: [1.0, 0.0, 0.0, 0.0]}
     entry = filled((1000.0, rates), (500.0, rates)).read()
     assert entry["sums"][BUSY][0][-1] == 2.0
 
 
-def test_a_deleted_revision_is_forgotten() -> None:
+def test_sparkline_of_a_deleted_revision_is_removed() -> None:
     entry = filled((1000.0, {BUSY: [1.0, 0.0, 0.0, 0.0]}), (1002.0, {IDLE: NOTHING})).read()
     assert entry["sums"] == {}
 
@@ -332,11 +332,11 @@ def page(counts: dict[float, int], status: str = "2xx") -> str:
     )
 
 
-def test_the_first_reading_says_nothing() -> None:
+def test_first_metrics_reading_yields_no_rates() -> None:
     assert Requests().read({"a": page({0.1: 4})}, 0.0) == {}
 
 
-def test_answers_a_second_and_quantiles_are_those_since_the_reading_before() -> None:
+def test_response_rates_and_quantiles_cover_the_last_interval() -> None:
     requests = Requests()
     requests.read({"a": page({0.1: 1000})}, 10.0)
     request_rates = requests.read({"a": page({0.1: 1060, 0.2: 40}) + page({3.0: 10}, status="5xx")}, 12.0)[KEY]
@@ -345,19 +345,19 @@ def test_answers_a_second_and_quantiles_are_those_since_the_reading_before() -> 
     assert request_rates.quantiles_s == pytest.approx((0.1, 3.0, 3.0), rel=0.02)
 
 
-def test_a_reset_counter_counts_from_zero() -> None:
+def test_reset_counter_is_counted_from_zero() -> None:
     requests = Requests()
     requests.read({"a": page({0.1: 90})}, 0.0)
     assert requests.read({"a": page({0.1: 4})}, 2.0)[KEY].rates[0] == 2.0
 
 
-def test_what_waits_at_all_activators_is_added_up_from_the_first_reading_on() -> None:
+def test_waiting_requests_of_all_activators_are_summed() -> None:
     waiting = f"serving_requests_waiting{{{LABELS}}} "
     request_rates = Requests().read({"a": f"{waiting}2.0", "b": f"{waiting}3.0\nserving_requests_waiting{{}} 9"}, 0.0)
     assert request_rates == {KEY: RequestRates(waiting=5.0)}
 
 
-def test_several_activators_are_added_up_and_one_that_returns_makes_no_spike() -> None:
+def test_activator_that_returns_causes_no_rate_spike() -> None:
     requests = Requests()
     requests.read({"a": page({0.1: 100}), "b": page({0.2: 0})}, 0.0)
     request_rates = requests.read({"a": page({0.1: 110}), "b": page({0.2: 30})}, 2.0)[KEY]
@@ -367,7 +367,7 @@ def test_several_activators_are_added_up_and_one_that_returns_makes_no_spike() -
     assert requests.read({"a": page({0.1: 118}), "b": page({0.2: 900})}, 6.0)[KEY].rates[0] == 2.0
 
 
-def test_nothing_new_has_no_latency() -> None:
+def test_unchanged_counters_yield_zero_rates_without_quantiles() -> None:
     requests = Requests()
     requests.read({"a": page({0.1: 9})}, 0.0)
     assert requests.read({"a": page({0.1: 9})}, 2.0) == {
@@ -376,7 +376,7 @@ def test_nothing_new_has_no_latency() -> None:
     assert requests.read({"a": page({0.1: 9})}, 2.0) == {}
 
 
-def test_quantiles_of_the_activators_own_page_are_at_most_2_percent_off() -> None:
+def test_quantiles_of_an_activator_page_are_within_2_percent() -> None:
     key = ("default", "hello-00001")
     metrics = ActivatorMetrics(configuration_of=lambda _: "hello", keys=lambda: [key], inside=list)
     requests, dice = Requests(), random.Random(1)

@@ -61,7 +61,7 @@ def started(seen: ColdStarts, name: str, at_s: float) -> None:
         seen.set_pod(pod(name, **changes), BASE_S + at_s + after_s)
 
 
-def test_the_way_of_a_request_from_zero_is_cut_where_the_pod_was_seen_to_change() -> None:
+def test_cold_start_steps_end_at_the_observed_pod_changes() -> None:
     seen = ColdStarts()
     seen.record_change(KEY, BASE_S + 0.05)
     started(seen, "p", 0.0)
@@ -74,7 +74,7 @@ def test_the_way_of_a_request_from_zero_is_cut_where_the_pod_was_seen_to_change(
     assert len(steps_of(seen)) == 1
 
 
-def test_a_pod_that_a_kubelet_reports_as_ready_after_the_response_is_of_the_start() -> None:
+def test_pod_reported_ready_after_the_response_belongs_to_the_cold_start() -> None:
     seen = ColdStarts()
     seen.set_pod(pod(), BASE_S + 0.1)
     seen.set_pod(pod(running=["2026-11-24T10:00:00Z"]), BASE_S + 0.5)
@@ -84,7 +84,7 @@ def test_a_pod_that_a_kubelet_reports_as_ready_after_the_response_is_of_the_star
     assert steps_of(seen, request(waited_s=0.7)) == expected
 
 
-def test_a_stamp_with_fractions_is_exacter_than_what_is_seen() -> None:
+def test_fractional_start_timestamp_overrides_the_observation_time() -> None:
     seen = ColdStarts()
     seen.set_pod(pod(), BASE_S + 0.1)
     stamps: list[str | None] = ["2026-11-24T10:00:00.200000Z", "2026-11-24T10:00:00.300000Z"]
@@ -93,7 +93,7 @@ def test_a_stamp_with_fractions_is_exacter_than_what_is_seen() -> None:
     assert steps_of(seen) == [{UNKNOWN: 0.1, STARTED: 0.2, READY: 0.6, SENT: 0.1}]
 
 
-def test_times_of_other_clocks_never_make_a_step_negative_or_longer_than_all() -> None:
+def test_clock_offset_yields_no_negative_or_overlong_step() -> None:
     seen = ColdStarts()
     seen.record_change(KEY, BASE_S - 0.3)
     seen.set_pod(pod(), BASE_S + 0.4)
@@ -103,7 +103,7 @@ def test_times_of_other_clocks_never_make_a_step_negative_or_longer_than_all() -
     assert sum(steps.values()) == pytest.approx(1.0)
 
 
-def test_a_pod_that_was_found_or_became_ready_at_another_time_explains_nothing() -> None:
+def test_pod_ready_at_another_time_does_not_explain_a_cold_start() -> None:
     seen = ColdStarts()
     seen.set_pod(pod("old", is_ready=True), BASE_S + 60)
     seen.set_pod(pod("late", is_ready=False), BASE_S)
@@ -111,7 +111,7 @@ def test_a_pod_that_was_found_or_became_ready_at_another_time_explains_nothing()
     assert steps_of(seen, request(60.0)) == [{UNKNOWN: 1.0}]
 
 
-def test_the_last_starts_are_kept_newest_first_and_go_with_their_revision() -> None:
+def test_last_20_cold_starts_are_listed_newest_first() -> None:
     seen = ColdStarts()
     for number in range(25):
         seen.record_change(KEY, BASE_S + number)
@@ -122,7 +122,7 @@ def test_the_last_starts_are_kept_newest_first_and_go_with_their_revision() -> N
     assert steps_of(seen) == [{UNKNOWN: 1.0}]
 
 
-def test_the_median_names_the_longest_step() -> None:
+def test_cold_start_summary_is_the_median_or_empty() -> None:
     seen = ColdStarts()
     started(seen, "p", 0.0)
     median = summary(seen.starts(KEY, [request(), request(waited_s=3.0)]), PLAIN)
@@ -144,7 +144,7 @@ def test_the_median_names_the_longest_step() -> None:
         (UNKNOWN, PLAIN, "did not see these steps"),
     ],
 )
-def test_what_to_do_follows_from_the_longest_step(longest: str, facts: StartFacts, expected: str) -> None:
+def test_advice_depends_on_the_longest_step(longest: str, facts: StartFacts, expected: str) -> None:
     steps = {DECIDED: 0.1, READY: 0.1} | {longest: 0.8}
     advice = summary([{"at_s": 0.0, "took_s": 1.0, "steps": steps}], facts)["advice"]
     assert advice.startswith(f"Of 1.0 s, the median of 1, 800 ms are: {longest}. ")
@@ -153,6 +153,6 @@ def test_what_to_do_follows_from_the_longest_step(longest: str, facts: StartFact
     assert "Dormant pods" in advice
 
 
-def test_dormant_pods_are_not_advised_where_there_are_some() -> None:
+def test_dormant_pods_are_not_advised_when_enabled() -> None:
     starts = [{"at_s": 0.0, "took_s": 1.0, "steps": {READY: 1.0}}]
     assert "Dormant" not in summary(starts, StartFacts(service="hello", has_dormant=True))["advice"]

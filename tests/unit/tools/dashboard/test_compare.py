@@ -53,14 +53,12 @@ def step(durations: Sequence[float], **more: float) -> dict[str, float | None]:
         ({}, ("r-2", "r-3")),
     ],
 )
-def test_by_themselves_the_revisions_with_the_most_traffic_are_compared(
-    shares: dict[str, int], pair: tuple[str, str]
-) -> None:
+def test_revisions_with_the_most_traffic_are_compared_by_default(shares: dict[str, int], pair: tuple[str, str]) -> None:
     older, newer = chosen_pair(service(**shares), [revision(2), revision(1), revision(3)])
     assert (older["metadata"]["name"], newer["metadata"]["name"]) == pair
 
 
-def test_any_two_revisions_are_compared_in_the_order_asked_for() -> None:
+def test_named_revisions_are_compared_in_the_given_order() -> None:
     revisions = [revision(number) for number in range(1, 12)]
     older, newer = chosen_pair(service(r_11=100), revisions, ["r-11", "r-2"])
     assert (older["metadata"]["name"], newer["metadata"]["name"]) == ("r-11", "r-2")
@@ -77,14 +75,14 @@ def test_any_two_revisions_are_compared_in_the_order_asked_for() -> None:
         (0, [], "hello has no revision; a comparison needs two revisions"),
     ],
 )
-def test_what_cannot_be_compared_says_why(count: int, names: list[str], error: str) -> None:
+def test_invalid_comparison_is_rejected_with_a_reason(count: int, names: list[str], error: str) -> None:
     revisions = [revision(number) for number in range(1, count + 1)]
     with pytest.raises(ServingError) as caught:
         chosen_pair(service(r_1=100), revisions, names)
     assert str(caught.value) == error
 
 
-def test_both_revisions_have_their_numbers() -> None:
+def test_comparison_reports_numbers_of_both_revisions() -> None:
     slow = history(*(step([0.2] * 10, rps_5xx=2.0, ready=2.0) for _ in range(12)))
     revision_comparison = compared(
         service(r_1=90, r_2=10),
@@ -112,7 +110,7 @@ def test_both_revisions_have_their_numbers() -> None:
 
 
 @pytest.mark.parametrize(("per_step", "within"), [(1, 0.02), (3, 0.07), (30, 0.07), (200, 0.07)])
-def test_quantiles_of_a_range_are_near_those_of_all_its_responses(per_step: int, within: float) -> None:
+def test_range_quantiles_approximate_those_of_all_responses(per_step: int, within: float) -> None:
     dice = random.Random(7)
     steps = [[0.05 * math.exp(dice.gauss(0, 0.5)) for _ in range(per_step)] for _ in range(3000 // per_step)]
     everything = sorted(duration for durations in steps for duration in durations)
@@ -124,7 +122,7 @@ def test_quantiles_of_a_range_are_near_those_of_all_its_responses(per_step: int,
         assert abs(result / true - 1) < within, (ratio, result, true)
 
 
-def test_a_step_with_many_responses_counts_more_than_one_with_few() -> None:
+def test_quantiles_are_weighted_by_the_responses_of_a_step() -> None:
     steps = [step([0.01] * 900), *(step([1.0]) for _ in range(9))]
     spread = spread_of(history(*steps))
     assert math.isclose(sum(spread.values()), 909)
@@ -145,7 +143,7 @@ def row(name: str, older: str | None, newer: str | None) -> SettingDifference:
     return SettingDifference(name=name, older=older, newer=newer)
 
 
-def test_images_resources_and_numbers_show_their_values() -> None:
+def test_differing_images_resources_and_numbers_show_their_values() -> None:
     before = settings_of({"image": "a", "resources": {"limits": {"memory": "1Gi"}}}, containerConcurrency=10)
     after = settings_of(
         {"image": "b", "resources": {"requests": {"cpu": "2"}}}, containerConcurrency=20, timeoutSeconds=5
@@ -160,7 +158,7 @@ def test_images_resources_and_numbers_show_their_values() -> None:
     assert differences(before, before) == []
 
 
-def test_variables_and_commands_show_that_they_differ_and_never_their_values() -> None:
+def test_differing_variables_and_commands_hide_their_values() -> None:
     def made(word: str, **more: str) -> dict[str, Any]:
         secret = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": word, "key": word}}}
         env = [{"name": "SAME", "value": "zq-same"}, {"name": "KEY", "value": word}, secret]
@@ -180,7 +178,7 @@ def test_variables_and_commands_show_that_they_differ_and_never_their_values() -
     assert "zq" not in str(setting_differences)
 
 
-def test_scaling_annotations_show_their_values_and_what_daemons_write_is_no_setting() -> None:
+def test_scaling_annotations_are_compared_and_daemon_annotations_ignored() -> None:
     before = {"autoscaling.knative.dev/max-scale": "4", "serving.knative.dev/routes": "a", "serving.dev/snapshot": "1f"}
     after = {
         "autoscaling.knative.dev/max-scale": "5",
@@ -193,7 +191,7 @@ def test_scaling_annotations_show_their_values_and_what_daemons_write_is_no_sett
     ]
 
 
-def test_each_of_several_containers_is_named() -> None:
+def test_differences_of_several_containers_name_the_container() -> None:
     before = settings_of({"name": "app", "image": "a"}, {"name": "log", "image": "b"})
     after = settings_of(
         {"name": "app", "image": "a"}, {"name": "log", "image": "c"}, initContainers=[{"name": "set", "image": "d"}]

@@ -61,7 +61,7 @@ def cost_of(usage: UsageReport, *stories: dict[str, Any], **prices: float) -> Se
     return service_cost
 
 
-def test_revisions_of_a_service_are_summed_up_at_their_prices() -> None:
+def test_service_cost_sums_its_revisions_at_the_prices() -> None:
     service_cost = cost_of(
         used({"shop/hello-1": 2.0, "shop/hello-2": 1.0}, absent_hours=1.5),
         story("other", "", adaptive=1, knative=2),
@@ -77,7 +77,7 @@ def test_revisions_of_a_service_are_summed_up_at_their_prices() -> None:
     assert (service_cost.knative_pod_hours, service_cost.knative_price) == (None, None)
 
 
-def test_the_estimate_of_the_other_policy_counts_where_the_adaptive_one_is_in_force() -> None:
+def test_knative_estimate_is_used_only_for_revisions_under_adaptive_policy() -> None:
     stories = (
         story("hello-1", "adaptive", adaptive=100.0, knative=150.0),
         story("hello-2", "knative", adaptive=9, knative=8),
@@ -91,7 +91,7 @@ def test_the_estimate_of_the_other_policy_counts_where_the_adaptive_one_is_in_fo
     assert cost_of(used({"shop/hello-1": 0.0}), nothing).knative_pod_hours == 0.0
 
 
-def test_services_come_by_namespace_and_name_and_without_revisions_not_at_all() -> None:
+def test_services_are_sorted_and_those_without_revisions_skipped() -> None:
     usage = used({"team/hello-1": 1.0, "shop/hello-1": 1.0})
     usage.services.append(ServiceUsage(service="shop/gone", known_s=1.0, absent_s=1.0))
     new_service_costs = service_costs(usage, ratios={}, prices={})
@@ -101,7 +101,7 @@ def test_services_come_by_namespace_and_name_and_without_revisions_not_at_all() 
     ]
 
 
-def test_a_revision_names_its_service_or_stands_for_itself() -> None:
+def test_revision_owner_is_its_service_or_itself() -> None:
     containers = [{"resources": {"requests": {"memory": "1Gi"}}}, {"resources": {"limits": {"memory": "1Gi"}}}]
     metadata = {"namespace": "shop", "name": "hello-1", "labels": {SERVICE_LABEL: "hello"}}
     assert owner_of({"metadata": metadata, "spec": {"containers": containers}}) == RevisionOwner(HELLO, 2 * GIB)
@@ -153,7 +153,7 @@ def rows_at(pods: dict[str, list[int]], before: int) -> dict[str, list[float | N
 
 
 @given(pods=Pods, begin=st.integers(0, 30), end=st.integers(0, 30))
-def test_the_last_hour_in_memory_is_summed_up(pods: dict[str, list[int]], begin: int, end: int) -> None:
+def test_usage_of_the_history_in_memory_is_summed(pods: dict[str, list[int]], begin: int, end: int) -> None:
     history = RevisionHistory(1000)
     for before in range(30, 0, -1):
         history.add(NOW_S - 2.0 * before, rows_at(pods, before))
@@ -164,7 +164,7 @@ def test_the_last_hour_in_memory_is_summed_up(pods: dict[str, list[int]], begin:
     assert history.usage({}, **span) == UsageReport([], [])
 
 
-def test_a_history_without_rows_has_no_use() -> None:
+def test_empty_history_has_no_usage() -> None:
     assert RevisionHistory(10).usage(OWNERS, from_s=0, to_s=NOW_S) == UsageReport([], [])
 
 
@@ -174,7 +174,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(pods=Pods, begin=st.integers(0, 30), end=st.integers(0, 30))
-def test_the_history_on_disk_is_summed_up(folder: Path, pods: dict[str, list[int]], begin: int, end: int) -> None:
+def test_usage_of_the_history_on_disk_is_summed(folder: Path, pods: dict[str, list[int]], begin: int, end: int) -> None:
     (folder / "history.db").unlink(missing_ok=True)
     archive = Archive(folder / "history.db", history_steps(14), bytes_max=2**30)
     try:
@@ -188,7 +188,7 @@ def test_the_history_on_disk_is_summed_up(folder: Path, pods: dict[str, list[int
     assert in_order(report) == in_order(expected(pods, 5.0, **span))
 
 
-def test_longer_steps_and_the_rest_in_shorter_ones_add_up_after_a_restart(tmp_path: Path) -> None:
+def test_usage_over_mixed_steps_is_complete_after_a_restart(tmp_path: Path) -> None:
     path, key = tmp_path / "history.db", "shop/hello-1"
     row: list[float | None] = [2.0 if name == "ready" else None for name in COLUMNS]
     archive = Archive(path, history_steps(14), bytes_max=2**30)
@@ -213,7 +213,7 @@ def table(*rows: tuple[float, dict[str, float | None]]) -> dict[str, list[Any]]:
     return {"at_s": [at_s for at_s, _ in rows], **columns}
 
 
-def test_rows_are_summed_over_their_time() -> None:
+def test_summary_weights_rows_by_their_duration() -> None:
     stats_summary = summary(
         "hello-00001",
         table(
@@ -231,12 +231,12 @@ def test_rows_are_summed_over_their_time() -> None:
     assert math.isclose(stats_summary.pods_mean, (2 * 60 + 4 * 60) / 720)
 
 
-def test_one_row_alone_stands_for_no_time() -> None:
+def test_single_row_has_no_duration() -> None:
     stats_summary = summary("hello-00001", table((5, {"ready": 1, "rps_2xx": 3})))
     assert (stats_summary.requests, stats_summary.pods_mean, stats_summary.p99_max_s) == (0, 0.0, None)
 
 
-def test_a_workload_has_its_kind_and_the_memory_of_a_pod() -> None:
+def test_workload_cost_has_its_kind_and_pod_memory() -> None:
     resources = {"requests": {"memory": "1Gi"}}
     pod = {"metadata": {"namespace": "shop", "name": "p"}, "spec": {"containers": [{"resources": resources}]}}
     assert workload_owner(pod, "hello") == RevisionOwner(HELLO, GIB)

@@ -13,7 +13,7 @@ def status(gate: Gate, headers: dict[str, str] | None = None, *, at_s: float = 0
     return 200 if refused is None else refused.status
 
 
-def test_the_holder_of_the_token_may_act() -> None:
+def test_request_with_the_token_is_allowed() -> None:
     gate = Gate(TOKEN)
     assert gate.is_open
     assert gate.judge(GIVEN, now_s=0.0) is None
@@ -21,7 +21,7 @@ def test_the_holder_of_the_token_may_act() -> None:
     assert status(gate, {**own, "content-type": "application/json; charset=utf-8"}) == 200
 
 
-def test_without_a_token_every_action_is_refused() -> None:
+def test_action_without_a_configured_token_is_rejected() -> None:
     gate = Gate("")
     assert not gate.is_open
     why = "this dashboard is read-only: it was started without token-file"
@@ -32,7 +32,7 @@ def test_without_a_token_every_action_is_refused() -> None:
     "header",
     ["", "Bearer", f"Bearer {TOKEN}x", f"Basic {TOKEN}", TOKEN, "Bearer \udcff", f"Bearer {TOKEN[1:]}"],
 )
-def test_no_other_token_will_do(header: str) -> None:
+def test_other_tokens_are_rejected_with_401(header: str) -> None:
     assert status(Gate(TOKEN), {"authorization": header}) == 401
 
 
@@ -50,11 +50,11 @@ def test_no_other_token_will_do(header: str) -> None:
         ("content-type", "", 415),
     ],
 )
-def test_another_site_is_refused_though_it_had_the_token(header: str, value: str, expected: int) -> None:
+def test_cross_site_request_with_the_token_is_rejected(header: str, value: str, expected: int) -> None:
     assert status(Gate(TOKEN), {header: value}) == expected
 
 
-def test_actions_and_wrong_tokens_are_bounded_apart_from_each_other() -> None:
+def test_rate_limits_of_actions_and_wrong_tokens_are_separate() -> None:
     gate = Gate(TOKEN)
     assert [status(gate, {"authorization": "Bearer x"}, at_s=float(index)) for index in range(12)] == [401] * 10 + [
         429
@@ -65,7 +65,7 @@ def test_actions_and_wrong_tokens_are_bounded_apart_from_each_other() -> None:
     assert [status(gate, at_s=79.9), status(gate, at_s=80.0)] == [429, 200]
 
 
-def test_actions_are_bounded_for_each_user_alone() -> None:
+def test_action_rate_limit_is_per_user() -> None:
     gate = Gate(TOKEN)
     refused = [gate.judge(JSON, now_s=0.0, user="mallory") for _ in range(31)]
     assert [gate_refusal is None for gate_refusal in refused] == [True] * 30 + [False]

@@ -40,7 +40,7 @@ async def running_of(keeper: HistoryKeeper) -> list[float | None]:
     return history_range.columns["running"]
 
 
-async def test_ticks_become_steps_that_outlive_the_process(tmp_path: Path) -> None:
+async def test_ticks_are_stored_as_steps_that_survive_a_restart(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     async with kept(path) as keeper:
         for before_s, running in ((20, 1.0), (18, 3.0), (15, 5.0), (13, 7.0)):
@@ -55,7 +55,7 @@ async def test_ticks_become_steps_that_outlive_the_process(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(("content", "suffix"), [(os.urandom(8192), "damaged"), (b"", "newer")])
-async def test_a_file_that_cannot_be_used_is_put_aside(
+async def test_unusable_history_file_is_moved_aside(
     tmp_path: Path, content: bytes, suffix: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "history.db"
@@ -73,7 +73,7 @@ async def test_a_file_that_cannot_be_used_is_put_aside(
     assert [record.levelno for record in caplog.records if record.message == "history.put-aside"] == [logging.ERROR]
 
 
-async def test_a_file_with_a_value_of_another_type_is_put_aside(tmp_path: Path) -> None:
+async def test_history_file_with_a_mistyped_value_is_moved_aside(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     async with kept(path) as keeper:
         keeper.record(NOW_S - 9, {KEY: row(1.0)}, ())
@@ -86,7 +86,7 @@ async def test_a_file_with_a_value_of_another_type_is_put_aside(tmp_path: Path) 
     assert path.with_name("history.db.damaged").exists()
 
 
-async def test_a_file_that_is_damaged_between_two_runs_is_put_aside(tmp_path: Path) -> None:
+async def test_history_file_damaged_between_runs_is_moved_aside(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     async with kept(path) as keeper:
         for number in range(200):
@@ -106,7 +106,7 @@ async def test_a_file_that_is_damaged_between_two_runs_is_put_aside(tmp_path: Pa
         assert await running_of(keeper) == [3.0]
 
 
-async def test_a_folder_that_refuses_costs_history_and_says_so_once_a_minute(
+async def test_unwritable_folder_loses_history_and_is_logged_once_per_minute(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -117,7 +117,7 @@ async def test_a_folder_that_refuses_costs_history_and_says_so_once_a_minute(
     assert [record.message for record in caplog.records] == ["history.unwritten"] * 2
 
 
-async def test_a_full_file_costs_what_does_not_fit(tmp_path: Path) -> None:
+async def test_full_history_file_loses_only_rows_that_do_not_fit(tmp_path: Path) -> None:
     async with kept(tmp_path / "history.db", bytes_max=2**18) as keeper:
         keeper.record(NOW_S - 100, {KEY: row(1.0)}, ())
         keeper.record(NOW_S - 95, {f"default/r-{index}": [0.1] * len(COLUMNS) for index in range(5000)}, ())

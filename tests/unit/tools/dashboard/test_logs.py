@@ -10,7 +10,7 @@ from serving.tools.dashboard.logs import LineSplitter, LogBatch, LogQueue
 
 
 @given(st.lists(st.text("ab é", max_size=30), max_size=8), st.lists(st.integers(0, 200), max_size=6))
-def test_lines_do_not_depend_on_how_a_log_is_cut_into_pieces(lines: list[str], cuts: list[int]) -> None:
+def test_lines_are_independent_of_chunk_boundaries(lines: list[str], cuts: list[int]) -> None:
     whole = "".join(f"{line}\n" for line in lines).encode()
     places = sorted({0, len(whole), *(cut for cut in cuts if cut < len(whole))})
     splitter = LineSplitter()
@@ -19,14 +19,14 @@ def test_lines_do_not_depend_on_how_a_log_is_cut_into_pieces(lines: list[str], c
     assert splitter.finish() == []
 
 
-def test_a_last_line_without_an_end_is_a_line() -> None:
+def test_last_line_without_a_newline_is_returned_by_finish() -> None:
     splitter = LineSplitter()
     assert splitter.feed(b"a\r\n\nb") == ["a", ""]
     assert splitter.finish() == ["b"]
     assert splitter.finish() == []
 
 
-def test_a_long_line_is_cut_and_its_rest_is_not_kept() -> None:
+def test_long_line_is_truncated_with_bounded_memory() -> None:
     splitter = LineSplitter()
     for _ in range(100):
         assert splitter.feed(b"x" * 1000) == []
@@ -35,12 +35,12 @@ def test_a_long_line_is_cut_and_its_rest_is_not_kept() -> None:
     assert splitter.feed(b"z" * 4096 + b"\n") == ["z" * 4096]
 
 
-def test_bytes_that_are_no_text_are_shown_as_such() -> None:
+def test_invalid_utf8_is_replaced() -> None:
     assert LineSplitter().feed(b"a\xffb\n") == ["a\ufffdb"]
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(1, 5)), max_size=60), st.integers(1, 7))
-def test_each_line_is_taken_or_counted_as_dropped(steps: list[int | None], lines_max: int) -> None:
+def test_each_line_is_delivered_or_counted_as_dropped(steps: list[int | None], lines_max: int) -> None:
     # None adds a line, a number takes so many.
     queue, added, taken, dropped = LogQueue(lines_max), 0, 0, 0
     for step in [*steps, lines_max]:
@@ -57,6 +57,6 @@ def test_each_line_is_taken_or_counted_as_dropped(steps: list[int | None], lines
     assert (taken + dropped, len(queue._lines)) == (added, 0)
 
 
-def test_a_batch_is_json_that_the_page_reads() -> None:
+def test_log_batch_is_encoded_as_json() -> None:
     batch = LogBatch(lines=[("p", "<b>")], dropped=0)
     assert msgspec.json.encode(batch) == b'{"lines":[["p","<b>"]],"dropped":0}'

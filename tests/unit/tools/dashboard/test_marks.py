@@ -36,14 +36,14 @@ def marked(kind: str, before: dict[str, Any] | None, after: dict[str, Any]) -> l
     return new_marks
 
 
-def test_a_revision_is_marked_when_it_was_created() -> None:
+def test_revision_creation_is_marked() -> None:
     assert marked("revision", None, revision()) == [
         Mark(key=KEY, at_s=CREATED_S, kind="deploy", text="hello-00002 is created")
     ]
     assert marked("revision", None, revision(created="")) == []
 
 
-def test_a_revision_that_begins_to_fail_is_marked() -> None:
+def test_revision_that_starts_to_fail_is_marked() -> None:
     failed = revision("False", "ExitCode1")
     assert marked("revision", revision("True"), failed) == [
         Mark(key=KEY, at_s=5.0, kind="failure", text="hello-00002 fails: ExitCode1")
@@ -53,7 +53,7 @@ def test_a_revision_that_begins_to_fail_is_marked() -> None:
     assert marked("revision", revision("True"), revision("False"))[0].text == "hello-00002 fails"
 
 
-def test_traffic_that_moves_is_marked_at_all_revisions_of_it() -> None:
+def test_traffic_change_is_marked_at_all_its_revisions() -> None:
     marks = marked("service", service(a=100), service(a=90, b=10))
     assert [(mark.key, mark.kind, mark.text) for mark in marks] == [
         ("default/a", "deploy", "traffic: 90 % to a, 10 % to b"),
@@ -63,7 +63,7 @@ def test_traffic_that_moves_is_marked_at_all_revisions_of_it() -> None:
     assert [mark.text for mark in marked("service", service(a=100), service())] == ["traffic: none"]
 
 
-def test_pods_that_restart_or_are_evicted_are_marked() -> None:
+def test_container_restarts_and_oom_kills_are_marked() -> None:
     assert [mark.text for mark in marked("pod", pod(), pod(1, "OOMKilled"))] == [
         "a container of hello-00002-a restarts",
         "hello-00002-a: OOMKilled",
@@ -74,7 +74,7 @@ def test_pods_that_restart_or_are_evicted_are_marked() -> None:
     assert marked("pod", pod(), pod(reason="ContainerCreating")) == []
 
 
-def test_decisions_have_their_own_time() -> None:
+def test_decision_mark_uses_the_decision_time() -> None:
     marks = Marks()
     marks.decide({"key": KEY, "at_s": 2.0, "sentence": "1 → 2: panic", "wanted": 2})
     assert marks.drain(9.0) == [Mark(key=KEY, at_s=2.0, kind="decision", text="1 → 2: panic")]

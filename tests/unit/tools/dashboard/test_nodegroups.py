@@ -34,7 +34,7 @@ def node(name: str, pool: str, *taints: str, **spec: Any) -> dict[str, Any]:  # 
     return {"metadata": {"name": name, "labels": {"pool": pool}}, "spec": {"taints": results, **spec}, "status": {}}
 
 
-def test_a_group_says_what_it_has_wants_and_did() -> None:
+def test_node_group_view_shows_nodes_rule_action_and_problems() -> None:
     groups = NodeGroups()
     assert groups.replace([group()])
     (view,) = groups.views
@@ -45,7 +45,7 @@ def test_a_group_says_what_it_has_wants_and_did() -> None:
     assert [problem["type"] for problem in view["problems"]] == ["AbleToScale"]
 
 
-def test_a_group_that_is_wrong_says_so_without_a_pass() -> None:
+def test_invalid_node_group_shows_its_problem_without_a_pass() -> None:
     groups = NodeGroups()
     wrong = {"type": "Ready", "status": "False", "reason": "SettingsInvalid", "message": "maxNodes"}
     groups.replace([{"metadata": {"name": "wrong"}, "status": {"conditions": [wrong]}}])
@@ -57,21 +57,21 @@ def test_a_group_that_is_wrong_says_so_without_a_pass() -> None:
     )
 
 
-def test_only_a_change_is_one() -> None:
+def test_replace_reports_only_real_changes() -> None:
     groups = NodeGroups()
     assert groups.replace([group()])
     assert not groups.replace([group()])
     assert groups.replace([group(podCount=6)])
 
 
-def test_a_node_says_how_it_is_to_go() -> None:
+def test_removal_state_of_a_node_is_read_from_taints_and_cordon() -> None:
     assert removal_of(node("a", "x", REMOVAL_TAINT)) == "tainted"
     assert removal_of(node("a", "x", REMOVAL_TAINT, FORCE_REMOVAL_TAINT)) == "forced"
     assert removal_of(node("a", "x", unschedulable=True)) == "cordoned"
     assert removal_of(node("a", "x", "dedicated")) == ""
 
 
-def test_lines_of_nodes_say_their_group_and_why_they_stay() -> None:
+def test_node_lines_show_group_removal_and_retention_reason() -> None:
     nodes = Nodes(PlacementSettings())
     nodes.put_node("a", node("a", "default", REMOVAL_TAINT))
     nodes.put_node("b", node("b", "other"))

@@ -58,7 +58,7 @@ def points(line: dict[str, Any]) -> dict[str, int]:
     return {score["name"]: score["score"] for score in line["scores"]}
 
 
-def test_nodes_score_for_the_next_pod_of_the_revision_with_a_reason() -> None:
+def test_nodes_are_scored_for_the_next_pod_with_reasons() -> None:
     entry = lines(new_nodes())
     a, b = entry["a"], entry["b"]
     assert (points(a)["least requested"], points(b)["least requested"]) == (0, 5)
@@ -69,13 +69,13 @@ def test_nodes_score_for_the_next_pod_of_the_revision_with_a_reason() -> None:
     assert {score["name"]: score["weight"] for score in b["scores"]}["most requested"] == 0
 
 
-def test_weights_of_the_settings_count() -> None:
+def test_score_weights_of_the_settings_are_applied() -> None:
     entry = lines(new_nodes(score_weights="MostRequested=3, BalancedResourceAllocation=1"))
     # (3 * 5 + 10) / 4, with one digit.
     assert entry["b"]["score"] == 6.2
 
 
-def test_pods_of_others_take_of_a_node_until_they_have_ended() -> None:
+def test_other_pods_use_node_resources_until_they_finish() -> None:
     nodes = new_nodes()
     other = {**pod("b", cpu="1"), "metadata": {}}
     put(nodes, "kube-system/other", other)
@@ -86,7 +86,7 @@ def test_pods_of_others_take_of_a_node_until_they_have_ended() -> None:
     assert lines(nodes)["a"]["requested_bytes"] == 0
 
 
-def test_the_next_pod_is_as_the_newest_else_as_the_revision_asks_else_as_the_middle_of_all() -> None:
+def test_next_pod_size_is_newest_pod_else_revision_else_median() -> None:
     nodes = new_nodes()
     put(nodes, "default/q", pod(cpu="1", created="2026"))
     # A pod that waits for a node and one that has failed.
@@ -104,7 +104,7 @@ def test_the_next_pod_is_as_the_newest_else_as_the_revision_asks_else_as_the_mid
     assert nodes.shown("default/none", 0.0)["next_pod"] == {"cpu_millicores": 0, "memory_bytes": 0}
 
 
-def test_the_middle_is_by_how_many_ask() -> None:
+def test_median_pod_size_is_weighted_by_pod_count() -> None:
     nodes = new_nodes()
     for number, cpu in enumerate(("3", "1", "1", "5", "4")):
         put(nodes, f"default/{number}", pod(cpu=cpu))
@@ -115,12 +115,12 @@ def test_the_middle_is_by_how_many_ask() -> None:
     assert nodes.shown("", 0.0)["next_pod"]["cpu_millicores"] == 3000
 
 
-def test_without_scipy_there_is_no_low_risk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_low_risk_score_needs_scipy(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "scipy.special", None)
     assert points(lines(new_nodes())["b"]).keys() == {"least requested", "most requested", "balanced", "steady load"}
 
 
-def test_usage_is_shown_while_it_is_measured() -> None:
+def test_node_usage_is_shown_until_it_is_outdated() -> None:
     nodes = new_nodes()
     listed = [{"metadata": {"name": "a"}, "timestamp": "t", "usage": {"cpu": "500m", "memory": "1Gi"}}]
     nodes.measured(listed, 0.0)
@@ -131,7 +131,7 @@ def test_usage_is_shown_while_it_is_measured() -> None:
     nodes.measured([], 71.0)
 
 
-def test_one_node_with_a_size_has_no_scores() -> None:
+def test_scores_need_two_nodes_with_a_size() -> None:
     nodes = new_nodes("a")
     nodes.put_node("sizeless", {"metadata": {"name": "sizeless"}})
     assert {line["score"] for line in lines(nodes).values()} == {None}
@@ -145,7 +145,7 @@ def test_one_node_with_a_size_has_no_scores() -> None:
     assert sorted(lines(nodes)) == ["a", "sizeless"]
 
 
-def test_nothing_is_rebuilt_while_nothing_changes() -> None:
+def test_unchanged_node_view_is_cached_for_10_s() -> None:
     nodes = new_nodes()
     first = nodes.shown("default/r", 0.0)
     assert nodes.shown("default/r", 9.0) is first
@@ -156,7 +156,7 @@ def test_nothing_is_rebuilt_while_nothing_changes() -> None:
         nodes.shown(f"default/{number}", 11.0)
 
 
-def test_of_very_many_nodes_those_of_the_revision_and_the_best_are_reported() -> None:
+def test_nodes_are_limited_to_the_revisions_own_and_the_best() -> None:
     nodes = new_nodes(*(f"n{number:03}" for number in range(NODES_MAX + 50)), "z")
     # Full, so that it scores worse than all others, and home of a pod of the revision.
     put(nodes, "default/p", pod("z", cpu="4"))
@@ -178,7 +178,7 @@ def sentences(used: Usage | None) -> dict[str, str]:
     return {SCORE_WORDS[part.name]: sentence_of(part.why) for part in explained.parts}
 
 
-def test_each_score_that_there_is_says_why() -> None:
+def test_each_node_score_has_a_reason() -> None:
     assert SCORE_WORDS.keys() == NODE_SCORES.keys()
     entry = sentences(Usage(mean_percent=20.0, deviation_percent=5.0))
     assert entry["least requested"] == "with the pod 2 of 4 cores (5 of 10) and 4 of 8 GiB (5 of 10)"
@@ -187,9 +187,9 @@ def test_each_score_that_there_is_says_why() -> None:
     assert entry["steady load"] == "measured load with the pod: cpu 70% ± 5%, memory 70% ± 5%; the worse decides"
 
 
-def test_what_is_not_measured_is_said_to_be_so() -> None:
+def test_unmeasured_load_is_reported_in_the_reason() -> None:
     assert sentences(None)["steady load"].startswith("measured load with the pod: cpu not measured")
 
 
-def test_a_reason_of_another_kind_has_no_words() -> None:
+def test_unknown_reason_type_has_an_empty_sentence() -> None:
     assert sentence_of(msgspec.defstruct("Why", [])()) == ""

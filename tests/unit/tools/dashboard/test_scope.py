@@ -11,13 +11,13 @@ from serving.tools.dashboard.scope import NO_NODES, read_users, reviewed_grant, 
 SHOP = Grant(user="ann", role=Role.VIEW, namespaces=frozenset({"shop"}))
 
 
-def test_a_part_without_a_rule_is_left_out() -> None:
+def test_response_part_without_a_rule_is_removed() -> None:
     body: dict[str, Any] = {"columns": ["a"], "nodes": {"lines": ["n"]}, "secrets": [1]}
     assert visible(body, SHOP) == {"columns": ["a"], "nodes": NO_NODES}
     assert visible(body, Grant(user="", role=Role.VIEW)) is body
 
 
-def test_an_item_that_names_no_namespace_is_left_out() -> None:
+def test_items_of_other_or_missing_namespaces_are_removed() -> None:
     body: dict[str, Any] = {
         "rows": {"shop/a": [1], "team/b": [2], "shop": [3]},
         "pods": [{"namespace": "shop"}, {"namespace": "team"}, {}],
@@ -32,7 +32,7 @@ def test_an_item_that_names_no_namespace_is_left_out() -> None:
     }
 
 
-def test_users_are_read_with_their_roles_and_namespaces() -> None:
+def test_proxy_users_are_parsed_with_roles_and_namespaces() -> None:
     assert read_users("") == {}
     users = read_users("ann=view:shop+team, bob@example.com=deploy:*,")
     assert users["ann"] == Grant(user="ann", role=Role.VIEW, namespaces=frozenset({"shop", "team"}))
@@ -42,12 +42,12 @@ def test_users_are_read_with_their_roles_and_namespaces() -> None:
 @pytest.mark.parametrize(
     "text", ["ann", "ann=view", "ann=view:", "ann=owner:shop", "=view:shop", "a=view:x, a=admin:*"]
 )
-def test_a_mistake_in_the_users_is_named(text: str) -> None:
+def test_invalid_proxy_users_are_rejected(text: str) -> None:
     with pytest.raises(SettingsError, match=r"proxy-users.*USER=ROLE:NAMESPACE"):
         read_users(text)
 
 
-def test_a_review_has_a_grant_if_it_names_one_role() -> None:
+def test_token_review_with_exactly_one_role_yields_a_grant() -> None:
     def reviewed(**status: object) -> Grant | None:
         return reviewed_grant({"status": status})
 

@@ -19,7 +19,7 @@ def mapping(host: str, kind: str, name: str, **status: object) -> dict[str, Any]
     return {"metadata": {"namespace": "shop", "name": host}, "spec": {"ref": ref}, "status": status}
 
 
-def test_the_route_of_a_service_leads_to_it_and_a_tag_to_its_revision() -> None:
+def test_service_route_targets_the_service_and_tag_its_revision() -> None:
     traffic = [
         {"revisionName": "cart-1", "percent": 90},
         {"revisionName": "cart-2", "percent": 10, "tag": "new", "url": "http://new-cart.shop.localhost"},
@@ -40,7 +40,7 @@ def test_the_route_of_a_service_leads_to_it_and_a_tag_to_its_revision() -> None:
     assert tagged.targets == (HostTarget(revision="cart-2", percent=100),)
 
 
-def test_a_route_alone_leads_to_revisions_each_once() -> None:
+def test_route_without_a_service_targets_each_revision_once() -> None:
     traffic: list[dict[str, Any]] = [
         {"revisionName": "a-1", "percent": 20},
         {"revisionName": "a-1", "percent": 30},
@@ -54,7 +54,7 @@ def test_a_route_alone_leads_to_revisions_each_once() -> None:
     ]
 
 
-def test_a_domain_mapping_leads_where_its_reference_leads() -> None:
+def test_domain_mapping_has_the_targets_of_its_reference() -> None:
     routes = [route("cart", [], service="cart"), route("lone", [{"revisionName": "a-1", "percent": 100}])]
     mappings = [
         mapping("a.example", "Service", "cart", **READY, url="https://a.example"),
@@ -86,7 +86,7 @@ def test_a_domain_mapping_leads_where_its_reference_leads() -> None:
     ]
 
 
-def test_objects_without_a_status_have_no_hosts() -> None:
+def test_route_without_a_status_has_no_hosts() -> None:
     assert hosts_of([{"metadata": {"namespace": "shop", "name": "new"}}], []) == []
 
 
@@ -101,12 +101,12 @@ def test_objects_without_a_status_have_no_hosts() -> None:
         ({"phase": "Failed"}, "failing"),
     ],
 )
-def test_a_pod_has_one_state(view: dict[str, Any], state: str) -> None:
+def test_pod_is_counted_in_one_state(view: dict[str, Any], state: str) -> None:
     pod = {"node": "n", "ready": False, "dormant": False, "ending": False, "restarts": 0, "phase": "Running"}
     assert pod_counts({"shop/a": [pod | view]}) == [PodCount(key="shop/a", node="n", state=state, count=1)]
 
 
-def test_pods_are_counted_by_node_and_state() -> None:
+def test_pods_are_counted_by_revision_node_and_state() -> None:
     pod = {"node": "n", "ready": True, "dormant": False, "ending": False, "restarts": 0, "phase": "Running"}
     new_pod_counts = pod_counts(
         {"shop/b": [pod, pod, {**pod, "node": "m"}], "shop/a": [{**pod, "ready": False, "node": ""}]}

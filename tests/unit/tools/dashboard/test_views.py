@@ -14,7 +14,7 @@ def with_conditions(**statuses: str) -> list[dict[str, str]]:
     return [{"type": name, "status": status} for name, status in statuses.items()]
 
 
-def test_a_service_shows_its_url_traffic_and_conditions() -> None:
+def test_service_view_has_url_traffic_and_readiness() -> None:
     traffic = [{"revisionName": "hello-00001", "percent": 100, "tag": "now"}, {"revisionName": "hello-00002"}]
     view = service_view(
         {
@@ -27,7 +27,7 @@ def test_a_service_shows_its_url_traffic_and_conditions() -> None:
     assert service_view({"metadata": META})["ready"] == "Unknown"
 
 
-def test_a_revision_shows_numbers_of_scaling_and_no_secret() -> None:
+def test_revision_view_has_scaling_annotations_and_no_secret() -> None:
     labels = {"serving.knative.dev/service": "hello"}
     annotations = {"autoscaling.knative.dev/max-scale": "4", "serving.dev/command": "secret"}
     spec = {"containerConcurrency": 10, "containers": [{"env": [{"name": "PASSWORD", "value": "secret"}]}]}
@@ -41,7 +41,7 @@ def new_pod(**status: object) -> dict[str, Any]:
     return {"metadata": {**META, "labels": {"serving.knative.dev/revision": "r"}}, "status": status}
 
 
-def test_a_pod_shows_how_often_it_ran_out_of_memory() -> None:
+def test_pod_view_counts_oom_kills() -> None:
     statuses = [{"restartCount": 2, "lastState": {"terminated": {"reason": "OOMKilled", "message": "secret"}}}]
     lean = lean_pod({**new_pod(containerStatuses=statuses)})
     view = pod_view(lean)
@@ -49,7 +49,7 @@ def test_a_pod_shows_how_often_it_ran_out_of_memory() -> None:
     assert (view["restarts"], view["oom_kills"], "secret" in str(lean)) == (2, 2, False)
 
 
-def test_a_pod_shows_why_it_waits() -> None:
+def test_pod_view_has_the_waiting_reason() -> None:
     pod = new_pod(
         phase="Pending", containerStatuses=[{"state": {"waiting": {"reason": "CrashLoopBackOff"}}, "restartCount": 2}]
     )
@@ -59,23 +59,23 @@ def test_a_pod_shows_why_it_waits() -> None:
 
 
 @pytest.mark.parametrize(("limits", "bound"), [(["64Mi", "32Mi"], 96 * 2**20), (["64Mi", None], 0), ([], 0)])
-def test_a_pod_shows_its_memory_limit(limits: list[str | None], bound: int) -> None:
+def test_pod_view_has_the_sum_of_memory_limits(limits: list[str | None], bound: int) -> None:
     pod = new_pod()
     pod["spec"] = {"containers": [{"resources": {"limits": {"memory": limit}} if limit else None} for limit in limits]}
     assert (pod_view(lean_pod(pod)) or {})["memory_limit_bytes"] == bound
 
 
 @pytest.mark.parametrize(("reason", "expected"), [("NotListening", "NotListening"), ("ContainersNotReady", "")])
-def test_a_running_pod_that_is_not_ready_says_why(reason: str, expected: str) -> None:
+def test_pod_view_has_the_reason_of_an_unready_running_pod(reason: str, expected: str) -> None:
     pod = new_pod(phase="Running", conditions=[{"type": "Ready", "status": "False", "reason": reason}])
     assert (pod_view(lean_pod(pod)) or {})["reason"] == expected
 
 
-def test_a_pod_of_another_owner_is_not_shown() -> None:
+def test_pod_without_a_revision_has_no_view() -> None:
     assert pod_view({"metadata": META}) is None
 
 
-def test_a_node_shows_what_it_has() -> None:
+def test_node_view_has_allocatable_resources_and_taints() -> None:
     result = {
         "metadata": {"name": "n"},
         "spec": {"taints": [{"key": "gone"}]},
@@ -85,7 +85,7 @@ def test_a_node_shows_what_it_has() -> None:
     assert (view["cpu_millicores"], view["memory_bytes"], view["taints"]) == (2000, 2**32, ["gone"])
 
 
-def test_a_lean_pod_looks_the_same_and_has_little() -> None:
+def test_lean_pod_has_the_same_view_without_large_fields() -> None:
     pod = new_pod(
         phase="Running",
         podIP="10.0.0.1",
@@ -108,7 +108,7 @@ def test_a_lean_pod_looks_the_same_and_has_little() -> None:
     assert pod_view(lean_pod(bare)) is None
 
 
-def test_an_amount_that_cannot_be_read_is_none() -> None:
+def test_invalid_cpu_quantity_of_a_node_is_zero() -> None:
     result = {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "what", "memory": "4Gi"}}}
     assert (node_view(result)["cpu_millicores"], node_view(result)["memory_bytes"]) == (0, 2**32)
 
@@ -124,7 +124,7 @@ def test_an_amount_that_cannot_be_read_is_none() -> None:
         (None, "learnt", None),
     ],
 )
-def test_a_revision_shows_the_target_that_was_learnt(saved: str | None, target: str | None, shown: str | None) -> None:
+def test_revision_view_has_the_learnt_target(saved: str | None, target: str | None, shown: str | None) -> None:
     annotations = {"autoscaling.serving.dev/learnt-target": saved, "autoscaling.serving.dev/target": target}
     result = {"metadata": {"name": "r", "annotations": {name: text for name, text in annotations.items() if text}}}
     assert revision_view(result)["scaling"].get("learnt target") == shown
@@ -141,7 +141,7 @@ def test_a_revision_shows_the_target_that_was_learnt(saved: str | None, target: 
         ("", False),
     ],
 )
-def test_how_pods_start_is_read_from_the_template(command: str, is_python: bool) -> None:
+def test_start_facts_are_read_from_the_annotations(command: str, is_python: bool) -> None:
     annotations = {"serving.dev/command": command, "serving.dev/template": "preload", "serving.dev/dormant": "60s"}
     labels = {"serving.knative.dev/service": "hello"}
     new_start_facts = start_facts(
@@ -151,7 +151,7 @@ def test_how_pods_start_is_read_from_the_template(command: str, is_python: bool)
     assert start_facts({"metadata": META}) == StartFacts(service="hello")
 
 
-def test_a_lean_pod_keeps_when_its_containers_began() -> None:
+def test_lean_pod_retains_container_start_times() -> None:
     running = {"startedAt": "2026-11-24T10:00:00Z"}
     statuses = [{"name": "a", "state": {"running": running}}, {"name": "b", "state": {"waiting": {"reason": "x"}}}]
     entry = lean_pod({"metadata": META, "status": {"containerStatuses": statuses}})

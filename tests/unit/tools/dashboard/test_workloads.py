@@ -22,20 +22,20 @@ def pod(name: str = "p", namespace: str = "default", **labels: str) -> Object:
     return {"metadata": {"name": name, "namespace": namespace, "labels": labels}}
 
 
-def test_a_workload_looks_like_a_revision_and_has_its_kind() -> None:
+def test_workload_view_resembles_a_revision_view_with_its_kind() -> None:
     view = workload_view(workload(desiredReplicas=2))
     assert (view["kind"], view["target"], view["url"]) == ("StatefulSet", "shop", "http://shop.example.com")
     assert (view["service"], view["state"], view["scaling"]) == ("", "Active", {"max-scale": "4"})
     assert workload_view(workload(desiredReplicas=0))["state"] == "Reserve"
 
 
-def test_a_workload_that_cannot_be_read_shows_its_conditions() -> None:
+def test_invalid_workload_view_has_its_conditions() -> None:
     conditions = [{"type": "Ready", "status": "False", "reason": "InvalidSpec", "message": "spec.target"}]
     view = workload_view({"metadata": {"name": "shop"}, "spec": {}, "status": {"conditions": conditions}})
     assert (view["kind"], view["ready"], view["conditions"][0]["reason"]) == ("Deployment", "False", "InvalidSpec")
 
 
-def test_pods_are_those_that_the_selector_selects() -> None:
+def test_pods_are_matched_by_the_selector_of_the_workload() -> None:
     pods = WorkloadPods()
     assert pods.put(KEY, workload())
     assert not pods.put(KEY, workload(desiredReplicas=1))
@@ -55,7 +55,7 @@ def test_pods_are_those_that_the_selector_selects() -> None:
 
 
 @pytest.mark.parametrize("selector", ["", "a in ("])
-def test_without_a_selector_it_has_no_pods(selector: str) -> None:
+def test_workload_without_a_valid_selector_has_no_pods(selector: str) -> None:
     pods = WorkloadPods()
     assert not pods.put(KEY, workload(selector))
     assert pods.workload_of(pod(app="shop")) == ""

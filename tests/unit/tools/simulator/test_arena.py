@@ -22,7 +22,7 @@ REPORTS = {
 }
 
 
-def test_an_interval_covers_the_mean_of_the_seeds() -> None:
+def test_interval_is_the_95_percent_confidence_interval_of_the_mean() -> None:
     assert interval_of([3.0]) == Interval(3.0, None)
     interval = interval_of([1.0, 2.0, 3.0, 4.0, 5.0])
     # 2.776 * sqrt(2.5) / sqrt(5)
@@ -31,7 +31,7 @@ def test_an_interval_covers_the_mean_of_the_seeds() -> None:
     assert interval_of([1.0, 2.0] * 20).half == pytest.approx(2.262 * 0.5064 / 40**0.5, rel=0.01)
 
 
-def test_a_row_has_costs_bounds_and_changes_of_each_seed() -> None:
+def test_arena_row_has_costs_bounds_and_changes() -> None:
     row = row_of("adaptive", REPORTS, first="knative", functions=None)
     means = {name: interval.mean for name, interval in row.figures.items()}
     assert means["cold"] == 7.5
@@ -55,13 +55,13 @@ def test_a_row_has_costs_bounds_and_changes_of_each_seed() -> None:
         (report(9, 120), 2, ()),
     ],
 )
-def test_a_policy_breaks_a_rule(own: PolicyReport, worse: int, rules: tuple[str, ...]) -> None:
+def test_arena_row_reports_violated_rules(own: PolicyReport, worse: int, rules: tuple[str, ...]) -> None:
     reports = {name: [report(10, 100, late=0.1)] for name in ("knative", "oracle", "clairvoyant")} | {"own": [own]}
     functions = WorstFunctions(functions=100, worse=worse, worst=())
     assert row_of("own", reports, first="knative", functions=functions).broken_rules == rules
 
 
-def test_functions_are_compared_over_all_seeds() -> None:
+def test_functions_are_summed_over_seeds_before_comparison() -> None:
     seeds = [[RevisionResult(name="f", requests=15, cold_requests=cold, pod_seconds=10.0)] for cold in (1, 2)]
     (total,) = summed_over_seeds(seeds)
     assert (total.requests, total.cold_requests, total.pod_seconds) == (30, 3, 20.0)

@@ -19,7 +19,7 @@ def stable_load(of: RevisionWindows, now_s: float) -> float:
     return observed.stable
 
 
-def test_seconds_that_are_given_late_read_as_those_that_were_given_in_time() -> None:
+def test_late_flush_of_seconds_gives_the_same_window_average() -> None:
     late, early, at_end, each_second = LoadedSeconds(DEFAULTS), LoadedSeconds(DEFAULTS), windows(), windows()
     for number in range(100):
         if number % 7 == 0:
@@ -30,7 +30,7 @@ def test_seconds_that_are_given_late_read_as_those_that_were_given_in_time() -> 
     assert stable_load(at_end, 100.5) == pytest.approx(stable_load(each_second, 100.5)) == pytest.approx(0.3)
 
 
-def test_the_window_ends_a_minute_after_the_last_load_that_it_has_seen() -> None:
+def test_window_ends_60_s_after_the_last_load() -> None:
     seconds = LoadedSeconds(DEFAULTS)
     seconds.record((10, 1.0, 1, 0.0), is_hot=False)
     assert seconds.window_end(11.0) == 71.0
@@ -40,7 +40,7 @@ def test_the_window_ends_a_minute_after_the_last_load_that_it_has_seen() -> None
     assert seconds.window_end(80.0) == 131.0, "no load"
 
 
-def test_a_hot_second_counts_as_long_as_it_is_in_the_window() -> None:
+def test_hot_second_counts_while_it_is_in_the_window() -> None:
     seconds = LoadedSeconds(DEFAULTS)
     assert (seconds.is_cool(0.0), seconds.was_ever_hot) == (True, False)
     seconds.record((10, 50.0, 9, 0.0), is_hot=True)

@@ -26,7 +26,7 @@ def worth(worth_s: float, *, concurrency: int = 10) -> RunConfig:
     return config(autoscaler=AutoscalerSettings(cold_start_worth_s=worth_s), concurrency=concurrency)
 
 
-def test_demand_has_a_level_for_each_started_set_of_slots() -> None:
+def test_demand_levels_are_numbered_per_pod_of_slots() -> None:
     demand = Demand([(0.0, 10.0), (1.0, 10.0), (2.0, 1.0), (20.0, 1.0)], slots=2)
     assert demand.levels == [1, 1, 2, 1]
     assert demand.uses == [[[0.0, 11.0], [20.0, 21.0]], [[2.0, 3.0]]]
@@ -38,26 +38,26 @@ def test_demand_has_a_level_for_each_started_set_of_slots() -> None:
     )
 
 
-def test_without_a_limit_one_pod_takes_all() -> None:
+def test_demand_without_a_limit_uses_one_pod() -> None:
     demand = Demand([(0.0, 10.0), (1.0, 1.0), (20.0, 1.0)], slots=0)
     assert demand.uses == [[[0.0, 10.0], [20.0, 21.0]]]
 
 
-def test_the_clairvoyant_starts_a_pod_ahead_of_each_use() -> None:
+def test_clairvoyant_starts_a_pod_ahead_of_each_use() -> None:
     result = bound(Foresight.CLAIRVOYANT, 100.0, 200.0)
     assert (result.requests, result.cold_requests, result.late_requests, result.pod_starts) == (2, 0, 0, 2)
     assert result.pod_seconds == pytest.approx(2 * (START_S + SERVICE_S + DRAIN_S))
     assert (result.wasted_pod_seconds, result.flaps) == (0.0, 3)
 
 
-def test_the_clairvoyant_keeps_a_pod_through_a_pause_shorter_than_drain_and_start() -> None:
+def test_clairvoyant_retains_a_pod_through_a_short_pause() -> None:
     result = bound(Foresight.CLAIRVOYANT, 100.0, 107.0)
     assert result.pod_starts == 1
     assert result.pod_seconds == pytest.approx(START_S + 7.0 + SERVICE_S + DRAIN_S)
     assert result.wasted_pod_seconds == pytest.approx(7.0 - SERVICE_S)
 
 
-def test_the_oracle_starts_a_pod_with_its_first_request_and_all_that_come_meanwhile_are_cold() -> None:
+def test_oracle_starts_a_pod_with_the_first_request() -> None:
     result = bound(Foresight.ORACLE, 100.0, 101.0, 103.0, given_config=worth(1.0))
     assert (result.cold_requests, result.late_requests, result.pod_starts) == (2, 2, 1)
     assert result.waits.percentile(1.0, requests=3) == pytest.approx(START_S, rel=0.01)
@@ -66,30 +66,30 @@ def test_the_oracle_starts_a_pod_with_its_first_request_and_all_that_come_meanwh
 
 
 @pytest.mark.parametrize(("worth_s", "cold"), [(90.0, 2), (91.0, 1)])
-def test_the_oracle_keeps_a_pod_while_a_cold_request_is_worth_it(worth_s: float, cold: int) -> None:
+def test_oracle_retains_a_pod_while_cheaper_than_a_cold_request(worth_s: float, cold: int) -> None:
     """The pod is idle from 102.5 s to 200.1 s: 97.6 s, less a drain and a start."""
     assert bound(Foresight.ORACLE, 100.0, 200.1, given_config=worth(worth_s)).cold_requests == cold
 
 
-def test_the_oracle_counts_all_requests_that_would_be_cold() -> None:
+def test_oracle_weighs_all_requests_that_would_be_cold() -> None:
     burst = [200.0 + index / 10 for index in range(10)]
     assert bound(Foresight.ORACLE, 100.0, *burst, given_config=worth(10.0)).cold_requests == 1
 
 
-def test_the_oracle_starts_a_pod_for_each_set_of_slots() -> None:
+def test_oracle_starts_one_pod_per_two_slots() -> None:
     result = bound(Foresight.ORACLE, *([100.0] * 5), given_config=worth(1.0, concurrency=2))
     assert (result.cold_requests, result.pod_starts) == (5, 3)
     assert result.pod_seconds == pytest.approx(3 * (START_S + SERVICE_S + DRAIN_S))
 
 
-def test_pods_count_until_the_end_at_most() -> None:
+def test_pod_seconds_end_with_the_simulation() -> None:
     for kind in Foresight:
         result = bound(kind, 599.9)
         assert 0.0 < result.pod_seconds <= START_S + 0.11
         assert result.pod_series[0] == 0.0
 
 
-def test_no_request_costs_nothing() -> None:
+def test_no_requests_cost_nothing() -> None:
     for kind in Foresight:
         result = bound(kind)
         assert (result.requests, result.pod_seconds, result.pod_starts, result.flaps) == (0, 0.0, 0, 0)
@@ -102,7 +102,9 @@ def test_no_request_costs_nothing() -> None:
     retention_s=st.sampled_from([0.0, 60.0, 200.0]),
     worth_s=st.sampled_from([1.0, 30.0, 120.0]),
 )
-def test_no_policy_costs_less(times_s: list[float], policy: str, retention_s: float, worth_s: float) -> None:
+def test_no_policy_costs_less_than_the_bounds(
+    times_s: list[float], policy: str, retention_s: float, worth_s: float
+) -> None:
     """One pod serves all.
 
     A cold start delays requests, which may shorten a pause: by a start for each of them at most.
@@ -127,7 +129,7 @@ def test_no_policy_costs_less(times_s: list[float], policy: str, retention_s: fl
 
 @settings(max_examples=60, deadline=None)
 @given(times_s=st.lists(st.floats(0, 60), max_size=80), concurrency=st.integers(0, 4))
-def test_no_request_is_lost(times_s: list[float], concurrency: int) -> None:
+def test_every_request_is_counted_under_foresight(times_s: list[float], concurrency: int) -> None:
     given_config = worth(30.0, concurrency=concurrency)
     for kind in Foresight:
         result = bound(kind, *times_s, given_config=given_config)

@@ -46,7 +46,7 @@ def written(folder: Path, *lines: str, name: str = "activator.log") -> Path:
     return path
 
 
-def test_an_access_log_gives_requests_by_host(tmp_path: Path) -> None:
+def test_access_log_is_read_as_requests_by_host(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         "activator listens",
@@ -66,7 +66,7 @@ def test_an_access_log_gives_requests_by_host(tmp_path: Path) -> None:
     assert logs.service.of(HOST).p50_s == pytest.approx(0.75)
 
 
-def test_a_decision_log_gives_start_times_and_requests_that_waited(tmp_path: Path) -> None:
+def test_decision_log_adds_start_times_and_marks_requests_that_waited(tmp_path: Path) -> None:
     written(tmp_path, request(1002.6, 2.6), request(1010.5, 0.5))
     written(
         tmp_path,
@@ -81,14 +81,14 @@ def test_a_decision_log_gives_start_times_and_requests_that_waited(tmp_path: Pat
     assert [math.isnan(took_s) for _, took_s in logs.functions[0].arrivals(1)] == [True, False]
 
 
-def test_a_part_of_the_log_begins_at_0(tmp_path: Path) -> None:
+def test_log_interval_starts_at_time_0(tmp_path: Path) -> None:
     path = written(tmp_path, *(request(1000.0 + index, 0.0) for index in range(10)))
     logs = read_logs(path, window=TraceWindow(from_s=2.0, until_s=5.0))
     assert [at_s for at_s, _ in logs.functions[0].arrivals(1)] == [0.0, 1.0, 2.0]
     assert logs.length_s == 3.0
 
 
-def test_a_log_without_requests_is_refused(tmp_path: Path) -> None:
+def test_log_without_requests_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="access-log-percentage"):
         read_logs(written(tmp_path, "nothing"), window=EVERYTHING)
     with pytest.raises(SettingsError, match=r"none\.log"):

@@ -42,12 +42,12 @@ def served(prompts: Sequence[RecordedPrompt], **options: object) -> RevisionResu
     return result
 
 
-def test_a_cache_drops_the_blocks_used_longest_ago() -> None:
+def test_block_cache_evicts_the_least_recently_used() -> None:
     cache = BlockCache(3)
     assert [cache.read(blocks) for blocks in ((1, 2), (1, 3), (1, 4), (2, 3), (1, 4))] == [0, 1, 1, 0, 1]
 
 
-def test_prompts_are_read_in_order_and_answers_are_written_together() -> None:
+def test_model_server_reads_prompts_in_order_and_decodes_in_batch() -> None:
     server = ModelServer(SPEED)
     assert server.next_s() == math.inf
     assert server.add(0, prompt(0.0, 1, 2), 0.0) == (0, 2.0)
@@ -69,7 +69,7 @@ def test_prompts_are_read_in_order_and_answers_are_written_together() -> None:
     assert (server.tokens, server.token_seconds) == (0, 200.0)
 
 
-def test_a_wait_ends_with_the_first_token() -> None:
+def test_prompt_wait_ends_with_the_first_token() -> None:
     result = served([prompt(1.0, 1, 2)], overrides=(("min_scale", 1),), slo="p90-wait<2.5s")
     assert result.prompts is not None
     # The pod is ready at 2 s, and reads for 2 s.
@@ -80,7 +80,7 @@ def test_a_wait_ends_with_the_first_token() -> None:
     assert report_of([late], UNTIL_S).attained_share == 1.0
 
 
-def test_with_affinity_prompts_go_where_their_beginning_was_read() -> None:
+def test_prefix_affinity_increases_the_cache_hit_share() -> None:
     """Two conversations in turn, which together do not fit into the cache of a server."""
     prompts = [prompt(10.0 + 10 * turn, *range(turn % 2 * 100, turn % 2 * 100 + 6)) for turn in range(40)]
     fixed = {"overrides": (("min_scale", 2), ("max_scale", 2))}
@@ -91,7 +91,7 @@ def test_with_affinity_prompts_go_where_their_beginning_was_read() -> None:
     assert without.hit_share < by_prefix.hit_share
 
 
-def test_scale_down_keeps_the_pod_whose_cache_saved_most() -> None:
+def test_scale_down_retains_the_pod_with_the_highest_heat() -> None:
     conversation = [prompt(10.0 + 10 * turn, *range(6)) for turn in range(8)]
     run = run_of([*conversation, prompt(85.0, 99, answer=5000)], has_affinity=True, overrides=(("min_scale", 2),))
     run.run_until(100.0)
@@ -103,7 +103,7 @@ def test_scale_down_keeps_the_pod_whose_cache_saved_most() -> None:
     assert run.pods.ready == [idle]
 
 
-def test_a_target_in_tokens_scales_by_the_length_of_prompts() -> None:
+def test_token_target_scales_by_prompt_length() -> None:
     short, long = (
         served([prompt(index * 2.0, *range(blocks)) for index in range(60)], load="tokens=1000, concurrency=1000")
         for blocks in (1, 6)
@@ -111,7 +111,7 @@ def test_a_target_in_tokens_scales_by_the_length_of_prompts() -> None:
     assert long.pod_starts > short.pod_starts
 
 
-def test_no_policy_knows_prompts_ahead() -> None:
+def test_oracle_rejects_a_workload_of_prompts() -> None:
     workload = Workload(functions=[PromptTrace(name="m", prompts=[prompt(1.0, 1)])], length_s=60.0)
     with pytest.raises(InvalidValue, match="with prompts"):
         run_workload(workload, POLICIES["oracle"])
@@ -119,7 +119,7 @@ def test_no_policy_knows_prompts_ahead() -> None:
     assert result.cold_requests == 1
 
 
-def test_prompts_of_a_trace_are_read(tmp_path: Path) -> None:
+def test_prompt_trace_is_parsed_and_invalid_rows_are_rejected(tmp_path: Path) -> None:
     path = tmp_path / "chat.blocks.csv"
     header = "at_s,input_tokens,output_tokens,blocks\n"
     path.write_text(header + "5,1024,64,3 4\n\n1,512,1,3\n")

@@ -26,14 +26,14 @@ def wait_s(result: RevisionResult) -> float:
     return result.waits.percentile(1.0, requests=result.requests)
 
 
-def test_a_pod_waits_until_another_revision_leaves_its_place() -> None:
+def test_pod_waits_until_another_revision_frees_its_place() -> None:
     first, second = ran([10.0], [20.0], pods_max=1)
     assert wait_s(first) < 2.1
     # The pod of the first goes after a window of 60 s, and drains for 5 s.
     assert 55.0 < wait_s(second) < 75.0
 
 
-def test_room_for_all_changes_nothing() -> None:
+def test_sufficient_room_changes_no_result() -> None:
     times_s = ([10.0, 150.0, 151.0], [20.0, 400.0], [20.0] * 30)
     for shared, alone in zip(ran(*times_s, pods_max=1000), ran(*times_s, pods_max=0), strict=True):
         assert (shared.cold_requests, shared.pod_starts) == (alone.cold_requests, alone.pod_starts)
@@ -42,9 +42,7 @@ def test_room_for_all_changes_nothing() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(times_s=st.lists(st.lists(st.floats(0, 300), max_size=20), min_size=1, max_size=4), pods_max=st.integers(1, 4))
-def test_pods_that_run_never_exceed_the_room_and_every_request_is_served_or_refused(
-    times_s: list[list[float]], pods_max: int
-) -> None:
+def test_every_request_is_served_or_rejected_with_limited_pods(times_s: list[list[float]], pods_max: int) -> None:
     results = ran(*times_s, pods_max=pods_max, length_s=4000.0)
     assert [result.requests for result in results] == [len(of) for of in times_s]
     busy_s = sum(result.pod_seconds - result.wasted_pod_seconds for result in results)

@@ -73,7 +73,7 @@ def slowest_s(result: RevisionResult) -> float:
     return result.waits.percentile(1.0, requests=result.requests)
 
 
-def test_pods_that_have_room_start_as_without_nodes() -> None:
+def test_results_with_room_on_nodes_equal_those_without_nodes() -> None:
     times_s = ([10.0, 11.0], [300.0])
     (with_nodes, nodes), (without, nothing) = ran(*times_s), ran(*times_s, plan=None)
     assert [result.cold_requests for result in with_nodes] == [result.cold_requests for result in without]
@@ -83,7 +83,7 @@ def test_pods_that_have_room_start_as_without_nodes() -> None:
     assert (nodes.nodes_max, nodes.node_starts, nodes.pods_pending, nodes.node_seconds) == (1, 0, 0, 1500.0)
 
 
-def test_a_pod_without_room_waits_for_a_node_that_boots() -> None:
+def test_pod_without_room_waits_for_a_booting_node() -> None:
     (first, second, third), nodes = ran([10.0], [11.0], [12.0])
     assert slowest_s(first) < 2.1
     assert slowest_s(second) < 2.1
@@ -94,7 +94,7 @@ def test_a_pod_without_room_waits_for_a_node_that_boots() -> None:
     assert nodes.pending_pod_seconds == pytest.approx(33.0, abs=0.1)
 
 
-def test_nodes_go_when_pods_have_gone() -> None:
+def test_nodes_are_removed_after_their_pods() -> None:
     _, nodes = ran([10.0], [11.0], [12.0], length_s=3000.0)
     assert nodes is not None
     # One node for all the time; the other from 15 s until its pods are gone for long: far less than half of the rest.
@@ -103,14 +103,14 @@ def test_nodes_go_when_pods_have_gone() -> None:
     assert nodes.node_series[-1] == pytest.approx(1.0)
 
 
-def test_no_more_nodes_come_than_the_cloud_allows() -> None:
+def test_node_count_is_limited_by_the_cloud_maximum() -> None:
     times_s = [[10.0 + index / 10] for index in range(20)]
     _, nodes = ran(*times_s)
     assert nodes is not None
     assert nodes.nodes_max == 4
 
 
-def test_pods_are_evicted_from_a_node_that_is_drained_and_no_request_fails() -> None:
+def test_eviction_from_a_drained_node_fails_no_request() -> None:
     # Five revisions need three nodes; then one pod on each of two nodes is left, which fit on one.
     short = [[10.0 + index] for index in range(3)]
     long = [[float(second) for second in range(14, 1400, 5)], [float(second) for second in range(15, 1400, 5)]]
@@ -149,7 +149,7 @@ def test_anticipated_pods_bring_nodes_before_pods_are_pending() -> None:
     assert early.pending_pod_seconds < 0.7 * late.pending_pod_seconds
 
 
-def test_a_group_of_escalators_file_takes_its_own_pods() -> None:
+def test_node_group_min_nodes_above_the_initial_count_is_applied() -> None:
     group = msgspec.structs.replace(GROUP, name="shared", min_nodes=2, max_nodes=3)
     _, nodes = ran([10.0], [11.0], [12.0], plan=changed(group=group))
     assert nodes is not None
@@ -157,7 +157,7 @@ def test_a_group_of_escalators_file_takes_its_own_pods() -> None:
     assert (nodes.nodes_max, nodes.node_starts) == (2, 1)
 
 
-def test_the_same_run_twice_is_the_same() -> None:
+def test_node_simulation_is_deterministic() -> None:
     def run() -> tuple[list[float], NodesResult | None]:
         results, nodes = ran(climb(), plan=changed(count_max=20), length_s=400.0, took_s=1.0, concurrency=1)
         return [result.pod_seconds for result in results], nodes
@@ -165,7 +165,7 @@ def test_the_same_run_twice_is_the_same() -> None:
     assert run() == run()
 
 
-def test_reports_have_the_mean_of_the_nodes_of_all_seeds() -> None:
+def test_mean_report_averages_nodes_over_seeds() -> None:
     results, nodes = ran([10.0], [11.0], [12.0])
     assert nodes is not None
     once = report_of(results, 1500.0, nodes=nodes)
@@ -183,7 +183,7 @@ def test_reports_have_the_mean_of_the_nodes_of_all_seeds() -> None:
     count_max=st.integers(1, 3),
     anticipates=st.booleans(),
 )
-def test_every_request_is_served_or_refused_and_the_bounds_hold(
+def test_every_request_is_counted_and_node_bounds_hold(
     times_s: list[list[float]], count_max: int, *, anticipates: bool
 ) -> None:
     group = msgspec.structs.replace(GROUP, anticipation=anticipates)

@@ -53,25 +53,25 @@ def cold_requests_of_newcomer(*, shares_prior: bool) -> int:
     return run_workload(workload, POLICIES["adaptive"])[-1].cold_requests
 
 
-def test_a_newcomer_learns_from_its_neighbours() -> None:
+def test_shared_prior_reduces_cold_requests_of_a_new_function() -> None:
     assert cold_requests_of_newcomer(shares_prior=True) < cold_requests_of_newcomer(shares_prior=False)
 
 
 @pytest.mark.parametrize("jobs", [2, 3, 20])
-def test_no_bit_depends_on_the_number_of_processes(jobs: int) -> None:
+def test_results_are_identical_for_any_number_of_processes(jobs: int) -> None:
     workload = random_population()
     results, several = (run_workload(workload, POLICIES["adaptive"], jobs=count) for count in (1, jobs))
     assert bits(several) == bits(results)
     assert [result.name for result in several] == [function_trace.name for function_trace in workload.functions]
 
 
-def test_progress_counts_each_function_once() -> None:
+def test_progress_is_called_once_per_function() -> None:
     calls: list[int] = []
     run_workload(random_population(), POLICIES["adaptive"], on_progress=lambda: calls.append(1))
     assert len(calls) == 9
 
 
-def test_knative_learns_nothing_from_neighbours() -> None:
+def test_shared_prior_does_not_affect_the_knative_policy() -> None:
     workload = random_population()
     alone = msgspec.structs.replace(workload, shares_prior=False)
     assert bits(run_workload(workload, POLICIES["knative"])) == bits(run_workload(alone, POLICIES["knative"]))
@@ -85,7 +85,7 @@ def run_alone(policy: str) -> RevisionRun:
 
 
 @pytest.mark.parametrize("policy", [ADAPTIVE_POLICY, KNATIVE_POLICY])
-def test_steps_change_no_bit_of_a_revision(policy: str) -> None:
+def test_stepwise_run_is_identical_to_a_whole_run(policy: str) -> None:
     shares: list[float] = []
     results = run_population(lambda *_: run_alone(policy), [90], length_s=3600.0, jobs=1, on_time=shares.append)
     assert bits(results) == bits([run_alone(policy).run()])
@@ -93,7 +93,7 @@ def test_steps_change_no_bit_of_a_revision(policy: str) -> None:
     assert shares[-1] <= 1.0
 
 
-def test_a_process_that_ends_early_is_an_error() -> None:
+def test_early_exit_of_a_process_raises() -> None:
     def breaks(index: int, _: GapPrior) -> RevisionRun:
         if index == 1:
             os._exit(3)

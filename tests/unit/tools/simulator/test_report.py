@@ -49,7 +49,9 @@ def reported(policy: str, slo: str | None) -> PolicyReport:
         ("knative", None, None),
     ],
 )
-def test_a_goal_is_attained_by_the_requests_within_its_limit(policy: str, slo: str | None, share: float | None) -> None:
+def test_slo_attainment_is_the_share_of_requests_within_the_limit(
+    policy: str, slo: str | None, share: float | None
+) -> None:
     report = reported(policy, slo)
     assert report.attained_share == mean_report([report, report]).attained_share == share
     header, line = policy_table({policy: report})
@@ -65,7 +67,7 @@ def run(*times_s: float) -> tuple[RunLog, RevisionResult]:
     return log, RevisionRun("f", arrivals, config, until_s=UNTIL_S).run()
 
 
-def test_each_change_has_a_line_with_its_reason() -> None:
+def test_timeline_has_one_line_per_change_with_its_reason() -> None:
     log, _ = run(10.5)
     lines = list(timeline(log.moments))
     assert sum("0 → 1: stable;" in line and "in flight" in line for line in lines) == 1
@@ -80,7 +82,7 @@ def test_load_and_pods_are_plotted() -> None:
     assert [line.split()[-2:] for line in lines] == [["max", "1"], ["max", "1"]]
 
 
-def test_the_summary_has_latencies_and_costs() -> None:
+def test_summary_reports_requests_and_median_latency() -> None:
     log, result = run(10.5)
     assert summary(result, log.latencies_s, UNTIL_S).startswith("1 requests answered, 0 refused; latency median 2.25 s")
     log, result = run()
@@ -91,7 +93,7 @@ def served(name: str, requests: int, cold: int, pod_seconds: float) -> RevisionR
     return RevisionResult(name=name, requests=requests, cold_requests=cold, pod_seconds=pod_seconds)
 
 
-def test_the_worst_functions_are_those_whose_cost_grows_most() -> None:
+def test_worst_functions_have_the_largest_cost_increase() -> None:
     first = [served(f"f{index}", 20, 10, 1000.0) for index in range(30)]
     others = [
         served("f0", 20, 12, 1101.0),

@@ -20,7 +20,7 @@ from serving.tools.simulator.results import (
 
 
 @given(waits_s=st.lists(st.floats(1e-6, 1e4), min_size=1, max_size=200), share=st.sampled_from([0.5, 0.9, 0.99, 0.999]))
-def test_a_percentile_is_within_a_bin_of_the_sorted_waits(waits_s: list[float], share: float) -> None:
+def test_histogram_percentile_is_within_1_percent_of_the_exact_one(waits_s: list[float], share: float) -> None:
     histogram = WaitHistogram()
     for wait_s in waits_s:
         histogram.add(wait_s)
@@ -29,7 +29,7 @@ def test_a_percentile_is_within_a_bin_of_the_sorted_waits(waits_s: list[float], 
     assert histogram.percentile(share, requests=len(waits_s)) == pytest.approx(exact, rel=0.011)
 
 
-def test_requests_that_did_not_wait_count_and_histograms_add_up() -> None:
+def test_percentiles_include_unqueued_requests_and_merged_histograms() -> None:
     first, second = WaitHistogram(), WaitHistogram()
     first.add(2.0)
     second.add(2.0)
@@ -41,7 +41,7 @@ def test_requests_that_did_not_wait_count_and_histograms_add_up() -> None:
     assert WaitHistogram().percentile(0.99, requests=5) == 0.0
 
 
-def test_pods_over_time_are_means_of_equal_parts() -> None:
+def test_pod_series_has_means_of_equal_intervals() -> None:
     series = PodSeries(SERIES_COLUMNS * 10.0)
     series.add(5.0, 20.0)
     series.add(0.0, 1e9)
@@ -49,7 +49,7 @@ def test_pods_over_time_are_means_of_equal_parts() -> None:
     assert summed([[1.0, 2.0], [3.0, 4.0]]) == [4.0, 6.0]
 
 
-def test_charts_scale_to_their_largest_value() -> None:
+def test_charts_are_scaled_to_their_maximum() -> None:
     assert sparkline([0.0, 1.0, 2.0]) == " ▄█"
     assert (sparkline([]), sparkline([0.0])) == ("", " ")
     lines = list(bars({"a": {"cold": 1.0}, "b": {"cold": 2.0}}))
@@ -58,11 +58,11 @@ def test_charts_scale_to_their_largest_value() -> None:
     assert list(bars({"a": {"cold": 0.0}}))[1].count("█") == 0
 
 
-def test_a_constant_is_the_same_each_time() -> None:
+def test_equal_quantiles_yield_a_constant_duration() -> None:
     assert list(itertools.islice(durations_of(Quantiles(p50_s=2.0, p99_s=2.0), "x"), 3)) == [2.0, 2.0, 2.0]
 
 
-def test_a_distribution_keeps_its_quantiles_and_its_seed() -> None:
+def test_durations_match_their_quantiles_and_are_deterministic() -> None:
     quantiles = Quantiles(p50_s=1.0, p99_s=10.0)
     times = list(itertools.islice(durations_of(quantiles, "x"), 20_000))
     assert statistics.median(times) == pytest.approx(1.0, rel=0.05)
@@ -70,7 +70,7 @@ def test_a_distribution_keeps_its_quantiles_and_its_seed() -> None:
     assert times[:5] == list(itertools.islice(durations_of(quantiles, "x"), 5))
 
 
-def test_a_function_without_times_of_its_own_has_the_default() -> None:
+def test_function_without_own_quantiles_uses_the_default() -> None:
     own, default = Quantiles(p50_s=1.0, p99_s=1.0), Quantiles(p50_s=2.0, p99_s=2.0)
     model = DurationModel(default=default, by_function={"a": own})
     assert (model.of("a"), model.of("b")) == (own, default)

@@ -54,7 +54,7 @@ def simulated(*times_s: float, given_config: RunConfig | None = None, until_s: f
     return RevisionRun("f", arrivals, given_config or config(), until_s=until_s).run()
 
 
-def test_a_lone_request_is_cold_and_its_pod_goes_when_the_window_is_empty() -> None:
+def test_single_request_is_cold_and_its_pod_is_removed_after_the_window() -> None:
     result = simulated(10.0)
     assert (result.requests, result.cold_requests, result.pod_starts, result.flaps) == (1, 1, 1, 1)
     assert result.waits.percentile(0.5, requests=1) == pytest.approx(2.0)
@@ -63,18 +63,18 @@ def test_a_lone_request_is_cold_and_its_pod_goes_when_the_window_is_empty() -> N
     assert result.wasted_pod_seconds == pytest.approx(result.pod_seconds - 2.0 - 0.5 - 5.0)
 
 
-def test_an_idle_revision_costs_a_handful_of_decisions() -> None:
+def test_idle_revision_takes_at_most_8_decisions_per_day() -> None:
     assert simulated(10.0, until_s=86_400.0).decisions <= 8
 
 
-def test_a_request_within_the_window_is_warm_and_one_after_it_is_cold() -> None:
+def test_request_within_the_window_is_warm_and_later_one_is_cold() -> None:
     assert simulated(10.0, 50.0).cold_requests == 1
     assert simulated(10.0, 150.0).cold_requests == 2
     autoscaler_settings = AutoscalerSettings(policy=KNATIVE_POLICY, scale_to_zero_pod_retention_period_s=240.0)
     assert simulated(10.0, 150.0, given_config=config(autoscaler=autoscaler_settings)).cold_requests == 1
 
 
-def test_requests_from_zero_get_pods_for_all_of_them_and_knative_first_starts_one() -> None:
+def test_burst_from_zero_starts_all_pods_and_with_quirks_one_first() -> None:
     burst = [10.0 + index / 1000 for index in range(70)]
     waiting = msgspec.structs.replace(config(), policy_of=lambda *_, **__: WaitingPolicy())
     result = simulated(*burst, given_config=waiting)
@@ -86,14 +86,14 @@ def test_requests_from_zero_get_pods_for_all_of_them_and_knative_first_starts_on
     assert knative.waits.percentile(0.99, requests=70) > 2.4
 
 
-def test_max_scale_holds_and_requests_wait_for_slots() -> None:
+def test_max_scale_limits_pods_and_requests_wait_for_slots() -> None:
     result = simulated(*([10.0] * 30), given_config=config(scaling=ScalingAnnotations(overrides=(("max_scale", 1),))))
     assert result.pod_starts == 1
     assert result.waits.percentile(0.999, requests=30) == pytest.approx(3.0)
     assert result.late_requests == 30
 
 
-def test_a_full_queue_refuses() -> None:
+def test_full_queue_rejects_requests() -> None:
     given_config = config()
     activator = msgspec.structs.replace(given_config.activator, queue_depth_max=5)
     assert (
@@ -101,14 +101,14 @@ def test_a_full_queue_refuses() -> None:
     )
 
 
-def test_a_request_that_waits_too_long_is_refused() -> None:
+def test_request_beyond_the_maximum_wait_is_rejected() -> None:
     given_config = config(start_s=30.0)
     activator = msgspec.structs.replace(given_config.activator, queue_wait_max_s=10.0)
     result = simulated(10.0, 35.0, given_config=msgspec.structs.replace(given_config, activator=activator))
     assert (result.refused, result.cold_requests) == (1, 1)
 
 
-def test_without_the_activator_pods_keep_and_refuse_requests_themselves() -> None:
+def test_pods_without_activator_queue_and_reject_requests() -> None:
     """Without burst capacity, requests go to the one pod, which runs 1 and queues 10."""
     direct = config(
         concurrency=1, scaling=ScalingAnnotations(overrides=(("target_burst_capacity", 0.0), ("max_scale", 1)))
@@ -122,7 +122,7 @@ def test_without_the_activator_pods_keep_and_refuse_requests_themselves() -> Non
     assert revision_result.refused == 0
 
 
-def test_a_start_that_fails_is_made_again_after_a_pause() -> None:
+def test_failed_pod_start_is_retried_after_a_pause() -> None:
     given_config = msgspec.structs.replace(config(), failing_starts=0.5)
     result = simulated(*(10.0 + 500.0 * index for index in range(8)), given_config=given_config, until_s=5000.0)
     assert (result.failed_starts > 0, result.requests, result.cold_requests) == (True, 8, 8)
@@ -130,7 +130,7 @@ def test_a_start_that_fails_is_made_again_after_a_pause() -> None:
     assert result.waits.percentile(1.0, requests=8) >= 14.0
 
 
-def test_a_draining_pod_counts_until_its_last_request_is_done() -> None:
+def test_draining_pod_is_counted_until_its_last_request_ends() -> None:
     arrivals = iter([(10.0, 200.0)])
     result = RevisionRun("f", arrivals, config(), until_s=1000.0).run()
     assert result.pod_seconds > 200.0
@@ -148,7 +148,7 @@ def outcome(result: RevisionResult) -> bytes:
 
 @pytest.mark.parametrize("policy", [KNATIVE_POLICY, ADAPTIVE_POLICY])
 @pytest.mark.parametrize("seeds", [range(8), pytest.param(range(8, 150), marks=pytest.mark.slow)])
-def test_skipping_periods_changes_no_result_and_saves_most_decisions(policy: str, seeds: range) -> None:
+def test_skipped_periods_change_no_result_and_save_3_of_4_decisions(policy: str, seeds: range) -> None:
     decision_counts = Counter[bool]()
     for seed in seeds:
         dice = random.Random(f"{policy}:{seed}")
@@ -188,7 +188,7 @@ def test_skipping_periods_changes_no_result_and_saves_most_decisions(policy: str
     start_s=st.floats(0.01, 5),
     policy=st.sampled_from([KNATIVE_POLICY, ADAPTIVE_POLICY]),
 )
-def test_no_request_is_lost_and_no_pod_stays(
+def test_every_request_is_served_and_scale_returns_to_zero(
     times_s: list[float], concurrency: int, start_s: float, policy: str
 ) -> None:
     run = RevisionRun(
@@ -206,7 +206,7 @@ def test_no_request_is_lost_and_no_pod_stays(
     assert sum(result.pod_series) / len(result.pod_series) * 2000.0 == pytest.approx(result.pod_seconds)
 
 
-def test_another_policy_decides_in_place_of_the_product_s() -> None:
+def test_policy_of_the_run_replaces_the_product_policy() -> None:
     times_s = [10.0 + 90.0 * index for index in range(12)]
     adaptive = config(autoscaler=AutoscalerSettings(policy=ADAPTIVE_POLICY))
     none = msgspec.structs.replace(adaptive, policy_of=lambda *_, **__: RevisionPolicy())
@@ -217,7 +217,7 @@ def test_another_policy_decides_in_place_of_the_product_s() -> None:
 
 
 @pytest.mark.parametrize("policy", [KNATIVE_POLICY, ADAPTIVE_POLICY])
-def test_the_first_requests_of_a_newcomer_to_a_slow_app_are_warm_but_one(policy: str) -> None:
+def test_only_first_request_to_a_slow_new_app_is_cold(policy: str) -> None:
     """Three requests, each 20 s after the last response, to an app that starts in 10 s."""
     given_config = config(autoscaler=AutoscalerSettings(policy=policy), start_s=10.0)
     assert simulated(10.0, 41.0, 62.0, given_config=given_config).cold_requests == 1
@@ -232,7 +232,7 @@ def logged(
     return log, RevisionRun("f", arrivals, logging, until_s=until_s).run()
 
 
-def test_the_log_of_a_run_has_each_decision_with_its_reason() -> None:
+def test_run_log_has_decisions_with_reasons() -> None:
     log, result = logged(10.5)
     assert len(log.moments) > 90
     woken = next(moment for moment in log.moments if moment.scale)
@@ -254,7 +254,7 @@ def test_the_log_of_a_run_has_each_decision_with_its_reason() -> None:
         (20.8, 1.0 + 0.4 + 2.0),
     ],
 )
-def test_an_activator_s_first_report_is_the_mean_since_the_first_request(at_s: float, load: float) -> None:
+def test_first_activator_report_is_the_mean_since_the_first_request(at_s: float, load: float) -> None:
     run_config = msgspec.structs.replace(config(), report_at=0.5)
     log, _ = logged(10.0, 20.4, *([at_s] * 4), given_config=run_config)
     observed = [moment.decision for moment in log.moments if at_s < moment.at_s < at_s + 4.0]
@@ -262,7 +262,7 @@ def test_an_activator_s_first_report_is_the_mean_since_the_first_request(at_s: f
     assert panic * 6 == pytest.approx(load, abs=1e-5)
 
 
-def test_a_pod_s_report_is_the_mean_of_a_second() -> None:
+def test_pod_report_is_the_mean_of_a_second() -> None:
     scaling = ScalingAnnotations(overrides=(("target_burst_capacity", 0),))
     run_config = msgspec.structs.replace(config(scaling=scaling), report_at=0.5)
     log, _ = logged(10.0, *([40.4] * 4), given_config=run_config)
@@ -271,13 +271,13 @@ def test_a_pod_s_report_is_the_mean_of_a_second() -> None:
     assert panic * 6 == pytest.approx(4 * 0.5, abs=1e-5)
 
 
-def test_simultaneous_requests_for_a_revision_without_pods_are_one_report() -> None:
+def test_simultaneous_requests_from_zero_are_one_report() -> None:
     log, result = logged(*([10.5] * 10), given_config=config(concurrency=2))
     assert next(moment.scale for moment in log.moments if moment.at_s == 10.5) == 8, "10 / 1.4 = 7.1"
     assert result.pod_starts == 8
 
 
-def test_the_log_of_a_run_counts_requests_that_wait_in_pods() -> None:
+def test_run_log_counts_requests_queued_in_pods() -> None:
     bypass = config(
         concurrency=1, scaling=ScalingAnnotations(overrides=(("max_scale", 1), ("target_burst_capacity", 0)))
     )
@@ -292,13 +292,13 @@ def test_the_log_of_a_run_counts_requests_that_wait_in_pods() -> None:
     concurrency=st.integers(0, 4),
     start_s=st.floats(0.01, 5),
 )
-def test_each_request_of_a_run_is_answered(times_s: list[float], concurrency: int, start_s: float) -> None:
+def test_every_request_has_a_latency_or_is_rejected(times_s: list[float], concurrency: int, start_s: float) -> None:
     log, result = logged(*times_s, given_config=config(concurrency=concurrency, start_s=start_s), until_s=1000.0)
     assert len(log.latencies_s) + result.refused == len(times_s)
     assert log.moments[-1].scale == 0
 
 
-def test_a_second_of_a_dormant_pod_counts_at_its_price() -> None:
+def test_dormant_pod_seconds_are_counted_at_a_fifth() -> None:
     plain = simulated(10.0)
     annotations = ScalingAnnotations(overrides=(("dormant", "after=10s"),))
     dormant = simulated(10.0, given_config=config(scaling=annotations))
@@ -308,14 +308,14 @@ def test_a_second_of_a_dormant_pod_counts_at_its_price() -> None:
     assert dormant.wasted_pod_seconds == pytest.approx(plain.wasted_pod_seconds - saved_s)
 
 
-def test_a_request_to_a_dormant_pod_is_not_cold() -> None:
+def test_request_to_a_dormant_pod_is_warm() -> None:
     annotations = ScalingAnnotations(overrides=(("dormant", "after=10s"),))
     assert simulated(10.0, 40.0, given_config=config(scaling=annotations)).cold_requests == 1
 
 
 @pytest.mark.parametrize("concurrency", [1, 10])
 @pytest.mark.parametrize("start_s", [0.1, 10.0])
-def test_under_load_the_adaptive_policy_decides_exactly_as_knative(concurrency: int, start_s: float) -> None:
+def test_adaptive_policy_equals_knative_under_continuous_load(concurrency: int, start_s: float) -> None:
     load = [5.0 + index * 0.03 + 3.0 * (index % 40 == 0) for index in range(4000)]
     adaptive, knative = (
         simulated(
@@ -338,7 +338,7 @@ def _figures(result: RevisionResult) -> tuple[float, ...]:
     )
 
 
-def test_minutes_are_judged_by_a_goal_and_pods_follow_from_it() -> None:
+def test_slo_in_the_spec_improves_the_ratio_of_minutes_within_it() -> None:
     """Four requests a second of half a second, which a pod of more than one slows down beyond a second."""
     usual = msgspec.structs.replace(config(concurrency=0, start_s=1.0), knee=1.0)
     goal = read_slo("p95<1s")

@@ -36,7 +36,7 @@ def scaling_policy(kind: str, **spec: object) -> ScalingPolicyView:
 
 
 @pytest.mark.parametrize("kind", ["occupancy", "cpu", "mem"])
-def test_triggers_add_pods_to_those_that_requests_want(kind: str) -> None:
+def test_scaling_policy_trigger_adds_pods(kind: str) -> None:
     quick = config(start_s=0.5)
     plain = simulated(*STEADY, given_config=quick, until_s=300.0)
     led_config = msgspec.structs.replace(quick, scaling_policy=scaling_policy(kind), use=USE)
@@ -53,7 +53,7 @@ def reasons(given_config: RunConfig) -> list[str]:
     return [moment.reason for moment in log.moments]
 
 
-def test_cpu_that_is_not_measured_is_no_data() -> None:
+def test_unmeasured_cpu_is_no_data() -> None:
     policy = scaling_policy("cpu")
     unmeasured = msgspec.structs.replace(config(), scaling_policy=policy, use=PodUse(requested=USE.requested))
     assert "policy load has no data" in reasons(unmeasured)[-1]
@@ -70,12 +70,12 @@ def learning(source: str) -> RevisionResult:
     return simulated(*times_s, given_config=slow, until_s=1200.0)
 
 
-def test_the_learnt_target_follows_from_the_response_times_of_virtual_pods() -> None:
+def test_learnt_target_scales_by_simulated_response_times() -> None:
     assert learning("shadow").pod_starts == 1
     assert learning("learnt").pod_starts > 1
 
 
-def test_a_schedule_of_a_policy_has_pods_without_requests() -> None:
+def test_scaling_policy_schedule_starts_pods_without_requests() -> None:
     schedule = {"start": "* * * * *", "end": "0 0 1 1 *", "min": 2, "name": "always"}
     policy = scaling_policy("occupancy", schedules=[schedule])
     result = simulated(given_config=msgspec.structs.replace(config(), scaling_policy=policy), until_s=300.0)

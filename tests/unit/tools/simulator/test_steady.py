@@ -37,7 +37,7 @@ def busy(policy: str, seed: int, *, skips: bool, metric: str | None) -> Revision
 
 @pytest.mark.parametrize("metric", [None, "rps"])
 @pytest.mark.parametrize("policy", [KNATIVE_POLICY, ADAPTIVE_POLICY])
-def test_a_repeated_outcome_changes_nothing_under_load(policy: str, metric: str | None) -> None:
+def test_repeated_outcomes_change_no_result_under_load(policy: str, metric: str | None) -> None:
     for seed in range(4):
         full, repeated = (busy(policy, seed, skips=skips, metric=metric) for skips in (False, True))
         assert repeated.pod_starts > 2
@@ -80,7 +80,7 @@ def bursts(seed: int, *, skips: bool, policy: str) -> RevisionResult:
 
 
 @pytest.mark.parametrize("policy", [KNATIVE_POLICY, ADAPTIVE_POLICY])
-def test_skipped_periods_of_idle_pods_change_nothing(policy: str) -> None:
+def test_skipped_periods_of_idle_pods_change_no_result(policy: str) -> None:
     skipped_count = 0
     for seed in range(16):
         full, skipped = (bursts(seed, skips=skips, policy=policy) for skips in (False, True))
@@ -124,7 +124,7 @@ def steady(policy: str, seed: int, *, skips: bool) -> RevisionResult:
 
 @pytest.mark.parametrize("policy", [KNATIVE_POLICY, ADAPTIVE_POLICY])
 @pytest.mark.parametrize("seeds", [range(5), pytest.param(range(5, 60), marks=pytest.mark.slow)])
-def test_skipped_periods_of_several_pods_change_nothing(policy: str, seeds: range) -> None:
+def test_skipped_periods_of_several_pods_change_no_result(policy: str, seeds: range) -> None:
     full_count = skipped_count = 0
     for seed in seeds:
         full, skipped = (steady(policy, seed, skips=skips) for skips in (False, True))

@@ -33,7 +33,7 @@ def times_of(
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.csv.gz", "t.csv.xz"])
-def test_counts_a_minute_are_placed_in_their_minutes(tmp_path: Path, name: str) -> None:
+def test_counts_per_minute_are_placed_in_their_minutes(tmp_path: Path, name: str) -> None:
     path = written(tmp_path, PER_MINUTE, name)
     functions, length_s = read_trace(path)
     assert ([function_trace.request_count for function_trace in functions], length_s) == ([3, 0], 180.0)
@@ -43,30 +43,30 @@ def test_counts_a_minute_are_placed_in_their_minutes(tmp_path: Path, name: str) 
     assert second == []
 
 
-def test_a_trace_of_azure_functions_and_a_byte_order_mark_are_read(tmp_path: Path) -> None:
+def test_azure_functions_trace_with_bom_is_parsed(tmp_path: Path) -> None:
     text = "\ufeffHashOwner,HashApp,HashFunction,Trigger,1,2\no,a,f,http,1,0\no,a,g,timer,0,2\n"
     functions, length_s = read_trace(written(tmp_path, text))
     assert [(function_trace.name, function_trace.request_count) for function_trace in functions] == [("f", 1), ("g", 2)]
     assert length_s == 120.0
 
 
-def test_times_are_not_read_as_counts(tmp_path: Path) -> None:
+def test_time_column_is_rejected_as_counts(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="'function,at_s' is not right; expected one of: function,1,2"):
         read_trace(written(tmp_path, "function,at_s\na,5\n"))
 
 
-def test_a_seed_places_the_same_arrivals_again_and_another_seed_others(tmp_path: Path) -> None:
+def test_arrivals_depend_only_on_the_seed(tmp_path: Path) -> None:
     path = written(tmp_path, PER_MINUTE)
     assert times_of(path) == times_of(path)
     assert times_of(path) != times_of(path, seed=2)
 
 
-def test_a_phase_is_the_same_in_each_minute(tmp_path: Path) -> None:
+def test_phase_placement_repeats_each_minute(tmp_path: Path) -> None:
     ((first, second, third),) = times_of(written(tmp_path, "function,1,2,3\na,1,1,1\n"), placement="phase")
     assert [second - first, third - second] == pytest.approx([60.0, 60.0])
 
 
-def test_requests_bring_their_times_and_durations(tmp_path: Path) -> None:
+def test_request_trace_has_times_and_durations(tmp_path: Path) -> None:
     functions, length_s = read_trace(written(tmp_path, REQUESTS))
     assert [function_trace.request_count for function_trace in functions] == [2, 1]
     assert [at_s for at_s, _ in functions[0].arrivals(1)] == [0.5, 1.0]
@@ -75,7 +75,7 @@ def test_requests_bring_their_times_and_durations(tmp_path: Path) -> None:
     assert length_s == 64.0
 
 
-def test_functions_without_a_name_or_with_the_same_name_are_kept(tmp_path: Path) -> None:
+def test_unnamed_and_duplicate_functions_are_retained(tmp_path: Path) -> None:
     requests, _ = read_trace(written(tmp_path, "at_s,function,duration_s\n1,,0.0\n2,a,1\n3,,1\n"))
     assert [(function_trace.name, function_trace.request_count) for function_trace in requests] == [
         ("(unnamed)", 2),
@@ -89,13 +89,13 @@ def test_functions_without_a_name_or_with_the_same_name_are_kept(tmp_path: Path)
     ]
 
 
-def test_a_rate_is_spread_over_its_interval(tmp_path: Path) -> None:
+def test_rate_trace_is_spread_over_its_intervals(tmp_path: Path) -> None:
     path = written(tmp_path, "at_s,count\n0,2\n10,1\n")
     assert [[int(at_s // 10) for at_s in times] for times in times_of(path)] == [[0, 0, 1]]
     assert read_trace(path)[1] == 20.0
 
 
-def test_a_part_of_a_trace_begins_at_0(tmp_path: Path) -> None:
+def test_trace_interval_starts_at_time_0(tmp_path: Path) -> None:
     requests = written(tmp_path, REQUESTS)
     assert times_of(requests, from_s=0.75, until_s=2.0) == [[0.25]]
     counts = written(tmp_path, PER_MINUTE, "c.csv")
@@ -123,7 +123,7 @@ def test_a_part_of_a_trace_begins_at_0(tmp_path: Path) -> None:
         ("", "t.csv:1", "at_s,count"),
     ],
 )
-def test_a_row_that_is_wrong_is_named(tmp_path: Path, text: str, where: str, expected: str) -> None:
+def test_invalid_trace_row_is_reported_with_its_line(tmp_path: Path, text: str, where: str, expected: str) -> None:
     with pytest.raises(SettingsError) as caught:
         read_trace(written(tmp_path, text))
     (problem,) = caught.value.problems
@@ -131,13 +131,13 @@ def test_a_row_that_is_wrong_is_named(tmp_path: Path, text: str, where: str, exp
     assert expected in problem.expected
 
 
-def test_a_long_row_is_shown_in_part(tmp_path: Path) -> None:
+def test_long_invalid_row_is_abbreviated(tmp_path: Path) -> None:
     with pytest.raises(SettingsError) as caught:
         read_trace(written(tmp_path, "at_s,count\n" + "9" * 500 + "x,1\n"))
     assert len(caught.value.problems[0].what) < 100
 
 
-def test_a_file_that_is_not_there_or_broken_is_named(tmp_path: Path) -> None:
+def test_missing_or_corrupt_trace_file_is_reported(tmp_path: Path) -> None:
     broken = tmp_path / "b.csv.gz"
     broken.write_bytes(b"no gzip")
     cut = written(tmp_path, REQUESTS, "cut.csv.xz")
@@ -147,7 +147,7 @@ def test_a_file_that_is_not_there_or_broken_is_named(tmp_path: Path) -> None:
             read_trace(path)
 
 
-def test_requests_without_a_name_are_one_function(tmp_path: Path) -> None:
+def test_unnamed_requests_are_one_function(tmp_path: Path) -> None:
     """Recorded traces have rows with an unknown function."""
     functions, _ = read_trace(written(tmp_path, "at_s,function,duration_s\n1,,2\n3,a,2\n4,,2\n"))
     assert sorted((function_trace.name, function_trace.request_count) for function_trace in functions) == [
@@ -156,17 +156,17 @@ def test_requests_without_a_name_are_one_function(tmp_path: Path) -> None:
     ]
 
 
-def test_steps_are_read() -> None:
+def test_rate_steps_are_parsed() -> None:
     assert parse_steps("0:0 10:2.5") == [Step(from_s=0, rate=0), Step(from_s=10, rate=2.5)]
 
 
 @pytest.mark.parametrize("text", ["", "10", "10:x", "10:1 5:2", "10:1 10:2", "-1:2"])
-def test_what_is_not_steps_is_refused(text: str) -> None:
+def test_invalid_rate_steps_are_rejected(text: str) -> None:
     with pytest.raises(InvalidValue):
         parse_steps(text)
 
 
-def test_arrivals_keep_to_the_rate_and_the_times_of_their_step() -> None:
+def test_arrivals_match_the_rate_of_each_step() -> None:
     steps = parse_steps("10:100 20:0 30:10")
     times = list(arrivals(steps, 40.0, random.Random(1)))
     assert times == sorted(times)
@@ -175,7 +175,7 @@ def test_arrivals_keep_to_the_rate_and_the_times_of_their_step() -> None:
     assert 70 <= sum(30 <= at_s < 40 for at_s in times) <= 130
 
 
-def test_the_same_dice_give_the_same_arrivals() -> None:
+def test_arrivals_of_equal_generators_are_equal() -> None:
     steps = parse_steps("0:10")
     assert list(arrivals(steps, 9.0, random.Random(3))) == list(arrivals(steps, 9.0, random.Random(3)))
 
@@ -192,7 +192,7 @@ def test_the_same_dice_give_the_same_arrivals() -> None:
         "function," + ",".join(map(str, range(200))) + "\n" + ("a" + ",9999999" * 200 + "\n"),
     ],
 )
-def test_numbers_that_no_simulation_ends_with_are_refused(tmp_path: Path, text: str) -> None:
+def test_oversized_trace_numbers_are_rejected(tmp_path: Path, text: str) -> None:
     path = tmp_path / "t.csv"
     path.write_text(text)
     with pytest.raises(SettingsError):
@@ -200,6 +200,6 @@ def test_numbers_that_no_simulation_ends_with_are_refused(tmp_path: Path, text: 
 
 
 @pytest.mark.parametrize("text", ["0:1000000000000000", "1" + "0" * 300 + ":1", "0:1" + "0" * 400])
-def test_rates_that_no_simulation_ends_with_are_refused(text: str) -> None:
+def test_oversized_rates_are_rejected(text: str) -> None:
     with pytest.raises(InvalidValue):
         parse_steps(text)

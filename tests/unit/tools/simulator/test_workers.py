@@ -24,7 +24,7 @@ def is_running(pid: int) -> bool:
         return False
 
 
-async def test_a_worker_ends_when_its_parent_is_killed() -> None:
+async def test_worker_exits_when_its_parent_is_killed() -> None:
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", PROGRAM, stdout=asyncio.subprocess.PIPE)
     assert parent.stdout is not None
     worker = int(await parent.stdout.readline())

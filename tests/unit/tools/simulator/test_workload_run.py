@@ -32,7 +32,7 @@ def report(pod_seconds: float, cold: float = 0.0) -> PolicyReport:
 
 
 @pytest.mark.parametrize("policy", ["knative", "adaptive"])
-def test_any_number_of_processes_gives_the_same_report_to_the_last_bit(policy: str) -> None:
+def test_report_is_identical_with_two_processes(policy: str) -> None:
     """Each function has another number of requests, so that processes finish in another order."""
     dice = random.Random(policy)
     workload = new_workload(*(function(f"f{index}", *busy(dice, 1 + index % 7)) for index in range(24)))
@@ -47,7 +47,7 @@ def busy(dice: random.Random, count: int) -> list[float]:
     return sorted(dice.random() * 500.0 for _ in range(count))
 
 
-def test_a_longer_retention_costs_pod_seconds_and_saves_cold_requests() -> None:
+def test_longer_retention_trades_pod_seconds_for_cold_requests() -> None:
     workload = new_workload(function("f", *(10.0 + 100.0 * index for index in range(6))))
     knative, fixed = ran(workload, "knative"), ran(workload, "fixed-300s")
     assert knative.cold_requests > fixed.cold_requests
@@ -55,7 +55,7 @@ def test_a_longer_retention_costs_pod_seconds_and_saves_cold_requests() -> None:
 
 
 @pytest.mark.parametrize("policy", ["knative", "adaptive"])
-def test_functions_together_stay_within_a_budget_and_all_are_served(policy: str) -> None:
+def test_functions_stay_within_the_budget_and_reject_no_request(policy: str) -> None:
     dice = random.Random(7)
     functions = [function(f"f{index}", *sorted(dice.random() * 300.0 for _ in range(1500))) for index in range(4)]
     workload = msgspec.structs.replace(new_workload(*functions), concurrency=1)
@@ -72,19 +72,19 @@ def test_functions_together_stay_within_a_budget_and_all_are_served(policy: str)
     assert max(map(sum, zip(*series, strict=True))) <= 4 + 1e-9
 
 
-def test_medians_are_over_revisions_with_requests() -> None:
+def test_medians_cover_only_revisions_with_requests() -> None:
     medians = ran(new_workload(function("a", 10.0), function("b", 10.0, 200.0, 400.0), function("c"))).per_revision
     assert (medians["requests"], medians["cold_requests"], medians["cold_share"]) == (2.0, 2.0, 1.0)
     assert ran(new_workload(function("c"))).per_revision == {}
 
 
-def test_a_report_of_several_seeds_is_their_mean() -> None:
+def test_mean_report_averages_seeds() -> None:
     mean = mean_report([report(100.0, 4), report(200.0, 6)])
     assert (mean.pod_seconds, mean.cold_requests) == (150.0, 5)
     assert mean_report([mean]) is mean
 
 
-def test_a_policy_beside_itself_is_no_better_at_equal_pod_seconds() -> None:
+def test_policy_compared_with_itself_shows_no_change() -> None:
     workload = new_workload(function("f", 10.0, 150.0, 200.0, 500.0))
     first = ran(workload)
     points = points_around(
@@ -100,27 +100,27 @@ def positions(count: int) -> list[DialPosition]:
     return [DialPosition(name=str(index), change=lambda settings: settings) for index in range(count)]
 
 
-def test_only_the_positions_around_the_cost_are_run() -> None:
+def test_only_dial_positions_around_the_cost_are_run() -> None:
     points = points_around(47.0, positions(100), lambda position: report(10.0 * int(position.name)))
     assert {"4", "5"} <= {point.name for point in points}
     assert len(points) <= 10
 
 
-def test_changes_are_read_between_two_points() -> None:
+def test_changes_are_interpolated_between_two_points() -> None:
     points = [CurvePoint(name="a", report=report(100.0, 10)), CurvePoint(name="b", report=report(200.0, 5))]
     change = at_equal_pod_seconds(report(140.0, 10), points)
     assert change.cold_change == pytest.approx(-0.2)
     assert change.dial == "a to b"
 
 
-def test_a_policy_whose_dial_does_not_reach_the_cost_is_compared_where_it_comes_closest() -> None:
+def test_unreachable_cost_is_compared_at_the_closest_position() -> None:
     change = at_equal_pod_seconds(report(200.0, 10), [CurvePoint(name="a", report=report(100.0, 5))])
     assert (change.cold_change, change.pod_seconds_change) == (-0.5, -0.5)
     more = at_equal_pod_seconds(report(50.0, 10), [CurvePoint(name="a", report=report(100.0, 5))])
     assert (more.cold_change, more.pod_seconds_change, more.dial) == (-0.5, 1.0, "a")
 
 
-def test_each_policy_has_a_dial_whose_cost_grows() -> None:
+def test_cost_grows_along_the_dial_of_knative_and_default() -> None:
     workload = new_workload(function("f", *(10.0 + 130.0 * index for index in range(12))), length_s=2400.0)
     for name in ("knative", "default"):
         policy = POLICIES[name]
@@ -131,5 +131,5 @@ def test_each_policy_has_a_dial_whose_cost_grows() -> None:
         assert costs[0] < costs[1]
 
 
-def test_a_report_is_json() -> None:
+def test_report_is_json_encodable() -> None:
     assert json.loads(msgspec.json.encode(report(1.0)))["pod_seconds"] == 1.0

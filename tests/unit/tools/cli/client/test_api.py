@@ -16,25 +16,25 @@ def serving(*arguments: str, **environment: str) -> Result:
 
 
 @pytest.mark.parametrize("flags", [("--memory", "0"), ("--cpu", "-1"), ("--cpu", "x")])
-def test_a_limit_is_more_than_0(flags: tuple[str, str], tmp_path: Path) -> None:
+def test_non_positive_resource_limit_is_rejected(flags: tuple[str, str], tmp_path: Path) -> None:
     (tmp_path / "kubeconfig").write_text(kubeconfig("https://127.0.0.1:1", "secret"), encoding="utf-8")
     done = serving("update", "hello", *flags, "--state", str(tmp_path))
     assert done.exit_code == 2
     assert f"{' '.join(flags)!r} is not a limit: it is more than 0" in done.stderr or "a cpu quantity" in done.stderr
 
 
-def test_a_state_folder_without_a_system_is_named_with_the_way_to_start_one(tmp_path: Path) -> None:
+def test_missing_kubeconfig_is_reported_with_advice_to_start_the_system(tmp_path: Path) -> None:
     done = serving("get", "--state", str(tmp_path))
     assert done.exit_code == 1
     assert done.stderr.startswith(f"{tmp_path}/kubeconfig: no such file; start the system with `serving up`, or name")
 
 
-def test_the_default_state_folder_is_named_too(tmp_path: Path) -> None:
+def test_missing_kubeconfig_of_the_default_state_folder_is_reported(tmp_path: Path) -> None:
     done = serving("url", "hello", XDG_STATE_HOME=str(tmp_path))
     assert f"{tmp_path}/serving/kubeconfig: no such file" in done.stderr
 
 
-def test_a_system_that_ended_is_reported_with_its_state_folder(tmp_path: Path) -> None:
+def test_unreachable_api_is_reported_with_its_state_folder(tmp_path: Path) -> None:
     (tmp_path / "kubeconfig").write_text(kubeconfig(CLOSED_URL, "t"))
     done = serving("get", "--state", str(tmp_path))
     assert done.exit_code == 1
@@ -44,7 +44,7 @@ def test_a_system_that_ended_is_reported_with_its_state_folder(tmp_path: Path) -
     )
 
 
-def test_a_kubeconfig_goes_before_the_environment_and_the_environment_before_the_default(tmp_path: Path) -> None:
+def test_kubeconfig_option_precedes_environment_and_default(tmp_path: Path) -> None:
     named, other = tmp_path / "named", tmp_path / "other"
     done = serving("get", "--kubeconfig", str(named), KUBECONFIG=str(other))
     assert (done.exit_code, done.stderr.startswith(f"{named}: not readable: No such file")) == (2, True)
@@ -81,7 +81,7 @@ def test_an_invalid_kubeconfig_is_reported(tmp_path: Path, text: str) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-def test_a_context_that_is_not_there_is_reported_with_those_that_are(tmp_path: Path) -> None:
+def test_unknown_context_is_reported_with_the_known_ones(tmp_path: Path) -> None:
     path = tmp_path / "config"
     path.write_text(json.dumps(json.loads(kubeconfig(CLOSED_URL, "t"))))
     done = serving("get", "--kubeconfig", str(path), "--context", "nope")

@@ -29,11 +29,11 @@ def states(findings: object) -> list[tuple[str, str]]:
     return [(finding.name, finding.state) for finding in findings]  # type: ignore[attr-defined]
 
 
-def test_this_python_will_do() -> None:
+def test_running_python_passes_the_check() -> None:
     assert states(check_python()) == [("python", "ok")]
 
 
-def test_the_holder_of_a_state_folder_is_found_without_touching_its_lock(tmp_path: Path) -> None:
+def test_lock_holder_of_a_state_folder_is_read(tmp_path: Path) -> None:
     assert holder_of(tmp_path) is None
     with (tmp_path / "lock").open("w") as file:
         assert holder_of(tmp_path) is None
@@ -41,7 +41,7 @@ def test_the_holder_of_a_state_folder_is_found_without_touching_its_lock(tmp_pat
         assert holder_of(tmp_path) == os.getpid()
 
 
-def test_a_folder_that_others_read_is_reported(tmp_path: Path) -> None:
+def test_world_readable_state_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "key").write_text("secret")
     (tmp_path / "key").chmod(0o644)
     findings = list(check_state(tmp_path, None))
@@ -49,12 +49,12 @@ def test_a_folder_that_others_read_is_reported(tmp_path: Path) -> None:
     assert findings[1].advice.startswith(f"chmod 600 {tmp_path / 'key'}")
 
 
-def test_a_folder_that_is_not_there_is_no_problem(tmp_path: Path) -> None:
+def test_missing_state_folder_passes_the_check(tmp_path: Path) -> None:
     first, *_ = check_state(tmp_path / "a" / "b", None)
     assert (first.state, "`serving up` creates it" in first.text) == ("ok", True)
 
 
-def test_a_port_that_is_taken_is_in_the_way() -> None:
+def test_occupied_port_fails_the_check() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         (finding,) = check_free_ports({"public": port})
@@ -63,13 +63,13 @@ def test_a_port_that_is_taken_is_in_the_way() -> None:
     assert states(check_free_ports({"public": port})) == [("ports", "ok")]
 
 
-def test_names_that_do_not_resolve_are_reported_with_the_way_around() -> None:
+def test_unresolvable_names_are_reported_with_a_workaround() -> None:
     assert states(check_names("localhost")) == [("names", "ok")]
     (finding,) = check_names("no such host")
     assert (finding.state, "curl -H" in finding.advice) == ("warn", True)
 
 
-def test_cgroups_are_usable_when_they_are_ours_and_have_both_controllers(tmp_path: Path) -> None:
+def test_cgroup_v2_needs_cpu_and_memory_controllers(tmp_path: Path) -> None:
     own = tmp_path / "own"
     own.write_text("0::/mine\n")
     root = tmp_path / "cgroup"
@@ -81,9 +81,7 @@ def test_cgroups_are_usable_when_they_are_ours_and_have_both_controllers(tmp_pat
     assert states(check_cgroup(root, own)) == [("cgroup", "ok")]
 
 
-def test_cgroups_of_version_1_are_usable_only_where_they_can_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cgroup_v1_needs_writable_cpu_and_memory_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = tmp_path / "own"
     own.write_text("4:memory:/mine\n3:cpu,cpuacct:/\n1:name=systemd:/\n0::/\n")
     root = tmp_path / "cgroup"
@@ -99,7 +97,7 @@ def test_cgroups_of_version_1_are_usable_only_where_they_can_be_written(
     assert finding.advice.startswith("memory is watched")
 
 
-def test_too_few_descriptors_are_reported_with_the_number_to_ask_for() -> None:
+def test_low_file_descriptor_limit_is_reported_with_a_ulimit_command() -> None:
     assert states(check_descriptors((4096, 4096))) == [("files", "ok")]
     (few,) = check_descriptors((1024, 8192))
     assert (few.state, few.advice.startswith("`ulimit -n 8192`")) == ("warn", True)
@@ -118,11 +116,11 @@ def test_a_clock_that_was_set_back_is_reported(tmp_path: Path) -> None:
     assert states(check_clock(tmp_path, wall_s=0.0)) == [("clock", "fail")]
 
 
-def test_a_finding_that_is_fine_needs_no_advice() -> None:
+def test_finding_has_no_advice_by_default() -> None:
     assert Finding(name="a", state="ok", text="b").advice == ""
 
 
-def test_a_journal_that_is_no_database_is_in_the_way(tmp_path: Path) -> None:
+def test_corrupt_journal_fails_the_check(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     asyncio.run(Journal(path).close())
     assert states(check_journal(path)) == [("journal", "ok")]
@@ -131,14 +129,14 @@ def test_a_journal_that_is_no_database_is_in_the_way(tmp_path: Path) -> None:
     assert (finding.state, "serving doctor --repair" in finding.advice) == ("fail", True)
 
 
-def test_without_mount_namespaces_apps_do_not_resolve_services_and_the_advice_says_what_helps() -> None:
+def test_missing_mount_namespaces_are_reported_with_advice() -> None:
     assert states(check_pod_names(can_mount=True)) == [("pod names", "ok")]
     (finding,) = check_pod_names(can_mount=False)
     assert finding.state == "warn"
     assert "user.max_user_namespaces" in finding.advice
 
 
-def test_layers_that_are_missing_are_named() -> None:
+def test_missing_isolation_layers_are_reported() -> None:
     assert states(check_isolation([], is_root=True)) == [("isolation", "ok")]
     (shared,) = check_isolation([], is_root=False)
     assert (shared.state, "without root a pod is the user who runs serving" in shared.text) == ("warn", True)
@@ -146,7 +144,7 @@ def test_layers_that_are_missing_are_named() -> None:
     assert (finding.state, "landlock" in finding.text) == ("warn", True)
 
 
-def test_secrets_on_the_disk_are_worth_knowing() -> None:
+def test_secrets_on_disk_are_reported_without_root() -> None:
     assert states(check_secrets(is_root=True)) == [("secrets", "ok")]
     assert states(check_secrets(is_root=False)) == [("secrets", "warn")]
 
@@ -160,7 +158,7 @@ def test_secrets_on_the_disk_are_worth_knowing() -> None:
         ({"self/ns/user": "", "sys/kernel/apparmor_restrict_unprivileged_userns": "1"}, False, "AppArmor removes"),
     ],
 )
-def test_a_machine_without_user_namespaces_says_which_and_what_to_do(
+def test_missing_user_namespaces_are_reported_with_cause_and_advice(
     files: dict[str, str], is_root: bool, text: str, tmp_path: Path
 ) -> None:
     for name, content in files.items():
@@ -172,7 +170,7 @@ def test_a_machine_without_user_namespaces_says_which_and_what_to_do(
 
 
 @pytest.mark.parametrize("is_root", [True, False])
-def test_a_machine_with_user_namespaces_is_fine(is_root: bool, tmp_path: Path) -> None:
+def test_user_namespaces_pass_the_check(is_root: bool, tmp_path: Path) -> None:
     (tmp_path / "self/ns").mkdir(parents=True)
     (tmp_path / "self/ns/user").write_text("")
     (finding,) = check_user_namespaces(tmp_path, is_root=is_root)

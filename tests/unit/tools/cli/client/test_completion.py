@@ -5,14 +5,12 @@ from serving.tools.cli.main import main
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_the_script_of_a_shell_asks_serving_for_words(shell: str) -> None:
+def test_completion_script_calls_serving(shell: str) -> None:
     done = CliRunner().invoke(main, ["completion", shell])
     assert (done.exit_code, f"_SERVING_COMPLETE={shell}_complete" in done.stdout) == (0, True)
 
 
-def test_without_a_server_nothing_is_completed_and_nothing_is_said(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: object
-) -> None:
+def test_completion_without_a_server_prints_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: object) -> None:
     monkeypatch.setenv("_SERVING_COMPLETE", "bash_complete")
     monkeypatch.setenv("COMP_WORDS", f"serving describe --state {tmp_path} h")
     monkeypatch.setenv("COMP_CWORD", "4")

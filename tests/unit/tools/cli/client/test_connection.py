@@ -57,14 +57,14 @@ def send(server: Server, path: Path, method: str) -> object:
         return json.loads(b"".join(response.pieces()))
 
 
-def test_a_get_is_sent_again_when_its_connection_is_dropped(tmp_path: Path) -> None:
+def test_get_is_retried_after_a_dropped_connection(tmp_path: Path) -> None:
     with serving(2) as server:
         assert send(server, tmp_path / "kubeconfig", "GET") == {}
     assert server.requests == [b"GET"] * 3
 
 
 @pytest.mark.parametrize(("method", "count"), [("GET", 3), ("POST", 1)])
-def test_a_write_is_not_sent_twice_and_a_get_at_most_three_times(tmp_path: Path, method: str, count: int) -> None:
+def test_dropped_get_is_sent_three_times_and_post_once(tmp_path: Path, method: str, count: int) -> None:
     with serving(9) as server, pytest.raises(Unavailable):
         send(server, tmp_path / "kubeconfig", method)
     assert server.requests == [method.encode()] * count

@@ -13,7 +13,7 @@ def revision(service: str, generation: int, status: str) -> Object:
     }
 
 
-def test_a_failed_revision_that_has_a_newer_one_is_superseded() -> None:
+def test_failed_revision_with_a_newer_one_is_superseded() -> None:
     results = superseded_failures(
         [
             revision("a", 9, "False"),
@@ -27,5 +27,5 @@ def test_a_failed_revision_that_has_a_newer_one_is_superseded() -> None:
     assert results == {"a-00009"}
 
 
-def test_of_none_there_is_none() -> None:
+def test_superseded_failures_of_no_revisions_are_empty() -> None:
     assert superseded_failures([]) == frozenset()

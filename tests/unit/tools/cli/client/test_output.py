@@ -19,7 +19,7 @@ from serving.tools.cli.client.output import (
 )
 
 
-def test_cells_of_a_column_begin_at_one_place_and_lines_end_with_text() -> None:
+def test_columns_are_aligned_without_trailing_spaces() -> None:
     assert aligned([["A", "BB"], ["long", None], ["x", "two\nlines"]], indent=" ") == [
         " A     BB",
         " long",
@@ -29,7 +29,7 @@ def test_cells_of_a_column_begin_at_one_place_and_lines_end_with_text() -> None:
 
 
 @given(st.text(st.characters(categories=["Cc"]) | st.sampled_from("a\x1b[]0;\x07\x9b ")))
-def test_no_text_of_an_app_steers_the_terminal(text: str) -> None:
+def test_app_text_prints_no_control_characters(text: str) -> None:
     with contextlib.redirect_stderr(io.StringIO()) as aside:
         print_aside(text)
     shown = [*aligned([[text, text]]), *wrapped(text, indent=" "), *aside.getvalue().split("\n")]
@@ -40,7 +40,7 @@ def test_control_characters_are_shown_as_kubectl_shows_them() -> None:
     assert aligned([["\x1b]0;x\x07\x7f\x9b31m\r\nb\rc"]]) == ["^[]0;x^G^?\\x9b31m b c"]
 
 
-def test_cells_lose_one_after_another_until_the_line_fits_and_no_cell_more_than_it_may() -> None:
+def test_columns_are_shortened_in_order_down_to_their_minimum() -> None:
     rows = [["NAME", "VALUE", "FROM"], ["one", "a long value", "here"]]
     assert shortened(rows, 80, [(1, 3)]) == rows
     assert shortened(rows, 20, [(1, 3)])[1] == ["one", "a long …", "here"]
@@ -61,11 +61,11 @@ def test_cells_lose_one_after_another_until_the_line_fits_and_no_cell_more_than_
         (999_999, "11d"),
     ],
 )
-def test_ages_have_two_units_while_the_first_is_small(age_s: float | None, text: str) -> None:
+def test_age_text_uses_kubectl_units(age_s: float | None, text: str) -> None:
     assert age_text(age_s) == text
 
 
-def test_long_words_stay_whole_and_lines_stay_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrapping_preserves_long_words_and_line_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     url = "http://" + "x" * 60
     assert wrapped(f"see {url}\nsecond", indent="  ") == ["  see", f"  {url}", "  second"]
@@ -82,21 +82,23 @@ def due(progress: Progress) -> Progress:
     return progress
 
 
-def test_what_is_over_soon_says_nothing(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_shorter_than_its_delay_prints_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(module, "_PATIENCE_S", 60.0)
     with Progress("waiting") as progress:
         progress.update("still waiting")
     assert capsys.readouterr() == ("", "")
 
 
-def test_without_a_terminal_each_new_state_is_a_plain_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_progress_without_a_terminal_prints_each_new_state_as_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress("waiting") as progress:
         due(progress).update("waiting")
         progress.update("[bold]more[/]")
     assert capsys.readouterr().err == "waiting ...\n[bold]more[/] ...\n"
 
 
-def test_an_outer_event_has_the_text_of_the_inner_one(capsys: pytest.CaptureFixture[str]) -> None:
+def test_nested_progress_updates_the_outer_line(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress("outer") as outer, Progress("inner") as inner:
         due(outer)
         inner.update("more")
@@ -105,7 +107,7 @@ def test_an_outer_event_has_the_text_of_the_inner_one(capsys: pytest.CaptureFixt
     assert capsys.readouterr().err == "outer ...\nmore ...\nanother ...\n"
 
 
-def test_on_a_terminal_it_is_one_line_that_goes_away(
+def test_progress_on_a_terminal_prints_other_messages_beside_its_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(module, "is_lively", lambda: True)
@@ -117,7 +119,7 @@ def test_on_a_terminal_it_is_one_line_that_goes_away(
     assert progress._shown is not None
 
 
-def test_pipes_get_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_needs_a_terminal_without_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (paint("a", "red"), is_lively()) == ("a", False)
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")

@@ -25,7 +25,7 @@ def test_only_a_service_with_a_named_port_has_a_short_url() -> None:
     assert short_url({"metadata": {"name": "api", "namespace": "default"}}) == ""
 
 
-def test_a_low_port_needs_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_privileged_port_needs_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(shortnames, "_UNPRIVILEGED", tmp_path / "missing")
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     assert privileged_problem(80) == ""
@@ -34,7 +34,7 @@ def test_a_low_port_needs_root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     assert privileged_problem(1024) == ""
 
 
-def test_a_short_name_is_fine_once_its_port_is_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_short_name_is_reported_until_its_port_is_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(mounts, "can_mount", lambda: True)
     assert short_name_problem(named(8080), tmp_path).startswith("ports.json: ")
     StateFolder(tmp_path).write_ports({"inner": INNER_PORT})
@@ -45,6 +45,6 @@ def test_a_short_name_is_fine_once_its_port_is_open(monkeypatch: pytest.MonkeyPa
     assert short_name_problem(named(port), tmp_path) == expected
 
 
-def test_without_mount_namespaces_no_name_resolves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_short_names_need_mount_namespaces(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(mounts, "can_mount", lambda: False)
     assert short_name_problem(named(8080), tmp_path) == UNRESOLVED

@@ -26,7 +26,7 @@ def with_trace(folder: Path) -> str:
     return str(folder)
 
 
-def test_a_pinned_plan_gives_the_same_page_to_the_last_byte(tmp_path: Path) -> None:
+def test_pinned_plan_reproduces_the_page_byte_for_byte(tmp_path: Path) -> None:
     traces, pages = with_trace(tmp_path), [tmp_path / "a", tmp_path / "b"]
     policies = f"knative,adaptive,{POLICY}:KeepAlive"
     options = ("--trace", "day.csv", "--policies", policies, "--seeds", "3", "--equal-pod-seconds", "adaptive")
@@ -57,7 +57,7 @@ def test_a_plan_runs_each_start_with_each_limit(tmp_path: Path) -> None:
     assert " of 2" in page
 
 
-def test_a_pin_that_differs_is_named(tmp_path: Path) -> None:
+def test_mismatched_pin_is_reported(tmp_path: Path) -> None:
     traces, out = with_trace(tmp_path), tmp_path / "out"
     assert arena("--trace", "day.csv", "--seeds", "1", "--traces", traces, "--out", str(out)).exit_code == 0
     (tmp_path / "day.csv").write_text(TRACE.replace("9", "8"))
@@ -84,7 +84,7 @@ def test_a_pin_that_differs_is_named(tmp_path: Path) -> None:
         ("workloads: [{name: a, shape: step, from_s: 5}]", "from_s is for a trace"),
     ],
 )
-def test_a_wrong_plan_is_one_error(tmp_path: Path, plan: str, problem: str) -> None:
+def test_invalid_plan_is_reported_and_writes_nothing(tmp_path: Path, plan: str, problem: str) -> None:
     path = tmp_path / "plan.yaml"
     path.write_text(plan)
     done = arena(str(path), "--out", str(tmp_path / "out"))

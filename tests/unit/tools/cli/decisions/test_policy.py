@@ -16,7 +16,7 @@ HEAD = (
 
 
 @pytest.mark.parametrize("text", ["keep_alive.py:KeepAlive", "schedule.py:OfficeHours", "queue_length.py:QueueLength"])
-def test_the_examples_keep_the_contract(text: str) -> None:
+def test_example_policies_pass_policy_test(text: str) -> None:
     done = CliRunner().invoke(main, ["policy", "test", f"{EXAMPLES}/{text}"])
     assert (done.exit_code, "1800 decisions" in done.stdout) == (0, True), done.stderr
 
@@ -31,20 +31,20 @@ def test_the_examples_keep_the_contract(text: str) -> None:
         ("return None", "not a Proposal or an Advice"),
     ],
 )
-def test_a_policy_that_does_not_is_named_with_its_problem(tmp_path: Path, body: str, problem: str) -> None:
+def test_policy_that_violates_the_contract_is_reported(tmp_path: Path, body: str, problem: str) -> None:
     file = tmp_path / "mine.py"
     file.write_text(f"{HEAD}        {body}\n")
     done = CliRunner().invoke(main, ["policy", "test", f"{file}:Mine"])
     assert (done.exit_code, problem in done.stderr) == (1, True), done.stderr
 
 
-def test_a_policy_that_never_ends_is_too_slow(tmp_path: Path) -> None:
+def test_policy_with_an_endless_loop_is_reported_as_too_slow(tmp_path: Path) -> None:
     file = tmp_path / "mine.py"
     file.write_text(f"{HEAD}        while view.present_scale > 5: pass\n        return NEUTRAL\n")
     done = CliRunner().invoke(main, ["policy", "test", f"{file}:Mine"])
     assert (done.exit_code, "longer than 0.1 s" in done.stderr) == (1, True), done.stderr
 
 
-def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_missing_policy_file_is_rejected(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["policy", "test", f"{tmp_path}/none.py:Mine"])
     assert (done.exit_code, "is not readable" in done.stderr) == (2, True)

@@ -14,7 +14,7 @@ def recording(path: Path) -> str:
     return str(file)
 
 
-def test_the_same_numbers_agree(tmp_path: Path) -> None:
+def test_replay_of_unchanged_records_reports_no_difference(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["replay", recording(tmp_path)])
     assert (done.exit_code, done.output.splitlines()[-1].endswith("about 1 revisions recomputed: 0 differ")) == (
         0,
@@ -22,7 +22,7 @@ def test_the_same_numbers_agree(tmp_path: Path) -> None:
     )
 
 
-def test_a_response_that_is_another_is_shown_field_by_field(tmp_path: Path) -> None:
+def test_replay_reports_differing_fields_of_an_altered_record(tmp_path: Path) -> None:
     file = Path(recording(tmp_path))
     lines = file.read_text().splitlines()
     file.write_text("\n".join(lines[:3]) + "\n" + lines[3].replace('"target_value":7.0', '"target_value":70.0') + "\n")
@@ -32,27 +32,27 @@ def test_a_response_that_is_another_is_shown_field_by_field(tmp_path: Path) -> N
     assert done.output.splitlines()[-1] == "4 decisions about 1 revisions recomputed: 1 differ"
 
 
-def test_other_numbers_show_what_would_have_been_decided(tmp_path: Path) -> None:
+def test_replay_with_another_setting_shows_the_changed_decisions(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["replay", recording(tmp_path), "--set", "max-scale=8"])
     assert done.exit_code == 0
     assert "  as it was 31 → 43: panic; " in done.output
     assert "limited by max-scale 8\n" in done.output
 
 
-def test_a_setting_that_is_not_settable_is_reported(tmp_path: Path) -> None:
+def test_replay_rejects_an_unknown_or_incomplete_setting(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["replay", recording(tmp_path), "--set", "max-scal=8"])
     assert (done.exit_code, "one of activation_scale" in done.output) == (1, True)
     done = CliRunner().invoke(main, ["replay", recording(tmp_path), "--set", "max-scale"])
     assert (done.exit_code, "expected KEY=VALUE" in done.output) == (1, True)
 
 
-def test_a_file_that_is_no_log_is_reported_with_its_line(tmp_path: Path) -> None:
+def test_replay_reports_an_invalid_line_by_file_and_number(tmp_path: Path) -> None:
     (tmp_path / "x").write_text("hello\n")
     done = CliRunner().invoke(main, ["replay", str(tmp_path / "x")])
     assert (done.exit_code, f"{tmp_path / 'x'}:1:" in done.output) == (1, True)
 
 
-def test_as_json_the_differences_are_records(tmp_path: Path) -> None:
+def test_replay_json_output_lists_differences(tmp_path: Path) -> None:
     document = json.loads(CliRunner().invoke(main, ["replay", recording(tmp_path), "-o", "json"]).output)
     assert (document["revisions"], document["different"]) == (1, [])
     done = CliRunner().invoke(main, ["replay", recording(tmp_path), "--set", "max-scale=8", "-o", "json"])

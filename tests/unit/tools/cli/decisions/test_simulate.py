@@ -16,7 +16,7 @@ def simulate(*arguments: str) -> Result:
     return CliRunner().invoke(main, ["simulate", *arguments])
 
 
-def test_a_day_is_explained_with_reasons() -> None:
+def test_simulated_load_prints_scale_changes_with_reasons() -> None:
     done = simulate("--load", "5:2 20:0", "--until", "120")
     assert done.exit_code == 0
     assert " 0 → 1: " in done.stdout
@@ -24,13 +24,13 @@ def test_a_day_is_explained_with_reasons() -> None:
     assert "0 refused" in done.stdout
 
 
-def test_annotations_are_those_of_a_revision() -> None:
+def test_annotate_option_sets_revision_annotations() -> None:
     done = simulate("--load", "5:200 20:0", "--until", "40", "--annotate", "max-scale=2")
     assert done.stdout.splitlines()[-2].endswith("max 2")
     assert done.exit_code == 0
 
 
-def test_prompts_of_a_trace_choose_pods(tmp_path: Path) -> None:
+def test_prefix_affinity_improves_cache_hits_of_a_prompt_trace(tmp_path: Path) -> None:
     path = tmp_path / "chat.csv"
     path.write_text(
         "at_s,input_tokens,output_tokens,blocks\n" + "".join(f"{at_s},1024,9,{at_s % 2} 7\n" for at_s in range(40))
@@ -41,7 +41,7 @@ def test_prompts_of_a_trace_choose_pods(tmp_path: Path) -> None:
     assert "100.0%" in affinity.stdout
 
 
-def test_each_metric_of_a_revision_scales_it() -> None:
+def test_second_metric_of_a_revision_scales_it() -> None:
     load = (
         "--load",
         "0:0 5:40 30:0",
@@ -53,7 +53,7 @@ def test_each_metric_of_a_revision_scales_it() -> None:
     assert "concurrency wants" in simulate(*load).output
 
 
-def test_the_options_of_a_workload_hold_for_a_load() -> None:
+def test_workload_and_policy_options_apply_to_a_load() -> None:
     load = ("--load", "5:20 20:0", "--until", "120")
     plain, failing = simulate(*load), simulate(*load, "--failing-starts", "0.9")
     assert (plain.exit_code, failing.exit_code) == (0, 0)
@@ -64,11 +64,11 @@ def test_the_options_of_a_workload_hold_for_a_load() -> None:
     assert adaptive.stdout not in {"", simulate(*bursts, "--policy", "knative").stdout}
 
 
-def test_a_load_of_nothing_is_no_request() -> None:
+def test_load_of_zero_reports_no_request() -> None:
     assert "no request in 30 s" in simulate("--load", "0:0", "--until", "30").stdout
 
 
-def test_a_problem_is_reported() -> None:
+def test_invalid_load_and_annotations_are_reported() -> None:
     assert simulate("--load", "5").exit_code == 2
     done = simulate("--annotate", "max-scale=many", "--annotate", "min-scal=1")
     assert (done.exit_code, len(done.stderr.splitlines())) == (2, 2)
@@ -97,7 +97,7 @@ def test_policies_are_compared_on_a_trace_as_one_json_object(tmp_path: Path) -> 
     }  # fmt: skip
 
 
-def test_functions_learn_from_each_other_or_alone(tmp_path: Path) -> None:
+def test_own_prior_option_stops_learning_from_other_functions(tmp_path: Path) -> None:
     rows = [f"{at_s},{function.name},0.5" for function in neighbours() for at_s in function.arrivals_s]
     trace = written(tmp_path, "at_s,function,duration_s\n" + "\n".join(rows))
     shared, own = (
@@ -107,7 +107,7 @@ def test_functions_learn_from_each_other_or_alone(tmp_path: Path) -> None:
     assert costs[0] != costs[1]
 
 
-def test_a_comparison_gives_the_distance_to_the_oracle_and_the_clairvoyant(tmp_path: Path) -> None:
+def test_comparison_reports_the_distance_to_oracle_and_clairvoyant(tmp_path: Path) -> None:
     arguments = ("--trace", written(tmp_path), "--compare", "knative,fixed-300s,oracle,clairvoyant", "--jobs", "1")
     done = simulate(*arguments, "--equal-pod-seconds")
     assert done.exit_code == 0, done.output
@@ -117,21 +117,21 @@ def test_a_comparison_gives_the_distance_to_the_oracle_and_the_clairvoyant(tmp_p
     assert answer["at_equal_pod_seconds"]["oracle"]["way_to_oracle"] == pytest.approx(1.0)
 
 
-def test_a_policy_that_knows_the_future_needs_a_trace_without_nodes(tmp_path: Path) -> None:
+def test_oracle_needs_a_trace_and_clairvoyant_rejects_nodes(tmp_path: Path) -> None:
     load = simulate("--policy", "oracle")
     assert (load.exit_code, "--policy: oracle knows all future requests" in load.stderr) == (2, True)
     nodes = simulate("--trace", written(tmp_path), "--policy", "clairvoyant", "--node-pods", "2")
     assert (nodes.exit_code, "clairvoyant with nodes" in nodes.stderr) == (2, True)
 
 
-def test_a_comparison_has_a_table_and_bars(tmp_path: Path) -> None:
+def test_comparison_prints_a_table_and_bars(tmp_path: Path) -> None:
     done = simulate("--trace", written(tmp_path), "--compare", "knative,fixed-300s", "--jobs", "1")
     assert done.exit_code == 0
     assert "fixed-300s" in done.stdout
     assert "█" in done.stdout
 
 
-def test_a_row_that_is_wrong_is_named_with_file_and_line(tmp_path: Path) -> None:
+def test_invalid_trace_row_is_reported_with_file_and_line(tmp_path: Path) -> None:
     done = simulate("--trace", written(tmp_path, TRACE + "x,b,1\n"))
     assert done.exit_code == 2
     assert "t.csv:7" in done.stderr
@@ -139,7 +139,7 @@ def test_a_row_that_is_wrong_is_named_with_file_and_line(tmp_path: Path) -> None
     assert "expected" in done.stderr
 
 
-def test_an_unknown_policy_or_setting_is_refused(tmp_path: Path) -> None:
+def test_unknown_policy_or_setting_is_rejected(tmp_path: Path) -> None:
     unknown = simulate("--trace", written(tmp_path), "--policy", "nothing")
     assert (unknown.exit_code, "'nothing' is not a policy" in unknown.stderr) == (2, True)
     setting = simulate("--trace", written(tmp_path), "--set", "stable-windo=30s")
@@ -147,7 +147,7 @@ def test_an_unknown_policy_or_setting_is_refused(tmp_path: Path) -> None:
     assert simulate("--compare", "knative,default").exit_code == 2
 
 
-def test_settings_are_options_by_their_key(tmp_path: Path) -> None:
+def test_settings_are_accepted_as_options_by_their_key(tmp_path: Path) -> None:
     path = written(tmp_path)
     pods = [
         json.loads(simulate("--trace", path, "--policy", "knative", "--json", *more).stdout)["policies"]["knative"][
@@ -165,7 +165,7 @@ def test_settings_are_options_by_their_key(tmp_path: Path) -> None:
         assert (refused.exit_code, wrong[0].removeprefix("--") in refused.stderr) == (2, True)
 
 
-def test_times_are_constants_quantiles_or_a_file(tmp_path: Path) -> None:
+def test_start_and_service_times_accept_constants_quantiles_or_a_file(tmp_path: Path) -> None:
     path, times = written(tmp_path), tmp_path / "times.csv"
     times.write_text("function,mean_s,p50_s,p99_s\na,3,3,3\nb,4,4,8\n")
     for text in ("3", "3:9", str(times)):
@@ -182,14 +182,14 @@ def test_times_are_constants_quantiles_or_a_file(tmp_path: Path) -> None:
     assert simulate("--trace", path, "--start-time", str(times)).exit_code == 2
 
 
-def test_a_part_of_the_trace_without_requests_is_refused(tmp_path: Path) -> None:
+def test_trace_interval_without_requests_is_rejected(tmp_path: Path) -> None:
     path = written(tmp_path)
     assert "no request" in simulate("--trace", path, "--from", "200", "--until", "300").stderr
     assert simulate("--trace", path, "--from", "300", "--until", "200").exit_code == 2
     assert simulate("--trace", path, "--from", "100", "--until", "200", "--json").exit_code == 0
 
 
-def test_the_access_log_of_a_system_is_a_workload(tmp_path: Path) -> None:
+def test_access_log_is_simulated_as_a_workload(tmp_path: Path) -> None:
     line = {"at_s": 10.0, "listener": "public", "host": "a", "status": 200, "duration_s": 0.5}
     path = tmp_path / "activator.log"
     path.write_text("".join(json.dumps({**line, "at_s": 10.0 + index}) + "\n" for index in range(30)))
@@ -210,7 +210,7 @@ def test_nodes_are_simulated_below_a_load(tmp_path: Path) -> None:
     assert "nodes" not in json.loads(without.stdout)["policies"]["default"]
 
 
-def test_a_node_group_in_escalators_format_is_taken(tmp_path: Path) -> None:
+def test_node_group_file_in_escalator_format_is_accepted(tmp_path: Path) -> None:
     path = tmp_path / "groups.yaml"
     path.write_text(ESCALATOR_FILE)
     load = ("--load", "5:1 60:0", "--until", "100", "--nodes", "1")
@@ -222,7 +222,7 @@ def test_a_node_group_in_escalators_format_is_taken(tmp_path: Path) -> None:
     assert "label_key" in simulate(*load, "--node-group", str(path)).stderr
 
 
-def test_every_wrong_option_about_nodes_is_listed() -> None:
+def test_all_invalid_node_options_are_reported() -> None:
     wrong = ("--node-cpu", "much", "--pod-memory", "0", "--nodes-max", "1", "--node-scan", "soon")
     done = simulate("--nodes", "2", *wrong)
     assert (done.exit_code, len(done.stderr.splitlines())) == (2, 4)
@@ -230,7 +230,7 @@ def test_every_wrong_option_about_nodes_is_listed() -> None:
     assert "--node-pods" in simulate("--nodes", "1", "--node-pods", "2").stderr
 
 
-def test_a_load_is_printed_as_json_with_each_moment() -> None:
+def test_json_output_of_a_load_contains_its_moments() -> None:
     document = json.loads(simulate("--load", "0:5 20:0", "--until", "30", "-o", "json").stdout)
     assert document["moments"][0]["at_s"] == 0
     assert (len(document["latencies_s"]) > 0, document["refused"]) == (True, 0)
@@ -243,14 +243,14 @@ def compared(tmp_path: Path, policy: str, trace: str, *more: str) -> tuple[dict[
     return knative, other
 
 
-def test_the_example_that_keeps_pods_makes_requests_within_its_time_warm(tmp_path: Path) -> None:
+def test_keep_alive_example_reduces_cold_requests(tmp_path: Path) -> None:
     trace = "at_s,function,duration_s\n" + "".join(f"{at_s},a,0.5\n" for at_s in range(10, 2000, 300))
     knative, keep_alive = compared(tmp_path, f"{POLICIES}/keep_alive.py:KeepAlive", trace)
     assert (knative["cold_requests"], keep_alive["cold_requests"]) == (7, 1)
     assert keep_alive["pod_seconds"] > knative["pod_seconds"]
 
 
-def test_the_example_with_a_timetable_has_pods_in_its_hours_only(tmp_path: Path) -> None:
+def test_office_hours_example_runs_pods_only_in_its_hours(tmp_path: Path) -> None:
     # A trace begins on a Thursday, at midnight.
     trace = "at_s,function,duration_s\n10,a,0.5\n28810,a,0.5\n68000,a,0.5\n"
     knative, office = compared(tmp_path, f"{POLICIES}/schedule.py:OfficeHours", trace)
@@ -259,7 +259,7 @@ def test_the_example_with_a_timetable_has_pods_in_its_hours_only(tmp_path: Path)
     assert 10.0 < hours < 10.2
 
 
-def test_the_example_that_counts_waiting_requests_starts_pods_for_them() -> None:
+def test_queue_length_example_scales_by_waiting_requests() -> None:
     done = simulate("--load", "5:40 20:0", "--until", "30", "--policy", f"{POLICIES}/queue_length.py:QueueLength")
     assert done.exit_code == 0, done.stderr
     assert "QueueLength wants " in done.stdout
@@ -269,22 +269,22 @@ def test_the_example_that_counts_waiting_requests_starts_pods_for_them() -> None
 
 
 @pytest.mark.parametrize("name", ["keep_alive", "schedule", "queue_length"])
-def test_an_example_has_at_most_fifty_lines(name: str) -> None:
+def test_policy_example_has_at_most_50_lines(name: str) -> None:
     assert len((POLICIES / f"{name}.py").read_text().splitlines()) <= 50
 
 
-def test_a_file_without_the_class_is_refused(tmp_path: Path) -> None:
+def test_policy_file_without_its_class_is_rejected(tmp_path: Path) -> None:
     for text in (f"{POLICIES}/schedule.py:Missing", f"{tmp_path}/none.py:A"):
         done = simulate("--policy", text)
         assert (done.exit_code, text in done.stderr) == (2, True)
 
 
-def test_a_load_runs_under_one_policy() -> None:
+def test_load_with_two_policies_is_rejected() -> None:
     done = simulate("--policy", "knative,adaptive")
     assert (done.exit_code, "is more than one policy" in done.stderr) == (2, True)
 
 
-def test_a_scaling_policy_of_a_manifest_scales_a_load(tmp_path: Path) -> None:
+def test_scaling_policy_manifest_scales_a_load(tmp_path: Path) -> None:
     manifest = tmp_path / "policy.yaml"
     manifest.write_text(
         "apiVersion: serving.dev/v1alpha1\nkind: ScalingPolicy\nmetadata: {name: busy}\n"

@@ -19,7 +19,7 @@ def trace(folder: Path) -> str:
     return str(path)
 
 
-def test_a_larger_budget_buys_fewer_cold_requests(tmp_path: Path) -> None:
+def test_larger_budget_reduces_cold_requests(tmp_path: Path) -> None:
     path = trace(tmp_path)
     responses = [
         json.loads(tune("--trace", path, "--policy", "fixed-90s", "--json", "--budget", budget).stdout)
@@ -33,18 +33,18 @@ def test_a_larger_budget_buys_fewer_cold_requests(tmp_path: Path) -> None:
     assert "scale-to-zero-pod-retention-period" in responses[1]["settings"]
 
 
-def test_settings_are_printed_to_paste_with_what_they_would_have_meant(tmp_path: Path) -> None:
+def test_recommended_settings_are_printed_with_their_effect(tmp_path: Path) -> None:
     done = tune("--trace", trace(tmp_path), "--policy", "fixed-90s", "--budget", "300%")
     assert done.exit_code == 0, done.output
     assert 'scale-to-zero-pod-retention-period: "' in done.stdout
     assert "1 cold requests instead of 20" in done.stdout
 
 
-def test_a_budget_that_no_position_meets_is_said(tmp_path: Path) -> None:
+def test_budget_below_all_positions_is_reported(tmp_path: Path) -> None:
     assert "costs more than 1%" in tune("--trace", trace(tmp_path), "--policy", "fixed-90s", "--budget", "1%").stdout
 
 
-def test_what_is_wrong_is_refused(tmp_path: Path) -> None:
+def test_invalid_budget_policy_or_option_is_rejected(tmp_path: Path) -> None:
     path = trace(tmp_path)
     for wrong in (("--budget", "much"), ("--policy", "none"), ("--polcy", "x")):
         assert tune("--trace", path, *wrong).exit_code == 2

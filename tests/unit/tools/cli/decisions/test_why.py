@@ -37,7 +37,7 @@ def explained_records(records: Sequence[DecisionRecord]) -> list[ExplainedDecisi
     return [explained(("default", "hello-00001"), record.entry) for record in records]
 
 
-def test_a_line_says_when_who_what_and_why() -> None:
+def test_decision_line_shows_time_revision_scale_and_reason() -> None:
     decision = explained_records(a_day())[0]
     assert re.fullmatch(
         r"[\d: -]+ hello-00001 0 → 5: panic; 6 s average 30\.0 in flight over 0 ready pods, target 7 each",
@@ -45,7 +45,7 @@ def test_a_line_says_when_who_what_and_why() -> None:
     )
 
 
-def test_a_line_says_how_often_it_was_said() -> None:
+def test_repeated_decision_line_shows_its_count_and_end() -> None:
     first = a_day()[0].entry
     repeated = msgspec.structs.replace(first, repeated_count=3)
     assert isinstance(repeated, HistoryEntry)
@@ -53,14 +53,14 @@ def test_a_line_says_how_often_it_was_said() -> None:
     assert re.search(r" \(3 times more, until [\d: -]+\)$", line)
 
 
-def test_the_log_reports_what_is_not_remembered_any_more_and_no_samples() -> None:
+def test_log_adds_only_unrepeated_decisions_missing_from_memory() -> None:
     day = explained_records(a_day())
     new = [decision for decision in day[:5] if not decision.entry.repeated_count]
     assert list(filter(forgotten(day[5:]), day)) == new
     assert list(filter(forgotten([]), day)) == [decision for decision in day if not decision.entry.repeated_count]
 
 
-def test_a_decision_that_was_made_again_before_it_was_seen_is_new_once() -> None:
+def test_repeated_decision_is_shown_once() -> None:
     first, second = explained_records(
         [decision_record for decision_record in a_day() if not decision_record.entry.repeated_count]
     )[:2]
@@ -69,7 +69,7 @@ def test_a_decision_that_was_made_again_before_it_was_seen_is_new_once() -> None
     assert [shown.is_new(decision) for decision in (first, again, again, second)] == [False, True, False, False]
 
 
-def test_files_of_the_log_come_oldest_first(tmp_path: Path) -> None:
+def test_log_files_are_sorted_oldest_first(tmp_path: Path) -> None:
     for name in ("decisions.jsonl", "decisions.jsonl.1", "decisions.jsonl.3"):
         (tmp_path / name).touch()
     assert [path.name for path in log_files(tmp_path)] == ["decisions.jsonl.3", "decisions.jsonl.1", "decisions.jsonl"]
@@ -89,7 +89,7 @@ DAY = [
 ]
 
 
-def test_lines_that_differ_in_a_countdown_are_one_with_the_newest_sentence() -> None:
+def test_lines_that_differ_only_in_a_countdown_are_folded() -> None:
     first, other, *rest = folded(DAY)
     assert (first.sentence, first.entry) == (
         "stays 1: no data; its first pods have 62 s more to become ready",
@@ -98,7 +98,7 @@ def test_lines_that_differ_in_a_countdown_are_one_with_the_newest_sentence() -> 
     assert [other, *rest] == [DAY[1], *DAY[3:]]
 
 
-def test_moves_of_traffic_stand_between_the_decisions() -> None:
+def test_traffic_events_are_merged_with_decisions_by_time() -> None:
     moves = [
         ScaleEvent(at_s=at_s, reason="RollbackAsked", revision="hello", sentence=f"at {at_s}") for at_s in (10.0, 0.5)
     ]
@@ -108,7 +108,7 @@ def test_moves_of_traffic_stand_between_the_decisions() -> None:
     ]
 
 
-def test_a_followed_decision_that_only_counts_down_is_printed_as_json_alone() -> None:
+def test_followed_countdown_decision_is_shown_only_without_sentence_folding() -> None:
     for by_sentence, expected in ((True, [False, True, True]), (False, [True, True, True])):
         shown = ShownDecisions(DAY[:2], by_sentence=by_sentence)
         assert [shown.is_new(decision_line) for decision_line in DAY[2:]] == expected
@@ -118,7 +118,7 @@ def cold_start(took_s: float, **steps: float) -> dict[str, Any]:
     return {"at_s": 0.0, "took_s": took_s, "steps": {name.replace("_", " "): value for name, value in steps.items()}}
 
 
-def test_bars_begin_where_the_one_before_ended_and_fill_the_width() -> None:
+def test_cold_start_bars_are_consecutive_and_fill_the_width() -> None:
     median = cold_start(0.1, pod_is_created=0.025, app_starts=0.075) | {"advice": "Do less."}
     result = {"revision": "default/hello-00001", "starts": [median], "median": median}
     assert list(cold_lines(result)) == [
@@ -129,7 +129,7 @@ def test_bars_begin_where_the_one_before_ended_and_fill_the_width() -> None:
     ]
 
 
-def test_several_starts_are_listed_below_their_median() -> None:
+def test_cold_starts_are_listed_below_their_median() -> None:
     starts = [cold_start(0.1, app_starts=0.1), cold_start(0.0)]
     result = {"revision": "default/hello-00001", "starts": starts, "median": starts[0] | {"advice": "x"}}
     lines = list(cold_lines(result))
@@ -137,7 +137,7 @@ def test_several_starts_are_listed_below_their_median() -> None:
     assert [line for line in lines if "hello-00001 " in line][1].endswith(" hello-00001 0.0 ms")
 
 
-def test_without_a_cold_start_there_is_nothing() -> None:
+def test_no_cold_starts_print_nothing() -> None:
     assert list(cold_lines({"revision": "default/x", "starts": [], "median": {}})) == []
 
 
@@ -188,7 +188,7 @@ def lines(state: Path, *reports: EjectionReport) -> list[str]:
     return ejected_lines(Reach(ApiClient(state)), "default", lambda revision: revision == "hello-00001")
 
 
-def test_a_silent_pod_is_named_with_its_requests_and_the_time_of_its_next_one(state: Path) -> None:
+def test_silent_pod_line_shows_its_requests_and_readmission_time(state: Path) -> None:
     (line,) = lines(state, report(), report("other-00001"))
     assert line.startswith(
         f"{clock_text(SINCE_S)} hello-00001 pod hello-00001-x (127.64.0.3:8012) does not respond (4 "
@@ -196,12 +196,12 @@ def test_a_silent_pod_is_named_with_its_requests_and_the_time_of_its_next_one(st
     assert line.endswith(f"ejected once); activator: it gets no requests until {clock_text(SINCE_S + 5)}")
 
 
-def test_a_pod_that_takes_no_connection_is_distinguished_from_one_that_hangs(state: Path) -> None:
+def test_unreachable_pod_line_differs_from_a_silent_pod_line(state: Path) -> None:
     (line,) = lines(state, report(is_silent=False, failure_count=3, until_wall_s=None))
     assert "accepts no connection (3 times in a row); activator: it gets requests again" in line
 
 
-def test_a_folder_without_a_system_has_none(tmp_path: Path) -> None:
+def test_folder_without_a_running_system_has_no_ejection_lines(tmp_path: Path) -> None:
     (tmp_path / "kubeconfig").write_text(kubeconfig("http://127.0.0.1:1", "t"))
     assert ejected_lines(Reach(ApiClient(tmp_path)), "default", lambda _: True) == []
 
@@ -213,7 +213,7 @@ def sleeper(revision: str, **condition: str) -> dict[str, Any]:
     }
 
 
-def test_a_revision_says_how_many_of_its_pods_sleep_and_what_is_refused() -> None:
+def test_dormant_line_shows_dormant_pod_count_and_rejection_reason() -> None:
     pods = [
         sleeper("a", status="True", reason="Idle", message="m", lastTransitionTime="2026-11-24T10:00:00Z"),
         sleeper("a", status="False", reason="Refused", message="the quota cpu forbids it"),

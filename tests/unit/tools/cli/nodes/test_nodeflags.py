@@ -12,11 +12,11 @@ from serving.tools.cli.nodes.nodeflags import NODE_FLAGS, AmountFlags, nodes_env
 GIVEN = dict(zip(NODE_FLAGS, (2, "1500m", "1Gi", 6, "8s", "pack", False), strict=True))
 
 
-def test_without_the_flag_nothing_changes() -> None:
+def test_without_nodes_flag_the_environment_is_unchanged() -> None:
     assert nodes_environment({**GIVEN, "nodes": None}) == {}
 
 
-def test_the_flags_reach_the_daemons() -> None:
+def test_node_flags_are_encoded_in_the_daemon_environment() -> None:
     written = nodes_environment(GIVEN)[VIRTUAL_NODES_VARIABLE]
     expected = VirtualNodes(
         count=2, count_max=6, cpu="1500m", memory="1Gi", boot_s=8.0, policy="pack", anticipates=False
@@ -25,12 +25,12 @@ def test_the_flags_reach_the_daemons() -> None:
     assert expected.policy in NODE_POLICIES
 
 
-def test_the_number_of_nodes_is_the_most_unless_more_is_said() -> None:
+def test_nodes_max_defaults_to_the_number_of_nodes() -> None:
     written = nodes_environment({**GIVEN, "nodes_max": None})[VIRTUAL_NODES_VARIABLE]
     assert msgspec.json.decode(written, type=VirtualNodes).count_max == 2
 
 
-def test_every_problem_is_listed() -> None:
+def test_all_invalid_node_flags_are_reported() -> None:
     wrong = {**GIVEN, "node_cpu": "much", "node_memory": "0", "node_boot": "soon", "nodes_max": 1}
     with pytest.raises(SettingsError) as error:
         nodes_environment(wrong)
@@ -42,7 +42,7 @@ def test_every_problem_is_listed() -> None:
     ]
 
 
-def test_with_anticipation_the_autoscaler_knows_how_long_a_node_takes() -> None:
+def test_anticipation_flag_passes_the_node_boot_time_to_the_autoscaler() -> None:
     assert "SERVING_AUTOSCALER_NODE_BOOT_S" not in nodes_environment(GIVEN)
     environment = nodes_environment({**GIVEN, "node_anticipation": True})
     # The boot time, and a pass of the node group before it.
@@ -50,14 +50,14 @@ def test_with_anticipation_the_autoscaler_knows_how_long_a_node_takes() -> None:
     assert msgspec.json.decode(environment[VIRTUAL_NODES_VARIABLE], type=VirtualNodes).anticipates
 
 
-def test_a_value_is_read_and_without_problems_nothing_is_raised() -> None:
+def test_valid_amount_flags_are_parsed() -> None:
     reader = AmountFlags({"node_cpu": "1500m", "nodes_max": None})
     assert reader.above_zero("node_cpu", parse_millicores, "an amount") == 1500
     assert (reader.count_max(3), reader.count_max(0)) == (3, 1)
     reader.check()
 
 
-def test_every_problem_is_kept_with_its_flag() -> None:
+def test_invalid_amounts_are_reported_with_their_flags() -> None:
     reader = AmountFlags({"node_cpu": "much", "pod_cpu": "0", "nodes_max": 1})
     assert (reader.above_zero("node_cpu", parse_millicores, "an amount"), reader.count_max(2)) == (0, 1)
     assert reader.above_zero("pod_cpu", parse_millicores, "an amount") == 0

@@ -41,7 +41,7 @@ def node(name: str, *, pool: str = "local", **spec: object) -> dict[str, Any]:
     return {"metadata": {"name": name, "labels": {"pool": pool}}, "spec": spec}
 
 
-def test_a_group_reports_what_it_did_and_what_holds_now() -> None:
+def test_node_group_lines_show_events_and_current_status() -> None:
     assert node_group_lines("default", GROUP, EVENTS) == [
         "12:00:01 taint node a (why)",
         "12:00:01 delete nodes b, c (why) (2 times)",
@@ -52,12 +52,12 @@ def test_a_group_reports_what_it_did_and_what_holds_now() -> None:
     ]
 
 
-def test_a_group_that_is_gone_or_new_says_what_there_is() -> None:
+def test_deleted_or_new_node_group_lines_show_what_is_known() -> None:
     assert node_group_lines("other", None, EVENTS) == ["12:00:01 taint node d"]
     assert node_group_lines("new", {"metadata": {"name": "new"}}, []) == ["new: no pass yet"]
 
 
-def test_a_node_reports_why_it_is_there_or_going() -> None:
+def test_node_lines_show_cordon_taint_and_group() -> None:
     taints = [{"key": "atlassian.com/escalator", "value": "7"}]
     assert node_lines("a", node("a", taints=taints, unschedulable=True), groups=[GROUP], events=EVENTS) == [
         "12:00:01 taint node a (why)",
@@ -69,7 +69,7 @@ def test_a_node_reports_why_it_is_there_or_going() -> None:
     assert node_lines("z", node("z", pool="none"), groups=[GROUP], events=EVENTS) == ["z is in no node group"]
 
 
-def test_a_node_that_is_gone_has_its_past() -> None:
+def test_deleted_node_lines_show_its_events() -> None:
     assert node_lines("b", None, groups=[GROUP], events=EVENTS) == [
         "12:00:01 delete nodes b, c (why) (2 times)",
         "b is gone",
@@ -77,7 +77,7 @@ def test_a_node_that_is_gone_has_its_past() -> None:
     assert node_lines("never", None, groups=[GROUP], events=EVENTS) == []
 
 
-def test_a_node_reports_the_growth_after_which_it_came() -> None:
+def test_node_lines_show_the_scale_up_before_its_creation() -> None:
     grown = {**event("ask the cloud for 1 node (scale-up asks for +1)"), "reason": "ScaledUp"}
     later = {**grown, "lastTimestamp": "2026-11-22T12:05:00Z", "message": "ask the cloud for 2 nodes"}
     other = {**grown, "involvedObject": {"name": "other"}}
@@ -118,7 +118,7 @@ def story(*pods: dict[str, Any], groups: list[dict[str, Any]] = GROUPS) -> list[
     return revision_story(pods, nodes=NODES, groups=groups, events=WHYSTORY_EVENTS)
 
 
-def test_a_burst_ends_in_a_node() -> None:
+def test_revision_story_shows_unscheduled_pods_and_node_group_events() -> None:
     waiting = pod(message="0/1 nodes are available: 1 Insufficient cpu.")
     assert story(pod("a"), pod("a"), waiting) == [
         "pods: 2 on a",
@@ -129,7 +129,7 @@ def test_a_burst_ends_in_a_node() -> None:
     ]
 
 
-def test_only_the_groups_of_its_nodes_matter_when_no_pod_waits() -> None:
+def test_revision_story_without_unscheduled_pods_shows_only_its_node_groups() -> None:
     assert story(pod("a"), pod("a", phase="Succeeded")) == [
         "pods: 1 on a",
         "12:00:01 nodegroup/default: ask the cloud for 1 node (scale-up asks for +1)",
@@ -137,22 +137,22 @@ def test_only_the_groups_of_its_nodes_matter_when_no_pod_waits() -> None:
     ]
 
 
-def test_pods_that_the_scheduler_has_not_seen_say_so() -> None:
+def test_pods_not_yet_processed_by_the_scheduler_are_reported() -> None:
     assert story(pod(), pod())[0] == "pods: 2 wait for a node: the scheduler has not processed it yet"
 
 
-def test_without_groups_or_pods_there_is_no_story() -> None:
+def test_revision_story_is_empty_without_groups_or_pods() -> None:
     assert story(pod("a"), groups=[]) == []
     assert story() == []
 
 
-def test_pods_are_counted_by_revision_the_most_first() -> None:
+def test_pods_are_counted_by_revision_in_descending_order() -> None:
     pods = [pod(), pod(revision=""), pod(revision="w"), pod(), pod(phase="Failed")]
     assert pods_by_revision(pods) == "hello-00001 2, others 1, w 1"
     assert pods_by_revision([]) == ""
 
 
-def test_what_is_expected_is_said_until_it_expires() -> None:
+def test_anticipated_pods_are_reported_until_they_expire() -> None:
     text = AnticipatedPods(count=8, until_s=100.0).text()
     revision = {"metadata": {"name": "hello-00001", "annotations": {ANTICIPATED_PODS_ANNOTATION: text}}}
     assert list(expected_lines([revision, {"metadata": {"name": "w"}}], now_s=99.0)) == [

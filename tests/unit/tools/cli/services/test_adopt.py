@@ -1,5 +1,3 @@
-from typing import Any
-
 import pytest
 
 from serving.core.model.objects import Object
@@ -18,14 +16,14 @@ def a_service(*ports: tuple[int, str]) -> Object:
     return {"metadata": {"name": "shop"}, "spec": {"ports": [{"port": port, "name": name} for port, name in ports]}}
 
 
-def test_an_ingress_leads_public_hosts_to_the_activators() -> None:
+def test_ingress_routes_public_hosts_to_the_activator() -> None:
     (rule,) = ingress("shop", SPEC)["spec"]["rules"]
     assert rule["host"] == "shop.example.com"
     backend = {"service": {"name": "activator", "port": {"number": 80}}}
     assert rule["http"]["paths"] == [{"path": "/api", "pathType": "Prefix", "backend": backend}]
 
 
-def test_an_httproute_is_of_the_gateway() -> None:
+def test_httproute_refers_to_the_gateway() -> None:
     spec = http_route("shop", SPEC, {"metadata": {"name": "g", "namespace": "n"}})["spec"]
     assert (spec["parentRefs"], spec["hostnames"]) == ([{"name": "g", "namespace": "n"}], ["shop.example.com"])
     assert spec["rules"][0]["matches"] == [{"path": {"type": "PathPrefix", "value": "/api"}}]
@@ -40,12 +38,14 @@ def test_an_httproute_is_of_the_gateway() -> None:
         ([(9090, "metrics"), (80, "http")], "80", 80),
     ],
 )
-def test_the_port_of_a_service(ports: list[tuple[int, str]], wanted: str | None, port: Any) -> None:  # noqa: ANN401 - a number or a name
+def test_service_port_is_chosen_by_name_number_or_http(
+    ports: list[tuple[int, str]], wanted: str | None, port: int | str
+) -> None:
     assert port_of(a_service(*ports), wanted) == port
 
 
 @pytest.mark.parametrize(("wanted", "text"), [(None, "choose one with --port: 1, a, 2, b"), ("3", "has no port 3")])
-def test_a_port_that_is_not_clear_is_an_error(
+def test_ambiguous_or_unknown_service_port_is_rejected(
     wanted: str | None, text: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):

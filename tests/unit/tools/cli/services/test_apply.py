@@ -16,20 +16,20 @@ def live(applied: Json, **spec: object) -> Json:
     return {**wanted, "metadata": {**wanted["metadata"], "uid": "1"}, "spec": spec, "status": {"x": 1}}
 
 
-def test_what_is_applied_carries_itself_as_kubectl_writes_it() -> None:
+def test_applied_manifest_has_the_last_applied_annotation() -> None:
     resource = with_last_applied({**manifest(x=1), "status": {"y": 1}})
     assert json.loads(resource["metadata"]["annotations"][LAST_APPLIED_ANNOTATION]) == manifest(x=1)
     assert "status" not in resource
     assert with_last_applied(resource) == resource
 
 
-def test_an_export_loses_what_belongs_to_the_object_that_it_was_taken_from() -> None:
+def test_exported_manifest_loses_server_metadata() -> None:
     exported = manifest(x=1)
     exported["metadata"] |= {"uid": "u", "resourceVersion": "5", "creationTimestamp": "then", "generation": 3}
     assert with_last_applied(exported) == with_last_applied(manifest(x=1))
 
 
-def test_the_annotations_of_the_server_are_not_applied() -> None:
+def test_server_annotations_are_not_applied() -> None:
     exported = manifest(x=1)
     exported["metadata"]["annotations"] |= {
         "serving.knative.dev/creator": "dev",
@@ -38,11 +38,11 @@ def test_the_annotations_of_the_server_are_not_applied() -> None:
     assert with_last_applied(exported) == with_last_applied(manifest(x=1))
 
 
-def test_what_is_the_same_is_no_patch_though_the_server_has_added_to_it() -> None:
+def test_unchanged_manifest_yields_no_patch_despite_server_fields() -> None:
     assert patch_between(with_last_applied(manifest(x=1)), live(manifest(x=1), x=1, added=2)) == {}
 
 
-def test_what_was_applied_and_is_not_wanted_goes_and_what_others_set_stays() -> None:
+def test_patch_removes_only_previously_applied_fields() -> None:
     wanted = with_last_applied(manifest(deep={"b": 2, "c": 3}))
     there = live(manifest(x=1, deep={"a": 1, "b": 2}), x=1, others=5, deep={"a": 1, "b": 2})
     patch = patch_between(wanted, there)
@@ -55,13 +55,13 @@ def test_lists_are_replaced_whole() -> None:
     assert patch["spec"] == {"names": ["a"]}
 
 
-def test_an_annotation_that_is_no_manifest_takes_nothing_away() -> None:
+def test_invalid_last_applied_annotation_removes_no_field() -> None:
     for text in ("not JSON", "[]"):
         there = {**manifest(x=1), "metadata": {"name": "a", "annotations": {LAST_APPLIED_ANNOTATION: text}}}
         assert "spec" not in patch_between(with_last_applied({**manifest(), "spec": {}}), there)
 
 
-def test_changes_are_reported_by_their_path_without_the_servers_own() -> None:
+def test_changed_fields_are_listed_by_path_without_server_fields() -> None:
     before = live(manifest(), a=1, gone="x", items=[{"n": 1}, {"n": 2}], notes={"a/b": "1"})
     after = live(manifest(y=1), a=2, items=[{"n": 1}, {"n": 3}], notes={"a/b": "2\n3"}, long="z" * 100)
     after["metadata"]["resourceVersion"] = "9"

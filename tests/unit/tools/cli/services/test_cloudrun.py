@@ -25,7 +25,7 @@ def export() -> Object:
     }
 
 
-def test_each_part_of_an_export_is_left_out_and_named() -> None:
+def test_cloud_run_fields_are_removed_and_reported() -> None:
     portable = without_cloud_run(export())
     assert portable.left_out == (
         "run.googleapis.com/ingress",
@@ -44,7 +44,7 @@ def test_each_part_of_an_export_is_left_out_and_named() -> None:
     }
 
 
-def test_an_internal_service_stays_off_the_public_port() -> None:
+def test_internal_ingress_becomes_cluster_local_visibility() -> None:
     service = export()
     service["metadata"]["annotations"]["run.googleapis.com/ingress"] = "internal-and-cloud-load-balancing"
     portable = without_cloud_run(service)
@@ -54,7 +54,7 @@ def test_an_internal_service_stays_off_the_public_port() -> None:
     assert portable.left_out[0] == f"{ingress}, now the label {label}: cluster-local"
 
 
-def test_another_manifest_stays_unchanged() -> None:
+def test_manifest_without_cloud_run_fields_is_unchanged() -> None:
     for body in (
         {},
         {"spec": 5},

@@ -40,7 +40,7 @@ def lines(old: ComparedRevision, new: ComparedRevision, *settings: SettingDiffer
     return compared_lines(revision_comparison)
 
 
-def test_numbers_and_settings_stand_side_by_side() -> None:
+def test_comparison_shows_numbers_and_settings_in_columns() -> None:
     results = lines(OLD, NEW, SettingDifference(name="env KEY", older=None, newer="set"))
     assert results == [
         "             hello-00001  hello-00002",
@@ -59,7 +59,7 @@ def test_numbers_and_settings_stand_side_by_side() -> None:
     ]
 
 
-def test_a_cost_is_shown_where_the_operator_has_set_prices() -> None:
+def test_comparison_shows_cost_when_prices_are_configured() -> None:
     old, new = (
         msgspec.structs.replace(compared_revision, price=price) for compared_revision, price in ((OLD, 0.0), (NEW, 0.5))
     )

@@ -91,7 +91,7 @@ def contexts(folder: Path) -> None:
         (folder / name).write_text("FROM scratch\nCOPY File* Dockerfile* /\n")
 
 
-def test_each_service_of_a_compose_file_is_a_service(tmp_path: Path) -> None:
+def test_compose_services_become_knative_services(tmp_path: Path) -> None:
     (web, claim, cache, api), done = converted(tmp_path, COMPOSE, "--no-build")
     assert container(web) == {
         "image": "example.com/web:1",
@@ -120,7 +120,7 @@ def test_each_service_of_a_compose_file_is_a_service(tmp_path: Path) -> None:
         assert warning in done.stderr
 
 
-def test_images_are_built_by_the_first_builder_that_works(tmp_path: Path) -> None:
+def test_images_are_built_by_the_first_working_builder(tmp_path: Path) -> None:
     contexts(tmp_path)
     image, log = tmp_path / "image.tar", tmp_path / "log"
     built = oci_archive(image, [tar_of([("a", b"1", 0o644)])])
@@ -146,9 +146,7 @@ def test_images_are_built_by_the_first_builder_that_works(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("scripts", "message"), [({}, "buildah"), ({"docker": _BROKEN}, "Cannot connect to the daemon")]
 )
-def test_without_a_builder_that_works_one_line_says_what_to_install(
-    tmp_path: Path, scripts: dict[str, str], message: str
-) -> None:
+def test_missing_builder_is_reported_in_one_line(tmp_path: Path, scripts: dict[str, str], message: str) -> None:
     contexts(tmp_path)
     _, done = converted(tmp_path / "project", BUILDS, code=1, path=programs(tmp_path / "bin", **scripts))
     (line,) = [each_line for each_line in done.stderr.splitlines() if not each_line.startswith("note: ")]
@@ -188,12 +186,12 @@ def test_without_a_builder_that_works_one_line_says_what_to_install(
         ),
     ],
 )
-def test_a_service_that_cannot_be_converted_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_unconvertible_compose_file_is_reported(tmp_path: Path, text: str, message: str) -> None:
     _, done = converted(tmp_path, text, code=2)
     assert message in done.stderr
 
 
-def test_scalars_are_those_of_docker_compose(tmp_path: Path) -> None:
+def test_yaml_scalars_are_read_as_by_docker_compose(tmp_path: Path) -> None:
     text = (
         "services: {ssh: {image: a, ports: [22:22], environment: {COUNTRY: NO, AT: 12:30:45, ON: on, IS: true, N: 5}}}"
     )
@@ -203,7 +201,7 @@ def test_scalars_are_those_of_docker_compose(tmp_path: Path) -> None:
     assert values == {"COUNTRY": "NO", "AT": "12:30:45", "ON": "on", "IS": "true", "N": "5"}
 
 
-def test_a_service_of_two_files_is_an_error_and_an_override_file_is_a_note(tmp_path: Path) -> None:
+def test_service_in_two_files_is_rejected_and_override_file_is_noted(tmp_path: Path) -> None:
     override = tmp_path / "compose.override.yaml"
     override.write_text("services: {web: {environment: {A: b}}}")
     text = "services: {web: {image: a, ports: [80]}}"
@@ -221,7 +219,7 @@ _FIELDS = (
 
 
 @pytest.mark.parametrize("field", _FIELDS)
-def test_a_value_of_another_type_is_converted_or_refused(tmp_path: Path, field: str) -> None:
+def test_compose_value_of_another_type_raises_only_invalid_value(tmp_path: Path, field: str) -> None:
     for value in _OF_OTHER_TYPES:
         service: dict[str, Any] = {"image": "a", "ports": ["80:80"]}
         *above, last = field.split(".")
@@ -233,14 +231,14 @@ def test_a_value_of_another_type_is_converted_or_refused(tmp_path: Path, field: 
             from_compose({"services": {"web": service}}, folder=tmp_path, environment={})
 
 
-def test_a_service_of_a_provider_is_left_out(tmp_path: Path) -> None:
+def test_compose_service_with_a_provider_is_skipped(tmp_path: Path) -> None:
     text = "services: {llm: {provider: {type: model}}, web: {image: a, ports: [80]}}"
     manifests, done = converted(tmp_path, text)
     assert [manifest["metadata"]["name"] for manifest in manifests] == ["web"]
     assert "note: llm: not converted: a program of docker compose provides it" in done.stderr
 
 
-def test_variables_come_from_the_environment_and_a_file_that_it_overrides(tmp_path: Path) -> None:
+def test_environment_overrides_variables_of_dot_env(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text(
         """FROM_HERE=no
 TAG=1
@@ -267,7 +265,7 @@ services:
     assert "compose.yaml: without a value, so empty: MISSING; $$MISSING leaves $MISSING" in done.stderr
 
 
-def test_files_of_variables_of_a_service_are_read_beside_the_compose_file(tmp_path: Path) -> None:
+def test_env_file_of_a_service_is_read_relative_to_the_compose_file(tmp_path: Path) -> None:
     (tmp_path / "a.env").write_text("A=1\nB=${A}-${FROM_HERE}\nC=c\nFROM_HERE\nGONE\nLIT='$A'\n")
     (tmp_path / "b.env").write_text("C=${C:-none}$A\n")
     text = """
@@ -281,14 +279,14 @@ services:
     assert container(api) == {"image": "api:0", "env": [{"name": "C", "value": "none"}]}
 
 
-def test_wrong_lines_of_the_file_of_variables_are_named(tmp_path: Path) -> None:
+def test_invalid_dot_env_lines_are_reported(tmp_path: Path) -> None:
     (tmp_path / ".env").write_text("A=1\nB=${A\nfoo bar\n")
     _, done = converted(tmp_path, "services: {web: {image: web}}", code=2)
     assert f"{tmp_path}/.env:2: '${{A'; expected closed by a brace" in done.stderr
     assert f"{tmp_path}/.env:3: 'foo bar'; expected NAME=VALUE" in done.stderr
 
 
-def test_a_virtual_environment_of_that_name_is_no_file_of_variables(tmp_path: Path) -> None:
+def test_folder_named_dot_env_is_ignored(tmp_path: Path) -> None:
     (tmp_path / ".env").mkdir()
     (web,), _ = converted(tmp_path, "services: {web: {image: web}}")
     assert container(web) == {"image": "web"}
@@ -300,7 +298,7 @@ def _works(builder: str) -> bool:
 
 
 @pytest.mark.skipif(not any(map(_works, ("buildah", "podman", "docker"))), reason="no builder of images works here")
-def test_a_real_builder_builds_an_image(tmp_path: Path) -> None:
+def test_image_is_built_by_an_installed_builder(tmp_path: Path) -> None:
     contexts(tmp_path)
     (web,), _ = converted(tmp_path / "project", "services: {web: {build: web}}")
     store = ImageStore(tmp_path / "project" / "state" / "images")
@@ -309,7 +307,7 @@ def test_a_real_builder_builds_an_image(tmp_path: Path) -> None:
     assert (store.root_of(stored) / "Dockerfile").read_text().startswith("FROM scratch")
 
 
-def test_a_program_that_does_not_speak_http_is_a_service_of_tcp_with_one_pod_and_its_data(tmp_path: Path) -> None:
+def test_database_becomes_a_tcp_service_with_one_pod_and_a_volume(tmp_path: Path) -> None:
     (claim, _, db, broker), done = converted(tmp_path, DATABASES, "--no-build")
     assert (claim["kind"], claim["metadata"]["name"]) == ("PersistentVolumeClaim", "pg-data")
     assert db["metadata"]["annotations"] == {"serving.dev/tcp": "5432", "serving.dev/named-port": "5432"}
@@ -348,14 +346,14 @@ def test_a_program_that_does_not_speak_http_is_a_service_of_tcp_with_one_pod_and
         ('["53:53/udp"]', 0, ["port 53/udp is left out", "it publishes no port"]),
     ],
 )
-def test_the_port_of_a_service_is_one_of_http(tmp_path: Path, ports: str, port: int, notes: list[str]) -> None:
+def test_http_port_is_chosen_from_compose_ports(tmp_path: Path, ports: str, port: int, notes: list[str]) -> None:
     (web,), done = converted(tmp_path, f"services: {{web: {{image: a, ports: {ports}}}}}", "--no-build")
     assert container(web).get("ports", []) == ([{"containerPort": port}] if port else [])
     assert "serving.dev/tcp" not in web["metadata"].get("annotations", {})
     assert all(f"note: web: {note}" in done.stderr for note in notes), done.stderr
 
 
-def test_every_field_that_is_not_read_is_a_note(tmp_path: Path) -> None:
+def test_unread_compose_fields_are_noted(tmp_path: Path) -> None:
     text = """
 x-shared: {a: b}
 name: project
@@ -395,7 +393,7 @@ secrets: {key: {file: key.txt}}
 """
 
 
-def test_volumes_and_options_that_are_not_converted_are_named(tmp_path: Path) -> None:
+def test_unconverted_volumes_and_options_are_noted(tmp_path: Path) -> None:
     _, done = converted(tmp_path, VOLUMES, "--no-build")
     notes = [
         line.removeprefix("note: ").partition(";")[0] for line in done.stderr.splitlines() if "not HTTP" not in line
@@ -410,7 +408,7 @@ def test_volumes_and_options_that_are_not_converted_are_named(tmp_path: Path) ->
     ]
 
 
-def test_a_manifest_that_apply_rejects_is_a_note(tmp_path: Path) -> None:
+def test_manifest_that_apply_would_reject_is_noted(tmp_path: Path) -> None:
     _, done = converted(tmp_path, 'services: {metrics: {image: prometheus, ports: ["9090:9090"]}}', "--no-build")
     assert '"metrics" is invalid: spec.template.spec.containers[0].ports[0].containerPort' in done.stderr
     assert "9090 is a reserved port" in done.stderr
@@ -420,7 +418,7 @@ def test_a_manifest_that_apply_rejects_is_a_note(tmp_path: Path) -> None:
     ("options", "names"),
     [((), ["web"]), (("--profile", "seed"), ["web", "seed"]), (("--profile", "*"), ["web", "seed", "debug"])],
 )
-def test_a_service_of_a_profile_is_converted_when_it_is_chosen(
+def test_compose_service_is_converted_only_with_its_profile(
     tmp_path: Path, options: tuple[str, ...], names: list[str]
 ) -> None:
     text = "services: {web: {image: a}, seed: {image: b, profiles: [seed]}, debug: {image: c, profiles: [debug, dev]}}"
@@ -440,12 +438,12 @@ def test_a_service_of_a_profile_is_converted_when_it_is_chosen(
         ("mcr.microsoft.com/mssql/server:2022-latest", 1433),
     ],
 )
-def test_an_image_is_known_by_its_name(image: str, port: int) -> None:
+def test_known_server_image_has_its_tcp_port(image: str, port: int) -> None:
     server = known_server(image)
     assert server is not None
     assert server.port == port
 
 
 @pytest.mark.parametrize("image", ["", "nginx", "my-postgres-app", "example.com/postgres/exporter:1", "vault/server"])
-def test_other_images_are_not_known(image: str) -> None:
+def test_other_images_are_no_known_server(image: str) -> None:
     assert known_server(image) is None

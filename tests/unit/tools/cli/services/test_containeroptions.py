@@ -34,18 +34,18 @@ def env_file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("text", ["A", "=b"])
-def test_a_pair_needs_a_name_and_a_value(text: str) -> None:
+def test_env_option_needs_name_and_value(text: str) -> None:
     with pytest.raises(InvalidValue, match="NAME=VALUE after --env"):
         pairs_of([text], "--env", "NAME")
     assert pairs_of(["A=b=c", "D="], "--env", "NAME") == {"A": "b=c", "D": ""}
 
 
-def test_a_name_given_twice_is_refused() -> None:
+def test_repeated_env_option_is_rejected() -> None:
     with pytest.raises(InvalidValue, match="the only --env for A"):
         pairs_of(["A=1", "A=2"], "--env", "NAME")
 
 
-def test_an_env_file_is_read_as_people_write_it(env_file: Path) -> None:
+def test_env_file_accepts_bom_comments_export_and_quotes(env_file: Path) -> None:
     env_file.write_bytes(
         b'\xef\xbb\xbf# all of it\r\nA=1\r\nexport B="x y" # why\nC=\'lit $A\'\n\nD=\nE="two\nlines"\n'
     )
@@ -64,45 +64,45 @@ def test_an_env_file_is_read_as_people_write_it(env_file: Path) -> None:
         (b"A=" + b"x" * 1_000_000, ".env: too large; expected at most 262,144 bytes"),
     ],
 )
-def test_a_wrong_env_file_is_named_with_its_line(env_file: Path, content: bytes, message: str) -> None:
+def test_invalid_env_file_is_reported_with_its_line(env_file: Path, content: bytes, message: str) -> None:
     env_file.write_bytes(content)
     with pytest.raises(SettingsError) as raised:
         read_env_file(env_file)
     assert message in str(raised.value)
 
 
-def test_every_wrong_line_is_named(env_file: Path) -> None:
+def test_all_invalid_env_file_lines_are_reported(env_file: Path) -> None:
     env_file.write_text("A\nB=1\nC\n")
     with pytest.raises(SettingsError) as raised:
         read_env_file(env_file)
     assert [problem.where for problem in raised.value.problems] == [f"{env_file}:1", f"{env_file}:3"]
 
 
-def test_a_variable_of_the_command_line_overrides_the_file(env_file: Path) -> None:
+def test_env_option_overrides_the_env_file(env_file: Path) -> None:
     env_file.write_text("A=1\nB=2\n")
     options = given(pairs=("A=3",), files=(env_file,), secrets=("P=db:password",))
     assert variables_from(options) == ({"A": "3", "B": "2"}, {"P": {"name": "db", "key": "password"}})
     assert options == {"rest": 1}
 
 
-def test_a_variable_has_one_source() -> None:
+def test_variable_from_env_and_secret_is_rejected() -> None:
     with pytest.raises(InvalidValue, match=r"'P' is not a variable of --secret only"):
         variables_from(given(pairs=("P=1",), secrets=("P=db:password",)))
 
 
-def test_a_variable_that_no_program_could_be_started_with_is_refused() -> None:
+def test_oversized_variable_is_rejected() -> None:
     assert variables_from(given(pairs=("A=" + "x" * 131_069,)))[0]["A"]
     with pytest.raises(SettingsError, match=r"variable A: 131,072 bytes; expected at most 131,071"):
         variables_from(given(pairs=("A=" + "x" * 131_070,)))
 
 
 @pytest.mark.parametrize("text", ["P", "P=db", "P=:key", "P=db:", "P=DB:key", "P=../x:key", "=db:key", "P=db:k:v"])
-def test_a_wrong_secret_is_refused_with_an_example(text: str) -> None:
+def test_invalid_secret_option_is_rejected_with_an_example(text: str) -> None:
     with pytest.raises(InvalidValue, match=r"=VALUE after --secret|DB_PASSWORD=db:password"):
         secrets_of([text])
 
 
-def test_a_secret_becomes_a_reference() -> None:
+def test_secret_option_becomes_a_secret_key_ref() -> None:
     assert variables_of({"A": "1"}, secrets_of(["P=db.main:tls.key"])) == [
         {"name": "A", "value": "1"},
         {"name": "P", "valueFrom": {"secretKeyRef": {"name": "db.main", "key": "tls.key"}}},
@@ -110,18 +110,18 @@ def test_a_secret_becomes_a_reference() -> None:
 
 
 @pytest.mark.parametrize(("cpu", "memory"), [("0", None), ("-1", None), ("x", None), (None, "0"), (None, "1 GB")])
-def test_a_wrong_limit_is_refused(cpu: str | None, memory: str | None) -> None:
+def test_invalid_resource_limit_is_rejected(cpu: str | None, memory: str | None) -> None:
     with pytest.raises(InvalidValue):
         limits_of(cpu, memory)
 
 
-def test_a_limit_changes_the_limit_only() -> None:
+def test_limit_option_changes_only_that_limit() -> None:
     before = {"requests": {"cpu": "10m"}, "limits": {"cpu": "1", "memory": "1Gi"}}
     assert with_limits(before, limits_of(None, "2Gi")) == {**before, "limits": {"cpu": "1", "memory": "2Gi"}}
     assert with_limits(None, limits_of("500m", None)) == {"limits": {"cpu": "500m"}}
 
 
-def test_what_is_not_given_of_a_port_stays() -> None:
+def test_port_options_preserve_the_other_port_fields() -> None:
     h2c = [{"name": "h2c", "containerPort": 9000}]
     assert ports_of(h2c, port=None, h2c=None) == h2c
     assert ports_of(h2c, port=80, h2c=None) == [{"name": "h2c", "containerPort": 80}]
@@ -131,7 +131,7 @@ def test_what_is_not_given_of_a_port_stays() -> None:
     assert ports_of((), port=None, h2c=None) == []
 
 
-def test_ports_for_tcp_stand_after_the_first_and_stay() -> None:
+def test_tcp_ports_follow_the_first_port_and_are_retained() -> None:
     both: list[Object] = [{"containerPort": 8080}, {"name": "tcp-5432", "containerPort": 5432}]
     assert ports_of((), port=None, h2c=None, tcp=(5432,)) == both
     assert ports_of(both, port=80, h2c=None) == [{"containerPort": 80}, both[1]]
@@ -142,19 +142,19 @@ def test_ports_for_tcp_stand_after_the_first_and_stay() -> None:
 
 
 @pytest.mark.parametrize("text", ["db", "db:", "db:data", ":/data", "DB:/data", "db:/../etc", "db:/a/..", "../x:/data"])
-def test_a_wrong_volume_is_refused_with_an_example(text: str) -> None:
+def test_invalid_volume_option_is_rejected_with_an_example(text: str) -> None:
     with pytest.raises(InvalidValue, match=r"db:/var/lib/db"):
         volumes_of([text])
 
 
-def test_a_volume_has_one_path_and_a_path_one_volume() -> None:
+def test_duplicate_volume_or_mount_path_is_rejected() -> None:
     assert volumes_of(["db:/data", "files:/files"]) == {"db": "/data", "files": "/files"}
     for texts in (["db:/data", "db:/other"], ["db:/data", "files:/data"]):
         with pytest.raises(InvalidValue, match="the only --volume"):
             volumes_of(texts)
 
 
-def test_volumes_are_added_to_those_before() -> None:
+def test_volumes_are_merged_with_existing_ones() -> None:
     before = with_volumes({"containers": [{"image": "a"}, {"image": "b"}]}, {"db": "/data"})
     after = with_volumes(before, {"db": "/moved", "files": "/files"})
     assert [volume["name"] for volume in after["volumes"]] == ["db", "files"]
@@ -175,7 +175,7 @@ def api(tmp_path: Path) -> ApiClient:
     return ApiClient(state)
 
 
-def test_a_policy_is_a_name_or_on_this_machine_a_file(
+def test_policy_option_accepts_a_name_or_a_local_file(
     api: ApiClient, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "fixed.py"
@@ -194,7 +194,7 @@ def test_a_policy_is_a_name_or_on_this_machine_a_file(
 
 
 @pytest.mark.usefixtures("api")
-def test_a_file_is_no_policy_on_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_policy_file_is_rejected_on_a_cluster(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     kubeconfig = tmp_path / "config"
     (tmp_path / "state" / "kubeconfig").rename(kubeconfig)
     with pytest.raises(SystemExit):

@@ -63,7 +63,7 @@ def converted(tmp_path: Path, text: str, *, code: int = 0) -> tuple[list[dict[st
 
 
 @pytest.mark.parametrize(("route", "host"), [(ROUTE, "app.example.com"), (OLD, "old.example.com")])
-def test_a_route_of_keda_is_a_scaled_workload(tmp_path: Path, route: str, host: str) -> None:
+def test_keda_http_route_becomes_a_scaled_workload(tmp_path: Path, route: str, host: str) -> None:
     (workload,), done = converted(tmp_path, KEDA + route)
     assert workload["kind"] == "ScaledWorkload"
     assert workload["spec"]["target"]["name"] == "app"  # type: ignore[index]
@@ -77,7 +77,7 @@ def test_the_items_of_a_list_are_converted(tmp_path: Path) -> None:
     assert workload["kind"] == "ScaledWorkload"
 
 
-def test_fields_without_effect_and_what_is_not_converted_are_notes(tmp_path: Path) -> None:
+def test_ineffective_fields_and_unconverted_objects_are_noted(tmp_path: Path) -> None:
     stray = "---\nkind: ScaledObject\nmetadata: {name: other}\n"
     _, done = converted(tmp_path, KEDA + ROUTE.replace("granularity: 1s", "granularity: 2s") + stray)
     granularity = "spec.scalingMetric.requestRate.granularity has no effect: requests are counted each second"
@@ -103,12 +103,12 @@ def test_fields_without_effect_and_what_is_not_converted_are_notes(tmp_path: Pat
         ("a: !!int x", ":1: not YAML: this is no int"),
     ],
 )
-def test_what_cannot_be_converted_is_named(tmp_path: Path, text: str, message: str) -> None:
+def test_unconvertible_manifest_is_reported(tmp_path: Path, text: str, message: str) -> None:
     _, done = converted(tmp_path, text, code=2)
     assert message in done.stderr
 
 
-def test_a_machine_that_cannot_resolve_short_names_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unavailable_short_names_are_noted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = "services: {api: {image: a, expose: [80]}}"
     monkeypatch.setattr(convert, "can_mount", lambda: False)
     assert f"note: {UNRESOLVED}; this concerns http://api:80/" in converted(tmp_path, text)[1].stderr

@@ -6,7 +6,7 @@ from serving.core.model.errors import InvalidValue
 from serving.tools.cli.services.deploy import placed, port_advice
 
 
-def test_a_name_and_a_folder_may_be_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_service_name_and_folder_have_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "Shop").mkdir()
     monkeypatch.chdir(tmp_path / "Shop")
     assert placed(None, None, is_image=False) == ("shop", Path())
@@ -24,7 +24,7 @@ def test_a_name_and_a_folder_may_be_left_out(tmp_path: Path, monkeypatch: pytest
         ("/", None, False, "a service's name before the folder"),
     ],
 )
-def test_wrong_arguments_are_named(
+def test_invalid_deploy_arguments_are_reported(
     name: str | None, folder: Path | None, is_image: bool, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises((SystemExit, InvalidValue)) as ended:
@@ -32,7 +32,7 @@ def test_wrong_arguments_are_named(
     assert message in f"{capsys.readouterr().err}{ended.value}"
 
 
-def test_a_port_of_its_own_is_not_advised_where_pods_have_no_network_of_their_own() -> None:
+def test_fixed_port_is_not_advised_without_pod_networks() -> None:
     pod = {"name": "shop-00002-deployment-x"}
     event = {"reason": "NoOwnNetwork", "involvedObject": pod, "message": "the app must listen on $PORT: ..."}
     assert port_advice([event], "shop", 8123) == "the app must listen on $PORT: ..."

@@ -32,7 +32,7 @@ def template_of(service: Object) -> Object:
     return template
 
 
-def test_a_command_becomes_a_service_that_the_api_takes() -> None:
+def test_command_deployment_is_accepted_by_admission() -> None:
     annotations = {"autoscaling.knative.dev/max-scale": "3"}
     manifest = manifest_of(asked(environment={"A": "b=c"}, concurrency=10, annotations=annotations, snapshot="12"))
     template = template_of(manifest)
@@ -47,7 +47,7 @@ def test_a_command_becomes_a_service_that_the_api_takes() -> None:
     assert admit(SERVING_SERVICE, manifest)["spec"]["template"]["spec"]["containerConcurrency"] == 10
 
 
-def test_limits_secrets_and_ports_are_merged_with_those_before() -> None:
+def test_limits_secrets_and_ports_are_merged_with_existing_ones() -> None:
     reference = {"name": "db", "key": "password"}
     before = manifest_of(asked(secrets={"P": reference}, limits={"memory": "1Gi"}, port=9000, h2c=True))
     container = template_of(before)["spec"]["containers"][0]
@@ -65,7 +65,7 @@ def test_limits_secrets_and_ports_are_merged_with_those_before() -> None:
     assert retained_options(before, asked()) == ["-e P"]
 
 
-def test_a_deploy_says_where_the_queue_proxy_is_each_time() -> None:
+def test_queue_proxy_option_is_not_retained_by_the_next_deploy() -> None:
     before = manifest_of(asked(is_own_proxy=True))
     assert template_of(before)["metadata"]["annotations"]["serving.dev/queue-proxy"] == "in-process"
     after = merged(before, asked(), replace=False)
@@ -73,13 +73,13 @@ def test_a_deploy_says_where_the_queue_proxy_is_each_time() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "héllo", "Hello", "1a", "a-", "a.b", "a" * 64])
-def test_a_name_that_no_host_can_have_is_refused(name: str) -> None:
+def test_service_name_that_is_no_dns_label_is_rejected(name: str) -> None:
     with pytest.raises(InvalidValue, match="a service's name"):
         check_name(name)
     check_name("a" * 63)
 
 
-def test_only_what_is_asked_for_is_written() -> None:
+def test_manifest_contains_only_requested_options() -> None:
     assert template_of(manifest_of(asked()))["spec"] == {"containers": [{"image": "shout", "env": []}]}
     full = asked(image="registry/x", port=9000, concurrency=0, timeout=5, scaling={"min-scale": "1", "window": "6s"})
     template = template_of(manifest_of(full))
@@ -94,7 +94,7 @@ def test_only_what_is_asked_for_is_written() -> None:
 
 
 @pytest.mark.parametrize(("port", "expected"), [(None, 8080), (9000, 9000)])
-def test_an_app_of_http2_has_a_port_that_says_so(port: int | None, expected: int) -> None:
+def test_h2c_app_has_a_port_named_h2c(port: int | None, expected: int) -> None:
     (container,) = template_of(manifest_of(asked(h2c=True, port=port)))["spec"]["containers"]
     assert container["ports"] == [{"name": "h2c", "containerPort": expected}]
 
@@ -110,7 +110,7 @@ def existing() -> Object:
     return service
 
 
-def test_a_second_deploy_keeps_what_it_is_not_asked_for() -> None:
+def test_second_deploy_retains_options_not_specified_again() -> None:
     before, second = existing(), asked(environment={"B": "3"}, snapshot="2", timeout=9)
     after = merged(before, second, replace=False)
     template = template_of(after)
@@ -142,25 +142,25 @@ def test_an_option_replaces_the_other_spelling_of_its_annotation() -> None:
     }
 
 
-def test_a_snapshot_that_is_no_longer_asked_for_goes() -> None:
+def test_snapshot_is_removed_by_a_deploy_without_it() -> None:
     annotations = template_of(merged(existing(), asked(), replace=False))["metadata"]["annotations"]
     assert "serving.dev/snapshot" not in annotations
 
 
-def test_replacing_keeps_the_traffic_alone() -> None:
+def test_replace_retains_only_the_traffic() -> None:
     after = merged(existing(), asked(), replace=True)
     assert template_of(after) == template_of(manifest_of(asked()))
     assert after["spec"]["traffic"] == existing()["spec"]["traffic"]
 
 
-def test_a_virtual_environment_is_looked_for_by_each_deploy() -> None:
+def test_virtual_environment_variables_are_not_retained() -> None:
     before = manifest_of(asked(environment={"VIRTUAL_ENV": "/v", "PATH": "/v/bin:/bin", "A": "1"}))
     after = template_of(merged(before, asked(), replace=False))
     assert after["spec"]["containers"][0]["env"] == [{"name": "A", "value": "1"}]
     assert retained_options(before, asked()) == ["-e A"]
 
 
-def test_what_is_asked_of_requests_stands_on_the_service_and_stays() -> None:
+def test_request_policy_annotations_are_on_the_service_and_retained() -> None:
     first = manifest_of(asked(policy={"serving.dev/access": "private"}))
     assert first["metadata"]["annotations"] == {"serving.dev/access": "private"}
     resource = merged(first, asked(), replace=False)
@@ -169,7 +169,7 @@ def test_what_is_asked_of_requests_stands_on_the_service_and_stays() -> None:
     assert more["metadata"]["annotations"] == {"serving.dev/access": "private", "serving.dev/placeholder-page": "true"}
 
 
-def test_an_app_on_a_fixed_port_has_a_network_of_its_own() -> None:
+def test_fixed_port_command_has_a_pod_network() -> None:
     template = manifest_of(Deployment(name="a", folder=Path(), command="run", fixed_port=3000))["spec"]["template"]
     assert template["metadata"]["annotations"]["serving.dev/network"] == "pod"
     assert template["spec"]["containers"][0]["ports"] == [{"containerPort": 3000}]
@@ -178,7 +178,7 @@ def test_an_app_on_a_fixed_port_has_a_network_of_its_own() -> None:
     assert image["spec"]["containers"][0]["ports"] == [{"containerPort": 3000}]
 
 
-def test_a_policy_becomes_an_annotation_that_the_api_takes() -> None:
+def test_policy_annotation_is_accepted_by_admission() -> None:
     manifest = manifest_of(asked(annotations={POLICY_ANNOTATION: "adaptive"}))
     manifest["metadata"]["namespace"] = "default"
     annotations = template_of(admit(SERVING_SERVICE, manifest))["metadata"]["annotations"]
@@ -191,7 +191,7 @@ def made(path: Path) -> Path:
     return path
 
 
-def test_the_folders_own_goes_before_the_active_one(tmp_path: Path) -> None:
+def test_virtualenv_of_the_folder_precedes_the_active_one(tmp_path: Path) -> None:
     active = made(tmp_path / "active")
     environment = {"VIRTUAL_ENV": str(active)}
     assert find_virtualenv(tmp_path / "app", environment) == active
@@ -199,28 +199,28 @@ def test_the_folders_own_goes_before_the_active_one(tmp_path: Path) -> None:
     assert find_virtualenv(tmp_path / "app", environment) == own
 
 
-def test_a_folder_of_that_name_alone_is_none(tmp_path: Path) -> None:
+def test_folder_named_venv_without_pyvenv_cfg_is_no_virtualenv(tmp_path: Path) -> None:
     (tmp_path / "venv").mkdir()
     assert find_virtualenv(tmp_path, {"VIRTUAL_ENV": str(tmp_path / "gone")}) is None
 
 
-def test_its_programs_are_found_first() -> None:
+def test_virtualenv_programs_precede_others_in_path() -> None:
     environment = environment_of(Path("/v"))
     assert environment["VIRTUAL_ENV"] == "/v"
     assert environment["PATH"].startswith("/v/bin:/usr/local/sbin:")
 
 
-def test_the_command_runs_the_app_by_an_interpreter_that_has_both_packages() -> None:
+def test_asgi_command_without_virtualenv_uses_the_running_interpreter() -> None:
     assert asgi_command("app.main:make.app", None) == f"{sys.executable} -m serving.asgi app.main:make.app"
 
 
 @pytest.mark.parametrize("app", ["app", "app.py", "a:b:c", "app:", "a b:c", "-m:a"])
-def test_what_names_no_app_is_refused(app: str) -> None:
+def test_invalid_asgi_app_name_is_rejected(app: str) -> None:
     with pytest.raises(InvalidValue, match="as in --asgi app:app"):
         asgi_command(app, None)
 
 
-def test_an_environment_without_the_packages_says_what_is_missing_and_how_it_is_installed(tmp_path: Path) -> None:
+def test_virtualenv_without_asgi_packages_is_rejected_with_advice(tmp_path: Path) -> None:
     venv.create(tmp_path / "v", with_pip=False)
     with pytest.raises(
         InvalidValue, match=r"serving and uvicorn in the environment of .*/v/bin/python: .* pip install"
@@ -228,12 +228,12 @@ def test_an_environment_without_the_packages_says_what_is_missing_and_how_it_is_
         asgi_command("app:app", tmp_path / "v")
 
 
-def test_an_environment_without_a_python_says_so(tmp_path: Path) -> None:
+def test_virtualenv_without_a_python_is_rejected(tmp_path: Path) -> None:
     with pytest.raises(InvalidValue, match="a Python that starts"):
         asgi_command("app:app", tmp_path)
 
 
-def test_an_image_replaces_the_command_of_the_service_and_what_belongs_to_it() -> None:
+def test_image_deploy_removes_command_annotations_and_reports_them() -> None:
     deployment = Deployment(
         name="hello", folder=Path("/app"), command="python3 app.py", fixed_port=80, preload=True, snapshot="d"
     )
@@ -246,7 +246,7 @@ def test_an_image_replaces_the_command_of_the_service_and_what_belongs_to_it() -
 
 
 @pytest.mark.parametrize("wanted", [{"image": "other"}, {"command": "python3 new.py"}])
-def test_a_deploy_replaces_the_command_of_the_container(wanted: dict[str, Any]) -> None:
+def test_deploy_removes_command_and_args_of_the_container(wanted: dict[str, Any]) -> None:
     before = manifest_of(Deployment(name="hello", folder=Path("/app"), image="i"))
     before["spec"]["template"]["spec"]["containers"][0] |= {"command": ["sh", "-c"], "args": ["exec old"]}
     deployment = Deployment(name="hello", folder=Path("/app"), **wanted)
@@ -262,20 +262,20 @@ def variables_after(before: dict[str, str], after: dict[str, str], *, replace: b
 
 
 @pytest.mark.parametrize("replace", [False, True])
-def test_another_order_of_equal_variables_is_no_change(*, replace: bool) -> None:
+def test_reordered_equal_variables_retain_their_order_unless_dependent(*, replace: bool) -> None:
     before = {"VIRTUAL_ENV": "/venv", "PATH": "/venv/bin", "A": "1", "B": "2"}
     assert variables_after(before, dict(reversed(before.items())), replace=replace) == list(before)
     assert variables_after({"A": "1", "B": "$(A)"}, {"B": "$(A)", "A": "1"}, replace=True) == ["B", "A"]
 
 
-def test_a_deployed_image_names_no_command_of_this_machine() -> None:
+def test_image_deployment_has_no_command_annotations() -> None:
     manifest = manifest_of(Deployment(name="a", folder=Path("/x"), image="r.example/a:1"))
     template = manifest["spec"]["template"]
     assert annotations_of(template) == {}
     assert nested(template, "spec", "containers", 0)["image"] == "r.example/a:1"
 
 
-def test_an_image_replaces_the_command_of_the_revision_before() -> None:
+def test_image_deploy_removes_the_previous_command_annotation() -> None:
     before = manifest_of(Deployment(name="a", folder=Path("/x"), command="run"))
     assert COMMAND_ANNOTATION in annotations_of(before["spec"]["template"])
     after = merged(before, Deployment(name="a", folder=Path("/x"), image="r.example/a:1"), replace=False)

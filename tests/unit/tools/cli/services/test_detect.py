@@ -54,7 +54,7 @@ def commands_of(folder: Path) -> list[str]:
         ({"job.py": "print(1)", "setup.py": "print(1)"}, "python job.py"),
     ],
 )
-def test_what_runs_is_found(tmp_path: Path, files: Mapping[str, str], command: str) -> None:
+def test_start_command_is_detected_from_project_files(tmp_path: Path, files: Mapping[str, str], command: str) -> None:
     assert commands_of(written(tmp_path, files)) == [command]
 
 
@@ -62,7 +62,7 @@ def test_what_runs_is_found(tmp_path: Path, files: Mapping[str, str], command: s
     ("name", "command"),
     [("docker-compose.yml", "serving convert "), ("service.yaml", "serving apply -f "), ("README.md", "")],
 )
-def test_a_folder_of_manifests_has_another_command(tmp_path: Path, name: str, command: str) -> None:
+def test_compose_or_manifest_folder_suggests_convert_or_apply(tmp_path: Path, name: str, command: str) -> None:
     assert other_command(written(tmp_path, {name: ""})).startswith(command)
     assert bool(other_command(tmp_path)) is bool(command)
 
@@ -76,12 +76,12 @@ def test_a_folder_of_manifests_has_another_command(tmp_path: Path, name: str, co
         ({"package.json": START}, False),
     ],
 )
-def test_a_grpc_server_is_known_by_its_package(tmp_path: Path, files: Mapping[str, str], *, is_grpc: bool) -> None:
+def test_grpc_server_is_detected_by_its_package(tmp_path: Path, files: Mapping[str, str], *, is_grpc: bool) -> None:
     (choice,) = choices(written(tmp_path, files), has={"x"}.__contains__, python="python")
     assert choice.is_grpc is is_grpc
 
 
-def test_an_app_of_python_and_one_of_node_are_two_choices(tmp_path: Path) -> None:
+def test_python_and_node_apps_are_two_choices(tmp_path: Path) -> None:
     assert len(commands_of(written(tmp_path, {"main.py": FASTAPI, "package.json": START}))) == 2
     assert commands_of(tmp_path / "none") == []
 
@@ -96,7 +96,7 @@ def test_an_app_of_python_and_one_of_node_are_two_choices(tmp_path: Path) -> Non
         ({"index.html": "", ".env": "KEY=1"}, "would be public"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, files: Mapping[str, str], message: str) -> None:
+def test_unusable_project_file_is_reported(tmp_path: Path, files: Mapping[str, str], message: str) -> None:
     with pytest.raises(InvalidValue, match=message):
         commands_of(written(tmp_path, files))
 
@@ -112,12 +112,14 @@ def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, files: Mapping[str,
         ({"package.json": '{"dependencies": {"express": "4"}}', "node_modules/x": ""}, []),
     ],
 )  # fmt: skip
-def test_what_a_folder_lists_is_installed(tmp_path: Path, files: Mapping[str, str], commands: list[str]) -> None:
+def test_build_commands_install_listed_dependencies(
+    tmp_path: Path, files: Mapping[str, str], commands: list[str]
+) -> None:
     written(tmp_path, files)
     assert build_commands(tmp_path, None) == [command.replace("F", str(tmp_path)) for command in commands]
 
 
-def test_an_environment_gets_only_what_it_lacks(tmp_path: Path) -> None:
+def test_build_commands_install_only_missing_packages_in_a_virtualenv(tmp_path: Path) -> None:
     written(tmp_path, {"requirements.txt": "flask"})
     pip = f"{tmp_path}/.venv/bin/python -m pip install"
     assert build_commands(tmp_path, tmp_path / ".venv") == []
@@ -144,15 +146,15 @@ def test_an_environment_gets_only_what_it_lacks(tmp_path: Path) -> None:
         ("gunicorn --threads 8 app:app", None),
     ],
 )
-def test_a_port_in_a_command_is_seen(command: str, port: int | None) -> None:
+def test_port_is_detected_in_a_command(command: str, port: int | None) -> None:
     assert named_port(command) == port
 
 
 @pytest.mark.parametrize(("name", "expected"), [("My_Shop", "my-shop"), ("2nd shop!", "nd-shop"), ("a" * 70, "a" * 63)])
-def test_a_folder_names_its_service(name: str, expected: str) -> None:
+def test_service_name_is_derived_from_the_folder(name: str, expected: str) -> None:
     assert name_of_folder(Path("/apps") / name) == expected
 
 
-def test_a_folder_without_a_letter_names_none() -> None:
+def test_folder_name_without_a_letter_is_rejected() -> None:
     with pytest.raises(InvalidValue, match="before the folder"):
         name_of_folder(Path("/1"))

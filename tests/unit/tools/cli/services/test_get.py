@@ -27,11 +27,11 @@ VALUE = {
         ("{.items[?(@.ready=='True')].metadata.name}", "b"),
     ],
 )
-def test_a_template_as_in_kubectl(template: str, text: str) -> None:
+def test_jsonpath_template_is_rendered_as_by_kubectl(template: str, text: str) -> None:
     assert rendered(template, VALUE) == text
 
 
 @pytest.mark.parametrize("template", ["{.a", "{..a}", "{end}", "{range .items[*]}", "{.a}}"])
-def test_what_cannot_be_read_is_named(template: str) -> None:
+def test_invalid_jsonpath_template_raises(template: str) -> None:
     with pytest.raises(InvalidValue):
         rendered(template, VALUE)

@@ -37,7 +37,7 @@ VARIABLES = {"FOO": "first", "BAR": "", "JSON": '{"json":2}', "LOOP": "$LOOP"}
         ("${missing:-two\nlines}", "two\nlines"),
     ],
 )
-def test_variables_are_inserted(text: str, expected: str) -> None:
+def test_compose_variables_are_interpolated(text: str, expected: str) -> None:
     assert Interpolation(VARIABLES).text(text) == expected
 
 
@@ -52,18 +52,18 @@ def test_variables_are_inserted(text: str, expected: str) -> None:
         ("${missing:-" * 40 + "}" * 40, "at most 32 variables within each other"),
     ],
 )
-def test_a_wrong_text_is_named(text: str, message: str) -> None:
+def test_invalid_interpolation_is_rejected_with_a_reason(text: str, message: str) -> None:
     with pytest.raises(InvalidValue, match=re.escape(message)):
         Interpolation(VARIABLES).text(text)
 
 
-def test_names_without_a_value_are_collected_where_they_are_used() -> None:
+def test_used_names_without_a_value_are_collected() -> None:
     interpolation = Interpolation(VARIABLES)
     interpolation.text("$A ${B} ${C:-c} ${FOO:-$D} ${E:-$F} ${G:+$H} ${FOO:?$I} $BAR")
     assert interpolation.unset == {"A", "B", "F"}
 
 
-def test_variables_of_variables_are_bounded() -> None:
+def test_nested_interpolation_size_is_bounded() -> None:
     interpolation = Interpolation({"V0": "x" * 2**10})
     for at in range(10):
         interpolation.define(f"V{at + 1}", f"$V{at}$V{at}", is_literal=False)
@@ -71,7 +71,7 @@ def test_variables_of_variables_are_bounded() -> None:
         interpolation.text("$V10" * 3)
 
 
-def test_an_object_in_several_places_stays_one_and_may_hold_itself() -> None:
+def test_shared_and_recursive_yaml_objects_are_preserved() -> None:
     shared: dict[Any, Any] = {"a": ["$FOO"], 5: None}
     shared["self"] = shared
     services = Interpolation(VARIABLES).services([shared, shared, 1], "here")
@@ -79,7 +79,7 @@ def test_an_object_in_several_places_stays_one_and_may_hold_itself() -> None:
     assert (services[0]["a"], services[0][5], services[2], shared["a"]) == (["first"], None, 1, ["$FOO"])
 
 
-def test_all_wrong_texts_are_named_with_their_places() -> None:
+def test_all_invalid_texts_are_reported_with_their_paths() -> None:
     with pytest.raises(SettingsError, match="expected") as caught:
         Interpolation({}).services(
             {"web": {"ports": ["80", "${A:?}"], "image": "${"}, "db": {"image": "$A"}}, "f: services"
@@ -88,12 +88,12 @@ def test_all_wrong_texts_are_named_with_their_places() -> None:
 
 
 @given(st.text())
-def test_a_text_with_its_dollar_signs_doubled_is_itself(text: str) -> None:
+def test_text_with_doubled_dollar_signs_is_unchanged(text: str) -> None:
     assert Interpolation(VARIABLES).text(text.replace("$", "$$")) == text
 
 
 @given(st.text(alphabet="${}:-+?AFO ab"))
-def test_any_text_is_interpolated_or_refused(text: str) -> None:
+def test_arbitrary_text_raises_only_invalid_value(text: str) -> None:
     interpolation = Interpolation({"A": "", "FOO": "o"})
     with contextlib.suppress(InvalidValue):
         assert "$" in text or interpolation.text(text) == text

@@ -17,28 +17,28 @@ NOW_S = dt.datetime.fromisoformat("2026-11-24T14:00").timestamp()
         ("2026-11-23T10:00", "2026-11-23T10:00"),
     ],
 )
-def test_times_are_read_as_people_write_them(text: str, at: str) -> None:
+def test_relative_and_absolute_times_are_parsed(text: str, at: str) -> None:
     assert moment_s(text, "--since", now_s=NOW_S) == dt.datetime.fromisoformat(at).timestamp()
 
 
 @pytest.mark.parametrize("text", ["99999999999h", "1000-01-01T00:00:00Z"])
-def test_a_time_before_all_logs_is_the_first(text: str) -> None:
+def test_time_before_the_epoch_is_clamped(text: str) -> None:
     assert SearchedLines(since_s=moment_s(text, "--since", now_s=NOW_S)).since_stamp == "1970-01-01T00:00:01Z"
 
 
-def test_a_time_may_have_a_zone() -> None:
+def test_time_with_a_zone_is_parsed() -> None:
     assert moment_s("1970-01-02T00:00:00Z", "--since", now_s=NOW_S) == 86400
 
 
 @pytest.mark.parametrize("text", ["", "x", "25:00", "2026-13-01", "1:5", "tomorrow", "-5", "90", "-5m", "1001-01-01T"])
-def test_other_times_are_refused_with_examples(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_time_is_rejected_with_examples(text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as raised:
         moment_s(text, "--since", now_s=NOW_S)
     assert raised.value.code == 2
     assert f"--since {text!r} is not a time: expected 10m (ago), 13:05" in capsys.readouterr().err
 
 
-def test_lines_are_chosen_by_time_and_text() -> None:
+def test_log_lines_are_selected_by_time_and_pattern() -> None:
     assert not SearchedLines().is_given
     search = searched_lines(None, None, "o[nt]e")
     assert (search.is_given, search.takes("one", None), search.takes("two", 5.0)) == (True, True, False)
@@ -51,7 +51,7 @@ def test_lines_are_chosen_by_time_and_text() -> None:
     ("since", "until", "grep", "message"),
     [(None, None, "(", "is not a regular expression"), ("1m", "5m", None, "--since 1m is after --until 5m")],
 )
-def test_a_search_that_finds_nothing_is_refused(
+def test_invalid_pattern_or_empty_interval_is_rejected(
     since: str | None, until: str | None, grep: str | None, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):

@@ -22,7 +22,7 @@ def problems_of(*paths: str) -> list[str]:
     return [str(problem) for problem in caught.value.problems]
 
 
-def test_documents_of_all_files_come_with_their_place_and_what_others_need_first(tmp_path: Path) -> None:
+def test_manifests_are_read_with_file_and_line_and_dependencies_first(tmp_path: Path) -> None:
     path = written(tmp_path, a=f"# a comment\n---\n{SERVICE}---\n---\n{CONFIG_MAP}", b=SERVICE)
     (tmp_path / "notes.txt").write_text("no manifest")
     assert [(manifest.kind.name, manifest.name, manifest.where) for manifest in read_manifests([path]).manifests] == [
@@ -32,19 +32,19 @@ def test_documents_of_all_files_come_with_their_place_and_what_others_need_first
     ]
 
 
-def test_a_date_stays_the_text_that_it_is_in_json(tmp_path: Path) -> None:
+def test_yaml_date_is_read_as_text(tmp_path: Path) -> None:
     (manifest,) = read_manifests([written(tmp_path, a=CONFIG_MAP)]).manifests
     assert manifest.body["data"] == {"day": "2026-11-21"}
 
 
-def test_a_list_is_its_items(tmp_path: Path) -> None:
+def test_invalid_item_of_a_list_is_reported_with_its_index(tmp_path: Path) -> None:
     text = '{"apiVersion": "v1", "kind": "List", "items": [{"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}}, 3]}'
     assert problems_of(written(tmp_path, a=text)) == [
         f"{tmp_path}/a.yaml:1 items[1]: 3 is not an object; expected a manifest: apiVersion, kind and metadata.name"
     ]
 
 
-def test_standard_input_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_manifest_is_read_from_standard_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO(SERVICE))
     assert [manifest.where for manifest in read_manifests(["-"]).manifests] == ["standard input:1"]
 
@@ -79,7 +79,7 @@ def test_an_invalid_manifest_is_reported_with_file_and_line(tmp_path: Path, text
     assert problem.startswith(f"{tmp_path}/a.yaml{message}")
 
 
-def test_everything_that_is_wrong_is_reported_at_once(tmp_path: Path) -> None:
+def test_all_unreadable_paths_are_reported(tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
     problems = problems_of(
@@ -105,7 +105,7 @@ def test_everything_that_is_wrong_is_reported_at_once(tmp_path: Path) -> None:
         ("extensions/v1beta1 Ingress", "apiVersion networking.k8s.io/v1, kind Ingress"),
     ],
 )
-def test_a_foreign_kind_is_named_and_the_rest_is_read(tmp_path: Path, head: str, expected: str) -> None:
+def test_unsupported_kind_is_reported_and_other_manifests_are_read(tmp_path: Path, head: str, expected: str) -> None:
     version, name = head.split()
     text = f"apiVersion: {version}\nkind: {name}\nmetadata: {{name: other}}\n---\n{CONFIG_MAP}"
     files = read_manifests([written(tmp_path, a=text)])

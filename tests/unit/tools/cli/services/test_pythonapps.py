@@ -69,7 +69,9 @@ def commands_of(folder: Path, *programs: str) -> list[str]:
         ({"shop server.py": "print(1)"}, "python 'shop server.py'"),
     ],
 )  # fmt: skip
-def test_an_app_is_run_by_a_server_of_its_kind(tmp_path: Path, files: Mapping[str, str], command: str) -> None:
+def test_python_app_command_uses_the_server_of_its_framework(
+    tmp_path: Path, files: Mapping[str, str], command: str
+) -> None:
     assert commands_of(written(tmp_path, files), "uvicorn", "gunicorn", "streamlit") == [command]
 
 
@@ -86,18 +88,18 @@ def test_several_apps_are_several_choices(tmp_path: Path) -> None:
         ([], "needs gunicorn"),
     ],
 )
-def test_the_server_is_one_that_is_installed(tmp_path: Path, programs: list[str], command: str) -> None:
+def test_python_app_command_uses_an_installed_server(tmp_path: Path, programs: list[str], command: str) -> None:
     assert commands_of(written(tmp_path, {"app.py": FLASK}), *programs) == [command]
 
 
 @pytest.mark.parametrize(
     "text", ["app = (", "import app\napp = app", "from . import app", "app = 5", "def f(): pass", "'''Text.'''", "\0"]
 )
-def test_what_is_no_app_is_none(tmp_path: Path, text: str) -> None:
+def test_module_without_an_app_yields_no_command(tmp_path: Path, text: str) -> None:
     assert commands_of(written(tmp_path, {"app.py": text}), "uvicorn") == []
 
 
-def test_modules_that_import_each_other_end(tmp_path: Path) -> None:
+def test_circular_imports_yield_no_command(tmp_path: Path) -> None:
     assert commands_of(written(tmp_path, {"main.py": "from app import app", "app.py": "from main import app"})) == []
 
 
@@ -109,7 +111,7 @@ def test_modules_that_import_each_other_end(tmp_path: Path) -> None:
         ({"shop/wsgi.py": ""}, ["uvicorn", "flask"], "python manage.py runserver --noreload 127.0.0.1:$PORT"),
     ],
 )
-def test_a_django_project_is_run_by_its_own_module(
+def test_django_command_uses_the_project_module(
     tmp_path: Path, files: Mapping[str, str], programs: list[str], command: str
 ) -> None:
     text = "import os\nos.environ.setdefault('DJANGO_SETTINGS_MODULE', 'shop.settings.local')"

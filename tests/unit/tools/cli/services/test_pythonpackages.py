@@ -27,7 +27,9 @@ TEST_ONLY = 'y = {version = "1", optional = true}\n'
         ({"setup.py": ""}, ["-e F"]),
     ],
 )  # fmt: skip
-def test_what_a_folder_lists_is_given_to_pip(tmp_path: Path, files: Mapping[str, str], arguments: list[str]) -> None:
+def test_pip_arguments_list_project_dependencies(
+    tmp_path: Path, files: Mapping[str, str], arguments: list[str]
+) -> None:
     assert pip_arguments(written(tmp_path, files)) == [words.replace("F", str(tmp_path)) for words in arguments]
 
 
@@ -35,12 +37,12 @@ def test_what_a_folder_lists_is_given_to_pip(tmp_path: Path, files: Mapping[str,
     ("version", "expected"),
     [("^1.2.3", ">=1.2.3,<2"), ("^0.2.3", ">=0.2.3,<0.3"), ("^0.0.3", ">=0.0.3,<0.0.4"), ("~1.2.3", "~=1.2.3"), ("~1.2", "==1.2.*"), ("==1.*", "==1.*")],
 )  # fmt: skip
-def test_a_version_of_poetry_becomes_one_of_pip(tmp_path: Path, version: str, expected: str) -> None:
+def test_poetry_version_becomes_a_pip_specifier(tmp_path: Path, version: str, expected: str) -> None:
     written(tmp_path, {"pyproject.toml": f'[tool.poetry.dependencies]\nx = "{version}"'})
     assert pip_arguments(tmp_path)[0].strip("'") == f"x{expected}"
 
 
-def test_another_source_and_an_unreadable_file_are_named(tmp_path: Path) -> None:
+def test_poetry_git_source_and_invalid_toml_are_rejected(tmp_path: Path) -> None:
     written(tmp_path, {"pyproject.toml": '[tool.poetry.dependencies]\nx = {git = "https://x"}'})
     with pytest.raises(InvalidValue, match=r"pyproject\.toml: x. is not a version"):
         pip_arguments(tmp_path)
@@ -49,6 +51,6 @@ def test_another_source_and_an_unreadable_file_are_named(tmp_path: Path) -> None
         pip_arguments(tmp_path)
 
 
-def test_the_programs_of_a_project_are_listed(tmp_path: Path) -> None:
+def test_project_scripts_are_listed(tmp_path: Path) -> None:
     written(tmp_path, {"pyproject.toml": '[project.scripts]\na = "x:y"\n[tool.poetry.scripts]\nb = "x:y"'})
     assert project_scripts(tmp_path) == ["a", "b"]

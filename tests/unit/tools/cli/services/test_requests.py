@@ -81,12 +81,12 @@ def asked(folder: Path, *arguments: str) -> Result:
     return CliRunner().invoke(main, ["requests", "cart", "--state", str(folder), *arguments], env={"KUBECONFIG": None})
 
 
-def test_the_parts_of_a_duration_are_named_where_there_are_any() -> None:
+def test_time_text_lists_nonzero_parts_of_the_duration() -> None:
     assert time_text(ONE) == "1204 ms, cold: start 1010, app 194"
     assert time_text(FINE) == "0 ms"
 
 
-def test_the_logs_of_that_moment_have_a_command() -> None:
+def test_logs_command_selects_pod_and_time_of_a_request() -> None:
     command = logs_command(ONE, "shop")
     assert command.startswith("serving logs cart -n shop --pod cart-00001-a --since 20")
     assert " --until 20" in command
@@ -103,7 +103,7 @@ def test_the_most_frequent_error_comes_first() -> None:
 @pytest.mark.parametrize(
     ("flags", "statuses"), [((), ["502", "200"]), (("--failed",), ["502"]), (("--slow",), ["502", "200"])]
 )
-def test_each_list_has_its_requests_once(
+def test_each_request_is_listed_once(
     activator: tuple[type[_Activator], str], tmp_path: Path, flags: tuple[str, ...], statuses: list[str]
 ) -> None:
     handler, url = activator
@@ -116,7 +116,7 @@ def test_each_list_has_its_requests_once(
     assert handler.paths == ["/requests/default/cart"]
 
 
-def test_json_has_the_merged_reports(activator: tuple[type[_Activator], str], tmp_path: Path) -> None:
+def test_json_output_merges_reports_of_activators(activator: tuple[type[_Activator], str], tmp_path: Path) -> None:
     _, url = activator
     done = asked(tmp_path, "-o", "json", "--activator", url, "--activator", f"{url}/metrics")
     (report,) = msgspec.json.decode(done.stdout, type=list[RequestReport])
@@ -132,7 +132,7 @@ def test_json_has_the_merged_reports(activator: tuple[type[_Activator], str], tm
         (200, b"<html>", "does not answer: JSON is malformed"),
     ],
 )
-def test_what_is_wrong_with_an_activator_is_one_line(
+def test_activator_failure_is_reported_in_one_line(
     activator: tuple[type[_Activator], str], tmp_path: Path, status: int, body: bytes, part: str
 ) -> None:
     handler, url = activator
@@ -143,7 +143,9 @@ def test_what_is_wrong_with_an_activator_is_one_line(
     assert len(done.output.splitlines()) == 1
 
 
-def test_one_of_two_activators_is_enough(activator: tuple[type[_Activator], str], tmp_path: Path) -> None:
+def test_requests_are_listed_if_one_of_two_activators_responds(
+    activator: tuple[type[_Activator], str], tmp_path: Path
+) -> None:
     _, url = activator
     done = asked(tmp_path, "--activator", "http://127.0.0.1:1", "--activator", url)
     assert done.exit_code == 0
@@ -151,7 +153,7 @@ def test_one_of_two_activators_is_enough(activator: tuple[type[_Activator], str]
     assert " 502 POST /pay" in done.output
 
 
-def test_without_a_system_the_command_says_how_to_start_one(tmp_path: Path) -> None:
+def test_requests_without_a_running_system_advise_serving_up(tmp_path: Path) -> None:
     done = asked(tmp_path)
     assert done.exit_code == 1
     assert "serving up" in done.output

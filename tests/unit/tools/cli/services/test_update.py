@@ -16,7 +16,7 @@ SERVICE: Object = {
 }
 
 
-def test_what_is_not_named_stays() -> None:
+def test_update_retains_unspecified_fields() -> None:
     changed = updated(
         SERVICE, ServiceUpdate(environment={"B": "3", "C": "4"}, limits={"memory": "1Gi"}, h2c=True, concurrency=2)
     )
@@ -49,7 +49,7 @@ def test_variables_and_annotations_are_removed() -> None:
     assert [variable["name"] for variable in cleared["spec"]["template"]["spec"]["containers"][0]["env"]] == ["C"]
 
 
-def test_an_option_of_scaling_replaces_the_other_spelling_of_its_annotation() -> None:
+def test_scaling_option_replaces_the_other_spelling_of_its_annotation() -> None:
     before = updated(SERVICE, ServiceUpdate(annotations={"autoscaling.knative.dev/maxScale": "9"}))
     changed = updated(before, ServiceUpdate(scaling={"max-scale": "3", "window": "30s"}))
     assert changed["spec"]["template"]["metadata"]["annotations"] == {
@@ -60,7 +60,7 @@ def test_an_option_of_scaling_replaces_the_other_spelling_of_its_annotation() ->
     }
 
 
-def test_what_a_route_does_is_on_the_service_itself() -> None:
+def test_route_policy_annotations_are_set_on_the_service() -> None:
     before = updated(SERVICE, ServiceUpdate(policy={"serving.dev/access": "private", "serving.dev/tcp": "5432"}))
     assert before["spec"]["template"]["metadata"]["annotations"] == template_annotations()
     changed = updated(before, ServiceUpdate(policy={"serving.dev/tcp": ""}))
@@ -72,7 +72,7 @@ def template_annotations() -> Object:
     return annotations
 
 
-def test_a_variable_that_does_not_exist_is_named_with_those_that_do() -> None:
+def test_removal_of_an_unknown_variable_is_rejected_with_known_names() -> None:
     with pytest.raises(InvalidValue, match="A, B"):
         updated(SERVICE, ServiceUpdate(removed=("Z",)))
 
@@ -89,13 +89,13 @@ def a_command(**container: object) -> Object:
     return {"metadata": {"name": "s"}, "spec": {"template": {"metadata": {"annotations": annotations}, "spec": spec}}}
 
 
-def test_an_empty_command_runs_the_image_and_nothing_of_the_command_stays() -> None:
+def test_empty_command_runs_the_image_and_removes_command_fields() -> None:
     template = updated(a_command(), ServiceUpdate(command="", image="j"))["spec"]["template"]
     assert template["metadata"]["annotations"] == {"k": "v"}
     assert template["spec"]["containers"] == [{"image": "j", "env": [{"name": "A", "value": "1"}]}]
 
 
-def test_another_command_replaces_that_of_the_container() -> None:
+def test_new_command_removes_command_and_args_of_the_container() -> None:
     template = updated(a_command(command=["old"], args=["x"]), ServiceUpdate(command="new"))["spec"]["template"]
     assert template["metadata"]["annotations"]["serving.dev/command"] == "new"
     assert template["spec"]["containers"][0].keys() == {"image", "env"}

@@ -51,13 +51,13 @@ def activators(*replies: str) -> Iterator[tuple[ServiceAddress, list[str | None]
             thread.join()
 
 
-def test_all_who_take_turns_have_to_agree() -> None:
+def test_wait_ends_when_all_activators_return_the_new_split() -> None:
     with activators("", OLD, NEW, OLD, NEW) as (address, requests):
         assert until_in_force(address, SERVICE, within_s=60)
     assert requests == ["probe"] * 8
 
 
-def test_it_is_not_waited_for_without_end() -> None:
+def test_wait_ends_after_its_time_limit() -> None:
     with activators(OLD) as (address, requests):
         within_s = 0.05
         # On a busy machine the time may pass before the first one is asked.
@@ -66,7 +66,7 @@ def test_it_is_not_waited_for_without_end() -> None:
             within_s *= 2
 
 
-def test_a_missing_server_is_no_error() -> None:
+def test_wait_for_an_unreachable_activator_returns_false() -> None:
     nowhere = ServiceAddress(url="http://h", host="h", connect_host="127.0.0.1", connect_port=1)
     assert not until_in_force(nowhere, SERVICE, within_s=0.02)
 
@@ -84,7 +84,7 @@ def test_a_missing_server_is_no_error() -> None:
         ("PermissionError: [Errno 13] Permission denied: 'data.json'", None),
     ],
 )
-def test_the_port_of_an_app_is_read_from_its_failure(message: str, port: int | None) -> None:
+def test_app_port_is_read_from_a_failure_message(message: str, port: int | None) -> None:
     assert NotReady(message).port == port
 
 
@@ -102,7 +102,7 @@ END = {"terminated": {"exitCode": 1}}
         ({"state": END}, {"deletionTimestamp": "2026-12-01T00:00:00Z"}, False),
     ],
 )
-def test_a_pod_is_down_between_two_runs_of_a_container(
+def test_pod_is_down_between_two_runs_of_its_container(
     status: dict[str, object], metadata: dict[str, object], is_ended: bool
 ) -> None:
     assert is_down({"metadata": metadata, "status": {"containerStatuses": [status]}}) is is_ended

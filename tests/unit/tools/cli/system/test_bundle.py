@@ -53,18 +53,18 @@ VALUES = {
         ),
     ],
 )
-def test_secrets_are_replaced(text: str, expected: str) -> None:
+def test_secrets_in_a_text_are_redacted(text: str, expected: str) -> None:
     assert redacted(text, [SECRET]) == expected
 
 
-def test_values_of_variables_are_replaced_and_references_stay() -> None:
+def test_env_values_are_redacted_and_secret_references_are_retained() -> None:
     env = [{"name": "A", "value": "x"}, {"name": "B", "valueFrom": {"secretKeyRef": {"name": "db", "key": "p"}}}]
     result = without_values({"spec": [{"env": env}], "metadata": {"managedFields": [], "name": "one"}})
     assert result == {"spec": [{"env": [{"name": "A", "value": "<removed>"}, env[1]]}], "metadata": {"name": "one"}}
 
 
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES)
-def test_a_secret_is_found_in_each_form(value: bytes) -> None:
+def test_secret_is_redacted_in_each_encoding(value: bytes) -> None:
     forms = secret_forms([value])
     shown = [
         SECRET,
@@ -80,7 +80,7 @@ def test_a_secret_is_found_in_each_form(value: bytes) -> None:
 
 
 @pytest.mark.parametrize("text", ["p@ss/w\u00f6rd+1 x", 'quo"te\\back', "%41%42%43%zz"])
-def test_a_secret_of_other_characters_is_found_as_urls_and_logs_write_it(text: str) -> None:
+def test_secret_with_special_characters_is_redacted_in_urls_and_json(text: str) -> None:
     forms = secret_forms([text.encode()])
     written = [
         quote(text, safe=""),
@@ -92,7 +92,7 @@ def test_a_secret_of_other_characters_is_found_as_urls_and_logs_write_it(text: s
     assert [form for form in written if redacted(f"[{form}]", forms) != "[<removed>]"] == []
 
 
-def test_words_of_commands_in_a_pod_are_replaced() -> None:
+def test_exec_probe_arguments_and_binary_data_are_redacted() -> None:
     probe = {"exec": {"command": ["psql", "--pin", SECRET]}, "periodSeconds": 1}
     result = without_values({"livenessProbe": probe, "binaryData": {"key": SECRET}})
     assert result == {
@@ -101,13 +101,13 @@ def test_words_of_commands_in_a_pod_are_replaced() -> None:
     }
 
 
-def test_copies_of_values_are_left_out_and_those_of_config_maps_are_replaced() -> None:
+def test_last_applied_annotation_is_removed_and_data_is_redacted() -> None:
     annotations = {"kubectl.kubernetes.io/last-applied-configuration": SECRET, "a": "b"}
     result = without_values({"metadata": {"annotations": annotations}, "data": {"key": SECRET}})
     assert result == {"metadata": {"annotations": {"a": "b"}}, "data": {"key": "<removed>"}}
 
 
-async def test_a_stopped_system_is_bundled_without_what_its_secrets_hold(tmp_path: Path) -> None:
+async def test_bundle_of_a_stopped_system_contains_no_secret(tmp_path: Path) -> None:
     """Takes two seconds: the commands that it collects start processes."""
     state, file = tmp_path / "state", tmp_path / "bundle.tar.gz"
     (state / "logs").mkdir(parents=True)
@@ -135,6 +135,6 @@ async def test_a_stopped_system_is_bundled_without_what_its_secrets_hold(tmp_pat
     assert "File exists" in CliRunner().invoke(main, ["bundle", str(file), f"--state={state}"]).output
 
 
-def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_bundle_of_a_missing_state_folder_is_rejected(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["bundle", str(tmp_path / "b.tar.gz"), f"--state={tmp_path}/nowhere"])
     assert (done.exit_code, "nowhere; `serving up` creates one" in done.output) == (1, True)

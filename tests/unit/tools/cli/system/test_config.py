@@ -30,7 +30,7 @@ def serving(*arguments: str) -> Result:
     return CliRunner().invoke(main, list(arguments), env={"SERVING_AUTOSCALER_MIN_SCALE": None})
 
 
-def test_five_mistakes_are_five_lines_from_the_top_and_exit_2(broken: Path) -> None:
+def test_config_check_reports_each_mistake_in_line_order_and_exits_2(broken: Path) -> None:
     done = serving("config", "check", str(broken))
     assert done.exit_code == 2
     assert [line.removeprefix(str(broken)).split(";")[0] for line in done.stderr.splitlines()] == [
@@ -42,13 +42,13 @@ def test_five_mistakes_are_five_lines_from_the_top_and_exit_2(broken: Path) -> N
     ]
 
 
-def test_what_is_printed_checks_fine(tmp_path: Path) -> None:
+def test_printed_default_config_maps_pass_config_check(tmp_path: Path) -> None:
     assert serving("config", "defaults", "--write", str(tmp_path)).exit_code == 0
     done = serving("config", "check", *map(str, sorted(tmp_path.iterdir())))
     assert (done.exit_code, done.stdout) == (0, f"{len(list(tmp_path.iterdir()))} ConfigMaps fine\n")
 
 
-def test_one_config_map_is_one(tmp_path: Path) -> None:
+def test_config_check_reports_one_config_map_in_the_singular(tmp_path: Path) -> None:
     path = tmp_path / "one.yaml"
     path.write_text(serving("config", "defaults", "config-deployment").stdout)
     assert serving("config", "check", str(path)).stdout == "1 ConfigMap fine\n"
@@ -74,14 +74,14 @@ def test_show_reports_each_value_with_its_origin(tmp_path: Path) -> None:
     assert rows["stable_window_s"]["layer"] == "default"
 
 
-def test_show_as_a_table_has_a_line_a_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_config_show_prints_one_line_per_setting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "160")
     lines = serving("config", "show").stdout.splitlines()
     assert any(line.split() == ["autoscaler", "config-autoscaler", "stable-window", "60s", "default"] for line in lines)
 
 
 @pytest.mark.parametrize("columns", [80, 120, 300])
-def test_show_fits_the_screen_and_shortens_values_before_keys(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
+def test_config_show_fits_the_terminal_and_shortens_values_first(monkeypatch: pytest.MonkeyPatch, columns: int) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))
     lines = serving("config", "show").stdout.splitlines()
     assert max(map(len, lines)) == min(columns, 160)
@@ -90,31 +90,31 @@ def test_show_fits_the_screen_and_shortens_values_before_keys(monkeypatch: pytes
     assert any("activator-capacity " in line for line in lines)
 
 
-def test_show_refuses_what_check_refuses(broken: Path) -> None:
+def test_config_show_rejects_an_invalid_config_map(broken: Path) -> None:
     done = serving("config", "show", "--config", str(broken))
     assert (done.exit_code, len(done.stderr.splitlines())) == (2, 5)
 
 
-def test_a_flag_that_names_no_daemon_is_reported() -> None:
+def test_set_flag_without_a_known_daemon_is_reported() -> None:
     done = serving("config", "show", "--set", "scaler.min_scale=1")
     assert done.exit_code == 2
     assert "flag --set: 'scaler.min_scale=1' is not right; expected DAEMON.FIELD=VALUE" in done.stderr
 
 
-def test_a_file_that_is_not_text_is_reported(tmp_path: Path) -> None:
+def test_binary_config_file_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "config-x.yaml"
     path.write_bytes(b"\xff\xfe\x00")
     assert "not readable" in serving("config", "check", str(path)).stderr
 
 
-def test_the_page_and_all_config_maps_print() -> None:
+def test_config_defaults_prints_the_page_and_all_config_maps() -> None:
     assert serving("config", "defaults", "--page").stdout.startswith("# Settings\n")
     assert serving("config", "defaults").stdout.count("kind: ConfigMap\n") == len(
         {line for line in serving("config", "defaults").stdout.splitlines() if line.startswith("  name: config-")}
     )
 
 
-def test_node_groups_are_checked_in_each_form(tmp_path: Path) -> None:
+def test_config_check_accepts_node_groups_in_each_format(tmp_path: Path) -> None:
     escalator, manifest, config_map = (tmp_path / f"{name}.yaml" for name in ("escalator", "manifest", "map"))
     escalator.write_text(ESCALATOR_FILE)
     manifest.write_text(yaml.safe_dump({"apiVersion": "serving.dev/v1alpha1", "kind": "NodeGroup", **named()}))
@@ -126,7 +126,7 @@ def test_node_groups_are_checked_in_each_form(tmp_path: Path) -> None:
     assert (done.exit_code, done.stdout) == (0, "1 ConfigMap and 3 node groups fine\n")
 
 
-def test_every_problem_of_node_groups_is_listed_with_its_place(tmp_path: Path) -> None:
+def test_config_check_reports_node_group_problems_per_file(tmp_path: Path) -> None:
     escalator, manifest, config_map = (tmp_path / f"{name}.yaml" for name in ("escalator", "manifest", "map"))
     wrong = ESCALATOR_FILE.replace("max_nodes: 10", "max_nodes: 0").replace("dry_mode", "dry_mod")
     escalator.write_text(wrong)

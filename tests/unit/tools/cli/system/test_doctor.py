@@ -10,7 +10,7 @@ from serving.home.supervisor.children import CHILDREN
 from serving.tools.cli.system.doctor import check_daemons, check_reach
 
 
-def test_a_daemon_that_does_not_run_is_reported_with_its_last_error(tmp_path: Path) -> None:
+def test_missing_daemon_is_reported_with_its_last_log_error(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     lines = [{"level": "error", "error": "no room"}, {"level": "info", "event": "later"}]
     (tmp_path / "logs" / "control.log").write_text("\n".join(map(json.dumps, lines)))
@@ -24,7 +24,7 @@ def test_a_daemon_that_does_not_run_is_reported_with_its_last_error(tmp_path: Pa
     assert findings["template"].text == "does not run"
 
 
-def test_each_of_several_activators_is_looked_for(tmp_path: Path) -> None:
+def test_each_of_several_activators_is_checked(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     ports = {"api": 1, "activator-metrics": 2, "activator-1-metrics": 3, "activator-2-metrics": 4}
     (tmp_path / "ports.json").write_text(json.dumps(ports))
@@ -32,7 +32,7 @@ def test_each_of_several_activators_is_looked_for(tmp_path: Path) -> None:
     assert names[-3:] == ["activator", "activator-1", "activator-2"]
 
 
-def test_daemons_of_certificates_and_node_groups_are_looked_for_where_they_belong(tmp_path: Path) -> None:
+def test_acme_and_nodegroup_daemons_are_checked_when_enabled(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "ports.json").write_text(json.dumps({"api": 1, "nodegroup-metrics": 2}))
     # As each daemon of `serving up --acme` has it.
@@ -47,7 +47,7 @@ def test_daemons_of_certificates_and_node_groups_are_looked_for_where_they_belon
     assert findings["acme"] == findings["nodegroup"] == "fail"
 
 
-def test_a_port_without_a_response_is_in_the_way(tmp_path: Path) -> None:
+def test_unresponsive_api_port_fails_the_check(tmp_path: Path) -> None:
     # Bound, but not listening: nobody else can come there meanwhile.
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
@@ -61,6 +61,6 @@ def test_a_port_without_a_response_is_in_the_way(tmp_path: Path) -> None:
     ]
 
 
-def test_a_folder_without_ports_says_to_start_again(tmp_path: Path) -> None:
+def test_missing_ports_file_advises_a_restart(tmp_path: Path) -> None:
     (finding,) = check_reach(tmp_path)
     assert (finding.state, finding.advice) == ("fail", "start `serving up` again")

@@ -20,7 +20,7 @@ def certificate(**messages: tuple[str, str]) -> dict[str, Any]:
         ({"Ready": ("False", ""), "Issuing": ("True", "")}, "not issued yet"),
     ],
 )
-def test_a_certificate_has_the_problem_of_its_last_order(messages: dict[str, tuple[str, str]], problem: str) -> None:
+def test_certificate_problem_is_read_from_its_conditions(messages: dict[str, tuple[str, str]], problem: str) -> None:
     assert problem_of(certificate(**messages)) == problem
     assert host_of(certificate()) == "a.example"
     assert host_of({}) == "?"

@@ -20,14 +20,14 @@ needs_systemd = pytest.mark.skipif(shutil.which("systemd-analyze") is None, reas
 
 @pytest.mark.parametrize("is_root", [True, False])
 @needs_systemd
-def test_systemd_accepts_the_unit(is_root: bool) -> None:
+def test_systemd_accepts_the_generated_unit(is_root: bool) -> None:
     text = unit_text(["/bin/true"], STATE, ["--public-port=80", "--domain=a$b"], is_root=is_root)
     assert verify(text) == []
     assert f"WantedBy={'multi-user' if is_root else 'default'}.target" in text
 
 
 @needs_systemd
-def test_systemd_accepts_the_units_of_the_docs(tmp_path: Path) -> None:
+def test_systemd_accepts_the_documented_backup_units(tmp_path: Path) -> None:
     block = re.search(r"```ini\n(.*?)```", (ROOT / "docs" / "backup.md").read_text(), re.DOTALL)
     assert block is not None
     # systemd looks for the program of a unit; this one is in a home that is not there.
@@ -45,12 +45,12 @@ def test_systemd_accepts_the_units_of_the_docs(tmp_path: Path) -> None:
 
 
 @needs_systemd
-def test_a_wrong_unit_is_refused() -> None:
+def test_systemd_rejects_a_unit_with_a_missing_program() -> None:
     text = unit_text(["/no/such/program"], STATE, [], is_root=True)
     assert any("/no/such/program" in line for line in verify(text))
 
 
-def test_words_that_systemd_reads_are_quoted() -> None:
+def test_systemd_specifiers_and_variables_are_escaped() -> None:
     text = unit_text(["/bin/true"], STATE, ["--x=$y"], is_root=True)
     assert "ExecStart=/bin/true up --systemd '--state=/var/lib/serving state/100%%' '--x=$$y'" in text
 
@@ -59,13 +59,15 @@ def test_words_that_systemd_reads_are_quoted() -> None:
     ("option", "advice"),
     [("-d", "systemd runs it"), ("--reload", "systemctl reload"), ("--state=/x", "give --state before")],
 )
-def test_options_that_a_unit_cannot_have_are_refused(option: str, advice: str) -> None:
+def test_options_incompatible_with_a_unit_are_rejected(option: str, advice: str) -> None:
     done = CliRunner().invoke(main, ["install-service", "--print", "--", option])
     assert done.exit_code == 2
     assert advice in done.output
 
 
-def test_a_unit_of_a_user_is_replaced_on_request_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modified_user_unit_is_replaced_only_with_replace_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     monkeypatch.setattr(service, "_program", lambda: ["/bin/true"])
@@ -89,9 +91,7 @@ def test_a_unit_of_a_user_is_replaced_on_request_only(tmp_path: Path, monkeypatc
     assert "--public-port=80" in path.read_text()
 
 
-def test_an_option_that_up_does_not_take_is_refused_and_nothing_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_invalid_up_option_is_rejected_and_no_unit_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     for wrong, error in (

@@ -69,7 +69,7 @@ BROKEN = revision("broken-00001", {"ready": 0}, ready="False")
 STARTING = revision("new-00001", {"ready": 0})
 
 
-def test_dormant_pods_are_shown_and_counted() -> None:
+def test_top_shows_and_counts_dormant_pods() -> None:
     title, *lines = screen(DORMANT, HALF)
     assert title == "serving  2 revisions, 5 pods ready, 3 dormant"
     (half,) = (line for line in lines if line.startswith("half-00001"))
@@ -78,7 +78,7 @@ def test_dormant_pods_are_shown_and_counted() -> None:
     assert ("dormant" in quiet, "(2" in quiet) == (True, False)
 
 
-def test_the_busiest_comes_first_with_its_numbers_and_why() -> None:
+def test_busiest_revision_is_first_with_its_numbers_and_decision() -> None:
     # The metric of the desired pods is older than the decision, which is shown in both places.
     lines = screen(ASLEEP, BROKEN, BUSY, STARTING)
     assert lines[0] == "serving  4 revisions, 3 pods ready"
@@ -104,20 +104,20 @@ def test_the_busiest_comes_first_with_its_numbers_and_why() -> None:
     assert [line.split()[1] for line in lines[4:]] == ["at", "failed", "starting"]
 
 
-def test_a_workload_is_a_row_with_its_kind() -> None:
+def test_workload_row_shows_its_kind() -> None:
     title, _, _, row = screen(revision("shop", {"ready": 2}, kind="Deployment"))
     assert title == "serving  0 revisions, 1 workload, 2 pods ready"
     assert row.split()[:3] == ["shop", "(Deployment)", "active"]
 
 
-def test_a_narrow_screen_has_the_why_below() -> None:
+def test_narrow_screen_shows_decisions_below_the_table() -> None:
     lines = screen(BUSY, ASLEEP, width=80)
     assert lines[-2].startswith("busy-00001 ")
     assert lines[-2].rstrip().endswith("3 → 8: panic")
     assert max(len(line) for line in lines) <= 80
 
 
-def test_nodes_come_below_and_revisions_leave_room_for_them() -> None:
+def test_nodes_are_listed_below_revisions_within_the_screen_height() -> None:
     many = [revision(f"r-{number:03}", {"ready": 1}) for number in range(50)]
     lines = [node(f"n-{number}", 10.0 - number) for number in range(9)]
     shown = screen(*many, nodes={"count": 12, "lines": lines}, height=30)
@@ -130,14 +130,14 @@ def test_nodes_come_below_and_revisions_leave_room_for_them() -> None:
     assert sum(line.startswith(("r-", "n-")) for line in everything) == 59
 
 
-def test_a_narrow_and_low_screen_is_not_overrun() -> None:
+def test_narrow_screen_output_fits_its_height() -> None:
     many = [revision(f"r-{number:03}", {"ready": 1}) for number in range(50)]
     shown = screen(*many, nodes={"count": 1, "lines": [node("n")]}, width=80, height=24)
     assert len(shown) <= 24
     assert shown[-1].startswith("n ")
 
 
-def test_the_savings_of_all_revisions_are_a_line_for_each_policy_in_force() -> None:
+def test_savings_are_summed_in_one_line_per_active_policy() -> None:
     def policy(cold: float, covered_s: float, running: str = ADAPTIVE_POLICY) -> dict[str, Any]:
         costs = {"adaptive_pod_seconds": 600.0, "adaptive_cold_requests": cold, "knative_pod_seconds": 1800.0}
         costs |= {"knative_cold_requests": 5.0, "covered_s": covered_s}
@@ -153,7 +153,7 @@ def test_the_savings_of_all_revisions_are_a_line_for_each_policy_in_force() -> N
     )
 
 
-def test_a_long_name_leaves_80_columns_to_the_numbers() -> None:
+def test_long_name_is_shortened_in_favour_of_the_numbers() -> None:
     name = "a-service-with-a-name-that-is-as-long-as-names-may-be-and-more-00001"
     long = revision(name, {"running": 2, "target": 7, "ready": 1, "desired": 1, "rps_2xx": 50, "p95_s": 0.25})
     lines = screen(long, BUSY, width=80)
@@ -167,7 +167,7 @@ def test_a_long_name_leaves_80_columns_to_the_numbers() -> None:
 
 @pytest.mark.parametrize("width", [40, 60, 72, 80, 100, 110, 130, 160])
 @pytest.mark.parametrize("name", [LONG, "サービス" * 9 + "-00001", "ok"])
-def test_numbers_are_whole_at_every_width(name: str, width: int) -> None:
+def test_numbers_are_not_truncated_at_any_width(name: str, width: int) -> None:
     lines = screen(
         revision(name, FULL | {"p95_s": 12.345}), BUSY, width=width, nodes={"count": 1, "lines": [node(name)]}
     )
@@ -180,7 +180,7 @@ def test_numbers_are_whole_at_every_width(name: str, width: int) -> None:
     assert "stable" in words
 
 
-def test_a_name_without_room_has_a_line_above_its_numbers() -> None:
+def test_long_name_on_a_narrow_screen_has_its_own_line() -> None:
     lines = screen(revision(LONG, FULL | {"dormant": 0}), width=60)
     head = next(place for place, line in enumerate(lines) if line.startswith("REVISION"))
     assert lines[head + 1].split() == ["PODS", "RUNNING", "HELD", "TARGET", "RPS", "5XX", "P95", "MODE"]
@@ -188,7 +188,7 @@ def test_a_name_without_room_has_a_line_above_its_numbers() -> None:
     assert [len(line.rstrip()) for line in lines[head + 1 : head + 4 : 2]] == [len(lines[head + 1].rstrip())] * 2
 
 
-def test_a_low_screen_of_two_lines_a_row_is_not_overrun() -> None:
+def test_two_line_rows_fit_the_screen_height() -> None:
     many = [revision(f"{LONG}-{number:03}", {"ready": 1, "rps_2xx": 12345.6, "p95_s": 1}) for number in range(50)]
     shown = screen(*many, nodes={"count": 1, "lines": [node(LONG)]}, width=52, height=40)
     assert len(shown) <= 40
@@ -205,11 +205,11 @@ def test_a_low_screen_of_two_lines_a_row_is_not_overrun() -> None:
         ("日本語日本語", 7, "日本…語"),
     ],
 )
-def test_a_name_is_shortened_in_the_middle(text: str, width: int, expected: str) -> None:
+def test_name_is_shortened_in_the_middle_by_display_width(text: str, width: int, expected: str) -> None:
     assert shortened(text, width) == expected
 
 
-def test_as_json_the_revisions_come_in_the_same_order_with_all_numbers() -> None:
+def test_json_record_lists_revisions_in_table_order_with_numbers() -> None:
     revisions = record_of(state_of(ASLEEP, BUSY), namespace="default")["revisions"]
     assert [(entry["name"], entry["shown_state"]) for entry in revisions] == [
         ("busy-00001", "active"),

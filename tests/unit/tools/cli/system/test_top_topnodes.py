@@ -22,18 +22,18 @@ def printed(*nodes: dict[str, Any], is_roomy: bool = True) -> list[list[str]]:
     return [line.split() for line in caught.get().splitlines()]
 
 
-def test_the_best_comes_first_with_what_is_asked_for_and_used() -> None:
+def test_best_scored_node_is_first_with_requested_and_used_resources() -> None:
     _, best, other = printed(node("a", 5.0), node("b", 7.5))
     assert best == ["b", "ready", "3", "1.8", "45%", "3.7", "92%", "4", "4", "25%", "1", "6%", "16", "7.5"]
     assert other[0] == "a"
 
 
-def test_unknown_values_are_dashes_and_an_empty_node_is_left_out() -> None:
+def test_unknown_node_values_are_dashes_and_sizeless_nodes_are_skipped() -> None:
     nothing = {"cpu_millicores": 0, "memory_bytes": 0, "requested_millicores": 0, "requested_bytes": 0}
     bare = node("bare", used=None, ready="Unknown", **{**nothing, "requested_millicores": 500})
     _, line = printed(bare, node("none", **nothing), is_roomy=False)
     assert line == ["bare", "unknown", "3", "0.5", "-", "0", "-", "-"]
 
 
-def test_a_state_without_nodes_has_none() -> None:
+def test_state_without_nodes_has_no_node_lines() -> None:
     assert node_lines({}) == []

@@ -16,7 +16,7 @@ from serving.tools.cli.system.publicflags import PublicFlags, with_public_flags
 from serving.tools.cli.system.up import check_environment, path_lines, start_in_background
 
 
-def test_each_wrong_variable_is_named_with_its_value_and_what_would_be_right() -> None:
+def test_invalid_environment_variables_are_reported_with_expected_values() -> None:
     with pytest.raises(SettingsError) as caught:
         check_environment(
             {
@@ -47,11 +47,11 @@ def test_each_wrong_variable_is_named_with_its_value_and_what_would_be_right() -
         {"SERVING_ACTIVATOR_HTTP_PROTOCOL": "Redirected"},
     ],
 )
-def test_what_daemons_can_use_passes(environment: dict[str, str]) -> None:
+def test_valid_environment_passes_the_check(environment: dict[str, str]) -> None:
     check_environment(environment)
 
 
-def test_a_process_in_the_background_that_ends_without_a_word_is_explained(
+def test_silent_exit_of_the_background_process_is_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
@@ -59,7 +59,7 @@ def test_a_process_in_the_background_that_ends_without_a_word_is_explained(
     assert f"wrote nothing to {tmp_path}/logs/up.log: make sure that its disk is not full" in capsys.readouterr().err
 
 
-def test_a_full_disk_is_named_with_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_full_disk_is_reported_with_the_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: StateFolder) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
@@ -76,19 +76,19 @@ def made(folder: Path) -> Path:
     return program
 
 
-def test_a_program_on_the_path_needs_no_word(tmp_path: Path) -> None:
+def test_program_on_path_prints_no_path_advice(tmp_path: Path) -> None:
     program = made(tmp_path / "bin")
     assert path_lines(program, tmp_path / "bin" / "python", f"/nowhere:{tmp_path / 'bin'}") == []
 
 
-def test_a_program_elsewhere_is_named_with_the_command_that_puts_it_on_the_path(tmp_path: Path) -> None:
+def test_program_not_on_path_is_reported_with_an_export_command(tmp_path: Path) -> None:
     program = made(tmp_path / "a venv" / "bin")
     made(tmp_path / "other")
     (line,) = path_lines(program, tmp_path / "python", str(tmp_path / "other"))
     assert f"'{program}' is not on PATH: export PATH='{program.parent}':$PATH" in line
 
 
-def test_a_module_that_was_run_finds_the_program_beside_its_interpreter(tmp_path: Path) -> None:
+def test_program_beside_the_interpreter_is_suggested_for_a_module_run(tmp_path: Path) -> None:
     program = made(tmp_path / "bin")
     (line,) = path_lines(Path("/src/serving/__main__.py"), program.with_name("python"), "")
     assert str(program) in line
@@ -110,13 +110,13 @@ def test_a_module_that_was_run_finds_the_program_beside_its_interpreter(tmp_path
         (["--public", "a.example", "--acme", "https://[x"], "'https://[x' is not an https URL"),
     ],
 )
-def test_wrong_public_flags_say_what_would_be_right(tmp_path: Path, options: list[str], problem: str) -> None:
+def test_invalid_public_flags_are_rejected_with_advice(tmp_path: Path, options: list[str], problem: str) -> None:
     result = CliRunner().invoke(main, ["up", "--state", str(tmp_path / "state"), *options])
     assert (result.exit_code, list(tmp_path.iterdir())) == (2, [])
     assert problem in result.stderr
 
 
-def test_the_ports_of_public_hosts_are_those_of_http_unless_others_are_named(tmp_path: Path) -> None:
+def test_public_flag_defaults_to_port_80_and_sets_the_environment(tmp_path: Path) -> None:
     @click.command()
     @click.option("--public-port", default=8080)
     @click.option("--tls-port", default=8443)

@@ -60,7 +60,7 @@ def merged(policy: AdaptivePolicy, algorithm: int, *, in_flight: float, scale: i
 @given(
     loads=LOADS, worth_s=WORTHS, in_flight=st.floats(0, 1e6), scale=st.integers(0, 20), algorithm=st.integers(0, 1000)
 )
-def test_no_count_is_above_max_scale(
+def test_merged_count_never_exceeds_max_scale(
     loads: list[float], worth_s: float, in_flight: float, scale: int, algorithm: int
 ) -> None:
     policy = policy_with(worth_s)
@@ -72,7 +72,7 @@ def test_no_count_is_above_max_scale(
 
 @settings(deadline=None)
 @given(gaps_s=GAPS, worth_s=WORTHS)
-def test_the_last_pod_is_never_kept_for_longer_than_the_ceiling(gaps_s: list[float], worth_s: float) -> None:
+def test_keep_window_of_the_last_pod_is_bounded(gaps_s: list[float], worth_s: float) -> None:
     history = GapHistory()
     for gap_s in gaps_s:
         history.record(gap_s)
@@ -86,7 +86,7 @@ def test_the_last_pod_is_never_kept_for_longer_than_the_ceiling(gaps_s: list[flo
 
 @settings(deadline=None)
 @given(gaps_s=GAPS, worth_s=WORTHS)
-def test_windows_are_in_order_and_apart(gaps_s: list[float], worth_s: float) -> None:
+def test_keep_windows_are_ordered_and_disjoint(gaps_s: list[float], worth_s: float) -> None:
     history = GapHistory()
     for gap_s in gaps_s:
         history.record(gap_s)
@@ -99,7 +99,7 @@ def test_windows_are_in_order_and_apart(gaps_s: list[float], worth_s: float) -> 
 
 @settings(deadline=None)
 @given(gaps_s=GAPS, loads=LOADS, worth_s=WORTHS, in_flight=st.floats(0.01, 1e4), algorithm=st.integers(1, 20))
-def test_live_load_always_keeps_a_pod(
+def test_load_in_flight_always_retains_a_pod(
     gaps_s: list[float], loads: list[float], worth_s: float, in_flight: float, algorithm: int
 ) -> None:
     policy = policy_with(worth_s)
@@ -116,7 +116,7 @@ def test_live_load_always_keeps_a_pod(
 
 @settings(deadline=None)
 @given(gaps_s=GAPS, jumps_s=st.lists(st.floats(-1e6, 1e6), max_size=20), worth_s=WORTHS)
-def test_jumps_of_the_clock_do_no_harm(gaps_s: list[float], jumps_s: list[float], worth_s: float) -> None:
+def test_clock_jumps_leave_the_count_within_bounds(gaps_s: list[float], jumps_s: list[float], worth_s: float) -> None:
     policy = policy_with(worth_s)
     now_s = float(called(policy, gaps_s))
     for jump_s in jumps_s:
@@ -128,7 +128,7 @@ def test_jumps_of_the_clock_do_no_harm(gaps_s: list[float], jumps_s: list[float]
 
 @settings(deadline=None)
 @given(gaps_s=GAPS)
-def test_a_restart_loses_nothing_that_was_learnt(gaps_s: list[float]) -> None:
+def test_saved_policy_state_survives_a_restart(gaps_s: list[float]) -> None:
     before, after = policy_with(120.0), policy_with(120.0)
     called(before, gaps_s)
     learnt = before.due_save(0.0)
@@ -149,7 +149,7 @@ def test_a_restart_loses_nothing_that_was_learnt(gaps_s: list[float]) -> None:
 
 @settings(deadline=None)
 @given(now_s=st.floats(0, 1e6), in_flight=st.floats(0, 100), algorithm=st.integers(0, 20), scale=st.integers(0, 20))
-def test_a_revision_without_history_is_decided_on_as_by_knative(
+def test_revision_without_history_gets_the_algorithm_count(
     now_s: float, in_flight: float, algorithm: int, scale: int
 ) -> None:
     assert merged(policy_with(120.0), algorithm, in_flight=in_flight, scale=scale, now_s=now_s) == algorithm
@@ -157,7 +157,7 @@ def test_a_revision_without_history_is_decided_on_as_by_knative(
 
 @settings(deadline=None)
 @given(steps=SHADOW_STEPS, start_s=st.floats(0, 600), running=st.sampled_from(POLICIES))
-def test_the_shadow_stays_within_the_bounds_and_its_costs_never_fall(
+def test_shadow_scale_is_bounded_and_its_costs_never_decrease(
     steps: list[tuple[float, float, int, int]], start_s: float, running: str
 ) -> None:
     spec = msgspec.structs.replace(SPEC, policy=running)
@@ -189,7 +189,7 @@ def test_the_shadow_stays_within_the_bounds_and_its_costs_never_fall(
     pre_warms=st.booleans(),
     dormant_after_s=st.sampled_from([10.0, math.inf]),
 )
-def test_windows_are_those_of_the_complete_hazard(
+def test_keep_windows_by_group_equal_those_of_the_complete_hazard(
     gaps_s: list[float], worth_s: float, min_s: float, *, pre_warms: bool, dormant_after_s: float
 ) -> None:
     history, prior = GapHistory(), GapPrior(SHIPPED_PRIOR)

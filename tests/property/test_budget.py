@@ -48,7 +48,7 @@ def budgets(everything: int | None, shop: int | None, *, is_memory: bool) -> Bud
 
 
 @given(claims(), AMOUNTS, AMOUNTS, st.booleans())
-def test_no_budget_is_exceeded_and_no_revision_gets_more_than_it_wants(
+def test_no_budget_is_exceeded_and_no_share_exceeds_its_demand(
     budget_claims: list[BudgetClaim], everything: int | None, shop: int | None, is_memory: bool
 ) -> None:
     limits = budgets(everything, shop, is_memory=is_memory)
@@ -65,7 +65,7 @@ def test_no_budget_is_exceeded_and_no_revision_gets_more_than_it_wants(
 
 
 @given(claims(), AMOUNTS, AMOUNTS, st.booleans())
-def test_a_budget_that_suffices_limits_no_revision(
+def test_revision_under_unpriced_budgets_gets_its_demand(
     budget_claims: list[BudgetClaim], everything: int | None, shop: int | None, is_memory: bool
 ) -> None:
     limits = budgets(everything, shop, is_memory=is_memory)
@@ -76,7 +76,7 @@ def test_a_budget_that_suffices_limits_no_revision(
 
 
 @given(claims(), st.integers(max(SIZES), 40), st.integers(0, 40), st.booleans())
-def test_a_larger_budget_takes_no_pod_away(
+def test_larger_budget_never_reduces_a_share(
     budget_claims: list[BudgetClaim], amount: int, more: int, is_memory: bool
 ) -> None:
     small, large = (
@@ -88,7 +88,7 @@ def test_a_larger_budget_takes_no_pod_away(
 
 
 @given(claims(), st.integers(1, 40), st.floats(0, 30))
-def test_more_load_never_gives_fewer_pods(budget_claims: list[BudgetClaim], amount: int, more: float) -> None:
+def test_more_load_never_reduces_a_share(budget_claims: list[BudgetClaim], amount: int, more: float) -> None:
     limits = budgets(amount, None, is_memory=False)
     first = budget_claims[0]
     demand = msgspec.structs.replace(first.demand, load=first.demand.load + more)
@@ -100,9 +100,7 @@ def test_more_load_never_gives_fewer_pods(budget_claims: list[BudgetClaim], amou
 
 
 @given(claims(), st.integers(1, 40))
-def test_min_scale_comes_first_and_then_a_pod_for_each_with_requests(
-    budget_claims: list[BudgetClaim], amount: int
-) -> None:
+def test_min_scale_precedes_the_first_pod_of_loaded_revisions(budget_claims: list[BudgetClaim], amount: int) -> None:
     division = allocate(budget_claims, budgets(amount, None, is_memory=False), now_s=100.0)
     floors = sum(budget_claim.demand.floor for budget_claim in budget_claims)
     first_pods = sum(budget_claim.demand.has_load and not budget_claim.demand.floor for budget_claim in budget_claims)
@@ -119,7 +117,7 @@ def test_min_scale_comes_first_and_then_a_pod_for_each_with_requests(
 
 
 @given(st.integers(1, 12), st.integers(1, 5))
-def test_no_revision_with_load_starves(revisions: int, amount: int) -> None:
+def test_every_loaded_revision_gets_a_pod_in_turn(revisions: int, amount: int) -> None:
     """Each of more revisions than pods has one within as many turns as that takes."""
     book = BudgetBook(budgets(amount, None, is_memory=False))
     present = [0] * revisions
@@ -143,7 +141,7 @@ def test_no_revision_with_load_starves(revisions: int, amount: int) -> None:
     st.integers(1, 10),
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 9), st.integers(0, 3), st.booleans()), max_size=60),
 )
-def test_pods_and_those_that_still_end_never_exceed_the_budget(
+def test_running_and_terminating_pods_never_exceed_the_budget(
     amount: int, steps: list[tuple[int, int, int, bool]]
 ) -> None:
     """Each step is a decision about one revision; removed pods end later, one at a time."""

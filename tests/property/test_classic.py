@@ -27,7 +27,9 @@ EVENTS = st.lists(st.one_of(STATS, TIMES), max_size=60)
 
 
 @given(events=EVENTS, target=st.sampled_from([0.5, 1.0, 10.0]), panic_window_s=st.sampled_from([6.0, 60.0, 90.0]))
-def test_it_is_the_naive_scan(events: list[Stat | float], target: float, panic_window_s: float) -> None:
+def test_classic_scaler_equals_the_naive_transcription(
+    events: list[Stat | float], target: float, panic_window_s: float
+) -> None:
     settings = ClassicSettings(quirks=ORIGINAL, panic_window_s=panic_window_s)
     ours = ClassicScaler(started_s=0.0)
     naive = NaiveClassic(target=target, rate=10.0, stable_s=60.0, panic_s=panic_window_s, zero_s=300.0)
@@ -44,7 +46,7 @@ def test_it_is_the_naive_scan(events: list[Stat | float], target: float, panic_w
 
 
 @given(loads=st.lists(st.floats(0, 1e6), min_size=1, max_size=200))
-def test_the_fast_sum_is_within_its_bound_of_the_sum_in_order(loads: list[float]) -> None:
+def test_fast_sum_error_is_within_its_bound(loads: list[float]) -> None:
     points = Points()
     for index, load in enumerate(loads):
         points.record(Stat(pod="a", at_s=index / 8, concurrency=load, request_count=1.0))
@@ -57,7 +59,7 @@ def test_the_fast_sum_is_within_its_bound_of_the_sum_in_order(loads: list[float]
 
 
 @given(loads=st.lists(st.floats(0, 1000), min_size=1, max_size=30), target=st.floats(0.01, 100))
-def test_the_response_is_the_ceiling_of_the_sum_in_order(loads: list[float], target: float) -> None:
+def test_stable_count_is_the_ceiling_of_the_ordered_sum(loads: list[float], target: float) -> None:
     scaler = ClassicScaler(started_s=0.0)
     in_order = 0.0
     for index, load in enumerate(loads):
@@ -71,7 +73,7 @@ def test_the_response_is_the_ceiling_of_the_sum_in_order(loads: list[float], tar
 
 
 @given(events=EVENTS)
-def test_panic_never_lowers_and_the_rate_bounds_every_answer(events: list[Stat | float]) -> None:
+def test_panic_never_lowers_the_count_and_the_rate_bounds_it(events: list[Stat | float]) -> None:
     settings = ClassicSettings()
     scaler = ClassicScaler(started_s=0.0)
     before: ClassicDecision | None = None
@@ -92,7 +94,7 @@ def test_panic_never_lowers_and_the_rate_bounds_every_answer(events: list[Stat |
 
 
 @given(load=LOADS, more=LOADS)
-def test_more_load_never_asks_for_fewer_pods(load: float, more: float) -> None:
+def test_more_load_never_lowers_the_count(load: float, more: float) -> None:
     def respond(concurrency: float) -> int:
         scaler = ClassicScaler(started_s=0.0)
         scaler.record(Stat(pod="a", at_s=1.0, concurrency=concurrency, request_count=1))

@@ -30,9 +30,7 @@ def holds(fields: Any, wanted: Any) -> bool:  # noqa: ANN401 - JSON
 
 
 @given(_SPECS, _SPECS, _SPECS)
-def test_what_is_wanted_is_there_afterwards_and_applying_again_changes_nothing(
-    last: Json, others: Json, wanted: Json
-) -> None:
+def test_apply_sets_all_manifest_fields_and_is_idempotent(last: Json, others: Json, wanted: Json) -> None:
     live = merge_patch(with_last_applied(manifest(last)), {"spec": others})
     request_count = with_last_applied(manifest(wanted))
     after = merge_patch(live, patch_between(request_count, live))
@@ -42,14 +40,14 @@ def test_what_is_wanted_is_there_afterwards_and_applying_again_changes_nothing(
 
 
 @given(_SPECS, _SPECS)
-def test_what_was_applied_alone_becomes_exactly_what_is_wanted(last: Json, wanted: Json) -> None:
+def test_apply_over_own_fields_yields_exactly_the_manifest(last: Json, wanted: Json) -> None:
     live = with_last_applied(manifest(last))
     request_count = with_last_applied(manifest(wanted))
     assert same_json(merge_patch(live, patch_between(request_count, live)), request_count)
 
 
 @given(_SPECS, _SPECS)
-def test_what_others_have_set_beside_it_stays(last: Json, wanted: Json) -> None:
+def test_apply_preserves_fields_of_other_writers(last: Json, wanted: Json) -> None:
     live = with_last_applied(manifest(last))
     live["spec"] = {**live["spec"], "others": {"e": 1}}
     after = merge_patch(live, patch_between(with_last_applied(manifest(wanted)), live))

@@ -60,7 +60,7 @@ def real(name: str | None, *, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) 
 @pytest.mark.parametrize(
     ("name", "server_name"), [("DB.default.localhost", "db.default.localhost"), (None, ""), ("1.2.3.4", "")]
 )
-def test_the_name_of_a_client_of_openssl_is_found(name: str | None, server_name: str, version: ssl.TLSVersion) -> None:
+def test_server_name_of_an_openssl_client_is_read(name: str | None, server_name: str, version: ssl.TLSVersion) -> None:
     data = real(name, version=version)
     assert read_server_name(data) == server_name
     assert all(read_server_name(data[:count]) is None for count in range(len(data)))
@@ -69,7 +69,7 @@ def test_the_name_of_a_client_of_openssl_is_found(name: str | None, server_name:
 
 
 @given(names, st.lists(unknown, max_size=5), st.lists(unknown, max_size=5), st.binary(max_size=32))
-def test_unknown_extensions_are_skipped(
+def test_unknown_client_hello_extensions_are_skipped(
     name: str, before: list[Extension], after: list[Extension], session: bytes
 ) -> None:
     data = records(hello(*before, named(name.encode()), *after, session=session))
@@ -77,20 +77,20 @@ def test_unknown_extensions_are_skipped(
 
 
 @given(names, st.lists(st.integers(1, 60), max_size=12))
-def test_a_hello_is_found_in_any_records_and_no_part_of_it_is_enough(name: str, sizes: list[int]) -> None:
+def test_client_hello_is_read_across_records_and_needs_all_bytes(name: str, sizes: list[int]) -> None:
     data = records(hello((ECH, bytes(100)), named(name.encode())), sizes)
     assert read_server_name(data) == name
     assert all(read_server_name(data[:count]) is None for count in range(len(data)))
 
 
 @given(st.binary(max_size=400))
-def test_garbage_is_refused_or_waits_for_more(data: bytes) -> None:
+def test_arbitrary_bytes_are_rejected_or_incomplete(data: bytes) -> None:
     with contextlib.suppress(BadClientHello):
         assert read_server_name(data) is None
 
 
 @given(st.data())
-def test_a_changed_byte_gives_a_name_or_a_refusal(data: st.DataObject) -> None:
+def test_corrupted_client_hello_yields_a_valid_name_or_a_rejection(data: st.DataObject) -> None:
     wire = bytearray(real("db.default.localhost"))
     wire[data.draw(st.integers(0, len(wire) - 1))] = data.draw(st.integers(0, 255))
     with contextlib.suppress(BadClientHello):
@@ -125,11 +125,11 @@ def test_a_changed_byte_gives_a_name_or_a_refusal(data: st.DataObject) -> None:
         (records(b"\x01" + sized(b"\x03\x03", 3)), "longer than what is around it"),
     ],
 )
-def test_what_is_no_clienthello_with_one_name_is_refused(data: bytes, why: str) -> None:
+def test_malformed_client_hello_is_rejected_with_a_reason(data: bytes, why: str) -> None:
     with pytest.raises(BadClientHello, match=why):
         read_server_name(data)
 
 
-def test_a_hello_without_extensions_has_no_name() -> None:
+def test_client_hello_without_extensions_has_no_server_name() -> None:
     assert read_server_name(records(hello(has_extensions=False))) == ""
     assert read_server_name(records(hello())) == ""

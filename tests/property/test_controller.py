@@ -41,7 +41,7 @@ TARGETS = st.lists(
 
 
 @given(TREES, TREES)
-def test_a_difference_leads_from_one_to_the_other(old: Object, new: Object) -> None:
+def test_merge_difference_turns_one_object_into_the_other(old: Object, new: Object) -> None:
     assert merged(old, merge_difference(old, new)) == new
 
 
@@ -51,14 +51,14 @@ def test_equal_objects_have_no_difference(resource: Object) -> None:
 
 
 @given(st.text("abc-", min_size=1, max_size=80), st.sampled_from(["-00001", "-deployment", "-private"]))
-def test_a_child_has_a_name_that_the_api_takes(parent: str, suffix: str) -> None:
+def test_child_name_has_at_most_63_characters_and_its_suffix(parent: str, suffix: str) -> None:
     name = child_name(parent, suffix)
     assert len(name) <= 63
     assert name.endswith(suffix)
 
 
 @given(STEPS)
-def test_a_host_is_held_by_its_oldest_claim_whatever_came_before(steps: list[tuple[str, dict[str, str]]]) -> None:
+def test_host_is_held_by_its_oldest_claim_after_any_history(steps: list[tuple[str, dict[str, str]]]) -> None:
     claims = Claims()
     wanted: dict[Key, dict[str, str]] = {}
     for name, hosts in steps:
@@ -71,7 +71,7 @@ def test_a_host_is_held_by_its_oldest_claim_whatever_came_before(steps: list[tup
 
 
 @given(AGES, st.integers(0, 5), st.one_of(st.just(DISABLED), st.integers(5, 8)))
-def test_collection_keeps_what_it_must_and_bounds_what_it_may(days: list[int], least: int, most: int) -> None:
+def test_garbage_collection_respects_minimum_and_maximum_revisions(days: list[int], least: int, most: int) -> None:
     settings = msgspec.structs.replace(SETTINGS, min_non_active_revisions=least, max_non_active_revisions=most)
     revisions = [
         stored(
@@ -95,7 +95,7 @@ def test_collection_keeps_what_it_must_and_bounds_what_it_may(days: list[int], l
 
 
 @given(TARGETS, st.booleans())
-def test_all_traffic_is_assigned_to_ready_revisions_or_none_is(targets: list[Object], has_latest: bool) -> None:
+def test_traffic_is_assigned_only_if_all_targets_are_ready(targets: list[Object], has_latest: bool) -> None:
     status = {"latestReadyRevisionName": "hello-00001"} if has_latest else {}
     known = RouteTargets(
         configurations={"hello": {**a_configuration(), "status": status}},

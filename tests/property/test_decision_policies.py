@@ -66,7 +66,7 @@ OWN_ANNOTATIONS = st.sampled_from(
 
 @settings(max_examples=100, deadline=None)
 @given(moments=MOMENTS, spec=SPECS, quirks=st.sampled_from([SAFE, ORIGINAL]))
-def test_knatives_policy_decides_as_the_algorithm_alone(
+def test_knative_policy_decides_as_the_algorithm_alone(
     moments: list[Moment], spec: ScalingSpec, quirks: KpaQuirks
 ) -> None:
     policy = BUILT_IN.policy_of(spec, AutoscalerSettings())
@@ -121,7 +121,7 @@ def test_knatives_policy_decides_as_the_algorithm_alone(
     start_s=st.sampled_from([0.5, 2.0, 7.0]),
     has_burst_switch=st.booleans(),
 )
-def test_short_cuts_of_the_simulator_change_nothing(
+def test_skipped_simulator_periods_change_no_outcome(
     times_s: list[float],
     policy: str,
     scaling: ScalingAnnotations,

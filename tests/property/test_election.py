@@ -140,7 +140,7 @@ def play(electors: list[Elector], observe: Callable[[float], None]) -> None:
 
 @settings(deadline=None, max_examples=300)
 @given(data=st.data(), offsets=st.tuples(st.floats(-1e6, 1e6), st.floats(-1e6, 1e6)), rates=st.tuples(RATES, RATES))
-def test_two_never_believe_at_the_same_moment(
+def test_two_electors_never_lead_at_the_same_time(
     data: st.DataObject, offsets: tuple[float, float], rates: tuple[float, float]
 ) -> None:
     store = Store()
@@ -157,7 +157,7 @@ def test_two_never_believe_at_the_same_moment(
     play(electors, observe)
 
 
-def test_with_nothing_in_the_way_one_leads_all_the_time_and_only_one() -> None:
+def test_one_elector_leads_continuously_without_faults() -> None:
     store = Store()
     calm = Chance(there_s=0.005, back_s=0.005, stall_s=0.0, fate="done")
     electors = [

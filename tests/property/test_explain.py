@@ -39,7 +39,7 @@ states = st.builds(
     most=st.integers(0, 30),
 )
 @example(stable=49.04, panic=0.0, ready=7, state=KpaState(), delay_s=0.0, target=7.0, least=0, most=0)
-def test_the_number_of_pods_stands_in_its_reason_or_follows_from_load_and_target(
+def test_explained_count_is_stated_or_follows_from_load_and_target(
     *, stable: float, panic: float, ready: int, state: KpaState, delay_s: float, target: float, least: int, most: int
 ) -> None:
     outcome = outcome_of(

@@ -48,7 +48,7 @@ def outcome_of(
 @example([(b"GET / HTTP/1.1", [b"Host: h"]), (b"GET / HTTP/1.0", [b"Host: h"])])
 @example([(b"GET / HTTP/1.1", [b"Host: h", f"traceparent: {n}".encode(), b"Cookie: secret"]) for n in (1, 2)])
 @example([(b"GET / HTTP/1.1", [b"Host: h", b"X_A: %d" % n]) for n in (1, 2)])
-def test_requests(heads: list[tuple[bytes, list[bytes]]]) -> None:
+def test_cached_request_head_reads_like_an_uncached_one(heads: list[tuple[bytes, list[bytes]]]) -> None:
     memory = HeadMemory()
     for first, lines in heads:
         raw = b"\r\n".join([first, *lines])
@@ -58,7 +58,7 @@ def test_requests(heads: list[tuple[bytes, list[bytes]]]) -> None:
 
 @given(ANSWERS)
 @example([(b"HTTP/1.1 200 OK", [b"Content-Length: 3"], b"GET"), (b"HTTP/1.1 200 OK", [b"Content-Length: 3"], b"HEAD")])
-def test_answers(responses: list[tuple[bytes, list[bytes], bytes]]) -> None:
+def test_cached_response_head_reads_like_an_uncached_one(responses: list[tuple[bytes, list[bytes], bytes]]) -> None:
     memory = ResponseMemory()
     for first, lines, method in responses:
         raw = b"\r\n".join([first, *lines])
@@ -66,7 +66,7 @@ def test_answers(responses: list[tuple[bytes, list[bytes], bytes]]) -> None:
             assert outcome_of(memory.read, raw, method=method) == outcome_of(read_response_head, raw, method=method)
 
 
-def test_a_head_that_repeats_is_not_read_again_and_a_long_one_is_not_kept() -> None:
+def test_repeated_head_is_cached_and_a_long_head_is_not() -> None:
     memory = HeadMemory()
     raw = b"GET / HTTP/1.1\r\nHost: h"
     known = memory.read(raw, header_count_max=3)

@@ -60,7 +60,7 @@ def run(case: Any) -> None:  # noqa: ANN401 - a coroutine
 
 @given(frames=st.lists(some, max_size=12), cut=st.integers(min_value=0, max_value=200))
 @settings(max_examples=120, deadline=None, phases=QUICK)
-def test_a_client_may_send_what_it_likes(frames: list[bytes], cut: int) -> None:
+def test_arbitrary_client_frames_do_not_affect_other_clients(frames: list[bytes], cut: int) -> None:
     async def case() -> None:
         wire = OPENING + b"".join(frames)
         async with proxied() as proxy:
@@ -80,7 +80,7 @@ def test_a_client_may_send_what_it_likes(frames: list[bytes], cut: int) -> None:
 
 @given(frames=st.lists(some, max_size=12))
 @settings(max_examples=80, deadline=None, phases=QUICK)
-def test_an_app_may_send_what_it_likes(frames: list[bytes]) -> None:
+def test_arbitrary_app_frames_end_every_request(frames: list[bytes]) -> None:
     async def saying(link: Link) -> None:
         assert await link.reader.readexactly(len(PREFACE)) == PREFACE
         link.send(settings_frame() + b"".join(frames))

@@ -177,7 +177,7 @@ def compared(recorder: Recorder, oracle: Oracle, wires: Sequence[bytes]) -> None
 
 @given(wires=st.lists(any_frame, max_size=14))
 @settings(deadline=None)
-def test_a_server_takes_frames_as_h2_does(wires: list[bytes]) -> None:
+def test_server_handles_frames_like_h2(wires: list[bytes]) -> None:
     recorder, oracle = Recorder(), Oracle(is_server=True)
     recorder.feed(OPENING)
     recorder.engine.out.clear()
@@ -188,7 +188,7 @@ def test_a_server_takes_frames_as_h2_does(wires: list[bytes]) -> None:
 
 @given(wires=st.lists(any_frame, max_size=14))
 @settings(deadline=None)
-def test_a_client_takes_frames_as_h2_does(wires: list[bytes]) -> None:
+def test_client_handles_frames_like_h2(wires: list[bytes]) -> None:
     recorder, oracle = Recorder(is_server=False), Oracle(is_server=False)
     recorder.feed(settings_frame())
     for stream_id in (1, 3):

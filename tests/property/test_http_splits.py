@@ -73,7 +73,7 @@ def run(pieces: list[bytes]) -> tuple[list[tuple[bytes, bytes]], list[bytes]]:
 
 
 @given(st.lists(requests(), min_size=1, max_size=4), PLACES)
-def test_requests_in_any_pieces_are_forwarded_the_same(wires: list[bytes], places: list[int]) -> None:
+def test_requests_are_forwarded_equally_for_any_chunks(wires: list[bytes], places: list[int]) -> None:
     wire = b"".join(wires)
     seen, reported = run([wire])
     assert len(seen) == len(wires)
@@ -90,7 +90,7 @@ def mutated(wire: bytes, mutations: list[tuple[int, bytes, int]]) -> bytes:
 
 
 @given(st.lists(requests(), min_size=1, max_size=3), st.lists(MUTATION, min_size=1, max_size=4), PLACES)
-def test_broken_requests_in_any_pieces_are_understood_the_same(
+def test_malformed_requests_are_handled_equally_for_any_chunks(
     wires: list[bytes], mutations: list[tuple[int, bytes, int]], places: list[int]
 ) -> None:
     wire = mutated(b"".join(wires), mutations)
@@ -98,12 +98,12 @@ def test_broken_requests_in_any_pieces_are_understood_the_same(
 
 
 @given(st.binary(max_size=200), PLACES)
-def test_any_bytes_are_understood_the_same_in_any_pieces(wire: bytes, places: list[int]) -> None:
+def test_arbitrary_bytes_are_handled_equally_for_any_chunks(wire: bytes, places: list[int]) -> None:
     assert run([wire]) == run(cut(wire, places))
 
 
 @given(ANSWERS, PLACES)
-def test_a_response_in_any_pieces_is_passed_on_the_same(response: bytes, places: list[int]) -> None:
+def test_response_is_forwarded_equally_for_any_chunks(response: bytes, places: list[int]) -> None:
     def reported(pieces: list[bytes]) -> list[tuple[bytes, bytes]]:
         bench = Bench()
         bench.connection.data_received(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -119,7 +119,7 @@ def test_a_response_in_any_pieces_is_passed_on_the_same(response: bytes, places:
 
 
 @given(ANSWERS, st.lists(MUTATION, min_size=1, max_size=3), PLACES)
-def test_a_broken_answer_never_breaks_the_proxy(
+def test_malformed_response_ends_the_request_once(
     response: bytes, mutations: list[tuple[int, bytes, int]], places: list[int]
 ) -> None:
     bench = Bench()
@@ -133,7 +133,7 @@ def test_a_broken_answer_never_breaks_the_proxy(
 
 
 @given(st.binary(max_size=100), PLACES)
-def test_chunks_are_read_the_same_in_any_pieces(wire: bytes, places: list[int]) -> None:
+def test_chunked_body_is_decoded_equally_for_any_chunks(wire: bytes, places: list[int]) -> None:
     def read(pieces: list[bytes]) -> tuple[bytes, bool] | str:
         reader, payload = ChunkedBody(), b""
         for piece in pieces:
@@ -163,7 +163,9 @@ class _Received:
 
 
 @given(requests(), st.lists(MUTATION, max_size=3))
-def test_what_we_take_llhttp_takes_the_same_way(wire: bytes, mutations: list[tuple[int, bytes, int]]) -> None:
+def test_accepted_request_head_is_parsed_equally_by_llhttp(
+    wire: bytes, mutations: list[tuple[int, bytes, int]]
+) -> None:
     head = mutated(wire[: wire.index(b"\r\n\r\n")], mutations)
     assume(b"\r\n\r\n" not in head and not head.startswith(b"\r\n") and not head.endswith(b"\r"))
     try:

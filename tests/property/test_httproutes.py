@@ -39,7 +39,7 @@ def desired(targets: list[Object]) -> dict[str, Object]:
 
 
 @given(traffic())
-def test_weights_are_the_percents_and_every_tag_has_a_host_and_a_header(targets: list[Object]) -> None:
+def test_httproute_weights_equal_percents_and_tags_have_host_and_header(targets: list[Object]) -> None:
     entry = desired(targets)
     shares: Counter[str] = Counter()
     for target in targets:
@@ -57,7 +57,7 @@ def test_weights_are_the_percents_and_every_tag_has_a_host_and_a_header(targets:
 
 
 @given(st.lists(traffic(), min_size=1, max_size=4))
-def test_what_is_written_is_what_is_wanted_and_then_nothing_more(changes: list[list[Object]]) -> None:
+def test_httproute_writes_reach_the_desired_state_and_settle(changes: list[list[Object]]) -> None:
     result: dict[str, Object] = {}
     for targets in changes:
         for is_settled in (False, True):

@@ -78,7 +78,7 @@ async def run(path: Path, writes: list[tuple[int, bytes | None, Any]]) -> dict[s
 
 @settings(max_examples=60, deadline=None)
 @given(WRITES)
-def test_a_write_is_refused_or_on_disk_whatever_fails(writes: list[tuple[int, bytes | None, Any]]) -> None:
+def test_write_is_rejected_or_on_disk_after_any_fault(writes: list[tuple[int, bytes | None, Any]]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "journal.db"
         known = asyncio.run(run(path, writes))

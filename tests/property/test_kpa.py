@@ -79,7 +79,7 @@ def decision_of(state: KpaState, observed: Observation, ready_count: int, spec: 
 
 
 @given(spec=SPECS, start_ready=READY, steps=STEPS)
-def test_but_for_the_start_hold_it_is_the_naive_transcription(
+def test_decision_equals_the_naive_transcription_except_start_hold(
     spec: ScalingSpec, start_ready: int, steps: list[tuple[int, float, float, int]]
 ) -> None:
     state = starting_state(ready_count=start_ready, present_scale=0, spec=spec, now_s=0.0)
@@ -97,7 +97,7 @@ def test_but_for_the_start_hold_it_is_the_naive_transcription(
 
 
 @given(loads=st.lists(st.none() | LOADS, min_size=1, max_size=100), ready=READY)
-def test_collection_and_decision_are_the_naive_transcription(loads: list[float | None], ready: int) -> None:
+def test_windows_and_decision_equal_the_naive_transcription(loads: list[float | None], ready: int) -> None:
     collection = MetricWindows(stable_window_s=60, panic_window_s=6, kind=WindowKind.LINEAR)
     state = starting_state(ready_count=1, present_scale=0, spec=DEFAULTS, now_s=0.0)
     naive = NaiveKpa(DEFAULTS, ready_count=1, now_s=0.0)
@@ -115,7 +115,7 @@ def test_collection_and_decision_are_the_naive_transcription(loads: list[float |
 
 
 @given(state=STATES, spec=SPECS, stable=LOADS, panic=LOADS, more=LOADS, ready=READY)
-def test_more_load_never_wants_fewer_pods(
+def test_more_load_never_lowers_the_desired_count(
     *, state: KpaState, spec: ScalingSpec, stable: float, panic: float, more: float, ready: int
 ) -> None:
     less_loaded = decision_of(state, Observation(stable=stable, panic=panic), ready, spec)
@@ -124,13 +124,13 @@ def test_more_load_never_wants_fewer_pods(
 
 
 @given(spec=SPECS, load=LOADS, ready=READY)
-def test_it_can_always_grow_by_one(spec: ScalingSpec, load: float, ready: int) -> None:
+def test_desired_count_can_always_grow_by_one(spec: ScalingSpec, load: float, ready: int) -> None:
     decision = decision_of(KpaState(), Observation(stable=load, panic=load), ready, spec)
     assert decision.desired_count >= min(decision.desired_stable_count, ready + 1)
 
 
 @given(state=STATES, spec=SPECS, stable=LOADS, panic=LOADS, ready=READY)
-def test_a_step_stays_within_the_rates_unless_a_hold_or_the_activation_scale_says_more(
+def test_desired_count_is_within_the_rates_except_holds(
     *, state: KpaState, spec: ScalingSpec, stable: float, panic: float, ready: int
 ) -> None:
     decision = decision_of(state, Observation(stable=stable, panic=panic), ready, spec)
@@ -139,7 +139,9 @@ def test_a_step_stays_within_the_rates_unless_a_hold_or_the_activation_scale_say
 
 
 @given(spec=SPECS, start_ready=READY, steps=STEPS)
-def test_panic_never_lowers(spec: ScalingSpec, start_ready: int, steps: list[tuple[int, float, float, int]]) -> None:
+def test_panic_never_lowers_the_undelayed_count(
+    spec: ScalingSpec, start_ready: int, steps: list[tuple[int, float, float, int]]
+) -> None:
     # What may end meanwhile are the delay and the hold after a start: they are not panic's.
     state = starting_state(ready_count=start_ready, present_scale=0, spec=spec, now_s=0.0)
     now_s, previous = 0.0, None
@@ -154,14 +156,14 @@ def test_panic_never_lowers(spec: ScalingSpec, start_ready: int, steps: list[tup
 
 
 @given(state=STATES, spec=SPECS, load=LOADS, ready=READY)
-def test_without_data_nothing_changes(*, state: KpaState, spec: ScalingSpec, load: float, ready: int) -> None:
+def test_state_is_unchanged_without_data(*, state: KpaState, spec: ScalingSpec, load: float, ready: int) -> None:
     observed = Observation(stable=load, panic=load)
     for known in ({"observed": NOTHING, "ready_count": ready}, {"observed": observed, "ready_count": NOTHING}):
         assert decide(state, **known, spec=spec, now_s=1e6) == (state, NOTHING)
 
 
 @given(present_scale=READY, ready=READY, steps=STEPS)
-def test_a_restart_never_goes_below_the_scale_that_it_found_for_a_stable_window(
+def test_restart_keeps_at_least_the_present_scale_for_a_stable_window(
     *, present_scale: int, ready: int, steps: list[tuple[int, float, float, int]]
 ) -> None:
     state = starting_state(ready_count=ready, present_scale=present_scale, spec=DEFAULTS, now_s=0.0)
@@ -175,7 +177,7 @@ def test_a_restart_never_goes_below_the_scale_that_it_found_for_a_stable_window(
 
 
 @given(proposals=PROPOSALS, present_scale=READY, spec=BOUNDED_SPECS, is_initialized=st.booleans())
-def test_the_response_is_at_least_every_proposal_but_for_the_maximum(
+def test_merged_count_is_at_least_every_proposal_up_to_max_scale(
     *, proposals: list[Proposal], present_scale: int, spec: ScalingSpec, is_initialized: bool
 ) -> None:
     decision = merge(proposals, present_scale=present_scale, spec=spec, is_initialized=is_initialized)
@@ -189,7 +191,7 @@ def test_the_response_is_at_least_every_proposal_but_for_the_maximum(
 
 
 @given(proposals=PROPOSALS, present_scale=READY, spec=BOUNDED_SPECS)
-def test_one_more_decider_heard_or_silent_never_lowers_the_response(
+def test_additional_decider_never_lowers_the_merged_count(
     proposals: list[Proposal], present_scale: int, spec: ScalingSpec
 ) -> None:
     for desired in (NOTHING, 3):
@@ -202,7 +204,7 @@ def test_one_more_decider_heard_or_silent_never_lowers_the_response(
 
 
 @given(spec=GATE_SPECS, looks=READS)
-def test_zero_is_applied_only_on_proof_and_after_its_times(
+def test_scale_to_zero_needs_a_proof_and_its_grace_times(
     spec: ScalingSpec, looks: list[tuple[float, int | NoData, int, bool, bool]]
 ) -> None:
     state, now_s, present_scale = GateState(since_s=0.0), 0.0, 1
@@ -245,7 +247,7 @@ def test_zero_is_applied_only_on_proof_and_after_its_times(
 
 
 @given(spec=GATE_SPECS, ready_count=st.integers(1, 3))
-def test_an_idle_revision_gets_to_zero_within_its_times(spec: ScalingSpec, ready_count: int) -> None:
+def test_idle_revision_reaches_zero_within_its_grace_times(spec: ScalingSpec, ready_count: int) -> None:
     state, now_s, present_scale = GateState(since_s=0.0, is_initialized=True), 0.0, ready_count
     wait_s = max(spec.scale_to_zero_grace_s, spec.scale_to_zero_pod_retention_s)
     proved_at_s: float | None = None

@@ -32,7 +32,7 @@ EVENTS = st.lists(
     width=5,
     events=[("record", 30, 6), ("resize", 30, 12.0), ("record", 31, 6), ("query", 31, 0)],
 )
-def test_a_window_is_a_recount_of_its_points(
+def test_window_average_equals_a_naive_recount(
     kind: WindowKind, width: int, events: list[tuple[str, float, float]]
 ) -> None:
     ours = window_of(kind, width)
@@ -52,7 +52,7 @@ def test_a_window_is_a_recount_of_its_points(
 
 
 @given(kind=st.sampled_from(WindowKind), width=WIDTHS, load=LOADS, start=TIMES, seen=st.integers(1, 30), silent=TIMES)
-def test_a_steady_load_reads_as_it_is_until_the_window_is_empty(
+def test_steady_load_is_the_average_until_the_window_is_empty(
     *, kind: WindowKind, width: int, load: float, start: float, seen: int, silent: float
 ) -> None:
     window = window_of(kind, width)
@@ -63,7 +63,7 @@ def test_a_steady_load_reads_as_it_is_until_the_window_is_empty(
 
 
 @given(kind=st.sampled_from(WindowKind), width=WIDTHS, records=RECORDS, at=st.integers(0, 39), more=LOADS, now_s=TIMES)
-def test_more_load_never_reads_as_less(
+def test_more_load_never_lowers_the_average(
     *, kind: WindowKind, width: int, records: list[tuple[float, float]], at: int, more: float, now_s: float
 ) -> None:
     less_loaded, more_loaded = window_of(kind, width), window_of(kind, width)
@@ -74,7 +74,7 @@ def test_more_load_never_reads_as_less(
 
 
 @given(width=WIDTHS, records=RECORDS, now_s=TIMES)
-def test_without_resizes_linear_averages_are_the_original_s(
+def test_linear_averages_equal_the_originals_without_resizes(
     width: int, records: list[tuple[float, float]], now_s: float
 ) -> None:
     ours, original = LinearWindow(width), LinearWindow(width, quirks=ORIGINAL)
@@ -88,7 +88,7 @@ def test_without_resizes_linear_averages_are_the_original_s(
 @given(
     wants=st.lists(st.tuples(st.integers(0, 9), st.integers(0, 20)), min_size=1, max_size=40), slots=st.integers(1, 6)
 )
-def test_the_delay_gives_the_largest_count_of_its_slots(wants: list[tuple[int, int]], slots: int) -> None:
+def test_delay_window_returns_the_maximum_of_its_slots(wants: list[tuple[int, int]], slots: int) -> None:
     window, now_s, responses = DelayWindow(), 0, []
     for step_s, count in wants:
         now_s += step_s

@@ -44,7 +44,7 @@ ONE_SECOND = AutoscalerSettings(adaptive=AdaptiveSettings(learnt_target_period_s
     most=st.floats(1, 5000),
     ratio=st.floats(0.01, 1.0),
 )
-def test_the_target_is_between_one_and_its_bounds_and_its_state_survives(
+def test_learnt_target_is_within_its_bounds_also_after_restarts(
     events: list[tuple[object, ...]], limits: Resources, hard: int, most: float, ratio: float
 ) -> None:
     total = float(hard or 100)
@@ -76,7 +76,7 @@ def test_the_target_is_between_one_and_its_bounds_and_its_state_survives(
 @given(
     load=st.floats(0.1, 500), answered=st.floats(0, 5000), response_s=st.floats(0.001, 20), max_scale=st.integers(1, 40)
 )
-def test_scaling_by_the_learnt_target_keeps_the_maximum_and_room_for_the_live_load(
+def test_scale_by_the_learnt_target_covers_the_load_up_to_max_scale(
     load: float, answered: float, response_s: float, max_scale: int
 ) -> None:
     revision = msgspec.structs.replace(
@@ -108,7 +108,7 @@ def test_scaling_by_the_learnt_target_keeps_the_maximum_and_room_for_the_live_lo
 
 @settings(max_examples=EXAMPLES, deadline=None)
 @given(loads=st.lists(st.floats(0, 300), min_size=1, max_size=40), learns=st.booleans())
-def test_a_revision_without_a_history_of_answers_is_scaled_by_its_own_target(loads: list[float], learns: bool) -> None:
+def test_revision_without_response_times_is_scaled_by_its_own_target(loads: list[float], learns: bool) -> None:
     with_it, without = (
         Scaler(revision_with(spec_with(target_mode=target_mode)), facts_of(1), ONE_SECOND, is_restart=False, now_s=0.0)
         for target_mode in (learns, False)

@@ -39,7 +39,7 @@ def report_ticks(periods: Sequence[int]) -> list[int]:
 
 
 @given(spans=SPANS, periods=PERIODS)
-def test_concurrency_is_the_integral_over_the_requests(spans: list[Span], periods: list[int]) -> None:
+def test_concurrency_is_the_time_integral_of_the_requests(spans: list[Span], periods: list[int]) -> None:
     ends = report_ticks(periods)
     for begin, end, report in zip([0, *ends], ends, metered(spans, ends), strict=False):
         overlaps = [(max(0, min(start + length, end) - max(start, begin)), proxied) for start, length, proxied in spans]
@@ -68,7 +68,7 @@ def test_proxied_load_is_part_of_the_load(spans: list[Span], periods: list[int])
         st.tuples(st.sampled_from(["arrive", "exit", "report"]), st.floats(0, 1e6), st.booleans()), max_size=60
     )
 )
-def test_no_order_of_calls_makes_load_out_of_nothing(calls: list[tuple[str, float, bool]]) -> None:
+def test_concurrency_never_exceeds_the_arrivals_for_any_call_order(calls: list[tuple[str, float, bool]]) -> None:
     meter = Meter(now_s=0.0)
     arrived = 0
     for call, now_s, proxied in calls:
@@ -84,7 +84,7 @@ def test_no_order_of_calls_makes_load_out_of_nothing(calls: list[tuple[str, floa
 
 
 @given(splits=st.lists(st.floats(0.001, 10), min_size=1, max_size=20))
-def test_reporting_more_often_loses_no_time(splits: list[float]) -> None:
+def test_frequent_reports_sum_to_a_single_report(splits: list[float]) -> None:
     often, once = Meter(now_s=0.0), Meter(now_s=0.0)
     for meter in (often, once):
         meter.arrive(0.0, proxied=False)

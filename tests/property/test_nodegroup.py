@@ -102,14 +102,14 @@ def added_by(plan: GroupPlan) -> int:
 
 
 @given(snapshots(), options())
-def test_tainting_never_goes_below_the_minimum(snapshot: Snapshot, node_group_settings: NodeGroupSettings) -> None:
+def test_tainting_never_leaves_fewer_than_min_nodes(snapshot: Snapshot, node_group_settings: NodeGroupSettings) -> None:
     before = len(partition(snapshot.nodes).untainted)
     after = len(partition(carried_out(snapshot, planned(snapshot, node_group_settings).effects).nodes).untainted)
     assert after >= min(before, node_group_settings.min_nodes)
 
 
 @given(snapshots(), options())
-def test_a_group_of_fixed_size_goes_at_most_one_below(
+def test_fixed_size_group_taints_at_most_one_below_its_size(
     snapshot: Snapshot, node_group_settings: NodeGroupSettings
 ) -> None:
     size = max(1, node_group_settings.min_nodes)
@@ -120,7 +120,7 @@ def test_a_group_of_fixed_size_goes_at_most_one_below(
 
 
 @given(snapshots(), options())
-def test_growth_never_goes_above_the_maximum(snapshot: Snapshot, node_group_settings: NodeGroupSettings) -> None:
+def test_growth_never_exceeds_max_nodes(snapshot: Snapshot, node_group_settings: NodeGroupSettings) -> None:
     plan = planned(snapshot, node_group_settings)
     coming = max(0, snapshot.cloud.target_size - len(snapshot.nodes))
     before = len(partition(snapshot.nodes).untainted) + coming
@@ -131,7 +131,7 @@ def test_growth_never_goes_above_the_maximum(snapshot: Snapshot, node_group_sett
 
 
 @given(snapshots(), options())
-def test_the_cloud_is_never_asked_for_what_it_would_refuse(
+def test_cloud_requests_respect_the_limits_of_the_cloud_group(
     snapshot: Snapshot, node_group_settings: NodeGroupSettings
 ) -> None:
     plan = planned(snapshot, node_group_settings)
@@ -141,7 +141,7 @@ def test_the_cloud_is_never_asked_for_what_it_would_refuse(
 
 
 @given(snapshots(), options())
-def test_the_state_of_a_node_says_what_may_happen_to_it(
+def test_node_state_limits_its_taint_untaint_and_delete(
     snapshot: Snapshot, node_group_settings: NodeGroupSettings
 ) -> None:
     plan = planned(snapshot, node_group_settings)
@@ -153,7 +153,7 @@ def test_the_state_of_a_node_says_what_may_happen_to_it(
 
 
 @given(snapshots(), options())
-def test_no_protected_and_no_cordoned_node_is_deleted(
+def test_protected_and_cordoned_nodes_are_never_deleted(
     snapshot: Snapshot, node_group_settings: NodeGroupSettings
 ) -> None:
     undeletable_names = {
@@ -163,7 +163,7 @@ def test_no_protected_and_no_cordoned_node_is_deleted(
 
 
 @given(snapshots(), options())
-def test_both_graces_are_respected(snapshot: Snapshot, node_group_settings: NodeGroupSettings) -> None:
+def test_soft_and_hard_grace_are_respected(snapshot: Snapshot, node_group_settings: NodeGroupSettings) -> None:
     busy = {group_pod.node_name for group_pod in snapshot.pods}
     plan = planned(snapshot, node_group_settings)
     going = {*deleted_by(plan), *(effect.node_name for effect in plan.effects if isinstance(effect, Drain))}
@@ -180,7 +180,7 @@ def test_both_graces_are_respected(snapshot: Snapshot, node_group_settings: Node
 
 
 @given(snapshots(), options())
-def test_nodes_are_tainted_oldest_first_and_return_newest_first(
+def test_nodes_are_tainted_oldest_first_and_untainted_newest_first(
     snapshot: Snapshot, node_group_settings: NodeGroupSettings
 ) -> None:
     node_group_settings = msgspec.structs.replace(node_group_settings, unhealthy_node_grace_period_s=0.0)
@@ -192,7 +192,9 @@ def test_nodes_are_tainted_oldest_first_and_return_newest_first(
 
 
 @given(snapshots(), options())
-def test_nothing_is_done_twice_or_against_itself(snapshot: Snapshot, node_group_settings: NodeGroupSettings) -> None:
+def test_plan_has_no_duplicate_or_contradictory_effects(
+    snapshot: Snapshot, node_group_settings: NodeGroupSettings
+) -> None:
     plan = planned(snapshot, node_group_settings)
     touched = Counter([*tainted_by(plan), *untainted_by(plan), *deleted_by(plan)])
     assert not touched or max(touched.values()) == 1
@@ -201,7 +203,7 @@ def test_nothing_is_done_twice_or_against_itself(snapshot: Snapshot, node_group_
 
 
 @given(snapshots(), options())
-def test_every_node_on_its_way_out_goes_comes_back_or_has_a_reason_to_stay(
+def test_every_tainted_node_is_deleted_untainted_or_has_a_reason(
     snapshot: Snapshot, node_group_settings: NodeGroupSettings
 ) -> None:
     plan = planned(snapshot, node_group_settings)
@@ -212,7 +214,7 @@ def test_every_node_on_its_way_out_goes_comes_back_or_has_a_reason_to_stay(
 
 
 @given(snapshots(), options(), st.integers(0, 119))
-def test_under_the_lock_nothing_grows_and_the_plan_stays_the_same(
+def test_scale_lock_prevents_growth_and_the_plan_is_stable(
     snapshot: Snapshot, node_group_settings: NodeGroupSettings, ago_s: int
 ) -> None:
     locked = NodeGroupState(lock=ScaleLock(requested_count=2, locked_at_s=NOW_S - ago_s))
@@ -222,16 +224,14 @@ def test_under_the_lock_nothing_grows_and_the_plan_stays_the_same(
 
 
 @given(snapshots(), options())
-def test_dry_mode_withholds_exactly_what_would_be_done(
-    snapshot: Snapshot, node_group_settings: NodeGroupSettings
-) -> None:
+def test_dry_mode_withholds_exactly_the_effects(snapshot: Snapshot, node_group_settings: NodeGroupSettings) -> None:
     dry = planned(snapshot, msgspec.structs.replace(node_group_settings, dry_mode=True))
     assert dry.effects == ()
     assert dry.withheld == planned(snapshot, node_group_settings).effects
 
 
 @given(snapshots(), options(), st.randoms(use_true_random=False))
-def test_the_order_of_the_input_does_not_matter(
+def test_effects_are_independent_of_the_node_order(
     snapshot: Snapshot, node_group_settings: NodeGroupSettings, order: random.Random
 ) -> None:
     shuffled = list(snapshot.nodes)
@@ -243,7 +243,7 @@ def test_the_order_of_the_input_does_not_matter(
 
 
 @given(snapshots(), options())
-def test_state_and_plan_survive_being_stored(snapshot: Snapshot, node_group_settings: NodeGroupSettings) -> None:
+def test_state_and_plan_round_trip_through_json(snapshot: Snapshot, node_group_settings: NodeGroupSettings) -> None:
     state, plan = decide(
         NodeGroupState(), snapshot, msgspec.structs.replace(node_group_settings, dry_mode=True), now_s=NOW_S
     )
@@ -252,7 +252,9 @@ def test_state_and_plan_survive_being_stored(snapshot: Snapshot, node_group_sett
 
 
 @given(snapshots(), options())
-def test_the_original_decides_too(snapshot: Snapshot, node_group_settings: NodeGroupSettings) -> None:
+def test_plan_under_original_quirks_adds_no_node_on_error(
+    snapshot: Snapshot, node_group_settings: NodeGroupSettings
+) -> None:
     plan = planned(
         snapshot, msgspec.structs.replace(node_group_settings, quirks=ORIGINAL, scale_up_failure_threshold=0)
     )
@@ -260,14 +262,14 @@ def test_the_original_decides_too(snapshot: Snapshot, node_group_settings: NodeG
 
 
 @given(snapshots(), options())
-def test_each_node_is_in_one_part(snapshot: Snapshot, node_group_settings: NodeGroupSettings) -> None:
+def test_each_node_is_in_exactly_one_part(snapshot: Snapshot, node_group_settings: NodeGroupSettings) -> None:
     parts = view_of(NodeGroupState(), gathered(snapshot, node_group_settings), node_group_settings, now_s=NOW_S).parts
     names = [group_node.name for part in msgspec.structs.astuple(parts) for group_node in part]
     assert sorted(names) == sorted(group_node.name for group_node in snapshot.nodes)
 
 
 @given(st.integers(1, 200), st.integers(1, 150), st.floats(0, 1000), st.floats(0, 1000))
-def test_growth_reaches_the_threshold_with_no_node_too_many(
+def test_scale_up_delta_is_the_smallest_that_reaches_the_threshold(
     node_count: int, threshold: int, cpu_percent: float, memory_percent: float
 ) -> None:
     usage = Utilisation(cpu_percent=cpu_percent, memory_percent=memory_percent)
@@ -279,7 +281,7 @@ def test_growth_reaches_the_threshold_with_no_node_too_many(
 
 
 @given(st.integers(0, 10**6), st.integers(0, 10**6), st.integers(1, 10**4), st.integers(1, 150))
-def test_from_zero_more_requests_never_ask_for_less(less: int, more: int, node_cpu_m: int, threshold: int) -> None:
+def test_more_requests_never_lower_the_delta_from_zero(less: int, more: int, node_cpu_m: int, threshold: int) -> None:
     capacity = Amount(cpu_m=node_cpu_m, memory_bytes=GIB)
     deltas = [
         from_zero_delta(Amount(cpu_m=cpu_m), node_capacity=capacity, threshold_percent=threshold)
@@ -289,7 +291,7 @@ def test_from_zero_more_requests_never_ask_for_less(less: int, more: int, node_c
 
 
 @given(st.integers(1, 6), st.integers(2, 9))
-def test_the_breaker_opens_exactly_after_the_threshold(threshold: int, node_count: int) -> None:
+def test_breaker_opens_exactly_after_its_threshold(threshold: int, node_count: int) -> None:
     node_group_settings = settings(scale_up_failure_threshold=threshold, max_nodes=10**6, min_nodes=1)
     group = tuple(
         GroupNode(name=f"n{number}", created_at_s=NOW_S, allocatable=NODE_AMOUNT, labels=LABELS)
@@ -326,7 +328,7 @@ def with_machines_started(snapshot: Snapshot, now_s: float) -> Snapshot:
 
 
 @given(st.integers(0, 20), st.integers(0, 200), st.integers(1, 3))
-def test_under_a_steady_load_a_group_comes_to_rest_below_the_threshold(
+def test_node_group_settles_below_the_threshold_under_steady_load(
     node_count: int, pod_count: int, min_nodes: int
 ) -> None:
     node_group_settings = settings(min_nodes=min_nodes, max_nodes=60)

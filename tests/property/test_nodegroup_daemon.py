@@ -228,5 +228,5 @@ async def live(seed: int) -> None:
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 2**32))
-def test_whatever_fails_the_rules_hold_and_the_group_settles(seed: int) -> None:
+def test_node_group_rules_hold_under_faults_and_the_group_settles(seed: int) -> None:
     run_virtually(asyncio.wait_for(live(seed), timeout=3600))

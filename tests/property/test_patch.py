@@ -33,13 +33,13 @@ DOCUMENTS = values(st.one_of(LEAVES, st.none()))
 
 
 @given(DOCUMENTS, DOCUMENTS)
-def test_a_merge_patch_twice_is_a_merge_patch_once(target: Json, patch: Json) -> None:
+def test_merge_patch_is_idempotent(target: Json, patch: Json) -> None:
     once = merge_patch(target, patch)
     assert same_json(merge_patch(once, patch), once)
 
 
 @given(DOCUMENTS, DOCUMENTS)
-def test_sameness_is_symmetric(left: Json, right: Json) -> None:
+def test_same_json_is_symmetric(left: Json, right: Json) -> None:
     assert same_json(left, right) == same_json(right, left)
 
 
@@ -51,13 +51,13 @@ def replaced(old: Json, new: Json) -> Json:
 
 
 @given(OBJECTS, OBJECTS)
-def test_without_lists_to_merge_a_strategic_patch_is_a_merge_patch(old: Json, new: Json) -> None:
+def test_strategic_patch_without_lists_equals_a_merge_patch(old: Json, new: Json) -> None:
     patch = replaced(old, new)
     assert same_json(strategic_merge(POD, {"data": old}, {"data": patch}), {"data": new})
 
 
 @given(NAMES, NAMES, st.data())
-def test_a_strategic_patch_of_a_list_leads_to_the_order_it_names(
+def test_strategic_patch_of_a_list_sets_the_element_order(
     before: list[str], added: list[str], data: st.DataObject
 ) -> None:
     order = data.draw(st.permutations(sorted({*before, *added})))
@@ -70,7 +70,7 @@ def test_a_strategic_patch_of_a_list_leads_to_the_order_it_names(
 
 
 @given(NAMES, NAMES)
-def test_deleting_from_a_list_leaves_the_rest_in_order(before: list[str], gone: list[str]) -> None:
+def test_strategic_delete_from_a_list_preserves_the_order(before: list[str], gone: list[str]) -> None:
     patch = {"containers": [{"name": name, "$patch": "delete"} for name in gone]}
     merged = strategic_merge(POD, {"spec": {"containers": [{"name": name} for name in before]}}, {"spec": patch})
     assert [container["name"] for container in merged["spec"]["containers"]] == [
@@ -99,7 +99,7 @@ def at(value: Json, path: Sequence[str]) -> Json:
 
 
 @given(DOCUMENTS, DOCUMENTS, st.data())
-def test_a_replacement_is_undone_by_a_replacement(document: Json, value: Json, data: st.DataObject) -> None:
+def test_json_patch_replace_is_reversible(document: Json, value: Json, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(places(document)))
     there, back = (
         {"op": "replace", "path": pointer(path), "value": replacement} for replacement in (value, at(document, path))
@@ -110,7 +110,7 @@ def test_a_replacement_is_undone_by_a_replacement(document: Json, value: Json, d
 
 
 @given(DOCUMENTS, st.data())
-def test_a_removal_is_undone_by_an_addition(document: Json, data: st.DataObject) -> None:
+def test_json_patch_remove_is_reversed_by_add(document: Json, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(places(document)))
     if path:
         changed = json_patch(document, [{"op": "remove", "path": pointer(path)}])
@@ -119,14 +119,14 @@ def test_a_removal_is_undone_by_an_addition(document: Json, data: st.DataObject)
 
 
 @given(DOCUMENTS, st.data())
-def test_a_value_is_where_it_is(document: Json, data: st.DataObject) -> None:
+def test_json_patch_test_matches_each_value(document: Json, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(places(document)))
     test = {"op": "test", "path": pointer(path), "value": at(document, path)}
     assert same_json(json_patch(document, [test]), document)
 
 
 @given(DOCUMENTS, st.data())
-def test_a_move_is_a_copy_and_a_removal(document: Json, data: st.DataObject) -> None:
+def test_json_patch_move_equals_copy_and_remove(document: Json, data: st.DataObject) -> None:
     whole = {"old": document, "new": {}}
     origin = ("old", *data.draw(st.sampled_from(places(document))))
     moved = json_patch(whole, [{"op": "move", "from": pointer(origin), "path": "/new/x"}])
@@ -138,7 +138,7 @@ def test_a_move_is_a_copy_and_a_removal(document: Json, data: st.DataObject) -> 
 
 
 @given(DOCUMENTS, DOCUMENTS)
-def test_patches_leave_what_they_were_given(document: Json, patch: Json) -> None:
+def test_patches_do_not_mutate_their_arguments(document: Json, patch: Json) -> None:
     before = repr((document, patch))
     merge_patch(document, patch)
     json_patch({"d": document}, [{"op": "add", "path": "/x", "value": patch}, {"op": "remove", "path": "/d"}])

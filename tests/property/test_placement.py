@@ -32,7 +32,7 @@ def requested(book: NodeBook) -> dict[str, tuple[int, ...]]:
 
 
 @given(CHANGES)
-def test_a_book_is_what_a_new_one_would_be(changes: list[tuple[str, object, int]]) -> None:
+def test_node_book_equals_one_built_at_once(changes: list[tuple[str, object, int]]) -> None:
     book, nodes, pods = NodeBook(), {}, {}
     for what, of, cpu in changes:
         match what, of:

@@ -33,7 +33,7 @@ PODS = st.builds(
 
 
 @given(STATES)
-def test_a_state_is_kept_to_the_millisecond(state: TriggerState) -> None:
+def test_trigger_state_round_trips_to_the_millisecond(state: TriggerState) -> None:
     back = state_of(stored_state(revision(), state))
     assert (back.phase, back.points.keys()) == (state.phase, state.points.keys())
     for kind, points in state.points.items():
@@ -44,7 +44,7 @@ def test_a_state_is_kept_to_the_millisecond(state: TriggerState) -> None:
 
 
 @given(STATES, st.floats(-1e9, 1e9))
-def test_a_state_returns_from_another_clock(state: TriggerState, by_s: float) -> None:
+def test_trigger_state_rebased_twice_is_unchanged(state: TriggerState, by_s: float) -> None:
     back = rebased(rebased(state, by_s=by_s), by_s=-by_s)
     for kind, points in state.points.items():
         for before, after in zip(points, back.points[kind], strict=True):
@@ -52,7 +52,9 @@ def test_a_state_returns_from_another_clock(state: TriggerState, by_s: float) ->
 
 
 @given(st.lists(st.tuples(NAMED, st.integers(1, 9)), max_size=6), st.randoms())
-def test_who_holds_does_not_depend_on_the_order(drawn: list[tuple[tuple[str, str], int]], dice: random.Random) -> None:
+def test_policy_holder_is_independent_of_the_event_order(
+    drawn: list[tuple[tuple[str, str], int]], dice: random.Random
+) -> None:
     scaling_policy_views = [
         policy(f"p{number}", kind=kind, target=target, created=f"2026-01-0{day}T00:00:00Z")
         for number, ((kind, target), day) in enumerate(drawn)
@@ -71,7 +73,7 @@ def test_who_holds_does_not_depend_on_the_order(drawn: list[tuple[tuple[str, str
 
 
 @given(st.lists(st.tuples(PODS, st.floats(0, 30)), min_size=1, max_size=20))
-def test_a_wish_is_that_of_the_last_evaluation_and_cooldowns_need_a_change(
+def test_proposal_is_that_of_the_last_evaluation(
     steps: list[tuple[ObservedPods, float]],
 ) -> None:
     spec = spec_of(up=(trigger(70, time_s=10),), down=(trigger(30, time_s=10),))

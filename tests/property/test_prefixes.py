@@ -36,7 +36,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS)
-def test_memory_and_load_are_bounded_and_only_free_pods_are_chosen(
+def test_prefix_memory_and_load_are_bounded_and_only_free_pods_chosen(
     steps: list[tuple[str, Prompt | int | None, frozenset[str] | None]],
 ) -> None:
     table = PrefixTable[int](BLOCKS_MAX)
@@ -74,7 +74,7 @@ def test_memory_and_load_are_bounded_and_only_free_pods_are_chosen(
 
 
 @given(body=st.binary(max_size=3000), start=st.sampled_from([b"", b'{"messages": ', b'{"prompt":"']))
-def test_any_bytes_are_read_and_a_part_of_them_has_the_first_blocks(body: bytes, start: bytes) -> None:
+def test_partial_prompt_body_has_a_prefix_of_the_blocks(body: bytes, start: bytes) -> None:
     raw = start + body
     whole = read_prompt(b"/", raw, length=len(raw), secret=b"s")
     part = read_prompt(b"/", raw[: len(raw) // 2], length=len(raw), secret=b"s")

@@ -123,7 +123,7 @@ class World:
 
 
 @given(st.lists(OPERATIONS, max_size=30))
-def test_a_public_slice_is_never_empty_and_names_only_who_takes_requests(operations: list[tuple[str, object]]) -> None:
+def test_public_slice_is_never_empty_and_lists_only_accepting_addresses(operations: list[tuple[str, object]]) -> None:
     world = World()
     for what, value in operations:
         world.do(what, value)
@@ -131,7 +131,7 @@ def test_a_public_slice_is_never_empty_and_names_only_who_takes_requests(operati
 
 
 @given(st.lists(OPERATIONS, max_size=20))
-def test_in_the_end_it_is_as_the_last_facts_want_it(operations: list[tuple[str, object]]) -> None:
+def test_public_slice_finally_matches_the_last_path(operations: list[tuple[str, object]]) -> None:
     world = World()
     for what, value in operations:
         world.do(what, value)

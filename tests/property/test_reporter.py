@@ -12,7 +12,7 @@ _DROP = st.tuples(_LABELS, st.none())
 
 
 @given(st.lists(_RECORD | _DROP, max_size=40))
-def test_opencensus_and_prometheus_client_hold_the_same_rows(
+def test_opencensus_and_prometheus_sources_have_equal_rows(
     changes: list[tuple[Labels, tuple[int | None, ...] | None]],
 ) -> None:
     sources = (opencensus_views(), GaugeFamilies())

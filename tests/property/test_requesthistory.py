@@ -27,7 +27,9 @@ _ENDS = st.lists(
 
 
 @given(_ENDS, st.integers(0, 200))
-def test_records_stay_below_their_bounds(ends: list[tuple[str, float, float, str, str]], records_max: int) -> None:
+def test_request_history_stays_within_its_bounds(
+    ends: list[tuple[str, float, float, str, str]], records_max: int
+) -> None:
     history, now_s = RequestHistory(records_max), 0.0
     for revision, passed_s, duration_s, failed_by, why in ends:
         now_s += passed_s
@@ -66,7 +68,7 @@ def test_records_stay_below_their_bounds(ends: list[tuple[str, float, float, str
 @given(
     st.binary(max_size=2 * TEXT_MAX) | st.text(max_size=2 * TEXT_MAX).map(lambda text: text.encode("utf-8", "replace"))
 )
-def test_texts_are_bounded_and_printable(raw: bytes) -> None:
+def test_printable_text_is_bounded_and_printable(raw: bytes) -> None:
     text = printable(raw)
     assert len(text) <= TEXT_MAX
     assert text.isprintable()

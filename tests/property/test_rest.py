@@ -94,7 +94,7 @@ class World:
 
 @settings(deadline=None, max_examples=60)
 @given(visits=VISITS, policy=st.sampled_from([KNATIVE_POLICY, ADAPTIVE_POLICY]))
-def test_a_rest_changes_no_decision(visits: list[tuple[int, int, float, bool]], policy: str) -> None:
+def test_rest_changes_no_decision(visits: list[tuple[int, int, float, bool]], policy: str) -> None:
     full, resting = (World(policy, skips=skips) for skips in (False, True))
     number = 0
     for quiet, busy, load, is_activator in visits:
@@ -118,7 +118,7 @@ def test_a_rest_changes_no_decision(visits: list[tuple[int, int, float, bool]], 
     assert msgspec.structs.astuple(costs[0]) == pytest.approx(msgspec.structs.astuple(costs[1]), rel=1e-4)
 
 
-def test_a_revision_rests_while_its_pod_is_idle_and_at_zero() -> None:
+def test_revision_rests_while_its_pod_is_idle_and_at_zero() -> None:
     full, resting = worlds = [World(KNATIVE_POLICY, skips=skips) for skips in (False, True)]
     for number in range(600):
         for world in worlds:

@@ -35,7 +35,7 @@ def targets(percent: int, revision: int) -> tuple[list[dict[str, object]], list[
 
 
 @given(events=EVENTS)
-def test_no_request_is_lost_or_sent_to_a_revision_that_is_gone(events: list[tuple[str, int]]) -> None:
+def test_rollout_assigns_100_percent_to_existing_revisions(events: list[tuple[str, int]]) -> None:
     rollout, now_s, revision, percent, gone = Rollout(), 1000.0, 1, 100, set[str]()
 
     def serves(name: str) -> bool:
@@ -77,7 +77,7 @@ def test_no_request_is_lost_or_sent_to_a_revision_that_is_gone(events: list[tupl
     percent=st.integers(2, 100),
     late_s=st.floats(0, 0.01),
 )
-def test_a_rollout_ends_after_its_duration_and_never_goes_back(
+def test_rollout_ends_after_its_duration_in_equal_steps(
     duration_s: int, waited_s: float, percent: int, late_s: float
 ) -> None:
     def at_rest(name: str) -> Rollout:

@@ -67,7 +67,7 @@ def held(cluster: list[ScoredNode], pod: PodDemand) -> Placing:
 
 
 @given(clusters, demands, settings_in_range)
-def test_every_score_is_in_its_range_and_explains_itself(
+def test_every_score_is_in_range_and_its_reason_is_json(
     cluster: list[ScoredNode], pod: PodDemand, settings: PlacementSettings
 ) -> None:
     placing = held(cluster, pod)
@@ -82,14 +82,16 @@ def test_every_score_is_in_its_range_and_explains_itself(
 
 
 @given(clusters, demands, settings_in_range)
-def test_risks_are_between_0_and_1(cluster: list[ScoredNode], pod: PodDemand, settings: PlacementSettings) -> None:
+def test_overcommitment_risks_are_between_0_and_1(
+    cluster: list[ScoredNode], pod: PodDemand, settings: PlacementSettings
+) -> None:
     response = LowRiskOverCommitment(settings).evaluate(held(cluster, pod))
     for risk in (response.limit_risk, response.load_risk, response.risk):
         assert ((risk >= 0) & (risk <= 1)).all()
 
 
 @given(clusters, demands, settings_in_range)
-def test_what_is_free_and_what_is_taken_make_at_most_the_whole(
+def test_least_and_most_requested_scores_sum_to_at_most_10(
     cluster: list[ScoredNode], pod: PodDemand, settings: PlacementSettings
 ) -> None:
     placing = held(cluster, pod)
@@ -111,7 +113,7 @@ def more(pod: PodDemand, cpu_m: int, memory_bytes: int) -> PodDemand:
 
 
 @given(clusters, demands, st.integers(0, 9000), st.integers(0, 16 * GIB), settings_in_range)
-def test_asking_for_more_leaves_less_and_packs_tighter_while_it_fits(
+def test_larger_requests_lower_least_and_raise_most_requested_scores(
     cluster: list[ScoredNode], pod: PodDemand, cpu_m: int, memory_bytes: int, settings: PlacementSettings
 ) -> None:
     small, large = held(cluster, pod), held(cluster, more(pod, cpu_m, memory_bytes))
@@ -122,7 +124,7 @@ def test_asking_for_more_leaves_less_and_packs_tighter_while_it_fits(
 
 
 @given(clusters, demands, st.integers(0, 9000), settings_in_range)
-def test_higher_limits_are_never_less_risk(
+def test_higher_limits_never_lower_the_risk(
     cluster: list[ScoredNode], pod: PodDemand, extra: int, settings: PlacementSettings
 ) -> None:
     score = LowRiskOverCommitment(settings)
@@ -136,7 +138,7 @@ def test_higher_limits_are_never_less_risk(
     st.floats(0, 1),
     st.floats(0, 1),
 )
-def test_a_higher_threshold_is_never_less_likely(mean: float, share: float, low: float, high: float) -> None:
+def test_probability_below_is_monotonic_in_the_threshold(mean: float, share: float, low: float, high: float) -> None:
     deviation = min(share, (0.99 * mean * (1 - mean)) ** 0.5)
     thresholds = np.array(sorted((low, high)))
     probability = probability_below(np.full(2, mean), np.full(2, deviation), thresholds)
@@ -152,9 +154,7 @@ def explicit(demand: PodDemand) -> PodDemand:
 
 
 @given(clusters, demands)
-def test_for_pods_that_say_what_they_request_the_first_quirk_changes_nothing(
-    cluster: list[ScoredNode], pod: PodDemand
-) -> None:
+def test_quirks_do_not_affect_pods_with_explicit_requests(cluster: list[ScoredNode], pod: PodDemand) -> None:
     scored_nodes = [msgspec.structs.replace(node, demand=explicit(node.demand)) for node in cluster]
     placing = held(scored_nodes, explicit(pod))
     ours, theirs = PlacementSettings(), PlacementSettings(quirks=ORIGINAL)
@@ -163,7 +163,7 @@ def test_for_pods_that_say_what_they_request_the_first_quirk_changes_nothing(
 
 
 @given(clusters, st.lists(st.tuples(nodes, st.integers(0, 5), st.booleans()), max_size=6), demands, settings_in_range)
-def test_what_is_kept_between_versions_is_what_a_fresh_table_gives(
+def test_cached_scores_equal_those_of_a_fresh_table(
     cluster: list[ScoredNode], changes: list[tuple[ScoredNode, int, bool]], pod: PodDemand, settings: PlacementSettings
 ) -> None:
     weights = ", ".join(f"{name}=1" for name in NODE_SCORES)
@@ -189,7 +189,7 @@ def same_arrays(table: NodeTable, other: NodeTable) -> bool:
 
 
 @given(clusters, demands, settings_in_range)
-def test_a_node_scores_the_same_alone_and_among_others(
+def test_node_score_is_independent_of_other_nodes(
     cluster: list[ScoredNode], pod: PodDemand, settings: PlacementSettings
 ) -> None:
     for kind in NODE_SCORES.values():
@@ -198,7 +198,7 @@ def test_a_node_scores_the_same_alone_and_among_others(
 
 
 @given(clusters, demands, settings_in_range)
-def test_an_extenders_answer_stays_within_0_and_10(
+def test_extender_score_is_between_0_and_10(
     cluster: list[ScoredNode], pod: PodDemand, settings: PlacementSettings
 ) -> None:
     weights = "LeastRequested=3, LowRiskOverCommitment=10000, LoadVariationRiskBalancing=1"

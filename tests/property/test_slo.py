@@ -34,7 +34,7 @@ def view_of(bins: tuple[int, ...], pod_load: float, ready: int) -> SloView:
 
 
 @given(SPEC, st.none() | TARGET, st.builds(view_of, BINS, st.floats(0, 1e6), st.integers(0, 1000)))
-def test_targets_are_bounded_and_late_revisions_have_at_least_the_stable_count(
+def test_slo_target_is_bounded_and_late_revisions_never_scale_below_stable(
     spec: ScalingSpec, target: float | None, seen: SloView
 ) -> None:
     _, outcome = step(SloState(target=target), seen, spec=spec, now_s=NOW_S)
@@ -55,7 +55,7 @@ def test_targets_are_bounded_and_late_revisions_have_at_least_the_stable_count(
 
 
 @given(SPEC, TARGET, FULL_BINS, st.floats(0, 1e4), st.floats(0, 1), st.floats(0, 1))
-def test_later_requests_never_raise_the_target(
+def test_slower_requests_never_raise_the_slo_target(
     spec: ScalingSpec, target: float, bins: tuple[int, ...], pod_load: float, place: float, share: float
 ) -> None:
     """Requests that move one bin up never give a pod more requests."""
@@ -69,6 +69,6 @@ def test_later_requests_never_raise_the_target(
 
 
 @given(GOAL, BINS.filter(sum))
-def test_a_percentile_is_above_the_limit_where_more_are_late_than_allowed(slo: Slo, bins: tuple[int, ...]) -> None:
+def test_percentile_exceeds_the_limit_iff_too_many_requests_are_late(slo: Slo, bins: tuple[int, ...]) -> None:
     is_above = quantile_s(bins, slo) > slo.limit_s
     assert is_above == (not slo.allows(late_sum(bins), sum(bins)))

@@ -22,7 +22,7 @@ STEPS = (
     slots_per_pod=st.integers(1, 5),
     steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 2**16)), max_size=150),
 )
-def test_no_pod_is_given_more_than_it_takes_whatever_happens_to_messages_and_processes(
+def test_slots_of_a_pod_are_never_exceeded_under_any_faults(
     count: int, slots_per_pod: int, steps: list[tuple[str, int]]
 ) -> None:
     world = World(count=count, slots_per_pod=slots_per_pod)
@@ -152,7 +152,7 @@ def test_no_request_waits_100_ms_beside_a_free_slot(
     assert load.longest_s < 0.1
 
 
-def test_under_full_load_the_oldest_goes_first_wherever_it_waits() -> None:
+def test_longest_wait_under_full_load_is_below_1_s() -> None:
     world = World(count=2, slots_per_pod=1)
     world.pods = PODS
     for index in range(2):
@@ -163,7 +163,7 @@ def test_under_full_load_the_oldest_goes_first_wherever_it_waits() -> None:
     assert load.longest_wait_s < 1.0
 
 
-def test_the_slots_of_a_process_that_ended_are_used_by_the_others() -> None:
+def test_slots_of_an_ended_process_are_used_by_the_others() -> None:
     world = World(count=2, slots_per_pod=1)
     world.pods = PODS
     first, second = world.start(0), world.start(1)

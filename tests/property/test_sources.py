@@ -15,7 +15,7 @@ activators = st.lists(st.tuples(st.floats(min_value=0, max_value=0.99), amounts)
 
 
 @given(pods=pods, activators=activators, seconds=st.integers(2, 6))
-def test_a_steady_load_is_the_load_of_each_second(
+def test_steady_load_is_counted_once_in_each_second(
     pods: list[tuple[float, float, float]], activators: list[tuple[float, float]], seconds: int
 ) -> None:
     sources, results = Sources(), []
@@ -36,7 +36,7 @@ def test_a_steady_load_is_the_load_of_each_second(
 
 
 @given(payloads=st.lists(st.binary(max_size=300), max_size=8), data=st.data())
-def test_frames_are_cut_the_same_however_they_arrive(payloads: list[bytes], data: st.DataObject) -> None:
+def test_frames_are_split_equally_for_any_chunks(payloads: list[bytes], data: st.DataObject) -> None:
     stream = b"".join(_frame(payload) for payload in payloads)
     places = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
     results, rest = [], b""

@@ -78,7 +78,7 @@ async def followed(cluster: MemoryCluster, known: dict[str, Object], start: str,
 
 
 @given(STEPS, STEPS, st.sampled_from(["", "tier=web", "tier!=web"]))
-def test_a_list_and_a_watch_from_it_make_the_next_list(before: Any, after: Any, selector: str) -> None:  # noqa: ANN401 - steps
+def test_list_plus_watch_yields_the_next_list(before: Any, after: Any, selector: str) -> None:  # noqa: ANN401 - steps
     async def scenario() -> None:
         cluster = MemoryCluster()
         for step in before:
@@ -93,7 +93,7 @@ def test_a_list_and_a_watch_from_it_make_the_next_list(before: Any, after: Any, 
 
 
 @given(STEPS, STEPS, st.integers(0, 10))
-def test_a_watch_of_a_short_history_reports_all_or_is_gone(before: Any, after: Any, history_count: int) -> None:  # noqa: ANN401 - steps
+def test_watch_of_a_short_history_is_complete_or_gone(before: Any, after: Any, history_count: int) -> None:  # noqa: ANN401 - steps
     async def scenario() -> None:
         cluster = MemoryCluster(limits=StoreLimits(history_count_max=history_count))
         for step in before:
@@ -112,7 +112,7 @@ def test_a_watch_of_a_short_history_reports_all_or_is_gone(before: Any, after: A
 
 
 @given(STEPS)
-def test_versions_only_grow_and_no_two_changes_share_one(steps: Any) -> None:  # noqa: ANN401 - steps
+def test_resource_versions_increase_strictly(steps: Any) -> None:  # noqa: ANN401 - steps
     async def scenario() -> None:
         cluster = MemoryCluster()
         async with cluster.watch(CONFIG_MAP, resource_version="0") as events:
@@ -155,7 +155,7 @@ async def write(cluster: MemoryCluster, step: tuple[str, str, int]) -> None:
 
 @settings(max_examples=30)
 @given(WRITES, st.integers(1, 5))
-def test_a_store_that_starts_again_is_what_it_was_but_for_the_status(steps: Any, at_once: int) -> None:  # noqa: ANN401 - steps
+def test_restarted_store_restores_everything_except_status(steps: Any, at_once: int) -> None:  # noqa: ANN401 - steps
     async def scenario(path: Path) -> None:
         cluster = MemoryCluster(Journal(path))
         for first in range(0, len(steps), at_once):
@@ -207,7 +207,7 @@ def generations(kind: Kind, old: Object, new: Object) -> tuple[int, int]:
     return tuple(with_generation(kind, *two)["metadata"]["generation"] for two in ((first, other), (other, first)))
 
 
-def test_an_empty_field_of_the_template_is_no_new_generation() -> None:
+def test_empty_template_field_causes_no_new_generation() -> None:
     """The test covers all fields, without a draw."""
     for kind, way in kind_and_ways():
         schema = crds()[kind].schema
@@ -216,21 +216,21 @@ def test_an_empty_field_of_the_template_is_no_new_generation() -> None:
         assert generations(kind, absent, empty) == (4, 4), [key for key, _ in way]
 
 
-def test_a_filled_field_of_the_template_is_a_new_generation() -> None:
+def test_filled_template_field_causes_a_new_generation() -> None:
     for kind, way in kind_and_ways():
         leaf: object = ["x"] if way[-1][1]["type"] == "array" else {"x": "y"}
         absent, filled = (with_leaf(way, each_leaf) for each_leaf in (None, leaf))
         assert generations(kind, absent, filled) == (5, 5), [key for key, _ in way]
 
 
-def test_an_empty_choice_is_a_new_generation() -> None:
+def test_empty_volume_source_choice_causes_a_new_generation() -> None:
     sources: list[Object] = [{"emptyDir": {}}, {"configMap": {}}]
     volumes = [{"volumes": [{"name": "a", **source}]} for source in sources]
     assert generations(CONFIGURATION, *({"spec": {"template": {"spec": volume}}} for volume in volumes)) == (5, 5)
 
 
 @given(st.sampled_from(["resources", "env", "volumeMounts", "securityContext", "args", "command"]))
-def test_what_a_go_client_writes_back_is_no_new_generation(key: str) -> None:
+def test_replace_by_a_go_client_causes_no_new_generation(key: str) -> None:
     async def scenario() -> int:
         cluster = MemoryCluster(admit=admit)
         template: Object = {"spec": {"containers": [{"image": "x"}]}}

@@ -59,7 +59,7 @@ def read_all(records: Records) -> tuple[bytes, bool]:
 
 
 @given(contexts, contents, cuts, st.integers(0, 6))
-def test_every_cut_gives_the_same_bytes_and_then_the_end(
+def test_tls_records_yield_equal_bytes_for_any_chunks(
     context: ssl.SSLContext, pieces: list[bytes], places: list[int], close_after: int
 ) -> None:
     records = Records(SERVER)
@@ -78,7 +78,7 @@ def test_every_cut_gives_the_same_bytes_and_then_the_end(
 
 
 @given(contexts, st.binary(min_size=1, max_size=20_000), st.integers(0, 200_000), st.integers(1, 255))
-def test_a_byte_that_was_changed_is_never_passed_on(
+def test_corrupted_tls_record_is_never_passed_on(
     context: ssl.SSLContext, content: bytes, place: int, flip: int
 ) -> None:
     records = Records(SERVER)
@@ -92,7 +92,7 @@ def test_a_byte_that_was_changed_is_never_passed_on(
 
 
 @given(contexts, contents)
-def test_what_is_written_is_what_the_client_reads(context: ssl.SSLContext, pieces: list[bytes]) -> None:
+def test_tls_client_reads_the_written_bytes(context: ssl.SSLContext, pieces: list[bytes]) -> None:
     records = Records(SERVER)
     client = Client(context, records)
     for piece in pieces:

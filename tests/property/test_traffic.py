@@ -116,7 +116,7 @@ def step(admission: Admission[int], naive: NaiveAdmission, call: str, number: in
 
 
 @given(capacity=CAPACITIES, steps=STEPS)
-def test_admission_does_what_plain_lists_do(capacity: int | None, steps: list[Step]) -> None:
+def test_admission_equals_the_naive_model(capacity: int | None, steps: list[Step]) -> None:
     admission = Admission[int](TERMS, capacity=capacity)
     naive = NaiveAdmission(capacity)
     for call, number in steps:
@@ -126,7 +126,7 @@ def test_admission_does_what_plain_lists_do(capacity: int | None, steps: list[St
 
 
 @given(capacity=CAPACITIES, steps=STEPS)
-def test_requests_start_in_the_order_of_arrival_and_once(capacity: int | None, steps: list[Step]) -> None:
+def test_requests_start_once_in_arrival_order(capacity: int | None, steps: list[Step]) -> None:
     admission = Admission[int](TERMS, capacity=capacity)
     naive = NaiveAdmission(capacity)
     for call, number in steps:
@@ -135,7 +135,7 @@ def test_requests_start_in_the_order_of_arrival_and_once(capacity: int | None, s
 
 
 @given(capacity=CAPACITIES, steps=STEPS)
-def test_no_more_start_than_there_are_slots(capacity: int | None, steps: list[Step]) -> None:
+def test_started_requests_never_exceed_the_capacity(capacity: int | None, steps: list[Step]) -> None:
     admission = Admission[int](TERMS, capacity=capacity)
     naive = NaiveAdmission(capacity)
     for call, number in steps:
@@ -146,7 +146,7 @@ def test_no_more_start_than_there_are_slots(capacity: int | None, steps: list[St
 
 
 @given(capacity=CAPACITIES, steps=STEPS)
-def test_the_wake_time_is_exact(capacity: int | None, steps: list[Step]) -> None:
+def test_admission_expiry_time_is_exact(capacity: int | None, steps: list[Step]) -> None:
     admission = Admission[int](TERMS, capacity=capacity)
     naive = NaiveAdmission(capacity)
     for call, number in steps:
@@ -159,7 +159,7 @@ def test_the_wake_time_is_exact(capacity: int | None, steps: list[Step]) -> None
 
 
 @given(policy=st.sampled_from(BalancingPolicy), source=st.randoms(), steps=POD_STEPS)
-def test_only_listed_pods_with_room_are_chosen(
+def test_balancer_picks_only_listed_pods_with_free_slots(
     policy: BalancingPolicy, source: random.Random, steps: list[PodStep]
 ) -> None:
     balancer = Balancer(policy, random=source.random)
@@ -214,7 +214,7 @@ class Activator:
 
 
 @given(policy=st.sampled_from(BalancingPolicy), source=st.randoms(), steps=POD_STEPS)
-def test_an_admitted_request_finds_a_pod_and_none_waits_beside_a_free_slot(
+def test_admitted_request_gets_a_pod_and_none_waits_with_a_free_slot(
     policy: BalancingPolicy, source: random.Random, steps: list[PodStep]
 ) -> None:
     activator = Activator(policy, source)
@@ -233,6 +233,6 @@ def test_an_admitted_request_finds_a_pod_and_none_waits_beside_a_free_slot(
 
 
 @given(container_concurrency=st.integers(0, 1000), bound=st.integers(0, 1000))
-def test_two_choices_are_for_pods_without_a_limit_only(container_concurrency: int, bound: int) -> None:
+def test_two_choices_policy_is_used_only_without_a_limit(container_concurrency: int, bound: int) -> None:
     policy = policy_for(container_concurrency, first_free_concurrency_max=bound)
     assert (policy is BalancingPolicy.TWO_CHOICES) == (container_concurrency == 0)

@@ -90,12 +90,12 @@ def replay(spec: ScalingPolicySpec, steps: list[tuple[int, ObservedPods]]) -> li
 
 
 @given(specs)
-def test_the_policies_of_these_tests_have_no_problems(spec: ScalingPolicySpec) -> None:
+def test_generated_scaling_policies_are_valid(spec: ScalingPolicySpec) -> None:
     assert check_scaling_policy(spec, known_types=REGISTRY) == ()
 
 
 @given(specs, ticks)
-def test_a_change_ends_within_min_and_max_or_nearer_to_them(
+def test_change_ends_within_or_closer_to_min_and_max(
     spec: ScalingPolicySpec, steps: list[tuple[int, ObservedPods]]
 ) -> None:
     high = spec.max_count or 10**9
@@ -107,7 +107,7 @@ def test_a_change_ends_within_min_and_max_or_nearer_to_them(
 
 
 @given(specs, ticks)
-def test_only_idle_pods_are_removed_and_never_the_last_pod(
+def test_only_idle_pods_are_removed_and_one_pod_remains(
     spec: ScalingPolicySpec, steps: list[tuple[int, ObservedPods]]
 ) -> None:
     for (_, decision), (_, observed) in zip(replay(spec, steps), steps, strict=True):
@@ -117,7 +117,7 @@ def test_only_idle_pods_are_removed_and_never_the_last_pod(
 
 
 @given(specs, ticks)
-def test_within_the_cooldown_only_limits_min_and_max_change_anything(
+def test_only_limits_min_and_max_cause_changes_within_the_cooldown(
     spec: ScalingPolicySpec, steps: list[tuple[int, ObservedPods]]
 ) -> None:
     now_s = 0.0
@@ -140,7 +140,7 @@ def test_a_trigger_without_data_never_acts(spec: ScalingPolicySpec, steps: list[
 
 
 @given(specs, st.lists(st.integers(1, 20), min_size=1, max_size=8))
-def test_without_pods_and_min_nothing_is_decided(spec: ScalingPolicySpec, gaps_s: list[int]) -> None:
+def test_no_change_is_wanted_without_pods_and_min(spec: ScalingPolicySpec, gaps_s: list[int]) -> None:
     spec = msgspec.structs.replace(spec, min_count=0)
     for _, decision in replay(spec, [(gap_s, ObservedPods()) for gap_s in gaps_s]):
         # Who has no trigger misses nothing, and wants nothing.
@@ -148,7 +148,9 @@ def test_without_pods_and_min_nothing_is_decided(spec: ScalingPolicySpec, gaps_s
 
 
 @given(specs, ticks)
-def test_the_wish_is_what_the_change_leads_to(spec: ScalingPolicySpec, steps: list[tuple[int, ObservedPods]]) -> None:
+def test_desired_count_equals_the_count_after_the_change(
+    spec: ScalingPolicySpec, steps: list[tuple[int, ObservedPods]]
+) -> None:
     for _, decision in replay(spec, steps):
         if not isinstance(decision.desired_count, NoData):
             size = decision.observed_count + decision.change.delta
@@ -157,7 +159,7 @@ def test_the_wish_is_what_the_change_leads_to(spec: ScalingPolicySpec, steps: li
 
 
 @given(specs, ticks)
-def test_the_bounds_that_are_named_lead_from_the_wanted_to_the_made_change(
+def test_reported_clamps_lead_from_the_wanted_to_the_actual_change(
     spec: ScalingPolicySpec, steps: list[tuple[int, ObservedPods]]
 ) -> None:
     for _, decision in replay(spec, steps):
@@ -169,7 +171,7 @@ def test_the_bounds_that_are_named_lead_from_the_wanted_to_the_made_change(
 
 
 @given(specs, ticks)
-def test_points_stay_in_order_and_bounded(spec: ScalingPolicySpec, steps: list[tuple[int, ObservedPods]]) -> None:
+def test_usage_points_are_ordered_and_bounded(spec: ScalingPolicySpec, steps: list[tuple[int, ObservedPods]]) -> None:
     longest_s = max((trigger.time_s for trigger in (*spec.up.triggers, *spec.down.triggers)), default=0)
     for state, _ in replay(spec, steps):
         for usage_points in state.points.values():
@@ -179,7 +181,7 @@ def test_points_stay_in_order_and_bounded(spec: ScalingPolicySpec, steps: list[t
 
 
 @given(specs, ticks, st.integers(0, 5), st.integers(-10_000, 10_000))
-def test_a_restart_on_another_clock_changes_no_decision(
+def test_restart_on_another_clock_changes_no_decision(
     spec: ScalingPolicySpec, steps: list[tuple[int, ObservedPods]], at: int, by_s: int
 ) -> None:
     state, now_s = TriggerState(), 0.0
@@ -199,7 +201,7 @@ def test_a_restart_on_another_clock_changes_no_decision(
     st.lists(st.tuples(st.integers(0, 100), st.integers(0, 100)), min_size=1, max_size=15),
     st.tuples(st.integers(51, 95), st.integers(1, 50), percents, st.booleans()),
 )
-def test_more_occupied_pods_never_lead_to_fewer_pods(
+def test_more_occupied_pods_never_lower_the_change(
     available: int, history: list[tuple[int, int]], limits: tuple[int, int, int, bool]
 ) -> None:
     up_percent, down_percent, threshold, is_cooling = limits
@@ -222,7 +224,7 @@ def test_more_occupied_pods_never_lead_to_fewer_pods(
 
 
 @given(counts, counts, percents)
-def test_the_room_delta_solves_its_equation_to_half_a_pod(occupied: int, idle: int, usage: int) -> None:
+def test_occupancy_delta_is_exact_to_half_a_pod(occupied: int, idle: int, usage: int) -> None:
     observed = ObservedPods(occupied_count=occupied, idle_count=idle)
     delta = OccupancyPolicy().delta(Trigger(usage_percent=usage), observed, TriggerQuirks())
     assert isinstance(delta, int)
@@ -230,9 +232,7 @@ def test_the_room_delta_solves_its_equation_to_half_a_pod(occupied: int, idle: i
 
 
 @given(st.integers(1, 3000), st.integers(1, 3000), st.integers(1, 500), percents)
-def test_the_cpu_delta_leaves_no_more_than_half_a_percent_too_much(
-    used: int, requested: int, available: int, usage: int
-) -> None:
+def test_cpu_delta_is_exact_to_half_a_percent(used: int, requested: int, available: int, usage: int) -> None:
     container = ContainerUse(used=Resources(cpu_m=used), requested=Resources(cpu_m=requested))
     observed = ObservedPods(occupied_count=available, pods=((container,),))
     delta = REGISTRY["cpu"].delta(Trigger(usage_percent=usage), observed, TriggerQuirks())
@@ -242,14 +242,14 @@ def test_the_cpu_delta_leaves_no_more_than_half_a_percent_too_much(
 
 
 @given(counts, counts, st.integers(0, 100), st.integers(0, 30), st.integers(0, 80))
-def test_larger_amounts_stay_larger_within_bounds(amount: int, more: int, current: int, low: int, above: int) -> None:
+def test_bounded_amounts_are_monotonic(amount: int, more: int, current: int, low: int, above: int) -> None:
     bounds = {"current_count": current, "min_count": low, "max_count": low + above}
     for bound in (bounded_up_amount, bounded_down_amount):
         assert bound(amount, **bounds) <= bound(amount + more, **bounds)
 
 
 @given(observations, st.integers(-100, 100), specs)
-def test_a_bound_never_turns_a_change_around(observed: ObservedPods, delta: int, spec: ScalingPolicySpec) -> None:
+def test_bounds_never_reverse_a_change(observed: ObservedPods, delta: int, spec: ScalingPolicySpec) -> None:
     assert change_of(delta, observed=observed, spec=spec, settings=SETTINGS).delta * delta >= 0
 
 
@@ -260,7 +260,7 @@ def test_a_bound_never_turns_a_change_around(observed: ObservedPods, delta: int,
     percents,
     st.sampled_from(ScaleWay),
 )
-def test_points_are_counted_as_a_naive_recount_does(
+def test_counted_points_equal_a_naive_recount(
     steps: list[tuple[int, int]], time_s: int, usage: int, threshold: int, way: ScaleWay
 ) -> None:
     trigger = Trigger(usage_percent=usage, threshold_percent=threshold, time_s=time_s)

@@ -14,20 +14,20 @@ AGAIN = "changed since the record: python -m tests.conformance.record_definition
 
 
 @pytest.mark.parametrize("path", DEFINITIONS, ids=lambda path: path.stem)
-def test_a_real_server_accepted_this_definition(path: Path) -> None:
+def test_definition_was_accepted_by_a_real_api_server(path: Path) -> None:
     assert RECORD["definitions"].get(path.name) == {"sha256": digest(path.read_text()), "answer": ACCEPTED}, AGAIN
 
 
-def test_no_record_is_left_of_a_removed_definition() -> None:
+def test_record_lists_only_existing_definitions() -> None:
     assert sorted(RECORD["definitions"]) == [path.name for path in DEFINITIONS]
 
 
-def test_the_server_of_the_record_refused_each_mistake() -> None:
+def test_record_contains_a_rejection_of_each_mistake() -> None:
     assert set(RECORD["mistakes"]) == set(MISTAKES)
     assert ACCEPTED not in RECORD["mistakes"].values()
 
 
-def test_a_definition_with_another_rule_needs_a_new_record_and_one_with_another_description_does_not() -> None:
+def test_definition_digest_ignores_descriptions_but_not_rules() -> None:
     path = crd_folder() / "domainmapping.yaml"
     text = path.read_text()
     whole = yaml.safe_load(text)

@@ -78,7 +78,7 @@ async def called(apis: AwsApis) -> str:
     return text_of(await apis.call("ec2", "DescribeInstances", {"InstanceId.1": "i-1 ä&"}), "b")
 
 
-async def test_the_signature_is_that_of_botocore(account: tuple[Account, str]) -> None:
+async def test_request_signature_equals_botocores(account: tuple[Account, str]) -> None:
     auth = pytest.importorskip("botocore.auth")
     request_class = pytest.importorskip("botocore.awsrequest").AWSRequest
     credentials = pytest.importorskip("botocore.credentials").Credentials("own", "secret")
@@ -96,7 +96,7 @@ async def test_the_signature_is_that_of_botocore(account: tuple[Account, str]) -
     assert authorization.endswith(f"Signature={expected}")
 
 
-async def test_a_role_is_assumed_once_and_again_before_it_expires(account: tuple[Account, str]) -> None:
+async def test_assumed_role_is_cached_and_renewed_before_expiry(account: tuple[Account, str]) -> None:
     recorder, url = account
     async with opened_apis(settings(url, role="arn:aws:iam::1:role/x")) as apis:
         await called(apis)
@@ -118,7 +118,7 @@ async def test_a_role_is_assumed_once_and_again_before_it_expires(account: tuple
         (302, "", CloudUnavailable),
     ],
 )
-async def test_an_answer_that_is_an_error_says_so(
+async def test_aws_error_response_raises_the_matching_error(
     account: tuple[Account, str], status: int, body: str, error: type[Exception]
 ) -> None:
     recorder, url = account

@@ -21,7 +21,7 @@ async def cloud(request: pytest.FixtureRequest) -> AsyncIterator[MadeCloud]:
         yield made_cloud
 
 
-def test_every_cloud_can_be_chosen_and_has_a_stage_here() -> None:
+def test_every_cloud_provider_has_a_test_stage() -> None:
     assert set(CLOUDS) == set(CLOUD_PROVIDERS) == set(STAGES)
 
 
@@ -29,16 +29,16 @@ def size(target: int) -> CloudGroup:
     return CloudGroup(target_size=target, min_size=1, max_size=6)
 
 
-async def test_a_group_has_a_target_and_bounds(cloud: MadeCloud) -> None:
+async def test_describe_returns_target_and_bounds(cloud: MadeCloud) -> None:
     assert await cloud.port.describe(cloud.group) == size(3)
 
 
-async def test_a_group_that_is_not_there_is_refused(cloud: MadeCloud) -> None:
+async def test_describe_of_an_unknown_group_is_rejected(cloud: MadeCloud) -> None:
     with pytest.raises(CloudRefused):
         await cloud.port.describe("default/no-such")
 
 
-async def test_growing_raises_the_target(cloud: MadeCloud) -> None:
+async def test_increase_raises_the_target_size(cloud: MadeCloud) -> None:
     await cloud.port.increase(cloud.group, 2)
     assert await cloud.port.describe(cloud.group) == size(5)
     await cloud.port.increase(cloud.group, 1)
@@ -46,33 +46,33 @@ async def test_growing_raises_the_target(cloud: MadeCloud) -> None:
 
 
 @pytest.mark.parametrize("count", [4, 0, -1])
-async def test_growing_beyond_a_bound_is_refused_and_changes_nothing(cloud: MadeCloud, count: int) -> None:
+async def test_invalid_increase_is_rejected_and_changes_nothing(cloud: MadeCloud, count: int) -> None:
     with pytest.raises(CloudRefused):
         await cloud.port.increase(cloud.group, count)
     assert await cloud.port.describe(cloud.group) == size(3)
 
 
-async def test_deleting_lowers_the_target_by_as_many(cloud: MadeCloud) -> None:
+async def test_delete_lowers_the_target_size_by_its_count(cloud: MadeCloud) -> None:
     first, second, _ = cloud.machines
     deletion = await cloud.port.delete(cloud.group, [first, second])
     assert (set(deletion.deleted), deletion.failed) == ({first.node_name, second.node_name}, {})
     assert await cloud.port.describe(cloud.group) == size(1)
 
 
-async def test_a_batch_that_would_pass_the_minimum_is_refused_whole(cloud: MadeCloud) -> None:
+async def test_delete_below_the_minimum_is_rejected_as_a_whole(cloud: MadeCloud) -> None:
     with pytest.raises(CloudRefused):
         await cloud.port.delete(cloud.group, cloud.machines)
     assert await cloud.port.describe(cloud.group) == size(3)
 
 
-async def test_a_machine_that_is_gone_counts_as_deleted_and_lowers_the_target_once(cloud: MadeCloud) -> None:
+async def test_repeated_delete_of_a_machine_lowers_the_target_once(cloud: MadeCloud) -> None:
     first = cloud.machines[0]
     await cloud.port.delete(cloud.group, [first])
     assert (await cloud.port.delete(cloud.group, [first])).deleted == (first.node_name,)
     assert await cloud.port.describe(cloud.group) == size(2)
 
 
-async def test_a_machine_of_another_group_is_reported_and_left_alone(cloud: MadeCloud) -> None:
+async def test_machine_of_another_group_is_reported_and_not_deleted(cloud: MadeCloud) -> None:
     if cloud.unknown is None:
         pytest.skip("there is one group")
     first = cloud.machines[0]

@@ -59,13 +59,13 @@ def settings(url: str) -> NodeGroupDaemonSettings:
     return NodeGroupDaemonSettings(cloud_provider="aws", aws_region="eu-west-1", aws_endpoint_url=url)
 
 
-async def test_an_aws_api_that_is_away_is_unavailable() -> None:
+async def test_unreachable_aws_api_is_unavailable() -> None:
     async with opened_aws(settings(f"http://{NOWHERE}")) as cloud:
         with pytest.raises(CloudUnavailable):
             await cloud.describe("workers")
 
 
-async def test_throttling_is_unavailable(busy: str) -> None:
+async def test_throttled_aws_api_is_unavailable(busy: str) -> None:
     async with opened_aws(settings(busy)) as cloud:
         with pytest.raises(CloudUnavailable, match="Rate exceeded"):
             await cloud.describe("workers")
@@ -79,20 +79,20 @@ async def test_aws_needs_a_region(monkeypatch: pytest.MonkeyPatch) -> None:
             pass
 
 
-async def test_a_provider_that_is_away_is_unavailable() -> None:
+async def test_unreachable_grpc_provider_is_unavailable() -> None:
     where = NodeGroupDaemonSettings(grpc_address=NOWHERE, cloud_timeout_s=5.0)
     async with opened_external_grpc(where) as cloud:
         with pytest.raises(CloudUnavailable):
             await cloud.describe("workers")
 
 
-async def test_a_provider_needs_an_address() -> None:
+async def test_grpc_provider_needs_an_address() -> None:
     with pytest.raises(SettingsError, match="external-grpc-address"):
         async with opened_external_grpc(NodeGroupDaemonSettings()):
             pass
 
 
-async def test_a_management_cluster_that_is_away_is_unavailable() -> None:
+async def test_unreachable_management_cluster_is_unavailable() -> None:
     class Away(MemoryCluster):
         async def get(self, *_: Any, **__: Any) -> Any:  # noqa: ANN401
             raise Unavailable("no answer")
@@ -102,12 +102,12 @@ async def test_a_management_cluster_that_is_away_is_unavailable() -> None:
 
 
 @pytest.mark.parametrize("group", ["workers", "Deployment/default/workers", "a/b/c/d"])
-async def test_a_name_that_is_no_group_of_cluster_api_says_what_is(group: str) -> None:
+async def test_invalid_cluster_api_group_name_is_rejected_with_the_format(group: str) -> None:
     with pytest.raises(CloudRefused, match="expected NAMESPACE/NAME"):
         await ClusterApiCloud(MemoryCluster()).describe(group)
 
 
-async def test_a_crash_between_mark_and_scale_is_repaired_by_the_next_call() -> None:
+async def test_crash_between_mark_and_scale_is_repaired_by_the_next_delete() -> None:
     async with STAGES["cluster-api"]() as cloud:
         cluster: Any = cloud.cloud._cluster
         first = cloud.machines[0]
@@ -128,7 +128,7 @@ async def test_a_crash_between_mark_and_scale_is_repaired_by_the_next_call() -> 
 
 
 @pytest.mark.slow
-async def test_a_launch_template_starts_machines_by_a_fleet() -> None:
+async def test_launch_template_starts_machines_through_a_fleet() -> None:
     async with aws() as new_cloud:
         cloud: Any = new_cloud.cloud
         template = await asyncio.to_thread(

@@ -15,7 +15,7 @@ def implementation(adapter: Callable[..., object]) -> str:
     return str(typing.get_args(result)[0].__name__)
 
 
-def test_every_cluster_of_the_product_is_an_adapter_of_the_suite() -> None:
+def test_every_cluster_implementation_has_an_adapter() -> None:
     results = {
         name
         for path in product_files()

@@ -11,39 +11,39 @@ from serving.net.cluster.port import Cluster
 from tests.conformance.cluster.objects import config_map, deployment, eventually, is_gone, pod, version
 
 
-async def test_what_is_deleted_is_gone(cluster: Cluster, namespace: str) -> None:
+async def test_deleted_object_is_not_found(cluster: Cluster, namespace: str) -> None:
     await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     await cluster.delete(CONFIG_MAP, namespace, "one")
     assert await is_gone(cluster, CONFIG_MAP, namespace, "one")
 
 
-async def test_what_is_not_there_cannot_be_deleted(cluster: Cluster, namespace: str) -> None:
+async def test_delete_of_a_missing_object_is_not_found(cluster: Cluster, namespace: str) -> None:
     with pytest.raises(NotFound):
         await cluster.delete(CONFIG_MAP, namespace, "nothing")
 
 
-async def test_a_name_may_be_used_again_by_another(cluster: Cluster, namespace: str) -> None:
+async def test_recreated_object_has_a_new_uid(cluster: Cluster, namespace: str) -> None:
     first = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     await cluster.delete(CONFIG_MAP, namespace, "one")
     second = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     assert first["metadata"]["uid"] != second["metadata"]["uid"]
 
 
-async def test_a_wrong_uid_precondition_is_refused(cluster: Cluster, namespace: str) -> None:
+async def test_delete_with_a_wrong_uid_conflicts(cluster: Cluster, namespace: str) -> None:
     await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     with pytest.raises(Conflict):
         await cluster.delete(CONFIG_MAP, namespace, "one", uid="11111111-2222-4333-8444-555555555555")
     assert not await is_gone(cluster, CONFIG_MAP, namespace, "one")
 
 
-async def test_a_stale_version_precondition_is_refused(cluster: Cluster, namespace: str) -> None:
+async def test_delete_with_a_stale_version_conflicts(cluster: Cluster, namespace: str) -> None:
     stale = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     await cluster.patch(CONFIG_MAP, namespace, "one", patch={"data": {"key": "newer"}})
     with pytest.raises(Conflict):
         await cluster.delete(CONFIG_MAP, namespace, "one", resource_version=version(stale))
 
 
-async def test_right_preconditions_delete(cluster: Cluster, namespace: str) -> None:
+async def test_delete_with_matching_preconditions_succeeds(cluster: Cluster, namespace: str) -> None:
     new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     await cluster.delete(
         CONFIG_MAP, namespace, "one", uid=new_config_map["metadata"]["uid"], resource_version=version(new_config_map)
@@ -62,20 +62,20 @@ async def let_go(cluster: Cluster, namespace: str) -> Object:
     return await cluster.patch(CONFIG_MAP, namespace, "held", patch={"metadata": {"finalizers": None}})
 
 
-async def test_a_finalizer_holds_what_is_deleted(cluster: Cluster, namespace: str) -> None:
+async def test_deleted_object_with_a_finalizer_has_a_deletion_timestamp(cluster: Cluster, namespace: str) -> None:
     await held(cluster, namespace)
     current_config_map = await cluster.get(CONFIG_MAP, namespace, "held")
     await let_go(cluster, namespace)
     assert current_config_map["metadata"]["deletionTimestamp"]
 
 
-async def test_what_its_last_finalizer_leaves_is_gone(cluster: Cluster, namespace: str) -> None:
+async def test_object_is_removed_with_its_last_finalizer(cluster: Cluster, namespace: str) -> None:
     await held(cluster, namespace)
     await let_go(cluster, namespace)
     assert await is_gone(cluster, CONFIG_MAP, namespace, "held")
 
 
-async def test_deleting_again_what_is_held_changes_nothing(cluster: Cluster, namespace: str) -> None:
+async def test_second_delete_of_a_finalizing_object_changes_nothing(cluster: Cluster, namespace: str) -> None:
     await held(cluster, namespace)
     before = await cluster.get(CONFIG_MAP, namespace, "held")
     await cluster.delete(CONFIG_MAP, namespace, "held")
@@ -84,7 +84,7 @@ async def test_deleting_again_what_is_held_changes_nothing(cluster: Cluster, nam
     assert after == before
 
 
-async def test_what_is_deleted_takes_no_new_finalizer(cluster: Cluster, namespace: str) -> None:
+async def test_deleting_object_rejects_a_new_finalizer(cluster: Cluster, namespace: str) -> None:
     await held(cluster, namespace)
     patch = {"metadata": {"finalizers": ["example.com/one", "example.com/two"]}}
     with pytest.raises(Invalid):
@@ -92,7 +92,7 @@ async def test_what_is_deleted_takes_no_new_finalizer(cluster: Cluster, namespac
     await let_go(cluster, namespace)
 
 
-async def test_a_deletion_is_final(cluster: Cluster, namespace: str) -> None:
+async def test_deletion_timestamp_cannot_be_removed(cluster: Cluster, namespace: str) -> None:
     await held(cluster, namespace)
     await cluster.patch(
         CONFIG_MAP, namespace, "held", patch={"metadata": {"deletionTimestamp": None, "labels": {"a": "b"}}}
@@ -109,7 +109,7 @@ async def running_pod(cluster: Cluster, namespace: str, *, grace_s: int = 30) ->
     await cluster.patch(POD, namespace, "one", patch={"status": {"phase": "Running"}}, subresource="status")
 
 
-async def test_a_pod_that_runs_is_marked_and_stays_for_its_grace(cluster: Cluster, namespace: str) -> None:
+async def test_deleted_running_pod_remains_for_its_grace_period(cluster: Cluster, namespace: str) -> None:
     await running_pod(cluster, namespace, grace_s=45)
     await cluster.delete(POD, namespace, "one")
     metadata = (await cluster.get(POD, namespace, "one"))["metadata"]
@@ -117,14 +117,14 @@ async def test_a_pod_that_runs_is_marked_and_stays_for_its_grace(cluster: Cluste
     assert (bool(metadata["deletionTimestamp"]), metadata["deletionGracePeriodSeconds"]) == (True, 45)
 
 
-async def test_a_deletion_without_grace_removes_a_pod(cluster: Cluster, namespace: str) -> None:
+async def test_delete_with_grace_0_removes_a_pod(cluster: Cluster, namespace: str) -> None:
     await running_pod(cluster, namespace)
     await cluster.delete(POD, namespace, "one")
     await cluster.delete(POD, namespace, "one", grace_s=0)
     assert await is_gone(cluster, POD, namespace, "one")
 
 
-async def test_a_second_deletion_may_shorten_the_grace(cluster: Cluster, namespace: str) -> None:
+async def test_later_delete_can_only_shorten_the_grace_period(cluster: Cluster, namespace: str) -> None:
     await running_pod(cluster, namespace)
     for grace_s in (20, 5, 60):
         await cluster.delete(POD, namespace, "one", grace_s=grace_s)
@@ -133,7 +133,7 @@ async def test_a_second_deletion_may_shorten_the_grace(cluster: Cluster, namespa
     assert current_pod["metadata"]["deletionGracePeriodSeconds"] == 5
 
 
-async def test_a_pod_that_no_kubelet_has_goes_immediately(cluster: Cluster, namespace: str) -> None:
+async def test_unscheduled_pod_is_removed_immediately(cluster: Cluster, namespace: str) -> None:
     await cluster.create(POD, pod(namespace, "one"))
     await cluster.delete(POD, namespace, "one")
     assert await is_gone(cluster, POD, namespace, "one")
@@ -157,7 +157,7 @@ async def gone(cluster: Cluster, kind: Kind, namespace: str, name: str) -> None:
     await eventually(functools.partial(is_gone, cluster, kind, namespace, name))
 
 
-async def test_dependents_follow_their_owner(cluster: Cluster, namespace: str) -> None:
+async def test_dependents_are_deleted_with_their_owner(cluster: Cluster, namespace: str) -> None:
     owner = await cluster.create(DEPLOYMENT, deployment(namespace, "owner", replicas=0))
     child = await cluster.create(CONFIG_MAP, owned_by(config_map(namespace, "child"), owner))
     await cluster.create(CONFIG_MAP, owned_by(config_map(namespace, "grandchild"), child))
@@ -165,7 +165,7 @@ async def test_dependents_follow_their_owner(cluster: Cluster, namespace: str) -
     await gone(cluster, CONFIG_MAP, namespace, "grandchild")
 
 
-async def test_one_of_two_owners_is_enough_to_stay(cluster: Cluster, namespace: str) -> None:
+async def test_dependent_is_retained_until_its_last_owner_is_deleted(cluster: Cluster, namespace: str) -> None:
     owners = [await cluster.create(CONFIG_MAP, config_map(namespace, name)) for name in ("a", "b")]
     await cluster.create(CONFIG_MAP, owned_by(config_map(namespace, "child"), *owners))
     await cluster.create(CONFIG_MAP, owned_by(config_map(namespace, "witness"), owners[0]))
@@ -176,14 +176,14 @@ async def test_one_of_two_owners_is_enough_to_stay(cluster: Cluster, namespace: 
     await gone(cluster, CONFIG_MAP, namespace, "child")
 
 
-async def test_a_dependent_of_an_owner_that_is_gone_already_goes(cluster: Cluster, namespace: str) -> None:
+async def test_dependent_of_a_deleted_owner_is_collected(cluster: Cluster, namespace: str) -> None:
     owner = await cluster.create(CONFIG_MAP, config_map(namespace, "owner"))
     await cluster.delete(CONFIG_MAP, namespace, "owner")
     await cluster.create(CONFIG_MAP, owned_by(config_map(namespace, "late"), owner))
     await gone(cluster, CONFIG_MAP, namespace, "late")
 
 
-async def test_orphans_stay_and_no_longer_name_their_owner(cluster: Cluster, namespace: str) -> None:
+async def test_orphaned_dependent_remains_without_owner_reference(cluster: Cluster, namespace: str) -> None:
     owner = await cluster.create(CONFIG_MAP, config_map(namespace, "owner"))
     await cluster.create(CONFIG_MAP, owned_by(config_map(namespace, "child"), owner))
     await cluster.delete(CONFIG_MAP, namespace, "owner", propagation="Orphan")
@@ -192,9 +192,7 @@ async def test_orphans_stay_and_no_longer_name_their_owner(cluster: Cluster, nam
     assert not child["metadata"].get("ownerReferences")
 
 
-async def test_an_owner_that_is_deleted_in_the_foreground_outlives_its_dependents(
-    cluster: Cluster, namespace: str
-) -> None:
+async def test_foreground_deleted_owner_outlives_its_dependents(cluster: Cluster, namespace: str) -> None:
     owner = await cluster.create(CONFIG_MAP, config_map(namespace, "owner"))
     child = owned_by(config_map(namespace, "child"), owner)
     child["metadata"]["finalizers"] = ["example.com/one"]
@@ -210,7 +208,7 @@ async def test_an_owner_that_is_deleted_in_the_foreground_outlives_its_dependent
     await gone(cluster, CONFIG_MAP, namespace, "owner")
 
 
-async def test_a_namespace_takes_what_is_in_it_along(cluster: Cluster, namespace: str) -> None:
+async def test_deleted_namespace_deletes_its_objects(cluster: Cluster, namespace: str) -> None:
     name = f"{namespace}-full"
     await cluster.create(NAMESPACE, {"metadata": {"name": name}})
     await cluster.create(CONFIG_MAP, config_map(name, "one"))
@@ -219,7 +217,7 @@ async def test_a_namespace_takes_what_is_in_it_along(cluster: Cluster, namespace
     assert await is_gone(cluster, CONFIG_MAP, name, "one")
 
 
-async def test_a_namespace_that_goes_takes_nothing_new(cluster: Cluster, namespace: str) -> None:
+async def test_terminating_namespace_rejects_new_objects(cluster: Cluster, namespace: str) -> None:
     name = f"{namespace}-full"
     await cluster.create(NAMESPACE, {"metadata": {"name": name}})
     body = config_map(name, "held")
@@ -233,6 +231,6 @@ async def test_a_namespace_that_goes_takes_nothing_new(cluster: Cluster, namespa
 
 
 @pytest.mark.parametrize("name", ["default", "kube-system"])
-async def test_some_namespaces_cannot_be_deleted(cluster: Cluster, name: str) -> None:
+async def test_system_namespace_cannot_be_deleted(cluster: Cluster, name: str) -> None:
     with pytest.raises(Forbidden):
         await cluster.delete(NAMESPACE, "", name)

@@ -49,13 +49,13 @@ async def test_pages_continue_in_the_order_of_etcd_keys(cluster: Cluster, namesp
     assert results == ["four", "two", "one", "three"]
 
 
-async def test_items_say_what_they_are(cluster: Cluster, namespace: str) -> None:
+async def test_list_items_have_api_version_and_kind(cluster: Cluster, namespace: str) -> None:
     await make(cluster, namespace, a="")
     listing = await cluster.list(CONFIG_MAP, namespace, label_selector=OURS)
     assert (listing.items[0]["apiVersion"], listing.items[0]["kind"]) == ("v1", "ConfigMap")
 
 
-async def test_a_list_of_nothing_has_a_version(cluster: Cluster, namespace: str) -> None:
+async def test_empty_list_has_a_resource_version(cluster: Cluster, namespace: str) -> None:
     listing = await cluster.list(EVENT, namespace, label_selector="nobody=has-this")
     assert (listing.items, listing.next_page) == ([], "")
     assert listing.resource_version
@@ -75,14 +75,16 @@ async def test_a_list_of_nothing_has_a_version(cluster: Cluster, namespace: str)
         ("tier=none", []),
     ],
 )
-async def test_label_selectors(cluster: Cluster, namespace: str, selector: str, expected_names: list[str]) -> None:
+async def test_list_is_filtered_by_label_selector(
+    cluster: Cluster, namespace: str, selector: str, expected_names: list[str]
+) -> None:
     await make(cluster, namespace, a="web", b="db", c="")
     listing = await cluster.list(CONFIG_MAP, namespace, label_selector=f"{OURS},{selector}")
     assert names(listing.items) == expected_names
 
 
 @pytest.mark.parametrize("selector", ["tier in web", "=web", "tier=web,,", "tier=a b"])
-async def test_a_bad_label_selector_is_refused(cluster: Cluster, namespace: str, selector: str) -> None:
+async def test_invalid_label_selector_is_rejected(cluster: Cluster, namespace: str, selector: str) -> None:
     with pytest.raises(Invalid):
         await cluster.list(CONFIG_MAP, namespace, label_selector=selector)
 
@@ -97,7 +99,7 @@ async def test_a_bad_label_selector_is_refused(cluster: Cluster, namespace: str,
         ("spec.nodeName=", ["a", "b"]),
     ],
 )
-async def test_field_selectors_of_pods(
+async def test_pods_are_filtered_by_field_selector(
     cluster: Cluster, namespace: str, selector: str, expected_names: list[str]
 ) -> None:
     for name in ("a", "b"):
@@ -107,7 +109,7 @@ async def test_field_selectors_of_pods(
     assert names(listing.items) == expected_names
 
 
-async def test_field_selectors_of_events(cluster: Cluster, namespace: str) -> None:
+async def test_events_are_filtered_by_involved_object(cluster: Cluster, namespace: str) -> None:
     for name in ("a", "b"):
         involved = {"kind": "Pod", "namespace": namespace, "name": f"pod-{name}"}
         body = {"metadata": {"namespace": namespace, "name": name}, "involvedObject": involved, "reason": "Started"}
@@ -116,12 +118,12 @@ async def test_field_selectors_of_events(cluster: Cluster, namespace: str) -> No
     assert names((await cluster.list(EVENT, namespace, field_selector=selector)).items) == ["b"]
 
 
-async def test_a_field_that_nothing_is_selected_by_is_refused(cluster: Cluster, namespace: str) -> None:
+async def test_unsupported_field_selector_is_rejected(cluster: Cluster, namespace: str) -> None:
     with pytest.raises(Invalid):
         await cluster.list(CONFIG_MAP, namespace, field_selector="data.key=value")
 
 
-async def test_pages_make_up_the_list(cluster: Cluster, namespace: str) -> None:
+async def test_pages_together_contain_the_whole_list(cluster: Cluster, namespace: str) -> None:
     await make(cluster, namespace, a="", b="", c="", d="", e="")
     pages: list[list[str]] = []
     token = ""
@@ -132,7 +134,7 @@ async def test_pages_make_up_the_list(cluster: Cluster, namespace: str) -> None:
     assert pages == [["a", "b"], ["c", "d"], ["e"]]
 
 
-async def test_nothing_follows_a_page_that_holds_all(cluster: Cluster, namespace: str) -> None:
+async def test_page_with_all_items_is_followed_by_empty_pages_only(cluster: Cluster, namespace: str) -> None:
     await make(cluster, namespace, a="", b="")
     listing = await cluster.list(CONFIG_MAP, namespace, label_selector=OURS, page_size=2)
     assert names(listing.items) == ["a", "b"]
@@ -142,7 +144,7 @@ async def test_nothing_follows_a_page_that_holds_all(cluster: Cluster, namespace
         assert listing.items == []
 
 
-async def test_pages_have_the_version_of_the_first(cluster: Cluster, namespace: str) -> None:
+async def test_later_pages_have_the_version_of_the_first(cluster: Cluster, namespace: str) -> None:
     await make(cluster, namespace, a="", b="")
     first = await cluster.list(CONFIG_MAP, namespace, label_selector=OURS, page_size=1)
     await make(cluster, namespace, c="")
@@ -150,6 +152,6 @@ async def test_pages_have_the_version_of_the_first(cluster: Cluster, namespace: 
     assert second.resource_version == first.resource_version
 
 
-async def test_a_bad_page_is_refused(cluster: Cluster, namespace: str) -> None:
+async def test_invalid_continue_token_is_rejected(cluster: Cluster, namespace: str) -> None:
     with pytest.raises(Invalid):
         await cluster.list(CONFIG_MAP, namespace, page_size=1, page="!?")

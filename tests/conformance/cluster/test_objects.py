@@ -19,7 +19,7 @@ async def test_a_new_object_gets_uid_version_and_time(cluster: Cluster, namespac
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", metadata["creationTimestamp"])
 
 
-async def test_a_new_object_says_what_it_is(cluster: Cluster, namespace: str) -> None:
+async def test_new_object_has_api_version_and_kind(cluster: Cluster, namespace: str) -> None:
     new_deployment = await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
     assert (new_deployment["apiVersion"], new_deployment["kind"]) == ("apps/v1", "Deployment")
 
@@ -29,18 +29,18 @@ async def test_a_new_object_has_generation_1(cluster: Cluster, namespace: str) -
     assert new_revision["metadata"]["generation"] == 1
 
 
-async def test_what_was_created_is_there(cluster: Cluster, namespace: str) -> None:
+async def test_created_object_is_readable(cluster: Cluster, namespace: str) -> None:
     new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     assert await cluster.get(CONFIG_MAP, namespace, "one") == new_config_map
 
 
-async def test_a_second_object_of_a_name_is_refused(cluster: Cluster, namespace: str) -> None:
+async def test_second_object_of_the_same_name_already_exists(cluster: Cluster, namespace: str) -> None:
     await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     with pytest.raises(AlreadyExists):
         await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
 
 
-async def test_two_kinds_and_two_namespaces_may_have_one_name(cluster: Cluster, namespace: str) -> None:
+async def test_kinds_and_namespaces_may_share_a_name(cluster: Cluster, namespace: str) -> None:
     await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
     await cluster.create(NAMESPACE, {"metadata": {"name": f"{namespace}-b"}})
@@ -49,22 +49,22 @@ async def test_two_kinds_and_two_namespaces_may_have_one_name(cluster: Cluster, 
     assert new_config_map["metadata"]["namespace"] == f"{namespace}-b"
 
 
-async def test_what_is_not_there_is_not_found(cluster: Cluster, namespace: str) -> None:
+async def test_missing_object_is_not_found(cluster: Cluster, namespace: str) -> None:
     with pytest.raises(NotFound):
         await cluster.get(CONFIG_MAP, namespace, "nothing")
 
 
-async def test_a_namespace_must_be_there(cluster: Cluster, namespace: str) -> None:
+async def test_create_in_a_missing_namespace_is_not_found(cluster: Cluster, namespace: str) -> None:
     with pytest.raises(NotFound):
         await cluster.create(CONFIG_MAP, config_map(f"{namespace}-nowhere", "one"))
 
 
 @pytest.mark.parametrize("name", ["default", "kube-system"])
-async def test_some_namespaces_are_always_there(cluster: Cluster, name: str) -> None:
+async def test_system_namespace_exists(cluster: Cluster, name: str) -> None:
     assert (await cluster.get(NAMESPACE, "", name))["metadata"]["name"] == name
 
 
-async def test_a_generated_name_begins_as_asked_and_is_new_each_time(cluster: Cluster, namespace: str) -> None:
+async def test_generated_name_has_its_prefix_and_is_unique(cluster: Cluster, namespace: str) -> None:
     body = {"metadata": {"namespace": namespace, "generateName": "one-"}}
     names = [(await cluster.create(CONFIG_MAP, body))["metadata"]["name"] for _ in range(2)]
     assert names[0] != names[1]
@@ -72,29 +72,29 @@ async def test_a_generated_name_begins_as_asked_and_is_new_each_time(cluster: Cl
 
 
 @pytest.mark.parametrize("name", ["", "UPPER", "under_score", "-dash", "a" * 254])
-async def test_a_bad_name_is_refused(cluster: Cluster, namespace: str, name: str) -> None:
+async def test_invalid_name_is_rejected(cluster: Cluster, namespace: str, name: str) -> None:
     with pytest.raises(Invalid):
         await cluster.create(CONFIG_MAP, config_map(namespace, name))
 
 
-async def test_a_bad_label_is_refused(cluster: Cluster, namespace: str) -> None:
+async def test_invalid_label_is_rejected(cluster: Cluster, namespace: str) -> None:
     with pytest.raises(Invalid):
         await cluster.create(CONFIG_MAP, config_map(namespace, "one", label="not a value!"))
 
 
-async def test_a_breach_of_the_schema_is_refused(cluster: Cluster, namespace: str) -> None:
+async def test_object_that_violates_the_schema_is_rejected(cluster: Cluster, namespace: str) -> None:
     with pytest.raises(Invalid):
         await cluster.create(REVISION, revision(namespace, "one", containerConcurrency="many"))
 
 
-async def test_what_is_handed_in_is_not_kept(cluster: Cluster, namespace: str) -> None:
+async def test_created_object_is_copied_from_its_argument(cluster: Cluster, namespace: str) -> None:
     body = config_map(namespace, "one")
     await cluster.create(CONFIG_MAP, body)
     body["data"]["key"] = "changed"
     assert (await cluster.get(CONFIG_MAP, namespace, "one"))["data"] == {"key": "value"}
 
 
-async def test_what_is_handed_out_belongs_to_the_caller(cluster: Cluster, namespace: str) -> None:
+async def test_returned_object_is_a_copy(cluster: Cluster, namespace: str) -> None:
     await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     (await cluster.get(CONFIG_MAP, namespace, "one"))["data"]["key"] = "changed"
     (await cluster.list(CONFIG_MAP, namespace)).items[0]["data"]["key"] = "changed"
@@ -107,17 +107,17 @@ async def test_a_creation_ignores_the_status(cluster: Cluster, namespace: str) -
     assert new_deployment.get("status", {}).get("replicas", 0) == 0
 
 
-async def test_a_pod_begins_as_pending(cluster: Cluster, namespace: str) -> None:
+async def test_new_pod_is_pending(cluster: Cluster, namespace: str) -> None:
     assert (await cluster.create(POD, pod(namespace, "one")))["status"]["phase"] == "Pending"
 
 
-async def test_a_dry_creation_leaves_nothing(cluster: Cluster, namespace: str) -> None:
+async def test_dry_run_create_stores_nothing(cluster: Cluster, namespace: str) -> None:
     new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "one"), dry_run=True)
     assert new_config_map["data"] == {"key": "value"}
     assert await is_gone(cluster, CONFIG_MAP, namespace, "one")
 
 
-async def test_a_replacement_replaces_all(cluster: Cluster, namespace: str) -> None:
+async def test_replace_removes_fields_not_specified(cluster: Cluster, namespace: str) -> None:
     await cluster.create(CONFIG_MAP, config_map(namespace, "one", a="b"))
     await cluster.replace(CONFIG_MAP, {"metadata": {"namespace": namespace, "name": "one"}, "data": {"other": "x"}})
     current_config_map = await cluster.get(CONFIG_MAP, namespace, "one")
@@ -125,14 +125,14 @@ async def test_a_replacement_replaces_all(cluster: Cluster, namespace: str) -> N
     assert not current_config_map["metadata"].get("labels")
 
 
-async def test_a_replacement_keeps_who_the_object_is(cluster: Cluster, namespace: str) -> None:
+async def test_replace_retains_uid_and_creation_time(cluster: Cluster, namespace: str) -> None:
     new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     again = await cluster.replace(CONFIG_MAP, config_map(namespace, "one", a="b"))
     assert again["metadata"]["uid"] == new_config_map["metadata"]["uid"]
     assert again["metadata"]["creationTimestamp"] == new_config_map["metadata"]["creationTimestamp"]
 
 
-async def test_a_stale_replacement_is_refused(cluster: Cluster, namespace: str) -> None:
+async def test_replace_with_a_stale_version_conflicts(cluster: Cluster, namespace: str) -> None:
     stale = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     await cluster.patch(CONFIG_MAP, namespace, "one", patch={"data": {"key": "newer"}})
     with pytest.raises(Conflict):
@@ -140,7 +140,7 @@ async def test_a_stale_replacement_is_refused(cluster: Cluster, namespace: str) 
     assert (await cluster.get(CONFIG_MAP, namespace, "one"))["data"] == {"key": "newer"}
 
 
-async def test_a_replacement_of_another_uid_is_refused(cluster: Cluster, namespace: str) -> None:
+async def test_replace_with_another_uid_conflicts(cluster: Cluster, namespace: str) -> None:
     await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     body = config_map(namespace, "one")
     body["metadata"]["uid"] = "11111111-2222-4333-8444-555555555555"
@@ -148,39 +148,39 @@ async def test_a_replacement_of_another_uid_is_refused(cluster: Cluster, namespa
         await cluster.replace(CONFIG_MAP, body)
 
 
-async def test_what_is_not_there_cannot_be_replaced(cluster: Cluster, namespace: str) -> None:
+async def test_replace_of_a_missing_object_is_not_found(cluster: Cluster, namespace: str) -> None:
     # Without a version: with one, a real server says Conflict.
     with pytest.raises(NotFound):
         await cluster.replace(DEPLOYMENT, deployment(namespace, "nothing"))
 
 
-async def test_a_dry_replacement_changes_nothing(cluster: Cluster, namespace: str) -> None:
+async def test_dry_run_replace_changes_nothing(cluster: Cluster, namespace: str) -> None:
     new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     would_be = await cluster.replace(CONFIG_MAP, config_map(namespace, "one", a="b"), dry_run=True)
     assert would_be["metadata"]["labels"] == {"a": "b"}
     assert await cluster.get(CONFIG_MAP, namespace, "one") == new_config_map
 
 
-async def test_the_generation_grows_with_the_spec(cluster: Cluster, namespace: str) -> None:
+async def test_generation_increases_with_the_spec(cluster: Cluster, namespace: str) -> None:
     new_deployment = await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
     again = await cluster.replace(DEPLOYMENT, deployment(namespace, "one", replicas=2))
     assert (new_deployment["metadata"]["generation"], again["metadata"]["generation"]) == (1, 2)
 
 
-async def test_the_generation_does_not_grow_with_labels(cluster: Cluster, namespace: str) -> None:
+async def test_generation_does_not_increase_with_labels(cluster: Cluster, namespace: str) -> None:
     new_revision = await cluster.create(REVISION, revision(namespace, "one"))
     again = await cluster.patch(REVISION, namespace, "one", patch={"metadata": {"labels": {"a": "b"}}})
     assert again["metadata"]["generation"] == new_revision["metadata"]["generation"]
     assert version(again) != version(new_revision)
 
 
-async def test_the_status_is_only_written_through_its_subresource(cluster: Cluster, namespace: str) -> None:
+async def test_object_replace_does_not_change_the_status(cluster: Cluster, namespace: str) -> None:
     new_revision = await cluster.create(REVISION, revision(namespace, "one"))
     await cluster.replace(REVISION, {**new_revision, "status": {"actualReplicas": 7}})
     assert (await cluster.get(REVISION, namespace, "one")).get("status", {}).get("actualReplicas", 0) == 0
 
 
-async def test_the_subresource_status_takes_nothing_else(cluster: Cluster, namespace: str) -> None:
+async def test_status_replace_changes_only_the_status(cluster: Cluster, namespace: str) -> None:
     new_revision = await cluster.create(REVISION, revision(namespace, "one", servingState="Active"))
     body = {
         **new_revision,
@@ -192,21 +192,21 @@ async def test_the_subresource_status_takes_nothing_else(cluster: Cluster, names
     assert again["metadata"]["generation"] == new_revision["metadata"]["generation"]
 
 
-async def test_a_stale_status_is_refused(cluster: Cluster, namespace: str) -> None:
+async def test_status_replace_with_a_stale_version_conflicts(cluster: Cluster, namespace: str) -> None:
     stale = await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
     await cluster.patch(DEPLOYMENT, namespace, "one", patch={"metadata": {"labels": {"a": "b"}}})
     with pytest.raises(Conflict):
         await cluster.replace(DEPLOYMENT, {**stale, "status": {"replicas": 3}}, subresource="status")
 
 
-async def test_the_subresource_scale_is_a_scale(cluster: Cluster, namespace: str) -> None:
+async def test_scale_subresource_is_an_autoscaling_v1_scale(cluster: Cluster, namespace: str) -> None:
     await cluster.create(DEPLOYMENT, deployment(namespace, "one", replicas=3))
     scale = await cluster.get(DEPLOYMENT, namespace, "one", subresource="scale")
     assert (scale["apiVersion"], scale["kind"], scale["spec"]) == ("autoscaling/v1", "Scale", {"replicas": 3})
     assert scale["status"].get("selector") == "app=one"
 
 
-async def test_a_scale_replaces_the_replicas(cluster: Cluster, namespace: str) -> None:
+async def test_scale_replace_sets_the_replicas(cluster: Cluster, namespace: str) -> None:
     await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
 
     async def is_replaced() -> bool:
@@ -223,7 +223,7 @@ async def test_a_scale_replaces_the_replicas(cluster: Cluster, namespace: str) -
     assert (current_deployment["spec"]["replicas"], current_deployment["metadata"]["generation"]) == (4, 2)
 
 
-async def test_a_stale_scale_is_refused(cluster: Cluster, namespace: str) -> None:
+async def test_scale_replace_with_a_stale_version_conflicts(cluster: Cluster, namespace: str) -> None:
     await cluster.create(DEPLOYMENT, deployment(namespace, "one"))
     stale = await cluster.get(DEPLOYMENT, namespace, "one", subresource="scale")
     await cluster.patch(DEPLOYMENT, namespace, "one", patch={"metadata": {"labels": {"a": "b"}}})
@@ -231,13 +231,13 @@ async def test_a_stale_scale_is_refused(cluster: Cluster, namespace: str) -> Non
         await cluster.replace(DEPLOYMENT, {**stale, "spec": {"replicas": 4}}, subresource="scale")
 
 
-async def test_a_kind_without_a_scale_has_none(cluster: Cluster, namespace: str) -> None:
+async def test_kind_without_a_scale_subresource_is_not_found(cluster: Cluster, namespace: str) -> None:
     await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     with pytest.raises(NotFound):
         await cluster.get(CONFIG_MAP, namespace, "one", subresource="scale")
 
 
-async def test_writes_in_one_call_end_at_the_first_that_fails(cluster: Cluster, namespace: str) -> None:
+async def test_write_together_stops_at_the_first_failure(cluster: Cluster, namespace: str) -> None:
     first = await cluster.create(CONFIG_MAP, config_map(namespace, "one"))
     changed = Patch(kind=CONFIG_MAP, namespace=namespace, name="one", patch={"data": {"key": "new"}})
     missing = msgspec.structs.replace(changed, name="no")

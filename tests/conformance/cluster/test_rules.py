@@ -11,7 +11,7 @@ from tests.unit.home.schemas.rule_cases import CASES, Json
 BEYOND_CEL = {"a mapping to another namespace", "an unknown trigger"}
 
 
-async def test_objects_are_refused_with_the_same_words(cluster: Cluster, namespace: str) -> None:
+async def test_invalid_objects_are_rejected_with_the_expected_messages(cluster: Cluster, namespace: str) -> None:
     differing: list[tuple[str, list[str], list[str]]] = []
     for case in CASES:
         expected = [text.replace('"default"', f'"{namespace}"') for text in case.answers]

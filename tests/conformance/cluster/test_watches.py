@@ -14,7 +14,7 @@ async def now(cluster: Cluster, namespace: str) -> str:
     return (await cluster.list(CONFIG_MAP, namespace)).resource_version
 
 
-async def test_a_watch_reports_what_comes_after_its_version_in_order(cluster: Cluster, namespace: str) -> None:
+async def test_watch_reports_changes_after_its_version_in_order(cluster: Cluster, namespace: str) -> None:
     start = await now(cluster, namespace)
     for name in ("a", "b"):
         await cluster.create(CONFIG_MAP, config_map(namespace, name))
@@ -25,21 +25,21 @@ async def test_a_watch_reports_what_comes_after_its_version_in_order(cluster: Cl
     assert reported == [("ADDED", "a"), ("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "b")]
 
 
-async def test_a_watch_from_the_first_version_of_all_is_gone(cluster: Cluster, namespace: str) -> None:
+async def test_watch_from_the_first_version_is_gone(cluster: Cluster, namespace: str) -> None:
     await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
     with pytest.raises(Gone):
         async with asyncio.timeout(60), cluster.watch(CONFIG_MAP, namespace, resource_version="1") as events:
             await anext(aiter(events))
 
 
-async def test_a_watch_invents_nothing_of_before(cluster: Cluster, namespace: str) -> None:
+async def test_watch_does_not_report_earlier_objects(cluster: Cluster, namespace: str) -> None:
     await cluster.create(CONFIG_MAP, config_map(namespace, "before"))
     start = await now(cluster, namespace)
     await cluster.create(CONFIG_MAP, config_map(namespace, "end"))
     assert await changes_after(cluster, CONFIG_MAP, namespace, start, until="end") == []
 
 
-async def test_a_watch_from_an_objects_version_begins_behind_it(cluster: Cluster, namespace: str) -> None:
+async def test_watch_from_an_object_version_starts_after_it(cluster: Cluster, namespace: str) -> None:
     new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
     await cluster.create(CONFIG_MAP, config_map(namespace, "b"))
     await cluster.create(CONFIG_MAP, config_map(namespace, "end"))
@@ -47,7 +47,7 @@ async def test_a_watch_from_an_objects_version_begins_behind_it(cluster: Cluster
     assert reported == [("ADDED", "b")]
 
 
-async def test_a_watch_reports_what_comes_while_it_is_open(cluster: Cluster, namespace: str) -> None:
+async def test_open_watch_reports_new_objects(cluster: Cluster, namespace: str) -> None:
     start = await now(cluster, namespace)
     async with asyncio.timeout(60), cluster.watch(CONFIG_MAP, namespace, resource_version=start) as events:
         new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
@@ -55,7 +55,7 @@ async def test_a_watch_reports_what_comes_while_it_is_open(cluster: Cluster, nam
     assert (event.type, event.object) == (EventType.ADDED, new_config_map)
 
 
-async def test_an_event_carries_the_object_as_it_was_then(cluster: Cluster, namespace: str) -> None:
+async def test_watch_event_contains_the_object_of_its_version(cluster: Cluster, namespace: str) -> None:
     start = await now(cluster, namespace)
     await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
     last = await cluster.patch(CONFIG_MAP, namespace, "a", patch={"data": {"key": "x"}})
@@ -65,7 +65,7 @@ async def test_an_event_carries_the_object_as_it_was_then(cluster: Cluster, name
     assert second.object == last
 
 
-async def test_a_removal_carries_the_last_state_and_a_newer_version(cluster: Cluster, namespace: str) -> None:
+async def test_deleted_event_contains_the_last_state_and_a_newer_version(cluster: Cluster, namespace: str) -> None:
     new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
     await cluster.delete(CONFIG_MAP, namespace, "a")
     async with (
@@ -77,7 +77,7 @@ async def test_a_removal_carries_the_last_state_and_a_newer_version(cluster: Clu
     assert int(version(event.object)) > int(version(new_config_map))
 
 
-async def test_a_watch_sees_its_namespace_only(cluster: Cluster, namespace: str) -> None:
+async def test_watch_is_limited_to_its_namespace(cluster: Cluster, namespace: str) -> None:
     start = await now(cluster, namespace)
     await cluster.create(CONFIG_MAP, config_map("default", f"{namespace}-elsewhere"))
     await cluster.create(CONFIG_MAP, config_map(namespace, "end"))
@@ -86,14 +86,16 @@ async def test_a_watch_sees_its_namespace_only(cluster: Cluster, namespace: str)
     assert reported == []
 
 
-async def test_a_watch_sees_its_kind_only(cluster: Cluster, namespace: str) -> None:
+async def test_watch_is_limited_to_its_kind(cluster: Cluster, namespace: str) -> None:
     start = await now(cluster, namespace)
     await cluster.create(DEPLOYMENT, deployment(namespace, "other"))
     await cluster.create(CONFIG_MAP, config_map(namespace, "end"))
     assert await changes_after(cluster, CONFIG_MAP, namespace, start, until="end") == []
 
 
-async def test_a_selector_says_added_on_entering_and_deleted_on_leaving(cluster: Cluster, namespace: str) -> None:
+async def test_selector_watch_reports_entering_as_added_and_leaving_as_deleted(
+    cluster: Cluster, namespace: str
+) -> None:
     start = await now(cluster, namespace)
     await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
     for label in ("web", "web2", None):
@@ -106,7 +108,9 @@ async def test_a_selector_says_added_on_entering_and_deleted_on_leaving(cluster:
     assert reported == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
 
 
-async def test_an_object_that_leaves_is_reported_as_it_last_matched(cluster: Cluster, namespace: str) -> None:
+async def test_object_leaving_the_selector_is_reported_in_its_last_matching_state(
+    cluster: Cluster, namespace: str
+) -> None:
     new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "a", tier="web"))
     patch = {"metadata": {"labels": {"tier": None}}, "data": {"key": "unseen"}}
     last = await cluster.patch(CONFIG_MAP, namespace, "a", patch=patch)
@@ -121,7 +125,7 @@ async def test_an_object_that_leaves_is_reported_as_it_last_matched(cluster: Clu
     assert version(event.object) == version(last)
 
 
-async def test_a_watch_may_be_of_one_object(cluster: Cluster, namespace: str) -> None:
+async def test_watch_by_name_reports_one_object(cluster: Cluster, namespace: str) -> None:
     start = await now(cluster, namespace)
     for name in ("a", "b"):
         await cluster.create(CONFIG_MAP, config_map(namespace, name))
@@ -133,21 +137,21 @@ async def test_a_watch_may_be_of_one_object(cluster: Cluster, namespace: str) ->
     assert event.object["metadata"]["name"] == "b"
 
 
-async def test_a_change_of_status_is_reported(cluster: Cluster, namespace: str) -> None:
+async def test_status_change_is_reported_by_a_watch(cluster: Cluster, namespace: str) -> None:
     new_revision = await cluster.create(REVISION, revision(namespace, "a"))
     await cluster.patch(REVISION, namespace, "a", patch={"status": {"actualReplicas": 2}}, subresource="status")
     await cluster.create(REVISION, revision(namespace, "end"))
     assert await changes_after(cluster, REVISION, namespace, version(new_revision), until="end") == [("MODIFIED", "a")]
 
 
-async def test_a_patch_that_changes_nothing_is_not_reported(cluster: Cluster, namespace: str) -> None:
+async def test_patch_without_a_change_is_not_reported_by_a_watch(cluster: Cluster, namespace: str) -> None:
     new_revision = await cluster.create(REVISION, revision(namespace, "a"))
     await cluster.patch(REVISION, namespace, "a", patch={"metadata": {"labels": {"none": None}}})
     await cluster.create(REVISION, revision(namespace, "end"))
     assert await changes_after(cluster, REVISION, namespace, version(new_revision), until="end") == []
 
 
-async def test_two_watches_get_the_same_events(cluster: Cluster, namespace: str) -> None:
+async def test_concurrent_watches_receive_equal_events(cluster: Cluster, namespace: str) -> None:
     start = await now(cluster, namespace)
     await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
     await cluster.create(CONFIG_MAP, config_map(namespace, "end"))
@@ -157,7 +161,7 @@ async def test_two_watches_get_the_same_events(cluster: Cluster, namespace: str)
     assert reported[0] == reported[1] == [("ADDED", "a")]
 
 
-async def test_leaving_the_context_while_waiting_ends_the_watch(cluster: Cluster, namespace: str) -> None:
+async def test_watch_is_canceled_by_a_timeout(cluster: Cluster, namespace: str) -> None:
     start = await now(cluster, namespace)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05), cluster.watch(CONFIG_MAP, namespace, resource_version=start) as events:
@@ -165,14 +169,14 @@ async def test_leaving_the_context_while_waiting_ends_the_watch(cluster: Cluster
 
 
 @pytest.mark.parametrize("nonsense", ["x", "-1"])
-async def test_a_version_that_is_none_is_refused(cluster: Cluster, namespace: str, nonsense: str) -> None:
+async def test_invalid_watch_version_is_rejected(cluster: Cluster, namespace: str, nonsense: str) -> None:
     # A kube-apiserver answers a list 400 and a watch 500.
     with pytest.raises((Invalid, Unavailable)):
         async with cluster.watch(CONFIG_MAP, namespace, resource_version=nonsense) as events:
             await anext(aiter(events))
 
 
-async def test_a_watch_from_long_ago_reports_all_or_is_gone(cluster: Cluster, namespace: str) -> None:
+async def test_watch_from_an_old_version_is_complete_or_gone(cluster: Cluster, namespace: str) -> None:
     new_config_map = await cluster.create(CONFIG_MAP, config_map(namespace, "a"))
     for number in range(100):
         await cluster.patch(CONFIG_MAP, namespace, "a", patch={"data": {"key": str(number)}})
@@ -184,7 +188,7 @@ async def test_a_watch_from_long_ago_reports_all_or_is_gone(cluster: Cluster, na
     assert reported == [("MODIFIED", "a")] * 100
 
 
-async def test_a_version_from_the_future_is_refused_or_reports_nothing(cluster: Cluster, namespace: str) -> None:
+async def test_watch_from_a_future_version_is_rejected_or_silent(cluster: Cluster, namespace: str) -> None:
     future = str(int(await now(cluster, namespace)) + 10**12)
     # Ours refuse it; a real server takes it, and is silent until it gets there.
     with pytest.raises((ClusterError, TimeoutError)):
@@ -192,7 +196,7 @@ async def test_a_version_from_the_future_is_refused_or_reports_nothing(cluster: 
             await anext(aiter(events))
 
 
-async def test_a_watch_from_no_version_begins_with_all_there_is(cluster: Cluster, namespace: str) -> None:
+async def test_watch_from_version_0_starts_with_all_objects(cluster: Cluster, namespace: str) -> None:
     for name in ("a", "b"):
         await cluster.create(CONFIG_MAP, config_map(namespace, name, ours="yes"))
     await cluster.patch(CONFIG_MAP, namespace, "a", patch={"data": {"key": "x"}})

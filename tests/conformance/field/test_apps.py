@@ -52,7 +52,7 @@ def states(serving: Stage, name: str) -> tuple[set[tuple[int, str]], str, str]:
     return observed, status["latestReadyRevisionName"], condition_of({"status": status}, "Ready")["status"]
 
 
-def test_a_revision_that_listens_and_ends_takes_no_traffic(serving: Stage) -> None:
+def test_revision_that_listens_and_exits_receives_no_traffic(serving: Stage) -> None:
     # knative/serving#10194
     app = INPUTS / "listens_then_crashes.py"
     name = "listens-then-crashes"
@@ -64,13 +64,13 @@ def test_a_revision_that_listens_and_ends_takes_no_traffic(serving: Stage) -> No
         assert time.monotonic() < until_s, state
 
 
-def test_deploy_waits_longer_than_an_app_that_listens_and_ends(serving: Stage, tmp_path: Path) -> None:
+def test_deploy_reports_failure_of_an_app_that_listens_and_exits(serving: Stage, tmp_path: Path) -> None:
     # gunicorn whose worker fails
     app = shutil.copy(INPUTS / "listens_then_crashes.py", tmp_path / "first.py")
     assert "first-00001" in deploy(serving, Path(app), "--env", "VERSION=2", code=1)
 
 
-def test_the_log_of_an_app_that_fails_reaches_the_operator_only(serving: Stage, tmp_path: Path) -> None:
+def test_log_of_a_failing_app_is_shown_only_to_the_operator(serving: Stage, tmp_path: Path) -> None:
     app = Path(shutil.copy(INPUTS / "fails_with_secret.py", tmp_path / "shop.py"))
     deploy(serving, app, "--env", "DATABASE=away", "--initial-scale", "0")
     ((status, body),) = responses(serving, "shop", count=1)

@@ -31,14 +31,14 @@ def documents(name: str) -> list[Any]:
 @pytest.mark.parametrize(
     "service", documents("keys_in_the_wrong_place"), ids=lambda service: service["metadata"]["name"]
 )
-def test_a_key_without_effect_is_refused_on_one_machine_and_by_the_policy_of_a_cluster(service: Any) -> None:  # noqa: ANN401 - JSON
+def test_ineffective_annotation_is_rejected_by_admission_and_cluster_policy(service: Any) -> None:  # noqa: ANN401 - JSON
     with pytest.raises(Invalid, match=r"invalid (key name|value)") as caught:
         admit(SERVING_SERVICE, service, is_one_machine=True)
     stored = {**service, "metadata": {**service["metadata"], "generation": 1}}
     assert [str(caught.value).partition(" is invalid: ")[2]] == list(refusals("annotations", stored))
 
 
-def test_an_export_of_cloud_run_is_applied_and_applied_again_without_a_change() -> None:
+def test_cloud_run_export_is_applied_idempotently() -> None:
     (export,) = documents("export_of_cloud_run")
     portable = without_cloud_run(export)
     assert len(portable.left_out) == 4
@@ -51,7 +51,7 @@ def test_an_export_of_cloud_run_is_applied_and_applied_again_without_a_change() 
 
 
 @pytest.mark.parametrize("service", documents("commands_of_images"), ids=lambda service: service["metadata"]["name"])
-def test_the_command_of_an_image_runs_nowhere_without_a_runtime(service: Any) -> None:  # noqa: ANN401 - JSON
+def test_image_command_without_a_runtime_is_reported_and_rejected(service: Any) -> None:  # noqa: ANN401 - JSON
     (warning,) = unrunnable(SERVING_SERVICE, service)
     assert "no container runtime runs images here" in warning
     pod = {"metadata": {"name": "p"}, "spec": service["spec"]["template"]["spec"]}
@@ -59,7 +59,7 @@ def test_the_command_of_an_image_runs_nowhere_without_a_runtime(service: Any) ->
         app_plan(pod, pod["spec"]["containers"][0], port=1, home="/", variables={})
 
 
-def test_kubernetes_own_kinds_get_the_defaults_of_a_server() -> None:
+def test_deployment_and_service_get_the_server_defaults() -> None:
     deployment, service = documents("defaults")
     with acting_as(ADMIN_USER, manager="kubectl"):
         spec = admit(DEPLOYMENT, deployment, is_one_machine=True)["spec"]
@@ -68,7 +68,7 @@ def test_kubernetes_own_kinds_get_the_defaults_of_a_server() -> None:
     assert ports == [{"port": 80, "protocol": "TCP", "targetPort": 80}]
 
 
-def test_nothing_of_a_compose_file_vanishes() -> None:
+def test_compose_conversion_reports_every_unconverted_field() -> None:
     done = CliRunner().invoke(main, ["convert", str(INPUTS / "compose.yaml"), "--no-build"])
     shop, claim, data = yaml.safe_load_all(done.stdout)
     assert shop["spec"]["template"]["spec"]["containers"][0]["ports"] == [{"containerPort": 3000}]
@@ -80,7 +80,7 @@ def test_nothing_of_a_compose_file_vanishes() -> None:
     assert [note for note in notes if f"note: {note}" not in done.stderr] == []
 
 
-def test_nothing_of_an_http_scaled_object_vanishes() -> None:
+def test_http_scaled_object_conversion_retains_all_fields() -> None:
     done = CliRunner().invoke(main, ["convert", str(INPUTS / "http_scaled_object.yaml")])
     (workload,) = yaml.safe_load_all(done.stdout)
     spec = workload["spec"]

@@ -48,12 +48,12 @@ def planned(**spec: Any) -> tuple[NodeGroupState, GroupPlan]:  # noqa: ANN401 - 
     return decide(NodeGroupState(), node_with_daemon_sets(), group.settings, now_s=NOW_S)
 
 
-def test_a_pod_for_which_daemon_sets_leave_no_room_gets_a_node() -> None:
+def test_pod_without_room_beside_daemon_sets_triggers_a_scale_up() -> None:
     _, plan = planned(scaleOnStarve=True)
     assert plan.effects == (IncreaseSize(count=1),)
 
 
-def test_without_scale_on_starve_the_status_says_why_the_pod_waits() -> None:
+def test_status_reports_a_starving_pod_without_scale_on_starve() -> None:
     state, plan = planned()
     assert plan.effects == ()
     cloud = CloudGroup(target_size=1, min_size=0, max_size=9)
@@ -65,7 +65,7 @@ def test_without_scale_on_starve_the_status_says_why_the_pod_waits() -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_a_file_of_escalator_works_unchanged(path: Path) -> None:
+def test_escalator_config_file_is_read_without_problems(path: Path) -> None:
     """Each file names in its first lines the keys that Escalator ignores."""
     text = path.read_text()
     reading = groups_of_text(text, where=path.name)
@@ -79,7 +79,7 @@ def test_a_file_of_escalator_works_unchanged(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
-def test_ignored_keys_are_named_at_apply_and_by_the_check(path: Path) -> None:
+def test_ignored_escalator_keys_are_reported_by_apply_and_config_check(path: Path) -> None:
     ignored = [str(problem) for problem in groups_of_text(path.read_text(), where=path.name).ignored]
     data = {"nodegroups_config.yaml": path.read_text()}
     stored = {"metadata": {"name": "config-nodegroup", "namespace": system_namespace()}, "data": data}

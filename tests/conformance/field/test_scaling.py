@@ -28,7 +28,7 @@ def new_revision(template: Any, **metadata: object) -> dict[str, Any]:  # noqa: 
     return {"metadata": metadata, "spec": template["spec"]}
 
 
-def test_pods_of_the_initial_scale_stay_for_the_scale_down_delay() -> None:
+def test_pods_of_the_initial_scale_remain_for_the_scale_down_delay() -> None:
     # knative/serving#10355
     service = yaml.safe_load((INPUTS / "initial_scale_delay.yaml").read_text())
     read = revision_of(new_revision(service["spec"]["template"]), SETTINGS)
@@ -81,7 +81,7 @@ class CrashLoop:
 
 
 @pytest.mark.parametrize("was_ready", [False, True])
-def test_a_crash_loop_without_a_route_ends_as_soon_as_its_revision_failed(was_ready: bool) -> None:
+def test_crash_looping_revision_without_a_route_is_scaled_to_zero(was_ready: bool) -> None:
     # knative/serving#14656
     crashing = CrashLoop(was_ready=was_ready)
     assert crashing.decide(2.0).apply_count is None
@@ -95,7 +95,7 @@ def test_a_crash_loop_without_a_route_ends_as_soon_as_its_revision_failed(was_re
     yaml.safe_load((INPUTS / "schedules.yaml").read_text()),
     ids=lambda week: f"{week['start']} to {week['end']}",
 )
-def test_a_schedule_is_active_from_each_start_to_the_next_end(week: dict[str, str]) -> None:
+def test_schedule_is_active_from_each_start_to_the_next_end(week: dict[str, str]) -> None:
     # kedacore/keda#4677, #5882
     schedule = Schedule(start=week["start"], end=week["end"], min_count=3, time_zone=ZONE)
     days = [[MONDAY + timedelta(days=day, hours=hour) for hour in HOURS] for day in range(7)]

@@ -52,7 +52,7 @@ async def upload(address: tuple[str, int]) -> bytes:
     return response
 
 
-async def test_an_app_that_responds_before_an_upload_is_read_is_forwarded() -> None:
+async def test_response_sent_before_the_upload_is_read_is_forwarded() -> None:
     async with behind_proxy("refuses_by_head") as address:
         responses = [await upload(address) for _ in range(UPLOAD_COUNT)]
         assert [response.split(maxsplit=2)[1] for response in responses] == [b"413"] * UPLOAD_COUNT

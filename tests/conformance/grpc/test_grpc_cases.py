@@ -21,13 +21,15 @@ def running() -> Iterator[dict[str, servers.Server]]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-async def test_no_case_fails(running: dict[str, servers.Server], name: str) -> None:
+async def test_every_grpc_interop_case_passes(running: dict[str, servers.Server], name: str) -> None:
     cases = await run_cases(running[name].address, servers.HOST)
     assert {case: problem for case, problem in cases.items() if problem} == {}
     assert len(cases) == len(CASES) == 17
 
 
-def test_a_target_is_judged_too(running: dict[str, servers.Server], capsys: pytest.CaptureFixture[str]) -> None:
+def test_target_option_runs_the_interop_suite(
+    running: dict[str, servers.Server], capsys: pytest.CaptureFixture[str]
+) -> None:
     host, port = running["queue-proxy"].address
     status = main(["--suite", "interop", "--target", f"http://{host}:{port}"])
     printed = capsys.readouterr().out
@@ -49,7 +51,7 @@ class _Wrong(TestService):
             yield m.OutputResponse()
 
 
-async def test_cases_fail_on_a_wrong_server() -> None:
+async def test_expected_cases_fail_on_a_faulty_server() -> None:
     server, port = await started(0, _Wrong())
     cases = await run_cases(("127.0.0.1", port), servers.HOST)
     await server.stop(None)

@@ -14,7 +14,7 @@ from tests.conformance.http.run import main as run
 
 
 @pytest.mark.slow
-async def test_origins_read_what_our_proxies_forward_as_it_was_meant() -> None:
+async def test_origins_interpret_forwarded_requests_as_intended() -> None:
     origins = available(ORIGINS, sys.executable)
     assert {"uvicorn", "h11", "aiohttp"} <= set(origins)
     head, *lines = await grow(count=600, seed=7, origins=origins, python=sys.executable)
@@ -25,7 +25,7 @@ async def test_origins_read_what_our_proxies_forward_as_it_was_meant() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(go_toolchain() is None, reason="needs Go, which `make bench` installs")
-def test_go_is_an_origin_of_the_suite(capsys: pytest.CaptureFixture[str]) -> None:
+def test_go_origin_interprets_forwarded_requests_as_intended(capsys: pytest.CaptureFixture[str]) -> None:
     """Takes about 4 s, and a minute where Go has compiled nothing before."""
     assert run(["--suite", "garden", "--count", "20", "--seed", "5", "--origins", "go"]) == 0
     assert "| go | 0 |" in capsys.readouterr().out
@@ -39,7 +39,7 @@ def test_go_is_an_origin_of_the_suite(capsys: pytest.CaptureFixture[str]) -> Non
         (["--number", "3"], "unrecognized arguments: --number 3"),
     ],
 )
-def test_wrong_options_of_the_suite_are_named(
+def test_invalid_garden_options_are_reported(
     options: list[str], error: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
@@ -47,12 +47,12 @@ def test_wrong_options_of_the_suite_are_named(
     assert error in capsys.readouterr().err
 
 
-def test_requests_are_the_same_from_the_same_seed() -> None:
+def test_generated_requests_of_a_seed_are_equal() -> None:
     first, second = (random.Random(3) for _ in range(2))
     assert [made(first) for _ in range(20)] == [made(second) for _ in range(20)]
 
 
-async def test_an_origin_that_reads_another_border_is_found() -> None:
+async def test_origin_with_another_message_boundary_is_detected() -> None:
     async def lenient(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(65536)
         echo = b'["GET", "/", ""]'.hex().encode()

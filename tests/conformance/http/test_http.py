@@ -24,7 +24,7 @@ def servers() -> Iterator[dict[str, Server]]:
 
 @pytest.mark.parametrize("name", OURS)
 @pytest.mark.parametrize(("suite", "count"), [("probe", 215), ("h1spec", 33)])
-def test_no_case_fails_and_each_warning_has_a_reason(
+def test_every_http_case_passes_and_each_warning_has_a_reason(
     servers: dict[str, Server], name: str, suite: str, count: int
 ) -> None:
     cases = read_cases(suite)
@@ -33,7 +33,7 @@ def test_no_case_fails_and_each_warning_has_a_reason(
     assert unexplained(outcomes) == []
 
 
-def test_a_target_is_compared_too(servers: dict[str, Server], capsys: pytest.CaptureFixture[str]) -> None:
+def test_target_option_runs_the_h1spec_suite(servers: dict[str, Server], capsys: pytest.CaptureFixture[str]) -> None:
     host, port = servers["queue-proxy"].address
     assert main(["--suite", "h1spec", "--target", f"http://{host}:{port}"]) == 0
     assert f"| {host}:{port} | 33 | 0 | 0 | 33 |" in capsys.readouterr().out
@@ -41,7 +41,7 @@ def test_a_target_is_compared_too(servers: dict[str, Server], capsys: pytest.Cap
         main(["--target", "localhost"])
 
 
-def test_verdicts_are_tried_in_order_and_the_rest_fails() -> None:
+def test_verdicts_are_matched_in_order_and_default_to_fail() -> None:
     case = Case(id="x", send=["a", "b"], fail=["answers:2"], passes=["400", "2xx 2:unsent"], warn=["2xx closed"])
     ok = parsed(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok", closed=False)
     gone = parsed(b"", closed=True)
@@ -51,7 +51,7 @@ def test_verdicts_are_tried_in_order_and_the_rest_fails() -> None:
     assert verdict(case, [parsed(b"HTTP/1.1 400 Bad\r\n\r\n", closed=False), gone]) == "pass"
 
 
-def test_a_payload_has_its_repeats_chunks_and_length() -> None:
+def test_payload_expands_repeats_chunks_and_length() -> None:
     text = "POST / HTTP/1.1\r\nHost: {host}\r\nContent-Length: {length}\r\n{X-#: y\r\n*2}\r\n{chunk}abc{/chunk}"
     assert (
         payload(text, "h", {})

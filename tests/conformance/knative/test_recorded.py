@@ -18,7 +18,7 @@ SETTINGS = ControllerSettings(public_services=True, autocreate_cluster_domain_cl
 
 
 @pytest.mark.parametrize("path", sorted(DATA.glob("*.yaml")), ids=lambda path: str(path.stem))
-async def test_a_recorded_scenario_holds(path: Path, tmp_path: Path) -> None:
+async def test_recorded_knative_scenario_is_reproduced(path: Path, tmp_path: Path) -> None:
     cluster = MemoryCluster(admit=admit)
     scenario = read_scenario(path)
     if scenario.activators:
@@ -38,11 +38,11 @@ async def test_a_recorded_scenario_holds(path: Path, tmp_path: Path) -> None:
         ({"a": [{"b": 1}]}, {"a": [{"b": 2}]}, ".a[0].b: 2, not 1"),
     ],
 )
-def test_the_first_difference_is_named(wanted: object, resource: object, difference: str) -> None:
+def test_first_difference_is_reported_with_its_path(wanted: object, resource: object, difference: str) -> None:
     assert missing(wanted, resource) == difference
 
 
-async def test_an_answer_that_is_not_as_recorded_fails(tmp_path: Path) -> None:
+async def test_response_that_differs_from_the_record_raises(tmp_path: Path) -> None:
     step = Step(send="GET /api/v1/namespaces/default", expect={"metadata": {"name": "other"}})
     async with served(MemoryCluster(), tmp_path) as api:
         with pytest.raises(AssertionError, match=r"t: step 1, GET /api.*: .metadata.name: 'default', not 'other'"):

@@ -15,14 +15,14 @@ CHANGES = st.lists(
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_each_input_that_once_failed_is_handled(name: str) -> None:
+def test_seeds_and_corpus_inputs_are_handled(name: str) -> None:
     for data in (b"", *inputs_of(name)):
         TARGETS[name].run(data)
 
 
 @pytest.mark.parametrize("name", TARGETS)
 @given(st.data())
-def test_changed_inputs_are_taken_or_refused(name: str, data: st.DataObject) -> None:
+def test_mutated_inputs_are_accepted_or_rejected(name: str, data: st.DataObject) -> None:
     seed = data.draw(st.sampled_from(inputs_of(name)))
     TARGETS[name].run(changed(seed, data.draw(CHANGES)))
 
@@ -30,5 +30,5 @@ def test_changed_inputs_are_taken_or_refused(name: str, data: st.DataObject) -> 
 @pytest.mark.parametrize("name", sorted(TARGETS.keys() - SLOW))
 @given(st.binary(max_size=64))
 @settings(max_examples=30)
-def test_any_bytes_are_taken_or_refused(name: str, data: bytes) -> None:
+def test_arbitrary_bytes_are_accepted_or_rejected(name: str, data: bytes) -> None:
     TARGETS[name].run(data)

@@ -31,7 +31,7 @@ def played(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 @pytest.mark.timeout(600)
-def test_some_seeds_and_a_long_one_hold() -> None:
+def test_seeds_hold_all_invariants() -> None:
     runs = (
         ["--storm", "15", "--seeds", "5"],
         ["--storm", "15", "--seeds", "2", "--policy", "adaptive"],
@@ -42,14 +42,14 @@ def test_some_seeds_and_a_long_one_hold() -> None:
         assert done.returncode == 0, done.stdout[-20_000:] + done.stderr
 
 
-def test_a_seed_makes_the_same_run_each_time() -> None:
+def test_run_of_a_seed_is_reproducible() -> None:
     first, second = (played("--seed", "7", "--story", "--storm", "20").stdout for _ in range(2))
     assert first.splitlines()[:-1] == second.splitlines()[:-1]
     assert "is killed" in first
     assert " answered" in first
 
 
-def test_without_a_fixed_order_of_sets_it_says_so() -> None:
+def test_run_without_fixed_hash_seed_is_rejected() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "tests.simulation.run"],
         cwd=ROOT,
@@ -81,7 +81,7 @@ def one(generation: int, observed: int | None = None, **spec: Any) -> dict[str, 
         (None, one(1, replicas=4), "4 replicas, at most 3"),
     ],
 )
-def test_a_write_that_breaks_a_rule_is_found(before: Any, after: Any, words: str) -> None:  # noqa: ANN401 - JSON
+def test_write_that_violates_a_rule_is_detected(before: Any, after: Any, words: str) -> None:  # noqa: ANN401 - JSON
     assert [text for text in write_faults(DEPLOYMENT, before, after) if words in text]
     assert list(write_faults(DEPLOYMENT, one(1, 1), one(2, 2, replicas=3))) == []
 
@@ -96,18 +96,18 @@ def bound(node: str = "", *, is_owned: bool = True) -> dict[str, Any]:
     ("before", "after", "words"),
     [(None, bound(is_owned=False), "has no owner"), (bound("a"), bound("b"), "moved from a to b")],
 )
-def test_a_pod_that_breaks_a_rule_is_found(before: Any, after: Any, words: str) -> None:  # noqa: ANN401 - JSON
+def test_pod_that_violates_a_rule_is_detected(before: Any, after: Any, words: str) -> None:  # noqa: ANN401 - JSON
     assert [text for text in write_faults(POD, before, after) if words in text]
     assert list(write_faults(POD, bound(), bound("a"))) == []
 
 
-def test_a_node_with_more_pods_than_it_has_room_for_is_found() -> None:
+def test_overfilled_node_is_detected() -> None:
     pods = [bound("a") for _ in range(PODS_PER_NODE)]
     assert list(placement_faults([*pods, bound("b")], "a")) == []
     assert list(placement_faults([*pods, bound("a")], "a")) == [f"{PODS_PER_NODE + 1} pods on a"]
 
 
-def test_what_is_not_at_rest_is_found() -> None:
+def test_unsettled_world_is_detected() -> None:
     async def scenario() -> list[str]:
         world = World(1)
         # No daemon runs, so nothing becomes of what the user asks for.

@@ -26,7 +26,7 @@ def _is_constant(power: ast.expr) -> bool:
     return all(isinstance(node, ast.Name) and node.id.isupper() for node in names)
 
 
-def test_no_pause_doubles_without_a_bound() -> None:
+def test_product_has_no_unbounded_doubling() -> None:
     results = [
         f"{name}:{line}: use backoff_s"
         for path in product_files()
@@ -47,5 +47,5 @@ def test_no_pause_doubles_without_a_bound() -> None:
         ("0.8**silent", False),
     ],
 )
-def test_the_rule_sees_a_power_of_a_variable(text: str, seen: bool) -> None:
+def test_rule_detects_a_power_of_a_variable(text: str, seen: bool) -> None:
     assert bool(list(unbounded_doublings(f"def f():\n    return {text}"))) is seen

@@ -56,7 +56,7 @@ def copy(tmp_path: Path) -> Copy:
     return Copy(tmp_path)
 
 
-def test_a_setting_is_one_field(copy: Copy) -> None:
+def test_new_setting_needs_one_field(copy: Copy) -> None:
     copy.edit(
         "serving/core/settings/autoscaler.py",
         '    def check(self) -> Iterator[Clash]:\n        """Yield contradictions between fields: target',
@@ -67,7 +67,7 @@ def test_a_setting_is_one_field(copy: Copy) -> None:
     assert "`coffee-break`" in copy.run("-m", "serving", "config", "defaults", "--page")
 
 
-def test_a_knob_of_a_revision_is_one_field(copy: Copy) -> None:
+def test_new_revision_annotation_needs_one_field(copy: Copy) -> None:
     copy.edit(
         "serving/core/settings/autoscaler.py",
         '    def check(self) -> Iterator[Clash]:\n        """Yield contradictions between fields: target',
@@ -85,7 +85,7 @@ def test_a_knob_of_a_revision_is_one_field(copy: Copy) -> None:
     assert copy.run("-c", script) == "3 True\n"
 
 
-def test_a_node_score_is_one_file_and_one_line(copy: Copy) -> None:
+def test_new_node_score_needs_one_file_and_one_line(copy: Copy) -> None:
     source = (copy.folder / "serving/nodes/placement/scores/fit.py").read_text()
     copy.add("serving/nodes/placement/scores/tallest.py", source.replace("class LeastRequested", "class Tallest"))
     copy.edit(
@@ -108,7 +108,7 @@ def test_a_node_score_is_one_file_and_one_line(copy: Copy) -> None:
     assert copy.run("-c", script) == "known\n"
 
 
-def test_a_trigger_type_is_one_class_and_one_line(copy: Copy) -> None:
+def test_new_trigger_type_needs_one_class_and_one_line(copy: Copy) -> None:
     path = "serving/core/scaling/policies/triggertypes.py"
     copy.edit(
         path, "class FixedStepPolicy:", "class ZealPolicy(OccupancyPolicy):\n    pass\n\n\nclass FixedStepPolicy:"
@@ -137,7 +137,7 @@ def test_a_trigger_type_is_one_class_and_one_line(copy: Copy) -> None:
     assert "zeal" not in printed, printed
 
 
-def test_a_load_metric_is_a_record_and_its_entry(copy: Copy) -> None:
+def test_new_load_metric_needs_one_record_and_its_entry(copy: Copy) -> None:
     path = "serving/core/model/loadmetric.py"
     copy.edit(
         path,
@@ -157,7 +157,7 @@ def test_a_load_metric_is_a_record_and_its_entry(copy: Copy) -> None:
     assert copy.run("-c", script) == "() gpu-use 8.0\n"
 
 
-def test_a_metric_is_one_entry_in_the_table_of_names(copy: Copy) -> None:
+def test_new_prometheus_metric_needs_one_entry(copy: Copy) -> None:
     copy.edit(
         "serving/net/metrics/names.py",
         '    _histogram(\n        "serving_request_queue_seconds",',
@@ -167,7 +167,7 @@ def test_a_metric_is_one_entry_in_the_table_of_names(copy: Copy) -> None:
     assert "serving_biscuits_total" in copy.run("-m", "serving", "config", "metrics")
 
 
-def test_a_command_is_one_file_and_one_line(copy: Copy) -> None:
+def test_new_command_needs_one_file_and_one_line(copy: Copy) -> None:
     copy.add(
         "serving/tools/cli/greet.py",
         '"""A greeting."""\n\nimport click\n\n\n@click.command()\ndef greet() -> None:\n    """Greet."""\n    print("hello")\n',
@@ -181,7 +181,7 @@ def test_a_command_is_one_file_and_one_line(copy: Copy) -> None:
     assert "Greet." in copy.run("-m", "serving", "--help")
 
 
-def test_a_kind_is_one_definition_and_one_line(copy: Copy) -> None:
+def test_new_kind_needs_one_definition_and_one_line(copy: Copy) -> None:
     definition = {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
@@ -235,7 +235,7 @@ def places_of(pattern: str) -> list[str]:
     return [named(path) for path in product_files() if re.search(pattern, path.read_text())]
 
 
-def test_a_window_formula_is_a_class_a_line_and_a_name() -> None:
+def test_window_formula_is_defined_in_three_files() -> None:
     assert places_of(r"WEIGHTED_EXPONENTIAL\b") == [
         "serving/core/scaling/kpa/window.py",
         "serving/core/scaling/spec.py",
@@ -246,14 +246,14 @@ def test_a_window_formula_is_a_class_a_line_and_a_name() -> None:
     ]
 
 
-def test_a_home_is_chosen_by_the_command_line_only() -> None:
+def test_only_the_command_line_imports_serving_home() -> None:
     """Another home is a package beside serving/home and a command; no lower layer imports it."""
     outside = [place for place in places_of(r"\bserving\.home\b") if not place.startswith("serving/home/")]
     assert outside
     assert [place for place in outside if not place.startswith("serving/tools/cli/")] == []
 
 
-def test_a_cloud_is_one_line_in_the_registry_and_its_name(copy: Copy) -> None:
+def test_new_cloud_needs_one_registry_line_and_its_name(copy: Copy) -> None:
     copy.edit(
         "serving/nodes/nodegroup/io/clouds/choice.py",
         '    "memory": lambda',

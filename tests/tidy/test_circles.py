@@ -72,7 +72,7 @@ def _visit(
             low[node] = min(low[node], index[target])
 
 
-def test_no_modules_import_each_other() -> None:
+def test_product_has_no_circular_imports() -> None:
     assert circles(import_graph()) == []
 
 
@@ -86,5 +86,5 @@ def test_no_modules_import_each_other() -> None:
         ({"a": {"b"}, "b": {"a", "c"}, "c": {"d"}, "d": {"c"}}, [["a", "b"], ["c", "d"]]),
     ],
 )
-def test_the_rule_sees_a_circle(graph: Graph, seen: list[list[str]]) -> None:
+def test_rule_detects_a_circular_import(graph: Graph, seen: list[list[str]]) -> None:
     assert circles(graph) == seen

@@ -94,7 +94,7 @@ def pages() -> list[Path]:
     return [path for path in sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]) if path.is_file()]
 
 
-def test_relative_links_lead_somewhere() -> None:
+def test_relative_links_have_existing_targets() -> None:
     results = [f"{named(page)}: {link}" for page in pages() for link in broken_links(page.read_text(), page)]
     assert results == [], "\n".join(results)
 
@@ -103,11 +103,11 @@ def drawn_errors() -> dict[str, tuple[str | None, str]]:
     return error_tree((ROOT / "docs" / "errors.md").read_text())
 
 
-def test_the_tree_of_errors_in_the_docs_is_that_of_the_classes() -> None:
+def test_documented_error_tree_equals_the_class_hierarchy() -> None:
     assert {name: parent for name, (parent, _) in drawn_errors().items()} == class_tree()
 
 
-def test_statuses_in_the_tree_are_those_of_the_classes() -> None:
+def test_documented_error_statuses_equal_those_of_the_classes() -> None:
     drawn = {name: status_in(words) for name, (_, words) in drawn_errors().items()}
     named_statuses = {name: status for name, status in drawn.items() if status}
     assert named_statuses == {name: getattr(errors, name).status for name in named_statuses}
@@ -173,11 +173,11 @@ def faults_of_ways(text: str, bounds: dict[str, int]) -> list[str]:
     return missing + long + absent
 
 
-def test_the_ways_are_short_and_lead_through_functions_that_exist() -> None:
+def test_documented_paths_name_existing_functions_in_few_files() -> None:
     assert faults_of_ways((ROOT / "docs" / "architecture.md").read_text(), WAYS) == []
 
 
-def test_a_request_has_four_owners_in_the_activator() -> None:
+def test_documented_request_owners_are_the_four_classes() -> None:
     text = (ROOT / "docs" / "architecture.md").read_text()
     owners = re.findall(r"^\| `(\w+)` \(`([\w/]+\.py)`\) \| (.+) \|$", text, re.MULTILINE)
     names = ["RequestRouter", "RevisionThrottler", "Admission", "EjectedPods"]
@@ -201,14 +201,14 @@ def test_a_request_has_four_owners_in_the_activator() -> None:
         ("[a](there.md#one-word-2)", ["there.md#one-word-2"]),
     ],
 )
-def test_the_rule_sees_a_broken_link(text: str, broken: list[str], tmp_path: Path) -> None:
+def test_rule_detects_a_broken_link(text: str, broken: list[str], tmp_path: Path) -> None:
     (tmp_path / "there.md").write_text("# One word\n\n## One (word)\n\n```\n# no such\n```\n")
     page = tmp_path / "page.md"
     page.write_text(f"{text}\n\n# `Here`, too!\n")
     assert list(broken_links(page.read_text(), page)) == broken
 
 
-def test_the_code_in_the_pages_runs() -> None:
+def test_code_of_the_calculations_page_runs() -> None:
     page = ROOT / "docs" / "calculations.md"
     blocks = re.findall(r"^```\n(from serving.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
     assert blocks
@@ -216,7 +216,7 @@ def test_the_code_in_the_pages_runs() -> None:
         exec(compile(block, str(page), "exec"), {})  # noqa: S102 - our own page
 
 
-def test_the_answers_of_the_data_path_are_in_its_code() -> None:
+def test_documented_data_path_responses_are_in_the_code() -> None:
     rows = re.findall(r"^\| [45]\d\d (`.*?`) \|", (ROOT / "docs/errors.md").read_text(), re.MULTILINE)
     texts = [text for row in rows for text in re.findall(r"`([^`]+)`", row)]
     sources = [*(ROOT / "serving/activator").rglob("*.py"), *(ROOT / "serving/queueproxy").rglob("*.py")]
@@ -227,18 +227,18 @@ def test_the_answers_of_the_data_path_are_in_its_code() -> None:
     assert [word for word in words if word.strip(": s") and word not in code] == []
 
 
-def test_the_pages_are_short_enough_to_be_read() -> None:
+def test_readme_and_docs_are_within_their_word_limits() -> None:
     assert len((ROOT / "README.md").read_text().split()) <= README_WORDS_MAX
     words = sum(len(page.read_text().split()) for page in (ROOT / "docs").rglob("*.md"))
     assert words <= DOCS_WORDS_MAX, "shorten a page: one place for each fact, links elsewhere"
 
 
-def test_the_site_has_every_page() -> None:
+def test_site_navigation_lists_every_page() -> None:
     listed = set(re.findall(r"^ {6}- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     assert {page.name for page in (ROOT / "docs").glob("*.md")} - listed == set(), "add the page to nav in mkdocs.yml"
 
 
-def test_the_threat_model_names_tests_that_exist() -> None:
+def test_threat_model_names_existing_tests() -> None:
     named_there = set(re.findall(r"`(test_\w+)`", (ROOT / "docs/threat-model.md").read_text()))
     sources = (path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
     existing = {
@@ -248,7 +248,7 @@ def test_the_threat_model_names_tests_that_exist() -> None:
     assert named_there - existing == set()
 
 
-def test_a_release_lists_each_kind_of_change_once() -> None:
+def test_release_lists_each_kind_of_change_once() -> None:
     releases = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1:]
     for release in releases:
         kinds = re.findall(r"^### (.+)$", release, re.MULTILINE)

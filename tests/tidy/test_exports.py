@@ -13,13 +13,13 @@ def docstring_faults(source: str) -> Iterator[str]:
         yield "no docstring"
 
 
-def test_modules_say_what_they_are() -> None:
+def test_modules_have_docstrings() -> None:
     texts = {named(path): path.read_text() for path in product_files()}
     results = [f"{name}: {fault}" for name, text in texts.items() if text for fault in docstring_faults(text)]
     assert results == [], "\n".join(results)
 
 
-def test_inner_modules_repeat_no_names() -> None:
+def test_only_the_top_package_has_dunder_all() -> None:
     """Names without an underscore are public: a second list of them becomes stale."""
     inner = [path for path in product_files() if path != ROOT / "serving" / "__init__.py"]
     assert [named(path) for path in inner if re.search(r"^__all__\b", path.read_text(), re.MULTILINE)] == []

@@ -28,7 +28,7 @@ def is_package(module: str) -> bool:
     return (ROOT / module.replace(".", "/")).is_dir()
 
 
-def test_no_folders_import_each_other() -> None:
+def test_folders_have_no_circular_imports() -> None:
     assert circles(folder_graph()) == []
 
 
@@ -37,11 +37,11 @@ def entry_of(module: str) -> str:
     return module.partition(".")[2].partition(".")[0]
 
 
-def test_daemons_import_no_entry_above_them() -> None:
+def test_daemons_do_not_import_upper_packages() -> None:
     imports = [(module, target) for module, targets in import_graph().items() for target in targets]
     assert [pair for pair in imports if entry_of(pair[0]) in LOWER and entry_of(pair[1]) in UPPER] == []
 
 
-def test_the_package_has_nine_entries() -> None:
+def test_package_has_nine_entries() -> None:
     folders = {path.name for path in (ROOT / "serving").iterdir() if path.is_dir() and path.name != "__pycache__"}
     assert folders == UPPER | LOWER

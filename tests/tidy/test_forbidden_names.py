@@ -26,14 +26,14 @@ def machine_paths(text: str) -> Iterator[int]:
             yield number
 
 
-def test_modules_are_named_after_what_is_inside() -> None:
+def test_module_names_contain_no_empty_words() -> None:
     assert empty_names(PurePath(named(path)) for path in [*product_files(), *files_of_tests()]) == []
 
 
-def test_no_file_names_a_path_of_a_machine() -> None:
+def test_files_contain_no_machine_specific_path() -> None:
     results = [f"{named(path)}:{line}" for path in text_files() for line in machine_paths(path.read_text())]
     assert results == [], "\n".join(results)
 
 
-def test_the_readme_is_read_in_one_go() -> None:
+def test_readme_is_within_its_line_limit() -> None:
     assert len((ROOT / "README.md").read_text().splitlines()) <= README_LINES_MAX

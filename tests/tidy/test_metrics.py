@@ -14,7 +14,7 @@ from tests.tidy.sources import ROOT, named, product_files
 MONITORING = ROOT / "config" / "monitoring"
 
 
-def test_the_page_of_metrics_is_true() -> None:
+def test_metrics_page_is_up_to_date() -> None:
     assert (ROOT / "docs" / "metrics.md").read_text() == render_page(), "run `make config`"
 
 
@@ -22,7 +22,7 @@ def test_the_page_of_metrics_is_true() -> None:
     ("package", "door"),
     [("opencensus", "serving/net/metrics/views.py"), ("opentelemetry", "serving/net/metrics/otlp.py")],
 )
-def test_a_package_for_one_thing_is_imported_in_one_module(package: str, door: str) -> None:
+def test_metrics_package_is_imported_in_one_module(package: str, door: str) -> None:
     assert [named(path) for path in product_files() if imports(path, package)] == [door]
 
 
@@ -32,7 +32,7 @@ def imports(path: Path, package: str) -> bool:
     )
 
 
-def test_names_are_there_once_in_each_table() -> None:
+def test_metric_names_are_unique_in_each_table() -> None:
     for table in TABLES:
         names = [metric.name for metric in table.metrics]
         assert len(names) == len(set(names)), table.daemon
@@ -43,7 +43,7 @@ def rules() -> list[dict[str, Any]]:
     return [rule for group in groups for rule in group["rules"]]
 
 
-def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
+def test_alerts_and_runbooks_correspond() -> None:
     page = (ROOT / "docs" / "runbooks.md").read_text()
     sections = re.split(r"^## ", page, flags=re.MULTILINE)[1:]
     alerts = [rule for rule in rules() if "alert" in rule]
@@ -56,7 +56,7 @@ def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
         assert rule["annotations"]["runbook_url"].endswith(f"/runbooks.html#{rule['alert'].lower()}"), rule["alert"]
 
 
-def test_rules_and_the_board_ask_for_metrics_that_exist() -> None:
+def test_alert_rules_and_dashboard_use_existing_metrics() -> None:
     board = json.loads((MONITORING / "grafana-dashboard.json").read_text())
     expressions = [rule["expr"] for rule in rules()]
     expressions += [target["expr"] for panel in board["panels"] for target in panel["targets"]]

@@ -30,6 +30,6 @@ def banned(source: str) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("folder", ["serving", "release", "examples", "bench", "tests"])
-def test_no_name_is_banned(folder: str) -> None:
+def test_code_uses_no_banned_name(folder: str) -> None:
     files = sorted((ROOT / folder).rglob("*.py"))
     assert [f"{named(path)}: {name}" for path in files for name in banned(path.read_text())] == []

@@ -18,7 +18,7 @@ EXEMPT = (
 WRITES = re.compile(r"sys\.std(?:err|out)\.write|os\.write\([12],|\bprint\(")
 
 
-def test_no_daemon_writes_a_line_that_may_end_it() -> None:
+def test_daemons_do_not_write_directly_to_standard_streams() -> None:
     results = [
         f"{path.relative_to(ROOT)}:{number}"
         for path in sorted((ROOT / "serving").rglob("*.py"))

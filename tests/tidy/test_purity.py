@@ -99,7 +99,7 @@ def node_line(node: ast.AST) -> int:
     return getattr(node, "lineno", 0)
 
 
-def test_decisions_touch_nothing() -> None:
+def test_pure_modules_have_no_side_effects() -> None:
     results = [
         f"{named(path)}:{fault}"
         for path in product_files()
@@ -125,7 +125,7 @@ def test_decisions_touch_nothing() -> None:
         ("serving/net/cluster/kube.py", False),
     ],
 )
-def test_which_files_must_be_pure(path: str, pure: bool) -> None:
+def test_pure_files_are_classified_by_path(path: str, pure: bool) -> None:
     assert is_pure(PurePath(path)) is pure
 
 
@@ -160,7 +160,7 @@ def test_which_files_must_be_pure(path: str, pure: bool) -> None:
         ("breaker.open()", []),
     ],
 )
-def test_the_rule_sees_what_is_impure(source: str, seen: list[str]) -> None:
+def test_rule_detects_impure_imports_and_calls(source: str, seen: list[str]) -> None:
     assert list(impurities(source, PurePath("serving/autoscaler/decide.py"))) == seen
 
 
@@ -186,7 +186,7 @@ class _Graph:
         ("serving.net.proxy.server", "asyncio", True),
     ],
 )
-def test_the_contract_sees_an_impure_import(module: str, imported: str, is_kept: bool) -> None:
+def test_contract_detects_an_impure_import(module: str, imported: str, is_kept: bool) -> None:
     options = {"packages": ["serving.autoscaler"], "shells": ["main", "io"], "forbidden": ["asyncio"]}
     contract = PureContract(name="pure", session_options={}, contract_options=options)
     assert contract.check(_Graph({module: {imported}}), False).kept is is_kept
@@ -200,7 +200,7 @@ def sleeps(source: str) -> Iterator[int]:
                 yield node.lineno
 
 
-def test_no_unit_test_sleeps() -> None:
+def test_unit_tests_do_not_sleep() -> None:
     """``tests/eventually.py`` waits for conditions, ``tests/virtual_time.py`` lets time pass that costs none."""
     results = [
         f"{named(path)}:{line}"
@@ -221,5 +221,5 @@ def test_no_unit_test_sleeps() -> None:
         ("command = ['sleep', '1']", []),
     ],
 )
-def test_the_rule_sees_a_sleep(source: str, seen: list[int]) -> None:
+def test_rule_detects_a_sleep(source: str, seen: list[int]) -> None:
     assert list(sleeps(source)) == seen

@@ -62,24 +62,24 @@ def sidecar_modules() -> list[str]:
     return [".".join(path.relative_to(ROOT).with_suffix("").parts) for path in paths if path.name != "__init__.py"]
 
 
-def test_the_sidecar_loads_nothing_heavy() -> None:
+def test_sidecar_loads_no_heavy_package() -> None:
     assert heavy_modules_after("\n".join(f"import {name}" for name in sidecar_modules())) == []
 
 
-def test_the_sidecar_starts_with_what_it_needs_at_once() -> None:
+def test_sidecar_start_loads_no_late_module() -> None:
     assert heavy_modules_after("import serving.queueproxy.main", LATE) == []
 
 
-def test_the_sidecar_is_what_we_think() -> None:
+def test_sidecar_modules_include_meter_and_admission() -> None:
     assert {"serving.core.traffic.meter", "serving.core.traffic.admission"} <= set(sidecar_modules())
 
 
-def test_the_rule_sees_a_heavy_package() -> None:
+def test_rule_detects_a_heavy_package() -> None:
     assert heavy_modules_after("import yaml") == ["yaml"]
 
 
 @pytest.mark.parametrize(("module", "modules_max"), MODULES_MAX.items())
-def test_a_daemon_imports_no_more_than_its_budget(module: str, modules_max: int) -> None:
+def test_daemon_import_is_within_its_module_budget(module: str, modules_max: int) -> None:
     program = f"import sys\nbefore = set(sys.modules)\nimport {module}\nprint(len(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
     assert int(done.stdout) <= modules_max, f"raise MODULES_MAX of {module} only for a reason that is worth its start"

@@ -49,15 +49,15 @@ def faults(rules: tuple[Rule, ...]) -> list[tuple[str, str]]:
     ]
 
 
-def test_functions_are_short_and_take_little_by_position() -> None:
+def test_functions_are_within_their_size_and_parameter_limits() -> None:
     results = faults((long_functions, crowded_functions))
     assert results == [], "\n".join(f"{place}: {fault}" for place, fault in results)
 
 
-def test_functions_of_tests_are_short() -> None:
+def test_functions_are_within_their_size_limit() -> None:
     results = [f"{named(path)}: {name}" for path in files_of_tests() for name, _ in long_functions(path.read_text())]
     assert results == []
 
 
-def test_bench_has_only_what_is_quoted() -> None:
+def test_bench_is_within_its_line_limit() -> None:
     assert sum(len(path.read_text().splitlines()) for path in (ROOT / "bench").rglob("*.py")) <= BENCH_LINES_MAX

@@ -21,7 +21,7 @@ def naked_tasks(source: str) -> Iterator[str]:
                 yield from (f"{node.lineno}: {alias.name}" for alias in names if alias.name in _FORBIDDEN)
 
 
-def test_every_task_has_an_owner() -> None:
+def test_product_starts_no_task_without_an_owner() -> None:
     uses = [
         f"{name}:{use}: use supervise() or TaskOwner of serving.net.aio.supervise"
         for path in product_files()
@@ -42,5 +42,5 @@ def test_every_task_has_an_owner() -> None:
         ("tasks.start(work(), name='work')", []),
     ],
 )
-def test_the_rule_sees_a_task_without_an_owner(source: str, uses: list[str]) -> None:
+def test_rule_detects_a_task_without_an_owner(source: str, uses: list[str]) -> None:
     assert list(naked_tasks(source)) == uses

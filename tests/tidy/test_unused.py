@@ -101,5 +101,5 @@ def test_every_public_name_is_used() -> None:
         ("def main(): ...", "", []),
     ],
 )
-def test_the_rule_sees_an_unused_name(source: str, user: str, seen: list[str]) -> None:
+def test_rule_detects_an_unused_name(source: str, user: str, seen: list[str]) -> None:
     assert unused([("m", source)], [source, user]) == seen

@@ -60,7 +60,7 @@ def unknown_names(text: str) -> list[str]:
     return [name for name in _NAME.findall(text) if name.removeprefix("metadata.labels.") not in known_names()]
 
 
-def test_texts_spell_the_names_that_the_code_has() -> None:
+def test_texts_use_existing_api_names() -> None:
     results = [
         f"{named(path)}: {name}: not in {VOCABULARY}, and no setting has it"
         for path in text_files()
@@ -70,7 +70,7 @@ def test_texts_spell_the_names_that_the_code_has() -> None:
     assert results == [], "\n".join(results)
 
 
-def test_each_word_is_defined_once() -> None:
+def test_each_api_name_is_defined_once() -> None:
     results = [
         f"{named(path)}:{fault}"
         for path in product_files()

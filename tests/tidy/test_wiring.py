@@ -135,11 +135,11 @@ def test_callbacks_are_constructor_arguments() -> None:
         ("class A:\n  def defer(self, work: Callable[[], None]):\n    self._queue.append(work)", []),
     ],
 )
-def test_the_rule_sees_a_late_callback(source: str, lines: list[int]) -> None:
+def test_rule_detects_a_late_callback(source: str, lines: list[int]) -> None:
     assert [int(place.partition(":")[0]) for place in late_callbacks(source, {"on_held"})] == lines
 
 
-def test_the_rule_knows_attributes_for_callbacks() -> None:
+def test_rule_recognizes_callback_attributes() -> None:
     source = (
         "class A:\n  def __init__(self, then: Callable[[], None]) -> None:\n    self._then = then\n"
         "    self.on_end: Callable[[], None] | None = None\n    self.count: int = 0"

@@ -80,7 +80,7 @@ def pages() -> list[Path]:
     return [*(ROOT / name for name in _PAGES), *sorted((ROOT / "docs").glob("**/*.md"))]
 
 
-def test_the_code_speaks_plain_english() -> None:
+def test_code_prose_has_no_banned_words() -> None:
     results = [
         f"{named(path)}:{line}: {', '.join(words)}"
         for path in code_files()
@@ -90,7 +90,7 @@ def test_the_code_speaks_plain_english() -> None:
     assert results == [], "\n".join(results)
 
 
-def test_first_lines_have_one_idea() -> None:
+def test_docstring_first_lines_have_one_clause() -> None:
     results = [
         f"{named(path)}:{line}: {text}"
         for path in [*code_files(), *files_of_tests()]
@@ -100,7 +100,7 @@ def test_first_lines_have_one_idea() -> None:
     assert results == [], "\n".join(results)
 
 
-def test_the_pages_speak_plain_english() -> None:
+def test_pages_have_no_banned_words() -> None:
     results = [
         f"{named(path)}:{number}: {', '.join(words)}"
         for path in pages()
@@ -110,7 +110,7 @@ def test_the_pages_speak_plain_english() -> None:
     assert results == [], "\n".join(results)
 
 
-def test_paragraphs_of_the_pages_are_short() -> None:
+def test_page_paragraphs_are_within_their_word_limit() -> None:
     results = [
         f"{named(path)}:{line}: {words} words, {PARAGRAPH_WORDS_MAX} are allowed"
         for path in pages()

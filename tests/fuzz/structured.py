@@ -137,13 +137,13 @@ class _Sender:
     """Takes what a connection brings."""
 
     def __init__(self) -> None:
-        self.taken: list[bytes] = []
+        self.received: list[bytes] = []
 
     def handle(self, frame: bytes) -> None:
-        self.taken.append(bytes(frame))
+        self.received.append(bytes(frame))
 
     def malformed(self, error: InvalidValue) -> None:
-        self.taken.append(str(error).encode())
+        self.received.append(str(error).encode())
 
 
 class _Host:
@@ -174,7 +174,7 @@ def stat_connection(data: bytes) -> None:
                 connection.data_received(data[at : at + size])
         connection.connection_lost(None)
         sender = cast("_Sender | None", connection.sender)
-        results.append(None if sender is None else sender.taken)
+        results.append(None if sender is None else sender.received)
     # Of a connection that is ended, the frames behind its end may have come with it.
     whole, pieces = results
     assert whole == pieces or (whole is not None and pieces is not None and whole[: len(pieces)] == pieces)

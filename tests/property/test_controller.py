@@ -88,10 +88,10 @@ def test_garbage_collection_respects_minimum_and_maximum_revisions(days: list[in
         for resource in collectable(a_configuration(), revisions, settings, now="2026-11-21T00:00:00Z")
     }
     remaining = [day for index, day in enumerate(days) if f"r{index}" not in gone]
-    taken = [day for index, day in enumerate(days) if f"r{index}" in gone]
+    collected = [day for index, day in enumerate(days) if f"r{index}" in gone]
     assert len(remaining) >= min(least, len(days))
     assert most == DISABLED or len(remaining) <= most
-    assert not taken or not remaining or max(taken) <= min(remaining)
+    assert not collected or not remaining or max(collected) <= min(remaining)
 
 
 @given(TARGETS, st.booleans())

@@ -129,13 +129,13 @@ def test_skipped_simulator_periods_change_no_outcome(
     start_s: float,
     has_burst_switch: bool,
 ) -> None:
-    given_config = msgspec.structs.replace(
+    run_config = msgspec.structs.replace(
         config(autoscaler=AutoscalerSettings(policy=policy), scaling=scaling, concurrency=concurrency, start_s=start_s),
         has_burst_switch=has_burst_switch,
         knee=math.inf,
     )
     full, short = (
-        simulated(*times_s, given_config=msgspec.structs.replace(given_config, skips=skips), until_s=900.0)
+        simulated(*times_s, run_config=msgspec.structs.replace(run_config, skips=skips), until_s=900.0)
         for skips in (False, True)
     )
     assert outcome(short) == outcome(full)

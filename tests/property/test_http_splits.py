@@ -172,8 +172,8 @@ def test_accepted_request_head_is_parsed_equally_by_llhttp(
         ours = read_request_head(head, header_count_max=100, keeps_underscores=True)
     except (RequestRefusal, BadHeaderLine):
         return
-    heard = _Received()
-    parser: Any = httptools.HttpRequestParser(heard)
+    received = _Received()
+    parser: Any = httptools.HttpRequestParser(received)
     try:
         parser.feed_data(head + b"\r\n\r\n")
     except httptools.HttpParserInvalidMethodError:
@@ -184,5 +184,5 @@ def test_accepted_request_head_is_parsed_equally_by_llhttp(
         return
     assert parser.get_method() == ours.method
     assert parser.get_http_version() == f"1.{ours.minor}"
-    assert heard.target == ours.target
-    assert heard.headers == [(line.name, line.value) for line in ours.lines]
+    assert received.target == ours.target
+    assert received.headers == [(line.name, line.value) for line in ours.lines]

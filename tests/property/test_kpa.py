@@ -181,11 +181,11 @@ def test_merged_count_is_at_least_every_proposal_up_to_max_scale(
     *, proposals: list[Proposal], present_scale: int, spec: ScalingSpec, is_initialized: bool
 ) -> None:
     decision = merge(proposals, present_scale=present_scale, spec=spec, is_initialized=is_initialized)
-    heard = [proposal.desired for proposal in proposals if not isinstance(proposal.desired, NoData)]
+    counts = [proposal.desired for proposal in proposals if not isinstance(proposal.desired, NoData)]
     if isinstance(decision, NoData):
-        assert not heard
+        assert not counts
         return
-    assert decision.desired_count >= max(heard) or decision.bounds.limited_by is ScaleBound.MAX_SCALE
+    assert decision.desired_count >= max(counts) or decision.bounds.limited_by is ScaleBound.MAX_SCALE
     assert decision.desired_count <= (spec.max_scale or decision.desired_count)
     assert decision.desired_count >= (min(spec.min_scale, spec.max_scale or spec.min_scale) if spec.reachable else 0)
 

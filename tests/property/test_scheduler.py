@@ -62,7 +62,7 @@ settings_in_range = st.builds(
 )
 
 
-def held(cluster: list[ScoredNode], pod: PodDemand) -> Placing:
+def placed(cluster: list[ScoredNode], pod: PodDemand) -> Placing:
     return place(node_table(cluster, version=1), pod, now_s=300.0)
 
 
@@ -70,7 +70,7 @@ def held(cluster: list[ScoredNode], pod: PodDemand) -> Placing:
 def test_every_score_is_in_range_and_its_reason_is_json(
     cluster: list[ScoredNode], pod: PodDemand, settings: PlacementSettings
 ) -> None:
-    placing = held(cluster, pod)
+    placing = placed(cluster, pod)
     for kind in NODE_SCORES.values():
         response = kind(settings).evaluate(placing)
         assert response.score.dtype == np.int64
@@ -85,7 +85,7 @@ def test_every_score_is_in_range_and_its_reason_is_json(
 def test_overcommitment_risks_are_between_0_and_1(
     cluster: list[ScoredNode], pod: PodDemand, settings: PlacementSettings
 ) -> None:
-    response = LowRiskOverCommitment(settings).evaluate(held(cluster, pod))
+    response = LowRiskOverCommitment(settings).evaluate(placed(cluster, pod))
     for risk in (response.limit_risk, response.load_risk, response.risk):
         assert ((risk >= 0) & (risk <= 1)).all()
 
@@ -94,7 +94,7 @@ def test_overcommitment_risks_are_between_0_and_1(
 def test_least_and_most_requested_scores_sum_to_at_most_10(
     cluster: list[ScoredNode], pod: PodDemand, settings: PlacementSettings
 ) -> None:
-    placing = held(cluster, pod)
+    placing = placed(cluster, pod)
     least, most = LeastRequested(settings).evaluate(placing), MostRequested(settings).evaluate(placing)
     assert (least.score + most.score <= 10).all()
     assert (least.resource_score + most.resource_score <= 10).all()
@@ -116,7 +116,7 @@ def more(pod: PodDemand, cpu_m: int, memory_bytes: int) -> PodDemand:
 def test_larger_requests_lower_least_and_raise_most_requested_scores(
     cluster: list[ScoredNode], pod: PodDemand, cpu_m: int, memory_bytes: int, settings: PlacementSettings
 ) -> None:
-    small, large = held(cluster, pod), held(cluster, more(pod, cpu_m, memory_bytes))
+    small, large = placed(cluster, pod), placed(cluster, more(pod, cpu_m, memory_bytes))
     least, most = LeastRequested(settings), MostRequested(settings)
     assert (least.evaluate(large).score <= least.evaluate(small).score).all()
     fits = ~most.evaluate(large).overfull.any(axis=0)
@@ -129,7 +129,7 @@ def test_higher_limits_never_lower_the_risk(
 ) -> None:
     score = LowRiskOverCommitment(settings)
     higher = msgspec.structs.replace(pod, limit_cpu_m=pod.limit_cpu_m + extra)
-    assert (score.evaluate(held(cluster, higher)).risk >= score.evaluate(held(cluster, pod)).risk).all()
+    assert (score.evaluate(placed(cluster, higher)).risk >= score.evaluate(placed(cluster, pod)).risk).all()
 
 
 @given(
@@ -156,7 +156,7 @@ def explicit(demand: PodDemand) -> PodDemand:
 @given(clusters, demands)
 def test_quirks_do_not_affect_pods_with_explicit_requests(cluster: list[ScoredNode], pod: PodDemand) -> None:
     scored_nodes = [msgspec.structs.replace(node, demand=explicit(node.demand)) for node in cluster]
-    placing = held(scored_nodes, explicit(pod))
+    placing = placed(scored_nodes, explicit(pod))
     ours, theirs = PlacementSettings(), PlacementSettings(quirks=ORIGINAL)
     for kind in (LeastRequested, MostRequested, BalancedResourceAllocation):
         assert kind(ours).evaluate(placing).score.tolist() == kind(theirs).evaluate(placing).score.tolist()
@@ -193,8 +193,8 @@ def test_node_score_is_independent_of_other_nodes(
     cluster: list[ScoredNode], pod: PodDemand, settings: PlacementSettings
 ) -> None:
     for kind in NODE_SCORES.values():
-        among = kind(settings).evaluate(held(cluster, pod)).score.tolist()
-        assert among == [int(kind(settings).evaluate(held([node], pod)).score[0]) for node in cluster]
+        among = kind(settings).evaluate(placed(cluster, pod)).score.tolist()
+        assert among == [int(kind(settings).evaluate(placed([node], pod)).score[0]) for node in cluster]
 
 
 @given(clusters, demands, settings_in_range)

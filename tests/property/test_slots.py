@@ -92,9 +92,9 @@ class RevisionLoad:
         for _ in world.messages:
             world.on_send()
         for _ in range(clients):
-            world.after(self.random.random() * pause_s, self.come)
+            world.after(self.random.random() * pause_s, self.send_next)
 
-    def come(self) -> None:
+    def send_next(self) -> None:
         """A client sends a request to whoever takes it; uneven, as accepting is."""
         world = self.world
         self.number += 1
@@ -112,7 +112,7 @@ class RevisionLoad:
         if life.is_alive:
             life.finish(request)
             self.done_count += 1
-        self.world.after(self.random.random() * self.pause_s, self.come)
+        self.world.after(self.random.random() * self.pause_s, self.send_next)
 
     def next_tick_s(self) -> float:
         dues_s = (life.router.schedule.next_due_s() for life in self.world.living)

@@ -62,7 +62,7 @@ def test_run_without_fixed_hash_seed_is_rejected() -> None:
     assert "PYTHONHASHSEED is not 0" in done.stderr
 
 
-def one(generation: int, observed: int | None = None, **spec: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
+def deployment_object(generation: int, observed: int | None = None, **spec: Any) -> dict[str, Any]:  # noqa: ANN401 - JSON
     template = {"metadata": {"annotations": {"autoscaling.knative.dev/max-scale": "3"}}}
     status = {} if observed is None else {"observedGeneration": observed}
     return {
@@ -75,15 +75,15 @@ def one(generation: int, observed: int | None = None, **spec: Any) -> dict[str, 
 @pytest.mark.parametrize(
     ("before", "after", "words"),
     [
-        (None, one(1, 2), "observed generation 2 of 1"),
-        (one(2), one(1), "lost a generation"),
-        (one(2, 2), one(2, 1), "forgot an observed generation"),
-        (None, one(1, replicas=4), "4 replicas, at most 3"),
+        (None, deployment_object(1, 2), "observed generation 2 of 1"),
+        (deployment_object(2), deployment_object(1), "lost a generation"),
+        (deployment_object(2, 2), deployment_object(2, 1), "forgot an observed generation"),
+        (None, deployment_object(1, replicas=4), "4 replicas, at most 3"),
     ],
 )
 def test_write_that_violates_a_rule_is_detected(before: Any, after: Any, words: str) -> None:  # noqa: ANN401 - JSON
     assert [text for text in write_faults(DEPLOYMENT, before, after) if words in text]
-    assert list(write_faults(DEPLOYMENT, one(1, 1), one(2, 2, replicas=3))) == []
+    assert list(write_faults(DEPLOYMENT, deployment_object(1, 1), deployment_object(2, 2, replicas=3))) == []
 
 
 def bound(node: str = "", *, is_owned: bool = True) -> dict[str, Any]:

@@ -66,15 +66,15 @@ def _node(fields: Json) -> Json:
     assert isinstance(least, FitResult)
     assert isinstance(most, FitResult)
     assert isinstance(balanced, BalancedResult)
-    free, taken, evenness = least.explain(0), most.explain(0), balanced.explain(0)
+    free, occupied, evenness = least.explain(0), most.explain(0), balanced.explain(0)
     return {
         "total_cpu_m": free.cpu.total,
         "total_mem_bytes": free.memory.total,
         "least_cpu": free.cpu.score,
         "least_mem": free.memory.score,
         "least_requested": int(least.score[0]),
-        "most_cpu": taken.cpu.score,
-        "most_mem": taken.memory.score,
+        "most_cpu": occupied.cpu.score,
+        "most_mem": occupied.memory.score,
         "most_requested": int(most.score[0]),
         "cpu_fraction": evenness.cpu_ratio,
         "mem_fraction": evenness.memory_ratio,

@@ -51,54 +51,54 @@ async def test_delete_with_matching_preconditions_succeeds(cluster: Cluster, nam
     assert await is_gone(cluster, CONFIG_MAP, namespace, "one")
 
 
-async def held(cluster: Cluster, namespace: str) -> None:
+async def create_finalizing(cluster: Cluster, namespace: str) -> None:
     body = config_map(namespace, "held")
     body["metadata"]["finalizers"] = ["example.com/one"]
     await cluster.create(CONFIG_MAP, body)
     await cluster.delete(CONFIG_MAP, namespace, "held")
 
 
-async def let_go(cluster: Cluster, namespace: str) -> Object:
+async def remove_finalizers(cluster: Cluster, namespace: str) -> Object:
     return await cluster.patch(CONFIG_MAP, namespace, "held", patch={"metadata": {"finalizers": None}})
 
 
 async def test_deleted_object_with_a_finalizer_has_a_deletion_timestamp(cluster: Cluster, namespace: str) -> None:
-    await held(cluster, namespace)
+    await create_finalizing(cluster, namespace)
     current_config_map = await cluster.get(CONFIG_MAP, namespace, "held")
-    await let_go(cluster, namespace)
+    await remove_finalizers(cluster, namespace)
     assert current_config_map["metadata"]["deletionTimestamp"]
 
 
 async def test_object_is_removed_with_its_last_finalizer(cluster: Cluster, namespace: str) -> None:
-    await held(cluster, namespace)
-    await let_go(cluster, namespace)
+    await create_finalizing(cluster, namespace)
+    await remove_finalizers(cluster, namespace)
     assert await is_gone(cluster, CONFIG_MAP, namespace, "held")
 
 
 async def test_second_delete_of_a_finalizing_object_changes_nothing(cluster: Cluster, namespace: str) -> None:
-    await held(cluster, namespace)
+    await create_finalizing(cluster, namespace)
     before = await cluster.get(CONFIG_MAP, namespace, "held")
     await cluster.delete(CONFIG_MAP, namespace, "held")
     after = await cluster.get(CONFIG_MAP, namespace, "held")
-    await let_go(cluster, namespace)
+    await remove_finalizers(cluster, namespace)
     assert after == before
 
 
 async def test_deleting_object_rejects_a_new_finalizer(cluster: Cluster, namespace: str) -> None:
-    await held(cluster, namespace)
+    await create_finalizing(cluster, namespace)
     patch = {"metadata": {"finalizers": ["example.com/one", "example.com/two"]}}
     with pytest.raises(Invalid):
         await cluster.patch(CONFIG_MAP, namespace, "held", patch=patch)
-    await let_go(cluster, namespace)
+    await remove_finalizers(cluster, namespace)
 
 
 async def test_deletion_timestamp_cannot_be_removed(cluster: Cluster, namespace: str) -> None:
-    await held(cluster, namespace)
+    await create_finalizing(cluster, namespace)
     await cluster.patch(
         CONFIG_MAP, namespace, "held", patch={"metadata": {"deletionTimestamp": None, "labels": {"a": "b"}}}
     )
     current_config_map = await cluster.get(CONFIG_MAP, namespace, "held")
-    await let_go(cluster, namespace)
+    await remove_finalizers(cluster, namespace)
     assert current_config_map["metadata"]["deletionTimestamp"]
 
 

@@ -90,7 +90,7 @@ class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
     observed: tuple[str, ...]
 
 
-def made(draw: random.Random) -> bytes:
+def drawn_request(draw: random.Random) -> bytes:
     """A request of the grammar, mutated up to three times."""
     lines = [f"Host: {HOST}", *draw.sample(_LINES, draw.choice([0, 1, 1, 2, 3]))]
     draw.shuffle(lines)
@@ -201,7 +201,7 @@ async def send_requests(address: tuple[str, int], *, count: int, seed: int) -> N
 
     async def work() -> None:
         for _ in remaining:
-            await _send(made(draw), address)
+            await _send(drawn_request(draw), address)
 
     await asyncio.gather(*[work() for _ in range(_AT_ONCE)])
 

@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from tests.conformance.http.garden import ORIGINS, Forwarded, available, go_toolchain, grow, judge, made
+from tests.conformance.http.garden import ORIGINS, Forwarded, available, drawn_request, go_toolchain, grow, judge
 from tests.conformance.http.run import main as run
 
 
@@ -49,7 +49,7 @@ def test_invalid_garden_options_are_reported(
 
 def test_generated_requests_of_a_seed_are_equal() -> None:
     first, second = (random.Random(3) for _ in range(2))
-    assert [made(first) for _ in range(20)] == [made(second) for _ in range(20)]
+    assert [drawn_request(first) for _ in range(20)] == [drawn_request(second) for _ in range(20)]
 
 
 async def test_origin_with_another_message_boundary_is_detected() -> None:

@@ -32,14 +32,14 @@ SPEC = spec_with(policy="adaptive", container_concurrency=10, total_value=10.0, 
 WALL_S = 1e9
 
 
-class Ear:
+class Subscriber:
     """A subscriber that always has room."""
 
     def __init__(self) -> None:
-        self.heard: list[bytes] = []
+        self.messages: list[bytes] = []
 
     def __call__(self, data: bytes) -> bool:
-        self.heard.append(data)
+        self.messages.append(data)
         return True
 
 
@@ -100,11 +100,11 @@ def test_subscriber_receives_decisions_and_samples() -> None:
         published = PublishedWorld(class_name, is_heard=False)
         published.decide()
         published.world.live(60, load=5.0)
-        ear = Ear()
-        published.followers.add(FollowRequest(samples=True), ear)
+        subscriber = Subscriber()
+        published.followers.add(FollowRequest(samples=True), subscriber)
         published.decide()
         published.decide()
-        events = events_of(ear.heard)
+        events = events_of(subscriber.messages)
         assert [event for event, _ in events] == ["decision", "sample", "sample"]
         assert str(events[0][1]["sentence"]).startswith(f"stays {count}")
         sample = events[-1][1]
@@ -121,10 +121,10 @@ def test_subscriber_receives_decisions_and_samples() -> None:
 
 def test_sample_without_data_has_null_values() -> None:
     published = PublishedWorld()
-    ear = Ear()
-    published.followers.add(FollowRequest(samples=True), ear)
+    subscriber = Subscriber()
+    published.followers.add(FollowRequest(samples=True), subscriber)
     published.decide()
-    sample = dict(events_of(ear.heard))["sample"]
+    sample = dict(events_of(subscriber.messages))["sample"]
     assert (sample["desired_count"], sample["observed_stable"]) == (None, None)
     assert str(sample["sentence"]).startswith(f"stays {sample['wanted_count']}: no data (")
 
@@ -145,28 +145,28 @@ def test_decision_book_filters_by_revision_and_start_time() -> None:
     assert len(json.loads(book.encoded({"since": since}))) == 1
     assert len(json.loads(book.encoded({"since": "yesterday"}))) == 2
     assert json.loads(book.encoded({"revision": "other"})) == []
-    ear = Ear()
-    end = book.subscribe({"since": since}, ear)
+    subscriber = Subscriber()
+    end = book.subscribe({"since": since}, subscriber)
     published.world.poke(100)
     published.world.now_s += 2
     published.decide()
     end()
-    book.subscribe({}, Ear())()
-    assert len(ear.heard) == 2
+    book.subscribe({}, Subscriber())()
+    assert len(subscriber.messages) == 2
     assert msgspec.json.decode(published.lines[-1])["revision"] == "hello-00001"
 
 
 def test_subscriber_of_a_revision_receives_only_its_decisions() -> None:
-    followers, heard = Followers(), list[bytes]()
+    followers, messages = Followers(), list[bytes]()
 
     def receive(data: bytes) -> bool:
-        heard.append(data)
+        messages.append(data)
         return True
 
     followers.add(FollowRequest(key=HELLO), receive)
     followers.send("decision", HELLO, b"{}")
     followers.send("decision", ("default", "other"), b"{}")
-    assert heard == [b"event: decision\ndata: {}\n\n"]
+    assert messages == [b"event: decision\ndata: {}\n\n"]
 
 
 @pytest.mark.parametrize(
@@ -188,13 +188,13 @@ def test_subscription_query_selects_events(
 
 
 def test_slow_or_unsubscribed_follower_receives_nothing_more() -> None:
-    followers, heard = Followers(), list[bytes]()
-    followers.add(FollowRequest(samples=True), lambda data: bool(heard.append(data)))  # type: ignore[func-returns-value]
+    followers, messages = Followers(), list[bytes]()
+    followers.add(FollowRequest(samples=True), lambda data: bool(messages.append(data)))  # type: ignore[func-returns-value]
     end = followers.add(FollowRequest(), bool)
     assert (len(followers), followers.has_sample_subscriber) == (2, True)
     followers.send("sample", HELLO, b"1")
     followers.send("sample", HELLO, b"2")
-    assert heard == [b"event: sample\ndata: 1\n\n"]
+    assert messages == [b"event: sample\ndata: 1\n\n"]
     end()
     end()
     assert (len(followers), followers.has_sample_subscriber) == (0, False)

@@ -932,7 +932,7 @@ class Member:
     async def synced(self) -> None:
         await until(lambda: self.autoscaler.is_synced)
 
-    async def let_go(self) -> None:
+    async def release(self) -> None:
         self.stop.set()
         self.shards.wake()
         await pass_s(0.1)
@@ -959,7 +959,7 @@ async def at_work(member: Member, group: asyncio.TaskGroup) -> AsyncIterator[Mem
         yield member
     finally:
         ending.set()
-        await member.let_go()
+        await member.release()
 
 
 async def filled(scale: int) -> Store:
@@ -983,7 +983,7 @@ def test_autoscaler_without_the_lease_relays_and_takes_over_with_it() -> None:
                 assert two.autoscaler.numbers()["revisions"] == 0
                 await member.report(3, 100.0)
                 assert await store.scale() == 15
-                await member.let_go()
+                await member.release()
                 assert (member.autoscaler.numbers()["revisions"], two.autoscaler.numbers()["revisions"]) == (0, 1)
                 await member.report(1, 300.0)
                 await two.report(3, 200.0)
@@ -1000,7 +1000,7 @@ def test_new_lease_owner_removes_no_pod_within_a_stable_window() -> None:
             member, two = Member("one", store.cluster), Member("two", store.cluster)
             async with at_work(member, group), at_work(two, group):
                 await member.report(30, 28.0)
-                await member.let_go()
+                await member.release()
                 assert two.shards.owned == [0]
                 await two.report(58, 2.0)
                 assert await store.scale() == 4
@@ -1033,7 +1033,7 @@ def test_shard_release_waits_for_a_pending_write() -> None:
         store = await filled(1)
         async with asyncio.TaskGroup() as group, at_work(Member("one", store.cluster), group) as member:
             with member.sharing.writing(member.autoscaler.group(KEY)):
-                await member.let_go()
+                await member.release()
                 assert member.shards.owned == []
                 lost = group.create_task(member.autoscaler.lost(0))
                 await pass_s(1)
@@ -1059,7 +1059,7 @@ def test_policy_status_is_written_by_the_lease_owner_of_its_target() -> None:
                 assert counts[0] >= 1
                 assert counts[1] == 0
                 assert await store.scale() == 2
-                await member.let_go()
+                await member.release()
                 await pass_s(20)
                 assert two.autoscaler.numbers()["policy_status_writes_total"] >= 1
                 assert member.autoscaler.numbers()["policy_status_writes_total"] == counts[0]

@@ -39,7 +39,7 @@ class World:
         self.scaled: list[int] = []
         self.version: str | None = "6"
         self.writer = Writer(self, view=self.view, costs=lambda *_: (), learn=self.learn, prove=self.prove)
-        self.asked: list[DecisionCause] = []
+        self.requested_causes: list[DecisionCause] = []
         self.woken_count = 0
         self.reserved_count = 0
         self.reserved = ReserveResult()
@@ -87,7 +87,7 @@ class World:
         """Learn outcomes, as the decision loop does."""
         match learned:
             case ReserveRefused():
-                self.asked.append(DecisionCause.CHANGE)
+                self.requested_causes.append(DecisionCause.CHANGE)
             case RevisionWritten(resource):
                 self.entry.revision = revision_of(resource, SETTINGS)
             case ScaleWritten(count, version):
@@ -147,7 +147,7 @@ def test_failed_reserve_write_triggers_a_new_decision() -> None:
     world, outcome = wanting(2)
     world.entry.latest = msgspec.structs.replace(outcome, to_reserve=True, apply_count=0)
     world.write()
-    assert (world.scaled, world.asked) == ([], [DecisionCause.CHANGE])
+    assert (world.scaled, world.requested_causes) == ([], [DecisionCause.CHANGE])
 
 
 @pytest.mark.parametrize(("version", "scaled"), [("7", []), (None, [0])])
@@ -182,7 +182,7 @@ def test_revision_woken_after_the_decision_is_not_reserved() -> None:
     world.entry.latest = msgspec.structs.replace(outcome, to_reserve=True, apply_count=0)
     world.entry.is_woken = True
     world.write()
-    assert (world.reserved_count, world.scaled, world.asked) == (0, [], [DecisionCause.CHANGE])
+    assert (world.reserved_count, world.scaled, world.requested_causes) == (0, [], [DecisionCause.CHANGE])
 
 
 def path_of_entry(entry: RevisionEntry) -> TrafficPath | None:

@@ -17,11 +17,11 @@ class Slow(MemoryCluster):
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked, self.gate = asyncio.Event(), asyncio.Event()
+        self.read_started, self.gate = asyncio.Event(), asyncio.Event()
 
     async def get(self, kind: Kind, namespace: str, name: str, *, subresource: Subresource | None = None) -> Object:
-        if not self.asked.is_set():
-            self.asked.set()
+        if not self.read_started.is_set():
+            self.read_started.set()
             await self.gate.wait()
         return await super().get(kind, namespace, name, subresource=subresource)
 
@@ -38,7 +38,7 @@ async def test_slow_earlier_reload_keeps_certificate_of_new_mapping() -> None:
     watch.set_mapped({"blog.example": ("default", "blog")})
     async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
         tasks.create_task(watch.reload())
-        await cluster.asked.wait()
+        await cluster.read_started.wait()
         watch.set_mapped({"blog.example": ("default", "blog"), "shop.example": ("default", "shop")})
         later = tasks.create_task(watch.reload())
         # The later reload gets as far as it can before the first one continues.

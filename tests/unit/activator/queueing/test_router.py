@@ -87,7 +87,7 @@ def new_router(*addresses: str, facts: ServedRevision | None = None, is_known: b
     return router
 
 
-def come(router: RequestRouter[str], *requests: str, now_s: float = 0.0) -> list[str]:
+def arrive_all(router: RequestRouter[str], *requests: str, now_s: float = 0.0) -> list[str]:
     responses = [router.arrive(KEY, request, now_s) for request in requests]
     return shown(router, [response for response in responses if isinstance(response, Dispatch)])
 
@@ -101,7 +101,7 @@ def level_of(router: RequestRouter[str]) -> int:
     return sum(level for _, level, _ in router.inside())
 
 
-def sent_away(outcome: RoutingOutcome[str]) -> list[tuple[str, RejectionReason]]:
+def rejected(outcome: RoutingOutcome[str]) -> list[tuple[str, RejectionReason]]:
     return [(rejection.request, rejection.reason) for rejection in outcome.rejections]
 
 
@@ -117,7 +117,7 @@ def test_request_without_a_pod_is_queued() -> None:
 
 def test_workload_lowers_its_queue_depth_and_wait() -> None:
     router = new_router(facts=msgspec.structs.replace(revision(), waiting_max=1, wait_max_s=0.5))
-    come(router, "a")
+    arrive_all(router, "a")
     rejection = router.arrive(KEY, "b", 0.1)
     assert isinstance(rejection, Rejection)
     assert rejection.reason is RejectionReason.QUEUE_COUNT
@@ -131,13 +131,13 @@ def test_workload_queue_bounds_never_exceed_the_activators() -> None:
 
 def test_first_queued_request_pokes_and_flips() -> None:
     router = new_router(facts=revision(ServingState.RESERVE))
-    come(router, "a")
+    arrive_all(router, "a")
     assert router.tick(0.0).wakes == [RevisionWake(key=KEY, flip=True, poke=FIRST, resource_version="7")]
 
 
 def test_simultaneous_requests_are_reported_in_one_poke() -> None:
     router = new_router()
-    come(router, "a", "b", "c")
+    arrive_all(router, "a", "b", "c")
     (woken,) = router.tick(0.0).wakes
     assert woken.poke is not None
     assert woken.poke.load == load_of(3, 3, windowed=(0.0, 0.0))
@@ -145,7 +145,7 @@ def test_simultaneous_requests_are_reported_in_one_poke() -> None:
 
 def test_flip_is_retried_when_due() -> None:
     router = new_router(facts=revision(ServingState.RESERVE))
-    come(router, "a")
+    arrive_all(router, "a")
     router.tick(0.0)
     assert router.schedule.next_due_s() == 0.1
     assert router.tick(0.05).wakes == []
@@ -154,7 +154,7 @@ def test_flip_is_retried_when_due() -> None:
 
 def test_new_pods_receive_queued_requests_oldest_first() -> None:
     router = new_router()
-    come(router, "a", "b", "c")
+    arrive_all(router, "a", "b", "c")
     outcome = router.set_slice(pods("p", "q"), 0.5)
     assert shown(router, outcome.dispatches) == ["a@p", "b@q"]
     assert [dispatch.waited_s for dispatch in outcome.dispatches] == [0.5, 0.5]
@@ -186,7 +186,7 @@ def test_directory_maps_a_revision_to_its_configuration() -> None:
 
 def test_an_unread_response_is_recorded_for_a_known_revision_only() -> None:
     router_of_one = new_router("p")
-    come(router_of_one, "a")
+    arrive_all(router_of_one, "a")
     router_of_one.tick(0.0)
     router_of_one.record_reading_pause(("default", "gone"), "a", 0.1, is_held=True)
     assert not router_of_one.schedule.has_pending_work
@@ -196,7 +196,7 @@ def test_an_unread_response_is_recorded_for_a_known_revision_only() -> None:
 
 def test_finished_request_frees_its_slot_for_the_next() -> None:
     router = new_router("p")
-    come(router, "a", "b")
+    arrive_all(router, "a", "b")
     assert shown(router, router.finish(KEY, "a", 0.1)) == ["b@p"]
 
 
@@ -207,27 +207,27 @@ def test_finish_and_requeue_of_unknown_request_have_no_effect() -> None:
 
 def test_request_queued_after_an_empty_queue_pokes_as_first() -> None:
     router = new_router("p")
-    come(router, "a", "b")
+    arrive_all(router, "a", "b")
     router.tick(0.0)
     router.finish(KEY, "a", 0.1)
-    come(router, "c", now_s=0.2)
+    arrive_all(router, "c", now_s=0.2)
     assert [woken.poke is not None and woken.poke.reason for woken in router.tick(0.2).wakes] == [PokeReason.FIRST]
 
 
 def test_load_above_target_pokes_without_queued_requests() -> None:
     router = new_router("p", facts=revision(slots=10))
-    come(router, *"abcdefg")
+    arrive_all(router, *"abcdefg")
     router.tick(0.0)
     assert not router.schedule.has_pending_work
-    come(router, "h")
+    arrive_all(router, "h")
     assert [woken.poke is not None and woken.poke.reason for woken in router.tick(0.1).wakes] == [PokeReason.EXCEEDED]
 
 
 def test_removed_slice_removes_its_pods() -> None:
     router = new_router("p")
-    come(router, "a")
+    arrive_all(router, "a")
     router.remove_slice("default/s", 0.0)
-    assert (come(router, "b"), router.directory.pods_of(KEY), level_of(router)) == ([], {}, 2)
+    assert (arrive_all(router, "b"), router.directory.pods_of(KEY), level_of(router)) == ([], {}, 2)
 
 
 def test_removing_an_unknown_slice_has_no_effect() -> None:
@@ -241,13 +241,13 @@ def test_directory_lists_pods_without_requests() -> None:
 @pytest.mark.parametrize("requests", ["", "a"])
 def test_session_pod_is_known_with_and_without_requests(requests: str) -> None:
     router = new_router("p")
-    come(router, *requests)
+    arrive_all(router, *requests)
     assert [router.has_pod(KEY, "p"), router.has_pod(KEY, "q")] == [True, False]
 
 
 def test_the_queue_is_bounded_in_count() -> None:
     router = new_router()
-    come(router, "a", "b", "c")
+    arrive_all(router, "a", "b", "c")
     response = router.arrive(KEY, "d", 0.0)
     assert response == Rejection(
         request="d",
@@ -264,10 +264,10 @@ def test_the_queue_is_bounded_in_bytes() -> None:
 
 def test_request_is_rejected_after_the_maximum_wait() -> None:
     router = new_router()
-    come(router, "a")
+    arrive_all(router, "a")
     router.tick(0.0)
     assert router.schedule.next_due_s() == 1.5
-    assert sent_away(router.tick(1.5)) == [("a", RejectionReason.WAITED)]
+    assert rejected(router.tick(1.5)) == [("a", RejectionReason.WAITED)]
 
 
 def test_exception_in_one_revision_does_not_affect_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -279,22 +279,22 @@ def test_exception_in_one_revision_does_not_affect_others(monkeypatch: pytest.Mo
         return readmitted(throttler, now_s)
 
     router.arrive(other, "b", 0.0)
-    come(router, "a")
+    arrive_all(router, "a")
     monkeypatch.setattr(RevisionThrottler, "readmit", readmit)
     outcome = router.tick(1.5)
-    assert sent_away(outcome) == [("a", RejectionReason.WAITED)]
+    assert rejected(outcome) == [("a", RejectionReason.WAITED)]
     assert [(key, type(error)) for key, error in outcome.failures] == [(other, OverflowError)]
 
 
 def test_requeued_request_is_dispatched_to_another_pod() -> None:
     router = new_router("p", "q")
-    come(router, "a")
+    arrive_all(router, "a")
     assert shown(router, router.requeue(KEY, "a", 0.0)) == ["a@q"]
 
 
 def test_ejected_pod_is_retried_when_due() -> None:
     router = new_router("p")
-    come(router, "a")
+    arrive_all(router, "a")
     assert list(router.requeue(KEY, "a", 0.0)) == []
     router.tick(0.0)
     assert router.schedule.next_due_s() == 0.05
@@ -305,7 +305,7 @@ def test_app_without_readiness_probe_receives_requests_once_it_listens() -> None
     router = new_router(facts=msgspec.structs.replace(revision(slots=0), is_workload=True))
     app = msgspec.structs.replace(pod("p"), scheme="http")
     router.set_slice(ServedSlice(key="default/s", revision=KEY, pods=(app,)), 0.0)
-    come(router, "a")
+    arrive_all(router, "a")
     router.requeue(KEY, "a", 1.0)
     router.tick(1.0)
     assert router.schedule.next_due_s() == 1.01
@@ -319,7 +319,7 @@ def test_app_without_readiness_probe_receives_requests_once_it_listens() -> None
     assert shown(router, router.probed(connection, 1.04, is_ready=True).dispatches) == ["a@p"]
     router.finish(KEY, "a", 1.1)
     # A pod that has responded is not starting.
-    come(router, "b", now_s=2.0)
+    arrive_all(router, "b", now_s=2.0)
     router.requeue(KEY, "b", 2.0)
     assert router.tick(2.04).probes == []
     assert shown(router, router.tick(2.05).dispatches) == ["b@p"]
@@ -339,21 +339,21 @@ def test_failed_revision_rejects_with_its_message_and_is_poked() -> None:
 
 
 def test_failed_revision_uses_its_remaining_pods() -> None:
-    assert come(new_router("p", facts=revision(failure="one of two pods died")), "a") == ["a@p"]
+    assert arrive_all(new_router("p", facts=revision(failure="one of two pods died")), "a") == ["a@p"]
 
 
 def test_queued_requests_are_rejected_when_the_revision_fails() -> None:
     router = new_router()
-    come(router, "a", "b")
+    arrive_all(router, "a", "b")
     outcome = router.set_revision(revision(failure="it died"), 0.1)
-    assert sent_away(outcome) == [("a", RejectionReason.FAILED), ("b", RejectionReason.FAILED)]
+    assert rejected(outcome) == [("a", RejectionReason.FAILED), ("b", RejectionReason.FAILED)]
 
 
 def test_requests_wait_for_a_node_and_time_out_with_the_reason() -> None:
     delayed = revision(delay="Unschedulable: 0/1 nodes are available")
     router = new_router(facts=delayed)
-    come(router, "a")
-    assert sent_away(router.set_revision(delayed, 0.1)) == []
+    arrive_all(router, "a")
+    assert rejected(router.set_revision(delayed, 0.1)) == []
     turned = router.tick(1.5).rejections
     text, detail = "no pod was free within 1.5 s", "Unschedulable: 0/1 nodes are available"
     assert turned == [Rejection(request="a", reason=RejectionReason.WAITED, text=text, detail=detail)]
@@ -368,7 +368,7 @@ def test_retired_revision_rejects_requests_and_is_not_woken() -> None:
 
 def test_request_for_a_revision_not_yet_known_is_queued() -> None:
     router = new_router("p", is_known=False)
-    come(router, "a")
+    arrive_all(router, "a")
     assert router.tick(0.0) == RoutingOutcome(dispatches=[], rejections=[], wakes=[], probes=[])
     assert shown(router, router.set_revision(revision(), 0.2).dispatches) == ["a@p"]
 
@@ -404,7 +404,7 @@ def test_request_for_unknown_revision_is_rejected_after_its_wait() -> None:
     router.arrive(KEY, "a", 0.0)
     router.tick(0.0)
     assert router.schedule.next_due_s() == 1.0
-    assert sent_away(router.tick(1.0)) == [("a", RejectionReason.UNKNOWN)]
+    assert rejected(router.tick(1.0)) == [("a", RejectionReason.UNKNOWN)]
 
 
 def test_the_wait_for_an_unknown_revision_can_change_while_requests_wait() -> None:
@@ -413,14 +413,14 @@ def test_the_wait_for_an_unknown_revision_can_change_while_requests_wait() -> No
     router.arrive(KEY, "a", 0.0)
     router.tick(0.0)
     assert router.schedule.next_due_s() == 0.5
-    assert sent_away(router.tick(0.5)) == [("a", RejectionReason.UNKNOWN)]
+    assert rejected(router.tick(0.5)) == [("a", RejectionReason.UNKNOWN)]
 
 
 def test_removed_revision_rejects_queued_requests_and_finishes_running_ones() -> None:
     router = new_router("p")
-    come(router, "a", "b")
+    arrive_all(router, "a", "b")
     outcome = router.remove_revision(KEY, 0.1)
-    assert (sent_away(outcome), level_of(router), router.directory.revision(KEY)) == (
+    assert (rejected(outcome), level_of(router), router.directory.revision(KEY)) == (
         [("b", RejectionReason.UNKNOWN)],
         1,
         None,
@@ -435,19 +435,19 @@ def test_removing_a_revision_without_requests_rejects_nothing() -> None:
 
 def test_removal_of_an_unknown_revision_leaves_its_requests_queued() -> None:
     router = new_router(is_known=False)
-    come(router, "a")
+    arrive_all(router, "a")
     assert (router.remove_revision(KEY, 0.0), level_of(router)) == (RoutingOutcome(), 1)
 
 
 def test_a_report_reports_the_load_of_each_revision() -> None:
     router = new_router("p")
-    come(router, "a")
+    arrive_all(router, "a")
     assert router.report(1.0) == [(KEY, load_of(1.0, 1.0, windowed=(1.0, 1.0)))]
 
 
 def test_report_excludes_load_reported_by_a_poke() -> None:
     router = new_router()
-    come(router, "a", "b")
+    arrive_all(router, "a", "b")
     router.tick(0.0)
     assert router.report(1.0) == [(KEY, load_of(0.0, 0.0, windowed=(2.0, 2.0)))]
     assert router.report(2.0) == [(KEY, load_of(2.0, 0.0, windowed=(2.0, 0.0)))]
@@ -455,7 +455,7 @@ def test_report_excludes_load_reported_by_a_poke() -> None:
 
 def test_idle_revision_is_removed_after_its_last_report() -> None:
     router = new_router("p")
-    come(router, "a")
+    arrive_all(router, "a")
     router.finish(KEY, "a", 0.5)
     assert (len(router.report(1.0)), router.report(2.0)) == (1, [])
     assert repr(router) == "RequestRouter(1 revisions, 0 with requests, 0 run, 0 wait)"
@@ -463,7 +463,7 @@ def test_idle_revision_is_removed_after_its_last_report() -> None:
 
 def test_due_tick_of_a_removed_revision_has_no_effect() -> None:
     router = new_router()
-    come(router, "a")
+    arrive_all(router, "a")
     router.tick(0.0)
     router.finish(KEY, "a", 0.0)
     router.report(0.0)
@@ -473,7 +473,7 @@ def test_due_tick_of_a_removed_revision_has_no_effect() -> None:
 
 def test_resend_all_reports_the_full_load_again() -> None:
     router = new_router()
-    come(router, "a", "b")
+    arrive_all(router, "a", "b")
     router.tick(0.0)
     router.resend_all()
     (woken,) = router.tick(0.01).wakes
@@ -483,7 +483,7 @@ def test_resend_all_reports_the_full_load_again() -> None:
 
 def test_reject_all_rejects_queued_requests() -> None:
     router = new_router("p")
-    come(router, "a", "b")
+    arrive_all(router, "a", "b")
     assert router.reject_all(0.1, "shutting down") == [
         Rejection(request="b", reason=RejectionReason.SHUT_DOWN, text="shutting down")
     ]
@@ -497,7 +497,7 @@ def test_pod_change_of_an_idle_revision_schedules_no_work() -> None:
 def test_unready_pod_is_probed_and_receives_the_queued_request() -> None:
     router = new_router()
     router.set_slice(pods(unready="p"), 0.0)
-    come(router, "a", "b")
+    arrive_all(router, "a", "b")
     assert router.tick(0.0).probes == [probe("p")]
     assert shown(router, router.probed(probe("p"), 0.1, is_ready=False).dispatches) == []
     assert router.tick(0.1).probes == []
@@ -510,18 +510,18 @@ def test_unready_pod_is_probed_and_receives_the_queued_request() -> None:
 def test_confirmed_pod_listed_as_ready_remains_available() -> None:
     router = new_router()
     router.set_slice(pods(unready="p"), 0.0)
-    come(router, "a")
+    arrive_all(router, "a")
     router.tick(0.0)
     router.probed(probe("p"), 0.1, is_ready=True)
     router.set_slice(pods("p"), 0.2)
     assert shown(router, router.finish(KEY, "a", 0.3)) == []
-    assert come(router, "b", now_s=0.4) == ["b@p"]
+    assert arrive_all(router, "b", now_s=0.4) == ["b@p"]
 
 
 def test_confirmed_pod_that_stops_responding_receives_no_new_requests() -> None:
     router = new_router()
     router.set_slice(pods(unready="p"), 0.0)
-    come(router, "a")
+    arrive_all(router, "a")
     router.tick(0.0)
     router.probed(probe("p"), 0.1, is_ready=True)
     assert router.tick(1.1).probes == [probe("p")]
@@ -533,7 +533,7 @@ def test_confirmed_pod_that_stops_responding_receives_no_new_requests() -> None:
 def test_revision_with_kubelet_readiness_probe_is_not_probed() -> None:
     router = new_router(facts=revision(kubelet_decides=True))
     router.set_slice(pods(unready="p"), 0.0)
-    come(router, "a")
+    arrive_all(router, "a")
     assert router.tick(0.0).probes == []
 
 
@@ -541,14 +541,14 @@ def test_unready_pods_are_not_probed_when_disabled() -> None:
     router = RequestRouter[str](msgspec.structs.replace(SETTINGS, probe_unready_pods=False), random=lambda: 0.0)
     router.set_revision(revision(), 0.0)
     router.set_slice(pods(unready="p"), 0.0)
-    come(router, "a")
+    arrive_all(router, "a")
     assert router.tick(0.0).probes == []
 
 
 def test_probe_reply_of_a_removed_revision_is_ignored() -> None:
     router = new_router()
     router.set_slice(pods(unready="p"), 0.0)
-    come(router, "a")
+    arrive_all(router, "a")
     router.tick(0.0)
     router.remove_revision(KEY, 0.1)
     assert router.probed(probe("p"), 0.2, is_ready=True) == RoutingOutcome()
@@ -676,9 +676,9 @@ def test_forgotten_revision_is_not_due() -> None:
 
 def test_a_silent_pod_is_ejected_and_its_revision_gets_a_tick() -> None:
     router = new_router("p", "q", facts=revision(slots=3))
-    assert come(router, *"abc") == ["a@p", "b@p", "c@p"]
+    assert arrive_all(router, *"abc") == ["a@p", "b@p", "c@p"]
     router.eject_silent(0.0, has_begun=lambda _: False)
-    assert come(router, "d", now_s=3.0) == ["d@q"]
+    assert arrive_all(router, "d", now_s=3.0) == ["d@q"]
     router.finish(KEY, "d", 3.0)
     router.tick(3.0)
     (silent,) = router.eject_silent(3.0, has_begun=lambda _: False)
@@ -694,7 +694,7 @@ def test_idle_workload_is_reported_only_while_it_has_pods() -> None:
     router.set_slice(pods("p"), 1.0)
     idle = RevisionLoad(concurrency=0.0, request_count=0.0)
     assert router.report(2.0) == [(KEY, idle)]
-    come(router, "r", now_s=2.0)
+    arrive_all(router, "r", now_s=2.0)
     ((_, load),) = router.report(3.0)
     assert (load.concurrency, load.pod_loads) == (1.0, {"pod-p": 1.0})
     router.finish(KEY, "r", 3.0)
@@ -891,7 +891,7 @@ def test_placeholder_is_sent_immediately_and_wakes_the_revision() -> None:
 
 def test_no_placeholder_is_sent_with_a_ready_pod() -> None:
     warm = with_cold_start("p", placeholder=PAGE, overflow=PLACEHOLDER, waiting_max=1)
-    assert come(warm, "a") == ["a@p"]
+    assert arrive_all(warm, "a") == ["a@p"]
     assert isinstance(warm.arrive(KEY, "b", 0.0), Queued)
     rejection = warm.arrive(KEY, "c", 0.0)
     assert isinstance(rejection, Rejection)
@@ -921,7 +921,7 @@ def test_parked_request_beyond_the_queue_bound_gets_the_placeholder() -> None:
 def test_timed_out_request_is_routed_to_the_fallback() -> None:
     cold = with_cold_start(fallback=WorkloadService(name="maintenance"))
     cold.set_slice(ServedSlice(key="default/m", revision=FALLBACK, pods=(pod("m"),)), 0.0)
-    come(cold, "a")
+    arrive_all(cold, "a")
     (rejection,) = cold.tick(1.5).rejections
     assert (rejection.reason, rejection.fallback) == (RejectionReason.WAITED, FALLBACK)
     assert cold.arrive(FALLBACK, "a", 1.5) == Dispatch(request="a", pod=pod("m"))
@@ -938,7 +938,7 @@ def test_fallback_request_counts_as_load_of_its_workload() -> None:
     cold = with_cold_start("p", fallback=WorkloadService(name="maintenance"))
     cold.set_slice(ServedSlice(key="default/m", revision=FALLBACK, pods=(pod("m"),)), 0.0)
     assert isinstance(cold.arrive(FALLBACK, "a", 0.0), Dispatch)
-    assert come(cold, "b") == ["b@p"]
+    assert arrive_all(cold, "b") == ["b@p"]
     ((key, load),) = cold.report(1.0)
     assert (key, load.window_concurrency, load.request_count, set(load.pod_loads)) == (KEY, 2.0, 1.0, {"pod-p"})
     cold.finish(KEY, "b", 1.0)

@@ -65,7 +65,7 @@ def shown(holder: RevisionThrottler[str], runs: Iterable[Dispatch[str]]) -> list
     return [f"{run.request}@{run.pod.address}" for run in runs]
 
 
-def held(settings: ActivatorSettings = SMALL, *, pods: Sequence[str] = (), slots: int = 1) -> Held:
+def new_throttler(settings: ActivatorSettings = SMALL, *, pods: Sequence[str] = (), slots: int = 1) -> Held:
     result = Held(KEY, settings, random=lambda: 0.0, now_s=0.0)
     if pods:
         result.listed(*pods, slots=slots)
@@ -76,7 +76,7 @@ def test_requeued_request_prefers_a_pod_on_another_node() -> None:
     nodes = {"p": "a", "q": "a", "r": "a", "s": "b"}
     pods = {name: ServedPod(address=name, namespace="default", name=name, node=node) for name, node in nodes.items()}
     for session in (None, 7):
-        result = held()
+        result = new_throttler()
         result.set_pods(pods, 0.0, container_concurrency=1)
         began = [result.arrive(str(number), 0.0, session=session) for number in range(3)]
         lost = next(outcome for outcome in began if isinstance(outcome, Dispatch) and outcome.pod.node == "a")
@@ -93,7 +93,7 @@ PROMPT = Prompt(prefixes=(1, 2, 3), tokens=10)
 
 
 def test_prompt_is_routed_by_known_prefix_also_after_queueing() -> None:
-    result = held(pods=["p", "q"])
+    result = new_throttler(pods=["p", "q"])
     began = [result.arrive("a", 0.0, session=PROMPT), result.arrive("b", 0.0, session=Prompt(prefixes=(7,)))]
     assert shown(result, [run for run in began if isinstance(run, Dispatch)]) == ["a@q", "b@p"]
     assert isinstance(result.arrive("c", 0.0, session=PROMPT), Queued)
@@ -108,7 +108,7 @@ def test_prompt_is_routed_by_known_prefix_also_after_queueing() -> None:
 
 
 def test_requeued_prompt_changes_pod_and_unlisted_pods_lose_their_heat() -> None:
-    result = held()
+    result = new_throttler()
     assert result.pod_heats() == {}
     result.listed("p", "q", slots=0)
     for request in "ab":
@@ -124,61 +124,61 @@ def test_requeued_prompt_changes_pod_and_unlisted_pods_lose_their_heat() -> None
 
 
 def test_request_without_pods_is_queued_with_position_and_deadline() -> None:
-    result = held()
+    result = new_throttler()
     assert result.arrive("a", 0.0) == Queued(position=1, deadline_s=10.0)
 
 
 def test_new_pods_receive_queued_requests_oldest_first() -> None:
-    result = held()
+    result = new_throttler()
     result.come("a", "b", "c")
     assert result.listed("p", "q") == ["a@p", "b@q"]
 
 
 def test_dispatch_reports_the_wait() -> None:
-    result = held()
+    result = new_throttler()
     result.arrive("a", 1.0)
     (run,) = result.set_pods(pods_at("p"), 3.5, container_concurrency=1)
     assert run == Dispatch(request="a", pod=pods_at("p")["p"], waited_s=2.5)
 
 
 def test_request_is_dispatched_immediately_to_a_free_slot() -> None:
-    assert held(pods=["p"]).come("a") == ["a@p"]
+    assert new_throttler(pods=["p"]).come("a") == ["a@p"]
 
 
 def test_finished_request_frees_its_slot_for_the_next() -> None:
-    result = held(pods=["p"])
+    result = new_throttler(pods=["p"])
     result.come("a", "b")
     assert result.go("a") == ["b@p"]
 
 
 def test_pod_without_concurrency_limit_receives_all_requests() -> None:
-    result = held()
+    result = new_throttler()
     result.come("a", "b", "c")
     assert result.listed("p", slots=0) == ["a@p", "b@p", "c@p"]
 
 
 def test_requests_are_queued_after_the_last_unlimited_pod_is_removed() -> None:
-    result = held(pods=["p"], slots=0)
+    result = new_throttler(pods=["p"], slots=0)
     result.come("a")
     result.listed(slots=0)
     assert (result.come("b"), result.running_count, result.waiting_count) == ([], 1, 1)
 
 
 def test_unlisted_pod_receives_no_requests() -> None:
-    result = held(pods=["p"])
+    result = new_throttler(pods=["p"])
     result.come("a", "b")
     result.listed()
     assert result.go("a") == []
 
 
 def test_request_on_a_draining_pod_uses_no_slot_of_other_pods() -> None:
-    result = held(pods=["p"])
+    result = new_throttler(pods=["p"])
     result.come("a", "b")
     assert result.listed("q") == ["b@q"]
 
 
 def test_the_queue_is_bounded_in_count() -> None:
-    result = held()
+    result = new_throttler()
     result.come("a", "b", "c")
     response = result.arrive("d", 0.0)
     assert isinstance(response, Rejection)
@@ -186,7 +186,7 @@ def test_the_queue_is_bounded_in_count() -> None:
 
 
 def test_parked_request_is_rejected_when_the_queue_is_full() -> None:
-    throttler = held(pods=["a"], slots=2)
+    throttler = new_throttler(pods=["a"], slots=2)
     for request in ("first", "parked"):
         throttler.arrive(request, 0.0, client="10.0.0.1")
     throttler.come("running", *(f"waiting-{number}" for number in range(SMALL.queue_depth_max)))
@@ -197,7 +197,7 @@ def test_parked_request_is_rejected_when_the_queue_is_full() -> None:
 
 
 def test_the_queue_is_bounded_in_bytes() -> None:
-    result = held()
+    result = new_throttler()
     result.arrive("a", 0.0, weight_bytes=60)
     response = result.arrive("b", 0.0, weight_bytes=60)
     assert isinstance(response, Rejection)
@@ -205,14 +205,14 @@ def test_the_queue_is_bounded_in_bytes() -> None:
 
 
 def test_second_arrival_of_a_request_raises() -> None:
-    result = held()
+    result = new_throttler()
     result.come("a")
     with pytest.raises(IllegalTransition):
         result.arrive("a", 0.0)
 
 
 def test_canceled_queued_request_frees_its_place() -> None:
-    result = held()
+    result = new_throttler()
     result.come("a", "b", "c")
     result.go("b")
     assert isinstance(result.arrive("d", 0.0), Queued)
@@ -220,27 +220,27 @@ def test_canceled_queued_request_frees_its_place() -> None:
 
 @pytest.mark.parametrize("never_was", ["finish", "requeue"])
 def test_finish_and_requeue_of_unknown_request_have_no_effect(never_was: str) -> None:
-    result = held(pods=["p"])
+    result = new_throttler(pods=["p"])
     result.come("a")
     assert (result.go("x") if never_was == "finish" else result.back("x")) == []
     assert result.level == 1
 
 
 def test_requeued_request_is_dispatched_to_another_pod() -> None:
-    result = held(pods=["p", "q"])
+    result = new_throttler(pods=["p", "q"])
     result.come("a")
     assert result.back("a") == ["a@q"]
 
 
 def test_requeued_request_precedes_all_queued_requests() -> None:
-    result = held(pods=["p"])
+    result = new_throttler(pods=["p"])
     result.come("a", "b")
     result.back("a")
     assert result.listed("q") == ["a@q"]
 
 
 def test_requeued_requests_run_as_slots_become_free() -> None:
-    result = held(pods=["p", "q"])
+    result = new_throttler(pods=["p", "q"])
     result.come("a", "b", "c")
     result.back("a")
     assert result.waiting_count == 2
@@ -249,7 +249,7 @@ def test_requeued_requests_run_as_slots_become_free() -> None:
 
 
 def test_ejected_pod_is_readmitted_after_a_pause() -> None:
-    result = held(pods=["p"])
+    result = new_throttler(pods=["p"])
     result.come("a")
     result.back("a")
     assert result.ejected.pause_ends_s() == 0.05
@@ -259,7 +259,7 @@ def test_ejected_pod_is_readmitted_after_a_pause() -> None:
 
 
 def test_ejection_pauses_double_up_to_1_s() -> None:
-    result, now_s, pauses_s = held(pods=["p"]), 0.0, []
+    result, now_s, pauses_s = new_throttler(pods=["p"]), 0.0, []
     result.come("a")
     for _ in range(7):
         result.back("a", now_s)
@@ -272,7 +272,7 @@ def test_ejection_pauses_double_up_to_1_s() -> None:
 
 
 def test_successful_request_resets_the_ejection_pause() -> None:
-    result = held(pods=["p"])
+    result = new_throttler(pods=["p"])
     result.come("a")
     result.back("a")
     result.readmit(0.05)
@@ -283,7 +283,7 @@ def test_successful_request_resets_the_ejection_pause() -> None:
 
 
 def test_failures_during_one_ejection_count_once() -> None:
-    result = held(pods=["p"], slots=2)
+    result = new_throttler(pods=["p"], slots=2)
     result.come("a", "b")
     result.back("a", 0.0)
     result.back("b", 0.03)
@@ -291,7 +291,7 @@ def test_failures_during_one_ejection_count_once() -> None:
 
 
 def test_unlisted_ejected_pod_is_not_readmitted() -> None:
-    result = held(pods=["p", "q"])
+    result = new_throttler(pods=["p", "q"])
     result.come("a")
     result.back("a")
     result.listed("q")
@@ -299,7 +299,7 @@ def test_unlisted_ejected_pod_is_not_readmitted() -> None:
 
 
 def test_requeue_from_an_unlisted_pod_leaves_no_ejection_pause() -> None:
-    result = held(pods=["p"])
+    result = new_throttler(pods=["p"])
     result.come("a")
     result.listed()
     result.back("a")
@@ -307,7 +307,7 @@ def test_requeue_from_an_unlisted_pod_leaves_no_ejection_pause() -> None:
 
 
 def test_queued_request_is_rejected_after_the_maximum_wait() -> None:
-    result = held()
+    result = new_throttler()
     result.come("a")
     result.come("b", now_s=1.0)
     assert result.admission.expires_s() == 10.0
@@ -315,7 +315,7 @@ def test_queued_request_is_rejected_after_the_maximum_wait() -> None:
 
 
 def test_requeued_request_is_rejected_after_the_maximum_wait() -> None:
-    result = held(pods=["p"])
+    result = new_throttler(pods=["p"])
     result.come("a", "b")
     result.listed()
     result.back("a", 1.0)
@@ -324,7 +324,7 @@ def test_requeued_request_is_rejected_after_the_maximum_wait() -> None:
 
 
 def test_all_queued_requests_are_rejected_and_running_ones_remain() -> None:
-    result = held(pods=["p", "q"])
+    result = new_throttler(pods=["p", "q"])
     result.come("a", "b", "c")
     result.listed()
     result.back("b", 3.0)
@@ -333,7 +333,7 @@ def test_all_queued_requests_are_rejected_and_running_ones_remain() -> None:
 
 
 def test_meter_uses_the_time_of_the_rejection() -> None:
-    result = held()
+    result = new_throttler()
     result.come("a")
     result.sent_away(0.5, is_late=False)
     report = result.report(1.0, period_s=1.0)
@@ -342,14 +342,14 @@ def test_meter_uses_the_time_of_the_rejection() -> None:
 
 
 def test_canceled_requeued_request_frees_its_place() -> None:
-    result = held(pods=["p"])
+    result = new_throttler(pods=["p"])
     result.come("a", "b")
     result.back("a")
     assert (result.go("a"), result.level) == ([], 1)
 
 
 def test_load_counts_running_and_queued_requests() -> None:
-    result = held(pods=["p"])
+    result = new_throttler(pods=["p"])
     result.come("a", "b")
     result.go("a", 1.0)
     report = result.report(2.0, period_s=2.0)
@@ -441,7 +441,7 @@ def test_added_slot_of_an_ejected_pod_is_unused_until_readmission() -> None:
 
 
 def test_waiting_since_is_the_arrival_of_the_oldest_queued_request() -> None:
-    result = held()
+    result = new_throttler()
     assert result.slots_per_pod is None
     assert result.waiting_since_s is None
     result.arrive("a", 3.0)
@@ -450,7 +450,7 @@ def test_waiting_since_is_the_arrival_of_the_oldest_queued_request() -> None:
 
 
 def test_waiting_since_of_a_requeued_request_is_its_requeue_time() -> None:
-    result = held(pods=["p"])
+    result = new_throttler(pods=["p"])
     result.come("a")
     result.requeue("a", 5.0)
     result.arrive("b", 6.0)
@@ -458,13 +458,13 @@ def test_waiting_since_of_a_requeued_request_is_its_requeue_time() -> None:
 
 
 def test_no_pod_is_ejected_as_silent_without_pods() -> None:
-    result = held()
+    result = new_throttler()
     result.come("a")
     assert result.eject_silent(0.0, after_s=3.0, has_begun=lambda _: False) == []
 
 
 def test_a_silent_pod_is_ejected_and_reported_with_its_requests() -> None:
-    result = held(pods=["p", "q"], slots=3)
+    result = new_throttler(pods=["p", "q"], slots=3)
     assert result.come(*"abc") == ["a@p", "b@p", "c@p"]
     result.eject_silent(0.0, after_s=3.0, has_begun=lambda _: False)
     assert result.come("d", now_s=3.0) == ["d@q"]
@@ -477,7 +477,7 @@ def test_a_silent_pod_is_ejected_and_reported_with_its_requests() -> None:
 
 
 def test_session_returns_to_its_pod_unless_the_pod_is_full() -> None:
-    result = held(pods=["a", "b", "c"], slots=2)
+    result = new_throttler(pods=["a", "b", "c"], slots=2)
     first = result.arrive("1", 0.0, session=12345)
     assert isinstance(first, Dispatch)
     assert [result.arrive(name, 0.0, session=12345) for name in "2"] == [Dispatch(request="2", pod=first.pod)]
@@ -492,7 +492,7 @@ def test_session_returns_to_its_pod_unless_the_pod_is_full() -> None:
 
 
 def test_queued_session_request_is_dispatched_to_the_session_pod() -> None:
-    result = held()
+    result = new_throttler()
     result.arrive("1", 0.0, session=7)
     result.arrive("2", 5.0, session=7)
     assert result.sent_away(10.0) == ["1"]

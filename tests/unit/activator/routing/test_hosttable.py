@@ -25,7 +25,7 @@ def table(*rules: HostRule) -> HostTable:
     return table
 
 
-def found(
+def revision_for(
     table: HostTable,
     target: str = "/",
     host: str = "a.example.com",
@@ -52,7 +52,7 @@ def found(
     ],
 )
 def test_longest_path_prefix_of_whole_segments_wins(target: str, expected: str) -> None:
-    assert found(table(rule("all"), rule("api", path="/api"), rule("v2", path="/api/v2")), target) == expected
+    assert revision_for(table(rule("all"), rule("api", path="/api"), rule("v2", path="/api/v2")), target) == expected
 
 
 @pytest.mark.parametrize(
@@ -67,60 +67,60 @@ def test_longest_path_prefix_of_whole_segments_wins(target: str, expected: str) 
 )
 def test_an_exact_host_wins_then_the_longer_wildcard(host: str, expected: str | None) -> None:
     hosts = table(rule("exact"), rule("near", "*.example.com"), rule("far", "*.com"))
-    assert found(hosts, host=host) == expected
+    assert revision_for(hosts, host=host) == expected
 
 
 def test_wildcard_host_receives_requests_not_matched_by_the_exact_host() -> None:
     hosts = table(rule("exact", path="/api"), rule("wide", "*.example.com"))
-    assert (found(hosts, "/api"), found(hosts, "/")) == ("exact", "wide")
+    assert (revision_for(hosts, "/api"), revision_for(hosts, "/")) == ("exact", "wide")
 
 
 def test_rule_with_most_matching_headers_wins() -> None:
     beta, named = HeaderMatch(name="X-Beta", value="yes"), HeaderMatch(name="x-name")
     hosts = table(rule("all"), rule("beta", headers=(beta,)), rule("both", headers=(beta, named)))
-    assert found(hosts) == "all"
-    assert found(hosts, headers={"x-beta": "no"}) == "all"
-    assert found(hosts, headers={"x-beta": "yes"}) == "beta"
-    assert found(hosts, headers={"x-beta": "yes", "x-name": ""}) == "both"
+    assert revision_for(hosts) == "all"
+    assert revision_for(hosts, headers={"x-beta": "no"}) == "all"
+    assert revision_for(hosts, headers={"x-beta": "yes"}) == "beta"
+    assert revision_for(hosts, headers={"x-beta": "yes", "x-name": ""}) == "both"
 
 
 def test_older_of_two_equal_rules_wins_until_removed() -> None:
     hosts = table(rule("new", since="2"), rule("old", since="1"))
-    assert found(hosts) == "old"
+    assert revision_for(hosts) == "old"
     hosts.set("n/old", ())
-    assert found(hosts) == "new"
+    assert revision_for(hosts) == "new"
     hosts.set("n/new", ())
     assert not hosts
-    assert found(hosts) is None
+    assert revision_for(hosts) is None
 
 
 def test_host_belongs_to_the_first_namespace_until_it_leaves() -> None:
     """Another namespace cannot take a path of it, however long."""
     hosts = table(rule("shop", namespace="good", since="1"), rule("login", namespace="evil", since="2", path="/login"))
-    assert found(hosts, "/login") == "shop"
+    assert revision_for(hosts, "/login") == "shop"
     assert [lost.owner for lost in hosts.lost()] == ["evil/login"]
     hosts.set("good/shop", ())
-    assert found(hosts, "/login") == "login"
+    assert revision_for(hosts, "/login") == "login"
     assert not list(hosts.lost())
 
 
 def test_a_claimed_host_belongs_to_the_namespace_of_its_claim() -> None:
     hosts = table(rule("shop", namespace="good", since="2"), rule("login", namespace="evil", since="1", path="/login"))
     hosts.claims = {"a.example.com": "good"}
-    assert found(hosts, "/login") == "shop"
+    assert revision_for(hosts, "/login") == "shop"
     hosts.claims = {"a.example.com": "nobody"}
-    assert found(hosts, "/login") is None
+    assert revision_for(hosts, "/login") is None
 
 
 def test_cluster_local_host_is_served_on_the_inner_listener_only() -> None:
     hosts = table(rule("shop", listeners=INNER))
-    assert (found(hosts), found(hosts, listener=Listener.INNER)) == (None, "shop")
+    assert (revision_for(hosts), revision_for(hosts, listener=Listener.INNER)) == (None, "shop")
 
 
 def test_changed_owner_loses_its_former_hosts() -> None:
     hosts = table(rule("shop"), rule("other"))
     hosts.set("n/shop", [rule("shop", "b.example.com")])
-    assert (found(hosts), found(hosts, host="b.example.com")) == ("other", "shop")
+    assert (revision_for(hosts), revision_for(hosts, host="b.example.com")) == ("other", "shop")
 
 
 def test_normal_path_removes_the_final_slash() -> None:

@@ -84,9 +84,9 @@ def facts(
     return read
 
 
-def new_routes(*given_facts: ServedRoute) -> Routes:
+def new_routes(*served_routes: ServedRoute) -> Routes:
     routes = Routes()
-    for served_route in given_facts:
+    for served_route in served_routes:
         routes.set(served_route)
     return routes
 
@@ -464,16 +464,16 @@ def test_services_share_a_host_by_path() -> None:
         routes.set(route)
         routes.set_rules(owner_of_rules(route.key), rules_of(route))
 
-    def found(target: bytes, listener: Listener = PUBLIC, host: str = "shop.example.com") -> str | None:
+    def route_at(target: bytes, listener: Listener = PUBLIC, host: str = "shop.example.com") -> str | None:
         site = routes.find(listener, host, target=target)
         return None if site is None else site.route
 
-    assert (found(b"/"), found(b"/api/1"), found(b"/inner")) == ("default/web", "default/api", "default/web")
-    assert found(b"/inner", INNER) == "default/inner"
-    assert found(b"/", INNER, "x.default.svc.cluster.local") is None
+    assert (route_at(b"/"), route_at(b"/api/1"), route_at(b"/inner")) == ("default/web", "default/api", "default/web")
+    assert route_at(b"/inner", INNER) == "default/inner"
+    assert route_at(b"/", INNER, "x.default.svc.cluster.local") is None
     assert rules_of(facts()) == []
     turn = routes.turn
     routes.set_rules(owner_of_rules("default/none"), ())
     assert routes.turn == turn
     routes.set_rules(owner_of_rules("default/web"), ())
-    assert found(b"/") is None
+    assert route_at(b"/") is None

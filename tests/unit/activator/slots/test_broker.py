@@ -35,14 +35,14 @@ def asked_counts(world: World) -> list[tuple[int, int]]:
     return [(sender.index, message.waiting_count) for sender, _, message in world.messages if isinstance(message, Ask)]
 
 
-def come(life: Life, *requests: int) -> None:
+def arrive_all(life: Life, *requests: int) -> None:
     for request in requests:
         life.arrive(request)
 
 
 def test_unused_slots_are_transferred_to_an_activator_with_queued_requests() -> None:
     world, (first, second) = world_of(*PODS)
-    come(second, 1, 2, 3)
+    arrive_all(second, 1, 2, 3)
     assert list(world.running) == [1]
     settle(world)
     assert {world.running[request][1] for request in (1, 2, 3)} == set(PODS)
@@ -51,8 +51,8 @@ def test_unused_slots_are_transferred_to_an_activator_with_queued_requests() -> 
 
 def test_freed_slot_is_transferred_to_a_requesting_peer() -> None:
     world, (first, second) = world_of(PODS[0])
-    come(first, 1)
-    come(second, 2)
+    arrive_all(first, 1)
+    arrive_all(second, 2)
     settle(world)
     assert list(world.running) == [1]
     first.finish(1)
@@ -62,12 +62,12 @@ def test_freed_slot_is_transferred_to_a_requesting_peer() -> None:
 
 def test_transferred_slot_remains_until_a_peer_requests_it() -> None:
     world, (first, second) = world_of(PODS[0])
-    come(second, 1)
+    arrive_all(second, 1)
     settle(world)
     second.finish(1)
     settle(world)
     assert second.broker.ledger.right(KEY, PODS[0], 1) == 1
-    come(first, 2)
+    arrive_all(first, 2)
     settle(world)
     assert world.running == {2: (first, PODS[0])}
 
@@ -76,12 +76,12 @@ def test_peer_with_the_longest_wait_receives_the_slot() -> None:
     world, (first, second, third) = world_of("p", count=3)
     owner = next(life for life in world.living if life.broker.ledger.right(KEY, "p", 1))
     others = [life for life in (first, second, third) if life is not owner]
-    come(owner, 1)
+    arrive_all(owner, 1)
     world.now_s = 1.0
-    come(others[1], 2)
+    arrive_all(others[1], 2)
     settle(world)
     world.now_s = 2.0
-    come(others[0], 3)
+    arrive_all(others[0], 3)
     settle(world)
     owner.finish(1)
     settle(world)
@@ -90,11 +90,11 @@ def test_peer_with_the_longest_wait_receives_the_slot() -> None:
 
 def test_freed_slot_is_transferred_to_an_older_request_of_a_peer() -> None:
     world, (first, second) = world_of(PODS[0])
-    come(first, 1)
-    come(second, 2)
+    arrive_all(first, 1)
+    arrive_all(second, 2)
     settle(world)
     world.now_s = 1.0
-    come(first, 3)
+    arrive_all(first, 3)
     settle(world)
     first.finish(1)
     settle(world)
@@ -104,9 +104,9 @@ def test_freed_slot_is_transferred_to_an_older_request_of_a_peer() -> None:
 
 def test_freed_slot_is_used_by_an_older_local_request() -> None:
     world, (first, second) = world_of(PODS[0])
-    come(first, 1, 2)
+    arrive_all(first, 1, 2)
     world.now_s = 1.0
-    come(second, 3)
+    arrive_all(second, 3)
     settle(world)
     first.finish(1)
     settle(world)
@@ -115,11 +115,11 @@ def test_freed_slot_is_used_by_an_older_local_request() -> None:
 
 def test_ask_lets_only_one_request_of_a_peer_precede_local_requests() -> None:
     world, (first, second) = world_of(*PODS[:2])
-    come(first, 1, 2)
-    come(second, 3, 4)
+    arrive_all(first, 1, 2)
+    arrive_all(second, 3, 4)
     settle(world)
     world.now_s = 1.0
-    come(first, 5, 6)
+    arrive_all(first, 5, 6)
     settle(world)
     first.finish(1)
     first.finish(2)
@@ -131,9 +131,9 @@ def test_ask_lets_only_one_request_of_a_peer_precede_local_requests() -> None:
 def test_a_retry_waits_at_least_10_ms() -> None:
     world, (_, second) = world_of()
     second.observe([PODS[0]])
-    come(second, 1)
+    arrive_all(second, 1)
     second.tick()
-    come(second, 2)
+    arrive_all(second, 2)
     second.tick()
     assert asked_counts(world) == [(1, 1)]
     assert second.router.schedule.next_due_s() == pytest.approx(0.01)
@@ -145,7 +145,7 @@ def test_a_retry_waits_at_least_10_ms() -> None:
 def test_unanswered_ask_is_repeated_after_100_ms() -> None:
     world, (_, second) = world_of()
     second.observe([PODS[0]])
-    come(second, 1)
+    arrive_all(second, 1)
     second.tick()
     world.now_s = 0.05
     second.tick()
@@ -159,7 +159,7 @@ def test_unanswered_ask_is_repeated_after_100_ms() -> None:
 def test_unchanged_ask_is_not_repeated_before_100_ms() -> None:
     world, (_, second) = world_of()
     second.observe([PODS[0]])
-    come(second, 1)
+    arrive_all(second, 1)
     second.tick()
     second.broker.settle(KEY, 0.05)
     assert asked_counts(world) == [(1, 1)]
@@ -168,8 +168,8 @@ def test_unchanged_ask_is_not_repeated_before_100_ms() -> None:
 
 def test_ask_is_withdrawn_when_no_request_is_queued() -> None:
     world, (first, second) = world_of(PODS[0])
-    come(first, 1)
-    come(second, 2)
+    arrive_all(first, 1)
+    arrive_all(second, 2)
     settle(world)
     second.go(second.router.finish(KEY, 2, 0.0))
     assert asked_counts(world) == [(1, 0)]
@@ -180,15 +180,15 @@ def test_ask_is_withdrawn_when_no_request_is_queued() -> None:
 
 def test_no_ask_is_sent_without_pods() -> None:
     world, (_, second) = world_of()
-    come(second, 1)
+    arrive_all(second, 1)
     second.tick()
     assert not asked_counts(world)
 
 
 def test_pods_without_a_concurrency_limit_need_no_slots() -> None:
     world, (first, second) = world_of(PODS[0], slots=0)
-    come(first, 1, 2)
-    come(second, 3, 4)
+    arrive_all(first, 1, 2)
+    arrive_all(second, 3, 4)
     settle(world)
     assert len(world.running) == 4
     assert not world.messages
@@ -199,8 +199,8 @@ def test_pods_without_a_concurrency_limit_need_no_slots() -> None:
 
 def test_slot_of_an_ejected_pod_is_transferred_despite_local_queue() -> None:
     world, (first, second) = world_of(PODS[0])
-    come(first, 1)
-    come(second, 2)
+    arrive_all(first, 1)
+    arrive_all(second, 2)
     settle(world)
     del world.running[1]
     first.go(first.router.requeue(KEY, 1, 0.0))
@@ -210,7 +210,7 @@ def test_slot_of_an_ejected_pod_is_transferred_despite_local_queue() -> None:
 
 def test_borrowed_slots_of_unlisted_pods_are_returned() -> None:
     world, (first, second) = world_of(PODS[0])
-    come(second, 1)
+    arrive_all(second, 1)
     settle(world)
     for life in (first, second):
         life.observe([])
@@ -242,8 +242,8 @@ def test_ask_of_an_unknown_peer_and_hello_have_no_effect() -> None:
 
 def test_ended_peer_receives_no_slots() -> None:
     world, (first, second) = world_of(PODS[0])
-    come(first, 1)
-    come(second, 2)
+    arrive_all(first, 1)
+    arrive_all(second, 2)
     settle(world)
     world.kill(second)
     first.lose(1)
@@ -254,8 +254,8 @@ def test_ended_peer_receives_no_slots() -> None:
 
 def test_no_slot_is_transferred_while_a_view_is_negotiated() -> None:
     world, (first, second) = world_of(PODS[0])
-    come(first, 1)
-    come(second, 2)
+    arrive_all(first, 1)
+    arrive_all(second, 2)
     settle(world)
     first.do(first.broker.set_peers([1], 0.0))
     world.messages.clear()
@@ -266,7 +266,7 @@ def test_no_slot_is_transferred_while_a_view_is_negotiated() -> None:
 
 def test_transferred_slots_do_not_exceed_the_requested_count() -> None:
     world, (first, second) = world_of(PODS[0], slots=10)
-    come(second, *range(6))
+    arrive_all(second, *range(6))
     settle(world)
     assert len(world.running) == 6
     assert [life.broker.ledger.right(KEY, PODS[0], 10) for life in (first, second)] == [4, 6]
@@ -274,7 +274,7 @@ def test_transferred_slots_do_not_exceed_the_requested_count() -> None:
 
 def test_pod_without_a_concurrency_limit_is_not_part_of_a_view() -> None:
     world, (first, second) = world_of(PODS[0], slots=0)
-    come(first, 1)
+    arrive_all(first, 1)
     second.do(second.broker.set_peers([0], 0.0))
     settle(world)
     assert not first.broker.ledger.is_frozen

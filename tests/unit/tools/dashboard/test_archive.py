@@ -31,8 +31,8 @@ READY = COLUMNS.index("ready")
 
 
 def row(ready: float | None = 1.0, p99_s: float | None = None, is_panic: float | None = 0.0) -> list[float | None]:
-    given_ = {"ready": ready, "p99_s": p99_s, "is_panic": is_panic}
-    return [given_.get(name) for name in COLUMNS]
+    values = {"ready": ready, "p99_s": p99_s, "is_panic": is_panic}
+    return [values.get(name) for name in COLUMNS]
 
 
 @pytest.fixture

@@ -159,7 +159,7 @@ def test_differing_images_resources_and_numbers_show_their_values() -> None:
 
 
 def test_differing_variables_and_commands_hide_their_values() -> None:
-    def made(word: str, **more: str) -> dict[str, Any]:
+    def settings_with(word: str, **more: str) -> dict[str, Any]:
         secret = {"name": "TOKEN", "valueFrom": {"secretKeyRef": {"name": word, "key": word}}}
         env = [{"name": "SAME", "value": "zq-same"}, {"name": "KEY", "value": word}, secret]
         env += [{"name": name, "value": value} for name, value in more.items()]
@@ -168,7 +168,7 @@ def test_differing_variables_and_commands_hide_their_values() -> None:
         annotations = {"serving.dev/command": word, "example.com/note": word}
         return settings_of(container, annotations=annotations, volumes=[{"name": word}])
 
-    setting_differences = differences(made("zq-one"), made("zq-two", NEW="zq-three"))
+    setting_differences = differences(settings_with("zq-one"), settings_with("zq-two", NEW="zq-three"))
     assert setting_differences == [
         *(row(name, "set", "another value") for name in ("command", "env KEY")),
         row("env NEW", None, "set"),

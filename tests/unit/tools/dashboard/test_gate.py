@@ -4,11 +4,11 @@ from serving.tools.dashboard.gate import Gate, GateRefusal
 
 TOKEN = "t" * 43
 JSON = {"content-type": "application/json", "host": "localhost:6090"}
-GIVEN = {**JSON, "authorization": f"Bearer {TOKEN}"}
+HEADERS = {**JSON, "authorization": f"Bearer {TOKEN}"}
 
 
 def status(gate: Gate, headers: dict[str, str] | None = None, *, at_s: float = 0.0) -> int:
-    value = GIVEN | (headers or {})
+    value = HEADERS | (headers or {})
     refused = gate.judge(value, now_s=at_s)
     return 200 if refused is None else refused.status
 
@@ -16,7 +16,7 @@ def status(gate: Gate, headers: dict[str, str] | None = None, *, at_s: float = 0
 def test_request_with_the_token_is_allowed() -> None:
     gate = Gate(TOKEN)
     assert gate.is_open
-    assert gate.judge(GIVEN, now_s=0.0) is None
+    assert gate.judge(HEADERS, now_s=0.0) is None
     own = {"origin": "http://localhost:6090", "sec-fetch-site": "same-origin", "authorization": f"bearer {TOKEN}"}
     assert status(gate, {**own, "content-type": "application/json; charset=utf-8"}) == 200
 
@@ -70,4 +70,4 @@ def test_action_rate_limit_is_per_user() -> None:
     refused = [gate.judge(JSON, now_s=0.0, user="mallory") for _ in range(31)]
     assert [gate_refusal is None for gate_refusal in refused] == [True] * 30 + [False]
     assert gate.judge(JSON, now_s=0.0, user="ann") is None
-    assert gate.judge(GIVEN, now_s=0.0) is None
+    assert gate.judge(HEADERS, now_s=0.0) is None

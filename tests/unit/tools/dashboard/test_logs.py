@@ -42,7 +42,7 @@ def test_invalid_utf8_is_replaced() -> None:
 @given(st.lists(st.one_of(st.none(), st.integers(1, 5)), max_size=60), st.integers(1, 7))
 def test_each_line_is_delivered_or_counted_as_dropped(steps: list[int | None], lines_max: int) -> None:
     # None adds a line, a number takes so many.
-    queue, added, taken, dropped = LogQueue(lines_max), 0, 0, 0
+    queue, added, delivered, dropped = LogQueue(lines_max), 0, 0, 0
     for step in [*steps, lines_max]:
         if step is None:
             queue.add("p", str(added))
@@ -52,9 +52,9 @@ def test_each_line_is_delivered_or_counted_as_dropped(steps: list[int | None], l
         dropped += batch.dropped
         assert len(batch.lines) <= min(step, lines_max)
         # What is dropped was older than what is left.
-        assert [text for _, text in batch.lines] == [str(taken + dropped + at) for at in range(len(batch.lines))]
-        taken += len(batch.lines)
-    assert (taken + dropped, len(queue._lines)) == (added, 0)
+        assert [text for _, text in batch.lines] == [str(delivered + dropped + at) for at in range(len(batch.lines))]
+        delivered += len(batch.lines)
+    assert (delivered + dropped, len(queue._lines)) == (added, 0)
 
 
 def test_log_batch_is_encoded_as_json() -> None:

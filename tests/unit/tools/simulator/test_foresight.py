@@ -17,9 +17,9 @@ from tests.unit.tools.simulator.test_revision_run import config
 DRAIN_S, START_S, SERVICE_S = 5.0, 2.0, 0.5
 
 
-def bound(kind: Foresight, *times_s: float, given_config: RunConfig | None = None) -> RevisionResult:
+def bound(kind: Foresight, *times_s: float, run_config: RunConfig | None = None) -> RevisionResult:
     arrivals = iter([(at_s, math.nan) for at_s in sorted(times_s)])
-    return run_with_foresight("f", arrivals, given_config or config(), kind=kind, until_s=600.0)
+    return run_with_foresight("f", arrivals, run_config or config(), kind=kind, until_s=600.0)
 
 
 def worth(worth_s: float, *, concurrency: int = 10) -> RunConfig:
@@ -58,7 +58,7 @@ def test_clairvoyant_retains_a_pod_through_a_short_pause() -> None:
 
 
 def test_oracle_starts_a_pod_with_the_first_request() -> None:
-    result = bound(Foresight.ORACLE, 100.0, 101.0, 103.0, given_config=worth(1.0))
+    result = bound(Foresight.ORACLE, 100.0, 101.0, 103.0, run_config=worth(1.0))
     assert (result.cold_requests, result.late_requests, result.pod_starts) == (2, 2, 1)
     assert result.waits.percentile(1.0, requests=3) == pytest.approx(START_S, rel=0.01)
     # The pod is ready at 102 s, serves until 103.5 s, and drains.
@@ -68,16 +68,16 @@ def test_oracle_starts_a_pod_with_the_first_request() -> None:
 @pytest.mark.parametrize(("worth_s", "cold"), [(90.0, 2), (91.0, 1)])
 def test_oracle_retains_a_pod_while_cheaper_than_a_cold_request(worth_s: float, cold: int) -> None:
     """The pod is idle from 102.5 s to 200.1 s: 97.6 s, less a drain and a start."""
-    assert bound(Foresight.ORACLE, 100.0, 200.1, given_config=worth(worth_s)).cold_requests == cold
+    assert bound(Foresight.ORACLE, 100.0, 200.1, run_config=worth(worth_s)).cold_requests == cold
 
 
 def test_oracle_weighs_all_requests_that_would_be_cold() -> None:
     burst = [200.0 + index / 10 for index in range(10)]
-    assert bound(Foresight.ORACLE, 100.0, *burst, given_config=worth(10.0)).cold_requests == 1
+    assert bound(Foresight.ORACLE, 100.0, *burst, run_config=worth(10.0)).cold_requests == 1
 
 
 def test_oracle_starts_one_pod_per_two_slots() -> None:
-    result = bound(Foresight.ORACLE, *([100.0] * 5), given_config=worth(1.0, concurrency=2))
+    result = bound(Foresight.ORACLE, *([100.0] * 5), run_config=worth(1.0, concurrency=2))
     assert (result.cold_requests, result.pod_starts) == (5, 3)
     assert result.pod_seconds == pytest.approx(3 * (START_S + SERVICE_S + DRAIN_S))
 
@@ -115,10 +115,10 @@ def test_no_policy_costs_less_than_the_bounds(
     autoscaler = msgspec.structs.replace(
         autoscaler, adaptive=msgspec.structs.replace(autoscaler.adaptive, pre_warming=False)
     )
-    given_config = config(autoscaler=autoscaler, concurrency=100)
+    run_config = config(autoscaler=autoscaler, concurrency=100)
     arrivals = iter([(at_s, math.nan) for at_s in sorted(times_s)])
-    real = RevisionRun("f", arrivals, given_config, until_s=600.0).run()
-    oracle, clairvoyant = (bound(kind, *times_s, given_config=given_config) for kind in Foresight)
+    real = RevisionRun("f", arrivals, run_config, until_s=600.0).run()
+    oracle, clairvoyant = (bound(kind, *times_s, run_config=run_config) for kind in Foresight)
     slack_s = START_S * (1 + real.cold_requests)
     assert clairvoyant.pod_seconds <= real.pod_seconds + slack_s
     costs = [result.pod_seconds + worth_s * result.cold_requests for result in (oracle, real)]
@@ -130,8 +130,8 @@ def test_no_policy_costs_less_than_the_bounds(
 @settings(max_examples=60, deadline=None)
 @given(times_s=st.lists(st.floats(0, 60), max_size=80), concurrency=st.integers(0, 4))
 def test_every_request_is_counted_under_foresight(times_s: list[float], concurrency: int) -> None:
-    given_config = worth(30.0, concurrency=concurrency)
+    run_config = worth(30.0, concurrency=concurrency)
     for kind in Foresight:
-        result = bound(kind, *times_s, given_config=given_config)
+        result = bound(kind, *times_s, run_config=run_config)
         assert result.requests == len(times_s)
         assert result.pod_seconds - result.wasted_pod_seconds >= SERVICE_S * bool(times_s)

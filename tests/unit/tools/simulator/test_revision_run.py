@@ -49,9 +49,9 @@ def config(
     )
 
 
-def simulated(*times_s: float, given_config: RunConfig | None = None, until_s: float = 600.0) -> RevisionResult:
+def simulated(*times_s: float, run_config: RunConfig | None = None, until_s: float = 600.0) -> RevisionResult:
     arrivals = iter([(at_s, math.nan) for at_s in sorted(times_s)])
-    return RevisionRun("f", arrivals, given_config or config(), until_s=until_s).run()
+    return RevisionRun("f", arrivals, run_config or config(), until_s=until_s).run()
 
 
 def test_single_request_is_cold_and_its_pod_is_removed_after_the_window() -> None:
@@ -71,40 +71,38 @@ def test_request_within_the_window_is_warm_and_later_one_is_cold() -> None:
     assert simulated(10.0, 50.0).cold_requests == 1
     assert simulated(10.0, 150.0).cold_requests == 2
     autoscaler_settings = AutoscalerSettings(policy=KNATIVE_POLICY, scale_to_zero_pod_retention_period_s=240.0)
-    assert simulated(10.0, 150.0, given_config=config(autoscaler=autoscaler_settings)).cold_requests == 1
+    assert simulated(10.0, 150.0, run_config=config(autoscaler=autoscaler_settings)).cold_requests == 1
 
 
 def test_burst_from_zero_starts_all_pods_and_with_quirks_one_first() -> None:
     burst = [10.0 + index / 1000 for index in range(70)]
     waiting = msgspec.structs.replace(config(), policy_of=lambda *_, **__: WaitingPolicy())
-    result = simulated(*burst, given_config=waiting)
+    result = simulated(*burst, run_config=waiting)
     assert (result.cold_requests, result.pod_starts) == (70, 10)
     assert result.waits.percentile(0.99, requests=70) < 2.1
     knative = simulated(
-        *burst, given_config=config(autoscaler=AutoscalerSettings(policy=KNATIVE_POLICY, quirks=ORIGINAL))
+        *burst, run_config=config(autoscaler=AutoscalerSettings(policy=KNATIVE_POLICY, quirks=ORIGINAL))
     )
     assert knative.waits.percentile(0.99, requests=70) > 2.4
 
 
 def test_max_scale_limits_pods_and_requests_wait_for_slots() -> None:
-    result = simulated(*([10.0] * 30), given_config=config(scaling=ScalingAnnotations(overrides=(("max_scale", 1),))))
+    result = simulated(*([10.0] * 30), run_config=config(scaling=ScalingAnnotations(overrides=(("max_scale", 1),))))
     assert result.pod_starts == 1
     assert result.waits.percentile(0.999, requests=30) == pytest.approx(3.0)
     assert result.late_requests == 30
 
 
 def test_full_queue_rejects_requests() -> None:
-    given_config = config()
-    activator = msgspec.structs.replace(given_config.activator, queue_depth_max=5)
-    assert (
-        simulated(*([10.0] * 8), given_config=msgspec.structs.replace(given_config, activator=activator)).refused == 3
-    )
+    run_config = config()
+    activator = msgspec.structs.replace(run_config.activator, queue_depth_max=5)
+    assert simulated(*([10.0] * 8), run_config=msgspec.structs.replace(run_config, activator=activator)).refused == 3
 
 
 def test_request_beyond_the_maximum_wait_is_rejected() -> None:
-    given_config = config(start_s=30.0)
-    activator = msgspec.structs.replace(given_config.activator, queue_wait_max_s=10.0)
-    result = simulated(10.0, 35.0, given_config=msgspec.structs.replace(given_config, activator=activator))
+    run_config = config(start_s=30.0)
+    activator = msgspec.structs.replace(run_config.activator, queue_wait_max_s=10.0)
+    result = simulated(10.0, 35.0, run_config=msgspec.structs.replace(run_config, activator=activator))
     assert (result.refused, result.cold_requests) == (1, 1)
 
 
@@ -113,18 +111,18 @@ def test_pods_without_activator_queue_and_reject_requests() -> None:
     direct = config(
         concurrency=1, scaling=ScalingAnnotations(overrides=(("target_burst_capacity", 0.0), ("max_scale", 1)))
     )
-    result = simulated(10.0, *([20.0] * 15), given_config=direct)
+    result = simulated(10.0, *([20.0] * 15), run_config=direct)
     assert result.refused == 4
     assert result.waits.percentile(1.0, requests=12) == pytest.approx(5.0)
     revision_result = simulated(
-        10.0, *([20.0] * 15), given_config=msgspec.structs.replace(direct, has_burst_switch=False)
+        10.0, *([20.0] * 15), run_config=msgspec.structs.replace(direct, has_burst_switch=False)
     )
     assert revision_result.refused == 0
 
 
 def test_failed_pod_start_is_retried_after_a_pause() -> None:
-    given_config = msgspec.structs.replace(config(), failing_starts=0.5)
-    result = simulated(*(10.0 + 500.0 * index for index in range(8)), given_config=given_config, until_s=5000.0)
+    run_config = msgspec.structs.replace(config(), failing_starts=0.5)
+    result = simulated(*(10.0 + 500.0 * index for index in range(8)), run_config=run_config, until_s=5000.0)
     assert (result.failed_starts > 0, result.requests, result.cold_requests) == (True, 8, 8)
     # 2 s to fail, 10 s of pause, 2 s to start.
     assert result.waits.percentile(1.0, requests=8) >= 14.0
@@ -161,7 +159,7 @@ def test_skipped_periods_change_no_result_and_save_3_of_4_decisions(policy: str,
             scale_to_zero_pod_retention_period_s=dice.choice([0.0, 0.0, 45.0]),
             quirks=ORIGINAL if dice.random() < 0.3 else SAFE,
         )
-        given_config = msgspec.structs.replace(
+        run_config = msgspec.structs.replace(
             config(
                 autoscaler=autoscaler,
                 concurrency=dice.choice([0, 1, 4, 10]),
@@ -172,7 +170,7 @@ def test_skipped_periods_change_no_result_and_save_3_of_4_decisions(policy: str,
             has_burst_switch=dice.random() < 0.7,
         )
         full, skipped = (
-            simulated(*times_s, given_config=msgspec.structs.replace(given_config, skips=skips), until_s=1500.0)
+            simulated(*times_s, run_config=msgspec.structs.replace(run_config, skips=skips), until_s=1500.0)
             for skips in (False, True)
         )
         assert outcome(skipped) == outcome(full), seed
@@ -210,25 +208,23 @@ def test_policy_of_the_run_replaces_the_product_policy() -> None:
     times_s = [10.0 + 90.0 * index for index in range(12)]
     adaptive = config(autoscaler=AutoscalerSettings(policy=ADAPTIVE_POLICY))
     none = msgspec.structs.replace(adaptive, policy_of=lambda *_, **__: RevisionPolicy())
-    cold = [
-        simulated(*times_s, given_config=run_config, until_s=2000.0).cold_requests for run_config in (adaptive, none)
-    ]
+    cold = [simulated(*times_s, run_config=run_config, until_s=2000.0).cold_requests for run_config in (adaptive, none)]
     assert cold[0] < cold[1] == 12
 
 
 @pytest.mark.parametrize("policy", [KNATIVE_POLICY, ADAPTIVE_POLICY])
 def test_only_first_request_to_a_slow_new_app_is_cold(policy: str) -> None:
     """Three requests, each 20 s after the last response, to an app that starts in 10 s."""
-    given_config = config(autoscaler=AutoscalerSettings(policy=policy), start_s=10.0)
-    assert simulated(10.0, 41.0, 62.0, given_config=given_config).cold_requests == 1
+    run_config = config(autoscaler=AutoscalerSettings(policy=policy), start_s=10.0)
+    assert simulated(10.0, 41.0, 62.0, run_config=run_config).cold_requests == 1
 
 
 def logged(
-    *times_s: float, given_config: RunConfig | None = None, until_s: float = 200.0
+    *times_s: float, run_config: RunConfig | None = None, until_s: float = 200.0
 ) -> tuple[RunLog, RevisionResult]:
     log = RunLog()
     arrivals = iter([(at_s, math.nan) for at_s in sorted(times_s)])
-    logging = msgspec.structs.replace(given_config or config(), log=log)
+    logging = msgspec.structs.replace(run_config or config(), log=log)
     return log, RevisionRun("f", arrivals, logging, until_s=until_s).run()
 
 
@@ -256,7 +252,7 @@ def test_run_log_has_decisions_with_reasons() -> None:
 )
 def test_first_activator_report_is_the_mean_since_the_first_request(at_s: float, load: float) -> None:
     run_config = msgspec.structs.replace(config(), report_at=0.5)
-    log, _ = logged(10.0, 20.4, *([at_s] * 4), given_config=run_config)
+    log, _ = logged(10.0, 20.4, *([at_s] * 4), run_config=run_config)
     observed = [moment.decision for moment in log.moments if at_s < moment.at_s < at_s + 4.0]
     panic = max(decision.observed_panic for decision in observed if isinstance(decision, ScaleDecision))
     assert panic * 6 == pytest.approx(load, abs=1e-5)
@@ -265,14 +261,14 @@ def test_first_activator_report_is_the_mean_since_the_first_request(at_s: float,
 def test_pod_report_is_the_mean_of_a_second() -> None:
     scaling = ScalingAnnotations(overrides=(("target_burst_capacity", 0),))
     run_config = msgspec.structs.replace(config(scaling=scaling), report_at=0.5)
-    log, _ = logged(10.0, *([40.4] * 4), given_config=run_config)
+    log, _ = logged(10.0, *([40.4] * 4), run_config=run_config)
     decisions = [moment.decision for moment in log.moments if 40.4 < moment.at_s < 44.4]
     panic = max(decision.observed_panic for decision in decisions if isinstance(decision, ScaleDecision))
     assert panic * 6 == pytest.approx(4 * 0.5, abs=1e-5)
 
 
 def test_simultaneous_requests_from_zero_are_one_report() -> None:
-    log, result = logged(*([10.5] * 10), given_config=config(concurrency=2))
+    log, result = logged(*([10.5] * 10), run_config=config(concurrency=2))
     assert next(moment.scale for moment in log.moments if moment.at_s == 10.5) == 8, "10 / 1.4 = 7.1"
     assert result.pod_starts == 8
 
@@ -281,7 +277,7 @@ def test_run_log_counts_requests_queued_in_pods() -> None:
     bypass = config(
         concurrency=1, scaling=ScalingAnnotations(overrides=(("max_scale", 1), ("target_burst_capacity", 0)))
     )
-    log, _ = logged(10.0, *([30.0] * 6), given_config=bypass, until_s=60.0)
+    log, _ = logged(10.0, *([30.0] * 6), run_config=bypass, until_s=60.0)
     assert max(moment.waiting_count for moment in log.moments) == 5
     assert max(log.latencies_s) == pytest.approx(3.0)
 
@@ -293,7 +289,7 @@ def test_run_log_counts_requests_queued_in_pods() -> None:
     start_s=st.floats(0.01, 5),
 )
 def test_every_request_has_a_latency_or_is_rejected(times_s: list[float], concurrency: int, start_s: float) -> None:
-    log, result = logged(*times_s, given_config=config(concurrency=concurrency, start_s=start_s), until_s=1000.0)
+    log, result = logged(*times_s, run_config=config(concurrency=concurrency, start_s=start_s), until_s=1000.0)
     assert len(log.latencies_s) + result.refused == len(times_s)
     assert log.moments[-1].scale == 0
 
@@ -301,7 +297,7 @@ def test_every_request_has_a_latency_or_is_rejected(times_s: list[float], concur
 def test_dormant_pod_seconds_are_counted_at_a_fifth() -> None:
     plain = simulated(10.0)
     annotations = ScalingAnnotations(overrides=(("dormant", "after=10s"),))
-    dormant = simulated(10.0, given_config=config(scaling=annotations))
+    dormant = simulated(10.0, run_config=config(scaling=annotations))
     assert dormant.dormant_seconds == pytest.approx(plain.wasted_pod_seconds - 10.0)
     saved_s = 0.8 * dormant.dormant_seconds
     assert dormant.pod_seconds == pytest.approx(plain.pod_seconds - saved_s)
@@ -310,7 +306,7 @@ def test_dormant_pod_seconds_are_counted_at_a_fifth() -> None:
 
 def test_request_to_a_dormant_pod_is_warm() -> None:
     annotations = ScalingAnnotations(overrides=(("dormant", "after=10s"),))
-    assert simulated(10.0, 40.0, given_config=config(scaling=annotations)).cold_requests == 1
+    assert simulated(10.0, 40.0, run_config=config(scaling=annotations)).cold_requests == 1
 
 
 @pytest.mark.parametrize("concurrency", [1, 10])
@@ -320,7 +316,7 @@ def test_adaptive_policy_equals_knative_under_continuous_load(concurrency: int, 
     adaptive, knative = (
         simulated(
             *sorted(load),
-            given_config=config(concurrency=concurrency, start_s=start_s, autoscaler=AutoscalerSettings(policy=policy)),
+            run_config=config(concurrency=concurrency, start_s=start_s, autoscaler=AutoscalerSettings(policy=policy)),
         )
         for policy in (ADAPTIVE_POLICY, KNATIVE_POLICY)
     )
@@ -343,9 +339,9 @@ def test_slo_in_the_spec_improves_the_ratio_of_minutes_within_it() -> None:
     usual = msgspec.structs.replace(config(concurrency=0, start_s=1.0), knee=1.0)
     goal = read_slo("p95<1s")
     times_s = [number / 4 for number in range(2400)]
-    alone = simulated(*times_s, given_config=msgspec.structs.replace(usual, slo=goal))
+    alone = simulated(*times_s, run_config=msgspec.structs.replace(usual, slo=goal))
     spec = msgspec.structs.replace(usual.spec, slo=goal)
-    led = simulated(*times_s, given_config=msgspec.structs.replace(usual, spec=spec))
+    led = simulated(*times_s, run_config=msgspec.structs.replace(usual, spec=spec))
     assert sum(count for count, _ in led.minutes.values()) == pytest.approx(2400, abs=60)
     assert alone.held_ratio(goal) < 0.5 < led.held_ratio(goal)
     assert RevisionResult(name="idle").held_ratio(goal) == 1.0

@@ -38,18 +38,18 @@ def scaling_policy(kind: str, **spec: object) -> ScalingPolicyView:
 @pytest.mark.parametrize("kind", ["occupancy", "cpu", "mem"])
 def test_scaling_policy_trigger_adds_pods(kind: str) -> None:
     quick = config(start_s=0.5)
-    plain = simulated(*STEADY, given_config=quick, until_s=300.0)
+    plain = simulated(*STEADY, run_config=quick, until_s=300.0)
     led_config = msgspec.structs.replace(quick, scaling_policy=scaling_policy(kind), use=USE)
-    led = simulated(*STEADY, given_config=led_config, until_s=300.0)
+    led = simulated(*STEADY, run_config=led_config, until_s=300.0)
     assert plain.pod_starts == 1
     # Each pod is occupied, as requests go to pods in turn; one pod's cpu and memory are used four times over.
     assert led.pod_starts == 4
 
 
-def reasons(given_config: RunConfig) -> list[str]:
+def reasons(run_config: RunConfig) -> list[str]:
     log = RunLog()
     arrivals = iter([(at_s, math.nan) for at_s in STEADY])
-    RevisionRun("f", arrivals, msgspec.structs.replace(given_config, log=log), until_s=200.0).run()
+    RevisionRun("f", arrivals, msgspec.structs.replace(run_config, log=log), until_s=200.0).run()
     return [moment.reason for moment in log.moments]
 
 
@@ -67,7 +67,7 @@ def learning(source: str) -> RevisionResult:
     times_s = [60.0 * burst + number / 6 for burst in range(20) for number in range(60)]
     scaling = ScalingAnnotations(target_source=source)
     slow = msgspec.structs.replace(config(concurrency=0, start_s=1.0, scaling=scaling), knee=2.0)
-    return simulated(*times_s, given_config=slow, until_s=1200.0)
+    return simulated(*times_s, run_config=slow, until_s=1200.0)
 
 
 def test_learnt_target_scales_by_simulated_response_times() -> None:
@@ -78,5 +78,5 @@ def test_learnt_target_scales_by_simulated_response_times() -> None:
 def test_scaling_policy_schedule_starts_pods_without_requests() -> None:
     schedule = {"start": "* * * * *", "end": "0 0 1 1 *", "min": 2, "name": "always"}
     policy = scaling_policy("occupancy", schedules=[schedule])
-    result = simulated(given_config=msgspec.structs.replace(config(), scaling_policy=policy), until_s=300.0)
+    result = simulated(run_config=msgspec.structs.replace(config(), scaling_policy=policy), until_s=300.0)
     assert result.pod_starts == 2

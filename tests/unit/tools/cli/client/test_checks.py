@@ -55,8 +55,8 @@ def test_missing_state_folder_passes_the_check(tmp_path: Path) -> None:
 
 
 def test_occupied_port_fails_the_check() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         (finding,) = check_free_ports({"public": port})
         assert (finding.state, finding.text) == ("fail", f"port {port} (public) is taken by another process")
         assert "--public-port=0" in finding.advice

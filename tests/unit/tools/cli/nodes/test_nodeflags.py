@@ -9,15 +9,15 @@ from serving.core.settings.placement import NODE_POLICIES
 from serving.home.kubelet.virtualnodes import VIRTUAL_NODES_VARIABLE, VirtualNodes
 from serving.tools.cli.nodes.nodeflags import NODE_FLAGS, AmountFlags, nodes_environment
 
-GIVEN = dict(zip(NODE_FLAGS, (2, "1500m", "1Gi", 6, "8s", "pack", False), strict=True))
+FLAGS = dict(zip(NODE_FLAGS, (2, "1500m", "1Gi", 6, "8s", "pack", False), strict=True))
 
 
 def test_without_nodes_flag_the_environment_is_unchanged() -> None:
-    assert nodes_environment({**GIVEN, "nodes": None}) == {}
+    assert nodes_environment({**FLAGS, "nodes": None}) == {}
 
 
 def test_node_flags_are_encoded_in_the_daemon_environment() -> None:
-    written = nodes_environment(GIVEN)[VIRTUAL_NODES_VARIABLE]
+    written = nodes_environment(FLAGS)[VIRTUAL_NODES_VARIABLE]
     expected = VirtualNodes(
         count=2, count_max=6, cpu="1500m", memory="1Gi", boot_s=8.0, policy="pack", anticipates=False
     )
@@ -26,12 +26,12 @@ def test_node_flags_are_encoded_in_the_daemon_environment() -> None:
 
 
 def test_nodes_max_defaults_to_the_number_of_nodes() -> None:
-    written = nodes_environment({**GIVEN, "nodes_max": None})[VIRTUAL_NODES_VARIABLE]
+    written = nodes_environment({**FLAGS, "nodes_max": None})[VIRTUAL_NODES_VARIABLE]
     assert msgspec.json.decode(written, type=VirtualNodes).count_max == 2
 
 
 def test_all_invalid_node_flags_are_reported() -> None:
-    wrong = {**GIVEN, "node_cpu": "much", "node_memory": "0", "node_boot": "soon", "nodes_max": 1}
+    wrong = {**FLAGS, "node_cpu": "much", "node_memory": "0", "node_boot": "soon", "nodes_max": 1}
     with pytest.raises(SettingsError) as error:
         nodes_environment(wrong)
     assert [problem.where for problem in error.value.problems] == [
@@ -43,8 +43,8 @@ def test_all_invalid_node_flags_are_reported() -> None:
 
 
 def test_anticipation_flag_passes_the_node_boot_time_to_the_autoscaler() -> None:
-    assert "SERVING_AUTOSCALER_NODE_BOOT_S" not in nodes_environment(GIVEN)
-    environment = nodes_environment({**GIVEN, "node_anticipation": True})
+    assert "SERVING_AUTOSCALER_NODE_BOOT_S" not in nodes_environment(FLAGS)
+    environment = nodes_environment({**FLAGS, "node_anticipation": True})
     # The boot time, and a pass of the node group before it.
     assert environment["SERVING_AUTOSCALER_NODE_BOOT_S"] == "10"
     assert msgspec.json.decode(environment[VIRTUAL_NODES_VARIABLE], type=VirtualNodes).anticipates

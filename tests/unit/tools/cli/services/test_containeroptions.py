@@ -22,7 +22,7 @@ from serving.tools.cli.services.containeroptions import (
 )
 
 
-def given(
+def cli_options(
     *, pairs: tuple[str, ...] = (), files: tuple[Path, ...] = (), secrets: tuple[str, ...] = ()
 ) -> dict[str, Any]:
     return {"pairs": pairs, "env_files": files, "secrets": secrets, "rest": 1}
@@ -80,20 +80,20 @@ def test_all_invalid_env_file_lines_are_reported(env_file: Path) -> None:
 
 def test_env_option_overrides_the_env_file(env_file: Path) -> None:
     env_file.write_text("A=1\nB=2\n")
-    options = given(pairs=("A=3",), files=(env_file,), secrets=("P=db:password",))
+    options = cli_options(pairs=("A=3",), files=(env_file,), secrets=("P=db:password",))
     assert variables_from(options) == ({"A": "3", "B": "2"}, {"P": {"name": "db", "key": "password"}})
     assert options == {"rest": 1}
 
 
 def test_variable_from_env_and_secret_is_rejected() -> None:
     with pytest.raises(InvalidValue, match=r"'P' is not a variable of --secret only"):
-        variables_from(given(pairs=("P=1",), secrets=("P=db:password",)))
+        variables_from(cli_options(pairs=("P=1",), secrets=("P=db:password",)))
 
 
 def test_oversized_variable_is_rejected() -> None:
-    assert variables_from(given(pairs=("A=" + "x" * 131_069,)))[0]["A"]
+    assert variables_from(cli_options(pairs=("A=" + "x" * 131_069,)))[0]["A"]
     with pytest.raises(SettingsError, match=r"variable A: 131,072 bytes; expected at most 131,071"):
-        variables_from(given(pairs=("A=" + "x" * 131_070,)))
+        variables_from(cli_options(pairs=("A=" + "x" * 131_070,)))
 
 
 @pytest.mark.parametrize("text", ["P", "P=db", "P=:key", "P=db:", "P=DB:key", "P=../x:key", "=db:key", "P=db:k:v"])

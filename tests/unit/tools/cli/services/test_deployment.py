@@ -23,7 +23,7 @@ from serving.tools.cli.services.deployment import (
 )
 
 
-def asked(**arguments: Any) -> Deployment:  # noqa: ANN401 - fields of the record
+def new_deployment(**arguments: Any) -> Deployment:  # noqa: ANN401 - fields of the record
     return Deployment(**{"name": "shout", "folder": Path("/app"), "command": "python app.py", **arguments})
 
 
@@ -34,7 +34,9 @@ def template_of(service: Object) -> Object:
 
 def test_command_deployment_is_accepted_by_admission() -> None:
     annotations = {"autoscaling.knative.dev/max-scale": "3"}
-    manifest = manifest_of(asked(environment={"A": "b=c"}, concurrency=10, annotations=annotations, snapshot="12"))
+    manifest = manifest_of(
+        new_deployment(environment={"A": "b=c"}, concurrency=10, annotations=annotations, snapshot="12")
+    )
     template = template_of(manifest)
     assert template["metadata"]["annotations"] == {
         "serving.dev/command": "python app.py",
@@ -49,7 +51,7 @@ def test_command_deployment_is_accepted_by_admission() -> None:
 
 def test_limits_secrets_and_ports_are_merged_with_existing_ones() -> None:
     reference = {"name": "db", "key": "password"}
-    before = manifest_of(asked(secrets={"P": reference}, limits={"memory": "1Gi"}, port=9000, h2c=True))
+    before = manifest_of(new_deployment(secrets={"P": reference}, limits={"memory": "1Gi"}, port=9000, h2c=True))
     container = template_of(before)["spec"]["containers"][0]
     assert container == {
         "image": "shout",
@@ -57,18 +59,18 @@ def test_limits_secrets_and_ports_are_merged_with_existing_ones() -> None:
         "ports": [{"name": "h2c", "containerPort": 9000}],
         "resources": {"limits": {"memory": "1Gi"}},
     }
-    after = merged(before, asked(environment={"P": "plain"}, limits={"cpu": "1"}, h2c=False), replace=False)
+    after = merged(before, new_deployment(environment={"P": "plain"}, limits={"cpu": "1"}, h2c=False), replace=False)
     container = template_of(after)["spec"]["containers"][0]
     assert (container["env"], container["ports"]) == ([{"name": "P", "value": "plain"}], [{"containerPort": 9000}])
     assert container["resources"] == {"limits": {"memory": "1Gi", "cpu": "1"}}
-    assert retained_options(before, asked(secrets={"P": reference})) == []
-    assert retained_options(before, asked()) == ["-e P"]
+    assert retained_options(before, new_deployment(secrets={"P": reference})) == []
+    assert retained_options(before, new_deployment()) == ["-e P"]
 
 
 def test_queue_proxy_option_is_not_retained_by_the_next_deploy() -> None:
-    before = manifest_of(asked(is_own_proxy=True))
+    before = manifest_of(new_deployment(is_own_proxy=True))
     assert template_of(before)["metadata"]["annotations"]["serving.dev/queue-proxy"] == "in-process"
-    after = merged(before, asked(), replace=False)
+    after = merged(before, new_deployment(), replace=False)
     assert "serving.dev/queue-proxy" not in template_of(after)["metadata"]["annotations"]
 
 
@@ -80,8 +82,10 @@ def test_service_name_that_is_no_dns_label_is_rejected(name: str) -> None:
 
 
 def test_manifest_contains_only_requested_options() -> None:
-    assert template_of(manifest_of(asked()))["spec"] == {"containers": [{"image": "shout", "env": []}]}
-    full = asked(image="registry/x", port=9000, concurrency=0, timeout=5, scaling={"min-scale": "1", "window": "6s"})
+    assert template_of(manifest_of(new_deployment()))["spec"] == {"containers": [{"image": "shout", "env": []}]}
+    full = new_deployment(
+        image="registry/x", port=9000, concurrency=0, timeout=5, scaling={"min-scale": "1", "window": "6s"}
+    )
     template = template_of(manifest_of(full))
     assert template["spec"] == {
         "containers": [{"image": "registry/x", "env": [], "ports": [{"containerPort": 9000}]}],
@@ -95,12 +99,12 @@ def test_manifest_contains_only_requested_options() -> None:
 
 @pytest.mark.parametrize(("port", "expected"), [(None, 8080), (9000, 9000)])
 def test_h2c_app_has_a_port_named_h2c(port: int | None, expected: int) -> None:
-    (container,) = template_of(manifest_of(asked(h2c=True, port=port)))["spec"]["containers"]
+    (container,) = template_of(manifest_of(new_deployment(h2c=True, port=port)))["spec"]["containers"]
     assert container["ports"] == [{"name": "h2c", "containerPort": expected}]
 
 
 def existing() -> Object:
-    first = asked(
+    first = new_deployment(
         environment={"A": "1", "B": "2"}, scaling={"min-scale": "2"}, concurrency=5, image="registry/x", snapshot="1"
     )
     service = manifest_of(first)
@@ -111,7 +115,7 @@ def existing() -> Object:
 
 
 def test_second_deploy_retains_options_not_specified_again() -> None:
-    before, second = existing(), asked(environment={"B": "3"}, snapshot="2", timeout=9)
+    before, second = existing(), new_deployment(environment={"B": "3"}, snapshot="2", timeout=9)
     after = merged(before, second, replace=False)
     template = template_of(after)
     assert after["metadata"] == before["metadata"]
@@ -128,12 +132,14 @@ def test_second_deploy_retains_options_not_specified_again() -> None:
 
 
 def test_an_option_replaces_the_other_spelling_of_its_annotation() -> None:
-    before = manifest_of(asked(annotations={f"autoscaling.knative.dev/{key}": "2" for key in ("minScale", "metric")}))
-    assert retained_options(before, asked()) == [
+    before = manifest_of(
+        new_deployment(annotations={f"autoscaling.knative.dev/{key}": "2" for key in ("minScale", "metric")})
+    )
+    assert retained_options(before, new_deployment()) == [
         "--annotate autoscaling.knative.dev/minScale=2",
         "--annotate autoscaling.knative.dev/metric=2",
     ]
-    second = asked(scaling={"min-scale": "1"})
+    second = new_deployment(scaling={"min-scale": "1"})
     assert retained_options(before, second) == ["--annotate autoscaling.knative.dev/metric=2"]
     annotations = template_of(merged(before, second, replace=False))["metadata"]["annotations"]
     assert {key: text for key, text in annotations.items() if key.startswith("autoscaling")} == {
@@ -143,29 +149,29 @@ def test_an_option_replaces_the_other_spelling_of_its_annotation() -> None:
 
 
 def test_snapshot_is_removed_by_a_deploy_without_it() -> None:
-    annotations = template_of(merged(existing(), asked(), replace=False))["metadata"]["annotations"]
+    annotations = template_of(merged(existing(), new_deployment(), replace=False))["metadata"]["annotations"]
     assert "serving.dev/snapshot" not in annotations
 
 
 def test_replace_retains_only_the_traffic() -> None:
-    after = merged(existing(), asked(), replace=True)
-    assert template_of(after) == template_of(manifest_of(asked()))
+    after = merged(existing(), new_deployment(), replace=True)
+    assert template_of(after) == template_of(manifest_of(new_deployment()))
     assert after["spec"]["traffic"] == existing()["spec"]["traffic"]
 
 
 def test_virtual_environment_variables_are_not_retained() -> None:
-    before = manifest_of(asked(environment={"VIRTUAL_ENV": "/v", "PATH": "/v/bin:/bin", "A": "1"}))
-    after = template_of(merged(before, asked(), replace=False))
+    before = manifest_of(new_deployment(environment={"VIRTUAL_ENV": "/v", "PATH": "/v/bin:/bin", "A": "1"}))
+    after = template_of(merged(before, new_deployment(), replace=False))
     assert after["spec"]["containers"][0]["env"] == [{"name": "A", "value": "1"}]
-    assert retained_options(before, asked()) == ["-e A"]
+    assert retained_options(before, new_deployment()) == ["-e A"]
 
 
 def test_request_policy_annotations_are_on_the_service_and_retained() -> None:
-    first = manifest_of(asked(policy={"serving.dev/access": "private"}))
+    first = manifest_of(new_deployment(policy={"serving.dev/access": "private"}))
     assert first["metadata"]["annotations"] == {"serving.dev/access": "private"}
-    resource = merged(first, asked(), replace=False)
+    resource = merged(first, new_deployment(), replace=False)
     assert resource["metadata"] == first["metadata"]
-    more = merged(resource, asked(policy={"serving.dev/placeholder-page": "true"}), replace=False)
+    more = merged(resource, new_deployment(policy={"serving.dev/placeholder-page": "true"}), replace=False)
     assert more["metadata"]["annotations"] == {"serving.dev/access": "private", "serving.dev/placeholder-page": "true"}
 
 
@@ -179,23 +185,23 @@ def test_fixed_port_command_has_a_pod_network() -> None:
 
 
 def test_policy_annotation_is_accepted_by_admission() -> None:
-    manifest = manifest_of(asked(annotations={POLICY_ANNOTATION: "adaptive"}))
+    manifest = manifest_of(new_deployment(annotations={POLICY_ANNOTATION: "adaptive"}))
     manifest["metadata"]["namespace"] = "default"
     annotations = template_of(admit(SERVING_SERVICE, manifest))["metadata"]["annotations"]
     assert annotations["autoscaling.serving.dev/policy"] == "adaptive"
 
 
-def made(path: Path) -> Path:
+def make_virtualenv(path: Path) -> Path:
     path.mkdir(parents=True)
     (path / "pyvenv.cfg").touch()
     return path
 
 
 def test_virtualenv_of_the_folder_precedes_the_active_one(tmp_path: Path) -> None:
-    active = made(tmp_path / "active")
+    active = make_virtualenv(tmp_path / "active")
     environment = {"VIRTUAL_ENV": str(active)}
     assert find_virtualenv(tmp_path / "app", environment) == active
-    own = made(tmp_path / "app" / ".venv")
+    own = make_virtualenv(tmp_path / "app" / ".venv")
     assert find_virtualenv(tmp_path / "app", environment) == own
 
 
@@ -256,8 +262,8 @@ def test_deploy_removes_command_and_args_of_the_container(wanted: dict[str, Any]
 
 
 def variables_after(before: dict[str, str], after: dict[str, str], *, replace: bool) -> list[str]:
-    service = {**manifest_of(asked(environment=before)), "metadata": {"name": "shout"}}
-    template = template_of(merged(service, asked(environment=after), replace=replace))
+    service = {**manifest_of(new_deployment(environment=before)), "metadata": {"name": "shout"}}
+    template = template_of(merged(service, new_deployment(environment=after), replace=replace))
     return [variable["name"] for variable in template["spec"]["containers"][0]["env"]]
 
 

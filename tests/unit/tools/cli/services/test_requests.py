@@ -76,7 +76,7 @@ def _activator() -> Iterator[tuple[type[_Activator], str]]:
         thread.join()
 
 
-def asked(folder: Path, *arguments: str) -> Result:
+def run_requests(folder: Path, *arguments: str) -> Result:
     (folder / "kubeconfig").write_text(kubeconfig("http://127.0.0.1:1", "secret"), encoding="utf-8")
     return CliRunner().invoke(main, ["requests", "cart", "--state", str(folder), *arguments], env={"KUBECONFIG": None})
 
@@ -107,7 +107,7 @@ def test_each_request_is_listed_once(
     activator: tuple[type[_Activator], str], tmp_path: Path, flags: tuple[str, ...], statuses: list[str]
 ) -> None:
     handler, url = activator
-    done = asked(tmp_path, *flags, "--activator", url)
+    done = run_requests(tmp_path, *flags, "--activator", url)
     assert [
         word for line in done.output.splitlines() if " POST " in line for word in line.split() if word in {"502", "200"}
     ] == statuses
@@ -118,7 +118,7 @@ def test_each_request_is_listed_once(
 
 def test_json_output_merges_reports_of_activators(activator: tuple[type[_Activator], str], tmp_path: Path) -> None:
     _, url = activator
-    done = asked(tmp_path, "-o", "json", "--activator", url, "--activator", f"{url}/metrics")
+    done = run_requests(tmp_path, "-o", "json", "--activator", url, "--activator", f"{url}/metrics")
     (report,) = msgspec.json.decode(done.stdout, type=list[RequestReport])
     assert [error_cause.count for error_cause in report.errors] == [14]
     assert len(report.failed) == 2
@@ -137,7 +137,7 @@ def test_activator_failure_is_reported_in_one_line(
 ) -> None:
     handler, url = activator
     handler.status, handler.body = status, body
-    done = asked(tmp_path, "--activator", url)
+    done = run_requests(tmp_path, "--activator", url)
     assert done.exit_code == 1
     assert part in done.output
     assert len(done.output.splitlines()) == 1
@@ -147,13 +147,13 @@ def test_requests_are_listed_if_one_of_two_activators_responds(
     activator: tuple[type[_Activator], str], tmp_path: Path
 ) -> None:
     _, url = activator
-    done = asked(tmp_path, "--activator", "http://127.0.0.1:1", "--activator", url)
+    done = run_requests(tmp_path, "--activator", "http://127.0.0.1:1", "--activator", url)
     assert done.exit_code == 0
     assert "the activator at http://127.0.0.1:1 does not answer" in done.output
     assert " 502 POST /pay" in done.output
 
 
 def test_requests_without_a_running_system_advise_serving_up(tmp_path: Path) -> None:
-    done = asked(tmp_path)
+    done = run_requests(tmp_path)
     assert done.exit_code == 1
     assert "serving up" in done.output

@@ -68,7 +68,7 @@ def test_full_disk_is_reported_with_the_state_folder(tmp_path: Path, monkeypatch
     assert f"{tmp_path}: No space left on device" in done.output
 
 
-def made(folder: Path) -> Path:
+def make_program(folder: Path) -> Path:
     folder.mkdir(parents=True)
     program = folder / "serving"
     program.write_text("#!/bin/sh\n")
@@ -77,19 +77,19 @@ def made(folder: Path) -> Path:
 
 
 def test_program_on_path_prints_no_path_advice(tmp_path: Path) -> None:
-    program = made(tmp_path / "bin")
+    program = make_program(tmp_path / "bin")
     assert path_lines(program, tmp_path / "bin" / "python", f"/nowhere:{tmp_path / 'bin'}") == []
 
 
 def test_program_not_on_path_is_reported_with_an_export_command(tmp_path: Path) -> None:
-    program = made(tmp_path / "a venv" / "bin")
-    made(tmp_path / "other")
+    program = make_program(tmp_path / "a venv" / "bin")
+    make_program(tmp_path / "other")
     (line,) = path_lines(program, tmp_path / "python", str(tmp_path / "other"))
     assert f"'{program}' is not on PATH: export PATH='{program.parent}':$PATH" in line
 
 
 def test_program_beside_the_interpreter_is_suggested_for_a_module_run(tmp_path: Path) -> None:
-    program = made(tmp_path / "bin")
+    program = make_program(tmp_path / "bin")
     (line,) = path_lines(Path("/src/serving/__main__.py"), program.with_name("python"), "")
     assert str(program) in line
     (line,) = path_lines(Path("/src/serving/__main__.py"), tmp_path / "python", "")

@@ -1,4 +1,4 @@
-"""The rivals of ``bench/arena.py``: when a pod is ready after a call, by their papers' rules."""
+"""The rivals of ``bench/arena.py``: their keep windows, by the rules of their papers."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ def windows(gap_rival: GapRival) -> list[tuple[float, float]]:
 
 
 def test_histogram_of_equal_gaps_plans_a_window_around_their_length() -> None:
-    """Minute 10, less 10 %, to the end of minute 10, and 10 % more."""
+    """From minute 10 less 10 % to the end of minute 10 plus 10 %."""
     assert windows(new_rival(HybridHistogram, *[630] * 20)) == [(540, 726)]
 
 
@@ -81,7 +81,7 @@ def test_mean_smoothed_and_markov_forecasts_match_a_sequence() -> None:
 
 
 def test_forecast_switch_selects_the_forecast_with_the_lowest_cost() -> None:
-    """Calls every two minutes: the chain knows the next minute; a mean keeps a pod in all of them."""
+    """Calls every two minutes: the Markov chain predicts the next minute; a mean keeps a pod all the time."""
     rival = new_rival(ForecastSwitch, *[119] * 100, threshold=0.6, worth_s=480.0)
     assert isinstance(rival, ForecastSwitch)
     rival.windows()

@@ -1,4 +1,4 @@
-"""The routing facts of a request's head."""
+"""Routing data read from a request head."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The address at which a pod is announced."""
+"""Addresses of announced pods."""
 
 from typing import Any
 

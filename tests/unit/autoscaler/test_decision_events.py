@@ -226,7 +226,7 @@ def test_policy_book_reports_costs_and_curve_of_adaptive_revisions() -> None:
     assert (story["namespace"], story["revision"]) == ADAPTIVE
     assert story["costs"]["covered_s"] == 120.0
     assert story["sentence"].startswith("over the last 2 minutes: 0 cold requests in both cases, ")
-    # The last request ended 20 s ago, as far as whole seconds tell.
+    # The last request ended 20 s ago, at a resolution of whole seconds.
     assert 18.0 <= WALL_S + 120.0 - story["idle_since_wall_s"] <= 21.0
     assert story["curve"] is None
     costs = book.costs(ADAPTIVE, world.now_s)

@@ -1,4 +1,4 @@
-"""An entry's updates of its revision's learnt target."""
+"""A revision entry: learnt target, oom kills, pod starts and pod states."""
 
 import msgspec
 import pytest

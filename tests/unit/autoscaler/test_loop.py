@@ -1,4 +1,4 @@
-"""The loop over the memory store, on virtual time: minutes pass at once, and each run is the same."""
+"""The decision loop over the memory store on virtual time: deterministic and without waiting."""
 
 import asyncio
 import itertools
@@ -48,12 +48,12 @@ Before = Callable[[Patch], Awaitable[None]]
 
 @pytest.fixture(autouse=True)
 def wall(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Start every run at the full hour: savings are written at the start of the next one."""
+    """Start each run at a full hour, because savings are written at the start of an hour."""
     monkeypatch.setattr("serving.autoscaler.io.decision_loop.wall_s", lambda: 3600.0 + now_s())
 
 
 class Interfering(MemoryCluster):
-    """A store with a hook right before a patch."""
+    """A store with a hook before each patch."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class Interfering(MemoryCluster):
 
 
 class Stage:
-    """An autoscaler at work over a store, with pods that report each second."""
+    """An autoscaler over a store; tests report load for its pods."""
 
     def __init__(self, settings: AutoscalerSettings) -> None:
         self.cluster = Interfering()
@@ -103,7 +103,7 @@ class Stage:
         self.autoscaler.record(KEY, stat, source)
 
     async def report(self, seconds: int, **loads: float) -> None:
-        """Let each pod report its load for so many seconds."""
+        """Report the load of each pod once per second."""
         for _ in range(seconds):
             for name, load in loads.items():
                 self.send_report(load, by=name, source=StatSource.POD)
@@ -142,7 +142,7 @@ def awake(*pods: str) -> AbstractAsyncContextManager[Stage]:
 def test_activator_poke_is_scaled_without_delay() -> None:
     async def run() -> tuple[int, float]:
         async with staged() as stage:
-            # The first decision, which nobody asked for, is over.
+            # The first periodic decision has passed.
             await pass_s(2.5)
             begin_s = now_s()
             stage.send_report(100.0)
@@ -164,7 +164,7 @@ def test_successive_pokes_are_batched() -> None:
 
     decisions, scale = run_virtually(run())
     assert scale == 15
-    # 0.1 s at 50 ms each, and one for each change of the scale that came back.
+    # One per 50 ms during 0.1 s, and one for each scale change from the watch.
     assert decisions <= 6
 
 
@@ -311,7 +311,7 @@ def test_conflicting_change_during_reserve_retains_the_pod() -> None:
             touched = itertools.count()
 
             async def wake(write: Patch) -> None:
-                # Somebody else changes the revision between our reading and our writing, each time.
+                # Another client changes the revision between each read and write of the autoscaler.
                 if write.kind is REVISION:
                     patch = {"metadata": {"annotations": {"touched": str(next(touched))}}}
                     await stage.cluster.patch(REVISION, *KEY, patch=patch)
@@ -337,7 +337,7 @@ def test_request_between_reserve_and_scale_to_zero_gets_a_pod() -> None:
                     woken.set()
 
             stage.cluster.before = wake
-            # When in its period the revision is decided on says in which second the scale is written.
+            # The second of the scale write depends on the revision's place in the period.
             while not woken.is_set():
                 await stage.report(1, p=0.0)
             stage.cluster.before = None
@@ -357,7 +357,7 @@ def test_scale_write_is_retried_while_the_api_server_is_unavailable() -> None:
 
             stage.cluster.before = refuse
             while await stage.store.scale() == 0:
-                # Whoever waits is told of each second.
+                # Queued requests are reported every second.
                 stage.send_report(5.0)
                 await pass_s(1)
             return await stage.store.scale(), stage.autoscaler.counts.write_failures
@@ -375,7 +375,7 @@ def test_restarted_autoscaler_removes_no_pod_within_a_stable_window() -> None:
             await stage.report(70, a=0.5, b=0, c=0, d=0)
             return scale, await stage.store.scale()
 
-    # The store's four pods stay ready, and no decision takes more than half of them.
+    # The four pods stay ready, and a decision removes at most half of them.
     assert run_virtually(run()) == (4, 2)
 
 
@@ -413,7 +413,7 @@ def test_conflicting_scale_write_triggers_a_new_decision() -> None:
             stage.cluster.before = before
             stage.send_report(100.0)
             seen.append(await stage.store.scaled(15))
-            # The store shows a write before its writer has the answer.
+            # The write is visible in the store before its writer gets the response.
             await until(lambda: stage.autoscaler.numbers()["scale_writes_total"])
             return seen, stage.autoscaler.numbers()["scale_writes_total"]
 
@@ -470,7 +470,7 @@ def test_decisions_of_many_revisions_are_spread_over_the_period() -> None:
             stop.set()
         return numbers
 
-    # In at least 15 of the 20 tenths of a second that a period has.
+    # Decisions fall into at least 15 of the 20 tenths of a second of a period.
     assert len(run_virtually(run())) >= 15
 
 
@@ -581,7 +581,7 @@ def test_adaptive_policy_learns_in_shadow_of_the_knative_policy() -> None:
             assert (decided.inputs.spec.policy, decided.inputs.advice.proposals) == (KNATIVE_POLICY, None)
             revision = await stage.cluster.get(REVISION, *KEY)
             assert {LEARNT_ANNOTATION, SAVINGS_ANNOTATION} <= set(revision["metadata"]["annotations"])
-            # Chosen now, the adaptive policy goes on from what was learnt in shadow.
+            # The adaptive policy, if selected now, continues with the state learnt in shadow.
             policy = adaptive_policy(spec_with(policy=ADAPTIVE_POLICY), ADAPTIVE)
             assert policy is not None
             policy.load(revision["metadata"]["annotations"][LEARNT_ANNOTATION])
@@ -638,7 +638,7 @@ def test_learnt_policy_state_survives_an_autoscaler_restart() -> None:
         return before.gaps_lasted, after.gaps_lasted
 
     before, after = run_virtually(run())
-    # Gaps that ended since the last save are lost: it is made each five minutes.
+    # Gaps since the last save are lost; saves happen every five minutes.
     assert 0 < after <= before
 
 
@@ -655,7 +655,7 @@ def test_policy_learns_the_pod_start_time() -> None:
             assert entry.scaler is not None
             return entry.scaler.policy.start_s
 
-    # A start takes 2 s until one is measured, and one of 20 s moves the mean by a fifth of the difference.
+    # The default is 2 s; a start of 20 s moves the mean by a fifth of the difference.
     assert run_virtually(run()) == pytest.approx(2.0 + 0.2 * 18.0, abs=0.1)
 
 
@@ -672,7 +672,7 @@ async def published(stage: Stage) -> AnticipatedPods | None:
 
 
 async def climbed(stage: Stage) -> None:
-    """A minute of a load for 4 pods, then half as much again, which does not panic."""
+    """A minute of load for 4 pods, then 1.5 times that load, which is below the panic threshold."""
     await stage.report(60, **dict.fromkeys(PODS, 6.5))
     await stage.report(8, **dict.fromkeys(PODS, 10.0))
 
@@ -687,7 +687,7 @@ def test_anticipated_pods_are_published_during_a_climb_and_withdrawn() -> None:
 
     during, scale, after = run_virtually(run())
     assert during is not None
-    # How far ahead depends on the second of the decision.
+    # The number depends on the second of the decision.
     assert during.count in (5, 6)
     assert (scale, after) == (4, None)
 
@@ -717,7 +717,7 @@ ONLY = {"serving.dev/dormant": "only,after=1s"}
 
 
 def short_of_memory(folder: Path, available_kib: int, **more: Any) -> AutoscalerSettings:  # noqa: ANN401 - settings
-    """Settings of a machine with a million KiB."""
+    """Settings of a machine with 1,000,000 KiB of memory."""
     (folder / "meminfo").write_text(f"MemTotal: 1000000 kB\nMemAvailable: {available_kib} kB\n")
     return AutoscalerSettings(policy=KNATIVE_POLICY, memory=MemorySettings(proc_folder=str(folder)), **more)
 
@@ -816,7 +816,7 @@ async def staged_pod(
 
 
 async def measure(stage: Stage, concurrency: float, *, is_first: bool) -> None:
-    """The metrics of a pod to which each request adds 12 MiB."""
+    """Store metrics of a pod whose memory grows by 12 MiB per request."""
     metrics = {
         "apiVersion": "metrics.k8s.io/v1beta1",
         "kind": "PodMetrics",
@@ -832,7 +832,7 @@ async def measure(stage: Stage, concurrency: float, *, is_first: bool) -> None:
 
 
 async def live(stage: Stage, *, period_s: int = 5) -> None:
-    """A load that rises to 8 and stays, measured each period."""
+    """Report a load that rises to 8 and stays, with metrics in each period."""
     for number, concurrency in enumerate((1.0, 2.0, 4.0, 6.0, 8.0, 8.0, 8.0, 8.0)):
         await measure(stage, concurrency, is_first=not number)
         for _ in range(period_s):
@@ -871,7 +871,7 @@ def test_learnt_target_is_used_with_the_annotation() -> None:
 def test_shadow_learnt_target_is_saved_without_scaling() -> None:
     async def run() -> tuple[int, str, str]:
         async with staged_pod(settings=USUAL) as stage:
-            # Without the annotation usage is listed as often as metrics-server measures it.
+            # Without the annotation, usage is listed at the interval of metrics-server.
             await live(stage, period_s=30)
             learnt = stage.autoscaler.decisions(KEY)[-1].outcome.inputs.learnt
             return await stage.store.scale(), str(learnt), await saved(stage)
@@ -910,7 +910,7 @@ def test_missing_pod_metrics_cause_no_policy_failure() -> None:
 
 
 class Member:
-    """One autoscaler. It takes the lease on request; ``skew_s`` moves that lease's clock ahead, as a freeze does."""
+    """An autoscaler that competes for the lease; ``skew_s`` advances its lease clock, as a freeze does."""
 
     def __init__(self, name: str, cluster: MemoryCluster) -> None:
         self.skew_s = 0.0
@@ -949,7 +949,7 @@ class Member:
 
 @asynccontextmanager
 async def at_work(member: Member, group: asyncio.TaskGroup) -> AsyncIterator[Member]:
-    """Follow everything, and compete for the lease."""
+    """Run the autoscaler, and compete for the lease."""
     ending = asyncio.Event()
     group.create_task(member.autoscaler.run(ending))
     await member.synced()

@@ -1,4 +1,4 @@
-"""ScalingPolicies in the loop, over the memory store, on virtual time."""
+"""ScalingPolicies in the decision loop, over the memory store on virtual time."""
 
 import asyncio
 from collections.abc import Mapping
@@ -47,7 +47,7 @@ def test_occupancy_trigger_scales_up_beyond_the_request_load() -> None:
     async def run() -> tuple[int, Json]:
         async with awake("p", "q") as stage:
             await attach(stage, ROOM)
-            # 2 of 2 pods hold one request of 10: requests alone would want one pod.
+            # Each of 2 pods has 1 request of 10: the request load alone needs one pod.
             await stage.report(15, p=1.0, q=1.0)
             return await stage.store.scaled(4), await status(stage)
 
@@ -186,7 +186,7 @@ def test_new_autoscaler_continues_the_points_of_the_policy_status() -> None:
 
 
 class Blind(MemoryCluster):
-    """A cluster that does not let anybody read policies."""
+    """A cluster that forbids listing policies."""
 
     async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
         if selection.kind == SCALING_POLICY:

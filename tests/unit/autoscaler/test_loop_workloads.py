@@ -1,4 +1,4 @@
-"""The loop about ScaledWorkloads, over the memory store on virtual time: their pods report nothing."""
+"""ScaledWorkloads in the decision loop, on virtual time; their pods send no reports."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -59,7 +59,7 @@ class Shop:
         return int((await self.cluster.get(DEPLOYMENT, "default", name))["spec"]["replicas"])
 
     async def report(self, load: float, *, seconds: int = 1, **pods: float) -> None:
-        """What an activator reports, each second, and the requests in each pod."""
+        """Report the load of an activator once per second, with the requests in each pod."""
         for _ in range(seconds):
             stat = Stat(pod="activator", at_s=now_s(), concurrency=load, request_count=load, pod_loads=pods)
             self.stage.autoscaler.record(KEY, stat, StatSource.ACTIVATOR)
@@ -68,7 +68,7 @@ class Shop:
 
 @asynccontextmanager
 async def new_shop(*, scale: int = 0, first: Object | None = None) -> AsyncIterator[Shop]:
-    """An autoscaler that runs, and then a workload; ``first`` replaces its manifest."""
+    """A running autoscaler and a workload created afterwards; ``first`` replaces its manifest."""
     stage, stop = Stage(SETTINGS), asyncio.Event()
     await stage.cluster.create(DEPLOYMENT, deployment(scale))
     shop = Shop(stage)
@@ -94,7 +94,7 @@ def ready_count(shop: Shop) -> int:
 def test_workload_scales_from_zero_with_load_and_back_to_zero() -> None:
     async def body() -> None:
         async with new_shop() as shop:
-            # A new workload at zero is not started, though no state says that it rests.
+            # A new workload at zero is not started, though it has no serving state yet.
             await pass_s(5)
             assert await shop.scale() == 0
             await shop.report(1.0)
@@ -102,7 +102,7 @@ def test_workload_scales_from_zero_with_load_and_back_to_zero() -> None:
             await shop.add_pod("p0")
             await shop.report(25.0, seconds=20)
             assert await shop.scale() == 4
-            # Activators report that it is idle; the window of 10 s passes.
+            # Activators report no load; the window of 10 s passes.
             await shop.report(0.0, seconds=30)
             assert await shop.scale() == 0
             scaled_workload = await shop.cluster.get(SCALED_WORKLOAD, *KEY)
@@ -152,7 +152,7 @@ def test_pods_without_requests_are_removed_first() -> None:
 
 
 def test_repeated_foreign_scale_changes_set_the_contested_annotation() -> None:
-    """Each time it has set 3 pods, the load of one pod is decided on again."""
+    """The autoscaler corrects each foreign change to 3 pods, because the load needs one."""
 
     async def body() -> None:
         async with new_shop(scale=1) as shop:
@@ -174,13 +174,13 @@ def test_repeated_foreign_scale_changes_set_the_contested_annotation() -> None:
 
 
 def test_workload_without_activator_reports_retains_its_scale() -> None:
-    """Without activators nobody knows what is in flight: the scale stays."""
+    """Without activators the load is unknown, so the scale is unchanged."""
 
     async def body() -> None:
         async with new_shop(scale=3) as shop:
             await pass_s(120)
             assert await shop.scale() == 3
-            # At most half of the ready pods go at once, and nothing removes these.
+            # A decision removes at most half of the ready pods, and these pods stay ready.
             await shop.report(0.0, seconds=30)
             assert await shop.scale() == 1
 
@@ -290,7 +290,7 @@ def test_relabeled_or_deleted_pods_are_not_counted() -> None:
 
 
 def test_invalid_workload_spec_retains_the_previous_spec() -> None:
-    """A request from zero is answered, and the writes about the workload go on."""
+    """The workload still scales from zero, and its writes succeed."""
 
     async def body() -> None:
         async with new_shop() as shop:
@@ -360,7 +360,7 @@ def test_workload_schedules_set_the_minimum_until_removed() -> None:
             assert await shop.scale() == 3
             for name in ("p0", "p1", "p2"):
                 await shop.add_pod(name)
-            # A spec that cannot be read changes nothing.
+            # An invalid spec changes nothing.
             await shop.cluster.patch(SCALED_WORKLOAD, *KEY, patch={"spec": {"scaling": {"window": "soon"}}})
             await shop.report(0.0, seconds=40)
             assert await shop.scale() == 3

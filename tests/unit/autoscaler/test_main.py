@@ -16,7 +16,7 @@ SILENCE = NoData(missing="nothing was told")
 
 @pytest.fixture
 def outcome() -> ScalerOutcome:
-    """A decision on load over two pods."""
+    """A decision about two pods under load."""
     world = World(REVISION, facts_of(2))
     world.live(8, load=100.0)
     return world.outcomes[-1]

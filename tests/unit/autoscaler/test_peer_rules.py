@@ -1,4 +1,4 @@
-"""What the autoscaler lets a peer ask, by its certificate."""
+"""Requests that the autoscaler allows a peer, by its certificate."""
 
 import pytest
 
@@ -27,7 +27,7 @@ def of(identity: str) -> StatsPeer:
         ("/stats", {"autoscaler": "b"}, of(AUTOSCALER)),
         ("/decisions", {}, of(DASHBOARD)),
         ("/decisions", {}, LOOPBACK),
-        # The query token follows.
+        # The query token is checked later.
         ("/decisions", {}, STRANGER),
         ("/policies", {}, STRANGER),
         ("/metrics", {}, STRANGER),

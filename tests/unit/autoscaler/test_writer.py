@@ -1,4 +1,4 @@
-"""The writer under concurrent changes; ``test_loop.py`` has the usual way."""
+"""The writer under concurrent changes; ``test_loop.py`` tests it without them."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
@@ -84,7 +84,7 @@ class World:
         )
 
     def learn(self, _: RevisionKey, learned: Learned) -> None:
-        """Learn outcomes, as the decision loop does."""
+        """Apply the results of writes, as the decision loop does."""
         match learned:
             case ReserveRefused():
                 self.requested_causes.append(DecisionCause.CHANGE)
@@ -101,7 +101,7 @@ class World:
 
 
 def wanting(count: int) -> tuple[World, ScalerOutcome]:
-    """A world with a revision at 0 that wants so many pods."""
+    """A world whose revision at zero has a decision for ``count`` pods."""
     world, scaled_revision = World(), revision()
     scaler = Scaler(scaled_revision, facts_of(0), SETTINGS, is_restart=False, now_s=0.0)
     stat = msgspec.structs.replace(stat_of(count * 7.0), at_s=0.1)
@@ -166,7 +166,7 @@ def test_scale_is_written_separately_unless_the_reserve_write_included_it(
 def test_newer_decision_during_scale_to_zero_is_written_afterwards() -> None:
     world, newer = wanting(2)
     world.entry.deployment = msgspec.structs.replace(DEPLOYMENT, replica_count=1)
-    # One request writes Reserve and scale 0, and cannot be stopped between them.
+    # One call writes Reserve and scale 0 and cannot be interrupted between them.
     world.reserved = ReserveResult(is_reserved=True, scale_version="6")
     world.during_reserve = lambda: setattr(world.entry, "latest", newer)
     world.entry.latest = msgspec.structs.replace(newer, to_reserve=True, apply_count=0)
@@ -223,7 +223,7 @@ def test_entry_stores_troubles_of_pods_until_their_deletion() -> None:
 
 
 def unasked() -> World:
-    """A revision in reserve that gets two pods without a request."""
+    """A Reserve revision whose decision wants two pods without a request."""
     world, outcome = wanting(2)
     in_flight = msgspec.structs.replace(outcome.inputs.in_flight, present=Stat())
     inputs = msgspec.structs.replace(outcome.inputs, in_flight=in_flight)

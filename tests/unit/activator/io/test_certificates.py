@@ -1,4 +1,4 @@
-"""Certificates of an activator, read from Secrets at several times."""
+"""Certificates of an activator under concurrent reloads."""
 
 import asyncio
 import base64
@@ -13,7 +13,7 @@ from tests.integration.tls_stage import issued
 
 
 class Slow(MemoryCluster):
-    """A store whose first read waits."""
+    """A store that blocks its first read."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ async def test_slow_earlier_reload_keeps_certificate_of_new_mapping() -> None:
         await cluster.read_started.wait()
         watch.set_mapped({"blog.example": ("default", "blog"), "shop.example": ("default", "shop")})
         later = tasks.create_task(watch.reload())
-        # The later reload gets as far as it can before the first one continues.
+        # The later reload runs as far as possible before the first read continues.
         await asyncio.wait([later], timeout=0.2)
         cluster.gate.set()
     assert watch.certificates.count == 2

@@ -1,4 +1,4 @@
-"""The ticker: ticks of a router at the times it is due."""
+"""The ticker runs a router's ticks when they are due."""
 
 import asyncio
 

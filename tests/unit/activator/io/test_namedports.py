@@ -1,4 +1,4 @@
-"""Which service takes the connections to a port of a namespace."""
+"""Ownership of named ports: the service that accepts the connections to a port of a namespace."""
 
 import asyncio
 from typing import Any, cast

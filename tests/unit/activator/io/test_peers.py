@@ -12,7 +12,7 @@ from serving.net.proxy.forwarding.exchange import Exchange
 
 
 async def test_connection_closed_by_live_peer_leaves_no_writer_callback(tmp_path: Path) -> None:
-    """A process of an earlier version closes a connection with a newer message, and continues to run."""
+    """A process of an earlier version closes the connection on a newer message and keeps running."""
     closed = asyncio.Event()
 
     async def close(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -1,4 +1,4 @@
-"""The claims of a route on TCP ports, and the object that Events about them name."""
+"""TCP port claims of a route, and the involved object of their Events."""
 
 from typing import Any
 

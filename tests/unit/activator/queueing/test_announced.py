@@ -1,4 +1,4 @@
-"""Pods that announced themselves and are in no slice yet."""
+"""Announced pods before an EndpointSlice lists them."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Who failed a request, and why."""
+"""Attribution of failed requests to a component, with the reason."""
 
 import msgspec
 import pytest
@@ -65,7 +65,7 @@ def test_recorded_failure_explains_a_refused_request_only() -> None:
     facts.fail("queue-proxy", "no connection")
     end = msgspec.structs.replace(END, outcome=REFUSED, status=502)
     assert failure_of(end, facts) == ("queue-proxy", "no connection")
-    # Another pod has responded in the end.
+    # Another pod has responded successfully.
     assert failure_of(END, facts) == ("", "")
 
 

@@ -1,4 +1,4 @@
-"""Probes of pods that are listed as not ready."""
+"""Readiness probes of pods listed as not ready."""
 
 import random
 from collections.abc import Iterable
@@ -48,7 +48,7 @@ def test_announced_pod_is_probed_immediately_and_at_short_intervals() -> None:
     assert unready_pods.due(KEY, 3.05, is_waiting=True) == []
     unready_pods.hurry(KEY, "p", 3.05)
     assert addresses(unready_pods.due(KEY, 3.05, is_waiting=True)) == ["p"]
-    # A probe that was under way when it became ready is followed by another soon.
+    # A probe in flight during the announcement is followed by another one shortly.
     record_reply(unready_pods, "p", 3.06, is_ready=False)
     assert unready_pods.probe_due_s(KEY, is_waiting=True) == pytest.approx(3.07)
 

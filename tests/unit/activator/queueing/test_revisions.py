@@ -1,4 +1,4 @@
-"""Reading Revisions."""
+"""Parsing of Revisions and ScaledWorkloads."""
 
 from typing import Any
 

@@ -687,7 +687,7 @@ def test_a_silent_pod_is_ejected_and_its_revision_gets_a_tick() -> None:
 
 
 def test_idle_workload_is_reported_only_while_it_has_pods() -> None:
-    """Its pods report nothing. One without pods, and a revision, are not reported."""
+    """Pods of a workload send no reports. Workloads without pods, and revisions, are not reported."""
     workload = msgspec.structs.replace(revision(), is_workload=True, kubelet_decides=True)
     router = new_router(facts=workload)
     assert router.report(1.0) == []
@@ -835,7 +835,7 @@ def test_ready_workload_pod_receives_requests_before_a_slice_lists_it() -> None:
     assert [(dispatch.request, dispatch.pod) for dispatch in outcome.dispatches] == [("r", READY)]
     router.tick(5.9)
     assert (router.directory.pods_of(KEY), router.tick(5.9).probes) == ({"p": READY}, [])
-    # The slice repeats it, and from then on it alone counts.
+    # Once the slice lists the pod, only the slice counts.
     router.set_slice(ServedSlice(key="default/s", revision=KEY, pods=(READY,)), 5.9)
     assert (len(router.directory.announced), router.directory.pods_of(KEY)) == (0, {"p": READY})
     router.set_slice(ServedSlice(key="default/s", revision=KEY, pods=()), 5.9)
@@ -867,7 +867,7 @@ FALLBACK = ("default", "hello-00001:fallback")
 def with_cold_start(
     *addresses: str, waiting_max: int | None = None, failure: str | None = None, **fields: object
 ) -> RequestRouter[str]:
-    """The router of a workload with these fields of its cold start, and its fallback if it has one."""
+    """A router with a workload that has these cold start fields, and with its fallback, if any."""
     workload = msgspec.structs.replace(
         revision(failure=failure),
         cold_start=msgspec.convert(fields, ColdStart),

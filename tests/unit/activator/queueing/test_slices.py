@@ -1,4 +1,4 @@
-"""Reading EndpointSlices."""
+"""Parsing of EndpointSlices."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The throttler: running, waiting and refused requests."""
+"""The throttler admits, queues and rejects requests."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -60,7 +60,7 @@ def pods_at(*addresses: str) -> dict[str, ServedPod]:
 
 
 def shown(holder: RevisionThrottler[str], runs: Iterable[Dispatch[str]]) -> list[str]:
-    """Runs as "request@pod"."""
+    """Format dispatches as "request@pod"."""
     validate(holder)
     return [f"{run.request}@{run.pod.address}" for run in runs]
 
@@ -84,7 +84,7 @@ def test_requeued_request_prefers_a_pod_on_another_node() -> None:
             if isinstance(outcome, Dispatch) and outcome is not lost:
                 result.go(outcome.request)
         assert result.back(lost.request) == [f"{lost.request}@s"]
-        # Where no other node has a free pod, another pod of the node is better than none.
+        # Without a free pod on another node, another pod of the same node is used.
         on_a = result.come("again")
         assert result.back("again")[0] not in (*on_a, "again@s")
 
@@ -98,7 +98,7 @@ def test_prompt_is_routed_by_known_prefix_also_after_queueing() -> None:
     assert shown(result, [run for run in began if isinstance(run, Dispatch)]) == ["a@q", "b@p"]
     assert isinstance(result.arrive("c", 0.0, session=PROMPT), Queued)
     (run,) = result.finish("b", 1.0)
-    # The pod that knows it has no free slot.
+    # The pod that knows the prefix has no free slot.
     assert (run.request, run.pod.address, run.prefix) == ("c", "p", PrefixMatch(known_count=0, block_count=3))
     for request in "ac":
         result.go(request)

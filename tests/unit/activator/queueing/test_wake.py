@@ -1,4 +1,4 @@
-"""The conditions for a flip of a revision, and for a poke of the autoscaler."""
+"""Conditions for flipping a revision to Active and for poking the autoscaler."""
 
 import pytest
 
@@ -29,7 +29,7 @@ def facts(
     desired: int = 0,
     has_rejected: bool = False,
 ) -> WakeInput:
-    """A revision with pods for 7 requests at once; all requests in flight arrived since the last report."""
+    """Input for a target of 7 requests per pod; all requests in flight arrived since the last report."""
     return WakeInput(
         level=waiting + running,
         waiting_count=waiting,
@@ -129,7 +129,7 @@ def test_calm_resets_the_known_queue_length() -> None:
 def test_rejections_of_a_failed_revision_are_reported_once_per_period() -> None:
     seen = facts(has_rejected=True)
     state, decision = step(WakeState(), seen, 0.0)
-    # It is not inside, and so in no report: windows get it with the poke.
+    # A rejected request is in no report, so the poke adds it to the windows.
     assert decision.poke == Poke(load=poked(1, windowed=1.0), reason=PokeReason.FIRST)
     state, decision = step(state, seen, 0.5)
     assert decision.poke is None
@@ -142,7 +142,7 @@ def test_report_excludes_load_reported_by_pokes() -> None:
     state = after(facts(10))
     state, load = reported(state, report(12.5, 15), level=15, waiting_count=15, period_s=1.0)
     assert (load.concurrency, load.request_count) == (2.5, 5)
-    # Windows average the mean of the whole period.
+    # Windows get the mean of the whole period.
     assert (load.window_concurrency, load.window_request_count) == (12.5, 15)
     assert (state.known_level, state.known_waiting_count, state.poked_count) == (15, 15, 0)
 
@@ -197,7 +197,7 @@ def test_flip_pause_is_reset_when_the_revision_becomes_active() -> None:
 
 
 def test_full_revision_reports_concurrency_and_not_each_queued_request() -> None:
-    # Three clients, two slots: each 0.1 s one request ends, the next one waits a moment later.
+    # Three clients, two slots: a request ends every 0.1 s, and the next one queues 10 ms later.
     state = reported(WakeState(), report(3.0, 30), level=3, waiting_count=1, period_s=1.0)[0]
     poked = 0.0
     for number in range(10):

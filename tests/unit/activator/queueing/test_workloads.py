@@ -1,4 +1,4 @@
-"""Slices of the Services of ScaledWorkloads."""
+"""EndpointSlices of the Services of ScaledWorkloads."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The mappings that an activator serves, and their targets."""
+"""DomainMappings served by an activator, and their targets."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The table of hosts: which rule a request takes."""
+"""The host table selects the rule of a request."""
 
 from collections.abc import Mapping
 
@@ -95,7 +95,7 @@ def test_older_of_two_equal_rules_wins_until_removed() -> None:
 
 
 def test_host_belongs_to_the_first_namespace_until_it_leaves() -> None:
-    """Another namespace cannot take a path of it, however long."""
+    """Another namespace cannot claim any path of the host."""
     hosts = table(rule("shop", namespace="good", since="1"), rule("login", namespace="evil", since="2", path="/login"))
     assert revision_for(hosts, "/login") == "shop"
     assert [lost.owner for lost in hosts.lost()] == ["evil/login"]

@@ -1,4 +1,4 @@
-"""Which revision a request is for."""
+"""Selection of the revision for a request."""
 
 import json
 import random
@@ -135,7 +135,7 @@ def test_cluster_local_route_has_no_public_host() -> None:
 
 @given(STATUSES, st.sampled_from([None, "cluster-local"]))
 def test_forged_status_cannot_claim_a_host_of_another_route(status: dict[str, Any], visibility: str | None) -> None:
-    """Not even for a route that is older than all others, and not in its own namespace either."""
+    """Also if the forging route is the oldest, and also within its own namespace."""
     labels = {"networking.knative.dev/visibility": visibility} if visibility else {}
     others = [facts("victim", namespace="other"), facts("taken-forger"), facts("hello")]
     forged = route_of(
@@ -147,7 +147,7 @@ def test_forged_status_cannot_claim_a_host_of_another_route(status: dict[str, An
         RULES,
     )
     before, after = new_routes(*others), new_routes(*others)
-    # A name of the world that is mapped to a service.
+    # An external host mapped to a service.
     for routes in (before, after):
         routes.set_domains({"shop.example.com": "hello.default.svc.cluster.local"})
     if isinstance(forged, ServedRoute):
@@ -349,7 +349,7 @@ def test_draws_match_the_percentages_statistically(percents: list[int], seed: in
     counts = Counter(choose(site, tag=None, draw=dice.random)[1] for _ in range(draws))
     for place, percent in enumerate(percents):
         share = percent / sum(percents)
-        # Six standard deviations of a binomial count: wrong once in a thousand million.
+        # Six standard deviations of a binomial count: a false alarm in a billion runs.
         assert abs(counts[str(place)] - draws * share) <= 6 * (draws * share * (1 - share)) ** 0.5 + 1e-9
 
 

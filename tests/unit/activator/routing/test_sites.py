@@ -96,7 +96,7 @@ def test_session_is_read_from_the_first_header_value() -> None:
 
 
 def only_cart(text: str) -> CallerIdentity:
-    """Read the token of the service cart."""
+    """Accept only the token of the service cart."""
     if text != "of cart":
         raise InvalidValue(text=text, expected="a token of a caller")
     return _CART

@@ -1,6 +1,6 @@
-"""One tenant against another: each way to claim a host, tried by a namespace that does not own it.
+"""Tenant isolation: a namespace tries every way to claim a host of another namespace.
 
-The attacker's objects are older than the victim's, sort before them, and have the status that suits them.
+The attacker's objects are older, sort first, and have a forged status.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ PUBLIC, INNER = Listener.PUBLIC, Listener.INNER
 VICTIM, ATTACKER = "shop", "aaa"
 MAPPED = "shop.example.com"
 LONG_AGO = "2001-01-01T00:00:00Z"
-# Each host of the victim: its own, a tag's, a revision's, in each form, and a mapped one.
+# The victim's hosts in each form: route, tag, revision and domain mapping.
 HOSTS = {
     "public": (PUBLIC, "front.shop.localhost"),
     "public tag": (PUBLIC, "new-front.shop.localhost"),
@@ -30,7 +30,7 @@ HOSTS = {
     "mapped": (PUBLIC, MAPPED),
     "mapped, inside": (INNER, MAPPED),
 }
-# Names by which an attacker tries to have a host of the victim come out of the templates.
+# Names that might render to a host of the victim through the templates.
 NAMES = ("front", "front.shop", "new-front", "front-00001", "front.shop.svc", "shop", MAPPED)
 TAGS = ("new", "front", "front.shop", "new-front.shop", "x.", "*")
 
@@ -63,7 +63,7 @@ def mapping(owner: str, host: str, *, to: str = "evil", **reference: str) -> dic
 
 
 class World:
-    """The routing of an activator with the victim's service, its tag, a revision and a mapped host."""
+    """An activator's routing with the victim's service, tag, revision and mapped host."""
 
     def __init__(self) -> None:
         self.routes, self.targets = Routes(), DomainTargets()
@@ -78,7 +78,7 @@ class World:
         self.routes.set_domains(self.targets.hosts(RULES))
 
     def owners(self) -> dict[str, str]:
-        """The namespace that answers at each host of the victim."""
+        """The namespace that serves each host of the victim."""
         return {name: _namespace(self.routes.find(*place)) for name, place in HOSTS.items()}
 
 
@@ -109,20 +109,20 @@ def test_revision_of_another_namespace_claims_no_host(world: World) -> None:
 
 @pytest.mark.parametrize("is_claimed", [False, True])
 def test_mapping_of_another_namespace_does_not_redirect_a_host(world: World, *, is_claimed: bool) -> None:
-    """Even where the claim is the attacker's, as it may be where the controller makes claims."""
+    """Also if the attacker holds the claim, as with claims created by the controller."""
     for _, host in HOSTS.values():
         world.targets.put((ATTACKER, host), mapping(ATTACKER, host))
         if is_claimed and host != MAPPED:
             world.targets.claim(host, {"spec": {"namespace": ATTACKER}})
     world.settle()
     assert world.owners() == dict.fromkeys(HOSTS, VICTIM)
-    # No certificate of the attacker's is shown for a public host either.
+    # No certificate of the attacker is used for a public host either.
     secrets = world.targets.secrets(world.routes.holds)
     assert {secrets[host][0] for listener, host in HOSTS.values() if listener is PUBLIC and host in secrets} == {VICTIM}
 
 
 def test_transferred_claim_moves_the_mapped_host(world: World) -> None:
-    """ClusterDomainClaims are objects of the cluster: the right to write them moves hosts."""
+    """ClusterDomainClaims are cluster-scoped: the right to write them is the right to move hosts."""
     world.targets.put((ATTACKER, MAPPED), mapping(ATTACKER, MAPPED))
     world.targets.claim(MAPPED, {"spec": {"namespace": ATTACKER}})
     world.settle()

@@ -1,4 +1,4 @@
-"""The hosts of ScaledWorkloads, alone and beside routes."""
+"""Hosts of ScaledWorkloads, with and without routes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The slot broker: asks, gifts, and their order."""
+"""The slot broker: slot requests, transfers and their order."""
 
 import pytest
 
@@ -9,12 +9,12 @@ from tests.property.slot_world import KEY, Life, World
 
 _ADDRESSES = [f"127.64.0.{number}:8012" for number in range(2, 40)]
 _FIRSTS = [pod for pod in _ADDRESSES if share_of(pod, slot_count=1, members=(0, 1), index=0)]
-# Of one slot each: the first two are the share of process 0 of two, the third is that of 1.
+# Pods with one slot: process 0 of 2 owns the first two, process 1 the third.
 PODS = (*_FIRSTS[:2], next(pod for pod in _ADDRESSES if pod not in _FIRSTS))
 
 
 def settle(world: World) -> None:
-    """Let everybody do what is to be done, until nobody has anything to say."""
+    """Run ticks and deliver messages until no process sends any."""
     for _ in range(20):
         for life in world.living:
             life.tick()
@@ -31,7 +31,7 @@ def world_of(*pods: str, count: int = 2, slots: int = 1) -> tuple[World, list[Li
 
 
 def asked_counts(world: World) -> list[tuple[int, int]]:
-    """Who asks for how many."""
+    """The process and number of slots of each request for slots."""
     return [(sender.index, message.waiting_count) for sender, _, message in world.messages if isinstance(message, Ask)]
 
 

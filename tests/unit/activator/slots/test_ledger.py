@@ -1,4 +1,4 @@
-"""Rights to slots: views, loans, and what happens when processes come and go."""
+"""Rights to slots: views, loans, and starts and ends of processes."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,7 +15,7 @@ PODS = [f"127.64.{number // 250}.{number % 250}:8012" for number in range(1000)]
 
 
 class Net:
-    """Ledgers that receive messages at once, except for held ones."""
+    """Ledgers and their undelivered messages; ``settle`` delivers them."""
 
     def __init__(self) -> None:
         self.ledgers: dict[int, Ledger] = {}
@@ -113,7 +113,7 @@ def test_only_slots_in_use_are_usable_while_a_view_is_negotiated() -> None:
     assert net.rights(slots=10) == [7, 0]
     net.settle()
     assert net.ledgers[0].silent_peers == []
-    # 7 are in use, so that 2 of the other's share of 5 are lent.
+    # 7 slots are in use, so the other process lends 2 of its 5.
     assert net.rights(slots=10) == [7, 3]
 
 

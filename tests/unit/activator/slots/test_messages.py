@@ -1,4 +1,4 @@
-"""Messages between activators, as bytes."""
+"""Encoding of messages between activators."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Readings of the memory, from files as the kernel writes them."""
+"""Memory readings from files in the kernel's format."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Each `serving` command of README, docs and examples is one that the command line understands; none is executed."""
+"""Each `serving` command in README, docs and examples parses; none is executed."""
 
 import re
 import shlex
@@ -22,9 +22,9 @@ _FENCE = re.compile(r"^```([^\n]*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 _INLINE = re.compile(r"`(serving [^`]*)`")
 _SUBSTITUTION = re.compile(r"\$\(([^()]*)\)")
 _PREFIX = re.compile(r"^(\$ |sudo |export |[A-Z_]+=\S+ )+")
-# What ends a command of a shell.
+# Shell operators that end a command.
 _END = re.compile(r"\s(?:\||\|\||&&?|;|>|<)(?:\s|$)")
-# The documentation of a form: a word may be left out, or is one of several.
+# A synopsis with optional or alternative words.
 _IS_FORM = re.compile(r"[\[\]|]|\.\.\.|\bCOMMAND\b")
 
 
@@ -50,7 +50,7 @@ def inline_commands(page: str) -> Iterator[str]:
 
 
 def problem_of(text: str, *, is_whole: bool) -> str | None:
-    """What the command line says against a command; None if it understands it. Arguments of a part may be missing."""
+    """The parse error of a command, or None. A partial command may lack arguments."""
     words = shlex.split(text)[1:]
     command: click.Command = main
     try:

@@ -1,4 +1,4 @@
-"""A named pipe or a device in the place of a file is refused by each command."""
+"""Each command rejects a named pipe or a device as its file argument."""
 
 import os
 from pathlib import Path
@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from serving.tools.cli.main import main
 
-# Each command reads FILE. It ends before it asks a server.
+# Each command reads FILE and exits before it contacts a server.
 COMMANDS = (
     "apply --state STATE -f FILE",
     "delete --state STATE -f FILE",

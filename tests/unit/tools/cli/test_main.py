@@ -15,7 +15,7 @@ from tests.tidy.sources import ROOT
 
 PLACES = {name: place for section in SECTIONS.values() for name, (place, _) in section.items()}
 
-# They run the daemons' own code, or are daemons.
+# Commands that run code of the daemons, or are daemons.
 HEAVY = {
     "arena",
     "backup",
@@ -51,7 +51,7 @@ def test_help_loads_no_command_module() -> None:
 def test_common_commands_load_no_large_package() -> None:
     modules = sorted({PLACES[name].partition(":")[0] for name in set(PLACES) - HEAVY})
     large = {"aiohttp", "asyncio", "click.shell_completion", "kubernetes", "numpy", "uvloop"}
-    # All in one process: the first that loads one of them is named.
+    # All in one process: the assertion names the first offender.
     program = (
         f"import importlib, sys\nfor name in {modules}:\n    importlib.import_module(name)\n"
         f"    assert not {large} & sys.modules.keys(), (name, {large} & sys.modules.keys())"
@@ -61,7 +61,7 @@ def test_common_commands_load_no_large_package() -> None:
 
 
 def test_supervisor_loads_neither_asyncio_nor_a_server() -> None:
-    # It stays in memory for as long as the system runs.
+    # The supervisor stays in memory while the system runs.
     program = "import sys, serving.home.supervisor.main; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=120)
     assert set(done.stdout.split()) & {"aiohttp", "asyncio", "http.server", "numpy", "yaml"} == set()

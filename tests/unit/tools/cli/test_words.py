@@ -40,7 +40,7 @@ def test_words_of_other_tools_translate_to_a_command(typed: str, command: str) -
     assert command_of(typed.split(), now_s=7.5) == command.split()
 
 
-# What people type of each tool.
+# Common verbs of each tool.
 VERBS = """
 kubectl: annotate api-resources api-versions apply attach auth autoscale cluster-info completion config cordon cp create debug delete describe diff
 drain edit events exec explain expose get kustomize label logs patch port-forward proxy replace rollout rollout+restart rollout+undo

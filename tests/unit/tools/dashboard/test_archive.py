@@ -126,7 +126,7 @@ def test_longer_steps_are_means_and_outlive_shorter_steps(archive: Archive) -> N
     assert fortnight.columns["ready"] == [
         sum((at_s + 60 * index) // 60 % 1440 for index in range(10)) / 10 for at_s in range(begun_s, NOW_S, 600)
     ]
-    # Of the first four hours there are no rows of 5 s any more.
+    # The 5 s rows of the first four hours have been deleted.
     archive.roll(NOW_S)
     near = archive.read(KEY, from_s=NOW_S - 7200, to_s=NOW_S, now_s=NOW_S)
     assert near.columns["at_s"] == list(range(NOW_S - 7200, NOW_S, 5))

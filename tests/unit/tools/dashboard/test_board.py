@@ -101,7 +101,7 @@ def used(name: str, cpu: str, memory: str) -> dict[str, Any]:
 def test_count_mode_and_sentence_come_from_one_decision() -> None:
     board = new_board()
     board.decision(decision(1.0))
-    # The deciders want 0, and the gate keeps 1 for now.
+    # The deciders want 0; the gate still keeps 1.
     board.sample(sample(8.0, wanted_count=1, sentence="stays 1: stable; 1 stays", is_panic=False))
     row = dict(zip(COLUMNS, board.tick(9.0)[KEY], strict=True))
     text = {"key": KEY, "at_s": 8.0, "sentence": "stays 1: stable; 1 stays", "is_change": False, "wanted": 1}
@@ -110,10 +110,10 @@ def test_count_mode_and_sentence_come_from_one_decision() -> None:
     board.sample(sample(10.0, wanted_count=0, sentence="1 → 0: stable"))
     assert board.present(KEY) == text
     assert board.last_decisions() == {KEY: text}
-    # An autoscaler that is away says nothing of the present; the last decision stays, with its time.
+    # Without samples from the autoscaler, the last decision and its time are shown.
     board.tick(60.0)
     assert board.present(KEY) == board.decisions(KEY)[-1]
-    # Nor does one of an earlier version.
+    # The same holds for samples of an earlier version, without a sentence.
     board.sample(sample(60.0))
     board.tick(60.0)
     assert board.present(KEY) == board.decisions(KEY)[-1]
@@ -292,7 +292,7 @@ def test_sparkline_sums_ticks_per_step() -> None:
     entry = filled((1000.0, rates), (1002.0, rates), (1000.0 + STEP_S, {**rates, BUSY: [2.0, 0.0, 0.0, 0.0]})).read()
     assert (entry["step_s"], entry["step"]) == (STEP_S, 1020 // STEP_S)
     assert entry["ticks"] == [0.0] * (STEPS - 2) + [2.0, 1.0]
-    # A revision without requests takes no room on the wire.
+    # A revision without requests is not transmitted.
     assert entry["sums"] == {BUSY: [[0.0] * (STEPS - 2) + [8.0, 2.0], [0.0] * (STEPS - 2) + [2.0, 0.0]]}
 
 

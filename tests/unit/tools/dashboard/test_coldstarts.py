@@ -68,7 +68,7 @@ def test_cold_start_steps_end_at_the_observed_pod_changes() -> None:
     assert steps_of(seen) == [
         {DECIDED: 0.05, CREATED: 0.05, SCHEDULED: 0.1, STARTED: 0.4, READY: 0.2, SENT: 0.2},
     ]
-    # Later changes of the pod, and pods of others, are not of this start.
+    # Later changes of the pod, and other pods, do not belong to this start.
     seen.set_pod(pod("p", running=["2026-11-24T10:00:00Z"], is_ready=True), BASE_S + 3)
     seen.set_pod(pod("q", revision=""), BASE_S)
     assert len(steps_of(seen)) == 1

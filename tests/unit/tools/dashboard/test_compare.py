@@ -32,7 +32,7 @@ def history(*rows: dict[str, float | None]) -> dict[str, list[Any]]:
 
 
 def step(durations: Sequence[float], **more: float) -> dict[str, float | None]:
-    """A step of which these are the responses."""
+    """A history row for responses with these durations."""
     ordered = sorted(durations)
     quantiles = {
         f"p{ratio:.0f}_s": ordered[max(0, math.ceil(ratio / 100 * len(ordered)) - 1)] if ordered else None
@@ -47,7 +47,7 @@ def step(durations: Sequence[float], **more: float) -> dict[str, float | None]:
         ({"r_3": 10, "r_1": 90}, ("r-1", "r-3")),
         ({"r_3": 5, "r_2": 15, "r_1": 80}, ("r-1", "r-2")),
         ({"r_3": 100}, ("r-2", "r-3")),
-        # After a rollback to the oldest there is none before it.
+        # After a rollback to the oldest revision there is no older one.
         ({"r_1": 100}, ("r-1", "r-2")),
         ({"r_3": 60, "r_1": 0, "r_2": 40}, ("r-2", "r-3")),
         ({}, ("r-2", "r-3")),

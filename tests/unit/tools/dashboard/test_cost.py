@@ -71,7 +71,7 @@ def test_service_cost_sums_its_revisions_at_the_prices() -> None:
     assert (service_cost.namespace, service_cost.service, service_cost.known_hours) == ("shop", "hello", 4.0)
     assert (service_cost.pod_hours, service_cost.gib_hours) == (3.0, 2.5)
     assert service_cost.price == 3.0 * 3.0 + 6.0 * 2.5
-    # What is missing would have been a pod of the newest revision.
+    # The absent time is priced as a pod of the newest revision.
     assert service_cost.always_on_pod_hours == 4.5
     assert service_cost.always_on_price == service_cost.price + 1.5 * (3.0 + 0.5 * 6.0)
     assert (service_cost.knative_pod_hours, service_cost.knative_price) == (None, None)
@@ -109,7 +109,7 @@ def test_revision_owner_is_its_service_or_itself() -> None:
 
 
 def expected(pods: dict[str, list[int]], step_s: float, *, from_s: float, to_s: float) -> UsageReport:
-    """The use of rows each ``step_s``, of which the last of each revision ends now."""
+    """The usage of rows every ``step_s``; the last row of each revision ends now."""
     revisions: list[RevisionUsage] = []
     services: defaultdict[str, defaultdict[float, float]] = defaultdict(lambda: defaultdict(float))
     for key, counts in pods.items():
@@ -132,7 +132,7 @@ def expected(pods: dict[str, list[int]], step_s: float, *, from_s: float, to_s: 
 
 
 def in_order(usage: UsageReport) -> tuple[list[Any], list[Any]]:
-    """Without what had no row in the range."""
+    """Drop entries without a row in the range, and sort."""
     revisions = sorted(
         (revision_usage for revision_usage in usage.revisions if revision_usage.pod_s),
         key=lambda revision_usage: revision_usage.revision,

@@ -60,7 +60,7 @@ def test_rate_limits_of_actions_and_wrong_tokens_are_separate() -> None:
         429
     ] * 2
     assert [status(gate, at_s=20.0) for _ in range(32)] == [200] * 30 + [429] * 2
-    # A minute after the first of them.
+    # One minute after the first wrong token.
     assert status(gate, {"authorization": "Bearer x"}, at_s=60.0) == 401
     assert [status(gate, at_s=79.9), status(gate, at_s=80.0)] == [429, 200]
 

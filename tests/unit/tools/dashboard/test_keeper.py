@@ -79,7 +79,7 @@ async def test_history_file_with_a_mistyped_value_is_moved_aside(tmp_path: Path)
         keeper.record(NOW_S - 9, {KEY: row(1.0)}, ())
         keeper.record(NOW_S - 4, {KEY: row(2.0)}, ())
     with contextlib.closing(sqlite3.connect(path)) as connection, connection:
-        # As by a changed byte: SQLite takes any type in any column.
+        # Like a flipped byte: SQLite accepts any type in any column.
         connection.execute("UPDATE row_5 SET at_s = 'x' || at_s")
     async with opened_keeper(path) as keeper:
         assert await keeper.usage(from_s=NOW_S - 3600, to_s=NOW_S, now_s=NOW_S) is None
@@ -92,7 +92,7 @@ async def test_history_file_damaged_between_runs_is_moved_aside(tmp_path: Path) 
         for number in range(200):
             rows = {f"default/r-{index}": row(float(index)) for index in range(40)}
             keeper.record(NOW_S - 2000 + 5 * number, {KEY: row(1.0), **rows}, ())
-            # More than a minute of steps does not wait for the disk.
+            # Writes are queued for at most a minute of steps, so wait for the disk.
             await last_hour(keeper)
         assert len(await running_of(keeper)) == 199
     with path.open("r+b") as file:

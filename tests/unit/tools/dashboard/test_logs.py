@@ -1,4 +1,4 @@
-"""Pieces of a log become lines, and a slow reader loses the oldest."""
+"""Log chunks are split into lines, and a slow reader loses the oldest lines."""
 
 import itertools
 
@@ -41,7 +41,7 @@ def test_invalid_utf8_is_replaced() -> None:
 
 @given(st.lists(st.one_of(st.none(), st.integers(1, 5)), max_size=60), st.integers(1, 7))
 def test_each_line_is_delivered_or_counted_as_dropped(steps: list[int | None], lines_max: int) -> None:
-    # None adds a line, a number takes so many.
+    # None adds a line; a number pops up to that many.
     queue, added, delivered, dropped = LogQueue(lines_max), 0, 0, 0
     for step in [*steps, lines_max]:
         if step is None:
@@ -51,7 +51,7 @@ def test_each_line_is_delivered_or_counted_as_dropped(steps: list[int | None], l
         batch = queue.pop_batch(step)
         dropped += batch.dropped
         assert len(batch.lines) <= min(step, lines_max)
-        # What is dropped was older than what is left.
+        # Dropped lines are older than the remaining ones.
         assert [text for _, text in batch.lines] == [str(delivered + dropped + at) for at in range(len(batch.lines))]
         delivered += len(batch.lines)
     assert (delivered + dropped, len(queue._lines)) == (added, 0)

@@ -1,4 +1,4 @@
-"""Node groups as the page shows them."""
+"""Views of node groups on the dashboard."""
 
 from typing import Any
 

@@ -158,7 +158,7 @@ def test_unchanged_node_view_is_cached_for_10_s() -> None:
 
 def test_nodes_are_limited_to_the_revisions_own_and_the_best() -> None:
     nodes = new_nodes(*(f"n{number:03}" for number in range(NODES_MAX + 50)), "z")
-    # Full, so that it scores worse than all others, and home of a pod of the revision.
+    # The node is full, so it scores worst, and runs a pod of the revision.
     put(nodes, "default/p", pod("z", cpu="4"))
     for number in range(40):
         put(nodes, f"other/{number}", {**pod(f"n{number:03}"), "metadata": {}})

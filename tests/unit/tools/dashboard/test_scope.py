@@ -56,7 +56,7 @@ def test_token_review_with_exactly_one_role_yields_a_grant() -> None:
 
     assert reviewed(authenticated=True, user=user(["view"], ["shop"])) == SHOP
     assert reviewed(authenticated=True, user=user(["admin"], ["*"])) == Grant(user="ann", role=Role.ADMIN)
-    # No namespaces are none, and not all.
+    # An empty list means no namespaces, not all.
     assert reviewed(authenticated=True, user=user(["view"], [])) == Grant(
         user="ann", role=Role.VIEW, namespaces=frozenset()
     )

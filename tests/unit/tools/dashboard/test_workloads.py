@@ -1,4 +1,4 @@
-"""ScaledWorkloads on the page."""
+"""Views of ScaledWorkloads on the dashboard."""
 
 import pytest
 

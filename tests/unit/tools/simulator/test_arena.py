@@ -1,4 +1,4 @@
-"""Figures over seeds with their intervals, and the rules that a policy breaks."""
+"""Figures over seeds with confidence intervals, and violated rules of a policy."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Seconds of load before they reach the windows."""
+"""Buffered seconds of load ahead of the windows."""
 
 import pytest
 

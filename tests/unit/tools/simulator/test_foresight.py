@@ -1,4 +1,4 @@
-"""The oracle and the clairvoyant: examples counted by hand, and bounds that no policy passes."""
+"""The oracle and the clairvoyant: hand-computed examples, and lower bounds of all policies."""
 
 import math
 

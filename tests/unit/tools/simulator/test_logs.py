@@ -28,7 +28,7 @@ def request(at_s: float, duration_s: float, *, host: str = HOST, listener: str =
 
 
 def record(at_s: float, *, scale: int, ready: int, inside: int = 0) -> str:
-    """A decision of the product at a time, as the decision log has it."""
+    """A decision as a line of the decision log."""
     settings = AutoscalerSettings()
     spec = resolve(settings, ScalingAnnotations(), container_concurrency=10, reachable=True)
     counts = RevisionCounts(scale=scale, ready=ready, inside=inside)

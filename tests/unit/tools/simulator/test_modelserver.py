@@ -1,4 +1,4 @@
-"""Model servers: reading with a cache, writing together, and runs with prompts."""
+"""Model servers: cached prefill, batched decoding, and runs with prompts."""
 
 import math
 from collections.abc import Sequence
@@ -81,7 +81,7 @@ def test_prompt_wait_ends_with_the_first_token() -> None:
 
 
 def test_prefix_affinity_increases_the_cache_hit_share() -> None:
-    """Two conversations in turn, which together do not fit into the cache of a server."""
+    """Two alternating conversations that do not fit into one server's cache together."""
     prompts = [prompt(10.0 + 10 * turn, *range(turn % 2 * 100, turn % 2 * 100 + 6)) for turn in range(40)]
     fixed = {"overrides": (("min_scale", 2), ("max_scale", 2))}
     by_prefix, without = (served(prompts, has_affinity=has_affinity, **fixed).prompts for has_affinity in (True, False))

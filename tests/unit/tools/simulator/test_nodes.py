@@ -29,7 +29,7 @@ def wait_s(result: RevisionResult) -> float:
 def test_pod_waits_until_another_revision_frees_its_place() -> None:
     first, second = ran([10.0], [20.0], pods_max=1)
     assert wait_s(first) < 2.1
-    # The pod of the first goes after a window of 60 s, and drains for 5 s.
+    # The first pod is removed after a window of 60 s and drains for 5 s.
     assert 55.0 < wait_s(second) < 75.0
 
 

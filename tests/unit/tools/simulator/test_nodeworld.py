@@ -1,4 +1,4 @@
-"""Nodes below simulated revisions: placed by the product's scores, scaled by the product's pass."""
+"""Simulated nodes: pods are placed by the product's scores, and groups scaled by its passes."""
 
 import array
 
@@ -97,7 +97,7 @@ def test_pod_without_room_waits_for_a_booting_node() -> None:
 def test_nodes_are_removed_after_their_pods() -> None:
     _, nodes = ran([10.0], [11.0], [12.0], length_s=3000.0)
     assert nodes is not None
-    # One node for all the time; the other from 15 s until its pods are gone for long: far less than half of the rest.
+    # One node runs all the time; the other one from 15 s until its grace periods after its pods have ended.
     assert 3000.0 < nodes.node_seconds < 3000.0 + 400.0
     assert nodes.node_series[0] >= 1.0
     assert nodes.node_series[-1] == pytest.approx(1.0)
@@ -132,7 +132,7 @@ def test_packing_uses_fewer_nodes_than_spreading() -> None:
 
 
 def climb() -> list[float]:
-    """A request in flight more each 10 s, from 100 s on."""
+    """From 100 s on, the load grows by one concurrent request every 10 s."""
     times_s = [float(second) for second in range(100)]
     for step in range(30):
         times_s += [100.0 + 10.0 * step + number * 10.0 / (10 * (step + 1)) for number in range(10 * (step + 1))]
@@ -153,7 +153,7 @@ def test_node_group_min_nodes_above_the_initial_count_is_applied() -> None:
     group = msgspec.structs.replace(GROUP, name="shared", min_nodes=2, max_nodes=3)
     _, nodes = ran([10.0], [11.0], [12.0], plan=changed(group=group))
     assert nodes is not None
-    # Its own minimum is above the number of nodes at the start.
+    # The group's minimum is above the initial number of nodes.
     assert (nodes.nodes_max, nodes.node_starts) == (2, 1)
 
 

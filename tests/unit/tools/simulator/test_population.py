@@ -1,4 +1,4 @@
-"""Revisions that share a prior of gaps: they learn from each other, and results do not depend on the processes."""
+"""Revisions with a shared gap prior; results are independent of the number of processes."""
 
 import array
 import math

@@ -135,7 +135,7 @@ def test_draining_pod_is_counted_until_its_last_request_ends() -> None:
 
 
 def outcome(result: RevisionResult) -> bytes:
-    """A result without the number of decisions, to the microsecond: sums of times differ in their last bits."""
+    """A result without its decision count, rounded to microseconds, because sums differ in the last bits."""
     values = msgspec.structs.asdict(msgspec.structs.replace(result, decisions=0))
     del values["waits"]
     waits = [round(result.waits.percentile(share / 50, requests=result.requests), 6) for share in range(51)]
@@ -335,7 +335,7 @@ def _figures(result: RevisionResult) -> tuple[float, ...]:
 
 
 def test_slo_in_the_spec_improves_the_ratio_of_minutes_within_it() -> None:
-    """Four requests a second of half a second, which a pod of more than one slows down beyond a second."""
+    """Four requests of 0.5 s per second; a pod takes over 1 s for more than one request at once."""
     usual = msgspec.structs.replace(config(concurrency=0, start_s=1.0), knee=1.0)
     goal = read_slo("p95<1s")
     times_s = [number / 4 for number in range(2400)]

@@ -1,4 +1,4 @@
-"""Made-up workloads: the same seed gives the same requests, in order and within the length."""
+"""Synthetic workloads: deterministic per seed, ordered and within their length."""
 
 import math
 from itertools import pairwise

@@ -14,13 +14,13 @@ from serving.tools.simulator.signals import PodUse
 from tests.unit.tools.simulator.test_revision_run import config, simulated
 
 USE = PodUse(requested=Resources(cpu_m=200, memory_bytes=2**20), per_request=Resources(cpu_m=200, memory_bytes=2**20))
-# Four requests in flight, of ten that a pod takes: the algorithm wants one pod.
+# Four requests in flight with a limit of ten per pod: the algorithm wants one pod.
 STEADY = [5.0 + number / 8 for number in range(1600)]
 
 
 def scaling_policy(kind: str, **spec: object) -> ScalingPolicyView:
     trigger = {"type": kind, "usagePercent": 50, "timeSeconds": 20}
-    # Without one that removes pods, it holds none.
+    # Without a down trigger the policy would not hold any pods.
     down = {"type": kind, "usagePercent": 10, "timeSeconds": 600}
     directions = {
         "up": {"cooldownSeconds": 20, "triggers": [trigger]},

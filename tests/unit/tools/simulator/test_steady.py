@@ -1,4 +1,4 @@
-"""Outcomes that later decisions repeat."""
+"""Skipped decisions whose outcome repeats the previous one."""
 
 import random
 
@@ -14,7 +14,7 @@ from serving.tools.simulator.revision_run import RevisionRun, RunConfig
 
 
 def busy(policy: str, seed: int, *, skips: bool, metric: str | None) -> RevisionResult:
-    """A load for which two to eight pods are right, with pauses."""
+    """A load for two to eight pods, with pauses."""
     dice = random.Random(f"busy:{seed}")
     at_s, arrivals = 0.0, []
     while at_s < 600:
@@ -50,7 +50,7 @@ def test_repeated_outcomes_change_no_result_under_load(policy: str, metric: str 
 
 
 def bursts(seed: int, *, skips: bool, policy: str) -> RevisionResult:
-    """Bursts and single requests with pauses of seconds to minutes, for settings of which each can change a skipped period."""
+    """Bursts and single requests with pauses; each drawn setting can affect a skipped period."""
     dice = random.Random(f"bursts:{seed}")
     at_s, arrivals = 0.0, []
     while at_s < 1900:
@@ -94,7 +94,7 @@ def test_skipped_periods_of_idle_pods_change_no_result(policy: str) -> None:
 
 
 def steady(policy: str, seed: int, *, skips: bool) -> RevisionResult:
-    """A load for which several pods are right, with changes of its rate and pauses."""
+    """A load for several pods, with rate changes and pauses."""
     dice = random.Random(f"steady:{seed}")
     rates = [dice.choice([0.4, 0.9, 1.5, 4.0]) for _ in range(6)]
     at_s, arrivals = 0.0, []

@@ -1,4 +1,4 @@
-"""Recorded workloads: three formats, two compressions, and rows that are wrong."""
+"""Recorded workloads: three formats, two compressions and invalid rows."""
 
 import gzip
 import lzma
@@ -71,7 +71,7 @@ def test_request_trace_has_times_and_durations(tmp_path: Path) -> None:
     assert [function_trace.request_count for function_trace in functions] == [2, 1]
     assert [at_s for at_s, _ in functions[0].arrivals(1)] == [0.5, 1.0]
     assert [took_s for _, took_s in functions[0].arrivals(1)] == pytest.approx([math.nan, 2.5], nan_ok=True)
-    # The last request ends at 4 s, and a minute follows.
+    # The last request ends at 4 s; the trace lasts a minute longer.
     assert length_s == 64.0
 
 
@@ -148,7 +148,7 @@ def test_missing_or_corrupt_trace_file_is_reported(tmp_path: Path) -> None:
 
 
 def test_unnamed_requests_are_one_function(tmp_path: Path) -> None:
-    """Recorded traces have rows with an unknown function."""
+    """Recorded traces have rows without a function name."""
     functions, _ = read_trace(written(tmp_path, "at_s,function,duration_s\n1,,2\n3,a,2\n4,,2\n"))
     assert sorted((function_trace.name, function_trace.request_count) for function_trace in functions) == [
         ("(unnamed)", 2),

@@ -1,4 +1,4 @@
-"""Processes of a simulation end with the one that began them."""
+"""Worker processes of a simulation exit with their parent."""
 
 import asyncio
 import sys

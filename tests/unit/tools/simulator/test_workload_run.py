@@ -33,7 +33,7 @@ def report(pod_seconds: float, cold: float = 0.0) -> PolicyReport:
 
 @pytest.mark.parametrize("policy", ["knative", "adaptive"])
 def test_report_is_identical_with_two_processes(policy: str) -> None:
-    """Each function has another number of requests, so that processes finish in another order."""
+    """Functions differ in their number of requests, so processes finish in varying order."""
     dice = random.Random(policy)
     workload = new_workload(*(function(f"f{index}", *busy(dice, 1 + index % 7)) for index in range(24)))
     calls: list[int] = []

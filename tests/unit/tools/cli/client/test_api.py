@@ -7,7 +7,7 @@ from click.testing import CliRunner, Result
 from serving.home.state import kubeconfig
 from serving.tools.cli.main import main
 
-# Nobody listens on it: ports below 1024 are the system's, and this one is no service's.
+# No process listens on port 9, which is privileged and unused.
 CLOSED_URL = "http://127.0.0.1:9"
 
 

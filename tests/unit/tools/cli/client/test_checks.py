@@ -89,7 +89,7 @@ def test_cgroup_v1_needs_writable_cpu_and_memory_groups(tmp_path: Path, monkeypa
     assert [finding.text for finding in check_cgroup(root, own)] == ["cgroup v1 without cpu and memory here"]
     (root / "memory" / "mine").mkdir(parents=True)
     assert states(check_cgroup(root, own)) == [("cgroup", "ok")]
-    # Root may write everywhere, so that modes would show nothing.
+    # Root may write everywhere, so file modes have no effect.
     monkeypatch.setattr("os.access", lambda path, _mode: Path(path) != root / "memory" / "mine")
     (finding,) = check_cgroup(root, own)
     assert (finding.state, "limits of containers" in finding.text) == ("warn", False)

@@ -17,7 +17,7 @@ RESPONSE = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
 
 
 class Server:
-    """Drops its first connections after it has read a request, then responds. ``requests`` are those that it read."""
+    """A server that drops its first connections after reading a request; ``requests`` are all it has read."""
 
     def __init__(self, dropped_count: int) -> None:
         self.requests: list[bytes] = []

@@ -1,4 +1,4 @@
-"""``serving arena``: one page, which a pinned plan gives again to the last byte."""
+"""``serving arena``: its page, reproducible from a pinned plan."""
 
 from pathlib import Path
 

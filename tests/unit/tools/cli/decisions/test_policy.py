@@ -1,4 +1,4 @@
-"""``serving policy test``: which policies keep their contract."""
+"""``serving policy test``: the check of a policy's contract."""
 
 from pathlib import Path
 

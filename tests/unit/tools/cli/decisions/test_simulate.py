@@ -58,7 +58,7 @@ def test_workload_and_policy_options_apply_to_a_load() -> None:
     plain, failing = simulate(*load), simulate(*load, "--failing-starts", "0.9")
     assert (plain.exit_code, failing.exit_code) == (0, 0)
     assert plain.stdout != failing.stdout
-    # The policies differ in the pods that they keep without a request, once gaps are known.
+    # Once gaps are known, the policies differ in the idle pods that they keep.
     bursts = ("--load", " ".join(f"{start}:5 {start + 1}:0" for start in range(5, 1000, 90)), "--until", "1000")
     adaptive = simulate(*bursts, "--policy", "adaptive")
     assert adaptive.stdout not in {"", simulate(*bursts, "--policy", "knative").stdout}

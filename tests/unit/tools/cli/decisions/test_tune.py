@@ -1,4 +1,4 @@
-"""``serving tune``: the dial on a workload, the best position within a budget, and the settings to paste."""
+"""``serving tune``: cost curve, best dial position within a budget, and the recommended settings."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ def tune(*arguments: str) -> Result:
 
 
 def trace(folder: Path) -> str:
-    """A request each 100 s: Knative's defaults lose the pod between any two."""
+    """A request every 100 s: with Knative's defaults each one is cold."""
     path = folder / "t.csv"
     path.write_text("at_s,function,duration_s\n" + "".join(f"{10 + 100 * index},a,0.5\n" for index in range(20)))
     return str(path)

@@ -160,7 +160,7 @@ def report(revision: str = "hello-00001", **changes: object) -> EjectionReport:
 
 @pytest.fixture
 def state(tmp_path: Path) -> Iterator[Path]:
-    """A state folder of two activators: one responds with ``reports``, one is away."""
+    """A state folder of two activators: one responds with ``reports``, one is unreachable."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:

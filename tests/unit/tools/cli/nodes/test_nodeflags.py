@@ -1,4 +1,4 @@
-"""The flags about virtual nodes."""
+"""Command line flags of virtual nodes."""
 
 import msgspec
 import pytest
@@ -45,7 +45,7 @@ def test_all_invalid_node_flags_are_reported() -> None:
 def test_anticipation_flag_passes_the_node_boot_time_to_the_autoscaler() -> None:
     assert "SERVING_AUTOSCALER_NODE_BOOT_S" not in nodes_environment(FLAGS)
     environment = nodes_environment({**FLAGS, "node_anticipation": True})
-    # The boot time, and a pass of the node group before it.
+    # The boot time plus one pass of the node group.
     assert environment["SERVING_AUTOSCALER_NODE_BOOT_S"] == "10"
     assert msgspec.json.decode(environment[VIRTUAL_NODES_VARIABLE], type=VirtualNodes).anticipates
 

@@ -1,4 +1,4 @@
-"""The story of node groups and nodes."""
+"""Output of ``serving why`` for node groups and nodes."""
 
 from typing import Any
 

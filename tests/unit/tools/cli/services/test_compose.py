@@ -51,7 +51,7 @@ services:
   broker: {image: example.com/broker, ports: [{target: 1883, published: 11883}]}
 volumes: {pg_data: {driver: local}, seed: }
 """
-# What a builder's command line does: `info` says whether it works, `image save` writes the image.
+# A fake builder: `info` succeeds if it works, `image save` writes the image.
 _WORKING = """#!/bin/sh
 echo "$*" >> {log}
 [ "$1" = image ] && exec {cp} {image} "$4"
@@ -76,7 +76,7 @@ def container(manifest: dict[str, Any]) -> dict[str, Any]:
 
 
 def programs(folder: Path, **scripts: str) -> Path:
-    """A folder with these programs, to be the only one in PATH."""
+    """Create a folder with these programs, to be used as PATH."""
     folder.mkdir()
     for name, text in scripts.items():
         (folder / name).write_text(text)
@@ -85,7 +85,7 @@ def programs(folder: Path, **scripts: str) -> Path:
 
 
 def contexts(folder: Path) -> None:
-    """The build contexts of ``BUILDS``."""
+    """Create the build contexts of ``BUILDS``."""
     for name in ("project/api/sub/File", "project/web/Dockerfile"):
         (folder / name).parent.mkdir(parents=True)
         (folder / name).write_text("FROM scratch\nCOPY File* Dockerfile* /\n")

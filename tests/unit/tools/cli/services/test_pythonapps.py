@@ -41,7 +41,7 @@ def commands_of(folder: Path, *programs: str) -> list[str]:
         ({"main.py": "from fasthtml.common import *\napp, rt = fast_app()"}, UVICORN.format("main:app")),
         ({"app.py": "import dash\napp = dash.Dash()\nserver = app.server"}, GUNICORN.format("app:server")),
         ({"main.py": f"{FASTAPI}admin = FastAPI()\napp.mount('/admin', admin)"}, UVICORN.format("main:app")),
-        # The app is that of the other module.
+        # The app is imported from another module.
         ({"wsgi.py": "from app import app as application", "app.py": FLASK}, GUNICORN.format("wsgi:application")),
         ({"main.py": "from app import app\napp.run()", "app.py": FLASK}, GUNICORN.format("main:app")),
         ({"main.py": "from shop import api as app", "shop/__init__.py": "from .web import api", "shop/web.py": "from fastapi import FastAPI\napi = FastAPI()"}, UVICORN.format("main:app")),
@@ -55,14 +55,14 @@ def commands_of(folder: Path, *programs: str) -> list[str]:
         ({"src/main.py": f"import helper\n{FASTAPI}", "src/helper.py": ""}, f"PYTHONPATH=src {UVICORN.format('main:app')}"),
         ({"main.py": "from shop.web import app", "shop/web.py": FASTAPI, "api.py": "x = 1"}, UVICORN.format("main:app")),
         ({"src/app/main.py": f"from app.db import x\n{FASTAPI}", "src/app/db.py": ""}, f"PYTHONPATH=src {UVICORN.format('app.main:app')}"),
-        # Packages with a name of their own.
+        # Packages with another name than app or src.
         ({"shop/__init__.py": "from flask import Flask\ndef create_app(config=None):\n    return Flask('x')", "tests/__init__.py": FLASK}, GUNICORN.format("'shop:create_app()'")),
         ({"shop/__init__.py": "", "shop/app.py": FLASK, "shop/__main__.py": "print(1)"}, GUNICORN.format("shop.app:app")),
         ({"src/shop/__init__.py": "from .web import app", "src/shop/web.py": FASTAPI}, f"PYTHONPATH=src {UVICORN.format('shop:app')}"),
         ({"src/shop/__init__.py": "", "src/shop/__main__.py": "print(1)"}, "PYTHONPATH=src python -m shop"),
         ({"shop/__init__.py": "", "shop/__main__.py": "import gradio"}, "GRADIO_SERVER_PORT=$PORT python -m shop"),
         ({"main.py": "import uvicorn\nuvicorn.run('shop.app:app')", "shop/__init__.py": "", "shop/app.py": FASTAPI}, "python main.py"),
-        # Files that are run.
+        # Scripts.
         ({"app.py": "import streamlit as st\nst.title('x')"}, "streamlit run app.py --server.port $PORT --server.headless true --browser.gatherUsageStats false"),
         ({"app.py": "import gradio as gr\ngr.Interface(f).launch()"}, "GRADIO_SERVER_PORT=$PORT python app.py"),
         ({"main.py": "import helper\nhelper.run()", "helper.py": "def run(): ..."}, "python main.py"),

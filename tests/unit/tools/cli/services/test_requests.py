@@ -1,4 +1,4 @@
-"""Texts of recorded requests, and the answers of activators that are missing, old or of another system."""
+"""Output of recorded requests, also from unreachable, older or foreign activators."""
 
 import http.server
 import threading
@@ -48,7 +48,7 @@ REPORT = RequestReport(
 
 
 class _Activator(http.server.BaseHTTPRequestHandler):
-    """Responds as an activator; ``status`` and ``body`` are the response, ``paths`` were asked for."""
+    """Responds as an activator with ``status`` and ``body``; ``paths`` are the requested paths."""
 
     status = 200
     body = b""

@@ -31,7 +31,7 @@ def test_update_retains_unspecified_fields() -> None:
     assert (container["image"], container["resources"]) == ("i", {"limits": {"memory": "1Gi"}})
     assert template["spec"]["containerConcurrency"] == 2
     assert template["metadata"]["annotations"] == SERVICE["spec"]["template"]["metadata"]["annotations"]
-    # A revision's name is used once; the service that was given is not changed.
+    # A revision name is not reused, and the argument is not mutated.
     assert "name" not in template["metadata"]
     assert changed["spec"]["traffic"] == SERVICE["spec"]["traffic"]
     assert SERVICE["spec"]["template"]["metadata"]["name"] == "s-fixed"

@@ -1,4 +1,4 @@
-"""Waits until activators serve a status, against a slow server."""
+"""Waits until activators serve a traffic split."""
 
 import contextlib
 import threading
@@ -16,7 +16,7 @@ OLD, NEW = split_digest([("a", 100)]), split_digest([("b", 10), ("a", 90)])
 
 
 class Activators(BaseHTTPRequestHandler):
-    """Two activators in turn; each sees the new split at another time."""
+    """Two activators that respond alternately and see the new split at different times."""
 
     replies: tuple[str, ...] = ()
     probes: list[str | None]
@@ -60,7 +60,7 @@ def test_wait_ends_when_all_activators_return_the_new_split() -> None:
 def test_wait_ends_after_its_time_limit() -> None:
     with activators(OLD) as (address, requests):
         within_s = 0.05
-        # On a busy machine the time may pass before the first one is asked.
+        # On a busy machine the time may expire before the first request.
         while not requests:
             assert not until_in_force(address, SERVICE, within_s=within_s)
             within_s *= 2

@@ -1,4 +1,4 @@
-"""What `serving bundle` writes has no secret in it."""
+"""The archive of `serving bundle` contains no secret."""
 
 import base64
 import json
@@ -108,7 +108,7 @@ def test_last_applied_annotation_is_removed_and_data_is_redacted() -> None:
 
 
 async def test_bundle_of_a_stopped_system_contains_no_secret(tmp_path: Path) -> None:
-    """Takes two seconds: the commands that it collects start processes."""
+    """Takes two seconds, because the collected commands start processes."""
     state, file = tmp_path / "state", tmp_path / "bundle.tar.gz"
     (state / "logs").mkdir(parents=True)
     for name in SECRET_FILES:

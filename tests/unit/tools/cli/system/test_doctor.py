@@ -15,7 +15,7 @@ def test_missing_daemon_is_reported_with_its_last_log_error(tmp_path: Path) -> N
     lines = [{"level": "error", "error": "no room"}, {"level": "info", "event": "later"}]
     (tmp_path / "logs" / "control.log").write_text("\n".join(map(json.dumps, lines)))
     (tmp_path / "logs" / "activator.log").write_text("Traceback:\n  File x\nOSError: [Errno 24] Too many open files\n")
-    # This process has no such children.
+    # The test process has no daemons as children.
     findings = {finding.name: finding for finding in check_daemons(tmp_path, os.getpid())}
     assert {finding.state for finding in findings.values()} == {"fail"}
     assert list(findings) == [child.name for child in CHILDREN()]
@@ -35,12 +35,12 @@ def test_each_of_several_activators_is_checked(tmp_path: Path) -> None:
 def test_acme_and_nodegroup_daemons_are_checked_when_enabled(tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "ports.json").write_text(json.dumps({"api": 1, "nodegroup-metrics": 2}))
-    # As each daemon of `serving up --acme` has it.
+    # Each daemon of `serving up --acme` has this environment.
     environment = {**os.environ, ACME_DIRECTORY_VARIABLE: "https://localhost:1/dir"}
     command = ["sh", "-c", "echo; exec sleep 60"]
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as daemon:
         assert daemon.stdout is not None
-        # A process has no environment for a moment after it was started.
+        # A process has no environment right after its start.
         daemon.stdout.readline()
         findings = {finding.name: finding.state for finding in check_daemons(tmp_path, os.getpid())}
         daemon.terminate()
@@ -48,7 +48,7 @@ def test_acme_and_nodegroup_daemons_are_checked_when_enabled(tmp_path: Path) -> 
 
 
 def test_unresponsive_api_port_fails_the_check(tmp_path: Path) -> None:
-    # Bound, but not listening: nobody else can come there meanwhile.
+    # Bound but not listening, so no other process can use the port meanwhile.
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         port = bound.getsockname()[1]

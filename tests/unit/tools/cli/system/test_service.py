@@ -30,7 +30,7 @@ def test_systemd_accepts_the_generated_unit(is_root: bool) -> None:
 def test_systemd_accepts_the_documented_backup_units(tmp_path: Path) -> None:
     block = re.search(r"```ini\n(.*?)```", (ROOT / "docs" / "backup.md").read_text(), re.DOTALL)
     assert block is not None
-    # systemd looks for the program of a unit; this one is in a home that is not there.
+    # systemd checks that the program exists; the documented one is in a missing home folder.
     text = block[1].replace("%h/.local/bin/serving", "/bin/true")
     _, *units = re.split(r"^# \S*/(?=serving-backup\.)", text, flags=re.MULTILINE)
     paths = []

@@ -79,7 +79,7 @@ def test_top_shows_and_counts_dormant_pods() -> None:
 
 
 def test_busiest_revision_is_first_with_its_numbers_and_decision() -> None:
-    # The metric of the desired pods is older than the decision, which is shown in both places.
+    # The decision is newer than the metric of desired pods and is shown in both places.
     lines = screen(ASLEEP, BROKEN, BUSY, STARTING)
     assert lines[0] == "serving  4 revisions, 3 pods ready"
     shown = [
@@ -161,7 +161,7 @@ def test_long_name_is_shortened_in_favour_of_the_numbers() -> None:
     row = next(line for line in lines if line.startswith("a-service"))
     assert head.split() == ["REVISION", "STATE", "PODS", "RUNNING", "HELD", "TARGET", "RPS", "5XX", "P95", "MODE"]
     assert row.split()[1:] == ["active", "1", "2.0", "▂", "0.0", "7", "50.0", "-", "250", "ms", "stable"]
-    # Names differ at their ends too: the number of the revision stays.
+    # The revision number at the end of the name is retained.
     assert re.fullmatch(r"a-service.*….*00001", row.split()[0])
 
 

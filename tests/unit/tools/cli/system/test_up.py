@@ -43,7 +43,7 @@ def test_invalid_environment_variables_are_reported_with_expected_values() -> No
         {},
         {"PATH": "/bin", "SERVING_POD_NAME": "p", "SERVING_ACTIVATOR_COUNT": "2"},
         {"SERVING_AUTOSCALER_STABLE_WINDOW_S": "20"},
-        # Its certificates come by a flag or a ConfigMap.
+        # The certificates come from a flag or a ConfigMap.
         {"SERVING_ACTIVATOR_HTTP_PROTOCOL": "Redirected"},
     ],
 )

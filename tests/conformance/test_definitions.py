@@ -1,4 +1,4 @@
-"""Each definition of ``config`` is one that a real API server has accepted, as recorded."""
+"""Each definition in ``config`` has been accepted by a real API server, as recorded."""
 
 import json
 from pathlib import Path

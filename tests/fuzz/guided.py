@@ -65,7 +65,7 @@ def fuzz_in_child(name: str, log: Path, *, seconds: int, seed: int) -> int:
         with log.open("wb") as file:
             os.dup2(file.fileno(), sys.stderr.fileno())
             os.dup2(file.fileno(), sys.stdout.fileno())
-        # It ends by SystemExit, and libFuzzer writes the input that failed as the interpreter ends.
+        # It ends by SystemExit; libFuzzer writes the failed input at interpreter exit.
         fuzz(name, seconds=seconds, seed=seed)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 

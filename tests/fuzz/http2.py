@@ -225,7 +225,7 @@ class _Meeting:
         self.session = Session(server, wiring, cast("Any", self.transport), peer=peer, address="127.0.0.1")
 
     async def end(self) -> None:
-        """Lose all connections; every exchange that began must be finished."""
+        """Lose all connections; every started exchange must be finished."""
         self.session.connection_lost(None)
         for link in self.apps.links:
             link.connection_lost(None)

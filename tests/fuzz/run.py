@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from tests.fuzz.targets import CORPUS, TARGETS, inputs_of
 
 Change = tuple[int, int, bytes]
-# Texts that mean something to one of the formats.
+# Tokens of the formats.
 TOKENS = [
     *(
         b"",
@@ -73,7 +73,7 @@ _REMOVED_MAX = 12
 
 
 def changed(data: bytes, changes: Sequence[Change]) -> bytes:
-    """The data with each change made: at a place some bytes are removed, and others put in."""
+    """The data after all changes: each removes bytes at a place and inserts others."""
     for place, removed, new in changes:
         at = place % (len(data) + 1)
         data = data[:at] + new + data[at + removed :]

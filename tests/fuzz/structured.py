@@ -134,7 +134,7 @@ class _Wire:
 
 
 class _Sender:
-    """Takes what a connection brings."""
+    """Records the frames of a connection."""
 
     def __init__(self) -> None:
         self.received: list[bytes] = []
@@ -147,7 +147,7 @@ class _Sender:
 
 
 class _Host:
-    """Lets every client in."""
+    """Admits every client."""
 
     tasks = TaskOwner()
 

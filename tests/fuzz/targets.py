@@ -1,4 +1,4 @@
-"""The targets of fuzzing: functions of bytes for each input that others give, with seeds.
+"""Fuzz targets: functions of bytes for each kind of external input, with seeds.
 
 A target returns, or raises one of the errors that its callers handle; anything else is a defect. Seeds are valid inputs
 to change. ``corpus/NAME`` keeps each input that once failed, in hexadecimal.
@@ -193,7 +193,7 @@ def _request_head(data: bytes) -> None:
 
 
 def _connection(data: bytes) -> None:
-    """A client's connection: whatever comes, whole requests are answered the same in any pieces."""
+    """A client's connection: complete requests are handled equally for any chunks."""
     whole, pieces = Bench(), Bench()
     whole.send([data])
     pieces.send([data[at : at + 7] for at in range(0, len(data), 7)])
@@ -201,8 +201,8 @@ def _connection(data: bytes) -> None:
 
 
 def _response(data: bytes) -> None:
-    """What an app answers: whatever it is, its request ends once, and the client sees the same in any pieces."""
-    # After no byte at all the request is sent again, on another connection.
+    """An app's response: its request ends once, and the client receives the same for any chunks."""
+    # Without any byte the request is retried on another connection.
     data = data or b"H"
     results = []
     for size in (len(data), 7):
@@ -216,13 +216,13 @@ def _response(data: bytes) -> None:
         results.append(
             (exchange.outcome, [(DATE.sub(b"", head), body) for head, body in messages(bench.client.written)])
         )
-    # Of a response that breaks off, the part that came before may have passed.
+    # A part of a truncated response may have been forwarded.
     if results[0][0] is ExchangeOutcome.ANSWERED:
         assert results[0] == results[1]
 
 
 def _http2(data: bytes, *, is_client: bool) -> None:
-    """A connection of a client, or of an app that answers one: each request ends, in any pieces."""
+    """A connection of a client or an app: each request ends, for any chunks."""
     client, app = (data, b"") if is_client else (_SESSION[0], data)
 
     async def both() -> None:
@@ -238,7 +238,7 @@ def _gauges(data: bytes) -> None:
 
 
 def _stats(data: bytes) -> None:
-    """A frame: what is taken has bounds, and is the same once it was written again."""
+    """A frame: an accepted value is bounded and round-trips."""
     for decode in (decode_pod_stat, decode_activator_stats, decode_relayed_stats, decode_announced_pod):
         try:
             result = decode(data)
@@ -257,7 +257,7 @@ def _slots(data: bytes) -> None:
         except (InvalidValue, NewerFormat):
             pass
         results.append(seen)
-    # As texts: two NaN are not equal.
+    # Compared as texts, because two NaN are not equal.
     assert repr(results[0]) == repr(results[1])
 
 
@@ -371,7 +371,7 @@ async def _replay(write: Callable[[Path], Journal]) -> None:
 
 
 def _decision(data: bytes) -> None:
-    """A line of the decision log, decided again as it was and otherwise."""
+    """A line of the decision log, replayed with the same and with other settings."""
     try:
         record = read_record(data)
         again(record)
@@ -381,7 +381,7 @@ def _decision(data: bytes) -> None:
 
 
 def _history(data: bytes) -> None:
-    """The dashboard's file: it is read, or named as damaged or newer."""
+    """The dashboard's file: it is read, or reported as damaged or newer."""
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_FOLDER) as name:
         path = Path(name) / "history.db"
         path.write_bytes(data)
@@ -438,7 +438,7 @@ def _seed_journal() -> bytes:
     with tempfile.TemporaryDirectory(prefix="fuzz-", dir=_FOLDER) as name:
         path = Path(name) / "journal.db"
         asyncio.run(write(path))
-        # The log of SQLite is part of it: a copy has all.
+        # A backup copy also contains SQLite's log.
         copy = sqlite3.connect(Path(name) / "copy.db")
         source = sqlite3.connect(path)
         source.backup(copy)

@@ -1,4 +1,4 @@
-"""A bounded part of ``make fuzz``: changed seeds and the whole corpus, through each target."""
+"""A bounded part of ``make fuzz``: mutated seeds and the whole corpus for each target."""
 
 import pytest
 from hypothesis import given, settings
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from tests.fuzz.run import TOKENS, changed
 from tests.fuzz.targets import TARGETS, inputs_of
 
-# Each writes files or opens a journal: some milliseconds.
+# These write files or open a journal, which takes milliseconds.
 SLOW = {"image-layer", "image-archive", "journal", "journal-row", "history", "backup"}
 CHANGES = st.lists(
     st.tuples(st.integers(0, 1 << 20), st.integers(0, 8), st.sampled_from(TOKENS) | st.binary(max_size=4)), max_size=6

@@ -44,7 +44,7 @@ class Life:
         self.router = RequestRouter[int](settings, random=world.random.random, table=table, slots=self.broker)
 
     def start(self) -> None:
-        """Connect to all living processes, and greet them first."""
+        """Connect to all living processes and send each a hello."""
         self.known = {life.index: life for life in self.world.living if life is not self}
         for life in self.known.values():
             self.world.post(self, life, PeerHello(index=self.index))
@@ -84,7 +84,7 @@ class Life:
             self.do(self.broker.receive(sender.index, message, self.world.now_s))
 
     def lose(self, index: int) -> None:
-        """Learn that a peer is dead."""
+        """Handle the death of a peer."""
         if self.known.pop(index, None) is not None:
             self.do(self.broker.set_peers(self.known, self.world.now_s))
 
@@ -101,7 +101,7 @@ class Life:
 
 
 class World:
-    """All processes and pods. ``on_send`` and ``on_begin`` get each message and each request that begins to run."""
+    """All processes and pods. ``on_send`` is called for each message, ``on_begin`` for each started request."""
 
     def __init__(self, *, count: int, slots_per_pod: int, seed: int = 0) -> None:
         self.count = count
@@ -129,7 +129,7 @@ class World:
         return life
 
     def kill(self, life: Life) -> None:
-        """A process dies, and with it its requests; the others learn of it later."""
+        """Kill a process and its requests; the others are notified later."""
         life.is_alive = False
         self.living.remove(life)
         self.running = {request: values for request, values in self.running.items() if values[0] is not life}

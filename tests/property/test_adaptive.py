@@ -33,7 +33,7 @@ def policy_with(worth_s: float) -> AdaptivePolicy:
 
 
 def called(policy: AdaptivePolicy, gaps_s: list[float]) -> int:
-    """One request after each gap; the second of the last one."""
+    """Observe one request after each gap; return the second after the last one."""
     second = 0
     policy.observe(SecondOfLoad(second, 0.1, 1.0))
     for gap_s in gaps_s:
@@ -43,7 +43,7 @@ def called(policy: AdaptivePolicy, gaps_s: list[float]) -> int:
 
 
 def merged(policy: AdaptivePolicy, algorithm: int, *, in_flight: float, scale: int, now_s: float) -> int:
-    """The count after the bounds."""
+    """The count after merging and bounds."""
     proposal = Proposal(decider="kpa", desired=algorithm, reason="")
     advice = policy.propose(
         PolicyView(
@@ -109,7 +109,7 @@ def test_load_in_flight_always_retains_a_pod(
     now_s = float(begin + len(loads))
 
     assert merged(policy, algorithm, in_flight=in_flight, scale=1, now_s=now_s) >= 1
-    # Without a ready pod, whatever is inside gets room, as far as the bounds allow.
+    # Without a ready pod, the requests in flight get enough pods, within the bounds.
     wanted = merged(policy, algorithm, in_flight=in_flight, scale=0, now_s=now_s)
     assert wanted >= min(algorithm, in_flight / 10.0, SPEC.max_scale)
 
@@ -139,10 +139,10 @@ def test_saved_policy_state_survives_a_restart(gaps_s: list[float]) -> None:
     assert again is not None
     first, second = (msgspec.json.decode(text, type=dict[str, float]) for text in (learnt, again))
 
-    # What a gap of 1 s cost is the same under both policies.
+    # A gap of 1 s costs the same under both policies.
     regret = [{name: count for name, count in state.items() if not name.isdecimal()} for state in (first, second)]
     assert regret[0] == regret[1]
-    # One more gap of 1 s lets the others fade by 1.4 %.
+    # One more gap of 1 s decays the other counts by 1.4 %.
     assert first.keys() | {"1"} == second.keys() | {"1"}
     assert all(abs(first[name] / 2 ** (1 / 50) - second[name]) <= 0.002 for name in second.keys() - {"1", *regret[1]})
 

@@ -1,4 +1,4 @@
-"""Divisions of budgets, whatever the claims are."""
+"""Divisions of budgets for any claims."""
 
 import msgspec
 from hypothesis import given
@@ -9,13 +9,13 @@ from serving.core.settings.budgets import Budget, Budgets
 
 NAMESPACES = ("batch", "shop")
 SIZES = (1, 2, 5)
-# No pod is larger than a budget; one that is gets none, and lets others have theirs.
+# No pod is larger than a budget; a larger pod would get no share and not affect others.
 AMOUNTS = st.one_of(st.none(), st.integers(max(SIZES), 40))
 
 
 @st.composite
 def claims(draw: st.DrawFn) -> list[BudgetClaim]:
-    """Up to eight revisions of two namespaces; those with requests want a pod at least."""
+    """Up to eight revisions in two namespaces; revisions with requests want at least one pod."""
     results = []
     for number in range(draw(st.integers(1, 8))):
         floor = draw(st.integers(0, 2))
@@ -118,7 +118,7 @@ def test_min_scale_precedes_the_first_pod_of_loaded_revisions(budget_claims: lis
 
 @given(st.integers(1, 12), st.integers(1, 5))
 def test_every_loaded_revision_gets_a_pod_in_turn(revisions: int, amount: int) -> None:
-    """Each of more revisions than pods has one within as many turns as that takes."""
+    """With fewer pods than revisions, each revision gets a pod within the necessary number of turns."""
     book = BudgetBook(budgets(amount, None, is_memory=False))
     present = [0] * revisions
     served: set[int] = set()

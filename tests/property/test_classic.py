@@ -12,8 +12,8 @@ from serving.core.scaling.classic.points import Points
 from serving.core.settings.classic import ORIGINAL, ClassicQuirks, ClassicSettings
 from tests.property.naive.classic import NaiveClassic
 
-# Quarters and eighths of a second, and loads of which every sum is exact: two implementations that add in another
-# order must then agree to the bit.
+# Quarters and eighths of a second, and loads with exact sums, so that two implementations with another order of
+# addition agree to the bit.
 TIMES = st.integers(0, 8 * 400).map(lambda eighths: eighths / 8)
 LOADS = st.integers(0, 640).map(lambda tenths: tenths / 16)
 STATS = st.builds(

@@ -1,4 +1,4 @@
-"""Applying a manifest, for all manifests and all concurrent writes of others."""
+"""``serving apply``, for any manifests and concurrent writes."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The server name of a ClientHello is found in any pieces and records; other bytes are refused, never misread."""
+"""The server name is read from a ClientHello in any chunks and records; other bytes are rejected."""
 
 import contextlib
 import ssl
@@ -36,7 +36,7 @@ def hello(*extensions: Extension, session: bytes = b"", has_extensions: bool = T
 
 
 def records(message: bytes, sizes: Iterable[int] = ()) -> bytes:
-    """The message in records of these sizes, the rest in a last one."""
+    """The message in records of these sizes, with the rest in a final record."""
     data = b""
     for size in sizes:
         if 0 < size < len(message):
@@ -46,7 +46,7 @@ def records(message: bytes, sizes: Iterable[int] = ()) -> bytes:
 
 
 def real(name: str | None, *, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> bytes:
-    """The first bytes of a client of OpenSSL."""
+    """The first bytes that an OpenSSL client sends."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     context.minimum_version = context.maximum_version = version
@@ -64,7 +64,7 @@ def test_server_name_of_an_openssl_client_is_read(name: str | None, server_name:
     data = real(name, version=version)
     assert read_server_name(data) == server_name
     assert all(read_server_name(data[:count]) is None for count in range(len(data)))
-    # What follows belongs to the handshake.
+    # Later bytes belong to the handshake.
     assert read_server_name(data + b"\x14\x03\x03\0\1\1") == server_name
 
 
@@ -104,7 +104,7 @@ def test_corrupted_client_hello_yields_a_valid_name_or_a_rejection(data: st.Data
         (b"GET / HTTP/1.1\r\n", "not a TLS handshake"),
         (b"\x80\x2e\x01\x00\x02", "not a TLS handshake"),
         (b"\x16\x02\x01", "not a TLS handshake"),
-        # The request for TLS with which clients of PostgreSQL begin that do not use it directly.
+        # SSLRequest of PostgreSQL clients without direct TLS.
         (b"\0\0\0\x08\x04\xd2\x16\x2f", "not a TLS handshake"),
         (b"\x16\x03\x01\0\0", "a TLS record of 0 bytes"),
         (b"\x16\x03\x01\xff\xff", "a TLS record of 65535 bytes"),

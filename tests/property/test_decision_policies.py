@@ -1,4 +1,4 @@
-"""Knative's policy decides as Knative's algorithm alone, and the simulator's short cuts as a full step in every period."""
+"""Knative's policy equals its algorithm alone, and a simulation with skipped periods equals a full one."""
 
 import math
 

@@ -1,8 +1,8 @@
-"""Electors over one store in virtual time: no two lead at once, whatever is late, lost or frozen.
+"""Electors over one store on virtual time: two never lead at once, under any delay, loss or freeze.
 
 Each elector has its own clock, with an offset and a rate; each call may take long, be lost on its way there or on its
-way back; between any two steps an elector may be frozen. What is true at a moment is asked of the pure function that
-the gate before each write asks.
+way back; between any two steps an elector may be frozen. Leadership is read from the pure function that the gate
+before each write calls.
 """
 
 import heapq
@@ -28,9 +28,9 @@ from serving.net.cluster.leases.rules import (
 
 TIMES = LeaseTimes()
 END_S = 300.0
-# Beyond this ratio of rates nothing holds: duration / deadline is 1.5.
+# Beyond this ratio of clock rates there is no guarantee: duration / deadline is 1.5.
 RATES = st.floats(0.85, 1.15)
-# Mostly quick; now and then longer than every one of the three times.
+# Mostly short; sometimes longer than each of the three lease times.
 DELAYS = st.one_of(st.floats(0.0, 0.2), st.floats(0.0, 0.2), st.floats(0.0, 40.0))
 STALLS = st.one_of(st.just(0.0), st.just(0.0), st.just(0.0), st.floats(0.0, 60.0))
 FATES = st.sampled_from(["done", "done", "done", "done", "lost there", "lost back"])
@@ -51,7 +51,7 @@ class Store:
 
 
 class Elector:
-    """The steps of ``Leader``, one await a yield: each yields its duration by the world's clock."""
+    """The steps of ``Leader``; each await is a yield of its duration by the world's clock."""
 
     def __init__(
         self, name: str, store: Store, *, offset_s: float, rate: float, chance: Callable[[], "Chance"]
@@ -122,7 +122,7 @@ CHANCES = st.builds(Chance, there_s=DELAYS, back_s=DELAYS, stall_s=STALLS, fate=
 
 
 def play(electors: list[Elector], observe: Callable[[float], None]) -> None:
-    """Run all of them on one world's clock, with a check after each step and between."""
+    """Run all electors on one clock; observe after and between steps."""
     runs = [elector.run() for elector in electors]
     due = [(0.0, number) for number in range(len(runs))]
     before_s = 0.0
@@ -130,7 +130,7 @@ def play(electors: list[Elector], observe: Callable[[float], None]) -> None:
         at_s, number = heapq.heappop(due)
         if at_s > END_S:
             return
-        # Between two steps nobody learns anything: belief only ends, so that the moments just before count.
+        # Between two steps leadership can only end, so the moments before each step matter.
         observe((before_s + at_s) / 2)
         electors[number].now_s = at_s
         heapq.heappush(due, (at_s + max(0.001, next(runs[number])), number))

@@ -1,4 +1,4 @@
-"""The sentence of a decision explains its number."""
+"""The explanation of a decision agrees with its number of pods."""
 
 import re
 
@@ -12,7 +12,7 @@ from tests.unit.core.scaling.scaler.test_explain import LONG_AGO, NOW_S, outcome
 
 _AVERAGE = re.compile(r"([\d.]+) in flight .*, target ([\d.e+-]+) each")
 
-# Loads near a multiple of a target, where a rounded number may make another count.
+# Loads near a multiple of a target, where rounding may change the count.
 loads = st.one_of(
     st.floats(0.0, 300.0), st.builds(lambda count, above: 7.0 * count + above, st.integers(0, 40), st.floats(0.0, 0.06))
 )
@@ -52,6 +52,6 @@ def test_explained_count_is_stated_or_follows_from_load_and_target(
     assert match_ is not None
     follows = count_for(float(match_[1]), float(match_[2]))
     numbers = {int(number) for number in re.findall(r"(?<![\d.])\d+(?![\d.])", why[match_.end() :])}
-    # The last pod stays or goes by the gate, whose reason says so.
+    # The gate decides about the last pod and states its own reason.
     is_gate = wanted <= 1 and follows == 0
     assert wanted in numbers or (wanted == follows and not numbers - {wanted}) or is_gate, f"{head}: {why}"

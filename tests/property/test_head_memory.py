@@ -1,4 +1,4 @@
-"""A connection with a cached head reads each head like a new connection."""
+"""A connection with a cached head parses each head like a new connection."""
 
 from collections.abc import Callable
 

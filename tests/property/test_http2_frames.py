@@ -1,4 +1,4 @@
-"""For any frames in any order and pieces: no crash, no hang, and other clients are served."""
+"""For any frames in any order and chunks: no crash, no hang, and other clients are served."""
 
 import asyncio
 import contextlib
@@ -40,11 +40,11 @@ some = st.one_of(
 
 
 def run(case: Any) -> None:  # noqa: ANN401 - a coroutine
-    """Run a case; an exception that nobody caught fails it."""
+    """Run a case; an uncaught exception fails it."""
     uncaught: list[dict[str, Any]] = []
 
     def collect(_: object, context: dict[str, Any]) -> None:
-        # The scripted upstream's own tasks are cancelled in the end, which its streams complain of.
+        # The tasks of the scripted upstream are cancelled at the end, which its streams report.
         if not isinstance(context.get("exception"), asyncio.CancelledError):
             uncaught.append(context)
 
@@ -96,7 +96,7 @@ def test_arbitrary_app_frames_end_every_request(frames: list[bytes]) -> None:
             client = await Link.to(await server.listen(("127.0.0.1", 0), handler))
             client.send(get())
             with contextlib.suppress(ConnectionError):
-                # 502, or an answer that is cut off, or none because it was a 1xx: the end comes in any case.
+                # A 502, a truncated response, or none after a 1xx: the connection ends in each case.
                 await client.reader.read(1)
             await client.closed()
             await server.finish(grace_s=0)

@@ -1,4 +1,4 @@
-"""Any frames, legal or not, have the same effect in this engine and in h2, but for listed differences."""
+"""Any frames, valid or not, have the same effect in this engine and in h2, except for listed differences."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -164,7 +164,7 @@ def compared(recorder: Recorder, oracle: Oracle, wires: Sequence[bytes]) -> None
     for wire in wires:
         ours, theirs = _ours(recorder, wire), oracle.feed(wire)
         if ours == theirs:
-            # For h2 a GOAWAY ends the connection.
+            # In h2, a GOAWAY ends the connection.
             if ours[0] == "connection" or wire[3] == Kind.GOAWAY:
                 return
             continue

@@ -1,4 +1,4 @@
-"""The proxy parses bytes equally in any pieces, and like another parser."""
+"""The proxy parses bytes equally in any chunks, and like llhttp."""
 
 import itertools
 import re
@@ -112,7 +112,7 @@ def test_response_is_forwarded_equally_for_any_chunks(response: bytes, places: l
                 bench.upstreams[0].data_received(piece)
         assert bench.exchanges[0].outcome is not None
         assert bench.pool.idle_count == 1
-        # The second in which it is passed on may be the next one.
+        # The Date header may differ by a second.
         return [(DATE.sub(b"", head), body) for head, body in messages(bench.client.written)]
 
     assert reported(cut(response, places)) == reported([response])
@@ -149,7 +149,7 @@ def test_chunked_body_is_decoded_equally_for_any_chunks(wire: bytes, places: lis
 
 
 class _Received:
-    """What httptools makes of a request."""
+    """The callbacks of httptools for a request."""
 
     def __init__(self) -> None:
         self.target = b""
@@ -177,9 +177,9 @@ def test_accepted_request_head_is_parsed_equally_by_llhttp(
     try:
         parser.feed_data(head + b"\r\n\r\n")
     except httptools.HttpParserInvalidMethodError:
-        return  # it knows a list of methods; we take any token
+        return  # llhttp knows a list of methods; the proxy accepts any token
     except httptools.HttpParserError:
-        # It knows spaces around the value of Transfer-Encoding, but no tabs.
+        # llhttp accepts spaces around the value of Transfer-Encoding, but no tabs.
         assert b"\t" in head
         return
     assert parser.get_method() == ours.method

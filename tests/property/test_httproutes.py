@@ -1,4 +1,4 @@
-"""For any traffic: HTTPRoutes send all of it, in its shares, to the named revisions, and settle."""
+"""For any traffic: HTTPRoutes route all requests by the percentages, and reconciliation settles."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""The journal under injected errors: each write is refused or on disk, and none ends the journal."""
+"""The journal under injected errors: each write is rejected or on disk, and the journal keeps working."""
 
 import asyncio
 import sqlite3
@@ -21,7 +21,7 @@ ERRORS: dict[str, Callable[[], BaseException]] = {
     "broken": lambda: sqlite3.DatabaseError("database disk image is malformed"),
     "value": lambda: UnicodeEncodeError("utf-8", "\ud800", 0, 1, "surrogates not allowed"),
 }
-# A statement, counted from now, and the error that it raises; before it is carried out, or after.
+# The number of the failing statement, its error, and whether it fails after its execution.
 FAULTS = st.none() | st.tuples(st.integers(0, 4), st.sampled_from(sorted(ERRORS)), st.booleans())
 WRITES = st.lists(
     st.tuples(st.integers(0, 3), st.none() | st.binary(min_size=1, max_size=20), FAULTS), min_size=1, max_size=12
@@ -40,7 +40,7 @@ class Faulty:
     def execute(self, sql: str, *parameters: Any) -> sqlite3.Cursor:  # noqa: ANN401
         fails, error = self.left == 0, ERRORS.get(self.error, MemoryError)()
         self.left -= 1
-        # What has been committed cannot fail any more: SQLite reports that before.
+        # A committed statement cannot fail: SQLite reports errors before the commit.
         if fails and not (self.is_after and sql != "COMMIT"):
             raise error
         cursor = self._connection.execute(sql, *parameters)
@@ -70,7 +70,7 @@ async def run(path: Path, writes: list[tuple[int, bytes | None, Any]]) -> dict[s
             if data is not None:
                 known[entry.name] = data
     faulty.left = -1
-    # Whatever happened before, the next write is taken.
+    # After any fault, the next write is accepted.
     assert await outcome(journal, JournalEntry(kind="k", namespace="", name="last", data=b"x")) is None
     await journal.close()
     return known | {"last": b"x"}

@@ -58,7 +58,7 @@ GATE_SPECS = st.builds(
     target_burst_capacity=st.sampled_from([-1.0, 0.0, 211.0]),
     reachable=st.booleans(),
 )
-# Seconds since the last look, merged answer, ready pods, whether the activators are the endpoints, whether one answers.
+# Seconds since the last step, merged count, ready pods, is on the proxy path, activator responds.
 READS = st.lists(
     st.tuples(
         st.sampled_from([0, 0.5, 1, 2, 10, 31, 61, 700]),
@@ -142,7 +142,7 @@ def test_desired_count_is_within_the_rates_except_holds(
 def test_panic_never_lowers_the_undelayed_count(
     spec: ScalingSpec, start_ready: int, steps: list[tuple[int, float, float, int]]
 ) -> None:
-    # What may end meanwhile are the delay and the hold after a start: they are not panic's.
+    # The delay and the start hold may end meanwhile; they are not part of the panic mode.
     state = starting_state(ready_count=start_ready, present_scale=0, spec=spec, now_s=0.0)
     now_s, previous = 0.0, None
     for step_s, stable, panic, ready in steps:

@@ -12,7 +12,7 @@ from tests.invariants import validate
 from tests.property.naive.kpa import NaiveWindow
 
 WIDTHS = st.integers(1, 12)
-# Times jump back and ahead by more than the widest window, so that points come late, too late, and after silence.
+# Times jump by more than the widest window, so points arrive late, too late, or after silence.
 TIMES = st.integers(0, 8 * 40).map(lambda eighths: eighths / 8)
 LOADS = st.integers(0, 640).map(lambda sixteenths: sixteenths / 16)
 RECORDS = st.lists(st.tuples(TIMES, LOADS), max_size=40)

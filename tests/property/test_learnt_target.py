@@ -99,10 +99,10 @@ def test_scale_by_the_learnt_target_covers_the_load_up_to_max_scale(
         outcome = scaler.tick(facts_of(scale), DecisionCause.PERIOD, second + 1.0)
         scale = outcome.apply_count or scale
         assert 1 <= scale <= max_scale
-        # As many pods as the load asks for by the target in force; one pod has the load of the window, rounding apart.
+        # Enough pods for the load at the target in force, except for rounding.
         needed = math.ceil(load / outcome.inputs.spec.target_value - 1e-6)
         assert scale >= min(max_scale, needed)
-        # It never counts on more than half as much again as one pod was seen to have.
+        # The target never exceeds 1.5 times the load observed on one pod.
         assert outcome.inputs.spec.total_value <= max(100.0, 1.5 * load / 0.7 * (1 + 1e-6))
 
 

@@ -1,4 +1,4 @@
-"""The meter against a naive integral, and load counted once."""
+"""The meter equals a naive integral and counts load once."""
 
 from collections.abc import Sequence
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from serving.core.traffic.meter import Meter, Report
 from tests.invariants import validate
 
-# Sixteenths of a second are exact in binary, so sums can be compared without a tolerance.
+# Sixteenths of a second are exact in binary, so sums are compared without a tolerance.
 TICK_S = 1 / 16
 Span = tuple[int, int, bool]
 SPANS = st.lists(st.tuples(st.integers(0, 100), st.integers(0, 60), st.booleans()), max_size=30)

@@ -1,4 +1,4 @@
-"""Node groups, for any group: bounds hold, protected nodes stay, order and graces are kept."""
+"""Plans for any node group: bounds, protection, order and grace periods are respected."""
 
 import random
 from collections import Counter
@@ -124,7 +124,7 @@ def test_growth_never_exceeds_max_nodes(snapshot: Snapshot, node_group_settings:
     plan = planned(snapshot, node_group_settings)
     coming = max(0, snapshot.cloud.target_size - len(snapshot.nodes))
     before = len(partition(snapshot.nodes).untainted) + coming
-    # A sick node that is tainted makes room for one that is untainted in the same pass.
+    # Tainting an unhealthy node makes room for an untaint in the same pass.
     there = len(partition(carried_out(snapshot, plan.effects).nodes).untainted)
     assert there <= max(before, node_group_settings.max_nodes)
     assert not added_by(plan) or there + coming + added_by(plan) <= node_group_settings.max_nodes

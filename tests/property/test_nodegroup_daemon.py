@@ -1,4 +1,4 @@
-"""The node group daemon on a store and a cloud with random faults: bounds hold, protected nodes stay, and all is repaired.
+"""The node group daemon under random faults of store and cloud: its rules hold, and it recovers.
 
 Each example is a world of its own with a seed: pods come and go, calls of the API and of the cloud fail before or after
 they act, the process is killed between any two calls, the lease is lost. The world checks each machine that is deleted

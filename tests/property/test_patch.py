@@ -1,4 +1,4 @@
-"""Patches undo each other, and are equal in each of their formats."""
+"""Patches are reversible, and equal in each format."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,7 +12,7 @@ from serving.net.cluster.kinds import POD
 
 Json = Any
 
-# Names that need escaping in a pointer, and that look like indices.
+# Keys that need escaping in a JSON pointer or look like indices.
 KEYS = st.sampled_from(["a", "b", "a/b", "~", "~1", "0", "-", ""])
 LEAVES = st.one_of(st.booleans(), st.integers(-2, 2), st.sampled_from(["", "x"]), st.just(0.5))
 
@@ -27,7 +27,7 @@ def values(leaves: st.SearchStrategy[Json]) -> st.SearchStrategy[Json]:
     )
 
 
-# A merge patch cannot set null inside of an object: there it means "remove".
+# A merge patch cannot set null inside an object, where null means removal.
 OBJECTS = st.dictionaries(KEYS, values(LEAVES), max_size=5)
 DOCUMENTS = values(st.one_of(LEAVES, st.none()))
 
@@ -83,7 +83,7 @@ def pointer(path: Sequence[str]) -> str:
 
 
 def places(value: Json, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
-    """The paths of all values inside of one, itself too."""
+    """The paths of a value and of all values inside it."""
     inner: list[tuple[str, Json]] = []
     if isinstance(value, dict):
         inner = list(value.items())

@@ -1,4 +1,4 @@
-"""The book of nodes equals a book built at once, for any order of changes."""
+"""The node book after any changes equals a newly built one."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Policies: the outcome does not depend on the order of events, and saved state is restored unchanged."""
+"""Policies: outcomes are independent of the event order, and saved state is restored unchanged."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""The choice of pods by prompts: bounded memory and load, and no pod that is gone or full."""
+"""Pod choice by prompt prefix: memory and load are bounded, and only listed pods with room are chosen."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +14,7 @@ from serving.core.traffic.prefixes import (
 
 BLOCKS_MAX = 40
 PODS = st.frozensets(st.sampled_from("abcdef"), min_size=1)
-# Prompts of few families, of which some begin alike.
+# Prompts of a few families, some with a common prefix.
 PROMPTS = st.builds(
     lambda family, shared, length, tokens: Prompt(
         prefixes=tuple(min(place, shared) + 1000 * (family if place >= shared else 0) for place in range(length)),

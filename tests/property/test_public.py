@@ -33,7 +33,7 @@ OPERATIONS = st.one_of(
 
 
 class World:
-    """A revision with pods, activators, and a server that keeps all writes."""
+    """A revision with pods and activators, and the objects written for it."""
 
     def __init__(self) -> None:
         self.pods: dict[int, bool] = {}
@@ -59,7 +59,7 @@ class World:
             case "state", str(state):
                 self.state = state
             case _:
-                # The slices of the activators' Service come first after a restart.
+                # After a restart, the slices of the activators' Service are read first.
                 before, self.activators = self.activators, Activators()
                 for key, slice_ in before._slices.items():
                     self.activators.put(key, slice_)

@@ -1,4 +1,4 @@
-"""The history of requests stays within its bounds, whatever ends and whatever it is called."""
+"""The request history stays within its bounds for any requests."""
 
 from hypothesis import given
 from hypothesis import strategies as st

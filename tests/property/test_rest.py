@@ -1,4 +1,4 @@
-"""A rest of a revision changes no decision about it."""
+"""A resting revision gets the same decisions as one that is decided in each period."""
 
 import msgspec
 import pytest
@@ -21,14 +21,14 @@ SETTINGS = AutoscalerSettings(adaptive=AdaptiveSettings(pre_warming=True))
 PERIOD_S = SETTINGS.decision_period_s
 BEGIN_S = 1000.0
 
-# Periods of silence, then a load for some seconds: in an activator or in pods.
+# Periods without load, then a load for some seconds, in an activator or in pods.
 VISITS = st.lists(
     st.tuples(st.integers(1, 120), st.integers(1, 4), st.floats(0.1, 30), st.booleans()), min_size=1, max_size=8
 )
 
 
 class World:
-    """One revision: its scale follows the decisions at once, and its pods report while they are there."""
+    """A revision whose scale follows the decisions immediately and whose pods report."""
 
     def __init__(self, policy: str, *, skips: bool) -> None:
         spec = spec_with(
@@ -64,7 +64,7 @@ class World:
             self.decide(now_s, DecisionCause.LOAD)
 
     def tick(self, now_s: float) -> None:
-        """One period."""
+        """Decide at the end of a period, unless the revision rests."""
         if self.skips and now_s < self.rested_until_s:
             return
         self.decide(now_s, DecisionCause.PERIOD)
@@ -86,7 +86,7 @@ class World:
         self.rested_until_s = now_s if rest_s is None else now_s + rest_s - 1e-6
 
     def seen(self) -> tuple[object, ...]:
-        """What a decision leads to."""
+        """The results of the latest decision."""
         assert self.latest is not None
         assert self.scaler.shadow is not None
         return (self.scale, self.state, self.latest.phase, self.latest.path, self.scaler.shadow.scale)
@@ -114,7 +114,7 @@ def test_rest_changes_no_decision(visits: list[tuple[int, int, float, bool]], po
     for world in (full, resting):
         assert world.scaler.shadow is not None
     costs = [world.scaler.shadow.costs(BEGIN_S + number) for world in (full, resting) if world.scaler.shadow]
-    # Sums in single precision, of steps that differ.
+    # The sums are in single precision and have different steps.
     assert msgspec.structs.astuple(costs[0]) == pytest.approx(msgspec.structs.astuple(costs[1]), rel=1e-4)
 
 

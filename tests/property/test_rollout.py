@@ -1,4 +1,4 @@
-"""Invariants of every gradual rollout."""
+"""Invariants of gradual rollouts."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,7 +64,7 @@ def test_rollout_assigns_100_percent_to_existing_revisions(events: list[tuple[st
             assert sum(share.percent for share in configuration_rollout.revisions) == configuration_rollout.percent
             assert all(share.percent > 0 for share in configuration_rollout.revisions)
             assert configuration_rollout.revisions[-1].revision_name == f"r{revision}"
-        # A restart knows no more than the annotation.
+        # A restarted controller knows only the annotation.
         assert read_rollout({ROLLOUT_ANNOTATION: write_rollout(rollout)}) == rollout
         # Deciding again at the same time changes nothing.
         again = advance(rollout_goal(requests, assigned), rollout, can_serve=serves, now_s=now_s)
@@ -101,7 +101,7 @@ def test_rollout_ends_after_its_duration_in_equal_steps(
         newest = after
     assert newest == percent
     assert 1 <= len(sizes) <= percent - 1
-    # Equal steps; the last one is what is left.
+    # Steps are equal; the last one is the remainder.
     assert len(set(sizes[:-1])) <= 1
     assert 0 < sizes[-1] <= sizes[0]
     assert duration_s - 0.001 <= now_s - ready_s <= duration_s + len(sizes) * late_s + 0.001

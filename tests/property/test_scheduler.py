@@ -76,7 +76,7 @@ def test_every_score_is_in_range_and_its_reason_is_json(
         assert response.score.dtype == np.int64
         assert ((response.score >= 0) & (response.score <= kind.score_max)).all()
         for index in range(len(cluster)):
-            # JSON has no infinity and nothing that is not a number: msgspec would write null, and not read it back.
+            # JSON has neither infinity nor NaN: msgspec would write null and fail to read it back.
             why = response.explain(index)
             assert msgspec.json.decode(msgspec.json.encode(why), type=type(why)) == why
 
@@ -142,12 +142,12 @@ def test_probability_below_is_monotonic_in_the_threshold(mean: float, share: flo
     deviation = min(share, (0.99 * mean * (1 - mean)) ** 0.5)
     thresholds = np.array(sorted((low, high)))
     probability = probability_below(np.full(2, mean), np.full(2, deviation), thresholds)
-    # The function is computed to about twelve digits.
+    # The function is accurate to about twelve digits.
     assert probability.probability[0] <= probability.probability[1] + 1e-9
 
 
 def explicit(demand: PodDemand) -> PodDemand:
-    """The same demand with all requests written out."""
+    """The same demand with explicit requests."""
     return msgspec.structs.replace(
         demand, nonzero_cpu_m=demand.request_cpu_m, nonzero_memory_bytes=demand.request_memory_bytes
     )

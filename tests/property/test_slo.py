@@ -1,4 +1,4 @@
-"""Invariants of decisions about a goal for latency, for any measurements."""
+"""Invariants of latency goal decisions, for any measurements."""
 
 import math
 
@@ -58,7 +58,7 @@ def test_slo_target_is_bounded_and_late_revisions_never_scale_below_stable(
 def test_slower_requests_never_raise_the_slo_target(
     spec: ScalingSpec, target: float, bins: tuple[int, ...], pod_load: float, place: float, share: float
 ) -> None:
-    """Requests that move one bin up never give a pod more requests."""
+    """Moving requests one bin up never raises the number of requests per pod."""
     number, later = int(place * (len(bins) - 2)), list(bins)
     moved = math.ceil(share * later[number])
     later[number] -= moved

@@ -1,4 +1,4 @@
-"""Slots shared by activator processes: never more in use than a pod has, and none idle for long while a request waits."""
+"""Slots shared by activators: never more than a pod has, and none idle for long beside a queued request."""
 
 import math
 import random
@@ -95,7 +95,7 @@ class RevisionLoad:
             world.after(self.random.random() * pause_s, self.send_next)
 
     def send_next(self) -> None:
-        """A client sends a request to whoever takes it; uneven, as accepting is."""
+        """Send a request to a process; the distribution is uneven, as with accept()."""
         world = self.world
         self.number += 1
         life = world.living[min(int(self.random.random() ** 2 * len(world.living)), len(world.living) - 1)]
@@ -134,7 +134,7 @@ class RevisionLoad:
                 self.longest_s = max(self.longest_s, world.now_s - self.idle_since_s)
 
 
-# A second of many clients takes as long as many of few.
+# Many clients run for a shorter time, which costs the same.
 @pytest.mark.parametrize(
     ("count", "slots_per_pod", "clients", "until_s"),
     [(2, 1, 3, 6.0), (2, 1, 12, 6.0), (3, 2, 6, 6.0), (4, 10, 60, 1.0)],
@@ -159,7 +159,7 @@ def test_longest_wait_under_full_load_is_below_1_s() -> None:
         world.start(index)
     load = RevisionLoad(world, busy_s=0.02, pause_s=0.01, clients=30)
     load.run(until_s=6.0)
-    # 30 clients at 3 slots of 20 ms: each waits 180 ms in the mean, however uneven they are spread.
+    # 30 clients at 3 slots of 20 ms: the mean wait is 180 ms for any distribution.
     assert load.longest_wait_s < 1.0
 
 

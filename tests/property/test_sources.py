@@ -9,7 +9,7 @@ from serving.core.model.stat import Stat
 from serving.core.scaling.sources import Sources
 
 amounts = st.floats(min_value=0, max_value=1000)
-# Several pods and activators, each with its own place in the second, its load, and the share that is marked.
+# Several pods and activators, each with its offset in the second, its load and its proxied share.
 pods = st.lists(st.tuples(st.floats(min_value=0, max_value=0.99), amounts, st.floats(0, 1)), max_size=5)
 activators = st.lists(st.tuples(st.floats(min_value=0, max_value=0.99), amounts), max_size=3)
 

@@ -29,7 +29,7 @@ STEPS = st.lists(
 WRITES = st.lists(
     st.tuples(st.sampled_from(["create", "label", "flip", "status", "delete"]), NAMES, st.integers(0, 3)), max_size=20
 )
-# Fields that choose a handler or a source even if they are empty.
+# Fields that select a handler or a source even if empty.
 CHOICES = {
     *("exec", "grpc", "httpGet", "tcpSocket", "livenessProbe", "startupProbe"),
     *("configMap", "downwardAPI", "emptyDir", "ephemeral", "projected", "secret", "serviceAccountToken"),
@@ -39,7 +39,7 @@ LISTS = {"env", "volumeMounts", "args", "command"}
 
 
 async def do(cluster: MemoryCluster, step: tuple[str, str, str]) -> None:
-    """Make one write, which may be refused."""
+    """Make one write, which may be rejected."""
     what, name, label = step
     try:
         match what:
@@ -62,7 +62,7 @@ async def listed(cluster: MemoryCluster, selector: str) -> tuple[dict[str, Objec
 
 
 async def followed(cluster: MemoryCluster, known: dict[str, Object], start: str, selector: str) -> dict[str, Object]:
-    """The state of a client at a version after reading the watch up to it."""
+    """A client's state after the events of a watch."""
     known = dict(known)
     async with cluster.watch(CONFIG_MAP, resource_version=start, label_selector=selector) as events:
         await cluster.close()
@@ -184,7 +184,7 @@ def empties(schema: Schema, path: tuple[Step, ...] = ()) -> list[tuple[Step, ...
 
 
 def with_leaf(way: tuple[Step, ...], leaf: object) -> Object:
-    """An object with one element in each list of a path, and a leaf at its end; None is no leaf."""
+    """An object along a path, with one element in each list and a leaf at its end; None means no leaf."""
     (key, known), *rest = way
     if not rest:
         return {} if leaf is None else {key: leaf}

@@ -1,4 +1,4 @@
-"""The bytes of a TLS connection are the same in any pieces; modified ones are refused."""
+"""The bytes of a TLS connection are equal for any chunks; modified bytes are rejected."""
 
 import contextlib
 import itertools
@@ -22,7 +22,7 @@ contexts = st.sampled_from([CLIENT, CLIENT_1_2])
 
 
 class Client:
-    """A client in memory, with its handshake done."""
+    """An in-memory client after its handshake."""
 
     def __init__(self, context: ssl.SSLContext, records: Records) -> None:
         self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -68,7 +68,7 @@ def test_tls_records_yield_equal_bytes_for_any_chunks(
     for number, part in enumerate(cut(client.sent(pieces), places)):
         records.put(part)
         if number == close_after:
-            # Our end does not lose what has come and was not read.
+            # close_notify does not lose received but unread bytes.
             records.close_notify()
         more, is_over = read_all(records)
         data += more

@@ -1,4 +1,4 @@
-"""Admission and pod choice: requests are never lost, served twice, overtaken or above the limit."""
+"""Admission and pod choice: requests are never lost, duplicated, reordered or above the limit."""
 
 import random
 from collections import Counter
@@ -45,7 +45,7 @@ TERMS = AdmissionTerms(depth_max=DEPTH_MAX, wait_max_s=WAIT_MAX_S, depth_bytes_m
 
 
 class NaiveAdmission:
-    """The same rules on plain lists, and the story of each request."""
+    """The same rules on plain lists, with the history of each request."""
 
     def __init__(self, capacity: int | None) -> None:
         self.capacity = capacity
@@ -94,7 +94,7 @@ class NaiveAdmission:
 
 
 def step(admission: Admission[int], naive: NaiveAdmission, call: str, number: int) -> None:
-    """Make one call on both; the results are equal."""
+    """Make one call on both; assert equal results."""
     match call:
         case "admit":
             request_id = naive.arrived
@@ -185,7 +185,7 @@ def test_balancer_picks_only_listed_pods_with_free_slots(
 
 
 class Activator:
-    """A admission and a balancer, wired as the shell does it."""
+    """Admission and balancer, connected as in the activator."""
 
     def __init__(self, policy: BalancingPolicy, source: random.Random) -> None:
         self.balancer = Balancer(policy, random=source.random)

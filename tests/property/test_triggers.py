@@ -143,7 +143,7 @@ def test_a_trigger_without_data_never_acts(spec: ScalingPolicySpec, steps: list[
 def test_no_change_is_wanted_without_pods_and_min(spec: ScalingPolicySpec, gaps_s: list[int]) -> None:
     spec = msgspec.structs.replace(spec, min_count=0)
     for _, decision in replay(spec, [(gap_s, ObservedPods()) for gap_s in gaps_s]):
-        # Who has no trigger misses nothing, and wants nothing.
+        # Without triggers there is no missing data, and no pods are wanted.
         assert decision.rule is TriggerRule.NO_DATA or (decision.usages == {} and decision.desired_count == 0)
 
 

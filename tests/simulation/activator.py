@@ -1,7 +1,7 @@
 """An activator without sockets: the product's router, routes and cluster view; requests are objects.
 
-What the ingress carries out over connections is a sleep here. A request whose pod is gone goes back to the router, as
-the ingress hands it back.
+A request on a connection is a sleep here. A request whose pod is gone is returned to the router, as
+the ingress does.
 """
 
 import asyncio
@@ -55,13 +55,13 @@ class SimulatedActivator:
         self._dice = dice
         self._report = report
         self.ticker = Ticker(self.router, apply=self.apply, clock=now_s)
-        # The view asks of an ingress what is here: routes, router and apply.
+        # The part of an ingress that the view uses: routes, router and apply.
         rules = ControllerSettings().host_rules
         self.view = ClusterView(cluster, self, AutoscalerSettings(), rules=rules, clock=now_s)  # type: ignore[arg-type]
         self._group: asyncio.TaskGroup | None = None
 
     async def run(self) -> None:
-        """Work until cancelled."""
+        """Run until cancelled."""
         try:
             async with asyncio.TaskGroup() as self._group:
                 self._group.create_task(self.view.run())

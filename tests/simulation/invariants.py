@@ -87,7 +87,7 @@ def _template_max(deployment: Object) -> str:
 
 
 async def at_rest(world: World) -> list[str]:
-    """The differences from the users' last wishes."""
+    """The differences from the users' last requested state."""
     services = {name_of(service): service for service in (await world.store.list(SERVING_SERVICE)).items}
     revisions = {name_of(revision): revision for revision in (await world.store.list(REVISION)).items}
     deployments = {name_of(deployment): deployment for deployment in (await world.store.list(DEPLOYMENT)).items}

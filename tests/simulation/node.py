@@ -107,7 +107,7 @@ class SimulatedNode:
 
     async def _end(self, pod: Object) -> None:
         metadata = pod["metadata"]
-        # The drain: what runs may end.
+        # The drain: running requests may finish.
         await asyncio.sleep(self._dice.uniform(0.2, 2.0))
         self._drop(metadata["uid"])
         while True:

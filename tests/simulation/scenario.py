@@ -21,8 +21,8 @@ _USERS = {"requests": 50, "deploy": 6, "delete": 1}
 _FAULTS = {"crash": 6, "kill": 4, "partition": 3, "cut off": 3, "drain": 2, "uncordon": 4, "worsen": 8, "heal": 8}
 STORM_S = 60.0
 """How long faults come and go, unless said otherwise."""
-# The longest wait of a request, the stable window, and some for retries; less than the controller's resync, which mends
-# much.
+# The longest wait of a request, the stable window and retries; less than the controller's resync, which would repair
+# faults.
 _CALM_S = 450.0
 _CHECKED_EVERY_S = 5.0
 
@@ -147,7 +147,7 @@ async def _calm(world: World) -> None:
 
 
 async def _until_at_rest(world: World) -> list[str]:
-    """Violations at rest; checked on the way, so that most runs end early."""
+    """Violations at rest; checked repeatedly, so that most runs end early."""
     until_s = now_s() + _CALM_S
     while True:
         await asyncio.sleep(_CHECKED_EVERY_S)

@@ -1,7 +1,7 @@
 """The control plane under random faults on virtual time, and checks that its checks can fail.
 
-`make simulate-faults SEEDS=1000` plays more seeds. A defect that a seed showed has a test of its own: the seed plays
-another run once the scenario has changed.
+`make simulate-faults SEEDS=1000` runs more seeds. A defect found by a seed gets its own test, because the seed
+yields another run after a change of the scenario.
 """
 
 import os
@@ -110,7 +110,7 @@ def test_overfilled_node_is_detected() -> None:
 def test_unsettled_world_is_detected() -> None:
     async def scenario() -> list[str]:
         world = World(1)
-        # No daemon runs, so nothing becomes of what the user asks for.
+        # No daemon runs, so the user's request is not processed.
         await world.apply("lonely", lambda _: None)
         world.requests.append(SimulatedRequest("lonely", took_s=1.0, at_s=0.0))
         late = SimulatedRequest("lonely", took_s=1.0, at_s=0.0)

@@ -46,7 +46,7 @@ class UnreliableCluster(Cluster):
     """The port to ``cluster`` with ``faults``; ``write_count`` counts writes, including those with a lost response."""
 
     def __init__(self, cluster: Cluster, faults: Faults, dice: random.Random, *, is_beside_store: bool = False) -> None:
-        # One in the process of the store is never without it.
+        # A client in the process of the store never loses it.
         self._is_beside_store = is_beside_store
         self._cluster = cluster
         self._faults = faults

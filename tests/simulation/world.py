@@ -44,7 +44,7 @@ REPLICAS = ("controller", "controller-2")
 NODE_COUNT, PODS_PER_NODE = 3, 3
 _RESTART_MAX_S = 3.0
 _HARD_KILL = 0.5
-# Half as many looks as by default, each of which takes its time here.
+# Half as many checks as by default, because each one costs time here.
 _LEASE_TIMES = LeaseTimes(retry_period_s=4.0)
 # Three of them fit on a node.
 _CONTAINER: Object = {"image": "x", "resources": {"requests": {"cpu": "300m"}}}
@@ -65,7 +65,7 @@ class World:
         self.leaders: dict[str, Leader] = {}
         self.activator: SimulatedActivator | None = None
         self.autoscaler: Autoscaler | None = None
-        # By replica of the controller: whether it alone has lost the store.
+        # Per controller replica: whether only this replica has lost the store.
         self._cut_off = {name: Faults() for name in REPLICAS}
         self._process_numbers = itertools.count(1)
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -109,13 +109,13 @@ class World:
         name = self.dice.choice(sorted(self._daemons))
         self.report(f"{name} is killed")
         if name in self._cut_off and self.dice.random() < _HARD_KILL:
-            # Without a word: it cannot release its lease.
+            # Killed, so it cannot release its lease.
             self._cut_off[name].partitioned_until_s = math.inf
         self._tasks[name].cancel()
         self._group.create_task(self._restart(name))
 
     def cut_off(self, name: str, seconds: float) -> None:
-        """Take the store from one replica of the controller alone."""
+        """Disconnect one controller replica from the store."""
         self.report(f"{name} alone has no store for {seconds:.1f} s")
         self._cut_off[name].partitioned_until_s = now_s() + seconds
 
@@ -134,7 +134,7 @@ class World:
             await self.store.patch(NODE, "", name_of(node), patch={"spec": {"unschedulable": False}})
 
     def send(self, service: str, *, took_s: float) -> None:
-        """A client sends a request; without an activator it is refused at once."""
+        """Send a client's request; without an activator it is rejected immediately."""
         request = SimulatedRequest(f"{service}.default.localhost", took_s=took_s, at_s=now_s())
         self.requests.append(request)
         if self.activator is None:
@@ -193,14 +193,14 @@ class World:
             del self.leaders[name]
 
     def _check(self, name: str) -> None:
-        """Before each write of a replica: it leads, and no other one does."""
+        """Assert before each write of a replica that only this replica leads."""
         self.leaders[name].check()
         for other, leader in self.leaders.items():
             if other != name and leader.is_leading:
                 self.faults_found.append(f"{name} writes while {other} leads")
 
     async def _run_manager(self) -> None:
-        """As in control, which has the store too."""
+        """Run the controllers as in the control daemon, which also contains the store."""
         port = UnreliableCluster(self.store, self.faults, self.dice, is_beside_store=True)
         scheduler = PodScheduler(port, NodePlacing("spread"))
         async with asyncio.TaskGroup() as group:

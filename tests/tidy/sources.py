@@ -11,10 +11,10 @@ Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 # Entries below ``serving/`` that only group packages.
 GROUPS = {"core", "net", "nodes", "tools"}
-# What tools leave behind in a checkout; nothing of it is ours.
+# Folders that tools create in a checkout.
 _LEFT_BEHIND = {"__pycache__", "build", "dist", "htmlcov", "node_modules", "venv"}
 _OWN_HIDDEN = {".ci", ".github", ".gitignore"}
-# Files in which text is looked for: everything that people write here.
+# Suffixes of the text files to search.
 _TEXT_SUFFIXES = {"", ".cfg", ".html", ".json", ".jsonl", ".md", ".py", ".sh", ".svg", ".toml", ".txt", ".yaml", ".yml"}
 
 

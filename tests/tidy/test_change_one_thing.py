@@ -1,4 +1,4 @@
-"""CONTRIBUTING's table "Change one thing" is true: each change takes effect on a copy of the tree."""
+"""The table "Change one thing" of CONTRIBUTING: each change takes effect on a copy of the tree."""
 
 import os
 import re
@@ -247,7 +247,7 @@ def test_window_formula_is_defined_in_three_files() -> None:
 
 
 def test_only_the_command_line_imports_serving_home() -> None:
-    """Another home is a package beside serving/home and a command; no lower layer imports it."""
+    """Another home needs a package beside serving/home and a command; no lower layer imports it."""
     outside = [place for place in places_of(r"\bserving\.home\b") if not place.startswith("serving/home/")]
     assert outside
     assert [place for place in outside if not place.startswith("serving/tools/cli/")] == []

@@ -1,4 +1,4 @@
-"""No modules import each other in a circle, including imports for types and inside functions."""
+"""No circular imports, including imports for types and inside functions."""
 
 import ast
 from collections.abc import Iterator, Mapping

@@ -16,7 +16,7 @@ from tests.tidy.sources import ROOT, named, product_files
 # such object")}.
 Tree = dict[str, tuple[str | None, str]]
 
-# Generated pages count.
+# Generated pages are included.
 README_WORDS_MAX, DOCS_WORDS_MAX = 900, 70_000
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.MULTILINE | re.DOTALL)
 _INLINE_CODE = re.compile(r"`[^`\n]*`")
@@ -221,7 +221,7 @@ def test_documented_data_path_responses_are_in_the_code() -> None:
     texts = [text for row in rows for text in re.findall(r"`([^`]+)`", row)]
     sources = [*(ROOT / "serving/activator").rglob("*.py"), *(ROOT / "serving/queueproxy").rglob("*.py")]
     code = "".join(path.read_text() for path in [*sources, ROOT / "serving/net/proxy/forwarding/policy.py"])
-    # Names and numbers differ from answer to answer: the words around them must stand in the code.
+    # Names and numbers vary: the words around them must be in the code.
     words = [part.strip(" .") for text in texts for part in re.split(r"NAME|\d+|\.\.\.", text)]
     assert len(texts) > 8
     assert [word for word in words if word.strip(": s") and word not in code] == []

@@ -5,7 +5,7 @@ from collections import defaultdict
 from tests.tidy.sources import ROOT
 from tests.tidy.test_circles import circles, import_graph
 
-# What users and one machine need, above the four daemons and what they are built on.
+# Packages for users and for one machine, above the daemons and their libraries.
 UPPER = {"nodes", "home", "tools"}
 LOWER = {"activator", "autoscaler", "controller", "queueproxy", "core", "net"}
 

@@ -1,4 +1,4 @@
-"""Rejects empty names, and paths of one machine."""
+"""Rejects meaningless module names and machine-specific paths."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -20,7 +20,7 @@ def empty_names(paths: Iterable[PurePath]) -> list[str]:
 
 
 def machine_paths(text: str) -> Iterator[int]:
-    """Lines that name a path of somebody's machine."""
+    """Lines with a machine-specific path."""
     for number, line in enumerate(text.splitlines(), start=1):
         if _MACHINE_PATH.search(line):
             yield number

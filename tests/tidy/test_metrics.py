@@ -1,4 +1,4 @@
-"""Metrics are documented as they are, and opencensus and opentelemetry have one door each."""
+"""Metrics pages are up to date; opencensus and opentelemetry are each imported in one module."""
 
 import json
 import re

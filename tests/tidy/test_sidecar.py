@@ -1,4 +1,4 @@
-"""The imports of the queue-proxy, whose cost every pod pays."""
+"""Imports of the queue-proxy, which add to the start time of every pod."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ HEAVY = (
 )
 
 
-# What it needs later, or never: each would delay the start of a pod.
+# Modules needed later or never; each would delay the start of a pod.
 LATE = ("websockets", "serving.net.proxy.http2", "urllib", "email", "pathlib", "json", "serving.net.proxy.tls")
 
 # Modules that the import of each daemon loads, with room for a few: the time of an import depends on the machine, their

@@ -12,7 +12,7 @@ _FORBIDDEN = {"create_task", "ensure_future", "TaskGroup"}
 
 
 def naked_tasks(source: str) -> Iterator[str]:
-    """Uses of what starts a task or groups tasks, "line: name"."""
+    """Uses of functions that start tasks, as "line: name"."""
     for node in ast.walk(parsed(source)):
         match node:
             case ast.Attribute(attr=name) | ast.Name(id=name) if name in _FORBIDDEN:

@@ -1,4 +1,4 @@
-"""Right manifests with the answers of a real API server: ``record_answers.py`` has the calls.
+"""Valid manifests with the recorded responses of a real API server (``record_answers.py``).
 
 The local API fills in the same fields, but for those that an admission plug-in or a controller of a cluster sets.
 """
@@ -49,7 +49,7 @@ def expected(case: Json) -> Json:
 
 
 def result_of(case: Json) -> Json:
-    """What the local API answers."""
+    """The response of the local API."""
     return asyncio.run(_answer(case))
 
 

@@ -183,7 +183,7 @@ def decision(entry: dict[str, Any]) -> object:
 
 
 def pure_decision(entry: dict[str, Any]) -> object:
-    """The pass alone, on the same case."""
+    """The pure decision of the pass on the same case."""
     settings = settings_of(entry["options"])
     snapshot = Snapshot(
         nodes=tuple(node_of(raw) for raw in entry.get("nodes") or ()),
@@ -239,7 +239,7 @@ def settings_of(options: dict[str, Any]) -> NodeGroupSettings:
         dry_mode=entry.get("dry_mode", False),
         scale_on_starve=entry.get("scale_on_starve", False),
         taint_effect=entry.get("taint_effect") or "NoSchedule",
-        # What Escalator does not have.
+        # Settings that Escalator does not have.
         drain_grace_period_s=0.0,
         scale_up_failure_threshold=0,
         quirks=ORIGINAL,

@@ -1,4 +1,4 @@
-"""A stage for each cloud of the registry: a context that gives the cloud with one group of 3 machines, from 1 to 6.
+"""A test stage for each registered cloud: one group with 3 machines and bounds from 1 to 6.
 
 ``MadeCloud`` says what the group is called there, and which machines it has. AWS is moto's server, a real HTTP
 endpoint; the external provider is a server written here.

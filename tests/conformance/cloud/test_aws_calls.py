@@ -1,4 +1,4 @@
-"""Calls of AWS as AWS' own client sends them: the signature is botocore's, the role is assumed again before it expires."""
+"""AWS API calls: the signature equals botocore's, and a role is renewed before it expires."""
 
 import datetime as dt
 import threading
@@ -27,7 +27,7 @@ class Account:
         self.role_s = 3600.0
 
     def answer(self, body: bytes) -> bytes:
-        """A role for STS, the body for everything else."""
+        """Return a role for STS, and the body for other actions."""
         if dict(parse_qsl(body.decode()))["Action"] != "AssumeRole":
             return self.body.encode()
         until = dt.datetime.now(tz=dt.UTC) + dt.timedelta(seconds=self.role_s)

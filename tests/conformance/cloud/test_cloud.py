@@ -11,7 +11,7 @@ from serving.nodes.nodegroup.io.clouds.choice import CLOUDS
 from serving.nodes.nodegroup.records import CloudGroup
 from tests.conformance.cloud.adapters import STAGES, MadeCloud
 
-# The server of AWS takes seconds to import.
+# The AWS mock server takes seconds to import.
 PARAMETERS = [pytest.param(name, marks=pytest.mark.slow) if name == "aws" else name for name in CLOUDS]
 
 

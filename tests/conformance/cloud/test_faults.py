@@ -1,4 +1,4 @@
-"""Clouds that are away, throttle, or create less than was requested."""
+"""Clouds that are unreachable, throttle, or fail in the middle of a call."""
 
 import asyncio
 import threading
@@ -20,7 +20,7 @@ from serving.nodes.nodegroup.io.clouds.clusterapi import ClusterApiCloud
 from serving.nodes.nodegroup.io.clouds.externalgrpc import opened_external_grpc
 from tests.conformance.cloud.adapters import STAGES, aws
 
-# Nothing listens there.
+# No process listens on this address.
 NOWHERE = "127.0.0.1:1"
 
 

@@ -24,7 +24,7 @@ from tests.integration.api_server import served
 
 # Names the kubeconfig of a real server, if there is one.
 KUBECONFIG_VARIABLE = "SERVING_TEST_KUBECONFIG"
-# The accounts are of no use here; whoever applies them has waited until the definitions are served.
+# The accounts are unused here; their application waits until the definitions are served.
 _DEFINED = {"Namespace", "CustomResourceDefinition", "ServiceAccount"}
 _OPTIONS = InstallOptions(components=("keda-http",))
 

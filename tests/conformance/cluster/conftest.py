@@ -1,4 +1,4 @@
-"""``cluster`` is each adapter in turn, ``namespace`` an own one in it."""
+"""Fixtures: ``cluster`` is each adapter in turn, ``namespace`` a new namespace in it."""
 
 import functools
 import uuid
@@ -29,7 +29,7 @@ async def namespace(cluster: Cluster) -> AsyncIterator[str]:
     name = f"conformance-{uuid.uuid4().hex[:8]}"
     await cluster.create(NAMESPACE, {"metadata": {"name": name}})
     if not await is_gone(cluster, CONFIG_MAP, "default", _OF_A_CLUSTER):
-        # The controller-manager puts it into each namespace, a moment after it was made: a watch would tell of it.
+        # The controller-manager adds it to each new namespace with a delay; a watch would report it.
         await eventually(functools.partial(_is_furnished, cluster, name))
     yield name
     await cluster.delete(NAMESPACE, "", name)

@@ -1,4 +1,4 @@
-"""Small objects that every server takes, and helpers of the tests."""
+"""Small objects accepted by every server, and test helpers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -9,7 +9,7 @@ from serving.core.model.objects import Object
 from serving.net.cluster.kinds import Kind
 from serving.net.cluster.port import Cluster, EventType
 
-# Well above what a loaded machine needs; nothing waits for it unless something is wrong.
+# Far above the need of a loaded machine; reached only on failure.
 _PATIENCE_S = 60.0
 _CHECK_EVERY_S = 0.01
 
@@ -35,7 +35,7 @@ def deployment(namespace: str, name: str, *, replicas: int = 1) -> Object:
 
 
 def pod(namespace: str, name: str) -> Object:
-    """A pod that no scheduler takes: it is on no node, and its status has no other writer."""
+    """A pod ignored by schedulers: it has no node, and its status has no other writer."""
     containers = [{"name": "one", "image": "dev.local/one", "env": [{"name": "A", "value": "1"}]}]
     spec = {"containers": containers, "schedulerName": "nobody"}
     return {"metadata": {"namespace": namespace, "name": name}, "spec": spec}
@@ -70,7 +70,7 @@ async def changes_after(
 
 
 async def eventually(holds: Callable[[], Awaitable[bool]]) -> None:
-    """Wait until a condition holds that another process or task fulfils."""
+    """Wait until another process or task fulfils a condition."""
     async with asyncio.timeout(_PATIENCE_S):
         while not await holds():  # noqa: ASYNC110 - it happens elsewhere, maybe in another process
             await asyncio.sleep(_CHECK_EVERY_S)

@@ -1,4 +1,4 @@
-"""Deletion: preconditions, finalizers, a pod's grace, and dependents."""
+"""Deletion: preconditions, finalizers, the grace period of pods, and dependents."""
 
 import functools
 

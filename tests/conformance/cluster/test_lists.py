@@ -7,7 +7,7 @@ from serving.net.cluster.kinds import CONFIG_MAP, EVENT, NAMESPACE, POD
 from serving.net.cluster.port import Cluster
 from tests.conformance.cluster.objects import config_map, names, pod
 
-# Servers of a real cluster put a map of their own into each namespace.
+# A real cluster creates a ConfigMap of its own in each namespace.
 OURS = "ours=yes"
 
 
@@ -138,7 +138,7 @@ async def test_page_with_all_items_is_followed_by_empty_pages_only(cluster: Clus
     await make(cluster, namespace, a="", b="")
     listing = await cluster.list(CONFIG_MAP, namespace, label_selector=OURS, page_size=2)
     assert names(listing.items) == ["a", "b"]
-    # A kube-apiserver gives a token while objects follow that the selector leaves out: the next page is empty then.
+    # A kube-apiserver returns a token while filtered-out objects follow; the next page is then empty.
     while token := listing.next_page:
         listing = await cluster.list(CONFIG_MAP, namespace, label_selector=OURS, page_size=2, page=token)
         assert listing.items == []

@@ -1,4 +1,4 @@
-"""Creating, reading and replacing: fields that a server adds, keeps and refuses."""
+"""Create, get and replace: fields that a server adds, retains and rejects."""
 
 import re
 
@@ -149,7 +149,7 @@ async def test_replace_with_another_uid_conflicts(cluster: Cluster, namespace: s
 
 
 async def test_replace_of_a_missing_object_is_not_found(cluster: Cluster, namespace: str) -> None:
-    # Without a version: with one, a real server says Conflict.
+    # Without a resourceVersion: with one, a real server returns Conflict.
     with pytest.raises(NotFound):
         await cluster.replace(DEPLOYMENT, deployment(namespace, "nothing"))
 
@@ -214,7 +214,7 @@ async def test_scale_replace_sets_the_replicas(cluster: Cluster, namespace: str)
         try:
             again = await cluster.replace(DEPLOYMENT, {**scale, "spec": {"replicas": 4}}, subresource="scale")
         except Conflict:
-            # Its controller has written in between.
+            # The controller has written in between.
             return False
         return bool(again["spec"]["replicas"] == 4)
 
@@ -244,7 +244,7 @@ async def test_write_together_stops_at_the_first_failure(cluster: Cluster, names
     writes: list[Write] = [changed, Create(kind=CONFIG_MAP, body=config_map(namespace, "two")), missing, changed]
     results = await cluster.write_together(writes)
     if results is None:
-        # Kubernetes has no such call.
+        # Kubernetes has no such request.
         assert (await cluster.get(CONFIG_MAP, namespace, "one"))["data"] == first["data"]
         return
     assert [(result["metadata"]["name"], result["data"]["key"]) for result in results] == [

@@ -1,4 +1,4 @@
-"""The three kinds of patches, on objects and on their subresources."""
+"""The three patch types, on objects and on their subresources."""
 
 from typing import Any
 

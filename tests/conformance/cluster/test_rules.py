@@ -1,4 +1,4 @@
-"""The rules of the definitions: every server refuses the same objects with the same words."""
+"""Validation rules of the definitions: every server rejects the same objects with the same messages."""
 
 from serving.core.model.errors import Invalid
 from serving.core.model.objects import Object
@@ -7,7 +7,7 @@ from serving.net.cluster.kinds import DOMAIN_MAPPING, Kind
 from serving.net.cluster.port import Cluster
 from tests.unit.home.schemas.rule_cases import CASES, Json
 
-# CEL does not see an object's namespace and knows no trigger types: a real server takes these.
+# CEL does not see an object's namespace and knows no trigger types, so a real server accepts these.
 BEYOND_CEL = {"a mapping to another namespace", "an unknown trigger"}
 
 
@@ -16,7 +16,7 @@ async def test_invalid_objects_are_rejected_with_the_expected_messages(cluster: 
     for case in CASES:
         expected = [text.replace('"default"', f'"{namespace}"') for text in case.answers]
         results = await verdicts(cluster, namespace, case.kind, new=case.object, old=case.before)
-        # A real server adds what is wrong with a name as the name of any object.
+        # A real server also reports violations of the general rules for names.
         is_same = set(expected) <= set(results) if expected else not results
         if not is_same and not (case.name in BEYOND_CEL and not results):
             differing.append((case.name, results, expected))

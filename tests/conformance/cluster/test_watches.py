@@ -170,7 +170,7 @@ async def test_watch_is_canceled_by_a_timeout(cluster: Cluster, namespace: str) 
 
 @pytest.mark.parametrize("nonsense", ["x", "-1"])
 async def test_invalid_watch_version_is_rejected(cluster: Cluster, namespace: str, nonsense: str) -> None:
-    # A kube-apiserver answers a list 400 and a watch 500.
+    # A kube-apiserver returns 400 for a list and 500 for a watch.
     with pytest.raises((Invalid, Unavailable)):
         async with cluster.watch(CONFIG_MAP, namespace, resource_version=nonsense) as events:
             await anext(aiter(events))
@@ -190,7 +190,7 @@ async def test_watch_from_an_old_version_is_complete_or_gone(cluster: Cluster, n
 
 async def test_watch_from_a_future_version_is_rejected_or_silent(cluster: Cluster, namespace: str) -> None:
     future = str(int(await now(cluster, namespace)) + 10**12)
-    # Ours refuse it; a real server takes it, and is silent until it gets there.
+    # The own servers reject it; a real server accepts it and sends nothing until that version.
     with pytest.raises((ClusterError, TimeoutError)):
         async with asyncio.timeout(5), cluster.watch(CONFIG_MAP, namespace, resource_version=future) as events:
             await anext(aiter(events))

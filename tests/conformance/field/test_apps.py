@@ -1,4 +1,4 @@
-"""Apps of users on one machine that took the traffic of a good revision, or showed their log to clients."""
+"""Failing apps of users: they must neither receive the traffic of a good revision nor expose their log."""
 
 import json
 import shutil
@@ -58,7 +58,7 @@ def test_revision_that_listens_and_exits_receives_no_traffic(serving: Stage) -> 
     name = "listens-then-crashes"
     deploy(serving, app, "--env", "VERSION=1", "--min-scale", "1")
     assert f"{name}-00002" in deploy(serving, app, "--env", "VERSION=2", "--min-scale", "1", code=1)
-    # A machine that stood still may have seen the end late: the new revision then took the traffic, and loses it.
+    # After a stall, the exit is seen late: the new revision then gets the traffic and loses it again.
     until_s = time.monotonic() + 60
     while (state := states(serving, name)) != ({(200, "served")}, f"{name}-00001", "False"):
         assert time.monotonic() < until_s, state

@@ -1,6 +1,6 @@
 """Manifests of users with silent faults.
 
-Each was accepted without its effect, refused without a reason, or lost fields.
+Each was accepted without effect, rejected without a reason, or lost fields.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """Node groups of users with silent faults.
 
-A pod waited for ever, and no group came of a file.
+A pod stayed pending, and a file yielded no group.
 """
 
 from pathlib import Path

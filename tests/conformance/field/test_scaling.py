@@ -1,4 +1,4 @@
-"""Services of users that lost pods too early, or kept pods too long."""
+"""Services of users that lost pods too early or retained them too long."""
 
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -42,7 +42,7 @@ def test_pods_of_the_initial_scale_remain_for_the_scale_down_delay() -> None:
 
 
 class CrashLoop:
-    """A revision without a route, one pod that ends again and again, and its scaler."""
+    """A revision without a route whose pod crashes repeatedly, and its scaler."""
 
     def __init__(self, *, was_ready: bool) -> None:
         self.entry = RevisionEntry(10)

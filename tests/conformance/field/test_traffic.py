@@ -1,4 +1,4 @@
-"""Apps of users whose traffic failed behind a proxy, and not without one."""
+"""Apps of users whose traffic failed only behind a proxy."""
 
 import asyncio
 import contextlib

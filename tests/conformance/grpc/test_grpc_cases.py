@@ -1,4 +1,4 @@
-"""The interoperability cases of gRPC through the real daemons, which are processes of their own."""
+"""The gRPC interoperability cases through the real daemons in separate processes."""
 
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -33,7 +33,7 @@ def test_target_option_runs_the_interop_suite(
     host, port = running["queue-proxy"].address
     status = main(["--suite", "interop", "--target", f"http://{host}:{port}"])
     printed = capsys.readouterr().out
-    # The lines after the table name the case that failed, and its problem.
+    # The lines after the table name failed cases.
     assert f"| {host}:{port} | 17 | 0 | 17 |" in printed, printed
     assert status == 0
 

@@ -75,14 +75,14 @@ _BYTES = [b"\0", b"\r", b"\n", b" ", b"\t", b":", b",", b"\x0b", b"\x7f", b"\x80
 
 
 class Forwarded(msgspec.Struct, frozen=True, kw_only=True):
-    """One request as it was forwarded: its bytes, and what h11 reads in them."""
+    """A forwarded request: its bytes and their interpretation by h11."""
 
     wire: bytes
     read: tuple[str, str, str]
 
 
 class Disagreement(msgspec.Struct, frozen=True, kw_only=True):
-    """An origin reads a request in another way than h11. ``origin`` is "tap" if h11 refuses its bytes."""
+    """An origin interprets a request unlike h11. ``origin`` is "tap" if h11 rejects the bytes."""
 
     origin: str
     wire: bytes
@@ -154,7 +154,7 @@ class Tap:
                 if event is h11.NEED_DATA:
                     data = await reader.read(65536)
                     if not data:
-                        # A request that is cut off is none.
+                        # A truncated request is ignored.
                         break
                     raw += data
                     connection.receive_data(data)
@@ -207,7 +207,7 @@ async def send_requests(address: tuple[str, int], *, count: int, seed: int) -> N
 
 
 async def _echoes(reader: asyncio.StreamReader, count: int) -> list[tuple[str, ...]]:
-    """What an origin says of the next requests: its echo, or the status of a refusal."""
+    """The origin's results for the next requests: its echo, or the status of a rejection."""
     results: list[tuple[str, ...]] = []
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, TimeoutError):
         async with asyncio.timeout(_WAIT_S):

@@ -1,6 +1,6 @@
-"""The short form of the differential: what our proxies forward, origins read as it was meant.
+"""A short differential test: origins interpret forwarded requests as intended.
 
-Takes about 10 s, for the starts of the origins.
+Takes about 10 s, because origins are started.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ async def test_origins_interpret_forwarded_requests_as_intended() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(go_toolchain() is None, reason="needs Go, which `make bench` installs")
 def test_go_origin_interprets_forwarded_requests_as_intended(capsys: pytest.CaptureFixture[str]) -> None:
-    """Takes about 4 s, and a minute where Go has compiled nothing before."""
+    """Takes about 4 s, and a minute with an empty Go build cache."""
     assert run(["--suite", "garden", "--count", "20", "--seed", "5", "--origins", "go"]) == 0
     assert "| go | 0 |" in capsys.readouterr().out
 

@@ -1,6 +1,6 @@
-"""The published cases of HTTP/1.1 against the real daemons: none fails, and each warning has a reason.
+"""The published HTTP/1.1 cases against the real daemons: none fails, and each warning has a reason.
 
-Takes about 8 s: the daemons are processes of their own, and what must stay silent is waited for.
+Takes about 8 s: the daemons are separate processes, and cases that expect silence wait for it.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from tests.conformance.http.raw import parsed
 from tests.conformance.http.run import main, unexplained
 from tests.conformance.http.servers import HOST, OURS, Server, started
 
-# Never reached but by a server that hangs.
+# Reached only by a server that hangs.
 WAIT_S = 60.0
 
 

@@ -1,4 +1,4 @@
-"""Each recorded scenario holds against our own API server with the controller and a simulated node."""
+"""Each recorded scenario is reproduced by the local API server with the controller and a simulated node."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from tests.conformance.knative.recorded import DATA, Scenario, Step, missing, pl
 from tests.integration.api_server import TOKEN, served
 from tests.integration.fake_node import a_world
 
-# No program may listen on it.
+# No process listens on this port.
 NOWHERE = 1
 SETTINGS = ControllerSettings(public_services=True, autocreate_cluster_domain_claims=True)
 

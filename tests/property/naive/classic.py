@@ -1,4 +1,4 @@
-"""The June 2018 decision as its specification reads, step by step, with no thought of speed: the peer to beat."""
+"""A naive transcription of the specification of the June 2018 decision, as a reference."""
 
 import math
 
@@ -6,7 +6,7 @@ from serving.core.model.stat import Stat
 
 
 class NaiveClassic:
-    """All points in one dict, all of them walked at each decision."""
+    """All points in one dict, scanned at each decision."""
 
     def __init__(self, *, target: float, rate: float, stable_s: float, panic_s: float, zero_s: float) -> None:
         self.target, self.rate = target, rate
@@ -17,11 +17,11 @@ class NaiveClassic:
         self.last_request_s = 0.0
 
     def record(self, stat: Stat) -> None:
-        """Keep a point; the same pod and time replaces."""
+        """Store a point; one of the same pod and time is replaced."""
         self.points[stat.pod, stat.at_s] = stat
 
     def scale(self, now_s: float) -> tuple[int, bool]:
-        """The nine steps."""
+        """Run the nine steps of the specification."""
         stable_sum = panic_sum = 0.0
         stable_n = panic_n = 0
         panic_pods, pods = set(), set()

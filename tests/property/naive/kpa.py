@@ -1,4 +1,4 @@
-"""Today's decision as its specification reads, step by step, with no thought of speed: the peer to beat.
+"""A naive transcription of the specification of the present decision, as a reference.
 
 Windows are lists of points, scanned at each question; the delay is a list of answers. Behaves as the product does by
 default; ``restart_may_lower`` and the length of the delay are the original's, for the caller feeds one spec.
@@ -10,7 +10,7 @@ from serving.core.scaling.spec import ScalingSpec
 
 
 class NaiveWindow:
-    """All points that may still count, each with its second."""
+    """Points that may still count, each with its second."""
 
     def __init__(self, *, window_s: int, weighted: bool = False) -> None:
         self.window_s, self.weighted = window_s, weighted
@@ -18,7 +18,7 @@ class NaiveWindow:
         self.first = self.last = -1
 
     def record(self, at_s: float, value: float) -> None:
-        """Keep a point, unless it is too old; after a silence of a window nothing older counts."""
+        """Store a point unless it is too old; after a silent window no older point counts."""
         second = math.floor(at_s)
         if self.points and second + self.window_s <= self.last:
             return
@@ -29,7 +29,7 @@ class NaiveWindow:
         self.points.append((second, value))
 
     def resize(self, window_s: int, now_s: float) -> None:
-        """Keep what the old width saw and the new one holds."""
+        """Keep the points inside both the old and the new width."""
         if window_s == self.window_s:
             return
         if not self.points or math.floor(now_s) - self.last > self.window_s:
@@ -39,7 +39,7 @@ class NaiveWindow:
         self.window_s = window_s
 
     def average(self, now_s: float) -> float | None:
-        """None when nothing came within the window."""
+        """The average, or None without a point within the window."""
         now = max(self.last, math.floor(now_s))
         if not self.points or now - self.last >= self.window_s:
             return None

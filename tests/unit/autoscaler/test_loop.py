@@ -672,7 +672,7 @@ async def published(stage: Stage) -> AnticipatedPods | None:
 
 
 async def climbed(stage: Stage) -> None:
-    """A minute of load for 4 pods, then 1.5 times that load, which is below the panic threshold."""
+    """A minute of load for 4 pods, then 1.5 times that load, below the panic threshold."""
     await stage.report(60, **dict.fromkeys(PODS, 6.5))
     await stage.report(8, **dict.fromkeys(PODS, 10.0))
 

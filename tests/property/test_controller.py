@@ -58,7 +58,7 @@ def test_child_name_has_at_most_63_characters_and_its_suffix(parent: str, suffix
 
 
 @given(STEPS)
-def test_host_is_held_by_its_oldest_claim_after_any_history(steps: list[tuple[str, dict[str, str]]]) -> None:
+def test_host_is_owned_by_its_oldest_claim_after_any_history(steps: list[tuple[str, dict[str, str]]]) -> None:
     claims = Claims()
     wanted: dict[Key, dict[str, str]] = {}
     for name, hosts in steps:

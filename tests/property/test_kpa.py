@@ -163,7 +163,7 @@ def test_state_is_unchanged_without_data(*, state: KpaState, spec: ScalingSpec, 
 
 
 @given(present_scale=READY, ready=READY, steps=STEPS)
-def test_restart_keeps_at_least_the_present_scale_for_a_stable_window(
+def test_restarted_decision_is_at_least_the_present_scale_for_a_window(
     *, present_scale: int, ready: int, steps: list[tuple[int, float, float, int]]
 ) -> None:
     state = starting_state(ready_count=ready, present_scale=present_scale, spec=DEFAULTS, now_s=0.0)

@@ -30,7 +30,7 @@ def record_reply(unready_pods: UnreadyPods, address: str, now_s: float, *, is_re
     return unready_pods.record_reply(PodProbe(key=KEY, pod=pod(address)), now_s, is_ready=is_ready)
 
 
-def test_a_pod_is_probed_immediately_while_requests_wait() -> None:
+def test_pod_is_probed_immediately_while_requests_are_queued() -> None:
     unready_pods = unready("p", "q")
     assert unready_pods.probe_due_s(KEY, is_waiting=True) == 0.0
     assert addresses(unready_pods.due(KEY, 0.0, is_waiting=True)) == ["p", "q"]

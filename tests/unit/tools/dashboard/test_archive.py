@@ -89,7 +89,7 @@ def test_merged_values_lie_between_minimum_and_maximum(rows: list[Row]) -> None:
         assert min(known) - 1e-3 <= value <= max(known) + 1e-3
 
 
-def test_merged_row_takes_the_maximum_of_panic_and_high_quantiles() -> None:
+def test_merged_row_has_the_maximum_of_panic_and_high_quantiles() -> None:
     rows = merged_row([row(1, 0.1, 0), row(3, 0.9, 1), row(None, None, None)])
     assert dict(zip(COLUMNS, rows, strict=True)) | {"ready": 2.0, "p99_s": 0.9, "is_panic": 1} == dict(
         zip(COLUMNS, rows, strict=True)

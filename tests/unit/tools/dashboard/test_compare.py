@@ -58,7 +58,7 @@ def test_revisions_with_the_most_traffic_are_compared_by_default(shares: dict[st
     assert (older["metadata"]["name"], newer["metadata"]["name"]) == pair
 
 
-def test_named_revisions_are_compared_in_the_given_order() -> None:
+def test_named_revisions_are_compared_in_the_requested_order() -> None:
     revisions = [revision(number) for number in range(1, 12)]
     older, newer = chosen_pair(service(r_11=100), revisions, ["r-11", "r-2"])
     assert (older["metadata"]["name"], newer["metadata"]["name"]) == ("r-11", "r-2")

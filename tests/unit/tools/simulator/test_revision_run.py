@@ -63,7 +63,7 @@ def test_single_request_is_cold_and_its_pod_is_removed_after_the_window() -> Non
     assert result.wasted_pod_seconds == pytest.approx(result.pod_seconds - 2.0 - 0.5 - 5.0)
 
 
-def test_idle_revision_takes_at_most_8_decisions_per_day() -> None:
+def test_idle_revision_needs_at_most_8_decisions_per_day() -> None:
     assert simulated(10.0, until_s=86_400.0).decisions <= 8
 
 

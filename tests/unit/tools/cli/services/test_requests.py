@@ -92,7 +92,7 @@ def test_logs_command_selects_pod_and_time_of_a_request() -> None:
     assert " --until 20" in command
 
 
-def test_the_most_frequent_error_comes_first() -> None:
+def test_most_frequent_error_is_listed_first() -> None:
     rare = msgspec.structs.replace(CAUSE, count=1, why="rare", status=500)
     lines = error_table([rare, CAUSE])
     assert lines[1].split()[0] == "7"

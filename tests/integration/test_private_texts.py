@@ -17,7 +17,7 @@ from tests.integration.activator_stage import Stage, send_request, staged
 from tests.integration.proxy.h2frames import Http2, Http2App, Kind, frame
 from tests.integration.proxy.peers import Link, get
 from tests.integration.proxy.pods import BELIEVED, forwarding
-from tests.integration.proxy.test_tcp import port_of_its_own
+from tests.integration.proxy.test_tcp import reserved_port
 from tests.integration.test_activator_grpc import call, pod_of
 
 MARKER = "could not connect to postgres://admin:PASSWORD@10.1.2.3/prod"
@@ -144,7 +144,7 @@ async def test_a_status_of_grpc_has_none_of_it() -> None:
 
 
 async def test_a_connection_of_tcp_ends_without_a_byte() -> None:
-    with port_of_its_own() as port:
+    with reserved_port() as port:
         async with failing("ExitCode1", **{TCP_ANNOTATION.replace("/", "__"): str(port)}) as stage:
             reader, writer = await connected(port)
             writer.write(PLAIN)

@@ -1,4 +1,4 @@
-"""Spans and numbers of a running ``serving up`` at a real receiver of OTLP over HTTP."""
+"""Spans and metrics of a running ``serving up``, exported over OTLP/HTTP to a real receiver."""
 
 import asyncio
 import json
@@ -36,13 +36,13 @@ NS = 1_000_000_000
 
 
 class Client:
-    """Requests to the service of a system."""
+    """A client of the echo service."""
 
     def __init__(self, session: aiohttp.ClientSession, ports: dict[str, int]) -> None:
         self._session, self.ports = session, ports
 
     async def get(self, path: str, **headers: str) -> list[str]:
-        """The traceparents seen by the app. Before the activator knows the service, it traces no request for it."""
+        """The traceparent headers that the app received. The activator traces no request before it knows the service."""
         url = f"http://127.0.0.1:{self.ports['public']}{path}"
         while True:
             async with self._session.get(url, headers={"Host": "echo.default.localhost", **headers}) as response:
@@ -50,7 +50,7 @@ class Client:
                     return [value for name, value in json.loads(await response.text()) if name == "traceparent"]
 
 
-async def test_a_request_from_zero_is_a_tree_of_spans_and_all_pages_are_sent(tmp_path: Path) -> None:
+async def test_cold_request_is_traced_and_all_metrics_are_exported(tmp_path: Path) -> None:
     (tmp_path / "echo.py").write_text(APP)
     async with otlp_receiver() as receiver:
         environment = {
@@ -70,10 +70,10 @@ async def test_a_request_from_zero_is_a_tree_of_spans_and_all_pages_are_sent(tmp
             ports = json.loads((stage.state / "ports.json").read_text())
             async with aiohttp.ClientSession() as session:
                 client = Client(session, ports)
-                await a_cold_request_is_reported_with_all_its_spans(client, receiver)
-                await a_warm_request_has_no_wait_and_an_error_is_one(client, receiver)
-                await a_request_that_is_not_sampled_goes_on_as_it_came(client, receiver)
-                await the_numbers_are_those_of_the_pages(
+                await check_spans_of_cold_request(client, receiver)
+                await check_spans_of_failed_warm_request(client, receiver)
+                await check_traceparent_of_unsampled_requests(client, receiver)
+                await check_exported_metrics_match_pages(
                     session, ports, receiver, token=(stage.state / "query-token").read_text()
                 )
         finally:
@@ -87,7 +87,7 @@ async def deployed(state: Path, folder: Path) -> None:
     assert await process.wait() == 0
 
 
-async def a_cold_request_is_reported_with_all_its_spans(client: Client, receiver: Receiver) -> None:
+async def check_spans_of_cold_request(client: Client, receiver: Receiver) -> None:
     begun_ns = time.time_ns()
     [seen] = await client.get("/a?secret=1", traceparent=SAMPLED)
     ended_ns = time.time_ns()
@@ -106,14 +106,14 @@ async def a_cold_request_is_reported_with_all_its_spans(client: Client, receiver
         Span.SPAN_KIND_INTERNAL,
         Span.SPAN_KIND_CLIENT,
     )
-    # The clock of the test is the daemon's; both are of this machine.
+    # The test and the daemon use the clock of the same machine.
     slack_ns = NS // 20
     assert begun_ns - slack_ns <= server.start_time_unix_nano <= server.end_time_unix_nano <= ended_ns + slack_ns
     assert server.start_time_unix_nano == queue.start_time_unix_nano == cold.start_time_unix_nano
     assert cold.end_time_unix_nano <= queue.end_time_unix_nano + slack_ns
     assert queue.end_time_unix_nano == upstream.start_time_unix_nano < upstream.end_time_unix_nano
     assert upstream.end_time_unix_nano == server.end_time_unix_nano
-    # A process has to start: the wait is most of it.
+    # The queue span includes the start of a process.
     assert queue.end_time_unix_nano - queue.start_time_unix_nano > NS // 100
     reported = attributes(server)
     assert reported["url.path"] == "/a"
@@ -123,7 +123,7 @@ async def a_cold_request_is_reported_with_all_its_spans(client: Client, receiver
     receiver.spans.clear()
 
 
-async def a_warm_request_has_no_wait_and_an_error_is_one(client: Client, receiver: Receiver) -> None:
+async def check_spans_of_failed_warm_request(client: Client, receiver: Receiver) -> None:
     [seen] = await client.get("/broken", traceparent=SAMPLED)
     await receiver.until(lambda: len(receiver.spans) >= 2)
     spans = {span.name: span for span in receiver.spans}
@@ -134,16 +134,16 @@ async def a_warm_request_has_no_wait_and_an_error_is_one(client: Client, receive
     receiver.spans.clear()
 
 
-async def a_request_that_is_not_sampled_goes_on_as_it_came(client: Client, receiver: Receiver) -> None:
+async def check_traceparent_of_unsampled_requests(client: Client, receiver: Receiver) -> None:
     assert await client.get("/", traceparent=UNSAMPLED) == [UNSAMPLED]
     assert await client.get("/") == []
-    # The one after them is told, and they are not.
+    # The next, sampled request is exported; the two before are not.
     await client.get("/last", traceparent=SAMPLED)
     await receiver.until(lambda: len(receiver.spans) >= 2)
     assert {attributes(span).get("url.path") for span in receiver.spans} == {"/last", None}
 
 
-async def the_numbers_are_those_of_the_pages(
+async def check_exported_metrics_match_pages(
     session: aiohttp.ClientSession, ports: dict[str, int], receiver: Receiver, *, token: str
 ) -> None:
     pages = {"activator": "activator-metrics", "autoscaler": "stats", "control": "control-metrics"}

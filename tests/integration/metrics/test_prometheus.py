@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes all daemons and pods of a running ``serving up``; the dashboard's expressions have results."""
+"""A real Prometheus scrapes the daemons and pods of a running ``serving up`` and evaluates the dashboard's expressions."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ MONITORING = ROOT / "config" / "monitoring"
 PROMETHEUS = shutil.which("prometheus") or ""
 PAGES = ("activator-metrics", "control-metrics", "stats")
 OPENMETRICS = "application/openmetrics-text; version=1.0.0"
-# Of Python and of the process: prometheus_client's own.
+# The metrics that prometheus_client adds about Python and the process.
 FOREIGN = ("process_", "python_")
 TRACEPARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -103,7 +103,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
     free = [f"--{port.name}-port=0" for port in PORTS]
     with running([sys.executable, "-m", "serving", "up", f"--state={state}", "--sample", *free]):
         until((state / "ports.json").exists)
-        # Not the state folder, which pods do not see.
+        # Pods cannot read the state folder.
         app = tmp_path_factory.mktemp("app")
         (app / "steady.py").write_text(Path(hello.__file__).read_text())
         deploy = ["deploy", "steady", str(app), "--command", f"{sys.executable} steady.py", "--min-scale", "2"]
@@ -115,7 +115,7 @@ def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_is_openmetrics_and_has_only_what_is_documented(up: Up, name: str) -> None:
+def test_metrics_page_is_openmetrics_with_documented_metrics_only(up: Up, name: str) -> None:
     page = fetch(f"http://127.0.0.1:{up.ports[name]}/metrics", None, Accept=OPENMETRICS, Authorization=up.bearer)
     documented = {
         metric.name.removesuffix("_total" if metric.kind is MetricKind.COUNTER else "")
@@ -128,7 +128,7 @@ def test_a_page_is_openmetrics_and_has_only_what_is_documented(up: Up, name: str
     assert names
 
 
-def test_the_trace_that_came_in_is_an_exemplar(up: Up) -> None:
+def test_incoming_trace_id_is_attached_as_exemplar(up: Up) -> None:
     page = fetch(
         f"http://127.0.0.1:{up.ports['activator-metrics']}/metrics", None, Accept=OPENMETRICS, Authorization=up.bearer
     )
@@ -136,7 +136,7 @@ def test_the_trace_that_came_in_is_an_exemplar(up: Up) -> None:
 
 
 @needs_prometheus
-def test_a_minute_of_all_daemons_and_pods_has_no_parse_error(up: Up, tmp_path: Path) -> None:
+def test_prometheus_scrapes_daemons_and_pods_for_a_minute_without_parse_errors(up: Up, tmp_path: Path) -> None:
     pods = [f"{address}:8022" for address in up.pod_addresses("steady-00001")]
     assert len(pods) == 2
     target_count = len(PAGES) + len(pods)
@@ -151,7 +151,7 @@ def test_a_minute_of_all_daemons_and_pods_has_no_parse_error(up: Up, tmp_path: P
 
 
 @needs_prometheus
-def test_prometheus_scrapes_all_daemons_and_answers_every_expression(up: Up, tmp_path: Path) -> None:
+def test_prometheus_evaluates_every_dashboard_expression(up: Up, tmp_path: Path) -> None:
     with prometheus(scrape_config(up, []), tmp_path) as api:
         until(lambda: count_of(api, "min(count_over_time(up[1m]))") >= 5)
         of_hello = '{kn_revision_name="hello-00001"}'
@@ -166,12 +166,12 @@ def test_prometheus_scrapes_all_daemons_and_answers_every_expression(up: Up, tmp
         assert {rule["health"] for group in rules for rule in group["rules"]} <= {"ok", "unknown"}
         names = set(json.loads(fetch(f"{api}/label/__name__/values"))["data"])
         requests = {name for expression in dashboard_expressions() for name in metric_names(expression)}
-        # What has not happened has no row: nothing was refused.
+        # A counter without increments has no row; no request was refused.
         assert requests - names <= {"serving_requests_refused_total"}
 
 
 def scrape_config(up: Up, pods: list[str]) -> dict[str, Any]:
-    """The shipped configuration, each second and at the ports of this system and its pods."""
+    """The shipped configuration with an interval of 1 s and the ports of this system and its pods."""
     config: dict[str, Any] = yaml.safe_load((MONITORING / "prometheus.yaml").read_text())
     config["global"] = {"scrape_interval": "1s", "evaluation_interval": "1s"}
     config["rule_files"] = [str(MONITORING / "alerts.yaml")]
@@ -190,9 +190,9 @@ def scrape_config(up: Up, pods: list[str]) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def prometheus(config: dict[str, Any], folder: Path) -> Iterator[str]:
-    """A Prometheus; gives the URL of its API."""
+    """A running Prometheus; yields the URL of its API."""
     (folder / "prometheus.yaml").write_text(yaml.safe_dump(config))
-    # Prometheus cannot tell which free port it took: it has an address for itself.
+    # Prometheus does not report a port that the system selected, so it gets a loopback address that is unique to it.
     address = f"127.78.{os.getpid() >> 8 & 255}.{os.getpid() & 255}:9090"
     options = [f"--config.file={folder}/prometheus.yaml", f"--storage.tsdb.path={folder}/data"]
     with running([PROMETHEUS, *options, f"--web.listen-address={address}"]):
@@ -200,7 +200,7 @@ def prometheus(config: dict[str, Any], folder: Path) -> Iterator[str]:
 
 
 def faults_of(page: str) -> dict[str, float]:
-    """Prometheus' own count of samples that it refused or doubted."""
+    """Prometheus' counters of rejected samples that are not zero."""
     faults = {
         *("out_of_order", "duplicate_timestamp", "out_of_bounds"),
         *("exceeded_sample_limit", "exceeded_body_size_limit", "exemplar_out_of_order"),

@@ -21,7 +21,7 @@ def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @needs_promtool
 @pytest.mark.parametrize(("what", "name"), [("rules", "alerts.yaml"), ("config", "prometheus.yaml")])
-def test_promtool_finds_nothing_wrong(what: str, name: str, tmp_path: Path) -> None:
+def test_promtool_accepts_rules_and_scrape_configuration(what: str, name: str, tmp_path: Path) -> None:
     shutil.copytree(MONITORING, tmp_path, dirs_exist_ok=True)
     (tmp_path / "query-token").write_text("q" * 43)
     done = promtool("check", what, str(tmp_path / name))
@@ -29,12 +29,12 @@ def test_promtool_finds_nothing_wrong(what: str, name: str, tmp_path: Path) -> N
 
 
 @needs_promtool
-def test_each_alert_fires_in_its_case() -> None:
+def test_each_alert_fires_in_its_promtool_case() -> None:
     done = promtool("test", "rules", str(CASES))
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_each_alert_has_a_case() -> None:
+def test_each_alert_has_a_promtool_case() -> None:
     groups = yaml.safe_load((MONITORING / "alerts.yaml").read_text())["groups"]
     alerts = [rule["alert"] for group in groups for rule in group["rules"] if "alert" in rule]
     firing, well = yaml.safe_load(CASES.read_text())["tests"]

@@ -15,7 +15,7 @@ from tests.integration.query_token import GATE, HEADERS
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 
-async def test_a_page_is_shown_in_the_format_that_is_asked_for() -> None:
+async def test_metrics_page_is_served_in_requested_format() -> None:
     page = MetricsPage(ACTIVATOR_METRICS)
     async with (
         serve_page(page, "127.0.0.1:0", gate=GATE) as (host, port),
@@ -31,7 +31,7 @@ async def test_a_page_is_shown_in_the_format_that_is_asked_for() -> None:
             assert await response.text() == "ok\n"
 
 
-async def test_a_daemon_adds_answers_of_its_own() -> None:
+async def test_metrics_server_serves_additional_texts() -> None:
     responses = {"/routes/{namespace}/{name}": lambda parts: "found" if parts["name"] == "hello" else None}
     async with (
         serve_page(MetricsPage(()), "127.0.0.1:0", gate=GATE, texts=responses) as (host, port),
@@ -42,7 +42,7 @@ async def test_a_daemon_adds_answers_of_its_own() -> None:
         assert (response.status, await response.text(), missing.status) == (200, "found", 404)
 
 
-async def test_a_query_needs_the_token_and_probes_do_not() -> None:
+async def test_metrics_require_token_and_probes_do_not() -> None:
     texts, open_texts = {"/private": lambda _: "private"}, {"/open": lambda _: "open"}
     async with (
         serve_page(MetricsPage(()), "127.0.0.1:0", gate=GATE, texts=texts, open_texts=open_texts) as (host, port),
@@ -55,7 +55,7 @@ async def test_a_query_needs_the_token_and_probes_do_not() -> None:
         assert statuses == {"/metrics": 401, "/private": 401, "/open": 200, "/healthz": 200}
 
 
-async def test_an_address_that_is_taken_is_reported() -> None:
+async def test_occupied_or_invalid_address_is_reported() -> None:
     async with serve_page(MetricsPage(()), "127.0.0.1:0", gate=GATE) as (host, port):
         with pytest.raises(SettingsError, match=f"{host}:{port}: cannot be listened on"):
             async with serve_page(MetricsPage(()), f"{host}:{port}", gate=GATE):
@@ -66,7 +66,7 @@ async def test_an_address_that_is_taken_is_reported() -> None:
     gc.collect()
 
 
-async def test_calls_are_reported_with_verb_status_and_time() -> None:
+async def test_api_calls_are_measured_by_verb_and_status() -> None:
     reported: list[tuple[str, int]] = []
 
     async def handler(request: web.Request) -> web.Response:
@@ -86,7 +86,7 @@ async def test_calls_are_reported_with_verb_status_and_time() -> None:
     assert reported == [("GET", 404), ("POST", 201), ("watch", 201), ("other", 404)]
 
 
-async def test_a_request_from_zero_is_on_the_activators_page() -> None:
+async def test_cold_request_appears_on_activator_metrics_page() -> None:
     async with staged() as stage:
         await stage.service()
         await until(lambda: stage.activator.ingress.router.directory.revision(("default", "hello-00001")))
@@ -109,7 +109,7 @@ async def test_a_request_from_zero_is_on_the_activators_page() -> None:
 
 
 @pytest.mark.parametrize(("host", "status"), [("evil.example", 421), ("activator.ns.svc:9090", 200), ("[::1]:1", 200)])
-async def test_a_site_that_points_its_name_here_reads_nothing(host: str, status: int) -> None:
+async def test_foreign_host_header_is_rejected_with_421(host: str, status: int) -> None:
     page = MetricsPage(ACTIVATOR_METRICS)
     async with serve_page(page, "127.0.0.1:0", gate=GATE) as (address, port), ClientSession() as session:
         for path in ("metrics", "healthz"):

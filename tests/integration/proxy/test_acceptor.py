@@ -1,4 +1,4 @@
-"""Several acceptors on one socket, as in processes that share it."""
+"""Several acceptors on one listening socket, as in processes that share it."""
 
 import asyncio
 import socket
@@ -13,7 +13,7 @@ CLIENTS = 20
 
 
 class Named(asyncio.Protocol):
-    """Responds with the name of the process that accepted."""
+    """Responds with the name of the acceptor."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -48,7 +48,7 @@ async def reply_to(client: socket.socket) -> str:
         writer.close()
 
 
-async def test_of_many_who_connect_together_each_process_takes_as_many(listening: socket.socket) -> None:
+async def test_simultaneous_connections_are_distributed_evenly_between_acceptors(listening: socket.socket) -> None:
     clients = [socket.create_connection(listening.getsockname()) for _ in range(CLIENTS)]
     acceptors = [acceptor(listening, name) for name in "ab"]
     results = await asyncio.gather(*map(reply_to, clients))
@@ -57,7 +57,7 @@ async def test_of_many_who_connect_together_each_process_takes_as_many(listening
         each_acceptor.close()
 
 
-async def test_what_one_that_closes_has_not_taken_is_for_the_others(listening: socket.socket) -> None:
+async def test_connection_not_accepted_by_closed_acceptor_is_accepted_by_another(listening: socket.socket) -> None:
     first = acceptor(listening, "a")
     assert first.sockets[0].getsockname() == listening.getsockname()
     client = socket.create_connection(listening.getsockname())

@@ -11,8 +11,8 @@ from serving.net.proxy.server.listener import HttpServer
 from tests.integration.proxy.peers import Forwarder, Link, backed, get, ok
 
 
-async def asked(log: AccessLog, count: int) -> None:
-    """Send so many requests to a proxy with this log."""
+async def send_requests(log: AccessLog, count: int) -> None:
+    """Send `count` requests to a proxy that writes this log."""
     async with backed(ok) as backend:
         server = HttpServer(HttpSettings(), access_log=log)
         address = await server.listen(("127.0.0.1", 0), Forwarder(backend.address), listener="public")
@@ -28,10 +28,10 @@ def lines(written: list[bytes]) -> list[AccessLogEntry]:
     return [msgspec.json.decode(line, type=AccessLogEntry) for line in b"".join(written).splitlines()]
 
 
-async def test_each_request_has_a_line_that_reports_what_became_of_it() -> None:
+async def test_access_log_writes_one_line_per_request_with_its_outcome() -> None:
     written: list[bytes] = []
     log = AccessLog(ratio=1.0, write=written.append, wall=lambda: 5.0)
-    await asked(log, 2)
+    await send_requests(log, 2)
     await log.close()
     first, second = lines(written)
     assert (first.method, first.host, first.target, first.status, first.outcome) == ("GET", "h", "/0", 200, "answered")
@@ -41,15 +41,15 @@ async def test_each_request_has_a_line_that_reports_what_became_of_it() -> None:
     assert second.target == "/1"
 
 
-async def test_a_quarter_of_all_is_every_fourth() -> None:
+async def test_access_log_with_ratio_of_a_quarter_logs_every_fourth_request() -> None:
     written: list[bytes] = []
     log = AccessLog(ratio=0.25, write=written.append, wall=lambda: 5.0)
-    await asked(log, 8)
+    await send_requests(log, 8)
     await log.close()
     assert [line.target for line in lines(written)] == ["/3", "/7"]
 
 
-async def test_an_unread_log_blocks_no_writer() -> None:
+async def test_blocked_log_writer_does_not_block_requests() -> None:
     read, begun = threading.Event(), threading.Event()
 
     def write(data: bytes) -> None:
@@ -59,27 +59,27 @@ async def test_an_unread_log_blocks_no_writer() -> None:
 
     written: list[bytes] = []
     log = AccessLog(ratio=1.0, write=write, wall=lambda: 5.0)
-    await asked(log, 1)
+    await send_requests(log, 1)
     await asyncio.to_thread(begun.wait, 60)
-    await asked(log, 50)
+    await send_requests(log, 50)
     assert not written
     read.set()
     await log.close()
     assert len(lines(written)) == 51
 
 
-async def test_a_value_that_does_not_fit_is_dropped_and_reported() -> None:
+async def test_line_beyond_buffer_limit_is_dropped_and_counted_in_next_line() -> None:
     written: list[bytes] = []
     log = AccessLog(ratio=1.0, write=written.append, wall=lambda: 5.0)
     log._waiting = [AccessLogEntry] * _WAITING_MAX  # type: ignore[list-item]
-    await asked(log, 3)
+    await send_requests(log, 3)
     log._waiting = []
-    await asked(log, 1)
+    await send_requests(log, 1)
     await log.close()
     (line,) = lines(written)
     assert (line.dropped_count, log.dropped_count) == (3, 3)
 
 
-def test_there_is_no_log_unless_it_is_asked_for() -> None:
+def test_access_log_is_off_by_default() -> None:
     assert stdout_log(HttpSettings()) is None
     assert stdout_log(HttpSettings(access_log_ratio=0.5)) is not None

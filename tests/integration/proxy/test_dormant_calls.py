@@ -1,4 +1,4 @@
-"""An app with a sleep of its own, such as a model server: the queue-proxy calls it in place of freezing it."""
+"""The queue-proxy calls the sleep and wake endpoints of an app, such as a model server, instead of freezing it."""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +18,7 @@ AFTER_S = 0.05
 
 
 class ModelServer:
-    """A stand-in for vLLM's sleep mode: asleep it refuses its work, and sleep and wake take a while."""
+    """A model server with vLLM's sleep mode: while asleep it rejects requests; sleep and wake-up take 20 ms."""
 
     def __init__(self) -> None:
         self.is_asleep = False
@@ -49,7 +49,7 @@ class ModelServer:
         return {"dormant_after_s": AFTER_S, "dormant_call": calls, "processes": f"{folder}/pod.", **more}
 
 
-async def asked(running: Pod, path: bytes = b"/v1") -> bytes:
+async def status_line_of(running: Pod, path: bytes = b"/v1") -> bytes:
     client = await running.client()
     client.send(get(path))
     head, _ = await client.message()
@@ -74,61 +74,61 @@ async def test_an_idle_app_is_put_to_sleep_and_woken_by_a_request(tmp_path: Path
         await running.ready()
         await until(lambda: is_dormant(running))
         assert server.is_asleep
-        assert await asked(running) == b"HTTP/1.1 200 OK"
+        assert await status_line_of(running) == b"HTTP/1.1 200 OK"
         assert server.calls[:3] == [b"POST /sleep?level=1", b"POST /wake_up", b"GET /v1"]
-        # Once more, as long as nothing comes.
+        # The idle app is put to sleep again.
         await until(lambda: is_dormant(running))
         assert server.calls[3:] == [b"POST /sleep?level=1"]
 
 
-async def test_a_thousand_requests_at_once_wake_it_once(tmp_path: Path) -> None:
+async def test_thousand_concurrent_requests_wake_dormant_app_once(tmp_path: Path) -> None:
     server = ModelServer()
     async with forwarding(server.script, more=server.fields(tmp_path)) as running:
         await running.ready()
         await until(lambda: is_dormant(running))
-        # It answers once all are there: between two of them it must not be idle.
+        # The app responds after all requests have arrived, so that it is never idle between two of them.
         server.go.clear()
-        asking = [asyncio.create_task(asked(running)) for _ in range(1000)]
+        requests_in_flight = [asyncio.create_task(status_line_of(running)) for _ in range(1000)]
         await running.inside(1000)
         server.go.set()
-        assert set(await asyncio.gather(*asking)) == {b"HTTP/1.1 200 OK"}
+        assert set(await asyncio.gather(*requests_in_flight)) == {b"HTTP/1.1 200 OK"}
         assert server.calls.count(b"POST /wake_up") == 1
 
 
-async def test_a_request_during_the_call_to_sleep_waits_for_both(tmp_path: Path) -> None:
+async def test_request_during_sleep_call_waits_for_sleep_and_wake_up(tmp_path: Path) -> None:
     server = ModelServer()
     async with forwarding(server.script, more=server.fields(tmp_path)) as running:
         server.go.clear()
         await running.ready()
         await until(lambda: server.calls)
-        asking = asyncio.create_task(asked(running))
+        request = asyncio.create_task(status_line_of(running))
         await running.inside(1)
         server.go.set()
-        assert await asking == b"HTTP/1.1 200 OK"
+        assert await request == b"HTTP/1.1 200 OK"
         assert server.calls[:3] == [b"POST /sleep?level=1", b"POST /wake_up", b"GET /v1"]
 
 
-async def test_an_app_that_refuses_to_sleep_continues(tmp_path: Path) -> None:
+async def test_app_that_rejects_the_sleep_call_continues_to_serve(tmp_path: Path) -> None:
     server = ModelServer()
     server.sleep_status = b"409 busy"
     async with forwarding(server.script, more=server.fields(tmp_path), dormant_call_max_s=0.5) as running:
         await running.ready()
         await until(lambda: has(running, b"queueproxy_freezes_refused_total 1"))
-        assert await asked(running) == b"HTTP/1.1 200 OK"
+        assert await status_line_of(running) == b"HTTP/1.1 200 OK"
 
 
-async def test_a_request_is_forwarded_when_the_time_to_wake_is_up(tmp_path: Path) -> None:
+async def test_request_is_forwarded_after_wake_up_times_out(tmp_path: Path) -> None:
     server = ModelServer()
     async with forwarding(server.script, more=server.fields(tmp_path), dormant_call_max_s=0.2) as running:
         await running.ready()
         await until(lambda: is_dormant(running))
         server.status = b"503 loading"
-        # The app's own response, and not a failure of ours.
-        assert await asked(running) == b"HTTP/1.1 500 asleep"
+        # The app's own response, not an error of the queue-proxy.
+        assert await status_line_of(running) == b"HTTP/1.1 500 asleep"
         assert server.calls.count(b"POST /wake_up") >= 1
 
 
-async def test_the_next_queue_proxy_wakes_what_its_predecessor_put_to_sleep(tmp_path: Path) -> None:
+async def test_restarted_queue_proxy_wakes_app_that_its_predecessor_put_to_sleep(tmp_path: Path) -> None:
     server = ModelServer()
     server.is_asleep = True
     (tmp_path / "pod.frozen").touch()
@@ -137,7 +137,7 @@ async def test_the_next_queue_proxy_wakes_what_its_predecessor_put_to_sleep(tmp_
         assert not server.is_asleep
 
 
-async def test_it_is_not_probed_while_it_sleeps(tmp_path: Path) -> None:
+async def test_dormant_app_is_not_probed(tmp_path: Path) -> None:
     server = ModelServer()
     probe = Probe(path="/health", period_s=0.02, failure_max=1)
     async with forwarding(server.script, probe, more=server.fields(tmp_path)) as running:
@@ -147,14 +147,14 @@ async def test_it_is_not_probed_while_it_sleeps(tmp_path: Path) -> None:
         await asyncio.sleep(0.2)
         assert server.calls[before:] == []
         assert (await running.get_admin(get(b"/readyz")))[0].startswith(b"HTTP/1.1 200 ")
-        # Nor does the probe of an activator reach it.
+        # A probe of an activator does not reach the app either.
         client = await running.client()
         client.send(get(b"/", BELIEVED + b"K-Network-Probe: queue\r\n"))
         assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
         assert server.is_asleep
 
 
-async def test_an_order_wakes_it_and_keeps_it_awake(tmp_path: Path) -> None:
+async def test_wake_order_wakes_app_and_prevents_sleep(tmp_path: Path) -> None:
     server = ModelServer()
     async with forwarding(server.script, more=server.fields(tmp_path)) as running:
         await running.ready()
@@ -169,7 +169,7 @@ async def test_an_order_wakes_it_and_keeps_it_awake(tmp_path: Path) -> None:
         assert not server.is_asleep
 
 
-async def test_a_drain_wakes_it(tmp_path: Path) -> None:
+async def test_drain_wakes_dormant_app(tmp_path: Path) -> None:
     server = ModelServer()
     async with forwarding(server.script, more=server.fields(tmp_path)) as running:
         await running.ready()
@@ -183,7 +183,7 @@ async def test_a_drain_wakes_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_upgrade", [False, True], ids=["response", "tunnel"])
-async def test_it_stays_awake_with_a_request_in_flight(tmp_path: Path, is_upgrade: bool) -> None:
+async def test_app_with_request_in_flight_is_not_put_to_sleep(tmp_path: Path, is_upgrade: bool) -> None:
     go = asyncio.Event()
     heads: list[bytes] = []
 
@@ -211,7 +211,7 @@ async def test_it_stays_awake_with_a_request_in_flight(tmp_path: Path, is_upgrad
         client.close()
 
 
-async def test_it_reports_the_autoscaler_once_and_again_after_a_reconnect(tmp_path: Path) -> None:
+async def test_dormancy_is_reported_to_autoscaler_once_and_again_after_reconnect(tmp_path: Path) -> None:
     frames: list[bytes] = []
     connections: list[ServerConnection] = []
 
@@ -239,13 +239,13 @@ async def test_it_reports_the_autoscaler_once_and_again_after_a_reconnect(tmp_pa
             assert len(frames) == before
             await connections[0].close()
             await until(lambda: dormant_count() == 2)
-            assert await asked(running) == b"HTTP/1.1 200 OK"
-            # Also of an app that sleeps again before the period of reports is over.
+            assert await status_line_of(running) == b"HTTP/1.1 200 OK"
+            # Dormancy is also reported if the app is put to sleep again within one report period.
             await until(lambda: any(decode_pod_stat(frame).request_count for frame in frames[before:]))
             await until(lambda: dormant_count() == 3)
 
 
-async def test_without_a_folder_for_its_mark_it_is_woken_at_each_start() -> None:
+async def test_app_is_woken_at_each_start_if_dormancy_cannot_be_recorded() -> None:
     server = ModelServer()
     server.is_asleep = True
     more = {**server.fields(Path("/")), "processes": ""}
@@ -253,4 +253,4 @@ async def test_without_a_folder_for_its_mark_it_is_woken_at_each_start() -> None
         await running.ready()
         assert server.calls[0] == b"POST /wake_up"
         await until(lambda: is_dormant(running))
-        assert await asked(running) == b"HTTP/1.1 200 OK"
+        assert await status_line_of(running) == b"HTTP/1.1 200 OK"

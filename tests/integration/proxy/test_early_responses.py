@@ -1,4 +1,4 @@
-"""An app that responds before it has read the request: the client gets the response, whatever the rest of its upload does."""
+"""An app responds before it has read the request: the client receives the response while it still uploads."""
 
 import asyncio
 import functools
@@ -38,7 +38,7 @@ Upload = Callable[[tuple[str, int]], Awaitable[tuple[int, bytes]]]
 
 
 def refusing(code: int) -> Script:
-    """An app that responds to heads and closes: the kernel resets the connection, because the body was not read."""
+    """An app that responds to a head and closes; the kernel resets the connection because of the unread body."""
 
     async def script(link: Link) -> None:
         await link.head()
@@ -49,7 +49,7 @@ def refusing(code: int) -> Script:
 
 
 async def upload(address: tuple[str, int], *, is_chunked: bool) -> tuple[int, bytes]:
-    """Send a request of 20 MiB, all of it before the response is read, as many clients do; returns its code and body."""
+    """Send a request of 20 MiB before reading the response, as many clients do; return the status and the body."""
     client = await Link.to(address)
     length = b"Transfer-Encoding: chunked" if is_chunked else b"Content-Length: %d" % (PIECE_COUNT * len(PIECE))
     client.send(b"POST / HTTP/1.1\r\nHost: %b\r\n%b\r\n\r\n" % (HOST, length))
@@ -64,7 +64,7 @@ async def upload(address: tuple[str, int], *, is_chunked: bool) -> tuple[int, by
 
 
 async def upload_by_http2(address: tuple[str, int]) -> tuple[int, bytes]:
-    """Send 20 MiB over HTTP/2, also after the response, as curl and httpx do; the connection serves another request."""
+    """Send 20 MiB over HTTP/2, also after the response, as curl and httpx do; then send a request on the connection."""
     link = await Link.to(address)
     client = Http2(link)
     post = [(name, {":method": "POST", ":authority": HOST.decode()}.get(name, value)) for name, value in GET]
@@ -78,7 +78,7 @@ async def upload_by_http2(address: tuple[str, int]) -> tuple[int, bytes]:
             windows = {stream_id: window - size for stream_id, window in windows.items()}
             client.send(frame(Kind.DATA, bytes(size), flags=0 if remaining else END_STREAM, stream_id=1))
             await link.writer.drain()
-            # Otherwise the client sends all that it may before it reads.
+            # The client sends as much as its windows allow before it reads.
             continue
         received = await client.frame()
         assert received is not None, client.frames
@@ -105,17 +105,17 @@ UPLOADS: dict[str, Upload] = {
 
 @pytest.fixture(params=UPLOADS)
 def send(request: pytest.FixtureRequest) -> Upload:
-    """A client that uploads to an address: code and body of its response."""
+    """A client that uploads to an address and returns the status and body of the response."""
     return UPLOADS[request.param]
 
 
 @pytest.mark.parametrize("code", CODES)
-async def test_an_upload_that_is_refused_by_its_head_gets_the_refusal(send: Upload, code: int) -> None:
+async def test_upload_rejected_before_its_body_receives_the_rejection(send: Upload, code: int) -> None:
     async with proxied(refusing(code)) as proxy:
         assert [await send(proxy.address) for _ in range(UPLOAD_COUNT)] == [(code, b"too big!\n")] * UPLOAD_COUNT
 
 
-async def test_a_stream_whose_client_sends_no_more_after_the_response_is_reset() -> None:
+async def test_http2_stream_is_reset_after_early_response_to_unfinished_upload() -> None:
     async with proxied(refusing(413)) as proxy:
         client = Http2(await proxy.client())
         client.send(request(1, flags=END_HEADERS))
@@ -124,21 +124,21 @@ async def test_a_stream_whose_client_sends_no_more_after_the_response_is_reset()
 
 
 @pytest.mark.parametrize("code", CODES)
-async def test_a_queue_proxy_forwards_an_early_response(send: Upload, code: int) -> None:
+async def test_queue_proxy_forwards_early_response(send: Upload, code: int) -> None:
     async with forwarding(refusing(code)) as queue_proxy:
         assert [await send(queue_proxy.requests) for _ in range(UPLOAD_COUNT)] == [(code, b"too big!\n")] * UPLOAD_COUNT
 
 
 @pytest.mark.parametrize("code", CODES)
 @pytest.mark.parametrize("place", SERVERS)
-async def test_an_early_response_passes_inner_tls(send: Upload, place: str, code: int) -> None:
+async def test_early_response_is_forwarded_over_inner_tls(send: Upload, place: str, code: int) -> None:
     async with secured(serve=SERVERS[place], script=refusing(code)) as inner:
         address = inner.stage.public
         assert [await send(address) for _ in range(UPLOAD_COUNT)] == [(code, b"too big!\n")] * UPLOAD_COUNT
 
 
 class _Lost(asyncio.Protocol):
-    """Collects what the kernel knows of a lost connection."""
+    """Records the kernel's unread bytes and unacknowledged bytes of a lost connection."""
 
     def __init__(self) -> None:
         self.received = b""
@@ -165,13 +165,13 @@ def _serve(server: socket.socket, response: bytes) -> None:
     connection.close()
 
 
-async def test_a_response_that_came_before_a_failed_write_is_still_there() -> None:
+async def test_response_received_before_failed_write_is_readable() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=_serve, args=(server, REFUSAL))
         thread.start()
         transport, lost = await asyncio.get_running_loop().create_connection(_Lost, *server.getsockname())
         transport.write(PIECE)
-        # Without a turn of the loop in between: it has not read when the write fails.
+        # The event loop does not run in between, so the response is still unread when the write fails.
         thread.join()
         transport.write(PIECE)
         async with asyncio.timeout(60):
@@ -180,7 +180,7 @@ async def test_a_response_that_came_before_a_failed_write_is_still_there() -> No
 
 
 @pytest.mark.parametrize("response", [b"", b"ok"], ids=["closed before", "read"])
-async def test_the_kernel_reports_whether_a_closed_peer_received_a_request(response: bytes) -> None:
+async def test_kernel_reports_whether_closed_peer_received_the_request(response: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         thread = threading.Thread(target=_serve, args=(server, response))
         thread.start()

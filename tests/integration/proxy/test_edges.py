@@ -1,4 +1,4 @@
-"""The edge cases of HTTP/1.1 for a proxy, over raw sockets and in both daemons."""
+"""Edge cases of HTTP/1.1, over raw sockets, in the activator and the queue-proxy."""
 
 import asyncio
 import math
@@ -37,7 +37,7 @@ def get(headers: bytes = b"", target: bytes = b"/") -> bytes:
     return b"GET %b HTTP/1.1\r\n%b%b\r\n" % (target, TO, headers)
 
 
-# One of each code; test_proxy_requests has what else is refused.
+# One request per rejection code; test_proxy_requests.py has all variants.
 REFUSED = {
     "both framings": (post(b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n", b"0\r\n\r\n"), 400, "framing"),
     "bare LF in a head": (b"GET / HTTP/1.1\n%b\n\n" % TO.strip(), 400, "header"),
@@ -62,7 +62,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", list(REFUSED))
-async def test_it_is_refused_and_never_forwarded_as_whole(daemon: Daemon, name: str) -> None:
+async def test_invalid_request_is_rejected_and_never_forwarded_completely(daemon: Daemon, name: str) -> None:
     whole: list[bytes] = []
 
     async def script(link: Link) -> None:
@@ -79,12 +79,12 @@ async def test_it_is_refused_and_never_forwarded_as_whole(daemon: Daemon, name: 
         page = await running.page()
     assert response.startswith(b"HTTP/1.1 %d " % status), response
     assert f'http_refused_total{{code="{code}"}} 1' in page.replace("1.0", "1")
-    # Nothing behind it is believed either: there is one answer and then the end.
+    # Pipelined bytes are not parsed: there is one response, and the connection is closed.
     assert response.count(b"\r\nConnection: close\r\n") == 1
     assert not whole
 
 
-async def test_heads_up_to_the_default_limit_pass_and_larger_ones_of_an_app_are_502(daemon: Daemon) -> None:
+async def test_largest_allowed_heads_are_forwarded_and_larger_app_head_returns_502(daemon: Daemon) -> None:
     largest = HttpSettings().head_bytes_max
 
     async def script(link: Link) -> None:
@@ -114,7 +114,9 @@ async def test_heads_up_to_the_default_limit_pass_and_larger_ones_of_an_app_are_
     ],
     ids=["slow head", "slow body", "silent client", "idle client"],
 )
-async def test_slow_clients_are_ended(daemon: Daemon, limits: dict[str, float], sent: bytes, status: bytes) -> None:
+async def test_slow_or_idle_client_is_disconnected(
+    daemon: Daemon, limits: dict[str, float], sent: bytes, status: bytes
+) -> None:
     async def script(link: Link) -> None:
         while True:
             if b"content-length" in (await link.head()).lower():
@@ -130,7 +132,7 @@ async def test_slow_clients_are_ended(daemon: Daemon, limits: dict[str, float], 
 
 
 @pytest.mark.parametrize("time", ["request_timeout_s", "response_start_timeout_s", "idle_timeout_s"])
-async def test_a_response_that_does_not_begin_in_time_is_a_504(daemon: Daemon, time: str) -> None:
+async def test_response_that_misses_its_timeout_returns_504(daemon: Daemon, time: str) -> None:
     requests: list[bytes] = []
     ended: list[bool] = []
 
@@ -146,13 +148,13 @@ async def test_a_response_that_does_not_begin_in_time_is_a_504(daemon: Daemon, t
             response = await client.rest()
             assert response.startswith(b"HTTP/1.1 504 ")
             assert b"request timeout" in response
-            # The upstream request ends with the client's response. A connection that was made too late for one is kept.
+            # The upstream request ends with the client's response. A connection that opened after the timeout stays idle.
             await until(lambda: running.level() == 0 and len(ended) == len(requests))
     assert all(ended)
 
 
 @pytest.mark.parametrize("time", ["request_timeout_s", "idle_timeout_s"])
-async def test_a_response_that_stops_in_the_middle_is_cut_off_in_time(daemon: Daemon, time: str) -> None:
+async def test_stalled_response_is_cut_off_after_timeout(daemon: Daemon, time: str) -> None:
     async def script(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc")
@@ -164,11 +166,11 @@ async def test_a_response_that_stops_in_the_middle_is_cut_off_in_time(daemon: Da
         await client.head()
         rest = await client.rest()
         await until(lambda: running.level() == 0)
-    # What was sent arrives; six bytes are missing.
+    # The bytes before the stall are delivered; six bytes are missing.
     assert rest == b"abc"
 
 
-async def test_the_start_of_a_response_is_all_that_its_own_limit_asks_for(daemon: Daemon) -> None:
+async def test_response_start_timeout_does_not_limit_response_body(daemon: Daemon) -> None:
     async def script(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no")
@@ -194,7 +196,7 @@ async def test_connections_are_bounded_per_address(daemon: Daemon) -> None:
     assert b"Retry-After: 1\r\n" in response
 
 
-async def test_heads_may_come_byte_by_byte_on_both_sides(daemon: Daemon) -> None:
+async def test_heads_received_byte_by_byte_are_parsed_on_both_sides(daemon: Daemon) -> None:
     async def script(link: Link) -> None:
         await link.head()
         for byte in OK_2:
@@ -211,7 +213,7 @@ async def test_heads_may_come_byte_by_byte_on_both_sides(daemon: Daemon) -> None
 
 
 @pytest.mark.parametrize("name", list(ANSWERS))
-async def test_a_response_arrives_in_whole_however_it_is_framed(daemon: Daemon, name: str) -> None:
+async def test_response_is_forwarded_completely_in_each_framing(daemon: Daemon, name: str) -> None:
     sent, expected = ANSWERS[name]
 
     async def script(link: Link) -> None:
@@ -227,7 +229,7 @@ async def test_a_response_arrives_in_whole_however_it_is_framed(daemon: Daemon, 
 
 
 @pytest.mark.parametrize("cut", [OK_2.index(b"ok"), len(b"HTTP/1.1 200 OK\r\n")], ids=["body apart", "head in parts"])
-async def test_an_app_that_writes_in_parts_does_not_wait_for_delayed_acknowledgements(daemon: Daemon, cut: int) -> None:
+async def test_response_written_in_parts_does_not_wait_for_delayed_acknowledgements(daemon: Daemon, cut: int) -> None:
     async def script(link: Link) -> None:
         link.writer.get_extra_info("socket").setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 0)
         while True:
@@ -239,7 +241,8 @@ async def test_an_app_that_writes_in_parts_does_not_wait_for_delayed_acknowledge
     fastest_s = math.inf
     async with daemon(script) as running:
         client = await running.client()
-        # The kernel acknowledges the first segments of a connection at once; the fastest of the others took 40 ms.
+        # The kernel acknowledges the first segments of a connection immediately; with delayed acknowledgements, later
+        # ones take at least 40 ms.
         for turn in range(60):
             began_s = time.monotonic()
             client.send(get())
@@ -250,9 +253,7 @@ async def test_an_app_that_writes_in_parts_does_not_wait_for_delayed_acknowledge
 
 
 @pytest.mark.parametrize(("method", "status"), [(b"GET", b"204"), (b"GET", b"304"), (b"HEAD", b"200")])
-async def test_a_bodiless_response_is_followed_by_the_pipelined_one(
-    daemon: Daemon, method: bytes, status: bytes
-) -> None:
+async def test_pipelined_response_follows_response_without_body(daemon: Daemon, method: bytes, status: bytes) -> None:
     async def script(link: Link) -> None:
         await link.head()
         length = b"" if status == b"204" else b"Content-Length: 5\r\n"
@@ -268,7 +269,7 @@ async def test_a_bodiless_response_is_followed_by_the_pipelined_one(
     assert (first.split()[1], body) == (status, b"ok")
 
 
-async def test_a_body_and_the_pipelined_request_behind_it_are_distinguished(daemon: Daemon) -> None:
+async def test_pipelined_request_after_a_body_is_parsed_separately(daemon: Daemon) -> None:
     bodies: list[bytes] = []
 
     async def script(link: Link) -> None:
@@ -289,7 +290,7 @@ async def test_a_body_and_the_pipelined_request_behind_it_are_distinguished(daem
     assert [body for _, body in responses] == [b"ok"] * 3
 
 
-async def test_100_and_103_pass_before_the_response(daemon: Daemon) -> None:
+async def test_100_and_103_are_sent_before_final_response(daemon: Daemon) -> None:
     async def script(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: a\r\n\r\n")
@@ -300,14 +301,14 @@ async def test_100_and_103_pass_before_the_response(daemon: Daemon) -> None:
         client = await running.client()
         client.send(post(b"Expect: 100-continue\r\nContent-Length: 2\r\n"))
         assert (await client.head()).startswith(b"HTTP/1.1 100 ")
-        # The proxy's own: the app sees the request when its body is here, and its 100 goes no further.
+        # The proxy sends its own 100: the app receives the request after its body, and the app's 100 is not forwarded.
         client.send(b"ab")
         assert (await client.head()).startswith(b"HTTP/1.1 103 ")
         _, body = await client.message()
     assert body == b"ok"
 
 
-async def test_http_1_0_is_closed_after_its_response(daemon: Daemon) -> None:
+async def test_http_1_0_connection_is_closed_after_response(daemon: Daemon) -> None:
     async with daemon() as running:
         client = await running.client()
         client.send(b"GET / HTTP/1.0\r\n%b\r\n" % TO)
@@ -317,7 +318,7 @@ async def test_http_1_0_is_closed_after_its_response(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("end", [b"Content-Length: 9\r\n\r\nabc", b"Transfer-Encoding: chunked\r\n\r\n9\r\nabc"])
-async def test_a_response_cut_short_never_ends_cleanly(daemon: Daemon, end: bytes) -> None:
+async def test_truncated_response_is_not_completed_for_client(daemon: Daemon, end: bytes) -> None:
     async def script(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 200 OK\r\n" + end)
@@ -328,11 +329,11 @@ async def test_a_response_cut_short_never_ends_cleanly(daemon: Daemon, end: byte
         client.send(get())
         rest = await client.rest()
         await until(lambda: running.level() == 0)
-    # What was sent arrives; six bytes and, in chunks, the end are missing.
+    # The bytes before the end are delivered; six bytes and, in a chunked response, the last chunk are missing.
     assert rest.endswith(b"\r\n\r\nabc") if b"Length" in end else rest.endswith(b"\r\n\r\n3\r\nabc\r\n")
 
 
-async def test_a_client_that_leaves_while_it_is_answered_ends_the_upstreams_work(daemon: Daemon) -> None:
+async def test_client_disconnect_closes_upstream_request(daemon: Daemon) -> None:
     begun, ended = asyncio.Event(), asyncio.Event()
 
     async def script(link: Link) -> None:
@@ -350,7 +351,7 @@ async def test_a_client_that_leaves_while_it_is_answered_ends_the_upstreams_work
         await until(lambda: running.level() == 0)
 
 
-async def test_a_client_that_leaves_the_queue_is_never_forwarded(daemon: Daemon) -> None:
+async def test_queued_request_of_disconnected_client_is_not_forwarded(daemon: Daemon) -> None:
     free, targets = asyncio.Event(), list[bytes]()
 
     async def script(link: Link) -> None:
@@ -371,7 +372,7 @@ async def test_a_client_that_leaves_the_queue_is_never_forwarded(daemon: Daemon)
     assert targets == [b"/1", b"/3"]
 
 
-async def test_a_websocket_passes_bytes_both_ways_only_after_the_101(daemon: Daemon) -> None:
+async def test_websocket_bytes_are_forwarded_both_ways_after_101(daemon: Daemon) -> None:
     async def script(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n")
@@ -385,7 +386,7 @@ async def test_a_websocket_passes_bytes_both_ways_only_after_the_101(daemon: Dae
         assert await client.body(4) == b"ping"
 
 
-async def test_own_names_and_hops_go_and_the_way_is_written_down(daemon: Daemon) -> None:
+async def test_reserved_and_hop_by_hop_headers_are_removed_and_forwarded_is_extended(daemon: Daemon) -> None:
     heads: list[bytes] = []
 
     async def script(link: Link) -> None:
@@ -407,7 +408,7 @@ async def test_own_names_and_hops_go_and_the_way_is_written_down(daemon: Daemon)
     assert b"Forwarded: for=10.0.0.1;host=%b;proto=http, for=127.0.0.1\r\n" % HOST in head
 
 
-async def test_a_listener_that_is_opened_while_the_server_ends_is_closed() -> None:
+async def test_listener_opened_after_server_shutdown_is_closed() -> None:
     server = HttpServer(HttpSettings())
     await server.finish(grace_s=0)
     address = await server.listen(("127.0.0.1", 0), Forwarder(("127.0.0.1", 1)))

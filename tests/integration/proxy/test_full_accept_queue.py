@@ -15,7 +15,7 @@ _SYN_SENT = "02"
 
 
 def _waiting_ports(port: int) -> set[str]:
-    """The local ports from which an attempt to connect to a port goes on now."""
+    """The local ports of connections to a port that are in SYN_SENT now."""
     rows = [line.split() for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]]
     return {row[1] for row in rows if row[2].endswith(f":{port:04X}") and row[3] == _SYN_SENT}
 
@@ -29,7 +29,7 @@ def _full_listener(stack: contextlib.ExitStack) -> socket.socket:
     return listener
 
 
-async def test_a_dropped_attempt_is_repeated_before_the_kernel_does() -> None:
+async def test_dropped_connection_attempt_is_retried_from_new_port() -> None:
     with contextlib.ExitStack() as stack:
         listener = _full_listener(stack)
         address = listener.getsockname()
@@ -48,7 +48,7 @@ async def test_a_dropped_attempt_is_repeated_before_the_kernel_does() -> None:
         assert isinstance(await connecting, asyncio.Protocol)
 
 
-async def test_an_app_sees_one_handshake_at_a_time() -> None:
+async def test_pool_opens_one_connection_at_a_time_to_app() -> None:
     with contextlib.ExitStack() as stack:
         listener = _full_listener(stack)
         address = listener.getsockname()
@@ -72,7 +72,7 @@ async def test_an_app_sees_one_handshake_at_a_time() -> None:
         loop = asyncio.get_running_loop()
 
         async def accept_all() -> None:
-            # On a busy machine also an attempt that the pool has given up may be established.
+            # On a busy machine, an attempt that the pool has abandoned can also be established.
             while True:
                 stack.enter_context((await loop.sock_accept(listener))[0])
 

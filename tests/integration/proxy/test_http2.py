@@ -1,4 +1,4 @@
-"""HTTP/2 with prior knowledge through two proxies, like an activator and a queue-proxy, with real clients."""
+"""HTTP/2 with prior knowledge through two chained proxies, with grpcio, httpx and curl as clients."""
 
 import asyncio
 import contextlib
@@ -80,7 +80,7 @@ def url(address: tuple[str, int]) -> str:
 
 
 class Chain:
-    """A front of HTTP/1.1 to a back that speaks h2c to an app of grpcio."""
+    """A front proxy that uses HTTP/1.1 to a back proxy, which uses h2c to a grpcio app."""
 
     def __init__(self) -> None:
         self.echo = Echo()
@@ -111,7 +111,7 @@ class Chain:
         return grpc.aio.insecure_channel(url(self.address).removeprefix("http://").rstrip("/"))
 
 
-async def test_all_four_kinds_of_grpc_calls_pass() -> None:
+async def test_all_four_grpc_call_types_are_forwarded() -> None:
     async with Chain() as chain, chain.channel() as channel:
         call = channel.unary_unary(f"/{SERVICE}/Unary")(b"one")
         assert await call == b"one"
@@ -120,14 +120,14 @@ async def test_all_four_kinds_of_grpc_calls_pass() -> None:
         assert await channel.stream_unary(f"/{SERVICE}/Up")(iter([b"a", b"b"])) == b"ab"
         both = channel.stream_stream(f"/{SERVICE}/Both")()
         for message in (b"1", b"2", b"3"):
-            # Each answer comes before the next question is asked.
+            # Each response arrives before the next request message is sent.
             await both.write(message)
             assert await both.read() == message
         await both.done_writing()
         assert await both.read() is grpc.aio.EOF
 
 
-async def test_a_status_that_is_all_of_a_response_passes() -> None:
+async def test_trailers_only_grpc_response_is_forwarded() -> None:
     async with Chain() as chain, chain.channel() as channel:
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await channel.unary_unary(f"/{SERVICE}/Fail")(b"nothing here")
@@ -135,13 +135,13 @@ async def test_a_status_that_is_all_of_a_response_passes() -> None:
         assert caught.value.details() == "nothing here"
 
 
-async def test_messages_far_larger_than_a_window_pass_both_ways() -> None:
+async def test_grpc_messages_larger_than_the_window_are_forwarded_both_ways() -> None:
     big = bytes(3_000_000)
     async with Chain() as chain, chain.channel() as channel:
         assert await channel.unary_unary(f"/{SERVICE}/Unary")(big) == big
 
 
-async def test_a_call_that_is_cancelled_is_cancelled_in_the_app() -> None:
+async def test_cancelled_grpc_call_is_cancelled_in_app() -> None:
     async with Chain() as chain, chain.channel() as channel:
         call = channel.unary_unary(f"/{SERVICE}/Hang")(b"")
         async with asyncio.timeout(60):
@@ -150,7 +150,7 @@ async def test_a_call_that_is_cancelled_is_cancelled_in_the_app() -> None:
             await chain.echo.cancelled.wait()
 
 
-async def test_a_refusal_is_reported_in_the_words_of_grpc() -> None:
+async def test_http_503_is_converted_to_grpc_status_unavailable() -> None:
     async def refusing(link: Link) -> None:
         await link.head()
         link.send(
@@ -166,7 +166,7 @@ async def test_a_refusal_is_reported_in_the_words_of_grpc() -> None:
         assert ("retry-after", "1") in tuple(caught.value.trailing_metadata() or ())
 
 
-async def test_a_farewell_loses_no_call_and_the_next_takes_a_new_connection() -> None:
+async def test_grpc_calls_succeed_during_and_after_drain() -> None:
     async with Chain() as chain, chain.channel() as channel:
         both = channel.stream_stream(f"/{SERVICE}/Both")()
         await both.write(b"1")
@@ -190,7 +190,7 @@ async def test_httpx_sends_many_requests_over_one_connection() -> None:
         assert proxy.server.connection_count == 1
 
 
-async def test_curl_with_prior_knowledge_is_answered() -> None:
+async def test_curl_with_prior_knowledge_receives_http2_response() -> None:
     async with proxied() as proxy:
         arguments = ("-s", "--max-time", "5", "--http2-prior-knowledge", "-w", " HTTP/%{http_version}")
         target = url(proxy.address) + "x"
@@ -201,17 +201,17 @@ async def test_curl_with_prior_knowledge_is_answered() -> None:
 
 
 @pytest.fixture
-def loaded() -> str:
+def imported_modules() -> str:
     code = "import sys, serving.queueproxy.main; print('h2' in sys.modules, 'ssl' in sys.modules)"
     return subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout
 
 
-def test_an_idle_sidecar_has_not_loaded_h2(loaded: str) -> None:
-    assert loaded.startswith("False")
+def test_queue_proxy_does_not_import_h2(imported_modules: str) -> None:
+    assert imported_modules.startswith("False")
 
 
 async def raw(address: tuple[str, int], frames: bytes) -> bytes:
-    """All bytes from a proxy after a preface and these frames, until it closes."""
+    """All bytes that a proxy sends after a preface and these frames, until it closes."""
     reader, writer = await asyncio.open_connection(*address)
     try:
         writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + SettingsFrame(0).serialize() + frames)
@@ -242,7 +242,7 @@ def headers(stream_id: int, *more: tuple[str, str], ended: bool = True) -> bytes
     ],
     ids=["resets", "pings", "settings", "empty data", "continuations", "large headers"],
 )
-async def test_a_flood_ends_the_connection(flood: bytes) -> None:
+async def test_http2_flood_closes_connection(flood: bytes) -> None:
     async with proxied() as proxy:
         await raw(proxy.address, flood)
         assert len(proxy.handler.begun) <= 256
@@ -266,9 +266,9 @@ async def test_a_flood_ends_the_connection(flood: bytes) -> None:
         (":strange", "a"),
     ],
 )
-async def test_what_would_mean_something_else_in_http1_never_reaches_the_handler(bad: tuple[str, str]) -> None:
+async def test_http2_header_that_is_invalid_in_http1_does_not_reach_handler(bad: tuple[str, str]) -> None:
     async with proxied() as proxy:
-        # GOAWAY lets the proxy close after its answer.
+        # The flood of pings makes the proxy close after its response.
         response = await raw(proxy.address, headers(1, bad) + PingFrame(0, opaque_data=b"1" * 8).serialize() * 1000)
         assert response
         assert not proxy.handler.begun
@@ -276,7 +276,7 @@ async def test_what_would_mean_something_else_in_http1_never_reaches_the_handler
 
 @given(noise=st.binary(max_size=300))
 @settings(max_examples=40, deadline=None)
-def test_no_bytes_crash_or_hang_it(noise: bytes) -> None:
+def test_arbitrary_http2_bytes_do_not_hang_connection(noise: bytes) -> None:
     async def case() -> None:
         async with proxied() as proxy:
             reader, writer = await asyncio.open_connection(*proxy.address)

@@ -1,6 +1,6 @@
-"""Known attacks on HTTP/2: each is ended with a GOAWAY, after a bounded number of frames, requests and bytes of memory.
+"""Known attacks on HTTP/2: the proxy sends GOAWAY after a bounded number of frames, requests and bytes of memory.
 
-An attacker sends thousands of frames, or as many as the proxy takes. Others are answered after it.
+An attacker sends up to 3,000 frames, until the proxy closes. Other clients are served afterwards.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ from tests.integration.proxy.peers import Link, Proxy, proxied, settled
 
 TIMES = 3_000
 BATCH = 50
-# A read of the event loop and what follows from it, with the objects of 128 streams.
+# One read of the event loop, and the objects of 128 streams.
 MEMORY_BYTES_MAX = 12 * 1024**2
 REQUESTS_MAX = 600
 Attack = Callable[[], Iterator[bytes]]
@@ -51,7 +51,7 @@ def rapid_reset() -> Iterator[bytes]:
 
 
 def continuation_flood() -> Iterator[bytes]:
-    """CVE-2024-27316: a head that never ends."""
+    """CVE-2024-27316: a head without END_HEADERS."""
     yield request(1, flags=0)
     while True:
         yield frame(Kind.CONTINUATION, b"\x00\x01x\x01y" * 100, stream_id=1)
@@ -65,7 +65,7 @@ def empty_continuation_flood() -> Iterator[bytes]:
 
 
 def header_bomb() -> Iterator[bytes]:
-    """CVE-2016-6581: an entry of the table, repeated by one byte each."""
+    """CVE-2016-6581: a large HPACK table entry, referenced thousands of times by one byte each."""
     entry = b"\x40\x01x\x7f\xa1\x1e" + b"a" * 4000
     bomb = entry + b"\xbe" * 16_000
     return (frame(Kind.HEADERS, bomb[:16_384], flags=5, stream_id=stream_id) for stream_id in (1, 3, 5))
@@ -148,7 +148,7 @@ async def attack(proxy: Proxy, wires: Iterator[bytes]) -> Http2:
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-async def test_an_attack_is_ended_and_costs_little(name: str) -> None:
+async def test_http2_attack_receives_goaway_within_memory_and_request_limits(name: str) -> None:
     wires, code = ATTACKS[name]
 
     async def silent(link: Link) -> None:
@@ -179,7 +179,7 @@ async def responding(link: Link) -> None:
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
 
 
-async def test_a_client_that_takes_nothing_of_its_answers_holds_a_bounded_part_of_them() -> None:
+async def test_client_that_reads_no_responses_causes_bounded_buffering() -> None:
     async def large(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10000000\r\n\r\n")
@@ -188,7 +188,7 @@ async def test_a_client_that_takes_nothing_of_its_answers_holds_a_bounded_part_o
             await link.writer.drain()
 
     async with proxied(large, HttpSettings(http2_streams_max=20)) as proxy:
-        # Its windows are as large as can be, but it reads nothing.
+        # The client opens the largest windows, but reads nothing.
         client = Http2(await proxy.client(), opening=OPENING + settings((4, 2**31 - 1)) + window(2**31 - 1 - 65_535))
         client.link.pause()
         tracemalloc.start()
@@ -196,9 +196,9 @@ async def test_a_client_that_takes_nothing_of_its_answers_holds_a_bounded_part_o
             client.send(*[request(number) for number in itertools.islice(ids(), 20)])
             await until(lambda: len(proxy.handler.begun) == 20)
             await settled(lambda: tracemalloc.get_traced_memory()[0] // 1024**2)
-            held_bytes, _ = tracemalloc.get_traced_memory()
+            buffered_bytes, _ = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
-        # Of each stream 64 KiB and a read of the loop, on either side of the proxy; not its 10 MB.
-        assert held_bytes < 60 * 1024**2
+        # The proxy buffers 64 KiB and one read of the event loop per stream and side, not the response's 10 MB.
+        assert buffered_bytes < 60 * 1024**2
         await proxy.server.finish(grace_s=0)

@@ -1,4 +1,4 @@
-"""Apps of HTTP/2 that misbehave: they leave, refuse, close and miscount."""
+"""HTTP/2 apps that misbehave: GOAWAY, refused and reset streams, closed connections, wrong lengths."""
 
 import asyncio
 import contextlib
@@ -16,18 +16,18 @@ POST = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody"
 MAX_CONCURRENT_STREAMS, INITIAL_WINDOW = 3, 4
 
 
-def before(script: Script, limits: HttpSettings | None = None) -> contextlib.AbstractAsyncContextManager[Proxy]:
-    """A proxy before an app that speaks HTTP/2."""
+def proxied_http2(script: Script, limits: HttpSettings | None = None) -> contextlib.AbstractAsyncContextManager[Proxy]:
+    """A proxy in front of an app that uses HTTP/2."""
     return proxied(script, limits, pool=Http2Pool)
 
 
 async def responses(script: Script, *requests: bytes, limits: HttpSettings | None = None) -> list[bytes]:
-    """The status and body of each of these requests, sent together on separate connections."""
-    async with before(script, limits) as proxy:
-        return await asyncio.gather(*[one(proxy, request) for request in requests])
+    """Status and body of the response to each of these requests, sent concurrently on separate connections."""
+    async with proxied_http2(script, limits) as proxy:
+        return await asyncio.gather(*[response_to(proxy, request) for request in requests])
 
 
-async def one(proxy: Proxy, request: bytes) -> bytes:
+async def response_to(proxy: Proxy, request: bytes) -> bytes:
     client = await proxy.client()
     client.send(request)
     head = await client.head()
@@ -37,7 +37,7 @@ async def one(proxy: Proxy, request: bytes) -> bytes:
     return head[9:13] + (await client.chunks())[0]
 
 
-async def test_streams_that_a_goaway_names_end_well_and_those_above_are_sent_again() -> None:
+async def test_streams_up_to_goaway_complete_and_later_streams_are_retried() -> None:
     connections = 0
 
     async def leaving(link: Link) -> None:
@@ -59,7 +59,7 @@ async def test_streams_that_a_goaway_names_end_well_and_those_above_are_sent_aga
     assert connections == 2
 
 
-async def test_a_stream_that_is_refused_is_sent_again_with_its_body_whatever_its_method() -> None:
+async def test_refused_post_stream_is_retried_with_its_body() -> None:
     bodies = []
 
     async def refusing(link: Link) -> None:
@@ -74,7 +74,7 @@ async def test_a_stream_that_is_refused_is_sent_again_with_its_body_whatever_its
     assert bodies == [b"body"]
 
 
-async def test_a_window_that_settings_of_the_app_enlarge_is_used() -> None:
+async def test_window_enlarged_by_app_settings_is_used() -> None:
     async def narrow(link: Link) -> None:
         app = await Http2App.on(link, (INITIAL_WINDOW, 1))
         app.respond(await app.request())
@@ -85,50 +85,50 @@ async def test_a_window_that_settings_of_the_app_enlarge_is_used() -> None:
         app.respond(number)
         await link.rest()
 
-    async with before(narrow) as proxy:
-        assert await one(proxy, get()) == b"200 fine"
-        assert await one(proxy, POST) == b"200 fine"
+    async with proxied_http2(narrow) as proxy:
+        assert await response_to(proxy, get()) == b"200 fine"
+        assert await response_to(proxy, POST) == b"200 fine"
 
 
-async def test_a_stream_that_the_app_does_not_read_holds_a_bounded_part_of_it_and_stops_no_other() -> None:
-    is_full, goes_on = asyncio.Event(), asyncio.Event()
-    taken_bytes = 0
+async def test_unread_stream_buffers_bounded_bytes_and_blocks_no_other_stream() -> None:
+    window_is_used, app_continues = asyncio.Event(), asyncio.Event()
+    received_bytes = 0
 
     async def deaf(link: Link) -> None:
-        nonlocal taken_bytes
+        nonlocal received_bytes
         app = await Http2App.on(link)
         number = await app.request()
-        while taken_bytes < WINDOW_BYTES:
-            taken_bytes += len((await app.frame(Kind.DATA)).payload)
-        is_full.set()
+        while received_bytes < WINDOW_BYTES:
+            received_bytes += len((await app.frame(Kind.DATA)).payload)
+        window_is_used.set()
         app.respond(await app.request(), b"other")
-        await goes_on.wait()
+        await app_continues.wait()
         link.send(frame(Kind.WINDOW_UPDATE, (2**20).to_bytes(4), stream_id=number))
         link.send(frame(Kind.WINDOW_UPDATE, (2**20).to_bytes(4)))
         await link.rest()
 
-    async with before(deaf) as proxy:
+    async with proxied_http2(deaf) as proxy:
         client = Http2(await proxy.client())
         client.send(request(1, flags=END_HEADERS))
         credit_bytes, sent_bytes, has_grown = WINDOW_BYTES, 0, True
-        while has_grown or not is_full.is_set():
+        while has_grown or not window_is_used.is_set():
             for size in [16_384] * (credit_bytes // 16_384) + [credit_bytes % 16_384]:
                 client.send(frame(Kind.DATA, bytes(size), stream_id=1) if size else b"")
             sent_bytes, credit_bytes, has_grown = sent_bytes + credit_bytes, 0, False
-            # What the proxy grants for these bytes it has sent before it answers the ping.
+            # The proxy sends its window updates for these bytes before it acknowledges the ping.
             client.send(frame(Kind.PING, bytes(8)))
             while (new_frame := await client.frame()) is not None and new_frame.kind != Kind.PING:
                 if new_frame.kind == Kind.WINDOW_UPDATE and new_frame.stream_id == 1:
                     credit_bytes, has_grown = credit_bytes + int.from_bytes(new_frame.payload), True
-        assert taken_bytes == WINDOW_BYTES
+        assert received_bytes == WINDOW_BYTES
         assert 2 * WINDOW_BYTES <= sent_bytes <= WINDOW_BYTES + WINDOW_BYTES_MAX
         client.send(request(3))
         assert (await client.response(3))[1] == b"other"
-        goes_on.set()
+        app_continues.set()
         await client.until(Kind.WINDOW_UPDATE, 1)
 
 
-async def test_a_stream_that_is_refused_twice_is_502() -> None:
+async def test_stream_refused_twice_returns_502() -> None:
     async def refusing(link: Link) -> None:
         app = await Http2App.on(link)
         while True:
@@ -137,7 +137,7 @@ async def test_a_stream_that_is_refused_twice_is_502() -> None:
     assert (await responses(refusing, POST))[0].startswith(b"502 ")
 
 
-async def test_a_stream_that_was_reset_otherwise_is_not_sent_again() -> None:
+async def test_stream_reset_with_internal_error_is_not_retried() -> None:
     async def refusing(link: Link) -> None:
         app = await Http2App.on(link)
         app.reset(await app.request(), Code.INTERNAL_ERROR)
@@ -148,7 +148,7 @@ async def test_a_stream_that_was_reset_otherwise_is_not_sent_again() -> None:
 
 
 @pytest.mark.parametrize(("code", "passed"), [(Code.CANCEL, Code.CANCEL), (Code.NO_ERROR, Code.INTERNAL_ERROR)])
-async def test_a_response_that_the_app_cancels_is_cancelled_and_any_other_is_an_error(code: int, passed: int) -> None:
+async def test_response_reset_by_app_is_reset_with_cancel_or_internal_error(code: int, passed: int) -> None:
     begun = asyncio.Event()
 
     async def cancelling(link: Link) -> None:
@@ -159,7 +159,7 @@ async def test_a_response_that_the_app_cancels_is_cancelled_and_any_other_is_an_
         app.reset(number, code)
         await link.rest()
 
-    async with before(cancelling) as proxy:
+    async with proxied_http2(cancelling) as proxy:
         client = Http2(await proxy.client())
         client.send(request(1))
         await client.until(Kind.HEADERS, 1)
@@ -167,19 +167,19 @@ async def test_a_response_that_the_app_cancels_is_cancelled_and_any_other_is_an_
         assert int.from_bytes((await client.until(Kind.RST, 1)).payload) == passed
 
 
-async def test_a_request_that_the_app_has_read_is_not_sent_again() -> None:
+async def test_request_read_by_http2_app_is_not_retried() -> None:
     async def closing(link: Link) -> None:
         app = await Http2App.on(link)
         app.respond(await app.request())
         await app.request()
 
-    async with before(closing) as proxy:
-        assert await one(proxy, get()) == b"200 fine"
-        assert (await one(proxy, get())).startswith(b"502 ")
+    async with proxied_http2(closing) as proxy:
+        assert await response_to(proxy, get()) == b"200 fine"
+        assert (await response_to(proxy, get())).startswith(b"502 ")
         assert len(proxy.backend.links) == 1
 
 
-async def test_many_at_once_make_one_connection() -> None:
+async def test_concurrent_requests_share_one_http2_connection() -> None:
     async def responding(link: Link) -> None:
         app = await Http2App.on(link)
         numbers = [await app.request() for _ in range(20)]
@@ -190,18 +190,18 @@ async def test_many_at_once_make_one_connection() -> None:
     assert set(await responses(responding, *[get()] * 20)) == {b"200 fine"}
 
 
-async def test_an_app_that_takes_one_stream_gets_more_connections() -> None:
+async def test_concurrent_requests_succeed_with_one_stream_per_connection() -> None:
     async def single(link: Link) -> None:
         app = await Http2App.on(link, (MAX_CONCURRENT_STREAMS, 1))
         while True:
             app.respond(await app.request())
 
-    async with before(single) as proxy:
-        assert await one(proxy, get()) == b"200 fine"
-        assert set(await asyncio.gather(*[one(proxy, get()) for _ in range(5)])) == {b"200 fine"}
+    async with proxied_http2(single) as proxy:
+        assert await response_to(proxy, get()) == b"200 fine"
+        assert set(await asyncio.gather(*[response_to(proxy, get()) for _ in range(5)])) == {b"200 fine"}
 
 
-async def test_an_app_that_allows_no_stream_is_502_and_not_asked_again_and_again(
+async def test_app_that_allows_no_streams_returns_502_without_endless_reconnects(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def none(link: Link) -> None:
@@ -211,17 +211,17 @@ async def test_an_app_that_allows_no_stream_is_502_and_not_asked_again_and_again
     connection_made = UpstreamSession.connection_made
 
     def settled(session: UpstreamSession, transport: asyncio.BaseTransport) -> None:
-        """As if the app's settings arrived with the connection."""
+        """Apply the app's settings as soon as the connection is made."""
         connection_made(session, transport)
         session.engine.peer_streams_max = 0
 
     monkeypatch.setattr(UpstreamSession, "connection_made", settled)
-    async with before(none) as proxy, asyncio.timeout(60):
-        assert (await one(proxy, get())).startswith(b"502 ")
+    async with proxied_http2(none) as proxy, asyncio.timeout(60):
+        assert (await response_to(proxy, get())).startswith(b"502 ")
         assert len(proxy.backend.links) <= 2
 
 
-async def test_a_wrong_length_ends_one_response_and_no_other() -> None:
+async def test_wrong_content_length_truncates_only_its_response() -> None:
     event = asyncio.Event()
 
     async def miscounting(link: Link) -> None:
@@ -233,17 +233,17 @@ async def test_a_wrong_length_ends_one_response_and_no_other() -> None:
         app.respond(second)
         await link.rest()
 
-    async with before(miscounting) as proxy:
+    async with proxied_http2(miscounting) as proxy:
         client = await proxy.client()
         client.send(get())
         await event.wait()
-        other = asyncio.create_task(one(proxy, get()))
-        # Cut off: a byte is missing.
+        other = asyncio.create_task(response_to(proxy, get()))
+        # One byte of the body is missing.
         assert (await client.rest()).endswith(b"Content-Length: 5\r\n\r\nfour")
         assert await other == b"200 fine"
 
 
-async def test_a_malformed_response_is_502_and_the_connection_continues() -> None:
+async def test_malformed_http2_response_returns_502_and_connection_is_reused() -> None:
     async def malformed(link: Link) -> None:
         app = await Http2App.on(link)
         bad = fields((":status", "200"), ("connection", "close"))
@@ -251,13 +251,13 @@ async def test_a_malformed_response_is_502_and_the_connection_continues() -> Non
         app.respond(await app.request())
         await link.rest()
 
-    async with before(malformed) as proxy:
-        assert (await one(proxy, get())).startswith(b"502 ")
-        assert await one(proxy, get()) == b"200 fine"
+    async with proxied_http2(malformed) as proxy:
+        assert (await response_to(proxy, get())).startswith(b"502 ")
+        assert await response_to(proxy, get()) == b"200 fine"
         assert len(proxy.backend.links) == 1
 
 
-async def test_an_app_that_sends_interim_responses_without_end_is_502() -> None:
+async def test_too_many_interim_responses_return_502() -> None:
     async def endless(link: Link) -> None:
         app = await Http2App.on(link)
         stream_id = await app.request()
@@ -265,7 +265,7 @@ async def test_an_app_that_sends_interim_responses_without_end_is_502() -> None:
         link.send(early * INTERIM_MAX)
         await link.rest()
 
-    async with before(endless) as proxy, asyncio.timeout(60):
+    async with proxied_http2(endless) as proxy, asyncio.timeout(60):
         client = await proxy.client()
         client.send(get())
         while (head := await client.head()).startswith(b"HTTP/1.1 103 "):
@@ -273,7 +273,7 @@ async def test_an_app_that_sends_interim_responses_without_end_is_502() -> None:
         assert head.startswith(b"HTTP/1.1 502 ")
 
 
-async def test_an_idle_connection_is_closed() -> None:
+async def test_idle_http2_upstream_connection_is_closed() -> None:
     ended = asyncio.Event()
 
     async def responding(link: Link) -> None:
@@ -282,23 +282,23 @@ async def test_an_idle_connection_is_closed() -> None:
         await link.rest()
         ended.set()
 
-    async with before(responding, HttpSettings(upstream_idle_max_s=0.1, client_idle_max_s=0.2)) as proxy:
-        assert await one(proxy, get()) == b"200 fine"
+    async with proxied_http2(responding, HttpSettings(upstream_idle_max_s=0.1, client_idle_max_s=0.2)) as proxy:
+        assert await response_to(proxy, get()) == b"200 fine"
         async with asyncio.timeout(60):
             await ended.wait()
         assert proxy.server.pool.open_count == 0
 
 
-async def test_an_app_that_closes_immediately_is_502_and_not_asked_again_and_again() -> None:
+async def test_app_that_closes_immediately_returns_502_without_endless_reconnects() -> None:
     async def closing(link: Link) -> None:
         link.close()
 
-    async with before(closing) as proxy:
-        assert (await one(proxy, get())).startswith(b"502 ")
+    async with proxied_http2(closing) as proxy:
+        assert (await response_to(proxy, get())).startswith(b"502 ")
         assert len(proxy.backend.links) <= 2
 
 
-async def test_an_app_that_speaks_http1_is_502_and_the_response_says_what_is_missing() -> None:
+async def test_http1_app_behind_h2c_port_returns_502_that_names_http2() -> None:
     async def http1(link: Link) -> None:
         await link.body(1)
         link.send(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")

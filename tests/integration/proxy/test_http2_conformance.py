@@ -1,7 +1,7 @@
-"""The required reaction of a proxy to each frame (RFC 9113), by hand-made frames: end the connection, end the stream, or continue.
+"""The reaction that RFC 9113 requires to each hand-made frame: close the connection, reset the stream, or continue.
 
 The cases are those of h2spec's list that concern a server, and more, by section of RFC 9113 (and RFC 7541 where it says
-so). After each, the proxy answers others.
+so). After each case, the proxy still serves requests.
 """
 
 import pytest
@@ -179,20 +179,20 @@ ENDS = {
 }
 
 
-async def test_more_bytes_than_the_window_of_a_stream_end_the_connection() -> None:
+async def test_data_beyond_stream_window_closes_connection_with_flow_control_error() -> None:
     async def never(link: Link) -> None:
         await link.head()
         await link.closed()
 
     async with proxied(never, HttpSettings(body_held_bytes_max=1)) as proxy:
         client = Http2(await proxy.client())
-        # 64 KiB may be on their way; what the app does not take stays with the proxy.
+        # The window is 64 KiB; the proxy buffers what the app does not read.
         client.send(OPEN, *[data(bytes(FRAME_MAX))] * 2000)
         assert (await client.until(Kind.GOAWAY)).code == Code.FLOW_CONTROL
 
 
 @pytest.mark.parametrize("case", ENDS)
-async def test_it_ends_the_connection_and_says_why(case: str) -> None:
+async def test_connection_error_sends_goaway_with_its_error_code(case: str) -> None:
     frames, codes = ENDS[case]
     async with proxied() as proxy:
         client = Http2(await proxy.client(), opening=frames)
@@ -246,7 +246,7 @@ RESETS = {
 
 
 @pytest.mark.parametrize("case", RESETS)
-async def test_it_ends_the_stream_and_no_other(case: str) -> None:
+async def test_stream_error_resets_only_its_stream(case: str) -> None:
     async with proxied() as proxy:
         client = Http2(await proxy.client())
         client.send(RESETS[case])
@@ -271,7 +271,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-async def test_what_is_not_taken_is_answered(case: str) -> None:
+async def test_rejected_http2_request_receives_error_status(case: str) -> None:
     frames, status = REFUSED[case]
     async with proxied(settings=HttpSettings(head_bytes_max=8192)) as proxy:
         client = Http2(await proxy.client())
@@ -283,7 +283,7 @@ async def test_what_is_not_taken_is_answered(case: str) -> None:
         assert len(proxy.handler.begun) == 1
 
 
-TAKEN = {
+PERMITTED = {
     "5.1 PRIORITY and WINDOW_UPDATE of a stream that has ended": request(1)
     + frame(Kind.PRIORITY, bytes(5), stream_id=1)
     + window(1, 1),
@@ -312,15 +312,15 @@ TAKEN = {
 }
 
 
-@pytest.mark.parametrize("case", TAKEN)
-async def test_what_means_nothing_is_passed_over(case: str) -> None:
+@pytest.mark.parametrize("case", PERMITTED)
+async def test_permitted_frames_do_not_disturb_next_request(case: str) -> None:
     async with proxied() as proxy:
         client = Http2(await proxy.client())
-        client.send(TAKEN[case], request(11))
+        client.send(PERMITTED[case], request(11))
         assert (await client.response(11))[0][":status"] == "200"
 
 
-async def test_a_ping_is_answered_with_its_bytes() -> None:
+async def test_ping_is_acknowledged_with_its_payload() -> None:
     async with proxied() as proxy:
         client = Http2(await proxy.client())
         client.send(PING)
@@ -335,7 +335,7 @@ async def test_settings_are_acknowledged() -> None:
         assert flags == {0, 1}
 
 
-async def test_a_head_in_pieces_with_padding_and_priority_is_read() -> None:
+async def test_padded_headers_split_over_continuations_are_parsed() -> None:
     block = fields(*GET, ("x", "y"))
     first = b"\x03" + b"\0\0\0\0\x10" + block[:4] + bytes(3)
     async with proxied() as proxy:
@@ -348,7 +348,7 @@ async def test_a_head_in_pieces_with_padding_and_priority_is_read() -> None:
 
 
 @pytest.mark.parametrize("size", [1, 2, 7, 10])
-async def test_frames_in_whatever_pieces_say_the_same(size: int) -> None:
+async def test_frames_split_at_any_size_are_parsed(size: int) -> None:
     wire = OPENING + PING + request(1) + frame(0xEE, b"x") + frame(Kind.GOAWAY, bytes(8))
     async with proxied() as proxy:
         link = await proxy.client()
@@ -360,7 +360,7 @@ async def test_frames_in_whatever_pieces_say_the_same(size: int) -> None:
         await client.end()
 
 
-async def test_the_windows_of_a_client_are_kept() -> None:
+async def test_proxy_respects_client_flow_control_windows() -> None:
     async def big(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n" + bytes(1000))
@@ -371,14 +371,14 @@ async def test_the_windows_of_a_client_are_kept() -> None:
         assert len((await client.until(Kind.DATA)).payload) == 10
         client.send(window(5, 1))
         assert len((await client.until(Kind.DATA)).payload) == 5
-        # A smaller one takes back what was not used.
+        # A smaller initial window reduces the window of the open stream.
         client.send(settings((4, 0)), window(3, 1), window(20, 1))
         assert len((await client.until(Kind.DATA)).payload) == 23 - 10
         client.send(window(5000, 1))
         assert len((await client.until(Kind.DATA)).payload) == 1000 - 28
 
 
-async def test_a_window_that_settings_enlarge_is_used() -> None:
+async def test_window_enlarged_by_client_settings_is_used() -> None:
     async with proxied() as proxy:
         client = Http2(await proxy.client(), opening=PREFACE + settings((4, 0)))
         client.send(request(1))
@@ -387,7 +387,7 @@ async def test_a_window_that_settings_enlarge_is_used() -> None:
         assert (await client.until(Kind.DATA)).payload
 
 
-async def test_streams_above_the_limit_are_refused_one_by_one() -> None:
+async def test_stream_above_limit_is_refused_without_closing_connection() -> None:
     async def never(link: Link) -> None:
         await link.rest()
 

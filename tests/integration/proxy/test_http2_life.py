@@ -1,4 +1,4 @@
-"""The life and end of a client's HTTP/2 connection: late heads, unread responses, GOAWAY."""
+"""Timeouts and shutdown of a client's HTTP/2 connection: late heads, unread responses, GOAWAY."""
 
 import asyncio
 
@@ -24,7 +24,7 @@ NO_STREAM_ID = 2**31 - 1
 
 
 class Gate:
-    """An upstream that responds when it is released."""
+    """An upstream that responds after `open` is set."""
 
     def __init__(self) -> None:
         self.open = asyncio.Event()
@@ -40,7 +40,7 @@ async def begun(proxy: Proxy, count: int) -> None:
     await until(lambda: len(proxy.handler.begun) == count)
 
 
-async def test_a_head_that_has_begun_must_end_in_time() -> None:
+async def test_incomplete_http2_head_closes_connection_after_timeout() -> None:
     late = [
         PREFACE[:20],
         OPENING + frame(Kind.HEADERS, fields(*GET), flags=1, stream_id=1),
@@ -55,7 +55,7 @@ async def test_a_head_that_has_begun_must_end_in_time() -> None:
             assert not proxy.handler.begun
 
 
-async def test_a_request_that_takes_too_long_ends_alone_and_its_connection_stays() -> None:
+async def test_request_timeout_ends_only_its_http2_stream() -> None:
     class Begins(Gate):
         async def __call__(self, link: Link) -> None:
             if b"/begins" in await link.head():
@@ -76,7 +76,7 @@ async def test_a_request_that_takes_too_long_ends_alone_and_its_connection_stays
         assert (await client.response(5))[0][":status"] == "504"
 
 
-async def test_a_client_that_has_nothing_to_ask_may_stay() -> None:
+async def test_head_timeout_does_not_close_connection_without_requests() -> None:
     async with proxied(settings=HttpSettings(head_wait_max_s=0.2)) as proxy:
         client = Http2(await proxy.client())
         await asyncio.sleep(0.5)
@@ -84,7 +84,7 @@ async def test_a_client_that_has_nothing_to_ask_may_stay() -> None:
         assert (await client.response())[0][":status"] == "200"
 
 
-async def test_an_idle_connection_ends_with_a_goaway() -> None:
+async def test_idle_http2_connection_is_closed_with_goaway() -> None:
     async with proxied(settings=HttpSettings(client_idle_max_s=0.2)) as proxy:
         client = Http2(await proxy.client())
         client.send(request(1))
@@ -93,7 +93,7 @@ async def test_an_idle_connection_ends_with_a_goaway() -> None:
         await client.end()
 
 
-async def test_a_client_that_takes_nothing_of_a_finished_answer_is_abandoned() -> None:
+async def test_finished_response_is_cancelled_if_client_reads_nothing() -> None:
     async with proxied(settings=HttpSettings(write_wait_max_s=0.2)) as proxy:
         client = Http2(await proxy.client(), opening=PREFACE + settings((INITIAL_WINDOW, 0)))
         client.send(request(1))
@@ -102,7 +102,7 @@ async def test_a_client_that_takes_nothing_of_a_finished_answer_is_abandoned() -
         assert proxy.handler.finished
 
 
-async def test_a_client_that_takes_little_by_little_is_not_given_up() -> None:
+async def test_slowly_read_response_is_not_cancelled() -> None:
     async with proxied(settings=HttpSettings(write_wait_max_s=5.0)) as proxy:
         client = Http2(await proxy.client(), opening=PREFACE + settings((INITIAL_WINDOW, 0)))
         client.send(request(1))
@@ -113,7 +113,7 @@ async def test_a_client_that_takes_little_by_little_is_not_given_up() -> None:
             await asyncio.sleep(1.5)
 
 
-async def test_its_end_has_two_steps_and_loses_no_request() -> None:
+async def test_graceful_shutdown_sends_two_goaways_and_loses_no_request() -> None:
     gate = Gate()
     async with proxied(gate) as proxy:
         client = Http2(await proxy.client())
@@ -123,7 +123,7 @@ async def test_its_end_has_two_steps_and_loses_no_request() -> None:
         first = await client.until(Kind.GOAWAY)
         ping = await client.until(Kind.PING)
         assert (first.code, first.last_stream_id) == (Code.NO_ERROR, NO_STREAM_ID)
-        # It was on its way when we said so: it is served.
+        # This request was sent before the client received the GOAWAY, so it is served.
         client.send(request(3), frame(Kind.PING, ping.payload, flags=1))
         last = await client.until(Kind.GOAWAY)
         assert (last.code, last.last_stream_id) == (Code.NO_ERROR, 3)
@@ -135,7 +135,7 @@ async def test_its_end_has_two_steps_and_loses_no_request() -> None:
         assert sum(each_frame.kind == Kind.GOAWAY for each_frame in frames) == 2
 
 
-async def test_a_client_that_answers_no_ping_is_not_waited_for() -> None:
+async def test_shutdown_does_not_wait_for_ping_acknowledgement() -> None:
     gate = Gate()
     async with proxied(gate) as proxy:
         client = Http2(await proxy.client())
@@ -149,7 +149,7 @@ async def test_a_client_that_answers_no_ping_is_not_waited_for() -> None:
         assert await finishing == 0
 
 
-async def test_an_idle_connection_ends_immediately_when_all_ends() -> None:
+async def test_shutdown_closes_idle_http2_connection_with_goaway() -> None:
     async with proxied() as proxy:
         client = Http2(await proxy.client())
         client.send(request(1))
@@ -158,7 +158,7 @@ async def test_an_idle_connection_ends_immediately_when_all_ends() -> None:
         assert (await client.until(Kind.GOAWAY)).last_stream_id == 1
 
 
-async def test_a_request_while_all_drains_is_served_and_is_the_last() -> None:
+async def test_request_during_drain_is_served_before_connection_closes() -> None:
     async with proxied() as proxy:
         client = Http2(await proxy.client())
         client.send(request(1))
@@ -169,7 +169,7 @@ async def test_a_request_while_all_drains_is_served_and_is_the_last() -> None:
         await client.end()
 
 
-async def test_a_client_that_takes_its_leave_gets_its_response() -> None:
+async def test_client_that_sent_goaway_receives_its_response() -> None:
     gate = Gate()
     async with proxied(gate) as proxy:
         client = Http2(await proxy.client())
@@ -180,7 +180,7 @@ async def test_a_client_that_takes_its_leave_gets_its_response() -> None:
         await client.end()
 
 
-async def test_a_client_that_pings_while_it_is_answered_may_ping_on() -> None:
+async def test_pings_during_a_response_are_not_treated_as_flood() -> None:
     async def telling(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
@@ -201,7 +201,7 @@ async def test_a_client_that_pings_while_it_is_answered_may_ping_on() -> None:
         assert count > 100
 
 
-async def test_http1_beside_it_is_as_it_was() -> None:
+async def test_http1_and_http2_clients_are_served_on_one_port() -> None:
     async with proxied() as proxy:
         await Http2(await proxy.client()).until(Kind.SETTINGS)
         client = await proxy.client()
@@ -209,7 +209,7 @@ async def test_http1_beside_it_is_as_it_was() -> None:
         assert (await client.message())[0].startswith(b"HTTP/1.1 200")
 
 
-async def test_a_client_that_takes_nothing_stops_the_app() -> None:
+async def test_client_that_reads_nothing_applies_backpressure_to_app() -> None:
     sent_bytes = 0
 
     async def pouring(link: Link) -> None:
@@ -225,7 +225,7 @@ async def test_a_client_that_takes_nothing_stops_the_app() -> None:
         client = Http2(await proxy.client())
         client.send(request(1))
         await settled(lambda: sent_bytes)
-        # One window, what the proxy holds, and what the kernel holds of a socket.
+        # One window, the buffer of the proxy, and the socket buffers of the kernel.
         assert sent_bytes < 20_000_000
         client.send(request(3, (":scheme", "http")))
         await client.until(Kind.RST, 3)

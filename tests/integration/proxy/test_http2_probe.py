@@ -1,4 +1,4 @@
-"""The readiness of an app that speaks only HTTP/2, probed by HTTP."""
+"""Readiness probes over HTTP/2 of an app that supports only HTTP/2."""
 
 from serving.queueproxy.io.readiness import attempt
 from serving.queueproxy.podspec import Probe
@@ -22,7 +22,7 @@ async def probed(status: str) -> tuple[bool, list[tuple[str, str]]]:
         return await attempt(PROBE, backend.address, is_http2=True), requests
 
 
-async def test_a_get_by_http2_says_what_its_status_says() -> None:
+async def test_http2_probe_result_follows_response_status() -> None:
     is_ready, requests = await probed("204")
     assert is_ready
     assert requests[:4] == [(":method", "GET"), (":scheme", "http"), (":path", "/ready"), (":authority", "me")]
@@ -31,7 +31,7 @@ async def test_a_get_by_http2_says_what_its_status_says() -> None:
     assert not (await probed("what"))[0]
 
 
-async def test_an_app_of_another_protocol_is_not_ready() -> None:
+async def test_app_that_fails_http2_probe_is_not_ready() -> None:
     async def refusing(link: Link) -> None:
         app = await Http2App.on(link)
         app.reset(await app.request(), Code.REFUSED_STREAM)
@@ -54,6 +54,6 @@ async def test_an_app_of_another_protocol_is_not_ready() -> None:
             assert not await attempt(PROBE, backend.address, is_http2=True)
 
 
-async def test_a_connection_is_enough_where_no_path_is_asked_for() -> None:
+async def test_http2_probe_without_path_needs_only_a_connection() -> None:
     async with backed(ok) as backend:
         assert await attempt(Probe(), backend.address, is_http2=True)

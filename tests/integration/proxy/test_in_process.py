@@ -1,4 +1,4 @@
-"""Features of a queue-proxy in the app's process: websockets as messages, the lifespan, and the app's own calls."""
+"""The queue-proxy as ASGI middleware in the app's process: websockets, the lifespan, and requests to the app."""
 
 import asyncio
 from typing import Any
@@ -15,7 +15,7 @@ from tests.integration.proxy.pods import BELIEVED, PODS, Pod, PodMaker, served
 
 
 async def echo(scope: Scope, receive: Receive, send: Send) -> None:
-    """An app without a lifespan: it sends back each message."""
+    """An app without a lifespan that echoes each websocket message."""
     assert scope["type"] == "websocket"
     assert (await receive())["type"] == "websocket.connect"
     await send({"type": "websocket.accept"})
@@ -27,7 +27,7 @@ def url_of(running: Pod) -> str:
     return "ws://{}:{}/".format(*running.requests)
 
 
-async def test_a_websocket_is_counted_takes_a_slot_and_waits_for_one() -> None:
+async def test_websocket_occupies_a_slot_and_waits_for_a_free_slot() -> None:
     async with served(echo, container_concurrency=1) as running, connect(url_of(running)) as first:
         await first.send("a")
         assert await first.recv() == "a"
@@ -42,7 +42,7 @@ async def test_a_websocket_is_counted_takes_a_slot_and_waits_for_one() -> None:
         await running.inside(0)
 
 
-async def test_a_websocket_that_finds_the_queue_full_is_refused_with_503() -> None:
+async def test_websocket_is_rejected_with_503_if_queue_is_full() -> None:
     async with served(echo, container_concurrency=1, queue_depth_per_slot=0) as running, connect(url_of(running)):
         with pytest.raises(InvalidStatus) as refused:
             await connect(url_of(running)).__aenter__()
@@ -51,7 +51,7 @@ async def test_a_websocket_that_finds_the_queue_full_is_refused_with_503() -> No
 
 
 @pytest.mark.parametrize("time", ["request_timeout_s", "idle_timeout_s"])
-async def test_a_websocket_ends_with_its_time(time: str) -> None:
+async def test_websocket_is_closed_after_timeout(time: str) -> None:
     knobs: dict[str, Any] = {time: 0.4}
     async with served(echo, **knobs) as running, connect(url_of(running)) as socket:
         with pytest.raises(ConnectionClosed) as closed:
@@ -61,7 +61,7 @@ async def test_a_websocket_ends_with_its_time(time: str) -> None:
         await running.inside(0)
 
 
-async def test_a_websocket_is_closed_properly_by_the_drain() -> None:
+async def test_drain_closes_websocket_with_code_1012() -> None:
     async with (
         served(echo, drain_grace_s=60.0, drain_tunnel_wait_s=0.3) as running,
         connect(url_of(running)) as socket,
@@ -71,14 +71,14 @@ async def test_a_websocket_is_closed_properly_by_the_drain() -> None:
         running.stop.set()
         with pytest.raises(ConnectionClosed) as closed:
             await socket.recv()
-        # Service restart: what uvicorn sends.
+        # 1012 is "service restart", which uvicorn also sends.
         assert closed.value.rcvd is not None
         assert closed.value.rcvd.code == 1012
         async with asyncio.timeout(60):
             await running.done
 
 
-async def test_work_after_the_response_holds_no_slot_and_keeps_the_drain_waiting() -> None:
+async def test_work_after_response_occupies_no_slot_and_delays_drain() -> None:
     answered, go, done = asyncio.Event(), asyncio.Event(), []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -108,8 +108,8 @@ async def test_work_after_the_response_holds_no_slot_and_keeps_the_drain_waiting
         assert done == ["work"]
 
 
-async def test_a_slot_is_not_free_while_a_call_that_is_too_late_continues() -> None:
-    """As with a thread that continues: the client gets its 504 at once, and the next request waits."""
+async def test_timed_out_call_occupies_its_slot_until_it_returns() -> None:
+    """The app ignores its cancellation, as a thread does: the client gets 504, and the next request waits."""
     go, begun = asyncio.Event(), list[str]()
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -136,7 +136,7 @@ async def test_a_slot_is_not_free_while_a_call_that_is_too_late_continues() -> N
         assert b'queueproxy_requests_total{kn_revision_name="hello-00001",status_class="5xx"} 1' in numbers
 
 
-async def test_the_gauges_of_a_response_are_kept_and_a_failure_is_counted_as_500() -> None:
+async def test_app_failure_and_invalid_status_are_counted_as_5xx() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         del receive
         if scope["path"] == "/fails":
@@ -163,7 +163,7 @@ async def test_the_gauges_of_a_response_are_kept_and_a_failure_is_counted_as_500
         assert b'status_class="2xx"} 1' in numbers
 
 
-async def test_a_malformed_host_is_refused_as_the_queue_proxy_does() -> None:
+async def test_malformed_host_is_rejected_with_400() -> None:
     async with served(echo) as running:
         client = await running.client()
         client.send(b"GET / HTTP/1.1\r\nHost: a b\r\n\r\n")
@@ -171,7 +171,7 @@ async def test_a_malformed_host_is_refused_as_the_queue_proxy_does() -> None:
 
 
 @pytest.mark.parametrize("make", PODS.values(), ids=PODS)
-async def test_what_strangers_claim_of_their_way_is_replaced_where_that_is_set(make: PodMaker) -> None:
+async def test_forwarded_headers_of_untrusted_client_are_replaced_in_replace_mode(make: PodMaker) -> None:
     heads: list[bytes] = []
 
     async def script(link: Link) -> None:
@@ -191,7 +191,7 @@ async def test_what_strangers_claim_of_their_way_is_replaced_where_that_is_set(m
     assert not any(line.startswith(b"x_") for line in (*stranger, *activator))
 
 
-async def test_the_readiness_of_the_app_is_asked_without_being_counted() -> None:
+async def test_readiness_probe_of_app_is_not_counted_as_request() -> None:
     requests: list[str] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -206,7 +206,7 @@ async def test_the_readiness_of_the_app_is_asked_without_being_counted() -> None
         assert requests == ["kube-probe/serving"]
         _, numbers = await running.get_admin(get(b"/metrics", BELIEVED))
         assert b'status_class="2xx"} 0' in numbers
-        # The secret alone makes it a probe.
+        # A probe header without the pod's secret does not make a request a probe.
         client = await running.client()
         client.send(get(headers=BELIEVED.replace(b": ", b": x") + b"User-Agent: me\r\nK-Network-Probe: app\r\n"))
         await client.head()
@@ -215,7 +215,7 @@ async def test_the_readiness_of_the_app_is_asked_without_being_counted() -> None
 
 
 class Lifespan:
-    """The server's half of a lifespan."""
+    """The server's side of an ASGI lifespan."""
 
     def __init__(self, middleware: App) -> None:
         self._events: asyncio.Queue[Message] = asyncio.Queue()
@@ -236,7 +236,7 @@ def spec_at(**arguments: object) -> PodSpec:
     return PodSpec(**fields | arguments)  # type: ignore[arg-type]
 
 
-async def test_the_apps_lifespan_runs_inside_of_the_queue_proxys() -> None:
+async def test_app_lifespan_runs_within_queue_proxy_lifespan() -> None:
     seen: list[str] = []
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
@@ -252,7 +252,7 @@ async def test_the_apps_lifespan_runs_inside_of_the_queue_proxys() -> None:
     assert seen == ["lifespan.startup", "lifespan.shutdown"]
 
 
-async def test_an_app_that_fails_to_start_fails_the_start() -> None:
+async def test_failed_app_startup_fails_lifespan_startup() -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         del scope
         await receive()
@@ -263,10 +263,10 @@ async def test_an_app_that_fails_to_start_fails_the_start() -> None:
     await lifespan.task
 
 
-async def test_a_second_process_of_the_pod_fails_its_start_with_the_reason() -> None:
-    taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
-    async with taken:
-        spec = spec_at(admin=taken.sockets[0].getsockname())
+async def test_second_process_of_pod_fails_startup_with_reason() -> None:
+    occupied = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+    async with occupied:
+        spec = spec_at(admin=occupied.sockets[0].getsockname())
         lifespan = Lifespan(QueueProxyMiddleware(echo, spec=spec))
         reply = await lifespan.send_request("startup")
     assert reply["type"] == "lifespan.startup.failed"
@@ -274,7 +274,7 @@ async def test_a_second_process_of_the_pod_fails_its_start_with_the_reason() -> 
     await lifespan.task
 
 
-async def test_outside_of_a_pod_everything_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_middleware_outside_a_pod_forwards_requests_unchanged(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SERVING_POD_NAME", raising=False)
     seen: list[Scope] = []
 
@@ -288,7 +288,7 @@ async def test_outside_of_a_pod_everything_passes(monkeypatch: pytest.MonkeyPatc
     assert seen == [scope]
 
 
-async def test_a_pod_without_a_lifespan_is_an_error_that_says_so() -> None:
+async def test_request_before_lifespan_raises_error_that_names_lifespan() -> None:
     sent: asyncio.Queue[Message] = asyncio.Queue()
     with pytest.raises(RuntimeError, match="lifespan"):
         await QueueProxyMiddleware(echo, spec=spec_at())({"type": "http"}, sent.get, sent.put)

@@ -1,4 +1,4 @@
-"""``python -m serving.asgi`` with inner TLS, as a process of its own before an autoscaler's stats server."""
+"""``python -m serving.asgi`` with inner TLS, as a separate process that reports to an autoscaler's stats server."""
 
 import asyncio
 import contextlib
@@ -46,7 +46,7 @@ async def app(scope, receive, send):
 
 
 class Running(msgspec.Struct, kw_only=True):
-    """The process of an app, at these ports."""
+    """The process of an app, and its addresses."""
 
     inner: Inner
     process: asyncio.subprocess.Process
@@ -54,7 +54,7 @@ class Running(msgspec.Struct, kw_only=True):
     log: Path
 
     async def send_over_tls(self, headers: str = "", identity: str = ACTIVATOR) -> tuple[int, bytes]:
-        """One request over TLS, as a peer with this identity: the status and the body."""
+        """Send a request over TLS as a peer with this identity; return the status and the body."""
         secured = PeerTls(tls=self.inner.contexts(identity), expected=POD)
         reader, writer = await open_tls(*self.requests, secured)
         writer.write(f"GET /asked HTTP/1.1\r\nHost: pod\r\n{headers}Connection: close\r\n\r\n".encode())
@@ -118,7 +118,7 @@ async def until_ready(admin: int, process: asyncio.subprocess.Process) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_strict_takes_requests_of_activators_over_tls_and_nothing_else(tmp_path: Path) -> None:
+async def test_strict_mode_accepts_only_activator_requests_over_tls(tmp_path: Path) -> None:
     async with running(tmp_path, ENABLED) as pod:
         status, body = await pod.send_over_tls()
         assert status == 200
@@ -130,14 +130,14 @@ async def test_strict_takes_requests_of_activators_over_tls_and_nothing_else(tmp
         assert (await pod.send_over_tls(identity=POD))[0] == 403
 
 
-async def test_strict_passes_probes_of_a_kubelet_that_knows_the_secret(tmp_path: Path) -> None:
+async def test_strict_mode_accepts_kubelet_probe_with_the_secret(tmp_path: Path) -> None:
     async with running(tmp_path, ENABLED) as pod:
         assert (await send_request(pod.requests, "/alive", headers=PROBE)).status == 200
         guessed = [PROBE[0] + "x", PROBE[1]]
         assert (await send_request(pod.requests, "/alive", headers=guessed)).status == 403
 
 
-async def test_the_app_sees_its_client_and_not_the_tls_between_daemons(tmp_path: Path) -> None:
+async def test_app_sees_original_client_and_scheme_behind_inner_tls(tmp_path: Path) -> None:
     by_activator = f"K-Pod-Secret: {SECRET}\r\nK-Proxy-Request: activator\r\n"
     async with running(tmp_path, ENABLED) as pod:
         for scheme in ("https", "http"):
@@ -148,7 +148,7 @@ async def test_the_app_sees_its_client_and_not_the_tls_between_daemons(tmp_path:
             assert not [name for name in seen["headers"] if name.startswith("k-")]
 
 
-async def test_processes_that_the_app_starts_inherit_no_secret_of_the_queue_proxy(tmp_path: Path) -> None:
+async def test_app_environment_contains_no_queue_proxy_secret(tmp_path: Path) -> None:
     async with running(tmp_path, ENABLED) as pod:
         environment = json.loads((await pod.send_over_tls())[1])["environment"]
         assert environment["SERVING_POD_NAME"] == "hello-1"
@@ -156,7 +156,7 @@ async def test_processes_that_the_app_starts_inherit_no_secret_of_the_queue_prox
         assert {SECRET, token}.isdisjoint(environment.values())
 
 
-async def test_a_websocket_passes_over_tls(tmp_path: Path) -> None:
+async def test_websocket_is_forwarded_over_inner_tls(tmp_path: Path) -> None:
     async with running(tmp_path, ENABLED) as pod:
         url, tls = "wss://{}:{}/".format(*pod.requests), pod.inner.contexts(ACTIVATOR)
         async with connect(url, ssl=tls.client, server_hostname="", proxy=None) as socket:
@@ -164,7 +164,7 @@ async def test_a_websocket_passes_over_tls(tmp_path: Path) -> None:
             assert await socket.recv() == "HELLO"
 
 
-async def test_a_new_certificate_is_shown_without_a_restart(tmp_path: Path) -> None:
+async def test_renewed_certificate_is_presented_without_restart(tmp_path: Path) -> None:
     async with running(tmp_path, ENABLED) as pod:
         tls = pod.inner.contexts(ACTIVATOR)
 
@@ -180,19 +180,19 @@ async def test_a_new_certificate_is_shown_without_a_restart(tmp_path: Path) -> N
                 assert (await pod.send_over_tls())[0] == 200
 
 
-async def test_permissive_takes_both(tmp_path: Path) -> None:
+async def test_permissive_mode_accepts_tls_and_plain_requests(tmp_path: Path) -> None:
     async with running(tmp_path, PERMISSIVE) as pod:
         assert (await pod.send_over_tls())[0] == 200
         assert (await send_request(pod.requests, "/asked")).status == 200
 
 
-async def test_a_port_for_http2_is_refused_with_the_reason(tmp_path: Path) -> None:
+async def test_h2c_port_is_rejected_with_reason(tmp_path: Path) -> None:
     async with running(tmp_path, ENABLED, SERVING_POD_PROTOCOL="h2c") as pod:
         assert await pod.process.wait() == 2
         assert "uvicorn speaks HTTP/1.1" in pod.log.read_text()
 
 
-async def test_outside_of_a_pod_an_app_without_a_lifespan_runs(tmp_path: Path) -> None:
+async def test_app_without_lifespan_runs_outside_a_pod(tmp_path: Path) -> None:
     (tmp_path / "inside.py").write_text(_APP)
     port, statuses = free_port(), list[int]()
     process = await asyncio.create_subprocess_exec(
@@ -212,7 +212,7 @@ async def test_outside_of_a_pod_an_app_without_a_lifespan_runs(tmp_path: Path) -
 
 
 @pytest.mark.parametrize(("mode", "reply"), [(ENABLED, "failed"), (PERMISSIVE, "complete")])
-async def test_a_server_without_our_protocol_does_not_start_where_tls_is_needed(mode: str, reply: str) -> None:
+async def test_other_asgi_server_fails_startup_unless_inner_tls_is_permissive(mode: str, reply: str) -> None:
     inner, settings = Inner(), InnerTlsSettings(mode=mode)
     async with stats_served(inner, settings):
         url = "ws://{}:{}/stats".format(*inner.stats_address)
@@ -220,10 +220,10 @@ async def test_a_server_without_our_protocol_does_not_start_where_tls_is_needed(
             spec_of({}, ("127.0.0.1", free_port()), url, settings, "hello-1"), admin=("127.0.0.1", 0)
         )
         lifespan = Lifespan(QueueProxyMiddleware(echo, spec=spec))
-        mutable_mapping = await lifespan.send_request("startup")
-        assert mutable_mapping["type"] == f"lifespan.startup.{reply}"
+        startup = await lifespan.send_request("startup")
+        assert startup["type"] == f"lifespan.startup.{reply}"
         if reply == "failed":
-            assert "python -m serving.asgi" in mutable_mapping["message"]
+            assert "python -m serving.asgi" in startup["message"]
         else:
             await until(lambda: bool(inner.sources))
             await lifespan.send_request("shutdown")

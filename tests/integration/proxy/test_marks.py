@@ -1,4 +1,4 @@
-"""What our hops say of a response is theirs: a hostile app cannot forge it, and its own entries of other names pass."""
+"""Response headers of the activator and the queue-proxy: an app cannot forge them; its other entries are forwarded."""
 
 import pytest
 
@@ -21,12 +21,12 @@ WAITED = render_pod_wait(0.25)
 
 
 async def forges(link: Link) -> None:
-    """An app that poses as a queue-proxy."""
+    """An app that sends the response headers of a queue-proxy."""
     while await link.head():
         link.send(b"HTTP/1.1 503 Service Unavailable\r\n%bContent-Length: 2\r\n\r\nno" % FORGED)
 
 
-async def test_an_app_cannot_pose_as_its_queue_proxy() -> None:
+async def test_app_cannot_forge_queue_proxy_headers() -> None:
     async with forwarding(forges) as running:
         client = await running.client()
         for headers in (b"", BELIEVED + b"K-Proxy-Request: activator\r\n"):
@@ -36,12 +36,12 @@ async def test_an_app_cannot_pose_as_its_queue_proxy() -> None:
             lines = head.lower()
             assert b"edge; error=a" in lines
             assert b'server-timing: db;desc="a, queue-proxy"\r\n' in lines
-            ours = (b"pod-wait", b"queue;dur", b"upstream;dur", b"details", b"k-undelivered", b"x-serving-")
-            assert [name for name in ours if name in lines] == []
+            reserved = (b"pod-wait", b"queue;dur", b"upstream;dur", b"details", b"k-undelivered", b"x-serving-")
+            assert [name for name in reserved if name in lines] == []
 
 
 @pytest.mark.parametrize("is_on", [True, False])
-async def test_clients_see_the_wait_in_a_pod_by_the_setting_only(is_on: bool) -> None:
+async def test_pod_wait_is_sent_to_clients_only_if_enabled(is_on: bool) -> None:
     async with staged(tell_timing=is_on) as stage:
         await stage.service()
         pod = await stage.pod_seen("p")
@@ -55,11 +55,11 @@ async def test_clients_see_the_wait_in_a_pod_by_the_setting_only(is_on: bool) ->
     assert response.headers["proxy-status"] == 'queue-proxy; details="busy"'
     assert ("server-timing" in response.headers) is is_on
     assert response.headers["x-serving-revision"] == "hello-00001"
-    # A record has it anyway.
+    # The request record has the detail in both cases.
     assert "busy" in request_record.why
 
 
-def test_our_entries_are_read_apart_from_the_others() -> None:
+def test_queue_proxy_marks_are_separated_from_app_headers() -> None:
     raw = b"HTTP/1.1 503 No\r\n%bA: b" % WAITED
     head = read_response_head(raw, method=b"GET", header_count_max=9)
     assert (head.wire, head.marks) == (b"A: b\r\n", WAITED)

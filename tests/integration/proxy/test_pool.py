@@ -1,4 +1,4 @@
-"""Requests that wait for a connection to an upstream, over real sockets."""
+"""Requests that wait for an upstream connection of the pool, over real sockets."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ class _Stage:
         self.pool.connector = self.connector
         self.waiters: list[Waiting] = []
 
-    def ask(self, *, new: bool = False) -> Waiting:
+    def request(self, *, new: bool = False) -> Waiting:
         """A request that needs a connection."""
         waiter = Waiting()
         self.waiters.append(waiter)
@@ -56,9 +56,9 @@ class _Stage:
         return waiter
 
     async def used(self) -> Upstream:
-        """A connection that a request uses; the next attempts wait at the gate."""
+        """A connection in use by a request; the next connection attempts wait for the gate."""
         self.connector.gate.set()
-        waiter = self.ask()
+        waiter = self.request()
         await until(lambda: waiter.upstream is not None)
         self.connector.gate.clear()
         self.connector.count = 0
@@ -73,7 +73,7 @@ class _Stage:
                 waiter.upstream.drop()
 
     async def begun(self, count: int) -> None:
-        """Wait until so many attempts have begun."""
+        """Wait until `count` connection attempts have begun."""
         await until(lambda: self.connector.count >= count)
 
 
@@ -88,15 +88,15 @@ async def stage() -> AsyncIterator[_Stage]:
         new_stage.close()
 
 
-async def test_a_request_takes_the_first_connection_that_is_free(stage: _Stage) -> None:
+async def test_request_uses_first_free_connection(stage: _Stage) -> None:
     upstream = await stage.used()
-    first, second = stage.ask(), stage.ask()
+    first, second = stage.request(), stage.request()
     await stage.begun(2)
     stage.pool.release(upstream)
     assert (first.upstream, second.upstream) == (upstream, None)
     stage.connector.gate.set()
     await until(lambda: second.upstream is not None)
-    # The connection that was opened for the first is kept for the next request.
+    # The connection that was opened for the first request stays idle for the next one.
     await until(lambda: stage.pool.idle_count == 1)
     request_carrier = stage.pool.acquire(stage.address)
     assert request_carrier is not None
@@ -104,9 +104,9 @@ async def test_a_request_takes_the_first_connection_that_is_free(stage: _Stage) 
     request_carrier.drop()
 
 
-async def test_a_retry_takes_a_new_connection_only(stage: _Stage) -> None:
+async def test_retry_uses_only_a_new_connection(stage: _Stage) -> None:
     upstream = await stage.used()
-    retry, other = stage.ask(new=True), stage.ask()
+    retry, other = stage.request(new=True), stage.request()
     stage.pool.release(upstream)
     assert (retry.upstream, other.upstream) == (None, upstream)
     stage.connector.gate.set()
@@ -115,19 +115,19 @@ async def test_a_retry_takes_a_new_connection_only(stage: _Stage) -> None:
     assert not retry.upstream.is_reused
 
 
-async def test_requests_whose_clients_have_left_get_nothing(stage: _Stage) -> None:
+async def test_requests_of_disconnected_clients_receive_no_connection(stage: _Stage) -> None:
     upstream = await stage.used()
-    remaining = [stage.ask() for _ in range(_MANY)]
+    remaining = [stage.request() for _ in range(_MANY)]
     for waiter in remaining:
         waiter.is_waiting = False
-    last = stage.ask()
+    last = stage.request()
     stage.pool.release(upstream)
     assert last.upstream is upstream
     assert all(waiter.upstream is None and waiter.error is None for waiter in remaining)
 
 
-async def test_few_connections_are_opened_at_a_time(stage: _Stage) -> None:
-    waiters = [stage.ask() for _ in range(10)]
+async def test_pool_opens_at_most_three_connections_at_a_time(stage: _Stage) -> None:
+    waiters = [stage.request() for _ in range(10)]
     await stage.begun(3)
     assert stage.connector.count == 3
     stage.connector.gate.set()
@@ -135,29 +135,29 @@ async def test_few_connections_are_opened_at_a_time(stage: _Stage) -> None:
     assert len({id(waiter.upstream) for waiter in waiters}) == 10
 
 
-async def test_all_that_waited_as_long_as_an_attempt_may_take_fail_with_it() -> None:
+async def test_waiting_requests_fail_with_the_connection_attempt_that_times_out() -> None:
     stage = _Stage(("127.0.0.1", 9), connect_max_s=0.2)
-    waiters = [stage.ask() for _ in range(10)]
+    waiters = [stage.request() for _ in range(10)]
     await until(lambda: all(waiter.error is not None for waiter in waiters))
     assert {type(waiter.error) for waiter in waiters} == {TimeoutError}
     assert stage.connector.count == 3
 
 
-async def test_each_refused_attempt_fails_one_request() -> None:
+async def test_each_refused_connection_attempt_fails_one_request() -> None:
     listener = await _listening()
     address = listener.sockets[0].getsockname()
     listener.close()
     await listener.wait_closed()
     stage = _Stage(address)
     stage.connector.gate.set()
-    waiters = [stage.ask() for _ in range(10)]
+    waiters = [stage.request() for _ in range(10)]
     await until(lambda: all(waiter.error is not None for waiter in waiters))
     assert {type(waiter.error) for waiter in waiters} == {ConnectionRefusedError}
     assert stage.connector.count == 10
 
 
 @pytest.mark.parametrize("make", [Pool, Http2Pool])
-async def test_an_invalid_name_fails_its_requests(make: type[Pool]) -> None:
+async def test_invalid_upstream_address_fails_its_requests(make: type[Pool]) -> None:
     pool, waiter = make(HttpSettings(), clock=time.monotonic), Waiting()
     pool.connect(("a..example", 80), waiter)
     await until(lambda: waiter.error)

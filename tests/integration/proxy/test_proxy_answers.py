@@ -1,4 +1,4 @@
-"""Responses through the proxy: the client's view, and the fate of the upstream's connection."""
+"""Responses through the proxy: what the client receives, and whether the upstream connection is reused."""
 
 import asyncio
 import re
@@ -13,7 +13,7 @@ from serving.net.proxy.forwarding.policy import Timeouts
 from tests.eventually import until
 from tests.integration.proxy.peers import Link, Script, get, ok, proxied
 
-# A response without a Date gets one; these are forwarded as they are.
+# With a Date, a response is forwarded unchanged.
 OK_3 = b"HTTP/1.1 200 OK\r\nDate: d\r\nContent-Length: 3\r\n\r\n"
 
 
@@ -39,7 +39,7 @@ def closing(response: bytes) -> Script:
     return script
 
 
-async def test_hop_by_hop_headers_of_a_response_go() -> None:
+async def test_hop_by_hop_headers_of_response_are_removed() -> None:
     response = (
         b"HTTP/1.1 200 Fine\r\nDate: d\r\nConnection: x-mine, keep-alive\r\nX-Mine: 1\r\nKeep-Alive: 5\r\nContent-Length: 0\r\n"
         b"Set-Cookie: a=b\r\nSet-Cookie: c=d\r\nUpgrade: h2c\r\n\r\n"
@@ -53,7 +53,7 @@ async def test_hop_by_hop_headers_of_a_response_go() -> None:
 
 
 @pytest.mark.parametrize("head", [b"Content-Length: 3\r\nX-Date: d", b"Transfer-Encoding: chunked\r\nUpdate: d"])
-async def test_a_response_without_a_date_gets_one(head: bytes) -> None:
+async def test_response_without_date_receives_one(head: bytes) -> None:
     body = b"abc" if b"Length" in head else b"3\r\nabc\r\n0\r\n\r\n"
     hints = b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n"
     async with proxied(responding(hints + b"HTTP/1.1 200 OK\r\n%b\r\n\r\n%b" % (head, body))) as proxy:
@@ -65,7 +65,7 @@ async def test_a_response_without_a_date_gets_one(head: bytes) -> None:
 
 
 @pytest.mark.parametrize("request_", [get(), b"GET / HTTP/1.1\r\nHost: h\r\nHost: h\r\n\r\n"], ids=["502", "400"])
-async def test_a_response_of_the_proxy_has_a_date(request_: bytes) -> None:
+async def test_proxy_generated_response_has_date(request_: bytes) -> None:
     async with proxied() as proxy:
         proxy.handler.address = ("127.0.0.1", 1)
         client = await proxy.client()
@@ -75,12 +75,12 @@ async def test_a_response_of_the_proxy_has_a_date(request_: bytes) -> None:
 
 
 def date_of(head: bytes) -> float:
-    """The one Date of a head, in seconds since the epoch."""
+    """The Date of a head, which has exactly one, in seconds since the epoch."""
     (date,) = re.findall(rb"^Date: (.*)\r$", head, re.MULTILINE)
     return parsedate_to_datetime(date.decode()).timestamp()
 
 
-async def test_a_chunked_response_stays_chunked_with_its_trailers() -> None:
+async def test_chunked_response_stays_chunked_with_its_trailers() -> None:
     response = (
         b"HTTP/1.1 200 OK\r\nDate: d\r\nTransfer-Encoding: chunked\r\nTrailer: X-Sum\r\n\r\n"
         b"3;x=y\r\nabc\r\n0\r\nX-Sum: 1\r\n\r\n"
@@ -96,7 +96,7 @@ async def test_a_chunked_response_stays_chunked_with_its_trailers() -> None:
         assert len(proxy.backend.links) == 1
 
 
-async def test_a_chunked_response_for_http_1_0_ends_with_the_connection() -> None:
+async def test_chunked_response_to_http_1_0_client_is_dechunked_and_closed() -> None:
     response = b"HTTP/1.1 200 OK\r\nDate: d\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
     async with proxied(responding(response)) as proxy:
         client = await proxy.client()
@@ -105,7 +105,7 @@ async def test_a_chunked_response_for_http_1_0_ends_with_the_connection() -> Non
 
 
 @pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\n\r\n", b"HTTP/1.0 200 OK\r\n\r\n", b"HTTP/1.1 200\r\n\r\n"])
-async def test_a_body_until_the_end_of_the_connection_is_sent_in_chunks(head: bytes) -> None:
+async def test_close_delimited_body_is_sent_chunked(head: bytes) -> None:
     async with proxied(closing(head + b"all of it")) as proxy:
         client = await proxy.client()
         for _ in range(2):
@@ -114,7 +114,7 @@ async def test_a_body_until_the_end_of_the_connection_is_sent_in_chunks(head: by
             assert await client.chunks() == (b"all of it", b"")
 
 
-async def test_a_304_and_a_response_to_head_keep_the_length_that_they_do_not_have() -> None:
+async def test_304_and_head_responses_retain_content_length_without_body() -> None:
     async with proxied(
         responding(b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n", OK_3, OK_3 + b"abc")
     ) as proxy:
@@ -125,7 +125,7 @@ async def test_a_304_and_a_response_to_head_keep_the_length_that_they_do_not_hav
         assert (await client.message())[1] == b"abc"
 
 
-async def test_an_own_response_to_head_has_no_body() -> None:
+async def test_proxy_generated_response_to_head_has_no_body() -> None:
     async with proxied() as proxy:
         proxy.handler.address = ("127.0.0.1", 1)
         client = await proxy.client()
@@ -143,7 +143,7 @@ async def test_an_own_response_to_head_has_no_body() -> None:
     ],
     ids=["close", "http/1.0", "bytes that nobody asked for"],
 )
-async def test_a_connection_that_may_not_be_used_again_is_not(response: bytes) -> None:
+async def test_non_reusable_upstream_connection_is_not_reused(response: bytes) -> None:
     async with proxied(responding(response)) as proxy:
         client = await proxy.client()
         for _ in range(2):
@@ -152,7 +152,7 @@ async def test_a_connection_that_may_not_be_used_again_is_not(response: bytes) -
         assert len(proxy.backend.links) == 2
 
 
-async def test_bytes_on_an_idle_connection_end_it() -> None:
+async def test_bytes_on_idle_upstream_connection_close_it() -> None:
     pushed = asyncio.Event()
 
     async def script(link: Link) -> None:
@@ -196,7 +196,7 @@ async def test_bytes_on_an_idle_connection_end_it() -> None:
         b"HTTP/1.1 200 OK\r\n" + b"A: b\r\n" * 25 + b"\r\n",
     ],
 )
-async def test_an_upstream_that_does_not_answer_properly_becomes_502(response: bytes) -> None:
+async def test_invalid_upstream_response_returns_502(response: bytes) -> None:
     async with proxied(closing(response), HttpSettings(head_bytes_max=1024, header_count_max=24)) as proxy:
         client = await proxy.client()
         client.send(get())
@@ -206,7 +206,7 @@ async def test_an_upstream_that_does_not_answer_properly_becomes_502(response: b
         assert head.startswith(b"HTTP/1.1 502 Bad Gateway\r\n")
 
 
-async def test_an_upstream_that_takes_no_connection_becomes_502_and_the_client_may_continue() -> None:
+async def test_unreachable_upstream_returns_502_and_client_connection_stays_open() -> None:
     async with proxied() as proxy:
         address, proxy.handler.address = proxy.handler.address, ("127.0.0.1", 1)
         client = await proxy.client()
@@ -217,7 +217,7 @@ async def test_an_upstream_that_takes_no_connection_becomes_502_and_the_client_m
         assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
 
 
-async def test_an_undelivered_request_is_retried_with_its_body() -> None:
+async def test_undelivered_request_is_forwarded_to_another_address() -> None:
     async with proxied() as proxy:
         address, proxy.handler.address = proxy.handler.address, ("127.0.0.1", 1)
         errors: list[OSError] = []
@@ -241,7 +241,7 @@ async def test_an_undelivered_request_is_retried_with_its_body() -> None:
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n",
     ],
 )
-async def test_a_body_shorter_than_promised_never_ends_cleanly(response: bytes) -> None:
+async def test_truncated_upstream_body_is_not_completed_for_client(response: bytes) -> None:
     async with proxied(closing(response)) as proxy:
         client = await proxy.client()
         client.send(get())
@@ -254,7 +254,7 @@ async def test_a_body_shorter_than_promised_never_ends_cleanly(response: bytes) 
         assert [exchange.outcome for exchange in proxy.handler.finished] == ["cut"]
 
 
-async def test_a_response_cut_short_resets_a_client_that_could_not_tell() -> None:
+async def test_truncated_response_resets_http_1_0_client() -> None:
     response = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n"
     async with proxied(closing(response)) as proxy:
         client = await proxy.client()
@@ -271,14 +271,14 @@ async def respond_once(link: Link) -> None:
 
 
 @pytest.mark.parametrize("method", [b"GET", b"PUT", b"POST"])
-async def test_a_request_on_a_stale_connection_is_sent_once_more_on_a_fresh_one(method: bytes) -> None:
+async def test_request_on_stale_connection_is_retried_on_fresh_connection(method: bytes) -> None:
     message = b"%b / HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nhi" % method
     async with proxied(respond_once) as proxy:
         client = await proxy.client()
         client.send(message)
         assert (await client.message())[1] == b"abc"
         (upstream,) = proxy.server.pool._open
-        # The proxy does not read that the app has closed before it has sent the next request.
+        # The proxy sends the next request before it reads that the app has closed the connection.
         upstream._transport.pause_reading()
         await proxy.backend.links[0].closed()
         client.send(message)
@@ -289,7 +289,7 @@ async def test_a_request_on_a_stale_connection_is_sent_once_more_on_a_fresh_one(
 
 
 @pytest.mark.parametrize("method", [b"GET", b"POST"])
-async def test_a_request_that_the_app_has_read_is_not_sent_again(method: bytes) -> None:
+async def test_request_read_by_app_is_not_retried(method: bytes) -> None:
     async with proxied(respond_once) as proxy:
         client = await proxy.client()
         for status in (b"200", b"502"):
@@ -298,7 +298,7 @@ async def test_a_request_that_the_app_has_read_is_not_sent_again(method: bytes) 
         assert len(proxy.backend.links) == 1
 
 
-async def test_a_fresh_connection_that_closes_is_not_tried_again() -> None:
+async def test_request_is_not_retried_after_fresh_connection_closes() -> None:
     async with proxied(closing(b"")) as proxy:
         client = await proxy.client()
         client.send(get())
@@ -306,7 +306,7 @@ async def test_a_fresh_connection_that_closes_is_not_tried_again() -> None:
         assert len(proxy.backend.links) == 1
 
 
-async def test_an_idle_connection_to_the_upstream_is_closed_in_time() -> None:
+async def test_idle_upstream_connection_is_closed_after_timeout() -> None:
     async with proxied(settings=HttpSettings(upstream_idle_max_s=0.2, client_idle_max_s=0.3)) as proxy:
         client = await proxy.client()
         client.send(get())
@@ -316,7 +316,7 @@ async def test_an_idle_connection_to_the_upstream_is_closed_in_time() -> None:
 
 
 @pytest.mark.parametrize("is_chunked", [False, True])
-async def test_what_was_sent_before_the_time_was_up_still_arrives(is_chunked: bool) -> None:
+async def test_bytes_sent_before_request_timeout_are_delivered(is_chunked: bool) -> None:
     head = b"Transfer-Encoding: chunked\r\n\r\n186a0\r\n" if is_chunked else b"Content-Length: 100001\r\n\r\n"
     async with proxied(responding(b"HTTP/1.1 200 OK\r\n" + head + b"x" * 100_000 + b"\r\n" * is_chunked)) as proxy:
         proxy.handler.timeouts = Timeouts(total_s=1.0)
@@ -327,13 +327,13 @@ async def test_what_was_sent_before_the_time_was_up_still_arrives(is_chunked: bo
         assert [exchange.outcome for exchange in proxy.handler.finished] == ["cut"]
         client.resume()
         await client.head()
-        # Not a reset, which would throw away what the client has not read yet. The end is missing, so the cut is
+        # The proxy closes without a reset, which would discard unread bytes. The end is missing, so the cut is
         # visible.
         rest = await client.rest()
         assert rest == (b"186a0\r\n" * is_chunked + b"x" * 100_000 + b"\r\n" * is_chunked)
 
 
-async def test_a_response_without_a_visible_end_is_reset_when_its_time_is_up() -> None:
+async def test_close_delimited_response_is_reset_after_timeout() -> None:
     async with proxied(responding(b"HTTP/1.1 200 OK\r\n\r\nabc")) as proxy:
         proxy.handler.timeouts = Timeouts(total_s=0.5)
         client = await proxy.client()
@@ -343,11 +343,11 @@ async def test_a_response_without_a_visible_end_is_reset_when_its_time_is_up() -
             await client.rest()
 
 
-async def test_a_response_that_continues_is_not_idle() -> None:
+async def test_idle_timeout_restarts_with_each_response_byte() -> None:
     async def script(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\n")
-        # Longer in all than it may be idle.
+        # The response takes longer in total than the idle timeout.
         for _ in range(10):
             await asyncio.sleep(0.2)
             link.send(b"x")
@@ -360,7 +360,7 @@ async def test_a_response_that_continues_is_not_idle() -> None:
         assert (await client.message())[1] == b"x" * 10
 
 
-async def test_a_drain_makes_each_response_the_last_of_its_connection() -> None:
+async def test_drain_closes_each_connection_after_its_next_response() -> None:
     async with proxied() as proxy:
         client, other = await proxy.client(), await proxy.client()
         client.send(get())
@@ -373,7 +373,7 @@ async def test_a_drain_makes_each_response_the_last_of_its_connection() -> None:
         assert (await other.message())[0].startswith(b"HTTP/1.1 200 ")
 
 
-async def test_the_end_waits_for_what_runs_and_cuts_the_rest() -> None:
+async def test_shutdown_waits_for_requests_in_flight_and_closes_the_rest_after_grace() -> None:
     go = asyncio.Event()
 
     async def script(link: Link) -> None:
@@ -399,7 +399,7 @@ async def test_the_end_waits_for_what_runs_and_cuts_the_rest() -> None:
         assert await never.ended()
 
 
-async def test_the_end_waits_for_the_first_request_of_an_accepted_connection() -> None:
+async def test_shutdown_waits_for_first_request_of_accepted_connection() -> None:
     async with proxied(ok) as proxy:
         client = await proxy.client()
         await until(lambda: proxy.server.connection_count == 1)
@@ -411,19 +411,19 @@ async def test_the_end_waits_for_the_first_request_of_an_accepted_connection() -
         assert await finishing == 0
 
 
-async def test_the_default_script_is_not_confused_by_many_clients_at_once() -> None:
-    async def one(number: int) -> None:
+async def test_concurrent_clients_receive_their_own_responses() -> None:
+    async def send_requests(number: int) -> None:
         client = await proxy.client()
         for turn in range(20):
             client.send(get(b"/%d/%d" % (number, turn)))
             assert (await client.message())[1].startswith(b"GET /%d/%d " % (number, turn))
 
     async with proxied(ok) as proxy:
-        await asyncio.gather(*[one(number) for number in range(30)])
+        await asyncio.gather(*[send_requests(number) for number in range(30)])
         assert len(proxy.backend.links) <= 30
 
 
-async def test_a_client_that_closes_its_direction_gets_its_responses() -> None:
+async def test_half_closed_client_receives_its_responses() -> None:
     async with proxied() as proxy:
         client = await proxy.client()
         client.send(get(b"/one") + get(b"/two"))
@@ -434,7 +434,7 @@ async def test_a_client_that_closes_its_direction_gets_its_responses() -> None:
         assert [exchange.outcome for exchange in proxy.handler.finished] == ["answered", "answered"]
 
 
-async def test_a_client_that_closes_its_direction_within_a_request_has_left() -> None:
+async def test_client_half_closed_within_a_request_is_disconnected() -> None:
     async with proxied() as proxy:
         client = await proxy.client()
         client.send(get(b"/one") + b"GET /two HTTP/1.1\r\nHost")
@@ -443,7 +443,7 @@ async def test_a_client_that_closes_its_direction_within_a_request_has_left() ->
         assert await client.rest() == b""
 
 
-async def test_a_client_that_closed_its_direction_has_left_when_nothing_is_sent_to_it_for_seconds() -> None:
+async def test_half_closed_client_is_disconnected_after_seconds_without_response() -> None:
     async def script(link: Link) -> None:
         await link.head()
         assert await link.ended()

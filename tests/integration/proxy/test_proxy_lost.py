@@ -1,4 +1,4 @@
-"""An upstream that dies before it responds to a request."""
+"""An upstream that dies before it responds: which requests are sent to another upstream or returned to an activator."""
 
 import asyncio
 
@@ -17,7 +17,7 @@ async def dies(link: Link) -> None:
     link.writer.transport.abort()
 
 
-async def test_a_request_goes_elsewhere_when_its_upstream_ends() -> None:
+async def test_request_is_rerouted_when_its_upstream_dies() -> None:
     async with proxied(dies) as proxy, backed(ok) as other:
         proxy.handler.elsewhere = other.address
         client = await proxy.client()
@@ -28,7 +28,7 @@ async def test_a_request_goes_elsewhere_when_its_upstream_ends() -> None:
 
 
 @pytest.mark.parametrize("rest", [b"", b"def"], ids=["whole", "to be continued"])
-async def test_its_body_goes_elsewhere_with_it(rest: bytes) -> None:
+async def test_rerouted_request_includes_its_body(rest: bytes) -> None:
     async def echo(link: Link) -> None:
         _, body = await link.message()
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
@@ -43,7 +43,7 @@ async def test_its_body_goes_elsewhere_with_it(rest: bytes) -> None:
     assert body == b"abc" + rest
 
 
-async def test_the_rest_of_a_body_that_the_lost_upstream_did_not_read_is_read_for_the_next_one() -> None:
+async def test_unread_rest_of_body_is_read_for_next_upstream() -> None:
     ending = asyncio.Event()
 
     async def full(link: Link) -> None:
@@ -75,7 +75,9 @@ async def test_the_rest_of_a_body_that_the_lost_upstream_did_not_read_is_read_fo
     ("method", "header", "status"),
     [(b"GET", b"", b"502"), (b"POST", b"", b"502"), (b"POST", MARK, b"200")],
 )
-async def test_what_may_not_be_sent_twice_is_not(method: bytes, header: bytes, status: bytes) -> None:
+async def test_only_marked_request_is_rerouted_when_its_upstream_dies(
+    method: bytes, header: bytes, status: bytes
+) -> None:
     async with proxied(dies) as proxy, backed(ok) as other:
         proxy.handler.elsewhere = other.address
         client = await proxy.client()
@@ -84,7 +86,7 @@ async def test_what_may_not_be_sent_twice_is_not(method: bytes, header: bytes, s
         assert len(other.links) == (status == b"200")
 
 
-async def test_what_was_partly_answered_is_not_sent_again() -> None:
+async def test_request_with_partial_response_is_not_rerouted() -> None:
     async def begins(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 200 ")
@@ -99,14 +101,14 @@ async def test_what_was_partly_answered_is_not_sent_again() -> None:
 
 
 @pytest.mark.parametrize("header", [b"", BELIEVED])
-async def test_an_unmarked_request_gets_502_when_the_app_ends(header: bytes) -> None:
+async def test_unmarked_request_receives_502_when_app_dies(header: bytes) -> None:
     async with forwarding(dies) as queue_proxy:
         client = await queue_proxy.client()
         client.send(get(headers=header))
         assert (await client.message())[0].startswith(b"HTTP/1.1 502 ")
 
 
-async def test_an_activator_learns_that_no_app_has_seen_its_request() -> None:
+async def test_activator_receives_undelivered_mark_if_app_is_unreachable() -> None:
     async with forwarding(ok) as queue_proxy:
         queue_proxy.app.server.close()
         client = await queue_proxy.client()
@@ -117,14 +119,14 @@ async def test_an_activator_learns_that_no_app_has_seen_its_request() -> None:
 
 
 @pytest.mark.parametrize("mark", [b"", MARK], ids=["unmarked", "marked"])
-async def test_a_request_that_was_alone_in_the_app_when_it_died_is_not_handed_back(mark: bytes) -> None:
+async def test_only_request_in_flight_is_not_returned_to_activator_when_app_dies(mark: bytes) -> None:
     async with forwarding(dies) as queue_proxy:
         client = await queue_proxy.client()
         client.send(get(headers=BELIEVED + b"K-Proxy-Request: activator\r\n" + mark))
         assert (await client.message())[0].startswith(b"HTTP/1.1 502 ")
 
 
-async def test_marked_requests_that_were_in_the_app_together_are_handed_back_when_it_ends() -> None:
+async def test_concurrent_marked_requests_are_returned_to_activator_when_app_dies() -> None:
     heads: list[bytes] = []
 
     async def die_together(link: Link) -> None:

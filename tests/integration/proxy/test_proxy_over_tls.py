@@ -1,4 +1,4 @@
-"""The proxy's tests again, with TLS in between."""
+"""The proxy's tests again, with TLS between clients and proxy."""
 
 from collections.abc import Callable, Iterator
 
@@ -17,27 +17,26 @@ from tests.integration.tls_stage import client_context, issued
 
 pytestmark = pytest.mark.slow
 
-# asyncio's client cannot close one half of a connection over TLS, and forgets what it has not read when a connection
-# ends without close_notify; some speak of what is other over TLS, the scheme and what becomes of one connection too
-# many: their like is in test_tls.py. The last ones are of a queue-proxy, which has no
-# TLS.
+# asyncio's client cannot half-close a connection over TLS, and discards unread bytes when a connection
+# ends without close_notify. Other tests expect the scheme http, or a 503 above the connection limit; test_tls.py
+# has their counterparts. The last ones test a queue-proxy, which has no TLS here.
 _OTHERWISE = {
-    "test_after_a_101_bytes_pass_both_ways",
-    "test_the_upstreams_end_of_a_tunnel_is_the_clients",
-    "test_a_client_that_closes_its_direction_gets_its_responses",
-    "test_a_client_that_closes_its_direction_within_a_request_has_left",
-    "test_a_client_that_closed_its_direction_has_left_when_nothing_is_sent_to_it_for_seconds",
-    "test_what_was_sent_before_the_time_was_up_still_arrives",
-    "test_a_real_websocket_passes",
-    "test_hop_by_hop_headers_go_and_the_way_is_written_down",
-    "test_one_connection_too_many_gets_503",
+    "test_tunnel_forwards_bytes_both_ways_after_101",
+    "test_half_close_of_upstream_is_forwarded_through_tunnel",
+    "test_half_closed_client_receives_its_responses",
+    "test_client_half_closed_within_a_request_is_disconnected",
+    "test_half_closed_client_is_disconnected_after_seconds_without_response",
+    "test_bytes_sent_before_request_timeout_are_delivered",
+    "test_websocket_messages_are_forwarded_both_ways",
+    "test_hop_by_hop_headers_are_removed_and_forwarded_headers_are_added",
+    "test_connection_above_limit_receives_503",
     "test_one_connection_too_many_of_an_address_gets_503",
-    # The connection ends within the handshake.
-    "test_a_client_is_refused_where_all_descriptors_are_in_use",
-    "test_an_unmarked_request_gets_502_when_the_app_ends",
-    "test_a_request_that_was_alone_in_the_app_when_it_died_is_not_handed_back",
-    "test_marked_requests_that_were_in_the_app_together_are_handed_back_when_it_ends",
-    "test_an_activator_learns_that_no_app_has_seen_its_request",
+    # Over TLS, the connection is closed during the handshake.
+    "test_client_receives_503_when_all_descriptors_are_in_use",
+    "test_unmarked_request_receives_502_when_app_dies",
+    "test_only_request_in_flight_is_not_returned_to_activator_when_app_dies",
+    "test_concurrent_marked_requests_are_returned_to_activator_when_app_dies",
+    "test_activator_receives_undelivered_mark_if_app_is_unreachable",
 }
 
 
@@ -53,7 +52,7 @@ globals().update(_tests())
 
 @pytest.fixture(autouse=True)
 def over_tls(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put TLS between all clients and proxies."""
+    """Use TLS between all clients and proxies."""
     certificates = Certificates(handshake_max_s=10.0)
     certificates.update({"h": issued("h")})
     terms = certificates.terms

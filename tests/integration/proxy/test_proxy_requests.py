@@ -86,7 +86,7 @@ def lines(head: bytes) -> list[bytes]:
     return head.lower().split(b"\r\n")
 
 
-async def test_an_offer_of_http_2_is_ignored_and_not_forwarded() -> None:
+async def test_http2_upgrade_offer_is_ignored_and_not_forwarded() -> None:
     async with proxied() as proxy:
         client = await proxy.client()
         offer = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: A\r\n"
@@ -96,7 +96,7 @@ async def test_an_offer_of_http_2_is_ignored_and_not_forwarded() -> None:
         assert not [line for line in lines(seen) if line.startswith((b"upgrade", b"connection", b"http2-settings"))]
 
 
-async def test_hop_by_hop_headers_go_and_the_way_is_written_down() -> None:
+async def test_hop_by_hop_headers_are_removed_and_forwarded_headers_are_added() -> None:
     async with proxied() as proxy:
         client = await proxy.client()
         client.send(
@@ -120,7 +120,7 @@ async def test_hop_by_hop_headers_go_and_the_way_is_written_down() -> None:
         ]
 
 
-async def test_claims_of_the_way_are_replaced_where_that_is_set() -> None:
+async def test_forwarded_headers_of_client_are_replaced_in_replace_mode() -> None:
     async with proxied(settings=HttpSettings(forwarded_for="replace")) as proxy:
         client = await proxy.client()
         client.send(get(headers=b"X-Forwarded-For: 1.2.3.4\r\nForwarded: for=1.2.3.4\r\n"))
@@ -129,7 +129,7 @@ async def test_claims_of_the_way_are_replaced_where_that_is_set() -> None:
         assert b"x-forwarded-for: 127.0.0.1" in lines(seen)
 
 
-async def test_requests_sent_ahead_are_answered_in_order() -> None:
+async def test_pipelined_requests_are_answered_in_order() -> None:
     async with proxied() as proxy:
         client = await proxy.client()
         client.send(b"".join(get(b"/%d" % number) for number in range(50)))
@@ -152,7 +152,7 @@ async def echo_bodies(link: Link) -> None:
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(payload), payload))
 
 
-async def test_an_empty_body_keeps_its_length() -> None:
+async def test_content_length_of_empty_body_is_forwarded() -> None:
     async with proxied() as proxy:
         client = await proxy.client()
         client.send(b"POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n")
@@ -160,7 +160,7 @@ async def test_an_empty_body_keeps_its_length() -> None:
 
 
 @pytest.mark.parametrize("cut", range(1, 60, 4))
-async def test_a_chunked_body_may_be_cut_anywhere(cut: int) -> None:
+async def test_chunked_body_split_at_any_byte_is_forwarded(cut: int) -> None:
     wire = b"5\r\nhello\r\n1;a=b\r\n!\r\nA\r\n0123456789\r\n0\r\nX-Sum: 1\r\n\r\n"
     async with proxied(echo_bodies) as proxy:
         client = await proxy.client()
@@ -171,7 +171,7 @@ async def test_a_chunked_body_may_be_cut_anywhere(cut: int) -> None:
         assert (await client.message())[1] == b"nothing"
 
 
-async def test_a_body_of_10_mib_arrives() -> None:
+async def test_body_of_10_mib_is_forwarded() -> None:
     payload = bytes(range(256)) * 4 * 10240
     async with proxied(echo_bodies) as proxy:
         client = await proxy.client()
@@ -179,7 +179,7 @@ async def test_a_body_of_10_mib_arrives() -> None:
         assert (await client.message())[1] == payload
 
 
-async def test_expect_continue_is_passed_on_and_so_is_the_100() -> None:
+async def test_expect_continue_and_100_are_forwarded() -> None:
     async def script(link: Link) -> None:
         assert b"Expect: 100-continue\r\n" in await link.head()
         link.send(b"HTTP/1.1 100 Continue\r\n\r\n")
@@ -195,7 +195,7 @@ async def test_expect_continue_is_passed_on_and_so_is_the_100() -> None:
         assert (await client.head()).startswith(b"HTTP/1.1 200 OK\r\n")
 
 
-async def test_a_client_with_an_unwanted_body_has_to_close() -> None:
+async def test_connection_is_closed_if_app_rejects_expected_body() -> None:
     async def script(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
@@ -211,7 +211,7 @@ async def test_a_client_with_an_unwanted_body_has_to_close() -> None:
 
 
 @pytest.mark.parametrize("host", [b"Host: h\r\n", b""])
-async def test_http_1_0_is_closed_after_its_response(host: bytes) -> None:
+async def test_http_1_0_keep_alive_connection_is_closed_after_response(host: bytes) -> None:
     async with proxied() as proxy:
         client = await proxy.client()
         client.send(b"GET / HTTP/1.0\r\n%bConnection: keep-alive\r\n\r\n" % host)
@@ -221,14 +221,14 @@ async def test_http_1_0_is_closed_after_its_response(host: bytes) -> None:
         assert await client.ended()
 
 
-async def test_a_target_with_the_hosts_authority_is_taken() -> None:
+async def test_absolute_target_with_authority_of_host_is_accepted() -> None:
     async with proxied() as proxy:
         client = await proxy.client()
         client.send(b"GET http://H:80/x?y HTTP/1.1\r\nHost: h:80\r\n\r\n")
         assert (await client.message())[1].startswith(b"GET /x?y HTTP/1.1\r\nHost: h:80\r\n")
 
 
-async def test_one_empty_line_before_a_request_is_overlooked() -> None:
+async def test_empty_line_before_request_is_ignored() -> None:
     async with proxied() as proxy:
         client = await proxy.client()
         client.send(b"\r\n" + get())
@@ -236,7 +236,7 @@ async def test_one_empty_line_before_a_request_is_overlooked() -> None:
 
 
 @pytest.mark.parametrize("wire", REFUSED.values(), ids=REFUSED.keys())
-async def test_what_could_be_understood_in_two_ways_is_refused_and_never_forwarded(wire: bytes) -> None:
+async def test_ambiguous_request_is_rejected_and_not_forwarded(wire: bytes) -> None:
     async with proxied() as proxy:
         client = await proxy.client()
         client.send(wire + get(b"/smuggled"))
@@ -248,7 +248,7 @@ async def test_what_could_be_understood_in_two_ways_is_refused_and_never_forward
 
 
 @pytest.mark.parametrize(("wire", "status"), OTHER_REFUSALS.values(), ids=OTHER_REFUSALS.keys())
-async def test_limits_have_their_own_answers(wire: bytes, status: bytes) -> None:
+async def test_unsupported_or_oversize_request_receives_its_own_status(wire: bytes, status: bytes) -> None:
     settings = HttpSettings(head_bytes_max=1024, header_count_max=20, body_bytes_max=3000)
     async with proxied(settings=settings) as proxy:
         client = await proxy.client()
@@ -258,7 +258,7 @@ async def test_limits_have_their_own_answers(wire: bytes, status: bytes) -> None
         assert proxy.backend.links == []
 
 
-async def test_a_chunked_body_over_the_limit_is_stopped() -> None:
+async def test_chunked_body_over_limit_is_rejected_and_cut_off_upstream() -> None:
     async def script(link: Link) -> None:
         await link.head()
         with pytest.raises(asyncio.IncompleteReadError):
@@ -274,7 +274,7 @@ async def test_a_chunked_body_over_the_limit_is_stopped() -> None:
         await asyncio.gather(*proxy.backend.tasks)
 
 
-async def test_a_slow_second_head_gets_408() -> None:
+async def test_slow_pipelined_head_receives_408() -> None:
     async with proxied(settings=HttpSettings(head_wait_max_s=0.1)) as proxy:
         client = await proxy.client()
         client.send(get() + b"GET / HT")
@@ -282,7 +282,7 @@ async def test_a_slow_second_head_gets_408() -> None:
         assert (await client.message())[0].startswith(b"HTTP/1.1 408 ")
 
 
-async def test_one_connection_too_many_gets_503() -> None:
+async def test_connection_above_limit_receives_503() -> None:
     async with proxied(settings=HttpSettings(connections_max=1)) as proxy:
         first = await proxy.client()
         first.send(get())
@@ -293,7 +293,7 @@ async def test_one_connection_too_many_gets_503() -> None:
         assert b"Retry-After: 1\r\n" in head
 
 
-async def test_idle_connections_give_way_where_descriptors_are_few(
+async def test_idle_connections_are_closed_when_descriptors_run_out(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     # As the kernel would report it after ``ulimit -n 100``: for 18 connections of clients.
@@ -304,13 +304,13 @@ async def test_idle_connections_give_way_where_descriptors_are_few(
         for client in (*clients[-10:], busy):
             client.send(get())
             assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
-        # The oldest were closed, and the log says why, once.
+        # The oldest connections were closed, and the log has the reason once.
         assert [await client.ended() for client in clients[:40]] == [True] * 40
     (line,) = [record for record in caplog.records if record.message == "connections.shed"]
     assert "for 18 connections: an idle connection was closed" in line.__dict__["reason"]
 
 
-async def test_a_client_is_refused_where_all_descriptors_are_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_receives_503_when_all_descriptors_are_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _: (0, 0))
     waiting = asyncio.Event()
 
@@ -330,7 +330,7 @@ async def test_a_client_is_refused_where_all_descriptors_are_in_use(monkeypatch:
             assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_truncated_request_never_arrives_as_complete() -> None:
+async def test_truncated_request_is_not_completed_for_upstream() -> None:
     cut = asyncio.Event()
 
     async def script(link: Link) -> None:
@@ -349,7 +349,7 @@ async def test_a_truncated_request_never_arrives_as_complete() -> None:
         assert [exchange.outcome for exchange in proxy.handler.finished] == ["client_gone"]
 
 
-async def test_the_default_script_answers() -> None:
+async def test_default_script_returns_200() -> None:
     async with proxied(ok) as proxy:
         client = await proxy.client()
         client.send(get())

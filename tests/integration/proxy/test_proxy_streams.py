@@ -1,4 +1,4 @@
-"""Streams through the proxy: tunnels, and that nobody's slowness costs memory."""
+"""Streams through the proxy: tunnels, and bounded buffers for slow clients and upstreams."""
 
 import asyncio
 
@@ -15,8 +15,8 @@ UPGRADE = get(b"/ws", b"Connection: Upgrade\r\nUpgrade: websocket\r\n")
 SWITCHED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
 
 FLOOD = 64 * 1024 * 1024
-# What kernels and transports of three sockets hold on a loopback; far below the flood.
-HELD_MAX = 24 * 1024 * 1024
+# The buffers of kernels and transports for three loopback sockets; far below the flood.
+BUFFERED_BYTES_MAX = 24 * 1024 * 1024
 
 
 async def switching(link: Link) -> None:
@@ -28,7 +28,7 @@ async def switching(link: Link) -> None:
         await link.writer.drain()
 
 
-async def test_after_a_101_bytes_pass_both_ways() -> None:
+async def test_tunnel_forwards_bytes_both_ways_after_101() -> None:
     async with proxied(switching) as proxy:
         client = await proxy.client()
         client.send(UPGRADE + b"ahead")
@@ -43,7 +43,7 @@ async def test_after_a_101_bytes_pass_both_ways() -> None:
         ]
 
 
-async def test_a_refused_upgrade_makes_no_tunnel() -> None:
+async def test_rejected_upgrade_opens_no_tunnel() -> None:
     async def script(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n")
@@ -60,7 +60,7 @@ async def test_a_refused_upgrade_makes_no_tunnel() -> None:
         assert b"activator" not in seen
 
 
-async def test_the_upstreams_end_of_a_tunnel_is_the_clients() -> None:
+async def test_half_close_of_upstream_is_forwarded_through_tunnel() -> None:
     async def script(link: Link) -> None:
         await link.head()
         link.send(SWITCHED + b"bye")
@@ -78,7 +78,7 @@ async def test_the_upstreams_end_of_a_tunnel_is_the_clients() -> None:
         await until(lambda: proxy.handler.finished)
 
 
-async def test_a_client_that_leaves_ends_its_tunnel() -> None:
+async def test_client_disconnect_closes_its_tunnel() -> None:
     async with proxied(switching) as proxy:
         client = await proxy.client()
         client.send(UPGRADE)
@@ -90,7 +90,7 @@ async def test_a_client_that_leaves_ends_its_tunnel() -> None:
 
 
 @pytest.mark.parametrize("settings", [HttpSettings(tunnel_idle_max_s=0.5), HttpSettings(tunnel_age_max_s=0.5)])
-async def test_a_tunnel_has_its_own_limits(settings: HttpSettings) -> None:
+async def test_tunnel_is_closed_at_idle_and_age_limits(settings: HttpSettings) -> None:
     async with proxied(switching, settings) as proxy:
         client = await proxy.client()
         client.send(UPGRADE)
@@ -105,7 +105,7 @@ async def test_a_tunnel_has_its_own_limits(settings: HttpSettings) -> None:
     [Timeouts(total_s=0.5), Timeouts(response_start_s=0.5), Timeouts(idle_s=0.5)],
     ids=["total", "start", "idle"],
 )
-async def test_the_timeouts_of_a_request_end_its_tunnel(timeouts: Timeouts) -> None:
+async def test_request_timeouts_close_silent_tunnel(timeouts: Timeouts) -> None:
     async def silent(link: Link) -> None:
         await link.head()
         link.send(SWITCHED)
@@ -120,14 +120,14 @@ async def test_the_timeouts_of_a_request_end_its_tunnel(timeouts: Timeouts) -> N
         assert [exchange.outcome for exchange in proxy.handler.finished] == ["cut"]
 
 
-async def test_a_tunnel_in_which_the_app_speaks_has_begun_its_response_and_is_not_idle() -> None:
+async def test_active_tunnel_outlives_idle_and_response_start_timeouts() -> None:
     async with proxied(switching) as proxy:
         proxy.handler.timeouts = Timeouts(response_start_s=1.0, idle_s=1.5)
         client = await proxy.client()
         client.send(UPGRADE)
         await client.head()
         await client.body(5)
-        # Longer in all than each of the limits.
+        # The exchange takes longer in total than each timeout.
         for _ in range(10):
             await asyncio.sleep(0.2)
             client.send(b"x")
@@ -137,7 +137,7 @@ async def test_a_tunnel_in_which_the_app_speaks_has_begun_its_response_and_is_no
         assert [exchange.outcome for exchange in proxy.handler.finished] == ["answered"]
 
 
-async def test_a_real_websocket_passes() -> None:
+async def test_websocket_messages_are_forwarded_both_ways() -> None:
     async def echo(socket: ServerConnection) -> None:
         async for message in socket:
             await socket.send(message)
@@ -151,17 +151,17 @@ async def test_a_real_websocket_passes() -> None:
                 assert await socket.recv() == message
 
 
-async def test_events_pass_as_they_come() -> None:
-    heard = asyncio.Event()
+async def test_server_sent_events_are_forwarded_immediately() -> None:
+    event_received = asyncio.Event()
 
     async def script(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n")
         for number in range(3):
-            heard.clear()
+            event_received.clear()
             event = b"data: %d\n\n" % number
             link.send(b"%x\r\n%b\r\n" % (len(event), event))
-            await heard.wait()
+            await event_received.wait()
         link.send(b"0\r\n\r\n")
         await link.rest()
 
@@ -171,11 +171,11 @@ async def test_events_pass_as_they_come() -> None:
         await client.head()
         for number in range(3):
             assert await client.body(14) == b"9\r\ndata: %d\n\n\r\n" % number
-            heard.set()
+            event_received.set()
         assert await client.chunks() == (b"", b"")
 
 
-async def test_a_client_that_does_not_read_stops_the_upstream_and_then_gets_all() -> None:
+async def test_client_that_does_not_read_pauses_upstream_until_it_reads() -> None:
     written = 0
 
     async def script(link: Link) -> None:
@@ -196,14 +196,14 @@ async def test_a_client_that_does_not_read_stops_the_upstream_and_then_gets_all(
         client.pause()
         client.send(get())
         await settled(lambda: written)
-        assert written < HELD_MAX
+        assert written < BUFFERED_BYTES_MAX
         client.resume()
         head = await client.head()
         assert b"%d" % FLOOD in head
         result = 0
         while result < FLOOD:
             result += len(await client.body(min(1 << 20, FLOOD - result)))
-        # The upstream's connection was paused on the way; it must hear the next answer.
+        # The upstream connection was paused; it must still read the next response.
         client.send(get())
         assert (await client.message())[1] == b"abc"
         assert len(proxy.backend.links) == 1
@@ -220,7 +220,7 @@ async def floods(link: Link) -> None:
     await link.rest()
 
 
-async def test_what_clients_do_not_read_is_bounded_for_all_of_them() -> None:
+async def test_buffers_of_unread_responses_are_bounded_in_total() -> None:
     bounds = HttpSettings(response_buffer_bytes_max=1 << 20, response_buffers_bytes_max=2 << 20)
     async with proxied(floods, bounds) as proxy:
         clients = [await proxy.client() for _ in range(4)]
@@ -230,14 +230,14 @@ async def test_what_clients_do_not_read_is_bounded_for_all_of_them() -> None:
         await until(
             lambda: len(proxy.handler.begun) == 4 and all(exchange.response.is_held for exchange in proxy.handler.begun)
         )
-        # Each may exceed a bound by one piece, as it is read from a socket.
+        # Each response can exceed a bound by one read of a socket.
         assert 2 << 20 <= proxy.server.buffers.byte_count <= 4 << 20
         for client in clients:
             client.writer.transport.abort()
         await until(lambda: proxy.server.buffers.byte_count == 0)
 
 
-async def test_a_buffered_response_whose_client_does_not_read_is_dropped() -> None:
+async def test_buffered_response_of_client_that_does_not_read_is_dropped() -> None:
     strict = HttpSettings(
         response_buffer_bytes_max=2 * FLOOD, response_buffers_bytes_max=2 * FLOOD, rate_grace_s=3.0, read_rate_min=1000
     )
@@ -250,7 +250,7 @@ async def test_a_buffered_response_whose_client_does_not_read_is_dropped() -> No
         await until(lambda: (proxy.server.connection_count, proxy.server.buffers.byte_count) == (0, 0))
 
 
-async def test_an_upstream_that_does_not_read_stops_the_client() -> None:
+async def test_upstream_that_does_not_read_pauses_client() -> None:
     go = asyncio.Event()
 
     async def script(link: Link) -> None:
@@ -278,13 +278,13 @@ async def test_an_upstream_that_does_not_read_stops_the_client() -> None:
 
         sending = asyncio.create_task(send())
         await settled(lambda: sent)
-        assert sent < HELD_MAX
+        assert sent < BUFFERED_BYTES_MAX
         go.set()
         await sending
         assert (await client.message())[1] == b"abc"
 
 
-async def test_a_waiting_request_reads_no_more_of_its_body_than_set() -> None:
+async def test_queued_request_reads_limited_part_of_its_body() -> None:
     async with proxied() as proxy:
         proxy.handler.address = ("127.0.0.1", 1)
         handler = proxy.handler
@@ -300,7 +300,7 @@ async def test_a_waiting_request_reads_no_more_of_its_body_than_set() -> None:
         assert (await client.message())[0].startswith(b"HTTP/1.1 503 ")
 
 
-async def test_answers_that_are_not_read_stop_the_next_requests() -> None:
+async def test_unread_responses_pause_pipelined_requests() -> None:
     async def script(link: Link) -> None:
         while True:
             await link.head()

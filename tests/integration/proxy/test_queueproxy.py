@@ -1,4 +1,4 @@
-"""The queue-proxy before a scripted app: as a daemon in this process, and as the middleware of an app in this process."""
+"""The queue-proxy in front of a scripted app: as a daemon and as ASGI middleware, both in this process."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ PROBES = {
 }
 
 
-async def test_a_freed_slot_goes_to_the_longest_waiter(pod: PodMaker) -> None:
+async def test_free_slot_is_assigned_to_longest_waiting_request(pod: PodMaker) -> None:
     gate = Gate()
     async with pod(gate.script, container_concurrency=1) as running:
         clients = [await running.client() for _ in range(11)]
@@ -45,7 +45,7 @@ async def test_a_freed_slot_goes_to_the_longest_waiter(pod: PodMaker) -> None:
             assert gate.order[number] == b"/%d" % number
 
 
-async def test_a_client_that_leaves_loses_its_place_and_its_request_is_never_sent(pod: PodMaker) -> None:
+async def test_queued_request_of_disconnected_client_is_not_sent_to_app(pod: PodMaker) -> None:
     gate = Gate()
     async with pod(gate.script, container_concurrency=1) as running:
         first, second, third = [await running.client() for _ in range(3)]
@@ -65,7 +65,7 @@ async def test_a_client_that_leaves_loses_its_place_and_its_request_is_never_sen
         assert gate.order == [b"/1", b"/3"]
 
 
-async def test_a_client_that_leaves_while_it_is_served_frees_its_slot(pod: PodMaker) -> None:
+async def test_client_disconnect_during_request_frees_its_slot(pod: PodMaker) -> None:
     gate = Gate()
     async with pod(gate.script, container_concurrency=1) as running:
         first, second = [await running.client() for _ in range(2)]
@@ -80,7 +80,7 @@ async def test_a_client_that_leaves_while_it_is_served_frees_its_slot(pod: PodMa
         gate.waiting[0].set()
 
 
-async def test_who_waits_too_long_gets_503(pod: PodMaker) -> None:
+async def test_request_that_waits_too_long_receives_503(pod: PodMaker) -> None:
     gate = Gate()
     async with pod(gate.script, container_concurrency=1, queue_wait_max_s=0.15) as running:
         first, second = [await running.client() for _ in range(2)]
@@ -96,7 +96,7 @@ async def test_who_waits_too_long_gets_503(pod: PodMaker) -> None:
         assert (await first.message())[0].startswith(b"HTTP/1.1 200 ")
 
 
-async def test_time_runs_out_in_the_queue_and_in_the_app(pod: PodMaker) -> None:
+async def test_request_timeout_applies_in_queue_and_in_app(pod: PodMaker) -> None:
     gate = Gate()
     async with pod(gate.script, container_concurrency=1, request_timeout_s=0.15) as running:
         for client in [await running.client() for _ in range(2)]:
@@ -108,7 +108,7 @@ async def test_time_runs_out_in_the_queue_and_in_the_app(pod: PodMaker) -> None:
             waiting.set()
 
 
-async def test_what_an_activator_marks_is_believed_with_the_secret_alone(pod: PodMaker) -> None:
+async def test_activator_headers_are_trusted_only_with_pod_secret(pod: PodMaker) -> None:
     marks = b"K-Proxy-Request: activator\r\nK-Original-Host: example.com\r\nX-Forwarded-Proto: https\r\n"
     async with pod() as running:
         client = await running.client()
@@ -126,7 +126,7 @@ async def test_what_an_activator_marks_is_believed_with_the_secret_alone(pod: Po
 
 
 @pytest.mark.parametrize(("headers", "status", "body"), PROBES.values(), ids=PROBES.keys())
-async def test_probes_are_answered_here_and_not_counted(
+async def test_queue_proxy_responds_to_probes_and_does_not_count_them(
     pod: PodMaker, headers: bytes, status: bytes, body: bytes
 ) -> None:
     async with pod() as running:
@@ -139,14 +139,14 @@ async def test_probes_are_answered_here_and_not_counted(
         assert b'class="2xx"} 0' in numbers
 
 
-async def test_a_probe_without_the_secret_is_a_request(pod: PodMaker) -> None:
+async def test_probe_without_pod_secret_is_forwarded_as_request(pod: PodMaker) -> None:
     async with pod() as running:
         client = await running.client()
         client.send(get(headers=b"K-Network-Probe: queue\r\nUser-Agent: kube-probe/1.32\r\n"))
         assert (await client.message())[1].startswith(b"GET / HTTP/1.1\r\n")
 
 
-async def test_a_probe_of_an_app_that_does_not_answer_says_so(pod: PodMaker) -> None:
+async def test_probe_returns_503_while_app_is_not_ready(pod: PodMaker) -> None:
     async def script(link: Link) -> None:
         await link.message()
         link.send(b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n")
@@ -158,7 +158,7 @@ async def test_a_probe_of_an_app_that_does_not_answer_says_so(pod: PodMaker) -> 
         assert (await running.get_admin(get(b"/readyz")))[0].startswith(b"HTTP/1.1 503 ")
 
 
-async def test_readiness_is_pushed_when_it_changes(pod: PodMaker) -> None:
+async def test_readiness_is_pushed_only_when_it_changes(pod: PodMaker) -> None:
     responses = [b"500 No", b"500 No", b"200 OK", b"500 No"]
     probe_count = 0
 
@@ -176,7 +176,7 @@ async def test_readiness_is_pushed_when_it_changes(pod: PodMaker) -> None:
         assert await running.pushed() == [{"ready": True}, {"ready": False}]
 
 
-async def test_an_app_that_is_ready_is_asked_no_more_if_so_set(pod: PodMaker) -> None:
+async def test_ready_app_is_not_probed_again_with_period_of_zero(pod: PodMaker) -> None:
     probe_count = 0
 
     async def script(link: Link) -> None:
@@ -191,7 +191,7 @@ async def test_an_app_that_is_ready_is_asked_no_more_if_so_set(pod: PodMaker) ->
         assert probe_count == 1
 
 
-async def test_the_admin_port_answers(pod: PodMaker) -> None:
+async def test_admin_port_returns_status_per_path_and_method(pod: PodMaker) -> None:
     async with pod() as running:
         for request, status in (
             (get(b"/healthz"), b"200"),
@@ -202,7 +202,7 @@ async def test_the_admin_port_answers(pod: PodMaker) -> None:
             assert (await running.get_admin(request))[0].startswith(b"HTTP/1.1 %b " % status)
 
 
-async def test_an_app_that_is_gone_becomes_502() -> None:
+async def test_unreachable_app_returns_502() -> None:
     async with forwarding() as running:
         running.app.server.close()
         client = await running.client()
@@ -210,7 +210,7 @@ async def test_an_app_that_is_gone_becomes_502() -> None:
         assert (await client.message())[0].startswith(b"HTTP/1.1 502 ")
 
 
-async def test_a_drain_by_order_takes_what_still_comes_and_finishes_what_runs(pod: PodMaker) -> None:
+async def test_ordered_drain_accepts_late_requests_and_completes_requests_in_flight(pod: PodMaker) -> None:
     gate = Gate()
     async with pod(gate.script, drain_lag_s=1.5, drain_grace_s=60.0) as running:
         first, second = [await running.client() for _ in range(2)]
@@ -235,21 +235,21 @@ async def test_a_drain_by_order_takes_what_still_comes_and_finishes_what_runs(po
             await running.done
 
 
-async def test_a_drain_ends_with_the_grace(pod: PodMaker) -> None:
+async def test_drain_ends_after_grace_period(pod: PodMaker) -> None:
     gate = Gate()
     async with pod(gate.script, drain_grace_s=0.1) as running:
         client = await running.client()
         client.send(get())
         await until(lambda: gate.waiting)
         running.stop.set()
-        # ASGI has no way to break off a request that has no answer yet.
+        # ASGI cannot abort a request that has no response yet.
         assert (await client.rest()).startswith(b"HTTP/1.1 503 ") if running.is_in_process else await client.ended()
         async with asyncio.timeout(60):
             await running.done
         gate.let_one_go()
 
 
-async def test_a_statistic_goes_out_each_period_with_the_pods_name_and_token(pod: PodMaker) -> None:
+async def test_stat_with_pod_name_and_token_is_sent_each_period(pod: PodMaker) -> None:
     paths: list[str] = []
     frames: list[bytes] = []
 
@@ -270,8 +270,8 @@ async def test_a_statistic_goes_out_each_period_with_the_pods_name_and_token(pod
                 client = await running.client()
                 client.send(get(headers=headers))
             await until(lambda: len(gate.waiting) == 2)
-            taken = len(frames)
-            await until(lambda: len(frames) > taken + 2)
+            frame_count = len(frames)
+            await until(lambda: len(frames) > frame_count + 2)
             stat = decode_pod_stat(frames[-1])
             assert stat.concurrency == pytest.approx(2, abs=0.1)
             assert stat.proxied_concurrency == pytest.approx(1, abs=0.05)
@@ -280,15 +280,15 @@ async def test_a_statistic_goes_out_each_period_with_the_pods_name_and_token(pod
             assert sum(pod_stat.proxied_request_count for pod_stat in total) * 0.1 == pytest.approx(1)
             gate.let_one_go()
             gate.let_one_go()
-            # A lost connection is made again, and what could not be sent is counted.
+            # A lost connection is opened again.
             for socket in list(autoscaler.connections):
                 await socket.close()
-            taken = len(frames)
-            await until(lambda: len(frames) > taken)
+            frame_count = len(frames)
+            await until(lambda: len(frames) > frame_count)
     assert paths == ["/stats?namespace=default&revision=hello-00001&pod=hello-1"] * 2
 
 
-async def test_what_cannot_be_sent_is_counted(pod: PodMaker) -> None:
+async def test_unsent_stats_are_counted(pod: PodMaker) -> None:
     async with pod(url="ws://127.0.0.1:1/stats", report_period_s=0.1, report_retry_min_s=0.01) as running:
         numbers = b""
         while b"queueproxy_stats_unsent_total 2" not in numbers:
@@ -298,7 +298,7 @@ async def test_what_cannot_be_sent_is_counted(pod: PodMaker) -> None:
 
 
 async def model_server(link: Link) -> None:
-    """A model server: a page with one gauge, and a report of another on responses to requests that ask for it."""
+    """A model server: a metrics page with one gauge, and a report of another in responses to requests for reports."""
     while True:
         head = (await link.head()).lower()
         if head.startswith(b"get /metrics "):
@@ -312,7 +312,7 @@ async def model_server(link: Link) -> None:
 
 
 async def gauges_of(pod: PodMaker, *names: str) -> dict[str, float]:
-    """The gauges in the statistics of a pod, once as many are reported."""
+    """The gauges of a pod's latest stat, after it has at least as many gauges as names."""
     frames: list[bytes] = []
 
     async def handle(socket: ServerConnection) -> None:
@@ -330,11 +330,11 @@ async def gauges_of(pod: PodMaker, *names: str) -> dict[str, float]:
     return dict(decode_pod_stat(frames[-1]).gauges)
 
 
-async def test_chosen_gauges_of_a_report_are_asked_for_and_sent_with_each_statistic(pod: PodMaker) -> None:
+async def test_selected_gauges_of_response_report_are_requested_and_sent(pod: PodMaker) -> None:
     assert await gauges_of(pod, "vllm:cache") == {"vllm:cache": 0.5, "cache": 0.5}
 
 
-async def test_chosen_gauges_of_the_apps_page_are_sent_with_each_statistic() -> None:
+async def test_selected_gauges_of_metrics_page_are_sent() -> None:
     gauges = await gauges_of(forwarding, "vllm:waiting", "vllm:cache")
     assert gauges == {"vllm:waiting": 7.0, "vllm:cache": 0.5, "cache": 0.5}
 
@@ -343,7 +343,7 @@ async def test_chosen_gauges_of_the_apps_page_are_sent_with_each_statistic() -> 
 async def reported(
     script: Script, *, readiness: Probe | None = None, **fields: object
 ) -> AsyncIterator[tuple[Pod, list[PodStat]]]:
-    """A pod with further fields of its spec, and its statistics so far: ten a second."""
+    """A pod with further fields of its spec, and its stats so far; it sends ten per second."""
     frames: list[PodStat] = []
 
     async def handle(socket: ServerConnection) -> None:
@@ -368,7 +368,7 @@ async def reported(
     ],
     ids=["a chat", "no JSON", "without a length", "long and not whole"],
 )
-async def test_tokens_are_counted_from_the_body_until_the_response_ends(
+async def test_tokens_are_counted_from_request_body_until_response_ends(
     body: bytes, framing: bytes, tokens: float
 ) -> None:
     gate = Gate()
@@ -384,7 +384,7 @@ async def test_tokens_are_counted_from_the_body_until_the_response_ends(
 
         client = await running.client()
         client.send(b"POST /v1/chat/completions HTTP/1.1\r\nHost: h\r\n%b\r\n\r\n%b" % (framing, body))
-        # The app gets what is there, also where the rest of the body is missing.
+        # The app receives the bytes so far, also if the rest of the body is missing.
         await until(lambda: gate.waiting)
         await until(lambda: reports(1.0, tokens))
         client.close()
@@ -393,7 +393,7 @@ async def test_tokens_are_counted_from_the_body_until_the_response_ends(
 
 
 @pytest.mark.parametrize(("max_s", "seen"), [(600.0, True), (None, False)])
-async def test_a_pod_says_that_it_loads_until_its_app_was_ready_once(max_s: float | None, seen: bool) -> None:
+async def test_pod_reports_loading_until_its_app_is_first_ready(max_s: float | None, seen: bool) -> None:
     status = b"503 Loading"
 
     async def loading(link: Link) -> None:
@@ -413,7 +413,7 @@ async def test_a_pod_says_that_it_loads_until_its_app_was_ready_once(max_s: floa
         assert not any(frame.is_loading for frame in frames[count:])
 
 
-async def test_a_pod_says_that_it_loads_for_so_long_only() -> None:
+async def test_pod_stops_reporting_loading_after_maximum() -> None:
     async def loading(link: Link) -> None:
         while await link.head():
             link.send(b"HTTP/1.1 503 Loading\r\nContent-Length: 0\r\n\r\n")
@@ -423,7 +423,7 @@ async def test_a_pod_says_that_it_loads_for_so_long_only() -> None:
         assert (frames[0].is_loading, frames[-1].is_loading) == (True, False)
 
 
-async def test_a_pod_without_chosen_gauges_asks_for_none(pod: PodMaker) -> None:
+async def test_pod_without_selected_gauges_requests_no_report(pod: PodMaker) -> None:
     async with pod(model_server) as running:
         client = await running.client()
         client.send(get())
@@ -432,10 +432,8 @@ async def test_a_pod_without_chosen_gauges_asks_for_none(pod: PodMaker) -> None:
 
 
 @pytest.mark.parametrize(("goal", "late"), [("p95<1ms", 2), ("p95-wait<1ms", 1)])
-async def test_requests_are_counted_by_how_late_they_are_with_the_time_in_an_activator(
-    pod: PodMaker, goal: str, late: int
-) -> None:
-    """The app takes longer than the limit; of two requests an activator held one, and the mark of another sender is not believed."""
+async def test_late_requests_are_counted_including_their_time_in_activator(pod: PodMaker, goal: str, late: int) -> None:
+    """The app is slower than the goal. One request waited in an activator; the mark of an untrusted sender is ignored."""
     bins: list[tuple[float, ...]] = []
 
     async def slow(link: Link) -> None:

@@ -1,4 +1,4 @@
-"""Whose address counts at a queue-proxy: the client's that an activator names, and the peer's where none proved itself."""
+"""The client address at a queue-proxy: named by a trusted activator, otherwise the address of the peer."""
 
 import pytest
 
@@ -21,7 +21,7 @@ PROVEN = BELIEVED + b"K-Proxy-Request: activator\r\n"
         ),
     ],
 )
-async def test_behind_an_activator_its_clients_count(attackers: bytes, other: bytes) -> None:
+async def test_slots_are_shared_between_clients_named_by_activator(attackers: bytes, other: bytes) -> None:
     async with DAEMONS["queue-proxy"](floods, slots=4, **PATIENT) as running:
         await ignore(running, 12, headers=PROVEN + attackers)
         await until(lambda: running.level() == 12)
@@ -31,7 +31,7 @@ async def test_behind_an_activator_its_clients_count(attackers: bytes, other: by
             assert (await client.message())[1] == b"ok"
 
 
-async def test_addresses_that_a_stranger_names_do_not_count() -> None:
+async def test_client_addresses_from_untrusted_sender_are_ignored() -> None:
     async with DAEMONS["queue-proxy"](floods, slots=4, **PATIENT) as running:
         for number in range(12):
             named = b"X-Forwarded-For: 1.1.1.%d\r\nK-Client-Address: 1.1.1.%d\r\nK-Proxy-Request: activator\r\n"

@@ -1,4 +1,4 @@
-"""A kubelet's requests to a queue-proxy container: whether the pod is ready, and when its app may end."""
+"""A kubelet's requests to a queue-proxy container: readiness, and the wait for the drain in a preStop hook."""
 
 import asyncio
 import random
@@ -16,7 +16,7 @@ from tests.integration.proxy.pods import BELIEVED, Gate, PodMaker, forwarding
 WAIT = get(b"/wait-for-drain", headers=BELIEVED)
 
 
-async def test_a_question_about_readiness_is_held_until_the_app_is_ready(pod: PodMaker) -> None:
+async def test_readiness_request_with_wait_blocks_until_app_is_ready(pod: PodMaker) -> None:
     is_up = False
 
     async def starting(link: Link) -> None:
@@ -24,14 +24,14 @@ async def test_a_question_about_readiness_is_held_until_the_app_is_ready(pod: Po
         link.send(b"HTTP/1.1 %d X\r\nContent-Length: 0\r\n\r\n" % (200 if is_up else 503))
 
     async with pod(starting, readiness=Probe(path="/")) as running:
-        asking = asyncio.create_task(running.get_admin(get(b"/readyz?wait=8")))
+        waiting = asyncio.create_task(running.get_admin(get(b"/readyz?wait=8")))
         assert (await running.get_admin(get(b"/readyz")))[1] == b"the app is not ready"
-        assert not asking.done()
+        assert not waiting.done()
         is_up = True
-        assert (await asking)[1] == b"ready"
+        assert (await waiting)[1] == b"ready"
 
 
-async def test_a_held_question_is_answered_when_its_time_is_up(pod: PodMaker) -> None:
+async def test_readiness_request_with_wait_responds_503_after_its_time(pod: PodMaker) -> None:
     async def down(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 503 X\r\nContent-Length: 0\r\n\r\n")
@@ -44,7 +44,7 @@ async def test_a_held_question_is_answered_when_its_time_is_up(pod: PodMaker) ->
         assert asyncio.get_running_loop().time() - begun_s > 0.9
 
 
-async def test_an_app_that_was_ready_is_reported_unready_immediately(pod: PodMaker) -> None:
+async def test_app_that_becomes_unready_is_reported_without_waiting(pod: PodMaker) -> None:
     is_up = True
 
     async def failing(link: Link) -> None:
@@ -61,7 +61,7 @@ async def test_an_app_that_was_ready_is_reported_unready_immediately(pod: PodMak
         assert set(bodies[:-1]) <= {b"ready"}
 
 
-async def test_the_app_may_end_when_what_runs_has_ended(pod: PodMaker) -> None:
+async def test_drain_wait_returns_after_requests_in_flight_end(pod: PodMaker) -> None:
     gate = Gate()
     async with pod(gate.script, drain_lag_s=0.1, drain_grace_s=60.0) as running:
         client = await running.client()
@@ -76,7 +76,7 @@ async def test_the_app_may_end_when_what_runs_has_ended(pod: PodMaker) -> None:
         assert (await waiting)[1] == b"drained"
 
 
-async def test_an_app_with_an_open_websocket_may_end_and_close_it_properly() -> None:
+async def test_drain_wait_returns_despite_open_websocket_so_that_app_can_close_it() -> None:
     ending = asyncio.Event()
     close_frame = b"\x88\x02\x03\xe9"
 
@@ -102,7 +102,7 @@ async def test_an_app_with_an_open_websocket_may_end_and_close_it_properly() -> 
             await running.done
 
 
-async def test_probes_fail_as_soon_as_a_container_is_to_end(pod: PodMaker) -> None:
+async def test_readiness_fails_as_soon_as_container_waits_for_drain(pod: PodMaker) -> None:
     async with pod() as running:
         await running.ready()
         waiting = asyncio.create_task(running.get_admin(WAIT))
@@ -114,7 +114,7 @@ async def test_probes_fail_as_soon_as_a_container_is_to_end(pod: PodMaker) -> No
         assert (await waiting)[1] == b"drained"
 
 
-async def test_a_container_that_is_started_again_alone_drains_nothing(pod: PodMaker) -> None:
+async def test_drain_wait_without_stop_order_returns_and_pod_stays_ready(pod: PodMaker) -> None:
     async with pod() as running:
         await running.ready()
         assert (await running.get_admin(WAIT))[1] == b"no order to stop has followed"
@@ -124,7 +124,7 @@ async def test_a_container_that_is_started_again_alone_drains_nothing(pod: PodMa
         assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
 
 
-async def test_orders_need_the_pods_secret(pod: PodMaker) -> None:
+async def test_drain_wait_requires_pod_secret(pod: PodMaker) -> None:
     async with pod() as running:
         assert (await running.get_admin(get(b"/wait-for-drain")))[0].startswith(b"HTTP/1.1 403 ")
         assert (await running.get_admin(b"POST /wait-for-drain HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"))[
@@ -132,7 +132,7 @@ async def test_orders_need_the_pods_secret(pod: PodMaker) -> None:
         ].startswith(b"HTTP/1.1 405 ")
 
 
-async def test_the_token_is_read_for_each_connection(tmp_path: Path) -> None:
+async def test_stats_token_file_is_read_for_each_connection(tmp_path: Path) -> None:
     value: list[str] = []
 
     async def handle(socket: ServerConnection) -> None:
@@ -155,7 +155,7 @@ async def test_the_token_is_read_for_each_connection(tmp_path: Path) -> None:
             draw=random.Random(1).random,
         )
         running = asyncio.create_task(client.run())
-        # The kubelet is late: it is tried again until there is one.
+        # The kubelet writes the token file late: the link retries until the file exists.
         await asyncio.sleep(0.05)
         for number in (1, 2):
             (tmp_path / "token").write_text(f"token-{number}\n")
@@ -167,7 +167,7 @@ async def test_the_token_is_read_for_each_connection(tmp_path: Path) -> None:
     assert value[:2] == ["Bearer token-1", "Bearer token-2"]
 
 
-async def test_a_guarded_pod_takes_requests_of_activators_only(pod: PodMaker) -> None:
+async def test_guarded_pod_accepts_requests_of_activators_only(pod: PodMaker) -> None:
     async with pod(more={"is_guarded": True}) as running:
         await running.ready()
         for headers in (
@@ -184,25 +184,25 @@ async def test_a_guarded_pod_takes_requests_of_activators_only(pod: PodMaker) ->
         assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
 
 
-async def test_only_the_app_of_a_pod_gets_its_caller_token(pod: PodMaker) -> None:
+async def test_caller_token_requires_the_key_of_the_pod(pod: PodMaker) -> None:
     async with pod(more={"caller_key": "own"}) as running:
         for query in (b"", b"?key=", b"?key=other", b"?key=own2", b"?own"):
             head, _ = await running.get_admin(get(b"/caller-token" + query))
             assert head.startswith(b"HTTP/1.1 403 "), query
         assert b"no autoscaler" in (await running.get_admin(get(b"/caller-token?key=own")))[1]
-    # In a network of its own, only the pod has a loopback address.
+    # With its own network namespace, the pod needs no key: only its processes reach its loopback address.
     async with pod() as running:
         assert b"no autoscaler" in (await running.get_admin(get(b"/caller-token")))[1]
 
 
-async def test_a_caller_token_that_cannot_be_had_now_is_a_503(pod: PodMaker) -> None:
+async def test_caller_token_returns_503_while_autoscaler_is_unreachable(pod: PodMaker) -> None:
     async with pod(url="ws://127.0.0.1:1/stats") as running:
         head, body = await running.get_admin(get(b"/caller-token"))
         assert head.startswith(b"HTTP/1.1 503 ")
         assert b"the autoscaler gives no token now" in body
 
 
-async def test_numbers_are_for_holders_of_the_query_token_or_of_the_pods_secret(pod: PodMaker) -> None:
+async def test_metrics_require_query_token_or_pod_secret(pod: PodMaker) -> None:
     guess = b"Authorization: Bearer guess\r\n"
     async with pod(url="ws://127.0.0.1:1/stats") as running:
         for headers in (b"", b"Authorization: Basic guess\r\n", b"K-Pod-Secret: guess\r\n"):
@@ -210,7 +210,7 @@ async def test_numbers_are_for_holders_of_the_query_token_or_of_the_pods_secret(
             assert head.startswith(b"HTTP/1.1 401 "), headers
             assert b"WWW-Authenticate: Bearer" in head
             assert b"queueproxy" not in body
-        # The autoscaler is asked by the first unknown token, and not by each.
+        # The first unknown token causes a query to the autoscaler, the next ones do not.
         answers = [(await running.get_admin(get(b"/metrics", guess)))[0][9:12] for _ in range(3)]
         assert answers == [b"503", b"401", b"401"]
         assert b"queueproxy_app_ready 1" in (await running.get_admin(get(b"/metrics", BELIEVED)))[1]

@@ -1,4 +1,4 @@
-"""The queue-proxy's own process: how it starts, is forked, reports trouble and ends."""
+"""The queue-proxy's process: start, fork, error reports and exit."""
 
 import asyncio
 import gc
@@ -30,7 +30,7 @@ NEEDED = {"SERVING_POD_NAMESPACE": "default", "SERVING_POD_REVISION": "hello-000
 
 @pytest.fixture
 def collector() -> Iterator[None]:
-    """Restore the garbage collector's settings: ``run`` tunes them for its process, here that of the tests."""
+    """Restore the garbage collector's thresholds, which ``run`` changes in the process of the tests."""
     before = gc.get_threshold()
     yield
     gc.set_threshold(*before)
@@ -43,7 +43,7 @@ def listening() -> socket.socket:
 
 
 def order_drain(admin: tuple[str, int]) -> Callable[[], None]:
-    """Order the drain from another thread, and read the response to its end."""
+    """A function for another thread that orders the drain and reads the response to its end."""
 
     def order() -> None:
         with socket.create_connection(admin, timeout=60) as link:
@@ -55,7 +55,7 @@ def order_drain(admin: tuple[str, int]) -> Callable[[], None]:
 
 
 @pytest.mark.usefixtures("collector")
-def test_it_runs_as_its_environment_says_and_ends_with_0(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_main_reads_environment_and_exits_with_0_after_drain(monkeypatch: pytest.MonkeyPatch) -> None:
     with listening() as admin:
         descriptors = {"admin": os.dup(admin.fileno())}
         monkeypatch.setenv("SERVING_POD_LISTEN", "127.0.0.1:0")
@@ -70,7 +70,7 @@ def test_it_runs_as_its_environment_says_and_ends_with_0(monkeypatch: pytest.Mon
         thread.join()
 
 
-def test_a_wrong_environment_is_reported_and_exits_with_2(
+def test_invalid_environment_is_reported_and_exits_with_2(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("SERVING_POD_APP", "nowhere")
@@ -79,7 +79,7 @@ def test_a_wrong_environment_is_reported_and_exits_with_2(
     assert capfd.readouterr().err.count("environment SERVING_") == 5
 
 
-def test_it_runs_right_after_a_fork() -> None:
+def test_queue_proxy_runs_in_forked_process() -> None:
     with listening() as requests, listening() as admin:
         reader, writer = os.pipe()
         spec = PodSpec(
@@ -96,7 +96,7 @@ def test_it_runs_right_after_a_fork() -> None:
             os._exit(main.run(spec))
         os.close(writer)
         with os.fdopen(reader, "rb") as pipe:
-            # Its app is itself here: it takes connections.
+            # The app's address is the queue-proxy's own, which accepts connections.
             assert json.loads(pipe.readline()) == {"pid": child, "ready": True}
             os.kill(child, PUSH_AGAIN)
             assert json.loads(pipe.readline()) == {"pid": child, "ready": True}
@@ -116,9 +116,9 @@ def environment(app: Backend, listen: tuple[str, int], admin: tuple[str, int]) -
     }
 
 
-async def test_as_a_process_it_serves_until_its_stop() -> None:
+async def test_queue_proxy_process_serves_until_sigterm() -> None:
     async with backed(ok) as app:
-        # As a pod it has an address for itself: nobody else is there.
+        # A pod has its own address; this loopback address is unique to this process.
         host = f"127.77.{os.getpid() >> 8 & 255}.{os.getpid() & 255}"
         addresses = [(host, port) for port in (8012, 8022)]
         process = await asyncio.create_subprocess_exec(
@@ -131,7 +131,7 @@ async def test_as_a_process_it_serves_until_its_stop() -> None:
         try:
             assert process.stderr is not None
             async with asyncio.timeout(60):
-                # The first line says that the app is ready, and so that the sockets listen.
+                # The first line reports that the app is ready, so the sockets listen.
                 assert json.loads(await process.stderr.readline())["event"] == "app.readiness_changed"
             link = await Link.to(addresses[0])
             link.send(get())
@@ -158,7 +158,7 @@ def spec_of(app: tuple[str, int]) -> PodSpec:
     )
 
 
-def test_unread_readiness_is_no_trouble() -> None:
+def test_readiness_pipe_without_reader_raises_no_error() -> None:
     reader, writer = os.pipe()
     os.close(reader)
     pipe = ReadinessPipe(writer)
@@ -167,7 +167,7 @@ def test_unread_readiness_is_no_trouble() -> None:
     os.close(writer)
 
 
-async def test_a_report_that_fails_does_not_end_the_reports() -> None:
+async def test_failed_report_does_not_stop_later_reports() -> None:
     class FailsOnce(PodHandler):
         failures = 1
 
@@ -189,7 +189,7 @@ async def test_a_report_that_fails_does_not_end_the_reports() -> None:
     assert client.sent_count == 0
 
 
-def test_the_admin_port_neither_forwards_nor_queues() -> None:
+def test_admin_handler_neither_forwards_nor_queues() -> None:
     handler = PodHandler(spec_of(("127.0.0.1", 1)), clock=lambda: 0.0)
     admin = AdminHandler(handler, on_drain=lambda: None, numbers=lambda: b"")
     exchange: Exchange = None  # type: ignore[assignment]

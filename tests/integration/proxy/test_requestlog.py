@@ -1,4 +1,4 @@
-"""The request log: Knative's line for each request."""
+"""The request log, which writes Knative's line for each request."""
 
 import json
 from collections.abc import Awaitable, Callable
@@ -30,7 +30,7 @@ def log_of(written: list[bytes], **more: Any) -> RequestLog:  # noqa: ANN401 - f
     return RequestLog(spec, write=written.append)
 
 
-async def asked(log: RequestLog, *requests: bytes, script: Callable[[Link], Awaitable[None]] = ok) -> None:
+async def send_requests(log: RequestLog, *requests: bytes, script: Callable[[Link], Awaitable[None]] = ok) -> None:
     async with backed(script) as backend:
         server = HttpServer(HttpSettings(), request_log=log)
         handler = Forwarder(backend.address)
@@ -51,10 +51,10 @@ async def chunked(link: Link) -> None:
         link.send(b"6\r\n world\r\n0\r\n\r\n")
 
 
-async def test_each_request_is_a_line_with_the_fields_of_knative() -> None:
+async def test_request_log_writes_one_line_per_request_with_knative_fields() -> None:
     written: list[bytes] = []
     headers = b"traceparent: 00-%b-b7ad6b7169203331-01\r\nUser-Agent: me\r\nReferer: there\r\n" % TRACE.encode()
-    await asked(log_of(written), get(b"/a"), get(b'/b?c="', headers), script=chunked)
+    await send_requests(log_of(written), get(b"/a"), get(b'/b?c="', headers), script=chunked)
     first, second = map(json.loads, b"".join(written).splitlines())
     assert list(first) == ["httpRequest", "traceId"]
     assert (first["httpRequest"]["requestUrl"], first["traceId"]) == ("/a", "")
@@ -74,19 +74,19 @@ async def test_each_request_is_a_line_with_the_fields_of_knative() -> None:
     }
 
 
-async def test_a_line_follows_another_template() -> None:
+async def test_request_log_line_follows_custom_template() -> None:
     written: list[bytes] = []
     template = (
         '{{.Request.Method}} {{.Request.Host}} {{.Request.Header.Get "X-One"}} {{.Response.Size}} {{.Revision.PodName}}'
     )
     log = log_of(written, request_log_template=template)
-    await asked(log, get(b"/a", b"X-One: 1\r\n"), script=chunked)
+    await send_requests(log, get(b"/a", b"X-One: 1\r\n"), script=chunked)
     assert b"".join(written) == b"GET h 1 11 hello-1\n"
 
 
 @pytest.mark.parametrize(("has_probes", "count"), [(False, 1), (True, 2)])
-async def test_probes_have_a_line_only_where_they_are_wanted(has_probes: bool, count: int) -> None:
+async def test_probes_are_logged_only_if_enabled(has_probes: bool, count: int) -> None:
     written: list[bytes] = []
     log = log_of(written, enable_probe_request_log=has_probes)
-    await asked(log, get(b"/probe", b"User-Agent: kube-probe/1.29\r\n"), get(b"/app"))
+    await send_requests(log, get(b"/probe", b"User-Agent: kube-probe/1.29\r\n"), get(b"/app"))
     assert len(b"".join(written).splitlines()) == count

@@ -1,4 +1,4 @@
-"""Clients that send or read slowly: they hold no slot, or lose it, and another client is served beside them."""
+"""Clients that send or read slowly occupy no slot, or lose it, so that other clients are served."""
 
 import asyncio
 import contextlib
@@ -17,9 +17,9 @@ GET = b"GET / HTTP/1.1\r\n%b\r\n" % TO
 PIECE = b"x" * 256 * 1024
 FLOOD_BYTES = 128 * len(PIECE)
 POST = (":method", "POST"), (":scheme", "http"), (":path", "/slow"), (":authority", HOST.decode())
-# Slower than any of these by much, and the grace so short that a test need not wait for it.
+# Minimum rates far above those of the attackers, and a short grace, so that tests do not wait for it.
 STRICT = {"rate_grace_s": 0.5, "body_rate_min": 1000, "read_rate_min": 1000}
-# A buffer for all of a flood, and a grace that no test waits for.
+# A buffer for a complete flood, and a grace that never ends in a test.
 WHOLE = {
     "rate_grace_s": 600.0,
     "response_buffer_bytes_max": 2 * FLOOD_BYTES,
@@ -43,7 +43,7 @@ async def reads(link: Link) -> None:
 
 
 async def floods(link: Link) -> None:
-    """An app whose response to anything but GET has 32 MiB, more than kernels buffer; it reads no body."""
+    """An app that responds to requests other than GET with 32 MiB, more than kernels buffer, and reads no body."""
     while True:
         if (await link.head()).startswith(b"GET "):
             link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
@@ -55,7 +55,7 @@ async def floods(link: Link) -> None:
 
 
 async def drip(link: Link, piece: bytes) -> None:
-    """Send a piece again and again, as slowly as a client that wants to hold a slot."""
+    """Send a piece every 50 ms, as a client does that wants to occupy a slot."""
     with contextlib.suppress(ConnectionError):
         while True:
             link.send(piece)
@@ -64,8 +64,8 @@ async def drip(link: Link, piece: bytes) -> None:
 
 
 @contextlib.asynccontextmanager
-async def beside(*coroutines: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Run coroutines meanwhile."""
+async def in_background(*coroutines: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """Run coroutines in the background."""
     tasks = [asyncio.create_task(coroutine) for coroutine in coroutines]
     try:
         yield
@@ -81,7 +81,7 @@ def daemon(request: pytest.FixtureRequest) -> Daemon:
 
 
 @pytest.mark.parametrize("half", list(HALVES.values()), ids=list(HALVES))
-async def test_a_request_without_its_body_holds_no_slot(daemon: Daemon, half: bytes) -> None:
+async def test_request_without_complete_body_occupies_no_slot(daemon: Daemon, half: bytes) -> None:
     async with daemon(reads, slots=1) as running:
         for _ in range(3):
             attacker = await running.client()
@@ -93,7 +93,7 @@ async def test_a_request_without_its_body_holds_no_slot(daemon: Daemon, half: by
         assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
 
 
-async def test_half_open_streams_hold_no_slot(daemon: Daemon) -> None:
+async def test_http2_streams_without_bodies_occupy_no_slot(daemon: Daemon) -> None:
     async with daemon(reads, slots=1) as running:
         link = await running.client()
         attacker = Http2(link, opening=OPENING)
@@ -103,7 +103,7 @@ async def test_half_open_streams_hold_no_slot(daemon: Daemon) -> None:
                 for stream_id in range(1, 41, 2)
             )
         )
-        # Its acknowledgement says that the streams are open.
+        # The acknowledgement of the ping shows that the streams are open.
         attacker.send(frame(Kind.PING, b"12345678"))
         while (await attacker.until(Kind.PING)).payload != b"12345678":
             pass
@@ -112,7 +112,7 @@ async def test_half_open_streams_hold_no_slot(daemon: Daemon) -> None:
         assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_body_takes_a_slot_with_its_first_held_bytes(daemon: Daemon) -> None:
+async def test_body_occupies_slot_after_buffer_limit_is_reached(daemon: Daemon) -> None:
     begun = asyncio.Event()
 
     async def script(link: Link) -> None:
@@ -132,14 +132,14 @@ async def test_a_body_takes_a_slot_with_its_first_held_bytes(daemon: Daemon) -> 
         assert (await client.head()).startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_refusal_does_not_wait_for_the_body() -> None:
+async def test_rejection_does_not_wait_for_body() -> None:
     async with DAEMONS["activator"]() as running:
         client = await running.client()
         client.send(b"POST / HTTP/1.1\r\nHost: no.default.localhost\r\nContent-Length: 9\r\n\r\n")
         assert (await client.head()).startswith(b"HTTP/1.1 404 ")
 
 
-async def test_the_setting_gives_slots_to_heads() -> None:
+async def test_slot_after_body_false_assigns_slot_to_head() -> None:
     begun = asyncio.Event()
 
     async def script(link: Link) -> None:
@@ -155,30 +155,30 @@ async def test_the_setting_gives_slots_to_heads() -> None:
 
 
 @pytest.mark.parametrize("begun", [b"Transfer-Encoding: chunked\r\n\r\n", b"Content-Length: 100000\r\n\r\n"])
-async def test_a_body_that_drips_ends_with_408(daemon: Daemon, begun: bytes) -> None:
+async def test_slowly_sent_body_receives_408(daemon: Daemon, begun: bytes) -> None:
     async with daemon(reads, slots=1, **STRICT) as running:
         attacker = await running.client()
         attacker.send(b"POST /slow HTTP/1.1\r\n%b%b" % (TO, begun))
-        async with beside(drip(attacker, b"1\r\na\r\n")):
+        async with in_background(drip(attacker, b"1\r\na\r\n")):
             assert (await attacker.head()).startswith(b"HTTP/1.1 408 ")
             client = await running.client()
             client.send(GET)
             assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_stream_that_drips_ends_with_408(daemon: Daemon) -> None:
+async def test_slowly_sent_http2_body_receives_408(daemon: Daemon) -> None:
     async with daemon(reads, slots=1, **STRICT) as running:
         link = await running.client()
         attacker = Http2(link, opening=OPENING)
         attacker.send(frame(Kind.HEADERS, fields(*POST), flags=END_HEADERS, stream_id=1))
-        async with beside(drip(link, frame(Kind.DATA, b"a", stream_id=1))):
+        async with in_background(drip(link, frame(Kind.DATA, b"a", stream_id=1))):
             assert (await attacker.response())[0][":status"] == "408"
             client = await running.client()
             client.send(GET)
             assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_client_that_sends_fast_may_pause_for_longer_than_the_grace(daemon: Daemon) -> None:
+async def test_client_that_sends_fast_can_pause_longer_than_grace(daemon: Daemon) -> None:
     async def script(link: Link) -> None:
         await link.head()
         await link.chunks()
@@ -189,13 +189,13 @@ async def test_a_client_that_sends_fast_may_pause_for_longer_than_the_grace(daem
         client = await running.client()
         client.send(b"POST / HTTP/1.1\r\n%bTransfer-Encoding: chunked\r\n\r\n" % TO)
         client.send(b"c350\r\n%b\r\n" % (b"x" * 50_000))
-        # 50 s at the minimum rate: no load makes this pause longer.
+        # The bytes sent are worth 50 s at the minimum rate, so the pause stays allowed also on a busy machine.
         await asyncio.sleep(0.5)
         client.send(b"0\r\n\r\n")
         assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
 
 
-async def test_a_grpc_call_may_be_silent(daemon: Daemon) -> None:
+async def test_grpc_call_without_messages_is_not_cut_off(daemon: Daemon) -> None:
     async with daemon(reads, slots=2, **STRICT) as running:
         link = await running.client()
         caller = Http2(link, opening=OPENING)
@@ -203,14 +203,14 @@ async def test_a_grpc_call_may_be_silent(daemon: Daemon) -> None:
         caller.send(frame(Kind.HEADERS, call, flags=END_HEADERS, stream_id=1))
         attacker = await running.client()
         attacker.send(b"POST /slow HTTP/1.1\r\n%bContent-Length: 9\r\n\r\n" % TO)
-        # What ends others has no effect on the call.
+        # The attacker is cut off; the call is not.
         assert (await attacker.head()).startswith(b"HTTP/1.1 408 ")
         caller.send(frame(Kind.PING, b"12345678"))
-        while (heard := await caller.frame()) is not None and heard.payload != b"12345678":
-            assert heard.kind in {Kind.SETTINGS, Kind.WINDOW_UPDATE}, heard
+        while (received := await caller.frame()) is not None and received.payload != b"12345678":
+            assert received.kind in {Kind.SETTINGS, Kind.WINDOW_UPDATE}, received
 
 
-async def test_a_client_that_does_not_read_is_cut_off(daemon: Daemon) -> None:
+async def test_client_that_does_not_read_is_cut_off(daemon: Daemon) -> None:
     async with daemon(floods, slots=1, **STRICT) as running:
         attacker = await running.client()
         attacker.pause()
@@ -223,7 +223,7 @@ async def test_a_client_that_does_not_read_is_cut_off(daemon: Daemon) -> None:
             assert len(await attacker.rest()) < FLOOD_BYTES
 
 
-async def test_a_response_in_the_buffer_holds_no_slot(daemon: Daemon) -> None:
+async def test_buffered_response_occupies_no_slot(daemon: Daemon) -> None:
     async with daemon(floods, slots=1, **WHOLE) as running:
         reader = await running.client()
         reader.pause()
@@ -238,7 +238,7 @@ async def test_a_response_in_the_buffer_holds_no_slot(daemon: Daemon) -> None:
         assert (await reader.message())[1] == b"ok"
 
 
-async def test_a_response_in_the_buffer_of_a_stream_holds_no_slot(daemon: Daemon) -> None:
+async def test_buffered_http2_response_occupies_no_slot(daemon: Daemon) -> None:
     async with daemon(floods, slots=1, **WHOLE) as running:
         reader = Http2(await running.client(), opening=OPENING + settings((4, 0)))
         reader.send(frame(Kind.HEADERS, fields((":method", "DELETE"), *POST[1:]), flags=ENDED, stream_id=1))
@@ -254,7 +254,7 @@ async def test_a_response_in_the_buffer_of_a_stream_holds_no_slot(daemon: Daemon
         assert byte_count == FLOOD_BYTES
 
 
-async def test_a_client_that_reads_gets_all(daemon: Daemon) -> None:
+async def test_client_that_reads_receives_complete_response(daemon: Daemon) -> None:
     async with daemon(floods, slots=1, rate_grace_s=1.0) as running:
         client = await running.client()
         client.send(b"DELETE /flood HTTP/1.1\r\n%bConnection: close\r\n\r\n" % TO)
@@ -263,7 +263,7 @@ async def test_a_client_that_reads_gets_all(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("window", [0, 100])
-async def test_streams_with_a_closed_window_lose_their_slots(daemon: Daemon, window: int) -> None:
+async def test_http2_streams_with_closed_window_lose_their_slots(daemon: Daemon, window: int) -> None:
     async with daemon(floods, slots=2, **STRICT) as running:
         link = await running.client()
         attacker = Http2(link, opening=OPENING + settings((4, window)))

@@ -1,4 +1,4 @@
-"""TCP through the activator and the queue-proxy to an app that speaks no HTTP, over real sockets."""
+"""TCP connections through the activator and the queue-proxy to an app without HTTP, over real sockets."""
 
 import asyncio
 import contextlib
@@ -28,8 +28,8 @@ SECRET = pod_secret(KEY, namespace="default", pod="hello-1")
 
 
 @contextlib.contextmanager
-def port_of_its_own() -> Any:  # noqa: ANN401 - an iterator of int
-    """A port that nothing else gets: bound here, without listening, and open to others of this user."""
+def reserved_port() -> Any:  # noqa: ANN401 - an iterator of int
+    """A reserved port: bound here without listening; other sockets of this user can still listen on it."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind(("127.0.0.1", 0))
@@ -37,7 +37,7 @@ def port_of_its_own() -> Any:  # noqa: ANN401 - an iterator of int
 
 
 class Listed(PodServer):
-    """The place of a pod in the store."""
+    """A pod server that is listed in the store with another port."""
 
     def __init__(self, name: str, port: int) -> None:
         super().__init__(name)
@@ -49,7 +49,7 @@ class Listed(PodServer):
 
 
 async def echo(link: Link) -> None:
-    """Greet, send everything back, and say goodbye."""
+    """Send a greeting, echo all bytes, and send a farewell line."""
     link.send(b"hello\n")
     while data := await link.reader.read(65536):
         link.send(data)
@@ -71,8 +71,8 @@ async def running(
     slots: int = 0,
     settings: Any = MappingProxyType({}),  # noqa: ANN401 - of the activator
 ) -> AsyncIterator[tuple[Stage, Pod, int]]:
-    """An activator and a queue-proxy with its app; the pod is listed."""
-    with port_of_its_own() as port:
+    """An activator and a queue-proxy with its app; the activator's directory has the pod."""
+    with reserved_port() as port:
         async with staged(**settings) as stage, forwarding(script, more={"secret": SECRET}, drain_grace_s=0.0) as pod:
             await served(stage, port, slots=slots)
             await stage.pod("hello-1", server=Listed("hello-1", pod.requests[1]))
@@ -90,7 +90,7 @@ def is_refused(port: int) -> bool:
 
 @pytest.fixture
 async def connect() -> AsyncIterator[Connect]:
-    """Connects to the activator, once it listens; closes all connections at the end."""
+    """Connect to the activator as soon as it listens; close all connections after the test."""
     links: list[Link] = []
 
     async def connected(port: int) -> Link:
@@ -106,8 +106,8 @@ async def connect() -> AsyncIterator[Connect]:
         await link.closed()
 
 
-async def test_a_connection_is_held_at_zero_until_a_pod_is_there(connect: Connect) -> None:
-    with port_of_its_own() as port:
+async def test_tcp_connection_waits_at_zero_until_pod_exists(connect: Connect) -> None:
+    with reserved_port() as port:
         async with staged() as stage, forwarding(echo, more={"secret": SECRET}, drain_grace_s=0.0) as pod:
             await served(stage, port)
             client = await connect(port)
@@ -123,7 +123,7 @@ async def test_a_connection_is_held_at_zero_until_a_pod_is_there(connect: Connec
             await until(lambda: stage.level == 0)
 
 
-async def test_each_connection_is_one_request_in_flight_to_both_daemons(connect: Connect) -> None:
+async def test_tcp_connection_counts_as_one_request_in_both_daemons(connect: Connect) -> None:
     async with running() as (stage, pod, port):
         clients = [await connect(port) for _ in range(3)]
         for client in clients:
@@ -136,7 +136,7 @@ async def test_each_connection_is_one_request_in_flight_to_both_daemons(connect:
         await pod.inside(0)
 
 
-async def test_a_pod_takes_as_many_connections_as_it_has_slots(connect: Connect) -> None:
+async def test_pod_accepts_as_many_tcp_connections_as_it_has_slots(connect: Connect) -> None:
     async with running(slots=1) as (stage, _, port):
         first, second = await connect(port), await connect(port)
         assert await first.body(6) == b"hello\n"
@@ -146,7 +146,7 @@ async def test_a_pod_takes_as_many_connections_as_it_has_slots(connect: Connect)
         assert await second.body(6) == b"hello\n"
 
 
-async def test_what_an_app_says_before_it_closes_reaches_the_client(connect: Connect) -> None:
+async def test_bytes_sent_before_app_closes_reach_tcp_client(connect: Connect) -> None:
     async def short(link: Link) -> None:
         link.send(b"x" * 1_000_000)
         await link.writer.drain()
@@ -158,8 +158,8 @@ async def test_what_an_app_says_before_it_closes_reaches_the_client(connect: Con
             assert len(await client.rest()) == 1_000_000
 
 
-async def test_a_connection_without_a_pod_in_time_is_reset(connect: Connect) -> None:
-    with port_of_its_own() as port:
+async def test_tcp_connection_without_pod_is_reset_after_queue_wait(connect: Connect) -> None:
+    with reserved_port() as port:
         async with staged(queue_wait_max_s=0.2) as stage:
             await served(stage, port)
             client = await connect(port)
@@ -167,8 +167,8 @@ async def test_a_connection_without_a_pod_in_time_is_reset(connect: Connect) -> 
                 await client.reader.read()
 
 
-async def test_a_connection_that_leaves_while_it_waits_is_no_longer_counted(connect: Connect) -> None:
-    with port_of_its_own() as port:
+async def test_queued_tcp_connection_is_not_counted_after_client_disconnects(connect: Connect) -> None:
+    with reserved_port() as port:
         async with staged() as stage:
             await served(stage, port)
             client = await connect(port)
@@ -177,7 +177,7 @@ async def test_a_connection_that_leaves_while_it_waits_is_no_longer_counted(conn
             await until(lambda: stage.level == 0)
 
 
-async def test_clients_that_leave_immediately_leave_no_connection_to_the_app(connect: Connect) -> None:
+async def test_immediate_client_disconnects_leave_no_connection_to_app(connect: Connect) -> None:
     async with running() as (stage, pod, port):
         for _ in range(30):
             (await connect(port)).close()
@@ -186,13 +186,13 @@ async def test_clients_that_leave_immediately_leave_no_connection_to_the_app(con
         await until(lambda: all(task.done() for task in pod.app.tasks))
 
 
-async def test_an_idle_connection_ends_as_an_idle_tunnel_does(connect: Connect) -> None:
+async def test_idle_tcp_connection_is_closed_at_tunnel_idle_limit(connect: Connect) -> None:
     async with running(settings={"http": HttpSettings(tunnel_idle_max_s=0.2)}) as (_, _, port):
         client = await connect(port)
         assert await client.rest() == b"hello\n"
 
 
-async def test_a_port_follows_the_annotation_and_open_connections_stay(connect: Connect) -> None:
+async def test_removed_tcp_annotation_closes_port_but_not_open_connections(connect: Connect) -> None:
     async with running() as (stage, _, port):
         client = await connect(port)
         assert await client.body(6) == b"hello\n"
@@ -204,8 +204,8 @@ async def test_a_port_follows_the_annotation_and_open_connections_stay(connect: 
         assert await client.body(5) == b"still"
 
 
-async def test_each_port_of_a_service_takes_connections(connect: Connect) -> None:
-    with port_of_its_own() as first, port_of_its_own() as second:
+async def test_each_tcp_port_of_service_accepts_connections(connect: Connect) -> None:
+    with reserved_port() as first, reserved_port() as second:
         async with staged() as stage, forwarding(echo, more={"secret": SECRET}, drain_grace_s=0.0) as pod:
             await stage.revision("hello-00001", slots=0, state="Reserve")
             await stage.route(WHOLE, annotations={TCP_ANNOTATION: f"{first},{second}"})
@@ -216,13 +216,13 @@ async def test_each_port_of_a_service_takes_connections(connect: Connect) -> Non
             assert stage.level == 2
 
 
-async def test_a_port_of_its_own_of_an_app_takes_connections_to_it(connect: Connect) -> None:
+async def test_mapped_tcp_port_connects_to_its_own_app_port(connect: Connect) -> None:
     async def second_app(link: Link) -> None:
         link.send(b"other\n")
         link.close()
 
     async with backed(second_app) as other:
-        with port_of_its_own() as first, port_of_its_own() as second:
+        with reserved_port() as first, reserved_port() as second:
             more = {"secret": SECRET, "tcp_ports": {second: other.address[1]}}
             async with staged() as stage, forwarding(echo, more=more, drain_grace_s=0.0) as pod:
                 await stage.revision("hello-00001", slots=0, state="Reserve")
@@ -237,32 +237,32 @@ async def states_of(stage: Stage) -> dict[int, str]:
 
 
 async def is_problem(stage: Stage, port: int, beginning: str) -> bool:
-    """Whether Events name this problem of a port; "" is none."""
+    """Whether the Events report a problem of a port that starts with `beginning`; "" means no problem."""
     problem = (await states_of(stage)).get(port)
     return problem is not None and (problem.startswith(beginning) if beginning else not problem)
 
 
-async def test_a_port_that_is_taken_is_reported_until_it_is_free(
+async def test_occupied_tcp_port_is_reported_until_it_is_free(
     connect: Connect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tcplisteners, "_RETRY_S", 0.05)
     async with running() as (stage, _, port):
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            other = taken.getsockname()[1]
+        with socket.create_server(("127.0.0.1", 0)) as occupied:
+            other = occupied.getsockname()[1]
             await stage.route(WHOLE, name="other", annotations={TCP_ANNOTATION: str(other)})
             await until(functools.partial(is_problem, stage, other, "another program listens at port"))
-            # Others are served meanwhile.
+            # Other ports are served meanwhile.
             assert await (await connect(port)).body(6) == b"hello\n"
         await until(functools.partial(is_problem, stage, other, ""))
         assert (await states_of(stage))[port] == ""
 
 
-async def test_a_problem_that_stays_is_reported_again_before_its_event_expires(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_persistent_tcp_port_problem_is_reported_repeatedly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tcplisteners, "_RETRY_S", 0.01)
     monkeypatch.setattr(tcplisteners, "_REPEAT_S", 0.05)
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
         async with staged() as stage:
-            await stage.route(WHOLE, annotations={TCP_ANNOTATION: str(taken.getsockname()[1])})
+            await stage.route(WHOLE, annotations={TCP_ANNOTATION: str(occupied.getsockname()[1])})
 
             async def is_counted() -> bool:
                 return any(event["count"] > 2 for event in (await stage.cluster.list(EVENT)).items)
@@ -270,7 +270,7 @@ async def test_a_problem_that_stays_is_reported_again_before_its_event_expires(m
             await until(is_counted)
 
 
-async def test_the_older_of_two_services_has_a_port(connect: Connect) -> None:
+async def test_first_service_with_a_tcp_port_is_its_owner(connect: Connect) -> None:
     async with running() as (stage, _, port):
         await stage.route(WHOLE, name="zzz", annotations={TCP_ANNOTATION: str(port)})
 
@@ -283,16 +283,16 @@ async def test_the_older_of_two_services_has_a_port(connect: Connect) -> None:
         assert await (await connect(port)).body(6) == b"hello\n"
 
 
-async def test_a_client_of_http_cannot_ask_for_raw_bytes_to_an_app() -> None:
+async def test_http_client_cannot_request_raw_tcp_relay() -> None:
     async def app(link: Link) -> None:
         head = await link.head()
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(head), head))
 
     async with running(app) as (stage, pod, _):
-        request_count = relay_head(HOST.encode(), 1).wire + b"Connection: Upgrade\r\nUpgrade: serving-tcp\r\n\r\n"
+        relay_headers = relay_head(HOST.encode(), 1).wire + b"Connection: Upgrade\r\nUpgrade: serving-tcp\r\n\r\n"
         for address in (stage.public, pod.requests):
             client = await Link.to(address)
-            client.send(b"GET / HTTP/1.1\r\nHost: %b\r\n%b" % (HOST.encode(), request_count))
+            client.send(b"GET / HTTP/1.1\r\nHost: %b\r\n%b" % (HOST.encode(), relay_headers))
             _, seen = await client.message()
             assert b"Upgrade: serving-tcp\r\n" in seen
             assert b"k-tcp-relay" not in seen.lower()

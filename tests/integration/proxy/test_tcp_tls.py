@@ -1,4 +1,4 @@
-"""One port with TLS for several services: the server name of a connection chooses, and the app ends the TLS."""
+"""One TLS port for several services: the server name selects the service, and the app terminates TLS."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from tests.eventually import until
 from tests.integration.activator_stage import KEY, Stage, staged
 from tests.integration.proxy.peers import Link
 from tests.integration.proxy.pods import forwarding
-from tests.integration.proxy.test_tcp import Listed, port_of_its_own
+from tests.integration.proxy.test_tcp import Listed, reserved_port
 from tests.integration.tls_stage import client_context, issued
 from tests.property.test_clienthello import hello, records
 
@@ -33,7 +33,7 @@ def host_of(name: str) -> str:
 
 @contextlib.asynccontextmanager
 async def tls_app(name: str) -> AsyncIterator[int]:
-    """An app that greets over TLS, with a certificate of its own."""
+    """An app that sends a greeting over TLS, with a certificate for its name."""
 
     async def greet(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
@@ -50,14 +50,14 @@ async def tls_app(name: str) -> AsyncIterator[int]:
 
 @contextlib.asynccontextmanager
 async def sharing(*names: str, settings: HttpSettings | None = None) -> AsyncIterator[tuple[Stage, int]]:
-    """Services at zero that share a port, with a pod each."""
-    with port_of_its_own() as port:
+    """Services at zero that share a port, each with one pod."""
+    with reserved_port() as port:
         async with contextlib.AsyncExitStack() as stack:
             stage = await stack.enter_async_context(staged(http=settings or HttpSettings()))
             for name in names:
                 revision, pod_name = f"{name}-00001", f"{name}-1"
                 app = await stack.enter_async_context(tls_app(name))
-                # The port of the app that is meant for this one.
+                # Maps the shared port to the port of this app.
                 secret = pod_secret(KEY, namespace="default", pod=pod_name)
                 more = {"secret": secret, "tcp_ports": {port: app}}
                 pod = await stack.enter_async_context(forwarding(unused, more=more, drain_grace_s=0.0))
@@ -66,7 +66,7 @@ async def sharing(*names: str, settings: HttpSettings | None = None) -> AsyncIte
                 await stage.route(whole, name=name, annotations={TCP_ANNOTATION: f"{port}/tls"})
                 await stage.pod(pod_name, of=revision, server=Listed(pod_name, pod.requests[1]))
             await until(lambda: not is_refused(port))
-            # The port is open from the first service on.
+            # The port opens with the first service, so wait for the others.
             await until(lambda: all(stage.activator.tcp._is_served(port, host_of(name)) for name in names))
             yield stage, port
 
@@ -82,7 +82,7 @@ def is_refused(port: int) -> bool:
 
 
 async def greeting(port: int, name: str) -> str:
-    """The greeting of an app that has the certificate of its name."""
+    """The greeting of the app with the certificate for this name."""
     host = host_of(name)
     reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client_context(), server_hostname=host)
     try:
@@ -93,7 +93,7 @@ async def greeting(port: int, name: str) -> str:
 
 
 async def reply(port: int, *pieces: bytes) -> bytes:
-    """The bytes sent to a client after these pieces."""
+    """The bytes that a client receives after it has sent these pieces."""
     link = await Link.to(("127.0.0.1", port))
     try:
         for piece in pieces:
@@ -104,7 +104,7 @@ async def reply(port: int, *pieces: bytes) -> bytes:
         link.close()
 
 
-async def test_the_server_name_chooses_among_services_at_zero() -> None:
+async def test_server_name_selects_service_at_zero_on_shared_port() -> None:
     async with sharing("db", "broker") as (stage, port):
         assert await greeting(port, "broker") == "broker: hi\n"
         assert await greeting(port, "db") == "db: hi\n"
@@ -112,7 +112,7 @@ async def test_the_server_name_chooses_among_services_at_zero() -> None:
         assert not stage.activator.server.refusals.counts
 
 
-async def test_others_are_sent_an_alert_and_counted() -> None:
+async def test_unknown_server_names_receive_tls_alert_and_are_counted() -> None:
     async with sharing("db") as (stage, port):
         for name in ("other", "db.default"):
             with pytest.raises(ssl.SSLError, match=r"(?i)unrecognized.name"):
@@ -123,7 +123,7 @@ async def test_others_are_sent_an_alert_and_counted() -> None:
         assert await greeting(port, "db") == "db: hi\n"
 
 
-async def test_a_client_that_sends_no_hello_in_time_is_cut_off() -> None:
+async def test_client_without_complete_hello_is_disconnected_after_timeout() -> None:
     async with sharing("db", settings=HttpSettings(head_wait_max_s=0.2)) as (stage, port):
         for piece in (b"", b"\x16\x03\x01"):
             with contextlib.suppress(ConnectionResetError):
@@ -131,7 +131,7 @@ async def test_a_client_that_sends_no_hello_in_time_is_cut_off() -> None:
         await until(lambda: not stage.activator.server.connection_count)
 
 
-async def test_a_service_that_no_longer_asks_is_not_served_and_the_other_is() -> None:
+async def test_removed_annotation_stops_one_service_on_shared_port() -> None:
     async with sharing("db", "broker") as (stage, port):
         before = await asyncio.open_connection("127.0.0.1", port, ssl=client_context(), server_hostname=host_of("db"))
         patch = {"metadata": {"annotations": {TCP_ANNOTATION: None}}}
@@ -151,7 +151,7 @@ async def test_a_service_that_no_longer_asks_is_not_served_and_the_other_is() ->
         before[1].close()
 
 
-async def test_a_plain_claim_on_a_shared_port_is_reported() -> None:
+async def test_plain_claim_on_shared_tls_port_is_reported() -> None:
     async with sharing("db") as (stage, port):
         await stage.route({"percent": 100}, name="zzz", annotations={TCP_ANNOTATION: str(port)})
         await until(functools.partial(is_reported, stage, f"or share it as {port}/tls"))

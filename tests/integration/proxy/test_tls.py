@@ -1,4 +1,4 @@
-"""TLS before the proxy, with difficult clients: failing handshakes, half closes, cut ends."""
+"""TLS in front of the proxy: failed handshakes, half closes, truncated responses."""
 
 import asyncio
 import logging
@@ -18,7 +18,7 @@ CLOSE = get(b"/", b"Connection: close\r\n")
 
 
 def reset(link: Link) -> None:
-    """Close with a reset, so that the peer sees an error instead of an end."""
+    """Reset the connection, so that the peer reads an error instead of the end."""
     raw = link.writer.get_extra_info("socket")
     raw.setsockopt(SOL_SOCKET, SO_LINGER, struct.pack("ii", 1, 0))
     link.writer.transport.abort()
@@ -39,7 +39,7 @@ async def test_alpn_prefers_http2(offered: tuple[str, ...], agreed: str | None) 
         client = await RawTls.to(proxy.address, context=client_context(*offered))
         assert client.ssl.selected_alpn_protocol() == agreed
         if agreed == "h2":
-            # SETTINGS come at once, before the client has said anything.
+            # The server sends SETTINGS before the client has sent anything.
             assert (await client.read())[3] == 4
         else:
             client.send(CLOSE)
@@ -47,7 +47,7 @@ async def test_alpn_prefers_http2(offered: tuple[str, ...], agreed: str | None) 
         await client.closed()
 
 
-async def test_a_handshake_and_a_request_may_come_in_single_bytes() -> None:
+async def test_handshake_and_request_sent_in_single_bytes_are_read() -> None:
     async with tls_proxied() as (proxy, _):
         client = RawTls(await Link.to(proxy.address), client_context(), "h")
         hello = client.hello()
@@ -64,7 +64,7 @@ async def test_a_handshake_and_a_request_may_come_in_single_bytes() -> None:
         await client.closed()
 
 
-async def test_many_small_records_are_one_body() -> None:
+async def test_body_in_many_small_tls_records_is_joined() -> None:
     async def script(link: Link) -> None:
         await link.head()
         body = await link.body(3000)
@@ -82,7 +82,7 @@ async def test_many_small_records_are_one_body() -> None:
         await client.closed()
 
 
-async def test_plain_http_gets_a_hint_and_other_bytes_get_no_response(
+async def test_plain_http_receives_hint_and_other_bytes_no_response(
     capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     async with tls_proxied() as (proxy, certificates):
@@ -101,7 +101,7 @@ async def test_plain_http_gets_a_hint_and_other_bytes_get_no_response(
             responses.append(await client.rest())
         assert [response[:12] for response in responses[:3]] == [b"HTTP/1.1 400", b"", b""]
         assert b"HTTPS only" in responses[0]
-        # An alert, in the clear.
+        # A TLS alert, unencrypted.
         assert responses[3][:1] == b"\x15"
         assert responses[4].startswith(b"HTTP/1.1 400")
         assert certificates.failures.total() == 5
@@ -111,7 +111,7 @@ async def test_plain_http_gets_a_hint_and_other_bytes_get_no_response(
 
 
 @pytest.mark.parametrize("is_begun", [False, True])
-async def test_a_handshake_that_takes_too_long_is_closed(is_begun: bool) -> None:
+async def test_slow_handshake_is_closed_after_timeout(is_begun: bool) -> None:
     async with tls_proxied(handshake_max_s=0.2) as (proxy, certificates):
         link = await proxy.client()
         if is_begun:
@@ -122,7 +122,7 @@ async def test_a_handshake_that_takes_too_long_is_closed(is_begun: bool) -> None
 
 
 @pytest.mark.parametrize("is_reset", [False, True])
-async def test_a_client_that_leaves_in_its_handshake_leaves_nothing(is_reset: bool) -> None:
+async def test_client_disconnect_during_handshake_closes_connection(is_reset: bool) -> None:
     async with tls_proxied() as (proxy, certificates):
         link = await proxy.client()
         link.send(RawTls(link, client_context(), "h").hello()[:40])
@@ -134,7 +134,7 @@ async def test_a_client_that_leaves_in_its_handshake_leaves_nothing(is_reset: bo
         assert certificates.failures == {"client left": 1}
 
 
-async def test_handshakes_count_to_the_limit_of_connections() -> None:
+async def test_handshakes_count_towards_connection_limit() -> None:
     async with tls_proxied(settings=HttpSettings(connections_per_address_max=1)) as (proxy, certificates):
         first = await proxy.client()
         await until(lambda: proxy.server.connection_count == 1)
@@ -144,13 +144,13 @@ async def test_handshakes_count_to_the_limit_of_connections() -> None:
         await first.closed()
         await until(lambda: proxy.server.connection_count == 0)
         client = await RawTls.to(proxy.address)
-        # Its place is one place, although who has it changes after the handshake.
+        # A connection counts once, although its owner changes after the handshake.
         client.send(CLOSE)
         assert (await client.rest()).startswith(b"HTTP/1.1 200 ")
         await client.closed()
 
 
-async def test_old_versions_and_unknown_names_are_refused_with_an_alert(capfd: pytest.CaptureFixture[str]) -> None:
+async def test_old_tls_versions_and_unknown_names_are_rejected_with_alert(capfd: pytest.CaptureFixture[str]) -> None:
     old = client_context()
     old.set_ciphers("DEFAULT:@SECLEVEL=0")
     with pytest.warns(DeprecationWarning, match="TLSv1_1"):
@@ -166,7 +166,7 @@ async def test_old_versions_and_unknown_names_are_refused_with_an_alert(capfd: p
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-async def test_a_session_is_taken_up_again(version: ssl.TLSVersion) -> None:
+async def test_tls_session_is_resumed(version: ssl.TLSVersion) -> None:
     context = client_context()
     context.minimum_version = context.maximum_version = version
     async with tls_proxied() as (proxy, _):
@@ -183,7 +183,7 @@ async def test_a_session_is_taken_up_again(version: ssl.TLSVersion) -> None:
         await second.closed()
 
 
-async def test_each_half_of_a_tunnel_ends_by_itself() -> None:
+async def test_each_direction_of_tls_tunnel_closes_independently() -> None:
     async def script(link: Link) -> None:
         await link.head()
         link.send(SWITCHED + b"bye")
@@ -211,7 +211,7 @@ async def test_each_half_of_a_tunnel_ends_by_itself() -> None:
 
 
 @pytest.mark.parametrize("ending", ["whole", "cut"])
-async def test_only_a_whole_response_ends_with_a_goodbye(ending: str) -> None:
+async def test_only_complete_response_ends_with_close_notify(ending: str) -> None:
     async def script(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n")
@@ -230,7 +230,7 @@ async def test_only_a_whole_response_ends_with_a_goodbye(ending: str) -> None:
         await client.closed()
 
 
-async def test_a_client_that_resets_in_the_middle_of_a_response_ends_its_request() -> None:
+async def test_client_reset_during_response_ends_its_request() -> None:
     async def script(link: Link) -> None:
         await link.head()
         link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc")
@@ -247,7 +247,7 @@ async def test_a_client_that_resets_in_the_middle_of_a_response_ends_its_request
         await client.closed()
 
 
-async def test_bytes_that_are_no_tls_any_more_end_the_connection() -> None:
+async def test_plaintext_after_handshake_closes_connection() -> None:
     async with tls_proxied() as (proxy, _):
         client = await RawTls.to(proxy.address)
         client.link.send(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -258,7 +258,7 @@ async def test_bytes_that_are_no_tls_any_more_end_the_connection() -> None:
         await client.closed()
 
 
-async def test_an_early_refusal_is_read_in_whole_although_the_body_still_comes() -> None:
+async def test_early_413_is_delivered_while_client_still_sends() -> None:
     async def script(link: Link) -> None:
         await link.rest()
 
@@ -272,7 +272,7 @@ async def test_an_early_refusal_is_read_in_whole_although_the_body_still_comes()
         await client.closed()
 
 
-async def test_the_end_waits_for_requests_and_not_for_handshakes() -> None:
+async def test_shutdown_waits_for_requests_but_not_for_handshakes() -> None:
     response = asyncio.Event()
 
     async def script(link: Link) -> None:

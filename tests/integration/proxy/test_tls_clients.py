@@ -1,4 +1,4 @@
-"""Real clients of each kind over TLS."""
+"""httpx, curl, websockets and grpcio as clients over TLS."""
 
 import asyncio
 from pathlib import Path
@@ -15,7 +15,7 @@ from tests.integration.tls_stage import AUTHORITY, client_context, tls_proxied
 
 
 @pytest.mark.parametrize("is_http2", [True, False])
-async def test_httpx_speaks_either_version(is_http2: bool) -> None:
+async def test_httpx_uses_http2_or_http1_over_tls(is_http2: bool) -> None:
     async with tls_proxied() as (proxy, _):
         host, port = proxy.address
         extensions = {"sni_hostname": "h"}
@@ -30,7 +30,7 @@ async def test_httpx_speaks_either_version(is_http2: bool) -> None:
 
 
 @pytest.mark.parametrize("version", ["2", "1.1"])
-async def test_curl_is_answered(version: str, tmp_path: Path) -> None:
+async def test_curl_receives_response_over_tls(version: str, tmp_path: Path) -> None:
     AUTHORITY.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
     async with tls_proxied() as (proxy, _):
         host, port = proxy.address
@@ -44,7 +44,7 @@ async def test_curl_is_answered(version: str, tmp_path: Path) -> None:
     assert output.endswith(f"HTTP/{version}".encode())
 
 
-async def test_a_websocket_passes() -> None:
+async def test_websocket_messages_are_forwarded_over_tls() -> None:
     async def echo(socket: ServerConnection) -> None:
         async for message in socket:
             await socket.send(message)
@@ -59,7 +59,7 @@ async def test_a_websocket_passes() -> None:
                 assert await socket.recv() == message
 
 
-async def test_grpc_calls_pass() -> None:
+async def test_grpc_call_is_forwarded_over_tls() -> None:
     async with Chain() as chain, tls_proxied() as (proxy, _):
         proxy.handler.address = chain.address
         host, port = proxy.address

@@ -1,4 +1,4 @@
-"""Users of the API over a real socket: each way to read, write and enter, and what the audit log has of it."""
+"""Users of the API over a real socket: permissions of each role, and the entries of the audit log."""
 
 import asyncio
 import contextlib
@@ -45,7 +45,7 @@ class Users:
         self.api, self.cluster, self.log = api, cluster, audit
 
     async def token(self, role: str) -> str:
-        """The token of a new user with the name of its role."""
+        """Create a user named after its role; return its token."""
         grant = Grant(user=role, role=Role(role), namespaces=TEAM)
         text, secret = new_token(grant, until_s=wall_s() + 3600)
         await self.cluster.create(SECRET, secret)
@@ -64,7 +64,7 @@ class Users:
             ) if "json" in response.content_type and "watch" not in path else text
 
     def audited(self, user: str) -> list[dict[str, Any]]:
-        """What the log has of a user by now."""
+        """The audit entries of a user so far."""
         lines = self.log.read_bytes().splitlines() if self.log.exists() else []
         return [entry for entry in map(msgspec.json.decode, lines) if entry["user"]["username"] == user]
 
@@ -79,11 +79,13 @@ def audit_log(path: Path) -> Iterator[AuditLog]:
 async def users(tmp_path: Path) -> AsyncIterator[Users]:
     rules: NamespaceRules | None = None
 
-    def ruled(kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None) -> Object:
+    def apply_rules(
+        kind: Kind, new: Object, old: Object | None = None, *, subresource: Subresource | None = None
+    ) -> Object:
         assert rules is not None
         return rules.admit(kind, new, old, subresource=subresource)
 
-    cluster, path = MemoryCluster(admit=admit, rules=ruled), tmp_path / "logs" / "audit.log"
+    cluster, path = MemoryCluster(admit=admit, rules=apply_rules), tmp_path / "logs" / "audit.log"
     rules = NamespaceRules(cluster.table)
     rules.enforce()
     path.parent.mkdir()
@@ -129,14 +131,14 @@ async def users(tmp_path: Path) -> AsyncIterator[Users]:
         ("OPTIONS", PODS, 403, 403, 405),
     ],
 )
-async def test_each_role_gets_what_it_may(
+async def test_each_role_is_limited_to_its_permissions(
     users: Users, method: str, path: str, view: int, deploy: int, admin: int
 ) -> None:
     results = [(await users.call(await users.token(role), method, path))[0] for role in ("view", "deploy", "admin")]
     assert results == [view, deploy, admin]
 
 
-async def test_writes_are_held_to_the_role_and_say_so_in_kubernetes_words(users: Users) -> None:
+async def test_write_beyond_the_role_is_forbidden_with_kubernetes_status(users: Users) -> None:
     body = {"metadata": {"name": "m"}, "data": {"a": "b"}}
     status, reply = await users.call(await users.token("view"), "POST", MAPS, body)
     assert (status, reply["kind"], reply["reason"], reply["code"]) == (403, "Status", "Forbidden", 403)
@@ -148,7 +150,7 @@ async def test_writes_are_held_to_the_role_and_say_so_in_kubernetes_words(users:
     assert (await users.call(deploy, "POST", "/api/v1/namespaces/default/resourcequotas", body))[0] == 403
 
 
-async def test_a_pod_beyond_the_baseline_is_refused_to_the_role_deploy_in_kubernetes_words(users: Users) -> None:
+async def test_pod_beyond_baseline_is_forbidden_to_role_deploy(users: Users) -> None:
     container = {"name": "c", "image": "x", "securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container]}}
     deployment = {"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}}
@@ -164,17 +166,17 @@ async def test_a_pod_beyond_the_baseline_is_refused_to_the_role_deploy_in_kubern
     assert (await users.call(await users.token("admin"), "POST", path, deployment))[0] == 201
 
 
-async def test_no_user_makes_a_token(users: Users) -> None:
+async def test_token_secret_created_by_user_grants_no_access(users: Users) -> None:
     _, secret = new_token(Grant(user="own", role=Role.ADMIN), until_s=wall_s() + 60)
     path = f"/api/v1/namespaces/{system_namespace()}/secrets"
     for role in ("deploy", "admin"):
         assert (await users.call(await users.token(role), "POST", path, secret))[0] == 403
-    elsewhere = {**secret, "metadata": {**secret["metadata"], "namespace": "default"}}
-    assert (await users.call(TOKEN, "POST", SECRETS, elsewhere))[0] == 201
+    in_default_namespace = {**secret, "metadata": {**secret["metadata"], "namespace": "default"}}
+    assert (await users.call(TOKEN, "POST", SECRETS, in_default_namespace))[0] == 201
     assert (await users.call("own.x", "GET", PODS))[0] == 401
 
 
-async def test_users_of_a_namespace_map_no_host_without_a_claim(users: Users) -> None:
+async def test_namespace_user_needs_claim_to_map_a_host(users: Users) -> None:
     mappings = "/apis/serving.knative.dev/v1beta1/namespaces/default/domainmappings"
     body = {
         "metadata": {"name": "packages.example"},
@@ -187,13 +189,13 @@ async def test_users_of_a_namespace_map_no_host_without_a_claim(users: Users) ->
     assert (await users.call(TOKEN, "POST", mappings, body))[0] == 201
 
 
-async def test_a_user_is_the_creator_of_what_it_writes(users: Users) -> None:
+async def test_creator_annotation_names_the_user(users: Users) -> None:
     body = {"metadata": {"name": "s"}, "spec": {"template": {"spec": {"containers": [{"image": "x"}]}}}}
     _, resource = await users.call(await users.token("deploy"), "POST", SERVICES, body)
     assert resource["metadata"]["annotations"]["serving.knative.dev/creator"] == "deploy"
 
 
-async def test_reviews_of_a_user_are_true(users: Users) -> None:
+async def test_self_subject_access_review_reports_permissions_of_user(users: Users) -> None:
     view = await users.token("view")
     for resource, is_allowed in (("pods", True), ("secrets", False)):
         request_count = {"spec": {"resourceAttributes": {"verb": "get", "resource": resource, "namespace": "default"}}}
@@ -203,13 +205,13 @@ async def test_reviews_of_a_user_are_true(users: Users) -> None:
     assert (await users.call(view, "POST", "/apis/authentication.k8s.io/v1/tokenreviews", {}))[0] == 403
 
 
-async def test_another_user_is_not_impersonated(users: Users) -> None:
+async def test_impersonation_is_not_implemented(users: Users) -> None:
     headers = {"Authorization": f"Bearer {TOKEN}", "Impersonate-User": "ann"}
     async with aiohttp.ClientSession(users.api.url, headers=headers) as session, session.get(PODS) as response:
         assert response.status == 501
 
 
-async def test_a_stream_ends_with_its_token(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_watch_ends_when_its_token_is_revoked(users: Users, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(guard, "_TOKEN_CHECK_S", 0.05)
     headers = {"Authorization": f"Bearer {await users.token('view')}"}
     async with aiohttp.ClientSession(users.api.url, headers=headers) as session:
@@ -229,7 +231,7 @@ async def test_a_stream_ends_with_its_token(users: Users, monkeypatch: pytest.Mo
     assert stages()[:1] == ["ResponseStarted"]
 
 
-async def test_the_audit_log_has_each_request_and_no_secret(users: Users) -> None:
+async def test_audit_log_contains_each_request_and_no_secret(users: Users) -> None:
     deploy = await users.token("deploy")
     body = {"metadata": {"name": "s"}, "stringData": {"password": "hunter2"}}
     await users.call(deploy, "POST", SECRETS, body)
@@ -246,7 +248,7 @@ async def test_the_audit_log_has_each_request_and_no_secret(users: Users) -> Non
     assert deploy.partition(".")[2] not in text
 
 
-async def test_the_audit_log_has_each_of_several_writes_of_a_request(users: Users) -> None:
+async def test_audit_log_contains_each_write_of_a_batch(users: Users) -> None:
     writes: list[dict[str, Any]] = [
         {"method": "POST", "path": MAPS, "body": {"metadata": {"name": "m"}, "data": {"a": "b"}}},
         {"method": "PATCH", "path": f"{MAPS}/m", "content_type": "application/merge-patch+json", "body": {"data": {}}},
@@ -268,14 +270,14 @@ async def test_the_audit_log_has_each_of_several_writes_of_a_request(users: User
     ]
 
 
-async def test_a_path_that_is_not_served_is_rejected_before_the_first_write(users: Users) -> None:
+async def test_batch_with_unknown_path_is_rejected_before_its_first_write(users: Users) -> None:
     body = {"metadata": {"name": "m"}}
     writes = [{"method": "POST", "path": path, "body": body} for path in (MAPS, "/api/v1/namespaces/default/nothings")]
     assert (await users.call(TOKEN, "POST", "/serving/writes", writes))[0] == 404
     assert (await users.call(TOKEN, "GET", f"{MAPS}/m"))[0] == 404
 
 
-async def test_each_of_several_writes_has_its_own_field_manager(users: Users) -> None:
+async def test_each_write_of_a_batch_has_its_own_field_manager(users: Users) -> None:
     body = {"metadata": {"name": "m"}, "data": {"a": "b"}}
     writes = [{"method": "POST", "path": MAPS, "query": {"fieldManager": "team"}, "body": body}]
     assert (await users.call(TOKEN, "POST", "/serving/writes", writes))[0] == 200
@@ -283,14 +285,14 @@ async def test_each_of_several_writes_has_its_own_field_manager(users: Users) ->
     assert [fields["manager"] for fields in written["metadata"]["managedFields"]] == ["team"]
 
 
-async def test_a_log_that_cannot_be_written_does_not_stop_the_api(users: Users) -> None:
+async def test_unwritable_audit_log_does_not_stop_the_api(users: Users) -> None:
     shutil.rmtree(users.log.parent)
     token = await users.token("view")
     for _ in range(3):
         assert (await users.call(token, "GET", PODS))[0] == 200
 
 
-async def test_the_command_line_makes_lists_and_revokes_users(users: Users, tmp_path: Path) -> None:
+async def test_token_command_creates_lists_and_revokes_tokens(users: Users, tmp_path: Path) -> None:
     state = ["--state", str(tmp_path)]
 
     async def run(*words: str, stdin: str = "") -> Result:
@@ -313,7 +315,7 @@ async def test_the_command_line_makes_lists_and_revokes_users(users: Users, tmp_
 @pytest.mark.parametrize(
     "words", [["Ann", "--role", "view"], ["a", "--role", "root"], ["a", "--role", "view", "--for", "0d"], ["a"]]
 )
-async def test_a_token_that_cannot_be_made_is_a_usage_error(users: Users, tmp_path: Path, words: list[str]) -> None:
+async def test_invalid_token_create_arguments_are_a_usage_error(users: Users, tmp_path: Path, words: list[str]) -> None:
     command = ["token", "create", *words, "--state", str(tmp_path)]
     assert (await asyncio.to_thread(CliRunner().invoke, main, command)).exit_code == 2
     assert not [key for key in users.cluster.table(SECRET).objects if key[0] == system_namespace()]
@@ -321,7 +323,7 @@ async def test_a_token_that_cannot_be_made_is_a_usage_error(users: Users, tmp_pa
 
 @needs_kubectl
 @pytest.mark.parametrize("program", KUBECTLS)
-async def test_kubectl_works_with_a_token(program: str, tmp_path: Path) -> None:
+async def test_kubectl_authenticates_with_user_token(program: str, tmp_path: Path) -> None:
     cluster = MemoryCluster(admit=admit)
     async with served(cluster, tmp_path, logs=Lines(), has_tls=True) as api:
         token = await Users(api, cluster, tmp_path).token("deploy")
@@ -340,7 +342,7 @@ async def test_kubectl_works_with_a_token(program: str, tmp_path: Path) -> None:
         assert 'Error from server (Forbidden): nodes is forbidden: User "deploy" cannot list' in printed
 
 
-async def test_an_address_with_too_many_wrong_tokens_waits_and_users_behind_it_are_served(users: Users) -> None:
+async def test_wrong_tokens_are_rate_limited_per_address_but_valid_tokens_are_not(users: Users) -> None:
     token = await users.token("view")
     results = [(await users.call(f"view.{number}", "GET", MAPS))[0] for number in range(COUNT_MAX + 5)]
     assert results == [401] * COUNT_MAX + [429] * 5
@@ -350,9 +352,9 @@ async def test_an_address_with_too_many_wrong_tokens_waits_and_users_behind_it_a
             reply = await response.json()
             assert (response.status, reply["reason"], reply["code"]) == (429, "TooManyRequests", 429)
             assert 0 < int(response.headers["Retry-After"]) <= 60
-        # No token is no guess.
+        # A request without a token does not count as a wrong token.
         async with session.get(MAPS) as response:
             assert response.status == 401
-    # They have the same address, as behind a proxy.
+    # Valid tokens are accepted from the same address, as behind a proxy.
     assert (await users.call(token, "GET", MAPS))[0] == 200
     assert (await users.call(TOKEN, "GET", MAPS))[0] == 200

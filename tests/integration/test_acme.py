@@ -1,4 +1,4 @@
-"""Certificates from an ACME server: order, challenge at the activator, Secret, renewal, and refusals, over real sockets."""
+"""Certificates from an ACME server: order, challenge at the activator, Secret, renewal and errors, over real sockets."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ RULES = ControllerSettings(external_domain_tls="enabled").host_rules
 
 
 class Issuing:
-    """An activator, an ACME server, and an issuer on the same store, with a clock that the test moves."""
+    """An activator, an ACME server and an issuer on one store, with a clock that the test advances."""
 
     def __init__(self, stage: Stage, server: AcmeServer, folder: Path) -> None:
         self.stage, self.server, self.folder = stage, server, folder
@@ -96,7 +96,7 @@ async def has_reason(issuing: Issuing, reason: str) -> bool:
     return reason in {event["reason"] for event in events}
 
 
-async def test_a_host_gets_a_certificate_by_a_challenge_at_the_activator_and_is_served_with_it(tmp_path: Path) -> None:
+async def test_certificate_is_issued_by_http_challenge_and_served_by_activator(tmp_path: Path) -> None:
     async with new_issuing(tmp_path) as issuing, issuing.running():
         await issuing.certificate(HOST)
         await issuing.certificate(OTHER)
@@ -127,7 +127,7 @@ async def test_a_host_gets_a_certificate_by_a_challenge_at_the_activator_and_is_
         assert ssl.DER_cert_to_PEM_cert(served).encode() in (issuing.folder / f"{HOST}.pem").read_bytes()
 
 
-async def test_a_certificate_is_renewed_before_it_expires_and_survives_a_restart(tmp_path: Path) -> None:
+async def test_certificate_is_renewed_before_expiry_also_after_restart(tmp_path: Path) -> None:
     async with new_issuing(tmp_path) as issuing:
         async with issuing.running():
             await issuing.certificate(HOST)
@@ -148,15 +148,15 @@ async def test_a_certificate_is_renewed_before_it_expires_and_survives_a_restart
         assert len(issuing.server.accounts) == 1
 
 
-async def test_a_server_suggests_when_to_renew(tmp_path: Path) -> None:
+async def test_renewal_follows_the_time_suggested_by_the_server(tmp_path: Path) -> None:
     async with new_issuing(tmp_path) as issuing, issuing.running():
-        # As for a certificate that will be revoked.
+        # The server suggests an early renewal, as before a revocation.
         issuing.server.renewal_s = START_S + DAY_S
         await issuing.certificate(HOST)
         await issuing.condition(HOST, "Ready", "True")
         issuing.now_s += DAY_S + 2
         await until(lambda: issuing.server.orders == [[HOST], [HOST]])
-        # Later than two thirds of the lifetime.
+        # The suggested time is later than two thirds of the lifetime.
         issuing.server.renewal_s = START_S + 80 * DAY_S
         issuing.now_s += 70 * DAY_S
         await asyncio.sleep(0.3)
@@ -164,7 +164,7 @@ async def test_a_server_suggests_when_to_renew(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", [b"", b"{", b'{"key_pem": "x", "url": "y"}'])
-async def test_an_unreadable_account_is_reported_and_stays(tmp_path: Path, text: bytes) -> None:
+async def test_unreadable_account_file_is_reported_and_preserved(tmp_path: Path, text: bytes) -> None:
     async with new_issuing(tmp_path) as issuing:
         async with issuing.running():
             await issuing.certificate(OTHER)
@@ -180,7 +180,7 @@ async def test_an_unreadable_account_is_reported_and_stays(tmp_path: Path, text:
         assert len(issuing.server.accounts) == 1
 
 
-async def test_a_refused_host_waits_and_keeps_its_certificate_while_others_are_issued(tmp_path: Path) -> None:
+async def test_failed_renewal_backs_off_and_retains_certificate_while_others_are_issued(tmp_path: Path) -> None:
     async with new_issuing(tmp_path) as issuing, issuing.running():
         await issuing.certificate(HOST)
         await issuing.condition(HOST, "Ready", "True")
@@ -203,7 +203,7 @@ async def test_a_refused_host_waits_and_keeps_its_certificate_while_others_are_i
         await until(lambda: not issuing.folder.joinpath("attempts.json").read_bytes().count(b"count"))
 
 
-async def test_a_rate_limit_is_respected_for_its_host_and_slows_down_others(tmp_path: Path) -> None:
+async def test_rate_limit_pauses_its_host_across_restarts_and_delays_others(tmp_path: Path) -> None:
     async with new_issuing(tmp_path) as issuing:
         headers = {"Retry_After": "7200"}
         issuing.server.refusals.append(Refusal(429, "rateLimited", "too many certificates", **headers))
@@ -217,7 +217,7 @@ async def test_a_rate_limit_is_respected_for_its_host_and_slows_down_others(tmp_
             assert issuing.server.orders == [[HOST]]
             issuing.now_s += 10
             await issuing.condition(OTHER, "Ready", "True")
-        # A restart does not shorten the pause.
+        # The pause outlasts a restart.
         issuing.now_s += 7000
         async with issuing.running():
             await asyncio.sleep(0.2)
@@ -227,7 +227,7 @@ async def test_a_rate_limit_is_respected_for_its_host_and_slows_down_others(tmp_
         assert issuing.server.orders == [[HOST], [OTHER], [HOST]]
 
 
-async def test_a_dead_directory_is_tried_again_and_never_blocks_requests(tmp_path: Path) -> None:
+async def test_unreachable_directory_is_retried_and_does_not_block_requests(tmp_path: Path) -> None:
     async with new_issuing(tmp_path) as issuing:
         issuing.directory_url, directory_url = "http://127.0.0.1:1/directory", issuing.directory_url
         async with issuing.running():
@@ -244,7 +244,7 @@ async def test_a_dead_directory_is_tried_again_and_never_blocks_requests(tmp_pat
 
 
 @pytest.mark.parametrize("token", ["unknown", "..", "a/b", "a.b", "%2e%2e", ""])
-async def test_any_other_challenge_is_the_apps(tmp_path: Path, token: str) -> None:
+async def test_unknown_challenge_path_is_forwarded_to_app(tmp_path: Path, token: str) -> None:
     (tmp_path / "a.b").write_text("a secret")
     async with staged(challenge_folder=tmp_path) as stage:
         await stage.service(slots=0)

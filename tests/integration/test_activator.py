@@ -1,4 +1,4 @@
-"""Requests through an activator with real sockets: from zero, in order, refused, split, and with lost pods."""
+"""Requests through an activator over real sockets: cold starts, queues, rejections, routing and handover."""
 
 import asyncio
 from collections import Counter
@@ -20,8 +20,8 @@ RULES = ControllerSettings().host_rules
 INNER_HOST = "hello.default.svc.cluster.local"
 
 
-async def asked(stage: Stage, count: int) -> list[asyncio.Task[HttpResponse]]:
-    """Requests that are inside, in order."""
+async def queued_requests(stage: Stage, count: int) -> list[asyncio.Task[HttpResponse]]:
+    """Send `count` requests one after another, each after the activator has counted the previous one."""
     tasks = []
     for place in range(count):
         tasks.append(asyncio.create_task(send_request(stage.public, f"/{place}")))
@@ -29,10 +29,10 @@ async def asked(stage: Stage, count: int) -> list[asyncio.Task[HttpResponse]]:
     return tasks
 
 
-async def test_a_request_from_zero_is_held_and_answered_when_a_pod_is_there() -> None:
+async def test_cold_request_waits_for_a_pod() -> None:
     async with staged() as stage:
         await stage.service(state="Reserve")
-        (task,) = await asked(stage, 1)
+        (task,) = await queued_requests(stage, 1)
         await until(lambda: stage.autoscaler.stats)
         await stage.pod("p")
         response = await task
@@ -40,7 +40,7 @@ async def test_a_request_from_zero_is_held_and_answered_when_a_pod_is_there() ->
     assert (response.headers["x-serving-revision"], response.headers["x-serving-cold-start"]) == ("hello-00001", "true")
 
 
-async def test_settings_that_change_while_it_runs_hold_for_the_next_request() -> None:
+async def test_changed_settings_apply_to_next_request() -> None:
     async with staged() as stage:
         await stage.service()
         await stage.pod_seen("p")
@@ -50,7 +50,7 @@ async def test_settings_that_change_while_it_runs_hold_for_the_next_request() ->
         assert "x-serving-revision" not in (await send_request(stage.public)).headers
 
 
-async def test_the_target_of_a_revision_follows_the_autoscalers_settings_while_it_runs() -> None:
+async def test_target_of_revision_follows_changed_autoscaler_settings() -> None:
     async with staged() as stage:
         await stage.service()
         await stage.pod_seen("p")
@@ -66,7 +66,7 @@ async def test_the_target_of_a_revision_follows_the_autoscalers_settings_while_i
         await until(lambda: target() == 0.5)
 
 
-async def test_inside_the_cluster_short_hosts_and_those_of_revisions_are_known() -> None:
+async def test_short_hosts_and_revision_hosts_are_served_only_inside_the_cluster() -> None:
     async with staged() as stage:
         await stage.service()
         await stage.pod_seen("p")
@@ -80,10 +80,10 @@ async def test_inside_the_cluster_short_hosts_and_those_of_revisions_are_known()
             assert (await send_request(stage.public, host=host)).status == 404
 
 
-async def test_the_first_request_makes_the_revision_active_and_pokes_the_autoscaler() -> None:
+async def test_first_request_activates_revision_and_pokes_autoscaler() -> None:
     async with staged(report_period_s=10) as stage:
         await stage.service(state="Reserve")
-        (task,) = await asked(stage, 1)
+        (task,) = await queued_requests(stage, 1)
         await until(lambda: stage.autoscaler.stats)
         await stage.active()
         (stat,) = stage.autoscaler.stats
@@ -92,16 +92,16 @@ async def test_the_first_request_makes_the_revision_active_and_pokes_the_autosca
     assert (stat.namespace, stat.revision, stat.concurrency, stat.request_count) == ("default", "hello-00001", 1, 1)
 
 
-async def test_the_autoscaler_knows_who_speaks() -> None:
+async def test_activator_identifies_itself_to_autoscaler() -> None:
     async with staged() as stage:
         assert stage.autoscaler.paths == ["/stats?activator=activator"]
         assert stage.autoscaler.tokens == [f"Bearer {activator_token(KEY, name='activator')}"]
 
 
-async def test_an_autoscaler_that_returns_is_reported_immediately() -> None:
+async def test_reconnected_autoscaler_receives_report_immediately() -> None:
     async with staged(report_period_s=10) as stage:
         await stage.service()
-        (task,) = await asked(stage, 1)
+        (task,) = await queued_requests(stage, 1)
         await until(lambda: stage.autoscaler.stats)
         for connection in list(stage.autoscaler.connections):
             await connection.close()
@@ -111,7 +111,7 @@ async def test_an_autoscaler_that_returns_is_reported_immediately() -> None:
     assert [stat.concurrency for stat in stage.autoscaler.stats] == [1, 1]
 
 
-async def test_a_warm_request_says_nothing_of_a_cold_start() -> None:
+async def test_warm_response_has_no_cold_start_header() -> None:
     async with staged() as stage:
         await stage.service()
         await stage.pod_seen("p")
@@ -119,20 +119,20 @@ async def test_a_warm_request_says_nothing_of_a_cold_start() -> None:
     assert (response.status, "x-serving-cold-start" in response.headers) == (200, False)
 
 
-async def test_who_waits_is_served_oldest_first_and_never_more_than_the_pod_takes() -> None:
+async def test_queued_requests_are_served_in_order_within_pod_concurrency() -> None:
     async with staged() as stage:
         await stage.service()
-        tasks = await asked(stage, 20)
+        tasks = await queued_requests(stage, 20)
         pod = await stage.pod("p")
         await asyncio.gather(*tasks)
     assert [head.split()[1] for head in pod.heads] == [f"/{place}" for place in range(20)]
     assert pod.running_max == 1
 
 
-async def test_one_more_than_the_queue_holds_is_refused() -> None:
+async def test_request_beyond_queue_depth_receives_503() -> None:
     async with staged(queue_depth_max=2) as stage:
         await stage.service()
-        tasks = await asked(stage, 2)
+        tasks = await queued_requests(stage, 2)
         response = await send_request(stage.public)
         await stage.pod("p")
         statuses = [(await task).status for task in tasks]
@@ -140,14 +140,14 @@ async def test_one_more_than_the_queue_holds_is_refused() -> None:
     assert "pending request queue full" in response.body
 
 
-async def test_a_body_that_is_held_counts_in_bytes() -> None:
+async def test_buffered_body_beyond_queue_bytes_receives_503() -> None:
     async with staged(queue_bytes_max=5000) as stage:
         await stage.service()
         response = await send_request(stage.public, method="POST", body="x" * 6000)
     assert response.status == 503
 
 
-async def test_a_client_that_leaves_frees_its_place() -> None:
+async def test_client_disconnect_frees_its_place_in_queue() -> None:
     async with staged(queue_depth_max=1) as stage:
         await stage.service()
         _, writer = await asyncio.open_connection(*stage.public)
@@ -155,13 +155,13 @@ async def test_a_client_that_leaves_frees_its_place() -> None:
         await until(lambda: stage.level == 1)
         writer.close()
         await until(lambda: stage.level == 0)
-        (task,) = await asked(stage, 1)
+        (task,) = await queued_requests(stage, 1)
         pod = await stage.pod("p")
         await task
     assert [head.split()[1] for head in pod.heads] == ["/0"]
 
 
-async def test_a_client_that_closes_its_direction_gets_the_response_of_a_service_at_zero() -> None:
+async def test_half_closed_client_receives_response_of_service_at_zero() -> None:
     async with staged() as stage:
         await stage.service()
         reader, writer = await asyncio.open_connection(*stage.public)
@@ -175,34 +175,34 @@ async def test_a_client_that_closes_its_direction_gets_the_response_of_a_service
     assert response.endswith(b"\r\n\r\np")
 
 
-async def test_a_wait_that_is_too_long_is_refused() -> None:
+async def test_wait_beyond_queue_limit_receives_503() -> None:
     async with staged(queue_wait_max_s=0.05) as stage:
         await stage.service()
         response = await send_request(stage.public)
     assert (response.status, response.body) == (503, "no pod was free within 0.05 s\n")
 
 
-async def test_the_revisions_own_timeout_ends_a_wait() -> None:
+async def test_revision_timeout_ends_wait_with_504() -> None:
     async with staged() as stage:
         await stage.service(timeoutSeconds=0.15)
         response = await send_request(stage.public)
     assert (response.status, response.body) == (504, "activator request timeout")
 
 
-async def test_a_revision_that_fails_answers_without_its_message() -> None:
+async def test_failed_revision_returns_503_without_its_message() -> None:
     async with staged() as stage:
         await stage.service()
-        (task,) = await asked(stage, 1)
+        (task,) = await queued_requests(stage, 1)
         await stage.status("hello-00001", status="False", reason="ExitCode1", message="no such command")
         waited, later = await task, await send_request(stage.public)
     text = "revision hello-00001 cannot serve\n"
     assert [(response.status, response.body) for response in (waited, later)] == [(503, text), (503, text)]
 
 
-async def test_requests_are_held_while_no_node_has_room_for_a_pod() -> None:
+async def test_requests_wait_while_pod_is_unschedulable() -> None:
     async with staged() as stage:
         await stage.service()
-        (task,) = await asked(stage, 1)
+        (task,) = await queued_requests(stage, 1)
         await stage.status("hello-00001", status="False", reason="Unschedulable", message="0/1 nodes are available")
         router = stage.activator.ingress.router
         await until(
@@ -222,11 +222,11 @@ async def test_traffic_is_split_by_percent() -> None:
             await stage.pod_seen(revision, of=revision)
         await stage.route({"revisionName": "old", "percent": 90}, {"revisionName": "new", "percent": 10})
         counts = Counter([(await send_request(stage.public)).body for _ in range(500)])
-    # Outside of it is one of 10^11 such counts: the mean is 50, a standard deviation 6.7.
+    # The probability of a count outside is 10^-11: the mean is 50, the standard deviation 6.7.
     assert (counts.total(), 3 <= counts["new"] <= 105) == (500, True)
 
 
-async def test_a_controller_sees_when_a_route_is_served() -> None:
+async def test_route_digest_is_served_to_controller_probes() -> None:
     async with staged() as stage:
         path, headers = "/routes/default/hello", ["K-Network-Probe: route"]
         before = await send_request(stage.inner, path, headers=headers)
@@ -245,7 +245,7 @@ async def test_a_controller_sees_when_a_route_is_served() -> None:
     assert refused.status == 404
 
 
-async def test_a_tag_has_a_host_and_a_header() -> None:
+async def test_tag_is_selected_by_host_or_header() -> None:
     async with staged() as stage:
         for revision in ("old", "new"):
             await stage.revision(revision)
@@ -257,7 +257,7 @@ async def test_a_tag_has_a_host_and_a_header() -> None:
     assert [by_host.body, by_header.body, plain.body] == ["new", "new", "old"]
 
 
-async def test_an_inner_host_is_served_on_the_inner_listener_only() -> None:
+async def test_cluster_local_host_is_served_on_inner_listener_only() -> None:
     async with staged() as stage:
         await stage.service()
         await stage.pod_seen("p")
@@ -265,7 +265,7 @@ async def test_an_inner_host_is_served_on_the_inner_listener_only() -> None:
     assert [response.status for response in responses] == [404, 200]
 
 
-async def test_a_revision_that_a_gateway_names_is_believed_on_the_inner_listener_alone() -> None:
+async def test_revision_header_of_gateway_is_trusted_on_inner_listener_only() -> None:
     async with staged() as stage:
         for revision in ("old", "new"):
             await stage.revision(revision)
@@ -285,8 +285,8 @@ async def test_a_revision_that_a_gateway_names_is_believed_on_the_inner_listener
         pods = stage.pods
     assert [response.body for response in inside] == ["new", "new"]
     assert outside.body == "old"
-    assert ambiguous.body == "old", "two names are none, and the host decides"
-    assert tagged.body == "old", "the Gateway has looked at tags"
+    assert ambiguous.body == "old", "two revision headers are ignored, and the host decides"
+    assert tagged.body == "old", "the gateway has already resolved tags"
     assert unknown.status == 404
     seen = "\n".join(head for pod in pods for head in pod.heads).lower()
     assert "knative-serving-tag: next" in seen
@@ -294,7 +294,7 @@ async def test_a_revision_that_a_gateway_names_is_believed_on_the_inner_listener
     assert "knative-serving-namespace" not in seen
 
 
-async def test_a_gateway_may_name_a_revision_over_http2() -> None:
+async def test_gateway_can_select_revision_over_http2() -> None:
     async with staged() as stage:
         await stage.service()
         await stage.pod_seen("p")
@@ -312,13 +312,13 @@ async def test_a_gateway_may_name_a_revision_over_http2() -> None:
     ]
 
 
-async def test_an_unknown_host_is_named() -> None:
+async def test_unknown_host_is_reported_in_404() -> None:
     async with staged() as stage:
         response = await send_request(stage.public, host="nobody.default.localhost:8080")
     assert (response.status, response.body) == (404, "no service has the host nobody.default.localhost:8080\n")
 
 
-async def test_what_only_we_may_say_is_not_believed_and_not_passed_on() -> None:
+async def test_reserved_headers_of_client_are_removed() -> None:
     spoofed = [
         "K-Proxy-Request: activator",
         "K-Pod-Secret: 0",
@@ -337,16 +337,18 @@ async def test_what_only_we_may_say_is_not_believed_and_not_passed_on() -> None:
         response = await send_request(stage.public, headers=spoofed)
     (head,) = pod.heads
     lines = {line.split(": ")[0].lower(): line.partition(": ")[2] for line in head.split("\r\n")[1:]}
-    ours = {
+    expected_headers = {
         "k-proxy-request": "activator",
         "k-pod-secret": pod_secret(KEY, namespace="default", pod="p"),
         "x-own": "kept",
     }
     assert response.status == 200
-    assert {name: value for name, value in lines.items() if name.startswith(("k-", "kn", "us", "x-own"))} == ours
+    assert {
+        name: value for name, value in lines.items() if name.startswith(("k-", "kn", "us", "x-own"))
+    } == expected_headers
 
 
-async def test_in_a_cluster_a_pod_knows_us_by_the_secret_of_its_revision() -> None:
+async def test_activator_sends_revision_secret_to_pod() -> None:
     async with staged(secrets_of="revision") as stage:
         await stage.service()
         pod = await stage.pod_seen("p")
@@ -365,7 +367,7 @@ async def test_in_a_cluster_a_pod_knows_us_by_the_secret_of_its_revision() -> No
         ("/healthz", "hello.default.localhost", "X: 1", "p"),
     ],
 )
-async def test_probes_are_answered(target: str, host: str, header: str, body: str) -> None:
+async def test_activator_responds_to_probes(target: str, host: str, header: str, body: str) -> None:
     async with staged() as stage:
         await stage.service()
         await stage.pod_seen("p")
@@ -373,7 +375,7 @@ async def test_probes_are_answered(target: str, host: str, header: str, body: st
     assert (response.status, response.body) == (200, body)
 
 
-async def test_a_held_request_outlives_the_handover_to_another_process() -> None:
+async def test_queued_request_completes_after_handover() -> None:
     async with staged() as stage:
         await stage.service(state="Reserve")
         task = asyncio.create_task(send_request(stage.public))
@@ -387,7 +389,7 @@ async def test_a_held_request_outlives_the_handover_to_another_process() -> None
         assert (response.status, response.body) == (200, "p")
 
 
-async def test_an_idle_connection_has_its_next_request_answered_after_a_handover_and_is_closed_then() -> None:
+async def test_idle_connection_serves_one_more_request_after_handover() -> None:
     async with staged() as stage:
         await stage.service()
         await stage.pod_seen("p")
@@ -405,7 +407,7 @@ async def test_an_idle_connection_has_its_next_request_answered_after_a_handover
         writer.close()
 
 
-async def test_the_grace_of_a_handover_ends_what_is_held() -> None:
+async def test_handover_grace_ends_queued_requests_with_503() -> None:
     async with staged(handover_grace_s=0.1) as stage:
         await stage.service(state="Reserve")
         task = asyncio.create_task(send_request(stage.public))
@@ -414,7 +416,7 @@ async def test_the_grace_of_a_handover_ends_what_is_held() -> None:
         assert (await task).status == 503
 
 
-async def test_a_signal_to_stop_ends_a_handover_as_it_ends_serving() -> None:
+async def test_stop_during_handover_ends_queued_requests_with_503() -> None:
     async with staged() as stage:
         await stage.service(state="Reserve")
         task = asyncio.create_task(send_request(stage.public))

@@ -1,4 +1,4 @@
-"""Bounds of one client address: slow ones leave slots to others, in both daemons, and an activator takes a maximum of requests."""
+"""Limits per client address: slow clients leave slots to others in both daemons; an activator limits requests."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ TO = b"Host: %b\r\n" % HOST.encode()
 GET = b"GET / HTTP/1.1\r\n%b\r\n" % TO
 PIECE = bytes(65536)
 BOTH = pytest.mark.parametrize("daemon", DAEMONS.values(), ids=DAEMONS)
-# So long that only the share leaves a slot to others.
+# Timeouts so long that only the share per address frees a slot for others.
 PATIENT = {"rate_grace_s": 3600.0, "body_wait_max_s": 3600.0}
 CALL = (
     *((":method", "POST"), (":scheme", "http"), (":path", "/pkg.Service/Call"), (":authority", HOST)),
@@ -26,11 +26,11 @@ CALL = (
 
 
 async def reads(link: Link) -> None:
-    """An app that reads the body of all but a GET."""
+    """An app that reads the bodies of requests other than GET."""
     while True:
         head = await link.head()
         if head.startswith(b"PRI "):
-            # It takes calls over HTTP/2, and responds to none.
+            # The app accepts calls over HTTP/2 and responds to none.
             await link.rest()
         if not head.startswith(b"GET "):
             await link.chunks()
@@ -38,7 +38,7 @@ async def reads(link: Link) -> None:
 
 
 @BOTH
-async def test_chunked_bodies_of_one_client_leave_a_slot_to_others(daemon: Daemon) -> None:
+async def test_incomplete_chunked_bodies_of_one_client_leave_a_slot_to_others(daemon: Daemon) -> None:
     async with daemon(reads, slots=4, **PATIENT) as running:
         attackers = [await running.client() for _ in range(8)]
         for attacker in attackers:
@@ -47,13 +47,13 @@ async def test_chunked_bodies_of_one_client_leave_a_slot_to_others(daemon: Daemo
         client = await running.client()
         client.send(b"GET / HTTP/1.1\r\n%b\r\n" % TO)
         assert (await client.message())[0].startswith(b"HTTP/1.1 200 ")
-        # Whoever waits for its share gets its turn, and whose body is here waits no longer.
+        # Requests beyond the share are served in turn, each as soon as its body is complete.
         for attacker in reversed(attackers):
             attacker.send(b"0\r\n\r\n")
             assert (await attacker.message())[0].startswith(b"HTTP/1.1 200 ")
 
 
-async def test_half_open_calls_of_one_client_leave_a_slot_to_others() -> None:
+async def test_incomplete_grpc_calls_of_one_client_leave_a_slot_to_others() -> None:
     async with DAEMONS["activator"](reads, slots=4, **PATIENT) as running:
         attacker = Http2(await running.client(), opening=OPENING)
         for stream_id in range(1, 255, 2):
@@ -65,7 +65,7 @@ async def test_half_open_calls_of_one_client_leave_a_slot_to_others() -> None:
 
 
 async def floods(link: Link) -> None:
-    """An app whose response to DELETE has 32 MiB, more than kernels and buffers take."""
+    """An app that responds to DELETE with 32 MiB, more than kernels and buffers hold."""
     while True:
         if (await link.head()).startswith(b"GET "):
             link.send(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
@@ -77,7 +77,7 @@ async def floods(link: Link) -> None:
 
 
 async def ignore(running: Running, count: int, *, headers: bytes = b"") -> list[Link]:
-    """Clients that ask for a flood, and read nothing."""
+    """Clients that request a flood and read nothing."""
     links = [await running.client() for _ in range(count)]
     for link in links:
         link.pause()
@@ -86,21 +86,21 @@ async def ignore(running: Running, count: int, *, headers: bytes = b"") -> list[
 
 
 @BOTH
-async def test_a_client_of_another_address_is_served_beside_readers_that_read_nothing(daemon: Daemon) -> None:
+async def test_clients_that_read_nothing_leave_a_slot_to_another_address(daemon: Daemon) -> None:
     async with daemon(floods, slots=4, **PATIENT) as running:
-        # All slots go to the first burst, and the rest waits before the client.
+        # The first burst occupies all slots, and the rest of it is queued before the client's request.
         await ignore(running, 12)
         await until(lambda: running.level() == 12)
         client = await running.client_of("127.0.0.2")
         for _ in range(20):
             client.send(GET)
             assert (await client.message())[1] == b"ok"
-        # One made room for the client, and the others keep their share.
+        # One response was cut off for the client; the others continue.
         await until(lambda: running.level() == 11)
 
 
 @BOTH
-async def test_the_only_slot_is_not_held_by_readers_that_read_nothing(daemon: Daemon) -> None:
+async def test_clients_that_read_nothing_do_not_occupy_the_only_slot(daemon: Daemon) -> None:
     async with daemon(floods, slots=1, **PATIENT) as running:
         await ignore(running, 5)
         await until(lambda: running.level() == 5)
@@ -111,7 +111,7 @@ async def test_the_only_slot_is_not_held_by_readers_that_read_nothing(daemon: Da
 
 
 @BOTH
-async def test_streams_with_closed_windows_leave_a_slot_to_another_address(daemon: Daemon) -> None:
+async def test_http2_streams_with_closed_windows_leave_a_slot_to_another_address(daemon: Daemon) -> None:
     async with daemon(floods, slots=4, **PATIENT) as running:
         attacker = Http2(await running.client(), opening=OPENING + settings((4, 0)))
         flood = (":method", "DELETE"), (":scheme", "http"), (":path", "/"), (":authority", HOST)
@@ -123,7 +123,7 @@ async def test_streams_with_closed_windows_leave_a_slot_to_another_address(daemo
         assert (await client.message())[1] == b"ok"
 
 
-async def test_readers_that_read_nothing_count_by_the_address_that_a_trusted_proxy_names() -> None:
+async def test_slots_are_shared_between_clients_named_by_trusted_proxy() -> None:
     async with DAEMONS["activator"](floods, slots=4, trusted_proxies="127.0.0.0/8", **PATIENT) as running:
         await ignore(running, 12, headers=b"X-Forwarded-For: 1.1.1.1\r\n")
         await until(lambda: running.level() == 12)
@@ -150,9 +150,9 @@ async def busy(forwarded: list[str], *, trusted: str = "") -> AsyncIterator[tupl
         await asyncio.gather(*tasks)
 
 
-async def test_an_address_has_a_maximum_of_requests() -> None:
+async def test_requests_per_address_are_limited() -> None:
     async with busy(["1.1.1.1", "2.2.2.2", "3.3.3.3"]) as (stage, tasks):
-        # X-Forwarded-For of a stranger is not believed: all three are from one address.
+        # X-Forwarded-For of an untrusted client is ignored: all three requests are from one address.
         await until(lambda: any(task.done() for task in tasks))
         assert [task.result() for task in tasks if task.done()] == [429]
         stage.pods[0].gate.set()
@@ -168,6 +168,6 @@ async def test_an_address_has_a_maximum_of_requests() -> None:
         (["7.7.7.7, 1.1.1.1", "8.8.8.8, 1.1.1.1", "9.9.9.9, 1.1.1.1"], 1),
     ],
 )
-async def test_behind_a_trusted_proxy_its_clients_count(forwarded: list[str], refused: int) -> None:
+async def test_request_limit_counts_clients_named_by_trusted_proxy(forwarded: list[str], refused: int) -> None:
     async with busy(forwarded, trusted="127.0.0.0/8") as (stage, _):
         assert stage.activator.ingress.counts["refused-address"] == refused

@@ -1,4 +1,4 @@
-"""Event streams that begin before there is a pod, over real sockets."""
+"""Event streams that the activator starts before a pod is ready, over real sockets."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ def response_of(status: bytes, kind: bytes, body: bytes) -> bytes:
 
 @contextlib.asynccontextmanager
 async def chat(stage: Stage, *, http2: bool = False) -> AsyncIterator[tuple[httpx.Response, AsyncIterator[bytes]]]:
-    """A streamed chat whose head has come, and its body."""
+    """A streamed chat: the response after its head was received, and its body."""
     host, port = stage.public
     async with (
         httpx.AsyncClient(http1=not http2, http2=http2, timeout=60) as client,
@@ -47,8 +47,8 @@ async def rest_of(body: AsyncIterator[bytes]) -> bytes:
 
 
 @contextlib.asynccontextmanager
-async def asleep(value: str = "true") -> AsyncIterator[Stage]:
-    """A service without a pod, whose clients get events."""
+async def service_at_zero(value: str = "true") -> AsyncIterator[Stage]:
+    """A service at zero with start events."""
     async with staged() as stage:
         await stage.revision("hello-00001", slots=0)
         await stage.route({"revisionName": "hello-00001", "percent": 100}, annotations={START_EVENTS_ANNOTATION: value})
@@ -56,9 +56,11 @@ async def asleep(value: str = "true") -> AsyncIterator[Stage]:
 
 
 @pytest.mark.parametrize("http2", [False, True])
-async def test_a_stream_begins_at_once_and_goes_on_with_the_apps(http2: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_event_stream_starts_immediately_and_continues_with_apps_events(
+    http2: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(earlyevents, "EVENTS_PERIOD_S", 0.02)
-    async with asleep() as stage, chat(stage, http2=http2) as (response, body):
+    async with service_at_zero() as stage, chat(stage, http2=http2) as (response, body):
         assert response.status_code == 200
         assert response.headers["content-type"] == "text/event-stream"
         assert response.headers["x-serving-revision"] == "hello-00001"
@@ -68,14 +70,14 @@ async def test_a_stream_begins_at_once_and_goes_on_with_the_apps(http2: bool, mo
         pod = await stage.pod("pod")
         pod.gate.clear()
         pod.response = STREAM
-        # Comments go on until the app responds.
+        # The activator sends comments until the app responds.
         await until(lambda: pod.running_count)
         seen += await anext(body)
         pod.gate.set()
         seen += await rest_of(body)
         assert seen.endswith(TOKENS)
         assert seen == COMMENT * seen.count(COMMENT) + TOKENS
-        # A warm pod is asked directly.
+        # A request to a warm pod is forwarded directly.
         async with chat(stage, http2=http2) as (warm, rest):
             assert await rest_of(rest) == TOKENS
             assert warm.headers["content-type"] == "text/event-stream; charset=utf-8"
@@ -105,8 +107,10 @@ async def test_a_stream_begins_at_once_and_goes_on_with_the_apps(http2: bool, mo
     ],
     ids=["OpenAI", "text", "no stream", "long", "empty"],
 )
-async def test_a_response_that_is_no_stream_is_an_error_event(response: bytes, error: object, http2: bool) -> None:
-    async with asleep() as stage, chat(stage, http2=http2) as (_, body):
+async def test_response_without_event_stream_becomes_an_error_event(
+    response: bytes, error: object, http2: bool
+) -> None:
+    async with service_at_zero() as stage, chat(stage, http2=http2) as (_, body):
         pod = await stage.pod("pod")
         pod.response = response
         name, _, data = (await rest_of(body)).removeprefix(COMMENT).partition(b"\n")
@@ -116,8 +120,8 @@ async def test_a_response_that_is_no_stream_is_an_error_event(response: bytes, e
 
 
 @pytest.mark.parametrize("http2", [False, True])
-async def test_a_start_that_fails_is_an_error_event(http2: bool) -> None:
-    async with asleep() as stage, chat(stage, http2=http2) as (_, body):
+async def test_failed_start_becomes_an_error_event(http2: bool) -> None:
+    async with service_at_zero() as stage, chat(stage, http2=http2) as (_, body):
         await stage.status("hello-00001", status="False", reason="ExitCode1", message="the model is missing")
         rest = await rest_of(body)
         assert b"event: error\n" in rest
@@ -127,9 +131,9 @@ async def test_a_start_that_fails_is_an_error_event(http2: bool) -> None:
         await until(lambda: stage.level == 0)
 
 
-async def test_a_client_that_leaves_is_forgotten_and_its_comments_end(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_disconnect_ends_comments_and_request(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(earlyevents, "EVENTS_PERIOD_S", 0.01)
-    async with asleep() as stage:
+    async with service_at_zero() as stage:
         async with chat(stage):
             assert stage.level == 1
         await until(lambda: stage.level == 0)
@@ -147,9 +151,9 @@ async def test_a_client_that_leaves_is_forgotten_and_its_comments_end(monkeypatc
     ],
     ids=["off", "a whole answer", "a stream in a text"],
 )
-async def test_all_others_wait_for_their_pod(value: str, headers: list[str], body: str) -> None:
-    async with asleep(value) as stage:
-        asking = asyncio.create_task(send_request(stage.public, method="POST", headers=headers, body=body))
+async def test_requests_for_other_responses_wait_for_their_pod(value: str, headers: list[str], body: str) -> None:
+    async with service_at_zero(value) as stage:
+        request = asyncio.create_task(send_request(stage.public, method="POST", headers=headers, body=body))
         await until(lambda: stage.level == 1)
         await stage.pod_seen("pod")
-        assert (await asking).body == "pod"
+        assert (await request).body == "pod"

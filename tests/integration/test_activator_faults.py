@@ -1,4 +1,4 @@
-"""Pods that go, die or never existed; and a stopping activator."""
+"""Pods that are removed, die or are unreachable; failed activations of revisions; and a stopping activator."""
 
 import asyncio
 import contextlib
@@ -18,45 +18,45 @@ from tests.eventually import until
 from tests.integration.activator_stage import KEY, PodServer, send_request, staged
 
 
-async def test_no_request_fails_when_a_pod_is_removed_while_100_are_in_flight() -> None:
+async def test_removed_pod_completes_its_100_requests_in_flight() -> None:
     async with staged() as stage:
         await stage.service(slots=100)
-        leaving = await stage.pod_seen("p")
-        leaving.gate.clear()
+        removed = await stage.pod_seen("p")
+        removed.gate.clear()
         tasks = [asyncio.create_task(send_request(stage.public, f"/{place}")) for place in range(100)]
-        await until(lambda: leaving.running_count == 100)
+        await until(lambda: removed.running_count == 100)
         await stage.pod_seen("q")
         await stage.remove_pod("p")
         await until(lambda: len(stage.activator.ingress.router.directory.pods_of(("default", "hello-00001"))) == 1)
         later = [asyncio.create_task(send_request(stage.public)) for _ in range(50)]
         bodies = [(await task).body for task in later]
-        leaving.gate.set()
+        removed.gate.set()
         responses = [await task for task in tasks]
     assert {(response.status, response.body) for response in responses} == {(200, "p")}
     assert set(bodies) == {"q"}
 
 
-async def test_a_pod_that_refuses_connections_fails_no_request() -> None:
+async def test_requests_are_retried_when_a_pod_refuses_connections() -> None:
     async with staged() as stage:
         await stage.service()
-        gone = await stage.pod_seen("p")
-        await gone.stop()
+        stopped = await stage.pod_seen("p")
+        await stopped.stop()
         await stage.pod_seen("q")
         bodies = [(await send_request(stage.public)).body for _ in range(20)]
     assert bodies == ["q"] * 20
 
 
-async def test_with_the_only_pod_gone_requests_wait_in_order_for_the_next() -> None:
+async def test_requests_wait_in_order_when_the_only_pod_is_gone() -> None:
     async with staged() as stage:
         await stage.service()
-        gone = await stage.pod_seen("p")
-        await gone.stop()
+        stopped = await stage.pod_seen("p")
+        await stopped.stop()
         tasks = []
         for place in range(5):
             tasks.append(asyncio.create_task(send_request(stage.public, f"/{place}")))
             await until(lambda wanted=place + 1: stage.level == wanted)  # type: ignore[misc]
         await stage.remove_pod("p")
-        # A request that tries the stopped pod when the next one comes would be sent after those that wait.
+        # A request that still tries the stopped pod would be sent after the queued ones.
         await until(lambda: stage.waiting_count == 5)
         pod = await stage.pod("q")
         statuses = [(await task).status for task in tasks]
@@ -64,17 +64,17 @@ async def test_with_the_only_pod_gone_requests_wait_in_order_for_the_next() -> N
     assert [head.split()[1] for head in pod.heads] == [f"/{place}" for place in range(5)]
 
 
-async def test_a_pod_that_never_comes_is_not_tried_for_ever() -> None:
+async def test_unreachable_pod_is_tried_a_limited_number_of_times() -> None:
     async with staged(pod_tries_max=3) as stage:
         await stage.service()
-        gone = await stage.pod_seen("p")
-        await gone.stop()
+        stopped = await stage.pod_seen("p")
+        await stopped.stop()
         response = await send_request(stage.public)
     assert response.status == 502
     assert response.body.startswith("revision hello-00001: no connection to a pod in 3 tries")
 
 
-async def test_a_pod_that_ends_before_answering_is_a_bad_gateway_for_what_may_not_be_sent_again() -> None:
+async def test_unrepeatable_request_returns_502_when_its_pod_dies() -> None:
     async with staged() as stage:
         await stage.service()
         dying = await stage.pod_seen("p")
@@ -84,12 +84,12 @@ async def test_a_pod_that_ends_before_answering_is_a_bad_gateway_for_what_may_no
 
 
 def stale_wake() -> RevisionWake:
-    """A wake decided on an outdated object."""
+    """An activation of a revision at an outdated resourceVersion."""
     return RevisionWake(key=("default", "hello-00001"), flip=True, poke=None, resource_version="1")
 
 
 class Faulty(MemoryCluster):
-    """A store that is down for some calls."""
+    """A store that fails the first calls."""
 
     def __init__(self, *, patches: int = 0, conflicts: int = 0, lists: int = 0) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class Faulty(MemoryCluster):
         return await super().list_selection(selection, page_size=page_size, page=page)
 
 
-async def test_a_flip_that_fails_is_tried_again() -> None:
+async def test_failed_activation_is_retried() -> None:
     cluster = Faulty(patches=2)
     async with staged(cluster=cluster, flip_pause_first_s=0.01) as stage:
         await stage.service(state="Reserve")
@@ -124,7 +124,7 @@ async def test_a_flip_that_fails_is_tried_again() -> None:
     assert (response.status, cluster.patches_left) == (200, 0)
 
 
-async def test_an_activator_can_be_stopped_before_it_has_seen_the_cluster() -> None:
+async def test_activator_stops_before_its_first_listing_succeeds() -> None:
     stop = asyncio.Event()
     activator = Activator(ActivatorSettings(), Faulty(lists=1000), key=KEY)
     running = asyncio.create_task(activator.run(stop))
@@ -133,7 +133,7 @@ async def test_an_activator_can_be_stopped_before_it_has_seen_the_cluster() -> N
     assert not activator.is_serving.is_set()
 
 
-async def test_an_activator_that_is_cancelled_leaves_no_listener_and_no_connection() -> None:
+async def test_cancelled_activator_closes_listeners_and_connections() -> None:
     async def fail() -> None:
         async with staged() as stage:
             await stage.service()
@@ -149,7 +149,7 @@ async def test_an_activator_that_is_cancelled_leaves_no_listener_and_no_connecti
     with pytest.raises(ExceptionGroup):
         await fail()
     ((address, reader, writer),) = opened
-    # The end of the connection, cleanly or by a reset, maybe after the request's 502.
+    # The connection is closed or reset, possibly after a 502.
     with contextlib.suppress(ConnectionResetError):
         async with asyncio.timeout(60):
             assert (await reader.read())[:13] in (b"", b"HTTP/1.1 502 ")
@@ -159,13 +159,13 @@ async def test_an_activator_that_is_cancelled_leaves_no_listener_and_no_connecti
 
 
 @pytest.mark.parametrize("address", ["8080", "here:there", ""])
-async def test_an_address_that_is_none_is_reported(address: str) -> None:
+async def test_invalid_listen_address_is_reported(address: str) -> None:
     activator = Activator(ActivatorSettings(public_address=address), MemoryCluster(), key=KEY)
     with pytest.raises(SettingsError, match="not an address"):
         await activator.run(asyncio.Event())
 
 
-async def test_a_flip_that_meets_a_newer_object_looks_again() -> None:
+async def test_activation_with_stale_version_is_repeated_on_current_object() -> None:
     async with staged() as stage:
         await stage.service(state="Reserve")
         stage.activator.view.flip(stale_wake())
@@ -173,14 +173,14 @@ async def test_a_flip_that_meets_a_newer_object_looks_again() -> None:
         await stage.active()
 
 
-async def test_a_flip_is_made_among_other_writers() -> None:
+async def test_activation_succeeds_after_conflicts_with_other_writers() -> None:
     async with staged(cluster=Faulty(conflicts=3)) as stage:
         await stage.service(state="Reserve")
         stage.activator.view.flip(stale_wake())
         await stage.active()
 
 
-async def test_a_flip_that_meets_only_conflicts_fails_after_some_tries() -> None:
+async def test_activation_gives_up_after_repeated_conflicts() -> None:
     cluster = Faulty(conflicts=1000)
     async with staged(cluster=cluster) as stage:
         await stage.service(state="Reserve")
@@ -189,7 +189,7 @@ async def test_a_flip_that_meets_only_conflicts_fails_after_some_tries() -> None
         assert 990 < cluster.conflicts_left < 1000
 
 
-async def test_a_flip_leaves_alone_what_is_not_in_reserve_any_more() -> None:
+async def test_activation_does_not_change_retired_revision() -> None:
     async with staged() as stage:
         await stage.service(state="Retired")
         stage.activator.view.flip(stale_wake())
@@ -198,7 +198,7 @@ async def test_a_flip_leaves_alone_what_is_not_in_reserve_any_more() -> None:
     assert revision["spec"]["servingState"] == "Retired"
 
 
-async def test_a_flip_is_left_to_an_autoscaler_that_was_first() -> None:
+async def test_activation_is_skipped_if_autoscaler_was_first() -> None:
     cluster = Faulty(conflicts=1)
     async with staged(cluster=cluster) as stage:
         await stage.service(state="Active")
@@ -207,14 +207,14 @@ async def test_a_flip_is_left_to_an_autoscaler_that_was_first() -> None:
     assert cluster.conflicts_left == 1
 
 
-async def test_a_flip_of_what_is_gone_is_nothing() -> None:
+async def test_activation_of_deleted_revision_is_ignored() -> None:
     async with staged() as stage:
         stage.activator.view.flip(stale_wake())
         await until(lambda: not stage.activator.view._flipping)
         assert stage.level == 0
 
 
-async def test_an_unreadable_object_stops_no_other() -> None:
+async def test_unreadable_objects_do_not_block_others() -> None:
     async with staged() as stage:
         await stage.revision("broken", state="Asleep")
         await stage.route({"revisionName": "broken", "percent": 100})
@@ -229,7 +229,7 @@ async def test_an_unreadable_object_stops_no_other() -> None:
         assert stage.level == 0
 
 
-async def test_a_route_that_is_deleted_has_no_host_any_more() -> None:
+async def test_deleted_route_is_not_served() -> None:
     async with staged() as stage:
         await stage.service()
         await stage.cluster.delete(ROUTE, "default", "hello")
@@ -238,7 +238,7 @@ async def test_a_route_that_is_deleted_has_no_host_any_more() -> None:
     assert response.status == 404
 
 
-async def test_who_waits_when_the_activator_stops_is_refused_and_who_runs_is_answered() -> None:
+async def test_shutdown_rejects_queued_requests_and_completes_requests_in_flight() -> None:
     async with staged(drain_grace_s=0.3) as stage:
         await stage.service()
         pod = await stage.pod_seen("p")
@@ -254,7 +254,7 @@ async def test_who_waits_when_the_activator_stops_is_refused_and_who_runs_is_ans
     assert (refused.status, refused.body, answered.status) == (503, "shutting down\n", 200)
 
 
-async def test_a_revision_that_is_named_before_it_is_seen_is_waited_for() -> None:
+async def test_request_waits_for_revision_that_route_names_before_it_is_listed() -> None:
     async with staged() as stage:
         await stage.route({"revisionName": "hello-00001", "percent": 100})
         task = asyncio.create_task(send_request(stage.public))
@@ -264,7 +264,7 @@ async def test_a_revision_that_is_named_before_it_is_seen_is_waited_for() -> Non
         assert (await task).status == 200
 
 
-async def test_a_revision_that_is_deleted_sends_away_who_waits() -> None:
+async def test_deleted_revision_rejects_its_queued_requests() -> None:
     async with staged() as stage:
         await stage.service()
         task = asyncio.create_task(send_request(stage.public))
@@ -274,7 +274,7 @@ async def test_a_revision_that_is_deleted_sends_away_who_waits() -> None:
     assert (response.status, response.body) == (503, "there is no revision hello-00001\n")
 
 
-async def test_a_pod_that_returns_at_the_same_place_is_used_again() -> None:
+async def test_pod_with_reused_address_receives_requests() -> None:
     async with staged() as stage:
         await stage.service()
         server = PodServer("p")

@@ -1,4 +1,4 @@
-"""Calls of gRPC through an activator: HTTP/2 on both sides, and a retry of unprocessed calls on another pod."""
+"""gRPC calls through an activator: HTTP/2 on both sides, and retries of unprocessed calls on another pod."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ Script = Callable[[Http2App], Awaitable[None]]
 
 
 class GrpcPod(PodServer):
-    """A pod that speaks HTTP/2 and follows a script on each connection."""
+    """A pod that runs a script on each HTTP/2 connection."""
 
     def __init__(self, name: str, script: Script) -> None:
         super().__init__(name)
@@ -37,7 +37,7 @@ class GrpcPod(PodServer):
 
 
 async def pod_of(stage: Stage, name: str, script: Script) -> GrpcPod:
-    """A pod that the activator has seen."""
+    """A pod that is in the activator's directory."""
     pod = GrpcPod(name, script)
     await pod.start()
     stage.pods.append(pod)
@@ -54,7 +54,7 @@ def call(stream_id: int, body: bytes = b"\0\0\0\0\x02hi") -> bytes:
 
 
 async def echoing(app: Http2App) -> None:
-    """Respond to each call with its own body, and trailers."""
+    """Respond to each call with its body and trailers."""
     while True:
         new_frame = await app.frame(Kind.DATA)
         head = frame(
@@ -67,7 +67,7 @@ async def echoing(app: Http2App) -> None:
         app.link.send(head + body + end)
 
 
-async def test_calls_share_a_connection_to_the_pod_and_end_with_trailers() -> None:
+async def test_grpc_calls_share_a_connection_to_pod_and_end_with_trailers() -> None:
     async with staged() as stage:
         await stage.service(slots=10)
         pod = await pod_of(stage, "p", echoing)
@@ -82,7 +82,7 @@ async def test_calls_share_a_connection_to_the_pod_and_end_with_trailers() -> No
         await client.link.closed()
 
 
-async def test_a_call_that_its_client_cancels_is_cancelled_in_the_pod() -> None:
+async def test_cancelled_grpc_call_is_cancelled_in_pod() -> None:
     event = asyncio.Event()
     cancelled: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
@@ -103,7 +103,7 @@ async def test_a_call_that_its_client_cancels_is_cancelled_in_the_pod() -> None:
         await client.link.closed()
 
 
-async def test_a_call_that_a_pod_has_not_looked_at_goes_to_another_pod() -> None:
+async def test_refused_grpc_call_is_retried_on_another_pod() -> None:
     async def refusing(app: Http2App) -> None:
         while True:
             app.reset((await app.frame(Kind.DATA)).stream_id, Code.REFUSED_STREAM)
@@ -120,7 +120,7 @@ async def test_a_call_that_a_pod_has_not_looked_at_goes_to_another_pod() -> None
         await client.link.closed()
 
 
-async def test_a_call_from_zero_waits_for_its_pod() -> None:
+async def test_cold_grpc_call_waits_for_its_pod() -> None:
     async with staged() as stage:
         await stage.service(state="Reserve", slots=1)
         client = Http2(await Link.to(stage.public))

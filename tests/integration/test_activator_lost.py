@@ -1,4 +1,4 @@
-"""Pods killed under load: requests that their clients marked as repeatable go to other pods."""
+"""Pods killed under load: requests that clients marked as repeatable are sent to other pods."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from tests.integration.activator_stage import KEY, PodServer, Stage, send_reques
 
 MARK = ("Idempotency-Key: 1",)
 
-# A pod as a process of its own: it answers each head after a moment, so that there is always something in flight.
+# A pod in a separate process, which responds to each head after 5 ms, so that requests are always in flight.
 _POD = """
 import asyncio
 async def serve(reader, writer):
@@ -33,7 +33,7 @@ asyncio.run(main())
 
 
 class _Process(PodServer):
-    """A pod that lives elsewhere."""
+    """A pod in another process."""
 
     def __init__(self, name: str, port: int) -> None:
         super().__init__(name)
@@ -47,7 +47,7 @@ class _Process(PodServer):
 
 @contextlib.asynccontextmanager
 async def process(stage: Stage, name: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A pod as a process, known to the activator."""
+    """A pod in a separate process, in the activator's directory."""
     child = await asyncio.create_subprocess_exec(sys.executable, "-c", _POD, stdout=asyncio.subprocess.PIPE, stderr=-3)
     try:
         assert child.stdout is not None
@@ -62,7 +62,7 @@ async def process(stage: Stage, name: str) -> AsyncIterator[asyncio.subprocess.P
         await child.wait()
 
 
-async def test_no_marked_request_fails_when_one_of_two_pods_is_killed_under_load() -> None:
+async def test_marked_requests_succeed_when_a_pod_is_killed_under_load() -> None:
     async with staged() as stage:
         await stage.service(slots=20)
         async with process(stage, "p") as killed:
@@ -75,7 +75,7 @@ async def test_no_marked_request_fails_when_one_of_two_pods_is_killed_under_load
 
             clients = [asyncio.create_task(client()) for _ in range(16)]
             await until(lambda: len(statuses) > 100)
-            # It answers nobody any more, so that it has a request of each when it dies.
+            # The stopped pod has one request of each client when it is killed.
             killed.send_signal(signal.SIGSTOP)
             await until(lambda: stage.level == len(clients))
             async with process(stage, "q"):
@@ -88,8 +88,8 @@ async def test_no_marked_request_fails_when_one_of_two_pods_is_killed_under_load
     assert f"serving_pods_lost_total {lost_count}.0" in page
 
 
-async def test_a_request_that_lost_its_only_pod_waits_for_the_next() -> None:
-    # It may go to the dying pod again until that is removed.
+async def test_marked_request_waits_for_next_pod_after_its_only_pod_dies() -> None:
+    # The request can be sent to the dying pod again until the pod is removed.
     async with staged(pod_tries_max=100) as stage:
         await stage.service()
         dying = await stage.pod_seen("p")
@@ -102,7 +102,7 @@ async def test_a_request_that_lost_its_only_pod_waits_for_the_next() -> None:
     assert (response.status, response.body) == (200, "q")
 
 
-async def test_a_pod_that_always_ends_is_not_tried_for_ever() -> None:
+async def test_dying_pod_receives_a_marked_request_a_limited_number_of_times() -> None:
     async with staged(pod_tries_max=2) as stage:
         await stage.service()
         dying = await stage.pod_seen("p")
@@ -112,10 +112,10 @@ async def test_a_pod_that_always_ends_is_not_tried_for_ever() -> None:
 
 
 @pytest.mark.parametrize(("method", "headers", "count"), [("GET", (), 1), ("POST", (), 1), ("GET", MARK, 2)])
-async def test_a_request_that_ends_pods_gets_no_third_and_an_unmarked_one_no_second(
+async def test_marked_request_is_sent_to_at_most_two_dying_pods_and_unmarked_to_one(
     method: str, headers: tuple[str, ...], count: int
 ) -> None:
-    """Each try may end a pod, for example by its memory: others are left for other requests."""
+    """Each try can kill a pod, for example by its memory use, so the remaining pods are reserved for other requests."""
     async with staged() as stage:
         await stage.service()
         pods = []
@@ -127,7 +127,7 @@ async def test_a_request_that_ends_pods_gets_no_third_and_an_unmarked_one_no_sec
     assert (response.status, sum(len(pod.heads) for pod in pods)) == (502, count)
 
 
-async def test_a_request_that_no_app_has_seen_continues_whatever_its_method() -> None:
+async def test_undelivered_request_is_forwarded_to_another_pod_whatever_its_method() -> None:
     async with staged() as stage:
         await stage.service()
         for name in ("p", "q", "r"):
@@ -140,7 +140,7 @@ async def test_a_request_that_no_app_has_seen_continues_whatever_its_method() ->
 
 
 @pytest.mark.parametrize("reported", [True, False])
-async def test_what_a_response_tells_of_its_way_can_be_turned_off(reported: bool) -> None:
+async def test_response_headers_on_revision_and_timing_follow_settings(reported: bool) -> None:
     async with staged(tell_revision=reported, tell_cold_start=reported, tell_timing=reported) as stage:
         await stage.service()
         task = asyncio.create_task(send_request(stage.public))
@@ -158,7 +158,7 @@ async def test_what_a_response_tells_of_its_way_can_be_turned_off(reported: bool
         assert "server-timing" not in warm.headers
 
 
-async def test_a_stopping_activator_accepts_requests_during_its_lag() -> None:
+async def test_stopping_activator_accepts_requests_during_drain_lag() -> None:
     stop = asyncio.Event()
     cluster = MemoryCluster()
     settings = ActivatorSettings(

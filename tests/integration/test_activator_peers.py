@@ -1,4 +1,4 @@
-"""Several activator processes with links to each other: a pod's slot passes from one to another, and none is used twice."""
+"""Linked activator processes: they lend each other the slots of a pod, and no slot is used twice."""
 
 import asyncio
 import contextlib
@@ -14,11 +14,11 @@ from tests.integration.activator_stage import PodServer, Store, send_request
 from tests.integration.api_server import served
 from tests.integration.test_activator_process import started
 
-ASKED = 40
+REQUEST_COUNT = 40
 
 
 class Machine:
-    """Activators with a public socket each, so that a test chooses one."""
+    """Activators with one public socket each, so that a test can select the activator."""
 
     def __init__(self, folder: Path, kubeconfig: Path, *, count: int) -> None:
         self.folder, self.kubeconfig = folder, kubeconfig
@@ -39,7 +39,7 @@ class Machine:
         self.processes[index] = await started(self.folder, environment, public, inner)
 
     async def kill(self, index: int) -> str:
-        """End a process at once; its log."""
+        """Kill a process; return its log."""
         process = self.processes.pop(index)
         with contextlib.suppress(ProcessLookupError):
             process.kill()
@@ -51,7 +51,7 @@ class Machine:
 
 @contextlib.asynccontextmanager
 async def machine(folder: Path, *, count: int) -> AsyncIterator[tuple[Machine, PodServer]]:
-    """Activators before a service with one pod that takes one request at a time."""
+    """Activators in front of a service with one pod of one slot."""
     store = Store(MemoryCluster())
     async with served(store.cluster, folder) as api, asyncio.timeout(150):
         new_machine = Machine(folder, api.kubeconfig, count=count)
@@ -67,20 +67,20 @@ async def machine(folder: Path, *, count: int) -> AsyncIterator[tuple[Machine, P
                 sock.close()
 
 
-async def test_a_pod_of_one_slot_has_one_request_though_two_processes_are_asked(tmp_path: Path) -> None:
+async def test_two_activators_share_the_single_slot_of_a_pod(tmp_path: Path) -> None:
     async with machine(tmp_path, count=2) as (activators, pod):
         await asyncio.gather(activators.start(0), activators.start(1))
-        statuses = await asyncio.gather(*(activators.send_request(number % 2) for number in range(ASKED)))
-        assert statuses == [200] * ASKED
-        assert len(pod.heads) == ASKED
+        statuses = await asyncio.gather(*(activators.send_request(number % 2) for number in range(REQUEST_COUNT)))
+        assert statuses == [200] * REQUEST_COUNT
+        assert len(pod.heads) == REQUEST_COUNT
         assert pod.running_max == 1
 
 
-async def test_the_slot_of_a_process_that_was_killed_returns_to_the_other(tmp_path: Path) -> None:
+async def test_slot_of_killed_activator_returns_to_the_other(tmp_path: Path) -> None:
     async with machine(tmp_path, count=2) as (activators, pod):
         await asyncio.gather(activators.start(0), activators.start(1))
         for killed in (0, 1):
-            # Whose share the slot is, the one that is killed has it.
+            # The activator that is killed has the slot, as its share or as a loan.
             assert await activators.send_request(killed) == 200
             await activators.kill(killed)
             assert await activators.send_request(1 - killed) == 200
@@ -89,7 +89,7 @@ async def test_the_slot_of_a_process_that_was_killed_returns_to_the_other(tmp_pa
         assert pod.running_max == 1
 
 
-async def test_a_stuck_process_delays_sharing_only_briefly(tmp_path: Path) -> None:
+async def test_stopped_activator_does_not_block_sharing_between_others(tmp_path: Path) -> None:
     async with machine(tmp_path, count=3) as (activators, _):
         await asyncio.gather(activators.start(0), activators.start(1))
         assert [await activators.send_request(index) for index in (0, 1)] == [200, 200]
@@ -103,7 +103,7 @@ async def test_a_stuck_process_delays_sharing_only_briefly(tmp_path: Path) -> No
         assert "peer.silent" in await activators.kill(2)
 
 
-async def test_who_speaks_nonsense_on_a_line_is_hung_up_on(tmp_path: Path) -> None:
+async def test_peer_connection_with_invalid_bytes_is_closed(tmp_path: Path) -> None:
     async with machine(tmp_path, count=2) as (activators, _):
         await activators.start(0)
         assert await activators.send_request(0) == 200

@@ -1,4 +1,4 @@
-"""Private services, sessions, routing by header and the page for browsers, over real sockets."""
+"""Private services, session affinity, routing by header, the placeholder page and short hosts, over real sockets."""
 
 import asyncio
 import socket
@@ -33,7 +33,7 @@ async def served(stage: Stage, annotations: dict[str, str], *pods: str, slots: i
         await stage.pod_seen(pod)
 
 
-async def test_a_private_service_answers_only_with_its_token_and_keeps_ours_to_itself() -> None:
+async def test_private_service_requires_its_token_and_hides_it_from_app() -> None:
     async with staged() as stage:
         await served(stage, {ACCESS_ANNOTATION: "private"}, "pod")
         refused = await send_request(stage.public)
@@ -49,7 +49,7 @@ async def test_a_private_service_answers_only_with_its_token_and_keeps_ours_to_i
         assert len(stage.pods[0].heads) == 2
 
 
-async def test_no_other_way_in_opens_a_private_service() -> None:
+async def test_private_service_requires_token_on_inner_hosts_too() -> None:
     async with staged() as stage:
         await served(stage, {ACCESS_ANNOTATION: "private"}, "pod")
         named = ["Knative-Serving-Namespace: default", "Knative-Serving-Revision: hello-00001"]
@@ -62,20 +62,20 @@ async def test_no_other_way_in_opens_a_private_service() -> None:
         assert allowed.body == "pod"
 
 
-async def test_an_address_with_too_many_wrong_tokens_waits_and_the_right_one_is_served() -> None:
+async def test_wrong_tokens_are_rate_limited_per_address_but_right_token_is_served() -> None:
     async with staged() as stage:
         await served(stage, {ACCESS_ANNOTATION: "private"}, "pod")
         for _ in range(COUNT_MAX):
             assert (await send_request(stage.public, headers=["Authorization: Bearer guess"])).status == 401
         refused = await send_request(stage.public, headers=["Authorization: Bearer guess"])
         assert (refused.status, 0 < int(refused.headers["retry-after"]) <= 60) == (429, True)
-        # No token is no guess, and the holder of the right one shares the address.
+        # A request without a token does not count as wrong; the right token is accepted from the same address.
         assert (await send_request(stage.public)).status == 401
         assert (await send_request(stage.public, headers=[f"Authorization: Bearer {_TOKEN}"])).body == "pod"
         assert f"serving_wrong_tokens_total {COUNT_MAX + 1}" in stage.activator.ingress.metrics.page.text("")
 
 
-async def test_another_version_of_the_token_ends_the_one_before() -> None:
+async def test_new_token_version_revokes_the_previous_token() -> None:
     async with staged() as stage:
         await served(stage, {ACCESS_ANNOTATION: "private", ACCESS_TOKEN_VERSION_ANNOTATION: "1"}, "pod")
         first, second = (access_token(KEY, namespace="default", route="hello", version=text) for text in "12")
@@ -88,7 +88,7 @@ async def test_another_version_of_the_token_ends_the_one_before() -> None:
         assert (await send_request(stage.public, headers=[f"Authorization: Bearer {second}"])).status == 200
 
 
-async def test_a_session_stays_on_its_pod_and_moves_only_when_that_goes() -> None:
+async def test_session_stays_on_its_pod_until_pod_is_removed() -> None:
     async with staged() as stage:
         await served(stage, {SESSION_AFFINITY_ANNOTATION: "cookie"}, "one", "two", "three")
         first = await send_request(stage.public)
@@ -104,7 +104,7 @@ async def test_a_session_stays_on_its_pod_and_moves_only_when_that_goes() -> Non
         assert first.body not in moved
 
 
-async def test_a_session_by_header_goes_to_the_next_pod_while_its_own_is_full() -> None:
+async def test_session_by_header_overflows_to_another_pod_while_its_pod_is_full() -> None:
     async with staged() as stage:
         await served(stage, {SESSION_AFFINITY_ANNOTATION: "header:X-User"}, "one", "two", slots=1)
         user = ["X-User: ada"]
@@ -119,7 +119,7 @@ async def test_a_session_by_header_goes_to_the_next_pod_while_its_own_is_full() 
         assert (await waiting).body == own
 
 
-async def test_a_session_stays_on_one_side_of_a_split() -> None:
+async def test_session_stays_on_one_revision_of_a_traffic_split() -> None:
     async with staged() as stage:
         await stage.revision("hello-00001", slots=0)
         await stage.revision("hello-00002", slots=0)
@@ -135,7 +135,7 @@ async def test_a_session_stays_on_one_side_of_a_split() -> None:
         assert set(sides) == {"old", "new"}
 
 
-async def test_a_header_selects_the_revision_of_a_tag_also_behind_a_gateway() -> None:
+async def test_header_selects_tagged_revision_also_behind_a_gateway() -> None:
     async with staged() as stage:
         await stage.revision("hello-00001", slots=0)
         await stage.revision("hello-00002", slots=0)
@@ -152,7 +152,7 @@ async def test_a_header_selects_the_revision_of_a_tag_also_behind_a_gateway() ->
         assert (await send_request(stage.inner, headers=elsewhere)).status == 404
 
 
-async def test_a_browser_gets_a_page_that_reloads_itself_and_others_wait() -> None:
+async def test_browser_receives_self_reloading_page_and_other_clients_wait() -> None:
     async with staged() as stage:
         await served(stage, {PLACEHOLDER_PAGE_ANNOTATION: "true"})
         page = await send_request(stage.public, headers=[_ACCEPT])
@@ -167,7 +167,7 @@ async def test_a_browser_gets_a_page_that_reloads_itself_and_others_wait() -> No
         assert (await send_request(stage.public, headers=[_ACCEPT])).body == "pod"
 
 
-async def test_a_browser_gets_the_response_itself_when_a_pod_comes_in_time() -> None:
+async def test_browser_receives_response_if_pod_becomes_ready_in_time() -> None:
     async with staged() as stage:
         await served(stage, {PLACEHOLDER_PAGE_ANNOTATION: "true"})
         browser = asyncio.create_task(send_request(stage.public, headers=[_ACCEPT]))
@@ -176,12 +176,12 @@ async def test_a_browser_gets_the_response_itself_when_a_pod_comes_in_time() -> 
         pod.gate.clear()
         await until(lambda: pod.running_count or browser.done())
         pod.gate.set()
-        # On a slow machine the page may be first; then the browser asks again.
+        # On a slow machine the placeholder page can be sent first.
         assert (await browser).status in (200, 503)
         assert stage.level == 0
 
 
-async def test_a_short_host_is_that_of_the_namespace_whose_address_it_came_to() -> None:
+async def test_short_host_is_resolved_in_namespace_of_its_named_address() -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         port, stop = sock.getsockname()[1], asyncio.Event()
@@ -189,22 +189,24 @@ async def test_a_short_host_is_that_of_the_namespace_whose_address_it_came_to() 
         await served(stage, {NAMED_PORT_ANNOTATION: str(port), ACCESS_ANNOTATION: "private"}, "pod")
         named = stage.activator.named
         running = asyncio.create_task(named.serve({"127.0.0.1": ()}, stop))
-        ours, others = ((named_address("127.0.0.1", namespace), port) for namespace in ("default", "other"))
-        await until(lambda: _listens(ours))
+        default_address, other_address = (
+            (named_address("127.0.0.1", namespace), port) for namespace in ("default", "other")
+        )
+        await until(lambda: _listens(default_address))
         token = [f"Authorization: Bearer {_TOKEN}"]
         for host in (f"hello:{port}", "Hello", "hello.default", "hello.default.svc.cluster.local"):
-            assert (await send_request(ours, host=host, headers=token)).body == "pod", host
+            assert (await send_request(default_address, host=host, headers=token)).body == "pod", host
         assert f"Host: hello:{port}" in stage.pods[0].heads[0]
-        # It is as private as by its whole name, and no name of other listeners.
-        assert (await send_request(ours, host="hello")).status == 401
-        assert (await send_request(ours, host="hello-00001", headers=token)).status == 404
-        assert (await send_request(ours, host="", headers=token)).status == 400
+        # The short host is as private as the full host, and other listeners do not serve it.
+        assert (await send_request(default_address, host="hello")).status == 401
+        assert (await send_request(default_address, host="hello-00001", headers=token)).status == 404
+        assert (await send_request(default_address, host="", headers=token)).status == 400
         assert (await send_request(stage.inner, host="hello", headers=token)).status == 404
-        # Two namespaces that share an address have one listener, and a name of both is nobody's.
+        # Two namespaces that share an address have one listener; a name in both is ambiguous and not served.
         facts = msgspec.structs.replace(next(iter(named.claims.values())), namespace=_sharing("default"))
         named.claims["other/hello"] = facts
-        assert (await send_request(ours, host="hello", headers=token)).status == 404
-        assert not _listens(others)
+        assert (await send_request(default_address, host="hello", headers=token)).status == 404
+        assert not _listens(other_address)
         stop.set()
         await running
 

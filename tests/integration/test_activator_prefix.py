@@ -1,4 +1,4 @@
-"""The activator chooses the pod that has read the beginning of a prompt, over real sockets."""
+"""Prefix affinity: the activator selects the pod that has processed the prefix of a prompt, over real sockets."""
 
 import asyncio
 import gzip
@@ -26,50 +26,50 @@ def chat(*texts: str) -> str:
     return json.dumps({"model": "m", "messages": [{"role": "user", "content": text} for text in texts]})
 
 
-async def ask(stage: Stage, *texts: str) -> HttpResponse:
+async def send_chat(stage: Stage, *texts: str) -> HttpResponse:
     return await send_request(stage.public, _TARGET, method="POST", body=chat(*texts))
 
 
-async def test_conversations_stay_with_the_pod_that_has_read_them_until_it_goes() -> None:
+async def test_conversation_stays_on_the_pod_with_its_prefix_until_pod_is_removed() -> None:
     async with staged() as stage:
         await served(stage)
         turns: dict[str, list[str]] = {}
         homes: dict[str, str] = {}
         name = ""
-        # The hash of a prompt chooses its pod.
+        # The hash of a prompt selects its pod.
         while set(homes.values()) != set(_PODS):
             name = f"conversation {len(turns)}"
             turns[name] = [f"{name} begins " * 100]
-            homes[name] = (await ask(stage, *turns[name])).body
+            homes[name] = (await send_chat(stage, *turns[name])).body
         for turn in range(3):
             for name, texts in turns.items():
                 texts.append(f"{name} says {turn} ")
-                assert (await ask(stage, *texts)).body == homes[name]
+                assert (await send_chat(stage, *texts)).body == homes[name]
         page = stage.activator.ingress.metrics.page.text("")
         labels = 'k8s_namespace_name="default",kn_configuration_name="",kn_revision_name="hello-00001"'
         assert f'serving_prefix_requests_total{{{labels},result="hit"}} {3.0 * len(turns)}' in page
         assert f'serving_prefix_requests_total{{{labels},result="miss"}} {float(len(turns))}' in page
-        # The autoscaler keeps the pods whose caches have saved most.
+        # The autoscaler receives the cache hits per pod, so that it can retain the best pods.
         await until(lambda: any(set(stat.pod_heats) == set(_PODS) for stat in stage.autoscaler.stats))
         await stage.remove_pod(homes[name])
         pods_of = stage.activator.ingress.router.directory.pods_of
         await until(lambda: len(pods_of(("default", "hello-00001"))) == 2)
-        moved = {(await ask(stage, *turns[name])).body for _ in range(3)}
+        moved = {(await send_chat(stage, *turns[name])).body for _ in range(3)}
         assert len(moved) == 1
         assert homes[name] not in moved
 
 
-async def test_a_busy_pod_sends_its_conversation_to_another() -> None:
+async def test_conversation_moves_to_another_pod_while_its_pod_is_busy() -> None:
     async with staged() as stage:
         await served(stage)
         text = "begins " * 1000
-        name = (await ask(stage, text)).body
+        name = (await send_chat(stage, text)).body
         home = next(pod for pod in stage.pods if pod.name == name)
         home.gate.clear()
-        # No other pod has the prompt, so a second request is still worth its wait.
-        waiting = [asyncio.create_task(ask(stage, text)) for _ in range(2)]
+        # No other pod has the prefix, so waiting is still better for a second request.
+        waiting = [asyncio.create_task(send_chat(stage, text)) for _ in range(2)]
         await until(lambda: home.running_count == 2)
-        assert (await ask(stage, text)).body != home.name
+        assert (await send_chat(stage, text)).body != home.name
         home.gate.set()
         assert {(await task).body for task in waiting} == {home.name}
 
@@ -85,7 +85,7 @@ async def test_a_busy_pod_sends_its_conversation_to_another() -> None:
     ],
     ids=["text", "gzip", "deep", "empty", "large"],
 )
-async def test_any_body_is_forwarded(body: bytes) -> None:
+async def test_any_body_is_forwarded_with_prefix_affinity(body: bytes) -> None:
     async with staged() as stage:
         await served(stage)
         reader, writer = await asyncio.open_connection(*stage.public)
@@ -95,17 +95,17 @@ async def test_any_body_is_forwarded(body: bytes) -> None:
         writer.close()
 
 
-async def test_a_stream_and_a_dripping_client_hold_up_nobody() -> None:
+async def test_chunked_and_slow_bodies_do_not_block_other_requests() -> None:
     async with staged() as stage:
         await served(stage)
         head = b"POST / HTTP/1.1\r\nHost: %b\r\nConnection: close\r\n" % HOST.encode()
         stream, stream_writer = await asyncio.open_connection(*stage.public)
-        # A stream reaches its pod with its first byte.
+        # A chunked body is forwarded from its first byte.
         stream_writer.write(head + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{\r\n")
         assert (await stream.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
-        _, dripping_writer = await asyncio.open_connection(*stage.public)
-        dripping_writer.write(head + b'Content-Length: 60000\r\n\r\n{"messages":')
+        _, slow_writer = await asyncio.open_connection(*stage.public)
+        slow_writer.write(head + b'Content-Length: 60000\r\n\r\n{"messages":')
         await until(lambda: stage.level <= 1)
-        assert (await ask(stage, "a" * 1000)).status == 200
-        dripping_writer.close()
+        assert (await send_chat(stage, "a" * 1000)).status == 200
+        slow_writer.close()
         stream_writer.close()

@@ -1,4 +1,4 @@
-"""Pods that are not ready in their slice: the activator probes their real queue-proxies itself."""
+"""Pods that are not ready in their EndpointSlice: the activator probes their real queue-proxies itself."""
 
 import asyncio
 import contextlib
@@ -22,7 +22,7 @@ REVISION_KEY = ("default", "hello-00001")
 
 @contextlib.asynccontextmanager
 async def queue_proxy(app: tuple[str, int], secret: str, readiness: Probe) -> AsyncIterator[tuple[str, int]]:
-    """The daemon before an app; gives its address for requests."""
+    """A queue-proxy in front of an app; yields its address for requests."""
     sockets = {"requests": free_socket(), "admin": free_socket()}
     spec = PodSpec(
         namespace="default",
@@ -48,7 +48,7 @@ async def queue_proxy(app: tuple[str, int], secret: str, readiness: Probe) -> As
 
 
 class StartingApp(PodServer):
-    """An app whose readiness path responds with 503 until ``gate`` is open; ``paths`` are those of requests."""
+    """An app whose readiness path responds with 503 until ``gate`` is set; ``paths`` are those of requests."""
 
     async def _respond(self, writer: asyncio.StreamWriter) -> None:
         is_probe = self.heads[-1].startswith("GET /ready ")
@@ -86,7 +86,7 @@ async def secret_in(stage: Stage) -> str:
     return revision_secret(KEY, namespace="default", uid=revision["metadata"]["uid"])
 
 
-async def test_a_pod_gets_requests_as_soon_as_its_queue_proxy_is_ready_whatever_its_slice_says() -> None:
+async def test_pod_receives_requests_once_queue_proxy_is_ready_before_its_slice_is() -> None:
     async with staged(secrets_of="revision") as stage:
         await stage.service()
         app = StartingApp("p")
@@ -98,7 +98,7 @@ async def test_a_pod_gets_requests_as_soon_as_its_queue_proxy_is_ready_whatever_
         async with queue_proxy(("127.0.0.1", app.port), secret, readiness) as address:
             await list_unready(stage, address[1])
             task = asyncio.create_task(send_request(stage.public, "/held"))
-            # The app has been asked, and so the queue-proxy answers probes with 503 at this time.
+            # The app has received a probe, so the queue-proxy responds to probes with 503 now.
             await until(lambda: stage.level == 1 and app.heads)
             assert not await is_pod_ready(address, secret)
             app.gate.set()
@@ -110,7 +110,7 @@ async def test_a_pod_gets_requests_as_soon_as_its_queue_proxy_is_ready_whatever_
     assert endpoint_slice["endpoints"][0]["conditions"]["ready"] is False
 
 
-async def test_a_pod_of_another_revision_at_the_address_gets_no_request() -> None:
+async def test_pod_without_revision_secret_receives_probes_but_no_request() -> None:
     async with staged(secrets_of="revision") as stage:
         await stage.service()
         impostor = PodServer("queue")
@@ -125,7 +125,7 @@ async def test_a_pod_of_another_revision_at_the_address_gets_no_request() -> Non
     assert {("/held" in head, "K-Network-Probe: queue" in head) for head in impostor.heads} == {(False, True)}
 
 
-async def test_a_queue_proxy_that_drains_is_not_ready() -> None:
+async def test_draining_queue_proxy_is_not_ready() -> None:
     app = PodServer("p")
     await app.start()
     async with queue_proxy(("127.0.0.1", app.port), "secret", Probe()) as address:
@@ -138,7 +138,7 @@ async def test_a_queue_proxy_that_drains_is_not_ready() -> None:
 
 
 @pytest.mark.parametrize("text", [b"HTTP/1.1 200 OK\r\n" + b"X: y\r\n" * 10_000 + b"\r\n", b"hello\r\n\r\n", b"", None])
-async def test_an_address_that_answers_nonsense_or_nothing_is_not_ready(text: bytes | None) -> None:
+async def test_address_without_valid_probe_response_is_not_ready(text: bytes | None) -> None:
     closed = asyncio.Event()
 
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -150,7 +150,7 @@ async def test_an_address_that_answers_nonsense_or_nothing_is_not_ready(text: by
                 writer.write(text)
                 await writer.drain()
         except ConnectionError:
-            # The prober has enough.
+            # The prober has closed the connection.
             return
         finally:
             writer.transport.abort()

@@ -29,7 +29,7 @@ async def started(folder: Path, environment: dict[str, str], *sockets: socket.so
         env={
             "PATH": os.environ["PATH"],
             "SERVING_KEY_FILE": str(key),
-            # The usual port may be another test's at this time.
+            # Another test may use the default port at the same time.
             "SERVING_ACTIVATOR_METRICS_ADDRESS": "127.0.0.1:0",
             **environment,
         },
@@ -39,14 +39,14 @@ async def started(folder: Path, environment: dict[str, str], *sockets: socket.so
 
 
 async def stopped(process: asyncio.subprocess.Process) -> tuple[int, list[dict[str, object]]]:
-    """Its exit code and its log after SIGTERM."""
+    """Send SIGTERM; return the exit code and the log."""
     process.send_signal(signal.SIGTERM)
     _, log = await process.communicate()
     assert process.returncode is not None
     return process.returncode, [json.loads(line) for line in log.decode().splitlines()]
 
 
-async def test_a_process_serves_from_zero_and_stops_on_request(tmp_path: Path) -> None:
+async def test_activator_process_serves_from_zero_and_stops_on_sigterm(tmp_path: Path) -> None:
     store = Store(MemoryCluster())
     with (
         socket.create_server(("127.0.0.1", 0)) as public,
@@ -79,7 +79,7 @@ async def test_a_process_serves_from_zero_and_stops_on_request(tmp_path: Path) -
     assert {"activator.serving", "revision.activated", "activator.stopped"} <= {str(line["event"]) for line in log}
 
 
-async def test_settings_that_are_wrong_are_reported_at_start(tmp_path: Path) -> None:
+async def test_invalid_settings_are_reported_at_start(tmp_path: Path) -> None:
     process = await started(tmp_path, {"SERVING_ACTIVATOR_QUEUE_DEPTH_MAX": "0"})
     _, errors = await process.communicate()
     assert (process.returncode, b"SERVING_ACTIVATOR_QUEUE_DEPTH_MAX" in errors) == (2, True)

@@ -1,4 +1,4 @@
-"""The activator records failed, slow and sampled requests: who failed them, why, and where their time went."""
+"""The activator records failed, slow and sampled requests: the failing component, the reason, and the time per phase."""
 
 import asyncio
 
@@ -26,7 +26,7 @@ async def last_failed(stage: Stage) -> RequestRecord:
     return report_of(stage).failed[-1]
 
 
-async def test_an_error_of_the_app_is_recorded_with_its_pod_and_trace() -> None:
+async def test_app_error_is_recorded_with_pod_and_trace() -> None:
     async with staged() as stage:
         await stage.service()
         pod = await stage.pod_seen("p")
@@ -64,7 +64,7 @@ async def test_an_error_of_the_app_is_recorded_with_its_pod_and_trace() -> None:
     assert report.sampled == report.slow == report.failed
 
 
-async def test_queries_are_recorded_where_a_setting_allows_it() -> None:
+async def test_query_string_is_recorded_if_enabled() -> None:
     async with staged(record_queries=True) as stage:
         await stage.service()
         await stage.pod_seen("p")
@@ -73,7 +73,7 @@ async def test_queries_are_recorded_where_a_setting_allows_it() -> None:
         assert report_of(stage).sampled[0].path == "/find?q=1"
 
 
-async def test_a_long_path_is_cut() -> None:
+async def test_long_path_is_truncated_in_record() -> None:
     async with staged() as stage:
         await stage.service()
         await stage.pod_seen("p")
@@ -82,7 +82,7 @@ async def test_a_long_path_is_cut() -> None:
     assert path == f"/{'x' * 196}..."
 
 
-async def test_a_refusal_of_the_queue_proxy_is_not_the_apps() -> None:
+async def test_queue_proxy_rejection_is_attributed_to_queue_proxy() -> None:
     async with staged() as stage:
         await stage.service()
         pod = await stage.pod_seen("p")
@@ -95,11 +95,11 @@ async def test_a_refusal_of_the_queue_proxy_is_not_the_apps() -> None:
     )
 
 
-async def test_the_wait_in_the_pod_is_no_time_in_the_app() -> None:
+async def test_wait_in_pod_is_not_counted_as_app_time() -> None:
     async with staged() as stage:
         await stage.service()
         pod = await stage.pod_seen("p")
-        # An impossible wait is cut to what the request took.
+        # A reported wait is limited to the duration of the request.
         pod.response = b"HTTP/1.1 200 OK\r\n%bContent-Length: 0\r\n\r\n" % render_pod_wait(5000)
         await send_request(stage.public)
         await until(lambda: stage.activator.ingress.recorder.history.count)
@@ -108,7 +108,7 @@ async def test_the_wait_in_the_pod_is_no_time_in_the_app() -> None:
     assert request_record.app_s == 0
 
 
-async def test_a_client_that_leaves_is_recorded_as_such() -> None:
+async def test_client_disconnect_is_recorded_as_failed_by_client() -> None:
     async with staged() as stage:
         await stage.service()
         pod = await stage.pod_seen("p")
@@ -121,7 +121,7 @@ async def test_a_client_that_leaves_is_recorded_as_such() -> None:
     assert request_record.why == "the client left before the app responded"
 
 
-async def test_a_timeout_says_whether_a_pod_had_the_request() -> None:
+async def test_timeout_record_distinguishes_waiting_from_running_in_pod() -> None:
     async with staged() as stage:
         await stage.service(timeoutSeconds=1)
         assert (await send_request(stage.public)).status == 504
@@ -137,7 +137,7 @@ async def test_a_timeout_says_whether_a_pod_had_the_request() -> None:
     assert running.app_s > 0.5
 
 
-async def test_a_cold_request_says_how_long_its_pod_took_to_start() -> None:
+async def test_cold_requests_are_recorded_with_start_time_of_their_pod() -> None:
     async with staged() as stage:
         await stage.service(state="Reserve")
         cold = asyncio.create_task(send_request(stage.public))
@@ -160,7 +160,7 @@ async def test_a_cold_request_says_how_long_its_pod_took_to_start() -> None:
         )
 
 
-async def test_a_full_queue_is_the_activators() -> None:
+async def test_full_queue_is_recorded_as_failed_by_activator() -> None:
     async with staged(queue_depth_max=1) as stage:
         await stage.service()
         waiting = asyncio.create_task(send_request(stage.public))
@@ -173,7 +173,7 @@ async def test_a_full_queue_is_the_activators() -> None:
     assert "queue" in request_record.why
 
 
-async def test_a_pod_that_ends_twice_over_a_request_is_recorded() -> None:
+async def test_request_that_lost_two_pods_is_recorded_as_failed_by_app() -> None:
     async with staged() as stage:
         await stage.service()
         for name in ("p", "q"):
@@ -185,7 +185,7 @@ async def test_a_pod_that_ends_twice_over_a_request_is_recorded() -> None:
     assert request_record.why.endswith("the app or its pod ended")
 
 
-async def test_nothing_is_recorded_where_a_setting_forbids_it() -> None:
+async def test_recording_is_off_if_maximum_is_zero() -> None:
     async with staged(recorded_requests_max=0) as stage:
         await stage.service()
         await stage.pod_seen("p")

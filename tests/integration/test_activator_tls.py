@@ -1,4 +1,4 @@
-"""Certificates of an activator: by host, from files and Secrets, renewed while it serves; and plain HTTP sent to https."""
+"""Certificates of an activator: by host, from files and Secrets, reloaded while it serves; redirects to HTTPS."""
 
 import base64
 import logging
@@ -25,7 +25,7 @@ from tests.integration.proxy.peers import get
 from tests.integration.tls_stage import RawTls, handshake, issued, write_pair
 
 PERIOD_S = 0.05
-# The end of all certificates of trustme.
+# The expiry of all certificates of trustme.
 YEAR_3000_S = 32_503_680_000.0
 
 
@@ -33,7 +33,7 @@ def terms(**arguments: Any) -> TlsSettings:  # noqa: ANN401 - of any kind
     return TlsSettings(address="127.0.0.1:0", reload_period_s=PERIOD_S, **arguments)
 
 
-def pair_in(folder: Path, name: str, *hosts: str) -> None:
+def write_pair_in(folder: Path, name: str, *hosts: str) -> None:
     write_pair(folder / f"{name}.crt", folder / f"{name}.key", *hosts)
 
 
@@ -55,26 +55,26 @@ async def checked_again(stage: Stage) -> None:
     await until(lambda: watch.turn >= turn + 2)
 
 
-async def test_a_service_over_tls_gets_its_scheme(tmp_path: Path) -> None:
-    pair_in(tmp_path, "hello", "*.default.localhost")
+async def test_service_over_tls_receives_forwarded_proto_https(tmp_path: Path) -> None:
+    write_pair_in(tmp_path, "hello", "*.default.localhost")
     async with staged(tls=terms(folder=str(tmp_path))) as stage:
         await stage.service(slots=0)
         pod = await stage.pod_seen("p")
         client = await RawTls.to(tls_of(stage), HOST)
-        # What a client claims is not believed.
+        # The client's X-Forwarded-Proto is replaced.
         client.send(f"GET / HTTP/1.1\r\nHost: {HOST}\r\nX-Forwarded-Proto: gopher\r\n\r\n".encode())
         assert (await client.until(b"\r\n\r\np")).startswith(b"HTTP/1.1 200 OK\r\n")
         assert "\r\nX-Forwarded-Proto: https\r\n" in pod.heads[0]
         assert "proto=https\r\n" in pod.heads[0]
-        # Hosts of the inner listener are not here either.
+        # Hosts of the inner listener are not served here either.
         client.send(b"GET / HTTP/1.1\r\nHost: hello.default.svc.cluster.local\r\n\r\n")
         assert (await client.until(b"\n")).startswith(b"HTTP/1.1 404 ")
         await client.closed()
 
 
-async def test_each_host_has_its_certificate(tmp_path: Path) -> None:
-    pair_in(tmp_path, "one", "one.in.example")
-    pair_in(tmp_path, "wild", "*.in.example", "*.default.localhost")
+async def test_each_host_is_served_its_certificate(tmp_path: Path) -> None:
+    write_pair_in(tmp_path, "one", "one.in.example")
+    write_pair_in(tmp_path, "wild", "*.in.example", "*.default.localhost")
     nested = tmp_path / "nested"
     nested.mkdir()
     write_pair(nested / "tls.crt", nested / "tls.key", "b.one.in.example")
@@ -94,16 +94,16 @@ async def test_each_host_has_its_certificate(tmp_path: Path) -> None:
         assert {name: float(end) for name, end in ends} == dict.fromkeys(("one", "wild", "nested"), YEAR_3000_S)
 
 
-async def test_the_default_certificate_is_for_unknown_names(tmp_path: Path) -> None:
-    pair_in(tmp_path, "one", "one.example")
-    pair_in(tmp_path, "rest", "rest.example")
+async def test_default_certificate_is_served_for_unknown_names(tmp_path: Path) -> None:
+    write_pair_in(tmp_path, "one", "one.example")
+    write_pair_in(tmp_path, "rest", "rest.example")
     async with staged(tls=terms(folder=str(tmp_path), default_certificate="rest")) as stage:
         assert await handshake(tls_of(stage), None) == ["rest.example"]
         with pytest.raises(ssl.SSLError, match="Hostname mismatch"):
             await handshake(tls_of(stage), "no.example")
 
 
-async def test_a_new_certificate_is_served_and_connections_continue(
+async def test_renewed_certificate_is_served_and_open_connections_continue(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)
@@ -125,11 +125,11 @@ async def test_a_new_certificate_is_served_and_connections_continue(
     ]
 
 
-async def test_a_broken_certificate_is_reported_once_and_the_last_good_one_stays(
+async def test_invalid_certificate_is_reported_once_and_last_valid_one_stays(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    pair_in(tmp_path, "one", "one.example")
-    pair_in(tmp_path, "two", "two.example")
+    write_pair_in(tmp_path, "one", "one.example")
+    write_pair_in(tmp_path, "two", "two.example")
     async with staged(tls=terms(folder=str(tmp_path))) as stage:
         (tmp_path / "one.key").write_bytes((tmp_path / "two.key").read_bytes())
         await checked_again(stage)
@@ -142,7 +142,7 @@ async def test_a_broken_certificate_is_reported_once_and_the_last_good_one_stays
             (f"{tmp_path}/one.crt with {tmp_path}/one.key", "the key is not this certificate's"),
             (f"{tmp_path}/one.key", "No such file or directory"),
         ]
-        # What is taken away altogether is gone.
+        # A certificate without any of its files is removed.
         (tmp_path / "one.crt").unlink()
         await checked_again(stage)
         with pytest.raises(ssl.SSLError, match="UNRECOGNIZED_NAME"):
@@ -161,7 +161,7 @@ def secret_of(*hosts: str, name: str = "world", namespace: str = "knative-servin
     }
 
 
-async def test_a_secret_is_read_by_name_and_read_again(caplog: pytest.LogCaptureFixture) -> None:
+async def test_secret_is_read_by_name_and_reloaded(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     cluster = MemoryCluster()
     async with staged(cluster=cluster, tls=terms(secrets="world")) as stage:
@@ -186,7 +186,7 @@ async def test_a_secret_is_read_by_name_and_read_again(caplog: pytest.LogCapture
             await checked_again(stage)
             assert reason in events(caplog, "certificate.refused")[-1]["reason"]
         assert await handshake(address, "two.example") == ["one.example", "two.example"]
-        # Who failed is told in numbers, not one by one.
+        # Failed handshakes are logged as a count, not individually.
         assert len(events(caplog, "tls.handshakes-failed")) == 1
 
 
@@ -217,8 +217,8 @@ async def test_the_inner_listener_serves_certificates_of_cluster_local_hosts(mod
             writer.transport.abort()
 
 
-async def test_plain_http_is_sent_to_https_but_for_who_must_not_be(tmp_path: Path) -> None:
-    pair_in(tmp_path, "hello", "*.default.localhost")
+async def test_plain_http_is_redirected_to_https_with_exceptions(tmp_path: Path) -> None:
+    write_pair_in(tmp_path, "hello", "*.default.localhost")
     async with staged(tls=terms(folder=str(tmp_path)), http_protocol="Redirected") as stage:
         await stage.service(slots=0)
         await stage.pod_seen("p")
@@ -231,19 +231,19 @@ async def test_plain_http_is_sent_to_https_but_for_who_must_not_be(tmp_path: Pat
         probe = await send_request(stage.public, headers=["K-Network-Probe: activator"])
         assert (probe.status, probe.body) == (200, "activator")
         assert (await send_request(stage.inner, host="hello.default.svc.cluster.local")).body == "p"
-        # Only the probe and the unknown host were asked about; a redirect is no failure to find a service.
+        # A redirect does not count as an unmatched request.
         page = stage.activator.ingress.metrics.page.text("")
         assert "serving_requests_unmatched_total 2.0\n" in page
 
 
-async def test_redirects_name_the_port_that_the_world_sees() -> None:
+async def test_redirect_names_the_public_port() -> None:
     async with staged(tls=TlsSettings(public_port=443), http_protocol="Redirected") as stage:
         await stage.service(slots=0)
         assert stage.activator.tls_address is None
         assert (await send_request(stage.public, "/a")).headers["location"] == f"https://{HOST}/a"
 
 
-async def test_what_came_over_tls_to_a_proxy_in_front_is_not_sent_there_again() -> None:
+async def test_request_with_trusted_forwarded_proto_https_is_not_redirected() -> None:
     http = HttpSettings(trusted_proxies="127.0.0.0/8")
     async with staged(tls=TlsSettings(public_port=443), http_protocol="Redirected", http=http) as stage:
         await stage.service(slots=0)

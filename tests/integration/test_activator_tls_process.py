@@ -1,4 +1,4 @@
-"""TLS of an activator in a separate process: a Secret read over the API, an inherited socket, odd clients, the end."""
+"""TLS of an activator in a separate process: a Secret read over the API, inherited sockets, invalid clients, shutdown."""
 
 import asyncio
 import contextlib
@@ -21,8 +21,8 @@ from tests.integration.tls_stage import RawTls, client_context, handshake
 REQUEST = f"GET / HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode()
 
 
-async def odd_clients(address: tuple[str, int]) -> None:
-    """Odd clients as on any public port; each would log a stack trace in a careless server."""
+async def send_invalid_bytes(address: tuple[str, int]) -> None:
+    """Clients that send invalid bytes, as on any public port; none may cause a stack trace in the log."""
     for first in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\xff\xff" + bytes(100), bytes(300), b"\x16"):
         link = await Link.to(address)
         link.send(first)
@@ -33,14 +33,14 @@ async def odd_clients(address: tuple[str, int]) -> None:
     link = await Link.to(address)
     hello = RawTls(link, client_context(), "strange.example").hello()
     link.send(hello.replace(b"strange", b"str\xff\xfege"))
-    # An alert: internal_error.
+    # The last byte of the alert is internal_error.
     assert (await link.rest())[-1:] == b"\x50"
     await link.closed()
     with pytest.raises(ssl.SSLError, match="UNRECOGNIZED_NAME"):
         await handshake(address, "nobody.example")
 
 
-async def test_a_process_serves_tls_with_a_secret_and_finishes_what_runs(tmp_path: Path) -> None:
+async def test_activator_process_serves_tls_from_a_secret_and_completes_requests(tmp_path: Path) -> None:
     store = Store(MemoryCluster())
     sockets = {name: socket.create_server(("127.0.0.1", 0)) for name in ("public", "inner", "tls")}
     async with served(store.cluster, tmp_path) as api:
@@ -58,13 +58,13 @@ async def test_a_process_serves_tls_with_a_secret_and_finishes_what_runs(tmp_pat
         pod = await store.pod("p")
         pod.gate.clear()
         client = await RawTls.to(address, HOST)
-        await odd_clients(address)
+        await send_invalid_bytes(address)
         client.send(REQUEST)
         async with asyncio.timeout(60):
             while not pod.running_count:  # noqa: ASYNC110 - it is in another process
                 await asyncio.sleep(0.01)
         stopping = asyncio.create_task(stopped(process))
-        # It takes nobody more when it has heard; then the request that runs ends.
+        # The process stops accepting connections; then the request in flight ends.
         await asyncio.sleep(0.1)
         pod.gate.set()
         response = await client.rest()

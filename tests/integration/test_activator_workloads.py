@@ -33,7 +33,7 @@ def endpoint_slice(port: int, *, protocol: str) -> Object:
 
 
 async def serve_workload(stage: Stage, server: PodServer, *, protocol: str, **spec: Any) -> None:  # noqa: ANN401 - its fields
-    """A workload with one pod, as its Service and its endpoints say."""
+    """Create a workload with a Service and one pod, and wait until the activator serves it."""
     stage.pods.append(server)
     workload = ScaledWorkloadSpec(
         target=WorkloadTarget(name="shop"), service=WorkloadService(name="shop"), hosts=(HOST,), **spec
@@ -44,24 +44,24 @@ async def serve_workload(stage: Stage, server: PodServer, *, protocol: str, **sp
     await until(lambda: stage.activator.ingress.routes.find(Listener.PUBLIC, HOST))
 
 
-async def ask(stage: Stage) -> HttpResponse:
+async def send_workload_request(stage: Stage) -> HttpResponse:
     return await send_request(stage.public, host=HOST)
 
 
-async def test_a_pod_gets_tls_where_its_service_says_so() -> None:
+async def test_pod_of_service_with_https_app_protocol_receives_tls() -> None:
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    # Of another name: the certificate is not verified.
+    # The certificate is for another name, because the activator does not verify it.
     trustme.CA().issue_cert("other.example.com").configure_cert(tls)
     async with staged() as stage:
         server = PodServer("p")
         await server.start(tls)
         await serve_workload(stage, server, protocol="https")
-        response = await ask(stage)
+        response = await send_workload_request(stage)
     assert (response.status, response.body) == (200, "p")
     assert "K-Proxy-Request" not in server.heads[0]
 
 
-async def test_each_client_keeps_its_pod_while_pods_come_until_its_pod_goes() -> None:
+async def test_client_affinity_survives_added_pods_until_its_pod_is_removed() -> None:
     async with staged(http=HttpSettings(trusted_proxies="127.0.0.0/8")) as stage:
         router = stage.activator.ingress.router
 
@@ -94,7 +94,7 @@ async def test_each_client_keeps_its_pod_while_pods_come_until_its_pod_goes() ->
         await until(lambda: len(router.directory.pods_of(("default", "shop"))) == 3)
         later = await pods_of_clients()
         assert [pod for pod, before in zip(later, first, strict=True) if before == "b"] == ["b"] * first.count("b")
-        # The others go to several pods.
+        # The clients of the removed pod are distributed to several pods.
         assert len({pod for pod, before in zip(later, first, strict=True) if before == "a"}) > 1
         assert await pods_of_clients() == later
 
@@ -103,26 +103,26 @@ def router_site(stage: Stage) -> Site | None:
     return stage.activator.ingress.routes.find(Listener.PUBLIC, HOST)
 
 
-async def test_a_pod_that_does_not_speak_tls_costs_no_more_than_the_wait_for_a_pod() -> None:
+async def test_pod_without_tls_behind_https_service_returns_error_after_wait() -> None:
     async with staged() as stage:
         server = PodServer("p")
         await server.start()
         await serve_workload(stage, server, protocol="https", wait_timeout_seconds=1)
-        response = await ask(stage)
+        response = await send_workload_request(stage)
     assert response.status in {502, 503}
     assert server.heads == []
 
 
-async def test_an_app_that_listens_after_its_pod_is_listed_gets_the_request_then() -> None:
+async def test_late_listening_app_receives_the_waiting_request() -> None:
     async with staged() as stage:
         server = PodServer("p")
         await server.start()
         await serve_workload(stage, server, protocol="http")
         port = server.port
         await server.stop()
-        response = asyncio.create_task(ask(stage))
+        response = asyncio.create_task(send_workload_request(stage))
         throttlers = stage.activator.ingress.router.throttlers
-        # The pause is 0.8 s by then.
+        # The pod is ejected for 0.8 s by then.
         await until(
             lambda: any(
                 ejection.failure_count == 5
@@ -137,7 +137,7 @@ async def test_an_app_that_listens_after_its_pod_is_listed_gets_the_request_then
 
 
 async def serve_cold(stage: Stage, *, fallback: PodServer | None = None, **spec: object) -> None:
-    """A workload without pods. Its fallback is the Service of another pod."""
+    """Create a workload without pods. Its fallback is the Service of another pod."""
     whole = {"target": {"name": "shop"}, "service": {"name": "shop"}, "hosts": [HOST], **spec}
     workload = {"apiVersion": "serving.dev/v1alpha1", "kind": "ScaledWorkload", "spec": whole}
     if fallback is not None:
@@ -149,35 +149,35 @@ async def serve_cold(stage: Stage, *, fallback: PodServer | None = None, **spec:
     await until(lambda: stage.activator.ingress.routes.find(Listener.PUBLIC, HOST))
 
 
-async def test_a_request_without_a_pod_in_time_gets_the_response_of_the_fallback() -> None:
+async def test_request_without_pod_in_time_receives_fallback_response() -> None:
     async with staged() as stage:
         server = PodServer("m")
         await server.start()
         cold_start = {"fallback": {"name": "maintenance"}}
         await serve_cold(stage, fallback=server, waitTimeoutSeconds=1, coldStart=cold_start)
         await until(lambda: stage.activator.ingress.router.directory.pods_of(("default", "shop:fallback")))
-        response = await ask(stage)
+        response = await send_workload_request(stage)
         assert (response.status, response.body) == (200, "m")
         parts = {"namespace": "default", "name": "shop"}
         (report,) = json.loads(stage.activator.ingress.recorder.reports(parts))
         (record,) = report["sampled"]
         assert (report["revision"], record["pod"], record["is_cold"]) == ("shop:fallback", "p", True)
         assert record["start_s"] >= 1.0 > record["app_s"]
-        # The load is the workload's alone.
+        # The load is reported for the workload only.
         await until(lambda: stage.autoscaler.stats)
         assert {stat.revision for stat in stage.autoscaler.stats} == {"shop"}
         # Without pods of the fallback a request gets 503.
         await stage.cluster.delete(ENDPOINT_SLICE, "default", "m")
         await until(lambda: not stage.activator.ingress.router.directory.pods_of(("default", "shop:fallback")))
-        assert (await ask(stage)).status == 503
-        # A fallback that is removed is forgotten.
+        assert (await send_workload_request(stage)).status == 503
+        # A fallback that is removed from the spec is removed from the directory.
         patch = {"spec": {"coldStart": None}}
         await stage.cluster.patch(SCALED_WORKLOAD, "default", "shop", patch=patch)
         keys = stage.activator.ingress.router.directory
         await until(lambda: keys.revision(("default", "shop:fallback")) is None)
 
 
-async def test_a_workload_is_served_again_once_the_revision_of_its_name_is_deleted() -> None:
+async def test_workload_is_served_again_after_revision_of_same_name_is_deleted() -> None:
     async with staged() as stage:
         server = PodServer("p")
         await server.start()
@@ -187,14 +187,14 @@ async def test_a_workload_is_served_again_once_the_revision_of_its_name_is_delet
         await until(lambda: not directory.is_workload(("default", "shop")))
         await stage.cluster.delete(REVISION, "default", "shop")
         await until(lambda: directory.is_workload(("default", "shop")))
-        assert (await ask(stage)).body == "p"
+        assert (await send_workload_request(stage)).body == "p"
 
 
-async def test_a_placeholder_is_sent_at_once_and_starts_the_workload() -> None:
+async def test_placeholder_is_sent_immediately_and_starts_the_workload() -> None:
     async with staged() as stage:
         placeholder = {"statusCode": 202, "headers": {"Refresh": "5"}, "body": "<p>soon"}
         await serve_cold(stage, coldStart={"placeholder": placeholder})
-        response = await ask(stage)
+        response = await send_workload_request(stage)
         assert (response.status, response.body, response.headers["refresh"]) == (202, "<p>soon", "5")
         assert response.headers["content-type"] == "text/html; charset=utf-8"
         await until(lambda: stage.autoscaler.stats)
@@ -204,7 +204,7 @@ async def test_a_placeholder_is_sent_at_once_and_starts_the_workload() -> None:
         stage.pods.append(server)
         await stage.cluster.create(ENDPOINT_SLICE, endpoint_slice(server.port, protocol="http"))
         await until(lambda: stage.activator.ingress.router.directory.pods_of(("default", "shop")))
-        assert (await ask(stage)).body == "p"
+        assert (await send_workload_request(stage)).body == "p"
 
 
 @pytest.mark.parametrize(
@@ -215,22 +215,22 @@ async def test_a_placeholder_is_sent_at_once_and_starts_the_workload() -> None:
         ({"headers": {"content-type": "application/json"}, "body": "{}"}, 503, "application/json", "{}"),
     ],
 )
-async def test_a_placeholder_has_the_form_of_its_status_and_type(
+async def test_placeholder_response_has_configured_status_and_type(
     placeholder: dict[str, object], status: int, kind: str, body: str
 ) -> None:
     async with staged() as stage:
         await serve_cold(stage, coldStart={"placeholder": placeholder})
-        response = await ask(stage)
+        response = await send_workload_request(stage)
     assert (response.status, response.headers["content-type"], response.body) == (status, kind, body)
 
 
-async def test_with_overflow_requests_wait_up_to_the_bound_and_the_others_get_the_placeholder() -> None:
+async def test_requests_beyond_pending_limit_receive_placeholder_with_overflow() -> None:
     async with staged() as stage:
         cold_start = {"placeholder": {"body": "later"}, "overflow": "Placeholder"}
         await serve_cold(stage, maxPendingRequests=1, coldStart=cold_start)
-        first = asyncio.create_task(ask(stage))
+        first = asyncio.create_task(send_workload_request(stage))
         await until(lambda: stage.level == 1)
-        assert (await ask(stage)).body == "later"
+        assert (await send_workload_request(stage)).body == "later"
         server = PodServer("p")
         await server.start()
         stage.pods.append(server)

@@ -1,4 +1,4 @@
-"""Announcements of pods over real sockets."""
+"""Announcements of ready pods to autoscalers and activators, over real sockets."""
 
 import asyncio
 import contextlib
@@ -34,7 +34,7 @@ SETTINGS = AutoscalerSettings(stats_address="127.0.0.1:0", activator_address="12
 
 
 async def add_pod(store: Store, daemon: AutoscalerDaemon, name: str, *, address: str) -> None:
-    """A pod that is not ready, whose address the API has and no slice."""
+    """Add a pod that is not ready: the API has its address, and no slice lists it."""
     await store.add_pod(name, ready=False)
     await store.cluster.patch(POD, "default", name, patch={"status": {"podIP": address}}, subresource="status")
     await until(lambda: (daemon.autoscaler.pod("default", name) or {"status": {}})["status"].get("podIP"))
@@ -43,7 +43,7 @@ async def add_pod(store: Store, daemon: AutoscalerDaemon, name: str, *, address:
 async def announce(
     daemon: AutoscalerDaemon, names: dict[str, str] | None = None, *, token: str = TOKEN, host: str = "127.0.0.1"
 ) -> tuple[int, str]:
-    """Announce a pod from a host of this machine: status and text."""
+    """Announce a pod from a loopback address; return the status and the body."""
     query = "&".join(f"{name}={value}" for name, value in (OF | (names or {})).items())
     head = f"GET /announce?{query}&port=8012 HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\n\r\n"
     reader, writer = await asyncio.open_connection(*daemon.address, local_addr=(host, 0))
@@ -55,7 +55,7 @@ async def announce(
 
 @contextlib.asynccontextmanager
 async def announcements_at(daemon: AutoscalerDaemon, name: str = "a") -> AsyncIterator[list[AnnouncedPod]]:
-    """The announcements that a connected activator gets."""
+    """The announcements that a connected activator receives."""
     url = "ws://{}:{}/stats?activator={}".format(*daemon.address, name)
     headers = {"Authorization": f"Bearer {activator_token(KEY, name=name)}"}
     announced_pods: list[AnnouncedPod] = []
@@ -68,7 +68,7 @@ async def announcements_at(daemon: AutoscalerDaemon, name: str = "a") -> AsyncIt
 
         listening = asyncio.create_task(listen())
         yield announced_pods
-        # A pong comes after all frames of before.
+        # The pong arrives after all earlier frames.
         await (await connection.ping())
         listening.cancel()
 
@@ -88,14 +88,14 @@ async def autoscaler() -> AsyncIterator[tuple[Store, AutoscalerDaemon]]:
     await store.cluster.close()
 
 
-async def test_a_ready_pod_is_announced_with_the_address_of_its_connection() -> None:
+async def test_ready_pod_is_announced_once_with_its_connection_address() -> None:
     async with autoscaler() as (_, daemon):
         async with announcements_at(daemon) as frames, announcements_at(daemon, "b") as others:
             assert await announce(daemon) == (200, "announced")
             assert await announce(daemon) == (200, "announced")
         assert (
             frames == others == [AnnouncedPod(namespace="default", revision=NAME, pod="p", address="127.0.0.1:8012")]
-        ), "once a second"
+        ), "at most once per second"
 
 
 @pytest.mark.parametrize(
@@ -110,14 +110,14 @@ async def test_a_ready_pod_is_announced_with_the_address_of_its_connection() -> 
         ({"pod": "a/b"}, "127.0.0.1", 401, "a token for just this name"),
     ],
 )
-async def test_a_pod_announces_only_itself(names: dict[str, str], host: str, status: int, why: str) -> None:
+async def test_pod_can_announce_only_itself(names: dict[str, str], host: str, status: int, why: str) -> None:
     async with autoscaler() as (_, daemon):
         async with announcements_at(daemon) as frames:
             result, text = await announce(daemon, names, host=host)
         assert (result, why in text, frames) == (status, True, []), text
 
 
-async def test_only_pods_announce() -> None:
+async def test_only_pods_can_announce() -> None:
     async with autoscaler() as (_, daemon), announcements_at(daemon) as frames:
         assert (await announce(daemon, token="made up"))[0] == 401  # noqa: S106 - no secret
         reader, writer = await asyncio.open_connection(*daemon.address)
@@ -128,7 +128,7 @@ async def test_only_pods_announce() -> None:
         assert frames == []
 
 
-async def test_a_pod_of_a_workload_is_announced_when_the_api_lists_it_as_ready() -> None:
+async def test_workload_pod_is_announced_when_it_becomes_ready() -> None:
     cluster = Store().cluster
     await cluster.create(DEPLOYMENT, deployment(1))
     await cluster.create(SCALED_WORKLOAD, workload())
@@ -147,7 +147,7 @@ async def test_a_pod_of_a_workload_is_announced_when_the_api_lists_it_as_ready()
     await cluster.close()
 
 
-async def test_activators_at_another_autoscaler_get_it_once() -> None:
+async def test_announcement_is_relayed_to_activators_of_other_autoscaler_once() -> None:
     async with paired(SETTINGS) as pair:
         await pair.store.add_pod("p", ready=False)
         await pair.store.cluster.patch(
@@ -161,7 +161,7 @@ async def test_activators_at_another_autoscaler_get_it_once() -> None:
         assert [frame.pod for frame in there] == [frame.pod for frame in here] == ["p"]
 
 
-async def test_a_request_reaches_a_pod_that_no_slice_lists() -> None:
+async def test_request_reaches_announced_pod_before_any_slice_lists_it() -> None:
     async with autoscaler() as (store, daemon), activator(store, daemon) as public:
         async with queue_proxy(store, daemon, secret=await secret_of(store)) as app:
             response = await send_request(public, "/first")
@@ -169,11 +169,11 @@ async def test_a_request_reaches_a_pod_that_no_slice_lists() -> None:
         assert [head.split()[1] for head in app.heads] == ["/first"]
 
 
-async def test_an_announced_pod_without_the_secret_of_the_revision_gets_no_request() -> None:
+async def test_announced_pod_without_revision_secret_receives_no_request() -> None:
     async with autoscaler() as (store, daemon), activator(store, daemon, queue_wait_max_s=2.0) as public:
         async with queue_proxy(store, daemon, secret="0" * 64) as app:
             response = await send_request(public, "/first")
-        # Probes reach the app of a pod that does not know the secret; the request does not.
+        # Probes reach the app of a pod without the secret; the request does not.
         assert (response.status, [head for head in app.heads if " /first " in head]) == (503, [])
         assert daemon.server.numbers["stats_announced_pods_total"] == 1
 
@@ -187,7 +187,7 @@ async def secret_of(store: Store) -> str:
 async def activator(
     store: Store, daemon: AutoscalerDaemon, *, queue_wait_max_s: float = 60.0
 ) -> AsyncIterator[tuple[str, int]]:
-    """An activator of a cluster; gives its public address."""
+    """An activator on the store; yields its public address."""
     settings = ActivatorSettings(
         stats_url="ws://{}:{}/stats".format(*daemon.address),
         public_address="127.0.0.1:0",
@@ -207,7 +207,7 @@ async def activator(
 
 @contextlib.asynccontextmanager
 async def queue_proxy(store: Store, daemon: AutoscalerDaemon, *, secret: str) -> AsyncIterator[PodServer]:
-    """The queue-proxy of the pod p before an app; gives the app."""
+    """The queue-proxy of pod p in front of an app; yields the app."""
     del store
     app = PodServer("app")
     await app.start()

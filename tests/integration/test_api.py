@@ -1,4 +1,4 @@
-"""The API for a client: plain HTTP over a real socket, with the memory store behind it."""
+"""The API server over plain HTTP and a real socket, with a memory store."""
 
 import asyncio
 import contextlib
@@ -31,7 +31,7 @@ MERGE = {"Content-Type": "application/merge-patch+json"}
 
 
 class Lines:
-    """A log of a few lines; a follower gets one more when ``more`` is set."""
+    """Pod logs of one line; followers receive a second line after ``more`` is set."""
 
     def __init__(self) -> None:
         self.more = asyncio.Event()
@@ -48,7 +48,7 @@ class Lines:
 
 
 class Client:
-    """A session with the token, and the responses as JSON."""
+    """A session with the admin token that decodes responses as JSON."""
 
     def __init__(self, session: aiohttp.ClientSession, lines: Lines) -> None:
         self.session = session
@@ -80,7 +80,7 @@ class Client:
 async def connected(
     cluster: MemoryCluster, folder: Path, *, with_logs: bool = True, bookmark_period_s: float = math.inf
 ) -> AsyncIterator[Client]:
-    """A client of a server over a store."""
+    """A client of an API server over a store."""
     lines = Lines()
     async with (
         served(cluster, folder, logs=lines if with_logs else None, bookmark_period_s=bookmark_period_s) as api,
@@ -104,23 +104,23 @@ def config_map(name: str = "m", **data: str) -> Json:
     return {"metadata": {"name": name, "labels": {"team": "a"}}, "data": data}
 
 
-async def test_who_has_no_token_is_refused(client: Client) -> None:
+async def test_wrong_token_is_unauthorized(client: Client) -> None:
     status, reply = await client.call("GET", PODS, headers={"Authorization": "Bearer wrong"})
     assert (status, reply["reason"]) == (401, "Unauthorized")
 
 
-async def test_a_token_in_the_path_is_no_credential(client: Client) -> None:
+async def test_token_in_the_path_is_unauthorized(client: Client) -> None:
     status, _ = await client.call("GET", f"/token/{TOKEN}{PODS}", headers={"Authorization": ""})
     assert status == 401
 
 
-async def test_a_name_that_is_not_ours_is_refused(client: Client) -> None:
+async def test_foreign_host_header_is_forbidden(client: Client) -> None:
     status, reply = await client.call("GET", PODS, headers={"Host": "evil.example"})
     assert (status, reply["reason"]) == (403, "Forbidden")
 
 
 @pytest.mark.parametrize("path", [SERVICES, "/nowhere", f"{MAPS}?watch=true&timeoutSeconds=1"])
-async def test_no_cache_keeps_a_response(client: Client, path: str) -> None:
+async def test_responses_are_not_cacheable(client: Client, path: str) -> None:
     async with client.session.get(path) as response:
         assert response.headers["Cache-Control"] == "no-cache, private"
 
@@ -130,7 +130,7 @@ async def test_health_needs_no_token(client: Client) -> None:
         assert (response.status, await response.text()) == (200, "ok")
 
 
-async def test_a_service_is_made_with_its_defaults(client: Client) -> None:
+async def test_created_service_has_defaults(client: Client) -> None:
     status, body = await client.call("POST", SERVICES, service())
     assert status == 201
     assert body["spec"]["template"]["spec"]["timeoutSeconds"] == 300
@@ -138,7 +138,7 @@ async def test_a_service_is_made_with_its_defaults(client: Client) -> None:
     assert {"uid", "resourceVersion", "creationTimestamp", "generation", "namespace"} <= set(body["metadata"])
 
 
-async def test_a_service_that_breaks_a_rule_is_refused_with_every_cause(client: Client) -> None:
+async def test_invalid_service_is_rejected_with_every_cause(client: Client) -> None:
     status, reply = await client.call("POST", SERVICES, service(containers=[], containerConcurrency=-1))
     assert (status, reply["reason"], reply["details"]["name"]) == (422, "Invalid", "hello")
     fields = [cause["field"] for cause in reply["details"]["causes"]]
@@ -146,33 +146,33 @@ async def test_a_service_that_breaks_a_rule_is_refused_with_every_cause(client: 
     assert "missing field(s): spec.template.spec.containers" in reply["message"]
 
 
-async def test_an_unknown_field_is_reported(client: Client) -> None:
+async def test_unknown_field_is_dropped_with_a_warning(client: Client) -> None:
     status, body, warnings = await client.whole("POST", SERVICES, service(foo=1))
     assert (status, warnings) == (201, ['299 - "unknown field \\"spec.template.spec.foo\\""'])
     assert "foo" not in body["spec"]["template"]["spec"]
 
 
-async def test_an_unknown_field_is_refused_to_the_strict(client: Client) -> None:
+async def test_unknown_field_is_rejected_under_strict_validation(client: Client) -> None:
     status, reply = await client.call("POST", f"{SERVICES}?fieldValidation=Strict", service(foo=1))
     assert (status, reply["reason"]) == (400, "BadRequest")
     assert 'strict decoding error: unknown field "spec.template.spec.foo"' in reply["message"]
 
 
-async def test_a_patch_is_looked_at_as_strictly(client: Client) -> None:
+async def test_patch_is_validated_strictly_if_requested(client: Client) -> None:
     await client.call("POST", SERVICES, service())
     patch: Json = {"spec": {"tempalte": {}}}
     status, _ = await client.call("PATCH", f"{SERVICES}/hello?fieldValidation=Strict", patch, headers=MERGE)
     assert status == 400
 
 
-async def test_a_field_without_effect_is_reported(client: Client) -> None:
+async def test_field_without_effect_causes_a_warning(client: Client) -> None:
     _, _, warnings = await client.whole("POST", SERVICES, service(priorityClassName="high"))
     assert warnings == [
         '299 - "spec.template.spec.priorityClassName: accepted without effect: pods run on this machine"'
     ]
 
 
-async def test_a_dry_run_deletes_nothing(client: Client) -> None:
+async def test_dry_run_delete_retains_the_object(client: Client) -> None:
     await client.call("POST", MAPS, config_map())
     await client.call("DELETE", f"{MAPS}/m", {"dryRun": ["All"]})
     assert (await client.call("GET", f"{MAPS}/m"))[0] == 200
@@ -216,7 +216,7 @@ async def test_a_dry_run_deletes_nothing(client: Client) -> None:
         ("GET", f"{MAPS}?watch=1&sendInitialEvents=true&resourceVersionMatch=Exact", None, {}, 400),
     ],
 )
-async def test_what_is_wrong_with_a_request_is_said(
+async def test_invalid_request_returns_status_with_message(
     client: Client, method: str, path: str, body: object, headers: dict[str, str], expected: int
 ) -> None:
     status, reply = await client.call(method, path, body, headers=headers)
@@ -224,42 +224,42 @@ async def test_what_is_wrong_with_a_request_is_said(
     assert reply["message"]
 
 
-async def test_a_watch_needs_get_because_a_response_to_head_has_no_body(client: Client) -> None:
+async def test_watch_with_head_is_rejected(client: Client) -> None:
     async with client.session.head(f"{MAPS}?watch=1&timeoutSeconds=1") as response:
         assert response.status == 405
 
 
-async def test_a_body_nested_too_deep_is_refused(client: Client) -> None:
+async def test_deeply_nested_body_is_rejected(client: Client) -> None:
     data = b'{"metadata": {"name": "m"}, "data": ' + b'{"a":' * 5000 + b"1" + b"}" * 5001
     async with client.session.post(MAPS, data=data, headers={"Content-Type": "application/json"}) as response:
         assert response.status == 400
 
 
-async def test_a_patch_of_too_many_operations_is_refused_before_any_is_looked_at(
+async def test_patch_with_too_many_operations_is_rejected_before_it_is_parsed(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await client.call("POST", MAPS, config_map(a="b"))
-    looked_at: list[object] = []
-    monkeypatch.setattr("serving.home.apiserver.writing.touched", lambda body, _: looked_at.append(body))
+    parsed: list[object] = []
+    monkeypatch.setattr("serving.home.apiserver.writing.touched", lambda body, _: parsed.append(body))
     operation = {"op": "add", "path": "/data/a", "value": "c"}
     headers = {"Content-Type": "application/json-patch+json"}
     status, reply = await client.call("PATCH", f"{MAPS}/m", [operation] * 10_001, headers=headers)
-    assert (status, looked_at) == (422, [])
+    assert (status, parsed) == (422, [])
     assert reply["message"] == "a JSON patch has at most 10000 operations, this has 10001"
 
 
-async def test_a_body_too_large_is_refused(client: Client) -> None:
+async def test_oversize_body_is_rejected(client: Client) -> None:
     async with client.session.post(MAPS, data=io.BytesIO(bytes(4 * 2**20))) as response:
         assert (response.status, (await response.json())["reason"]) == (413, "RequestEntityTooLarge")
 
 
-async def test_a_manifest_may_be_yaml(client: Client) -> None:
+async def test_yaml_manifest_is_accepted(client: Client) -> None:
     headers = {"Content-Type": "application/yaml"}
     async with client.session.post(MAPS, data=b"metadata: {name: y}\ndata: {a: b}", headers=headers) as response:
         assert response.status == 201
 
 
-async def test_a_table_has_the_columns_of_the_crd(client: Client) -> None:
+async def test_table_has_columns_of_the_crd(client: Client) -> None:
     await client.call("POST", SERVICES, service())
     _, table = await client.call("GET", SERVICES, headers=TABLE)
     assert [column["name"] for column in table["columnDefinitions"]][:2] == ["Name", "URL"]
@@ -267,13 +267,13 @@ async def test_a_table_has_the_columns_of_the_crd(client: Client) -> None:
     assert table["rows"][0]["object"]["kind"] == "PartialObjectMetadata"
 
 
-async def test_one_object_may_be_a_table(client: Client) -> None:
+async def test_single_object_is_served_as_table(client: Client) -> None:
     await client.call("POST", MAPS, config_map(a="b"))
     _, table = await client.call("GET", f"{MAPS}/m", headers=TABLE)
     assert table["rows"][0]["cells"][:2] == ["m", 1]
 
 
-async def test_metadata_alone(client: Client) -> None:
+async def test_partial_object_metadata_contains_no_data(client: Client) -> None:
     await client.call("POST", MAPS, config_map(a="b"))
     accept = {"Accept": "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"}
     _, resource = await client.call("GET", f"{MAPS}/m", headers=accept)
@@ -283,13 +283,13 @@ async def test_metadata_alone(client: Client) -> None:
     assert listing["kind"] == "PartialObjectMetadataList"
 
 
-async def test_deleting_says_what_is_gone(client: Client) -> None:
+async def test_delete_responds_with_status_and_uid(client: Client) -> None:
     _, resource = await client.call("POST", MAPS, config_map())
     status, reply = await client.call("DELETE", f"{MAPS}/m")
     assert (status, reply["status"], reply["details"]["uid"]) == (200, "Success", resource["metadata"]["uid"])
 
 
-async def test_deleting_what_finalizers_hold_gives_the_object(client: Client) -> None:
+async def test_delete_of_object_with_finalizers_responds_with_object(client: Client) -> None:
     body = config_map()
     body["metadata"]["finalizers"] = ["example.com/hold"]
     await client.call("POST", MAPS, body)
@@ -305,7 +305,7 @@ def protobuf_options(version: str, *, uid: str) -> bytes:
     return b"k8s\x00" + b"\x0a" + bytes([len(meta)]) + meta + b"\x12" + bytes([len(options)]) + options
 
 
-async def test_typed_go_clients_delete_with_protobuf(client: Client) -> None:
+async def test_delete_accepts_protobuf_options(client: Client) -> None:
     _, resource = await client.call("POST", MAPS, config_map())
     heads = {"Content-Type": "application/vnd.kubernetes.protobuf"}
     wrong = protobuf_options("v1", uid="another")
@@ -317,14 +317,14 @@ async def test_typed_go_clients_delete_with_protobuf(client: Client) -> None:
     assert (await client.call("GET", f"{MAPS}/m"))[0] == 404
 
 
-async def test_deleting_another_than_was_meant_is_refused(client: Client) -> None:
+async def test_delete_with_wrong_uid_precondition_conflicts(client: Client) -> None:
     await client.call("POST", MAPS, config_map())
     for options in ({}, {"dryRun": ["All"]}):
         status, _ = await client.call("DELETE", f"{MAPS}/m", {"preconditions": {"uid": "other"}} | options)
         assert status == 409
 
 
-async def test_deleting_many_goes_by_the_selector(client: Client) -> None:
+async def test_delete_collection_follows_label_selector(client: Client) -> None:
     for name, team in (("a", "x"), ("b", "x"), ("c", "y")):
         await client.call("POST", MAPS, {"metadata": {"name": name, "labels": {"team": team}}})
     status, _ = await client.call("DELETE", f"{MAPS}?labelSelector=team%3Dx")
@@ -332,7 +332,7 @@ async def test_deleting_many_goes_by_the_selector(client: Client) -> None:
     assert (status, [item["metadata"]["name"] for item in remaining["items"]]) == (200, ["c"])
 
 
-async def test_initial_events_end_with_a_bookmark_that_says_so(client: Client) -> None:
+async def test_initial_events_end_with_annotated_bookmark(client: Client) -> None:
     await client.call("POST", MAPS, config_map("a"))
     query = "watch=true&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
     async with client.watch(f"{MAPS}?{query}") as events:
@@ -341,7 +341,7 @@ async def test_initial_events_end_with_a_bookmark_that_says_so(client: Client) -
     assert seen[1]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
 
 
-async def test_a_watch_that_allows_bookmarks_gets_them_with_what_it_has_seen(tmp_path: Path) -> None:
+async def test_bookmarks_with_latest_version_are_sent_only_to_watches_that_allow_them(tmp_path: Path) -> None:
     async with connected(MemoryCluster(), tmp_path, bookmark_period_s=0.05) as client:
         _, listing = await client.call("GET", MAPS)
         since = f"watch=true&resourceVersion={listing['metadata']['resourceVersion']}"
@@ -350,7 +350,7 @@ async def test_a_watch_that_allows_bookmarks_gets_them_with_what_it_has_seen(tmp
             _, resource = await client.call("POST", MAPS, config_map("a"))
             later_events = [event async for event in _until_two_bookmarks_after_the_first_change(events)]
         async with client.watch(f"{MAPS}?{since}&timeoutSeconds=1") as events:
-            assert [event["type"] async for event in events] == ["ADDED"], "nobody asked for them"
+            assert [event["type"] async for event in events] == ["ADDED"], "this watch does not allow bookmarks"
     metadata = {"resourceVersion": listing["metadata"]["resourceVersion"], "creationTimestamp": None}
     bookmark = {"kind": "ConfigMap", "apiVersion": "v1", "metadata": metadata}
     assert first == {"type": "BOOKMARK", "object": bookmark}
@@ -368,12 +368,12 @@ async def _until_two_bookmarks_after_the_first_change(events: AsyncIterator[Json
             return
 
 
-async def test_a_watch_ends_when_its_time_is_up(client: Client) -> None:
+async def test_watch_ends_after_timeout_seconds(client: Client) -> None:
     async with client.watch(f"{MAPS}?watch=true&timeoutSeconds=1") as events:
         assert [event async for event in events if event["type"] != "BOOKMARK"] == []
 
 
-async def test_a_watch_may_be_of_tables(client: Client) -> None:
+async def test_watch_can_send_tables(client: Client) -> None:
     async with client.watch(f"{MAPS}?watch=true", **TABLE) as events:
         await client.call("POST", MAPS, config_map("a", x="y"))
         event = await anext(events)
@@ -384,13 +384,13 @@ async def test_a_watch_may_be_of_tables(client: Client) -> None:
     )
 
 
-async def test_a_log_is_read(client: Client) -> None:
+async def test_pod_log_is_served(client: Client) -> None:
     await client.call("POST", PODS, {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "x"}]}})
     async with client.session.get(f"{PODS}/p/log") as response:
         assert await response.text() == "default/p/c\n"
 
 
-async def test_a_log_is_followed(client: Client) -> None:
+async def test_followed_pod_log_sends_new_lines(client: Client) -> None:
     await client.call("POST", PODS, {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "x"}]}})
     async with client.session.get(f"{PODS}/p/log?follow=true") as response:
         assert await response.content.readline() == b"default/p/c\n"
@@ -398,7 +398,7 @@ async def test_a_log_is_followed(client: Client) -> None:
         assert await response.content.readline() == b"more\n"
 
 
-async def test_the_log_of_a_pod_that_is_gone_is_read_as_long_as_it_is_kept(client: Client) -> None:
+async def test_stored_log_of_deleted_pod_is_served(client: Client) -> None:
     async with client.session.get("/logs/pods/default") as response:
         assert await response.json() == [{"pod": "gone", "containers": ["app"], "written_s": 1.0}]
     async with client.session.get(f"{PODS}/gone/log") as response:
@@ -409,7 +409,7 @@ async def test_the_log_of_a_pod_that_is_gone_is_read_as_long_as_it_is_kept(clien
     assert (await client.call("GET", "/logs/pods/%2e%2e"))[0] == 404
 
 
-async def test_the_log_of_a_pod_that_is_not_there_is_not_found(client: Client) -> None:
+async def test_log_of_unknown_pod_is_not_found(client: Client) -> None:
     assert (await client.call("GET", f"{PODS}/p/log"))[0] == 404
 
 
@@ -417,7 +417,7 @@ async def test_the_log_of_a_pod_that_is_not_there_is_not_found(client: Client) -
 @pytest.mark.parametrize(
     "stream", ["exec", "exec?command=ls&stdout=1", "attach?stdout=1", "portforward?ports=x", "log?tailLines=x"]
 )
-async def test_a_stream_of_a_pod_that_is_not_there_is_not_found_whatever_else_is_wrong(
+async def test_stream_of_unknown_pod_is_not_found_whatever_its_parameters(
     client: Client, stream: str, upgrade: str
 ) -> None:
     headers = {"Connection": "Upgrade", "Upgrade": upgrade} if upgrade else {}
@@ -425,14 +425,14 @@ async def test_a_stream_of_a_pod_that_is_not_there_is_not_found_whatever_else_is
     assert (status, reply["reason"], reply["message"]) == (404, "NotFound", 'pods "p" not found')
 
 
-async def test_a_wrong_time_of_logs_is_named(client: Client) -> None:
+async def test_invalid_since_time_of_log_is_reported(client: Client) -> None:
     spec = {"containers": [{"name": "c", "image": "x"}]}
     await client.call("POST", PODS, {"metadata": {"name": "timed"}, "spec": spec})
     status, reply = await client.call("GET", f"{PODS}/timed/log?sinceTime=yesterday")
     assert (status, reply["message"]) == (400, "sinceTime: 'yesterday' is not a time, as 2026-11-21T10:00:00Z")
 
 
-async def test_a_server_without_logs_says_so(tmp_path: Path) -> None:
+async def test_server_without_logs_returns_501(tmp_path: Path) -> None:
     async with connected(MemoryCluster(), tmp_path, with_logs=False) as client:
         pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
         await client.call("POST", PODS, pod)
@@ -443,29 +443,31 @@ async def test_a_server_without_logs_says_so(tmp_path: Path) -> None:
     "path",
     ["/", "/version", "/api", "/apis", "/apis/apps", "/apis/apps/v1", "/api/v1", "/openapi/v2", "/openapi/v3"],
 )
-async def test_the_first_caller_is_named(client: Client, path: str) -> None:
+async def test_discovery_paths_are_served(client: Client, path: str) -> None:
     assert (await client.call("GET", path))[0] == 200
 
 
-async def test_a_document_of_a_group(client: Client) -> None:
+async def test_openapi_document_of_group_is_served(client: Client) -> None:
     _, index = await client.call("GET", "/openapi/v3")
     url = index["paths"]["apis/serving.dev/v1alpha1"]["serverRelativeURL"]
     assert (await client.call("GET", url))[1]["openapi"] == "3.0.0"
 
 
-async def test_who_has_the_token_may_do_everything(client: Client) -> None:
+async def test_admin_token_is_allowed_everything(client: Client) -> None:
     _, review = await client.call("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", CAN_I)
     assert review["status"]["allowed"] is True
 
 
 class Broken(MemoryCluster):
-    """A store with a defect."""
+    """A store that raises an unexpected error."""
 
     async def write(self, _: Write) -> Json:
         raise RuntimeError("secret detail")
 
 
-async def test_a_defect_is_reported_without_its_details(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_internal_error_is_logged_and_hidden_from_client(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     async with connected(Broken(), tmp_path) as client:
         status, reply = await client.call("POST", MAPS, config_map())
     assert (status, reply["reason"]) == (500, "InternalError")
@@ -473,7 +475,7 @@ async def test_a_defect_is_reported_without_its_details(tmp_path: Path, caplog: 
     assert "secret detail" in caplog.text
 
 
-async def test_a_slow_watch_gets_an_error(tmp_path: Path) -> None:
+async def test_slow_watch_receives_410_error_event(tmp_path: Path) -> None:
     cluster = MemoryCluster(limits=StoreLimits(watch_count_max=1))
     async with connected(cluster, tmp_path) as client, client.watch(f"{MAPS}?watch=true") as events:
         for name in ("a", "b", "c"):
@@ -482,7 +484,7 @@ async def test_a_slow_watch_gets_an_error(tmp_path: Path) -> None:
     assert (seen[-1]["type"], seen[-1]["object"]["code"]) == ("ERROR", 410)
 
 
-async def test_a_watch_ends_with_its_store(tmp_path: Path) -> None:
+async def test_watch_ends_when_store_closes(tmp_path: Path) -> None:
     cluster = MemoryCluster()
     async with connected(cluster, tmp_path) as client, client.watch(f"{MAPS}?watch=true") as events:
         await cluster.close()
@@ -490,7 +492,7 @@ async def test_a_watch_ends_with_its_store(tmp_path: Path) -> None:
 
 
 class Observed(MemoryCluster):
-    """A store that reports the end of a watch."""
+    """A store that sets `ended` when a watch ends."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -510,7 +512,7 @@ class Observed(MemoryCluster):
         return observed()
 
 
-async def test_a_watch_whose_client_has_gone_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_watch_of_disconnected_client_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watching, "_CHECK_EVERY_S", 0.01)
     cluster = Observed()
     async with connected(cluster, tmp_path) as client:
@@ -519,7 +521,9 @@ async def test_a_watch_whose_client_has_gone_ends(tmp_path: Path, monkeypatch: p
         await asyncio.wait_for(cluster.ended.wait(), 60)
 
 
-async def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_that_does_not_read_its_watch_is_disconnected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(watching, "_UNREAD_S", 0.1)
     cluster = Observed()
     for name in "abcdefgh":
@@ -532,12 +536,12 @@ async def test_a_client_that_does_not_read_is_cut_off(tmp_path: Path, monkeypatc
             await response.read()
 
 
-async def test_a_dry_run_deletes_none_of_many(client: Client) -> None:
+async def test_dry_run_delete_collection_retains_objects(client: Client) -> None:
     await client.call("POST", MAPS, config_map())
     await client.call("DELETE", f"{MAPS}?dryRun=All")
     assert (await client.call("GET", f"{MAPS}/m"))[0] == 200
 
 
-async def test_an_error_about_many_names_none(client: Client) -> None:
+async def test_error_for_generated_name_contains_no_name(client: Client) -> None:
     status, reply = await client.call("POST", MAPS, {"metadata": {"generateName": "A-"}})
     assert (status, "name" in reply.get("details", {})) == (422, False)

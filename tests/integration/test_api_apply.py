@@ -75,7 +75,7 @@ async def test_a_field_of_another_manager_is_a_conflict_until_forced(kubectl: Ku
     assert await kubectl("get", "deployment", "d", "-o", "jsonpath={.spec.replicas}") == "1"
 
 
-async def test_two_managers_of_one_list_keep_their_elements(kubectl: Kubectl) -> None:
+async def test_two_apply_managers_own_separate_list_elements(kubectl: Kubectl) -> None:
     await applied(kubectl, DEPLOYMENT_TEXT)
     other = DEPLOYMENT_TEXT.replace("env: [{name: A, value: b}, {name: C, value: d}]", "env: [{name: X, value: z}]")
     await applied(kubectl, other, "--field-manager=other")
@@ -116,25 +116,25 @@ async def test_custom_resources_follow_their_schema(kubectl: Kubectl) -> None:
     assert managers["kubectl-annotate"]["f:metadata"]["f:annotations"]["f:why"] == {}
 
 
-async def test_an_object_of_a_client_side_apply_migrates(kubectl: Kubectl) -> None:
+async def test_object_of_client_side_apply_is_migrated(kubectl: Kubectl) -> None:
     (kubectl.folder / "it.yaml").write_text(DEPLOYMENT_TEXT, encoding="utf-8")
     await kubectl("apply", "-f", "it.yaml")
     await applied(kubectl, DEPLOYMENT_TEXT.replace("image: one", "image: two"))
     deployment = await kubectl.cluster.get(DEPLOYMENT, "default", "d")
-    # kubectl itself writes the second, for the annotation of the older form.
+    # kubectl itself is the second manager, for the annotation of client-side apply.
     assert {managed_field["manager"] for managed_field in deployment["metadata"]["managedFields"]} == {
         "kubectl",
         "kubectl-last-applied",
     }
     assert deployment["spec"]["template"]["spec"]["containers"][0]["image"] == "two"
-    # The annotation of the older form follows, so that going back to it works.
+    # The annotation is updated too, so that client-side apply works again.
     await applied(kubectl, DEPLOYMENT_TEXT.replace(", {name: C, value: d}", ""))
     await kubectl("apply", "-f", "it.yaml")
     deployment = await kubectl.cluster.get(DEPLOYMENT, "default", "d")
     assert [variable["name"] for variable in deployment["spec"]["template"]["spec"]["containers"][0]["env"]] == ["A"]
 
 
-async def test_an_object_without_owners_gets_them_with_its_first_apply(kubectl: Kubectl) -> None:
+async def test_object_without_owners_conflicts_until_forced(kubectl: Kubectl) -> None:
     body = {"metadata": {"name": "c", "namespace": "default"}, "data": {"a": "b", "c": "d"}}
     await kubectl.cluster.create(CONFIG_MAP, body)
     text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: c}\ndata: {a: x}\n"
@@ -156,7 +156,7 @@ async def test_a_list_element_without_its_key_is_rejected(kubectl: Kubectl) -> N
     assert "omits its key name" in printed
 
 
-async def test_every_kind_takes_it(kubectl: Kubectl) -> None:
+async def test_every_kind_accepts_server_side_apply(kubectl: Kubectl) -> None:
     texts = [
         "apiVersion: v1\nkind: Namespace\nmetadata: {name: here}\n",
         "apiVersion: v1\nkind: Secret\nmetadata: {name: s}\nstringData: {a: b}\n",

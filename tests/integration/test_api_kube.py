@@ -1,4 +1,4 @@
-"""The kube adapter against servers that respond, fail, hang and vanish; conformance covers the port."""
+"""The kube adapter against servers that respond, fail, hang or disappear; tests/conformance covers the port."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ from tests.integration.api_server import served
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 USUAL = KubeTimeouts()
 
-# A kubeconfig with this comment is YAML, as of any other cluster: `kubernetes.aio` reads it.
+# A kubeconfig with this comment is YAML, like those of other clusters, and is read by `kubernetes.aio`.
 _YAML = "# YAML\n"
 _BOTH_SESSIONS = pytest.mark.parametrize("comment", ["", _YAML], ids=["local", "library"])
 
@@ -48,7 +48,7 @@ async def cluster(tmp_path: Path, request: pytest.FixtureRequest) -> AsyncIterat
 async def responding(
     handler: Handler, folder: Path, timeouts: KubeTimeouts = USUAL, *, comment: str = ""
 ) -> AsyncIterator[KubeCluster]:
-    """The adapter before a server of the test's own."""
+    """The adapter with a server that responds with `handler`."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
     path = folder / "kubeconfig"
@@ -59,7 +59,7 @@ async def responding(
             yield kube_cluster
 
 
-async def test_the_record_of_who_owns_a_field_is_left_out(cluster: KubeCluster) -> None:
+async def test_managed_fields_are_removed_from_objects(cluster: KubeCluster) -> None:
     new_config_map = await cluster.create(CONFIG_MAP, config_map())
     listing = await cluster.list(CONFIG_MAP, "default")
     async with cluster.watch(CONFIG_MAP, "default", resource_version="0") as events:
@@ -68,25 +68,25 @@ async def test_the_record_of_who_owns_a_field_is_left_out(cluster: KubeCluster) 
         assert "managedFields" not in resource["metadata"]
 
 
-async def test_a_breach_comes_back_with_its_causes(cluster: KubeCluster) -> None:
+async def test_invalid_object_error_contains_its_causes(cluster: KubeCluster) -> None:
     with pytest.raises(Invalid) as caught:
         await cluster.create(SERVING_SERVICE, {"metadata": {"name": "hello"}, "spec": {}})
     assert [problem.where for problem in caught.value.problems] == ["spec.template.spec.containers"]
 
 
-async def test_a_name_that_needs_escaping_is_one_name(cluster: KubeCluster) -> None:
+async def test_object_name_is_escaped_in_url(cluster: KubeCluster) -> None:
     with pytest.raises(NotFound):
         await cluster.get(CONFIG_MAP, "default", "../pods?x=1")
 
 
-async def test_a_watch_of_a_large_object(cluster: KubeCluster) -> None:
+async def test_watch_delivers_a_large_object(cluster: KubeCluster) -> None:
     large = "x" * 1_000_000
     async with cluster.watch(CONFIG_MAP, resource_version=(await cluster.list(CONFIG_MAP)).resource_version) as events:
         await cluster.create(CONFIG_MAP, config_map() | {"data": {"a": large}})
         assert (await anext(events)).object["data"] == {"a": large}
 
 
-async def test_a_server_that_goes_ends_its_watches(tmp_path: Path) -> None:
+async def test_watch_ends_when_its_server_stops(tmp_path: Path) -> None:
     store = MemoryCluster()
     async with contextlib.AsyncExitStack() as stack:
         async with served(store, tmp_path) as api:
@@ -106,7 +106,7 @@ async def _drain(events: AsyncIterator[object]) -> str:
     return "ended"
 
 
-async def test_a_missing_server_is_unavailable(tmp_path: Path) -> None:
+async def test_unreachable_server_raises_unavailable(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     path = tmp_path / "kubeconfig"
@@ -117,24 +117,24 @@ async def test_a_missing_server_is_unavailable(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "clusters: 5", "[", "current-context: x"])
-async def test_a_kubeconfig_that_is_none_is_unavailable(tmp_path: Path, text: str) -> None:
+async def test_invalid_kubeconfig_raises_unavailable(tmp_path: Path, text: str) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(text, encoding="utf-8")
     with pytest.raises(Unavailable, match="no usable kubeconfig"):
         await KubeCluster(path).list(POD)
 
 
-async def test_a_kubeconfig_that_is_missing_is_unavailable(tmp_path: Path) -> None:
+async def test_missing_kubeconfig_raises_unavailable(tmp_path: Path) -> None:
     with pytest.raises(Unavailable, match="no usable kubeconfig"):
         await KubeCluster(tmp_path / "none").list(POD)
 
 
-async def test_a_pod_without_a_service_account_is_unavailable() -> None:
+async def test_pod_without_service_account_raises_unavailable() -> None:
     with pytest.raises(Unavailable, match="no usable kubeconfig in this pod"):
         await KubeCluster(None).list(POD)
 
 
-async def test_a_server_that_hangs_is_unavailable(tmp_path: Path) -> None:
+async def test_unresponsive_server_raises_unavailable_after_timeout(tmp_path: Path) -> None:
     async def hang(_: web.Request) -> web.StreamResponse:
         await asyncio.Event().wait()
         raise AssertionError
@@ -147,7 +147,7 @@ async def test_a_server_that_hangs_is_unavailable(tmp_path: Path) -> None:
                 pass
 
 
-async def test_a_watch_that_falls_silent_beyond_its_time_is_unavailable(tmp_path: Path) -> None:
+async def test_silent_watch_raises_unavailable_after_its_time(tmp_path: Path) -> None:
     async def silent(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse()
         await response.prepare(request)
@@ -169,7 +169,9 @@ async def test_a_watch_that_falls_silent_beyond_its_time_is_unavailable(tmp_path
         (b'{"type":"ERROR","object":{"code":500,"message":"oh"}}\n', Unavailable),
     ],
 )
-async def test_a_watch_that_goes_wrong_says_how(tmp_path: Path, body: bytes, expected: type[Exception]) -> None:
+async def test_invalid_or_error_watch_event_raises_matching_error(
+    tmp_path: Path, body: bytes, expected: type[Exception]
+) -> None:
     async def broken(_: web.Request) -> web.StreamResponse:
         return web.Response(body=body)
 
@@ -181,7 +183,7 @@ async def test_a_watch_that_goes_wrong_says_how(tmp_path: Path, body: bytes, exp
 @_BOTH_SESSIONS
 @pytest.mark.parametrize("status", [500, 502, 503, 504])
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "POST", "PATCH"])
-async def test_a_call_that_fails_is_made_once_and_keeps_the_message(
+async def test_failed_call_is_sent_once_and_retains_the_message(
     tmp_path: Path, comment: str, method: str, status: int
 ) -> None:
     seen: list[str] = []
@@ -204,7 +206,7 @@ async def test_a_call_that_fails_is_made_once_and_keeps_the_message(
 
 
 @_BOTH_SESSIONS
-async def test_a_watch_that_is_refused_is_opened_once(tmp_path: Path, comment: str) -> None:
+async def test_rejected_watch_is_opened_once(tmp_path: Path, comment: str) -> None:
     seen: list[str] = []
 
     async def fail(request: web.Request) -> web.StreamResponse:
@@ -218,7 +220,7 @@ async def test_a_watch_that_is_refused_is_opened_once(tmp_path: Path, comment: s
     assert seen == ["GET"]
 
 
-async def test_a_response_that_is_no_object_is_unavailable(tmp_path: Path) -> None:
+async def test_response_that_is_not_an_object_raises_unavailable(tmp_path: Path) -> None:
     async def odd(_: web.Request) -> web.StreamResponse:
         return web.Response(body=b"[]")
 
@@ -227,7 +229,7 @@ async def test_a_response_that_is_no_object_is_unavailable(tmp_path: Path) -> No
             await cluster.get(POD, "default", "p")
 
 
-async def test_a_wrong_token_is_forbidden(tmp_path: Path) -> None:
+async def test_wrong_token_raises_forbidden(tmp_path: Path) -> None:
     async with served(MemoryCluster(), tmp_path) as api:
         path = tmp_path / "other"
         path.write_text(kubeconfig(api.url, "other"), encoding="utf-8")
@@ -237,7 +239,7 @@ async def test_a_wrong_token_is_forbidden(tmp_path: Path) -> None:
 
 
 @_BOTH_SESSIONS
-async def test_a_token_that_expired_is_read_again(tmp_path: Path, comment: str) -> None:
+async def test_kubeconfig_is_read_again_after_its_token_is_rejected(tmp_path: Path, comment: str) -> None:
     good = ["first"]
 
     async def check(request: web.Request) -> web.Response:
@@ -264,23 +266,21 @@ async def test_a_token_that_expired_is_read_again(tmp_path: Path, comment: str) 
         assert (await cluster.list(CONFIG_MAP)).items == []
 
 
-async def test_a_proxy_of_the_environment_does_not_get_between_us(
-    cluster: KubeCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_proxy_environment_variable_is_ignored(cluster: KubeCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.delenv("NO_PROXY", raising=False)
     monkeypatch.delenv("no_proxy", raising=False)
     assert (await cluster.list(POD)).items == []
 
 
-async def test_a_closed_cluster_opens_again(cluster: KubeCluster) -> None:
+async def test_closed_cluster_reopens_on_next_call(cluster: KubeCluster) -> None:
     await cluster.list(POD)
     await cluster.close()
     assert (await cluster.list(POD)).items == []
 
 
 @_BOTH_SESSIONS
-async def test_a_write_whose_lease_ends_on_its_way_to_the_wire_is_not_sent(tmp_path: Path, comment: str) -> None:
+async def test_fenced_write_is_not_sent_after_its_lease_ends(tmp_path: Path, comment: str) -> None:
     arrived: list[str] = []
     checks = iter([True, False, True, True, False])
 
@@ -295,10 +295,10 @@ async def test_a_write_whose_lease_ends_on_its_way_to_the_wire_is_not_sent(tmp_p
     async with responding(handle, tmp_path, comment=comment) as cluster:
         fenced = FencedCluster(cluster, check)
         for _ in range(2):
-            # With a connection in hand, and when the bytes go to the transport.
+            # The lease is checked with the connection acquired, and again when the bytes are written.
             with pytest.raises(NotLeading):
                 await fenced.create(CONFIG_MAP, config_map())
         assert arrived == []
         await cluster.create(CONFIG_MAP, config_map())
         await fenced.get(CONFIG_MAP, "default", "m")
-        assert arrived == ["serving", "serving"], "what is not fenced, and what is read, goes through"
+        assert arrived == ["serving", "serving"], "unfenced writes and fenced reads are sent"

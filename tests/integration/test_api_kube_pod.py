@@ -1,4 +1,4 @@
-"""The kube adapter in a pod: the server of the environment, with the token of the service account."""
+"""The kube adapter in a pod: the API server of the environment, with the token of the service account."""
 
 import contextlib
 import sys
@@ -20,7 +20,7 @@ from serving.net.cluster.sessions import TokenSession
 
 
 class Account:
-    """A server that takes the newest token only, and the volume of a pod's service account."""
+    """A server that accepts only the newest token, and the volume of a pod's service account."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.url = folder, ""
@@ -48,7 +48,7 @@ class Account:
 
 @contextlib.asynccontextmanager
 async def running(folder: Path) -> AsyncIterator[Account]:
-    """The server at a port, and a first token."""
+    """A running server with a first token."""
     account = Account(folder)
     certificate = ApiCertificate(folder / "certificates")
     (folder / "ca.crt").write_text(certificate.make())
@@ -65,12 +65,12 @@ async def running(folder: Path) -> AsyncIterator[Account]:
         await runner.cleanup()
 
 
-async def test_a_pod_needs_no_library_and_reads_its_token_again_when_it_is_refused(
+async def test_pod_client_needs_no_library_and_rereads_its_rejected_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path) as account:
         monkeypatch.setattr(sessions, "pod_server", lambda _: account.read())
-        # What an import of a package that is not installed finds.
+        # Makes the import of the package fail, as if it were not installed.
         monkeypatch.setitem(sys.modules, "kubernetes", None)
         async with KubeCluster(None) as cluster:
             assert (await cluster.list(POD)).items == []
@@ -81,7 +81,7 @@ async def test_a_pod_needs_no_library_and_reads_its_token_again_when_it_is_refus
     assert account.tokens == ["first", "first", "second"]
 
 
-async def test_a_token_that_is_old_is_read_again_and_one_that_is_missing_stays(
+async def test_outdated_token_is_reread_and_missing_file_retains_last_token(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running(tmp_path) as account:
@@ -96,7 +96,7 @@ async def test_a_token_that_is_old_is_read_again_and_one_that_is_missing_stays(
     assert account.tokens == ["first", "second", "second"]
 
 
-async def test_an_authority_that_is_no_certificate_is_named() -> None:
+async def test_invalid_authority_certificate_is_reported() -> None:
     server = TokenServer(url="https://10.96.0.1:443", token="t", authority="none")  # noqa: S106 - of a test
     with pytest.raises(Unavailable, match=r"authority of https://10\.96\.0\.1:443"):
         TokenSession(server, read=lambda: None, valid_s=0.0, trust_env=False)

@@ -15,7 +15,7 @@ from tests.integration.api_server import TOKEN
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 
-def test_a_watch_that_ends_leaves_no_connection_to_a_server_that_is_silent(tmp_path: Path) -> None:
+def test_closed_watch_leaves_no_connection_to_silent_server(tmp_path: Path) -> None:
     certificate = ApiCertificate(tmp_path / "certificates")
     authority = certificate.make()
     over = threading.Event()

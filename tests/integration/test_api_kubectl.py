@@ -1,4 +1,4 @@
-"""Real kubectls against the API over the memory store: that of PATH, and those of SERVING_TEST_KUBECTLS."""
+"""The kubectl of PATH and those of SERVING_TEST_KUBECTLS against the API server with a memory store."""
 
 import asyncio
 from pathlib import Path
@@ -55,12 +55,12 @@ async def applied(kubectl: Kubectl) -> Kubectl:
     return kubectl
 
 
-async def made_ready(cluster: MemoryCluster) -> None:
+async def set_ready(cluster: MemoryCluster) -> None:
     status = {"conditions": [{"type": "Ready", "status": "True"}], "url": "http://hello.default.localhost:8080"}
     await cluster.patch(SERVING_SERVICE, "default", "hello", patch={"status": status}, subresource="status")
 
 
-async def test_apply_makes_and_applies_again(kubectl: Kubectl) -> None:
+async def test_apply_creates_objects_and_reports_unchanged_ones(kubectl: Kubectl) -> None:
     assert "service.serving.knative.dev/hello created" in await kubectl("apply", "-f", "all.yaml")
     again = await kubectl("apply", "-f", "all.yaml")
     assert "configmap/settings unchanged" in again
@@ -73,7 +73,7 @@ async def test_apply_again_changes_nothing(applied: Kubectl) -> None:
     assert await applied.cluster.get(SERVING_SERVICE, "default", "hello") == before
 
 
-async def test_apply_of_a_changed_manifest_changes_its_generation(applied: Kubectl, tmp_path: Path) -> None:
+async def test_apply_of_changed_manifest_increments_generation(applied: Kubectl, tmp_path: Path) -> None:
     (tmp_path / "all.yaml").write_text(MANIFEST.replace("value: b", "value: c"), encoding="utf-8")
     await applied("apply", "-f", "all.yaml")
     service = await applied.cluster.get(SERVING_SERVICE, "default", "hello")
@@ -81,7 +81,7 @@ async def test_apply_of_a_changed_manifest_changes_its_generation(applied: Kubec
     assert service["spec"]["template"]["spec"]["containers"][0]["env"] == [{"name": "A", "value": "c"}]
 
 
-async def test_a_problem_is_reported(kubectl: Kubectl, tmp_path: Path) -> None:
+async def test_invalid_manifest_is_reported(kubectl: Kubectl, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text(ONE.replace("image: gcr.io/x/hello, ", ""), encoding="utf-8")
     code, printed = await kubectl.tried("apply", "-f", "bad.yaml")
     assert code != 0
@@ -91,74 +91,74 @@ async def test_a_problem_is_reported(kubectl: Kubectl, tmp_path: Path) -> None:
     )
 
 
-async def test_an_unknown_field_is_refused_or_reported(kubectl: Kubectl, tmp_path: Path) -> None:
+async def test_unknown_field_is_rejected_or_reported(kubectl: Kubectl, tmp_path: Path) -> None:
     (tmp_path / "bad.yaml").write_text(ONE.replace("env:", "evn:"), encoding="utf-8")
     _, printed = await kubectl.tried("apply", "-f", "bad.yaml")
-    # Strict since 1.25; before, the server warns.
+    # kubectl validates strictly since 1.25; with older versions, the server warns.
     assert "unknown field" in printed
     assert "spec.template.spec.containers[0].evn" in printed
 
 
 @pytest.mark.parametrize("output", [(), ("-o", "wide")])
 async def test_get_prints_the_columns(applied: Kubectl, output: tuple[str, ...]) -> None:
-    await made_ready(applied.cluster)
+    await set_ready(applied.cluster)
     header, row = (await applied("get", "ksvc", *output)).splitlines()
     assert header.split() == ["NAME", "URL", "LATESTCREATED", "LATESTREADY", "READY", "REASON"]
     assert row.split() == ["hello", "http://hello.default.localhost:8080", "True"]
 
 
-async def test_get_gives_json_and_yaml(applied: Kubectl) -> None:
+async def test_get_prints_json_and_yaml(applied: Kubectl) -> None:
     document = msgspec.json.decode(await applied("get", "ksvc", "hello", "-o", "json"))
     assert document["metadata"]["name"] == "hello"
     assert "name: hello" in await applied("get", "ksvc", "hello", "-o", "yaml")
 
 
-async def test_get_all_goes_by_category(applied: Kubectl) -> None:
+async def test_get_all_lists_kinds_of_category_all(applied: Kubectl) -> None:
     printed = await applied("get", "all")
     for name in ("pod/p", "deployment.apps/d", "service.serving.knative.dev/hello"):
         assert name in printed
 
 
-async def test_get_goes_by_selectors_and_pages(applied: Kubectl) -> None:
+async def test_get_filters_by_selectors_and_pages(applied: Kubectl) -> None:
     assert await applied("get", "pods", "-l", "a=b", "-o", "name") == "pod/p\n"
     assert await applied("get", "pods", "--field-selector", "metadata.name=q", "-o", "name") == ""
     assert "p " in await applied("get", "pods", "-A", "--chunk-size=1")
 
 
-async def test_get_watches(applied: Kubectl) -> None:
+async def test_get_watch_prints_changes(applied: Kubectl) -> None:
     process = await applied.start("get", "ksvc", "--watch", "--no-headers")
     assert process.stdout is not None
     assert (await process.stdout.readline()).split() == [b"hello"]
-    await made_ready(applied.cluster)
+    await set_ready(applied.cluster)
     assert (await process.stdout.readline()).split()[-1] == b"True"
     process.terminate()
     await process.wait()
 
 
-async def test_wait_ends_with_the_condition(applied: Kubectl) -> None:
+async def test_wait_for_condition_returns_when_condition_is_true(applied: Kubectl) -> None:
     process = await applied.start("wait", "--for=condition=Ready", "ksvc/hello", "--timeout=2m")
     await asyncio.wait_for(applied.cluster.watched.wait(), 60)
-    await made_ready(applied.cluster)
+    await set_ready(applied.cluster)
     printed, _ = await process.communicate()
     assert (process.returncode, printed) == (0, b"service.serving.knative.dev/hello condition met\n")
 
 
-async def test_wait_ends_with_the_object(applied: Kubectl) -> None:
+async def test_wait_for_delete_returns_when_object_is_deleted(applied: Kubectl) -> None:
     process = await applied.start("wait", "--for=delete", "configmap/settings", "--timeout=2m")
-    # Older ones fail if it is gone before they look.
+    # Older versions fail if the object is deleted before they read it.
     await asyncio.wait_for(applied.cluster.watched.wait(), 60)
     await applied("delete", "configmap", "settings")
     printed, _ = await process.communicate()
     assert process.returncode == 0, printed
 
 
-async def test_describe_reports_everything(applied: Kubectl) -> None:
+async def test_describe_prints_details(applied: Kubectl) -> None:
     assert "Container Concurrency:  0" in await applied("describe", "ksvc", "hello")
     assert "Image:" in await applied("describe", "pod", "p")
     assert "Replicas:" in await applied("describe", "deployment", "d")
 
 
-async def test_patch_of_each_type(applied: Kubectl) -> None:
+async def test_patch_supports_merge_json_and_strategic_types(applied: Kubectl) -> None:
     await applied("patch", "ksvc", "hello", "--type=merge", "-p", '{"spec":{"template":{"spec":{"timeoutSeconds":9}}}}')
     await applied("patch", "configmap", "settings", "--type=json", "-p", '[{"op":"add","path":"/data/c","value":"d"}]')
     await applied("patch", "deployment", "d", "-p", '{"spec":{"template":{"spec":{"containers":[{"name":"e"}]}}}}')
@@ -166,27 +166,27 @@ async def test_patch_of_each_type(applied: Kubectl) -> None:
     assert sorted(names.split()) == ["c", "e"]
 
 
-async def test_scale_scales(applied: Kubectl) -> None:
+async def test_scale_sets_replicas(applied: Kubectl) -> None:
     await applied("scale", "deployment", "d", "--replicas=3")
     assert await applied("get", "deployment", "d", "-o", "jsonpath={.spec.replicas}") == "3"
 
 
-async def test_label_and_annotate(applied: Kubectl) -> None:
+async def test_label_and_annotate_change_metadata(applied: Kubectl) -> None:
     await applied("label", "ksvc", "hello", "team=a")
     await applied("annotate", "ksvc", "hello", "why=not")
     assert await applied("get", "ksvc", "-l", "team=a", "-o", "name") == "service.serving.knative.dev/hello\n"
 
 
-async def test_logs_are_read_and_followed(applied: Kubectl) -> None:
+async def test_logs_are_printed_and_followed(applied: Kubectl) -> None:
     assert await applied("logs", "p") == "default/p/c\n"
     assert await applied("logs", "-f", "p") == "default/p/c\nmore\n"
 
 
-async def test_events_are_listed(applied: Kubectl) -> None:
+async def test_get_events_lists_no_events(applied: Kubectl) -> None:
     assert "No resources found" in await applied("get", "events")
 
 
-async def test_what_clients_send_as_protobuf(kubectl: Kubectl) -> None:
+async def test_create_commands_send_protobuf_bodies(kubectl: Kubectl) -> None:
     await kubectl("create", "namespace", "x")
     await kubectl("create", "configmap", "c", "--from-literal=a=b", "-n", "x")
     await kubectl("create", "secret", "generic", "s", "--from-literal=a=b", "-n", "x")
@@ -207,19 +207,19 @@ async def test_what_clients_send_as_protobuf(kubectl: Kubectl) -> None:
     assert await kubectl("get", "pdb", "b", "-n", "x", "-o", "jsonpath={.spec.minAvailable}") == "50%"
 
 
-async def test_delete_removes_what_the_manifest_names(applied: Kubectl) -> None:
+async def test_delete_removes_objects_of_manifest(applied: Kubectl) -> None:
     printed = await applied("delete", "-f", "all.yaml", "--wait=false")
     assert 'service.serving.knative.dev "hello" deleted' in printed
     assert await applied("get", "ksvc", "-o", "name") == ""
 
 
-async def test_what_is_not_served_is_said(applied: Kubectl) -> None:
+async def test_exec_without_running_pods_is_reported(applied: Kubectl) -> None:
     code, printed = await applied.tried("exec", "p", "--", "ls")
     assert code != 0
     assert "this server runs no pods" in printed
 
 
-async def test_what_there_is_is_listed(kubectl: Kubectl) -> None:
+async def test_api_resources_and_version_are_printed(kubectl: Kubectl) -> None:
     printed = await kubectl("api-resources")
     for word in ("kservice,ksvc", "scalingpolicies", "deployments"):
         assert word in printed
@@ -242,7 +242,7 @@ async def test_drain_cordons_a_node_and_evicts_its_pods(kubectl: Kubectl) -> Non
     assert not (await kubectl.cluster.get(NODE, "", "one"))["spec"].get("unschedulable")
 
 
-async def test_prune_deletes_what_the_manifest_no_longer_names(kubectl: Kubectl, tmp_path: Path) -> None:
+async def test_prune_deletes_objects_removed_from_manifest(kubectl: Kubectl, tmp_path: Path) -> None:
     first, two = (f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}, labels: {{app: x}}}}\n" for name in "ab")
     (tmp_path / "maps.yaml").write_text(f"{first}---\n{two}", encoding="utf-8")
     await kubectl("apply", "-f", "maps.yaml", "--prune", "-l", "app=x")
@@ -251,7 +251,7 @@ async def test_prune_deletes_what_the_manifest_no_longer_names(kubectl: Kubectl,
     assert await kubectl("get", "configmaps", "-o", "name") == "configmap/a\n"
 
 
-async def test_what_is_not_run_here_can_be_listed_and_not_created(kubectl: Kubectl, tmp_path: Path) -> None:
+async def test_unsupported_kind_can_be_listed_but_not_created(kubectl: Kubectl, tmp_path: Path) -> None:
     assert "No resources found" in await kubectl("get", "statefulsets")
     (tmp_path / "set.yaml").write_text(
         "apiVersion: apps/v1\nkind: StatefulSet\nmetadata: {name: s}\n", encoding="utf-8"
@@ -270,18 +270,18 @@ async def test_what_is_not_run_here_can_be_listed_and_not_created(kubectl: Kubec
         ("node.spec.unschedulable", "kubectl cordon"),
     ],
 )
-async def test_explain_explains_fields_at_any_depth(kubectl: Kubectl, path: str, phrase: str) -> None:
+async def test_explain_describes_fields_at_any_depth(kubectl: Kubectl, path: str, phrase: str) -> None:
     assert phrase in await kubectl("explain", path)
 
 
-async def test_auth_lists_every_right(kubectl: Kubectl) -> None:
+async def test_auth_commands_report_permissions_and_user(kubectl: Kubectl) -> None:
     assert "*.*" in await kubectl("auth", "can-i", "--list")
     code, printed = await kubectl.tried("auth", "whoami")
-    # The command came with 1.28.
+    # The command exists since 1.28.
     assert (code == 0 and "serving-admin" in printed) or "unknown command" in printed
 
 
-async def test_an_unknown_key_of_the_settings_is_reported_to_the_writer(kubectl: Kubectl, tmp_path: Path) -> None:
+async def test_unknown_key_of_settings_config_map_causes_warning(kubectl: Kubectl, tmp_path: Path) -> None:
     text = "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: config-autoscaler, namespace: knative-serving}\n"
     (tmp_path / "map.yaml").write_text(text + "data: {stabel-window: 30s}\n", encoding="utf-8")
     printed = await kubectl("apply", "-f", "map.yaml")

@@ -1,4 +1,4 @@
-"""Frames in over a real websocket, a Deployment's scale out."""
+"""An autoscaler daemon: stats over real websockets in, the scale of a Deployment out."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ POD_QUERY = f"namespace=default&revision={NAME}&pod="
 
 
 class Stage:
-    """A served autoscaler over a store in this process."""
+    """An autoscaler daemon with a store in this process."""
 
     def __init__(self, store: Store, daemon: AutoscalerDaemon) -> None:
         self.store, self.daemon = store, daemon
@@ -59,7 +59,7 @@ class Stage:
 
 
 async def respond_to_probes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Respond to the probe of a hand-off, as an activator."""
+    """Respond to the probe of a handover, as an activator does."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode()
     assert "K-Network-Probe: activator" in head
     writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nactivator")
@@ -81,7 +81,7 @@ async def staged(
     ingress = await asyncio.start_server(respond_to_probes, "127.0.0.1", 0)
     host, port = ingress.sockets[0].getsockname()
     autoscaler_settings = settings or AutoscalerSettings(
-        # It decides for all requests that wait at once; Knative's policy wakes with 1 pod and then waits for its
+        # This policy scales for all queued requests immediately; Knative's starts with 1 pod and then waits for its
         # windows.
         policy=WAITING,
         decision_period_s=period_s,
@@ -101,21 +101,21 @@ def load(concurrency: float, *, revision: str = NAME) -> bytes:
     return encode_frame(ActivatorStats(stats=[stat]))
 
 
-async def test_a_poke_scales_from_zero_to_pods_for_all_who_wait() -> None:
+async def test_poke_scales_from_zero_to_pods_for_all_queued_requests() -> None:
     async with staged() as stage, stage.as_activator() as connection:
         await connection.send(load(100.0))
         async with asyncio.timeout(60):
             await stage.store.scaled(15)
 
 
-async def test_a_pods_stat_counts_without_its_proxied_part() -> None:
+async def test_proxied_concurrency_is_subtracted_from_pod_stat() -> None:
     async with staged() as stage, stage.as_pod("p") as connection:
         await connection.send(encode_frame(PodStat(at_s=0.0, concurrency=15.0, proxied_concurrency=8.0)))
         async with asyncio.timeout(60):
             await stage.store.scaled(1)
 
 
-async def test_silence_leads_to_reserve_and_to_zero() -> None:
+async def test_idle_revision_is_set_to_reserve_and_scaled_to_zero() -> None:
     settings = {"stable_window_s": 6.0, "decision_period_s": 0.2, "stats_address": "127.0.0.1:0"}
     ingress = await asyncio.start_server(respond_to_probes, "127.0.0.1", 0)
     host, port = ingress.sockets[0].getsockname()
@@ -139,8 +139,8 @@ async def test_silence_leads_to_reserve_and_to_zero() -> None:
             reports.cancel()
 
 
-async def test_reasons_are_given() -> None:
-    # So long that the load is the only cause.
+async def test_decision_log_explains_the_scale() -> None:
+    # The period is so long that only the load causes a decision.
     async with staged(period_s=60.0) as stage, stage.as_activator() as connection:
         await connection.send(load(100.0))
         async with asyncio.timeout(60):
@@ -157,7 +157,7 @@ async def test_reasons_are_given() -> None:
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/decisions", "/decisions?follow", "/policies"])
-async def test_a_query_needs_the_token(path: str) -> None:
+async def test_query_requires_token(path: str) -> None:
     async with staged() as stage, aiohttp.ClientSession(f"http://{stage.address}") as session:
         for headers in ({}, {"Authorization": "Bearer " + "g" * 43}, {"Authorization": f"Basic {TOKEN}"}):
             async with session.get(path, headers=headers) as reply:
@@ -168,7 +168,7 @@ async def test_a_query_needs_the_token(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/decisions", "/decisions?follow"])
-async def test_a_site_that_rebinds_its_name_gets_nothing(path: str) -> None:
+async def test_foreign_host_header_is_rejected_except_for_health(path: str) -> None:
     settings = AutoscalerSettings(stats_address="127.0.0.1:0", host_names="scale.example")
     async with staged(settings=settings) as stage:
         status, text = await stage.get(path, Host=f"evil.example:{stage.address.rpartition(':')[2]}")
@@ -176,11 +176,11 @@ async def test_a_site_that_rebinds_its_name_gets_nothing(path: str) -> None:
         if "follow" not in path:
             for host in ("scale.example", "autoscaler.knative-serving.svc:6081", "localhost"):
                 assert (await stage.get(path, Host=host))[0] == 200
-        # It tells nothing but that we are well; whoever checks that may call us as they like.
+        # Health checks may use any host name, because the response contains no data.
         assert (await stage.get("/healthz", Host="evil.example"))[0] == 200
 
 
-async def test_every_count_on_the_page_is_documented() -> None:
+async def test_every_metric_on_page_is_documented() -> None:
     async with staged() as stage:
         _, page = await stage.get("/metrics")
     names = {line.split()[2] for line in page.splitlines() if line.startswith("# TYPE autoscaler_")}
@@ -188,7 +188,7 @@ async def test_every_count_on_the_page_is_documented() -> None:
     assert names <= {metric.name for metric in AUTOSCALER_METRICS}, "rows of serving/net/metrics/names.py are missing"
 
 
-async def test_pods_are_on_the_page_by_what_they_do() -> None:
+async def test_pods_are_counted_by_phase_on_metrics_page() -> None:
     async with staged(scale=4, serving_state="Active") as stage:
         for name, phase in (("a", "Pending"), ("b", "Running"), ("c", "Running"), ("d", "Running")):
             await stage.store.add_pod(name, ready=name == "d")
@@ -205,7 +205,7 @@ async def test_pods_are_on_the_page_by_what_they_do() -> None:
                 result = {name: values.get(name, -1.0) for name in wanted}
 
 
-async def test_what_a_revision_may_still_say_goes_with_it() -> None:
+async def test_event_budget_of_revision_is_removed_with_it() -> None:
     async with staged() as stage, stage.as_activator() as connection:
         await connection.send(load(100.0))
         async with asyncio.timeout(60):
@@ -216,7 +216,7 @@ async def test_what_a_revision_may_still_say_goes_with_it() -> None:
             await until(lambda: not purses)
 
 
-async def test_a_token_is_good_for_one_name_only() -> None:
+async def test_pod_token_is_valid_for_one_pod_only() -> None:
     async with staged() as stage:
         token = pod_token(KEY, namespace="default", revision=NAME, pod="p")
         assert await stage.refused(POD_QUERY + "q", token) == 401
@@ -228,7 +228,7 @@ async def test_a_token_is_good_for_one_name_only() -> None:
         assert stage.daemon.server.counts.unauthorized_connections == 6
 
 
-async def test_a_revisions_token_is_good_for_its_pods_and_no_others() -> None:
+async def test_revision_token_is_valid_for_pods_of_its_revision_only() -> None:
     async with staged() as stage:
         token = revision_token(KEY, namespace="default", revision=NAME)
         async with stage.connecting(POD_QUERY + "p", token):
@@ -238,7 +238,7 @@ async def test_a_revisions_token_is_good_for_its_pods_and_no_others() -> None:
         assert await stage.refused("activator=p", token) == 401
 
 
-async def test_garbage_is_counted_and_the_connection_continues() -> None:
+async def test_malformed_frame_is_counted_and_connection_continues() -> None:
     async with staged() as stage, stage.as_activator() as connection:
         for garbage in (b"\xc1garbage", "text", load(5.0)[:-3], load(-1.0), load(float("inf")), load(float("nan"))):
             await connection.send(garbage)
@@ -248,7 +248,7 @@ async def test_garbage_is_counted_and_the_connection_continues() -> None:
         assert stage.daemon.server.counts.malformed_frames == 6
 
 
-async def test_a_pods_frame_that_is_too_long_is_garbage() -> None:
+async def test_oversize_pod_frame_is_counted_as_malformed() -> None:
     async with staged() as stage, stage.as_pod("p") as connection:
         await connection.send(encode_frame(PodStat(at_s=0.0, concurrency=1.0)) + b"\0" * 2000)
         await connection.send(encode_frame(PodStat(at_s=0.0, concurrency=1.0)))
@@ -257,7 +257,7 @@ async def test_a_pods_frame_that_is_too_long_is_garbage() -> None:
         assert stage.daemon.server.counts.malformed_frames == 1
 
 
-async def test_a_pod_that_reports_too_often_is_limited() -> None:
+async def test_pod_that_reports_too_often_is_rate_limited() -> None:
     async with staged() as stage, stage.as_pod("p") as connection:
         for _ in range(50):
             await connection.send(encode_frame(PodStat(at_s=0.0, concurrency=1.0)))
@@ -268,7 +268,7 @@ async def test_a_pod_that_reports_too_often_is_limited() -> None:
         assert stage.daemon.server.counts.flooding_frames >= 30
 
 
-async def test_a_frame_from_before_is_late() -> None:
+async def test_stat_older_than_its_predecessor_is_counted_as_late() -> None:
     async with staged() as stage, stage.as_pod("p") as connection:
         for at_s in (1000.0, 990.0):
             await connection.send(encode_frame(PodStat(at_s=at_s, concurrency=0.0)))
@@ -277,7 +277,7 @@ async def test_a_frame_from_before_is_late() -> None:
                 await asyncio.sleep(0.01)
 
 
-async def test_a_new_connection_of_a_pod_takes_the_place_of_the_old_one() -> None:
+async def test_new_connection_of_pod_replaces_the_old_one() -> None:
     async with staged() as stage, stage.as_pod("p") as first, stage.as_pod("p") as second:
         with pytest.raises(ConnectionClosed):
             await first.recv()
@@ -287,7 +287,7 @@ async def test_a_new_connection_of_a_pod_takes_the_place_of_the_old_one() -> Non
         assert "autoscaler_stats_connections_open 1.0\n" in (await stage.get("/metrics"))[1]
 
 
-async def test_connections_have_a_bound() -> None:
+async def test_connections_are_limited() -> None:
     settings = AutoscalerSettings(stats_address="127.0.0.1:0", stats_connections_max=1)
     async with staged(settings=settings) as stage, stage.as_pod("p"):
         token = pod_token(KEY, namespace="default", revision=NAME, pod="q")
@@ -295,7 +295,7 @@ async def test_connections_have_a_bound() -> None:
         assert stage.daemon.server.counts.refused_connections == 1
 
 
-async def test_a_stat_of_an_unknown_revision_is_counted() -> None:
+async def test_stat_of_unknown_revision_is_counted() -> None:
     async with staged() as stage, stage.as_activator() as connection:
         await connection.send(load(5.0, revision="gone"))
         await connection.send(load(5.0))
@@ -304,7 +304,7 @@ async def test_a_stat_of_an_unknown_revision_is_counted() -> None:
         assert "autoscaler_unknown_stats_total 1.0\n" in (await stage.get("/metrics"))[1]
 
 
-async def test_numbers_are_reported_and_other_paths_are_not_there() -> None:
+async def test_metrics_and_health_are_served_and_other_paths_return_404() -> None:
     async with staged() as stage, stage.as_activator() as connection:
         await connection.send(load(5.0))
         async with asyncio.timeout(60):
@@ -316,7 +316,7 @@ async def test_numbers_are_reported_and_other_paths_are_not_there() -> None:
         assert (await stage.get("/nothing"))[0] == 404
 
 
-async def test_a_listener_may_be_inherited() -> None:
+async def test_autoscaler_serves_on_inherited_listener() -> None:
     store, stop = Store(), asyncio.Event()
     await store.fill(scale=0)
     daemon = AutoscalerDaemon(AutoscalerSettings(), store.cluster, key=KEY, registry=REGISTRY)

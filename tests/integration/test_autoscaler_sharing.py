@@ -1,4 +1,4 @@
-"""Two autoscalers over one store: a report to the wrong one reaches the right one, once and at once."""
+"""Two autoscalers over one store: a report to the non-owner of a shard is relayed to its owner, once, immediately."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ from serving.net.wire.websocket import connected
 from tests.integration.autoscaler_stage import KEY, NAME, Store
 from tests.integration.query_token import HEADERS
 
-# A lease lasts longer than any test: what changes hands was let go.
+# A lease lasts longer than any test, so a shard changes its owner only after a release.
 QUICK = ElectionSettings(enabled=True, lease_duration_s=300.0, renew_deadline_s=200.0, retry_period_s=0.4)
 
 
@@ -108,7 +108,7 @@ def joining(daemon: AutoscalerDaemon, query: str, token: str) -> connect:
 
 @contextlib.asynccontextmanager
 async def scaled(pair: Pair, count: int) -> AsyncIterator[None]:
-    """Check that the scale becomes this one by the end of the block."""
+    """Wait after the block until the scale is `count`."""
     listing = await pair.store.cluster.list(DEPLOYMENT)
     async with pair.store.cluster.watch(DEPLOYMENT, resource_version=listing.resource_version) as events:
         yield
@@ -118,11 +118,11 @@ async def scaled(pair: Pair, count: int) -> AsyncIterator[None]:
                     return
 
 
-async def test_a_poke_that_reaches_the_wrong_one_is_decided_on_immediately_by_the_right_one() -> None:
+async def test_poke_to_other_autoscaler_is_relayed_and_decided_immediately_by_owner() -> None:
     poke = encode_frame(
         ActivatorStats(stats=[RevisionStat(namespace="default", revision=NAME, concurrency=35, request_count=35)])
     )
-    # Without a poke it would be decided on in a minute.
+    # Without a poke the next decision follows after a minute.
     async with paired(AutoscalerSettings(stats_address="127.0.0.1:0", decision_period_s=60.0)) as pair:
         async with joining(pair.other, "activator=a", activator_token(KEY, name="a")) as connection, scaled(pair, 5):
             await connection.send(poke)
@@ -137,7 +137,7 @@ async def test_a_poke_that_reaches_the_wrong_one_is_decided_on_immediately_by_th
         assert pair.other.autoscaler.numbers()["scale_writes_total"] == 0
 
 
-async def test_a_report_is_relayed_by_inner_tls() -> None:
+async def test_report_is_relayed_over_inner_tls() -> None:
     secured = InnerTlsSettings(mode=ENABLED)
     tls = daemon_tls(KEY, ACTIVATOR, secured)
     assert tls is not None
@@ -151,7 +151,7 @@ async def test_a_report_is_relayed_by_inner_tls() -> None:
         assert pair.owner.server.numbers["stats_relayed_stats_total"] == 1
 
 
-async def test_a_pods_report_arrives_unchanged(pair: Pair) -> None:
+async def test_relayed_pod_report_scales_without_proxied_part(pair: Pair) -> None:
     token = pod_token(KEY, namespace="default", revision=NAME, pod="pod-1")
     reported = PodStat(at_s=time.time(), concurrency=40, request_count=40, proxied_concurrency=5)
     query = f"namespace=default&revision={NAME}&pod=pod-1"
@@ -159,7 +159,7 @@ async def test_a_pods_report_arrives_unchanged(pair: Pair) -> None:
         await connection.send(encode_frame(reported))
 
 
-async def test_what_another_autoscaler_passes_on_is_passed_on_no_further(pair: Pair) -> None:
+async def test_relayed_report_is_not_relayed_again(pair: Pair) -> None:
     stat = RelayedStat(namespace="default", revision=NAME, pod="a", is_activator=True, concurrency=50)
     token = autoscaler_token(KEY, name="third")
     async with joining(pair.other, "autoscaler=third", token) as connection:
@@ -173,29 +173,31 @@ async def test_what_another_autoscaler_passes_on_is_passed_on_no_further(pair: P
     assert await pair.scale() == 1
 
 
-async def test_only_an_autoscaler_may_pass_anything_on(pair: Pair) -> None:
+async def test_only_autoscalers_can_relay_reports(pair: Pair) -> None:
     for token in (autoscaler_token(KEY, name="other"), activator_token(KEY, name="third")):
         with pytest.raises(InvalidStatus) as caught:
             await joining(pair.other, "autoscaler=third", token)
         assert caught.value.response.status_code == 401
 
 
-async def test_a_question_to_another_decider_is_redirected(pair: Pair) -> None:
-    there, here = ("http://{}:{}".format(*autoscaler_daemon.address) for autoscaler_daemon in (pair.owner, pair.other))
+async def test_decisions_query_is_redirected_to_owner(pair: Pair) -> None:
+    at_owner, at_other = (
+        "http://{}:{}".format(*autoscaler_daemon.address) for autoscaler_daemon in (pair.owner, pair.other)
+    )
     async with aiohttp.ClientSession(headers=HEADERS) as session:
-        for question in ("/decisions", f"/decisions?namespace=default&revision={NAME}"):
-            async with session.get(here + question, allow_redirects=False) as reply:
-                assert (reply.status, reply.headers["Location"]) == (307, there + question)
-            async with session.get(there + question) as reply:
+        for path in ("/decisions", f"/decisions?namespace=default&revision={NAME}"):
+            async with session.get(at_other + path, allow_redirects=False) as reply:
+                assert (reply.status, reply.headers["Location"]) == (307, at_owner + path)
+            async with session.get(at_owner + path) as reply:
                 assert reply.status == 200
-        async with session.get(f"{here}/decisions?follow", allow_redirects=False) as reply:
+        async with session.get(f"{at_other}/decisions?follow", allow_redirects=False) as reply:
             followed = reply.headers["Location"]
         async with session.get(followed) as reply:
             async with asyncio.timeout(60):
                 assert (await reply.content.readline()).startswith(b"event: ")
 
 
-async def test_a_stopping_leader_releases_and_the_other_decides_immediately(pair: Pair) -> None:
+async def test_stopping_leader_releases_its_shard_and_other_decides(pair: Pair) -> None:
     (before,) = (me for me, autoscaler_daemon in pair.daemons.items() if autoscaler_daemon is pair.owner)
     after = pair.other
     pair.stops[before].set()
@@ -207,7 +209,7 @@ async def test_a_stopping_leader_releases_and_the_other_decides_immediately(pair
         await connection.send(encode_frame(poke))
 
 
-async def test_joining_and_leaving_moves_only_surplus_shards(pair: Pair) -> None:
+async def test_joining_and_leaving_autoscaler_does_not_move_the_only_shard(pair: Pair) -> None:
     owner, other = pair.owner, pair.other
     assert owner.relay.elsewhere({}) == ""
     stop = asyncio.Event()
@@ -224,13 +226,15 @@ async def test_joining_and_leaving_moves_only_surplus_shards(pair: Pair) -> None
     assert other.relay.numbers["shards"] == 0
 
 
-async def test_numbers_of_a_revision_are_on_the_page_of_its_owner_alone(pair: Pair) -> None:
+async def test_revision_metrics_are_only_on_page_of_its_owner(pair: Pair) -> None:
     poke = ActivatorStats(stats=[RevisionStat(namespace="default", revision=NAME, concurrency=35, request_count=35)])
     async with joining(pair.other, "activator=a", activator_token(KEY, name="a")) as connection, scaled(pair, 5):
         await connection.send(encode_frame(poke))
-    there, here = (autoscaler_daemon.metrics.page.text("text/plain") for autoscaler_daemon in (pair.owner, pair.other))
-    assert "kn_revision_pods_desired{" in there
-    assert NAME in there
-    assert NAME not in here
-    assert "autoscaler_shards 1.0" in there
-    assert "autoscaler_shards 0.0" in here
+    at_owner, at_other = (
+        autoscaler_daemon.metrics.page.text("text/plain") for autoscaler_daemon in (pair.owner, pair.other)
+    )
+    assert "kn_revision_pods_desired{" in at_owner
+    assert NAME in at_owner
+    assert NAME not in at_other
+    assert "autoscaler_shards 1.0" in at_owner
+    assert "autoscaler_shards 0.0" in at_other

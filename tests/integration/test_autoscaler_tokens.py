@@ -1,4 +1,4 @@
-"""Pods with Kubernetes tokens at the autoscaler, over real sockets, with an API server that reviews them."""
+"""Pods that authenticate at the autoscaler with Kubernetes tokens, which an API server reviews, over real sockets."""
 
 import asyncio
 import contextlib
@@ -32,14 +32,14 @@ BUSY = encode_frame(PodStat(at_s=0.0, concurrency=15.0))
 
 
 class Stage:
-    """An autoscaler over a store's API, which can be taken away."""
+    """An autoscaler on an API server that a test can stop."""
 
     def __init__(self, store: Store, daemon: AutoscalerDaemon, tokens: dict[str, KnownToken]) -> None:
         self.store, self.daemon, self.tokens = store, daemon, tokens
         self.api = contextlib.AsyncExitStack()
 
     async def add_pod(self, name: str) -> str:
-        """A pod and a token of it; the token."""
+        """Add a pod; return a token for it."""
         await self.store.add_pod(name)
         pod = await self.store.cluster.get(POD, "default", name)
         async with asyncio.timeout(60):
@@ -92,7 +92,7 @@ async def staged(folder: Path) -> AsyncIterator[Stage]:
     await store.cluster.close()
 
 
-async def test_a_pods_own_token_lets_it_in_and_is_asked_about_once(tmp_path: Path) -> None:
+async def test_kubernetes_token_of_pod_is_accepted_and_reviewed_once(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         token = await stage.add_pod("p")
         for _ in range(3):
@@ -101,7 +101,7 @@ async def test_a_pods_own_token_lets_it_in_and_is_asked_about_once(tmp_path: Pat
         assert stage.reviews == 1
 
 
-async def test_what_it_reports_counts(tmp_path: Path) -> None:
+async def test_reports_with_kubernetes_token_change_the_scale(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         token = await stage.add_pod("p")
         async with stage.connecting("p", token) as connection, asyncio.timeout(60):
@@ -112,17 +112,17 @@ async def test_what_it_reports_counts(tmp_path: Path) -> None:
             await scaled
 
 
-async def test_a_token_is_good_for_the_pod_that_it_was_made_for_and_no_other(tmp_path: Path) -> None:
+async def test_kubernetes_token_is_valid_for_its_pod_only(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         token, _ = await stage.add_pod("p"), await stage.add_pod("q")
         assert await stage.refused("q", token) == 401
         assert await stage.refused("p", token, revision="other-00001") == 401
         async with stage.connecting("p", token) as connection:
             await stage.until_received(connection)
-        assert stage.reviews == 1, "what is known is not asked about again"
+        assert stage.reviews == 1, "a reviewed token is not reviewed again"
 
 
-async def test_a_foreign_expired_or_invented_token_is_refused(tmp_path: Path) -> None:
+async def test_foreign_expired_or_invented_token_is_rejected(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         known = stage.tokens[await stage.add_pod("p")]
         stage.tokens["elsewhere"] = KnownToken(
@@ -134,10 +134,10 @@ async def test_a_foreign_expired_or_invented_token_is_refused(tmp_path: Path) ->
         for token in ("elsewhere", "expired", "made up"):
             assert await stage.refused("p", token) == 401
             assert await stage.refused("p", token) == 401
-        assert stage.reviews == 3, "a refusal is known for some seconds"
+        assert stage.reviews == 3, "a rejection is cached for some seconds"
 
 
-async def test_a_token_of_a_pod_that_is_gone_and_came_back_under_its_name_is_refused(tmp_path: Path) -> None:
+async def test_token_of_deleted_pod_is_rejected_for_new_pod_of_same_name(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         token = await stage.add_pod("p")
         await stage.store.remove_pod("p")
@@ -145,7 +145,7 @@ async def test_a_token_of_a_pod_that_is_gone_and_came_back_under_its_name_is_ref
         assert await stage.refused("p", token) == 401
 
 
-async def test_a_token_derived_from_the_key_is_accepted_without_a_review(tmp_path: Path) -> None:
+async def test_derived_token_is_accepted_without_review(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         token = pod_token(KEY, namespace="default", revision=NAME, pod="local")
         async with stage.connecting("local", token) as connection:
@@ -153,20 +153,20 @@ async def test_a_token_derived_from_the_key_is_accepted_without_a_review(tmp_pat
         assert stage.reviews == 0
 
 
-async def test_while_the_api_is_away_who_is_in_stays_and_who_is_known_comes_in(tmp_path: Path) -> None:
+async def test_connected_and_reviewed_pods_are_accepted_while_api_is_unavailable(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         first, second, third = [await stage.add_pod(name) for name in ("a", "b", "c")]
-        async with stage.connecting("a", first) as inside:
+        async with stage.connecting("a", first) as open_connection:
             async with stage.connecting("b", second) as connection:
                 await stage.until_received(connection)
             await stage.api.aclose()
             assert await stage.refused("c", third) == 503
-            await stage.until_received(inside)
+            await stage.until_received(open_connection)
             async with stage.connecting("b", second) as connection:
                 await stage.until_received(connection)
 
 
-async def test_frames_that_come_before_the_response_are_taken_after_it(tmp_path: Path) -> None:
+async def test_frames_sent_before_handshake_response_are_processed(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         token = await stage.add_pod("p")
         reader, writer = await asyncio.open_connection(*stage.daemon.address)
@@ -179,7 +179,7 @@ async def test_frames_that_come_before_the_response_are_taken_after_it(tmp_path:
             "Sec-WebSocket-Version: 13",
             f"Authorization: Bearer {token}",
         ]
-        # Masked with zeros, a client's frame has its bytes as they are.
+        # A mask of zeros leaves the bytes of a client's frame unchanged.
         frame = b"\x82" + bytes([0x80 | len(BUSY)]) + bytes(4) + BUSY
         writer.write("\r\n".join(head).encode() + b"\r\n\r\n" + frame[:5])
         writer.write(frame[5:])
@@ -190,7 +190,7 @@ async def test_frames_that_come_before_the_response_are_taken_after_it(tmp_path:
         writer.close()
 
 
-async def test_a_client_that_floods_before_it_is_known_is_cut_off(tmp_path: Path) -> None:
+async def test_client_that_floods_before_authentication_is_disconnected(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         token = await stage.add_pod("p")
         reader, writer = await asyncio.open_connection(*stage.daemon.address)
@@ -201,7 +201,7 @@ async def test_a_client_that_floods_before_it_is_known_is_cut_off(tmp_path: Path
         writer.close()
 
 
-async def test_no_token_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+async def test_tokens_are_not_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with staged(tmp_path) as stage:
         await stage.add_pod("p")
@@ -213,7 +213,7 @@ async def test_no_token_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixtu
 
 
 class OneFails:
-    """Responds to each head after a judgement, which fails with an unexpected error for the path ``/bad``."""
+    """Responds to each head after an authentication check, which raises an unexpected error for the path ``/bad``."""
 
     def __init__(self) -> None:
         self.tasks = TaskOwner()
@@ -235,7 +235,7 @@ class OneFails:
         return None
 
 
-async def test_a_judgement_that_fails_is_logged_and_ends_its_own_connection_alone(
+async def test_failed_authentication_check_is_logged_and_closes_only_its_connection(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     server = await asyncio.get_running_loop().create_server(lambda: StatsConnection(OneFails()), "127.0.0.1", 0)

@@ -1,4 +1,4 @@
-"""Services with an allow-from: each way in, over real sockets."""
+"""Services with an allow-from rule, by each host and listener, over real sockets."""
 
 import base64
 
@@ -42,14 +42,14 @@ async def served(stage: Stage, annotations: dict[str, str] = RULE) -> None:
     await stage.pod_seen("pod")
 
 
-async def test_every_host_of_the_service_asks_for_an_allowed_caller() -> None:
+async def test_every_host_of_service_requires_an_allowed_caller() -> None:
     async with staged() as stage:
         await served(stage)
         await stage.cluster.create(DOMAIN_MAPPING, MAPPING)
         await stage.cluster.patch(DOMAIN_MAPPING, "default", HOST, patch={"status": SERVED}, subresource="status")
         await stage.cluster.create(CLUSTER_DOMAIN_CLAIM, CLAIM)
         await until(lambda: stage.activator.ingress.routes.find(Listener.PUBLIC, HOST) is not None)
-        ways = [
+        entrances = [
             (stage.public, "hello.default.localhost", []),
             (stage.public, HOST, []),
             (stage.inner, INNER, []),
@@ -57,7 +57,7 @@ async def test_every_host_of_the_service_asks_for_an_allowed_caller() -> None:
             (stage.inner, "hello-00001.default", []),
             (stage.inner, "any", REVISION),
         ]
-        for address, host, headers in ways:
+        for address, host, headers in entrances:
             for caller_headers in ([], STRANGER):
                 refused = await send_request(address, host=host, headers=[*headers, *caller_headers])
                 assert refused.status == 403, (host, caller_headers)
@@ -65,7 +65,7 @@ async def test_every_host_of_the_service_asks_for_an_allowed_caller() -> None:
         assert not any("x-serving-caller" in head.lower() for head in stage.pods[0].heads)
 
 
-async def test_another_activator_refuses_and_admits_the_same() -> None:
+async def test_second_activator_enforces_the_same_callers() -> None:
     async with staged() as stage, staged(cluster=stage.cluster) as other:
         await served(stage)
         await until(lambda: other.activator.ingress.routes.find(Listener.INNER, INNER))
@@ -83,14 +83,14 @@ async def test_another_activator_refuses_and_admits_the_same() -> None:
         (token("default"), 403),
     ],
 )
-async def test_a_namespace_an_account_or_a_service_is_admitted(caller: str, status: int) -> None:
+async def test_caller_is_matched_by_namespace_or_account(caller: str, status: int) -> None:
     async with staged() as stage:
         await served(stage)
         assert (await send_request(stage.inner, host=INNER, headers=named(caller))).status == status
 
 
 def forged() -> str:
-    """A token of a stranger with the claims of a caller that is allowed."""
+    """A token of a caller that is not allowed, with its claims replaced by those of an allowed one."""
     version, _, signature = token("default").split(".")
     claims = msgspec.json.encode({"namespace": "team", "account": "default", "service": "", "until_s": 9e9})
     return f"{version}.{base64.urlsafe_b64encode(claims).decode()}.{signature}"
@@ -110,7 +110,7 @@ def forged() -> str:
         (named("\xff"), "not a caller token"),
     ],
 )
-async def test_a_token_that_proves_nothing_is_refused(headers: list[str], why: str) -> None:
+async def test_invalid_caller_token_is_rejected_with_reason(headers: list[str], why: str) -> None:
     async with staged() as stage:
         await served(stage)
         refused = await send_request(stage.inner, host=INNER, headers=headers)
@@ -119,7 +119,7 @@ async def test_a_token_that_proves_nothing_is_refused(headers: list[str], why: s
         assert not stage.pods[0].heads
 
 
-async def test_a_connection_that_was_let_in_is_asked_again() -> None:
+async def test_changed_rule_applies_to_next_request() -> None:
     async with staged() as stage:
         await served(stage)
         assert (await send_request(stage.inner, host=INNER, headers=FRONT)).status == 200
@@ -131,13 +131,13 @@ async def test_a_connection_that_was_let_in_is_asked_again() -> None:
         assert (await send_request(stage.inner, host=INNER, headers=FRONT)).status == 403
 
 
-async def test_a_mistake_closes_the_service() -> None:
+async def test_invalid_rule_denies_all_callers() -> None:
     async with staged() as stage:
         await served(stage, {ALLOW_FROM_ANNOTATION: "shop"})
         assert (await send_request(stage.inner, host=INNER, headers=FRONT)).status == 403
 
 
-async def test_without_a_rule_everyone_is_let_in_and_no_app_sees_a_token() -> None:
+async def test_service_without_rule_admits_everyone_and_hides_caller_token() -> None:
     async with staged() as stage:
         await served(stage, {})
         assert (await send_request(stage.inner, host=INNER, headers=FRONT)).status == 200
@@ -146,7 +146,9 @@ async def test_without_a_rule_everyone_is_let_in_and_no_app_sees_a_token() -> No
 
 
 @pytest.mark.parametrize(("annotations", "inner", "public"), [({}, 403, 200), ({ALLOW_FROM_ANNOTATION: "*"}, 200, 200)])
-async def test_denied_by_default_a_service_needs_a_rule(annotations: dict[str, str], inner: int, public: int) -> None:
+async def test_service_without_rule_rejects_inner_callers_if_denied_by_default(
+    annotations: dict[str, str], inner: int, public: int
+) -> None:
     async with staged(deny_by_default=True) as stage:
         await served(stage, annotations)
         assert (await send_request(stage.public)).status == public

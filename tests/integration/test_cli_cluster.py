@@ -1,4 +1,4 @@
-"""The command line on a foreign API: TLS, client certificates, tokens, plug-ins that fetch tokens."""
+"""The command line with a remote API server: TLS, client certificates, tokens, and exec plug-ins for tokens."""
 
 import base64
 import contextlib
@@ -31,12 +31,12 @@ PLUG_IN = {
 
 
 class Server(ThreadingHTTPServer):
-    """Records the requests and their tokens."""
+    """A server that records the path and the Authorization of each request."""
 
     daemon_threads = True
 
     def __init__(self) -> None:
-        self.asked: list[tuple[str, str]] = []
+        self.requests: list[tuple[str, str]] = []
         super().__init__(("127.0.0.1", 0), Handler)
 
 
@@ -44,7 +44,7 @@ class Handler(BaseHTTPRequestHandler):
     server: Server
 
     def do_GET(self) -> None:
-        self.server.asked.append((self.path, self.headers.get("Authorization", "")))
+        self.server.requests.append((self.path, self.headers.get("Authorization", "")))
         body = json.dumps(PODS).encode() if not self.path.endswith("/log") else b"line\n"
         self.send_response(200)
         self.send_header("Warning", '299 - "mind \\"this\\""')
@@ -109,20 +109,20 @@ def serving(path: Path, *arguments: str) -> Result:
 @pytest.mark.parametrize(
     ("user", "sent"), [({}, ""), ({"token": "secret"}, "Bearer secret"), ({"exec": PLUG_IN}, "Bearer fetched")]
 )
-def test_a_cluster_is_asked_as_its_kubeconfig_says(
+def test_command_authenticates_as_its_kubeconfig_specifies(
     tmp_path: Path, authority: trustme.CA, user: dict[str, object], sent: str
 ) -> None:
     with serving_tls(authority) as server:
         done = serving(config(tmp_path, authority, server.server_port, user), "get", "pods", "-o", "name")
-    # On a slow machine, the command reports its waiting too.
+    # On a slow machine, the command also reports that it waits for the API.
     messages = [line for line in done.stderr.splitlines() if not line.startswith("waiting for the API")]
     assert (done.stdout, messages) == ("pod/p\n", ['warning: mind "this"'])
-    assert server.asked == [("/api/v1/namespaces/team/pods", sent)]
+    assert server.requests == [("/api/v1/namespaces/team/pods", sent)]
 
 
-def test_an_untrusted_server_is_refused_with_one_line(tmp_path: Path, authority: trustme.CA) -> None:
+def test_untrusted_server_is_rejected_with_one_line(tmp_path: Path, authority: trustme.CA) -> None:
     with serving_tls(trustme.CA()) as server:
         done = serving(config(tmp_path, authority, server.server_port, {}), "get", "pods")
-    assert (done.exit_code, server.asked, len(done.stderr.splitlines())) == (1, [], 1)
+    assert (done.exit_code, server.requests, len(done.stderr.splitlines())) == (1, [], 1)
     assert "certificate verify failed" in done.stderr
     assert f"{tmp_path}/config names it" in done.stderr

@@ -1,4 +1,4 @@
-"""Commands on a cluster with nothing but a kubeconfig: they forward ports of the daemons' pods themselves."""
+"""Commands that reach daemons in a cluster by port forwarding, with only a kubeconfig."""
 
 import asyncio
 import base64
@@ -28,15 +28,15 @@ PORTS = {"autoscaler": ("stats", 6081), "activator": ("metrics", 9090), "dashboa
 
 
 class Page(http.server.BaseHTTPRequestHandler):
-    """A daemon's page: ``bodies`` by the first part of the path; a text is the address that it redirects to."""
+    """A daemon's pages: ``bodies`` by the first part of the path; a string is the address of a redirect."""
 
     bodies: ClassVar[dict[str, object]] = {}
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
         body = self.bodies[self.path.split("/")[1].partition("?")[0]]
-        is_let_in = self.headers["Authorization"] == f"Bearer {TOKEN}"
-        self.send_response(401 if not is_let_in else 307 if isinstance(body, str) else 200)
+        is_authorized = self.headers["Authorization"] == f"Bearer {TOKEN}"
+        self.send_response(401 if not is_authorized else 307 if isinstance(body, str) else 200)
         text = b"" if isinstance(body, str) else json.dumps(body).encode()
         self.send_header("Location", f"http://{body}{self.path}" if isinstance(body, str) else "")
         self.send_header("Content-Length", str(len(text)))
@@ -48,7 +48,7 @@ class Page(http.server.BaseHTTPRequestHandler):
 
 
 class Kubelet:
-    """Connects to the pages of pods."""
+    """A kubelet that forwards connections to the pages of pods."""
 
     def __init__(self, pages: dict[str, int]) -> None:
         self.pages = pages
@@ -106,7 +106,7 @@ async def serving(api: Served, *words: str) -> Result:
     return await asyncio.to_thread(CliRunner().invoke, main, words, env={"KUBECONFIG": str(api.kubeconfig)})
 
 
-async def test_why_finds_the_autoscaler_that_decides(tmp_path: Path) -> None:
+async def test_why_follows_redirect_to_the_autoscaler_that_decides(tmp_path: Path) -> None:
     with page(decisions="10.0.0.2:6081", policies=[]) as standby, page(decisions=[], policies=[]) as owner:
         async with cluster_of(tmp_path, {"autoscaler-a": standby, "autoscaler-b": owner}) as (api, kubelet):
             done = await serving(api, "why", "hello")
@@ -114,7 +114,7 @@ async def test_why_finds_the_autoscaler_that_decides(tmp_path: Path) -> None:
     assert ("autoscaler-b", 6081) in kubelet.connections
 
 
-async def test_requests_are_those_of_all_activators(tmp_path: Path) -> None:
+async def test_requests_command_queries_all_activators(tmp_path: Path) -> None:
     with page(requests=[]) as result, page(requests=[]) as other:
         async with cluster_of(tmp_path, {"activator-a": result, "activator-b": other}) as (api, kubelet):
             done = await serving(api, "requests", "cart")
@@ -122,7 +122,7 @@ async def test_requests_are_those_of_all_activators(tmp_path: Path) -> None:
     assert {pod for pod, _ in kubelet.connections} == {"activator-a", "activator-b"}
 
 
-async def test_what_the_dashboard_knows_needs_no_address(tmp_path: Path) -> None:
+async def test_dashboard_commands_need_no_address(tmp_path: Path) -> None:
     with page(cost={"services": []}, coldstarts=[]) as port:
         async with cluster_of(tmp_path, {"dashboard-a": port}) as (api, _):
             cost = await serving(api, "cost")
@@ -132,7 +132,7 @@ async def test_what_the_dashboard_knows_needs_no_address(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("words", [("cost",), ("requests", "hello"), ("top", "--once"), ("dashboard",)])
-async def test_a_cluster_without_the_daemon_is_named_and_no_machine(tmp_path: Path, words: tuple[str, ...]) -> None:
+async def test_missing_daemon_in_cluster_is_reported_by_namespace(tmp_path: Path, words: tuple[str, ...]) -> None:
     async with cluster_of(tmp_path, {}) as (api, _):
         done = await serving(api, *words)
     assert done.exit_code == 1
@@ -140,14 +140,14 @@ async def test_a_cluster_without_the_daemon_is_named_and_no_machine(tmp_path: Pa
     assert "serving up" not in done.output
 
 
-async def test_doctor_does_not_name_itself_as_the_one_who_knows(tmp_path: Path) -> None:
+async def test_doctor_does_not_refer_to_itself(tmp_path: Path) -> None:
     async with cluster_of(tmp_path, {}) as (api, _):
         done = await serving(api, "doctor")
     assert "no pod of dashboard is ready" in done.output
     assert "serving doctor" not in done.output
 
 
-async def test_a_backup_has_what_users_wrote_and_what_it_names(tmp_path: Path) -> None:
+async def test_backup_contains_user_objects_and_referenced_config_maps(tmp_path: Path) -> None:
     cluster, file = MemoryCluster(), tmp_path / "backup.yaml"
     await cluster.create(NAMESPACE, {"metadata": {"name": "shop"}})
     container = {"image": "registry.example/a", "envFrom": [{"configMapRef": {"name": "words"}}]}
@@ -183,7 +183,7 @@ async def test_a_backup_has_what_users_wrote_and_what_it_names(tmp_path: Path) -
     assert "is there already; name a new file" in again.stderr
 
 
-async def test_doctor_looks_at_a_cluster_and_not_at_this_machine(tmp_path: Path) -> None:
+async def test_doctor_checks_the_cluster_and_not_the_local_machine(tmp_path: Path) -> None:
     async with cluster_of(tmp_path, {}) as (api, _):
         done = await serving(api, "doctor", "-o", "json")
         status = await serving(api, "status")
@@ -194,7 +194,7 @@ async def test_doctor_looks_at_a_cluster_and_not_at_this_machine(tmp_path: Path)
     assert "serving up" not in done.output + status.output
 
 
-async def test_a_pod_that_takes_no_connection_is_the_reason(tmp_path: Path) -> None:
+async def test_pod_that_refuses_forwarded_connection_is_reported(tmp_path: Path) -> None:
     async with cluster_of(tmp_path, {"dashboard-a": 1}) as (api, _):
         done = await serving(api, "cost")
     assert done.exit_code == 1
@@ -202,7 +202,7 @@ async def test_a_pod_that_takes_no_connection_is_the_reason(tmp_path: Path) -> N
     assert "port 6090 of the pod" in done.stderr
 
 
-async def test_the_description_of_a_service_has_the_reason_of_its_revision(tmp_path: Path) -> None:
+async def test_describe_prints_reason_of_revision(tmp_path: Path) -> None:
     message = "the app listens on 9999 and was given PORT=8080"
     template = {"spec": {"containers": [{"image": "registry.example/wrong:1"}]}}
     revision: Object = {"name": "wrong-00001", "labels": {"serving.knative.dev/service": "wrong"}}

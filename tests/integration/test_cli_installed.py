@@ -1,4 +1,4 @@
-"""The command line on a cluster with and without the system."""
+"""The command line with a cluster in which the system is installed or not."""
 
 import json
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def findings(cluster: BareCluster, folder: Path, name: str) -> list[Object]:
 @pytest.mark.parametrize(
     "command", ["get", "describe hello", "scale hello 2", "deploy hello --image registry.example/hello:1"]
 )
-def test_a_cluster_without_the_system_is_reported(cluster: BareCluster, tmp_path: Path, command: str) -> None:
+def test_commands_report_that_the_system_is_not_installed(cluster: BareCluster, tmp_path: Path, command: str) -> None:
     cluster.has_definitions = False
     cluster.put("/api/v1/namespaces/default", {"kind": "Namespace", "metadata": {"name": "default"}})
     done = serving(cluster, tmp_path, *command.split())
@@ -45,7 +45,7 @@ def test_a_cluster_without_the_system_is_reported(cluster: BareCluster, tmp_path
     assert done.stderr == "this server has no serving.knative.dev/v1; `serving install` installs the system\n"
 
 
-def test_definitions_of_components_are_needed_with_the_components(cluster: BareCluster, tmp_path: Path) -> None:
+def test_doctor_requires_definitions_of_installed_components(cluster: BareCluster, tmp_path: Path) -> None:
     install(cluster, tmp_path)
     assert [finding["state"] for finding in findings(cluster, tmp_path, "definitions")] == ["ok"]
     install(cluster, tmp_path, "--component", "keda-http")
@@ -55,7 +55,7 @@ def test_definitions_of_components_are_needed_with_the_components(cluster: BareC
     assert [finding["state"] for finding in findings(cluster, tmp_path, "definitions")] == ["fail"]
 
 
-def test_a_key_without_effect_is_no_invalid_setting(cluster: BareCluster, tmp_path: Path) -> None:
+def test_unused_key_in_config_map_is_a_warning_not_an_error(cluster: BareCluster, tmp_path: Path) -> None:
     install(cluster, tmp_path)
     cluster.merge(CONFIG, {"data": {"ingress-class": "istio", "system-internal-tls": "Disabled"}}, manager="kubectl")
     (finding,) = findings(cluster, tmp_path, "settings")
@@ -66,7 +66,7 @@ def test_a_key_without_effect_is_no_invalid_setting(cluster: BareCluster, tmp_pa
     assert written["system-internal-tls"] == "file", "other keys of the ConfigMap apply"
 
 
-def test_settings_of_a_cluster_come_from_its_deployments(cluster: BareCluster, tmp_path: Path) -> None:
+def test_config_show_reads_settings_of_deployments(cluster: BareCluster, tmp_path: Path) -> None:
     install(cluster, tmp_path)
     rows = json.loads(serving(cluster, tmp_path, "config", "show", "-o", "json").stdout)
     values = {(row["daemon"], row["field"]): row["value"] for row in rows}
@@ -75,13 +75,15 @@ def test_settings_of_a_cluster_come_from_its_deployments(cluster: BareCluster, t
 
 
 @pytest.mark.parametrize("command", ["create ann --role view", "list", "revoke ann"])
-def test_a_cluster_has_no_tokens_of_this_machine(cluster: BareCluster, tmp_path: Path, command: str) -> None:
+def test_token_command_in_cluster_refers_to_kubectl_create_token(
+    cluster: BareCluster, tmp_path: Path, command: str
+) -> None:
     done = serving(cluster, tmp_path, "token", *command.split())
     assert (done.exit_code, cluster.calls) == (1, [])
     assert "kubectl create token" in done.stderr
 
 
-def test_a_host_below_localhost_is_of_no_cluster(cluster: BareCluster, tmp_path: Path) -> None:
+def test_url_command_prints_only_the_localhost_url_for_a_cluster(cluster: BareCluster, tmp_path: Path) -> None:
     url = "http://hello.default.localhost"
     service = {"kind": "Service", "metadata": {"name": "hello", "namespace": "default"}, "status": {"url": url}}
     cluster.put("/apis/serving.knative.dev/v1/namespaces/default/services/hello", service)
@@ -90,7 +92,7 @@ def test_a_host_below_localhost_is_of_no_cluster(cluster: BareCluster, tmp_path:
     assert "`serving invoke hello` calls it" in done.stderr
 
 
-def test_a_workload_without_a_service_is_adopted_after_one_exists(cluster: BareCluster, tmp_path: Path) -> None:
+def test_adopt_rejects_workload_without_service(cluster: BareCluster, tmp_path: Path) -> None:
     path = "/apis/apps/v1/namespaces/default/deployments/web"
     cluster.put(path, {"kind": "Deployment", "metadata": {"name": "web"}, "spec": {}})
     cluster.put(f"{path}/scale", {"kind": "Scale", "metadata": {"name": "web"}, "spec": {"replicas": 1}})

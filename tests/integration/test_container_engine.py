@@ -1,4 +1,4 @@
-"""Runtimes as they are found: by containers that run."""
+"""Detection of the container engine, by running containers."""
 
 import base64
 import itertools
@@ -21,7 +21,9 @@ def test_crun_compiles_the_default_profile_once(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_filter_of_which_crun_makes_another_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_seccomp_filter_is_unused_if_crun_compiles_it_differently_each_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     compiled = engine._compiled
     counts = itertools.count()
     monkeypatch.setattr(engine, "_compiled", lambda record: compiled(record) + "AAAA" * next(counts))

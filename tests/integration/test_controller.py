@@ -34,7 +34,7 @@ async def apply(world: World, manifest: Object) -> None:
 
 
 async def applied(world: World, manifest: Object) -> Object:
-    """Apply and wait for Ready."""
+    """Apply a manifest and wait until the Service is ready."""
     await apply(world, manifest)
     return await world.until(SERVING_SERVICE, manifest["metadata"]["name"], ready)
 
@@ -43,7 +43,7 @@ def traffic(entry: Object) -> list[tuple[str, int | None]]:
     return [(target["revisionName"], target.get("percent")) for target in nested(entry, "status", "traffic") or ()]
 
 
-def failed(resource: Object) -> bool:
+def is_failed(resource: Object) -> bool:
     return bool(condition_of(resource, "Ready").get("status") == "False")
 
 
@@ -63,20 +63,20 @@ async def test_a_service_becomes_ready_at_its_url() -> None:
 
 
 async def settled_service(world: World) -> Object:
-    """A service after its last write, which sets the routing of its revision."""
+    """A ready service, after the controller's last write for it."""
     service = await applied(world, a_service("good"))
     await world.until(REVISION, "hello-00001", is_active)
     await world.controller.settled()
     return service
 
 
-async def test_a_service_costs_few_writes() -> None:
+async def test_controller_creates_service_with_few_writes() -> None:
     async with a_world() as world:
         await settled_service(world)
         assert world.controller.writes_count <= WRITES_PER_SERVICE_MAX
 
 
-async def test_what_is_settled_is_left_alone() -> None:
+async def test_settled_service_causes_no_further_writes() -> None:
     async with a_world() as world:
         await settled_service(world)
         before = world.controller.writes_count
@@ -84,7 +84,7 @@ async def test_what_is_settled_is_left_alone() -> None:
         for kind in (CONFIGURATION, ROUTE):
             await world.until(kind, "hello", lambda resource: annotations_of(resource).get("a") == "b")
         await world.controller.settled()
-        # The annotation goes on to both children, and that is all.
+        # Only the annotation of both children is written.
         assert world.controller.writes_count == before + 2
 
 
@@ -113,29 +113,29 @@ def is_active(revision: Object) -> bool:
 @pytest.mark.parametrize(
     ("image", "message"), [("bad", "KeyError: 'DATABASE_URL'"), ("nocommand", "serving.dev/command")]
 )
-async def test_a_bad_revision_leaves_the_traffic_where_it_is_and_says_why(image: str, message: str) -> None:
+async def test_failed_revision_receives_no_traffic_and_its_reason_is_reported(image: str, message: str) -> None:
     async with a_world() as world:
         await applied(world, a_service("good"))
         await apply(world, a_service(image))
-        service = await world.until(SERVING_SERVICE, "hello", failed)
+        service = await world.until(SERVING_SERVICE, "hello", is_failed)
         assert message in message_of(service)
         assert 'Revision "hello-00002" failed with message' in message_of(service)
         assert traffic(service) == [("hello-00001", 100)]
         await applied(world, a_service("good", traffic=[{"latestRevision": True, "percent": 100}]))
 
 
-async def test_a_new_service_that_fails_says_why() -> None:
+async def test_failed_first_revision_is_reported_in_service_status() -> None:
     async with a_world() as world:
         await apply(world, a_service("bad"))
-        service = await world.until(SERVING_SERVICE, "hello", failed)
+        service = await world.until(SERVING_SERVICE, "hello", is_failed)
         assert "DATABASE_URL" in message_of(service)
         assert condition_of(service, "RoutesReady")["reason"] == "RevisionMissing"
 
 
-async def test_a_failure_is_an_event() -> None:
+async def test_failed_revision_creates_warning_events() -> None:
     async with a_world() as world:
         await apply(world, a_service("bad"))
-        await world.until(SERVING_SERVICE, "hello", failed)
+        await world.until(SERVING_SERVICE, "hello", is_failed)
         await world.controller.settled()
         events = (await world.cluster.list(EVENT, "default")).items
         reported = {(event["involvedObject"]["kind"], event["reason"], event["type"]) for event in events}
@@ -158,7 +158,7 @@ async def test_traffic_is_split_and_tagged() -> None:
             await world.until(REVISION, name, is_active)
 
 
-async def test_traffic_goes_back_to_an_older_revision() -> None:
+async def test_traffic_returns_to_an_older_revision() -> None:
     async with a_world() as world:
         await applied(world, a_service("good"))
         world.node.let_go.set()
@@ -168,32 +168,32 @@ async def test_traffic_goes_back_to_an_older_revision() -> None:
         await world.until(REVISION, "hello-00002", lambda revision: not is_active(revision))
 
 
-async def test_a_revision_name_is_taken_once() -> None:
+async def test_revision_name_in_use_fails_the_service() -> None:
     async with a_world() as world:
         await applied(world, a_service("good", own_name="hello-blue"))
         await applied(
             world, a_service("good", own_name="hello-green", traffic=[{"revisionName": "hello-green", "percent": 100}])
         )
         await apply(world, a_service("slow", own_name="hello-blue"))
-        service = await world.until(SERVING_SERVICE, "hello", failed)
+        service = await world.until(SERVING_SERVICE, "hello", is_failed)
         assert 'revisions.serving.knative.dev "hello-blue" already exists' in message_of(service)
         assert traffic(service) == [("hello-green", 100)]
 
 
-async def test_the_second_claim_of_a_host_is_reported_and_served_when_the_first_goes() -> None:
+async def test_second_claim_of_a_host_is_reported_until_the_first_is_deleted() -> None:
     async with a_world() as world:
         await applied(world, a_service("good", name="blue-hello"))
         await applied(world, a_service("good"))
         tagged = [{"revisionName": "hello-00001", "percent": 100, "tag": "blue"}]
         await apply(world, a_service("good", traffic=tagged))
-        service = await world.until(SERVING_SERVICE, "hello", failed)
+        service = await world.until(SERVING_SERVICE, "hello", is_failed)
         assert 'already in use by Route "default/blue-hello"' in message_of(service)
         await world.cluster.delete(SERVING_SERVICE, "default", "blue-hello")
         service = await world.until(SERVING_SERVICE, "hello", ready)
         assert service["status"]["traffic"][0]["url"] == "http://blue-hello.default.localhost:8080"
 
 
-async def test_a_service_that_is_deleted_takes_everything_along() -> None:
+async def test_deleted_service_removes_all_its_objects() -> None:
     async with a_world() as world:
         await applied(world, a_service("good"))
         await world.cluster.delete(SERVING_SERVICE, "default", "hello")
@@ -214,7 +214,7 @@ async def test_a_service_that_is_deleted_takes_everything_along() -> None:
         await world.controller.settled()
 
 
-async def test_a_deployment_that_is_deleted_returns() -> None:
+async def test_deleted_deployment_is_recreated() -> None:
     async with a_world() as world:
         await applied(world, a_service("good"))
         first = await world.cluster.get(DEPLOYMENT, "default", "hello-00001-deployment")
@@ -223,7 +223,7 @@ async def test_a_deployment_that_is_deleted_returns() -> None:
         await world.until(DEPLOYMENT, "hello-00001-deployment", lambda deployment: deployment["metadata"]["uid"] != uid)
 
 
-async def test_old_revisions_are_collected() -> None:
+async def test_old_revisions_are_garbage_collected() -> None:
     settings = ControllerSettings(min_non_active_revisions=0, max_non_active_revisions=1)
     async with a_world(settings) as world:
         for number in range(1, 5):
@@ -236,7 +236,7 @@ async def test_old_revisions_are_collected() -> None:
         assert remaining == ["hello-00003", "hello-00004"]
 
 
-async def test_a_revision_at_zero_is_ready_and_wakes() -> None:
+async def test_revision_at_zero_is_ready_and_becomes_active_again() -> None:
     async with a_world() as world:
         await applied(world, a_service("good"))
         state = {"spec": {"servingState": "Reserve"}}
@@ -266,7 +266,7 @@ async def test_many_services_become_ready() -> None:
         assert world.controller.writes_count <= WRITES_PER_SERVICE_MAX * len(names)
 
 
-async def test_a_new_revision_gets_its_traffic_in_steps() -> None:
+async def test_gradual_rollout_moves_traffic_in_steps() -> None:
     shares: list[list[int]] = []
 
     def is_rolled_out(route: Object) -> bool:

@@ -1,4 +1,4 @@
-"""The controller with external-domain-tls, on a server with cert-manager and without."""
+"""The controller with external-domain-tls, with and without cert-manager in the cluster."""
 
 import pytest
 
@@ -16,7 +16,7 @@ SETTINGS = ControllerSettings(external_domain_tls="enabled")
 
 
 class Bare(MemoryCluster):
-    """A store that refuses lists of Certificates while it has an error."""
+    """A store that rejects lists of Certificates while `error` is set."""
 
     def __init__(self, error: ClusterError | None) -> None:
         super().__init__(admit=admit)
@@ -29,7 +29,7 @@ class Bare(MemoryCluster):
 
 
 @pytest.mark.parametrize("error", [NotFound("no such resource"), Forbidden("certificates is forbidden"), None])
-def test_a_route_is_served_by_https_once_cert_manager_has_issued_its_certificate(error: ClusterError | None) -> None:
+def test_route_url_is_https_after_cert_manager_issues_its_certificate(error: ClusterError | None) -> None:
     async def main() -> None:
         cluster = Bare(error)
         async with a_world(SETTINGS, cluster=cluster) as world:
@@ -66,7 +66,7 @@ def test_a_route_is_served_by_https_once_cert_manager_has_issued_its_certificate
     run_virtually(main())
 
 
-def test_the_address_of_a_route_is_https_once_cert_manager_has_issued_that_certificate() -> None:
+def test_route_address_is_https_after_local_certificate_is_issued() -> None:
     async def main() -> None:
         cluster = Bare(None)
         async with a_world(ControllerSettings(cluster_local_domain_tls="enabled"), cluster=cluster) as world:

@@ -1,4 +1,4 @@
-"""The controller asks a registry for digests: with a token, with pull secrets, without rights, and after failures."""
+"""The controller resolves image digests at a registry: tokens, pull secrets, rejections and failures."""
 
 import asyncio
 import base64
@@ -32,9 +32,9 @@ PAIR = base64.b64encode(b"me:hush").decode()
 
 
 class Registry:
-    """A registry with one image.
+    """A registry with one image. ``auth`` is the header for which it issues a token, "" for anonymous clients.
 
-    ``auth`` is the header by which it gives a token, "" for anybody; ``scheme`` is how it asks.
+    ``scheme`` is the scheme of its challenge.
     """
 
     def __init__(self, *, auth: str = "", scheme: str = "Bearer", has_digest: bool = True) -> None:
@@ -61,7 +61,7 @@ class Registry:
 
 @asynccontextmanager
 async def serving_images(registry: Registry) -> AsyncIterator[str]:
-    """The name of the image in a registry that runs on this machine, without TLS."""
+    """Serve a registry without TLS; yield the name of its image."""
     app = web.Application()
     app.router.add_get("/v2/app/manifests/1", registry.manifest)
     app.router.add_get("/token", registry.token)
@@ -70,7 +70,7 @@ async def serving_images(registry: Registry) -> AsyncIterator[str]:
         yield f"{registry.host}/app:1"
 
 
-async def asked(image: str, auth: str = "") -> str:
+async def digest_at(image: str, auth: str = "") -> str:
     async with aiohttp.ClientSession() as session:
         return await digest_of(session, parse_reference(image), auth=auth)
 
@@ -84,9 +84,9 @@ async def asked(image: str, auth: str = "") -> str:
         (Registry(has_digest=False), "", "sha256:c5d902c53b4afcf32ad746fd9d696431650d3fbe8f7b10ca10519543fefd772c"),
     ],
 )
-async def test_a_registry_reports_the_digest_of_a_tag(registry: Registry, auth: str, digest: str) -> None:
+async def test_registry_digest_of_tag_is_resolved(registry: Registry, auth: str, digest: str) -> None:
     async with serving_images(registry) as image:
-        assert await asked(image, auth) == digest
+        assert await digest_at(image, auth) == digest
 
 
 @pytest.mark.parametrize(
@@ -98,21 +98,23 @@ async def test_a_registry_reports_the_digest_of_a_tag(registry: Registry, auth: 
         (Registry(), 404, False),
     ],
 )
-async def test_a_registry_without_a_digest_is_an_error(registry: Registry, status: int, is_refusal: bool) -> None:
+async def test_registry_error_distinguishes_rejection_from_failure(
+    registry: Registry, status: int, is_refusal: bool
+) -> None:
     registry.status = status
     async with serving_images(registry) as image:
         with pytest.raises(RegistryError) as raised:
-            await asked(image)
+            await digest_at(image)
     assert raised.value.is_refusal is is_refusal
 
 
-async def test_a_registry_that_is_not_there_is_an_error() -> None:
+async def test_unreachable_registry_raises_error() -> None:
     with pytest.raises(RegistryError):
-        await asked("127.0.0.1:1/app:1")
+        await digest_at("127.0.0.1:1/app:1")
 
 
-class Answers:
-    """What a resolver reports."""
+class Resolutions:
+    """Collects the resolutions that a resolver reports."""
 
     def __init__(self) -> None:
         self.queue: asyncio.Queue[Resolution] = asyncio.Queue()
@@ -142,23 +144,23 @@ async def resolving(
     revision: Object,
     image: str,
     settings: Callable[[], ControllerSettings] = ControllerSettings,
-) -> AsyncIterator[Answers]:
-    answers = Answers()
-    resolver = DigestResolver(cluster, settings=settings, resolved=answers)
+) -> AsyncIterator[Resolutions]:
+    resolutions = Resolutions()
+    resolver = DigestResolver(cluster, settings=settings, resolved=resolutions)
     running = asyncio.create_task(resolver.run())
     try:
         for _ in range(20):
             await asyncio.sleep(0)
         resolver.start(revision, [image])
         resolver.start(revision, [image])
-        yield answers
+        yield resolutions
         resolver.forget(("default", "hello-00001"))
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_pull_secrets_of_the_pod_or_else_of_its_account_are_used() -> None:
+async def test_pull_secrets_of_pod_or_of_its_service_account_are_used() -> None:
     async with serving_images(Registry(auth=f"Basic {PAIR}")) as image:
         cluster = MemoryCluster(admit=admit)
         await cluster.create(SECRET, secret(image.partition("/")[0]))
@@ -166,37 +168,37 @@ async def test_pull_secrets_of_the_pod_or_else_of_its_account_are_used() -> None
         await cluster.create(SERVICE_ACCOUNT, account)
         pinned = Resolution(images={image: f"{image.removesuffix(':1')}@{SHA}"})
         for spec in ({"imagePullSecrets": [{"name": "pull"}]}, {"serviceAccountName": "own"}):
-            async with resolving(cluster, of_pod(**spec), image) as answers:
-                assert await answers.queue.get() == pinned
+            async with resolving(cluster, of_pod(**spec), image) as resolutions:
+                assert await resolutions.queue.get() == pinned
 
 
-async def test_without_the_secret_the_tag_stays_with_the_reason() -> None:
+async def test_rejected_resolution_retains_the_tag_with_reason() -> None:
     async with (
         serving_images(Registry(auth=f"Basic {PAIR}")) as image,
-        resolving(MemoryCluster(admit=admit), of_pod(imagePullSecrets=[{"name": "no"}]), image) as answers,
+        resolving(MemoryCluster(admit=admit), of_pod(imagePullSecrets=[{"name": "no"}]), image) as resolutions,
     ):
-        resolution = await answers.queue.get()
+        resolution = await resolutions.queue.get()
     assert resolution.images == {image: ""}
     assert "nodes pull the tag" in resolution.refused
     assert not resolution.is_pending
 
 
-async def test_a_failure_is_reported_and_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_resolution_is_reported_and_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(digest_resolver, "_RETRY_FIRST_S", 0.01)
     registry = Registry()
     registry.status = 404
-    async with serving_images(registry) as image, resolving(MemoryCluster(admit=admit), of_pod(), image) as answers:
-        resolution = await answers.queue.get()
+    async with serving_images(registry) as image, resolving(MemoryCluster(admit=admit), of_pod(), image) as resolutions:
+        resolution = await resolutions.queue.get()
         assert resolution.failure.startswith(f'Unable to fetch image "{image}": failed to resolve image to digest: ')
         registry.status = 200
-        while (resolution := await answers.queue.get()).failure:
+        while (resolution := await resolutions.queue.get()).failure:
             pass
         assert resolution.images == {image: f"{image.removesuffix(':1')}@{SHA}"}
 
 
-async def test_a_registry_that_is_silent_is_not_waited_for() -> None:
+async def test_silent_registry_fails_resolution_after_timeout() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         image = f"127.0.0.1:{silent.getsockname()[1]}/app:1"
         settings = ControllerSettings(digest_resolution_timeout_s=0.05)
-        async with resolving(MemoryCluster(admit=admit), of_pod(), image, lambda: settings) as answers:
-            assert "has not answered within 0.05 s" in (await answers.queue.get()).failure
+        async with resolving(MemoryCluster(admit=admit), of_pod(), image, lambda: settings) as resolutions:
+            assert "has not answered within 0.05 s" in (await resolutions.queue.get()).failure

@@ -1,4 +1,4 @@
-"""The controller under faults: restarts, conflicts, refusals, lost events."""
+"""The controller under faults: restarts, conflicts, rejected writes, and repeated events."""
 
 import asyncio
 import os
@@ -22,12 +22,12 @@ async def create(world: World, manifest: Object) -> None:
     await world.cluster.create(SERVING_SERVICE, manifest)
 
 
-async def test_a_restart_over_the_journal_brings_everything_back(tmp_path: Path) -> None:
+async def test_controller_restarts_from_journal_with_traffic_and_scale_unchanged(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     async with a_world(cluster=MemoryCluster(Journal(path), admit=admit)) as world:
         await create(world, a_service("good"))
         await world.until(SERVING_SERVICE, "hello", ready)
-        # A newer revision that fails: after the restart it must not get the traffic either.
+        # The newer revision fails; it must not get traffic after the restart either.
         await world.cluster.patch(SERVING_SERVICE, "default", "hello", patch={"spec": a_service("bad")["spec"]})
         await world.until(
             SERVING_SERVICE, "hello", lambda service: condition_of(service, "Ready").get("status") == "False"
@@ -46,8 +46,8 @@ async def test_a_restart_over_the_journal_brings_everything_back(tmp_path: Path)
         assert [revision["metadata"]["name"] for revision in revisions] == ["hello-00001", "hello-00002"]
 
 
-class Contrary(MemoryCluster):
-    """A store with faster writers, or with refusals of revisions."""
+class FaultyStore(MemoryCluster):
+    """A store with a concurrent writer, or that rejects revisions."""
 
     is_ahead = False
     refuses_revisions = False
@@ -68,8 +68,8 @@ class Contrary(MemoryCluster):
         return await super().write(write)
 
 
-async def test_a_decision_on_what_has_changed_is_made_again() -> None:
-    cluster = Contrary(admit=admit)
+async def test_status_write_is_repeated_after_a_conflict() -> None:
+    cluster = FaultyStore(admit=admit)
     cluster.is_ahead = True
     async with a_world(cluster=cluster) as world:
         await create(world, a_service("good"))
@@ -78,8 +78,8 @@ async def test_a_decision_on_what_has_changed_is_made_again() -> None:
         assert not cluster.is_ahead
 
 
-async def test_a_refusal_of_the_server_is_reported() -> None:
-    cluster = Contrary(admit=admit)
+async def test_rejected_revision_is_reported_and_retried_after_spec_change() -> None:
+    cluster = FaultyStore(admit=admit)
     cluster.refuses_revisions = True
     async with a_world(cluster=cluster) as world:
         await create(world, a_service("good"))
@@ -89,27 +89,27 @@ async def test_a_refusal_of_the_server_is_reported() -> None:
             lambda current_service: condition_of(current_service, "Ready").get("status") == "False",
         )
         assert "no revision today" in condition_of(service, "Ready")["message"]
-        # A change of the spec asks again.
+        # A change of the spec causes another attempt.
         cluster.refuses_revisions = False
         changed = {"spec": {"template": {"spec": {"containerConcurrency": 1}}}}
         await world.cluster.patch(SERVING_SERVICE, "default", "hello", patch=changed)
         await world.until(SERVING_SERVICE, "hello", ready)
 
 
-async def test_what_is_said_again_is_counted() -> None:
+async def test_repeated_event_increments_its_count() -> None:
     async with a_world() as world:
         await create(world, a_service("good"))
         await world.until(SERVING_SERVICE, "hello", ready)
         await world.controller.settled()
-        # The same revision is made again: the words are the same.
-        name = await made_again(world)
+        # The same revision is created again, with the same message.
+        name = await recreate_revision(world)
         await world.cluster.delete(REVISION, "default", "hello-00001")
         event = await world.until(EVENT, name, lambda current_event: current_event["count"] == 2)
         assert event["message"] == 'Created Revision "hello-00001"'
 
 
-async def made_again(world: World) -> str:
-    """The name of the Event about a revision that replaces a deleted one."""
+async def recreate_revision(world: World) -> str:
+    """Delete the revision; return the name of the Event about its replacement."""
     await world.cluster.delete(REVISION, "default", "hello-00001")
     while True:
         for event in (await world.cluster.list(EVENT, "default")).items:
@@ -118,7 +118,7 @@ async def made_again(world: World) -> str:
         await asyncio.sleep(0.01)
 
 
-async def test_a_restarted_controller_counts_on() -> None:
+async def test_restarted_controller_continues_event_counts() -> None:
     cluster = MemoryCluster(admit=admit)
     async with asyncio.TaskGroup() as group:
         node = group.create_task(FakeNode(cluster).run())
@@ -128,7 +128,7 @@ async def test_a_restarted_controller_counts_on() -> None:
         await create(world, a_service("good"))
         await world.until(SERVING_SERVICE, "hello", ready)
         await world.controller.settled()
-        name = await made_again(world)
+        name = await recreate_revision(world)
         stop.set()
         await first
         again = asyncio.Event()
@@ -141,7 +141,7 @@ async def test_a_restarted_controller_counts_on() -> None:
     await cluster.close()
 
 
-async def test_the_controller_runs_as_a_process_over_http(tmp_path: Path) -> None:
+async def test_controller_process_reconciles_over_http(tmp_path: Path) -> None:
     cluster = MemoryCluster(admit=admit)
     world = World(None, cluster=cluster)
     async with served(cluster, tmp_path) as there:
@@ -149,7 +149,7 @@ async def test_the_controller_runs_as_a_process_over_http(tmp_path: Path) -> Non
             **os.environ,
             "KUBECONFIG": str(there.kubeconfig),
             "SERVING_CONTROLLER_PUBLIC_PORT": "80",
-            # The usual port may be another test's at this time.
+            # Another test may use the default port at the same time.
             "SERVING_CONTROLLER_METRICS_ADDRESS": "127.0.0.1:0",
         }
         process = await asyncio.create_subprocess_exec(
@@ -169,7 +169,7 @@ async def test_the_controller_runs_as_a_process_over_http(tmp_path: Path) -> Non
     await cluster.close()
 
 
-async def test_a_revision_that_never_starts_fails_at_its_deadline() -> None:
+async def test_revision_without_ready_pod_fails_at_progress_deadline() -> None:
     service = a_service("slow")
     annotations = {"serving.knative.dev/progress-deadline": "1s"}
     service["spec"]["template"]["metadata"] = {"annotations": annotations}
@@ -183,7 +183,7 @@ async def test_a_revision_that_never_starts_fails_at_its_deadline() -> None:
         assert "no pod was ready within 1 s" in condition_of(current_service, "Ready")["message"]
 
 
-async def test_a_thousand_pods_are_one_piece_of_news() -> None:
+async def test_replica_count_updates_are_written_at_most_once_per_second() -> None:
     async with a_world() as world:
         await create(world, a_service("good"))
         await world.until(SERVING_SERVICE, "hello", ready)
@@ -195,6 +195,6 @@ async def test_a_thousand_pods_are_one_piece_of_news() -> None:
                 DEPLOYMENT, "default", "hello-00001-deployment", patch=patch, subresource="status"
             )
         await world.until(REVISION, "hello-00001", lambda revision: revision["status"]["actualReplicas"] == 1000)
-        # One at once, and one a second.
+        # One write immediately, and one per second.
         took_s = asyncio.get_running_loop().time() - begun_s
         assert world.controller.writes_count - before <= 2 + took_s

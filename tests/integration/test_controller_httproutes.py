@@ -1,4 +1,4 @@
-"""The controller with a Gateway set: on a server with HTTPRoutes, without them, and without the right to list them."""
+"""The controller with a Gateway, on servers with HTTPRoutes, without them, and without permission to list them."""
 
 import asyncio
 from typing import Any
@@ -21,7 +21,7 @@ ACCEPTED = [{"type": "Accepted", "status": "True", "reason": "Accepted"}]
 
 
 class Bare(MemoryCluster):
-    """A store that refuses lists of HTTPRoutes while it has an error, and records all lists."""
+    """A store that rejects lists of HTTPRoutes while `error` is set, and records all lists."""
 
     def __init__(self, error: ClusterError | None) -> None:
         super().__init__(admit=admit)
@@ -55,7 +55,7 @@ def has_reason(reason: str) -> Any:  # noqa: ANN401 - a test of an object
         (Forbidden("httproutes is forbidden"), "does not let us list HTTPRoutes"),
     ],
 )
-def test_a_server_without_httproutes_is_reported_and_served_once_it_has_them(error: ClusterError, message: str) -> None:
+def test_missing_httproute_api_is_reported_and_used_once_available(error: ClusterError, message: str) -> None:
     async def main() -> None:
         cluster = Bare(error)
         async with a_world(SETTINGS, cluster=cluster) as world:
@@ -75,7 +75,7 @@ def test_a_server_without_httproutes_is_reported_and_served_once_it_has_them(err
     run_virtually(main())
 
 
-def test_a_server_that_is_away_for_a_moment_lacks_nothing() -> None:
+def test_temporarily_unavailable_server_is_not_reported_as_missing_api() -> None:
     async def main() -> None:
         cluster = Bare(Unavailable("try again"))
         async with a_world(SETTINGS, cluster=cluster) as world:
@@ -100,15 +100,18 @@ def test_without_a_gateway_httproutes_are_not_listed() -> None:
     run_virtually(main())
 
 
-def test_a_changed_httproute_is_restored_and_one_of_another_owner_is_left_alone() -> None:
+def test_changed_httproute_is_restored_and_one_of_another_owner_is_not() -> None:
     async def main() -> None:
-        theirs: Object = {"metadata": {"name": "hello", "namespace": "default"}, "spec": {"hostnames": ["a.example"]}}
+        foreign_route: Object = {
+            "metadata": {"name": "hello", "namespace": "default"},
+            "spec": {"hostnames": ["a.example"]},
+        }
         cluster = Bare(None)
-        await cluster.create(HTTP_ROUTE, theirs)
+        await cluster.create(HTTP_ROUTE, foreign_route)
         async with a_world(SETTINGS, cluster=cluster) as world:
             await cluster.create(SERVING_SERVICE, a_service("good"))
             await world.until(ROUTE, "hello", has_reason("NotOwned"))
-            assert (await cluster.get(HTTP_ROUTE, "default", "hello"))["spec"] == theirs["spec"]
+            assert (await cluster.get(HTTP_ROUTE, "default", "hello"))["spec"] == foreign_route["spec"]
             await cluster.delete(HTTP_ROUTE, "default", "hello")
             await accept(world, "hello")
             await world.until(SERVING_SERVICE, "hello", ready)

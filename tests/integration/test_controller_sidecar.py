@@ -1,4 +1,4 @@
-"""The controller process makes queue-proxy containers: their image, and its required settings."""
+"""The queue-proxy containers that the controller process creates: their image, and required settings."""
 
 import asyncio
 import base64
@@ -41,7 +41,7 @@ async def started(api: Served, folder: Path, **variables: str) -> asyncio.subpro
 
 
 async def deployed(store: MemoryCluster, name: str = "hello", image: str = "dev.local/app") -> Object:
-    """The first Deployment that is made for a service."""
+    """Create a service; return its first Deployment."""
     service = {
         "metadata": {"name": name, "namespace": "default"},
         "spec": {"template": {"spec": {"containers": [{"image": image}]}}},
@@ -55,7 +55,7 @@ async def deployed(store: MemoryCluster, name: str = "hello", image: str = "dev.
     raise AssertionError("the watch ended")
 
 
-async def test_without_an_image_in_the_settings_it_is_the_controllers_own(tmp_path: Path) -> None:
+async def test_queue_proxy_image_defaults_to_image_of_controller(tmp_path: Path) -> None:
     store = MemoryCluster(admit=admit)
     own = {"metadata": {"name": "controller-1", "namespace": SYSTEM}}
     await store.create(POD, {**own, "spec": {"containers": [{"name": "controller", "image": "registry.example/s:7"}]}})
@@ -75,7 +75,7 @@ async def test_without_an_image_in_the_settings_it_is_the_controllers_own(tmp_pa
     assert values["SERVING_POD_STATS_URL"] == "ws://autoscaler.knative-serving.svc.cluster.local:6081/stats"
 
 
-async def test_another_image_in_config_deployment_is_used_without_a_restart(tmp_path: Path) -> None:
+async def test_changed_queue_proxy_image_in_config_map_applies_without_restart(tmp_path: Path) -> None:
     store = MemoryCluster(admit=admit)
     own = {"metadata": {"name": "controller-1", "namespace": SYSTEM}}
     await store.create(POD, {**own, "spec": {"containers": [{"name": "controller", "image": "registry.example/s:7"}]}})
@@ -96,7 +96,7 @@ async def test_another_image_in_config_deployment_is_used_without_a_restart(tmp_
     assert images == ["registry.example/mine:1", "registry.example/mine:2", "registry.example/s:7"]
 
 
-async def test_an_upgrade_of_the_controller_restarts_no_pod(tmp_path: Path) -> None:
+async def test_controller_upgrade_does_not_change_existing_deployments(tmp_path: Path) -> None:
     store = MemoryCluster(admit=admit)
     own = {"metadata": {"name": "controller-1", "namespace": SYSTEM}}
     await store.create(POD, {**own, "spec": {"containers": [{"name": "controller", "image": "registry.example/s:7"}]}})
@@ -107,7 +107,7 @@ async def test_an_upgrade_of_the_controller_restarts_no_pod(tmp_path: Path) -> N
             await store.patch(POD, SYSTEM, "controller-1", patch=image)
             controller = await started(api, tmp_path)
             try:
-                # The service of the second round comes after all that exists was reconciled.
+                # The second service is reconciled after all existing objects.
                 await deployed(store, f"service-{version}")
             finally:
                 controller.terminate()
@@ -126,7 +126,7 @@ def image_of(deployment: Object) -> str:
 
 
 async def reported(api: Served, count: int) -> None:
-    """Wait for so many Events of the controller about changed settings."""
+    """Wait for `count` Events of the controller about changed settings."""
     async with KubeCluster(str(api.kubeconfig)) as client:
 
         async def is_there() -> bool:
@@ -136,7 +136,7 @@ async def reported(api: Served, count: int) -> None:
         await until(is_there)
 
 
-async def test_without_a_key_file_it_creates_the_secrets_of_the_daemons(tmp_path: Path) -> None:
+async def test_controller_without_key_file_creates_secrets_of_daemons(tmp_path: Path) -> None:
     store = MemoryCluster(admit=admit)
     own = {"metadata": {"name": "controller-1", "namespace": SYSTEM}}
     await store.create(POD, {**own, "spec": {"containers": [{"name": "controller", "image": "registry.example/s:7"}]}})
@@ -164,7 +164,7 @@ async def test_without_a_key_file_it_creates_the_secrets_of_the_daemons(tmp_path
         ({}, "there is no pod controller-1"),
     ],
 )
-async def test_what_it_needs_and_has_not_it_says_and_ends(
+async def test_missing_pod_name_or_pod_is_reported_and_exits_with_2(
     tmp_path: Path, variables: dict[str, str], reported: str
 ) -> None:
     store = MemoryCluster(admit=admit)

@@ -1,4 +1,4 @@
-"""The dashboard over a real store and a real autoscaler, by HTTP and, if installed, by a browser."""
+"""The dashboard with a real store and a real autoscaler, over HTTP and, if installed, in a browser."""
 
 import asyncio
 import contextlib
@@ -27,7 +27,7 @@ SIZES = {path.name: path.stat().st_size for path in STATIC.iterdir() if path.suf
 
 
 class Shown:
-    """A dashboard beside an autoscaler."""
+    """A dashboard of an autoscaler."""
 
     def __init__(self, stage: Stage, url: str) -> None:
         self.stage, self.url = stage, url
@@ -73,7 +73,7 @@ async def events(page: Shown) -> AsyncIterator[tuple[str, Any]]:
                 yield event, json.loads(value)
 
 
-async def test_a_page_gets_everything_then_what_changes_and_why() -> None:
+async def test_event_stream_sends_full_state_then_decisions_and_ticks() -> None:
     async with shown() as page, page.stage.as_activator() as activator, asyncio.timeout(60):
         entry: dict[str, Any] = {}
         async for event, body in events(page):
@@ -94,8 +94,8 @@ async def test_a_page_gets_everything_then_what_changes_and_why() -> None:
         assert json.loads(state)["decisions"][KEY]["key"] == KEY
 
 
-async def test_tiles_mode_and_sentence_are_of_one_decision_in_each_tick() -> None:
-    """Takes 10 s, five ticks of the page."""
+async def test_row_and_decision_are_consistent_in_each_tick() -> None:
+    """Takes 10 s, which are five ticks of the page."""
     async with shown() as page, page.stage.as_activator() as activator, asyncio.timeout(120):
         seen: list[tuple[str, bool]] = []
         columns: list[str] = []
@@ -118,14 +118,14 @@ async def test_tiles_mode_and_sentence_are_of_one_decision_in_each_tick() -> Non
             seen.append((head, bool(row["is_panic"])))
             if len(seen) >= 5 and ("stays 15", True) in seen:
                 break
-        # What `serving top` shows is of the present too.
+        # `/state`, which `serving top` shows, is consistent too.
         _, state = await page.get("/state")
         document = json.loads(state)
         row = dict(zip(columns, document["rows"][KEY], strict=True))
         assert document["decisions"][KEY]["wanted"] == row["desired"]
 
 
-async def test_only_its_own_hosts_are_answered_and_the_page_may_load_its_own_files_only() -> None:
+async def test_foreign_hosts_are_rejected_and_content_security_policy_is_set() -> None:
     async with shown(host_names="dash.example, other") as page:
         port = page.url.rpartition(":")[2]
         for host in ("localhost", f"127.0.0.1:{port}", "[::1]", f"[::1]:{port}", "dash.example", "OTHER:1"):
@@ -139,12 +139,12 @@ async def test_only_its_own_hosts_are_answered_and_the_page_may_load_its_own_fil
         assert (await page.get("/nothing.js"))[0] == 404
         async with aiohttp.ClientSession() as session, session.post(f"{page.url}/state", headers=HEADERS) as response:
             assert response.status == 405
-        # A response to HEAD has no body, and this one never ends.
+        # HEAD is rejected, because the event stream never ends.
         async with aiohttp.ClientSession() as session, session.head(f"{page.url}/events", headers=HEADERS) as response:
             assert response.status == 404
 
 
-async def test_who_has_no_query_token_sees_files_and_health_only() -> None:
+async def test_query_token_is_required_except_for_static_files_and_health() -> None:
     async with shown() as page, aiohttp.ClientSession(page.url) as session:
         for headers in ({}, {"Authorization": "Bearer " + "g" * 43}, {"Cookie": "serving-view=" + "0" * 64}):
             for path in (*VIEWS, "/?token=guess", "/?token="):
@@ -156,7 +156,7 @@ async def test_who_has_no_query_token_sees_files_and_health_only() -> None:
                 assert response.status == 200
 
 
-async def test_an_address_with_too_many_wrong_tokens_waits_and_the_right_one_is_served() -> None:
+async def test_wrong_query_tokens_are_rate_limited_per_address_but_right_token_is_served() -> None:
     async with shown() as page, aiohttp.ClientSession(page.url) as session:
         results, wait = [], "0"
         for number in range(COUNT_MAX + 1):
@@ -166,13 +166,13 @@ async def test_an_address_with_too_many_wrong_tokens_waits_and_the_right_one_is_
                 wait = response.headers.get("Retry-After", "0")
         assert results == [401] * COUNT_MAX + [429]
         assert 0 < int(wait) <= 60
-        # An old cookie and no token at all are no guesses.
+        # An expired cookie does not count as a wrong token.
         async with session.get("/state", headers={"Cookie": "serving-view=" + "0" * 64}) as response:
             assert response.status == 401
         assert (await page.get("/state"))[0] == 200
 
 
-async def test_the_link_opens_views_by_a_cookie_that_is_not_the_token() -> None:
+async def test_link_sets_a_view_only_cookie_that_is_not_the_token() -> None:
     jar = aiohttp.CookieJar(unsafe=True)
     async with shown() as page, aiohttp.ClientSession(page.url, cookie_jar=jar) as session:
         async with session.get(f"/?token={TOKEN}", allow_redirects=False) as response:
@@ -183,7 +183,7 @@ async def test_the_link_opens_views_by_a_cookie_that_is_not_the_token() -> None:
         for path in ("/", "/state"):
             async with session.get(path) as response:
                 assert response.status == 200
-        # It shows, and does nothing else.
+        # The cookie's value does not authorize actions.
         (morsel,) = jar
         async with session.post(
             "/actions/wake", json={}, headers={"Authorization": f"Bearer {morsel.value}"}
@@ -191,7 +191,7 @@ async def test_the_link_opens_views_by_a_cookie_that_is_not_the_token() -> None:
             assert response.status == 401
 
 
-async def test_the_page_weighs_little_and_names_no_other_place() -> None:
+async def test_page_is_small_and_references_no_other_origin() -> None:
     assert sum(SIZES.values()) < PAGE_BYTES_MAX
     async with shown() as page:
         for name in ("", *SIZES):
@@ -200,7 +200,7 @@ async def test_the_page_weighs_little_and_names_no_other_place() -> None:
             assert "https://" not in text.replace("https://github.com/leeoniya/uPlot", "")
 
 
-async def test_one_page_too_many_is_refused() -> None:
+async def test_event_stream_above_connection_limit_receives_503() -> None:
     async with shown(connections_max=1) as page:
         async for event, _ in events(page):
             assert event == "all"
@@ -208,7 +208,7 @@ async def test_one_page_too_many_is_refused() -> None:
             break
 
 
-async def test_a_woken_revision_is_seen_to_wake() -> None:
+async def test_page_shows_revision_become_active() -> None:
     async with shown() as page, page.stage.as_activator() as activator:
         with browser() as window:
             await asyncio.to_thread(_open, window, f"{page.url}/?token={TOKEN}")
@@ -231,7 +231,7 @@ def _check_page(window: Browser) -> None:
     window.until("return document.getElementById('decisions').textContent.includes('0 → 15: panic; 100.0 in flight')")
     window.until("return document.querySelectorAll('.u-wrap canvas').length >= 2")
     window.until("return [...document.querySelectorAll('#pods td')].some((one) => one.textContent === 'p')")
-    # The table that stands for a chart.
+    # The table with the data of a chart.
     window.run("document.querySelector('figure details').open = true")
     window.until("return document.querySelectorAll('figure details tbody tr').length > 1")
     assert window.violations() == []

@@ -1,4 +1,4 @@
-"""Actions with the dashboard's token, over HTTP, on a real store and by a real page."""
+"""Actions with the dashboard's token, over HTTP and from the page in a browser."""
 
 import asyncio
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.integration.dashboard_stage import API, SCALE, TOKEN, served, staged
 _WHERE = "const one = document.activeElement; return one.id || one.textContent.trim()"
 
 
-async def test_scale_sets_the_bounds_and_leaves_an_event() -> None:
+async def test_scale_action_sets_bounds_and_creates_event() -> None:
     async with staged() as stage:
         status, response = await stage.act("scale", min=1, max=4)
         assert (status, response["said"]) == (200, "hello: at least 1 pod, at most 4 pods, as a new revision")
@@ -28,7 +28,7 @@ async def test_scale_sets_the_bounds_and_leaves_an_event() -> None:
         assert (await stage.act("scale"))[1]["error"] == "nothing to change; expected min, max or both"
 
 
-async def test_traffic_moves_between_revisions_that_there_are() -> None:
+async def test_traffic_action_moves_traffic_between_existing_revisions() -> None:
     async with staged() as stage:
         status, response = await stage.act("traffic", shares={"hello-00001": 30, "hello-00002": 70})
         message = "hello: 30 % to hello-00001, 70 % to hello-00002; newer revisions get traffic when you move it"
@@ -47,7 +47,7 @@ async def test_traffic_moves_between_revisions_that_there_are() -> None:
         assert response["error"].startswith("hello has no revision hello-00009; there are hello-00002, hello-00001")
 
 
-async def test_a_rollback_goes_to_the_revision_before_the_newest_with_traffic_and_leaves_an_event() -> None:
+async def test_rollback_selects_previous_ready_revision_and_creates_event() -> None:
     async with staged() as stage:
         await stage.split(_1=60, _2=40)
         assert (await stage.act("rollback"))[1]["error"].startswith(
@@ -79,7 +79,7 @@ async def test_a_rollback_goes_to_the_revision_before_the_newest_with_traffic_an
         (7, 400, "Expected `str | null`, got `int`"),
     ],
 )
-async def test_a_rollback_that_cannot_be_says_why_and_changes_nothing(
+async def test_impossible_rollback_is_rejected_with_reason_and_changes_nothing(
     revision: object, status: int, error: str
 ) -> None:
     async with staged() as stage:
@@ -93,18 +93,18 @@ async def test_a_rollback_that_cannot_be_says_why_and_changes_nothing(
         assert await stage.events() == []
 
 
-async def test_wake_asks_as_a_user_would_and_says_how_it_was_answered() -> None:
+async def test_wake_action_sends_request_and_reports_its_response() -> None:
     async with staged() as stage:
         status, response = await stage.act("wake")
         assert status == 200
         assert response["said"].startswith("hello-00002 answered 200 OK in ")
         assert response["said"].endswith(" ms, a cold start")
-        # It is asked for decisions meanwhile, too.
+        # The stage also receives queries for decisions.
         assert "GET / hello.default.localhost:80" in stage.asked
         assert (await stage.act("wake", service="none"))[0] == 404
 
 
-async def test_who_has_no_token_changes_nothing() -> None:
+async def test_actions_without_valid_token_or_body_change_nothing() -> None:
     async with staged() as stage:
         before = await stage.service()
         assert (await stage.act("scale", token=TOKEN[1:], min=1))[0] == 401
@@ -126,7 +126,7 @@ async def test_who_has_no_token_changes_nothing() -> None:
             assert (await response.json())["may_act"] is False
 
 
-async def test_pages_of_several_activators_are_read_by_address_and_one_that_is_away_is_left_out() -> None:
+async def test_unavailable_activator_is_omitted_from_metrics_pages() -> None:
     async def page(request: web.Request) -> web.Response:
         return web.Response(text=f"{request.host}{request.path}")
 
@@ -141,7 +141,7 @@ async def test_pages_of_several_activators_are_read_by_address_and_one_that_is_a
             await read_pages(session, "http://127.0.0.1:1/metrics")
 
 
-def test_a_token_file_has_a_random_token(tmp_path: Path) -> None:
+def test_token_file_must_contain_a_long_random_token(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(f"{TOKEN}\n")
     assert read_token(str(file)) == TOKEN
@@ -152,7 +152,7 @@ def test_a_token_file_has_a_random_token(tmp_path: Path) -> None:
             read_token(str(path))
 
 
-async def test_the_page_acts_with_the_token_and_shows_what_the_api_says() -> None:
+async def test_page_sends_actions_with_token_and_shows_their_results() -> None:
     async with staged() as stage:
         with browser() as window:
             await asyncio.to_thread(_act, window, stage.url)
@@ -164,7 +164,7 @@ def _act(window: Browser, url: str) -> None:
     window.capture(dark=True, width=390, height=844)
     window.open(f"{url}?tab=settings#default/hello-00002")
     window.until("return !document.getElementById('act').hidden")
-    # The chosen tab is in sight, although the others fill the width.
+    # The selected tab is scrolled into view.
     window.until("return document.getElementById('tab-settings').getBoundingClientRect().right <= innerWidth")
     window.run("document.getElementById('act').open = true; document.getElementById('min').value = 12")
     message = "return document.getElementById('done').textContent.includes(arguments[0])"
@@ -185,11 +185,11 @@ def _act(window: Browser, url: str) -> None:
     assert "z" not in window.run("return location.href")
 
 
-async def test_a_keyboard_alone_acts_and_keeps_its_place() -> None:
+async def test_actions_by_keyboard_retain_the_focus() -> None:
     async with staged() as stage:
         with browser() as window:
             await asyncio.to_thread(_act_by_keyboard, window, stage.url)
-            # What an action does to the page does not take its answer away.
+            # An update of the page retains the result of the action.
             labels = {"serving.knative.dev/service": "hello"}
             result = {"namespace": "default", "name": "hello-00003", "labels": labels}
             await stage.cluster.create(

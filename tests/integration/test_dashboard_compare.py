@@ -1,4 +1,4 @@
-"""Two revisions side by side, by HTTP and in a browser."""
+"""The comparison of two revisions, over HTTP and in a browser."""
 
 import asyncio
 import re
@@ -29,7 +29,7 @@ _CHOOSE = "const one = document.getElementById(arguments[0]); one.value = argume
 
 
 def fill(path: Path, *, minutes: int = 20) -> None:
-    """A history until now: the new revision is slower, and fails 10 %."""
+    """Write a history until now, in which the new revision is slower and fails 10 % of its requests."""
     now_s = wall_s()
     archive = Archive(path, history_steps(14), bytes_max=2**30)
     for at_s in range(int(now_s - 60 * minutes) // 5 * 5, int(now_s) - 9, 5):
@@ -45,7 +45,7 @@ def row(median_s: float, *, errors: float, pods: float) -> list[float | None]:
     return [values.get(name) for name in COLUMNS]
 
 
-async def give_settings(stage: DashboardStage) -> None:
+async def add_revision_with_settings(stage: DashboardStage) -> None:
     env = [{"name": "API_KEY", "value": "zq-secret"}]
     container = {"image": "better", "env": env, "resources": {"limits": {"memory": "1Gi"}}}
     labels = {"serving.knative.dev/service": "hello"}
@@ -59,7 +59,7 @@ async def compare(stage: DashboardStage, query: str) -> tuple[int, Any]:
         return response.status, await response.json() if response.status == 200 else await response.text()
 
 
-async def test_two_revisions_are_compared_over_a_range_of_what_is_on_disk(tmp_path: Path) -> None:
+async def test_compare_summarizes_two_revisions_over_stored_history(tmp_path: Path) -> None:
     fill(tmp_path / "history.db")
     async with staged(history_file=str(tmp_path / "history.db"), created=LONG_AGO) as stage:
         await stage.split(_1=50, _2=50)
@@ -78,9 +78,9 @@ async def test_two_revisions_are_compared_over_a_range_of_what_is_on_disk(tmp_pa
         assert (old["price"], body["settings"]) == (None, [])
 
 
-async def test_any_two_revisions_are_compared_with_their_settings_and_no_secret() -> None:
+async def test_compare_lists_changed_settings_without_secrets() -> None:
     async with staged() as stage:
-        await give_settings(stage)
+        await add_revision_with_settings(stage)
         pair = f"name=default/hello&revision=default/{OLD}&revision=default/hello-00003"
 
         status, body = await compare(stage, pair)
@@ -109,7 +109,7 @@ async def test_any_two_revisions_are_compared_with_their_settings_and_no_secret(
         ("name=default/hello&from=5&to=4", 400, "from=5 and to=4 are no range; expected two times in seconds"),
     ],
 )
-async def test_what_cannot_be_compared_says_why(query: str, status: int, error: str) -> None:
+async def test_invalid_comparison_is_rejected_with_reason(query: str, status: int, error: str) -> None:
     async with staged() as stage:
         result, text = await compare(stage, query)
         assert (result, text.startswith(error)) == (status, True), text
@@ -138,7 +138,7 @@ async def seen(
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1400, False), pytest.param(390, True, marks=pytest.mark.slow)])
-async def test_a_rollout_shows_both_revisions_by_itself(tmp_path: Path, width: int, *, dark: bool) -> None:
+async def test_comparison_opens_during_a_rollout(tmp_path: Path, width: int, *, dark: bool) -> None:
     fill(tmp_path / "history.db")
 
     def capture(window: Browser) -> None:
@@ -146,14 +146,14 @@ async def test_a_rollout_shows_both_revisions_by_itself(tmp_path: Path, width: i
         window.until(f"{_ROW}?.includes(' times')", "p95")
         assert window.run(_TEXT, "#compare-title") == f"Compare {OLD} and {NEW}: both have traffic"
         note = window.run(_TEXT, "#compare-note")
-        # The range may begin or end within a step.
+        # The range can begin or end within a step.
         assert re.match(rf"{NEW} fails (9\.9\d|10|10\.0\d) % of its requests, {OLD} 0 %; it is slower: p95 ", note), (
             note
         )
         assert window.run(_ROW, "Traffic now") == "Traffic now90 %10 %"
         assert re.search(r"\+(9\.9\d|10|10\.0\d) points$", window.run(_ROW, "5xx"))
         assert window.run(_TEXT, "#compare-same") == "No setting differs."
-        # Without a token nothing can be moved.
+        # Without a token the page has no buttons.
         assert window.run(_MOVES) == []
         assert window.run("return document.getElementById('compare-token').checkVisibility()")
 
@@ -162,7 +162,7 @@ async def test_a_rollout_shows_both_revisions_by_itself(tmp_path: Path, width: i
         await seen(stage, capture, dark=dark, width=width)
 
 
-async def test_any_two_revisions_are_chosen_and_stay_in_the_address() -> None:
+async def test_selected_revisions_are_stored_in_the_address() -> None:
     def capture(window: Browser) -> None:
         window.until("return document.getElementById('compare').checkVisibility()")
         assert not window.run("return document.getElementById('compare').open")
@@ -173,7 +173,7 @@ async def test_any_two_revisions_are_chosen_and_stay_in_the_address() -> None:
         window.until("return document.getElementById('compare-set').textContent.includes('env API_KEY')")
         address = window.run("return location.href")
         assert address.endswith(f"?compare={OLD}%2Chello-00003#default/{NEW}")
-        # Whoever opens that address sees the same.
+        # The address restores the selection.
         window.open("about:blank")
         window.open(address)
         window.until("return document.getElementById('compare-set')?.textContent.includes('env API_KEY')")
@@ -182,11 +182,11 @@ async def test_any_two_revisions_are_chosen_and_stay_in_the_address() -> None:
         window.until("return location.search === ''")
 
     async with staged() as stage:
-        await give_settings(stage)
+        await add_revision_with_settings(stage)
         await seen(stage, capture)
 
 
-async def test_one_click_rolls_back_and_another_moves_traffic() -> None:
+async def test_buttons_roll_back_and_move_traffic() -> None:
     def capture(window: Browser) -> None:
         window.until("return document.getElementById('compare-rows').checkVisibility()")
         window.run(_TYPE, TOKEN)
@@ -210,7 +210,7 @@ async def test_one_click_rolls_back_and_another_moves_traffic() -> None:
         assert [reason for reason, _ in await stage.events()] == ["TrafficAsked", "RollbackAsked"]
 
 
-async def test_a_wrong_token_moves_nothing_and_a_service_of_one_revision_has_nothing_to_compare() -> None:
+async def test_wrong_token_moves_no_traffic_and_single_revision_shows_no_comparison() -> None:
     def refused(window: Browser) -> None:
         window.until("return document.getElementById('compare-rows').checkVisibility()")
         window.run(_TYPE, TOKEN[1:])
@@ -233,17 +233,17 @@ async def test_a_wrong_token_moves_nothing_and_a_service_of_one_revision_has_not
         await seen(stage, alone)
 
 
-async def test_of_a_proxys_users_only_those_who_may_act_have_buttons() -> None:
+async def test_buttons_are_shown_only_to_proxy_users_who_may_act() -> None:
     def opened() -> None:
         with browser() as window:
-            # The headers are not sent by workers.
+            # The browser does not send these headers from workers.
             window.run_before_load("delete window.SharedWorker")
             for user, count in (("ann", 0), ("bob", 5)):
                 window.send({"X-Remote-User": user, PROXY_SECRET_HEADER: SECRET})
                 window.open("about:blank")
                 window.open(f"{stage.url}/#default/{NEW}")
                 window.until("return document.getElementById('compare-rows')?.checkVisibility()")
-                # The fields for a token are gone for one and the other.
+                # Neither user sees the fields for a token.
                 assert not window.run("return document.getElementById('compare-token').checkVisibility()")
                 assert len(window.run(_MOVES)) == count, user
             window.run(_PRESS, f"Roll back to {OLD}")

@@ -1,4 +1,4 @@
-"""What services cost, by HTTP and by ``serving cost``."""
+"""The cost of services, over HTTP and with ``serving cost``."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ from tests.integration.api_server import served
 from tests.integration.dashboard_stage import LONG_AGO, DashboardStage, staged
 
 OWNERS = {
-    # Its revision is gone; its rows are not.
+    # This revision is deleted, but its rows remain in the history.
     "default/hello-00001": RevisionOwner("default/hello", 2**30),
     "default/hello-00002": RevisionOwner("default/hello", 2**29),
     "shop/cart-00001": RevisionOwner("shop/cart", 2**28),
@@ -40,7 +40,7 @@ STORY = {
 
 
 def fill(path: Path) -> None:
-    """Three hours until now, of which hello has pods in the first two."""
+    """Write three hours of history until now; hello has pods in the first two."""
     now_s = wall_s()
     archive = Archive(path, history_steps(14), bytes_max=2**30)
     begin_s = int(now_s - HOURS * 3600) // 600 * 600
@@ -74,18 +74,18 @@ def moment(at_s: float) -> str:
     return dt.datetime.fromtimestamp(at_s, dt.UTC).isoformat()
 
 
-async def test_the_page_and_the_command_have_the_same_numbers(tmp_path: Path) -> None:
+async def test_cost_page_and_command_report_the_same_numbers(tmp_path: Path) -> None:
     now_s = int(wall_s())
-    request_count = {"from_": now_s - 6 * 3600, "to": now_s - 60}
+    range_arguments = {"from_": now_s - 6 * 3600, "to": now_s - 60}
     async with served(MemoryCluster(admit=admit), tmp_path) as api, filled(tmp_path) as stage:
 
         async def estimated() -> Any:  # noqa: ANN401 - JSON
-            (entry, _) = (await read(stage, "cost", **request_count))[1]["services"]
+            (entry, _) = (await read(stage, "cost", **range_arguments))[1]["services"]
             return entry if entry["knative_pod_hours"] is not None else None
 
         await until(estimated)
         histories = [
-            (await read(stage, "history", revision=key, **request_count))[1]["ready"]
+            (await read(stage, "history", revision=key, **range_arguments))[1]["ready"]
             for key in OWNERS
             if "hello" in key
         ]
@@ -93,19 +93,19 @@ async def test_the_page_and_the_command_have_the_same_numbers(tmp_path: Path) ->
         typed += [f"--from={moment(now_s - 6 * 3600)}", f"--to={moment(now_s - 60)}"]
 
         async def compared() -> tuple[Any, Result] | None:
-            # Between two reads the dashboard may have summed a step of its history.
+            # Repeat if the dashboard has summed a step of its history between two reads.
             before = await estimated()
             result = await asyncio.to_thread(CliRunner().invoke, main, typed)
             return (before, result) if await estimated() == before else None
 
         hello, result = await until(compared)
-        elsewhere = await asyncio.to_thread(CliRunner().invoke, main, [*typed, "-n", "shop"])
+        other_namespace = await asyncio.to_thread(CliRunner().invoke, main, [*typed, "-n", "shop"])
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout) == [hello]
-    assert [entry["service"] for entry in json.loads(elsewhere.stdout)] == ["cart"]
+    assert [entry["service"] for entry in json.loads(other_namespace.stdout)] == ["cart"]
     assert "history of" in result.stderr
     assert "of these 5.98 hours; the rest is not counted" in result.stderr
-    # A step of ten minutes may lie across an end of a range.
+    # A step of ten minutes can cross an end of the range.
     step_h = 1 / 6
     assert math.isclose(hello["pod_hours"], 2 * 2, abs_tol=2 * step_h)
     assert hello["gib_hours"] == hello["pod_hours"]
@@ -115,7 +115,7 @@ async def test_the_page_and_the_command_have_the_same_numbers(tmp_path: Path) ->
     assert max(max(history) for history in histories) == 2.0
 
 
-async def test_a_range_is_cut_by_its_ends(tmp_path: Path) -> None:
+async def test_cost_covers_only_the_requested_range(tmp_path: Path) -> None:
     async with filled(tmp_path) as stage:
         now_s = int(wall_s())
         status, body = await read(stage, "cost", from_=now_s - 1800, to=now_s - 900)
@@ -127,7 +127,7 @@ async def test_a_range_is_cut_by_its_ends(tmp_path: Path) -> None:
         assert (status, text.startswith("from=yesterday and to=None are no range")) == (400, True)
 
 
-async def test_without_a_file_the_last_hour_counts() -> None:
+async def test_cost_without_history_file_covers_the_last_hour() -> None:
     async with staged() as stage:
 
         async def known() -> Any:  # noqa: ANN401 - JSON
@@ -139,7 +139,7 @@ async def test_without_a_file_the_last_hour_counts() -> None:
     assert math.isclose(hello["always_on_pod_hours"], hello["known_hours"])
 
 
-async def test_a_history_that_cannot_be_read_is_said(tmp_path: Path) -> None:
+async def test_unreadable_history_returns_503_for_cost(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     async with staged(history_file=str(tmp_path / "file" / "history.db")) as stage:
         assert await read(stage, "cost") == (503, "the history cannot be read; the dashboard's log says why\n")

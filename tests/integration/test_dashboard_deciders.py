@@ -1,4 +1,4 @@
-"""Decisions of several autoscalers: each reports its own, and reconnecting continues."""
+"""The dashboard follows the decisions of several autoscalers, through redirects and reconnects."""
 
 import asyncio
 import contextlib
@@ -13,21 +13,21 @@ from tests.eventually import until
 
 
 class Autoscaler:
-    """Reports the given decisions; without a part of the revisions it names an owner."""
+    """Streams the queued decisions, or redirects to the owner if `elsewhere` is set."""
 
     def __init__(self) -> None:
-        self.asked: list[dict[str, str]] = []
+        self.queries: list[dict[str, str]] = []
         self.elsewhere = ""
-        self.says: asyncio.Queue[str | None] = asyncio.Queue()
+        self.decisions_to_send: asyncio.Queue[str | None] = asyncio.Queue()
         self.url = ""
 
     async def decisions(self, request: web.Request) -> web.StreamResponse:
-        self.asked.append(dict(request.query))
+        self.queries.append(dict(request.query))
         if self.elsewhere:
             raise web.HTTPTemporaryRedirect(f"{self.elsewhere}/decisions?{request.query_string}")
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
-        while (name := await self.says.get()) is not None:
+        while (name := await self.decisions_to_send.get()) is not None:
             await response.write(f"event: sample\ndata: {json.dumps({'name': name})}\n\n".encode())
         return response
 
@@ -48,52 +48,52 @@ async def running(autoscaler: Autoscaler) -> AsyncIterator[Autoscaler]:
 
 @contextlib.asynccontextmanager
 async def following(*urls: str) -> AsyncIterator[tuple[Deciders, Callable[[], list[str]]]]:
-    heard: list[tuple[str, str]] = []
+    received: list[tuple[str, str]] = []
     async with aiohttp.ClientSession() as session:
         followed = Deciders(
             session,
             ",".join(urls),
             since_s=5.0,
-            on_event=lambda event, reported: heard.append((event, reported["name"])),
+            on_event=lambda event, reported: received.append((event, reported["name"])),
         )
         task = asyncio.create_task(followed.run())
         try:
-            yield followed, lambda: sorted(name for event, name in heard if event == "sample")
+            yield followed, lambda: sorted(name for event, name in received if event == "sample")
         finally:
             task.cancel()
             await asyncio.wait([task])
 
 
-async def test_each_reports_its_own_and_none_is_heard_twice() -> None:
+async def test_decisions_of_each_autoscaler_are_received_once() -> None:
     async with running(Autoscaler()) as first, running(Autoscaler()) as second, running(Autoscaler()) as idle:
         idle.elsewhere = first.url
-        first.says.put_nowait("a")
-        second.says.put_nowait("b")
-        async with following(first.url, second.url, idle.url) as (followed, heard):
-            await until(lambda: heard() == ["a", "b"])
-            await until(lambda: len(idle.asked) >= 2)
-            # It was not led to the first a second time.
-            assert (len(first.asked), len(second.asked)) == (1, 1)
-            assert first.asked[0] == {"follow": "", "samples": "", "since": "5.0"}
+        first.decisions_to_send.put_nowait("a")
+        second.decisions_to_send.put_nowait("b")
+        async with following(first.url, second.url, idle.url) as (followed, received):
+            await until(lambda: received() == ["a", "b"])
+            await until(lambda: len(idle.queries) >= 2)
+            # The redirect caused no second connection to the first autoscaler.
+            assert (len(first.queries), len(second.queries)) == (1, 1)
+            assert first.queries[0] == {"follow": "", "samples": "", "since": "5.0"}
             assert len(followed._followed) == 3
-            # What it has later is all new.
+            # Its later decisions are all new.
             idle.elsewhere = ""
-            idle.says.put_nowait("c")
-            await until(lambda: heard() == ["a", "b", "c"])
-            assert {entry["since"] for entry in idle.asked} == {"5.0"}
+            idle.decisions_to_send.put_nowait("c")
+            await until(lambda: received() == ["a", "b", "c"])
+            assert {entry["since"] for entry in idle.queries} == {"5.0"}
 
 
-async def test_the_only_one_leads_to_who_decides() -> None:
+async def test_redirect_of_single_autoscaler_leads_to_the_owner() -> None:
     async with running(Autoscaler()) as owner, running(Autoscaler()) as standby:
         standby.elsewhere = owner.url
-        owner.says.put_nowait("a")
-        async with following(standby.url) as (_, heard):
-            await until(lambda: heard() == ["a"])
+        owner.decisions_to_send.put_nowait("a")
+        async with following(standby.url) as (_, received):
+            await until(lambda: received() == ["a"])
 
 
-async def test_a_stream_that_ends_is_asked_for_from_its_beginning() -> None:
-    async with running(Autoscaler()) as autoscaler, following(autoscaler.url) as (_, heard):
+async def test_reconnected_stream_requests_decisions_since_it_began() -> None:
+    async with running(Autoscaler()) as autoscaler, following(autoscaler.url) as (_, received):
         for word in ("a", None, "b"):
-            autoscaler.says.put_nowait(word)
-        await until(lambda: heard() == ["a", "b"])
-        assert float(autoscaler.asked[1]["since"]) > 1e9
+            autoscaler.decisions_to_send.put_nowait(word)
+        await until(lambda: received() == ["a", "b"])
+        assert float(autoscaler.queries[1]["since"]) > 1e9

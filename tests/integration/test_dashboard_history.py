@@ -1,4 +1,4 @@
-"""The history on disk, by HTTP and in a browser."""
+"""The history on disk, over HTTP and in a browser."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ _CANVAS = "return document.querySelectorAll('#pods .u-over, #charts .u-over').le
 
 
 def fill(path: Path, *, days: float = 1.2) -> None:
-    """A history until now: pods and requests by the time of day, and a deploy and a failure."""
+    """Write a history until now: pods and requests by the time of day, a deployment and a failure."""
     now_s = wall_s()
     archive = Archive(path, history_steps(14), bytes_max=2**30)
     for at_s in range(int((now_s - days * DAY_S) // 60) * 60, int(now_s) - 9, 15):
@@ -62,7 +62,7 @@ async def history(stage: DashboardStage, **arguments: object) -> tuple[int, Any]
         return response.status, await response.json() if response.status == 200 else await response.text()
 
 
-async def test_what_was_seen_is_there_after_a_restart(tmp_path: Path) -> None:
+async def test_history_survives_a_restart(tmp_path: Path) -> None:
     file, begun_s = str(tmp_path / "history.db"), wall_s()
     created = stamp(begun_s)
 
@@ -75,7 +75,7 @@ async def test_what_was_seen_is_there_after_a_restart(tmp_path: Path) -> None:
         first = await until(lambda: seen(stage))
     async with staged(history_file=file, created=created) as stage:
         again = await seen(stage)
-        # The page without a range begins with what the last process saw.
+        # The live page begins with the rows of the previous process.
         status, live = await history(stage)
     assert status == 200
     assert again["at_s"][: len(first["at_s"])] == first["at_s"]
@@ -85,7 +85,7 @@ async def test_what_was_seen_is_there_after_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("history_file", ["none", "history.db"])
-async def test_a_page_that_opens_later_has_the_marks_of_every_range(tmp_path: Path, history_file: str) -> None:
+async def test_later_page_receives_marks_for_every_range(tmp_path: Path, history_file: str) -> None:
     file = history_file if history_file == "none" else str(tmp_path / history_file)
 
     async def marks(stage: DashboardStage, **arguments: object) -> list[str]:
@@ -99,7 +99,7 @@ async def test_a_page_that_opens_later_has_the_marks_of_every_range(tmp_path: Pa
             assert await until(lambda: marks(stage, **query)) == ["hello-00002 fails"]  # noqa: B023 - awaited at once
 
 
-async def test_the_history_of_a_deleted_revision_is_not_that_of_a_new_one_of_its_name(tmp_path: Path) -> None:
+async def test_history_of_deleted_revision_is_not_shown_for_new_one_of_same_name(tmp_path: Path) -> None:
     fill(tmp_path / "history.db", days=0.1)
     archive = Archive(tmp_path / "history.db", history_steps(14), bytes_max=2**30)
     archive.put(int(wall_s()) // 5 * 5 - 5, {}, [Mark(key=KEY, at_s=wall_s() - 60, kind="failure", text="of the old")])
@@ -126,14 +126,14 @@ async def test_the_history_of_a_deleted_revision_is_not_that_of_a_new_one_of_its
         {"from_": wall_s() + 3600, "to": wall_s() + 7200},
     ],
 )
-async def test_a_range_that_is_none_is_refused_with_what_would_be_right(tmp_path: Path, query: dict[str, Any]) -> None:
+async def test_invalid_range_is_rejected_with_expected_format(tmp_path: Path, query: dict[str, Any]) -> None:
     async with staged(history_file=str(tmp_path / "history.db")) as stage:
         status, text = await history(stage, **query)
     assert status == 400
     assert "expected two times in seconds since the epoch" in text
 
 
-async def test_a_history_that_cannot_be_read_leaves_the_live_page(tmp_path: Path) -> None:
+async def test_unreadable_history_does_not_affect_the_live_page(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     async with staged(history_file=str(tmp_path / "file" / "history.db")) as stage:
         status, text = await history(stage, from_=wall_s() - 60)
@@ -154,7 +154,7 @@ def opened(url: str, width: int) -> "contextlib._GeneratorContextManager[Browser
 
 
 def share_range(url: str, width: int) -> None:
-    """Choose a day, zoom, move, and open the address again."""
+    """Select a day, zoom, move, and open the address in another window."""
     with opened(f"{url}/?last=86400#{KEY}", width) as window:
         window.until("return document.getElementById('span').textContent.includes(' to ')")
         chosen = "return document.querySelector('input[name=range]:checked')?.value"
@@ -179,7 +179,7 @@ def share_range(url: str, width: int) -> None:
 
 
 @pytest.mark.parametrize("width", [1400, pytest.param(390, marks=pytest.mark.slow)])
-async def test_a_range_is_shown_zoomed_and_shared_by_the_address(tmp_path: Path, width: int) -> None:
+async def test_range_can_be_selected_zoomed_and_shared_by_address(tmp_path: Path, width: int) -> None:
     fill(tmp_path / "history.db")
 
     async with staged(history_file=str(tmp_path / "history.db"), created=LONG_AGO) as stage:

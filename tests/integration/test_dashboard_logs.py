@@ -1,4 +1,4 @@
-"""The logs that the dashboard streams, from files of pods through the API to a client and a real page."""
+"""Pod logs that the dashboard streams from files through the API to a client and to the page in a browser."""
 
 import asyncio
 import contextlib
@@ -29,7 +29,7 @@ _ROWS = "return [...document.querySelectorAll('#logs li')].filter((one) => !one.
 
 
 class Pods:
-    """Pods of the service hello with files as logs."""
+    """Pods of the service hello, with log files."""
 
     def __init__(self, stage: DashboardStage, folder: Path) -> None:
         self.stage = stage
@@ -98,7 +98,7 @@ async def refusal(stage: DashboardStage, *, body: object = REQUEST, **headers: s
 
 
 class Script:
-    """Logs that are made by a test."""
+    """A source of pod logs that a test scripts."""
 
     def __init__(self, *runs: Callable[[], AsyncIterator[bytes]]) -> None:
         self._runs = list(runs)
@@ -122,7 +122,7 @@ def failing(error: ClusterError | None) -> Callable[[], AsyncIterator[bytes]]:
     return run
 
 
-async def test_logs_are_only_for_the_holder_of_the_token(tmp_path: Path) -> None:
+async def test_logs_require_the_token(tmp_path: Path) -> None:
     async with with_files(tmp_path) as pods:
         await pods.add(ONE, "secret")
         right = f"Bearer {TOKEN}"
@@ -143,7 +143,7 @@ async def test_logs_are_only_for_the_holder_of_the_token(tmp_path: Path) -> None
         assert (status, "read-only" in text) == (403, True)
 
 
-async def test_lines_of_all_revisions_come_and_new_pods_are_followed(
+async def test_lines_of_all_revisions_are_streamed_and_new_pods_are_followed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     calls = tmp_path / "calls"
@@ -152,7 +152,7 @@ async def test_lines_of_all_revisions_come_and_new_pods_are_followed(
         await pods.add(ONE, *(f"old {number}" for number in range(500)))
         await pods.add(OTHER, "hello")
         await pods.add("other-00001-deployment-dd", "of another service")
-        # Both are known when the page asks, so that they share its first lines.
+        # Both pods are known before the page reads, so that they share its first lines.
         await _seen(pods.stage, 2)
         async with reading(pods.stage) as page:
             await page.until([ONE, "old 499"])
@@ -164,14 +164,14 @@ async def test_lines_of_all_revisions_come_and_new_pods_are_followed(
             await page.until([NEW, "first words"])
             assert {pod for pod, _ in page.lines} == {ONE, OTHER, NEW}
             assert page.dropped_count == 0
-    # The right that it uses is the one that comes with the token.
+    # The dashboard needs only the permission of the component dashboard-actions.
     assert calls.read_text() == "get pods/log\n"
     roles = yaml.safe_load_all((tree_folder() / "components" / "dashboard-actions" / "rbac.yaml").read_text())
     rules = next(roles)["rules"]
     assert {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]} in rules
 
 
-async def test_the_last_lines_of_a_deleted_pod_come_first(tmp_path: Path) -> None:
+async def test_last_lines_of_deleted_pod_are_sent_first(tmp_path: Path) -> None:
     async with with_files(tmp_path) as pods:
         await pods.add(ONE, "last words")
         await pods.add(OTHER, "hello")
@@ -184,7 +184,7 @@ async def test_the_last_lines_of_a_deleted_pod_come_first(tmp_path: Path) -> Non
 
 
 async def _seen(stage: DashboardStage, count: int) -> None:
-    """Wait until the dashboard knows so many pods of the service."""
+    """Wait until the dashboard has `count` pods of the service."""
     async with asyncio.timeout(60), aiohttp.ClientSession() as session:
         while True:
             result = 0
@@ -196,7 +196,7 @@ async def _seen(stage: DashboardStage, count: int) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_slow_reader_loses_lines_and_learns_how_many(tmp_path: Path) -> None:
+async def test_slow_reader_receives_the_count_of_dropped_lines(tmp_path: Path) -> None:
     count, has_read = 8000, asyncio.Event()
 
     async def flood() -> AsyncIterator[bytes]:
@@ -211,7 +211,7 @@ async def test_a_slow_reader_loses_lines_and_learns_how_many(tmp_path: Path) -> 
     async with staged(logs=Script(flood)) as stage:
         await Pods(stage, tmp_path).add(ONE)
         async with reading(stage) as page:
-            # All was taken from the pod while the page read nothing: it does not hold the pod back.
+            # The dashboard reads the whole log although the page reads nothing.
             async with asyncio.timeout(60):
                 await has_read.wait()
             await page.until([ONE, "end"])
@@ -220,7 +220,7 @@ async def test_a_slow_reader_loses_lines_and_learns_how_many(tmp_path: Path) -> 
             assert page.lines[-2][1].startswith(f"{count - 1} ")
 
 
-async def test_a_restarted_container_is_followed_and_what_cannot_be_read_is_said(tmp_path: Path) -> None:
+async def test_restarted_container_is_followed_and_read_errors_are_reported(tmp_path: Path) -> None:
     ended = asyncio.Event()
 
     async def first() -> AsyncIterator[bytes]:
@@ -243,7 +243,7 @@ async def test_a_restarted_container_is_followed_and_what_cannot_be_read_is_said
             patch = {"status": {"containerStatuses": statuses}}
             await stage.cluster.patch(POD, "default", ONE, patch=patch, subresource="status")
             await page.until([ONE, "again"])
-        # A server that is away for a moment is not worth a line.
+        # A temporarily unavailable server is not reported.
         assert page.lines == [
             [ONE, "crashing"],
             ["", f"the log of {ONE} cannot be read: pods/log is not allowed"],
@@ -252,7 +252,7 @@ async def test_a_restarted_container_is_followed_and_what_cannot_be_read_is_said
         assert script.tails == [200, 200, 200, 200]
 
 
-async def test_a_page_that_is_closed_ends_its_reading(tmp_path: Path) -> None:
+async def test_disconnected_page_ends_the_reading_of_logs(tmp_path: Path) -> None:
     is_ended = asyncio.Event()
 
     async def silent() -> AsyncIterator[bytes]:
@@ -272,7 +272,7 @@ async def test_a_page_that_is_closed_ends_its_reading(tmp_path: Path) -> None:
             await is_ended.wait()
 
 
-async def test_too_many_pages_are_refused() -> None:
+async def test_log_readers_above_limit_are_rejected() -> None:
     async with staged(logs=Script()) as stage, contextlib.AsyncExitStack() as stack:
         for _ in range(4):
             await stack.enter_async_context(reading(stage))
@@ -281,7 +281,7 @@ async def test_too_many_pages_are_refused() -> None:
 
 
 @pytest.mark.slow
-async def test_the_page_follows_pauses_and_filters_lines_as_text(tmp_path: Path) -> None:
+async def test_page_follows_pauses_and_filters_log_lines_as_text(tmp_path: Path) -> None:
     async with with_files(tmp_path) as pods:
         await pods.add(ONE, "one <img src=x onerror=alert(1)>", "\x1b[31mred\x1b[0m")
         await pods.add(OTHER, "two")
@@ -336,7 +336,7 @@ def _check_page(window: Browser, pods: Pods) -> None:
     assert window.violations() == []
 
 
-async def test_a_page_without_a_token_says_why_it_shows_no_logs() -> None:
+async def test_page_without_token_explains_missing_logs() -> None:
     def capture(window: Browser, url: str) -> None:
         window.capture(dark=False, width=1400, height=900)
         window.open(f"{url}?tab=logs#default/hello-00002")

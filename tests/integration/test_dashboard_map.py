@@ -1,4 +1,4 @@
-"""The map and the page of costs in a browser: with any number of services, at each width, in both themes."""
+"""The map and the cost page in a browser, with 0 to 220 services, at each width and in both themes."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -36,7 +36,7 @@ FITS = "return document.documentElement.scrollWidth <= innerWidth"
 
 
 class MapStage(OverviewStage):
-    """Services with pods on nodes, hosts and an hour of history."""
+    """Services with pods on nodes, with hosts and an hour of history."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -49,7 +49,7 @@ class MapStage(OverviewStage):
             metadata = {"metadata": {"name": f"node-{number}"}, "status": {"conditions": ready}}
             self.board.nodes.put_node(f"node-{number}", metadata)
         for number in range(count):
-            # One of three has pods, and one of those is split over two revisions.
+            # Every third service has pods.
             pods = 1 + number % 4 if number % 3 == 0 and number not in FAILING else 0
             key = self.add(number, pods=pods)
             namespace, _, revision = key.partition("/")
@@ -98,8 +98,8 @@ async def opened(count: int, at: str, capture: Callable[[Browser], None], *, wid
 
 
 @pytest.mark.parametrize("count", [60, *(pytest.param(count, marks=pytest.mark.slow) for count in (0, 220))])
-async def test_the_map_stays_readable_at_each_width_and_theme(count: int) -> None:
-    """Takes up to 10 s: six pictures of the page."""
+async def test_map_is_laid_out_without_overlap_at_each_width_and_theme(count: int) -> None:
+    """Takes up to 10 s, because it captures six pictures of the page."""
 
     def capture(window: Browser) -> None:
         if not count:
@@ -115,7 +115,7 @@ async def test_the_map_stays_readable_at_each_width_and_theme(count: int) -> Non
         assert REASON in window.run("return document.querySelector('.box.in-pods').innerText")
         for width, dark in SIZES:
             window.capture(dark=dark, width=width, height=900)
-            # The page lays the map out again a moment after the window has another size.
+            # The page repeats the layout shortly after the window is resized.
             hosts = "> 0" if width > 700 else "=== 0"
             window.until(f"return document.querySelectorAll('.box.in-host').length {hosts}")
             window.until(FITS)
@@ -125,7 +125,7 @@ async def test_the_map_stays_readable_at_each_width_and_theme(count: int) -> Non
     await opened(count, "#map", capture)
 
 
-async def test_the_map_shows_where_the_requests_of_a_host_go() -> None:
+async def test_map_highlights_path_of_the_focused_host() -> None:
     def capture(window: Browser) -> None:
         window.until("return document.querySelectorAll('.box.in-host').length > 1")
         window.focus()
@@ -146,7 +146,7 @@ async def test_the_map_shows_where_the_requests_of_a_host_go() -> None:
         assert window.run("return document.activeElement.parentNode.dataset.key") == "service shop/app-057"
         window.press("Enter")
         window.until("return document.getElementById('name').textContent === 'app-057-00001'")
-        # What belongs to other pages takes no room on that of a revision.
+        # Parts of other pages are hidden on the page of a revision.
         shown = "return ['choices', 'map', 'cost', 'overview', 'past'].filter((one) => document.getElementById(one).checkVisibility())"
         assert window.run(shown) == []
         window.run("history.back()")
@@ -155,7 +155,7 @@ async def test_the_map_shows_where_the_requests_of_a_host_go() -> None:
     await opened(60, "#map", capture)
 
 
-async def test_a_filter_and_what_is_unfolded_stand_in_the_address() -> None:
+async def test_filter_and_unfolded_groups_are_stored_in_the_address() -> None:
     def capture(window: Browser) -> None:
         window.until("return document.querySelectorAll('.box.in-host').length > 1")
         window.run("document.querySelector('[data-key=\"service fold shop:zero\"] button').click()")
@@ -181,8 +181,8 @@ async def test_a_filter_and_what_is_unfolded_stand_in_the_address() -> None:
 
 
 @pytest.mark.parametrize("count", [60, *(pytest.param(count, marks=pytest.mark.slow) for count in (0, 220))])
-async def test_costs_are_added_up_sorted_and_filtered(count: int) -> None:
-    """Takes up to 10 s: six pictures of the page."""
+async def test_costs_are_summed_sorted_and_filtered(count: int) -> None:
+    """Takes up to 10 s, because it captures six pictures of the page."""
 
     def capture(window: Browser) -> None:
         if not count:
@@ -193,7 +193,7 @@ async def test_costs_are_added_up_sorted_and_filtered(count: int) -> None:
         shown = min(count, 100)
         window.until("return document.querySelectorAll('.cost tbody tr').length === arguments[0]", shown)
         rows = window.run(COST_ROWS)
-        # 15 of 24 hours would be 36 % more; an hour of a day has history.
+        # The history covers one hour of the day.
         assert "the rest is not counted" in window.run("return document.getElementById('cost-state').textContent")
         assert rows[0][0] == "app-015 shop"
         costs = [float(row[4]) for row in rows]
@@ -218,7 +218,7 @@ async def test_costs_are_added_up_sorted_and_filtered(count: int) -> None:
     await opened(count, "#cost", capture)
 
 
-async def test_hosts_and_pods_of_the_map_come_from_the_api() -> None:
+async def test_map_contains_hosts_and_pods_of_the_api() -> None:
     async with staged() as stage:
         metadata = {"namespace": "default", "name": "hello", "labels": {"serving.knative.dev/service": "hello"}}
         goal = {"traffic": [{"configurationName": "hello", "latestRevision": True, "percent": 100}]}
@@ -233,12 +233,12 @@ async def test_hosts_and_pods_of_the_map_come_from_the_api() -> None:
         spec = {"nodeName": "node-a", "containers": [{"name": "user-container", "image": "x"}]}
         await stage.cluster.create(POD, {"apiVersion": "v1", "kind": "Pod", "metadata": pod, "spec": spec})
 
-        async def found() -> Any:  # noqa: ANN401 - JSON
+        async def map_with_pods() -> Any:  # noqa: ANN401 - JSON
             async with aiohttp.ClientSession() as session, session.get(f"{stage.url}/map") as response:
                 body = await response.json()
             return body if body["pods"] else None
 
-        body = await until(found)
+        body = await until(map_with_pods)
         hosts = [(resource["host"], resource["kind"], resource["service"]) for resource in body["hosts"]]
         assert hosts == [
             ("shop.example.com", "DomainMapping", "hello"),

@@ -1,6 +1,6 @@
-"""Ten tabs that stay open: the memory of each page and of the daemon does not grow.
+"""The memory of ten open tabs and of the dashboard's daemon over time.
 
-``SERVING_TEST_TABS_S`` is the time that they stay open, an hour if it is not set.
+``SERVING_TEST_TABS_S`` is the time for which the tabs stay open; the default is an hour.
 """
 
 import asyncio
@@ -17,12 +17,12 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(5000)]
 _OPEN_S = float(os.environ.get("SERVING_TEST_TABS_S", "3600"))
 _TABS = 10
 _VIEWS = ("", "#map", "#cost", "#default/hello-00001")
-# A page draws, and fills its caches, before it is first measured.
+# A page draws and fills its caches before the first measurement.
 _SETTLE_S = 20.0
 _PAGE_GROWTH_MAX, _DAEMON_GROWTH_MAX = 4 * 2**20, 24 * 2**20
 
 
-async def test_ten_open_tabs_grow_neither_pages_nor_the_daemon() -> None:
+async def test_memory_of_ten_open_tabs_and_of_daemon_does_not_grow() -> None:
     async with staged() as stage:
         with browser() as window:
             await asyncio.to_thread(_open_tabs, window, stage.url)
@@ -43,7 +43,7 @@ def _open_tabs(window: Browser, url: str) -> None:
 
 
 def _heaps(window: Browser) -> list[int]:
-    """The bytes of each page's objects, without garbage."""
+    """The heap size of each page after a garbage collection."""
     sizes = []
     for handle in window.handles():
         window.switch_to(handle)

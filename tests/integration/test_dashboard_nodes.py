@@ -1,4 +1,4 @@
-"""Nodes on the dashboard of a served API, in a browser: use, requests, and scores with reasons that a keyboard opens."""
+"""Nodes on the dashboard, over HTTP and in a browser: usage, requests, and scores with their reasons."""
 
 import asyncio
 import contextlib
@@ -60,12 +60,12 @@ async def measure(cluster: MemoryCluster, node: str, *, cpu: str) -> None:
 
 @contextlib.asynccontextmanager
 async def shown(folder: Path) -> AsyncIterator[tuple[MemoryCluster, str]]:
-    """A store served over HTTP, like a cluster, and the address of a dashboard that follows it."""
+    """A store that is served over HTTP, like a cluster, and the address of its dashboard."""
     cluster = MemoryCluster()
     await fill(cluster)
     settings = DashboardSettings(
         address="127.0.0.1:0",
-        # Nobody is there, which is not what is tried here.
+        # No autoscaler is needed in these tests.
         autoscaler_url="http://127.0.0.1:1",
         activator_metrics_url="",
     )
@@ -81,7 +81,7 @@ async def nodes_of(url: str) -> dict[str, Object]:
         return {line["name"]: line for line in json.loads(await response.text())["nodes"]["lines"]}
 
 
-async def test_nodes_have_requests_of_all_pods_use_and_scores_and_follow_what_happens(tmp_path: Path) -> None:
+async def test_nodes_report_requests_usage_and_scores_and_follow_changes(tmp_path: Path) -> None:
     async with shown(tmp_path) as (cluster, url), asyncio.timeout(60):
         while not (nodes := await nodes_of(url)) or nodes["west"]["used"] is None or nodes["west"]["pod_count"] == 0:  # noqa: ASYNC110 - asked as a page would
             await asyncio.sleep(0.05)
@@ -101,7 +101,7 @@ async def test_nodes_have_requests_of_all_pods_use_and_scores_and_follow_what_ha
             await asyncio.sleep(0.05)
 
 
-async def test_the_page_shows_nodes_and_opens_reasons_by_keyboard(tmp_path: Path) -> None:
+async def test_page_shows_nodes_and_opens_score_reasons_by_keyboard(tmp_path: Path) -> None:
     async with shown(tmp_path) as (cluster, url):
         with browser() as window:
             await asyncio.to_thread(capture, window, url)
@@ -113,7 +113,7 @@ def capture(window: Browser, url: str) -> None:
     window.capture(dark=False, width=1200, height=900)
     window.open(f"{url}#{KEY}")
     window.until("return document.querySelectorAll('#nodes li').length === 3")
-    # Objects, their use and the next pod come one after the other.
+    # The page receives objects, usage and the next pod one after the other.
     west = window.until(
         "return [...document.querySelectorAll('#nodes li')].map((one) => one.textContent)"
         ".find((one) => one.includes('1 requested, 3.9 in use, of 4 cores'))"
@@ -123,11 +123,11 @@ def capture(window: Browser, url: str) -> None:
     assert "2 requested, 4 in use, of 16 GiB" in west
     assert "Not ready" in west
     assert "tainted dedicated" in west
-    # The one that is not ready scores as well as the other, and is not recommended.
+    # The node that is not ready has the same score, but is not recommended.
     assert "the best" not in west
-    # What nobody measures is not said to be 0.
+    # Missing usage is not shown as 0.
     assert "in use" not in window.run("return document.querySelector('#nodes li').textContent")
-    # By keyboard alone: the one summary of a node that Tab reaches, and Enter.
+    # The keyboard opens the summary of a node with Enter.
     window.run("document.querySelector('#nodes summary').focus()")
     window.press("Enter")
     why = window.until("return document.querySelector('#nodes details[open] tbody')?.textContent")
@@ -136,17 +136,19 @@ def capture(window: Browser, url: str) -> None:
     assert window.run("return document.querySelectorAll('#nodes [title]').length") == 0
     for dark, width in ((False, 1200), (True, 400)):
         window.capture(dark=dark, width=width, height=900)
-        assert window.run("return document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"
+        assert window.run("return document.documentElement.scrollWidth <= innerWidth"), (
+            "the page does not scroll sideways"
+        )
         assert window.violations() == []
 
 
 def open_again(window: Browser) -> None:
     window.until("return document.querySelector('#nodes li').textContent.includes('1 requested')")
-    assert window.run("return document.querySelector('#nodes li details').open"), "what was opened stays open"
+    assert window.run("return document.querySelector('#nodes li details').open"), "the opened reasons stay open"
     assert window.run("return document.activeElement.tagName") == "SUMMARY"
 
 
-async def test_the_page_shows_groups_and_why_a_node_goes(tmp_path: Path) -> None:
+async def test_page_shows_node_groups_and_reason_of_node_removal(tmp_path: Path) -> None:
     async with shown(tmp_path) as (cluster, url):
         patch: Object = {
             "metadata": {"labels": {"pool": "default"}},
@@ -178,11 +180,13 @@ def check_groups(window: Browser, url: str, folder: Path) -> None:
     )
     assert "to be removed: pods on it are asked to leave" in south
     assert "tainted" not in south
-    # What is to go is not recommended.
+    # A node that will be removed is not recommended.
     assert "the best" not in south
     for dark, width in ((False, 1400), (True, 390)):
         window.capture(dark=dark, width=width, height=1400)
         window.run("document.getElementById('nodes-part').scrollIntoView()")
-        assert window.run("return document.documentElement.scrollWidth <= innerWidth"), "nothing sticks out"
+        assert window.run("return document.documentElement.scrollWidth <= innerWidth"), (
+            "the page does not scroll sideways"
+        )
         assert window.violations() == []
         window.picture(folder / f"groups-{width}.png")

@@ -1,4 +1,4 @@
-"""The overview of the dashboard in a browser: what fails comes first, at each width, with any number of services."""
+"""The dashboard's overview in a browser: order, filters, keyboard and updates, at each width, with many services."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from tests.integration.dashboard_stage import staged
 NAMESPACES = ("default", "shop")
 REASON = "container user-container listens on port 18777 and was given PORT=32367; it must listen on $PORT"
 TRACEBACK = 'Container failed with: Traceback (most recent call last):\n  File "app.py", line 3\nValueError: no name'
-# The message of each service that fails.
+# The message of each failing service.
 FAILING = {3: REASON, 11: REASON, 27: TRACEBACK}
 ROWS = "return [...document.querySelectorAll('#rows tr')].map((row) => [...row.cells].map((one) => one.textContent.trim()))"
 ERRORS = """
@@ -31,7 +31,7 @@ STATE, SERVICE, HOST, WHY, RATE, P95, SHARE, PODS = range(8)
 
 
 class OverviewStage:
-    """A board of services, served to pages; each tick is one of the test's own."""
+    """A board of services that is served to pages; the test makes each tick."""
 
     def __init__(self) -> None:
         self.board = Board(100)
@@ -96,7 +96,7 @@ async def overview(
 
 
 async def seen(url: str, capture: Callable[[Browser], None], *, width: int = 1400) -> None:
-    """Open the page, check it, and that no script failed."""
+    """Open the page and check it, and that no script failed."""
 
     def opened() -> None:
         with browser() as window:
@@ -117,8 +117,8 @@ def until_rows(window: Browser, count: int) -> list[list[str]]:
 
 
 @pytest.mark.parametrize("count", [60, pytest.param(500, marks=pytest.mark.slow)])
-async def test_what_fails_is_first_with_its_reason_at_each_width_and_theme(count: int) -> None:
-    """Takes up to 10 s: six pictures of the page."""
+async def test_failing_services_are_listed_first_with_reason_at_each_width_and_theme(count: int) -> None:
+    """Takes up to 10 s, because it captures six pictures of the page."""
 
     def capture(window: Browser) -> None:
         rows = until_rows(window, min(count, 100))
@@ -131,7 +131,7 @@ async def test_what_fails_is_first_with_its_reason_at_each_width_and_theme(count
         for width in (1400, 800, 390):
             for dark in (False, True):
                 window.capture(dark=dark, width=width, height=900)
-                assert window.run(first, 2) < 500, "nothing that fails is folded away"
+                assert window.run(first, 2) < 500, "failing services are never folded"
                 assert window.run("return document.querySelector('#rows .because').checkVisibility()")
                 assert window.run("return document.documentElement.scrollWidth") <= width
                 assert window.violations() == []
@@ -147,7 +147,7 @@ async def test_what_fails_is_first_with_its_reason_at_each_width_and_theme(count
         await seen(stage.url, capture)
 
 
-async def test_a_choice_stands_in_the_address_and_is_kept_by_it() -> None:
+async def test_filters_are_stored_in_and_restored_from_the_address() -> None:
     def capture(window: Browser) -> None:
         until_rows(window, 60)
         window.run(
@@ -173,7 +173,7 @@ async def test_a_choice_stands_in_the_address_and_is_kept_by_it() -> None:
         await seen(stage.url, capture)
 
 
-async def test_a_head_sorts_its_column_as_the_address_says() -> None:
+async def test_column_header_sorts_rows_and_updates_the_address() -> None:
     stage = OverviewStage()
     for number in range(3):
         stage.add(number, pods=number)
@@ -195,7 +195,7 @@ async def test_a_head_sorts_its_column_as_the_address_says() -> None:
         await seen(stage.url, capture)
 
 
-async def test_a_keyboard_alone_opens_a_revision_and_comes_back() -> None:
+async def test_keyboard_opens_a_revision_and_returns_to_overview() -> None:
     def capture(window: Browser) -> None:
         until_rows(window, 60)
         where = "return document.activeElement.textContent.trim()"
@@ -228,7 +228,7 @@ async def test_a_keyboard_alone_opens_a_revision_and_comes_back() -> None:
         await seen(stage.url, capture)
 
 
-async def test_a_row_has_the_numbers_of_its_service_and_its_last_minutes() -> None:
+async def test_row_shows_numbers_and_recent_requests_of_its_service() -> None:
     stage = OverviewStage()
     busy, second = (stage.add(number, pods=2, service="busy") for number in (0, 2))
     waking = stage.add(4)
@@ -257,14 +257,14 @@ async def test_a_row_has_the_numbers_of_its_service_and_its_last_minutes() -> No
         assert rows["app-006"][STATE] == "At zero"
         points = window.run("return document.querySelector('#rows polyline').getAttribute('points').split(' ')")
         assert len(points) == 45
-        # 60 s of requests are the last 3 or 4 steps of 20 s.
+        # 60 s of requests fill the last 3 or 4 steps of 20 s.
         assert 3 <= sum(not point.endswith(",15.0") for point in points) <= 4
 
     async with overview(stage):
         await seen(stage.url, capture)
 
 
-async def test_a_page_follows_and_adds_up_what_comes() -> None:
+async def test_row_follows_rates_and_decisions() -> None:
     stage = OverviewStage()
     key = stage.add(0, pods=1)
     stage.tick()
@@ -277,7 +277,7 @@ async def test_a_page_follows_and_adds_up_what_comes() -> None:
             asyncio.run_coroutine_threadsafe(send(), loop).result(60)
             window.until("return document.querySelector('#rows .rps').textContent === '10'")
             assert window.run(ROWS)[0][SHARE] == "50 %"
-            # A change of scale makes the row as young as it.
+            # A change of scale resets the age of the row.
             window.until("return document.querySelector('#rows .age').textContent.endsWith(' s')")
 
         async def send() -> None:
@@ -289,7 +289,7 @@ async def test_a_page_follows_and_adds_up_what_comes() -> None:
         await seen(stage.url, capture)
 
 
-async def test_a_revision_that_is_deleted_leaves_for_the_newest_one_of_its_service() -> None:
+async def test_page_of_deleted_revision_switches_to_newest_revision_of_service() -> None:
     async with staged() as stage:
         loop = asyncio.get_running_loop()
 
@@ -304,7 +304,7 @@ async def test_a_revision_that_is_deleted_leaves_for_the_newest_one_of_its_servi
         await seen(f"{stage.url}/#default/hello-00001", capture)
 
 
-async def test_a_wrong_port_is_a_failing_service_while_the_api_still_waits_for_it() -> None:
+async def test_wrong_port_is_shown_as_failing_while_revision_is_deploying() -> None:
     conditions = [
         {"type": "ContainerHealthy", "status": "Unknown", "reason": "Deploying", "message": REASON},
         {"type": "Ready", "status": "Unknown", "reason": "Deploying", "message": REASON},
@@ -320,7 +320,7 @@ async def test_a_wrong_port_is_a_failing_service_while_the_api_still_waits_for_i
         await seen(stage.url, capture, width=390)
 
 
-async def test_long_names_differ_to_the_eye_and_numbers_in_names_are_sorted_as_numbers() -> None:
+async def test_long_names_show_their_ends_and_sort_numerically() -> None:
     stage = OverviewStage()
     for number, name in enumerate(("rebuild-the-search-index-nightly-10", "rebuild-the-search-index-nightly-9")):
         stage.add(2 * number, service=name)
@@ -341,7 +341,7 @@ async def test_long_names_differ_to_the_eye_and_numbers_in_names_are_sorted_as_n
         await seen(stage.url, capture)
 
 
-async def test_an_address_that_means_nothing_shows_the_overview() -> None:
+async def test_invalid_address_shows_the_overview() -> None:
     def capture(window: Browser) -> None:
         until_rows(window, 60)
         assert window.run("return document.querySelector('#states :checked').value") == ""

@@ -1,4 +1,4 @@
-"""The dashboard's page in a browser: the first view, at each width, and requests of forms."""
+"""The page of a revision in a browser: the first screen, at each width, forms, and the event stream."""
 
 import asyncio
 import time
@@ -19,7 +19,7 @@ from tests.integration.dashboard_stage import API, TOKEN, DashboardStage, staged
 from tests.unit.core.scaling.kpa_builders import spec_with
 
 _TOP = "return document.querySelector(arguments[0]).getBoundingClientRect().top"
-# What is not on the page yet is not shown.
+# An element that is missing on the page counts as not shown.
 _IS_SHOWN = "return document.querySelector(arguments[0])?.checkVisibility() ?? false"
 _LOG = "Traceback (most recent call last):\n  File \"app.py\", line 3\nModuleNotFoundError: No module named 'flask'"
 
@@ -43,7 +43,7 @@ async def seen(
     height: int = 900,
     at: str = "#default/hello-00002",
 ) -> None:
-    """Open the page of a revision in a window of a size, and check it."""
+    """Open the page of a revision in a window of this size, and check it."""
 
     def opened() -> None:
         with browser() as window:
@@ -64,7 +64,7 @@ async def fail(stage: DashboardStage, name: str, *, status: str = "False", reaso
     await stage.cluster.patch(REVISION, "default", name, patch=patch, subresource="status")
 
 
-async def test_an_empty_system_shows_how_to_deploy_and_no_charts() -> None:
+async def test_empty_system_shows_how_to_deploy_and_no_charts() -> None:
     def capture(window: Browser) -> None:
         window.until(_IS_SHOWN, "#empty")
         text = window.run("return document.getElementById('empty').textContent")
@@ -76,7 +76,7 @@ async def test_an_empty_system_shows_how_to_deploy_and_no_charts() -> None:
         await seen(stage, capture)
 
 
-async def test_a_failed_revision_shows_its_reason_and_log_on_the_first_screen() -> None:
+async def test_failed_revision_shows_reason_and_log_on_first_screen() -> None:
     def capture(window: Browser) -> None:
         window.until(_IS_SHOWN, "#problem")
         text = window.run("return document.getElementById('problem').textContent")
@@ -91,7 +91,7 @@ async def test_a_failed_revision_shows_its_reason_and_log_on_the_first_screen() 
         await seen(stage, capture)
 
 
-async def test_a_revision_that_does_not_get_ready_shows_why_on_the_first_screen() -> None:
+async def test_unready_revision_shows_reason_on_first_screen() -> None:
     def capture(window: Browser) -> None:
         window.until(_IS_SHOWN, "#problem")
         text = window.run("return document.getElementById('problem').textContent")
@@ -104,7 +104,7 @@ async def test_a_revision_that_does_not_get_ready_shows_why_on_the_first_screen(
         await seen(stage, capture)
 
 
-async def test_the_state_of_a_revision_without_a_ready_pod_names_the_reason_of_its_pod() -> None:
+async def test_revision_without_ready_pod_shows_reason_of_its_pod() -> None:
     def capture(window: Browser) -> None:
         window.until("return document.querySelector('#facts dd').textContent === 'NotListening'")
 
@@ -125,8 +125,8 @@ async def test_the_state_of_a_revision_without_a_ready_pod_names_the_reason_of_i
         ("style.css", "return getComputedStyle(document.documentElement).getPropertyValue('--ground') !== ''"),
     ],
 )
-async def test_a_page_without_one_of_its_files_is_loaded_again(file: str, is_there: str) -> None:
-    """Takes a second, the pause of the page."""
+async def test_page_reloads_a_file_that_failed_to_load(file: str, is_there: str) -> None:
+    """Takes a second, the page's pause before it loads a file again."""
 
     def opened() -> None:
         with browser() as window:
@@ -140,8 +140,8 @@ async def test_a_page_without_one_of_its_files_is_loaded_again(file: str, is_the
         await asyncio.to_thread(opened)
 
 
-async def test_a_page_that_is_refused_its_events_connects_again() -> None:
-    """Takes 3 s, the pause of the page."""
+async def test_page_reconnects_after_rejected_event_stream() -> None:
+    """Takes 3 s, the page's pause before it reconnects."""
     first = """
         delete window.SharedWorker;
         const Real = EventSource;
@@ -166,11 +166,11 @@ async def test_a_page_that_is_refused_its_events_connects_again() -> None:
     ("width", "height"),
     [(390, 844), *(pytest.param(*size, marks=pytest.mark.slow) for size in ((800, 1000), (1400, 900)))],
 )
-async def test_a_chart_is_on_the_first_screen_at_each_width(width: int, height: int) -> None:
+async def test_chart_is_on_first_screen_at_each_width(width: int, height: int) -> None:
     def capture(window: Browser) -> None:
         window.until(_IS_SHOWN, "#charts")
         assert window.run(_TOP, "#charts figure .empty, #charts figure .plot:not([hidden])") < height - 100
-        # Neither the list nor a tile is cut off at the side.
+        # The page does not scroll sideways.
         assert window.run("return document.documentElement.scrollWidth") <= width
         assert window.run(_IS_SHOWN, "#services") is (width > 900)
         rows = window.run("return [...document.querySelectorAll('#facts div')].map((one) => one.offsetTop)")
@@ -181,12 +181,12 @@ async def test_a_chart_is_on_the_first_screen_at_each_width(width: int, height: 
         await seen(stage, capture, width=width, height=height)
 
 
-async def test_revisions_without_traffic_fold_away() -> None:
+async def test_revisions_without_traffic_are_folded() -> None:
     def capture(window: Browser) -> None:
         window.until("return document.querySelectorAll('.service > div > .revision').length === 1")
         window.until("return document.querySelector('.older summary').textContent.startsWith('6 older revisions')")
         assert not window.run(_IS_SHOWN, ".older .revision")
-        # The form to move traffic names few as well, and holds the rest.
+        # The traffic form also shows few revisions, and folds the rest.
         assert window.run("return document.querySelectorAll('#shares input').length") == 4
         assert window.run("return document.querySelectorAll('#more-shares input').length") == 4
 
@@ -201,7 +201,7 @@ async def test_revisions_without_traffic_fold_away() -> None:
         await seen(stage, capture, at="#default/hello-00007")
 
 
-async def test_the_traffic_form_keeps_the_target_that_follows_the_latest_revision() -> None:
+async def test_traffic_form_retains_target_that_follows_latest_revision() -> None:
     def capture(window: Browser) -> None:
         window.until("return document.querySelectorAll('#shares input').length === 3")
         window.run(
@@ -237,16 +237,16 @@ def calls_each_ten_minutes(running: str = "adaptive") -> dict[str, object]:
 
 
 @pytest.mark.parametrize(("width", "height"), [(1400, 900), pytest.param(390, 844, marks=pytest.mark.slow)])
-async def test_the_page_shows_by_what_the_last_pod_is_kept_and_what_that_saved(width: int, height: int) -> None:
-    beside = "Policy adaptive; knative in shadow has 1 pod now."
+async def test_page_shows_keep_windows_of_last_pod_and_their_savings(width: int, height: int) -> None:
+    shadow_note = "Policy adaptive; knative in shadow has 1 pod now."
 
     def capture(window: Browser) -> None:
         window.until(_IS_SHOWN, "#curve .line")
-        assert window.run("return document.getElementById('saved').textContent") == f"{beside} O{SENTENCE[1:]}."
+        assert window.run("return document.getElementById('saved').textContent") == f"{shadow_note} O{SENTENCE[1:]}."
         text = window.run("return document.getElementById('kept').textContent")
         assert "stays for 6 s after a request, and is started ahead of one expected after 10 min to 10.3 min." in text
         assert "Learnt from 39 gaps; a pod is kept from 1 request a minute on. Now idle for 5" in text
-        # Two windows, one line each for the rates, for what a pod is worth, and for now.
+        # The curve has two windows, and a line for the current idle time.
         assert window.run("return document.querySelectorAll('#curve .band').length") == 2
         places = "return [...document.querySelectorAll('#curve .band, #curve .now')].map((one) => one.getBBox().x)"
         first, second, now = window.run(places)
@@ -260,7 +260,7 @@ async def test_the_page_shows_by_what_the_last_pod_is_kept_and_what_that_saved(w
         await seen(stage, capture, width=width, height=height, at="?tab=cold#default/hello-00002")
 
 
-async def test_under_knatives_policy_the_page_shows_the_adaptive_one_in_shadow() -> None:
+async def test_knative_policy_page_shows_adaptive_policy_in_shadow() -> None:
     def capture(window: Browser) -> None:
         window.until(_IS_SHOWN, "#curve .line")
         saved, result = (
@@ -277,7 +277,7 @@ async def test_under_knatives_policy_the_page_shows_the_adaptive_one_in_shadow()
         await seen(stage, capture, at="?tab=cold#default/hello-00002")
 
 
-async def test_a_revision_without_a_policy_shows_no_curve() -> None:
+async def test_revision_without_policy_shows_no_curve() -> None:
     def capture(window: Browser) -> None:
         window.until(_IS_SHOWN, "#charts")
         assert (
@@ -292,8 +292,8 @@ async def test_a_revision_without_a_policy_shows_no_curve() -> None:
         await seen(stage, capture)
 
 
-async def test_eight_windows_share_one_stream_and_hidden_ones_have_none() -> None:
-    """Takes up to 8 s: the server notices with a tick that a stream was closed."""
+async def test_eight_windows_share_one_stream_and_hidden_windows_have_none() -> None:
+    """Takes up to 8 s, because the server detects a closed stream with its next tick."""
     loop = asyncio.get_running_loop()
 
     def wait_for_streams(count: int) -> None:
@@ -327,7 +327,7 @@ async def test_eight_windows_share_one_stream_and_hidden_ones_have_none() -> Non
         await asyncio.to_thread(opened)
 
 
-async def test_a_page_of_a_forbidden_revision_does_not_end_the_stream_of_others() -> None:
+async def test_forbidden_revision_does_not_end_event_stream_of_others() -> None:
     users, headers = "ann=view:default", {"X-Remote-User": "ann", PROXY_SECRET_HEADER: "s" * 43}
     query = [("revision", "other/secret"), ("revision", "default/hello-00002")]
     async with (

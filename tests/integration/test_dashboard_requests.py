@@ -1,4 +1,4 @@
-"""The page of a revision shows failed, slow and sampled requests."""
+"""Failed, slow and sampled requests on the page of a revision, over HTTP and in a browser."""
 
 import asyncio
 import contextlib
@@ -43,7 +43,7 @@ COLD = msgspec.structs.replace(
 
 @asynccontextmanager
 async def recorded(status: int = 200) -> AsyncIterator[tuple[DashboardStage, list[str]]]:
-    """A dashboard with two activators of the same two requests, and the paths of its queries."""
+    """A dashboard with two activators that have the same two requests, and the paths of its queries."""
     stage, paths = DashboardStage(MemoryCluster(admit=admit)), []
     await stage.fill(LONG_AGO)
     history = RequestHistory(100)
@@ -67,42 +67,42 @@ async def recorded(status: int = 200) -> AsyncIterator[tuple[DashboardStage, lis
         dashboard = Dashboard(settings, stage.cluster)
         async with started(dashboard):
             stage.url = "http://{}:{}".format(*dashboard.address)
-            # Rows come with the first tick; before it the revision is unknown.
-            while await asked(stage, "default/hello-00002") is None and status == 200:  # noqa: ASYNC110 - asked as a page would
+            # The revision is unknown before the first tick.
+            while await request_reports(stage, "default/hello-00002") is None and status == 200:  # noqa: ASYNC110 - asked as a page would
                 await asyncio.sleep(0.05)
             yield stage, paths
 
 
-async def asked(stage: DashboardStage, revision: str) -> dict[str, object] | None:
+async def request_reports(stage: DashboardStage, revision: str) -> dict[str, object] | None:
     async with aiohttp.ClientSession() as session, session.get(f"{stage.url}/requests?revision={revision}") as response:
         assert response.status == 200
         body: dict[str, object] | None = await response.json()
         return body
 
 
-async def test_reports_of_all_activators_are_merged() -> None:
+async def test_request_reports_of_all_activators_are_merged() -> None:
     async with recorded() as (stage, _):
-        entry = await asked(stage, "default/hello-00002")
+        entry = await request_reports(stage, "default/hello-00002")
     assert entry is not None
     (cause,) = msgspec.convert(entry["errors"], list[dict[str, object]])
     assert (cause["count"], cause["why"]) == (2, "the app responded 500")
 
 
 @pytest.mark.parametrize("revision", ["", "default/nobody", "default/../../metrics", "x"])
-async def test_an_unknown_revision_is_not_asked_for(revision: str) -> None:
+async def test_unknown_revision_is_not_queried_at_activators(revision: str) -> None:
     async with recorded() as (stage, paths):
         paths.clear()
-        assert await asked(stage, revision) is None
+        assert await request_reports(stage, revision) is None
         assert [path for path in paths if path.startswith("/requests/default/..") or "nobody" in path] == []
 
 
-async def test_an_activator_that_is_older_has_no_requests() -> None:
+async def test_activator_without_request_reports_yields_none() -> None:
     async with recorded(404) as (stage, paths):
         await until(lambda: "/metrics" in paths)
-        assert await asked(stage, "default/hello-00002") is None
+        assert await request_reports(stage, "default/hello-00002") is None
 
 
-async def test_a_page_that_asks_during_the_shutdown_raises_no_error(caplog: pytest.LogCaptureFixture) -> None:
+async def test_page_request_during_shutdown_logs_no_error(caplog: pytest.LogCaptureFixture) -> None:
     """The activator's name resolves only after the dashboard has begun to stop."""
     stage, stop, loop = DashboardStage(MemoryCluster(admit=admit)), asyncio.Event(), asyncio.get_running_loop()
     await stage.fill(LONG_AGO)
@@ -113,7 +113,7 @@ async def test_a_page_that_asks_during_the_shutdown_raises_no_error(caplog: pyte
 
     async def resolve_late(*place: Any, **options: Any) -> Any:  # noqa: ANN401 - those of getaddrinfo
         stop.set()
-        # The feed ends within a few turns of the loop; the server waits 0.1 s for its requests.
+        # The feed ends within a few iterations of the event loop; the server waits 0.1 s for its requests.
         await asyncio.sleep(0.02)
         return await resolve(*place, **options)
 
@@ -131,7 +131,7 @@ async def test_a_page_that_asks_during_the_shutdown_raises_no_error(caplog: pyte
 
 
 @pytest.mark.parametrize("width", [1400, pytest.param(390, marks=pytest.mark.slow)])
-async def test_the_page_lists_failed_and_slow_requests_as_text(width: int) -> None:
+async def test_page_lists_failed_and_slow_requests_as_text(width: int) -> None:
     def check(window: Browser) -> None:
         rows = 'document.querySelectorAll("#requests-rows tr")'
         window.until(f"return {rows}.length === 2")

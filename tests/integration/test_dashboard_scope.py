@@ -1,4 +1,4 @@
-"""What users of some namespaces receive: nothing of the others, whatever the state and the grant."""
+"""Users see only the data of their namespaces and act only by their role, whatever the state and the grant."""
 
 import asyncio
 import base64
@@ -77,7 +77,7 @@ def keys_of(state: Mapping[str, int]) -> list[str]:
 
 
 def filled(state: Mapping[str, int]) -> tuple[Board, list[dict[str, Any]]]:
-    """A board of which each string names its namespace, and the decisions it was given."""
+    """A board in which each string contains its namespace, and its decisions."""
     board, decisions, now_s = Board(100), [], time.time()
     for key in keys_of(state):
         namespace, _, name = key.partition("/")
@@ -142,7 +142,7 @@ def pages_of(board: Board, state: Mapping[str, int], grant: Grant) -> Pages:
 
 
 async def texts_of(pages: Pages, board: Board, state: Mapping[str, int]) -> list[tuple[str, str]]:
-    """All responses to the user, by path, with the events of a tick and of decisions."""
+    """All responses to the user by path, including event streams with a tick and decisions."""
     headers, results = {HEADER: "ann", **PROOF}, []
     app = pages.application()
     paths = {
@@ -175,13 +175,13 @@ async def texts_of(pages: Pages, board: Board, state: Mapping[str, int]) -> list
 
 @settings(max_examples=settings().max_examples // 5, deadline=None)
 @given(state=States, grant=Grants)
-def test_no_string_of_a_forbidden_namespace_reaches_a_user(state: dict[str, int], grant: Grant) -> None:
+def test_user_receives_no_data_of_forbidden_namespaces(state: dict[str, int], grant: Grant) -> None:
     board, _ = filled(state)
     texts = asyncio.run(texts_of(pages_of(board, state, grant), board, state))
     for path, text in texts:
         for namespace in NAMESPACES:
             if not grant.may_read(namespace):
-                # A namespace whose name another one begins with is not named by it.
+                # The prefix zq-amber in zq-amber-2 is not a leak of zq-amber.
                 assert namespace not in text.replace(
                     "zq-amber-2", "" if grant.may_read("zq-amber-2") else "zq-amber"
                 ), path
@@ -191,9 +191,9 @@ def test_no_string_of_a_forbidden_namespace_reaches_a_user(state: dict[str, int]
         assert names == [f"{key.partition('/')[2]}-{number}" for number in (1, 2)]
     costs = msgspec.json.decode(next(text for path, text in texts if path.startswith("/cost {'revision': ''}")))
     assert len(costs["services"]) == sum(grant.may_read(key) for key in keys_of(state))
-    found_map = msgspec.json.decode(next(text for path, text in texts if path.startswith("/map {'revision': ''}")))
+    service_map = msgspec.json.decode(next(text for path, text in texts if path.startswith("/map {'revision': ''}")))
     readable = sum(grant.may_read(key) for key in keys_of(state))
-    assert (len(found_map["hosts"]), len(found_map["pods"])) == (readable, readable)
+    assert (len(service_map["hosts"]), len(service_map["pods"])) == (readable, readable)
     state_text = next(text for path, text in texts if path.startswith("/state {'revision': ''}"))
     assert {resource["key"] for resource in msgspec.json.decode(state_text)["objects"] if resource["view"]} >= {
         key for key in keys_of(state) if grant.may_read(key)
@@ -206,12 +206,12 @@ async def proxied(users: str) -> AsyncIterator[DashboardStage]:
         yield stage
 
 
-async def fetched(url: str, headers: Mapping[str, str], **options: Any) -> tuple[int, str]:  # noqa: ANN401 - aiohttp's
+async def fetch(url: str, headers: Mapping[str, str], **options: Any) -> tuple[int, str]:  # noqa: ANN401 - aiohttp's
     async with aiohttp.ClientSession() as session, session.get(url, headers=headers, **options) as response:
         return response.status, await response.text()
 
 
-async def acted(url: str, action: str, headers: Mapping[str, str], namespace: str = "default") -> int:
+async def status_of_action(url: str, action: str, headers: Mapping[str, str], namespace: str = "default") -> int:
     body = {"namespace": namespace, "service": "hello", **({"min": 1} if action.endswith("scale") else {})}
     async with (
         aiohttp.ClientSession() as session,
@@ -220,24 +220,24 @@ async def acted(url: str, action: str, headers: Mapping[str, str], namespace: st
         return response.status
 
 
-async def test_a_header_without_the_proxys_secret_is_no_user() -> None:
+async def test_user_header_without_proxy_secret_is_rejected() -> None:
     async with proxied("ann=view:default, eve=admin:*") as stage:
         for proof in ({}, {PROXY_SECRET_HEADER: ""}, {PROXY_SECRET_HEADER: "g" * 43}):
-            assert (await fetched(f"{stage.url}/state", {HEADER: "eve", **proof}))[0] == 401
-            assert await acted(stage.url, "actions/scale", {HEADER: "eve", **proof}) == 401
-        assert (await fetched(f"{stage.url}/state", {HEADER: "ann", **PROOF}))[0] == 200
-        assert (await fetched(f"{stage.url}/state", {HEADER: "bob", **PROOF}))[0] == 403
-        assert (await fetched(f"{stage.url}/state", PROOF))[0] == 401
+            assert (await fetch(f"{stage.url}/state", {HEADER: "eve", **proof}))[0] == 401
+            assert await status_of_action(stage.url, "actions/scale", {HEADER: "eve", **proof}) == 401
+        assert (await fetch(f"{stage.url}/state", {HEADER: "ann", **PROOF}))[0] == 200
+        assert (await fetch(f"{stage.url}/state", {HEADER: "bob", **PROOF}))[0] == 403
+        assert (await fetch(f"{stage.url}/state", PROOF))[0] == 401
         # A request with the proxy's secret must name a user, even with the query token.
-        assert (await fetched(f"{stage.url}/state", {**GATE.headers(), **PROOF}))[0] == 401
+        assert (await fetch(f"{stage.url}/state", {**GATE.headers(), **PROOF}))[0] == 401
 
 
-async def test_a_user_acts_and_reads_logs_by_role_and_namespace() -> None:
+async def test_proxy_user_acts_and_reads_logs_by_role_and_namespace() -> None:
     users = "ann=view:default, bob=deploy:default, eve=admin:*, joe=deploy:other"
     async with proxied(users) as stage:
 
         async def tried(user: str, action: str, **more: str) -> int:
-            return await acted(stage.url, action, {HEADER: user, **PROOF, **more})
+            return await status_of_action(stage.url, action, {HEADER: user, **PROOF, **more})
 
         assert [await tried(user, "actions/scale") for user in ("ann", "bob", "eve", "joe")] == [403, 200, 200, 403]
         await stage.ready("hello-00001", "hello-00002")
@@ -245,11 +245,11 @@ async def test_a_user_acts_and_reads_logs_by_role_and_namespace() -> None:
         assert "requested in the dashboard by bob: hello: rolled back to hello-00001" in str(await stage.events())
         assert await tried("bob", "actions/rollback", Origin="http://elsewhere") == 403
         assert await tried("bob", "actions/scale", Origin="http://elsewhere") == 403
-        # The token of all does not widen what a user may do.
+        # The dashboard's token does not extend the permissions of a user.
         assert await tried("ann", "actions/scale", Authorization=f"Bearer {TOKEN}") == 403
-        seen = msgspec.json.decode((await fetched(f"{stage.url}/state", {HEADER: "ann", **PROOF}))[1])
+        seen = msgspec.json.decode((await fetch(f"{stage.url}/state", {HEADER: "ann", **PROOF}))[1])
         assert (seen["user"], seen["may_act"], seen["may_read_logs"]) == ("ann", False, True)
-        seen = msgspec.json.decode((await fetched(f"{stage.url}/state", {HEADER: "joe", **PROOF}))[1])
+        seen = msgspec.json.decode((await fetch(f"{stage.url}/state", {HEADER: "joe", **PROOF}))[1])
         assert (seen["may_act"], seen["objects"], seen["rows"]) == (True, [], {})
 
 
@@ -272,38 +272,42 @@ async def token_of(store: MemoryCluster, user: str, role: Role, *namespaces: str
     return text
 
 
-async def test_tokens_of_users_show_their_namespaces_and_act_by_role(tmp_path: Path) -> None:
+async def test_user_token_limits_view_and_actions_to_its_role_and_namespaces(tmp_path: Path) -> None:
     async with shown_to_tokens(tmp_path) as (store, stage):
-        given_to: dict[str, tuple[Role, *tuple[str, ...]]] = {
+        grants: dict[str, tuple[Role, *tuple[str, ...]]] = {
             "ann": (Role.VIEW, "default"),
             "bob": (Role.DEPLOY, "default"),
             "joe": (Role.ADMIN, "other"),
             "eve": (Role.ADMIN,),
         }
         bearers = {}
-        for user, (role, *namespaces) in given_to.items():
+        for user, (role, *namespaces) in grants.items():
             bearers[user] = {"Authorization": f"Bearer {await token_of(store, user, role, *namespaces)}"}
-        seen = {user: await fetched(f"{stage.url}/state", bearer) for user, bearer in bearers.items()}
+        seen = {user: await fetch(f"{stage.url}/state", bearer) for user, bearer in bearers.items()}
         assert {user: (status, "hello" in text) for user, (status, text) in seen.items()} == {
             "ann": (200, True),
             "bob": (200, True),
             "joe": (200, False),
             "eve": (200, True),
         }
-        done = {user: await acted(stage.url, "actions/scale", bearer) for user, bearer in bearers.items()}
-        assert done == {"ann": 403, "bob": 200, "joe": 403, "eve": 200}
-        # In the system's namespace only an admin of all may act.
+        statuses = {
+            user: await status_of_action(stage.url, "actions/scale", bearer) for user, bearer in bearers.items()
+        }
+        assert statuses == {"ann": 403, "bob": 200, "joe": 403, "eve": 200}
+        # In the system's namespace only an admin of all namespaces may act.
         everywhere = {"Authorization": f"Bearer {await token_of(store, 'dora', Role.DEPLOY)}"}
-        places = ("default", system_namespace())
-        done_at = [await acted(stage.url, "actions/wake", everywhere, place) for place in places]
-        assert done_at == [200, 403]
-        assert await acted(stage.url, "actions/wake", bearers["eve"], system_namespace()) == 404
+        wake_namespaces = ("default", system_namespace())
+        wake_statuses = [
+            await status_of_action(stage.url, "actions/wake", everywhere, place) for place in wake_namespaces
+        ]
+        assert wake_statuses == [200, 403]
+        assert await status_of_action(stage.url, "actions/wake", bearers["eve"], system_namespace()) == 404
         wrong = {"Authorization": f"Bearer ann.{'x' * 43}"}
-        assert (await fetched(f"{stage.url}/state", wrong))[0] == 401
-        assert await acted(stage.url, "actions/scale", wrong) == 401
+        assert (await fetch(f"{stage.url}/state", wrong))[0] == 401
+        assert await status_of_action(stage.url, "actions/scale", wrong) == 401
 
 
-async def test_the_link_of_a_user_sets_a_cookie_that_shows_and_does_not_act(tmp_path: Path) -> None:
+async def test_link_of_user_sets_a_view_only_cookie(tmp_path: Path) -> None:
     jar = aiohttp.CookieJar(unsafe=True)
     async with shown_to_tokens(tmp_path) as (store, stage), aiohttp.ClientSession(stage.url, cookie_jar=jar) as session:
         token = await token_of(store, "bob", Role.DEPLOY, "other")
@@ -318,14 +322,14 @@ async def test_the_link_of_a_user_sets_a_cookie_that_shows_and_does_not_act(tmp_
         for path in ("/actions/wake", "/logs"):
             async with session.post(path, json={"namespace": "other", "service": "x"}) as response:
                 assert response.status in {401, 404, 405}
-        # The link of an operator shows everything again.
+        # The link of an operator shows all namespaces.
         async with session.get("/", params={"token": GATE.token()}) as response:
             assert response.status == 200
         async with session.get("/state") as response:
             assert (await response.json())["objects"]
 
 
-async def test_a_stream_ends_when_its_token_is_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_event_stream_ends_when_its_token_is_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (viewers, server):
         monkeypatch.setattr(module, "REVIEW_VALID_S", 0.1)
     async with shown_to_tokens(tmp_path) as (store, stage), aiohttp.ClientSession(stage.url) as session:
@@ -337,16 +341,16 @@ async def test_a_stream_ends_when_its_token_is_revoked(tmp_path: Path, monkeypat
                 with contextlib.suppress(aiohttp.ClientError):
                     while await response.content.readany():
                         pass
-        assert (await fetched(f"{stage.url}/state", {"Authorization": f"Bearer {token}"}))[0] == 401
+        assert (await fetch(f"{stage.url}/state", {"Authorization": f"Bearer {token}"}))[0] == 401
 
 
-def test_a_header_needs_a_secret(tmp_path: Path) -> None:
+def test_proxy_user_header_requires_a_proxy_secret(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="proxy-secret-file: empty beside proxy-user-header"):
         read_proxy_secret(DashboardSettings(proxy_user_header=HEADER))
     file = tmp_path / "secret"
     file.write_text(SECRET)
-    given_both = DashboardSettings(proxy_user_header=HEADER, proxy_secret_file=str(file))
-    assert read_proxy_secret(given_both) == SECRET
+    dashboard_settings = DashboardSettings(proxy_user_header=HEADER, proxy_secret_file=str(file))
+    assert read_proxy_secret(dashboard_settings) == SECRET
 
 
 async def is_listening(path: Path) -> bool:
@@ -359,7 +363,7 @@ async def is_listening(path: Path) -> bool:
 
 
 @pytest.mark.skipif(shutil.which("nginx") is None, reason="nginx is not installed")
-async def test_users_of_a_real_nginx_see_their_namespaces(tmp_path: Path) -> None:
+async def test_users_of_nginx_proxy_see_only_their_namespaces(tmp_path: Path) -> None:
     async with proxied("ann=view:other, bob=deploy:default") as stage:
         (tmp_path / "users").write_text("ann:{PLAIN}a\nbob:{PLAIN}b\n")
         (tmp_path / "conf").write_text(NGINX.format(folder=tmp_path, url=stage.url, secret=SECRET))
@@ -368,12 +372,12 @@ async def test_users_of_a_real_nginx_see_their_namespaces(tmp_path: Path) -> Non
             connector = aiohttp.UnixConnector(str(tmp_path / "socket"))
             async with aiohttp.ClientSession(PROXY, connector=connector) as session:
 
-                async def asked(user: str, **headers: str) -> tuple[int, str]:
+                async def state_of(user: str, **headers: str) -> tuple[int, str]:
                     auth = f"Basic {base64.b64encode(f'{user}:{user[:1]}'.encode()).decode()}"
                     async with session.get("/state", headers={"Authorization": auth, **headers}) as response:
                         return response.status, await response.text()
 
-                async def acted(user: str, origin: str) -> int:
+                async def status_of_action(user: str, origin: str) -> int:
                     auth = f"Basic {base64.b64encode(f'{user}:{user[:1]}'.encode()).decode()}"
                     headers = {"Authorization": auth, "Origin": origin, "Sec-Fetch-Site": "same-origin"}
                     body = {"namespace": "default", "service": "hello", "min": 1}
@@ -381,14 +385,14 @@ async def test_users_of_a_real_nginx_see_their_namespaces(tmp_path: Path) -> Non
                         return response.status
 
                 await until(lambda: is_listening(tmp_path / "socket"))
-                assert (await asked("joe"))[0] == 401
+                assert (await state_of("joe"))[0] == 401
                 for claimed in ({}, {HEADER: "bob", **PROOF}, {HEADER.upper(): "bob"}):
-                    status, text = await asked("ann", **claimed)
+                    status, text = await state_of("ann", **claimed)
                     assert (status, "hello" in text) == (200, False)
-                assert "hello-00002" in (await asked("bob"))[1]
-                # As a browser sends it: the page's own origin has the port of the proxy.
-                assert [await acted(user, PROXY) for user in ("bob", "ann")] == [200, 403]
-                assert await acted("bob", "http://localhost") == 403
+                assert "hello-00002" in (await state_of("bob"))[1]
+                # A browser sends the origin with the port of the proxy.
+                assert [await status_of_action(user, PROXY) for user in ("bob", "ann")] == [200, 403]
+                assert await status_of_action("bob", "http://localhost") == 403
         finally:
             nginx.terminate()
             await nginx.wait()

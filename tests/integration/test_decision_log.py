@@ -1,4 +1,4 @@
-"""Decisions of a served autoscaler: sent as events, as Events of the API, and recorded for a replay."""
+"""Decisions of an autoscaler daemon: streamed, as Events of the API, and recorded for a replay."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from tests.integration.query_token import HEADERS
 from tests.integration.test_autoscaler import load, staged
 
 
-async def test_a_real_recording_decided_again_agrees_entirely() -> None:
+async def test_replayed_recording_yields_the_recorded_decisions() -> None:
     lines: list[bytes] = []
     async with staged(log=lines.append) as stage, stage.as_activator() as activator, stage.as_pod("p") as pod:
         async with asyncio.timeout(60):
@@ -32,7 +32,7 @@ async def test_a_real_recording_decided_again_agrees_entirely() -> None:
         assert again(record) == record.entry.outcome
 
 
-async def test_decisions_are_followed_while_they_are_made() -> None:
+async def test_decisions_and_samples_are_streamed_as_events() -> None:
     async with staged() as stage, stage.as_activator() as activator, aiohttp.ClientSession() as session:
         url = f"http://{stage.address}/decisions?follow&samples&namespace=default"
         async with asyncio.timeout(60), session.get(url, headers=HEADERS) as response:
@@ -53,7 +53,7 @@ async def test_decisions_are_followed_while_they_are_made() -> None:
         assert {sample["held"] for sample in entry["sample"]} >= {100.0}
 
 
-async def test_a_change_is_an_event_of_the_revision() -> None:
+async def test_scale_change_creates_event_of_revision() -> None:
     async with staged() as stage, stage.as_activator() as activator:
         await activator.send(load(100.0))
         async with asyncio.timeout(60):

@@ -1,4 +1,4 @@
-"""A DomainMapping from the manifest to a response under its host, over HTTP and over TLS with the certificate of a Secret."""
+"""A DomainMapping in the controller and the activator, over HTTP and over TLS with the certificate of a Secret."""
 
 import asyncio
 import ssl
@@ -39,7 +39,7 @@ SERVED = {
 }
 
 
-async def test_the_controller_claims_the_host_resolves_the_reference_and_cleans_up() -> None:
+async def test_controller_claims_host_resolves_reference_and_deletes_claim() -> None:
     async with a_world(ControllerSettings(autocreate_cluster_domain_claims=True)) as world:
         await world.cluster.create(DOMAIN_MAPPING, MAPPING)
         unresolved = await world.until(
@@ -61,7 +61,7 @@ async def test_the_controller_claims_the_host_resolves_the_reference_and_cleans_
                     break
 
 
-async def test_an_activator_serves_the_host_over_http_and_over_tls_from_the_first_certificate_on() -> None:
+async def test_activator_serves_claimed_host_over_http_and_tls() -> None:
     async with staged(tls=TlsSettings(address="127.0.0.1:0")) as stage:
         await stage.service(slots=0)
         await stage.pod_seen("p")
@@ -69,7 +69,7 @@ async def test_an_activator_serves_the_host_over_http_and_over_tls_from_the_firs
         assert (await send_request(stage.public, host=HOST)).status == 404
         await stage.cluster.create(DOMAIN_MAPPING, MAPPING)
         await stage.cluster.patch(DOMAIN_MAPPING, "default", HOST, patch={"status": SERVED}, subresource="status")
-        # Whoever may write a status of a mapping has no host by it: its claim decides.
+        # The ClusterDomainClaim decides: write access to the status of a mapping is not enough to serve a host.
         forged = {**MAPPING, "metadata": {"name": HOST, "namespace": "forger"}}
         body: Object = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "forger"}}
         await stage.cluster.create(NAMESPACE, body)
@@ -78,7 +78,7 @@ async def test_an_activator_serves_the_host_over_http_and_over_tls_from_the_firs
         await stage.cluster.create(CLUSTER_DOMAIN_CLAIM, CLAIM)
         await until(lambda: stage.activator.ingress.routes.find(Listener.PUBLIC, HOST) is not None)
         assert (await send_request(stage.public, host=HOST)).status == 200
-        # The certificate names other hosts too; it is served for its own alone.
+        # The certificate covers another host too, but is served only for the mapped host.
         secret = secret_of(HOST, "other.example.com")
         secret["metadata"] |= {"name": "cert", "namespace": "default"}
         await stage.cluster.create(SECRET, secret)

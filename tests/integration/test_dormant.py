@@ -1,4 +1,4 @@
-"""Pods of one machine that sleep: real processes, a template and a kubelet."""
+"""Dormant pods of the local kubelet: real processes, a template and a control process."""
 
 import asyncio
 import contextlib
@@ -29,14 +29,14 @@ from serving.queueproxy.io.readiness import PUSH_AGAIN
 from tests.eventually import until
 from tests.integration.local_stage import HELLO, Machine, Template, controlled, manifest, template_process
 
-# An app that writes when it gets SIGTERM, and serves by a child.
+# An app that replaces its shell.
 APP = f"exec {sys.executable} {HELLO}"
 NEVER_S = 3600
 
 
 @pytest.fixture
 def many_descriptors() -> Iterator[None]:
-    """Allows as many open files as this user may have."""
+    """Raise the limit of open files to the hard limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     yield
@@ -50,7 +50,7 @@ async def staged(folder: Path) -> AsyncIterator[tuple[Template, Machine]]:
             yield template, machine
 
 
-def sleeper(after: str = "after=100ms", **fields: Any) -> Object:  # noqa: ANN401 - fields of the API
+def dormant_pod(after: str = "after=100ms", **fields: Any) -> Object:  # noqa: ANN401 - fields of the API
     pod = manifest(**fields)
     pod["metadata"]["annotations"][DORMANT_ANNOTATION] = after
     return pod
@@ -62,7 +62,7 @@ def is_dormant(pod: Object) -> bool:
 
 
 def records(machine: Machine, name: str) -> dict[str, Any]:
-    """The record of a process of the only pod."""
+    """The record of a running process of the only pod."""
     documents = [json.loads(path.read_bytes()) for path in machine.state.processes.glob(f"*.{name}.process")]
     (alive,) = (entry for entry in documents if entry.get("exit_code") is None)
     return alive  # type: ignore[no-any-return] # JSON
@@ -76,31 +76,31 @@ def app_ticks(pid: int) -> int:
     return sum(map(int, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:15]))
 
 
-async def test_an_idle_pod_sleeps_and_a_request_wakes_it(tmp_path: Path) -> None:
+async def test_idle_pod_becomes_dormant_and_a_request_wakes_it(tmp_path: Path) -> None:
     async with staged(tmp_path) as (_, machine):
-        await machine.start(sleeper())
+        await machine.start(dormant_pod())
         pod = await machine.until(is_dormant)
         ready = {condition["type"]: condition["status"] for condition in pod["status"]["conditions"]}
         assert ready["Ready"] == "True"
-        # One that ends at once may leave no trace in the conditions.
-        asking = asyncio.create_task(machine.get(pod, "/sleep/60"))
+        # A short request could start and end between two writes of the conditions.
+        request = asyncio.create_task(machine.get(pod, "/sleep/60"))
         await machine.until(lambda fields: not is_dormant(fields))
-        asking.cancel()
+        request.cancel()
         assert (await machine.get(pod))[0] == 200
         await machine.until(is_dormant)
 
 
-async def test_a_pod_that_does_not_ask_has_no_such_condition(tmp_path: Path) -> None:
+async def test_pod_without_annotation_has_no_dormant_condition(tmp_path: Path) -> None:
     async with staged(tmp_path) as (_, machine):
         await machine.start(manifest())
         pod = await machine.ready()
         assert all(condition["type"] != CONDITION_DORMANT for condition in pod["status"]["conditions"])
 
 
-async def test_a_probe_of_the_kubelet_does_not_end_a_pod_that_sleeps(tmp_path: Path) -> None:
+async def test_liveness_probe_neither_wakes_nor_restarts_dormant_pod(tmp_path: Path) -> None:
     probe = {"httpGet": {"path": "/"}, "periodSeconds": 1, "failureThreshold": 1}
     async with staged(tmp_path) as (_, machine):
-        await machine.start(sleeper(livenessProbe=probe))
+        await machine.start(dormant_pod(livenessProbe=probe))
         pod = await machine.until(is_dormant)
         ticks = app_ticks(records(machine, "user-container")["pid"])
         await asyncio.sleep(2.5)
@@ -110,19 +110,19 @@ async def test_a_probe_of_the_kubelet_does_not_end_a_pod_that_sleeps(tmp_path: P
         assert (await machine.get(pod))[0] == 200
 
 
-async def test_a_deleted_pod_that_sleeps_ends_in_order(tmp_path: Path) -> None:
+async def test_deleted_dormant_pod_is_terminated_gracefully(tmp_path: Path) -> None:
     message = "trap 'echo in order; exit 0' TERM; " + f"{sys.executable} {HELLO} & wait"
     async with staged(tmp_path) as (_, machine):
-        await machine.start(sleeper(command=message))
+        await machine.start(dormant_pod(command=message))
         await machine.until(is_dormant)
         await machine.cluster.delete(POD, "default", "p")
         await machine.until_gone()
         assert "in order" in machine.log("p")
 
 
-async def test_the_end_of_the_system_leaves_nothing_asleep(tmp_path: Path) -> None:
+async def test_stopping_supervisor_leaves_no_frozen_app_or_cgroup(tmp_path: Path) -> None:
     async with staged(tmp_path) as (template, machine):
-        await machine.start(sleeper())
+        await machine.start(dormant_pod())
         await machine.until(is_dormant)
         app = records(machine, "user-container")
         system = template.supervisor.pid
@@ -133,9 +133,9 @@ async def test_the_end_of_the_system_leaves_nothing_asleep(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("sleeps_again", [False, pytest.param(True, marks=pytest.mark.slow)])
-async def test_a_killed_app_that_sleeps_is_started_again(tmp_path: Path, sleeps_again: bool) -> None:
+async def test_killed_dormant_app_is_restarted(tmp_path: Path, sleeps_again: bool) -> None:
     async with staged(tmp_path) as (_, machine):
-        await machine.start(sleeper())
+        await machine.start(dormant_pod())
         await machine.until(is_dormant)
         os.kill(records(machine, "user-container")["pid"], signal.SIGKILL)
         restarted = await machine.until(
@@ -143,7 +143,7 @@ async def test_a_killed_app_that_sleeps_is_started_again(tmp_path: Path, sleeps_
         )
         assert (await machine.get(restarted))[0] == 200
         if sleeps_again:
-            # After the half minute for which the end of a process keeps a pod awake.
+            # An exited process keeps the pod awake for half a minute.
             restarted = await machine.until(is_dormant, within_s=120)
             assert (await machine.get(restarted))[0] == 200
 
@@ -154,9 +154,9 @@ def is_ready_again(pod: Object) -> bool:
     )
 
 
-async def test_a_killed_queue_proxy_leaves_no_app_asleep(tmp_path: Path) -> None:
+async def test_app_is_woken_when_its_queue_proxy_is_killed(tmp_path: Path) -> None:
     async with staged(tmp_path) as (_, machine):
-        await machine.start(sleeper())
+        await machine.start(dormant_pod())
         await machine.until(is_dormant)
         os.kill(records(machine, "queue-proxy")["pid"], signal.SIGKILL)
         pod = await machine.until(lambda fields: not is_dormant(fields))
@@ -165,10 +165,10 @@ async def test_a_killed_queue_proxy_leaves_no_app_asleep(tmp_path: Path) -> None
         await machine.until(is_dormant)
 
 
-async def test_a_new_template_and_a_new_control_continue_with_a_pod_that_sleeps(tmp_path: Path) -> None:
+async def test_dormant_pod_survives_reload_of_template_and_control(tmp_path: Path) -> None:
     with template_process(tmp_path) as template:
         async with controlled(StateFolder(tmp_path)) as machine:
-            await machine.start(sleeper())
+            await machine.start(dormant_pod())
             before = await machine.until(is_dormant)
         template.reload()
         async with controlled(StateFolder(tmp_path)) as machine:
@@ -177,14 +177,14 @@ async def test_a_new_template_and_a_new_control_continue_with_a_pod_that_sleeps(
             assert (await machine.get(pod))[0] == 200
 
 
-async def test_the_template_outlives_a_control_that_ends_while_a_pod_reports(tmp_path: Path) -> None:
+async def test_template_survives_control_that_exits_while_a_pod_reports(tmp_path: Path) -> None:
     with template_process(tmp_path) as template:
         async with controlled(StateFolder(tmp_path)) as machine:
             await machine.start(manifest())
             await machine.ready()
             pid = template.pid
             assert pid is not None
-            # Both wait for the same turn of the template, the report first: passing it on finds that control has gone.
+            # The stopped template first reads the report, and then finds the connection to control closed.
             os.kill(pid, signal.SIGSTOP)
             os.kill(records(machine, "queue-proxy")["pid"], PUSH_AGAIN)
             await until(lambda: has_unread_pipe(pid))
@@ -195,7 +195,7 @@ async def test_the_template_outlives_a_control_that_ends_while_a_pod_reports(tmp
 
 
 def has_unread_pipe(pid: int) -> bool:
-    """Whether a pipe of a process has bytes that were not read."""
+    """Whether a pipe of a process has unread bytes."""
     for path in Path(f"/proc/{pid}/fd").iterdir():
         if str(path.readlink()).startswith("pipe:"):
             with contextlib.suppress(OSError):
@@ -211,12 +211,12 @@ def has_unread_pipe(pid: int) -> bool:
 
 @pytest.mark.usefixtures("many_descriptors")
 @pytest.mark.parametrize("is_asleep", [True, False], ids=["dormant", "running"])
-async def test_a_thousand_requests_at_once_are_answered(tmp_path: Path, is_asleep: bool) -> None:
-    """A few seconds: the app of the standard library has an accept queue of five, and starts a thread a request."""
+async def test_thousand_concurrent_requests_to_a_pod_succeed(tmp_path: Path, is_asleep: bool) -> None:
+    """Takes a few seconds: the app's accept queue has five entries, and each request starts a thread."""
     async with staged(tmp_path) as (_, machine):
         metadata = {"name": "wide-00001", "namespace": "default"}
         await machine.cluster.create(REVISION, {"metadata": metadata, "spec": {"containerConcurrency": 0}})
-        pod = sleeper() if is_asleep else manifest()
+        pod = dormant_pod() if is_asleep else manifest()
         pod["metadata"]["labels"]["serving.knative.dev/revision"] = "wide-00001"
         await machine.start(pod)
         pod = await (machine.until(is_dormant) if is_asleep else machine.ready())
@@ -224,9 +224,9 @@ async def test_a_thousand_requests_at_once_are_answered(tmp_path: Path, is_aslee
         assert Counter(reply if isinstance(reply, BaseException) else reply[0] for reply in replies) == {200: 1000}
 
 
-async def test_exec_and_port_forward_wake_a_pod_and_keep_it_awake(tmp_path: Path) -> None:
+async def test_exec_wakes_dormant_pod_and_keeps_it_awake(tmp_path: Path) -> None:
     async with staged(tmp_path) as (_, machine):
-        await machine.start(sleeper())
+        await machine.start(dormant_pod())
         await machine.until(is_dormant)
         streams = LocalPodStreams(machine.kubelet, FilePodLogs(machine.state.logs / "pods"))
         options = ExecOptions(container="user-container", command=("sleep", "1000"))
@@ -238,9 +238,9 @@ async def test_exec_and_port_forward_wake_a_pod_and_keep_it_awake(tmp_path: Path
         await session.close()
 
 
-async def test_a_port_of_a_pod_that_sleeps_is_answered(tmp_path: Path) -> None:
+async def test_port_forward_to_dormant_pod_receives_a_response(tmp_path: Path) -> None:
     async with staged(tmp_path) as (_, machine):
-        await machine.start(sleeper(ports=[{"containerPort": 8080}]))
+        await machine.start(dormant_pod(ports=[{"containerPort": 8080}]))
         await machine.until(is_dormant)
         streams = LocalPodStreams(machine.kubelet, FilePodLogs(machine.state.logs / "pods"))
         reader, writer = await streams.connect("default", "p", 8080)
@@ -249,10 +249,10 @@ async def test_a_port_of_a_pod_that_sleeps_is_answered(tmp_path: Path) -> None:
         writer.close()
 
 
-async def test_a_daemon_that_the_app_has_detached_sleeps_too(tmp_path: Path) -> None:
+async def test_detached_process_of_app_is_frozen_too(tmp_path: Path) -> None:
     spinning = f"(setsid sh -c 'while :; do :; done' &) ; exec {sys.executable} {HELLO}"
     async with staged(tmp_path) as (_, machine):
-        await machine.start(sleeper(command=spinning))
+        await machine.start(dormant_pod(command=spinning))
         await machine.until(is_dormant)
         spinners = [pid for pid in read_processes() if _command_of(pid) == b"sh\0-c\0while :; do :; done\0"]
         ticks = {pid: app_ticks(pid) for pid in spinners if _is_of(pid, machine)}
@@ -275,8 +275,8 @@ def _is_of(pid: int, machine: Machine) -> bool:
 
 
 @pytest.mark.parametrize("after", ["soon", "after=1ms"])
-async def test_a_wrong_annotation_of_a_bare_pod_has_no_effect(tmp_path: Path, after: str) -> None:
+async def test_invalid_dormant_annotation_of_bare_pod_is_ignored(tmp_path: Path, after: str) -> None:
     async with staged(tmp_path) as (_, machine):
-        await machine.start(sleeper(after))
+        await machine.start(dormant_pod(after))
         pod = await machine.ready()
         assert all(condition["type"] != CONDITION_DORMANT for condition in pod["status"]["conditions"])

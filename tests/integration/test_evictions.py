@@ -1,4 +1,4 @@
-"""Pods that use more of the disk than they may."""
+"""Eviction of pods that use more disk space than their limits, or when the disk is nearly full."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ LIMIT = {"limits": {"ephemeral-storage": "1Mi"}}
 
 
 def writing(mebibytes: int, folder: str = "$HOME") -> str:
-    """A command that writes a file, and then serves."""
+    """A command that writes a file and then starts the app."""
     text = f"head -c {mebibytes << 20} /dev/zero > {folder}/filled; exec {PYTHON} {HELLO}"
     return shlex.join(["sh", "-c", text])
 
@@ -32,27 +32,27 @@ async def reasons(machine: Machine, name: str) -> list[str]:
     ]
 
 
-def is_over(pod: Object) -> bool:
-    """Whether an evicted pod has ended, which takes its address."""
+def has_ended_after_eviction(pod: Object) -> bool:
+    """Whether an evicted pod has ended; its address is removed then."""
     return is_evicted(pod) and "podIP" not in pod["status"]
 
 
 async def until_evicted(machine: Machine, name: str) -> Object:
-    """The pod once it is evicted and over."""
+    """Wait until the pod is evicted and has ended."""
     async with asyncio.timeout(60):
         listing = await machine.cluster.list(POD)
-        items = [item for item in listing.items if item["metadata"]["name"] == name and is_over(item)]
+        items = [item for item in listing.items if item["metadata"]["name"] == name and has_ended_after_eviction(item)]
         if items:
             return items[0]
         async with machine.cluster.watch(POD, resource_version=listing.resource_version) as events:
             async for event in events:
                 assert event.type is not EventType.DELETED
-                if event.object["metadata"]["name"] == name and is_over(event.object):
+                if event.object["metadata"]["name"] == name and has_ended_after_eviction(event.object):
                     return event.object
     raise AssertionError("the watch ended")
 
 
-async def test_a_pod_that_fills_the_disk_is_evicted_and_another_stays(tmp_path: Path) -> None:
+async def test_pod_above_ephemeral_storage_limit_is_evicted_and_others_are_not(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             await machine.start(manifest("other", command(HELLO), resources=LIMIT))
@@ -65,14 +65,14 @@ async def test_a_pod_that_fills_the_disk_is_evicted_and_another_stays(tmp_path: 
             assert await reasons(machine, "other") == []
 
 
-async def test_a_volume_over_its_limit_evicts_its_pod(tmp_path: Path) -> None:
+async def test_volume_above_size_limit_evicts_its_pod(tmp_path: Path) -> None:
     pod = manifest("p", writing(5, "$HOME/data"), volumeMounts=[{"name": "v", "mountPath": "/data"}])
     pod["spec"]["volumes"] = [{"name": "v", "emptyDir": {"sizeLimit": "1Mi"}}]
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             await machine.start(pod)
             status = (await until_evicted(machine, "p"))["status"]
-            # Its object stays; its files, with the volume, do not.
+            # The pod object stays; its files, including the volume, are deleted.
             assert not list(template.state.path.rglob("filled"))
             assert 'Usage of EmptyDir volume "v"' in status["message"]
             conditions = {condition["type"]: condition["status"] for condition in status["conditions"]}
@@ -83,7 +83,7 @@ async def test_a_volume_over_its_limit_evicts_its_pod(tmp_path: Path) -> None:
             assert 'Usage of EmptyDir volume "v" exceeds the limit "1Mi"' in message
 
 
-async def test_pods_that_fill_the_disk_one_after_another_are_replaced_after_a_pause(
+async def test_repeatedly_evicted_pods_are_replaced_after_a_backoff(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     patience = RestartSettings(pause_first_s=3.0, pause_max_s=3.0)
@@ -107,7 +107,7 @@ async def test_pods_that_fill_the_disk_one_after_another_are_replaced_after_a_pa
                         break
     paused = [name for name, seen in phases.items() if "CrashLoopBackOff" in seen]
     first, second, *_ = phases
-    # The first is replaced at once, the second after a pause, and its replacement runs then.
+    # The first pod is replaced immediately, later ones after a backoff, during which the replacement waits.
     assert not {first, second} & set(paused)
     assert any(
         phases[name].index(EVICTED) > phases[name].index("CrashLoopBackOff")
@@ -116,9 +116,7 @@ async def test_pods_that_fill_the_disk_one_after_another_are_replaced_after_a_pa
     )
 
 
-async def test_on_a_nearly_full_disk_the_pod_with_something_to_free_goes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_disk_pressure_evicts_pod_with_disk_usage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             for name, text in (("empty", command(HELLO)), ("full", writing(5))):
@@ -135,7 +133,7 @@ async def test_on_a_nearly_full_disk_the_pod_with_something_to_free_goes(
             assert await reasons(machine, "empty") == []
 
 
-async def test_the_use_of_a_pod_is_its_folder_and_its_logs(tmp_path: Path) -> None:
+async def test_disk_usage_of_pod_includes_its_folder_and_logs(tmp_path: Path) -> None:
     folder, logs = tmp_path / "pod", tmp_path / "logs"
     layer = folder / "containers" / "app" / "upper"
     for path in (layer / "file", folder / ".volumes" / "v" / "file", logs / "app.log.1", logs / "queue-proxy.log"):

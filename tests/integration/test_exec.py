@@ -1,4 +1,4 @@
-"""exec: its session outlives no pod."""
+"""Sessions of exec: they end with their pod."""
 
 import asyncio
 
@@ -14,7 +14,7 @@ from serving.tools.cli.client.forwarding import open_websocket
 from tests.integration.local_stage import Machine, manifest
 
 
-async def test_a_command_ends_with_the_pod_that_is_deleted_under_it(machine: Machine) -> None:
+async def test_exec_session_ends_when_its_pod_is_deleted(machine: Machine) -> None:
     await machine.start(manifest())
     await machine.ready()
     streams = LocalPodStreams(machine.kubelet, FilePodLogs(machine.state.logs / "pods"))
@@ -29,6 +29,6 @@ async def test_a_command_ends_with_the_pod_that_is_deleted_under_it(machine: Mac
         await session.close()
 
 
-async def test_a_client_without_a_server_gets_one_error() -> None:
+async def test_websocket_client_without_server_raises_unavailable() -> None:
     with pytest.raises(Unavailable):
         await open_websocket(WebsocketPlace("http://127.0.0.1:1/", {}, None), PROTOCOLS)

@@ -1,4 +1,4 @@
-"""A forked queue-proxy has all modules: each import and each thread of its own would be in each cold start."""
+"""A forked queue-proxy needs no further imports or threads, which would delay each cold start."""
 
 import json
 import subprocess
@@ -54,7 +54,7 @@ uvloop.run(main())
 """
 
 
-def test_a_forked_queue_proxy_imports_nothing_and_starts_no_thread_before_its_first_response() -> None:
+def test_forked_queue_proxy_imports_no_module_and_starts_no_thread() -> None:
     run = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=60, check=False)
     assert run.returncode == 0, run.stderr
     assert json.loads(run.stdout) == {"modules": [], "threads": 1}

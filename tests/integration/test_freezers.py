@@ -1,4 +1,4 @@
-"""The means to freeze an app, on process trees of this machine."""
+"""Freezers of apps, by cgroups and by signals, on real process trees."""
 
 import asyncio
 import contextlib
@@ -19,7 +19,7 @@ from serving.queueproxy.io.processes import AppProcesses, read_processes
 from serving.queueproxy.podspec import FreezerPlace, PodSpec
 from tests.eventually import until
 
-# A parent that starts a child each moment, which lives for a while.
+# A queue-proxy that freezes a container which shares its process namespace.
 _SHARED = """
 import asyncio, os, sys, time
 from serving.queueproxy.io.freezers import freezer_of
@@ -35,7 +35,7 @@ async def main():
         await asyncio.sleep(0.01)
     await freezer.freeze()
     states = [read_processes()[app].state]
-    # The next queue-proxy of the pod.
+    # Thaw as the next queue-proxy of the pod does.
     await freezer_of(spec, on_exit=lambda: None).recover()
     while (state := read_processes()[app].state) == "T":
         await asyncio.sleep(0.01)
@@ -55,12 +55,12 @@ while True:
     except ChildProcessError:
         pass
 """
-# A shell with job control, and a job in a process group of its own.
+# A shell with job control, and a job in a separate process group.
 JOBS = "set -m; sleep 1000 & wait"
 
 
 class App:
-    """A process in a session of its own, recorded as the template does it."""
+    """A process in a new session, with a process record like the template's."""
 
     def __init__(self, folder: Path, *command: str) -> None:
         self.process = subprocess.Popen(
@@ -93,8 +93,8 @@ class App:
 
 
 @pytest.fixture(params=["cgroup2", "cgroup1", "signals"])
-def means(request: pytest.FixtureRequest) -> Iterator[FreezerPlace | None]:
-    """The cgroup of a pod, or None for signals."""
+def freezer_place(request: pytest.FixtureRequest) -> Iterator[FreezerPlace | None]:
+    """The place of a pod's cgroup, or None for signals."""
     if request.param == "signals":
         yield None
         return
@@ -139,33 +139,35 @@ async def running(folder: Path, *command: str) -> AsyncIterator[App]:
 
 
 async def is_still(app: App) -> bool:
-    """Whether the app takes no cpu for a while."""
+    """Whether the app uses no CPU time during 0.2 s."""
     before = app.ticks()
     await asyncio.sleep(0.2)
     return app.ticks() == before
 
 
-async def test_an_app_that_forks_all_the_time_stands_still_and_continues(
-    means: FreezerPlace | None, tmp_path: Path
+async def test_continuously_forking_app_is_frozen_and_thawed(
+    freezer_place: FreezerPlace | None, tmp_path: Path
 ) -> None:
     async with running(tmp_path, sys.executable, "-c", FORKER) as app:
         await until(lambda: len(app.session) > 1)
-        freezer = freezer_for(means, app)
+        freezer = freezer_for(freezer_place, app)
         await freezer.freeze()
         assert await is_still(app)
         freezer.thaw()
         before = app.ticks()
         await until(lambda: app.ticks() > before)
-        # Again, with what is known from the first time.
+        # Freeze again, with the processes known from the first time.
         await freezer.freeze()
         assert await is_still(app)
         freezer.thaw()
 
 
-async def test_a_shell_with_job_control_sees_nothing(means: FreezerPlace | None, tmp_path: Path) -> None:
+async def test_shell_with_job_control_survives_freeze_and_thaw(
+    freezer_place: FreezerPlace | None, tmp_path: Path
+) -> None:
     async with running(tmp_path, "bash", "-c", JOBS) as app:
         await until(lambda: len(app.session) == 2)
-        freezer = freezer_for(means, app)
+        freezer = freezer_for(freezer_place, app)
         await freezer.freeze()
         freezer.thaw()
         await asyncio.sleep(0.1)
@@ -178,14 +180,14 @@ async def test_a_shell_with_job_control_sees_nothing(means: FreezerPlace | None,
         app.end()
 
 
-async def test_the_end_of_a_frozen_app_is_seen(means: FreezerPlace | None, tmp_path: Path) -> None:
+async def test_exit_of_frozen_app_is_detected(freezer_place: FreezerPlace | None, tmp_path: Path) -> None:
     exits: list[None] = []
     async with running(tmp_path, "sleep", "1000") as app:
-        freezer = freezer_for(means, app, exits)
+        freezer = freezer_for(freezer_place, app, exits)
         await freezer.freeze()
         os.kill(app.pid, signal.SIGKILL)
-        if means is not None and not means.is_unified:
-            # Version 1 ends nothing that is frozen.
+        if freezer_place is not None and not freezer_place.is_unified:
+            # In cgroup v1, a frozen process is killed only after a thaw.
             freezer.thaw()
             assert app.process.wait() == -signal.SIGKILL
             return
@@ -193,7 +195,7 @@ async def test_the_end_of_a_frozen_app_is_seen(means: FreezerPlace | None, tmp_p
         freezer.thaw()
 
 
-async def test_what_another_program_has_stopped_stays_stopped(tmp_path: Path) -> None:
+async def test_process_stopped_by_another_program_stays_stopped_after_thaw(tmp_path: Path) -> None:
     async with running(tmp_path, "bash", "-c", "sleep 1000 & wait") as app:
         await until(lambda: len(app.session) == 2)
         child = next(pid for pid in app.session if pid != app.pid)
@@ -206,25 +208,27 @@ async def test_what_another_program_has_stopped_stays_stopped(tmp_path: Path) ->
         assert read_processes()[child].state == "T"
 
 
-async def test_the_next_queue_proxy_thaws_what_its_predecessor_froze(
-    means: FreezerPlace | None, tmp_path: Path
+async def test_restarted_queue_proxy_thaws_app_that_its_predecessor_froze(
+    freezer_place: FreezerPlace | None, tmp_path: Path
 ) -> None:
     async with running(tmp_path, sys.executable, "-c", "while True: pass") as app:
-        await freezer_for(means, app).freeze()
+        await freezer_for(freezer_place, app).freeze()
         assert await is_still(app)
-        await freezer_for(means, app).recover()
+        await freezer_for(freezer_place, app).recover()
         before = app.ticks()
         await until(lambda: app.ticks() > before)
 
 
-async def test_an_app_without_a_known_process_is_not_frozen(means: FreezerPlace | None, tmp_path: Path) -> None:
+async def test_app_without_recorded_process_cannot_be_frozen(
+    freezer_place: FreezerPlace | None, tmp_path: Path
+) -> None:
     async with running(tmp_path, "sleep", "1000") as app:
         (tmp_path / "pod.app.process").unlink()
         with pytest.raises(OSError, match="no process"):
-            await freezer_for(means, app).freeze()
+            await freezer_for(freezer_place, app).freeze()
 
 
-async def test_signals_are_used_where_no_cgroup_can_be_made(tmp_path: Path) -> None:
+async def test_signals_are_used_if_no_cgroup_can_be_created(tmp_path: Path) -> None:
     async with running(tmp_path, sys.executable, "-c", "while True: pass") as app:
         place = FreezerPlace(root="/proc", folder="/proc/serving/pod")
         freezer = FirstFreezer(freezer_for(place, app), freezer_for(None, app))
@@ -237,11 +241,11 @@ async def test_signals_are_used_where_no_cgroup_can_be_made(tmp_path: Path) -> N
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes cgroups")
-async def test_a_process_in_a_cgroup_of_its_own_is_frozen_there(tmp_path: Path) -> None:
+async def test_process_in_its_own_cgroup_is_frozen_there(tmp_path: Path) -> None:
     pod_freezers = _of_version(is_unified=True)
     if pod_freezers is None:
         pytest.skip("no cgroup2 to write to")
-    # Under a name that no system sweeps.
+    # The name is not swept by any running system.
     own = pod_freezers.folder.parent / f"of-a-test-{pod_freezers.folder.name}"
     own.mkdir()
     try:
@@ -261,7 +265,7 @@ async def test_a_process_in_a_cgroup_of_its_own_is_frozen_there(tmp_path: Path) 
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="makes cgroups")
-def test_cgroups_of_systems_that_have_ended_are_removed() -> None:
+def test_cgroups_of_ended_systems_are_removed() -> None:
     pod_freezers = find_freezers(os.getpid())
     if pod_freezers is None:
         pytest.skip("no cgroup to write to")
@@ -278,9 +282,9 @@ def test_cgroups_of_systems_that_have_ended_are_removed() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="namespaces of its own need root")
-async def test_in_a_shared_process_namespace_all_but_our_own_container_is_frozen(tmp_path: Path) -> None:
+async def test_shared_process_namespace_freezes_all_other_containers(tmp_path: Path) -> None:
     (tmp_path / "proxy.py").write_text(_SHARED)
-    # The first process stands for the pod's own; what has another mount namespace is another container.
+    # Processes in another mount namespace belong to another container.
     script = f"unshare --mount sleep 600 & {sys.executable} {tmp_path}/proxy.py $!; code=$?; kill -9 $!; exit $code"
     command = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc", "sh", "-c", script)
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
@@ -288,7 +292,7 @@ async def test_in_a_shared_process_namespace_all_but_our_own_container_is_frozen
     assert output.decode().split("\n")[0] == "T True signals ''"
 
 
-async def test_an_app_that_cannot_be_frozen_says_why() -> None:
+async def test_unavailable_freezer_reports_its_reason() -> None:
     spec = PodSpec(namespace="n", revision="r", pod="p", app=("127.0.0.1", 1), unfrozen="no namespace")
     freezer = freezer_of(spec, on_exit=lambda: None)
     await freezer.freeze()

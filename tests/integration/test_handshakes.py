@@ -1,4 +1,4 @@
-"""Connections that hold half a TLS hello, or a handshake without a request, on both kinds of loops."""
+"""Connections with an incomplete TLS hello, or without a request after the handshake, on asyncio and uvloop."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from serving.net.aio.handshakes import Handshakes
 from serving.net.metrics.server import running
 from tests.eventually import until
 
-# The head of a record of 512 bytes that never comes whole, with the start of a hello.
+# The head of a record of 512 bytes and the start of a hello, which is never completed.
 HALF_HELLO = bytes.fromhex("1603010200010001fc0303") + b"x" * 100
 PER_ADDRESS_MAX, TOTAL_MAX = 3, 5
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
@@ -29,7 +29,7 @@ Connect = Callable[..., Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWrit
 
 
 class Stage:
-    """A listener with small bounds, and a client."""
+    """A listener with small limits, and a client."""
 
     def __init__(self, port: int, bound: Handshakes, context: ssl.SSLContext) -> None:
         self.port, self.bound, self.context = port, bound, context
@@ -82,23 +82,21 @@ def on(loop: str, test: Callable[[Stage], Awaitable[None]], folder: Path) -> Non
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_half_hellos_beyond_the_bound_of_an_address_close_the_oldest_and_others_are_served(
-    loop: str, tmp_path: Path
-) -> None:
+def test_incomplete_hellos_above_address_limit_close_the_oldest(loop: str, tmp_path: Path) -> None:
     async def test(staged: Stage) -> None:
         readers = [await staged.connect() for _ in range(PER_ADDRESS_MAX + 4)]
         for reader in readers[:4]:
             with contextlib.suppress(ConnectionResetError):
                 assert await reader.read() == b""
         await until(lambda: len(staged.bound) == PER_ADDRESS_MAX)
-        # From the same address, which the oldest one makes room for.
+        # A request from the same address closes the oldest connection.
         assert await staged.get() == "0"
 
     on(loop, test, tmp_path)
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_half_hellos_of_many_addresses_are_bounded_in_all(loop: str, tmp_path: Path) -> None:
+def test_incomplete_hellos_of_many_addresses_are_limited_in_total(loop: str, tmp_path: Path) -> None:
     async def test(staged: Stage) -> None:
         for number in range(2, 12):
             await staged.connect(f"127.0.0.{number}")
@@ -112,7 +110,7 @@ def test_half_hellos_of_many_addresses_are_bounded_in_all(loop: str, tmp_path: P
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_handshake_and_a_first_request_have_their_time(
+def test_slow_handshake_and_slow_first_request_are_closed(
     loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(handshakes, "HANDSHAKE_S", 0.2)
@@ -136,7 +134,7 @@ def test_a_handshake_and_a_first_request_have_their_time(
 
 
 @pytest.mark.parametrize("loop", LOOPS)
-def test_a_request_in_pieces_and_with_a_body_is_served(loop: str, tmp_path: Path) -> None:
+def test_request_in_pieces_with_body_is_served(loop: str, tmp_path: Path) -> None:
     async def test(staged: Stage) -> None:
         reader = await staged.connect(
             data=b"POST / HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 9\r\n\r", has_tls=True

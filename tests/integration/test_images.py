@@ -1,4 +1,4 @@
-"""Images from a registry and from the archives of other tools, into the store."""
+"""The image store: images pulled from registries and loaded from archives."""
 
 import asyncio
 import gzip
@@ -28,7 +28,7 @@ async def registry(tmp_path: Path) -> AsyncIterator[str]:
 
 @pytest.fixture
 async def closed_registry(tmp_path: Path) -> AsyncIterator[str]:
-    """The address of a registry that wants a name and a password."""
+    """The address of a registry that requires a user name and a password."""
     async with a_registry(tmp_path, is_open=False) as address:
         yield address
 
@@ -38,7 +38,7 @@ def image(path: Path, content: str) -> Path:
     return path
 
 
-async def test_an_image_is_pulled_with_the_digest_of_its_registry(registry: str, tmp_path: Path) -> None:
+async def test_image_is_pulled_and_can_be_pulled_again_by_its_digest(registry: str, tmp_path: Path) -> None:
     push(image(tmp_path / "1.tar", "one"), f"{registry}/app:1")
     store = ImageStore(tmp_path / "images")
     stored_image = await ImageSource(store, (pull_from_registry,)).ensure(f"{registry}/app:1")
@@ -49,7 +49,7 @@ async def test_an_image_is_pulled_with_the_digest_of_its_registry(registry: str,
     assert (again.id, again.digest) == (stored_image.id, stored_image.digest)
 
 
-async def test_a_revision_keeps_its_image_when_the_tag_moves(registry: str, tmp_path: Path) -> None:
+async def test_revision_retains_its_image_when_the_tag_moves(registry: str, tmp_path: Path) -> None:
     push(image(tmp_path / "1.tar", "one"), f"{registry}/app")
     store = ImageStore(tmp_path / "images")
     source = ImageSource(store, (pull_from_registry,))
@@ -63,12 +63,12 @@ async def test_a_revision_keeps_its_image_when_the_tag_moves(registry: str, tmp_
     assert first.id != second.id
 
 
-async def test_an_image_that_a_registry_does_not_have_is_named(registry: str, tmp_path: Path) -> None:
+async def test_image_missing_in_registry_is_reported(registry: str, tmp_path: Path) -> None:
     with pytest.raises(ImageUnavailable, match=f"image {registry}/none:latest: skopeo: (?!time=).*manifest unknown"):
         await ImageSource(ImageStore(tmp_path / "images"), (pull_from_registry,)).ensure(f"{registry}/none")
 
 
-async def test_an_image_is_pulled_with_the_credentials_of_its_pod(closed_registry: str, tmp_path: Path) -> None:
+async def test_image_is_pulled_with_credentials_of_its_pod(closed_registry: str, tmp_path: Path) -> None:
     name = f"{closed_registry}/app"
     push(image(tmp_path / "1.tar", "one"), name)
     source = ImageSource(ImageStore(tmp_path / "images"), (pull_from_registry,))
@@ -81,26 +81,24 @@ async def test_an_image_is_pulled_with_the_credentials_of_its_pod(closed_registr
         source.ensure(name, credentials=credentials_of([login(closed_registry)])),
         return_exceptions=True,
     )
-    assert isinstance(refused, ImageUnavailable), "a pull without credentials is not one with them"
+    assert isinstance(refused, ImageUnavailable), "concurrent pulls with and without credentials are separate"
     assert not isinstance(result, BaseException)
     assert await source.ensure(name) == result
 
 
-async def test_a_registry_that_wants_no_credentials_is_pulled_from_with_some_of_another(
-    registry: str, tmp_path: Path
-) -> None:
+async def test_open_registry_is_pulled_from_despite_credentials_for_another(registry: str, tmp_path: Path) -> None:
     push(image(tmp_path / "1.tar", "one"), f"{registry}/app")
     source = ImageSource(ImageStore(tmp_path / "images"), (pull_from_registry,))
     await source.ensure(f"{registry}/app", credentials=credentials_of([login("r.example")]))
 
 
-async def test_an_image_with_the_policy_never_is_not_pulled(tmp_path: Path) -> None:
+async def test_image_with_pull_policy_never_is_not_pulled(tmp_path: Path) -> None:
     with pytest.raises(ImageUnavailable) as raised:
         await ImageSource(ImageStore(tmp_path), (pull_from_registry,)).ensure("127.0.0.1:1/app", policy="Never")
     assert raised.value.reason == "ErrImageNeverPull"
 
 
-def test_a_layer_that_is_not_the_one_of_the_config_is_refused(tmp_path: Path) -> None:
+def test_layer_with_wrong_diff_id_is_rejected(tmp_path: Path) -> None:
     layer = tar_of([("file", b"1", 0o644)])
     root = tmp_path / "root"
     root.mkdir()
@@ -109,7 +107,7 @@ def test_a_layer_that_is_not_the_one_of_the_config_is_refused(tmp_path: Path) ->
     Unpacker(root).unpack(io.BytesIO(gzip.compress(layer)), diff_id=f"sha256:{hashlib.sha256(layer).hexdigest()}")
 
 
-def test_a_damaged_blob_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+def test_damaged_blob_is_rejected_and_leaves_no_image(tmp_path: Path) -> None:
     path = image(tmp_path / "1.tar", "content-of-the-file")
     path.write_bytes(path.read_bytes().replace(b"content-of-the-file", b"content-of-the-evil"))
     with pytest.raises(InvalidValue, match="a blob with the digest"):
@@ -117,21 +115,21 @@ def test_a_damaged_blob_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
     assert ImageStore(tmp_path / "images").images() == []
 
 
-def test_unused_images_are_collected_and_others_are_not(tmp_path: Path) -> None:
+def test_only_unused_images_are_collected(tmp_path: Path) -> None:
     store = ImageStore(tmp_path / "images")
     stored_image = store.add(image(tmp_path / "1.tar", "1"), names=["kept"], is_kept=True)[0]
     pulled = store.add(image(tmp_path / "2.tar", "2"), names=["pulled"], is_kept=False)[0]
-    used = store.add(image(tmp_path / "3.tar", "3"), names=["used"], is_kept=False)[0]
+    image_in_use = store.add(image(tmp_path / "3.tar", "3"), names=["used"], is_kept=False)[0]
     pins = ImagePins(tmp_path / "images")
-    pins.pin("uid/c", used)
-    assert pins.unpin(["uid"]) == {used.id}
-    assert store.collect({used.id}, now_s=pulled.created_s + 10, unused_kept_s=60) == []
-    assert store.collect({used.id}, now_s=pulled.created_s + 100, unused_kept_s=60) == [pulled.id]
-    assert {each_stored_image.id for each_stored_image in store.images()} == {stored_image.id, used.id}
+    pins.pin("uid/c", image_in_use)
+    assert pins.unpin(["uid"]) == {image_in_use.id}
+    assert store.collect({image_in_use.id}, now_s=pulled.created_s + 10, unused_kept_s=60) == []
+    assert store.collect({image_in_use.id}, now_s=pulled.created_s + 100, unused_kept_s=60) == [pulled.id]
+    assert {each_stored_image.id for each_stored_image in store.images()} == {stored_image.id, image_in_use.id}
     assert pins.unpin([]) == frozenset()
 
 
-def test_an_image_has_several_names_and_is_found_by_its_id(tmp_path: Path) -> None:
+def test_image_has_several_names_and_is_found_by_id(tmp_path: Path) -> None:
     store = ImageStore(tmp_path / "images")
     path = image(tmp_path / "1.tar", "1")
     stored_image = store.add(path, names=["a", "b"], is_kept=True)[0]

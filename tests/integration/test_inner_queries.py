@@ -1,4 +1,4 @@
-"""Queries of the dashboard and the controller at autoscalers and activators under inner TLS, with a recorder between them."""
+"""Queries of the dashboard and the controller over inner TLS, with a recorder of the traffic in between."""
 
 import asyncio
 import contextlib
@@ -35,7 +35,7 @@ POD = PodIdentity(namespace="default", revision="thief-00001", pod="thief-1").sp
 
 @contextlib.asynccontextmanager
 async def paged(identity: str = ACTIVATOR, *, key: bytes = KEY) -> AsyncIterator[Relay]:
-    """The page of a daemon behind a relay, plain and over TLS."""
+    """The metrics page of a daemon behind a recording relay; it accepts TLS and plain connections."""
     tls = DaemonTls(key, identity, SETTINGS).tls
     tls.make_certificates_optional()
     refusals = RefusalLog(tls)
@@ -55,7 +55,7 @@ def url_of(relay: Relay, path: str = "/metrics") -> str:
     return "http://{}:{}{}".format(*relay.address, path)
 
 
-async def test_the_dashboard_reads_pages_of_activators_without_cleartext() -> None:
+async def test_dashboard_reads_activator_metrics_without_cleartext() -> None:
     async with paged() as relay, aiohttp.ClientSession() as session:
         assert len(await read_pages(session, url_of(relay), headers=HEADERS, queries=lambda: QUERIES)) == 1
         assert [word for word in (b"GET /", b"HTTP/1.1", TOKEN) if word in relay.text] == []
@@ -69,14 +69,14 @@ async def test_the_dashboard_reads_pages_of_activators_without_cleartext() -> No
 @pytest.mark.parametrize(
     ("identity", "key"), [(AUTOSCALER, KEY), (POD, KEY), (ACTIVATOR, bytes(32))], ids=["autoscaler", "pod", "other key"]
 )
-async def test_the_query_token_is_not_sent_to_another_than_the_activator(identity: str, key: bytes) -> None:
+async def test_query_token_is_sent_only_to_the_expected_identity(identity: str, key: bytes) -> None:
     async with paged(identity, key=key) as relay, aiohttp.ClientSession() as session:
         with pytest.raises(OSError, match="certificate"):
             await read_pages(session, url_of(relay), headers=HEADERS, queries=lambda: QUERIES)
         assert TOKEN not in relay.text
 
 
-async def test_the_dashboard_follows_decisions_without_cleartext() -> None:
+async def test_dashboard_follows_decisions_without_cleartext() -> None:
     async with secured() as inner, aiohttp.ClientSession() as session:
         before = len(inner.to_autoscaler.recorded)
         url = url_of(inner.to_autoscaler, "")
@@ -99,7 +99,7 @@ async def test_the_dashboard_follows_decisions_without_cleartext() -> None:
         ("/stats?activator=a", "https", HEADERS, 403),
     ],
 )
-async def test_the_query_token_opens_queries_at_the_autoscaler(
+async def test_query_token_authorizes_queries_at_autoscaler(
     path: str, scheme: str, headers: dict[str, str], status: int
 ) -> None:
     async with secured() as inner, aiohttp.ClientSession() as session:
@@ -109,7 +109,7 @@ async def test_the_query_token_opens_queries_at_the_autoscaler(
             assert response.status == status, await response.text()
 
 
-async def test_the_controller_asks_activators_without_cleartext() -> None:
+async def test_controller_queries_activators_without_cleartext() -> None:
     confirmed: list[str] = []
     async with paged() as relay:
         addresses = ["{}:{}".format(*relay.address)]
@@ -119,17 +119,17 @@ async def test_the_controller_asks_activators_without_cleartext() -> None:
         watcher = RolloutWatcher(
             addresses=lambda: addresses, headers=lambda: HEADERS, judged=lambda *_: None, queries=QUERIES
         )
-        asking = asyncio.create_task(prober.run())
+        probing = asyncio.create_task(prober.run())
         await until(lambda: prober._group is not None)
         prober.start(ROUTE, "digest")
         await until(lambda: confirmed == ["digest"])
-        asking.cancel()
+        probing.cancel()
         async with aiohttp.ClientSession() as session:
             assert (await watcher._read(session, addresses[0]))[1] is not None
         assert [word for word in (b"GET /", b"HTTP/1.1", TOKEN) if word in relay.text] == []
 
 
-def test_the_authority_may_come_later_than_the_dashboard(tmp_path: Path) -> None:
+def test_authority_file_is_read_when_it_appears_or_changes(tmp_path: Path) -> None:
     file = tmp_path / "ca.crt"
     queries = InnerQueries(str(file))
     with pytest.raises(FileNotFoundError):

@@ -1,4 +1,4 @@
-"""Inner TLS between an activator, a queue-proxy and an autoscaler, over real sockets with a recorder."""
+"""Inner TLS between activator, queue-proxy and autoscaler, over real sockets with a recorder of the traffic."""
 
 import asyncio
 import functools
@@ -24,7 +24,7 @@ from tests.integration.query_token import HEADERS
 POD = PodIdentity(namespace="default", revision=REVISION, pod="hello-1").spiffe_id
 OTHER_POD = PodIdentity(namespace="other", revision="thief-00001", pod="thief-1").spiffe_id
 SECRET = pod_secret(KEY, namespace="default", pod="hello-1")
-# Words that plain HTTP, a websocket's handshake or a token would show.
+# Bytes that would be visible in plain HTTP, in a websocket handshake or with a token.
 CLEARTEXT = (b"HTTP/1.1", b"GET /", b"Host:", b"K-Pod-Secret", b"Bearer", b"secret-body", SECRET.encode())
 
 
@@ -33,12 +33,12 @@ Secured = Callable[..., AbstractAsyncContextManager[Inner]]
 
 @pytest.fixture(params=SERVERS)
 def secured(request: pytest.FixtureRequest) -> Secured:
-    """All daemons, with the queue-proxy beside the app or in its process."""
+    """All daemons, with the queue-proxy in a separate process or in the process of the app."""
     return functools.partial(inner_stage.secured, serve=SERVERS[request.param])
 
 
 async def direct_response(inner: Inner, tls: MutualTls, *, expected: str = POD) -> bytes:
-    """What the pod's own port answers to a request of this peer; b"" if the handshake or the connection ends."""
+    """The response of the pod's port to a request of this peer; b"" if the handshake or the connection fails."""
     request = f"GET /direct HTTP/1.1\r\nHost: h\r\nK-Pod-Secret: {SECRET}\r\nConnection: close\r\n\r\n"
     try:
         reader, writer = await open_tls(*inner.requests, PeerTls(tls=tls, expected=expected))
@@ -49,7 +49,7 @@ async def direct_response(inner: Inner, tls: MutualTls, *, expected: str = POD) 
 
 
 async def refusals(inner: Inner) -> bytes:
-    """The lines about refused handshakes on the pod's page."""
+    """The metrics of rejected handshakes on the pod's page."""
     reader, writer = await asyncio.open_connection(*inner.admin)
     authorization = f"Authorization: {HEADERS['Authorization']}\r\n"
     writer.write(f"GET /metrics HTTP/1.1\r\nHost: h\r\n{authorization}Connection: close\r\n\r\n".encode())
@@ -59,7 +59,7 @@ async def refusals(inner: Inner) -> bytes:
     return b"\n".join(line for line in page.splitlines() if b"tls_refused" in line)
 
 
-async def test_the_query_token_opens_the_page_of_a_pod(secured: Secured) -> None:
+async def test_query_token_authorizes_metrics_of_a_pod(secured: Secured) -> None:
     async with secured() as inner:
         for _ in range(2):
             await refusals(inner)
@@ -71,7 +71,7 @@ async def test_the_query_token_opens_the_page_of_a_pod(secured: Secured) -> None
             writer.close()
 
 
-async def test_no_cleartext_passes_between_the_daemons(secured: Secured) -> None:
+async def test_no_cleartext_is_sent_between_daemons(secured: Secured) -> None:
     async with secured() as inner:
         response = await send_request(inner.stage.public, "/wanted", method="POST", body="secret-body")
         assert response.status == 200
@@ -82,21 +82,21 @@ async def test_no_cleartext_passes_between_the_daemons(secured: Secured) -> None
             assert [word for word in CLEARTEXT if word in relay.text] == []
 
 
-async def test_without_inner_tls_the_recorder_sees_the_requests(secured: Secured) -> None:
+async def test_without_inner_tls_requests_are_sent_in_cleartext(secured: Secured) -> None:
     off = InnerTlsSettings(mode=DISABLED)
     async with secured(InnerTlsSettings(mode=PERMISSIVE), pod_settings=off) as inner:
         assert (await send_request(inner.stage.public, "/wanted")).status == 200
         assert b"GET /wanted" in inner.to_pod.text
 
 
-async def test_permissive_takes_plain_requests_and_prefers_tls(secured: Secured) -> None:
+async def test_permissive_mode_accepts_plain_requests_and_prefers_tls(secured: Secured) -> None:
     async with secured(InnerTlsSettings(mode=PERMISSIVE)) as inner:
         assert (await send_request(inner.stage.public, "/wanted")).status == 200
         assert b"GET /wanted" not in inner.to_pod.text
         assert (await send_request(inner.requests, "/direct")).status == 200
 
 
-async def test_a_plain_request_to_the_pod_is_forbidden(secured: Secured) -> None:
+async def test_plain_request_to_pod_is_forbidden(secured: Secured) -> None:
     async with secured() as inner:
         response = await send_request(inner.requests, "/direct", headers=[f"K-Pod-Secret: {SECRET}"])
         assert response.status == 403
@@ -105,7 +105,7 @@ async def test_a_plain_request_to_the_pod_is_forbidden(secured: Secured) -> None
 
 
 @pytest.mark.parametrize("identity", [OTHER_POD, POD, AUTOSCALER])
-async def test_a_peer_that_is_no_activator_is_forbidden(secured: Secured, identity: str) -> None:
+async def test_peer_without_activator_identity_is_forbidden(secured: Secured, identity: str) -> None:
     async with secured() as inner:
         assert (await direct_response(inner, inner.contexts(identity))).startswith(b"HTTP/1.1 403 ")
         assert (await direct_response(inner, inner.contexts(ACTIVATOR))).startswith(b"HTTP/1.1 200 ")
@@ -144,7 +144,7 @@ def with_tls_1_2(inner: Inner) -> MutualTls:
         (with_tls_1_2, "older than TLS 1.3"),
     ],
 )
-async def test_a_wrong_handshake_is_refused_and_counted(
+async def test_invalid_handshake_is_rejected_counted_and_logged(
     secured: Secured, peer: Callable[[Inner], MutualTls], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with secured() as inner:
@@ -155,11 +155,11 @@ async def test_a_wrong_handshake_is_refused_and_counted(
         assert [record.__dict__["reason"] for record in logged] == [reason]
 
 
-async def test_another_pod_at_the_address_gets_no_request(secured: Secured) -> None:
+async def test_other_pod_at_the_address_receives_no_request(secured: Secured) -> None:
     async with secured(pod="hello-2") as inner:
         response = await send_request(inner.stage.public, "/wanted", headers=["X-Word: secret-body"])
         assert response.status == 502
-        # Identities are for the operator.
+        # Clients do not see identities.
         assert "no connection to a pod in 8 tries" in response.body
         assert "spiffe" not in response.body
         assert b"secret-body" not in inner.to_pod.text
@@ -167,7 +167,7 @@ async def test_another_pod_at_the_address_gets_no_request(secured: Secured) -> N
         assert inner.stage.activator.inner.secured.tls.failures["wrong identity"] > 0
 
 
-async def test_a_pod_reports_for_itself_only(secured: Secured) -> None:
+async def test_pod_can_report_only_for_itself(secured: Secured) -> None:
     names = f"namespace=default&revision={REVISION}&pod=hello-1"
     token = pod_token(KEY, namespace="default", revision=REVISION, pod="hello-1")
     async with secured() as inner:
@@ -181,9 +181,9 @@ async def test_a_pod_reports_for_itself_only(secured: Secured) -> None:
                 pass
 
 
-async def test_a_token_is_not_sent_to_another_than_the_autoscaler(secured: Secured) -> None:
+async def test_stats_token_is_sent_only_to_the_autoscaler(secured: Secured) -> None:
     async with secured() as inner:
-        # The pod's own port has a certificate of the authority too.
+        # The pod's certificate is valid too, but for another identity.
         to = PeerTls(tls=inner.contexts(POD), expected=AUTOSCALER)
         url = "ws://{}:{}/stats".format(*inner.to_pod.address)
         with pytest.raises(ConnectionError, match=r"expected .*/daemon/autoscaler"):
@@ -191,9 +191,9 @@ async def test_a_token_is_not_sent_to_another_than_the_autoscaler(secured: Secur
                 pass
 
 
-async def test_certificates_are_renewed_without_a_failed_request(secured: Secured) -> None:
-    # Two renewals of each end take fourteen seconds. A shorter life leaves no time for a pause of the machine before it
-    # ends.
+async def test_certificates_are_renewed_without_failed_requests(secured: Secured) -> None:
+    # Two renewals on each side take 14 s. With a shorter life, certificates could expire during a pause of a busy
+    # machine.
     settings = InnerTlsSettings(mode=SETTINGS.mode, certificate_life_s=10.0)
     async with secured(settings) as inner:
         assert inner.stage.activator.inner.secured is not None

@@ -1,4 +1,4 @@
-"""``serving install`` as a user runs it, against the part of a cluster's API that it uses."""
+"""``serving install`` against a server with the part of a cluster's API that it uses."""
 
 import asyncio
 import threading
@@ -33,13 +33,13 @@ def cluster() -> Iterator[BareCluster]:
 
 
 def install(cluster: BareCluster, folder: Path, *arguments: str) -> Result:
-    """Install with images of a registry, unless the arguments name one."""
+    """Run ``serving install``, with an image of a registry unless the arguments name one."""
     named = () if {"--image", "--registry"} & {*arguments} else ("--image", "registry.example/serving:1")
     return CliRunner().invoke(main, ["install", "--kubeconfig", str(cluster.kubeconfig(folder)), *named, *arguments])
 
 
 def fill(cluster: BareCluster) -> None:
-    """Create the objects that an installation leaves."""
+    """Create the objects of an installation."""
     for resource in OBJECTS:
         cluster.apply(path_of(resource), resource, manager="serving-install")
 
@@ -48,7 +48,7 @@ def results(done: Result) -> list[str]:
     return [line.rpartition(" ")[2] for line in done.stdout.splitlines()]
 
 
-def test_everything_is_made_in_order_and_reported_and_a_second_time_changes_nothing(
+def test_install_creates_objects_in_order_and_repeated_install_changes_nothing(
     cluster: BareCluster, tmp_path: Path
 ) -> None:
     done = install(cluster, tmp_path)
@@ -64,7 +64,7 @@ def test_everything_is_made_in_order_and_reported_and_a_second_time_changes_noth
     assert set(results(install(cluster, tmp_path))) == {"unchanged"}
 
 
-def test_an_older_installation_gets_the_way_to_enabled(cluster: BareCluster, tmp_path: Path) -> None:
+def test_older_installation_prints_steps_to_enable_inner_tls(cluster: BareCluster, tmp_path: Path) -> None:
     assert "Permissive" not in install(cluster, tmp_path).stderr
     metadata = {"name": "serving-key", "namespace": "knative-serving"}
     network = next(resource for resource in OBJECTS if resource["metadata"]["name"] == "config-network")
@@ -81,7 +81,7 @@ def test_an_older_installation_gets_the_way_to_enabled(cluster: BareCluster, tmp
         assert ("docs/inner-tls.md has the two steps to Enabled" in stderr) is is_older, (data, settings)
 
 
-def test_another_image_changes_the_daemons_and_nothing_else(cluster: BareCluster, tmp_path: Path) -> None:
+def test_new_image_changes_only_deployments(cluster: BareCluster, tmp_path: Path) -> None:
     fill(cluster)
     done = install(cluster, tmp_path, "--image", "registry.example/serving:2")
     changed = {
@@ -95,7 +95,7 @@ def data_of(cluster: BareCluster, path: str) -> dict[str, str]:
     return {key: value for key, value in data.items() if key != EXAMPLE_KEY}
 
 
-def test_a_setting_that_a_user_has_made_is_kept(cluster: BareCluster, tmp_path: Path) -> None:
+def test_changed_setting_of_user_is_preserved(cluster: BareCluster, tmp_path: Path) -> None:
     install(cluster, tmp_path)
     cluster.merge(SETTINGS, {"data": {"stable-window": "90s"}}, manager="kubectl-edit")
     done = install(cluster, tmp_path)
@@ -103,7 +103,7 @@ def test_a_setting_that_a_user_has_made_is_kept(cluster: BareCluster, tmp_path: 
     assert data_of(cluster, SETTINGS) == {"stable-window": "90s"}
 
 
-def test_the_domain_stays_when_a_later_installation_does_not_name_it(cluster: BareCluster, tmp_path: Path) -> None:
+def test_domain_is_preserved_by_later_installations(cluster: BareCluster, tmp_path: Path) -> None:
     install(cluster, tmp_path, "--domain", "apps.example.org")
     assert data_of(cluster, ROUTES) == {"domain": "apps.example.org"}
     done = install(cluster, tmp_path, "--image", "registry.example/serving:2")
@@ -113,34 +113,34 @@ def test_the_domain_stays_when_a_later_installation_does_not_name_it(cluster: Ba
     assert data_of(cluster, ROUTES) == {"domain": "other.example.org"}
 
 
-def test_settings_survive_the_upgrade_from_a_version_whose_config_maps_set_every_key(
-    cluster: BareCluster, tmp_path: Path
-) -> None:
+def test_settings_survive_upgrade_from_config_maps_with_every_key(cluster: BareCluster, tmp_path: Path) -> None:
     (shipped,) = (resource for resource in OBJECTS if path_of(resource) == ROUTES)
     defaults = yaml.safe_load(shipped["data"][EXAMPLE_KEY])
     cluster.apply(ROUTES, {**shipped, "data": {**defaults, "domain": "apps.example.org"}}, manager="serving-install")
     seen: list[dict[str, str]] = []
     put = cluster.put
 
-    def watched(path: str, resource: dict[str, Any]) -> dict[str, Any]:
+    def recording_put(path: str, resource: dict[str, Any]) -> dict[str, Any]:
         if path == ROUTES:
             seen.append(resource["data"])
         return put(path, resource)
 
-    cluster.put = watched  # type: ignore[method-assign]
+    cluster.put = recording_put  # type: ignore[method-assign]
     install(cluster, tmp_path)
     assert data_of(cluster, ROUTES) == {"domain": "apps.example.org"}
-    assert {data["domain"] for data in seen} == {"apps.example.org"}, "there is no moment without it"
+    assert {data["domain"] for data in seen} == {"apps.example.org"}, "the setting is never missing"
 
 
-def test_the_image_of_the_queue_proxy_is_a_setting(cluster: BareCluster, tmp_path: Path) -> None:
+def test_queue_proxy_image_is_stored_as_setting(cluster: BareCluster, tmp_path: Path) -> None:
     install(cluster, tmp_path, "--queue-proxy-image", "registry.example/queue-proxy:2")
     path = "/api/v1/namespaces/knative-serving/configmaps/config-deployment"
     assert data_of(cluster, path) == {"queue-sidecar-image": "registry.example/queue-proxy:2"}
 
 
 @pytest.mark.parametrize("name", ["services.serving.knative.dev", "podautoscalers.autoscaling.internal.knative.dev"])
-def test_beside_knative_nothing_is_touched(cluster: BareCluster, tmp_path: Path, name: str) -> None:
+def test_install_and_uninstall_change_nothing_where_knative_is_installed(
+    cluster: BareCluster, tmp_path: Path, name: str
+) -> None:
     labels = {"app.kubernetes.io/name": "knative-serving"}
     cluster.put(f"{CRDS}/{name}", {"kind": "CustomResourceDefinition", "metadata": {"name": name, "labels": labels}})
     for option in ([], ["--uninstall"]):
@@ -150,13 +150,13 @@ def test_beside_knative_nothing_is_touched(cluster: BareCluster, tmp_path: Path,
     assert cluster.calls == []
 
 
-def test_a_server_without_definitions_is_no_cluster(cluster: BareCluster, tmp_path: Path) -> None:
+def test_install_rejects_server_without_custom_resource_definitions(cluster: BareCluster, tmp_path: Path) -> None:
     cluster.has_definitions = False
     done = install(cluster, tmp_path)
     assert (done.exit_code, "no cluster" in done.stderr) == (1, True)
 
 
-async def test_our_own_api_is_no_cluster(tmp_path: Path) -> None:
+async def test_install_rejects_api_of_serving_up(tmp_path: Path) -> None:
     store = MemoryCluster()
     async with served(store, tmp_path) as api:
         command = ["install", "--kubeconfig", str(api.kubeconfig)]
@@ -165,7 +165,7 @@ async def test_our_own_api_is_no_cluster(tmp_path: Path) -> None:
     await store.close()
 
 
-def test_a_server_without_mutating_policies_gets_the_rest(cluster: BareCluster, tmp_path: Path) -> None:
+def test_install_continues_without_mutating_admission_policies(cluster: BareCluster, tmp_path: Path) -> None:
     cluster.not_served = "/mutatingadmissionpolic"
     done = install(cluster, tmp_path)
     assert done.exit_code == 0, done.output
@@ -176,7 +176,7 @@ def test_a_server_without_mutating_policies_gets_the_rest(cluster: BareCluster, 
     assert install(cluster, tmp_path).exit_code != 0
 
 
-def test_what_an_installation_needs_is_checked_before_the_first_write(cluster: BareCluster, tmp_path: Path) -> None:
+def test_prerequisites_are_checked_before_the_first_write(cluster: BareCluster, tmp_path: Path) -> None:
     install(cluster, tmp_path, "--component", "tls")
     cluster.calls.clear()
     for arguments, not_served, code, message in (
@@ -192,12 +192,10 @@ def test_what_an_installation_needs_is_checked_before_the_first_write(cluster: B
         assert (done.exit_code, cluster.calls) == (code, [])
         assert message in done.stderr
     cluster.not_served = ""
-    assert set(results(install(cluster, tmp_path))) == {"unchanged"}, "the next one goes on as if it had not been tried"
+    assert set(results(install(cluster, tmp_path))) == {"unchanged"}, "failed installations changed nothing"
 
 
-def test_an_installation_keeps_the_number_of_activators_that_an_autoscaler_has_set(
-    cluster: BareCluster, tmp_path: Path
-) -> None:
+def test_activator_replicas_set_by_autoscaler_are_preserved(cluster: BareCluster, tmp_path: Path) -> None:
     path = "/apis/apps/v1/namespaces/knative-serving/deployments/activator"
     install(cluster, tmp_path)
     assert cluster.objects[path]["spec"]["replicas"] == 2
@@ -211,7 +209,7 @@ def test_an_installation_keeps_the_number_of_activators_that_an_autoscaler_has_s
     assert not any("horizontalpodautoscalers" in place for place in cluster.objects)
 
 
-def test_components_are_recorded_when_everything_is_applied(cluster: BareCluster, tmp_path: Path) -> None:
+def test_components_are_recorded_by_the_last_write(cluster: BareCluster, tmp_path: Path) -> None:
     install(cluster, tmp_path)
     cluster.calls.clear()
     install(cluster, tmp_path, "--component", "tls")
@@ -219,7 +217,7 @@ def test_components_are_recorded_when_everything_is_applied(cluster: BareCluster
     assert cluster.calls.count(cluster.calls[-1]) == 1
 
 
-def test_a_registry_names_all_images(cluster: BareCluster, tmp_path: Path) -> None:
+def test_registry_option_sets_all_images(cluster: BareCluster, tmp_path: Path) -> None:
     arguments = ("--component", "placement", "--priority-class", "high", "--registry", "registry.example/x/")
     assert install(cluster, tmp_path, *arguments).exit_code == 0
     pods = {
@@ -244,7 +242,7 @@ def environment_of(cluster: BareCluster, name: str) -> set[str]:
     return {variable["name"] for variable in deployment["spec"]["template"]["spec"]["containers"][0]["env"]}
 
 
-def test_a_component_stays_through_an_upgrade_that_names_none(cluster: BareCluster, tmp_path: Path) -> None:
+def test_components_are_retained_by_upgrade_that_names_none(cluster: BareCluster, tmp_path: Path) -> None:
     done = install(cluster, tmp_path, "--component", "tls", "--component", "nodegroup")
     assert done.exit_code == 0, done.output
     assert {"deployment/nodegroup", "clusterrole/serving-nodegroup", "role/serving-activator-tls"} <= names(
@@ -257,7 +255,7 @@ def test_a_component_stays_through_an_upgrade_that_names_none(cluster: BareClust
     assert "SERVING_ACTIVATOR_TLS_ADDRESS" in environment_of(cluster, "activator")
 
 
-def test_components_that_are_named_replace_those_before(cluster: BareCluster, tmp_path: Path) -> None:
+def test_named_components_replace_previous_components(cluster: BareCluster, tmp_path: Path) -> None:
     install(cluster, tmp_path, "--component", "tls", "--component", "nodegroup")
     done = install(cluster, tmp_path, "--component", "tls")
     assert "clusterrole/serving-nodegroup" in names(done, "deleted"), "it may delete nodes"
@@ -272,7 +270,7 @@ def test_components_that_are_named_replace_those_before(cluster: BareCluster, tm
     assert cluster.objects.keys() == {path_of(resource) for resource in OBJECTS}
 
 
-def test_an_upgrade_deletes_what_an_older_installation_applied_and_this_has_not(
+def test_upgrade_deletes_objects_of_older_installation_that_are_unmodified(
     cluster: BareCluster, tmp_path: Path
 ) -> None:
     fill(cluster)
@@ -293,11 +291,11 @@ def test_an_upgrade_deletes_what_an_older_installation_applied_and_this_has_not(
     done = install(cluster, tmp_path)
     assert names(done, "deleted") == {"clusterrole/serving-old", "configmap/config-old", "job/makekey"}
     assert not {gone, settings, job} & cluster.objects.keys()
-    assert {changed, applied} <= cluster.objects.keys(), "others have a hand in it"
+    assert {changed, applied} <= cluster.objects.keys(), "other managers have fields in these objects"
 
 
 @pytest.mark.parametrize("earlier", [[], ["--component", "nodegroup", "--component", "nodegroup-cluster-api"]])
-def test_uninstall_removes_components_that_install_or_kubectl_applied(
+def test_uninstall_removes_components_applied_by_install_or_kubectl(
     cluster: BareCluster, tmp_path: Path, earlier: list[str]
 ) -> None:
     install(cluster, tmp_path, *earlier)
@@ -321,7 +319,7 @@ def test_uninstall_removes_components_that_install_or_kubectl_applied(
         (["none", "tls"], "--component none excludes other components"),
     ],
 )
-def test_a_component_that_cannot_be_is_refused_before_anything_is_sent(
+def test_invalid_component_is_rejected_before_the_first_request(
     cluster: BareCluster, tmp_path: Path, options: list[str], reported: str
 ) -> None:
     done = install(cluster, tmp_path, *(part for name in options for part in ("--component", name)))
@@ -329,7 +327,7 @@ def test_a_component_that_cannot_be_is_refused_before_anything_is_sent(
     assert reported in " ".join(done.stderr.split())
 
 
-def test_uninstall_takes_back_the_right_to_scale(cluster: BareCluster, tmp_path: Path) -> None:
+def test_uninstall_deletes_role_bindings_of_scaled_workloads(cluster: BareCluster, tmp_path: Path) -> None:
     fill(cluster)
     binding = {"metadata": {"name": "serving-scaled-workloads", "namespace": "shops"}}
     cluster.put("/apis/rbac.authorization.k8s.io/v1/rolebindings/of-shops", binding)
@@ -338,7 +336,7 @@ def test_uninstall_takes_back_the_right_to_scale(cluster: BareCluster, tmp_path:
     assert cluster.calls[-1] == ("DELETE", path)
 
 
-def test_services_are_not_deleted_unless_that_is_said(cluster: BareCluster, tmp_path: Path) -> None:
+def test_uninstall_deletes_services_only_if_requested(cluster: BareCluster, tmp_path: Path) -> None:
     fill(cluster)
     text = "/apis/serving.knative.dev/v1/services/hello"
     cluster.put(text, {"kind": "Service", "metadata": {"name": "hello"}})
@@ -349,7 +347,7 @@ def test_services_are_not_deleted_unless_that_is_said(cluster: BareCluster, tmp_
     assert install(cluster, tmp_path, "--uninstall", "--with-services").exit_code == 0
 
 
-def test_a_dry_run_sends_nothing_and_prints_what_would_be_applied() -> None:
+def test_dry_run_prints_the_objects_to_apply() -> None:
     done = CliRunner().invoke(main, ["install", "--dry-run", "-n", "mine", "--domain", "apps.example.org"])
     safe_load_alls = list(yaml.safe_load_all(done.stdout))
     assert safe_load_alls == objects_of(tree_folder(), InstallOptions(namespace="mine", domain="apps.example.org"))
@@ -358,34 +356,34 @@ def test_a_dry_run_sends_nothing_and_prints_what_would_be_applied() -> None:
 
 
 def rolled_out(resource: dict[str, Any], *, available_count: int | None = None) -> dict[str, Any]:
-    """A Deployment with all pods of its latest generation."""
+    """A Deployment whose rollout is complete."""
     count = resource["spec"]["replicas"]
     status = {"observedGeneration": 1, "replicas": count, "updatedReplicas": count}
     status["availableReplicas"] = count if available_count is None else available_count
     return {**resource, "metadata": {**resource["metadata"], "generation": 1}, "status": status}
 
 
-def test_wait_returns_when_every_daemon_is_available(cluster: BareCluster, tmp_path: Path) -> None:
+def test_wait_returns_when_every_deployment_is_available(cluster: BareCluster, tmp_path: Path) -> None:
     fill(cluster)
     deployments = [resource for resource in OBJECTS if resource["kind"] == "Deployment"]
     *first, last = deployments
     for deployment in first:
         cluster.put(path_of(deployment), rolled_out(deployment))
-    is_asked = threading.Event()
-    cluster.on_get = lambda path: is_asked.set() if path == path_of(last) else None
+    is_polled = threading.Event()
+    cluster.on_get = lambda path: is_polled.set() if path == path_of(last) else None
 
     def roll_out() -> None:
-        assert is_asked.wait(60)
+        assert is_polled.wait(60)
         cluster.put(path_of(last), rolled_out(last))
 
     rolling = threading.Thread(target=roll_out)
     rolling.start()
     until_available(ApiClient(kubeconfig=cluster.kubeconfig(tmp_path)), OBJECTS, timeout_s=60)
-    assert is_asked.is_set()
+    assert is_polled.is_set()
     rolling.join()
 
 
-def test_a_wait_that_takes_too_long_names_the_pods_that_are_in_the_way(
+def test_wait_timeout_reports_the_pods_that_are_not_available(
     cluster: BareCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     fill(cluster)
@@ -405,13 +403,13 @@ def test_a_wait_that_takes_too_long_names_the_pods_that_are_in_the_way(
     assert 'controller-x: ImagePullBackOff: Back-off pulling image "serving:0.2.0"' in message
 
 
-def test_uninstall_waits_until_all_is_gone(cluster: BareCluster, tmp_path: Path) -> None:
+def test_uninstall_with_wait_removes_all_objects(cluster: BareCluster, tmp_path: Path) -> None:
     fill(cluster)
     done = install(cluster, tmp_path, "--uninstall", "--wait", "--timeout", "30s")
     assert (done.exit_code, cluster.objects) == (0, {})
 
 
-def test_a_timeout_that_is_no_duration_is_refused(cluster: BareCluster, tmp_path: Path) -> None:
+def test_invalid_timeout_is_rejected(cluster: BareCluster, tmp_path: Path) -> None:
     done = install(cluster, tmp_path, "--wait", "--timeout", "soon")
     assert (done.exit_code, "--timeout" in done.stderr) == (2, True)
     assert cluster.calls == []

@@ -1,4 +1,4 @@
-"""An attacker's app beside another pod: each of its attempts is refused. docs/isolation.md is the page of this list."""
+"""An attacker's app next to a victim pod: isolation denies each attempt. docs/isolation.md lists the attempts."""
 
 import json
 import os
@@ -24,14 +24,14 @@ from tests.tidy.sources import ROOT
 
 ATTACKER = ROOT / "tests" / "integration" / "attacker.py"
 PORT_OF_A_POD = 32767
-TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - what is tried
-# Landlock 6: signals.
+TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - folders of the attempts
+# Landlock restricts signals from ABI 6 on.
 SCOPE_ABI = 6
-# A layer that fails on such a machine is our mistake.
+# On a machine that can mount, all layers must work.
 MAY_MOUNT = subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode == 0
 
 
-# The interpreter of a virtual environment may be in a folder that only its owner may enter.
+# The interpreter of a virtual environment may be in a folder that other users cannot enter.
 PYTHON = shutil.which("python3", path="/usr/bin:/usr/local/bin") or sys.executable
 
 
@@ -44,26 +44,26 @@ def is_open_to_all(path: Path) -> bool:
 
 
 async def attacked(folder: Path, mode: str, **more: object) -> dict[str, str]:
-    """What an attacker's app reports about a victim beside it."""
+    """The results of an attacker's attempts on a victim pod, by attempt; "" means success."""
     with template_process(folder / "state", isolation=mode) as template:
         template.state.token.write_text("a token")
         async with controlled(template.state, isolation=mode) as machine:
             words = "umask 0; for one in tmp var/tmp dev/shm; do echo a secret > /$one/serving-victim; done"
             victim = await machine.start(manifest("victim", f"{words}; exec {command(HELLO)}"))
-            # To name a file of the state folder does not show it.
+            # The path of the token in the command does not make it visible.
             limits = {"limits": {"memory": "128Mi"}}
             await machine.start(manifest("attacker", f"{command(ATTACKER)} {template.state.token}", resources=limits))
             victim, attacker = await machine.ready("victim"), await machine.ready("attacker")
             run = machine.kubelet.find("default", "victim")
-            # In the network of the machine, as the pods: one of the system, and a port that no pod has.
-            ours, free = socket.socket(socket.AF_UNIX), socket.create_server(("127.0.0.1", 0))
-            ours.bind(f"\0serving-test-{os.getpid()}")
-            ours.listen()
+            # In the machine's network, which pods share: an abstract socket of the system, and a port without a pod.
+            system_socket, free = socket.socket(socket.AF_UNIX), socket.create_server(("127.0.0.1", 0))
+            system_socket.bind(f"\0serving-test-{os.getpid()}")
+            system_socket.listen()
             free_port = free.getsockname()[1]
             free.close()
             (template.state.pods / run.id / "secret").write_text("a secret")
             if mode != "none":
-                # On the disk it is in the pod's folder, and counts there.
+                # The victim's temporary file is in its pod's folder and counts as the pod's disk usage.
                 assert (template.state.pods / run.id / ".tmp" / "serving-victim").read_text() == "a secret\n"
             values = {
                 "state": str(template.state.path),
@@ -78,17 +78,17 @@ async def attacked(folder: Path, mode: str, **more: object) -> dict[str, str]:
                 "pod_port": PORT_OF_A_POD,
                 **more,
             }
-            with ours:
+            with system_socket:
                 status, body = await machine.get(attacker, f"/?{quote(json.dumps(values))}")
             assert status == 200
-            # It has survived all of it.
+            # The victim still serves.
             assert (await machine.get(victim))[0] == 200
             document: dict[str, str] = json.loads(body)
             return document
 
 
 @pytest.mark.parametrize("mode", ["default", "strict"])
-async def test_each_attempt_of_an_attacker_is_refused(tmp_path: Path, mode: str) -> None:
+async def test_isolation_denies_each_attempt_of_an_attacker(tmp_path: Path, mode: str) -> None:
     (tmp_path / "state").mkdir()
     isolation = isolation_of(mode, tmp_path / "state")
     assert isolation is not None
@@ -101,7 +101,7 @@ async def test_each_attempt_of_an_attacker_is_refused(tmp_path: Path, mode: str)
     entry = await attacked(tmp_path, mode)
     succeeded = {name for name, refusal in entry.items() if not refusal}
     assert succeeded == set()
-    # In a pid namespace the other is not even there.
+    # In a PID namespace the victim's process does not exist.
     refusal = "ProcessLookupError" if mode == "strict" else "PermissionError"
     assert entry["kill another pod"].startswith(refusal)
     assert entry["fill the memory"] == "killed by signal 9"
@@ -111,7 +111,7 @@ async def test_each_attempt_of_an_attacker_is_refused(tmp_path: Path, mode: str)
 
 @pytest.fixture
 def open_folder() -> Iterator[Path]:
-    """A folder and a state folder in it that others may enter; those of pytest are closed."""
+    """A folder with a state folder that other users can enter, unlike those of pytest."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         path = Path(folder)
         path.chmod(0o755)
@@ -120,15 +120,15 @@ def open_folder() -> Iterator[Path]:
         yield path
 
 
-async def test_a_state_folder_below_open_folders_is_hidden(open_folder: Path) -> None:
+async def test_state_folder_below_open_folders_is_hidden(open_folder: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("folders are hidden from a pod's own user, which needs root")
     entry = await attacked(open_folder, "default", only=["read the token"])
-    # It is not there, which is more than that it may not be read.
+    # The token is hidden, not only unreadable.
     assert entry["read the token"].startswith("FileNotFoundError")
 
 
-async def test_what_no_pod_owns_is_removed_at_the_start(tmp_path: Path) -> None:
+async def test_folders_of_unknown_pods_are_removed_at_start(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         (template.state.pods / "gone" / ".volumes" / "secret").mkdir(parents=True)
         async with controlled(template.state) as machine:
@@ -136,19 +136,19 @@ async def test_what_no_pod_owns_is_removed_at_the_start(tmp_path: Path) -> None:
             await machine.ready()
             names = {path.name for path in template.state.pods.iterdir()}
             assert names == {machine.kubelet.find("default", "p").id}
-        # The pod is taken over, and its folder with it.
+        # The next control process adopts the pod and its folder.
         async with controlled(template.state) as machine:
             pod = await machine.ready()
             assert {path.name for path in template.state.pods.iterdir()} == names
             assert (await machine.get(pod))[0] == 200
 
 
-async def test_pods_of_a_preloaded_revision_have_a_tmp_that_is_not_the_machines(tmp_path: Path) -> None:
-    with tempfile.NamedTemporaryFile(dir="/tmp", prefix="serving-test-") as theirs:
-        mine = f"{theirs.name}-mine"
+async def test_pods_of_preloaded_revision_have_a_private_tmp(tmp_path: Path) -> None:
+    with tempfile.NamedTemporaryFile(dir="/tmp", prefix="serving-test-") as file_of_machine:
+        file_of_pod = f"{file_of_machine.name}-mine"
         look = (
-            f"import pathlib; sys.stderr.write('sees %s\\n' % pathlib.Path({theirs.name!r}).exists()); "
-            f"pathlib.Path({mine!r}).touch(); pathlib.Path('/dev/shm').joinpath({Path(mine).name!r}).touch()"
+            f"import pathlib; sys.stderr.write('sees %s\\n' % pathlib.Path({file_of_machine.name!r}).exists()); "
+            f"pathlib.Path({file_of_pod!r}).touch(); pathlib.Path('/dev/shm').joinpath({Path(file_of_pod).name!r}).touch()"
         )
         with template_process(tmp_path / "state") as template:
             async with controlled(template.state) as machine:
@@ -158,15 +158,15 @@ async def test_pods_of_a_preloaded_revision_have_a_tmp_that_is_not_the_machines(
                 await machine.start(preloaded(tmp_path, "q", more=look))
                 process, importer, *_ = await response_of(machine, "q")
                 assert process != importer
-                # Both imports wrote to folders that only the pods of the revision have.
+                # Both imports wrote to folders that are private to the revision's pods.
                 assert machine.log("p").count("sees False") == 2
-                places = [Path(folder, Path(mine).name) for folder in TEMPORARY]
+                places = [Path(folder, Path(file_of_pod).name) for folder in TEMPORARY]
                 assert [path for path in places if path.exists()] == []
                 (temporary,) = template.state.pods.glob("warm-*/.tmp")
-                assert (temporary / Path(mine).name).exists()
+                assert (temporary / Path(file_of_pod).name).exists()
 
 
-async def test_a_warm_process_imports_the_app_with_its_layers_on(tmp_path: Path) -> None:
+async def test_warm_process_imports_app_under_isolation(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         template.state.token.write_text("a token")
         async with controlled(template.state) as machine:
@@ -176,7 +176,7 @@ async def test_a_warm_process_imports_the_app_with_its_layers_on(tmp_path: Path)
             await machine.start(preloaded(tmp_path, "p", more=look))
             await machine.ready()
             await event_with(machine, "Preloaded")
-            # The first pod has imported it, and then the warm process.
+            # The first pod and then the warm process have imported the app.
             assert machine.log("p").count("sees False") == 2
             await machine.start(preloaded(tmp_path, "q", more=look))
             process, importer, *_ = await response_of(machine, "q")
@@ -185,8 +185,8 @@ async def test_a_warm_process_imports_the_app_with_its_layers_on(tmp_path: Path)
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only as root a pod has a user of its own")
 @pytest.mark.parametrize("rights", [0o755, 0o700])
-async def test_the_user_of_a_pod_has_a_name_and_a_way_to_its_folder(rights: int) -> None:
-    """With umask 077 and a state folder below an open or a closed one, as initdb needs it."""
+async def test_user_of_pod_has_a_name_and_access_to_its_folder(rights: int) -> None:
+    """With umask 077, and a state folder below an open or a closed folder; initdb needs this."""
     with tempfile.TemporaryDirectory() as above:
         os.chmod(above, rights)  # noqa: PTH101 - asynchronous code does no I/O with paths
         os.mkdir(state := os.path.join(above, "state"))  # noqa: PTH102, PTH118
@@ -206,8 +206,8 @@ async def test_the_user_of_a_pod_has_a_name_and_a_way_to_its_folder(rights: int)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only as root a pod has a user of its own")
-def test_a_trial_of_the_layers_takes_over_no_stream_of_the_operator(tmp_path: Path) -> None:
-    """As of ``serving up > FILE``."""
+def test_isolation_trial_does_not_change_owner_of_output_file(tmp_path: Path) -> None:
+    """The operator's streams can be a file, as with ``serving up > FILE``."""
     state = repr(str(tmp_path))
     module = "serving.home.processes.isolation"
     trial = f"from {module} import *; missing_layers(isolation_of('default', Path({state})))"
@@ -216,11 +216,11 @@ def test_a_trial_of_the_layers_takes_over_no_stream_of_the_operator(tmp_path: Pa
     assert (tmp_path / "output").stat().st_uid == 0
 
 
-async def test_without_isolation_the_attacker_succeeds(tmp_path: Path) -> None:
-    """The test can fail."""
+async def test_attacker_succeeds_without_isolation(tmp_path: Path) -> None:
+    """Shows that the attempts can succeed."""
     if os.geteuid() != 0:
         pytest.skip("what succeeds depends on the user")
-    # What does no harm to the machine.
+    # Only attempts that do not harm the machine.
     only = ["read the token", "read another pod's files", "read another pod's environment", "kill another pod"]
     only += [f"read another pod's file in {folder}" for folder in TEMPORARY]
     try:
@@ -230,7 +230,7 @@ async def test_without_isolation_the_attacker_succeeds(tmp_path: Path) -> None:
             (Path(folder) / "serving-victim").unlink(missing_ok=True)
 
 
-async def test_a_pod_that_is_isolated_less_says_so_in_a_condition(tmp_path: Path) -> None:
+async def test_missing_isolation_is_reported_in_pod_condition(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state, isolation="none", gap="--isolation none") as machine:
             await machine.start(manifest())

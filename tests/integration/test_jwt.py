@@ -1,4 +1,4 @@
-"""JSON Web Tokens at the edge: an activator, an issuer with a key set over HTTP, and hostile tokens."""
+"""JSON Web Tokens at an activator: an issuer with a key set over HTTP, and hostile tokens."""
 
 import asyncio
 import base64
@@ -34,7 +34,7 @@ SECRET_JWK = {"kty": "oct", "k": "c2VjcmV0LXNlY3JldC1zZWNyZXQtc2VjcmV0LXNlYw", "
 
 @functools.cache
 def private(name: str) -> Any:  # noqa: ANN401 - of any kind
-    """A private key, made once for all tests."""
+    """A private key, generated once for all tests."""
     if name == "ec":
         return ec.generate_private_key(ec.SECP256R1())
     if name == "ed":
@@ -43,28 +43,28 @@ def private(name: str) -> Any:  # noqa: ANN401 - of any kind
 
 
 def costly() -> dict[str, Any]:
-    """A public key whose exponent is as long as itself: to check a signature takes milliseconds."""
+    """A public key with an exponent as long as its modulus, so that verifying a signature takes milliseconds."""
     numbers = private("rsa").public_key().public_numbers()
     exponent = rsa.RSAPublicNumbers(e=numbers.n - 2, n=numbers.n).public_key()
     return {**json.loads(RSAAlgorithm.to_jwk(exponent)), "kid": "costly"}
 
 
 def public(name: str) -> dict[str, Any]:
-    """The same in a key set, with its name as key id."""
+    """The public key as JWK, with its name as key ID."""
     kinds: dict[str, Any] = {"ec": ECAlgorithm, "ed": OKPAlgorithm}
     document: dict[str, Any] = json.loads(kinds.get(name, RSAAlgorithm).to_jwk(private(name).public_key()))
     return document | {"kid": name}
 
 
 class Issuer:
-    """Serves a key set; ``gate`` holds its responses."""
+    """An issuer that serves a key set; responses wait for ``gate``."""
 
     def __init__(self) -> None:
         self.body: object = {
             "keys": [*map(public, ("rsa", "ec", "ed", "weak")), costly(), SECRET_JWK, {"kty": "RSA"}, 1]
         }
         self.status = "200 OK"
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.gate = asyncio.Event()
         self.gate.set()
         self.port = 0
@@ -75,7 +75,7 @@ class Issuer:
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
-            self.asked.append((await reader.readuntil(b"\r\n\r\n")).split()[1].decode())
+            self.requests.append((await reader.readuntil(b"\r\n\r\n")).split()[1].decode())
             await self.gate.wait()
             body = self.body if isinstance(self.body, bytes) else json.dumps(self.body).encode()
             head = f"HTTP/1.1 {self.status}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
@@ -86,7 +86,7 @@ class Issuer:
 
 @contextlib.asynccontextmanager
 async def guarded(more: str = "", *, has_jwks: bool = True, callers: str = "*") -> AsyncIterator[tuple[Stage, Issuer]]:
-    """A service with a pod behind an activator that asks for tokens of an issuer."""
+    """A service with a pod, behind an activator that requires tokens of an issuer."""
     issuer = Issuer()
     server = await asyncio.start_server(issuer.serve, "127.0.0.1", 0)
     issuer.port = server.sockets[0].getsockname()[1]
@@ -110,14 +110,14 @@ def token(
     head: dict[str, Any] | None = None,
     **claims: Any,  # noqa: ANN401 - JSON
 ) -> str:
-    known = {"iss": ISSUER, "aud": AUDIENCE, "sub": "ann", "exp": time.time() + life_s}
-    body = {name: value for name, value in {**known, **claims}.items() if value is not None}
+    default_claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "ann", "exp": time.time() + life_s}
+    body = {name: value for name, value in {**default_claims, **claims}.items() if value is not None}
     named = {"kid": kid or signer} if kid is not None else {}
     key = private(signer) if isinstance(signer, str) else signer
     return jwt.encode(body, key, algorithm=alg, headers={**named, **(head or {})})
 
 
-async def ask(stage: Stage, text: str | None, *more: str) -> HttpResponse:
+async def send_with_token(stage: Stage, text: str | None, *more: str) -> HttpResponse:
     headers = [] if text is None else [f"Authorization: Bearer {text}"]
     return await send_request(stage.public, headers=[*headers, *more])
 
@@ -136,23 +136,23 @@ async def ask(stage: Stage, text: str | None, *more: str) -> HttpResponse:
     ],
     ids=["RS256", "PS256", "RS512", "ES256", "EdDSA", "audiences", "skew-behind", "skew-ahead"],
 )
-async def test_a_token_of_the_issuer_is_let_in(make: Callable[[], str]) -> None:
+async def test_valid_token_of_issuer_is_accepted(make: Callable[[], str]) -> None:
     text = make()
     async with guarded() as (stage, issuer):
-        assert (await ask(stage, text)).body == "pod"
-        assert (await ask(stage, text)).body == "pod"
-        assert issuer.asked == ["/keys"]
+        assert (await send_with_token(stage, text)).body == "pod"
+        assert (await send_with_token(stage, text)).body == "pod"
+        assert issuer.requests == ["/keys"]
 
 
 def unsigned(**head: object) -> str:
-    """A token without a signature, as libraries took that trusted the header."""
+    """A token without a signature, which libraries accept if they trust the header."""
     claims = {"iss": ISSUER, "aud": AUDIENCE, "sub": "ann", "exp": time.time() + 600}
     parts = [base64.urlsafe_b64encode(json.dumps(section).encode()).rstrip(b"=").decode() for section in (head, claims)]
     return ".".join([*parts, ""])
 
 
 def confused() -> str:
-    """An HMAC whose secret is the public key."""
+    """A token with an HMAC whose secret is the public key."""
     pem = private("rsa").public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     signed = unsigned(alg="HS256", kid="rsa").rstrip(".")
     digest = hmac.new(pem, signed.encode(), hashlib.sha256).digest()
@@ -198,25 +198,25 @@ def confused() -> str:
         (lambda: base64.urlsafe_b64encode(b"[" * 5000).decode() + ".a.b", "cannot be read|Invalid|segments"),
     ],
 )
-async def test_any_other_token_is_refused(make: Callable[[], str | None], why: str) -> None:
+async def test_invalid_token_is_rejected_with_reason(make: Callable[[], str | None], why: str) -> None:
     async with guarded() as (stage, _):
-        refused = await ask(stage, make())
+        refused = await send_with_token(stage, make())
         assert refused.status == 401, refused
         assert any(text in refused.body for text in why.split("|")), refused.body
         assert refused.headers["www-authenticate"].startswith('Bearer realm="default/hello"')
         assert not stage.pods[0].heads
 
 
-async def test_two_tokens_are_none() -> None:
+async def test_request_with_two_tokens_is_rejected() -> None:
     async with guarded() as (stage, _):
-        assert (await ask(stage, token(), f"Authorization: Bearer {token()}")).status == 401
+        assert (await send_with_token(stage, token(), f"Authorization: Bearer {token()}")).status == 401
 
 
-async def test_claims_reach_the_app_and_a_client_cannot_forge_them() -> None:
+async def test_claims_are_sent_to_app_and_cannot_be_forged() -> None:
     async with guarded(", claims=sub+groups+email_verified+missing") as (stage, _):
         text = token(sub="Bob\r\nX-Evil: 1 é", groups=["a", "b"], email_verified=True)
         forged = ("X-Jwt-Claim-Sub: root", "x-jwt-claim-admin: 1", "User-Agent: kube-probe/1")
-        assert (await ask(stage, text, *forged)).status == 200
+        assert (await send_with_token(stage, text, *forged)).status == 200
         head = stage.pods[0].heads[-1]
         assert "x-jwt-claim-sub: Bob%0D%0AX-Evil: 1 %C3%A9\r\n" in head
         assert "x-jwt-claim-groups: a,b\r\n" in head
@@ -225,40 +225,42 @@ async def test_claims_reach_the_app_and_a_client_cannot_forge_them() -> None:
         assert "admin" not in head
 
 
-async def test_a_service_without_a_rule_keeps_its_headers_and_asks_no_issuer() -> None:
+async def test_service_without_jwt_rule_retains_claim_headers() -> None:
     async with staged() as stage:
         await stage.service(slots=0)
         await stage.pod_seen("pod")
-        assert (await ask(stage, None, "X-Jwt-Claim-Sub: own")).status == 200
+        assert (await send_with_token(stage, None, "X-Jwt-Claim-Sub: own")).status == 200
         assert "X-Jwt-Claim-Sub: own" in stage.pods[0].heads[-1]
 
 
-async def test_rotated_keys_are_fetched_once_and_unknown_ids_do_not_storm(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rotated_keys_are_fetched_once_and_unknown_key_ids_cause_no_fetches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with guarded() as (stage, issuer):
-        assert (await ask(stage, token())).status == 200
+        assert (await send_with_token(stage, token())).status == 200
         issuer.body = {"keys": [public("rsa"), public("new")]}
-        # Within the pause an unknown key id is refused at once.
-        assert (await ask(stage, token("new"))).status == 401
-        assert len(issuer.asked) == 1
+        # During the pause after a fetch, an unknown key ID is rejected without a fetch.
+        assert (await send_with_token(stage, token("new"))).status == 401
+        assert len(issuer.requests) == 1
         monkeypatch.setattr(jwtkeys, "_PAUSE_S", 0.0)
-        assert (await ask(stage, token("new"))).status == 200
+        assert (await send_with_token(stage, token("new"))).status == 200
         monkeypatch.setattr(jwtkeys, "_PAUSE_S", 3600.0)
         for number in range(20):
-            assert (await ask(stage, token("new", kid=f"x{number}"))).status == 401
-        assert len(issuer.asked) == 2
+            assert (await send_with_token(stage, token("new", kid=f"x{number}"))).status == 401
+        assert len(issuer.requests) == 2
 
 
-async def test_requests_wait_for_the_first_keys_and_the_loop_does_not() -> None:
+async def test_requests_wait_for_first_keys_without_blocking_other_services() -> None:
     async with guarded() as (stage, issuer):
         issuer.gate.clear()
-        waiting = [asyncio.create_task(ask(stage, token())) for _ in range(5)]
-        await until(lambda: issuer.asked)
+        waiting = [asyncio.create_task(send_with_token(stage, token())) for _ in range(5)]
+        await until(lambda: issuer.requests)
         await stage.route(WHOLE, name="other")
         assert (await send_request(stage.public, host="other.default.localhost")).status == 200
         assert not any(task.done() for task in waiting)
         issuer.gate.set()
         assert [(await task).status for task in waiting] == [200] * 5
-        assert len(issuer.asked) == 1
+        assert len(issuer.requests) == 1
 
 
 def is_public(stage: Stage) -> bool:
@@ -266,11 +268,11 @@ def is_public(stage: Stage) -> bool:
     return site is not None and site.access is None
 
 
-async def test_a_request_whose_service_became_public_while_it_waited_for_keys_is_freed() -> None:
+async def test_request_that_waited_for_keys_is_freed_after_service_became_public() -> None:
     async with guarded() as (stage, issuer):
         issuer.gate.clear()
-        waiting = asyncio.create_task(ask(stage, token()))
-        await until(lambda: issuer.asked)
+        waiting = asyncio.create_task(send_with_token(stage, token()))
+        await until(lambda: issuer.requests)
         opened = {"metadata": {"annotations": {JWT_ANNOTATION: None, ALLOW_FROM_ANNOTATION: None}}}
         await stage.cluster.patch(ROUTE, "default", "hello", patch=opened)
         await until(lambda: is_public(stage))
@@ -297,35 +299,37 @@ async def test_a_request_whose_service_became_public_while_it_waited_for_keys_is
         ("200 OK", b"x" * 300_000, "more than"),
     ],
 )
-async def test_without_keys_it_fails_closed_with_one_clear_line(
+async def test_unavailable_keys_return_503_and_log_one_reason(
     status: str, body: bytes, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with guarded() as (stage, issuer):
         issuer.status, issuer.body = status, body
-        first, second = await ask(stage, token()), await ask(stage, token())
+        first, second = await send_with_token(stage, token()), await send_with_token(stage, token())
         assert (first.status, second.status) == (503, 503)
         assert second.body == "service default/hello cannot check tokens now: its issuer's keys are not available\n"
-        # The reason is for the operator.
+        # The reason is only in the log.
         (logged,) = [record.__dict__ for record in caplog.records if record.message == "jwks.unavailable"]
         assert logged["url"] == issuer.url
         assert why in logged["error"]
         assert not stage.pods[0].heads
 
 
-async def test_an_issuer_that_is_away_is_a_503_and_keys_that_are_here_last(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_cached_keys_are_used_while_issuer_is_unavailable_until_they_expire(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with guarded() as (stage, issuer):
-        assert (await ask(stage, token())).status == 200
+        assert (await send_with_token(stage, token())).status == 200
         issuer.status = "503 Away"
         monkeypatch.setattr(jwtkeys, "_REFRESH_S", -1.0)
         monkeypatch.setattr(jwtkeys, "_PAUSE_S", 0.0)
         for _ in range(3):
-            assert (await ask(stage, token())).status == 200
-        await until(lambda: len(issuer.asked) > 1)
+            assert (await send_with_token(stage, token())).status == 200
+        await until(lambda: len(issuer.requests) > 1)
         monkeypatch.setattr(jwtkeys, "_KEPT_S", 0.0)
-        assert (await ask(stage, token())).status == 503
+        assert (await send_with_token(stage, token())).status == 503
 
 
-async def test_a_caller_that_comes_as_a_fetch_ends_waits_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_call_during_completion_of_a_fetch_waits_for_the_next_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jwtkeys, "_PAUSE_S", 0.0)
     issuer, is_called = Issuer(), asyncio.Event()
     async with await asyncio.start_server(issuer.serve, "127.0.0.1", 0) as server:
@@ -337,23 +341,23 @@ async def test_a_caller_that_comes_as_a_fetch_ends_waits_for_the_next(monkeypatc
 
         keys.call_after_fetch(call_again)
         await until(is_called.is_set)
-    assert len(issuer.asked) == 2
+    assert len(issuer.requests) == 2
 
 
-async def test_an_issuer_that_does_not_answer_holds_a_request_once(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unresponsive_issuer_returns_503_after_fetch_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jwtkeys, "_FETCH_S", 0.05)
     monkeypatch.setattr(jwtkeys, "_FAILED_PAUSE_S", 0.0)
     async with guarded() as (stage, issuer):
         issuer.gate.clear()
-        assert (await ask(stage, token())).status == 503
+        assert (await send_with_token(stage, token())).status == 503
         issuer.gate.set()
 
 
-async def test_a_fetch_ends_in_time_though_its_issuer_sends_a_byte_now_and_then(
+async def test_fetch_times_out_if_issuer_sends_single_bytes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The thread too: a few such issuers would hold them all."""
-    is_gone = asyncio.Event()
+    """The thread of the fetch ends too; otherwise a few such issuers would occupy all threads."""
+    is_disconnected = asyncio.Event()
 
     async def drip(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(ConnectionError):
@@ -362,7 +366,7 @@ async def test_a_fetch_ends_in_time_though_its_issuer_sends_a_byte_now_and_then(
                 await writer.drain()
                 await asyncio.sleep(0.01)
         writer.close()
-        is_gone.set()
+        is_disconnected.set()
 
     monkeypatch.setattr(jwtkeys, "_FETCH_S", 0.1)
     async with await asyncio.start_server(drip, "127.0.0.1", 0) as server:
@@ -370,23 +374,23 @@ async def test_a_fetch_ends_in_time_though_its_issuer_sends_a_byte_now_and_then(
         keys = jwtkeys.KeySet(url, ISSUER, clock=asyncio.get_running_loop().time)
         assert keys.call_after_fetch(lambda: None)
         async with asyncio.timeout(60):
-            await is_gone.wait()
+            await is_disconnected.wait()
         await until(lambda: bool(keys.failure))
 
 
-async def test_issuers_that_do_not_answer_hold_up_no_other() -> None:
-    silent, sound = Issuer(), Issuer()
+async def test_unresponsive_issuers_do_not_delay_others() -> None:
+    silent, responsive = Issuer(), Issuer()
     silent.gate.clear()
     loop = asyncio.get_running_loop()
     with concurrent.futures.ThreadPoolExecutor(max_workers=2) as pool:
         loop.set_default_executor(pool)
         async with (
             await asyncio.start_server(silent.serve, "127.0.0.1", 0) as new_server,
-            await asyncio.start_server(sound.serve, "127.0.0.1", 0) as other,
+            await asyncio.start_server(responsive.serve, "127.0.0.1", 0) as other,
         ):
-            silent.port, sound.port = (server.sockets[0].getsockname()[1] for server in (new_server, other))
+            silent.port, responsive.port = (server.sockets[0].getsockname()[1] for server in (new_server, other))
             urls = [f"{silent.url}/{number}" for number in range(8)]
-            sets = [jwtkeys.KeySet(url, ISSUER, clock=loop.time) for url in (*urls, sound.url)]
+            sets = [jwtkeys.KeySet(url, ISSUER, clock=loop.time) for url in (*urls, responsive.url)]
             assert all(each.call_after_fetch(lambda: None) for each in sets)
             await until(lambda: sets[-1].is_usable)
             assert not any(each.failure for each in sets)
@@ -395,24 +399,24 @@ async def test_issuers_that_do_not_answer_hold_up_no_other() -> None:
 
 
 @pytest.mark.parametrize(("is_own", "status"), [(True, 200), (False, 503)])
-async def test_the_keys_are_found_by_the_configuration_of_the_issuer(is_own: bool, status: int) -> None:
+async def test_keys_are_discovered_by_openid_configuration_of_same_issuer(is_own: bool, status: int) -> None:
     async with guarded(has_jwks=False) as (stage, issuer):
         own = f"http://127.0.0.1:{issuer.port}"
         configuration = {"issuer": own if is_own else "https://other", "jwks_uri": issuer.url, "keys": [public("rsa")]}
         issuer.body = configuration
-        assert (await ask(stage, token(iss=own))).status == status
-        assert issuer.asked[0] == "/.well-known/openid-configuration"
+        assert (await send_with_token(stage, token(iss=own))).status == status
+        assert issuer.requests[0] == "/.well-known/openid-configuration"
 
 
-async def test_a_mistake_in_the_rule_closes_the_service() -> None:
+async def test_invalid_jwt_rule_returns_503() -> None:
     async with staged() as stage:
         await stage.revision("hello-00001", slots=0)
         await stage.route(WHOLE, annotations={JWT_ANNOTATION: "issuer=x"})
-        refused = await ask(stage, token())
+        refused = await send_with_token(stage, token())
         assert refused.status == 503
         assert "its annotation serving.dev/jwt cannot be read" in refused.body
 
 
-async def test_token_and_caller_are_both_asked_for() -> None:
+async def test_jwt_and_allowed_caller_are_both_required() -> None:
     async with guarded(callers="namespace/team") as (stage, _):
-        assert (await ask(stage, token())).status == 403
+        assert (await send_with_token(stage, token())).status == 403

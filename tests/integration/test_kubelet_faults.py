@@ -1,4 +1,4 @@
-"""Pods that cannot run: each reports why, is retried after a pause, and is removed completely; the kubelet survives all."""
+"""Pods that cannot run: each reports a reason, is retried after a pause, and is removed completely."""
 
 import asyncio
 import contextlib
@@ -67,8 +67,8 @@ async def machine(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     remove_leftovers(tmp_path / "state")
 
 
-def rich() -> Object:
-    """The template of a pod with all kinds of fields."""
+def pod_template() -> Object:
+    """A pod template with fields of all kinds."""
     container = {
         "name": "one",
         "image": IMAGE,
@@ -100,7 +100,7 @@ def rich() -> Object:
 
 
 def paths(value: object, before: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
-    """The path of each value within a value."""
+    """The paths of all nested values."""
     children = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for key, child in children:
         yield (*before, key)
@@ -108,7 +108,7 @@ def paths(value: object, before: tuple[str | int, ...] = ()) -> Iterator[tuple[s
 
 
 def changed(template: Object, path: tuple[str | int, ...], value: object) -> Object:
-    """A copy with another value at a path."""
+    """A copy of a template with another value at a path."""
     result = copy.deepcopy(template)
     inner: Any = result
     for key in path[:-1]:
@@ -121,7 +121,7 @@ def fuzzed(count: int, *, seed: int) -> list[Object]:
     """Templates with one or two unexpected values."""
     dice, results = random.Random(seed), []
     for _ in range(count):
-        template = rich()
+        template = pod_template()
         for _ in range(dice.choice((1, 1, 2))):
             places = [path for path in paths(template["spec"]) if path != ("nodeName",)]
             template["spec"] = changed(template["spec"], dice.choice(places), dice.choice(_WRONG))
@@ -129,23 +129,23 @@ def fuzzed(count: int, *, seed: int) -> list[Object]:
     return results
 
 
-def owned(name: str, template: Object) -> Object:
-    """A Deployment of one such pod."""
+def deployment_of(name: str, template: Object) -> Object:
+    """A Deployment of one pod with this template."""
     template["metadata"]["labels"]["app"] = name
     spec = {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": template}
     return {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
 
 
 def is_explained(pod: Object) -> bool:
-    """Whether a pod runs, has ended, or reports why it waits."""
+    """Whether a pod runs, has ended, or reports the reason for its waiting."""
     status = pod.get("status") or {}
-    lives = [
+    states = [
         entry["state"] for key in ("containerStatuses", "initContainerStatuses") for entry in status.get(key) or ()
     ]
     return (
         status.get("phase") in ("Running", "Succeeded", "Failed")
         or bool(status.get("message"))
-        or any(life.get("waiting", {}).get("reason") != "PodInitializing" for life in lives)
+        or any(state.get("waiting", {}).get("reason") != "PodInitializing" for state in states)
     )
 
 
@@ -166,12 +166,12 @@ async def counted(cluster: MemoryCluster) -> AsyncIterator[Counter[str]]:
 
 
 def mounts(folder: Path) -> list[str]:
-    """Mounts below a folder, except networks made ahead."""
+    """Mounts below a folder, except networks created ahead."""
     lines = Path("/proc/self/mounts").read_text().splitlines()
     return [line for line in lines if str(folder) in line and "/ahead-" not in line]
 
 
-async def emptied(machine: Machine) -> None:
+async def delete_all(machine: Machine) -> None:
     """Delete everything, and wait until no pod is left."""
     for kind in (DEPLOYMENT, POD):
         for item in (await machine.cluster.list(kind)).items:
@@ -180,27 +180,27 @@ async def emptied(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
-async def test_no_spec_of_a_pod_makes_more_than_one_pod_or_leaves_anything(machine: Machine, seed: int) -> None:
+async def test_invalid_pod_specs_create_one_pod_each_and_leave_nothing_behind(machine: Machine, seed: int) -> None:
     templates = fuzzed(40, seed=seed)
     async with counted(machine.cluster) as counts:
         for number, template in enumerate(templates):
-            await machine.cluster.create(DEPLOYMENT, owned(f"d{number}", template))
-        silent: list[Object] = []
+            await machine.cluster.create(DEPLOYMENT, deployment_of(f"d{number}", template))
+        unexplained: list[Object] = []
 
         async def are_all_explained() -> bool:
-            silent[:] = [pod for pod in (await machine.cluster.list(POD)).items if not is_explained(pod)]
-            return not silent and len(counts) == len(templates)
+            unexplained[:] = [pod for pod in (await machine.cluster.list(POD)).items if not is_explained(pod)]
+            return not unexplained and len(counts) == len(templates)
 
         with contextlib.suppress(TimeoutError):
             await until(are_all_explained)
-        assert [(resource["spec"], resource.get("status")) for resource in silent] == []
+        assert [(resource["spec"], resource.get("status")) for resource in unexplained] == []
         assert set(counts.values()) == {1}
-        await emptied(machine)
+        await delete_all(machine)
     assert list(machine.state.pods.iterdir()) == []
     assert mounts(machine.state.path) == []
 
 
-async def test_a_pod_that_cannot_be_run_says_why_and_stays(machine: Machine) -> None:
+async def test_pod_that_cannot_run_reports_reason_and_is_retained(machine: Machine) -> None:
     resource = manifest(readinessProbe={"periodSeconds": -3})
     resource["metadata"]["annotations"]["serving.dev/command"] = "sleep 1000"
     await machine.start(resource)
@@ -209,10 +209,10 @@ async def test_a_pod_that_cannot_be_run_says_why_and_stays(machine: Machine) -> 
     )
     assert status_of(pod)["state"]["waiting"]["reason"] == "CreateContainerError"
     assert not list(machine.state.pods.iterdir())
-    await emptied(machine)
+    await delete_all(machine)
 
 
-async def test_a_pod_that_could_not_be_run_is_tried_again(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failed_pod_start_is_retried(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.home.kubelet.kubelet._PATIENCE", RestartSettings(pause_first_s=0.01, pause_max_s=0.05))
     folders = machine.state.pods
     folders.rename(folders.with_name("away"))
@@ -223,10 +223,10 @@ async def test_a_pod_that_could_not_be_run_is_tried_again(machine: Machine, monk
     folders.with_name("away").rename(folders)
     pod = await machine.ready()
     assert "message" not in pod["status"]
-    await emptied(machine)
+    await delete_all(machine)
 
 
-async def test_a_log_on_a_full_disk_does_not_end_the_kubelet(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_full_log_disk_does_not_stop_the_kubelet(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     logs = machine.state.logs / "pods"
     logs.mkdir(parents=True, exist_ok=True)
     size = LOG_BYTES_MAX + 2**20
@@ -243,6 +243,6 @@ async def test_a_log_on_a_full_disk_does_not_end_the_kubelet(machine: Machine, m
             )
         )
         assert machine.kubelet.pod_count == 1
-        await emptied(machine)
+        await delete_all(machine)
     finally:
         subprocess.run(["umount", "--lazy", str(logs)], check=True)  # noqa: ASYNC221

@@ -1,4 +1,4 @@
-"""Large bodies at the local API leave the loop to other requests."""
+"""Large request bodies at the local API do not block the event loop for other requests."""
 
 import asyncio
 import threading
@@ -22,7 +22,7 @@ WITHIN_S = 60.0
 
 
 class SlowAdmission:
-    """Admits an object while the loop works: each write waits in its thread until it may go on."""
+    """Admission that blocks each write in its thread until `may_go_on` is released, while the event loop runs."""
 
     def __init__(self) -> None:
         self.may_go_on = threading.Semaphore(0)
@@ -44,7 +44,7 @@ class SlowAdmission:
         self._began.clear()
 
 
-async def test_a_large_body_waits_as_long_as_the_one_before_took_and_a_small_one_does_not() -> None:
+async def test_large_body_waits_as_long_as_its_predecessor_took_and_small_one_does_not() -> None:
     bodies, seen, began_s = LargeBodies(), [], dict[str, float]()
 
     async def handle(name: str, byte_count: int) -> None:
@@ -62,7 +62,7 @@ async def test_a_large_body_waits_as_long_as_the_one_before_took_and_a_small_one
     assert began_s["second"] - began_s["first"] >= 2 * 0.05 - 0.01
 
 
-async def test_a_large_body_that_is_refused_gives_its_turn_back() -> None:
+async def test_failed_large_body_releases_its_turn() -> None:
     bodies = LargeBodies()
     for _ in range(2):
         with pytest.raises(ValueError, match="refused"):
@@ -70,14 +70,14 @@ async def test_a_large_body_that_is_refused_gives_its_turn_back() -> None:
                 raise ValueError("refused")
 
 
-async def test_the_loop_continues_while_a_large_object_is_checked(tmp_path: Path) -> None:
+async def test_requests_are_served_while_a_large_object_is_validated(tmp_path: Path) -> None:
     admission = SlowAdmission()
     admission.may_go_on.release()
     large = {"metadata": {"name": "large"}, "data": {"a": "b" * 2**18}}
     async with connected(MemoryCluster(admit=admission), tmp_path) as client:
         assert (await client.call("POST", MAPS, large))[0] == 201
         await admission.began()
-        # A few bytes, but all of the object is checked.
+        # The patch is small, but the whole object is validated.
         patch = asyncio.create_task(client.call("PATCH", f"{MAPS}/large", {"data": {"c": "d"}}, headers=MERGE))
         await admission.began()
         small = {"metadata": {"name": "small"}}
@@ -88,7 +88,7 @@ async def test_the_loop_continues_while_a_large_object_is_checked(tmp_path: Path
     assert (status, body["data"]["c"]) == (200, "d")
 
 
-async def test_a_write_that_another_outran_in_its_thread_is_made_upon_it() -> None:
+async def test_write_overtaken_in_its_thread_is_repeated_on_newer_object() -> None:
     admission = SlowAdmission()
     cluster = MemoryCluster(admit=admission)
     await cluster.create(CONFIG_MAP, {"metadata": {"name": "one"}, "data": {"a": "b"}})
@@ -100,7 +100,7 @@ async def test_a_write_that_another_outran_in_its_thread_is_made_upon_it() -> No
     assert (await patch)["data"] == {"a": "b", "c": "d", "e": "f"}
 
 
-async def test_a_write_that_is_always_outrun_is_made_in_one_step() -> None:
+async def test_write_overtaken_repeatedly_is_validated_in_the_event_loop() -> None:
     admission = SlowAdmission()
     cluster = MemoryCluster(admit=admission)
     await cluster.create(CONFIG_MAP, {"metadata": {"name": "one"}})
@@ -114,7 +114,7 @@ async def test_a_write_that_is_always_outrun_is_made_in_one_step() -> None:
 
 
 @pytest.mark.parametrize("is_patch", [True, False])
-async def test_a_write_sees_what_others_did_meanwhile(*, is_patch: bool) -> None:
+async def test_write_in_thread_detects_concurrent_create_or_delete(*, is_patch: bool) -> None:
     admission = SlowAdmission()
     cluster, body = MemoryCluster(admit=admission), {"metadata": {"name": "one"}}
     with costly():
@@ -135,7 +135,7 @@ async def test_a_write_sees_what_others_did_meanwhile(*, is_patch: bool) -> None
         await write
 
 
-async def test_a_large_list_is_sent_object_by_object_and_whole(tmp_path: Path) -> None:
+async def test_large_list_is_sent_complete_with_content_length(tmp_path: Path) -> None:
     cluster = MemoryCluster()
     for number in range(5):
         await cluster.create(CONFIG_MAP, {"metadata": {"name": f"m{number}"}, "data": {"a": "b" * 2**18}})

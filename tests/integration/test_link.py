@@ -1,4 +1,4 @@
-"""A kept websocket over real sockets: waiting frames, drops, and the log of its loss."""
+"""A reconnecting websocket link over real sockets: queued frames, dropped frames, and the log of a lost connection."""
 
 import asyncio
 import contextlib
@@ -14,19 +14,19 @@ from tests.eventually import until
 QUICK = LinkSettings(pause_min_s=0.001, pause_max_s=0.01, frames_max=1, wait=True)
 
 
-class Other:
+class RecordingServer:
     """A server that records received frames."""
 
     def __init__(self) -> None:
-        self.heard: list[str | bytes] = []
+        self.frames: list[str | bytes] = []
 
     async def handle(self, connection: ServerConnection) -> None:
         async for frame in connection:
-            self.heard.append(frame)
+            self.frames.append(frame)
 
 
 @contextlib.asynccontextmanager
-async def kept(link: Link) -> AsyncIterator[None]:
+async def running_link(link: Link) -> AsyncIterator[None]:
     running = asyncio.create_task(link.run())
     try:
         yield
@@ -40,32 +40,32 @@ def link_to(server: Server, settings: LinkSettings = QUICK, *, on_connected: Cal
     return Link(url, token=lambda: "t", draw=lambda: 0.0, settings=settings, on_connected=on_connected)
 
 
-async def test_the_newest_frame_waits_for_a_connection_and_flush_for_the_frame() -> None:
-    other = Other()
+async def test_link_sends_newest_queued_frame_once_connected_and_flush_waits_for_it() -> None:
+    other = RecordingServer()
     async with serve(other.handle, "127.0.0.1", 0) as server:
         link = link_to(server)
         await link.flush(60)
         assert [link.send(b"old"), link.send(b"new")] == [True, True]
         assert repr(link).endswith("/stats, not connected, 1 to send, 0 sent, 1 dropped)")
-        async with kept(link):
+        async with running_link(link):
             await link.flush(60)
-            await until(lambda: other.heard)
-    assert (other.heard, link.sent_count, link.dropped_count) == ([b"new"], 1, 1)
+            await until(lambda: other.frames)
+    assert (other.frames, link.sent_count, link.dropped_count) == ([b"new"], 1, 1)
 
 
-async def test_a_flush_does_not_wait_for_long() -> None:
-    async with serve(Other().handle, "127.0.0.1", 0) as server:
+async def test_flush_returns_after_its_timeout() -> None:
+    async with serve(RecordingServer().handle, "127.0.0.1", 0) as server:
         link = link_to(server)
         link.send(b"x")
         await link.flush(0.001)
         assert link.sent_count == 0
 
 
-async def test_a_loss_is_said_once_with_its_reason_and_each_attempt_counted(caplog: pytest.LogCaptureFixture) -> None:
+async def test_connection_loss_is_logged_once_and_each_attempt_counted(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "serving.net.wire.link")
-    async with serve(Other().handle, "127.0.0.1", 0) as server:
+    async with serve(RecordingServer().handle, "127.0.0.1", 0) as server:
         link = link_to(server)
-        async with kept(link):
+        async with running_link(link):
             await until(lambda: link.is_connected)
             assert link.failure_count == 0
             server.close(close_connections=False)
@@ -79,28 +79,28 @@ async def test_a_loss_is_said_once_with_its_reason_and_each_attempt_counted(capl
     assert "go away" in getattr(records[1], "error", "")
 
 
-async def test_a_peaceful_end_is_a_loss_too() -> None:
-    async with serve(Other().handle, "127.0.0.1", 0) as server:
+async def test_link_reconnects_after_normal_closure() -> None:
+    async with serve(RecordingServer().handle, "127.0.0.1", 0) as server:
         connected: list[str] = []
         link = link_to(server, on_connected=lambda: connected.append("yes"))
-        async with kept(link):
+        async with running_link(link):
             for count in (1, 2):
 
                 def is_back(count: int = count) -> bool:
                     return len(connected) == count and bool(server.connections)
 
-                # How long it has none is too short to be seen for sure.
+                # The time without a connection is too short to be observed reliably.
                 await until(is_back)
                 for connection in list(server.connections):
                     await connection.close()
             await until(lambda: len(connected) == 3)
 
 
-async def test_without_leave_to_wait_frames_are_dropped_with_the_connection() -> None:
-    async with serve(Other().handle, "127.0.0.1", 0) as server:
+async def test_frames_are_dropped_without_connection_unless_waiting_is_enabled() -> None:
+    async with serve(RecordingServer().handle, "127.0.0.1", 0) as server:
         link = link_to(server, LinkSettings(frames_max=4))
         assert not link.send(b"x")
-        async with kept(link):
+        async with running_link(link):
             await until(lambda: link.is_connected)
             for _ in range(6):
                 link.send(b"x")

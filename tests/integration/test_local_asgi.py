@@ -1,4 +1,4 @@
-"""Pods whose queue-proxy is in the process of their app: started by a real template, killed, restarted, drained, taken over."""
+"""Pods with the queue-proxy in the app's process, from a real template: restarted, drained, adopted by the next control."""
 
 import asyncio
 import signal
@@ -34,15 +34,19 @@ async def app(scope, receive, send):
 """
 
 
-def inside(folder: Path, command: str = f"{sys.executable} -m serving.asgi inside:app", **container: Any) -> Object:  # noqa: ANN401 - fields of the API
+def in_process_pod(
+    folder: Path,
+    command: str = f"{sys.executable} -m serving.asgi inside:app",
+    **container: Any,  # noqa: ANN401 - fields of the API
+) -> Object:
     (folder / "inside.py").write_text(APP)
     pod = manifest(command=command, **container)
     pod["metadata"]["annotations"] |= {"serving.dev/dir": str(folder), "serving.dev/queue-proxy": "in-process"}
     return pod
 
 
-async def test_a_pod_is_one_process_that_is_restarted_and_drains(machine: Machine, tmp_path: Path) -> None:
-    await machine.start(inside(tmp_path))
+async def test_in_process_pod_is_one_process_that_is_restarted_and_drained(machine: Machine, tmp_path: Path) -> None:
+    await machine.start(in_process_pod(tmp_path))
     pod = await machine.ready()
     assert [container_status["name"] for container_status in pod["status"]["containerStatuses"]] == ["user-container"]
     status, first = await machine.get(pod)
@@ -57,34 +61,34 @@ async def test_a_pod_is_one_process_that_is_restarted_and_drains(machine: Machin
     assert status_of(pod)["restartCount"] == 1
     status, second = await machine.get(pod)
     assert (status, first == second) == (200, False)
-    # A request in flight is answered before the process ends, and one that comes late is answered too.
+    # Requests in flight and requests after the stop are served before the process ends.
     slow = asyncio.create_task(machine.get(pod, "/slow"))
     await until(lambda: "slow" in machine.log("p"))
     run.stop.set()
     assert await machine.get(pod) == (200, second)
     assert await slow == (200, second)
     await machine.until_gone()
-    # Not killed: it has run its exit handlers.
+    # The process ran its exit handlers, so it was not killed.
     assert machine.log("p").rstrip().endswith("the end")
 
 
 def pipes_of(pid: int) -> set[str]:
-    """The pipes of a process without a name."""
+    """The unnamed pipes of a process."""
     links = (str(path.readlink()) for path in Path(f"/proc/{pid}/fd").iterdir())
     return {link for link in links if link.startswith("pipe:")}
 
 
-async def test_a_pod_outlives_the_template_and_control(tmp_path: Path) -> None:
+async def test_in_process_pod_survives_template_and_control(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
-            await machine.start(inside(tmp_path))
+            await machine.start(in_process_pod(tmp_path))
             _, before = await machine.get(await machine.ready())
-            # Not the pipe by which others report: an app may write anything.
+            # The app does not have the pipe for readiness reports, because it could write anything there.
             assert not pipes_of(int(before.split()[1])) & pipes_of(template.pid or 0)
             template.kill()
             await until(lambda: template.pid)
         async with controlled(template.state) as machine:
-            # Its readiness is repeated to the next template.
+            # The pod repeats its readiness to the next template.
             pod = await machine.ready()
             assert await machine.get(pod) == (200, before)
             (run,) = machine.kubelet._running.values()
@@ -92,11 +96,11 @@ async def test_a_pod_outlives_the_template_and_control(tmp_path: Path) -> None:
             await machine.until_gone()
 
 
-async def test_probes_of_the_kubelet_ask_the_app_and_count_for_nothing(machine: Machine, tmp_path: Path) -> None:
+async def test_kubelet_probes_reach_in_process_app_and_are_not_counted(machine: Machine, tmp_path: Path) -> None:
     probe = {"httpGet": {"path": "/probed", "port": 8080}, "periodSeconds": 1, "failureThreshold": 60}
-    await machine.start(inside(tmp_path, livenessProbe=probe, readinessProbe=probe))
+    await machine.start(in_process_pod(tmp_path, livenessProbe=probe, readinessProbe=probe))
     pod = await machine.ready()
-    # One of the queue-proxy and one of the kubelet at least.
+    # At least one probe of the queue-proxy and one of the kubelet.
     await until(lambda: machine.log("p").count("probed") >= 2)
     assert (await machine.get(pod))[0] == 200
     reader, writer = await asyncio.open_connection(pod["status"]["podIP"], 8022)
@@ -107,8 +111,8 @@ async def test_probes_of_the_kubelet_ask_the_app_and_count_for_nothing(machine: 
     assert b'status_class="2xx"} 1\n' in numbers
 
 
-async def test_a_declared_port_reaches_the_app(machine: Machine, tmp_path: Path) -> None:
-    await machine.start(inside(tmp_path, ports=[{"containerPort": 8080}]))
+async def test_declared_container_port_reaches_in_process_app(machine: Machine, tmp_path: Path) -> None:
+    await machine.start(in_process_pod(tmp_path, ports=[{"containerPort": 8080}]))
     _, pid = await machine.get(await machine.ready())
     (run,) = machine.kubelet._running.values()
     reader, writer = await connect_to(run, 8080)
@@ -118,10 +122,10 @@ async def test_a_declared_port_reaches_the_app(machine: Machine, tmp_path: Path)
     writer.close()
 
 
-async def test_an_app_that_cannot_be_imported_says_so_in_its_log(machine: Machine, tmp_path: Path) -> None:
-    pod = inside(tmp_path, command=f"{sys.executable} -m serving.asgi nothing:app")
+async def test_import_error_of_app_is_in_its_log(machine: Machine, tmp_path: Path) -> None:
+    pod = in_process_pod(tmp_path, command=f"{sys.executable} -m serving.asgi nothing:app")
     await machine.start(pod)
-    # The reason is in the log, as with any app that does not start.
+    # The reason is in the log, as for any app that does not start.
     await machine.until(lambda resource: status_of(resource).get("restartCount"))
     logs = (machine.state.logs / "pods" / "default" / "p").glob("user-container.*")
     assert any("serving.asgi: Could not import module" in log.read_text() for log in logs)

@@ -1,4 +1,4 @@
-"""Pods as containers of images: started, served through their queue-proxy, limited, probed, taken over, removed."""
+"""Pods as containers of images: started, served through their queue-proxy, limited, isolated, adopted, removed."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ def host(folder: Path) -> Iterator[ContainerHost]:
     app_image(folder / "image.tar")
     new_container_host.images.store.add(folder / "image.tar", is_kept=True)
     yield new_container_host
-    # The object is gone before its namespace: a mount that stays could not be deleted with the folder.
+    # Unmount everything, so that the folder can be deleted.
     remove_leftovers(folder / "state")
 
 
@@ -59,7 +59,7 @@ async def machine(host: ContainerHost, template: Template) -> AsyncIterator[Mach
         await new_machine.clear()
 
 
-def boxed(**container: Any) -> Object:  # noqa: ANN401 - fields of the API
+def container_pod(**container: Any) -> Object:  # noqa: ANN401 - fields of the API
     resource = manifest()
     resource["metadata"]["annotations"] = {}
     resource["spec"]["containers"] = [{"name": "user-container", "image": IMAGE, **container}]
@@ -70,7 +70,7 @@ def network_of(process: str) -> str:
     return str(Path(f"/proc/{process}/ns/net").readlink())
 
 
-async def test_processes_with_a_network_of_their_own_listen_on_one_port_side_by_side(machine: Machine) -> None:
+async def test_process_pods_with_own_network_listen_on_the_same_port(machine: Machine) -> None:
     for name in ("p", "q"):
         pod = manifest(name, command=f"{BUSYBOX} {_FIXED}", ports=[{"containerPort": 8000}])
         pod["metadata"]["annotations"]["serving.dev/network"] = "pod"
@@ -88,20 +88,20 @@ async def test_processes_with_a_network_of_their_own_listen_on_one_port_side_by_
     assert network_of("self") not in namespaces
 
 
-async def test_an_image_answers_with_its_own_environment_at_the_default_port(machine: Machine) -> None:
-    await machine.start(boxed())
+async def test_container_uses_environment_of_image_and_default_port(machine: Machine) -> None:
+    await machine.start(container_pod())
     pod = await machine.ready()
     status, page = await machine.get(pod, "/me")
     assert (status, page.strip()) == (200, "TARGET=image PORT=8080 user=0:0 host=p pid=1 home=/root")
     assert "started" in machine.log("p")
 
 
-async def test_a_pod_pulls_its_image_with_the_credentials_of_its_secrets(machine: Machine, tmp_path: Path) -> None:
+async def test_pod_pulls_image_with_its_image_pull_secrets(machine: Machine, tmp_path: Path) -> None:
     app_image(tmp_path / "pulled.tar", Env=["TARGET=pulled"])
     async with a_registry(tmp_path, is_open=False) as registry:
         push(tmp_path / "pulled.tar", f"{registry}/web:1")
         await machine.cluster.create(SECRET, login(registry))
-        resource = boxed(image=f"{registry}/web:1")
+        resource = container_pod(image=f"{registry}/web:1")
         resource["spec"]["imagePullSecrets"] = [{"name": "absent"}, {"name": "login"}]
         await machine.start(resource)
         pod = await machine.ready()
@@ -113,30 +113,32 @@ async def test_a_pod_pulls_its_image_with_the_credentials_of_its_secrets(machine
     assert ["absent" in event["message"] for event in events] == [True]
 
 
-async def test_a_pod_with_a_long_name_has_its_beginning_as_hostname(machine: Machine) -> None:
-    resource, name = boxed(), "p" * 62 + "-and-more"
+async def test_long_pod_name_is_truncated_to_hostname(machine: Machine) -> None:
+    resource, name = container_pod(), "p" * 62 + "-and-more"
     resource["metadata"]["name"] = name
     await machine.start(resource)
     assert f"host={'p' * 62} " in (await machine.get(await machine.ready(name), "/me"))[1]
 
 
-async def test_two_pods_have_the_same_port(machine: Machine) -> None:
+async def test_two_container_pods_listen_on_the_same_port(machine: Machine) -> None:
     for name in ("p", "q"):
-        resource = boxed()
+        resource = container_pod()
         resource["metadata"]["name"] = name
         await machine.start(resource)
     pages = [(await machine.get(await machine.ready(name), "/me"))[1] for name in ("p", "q")]
     assert ["host=p" in pages[0], "host=q" in pages[1]] == [True, True]
 
 
-async def test_a_container_that_ends_starts_again_with_the_files_of_its_image(machine: Machine) -> None:
-    await machine.start(boxed(command=["/bin/sh", "-c", "test -e /left && echo dirty; touch /left; sleep 0.2; exit 3"]))
+async def test_restarted_container_has_only_files_of_its_image(machine: Machine) -> None:
+    await machine.start(
+        container_pod(command=["/bin/sh", "-c", "test -e /left && echo dirty; touch /left; sleep 0.2; exit 3"])
+    )
     pod = await machine.until(lambda resource: status_of(resource).get("restartCount", 0) >= 2)
     assert status_of(pod)["lastState"]["terminated"]["exitCode"] == 3
     assert "dirty" not in machine.log("p")
 
 
-async def test_pods_of_two_virtual_nodes_run_images(tmp_path: Path) -> None:
+async def test_virtual_nodes_run_containers(tmp_path: Path) -> None:
     host = host_of(tmp_path / "state")
     app_image(tmp_path / "image.tar")
     host.images.store.add(tmp_path / "image.tar", is_kept=True)
@@ -146,7 +148,7 @@ async def test_pods_of_two_virtual_nodes_run_images(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state, containers=host, virtual=nodes) as machine:
             for number in (1, 2):
-                resource = boxed()
+                resource = container_pod()
                 resource["metadata"]["name"], resource["spec"]["nodeName"] = f"p{number}", f"node-{number}"
                 await machine.start(resource)
             pods = [await machine.ready(name) for name in ("p1", "p2")]
@@ -158,21 +160,21 @@ async def test_pods_of_two_virtual_nodes_run_images(tmp_path: Path) -> None:
     remove_leftovers(tmp_path / "state")
 
 
-async def test_an_image_that_is_not_here_is_said(machine: Machine) -> None:
-    await machine.start(boxed(image="test.local/none:1"))
+async def test_missing_image_is_reported_as_err_image_pull(machine: Machine) -> None:
+    await machine.start(container_pod(image="test.local/none:1"))
     pod = await machine.until(
         lambda resource: "waiting" in status_of(resource).get("state", {}) and "none:1" in str(resource["status"])
     )
     assert status_of(pod)["state"]["waiting"]["reason"] == "ErrImagePull"
 
 
-async def test_a_container_continues_under_the_next_control_process(tmp_path: Path) -> None:
+async def test_container_survives_control_restart(tmp_path: Path) -> None:
     host = host_of(tmp_path / "state")
     app_image(tmp_path / "image.tar")
     host.images.store.add(tmp_path / "image.tar", is_kept=True)
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state, containers=host) as machine:
-            await machine.start(boxed())
+            await machine.start(container_pod())
             pod = await machine.ready()
             process = next(iter(machine.kubelet._running.values())).sessions["user-container"]
         async with controlled(template.state, containers=host) as machine:
@@ -187,13 +189,13 @@ async def test_a_container_continues_under_the_next_control_process(tmp_path: Pa
     remove_leftovers(tmp_path / "state")
 
 
-async def test_later_containers_find_their_network_ready(machine: Machine) -> None:
-    await machine.start(boxed())
+async def test_network_of_later_container_is_created_ahead(machine: Machine) -> None:
+    await machine.start(container_pod())
     await machine.ready()
     folder = machine.state.path / "networks"
     await until(lambda: len(machine.kubelet._ahead._ready) == 2)
     ahead = {path.stat().st_ino for path in folder.glob("ahead-*")}
-    second = boxed()
+    second = container_pod()
     second["metadata"]["name"] = "q"
     resource = await machine.start(second)
     page = (await machine.get(await machine.ready("q"), "/me"))[1]
@@ -202,9 +204,9 @@ async def test_later_containers_find_their_network_ready(machine: Machine) -> No
     assert (await machine.get(await machine.ready("p"), "/me"))[0] == 200
 
 
-async def test_a_pod_that_goes_while_its_container_is_started_leaves_nothing(machine: Machine) -> None:
+async def test_pod_deleted_during_start_leaves_nothing_behind(machine: Machine) -> None:
     for _ in range(3):
-        await machine.start(boxed())
+        await machine.start(container_pod())
         await machine.cluster.delete(POD, "default", "p", grace_s=0)
         await machine.until_gone()
     await until(lambda: not list((machine.state.path / "pods").iterdir()))
@@ -212,47 +214,47 @@ async def test_a_pod_that_goes_while_its_container_is_started_leaves_nothing(mac
     assert [name for name in remaining if not name.startswith("ahead-")] == []
 
 
-async def test_a_container_is_the_user_of_its_image_or_of_its_manifest(machine: Machine) -> None:
-    await machine.start(boxed(securityContext={"runAsUser": 1000}))
+async def test_container_runs_as_user_of_manifest_with_group_and_home_of_image(machine: Machine) -> None:
+    await machine.start(container_pod(securityContext={"runAsUser": 1000}))
     page = (await machine.get(await machine.ready(), "/me"))[1]
     assert "user=1000:1001" in page
     assert "home=/srv/web" in page
 
 
-async def test_a_container_is_not_given_a_device_of_the_machine(machine: Machine) -> None:
+async def test_container_stdin_is_not_a_device_of_the_host(machine: Machine) -> None:
     script = "cat; stat -L -c %F /proc/self/fd/0; exec /server"
-    await machine.start(boxed(command=["/bin/sh", "-c", script], securityContext={"runAsUser": 1000}))
+    await machine.start(container_pod(command=["/bin/sh", "-c", script], securityContext={"runAsUser": 1000}))
     await machine.ready()
-    # A runtime gives the streams of a container to its user, who could close the machine's /dev/null to all others.
+    # A runtime changes the owner of a container's streams to its user, who could then change the machine's /dev/null.
     assert machine.log("p").startswith("fifo\n")
 
 
-async def test_root_of_a_container_has_few_rights(machine: Machine) -> None:
-    await machine.start(boxed(command=["/bin/sh", "-c", "cat /proc/self/status; exec /server"]))
+async def test_root_in_container_has_few_capabilities(machine: Machine) -> None:
+    await machine.start(container_pod(command=["/bin/sh", "-c", "cat /proc/self/status; exec /server"]))
     await machine.ready()
     bound = next(line for line in machine.log("p").splitlines() if line.startswith("CapEff:"))
     # Neither SYS_ADMIN (21), nor NET_ADMIN (12), nor MKNOD (27), nor SYS_PTRACE (19).
     assert not any(int(bound.split()[1], 16) >> number & 1 for number in (21, 12, 27, 19))
 
 
-async def test_a_profile_of_the_machine_filters_calls(machine: Machine) -> None:
+async def test_localhost_seccomp_profile_filters_system_calls(machine: Machine) -> None:
     profiles = machine.state.path / "seccomp"
     profiles.mkdir(exist_ok=True)
     rules = [{"names": ["mkdir", "mkdirat"], "action": "SCMP_ACT_ERRNO", "errnoRet": 95}]
     profile = {"defaultAction": "SCMP_ACT_ALLOW", "syscalls": rules}
     (profiles / "no-folders.json").write_text(json.dumps(profile))
     context = {"seccompProfile": {"type": "Localhost", "localhostProfile": "no-folders.json"}}
-    # 95 is EOPNOTSUPP, which no folder gives by itself.
+    # 95 is EOPNOTSUPP, which mkdir does not return otherwise.
     command = ["/bin/sh", "-c", "mkdir /tmp/x; exec httpd -f -p 8080 -h /"]
-    await machine.start(boxed(command=command, securityContext=context))
+    await machine.start(container_pod(command=command, securityContext=context))
     await machine.ready()
     await until(lambda: "Operation not supported" in machine.log("p"))
 
 
-async def test_the_default_profile_filters_calls(machine: Machine) -> None:
+async def test_default_seccomp_profile_filters_system_calls(machine: Machine) -> None:
     command = ["/bin/sh", "-c", "unshare -U true && echo made || echo refused; exec /server"]
     for name, kind in (("p", "RuntimeDefault"), ("q", "Unconfined")):
-        pod = boxed(command=command, securityContext={"seccompProfile": {"type": kind}})
+        pod = container_pod(command=command, securityContext={"seccompProfile": {"type": kind}})
         pod["metadata"]["name"] = name
         await machine.start(pod)
         await machine.ready(name)
@@ -269,8 +271,8 @@ async def test_the_default_profile_filters_calls(machine: Machine) -> None:
         ),
     ],
 )
-async def test_isolation_that_cannot_be_had_is_refused(machine: Machine, spec: Object, message: str) -> None:
-    pod = boxed()
+async def test_missing_seccomp_profile_is_reported(machine: Machine, spec: Object, message: str) -> None:
+    pod = container_pod()
     pod["spec"] |= spec
     await machine.start(pod)
     state = await machine.until(lambda resource: (nested(status_of(resource), "state", "waiting") or {}).get("message"))
@@ -279,11 +281,11 @@ async def test_isolation_that_cannot_be_had_is_refused(machine: Machine, spec: O
     assert message in waiting["message"]
 
 
-async def test_a_link_by_a_container_is_not_mounted_in_the_next(machine: Machine) -> None:
+async def test_sub_path_that_is_a_link_is_rejected(machine: Machine) -> None:
     volume = {"name": "v", "emptyDir": {}}
     out = ["/bin/sh", "-c", "/bin/busybox ln -s /etc /data/out; /bin/busybox mkdir /data/in; echo own > /data/in/file"]
     for sub_path, name in (("out", "p"), ("in", "q")):
-        resource = boxed(
+        resource = container_pod(
             volumeMounts=[{"name": "v", "mountPath": "/found", "subPath": sub_path}],
             command=["/bin/sh", "-c", "ls /found; exec /server"],
         )
@@ -300,22 +302,24 @@ async def test_a_link_by_a_container_is_not_mounted_in_the_next(machine: Machine
     assert "subPath out: out is a link" in status_of(state)["state"]["waiting"]["message"]
 
 
-async def test_limits_of_cpu_and_memory_are_in_the_cgroups(machine: Machine) -> None:
-    await machine.start(boxed(resources={"limits": {"cpu": "500m", "memory": "64Mi"}, "requests": {"cpu": "250m"}}))
+async def test_cpu_and_memory_limits_are_set_in_cgroups(machine: Machine) -> None:
+    await machine.start(
+        container_pod(resources={"limits": {"cpu": "500m", "memory": "64Mi"}, "requests": {"cpu": "250m"}})
+    )
     await machine.ready()
     process = next(iter(machine.kubelet._running.values())).sessions["user-container"]
     read = await asyncio.to_thread(limits_of, process)
     assert read == (str(64 * 2**20), "50000")
 
 
-async def test_the_start_of_a_container_is_no_use_of_its_cpu_limit(machine: Machine) -> None:
-    await machine.start(boxed(resources={"limits": {"cpu": "10m"}}))
+async def test_container_start_is_not_throttled_by_its_cpu_limit(machine: Machine) -> None:
+    await machine.start(container_pod(resources={"limits": {"cpu": "10m"}}))
     await machine.ready()
     process = next(iter(machine.kubelet._running.values())).sessions["user-container"]
     folder = cgroup_of(process, "cpu")
     stat = dict(line.split() for line in (folder / "cpu.stat").read_text().splitlines())
     throttled_s = int(stat["throttled_time"]) / 1e9 if "throttled_time" in stat else int(stat["throttled_usec"]) / 1e6
-    # The runtime needs 30 ms of a core: 3 s of waiting at 1 ms in each 100.
+    # The runtime needs 30 ms of a core, which would be throttled for 3 s at 1 ms per 100 ms.
     assert throttled_s < 1.0
 
 
@@ -335,7 +339,7 @@ def cgroup_of(process: int, kind: str) -> Path:
     return root / kind / places[kind] if kind in places else root / places[""]
 
 
-def test_a_system_that_has_ended_leaves_no_network_and_no_cgroup(tmp_path: Path) -> None:
+def test_ended_system_leaves_no_networks_or_cgroups(tmp_path: Path) -> None:
     host = host_of(tmp_path)
     assert host.networks is not None
     host.networks.make("pod", "127.64.9.9")
@@ -344,5 +348,5 @@ def test_a_system_that_has_ended_leaves_no_network_and_no_cgroup(tmp_path: Path)
     remove_leftovers(tmp_path)
     assert not list((tmp_path / "networks").iterdir())
     assert not any(folder.exists() for folder in host.cgroups.folders.values())
-    # Where there were no containers there is nothing to do.
+    # Without containers there is nothing to remove.
     remove_leftovers(tmp_path / "none")

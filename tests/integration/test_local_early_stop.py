@@ -1,4 +1,4 @@
-"""Pods deleted while they start skip their grace period, which is an hour here."""
+"""Pods that are deleted while they start do not wait for their grace period, which is an hour here."""
 
 import asyncio
 import random
@@ -13,11 +13,11 @@ _GRACE_S = 3600
 _DELETED_WITHIN_S = 0.1
 
 
-async def test_no_pod_that_is_deleted_while_it_starts_waits_for_its_grace_period(machine: Machine) -> None:
+async def test_pod_deleted_during_start_does_not_wait_for_grace_period(machine: Machine) -> None:
     dice = random.Random(7)
 
     async def start_and_delete(name: str, after_s: float) -> None:
-        # Python with its default handlers: SIGTERM ends it at any moment.
+        # Python without signal handlers, which SIGTERM ends at any moment.
         pod = manifest(name, command=f"{sys.executable} -S -c 'import time; time.sleep(9999)'")
         pod["spec"]["terminationGracePeriodSeconds"] = _GRACE_S
         await machine.start(pod)

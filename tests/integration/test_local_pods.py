@@ -1,4 +1,4 @@
-"""Pods as real processes: started from the template, served by their queue-proxy, restarted, drained, taken over."""
+"""Pods as real processes: started from the template, served by their queue-proxy, restarted, drained, adopted."""
 
 import asyncio
 import gc
@@ -66,9 +66,7 @@ async def until_dead(pid: int) -> None:
     await until(lambda: not is_alive(pid))
 
 
-async def test_the_status_of_a_pod_that_ends_soon_is_not_written(
-    machine: Machine, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_deleted_pod_writes_no_end_status_within_lag(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.home.kubelet.pod._END_STATUS_LAG_S", 3600.0)
     await machine.start(manifest())
     await machine.ready()
@@ -80,7 +78,7 @@ async def test_the_status_of_a_pod_that_ends_soon_is_not_written(
     assert types == [EventType.MODIFIED, EventType.DELETED]
 
 
-async def test_the_start_of_a_pod_with_a_queue_proxy_is_one_write_of_its_status(
+async def test_start_of_pod_with_queue_proxy_is_one_status_write(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("serving.home.kubelet.pod._STARTING_LAG_S", 3600.0)
@@ -91,7 +89,7 @@ async def test_the_start_of_a_pod_with_a_queue_proxy_is_one_write_of_its_status(
     assert [is_ready(pod) for pod in pods] == [False, True]
 
 
-async def test_a_queue_proxy_that_is_killed_is_started_again(machine: Machine) -> None:
+async def test_killed_queue_proxy_is_restarted(machine: Machine) -> None:
     await machine.start(manifest())
     pod = await machine.ready()
     keeper = next(iter(machine.kubelet._running.values())).keepers["queue-proxy"]
@@ -102,7 +100,7 @@ async def test_a_queue_proxy_that_is_killed_is_started_again(machine: Machine) -
     assert status_of(pod)["restartCount"] == 0
 
 
-async def test_an_app_closes_its_websockets_properly_when_its_pod_is_deleted(machine: Machine) -> None:
+async def test_app_closes_its_websockets_when_its_pod_is_deleted(machine: Machine) -> None:
     await machine.start(manifest(command=python(CHAT)))
     pod = await machine.ready()
     async with connect(f"ws://{pod['status']['podIP']}:8012/", proxy=None) as socket:
@@ -143,19 +141,19 @@ async def admin(address: str, path: str) -> str:
         ("", "annotation serving.dev/command"),
     ],
 )
-async def test_an_unrunnable_pod_is_reported(machine: Machine, command: str, message: str) -> None:
+async def test_pod_with_missing_command_is_reported(machine: Machine, command: str, message: str) -> None:
     await machine.start(manifest(command=command))
     pod = await machine.until(lambda resource: message in str(status_of(resource).get("state")))
     assert not is_ready(pod)
 
 
-async def test_an_app_is_ready_long_before_the_second_startup_probe(machine: Machine) -> None:
+async def test_app_is_ready_without_waiting_for_second_startup_probe(machine: Machine) -> None:
     await machine.start(manifest(startupProbe={"tcpSocket": {"port": 8080}, "periodSeconds": 3600}))
     await machine.ready()
 
 
 async def ready_pods(machine: Machine, count: int) -> list[Object]:
-    """Pods by name, once so many are ready."""
+    """The pods by name, once `count` of them are ready."""
     result: dict[str, Object] = {}
     async with asyncio.timeout(60), machine.cluster.watch(POD, resource_version="0") as events:
         async for event in events:
@@ -169,14 +167,14 @@ async def apps_of(machine: Machine, pods: list[Object]) -> list[int]:
     return [process_of((await machine.get(pod))[1]) for pod in pods]
 
 
-async def test_pods_live_on_when_control_restarts_and_their_deployment_adopts_them(tmp_path: Path) -> None:
+async def test_pods_survive_control_restart_and_are_adopted_by_their_deployment(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             await machine.cluster.create(DEPLOYMENT, deployment(2))
             pods = await ready_pods(machine, 2)
             apps = await apps_of(machine, pods)
         async with controlled(template.state) as machine:
-            # The controller makes Deployments again with the scale that they begin with.
+            # The controller recreates Deployments with their initial scale.
             await machine.cluster.create(DEPLOYMENT, deployment(1))
             again = await ready_pods(machine, 2)
             for pod in again:
@@ -188,7 +186,7 @@ async def test_pods_live_on_when_control_restarts_and_their_deployment_adopts_th
             assert (await machine.cluster.get(DEPLOYMENT, "default", "hello"))["spec"]["replicas"] == 2
 
 
-async def test_an_app_that_ended_unobserved_is_restarted(tmp_path: Path) -> None:
+async def test_app_that_exited_during_control_restart_is_restarted(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             await machine.start(manifest())
@@ -199,12 +197,12 @@ async def test_an_app_that_ended_unobserved_is_restarted(tmp_path: Path) -> None
             assert (await machine.get(pod))[0] == 200
 
 
-async def test_a_pod_without_a_revision_runs_without_a_queue_proxy_and_ends_with_control(tmp_path: Path) -> None:
-    alone = manifest(command="sleep 600")
-    del alone["metadata"]["labels"]
+async def test_pod_without_revision_has_no_queue_proxy_and_ends_with_control(tmp_path: Path) -> None:
+    pod_without_revision = manifest(command="sleep 600")
+    del pod_without_revision["metadata"]["labels"]
     with template_process(tmp_path) as template:
         async with controlled(template.state) as machine:
-            await machine.start(alone)
+            await machine.start(pod_without_revision)
             pod = await machine.ready()
             assert status_of(pod)["ready"] is True
             assert set(machine.kubelet.find("default", "p").keepers) == {"user-container"}
@@ -212,7 +210,7 @@ async def test_a_pod_without_a_revision_runs_without_a_queue_proxy_and_ends_with
             assert (await machine.cluster.list(POD)).items == []
 
 
-async def test_a_pod_whose_revision_is_gone_is_ended(tmp_path: Path) -> None:
+async def test_pod_of_deleted_revision_is_terminated_at_start(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             pod = manifest()
@@ -231,7 +229,7 @@ async def until_replaced(template: Template) -> None:
     await until(lambda: template.pid not in (None, killed))
 
 
-async def test_pods_live_on_when_the_template_is_killed(tmp_path: Path) -> None:
+async def test_pods_survive_killed_template(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             await machine.start(manifest())
@@ -241,7 +239,7 @@ async def test_pods_live_on_when_the_template_is_killed(tmp_path: Path) -> None:
             await until_busy(pod["status"]["podIP"])
             await until_replaced(template)
             assert (await task)[0] == 200
-            # The next template hears of its processes as the one before did.
+            # The next template is notified of exits like its predecessor.
             os.kill(app, signal.SIGKILL)
             again = await machine.until(
                 lambda resource: is_ready(resource) and status_of(resource)["restartCount"] == 1
@@ -252,7 +250,7 @@ async def test_pods_live_on_when_the_template_is_killed(tmp_path: Path) -> None:
             await until(lambda: not list(template.state.processes.iterdir()))
 
 
-async def test_pods_live_on_when_the_template_is_replaced(tmp_path: Path) -> None:
+async def test_pods_survive_template_reload(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             await machine.start(manifest())
@@ -271,7 +269,7 @@ async def test_pods_live_on_when_the_template_is_replaced(tmp_path: Path) -> Non
             await machine.until(lambda resource: is_ready(resource) and status_of(resource)["restartCount"] == 1)
 
 
-async def test_pods_that_start_while_the_template_is_away_start_with_the_next_one(tmp_path: Path) -> None:
+async def test_pod_created_without_template_starts_with_the_next_template(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             template.kill()
@@ -279,7 +277,7 @@ async def test_pods_that_start_while_the_template_is_away_start_with_the_next_on
             assert (await machine.get(await machine.ready()))[0] == 200
 
 
-async def test_pods_live_on_when_template_and_control_are_killed_at_once(tmp_path: Path) -> None:
+async def test_pods_survive_simultaneous_loss_of_template_and_control(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             await machine.start(manifest())
@@ -291,7 +289,7 @@ async def test_pods_live_on_when_template_and_control_are_killed_at_once(tmp_pat
             assert (pod["status"]["podIP"], await apps_of(machine, [pod])) == (before["status"]["podIP"], apps)
 
 
-async def test_an_app_that_ends_while_the_template_is_away_is_started_again(tmp_path: Path) -> None:
+async def test_app_that_exits_without_template_is_restarted(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             await machine.start(manifest())
@@ -302,7 +300,7 @@ async def test_an_app_that_ends_while_the_template_is_away_is_started_again(tmp_
             assert (await machine.get(pod))[0] == 200
 
 
-async def test_no_pod_outlives_the_supervisor(tmp_path: Path) -> None:
+async def test_pods_end_with_the_supervisor(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             await machine.start(manifest())
@@ -312,7 +310,7 @@ async def test_no_pod_outlives_the_supervisor(tmp_path: Path) -> None:
             await until_dead(app)
 
 
-async def test_what_was_draining_continues_draining_when_control_restarts(tmp_path: Path) -> None:
+async def test_draining_pod_continues_draining_after_control_restart(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             await machine.start(manifest())
@@ -326,7 +324,7 @@ async def test_what_was_draining_continues_draining_when_control_restarts(tmp_pa
             await machine.until_gone()
 
 
-async def test_pods_beside_the_first_start_with_less_weight_and_get_it_back(machine: Machine) -> None:
+async def test_concurrently_starting_pods_are_niced_until_they_have_started(machine: Machine) -> None:
     program = (
         "import os, time; print('nice', os.nice(0), flush=True)\n"
         f"import runpy; runpy.run_path({str(HELLO)!r}, run_name='__main__')"
@@ -334,7 +332,7 @@ async def test_pods_beside_the_first_start_with_less_weight_and_get_it_back(mach
     for name in ("p", "q"):
         await machine.start(manifest(name, command=python(program)))
     pods = [await machine.ready(name) for name in ("p", "q")]
-    # Of this test, which may run beside others with less weight itself.
+    # The test may itself run with a higher nice value.
     own = os.getpriority(os.PRIO_PROCESS, 0)
     began = {int(machine.log(name).split()[1]) for name in ("p", "q")}
     assert began == ({own, 10} if os.geteuid() == 0 else {own})
@@ -342,7 +340,7 @@ async def test_pods_beside_the_first_start_with_less_weight_and_get_it_back(mach
     await until(lambda: {os.getpriority(os.PRIO_PROCESS, app) for app in apps} <= {0, own})
 
 
-async def test_the_turn_of_a_pod_lasts_until_it_is_ready(machine: Machine) -> None:
+async def test_start_turn_of_pod_lasts_until_it_is_ready(machine: Machine) -> None:
     program = (
         "import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])\n"
         "print('starts', flush=True); signal.sigwait([signal.SIGUSR1])\n"
@@ -359,16 +357,16 @@ async def test_the_turn_of_a_pod_lasts_until_it_is_ready(machine: Machine) -> No
     assert run.turn._settled.is_set()
 
 
-def second_runs(pod: Object) -> bool:
+def second_init_container_runs(pod: Object) -> bool:
     """Whether the second init container of a pod runs."""
     return "running" in (nested(pod, "status", "initContainerStatuses", 1, "state") or {})
 
 
-async def test_a_pod_that_initializes_is_taken_over_and_continues_where_it_was(tmp_path: Path) -> None:
+async def test_initializing_pod_continues_after_control_restart(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     pod = manifest()
-    # A pod with a user of its own writes there only.
+    # A pod with its own user can write only to this folder.
     pod["metadata"]["annotations"]["serving.dev/dir"] = str(shared)
     pod["spec"]["initContainers"] = [
         {"name": "one", "image": "i", "command": ["/bin/sh", "-c", f"echo one >> {shared}/words"]},
@@ -377,17 +375,17 @@ async def test_a_pod_that_initializes_is_taken_over_and_continues_where_it_was(t
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             await machine.start(pod)
-            await machine.until(second_runs)
+            await machine.until(second_init_container_runs)
             two = machine.kubelet.find("default", "p").sessions["two"]
         async with controlled(template.state) as machine:
-            await machine.until(second_runs)
+            await machine.until(second_init_container_runs)
             assert machine.kubelet.find("default", "p").sessions == {"two": two}
             (shared / "go").touch()
             await machine.ready()
     assert (shared / "words").read_text() == "one\n"
 
 
-async def test_a_pod_that_is_taken_over_keeps_the_start_of_its_container(tmp_path: Path) -> None:
+async def test_adopted_pod_retains_start_time_of_its_container(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             await machine.start(manifest())
@@ -397,11 +395,11 @@ async def test_a_pod_that_is_taken_over_keeps_the_start_of_its_container(tmp_pat
     assert before["state"]["running"]["startedAt"]
 
 
-async def test_a_pod_that_is_gone_is_freed_without_a_look_for_cycles(machine: Machine) -> None:
+async def test_deleted_pod_is_freed_without_garbage_collection(machine: Machine) -> None:
     await machine.start(manifest())
     await machine.ready()
     freed = weakref.ref(machine.kubelet.find("default", "p"))
-    # Control never looks for old cycles (``serving.net.aio.daemon``).
+    # The control process does not run full garbage collections (``serving.net.aio.daemon``).
     gc.disable()
     try:
         await machine.cluster.delete(POD, "default", "p")
@@ -411,7 +409,7 @@ async def test_a_pod_that_is_gone_is_freed_without_a_look_for_cycles(machine: Ma
         gc.enable()
 
 
-async def test_pods_of_a_background_job_of_a_shell_have_the_default_signals(tmp_path: Path) -> None:
+async def test_pods_do_not_inherit_ignored_signals(tmp_path: Path) -> None:
     ignored = (signal.SIGINT, signal.SIGQUIT)
     before = [signal.signal(number, signal.SIG_IGN) for number in ignored]
     try:
@@ -429,7 +427,7 @@ async def test_pods_of_a_background_job_of_a_shell_have_the_default_signals(tmp_
             signal.signal(number, handler)
 
 
-async def test_a_template_that_hangs_is_replaced_and_its_pods_continue(tmp_path: Path) -> None:
+async def test_hanging_template_is_replaced_and_its_pods_continue(tmp_path: Path) -> None:
     with template_process(tmp_path) as template:
         async with controlled(template.state) as machine:
             await machine.start(manifest())

@@ -1,4 +1,4 @@
-"""Processes that the template forks ahead: pods start from them, and none depends on them."""
+"""Standby processes, which the template forks ahead: pods start from them, but do not depend on them."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ COUNT = 4
 
 
 def standbys_of(template: Template) -> set[int]:
-    """The processes that wait for a pod."""
+    """The PIDs of the standby processes."""
     results = set()
     for pid in children_of(template.supervisor.pid):
         with contextlib.suppress(OSError):
@@ -27,18 +27,18 @@ async def until_full(template: Template) -> set[int]:
     return standbys_of(template)
 
 
-async def test_a_pod_is_made_of_processes_that_were_forked_ahead(tmp_path: Path) -> None:
+async def test_pod_uses_standby_processes(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
-            ahead = await until_full(template)
+            standbys = await until_full(template)
             await machine.start(manifest())
             _, body = await machine.get(await machine.ready())
             app = int(body.rsplit(maxsplit=1)[-1])
-            assert app in ahead
+            assert app in standbys
             assert app not in await until_full(template)
 
 
-async def test_a_pod_starts_when_what_was_forked_ahead_is_gone(tmp_path: Path) -> None:
+async def test_pod_starts_without_standby_processes(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             for pid in await until_full(template):
@@ -48,8 +48,8 @@ async def test_a_pod_starts_when_what_was_forked_ahead_is_gone(tmp_path: Path) -
             assert (await machine.get(await machine.ready()))[0] == 200
 
 
-async def test_what_was_forked_ahead_ends_with_its_template(tmp_path: Path) -> None:
+async def test_standby_processes_end_with_their_template(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
-        ahead = await until_full(template)
+        standbys = await until_full(template)
         template.kill()
-        await until(lambda: not ahead & standbys_of(template))
+        await until(lambda: not standbys & standbys_of(template))

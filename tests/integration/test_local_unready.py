@@ -1,4 +1,4 @@
-"""A pod that never becomes ready reports why: in its condition, and as an Event."""
+"""A pod that does not become ready reports the reason in its condition and as an Event."""
 
 import asyncio
 import shlex
@@ -14,7 +14,7 @@ from serving.net.cluster.kinds import EVENT
 from tests.eventually import until
 from tests.integration.local_stage import HELLO, Machine, manifest
 
-# An HTTP server that answers 503, on the port of its argument or of the environment.
+# An HTTP server that responds 503, on the port of its argument or of the environment.
 _SERVER = """
 import http.server, os, sys
 class Answer(http.server.BaseHTTPRequestHandler):
@@ -33,7 +33,7 @@ def ready_condition(pod: Object) -> Object:
 
 
 async def explained(machine: Machine, reason: str, command: str, **container: Any) -> str:  # noqa: ANN401 - fields of the API
-    """The condition's message once it has that reason; the same is in an Event."""
+    """Wait for the reason in the Ready condition and for the Event with the same message; return the message."""
     await machine.start(manifest(command=command, **container))
     pod = await machine.until(lambda resource: ready_condition(resource).get("reason") == reason)
     message: str = ready_condition(pod)["message"]
@@ -50,7 +50,7 @@ def server(*arguments: str) -> str:
     return shlex.join([sys.executable, "-c", _SERVER, *arguments])
 
 
-async def test_an_app_on_its_own_port_gets_both_ports(machine: Machine) -> None:
+async def test_app_on_wrong_port_is_reported_with_both_ports(machine: Machine) -> None:
     message = await explained(machine, "WrongPort", server("0"))
     (port,) = [line.rpartition(" ")[2] for line in message.splitlines() if line.startswith("serving at ")]
     value = next(iter(machine.kubelet._running.values())).location.port
@@ -60,18 +60,18 @@ async def test_an_app_on_its_own_port_gets_both_ports(machine: Machine) -> None:
     )
 
 
-async def test_an_app_that_does_not_listen_is_said_to_with_its_log(machine: Machine) -> None:
+async def test_app_that_does_not_listen_is_reported_with_its_log(machine: Machine) -> None:
     message = await explained(machine, "NotListening", "sh -c 'echo waiting for the database; sleep 1000'")
     assert message.endswith("last lines of its log:\nwaiting for the database")
 
 
-async def test_the_response_to_a_readiness_probe_is_said(machine: Machine) -> None:
+async def test_failed_readiness_probe_is_reported_with_its_response(machine: Machine) -> None:
     probe = {"httpGet": {"path": "/health"}}
     message = await explained(machine, "ReadinessProbeFailed", server(), readinessProbe=probe)
     assert "GET /health: the app answered 503 Warming Up" in message
 
 
-async def test_a_pod_without_a_queue_proxy_names_the_response_to_its_probe(machine: Machine) -> None:
+async def test_failed_probe_of_pod_without_queue_proxy_is_reported_with_its_response(machine: Machine) -> None:
     probe = {"httpGet": {"path": "/health", "port": 8080}, "periodSeconds": 0.1}
     pod = manifest(command=server(), readinessProbe=probe, ports=[{"containerPort": 8080}])
     del pod["metadata"]["labels"]
@@ -88,7 +88,7 @@ async def test_a_pod_without_a_queue_proxy_names_the_response_to_its_probe(machi
         (["sleep", "60"], "no result within 1 s (timeoutSeconds)"),
     ],
 )
-async def test_why_a_command_as_a_readiness_probe_fails_is_said(
+async def test_failed_exec_readiness_probe_is_reported_with_its_output(
     machine: Machine, command: list[str], message: str
 ) -> None:
     probe = {"exec": {"command": command}, "periodSeconds": 0.5}
@@ -96,7 +96,7 @@ async def test_why_a_command_as_a_readiness_probe_fails_is_said(
     assert message in await explained(machine, "ReadinessProbeFailed", hello, readinessProbe=probe)
 
 
-async def test_a_pod_that_becomes_ready_drops_the_reason(machine: Machine, tmp_path: Path) -> None:
+async def test_pod_that_becomes_ready_removes_the_reason(machine: Machine, tmp_path: Path) -> None:
     gate = tmp_path / "gate"
     command = f"sh -c 'while ! test -e {gate}; do sleep 0.1; done; exec {sys.executable} {HELLO}'"
     pod = manifest(command=command)

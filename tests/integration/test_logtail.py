@@ -1,4 +1,4 @@
-"""The last lines of a revision's pod, as messages about it quote them, over a served API."""
+"""The last log lines of a revision's pods, in commands and messages, over a served API."""
 
 import asyncio
 import json
@@ -21,7 +21,7 @@ from serving.tools.cli.services.logs import logs as logs_command
 from serving.tools.cli.services.waiting import failure_text
 from tests.integration.api_server import served
 
-# Logs older than the service are of an earlier one of its name: 2033-05-18T03:33:20Z.
+# 2033-05-18T03:33:20Z; logs older than the service belong to an earlier service of the same name.
 LATER_S = 2_000_000_000
 
 TRACE = [
@@ -32,8 +32,8 @@ TRACE = [
 WHY = "Container failed with: " + "\n".join([TRACE[0], "  ...", *TRACE[-10:]])
 
 
-class Started:
-    """The log of a container that has just been started again."""
+class RestartedLogs:
+    """The log of a container that has been restarted."""
 
     def __init__(self, *, log: bytes) -> None:
         self._log = log
@@ -44,7 +44,7 @@ class Started:
         return []
 
     async def read(self, namespace: str, pod: str, options: LogOptions) -> AsyncIterator[bytes]:
-        """The present log, or the one before the failure."""
+        """The current log, or the one of the previous run."""
         assert (namespace, pod, options.container) == ("default", "p", "app")
         yield b"no such key\n" if options.previous else self._log
 
@@ -53,20 +53,20 @@ async def lines(folder: Path, *, log: bytes) -> list[str]:
     cluster = MemoryCluster()
     metadata = {"name": "p", "namespace": "default", "labels": {"serving.knative.dev/revision": "hello-00001"}}
     await cluster.create(POD, {"metadata": metadata, "spec": {"containers": [{"name": "app"}]}})
-    async with served(cluster, folder, logs=Started(log=log)) as api:
+    async with served(cluster, folder, logs=RestartedLogs(log=log)) as api:
         return await asyncio.to_thread(last_lines, ApiClient(kubeconfig=api.kubeconfig), "hello-00001", count=10)
 
 
-async def test_one_that_has_just_been_started_again_is_quoted_from_the_run_before(tmp_path: Path) -> None:
+async def test_silent_restarted_container_is_quoted_from_previous_run(tmp_path: Path) -> None:
     assert await lines(tmp_path, log=b"\n") == ["no such key"]
 
 
-async def test_one_that_has_said_something_is_quoted_from_this_run(tmp_path: Path) -> None:
+async def test_container_with_output_is_quoted_from_current_run(tmp_path: Path) -> None:
     assert await lines(tmp_path, log=b"reading config\n") == ["reading config"]
 
 
-async def ended(folder: Path, *words: str) -> tuple[Result, list[str]]:
-    """Output and quoted lines of ``serving logs`` for a service without pods."""
+async def logs_of_deleted_pods(folder: Path, *words: str) -> tuple[Result, list[str]]:
+    """The output of ``serving logs``, and the quoted lines, for a service without pods."""
     cluster = MemoryCluster()
     labels = {"serving.knative.dev/service": "hello"}
     await cluster.create(SERVING_SERVICE, {"metadata": {"name": "hello"}, "spec": {}})
@@ -91,18 +91,20 @@ async def ended(folder: Path, *words: str) -> tuple[Result, list[str]]:
         return printed, quoted
 
 
-async def test_the_logs_of_pods_that_are_gone_can_be_read(tmp_path: Path) -> None:
-    printed, quoted = await ended(tmp_path, "--previous")
+async def test_logs_of_deleted_pods_are_printed_with_previous(tmp_path: Path) -> None:
+    printed, quoted = await logs_of_deleted_pods(tmp_path, "--previous")
     assert printed.exit_code == 0
     assert printed.stdout.splitlines() == ["00001-aaaaa  last words of aaaaa", "00001-bbbbb  last words of bbbbb"]
     assert quoted == ["last words of bbbbb"]
 
 
-async def test_the_logs_of_pods_that_are_gone_are_searched(tmp_path: Path) -> None:
-    # Both were written within the seconds after LATER_S.
-    printed, _ = await ended(tmp_path / "all", "--grep", "words of [ab]", "--until", "2033-05-18T03:33:30Z")
+async def test_logs_of_deleted_pods_are_filtered_by_pattern_and_time(tmp_path: Path) -> None:
+    # Both logs were written within seconds after LATER_S.
+    printed, _ = await logs_of_deleted_pods(
+        tmp_path / "all", "--grep", "words of [ab]", "--until", "2033-05-18T03:33:30Z"
+    )
     assert printed.stdout.splitlines() == ["00001-aaaaa  last words of aaaaa", "00001-bbbbb  last words of bbbbb"]
-    printed, _ = await ended(tmp_path / "since", "--since", "2033-05-18T03:33:21Z", "-o", "json")
+    printed, _ = await logs_of_deleted_pods(tmp_path / "since", "--since", "2033-05-18T03:33:21Z", "-o", "json")
     assert [json.loads(line) for line in printed.stdout.splitlines()] == [
         {
             "time": "2033-05-18T03:33:21.000000Z",
@@ -113,18 +115,18 @@ async def test_the_logs_of_pods_that_are_gone_are_searched(tmp_path: Path) -> No
     ]
 
 
-async def test_one_pod_that_is_gone_is_named_by_the_end_of_its_name(tmp_path: Path) -> None:
-    printed, _ = await ended(tmp_path, "--pod", "aaaaa", "-c", "queue-proxy", "--no-prefix")
+async def test_deleted_pod_is_selected_by_end_of_its_name(tmp_path: Path) -> None:
+    printed, _ = await logs_of_deleted_pods(tmp_path, "--pod", "aaaaa", "-c", "queue-proxy", "--no-prefix")
     assert printed.stdout == "drained\n"
 
 
-async def test_a_service_at_zero_hints_at_the_logs_of_its_last_pods(tmp_path: Path) -> None:
-    printed, _ = await ended(tmp_path)
+async def test_logs_of_service_at_zero_mention_previous_and_follow(tmp_path: Path) -> None:
+    printed, _ = await logs_of_deleted_pods(tmp_path)
     assert (
         printed.stderr
         == "hello has no pod now: it is at zero; --previous prints the logs of its last pods, -f waits for a pod\n"
     )
-    printed, _ = await ended(tmp_path / "other", "--pod", "none")
+    printed, _ = await logs_of_deleted_pods(tmp_path / "other", "--pod", "none")
     assert (printed.exit_code, printed.stderr) == (1, "no pod of hello ends with none; there is none\n")
 
 
@@ -133,8 +135,8 @@ def conditions(**by_type: str) -> list[Object]:
     return [{"type": name, "status": status, **reasons.get(status, {})} for name, status in by_type.items()]
 
 
-async def failed(folder: Path, *, newest: str, **by_type: str) -> tuple[str, str]:
-    """Output of a waiting command and of ``serving describe`` for a failed first revision."""
+async def texts_of_failure(folder: Path, *, newest: str, **by_type: str) -> tuple[str, str]:
+    """The failure text of a waiting command and the output of ``serving describe`` for a failed first revision."""
     cluster = MemoryCluster()
     labels = {"serving.knative.dev/service": "hello"}
     spec = {"traffic": [{"revisionName": "hello-00001", "percent": 100}]}
@@ -157,14 +159,14 @@ async def failed(folder: Path, *, newest: str, **by_type: str) -> tuple[str, str
         return result, (await asyncio.to_thread(CliRunner().invoke, describe, arguments)).stdout
 
 
-async def test_traffic_to_a_revision_that_has_failed_quotes_its_log(tmp_path: Path) -> None:
-    message, _ = await failed(tmp_path, newest="hello-00002", ConfigurationsReady="True", RoutesReady="False")
+async def test_failure_text_quotes_log_of_failed_revision_with_traffic(tmp_path: Path) -> None:
+    message, _ = await texts_of_failure(tmp_path, newest="hello-00002", ConfigurationsReady="True", RoutesReady="False")
     assert "last lines of the log of hello-00001" in message or WHY in message
     assert "all is well" not in message
 
 
-async def test_a_failure_stands_once_in_a_description_from_its_beginning(tmp_path: Path) -> None:
-    _, page = await failed(tmp_path, newest="hello-00001", ConfigurationsReady="False")
+async def test_describe_prints_a_failure_once_from_its_beginning(tmp_path: Path) -> None:
+    _, page = await texts_of_failure(tmp_path, newest="hello-00001", ConfigurationsReady="False")
     assert (
         "RevisionFailed: Container failed with: Traceback (most recent call\n           last): ... KeyError: 'A'"
         in page

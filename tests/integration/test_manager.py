@@ -1,4 +1,4 @@
-"""The controller-manager on a memory store: its writes, and that they cause no others."""
+"""The controller-manager on a memory store: its writes, and that it makes no unnecessary ones."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -31,7 +31,7 @@ READY = {"podIP": "127.64.0.1", "conditions": [{"type": "Ready", "status": "True
 
 
 class CountingCluster(MemoryCluster):
-    """Counts writes, even those without a change."""
+    """A store that records all patches, even those without a change, and can reject new pods."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class CountingCluster(MemoryCluster):
 
 @pytest.fixture(autouse=True)
 def _no_timers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is written a moment later is written with the next change only."""
+    """Disable delayed writes, so that delayed changes are written only with the next change."""
     for lag in ("_UNREADY_LAG_S", "_STATUS_LAG_S"):
         monkeypatch.setattr(f"serving.home.controllers.manager.{lag}", 3600.0)
 
@@ -68,11 +68,11 @@ async def managed(**metadata: object) -> AsyncIterator[CountingCluster]:
     await asyncio.gather(running, return_exceptions=True)
 
 
-async def rest(cluster: CountingCluster) -> list[str]:
-    """The writes until none follows: all work is in this loop, without timers."""
+async def settled_writes(cluster: CountingCluster) -> list[str]:
+    """The writes so far, once no more follow; all work runs in this event loop, without timers."""
     while True:
         count = len(cluster.writes)
-        # Turns of the loop and no time, which passes also while nothing has its turn.
+        # Wait for iterations of the event loop instead of time, so that a busy machine makes no difference.
         for _ in range(_TURNS):
             await asyncio.sleep(0)
         if count == len(cluster.writes):
@@ -80,29 +80,31 @@ async def rest(cluster: CountingCluster) -> list[str]:
             return writes
 
 
-async def the_pod(cluster: CountingCluster) -> str:
+async def first_pod_name(cluster: CountingCluster) -> str:
     async with cluster.watch(POD, resource_version="0") as events:
         return str((await anext(events)).object["metadata"]["name"])
 
 
-async def test_a_pod_is_written_into_slices_when_it_has_an_address() -> None:
+async def test_endpoint_slice_is_written_when_pod_has_an_address() -> None:
     async with managed() as cluster:
-        name = await the_pod(cluster)
-        await rest(cluster)
+        name = await first_pod_name(cluster)
+        await settled_writes(cluster)
         await cluster.patch(POD, "default", name, patch={"status": {"phase": "Pending"}}, subresource="status")
-        assert await rest(cluster) == ["pods"]
+        assert await settled_writes(cluster) == ["pods"]
         await cluster.patch(POD, "default", name, patch={"status": READY}, subresource="status")
-        assert sorted(await rest(cluster)) == ["deployments.apps", "endpointslices.discovery.k8s.io", "pods"]
+        assert sorted(await settled_writes(cluster)) == ["deployments.apps", "endpointslices.discovery.k8s.io", "pods"]
         (endpoint_slice,) = (await cluster.list(ENDPOINT_SLICE)).items
         assert [endpoint["addresses"] for endpoint in endpoint_slice["endpoints"]] == [["127.64.0.1"]]
 
 
-async def test_the_status_of_pods_that_start_is_written_with_the_next_change(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deployment_status_of_starting_pods_is_written_with_next_change_or_after_lag(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async with managed() as cluster:
-        name = await the_pod(cluster)
-        assert await rest(cluster) == ["endpointslices.discovery.k8s.io"]
+        name = await first_pod_name(cluster)
+        assert await settled_writes(cluster) == ["endpointslices.discovery.k8s.io"]
         await cluster.patch(POD, "default", name, patch={"status": READY}, subresource="status")
-        await rest(cluster)
+        await settled_writes(cluster)
         assert (await cluster.get(DEPLOYMENT, "default", "web"))["status"]["readyReplicas"] == 1
     monkeypatch.setattr("serving.home.controllers.manager._STATUS_LAG_S", 0.01)
     async with managed() as cluster:
@@ -111,109 +113,111 @@ async def test_the_status_of_pods_that_start_is_written_with_the_next_change(mon
         assert statuses[1]["unavailableReplicas"] == 1
 
 
-async def test_a_pod_that_goes_leaves_its_slices() -> None:
+async def test_deleted_pod_is_removed_from_endpoint_slices() -> None:
     async with managed() as cluster:
-        name = await the_pod(cluster)
+        name = await first_pod_name(cluster)
         await cluster.patch(POD, "default", name, patch={"status": READY}, subresource="status")
-        await rest(cluster)
+        await settled_writes(cluster)
         await cluster.patch(DEPLOYMENT, "default", "web", patch={"spec": {"replicas": 0}}, subresource="scale")
         await cluster.delete(POD, "default", name, grace_s=0)
-        await rest(cluster)
+        await settled_writes(cluster)
         (endpoint_slice,) = (await cluster.list(ENDPOINT_SLICE)).items
         assert endpoint_slice["endpoints"] == []
         assert (await cluster.get(DEPLOYMENT, "default", "web"))["status"]["replicas"] == 0
 
 
-async def test_the_end_of_a_revisions_pod_is_one_write_of_its_slice() -> None:
+async def test_deletion_of_revision_pod_is_one_endpoint_slice_write() -> None:
     async with managed() as cluster:
-        name = await the_pod(cluster)
+        name = await first_pod_name(cluster)
         await cluster.patch(POD, "default", name, patch={"metadata": {"labels": {REVISION_LABEL: "web-00001"}}})
         await cluster.patch(POD, "default", name, patch={"status": READY}, subresource="status")
-        await rest(cluster)
+        await settled_writes(cluster)
         await cluster.delete(POD, "default", name, grace_s=30)
-        assert ENDPOINT_SLICE.resource in await rest(cluster)
+        assert ENDPOINT_SLICE.resource in await settled_writes(cluster)
         (endpoint_slice,) = (await cluster.list(ENDPOINT_SLICE)).items
         assert endpoint_slice["endpoints"] == []
         await cluster.delete(POD, "default", name, grace_s=0)
-        assert ENDPOINT_SLICE.resource not in await rest(cluster)
+        assert ENDPOINT_SLICE.resource not in await settled_writes(cluster)
 
 
-async def test_a_scale_to_zero_is_one_write_of_the_status() -> None:
+async def test_scale_to_zero_is_one_status_write() -> None:
     async with managed() as cluster:
-        name = await the_pod(cluster)
+        name = await first_pod_name(cluster)
         await cluster.patch(POD, "default", name, patch={"status": READY}, subresource="status")
-        await rest(cluster)
+        await settled_writes(cluster)
         await cluster.patch(DEPLOYMENT, "default", "web", patch={"spec": {"replicas": 0}}, subresource="scale")
         scale_and_status = ["deployments.apps", "deployments.apps"]
-        assert [resource for resource in await rest(cluster) if resource == DEPLOYMENT.resource] == scale_and_status
+        assert [
+            resource for resource in await settled_writes(cluster) if resource == DEPLOYMENT.resource
+        ] == scale_and_status
         assert (await cluster.get(DEPLOYMENT, "default", "web"))["status"]["replicas"] == 0
 
 
-async def test_the_status_of_a_revisions_deployment_is_written_when_it_is_read_or_its_pods_are_refused() -> None:
+async def test_status_of_revision_deployment_is_written_on_demand_or_on_failure() -> None:
     owner = {"apiVersion": "serving.knative.dev/v1", "kind": "Revision", "name": "web-00001", "uid": "u"}
     async with managed(labels={REVISION_LABEL: "web-00001"}, ownerReferences=[owner]) as cluster:
-        name = await the_pod(cluster)
-        await rest(cluster)
+        name = await first_pod_name(cluster)
+        await settled_writes(cluster)
         await cluster.patch(POD, "default", name, patch={"status": READY}, subresource="status")
-        assert DEPLOYMENT.resource not in await rest(cluster)
+        assert DEPLOYMENT.resource not in await settled_writes(cluster)
         await cluster.statuses.refresh()
         assert (await cluster.get(DEPLOYMENT, "default", "web"))["status"]["readyReplicas"] == 1
         await cluster.statuses.refresh()
         with cluster.statuses.watched():
-            await rest(cluster)
+            await settled_writes(cluster)
             await cluster.patch(POD, "default", name, patch={"status": {"conditions": []}}, subresource="status")
-            assert DEPLOYMENT.resource in await rest(cluster)
+            assert DEPLOYMENT.resource in await settled_writes(cluster)
         cluster.refusal = "exceeded quota"
         await cluster.patch(DEPLOYMENT, "default", "web", patch={"spec": {"replicas": 2}}, subresource="scale")
-        await rest(cluster)
+        await settled_writes(cluster)
         assert is_true(await cluster.get(DEPLOYMENT, "default", "web"), "ReplicaFailure")
         await cluster.delete(POD, "default", name, grace_s=0)
         await cluster.delete(DEPLOYMENT, "default", "web")
-        await rest(cluster)
+        await settled_writes(cluster)
         await cluster.statuses.refresh()
-        assert await rest(cluster) == []
+        assert await settled_writes(cluster) == []
 
 
-async def test_a_deployment_whose_status_alone_changes_is_left_alone() -> None:
+async def test_deployment_with_changed_status_only_causes_no_writes() -> None:
     async with managed() as cluster:
-        await the_pod(cluster)
-        await rest(cluster)
+        await first_pod_name(cluster)
+        await settled_writes(cluster)
         await cluster.patch(DEPLOYMENT, "default", "web", patch={"status": {"collisionCount": 1}}, subresource="status")
-        assert await rest(cluster) == ["deployments.apps"]
+        assert await settled_writes(cluster) == ["deployments.apps"]
         await cluster.patch(DEPLOYMENT, "default", "web", patch={"spec": {"replicas": 2}})
-        assert "deployments.apps" in await rest(cluster)
+        assert "deployments.apps" in await settled_writes(cluster)
         assert len((await cluster.list(POD)).items) == 2
 
 
-async def test_a_status_that_changes_neither_address_nor_readiness_is_left_alone() -> None:
+async def test_irrelevant_pod_status_change_causes_no_writes() -> None:
     async with managed() as cluster:
-        name = await the_pod(cluster)
+        name = await first_pod_name(cluster)
         await cluster.patch(POD, "default", name, patch={"status": READY}, subresource="status")
-        await rest(cluster)
+        await settled_writes(cluster)
         await cluster.patch(POD, "default", name, patch={"status": {"message": "restarted"}}, subresource="status")
-        assert await rest(cluster) == ["pods"]
+        assert await settled_writes(cluster) == ["pods"]
 
 
-async def test_addresses_of_pods_that_are_not_ready_reach_slices_together_with_the_next_that_is() -> None:
+async def test_addresses_of_unready_pods_are_written_with_next_ready_pod() -> None:
     async with managed() as cluster:
         await cluster.patch(DEPLOYMENT, "default", "web", patch={"spec": {"replicas": 3}}, subresource="scale")
-        await rest(cluster)
+        await settled_writes(cluster)
         first, *others = [pod["metadata"]["name"] for pod in (await cluster.list(POD)).items]
         for number, name in enumerate(others, 2):
             starting = {"podIP": f"127.64.0.{number}", "conditions": []}
             await cluster.patch(POD, "default", name, patch={"status": starting}, subresource="status")
-        assert await rest(cluster) == ["pods"] * len(others)
+        assert await settled_writes(cluster) == ["pods"] * len(others)
         await cluster.patch(POD, "default", first, patch={"status": READY}, subresource="status")
-        assert (await rest(cluster)).count("endpointslices.discovery.k8s.io") == 1
+        assert (await settled_writes(cluster)).count("endpointslices.discovery.k8s.io") == 1
         (endpoint_slice,) = (await cluster.list(ENDPOINT_SLICE)).items
         assert [endpoint["conditions"]["ready"] for endpoint in endpoint_slice["endpoints"]].count(False) == len(others)
 
 
-async def test_the_address_of_a_pod_that_is_never_ready_reaches_its_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_address_of_unready_pod_is_written_after_lag(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.home.controllers.manager._UNREADY_LAG_S", 0.01)
     async with managed() as cluster:
-        name = await the_pod(cluster)
-        await rest(cluster)
+        name = await first_pod_name(cluster)
+        await settled_writes(cluster)
         await cluster.patch(POD, "default", name, patch={"status": {"podIP": "127.64.0.1"}}, subresource="status")
         async with cluster.watch(ENDPOINT_SLICE, resource_version="0") as events, asyncio.timeout(60):
             async for event in events:
@@ -221,13 +225,13 @@ async def test_the_address_of_a_pod_that_is_never_ready_reaches_its_slice(monkey
                     break
 
 
-async def test_a_pod_that_the_server_refuses_is_in_the_status_and_an_event_until_it_is_created() -> None:
+async def test_rejected_pod_is_reported_in_status_and_event_until_it_is_created() -> None:
     async with managed() as cluster:
-        await the_pod(cluster)
-        await rest(cluster)
+        await first_pod_name(cluster)
+        await settled_writes(cluster)
         cluster.refusal = 'pods "web-" is forbidden: exceeded quota: q'
         await cluster.patch(DEPLOYMENT, "default", "web", patch={"spec": {"replicas": 2}}, subresource="scale")
-        await rest(cluster)
+        await settled_writes(cluster)
         condition = condition_of(await cluster.get(DEPLOYMENT, "default", "web"), "ReplicaFailure")
         assert (condition["status"], condition["reason"], condition["message"]) == (
             "True",
@@ -238,15 +242,15 @@ async def test_a_pod_that_the_server_refuses_is_in_the_status_and_an_event_until
         assert (event["reason"], event["message"]) == ("FailedCreate", f"Error creating: {cluster.refusal}")
         cluster.refusal = ""
         await cluster.patch(DEPLOYMENT, "default", "web", patch={"spec": {"minReadySeconds": 1}})
-        await rest(cluster)
+        await settled_writes(cluster)
         pods = (await cluster.list(POD)).items
         assert len(pods) == 2
         await cluster.patch(POD, "default", pods[0]["metadata"]["name"], patch={"status": READY}, subresource="status")
-        await rest(cluster)
+        await settled_writes(cluster)
         assert not condition_of(await cluster.get(DEPLOYMENT, "default", "web"), "ReplicaFailure")
 
 
-async def test_a_namespace_has_a_default_account_and_the_status_of_its_quotas() -> None:
+async def test_namespace_has_default_service_account_and_quota_status() -> None:
     cluster = MemoryCluster()
     running = asyncio.create_task(NamespaceObjects(cluster).run())
     try:
@@ -268,14 +272,14 @@ async def test_a_namespace_has_a_default_account_and_the_status_of_its_quotas() 
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def test_what_is_deleted_is_forgotten() -> None:
+async def test_deleted_objects_are_removed_from_caches() -> None:
     async with managed() as cluster:
-        pod = await the_pod(cluster)
-        await rest(cluster)
+        pod = await first_pod_name(cluster)
+        await settled_writes(cluster)
         known = (cluster.manager._pods_of, cluster.manager._pods_with, cluster.manager._services_with)
         assert [len(cache) for cache in known] == [1, 2, 1]
         await cluster.delete(SERVICE, "default", "web")
         await cluster.delete(DEPLOYMENT, "default", "web")
         await cluster.delete(POD, "default", pod, grace_s=0)
-        await rest(cluster)
+        await settled_writes(cluster)
         assert not any((*known, cluster.manager._made))

@@ -1,4 +1,4 @@
-"""The node group daemon's passes over a store: its writes, and objects left alone."""
+"""The node group daemon's passes over a store and a simulated cloud: scaling, deletion, errors and restarts."""
 
 import asyncio
 from typing import Any
@@ -29,7 +29,7 @@ async def reasons(stage: NodeGroupStage) -> list[str]:
     return [event["reason"] for event in (await stage.cluster.list(EVENT, "default")).items]
 
 
-async def test_a_full_group_grows_once_and_says_why() -> None:
+async def test_full_group_scales_up_once_and_reports_reason() -> None:
     async with staged_groups() as stage:
         await three_nodes(stage)
         for number in range(12):
@@ -47,7 +47,7 @@ async def test_a_full_group_grows_once_and_says_why() -> None:
         assert stage.cloud.increases == [("asg", 2)]
 
 
-async def test_an_idle_group_taints_then_deletes_its_oldest_nodes() -> None:
+async def test_idle_group_taints_then_deletes_its_oldest_nodes() -> None:
     async with staged_groups() as stage:
         await three_nodes(stage)
         await stage.run(after_s=HOUR_S)
@@ -59,7 +59,7 @@ async def test_an_idle_group_taints_then_deletes_its_oldest_nodes() -> None:
         assert {"NodeTainted", "NodeDeleted"} <= set(await reasons(stage))
 
 
-async def test_pods_are_evicted_within_their_budget_before_their_node_goes() -> None:
+async def test_pods_are_evicted_within_disruption_budget_before_node_deletion() -> None:
     async with staged_groups() as stage:
         await three_nodes(stage)
         for name in ("x", "y"):
@@ -74,7 +74,7 @@ async def test_pods_are_evicted_within_their_budget_before_their_node_goes() -> 
         await stage.cluster.patch(POD, "default", "daemon", patch={"metadata": {"labels": {"app": "other"}}})
         await stage.run(after_s=HOUR_S)
         group_pass = await stage.run_one(after_s=601)
-        # One goes, the other is kept by the budget; the DaemonSet's stays.
+        # One pod is evicted, the budget retains the other, and the DaemonSet's pod is not evicted.
         assert (group_pass.done.evicted_count, group_pass.done.failed_nodes) == (1, {"a"})
         pods = {name_of(pod): pod for pod in (await stage.cluster.list(POD)).items}
         assert ["deletionTimestamp" in pods[name]["metadata"] for name in ("x", "y", "daemon")].count(True) == 1
@@ -86,7 +86,7 @@ async def test_pods_are_evicted_within_their_budget_before_their_node_goes() -> 
         assert "a" not in await stage.names()
 
 
-async def test_a_node_that_got_a_pod_since_is_not_deleted() -> None:
+async def test_node_with_new_pod_is_not_deleted() -> None:
     async with staged_groups() as stage:
         await three_nodes(stage)
         await stage.run(after_s=HOUR_S)
@@ -105,7 +105,7 @@ async def test_a_node_that_got_a_pod_since_is_not_deleted() -> None:
         {"metadata": {"annotations": {"atlassian.com/no-delete": "yes"}}},
     ],
 )
-async def test_a_node_that_was_cordoned_untainted_or_protected_since_is_not_deleted(change: dict[str, Any]) -> None:
+async def test_cordoned_untainted_or_protected_node_is_not_deleted(change: dict[str, Any]) -> None:
     async with staged_groups() as stage:
         await three_nodes(stage)
         await stage.run(after_s=HOUR_S)
@@ -116,7 +116,7 @@ async def test_a_node_that_was_cordoned_untainted_or_protected_since_is_not_dele
         assert await stage.names() == {"a", "c"}
 
 
-async def test_growth_takes_tainted_nodes_back_first() -> None:
+async def test_scale_up_untaints_nodes_first() -> None:
     async with staged_groups() as stage:
         await three_nodes(stage)
         await stage.run(after_s=HOUR_S)
@@ -126,14 +126,14 @@ async def test_growth_takes_tainted_nodes_back_first() -> None:
         assert (await stage.tainted(), stage.cloud.increases) == ({"a"}, [])
 
 
-async def test_a_refusal_releases_the_lock_and_the_breaker_stops_asking() -> None:
+async def test_rejected_scale_up_releases_lock_and_opens_breaker() -> None:
     async with staged_groups(scaleUpFailureThreshold=2) as stage:
         await three_nodes(stage)
         for number in range(12):
             await stage.pod(f"p{number}", on="abc"[number % 3])
-        # The first fault is for the description, which is fine.
+        # Only scale-ups are rejected.
         refusals = 0
-        real = stage.cloud.increase
+        original = stage.cloud.increase
 
         async def refuse(_group: str, _count: int) -> None:
             nonlocal refusals
@@ -146,12 +146,12 @@ async def test_a_refusal_releases_the_lock_and_the_breaker_stops_asking() -> Non
         assert refusals == 2
         assert (await stage.condition("AbleToScale"))["reason"] == "BreakerOpen"
         assert "EffectFailed" in await reasons(stage)
-        stage.cloud.increase = real  # type: ignore[method-assign]
+        stage.cloud.increase = original  # type: ignore[method-assign]
         await stage.run(after_s=601)
         assert stage.cloud.increases == [("asg", 1)]
 
 
-async def test_nodes_that_never_register_open_the_breaker() -> None:
+async def test_missing_nodes_open_the_breaker_until_they_register() -> None:
     async with staged_groups(scaleUpFailureThreshold=2) as stage:
         await three_nodes(stage)
         for number in range(12):
@@ -165,34 +165,34 @@ async def test_nodes_that_never_register_open_the_breaker() -> None:
         assert (condition["status"], condition["reason"]) == ("False", "MachinesMissing")
         assert condition["message"].startswith("4 machines of the cloud are no node of this group")
         assert "MachinesMissing" in await reasons(stage)
-        # They come after all.
+        # The missing nodes register late.
         for name in ("d", "e", "f", "g"):
             await stage.node(name)
         await stage.run(after_s=10)
         assert (await stage.condition("MachinesRegistered"))["status"] == "True"
 
 
-async def test_the_lock_and_the_breaker_survive_a_restart_of_the_daemon() -> None:
+async def test_lock_and_breaker_survive_daemon_restart() -> None:
     async with staged_groups(scaleUpFailureThreshold=2, scaleUpRetry="10m") as stage:
         await three_nodes(stage)
         for number in range(12):
             await stage.pod(f"p{number}", on="abc"[number % 3])
         await stage.run()
         await stage.restart()
-        # Within the cool-down: another process would ask again without the lock.
+        # Within the cool-down, only the lock prevents another request.
         locked = await stage.run_one(after_s=60)
         assert (locked.plan.decided_by, len(stage.cloud.increases)) == (GroupRule.LOCK, 1)
         for _ in range(4):
             await stage.restart()
             await stage.run(after_s=125)
-        # Two scale-ups failed, each seen by another process; the breaker is open for all that come.
+        # Two scale-ups failed, each observed by another process; the breaker stays open across restarts.
         assert len(stage.cloud.increases) == 2
-        # A restart of one machine's store, too: its journal keeps no status.
+        # The state also survives a restart of the local store, whose journal does not contain statuses.
         await stage.cluster.patch(NODE_GROUP, "", "shared", patch={"status": {"state": None}}, subresource="status")
         await stage.restart()
-        still = await stage.run_one(after_s=10)
-        assert still.state.breaker.phase is BreakerPhase.OPEN
-        assert GroupLimit.BREAKER in still.plan.limits
+        later_pass = await stage.run_one(after_s=10)
+        assert later_pass.state.breaker.phase is BreakerPhase.OPEN
+        assert GroupLimit.BREAKER in later_pass.plan.limits
 
 
 async def test_nodes_without_labels_do_not_belong_to_the_group() -> None:
@@ -211,21 +211,21 @@ async def test_nodes_without_labels_do_not_belong_to_the_group() -> None:
         assert (await stage.condition("AbleToScale"))["reason"] == "BreakerOpen"
 
 
-async def test_partial_growth_is_asked_for_again_after_the_cool_down() -> None:
+async def test_missing_node_is_requested_again_after_cool_down() -> None:
     async with staged_groups() as stage:
         await three_nodes(stage)
         for number in range(12):
             await stage.pod(f"p{number}", on="abc"[number % 3])
         await stage.run()
         await stage.node("d")
-        # The cloud gave up the second one.
+        # The cloud cancelled the second node.
         group = stage.cloud.groups["asg"]
         stage.cloud.groups["asg"] = type(group)(target_size=4, min_size=0, max_size=10)
         group_pass = await stage.run_one(after_s=125)
         assert (group_pass.plan.decided_by, stage.cloud.increases[1:]) == (GroupRule.SCALE_UP, [("asg", 1)])
 
 
-async def test_a_cloud_that_is_away_stops_its_group_and_nothing_else() -> None:
+async def test_unavailable_cloud_stops_its_group_and_is_reported() -> None:
     async with staged_groups() as stage:
         await three_nodes(stage)
         stage.cloud.faults.append(CloudUnavailable("throttled: Rate exceeded"))
@@ -243,27 +243,27 @@ async def test_a_cloud_that_is_away_stops_its_group_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("has_acted", [True, False])
-async def test_growth_without_a_response_is_repeated_only_if_it_had_no_effect(has_acted: bool) -> None:
+async def test_scale_up_without_response_is_repeated_only_if_it_had_no_effect(has_acted: bool) -> None:
     async with staged_groups() as stage:
         await three_nodes(stage)
         for number in range(12):
             await stage.pod(f"p{number}", on="abc"[number % 3])
-        real = stage.cloud.increase
+        original = stage.cloud.increase
 
         async def silent(group: str, count: int) -> None:
             if has_acted:
-                await real(group, count)
+                await original(group, count)
             raise CloudUnavailable("no answer in time")
 
         stage.cloud.increase = silent  # type: ignore[method-assign]
         await stage.run()
-        stage.cloud.increase = real  # type: ignore[method-assign]
+        stage.cloud.increase = original  # type: ignore[method-assign]
         await stage.run(after_s=10)
         assert stage.cloud.increases == [("asg", 2)]
         assert stage.cloud.groups["asg"].target_size == 5
 
 
-async def test_a_machine_of_another_group_is_reported_and_its_node_stays() -> None:
+async def test_machine_of_another_group_is_reported_and_its_node_is_retained() -> None:
     async with staged_groups() as stage:
         await three_nodes(stage)
         stage.cloud.unknown_machines = {"a"}
@@ -273,7 +273,7 @@ async def test_a_machine_of_another_group_is_reported_and_its_node_stays() -> No
         assert group_pass.done.problems == ["delete node a: not in group asg"]
 
 
-async def test_without_the_lease_nothing_is_written_and_the_cloud_is_not_asked() -> None:
+async def test_lost_lease_prevents_writes_and_cloud_requests() -> None:
     async with staged_groups() as stage:
 
         def lost() -> None:
@@ -289,7 +289,7 @@ async def test_without_the_lease_nothing_is_written_and_the_cloud_is_not_asked()
         assert (stage.cloud.increases, await stage.status()) == ([], {})
 
 
-async def test_another_process_continues_from_the_status() -> None:
+async def test_restarted_daemon_continues_from_status() -> None:
     async with staged_groups() as stage:
         await three_nodes(stage)
         for number in range(12):
@@ -300,7 +300,7 @@ async def test_another_process_continues_from_the_status() -> None:
         assert (group_pass.plan.decided_by, stage.cloud.increases) == (GroupRule.LOCK, [("asg", 2)])
 
 
-async def test_nodes_on_their_way_are_not_asked_for_again_by_a_process_that_knows_nothing() -> None:
+async def test_nodes_already_requested_are_not_requested_again_without_status() -> None:
     async with staged_groups(target=5) as stage:
         await three_nodes(stage)
         for number in range(12):
@@ -309,24 +309,24 @@ async def test_nodes_on_their_way_are_not_asked_for_again_by_a_process_that_know
         assert (group_pass.plan.decided_by, stage.cloud.increases) == (GroupRule.LOCK, [])
 
 
-async def test_a_taint_is_tried_again_after_a_conflict() -> None:
+async def test_taint_is_retried_after_a_conflict() -> None:
     async with staged_groups(fastNodeRemovalRate=1) as stage:
         await three_nodes(stage)
-        real, conflicts = stage.cluster.write, 0
+        original, conflicts = stage.cluster.write, 0
 
         async def contested(write: Write) -> Object:
             nonlocal conflicts
             if isinstance(write, Patch) and write.kind == NODE and not conflicts:
                 conflicts += 1
                 raise Conflict("the object has been modified")
-            return await real(write)
+            return await original(write)
 
         stage.cluster.write = contested  # type: ignore[method-assign]
         await stage.run(after_s=HOUR_S)
         assert (await stage.tainted(), conflicts) == ({"a"}, 1)
 
 
-async def test_a_dry_group_writes_its_status_and_nothing_else() -> None:
+async def test_dry_run_group_writes_only_its_status() -> None:
     async with staged_groups() as stage:
         await three_nodes(stage)
         stage.is_dry = True
@@ -336,7 +336,7 @@ async def test_a_dry_group_writes_its_status_and_nothing_else() -> None:
         assert (await stage.status())["lastPass"]["withheld"] == ["delete nodes a, b"]
 
 
-async def test_groups_of_the_config_map_are_shown_as_node_groups() -> None:
+async def test_groups_of_config_map_are_shown_as_node_groups() -> None:
     async with staged_groups(group=False) as stage:
         await three_nodes(stage)
         stage.reading = groups_of_text(ESCALATOR_FILE, where="file")
@@ -352,7 +352,7 @@ async def test_groups_of_the_config_map_are_shown_as_node_groups() -> None:
             await stage.status()
 
 
-async def test_a_node_group_goes_before_a_group_of_the_config_map_with_its_name() -> None:
+async def test_node_group_takes_precedence_over_config_map() -> None:
     async with staged_groups(maxNodes=4) as stage:
         await three_nodes(stage)
         stage.reading = groups_of_text(ESCALATOR_FILE, where="file")
@@ -360,7 +360,7 @@ async def test_a_node_group_goes_before_a_group_of_the_config_map_with_its_name(
         assert group_pass.settings.max_nodes == 4
 
 
-async def test_every_problem_of_a_node_group_is_in_its_condition() -> None:
+async def test_every_problem_of_node_group_is_in_its_condition() -> None:
     async with staged_groups(minNodes=20, softDeleteGracePeriod="never", colour="red") as stage:
         assert await stage.run() == []
         condition = await stage.condition("Ready")
@@ -369,7 +369,7 @@ async def test_every_problem_of_a_node_group_is_in_its_condition() -> None:
             assert f"NodeGroup shared: spec: {key}" in condition["message"]
 
 
-async def test_a_wrong_group_of_the_config_map_is_shown_with_its_problems() -> None:
+async def test_invalid_group_of_config_map_is_shown_with_its_problems() -> None:
     async with staged_groups(group=False) as stage:
         await three_nodes(stage)
         stage.reading = groups_of_text(ESCALATOR_FILE.replace("min_nodes: 1", "min_nodes: 20"), where="file")
@@ -382,7 +382,7 @@ async def test_a_wrong_group_of_the_config_map_is_shown_with_its_problems() -> N
         assert (await stage.condition("Ready"))["status"] == "True"
 
 
-async def test_an_ignored_key_of_the_config_map_is_in_a_condition_and_an_event() -> None:
+async def test_ignored_key_of_config_map_is_in_condition_and_event() -> None:
     async with staged_groups(group=False) as stage:
         await three_nodes(stage)
         unknown = ESCALATOR_FILE.replace("    aws:", "    scale_up_cool_down_timeout: 10m\n    aws:")
@@ -398,7 +398,7 @@ async def test_an_ignored_key_of_the_config_map_is_in_a_condition_and_an_event()
         assert (await stage.condition("KeysKnown"))["status"] == "True"
 
 
-async def test_what_a_pass_wrote_is_believed_before_the_watch_brings_it() -> None:
+async def test_own_writes_are_visible_before_the_watch_delivers_them() -> None:
     async with staged_groups() as stage:
         await three_nodes(stage)
         await stage.run(after_s=HOUR_S)

@@ -1,4 +1,4 @@
-"""The daemon counts anticipated pods, in groups that ask for it."""
+"""The daemon counts anticipated pods in groups with anticipation."""
 
 from serving.core.model.anticipation import AnticipatedPods
 from serving.core.model.knative import ANTICIPATED_PODS_ANNOTATION, REVISION_LABEL
@@ -10,7 +10,7 @@ NAME = "hello-00001"
 
 
 async def revision(stage: NodeGroupStage, *, published: int) -> None:
-    """A revision without pods that publishes how many it will want."""
+    """Create a revision without pods that publishes a number of anticipated pods."""
     text = AnticipatedPods(count=published, until_s=stage.now_s + 60).text()
     metadata = {"namespace": "default", "name": NAME, "annotations": {ANTICIPATED_PODS_ANNOTATION: text}}
     await stage.cluster.create(REVISION, {"metadata": metadata, "spec": {"containers": [{"image": "i"}]}})
@@ -25,7 +25,7 @@ async def nodes(stage: NodeGroupStage) -> None:
         await stage.node(name)
 
 
-async def test_nodes_are_asked_for_before_any_pod_is_pending() -> None:
+async def test_anticipated_pods_scale_up_before_any_pod_is_pending() -> None:
     async with staged_groups(anticipation=True) as stage:
         await nodes(stage)
         await revision(stage, published=12)
@@ -42,7 +42,7 @@ async def test_nodes_are_asked_for_before_any_pod_is_pending() -> None:
         assert (later.plan.anticipated_count, (await stage.status())["anticipatedPodCount"]) == (0, 0)
 
 
-async def test_other_groups_count_pods_that_exist_only() -> None:
+async def test_groups_without_anticipation_count_existing_pods_only() -> None:
     async with staged_groups() as stage:
         await nodes(stage)
         await revision(stage, published=12)

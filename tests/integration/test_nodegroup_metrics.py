@@ -1,4 +1,4 @@
-"""The daemon's loop: its passes fill the page of metrics, at the interval that is set."""
+"""The daemon's loop: metrics of its passes, and the scan interval."""
 
 import asyncio
 
@@ -23,7 +23,7 @@ async def set_gauges(stage: NodeGroupStage, loop: NodeGroupLoop, *, after_s: flo
     await loop._pass()
 
 
-async def test_locks_and_nodes_that_come_are_timed_and_pods_that_wait_are_measured() -> None:
+async def test_scale_lock_and_node_registration_are_timed_and_pending_pods_measured() -> None:
     async with staged_groups() as stage:
         metrics = stage.metrics
         loop = NodeGroupLoop(stage.passes, lambda: SETTINGS, metrics)
@@ -41,18 +41,18 @@ async def test_locks_and_nodes_that_come_are_timed_and_pods_that_wait_are_measur
         for name in ("d", "e", "f"):
             await stage.node(name)
         await set_gauges(stage, loop, after_s=60)
-        # The lock of 2 minutes is over, and nodes came 70 s after they were asked for.
+        # The lock of 2 minutes has ended, and nodes registered 70 s after the request.
         assert value(metrics, f"{prefix}_scale_lock") == 0
         assert value(metrics, f"{prefix}_scale_lock_duration_sum") == 130
         assert value(metrics, f"{prefix}_node_registration_lag_count") == 3
         assert value(metrics, f"{prefix}_node_registration_lag_bucket", le="60.0") == 0
         assert value(metrics, f"{prefix}_node_registration_lag_bucket", le="120.0") == 3
-        # A group that is gone leaves no rows.
+        # Metrics of a deleted group are removed.
         metrics.passed(0.1, [])
         assert value(metrics, f"{prefix}_scale_lock") is None
 
 
-async def test_a_shorter_interval_applies_before_the_longer_one_is_over() -> None:
+async def test_shorter_scan_interval_applies_immediately() -> None:
     async with staged_groups() as stage:
         await stage.stop()
         settings = [msgspec.structs.replace(SETTINGS, scan_interval_s=3600.0)]

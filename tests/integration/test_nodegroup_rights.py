@@ -1,4 +1,4 @@
-"""The Role of the node group daemon grants what it uses: nothing is missing, and nothing is unused."""
+"""The Role of the node group daemon grants exactly the calls that it makes."""
 
 import asyncio
 from pathlib import Path
@@ -22,25 +22,25 @@ from tests.integration.api_server import served
 from tests.integration.nodegroup_stage import NodeGroupStage, staged_groups
 from tests.unit.nodes.nodegroup.test_groups import ESCALATOR_FILE
 
-# Only read where another holder may be.
+# The lease is read only if another holder is possible.
 RARE = {"get leases.coordination.k8s.io"}
 
 
 async def everything(stage: NodeGroupStage) -> None:
-    """Each write that a pass ever makes."""
+    """Cause each call that a pass can make."""
     stage.reading = groups_of_text(ESCALATOR_FILE, where="file")
     for name in ("a", "b", "c"):
         await stage.node(name)
     await stage.pod("x", on="a", cpu="100m")
-    # One that is wrong: the same Event each time, also of another process.
+    # An invalid group causes the same Event each time, also from another process.
     await stage.cluster.create(NODE_GROUP, {"metadata": {"name": "wrong"}, "spec": {}})
-    # One that counts pods which are anticipated.
+    # A group with anticipation.
     await stage.group("anticipating", labelValue="other", anticipation=True)
     await stage.run()
     followed = stage.passes._anticipation
     await until(lambda: followed._revisions.synced.is_set() and followed._deployments.synced.is_set())
     await stage.restart()
-    # Drains one and deletes another.
+    # Drains one node and deletes another.
     await stage.run(after_s=601)
     await stage.cluster.delete(POD, "default", "x", grace_s=0)
     await stage.cluster.patch(NODE_GROUP, "", "shared", patch={"spec": {"maxNodes": 99}})
@@ -49,9 +49,7 @@ async def everything(stage: NodeGroupStage) -> None:
     await stage.run(after_s=1)
 
 
-async def test_the_daemon_calls_what_its_role_allows_and_its_role_allows_what_it_calls(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_nodegroup_role_matches_calls_of_the_daemon(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     record = tmp_path / "calls"
     async with staged_groups(group=False) as stage, served(stage.cluster, tmp_path) as api:
         monkeypatch.setenv("SERVING_KUBE_RECORD", str(record))
@@ -77,7 +75,7 @@ async def test_the_daemon_calls_what_its_role_allows_and_its_role_allows_what_it
     assert (calls - allowed, allowed - calls - settings - RARE) == (set(), set())
 
 
-async def test_the_component_for_cluster_api_allows_what_that_cloud_calls(
+async def test_cluster_api_component_role_matches_calls_of_the_cloud(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = tmp_path / "calls"

@@ -1,4 +1,4 @@
-"""What tests start ends with them."""
+"""Processes that a test starts end with its test process."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ from tests import orphans
 from tests.eventually import until
 from tests.tidy.sources import ROOT
 
-# A test that starts a process in a session of its own, which starts another, and then hangs.
+# A test that starts a process in a new session, which starts another process, and then hangs.
 _TEST = """
 import subprocess, time
 
@@ -28,7 +28,7 @@ def is_alive(pid: int) -> bool:
     return state != "Z"
 
 
-async def test_what_a_killed_test_process_started_ends(tmp_path: Path) -> None:
+async def test_processes_of_a_killed_test_run_end(tmp_path: Path) -> None:
     started = tmp_path / "started"
     (tmp_path / "test_it.py").write_text(_TEST.format(file=started))
     environment = {name: value for name, value in os.environ.items() if name != orphans.VARIABLE}

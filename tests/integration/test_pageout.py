@@ -1,6 +1,6 @@
-"""The memory of a frozen app, moved out: by the kernel's own numbers, on processes of this machine.
+"""Page-out of the memory of a frozen app, measured by the kernel, on real processes.
 
-Anonymous memory needs swap to go to, which a test does not create. Pages of a file go without it, by the same call.
+Anonymous memory needs swap, which a test does not create. The same call pages out file pages without swap.
 """
 
 import mmap
@@ -21,7 +21,7 @@ from tests.integration.test_freezers import running
 HEADER = "Filename\tType\tSize\tUsed\tPriority\n"
 ZRAM = f"{HEADER}/dev/zram0 partition 1048572 0 100\n"
 _MIB = 2**20
-# Maps a file, reads all of it and says so; then answers each line with one more read of all.
+# Maps a file, reads all of it and prints a sum; then reads all of it again for each line of input.
 _READER = """
 import mmap, sys
 with open(sys.argv[1], "rb") as file:
@@ -34,7 +34,7 @@ for _ in sys.stdin:
 
 @pytest.fixture
 def reader(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
-    """A process with 32 MiB of a file in memory. The file is on the disk."""
+    """A process that has mapped and read 32 MiB of a file on disk."""
     if subprocess.check_output(["stat", "-f", "-c", "%T", tmp_path], text=True) == "tmpfs\n":
         pytest.skip("files of this folder are memory")
     path = tmp_path / "data"
@@ -51,7 +51,7 @@ def reader(tmp_path: Path) -> Iterator["subprocess.Popen[str]"]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="advising another process needs CAP_SYS_NICE")
-def test_memory_leaves_a_process_and_returns(reader: "subprocess.Popen[str]") -> None:
+def test_page_out_reduces_resident_memory_until_it_is_read_again(reader: "subprocess.Popen[str]") -> None:
     new_page_out = page_out([reader.pid])
     assert new_page_out.before_bytes > 32 * _MIB
     assert new_page_out.before_bytes - new_page_out.after_bytes > 16 * _MIB
@@ -63,7 +63,7 @@ def test_memory_leaves_a_process_and_returns(reader: "subprocess.Popen[str]") ->
     assert pss_bytes(reader.pid) > 32 * _MIB
 
 
-async def test_the_memory_of_a_frozen_app_is_moved_after_a_while(tmp_path: Path) -> None:
+async def test_memory_of_frozen_app_is_paged_out_after_delay(tmp_path: Path) -> None:
     (tmp_path / "swaps").write_text(ZRAM)
     async with running(tmp_path, "sleep", "1000") as app:
         settings = QueueProxySettings(dormant_page_out_s=0.1)
@@ -76,13 +76,13 @@ async def test_the_memory_of_a_frozen_app_is_moved_after_a_while(tmp_path: Path)
         assert int(before.removeprefix("queueproxy_dormant_memory_before_bytes ")) > 0
 
 
-def test_a_process_that_has_ended_has_no_memory() -> None:
+def test_page_out_of_ended_process_reports_zero_bytes() -> None:
     ended = subprocess.Popen(["true"])
     ended.wait()
     assert page_out([ended.pid]).before_bytes == 0
 
 
-def test_a_cgroup_that_cannot_reclaim_is_no_obstacle(reader: "subprocess.Popen[str]", tmp_path: Path) -> None:
+def test_page_out_works_without_a_reclaimable_cgroup(reader: "subprocess.Popen[str]", tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("advising another process needs CAP_SYS_NICE")
     new_page_out = page_out([reader.pid], str(tmp_path / "missing"))
@@ -99,6 +99,6 @@ def test_zram_counts_as_swap(tmp_path: Path, text: str, expected: bool) -> None:
     assert not has_swap(str(tmp_path / "missing"))
 
 
-def test_mappings_of_the_kernel_are_left_out() -> None:
+def test_kernel_mappings_are_skipped() -> None:
     lines = ["7f0000000000-7f0000002000 rw-p 00000000 00:00 0 \n", "7ffd1000-7ffd2000 r-xp 00000000 00:00 0 [vdso]\n"]
     assert list(mapped_ranges(lines)) == [(0x7F0000000000, 0x7F0000002000)]

@@ -1,4 +1,4 @@
-"""Connections to peers over real sockets, which appear, vanish, and return."""
+"""Connections to peers, which appear, disappear and return, over real sockets."""
 
 import asyncio
 import contextlib
@@ -10,12 +10,12 @@ from serving.net.wire.peers import Peers
 from tests.eventually import until
 
 
-class Other:
-    """A listener on a port that it keeps."""
+class Peer:
+    """A peer that listens on the same port each time."""
 
     def __init__(self) -> None:
-        self.heard: list[str | bytes] = []
-        self.asked: list[tuple[str, str]] = []
+        self.frames: list[str | bytes] = []
+        self.requests: list[tuple[str, str]] = []
         self.port = 0
         self._server: Server | None = None
 
@@ -34,34 +34,34 @@ class Other:
 
     async def _handle(self, connection: ServerConnection) -> None:
         assert connection.request is not None
-        self.asked.append((connection.request.path, connection.request.headers["Authorization"]))
+        self.requests.append((connection.request.path, connection.request.headers["Authorization"]))
         with contextlib.suppress(ConnectionClosed):
             while True:
-                self.heard.append(await connection.recv())
+                self.frames.append(await connection.recv())
 
 
-def made() -> Peers:
+def new_peers() -> Peers:
     return Peers({"autoscaler": "me"}, token="secret", draw=lambda: 0.0)  # noqa: S106 - a test's
 
 
-async def test_frames_go_in_order_to_the_one_they_are_for() -> None:
-    first, second = Other(), Other()
+async def test_frames_are_sent_in_order_to_their_peer() -> None:
+    first, second = Peer(), Peer()
     await first.listen()
     await second.listen()
-    async with made() as peers:
+    async with new_peers() as peers:
         peers.reach({"first": first.address, "second": second.address})
         await until(lambda: peers.connected == ["first", "second"])
         assert [peers.send("first", bytes([number])) for number in range(3)] == [True, True, True]
         assert peers.send("second", b"x")
-        await until(lambda: (first.heard, second.heard) == ([b"\0", b"\1", b"\2"], [b"x"]))
-    assert first.asked == [("/stats?autoscaler=me", "Bearer secret")]
+        await until(lambda: (first.frames, second.frames) == ([b"\0", b"\1", b"\2"], [b"x"]))
+    assert first.requests == [("/stats?autoscaler=me", "Bearer secret")]
     assert peers.dropped_count == 0
     await first.close()
     await second.close()
 
 
-async def test_what_finds_no_connection_is_dropped_and_counted() -> None:
-    async with made() as peers:
+async def test_frame_without_connection_is_dropped_and_counted() -> None:
+    async with new_peers() as peers:
         peers.reach({"gone": "127.0.0.1:1"})
         await asyncio.sleep(0.05)
         assert not peers.send("gone", b"x")
@@ -69,10 +69,10 @@ async def test_what_finds_no_connection_is_dropped_and_counted() -> None:
         assert (peers.connected, peers.dropped_count) == ([], 2)
 
 
-async def test_a_connection_that_ended_is_made_again() -> None:
-    other = Other()
+async def test_lost_peer_connection_is_reopened() -> None:
+    other = Peer()
     await other.listen()
-    async with made() as peers:
+    async with new_peers() as peers:
         peers.reach({"other": other.address})
         await until(lambda: peers.connected)
         await other.close()
@@ -80,19 +80,19 @@ async def test_a_connection_that_ended_is_made_again() -> None:
         await other.listen()
         await until(lambda: peers.connected)
         assert peers.send("other", b"again")
-        await until(lambda: other.heard == [b"again"])
+        await until(lambda: other.frames == [b"again"])
     await other.close()
 
 
-async def test_only_those_are_reached_who_are_wanted_at_their_present_address() -> None:
-    first, second = Other(), Other()
+async def test_peers_connect_only_to_listed_peers_at_current_addresses() -> None:
+    first, second = Peer(), Peer()
     await first.listen()
     await second.listen()
-    async with made() as peers:
+    async with new_peers() as peers:
         peers.reach({"one": first.address})
         await until(lambda: peers.connected)
         peers.reach({"one": second.address})
-        await until(lambda: len(second.asked) == 1)
+        await until(lambda: len(second.requests) == 1)
         await until(lambda: peers.connected == ["one"])
         peers.reach({})
         assert peers.connected == []

@@ -1,4 +1,4 @@
-"""The extender over HTTP, called like kube-scheduler does, over a store with nodes and pods."""
+"""The scheduler extender over HTTP, called as by kube-scheduler, with a store of nodes and pods."""
 
 import asyncio
 import contextlib
@@ -33,7 +33,7 @@ class Querying:
         return json.loads(text)
 
     async def until(self, wanted: object, verb: str, *names: str, **requests: str) -> None:
-        """Call until the response is this one: watches take a moment."""
+        """Repeat a call until the response is `wanted`."""
         async with asyncio.timeout(60):
             while await self.query(verb, *names, **requests) != wanted:  # noqa: ASYNC110 - asked as a scheduler would
                 await asyncio.sleep(0.01)
@@ -51,38 +51,38 @@ async def staged(provider: str = DEFAULT_PROVIDER) -> AsyncIterator[Querying]:
     cluster = MemoryCluster()
     daemon = PlacementDaemon(settings, cluster)
     async with started(daemon), aiohttp.ClientSession() as session:
-        asking = Querying(cluster, "http://{}:{}".format(*daemon.address), session)
+        client = Querying(cluster, "http://{}:{}".format(*daemon.address), session)
         async with asyncio.timeout(60):
-            while (await session.get(f"{asking.url}/healthz")).status != 200:  # noqa: ASYNC110 - as a prober would
+            while (await session.get(f"{client.url}/healthz")).status != 200:  # noqa: ASYNC110 - as a prober would
                 await asyncio.sleep(0.01)
-        yield asking
+        yield client
     await cluster.close()
 
 
-async def test_nodes_are_filtered_and_scored_as_pods_come_and_go() -> None:
-    async with staged() as asking:
-        await put(asking.cluster, "a")
-        await put(asking.cluster, "b", cpu="1")
+async def test_nodes_are_filtered_and_scored_as_pods_change() -> None:
+    async with staged() as client:
+        await put(client.cluster, "a")
+        await put(client.cluster, "b", cpu="1")
         refused = {"b": "requests 2000m of cpu, 1000m are free"}
         wanted = {"FailedNodes": refused, "Error": "", "NodeNames": ["a"]}
-        await asking.until(wanted, "/filter", "a", "b", cpu="2")
-        before = (await asking.query("/prioritize", "a", cpu="100m"))[0]["Score"]
-        taking = pod("q", on="a", cpu="3", memory="6Gi")
-        await asking.cluster.create(POD, {"apiVersion": "v1", "kind": "Pod", **taking})
+        await client.until(wanted, "/filter", "a", "b", cpu="2")
+        before = (await client.query("/prioritize", "a", cpu="100m"))[0]["Score"]
+        large_pod = pod("q", on="a", cpu="3", memory="6Gi")
+        await client.cluster.create(POD, {"apiVersion": "v1", "kind": "Pod", **large_pod})
         refused["a"] = "requests 2000m of cpu, 1000m are free"
-        await asking.until({"FailedNodes": refused, "Error": "", "NodeNames": []}, "/filter", "a", "b", cpu="2")
-        assert (await asking.query("/prioritize", "a", cpu="100m"))[0]["Score"] < before
-        assert (await asking.query("/explain", "a"))[0]["node"] == "a"
-        await asking.cluster.delete(POD, "default", "q", grace_s=0)
-        await asking.until([{"Host": "a", "Score": before}], "/prioritize", "a", cpu="100m")
-        await asking.cluster.delete(NODE, "", "b")
-        await asking.until({"FailedNodes": {}, "Error": "", "NodeNames": ["b"]}, "/filter", "b", cpu="2")
+        await client.until({"FailedNodes": refused, "Error": "", "NodeNames": []}, "/filter", "a", "b", cpu="2")
+        assert (await client.query("/prioritize", "a", cpu="100m"))[0]["Score"] < before
+        assert (await client.query("/explain", "a"))[0]["node"] == "a"
+        await client.cluster.delete(POD, "default", "q", grace_s=0)
+        await client.until([{"Host": "a", "Score": before}], "/prioritize", "a", cpu="100m")
+        await client.cluster.delete(NODE, "", "b")
+        await client.until({"FailedNodes": {}, "Error": "", "NodeNames": ["b"]}, "/filter", "b", cpu="2")
 
 
-async def test_a_node_that_is_busy_is_avoided_where_risk_counts() -> None:
-    async with staged(LOW_RISK_PROVIDER) as asking:
+async def test_low_risk_provider_scores_busy_node_lower() -> None:
+    async with staged(LOW_RISK_PROVIDER) as client:
         for name, cpu in (("busy", "3900m"), ("idle", "100m")):
-            await put(asking.cluster, name)
+            await put(client.cluster, name)
             body = {
                 "apiVersion": "metrics.k8s.io/v1beta1",
                 "kind": "NodeMetrics",
@@ -90,21 +90,21 @@ async def test_a_node_that_is_busy_is_avoided_where_risk_counts() -> None:
                 "timestamp": "then",
                 "usage": {"cpu": cpu, "memory": "1Gi"},
             }
-            await asking.cluster.create(NODE_METRICS, body)
-            # Half of each node is requested, by pods of which one node's use more.
-            taking = pod(f"on-{name}", on=name, cpu="2", memory="4Gi")
-            await asking.cluster.create(POD, {"apiVersion": "v1", "kind": "Pod", **taking})
+            await client.cluster.create(NODE_METRICS, body)
+            # Half of each node is requested; the pod of the busy node uses more.
+            large_pod = pod(f"on-{name}", on=name, cpu="2", memory="4Gi")
+            await client.cluster.create(POD, {"apiVersion": "v1", "kind": "Pod", **large_pod})
         wanted = [{"Host": "busy", "Score": 5}, {"Host": "idle", "Score": 10}]
-        await asking.until(wanted, "/prioritize", "busy", "idle", cpu="100m")
+        await client.until(wanted, "/prioritize", "busy", "idle", cpu="100m")
 
 
-async def test_an_unreadable_call_gets_what_was_expected() -> None:
-    async with staged() as asking:
-        status, text = await asking.post("/prioritize", b"nonsense")
+async def test_invalid_extender_call_returns_400_with_expected_format() -> None:
+    async with staged() as client:
+        status, text = await client.post("/prioritize", b"nonsense")
         assert (status, "ExtenderArgs" in text) == (400, True)
 
 
-async def test_before_all_is_known_it_says_so() -> None:
+async def test_extender_returns_503_before_it_has_listed_nodes_and_pods() -> None:
     class Silent(MemoryCluster):
         """A store that does not respond."""
 
@@ -115,8 +115,8 @@ async def test_before_all_is_known_it_says_so() -> None:
     async with asyncio.TaskGroup() as group, aiohttp.ClientSession() as session:
         group.create_task(daemon.run(stop, listener=socket.create_server(("127.0.0.1", 0))))
         await daemon.is_serving.wait()
-        asking = Querying(Silent(), "http://{}:{}".format(*daemon.address), session)
-        assert (await asking.post("/filter", b"{}"))[0] == 503
-        async with session.get(f"{asking.url}/healthz") as response:
+        client = Querying(Silent(), "http://{}:{}".format(*daemon.address), session)
+        assert (await client.post("/filter", b"{}"))[0] == 503
+        async with session.get(f"{client.url}/healthz") as response:
             assert response.status == 503
         stop.set()

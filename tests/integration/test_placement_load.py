@@ -1,4 +1,4 @@
-"""The sources of node loads: Prometheus, a load-watcher, and the project's own server."""
+"""The sources of node loads: Prometheus, a load-watcher, and the load-watcher API of the extender."""
 
 import asyncio
 import contextlib
@@ -30,7 +30,7 @@ HttpResponse = Callable[[web.Request], Awaitable[web.Response]]
 
 @contextlib.asynccontextmanager
 async def served(respond: HttpResponse, context: ssl.SSLContext | None = None) -> AsyncIterator[str]:
-    """An HTTP server with this response to each call; its URL."""
+    """An HTTP server that responds with `respond`; yields its URL."""
     application = web.Application()
     application.router.add_get("/{path:.*}", respond)
     runner = web.AppRunner(application)
@@ -64,7 +64,7 @@ def vector(**values: float) -> dict[str, Any]:
     return {"status": "success", "data": {"resultType": "vector", "result": result}}
 
 
-async def test_prometheus_is_asked_for_the_next_window_where_one_is_too_wide() -> None:
+async def test_prometheus_query_falls_back_to_a_shorter_window() -> None:
     requests: list[str] = []
 
     async def respond(request: web.Request) -> web.Response:
@@ -90,7 +90,7 @@ async def test_prometheus_is_asked_for_the_next_window_where_one_is_too_wide() -
     assert "stddev_over_time(instance:node_memory_utilisation:ratio[10m])" in requests
 
 
-async def test_a_source_that_refuses_says_so_without_the_token(tmp_path: Path) -> None:
+async def test_failed_source_is_reported_without_its_token(tmp_path: Path) -> None:
     (tmp_path / "token").write_text(f"{_TOKEN}\n")
     seen: list[str | None] = []
 
@@ -107,7 +107,7 @@ async def test_a_source_that_refuses_says_so_without_the_token(tmp_path: Path) -
         await report_of(source=PROMETHEUS, url=url, token_file=str(tmp_path / "none"))
 
 
-async def test_a_certificate_is_verified_unless_said_otherwise(tmp_path: Path) -> None:
+async def test_certificate_is_verified_unless_disabled(tmp_path: Path) -> None:
     authority = trustme.CA()
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
@@ -127,7 +127,7 @@ async def test_a_certificate_is_verified_unless_said_otherwise(tmp_path: Path) -
             (tmp_path / "none.pem").write_text("nonsense")
 
 
-async def test_a_response_that_is_no_response_of_prometheus() -> None:
+async def test_invalid_prometheus_response_raises_invalid_value() -> None:
     async def respond(_: web.Request) -> web.Response:
         return web.Response(text="<html>")
 
@@ -136,7 +136,7 @@ async def test_a_response_that_is_no_response_of_prometheus() -> None:
             await report_of(source=PROMETHEUS, url=url)
 
 
-async def test_a_failed_call_is_reported_when_the_others_have_ended() -> None:
+async def test_failed_query_is_raised_after_the_other_queries_end() -> None:
     begun: list[str] = []
     ended: list[str] = []
 
@@ -156,7 +156,7 @@ async def test_a_failed_call_is_reported_when_the_others_have_ended() -> None:
         assert len(ended) == len(begun) / 4 * 3
 
 
-async def test_what_a_load_watcher_measured_long_ago_is_as_old_as_it_says() -> None:
+async def test_load_watcher_report_has_the_age_of_its_timestamp() -> None:
     body = {
         "timestamp": 9900,
         "window": {"duration": "15m", "start": 9000, "end": 9900},
@@ -179,11 +179,11 @@ async def test_what_a_load_watcher_measured_long_ago_is_as_old_as_it_says() -> N
     assert report.window_s == 900
 
 
-async def test_our_measurements_are_served_as_a_load_watcher_serves_its_own() -> None:
-    async with staged() as asking:
-        async with asking.session.get(f"{asking.url}/watcher") as early:
+async def test_measurements_are_served_in_load_watcher_format() -> None:
+    async with staged() as client:
+        async with client.session.get(f"{client.url}/watcher") as early:
             assert early.status == 404
-        await put(asking.cluster, "a")
+        await put(client.cluster, "a")
         body = {
             "apiVersion": "metrics.k8s.io/v1beta1",
             "kind": "NodeMetrics",
@@ -191,25 +191,25 @@ async def test_our_measurements_are_served_as_a_load_watcher_serves_its_own() ->
             "timestamp": "then",
             "usage": {"cpu": "1", "memory": "2Gi"},
         }
-        await asking.cluster.create(NODE_METRICS, body)
+        await client.cluster.create(NODE_METRICS, body)
         async with asyncio.timeout(60):
-            while (await asking.session.get(f"{asking.url}/watcher?host=a")).status != 200:  # noqa: ASYNC110 - as a client would
+            while (await client.session.get(f"{client.url}/watcher?host=a")).status != 200:  # noqa: ASYNC110 - as a client would
                 await asyncio.sleep(0.01)
-        report = await report_of(source=LOAD_WATCHER, url=asking.url)
+        report = await report_of(source=LOAD_WATCHER, url=client.url)
         assert means(report) == {"a": (25.0, 25.0)}
-        (entry,) = await asking.query("/explain", "a")
+        (entry,) = await client.query("/explain", "a")
         assert 0 <= entry["usage_age_s"] < 60
-        assert (await asking.session.get(f"{asking.url}/watcher?host=b")).status == 404
-        assert (await asking.session.get(f"{asking.url}/watcher/health")).status == 200
+        assert (await client.session.get(f"{client.url}/watcher?host=b")).status == 404
+        assert (await client.session.get(f"{client.url}/watcher/health")).status == 200
 
 
 @pytest.mark.skipif(not _PROMETHEUS, reason="prometheus is not on PATH: make system-packages")
-async def test_a_real_prometheus_is_asked(tmp_path: Path) -> None:
+async def test_real_prometheus_is_queried_for_node_load(tmp_path: Path) -> None:
     async def exporter(_: web.Request) -> web.Response:
         lines = ['instance:node_cpu:ratio{instance="a"} 0.25', 'share_of_memory{node="a"} 0.75', ""]
         return web.Response(text="\n".join(lines))
 
-    # Prometheus cannot tell which free port it took: it has an address for itself.
+    # Prometheus does not report a port that the system selected, so it gets a loopback address that is unique to it.
     address = f"127.79.{os.getpid() >> 8 & 255}.{os.getpid() & 255}:9090"
     async with served(exporter) as url:
         job = {
@@ -244,7 +244,7 @@ async def test_a_real_prometheus_is_asked(tmp_path: Path) -> None:
             await process.wait()
 
 
-async def test_a_source_that_knows_no_node_or_is_away() -> None:
+async def test_empty_source_yields_no_usages_and_unreachable_source_raises() -> None:
     async def respond(_: web.Request) -> web.Response:
         return web.json_response(vector())
 

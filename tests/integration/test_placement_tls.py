@@ -1,4 +1,4 @@
-"""The extender over TLS, with a changing certificate and client certificates; and bound pods."""
+"""The extender over TLS, with a reloaded certificate and with client certificates; and its bind call."""
 
 import asyncio
 import contextlib
@@ -30,14 +30,14 @@ def write(authority: trustme.CA, folder: Path) -> None:
 
 @contextlib.asynccontextmanager
 async def extender(settings: PlacementSettings, cluster: object = None) -> AsyncIterator[str]:
-    """A daemon; its URL."""
+    """A running daemon; yields its URL."""
     daemon = PlacementDaemon(settings, cluster or MemoryCluster())  # type: ignore[arg-type]
     async with started(daemon):
         yield "{}://{}:{}".format("https" if settings.tls.paths else "http", *daemon.address)
 
 
-async def works(url: str, authority: trustme.CA, *, client: trustme.LeafCert | None = None) -> bool:
-    """Whether a caller that trusts the authority gets a response on a new connection."""
+async def is_served(url: str, authority: trustme.CA, *, client: trustme.LeafCert | None = None) -> bool:
+    """Whether a client that trusts the authority receives a response on a new connection."""
     context = ssl.create_default_context()
     authority.configure_trust(context)
     if client is not None:
@@ -49,26 +49,26 @@ async def works(url: str, authority: trustme.CA, *, client: trustme.LeafCert | N
         return False
 
 
-async def test_a_certificate_that_changes_is_served_and_one_that_does_not_work_is_not(tmp_path: Path) -> None:
+async def test_changed_certificate_is_served_and_invalid_one_is_ignored(tmp_path: Path) -> None:
     first, second = trustme.CA(), trustme.CA()
     write(first, tmp_path)
     tls = ExtenderTlsSettings(
         certificate_file=str(tmp_path / "cert.pem"), key_file=str(tmp_path / "key.pem"), reload_period_s=0.05
     )
     async with extender(PlacementSettings(tls=tls, listen_address="127.0.0.1:0", load_period_s=0.0)) as url:
-        assert await works(url, first)
-        assert not await works(url, second)
+        assert await is_served(url, first)
+        assert not await is_served(url, second)
         write(second, tmp_path)
         async with asyncio.timeout(60):
-            while not await works(url, second):  # noqa: ASYNC110 - asked as a caller would
+            while not await is_served(url, second):  # noqa: ASYNC110 - asked as a caller would
                 await asyncio.sleep(0.02)
         (tmp_path / "key.pem").write_text("nonsense")
         await asyncio.sleep(0.2)
-        assert await works(url, second)
-        assert not await works(url, first)
+        assert await is_served(url, second)
+        assert not await is_served(url, first)
 
 
-async def test_callers_without_a_certificate_of_the_authority_are_refused(tmp_path: Path) -> None:
+async def test_callers_without_certificate_of_the_authority_are_rejected(tmp_path: Path) -> None:
     authority, other = trustme.CA(), trustme.CA()
     write(authority, tmp_path)
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
@@ -78,13 +78,13 @@ async def test_callers_without_a_certificate_of_the_authority_are_refused(tmp_pa
         client_ca_file=str(tmp_path / "ca.pem"),
     )
     async with extender(PlacementSettings(tls=tls, listen_address="127.0.0.1:0", load_period_s=0.0)) as url:
-        assert not await works(url, authority)
-        assert not await works(url, authority, client=other.issue_cert("scheduler"))
-        assert await works(url, authority, client=authority.issue_cert("scheduler"))
+        assert not await is_served(url, authority)
+        assert not await is_served(url, authority, client=other.issue_cert("scheduler"))
+        assert await is_served(url, authority, client=authority.issue_cert("scheduler"))
 
 
 @pytest.mark.parametrize("broken", ["cert.pem", "key.pem", "ca.pem"])
-async def test_files_that_do_not_work_at_the_start_end_it(tmp_path: Path, broken: str) -> None:
+async def test_invalid_tls_files_at_start_raise_an_error(tmp_path: Path, broken: str) -> None:
     authority = trustme.CA()
     write(authority, tmp_path)
     authority.cert_pem.write_to_path(tmp_path / "ca.pem")
@@ -101,11 +101,11 @@ async def test_files_that_do_not_work_at_the_start_end_it(tmp_path: Path, broken
 
 @contextlib.asynccontextmanager
 async def server(status: int) -> AsyncIterator[tuple[str, list[tuple[str, object]]]]:
-    """An API server for bindings, and the received bodies."""
-    taken: list[tuple[str, object]] = []
+    """An API server that responds to bindings with a status; yields its URL and the received bindings."""
+    bindings: list[tuple[str, object]] = []
 
     async def create(request: web.Request) -> web.Response:
-        taken.append((request.path, await request.json()))
+        bindings.append((request.path, await request.json()))
         response = {"kind": "Status", "status": "Failure", "message": "pod p is already assigned", "reason": "Conflict"}
         return web.json_response({"kind": "Status", "status": "Success"} if status < 400 else response, status=status)
 
@@ -115,7 +115,7 @@ async def server(status: int) -> AsyncIterator[tuple[str, list[tuple[str, object
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
     try:
-        yield f"http://127.0.0.1:{runner.addresses[0][1]}", taken
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", bindings
     finally:
         await runner.cleanup()
 
@@ -139,21 +139,21 @@ async def kube(address: str, folder: Path) -> AsyncIterator[KubeCluster]:
         await cluster.close()
 
 
-async def bound(url: str, body: object) -> tuple[int, str]:
+async def bind(url: str, body: object) -> tuple[int, str]:
     async with aiohttp.ClientSession() as session, session.post(f"{url}/bind", data=json.dumps(body)) as response:
         return response.status, await response.text()
 
 
 @pytest.mark.parametrize(("status", "error"), [(201, ""), (409, "pod p is already assigned")])
-async def test_a_pod_is_bound_by_a_binding(status: int, error: str, tmp_path: Path) -> None:
+async def test_bind_call_creates_a_binding(status: int, error: str, tmp_path: Path) -> None:
     settings = PlacementSettings(binds=True, listen_address="127.0.0.1:0", load_period_s=0.0)
     async with (
-        server(status) as (address, taken),
+        server(status) as (address, bindings),
         kube(address, tmp_path) as cluster,
         extender(settings, cluster) as url,
     ):
-        assert await bound(url, _ARGS) == (200, json.dumps({"Error": error}, separators=(",", ":")))
-        path, body = taken[0]
+        assert await bind(url, _ARGS) == (200, json.dumps({"Error": error}, separators=(",", ":")))
+        path, body = bindings[0]
         assert path == "/api/v1/namespaces/blue/bindings"
         assert body == {
             "apiVersion": "v1",
@@ -163,11 +163,11 @@ async def test_a_pod_is_bound_by_a_binding(status: int, error: str, tmp_path: Pa
         }
 
 
-async def test_a_placement_that_may_not_bind_says_so_and_a_wrong_call_is_refused() -> None:
+async def test_bind_is_rejected_if_disabled_or_malformed() -> None:
     async with extender(PlacementSettings(listen_address="127.0.0.1:0", load_period_s=0.0)) as url:
-        status, text = await bound(url, _ARGS)
+        status, text = await bind(url, _ARGS)
         assert (status, "does not bind pods" in text) == (200, True)
         wrong_calls: list[object] = [[], {**_ARGS, "Node": ""}, {"PodName": "p"}]
         for wrong in wrong_calls:
-            status, text = await bound(url, wrong)
+            status, text = await bind(url, wrong)
             assert (status, "ExtenderBindingArgs" in text) == (400, True)

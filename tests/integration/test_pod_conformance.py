@@ -1,6 +1,6 @@
-"""The contract of a pod for every runtime: processes of this machine, containers of crun or runc, with and without root.
+"""The contract of a pod for every runtime: processes, and containers of crun or runc, with and without root.
 
-Each test holds for every runtime. Where one cannot enforce what a manifest asks for, an Event of the pod must say so.
+Each test applies to every runtime. If a runtime cannot enforce a field of the manifest, an Event must report it.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ _numbers = itertools.count()
 
 
 class Stage:
-    """One runtime at work, and the pod of one test in it."""
+    """A kubelet with one runtime, and the pod of one test."""
 
     def __init__(self, machine: Machine, kind: Kind) -> None:
         self.machine, self.kind = machine, kind
@@ -57,7 +57,7 @@ class Stage:
         await self.machine.start(self.pod(*command, **container))
 
     def pod(self, *command: str, **container: Any) -> Object:  # noqa: ANN401 - fields of the API
-        """The manifest of that pod; ``pod_spec`` adds fields of the pod's spec."""
+        """The manifest of the pod; ``pod_spec`` adds fields to its spec."""
         spec = container.pop("pod_spec", {})
         resource = manifest(self.name, **container)
         resource["metadata"]["annotations"] = {"serving.dev/command": ""} if self.kind is PROCESS else {}
@@ -72,7 +72,7 @@ class Stage:
         return await self.machine.ready(self.name)
 
     async def ended(self) -> Object:
-        """The last end of its container."""
+        """Wait until the container has terminated; return the state of its last termination."""
         pod = await self.until(lambda resource: "lastState" in status_of(resource))
         terminated: Object = status_of(pod)["lastState"]["terminated"]
         return terminated
@@ -90,7 +90,7 @@ class Stage:
         return b"".join([data async for data in self.logs.read("default", self.name, options)]).decode()
 
     def log(self) -> str:
-        """The log of the container's present run."""
+        """The log of the container's current run."""
         with contextlib.suppress(OSError):
             return self.machine.log(self.name)
         return ""
@@ -173,10 +173,10 @@ async def stage(home: tuple[Machine, Kind]) -> AsyncIterator[Stage]:
         await new_stage.machine.until_gone(pod["metadata"]["name"])
 
 
-# What it is given
+# Environment
 
 
-async def test_the_environment_is_what_the_manifest_and_the_image_say(stage: Stage) -> None:
+async def test_environment_contains_variables_of_manifest_and_runtime(stage: Stage) -> None:
     value = [{"name": "A", "value": "b"}, {"name": "TWICE", "value": "$(A)$(A)"}, {"name": "LEFT", "value": "$(NONE)"}]
     await stage.start_words("env", env=value)
     entry = dict(line.partition("=")[::2] for line in (await stage.first_log()).splitlines())
@@ -189,35 +189,35 @@ async def test_the_environment_is_what_the_manifest_and_the_image_say(stage: Sta
     assert int(entry["PORT"]) > 0
 
 
-async def test_arguments_take_variables_and_no_shell(stage: Stage) -> None:
+async def test_arguments_expand_variables_without_a_shell(stage: Stage) -> None:
     await stage.start_words("echo", args=["$(A)", "$A", "two words"], env=[{"name": "A", "value": "b"}])
     assert await stage.first_log() == "b $A two words\n"
 
 
-async def test_the_working_folder_is_the_manifests(stage: Stage) -> None:
+async def test_working_folder_is_set_by_manifest(stage: Stage) -> None:
     assert await stage.output_of("pwd", workingDir="/tmp") == "/tmp\n"  # noqa: S108 - the container's own
 
 
-async def test_the_hostname_is_the_pods_name(stage: Stage) -> None:
+async def test_hostname_is_name_of_pod(stage: Stage) -> None:
     if stage.kind is PROCESS and os.geteuid() != 0:
         pytest.skip("another hostname of a process needs the rights of root")
     assert await stage.output_of("hostname") == f"{stage.name}\n"
 
 
-async def test_streams_are_the_only_descriptors_and_input_is_empty(stage: Stage) -> None:
-    # The fourth is the listing's own.
+async def test_container_has_only_standard_streams_and_empty_input(stage: Stage) -> None:
+    # Descriptor 3 belongs to the directory listing.
     assert await stage.output_of("ls /proc/self/fd | cat; cat; echo end") == "0\n1\n2\n3\nend\n"
 
 
-async def test_no_signal_is_blocked_or_ignored_at_the_start(stage: Stage) -> None:
+async def test_container_starts_without_blocked_or_ignored_signals(stage: Stage) -> None:
     await stage.start_words("cat", "/proc/self/status")
     entry = dict(line.partition(":")[::2] for line in (await stage.first_log()).splitlines())
-    # Above are signals of the C library's own, which no program can set.
+    # Higher signals are reserved by the C library.
     signals = (1 << 31) - 1
     assert (int(entry["SigBlk"], 16), int(entry["SigIgn"], 16) & signals) == (0, 0)
 
 
-async def test_an_app_answers_through_the_queue_proxy_of_its_pod(stage: Stage) -> None:
+async def test_app_responds_through_queue_proxy_of_its_pod(stage: Stage) -> None:
     await stage.start(stage.kind.server)
     pod = await stage.ready()
     assert (await stage.machine.get(pod))[0] in {200, 404}
@@ -249,7 +249,7 @@ async def test_secrets_become_environment_and_files_with_their_mode(stage: Stage
     assert (lines[:3], lines[-1]) == (["hi", "hi", "400"], "refused")
 
 
-async def test_a_mounted_config_map_follows_its_object(stage: Stage) -> None:
+async def test_mounted_config_map_follows_its_object(stage: Stage) -> None:
     name = f"map-{stage.name}"
     await stage.machine.cluster.create(
         CONFIG_MAP, {"metadata": {"name": name, "namespace": "default"}, "data": {"key": "old"}}
@@ -264,7 +264,7 @@ async def test_a_mounted_config_map_follows_its_object(stage: Stage) -> None:
     await stage.until_logged("new")
 
 
-async def test_the_containers_of_a_pod_share_an_empty_volume(stage: Stage) -> None:
+async def test_containers_of_a_pod_share_an_empty_dir(stage: Stage) -> None:
     mounts = [{"name": "v", "mountPath": "/shared"}]
     pod = stage.pod(
         "/bin/sh",
@@ -274,9 +274,9 @@ async def test_the_containers_of_a_pod_share_an_empty_volume(stage: Stage) -> No
         ports=[{"containerPort": 8080}],
         pod_spec={"volumes": [{"name": "v", "emptyDir": {}}]},
     )
-    beside = {"name": "beside", "image": IMAGE, "volumeMounts": mounts}
-    beside["command"] = ["/bin/sh", "-c", "echo from beside > /shared/word; exec sleep 1000"]
-    pod["spec"]["containers"].append(beside)
+    sidecar = {"name": "beside", "image": IMAGE, "volumeMounts": mounts}
+    sidecar["command"] = ["/bin/sh", "-c", "echo from beside > /shared/word; exec sleep 1000"]
+    pod["spec"]["containers"].append(sidecar)
     await stage.machine.start(pod)
     await stage.ready()
     assert "from beside" in stage.log()
@@ -285,7 +285,7 @@ async def test_the_containers_of_a_pod_share_an_empty_volume(stage: Stage) -> No
 # Init containers
 
 
-def beginning(stage: Stage, *scripts: str, **spec: Any) -> Object:  # noqa: ANN401 - fields of the API
+def pod_with_init_containers(stage: Stage, *scripts: str, **spec: Any) -> Object:  # noqa: ANN401 - fields of the API
     """A pod with init containers that run these scripts before its app."""
     mounts = {"volumeMounts": [{"name": "v", "mountPath": "/shared"}]}
     app = f"cat /shared/words; {stage.kind.server}"
@@ -297,9 +297,9 @@ def beginning(stage: Stage, *scripts: str, **spec: Any) -> Object:  # noqa: ANN4
     return pod
 
 
-async def test_init_containers_run_in_their_order_until_each_succeeds(stage: Stage) -> None:
+async def test_init_containers_run_in_order_until_each_succeeds(stage: Stage) -> None:
     once = "test -e /shared/seen || { touch /shared/seen; exit 3; }; echo ${PORT:-none} >> /shared/words"
-    await stage.machine.start(beginning(stage, once, "echo two >> /shared/words"))
+    await stage.machine.start(pod_with_init_containers(stage, once, "echo two >> /shared/words"))
     pod = await stage.ready()
     await stage.until_logged("none\ntwo\n")
     statuses = pod["status"]["initContainerStatuses"]
@@ -309,9 +309,9 @@ async def test_init_containers_run_in_their_order_until_each_succeeds(stage: Sta
     ]
 
 
-async def test_a_pod_that_still_initializes_is_not_ready_and_can_be_deleted(stage: Stage) -> None:
+async def test_initializing_pod_is_not_ready_and_can_be_deleted(stage: Stage) -> None:
     number = 100_000 + next(_numbers)
-    await stage.machine.start(beginning(stage, f"sleep {number} & wait"))
+    await stage.machine.start(pod_with_init_containers(stage, f"sleep {number} & wait"))
     pod = await stage.until(lambda entry: "running" in str(nested(entry, "status", "initContainerStatuses")))
     assert not is_ready(pod)
     assert status_of(pod)["state"]["waiting"]["reason"] == "PodInitializing"
@@ -321,9 +321,9 @@ async def test_a_pod_that_still_initializes_is_not_ready_and_can_be_deleted(stag
     await until(lambda: not sleeping(number))
 
 
-async def test_a_pod_that_is_not_to_be_restarted_fails_with_its_init_container(stage: Stage) -> None:
-    resource = beginning(stage, "echo no database; exit 3", restartPolicy="Never")
-    # A pod of a revision is always restarted.
+async def test_pod_with_restart_policy_never_fails_with_its_init_container(stage: Stage) -> None:
+    resource = pod_with_init_containers(stage, "echo no database; exit 3", restartPolicy="Never")
+    # Containers of a revision's pod are always restarted.
     resource["metadata"]["labels"] = {}
     await stage.machine.start(resource)
     pod = await stage.until(lambda entry: nested(entry, "status", "phase") == "Failed")
@@ -333,11 +333,11 @@ async def test_a_pod_that_is_not_to_be_restarted_fails_with_its_init_container(s
 # Logs, exit codes and restarts
 
 
-async def test_output_and_errors_are_in_the_log_in_their_order(stage: Stage) -> None:
+async def test_stdout_and_stderr_are_logged_in_order(stage: Stage) -> None:
     assert await stage.output_of("echo one; echo two >&2; echo three") == "one\ntwo\nthree\n"
 
 
-async def test_an_exit_code_is_in_the_status_with_the_last_lines(stage: Stage) -> None:
+async def test_exit_code_and_last_log_lines_are_in_status(stage: Stage) -> None:
     await stage.start("echo no such luck; exit 3")
     pod = await stage.until(
         lambda resource: status_of(resource).get("state", {}).get("waiting", {}).get("reason") == "CrashLoopBackOff"
@@ -347,13 +347,13 @@ async def test_an_exit_code_is_in_the_status_with_the_last_lines(stage: Stage) -
     assert "starts again in 1 s" in status_of(pod)["state"]["waiting"]["message"]
 
 
-async def test_a_container_that_succeeds_is_started_again_too(stage: Stage) -> None:
+async def test_successful_container_is_restarted(stage: Stage) -> None:
     await stage.start("exit 0")
     assert ((await stage.ended())["exitCode"], (await stage.ended())["reason"]) == (0, "Completed")
     await stage.until(lambda resource: status_of(resource).get("restartCount", 0) >= 2)
 
 
-async def test_a_signal_that_ends_a_container_is_128_and_its_number(stage: Stage) -> None:
+async def test_killed_container_has_exit_code_128_plus_signal(stage: Stage) -> None:
     await stage.start(stage.kind.server)
     await stage.ready()
     stage.process.send(signal.SIGKILL)
@@ -361,7 +361,7 @@ async def test_a_signal_that_ends_a_container_is_128_and_its_number(stage: Stage
     assert status_of(again)["lastState"]["terminated"]["exitCode"] == 128 + signal.SIGKILL
 
 
-async def test_a_command_that_does_not_exist_is_named(stage: Stage) -> None:
+async def test_missing_command_is_reported(stage: Stage) -> None:
     await stage.start_words("/no/such")
     pod = await stage.until(lambda resource: "/no/such" in str(status_of(resource).get("state")))
     assert not is_ready(pod)
@@ -371,7 +371,7 @@ async def test_a_command_that_does_not_exist_is_named(stage: Stage) -> None:
 # Probes and readiness
 
 
-async def test_a_pod_is_ready_once_its_readiness_command_passes(stage: Stage) -> None:
+async def test_pod_is_ready_after_its_readiness_command_succeeds(stage: Stage) -> None:
     probe = {"exec": {"command": ["/bin/sh", "-c", "test -e /state/warm"]}, "periodSeconds": 0.1}
     await stage.start(stage.kind.server, readinessProbe=probe, **_state_volume())
     await stage.until(lambda resource: "running" in status_of(resource).get("state", {}))
@@ -380,7 +380,7 @@ async def test_a_pod_is_ready_once_its_readiness_command_passes(stage: Stage) ->
     await stage.ready()
 
 
-async def test_a_liveness_command_that_fails_restarts_the_container(stage: Stage) -> None:
+async def test_failed_liveness_command_restarts_container(stage: Stage) -> None:
     probe = {
         "exec": {"command": ["/bin/sh", "-c", "test ! -e /state/sick"]},
         "periodSeconds": 0.1,
@@ -403,9 +403,9 @@ async def test_a_liveness_command_that_fails_restarts_the_container(stage: Stage
         ({"tcpSocket": {"port": 0}}, "no connection to port"),
     ],
 )
-async def test_a_liveness_probe_that_fails_is_named(stage: Stage, probe: dict[str, Any], failure: str) -> None:
+async def test_failed_liveness_probe_is_reported(stage: Stage, probe: dict[str, Any], failure: str) -> None:
     often = {"periodSeconds": 0.1, "failureThreshold": 2}
-    # An app that ends with 0 at SIGTERM, as many do.
+    # Many apps exit with 0 at SIGTERM, as this one.
     quiet = "trap 'exit 0' TERM; echo bye; while true; do sleep 0.05; done"
     await stage.start(quiet, livenessProbe={**probe, **often})
     ended = await stage.ended()
@@ -421,33 +421,33 @@ async def test_http_and_tcp_probes_reach_the_app(stage: Stage) -> None:
     assert status_of(pod)["restartCount"] == 0
 
 
-async def test_a_pod_with_a_container_that_fails_is_not_ready(stage: Stage) -> None:
+async def test_pod_with_a_failing_container_is_not_ready(stage: Stage) -> None:
     resource = stage.pod("/bin/sh", "-c", stage.kind.server, ports=[{"containerPort": 8080}])
     resource["spec"]["containers"].append({"name": "beside", "image": IMAGE, "command": ["/bin/sh", "-c", "exit 7"]})
     await stage.machine.start(resource)
 
-    def beside_of(pod: Object) -> Object:
+    def sidecar_status(pod: Object) -> Object:
         statuses = pod.get("status", {}).get("containerStatuses", ())
         return next((status for status in statuses if status["name"] == "beside"), {})
 
     # While the container runs again, the pod is ready for a moment, as in Kubernetes.
     pod = await stage.until(
         lambda fields: (
-            beside_of(fields).get("restartCount", 0) >= 1
-            and "waiting" in beside_of(fields)["state"]
+            sidecar_status(fields).get("restartCount", 0) >= 1
+            and "waiting" in sidecar_status(fields)["state"]
             and status_of(fields)["name"] != "beside"
         )
     )
-    assert beside_of(pod)["lastState"]["terminated"]["exitCode"] == 7
+    assert sidecar_status(pod)["lastState"]["terminated"]["exitCode"] == 7
     assert not is_ready(pod)
-    # The one beside it goes on.
+    # The first container continues.
     assert status_of(pod)["restartCount"] == 0
 
 
-# Its end
+# Termination
 
 
-async def test_a_deleted_pod_answers_requests_in_flight_and_then_ends(stage: Stage) -> None:
+async def test_deleted_pod_completes_requests_in_flight(stage: Stage) -> None:
     await stage.start(stage.kind.slow_server)
     pod = await stage.ready()
     task = asyncio.create_task(stage.machine.get(pod, stage.kind.slow_path))
@@ -460,7 +460,7 @@ async def test_a_deleted_pod_answers_requests_in_flight_and_then_ends(stage: Sta
     assert not folder.exists()
 
 
-async def test_a_container_finishes_its_work_after_sigterm(stage: Stage) -> None:
+async def test_container_completes_its_work_after_sigterm(stage: Stage) -> None:
     await stage.start(
         "trap 'echo asked; sleep 0.3; echo done; exit 0' TERM; echo up; while :; do sleep 0.05; done",
         pod_spec={"terminationGracePeriodSeconds": 60},
@@ -473,17 +473,17 @@ async def test_a_container_finishes_its_work_after_sigterm(stage: Stage) -> None
 
 
 @pytest.mark.parametrize("script", ["exec sleep 1000", "sleep 1000; true"])
-async def test_a_container_without_a_handler_ends_at_sigterm_before_its_grace(stage: Stage, script: str) -> None:
+async def test_container_without_sigterm_handler_ends_before_its_grace_period(stage: Stage, script: str) -> None:
     await stage.start(f"echo up; {script}", pod_spec={"terminationGracePeriodSeconds": 3600})
     await stage.until_logged("up")
     process = stage.process
     process.send(signal.SIGTERM)
     ended = await asyncio.wait_for(asyncio.shield(process.ended), 60)
-    # The first process of a container gets no signal that it has no handler for.
+    # PID 1 of a container does not receive signals without a handler, so it is killed.
     assert ended in {-signal.SIGTERM, -signal.SIGKILL}
 
 
-async def test_a_container_that_ignores_sigterm_is_killed_after_its_grace(stage: Stage) -> None:
+async def test_container_that_ignores_sigterm_is_killed_after_its_grace_period(stage: Stage) -> None:
     await stage.start(
         "trap '' TERM; echo deaf; while :; do sleep 1; done", pod_spec={"terminationGracePeriodSeconds": 1}
     )
@@ -494,7 +494,7 @@ async def test_a_container_that_ignores_sigterm_is_killed_after_its_grace(stage:
     assert process.ended.result() == -signal.SIGKILL
 
 
-async def test_what_a_container_has_started_ends_with_its_pod(stage: Stage) -> None:
+async def test_processes_started_by_container_end_with_its_pod(stage: Stage) -> None:
     number = 100_000 + next(_numbers)
     await stage.start(f"(setsid sleep {number} &) 2>/dev/null || sleep {number} & {stage.kind.server}")
     await stage.ready()
@@ -504,37 +504,37 @@ async def test_what_a_container_has_started_ends_with_its_pod(stage: Stage) -> N
     await until(lambda: not sleeping(number))
 
 
-# Resources and rights
+# Resources and security context
 
 
-async def test_a_container_beyond_its_memory_is_killed_and_says_so(stage: Stage) -> None:
+async def test_container_above_memory_limit_is_reported_as_oom_killed(stage: Stage) -> None:
     grow = "sleep 0.3; exec dd if=/dev/zero of=/dev/null bs=200M count=1000"
     await stage.start(grow, resources={"limits": {"memory": "50Mi"}})
     ended = await stage.ended()
     assert (ended["reason"], ended["exitCode"]) == ("OOMKilled", 128 + signal.SIGKILL)
 
 
-async def test_a_request_that_takes_all_memory_is_answered_and_not_handed_back(stage: Stage) -> None:
+async def test_request_that_exhausts_memory_receives_502(stage: Stage) -> None:
     await stage.start(stage.kind.greedy_server, resources={"limits": {"memory": "50Mi"}})
     pod = await stage.ready()
     assert await stage.machine.get(pod) == (502, OUT_OF_MEMORY.decode())
 
 
-async def test_a_cpu_limit_is_enforced_or_said_not_to_be(stage: Stage) -> None:
+async def test_cpu_limit_is_enforced_or_reported_as_not_enforced(stage: Stage) -> None:
     await stage.start(stage.kind.server, resources={"limits": {"cpu": "500m"}})
     await stage.ready()
     if quota_of(stage.process.pid) != "50000":
         assert "500m" in await stage.until_event("CpuLimitNotEnforced")
 
 
-async def test_the_user_is_the_manifests_or_said_not_to_be(stage: Stage) -> None:
+async def test_run_as_user_is_enforced_or_reported_as_not_enforced(stage: Stage) -> None:
     await stage.start(f"id -u; {stage.kind.server}", securityContext={"runAsUser": 1000})
     await stage.until_logged("\n")
     if stage.log().splitlines()[0] != "1000":
         assert "runAsUser" in await stage.until_event("SecurityContextNotEnforced")
 
 
-async def test_a_read_only_root_is_enforced_or_said_not_to_be(stage: Stage) -> None:
+async def test_read_only_root_is_enforced_or_reported_as_not_enforced(stage: Stage) -> None:
     script = "touch /etc/serving-conformance 2>/dev/null && echo written; rm -f /etc/serving-conformance; echo end; "
     await stage.start(script + stage.kind.server, securityContext={"readOnlyRootFilesystem": True})
     await stage.until_logged("end")
@@ -542,23 +542,23 @@ async def test_a_read_only_root_is_enforced_or_said_not_to_be(stage: Stage) -> N
         assert "readOnlyRootFilesystem" in await stage.until_event("SecurityContextNotEnforced")
 
 
-# Commands beside it
+# Exec
 
 
-async def test_a_command_runs_beside_the_app_with_its_environment_and_streams(stage: Stage) -> None:
+async def test_exec_command_has_environment_and_streams(stage: Stage) -> None:
     await stage.start(stage.kind.server, env=[{"name": "A", "value": "b"}])
     await stage.ready()
     code, output, errors = await stage.execute("/bin/sh", "-c", "echo $A; cat; echo bad >&2; exit 4", stdin=b"given\n")
     assert (code, output, errors) == (4, "b\ngiven\n", "bad\n")
 
 
-async def test_a_command_that_is_killed_ends_with_128_and_the_signal(stage: Stage) -> None:
+async def test_killed_exec_command_has_exit_code_128_plus_signal(stage: Stage) -> None:
     await stage.start(stage.kind.server)
     await stage.ready()
     assert (await stage.execute("/bin/sh", "-c", "kill -9 $$"))[0] == 128 + signal.SIGKILL
 
 
-async def test_a_command_that_does_not_exist_fails_with_its_name(stage: Stage) -> None:
+async def test_missing_exec_command_is_reported_by_name(stage: Stage) -> None:
     await stage.start(stage.kind.server)
     await stage.ready()
     with pytest.raises(OSError, match="no-such-command"):
@@ -566,7 +566,7 @@ async def test_a_command_that_does_not_exist_fails_with_its_name(stage: Stage) -
 
 
 def _state_volume() -> dict[str, Any]:
-    """A folder that outlives the container, at the same path in every runtime."""
+    """A volume that outlives the container, at the same path in every runtime."""
     return {
         "volumeMounts": [{"name": "state", "mountPath": "/state"}],
         "pod_spec": {"volumes": [{"name": "state", "emptyDir": {}}]},
@@ -590,7 +590,7 @@ def quota_of(process: int) -> str:
         if "cpu" not in places:
             return (Path("/sys/fs/cgroup") / places[""] / "cpu.max").read_text().split()[0]
         folder = Path("/sys/fs/cgroup/cpu") / places["cpu"]
-        # runc makes a cgroup of its own below ours.
+        # runc creates its own cgroup below the container's.
         return next(
             quota
             for path in (folder, folder.parent)

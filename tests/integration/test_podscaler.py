@@ -1,4 +1,4 @@
-"""A plain Deployment with a HorizontalPodAutoscaler on one machine: the store's objects in, the scale and the status out."""
+"""The HorizontalPodAutoscaler controller of one machine: objects of the store in, scale and status out."""
 
 import asyncio
 import contextlib
@@ -26,10 +26,10 @@ async def add_pod(cluster: MemoryCluster, name: str, *, cpu: str | None, request
     status = {"status": {"phase": "Running", "conditions": [ready]}}
     await cluster.patch(POD, "default", name, patch=status, subresource="status")
     if cpu is not None:
-        use = {"name": "app", "usage": {"cpu": cpu, "memory": "20Mi"}}
+        container_usage = {"name": "app", "usage": {"cpu": cpu, "memory": "20Mi"}}
         await cluster.create(
             POD_METRICS,
-            {"metadata": metadata, "timestamp": stamp(), "window": "15.0s", "containers": [use]},
+            {"metadata": metadata, "timestamp": stamp(), "window": "15.0s", "containers": [container_usage]},
         )
 
 
@@ -53,7 +53,7 @@ async def staged(*, target: str = NAME, replicas: int = 1, **pod: Any) -> AsyncI
 
 
 async def watched_condition(cluster: MemoryCluster, kind: str) -> Object:
-    """The condition, once there is one."""
+    """Wait for the condition and return it."""
     async with cluster.watch(HORIZONTAL_POD_AUTOSCALER, resource_version="0") as events:
         async for event in events:
             condition = condition_of(event.object, kind)
@@ -62,11 +62,11 @@ async def watched_condition(cluster: MemoryCluster, kind: str) -> Object:
     raise AssertionError
 
 
-async def test_a_busy_deployment_grows_and_its_scaler_says_why() -> None:
+async def test_busy_deployment_scales_up_and_autoscaler_reports_reason() -> None:
     async with staged(cpu="400m") as cluster:
         condition = await watched_condition(cluster, "ScalingActive")
         assert (condition["status"], condition["reason"]) == ("True", "ValidMetricFound")
-        # 200 % of the request where 80 % should be: 1 x 2.5 is 3.
+        # 200 % of the request with a target of 80 %: 1 x 2.5, rounded up to 3.
         assert condition["message"] == "1 → 3: cpu at 200%/80%"
         assert (await cluster.get(DEPLOYMENT, "default", NAME))["spec"]["replicas"] == 3
         status = (await cluster.get(HORIZONTAL_POD_AUTOSCALER, "default", NAME))["status"]
@@ -77,20 +77,20 @@ async def test_a_busy_deployment_grows_and_its_scaler_says_why() -> None:
         assert (event["reason"], event["message"]) == ("SuccessfulRescale", "New size: 3; reason: cpu at 200%/80%")
 
 
-async def test_a_pod_without_a_request_is_said_and_nothing_changes() -> None:
+async def test_missing_cpu_request_is_reported_and_scale_is_unchanged() -> None:
     async with staged(cpu="400m", request=None) as cluster:
         condition = await watched_condition(cluster, "ScalingActive")
         assert condition["message"] == "stays 1: cpu: a pod requests none, so that there is no share of it"
         assert (await cluster.get(DEPLOYMENT, "default", NAME))["spec"]["replicas"] == 1
 
 
-async def test_a_pod_without_a_measurement_is_said_and_nothing_changes() -> None:
+async def test_missing_cpu_measurement_is_reported_and_scale_is_unchanged() -> None:
     async with staged(cpu=None) as cluster:
         condition = await watched_condition(cluster, "ScalingActive")
         assert (condition["status"], condition["message"]) == ("False", "stays 1: cpu: no ready pod is measured yet")
 
 
-async def test_a_target_that_is_not_there_is_said() -> None:
+async def test_missing_scale_target_is_reported() -> None:
     async with staged(cpu="400m", target="other") as cluster:
         condition = await watched_condition(cluster, "AbleToScale")
         assert condition["status"] == "False"

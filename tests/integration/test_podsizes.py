@@ -1,4 +1,4 @@
-"""In-place resizes of dormant and starting pods, in a store with pods as a cluster has them."""
+"""In-place resizes of dormant and started pods, with a store that holds pods like a cluster."""
 
 import asyncio
 import contextlib
@@ -21,12 +21,12 @@ from serving.net.cluster.port import Patch, Write
 from tests.eventually import until
 
 KEY = ("default", "p")
-ASLEEP, AWAKE = Stat(is_dormant=True, unfrozen="no namespace"), Stat(concurrency=1.0)
+DORMANT, AWAKE = Stat(is_dormant=True, unfrozen="no namespace"), Stat(concurrency=1.0)
 FULL = {"cpu": "1", "memory": "1Gi"}
 
 
 class Quota(MemoryCluster):
-    """A store with a quota that can forbid resizes. It counts the writes."""
+    """A store that records patches and can reject resizes, as with a quota."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Quota(MemoryCluster):
         self.writes: list[str | None] = []
 
     async def write(self, write: Write) -> Object:
-        """Write, or refuse as an API server with a quota."""
+        """Write, or reject a resize like an API server with a quota."""
         if isinstance(write, Patch):
             self.writes.append(write.subresource)
             if write.subresource == "resize" and self.refuses:
@@ -90,9 +90,9 @@ async def staged(annotations: dict[str, str] | None = None, **requests: str) -> 
         await stage.sizes.end()
 
 
-async def test_requests_go_down_with_a_dormant_pod_and_return_with_the_next_report() -> None:
+async def test_requests_are_reduced_for_dormant_pod_and_restored_when_it_wakes() -> None:
     async with staged() as stage:
-        stage.sizes.update(KEY, ASLEEP, is_ready=True)
+        stage.sizes.update(KEY, DORMANT, is_ready=True)
         await stage.until_requests({"cpu": "1m", "memory": "118Mi"})
         assert "no namespace" in await stage.until_condition("True", "NotFrozen")
         assert (await stage.pod())["spec"]["containers"][1]["resources"]["requests"] == {"cpu": "25m"}
@@ -102,34 +102,34 @@ async def test_requests_go_down_with_a_dormant_pod_and_return_with_the_next_repo
         assert stage.sizes.write_count == 2
 
 
-async def test_a_report_that_says_nothing_new_makes_no_call() -> None:
+async def test_repeated_report_makes_no_api_call() -> None:
     async with staged() as stage:
         for _ in range(100):
             stage.sizes.update(KEY, AWAKE, is_ready=True)
-        stage.sizes.update(KEY, ASLEEP, is_ready=True)
+        stage.sizes.update(KEY, DORMANT, is_ready=True)
         await stage.until_condition("True", "NotFrozen")
         before = list(stage.cluster.writes)
         assert before == [None, "resize", "status"]
         for _ in range(100):
-            stage.sizes.update(KEY, ASLEEP, is_ready=True)
+            stage.sizes.update(KEY, DORMANT, is_ready=True)
         await asyncio.sleep(0)
         assert stage.cluster.writes == before
 
 
-async def test_a_pod_that_wakes_while_it_is_resized_gets_its_requests_back() -> None:
+async def test_pod_that_wakes_during_resize_gets_its_requests_back() -> None:
     async with staged() as stage:
-        for stat in (ASLEEP, AWAKE, ASLEEP, AWAKE):
+        for stat in (DORMANT, AWAKE, DORMANT, AWAKE):
             stage.sizes.update(KEY, stat, is_ready=True)
             await asyncio.sleep(0)
         await until(lambda: not stage.sizes._busy)
         assert await stage.requests() == FULL
 
 
-async def test_a_refusal_is_a_condition_and_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_rejected_resize_is_a_condition_and_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(podsizes, "_RETRY_FIRST_S", 0.01)
     async with staged() as stage:
         stage.cluster.refuses = True
-        stage.sizes.update(KEY, ASLEEP, is_ready=True)
+        stage.sizes.update(KEY, DORMANT, is_ready=True)
         assert "exceeded quota" in await stage.until_condition("True", "ResizeRefused")
         assert await stage.requests() == FULL
         stage.cluster.refuses = False
@@ -138,7 +138,7 @@ async def test_a_refusal_is_a_condition_and_is_tried_again(monkeypatch: pytest.M
         assert stage.sizes.refused_count >= 1
 
 
-async def test_a_started_pod_shrinks_to_what_it_should_have_once_it_is_ready() -> None:
+async def test_started_pod_is_resized_to_awake_resources_once_ready() -> None:
     awake = msgspec.json.encode({"app": {"requests": {"cpu": "100m"}}}).decode()
     async with staged({AWAKE_RESOURCES_ANNOTATION: awake}, cpu="2") as stage:
         stage.sizes.update(KEY, Stat(), is_ready=False)
@@ -147,22 +147,22 @@ async def test_a_started_pod_shrinks_to_what_it_should_have_once_it_is_ready() -
         stage.sizes.update(KEY, Stat(), is_ready=True)
         await stage.until_requests({"cpu": "100m"})
         await until(lambda: not stage.sizes._busy)
-        # It cannot sleep, and has no such condition.
+        # A pod without dormancy has no Dormant condition.
         assert condition_of(await stage.pod(), CONDITION_DORMANT) == {}
 
 
-async def test_a_deleted_pod_is_forgotten() -> None:
+async def test_deleted_pod_is_removed_from_pod_sizes() -> None:
     async with staged() as stage:
         await stage.cluster.delete(POD, *KEY, grace_s=0)
-        stage.sizes.update(KEY, ASLEEP, is_ready=True)
+        stage.sizes.update(KEY, DORMANT, is_ready=True)
         await until(lambda: not stage.sizes._busy)
         stage.sizes.forget(KEY)
         assert stage.sizes._wanted == {}
 
 
-async def test_a_new_autoscaler_finds_the_requests_to_give_back_at_the_pod() -> None:
+async def test_restarted_autoscaler_restores_requests_from_pod_annotation() -> None:
     async with staged() as stage:
-        stage.sizes.update(KEY, ASLEEP, is_ready=True)
+        stage.sizes.update(KEY, DORMANT, is_ready=True)
         await stage.until_condition("True", "NotFrozen")
         assert AWAKE_RESOURCES_ANNOTATION in annotations_of(await stage.pod())
         await stage.sizes.end()

@@ -1,4 +1,4 @@
-"""Another process listens at the port of an app: it gets no request, before the app's first start and while the app restarts."""
+"""Another process listens at an app's port before its start or during its restart: it receives no request."""
 
 import asyncio
 import contextlib
@@ -17,13 +17,13 @@ from tests.eventually import until
 from tests.integration.local_stage import HELLO, Machine, controlled, manifest, template_process
 
 SECRET = b"Bearer of-a-client"
-# The app listens while there is a file "go" in the folder of the pod.
+# The app starts to listen when the file "go" exists in the pod's folder.
 GATED = f"until [ -e go ]; do sleep 0.02; done; exec {sys.executable} {HELLO}"
 
 
 @contextlib.asynccontextmanager
 async def attacked(port: int) -> AsyncIterator[list[bytes]]:
-    """Listen at a port of this machine, as any of its users may, and answer as an app; what was received."""
+    """Listen at a port, as any user of the machine can, and respond like an app; yields the received bytes."""
     received: list[bytes] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -38,7 +38,7 @@ async def attacked(port: int) -> AsyncIterator[list[bytes]]:
             return await asyncio.start_server(serve, "127.0.0.1", port)
         return None
 
-    # Until the app that was killed has released it.
+    # Retry until the killed app has released the port.
     server = await until(listening)
     try:
         yield received
@@ -47,8 +47,8 @@ async def attacked(port: int) -> AsyncIterator[list[bytes]]:
             server.close()
 
 
-def is_taken(pod: Object) -> bool:
-    """Whether the status of a pod says that its port is taken."""
+def is_port_taken(pod: Object) -> bool:
+    """Whether the status of a pod has the reason PortTaken."""
     return condition_of(pod, "Ready").get("reason") == "PortTaken"
 
 
@@ -64,7 +64,7 @@ async def response(pod: Object) -> bytes:
 
 
 async def started(machine: Machine) -> tuple[PodRun, Path]:
-    """A pod with its location, and the file for which its app waits."""
+    """Start a pod; return its run and the path of the file for which its app waits."""
     await machine.start(manifest(command=GATED))
     await machine.until(lambda pod: "startedAt" in str(pod.get("status")))
     run = machine.kubelet.find("default", "p")
@@ -72,19 +72,19 @@ async def started(machine: Machine) -> tuple[PodRun, Path]:
 
 
 def end_app(run: PodRun, go: Path) -> None:
-    """Kill the app, which does not listen again."""
+    """Kill the app; its restart waits for the file."""
     go.unlink()
     os.kill(run.sessions["user-container"], signal.SIGKILL)
 
 
 @pytest.mark.parametrize("isolation", ["default", "none"])
-async def test_a_listener_that_is_not_of_the_pod_gets_no_request(tmp_path: Path, isolation: str) -> None:
-    """By default root gives each pod a user; without isolation the processes of the pod tell whose listener it is."""
+async def test_foreign_listener_at_app_port_receives_no_request(tmp_path: Path, isolation: str) -> None:
+    """By default, as root, each pod has its own user; without isolation, the owner of a listener is found by its process."""
     with template_process(tmp_path / "state", isolation=isolation) as template:
         async with controlled(template.state, isolation=isolation) as machine:
             run, go = await started(machine)
             async with attacked(run.location.port) as received:
-                pod = await machine.until(is_taken)
+                pod = await machine.until(is_port_taken)
                 assert not is_ready(pod)
             assert received == []
             go.touch()
@@ -92,13 +92,13 @@ async def test_a_listener_that_is_not_of_the_pod_gets_no_request(tmp_path: Path,
             assert (await response(pod)).startswith(b"HTTP/1.1 200")
             end_app(run, go)
             async with attacked(run.location.port) as received:
-                await machine.until(is_taken)
+                await machine.until(is_port_taken)
             assert received == []
             go.touch()
             await machine.ready()
 
 
-async def test_a_listener_gets_no_request_while_the_app_still_counts_as_ready(tmp_path: Path) -> None:
+async def test_foreign_listener_receives_no_request_while_app_is_still_ready(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             run, go = await started(machine)

@@ -1,4 +1,4 @@
-"""Pods forked from a warm process of their revision, and apps without one."""
+"""Preloading: pods that are forked from a warm process of their revision, and apps that cannot be forked."""
 
 import asyncio
 import contextlib
@@ -17,11 +17,11 @@ from serving.net.cluster.kinds import EVENT, POD
 from tests.eventually import until
 from tests.integration.local_stage import Machine, controlled, manifest, status_of, template_process
 
-# Answers with what each pod must have for itself, and with the process that imported the module.
+# Responds with values that must differ between pods, and with the process that imported the module.
 SLOW = """
 import os, random, sys
 IMPORTED_BY = os.getpid()
-# As the default of a parameter keeps it.
+# Like the default value of a parameter, this keeps a reference to the list.
 ARGUMENTS = sys.argv
 sys.stderr.write("imported\\n")
 {more}
@@ -53,7 +53,7 @@ async def machine(tmp_path: Path) -> AsyncIterator[Machine]:
 
 
 def preloaded(folder: Path, name: str, *, more: str = "") -> Object:
-    """A pod of an app in a folder, to be preloaded."""
+    """A pod with preloading, of an app in a folder."""
     (folder / "slow.py").write_text(SLOW.format(more=more))
     (folder / "app.py").write_text(APP)
     pod = manifest(name, command=f"{sys.executable} app.py", workingDir=str(folder))
@@ -62,7 +62,7 @@ def preloaded(folder: Path, name: str, *, more: str = "") -> Object:
 
 
 async def event_with(machine: Machine, reason: str) -> str:
-    """The message of the event with a reason, once there is one."""
+    """Wait for an Event with this reason; return its message."""
     while True:
         for event in (await machine.cluster.list(EVENT)).items:
             if event["reason"] == reason:
@@ -76,9 +76,7 @@ async def response_of(machine: Machine, name: str) -> list[str]:
     return body.split()
 
 
-async def test_pods_are_forked_from_a_warm_process_and_share_nothing_that_is_a_pods_own(
-    machine: Machine, tmp_path: Path
-) -> None:
+async def test_preloaded_pods_are_forked_and_share_no_pod_specific_state(machine: Machine, tmp_path: Path) -> None:
     await machine.start(preloaded(tmp_path, "p"))
     first = await response_of(machine, "p")
     assert first[0] == first[1]
@@ -99,8 +97,8 @@ async def test_pods_are_forked_from_a_warm_process_and_share_nothing_that_is_a_p
     assert "imported" not in machine.log("q")
 
 
-async def test_an_environment_of_copies_below_temporary_files_is_preloaded(machine: Machine, tmp_path: Path) -> None:
-    """As ``venv.create`` makes it, in a folder that is closed to users of pods."""
+async def test_copied_virtual_environment_in_private_folder_is_preloaded(machine: Machine, tmp_path: Path) -> None:
+    """As created by ``venv.create``, in a folder that is closed to the users of pods."""
     venv.create(tmp_path / "venv", symlinks=False)
     for name in ("p", "q"):
         pod = preloaded(tmp_path, name)
@@ -111,8 +109,8 @@ async def test_an_environment_of_copies_below_temporary_files_is_preloaded(machi
         assert "MiB" in await event_with(machine, "Preloaded")
 
 
-async def test_pods_with_volumes_are_not_forked_and_say_why(machine: Machine, tmp_path: Path) -> None:
-    """Starts two pods, one after the other, as the second would be forked."""
+async def test_pods_with_volumes_are_not_preloaded_with_reason(machine: Machine, tmp_path: Path) -> None:
+    """The test starts two pods one after the other; with preloading, the second would be forked."""
     for name in ("p", "q"):
         pod = preloaded(tmp_path, name)
         pod["spec"]["volumes"] = [{"name": "data", "emptyDir": {}}]
@@ -124,7 +122,7 @@ async def test_pods_with_volumes_are_not_forked_and_say_why(machine: Machine, tm
     assert await event_with(machine, "PreloadRefused") == message
 
 
-async def test_a_forked_pod_is_restarted_and_deleted_as_any_other(machine: Machine, tmp_path: Path) -> None:
+async def test_forked_pod_is_restarted_and_deleted_like_any_other(machine: Machine, tmp_path: Path) -> None:
     await machine.start(preloaded(tmp_path, "p"))
     await machine.ready()
     await event_with(machine, "Preloaded")
@@ -152,33 +150,33 @@ async def test_a_forked_pod_is_restarted_and_deleted_as_any_other(machine: Machi
         ("if 'PORT' not in os.environ: raise ValueError('no pod')", "no pod"),
     ],
 )
-async def test_an_app_that_cannot_be_forked_is_reported_and_starts_without(
+async def test_app_that_cannot_be_forked_is_reported_and_started_normally(
     machine: Machine, tmp_path: Path, more: str, why: str
 ) -> None:
     await machine.start(preloaded(tmp_path, "p", more=more))
     await machine.ready()
     assert why in await event_with(machine, "PreloadRefused")
     await machine.start(preloaded(tmp_path, "q", more=more))
-    respond = await response_of(machine, "q")
-    assert respond[0] == respond[1]
+    response = await response_of(machine, "q")
+    assert response[0] == response[1]
 
 
-async def test_pods_survive_their_warm_process(machine: Machine, tmp_path: Path) -> None:
+async def test_pods_survive_exit_of_their_warm_process(machine: Machine, tmp_path: Path) -> None:
     await machine.start(preloaded(tmp_path, "p"))
     await machine.ready()
     await event_with(machine, "Preloaded")
     await machine.start(preloaded(tmp_path, "q"))
-    respond = await response_of(machine, "q")
-    os.kill(int(respond[1]), signal.SIGKILL)
+    response = await response_of(machine, "q")
+    os.kill(int(response[1]), signal.SIGKILL)
     await machine.start(preloaded(tmp_path, "r"))
     later = await response_of(machine, "r")
     assert later[0] == later[1]
     assert "did not fork" in await event_with(machine, "PreloadFailed")
-    assert (await response_of(machine, "q"))[0] == respond[0]
+    assert (await response_of(machine, "q"))[0] == response[0]
 
 
 def forked_ahead(supervisor: int) -> set[int]:
-    """The processes that a warm process has forked: the supervisor has adopted them."""
+    """The processes that a warm process has forked; their parent is the supervisor."""
     results = set()
     for pid in children_of(supervisor):
         with contextlib.suppress(OSError):
@@ -188,7 +186,7 @@ def forked_ahead(supervisor: int) -> set[int]:
 
 
 async def next_ahead(supervisor: int, *, known: int = 0) -> int:
-    """Wait for the process forked ahead. A starting warm process is a child of the supervisor for a moment, too."""
+    """Wait for the process forked ahead. A starting warm process is briefly a child of the supervisor, too."""
     while True:
         await until(lambda: forked_ahead(supervisor) - {known})
         before = forked_ahead(supervisor) - {known}
@@ -197,15 +195,15 @@ async def next_ahead(supervisor: int, *, known: int = 0) -> int:
             return before.pop()
 
 
-async def test_a_pod_is_the_process_that_the_warm_one_has_forked_ahead_or_a_new_one(tmp_path: Path) -> None:
+async def test_pod_uses_process_forked_ahead_or_a_new_one(tmp_path: Path) -> None:
     with template_process(tmp_path / "state") as template:
         async with controlled(template.state) as machine:
             await machine.start(preloaded(tmp_path, "p"))
             await machine.ready()
-            ahead = await next_ahead(template.supervisor.pid)
+            process_ahead = await next_ahead(template.supervisor.pid)
             await machine.start(preloaded(tmp_path, "q"))
-            assert int((await response_of(machine, "q"))[0]) == ahead
-            another = await next_ahead(template.supervisor.pid, known=ahead)
+            assert int((await response_of(machine, "q"))[0]) == process_ahead
+            another = await next_ahead(template.supervisor.pid, known=process_ahead)
             os.kill(another, signal.SIGKILL)
             await machine.start(preloaded(tmp_path, "r"))
             process, importer, *_ = await response_of(machine, "r")

@@ -1,4 +1,4 @@
-"""What apps print, paths of the machine and internal addresses reach no client, whatever fails; the operator finds them by the request's id."""
+"""Output of apps, paths and internal addresses are not sent to clients on failures; the operator finds them by request ID."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ from tests.integration.test_activator_grpc import call, pod_of
 MARKER = "could not connect to postgres://admin:PASSWORD@10.1.2.3/prod"
 MESSAGE = f'Container failed with: Traceback: File "/srv/app/main.py", line 1\n{MARKER}'
 PRIVATE = re.compile(rb"PASSWORD|10\.1\.2\.3|/srv/app|Traceback|127\.0\.0\.1|0/1 nodes")
-# One for each way in which a pod fails, as the controller names them.
+# The controller's reasons for failed pods.
 REASONS = ("ExitCode1", "ExitCode137", "ContainerMissing", "CrashLoopBackOff", "ProgressDeadlineExceeded", "Evicted")
 REVISION, WHOLE = "hello-00001", {"revisionName": "hello-00001", "percent": 100}
 UPGRADE = (
@@ -34,8 +34,8 @@ PLAIN = b"GET / HTTP/1.1\r\nHost: hello.default.localhost\r\nConnection: close\r
 PAGE, EVENTS = (PLAIN[:-2] + b"Accept: %b\r\n\r\n" % kind for kind in (b"text/html", b"text/event-stream"))
 
 
-async def whole(address: tuple[str, int], wire: bytes) -> bytes:
-    """All bytes that a client gets for a request, until the connection ends."""
+async def response_bytes(address: tuple[str, int], wire: bytes) -> bytes:
+    """All bytes that a client receives for a request, until the connection is closed."""
     reader, writer = await asyncio.open_connection(*address)
     try:
         writer.write(wire)
@@ -47,7 +47,7 @@ async def whole(address: tuple[str, int], wire: bytes) -> bytes:
 
 
 async def connected(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    """A connection to a port, once something listens there."""
+    """Connect to a port as soon as it listens."""
     async with asyncio.timeout(60):
         while True:
             with contextlib.suppress(OSError):
@@ -56,13 +56,13 @@ async def connected(port: int) -> tuple[asyncio.StreamReader, asyncio.StreamWrit
 
 
 async def fail(stage: Stage, reason: str) -> None:
-    """Make the revision fail, and wait until the activator has seen it."""
+    """Set the revision to failed, and wait until the activator has the failure."""
     await stage.status(REVISION, status="False", reason=reason, message=MESSAGE)
     directory = stage.activator.ingress.router.directory
     await until(lambda: (facts := directory.revision(("default", REVISION))) is not None and facts.failure)
 
 
-async def recorded(stage: Stage, request_id: str) -> RequestRecord:
+async def record_of(stage: Stage, request_id: str) -> RequestRecord:
     """The record of a failed request."""
 
     def found() -> RequestRecord | None:
@@ -78,7 +78,7 @@ async def recorded(stage: Stage, request_id: str) -> RequestRecord:
 
 @contextlib.asynccontextmanager
 async def failing(reason: str, **annotations: str) -> AsyncIterator[Stage]:
-    """A service without a pod whose revision fails."""
+    """A service without pods, whose revision has failed."""
     async with staged() as stage:
         await stage.revision(REVISION)
         await stage.route(WHOLE, annotations={name.replace("__", "/"): text for name, text in annotations.items()})
@@ -88,19 +88,19 @@ async def failing(reason: str, **annotations: str) -> AsyncIterator[Stage]:
 
 @pytest.mark.parametrize("reason", REASONS)
 @pytest.mark.parametrize("wire", [PLAIN, UPGRADE, PAGE, EVENTS], ids=["plain", "websocket", "page", "events"])
-async def test_no_client_gets_what_a_pod_printed_before_it_failed(reason: str, wire: bytes) -> None:
+async def test_failure_message_of_pod_is_not_sent_to_clients(reason: str, wire: bytes) -> None:
     async with failing(reason) as stage:
-        response = await whole(stage.public, wire)
+        response = await response_bytes(stage.public, wire)
     assert response.startswith(b"HTTP/1.1 503 ")
     assert b"\r\nRetry-After: 1\r\n" in response
     assert b"revision hello-00001 cannot serve\n" in response
     assert PRIVATE.search(response) is None, response
 
 
-async def test_the_operator_finds_the_reason_by_the_id_that_the_client_got() -> None:
+async def test_request_record_with_reason_is_found_by_request_id() -> None:
     async with failing("ExitCode1") as stage:
         first = await send_request(stage.public)
-        record = await recorded(stage, first.headers["x-request-id"])
+        record = await record_of(stage, first.headers["x-request-id"])
         second = await send_request(stage.public, headers=["X-Request-Id: their-own.1"])
         third = await send_request(stage.public, headers=["X-Request-Id: not an id"])
     assert "Traceback" in record.why
@@ -108,12 +108,12 @@ async def test_the_operator_finds_the_reason_by_the_id_that_the_client_got() -> 
     assert re.fullmatch("[0-9a-f]{32}", third.headers["x-request-id"])
 
 
-async def test_requests_that_wait_when_a_start_fails_get_none_of_it() -> None:
+async def test_failed_start_sends_no_private_text_to_queued_requests() -> None:
     annotations = {PLACEHOLDER_PAGE_ANNOTATION: "true", START_EVENTS_ANNOTATION: "true"}
     async with staged() as stage:
         await stage.revision(REVISION, slots=0)
         await stage.route(WHOLE, annotations=annotations)
-        tasks = [asyncio.create_task(whole(stage.public, wire)) for wire in (PLAIN, UPGRADE, PAGE, EVENTS)]
+        tasks = [asyncio.create_task(response_bytes(stage.public, wire)) for wire in (PLAIN, UPGRADE, PAGE, EVENTS)]
         await until(lambda: stage.level == 4)
         await fail(stage, "ExitCode1")
         responses = [await task for task in tasks]
@@ -122,17 +122,17 @@ async def test_requests_that_wait_when_a_start_fails_get_none_of_it() -> None:
     assert [match_ for response in responses if (match_ := PRIVATE.search(response))] == []
 
 
-async def test_the_page_while_a_pod_starts_has_none_of_it() -> None:
+async def test_placeholder_page_contains_no_private_text() -> None:
     async with staged() as stage:
         await stage.revision(REVISION, slots=0)
         await stage.route(WHOLE, annotations={PLACEHOLDER_PAGE_ANNOTATION: "true"})
         await stage.status(REVISION, status="Unknown", reason="Deploying", message=MESSAGE)
-        response = await whole(stage.public, PAGE)
+        response = await response_bytes(stage.public, PAGE)
     assert b"hello is starting" in response
     assert PRIVATE.search(response) is None
 
 
-async def test_a_status_of_grpc_has_none_of_it() -> None:
+async def test_grpc_status_contains_no_private_text() -> None:
     async with failing("ExitCode1") as stage:
         client = Http2(await Link.to(stage.public))
         client.send(call(1))
@@ -143,7 +143,7 @@ async def test_a_status_of_grpc_has_none_of_it() -> None:
     assert PRIVATE.search(repr(head).encode() + body) is None
 
 
-async def test_a_connection_of_tcp_ends_without_a_byte() -> None:
+async def test_tcp_connection_to_failed_revision_is_closed_without_bytes() -> None:
     with reserved_port() as port:
         async with failing("ExitCode1", **{TCP_ANNOTATION.replace("/", "__"): str(port)}) as stage:
             reader, writer = await connected(port)
@@ -157,19 +157,19 @@ async def test_a_connection_of_tcp_ends_without_a_byte() -> None:
     assert counts["refused-failed"]
 
 
-async def test_a_wait_for_a_node_that_is_too_long_does_not_name_nodes() -> None:
+async def test_node_names_are_not_sent_after_a_long_wait_for_a_node() -> None:
     async with staged(queue_wait_max_s=0.05) as stage:
         await stage.service()
         await stage.status(REVISION, status="False", reason="Unschedulable", message="0/1 nodes are available")
         router = stage.activator.ingress.router
         await until(lambda: (facts := router.directory.revision(("default", REVISION))) is not None and facts.delay)
         response = await send_request(stage.public)
-        record = await recorded(stage, response.headers["x-request-id"])
+        record = await record_of(stage, response.headers["x-request-id"])
     assert (response.status, response.body) == (503, "no pod was free within 0.05 s\n")
     assert "0/1 nodes are available" in record.why
 
 
-async def test_a_route_that_is_not_ready_does_not_say_why() -> None:
+async def test_reason_of_unready_route_is_not_sent() -> None:
     async with staged() as stage:
         await stage.route()
         status = {"conditions": [{"type": "Ready", "status": "False", "message": MESSAGE}]}
@@ -178,14 +178,14 @@ async def test_a_route_that_is_not_ready_does_not_say_why() -> None:
     assert (response.status, response.body) == (503, "service default/hello is not ready\n")
 
 
-async def test_a_pod_that_cannot_be_reached_is_not_named() -> None:
+async def test_address_of_unreachable_pod_is_not_sent() -> None:
     async with staged(pod_tries_max=2) as stage:
         await stage.service()
         pod = await stage.pod_seen("p")
         port = pod.port
         await pod.stop()
         response = await send_request(stage.public)
-        record = await recorded(stage, response.headers["x-request-id"])
+        record = await record_of(stage, response.headers["x-request-id"])
     assert (response.status, response.body) == (502, "revision hello-00001: no connection to a pod in 2 tries")
     assert f"127.0.0.1', {port}" in record.why
 
@@ -201,19 +201,19 @@ async def test_a_pod_that_cannot_be_reached_is_not_named() -> None:
         b"HTTP/1.1 200 OK\r\nX: %b" + b"x" * 200_000,
     ],
 )
-async def test_a_response_that_cannot_be_read_is_not_quoted(answer: bytes) -> None:
+async def test_invalid_app_response_is_not_quoted(answer: bytes) -> None:
     async with staged() as stage:
         await stage.service()
         pod = await stage.pod_seen("p")
         pod.response = answer.replace(b"%b", MARKER.encode())
-        response = await whole(stage.public, PLAIN)
+        response = await response_bytes(stage.public, PLAIN)
     assert response.startswith(b"HTTP/1.1 502 ")
     assert b"X-Request-Id: " in response
     assert PRIVATE.search(response) is None, response
 
 
-async def test_the_last_words_of_an_http2_app_are_not_quoted() -> None:
-    async def goes(app: Http2App) -> None:
+async def test_goaway_text_of_http2_app_is_not_quoted() -> None:
+    async def fail_with_goaway(app: Http2App) -> None:
         new_frame = await app.frame(Kind.DATA)
         last = new_frame.stream_id.to_bytes(4, "big")
         app.link.send(frame(Kind.GOAWAY, last + (2).to_bytes(4, "big") + MARKER.encode(), stream_id=0))
@@ -222,7 +222,7 @@ async def test_the_last_words_of_an_http2_app_are_not_quoted() -> None:
 
     async with staged() as stage:
         await stage.service(slots=10)
-        await pod_of(stage, "p", goes)
+        await pod_of(stage, "p", fail_with_goaway)
         client = Http2(await Link.to(stage.public))
         client.send(call(1))
         head, body = await client.response(1)
@@ -231,7 +231,7 @@ async def test_the_last_words_of_an_http2_app_are_not_quoted() -> None:
     assert PRIVATE.search(repr(head).encode() + body) is None
 
 
-async def test_an_app_that_takes_no_connection_is_not_named_by_its_queue_proxy() -> None:
+async def test_queue_proxy_does_not_send_address_of_unreachable_app() -> None:
     async def never(link: Link) -> None:
         await link.head()
 
@@ -247,14 +247,14 @@ async def test_an_app_that_takes_no_connection_is_not_named_by_its_queue_proxy()
             assert PRIVATE.search(head + body) is None
 
 
-async def test_an_error_of_a_queue_proxy_has_an_id_too() -> None:
+async def test_queue_proxy_error_has_a_request_id_and_app_error_has_none() -> None:
     async with staged() as stage:
         await stage.service()
         pod = await stage.pod_seen("p")
         pod.response = b"HTTP/1.1 502 No\r\n%bContent-Length: 0\r\n\r\n" % render_proxy_status(b"queue-proxy", b"busy")
         response = await send_request(stage.public)
-        record = await recorded(stage, response.headers["x-request-id"])
+        record = await record_of(stage, response.headers["x-request-id"])
         pod.response = b"HTTP/1.1 502 No\r\nContent-Length: 0\r\n\r\n"
-        theirs = await send_request(stage.public)
+        app_response = await send_request(stage.public)
     assert "busy" in record.why
-    assert "x-request-id" not in theirs.headers
+    assert "x-request-id" not in app_response.headers

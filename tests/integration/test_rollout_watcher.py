@@ -1,4 +1,4 @@
-"""The counts of activators, read over HTTP, become judgements."""
+"""The rollout watcher reads response counts of activators over HTTP and judges rollouts."""
 
 import asyncio
 import contextlib
@@ -23,16 +23,16 @@ WATCH = RolloutWatch(check=read_rollout_check("errors<10%"), revisions=(NEWEST,)
 
 
 class Activator:
-    """An activator's page of metrics, which needs the query token."""
+    """An activator's metrics page, which requires the query token."""
 
     def __init__(self) -> None:
         self.text = page({0.1: 100}, "5xx")
         self.content_type = "text/plain; charset=utf-8"
         self.is_silent = False
-        self.asked_count = 0
+        self.request_count = 0
 
     async def handle(self, request: web.Request) -> web.Response:
-        self.asked_count += 1
+        self.request_count += 1
         if self.is_silent or request.headers.get("Authorization") != f"Bearer {TOKEN}":
             return web.Response(status=401)
         assert request.headers["Accept"] == FINE_TYPE
@@ -74,14 +74,14 @@ async def staged(activators: tuple[Activator, Activator]) -> AsyncIterator[Stage
                 await running
 
 
-async def test_responses_of_all_activators_since_the_first_reading_are_judged(
+async def test_responses_of_all_activators_since_rollout_start_are_judged(
     activators: tuple[Activator, Activator],
 ) -> None:
     async with staged(activators) as stage:
         await asyncio.sleep(0)
-        assert activators[0].asked_count == 0
+        assert activators[0].request_count == 0
         stage.watcher.update(ROUTE, WATCH)
-        # What was counted before is none of this rollout.
+        # Responses before the first reading do not count for this rollout.
         await until(lambda: stage.verdict() == "hold")
         activators[0].text += page({0.1: 15})
         activators[1].text += page({0.1: 15})
@@ -92,7 +92,7 @@ async def test_responses_of_all_activators_since_the_first_reading_are_judged(
         stage.watcher.update(ROUTE, None)
 
 
-async def test_a_rollout_is_held_while_no_activator_is_known() -> None:
+async def test_rollout_is_on_hold_without_activators() -> None:
     stage = Stage([])
     running = asyncio.create_task(stage.watcher.run())
     stage.watcher.update(ROUTE, WATCH)
@@ -101,21 +101,21 @@ async def test_a_rollout_is_held_while_no_activator_is_known() -> None:
     running.cancel()
 
 
-async def test_an_activator_that_does_not_answer_holds_the_rollout(activators: tuple[Activator, Activator]) -> None:
+async def test_unresponsive_activator_puts_rollout_on_hold(activators: tuple[Activator, Activator]) -> None:
     activators[1].is_silent = True
     async with staged(activators) as stage:
         stage.watcher.update(ROUTE, WATCH)
         await until(lambda: stage.verdict() == "hold")
         activators[0].text += page({0.1: 50})
-        asked_count = activators[0].asked_count
-        await until(lambda: activators[0].asked_count > asked_count + 1)
+        request_count = activators[0].request_count
+        await until(lambda: activators[0].request_count > request_count + 1)
         assert stage.verdict() == "hold"
         assert stage.last[NEWEST].why == "an activator does not report its responses"
         activators[1].is_silent = False
         await until(lambda: stage.verdict() == "go")
 
 
-async def test_a_wrong_page_of_an_activator_holds_the_rollout(
+async def test_invalid_metrics_page_puts_rollout_on_hold(
     activators: tuple[Activator, Activator], caplog: pytest.LogCaptureFixture
 ) -> None:
     right = activators[1].text

@@ -1,4 +1,4 @@
-"""A Route is Ready once every activator serves it, over real sockets; a frozen activator delays it briefly."""
+"""The route prober confirms a Route after every activator serves it; a frozen activator only delays it."""
 
 import asyncio
 import socket
@@ -23,18 +23,18 @@ HELLO = ("default", "hello")
 
 
 class Activator:
-    """Responds with the digest that it serves, as an activator, and counts the requests."""
+    """An activator that responds with the digests of its routes, and sets `is_probed`."""
 
     def __init__(self) -> None:
-        self.serves: dict[str, str] = {}
+        self.digests: dict[str, str] = {}
         self.content_type = "text/plain"
-        self.asked = asyncio.Event()
+        self.is_probed = asyncio.Event()
         self.address = ""
 
     async def respond(self, request: web.Request) -> web.Response:
-        self.asked.set()
+        self.is_probed.set()
         assert request.headers["K-Network-Probe"] == "route"
-        digest = self.serves.get(request.match_info["route"])
+        digest = self.digests.get(request.match_info["route"])
         headers = {"Content-Type": self.content_type}
         return web.Response(body=(digest or "").encode("latin-1"), status=200 if digest else 404, headers=headers)
 
@@ -68,53 +68,53 @@ async def a_prober(*addresses: str) -> AsyncIterator[tuple[RouteProber, asyncio.
         task.cancel()
 
 
-async def test_a_route_is_confirmed_when_all_activators_serve_it() -> None:
+async def test_route_is_confirmed_after_all_activators_serve_it() -> None:
     async with (
         an_activator() as activator,
         an_activator() as other,
         a_prober(activator.address, other.address) as (prober, confirmed),
     ):
         prober.start(HELLO, "new")
-        activator.serves["default/hello"] = "new"
-        other.serves["default/hello"] = "old"
+        activator.digests["default/hello"] = "new"
+        other.digests["default/hello"] = "old"
         async with asyncio.timeout(PATIENCE_S):
-            await other.asked.wait()
+            await other.is_probed.wait()
             assert confirmed.empty()
-            other.serves["default/hello"] = "new"
+            other.digests["default/hello"] = "new"
             assert await confirmed.get() == (HELLO, "new")
 
 
 @pytest.mark.parametrize("content_type", ["text/plain; charset=utf-8", "text/plain; charset=base64"])
-async def test_an_unreadable_response_does_not_confirm_a_route(content_type: str) -> None:
+async def test_invalid_response_does_not_confirm_a_route(content_type: str) -> None:
     async with an_activator() as activator, a_prober(activator.address) as (prober, confirmed):
-        activator.serves["default/hello"] = "\xff"
+        activator.digests["default/hello"] = "\xff"
         activator.content_type = content_type
         prober.start(HELLO, "new")
         async with asyncio.timeout(PATIENCE_S):
-            await activator.asked.wait()
+            await activator.is_probed.wait()
             assert confirmed.empty()
-            activator.serves["default/hello"] = "new"
+            activator.digests["default/hello"] = "new"
             assert await confirmed.get() == (HELLO, "new")
 
 
-async def test_a_later_question_about_a_route_replaces_the_first() -> None:
+async def test_later_probe_of_a_route_replaces_the_first() -> None:
     async with an_activator() as activator, a_prober(activator.address) as (prober, confirmed):
         prober.start(HELLO, "first")
         async with asyncio.timeout(PATIENCE_S):
-            await activator.asked.wait()
+            await activator.is_probed.wait()
             prober.start(HELLO, "second")
             prober.start(HELLO, "second")
-            activator.serves["default/hello"] = "second"
+            activator.digests["default/hello"] = "second"
             assert await confirmed.get() == (HELLO, "second")
             prober.start(HELLO, "third")
             prober.forget(HELLO)
         assert confirmed.empty()
 
 
-async def test_an_activator_that_does_not_answer_is_skipped_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_unresponsive_activators_are_skipped_after_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confirmation, "SILENT_S", 0.3)
     with socket.socket() as frozen:
-        # Connections are accepted by the kernel and never answered.
+        # The kernel accepts connections, but nothing responds.
         frozen.bind(("127.0.0.1", 0))
         frozen.listen()
         gone = socket.socket()
@@ -122,13 +122,13 @@ async def test_an_activator_that_does_not_answer_is_skipped_after_a_while(monkey
         addresses = [f"127.0.0.1:{sock.getsockname()[1]}" for sock in (frozen, gone)]
         gone.close()
         async with an_activator() as activator, a_prober(activator.address, *addresses) as (prober, confirmed):
-            activator.serves["default/hello"] = "new"
+            activator.digests["default/hello"] = "new"
             prober.start(HELLO, "new")
             async with asyncio.timeout(PATIENCE_S):
                 assert await confirmed.get() == (HELLO, "new")
 
 
-async def test_a_service_is_ready_when_the_activators_know_its_host() -> None:
+async def test_service_is_ready_after_activators_serve_its_route() -> None:
     async with an_activator() as activator:
         settings = ControllerSettings(activator_pages=activator.address)
         async with a_world(settings) as world:
@@ -137,9 +137,9 @@ async def test_a_service_is_ready_when_the_activators_know_its_host() -> None:
                 ROUTE, "hello", lambda current_route: current_route.get("status", {}).get("traffic")
             )
             async with asyncio.timeout(PATIENCE_S):
-                await activator.asked.wait()
+                await activator.is_probed.wait()
             assert condition_of(route, "Ready")["reason"] == "Uninitialized"
-            activator.serves["default/hello"] = route_digest(route, RULES)
+            activator.digests["default/hello"] = route_digest(route, RULES)
             await world.until(SERVING_SERVICE, "hello", ready)
 
 

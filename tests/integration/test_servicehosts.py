@@ -1,4 +1,4 @@
-"""The hosts for which a pod's name server returns the activator's address."""
+"""The hosts that a pod's name server resolves to the activator's address."""
 
 import asyncio
 
@@ -10,7 +10,7 @@ from tests.eventually import until
 from tests.integration.test_domain_mapping import CLAIM, HOST, MAPPING
 
 
-async def test_hosts_are_those_of_names_and_claims_and_not_of_a_status() -> None:
+async def test_service_hosts_follow_names_and_claims_but_not_route_status() -> None:
     cluster, rules = MemoryCluster(), ControllerSettings().host_rules
     hosts = ServiceHosts(cluster, lambda: rules)
     route = {

@@ -1,7 +1,7 @@
-"""A memory store decodes each event once for all readers: no component changes it.
+"""A memory store decodes each watch event once for all readers, so no component may modify the object.
 
-The store itself holds bytes, which no reader can change; a reader that changed what he was told would change it for the
-others. So everybody that reads is put to work on one store, and at the end each object is compared with its bytes.
+The store holds encoded bytes. All components run on one store, and at the end each shared object is compared with its
+bytes.
 """
 
 import asyncio
@@ -29,33 +29,33 @@ SCALING = AutoscalerSettings()
 SERVICES = ("one", "two", "three")
 
 
-async def proved() -> bool:
+async def prove() -> bool:
     return True
 
 
-async def keep_all(cluster: MemoryCluster, kind: Kind, reported: list[WatchEvent]) -> None:
+async def collect_events(cluster: MemoryCluster, kind: Kind, reported: list[WatchEvent]) -> None:
     listing = await cluster.list(kind)
     async with cluster.watch(kind, resource_version=listing.resource_version) as events:
         async for event in events:
-            # Asked for at once, as by whoever came first: so it is the one that all the others get.
+            # Decode the object immediately, so that all other readers receive the same one.
             assert event.shared
             reported.append(event)
 
 
 async def make_ready(cluster: MemoryCluster) -> None:
-    """Report each new pod ready, as a kubelet."""
+    """Report each new pod as ready, like a kubelet."""
     listing = await cluster.list(POD)
     async with cluster.watch(POD, resource_version=listing.resource_version) as events:
         async for event in events:
             if event.type is EventType.ADDED:
-                lives = {"user-container": ContainerState(is_running=True)}
-                status = pod_status(event.object, lives, address="127.64.0.1", ready=True, stamp=stamp())
+                states = {"user-container": ContainerState(is_running=True)}
+                status = pod_status(event.object, states, address="127.64.0.1", ready=True, stamp=stamp())
                 name = event.object["metadata"]["name"]
                 await cluster.patch(POD, "default", name, patch={"status": status}, subresource="status")
 
 
 async def until(cluster: MemoryCluster, kind: Kind, name: str, *, state: str) -> dict[str, Any]:
-    """Wait for a state of the condition Ready (of a revision: Active)."""
+    """Wait for a status of the condition Ready, or Active of a revision."""
     condition = "Active" if kind is REVISION else "Ready"
     async with cluster.watch(kind, resource_version="0", field_selector=f"metadata.name={name}") as events:
         async for event in events:
@@ -64,8 +64,8 @@ async def until(cluster: MemoryCluster, kind: Kind, name: str, *, state: str) ->
     raise AssertionError(name)
 
 
-async def live(cluster: MemoryCluster, autoscaler: Autoscaler) -> None:
-    """Create services, let one grow under load, and delete them."""
+async def exercise(cluster: MemoryCluster, autoscaler: Autoscaler) -> None:
+    """Create services, scale one up by load, and delete the others."""
     for name in SERVICES:
         spec = {"template": {"spec": {"containers": [{"image": "app"}]}}}
         await cluster.create(SERVING_SERVICE, {"metadata": {"name": name}, "spec": spec})
@@ -79,17 +79,17 @@ async def live(cluster: MemoryCluster, autoscaler: Autoscaler) -> None:
     await asyncio.sleep(0.2)
 
 
-async def test_shared_objects_are_not_changed() -> None:
+async def test_components_do_not_modify_shared_watch_objects() -> None:
     cluster = MemoryCluster(admit=partial(admit, scaling=SCALING))
     stop = asyncio.Event()
     reported: list[WatchEvent] = []
     controller = Controller(cluster, scaling=SCALING)
-    autoscaler = Autoscaler(cluster, settings=SCALING, prove=proved)
+    autoscaler = Autoscaler(cluster, settings=SCALING, prove=prove)
     async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-        work = [group.create_task(keep_all(cluster, kind, reported)) for kind in KINDS]
+        work = [group.create_task(collect_events(cluster, kind, reported)) for kind in KINDS]
         work += [group.create_task(make_ready(cluster)), group.create_task(Manager(cluster).run())]
         daemons = [group.create_task(controller.run(stop)), group.create_task(autoscaler.run(stop))]
-        await live(cluster, autoscaler)
+        await exercise(cluster, autoscaler)
         stop.set()
         await asyncio.gather(*daemons)
         for task in work:

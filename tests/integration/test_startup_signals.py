@@ -1,4 +1,4 @@
-"""A daemon that is stopped during its imports: as the first process of a container it would ignore the signal."""
+"""A daemon that is stopped during its imports exits; as PID 1 of a container it would ignore an unhandled signal."""
 
 import os
 import signal
@@ -10,7 +10,7 @@ import pytest
 
 from tests.tidy.sources import ROOT
 
-# Every process of ours that is started as a module.
+# Every daemon that is started as a module.
 MODULES = [
     "serving.asgi",
     "serving.activator.main",
@@ -26,11 +26,11 @@ MODULES = [
 ]
 
 
-def test_every_daemon_is_in_the_list() -> None:
+def test_list_contains_every_daemon_module() -> None:
     starts = [path for path in (ROOT / "serving").rglob("*.py") if '\nif __name__ == "__main__":' in path.read_text()]
     names = {".".join(path.relative_to(ROOT).with_suffix("").parts) for path in starts}
-    # The base that daemons are forked from is no daemon: it ends with the supervisor, and each fork handles signals
-    # from its start. The supervisor's interpreter needs the launch that `serving up` leaves it.
+    # The base process for forked daemons is not a daemon: it ends with the supervisor, and each fork handles signals
+    # from its start. The supervisor's interpreter needs a launch file of `serving up`.
     others = ("serving.tools.cli.", "serving.tools.samples.", "serving.__main__", "serving.home.supervisor.")
     daemons = {name for name in names if not name.startswith(others)}
     assert daemons == set(MODULES)
@@ -40,11 +40,9 @@ def test_every_daemon_is_in_the_list() -> None:
 @pytest.mark.parametrize(
     ("module", "number"), [*((name, signal.SIGTERM) for name in MODULES), (MODULES[0], signal.SIGINT)]
 )
-def test_a_daemon_that_is_stopped_while_it_imports_exits_immediately(
-    module: str, number: signal.Signals, tmp_path: Path
-) -> None:
-    # An import that never ends. Opening a pipe waits for the other end; a read of it would lose a signal that comes
-    # just before it blocks.
+def test_signal_during_imports_exits_daemon_with_0(module: str, number: signal.Signals, tmp_path: Path) -> None:
+    # An import that never ends. Opening the pipe waits for the test; a blocking read could miss a signal that arrives
+    # just before.
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     (tmp_path / "uvloop.py").write_text(f"import time\nopen({str(pipe)!r})\nwhile True: time.sleep(0.01)\n")
@@ -55,8 +53,7 @@ def test_a_daemon_that_is_stopped_while_it_imports_exits_immediately(
     try:
         with pipe.open("w"):
             daemon.send_signal(number)
-            # By a handler of its own: the default action, which would be -15, is what the first process of a container
-            # lacks.
+            # 0 shows that a handler ran; PID 1 of a container has no default action, which would yield -15.
             assert daemon.wait(timeout=60) == 0
     finally:
         daemon.kill()

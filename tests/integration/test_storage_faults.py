@@ -1,6 +1,6 @@
-"""Faults of storage: each is one line, and nothing that was acknowledged is lost.
+"""Storage faults: each is reported in one line, and no acknowledged write is lost.
 
-A library that is loaded before libc's fails ``fsync`` or ``pwrite`` while a file says so.
+A preloaded library makes ``fsync`` or ``pwrite`` fail while a file contains the fault.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ SYNC(fdatasync)
 WRITE(pwrite, off_t)
 WRITE(pwrite64, off64_t)
 """
-# Creates a ConfigMap for each line of its input; answers with "kept" or the error.
+# Creates a ConfigMap for each line of its input; prints "kept" or the error.
 WRITER = """
 import asyncio, sys
 from serving.net.cluster.kinds import CONFIG_MAP
@@ -67,7 +67,7 @@ asyncio.run(write())
 
 
 class Writer:
-    """A process that writes objects, and can be given faults."""
+    """A process that writes objects; a test can inject faults."""
 
     def __init__(self, folder: Path, shim: Path) -> None:
         self._fault = folder / "fault"
@@ -83,7 +83,7 @@ class Writer:
         )
 
     def create(self, name: str, *, fault: str = "") -> str:
-        """The answer to one write, during a fault."""
+        """The output for one write, during a fault if there is one."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._fault.write_text(fault)
@@ -94,7 +94,7 @@ class Writer:
         return answer
 
     def kill(self) -> None:
-        """End it without a chance to write anything more."""
+        """Kill the process, so that it writes nothing more."""
         self._process.kill()
         self._process.communicate()
 
@@ -128,10 +128,10 @@ def shim(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("fault", "message"), [("s", "disk I/O error"), ("w", "disk I/O error")], ids=["fsync", "read-only"]
 )
-def test_a_write_that_does_not_reach_the_disk_is_refused_and_the_next_is_kept(
+def test_failed_journal_write_is_rejected_and_next_write_succeeds(
     tmp_path: Path, shim: Path, fault: str, message: str
 ) -> None:
-    """Takes two seconds: it starts a store in a process of its own."""
+    """Takes two seconds, because it starts a store in a separate process."""
     writer = Writer(tmp_path, shim)
     assert writer.create("before") == "kept"
     answer = writer.create("during", fault=fault)
@@ -141,12 +141,12 @@ def test_a_write_that_does_not_reach_the_disk_is_refused_and_the_next_is_kept(
     assert {"before", "after"} <= set(asyncio.run(names(tmp_path / "journal.db")))
 
 
-async def test_a_torn_record_at_the_end_is_dropped_alone(tmp_path: Path) -> None:
+async def test_torn_last_journal_record_is_dropped(tmp_path: Path) -> None:
     path = tmp_path / "journal.db"
     cluster = MemoryCluster(Journal(path))
     for name in ("one", "two"):
         await cluster.create(CONFIG_MAP, {"metadata": {"name": name}})
-    # As a machine leaves it that lost its power: the log has both, and the beginning of a third.
+    # As after a power failure: the log has two records and the beginning of a third.
     torn = tmp_path / "torn"
     torn.mkdir()
     shutil.copy(path, torn)
@@ -156,7 +156,7 @@ async def test_a_torn_record_at_the_end_is_dropped_alone(tmp_path: Path) -> None
     assert await names(torn / "journal.db") == ["one", "two"]
 
 
-async def test_an_older_copy_is_noticed_and_uses_no_version_twice(
+async def test_restored_older_journal_is_logged_and_reuses_no_version(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path, copy = tmp_path / "journal.db", tmp_path / "copy"
@@ -174,8 +174,8 @@ async def test_an_older_copy_is_noticed_and_uses_no_version_twice(
 
 
 @pytest.mark.parametrize(("option", "file"), [("", "lock"), ("-d", "logs/up.log")])
-def test_a_read_only_folder_is_named(tmp_path: Path, option: str, file: str) -> None:
-    """Takes a second: it starts the command line."""
+def test_read_only_state_folder_is_reported(tmp_path: Path, option: str, file: str) -> None:
+    """Takes a second, because it starts the command line."""
     state = tmp_path / "state"
     for name in ("logs", "pods", "processes"):
         (state / name).mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Each task of each daemon fails once, and that is noticed: the daemon ends with the reason, or the task is started again."""
+"""Each task of each daemon fails once: the daemon ends with the reason, or the task continues and logs it."""
 
 import asyncio
 import contextlib
@@ -46,12 +46,12 @@ from tests.integration.local_stage import manifest
 from tests.integration.proxy.peers import free_socket
 
 KEY = bytes(range(32))
-_LOOKS = 40
+_SAMPLE_COUNT = 40
 Run = Callable[[MemoryCluster, asyncio.Event], Coroutine[Any, Any, None]]
 
 
 class Killed(Exception):
-    """What a killed task fails with."""
+    """The exception that is injected into a task."""
 
 
 def activator(cluster: MemoryCluster, stop: asyncio.Event) -> Coroutine[Any, Any, None]:
@@ -115,7 +115,7 @@ async def kubelet(cluster: MemoryCluster, _: asyncio.Event) -> None:
 
 
 async def queueproxy(_: MemoryCluster, stop: asyncio.Event) -> None:
-    """A queue-proxy before an app that only listens."""
+    """A queue-proxy in front of an app that only listens."""
     with free_socket() as app, free_socket() as requests, free_socket() as admin:
         for listening in (app, requests, admin):
             listening.listen()
@@ -144,7 +144,7 @@ def dashboard(cluster: MemoryCluster, stop: asyncio.Event) -> Coroutine[Any, Any
 
 DAEMONS: list[Run] = [
     *(activator, autoscaler, controller, nodegroup, extender, queueproxy, dashboard),
-    # The parts of the control process of one machine.
+    # The components of the control process of one machine.
     *(kubelet, manager, namespaces, podscaler, garbage),
 ]
 
@@ -157,13 +157,13 @@ class Running:
         self._before = before
 
     def tasks(self) -> dict[str, asyncio.Task[Any]]:
-        """The tasks that wait for something else than tasks of their own."""
+        """The tasks that do not wait for their own child tasks."""
         own = asyncio.all_tasks() - self._before - {self.task}
         return {task.get_name(): task for task in own if _is_leaf(task)}
 
 
 def _is_leaf(task: asyncio.Task[Any]) -> bool:
-    """Whether a task waits, and not for the end of a block of its own tasks."""
+    """Whether a task waits for something other than the end of its own task group."""
     waiter = task._fut_waiter  # type: ignore[attr-defined]
     at: Any = task.get_coro()
     while (inner := getattr(at, "cr_await", None)) is not None and hasattr(inner, "cr_await"):
@@ -186,17 +186,17 @@ async def running(run: Run) -> AsyncIterator[Running]:
 
 
 async def lasting_names(daemon: Running) -> list[str]:
-    """Names of the tasks that most of many looks see."""
+    """The names of tasks that exist in most of 40 samples."""
     seen: Counter[str] = Counter()
     await until(daemon.tasks)
-    for _ in range(_LOOKS):
+    for _ in range(_SAMPLE_COUNT):
         seen.update(daemon.tasks().keys())
         await asyncio.sleep(0.01)
-    return sorted(name for name, count in seen.items() if count > _LOOKS / 2)
+    return sorted(name for name, count in seen.items() if count > _SAMPLE_COUNT / 2)
 
 
 @pytest.mark.parametrize("run", DAEMONS, ids=lambda run: run.__name__)
-async def test_each_task_that_fails_is_noticed(run: Run, caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_task_ends_its_daemon_or_is_logged(run: Run, caplog: pytest.LogCaptureFixture) -> None:
     async with running(run) as daemon:
         names = await lasting_names(daemon)
     assert not [name for name in names if name.startswith("Task-")], "tasks have names"
@@ -207,7 +207,7 @@ async def test_each_task_that_fails_is_noticed(run: Run, caplog: pytest.LogCaptu
 async def _fail(run: Run, name: str, caplog: pytest.LogCaptureFixture) -> None:
     async with running(run) as daemon:
 
-        def is_noticed() -> bool:
+        def is_reported() -> bool:
             return daemon.task.done() or any("killed" in str(vars(record)) for record in caplog.records)
 
         def is_there() -> bool:
@@ -216,21 +216,21 @@ async def _fail(run: Run, name: str, caplog: pytest.LogCaptureFixture) -> None:
         await until(lambda: name in daemon.tasks())
         caplog.clear()
 
-        def fails_until_noticed() -> bool:
-            # A wait that tries again by itself, such as for a connection, may handle one failure.
-            if is_noticed():
+        def fails_until_reported() -> bool:
+            # A task that retries by itself, such as a connection, can handle one failure.
+            if is_reported():
                 return True
             waiter = getattr(daemon.tasks().get(name), "_fut_waiter", None)
             if waiter is not None and not waiter.done():
                 waiter.set_exception(Killed(f"killed {name}"))
             return False
 
-        await until(fails_until_noticed)
+        await until(fails_until_reported)
         await until(lambda: daemon.task.done() or is_there())
         if daemon.task.done():
             error = daemon.task.exception()
             assert isinstance(error, Killed), name
             assert task_of(error) == name
         else:
-            # Started again, or handled by its own loop, with the reason in the log.
+            # The task was restarted or handled the failure, with the reason in the log.
             assert any(record.levelno >= logging.WARNING for record in caplog.records), name

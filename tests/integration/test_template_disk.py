@@ -1,4 +1,4 @@
-"""The disk of the state folder is full: the template keeps its pods, and what it cannot write ends no daemon."""
+"""A full disk of the state folder: the template and its pods continue."""
 
 import contextlib
 
@@ -12,8 +12,8 @@ from tests.integration.local_stage import controlled, manifest, template_process
 DISK_MIB = 40
 
 
-async def test_a_full_disk_does_not_end_the_template() -> None:
-    """Its notes and its log are on the same disk."""
+async def test_template_survives_a_full_disk() -> None:
+    """The template's records and its log are on the same disk."""
     with contextlib.ExitStack() as stack:
         disk = stack.enter_context(small_disk(mib=DISK_MIB))
         if disk is None:
@@ -24,10 +24,10 @@ async def test_a_full_disk_does_not_end_the_template() -> None:
             await machine.ready()
             before = template.pid
             with fill(disk):
-                # It drains, of which the template takes a note.
+                # The pod drains, which the template records on the disk.
                 await machine.cluster.delete(POD, "default", "p")
                 await machine.until_gone()
-                # The next one starts, or waits for room, and says so.
+                # The next pod starts, or reports that it waits for disk space.
                 await machine.start(manifest("q"))
                 await machine.until(lambda pod: is_ready(pod) or "No space left" in str(pod.get("status")), "q")
                 assert template.pid == before

@@ -30,7 +30,7 @@ def an_event(message: str, *, suffix: str = "scaled-0", now: str = EARLIER) -> O
 
 
 class Stage(msgspec.Struct, frozen=True):
-    """A served store, and its API for a client and for a daemon."""
+    """A served store, with a client and a daemon of its API."""
 
     store: MemoryCluster
     client: KubeCluster
@@ -55,22 +55,22 @@ async def staged(folder: Path) -> AsyncIterator[Stage]:
         yield Stage(store, client, daemon)
 
 
-async def test_the_events_of_a_daemon_are_written_when_a_client_lists_events(tmp_path: Path) -> None:
+async def test_daemon_events_are_stored_when_a_client_lists_events(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
-        sent = await stage.daemon.create(EVENT, an_event("0 → 1"))
+        daemon_event = await stage.daemon.create(EVENT, an_event("0 → 1"))
         await stage.daemon.write_together([Create(kind=EVENT, body=an_event("1 → 0", suffix="scaled-1"))])
         await stage.daemon.replace(EVENT, an_event("1 → 2", now=LATER))
         assert not stage.stored_count
         assert await stage.messages() == ["1 → 2", "1 → 0"]
         (event, _) = (await stage.client.list(EVENT, "default")).items
-        assert event["metadata"]["creationTimestamp"] >= sent["metadata"]["creationTimestamp"]
+        assert event["metadata"]["creationTimestamp"] >= daemon_event["metadata"]["creationTimestamp"]
         assert event["lastTimestamp"] == LATER
         await stage.daemon.replace(EVENT, an_event("2 → 0"))
         assert await stage.messages() == ["2 → 0", "1 → 0"]
 
 
 @pytest.mark.parametrize("is_read", [False, True])
-async def test_a_daemon_that_was_restarted_continues_the_count_of_an_event(tmp_path: Path, is_read: bool) -> None:
+async def test_restarted_daemon_continues_the_count_of_an_event(tmp_path: Path, is_read: bool) -> None:
     async with staged(tmp_path) as stage:
         await EventRecorder(stage.daemon).record(an_event("repeated"))
         if is_read:
@@ -80,7 +80,7 @@ async def test_a_daemon_that_was_restarted_continues_the_count_of_an_event(tmp_p
         assert (event["count"], event["lastTimestamp"]) == (2, LATER)
 
 
-async def test_a_watch_of_a_client_gets_events_immediately(tmp_path: Path) -> None:
+async def test_watch_delivers_daemon_events_immediately(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         await stage.daemon.create(EVENT, an_event("0 → 1"))
         version = (await stage.client.list(EVENT, "default")).resource_version
@@ -106,7 +106,7 @@ async def test_other_writes_apply_to_delayed_events(tmp_path: Path) -> None:
             await stage.client.create(EVENT, an_event("a client's", suffix="other"))
 
 
-async def test_the_events_of_a_deleted_namespace_are_dropped(tmp_path: Path) -> None:
+async def test_delayed_events_of_unknown_namespace_are_dropped(tmp_path: Path) -> None:
     async with staged(tmp_path) as stage:
         body = an_event("0 → 1")
         body["metadata"]["namespace"] = body["involvedObject"]["namespace"] = "gone"

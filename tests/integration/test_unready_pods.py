@@ -1,4 +1,4 @@
-"""Why pods were never ready, as they report it, in their conditions."""
+"""The reasons for which pods are not ready, written to their conditions."""
 
 import asyncio
 import contextlib
@@ -48,7 +48,7 @@ async def until(cluster: MemoryCluster, status: str) -> str:
     return str(condition["message"])
 
 
-async def test_a_reason_is_written_once_and_taken_back(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_reason_is_written_once_and_removed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unreadypods, "_PAUSE_S", 0.0)
     async with staged() as (cluster, pods):
         pods.update(KEY, "")
@@ -61,7 +61,7 @@ async def test_a_reason_is_written_once_and_taken_back(monkeypatch: pytest.Monke
         assert cluster.count == before + 1
 
 
-async def test_a_pod_that_says_something_else_each_second_makes_few_calls() -> None:
+async def test_changing_reason_causes_few_writes() -> None:
     async with staged() as (cluster, pods):
         for number in range(100):
             pods.update(KEY, f"it listens on {number}")
@@ -69,7 +69,7 @@ async def test_a_pod_that_says_something_else_each_second_makes_few_calls() -> N
         assert cluster.count == 2
 
 
-async def test_a_pod_that_is_gone_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deleted_pod_is_removed_from_unready_pods(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unreadypods, "_PAUSE_S", 0.0)
     async with staged() as (cluster, pods):
         pods.update(("default", "gone"), "it listens on 5000")

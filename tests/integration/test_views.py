@@ -1,4 +1,4 @@
-"""Views follow revisions over the memory store; the API serves them and rejects writes."""
+"""Views of revisions (PodAutoscaler, ServerlessService) on a memory store and over the API, which rejects writes."""
 
 import asyncio
 from pathlib import Path
@@ -20,14 +20,14 @@ from serving.net.cluster.kube import KubeCluster
 from tests.integration.api_server import served
 from tests.integration.fake_node import a_service, a_world, ready
 
-# No activator of this machine has it: the port of one that runs is asked, and answers.
+# A port without a listener, so that no running activator of this machine responds.
 NOWHERE = 1
 
 
-async def test_a_revision_has_its_views_and_takes_them_with_it(tmp_path: Path) -> None:
+async def test_views_are_created_when_read_and_deleted_with_their_revision(tmp_path: Path) -> None:
     cluster = MemoryCluster(admit=admit)
     await publish_activators(cluster, "knative-serving", inner_port=NOWHERE)
-    # A control process that starts again finds it there.
+    # A restarted control process publishes the activators again.
     await publish_activators(cluster, "knative-serving", inner_port=NOWHERE)
     async with (
         a_world(ControllerSettings(public_services=True), cluster=cluster) as world,
@@ -36,7 +36,7 @@ async def test_a_revision_has_its_views_and_takes_them_with_it(tmp_path: Path) -
     ):
         await cluster.create(SERVING_SERVICE, a_service("good"))
         await world.until(SERVING_SERVICE, "hello", ready)
-        # Nobody has read a view yet.
+        # No client has read a view yet.
         assert not cluster.table(POD_AUTOSCALER).objects
         scale = await client.get(POD_AUTOSCALER, "default", "hello-00001")
         assert ready(scale)
@@ -54,7 +54,7 @@ async def test_a_revision_has_its_views_and_takes_them_with_it(tmp_path: Path) -
         assert (await client.list(SERVERLESS_SERVICE)).items == []
 
 
-async def test_views_follow_their_revisions_while_a_client_watches() -> None:
+async def test_views_are_updated_while_a_client_watches() -> None:
     cluster = MemoryCluster(admit=admit)
     async with a_world(ControllerSettings(), cluster=cluster) as world, supervise() as group:
         views = RevisionViews(cluster)
@@ -71,22 +71,22 @@ async def test_views_follow_their_revisions_while_a_client_watches() -> None:
         running.cancel()
 
 
-class AskedStatuses(UnreadWrites):
-    """Statuses that set an event when a writer asks whether it may delay one."""
+class ObservedStatuses(UnreadWrites):
+    """Delayed statuses that set an event when a writer checks whether it can delay one."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.is_asked = asyncio.Event()
+        self.is_checked = asyncio.Event()
 
     @property
     def is_watched(self) -> bool:
-        self.is_asked.set()
+        self.is_checked.set()
         return super().is_watched
 
 
-async def test_the_scale_of_a_revision_is_written_when_a_client_reads_it(tmp_path: Path) -> None:
+async def test_revision_status_is_written_when_a_client_reads_it(tmp_path: Path) -> None:
     cluster, place = MemoryCluster(admit=admit), (REVISION, "default", "hello-00001")
-    views, statuses = RevisionViews(cluster), AskedStatuses()
+    views, statuses = RevisionViews(cluster), ObservedStatuses()
     views.statuses = statuses
     async with (
         a_world(ControllerSettings(count_period_s=0.01), cluster=cluster, statuses=statuses) as world,
@@ -96,9 +96,9 @@ async def test_the_scale_of_a_revision_is_written_when_a_client_reads_it(tmp_pat
     ):
         await cluster.create(SERVING_SERVICE, a_service("good"))
         await world.until(SERVING_SERVICE, "hello", ready)
-        statuses.is_asked.clear()
+        statuses.is_checked.clear()
         await cluster.patch(*place, patch={"spec": {"servingState": "Reserve"}})
-        await statuses.is_asked.wait()
+        await statuses.is_checked.wait()
         await world.controller.settled()
         revisions = [await reader.get(*place) for reader in (daemon, client, daemon)]
         assert [condition_of(revision, "Active")["status"] for revision in revisions] == ["True", "False", "False"]

@@ -1,6 +1,6 @@
-"""The sizes of volumes: enforced by project quotas of a real file system, and measured where there are none.
+"""The sizes of volumes: enforced by project quotas of a real file system, or measured without quotas.
 
-The former needs root, loop devices, mkfs.ext4, and a kernel with ext4's quotas (CONFIG_QFMT_V2).
+Quotas need root, loop devices, mkfs.ext4, and a kernel with ext4's quotas (CONFIG_QFMT_V2).
 """
 
 import asyncio
@@ -46,7 +46,7 @@ def quotas(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(path: Path, byte_count: int) -> int:
-    """Write up to that many bytes without the right to exceed a quota; returns the file's size."""
+    """Write up to `byte_count` bytes without the capability to exceed quotas; return the size of the file."""
     write = ["dd", "if=/dev/zero", f"of={path}", "bs=64k", f"count={byte_count // 65_536}", "status=none"]
     bounded = ["setpriv", "--bounding-set", "-sys_resource", *write]
     done = subprocess.run(bounded if os.geteuid() == 0 else write, check=False, capture_output=True, text=True)
@@ -54,12 +54,12 @@ def fill(path: Path, byte_count: int) -> int:
     return path.stat().st_size
 
 
-def test_the_file_system_refuses_what_is_beyond_a_volumes_size(quotas: Path) -> None:
+def test_project_quota_rejects_writes_beyond_volume_size(quotas: Path) -> None:
     db, other = quotas / "db", quotas / "other"
     for folder in (db, other):
         folder.mkdir()
     (db / "old").mkdir()
-    # Files of before count.
+    # Existing files count.
     assert fill(db / "old" / "file", 2 * _MIB) == 2 * _MIB
     os.mkfifo(db / "pipe")
     (db / "link").symlink_to("/nowhere")
@@ -67,7 +67,7 @@ def test_the_file_system_refuses_what_is_beyond_a_volumes_size(quotas: Path) -> 
     limit_folder(db, 4 * _MIB)
     assert _MIB < fill(db / "new", 8 * _MIB) < 2 * _MIB + 1
     assert fill(db / "old" / "more", _MIB) == 0
-    # A larger size acts at once, and another folder has its own.
+    # A larger size applies immediately, and another folder has its own limit.
     limit_folder(db, 6 * _MIB)
     assert fill(db / "more", _MIB) == _MIB
     limit_folder(other, 16 * _MIB)
@@ -76,14 +76,14 @@ def test_the_file_system_refuses_what_is_beyond_a_volumes_size(quotas: Path) -> 
     assert fill(db / "more", 8 * _MIB) == 8 * _MIB
 
 
-def test_a_file_system_without_project_quotas_is_said(tmp_path: Path) -> None:
-    # Memory has none, whatever the disk has.
+def test_missing_project_quotas_are_reported(tmp_path: Path) -> None:
+    # tmpfs has no project quotas.
     folder = Path("/dev/shm") if os.geteuid() == 0 else tmp_path  # noqa: S108 - nothing is written
     assert quota_gap(folder) in {"its file system has no project quotas", "only root may set project quotas"}
     assert quota_gap(tmp_path / "missing") != ""
 
 
-def test_a_tree_is_measured_once_a_file_and_without_links(tmp_path: Path) -> None:
+def test_tree_size_counts_hard_links_once_and_no_symlinks(tmp_path: Path) -> None:
     empty = tree_bytes(tmp_path)
     fill(tmp_path / "file", _MIB)
     os.link(tmp_path / "file", tmp_path / "again")
@@ -92,7 +92,7 @@ def test_a_tree_is_measured_once_a_file_and_without_links(tmp_path: Path) -> Non
 
 
 @contextlib.asynccontextmanager
-async def kept(volumes: Path, size: str) -> AsyncIterator[MemoryCluster]:
+async def running_keeper(volumes: Path, size: str) -> AsyncIterator[MemoryCluster]:
     cluster = MemoryCluster()
     spec = {"accessModes": ["ReadWriteMany"], "resources": {"requests": {"storage": size}}}
     metadata = {"namespace": _KEY[0], "name": _KEY[1]}
@@ -107,21 +107,21 @@ async def claim_of(cluster: MemoryCluster) -> Object:
     return await cluster.get(PERSISTENT_VOLUME_CLAIM, *_KEY)
 
 
-async def test_a_volume_over_its_size_is_warned_of_until_it_is_not(
+async def test_volume_above_its_size_is_reported_until_it_shrinks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("serving.home.controllers.claimkeeper._MEASURE_PERIOD_S", 0.05)
-    # Whatever file system this test runs on.
+    # Disable quotas independently of the file system of the test.
     monkeypatch.setattr("serving.home.controllers.claimkeeper.quota_gap", lambda _: "no quotas")
     file = tmp_path / "default" / "db" / "file"
-    async with kept(tmp_path, "1Mi") as cluster:
+    async with running_keeper(tmp_path, "1Mi") as cluster:
 
-        async def is_over() -> bool:
+        async def is_over_size() -> bool:
             return is_true(await claim_of(cluster), OVER_SIZE)
 
         await until(file.parent.is_dir)
         fill(file, 2 * _MIB)
-        await until(is_over)
+        await until(is_over_size)
         assert not is_true(await claim_of(cluster), ENFORCED)
 
         async def warnings() -> list[Object]:
@@ -133,13 +133,13 @@ async def test_a_volume_over_its_size_is_warned_of_until_it_is_not(
         file.unlink()
 
         async def is_within() -> bool:
-            return not await is_over()
+            return not await is_over_size()
 
         await until(is_within)
 
 
-async def test_the_size_of_a_claim_is_the_limit_of_its_folder(quotas: Path) -> None:
-    async with kept(quotas, "2Mi") as cluster:
+async def test_claim_size_is_enforced_as_folder_limit(quotas: Path) -> None:
+    async with running_keeper(quotas, "2Mi") as cluster:
 
         async def is_enforced() -> bool:
             return is_true(await claim_of(cluster), ENFORCED)

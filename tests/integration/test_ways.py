@@ -1,4 +1,4 @@
-"""A request and a pod's start follow the ways drawn in docs/architecture.md, as far as these processes see them."""
+"""A request and a pod's start call the functions listed in docs/architecture.md, as far as this process runs them."""
 
 import contextlib
 import sys
@@ -20,8 +20,8 @@ WAYS = ways((ROOT / "docs" / "architecture.md").read_text())
 
 
 @contextlib.contextmanager
-def called(steps: list[Step]) -> Iterator[list[Step]]:
-    """The steps that this thread calls, in the order of their first calls."""
+def called_steps(steps: list[Step]) -> Iterator[list[Step]]:
+    """The documented steps that this thread calls, in the order of their first calls."""
     result: list[Step] = []
     wanted = {(str(ROOT / "serving" / file), function): (file, function) for file, function in steps}
 
@@ -38,24 +38,24 @@ def called(steps: list[Step]) -> Iterator[list[Step]]:
         sys.setprofile(before)
 
 
-async def test_a_request_takes_its_way() -> None:
-    drawn = [step for step in WAYS["a request"] if not step[0].startswith("queueproxy/")]
+async def test_request_follows_documented_call_path() -> None:
+    documented = [step for step in WAYS["a request"] if not step[0].startswith("queueproxy/")]
     async with staged() as stage:
         await stage.service()
         await stage.pod("one")
-        with called(drawn) as steps:
+        with called_steps(documented) as steps:
             assert (await send_request(stage.public)).status == 200
-    assert steps == drawn
+    assert steps == documented
 
 
-async def test_the_start_and_the_end_of_a_pod_take_their_way(tmp_path: Path) -> None:
+async def test_pod_start_and_end_follow_documented_call_path(tmp_path: Path) -> None:
     elsewhere = ("queueproxy/", "home/processes/template", "home/processes/spawn")
-    drawn = [step for step in WAYS["a pod's start"] if not step[0].startswith(elsewhere)]
+    documented = [step for step in WAYS["a pod's start"] if not step[0].startswith(elsewhere)]
     with template_process(tmp_path):
         async with controlled(StateFolder(tmp_path)) as machine:
-            with called(drawn) as steps:
+            with called_steps(documented) as steps:
                 await machine.start(manifest())
                 await machine.ready()
                 await machine.cluster.delete(POD, "default", "p")
                 await machine.until_gone()
-    assert steps == drawn
+    assert steps == documented

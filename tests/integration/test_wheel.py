@@ -1,4 +1,4 @@
-"""The installed package works outside of the checkout, with the files that ship."""
+"""The wheel works outside the checkout and contains all shipped files."""
 
 import os
 import subprocess
@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-# It builds a package; `make release` does too.
+# The fixture builds a wheel, as `make release` does.
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the wheel unpacked as by an installation."""
+    """A folder with the installed wheel."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     subprocess.run(
@@ -33,16 +33,16 @@ def serving(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, cwd=installed, env=environment, capture_output=True, text=True, check=False)
 
 
-def test_the_shipped_config_maps_are_in_the_wheel_and_check_fine(installed: Path) -> None:
+def test_wheel_contains_valid_config_maps(installed: Path) -> None:
     shipped = sorted((installed / "serving" / "_config").glob("config-*.yaml"))
     assert [path.name for path in shipped] == sorted(path.name for path in (ROOT / "config").glob("config-*.yaml"))
     done = serving(installed, "config", "check", *map(str, shipped))
     assert (done.returncode, done.stdout) == (0, f"{len(shipped)} ConfigMaps fine\n")
 
 
-def test_the_page_of_settings_can_be_printed_without_the_checkout(installed: Path) -> None:
+def test_settings_page_is_printed_without_the_checkout(installed: Path) -> None:
     assert serving(installed, "config", "defaults", "--page").stdout == (ROOT / "docs" / "settings.md").read_text()
 
 
-def test_types_are_shipped(installed: Path) -> None:
+def test_wheel_contains_py_typed(installed: Path) -> None:
     assert (installed / "serving" / "py.typed").exists()

@@ -1,4 +1,4 @@
-"""``serving why`` on a cluster: from Events and from reachable autoscalers."""
+"""``serving why`` with a cluster: from Events and from reachable autoscalers."""
 
 import asyncio
 import http.server
@@ -59,7 +59,7 @@ def why(api: Served, *words: str) -> Result:
     return CliRunner().invoke(main, ["why", *words], env={"KUBECONFIG": str(api.kubeconfig), "TZ": "UTC"})
 
 
-async def test_events_report_each_change_of_a_service_and_how_to_learn_more(tmp_path: Path) -> None:
+async def test_why_prints_events_of_service_and_how_to_get_decisions(tmp_path: Path) -> None:
     async with served(await filled(), tmp_path) as api:
         result = await asyncio.to_thread(why, api, "hello", "--since", "900000h")
         assert result.exit_code == 0
@@ -70,7 +70,7 @@ async def test_events_report_each_change_of_a_service_and_how_to_learn_more(tmp_
             "hello-00001 1 → 3: panic",
         ]
         assert "from Events, which are rate-limited: no pod of autoscaler is ready" in result.stderr
-        # They are of another time, but they are: that is no error.
+        # Events outside the time range are not an error.
         assert (await asyncio.to_thread(why, api, "hello", "--since", "1s")).exit_code == 0
         nothing = await asyncio.to_thread(why, api, "nobody")
         assert (nothing.exit_code, nothing.stdout) == (1, "")
@@ -80,7 +80,7 @@ async def test_events_report_each_change_of_a_service_and_how_to_learn_more(tmp_
         assert "which only an autoscaler has: no pod of autoscaler is ready" in records.stderr
 
 
-async def test_what_happened_to_a_deleted_service_of_the_name_is_not_shown(tmp_path: Path) -> None:
+async def test_events_of_deleted_service_with_same_name_are_not_shown(tmp_path: Path) -> None:
     cluster = await filled()
     template = {"spec": {"containers": [{"image": "registry.example/app"}]}}
     service = {"apiVersion": SERVING_SERVICE.api_version, "kind": "Service", "spec": {"template": template}}
@@ -93,7 +93,7 @@ async def test_what_happened_to_a_deleted_service_of_the_name_is_not_shown(tmp_p
     assert "no decision about new in default is recorded\n" in undecided.stderr
 
 
-async def test_events_are_followed(tmp_path: Path) -> None:
+async def test_why_follows_new_events(tmp_path: Path) -> None:
     cluster = await filled()
     async with served(cluster, tmp_path) as api:
         process = await asyncio.create_subprocess_exec(
@@ -121,13 +121,13 @@ async def test_events_are_followed(tmp_path: Path) -> None:
 
 
 class Standby(http.server.BaseHTTPRequestHandler):
-    """An autoscaler without revisions of its own."""
+    """An autoscaler without revisions, which redirects to the owner."""
 
-    there = ""
+    owner_address = ""
 
     def do_GET(self) -> None:
         self.send_response(307)
-        self.send_header("Location", f"http://{self.there}{self.path}")
+        self.send_header("Location", f"http://{self.owner_address}{self.path}")
         self.send_header("Content-Length", "0")
         self.end_headers()
 
@@ -146,23 +146,23 @@ class Owner(Standby):
         self.wfile.write(body)
 
 
-async def test_the_autoscaler_that_decides_is_asked_or_named(tmp_path: Path) -> None:
+async def test_why_follows_redirect_to_owner_or_reports_it_as_unreachable(tmp_path: Path) -> None:
     owner = http.server.HTTPServer(("127.0.0.1", 0), Owner)
-    there = f"127.0.0.1:{owner.server_port}"
-    standby = http.server.HTTPServer(("127.0.0.1", 0), type("To", (Standby,), {"there": there}))
+    owner_address = f"127.0.0.1:{owner.server_port}"
+    standby = http.server.HTTPServer(("127.0.0.1", 0), type("To", (Standby,), {"owner_address": owner_address}))
     threads = [threading.Thread(target=server.serve_forever, args=(0.01,)) for server in (owner, standby)]
     for thread in threads:
         thread.start()
-    here = f"http://127.0.0.1:{standby.server_port}"
+    standby_url = f"http://127.0.0.1:{standby.server_port}"
     try:
         async with served(await filled(), tmp_path) as api:
-            result = await asyncio.to_thread(why, api, "hello", "--autoscaler", here)
+            result = await asyncio.to_thread(why, api, "hello", "--autoscaler", standby_url)
             assert "no decision about hello" in result.stderr
             owner.shutdown()
             owner.server_close()
-            lost = await asyncio.to_thread(why, api, "hello", "--autoscaler", here)
+            lost = await asyncio.to_thread(why, api, "hello", "--autoscaler", standby_url)
             assert lost.exit_code == 1
-            assert f"its owner at {there} does not answer" in lost.stderr
+            assert f"its owner at {owner_address} does not answer" in lost.stderr
     finally:
         standby.shutdown()
         for thread in threads:

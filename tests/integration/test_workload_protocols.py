@@ -13,7 +13,7 @@ from tests.integration.activator_stage import staged
 from tests.integration.test_activator_workloads import HOST, endpoint_slice, serve_cold
 
 
-async def test_all_kinds_of_grpc_calls_pass_to_a_pod_without_a_queue_proxy() -> None:
+async def test_all_grpc_call_types_reach_a_pod_without_queue_proxy() -> None:
     server, port = await grpc_server.started(0, grpc_server.TestService())
     async with staged() as stage:
         await serve_cold(stage)
@@ -25,7 +25,7 @@ async def test_all_kinds_of_grpc_calls_pass_to_a_pod_without_a_queue_proxy() -> 
     assert len(problems) == len(CASES)
 
 
-async def test_a_websocket_to_a_workload_at_zero_waits_for_its_pod_and_then_echoes() -> None:
+async def test_websocket_to_workload_at_zero_waits_for_its_pod() -> None:
     async with staged() as stage, serve(echo, "127.0.0.1", 0) as server:
         await serve_cold(stage)
         opening = asyncio.create_task(echoes(*stage.public))
@@ -41,7 +41,7 @@ async def echo(connection: ServerConnection) -> None:
 
 
 async def echoes(host: str, port: int) -> list[str | bytes]:
-    """Send three messages on a connection; the responses."""
+    """Send three messages on a connection; return the responses."""
     async with connect(f"ws://{HOST}/", host=host, port=port, proxy=None) as connection:
         responses = []
         for number in range(3):

@@ -1,4 +1,4 @@
-"""The controller grants the right to scale in labelled namespaces that have ScaledWorkloads, and takes it back."""
+"""The controller creates and deletes the RoleBinding for scaling in labelled namespaces with ScaledWorkloads."""
 
 import asyncio
 import contextlib
@@ -34,8 +34,8 @@ async def reason(cluster: MemoryCluster) -> str:
     return str(condition_of(workload, "TargetResolved").get("reason"))
 
 
-async def test_the_right_follows_the_label_and_the_workloads(monkeypatch: pytest.MonkeyPatch) -> None:
-    # One machine has no Roles.
+async def test_scaling_role_binding_follows_namespace_label_and_workloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The local API has no Roles, so define the kind here.
     monkeypatch.setattr(state, "KINDS", (*KINDS, ROLE_BINDING))
     cluster, stop = MemoryCluster(), asyncio.Event()
     await cluster.create(NAMESPACE, {"metadata": {"name": "shops"}})

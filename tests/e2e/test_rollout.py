@@ -111,7 +111,7 @@ def roll_back(serving: Stage) -> str:
 
 
 def check_rollback(serving: Stage, folder: Path) -> None:
-    """Check that a rollback from the dashboard ends a rollout, and that ``serving why`` reports it."""
+    """Check a rollback from the dashboard during a rollout: it ends the rollout, and ``serving why`` reports it."""
     deploy(serving, folder, 201, "errors<11%,p99<30s")
     ends_s = time.monotonic() + _PATIENCE_S
     # The first step waits for responses of the new revision.

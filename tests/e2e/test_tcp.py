@@ -39,7 +39,7 @@ def has_line(stage: Stage, line: str, *, name: str = "broker") -> str:
 
 @contextlib.contextmanager
 def reserved_port() -> Iterator[str]:
-    """A port that is bound here too, so that no other program gets it."""
+    """A port reserved by binding it here too."""
     with socket.socket() as sock:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         sock.bind(("127.0.0.1", 0))

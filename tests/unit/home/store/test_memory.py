@@ -23,7 +23,7 @@ def config_map(name: str = "one", **data: str) -> Object:
 
 
 class FewSuffixes(random.Random):
-    """A random source that returns each suffix twice, so that names collide."""
+    """A random source for colliding names: each suffix is returned twice."""
 
     def __init__(self) -> None:
         super().__init__(1)

@@ -1,4 +1,4 @@
-"""Turns of a real loop: their order, not their duration, except for one with a budget."""
+"""Turns on a real event loop: their order, and the time budget of a turn."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ from tests.virtual_time import run_virtually
 
 
 async def select_counts(working: Callable[[], bool]) -> int:
-    """The number of loop turns while something works."""
+    """The number of loop iterations while ``working`` returns true."""
     count = 0
     while working():
         count += 1
@@ -19,7 +19,7 @@ async def select_counts(working: Callable[[], bool]) -> int:
     return count
 
 
-async def test_who_is_alone_continues_without_the_loop_for_a_while() -> None:
+async def test_single_task_takes_turns_without_returning_to_the_loop() -> None:
     looks = 0
 
     def count_select() -> None:
@@ -32,7 +32,7 @@ async def test_who_is_alone_continues_without_the_loop_for_a_while() -> None:
     assert looks == 0
 
 
-async def test_who_never_waits_lets_the_loop_come_round_after_some_steps() -> None:
+async def test_busy_task_returns_to_the_loop_after_at_most_100_steps() -> None:
     looked = asyncio.Event()
     asyncio.get_running_loop().call_soon(looked.set)
     steps = 0
@@ -42,7 +42,7 @@ async def test_who_never_waits_lets_the_loop_come_round_after_some_steps() -> No
     assert 1 < steps <= 100
 
 
-async def test_a_step_that_takes_the_whole_time_is_the_last_of_its_turn() -> None:
+async def test_step_that_uses_the_budget_ends_the_turn() -> None:
     await turn()
     looked = asyncio.Event()
     asyncio.get_running_loop().call_soon(looked.set)
@@ -53,7 +53,7 @@ async def test_a_step_that_takes_the_whole_time_is_the_last_of_its_turn() -> Non
     assert looked.is_set()
 
 
-def test_a_slow_machine_ends_no_turn_on_virtual_time() -> None:
+def test_virtual_loop_ignores_real_time_of_steps() -> None:
     async def work() -> bool:
         await turn()
         looked = asyncio.Event()
@@ -67,7 +67,7 @@ def test_a_slow_machine_ends_no_turn_on_virtual_time() -> None:
     assert not run_virtually(work())
 
 
-async def test_the_loop_comes_round_between_the_steps_of_many() -> None:
+async def test_loop_iterates_between_steps_of_many_tasks() -> None:
     async def work() -> None:
         for _ in range(100):
             await turn()
@@ -78,7 +78,7 @@ async def test_the_loop_comes_round_between_the_steps_of_many() -> None:
     await working
 
 
-async def test_everybody_gets_turns_whatever_the_others_have_to_do() -> None:
+async def test_every_task_gets_turns_before_any_task_ends() -> None:
     results: list[int] = []
 
     async def work(who: int) -> None:
@@ -87,12 +87,12 @@ async def test_everybody_gets_turns_whatever_the_others_have_to_do() -> None:
             await turn()
 
     await asyncio.gather(*(work(who) for who in range(30)))
-    # Before anybody has made all of his steps, everybody has made some.
+    # Before any task has done all its steps, every task has done some.
     first_end = min(len(results) - 1 - results[::-1].index(who) for who in range(30))
     assert set(results[: first_end + 1]) == set(range(30))
 
 
-async def test_a_cancelled_waiter_delays_no_other() -> None:
+async def test_cancelled_tasks_do_not_block_waiting_tasks() -> None:
     done: list[int] = []
 
     async def work(who: int) -> None:
@@ -109,7 +109,7 @@ async def test_a_cancelled_waiter_delays_no_other() -> None:
     assert sorted(done) == list(range(1, 40, 2))
 
 
-async def test_waiting_tasks_are_rarely_woken_without_time_left() -> None:
+async def test_waiting_tasks_are_woken_at_most_twice_per_step() -> None:
     wakes = steps = 0
 
     @types.coroutine
@@ -129,11 +129,11 @@ async def test_waiting_tasks_are_rarely_woken_without_time_left() -> None:
                 pass
 
     await asyncio.gather(*(work() for _ in range(20)))
-    # One step uses all the time between two polls, so that a second woken task has none.
+    # One step uses the whole budget between two polls, so that a second woken task has no time left.
     assert wakes <= 2 * steps + 16
 
 
-def test_each_loop_has_turns_of_its_own() -> None:
+def test_each_event_loop_has_separate_turns() -> None:
     async def work() -> int:
         steps = 0
         while steps < 200:

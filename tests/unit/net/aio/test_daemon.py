@@ -35,11 +35,11 @@ async def fail_by_mistake(_: asyncio.Event) -> None:
 
 
 @pytest.mark.parametrize("body", [end_by_signal, ignore_the_first_signal])
-def test_a_signal_stops_and_a_second_one_cancels(body: object) -> None:
+def test_first_signal_stops_daemon_and_second_cancels_it(body: object) -> None:
     assert run_daemon("test", body) == 0  # type: ignore[arg-type]
 
 
-def test_a_daemon_that_serves_immediately_reports_that_it_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_serving_daemon_reports_alive_periodically(monkeypatch: pytest.MonkeyPatch) -> None:
     reader, writer = os.pipe()
     monkeypatch.setenv(startup.READY_VARIABLE, str(writer))
     monkeypatch.setattr(startup, "ALIVE_S", 0.01)
@@ -56,7 +56,7 @@ def test_a_daemon_that_serves_immediately_reports_that_it_is_alive(monkeypatch: 
     os.close(writer)
 
 
-def test_an_error_of_ours_is_one_line_and_exit_1(capsys: pytest.CaptureFixture[str]) -> None:
+def test_serving_error_is_logged_in_one_line_with_exit_code_1(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_daemon("test", fail_on_purpose) == 1
     (line,) = capsys.readouterr().err.splitlines()
     logged = json.loads(line)
@@ -64,14 +64,14 @@ def test_an_error_of_ours_is_one_line_and_exit_1(capsys: pytest.CaptureFixture[s
     assert "traceback" not in logged
 
 
-def test_a_mistake_keeps_its_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+def test_unexpected_error_is_logged_with_traceback(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_daemon("test", fail_by_mistake) == 1
     logged = json.loads(capsys.readouterr().err)
     assert logged["error"].startswith("ZeroDivisionError")
     assert "ZeroDivisionError" in logged["traceback"]
 
 
-def test_invalid_http_of_a_client_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
+def test_invalid_http_request_is_not_logged(capsys: pytest.CaptureFixture[str]) -> None:
     async def body(_: asyncio.Event) -> None:
         runner = web.AppRunner(web.Application(), access_log=None)
         await runner.setup()
@@ -86,16 +86,16 @@ def test_invalid_http_of_a_client_is_not_logged(capsys: pytest.CaptureFixture[st
     assert capsys.readouterr().err == ""
 
 
-def test_sockets_are_taken_over_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sockets_are_inherited_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         monkeypatch.setenv("SERVING_LISTEN_FDS", json.dumps({"public": os.dup(server.fileno())}))
         socks = inherited_sockets()
-        with socks["public"] as taken:
-            assert taken.getsockname() == server.getsockname()
-            assert not taken.get_inheritable()
+        with socks["public"] as inherited:
+            assert inherited.getsockname() == server.getsockname()
+            assert not inherited.get_inheritable()
 
 
-def test_without_a_supervisor_there_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_sockets_are_inherited_without_environment_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SERVING_LISTEN_FDS", raising=False)
     assert inherited_sockets() == {}
 
@@ -109,7 +109,7 @@ def _as_before() -> Iterator[None]:
     gc.freeze()
 
 
-def test_what_is_there_is_not_looked_at_again_and_what_comes_is_looked_at_a_little_at_a_time() -> None:
+def test_gc_freezes_existing_objects_and_lowers_thresholds() -> None:
     collect_in_small_steps()
     assert gc.get_freeze_count() > 0
     young, older, _ = gc.get_threshold()
@@ -117,7 +117,7 @@ def test_what_is_there_is_not_looked_at_again_and_what_comes_is_looked_at_a_litt
     assert older == 1
 
 
-def test_a_cycle_that_is_dropped_goes_soon() -> None:
+def test_dropped_reference_cycle_is_collected_soon() -> None:
     collect_in_small_steps()
     gone: list[bool] = []
 

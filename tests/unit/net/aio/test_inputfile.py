@@ -15,12 +15,12 @@ def refusal(path: Path) -> str:
     return str(caught.value.strerror)
 
 
-def test_a_file_is_read_whole_as_text(tmp_path: Path) -> None:
+def test_file_is_read_as_utf8_text(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("übung\n")
     assert read_input_text(tmp_path / "file") == "übung\n"
 
 
-def test_what_would_hang_or_never_end_is_refused_and_leaves_no_descriptor(tmp_path: Path) -> None:
+def test_non_regular_files_are_rejected_without_descriptor_leak(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "socket"))
@@ -33,11 +33,11 @@ def test_what_would_hang_or_never_end_is_refused_and_leaves_no_descriptor(tmp_pa
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_the_null_device_is_empty() -> None:
+def test_null_device_reads_as_empty() -> None:
     assert read_input_text(Path("/dev/null")) == ""
 
 
-def test_a_large_file_and_other_bytes_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_large_and_non_text_files_are_rejected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inputfile, "_BYTES_MAX", 10)
     (tmp_path / "large").write_bytes(bytes(11))
     assert refusal(tmp_path / "large") == "larger than 32 MiB"
@@ -45,7 +45,7 @@ def test_a_large_file_and_other_bytes_are_refused(tmp_path: Path, monkeypatch: p
     assert refusal(tmp_path / "other") == "not a text file"
 
 
-def test_the_output_of_a_command_is_read_to_its_end() -> None:
+def test_pipe_of_dev_fd_is_read_to_its_end() -> None:
     mine, its = os.pipe()
 
     def write() -> None:

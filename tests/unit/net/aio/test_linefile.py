@@ -3,7 +3,7 @@ from pathlib import Path
 from serving.net.aio.linefile import LineFile, shift_files
 
 
-def test_lines_are_there_when_it_ends(tmp_path: Path) -> None:
+def test_lines_are_written_when_file_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "log"
     with LineFile(path, bytes_max=10_000) as file:
         for number in range(100):
@@ -12,7 +12,7 @@ def test_lines_are_there_when_it_ends(tmp_path: Path) -> None:
     assert (path.stat().st_mode & 0o777, file.dropped_count) == (0o600, 0)
 
 
-def test_a_full_file_makes_room_and_the_oldest_goes(tmp_path: Path) -> None:
+def test_full_file_is_rotated_and_oldest_is_deleted(tmp_path: Path) -> None:
     path = tmp_path / "log"
     for number in range(6):
         with LineFile(path, bytes_max=5, files_max=3) as file:
@@ -21,20 +21,20 @@ def test_a_full_file_makes_room_and_the_oldest_goes(tmp_path: Path) -> None:
     assert result == {"log": b"line 5\n", "log.1": b"line 4\n", "log.2": b"line 3\n"}
 
 
-def test_a_disk_that_fails_costs_lines_only(tmp_path: Path) -> None:
+def test_failing_disk_drops_lines_without_error(tmp_path: Path) -> None:
     with LineFile(tmp_path / "no" / "log", bytes_max=5) as file:
         file.add(b"one")
     assert file.dropped_count == 1
 
 
-def test_what_the_disk_is_too_slow_for_is_dropped_and_counted(tmp_path: Path) -> None:
+def test_lines_beyond_queue_limit_are_dropped_and_counted(tmp_path: Path) -> None:
     file = LineFile(tmp_path / "log", bytes_max=10**9)
     for _ in range(5000):
         file.add(b"x")
     assert file.dropped_count == 5000 - 4096
 
 
-def test_of_one_file_nothing_is_kept(tmp_path: Path) -> None:
+def test_rotation_to_one_file_deletes_it(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("x")
     shift_files(path, 1)

@@ -26,7 +26,7 @@ def _source(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("_source")
 @pytest.mark.parametrize("address", ["127.0.0.1", "0.0.0.0", "::"])  # noqa: S104 - what apps listen on
-def test_a_listener_is_found_by_any_address_that_takes_the_connection(address: str) -> None:
+def test_listener_is_found_on_any_address_that_accepts_the_connection(address: str) -> None:
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.create_server((address, 0), family=family, dualstack_ipv6=":" in address) as server:
         listener = listener_at("127.0.0.1", server.getsockname()[1])
@@ -35,7 +35,7 @@ def test_a_listener_is_found_by_any_address_that_takes_the_connection(address: s
 
 
 @pytest.mark.usefixtures("_source")
-def test_a_listener_at_another_address_or_port_is_none() -> None:
+def test_no_listener_is_found_at_other_address_or_closed_port() -> None:
     with socket.create_server(("127.64.250.1", 0)) as server:
         port = server.getsockname()[1]
         assert listener_at("127.64.250.1", port) is not None
@@ -44,13 +44,13 @@ def test_a_listener_at_another_address_or_port_is_none() -> None:
 
 
 @pytest.mark.usefixtures("_source")
-def test_a_socket_that_is_bound_and_does_not_listen_is_none() -> None:
+def test_bound_socket_that_does_not_listen_is_no_listener() -> None:
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         assert listener_at("127.0.0.1", bound.getsockname()[1]) is None
 
 
-def test_a_port_is_closed_only_if_the_kernel_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_port_is_closed_only_if_kernel_confirms_it(monkeypatch: pytest.MonkeyPatch) -> None:
     if not has_sock_diag():
         pytest.skip("this kernel has no sock_diag")
     with socket.create_server(("127.64.250.4", 0)) as server:
@@ -64,7 +64,7 @@ def test_a_port_is_closed_only_if_the_kernel_says_so(monkeypatch: pytest.MonkeyP
     assert not is_closed(*address)
 
 
-def test_two_listeners_at_one_port_after_each_other_have_different_cookies() -> None:
+def test_successive_listeners_on_a_port_have_different_cookies() -> None:
     if not has_sock_diag():
         pytest.skip("without sock_diag the inode tells them apart")
     results: list[ListeningSocket | None] = []
@@ -79,7 +79,7 @@ def test_two_listeners_at_one_port_after_each_other_have_different_cookies() -> 
     assert first.cookie != second.cookie
 
 
-def test_a_process_has_the_sockets_that_it_holds() -> None:
+def test_process_has_only_the_sockets_it_owns() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         inode = os.fstat(server.fileno()).st_ino
         with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as other:
@@ -90,7 +90,7 @@ def test_a_process_has_the_sockets_that_it_holds() -> None:
     assert not has_socket(other.pid, inode)
 
 
-def test_all_ports_of_the_network_are_listed_while_somebody_listens() -> None:
+def test_listening_ports_include_ipv4_and_ipv6_until_closed() -> None:
     with (
         socket.create_server(("127.0.0.1", 0)) as sock,
         socket.create_server(("::1", 0), family=socket.AF_INET6) as six,

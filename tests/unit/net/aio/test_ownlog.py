@@ -1,4 +1,4 @@
-"""A log that its own process rotates, in processes whose standard output it is."""
+"""A log file that is the standard output of the processes that rotate it."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 from serving.net.aio.ownlog import BYTES_VARIABLE, FILES_VARIABLE, OwnLog
 from serving.net.aio.startup import LOG_FILE_VARIABLE
 
-# Threads that write all the time, while the log is checked as fast as possible.
+# Threads write continuously while the log is checked as fast as possible.
 WRITER = """
 import os, sys, threading
 from pathlib import Path
@@ -48,7 +48,7 @@ def numbered(*names: str) -> set[str]:
     return {f"{name}.{index} {number}" for name in names for index in range(2) for number in range(LINES // 2)}
 
 
-def test_no_line_is_lost_while_it_is_rotated(tmp_path: Path) -> None:
+def test_rotation_loses_no_line(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     assert started(path, "a", bytes_max=4000, files_max=100).wait() == 0
     lines = lines_of(path)
@@ -56,8 +56,8 @@ def test_no_line_is_lost_while_it_is_rotated(tmp_path: Path) -> None:
     assert path.with_name("a.log.1").exists()
 
 
-def test_of_two_processes_at_one_file_none_loses_a_line(tmp_path: Path) -> None:
-    # As while an activator replaces another.
+def test_rotation_by_two_processes_loses_no_line(tmp_path: Path) -> None:
+    # As during the replacement of an activator.
     path = tmp_path / "a.log"
     both = [started(path, name, bytes_max=4000, files_max=200) for name in ("a", "b")]
     assert [process.wait() for process in both] == [0, 0]
@@ -65,7 +65,7 @@ def test_of_two_processes_at_one_file_none_loses_a_line(tmp_path: Path) -> None:
     assert (set(lines), len(lines)) == (numbered("a", "b"), 2 * LINES)
 
 
-def test_the_number_of_files_is_bounded(tmp_path: Path) -> None:
+def test_number_of_log_files_is_bounded(tmp_path: Path) -> None:
     program = """
 import os
 from serving.net.aio.ownlog import OwnLog
@@ -80,7 +80,7 @@ for number in range(9):
     assert sizes == {"a.log": 1000, "a.log.1": 2000, "a.log.2": 2000}
 
 
-def test_a_file_that_was_removed_is_made_again(tmp_path: Path) -> None:
+def test_removed_log_file_is_recreated(tmp_path: Path) -> None:
     program = """
 import os
 from pathlib import Path
@@ -98,7 +98,7 @@ print("after", flush=True)
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_folder_that_is_gone_stops_nothing(tmp_path: Path) -> None:
+def test_missing_log_folder_does_not_stop_output(tmp_path: Path) -> None:
     program = """
 import os, shutil
 from pathlib import Path
@@ -116,8 +116,8 @@ print("after", flush=True)
 
 
 @pytest.mark.parametrize("environment", [{}, {LOG_FILE_VARIABLE: "/nowhere/a.log"}])
-def test_an_output_that_is_not_the_file_stays(environment: dict[str, str]) -> None:
-    # As of a daemon on a cluster, or of one that was started by hand.
+def test_output_other_than_the_log_file_is_not_rotated(environment: dict[str, str]) -> None:
+    # As of a daemon in a cluster, or of a daemon that was started manually.
     log = OwnLog.of(dict(environment))
     before = os.fstat(1)
     log.check()

@@ -18,19 +18,19 @@ async def beats(period_s: float, *, until_s: float, cost_s: float = 0.0, is_shar
     return [round(at_s, 6) for at_s in seen]
 
 
-def test_beats_come_at_once_and_then_at_a_steady_pace() -> None:
+def test_beats_start_immediately_and_repeat_each_period() -> None:
     assert run_virtually(beats(2.0, until_s=7.0)) == [0.0, 2.0, 4.0, 6.0]
 
 
-def test_the_cost_of_a_beat_does_not_shift_the_next() -> None:
+def test_duration_of_a_beat_does_not_shift_the_next() -> None:
     assert run_virtually(beats(2.0, until_s=7.0, cost_s=0.5)) == [0.0, 2.0, 4.0, 6.0]
 
 
-def test_beats_that_are_missed_are_not_made_up_for() -> None:
+def test_missed_beats_are_skipped() -> None:
     assert run_virtually(beats(2.0, until_s=11.0, cost_s=5.0)) == [0.0, 6.0]
 
 
-def test_chores_that_begin_at_different_times_share_their_beats() -> None:
+def test_tasks_started_at_different_times_share_beats() -> None:
     async def chore(delay_s: float) -> list[float]:
         await pass_s(delay_s)
         results = []
@@ -49,7 +49,7 @@ def test_chores_that_begin_at_different_times_share_their_beats() -> None:
     assert run_virtually(run()) == [[2.0, 4.0, 6.0], [2.0, 4.0, 6.0], [0.6, 2.0, 4.0, 6.0]]
 
 
-def test_a_beat_is_at_least_half_a_period_away() -> None:
+def test_next_shared_beat_is_at_least_half_a_period_away() -> None:
     async def run() -> list[float]:
         results = []
         for at_s in (0.0, 0.9, 1.2, 1.999):
@@ -60,7 +60,7 @@ def test_a_beat_is_at_least_half_a_period_away() -> None:
     assert run_virtually(run()) == [2.0, 1.1, 2.8, 2.001]
 
 
-def test_an_error_is_reported_and_the_next_beat_comes() -> None:
+def test_error_of_a_beat_is_reported_and_beats_continue() -> None:
     errors: list[str] = []
 
     async def run() -> int:
@@ -80,7 +80,7 @@ def test_an_error_is_reported_and_the_next_beat_comes() -> None:
     assert errors == ["1", "2", "3"]
 
 
-def test_waiting_ends_with_the_event_or_the_time() -> None:
+def test_wait_for_returns_at_event_or_deadline() -> None:
     async def run() -> tuple[bool, float, bool, float]:
         event = asyncio.Event()
         came = await wait_for(event, until_s=3.0)

@@ -38,7 +38,7 @@ def file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_file_and_a_class_are_a_policy(file: Path) -> None:
+def test_policy_is_loaded_from_file_and_class(file: Path) -> None:
     policy_class = load_policy(f"{file}:Fixed")
     assert hasattr(policy_class(), "propose")
     assert not (file.parent / "__pycache__").exists()
@@ -53,20 +53,20 @@ def test_a_file_and_a_class_are_a_policy(file: Path) -> None:
         ("{path}x.py:Fixed", "is not readable: No such file or directory"),
     ],
 )
-def test_any_other_text_is_refused_with_a_reason(file: Path, text: str, problem: str) -> None:
+def test_invalid_policy_reference_is_rejected_with_reason(file: Path, text: str, problem: str) -> None:
     with pytest.raises(InvalidValue) as error:
         load_policy(text.format(path=file))
     assert problem in str(error.value)
 
 
 @pytest.mark.parametrize("line", ["import no_such_module", "def (", "raise SystemExit(3)"])
-def test_a_file_that_does_not_load_is_refused(file: Path, line: str) -> None:
+def test_policy_file_that_fails_to_import_is_rejected(file: Path, line: str) -> None:
     file.write_text(f"{POLICY}\n{line}\n")
     with pytest.raises(InvalidValue, match=r"is not loadable: (ModuleNotFoundError|SyntaxError|SystemExit)"):
         load_policy(f"{file}:Fixed")
 
 
-def test_names_and_files_are_told_apart_by_their_form() -> None:
+def test_policy_names_and_files_are_distinguished_by_form() -> None:
     assert [is_policy_file(text) for text in ("a.py:B", "../x y/a.py:B_2", "a.py", "a.py:2B", "knative")] == [
         *(True, True),
         *(False, False, False),
@@ -77,7 +77,7 @@ def test_names_and_files_are_told_apart_by_their_form() -> None:
     ]
 
 
-def test_a_stored_file_is_found_by_a_name_of_its_content(file: Path, tmp_path: Path) -> None:
+def test_stored_policy_is_found_by_content_derived_name(file: Path, tmp_path: Path) -> None:
     stored = StoredPolicies(tmp_path / "state")
     name = stored.add(f"{file}:Fixed")
     assert name.startswith("fixed-")
@@ -93,13 +93,13 @@ def test_a_stored_file_is_found_by_a_name_of_its_content(file: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("name", ["fixed", "*", "../policies/x", "fixed-00000000"])
-def test_no_other_name_finds_a_stored_file(file: Path, tmp_path: Path, name: str) -> None:
+def test_stored_policy_is_not_found_by_other_names(file: Path, tmp_path: Path, name: str) -> None:
     stored = StoredPolicies(tmp_path / "state")
     stored.add(f"{file}:Fixed")
     assert stored.find(name) is None
 
 
-def test_packages_name_their_policies_by_entry_points(
+def test_installed_policies_are_read_from_entry_points(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file.rename(tmp_path / "policies_of_a_test.py")
@@ -138,15 +138,15 @@ def stubborn() -> None:
 
 
 @pytest.mark.parametrize("call", [endless, stubborn])
-def test_a_call_that_does_not_end_is_interrupted(call: Callable[[], None]) -> None:
+def test_endless_policy_call_is_interrupted(call: Callable[[], None]) -> None:
     run = BoundedCalls(bound_s=0.01)
     with pytest.raises(PolicyOverrun):
         run(call)
-    # The alarm is over.
+    # The alarm is disarmed.
     assert sum(range(100_000)) == 4_999_950_000
 
 
-def test_a_call_that_took_too_long_has_no_result() -> None:
+def test_policy_call_beyond_its_bound_raises_overrun() -> None:
     times = iter((1.0, 1.2, 5.0, 5.05))
     run = BoundedCalls(bound_s=60.0, clock=lambda: next(times) * 600)
     with pytest.raises(PolicyOverrun):
@@ -154,7 +154,7 @@ def test_a_call_that_took_too_long_has_no_result() -> None:
     assert run(lambda: 2) == 2
 
 
-def test_a_wait_for_a_core_does_not_count() -> None:
+def test_policy_call_bound_excludes_wait_for_cpu() -> None:
     # The alarm rings twice after 10 ms of wall time; by this clock the call has used 1 ms, then 20 ms.
     times = iter((0.0, 0.001, 0.02, 0.02))
     run = BoundedCalls(bound_s=0.01, clock=lambda: next(times))

@@ -28,7 +28,7 @@ async def fail(error: Exception) -> None:
     raise error
 
 
-async def test_a_failure_ends_the_block_and_is_raised_unchanged() -> None:
+async def test_task_failure_ends_block_and_is_raised_unchanged() -> None:
     ended: list[str] = []
 
     async def other() -> None:
@@ -51,7 +51,7 @@ async def test_a_failure_ends_the_block_and_is_raised_unchanged() -> None:
     assert ended == ["other"]
 
 
-async def test_an_outer_block_keeps_the_name_of_the_task_that_failed() -> None:
+async def test_outer_block_reports_name_of_failed_inner_task() -> None:
     async def part() -> None:
         async with supervise() as tasks:
             tasks.start(fail(ZeroDivisionError()), name="inner")
@@ -62,7 +62,7 @@ async def test_an_outer_block_keeps_the_name_of_the_task_that_failed() -> None:
     assert task_of(caught.value) == "inner"
 
 
-async def test_the_first_failure_is_raised_and_the_others_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_first_failure_is_raised_and_later_failures_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def fail_at_the_end() -> None:
         try:
             await forever()
@@ -84,7 +84,7 @@ async def test_the_first_failure_is_raised_and_the_others_are_logged(caplog: pyt
     )
 
 
-async def test_an_error_of_the_block_is_raised_as_it_is_too() -> None:
+async def test_error_of_block_is_raised_unchanged_and_cancels_tasks() -> None:
     started: list[asyncio.Task[None]] = []
 
     async def block() -> None:
@@ -97,7 +97,7 @@ async def test_an_error_of_the_block_is_raised_as_it_is_too() -> None:
     assert started[0].cancelled()
 
 
-async def test_the_end_waits_for_tasks_and_cancels_background_tasks() -> None:
+async def test_block_end_awaits_tasks_and_cancels_background_tasks() -> None:
     finished, cancelled = [], []
 
     async def work() -> str:
@@ -120,7 +120,7 @@ async def test_the_end_waits_for_tasks_and_cancels_background_tasks() -> None:
     assert (finished, cancelled, task.result()) == (["work"], ["watch"], "result")
 
 
-async def test_a_task_may_be_cancelled_through_its_handle() -> None:
+async def test_task_can_be_cancelled_through_its_handle() -> None:
     async with supervise() as tasks:
         task = tasks.start(forever(), name="watch")
         await turn()
@@ -129,7 +129,7 @@ async def test_a_task_may_be_cancelled_through_its_handle() -> None:
 
 
 @pytest.mark.parametrize("is_last", [True, False])
-async def test_a_task_that_waited_for_something_cancelled_has_failed(is_last: bool) -> None:
+async def test_task_that_awaits_cancelled_future_fails(is_last: bool) -> None:
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def wait() -> None:
@@ -147,7 +147,7 @@ async def test_a_task_that_waited_for_something_cancelled_has_failed(is_last: bo
     assert task_of(caught.value) == "connect"
 
 
-async def test_a_cancelled_block_cancels_its_tasks() -> None:
+async def test_cancelled_block_cancels_its_tasks() -> None:
     tasks: list[asyncio.Task[None]] = []
 
     async def block() -> None:
@@ -162,7 +162,7 @@ async def test_a_cancelled_block_cancels_its_tasks() -> None:
     assert tasks[0].cancelled()
 
 
-def test_a_kept_task_is_started_again_with_growing_pauses_and_a_reason(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_task_restarts_with_backoff_and_logged_reason(caplog: pytest.LogCaptureFixture) -> None:
     begun_s: list[float] = []
 
     async def watch() -> None:
@@ -195,7 +195,7 @@ def test_a_kept_task_is_started_again_with_growing_pauses_and_a_reason(caplog: p
     assert len(reasons) == 6
 
 
-async def test_a_kept_task_ends_with_its_block() -> None:
+async def test_restarted_task_is_cancelled_at_block_end() -> None:
     begun = asyncio.Event()
 
     async def watch() -> None:
@@ -208,7 +208,7 @@ async def test_a_kept_task_ends_with_its_block() -> None:
     assert task.cancelled()
 
 
-async def test_an_owner_logs_what_fails_and_continues(caplog: pytest.LogCaptureFixture) -> None:
+async def test_task_owner_logs_unawaited_failures_and_continues(caplog: pytest.LogCaptureFixture) -> None:
     async with TaskOwner() as tasks:
         tasks.start(fail(ZeroDivisionError("by 0")), name="connect 1")
         awaited = tasks.start(fail(OSError("refused")), name="connect 2", is_awaited=True)
@@ -219,7 +219,7 @@ async def test_an_owner_logs_what_fails_and_continues(caplog: pytest.LogCaptureF
     assert (vars(record)["task"], vars(record)["error"]) == ("connect 1", "ZeroDivisionError: by 0")
 
 
-async def test_an_owner_cancels_and_awaits_its_tasks() -> None:
+async def test_task_owner_cancels_and_awaits_its_tasks() -> None:
     ended: list[str] = []
 
     async def slow() -> None:
@@ -240,7 +240,7 @@ async def test_an_owner_cancels_and_awaits_its_tasks() -> None:
 
 
 @pytest.mark.parametrize("start", [SupervisedTasks.start, SupervisedTasks.start_background])
-async def test_a_block_that_has_ended_starts_nothing(start: Callable[..., object]) -> None:
+async def test_ended_block_starts_no_task(start: Callable[..., object]) -> None:
     async with supervise() as tasks:
         pass
     work: Coroutine[Any, Any, None] = forever()

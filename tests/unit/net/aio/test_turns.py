@@ -6,7 +6,7 @@ from serving.net.aio.turns import FairTurns
 from tests.eventually import next_turn
 
 
-async def test_each_turn_of_the_loop_runs_one_piece_of_work_in_order() -> None:
+async def test_each_loop_iteration_runs_one_deferred_call_in_order() -> None:
     turns, done = FairTurns(), list[str]()
 
     def work(name: str, left: int) -> None:
@@ -23,7 +23,7 @@ async def test_each_turn_of_the_loop_runs_one_piece_of_work_in_order() -> None:
     assert seen == ["a", "ab", "aba", "abab", "abab"]
 
 
-async def test_work_that_fails_does_not_stop_the_work_behind_it() -> None:
+async def test_failed_deferred_call_does_not_stop_the_next() -> None:
     turns, done = FairTurns(), list[int]()
     failures = list[object]()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context["exception"]))

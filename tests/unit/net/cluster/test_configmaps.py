@@ -1,4 +1,4 @@
-"""ConfigMaps that are followed, over the memory store and on a virtual clock."""
+"""Settings that follow ConfigMaps, over the memory store on a virtual clock."""
 
 import asyncio
 import contextlib
@@ -30,11 +30,11 @@ def body(**data: str) -> Object:
 
 
 async def seen() -> None:
-    """All reports so far."""
+    """Wait until all changes so far are reported."""
     await pass_s(0.001)
 
 
-def test_work_begins_with_what_stands_there_and_hears_of_what_changes() -> None:
+def test_settings_follow_config_map_from_start_through_deletion() -> None:
     async def check() -> None:
         cluster, own, on_applied = MemoryCluster(), config(), []
         await cluster.create(CONFIG_MAP, body(stable_window="30s", stats_address="127.0.0.1:1"))
@@ -55,7 +55,7 @@ def test_work_begins_with_what_stands_there_and_hears_of_what_changes() -> None:
     run_virtually(check())
 
 
-def test_a_refusal_is_reported_with_the_object_and_remembered_until_it_is_right() -> None:
+def test_invalid_config_map_is_reported_and_remembered_until_corrected() -> None:
     async def check() -> None:
         cluster, own, reported = MemoryCluster(), config(), list[tuple[AppliedConfigMap, Object]]()
         async with followed(cluster, SPACE, [own]) as watch, contextlib.AsyncExitStack() as stack:
@@ -77,7 +77,7 @@ def test_a_refusal_is_reported_with_the_object_and_remembered_until_it_is_right(
 
 
 class Deaf(MemoryCluster):
-    """Does not list while ``is_deaf``."""
+    """A memory store whose lists fail while ``is_deaf``."""
 
     is_deaf = True
 
@@ -94,7 +94,7 @@ class Deaf(MemoryCluster):
 @pytest.mark.parametrize(
     ("error", "wait_s"), [(Unavailable("it does not answer"), 30.0), (Forbidden("it may not"), 5.0)]
 )
-def test_without_a_list_work_begins_after_some_seconds_and_takes_over_what_comes_later(
+def test_daemon_starts_without_config_maps_after_timeout_and_applies_them_later(
     error: ClusterError, wait_s: float
 ) -> None:
     async def check() -> None:
@@ -113,7 +113,7 @@ def test_without_a_list_work_begins_after_some_seconds_and_takes_over_what_comes
     run_virtually(check())
 
 
-def test_a_variable_that_is_no_setting_any_more_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_variable_of_removed_setting_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     async def check() -> None:
         cluster = MemoryCluster()
         async with followed(cluster, SPACE, [config(SERVING_AUTOSCALER_DECISIONS_KEPT="9")]):

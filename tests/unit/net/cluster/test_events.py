@@ -41,7 +41,7 @@ async def counts(cluster: MemoryCluster) -> dict[str, int]:
     return {entry["message"]: entry["count"] for entry in (await cluster.list(EVENT)).items}
 
 
-async def test_the_same_words_are_counted_without_a_read() -> None:
+async def test_repeated_event_is_counted_without_a_read() -> None:
     cluster = Counted()
     recorder = EventRecorder(cluster)
     for message in ("boom", "boom", "other", "boom"):
@@ -50,7 +50,7 @@ async def test_the_same_words_are_counted_without_a_read() -> None:
     assert (cluster.read_count, cluster.write_count, recorder.writes_count) == (0, 4, 4)
 
 
-async def test_a_count_has_the_time_of_the_last() -> None:
+async def test_repeated_event_updates_last_timestamp() -> None:
     cluster = MemoryCluster()
     recorder = EventRecorder(cluster)
     for now in ("2026-11-21T04:00:00Z", "2026-11-21T05:00:00Z"):
@@ -59,14 +59,14 @@ async def test_a_count_has_the_time_of_the_last() -> None:
     assert (entry["firstTimestamp"], entry["lastTimestamp"]) == ("2026-11-21T04:00:00Z", "2026-11-21T05:00:00Z")
 
 
-async def test_an_event_of_another_process_is_counted() -> None:
+async def test_event_of_another_process_is_counted() -> None:
     cluster = MemoryCluster()
     for _ in range(2):
         await EventRecorder(cluster).record(event())
     assert await counts(cluster) == {"boom": 2}
 
 
-async def test_an_event_that_has_expired_is_created_again() -> None:
+async def test_expired_event_is_created_again() -> None:
     cluster = MemoryCluster()
     recorder = EventRecorder(cluster)
     await recorder.record(event())
@@ -75,7 +75,7 @@ async def test_an_event_that_has_expired_is_created_again() -> None:
     assert await counts(cluster) == {"boom": 1}
 
 
-async def test_a_failure_is_logged_and_the_next_event_is_written(caplog: pytest.LogCaptureFixture) -> None:
+async def test_failed_write_is_logged_and_next_event_is_written(caplog: pytest.LogCaptureFixture) -> None:
     cluster = Counted()
     recorder = EventRecorder(cluster)
     await recorder.record(event())
@@ -87,7 +87,7 @@ async def test_a_failure_is_logged_and_the_next_event_is_written(caplog: pytest.
     assert [record.message for record in caplog.records] == ["event.unwritten"]
 
 
-async def test_the_oldest_known_event_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_evicted_event_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_KNOWN_MAX", 1)
     cluster = Counted()
     recorder = EventRecorder(cluster)
@@ -97,14 +97,14 @@ async def test_the_oldest_known_event_is_read_again(monkeypatch: pytest.MonkeyPa
     assert cluster.read_count == 1
 
 
-async def test_an_event_is_written_once() -> None:
+async def test_write_once_writes_repeated_event_once() -> None:
     cluster = MemoryCluster()
     for message in ("boom", "boom", "other"):
         await write_once(cluster, event(message))
     assert await counts(cluster) == {"boom": 1, "other": 1}
 
 
-async def test_an_event_that_cannot_be_written_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+async def test_write_once_logs_failed_write(caplog: pytest.LogCaptureFixture) -> None:
     cluster = Counted()
     cluster.fails = True
     await write_once(cluster, event())

@@ -21,7 +21,7 @@ class Permission:
             raise NotLeading("default/lease")
 
 
-async def test_all_goes_through_while_the_lease_is_held() -> None:
+async def test_calls_pass_while_lease_is_held() -> None:
     cluster = FencedCluster(MemoryCluster(), Permission())
     config_map = await cluster.create(CONFIG_MAP, THING)
     async with cluster.watch(CONFIG_MAP, resource_version=config_map["metadata"]["resourceVersion"]) as events:
@@ -34,7 +34,7 @@ async def test_all_goes_through_while_the_lease_is_held() -> None:
     assert (await cluster.list(CONFIG_MAP)).items == []
 
 
-async def test_no_write_goes_through_without_the_lease_and_reads_do() -> None:
+async def test_writes_without_lease_raise_not_leading_and_reads_pass() -> None:
     store, permission = MemoryCluster(), Permission()
     await store.create(CONFIG_MAP, THING)
     cluster = FencedCluster(store, permission)

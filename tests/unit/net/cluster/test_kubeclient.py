@@ -42,11 +42,13 @@ from serving.net.cluster.kubeclient import (
         ("POST", "/apis/authentication.k8s.io/v1/tokenreviews", {}, "create tokenreviews.authentication.k8s.io"),
     ],
 )
-def test_a_call_is_reported_as_roles_write_it(method: str, path: str, query: dict[str, str], permission: str) -> None:
+def test_permission_of_a_call_has_rbac_verb_and_resource(
+    method: str, path: str, query: dict[str, str], permission: str
+) -> None:
     assert permission_of(method, path, query) == permission
 
 
-def test_a_kind_is_found_in_the_discovery_with_its_scale() -> None:
+def test_kind_is_found_in_discovery_with_its_scale_subresource() -> None:
     resources: list[dict[str, object]] = [
         {"name": "rollouts/scale", "kind": "Scale"},
         {"name": "rollouts", "kind": "Rollout", "namespaced": True},
@@ -60,7 +62,7 @@ def test_a_kind_is_found_in_the_discovery_with_its_scale() -> None:
     assert listed_kind("argoproj.io/v1alpha1", "Scale", resources) is None
 
 
-def test_each_pair_is_written_once(tmp_path: Path) -> None:
+def test_call_recorder_writes_each_permission_once(tmp_path: Path) -> None:
     file = tmp_path / "calls"
     recorder = CallRecorder(file)
     for name in ("p", "q"):
@@ -69,7 +71,9 @@ def test_each_pair_is_written_once(tmp_path: Path) -> None:
     assert file.read_text() == "get pods\nlist pods\n"
 
 
-def test_nothing_is_kept_unless_the_environment_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_calls_are_recorded_only_if_environment_variable_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("SERVING_KUBE_RECORD", raising=False)
     assert recorder_from_environment() is None
     monkeypatch.setenv("SERVING_KUBE_RECORD", str(tmp_path / "calls"))
@@ -102,25 +106,25 @@ def body(reason: str = "", message: str = "because", **more: object) -> bytes:
         (504, "Timeout", Unavailable),
     ],
 )
-def test_each_refusal_has_its_error(status: int, reason: str, expected: type[ClusterError]) -> None:
+def test_http_status_maps_to_cluster_error(status: int, reason: str, expected: type[ClusterError]) -> None:
     error = error_of(status, body(reason))
     assert (type(error), str(error)) == (expected, "because")
 
 
-def test_causes_become_problems() -> None:
+def test_causes_of_invalid_response_become_problems() -> None:
     details = {"causes": [{"field": "spec.a", "message": "wrong"}, {"field": "spec.b"}]}
     error = error_of(422, body("Invalid", details=details))
     assert isinstance(error, Invalid)
     assert [(problem.where, problem.what) for problem in error.problems] == [("spec.a", "wrong"), ("spec.b", "")]
 
 
-def test_a_refusal_without_causes_has_no_problems() -> None:
+def test_invalid_response_without_causes_has_no_problems() -> None:
     error = error_of(422, body("Invalid", details={"name": "x"}))
     assert isinstance(error, Invalid)
     assert error.problems == ()
 
 
-def test_the_wait_is_reported() -> None:
+def test_error_message_has_retry_after_seconds() -> None:
     assert str(error_of(503, body(), "7")) == "because (asked to wait 7 s)"
 
 
@@ -133,15 +137,15 @@ def test_the_wait_is_reported() -> None:
         (b"{}", "HTTP 502"),
     ],
 )
-def test_a_response_of_something_else_is_quoted(data: bytes, text: str) -> None:
+def test_response_that_is_no_status_object_is_quoted(data: bytes, text: str) -> None:
     assert str(error_of(502, data)) == text
 
 
-def test_an_event_of_an_old_version_is_gone() -> None:
+def test_watch_error_410_is_gone() -> None:
     error = event_error({"code": 410, "reason": "Expired", "message": "too old"})
     assert (type(error), str(error)) == (Gone, "too old")
 
 
 @pytest.mark.parametrize("status", [{"code": "x"}, {"message": "no code"}])
-def test_an_event_that_does_not_say_what_it_is_means_that_the_server_failed(status: dict[str, object]) -> None:
+def test_watch_error_without_code_is_unavailable(status: dict[str, object]) -> None:
     assert type(event_error(status)) is Unavailable

@@ -19,19 +19,19 @@ def changed(**parts: Any) -> str:  # noqa: ANN401 - any JSON
     return json.dumps(json.loads(kubeconfig(_URL, _TOKEN)) | parts)
 
 
-def test_the_kubeconfig_of_serving_up_names_its_server() -> None:
+def test_kubeconfig_of_serving_up_names_local_server() -> None:
     assert local_server(kubeconfig(_URL, _TOKEN, authority="PEM", namespace="team")) == LocalServer(
         url=_URL, token=_TOKEN, authority="PEM", context="serving", namespace="team"
     )
 
 
-def test_without_tls_there_is_no_authority() -> None:
+def test_local_server_without_tls_has_no_authority() -> None:
     server = local_server(kubeconfig("http://127.0.0.1:6080", "t"))
     assert server is not None
     assert (server.url, server.authority, server.namespace) == ("http://127.0.0.1:6080", "", "default")
 
 
-def test_an_empty_namespace_is_the_default_one() -> None:
+def test_empty_namespace_is_default() -> None:
     server = local_server(kubeconfig(_URL, _TOKEN, namespace=""))
     assert server is not None
     assert server.namespace == "default"
@@ -56,14 +56,16 @@ def test_an_empty_namespace_is_the_default_one() -> None:
         kubeconfig("https://127.0.0.1.example.com:6080", "t"),
     ],
 )
-def test_any_other_kubeconfig_is_left_to_the_library(text: str | bytes) -> None:
+def test_other_kubeconfig_names_no_local_server(text: str | bytes) -> None:
     assert local_server(text) is None
 
 
-async def test_another_server_needs_the_extra_for_clusters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_server_without_kubernetes_package_reports_cluster_extra(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for name in [module for module in sys.modules if module.partition(".")[0] == "kubernetes"]:
         monkeypatch.delitem(sys.modules, name)
-    # What an import of a package that is not installed finds.
+    # As for a package that is not installed.
     monkeypatch.setitem(sys.modules, "kubernetes", None)
     path = tmp_path / "kubeconfig"
     path.write_text("apiVersion: v1\nkind: Config\n")

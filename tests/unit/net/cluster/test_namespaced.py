@@ -12,7 +12,7 @@ from tests.eventually import until
 from tests.virtual_time import pass_s, run_virtually
 
 
-def test_only_chosen_namespaces_are_followed() -> None:
+def test_only_chosen_namespaces_are_watched() -> None:
     async def body() -> None:
         cluster, changes = MemoryCluster(), list[CacheChange]()
         for name in ("a", "b"):
@@ -39,7 +39,7 @@ def test_only_chosen_namespaces_are_followed() -> None:
     run_virtually(body())
 
 
-def test_a_namespace_that_may_not_be_listed_stops_nobody() -> None:
+def test_forbidden_namespace_does_not_block_sync_of_others() -> None:
     class Closed(MemoryCluster):
         async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
             if selection.namespace == "closed":

@@ -17,24 +17,24 @@ def account(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_pod_finds_its_server_and_its_token(account: Path) -> None:
+def test_pod_server_has_url_token_and_authority(account: Path) -> None:
     server = pod_server(ENVIRONMENT, account)
     assert server == TokenServer(url="https://10.96.0.1:443", token="first", authority="PEM")  # noqa: S106 - of a test
 
 
-def test_an_address_of_ipv6_is_in_brackets(account: Path) -> None:
+def test_ipv6_server_address_is_in_brackets(account: Path) -> None:
     assert pod_server({**ENVIRONMENT, "KUBERNETES_SERVICE_HOST": "fd00::1"}, account).url == "https://[fd00::1]:443"
 
 
 @pytest.mark.parametrize("name", ENVIRONMENT)
-def test_outside_of_a_pod_there_is_none(account: Path, name: str) -> None:
+def test_missing_pod_environment_variable_is_reported(account: Path, name: str) -> None:
     with pytest.raises(Unavailable, match=f"no usable kubeconfig in this pod: .*{name}"):
         pod_server({**ENVIRONMENT, name: ""}, account)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"\n", b"\xff"])
 @pytest.mark.parametrize("name", ["token", "ca.crt"])
-def test_a_file_without_text_is_named(account: Path, name: str, content: bytes | None) -> None:
+def test_empty_or_unreadable_account_file_is_reported(account: Path, name: str, content: bytes | None) -> None:
     (account / name).unlink()
     if content is not None:
         (account / name).write_bytes(content)

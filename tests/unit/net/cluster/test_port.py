@@ -55,7 +55,7 @@ WRITES: dict[str, tuple[type[Write], dict[str, Any]]] = {
 }
 
 
-class Noted(MemoryCluster):
+class RecordingCluster(MemoryCluster):
     """A store that only records its calls."""
 
     def __init__(self) -> None:
@@ -74,14 +74,14 @@ class Noted(MemoryCluster):
 
 
 @pytest.mark.parametrize("name", WRITES)
-async def test_a_write_is_one_value_with_every_option(name: str) -> None:
-    cluster, (kind_of_write, options) = Noted(), WRITES[name]
+async def test_write_method_passes_all_options_in_one_value(name: str) -> None:
+    cluster, (kind_of_write, options) = RecordingCluster(), WRITES[name]
     await getattr(cluster, name)(**options)
     assert cluster.calls == [kind_of_write(**options)]
 
 
 @pytest.mark.parametrize("name", WRITES)
-def test_a_write_takes_what_its_value_has_with_the_same_defaults(name: str) -> None:
+def test_write_method_parameters_equal_fields_of_its_value(name: str) -> None:
     parameters = {
         parameter.name: parameter.default
         for parameter in inspect.signature(getattr(Cluster, name)).parameters.values()
@@ -92,18 +92,18 @@ def test_a_write_takes_what_its_value_has_with_the_same_defaults(name: str) -> N
         field_info.name: inspect.Parameter.empty if field_info.default is msgspec.NODEFAULT else field_info.default
         for field_info in fields
     }
-    assert set(WRITES[name][1]) == set(parameters), "each is tried above"
+    assert set(WRITES[name][1]) == set(parameters), "the test above uses every option"
 
 
-async def test_a_list_and_a_watch_are_of_one_selection() -> None:
-    cluster, options = Noted(), {"label_selector": "a=b", "field_selector": "metadata.name=one"}
+async def test_list_and_watch_pass_one_selection() -> None:
+    cluster, options = RecordingCluster(), {"label_selector": "a=b", "field_selector": "metadata.name=one"}
     await cluster.list(POD, "here", page_size=3, page="next", **options)
     cluster.watch(POD, "here", resource_version="7", **options)
     selection = Selection(kind=POD, namespace="here", label_selector="a=b", field_selector="metadata.name=one")
     assert cluster.calls == [(selection, 3, "next"), (selection, "7")]
 
 
-def test_every_write_has_a_kind_and_a_place() -> None:
+def test_every_write_has_kind_namespace_and_name() -> None:
     writes = [kind_of_write(**options) for kind_of_write, options in WRITES.values()]
     assert [(write.kind.name, write.namespace, write.name) for write in writes] == [
         ("ConfigMap", "here", "one"),
@@ -111,7 +111,7 @@ def test_every_write_has_a_kind_and_a_place() -> None:
     ]
 
 
-def test_a_body_without_a_namespace_is_of_default_and_without_a_name_has_none() -> None:
+def test_body_without_namespace_or_name_uses_default_namespace_and_empty_name() -> None:
     assert (Create(kind=POD, body={}).namespace, Create(kind=POD, body={}).name) == ("default", "")
     assert Create(kind=NAMESPACE, body=BODY).namespace == ""
 
@@ -120,20 +120,20 @@ def object_at(version: str) -> dict[str, dict[str, str]]:
     return {"metadata": {"name": "one", "resourceVersion": version}}
 
 
-def test_an_event_decodes_its_object_once() -> None:
+def test_watch_event_decodes_its_object_once() -> None:
     event = WatchEvent(type=EventType.ADDED, payload=Encoded(msgspec.json.encode(object_at("5"))))
     assert event.object == object_at("5")
     assert event.object is event.object
 
 
-def test_each_event_has_an_object_of_its_own() -> None:
+def test_watch_events_of_one_payload_have_separate_objects() -> None:
     payload = Encoded(msgspec.json.encode(object_at("5")))
     first, second = (WatchEvent(type=EventType.ADDED, payload=payload) for _ in range(2))
     first.object["metadata"]["name"] = "changed"
     assert second.object == object_at("5")
 
 
-def test_those_who_only_read_share_one_object_which_no_owner_of_another_can_change() -> None:
+def test_shared_object_is_independent_of_owned_objects() -> None:
     payload = Encoded(msgspec.json.encode(object_at("5")))
     first, second = (WatchEvent(type=EventType.ADDED, payload=payload) for _ in range(2))
     assert first.shared is second.shared
@@ -141,13 +141,13 @@ def test_those_who_only_read_share_one_object_which_no_owner_of_another_can_chan
     assert second.shared == object_at("5")
 
 
-def test_without_bytes_the_object_is_what_is_shared() -> None:
+def test_event_without_payload_shares_its_object() -> None:
     event = WatchEvent(type=EventType.ADDED, object=object_at("5"))
     assert event.encoded is None
     assert event.shared is event.object
 
 
-def test_events_are_the_same_if_they_say_the_same() -> None:
+def test_events_are_equal_if_type_and_object_are_equal() -> None:
     encoded = WatchEvent(type=EventType.ADDED, payload=Encoded(msgspec.json.encode(object_at("5"))))
     assert encoded == WatchEvent(type=EventType.ADDED, object=object_at("5"))
     assert encoded != WatchEvent(type=EventType.MODIFIED, object=object_at("5"))

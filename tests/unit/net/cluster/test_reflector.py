@@ -22,14 +22,14 @@ from tests.virtual_time import pass_s, run_virtually
 
 
 class Steady(random.Random):
-    """Dice that always show the longest wait, and no spread of the list's period."""
+    """A random source that returns the longest delay, and no jitter of the list period."""
 
     def uniform(self, a: float, b: float) -> float:
         return 1.0 if (a, b) == (0.8, 1.2) else b
 
 
 class Troubled(MemoryCluster):
-    """A memory store whose lists and watches can be made to fail, end and drop. Copies of it are packed."""
+    """A memory store whose lists and watches fail, end or drop events on demand. Copies of it are packed."""
 
     is_in_process = False
 
@@ -106,7 +106,7 @@ class Followed:
 
 
 def run_scenario(scenario: Callable[[Followed], Coroutine[Any, Any, None]], **settings: Any) -> Followed:  # noqa: ANN401 - of the constructor
-    """Run a scenario beside a reflector."""
+    """Run a scenario with a running reflector."""
 
     async def both() -> Followed:
         followed = Followed(**settings)
@@ -123,7 +123,7 @@ async def turn() -> None:
     await pass_s(0.001)
 
 
-def test_the_first_list_is_reported_and_then_it_is_synced() -> None:
+def test_first_list_is_reported_before_sync() -> None:
     async def scenario(followed: Followed) -> None:
         assert not followed.reflector.synced.is_set()
         await followed.make("a", "b")
@@ -133,7 +133,7 @@ def test_the_first_list_is_reported_and_then_it_is_synced() -> None:
     assert followed.reported == [("ADDED", "a"), ("ADDED", "b")]
 
 
-def test_a_list_in_pages_is_read_to_its_end() -> None:
+def test_paginated_list_is_read_to_its_end() -> None:
     async def scenario(followed: Followed) -> None:
         await followed.make("a", "b", "c")
         await followed.reflector.synced.wait()
@@ -142,7 +142,7 @@ def test_a_list_in_pages_is_read_to_its_end() -> None:
     run_scenario(scenario, page_size=2)
 
 
-def test_changes_are_followed_with_what_was_before() -> None:
+def test_changes_are_reported_with_previous_object() -> None:
     seen: list[CacheChange] = []
 
     async def scenario(followed: Followed) -> None:
@@ -158,7 +158,7 @@ def test_changes_are_followed_with_what_was_before() -> None:
     assert data == [(None, None), (None, {"key": "x"}), ({"key": "x"}, {"key": "x"})]
 
 
-def test_only_kept_objects_are_reported_and_cached() -> None:
+def test_transformed_objects_are_reported_and_cached() -> None:
     seen: list[CacheChange] = []
 
     def metadata_only(resource: Object) -> Object:
@@ -184,7 +184,7 @@ def test_only_kept_objects_are_reported_and_cached() -> None:
     ] * 5
 
 
-def test_a_watch_that_ends_is_taken_up_where_it_ended() -> None:
+def test_ended_watch_is_resumed_without_new_list() -> None:
     async def scenario(followed: Followed) -> None:
         await followed.make("a")
         followed.cluster.watch_scripts = [[]]
@@ -197,7 +197,7 @@ def test_a_watch_that_ends_is_taken_up_where_it_ended() -> None:
     assert (len(followed.cluster.list_times_s), followed.cluster.watch_times_s) == (1, [0, 0.5])
 
 
-def test_after_gone_it_lists_again_and_reports_what_it_missed() -> None:
+def test_gone_error_lists_again_and_reports_missed_changes() -> None:
     async def scenario(followed: Followed) -> None:
         await followed.make("a", "b")
         followed.cluster.watch_scripts = [[Gone("too old")]]
@@ -211,7 +211,7 @@ def test_after_gone_it_lists_again_and_reports_what_it_missed() -> None:
     assert followed.reported[2:] == [("DELETED", "b"), ("MODIFIED", "a"), ("ADDED", "c")]
 
 
-def test_it_lists_now_and_then_and_finds_what_a_watch_dropped() -> None:
+def test_periodic_list_reports_events_that_watch_dropped() -> None:
     async def scenario(followed: Followed) -> None:
         await followed.reflector.synced.wait()
         followed.cluster.drops = lambda _: True
@@ -224,7 +224,7 @@ def test_it_lists_now_and_then_and_finds_what_a_watch_dropped() -> None:
     assert (followed.reported, followed.cluster.list_times_s) == ([("ADDED", "a")], [0, 10])
 
 
-def test_a_list_that_is_let_in_ends_the_refusal() -> None:
+def test_successful_list_clears_forbidden_state() -> None:
     async def check() -> None:
         cluster = Troubled()
         cluster.list_failures.append(Forbidden("no"))
@@ -239,7 +239,7 @@ def test_a_list_that_is_let_in_ends_the_refusal() -> None:
     run_virtually(check())
 
 
-def test_waits_double_with_each_failure_in_a_row_up_to_a_bound() -> None:
+def test_retry_delay_doubles_up_to_maximum() -> None:
     async def scenario(followed: Followed) -> None:
         followed.cluster.list_failures = [Unavailable("no")] * 5
         await followed.reflector.synced.wait()
@@ -248,7 +248,7 @@ def test_waits_double_with_each_failure_in_a_row_up_to_a_bound() -> None:
     assert followed.cluster.list_times_s == [0, 1, 3, 7, 12, 17]
 
 
-def test_a_server_that_ends_every_watch_immediately_is_not_hammered() -> None:
+def test_watches_that_end_immediately_are_retried_with_backoff() -> None:
     async def scenario(followed: Followed) -> None:
         followed.cluster.watch_scripts = [[] for _ in range(5)]
         await pass_s(40)
@@ -257,7 +257,7 @@ def test_a_server_that_ends_every_watch_immediately_is_not_hammered() -> None:
     assert followed.cluster.watch_times_s == [0, 1, 3, 7, 15, 23]
 
 
-def test_a_watch_that_lived_long_makes_up_for_failures() -> None:
+def test_long_watch_resets_retry_delay() -> None:
     async def scenario(followed: Followed) -> None:
         followed.cluster.list_failures = [Unavailable("no")] * 3
         await followed.reflector.synced.wait()
@@ -266,20 +266,20 @@ def test_a_watch_that_lived_long_makes_up_for_failures() -> None:
         await pass_s(100)
 
     followed = run_scenario(scenario, retry_first_s=1, relist_s=50)
-    # Three failures, a list, the periodic one that fails, and one second later its second try.
+    # Three failures, a list, a failed periodic list, and its retry one second later.
     assert followed.cluster.list_times_s[:6] == [0, 1, 3, 7, 57, 58]
 
 
-def made(name: str, version: int, uid: str = "u") -> Object:
+def config_map(name: str, version: int, uid: str = "u") -> Object:
     return {"metadata": {"name": name, "namespace": "default", "resourceVersion": str(version), "uid": uid}}
 
 
 def event(kind: EventType, name: str, version: int) -> WatchEvent:
-    return WatchEvent(type=kind, object=made(name, version))
+    return WatchEvent(type=kind, object=config_map(name, version))
 
 
 def reported_of(*script: WatchEvent) -> list[tuple[str, str]]:
-    """Events of a watch that brings these."""
+    """The events that are reported for a watch that sends these."""
 
     async def scenario(followed: Followed) -> None:
         followed.cluster.watch_scripts = [list(script)]
@@ -301,11 +301,11 @@ def reported_of(*script: WatchEvent) -> list[tuple[str, str]]:
     ],
     ids=["repeated", "older", "older removal", "unknown removal", "bookmark", "unknown change"],
 )
-def test_a_repeated_event_of_a_watch_is_reported_once(script: list[WatchEvent]) -> None:
+def test_repeated_or_outdated_watch_event_is_reported_once(script: list[WatchEvent]) -> None:
     assert reported_of(*script) == [("ADDED", "a")]
 
 
-def test_a_callback_that_fails_does_not_end_the_watch(caplog: pytest.LogCaptureFixture) -> None:
+def test_failing_change_callback_does_not_end_watch(caplog: pytest.LogCaptureFixture) -> None:
     def fail(_: CacheChange) -> None:
         raise ValueError
 
@@ -318,7 +318,7 @@ def test_a_callback_that_fails_does_not_end_the_watch(caplog: pytest.LogCaptureF
     assert [record.getMessage() for record in caplog.records] == ["reflector.object_skipped"] * 2
 
 
-async def test_selectors_and_namespace_are_those_of_the_cluster() -> None:
+async def test_reflector_lists_by_selectors_and_namespace() -> None:
     store = MemoryCluster()
     for name, label in (("a", "yes"), ("b", "no")):
         await store.create(CONFIG_MAP, {"metadata": {"name": name, "labels": {"ours": label}}})
@@ -329,7 +329,7 @@ async def test_selectors_and_namespace_are_those_of_the_cluster() -> None:
     assert list(reflector.cache) == [("default", "a")]
 
 
-def test_a_cache_can_report_all_objects_again() -> None:
+def test_repeat_all_reports_cached_objects_as_modified() -> None:
     async def scenario(followed: Followed) -> None:
         await followed.make("a", "b")
         await followed.reflector.synced.wait()
@@ -341,27 +341,27 @@ def test_a_cache_can_report_all_objects_again() -> None:
     assert sorted(run_scenario(scenario).reported) == [("MODIFIED", "a"), ("MODIFIED", "b")]
 
 
-def an_object(number: int, version: str = "1") -> Object:
+def new_object(number: int, version: str = "1") -> Object:
     return {"metadata": {"namespace": "a", "name": f"n{number}", "resourceVersion": version}, "spec": {"size": number}}
 
 
-def test_objects_are_as_they_were_put_whether_they_are_unpacked_or_not(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_packed_objects_equal_stored_objects(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector, "_UNPACKED_MAX", 2)
     objects, count = PackedObjects(), 5
     for number in range(count):
-        objects["a", f"n{number}"] = an_object(number)
-    assert dict(objects) == {("a", f"n{number}"): an_object(number) for number in range(count)}
-    # A reader finds the same object again, as long as it is among the last.
+        objects["a", f"n{number}"] = new_object(number)
+    assert dict(objects) == {("a", f"n{number}"): new_object(number) for number in range(count)}
+    # A recently read object is returned without unpacking it again.
     assert objects["a", "n0"] is objects["a", "n0"]
     assert len(objects) == count
 
 
-def test_a_change_and_a_deletion_reach_the_packed_and_the_unpacked_form() -> None:
+def test_packed_objects_apply_changes_and_deletions() -> None:
     objects = PackedObjects()
-    objects["a", "n0"] = an_object(0)
-    objects["a", "n0"] = an_object(0, "2")
+    objects["a", "n0"] = new_object(0)
+    objects["a", "n0"] = new_object(0, "2")
     assert objects.version(("a", "n0")) == "2"
-    assert objects["a", "n0"] == an_object(0, "2")
+    assert objects["a", "n0"] == new_object(0, "2")
     del objects["a", "n0"]
     assert ("a", "n0") not in objects
     assert objects.get(("a", "n0")) is None
@@ -369,7 +369,7 @@ def test_a_change_and_a_deletion_reach_the_packed_and_the_unpacked_form() -> Non
         del objects["a", "n0"]
 
 
-async def test_objects_of_a_store_in_this_process_are_not_packed() -> None:
+async def test_objects_of_in_process_store_are_not_packed() -> None:
     cluster = MemoryCluster()
     assert isinstance(objects_map(cluster), dict)
     assert isinstance(objects_map(FencedCluster(cluster, lambda: None)), dict)
@@ -377,16 +377,16 @@ async def test_objects_of_a_store_in_this_process_are_not_packed() -> None:
 
 
 def readable(shared: Object) -> Object:
-    """Reads an object as a reader with its own shape does: a ConfigMap whose data is no map cannot be read."""
+    """A transform that fails for a ConfigMap whose data is not a mapping."""
     return {**shared, "data": dict(shared.get("data") or {})}
 
 
 def broken(name: str, version: int) -> Object:
-    return {**made(name, version), "data": 7}
+    return {**config_map(name, version), "data": 7}
 
 
-def test_an_object_of_a_watch_that_cannot_be_read_is_counted_and_skipped(caplog: pytest.LogCaptureFixture) -> None:
-    """Its last readable state remains, as does the watch; garbage without a name is skipped too."""
+def test_unreadable_watch_object_is_counted_and_skipped(caplog: pytest.LogCaptureFixture) -> None:
+    """Its last readable state and the watch remain; an object without a name is skipped too."""
     before = reflector.UNREADABLE["configmaps"]
 
     async def scenario(followed: Followed) -> None:
@@ -405,12 +405,12 @@ def test_an_object_of_a_watch_that_cannot_be_read_is_counted_and_skipped(caplog:
 
     seen = run_scenario(scenario, transform=readable)
     assert seen.reported == [("ADDED", "b"), ("ADDED", "c")]
-    assert len(seen.cluster.watch_times_s) == 1, "the watch went on"
+    assert len(seen.cluster.watch_times_s) == 1, "the watch continued"
     assert reflector.UNREADABLE["configmaps"] - before == 3
     assert [vars(record)["key"][1] for record in caplog.records] == ["a", "b", ""]
 
 
-def test_an_object_of_a_list_that_cannot_be_read_is_not_reported_as_deleted() -> None:
+def test_unreadable_listed_object_is_not_reported_as_deleted() -> None:
     async def scenario(followed: Followed) -> None:
         await followed.make("a", "b")
         await followed.reflector.synced.wait()
@@ -423,7 +423,7 @@ def test_an_object_of_a_list_that_cannot_be_read_is_not_reported_as_deleted() ->
     assert set(seen.reported) == {("ADDED", "a"), ("ADDED", "b"), ("ADDED", "c")}
 
 
-def test_a_callback_of_lists_that_fails_does_not_end_the_copy() -> None:
+def test_failing_list_callback_does_not_end_watch() -> None:
     def fail(_: str) -> None:
         raise ValueError
 

@@ -1,4 +1,4 @@
-"""Schedules: their times, also where clocks change, and their problems."""
+"""Schedules: their times, also across clock changes, and their problems."""
 
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo
@@ -13,7 +13,7 @@ from serving.net.cluster.schedules import schedule_problems, schedule_state
 
 BERLIN = "Europe/Berlin"
 OFFICE = Schedule(name="office", start="0 8 * * 1-5", end="0 18 * * 1-5", min_count=5, time_zone=BERLIN)
-# Field by field: the text of cron and the days or hours that it means; weekdays count from Sunday, as cron's.
+# Cron fields and the days that they match; weekdays count from Sunday, as in cron.
 _WEEKDAYS = {"*": range(7), "1-5": range(1, 6), "6": (6,), "0": (0,)}
 _MONTH_DAYS = {"*": range(1, 32), "1": (1,), "15": (15,), "28-31": range(28, 32)}
 _ZONES = [BERLIN, "Europe/Prague", "America/New_York", "Australia/Lord_Howe", "Asia/Kolkata", "Africa/Cairo", "Etc/UTC"]
@@ -28,7 +28,7 @@ def wall_s(text: str, zone: str = BERLIN, *, fold: int = 0) -> float:
     return datetime.fromisoformat(text).replace(tzinfo=ZoneInfo(zone), fold=fold).timestamp()
 
 
-def held_at(schedule: Schedule, text: str, *, fold: int = 0) -> tuple[bool, str]:
+def state_at(schedule: Schedule, text: str, *, fold: int = 0) -> tuple[bool, str]:
     state = schedule_state(schedule, wall_s(text, schedule.time_zone, fold=fold))
     return state.is_active, state.until
 
@@ -43,37 +43,37 @@ def held_at(schedule: Schedule, text: str, *, fold: int = 0) -> tuple[bool, str]
         ("2026-11-28 12:00:00", False, "2026-11-30 08:00 Europe/Berlin"),
     ],
 )
-def test_it_holds_from_each_start_to_the_next_end(at: str, *, is_active: bool, until: str) -> None:
-    assert held_at(OFFICE, at) == (is_active, until)
+def test_schedule_is_active_from_start_to_end(at: str, *, is_active: bool, until: str) -> None:
+    assert state_at(OFFICE, at) == (is_active, until)
 
 
-def test_the_hours_are_those_of_its_zone_in_summer_and_in_winter() -> None:
+def test_schedule_hours_follow_its_time_zone_in_summer_and_winter() -> None:
     for day, hour_utc in (("2026-07-06", 6), ("2026-12-07", 7)):
         starts_s = wall_s(f"{day} {hour_utc:02}:00:00", "Etc/UTC")
         assert not schedule_state(OFFICE, starts_s - 1).is_active
         assert schedule_state(OFFICE, starts_s).is_active
 
 
-def test_a_night_that_clocks_make_shorter_or_longer_is_held_whole() -> None:
+def test_night_schedule_is_active_across_clock_changes() -> None:
     night = Schedule(start="0 22 * * *", end="0 6 * * *", min_count=1, time_zone=BERLIN)
     for evening, hours in (("2026-03-28", 7), ("2026-10-24", 9), ("2026-11-22", 8)):
         at_s = wall_s(f"{evening} 22:00:00")
         assert schedule_state(night, at_s).until_s - at_s == hours * 3600.0
 
 
-def test_a_start_that_is_skipped_in_spring_comes_at_the_end_of_the_gap() -> None:
+def test_start_in_spring_gap_moves_to_end_of_gap() -> None:
     early = Schedule(start="30 2 * * *", end="0 5 * * *", min_count=1, time_zone=BERLIN)
-    assert held_at(early, "2026-03-29 01:59:59") == (False, "2026-03-29 03:00 Europe/Berlin")
-    assert held_at(early, "2026-03-29 03:00:00") == (True, "2026-03-29 05:00 Europe/Berlin")
+    assert state_at(early, "2026-03-29 01:59:59") == (False, "2026-03-29 03:00 Europe/Berlin")
+    assert state_at(early, "2026-03-29 03:00:00") == (True, "2026-03-29 05:00 Europe/Berlin")
 
 
-def test_a_start_that_comes_twice_in_autumn_counts_once() -> None:
-    """Clocks show 2:00 to 3:00 twice: the schedule holds from the first 2:30 on, also at the second 2:15."""
+def test_repeated_start_in_autumn_counts_once() -> None:
+    """Clocks show 2:00 to 3:00 twice: the schedule is active from the first 2:30, also at the second 2:15."""
     early = Schedule(start="30 2 * * *", end="0 5 * * *", min_count=1, time_zone=BERLIN)
-    assert held_at(early, "2026-10-25 02:15:00") == (False, "2026-10-25 02:30 Europe/Berlin")
-    assert held_at(early, "2026-10-25 02:30:00") == (True, "2026-10-25 05:00 Europe/Berlin")
-    assert held_at(early, "2026-10-25 02:15:00", fold=1) == (True, "2026-10-25 05:00 Europe/Berlin")
-    assert held_at(early, "2026-10-25 02:45:00", fold=1) == (True, "2026-10-25 05:00 Europe/Berlin")
+    assert state_at(early, "2026-10-25 02:15:00") == (False, "2026-10-25 02:30 Europe/Berlin")
+    assert state_at(early, "2026-10-25 02:30:00") == (True, "2026-10-25 05:00 Europe/Berlin")
+    assert state_at(early, "2026-10-25 02:15:00", fold=1) == (True, "2026-10-25 05:00 Europe/Berlin")
+    assert state_at(early, "2026-10-25 02:45:00", fold=1) == (True, "2026-10-25 05:00 Europe/Berlin")
 
 
 @settings(max_examples=60, deadline=None)
@@ -83,7 +83,7 @@ def test_a_start_that_comes_twice_in_autumn_counts_once() -> None:
     start=st.integers(0, 23),
     hours=st.integers(1, 23),
 )
-def test_a_state_lasts_until_it_says(at: datetime, zone: str, start: int, hours: int) -> None:
+def test_schedule_state_lasts_until_its_announced_end(at: datetime, zone: str, start: int, hours: int) -> None:
     schedule = Schedule(start=f"0 {start} * * *", end=f"0 {(start + hours) % 24} * * *", min_count=1, time_zone=zone)
     at_s = at.replace(tzinfo=ZoneInfo(zone)).timestamp()
     state = schedule_state(schedule, at_s)
@@ -99,7 +99,7 @@ def problems(*schedules: Schedule, max_count: int = 0) -> list[str]:
     return [problem.where for problem in schedule_problems(ScalingPolicySpec(schedules=schedules, max_count=max_count))]
 
 
-def test_every_problem_is_listed() -> None:
+def test_all_problems_of_schedules_are_reported() -> None:
     bad = Schedule(name="office", start="0 25 * * *", end="@daily", min_count=0, time_zone="Mars/Olympus")
     where = "spec.schedules[1]"
     assert problems(OFFICE, bad) == [
@@ -116,12 +116,12 @@ def test_every_problem_is_listed() -> None:
 
 
 @pytest.mark.parametrize("text", ["0 8 * * MON-FRI", "*/15 * * * *", "0 8 1,15 * *", "0 0 L * *"])
-def test_what_cron_takes_is_taken(text: str) -> None:
+def test_cron_syntax_is_accepted(text: str) -> None:
     assert problems(Schedule(start=text, end="59 23 * * *", min_count=1)) == []
 
 
 @pytest.mark.parametrize("text", ["", "0 8 * *", "0 0 8 * * *", "0 0 30 2 *", "8:00", "0 8 * * 1-9"])
-def test_what_never_comes_is_refused(text: str) -> None:
+def test_malformed_or_impossible_start_is_rejected(text: str) -> None:
     assert problems(Schedule(start=text, end="59 23 * * *", min_count=1)) == ["spec.schedules[0].start"]
 
 
@@ -129,19 +129,19 @@ def test_what_never_comes_is_refused(text: str) -> None:
     ("start", "end"),
     [("0 8 * * *", "0  8 * * *"), ("0 8 * * 1-5", "00 08 * * MON-FRI"), ("0 8 * * 0", "0 8 * * 7")],
 )
-def test_an_end_at_the_start_is_refused(start: str, end: str) -> None:
+def test_end_equal_to_start_is_rejected(start: str, end: str) -> None:
     assert problems(Schedule(start=start, end=end, min_count=1)) == ["spec.schedules[0].end"]
 
 
 @pytest.mark.parametrize("zone", ["", "Berlin", "../etc/passwd", "CEST+2"])
-def test_an_unknown_time_zone_is_refused(zone: str) -> None:
+def test_unknown_time_zone_is_rejected(zone: str) -> None:
     assert problems(Schedule(start="0 8 * * *", end="0 9 * * *", min_count=1, time_zone=zone)) == [
         "spec.schedules[0].timeZone"
     ]
 
 
 def _walk(minute: int, hour: int, day: str, weekday: str, *, until: datetime) -> float | None:
-    """The last time up to ``until``, minute fields of cron read by hand: day by day back from the next one."""
+    """The last time up to ``until`` that matches these cron fields, searched backwards day by day."""
     zone, until_s = until.tzinfo, until.timestamp()
     for back in range(-1, 400):
         date = (until - timedelta(days=back)).date()
@@ -160,7 +160,7 @@ def _walk(minute: int, hour: int, day: str, weekday: str, *, until: datetime) ->
 @given(
     at=st.one_of(
         st.datetimes(datetime(2024, 1, 1), datetime(2030, 12, 31)),  # noqa: DTZ001 - made aware below
-        # The nights of changes.
+        # The nights of clock changes.
         st.builds(
             lambda day, minutes: datetime.fromisoformat(day) + timedelta(minutes=minutes),
             st.sampled_from(["2026-03-29", "2026-10-25", "2026-03-08", "2026-11-01", "2026-04-05", "2026-10-04"]),
@@ -171,7 +171,7 @@ def _walk(minute: int, hour: int, day: str, weekday: str, *, until: datetime) ->
     start=_TIMES,
     end=_TIMES,
 )
-def test_it_holds_where_a_walk_over_all_days_says_so(
+def test_schedule_state_equals_day_by_day_reference(
     at: datetime,
     zone: str,
     start: tuple[int, int, tuple[str, str]],
@@ -197,7 +197,7 @@ def test_it_holds_where_a_walk_over_all_days_says_so(
         ("* * * * 1-5", "* * * * 6", "MTWTF.."),
     ],
 )
-def test_days_without_a_start_are_not_held(start: str, end: str, days: str) -> None:
+def test_schedule_is_inactive_on_days_without_start(start: str, end: str, days: str) -> None:
     schedule = Schedule(start=start, end=end, min_count=3, time_zone=BERLIN)
     noons = [f"2026-11-{day} 12:00:00" for day in range(23, 30)]
-    assert "".join("MTWTFSS"[index] if held_at(schedule, noon)[0] else "." for index, noon in enumerate(noons)) == days
+    assert "".join("MTWTFSS"[index] if state_at(schedule, noon)[0] else "." for index, noon in enumerate(noons)) == days

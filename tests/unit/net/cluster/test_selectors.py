@@ -35,7 +35,7 @@ KNOWN = ("metadata.name", "status.phase")
         ("a<3", {}, False),
     ],
 )
-def test_a_label_selector(text: str, labels: dict[str, str], through: bool) -> None:
+def test_label_selector_matches_labels(text: str, labels: dict[str, str], through: bool) -> None:
     assert label_selector(text).matches(labels) is through
 
 
@@ -46,7 +46,7 @@ def test_a_label_selector(text: str, labels: dict[str, str], through: bool) -> N
         *("-a=b", "a=-b", "a>x", "x/y/z=a", "a=" + "b" * 64, "/a"),
     ],
 )
-def test_a_label_selector_that_makes_no_sense_is_refused(text: str) -> None:
+def test_malformed_label_selector_is_rejected(text: str) -> None:
     with pytest.raises(Invalid, match="unable to parse"):
         label_selector(text)
 
@@ -62,25 +62,25 @@ def test_a_label_selector_that_makes_no_sense_is_refused(text: str) -> None:
         (r"metadata.name=o\,n\=e\\", False),
     ],
 )
-def test_a_field_selector(text: str, through: bool) -> None:
+def test_field_selector_matches_fields(text: str, through: bool) -> None:
     assert field_selector(text, KNOWN).matches({"metadata.name": "one"}) is through
 
 
-def test_a_field_selectors_value_may_be_escaped() -> None:
+def test_field_selector_value_is_unescaped() -> None:
     assert field_selector(r"metadata.name=a\,b\=c\\d", KNOWN).exact("metadata.name") == r"a,b=c\d"
 
 
-def test_a_field_that_may_have_several_values_has_no_exact_one() -> None:
+def test_field_selector_with_inequality_has_no_exact_value() -> None:
     assert field_selector("metadata.name!=a", KNOWN).exact("metadata.name") is None
 
 
 @pytest.mark.parametrize("text", ["spec.other=1", "metadata.name", "metadata.name=a=b", "=a", r"metadata.name=a\b"])
-def test_a_field_selector_that_makes_no_sense_is_refused(text: str) -> None:
+def test_malformed_field_selector_is_rejected(text: str) -> None:
     with pytest.raises(Invalid):
         field_selector(text, KNOWN)
 
 
-def test_a_selector_has_a_maximum_of_clauses() -> None:
+def test_selector_with_more_than_50_clauses_is_rejected() -> None:
     assert label_selector(",".join(f"a{number}" for number in range(50))).matches({}) is False
     with pytest.raises(Invalid, match="at most 50 clauses, this has 51"):
         label_selector(",".join(f"a{number}" for number in range(51)))
@@ -89,5 +89,5 @@ def test_a_selector_has_a_maximum_of_clauses() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a=b", "a in (b,c),d notin (e)", "a,!b", "a>3,b<4"])
-def test_a_compiled_selector_is_written_as_a_query(text: str) -> None:
+def test_label_selector_preserves_its_text(text: str) -> None:
     assert label_selector(text).text == text

@@ -1,4 +1,4 @@
-"""On a virtual clock: times are exact."""
+"""The work queue on a virtual clock, where times are exact."""
 
 import asyncio
 import itertools
@@ -16,7 +16,7 @@ Work = Callable[[str], Awaitable[float | None]]
 
 
 class Steady(random.Random):
-    """Dice that always show the longest wait."""
+    """A random source that returns the longest delay."""
 
     def uniform(self, a: float, b: float) -> float:
         return max(a, b)
@@ -33,7 +33,7 @@ async def run_for(queue: WorkQueue[str], work: Work, *, seconds: float, workers:
 
 
 class Worker:
-    """Records its keys with times; each takes ``takes_s``, and the first ``failures`` fail."""
+    """Records keys and times. A key takes ``takes_s``; the first ``failures`` calls fail."""
 
     def __init__(self, *, takes_s: float = 0.0, failures: int = 0, again_s: float | None = None) -> None:
         self.seen: list[tuple[float, str]] = []
@@ -56,14 +56,14 @@ class Worker:
         return self._again_s
 
 
-def test_a_rest_of_rounding_does_not_run_a_key_over_and_over() -> None:
+def test_tiny_requeue_delay_runs_key_once_per_millisecond() -> None:
     queue, worker = new_queue(), Worker(again_s=1e-12)
     queue.add("a")
     run_virtually(run_for(queue, worker, seconds=0.0105))
     assert len(worker.seen) == 11
 
 
-def test_keys_come_in_the_order_they_were_added() -> None:
+def test_keys_are_processed_in_order_of_addition() -> None:
     queue, worker = new_queue(), Worker()
     for key in "bac":
         queue.add(key)
@@ -71,7 +71,7 @@ def test_keys_come_in_the_order_they_were_added() -> None:
     assert [key for _, key in worker.seen] == ["b", "a", "c"]
 
 
-def test_asking_twice_is_asking_once() -> None:
+def test_key_added_twice_runs_once() -> None:
     queue, worker = new_queue(), Worker()
     queue.add("a")
     queue.add("a")
@@ -79,7 +79,7 @@ def test_asking_twice_is_asking_once() -> None:
     assert len(worker.seen) == 1
 
 
-def test_a_key_is_worked_on_by_one_worker_and_comes_again_if_asked_for_meanwhile() -> None:
+def test_active_key_added_again_runs_after_it_completes() -> None:
     async def scenario() -> Worker:
         queue, worker = new_queue(), Worker(takes_s=1)
         queue.add("a")
@@ -90,7 +90,7 @@ def test_a_key_is_worked_on_by_one_worker_and_comes_again_if_asked_for_meanwhile
     assert run_virtually(scenario()).seen == [(0, "a"), (1, "a")]
 
 
-def test_workers_work_at_the_same_time() -> None:
+def test_workers_run_concurrently() -> None:
     queue, worker = new_queue(), Worker(takes_s=1)
     for key in "abcde":
         queue.add(key)
@@ -98,7 +98,7 @@ def test_workers_work_at_the_same_time() -> None:
     assert (worker.most_at_once, len(worker.seen)) == (3, 5)
 
 
-def test_a_failure_is_tried_again_later_each_time() -> None:
+def test_failed_key_is_retried_with_growing_delay() -> None:
     queue, worker = new_queue(retry_first_s=1, retry_max_s=5), Worker(failures=5)
     queue.add("a")
     run_virtually(run_for(queue, worker, seconds=60))
@@ -106,7 +106,7 @@ def test_a_failure_is_tried_again_later_each_time() -> None:
     assert [at_s for at_s, _ in worker.seen] == [0, 1, 3, 7, 12, 17]
 
 
-def test_a_success_forgets_the_failures() -> None:
+def test_success_resets_failure_count() -> None:
     queue, worker = new_queue(retry_first_s=1), Worker(failures=2)
     queue.add("a")
     run_virtually(run_for(queue, worker, seconds=60))
@@ -125,7 +125,7 @@ def test_failures_are_reported_and_counted() -> None:
     assert (reported, queue._failures["a"]) == ([("a", "a")], 1)
 
 
-def test_an_add_does_not_wait_for_the_retry() -> None:
+def test_add_runs_failed_key_before_its_retry() -> None:
     async def scenario() -> Worker:
         queue, worker = new_queue(retry_first_s=50), Worker(failures=1)
         queue.add("a")
@@ -136,14 +136,14 @@ def test_an_add_does_not_wait_for_the_retry() -> None:
     assert run_virtually(scenario()).seen == [(0, "a"), (2, "a")]
 
 
-def test_a_handler_says_when_it_wants_its_key_again() -> None:
+def test_returned_delay_requeues_key() -> None:
     queue, worker = new_queue(), Worker(again_s=10)
     queue.add("a")
     run_virtually(run_for(queue, worker, seconds=25))
     assert [at_s for at_s, _ in worker.seen] == [0, 10, 20]
 
 
-def test_the_sooner_of_two_wishes_counts() -> None:
+def test_earliest_of_several_delays_applies() -> None:
     async def scenario() -> Worker:
         queue, worker = new_queue(), Worker()
         for delay_s in (5, 2, 9):
@@ -155,14 +155,14 @@ def test_the_sooner_of_two_wishes_counts() -> None:
     assert run_virtually(scenario()).seen == [(0, "b"), (2, "a")]
 
 
-def test_a_timer_that_a_standstill_delayed_waits_for_the_events_of_that_time() -> None:
+def test_timer_delayed_by_standstill_waits_for_pending_events() -> None:
     async def scenario() -> Worker:
         queue, worker = new_queue(), Worker()
         loop = asyncio.get_running_loop()
         queue.add_after("a", 2)
         queue.add_after("b", 2)
         loop.call_at(1, stand_still, 5)
-        # An event that was sent meanwhile is received right after it.
+        # An event that was sent during the standstill is received right after it.
         loop.call_at(6.01, queue.add, "a")
         await run_for(queue, worker, seconds=20)
         return worker
@@ -170,7 +170,7 @@ def test_a_timer_that_a_standstill_delayed_waits_for_the_events_of_that_time() -
     assert run_virtually(scenario()).seen == [(6.01, "a"), (6.5, "b")]
 
 
-def test_last_keys_run_once_each_after_all_others() -> None:
+def test_last_keys_run_once_after_all_other_keys() -> None:
     async def scenario() -> list[str]:
         queue, seen = new_queue(), list[str]()
 
@@ -191,7 +191,7 @@ def test_last_keys_run_once_each_after_all_others() -> None:
     assert seen[:-3] == ["first" + "+" * count for count in range(8)]
 
 
-def test_an_added_last_key_is_no_longer_last() -> None:
+def test_last_key_added_again_runs_as_normal_key() -> None:
     async def scenario() -> Worker:
         queue, worker = new_queue(), Worker(takes_s=1)
         queue.add_after("b", 1, is_last=True)
@@ -205,7 +205,7 @@ def test_an_added_last_key_is_no_longer_last() -> None:
     assert [key for _, key in run_virtually(scenario()).seen] == ["a", "b"]
 
 
-def test_a_last_key_waits_at_most_a_minute() -> None:
+def test_last_key_waits_at_most_one_minute() -> None:
     async def scenario() -> Worker:
         queue, worker = new_queue(), Worker(takes_s=1)
         queue.add_after("last", 1, is_last=True)
@@ -218,7 +218,7 @@ def test_a_last_key_waits_at_most_a_minute() -> None:
     assert at_s == 61
 
 
-def test_a_last_key_that_is_active_runs_again() -> None:
+def test_active_key_added_as_last_runs_again() -> None:
     async def scenario() -> Worker:
         queue, worker = new_queue(), Worker(takes_s=3)
         queue.add("a")
@@ -231,13 +231,13 @@ def test_a_last_key_that_is_active_runs_again() -> None:
     assert [at_s for at_s, _ in run_virtually(scenario()).seen] == [0, 3]
 
 
-def test_starts_are_limited_to_a_rate_after_a_burst() -> None:
+def test_starts_are_rate_limited_after_burst() -> None:
     queue, worker = new_queue(starts_per_s_max=2, start_burst_max=3), Worker()
     for key in "abcdef":
         queue.add(key)
 
     async def scenario() -> None:
-        # A quiet time first, in which a burst is saved up.
+        # An idle time first, in which a burst accumulates.
         await pass_s(100)
         await run_for(queue, worker, seconds=20, workers=2)
 
@@ -245,7 +245,7 @@ def test_starts_are_limited_to_a_rate_after_a_burst() -> None:
     assert [at_s - 100 for at_s, _ in worker.seen] == [0, 0, 0, 0.5, 1, 1.5]
 
 
-def test_a_key_that_is_forgotten_does_not_come() -> None:
+def test_forgotten_key_does_not_run() -> None:
     async def scenario() -> Worker:
         queue, worker = new_queue(), Worker()
         queue.add("a")
@@ -258,7 +258,7 @@ def test_a_key_that_is_forgotten_does_not_come() -> None:
     assert run_virtually(scenario()).seen == []
 
 
-def test_settled_waits_for_what_is_ready_and_what_is_worked_on() -> None:
+def test_settled_waits_for_ready_and_active_keys() -> None:
     async def scenario() -> float:
         queue, worker = new_queue(), Worker(takes_s=3)
         queue.add("a")
@@ -271,11 +271,11 @@ def test_settled_waits_for_what_is_ready_and_what_is_worked_on() -> None:
     assert run_virtually(scenario()) == 6
 
 
-def test_a_queue_of_nothing_is_settled() -> None:
+def test_empty_queue_is_settled() -> None:
     run_virtually(new_queue().settled())
 
 
-def test_what_was_worked_on_when_it_stopped_is_ready_again() -> None:
+def test_key_active_at_stop_is_ready_again() -> None:
     queue = new_queue()
     queue.add("a")
     run_virtually(run_for(queue, Worker(takes_s=10), seconds=1))
@@ -284,24 +284,24 @@ def test_what_was_worked_on_when_it_stopped_is_ready_again() -> None:
     assert [key for _, key in again.seen] == ["a"]
 
 
-def test_a_retry_that_waited_when_it_stopped_is_ready_again() -> None:
+def test_pending_retry_at_stop_is_ready_again() -> None:
     queue = new_queue(retry_first_s=50)
     queue.add("a")
     run_virtually(run_for(queue, Worker(failures=1), seconds=1))
     assert len(queue) == 1
 
 
-def test_a_failure_without_a_subscriber_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_failure_without_error_callback_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     queue: WorkQueue[str] = WorkQueue("test", settings=WorkQueueSettings(retry_first_s=50))
     queue.add("a")
     run_virtually(run_for(queue, Worker(failures=1), seconds=1))
     assert [record.getMessage() for record in caplog.records] == ["work.failed"]
 
 
-def test_a_key_that_is_due_immediately_can_be_asked_for_again_on_uvloop() -> None:
+def test_due_key_can_be_added_again_on_uvloop() -> None:
     async def twice() -> None:
         queue = new_queue()
-        # uvloop rounds to milliseconds: this one is due now.
+        # uvloop rounds to milliseconds: this key is due now.
         queue.add_after("a", 0.0001)
         queue.add_after("a", 0.00005)
         assert repr(queue) == "WorkQueue(test, 0 ready, 0 last, 0 active, 1 later)"
@@ -309,12 +309,12 @@ def test_a_key_that_is_due_immediately_can_be_asked_for_again_on_uvloop() -> Non
     uvloop.run(twice())
 
 
-async def test_many_keys_are_taken_in_their_order_and_each_in_no_time() -> None:
+async def test_twenty_thousand_keys_run_in_order_within_10_s() -> None:
     queue: WorkQueue[int] = WorkQueue("many")
-    taken: list[int] = []
+    processed: list[int] = []
 
     async def work(key: int) -> None:
-        taken.append(key)
+        processed.append(key)
 
     for key in range(20_000):
         queue.add(key)
@@ -322,10 +322,10 @@ async def test_many_keys_are_taken_in_their_order_and_each_in_no_time() -> None:
     async with asyncio.timeout(10):
         await queue.settled()
     running.cancel()
-    assert taken == list(range(20_000))
+    assert processed == list(range(20_000))
 
 
-def test_no_more_workers_work_than_the_limit_says() -> None:
+def test_active_workers_stay_within_limit() -> None:
     async def scenario() -> None:
         worker, queue, limits = Worker(takes_s=1.0), new_queue(), [2]
         for number in range(8):
@@ -342,7 +342,7 @@ def test_no_more_workers_work_than_the_limit_says() -> None:
     run_virtually(scenario())
 
 
-def test_a_finished_key_wakes_no_more_workers_than_may_work() -> None:
+def test_completed_key_does_not_wake_workers_beyond_limit() -> None:
     count = itertools.count()
 
     def limit() -> int:
@@ -359,5 +359,5 @@ def test_a_finished_key_wakes_no_more_workers_than_may_work() -> None:
         task.cancel()
 
     run_virtually(scenario())
-    # Each worker asks before it takes a key; 16 of them for each key would be 1,600 times.
+    # Each worker reads the limit before it takes a key; 16 workers for each key would be 1,600 reads.
     assert next(count) < 800

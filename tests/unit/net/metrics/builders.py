@@ -6,7 +6,7 @@ import msgspec
 
 from serving.core.model.revisionnumbers import RevisionNumbers
 
-_ONE = RevisionNumbers(
+_NUMBERS = RevisionNumbers(
     namespace="default",
     configuration="hello",
     revision="hello-00001",
@@ -20,4 +20,4 @@ _ONE = RevisionNumbers(
 
 def numbers(**changes: Any) -> RevisionNumbers:  # noqa: ANN401 - any field of the record
     """A decision for three pods, with changes."""
-    return msgspec.structs.replace(_ONE, **changes)
+    return msgspec.structs.replace(_NUMBERS, **changes)

@@ -23,7 +23,7 @@ def new_metrics(*keys: tuple[str, str]) -> ActivatorMetrics:
     )
 
 
-def test_requests_are_counted_by_class_with_the_trace_that_came_in() -> None:
+def test_requests_are_counted_by_status_class_with_incoming_trace() -> None:
     metrics = new_metrics(KEY)
     rows = metrics.of(KEY)
     rows.ended(200, 0.3, at_s=1.0, traceparent=PARENT)
@@ -38,7 +38,7 @@ def test_requests_are_counted_by_class_with_the_trace_that_came_in() -> None:
     assert f'# {{trace_id="{TRACE}"}} 0.3' in page
 
 
-def test_exemplars_are_on_every_histogram_of_requests_and_a_parser_reads_them() -> None:
+def test_request_histograms_have_parseable_exemplars() -> None:
     metrics = new_metrics(KEY)
     rows = metrics.of(KEY)
     rows.ended(200, 0.3, at_s=1.0, traceparent=PARENT)
@@ -62,7 +62,7 @@ def test_exemplars_are_on_every_histogram_of_requests_and_a_parser_reads_them() 
     assert TRACE not in metrics.page.text("")
 
 
-def test_a_cold_start_is_counted_once_for_all_waiters() -> None:
+def test_cold_start_is_counted_once_for_all_waiting_requests() -> None:
     metrics = new_metrics(KEY)
     rows = metrics.of(KEY)
     turn = rows.cold_turn
@@ -72,7 +72,7 @@ def test_a_cold_start_is_counted_once_for_all_waiters() -> None:
     assert f"serving_cold_start_duration_seconds_count{{{LABELS}}} 2.0" in metrics.page.text("")
 
 
-def test_prompts_are_counted_by_whether_their_pod_knew_their_beginning() -> None:
+def test_prefix_matches_are_counted_as_hits_and_misses() -> None:
     metrics = new_metrics(KEY)
     rows = metrics.of(KEY)
     rows.matched(PrefixMatch(known_count=3, block_count=8))
@@ -89,7 +89,7 @@ def test_prompts_are_counted_by_whether_their_pod_knew_their_beginning() -> None
         assert f'serving_prefix_{name}_total{{{LABELS},result="{result}"}} {count}.0' in page
 
 
-def test_reasons_waits_and_levels_are_reported() -> None:
+def test_refusals_wakes_queue_times_and_gauges_are_reported() -> None:
     metrics = new_metrics(KEY)
     rows = metrics.of(KEY)
     rows.refused("waited")
@@ -107,7 +107,7 @@ def test_reasons_waits_and_levels_are_reported() -> None:
         assert line in page
 
 
-def test_the_page_of_fine_durations_has_what_its_readers_take_and_no_more() -> None:
+def test_fine_durations_page_has_only_fine_durations_and_queue_length() -> None:
     metrics = new_metrics(KEY)
     rows = metrics.of(KEY)
     rows.ended(200, 0.1, at_s=1.0, traceparent=b"")
@@ -116,7 +116,7 @@ def test_the_page_of_fine_durations_has_what_its_readers_take_and_no_more() -> N
     assert heads == [f"# TYPE {FINE_DURATIONS} gauge", "# TYPE serving_requests_waiting gauge"]
 
 
-def test_rows_of_revisions_that_are_gone_are_dropped() -> None:
+def test_rows_of_deleted_revisions_are_dropped() -> None:
     metrics = new_metrics()
     metrics.of(("default", "gone")).ended(200, 0.1, at_s=1.0, traceparent=b"")
     rows = metrics.of(("default", "going"))
@@ -132,7 +132,7 @@ def test_rows_of_revisions_that_are_gone_are_dropped() -> None:
     assert len(metrics._rows) < 102
 
 
-async def test_the_last_cold_starts_of_a_namespace_have_times_since_the_epoch() -> None:
+async def test_cold_starts_of_a_namespace_are_the_last_20_with_epoch_times() -> None:
     metrics = new_metrics(KEY, ("shop", "x-00001"))
     rows = metrics.of(KEY)
     at_s = now_s()

@@ -27,7 +27,7 @@ def new_metrics(*keys: tuple[str, str]) -> AutoscalerMetrics:
     )
 
 
-def test_the_numbers_of_the_last_decision_are_on_the_page() -> None:
+def test_metrics_page_has_numbers_of_last_decision() -> None:
     metrics = new_metrics(KEY)
     metrics.decided(numbers(stable_load=1.5, panic_load=4.0, target_load=7.0, excess_burst_capacity=-3))
     page = metrics.page.text("")
@@ -52,7 +52,7 @@ def test_the_numbers_of_the_last_decision_are_on_the_page() -> None:
     assert "autoscaler_desired_pods" not in page
 
 
-def test_the_last_numbers_are_recorded_when_the_page_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_page_read_records_only_last_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded: list[RevisionNumbers] = []
     monkeypatch.setattr(StatsReporter, "report", lambda _, numbers: recorded.append(numbers))
     metrics = new_metrics(KEY)
@@ -62,7 +62,7 @@ def test_the_last_numbers_are_recorded_when_the_page_is_read(monkeypatch: pytest
     assert [reported.stable_load for reported in recorded] == [1.5]
 
 
-def test_without_data_the_desired_pods_keep_their_value() -> None:
+def test_desired_pods_keep_last_value_without_data() -> None:
     metrics = new_metrics(KEY)
     metrics.decided(numbers(desired_count=3))
     metrics.decided(numbers(desired_count=None, ready_count=2))
@@ -71,13 +71,13 @@ def test_without_data_the_desired_pods_keep_their_value() -> None:
     assert f"kn_revision_pods_count{LABELS} 2.0" in page
 
 
-def test_a_revision_that_is_gone_is_off_the_page() -> None:
+def test_deleted_revision_is_not_on_the_page() -> None:
     metrics = new_metrics()
     metrics.decided(numbers())
     assert "hello-00001" not in metrics.page.text("")
 
 
-def test_rows_are_bounded_without_a_reader_of_the_page() -> None:
+def test_rows_are_bounded_without_page_reads() -> None:
     metrics = new_metrics(("default", "r0"))
     for index in range(1000):
         metrics.decided(numbers(revision=f"r{index}"))

@@ -9,7 +9,7 @@ class Counts:
         self.waiting_count, self.writes_count = waiting, writes
 
 
-def test_writes_of_all_terms_are_counted_and_only_the_current_controller_is_kept() -> None:
+def test_writes_are_summed_over_terms_without_retaining_former_controllers() -> None:
     metrics = ControllerMetrics()
     assert "serving_controller_writes_total 0.0" in metrics.page.text("")
     first = Counts(waiting=9, writes=5)

@@ -15,19 +15,19 @@ def parent(trace: str) -> bytes:
 
 
 @given(st.lists(st.floats(0, 100) | st.sampled_from(BUCKETS_S)))
-def test_the_samples_are_those_of_prometheus_client(times_s: list[float]) -> None:
+def test_samples_equal_prometheus_client_histogram(times_s: list[float]) -> None:
     disable_created_metrics()
     registry = CollectorRegistry()
-    theirs = Histogram("took_seconds", "Time.", ["of"], registry=registry, buckets=BUCKETS_S).labels("a")
-    ours = Durations()
+    reference = Histogram("took_seconds", "Time.", ["of"], registry=registry, buckets=BUCKETS_S).labels("a")
+    durations = Durations()
     for took_s in times_s:
-        theirs.observe(took_s)
-        ours.record(took_s, at_s=0.0)
+        reference.observe(took_s)
+        durations.record(took_s, at_s=0.0)
     (family,) = registry.collect()
-    assert list(ours.samples("took_seconds", {"of": "a"})) == family.samples
+    assert list(durations.samples("took_seconds", {"of": "a"})) == family.samples
 
 
-def test_a_bucket_keeps_one_exemplar_a_second() -> None:
+def test_bucket_has_one_exemplar_per_second() -> None:
     row = Durations(clock=lambda: 1_000.0)
     row.record(0.3, at_s=5.0, traceparent=parent(TRACE))
     row.record(0.4, at_s=5.9, traceparent=parent(OTHER))
@@ -41,7 +41,7 @@ def test_a_bucket_keeps_one_exemplar_a_second() -> None:
     assert [samples.exemplar.value for samples in row.samples("a", {}) if samples.exemplar] == [0.4, 3.0]
 
 
-def test_what_is_no_trace_leaves_room_for_one_that_is() -> None:
+def test_invalid_traceparent_does_not_occupy_exemplar() -> None:
     row = Durations()
     row.record(0.3, at_s=5.0, traceparent=b"nonsense")
     row.record(0.3, at_s=5.0, traceparent=parent(TRACE))
@@ -51,5 +51,5 @@ def test_what_is_no_trace_leaves_room_for_one_that_is() -> None:
 @pytest.mark.parametrize(
     ("text", "trace"), [(f"00-{TRACE}-b7ad6b7169203331-01", TRACE), (f"00-{TRACE}", None), ("", None)]
 )
-def test_a_trace_is_believed_only_in_its_own_form(text: str, trace: str | None) -> None:
+def test_trace_id_is_read_from_valid_traceparent_only(text: str, trace: str | None) -> None:
     assert trace_id_of(text.encode()) == trace

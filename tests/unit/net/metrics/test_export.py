@@ -13,7 +13,7 @@ HERE = OtlpSettings(endpoint="http://127.0.0.1:4318")
 EXTRA = "opentelemetry.exporter.otlp.proto.http.metric_exporter"
 
 
-async def test_without_an_endpoint_nothing_is_loaded_and_nothing_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_export_without_endpoint_imports_no_otlp_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "serving.net.metrics.otlp", raising=False)
     async with (
         exporting(OtlpSettings(), MetricsPage(COMMON_METRICS), service="a"),
@@ -23,7 +23,7 @@ async def test_without_an_endpoint_nothing_is_loaded_and_nothing_taken(monkeypat
     assert "serving.net.metrics.otlp" not in sys.modules
 
 
-async def test_a_missing_extra_is_one_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_missing_otel_extra_is_reported_with_install_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "serving.net.metrics.otlp", raising=False)
     monkeypatch.setitem(sys.modules, EXTRA, None)
     with pytest.raises(SettingsError, match=r"OpenTelemetry is not installed.*pip install 'serving\[otel\]'"):
@@ -34,7 +34,7 @@ async def test_a_missing_extra_is_one_clear_error(monkeypatch: pytest.MonkeyPatc
             pass
 
 
-async def test_another_missing_module_is_not_called_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_other_missing_module_is_not_reported_as_missing_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "serving.net.metrics.otlp", raising=False)
     monkeypatch.setitem(sys.modules, "serving.net.metrics.spans", None)
     with pytest.raises(ModuleNotFoundError, match=r"serving\.net\.metrics\.spans"):
@@ -42,13 +42,13 @@ async def test_another_missing_module_is_not_called_the_extra(monkeypatch: pytes
             pass
 
 
-async def test_an_endpoint_that_is_no_url_is_reported() -> None:
+async def test_endpoint_without_scheme_is_rejected() -> None:
     with pytest.raises(SettingsError, match=r"'localhost:4318' is not a URL.*http://127\.0\.0\.1:4318"):
         async with span_outbox(OtlpSettings(endpoint="localhost:4318"), service="a"):
             pass
 
 
-def test_items_are_sent_in_order_in_batches_by_another_thread() -> None:
+def test_items_are_sent_in_ordered_batches_by_another_thread() -> None:
     sent: list[list[int]] = []
     threads: set[int] = set()
 
@@ -64,7 +64,7 @@ def test_items_are_sent_in_order_in_batches_by_another_thread() -> None:
     assert threading.get_ident() not in threads
 
 
-def test_the_oldest_is_dropped_where_there_is_no_place() -> None:
+def test_full_outbox_drops_oldest_item() -> None:
     sent: list[int] = []
     outbox = ExportOutbox("numbers", sent.extend, period_s=3600, items_max=2, batch_max=10)
     for number in range(5):
@@ -74,7 +74,7 @@ def test_the_oldest_is_dropped_where_there_is_no_place() -> None:
     assert sent == [3, 4]
 
 
-def test_a_batch_that_fails_is_reported_and_the_next_goes(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_batch_is_logged_and_next_is_sent(caplog: pytest.LogCaptureFixture) -> None:
     sent, done = [], threading.Event()
 
     def send(batch: list[int]) -> None:
@@ -92,7 +92,7 @@ def test_a_batch_that_fails_is_reported_and_the_next_goes(caplog: pytest.LogCapt
     assert [record.message for record in caplog.records] == ["otlp.failed"]
 
 
-def test_a_silent_receiver_delays_no_request() -> None:
+def test_add_and_close_return_while_receiver_is_silent() -> None:
     stuck = threading.Event()
 
     def send(_: list[int]) -> None:

@@ -27,9 +27,9 @@ NAMES = host_names_of(" Scale.Example ,,other.example")
         ("127.0.0.1:evil.example", False),
     ],
 )
-def test_a_registrable_name_is_refused(host: str, is_ours: bool) -> None:
+def test_only_addresses_local_names_and_configured_hosts_are_own_hosts(host: str, is_ours: bool) -> None:
     assert is_own_host(host, NAMES) is is_ours
 
 
-def test_no_names_are_no_names() -> None:
+def test_empty_text_has_no_host_names() -> None:
     assert host_names_of("") == frozenset()

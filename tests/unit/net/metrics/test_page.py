@@ -12,7 +12,7 @@ OPEN = "application/openmetrics-text;version=1.0.0,text/plain;q=0.5"
 @pytest.fixture
 def page() -> MetricsPage:
     metrics_page = MetricsPage(ACTIVATOR_METRICS)
-    # What a process uses changes from line to line.
+    # Process metrics differ at each collection.
     metrics_page.registry = CollectorRegistry()
     counter = Counter("asked", 'A "help" with \\ and\na second line.', ["name"], registry=metrics_page.registry)
     for value in ("plain", 'qu"ote', "back\\slash", "new\nline", ""):
@@ -23,16 +23,16 @@ def page() -> MetricsPage:
     return metrics_page
 
 
-def test_the_text_is_what_prometheus_client_writes(page: MetricsPage) -> None:
+def test_text_format_equals_prometheus_client(page: MetricsPage) -> None:
     assert page.text("text/plain") == generate_latest(page.registry).decode()
 
 
-def test_openmetrics_is_what_prometheus_client_writes(page: MetricsPage) -> None:
+def test_openmetrics_format_equals_prometheus_client(page: MetricsPage) -> None:
     assert page.text(OPEN) == generate_openmetrics(page.registry).decode()
     assert '# {trace_id="0af7"} 0.3' in page.text(OPEN)
 
 
-def test_a_long_page_comes_in_pieces(page: MetricsPage) -> None:
+def test_long_page_is_split_into_slices_of_500_lines(page: MetricsPage) -> None:
     counter = Counter("many", "Many.", ["n"], registry=page.registry)
     for index in range(2000):
         counter.labels(str(index)).inc()
@@ -42,6 +42,6 @@ def test_a_long_page_comes_in_pieces(page: MetricsPage) -> None:
 @pytest.mark.parametrize(
     ("accept", "is_open"), [("", False), ("*/*", False), ("text/plain", False), (OPEN, True), ("a, " + OPEN, True)]
 )
-def test_openmetrics_is_for_those_who_ask(accept: str, is_open: bool) -> None:
+def test_openmetrics_is_served_only_if_accepted(accept: str, is_open: bool) -> None:
     assert is_openmetrics(accept) is is_open
     assert wanted_type(accept) == (OPENMETRICS_TYPE if is_open else TEXT_TYPE)

@@ -15,7 +15,7 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("header", [f"Bearer {TOKEN}", f"bearer  {TOKEN}"])
-def test_the_token_of_the_file_is_right(file: Path, header: str) -> None:
+def test_bearer_token_of_the_file_is_accepted(file: Path, header: str) -> None:
     assert QueryGate(file).objection([header]) == ""
 
 
@@ -33,24 +33,24 @@ def test_the_token_of_the_file_is_right(file: Path, header: str) -> None:
         ["Bearer \udcff"],
     ],
 )
-def test_anything_else_is_refused(file: Path, headers: list[str]) -> None:
+def test_missing_or_wrong_authorization_is_rejected(file: Path, headers: list[str]) -> None:
     assert "the query token is needed" in QueryGate(file).objection(headers)
 
 
 @pytest.mark.parametrize("content", [b"", b"short", b"\xff" * 64])
-def test_a_token_that_is_none_opens_nothing(file: Path, content: bytes) -> None:
+def test_invalid_token_file_rejects_all_queries(file: Path, content: bytes) -> None:
     file.write_bytes(content)
     gate = QueryGate(file)
     assert gate.objection([f"Bearer {content.decode('latin-1')}"]).startswith("queries are refused")
     assert (gate.view(), gate.headers()) == ("", {})
 
 
-def test_without_a_file_all_is_refused(tmp_path: Path) -> None:
+def test_missing_token_file_rejects_all_queries(tmp_path: Path) -> None:
     for gate in (QueryGate(""), QueryGate(tmp_path / "missing"), QueryGate.of_environment({})):
         assert gate.objection(["Bearer "]).startswith("queries are refused")
 
 
-def test_a_new_token_counts_immediately(file: Path) -> None:
+def test_changed_token_file_applies_immediately(file: Path) -> None:
     gate = QueryGate.of_environment({QUERY_TOKEN_FILE_VARIABLE: str(file)})
     before = gate.view()
     file.write_text("n" * 43)
@@ -59,6 +59,6 @@ def test_a_new_token_counts_immediately(file: Path) -> None:
     assert gate.view() not in {before, ""}
 
 
-def test_nothing_is_the_same_as_nothing() -> None:
+def test_empty_secrets_are_never_equal() -> None:
     assert not is_same("", "")
     assert is_same("a", "a")

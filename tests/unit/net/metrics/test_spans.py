@@ -31,7 +31,7 @@ def by_name(spans: list[Span]) -> dict[str, Span]:
     return {span.name: span for span in spans}
 
 
-def test_a_request_that_found_a_pod_is_two_spans() -> None:
+def test_request_with_ready_pod_has_server_and_upstream_spans() -> None:
     spans = spans_of(traced(new_trace()))
     assert [(span.name, span.kind) for span in spans] == [("GET", SpanKind.SERVER), ("upstream", SpanKind.CLIENT)]
     server, upstream = spans
@@ -42,7 +42,7 @@ def test_a_request_that_found_a_pod_is_two_spans() -> None:
     assert not server.is_error
 
 
-def test_a_cold_request_waits_until_its_slot_and_the_cold_start_ends_with_the_first_pod() -> None:
+def test_cold_request_has_queue_and_cold_start_spans() -> None:
     request_trace = new_trace()
     request_trace.is_queued, request_trace.is_cold, request_trace.granted_s, request_trace.cold_until_s = (
         True,
@@ -53,13 +53,13 @@ def test_a_cold_request_waits_until_its_slot_and_the_cold_start_ends_with_the_fi
     spans = by_name(spans_of(traced(request_trace)))
     times = {name: (span.start_s, span.end_s) for name, span in spans.items()}
     assert times == {"GET": (10.0, 14.0), "queue": (10.0, 13.0), "cold start": (10.0, 12.0), "upstream": (13.0, 14.0)}
-    # A cold start that had ended before it came takes no time, and none is negative.
+    # A cold start that ended before the request arrived has a duration of zero, not a negative one.
     request_trace.cold_until_s = 9.0
     cold = by_name(spans_of(traced(request_trace)))["cold start"]
     assert cold.start_s == cold.end_s == 10.0
 
 
-def test_all_tries_are_one_call_to_upstream() -> None:
+def test_retries_share_one_upstream_span() -> None:
     at_once, waiting = new_trace(), new_trace()
     waiting.is_queued = True
     for request_trace in (at_once, waiting):
@@ -69,7 +69,7 @@ def test_all_tries_are_one_call_to_upstream() -> None:
     assert times == [10.0, 11.0]
 
 
-def test_a_request_that_was_refused_waited_to_its_end_and_says_why() -> None:
+def test_refused_request_has_error_spans_and_reason() -> None:
     request_trace = new_trace()
     request_trace.is_queued, request_trace.is_cold, request_trace.refused = True, True, "waited"
     spans = by_name(spans_of(traced(request_trace, status=503, upstream="")))
@@ -79,7 +79,7 @@ def test_a_request_that_was_refused_waited_to_its_end_and_says_why() -> None:
 
 
 @pytest.mark.parametrize(("status", "is_error"), [(0, True), (200, False), (404, False), (500, True), (502, True)])
-def test_no_answer_and_what_is_5xx_is_an_error(status: int, is_error: bool) -> None:
+def test_missing_and_5xx_responses_are_error_spans(status: int, is_error: bool) -> None:
     spans = spans_of(traced(new_trace(), status=status, try_count=3))
     assert {span.is_error for span in spans} == {is_error}
     assert spans[1].attributes["serving.try.count"] == 3
@@ -95,10 +95,10 @@ def test_no_answer_and_what_is_5xx_is_an_error(status: int, is_error: bool) -> N
         ("[::1]:82", "::1", 82),
     ],
 )
-def test_an_address_is_reported_without_its_port(host: str, address: str, port: int | None) -> None:
+def test_host_is_split_into_address_and_port_attributes(host: str, address: str, port: int | None) -> None:
     server = spans_of(msgspec.structs.replace(traced(new_trace()), host=host))[0]
     assert (server.attributes["server.address"], server.attributes.get("server.port")) == (address, port)
 
 
-def test_a_span_always_has_an_id() -> None:
+def test_span_id_is_never_zero() -> None:
     assert all(span.span_id for span in spans_of(traced(new_trace()), draw=lambda _: 0))

@@ -12,7 +12,7 @@ def tracer(ratio: float) -> Tracer:
     return Tracer(ratio, send=lambda _: None, draw=random.Random(1).getrandbits)
 
 
-def test_a_request_with_a_parent_does_as_its_flag_says_and_keeps_the_trace() -> None:
+def test_incoming_traceparent_determines_sampling_and_trace() -> None:
     request_trace = tracer(0.0).begin(SAMPLED)
     assert request_trace is not None
     assert (request_trace.trace_id, request_trace.parent_id) == (TRACE, PARENT)
@@ -20,7 +20,7 @@ def test_a_request_with_a_parent_does_as_its_flag_says_and_keeps_the_trace() -> 
     assert tracer(1.0).begin(SAMPLED[:-2] + b"00") is None
 
 
-def test_of_the_others_a_part_is_drawn_with_a_new_trace_each() -> None:
+def test_requests_without_parent_are_sampled_by_ratio_with_new_traces() -> None:
     some = tracer(0.1)
     request_traces = [
         request_trace for request_trace in (some.begin(b"") for _ in range(10_000)) if request_trace is not None
@@ -32,13 +32,13 @@ def test_of_the_others_a_part_is_drawn_with_a_new_trace_each() -> None:
     assert all(tracer(1.0).begin(b"no traceparent") is not None for _ in range(100))
 
 
-def test_an_id_is_never_zero() -> None:
+def test_trace_and_span_ids_are_never_zero() -> None:
     request_trace = Tracer(1.0, send=lambda _: None, draw=lambda _: 0).begin(b"")
     assert request_trace is not None
     assert (request_trace.trace_id, request_trace.server_id, request_trace.upstream_id) == (1, 1, 1)
 
 
-def test_a_request_that_has_ended_is_reported_without_its_query() -> None:
+def test_ended_request_is_reported_without_query_string() -> None:
     sent: list[Traced] = []
     traces = Tracer(1.0, send=sent.append)
     trace = traces.begin(b"")

@@ -4,7 +4,7 @@ from serving.net.proxy.http1.upstream import RequestCarrier
 
 
 class Waiting:
-    """Remembers the connection, or the error, that it gets."""
+    """Records the connection or the error that it receives."""
 
     def __init__(self) -> None:
         self.is_waiting = True

@@ -1,4 +1,4 @@
-"""A proxy without sockets or loop: tests put bytes in, and read both ends."""
+"""A proxy without sockets or event loop: tests feed bytes, and read both ends."""
 
 import asyncio
 import math
@@ -17,7 +17,7 @@ OK = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"
 
 
 class Wire(asyncio.Transport):
-    """A transport that keeps all writes."""
+    """A transport that records all writes."""
 
     def __init__(self) -> None:
         super().__init__({"peername": ("10.0.0.1", 5), "socket": self})
@@ -62,7 +62,7 @@ class Wire(asyncio.Transport):
 
 
 class Bench:
-    """One client's connection, and an upstream connection for each request that is idle beforehand."""
+    """A client connection, and an idle upstream connection for each request."""
 
     def __init__(self, settings: HttpSettings | None = None) -> None:
         self.now_s = 100.0
@@ -102,7 +102,7 @@ class Bench:
         return None
 
     def closed(self, connection: Member, address: str) -> None:
-        """Nobody counts here."""
+        """Connections are not counted."""
 
     def wake_by(self, due_s: float) -> None:
         assert due_s > 0
@@ -145,7 +145,7 @@ class Bench:
     # What a test does.
 
     def send(self, pieces: Sequence[bytes]) -> None:
-        """Put pieces in, and respond to each complete request."""
+        """Feed pieces, and respond to each complete request."""
         for piece in pieces:
             if self.client.is_ended or self.client.is_closed:
                 return
@@ -158,7 +158,7 @@ class Bench:
             self.upstreams[-1].data_received(OK)
 
     def seen(self) -> list[tuple[bytes, bytes]]:
-        """The requests that reached an upstream in whole: head and payload."""
+        """The complete requests that upstreams received: head and payload."""
         return [pair for app in self.apps for pair in messages(app.written)]
 
 

@@ -13,7 +13,7 @@ KEY = bytes(range(32))
 NOW_S = 1_800_000_000.0
 
 
-def test_all_holders_of_a_key_have_the_same_authority() -> None:
+def test_authority_certificate_is_determined_by_key() -> None:
     assert Authority(KEY).certificate == Authority(KEY).certificate
     assert Authority(KEY).certificate != Authority(bytes(32)).certificate
 
@@ -21,7 +21,7 @@ def test_all_holders_of_a_key_have_the_same_authority() -> None:
 @pytest.mark.parametrize(
     ("identity", "hosts"), [(ACTIVATOR, ["activator.serving.local"]), (f"{pods_of('shop', 'a-00001')}a-x", [])]
 )
-def test_a_certificate_names_one_id_and_that_of_a_daemon_its_host(identity: str, hosts: list[str]) -> None:
+def test_certificate_names_its_identity_and_daemon_host(identity: str, hosts: list[str]) -> None:
     issued_certificate = Authority(KEY).issue(identity, now_s=NOW_S, life_s=86_400)
     certificate = x509.load_pem_x509_certificate(issued_certificate.certificate.encode())
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
@@ -33,7 +33,7 @@ def test_a_certificate_names_one_id_and_that_of_a_daemon_its_host(identity: str,
     assert load_pem_private_key(issued_certificate.key.encode(), None).public_key() == certificate.public_key()
 
 
-def test_a_certificate_lives_as_long_as_it_should_and_forgives_clocks_that_are_behind() -> None:
+def test_certificate_validity_includes_lifetime_and_clock_skew() -> None:
     issued_certificate = Authority(KEY).issue(ACTIVATOR, now_s=NOW_S, life_s=86_400)
     certificate = x509.load_pem_x509_certificate(issued_certificate.certificate.encode())
     assert certificate.not_valid_after_utc == dt.datetime.fromtimestamp(issued_certificate.not_after_s, dt.UTC)

@@ -29,15 +29,15 @@ NO_TEXT = msgspec.msgpack.encode({"at_s": 1, "concurrency": 2, "pod": "pod"}).re
 )
 
 
-def test_a_pods_frame_is_read_as_it_was_written() -> None:
+def test_pod_stat_round_trips() -> None:
     assert decode_pod_stat(encode_frame(POD)) == POD
 
 
-def test_an_activators_frame_is_read_as_it_was_written() -> None:
+def test_activator_stats_round_trip() -> None:
     assert decode_activator_stats(encode_frame(ACTIVATOR)) == ACTIVATOR
 
 
-def test_what_is_passed_on_is_read_as_it_was_written() -> None:
+def test_relayed_stats_round_trip() -> None:
     stat = RelayedStat(namespace="default", revision="r", pod="a", is_activator=True, concurrency=1.0)
     for stats in (RelayedStats(stats=[stat, stat]), RelayedStats(stats=[])):
         assert decode_relayed_stats(encode_frame(stats)) == stats
@@ -45,7 +45,7 @@ def test_what_is_passed_on_is_read_as_it_was_written() -> None:
         decode_relayed_stats(encode_frame(POD))
 
 
-def test_an_announced_pod_is_read_as_it_was_written_and_a_newer_one_is_refused() -> None:
+def test_announced_pod_round_trips_and_newer_format_is_rejected() -> None:
     pod = AnnouncedPod(namespace="default", revision="r", pod="p", address="10.1.0.7:8012")
     assert decode_announced_pod(encode_frame(pod)) == pod
     newer = msgspec.structs.asdict(pod) | {"zone": "a"}
@@ -56,36 +56,36 @@ def test_an_announced_pod_is_read_as_it_was_written_and_a_newer_one_is_refused()
         decode_announced_pod(encode_frame(POD))
 
 
-def test_a_key_of_a_newer_pod_is_overlooked() -> None:
+def test_unknown_key_of_pod_stat_is_ignored() -> None:
     frame = msgspec.msgpack.encode({"at_s": 1, "concurrency": 2, "colour": "red"})
     assert decode_pod_stat(frame) == PodStat(at_s=1, concurrency=2)
 
 
 @pytest.mark.parametrize("value", [-1, 1e13, math.nan, math.inf, "2", None, True])
-def test_an_amount_that_cannot_be_is_refused(value: object) -> None:
+def test_impossible_amount_is_rejected(value: object) -> None:
     with pytest.raises(InvalidValue):
         decode_pod_stat(msgspec.msgpack.encode({"at_s": 1, "concurrency": value}))
 
 
 @pytest.mark.parametrize("frame", [b"", b"\xc1", b"\x80", b"GET / HTTP/1.1\r\n\r\n", encode_frame(ACTIVATOR), NO_TEXT])
-def test_what_is_no_frame_of_a_pod_is_refused_with_its_start(frame: bytes) -> None:
+def test_invalid_pod_frame_is_rejected_with_its_first_bytes(frame: bytes) -> None:
     with pytest.raises(InvalidValue, match="a statistic of a pod") as caught:
         decode_pod_stat(frame)
     assert caught.value.text == frame[:16].hex()
 
 
 @pytest.mark.parametrize("frame", [b"", encode_frame(POD), msgspec.msgpack.encode({"stats": [{"namespace": ""}]})])
-def test_what_is_no_frame_of_an_activator_is_refused(frame: bytes) -> None:
+def test_invalid_activator_frame_is_rejected(frame: bytes) -> None:
     with pytest.raises(InvalidValue, match="statistics of an activator"):
         decode_activator_stats(frame)
 
 
-def test_a_pod_that_is_older_reports_no_response_times() -> None:
+def test_older_pod_reports_no_response_times() -> None:
     pod_stat = decode_pod_stat(msgspec.msgpack.encode({"at_s": 1, "concurrency": 2, "request_count": 3}))
     assert (pod_stat.ended_count, pod_stat.response_time_s) == (0.0, 0.0)
 
 
-def test_response_times_reach_the_autoscaler_that_decides() -> None:
+def test_response_times_round_trip_in_pod_and_relayed_stats() -> None:
     pod = msgspec.structs.replace(POD, ended_count=8.0, response_time_s=0.25)
     assert decode_pod_stat(encode_frame(pod)) == pod
     stat = RelayedStat(
@@ -94,7 +94,7 @@ def test_response_times_reach_the_autoscaler_that_decides() -> None:
     assert decode_relayed_stats(encode_frame(RelayedStats(stats=[stat]))).stats == [stat]
 
 
-def test_the_version_before_finds_the_fields_that_it_requires() -> None:
+def test_frames_have_fields_required_by_previous_version() -> None:
     pod = msgspec.msgpack.decode(encode_frame(PodStat(at_s=0.0, concurrency=0.0)))
     assert pod == {"at_s": 0.0, "concurrency": 0.0}
     revision = RevisionStat(namespace="default", revision="r", concurrency=0.0)
@@ -105,7 +105,7 @@ def test_the_version_before_finds_the_fields_that_it_requires() -> None:
     assert stat == {"namespace": "default", "revision": "r", "concurrency": 0.0, "sender": "p"}
 
 
-def test_frames_of_the_version_before_are_read() -> None:
+def test_frames_of_previous_version_are_read() -> None:
     activator = {"namespace": "default", "revision": "r", "concurrency": 2.0, "request_count": 1.0}
     windows = {"window_concurrency": None, "window_request_count": 3.0}
     (revision_stat,) = decode_activator_stats(msgspec.msgpack.encode({"stats": [activator | windows]})).stats
@@ -118,7 +118,7 @@ def test_frames_of_the_version_before_are_read() -> None:
     assert (relay.pod, relay.is_activator, relay.ended_count, relay.gauges) == ("a", True, 4.0, {"queue": 1.0})
 
 
-def test_the_present_version_costs_no_bytes_and_a_newer_one_is_refused() -> None:
+def test_current_version_is_omitted_and_newer_version_is_rejected() -> None:
     assert "version" not in msgspec.msgpack.decode(encode_frame(POD))
     pod = {"at_s": 1.0, "concurrency": 2.0, "version": STAT + 1}
     with pytest.raises(NewerFormat, match="upgrade the autoscaler before pods"):

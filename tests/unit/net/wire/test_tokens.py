@@ -27,12 +27,12 @@ from serving.net.wire.tokens import (
 KEY = bytes(range(32))
 
 
-def test_a_token_is_the_digest_of_its_purpose_and_names() -> None:
+def test_pod_token_is_hmac_of_purpose_and_names() -> None:
     expected = hmac.new(KEY, b"stat/n/r/p", hashlib.sha256).hexdigest()
     assert pod_token(KEY, namespace="n", revision="r", pod="p") == expected
 
 
-def test_every_purpose_name_and_key_has_its_own() -> None:
+def test_tokens_differ_by_purpose_name_and_key() -> None:
     tokens = {
         pod_token(KEY, namespace="n", revision="r", pod="p"),
         revision_token(KEY, namespace="n", revision="r"),
@@ -53,7 +53,7 @@ def test_every_purpose_name_and_key_has_its_own() -> None:
     assert len(tokens) == 15
 
 
-def test_a_name_with_a_slash_is_our_own_mistake() -> None:
+def test_name_with_slash_raises_assertion_error() -> None:
     with pytest.raises(AssertionError):
         pod_secret(KEY, namespace="a/b", pod="c")
 
@@ -65,7 +65,7 @@ def test_secrets_are_compared_as_text_or_bytes(secret: str | bytes, same: bool) 
     assert matches(secret, "abc") is same
 
 
-def test_a_key_is_32_bytes_of_a_file(tmp_path: Path) -> None:
+def test_key_file_has_exactly_32_bytes(tmp_path: Path) -> None:
     path = tmp_path / "key"
     path.write_bytes(KEY)
     assert read_key(path) == KEY
@@ -74,7 +74,7 @@ def test_a_key_is_32_bytes_of_a_file(tmp_path: Path) -> None:
         read_key(path)
 
 
-def test_a_caller_token_depends_on_all_its_claims() -> None:
+def test_caller_token_depends_on_all_claims() -> None:
     caller = CallerIdentity(namespace="shop", account="cart", service="front")
     tokens = {
         caller_token(KEY, caller_identity, until_s=until_s)
@@ -89,7 +89,7 @@ def test_a_caller_token_depends_on_all_its_claims() -> None:
     assert all(token.startswith("v1.") for token in tokens)
 
 
-def test_a_caller_token_is_read_back_until_it_expires() -> None:
+def test_caller_token_is_valid_until_it_expires() -> None:
     caller = CallerIdentity(namespace="shop", account="cart", service="front")
     text = caller_token(KEY, caller, until_s=100.0)
     caller_identity = read_caller_token(KEY, text, now_s=99.0)
@@ -99,10 +99,10 @@ def test_a_caller_token_is_read_back_until_it_expires() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "v1", "v1.", "v1..x", "v1.a/b.c", "v0.a.b", "v1.a.b", "\udcff.a.b"])
-def test_another_text_is_no_caller_token_and_is_not_repeated(text: str) -> None:
+def test_invalid_caller_token_is_rejected(text: str) -> None:
     with pytest.raises(InvalidValue, match="the token"):
         read_caller_token(KEY, text, now_s=0.0)
 
 
-def test_the_key_for_a_caller_token_is_of_one_pod() -> None:
+def test_caller_key_differs_by_pod() -> None:
     assert len({caller_key(KEY, namespace=space, pod=pod) for space in "ab" for pod in "cd"}) == 4

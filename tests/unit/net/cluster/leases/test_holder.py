@@ -20,7 +20,7 @@ NAME = LeaseName(namespace="knative-serving", name="controller")
 
 
 class Troubled(MemoryCluster):
-    """A memory store: ``hangs`` blocks every call, ``loses`` makes writes and loses the responses."""
+    """A memory store: ``hangs`` blocks every call, ``loses`` applies writes and loses their responses."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -87,42 +87,42 @@ async def holder(cluster: Troubled) -> str:
     return record_of(await MemoryCluster.get(cluster, LEASE, NAME.namespace, NAME.name)).holder
 
 
-def test_the_first_one_leads_and_the_other_waits() -> None:
+def test_first_candidate_leads_and_second_waits() -> None:
     async def run() -> None:
         cluster = Troubled()
-        worker, two = Worker("one", cluster), Worker("two", cluster)
-        async with at_work(worker, two):
+        worker, standby = Worker("one", cluster), Worker("two", cluster)
+        async with at_work(worker, standby):
             await pass_s(100)
-            assert (worker.works(), two.works()) == (True, False)
-            assert (worker.leader.is_leading, two.leader.is_leading) == (True, False)
-            assert two.leader._candidate.holder == "one"
-            assert repr(two.leader._candidate).endswith("two, does not hold it)")
+            assert (worker.works(), standby.works()) == (True, False)
+            assert (worker.leader.is_leading, standby.leader.is_leading) == (True, False)
+            assert standby.leader._candidate.holder == "one"
+            assert repr(standby.leader._candidate).endswith("two, does not hold it)")
             worker.leader.check()
             with pytest.raises(NotLeading):
-                two.leader.check()
-        assert (len(worker.terms), two.terms) == (1, [])
+                standby.leader.check()
+        assert (len(worker.terms), standby.terms) == (1, [])
 
     run_virtually(run())
 
 
-def test_a_stopping_leader_releases_and_the_next_one_starts_at_its_next_retry() -> None:
+def test_stopping_leader_releases_lease_and_standby_leads_at_next_retry() -> None:
     async def run() -> None:
         cluster = Troubled()
-        worker, two = Worker("one", cluster), Worker("two", cluster)
-        async with at_work(worker, two):
+        worker, standby = Worker("one", cluster), Worker("two", cluster)
+        async with at_work(worker, standby):
             await pass_s(31)
             worker.stop.set()
             await worker.ended.wait()
             assert await holder(cluster) == ""
             await pass_s(2.1)
-            assert two.works()
+            assert standby.works()
             assert await holder(cluster) == "two"
         assert worker.terms[0][1] == 31
 
     run_virtually(run())
 
 
-def test_a_leader_that_is_cancelled_lets_go_too() -> None:
+def test_cancelled_leader_releases_lease() -> None:
     async def run() -> None:
         cluster = Troubled()
         worker = Worker("one", cluster)
@@ -134,14 +134,14 @@ def test_a_leader_that_is_cancelled_lets_go_too() -> None:
     run_virtually(run())
 
 
-def test_a_waiting_standby_stops_silently() -> None:
+def test_waiting_standby_stops_immediately() -> None:
     async def run() -> None:
         cluster = Troubled()
-        worker, two = Worker("one", cluster), Worker("two", cluster)
-        async with at_work(worker, two):
+        worker, standby = Worker("one", cluster), Worker("two", cluster)
+        async with at_work(worker, standby):
             await pass_s(5)
-            two.stop.set()
-            await two.ended.wait()
+            standby.stop.set()
+            await standby.ended.wait()
             assert now_s() == 5
             assert await holder(cluster) == "one"
 
@@ -149,7 +149,7 @@ def test_a_waiting_standby_stops_silently() -> None:
 
 
 @pytest.mark.parametrize("trouble", ["hangs", "fails"])
-def test_a_server_that_is_away_costs_the_lease_at_the_deadline_and_the_work_is_cancelled(trouble: str) -> None:
+def test_unreachable_server_cancels_work_at_renew_deadline(trouble: str) -> None:
     async def run() -> None:
         cluster = Troubled()
         worker = Worker("one", cluster)
@@ -162,14 +162,14 @@ def test_a_server_that_is_away_costs_the_lease_at_the_deadline_and_the_work_is_c
             assert not worker.works()
             setattr(cluster, trouble, False)
             await pass_s(10)
-            assert worker.works(), "it comes back by itself"
+            assert worker.works(), "it acquires the lease again"
         (_, ended_s), _ = worker.terms
         assert 30.0 <= ended_s <= 34.0
 
     run_virtually(run())
 
 
-def test_a_server_that_is_away_for_less_costs_nothing() -> None:
+def test_outage_shorter_than_renew_deadline_keeps_leadership() -> None:
     async def run() -> None:
         cluster = Troubled()
         worker = Worker("one", cluster)
@@ -185,7 +185,7 @@ def test_a_server_that_is_away_for_less_costs_nothing() -> None:
     run_virtually(run())
 
 
-def test_an_acquisition_whose_answer_is_lost_is_made_good() -> None:
+def test_acquisition_with_lost_response_is_recovered() -> None:
     async def run() -> None:
         cluster = Troubled()
         worker = Worker("one", cluster)
@@ -200,26 +200,26 @@ def test_an_acquisition_whose_answer_is_lost_is_made_good() -> None:
     run_virtually(run())
 
 
-def test_one_who_was_frozen_does_not_believe_before_it_has_looked() -> None:
+def test_frozen_leader_does_not_lead_before_reading_the_lease() -> None:
     async def run() -> None:
         cluster = Troubled()
-        worker, two = Worker("one", cluster), Worker("two", cluster)
-        async with at_work(worker, two):
+        worker, standby = Worker("one", cluster), Worker("two", cluster)
+        async with at_work(worker, standby):
             await pass_s(20)
             worker.skew_s = 60.0
-            assert worker.works(), "its task has not had its turn"
+            assert worker.works(), "its task has not run yet"
             with pytest.raises(NotLeading):
                 worker.leader.check()
             await pass_s(2.1)
             assert len(worker.terms) == 1
-            # Nobody took it meanwhile: it is its own again, for another term.
+            # No other candidate acquired the lease: it leads again, for another term.
             assert worker.leader.is_leading
         assert len(worker.terms) == 2
 
     run_virtually(run())
 
 
-def test_one_whose_lease_was_taken_steps_down_at_its_next_renewal() -> None:
+def test_leader_whose_lease_was_taken_over_steps_down_at_next_renewal() -> None:
     async def run() -> None:
         cluster = Troubled()
         worker = Worker("one", cluster)
@@ -235,7 +235,7 @@ def test_one_whose_lease_was_taken_steps_down_at_its_next_renewal() -> None:
     run_virtually(run())
 
 
-def test_what_the_work_raises_is_raised_and_the_lease_is_let_go() -> None:
+def test_error_of_work_is_raised_and_lease_is_released() -> None:
     async def run() -> None:
         cluster = Troubled()
         leader = Leader(LeaseClient(cluster, NAME), "one", clock=now_s)
@@ -251,7 +251,7 @@ def test_what_the_work_raises_is_raised_and_the_lease_is_let_go() -> None:
     run_virtually(run())
 
 
-def test_work_that_fails_because_the_lease_is_gone_costs_a_term_and_not_the_process() -> None:
+def test_work_that_fails_for_lost_lease_starts_new_term() -> None:
     async def run() -> None:
         cluster = Troubled()
         worker = Worker("one", cluster)
@@ -271,7 +271,7 @@ def test_work_that_fails_because_the_lease_is_gone_costs_a_term_and_not_the_proc
     run_virtually(run())
 
 
-def test_work_that_fails_on_cancellation_is_reported_and_costs_no_more_than_the_term() -> None:
+def test_work_that_fails_on_cancellation_starts_new_term() -> None:
     async def run() -> None:
         cluster = Troubled()
         worker = Worker("one", cluster)
@@ -296,7 +296,7 @@ def test_work_that_fails_on_cancellation_is_reported_and_costs_no_more_than_the_
     run_virtually(run())
 
 
-def test_a_release_that_fails_is_reported_and_no_more() -> None:
+def test_failed_release_leaves_holder_and_ends_normally() -> None:
     async def run() -> None:
         cluster = Troubled()
         worker = Worker("one", cluster)

@@ -21,7 +21,7 @@ STAMP = "2026-11-21T03:30:00.250000Z"
 MINE = LeaseRecord(holder="me", duration_s=15.0, acquired=STAMP, renewed=STAMP)
 
 
-def test_a_lease_without_a_holder_reads_as_free() -> None:
+def test_lease_without_holder_is_free() -> None:
     spec: dict[str, Any] = {
         "holderIdentity": "me",
         "leaseDurationSeconds": 15,
@@ -34,7 +34,7 @@ def test_a_lease_without_a_holder_reads_as_free() -> None:
     assert record_of({"spec": {"holderIdentity": None, "leaseTransitions": None}}).holder == ""
 
 
-def test_a_transition_is_a_change_of_the_holder() -> None:
+def test_transition_count_increases_with_change_of_holder() -> None:
     times = LeaseTimes(duration_s=15.0)
     first = acquired_record(None, "me", times, wall_s=WALL_S)
     assert first == MINE
@@ -42,14 +42,14 @@ def test_a_transition_is_a_change_of_the_holder() -> None:
     assert acquired_record(first, "other", times, wall_s=WALL_S).transition_count == 1
 
 
-def test_a_renewal_changes_only_its_stamp_and_a_release_clears_the_holder() -> None:
+def test_renewal_changes_renew_time_and_release_clears_holder() -> None:
     later = renewed_record(MINE, wall_s=WALL_S + 2)
     assert (later.acquired, later.renewed) == (STAMP, "2026-11-21T03:30:02.250000Z")
     free = released_record(later, wall_s=WALL_S + 3)
     assert (free.holder, free.duration_s, free.transition_count) == ("", 1.0, 0)
 
 
-async def test_a_lease_is_made_and_then_replaced_with_what_others_wrote_beside() -> None:
+async def test_lease_update_preserves_labels_written_by_others() -> None:
     cluster = MemoryCluster()
     client = LeaseClient(cluster, NAME, annotations={"serving.dev/address": "10.0.0.1:6081"})
     assert await client.read() is None
@@ -63,15 +63,15 @@ async def test_a_lease_is_made_and_then_replaced_with_what_others_wrote_beside()
     assert record_of(lease).renewed == "2026-11-21T03:30:02.250000Z"
 
 
-async def test_of_two_concurrent_writers_one_gets_a_conflict() -> None:
+async def test_second_of_two_concurrent_writers_gets_conflict() -> None:
     cluster = MemoryCluster()
-    client, two = LeaseClient(cluster, NAME), LeaseClient(cluster, NAME)
+    client, other_client = LeaseClient(cluster, NAME), LeaseClient(cluster, NAME)
     await client.read()
-    await two.read()
+    await other_client.read()
     await client.write(MINE)
     with pytest.raises(AlreadyExists):
-        await two.write(MINE)
-    await two.read()
-    await two.write(renewed_record(MINE, wall_s=WALL_S + 1))
+        await other_client.write(MINE)
+    await other_client.read()
+    await other_client.write(renewed_record(MINE, wall_s=WALL_S + 1))
     with pytest.raises(Conflict):
         await client.write(renewed_record(MINE, wall_s=WALL_S + 2))

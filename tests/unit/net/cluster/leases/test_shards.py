@@ -21,7 +21,7 @@ from tests.virtual_time import pass_s, run_virtually
 SPACE = "knative-serving"
 
 
-class Line(Cluster):
+class MemberConnection(Cluster):
     """One member's connection to the store; while it is cut, every call fails."""
 
     def __init__(self, store: MemoryCluster) -> None:
@@ -62,7 +62,7 @@ class Member:
     """A process with a share of the work. ``skew_s`` moves its clock ahead, as a freeze does."""
 
     def __init__(self, name: str, store: MemoryCluster, *, count: int = 4, others: Sequence[str] = ()) -> None:
-        self.line = Line(store)
+        self.connection = MemberConnection(store)
         self.name = name
         self.skew_s = 0.0
         self.others = list(others)
@@ -70,7 +70,7 @@ class Member:
         self.stop, self.rests = asyncio.Event(), asyncio.Event()
         self.rests.set()
         self.shards = Shards(
-            self.line,
+            self.connection,
             ShardOptions(daemon="autoscaler", namespace=SPACE, count=count, me=name, address=f"10.0.0.1:{ord(name)}"),
             on_won=lambda shard: self.story.append(f"won {shard}"),
             on_lost=self._lost,
@@ -79,7 +79,7 @@ class Member:
         )
 
     async def _lost(self, shard: int) -> None:
-        assert not self.shards.owns(shard), "nothing is owned any more when it is told"
+        assert not self.shards.owns(shard), "a lost shard is no longer owned when the callback runs"
         self.story.append(f"lost {shard}")
         await self.rests.wait()
 
@@ -96,14 +96,14 @@ async def at_work(*members: Member) -> AsyncIterator[None]:
         await asyncio.gather(*tasks)
 
 
-def held_once(*members: Member) -> list[int]:
-    """The number of shards of each; no shard is held twice."""
+def owned_counts(*members: Member) -> list[int]:
+    """The number of shards that each member owns. Fails if a shard has two owners."""
     results = [shard for member in members for shard in member.shards.owned]
     assert len(results) == len(set(results)), [member.shards.owned for member in members]
     return [len(member.shards.owned) for member in members]
 
 
-def test_a_single_process_holds_all_shards_and_releases_them_at_its_stop() -> None:
+def test_single_member_owns_all_shards_and_releases_them_on_stop() -> None:
     async def run() -> None:
         store = MemoryCluster()
         member = Member("a", store)
@@ -120,48 +120,48 @@ def test_a_single_process_holds_all_shards_and_releases_them_at_its_stop() -> No
     run_virtually(run())
 
 
-def test_two_who_begin_together_come_to_hold_half_each() -> None:
+def test_two_members_that_start_together_own_half_each() -> None:
     async def run() -> None:
         store = MemoryCluster()
-        member, two = Member("a", store, others=["b"]), Member("b", store, others=["a"])
-        async with at_work(member, two):
+        member, other_member = Member("a", store, others=["b"]), Member("b", store, others=["a"])
+        async with at_work(member, other_member):
             await pass_s(20)
-            assert held_once(member, two) == [2, 2]
+            assert owned_counts(member, other_member) == [2, 2]
             shard = member.shards.owned[0]
-            owner = two.shards.owner(shard)
+            owner = other_member.shards.owner(shard)
             assert owner is not None
             assert (owner.name, owner.address) == ("a", "10.0.0.1:97")
-            assert two.shards.owners() == {"a": "10.0.0.1:97"}
+            assert other_member.shards.owners() == {"a": "10.0.0.1:97"}
             with pytest.raises(NotLeading, match=f"autoscaler-bucket-0{shard}-of-04"):
-                two.shards.check(shard)
+                other_member.shards.check(shard)
 
     run_virtually(run())
 
 
-def test_one_who_comes_later_gets_a_share_one_shard_after_the_other() -> None:
+def test_late_member_receives_its_shards_one_by_one() -> None:
     async def run() -> None:
         store = MemoryCluster()
-        member, two = Member("a", store), Member("b", store)
+        member, other_member = Member("a", store), Member("b", store)
         async with at_work(member):
             await pass_s(10)
-            async with at_work(two):
+            async with at_work(other_member):
                 await pass_s(10)
-                assert held_once(member, two) == [4, 0], "nobody has said that there is another one"
+                assert owned_counts(member, other_member) == [4, 0], "the members do not know each other yet"
                 member.others = ["b"]
                 member.shards.wake()
                 await pass_s(1)
-                assert held_once(member, two) == [3, 1]
+                assert owned_counts(member, other_member) == [3, 1]
                 await pass_s(3)
-                assert held_once(member, two) == [2, 2]
+                assert owned_counts(member, other_member) == [2, 2]
             member.others = []
             member.shards.wake()
             await pass_s(1)
-            assert held_once(member) == [4], "what was let go is taken at once"
+            assert owned_counts(member) == [4], "released shards are acquired immediately"
 
     run_virtually(run())
 
 
-def test_a_shard_is_not_renewed_in_the_turn_that_releases_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_shard_is_not_renewed_while_being_released(caplog: pytest.LogCaptureFixture) -> None:
     """In one of about twenty runs the second release falls on a renewal: both would write the same version of the lease."""
 
     async def run() -> None:
@@ -171,55 +171,55 @@ def test_a_shard_is_not_renewed_in_the_turn_that_releases_it(caplog: pytest.LogC
             member.others = ["b"]
             member.shards.wake()
             await pass_s(3)
-            assert held_once(member) == [2]
+            assert owned_counts(member) == [2]
 
     for _ in range(60):
         run_virtually(run())
     assert [record.message for record in caplog.records if record.message == "lease.unreleased"] == []
 
 
-def test_what_one_held_who_died_is_taken_when_its_leases_have_run_out() -> None:
+def test_shards_of_dead_member_are_acquired_after_lease_expiry() -> None:
     async def run() -> None:
         store = MemoryCluster()
-        member, two = Member("a", store, others=["b"]), Member("b", store, others=["a"])
-        async with at_work(two):
+        member, other_member = Member("a", store, others=["b"]), Member("b", store, others=["a"])
+        async with at_work(other_member):
             dead = asyncio.create_task(member.shards.run(member.stop))
             await pass_s(20)
-            assert held_once(member, two) == [2, 2]
-            member.line.is_cut = True
+            assert owned_counts(member, other_member) == [2, 2]
+            member.connection.is_cut = True
             dead.cancel()
-            two.others = []
+            other_member.others = []
             await pass_s(12)
-            assert held_once(member, two) == [0, 2]
+            assert owned_counts(member, other_member) == [0, 2]
             await pass_s(4)
-            assert held_once(member, two) == [0, 4]
+            assert owned_counts(member, other_member) == [0, 4]
 
     run_virtually(run())
 
 
-def test_one_who_is_cut_off_stops_before_another_begins_and_returns() -> None:
+def test_disconnected_member_loses_shards_before_takeover_and_rejoins() -> None:
     async def run() -> None:
         store = MemoryCluster()
-        member, two = Member("a", store, others=["b"]), Member("b", store, others=["a"])
-        async with at_work(member, two):
+        member, other_member = Member("a", store, others=["b"]), Member("b", store, others=["a"])
+        async with at_work(member, other_member):
             await pass_s(20)
-            member.line.is_cut = True
+            member.connection.is_cut = True
             for _ in range(600):
                 await pass_s(0.1)
-                held_once(member, two)
-            # Whoever it was, its leases lie free for long: the other does the work.
-            assert held_once(member, two) == [0, 4]
-            two.story.clear()
+                owned_counts(member, other_member)
+            # The leases of the disconnected member are free for long: the other member acquires them.
+            assert owned_counts(member, other_member) == [0, 4]
+            other_member.story.clear()
             await pass_s(60)
-            assert two.story == [], "it does not play with what nobody else takes"
-            member.line.is_cut = False
+            assert other_member.story == [], "it does not release shards that no other member acquires"
+            member.connection.is_cut = False
             await pass_s(180)
-            assert held_once(member, two) == [2, 2]
+            assert owned_counts(member, other_member) == [2, 2]
 
     run_virtually(run())
 
 
-def test_one_who_was_frozen_owns_nothing_before_it_has_looked() -> None:
+def test_frozen_member_owns_no_shard_before_reading_leases() -> None:
     async def run() -> None:
         store = MemoryCluster()
         member = Member("a", store)
@@ -232,12 +232,12 @@ def test_one_who_was_frozen_owns_nothing_before_it_has_looked() -> None:
                 member.shards.check(0)
             await pass_s(5)
             assert member.shards.owned == [0, 1, 2, 3]
-            assert sorted(member.story[:4]) == [f"lost {n}" for n in range(4)], "it begins anew"
+            assert sorted(member.story[:4]) == [f"lost {n}" for n in range(4)], "it loses all shards first"
 
     run_virtually(run())
 
 
-def test_leases_of_another_number_of_shards_are_waited_for() -> None:
+def test_leases_of_another_shard_count_block_acquisition() -> None:
     async def run() -> None:
         store = MemoryCluster()
         old, new = Member("a", store, count=2), Member("b", store, count=4)
@@ -254,27 +254,27 @@ def test_leases_of_another_number_of_shards_are_waited_for() -> None:
     run_virtually(run())
 
 
-def test_work_that_does_not_rest_keeps_its_shard_from_others_and_not_the_other_shards_from_us() -> None:
+def test_unfinished_work_delays_release_of_its_shard_only() -> None:
     async def run() -> None:
         store = MemoryCluster()
-        member, two = Member("a", store), Member("b", store)
-        async with at_work(member, two):
+        member, other_member = Member("a", store), Member("b", store)
+        async with at_work(member, other_member):
             await pass_s(10)
             member.others = ["b"]
             member.rests.clear()
             member.shards.wake()
             await pass_s(8)
-            assert member.shards.owned == [0, 1], "renewed all the time"
-            assert two.shards.owned == [], "what is still written there is nobody's to decide on"
+            assert member.shards.owned == [0, 1], "their leases are still renewed"
+            assert other_member.shards.owned == [], "a shard is not released before its work has ended"
             await pass_s(15)
-            assert held_once(member, two) == [2, 2]
+            assert owned_counts(member, other_member) == [2, 2]
             member.rests.set()
 
     run_virtually(run())
 
 
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 4))])
-def test_no_shard_is_held_twice_whichever_process_is_cut_off(seed: int) -> None:
+def test_no_shard_has_two_owners_under_random_disconnections(seed: int) -> None:
     async def run() -> None:
         store, dice = MemoryCluster(), random.Random(seed)
         names = "abc"
@@ -285,25 +285,25 @@ def test_no_shard_is_held_twice_whichever_process_is_cut_off(seed: int) -> None:
         async with at_work(*members):
             for _ in range(60):
                 member = dice.choice(members)
-                member.line.is_cut = dice.random() < 0.5
+                member.connection.is_cut = dice.random() < 0.5
                 for each in members:
-                    # Who is cut off from the store may be cut off from the others as well.
-                    each.others = [other.name for other in members if not other.line.is_cut]
+                    # A member that is disconnected from the store may be disconnected from the others as well.
+                    each.others = [other.name for other in members if not other.connection.is_cut]
                 for _ in range(dice.randrange(80)):
                     await pass_s(0.1)
-                    held_once(*members)
+                    owned_counts(*members)
             for member in members:
-                member.line.is_cut, member.others = False, list(names)
+                member.connection.is_cut, member.others = False, list(names)
             await pass_s(300)
-            assert held_once(*members) == [2, 2, 2]
+            assert owned_counts(*members) == [2, 2, 2]
 
     run_virtually(run())
 
 
-def test_a_process_without_leases_takes_no_shard_and_stops_on_request() -> None:
+def test_member_without_lease_access_owns_no_shard_and_stops() -> None:
     async def run() -> None:
         member = Member("a", MemoryCluster())
-        member.line.is_cut = True
+        member.connection.is_cut = True
         async with at_work(member):
             await pass_s(30)
             assert member.shards.owned == []
@@ -311,13 +311,13 @@ def test_a_process_without_leases_takes_no_shard_and_stops_on_request() -> None:
     run_virtually(run())
 
 
-def test_a_shard_is_the_same_everywhere_and_for_ever() -> None:
-    # The numbers are promised: two versions at work side by side must agree.
+def test_shard_of_a_key_never_changes() -> None:
+    # The numbers are fixed: two versions that run at the same time must agree.
     assert [shard_of(("default", name), 10) for name in ("hello", "world", "a-00001")] == [5, 8, 2]
     assert shard_of(("default", "hello"), 1) == 0
 
 
-def test_shards_are_evenly_filled() -> None:
+def test_keys_are_distributed_evenly_over_shards() -> None:
     counts = [0] * 10
     for number in range(10_000):
         counts[shard_of(("space", f"service-{number:05d}"), 10)] += 1
@@ -325,41 +325,41 @@ def test_shards_are_evenly_filled() -> None:
     assert max(counts) < 1150
 
 
-def test_the_names_of_leases_are_those_of_knatives_buckets() -> None:
+def test_lease_names_equal_knative_bucket_names() -> None:
     assert shard_name("autoscaler", 0, 1) == "autoscaler-bucket-00-of-01"
     assert shard_name("autoscaler", 7, 10) == "autoscaler-bucket-07-of-10"
 
 
-def test_who_is_alone_takes_all() -> None:
+def test_plan_of_single_member_acquires_all_shards() -> None:
     shard_plan = plan(4, me="a", holders={}, others=(), free_long=())
     assert sorted(shard_plan.take) == [0, 1, 2, 3]
 
 
-def test_what_is_free_is_shared_with_those_who_are_known() -> None:
+def test_plan_acquires_its_allotment_of_free_shards() -> None:
     shard_plan = plan(4, me="a", holders={}, others=("b",), free_long=())
     assert len(shard_plan.take) == 2
     shard_plan = plan(4, me="a", holders={0: "b", 1: "b", 2: "a"}, others=(), free_long=())
     assert shard_plan == ShardPlan(take=(3,))
 
 
-def test_who_has_more_than_an_allotment_lets_go_of_one() -> None:
+def test_plan_above_allotment_releases_one_shard() -> None:
     assert plan(4, me="a", holders=dict.fromkeys(range(4), "a"), others=("b",), free_long=()) == ShardPlan(let_go=3)
     assert plan(4, me="a", holders=dict.fromkeys(range(2), "a"), others=("b",), free_long=()).let_go is None
 
 
-def test_an_allotment_is_rounded_up_so_that_nothing_is_left() -> None:
+def test_allotment_is_rounded_up() -> None:
     assert plan(3, me="a", holders={0: "a", 1: "a"}, others=("b",), free_long=()) == ShardPlan()
     assert plan(3, me="b", holders={0: "a", 1: "a"}, others=(), free_long=()) == ShardPlan(take=(2,))
 
 
-def test_what_is_free_for_long_is_taken_by_anybody() -> None:
+def test_plan_acquires_shards_free_for_long_beyond_allotment() -> None:
     shard_plan = plan(4, me="a", holders={0: "a", 1: "a"}, others=("b",), free_long={2, 3})
     assert shard_plan == ShardPlan(take=(2, 3))
     shard_plan = plan(4, me="a", holders=dict.fromkeys((0, 1, 2), "a"), others=("b",), free_long={3})
     assert shard_plan == ShardPlan(take=(3,), let_go=2)
 
 
-def test_more_members_than_shards_is_no_trouble() -> None:
+def test_plan_with_more_members_than_shards_is_empty() -> None:
     assert plan(1, me="c", holders={0: "a"}, others=("b",), free_long=()) == ShardPlan()
 
 
@@ -368,7 +368,7 @@ def test_more_members_than_shards_is_no_trouble() -> None:
     names=st.lists(st.sampled_from("abcdef"), min_size=1, unique=True),
     data=st.data(),
 )
-def test_shards_become_fair_parts_from_any_start(shard_count: int, names: list[str], data: st.DataObject) -> None:
+def test_plans_converge_to_fair_shares_from_any_start(shard_count: int, names: list[str], data: st.DataObject) -> None:
     holders = data.draw(st.dictionaries(st.integers(0, shard_count - 1), st.sampled_from(names), max_size=shard_count))
     for _ in range(4 * shard_count * len(names)):
         for me in names:

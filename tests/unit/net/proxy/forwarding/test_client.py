@@ -13,5 +13,5 @@ from serving.net.proxy.forwarding.client import peer_address
         (None, "unknown"),
     ],
 )
-def test_a_client_of_a_listener_of_both_families_has_its_own_address(name: object, address: str) -> None:
+def test_peer_address_unmaps_ipv4_and_defaults_to_unknown(name: object, address: str) -> None:
     assert peer_address(name) == address

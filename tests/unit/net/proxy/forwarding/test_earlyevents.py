@@ -1,4 +1,4 @@
-"""Which clients wait for events, and the early stream on a client of HTTP/1.1."""
+"""Requests for event streams, and the early stream to an HTTP/1.1 client."""
 
 from unittest.mock import Mock
 
@@ -25,12 +25,12 @@ COMMENT = b"c\r\n: starting\n\n\r\n"
         (b"GET / HTTP/1.1", b"", b'{"stream": true}', False),
     ],
 )
-def test_clients_of_event_streams_are_known(start: bytes, lines: bytes, body: bytes, wanted: bool) -> None:
+def test_event_stream_requests_are_recognized(start: bytes, lines: bytes, body: bytes, wanted: bool) -> None:
     head = read_request_head(b"%b\r\n%bHost: h" % (start, lines), header_count_max=20)
     assert wants_events(head, body) is wanted
 
 
-def test_a_client_of_http1_gets_the_head_comments_and_one_end() -> None:
+def test_early_stream_sends_head_comments_and_one_end_to_http1_client() -> None:
     client = Mock(sink=None)
     events = EarlyEvents(client, extra=b"X-A: b\r\n")
     head, first = (call.args[0] for call in client.write.call_args_list)

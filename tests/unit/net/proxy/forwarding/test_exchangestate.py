@@ -3,7 +3,7 @@ import pytest
 from serving.net.proxy.forwarding.exchangestate import NO_BODY, RequestBody
 
 
-def test_what_is_held_is_sent_once_and_can_be_sent_again() -> None:
+def test_buffered_body_is_sent_once_and_resent_after_rewind() -> None:
     body = RequestBody()
     body.buffer(b"ab")
     body.buffer(b"c")
@@ -16,7 +16,7 @@ def test_what_is_held_is_sent_once_and_can_be_sent_again() -> None:
     assert body.send() == b"abcd"
 
 
-def test_what_was_streamed_past_the_body_cannot_be_sent_again() -> None:
+def test_dropped_body_cannot_be_replayed() -> None:
     body = RequestBody()
     body.buffer(b"ab")
     body.send()
@@ -26,7 +26,7 @@ def test_what_was_streamed_past_the_body_cannot_be_sent_again() -> None:
         body.rewind()
 
 
-def test_what_an_upstream_did_not_look_at_is_held_for_the_next() -> None:
+def test_restored_body_can_be_replayed() -> None:
     body = RequestBody()
     body.drop()
     body.restore(b"abc")
@@ -34,7 +34,7 @@ def test_what_an_upstream_did_not_look_at_is_held_for_the_next() -> None:
     assert (body.can_replay, body.buffered_bytes, body.send()) == (True, 4, b"abcd")
 
 
-def test_a_request_without_a_body_can_always_be_sent_again() -> None:
+def test_empty_body_can_always_be_replayed() -> None:
     NO_BODY.drop()
     NO_BODY.rewind()
     assert NO_BODY.is_complete

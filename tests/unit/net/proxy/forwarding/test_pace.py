@@ -1,4 +1,4 @@
-"""Minimum rates of clients: deadlines by bytes, and what counts as read."""
+"""Minimum rates of clients: deadlines by bytes, and the bytes that count as read."""
 
 import contextlib
 import socket
@@ -28,24 +28,24 @@ def due_s(pace: BodyPace, more: bytes = b"", *, is_continued: bool = False, has_
     return pace.due_s(head, is_continued=is_continued, has_response=has_response)
 
 
-def test_a_deadline_begins_with_the_grace() -> None:
+def test_first_deadline_is_the_grace_period() -> None:
     assert PACE.begin(5.0) == 15.0
 
 
-def test_bytes_move_the_deadline_by_their_time_at_the_minimum_rate() -> None:
+def test_deadline_extends_by_bytes_at_minimum_rate() -> None:
     assert PACE.extend(15.0, 200, 6.0) == 17.0
 
 
-def test_fast_bytes_allow_a_silence_and_no_more() -> None:
+def test_deadline_extension_is_capped_at_maximum_silence() -> None:
     assert PACE.extend(15.0, 1_000_000, 6.0) == 66.0
 
 
-def test_without_a_rate_any_byte_begins_the_silence_again() -> None:
+def test_any_byte_restarts_silence_without_minimum_rate() -> None:
     pace = MinimumRate(bytes_per_s=0, grace_s=10.0, silence_max_s=60.0)
     assert (pace.begin(1.0), pace.extend(61.0, 1, 2.0), pace.extend(61.0, 0, 2.0)) == (61.0, 62.0, 61.0)
 
 
-def test_both_directions_have_their_settings() -> None:
+def test_body_and_read_pace_use_separate_settings() -> None:
     settings = HttpSettings(
         body_rate_min=1, read_rate_min=2, rate_grace_s=3.0, body_wait_max_s=4.0, write_wait_max_s=5.0
     )
@@ -56,7 +56,7 @@ def test_both_directions_have_their_settings() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 9.0), st.integers(0, 5)), max_size=100))
-def test_a_client_below_the_rate_ends_within_the_grace_and_what_it_sent(pieces: list[tuple[float, int]]) -> None:
+def test_slow_client_expires_within_grace_plus_time_of_sent_bytes(pieces: list[tuple[float, int]]) -> None:
     pace, now_s, sent = BodyPace(PACE, 0.0), 0.0, 0
     for wait_s, count in pieces:
         now_s += wait_s
@@ -64,31 +64,31 @@ def test_a_client_below_the_rate_ends_within_the_grace_and_what_it_sent(pieces: 
             break
         pace.receive(count, now_s)
         sent += count
-        # The first byte may have waited for its turn: its grace begins then.
+        # The grace period begins with the first byte, which may be late.
         assert due_s(pace) <= pieces[0][0] + 10.0 + sent / 100 + 1e-9
 
 
-def test_a_pause_that_is_not_the_clients_begins_the_grace_again() -> None:
+def test_resumed_body_restarts_grace_period() -> None:
     pace = BodyPace(PACE, 0.0)
     pace.receive(1, 1.0)
     pace.resume(100.0)
     assert due_s(pace) == 110.0
 
 
-def test_who_waits_for_100_continue_has_no_deadline_until_it_is_sent() -> None:
+def test_body_has_no_deadline_before_100_continue() -> None:
     pace = BodyPace(PACE, 0.0)
     assert due_s(pace, b"\r\nExpect: 100-continue") == float("inf")
     assert due_s(pace, b"\r\nExpect: 100-continue", is_continued=True) == 10.0
 
 
-def test_grpc_and_begun_responses_are_judged_by_silence() -> None:
+def test_grpc_and_started_responses_use_silence_limit() -> None:
     pace = BodyPace(PACE, 0.0)
     assert due_s(pace, b"\r\nContent-Type: application/grpc") == 60.0
     assert due_s(pace, has_response=True) == 60.0
 
 
 class Sent:
-    """A transport over a real socket: its buffer is what ``buffered`` says."""
+    """A transport over a real socket, with ``buffered`` bytes in its write buffer."""
 
     def __init__(self, end: socket.socket) -> None:
         self.end = end
@@ -102,7 +102,7 @@ class Sent:
         return self.end
 
 
-async def test_what_the_kernel_still_holds_is_not_read() -> None:
+async def test_bytes_in_socket_buffer_count_as_unread() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as sender:
         reader, _ = server.accept()
         sender.setblocking(False)
@@ -127,7 +127,7 @@ async def test_what_the_kernel_still_holds_is_not_read() -> None:
             await until(has_moved)
 
 
-def test_a_transport_without_a_socket_is_judged_by_its_buffer() -> None:
+def test_transport_without_socket_uses_its_write_buffer() -> None:
     class Buffered(Sent):
         def get_extra_info(self, name: str) -> object:
             del name
@@ -145,12 +145,12 @@ def test_a_transport_without_a_socket_is_judged_by_its_buffer() -> None:
     assert pace.check(1000.0, written_bytes=5100) == float("inf")
 
 
-def test_a_response_has_room_below_its_bound() -> None:
+def test_response_buffer_has_room_below_its_limit() -> None:
     buffer = ResponseBuffer(ResponseBuffers(response_bytes_max=100, bytes_max=1000))
     assert (buffer.set(99), buffer.set(100), buffer.set(0)) == (True, False, True)
 
 
-def test_all_responses_share_a_bound() -> None:
+def test_response_buffers_share_a_total_limit() -> None:
     buffers = ResponseBuffers(response_bytes_max=100, bytes_max=150)
     first, second = ResponseBuffer(buffers), ResponseBuffer(buffers)
     assert (first.set(90), second.set(50), second.set(60)) == (True, True, False)
@@ -158,12 +158,12 @@ def test_all_responses_share_a_bound() -> None:
     assert (second.set(60), buffers.byte_count) == (True, 60)
 
 
-def test_without_bounds_there_is_no_room() -> None:
+def test_response_buffers_without_limits_have_no_room() -> None:
     assert not ResponseBuffer(ResponseBuffers()).set(0)
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 200)), max_size=50))
-def test_the_total_is_what_the_buffers_have(steps: list[tuple[int, int]]) -> None:
+def test_total_equals_sum_of_response_buffers(steps: list[tuple[int, int]]) -> None:
     buffers = ResponseBuffers(response_bytes_max=100, bytes_max=250)
     each = [ResponseBuffer(buffers) for _ in range(4)]
     for which, byte_count in steps:

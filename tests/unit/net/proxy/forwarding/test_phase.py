@@ -25,7 +25,7 @@ ALLOWED = {
 
 
 @pytest.mark.parametrize(("event", "phase"), list(itertools.product(ExchangeEvent, ExchangePhase)))
-def test_every_pair_leads_somewhere_or_is_refused(event: ExchangeEvent, phase: ExchangePhase) -> None:
+def test_every_exchange_transition_is_defined_or_illegal(event: ExchangeEvent, phase: ExchangePhase) -> None:
     after = ALLOWED.get((event, phase))
     if after is not None:
         assert TRANSITIONS[event][phase] is after

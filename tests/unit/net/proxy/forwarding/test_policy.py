@@ -3,11 +3,11 @@ import pytest
 from serving.net.proxy.forwarding.policy import NO_TIMEOUTS, Timeouts, member_of
 
 
-def test_without_limits_nothing_expires() -> None:
+def test_exchange_without_limits_never_expires() -> None:
     assert NO_TIMEOUTS.due_s(10.0, written_s=10.0, has_begun=False) == float("inf")
 
 
-def test_the_earliest_limit_counts() -> None:
+def test_earliest_timeout_applies() -> None:
     limits = Timeouts(total_s=100.0, response_start_s=5.0, idle_s=20.0)
     assert limits.due_s(10.0, written_s=10.0, has_begun=False) == 15.0
     assert limits.due_s(10.0, written_s=14.0, has_begun=True) == 34.0
@@ -27,10 +27,10 @@ def test_the_earliest_limit_counts() -> None:
         ("0.0.0.0/0", "unknown", False),
     ],
 )
-def test_an_address_is_in_a_network_or_not(networks: str, address: str, is_member: bool) -> None:
+def test_address_is_matched_against_networks(networks: str, address: str, is_member: bool) -> None:
     assert member_of(networks)(address) is is_member
 
 
-def test_what_is_no_network_is_an_error() -> None:
+def test_invalid_network_raises_value_error() -> None:
     with pytest.raises(ValueError, match="nowhere"):
         member_of("10.0.0.0/8, nowhere")

@@ -1,4 +1,4 @@
-"""The redirect of clients of plain HTTP."""
+"""The redirect of plain HTTP requests to HTTPS."""
 
 import pytest
 
@@ -17,5 +17,5 @@ from serving.net.proxy.forwarding.redirect import https_location
         (b"a.example", b"*", 443, b"https://a.example/"),
     ],
 )
-def test_the_same_address_over_https(host: bytes, target: bytes, port: int, location: bytes) -> None:
+def test_redirect_location_is_the_same_url_over_https(host: bytes, target: bytes, port: int, location: bytes) -> None:
     assert https_location(host, target, port=port) == location

@@ -8,7 +8,7 @@ from serving.net.proxy.forwarding.client import Refusals
 from serving.net.proxy.http1.requesthead import RefusalCode
 
 
-def test_refusals_count_by_code_and_say_why_at_debug(caplog: pytest.LogCaptureFixture) -> None:
+def test_refusals_are_counted_by_code_and_logged_at_debug(caplog: pytest.LogCaptureFixture) -> None:
     refusals = Refusals()
     with caplog.at_level(logging.DEBUG):
         refusals.record(RefusalCode.HOST, "Host is missing", "127.0.0.1")

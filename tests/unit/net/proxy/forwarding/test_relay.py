@@ -18,29 +18,29 @@ def connected() -> tuple[RelayPool, RelayUpstream, Wire]:
     return pool, upstream, wire
 
 
-def test_a_connection_whose_client_has_left_is_closed() -> None:
+def test_released_relay_connection_is_closed() -> None:
     pool, upstream, wire = connected()
     pool.release(upstream)
     assert wire.is_closed
     assert pool.idle_count == 0
 
 
-def test_an_app_that_speaks_first_is_heard_later() -> None:
+def test_app_that_sends_first_is_paused() -> None:
     _, upstream, wire = connected()
     upstream.data_received(b"220 ready\r\n")
     assert wire.is_reading_paused
     assert not wire.is_closed
 
 
-def test_a_head_of_a_client_is_no_relay() -> None:
-    # Its marker is written on the wire only; the queue-proxy reads it from the lines of a head that it believes.
+def test_relay_marker_is_written_to_wire_only() -> None:
+    # The marker is in the wire bytes only; the queue-proxy reads it from the lines of a trusted head.
     head = relay_head(b"h", 5432)
     assert relay_port(head) is None
     assert head.wire == b"k-tcp-relay: 5432\r\n"
 
 
 @pytest.mark.parametrize(("text", "port"), [(b"5432", 5432), (b"x", 0), (b"123456", 0)])
-def test_a_head_names_the_port_that_the_client_connected_to(text: bytes, port: int) -> None:
+def test_relay_port_is_read_from_header_line(text: bytes, port: int) -> None:
     line = HeaderLine(name=b"k-tcp-relay", value=text, wire=b"", plain=False, matters=True)
     head = msgspec.structs.replace(relay_head(b"h", 1), lines=[line])
     assert relay_port(head) == port

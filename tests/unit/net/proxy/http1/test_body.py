@@ -5,31 +5,31 @@ import pytest
 from serving.net.proxy.http1.body import BadBody, ChunkedBody, CloseBody, LengthBody, chunk, chunks
 
 
-def test_a_length_body_gives_back_what_is_not_its_own() -> None:
+def test_length_body_returns_excess_bytes_as_rest() -> None:
     body = LengthBody(5)
     assert [body.feed(b"he"), body.done, body.feed(b"llo!"), body.done, body.rest] == [b"he", False, b"llo", True, b"!"]
 
 
-def test_a_body_until_the_end_takes_all() -> None:
+def test_close_delimited_body_accepts_all_bytes() -> None:
     body = CloseBody()
     assert (body.feed(b"abc"), body.done) == (b"abc", False)
 
 
-def test_chunks_are_written_with_their_end_and_trailers() -> None:
+def test_chunks_are_encoded_with_last_chunk_and_trailers() -> None:
     assert chunk(b"x" * 17) == b"11\r\n" + b"x" * 17 + b"\r\n"
     assert chunks(b"", done=True) == b"0\r\n\r\n"
     assert chunks(b"a", done=True, trailers=b"A: b\r\n") == b"1\r\na\r\n0\r\nA: b\r\n\r\n"
     assert chunks(b"", done=False) == b""
 
 
-def test_extensions_of_a_body_are_bounded_together() -> None:
+def test_total_chunk_extension_bytes_are_bounded() -> None:
     body = ChunkedBody()
     with pytest.raises(BadBody, match="oversize"):
         body.feed(b"1;%b\r\nx\r\n" % (b"e" * 200) * 100)
 
 
 @pytest.mark.parametrize("extension", [b"", b";a", b" ; a", b";a=b", b"; a = b;c", b';a="b \\" ;c"', b';a="";b'])
-def test_extensions_that_keep_to_the_grammar_are_dropped(extension: bytes) -> None:
+def test_valid_chunk_extensions_are_dropped(extension: bytes) -> None:
     body = ChunkedBody()
     assert (body.feed(b"5%b\r\nhello\r\n0%b\r\n\r\n" % (extension, extension)), body.done) == (b"hello", True)
 
@@ -52,13 +52,13 @@ def test_extensions_that_keep_to_the_grammar_are_dropped(extension: bytes) -> No
         b"5\n",
     ],
 )
-def test_a_size_line_against_the_grammar_is_refused(line: bytes) -> None:
+def test_malformed_chunk_size_line_is_rejected(line: bytes) -> None:
     with pytest.raises(BadBody, match="malformed chunk size"):
         ChunkedBody().feed(line + b"\r\nhello\r\n")
 
 
 @pytest.mark.parametrize("after", [b"\n", b"A: b\n", b"A: b\r\n\n", b"\rx", b"A: b\rB"])
-def test_half_a_line_end_in_trailers_is_refused_immediately(after: bytes) -> None:
+def test_incomplete_line_end_in_trailers_is_rejected_immediately(after: bytes) -> None:
     """Otherwise the client would wait for a response while the parser waits for the other half."""
     for cut in range(len(after)):
         body = ChunkedBody()
@@ -75,13 +75,13 @@ def test_trailers_are_bounded(trailers: bytes) -> None:
         ChunkedBody().feed(b"0\r\n" + trailers)
 
 
-def test_trailers_that_frame_or_route_do_not_pass() -> None:
+def test_framing_and_routing_trailers_are_removed() -> None:
     body = ChunkedBody()
     body.feed(b"0\r\nContent-Length: 5\r\nA: b\r\nHost: h\r\nK-Pod-Secret: x\r\n\r\nrest")
     assert (body.trailers, body.rest) == (b"A: b\r\n", b"rest")
 
 
-def test_with_a_bound_one_feed_reads_so_many_chunks_and_the_next_continues() -> None:
+def test_feed_decodes_at_most_chunks_max_and_next_continues() -> None:
     body = ChunkedBody(chunks_max=2)
     results = [body.feed(chunk(b"a") * 5 + b"0\r\n\r\nrest")]
     while body.has_more:
@@ -91,7 +91,7 @@ def test_with_a_bound_one_feed_reads_so_many_chunks_and_the_next_continues() -> 
 
 
 @pytest.mark.parametrize(("size", "count", "is_costly"), [(1, 50, False), (1, 100, True), (1000, 100, False)])
-def test_many_chunks_for_few_bytes_are_costly(size: int, count: int, is_costly: bool) -> None:
+def test_many_small_chunks_are_costly(size: int, count: int, is_costly: bool) -> None:
     body = ChunkedBody(chunks_max=200)
     body.feed(chunk(b"a" * size) * count)
     assert body.is_costly is is_costly

@@ -12,7 +12,7 @@ def _filled(*since_s: float, is_for_new: bool = False) -> tuple[ConnectionQueue,
     return queue, clients
 
 
-def test_requests_are_served_in_order_and_by_address() -> None:
+def test_requests_are_popped_in_order_by_address() -> None:
     queue, (first, second) = _filled(1, 1)
     assert (queue.is_waiting, queue.count(_A), queue.count(_B)) == (True, 2, 0)
     assert queue.pop(_B, is_reused=True) is None
@@ -20,7 +20,7 @@ def test_requests_are_served_in_order_and_by_address() -> None:
     assert not queue.is_waiting
 
 
-def test_a_retry_waits_for_a_new_connection_and_keeps_its_place() -> None:
+def test_retry_waits_for_new_connection_and_retains_its_position() -> None:
     queue, (retry,) = _filled(1, is_for_new=True)
     other = Waiting()
     queue.add(_A, other, since_s=1, is_for_new=False)
@@ -38,7 +38,7 @@ def test_requests_that_no_longer_wait_are_skipped() -> None:
     assert not queue.is_waiting
 
 
-def test_an_attempt_fails_all_requests_that_waited_when_it_began_or_else_the_first() -> None:
+def test_failed_attempt_fails_requests_queued_before_it_or_the_first() -> None:
     queue, (first, second, third) = _filled(1, 2, 3)
     first.is_waiting = False
     assert queue.failed(_A, before_s=0) == [second]

@@ -1,4 +1,4 @@
-"""Facts of a request's head beyond the integration tests."""
+"""Request heads: cases beyond the integration tests."""
 
 import pytest
 
@@ -12,7 +12,7 @@ from serving.net.proxy.http1.requesthead import (
     with_traceparent,
 )
 
-OURS = b"00-0af7651916cd43dd8448eb211c80319c-00000000000000aa-01"
+TRACEPARENT = b"00-0af7651916cd43dd8448eb211c80319c-00000000000000aa-01"
 
 
 def read(raw: bytes) -> RequestHead:
@@ -33,33 +33,33 @@ def read(raw: bytes) -> RequestHead:
         (b"BREW /", b"/"),
     ],
 )
-def test_targets_become_paths(first: bytes, target: bytes) -> None:
+def test_request_targets_are_normalized_to_paths(first: bytes, target: bytes) -> None:
     assert read(first + b" HTTP/1.1\r\nHost: h").target == target
 
 
 @pytest.mark.parametrize(
     "first", [b"GET ftp://h/", b"GET http://", b"GET http:///a", b"POST *", b"GET http://h/#a", b"GET /\xc3\xa4"]
 )
-def test_other_targets_are_refused(first: bytes) -> None:
+def test_invalid_request_targets_are_rejected(first: bytes) -> None:
     with pytest.raises(RequestRefusal) as caught:
         read(first + b" HTTP/1.1\r\nHost: h")
     assert caught.value.status == 400
 
 
-def test_keep_alive_is_http_1_1s_unless_it_says_close() -> None:
+def test_keep_alive_requires_http_1_1_without_connection_close() -> None:
     assert read(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: Keep-Alive").keep_alive
     assert not read(b"GET / HTTP/1.1\r\nHost: h\r\nConnection: x, CLOSE").keep_alive
     assert not read(b"GET / HTTP/1.0\r\nHost: h\r\nConnection: keep-alive").keep_alive
 
 
-def test_an_upgrade_needs_its_connection_token_and_http_1_1() -> None:
+def test_upgrade_requires_connection_token_and_http_1_1() -> None:
     assert read(b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket\r\nConnection: upgrade").upgrade == b"websocket"
     assert read(b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: websocket").upgrade is None
     assert read(b"GET / HTTP/1.1\r\nHost: h\r\nUpgrade: h2c\r\nConnection: upgrade").upgrade is None
     assert read(b"GET / HTTP/1.0\r\nHost: h\r\nUpgrade: websocket\r\nConnection: upgrade").upgrade is None
 
 
-def test_methods_that_do_the_same_twice_may_be_repeated_and_others_with_a_key() -> None:
+def test_idempotent_methods_and_idempotency_key_may_be_repeated() -> None:
     assert read(b"DELETE / HTTP/1.1\r\nHost: h").may_be_repeated
     assert not read(b"POST / HTTP/1.1\r\nHost: h").may_be_repeated
     assert read(b"POST / HTTP/1.1\r\nHost: h\r\nIdempotency-Key: 1").may_be_repeated
@@ -70,7 +70,7 @@ def test_headers_are_found_by_name() -> None:
     assert (head.get(b"a"), head.get(b"b"), list(head.values(b"a"))) == (b"1", None, [b"1", b"2"])
 
 
-def test_names_with_an_underscore_are_dropped_unless_they_are_kept() -> None:
+def test_header_names_with_underscore_are_dropped_unless_configured() -> None:
     raw = b"GET /a_b HTTP/1.1\r\nHost: h\r\nX_Forwarded_For: 1.2.3.4\r\nX-A: b_c\r\nContent_Length: 5"
     dropped, request_head = read(raw), read_request_head(raw, header_count_max=10, keeps_underscores=True)
     assert (dropped.target, dropped.wire) == (b"/a_b", b"X-A: b_c\r\n")
@@ -79,20 +79,20 @@ def test_names_with_an_underscore_are_dropped_unless_they_are_kept() -> None:
     assert not request_head.has_body
 
 
-def test_every_traceparent_is_replaced_and_the_rest_continues() -> None:
+def test_with_traceparent_replaces_every_traceparent() -> None:
     raw = b"GET / HTTP/1.1\r\nHost: h\r\nTraceparent: 00-1\r\nA: 1\r\ntraceparent: 00-2\r\ntracestate: x=1"
-    head = with_traceparent(read_request_head(raw, header_count_max=100), OURS)
-    assert list(head.values(b"traceparent")) == [OURS]
-    assert head.wire == b"A: 1\r\ntracestate: x=1\r\ntraceparent: %b\r\n" % OURS
+    head = with_traceparent(read_request_head(raw, header_count_max=100), TRACEPARENT)
+    assert list(head.values(b"traceparent")) == [TRACEPARENT]
+    assert head.wire == b"A: 1\r\ntracestate: x=1\r\ntraceparent: %b\r\n" % TRACEPARENT
 
 
-def test_a_head_without_one_gets_one_even_if_connection_takes_such_out() -> None:
+def test_with_traceparent_adds_header_despite_connection_token() -> None:
     raw = b"GET / HTTP/1.1\r\nHost: h\r\nConnection: traceparent"
-    head = with_traceparent(read_request_head(raw, header_count_max=100), OURS)
-    assert head.wire.endswith(b"traceparent: %b\r\n" % OURS)
+    head = with_traceparent(read_request_head(raw, header_count_max=100), TRACEPARENT)
+    assert head.wire.endswith(b"traceparent: %b\r\n" % TRACEPARENT)
 
 
-def test_a_client_of_grpc_says_so() -> None:
+def test_grpc_call_is_recognized_by_content_type() -> None:
     raw = b"POST / HTTP/1.1\r\nHost: h\r\nContent-Type: application/grpc+proto"
     assert is_grpc_call(read_request_head(raw, header_count_max=9))
     assert not is_grpc_call(read_request_head(b"GET / HTTP/1.1\r\nHost: h", header_count_max=9))
@@ -109,12 +109,12 @@ def test_a_client_of_grpc_says_so() -> None:
         (b"", None),
     ],
 )
-def test_an_incomplete_head_is_refused_once_it_cannot_become_valid(start: bytes, status: int | None) -> None:
+def test_incomplete_head_is_rejected_once_it_cannot_become_valid(start: bytes, status: int | None) -> None:
     refusal = refused_start(start, head_bytes_max=60)
     assert (refusal and refusal.status) == status
 
 
-def test_connect_is_refused_in_every_form_and_after_any_head() -> None:
+def test_connect_is_rejected_for_every_target_form() -> None:
     memory = HeadMemory(keeps_underscores=False)
     memory.read(b"GET /x HTTP/1.1\r\nHost: a", header_count_max=10)
     for target in (b"/x", b"a:443", b"http://a/", b"*"):

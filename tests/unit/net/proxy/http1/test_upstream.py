@@ -1,4 +1,4 @@
-"""A connection to an app: what one read of its response may cost, whatever it sends."""
+"""A connection to an app: bounds on the cost of one read of its response."""
 
 import itertools
 
@@ -11,7 +11,7 @@ INTERIM = b"HTTP/1.1 103 Early Hints\r\n\r\n"
 COUNT = 10 * CHUNKS_AT_ONCE
 
 
-def begun() -> Bench:
+def bench_with_request() -> Bench:
     """A bench with a request whose response is awaited."""
     bench = Bench()
     bench.connection.data_received(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
@@ -27,8 +27,8 @@ async def read_all(bench: Bench, app: Wire) -> list[int]:
     return seen
 
 
-async def test_a_response_of_tiny_chunks_is_read_piece_by_piece_and_its_connection_pauses() -> None:
-    bench = begun()
+async def test_response_of_tiny_chunks_is_read_in_pieces_with_paused_connection() -> None:
+    bench = bench_with_request()
     bench.upstreams[0].data_received(HEAD)
     before = bench.client.written.count(b"x")
     bench.upstreams[0].data_received(chunk(b"x") * COUNT)
@@ -40,16 +40,16 @@ async def test_a_response_of_tiny_chunks_is_read_piece_by_piece_and_its_connecti
     assert ([exchange.response.status for exchange in bench.finished], bench.apps[0].is_closed) == ([200], False)
 
 
-async def test_a_response_of_tiny_chunks_that_ends_in_the_same_read_is_complete() -> None:
-    bench = begun()
+async def test_response_of_tiny_chunks_in_one_read_is_complete() -> None:
+    bench = bench_with_request()
     bench.upstreams[0].data_received(HEAD + chunk(b"x") * COUNT + LAST_CHUNK)
     await read_all(bench, bench.apps[0])
     assert ([exchange.response.status for exchange in bench.finished], bench.apps[0].is_closed) == ([200], False)
     assert bench.client.written.endswith(LAST_CHUNK)
 
 
-async def test_a_full_client_pauses_a_response_of_tiny_chunks_also_after_its_turn() -> None:
-    bench = begun()
+async def test_full_client_keeps_response_of_tiny_chunks_paused() -> None:
+    bench = bench_with_request()
     bench.upstreams[0].data_received(HEAD + chunk(b"x") * COUNT)
     bench.upstreams[0].pause_reading(full=True)
     for _ in range(COUNT // CHUNKS_AT_ONCE + 2):
@@ -59,8 +59,8 @@ async def test_a_full_client_pauses_a_response_of_tiny_chunks_also_after_its_tur
     assert not bench.apps[0].is_reading_paused
 
 
-def test_an_app_that_sends_interim_responses_without_end_is_ended() -> None:
-    bench = begun()
+def test_endless_interim_responses_end_with_502_and_close() -> None:
+    bench = bench_with_request()
     bench.upstreams[0].data_received(INTERIM * 2_000)
     assert ([exchange.response.status for exchange in bench.finished], bench.apps[0].is_closed) == ([502], True)
     assert bench.client.written.count(b" 103 ") < 1_000

@@ -1,4 +1,4 @@
-"""An engine with an owner that records events, and takes every stream."""
+"""An engine whose owner records events and accepts every stream."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from serving.net.proxy.http2.frames import ErrorCode, Violation
 from serving.net.proxy.http2.hpack_decoder import FieldSection
 
 
-class NotedStream(EngineStream):
+class RecordingStream(EngineStream):
     """A stream that records its input."""
 
     __slots__ = ("_owner", "is_paused")
@@ -39,7 +39,7 @@ class NotedStream(EngineStream):
 
 
 class Recorder:
-    """See the module. ``is_paused`` streams do not open their windows again."""
+    """Owns an engine and records its events. ``is_paused`` streams do not replenish their windows."""
 
     def __init__(
         self, *, is_server: bool = True, is_paused: bool = False, settings: HttpSettings | None = None
@@ -53,7 +53,7 @@ class Recorder:
         self.notes.append(what)
 
     def feed(self, *pieces: bytes, now_s: float = 0.0) -> list[tuple[Any, ...]]:
-        """The effects of these bytes."""
+        """Feed bytes to the engine. Returns the events that they cause."""
         before = len(self.notes)
         for piece in pieces:
             if self.violation is None:
@@ -70,7 +70,7 @@ class Recorder:
 
     def request(self) -> EngineStream:
         """Begin a stream as a client."""
-        stream = NotedStream(self, self.engine.next_id(), ended=False)
+        stream = RecordingStream(self, self.engine.next_id(), ended=False)
         self.engine.streams[stream.stream_id] = stream
         return stream
 
@@ -78,7 +78,7 @@ class Recorder:
         if len(self.engine.streams) >= self.engine.settings.http2_streams_max:
             self.engine.refuse(stream_id, ErrorCode.REFUSED_STREAM)
             return
-        self.engine.streams[stream_id] = NotedStream(self, stream_id, ended=ended)
+        self.engine.streams[stream_id] = RecordingStream(self, stream_id, ended=ended)
         self.record("open", stream_id, [*section.fields], ended)
 
     def write_now(self) -> None:

@@ -55,7 +55,7 @@ frames = st.sampled_from(
 
 
 @given(parts=st.lists(frames, max_size=8, unique=True), cuts=st.lists(st.integers(0, 400), max_size=12))
-def test_every_split_means_the_same(parts: list[bytes], cuts: list[int]) -> None:
+def test_input_split_does_not_change_events(parts: list[bytes], cuts: list[int]) -> None:
     parts.sort(key=lambda part: part[5:9])
     wire = OPENING + b"".join(parts)
     places = sorted({0, len(wire), *[cut for cut in cuts if cut < len(wire)]})
@@ -79,13 +79,13 @@ def test_every_split_means_the_same(parts: list[bytes], cuts: list[int]) -> None
         OPENING + GOAWAY[:-1],
     ],
 )
-def test_a_head_that_is_not_complete_is_known(rest: bytes) -> None:
+def test_incomplete_head_is_reported_as_amid_head(rest: bytes) -> None:
     recorder = Recorder()
     recorder.feed(rest)
     assert recorder.engine.is_amid_head is (rest not in (PREFACE, OPENING))
 
 
-def test_a_body_that_is_not_complete_is_no_head() -> None:
+def test_incomplete_body_is_not_amid_head() -> None:
     recorder = opened()
     recorder.feed(OPEN, data(b"body")[:-1])
     assert not recorder.engine.is_amid_head
@@ -103,7 +103,7 @@ def test_a_body_that_is_not_complete_is_no_head() -> None:
         ("http2_idle_frames_max", GOAWAY),
     ],
 )
-def test_what_costs_nothing_is_counted_over_a_period(limit: str, costs: bytes) -> None:
+def test_idle_frames_are_limited_per_period(limit: str, costs: bytes) -> None:
     recorder = opened(**{limit: 3}, http2_count_period_s=10.0)
     # The client's first settings count.
     recorder.feed(OPEN, *[costs] * (3 - ("settings" in limit)), now_s=1.0)
@@ -113,7 +113,7 @@ def test_what_costs_nothing_is_counted_over_a_period(limit: str, costs: bytes) -
     assert recorder.violation is ErrorCode.ENHANCE_YOUR_CALM
 
 
-def test_a_client_that_is_answered_may_ping() -> None:
+def test_pings_are_not_limited_while_responses_are_sent() -> None:
     recorder = opened(http2_pings_max=2)
     for _ in range(10):
         recorder.feed(PING * 2)
@@ -122,7 +122,7 @@ def test_a_client_that_is_answered_may_ping() -> None:
 
 
 @pytest.mark.parametrize("answered", [0, 5])
-def test_a_stream_that_was_answered_earns_a_reset(answered: int) -> None:
+def test_each_completed_response_allows_one_more_reset(answered: int) -> None:
     recorder = opened(http2_resets_max=3)
     ids = itertools.count(1, 2)
     for number in itertools.islice(ids, answered):
@@ -144,7 +144,7 @@ def test_a_stream_that_was_answered_earns_a_reset(answered: int) -> None:
         window(2**31 - 1, 1),
     ],
 )
-def test_a_client_that_makes_us_reset_streams_is_counted_as_if_it_did(fault: bytes) -> None:
+def test_resets_provoked_by_client_count_as_its_resets(fault: bytes) -> None:
     recorder = opened(http2_resets_max=3)
     for number in range(1, 9, 2):
         mine = fault.replace(b"\0\0\0\1", number.to_bytes(4))
@@ -153,7 +153,7 @@ def test_a_client_that_makes_us_reset_streams_is_counted_as_if_it_did(fault: byt
     assert recorder.violation is ErrorCode.ENHANCE_YOUR_CALM
 
 
-def test_larger_windows_count_when_they_are_many_more_than_what_was_sent() -> None:
+def test_window_updates_are_limited_relative_to_sent_frames() -> None:
     recorder = opened(http2_idle_frames_max=1)
     recorder.feed(window(1) * 100)
     for number in range(1, 21, 2):
@@ -165,7 +165,7 @@ def test_larger_windows_count_when_they_are_many_more_than_what_was_sent() -> No
     assert recorder.violation is ErrorCode.ENHANCE_YOUR_CALM
 
 
-def test_a_larger_window_of_an_ended_stream_counts_as_any_other() -> None:
+def test_window_updates_of_ended_stream_are_counted() -> None:
     recorder = opened(http2_idle_frames_max=1)
     for number in range(1, 401, 2):
         recorder.feed(request(number))
@@ -178,7 +178,7 @@ def test_a_larger_window_of_an_ended_stream_counts_as_any_other() -> None:
     assert recorder.violation is ErrorCode.ENHANCE_YOUR_CALM
 
 
-def test_a_padding_alone_opens_the_window_again() -> None:
+def test_padding_only_frames_replenish_the_window() -> None:
     recorder = opened()
     recorder.feed(OPEN, data(b"\xfe" + bytes(254), flags=8) * 400)
     assert recorder.violation is None
@@ -195,13 +195,15 @@ def test_a_padding_alone_opens_the_window_again() -> None:
         ({}, GOAWAY, ErrorCode.PROTOCOL_ERROR),
     ],
 )
-def test_a_head_in_pieces_is_bounded_and_not_cut_off(limits: dict[str, float], wire: bytes, code: ErrorCode) -> None:
+def test_continued_head_is_bounded_and_not_interruptible(
+    limits: dict[str, float], wire: bytes, code: ErrorCode
+) -> None:
     recorder = opened(**limits)
     recorder.feed(frame(Kind.HEADERS, fields(), stream_id=1), wire)
     assert recorder.violation is code
 
 
-def test_a_head_that_unpacks_to_too_much_ends_the_connection() -> None:
+def test_head_that_decompresses_beyond_limit_ends_connection() -> None:
     # One entry of 4 KB in the table, and 100 bytes that repeat it 100 times.
     bomb = b"\x40\x01x\x7f\xa1\x1e" + bytes([97]) * 4000 + b"\xbe" * 100
     recorder = opened(head_bytes_max=8192)
@@ -209,7 +211,7 @@ def test_a_head_that_unpacks_to_too_much_ends_the_connection() -> None:
     assert recorder.violation is ErrorCode.ENHANCE_YOUR_CALM
 
 
-def test_a_body_waits_for_the_window_and_continues_in_turns() -> None:
+def test_body_waits_for_window_and_streams_continue_in_turns() -> None:
     recorder = opened()
     recorder.feed(request(1), request(3))
     for number in (1, 3):
@@ -234,7 +236,7 @@ def test_trailers_wait_for_the_body_before_them() -> None:
     assert [(kind, flags) for kind, flags, *_ in sent(recorder)] == [(Kind.DATA, 0), (Kind.HEADERS, 5)]
 
 
-def test_nothing_is_sent_while_the_socket_is_full_and_the_end_comes_after_it() -> None:
+def test_body_and_trailers_are_sent_after_full_socket_drains() -> None:
     recorder = opened()
     recorder.feed(request(1))
     recorder.engine.is_full = True
@@ -245,7 +247,7 @@ def test_nothing_is_sent_while_the_socket_is_full_and_the_end_comes_after_it() -
     assert [kind for kind, *_ in sent(recorder)] == [Kind.DATA, Kind.HEADERS]
 
 
-def test_the_window_of_a_stream_that_is_taken_immediately_grows_and_shrinks_for_the_next() -> None:
+def test_window_of_fast_stream_grows_and_next_stream_starts_small() -> None:
     recorder = opened()
     recorder.feed(OPEN)
     for _ in range(100):
@@ -256,21 +258,21 @@ def test_the_window_of_a_stream_that_is_taken_immediately_grows_and_shrinks_for_
     assert recorder.stream(3).window_bytes == 65_535
 
 
-def test_all_windows_together_grow_to_a_limit() -> None:
+def test_total_growth_of_windows_is_bounded() -> None:
     recorder = opened()
     for number in range(1, 100, 2):
         recorder.feed(request(number, flags=4), *[data(bytes(FRAME_MAX), stream_id=number)] * 70)
     assert sum(stream.window_bytes - 65_535 for stream in recorder.engine.streams.values()) <= 4 * 2**20
 
 
-def test_a_stream_that_is_not_read_takes_one_window() -> None:
+def test_paused_stream_receives_at_most_one_window() -> None:
     recorder = Recorder(is_paused=True)
     recorder.feed(OPENING, OPEN, *[data(bytes(FRAME_MAX))] * 5)
     assert recorder.violation is ErrorCode.FLOW_CONTROL_ERROR
     assert sum(len(note[2]) for note in recorder.notes if note[0] == "data") <= 65_535
 
 
-def test_a_large_head_goes_in_pieces_and_is_read_again() -> None:
+def test_large_head_is_sent_in_continuations_and_decoded() -> None:
     recorder, client = opened(), Recorder(is_server=False)
     client.request()
     recorder.feed(request(1))
@@ -280,7 +282,7 @@ def test_a_large_head_goes_in_pieces_and_is_read_again() -> None:
     assert client.notes[0] == ("head", 1, lines, True)
 
 
-def test_a_client_takes_no_push_and_no_answer_to_nothing() -> None:
+def test_client_rejects_push_and_unrequested_streams() -> None:
     for wire in (
         frame(Kind.PUSH_PROMISE, bytes(4) + fields(*GET), flags=4, stream_id=1),
         request(1),
@@ -292,13 +294,13 @@ def test_a_client_takes_no_push_and_no_answer_to_nothing() -> None:
         assert recorder.violation is ErrorCode.PROTOCOL_ERROR
 
 
-def test_how_streams_ended_is_remembered_for_a_while() -> None:
+def test_recently_ended_streams_are_remembered() -> None:
     recorder = opened()
     for number in range(1, 2001, 2):
         recorder.feed(request(number))
         recorder.engine.send_head(recorder.stream(number), None, lambda: [(b":status", b"200")], ended=True)
     recorder.engine.out.clear()
-    # Long forgotten: the stream ends, and the connection does not.
+    # The end of stream 1 is no longer remembered: the stream is reset, and the connection remains open.
     recorder.feed(request(1), window(1, 1), frame(Kind.RST, bytes(4), stream_id=1), data(b"x", stream_id=3))
     assert [(kind, stream_id) for kind, _, stream_id, _ in sent(recorder)] == [(Kind.RST, 1)]
     assert recorder.violation is None
@@ -306,7 +308,7 @@ def test_how_streams_ended_is_remembered_for_a_while() -> None:
     assert recorder.violation is ErrorCode.STREAM_CLOSED
 
 
-def test_waiting_bytes_are_written_in_batches_and_stay_when_the_transport_is_full() -> None:
+def test_pending_bytes_remain_while_transport_is_full() -> None:
     class Full(Recorder):
         def write_now(self) -> None:
             self.engine.is_full = True
@@ -323,7 +325,7 @@ def test_waiting_bytes_are_written_in_batches_and_stay_when_the_transport_is_ful
     assert len(stream.pending or b"") >= 800_000
 
 
-def test_one_read_of_a_client_has_a_bound_of_frames_and_the_next_continues() -> None:
+def test_receive_processes_at_most_256_frames_per_call() -> None:
     recorder = opened(http2_idle_frames_max=10_000)
     recorder.feed(OPEN)
     counts = []
@@ -336,7 +338,7 @@ def test_one_read_of_a_client_has_a_bound_of_frames_and_the_next_continues() -> 
     assert [after - before for before, after in itertools.pairwise(counts)] == [256, 256, 1_000 - 3 * 256]
 
 
-def test_frames_of_usual_size_are_not_costly() -> None:
+def test_frames_of_normal_size_are_not_costly() -> None:
     recorder = opened()
     recorder.feed(OPEN)
     recorder.engine.receive(data(b"x" * 500) * 100, 0.0)

@@ -1,4 +1,4 @@
-"""The table of stream states, and that the engine follows it."""
+"""The verdict on each frame in each stream state, and the engine that follows it."""
 
 import itertools
 
@@ -30,7 +30,7 @@ STATUS = [(b":status", b"200")]
 
 
 def in_state(state: StreamState) -> tuple[Recorder, int]:
-    """A server's side with a stream in a state, and the stream's number."""
+    """A server with a stream in this state, and the stream's id."""
     recorder = Recorder()
     recorder.feed(OPENING)
     if state is StreamState.IDLE:
@@ -57,7 +57,7 @@ def test_every_frame_has_a_verdict_in_every_state() -> None:
 
 
 @pytest.mark.parametrize(("kind", "state"), [*itertools.product(KINDS, StreamState)])
-def test_the_engine_does_what_the_table_says(kind: int, state: StreamState) -> None:
+def test_engine_follows_verdict_table(kind: int, state: StreamState) -> None:
     recorder, number = in_state(state)
     recorder.engine.out.clear()
     feeds = recorder.feed(frame(kind, PAYLOADS[kind], flags=5 if kind == HEADERS else 0, stream_id=number))

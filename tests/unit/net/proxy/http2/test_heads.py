@@ -1,4 +1,4 @@
-"""Heads between HTTP/2's fields and HTTP/1.1's lines."""
+"""Conversion of heads between HTTP/2 fields and HTTP/1.1 lines."""
 
 import pytest
 
@@ -21,20 +21,20 @@ def read(*fields: tuple[bytes, bytes], ended: bool = True) -> RequestHead:
     return read_request_fields(fields, ended=ended, head_bytes_max=1000, header_count_max=20)
 
 
-def test_a_request_is_read_as_http1_would_write_it() -> None:
+def test_request_fields_are_read_as_http1_head() -> None:
     head = read(*GET, (b"cookie", b"a=1"), (b"x", b"y"), (b"cookie", b"b=2"), (b"te", b"trailers"))
     assert (head.method, head.target, head.host, head.has_body) == (b"GET", b"/a?b", b"h", False)
     assert head.get(b"cookie") == b"a=1; b=2"
     assert head.trailers_wanted
 
 
-def test_a_body_has_its_length_or_is_chunked() -> None:
+def test_request_body_has_length_or_is_chunked() -> None:
     assert read(*POST, ended=False).chunked
     assert read(*POST, (b"content-length", b"5"), ended=False).content_length == 5
     assert not read(*POST, (b"content-length", b"0")).has_body
 
 
-def test_a_host_stands_in_for_the_authority() -> None:
+def test_host_field_replaces_missing_authority() -> None:
     assert read(*GET[:3], (b"host", b"there")).host == b"there"
     assert read(*GET, (b"host", b"H")).host == b"h"
 
@@ -49,18 +49,18 @@ def test_a_host_stands_in_for_the_authority() -> None:
         ((*GET, *[(b"x", b"")] * 21), 431),
     ],
 )
-def test_what_is_not_taken_is_refused(fields: tuple[tuple[bytes, bytes], ...], status: int) -> None:
+def test_unsupported_request_fields_are_rejected(fields: tuple[tuple[bytes, bytes], ...], status: int) -> None:
     with pytest.raises(RequestRefusal) as caught:
         read(*fields)
     assert caught.value.status == status
 
 
-def test_a_length_without_a_body_is_malformed() -> None:
+def test_content_length_without_body_is_malformed() -> None:
     with pytest.raises(Malformed):
         read(*POST, (b"content-length", b"5"))
 
 
-def test_a_response_is_read_with_its_framing() -> None:
+def test_response_fields_are_read_with_framing() -> None:
     def framing(*fields: tuple[bytes, bytes], ended: bool = False, method: bytes = b"GET") -> Framing:
         return read_response_fields(fields, ended=ended, method=method, header_count_max=9).framing
 
@@ -70,7 +70,7 @@ def test_a_response_is_read_with_its_framing() -> None:
     assert framing((b":status", b"200"), (b"content-length", b"3"), ended=True, method=b"HEAD") is Framing.NONE
 
 
-def test_a_response_to_head_gets_no_length_that_it_did_not_have() -> None:
+def test_bodiless_response_without_length_has_no_length() -> None:
     for status, method in ((b"200", b"HEAD"), (b"304", b"GET")):
         head = read_response_fields([(b":status", status)], ended=True, method=method, header_count_max=9)
         assert head.content_length is None
@@ -88,29 +88,29 @@ def test_a_response_to_head_gets_no_length_that_it_did_not_have() -> None:
         [(b":status", b"200"), (b"x", b"a\nb")],
     ],
 )
-def test_a_malformed_response_is_reported(fields: list[tuple[bytes, bytes]]) -> None:
+def test_malformed_response_fields_are_rejected(fields: list[tuple[bytes, bytes]]) -> None:
     with pytest.raises(Malformed):
         read_response_fields(fields, ended=True, method=b"GET", header_count_max=9)
 
 
-def test_a_response_that_would_change_the_protocol_or_lacks_its_body_is_bad() -> None:
+def test_response_101_or_without_its_body_is_bad() -> None:
     for fields in ([(b":status", b"101")], [(b":status", b"200"), (b"content-length", b"5")]):
         with pytest.raises(BadResponse):
             read_response_fields(fields, ended=True, method=b"GET", header_count_max=9)
 
 
-def test_trailers_lose_what_frames_and_what_is_ours() -> None:
+def test_framing_trailers_are_removed_and_pseudo_headers_rejected() -> None:
     assert read_trailer_fields([(b"grpc-status", b"0"), (b"content-length", b"5")]) == b"grpc-status: 0\r\n"
     with pytest.raises(Malformed):
         read_trailer_fields([(b":path", b"/")])
 
 
-def test_a_request_of_ours_is_written_as_fields() -> None:
+def test_http1_request_is_encoded_as_fields() -> None:
     raw = b"POST /a HTTP/1.1\r\nHost: h\r\nX: y\r\nTransfer-Encoding: chunked\r\nConnection: te\r\nTE: trailers"
     expected = [(b":method", b"POST"), (b":scheme", b"http"), (b":path", b"/a"), (b":authority", b"h")]
     assert request_fields(raw) == [*expected, (b"x", b"y"), (b"te", b"trailers")]
 
 
-def test_a_response_is_written_as_fields() -> None:
+def test_http1_response_is_encoded_as_fields() -> None:
     results = response_fields(200, [b"X: y\r\n", b"Connection: close\r\n"], length=3)
     assert results == [(b":status", b"200"), (b"x", b"y"), (b"content-length", b"3")]

@@ -1,4 +1,4 @@
-"""Heads as HPACK packs them, read; the library of Python is the oracle."""
+"""HPACK decoding, compared with the library hpack."""
 
 import hpack
 import pytest
@@ -18,7 +18,7 @@ def new_decoder() -> HeaderDecoder:
 
 
 @given(sent=st.lists(heads, max_size=8), size=st.sampled_from([None, 0, 60, 4096]))
-def test_a_connections_heads_are_read(sent: list[list[tuple[bytes, bytes]]], size: int | None) -> None:
+def test_decoder_reads_heads_of_reference_encoder(sent: list[list[tuple[bytes, bytes]]], size: int | None) -> None:
     encoder, header_decoder = hpack.Encoder(), new_decoder()
     if size is not None:
         encoder.header_table_size = size
@@ -27,7 +27,7 @@ def test_a_connections_heads_are_read(sent: list[list[tuple[bytes, bytes]]], siz
 
 
 @given(blocks=st.lists(st.binary(max_size=30), max_size=4))
-def test_any_bytes_mean_what_the_oracle_says(blocks: list[bytes]) -> None:
+def test_decoder_agrees_with_reference_on_any_bytes(blocks: list[bytes]) -> None:
     oracle, header_decoder = hpack.Decoder(), new_decoder()
     for block in blocks:
         try:
@@ -39,7 +39,7 @@ def test_any_bytes_mean_what_the_oracle_says(blocks: list[bytes]) -> None:
         assert header_decoder.decode(block).fields == expected
 
 
-def test_a_block_that_leaves_the_table_alone_is_remembered_until_it_changes() -> None:
+def test_block_is_cached_until_dynamic_table_changes() -> None:
     encoder, header_decoder = hpack.Encoder(), new_decoder()
     header_decoder.decode(encoder.encode([(b"x", b"1")]))
     block = encoder.encode([(b"x", b"1")])
@@ -48,7 +48,7 @@ def test_a_block_that_leaves_the_table_alone_is_remembered_until_it_changes() ->
     assert header_decoder.decode(block).fields == [(b"x", b"2")]
 
 
-def test_the_memory_of_blocks_is_bounded() -> None:
+def test_block_cache_is_bounded() -> None:
     header_decoder = new_decoder()
     for number in range(1000):
         header_decoder.decode(b"\x00\x01x\x03%03d" % number)
@@ -71,13 +71,13 @@ def test_the_memory_of_blocks_is_bounded() -> None:
         b"\x20\x20\x20\x20\x20\x20\x20\x20\x82",
     ],
 )
-def test_what_is_malformed_ends_the_connection(block: bytes) -> None:
+def test_malformed_block_is_a_compression_error(block: bytes) -> None:
     with pytest.raises(Violation) as caught:
         new_decoder().decode(block)
     assert caught.value.code is ErrorCode.COMPRESSION_ERROR
 
 
-def test_a_table_is_emptied_and_enlarged_again() -> None:
+def test_dynamic_table_can_be_emptied_and_enlarged() -> None:
     header_decoder = new_decoder()
     header_decoder.decode(b"\x40\x01x\x01y")
     assert header_decoder.decode(b"\x20\x3f\xe1\x1f\x82").fields == [(b":method", b"GET")]

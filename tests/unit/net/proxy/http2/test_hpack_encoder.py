@@ -1,4 +1,4 @@
-"""Heads packed; the library of Python reads them."""
+"""HPACK encoding, decoded by the library hpack."""
 
 import hpack
 from hypothesis import given
@@ -13,7 +13,7 @@ sizes = st.sampled_from([None, None, None, 0, 100, 4096, 100_000])
 
 
 @given(steps=st.lists(st.tuples(heads, sizes), max_size=30))
-def test_a_connections_heads_are_read_by_the_oracle(steps: list[tuple[list[tuple[bytes, bytes]], int | None]]) -> None:
+def test_encoded_heads_are_read_by_reference_decoder(steps: list[tuple[list[tuple[bytes, bytes]], int | None]]) -> None:
     header_encoder, oracle = HeaderEncoder(), hpack.Decoder()
     for head, size in steps:
         if size is not None:
@@ -24,14 +24,14 @@ def test_a_connections_heads_are_read_by_the_oracle(steps: list[tuple[list[tuple
         assert [(bytes(name), bytes(value)) for name, value in oracle.decode(block, raw=True)] == head
 
 
-def test_a_field_is_indexed_when_it_comes_again_and_then_costs_a_byte() -> None:
+def test_repeated_field_is_indexed_and_encoded_in_one_byte() -> None:
     header_encoder = HeaderEncoder()
     sizes = [len(header_encoder.pack([(b"x-mode", b"quick")])) for _ in range(4)]
     assert sizes[0] == sizes[1] > 8
     assert sizes[2:] == [1, 1]
 
 
-def test_a_head_is_known_until_the_table_changes() -> None:
+def test_encoded_head_is_cached_until_dynamic_table_changes() -> None:
     header_encoder = HeaderEncoder()
     header_encoder.pack([(b":status", b"200")], b"key")
     assert header_encoder.known[b"key"] == b"\x88"
@@ -40,7 +40,7 @@ def test_a_head_is_known_until_the_table_changes() -> None:
     assert header_encoder.known == {}
 
 
-def test_secrets_are_never_indexed_and_what_differs_each_time_is_not() -> None:
+def test_authorization_and_date_are_not_indexed() -> None:
     header_encoder, oracle = HeaderEncoder(), hpack.Decoder()
     for _ in range(3):
         block = header_encoder.pack([(b"authorization", b"me"), (b"date", b"now")])
@@ -49,7 +49,7 @@ def test_secrets_are_never_indexed_and_what_differs_each_time_is_not() -> None:
         assert bytes(date[1]) == b"now"
 
 
-def test_a_table_that_is_full_of_what_is_not_sent_any_more_begins_again() -> None:
+def test_table_full_of_unused_fields_is_reset() -> None:
     header_encoder, oracle = HeaderEncoder(), hpack.Decoder()
     for number in range(200):
         oracle.decode(header_encoder.pack([(b"x-%d" % (number // 2), b"v" * 50)]), raw=True)
@@ -62,7 +62,7 @@ def test_a_table_that_is_full_of_what_is_not_sent_any_more_begins_again() -> Non
     assert sizes[-1] == 1
 
 
-def test_a_full_table_takes_no_more_and_everything_is_bounded() -> None:
+def test_encoder_table_and_caches_are_bounded() -> None:
     header_encoder, oracle = HeaderEncoder(), hpack.Decoder()
     for number in range(3000):
         head = [(b"x-%d" % (number // 2), b"v" * 50)]

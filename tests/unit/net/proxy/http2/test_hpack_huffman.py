@@ -1,4 +1,4 @@
-"""The Huffman code, with the library of Python as its oracle."""
+"""The Huffman code, compared with the library hpack."""
 
 import pytest
 from hpack.exceptions import HPACKDecodingError
@@ -11,14 +11,14 @@ from serving.net.proxy.http2.hpack_huffman import huffman_decode, huffman_encode
 
 
 @given(text=st.binary(max_size=200))
-def test_what_is_packed_is_unpacked(text: bytes) -> None:
+def test_huffman_encoding_round_trips(text: bytes) -> None:
     packed = huffman_encode(text)
     assert huffman_decode(packed) == text
     assert decode_huffman(packed) == text
 
 
 @given(packed=st.binary(max_size=40))
-def test_any_bytes_mean_what_the_oracle_says(packed: bytes) -> None:
+def test_huffman_decoder_agrees_with_reference_on_any_bytes(packed: bytes) -> None:
     try:
         expected = decode_huffman(packed)
     except HPACKDecodingError:
@@ -29,12 +29,12 @@ def test_any_bytes_mean_what_the_oracle_says(packed: bytes) -> None:
 
 
 @pytest.mark.parametrize("packed", [b"\xff\xff\xff\xff", b"\xff", b"\x18", b"\x1f\xff"])
-def test_an_end_within_and_a_wrong_padding_are_refused(packed: bytes) -> None:
+def test_eos_symbol_and_wrong_padding_are_rejected(packed: bytes) -> None:
     with pytest.raises(Violation) as caught:
         huffman_decode(packed)
     assert caught.value.code is ErrorCode.COMPRESSION_ERROR
 
 
-def test_the_memory_of_strings_is_bounded() -> None:
+def test_many_strings_round_trip_through_huffman_cache() -> None:
     for number in range(5000):
         assert huffman_decode(huffman_encode(b"%d" % number)) == b"%d" % number

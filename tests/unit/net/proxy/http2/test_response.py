@@ -1,4 +1,4 @@
-"""Refusals in gRPC's form."""
+"""Conversion of HTTP errors to gRPC statuses."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def grpc_fields(status: int, body: bytes, *fields: tuple[bytes, bytes]) -> dict[
 
 
 @pytest.mark.parametrize(("status", "code"), [(400, b"13"), (404, b"12"), (503, b"14"), (504, b"14"), (418, b"2")])
-def test_a_status_has_its_code_and_its_sentence(status: int, code: bytes) -> None:
+def test_http_status_maps_to_grpc_status_and_message(status: int, code: bytes) -> None:
     result = grpc_fields(status, b"no such\nthing\n", TEXT, (b"content-length", b"15"), (b"retry-after", b"1"))
     assert result == {
         b":status": b"200",
@@ -27,11 +27,11 @@ def test_a_status_has_its_code_and_its_sentence(status: int, code: bytes) -> Non
     }
 
 
-def test_a_page_is_no_sentence_and_a_long_text_is_cut() -> None:
+def test_html_body_is_no_grpc_message_and_long_text_is_truncated() -> None:
     assert grpc_fields(404, b"<html>", (b"content-type", b"text/html"))[b"grpc-message"] == b"HTTP status 404"
     assert len(grpc_fields(404, b"x" * 10_000, TEXT)[b"grpc-message"]) <= 600
 
 
-def test_what_is_grpcs_own_or_no_refusal_stays() -> None:
+def test_successful_and_grpc_responses_are_not_converted() -> None:
     assert GrpcRefusal.of(200, [TEXT]) is None
     assert GrpcRefusal.of(503, [(b"content-type", b"application/grpc")]) is None

@@ -6,7 +6,7 @@ from tests.eventually import next_turn
 from tests.unit.net.proxy.http2.recorder import Recorder
 
 
-class NotedTransport:
+class RecordingTransport:
     def __init__(self) -> None:
         self.writes: list[bytes] = []
 
@@ -23,7 +23,7 @@ class PassingSender(FrameSender):
     def __init__(self, *others: "PassingSender") -> None:
         self.engine = Recorder(is_server=False).engine
         self.engine.out.clear()
-        self.transport = NotedTransport()
+        self.transport = RecordingTransport()
         self._transport = cast("Any", self.transport)
         self._others = others
         self.class_attributes: list[dict[str, Any]] = []
@@ -36,7 +36,7 @@ class PassingSender(FrameSender):
                 sender.send()
 
 
-def test_all_that_a_read_leads_to_is_one_write_of_each_connection_at_its_end() -> None:
+def test_one_read_leads_to_one_write_per_connection() -> None:
     app = PassingSender()
     client = PassingSender(app)
     client.data_received(b"123")
@@ -46,7 +46,7 @@ def test_all_that_a_read_leads_to_is_one_write_of_each_connection_at_its_end() -
     assert [len(write) for write in app.transport.writes] == [39, 13]
 
 
-async def test_what_is_sent_outside_of_a_read_is_written_once_in_the_same_turn_of_the_loop() -> None:
+async def test_frames_sent_outside_a_read_are_written_once_per_loop_iteration() -> None:
     sender = PassingSender()
     sender.parse(b"12")
     assert sender.transport.writes == []
@@ -54,7 +54,7 @@ async def test_what_is_sent_outside_of_a_read_is_written_once_in_the_same_turn_o
     assert [len(write) for write in sender.transport.writes] == [26]
 
 
-def test_a_read_changes_no_class_because_that_empties_the_caches_of_its_methods() -> None:
+def test_read_does_not_change_class_attributes() -> None:
     sender = PassingSender()
     before = dict(vars(FrameSender))
     sender.data_received(b"1")
@@ -62,7 +62,7 @@ def test_a_read_changes_no_class_because_that_empties_the_caches_of_its_methods(
     assert dict(vars(FrameSender)) == before
 
 
-def test_a_preface_is_not_sent_twice() -> None:
+def test_preface_is_sent_once() -> None:
     sender = PassingSender()
     sender.engine.out.append(PREFACE)
     sender.write_now()

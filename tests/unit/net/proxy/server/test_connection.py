@@ -1,4 +1,4 @@
-"""A connection of a client: what one read of it may cost, whatever it sends."""
+"""A client connection: bounds on the cost of one read."""
 
 import itertools
 
@@ -14,11 +14,11 @@ COUNT = 20 * CHUNKS_AT_ONCE
 
 
 def payload_bytes(bench: Bench) -> int:
-    """Bytes of the body that the app has got."""
+    """Bytes of the body that the app has received."""
     return sum(app.written.count(b"x") for app in bench.apps)
 
 
-async def test_a_body_of_tiny_chunks_is_read_piece_by_piece_and_its_connection_pauses() -> None:
+async def test_body_of_tiny_chunks_is_read_in_pieces_with_paused_connection() -> None:
     bench = Bench()
     bench.connection.data_received(HEAD)
     bench.connection.data_received(chunk(b"x") * COUNT)
@@ -35,7 +35,7 @@ async def test_a_body_of_tiny_chunks_is_read_piece_by_piece_and_its_connection_p
     assert [exchange.response.status for exchange in bench.finished] == [200]
 
 
-async def test_all_connections_that_send_tiny_chunks_have_one_piece_in_each_turn_of_the_loop() -> None:
+async def test_connections_with_tiny_chunks_share_one_piece_per_loop_iteration() -> None:
     benches = [Bench() for _ in range(8)]
     for bench in benches:
         bench.turns = benches[0].turns
@@ -48,7 +48,7 @@ async def test_all_connections_that_send_tiny_chunks_have_one_piece_in_each_turn
     assert max(after - before for before, after in itertools.pairwise(seen)) <= CHUNKS_AT_ONCE
 
 
-async def test_a_client_that_leaves_in_the_middle_of_tiny_chunks_is_forgotten() -> None:
+async def test_disconnected_client_ends_exchange_amid_tiny_chunks() -> None:
     bench = Bench()
     bench.connection.data_received(HEAD + chunk(b"x") * COUNT)
     bench.connection.connection_lost(None)
@@ -57,13 +57,13 @@ async def test_a_client_that_leaves_in_the_middle_of_tiny_chunks_is_forgotten() 
     assert (len(bench.finished), payload_bytes(bench)) == (1, CHUNKS_AT_ONCE)
 
 
-def test_chunks_of_usual_size_are_read_immediately() -> None:
+def test_chunks_of_normal_size_are_read_immediately() -> None:
     bench = Bench()
     bench.connection.data_received(HEAD + chunk(b"x" * 8192) * 32)
     assert (payload_bytes(bench), bench.client.is_reading_paused) == (32 * 8192, False)
 
 
-async def test_what_a_client_sends_after_its_response_is_read_piece_by_piece() -> None:
+async def test_data_after_response_is_read_in_pieces() -> None:
     bench = Bench()
     bench.connection.data_received(HEAD)
     bench.upstreams[0].data_received(OK)
@@ -75,7 +75,7 @@ async def test_what_a_client_sends_after_its_response_is_read_piece_by_piece() -
         assert not bench.client.is_reading_paused
 
 
-async def test_requests_of_one_read_are_begun_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pipelined_requests_start_at_most_16_per_loop_iteration(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     count = 100
 

@@ -38,7 +38,7 @@ class LimitedClient:
         return float("inf")
 
 
-def test_a_failed_check_cuts_its_connection_and_the_others_keep_their_time_limits(
+def test_failed_check_cuts_its_connection_and_others_keep_time_limits(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     failing, other = LimitedClient(ValueError("no such phase")), LimitedClient()

@@ -1,4 +1,4 @@
-"""Responses that a client reads slowly: buffered up to a bound, and under a minimum rate also after their end."""
+"""Slowly read responses: buffered up to a limit, and subject to a minimum rate also after their end."""
 
 import pytest
 
@@ -13,7 +13,7 @@ SETTINGS = HttpSettings(
 )
 
 
-def begun(settings: HttpSettings = SETTINGS, headers: bytes = b"") -> Bench:
+def bench_with_unread_half(settings: HttpSettings = SETTINGS, headers: bytes = b"") -> Bench:
     """A client that has read nothing of the first half of its response."""
     bench = Bench(settings)
     bench.connection.data_received(b"GET / HTTP/1.1\r\nHost: h\r\n%b\r\n" % headers)
@@ -30,8 +30,8 @@ def receive(bench: Bench, piece: bytes) -> None:
     bench.upstreams[0].data_received(piece)
 
 
-def test_a_response_is_read_on_while_its_buffer_has_room() -> None:
-    bench = begun()
+def test_response_is_read_while_its_buffer_has_room() -> None:
+    bench = bench_with_unread_half()
     assert (bench.apps[0].is_reading_paused, bench.buffers.byte_count) == (False, 100_000)
     receive(bench, HALF[:60_000])
     assert (bench.apps[0].is_reading_paused, bench.buffers.byte_count) == (True, 160_000)
@@ -41,7 +41,7 @@ def test_a_response_is_read_on_while_its_buffer_has_room() -> None:
 
 
 @pytest.mark.parametrize("bound", ["response_buffer_bytes_max", "response_buffers_bytes_max"])
-def test_without_a_buffer_the_app_waits_for_the_client(bound: str) -> None:
+def test_app_is_paused_by_slow_client_without_buffer(bound: str) -> None:
     bench = Bench(HttpSettings(**{bound: 0}))  # type: ignore[arg-type]  # one of two names
     bench.connection.data_received(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n")
     bench.upstreams[0].data_received(HEAD)
@@ -49,8 +49,8 @@ def test_without_a_buffer_the_app_waits_for_the_client(bound: str) -> None:
     assert bench.apps[0].is_reading_paused
 
 
-def test_a_response_in_the_buffer_ends_its_exchange_and_the_next_request_waits_for_its_reader() -> None:
-    bench = begun()
+def test_buffered_response_ends_exchange_and_next_request_waits_for_reader() -> None:
+    bench = bench_with_unread_half()
     receive(bench, HALF)
     assert bench.finished[0].outcome is ExchangeOutcome.ANSWERED
     bench.connection.data_received(b"GET /2 HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -60,11 +60,11 @@ def test_a_response_in_the_buffer_ends_its_exchange_and_the_next_request_waits_f
 
 
 @pytest.mark.parametrize("headers", [b"", b"Connection: close\r\n"])
-def test_the_rest_of_a_response_is_under_the_minimum_rate_and_no_other_limit(headers: bytes) -> None:
-    bench = begun(headers=headers)
+def test_unread_response_is_limited_by_minimum_rate_only(headers: bytes) -> None:
+    bench = bench_with_unread_half(headers=headers)
     receive(bench, HALF)
     for _ in range(18):
-        # Longer in all than any fixed limit.
+        # In total longer than any fixed limit.
         bench.now_s += 10.0
         bench.client.unread_bytes -= 10_000
         assert bench.connection.check(bench.now_s) > bench.now_s
@@ -76,8 +76,8 @@ def test_the_rest_of_a_response_is_under_the_minimum_rate_and_no_other_limit(hea
     assert bench.buffers.byte_count == 0
 
 
-def test_a_connection_is_closed_soon_after_its_last_response_was_read() -> None:
-    bench = begun(headers=b"Connection: close\r\n")
+def test_connection_closes_1_s_after_last_response_is_read() -> None:
+    bench = bench_with_unread_half(headers=b"Connection: close\r\n")
     receive(bench, HALF)
     bench.now_s += 5.0
     bench.client.unread_bytes = 1000
@@ -88,7 +88,7 @@ def test_a_connection_is_closed_soon_after_its_last_response_was_read() -> None:
     assert bench.client.is_closed
 
 
-def test_an_unread_response_that_is_cut_off_counts_as_interrupted() -> None:
-    bench = begun()
+def test_cutting_unread_response_reports_interruption() -> None:
+    bench = bench_with_unread_half()
     receive(bench, HALF)
     assert bench.connection.cut()

@@ -25,7 +25,7 @@ def refused(certificate_pem: bytes, key_pem: bytes) -> str:
     return caught.value.reason
 
 
-def test_a_good_pair_says_for_whom_and_until_when_it_is() -> None:
+def test_valid_pair_has_hosts_and_expiry() -> None:
     end = dt.datetime(2999, 12, 31, tzinfo=dt.UTC)
     pair = issued("a.example", "*.b.example", "127.0.0.1", not_after=end)
     certificate = load_certificate("one", pair)
@@ -34,19 +34,19 @@ def test_a_good_pair_says_for_whom_and_until_when_it_is() -> None:
     assert certificate.pair is pair
 
 
-def test_one_for_an_address_alone_is_taken_for_it_may_be_the_default() -> None:
+def test_certificate_for_address_only_is_accepted_without_hosts() -> None:
     assert load_certificate("one", issued("127.0.0.1")).identity.hosts == ()
 
 
-def test_an_expired_one_is_taken() -> None:
+def test_expired_certificate_is_accepted() -> None:
     old, end = dt.datetime(2019, 1, 1, tzinfo=dt.UTC), dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
     certificate = load_certificate("one", issued("a.example", not_before=old, not_after=end))
     assert certificate.identity.not_after_s == end.timestamp()
 
 
-def test_what_does_not_fit_is_refused_with_its_reason() -> None:
-    pair, two = issued("a.example"), issued("b.example")
-    assert refused(pair.certificate_pem, two.key_pem) == "the key is not this certificate's"
+def test_mismatched_or_unreadable_pair_is_rejected_with_reason() -> None:
+    pair, other_pair = issued("a.example"), issued("b.example")
+    assert refused(pair.certificate_pem, other_pair.key_pem) == "the key is not this certificate's"
     assert refused(pair.key_pem, pair.key_pem) == "there is no certificate as PEM in the certificate's file"
     assert refused(pair.certificate_pem, pair.certificate_pem) == "there is no key as PEM in the key's file"
     assert refused(b"", b"") == "there is no certificate as PEM in the certificate's file"
@@ -54,12 +54,12 @@ def test_what_does_not_fit_is_refused_with_its_reason() -> None:
     assert "cannot be read" in refused(pair.certificate_pem.replace(b"M", b"?"), pair.key_pem)
 
 
-def test_an_authoritys_own_certificate_is_not_a_servers() -> None:
+def test_certificate_of_authority_is_rejected() -> None:
     ca = AUTHORITY.cert_pem.bytes()
     assert refused(ca, AUTHORITY.private_key_pem.bytes()) == "it names no host (subjectAltName)"
 
 
-def test_one_that_is_for_clients_only_is_refused() -> None:
+def test_client_only_certificate_is_rejected() -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a.example")])
     builder = x509.CertificateBuilder(
@@ -78,7 +78,7 @@ def test_one_that_is_for_clients_only_is_refused() -> None:
     assert "unsuitable certificate purpose" in refused(certificate_pem, key_pem)
 
 
-def test_a_key_with_a_password_is_refused_without_a_prompt() -> None:
+def test_encrypted_key_is_rejected_without_prompt() -> None:
     pair = issued("a.example")
     key = serialization.load_pem_private_key(pair.key_pem, password=None)
     encrypted = key.private_bytes(
@@ -93,29 +93,29 @@ def identity(name: str, *hosts: str, until_s: float = 1.0) -> Identity:
     return Identity(name=name, hosts=hosts, not_after_s=until_s)
 
 
-def test_an_exact_host_comes_before_a_wildcard() -> None:
+def test_exact_host_precedes_wildcard() -> None:
     choice = CertificateChoice([identity("wild", "*.example"), identity("one", "a.example")])
     assert [choice.find(name) for name in ("a.example", "A.Example.", "b.example")] == ["one", "one", "wild"]
 
 
-def test_a_wildcard_stands_for_one_label() -> None:
+def test_wildcard_matches_exactly_one_label() -> None:
     choice = CertificateChoice([identity("wild", "*.default.localhost")])
     assert choice.find("hello.default.localhost") == "wild"
     for name in ("a.b.default.localhost", "default.localhost", "localhost", ".default", ""):
         assert choice.find(name) is None
 
 
-def test_without_a_default_an_unknown_name_has_no_certificate() -> None:
+def test_unknown_name_without_default_has_no_certificate() -> None:
     assert CertificateChoice([identity("one", "a.example")]).find(None) is None
     assert CertificateChoice([identity("one", "a.example")], default="two").find("x") is None
 
 
-def test_the_default_is_for_all_others() -> None:
+def test_default_certificate_applies_to_all_other_names() -> None:
     choice = CertificateChoice([identity("one", "a.example"), identity("two")], default="two")
     assert [choice.find(name) for name in ("a.example", "x", "", None)] == ["one", "two", "two", "two"]
 
 
-def test_of_two_for_one_host_the_one_that_is_valid_longest_is_taken() -> None:
+def test_certificate_with_latest_expiry_is_chosen_for_a_host() -> None:
     old, new = identity("b-old", "a.example", "old.example"), identity("a-new", "a.example", until_s=2.0)
     for both in ([old, new], [new, old]):
         choice = CertificateChoice(both)
@@ -125,7 +125,7 @@ def test_of_two_for_one_host_the_one_that_is_valid_longest_is_taken() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), names), max_size=6), names)
-def test_the_chosen_node_has_the_name(hosts: list[tuple[bool, str]], server_name: str) -> None:
+def test_chosen_certificate_matches_server_name(hosts: list[tuple[bool, str]], server_name: str) -> None:
     written = [f"*.{name}" if is_wild else name for is_wild, name in hosts]
     choice = CertificateChoice([identity(host, host) for host in written])
     parent = f"*.{server_name.partition('.')[2]}"

@@ -1,4 +1,4 @@
-"""Certificates replace each other, without a connection: the served one, and the log."""
+"""Replacement of certificates: the served certificate and the log, without connections."""
 
 import datetime as dt
 import logging
@@ -28,11 +28,11 @@ def unreadable(reason: str) -> InvalidCertificate:
     return InvalidCertificate(where="here", reason=reason)
 
 
-def test_each_change_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_certificate_changes_are_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     certificates = Certificates(handshake_max_s=1)
-    pair, two, bad = issued("a.example"), issued("a.example"), issued("a.example")
-    mixed = type(pair)(where="here", certificate_pem=pair.certificate_pem, key_pem=two.key_pem)
+    pair, other_pair, bad = issued("a.example"), issued("a.example"), issued("a.example")
+    mixed = type(pair)(where="here", certificate_pem=pair.certificate_pem, key_pem=other_pair.key_pem)
     steps: list[tuple[Found, list[tuple[str, str]]]] = [
         ({"a": pair}, [("certificate.loaded", "a")]),
         ({"a": pair}, []),
@@ -40,11 +40,11 @@ def test_each_change_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
         ({"a": mixed}, []),
         ({"a": unreadable("no file")}, [("certificate.refused", "no file")]),
         ({"a": unreadable("no file")}, []),
-        # Back to what is served already: nothing to tell, but the next trouble is new.
+        # The served pair is back: nothing is logged, and the next failure is logged again.
         ({"a": pair}, []),
         ({"a": mixed}, [("certificate.refused", "the key is not this certificate's")]),
-        ({"a": two, "b": bad}, [("certificate.loaded", "a"), ("certificate.loaded", "b")]),
-        ({"a": two}, [("certificate.gone", "b")]),
+        ({"a": other_pair, "b": bad}, [("certificate.loaded", "a"), ("certificate.loaded", "b")]),
+        ({"a": other_pair}, [("certificate.gone", "b")]),
         ({}, [("certificate.gone", "a")]),
     ]
     for result, reported in steps:
@@ -52,7 +52,7 @@ def test_each_change_is_reported_once(caplog: pytest.LogCaptureFixture) -> None:
         assert lines(caplog) == reported
 
 
-def test_the_last_good_one_stays(caplog: pytest.LogCaptureFixture) -> None:
+def test_last_valid_certificate_is_retained(caplog: pytest.LogCaptureFixture) -> None:
     certificates = Certificates(handshake_max_s=1)
     certificates.update({"a": issued("a.example")})
     before = certificates.expiries()
@@ -63,7 +63,7 @@ def test_the_last_good_one_stays(caplog: pytest.LogCaptureFixture) -> None:
     assert reported == {"a": True, "b": False}
 
 
-def test_an_expired_one_is_served_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+def test_expired_certificate_is_served_with_warning(caplog: pytest.LogCaptureFixture) -> None:
     old, end = dt.datetime(2019, 1, 1, tzinfo=dt.UTC), dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
     certificates = Certificates(handshake_max_s=1)
     certificates.update({"a": issued("a.example", not_before=old, not_after=end)})
@@ -74,7 +74,7 @@ def test_an_expired_one_is_served_with_a_warning(caplog: pytest.LogCaptureFixtur
     assert vars(caplog.records[0])["not_after"] == "2020-01-01T00:00:00Z"
 
 
-def test_only_names_that_are_not_ascii_are_passed_over_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_non_ascii_server_name_errors_are_silenced(monkeypatch: pytest.MonkeyPatch) -> None:
     reported: list[object] = []
     monkeypatch.setattr(sys, "unraisablehook", reported.append)
     silence_unreadable_names()
@@ -98,7 +98,7 @@ def read(files: CertificateFiles) -> dict[str, tuple[bytes, bytes] | str]:
     }
 
 
-def test_a_folder_has_pairs_of_three_kinds(tmp_path: Path) -> None:
+def test_folder_is_read_for_pairs_of_three_layouts(tmp_path: Path) -> None:
     write(tmp_path, a_crt="1", a_key="2", b_pem="3", b_key="4", c_key="nobody's", README="no")
     write(tmp_path / "secret", tls_crt="5", tls_key="6")
     write(tmp_path / "certbot", fullchain_pem="7", privkey_pem="8")
@@ -112,7 +112,7 @@ def test_a_folder_has_pairs_of_three_kinds(tmp_path: Path) -> None:
     }
 
 
-def test_named_pairs_have_the_path_of_their_certificate(tmp_path: Path) -> None:
+def test_named_pairs_are_keyed_by_certificate_path(tmp_path: Path) -> None:
     write(tmp_path, a_crt="1", a_key="2")
     where, key = f"{tmp_path}/a.crt", f"{tmp_path}/a.key"
     files = CertificateFiles(pairs=[(where, key)])
@@ -123,7 +123,7 @@ def test_named_pairs_have_the_path_of_their_certificate(tmp_path: Path) -> None:
     assert read(files) == {where: f"{where}: No such file or directory"}
 
 
-def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
+def test_changed_file_is_read_again(tmp_path: Path) -> None:
     write(tmp_path, a_crt="1", a_key="2")
     files = CertificateFiles(folder=str(tmp_path))
     before = files.read()["a"]
@@ -134,14 +134,14 @@ def test_a_file_is_read_again_when_it_has_changed(tmp_path: Path) -> None:
     assert files.read()["a"] is before
     os.utime(tmp_path / "a.key", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     assert read(files) == {"a": (b"1", b"3")}
-    # A rename over it, with the old time.
+    # A rename over the file, with the old modification time.
     write(tmp_path, new="4")
     os.utime(tmp_path / "new", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
     (tmp_path / "new").rename(tmp_path / "a.key")
     assert read(files) == {"a": (b"1", b"4")}
 
 
-def test_a_folder_that_cannot_be_read_keeps_what_it_had(tmp_path: Path) -> None:
+def test_unreadable_folder_retains_its_last_pairs(tmp_path: Path) -> None:
     folder = tmp_path / "folder"
     write(folder, a_crt="1", a_key="2")
     files = CertificateFiles(folder=str(folder))
@@ -153,7 +153,7 @@ def test_a_folder_that_cannot_be_read_keeps_what_it_had(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("size", [1024**2, 1024**2 + 1])
-def test_a_file_has_at_most_1_mib(tmp_path: Path, size: int) -> None:
+def test_file_larger_than_1_mib_is_rejected(tmp_path: Path, size: int) -> None:
     write(tmp_path, a_crt="1", a_key="k" * size)
     result = CertificateFiles(folder=str(tmp_path)).read()["a"]
     if size > 1024**2:

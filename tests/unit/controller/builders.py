@@ -1,4 +1,4 @@
-"""Small resources in the form of the API, with the server's additions."""
+"""Small API objects with the metadata that a server adds."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -23,7 +23,7 @@ SCALING = AutoscalerSettings()
 
 
 def stored(resource: Mapping[str, Any], **metadata: Any) -> Object:  # noqa: ANN401 - JSON
-    """An object as a server keeps it."""
+    """An object with the metadata that a server adds."""
     known = resource.get("metadata", {})
     added = {
         "namespace": "default",
@@ -58,7 +58,7 @@ def a_revision(name: str = "hello", *, generation: int = 1, state: str = "", **t
 
 
 def with_ready(entry: Object, status: str, *, message: str = "") -> Object:
-    """The resource with a status whose Ready has this value."""
+    """The resource with a status whose Ready condition has this value."""
     ready = {"type": "Ready", "status": status, "message": message, "lastTransitionTime": CREATED}
     return {**entry, "status": {**entry.get("status", {}), "conditions": [ready]}}
 

@@ -1,4 +1,4 @@
-"""Changes wake the right objects, and the plans converge."""
+"""The objects that a change enqueues, and plans from the cache."""
 
 from typing import Any
 
@@ -53,7 +53,7 @@ UNBOUND = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
 PULLING = {"name": "app", "state": {"waiting": {"reason": "ErrImagePull"}}}
 
 
-def knowing(*objects: tuple[Kind, Object]) -> ControllerCache:
+def cache_with(*objects: tuple[Kind, Object]) -> ControllerCache:
     return a_cache(*objects)
 
 
@@ -62,18 +62,18 @@ def newer(fields: Object, **changes: object) -> Object:
     return {**stored(fields, resourceVersion="8"), **changes}
 
 
-def test_a_service_wakes_itself() -> None:
-    assert knowing((kinds.SERVING_SERVICE, a_service())).put(kinds.SERVING_SERVICE, newer(a_service())) == {SERVICE}
+def test_changed_service_enqueues_itself() -> None:
+    assert cache_with((kinds.SERVING_SERVICE, a_service())).put(kinds.SERVING_SERVICE, newer(a_service())) == {SERVICE}
 
 
-def test_an_owner_that_appears_wakes_the_children_that_waited_for_it() -> None:
-    assert knowing().put(kinds.SERVING_SERVICE, a_service()) == {SERVICE, CONFIGURATION, ROUTE}
+def test_new_owner_enqueues_its_children() -> None:
+    assert cache_with().put(kinds.SERVING_SERVICE, a_service()) == {SERVICE, CONFIGURATION, ROUTE}
     cache = a_cache((kinds.REVISION, a_revision()), with_owners=False)
     assert REVISION in cache.put(kinds.CONFIGURATION, a_configuration())
 
 
 @pytest.mark.parametrize("state", ["missing", "another", "being deleted"])
-def test_an_object_whose_owner_is_deleted_is_left_to_garbage_collection(state: str) -> None:
+def test_object_without_live_owner_is_not_reconciled(state: str) -> None:
     owners = {
         "missing": [],
         "another": [(kinds.SERVING_SERVICE, stored(a_service(), uid="other"))],
@@ -85,32 +85,32 @@ def test_an_object_whose_owner_is_deleted_is_left_to_garbage_collection(state: s
     assert decide(cache, ROUTE, now=NOW, now_s=NOW_S) != WritePlan()
 
 
-def test_an_object_without_an_owner_is_kept_up_to_date() -> None:
+def test_object_without_owner_reference_is_reconciled() -> None:
     other = {"apiVersion": "v1", "kind": "Service", "name": "hello", "uid": "gone"}
     for references in ([], [other]):
         cache = a_cache((kinds.ROUTE, stored(a_route(), ownerReferences=references)), with_owners=False)
         assert decide(cache, ROUTE, now=NOW, now_s=NOW_S) != WritePlan()
 
 
-def test_a_child_wakes_its_service() -> None:
-    assert knowing().put(kinds.CONFIGURATION, a_configuration()) == {CONFIGURATION, SERVICE}
-    assert knowing().put(kinds.ROUTE, a_route()) == {ROUTE, SERVICE}
+def test_child_enqueues_its_service() -> None:
+    assert cache_with().put(kinds.CONFIGURATION, a_configuration()) == {CONFIGURATION, SERVICE}
+    assert cache_with().put(kinds.ROUTE, a_route()) == {ROUTE, SERVICE}
 
 
-def test_a_configuration_wakes_the_routes_that_name_it() -> None:
-    cache = knowing((kinds.ROUTE, a_route()))
+def test_configuration_enqueues_routes_that_name_it() -> None:
+    cache = cache_with((kinds.ROUTE, a_route()))
     assert ROUTE in cache.put(kinds.CONFIGURATION, a_configuration())
 
 
-def test_a_configuration_wakes_its_newest_revision_and_the_one_before() -> None:
+def test_configuration_enqueues_newest_and_previous_revision() -> None:
     before = {**a_configuration(), "status": {"latestCreatedRevisionName": "hello-00001"}}
-    cache = knowing((kinds.CONFIGURATION, before))
+    cache = cache_with((kinds.CONFIGURATION, before))
     woken = cache.put(kinds.CONFIGURATION, newer(before, status={"latestCreatedRevisionName": "hello-00002"}))
     assert {REVISION, (kinds.REVISION, "default", "hello-00002")} <= woken
 
 
 def of_earlier_process(state: str, **annotations: str) -> Object:
-    """A revision as the disk has it: labels and annotations, and no status."""
+    """A revision as it is persisted: labels and annotations, and no status."""
     revision = a_revision()
     labels = {**revision["metadata"]["labels"], "serving.knative.dev/routingState": state}
     became_ready = {BECAME_READY_ANNOTATION: NOW, "serving.knative.dev/routingStateModified": NOW, **annotations}
@@ -122,9 +122,9 @@ def metadata_written(plan: WritePlan) -> list[Object]:
     return [patch["metadata"] for patch in patches if "labels" in patch.get("metadata", {})]
 
 
-def test_a_routed_revision_keeps_its_state_until_its_route_has_a_status() -> None:
+def test_routed_revision_keeps_state_until_route_has_status() -> None:
     revision = of_earlier_process("active", **{"serving.knative.dev/routes": "hello"})
-    cache = knowing((kinds.REVISION, revision), (kinds.ROUTE, a_route()))
+    cache = cache_with((kinds.REVISION, revision), (kinds.ROUTE, a_route()))
     plan = decide(cache, REVISION, now=NOW, now_s=NOW_S)
     assert metadata_written(plan) == []
     assert plan.again_after_s == 10.0
@@ -134,11 +134,11 @@ def test_a_routed_revision_keeps_its_state_until_its_route_has_a_status() -> Non
     assert [entry["labels"]["serving.knative.dev/routingState"] for entry in metadata_written(plan)] == ["pending"]
 
 
-def test_on_one_machine_the_ready_pods_count_and_not_the_status_of_the_deployment() -> None:
+def test_replica_count_uses_ready_pods_if_counts_pods_is_set() -> None:
     revision = a_revision()
     is_ready: Object = {"conditions": [{"type": "Ready", "status": "True"}]}
     pods = [a_pod("a", **is_ready), stored(a_pod("b", **is_ready), deletionTimestamp=NOW), a_pod("c")]
-    cache = knowing(
+    cache = cache_with(
         (kinds.REVISION, revision),
         (kinds.DEPLOYMENT, a_deployment(revision, ready=7)),
         *((kinds.POD, pod) for pod in pods),
@@ -149,14 +149,14 @@ def test_on_one_machine_the_ready_pods_count_and_not_the_status_of_the_deploymen
         assert written_status(plan, kinds.REVISION)["actualReplicas"] == count
 
 
-def test_a_revision_whose_route_is_gone_is_not_routed() -> None:
+def test_revision_of_deleted_route_is_in_reserve() -> None:
     revision = of_earlier_process("active", **{"serving.knative.dev/routes": "hello"})
-    plan = decide(knowing((kinds.REVISION, revision)), REVISION, now=NOW, now_s=NOW_S)
+    plan = decide(cache_with((kinds.REVISION, revision)), REVISION, now=NOW, now_s=NOW_S)
     assert [entry["labels"]["serving.knative.dev/routingState"] for entry in metadata_written(plan)] == ["reserve"]
 
 
-def test_an_old_revision_stays_in_reserve_until_its_configuration_has_a_status() -> None:
-    cache = knowing((kinds.REVISION, of_earlier_process("reserve")), (kinds.ROUTE, a_route()))
+def test_reserve_revision_keeps_state_until_configuration_has_status() -> None:
+    cache = cache_with((kinds.REVISION, of_earlier_process("reserve")), (kinds.ROUTE, a_route()))
     assert metadata_written(decide(cache, REVISION, now=NOW, now_s=NOW_S)) == []
     status = {"latestCreatedRevisionName": "hello-00001"}
     cache.put(kinds.CONFIGURATION, newer(a_configuration(), status=status))
@@ -164,11 +164,11 @@ def test_an_old_revision_stays_in_reserve_until_its_configuration_has_a_status()
     assert [entry["labels"]["serving.knative.dev/routingState"] for entry in metadata_written(plan)] == ["pending"]
 
 
-def test_what_is_beneath_a_revision_wakes_it() -> None:
+def test_deployment_and_pod_enqueue_their_revision() -> None:
     revision = a_revision()
     for resource, result in ((kinds.DEPLOYMENT, a_deployment(revision)), (kinds.POD, a_pod(podIP="10.0.0.1"))):
-        assert knowing().put(resource, result) == {REVISION}
-        assert knowing((resource, result)).drop(resource, ("default", result["metadata"]["name"])) == {REVISION}
+        assert cache_with().put(resource, result) == {REVISION}
+        assert cache_with((resource, result)).drop(resource, ("default", result["metadata"]["name"])) == {REVISION}
 
 
 @pytest.mark.parametrize(
@@ -183,12 +183,12 @@ def test_what_is_beneath_a_revision_wakes_it() -> None:
         ({"podIPs": [{"ip": "10.0.0.1"}]}, True),
     ],
 )
-def test_a_revision_wakes_by_what_it_reads_of_a_pod(status: Object, *, is_read: bool) -> None:
+def test_pod_enqueues_revision_only_by_fields_it_reads(status: Object, *, is_read: bool) -> None:
     expected = {REVISION} if is_read else set()
-    assert knowing().put(kinds.POD, a_pod(**status)) == expected
-    assert knowing((kinds.POD, a_pod())).put(kinds.POD, newer(a_pod(**status))) == expected
+    assert cache_with().put(kinds.POD, a_pod(**status)) == expected
+    assert cache_with((kinds.POD, a_pod())).put(kinds.POD, newer(a_pod(**status))) == expected
     going = stored(a_pod(**status), resourceVersion="8", deletionTimestamp=NOW)
-    assert knowing((kinds.POD, a_pod())).put(kinds.POD, going) == {REVISION}
+    assert cache_with((kinds.POD, a_pod())).put(kinds.POD, going) == {REVISION}
 
 
 @pytest.mark.parametrize(
@@ -201,93 +201,93 @@ def test_a_revision_wakes_by_what_it_reads_of_a_pod(status: Object, *, is_read: 
         ({"readyReplicas": 1}, True),
     ],
 )
-def test_a_revision_wakes_by_what_it_reads_of_its_deployment(status: Object, *, is_read: bool) -> None:
+def test_deployment_enqueues_revision_only_by_fields_it_reads(status: Object, *, is_read: bool) -> None:
     before = {**a_deployment(a_revision()), "status": {}}
-    cache = knowing((kinds.DEPLOYMENT, before))
+    cache = cache_with((kinds.DEPLOYMENT, before))
     assert cache.put(kinds.DEPLOYMENT, newer({**before, "status": status})) == ({REVISION} if is_read else set())
 
 
-def test_a_revision_wakes_when_its_deployment_is_scaled() -> None:
+def test_scaled_deployment_enqueues_its_revision() -> None:
     before = a_deployment(a_revision())
     after = newer({**before, "spec": {**before["spec"], "replicas": 7}})
-    assert knowing((kinds.DEPLOYMENT, before)).put(kinds.DEPLOYMENT, after) == {REVISION}
+    assert cache_with((kinds.DEPLOYMENT, before)).put(kinds.DEPLOYMENT, after) == {REVISION}
 
 
-def test_a_pod_without_an_owner_wakes_no_reconciler() -> None:
-    assert knowing().put(kinds.POD, stored(a_pod(), labels={})) == set()
+def test_pod_without_revision_label_enqueues_nothing() -> None:
+    assert cache_with().put(kinds.POD, stored(a_pod(), labels={})) == set()
 
 
-def test_a_revision_wakes_who_names_it() -> None:
-    cache = knowing((kinds.ROUTE, a_route(traffic=BLUE)))
+def test_revision_enqueues_its_configuration_and_routes() -> None:
+    cache = cache_with((kinds.ROUTE, a_route(traffic=BLUE)))
     assert cache.put(kinds.REVISION, a_revision()) == {REVISION, CONFIGURATION, ROUTE}
 
 
-def test_a_count_of_pods_is_nothing_to_the_configuration() -> None:
-    cache = knowing((kinds.REVISION, a_revision()))
+def test_replica_count_change_enqueues_revision_only() -> None:
+    cache = cache_with((kinds.REVISION, a_revision()))
     assert cache.put(kinds.REVISION, newer(a_revision(), status={"actualReplicas": 3})) == {REVISION}
 
 
-def test_what_an_autoscaler_has_learnt_is_nothing_to_the_configuration() -> None:
+def test_learnt_annotation_change_enqueues_revision_only() -> None:
     revision = a_revision()
-    cache = knowing((kinds.ROUTE, a_route(traffic=BLUE)), (kinds.REVISION, revision))
+    cache = cache_with((kinds.ROUTE, a_route(traffic=BLUE)), (kinds.REVISION, revision))
     learnt = {**revision["metadata"].get("annotations", {}), LEARNT_ANNOTATION: "{}"}
     assert cache.put(kinds.REVISION, stored(revision, resourceVersion="9", annotations=learnt)) == {REVISION}
 
 
-def test_a_revision_that_gets_pods_or_gives_them_up_is_nothing_to_the_others_and_one_that_retires_is() -> None:
+def test_retirement_of_revision_enqueues_owners_and_reserve_does_not() -> None:
     revision = a_revision()
-    cache = knowing((kinds.ROUTE, a_route(traffic=BLUE)), (kinds.REVISION, revision))
+    cache = cache_with((kinds.ROUTE, a_route(traffic=BLUE)), (kinds.REVISION, revision))
     asleep = newer(revision, spec={**revision["spec"], "servingState": "Reserve"})
     assert cache.put(kinds.REVISION, asleep) == {REVISION}
     retired = {**stored(revision, resourceVersion="9"), "spec": {**revision["spec"], "servingState": "Retired"}}
     assert cache.put(kinds.REVISION, retired) == {REVISION, CONFIGURATION, ROUTE}
 
 
-def test_a_route_wakes_revisions_that_it_begins_or_ceases_to_name() -> None:
-    cache = knowing((kinds.ROUTE, a_route(traffic=BLUE)))
+def test_route_enqueues_revisions_added_to_or_removed_from_traffic() -> None:
+    cache = cache_with((kinds.ROUTE, a_route(traffic=BLUE)))
     moved = newer(a_route(traffic=[{**BLUE[0], "revisionName": "hello-00002"}]))
     woken = cache.put(kinds.ROUTE, moved)
     assert {REVISION, (kinds.REVISION, "default", "hello-00002")} <= woken
     assert REVISION not in cache.put(kinds.ROUTE, newer(moved))
 
 
-def test_a_route_wakes_those_that_claim_its_host() -> None:
-    cache = knowing((kinds.ROUTE, a_route(traffic=BLUE)))
+def test_route_enqueues_routes_with_same_host() -> None:
+    cache = cache_with((kinds.ROUTE, a_route(traffic=BLUE)))
     assert ROUTE in cache.put(kinds.ROUTE, a_route("blue-hello"))
     assert ROUTE in cache.drop(kinds.ROUTE, ("default", "blue-hello"))
 
 
-def test_a_route_that_leaves_the_latest_wakes_its_newest_revision() -> None:
+def test_route_pinned_to_revision_enqueues_newest_revision() -> None:
     newest = {**a_configuration(), "status": {"latestCreatedRevisionName": "hello-00002"}}
-    cache = knowing((kinds.CONFIGURATION, newest), (kinds.ROUTE, a_route()))
+    cache = cache_with((kinds.CONFIGURATION, newest), (kinds.ROUTE, a_route()))
     pinned = newer(a_route(traffic=BLUE))
     assert (kinds.REVISION, "default", "hello-00002") in cache.put(kinds.ROUTE, pinned)
 
 
-def test_a_later_claim_of_a_host_names_the_holder() -> None:
-    cache = knowing((kinds.ROUTE, a_route(traffic=BLUE)), (kinds.ROUTE, a_route("blue-hello")))
+def test_later_claim_of_host_reports_its_holder() -> None:
+    cache = cache_with((kinds.ROUTE, a_route(traffic=BLUE)), (kinds.ROUTE, a_route("blue-hello")))
     status = written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), kinds.ROUTE)
     assert "default/blue-hello" in condition_values(status, "IngressReady")[2]
 
 
-def test_an_older_state_is_ignored() -> None:
-    cache = knowing((kinds.SERVING_SERVICE, newer(a_service())))
+def test_older_resource_version_is_ignored() -> None:
+    cache = cache_with((kinds.SERVING_SERVICE, newer(a_service())))
     assert cache.put(kinds.SERVING_SERVICE, a_service()) == set()
     assert cache.get(kinds.SERVING_SERVICE, ("default", "hello")) == newer(a_service())
 
 
-def test_a_new_object_of_an_old_name_is_not_older() -> None:
-    cache = knowing((kinds.SERVING_SERVICE, newer(a_service())))
+def test_recreated_object_is_accepted_with_older_version() -> None:
+    cache = cache_with((kinds.SERVING_SERVICE, newer(a_service())))
     assert cache.put(kinds.SERVING_SERVICE, stored(a_service(), uid="another"))
 
 
-def test_versions_that_are_no_numbers_are_taken_as_they_come() -> None:
-    cache = knowing((kinds.SERVING_SERVICE, newer(a_service())))
+def test_non_numeric_versions_are_accepted() -> None:
+    cache = cache_with((kinds.SERVING_SERVICE, newer(a_service())))
     assert cache.put(kinds.SERVING_SERVICE, stored(a_service(), resourceVersion="opaque"))
 
 
-def test_what_was_written_is_known_unless_it_is_gone() -> None:
-    cache = knowing()
+def test_written_object_is_cached_unless_deleted() -> None:
+    cache = cache_with()
     assert SERVICE in cache.put_written(kinds.SERVING_SERVICE, a_service())
     assert cache.put(kinds.SERVING_SERVICE, a_service()) == set()
     assert cache.put_written(kinds.SERVING_SERVICE, newer(a_service())) == {SERVICE}
@@ -296,8 +296,8 @@ def test_what_was_written_is_known_unless_it_is_gone() -> None:
     assert cache.put_written(kinds.SERVING_SERVICE, stored(a_service(), uid="another"))
 
 
-def test_only_the_last_that_went_are_remembered() -> None:
-    cache, pod = knowing(), a_pod(podIP="10.0.0.1")
+def test_memory_of_deleted_objects_is_bounded() -> None:
+    cache, pod = cache_with(), a_pod(podIP="10.0.0.1")
     for number in range(5000):
         cache.put(kinds.POD, stored(pod, uid=f"pod-{number}"))
         cache.drop(kinds.POD, ("default", "pod"))
@@ -305,22 +305,22 @@ def test_only_the_last_that_went_are_remembered() -> None:
     assert cache.put_written(kinds.POD, stored(pod, uid="pod-0")) == {REVISION}
 
 
-def test_what_was_never_there_is_dropped_without_a_word() -> None:
-    assert knowing().drop(kinds.SERVING_SERVICE, ("default", "hello")) == set()
+def test_dropping_unknown_object_enqueues_nothing() -> None:
+    assert cache_with().drop(kinds.SERVING_SERVICE, ("default", "hello")) == set()
 
 
-def test_what_is_not_there_needs_nothing() -> None:
-    assert decide(knowing(), SERVICE, now=NOW, now_s=NOW_S) == WritePlan()
+def test_unknown_key_plans_no_writes() -> None:
+    assert decide(cache_with(), SERVICE, now=NOW, now_s=NOW_S) == WritePlan()
 
 
-def test_what_others_reconcile_needs_nothing() -> None:
-    assert decide(knowing((kinds.POD, a_pod())), (kinds.POD, "default", "pod"), now=NOW, now_s=NOW_S) == WritePlan()
+def test_kind_without_reconciler_plans_no_writes() -> None:
+    assert decide(cache_with((kinds.POD, a_pod())), (kinds.POD, "default", "pod"), now=NOW, now_s=NOW_S) == WritePlan()
 
 
-def test_pods_are_asked_while_none_is_ready() -> None:
+def test_revision_status_reads_pods_while_none_is_ready() -> None:
     boom = {"name": "user-container", "state": {"terminated": {"exitCode": 1, "message": "boom"}}}
     revision = a_revision()
-    cache = knowing(
+    cache = cache_with(
         (kinds.REVISION, revision),
         (kinds.DEPLOYMENT, a_deployment(revision)),
         (kinds.SERVICE, desired_private_service(revision)),
@@ -333,14 +333,14 @@ def test_pods_are_asked_while_none_is_ready() -> None:
     assert condition_values(status, "Ready")[1] == "Deploying"
 
 
-def test_an_evicted_pod_is_not_asked_for_the_images() -> None:
+def test_image_digests_are_not_read_from_evicted_pod() -> None:
     revision = a_revision()
     name = revision["spec"]["containers"][0]["name"]
     pods = [
         a_pod(text, phase=phase, containerStatuses=[{"name": name, "imageID": f"r/a@sha256:{text}"}])
         for text, phase in (("a-evicted", "Failed"), ("b-runs", "Running"), ("c-runs", "Running"))
     ]
-    cache = knowing(
+    cache = cache_with(
         (kinds.REVISION, revision),
         (kinds.DEPLOYMENT, a_deployment(revision, ready=2)),
         (kinds.SERVICE, desired_private_service(revision)),
@@ -351,9 +351,9 @@ def test_an_evicted_pod_is_not_asked_for_the_images() -> None:
     assert container_status["imageDigest"] in {"r/a@sha256:b-runs", "r/a@sha256:c-runs"}
 
 
-def test_a_revision_that_is_not_the_newest_does_not_wait_for_traffic() -> None:
+def test_superseded_revision_without_route_is_in_reserve() -> None:
     newest = {**a_configuration(), "status": {"latestCreatedRevisionName": "hello-00002"}}
-    cache = knowing((kinds.REVISION, a_revision()), (kinds.CONFIGURATION, newest))
+    cache = cache_with((kinds.REVISION, a_revision()), (kinds.CONFIGURATION, newest))
     (labels,) = [
         write.patch["metadata"]["labels"]
         for write in decide(cache, REVISION, now=NOW, now_s=NOW_S).writes
@@ -362,14 +362,14 @@ def test_a_revision_that_is_not_the_newest_does_not_wait_for_traffic() -> None:
     assert labels == {"serving.knative.dev/routingState": "reserve"}
 
 
-def test_a_name_that_is_taken_is_seen_by_the_service() -> None:
+def test_taken_revision_name_is_reported_by_service() -> None:
     named: dict[str, Any] = {"metadata": {"name": "hello-blue"}}
-    taken = a_revision("hello", generation=1, spec={"containers": [{"image": "other"}]}, **named)
+    conflicting = a_revision("hello", generation=1, spec={"containers": [{"image": "other"}]}, **named)
     configuration = a_configuration(generation=2, **named)
-    cache = knowing(
+    cache = cache_with(
         (kinds.SERVING_SERVICE, a_service(**named)),
         (kinds.CONFIGURATION, configuration),
-        (kinds.REVISION, taken),
+        (kinds.REVISION, conflicting),
     )
     status = written_status(decide(cache, SERVICE, now=NOW, now_s=NOW_S), kinds.SERVING_SERVICE)
     assert condition_values(status, "RoutesReady")[1] == "RevisionNameTaken"
@@ -378,25 +378,25 @@ def test_a_name_that_is_taken_is_seen_by_the_service() -> None:
     assert condition_values(status, "RoutesReady")[1] == "OutOfDate"
 
 
-def test_a_configuration_finds_its_revisions() -> None:
+def test_configuration_status_reads_its_revisions() -> None:
     ready = stored(with_ready(a_revision(), "True"), annotations={BECAME_READY_ANNOTATION: NOW})
-    cache = knowing((kinds.CONFIGURATION, a_configuration()), (kinds.REVISION, ready))
+    cache = cache_with((kinds.CONFIGURATION, a_configuration()), (kinds.REVISION, ready))
     status = written_status(decide(cache, CONFIGURATION, now=NOW, now_s=NOW_S), kinds.CONFIGURATION)
     assert status["latestReadyRevisionName"] == "hello-00001"
 
 
-def test_a_route_finds_what_it_names() -> None:
+def test_route_status_reads_its_targets() -> None:
     ready = with_ready(a_revision(), "True")
-    cache = knowing((kinds.ROUTE, a_route(traffic=BLUE)), (kinds.REVISION, ready))
+    cache = cache_with((kinds.ROUTE, a_route(traffic=BLUE)), (kinds.REVISION, ready))
     assert written_status(decide(cache, ROUTE, now=NOW, now_s=NOW_S), kinds.ROUTE)["traffic"][0]["tag"] == "blue"
 
 
-def test_all_of_a_kind_can_be_woken() -> None:
-    assert knowing((kinds.SERVING_SERVICE, a_service())).keys(kinds.SERVING_SERVICE) == [SERVICE]
+def test_keys_returns_all_objects_of_a_kind() -> None:
+    assert cache_with((kinds.SERVING_SERVICE, a_service())).keys(kinds.SERVING_SERVICE) == [SERVICE]
 
 
-def test_a_refusal_holds_until_the_spec_changes() -> None:
-    cache = knowing((kinds.CONFIGURATION, a_configuration()))
+def test_rejection_is_retained_until_spec_changes() -> None:
+    cache = cache_with((kinds.CONFIGURATION, a_configuration()))
     assert cache.refuse(CONFIGURATION, "too many") == {CONFIGURATION}
     status = written_status(decide(cache, CONFIGURATION, now=NOW, now_s=NOW_S), kinds.CONFIGURATION)
     assert "too many" in condition_values(status, "Ready")[2]
@@ -405,14 +405,14 @@ def test_a_refusal_holds_until_the_spec_changes() -> None:
     assert condition_values(status, "Ready")[0] == "Unknown"
 
 
-def test_what_is_gone_cannot_be_refused() -> None:
-    assert knowing().refuse(CONFIGURATION, "too many") == set()
+def test_rejection_of_unknown_object_is_ignored() -> None:
+    assert cache_with().refuse(CONFIGURATION, "too many") == set()
 
 
-def test_one_of_two_pods_that_goes_leaves_the_other() -> None:
+def test_deletion_of_one_pod_leaves_the_other() -> None:
     revision = a_revision()
     boom = {"name": "user-container", "state": {"terminated": {"exitCode": 1, "message": "boom"}}}
-    cache = knowing(
+    cache = cache_with(
         (kinds.REVISION, revision),
         (kinds.DEPLOYMENT, a_deployment(revision)),
         (kinds.POD, a_pod("gone")),
@@ -423,14 +423,14 @@ def test_one_of_two_pods_that_goes_leaves_the_other() -> None:
     assert condition_values(status, "Ready")[1] == "ExitCode1"
 
 
-def test_a_label_that_changes_moves_a_pod() -> None:
-    cache = knowing((kinds.POD, a_pod()))
+def test_changed_revision_label_enqueues_both_revisions() -> None:
+    cache = cache_with((kinds.POD, a_pod()))
     moved = merged(newer(a_pod()), {"metadata": {"labels": {"serving.knative.dev/revision": "hello-00002"}}})
     assert cache.put(kinds.POD, moved) == {REVISION, (kinds.REVISION, "default", "hello-00002")}
 
 
-def test_other_settings_wake_everybody_and_move_the_claims_of_routes() -> None:
-    cache = knowing(
+def test_changed_settings_enqueue_all_objects_and_change_hosts() -> None:
+    cache = cache_with(
         (kinds.SERVING_SERVICE, a_service()),
         (kinds.CONFIGURATION, a_configuration()),
         (kinds.ROUTE, a_route()),
@@ -443,7 +443,7 @@ def test_other_settings_wake_everybody_and_move_the_claims_of_routes() -> None:
     assert status["url"] == "http://hello.default.apps.example.org:8080"
 
 
-def test_other_settings_of_queue_proxies_reach_the_sidecars() -> None:
+def test_changed_queue_proxy_settings_reach_the_sidecar() -> None:
     proxy = QueueProxySettings(report_period_s=0.5)
     sidecar = Sidecar(
         settings=SidecarSettings(), image="i", stats_url="", secret_of=lambda _, uid: uid, token_of=lambda _, name: name
@@ -455,7 +455,7 @@ def test_other_settings_of_queue_proxies_reach_the_sidecars() -> None:
     assert cache.sidecar.proxy == proxy
 
 
-def test_another_image_of_queue_proxies_reaches_the_sidecars() -> None:
+def test_changed_queue_proxy_image_reaches_the_sidecar() -> None:
     sidecar = Sidecar(
         settings=SidecarSettings(), image="i", stats_url="", secret_of=lambda _, uid: uid, token_of=lambda _, name: name
     )
@@ -474,10 +474,10 @@ def test_another_image_of_queue_proxies_reaches_the_sidecars() -> None:
         (None, None, ("pending", None)),
     ],
 )
-def test_on_a_cluster_the_first_revision_of_a_service_is_active_from_its_creation(
+def test_first_revision_on_cluster_is_created_active(
     traffic: list[Object] | None, sidecar: Sidecar | None, state: tuple[str, str | None]
 ) -> None:
-    cache = knowing((kinds.SERVING_SERVICE, a_service(traffic=traffic)), (kinds.CONFIGURATION, a_configuration()))
+    cache = cache_with((kinds.SERVING_SERVICE, a_service(traffic=traffic)), (kinds.CONFIGURATION, a_configuration()))
     cache.sidecar = sidecar
     (create,) = decide(cache, CONFIGURATION, now=NOW, now_s=NOW_S).writes
     assert isinstance(create, Create)
@@ -490,7 +490,7 @@ def test_on_a_cluster_the_first_revision_of_a_service_is_active_from_its_creatio
         assert metadata_written(decide(cache, REVISION, now=NOW, now_s=NOW_S)) == []
 
 
-def test_a_configuration_without_a_service_has_no_route() -> None:
+def test_revision_of_configuration_without_service_is_pending() -> None:
     cache = a_cache((kinds.CONFIGURATION, stored(a_configuration(), ownerReferences=[])), with_owners=False)
     cache.sidecar = SIDECAR
     (create,) = decide(cache, CONFIGURATION, now=NOW, now_s=NOW_S).writes
@@ -498,7 +498,7 @@ def test_a_configuration_without_a_service_has_no_route() -> None:
     assert create.body["metadata"]["labels"][ROUTING_STATE_LABEL] == "pending"
 
 
-def test_a_route_waits_until_all_activators_serve_it() -> None:
+def test_route_is_ready_once_all_activators_confirm_it() -> None:
     settings = msgspec.structs.replace(SETTINGS, activator_pages="127.0.0.1:6082,127.0.0.1:6083")
     ready = {**a_configuration(), "status": {"latestReadyRevisionName": "hello-00001"}}
     cache = a_cache((kinds.CONFIGURATION, ready), (kinds.ROUTE, a_route()), settings=settings)
@@ -514,16 +514,16 @@ def test_a_route_waits_until_all_activators_serve_it() -> None:
     assert decide(cache, ROUTE, now=NOW, now_s=NOW_S).unconfirmed
 
 
-def test_without_activators_no_route_waits() -> None:
-    assert knowing().confirmed_digest(("default", "hello")) is None
+def test_route_without_activators_needs_no_confirmation() -> None:
+    assert cache_with().confirmed_digest(("default", "hello")) is None
 
 
 def written(fields: Object, version: str) -> Object:
     return stored(fields, resourceVersion=version)
 
 
-def test_what_a_newer_list_lacks_is_forgotten_and_what_was_written_since_is_kept() -> None:
-    cache = knowing()
+def test_newer_list_drops_missing_objects_except_later_writes() -> None:
+    cache = cache_with()
     cache.put_written(kinds.REVISION, written(a_revision(), "5"))
     cache.put_written(kinds.SERVING_SERVICE, written(a_service(), "9"))
     assert REVISION in cache.apply_list(kinds.REVISION, (), version="7")
@@ -534,14 +534,14 @@ def test_what_a_newer_list_lacks_is_forgotten_and_what_was_written_since_is_kept
     assert SERVICE in cache.apply_list(kinds.SERVING_SERVICE, (), version="not a number")
 
 
-def test_the_response_to_a_write_that_comes_after_a_list_without_the_object_is_ignored() -> None:
-    cache = knowing()
+def test_write_response_older_than_list_is_ignored() -> None:
+    cache = cache_with()
     cache.apply_list(kinds.SERVING_SERVICE, (), version="7")
     assert cache.put_written(kinds.SERVING_SERVICE, written(a_service(), "6")) == set()
     assert SERVICE in cache.put_written(kinds.SERVING_SERVICE, written(a_service(), "8"))
 
 
-def test_a_verdict_that_changes_wakes_the_route_until_that_is_gone() -> None:
+def test_changed_verdict_enqueues_route_until_deletion() -> None:
     where = ("default", "hello")
     go = {"hello-00002": RolloutJudgement(verdict=RolloutVerdict.GO, why="20 responses")}
     more = {"hello-00002": RolloutJudgement(verdict=RolloutVerdict.GO, why="40 responses")}
@@ -557,9 +557,9 @@ def test_a_verdict_that_changes_wakes_the_route_until_that_is_gone() -> None:
     assert where not in cache.judged
 
 
-def test_what_holds_a_host_for_another_namespace_is_named() -> None:
+def test_holder_of_host_is_reported_to_other_namespaces() -> None:
     claim = {"metadata": {"name": "a.example.com"}, "spec": {"namespace": "shop"}}
-    cache = knowing((kinds.ROUTE, a_route()), (kinds.CLUSTER_DOMAIN_CLAIM, claim))
+    cache = cache_with((kinds.ROUTE, a_route()), (kinds.CLUSTER_DOMAIN_CLAIM, claim))
     assert holder_of(cache, "shop", "hello.default.svc.cluster.local") == "Route default/hello"
     assert holder_of(cache, "default", "hello.default.svc.cluster.local") is None
     assert holder_of(cache, "default", "a.example.com") == "namespace shop, by a ClusterDomainClaim"
@@ -567,7 +567,7 @@ def test_what_holds_a_host_for_another_namespace_is_named() -> None:
     assert holder_of(cache, "shop", "b.example.com") is None
 
 
-def test_a_pod_that_no_node_takes_is_waited_for_where_nodes_are_added_on_demand() -> None:
+def test_unschedulable_pod_is_no_failure_if_always_schedulable() -> None:
     revision, pod = a_revision(), a_pod(conditions=[{**UNBOUND, "message": "no node"}])
     objects = ((kinds.REVISION, revision), (kinds.DEPLOYMENT, a_deployment(revision)), (kinds.POD, pod))
     for is_waited_for, reasons in ((False, ["Unschedulable"]), (True, [])):
@@ -576,7 +576,7 @@ def test_a_pod_that_no_node_takes_is_waited_for_where_nodes_are_added_on_demand(
         assert [note.reason for note in plan.notes] == reasons
 
 
-def test_a_revision_shows_where_its_logs_are() -> None:
+def test_revision_status_has_log_url_of_template() -> None:
     settings = msgspec.structs.replace(SETTINGS, revision_url_template="http://logs/?uid=${REVISION_UID}")
     shown = with_ready({**a_revision(), "status": {"logUrl": "http://before"}}, "True")
     objects = ((kinds.REVISION, shown), (kinds.DEPLOYMENT, a_deployment(shown, ready=1)))

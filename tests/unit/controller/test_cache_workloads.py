@@ -1,4 +1,4 @@
-"""ScaledWorkloads and KEDA's routes in the controller's cache: wake-ups and plans."""
+"""ScaledWorkloads and KEDA's routes in the controller's cache: enqueued objects, and plans."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -68,7 +68,7 @@ def a_keda_route() -> Object:
         (kinds.HORIZONTAL_POD_AUTOSCALER, "any", True),
     ],
 )
-def test_a_workload_is_woken_by_what_its_status_reads(kind: Kind, name: str, *, is_read: bool) -> None:
+def test_workload_is_enqueued_by_objects_its_status_reads(kind: Kind, name: str, *, is_read: bool) -> None:
     unreadable = an_object(kinds.SCALED_WORKLOAD, "bad", spec={})
     cache = a_cache(
         (kinds.SCALED_WORKLOAD, a_workload()),
@@ -79,7 +79,7 @@ def test_a_workload_is_woken_by_what_its_status_reads(kind: Kind, name: str, *, 
     assert woken == ({SHOP} if is_read else set())
 
 
-def test_another_spec_wakes_all_workloads_and_a_status_only_its_own() -> None:
+def test_workload_spec_change_enqueues_all_and_status_only_itself() -> None:
     cache = a_cache((kinds.SCALED_WORKLOAD, a_workload()), (kinds.HTTP_SCALED_OBJECT, a_keda_route()))
     rights: WorkKey = (kinds.ROLE_BINDING, "far", RIGHTS)
     assert cache.put(kinds.SCALED_WORKLOAD, a_workload("far")) == {SHOP, FAR, rights}
@@ -104,7 +104,7 @@ def rights_of(cache: ControllerCache) -> tuple[str, Sequence[Write]]:
     return condition_values(status, "TargetResolved")[1], decide(cache, BINDING, now=NOW, now_s=NOW_S).writes
 
 
-def test_only_a_labelled_namespace_with_workloads_has_the_right_to_scale() -> None:
+def test_role_binding_exists_only_in_labelled_namespace_with_workloads() -> None:
     workload = (kinds.SCALED_WORKLOAD, a_workload())
     cache = a_cache_with_rights(workload)
     assert rights_of(cache) == ("NamespaceNotLabelled", ())
@@ -121,7 +121,7 @@ def test_only_a_labelled_namespace_with_workloads_has_the_right_to_scale() -> No
     binding = stored({**create.body, "metadata": {**create.body["metadata"], "uid": "b", "resourceVersion": "7"}})
     assert cache.put(kinds.ROLE_BINDING, binding) == {BINDING}
     assert rights_of(cache) == ("TargetNotFound", ())
-    # Without the label it goes, and without workloads.
+    # It is deleted without the label, and without workloads.
     assert cache.drop(kinds.NAMESPACE, ("", "default")) == {SHOP, BINDING}
     reason, (deletion,) = rights_of(cache)
     assert (reason, type(deletion)) == ("NamespaceNotLabelled", Delete)
@@ -131,17 +131,17 @@ def test_only_a_labelled_namespace_with_workloads_has_the_right_to_scale() -> No
     assert isinstance(deletion, Delete)
 
 
-def test_by_choice_every_namespace_with_workloads_has_the_right_to_scale() -> None:
+def test_role_binding_is_created_in_every_namespace_if_configured() -> None:
     workload = (kinds.SCALED_WORKLOAD, a_workload())
     reason, (create,) = rights_of(a_cache_with_rights(workload, workload_namespaces="all"))
     assert (reason, type(create)) == ("TargetNotFound", Create)
 
 
-def test_on_a_server_without_roles_nothing_is_bound() -> None:
+def test_no_role_binding_on_server_without_roles() -> None:
     assert rights_of(a_cache((kinds.SCALED_WORKLOAD, a_workload()))) == ("TargetNotFound", ())
 
 
-def test_a_status_shows_the_target_the_service_and_what_has_the_name() -> None:
+def test_workload_status_reads_target_service_and_name_conflict() -> None:
     cache = a_cache(
         (kinds.SCALED_WORKLOAD, a_workload()),
         (kinds.DEPLOYMENT, an_object(kinds.DEPLOYMENT, spec={"replicas": 2})),
@@ -153,18 +153,18 @@ def test_a_status_shows_the_target_the_service_and_what_has_the_name() -> None:
     assert condition_values(status, "HostsClaimed")[1] == "NameTaken"
 
 
-def test_a_spec_that_cannot_be_read_is_a_condition() -> None:
+def test_unreadable_spec_is_reported_in_condition() -> None:
     cache = a_cache((kinds.SCALED_WORKLOAD, an_object(kinds.SCALED_WORKLOAD, spec={})))
     status = written_status(decide(cache, SHOP, now=NOW, now_s=NOW_S), kinds.SCALED_WORKLOAD)
     assert condition_values(status, "ScalingValid")[1] == "InvalidSpec"
 
 
-def test_a_workload_that_is_being_deleted_is_left_alone() -> None:
+def test_terminating_workload_plans_no_writes() -> None:
     cache = a_cache((kinds.SCALED_WORKLOAD, a_workload(deletionTimestamp=NOW)))
     assert decide(cache, SHOP, now=NOW, now_s=NOW_S) == WritePlan()
 
 
-def test_a_service_in_place_follows_the_activators() -> None:
+def test_in_place_service_slice_follows_activators() -> None:
     workload = {**a_workload(annotations={"serving.dev/in-place": "shop-svc"}), "status": {"portName": "http"}}
     cache = a_cache((kinds.SCALED_WORKLOAD, workload))
     assert cache.put_activators(("knative-serving", "a"), ACTIVATORS) == {SHOP}
@@ -176,7 +176,7 @@ def test_a_service_in_place_follows_the_activators() -> None:
     assert isinstance(status, Patch)
 
 
-def test_a_keda_route_becomes_a_workload_with_the_fields_of_its_scaled_object() -> None:
+def test_keda_route_creates_workload_with_scaled_object_fields() -> None:
     cache = a_cache((kinds.HTTP_SCALED_OBJECT, a_keda_route()))
     trigger = {"type": "external-push", "metadata": {"httpScaledObject": "shop"}}
     scaled = an_object(kinds.KEDA_SCALED_OBJECT, spec={"maxReplicaCount": 7, "triggers": [trigger]})
@@ -186,13 +186,13 @@ def test_a_keda_route_becomes_a_workload_with_the_fields_of_its_scaled_object() 
     assert nested(create.body, "spec", "scaling", "max") == 7
 
 
-def test_a_refusal_wakes_once() -> None:
+def test_repeated_rejection_enqueues_once() -> None:
     cache = a_cache((kinds.HTTP_SCALED_OBJECT, a_keda_route()))
     assert cache.refuse(ROUTE, "too many") == {ROUTE}
     assert cache.refuse(ROUTE, "too many") == set()
 
 
-def test_the_scale_of_a_kind_that_is_not_followed_is_that_of_its_workload() -> None:
+def test_scale_of_unwatched_kind_is_used_until_target_changes() -> None:
     cache, rollout = a_cache(), {"apiVersion": "argoproj.io/v1alpha1", "kind": "Rollout", "name": "shop"}
     assert cache.put_scale(("default", "shop"), None) == set()
     workload = a_workload() | {"spec": {**SPEC, "target": rollout}}
@@ -210,7 +210,7 @@ def test_the_scale_of_a_kind_that_is_not_followed_is_that_of_its_workload() -> N
     assert cache.put_scale(("default", "shop"), scale) == {SHOP}
     assert cache.put_scale(("default", "shop"), scale) == set()
     assert reason() == ""
-    # Another target is read anew.
+    # The scale is dropped with a change of the target.
     cache.put(kinds.SCALED_WORKLOAD, stored(workload | {"spec": SPEC}, resourceVersion="8"))
     assert cache.indexes.workloads.scales == {}
     cache.put_scale(("default", "shop"), scale)
@@ -218,7 +218,7 @@ def test_the_scale_of_a_kind_that_is_not_followed_is_that_of_its_workload() -> N
     assert cache.indexes.workloads.scales == {}
 
 
-def test_a_placeholder_follows_its_config_map() -> None:
+def test_placeholder_body_follows_its_config_map() -> None:
     response = {"bodyFromConfigMap": {"name": "pages", "key": "wait"}}
     spec = {
         "target": {"service": "shop", "port": 80},

@@ -18,7 +18,7 @@ def route(*targets: Json, traffic: tuple[Json, ...] = ()) -> Json:
     return {"metadata": metadata, "spec": {"traffic": list(targets)}, "status": {"traffic": list(traffic)}}
 
 
-def test_what_moves_to_another_owner_is_found_there_alone() -> None:
+def test_relabelled_object_is_indexed_under_new_owner_only() -> None:
     known = Relations()
     for resource, label, result in (
         (kinds.REVISION, CONFIGURATION_LABEL, known.revisions_of),
@@ -34,7 +34,7 @@ def test_what_moves_to_another_owner_is_found_there_alone() -> None:
         assert not result(("default", "b"))
 
 
-def test_an_httproute_is_found_by_its_name() -> None:
+def test_httproute_is_indexed_by_its_name() -> None:
     known, key = Relations(), ("default", "hello.blue")
     result = {"metadata": {"namespace": "default", "name": "hello.blue"}}
     known.put(kinds.HTTP_ROUTE, key, before=None, after=result)
@@ -43,7 +43,7 @@ def test_an_httproute_is_found_by_its_name() -> None:
     assert not known.httproutes_of(("default", "hello"))
 
 
-def test_routes_are_found_by_what_their_traffic_names() -> None:
+def test_routes_are_indexed_by_traffic_targets() -> None:
     known, key = Relations(), ("default", "r")
     before = route({"configurationName": "hello"}, traffic=({"revisionName": "hello-00001"},))
     after = route({"revisionName": "hello-00002"})
@@ -54,12 +54,12 @@ def test_routes_are_found_by_what_their_traffic_names() -> None:
     assert set(known.routes_to_revision(("default", "hello-00002"))) == {"r"}
 
 
-def test_an_empty_lease_has_no_holder() -> None:
+def test_missing_or_unlabelled_object_has_no_relations() -> None:
     assert owners_of(None, REVISION_LABEL) == owners_of(route(), REVISION_LABEL) == set()
     assert configurations_named(None) == revisions_named(None) == set()
 
 
-def test_other_kinds_have_no_relations() -> None:
+def test_unrelated_kinds_are_not_indexed() -> None:
     known = Relations()
     known.put(kinds.DEPLOYMENT, ("default", "x"), before=None, after=labelled("x", REVISION_LABEL, "a"))
     assert not known.pods_of(("default", "a"))

@@ -18,7 +18,7 @@ async def value_of(cluster: MemoryCluster, name: str, key: str) -> bytes:
     return base64.b64decode((await cluster.get(SECRET, SPACE, name))["data"][key])
 
 
-async def test_a_key_is_made_once_and_read_after_that() -> None:
+async def test_cluster_key_is_created_once_and_then_read() -> None:
     cluster = MemoryCluster()
     new_cluster_key = await cluster_key(cluster, SPACE)
     assert (len(new_cluster_key.key), new_cluster_key.inner_tls) == (KEY_BYTES, "Enabled")
@@ -27,7 +27,7 @@ async def test_a_key_is_made_once_and_read_after_that() -> None:
     await cluster.close()
 
 
-async def test_a_key_that_is_older_says_nothing_about_inner_tls() -> None:
+async def test_older_key_secret_has_no_inner_tls_mode() -> None:
     cluster = MemoryCluster()
     data = {"key": base64.b64encode(bytes(KEY_BYTES)).decode()}
     await cluster.create(SECRET, {"metadata": {"name": KEY_SECRET, "namespace": SPACE}, "data": data})
@@ -35,7 +35,7 @@ async def test_a_key_that_is_older_says_nothing_about_inner_tls() -> None:
     await cluster.close()
 
 
-async def test_the_authority_is_written_and_follows_the_key() -> None:
+async def test_authority_secret_is_created_and_updated() -> None:
     cluster = MemoryCluster()
     for text in ("one", "one", "two"):
         await write_authority(cluster, SPACE, text)
@@ -44,7 +44,7 @@ async def test_the_authority_is_written_and_follows_the_key() -> None:
 
 
 @pytest.mark.parametrize("data", [{}, {"key": "c2hvcnQ="}, {"key": "no base64!"}])
-async def test_a_secret_without_a_key_is_refused_and_kept(data: dict[str, str]) -> None:
+async def test_secret_without_valid_key_is_rejected_and_unchanged(data: dict[str, str]) -> None:
     cluster = MemoryCluster()
     await cluster.create(SECRET, {"metadata": {"name": KEY_SECRET, "namespace": SPACE}, "data": data})
     with pytest.raises(SettingsError, match=r"Secret knative-serving/serving-key: key has . bytes; expected 32 bytes"):
@@ -53,7 +53,7 @@ async def test_a_secret_without_a_key_is_refused_and_kept(data: dict[str, str]) 
     await cluster.close()
 
 
-async def test_a_token_is_one_that_the_dashboard_takes_and_is_made_once(tmp_path: Path) -> None:
+async def test_tokens_are_created_once_and_readable_by_dashboard(tmp_path: Path) -> None:
     cluster = MemoryCluster()
     await make_tokens(cluster, SPACE, actions="token")
     token = await value_of(cluster, "token", "token")

@@ -1,4 +1,4 @@
-"""Notes become Events."""
+"""Conversion of notes to Events."""
 
 from serving.controller.io.plan_writer import first_event
 from serving.controller.values.writes import Note
@@ -13,7 +13,7 @@ def event_name(note: Note) -> str:
     return str(first_event(note, now=NOW)["metadata"]["name"])
 
 
-def test_an_event_is_about_its_object() -> None:
+def test_event_refers_to_its_object() -> None:
     event = first_event(new_note(), now=NOW)
     assert event["involvedObject"] == {
         "apiVersion": "serving.knative.dev/v1",
@@ -26,19 +26,19 @@ def test_an_event_is_about_its_object() -> None:
     assert (event["type"], event["reason"], event["message"], event["count"]) == ("Warning", "ExitCode1", "boom", 1)
 
 
-def test_good_news_are_normal() -> None:
+def test_note_without_warning_is_normal_event() -> None:
     assert first_event(new_note(warning=False, reason=""), now=NOW)["type"] == "Normal"
 
 
-def test_the_same_words_have_the_same_name() -> None:
+def test_event_name_depends_on_message_and_reason() -> None:
     assert event_name(new_note()) == event_name(new_note())
     assert len({event_name(new_note()), event_name(new_note("other")), event_name(new_note(reason="Other"))}) == 3
 
 
-def test_a_name_is_short_enough_for_the_api() -> None:
+def test_event_name_has_at_most_253_characters() -> None:
     about = stored(a_service(), name="a" * 253)
     assert len(event_name(Note(about=about, reason="R", message="m"))) == 253
 
 
-def test_a_long_message_keeps_its_end() -> None:
+def test_long_event_message_is_truncated_at_its_start() -> None:
     assert first_event(new_note("x" * 2000 + "end"), now=NOW)["message"] == "x" * 1021 + "end"

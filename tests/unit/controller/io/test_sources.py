@@ -1,4 +1,4 @@
-"""Messages about a ConfigMap."""
+"""Notes about a ConfigMap."""
 
 import msgspec
 
@@ -15,7 +15,7 @@ def notes_of(applied: AppliedConfigMap) -> list[tuple[str, str, bool]]:
     return [(note.reason, note.message, note.warning) for note in settings_notes(applied, CONFIG_MAP)]
 
 
-def test_a_refusal_says_all_that_is_wrong_and_that_nothing_changes() -> None:
+def test_refused_settings_note_lists_all_problems() -> None:
     problems = (
         Problem(where="ConfigMap config-autoscaler, a", what="wrong", expected="right"),
         Problem(where="ConfigMap config-autoscaler, b", what="wrong", expected="right"),
@@ -27,32 +27,32 @@ def test_a_refusal_says_all_that_is_wrong_and_that_nothing_changes() -> None:
     assert "config-autoscaler, b" in message
 
 
-def test_what_is_taken_over_and_what_waits_are_two_things() -> None:
+def test_applied_and_restart_only_settings_are_separate_notes() -> None:
     assert notes_of(msgspec.structs.replace(APPLIED, changed=("stable_window_s",), waiting=("stats_address",))) == [
         ("SettingsChanged", "The autoscaler has taken over: stable_window_s", False),
         ("SettingsWaitForRestart", "The autoscaler takes over when it is started again: stats_address", True),
     ]
 
 
-def test_it_is_about_a_config_map_also_when_a_list_did_not_say_so() -> None:
+def test_note_refers_to_config_map_without_kind() -> None:
     (note,) = settings_notes(AppliedConfigMap(daemon="d", config_map="c", changed=("x",)), CONFIG_MAP)
     assert (note.about["apiVersion"], note.about["kind"]) == ("v1", "ConfigMap")
 
 
-def test_what_is_missing_for_a_gateway_is_named() -> None:
+def test_missing_gateway_api_reason_has_gateway_and_cause() -> None:
     unknown = missing_reason(HTTP_ROUTE, NotFound("no such page"), gateway="gateways/front")
     assert unknown.startswith('Gateway "gateways/front" is set, and the server does not know HTTPRoutes; expected the ')
     assert unknown.endswith(": no such page")
     assert "does not let us list HTTPRoutes" in missing_reason(HTTP_ROUTE, Forbidden("no"), gateway="gateways/front")
 
 
-def test_an_unusable_gateway_is_reported_with_its_settings() -> None:
+def test_missing_gateway_note_refers_to_controller_config_map() -> None:
     note = missing_note(HTTP_ROUTE, "knative-serving", "there are none")
     assert note.about["metadata"] == {"name": "config-controller", "namespace": "knative-serving"}
     assert (note.reason, note.message, note.warning) == ("GatewayApiMissing", "there are none", True)
 
 
-def test_an_unknown_key_is_a_warning_of_its_own() -> None:
+def test_unknown_settings_key_is_a_separate_warning() -> None:
     unknown = Problem(where="ConfigMap config-autoscaler", what="it has no key a", expected="b")
     assert notes_of(msgspec.structs.replace(APPLIED, unknown=(unknown,))) == [
         (

@@ -1,4 +1,4 @@
-"""Delayed writes: who executes them, and when none is delayed."""
+"""Delayed status writes: when they are executed, and when writes are not delayed."""
 
 import asyncio
 import functools
@@ -9,7 +9,7 @@ from serving.net.cluster import kinds
 REVISION, OTHER = ((kinds.REVISION, "default", f"hello-0000{number}") for number in (1, 2))
 
 
-async def test_a_read_writes_each_delayed_status_once() -> None:
+async def test_refresh_writes_each_delayed_status_once() -> None:
     statuses, written = UnreadWrites(), list[str]()
 
     async def write(name: str) -> None:
@@ -27,7 +27,7 @@ async def test_a_read_writes_each_delayed_status_once() -> None:
     assert written == ["revision", "deployment"]
 
 
-async def test_a_read_waits_for_the_writes_of_another_read() -> None:
+async def test_refresh_waits_for_writes_of_concurrent_refresh() -> None:
     statuses, steps, begun, end = UnreadWrites(), list[str](), asyncio.Event(), asyncio.Event()
 
     async def write() -> None:
@@ -48,7 +48,7 @@ async def test_a_read_waits_for_the_writes_of_another_read() -> None:
     assert steps == ["written", "read", "read"]
 
 
-async def test_the_oldest_write_above_the_maximum_is_dropped() -> None:
+async def test_oldest_write_above_maximum_is_dropped() -> None:
     events, written = UnreadWrites(2), list[str]()
 
     async def write(name: str) -> None:
@@ -61,7 +61,7 @@ async def test_the_oldest_write_above_the_maximum_is_dropped() -> None:
     assert written == ["a", "b"]
 
 
-def test_statuses_are_watched_until_the_last_watch_ends() -> None:
+def test_writes_are_not_delayed_while_statuses_are_watched() -> None:
     statuses = UnreadWrites()
     with statuses.watched():
         with statuses.watched():

@@ -101,7 +101,7 @@ def spec_of(conversion: Conversion) -> ScaledWorkloadSpec:
     return conversion.spec
 
 
-def test_an_http_scaled_object_is_a_scaled_workload() -> None:
+def test_http_scaled_object_is_converted_to_scaled_workload() -> None:
     workload = converted(route(OLD)).workload()
     assert workload["metadata"] == {
         "name": "shop",
@@ -124,7 +124,7 @@ def test_an_http_scaled_object_is_a_scaled_workload() -> None:
     }
 
 
-def test_defaults_of_the_definition_and_an_initial_cooldown_within_the_window_act() -> None:
+def test_default_granularity_and_short_initial_cooldown_need_no_note() -> None:
     rate = {"requestRate": {"targetValue": 2, "window": "1m", "granularity": "1s"}}
     old = route(OLD, scalingMetric=rate, targetPendingRequests=None, initialCooldownPeriod=60)
     assert not any("granularity" in note or "initial" in note for note in converted(old).notes)
@@ -132,7 +132,7 @@ def test_defaults_of_the_definition_and_an_initial_cooldown_within_the_window_ac
     assert f"spec.initialCooldownPeriod has no effect: {reason}" in converted(route(OLD)).notes
 
 
-def test_an_interceptor_route_and_its_scaled_object_are_a_scaled_workload() -> None:
+def test_interceptor_route_with_scaled_object_is_converted_to_scaled_workload() -> None:
     workload = converted(route()).workload()
     assert workload["metadata"]["annotations"] == {
         LOAD_ANNOTATION: "concurrency=7, rps=50",
@@ -161,7 +161,7 @@ def test_an_interceptor_route_and_its_scaled_object_are_a_scaled_workload() -> N
 
 
 @pytest.mark.parametrize("text", [OLD, ROUTE])
-def test_the_api_takes_what_is_converted(text: str) -> None:
+def test_converted_workload_passes_admission(text: str) -> None:
     workload = converted(route(text)).workload()
     assert admit(SCALED_WORKLOAD, workload)["spec"]["target"] == workload["spec"]["target"]
 
@@ -177,12 +177,12 @@ def test_the_api_takes_what_is_converted(text: str) -> None:
         ({"scalingMetric": {"requestRate": {"window": "5m"}}}, ("rps", 100.0, "300s")),
     ],
 )
-def test_the_metric_and_its_target(metric: dict[str, object], scaling: tuple[object, ...]) -> None:
+def test_scaling_metric_target_and_window_are_converted(metric: dict[str, object], scaling: tuple[object, ...]) -> None:
     own = spec_of(converted(route(OLD, **metric))).scaling
     assert (own.metric, own.target, own.window) == scaling
 
 
-def test_what_is_left_out_has_the_defaults_of_keda() -> None:
+def test_omitted_fields_have_keda_defaults() -> None:
     bare = {"replicas": None, "scaledownPeriod": None, "scaleTargetRef": {"service": "shop", "port": 80}}
     conversion = converted(route(OLD, **bare), {})
     spec = spec_of(conversion)
@@ -199,11 +199,11 @@ def test_what_is_left_out_has_the_defaults_of_keda() -> None:
         ([{"type": "external-push", "metadata": {"httpScaledObject": "hello"}}], True),
     ],
 )
-def test_only_a_trigger_that_names_a_route_scales(triggers: list[dict[str, Any]], names: bool) -> None:
+def test_scaled_object_names_route_only_by_external_push_trigger(triggers: list[dict[str, Any]], names: bool) -> None:
     assert names_route({"spec": {"triggers": triggers}}) is names
 
 
-def test_a_timeout_of_0s_is_none() -> None:
+def test_timeout_of_0s_is_no_timeout() -> None:
     timeouts = dict.fromkeys(("readiness", "request", "responseHeader"), "0s")
     spec = spec_of(converted(route(timeouts=timeouts, coldStart=None)))
     assert (spec.wait_timeout_seconds, spec.timeout_seconds, spec.response_start_timeout_seconds) == (None, None, None)
@@ -220,22 +220,22 @@ def test_a_timeout_of_0s_is_none() -> None:
         ),
     ],
 )
-def test_a_value_without_effect_is_named(changed: dict[str, Any], note: str) -> None:
+def test_value_without_effect_is_noted(changed: dict[str, Any], note: str) -> None:
     assert any(note in text for text in converted(route(**changed)).notes)
 
 
 @pytest.mark.parametrize(("cooldown_s", "goes"), [(15, "goes 60s"), (9000, "goes 3660s")])
-def test_a_cooldown_that_cannot_be_is_named(cooldown_s: int, goes: str) -> None:
+def test_unsupported_cooldown_period_is_clamped_and_noted(cooldown_s: int, goes: str) -> None:
     (note,) = [text for text in converted(route(OLD, scaledownPeriod=cooldown_s)).notes if "last pod" in text]
     assert goes in note
 
 
-def test_a_cooldown_below_0_is_refused() -> None:
+def test_negative_cooldown_period_is_rejected() -> None:
     (problem,) = converted(route(OLD, scaledownPeriod=-1)).problems
     assert "scaledownPeriod or cooldownPeriod" in str(problem)
 
 
-def test_an_annotation_of_keda_is_named() -> None:
+def test_keda_annotation_without_effect_is_noted() -> None:
     document = route(OLD)
     document["metadata"]["annotations"] = {"autoscaling.keda.sh/paused": "true", "team": "a"}
     notes = converted(document).notes
@@ -252,7 +252,7 @@ def test_an_annotation_of_keda_is_named() -> None:
         (route(OLD, hosts=["Not_A.Host"]), {}, "spec.hosts[0]: 'not_a.host'"),
     ],
 )
-def test_a_route_that_cannot_be_converted_says_why(
+def test_unconvertible_route_has_problems(
     document: dict[str, Any], scaled: dict[str, Any] | None, problem: str
 ) -> None:
     conversion = converted(document, scaled)
@@ -268,7 +268,7 @@ def test_a_route_that_cannot_be_converted_says_why(
         ({"desiredReplicas": "many"}, "'many'"),
     ],
 )
-def test_a_cron_trigger_that_is_not_whole_is_a_problem(changed: dict[str, Any], problem: str) -> None:
+def test_incomplete_cron_trigger_is_a_problem(changed: dict[str, Any], problem: str) -> None:
     scaled = read(SCALED)
     scaled["spec"]["triggers"][1]["metadata"] |= changed
     assert problem in str(converted(route(), scaled).problems[0])
@@ -293,7 +293,7 @@ def without(document: dict[str, Any], path: tuple[str, ...]) -> dict[str, Any] |
 @pytest.mark.parametrize(
     ("kind", "text"), [(HTTP_SCALED_OBJECT, OLD), (INTERCEPTOR_ROUTE, ROUTE), (KEDA_SCALED_OBJECT, SCALED)]
 )
-def test_every_field_of_the_definition_acts_or_is_named(kind: Kind, text: str) -> None:
+def test_every_field_of_the_schema_has_an_effect_or_a_note(kind: Kind, text: str) -> None:
     document, silent = read(text), []
     if kind == HTTP_SCALED_OBJECT:
         variants = [
@@ -331,7 +331,7 @@ def acts(kind: Kind, document: dict[str, Any], smaller: dict[str, Any]) -> bool:
         try:
             return converted(route(), fields) if kind == KEDA_SCALED_OBJECT else converted(fields)
         except (KeyError, TypeError) as error:
-            # A required field, which the API refuses to miss.
+            # A required field: the API rejects an object without it.
             return repr(error)
 
     return outcome(document) != outcome(smaller)
@@ -352,12 +352,12 @@ def is_named(kind: Kind, document: dict[str, Any], path: tuple[str, ...]) -> boo
         ({"service": "m", "port": 80}, {}, 30),
     ],
 )
-def test_a_failover_bounds_the_wait(failover: dict[str, object], timeouts: dict[str, str], wait_s: int) -> None:
+def test_failover_timeout_limits_the_wait(failover: dict[str, object], timeouts: dict[str, str], wait_s: int) -> None:
     spec = spec_of(converted(route(OLD, coldStartTimeoutFailoverRef=failover, timeouts=timeouts)))
     assert spec.wait_timeout_seconds == wait_s
 
 
-def test_a_fallback_without_a_time_bounds_the_wait_as_in_keda() -> None:
+def test_fallback_without_timeout_limits_the_wait_to_30_s() -> None:
     fallback = {"fallback": {"service": {"name": "m", "portName": "web"}}}
     spec = spec_of(converted(route(coldStart=fallback, timeouts={"readiness": "0s"})))
     assert spec.wait_timeout_seconds == 30
@@ -383,7 +383,7 @@ def placed(reference: dict[str, str], **response: object) -> Conversion:
         ({"name": "other", "key": "wait.json"}, {}, (500, "", {})),
     ],
 )
-def test_a_body_is_read_from_a_config_map(
+def test_placeholder_body_is_read_from_config_map(
     reference: dict[str, str], headers: dict[str, str], expected: tuple[object, ...]
 ) -> None:
     placeholder = spec_of(placed(reference, statusCode=202, headers=headers)).cold_start.placeholder
@@ -402,11 +402,11 @@ def test_a_body_is_read_from_a_config_map(
         ),
     ],
 )
-def test_a_body_that_is_not_as_wanted_is_named(reference: dict[str, str], note: str) -> None:
+def test_missing_body_key_or_config_map_is_noted(reference: dict[str, str], note: str) -> None:
     assert [text for text in placed(reference).notes if text.startswith(BODY)] == list(filter(None, [note]))
 
 
-def test_a_response_that_http_has_not_says_why() -> None:
+def test_invalid_placeholder_response_has_problems() -> None:
     placeholder = {"placeholder": {"response": {"statusCode": 100, "headers": {"Content-Length": "3"}}}}
     problems = list(map(str, converted(route(coldStart=placeholder)).problems))
     assert [text.partition(": ")[0] for text in problems] == [

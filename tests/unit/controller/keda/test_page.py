@@ -21,7 +21,7 @@ def names(schema: Object) -> Iterator[str]:
 
 
 @pytest.mark.parametrize("kind", ["httpscaledobject", "interceptorroute", "scaledobject"])
-def test_the_page_names_each_field(kind: str) -> None:
+def test_keda_page_names_every_field(kind: str) -> None:
     definition = yaml.safe_load((ROOT / f"config/components/keda-http/crd/{kind}.yaml").read_text())
     (version,) = definition["spec"]["versions"]
     spec = version["schema"]["openAPIV3Schema"]["properties"]["spec"]

@@ -30,7 +30,7 @@ def a_workload(route: Object, **status: object) -> Object:
 def written(
     route: Object, workload: Object | None = None, kind: Kind = HTTP_SCALED_OBJECT
 ) -> tuple[list[Any], dict[str, tuple[str, str, str]]]:
-    """The writes but for the status, and the conditions as status, reason and message."""
+    """The writes except the status, and the conditions as status, reason and message."""
     plan = reconcile_keda_route(kind, route, convert_route(route, ()), workload=workload, now=NOW)
     *others, status = plan.writes
     assert isinstance(status, Patch)
@@ -43,7 +43,7 @@ def written(
     }
 
 
-def test_a_new_route_gets_a_scaled_workload_that_it_owns() -> None:
+def test_new_route_creates_owned_scaled_workload() -> None:
     (create,), conditions = written(a_route())
     assert isinstance(create, Create)
     assert create.kind == SCALED_WORKLOAD
@@ -53,7 +53,7 @@ def test_a_new_route_gets_a_scaled_workload_that_it_owns() -> None:
     assert conditions["Ready"][:2] == ("Unknown", "WorkloadNotReconciled")
 
 
-def test_a_changed_route_changes_its_scaled_workload() -> None:
+def test_changed_route_patches_its_scaled_workload() -> None:
     (patch,), _ = written(a_route(hosts=["b.example.com"], scaledownPeriod=90), a_workload(a_route()))
     assert patch.patch["spec"] == {"hosts": ["b.example.com"]}
     assert patch.patch["metadata"]["annotations"].keys() == {
@@ -62,7 +62,7 @@ def test_a_changed_route_changes_its_scaled_workload() -> None:
     }
 
 
-def test_ready_is_that_of_the_scaled_workload() -> None:
+def test_ready_condition_mirrors_scaled_workload() -> None:
     ready = {"type": "Ready", "status": "False", "reason": "TargetMissing", "message": "no Deployment"}
     others, conditions = written(a_route(), a_workload(a_route(), conditions=[ready]))
     assert others == []
@@ -71,14 +71,14 @@ def test_ready_is_that_of_the_scaled_workload() -> None:
     assert conditions["Ready"] == ("True", "WorkloadReady", 'ScaledWorkload "shop" has Ready True')
 
 
-def test_a_scaled_workload_of_somebody_else_is_left_alone() -> None:
+def test_foreign_scaled_workload_is_not_changed() -> None:
     foreign = a_workload(a_route())
     del foreign["metadata"]["ownerReferences"]
     others, conditions = written(a_route(hosts=["b.example.com"]), foreign)
     assert (others, conditions["Ready"][:2]) == ([], ("False", "NotOwned"))
 
 
-def test_a_field_without_effect_and_a_problem_are_conditions() -> None:
+def test_fields_without_effect_and_problems_are_reported_in_conditions() -> None:
     others, conditions = written(a_route(initialCooldownPeriod=90, timeouts={"responseHeader": "soon"}))
     assert others == []
     reason = "a new workload keeps its scale for its window, 60s"
@@ -88,7 +88,7 @@ def test_a_field_without_effect_and_a_problem_are_conditions() -> None:
     assert "spec.timeouts.responseHeader: 'soon'" in conditions["Ready"][2]
 
 
-def test_a_refusal_of_the_server_is_a_condition() -> None:
+def test_server_rejection_is_reported_in_ready_condition() -> None:
     route = a_route()
     plan = reconcile_keda_route(
         HTTP_SCALED_OBJECT, route, convert_route(route, ()), workload=None, now=NOW, refusal="the quota is used up"
@@ -99,7 +99,7 @@ def test_a_refusal_of_the_server_is_a_condition() -> None:
     assert (ready["status"], ready["message"]) == ("False", "the quota is used up")
 
 
-def test_a_settled_route_is_not_written_again() -> None:
+def test_settled_route_plans_no_writes() -> None:
     route = a_route()
     plan = reconcile_keda_route(
         HTTP_SCALED_OBJECT, route, convert_route(route, ()), workload=a_workload(route), now=NOW
@@ -111,7 +111,7 @@ def test_a_settled_route_is_not_written_again() -> None:
     assert again.writes == ()
 
 
-def test_a_route_that_is_being_deleted_is_left_alone() -> None:
+def test_terminating_route_plans_no_writes() -> None:
     route = a_route()
     route["metadata"]["deletionTimestamp"] = NOW
     assert (
@@ -119,7 +119,7 @@ def test_a_route_that_is_being_deleted_is_left_alone() -> None:
     )
 
 
-def test_the_status_has_the_fields_of_the_definition() -> None:
+def test_status_fields_equal_schema_of_the_crd() -> None:
     for kind in (HTTP_SCALED_OBJECT, INTERCEPTOR_ROUTE):
         route = {**a_route(), "kind": kind.name}
         plan = reconcile_keda_route(kind, route, convert_route(route, ()), workload=None, now=NOW)

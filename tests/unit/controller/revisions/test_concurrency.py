@@ -1,4 +1,4 @@
-"""The number of parallel reconciles."""
+"""The limit of parallel reconciles."""
 
 import pytest
 
@@ -14,7 +14,7 @@ def feed(limit: ConcurrencyLimit, duration_s: float, *, count: int, from_s: floa
         limit.record_call(duration_s, active_count=limit.limit, now_s=from_s + number * 0.01)
 
 
-def test_the_limit_doubles_with_each_round_trip_of_a_steady_server() -> None:
+def test_limit_doubles_per_round_trip_up_to_its_maximum() -> None:
     limit = a_limit()
     feed(limit, 0.2, count=8)
     assert limit.limit == 16
@@ -22,14 +22,14 @@ def test_the_limit_doubles_with_each_round_trip_of_a_steady_server() -> None:
     assert limit.limit == 64
 
 
-def test_a_limit_that_is_not_used_up_stays() -> None:
+def test_unused_limit_does_not_grow() -> None:
     limit = a_limit()
     for _ in range(100):
         limit.record_call(0.2, active_count=5, now_s=0.0)
     assert limit.limit == 8
 
 
-def test_a_server_that_queues_calls_gets_fewer() -> None:
+def test_slower_calls_lower_the_limit() -> None:
     limit = a_limit()
     feed(limit, 0.05, count=100)
     feed(limit, 0.5, count=10, from_s=10.0)
@@ -38,7 +38,7 @@ def test_a_server_that_queues_calls_gets_fewer() -> None:
     assert limit.limit == 27
 
 
-def test_after_a_decrease_the_limit_grows_by_one_each_round_trip() -> None:
+def test_limit_grows_by_one_per_round_trip_after_decrease() -> None:
     limit = a_limit()
     feed(limit, 0.05, count=100)
     limit.record_refusal(now_s=10.0)
@@ -47,7 +47,7 @@ def test_after_a_decrease_the_limit_grows_by_one_each_round_trip() -> None:
     assert limit.limit == 49
 
 
-def test_refusals_of_one_moment_count_once() -> None:
+def test_refusals_within_a_second_count_once() -> None:
     limit = a_limit()
     feed(limit, 0.05, count=100)
     for number in range(50):
@@ -57,14 +57,14 @@ def test_refusals_of_one_moment_count_once() -> None:
     assert limit.limit == 36
 
 
-def test_the_limit_never_leaves_its_range() -> None:
+def test_limit_never_falls_below_its_minimum() -> None:
     limit = a_limit()
     for number in range(100):
         limit.record_refusal(now_s=number * 2.0)
     assert limit.limit == 8
 
 
-def test_noise_of_a_fast_server_is_no_congestion() -> None:
+def test_latency_noise_of_fast_server_does_not_lower_limit() -> None:
     limit = a_limit()
     for number in range(200):
         limit.record_call(0.001 if number % 2 else 0.004, active_count=limit.limit, now_s=number * 0.01)
@@ -72,7 +72,7 @@ def test_noise_of_a_fast_server_is_no_congestion() -> None:
 
 
 @pytest.mark.parametrize("slower_s", [0.2, 0.3])
-def test_a_server_that_is_a_little_slower_now_is_no_congestion(slower_s: float) -> None:
+def test_slightly_slower_server_does_not_lower_limit(slower_s: float) -> None:
     limit = a_limit()
     feed(limit, 0.15, count=100)
     feed(limit, slower_s, count=1000, from_s=100.0)

@@ -1,4 +1,4 @@
-"""From a Configuration to its revisions."""
+"""Reconciliation of a Configuration: its revisions and its status."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def ready(generation: int, status: str = "True", **more: str) -> Object:
     return with_ready(a_revision(generation=generation), status, **more)
 
 
-def test_only_a_first_revision_gets_traffic_for_certain() -> None:
+def test_second_revision_is_created_with_routing_state_pending() -> None:
     configuration = a_configuration(generation=2, spec=OTHER)
     plan = reconcile_configuration(
         configuration, {"hello-00001": ready(1)}, settings=SETTINGS, scaling=SCALING, now=NOW, routes=["hello"]
@@ -55,7 +55,7 @@ def test_only_a_first_revision_gets_traffic_for_certain() -> None:
     assert create.body["metadata"]["labels"][ROUTING_STATE_LABEL] == "pending"
 
 
-def test_a_new_generation_gets_a_revision() -> None:
+def test_new_generation_creates_revision() -> None:
     plan = plan_for(
         having(a_configuration(generation=2, spec=OTHER), latestCreatedRevisionName="hello-00001"), ready(1)
     )
@@ -77,7 +77,7 @@ def test_a_new_generation_gets_a_revision() -> None:
         ({"spec": {"containers": [{"image": "app", "env": [{"name": "A", "value": "b"}]}]}}, True),
     ],
 )
-def test_a_generation_that_means_the_latest_revision_is_that_one(template: Object, is_new: bool) -> None:
+def test_equivalent_template_creates_no_revision(template: Object, is_new: bool) -> None:
     before = stored(ready(1), annotations={BECAME_READY_ANNOTATION: NOW})
     configuration = having(a_configuration(generation=2, **template), latestCreatedRevisionName="hello-00001")
     plan = plan_for(configuration, before)
@@ -88,7 +88,7 @@ def test_a_generation_that_means_the_latest_revision_is_that_one(template: Objec
 
 
 @pytest.mark.parametrize("lost", [{"metadata": {"ownerReferences": []}}, {"spec": {"servingState": "Retired"}}])
-def test_a_revision_that_cannot_serve_is_no_latest_one(lost: Object) -> None:
+def test_unowned_or_retired_revision_is_not_reused_as_latest(lost: Object) -> None:
     before = {key: {**value, **lost.get(key, {})} if key in lost else value for key, value in ready(1).items()}
     configuration = having(a_configuration(generation=2), latestCreatedRevisionName="hello-00001")
     assert [
@@ -96,33 +96,33 @@ def test_a_revision_that_cannot_serve_is_no_latest_one(lost: Object) -> None:
     ]
 
 
-def test_of_the_first_revision_its_own_events_tell() -> None:
+def test_first_revision_emits_no_configuration_events() -> None:
     assert plan_for(a_configuration()).notes == ()
     assert plan_for(a_configuration(), ready(1)).notes == ()
 
 
-def test_traffic_that_moves_on_to_a_newer_revision_is_reported() -> None:
+def test_change_of_latest_ready_revision_is_reported_as_event() -> None:
     configuration = having(a_configuration(generation=2), latestReadyRevisionName="hello-00001")
     (note,) = plan_for(configuration, ready(1), ready(2)).notes
     assert note.message == 'LatestReadyRevisionName updated to "hello-00002"'
 
 
-def test_a_ready_revision_makes_it_ready() -> None:
+def test_configuration_with_ready_revision_is_ready() -> None:
     status = status_of(a_configuration(), ready(1))
     assert (status["latestReadyRevisionName"], condition_values(status, "Ready")[0]) == ("hello-00001", "True")
 
 
-def test_a_settled_configuration_is_left_alone() -> None:
+def test_settled_configuration_plans_no_writes() -> None:
     configuration = a_configuration()
     after = {**configuration, "status": status_of(configuration, ready(1))}
     assert plan_for(after, ready(1)) == WritePlan()
 
 
-def test_a_configuration_on_its_way_out_is_left_alone() -> None:
+def test_terminating_configuration_plans_no_writes() -> None:
     assert plan_for(stored(a_configuration(), deletionTimestamp=NOW)) == WritePlan()
 
 
-def test_a_failed_revision_leaves_the_last_good_one() -> None:
+def test_failed_revision_does_not_replace_latest_ready() -> None:
     configuration = having(a_configuration(generation=2), latestReadyRevisionName="hello-00001")
     plan = plan_for(configuration, ready(1), ready(2, "False", message="boom"))
     status = written_status(plan, kinds.CONFIGURATION)
@@ -135,28 +135,28 @@ def test_a_failed_revision_leaves_the_last_good_one() -> None:
     assert [(note.reason, note.warning) for note in plan.notes] == [("LatestCreatedFailed", True)]
 
 
-def test_the_latest_ready_revision_stays_when_it_fails() -> None:
+def test_latest_ready_revision_is_retained_when_it_fails() -> None:
     configuration = having(a_configuration(generation=2), latestReadyRevisionName="hello-00002")
     assert "latestReadyRevisionName" not in status_of(configuration, ready(1), ready(2, "False"))
 
 
-def test_a_ready_one_between_is_taken_while_the_newest_is_not() -> None:
+def test_newest_ready_revision_is_latest_ready_while_newer_is_not() -> None:
     configuration = having(a_configuration(generation=3), latestReadyRevisionName="hello-00001")
     assert status_of(configuration, ready(1), ready(2), ready(3, "Unknown"))["latestReadyRevisionName"] == "hello-00002"
 
 
-def test_where_status_was_lost_what_was_ready_once_is_the_latest() -> None:
+def test_lost_status_recovers_latest_ready_from_annotation() -> None:
     before = [stored(a_revision(generation=number), annotations={BECAME_READY_ANNOTATION: NOW}) for number in (1, 2)]
     status = status_of(a_configuration(generation=3), *before, a_revision(generation=3))
     assert status["latestReadyRevisionName"] == "hello-00002"
 
 
-def test_where_the_latest_ready_one_is_gone_another_is_taken() -> None:
+def test_deleted_latest_ready_revision_is_replaced_by_older_ready() -> None:
     configuration = having(a_configuration(generation=2), latestReadyRevisionName="hello-00002")
     assert status_of(configuration, ready(1))["latestReadyRevisionName"] == "hello-00001"
 
 
-def test_the_first_status_waits_for_the_revision() -> None:
+def test_first_status_is_debounced_until_revision_settles() -> None:
     (write,) = plan_for(a_configuration()).writes
     assert isinstance(write, Create)
     assert plan_for(a_configuration(), a_revision()).debounce_s == UNSTARTED_S
@@ -171,17 +171,17 @@ def test_the_first_status_waits_for_the_revision() -> None:
     )
 
 
-def test_where_none_is_left_none_is_named() -> None:
+def test_latest_ready_name_is_removed_without_revisions() -> None:
     configuration = having(a_configuration(), latestReadyRevisionName="hello-00001")
     assert status_of(configuration)["latestReadyRevisionName"] is None
 
 
-def test_a_retired_revision_is_not_the_latest() -> None:
+def test_retired_revision_is_not_latest_ready() -> None:
     retired = with_ready(a_revision(state="Retired"), "True")
     assert "latestReadyRevisionName" not in status_of(a_configuration(generation=2), retired, ready(2, "Unknown"))
 
 
-def test_going_back_to_a_revision_of_ones_own_name_is_taken_immediately() -> None:
+def test_return_to_named_revision_makes_it_latest_ready_immediately() -> None:
     named: dict[str, Any] = {"metadata": {"name": "hello-blue"}}
     blue = with_ready(a_revision(generation=1, **named), "True")
     configuration = having(a_configuration(generation=3, **named), latestReadyRevisionName="hello-00002")
@@ -190,7 +190,7 @@ def test_going_back_to_a_revision_of_ones_own_name_is_taken_immediately() -> Non
     assert written_status(plan, kinds.CONFIGURATION)["latestReadyRevisionName"] == "hello-blue"
 
 
-def test_a_name_that_is_taken_with_another_content_is_refused() -> None:
+def test_revision_name_with_different_content_is_rejected() -> None:
     named: dict[str, Any] = {"metadata": {"name": "hello-blue"}}
     configuration = a_configuration(generation=2, spec=OTHER, **named)
     plan = plan_for(configuration, a_revision(generation=1, **named))
@@ -201,31 +201,31 @@ def test_a_name_that_is_taken_with_another_content_is_refused() -> None:
 
 
 @pytest.mark.parametrize("template", [{"metadata": {"name": "hello-00001"}}, {}])
-def test_a_revision_of_another_owner_is_not_taken_over(template: dict[str, Any]) -> None:
+def test_revision_of_another_owner_is_not_adopted(template: dict[str, Any]) -> None:
     status = status_of(a_configuration(**template), stored(a_revision(), ownerReferences=[]))
     assert condition_values(status, "Ready")[2] == TAKEN.format("hello-00001")
 
 
-def test_an_unused_name_is_free() -> None:
+def test_unused_revision_name_is_not_taken() -> None:
     configuration = a_configuration(metadata={"name": "hello-blue"})
     assert not revision_name_is_taken(configuration, {}, SETTINGS)
     assert not revision_name_is_taken(a_configuration(), {}, SETTINGS)
 
 
-def test_annotations_that_make_no_sense_are_refused_with_what_would() -> None:
+def test_invalid_autoscaling_annotation_is_rejected_with_cause() -> None:
     metadata = {"annotations": {"autoscaling.knative.dev/min-scale": "few"}}
     status = status_of(a_configuration(metadata=metadata))
     assert condition_values(status, "Ready")[1] == "RevisionFailed"
     assert "autoscaling.knative.dev/min-scale: 'few' is not right" in condition_values(status, "Ready")[2]
 
 
-def test_a_template_with_a_misspelt_key_is_refused_with_the_key_that_is_meant() -> None:
+def test_misspelt_template_label_is_rejected_with_suggestion() -> None:
     status = status_of(a_configuration(metadata={"labels": {"networking.knative.dev/visibilty": "cluster-local"}}))
     assert condition_values(status, "Ready")[1] == "RevisionFailed"
     assert "did you mean networking.knative.dev/visibility?" in condition_values(status, "Ready")[2]
 
 
-def test_a_refusal_of_the_server_is_reported_and_not_retried() -> None:
+def test_server_rejection_is_reported_and_not_retried() -> None:
     plan = reconcile_configuration(
         a_configuration(), {}, settings=SETTINGS, scaling=SCALING, now=NOW, refusal="containers: too many"
     )
@@ -234,21 +234,21 @@ def test_a_refusal_of_the_server_is_reported_and_not_retried() -> None:
     assert condition_values(status, "Ready")[2] == "Revision creation failed with message: containers: too many."
 
 
-def test_a_timeout_above_the_longest_is_refused() -> None:
+def test_timeout_above_maximum_creates_no_revision() -> None:
     settings = msgspec.structs.replace(SETTINGS, max_revision_timeout_s=600)
     spec = {"containers": [{"image": "app"}], "timeoutSeconds": 601}
     plan = plan_for(a_configuration(spec=spec), settings=settings)
     assert not [write for write in plan.writes if isinstance(write, Create)]
 
 
-def test_a_label_without_a_number_is_the_oldest_generation() -> None:
+def test_non_numeric_generation_label_is_oldest() -> None:
     odd = with_ready(stored(a_revision(), labels={"serving.knative.dev/configurationGeneration": "x"}), "True")
     configuration = having(a_configuration(generation=2), latestReadyRevisionName="gone")
     status = status_of(configuration, {**odd, "metadata": {**odd["metadata"], "name": "odd"}}, ready(1))
     assert status["latestReadyRevisionName"] == "hello-00001"
 
 
-def test_revisions_that_are_old_enough_are_retired() -> None:
+def test_collectable_revision_is_retired() -> None:
     settings = msgspec.structs.replace(SETTINGS, max_non_active_revisions=0, min_non_active_revisions=0)
     labels = {**a_revision()["metadata"]["labels"], ROUTING_STATE_LABEL: "reserve"}
     old = stored(ready(1), labels=labels)

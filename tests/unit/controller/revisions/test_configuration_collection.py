@@ -1,4 +1,4 @@
-"""The revisions that are old enough to delete."""
+"""The revisions that garbage collection may delete."""
 
 import msgspec
 import pytest
@@ -14,7 +14,7 @@ KEEP_NONE = msgspec.structs.replace(SETTINGS, min_non_active_revisions=0)
 
 
 def idle(number: int, *, created: str = "2026-11-10", inactive: str = "", **metadata: object) -> Object:
-    """A revision without traffic since a day."""
+    """A revision that has had no traffic since ``inactive``."""
     revision = a_revision(generation=number)
     labels = {**revision["metadata"]["labels"], ROUTING_STATE_LABEL: "reserve"}
     annotations = {ROUTING_STATE_MODIFIED_ANNOTATION: f"{inactive or created}T00:00:00Z"}
@@ -29,45 +29,45 @@ def gone(
     return [resource["metadata"]["name"] for resource in collectable(configuration, revisions, settings, now=NOW)]
 
 
-def test_what_is_older_than_both_times_goes() -> None:
+def test_revision_older_than_both_retention_times_is_collected() -> None:
     assert gone(idle(1)) == ["hello-00001"]
 
 
 @pytest.mark.parametrize(
     ("created", "inactive"), [("2026-11-20", "2026-11-01"), ("2026-11-01", "2026-11-21"), ("2026-11-21", "2026-11-21")]
 )
-def test_what_is_younger_than_one_of_them_stays(created: str, inactive: str) -> None:
+def test_revision_younger_than_a_retention_time_is_retained(created: str, inactive: str) -> None:
     assert gone(idle(1, created=created, inactive=inactive)) == []
 
 
-def test_of_25_old_ones_the_5_without_traffic_for_longest_go() -> None:
+def test_longest_inactive_revisions_above_minimum_are_collected() -> None:
     revisions = [idle(number, inactive=f"2026-11-{number:02d}") for number in (*range(2, 15), *range(2, 14))]
     revisions = [stored(revision, name=f"r{index:02d}") for index, revision in enumerate(revisions)]
     assert gone(*revisions, settings=SETTINGS) == ["r00", "r13", "r01", "r14", "r02"]
 
 
-def test_above_the_largest_number_the_oldest_go_whatever_their_age() -> None:
+def test_oldest_revisions_above_maximum_are_collected_at_any_age() -> None:
     settings = msgspec.structs.replace(KEEP_NONE, max_non_active_revisions=1)
     young = [idle(number, created=f"2026-11-{number}") for number in (19, 20, 21)]
     assert gone(*young, settings=settings) == ["hello-00019", "hello-00020"]
 
 
 @pytest.mark.parametrize("state", ["active", "pending"])
-def test_what_a_route_names_or_may_name_stays(state: str) -> None:
+def test_active_or_pending_revision_is_retained(state: str) -> None:
     labels = {**a_revision()["metadata"]["labels"], ROUTING_STATE_LABEL: state}
     assert gone(idle(1, labels=labels)) == []
 
 
 @pytest.mark.parametrize("field", ["latestReadyRevisionName", "latestCreatedRevisionName"])
-def test_the_latest_stay(field: str) -> None:
+def test_latest_created_and_latest_ready_are_retained(field: str) -> None:
     assert gone(idle(1), latest={field: "hello-00001"}) == []
 
 
-def test_what_asks_to_be_kept_stays() -> None:
+def test_revision_with_no_gc_annotation_is_retained() -> None:
     assert gone(idle(1, annotations={NO_GC_ANNOTATION: "True"})) == []
 
 
-def test_what_goes_already_is_not_asked_again() -> None:
+def test_retired_or_terminating_revision_is_not_collected_again() -> None:
     retired = {**idle(1), "spec": {"servingState": "Retired"}}
     assert gone(retired, idle(2, deletionTimestamp=NOW)) == []
 
@@ -76,7 +76,7 @@ def test_what_goes_already_is_not_asked_again() -> None:
     ("create_s", "active_s", "names"),
     [(DISABLED, DISABLED, []), (DISABLED, 3600.0, ["hello-00001"]), (3600.0, DISABLED, ["hello-00001"])],
 )
-def test_a_time_that_is_disabled_is_not_asked(create_s: float, active_s: float, names: list[str]) -> None:
+def test_disabled_retention_time_is_ignored(create_s: float, active_s: float, names: list[str]) -> None:
     settings = msgspec.structs.replace(
         KEEP_NONE,
         retain_since_create_time_s=create_s,
@@ -86,9 +86,9 @@ def test_a_time_that_is_disabled_is_not_asked(create_s: float, active_s: float, 
     assert gone(idle(1), settings=settings) == names
 
 
-def test_what_never_had_traffic_is_as_old_as_it_is() -> None:
+def test_revision_that_never_had_traffic_is_collected_by_creation_time() -> None:
     assert gone(idle(1, annotations={})) == ["hello-00001"]
 
 
-def test_what_has_no_age_stays() -> None:
+def test_revision_without_timestamps_is_retained() -> None:
     assert gone(idle(1, annotations={}, creationTimestamp=None)) == []

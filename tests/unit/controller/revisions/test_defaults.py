@@ -1,4 +1,4 @@
-"""Defaults of a revision that its template leaves out."""
+"""Defaults of the fields that a revision's template omits, and fields that are not allowed."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ def changed(**values: object) -> ControllerSettings:
     return msgspec.structs.replace(SETTINGS, **values)
 
 
-def test_an_image_alone_is_enough() -> None:
+def test_container_with_image_only_gets_all_defaults() -> None:
     assert spec_with_defaults(ONE, SETTINGS) == {
         "timeoutSeconds": 300,
         "containerConcurrency": 0,
@@ -33,12 +33,12 @@ def test_an_image_alone_is_enough() -> None:
     }
 
 
-def test_filling_in_twice_changes_nothing() -> None:
+def test_defaulting_is_idempotent() -> None:
     once = spec_with_defaults(ONE, SETTINGS)
     assert spec_with_defaults(once, SETTINGS) == once
 
 
-def test_what_is_said_stays() -> None:
+def test_given_fields_are_preserved() -> None:
     probe = {"httpGet": {"path": "/", "port": 80}, "successThreshold": 2}
     text = {
         "timeoutSeconds": 10,
@@ -48,28 +48,26 @@ def test_what_is_said_stays() -> None:
     assert spec_with_defaults(text, SETTINGS) == text
 
 
-def test_timeout_0_is_the_default_as_in_knative() -> None:
+def test_timeout_0_is_replaced_by_default() -> None:
     assert spec_with_defaults({**ONE, "timeoutSeconds": 0}, SETTINGS)["timeoutSeconds"] == 300
 
 
 @pytest.mark.parametrize(("timeout_s", "response_start_s"), [(600, 300), (300, None), (60, None)])
-def test_a_response_must_start_earlier_only_where_that_is_less_than_the_whole(
-    timeout_s: int, response_start_s: int | None
-) -> None:
+def test_response_start_timeout_is_set_only_if_below_timeout(timeout_s: int, response_start_s: int | None) -> None:
     spec = spec_with_defaults({**ONE, "timeoutSeconds": timeout_s}, SETTINGS)
     assert spec.get("responseStartTimeoutSeconds") == response_start_s
 
 
-def test_response_start_0_means_none() -> None:
+def test_response_start_timeout_0_is_not_set() -> None:
     settings = changed(revision_response_start_timeout_s=0)
     assert "responseStartTimeoutSeconds" not in spec_with_defaults({**ONE, "timeoutSeconds": 600}, settings)
 
 
-def test_an_idle_timeout_is_given_where_the_settings_have_one() -> None:
+def test_idle_timeout_is_set_from_settings() -> None:
     assert spec_with_defaults(ONE, changed(revision_idle_timeout_s=9))["idleTimeoutSeconds"] == 9
 
 
-def test_of_several_containers_only_the_one_with_a_port_is_probed() -> None:
+def test_only_container_with_port_gets_default_readiness_probe() -> None:
     spec = spec_with_defaults({"containers": [{"image": "a", "ports": [{}]}, {"image": "b"}]}, SETTINGS)
     assert [(container["name"], "readinessProbe" in container) for container in spec["containers"]] == [
         ("user-container-0", True),
@@ -77,7 +75,7 @@ def test_of_several_containers_only_the_one_with_a_port_is_probed() -> None:
     ]
 
 
-def test_a_timeout_above_the_longest_is_a_problem() -> None:
+def test_timeout_above_maximum_is_a_problem() -> None:
     problems = list(
         timeouts_too_long({"timeoutSeconds": 601, "idleTimeoutSeconds": 600}, changed(max_revision_timeout_s=600))
     )
@@ -91,11 +89,11 @@ def secured(level: str, *, pod: Object | None = None, **container: Any) -> Objec
     return security_context
 
 
-def test_secure_defaults_are_off_unless_asked_for() -> None:
+def test_secure_pod_defaults_are_disabled_by_default_value() -> None:
     assert secured("Disabled") == {}
 
 
-def test_secure_defaults_fill_what_a_container_leaves_open() -> None:
+def test_secure_pod_defaults_fill_unset_fields() -> None:
     bounded = {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -107,7 +105,7 @@ def test_secure_defaults_fill_what_a_container_leaves_open() -> None:
     assert low["capabilities"] == {"add": ["NET_BIND_SERVICE"], "drop": ["ALL"]}
 
 
-def test_secure_defaults_fill_init_containers_too() -> None:
+def test_secure_pod_defaults_fill_init_containers() -> None:
     settings = msgspec.structs.replace(SETTINGS, secure_pod_defaults="Enabled")
     spec = {**ONE, "initContainers": [{"image": "i"}, {"image": "j", "securityContext": {"runAsNonRoot": False}}]}
     first, second = spec_with_defaults(spec, settings)["initContainers"]
@@ -115,7 +113,7 @@ def test_secure_defaults_fill_init_containers_too() -> None:
     assert second["securityContext"] == {**secured("Enabled"), "runAsNonRoot": False}
 
 
-def test_secure_defaults_keep_what_is_stated() -> None:
+def test_secure_pod_defaults_preserve_given_fields() -> None:
     stated = {
         "allowPrivilegeEscalation": True,
         "capabilities": {"drop": []},
@@ -135,7 +133,7 @@ def test_secure_defaults_keep_what_is_stated() -> None:
         ([{}, {"name": "init-container-0"}], ["init-container-1", "init-container-0"]),
     ],
 )
-def test_init_containers_get_names(containers: list[Object], names: list[str]) -> None:
+def test_unnamed_init_containers_get_unique_names(containers: list[Object], names: list[str]) -> None:
     spec = {**ONE, "initContainers": [{"image": "i", **container} for container in containers]}
     assert [init_container["name"] for init_container in spec_with_defaults(spec, SETTINGS)["initContainers"]] == names
 
@@ -145,7 +143,7 @@ def refused(spec: Object, **features: str) -> list[str]:
 
 
 @pytest.mark.parametrize("field", ["containers", "initContainers"])
-def test_rights_over_the_node_are_refused(field: str) -> None:
+def test_privileged_security_context_fields_are_rejected(field: str) -> None:
     context = {"privileged": True, "procMount": "Unmasked", "capabilities": {"add": ["SYS_ADMIN"]}}
     at = f"spec.template.spec.{field}[0].securityContext"
     assert refused({field: [{"securityContext": context}]}) == [
@@ -155,7 +153,7 @@ def test_rights_over_the_node_are_refused(field: str) -> None:
     ]
 
 
-def test_harmless_values_are_allowed() -> None:
+def test_unprivileged_values_are_allowed() -> None:
     context = {
         "privileged": False,
         "procMount": "Default",
@@ -165,12 +163,12 @@ def test_harmless_values_are_allowed() -> None:
 
 
 @pytest.mark.parametrize("state", ["allowed", "enabled"])
-def test_a_feature_flag_allows_added_capabilities(state: str) -> None:
+def test_feature_flag_allows_added_capabilities(state: str) -> None:
     spec = {"containers": [{"securityContext": {"capabilities": {"add": ["SYS_ADMIN"]}}}]}
     assert refused(spec, add_capabilities=state) == []
 
 
-def test_only_an_enabled_feature_allows_folders_of_the_node() -> None:
+def test_host_path_volumes_require_enabled_feature() -> None:
     spec = {"volumes": [{"name": "v", "hostPath": {"path": "/"}}]}
     where = "spec.template.spec.volumes[0].hostPath"
     assert [refused(spec, host_path_volumes=state) for state in ("disabled", "allowed", "enabled")] == [
@@ -182,7 +180,7 @@ def test_only_an_enabled_feature_allows_folders_of_the_node() -> None:
     assert problem.what == "HostPath volume support is disabled, but found HostPath volume v"
 
 
-def test_requests_and_limits_of_the_settings_are_for_what_is_not_said() -> None:
+def test_default_resources_fill_unset_requests_and_limits() -> None:
     resources = RevisionResources(cpu_request="400m", memory_request="100M", cpu_limit="1")
     spec = {
         "containers": [{"image": "app", "resources": {"requests": {"cpu": "1m"}}}],
@@ -197,7 +195,7 @@ def test_requests_and_limits_of_the_settings_are_for_what_is_not_said() -> None:
 
 
 @pytest.mark.parametrize(("value", "links"), [("false", None), ("true", True), ("default", True)])
-def test_links_of_services_are_as_set_unless_the_spec_says(value: str, links: bool | None) -> None:
+def test_enable_service_links_defaults_to_setting(value: str, links: bool | None) -> None:
     settings = changed(enable_service_links=value)
     assert spec_with_defaults(ONE, settings).get("enableServiceLinks") is links
     assert spec_with_defaults({**ONE, "enableServiceLinks": False}, settings)["enableServiceLinks"] is False

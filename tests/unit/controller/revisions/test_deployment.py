@@ -1,4 +1,4 @@
-"""The objects below a revision."""
+"""The Deployment and the private Service of a revision."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ from tests.unit.controller.builders import a_revision
 from tests.unit.controller.revisions.test_sidecar import SIDECAR
 
 
-def made(**template: Any) -> Object:  # noqa: ANN401 - JSON
+def new_deployment(**template: Any) -> Object:  # noqa: ANN401 - JSON
     return desired_deployment(a_revision(**template), replica_count=2, progress_deadline_s=600.0)
 
 
@@ -26,7 +26,7 @@ def container_of(deployment: Object, index: int = 0) -> Object:
     return container
 
 
-def test_a_deployment_is_its_revisions() -> None:
+def test_deployment_is_owned_by_revision_with_scale_and_deadline() -> None:
     revision = a_revision()
     deployment = desired_deployment(revision, replica_count=2, progress_deadline_s=600.0)
     assert deployment["metadata"]["name"] == "hello-00001-deployment"
@@ -34,8 +34,8 @@ def test_a_deployment_is_its_revisions() -> None:
     assert (deployment["spec"]["replicas"], deployment["spec"]["progressDeadlineSeconds"]) == (2, 600)
 
 
-def test_pods_are_found_by_label() -> None:
-    deployment = made()
+def test_deployment_selector_matches_pod_labels() -> None:
+    deployment = new_deployment()
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     assert deployment["spec"]["selector"]["matchLabels"].items() <= labels.items()
     assert (
@@ -51,16 +51,18 @@ def test_pods_are_found_by_label() -> None:
     )
 
 
-def test_the_templates_own_labels_and_annotations_reach_the_pod() -> None:
+def test_template_labels_and_annotations_are_copied_to_the_pod() -> None:
     metadata = {"labels": {"app": "mine", "team": "a"}, "annotations": {"serving.dev/command": "python app.py"}}
-    pod = made(metadata=metadata)["spec"]["template"]["metadata"]
+    pod = new_deployment(metadata=metadata)["spec"]["template"]["metadata"]
     assert (pod["labels"]["app"], pod["labels"]["team"]) == ("mine", "a")
     assert pod["annotations"] == {"serving.dev/command": "python app.py"}
 
 
-def test_a_container_learns_whose_it_is() -> None:
+def test_container_gets_knative_environment_variables() -> None:
     template = {"containers": [{"image": "app", "env": [{"name": "A", "value": "1"}]}]}
-    assert [(variable["name"], variable["value"]) for variable in container_of(made(spec=template))["env"]] == [
+    assert [
+        (variable["name"], variable["value"]) for variable in container_of(new_deployment(spec=template))["env"]
+    ] == [
         ("A", "1"),
         ("K_REVISION", "hello-00001"),
         ("K_CONFIGURATION", "hello"),
@@ -68,58 +70,58 @@ def test_a_container_learns_whose_it_is() -> None:
     ]
 
 
-def test_a_container_without_a_port_is_expected_at_8080() -> None:
-    container = container_of(made())
+def test_container_without_port_defaults_to_8080() -> None:
+    container = container_of(new_deployment())
     assert container["ports"] == [{"name": "user-port", "containerPort": 8080, "protocol": "TCP"}]
     assert container["readinessProbe"]["tcpSocket"] == {"port": 8080}
 
 
-def test_a_probe_without_a_port_is_for_the_containers_own() -> None:
+def test_probe_without_port_uses_container_port() -> None:
     own = {
         "image": "app",
         "ports": [{"name": "h2c", "containerPort": 9000}],
         "readinessProbe": {"httpGet": {"path": "/x"}},
         "livenessProbe": {"tcpSocket": {"port": 0}},
     }
-    container = container_of(made(spec={"containers": [own]}))
+    container = container_of(new_deployment(spec={"containers": [own]}))
     assert container["ports"][0]["name"] == "h2c"
     assert container["readinessProbe"]["httpGet"] == {"path": "/x", "port": 9000}
     assert container["livenessProbe"]["tcpSocket"] == {"port": 9000}
 
 
-def test_the_scheme_of_a_readiness_probe_is_spelt_as_kubernetes_takes_it() -> None:
+def test_readiness_probe_scheme_is_uppercased() -> None:
     own = {"image": "app", "readinessProbe": {"httpGet": {"scheme": "http"}}}
-    assert container_of(made(spec={"containers": [own]}))["readinessProbe"]["httpGet"]["scheme"] == "HTTP"
+    assert container_of(new_deployment(spec={"containers": [own]}))["readinessProbe"]["httpGet"]["scheme"] == "HTTP"
 
 
-def test_a_probe_with_a_port_keeps_it() -> None:
+def test_probe_with_port_is_unchanged() -> None:
     own = {"image": "app", "readinessProbe": {"grpc": {"port": 7}}}
-    assert container_of(made(spec={"containers": [own]}))["readinessProbe"]["grpc"] == {"port": 7}
+    assert container_of(new_deployment(spec={"containers": [own]}))["readinessProbe"]["grpc"] == {"port": 7}
 
 
-def test_a_container_beside_the_serving_one_gets_no_port() -> None:
-    deployment = made(spec={"containers": [{"image": "a", "ports": [{}]}, {"image": "b"}]})
+def test_non_serving_container_gets_no_port() -> None:
+    deployment = new_deployment(spec={"containers": [{"image": "a", "ports": [{}]}, {"image": "b"}]})
     assert ["ports" in container_of(deployment, index) for index in range(2)] == [True, False]
 
 
-def test_a_serving_container_that_is_not_probed_stays_so() -> None:
+def test_serving_container_without_probe_gets_none() -> None:
     revision = a_revision()
     del revision["spec"]["containers"][0]["readinessProbe"]
     deployment = desired_deployment(revision, replica_count=1, progress_deadline_s=1)
     assert "readinessProbe" not in container_of(deployment)
 
 
-def test_last_log_lines_come_with_the_status_of_a_container_that_failed() -> None:
-    assert container_of(made())["terminationMessagePolicy"] == "FallbackToLogsOnError"
+def test_termination_message_falls_back_to_logs() -> None:
+    assert container_of(new_deployment())["terminationMessagePolicy"] == "FallbackToLogsOnError"
 
 
-def test_a_pod_may_finish_what_it_took() -> None:
-    pod = made(spec={"containers": [{"image": "app"}], "timeoutSeconds": 7})["spec"]["template"]["spec"]
+def test_pod_termination_grace_period_is_request_timeout() -> None:
+    pod = new_deployment(spec={"containers": [{"image": "app"}], "timeoutSeconds": 7})["spec"]["template"]["spec"]
     assert pod["terminationGracePeriodSeconds"] == 7
     assert not {"servingState", "timeoutSeconds", "containerConcurrency"} & pod.keys()
 
 
-def test_the_private_service_sends_to_queue_proxies() -> None:
+def test_private_service_targets_queue_proxy_port() -> None:
     revision = a_revision()
     service = desired_private_service(revision)
     assert service["metadata"]["name"] == "hello-00001-private"
@@ -132,7 +134,7 @@ def test_the_private_service_sends_to_queue_proxies() -> None:
     }
 
 
-def test_pods_of_a_guarded_revision_say_so_and_no_manifest_can() -> None:
+def test_guarded_annotation_is_set_by_controller_only() -> None:
     revision = a_revision(metadata={"annotations": {"serving.dev/guarded": "true"}})
     template = desired_deployment(revision, replica_count=1, progress_deadline_s=1.0)["spec"]["template"]
     assert "serving.dev/guarded" not in template["metadata"]["annotations"]
@@ -141,7 +143,7 @@ def test_pods_of_a_guarded_revision_say_so_and_no_manifest_can() -> None:
     assert {"name": "SERVING_POD_GUARDED", "value": "true"} in container_of(guarded, 0)["env"]
 
 
-def test_a_deployment_changes_with_the_guard_only() -> None:
+def test_template_patch_changes_only_the_guard() -> None:
     revision = a_revision()
     plain, guarded = (
         desired_deployment(revision, replica_count=1, progress_deadline_s=1.0, is_guarded=is_guarded)
@@ -163,18 +165,18 @@ def in_mode(mode: str) -> Sidecar:
 
 
 @pytest.mark.parametrize(
-    ("made_in", "present", "is_changed"),
+    ("deployed_mode", "present", "is_changed"),
     [
         *(("Disabled", "Enabled", True), ("Permissive", "Enabled", True), ("Enabled", "Enabled", False)),
         *(("Enabled", "Permissive", True), ("Enabled", "Disabled", True)),
-        # Activators reach these in either mode.
+        # Activators can connect to these pods in both modes.
         *(("Disabled", "Permissive", False), ("Permissive", "Disabled", False)),
     ],
 )
-def test_pods_become_strict_with_the_controller_and_cease_to_be(
-    made_in: str, present: str, *, is_changed: bool
-) -> None:
-    deployment = desired_deployment(a_revision(), replica_count=1, progress_deadline_s=1.0, sidecar=in_mode(made_in))
+def test_template_patch_follows_inner_tls_mode(deployed_mode: str, present: str, *, is_changed: bool) -> None:
+    deployment = desired_deployment(
+        a_revision(), replica_count=1, progress_deadline_s=1.0, sidecar=in_mode(deployed_mode)
+    )
     patches = template_patch(deployment, is_guarded=False, sidecar=in_mode(present))
     assert bool(patches) is is_changed
     for patch in patches:
@@ -188,11 +190,11 @@ def test_pods_become_strict_with_the_controller_and_cease_to_be(
         }
 
 
-def test_pods_without_a_queue_proxy_of_their_own_stay() -> None:
-    assert template_patch(made(), is_guarded=False, sidecar=None) == ()
+def test_deployment_without_sidecar_is_not_patched() -> None:
+    assert template_patch(new_deployment(), is_guarded=False, sidecar=None) == ()
 
 
-def test_the_guard_and_inner_tls_change_together() -> None:
+def test_guard_and_inner_tls_change_in_one_patch() -> None:
     """Two patches would replace all pods twice."""
     deployment = desired_deployment(a_revision(), replica_count=1, progress_deadline_s=1.0, sidecar=in_mode("Disabled"))
     (patch,) = template_patch(deployment, is_guarded=True, sidecar=in_mode("Enabled"))
@@ -206,7 +208,7 @@ def test_the_guard_and_inner_tls_change_together() -> None:
     }
 
 
-def test_a_runtime_class_is_chosen_by_labels_unless_the_spec_names_one() -> None:
+def test_runtime_class_is_selected_by_labels_unless_specified() -> None:
     settings = msgspec.structs.replace(SIDECAR.settings, runtime_classes="kata: {selector: {use: kata}}")
     sidecar = msgspec.structs.replace(SIDECAR, settings=settings)
 

@@ -60,14 +60,14 @@ def images_of(plan: WritePlan) -> list[str]:
     return [container["image"] for container in containers if container["name"] != "queue-proxy"]
 
 
-def test_tags_are_asked_for_and_neither_digests_nor_skipped_registries_nor_what_is_no_image() -> None:
+def test_only_tagged_images_of_resolvable_registries_are_unresolved() -> None:
     revision = of_images(
         "r.example/app:1", PINNED, "dev.local/own", "Not An Image", initContainers=[{"image": "r.example/i"}]
     )
     assert unresolved_images(revision, SKIPPED) == ["r.example/app:1", "r.example/i"]
 
 
-def test_a_digest_of_the_status_is_known_if_it_is_of_the_same_repository() -> None:
+def test_digest_in_status_is_known_if_repository_matches() -> None:
     revision = of_images("r.example/app:1", "r.example/beside")
     assert known_images(with_status(revision, PINNED, f"docker.io/library/import-2026@{SHA}")) == {
         "r.example/app:1": PINNED
@@ -75,7 +75,7 @@ def test_a_digest_of_the_status_is_known_if_it_is_of_the_same_repository() -> No
     assert unresolved_images(with_status(revision, PINNED, ""), SKIPPED) == ["r.example/beside"]
 
 
-def test_no_deployment_is_made_while_digests_are_asked_for() -> None:
+def test_deployment_is_not_created_while_digests_are_unresolved() -> None:
     plan = plan_of(of_images("r.example/app:1"))
     assert deployment_of(plan) is None
     assert plan.unresolved == ("r.example/app:1",)
@@ -83,7 +83,7 @@ def test_no_deployment_is_made_while_digests_are_asked_for() -> None:
     assert condition_values(status, "ResourcesAvailable")[:2] == ("Unknown", "ResolvingDigests")
 
 
-def test_a_registry_without_the_image_fails_the_revision_and_is_asked_again() -> None:
+def test_missing_image_fails_revision_and_stays_unresolved() -> None:
     plan = plan_of(of_images("r.example/app:1"), Resolution(failure='Unable to fetch image "r.example/app:1": 404'))
     assert deployment_of(plan) is None
     assert plan.unresolved == ("r.example/app:1",)
@@ -92,7 +92,7 @@ def test_a_registry_without_the_image_fails_the_revision_and_is_asked_again() ->
     assert condition_values(status, "ContainerHealthy") == ("False", "ContainerMissing", message)
 
 
-def test_pods_get_the_digest_and_the_status_names_it() -> None:
+def test_resolved_digest_is_used_in_pods_and_status() -> None:
     revision = of_images("r.example/app:1")
     plan = plan_of(revision, Resolution(images={"r.example/app:1": PINNED}))
     assert images_of(plan) == [PINNED]
@@ -103,23 +103,23 @@ def test_pods_get_the_digest_and_the_status_names_it() -> None:
     assert status["containerStatuses"] == [{"name": "c0", "imageDigest": PINNED}]
 
 
-def test_a_deployment_that_is_made_again_keeps_the_digest() -> None:
+def test_recreated_deployment_uses_digest_of_status() -> None:
     plan = plan_of(with_status(of_images("r.example/app:1"), PINNED))
     assert images_of(plan) == [PINNED]
 
 
-def test_where_a_registry_refuses_the_tag_stays_with_a_warning() -> None:
+def test_registry_refusal_keeps_tag_with_warning() -> None:
     plan = plan_of(of_images("r.example/app:1"), Resolution(images={"r.example/app:1": ""}, refused="401"))
     assert images_of(plan) == ["r.example/app:1"]
     assert [(note.reason, note.message, note.warning) for note in plan.notes] == [("DigestNotResolved", "401", True)]
 
 
-def test_registries_of_the_settings_are_not_asked() -> None:
+def test_registries_skipping_tag_resolving_keep_the_tag() -> None:
     settings = msgspec.structs.replace(SETTINGS, registries_skipping_tag_resolving="dev.local, r.example")
     assert images_of(plan_of(of_images("r.example/app:1"), settings=settings)) == ["r.example/app:1"]
 
 
-def test_answers_are_for_the_revision_that_asked() -> None:
+def test_resolution_applies_only_to_uid_that_requested_it() -> None:
     revision = of_images("r.example/app:1")
     cache = a_cache((kinds.REVISION, revision))
     assert cache.resolve(KEY[1:], "another", Resolution(failure="x")) == set()
@@ -129,6 +129,6 @@ def test_answers_are_for_the_revision_that_asked() -> None:
     assert cache.resolution(KEY[1:], revision["metadata"]["uid"]).is_pending
 
 
-def test_on_one_machine_the_kubelet_pins_images() -> None:
+def test_images_are_not_resolved_without_sidecar() -> None:
     cache = a_cache((kinds.REVISION, of_images("r.example/app:1")))
     assert images_of(decide(cache, KEY, now=NOW, now_s=NOW_S)) == ["r.example/app:1"]

@@ -25,7 +25,7 @@ def new_revision(**arguments: str) -> Object:
     return a_revision(metadata={"annotations": {GROUP + name: text for name, text in values.items()}})
 
 
-def made(fields: Object, settings: AutoscalerSettings = SCALING) -> Object:
+def new_hpa(fields: Object, settings: AutoscalerSettings = SCALING) -> Object:
     (write,) = hpa_writes(fields, None, settings)
     assert isinstance(write, Create)
     assert write.kind is kinds.HORIZONTAL_POD_AUTOSCALER
@@ -33,13 +33,13 @@ def made(fields: Object, settings: AutoscalerSettings = SCALING) -> Object:
 
 
 def spec_of(**arguments: str) -> Object:
-    spec: Object = made(new_revision(**arguments))["spec"]
+    spec: Object = new_hpa(new_revision(**arguments))["spec"]
     return spec
 
 
-def test_an_hpa_is_its_revisions_and_scales_its_deployment() -> None:
+def test_hpa_is_owned_by_revision_and_targets_its_deployment() -> None:
     revision = new_revision()
-    body = made(revision)
+    body = new_hpa(revision)
     assert (body["apiVersion"], body["metadata"]["name"]) == ("autoscaling/v2", "hello-00001")
     assert is_controlled_by(body, revision)
     assert body["spec"] == {
@@ -79,22 +79,22 @@ def test_an_hpa_is_its_revisions_and_scales_its_deployment() -> None:
         ),
     ],
 )
-def test_the_target_is_compared_with_the_metric(annotations: dict[str, str], metric: Object) -> None:
+def test_hpa_metric_has_target_of_annotation(annotations: dict[str, str], metric: Object) -> None:
     assert spec_of(**annotations)["metrics"] == [metric]
 
 
 @pytest.mark.parametrize(("target", "quantity"), [("1", "1"), ("2000", "2k"), ("3000000", "3M"), ("1001", "1001")])
-def test_amounts_are_written_as_the_server_writes_them(target: str, quantity: str) -> None:
+def test_target_quantity_has_canonical_form(target: str, quantity: str) -> None:
     (metric,) = spec_of(metric="m", target=target)["metrics"]
     assert metric["pods"]["target"]["averageValue"] == quantity
 
 
-def test_the_largest_amount_has_the_largest_suffix() -> None:
+def test_quantity_above_exa_keeps_largest_suffix() -> None:
     (metric,) = spec_of(metric="m", target="1" + 21 * "0")["metrics"]
     assert metric["pods"]["target"]["averageValue"] == "1000E"
 
 
-def test_a_window_goes_for_both_directions() -> None:
+def test_window_sets_stabilization_of_both_directions() -> None:
     rules = {"stabilizationWindowSeconds": 30}
     assert spec_of(window="30s")["behavior"] == {"scaleDown": rules, "scaleUp": rules}
 
@@ -108,33 +108,33 @@ def test_a_window_goes_for_both_directions() -> None:
         ({}, {"max_scale_limit": 9}, (1, 9)),
     ],
 )
-def test_the_bounds_are_the_revisions_or_those_of_the_settings(
+def test_hpa_bounds_are_annotations_or_settings(
     annotations: dict[str, str], settings: dict[str, Any], bounds: tuple[int, int]
 ) -> None:
-    spec = made(new_revision(**annotations), AutoscalerSettings(**settings))["spec"]
+    spec = new_hpa(new_revision(**annotations), AutoscalerSettings(**settings))["spec"]
     assert (spec["minReplicas"], spec["maxReplicas"]) == bounds
 
 
-def test_a_revision_that_no_route_names_keeps_one_pod() -> None:
+def test_unrouted_revision_has_min_replicas_1() -> None:
     revision = new_revision(min_scale="3")
     revision["metadata"]["labels"]["serving.knative.dev/routingState"] = "reserve"
-    assert made(revision)["spec"]["minReplicas"] == 1
+    assert new_hpa(revision)["spec"]["minReplicas"] == 1
 
 
-def test_the_class_of_the_settings_counts_where_a_revision_has_none() -> None:
+def test_autoscaler_class_defaults_to_setting() -> None:
     settings = msgspec.structs.replace(SCALING, pod_autoscaler_class=HPA_CLASS)
     assert is_of_an_hpa({}, settings)
     assert not is_of_an_hpa({GROUP + "class": "kpa.autoscaling.knative.dev"}, settings)
     assert not is_of_an_hpa({}, SCALING)
 
 
-def test_a_revision_of_another_class_has_no_hpa() -> None:
+def test_revision_of_other_class_has_no_hpa() -> None:
     assert hpa_writes(a_revision(), None, SCALING) == ()
 
 
-def test_one_that_is_as_it_should_be_is_left_alone_with_all_that_the_server_filled_in() -> None:
+def test_hpa_with_server_defaults_is_not_changed() -> None:
     revision = new_revision(target="70", window="30s")
-    resource = stored(made(revision))
+    resource = stored(new_hpa(revision))
     resource["spec"]["behavior"]["scaleUp"] = {
         **resource["spec"]["behavior"]["scaleUp"],
         "selectPolicy": "Max",
@@ -143,8 +143,8 @@ def test_one_that_is_as_it_should_be_is_left_alone_with_all_that_the_server_fill
     assert hpa_writes(revision, resource, SCALING) == ()
 
 
-def test_only_what_is_different_is_patched() -> None:
-    result = stored(made(new_revision(min_scale="2", window="30s")))
+def test_hpa_patch_has_only_changed_fields() -> None:
+    result = stored(new_hpa(new_revision(min_scale="2", window="30s")))
     (write,) = hpa_writes(new_revision(min_scale="3", window="40s"), result, SCALING)
     assert isinstance(write, Patch)
     rules = {"stabilizationWindowSeconds": 40}
@@ -154,36 +154,36 @@ def test_only_what_is_different_is_patched() -> None:
     }
 
 
-def test_one_that_is_wanted_no_more_goes() -> None:
-    result = stored(made(new_revision()))
+def test_hpa_is_deleted_after_change_of_class() -> None:
+    result = stored(new_hpa(new_revision()))
     (write,) = hpa_writes(a_revision(), result, SCALING)
     assert isinstance(write, Delete)
 
 
-def test_an_object_of_another_owner_is_left_alone() -> None:
-    resource = stored({**made(new_revision()), "spec": {}})
+def test_hpa_of_another_owner_is_not_changed() -> None:
+    resource = stored({**new_hpa(new_revision()), "spec": {}})
     resource["metadata"]["ownerReferences"] = []
     assert hpa_writes(new_revision(), resource, SCALING) == ()
     assert hpa_writes(a_revision(), resource, SCALING) == ()
 
 
-def test_it_starts_with_a_pod_because_an_hpa_leaves_zero_alone() -> None:
+def test_hpa_revision_starts_with_at_least_one_pod() -> None:
     settings = AutoscalerSettings(allow_zero_initial_scale=True, initial_scale=0)
     assert start_scale({GROUP + "class": HPA_CLASS}, settings).start_count == 1
     assert start_scale({}, settings).start_count == 0
 
 
-def test_requests_go_to_its_pods_directly() -> None:
+def test_hpa_revision_has_traffic_path_serve() -> None:
     assert new_revision()["metadata"]["annotations"]["serving.dev/traffic-path"] == "serve"
     assert "serving.dev/traffic-path" not in a_revision()["metadata"]["annotations"]
 
 
 @pytest.mark.parametrize("metric", ["cpu", "memory", "own"])
-def test_it_is_one_that_kubernetes_takes(metric: str) -> None:
-    assert faults(made(new_revision(metric=metric, target="5", window="30s", max_scale="3"))) == []
+def test_hpa_is_valid_for_kubernetes(metric: str) -> None:
+    assert faults(new_hpa(new_revision(metric=metric, target="5", window="30s", max_scale="3"))) == []
 
 
-def test_what_an_hpa_says_is_looked_at_when_its_spec_changes_and_not_when_it_scales() -> None:
+def test_hpa_spec_change_wakes_revision_and_scaling_does_not() -> None:
     cache = a_cache((kinds.REVISION, new_revision()))
     (write,) = [
         each_write

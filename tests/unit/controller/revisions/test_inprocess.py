@@ -1,4 +1,4 @@
-"""Apps that are to be their own queue-proxy, and are not."""
+"""Apps that should run the queue-proxy in their process, but do not."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def missing(deployment: Object | None, *pods: Object) -> str:
     return missing_queue_proxy(deployment, pods, wait_s=WAIT_S, now_s=timestamp_s(NOW))
 
 
-def test_a_container_that_runs_for_long_and_is_not_ready_has_none() -> None:
+def test_long_running_unready_container_reports_missing_queue_proxy() -> None:
     text = missing(own_proxy(), running())
     assert text.startswith("container user-container runs, and no queue-proxy in its process was ready within 30 s.")
     assert "`python -m serving.asgi MODULE:APP`" in text
@@ -48,11 +48,11 @@ def test_a_container_that_runs_for_long_and_is_not_ready_has_none() -> None:
         a_pod(),
     ],
 )
-def test_any_other_container_may_have_one(pod: Object) -> None:
+def test_recent_ready_or_other_container_is_not_reported(pod: Object) -> None:
     assert missing(own_proxy(), pod) == ""
 
 
-def test_a_queue_proxy_beside_the_app_is_not_missed() -> None:
+def test_sidecar_queue_proxy_is_not_reported_missing() -> None:
     beside = desired_deployment(a_revision(), replica_count=1, progress_deadline_s=1.0, sidecar=SIDECAR)
     assert not is_own_proxy(beside)
     assert not is_own_proxy(None)
@@ -61,11 +61,11 @@ def test_a_queue_proxy_beside_the_app_is_not_missed() -> None:
 
 
 @pytest.mark.parametrize(("deadline_s", "wait_s"), [(600.0, 60.0), (1800.0, 180.0), (20.0, 10.0)])
-def test_an_app_with_a_longer_deadline_has_longer(deadline_s: float, wait_s: float) -> None:
+def test_queue_proxy_wait_scales_with_progress_deadline(deadline_s: float, wait_s: float) -> None:
     assert proxy_wait_s(deadline_s) == wait_s
 
 
-def test_a_new_revision_fails_by_it_and_one_that_was_ready_does_not() -> None:
+def test_missing_queue_proxy_fails_new_but_not_ready_revision() -> None:
     revision, now = a_revision(metadata=INSIDE), "2026-11-21T04:01:05Z"
     status = status_of(revision, own_proxy(), running(), now=now)
     assert condition_values(status, "Ready")[:2] == ("False", "NoQueueProxy")
@@ -77,7 +77,7 @@ def test_a_new_revision_fails_by_it_and_one_that_was_ready_does_not() -> None:
 
 
 @pytest.mark.parametrize(("is_own", "again_s"), [(True, 61), (False, 601)])
-def test_a_revision_is_judged_again_when_that_time_is_over(is_own: bool, again_s: float) -> None:
+def test_revision_is_reconciled_again_after_queue_proxy_wait(is_own: bool, again_s: float) -> None:
     revision = a_revision(metadata=INSIDE if is_own else {})
     deployment = desired_deployment(revision, replica_count=1, progress_deadline_s=600.0, sidecar=SIDECAR)
     children = RevisionChildren(deployment=stored({**deployment, "status": {}}))

@@ -1,4 +1,4 @@
-"""From a template to a revision, and the writes for one."""
+"""Revisions created from a template, and the writes that reconcile them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -53,7 +53,7 @@ CRASHED = a_pod(
 GROUP = "autoscaling.knative.dev/"
 
 
-def made(*, scaling: AutoscalerSettings = SCALING, **template: Any) -> Object:  # noqa: ANN401 - JSON
+def new_revision(*, scaling: AutoscalerSettings = SCALING, **template: Any) -> Object:  # noqa: ANN401 - JSON
     return desired_revision(a_configuration(**template), settings=SETTINGS, scaling=scaling, now=NOW)
 
 
@@ -70,7 +70,7 @@ def plan_for(
 
 
 def settled(revision: Object) -> Object:
-    """The revision after its plan was carried out."""
+    """The revision after its planned writes."""
     (plan,) = [plan_for(revision)]
     after = revision
     for write in plan.writes:
@@ -89,7 +89,7 @@ def settled(revision: Object) -> Object:
     return after
 
 
-def test_a_revision_is_of_its_configurations_generation() -> None:
+def test_revision_has_name_owner_and_labels_of_its_generation() -> None:
     configuration = a_configuration(generation=3)
     revision = desired_revision(configuration, settings=SETTINGS, scaling=SCALING, now=NOW)
     assert revision["metadata"]["name"] == "hello-00003"
@@ -104,48 +104,48 @@ def test_a_revision_is_of_its_configurations_generation() -> None:
     }
 
 
-def test_a_revision_without_a_service_has_no_label_of_one() -> None:
+def test_revision_without_service_has_no_service_label() -> None:
     configuration = stored(a_configuration(), labels={})
     revision = desired_revision(configuration, settings=SETTINGS, scaling=SCALING, now=NOW)
     assert "serving.knative.dev/service" not in revision["metadata"]["labels"]
 
 
-def test_a_revision_may_have_a_name_of_its_own() -> None:
-    assert made(metadata={"name": "hello-blue"})["metadata"]["name"] == "hello-blue"
+def test_revision_name_of_template_is_used() -> None:
+    assert new_revision(metadata={"name": "hello-blue"})["metadata"]["name"] == "hello-blue"
 
 
-def test_who_changed_the_service_made_the_revision() -> None:
+def test_revision_creator_is_last_modifier_of_configuration() -> None:
     configuration = stored(a_configuration(), annotations={"serving.knative.dev/lastModifier": "ann"})
     revision = desired_revision(configuration, settings=SETTINGS, scaling=SCALING, now=NOW)
     assert revision["metadata"]["annotations"]["serving.knative.dev/creator"] == "ann"
 
 
-def test_a_template_from_an_export_brings_no_state_of_its_revision() -> None:
+def test_state_annotations_of_exported_template_are_dropped() -> None:
     request_count = {"autoscaling.knative.dev/min-scale": "1"}
     state = dict.fromkeys(REVISION_STATE_ANNOTATIONS, "then")
-    revision = made(metadata={"annotations": {**request_count, **state}})
+    revision = new_revision(metadata={"annotations": {**request_count, **state}})
     assert revision["metadata"]["annotations"] == {**request_count, ROUTING_STATE_MODIFIED_ANNOTATION: NOW}
     assert not was_ready(revision)
 
 
-def test_a_revision_begins_active() -> None:
-    assert made()["spec"]["servingState"] == "Active"
+def test_revision_starts_active() -> None:
+    assert new_revision()["spec"]["servingState"] == "Active"
 
 
-def test_a_revision_that_needs_no_pod_begins_in_reserve() -> None:
+def test_revision_with_initial_scale_0_starts_in_reserve() -> None:
     scaling = AutoscalerSettings(allow_zero_initial_scale=True)
-    revision = made(scaling=scaling, metadata={"annotations": {GROUP + "initial-scale": "0"}})
+    revision = new_revision(scaling=scaling, metadata={"annotations": {GROUP + "initial-scale": "0"}})
     assert revision["spec"]["servingState"] == "Reserve"
 
 
-def test_a_new_revision_gets_its_deployment_and_its_private_service() -> None:
+def test_new_revision_creates_deployment_and_private_service() -> None:
     plan = plan_for(a_revision(), children=RevisionChildren(deployment=None), private_service=None)
-    made_kinds = [write.body["kind"] for write in plan.writes if isinstance(write, Create)]
-    assert made_kinds == ["Deployment", "Service"]
+    created_kinds = [write.body["kind"] for write in plan.writes if isinstance(write, Create)]
+    assert created_kinds == ["Deployment", "Service"]
     assert plan.again_after_s == 601
 
 
-def test_the_status_of_a_new_revision_waits_for_its_children() -> None:
+def test_status_of_new_revision_is_written_after_its_children() -> None:
     revision = {key: value for key, value in a_revision().items() if key != "status"}
     cache = a_cache((kinds.REVISION, revision))
     plan = decide(cache, (kinds.REVISION, "default", "hello-00001"), now=NOW, now_s=NOW_S)
@@ -172,7 +172,7 @@ def test_the_status_of_a_new_revision_waits_for_its_children() -> None:
     ],
     ids=["no pod starts", "a pod starts", "the Deployment does not count the pod yet", "no pod is wanted"],
 )
-def test_a_starting_revision_is_written_from_its_pods_start(
+def test_status_debounce_of_starting_revision_depends_on_its_pods(
     desired: int, pods: list[Object], debounce_s: float
 ) -> None:
     revision = a_revision()
@@ -182,7 +182,7 @@ def test_a_starting_revision_is_written_from_its_pods_start(
     assert plan_for(revision, children=children).debounce_s == debounce_s
 
 
-def test_a_deployment_starts_with_the_initial_scale() -> None:
+def test_deployment_is_created_with_initial_scale() -> None:
     revision = a_revision(metadata={"annotations": {GROUP + "initial-scale": "4"}})
     write = plan_for(revision, children=RevisionChildren(deployment=None)).writes[0]
     assert isinstance(write, Create)
@@ -193,9 +193,9 @@ def test_a_deployment_starts_with_the_initial_scale() -> None:
     ("budget", "class_name", "replicas"),
     [("5 pods", "kpa", 0), ("default=5 pods", "kpa", 0), ("elsewhere=5 pods", "kpa", 1), ("5 pods", "hpa", 1)],
 )
-def test_under_a_budget_a_deployment_starts_without_pods(budget: str, class_name: str, replicas: int) -> None:
+def test_deployment_under_budget_is_created_without_pods(budget: str, class_name: str, replicas: int) -> None:
     scaling = AutoscalerSettings(budget=budget)
-    revision = stored(made(metadata={"annotations": {GROUP + "class": f"{class_name}.{GROUP.rstrip('/')}"}}))
+    revision = stored(new_revision(metadata={"annotations": {GROUP + "class": f"{class_name}.{GROUP.rstrip('/')}"}}))
     plan = plan_for(revision, children=RevisionChildren(deployment=None), scaling=scaling)
     (deployment,) = (
         write.body for write in plan.writes if isinstance(write, Create) and write.kind is kinds.DEPLOYMENT
@@ -203,25 +203,25 @@ def test_under_a_budget_a_deployment_starts_without_pods(budget: str, class_name
     assert deployment["spec"]["replicas"] == replicas
 
 
-def test_a_deployment_that_is_made_again_in_reserve_starts_nothing() -> None:
+def test_deployment_recreated_in_reserve_has_no_replicas() -> None:
     write = plan_for(a_revision(state="Reserve"), children=RevisionChildren(deployment=None)).writes[0]
     assert isinstance(write, Create)
     assert write.body["spec"]["replicas"] == 0
 
 
-def test_every_patch_is_fenced() -> None:
+def test_every_patch_has_resource_version() -> None:
     writes = plan_for(a_revision(), routes=["hello"]).writes
     assert [write.patch["metadata"]["resourceVersion"] for write in writes if isinstance(write, Patch)] == ["7", "7"]
 
 
-def test_a_revision_that_a_route_names_is_active() -> None:
+def test_routed_revision_is_active() -> None:
     write = plan_for(a_revision(), routes=["hello"]).writes[0]
     assert isinstance(write, Patch)
     assert write.patch["metadata"]["labels"] == {ROUTING_STATE_LABEL: "active"}
     assert write.patch["metadata"]["annotations"][BECAME_READY_ANNOTATION] == NOW
 
 
-def test_on_a_cluster_the_first_readiness_is_noted_when_the_status_loses_it() -> None:
+def test_first_readiness_is_annotated_on_cluster_when_status_loses_it() -> None:
     configuration = a_configuration()
     first = stored(desired_revision(configuration, settings=SETTINGS, scaling=SCALING, now=NOW, routes=["hello"]))
 
@@ -241,27 +241,27 @@ def test_on_a_cluster_the_first_readiness_is_noted_when_the_status_loses_it() ->
     assert annotations(served, 0, SIDECAR) == [{BECAME_READY_ANNOTATION: CREATED}]
 
 
-def test_a_settled_revision_is_left_alone() -> None:
+def test_settled_revision_plans_no_writes() -> None:
     after = settled(a_revision())
     assert plan_for(after) == WritePlan()
 
 
-def test_a_revision_on_its_way_out_is_left_alone() -> None:
+def test_terminating_revision_plans_no_writes() -> None:
     assert plan_for(stored(a_revision(), deletionTimestamp=NOW)) == WritePlan()
 
 
-def test_a_retired_revision_is_deleted_as_it_was_seen() -> None:
+def test_retired_revision_is_deleted_with_uid_and_version() -> None:
     (write,) = plan_for(a_revision(state="Retired")).writes
     assert isinstance(write, Delete)
     assert (write.name, write.uid, write.resource_version) == ("hello-00001", "uid-of-revision-hello-00001", "7")
 
 
-def test_a_retired_revision_that_a_route_names_stays() -> None:
+def test_routed_retired_revision_is_not_deleted() -> None:
     writes = plan_for(a_revision(state="Retired"), routes=["hello"]).writes
     assert not [write for write in writes if isinstance(write, Delete)]
 
 
-def test_only_a_count_of_pods_waits() -> None:
+def test_only_pod_count_changes_are_debounced() -> None:
     after = carried_out(a_revision(), waking(a_revision(), desired=1, ready=1))
     more = waking(after, desired=2, ready=2)
     assert (len(more.writes), more.debounce_s) == (1, 1.0)
@@ -269,7 +269,7 @@ def test_only_a_count_of_pods_waits() -> None:
     assert waking(in_state(after, "Reserve"), desired=0, ready=0).debounce_s == 0.0
 
 
-def test_a_change_of_nothing_but_the_scale_is_marked() -> None:
+def test_scale_only_change_is_marked() -> None:
     first = waking(a_revision(), desired=1, ready=1, is_settled=True)
     after = carried_out(a_revision(), first)
     rest = waking(in_state(after, "Reserve"), desired=0, ready=0, is_settled=True)
@@ -278,26 +278,26 @@ def test_a_change_of_nothing_but_the_scale_is_marked() -> None:
     assert [plan.is_scale for plan in (first, rest, more, same, unsettled)] == [False, True, True, False, False]
 
 
-def test_a_refusal_of_the_server_is_reported_and_not_retried() -> None:
+def test_server_rejection_is_reported_and_not_retried() -> None:
     plan = plan_for(a_revision(), children=RevisionChildren(deployment=None), refusal="no such quantity")
     assert not [write for write in plan.writes if isinstance(write, Create)]
     assert plan.notes[0].message == "no such quantity"
 
 
-def test_a_recovery_is_reported() -> None:
-    assert plan_for(a_revision()).notes == (), "of the first time its annotation tells, and an Event of its service"
+def test_recovery_is_reported_as_event() -> None:
+    assert plan_for(a_revision()).notes == (), "an annotation and an Event of the Service report the first readiness"
     (note,) = plan_for(with_ready(a_revision(), "False")).notes
     assert (note.reason, note.warning) == ("RevisionReady", False)
 
 
-def test_a_failure_is_reported_once() -> None:
+def test_failure_is_reported_once_as_event() -> None:
     status = {"name": "user-container", "state": {"terminated": {"exitCode": 1, "message": "boom"}}}
     revision = a_revision()
-    beneath = RevisionChildren(deployment=a_deployment(revision), pods=[a_pod(containerStatuses=[status])])
-    (note,) = plan_for(revision, children=beneath).notes
+    children = RevisionChildren(deployment=a_deployment(revision), pods=[a_pod(containerStatuses=[status])])
+    (note,) = plan_for(revision, children=children).notes
     assert (note.reason, note.message, note.warning) == ("ExitCode1", "Container failed with: boom", True)
     failed = with_ready(revision, "False", message="Container failed with: boom")
-    assert plan_for(failed, children=beneath).notes == ()
+    assert plan_for(failed, children=children).notes == ()
 
 
 def waking(revision: Object, *, desired: int, ready: int, **context: Any) -> WritePlan:  # noqa: ANN401 - as plan_for
@@ -316,7 +316,7 @@ def in_state(revision: Object, state: str) -> Object:
     return {**revision, "spec": {**revision["spec"], "servingState": state}}
 
 
-def test_a_revision_that_wakes_up_reports_once_its_pods_are_ready() -> None:
+def test_waking_revision_writes_status_once_pods_are_ready() -> None:
     awake = carried_out(a_revision(), waking(a_revision(), desired=1, ready=1))
     asleep = carried_out(in_state(awake, "Reserve"), waking(in_state(awake, "Reserve"), desired=0, ready=0))
     woken = in_state(asleep, "Active")
@@ -330,7 +330,7 @@ def test_a_revision_that_wakes_up_reports_once_its_pods_are_ready() -> None:
     assert (len(plan.writes), plan.debounce_s) == (1, 0.0)
 
 
-def test_a_revision_that_may_get_traffic_reports_at_once_that_no_pod_is_ready() -> None:
+def test_awaited_revision_reports_missing_pods_without_debounce() -> None:
     def plan(revision: Object, *, ready: int) -> WritePlan:
         children = RevisionChildren(deployment=a_deployment(revision, replicas=1, ready=ready))
         return plan_for(revision, children=children, is_newest=True, is_awaited=True, count_period_s=1.0)
@@ -340,7 +340,7 @@ def test_a_revision_that_may_get_traffic_reports_at_once_that_no_pod_is_ready() 
     assert (len(unready.writes), unready.debounce_s) == (1, 0.0)
 
 
-def test_a_failure_does_not_wait_for_pods() -> None:
+def test_failure_status_is_not_debounced() -> None:
     revision = settled(a_revision())
     pod = a_pod(
         containerStatuses=[{"name": "user-container", "state": {"terminated": {"exitCode": 1}}, "restartCount": 3}]
@@ -351,7 +351,7 @@ def test_a_failure_does_not_wait_for_pods() -> None:
     assert plan.debounce_s == 0.0
 
 
-def test_a_revision_that_wakes_or_rests_waits_for_its_pods_before_its_status_is_written() -> None:
+def test_debounce_of_waking_or_resting_revision_depends_on_its_pods() -> None:
     changed = (kinds.REVISION, kinds.DEPLOYMENT, kinds.POD)
 
     def waits_s(revision: Object, *, ready: int = 1, conditions: Sequence[Object] = ()) -> list[float]:

@@ -45,7 +45,7 @@ def deploying(**status: Any) -> Object:  # noqa: ANN401 - JSON
     return a_deployment(a_revision(), **status)
 
 
-def test_a_revision_without_a_deployment_is_deploying() -> None:
+def test_revision_without_deployment_is_deploying() -> None:
     status = status_of(a_revision(), None)
     assert [
         condition_values(status, condition_type)
@@ -54,11 +54,11 @@ def test_a_revision_without_a_deployment_is_deploying() -> None:
     assert (status["actualReplicas"], status["desiredReplicas"], status["observedGeneration"]) == (0, 1, 1)
 
 
-def test_a_revision_in_reserve_without_a_deployment_wants_no_pod() -> None:
+def test_reserve_revision_without_deployment_desires_no_replicas() -> None:
     assert status_of(a_revision(state="Reserve"), None)["desiredReplicas"] == 0
 
 
-def test_a_revision_with_a_ready_pod_is_ready_and_active() -> None:
+def test_revision_with_ready_pod_is_ready_and_active() -> None:
     status = status_of(a_revision(), deploying(ready=1))
     assert [
         condition_values(status, condition_type)[0]
@@ -67,7 +67,7 @@ def test_a_revision_with_a_ready_pod_is_ready_and_active() -> None:
     assert (status["actualReplicas"], status["desiredReplicas"]) == (1, 1)
 
 
-def test_a_budget_that_is_too_small_is_a_condition_that_readiness_does_not_depend_on() -> None:
+def test_budget_shortage_is_a_condition_independent_of_ready() -> None:
     assert condition_of(status_of(a_revision(), deploying(ready=1)), "WithinBudget") == {}
     revision = a_revision()
     revision["metadata"]["annotations"] = {SHORTAGE_ANNOTATION: "the budget of 5 pods is too small"}
@@ -76,7 +76,7 @@ def test_a_budget_that_is_too_small_is_a_condition_that_readiness_does_not_depen
     assert condition_values(status, "Ready")[0] == "True"
 
 
-def test_a_policy_that_fails_is_a_condition_that_readiness_does_not_depend_on() -> None:
+def test_policy_failure_is_a_condition_independent_of_ready() -> None:
     assert condition_of(status_of(a_revision(), deploying(ready=1)), "PolicyInForce") == {}
     revision = a_revision()
     revision["metadata"]["annotations"] = {POLICY_FAILURE_ANNOTATION: "there is no policy mine here"}
@@ -85,20 +85,20 @@ def test_a_policy_that_fails_is_a_condition_that_readiness_does_not_depend_on() 
     assert condition_values(status, "Ready")[0] == "True"
 
 
-def test_pods_that_come_up_are_waited_for() -> None:
+def test_revision_with_starting_pods_is_deploying() -> None:
     status = status_of(a_revision(), deploying(), a_pod())
     assert condition_values(status, "Ready") == ("Unknown", "Deploying", "")
     assert condition_values(status, "Active") == ("Unknown", "Deploying", "")
 
 
 @pytest.mark.parametrize(("ready", "ready_status"), [(2, "Unknown"), (3, "True")])
-def test_all_initial_pods_must_have_been_ready(ready: int, ready_status: str) -> None:
+def test_revision_is_ready_once_all_initial_pods_are_ready(ready: int, ready_status: str) -> None:
     scale = StartScale(start_count=3, min_count=0, progress_deadline_s=600)
     status = status_of(a_revision(), deploying(replicas=3, ready=ready), scale=scale)
     assert condition_values(status, "Ready")[0] == ready_status
 
 
-def test_a_revision_below_its_min_scale_is_not_yet_active() -> None:
+def test_revision_below_min_scale_is_not_active() -> None:
     scale = StartScale(start_count=3, min_count=3, progress_deadline_s=600)
     status = status_of(with_ready(a_revision(), "True"), deploying(replicas=3, ready=1), scale=scale)
     assert (condition_values(status, "Ready")[0], condition_values(status, "Active")[:2]) == (
@@ -107,20 +107,20 @@ def test_a_revision_below_its_min_scale_is_not_yet_active() -> None:
     )
 
 
-def test_a_new_revision_that_exits_has_failed() -> None:
+def test_new_revision_whose_container_exits_fails() -> None:
     status = status_of(a_revision(), deploying(), a_pod(containerStatuses=[BOOM]))
     assert condition_values(status, "ContainerHealthy") == ("False", "ExitCode1", "Container failed with: boom")
     assert condition_values(status, "Ready") == ("False", "ExitCode1", "Container failed with: boom")
     assert condition_values(status, "ResourcesAvailable") == ("Unknown", "ExitCode1", "")
 
 
-def test_one_ready_pod_shows_that_pods_can_be() -> None:
+def test_exit_of_one_pod_is_no_failure_if_another_is_ready() -> None:
     scale = StartScale(start_count=2, min_count=0, progress_deadline_s=600)
     status = status_of(a_revision(), deploying(replicas=2, ready=1), a_pod(containerStatuses=[BOOM]), scale=scale)
     assert condition_values(status, "Ready") == ("Unknown", "Deploying", "")
 
 
-def test_one_exit_of_what_has_worked_is_no_failure() -> None:
+def test_single_exit_does_not_fail_revision_that_was_ready() -> None:
     revision = with_ready(a_revision(), "True")
     status = status_of(revision, deploying(), a_pod(containerStatuses=[BOOM]))
     assert (condition_values(status, "Ready")[0], condition_values(status, "Active")[:2]) == (
@@ -129,7 +129,7 @@ def test_one_exit_of_what_has_worked_is_no_failure() -> None:
     )
 
 
-def test_a_crash_loop_of_what_has_worked_is_a_failure() -> None:
+def test_crash_loop_fails_revision_that_was_ready() -> None:
     revision = with_ready(a_revision(), "True")
     status = status_of(revision, deploying(), a_pod(containerStatuses=[{**BOOM, "restartCount": 3}]))
     assert condition_values(status, "Ready") == ("False", "ExitCode1", "Container failed with: boom")
@@ -144,7 +144,7 @@ def test_a_crash_loop_of_what_has_worked_is_a_failure() -> None:
         ("", "False"),
     ],
 )
-def test_a_short_pause_before_a_restart_is_waited_for(message: str, is_ready: str) -> None:
+def test_restart_delay_of_1_s_does_not_fail_ready_revision(message: str, is_ready: str) -> None:
     waiting = {"reason": "CrashLoopBackOff", "message": message}
     container = {"name": "user-container", "restartCount": 1, "state": {"waiting": waiting}}
     container["lastState"] = {"terminated": {"exitCode": 1, "message": "boom"}}
@@ -153,7 +153,7 @@ def test_a_short_pause_before_a_restart_is_waited_for(message: str, is_ready: st
     assert condition_values(status, "Restarted") == ("True", "", "containers of its pods have ended 2 times")
 
 
-def test_the_reason_for_missing_pods_is_reported() -> None:
+def test_replica_failure_is_reported_in_resources_available() -> None:
     failed = {"type": "ReplicaFailure", "status": "True", "reason": "FailedCreate", "message": "quota"}
     other = {"type": "Available", "status": "False"}
     status = status_of(a_revision(), deploying(conditions=[other, failed]))
@@ -161,7 +161,7 @@ def test_the_reason_for_missing_pods_is_reported() -> None:
     assert condition_values(status, "ContainerHealthy") == ("Unknown", "FailedCreate", "")
 
 
-def test_a_deployment_of_another_owner_is_reported() -> None:
+def test_deployment_of_another_owner_is_reported() -> None:
     status = status_of(a_revision(), stored(deploying(ready=1), ownerReferences=[]))
     message = 'There is an existing Deployment "hello-00001-deployment" that we do not own.'
     assert condition_values(status, "ResourcesAvailable") == ("False", "NotOwned", message)
@@ -170,11 +170,11 @@ def test_a_deployment_of_another_owner_is_reported() -> None:
 @pytest.mark.parametrize(
     ("now", "ready_status"), [("2026-11-21T04:10:00Z", "Unknown"), ("2026-11-21T04:10:01Z", "False")]
 )
-def test_the_time_to_start_is_over_after_the_deadline(now: str, ready_status: str) -> None:
+def test_revision_fails_after_progress_deadline(now: str, ready_status: str) -> None:
     assert condition_values(status_of(a_revision(), deploying(), now=now), "Ready")[0] == ready_status
 
 
-def test_what_is_late_says_what_it_waited_for() -> None:
+def test_exceeded_deadline_reports_last_probe_failure() -> None:
     probe = {"type": "Ready", "status": "False", "reason": "ProbeFailed", "message": "connection refused"}
     late = status_of(a_revision(), deploying(), a_pod(conditions=[probe]), now="2026-11-21T05:00:00Z")
     assert condition_values(late, "Ready") == ("False", "ProgressDeadlineExceeded", "connection refused")
@@ -182,7 +182,7 @@ def test_what_is_late_says_what_it_waited_for() -> None:
     assert condition_values(silent, "Ready")[2] == "no pod was ready within 600 s"
 
 
-def test_the_deployments_own_deadline_counts() -> None:
+def test_exceeded_deadline_of_deployment_is_reported() -> None:
     progressing = {
         "type": "Progressing",
         "status": "False",
@@ -193,24 +193,24 @@ def test_the_deployments_own_deadline_counts() -> None:
     assert condition_values(status, "ResourcesAvailable") == ("False", "ProgressDeadlineExceeded", "timed out")
 
 
-def test_a_deployment_without_a_time_is_never_late() -> None:
+def test_deployment_without_creation_time_never_exceeds_deadline() -> None:
     status = status_of(a_revision(), stored(deploying(), creationTimestamp=None), now="2027-11-21T05:00:00Z")
     assert condition_values(status, "Ready")[0] == "Unknown"
 
 
-def test_a_revision_at_zero_is_ready_and_not_active() -> None:
+def test_revision_at_zero_is_ready_and_not_active() -> None:
     revision = with_ready(a_revision(state="Reserve"), "True")
     status = status_of(revision, deploying(replicas=0))
     assert condition_values(status, "Ready")[0] == "True"
     assert condition_values(status, "Active") == ("False", "NoTraffic", "The target is not receiving traffic.")
 
 
-def test_active_is_information() -> None:
+def test_active_condition_has_severity_info() -> None:
     status = status_of(a_revision(), deploying(ready=1))
     assert [condition.get("severity") for condition in status["conditions"]] == ["Info", None, None, None]
 
 
-def test_a_waking_revision_is_ready_and_queues() -> None:
+def test_waking_revision_is_ready_and_active_is_queued() -> None:
     revision = with_ready(a_revision(state="Active"), "True")
     status = status_of(revision, deploying(replicas=0))
     assert (condition_values(status, "Ready")[0], condition_values(status, "Active")) == (
@@ -219,12 +219,12 @@ def test_a_waking_revision_is_ready_and_queues() -> None:
     )
 
 
-def test_pods_that_are_still_there_after_the_decision_for_zero_change_nothing() -> None:
+def test_remaining_pods_of_reserve_revision_do_not_make_it_active() -> None:
     revision = with_ready(a_revision(state="Reserve"), "True")
     assert condition_values(status_of(revision, deploying(replicas=0, ready=1)), "Active")[0] == "False"
 
 
-def test_a_revision_that_needs_no_pod_is_ready_immediately() -> None:
+def test_revision_with_start_scale_0_is_ready_immediately() -> None:
     scale = StartScale(start_count=0, min_count=0, progress_deadline_s=600)
     assert (
         condition_values(status_of(a_revision(state="Reserve"), deploying(replicas=0), scale=scale), "Ready")[0]
@@ -232,7 +232,7 @@ def test_a_revision_that_needs_no_pod_is_ready_immediately() -> None:
     )
 
 
-def test_a_revision_that_was_given_up_before_it_was_ready_has_failed() -> None:
+def test_reserve_revision_that_was_never_ready_fails() -> None:
     status = status_of(a_revision(state="Reserve"), deploying(replicas=0))
     assert condition_values(status, "Ready") == (
         "False",
@@ -241,16 +241,16 @@ def test_a_revision_that_was_given_up_before_it_was_ready_has_failed() -> None:
     )
 
 
-def test_a_revision_that_was_given_up_keeps_saying_why() -> None:
+def test_abandoned_revision_retains_its_failure() -> None:
     failed = {**a_revision(), "status": status_of(a_revision(), deploying(), a_pod(containerStatuses=[BOOM]))}
     given_up = {**failed, "spec": {**failed["spec"], "servingState": "Reserve"}}
     status = status_of(given_up, deploying(replicas=0))
     assert condition_values(status, "ContainerHealthy") == ("False", "ExitCode1", "Container failed with: boom")
 
 
-def test_why_a_revision_was_given_up_survives_the_loss_of_its_status() -> None:
+def test_failure_annotation_restores_failure_after_status_loss() -> None:
     failed = {**a_revision(), "status": status_of(a_revision(), deploying(), a_pod(containerStatuses=[BOOM]))}
-    # An active one shows its pods.
+    # An active revision shows its pods instead.
     assert failure_to_keep(failed) == ""
     failure = failure_to_keep({**failed, "spec": {**failed["spec"], "servingState": "Reserve"}})
     restarted = stored(a_revision(state="Reserve"), annotations={FAILURE_ANNOTATION: failure})
@@ -260,38 +260,38 @@ def test_why_a_revision_was_given_up_survives_the_loss_of_its_status() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "boom", "[]", '{"layer": "Other", "reason": "", "message": ""}'])
-def test_an_annotation_that_is_no_failure_says_nothing(text: str) -> None:
+def test_malformed_failure_annotation_is_ignored(text: str) -> None:
     revision = stored(a_revision(state="Reserve"), annotations={FAILURE_ANNOTATION: text})
     status = status_of(revision, deploying(replicas=0))
     assert condition_values(status, "Ready")[2] == "Initial scale was never achieved"
     assert failure_to_keep({**revision, "status": status}) == ""
 
 
-def test_a_revision_that_became_ready_keeps_no_failure() -> None:
+def test_revision_that_became_ready_retains_no_failure() -> None:
     note = '{"layer": "ContainerHealthy", "reason": "ExitCode1", "message": "boom"}'
     revision = stored(a_revision(state="Reserve"), annotations={FAILURE_ANNOTATION: note, BECAME_READY_ANNOTATION: NOW})
     assert failure_to_keep(revision) == ""
 
 
-def test_a_retired_revision_says_so() -> None:
+def test_retired_revision_is_inactive_with_reason_retired() -> None:
     revision = with_ready(a_revision(state="Retired"), "True")
     assert condition_values(status_of(revision, deploying(replicas=0)), "Active")[:2] == ("False", "Retired")
 
 
 @pytest.mark.parametrize("annotation", [BECAME_READY_ANNOTATION, "serving.dev/became-ready"])
-def test_metadata_knows_of_readiness_where_status_is_lost(annotation: str) -> None:
+def test_became_ready_annotation_restores_readiness(annotation: str) -> None:
     revision = stored(a_revision(state="Reserve"), annotations={annotation: NOW})
     assert was_ready(revision)
     assert condition_values(status_of(revision, deploying(replicas=0)), "Ready")[0] == "True"
 
 
-def test_times_of_conditions_stay_while_nothing_changes() -> None:
+def test_transition_times_are_unchanged_without_change() -> None:
     first = status_of(a_revision(), deploying(ready=1), now="then")
     again = status_of({**a_revision(), "status": first}, deploying(ready=1), now="now")
     assert again == first
 
 
-def test_the_state_is_active_where_it_is_not_said() -> None:
+def test_serving_state_defaults_to_active() -> None:
     assert serving_state_of({}) == "Active"
 
 
@@ -299,7 +299,7 @@ def running(name: str, image_id: str) -> Object:
     return {"name": name, "imageID": image_id, "state": {"running": {}}}
 
 
-def test_the_digests_are_those_that_the_first_pod_runs_and_stay() -> None:
+def test_digests_are_those_of_the_first_pod_and_do_not_change() -> None:
     revision = a_revision(spec={"containers": [{"name": "a"}], "initContainers": [{"name": "i"}]})
     pod = a_pod(
         containerStatuses=[running("a", "docker-pullable://r/a@sha256:1"), running("queue-proxy", "q@sha256:3")],
@@ -314,7 +314,7 @@ def test_the_digests_are_those_that_the_first_pod_runs_and_stay() -> None:
     assert later["containerStatuses"] == status["containerStatuses"]
 
 
-def test_a_pod_without_digests_says_nothing_about_images() -> None:
+def test_pod_without_digests_sets_no_container_statuses() -> None:
     assert "containerStatuses" not in status_of(a_revision(), deploying(ready=1), a_pod(containerStatuses=[]))
 
 
@@ -329,23 +329,23 @@ def test_a_pod_without_digests_says_nothing_about_images() -> None:
         ({"initial-scale": "many"}, 1),
     ],
 )
-def test_a_revision_starts_with_what_it_asks_for(annotations: dict[str, str], start_count: int) -> None:
+def test_start_scale_is_read_from_annotations(annotations: dict[str, str], start_count: int) -> None:
     request_count = {GROUP + key: value for key, value in annotations.items()}
     assert start_scale(request_count, AutoscalerSettings()).start_count == start_count
 
 
-def test_without_a_limit_the_start_is_as_large_as_asked() -> None:
+def test_start_scale_without_limit_is_unbounded() -> None:
     settings = AutoscalerSettings(max_scale_limit=0)
     assert start_scale({GROUP + "initial-scale": "5000"}, settings).start_count == 5000
 
 
-def test_settings_hold_where_a_revision_says_nothing() -> None:
+def test_start_scale_defaults_to_settings() -> None:
     settings = AutoscalerSettings(initial_scale=0, allow_zero_initial_scale=True, min_scale=0, max_scale=7)
     new_start_scale = start_scale({}, settings)
     assert (new_start_scale.start_count, new_start_scale.min_count, new_start_scale.progress_deadline_s) == (0, 0, 600)
 
 
-def test_a_revision_may_have_its_own_deadline() -> None:
+def test_progress_deadline_is_read_from_annotation() -> None:
     request_count = {"serving.knative.dev/progress-deadline": "30s"}
     assert start_scale(request_count, AutoscalerSettings()).progress_deadline_s == 30
 
@@ -378,7 +378,9 @@ def failure_of_container(**status: object) -> Failure | None:
     ],
 )
 @pytest.mark.parametrize("state", ["state", "lastState"])
-def test_an_exit_is_reported_with_its_last_lines(state: str, terminated: Object, reason: str, message: str) -> None:
+def test_container_exit_is_reported_with_last_log_lines(
+    state: str, terminated: Object, reason: str, message: str
+) -> None:
     assert failure_of_container(**{state: terminated}) == Failure(
         layer=HealthLayer.CONTAINER, reason=reason, message=message
     )
@@ -394,7 +396,7 @@ def test_an_exit_is_reported_with_its_last_lines(state: str, terminated: Object,
         ),
     ],
 )
-def test_an_app_that_exits_with_0_before_it_was_ready_is_explained(lines: str, message: str) -> None:
+def test_exit_with_0_before_listening_is_explained(lines: str, message: str) -> None:
     pod = a_pod(containerStatuses=[container(lastState=exited(0, lines))])
     pod["spec"] = {"containers": [{"name": "user-container"}, {"name": "queue-proxy"}]}
     failure = failure_of([pod])
@@ -402,7 +404,7 @@ def test_an_app_that_exits_with_0_before_it_was_ready_is_explained(lines: str, m
     assert (failure.reason, failure.message) == ("ExitCode0", message)
 
 
-def test_a_container_without_the_port_that_exits_with_0_need_not_listen() -> None:
+def test_exit_with_0_of_non_serving_container_does_not_mention_port() -> None:
     pod = a_pod(containerStatuses=[container(name="beside", lastState=exited(0))])
     pod["spec"] = {"containers": [{"name": "app", "ports": [{}]}, {"name": "beside"}]}
     failure = failure_of([pod])
@@ -410,7 +412,7 @@ def test_a_container_without_the_port_that_exits_with_0_need_not_listen() -> Non
     assert failure.message == "Container failed with: container exited with no error"
 
 
-def test_a_crash_loop_is_reported_by_its_last_exit() -> None:
+def test_crash_loop_is_reported_by_last_exit() -> None:
     waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 10s"}}
     failure = failure_of_container(state=waiting, lastState=exited(2, "boom"))
     assert failure is not None
@@ -424,19 +426,19 @@ def test_a_crash_loop_is_reported_by_its_last_exit() -> None:
         ("", "Container failed with: the container keeps exiting"),
     ],
 )
-def test_a_crash_loop_without_an_exit_is_one_all_the_same(message: str, reported: str) -> None:
+def test_crash_loop_without_last_exit_is_reported(message: str, reported: str) -> None:
     failure = failure_of_container(state={"waiting": {"reason": "CrashLoopBackOff", "message": message}})
     assert failure == Failure(layer=HealthLayer.CONTAINER, reason="CrashLoopBackOff", message=reported)
 
 
-def test_an_image_that_cannot_be_had_is_a_missing_container() -> None:
+def test_image_pull_error_is_container_missing() -> None:
     failure = failure_of_container(state={"waiting": {"reason": "ErrImagePull", "message": "no such image"}})
     assert failure == Failure(
         layer=HealthLayer.CONTAINER, reason="ContainerMissing", message='Unable to fetch image "app": no such image'
     )
 
 
-def test_a_container_that_cannot_start_is_reported_with_the_reason_of_its_pod() -> None:
+def test_unstartable_container_is_reported_with_waiting_reason() -> None:
     waiting = {"reason": "NoCommand", "message": "set command, or the annotation serving.dev/command"}
     assert failure_of_container(state={"waiting": waiting}) == Failure(
         layer=HealthLayer.RESOURCES, reason="NoCommand", message="set command, or the annotation serving.dev/command"
@@ -444,11 +446,11 @@ def test_a_container_that_cannot_start_is_reported_with_the_reason_of_its_pod() 
 
 
 @pytest.mark.parametrize("state", [{"waiting": {"reason": "ContainerCreating"}}, {"running": {}}, {}])
-def test_a_start_is_no_failure(state: Object) -> None:
+def test_starting_or_running_container_is_no_failure(state: Object) -> None:
     assert failure_of_container(state=state) is None
 
 
-def test_a_pod_without_a_place_is_reported() -> None:
+def test_unschedulable_pod_is_reported() -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no memory"}
     assert failure_of([a_pod(conditions=[condition])]) == Failure(
         layer=HealthLayer.RESOURCES, reason="Unschedulable", message="no memory"
@@ -458,13 +460,13 @@ def test_a_pod_without_a_place_is_reported() -> None:
 @pytest.mark.parametrize(
     ("status", "reason"), [({"reason": "Evicted", "message": "node is full"}, "Evicted"), ({}, "PodFailed")]
 )
-def test_a_pod_that_failed_before_any_container_is_reported(status: Object, reason: str) -> None:
+def test_failed_pod_without_container_status_is_reported(status: Object, reason: str) -> None:
     failure = failure_of([a_pod(phase="Failed", **status)])
     assert failure is not None
     assert failure.reason == reason
 
 
-def test_the_oldest_pod_that_failed_is_reported() -> None:
+def test_failure_of_the_oldest_failed_pod_is_reported() -> None:
     young = a_pod("a", containerStatuses=[container(state=exited(1))])
     young = stored(young, creationTimestamp="2026-11-21T05:00:00Z")
     well = a_pod("b")
@@ -474,16 +476,16 @@ def test_the_oldest_pod_that_failed_is_reported() -> None:
     assert failure.reason == "ExitCode2"
 
 
-def test_a_pod_on_its_way_out_reports_nothing() -> None:
+def test_terminating_pod_reports_no_failure() -> None:
     pod = a_pod(containerStatuses=[container(state=exited(1))])
     assert failure_of([stored(pod, deletionTimestamp="now")]) is None
 
 
-def test_the_queue_proxy_is_not_the_users() -> None:
+def test_exit_of_queue_proxy_is_no_failure() -> None:
     assert failure_of([a_pod(containerStatuses=[{**container(state=exited(1)), "name": "queue-proxy"}])]) is None
 
 
-def test_a_queue_proxy_that_cannot_be_started_is_reported() -> None:
+def test_queue_proxy_image_pull_error_is_reported() -> None:
     state = {"waiting": {"reason": "ImagePullBackOff", "message": "no such image"}}
     proxy = {**container(state=state, lastState=exited(1)), "name": "queue-proxy", "image": "serving"}
     failure = failure_of([a_pod(containerStatuses=[container(state={"running": {}}), proxy])])
@@ -495,13 +497,13 @@ def test_a_queue_proxy_that_cannot_be_started_is_reported() -> None:
     ("restart_count", "waiting", "failed"),
     [(0, "", False), (1, "", False), (2, "", True), (1, "CrashLoopBackOff", True)],
 )
-def test_exits_may_be_tolerated_until_they_are_a_loop(restart_count: int, waiting: str, failed: bool) -> None:
+def test_one_exit_is_tolerated_but_no_crash_loop(restart_count: int, waiting: str, failed: bool) -> None:
     state = {"waiting": {"reason": waiting}} if waiting else {"running": {}}
     pod = a_pod(containerStatuses=[container(state=state, lastState=exited(137), restartCount=restart_count)])
     assert (failure_of([pod], exits_tolerated=1) is not None) is failed
 
 
-def test_a_long_message_keeps_its_end() -> None:
+def test_long_failure_message_is_truncated_at_its_start() -> None:
     failure = failure_of_container(state=exited(1, "x" * 5000 + "the end"))
     assert failure is not None
     assert failure.message.startswith("Container failed with: ...x")
@@ -509,7 +511,7 @@ def test_a_long_message_keeps_its_end() -> None:
     assert len(failure.message) < 4200
 
 
-def test_a_failing_probe_is_reported_before_the_deadline() -> None:
+def test_failing_probe_is_the_reason_for_not_ready() -> None:
     probe = {"type": "Ready", "status": "False", "reason": "ProbeFailed", "message": "port 8080: connection refused"}
     other = {"type": "Initialized", "status": "True"}
     assert not_ready_because([a_pod(conditions=[other, probe])]) == "port 8080: connection refused"
@@ -524,7 +526,7 @@ def test_a_failing_probe_is_reported_before_the_deadline() -> None:
         (2, [{"name": "i"}], True),
     ],
 )
-def test_the_ports_of_a_pod_are_the_apps_where_nothing_else_runs_beside_it(
+def test_wrong_port_is_reported_only_for_pods_with_one_app_container(
     containers: int, init_containers: list[Object], *, is_known: bool
 ) -> None:
     listens = {"type": CONDITION_LISTENS, "status": "False", "reason": "WrongPort", "message": "it listens on 5000"}
@@ -537,32 +539,32 @@ def test_the_ports_of_a_pod_are_the_apps_where_nothing_else_runs_beside_it(
 
 
 @pytest.mark.parametrize("reason", ["ContainersNotReady", ""])
-def test_what_is_said_of_every_pod_reports_nothing(reason: str) -> None:
+def test_generic_not_ready_reason_is_ignored(reason: str) -> None:
     condition = {"type": "Ready", "status": "False", "reason": reason, "message": "containers with unready status"}
     assert not_ready_because([a_pod(conditions=[condition]), a_pod("other")]) == ""
 
 
-def begun(**status: object) -> Failure | None:
+def failure_of_init_container(**status: object) -> Failure | None:
     return failure_of([a_pod(initContainerStatuses=[container(**status)], containerStatuses=[])])
 
 
-def test_an_init_container_fails_when_it_keeps_failing_and_not_before() -> None:
+def test_init_container_fails_only_in_crash_loop() -> None:
     loop = {"waiting": {"reason": "CrashLoopBackOff"}}
-    assert begun(state={"running": {}}, lastState=exited(1), restartCount=7) is None
-    assert begun(state=exited(0)) is None
-    assert begun(state=loop, lastState=exited(1, "no database"), restartCount=2) == Failure(
+    assert failure_of_init_container(state={"running": {}}, lastState=exited(1), restartCount=7) is None
+    assert failure_of_init_container(state=exited(0)) is None
+    assert failure_of_init_container(state=loop, lastState=exited(1, "no database"), restartCount=2) == Failure(
         layer=HealthLayer.CONTAINER, reason="ExitCode1", message="Container failed with: no database"
     )
 
 
-def test_an_image_by_digest_is_not_resolved_before_it_is_pulled() -> None:
+def test_pull_error_of_pinned_image_is_a_resource_failure() -> None:
     failure = failure_of_container(
         image="app@sha256:0", state={"waiting": {"reason": "ErrImagePull", "message": "gone"}}
     )
     assert failure == Failure(layer=HealthLayer.RESOURCES, reason="ErrImagePull", message="gone")
 
 
-def test_a_pod_that_initializes_says_for_what_it_waits() -> None:
+def test_initializing_pod_reports_pending_init_containers() -> None:
     waits = {"type": "Initialized", "status": "False", "reason": "ContainersNotInitialized", "message": "waits for [i]"}
     ready = {"type": "Ready", "status": "False", "reason": "ContainersNotReady", "message": "containers are not ready"}
     assert not_ready_because([a_pod(conditions=[waits, ready])]) == "waits for [i]"

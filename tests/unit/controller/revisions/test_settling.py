@@ -1,4 +1,4 @@
-"""When a new revision takes the traffic of an older one, and when it gives the traffic back."""
+"""When traffic moves to a new revision, and when it returns to the older one."""
 
 import datetime as dt
 
@@ -56,31 +56,29 @@ def latest(present: Object | None, *others: Object, now_s: float, settle_time_s:
 OLD = revision(1, traffic_s=0.0)
 
 
-def test_the_first_revision_takes_traffic_immediately() -> None:
+def test_first_revision_gets_traffic_immediately() -> None:
     assert latest(None, revision(1), now_s=0.0) == LatestReady(name="hello-00001")
     assert latest(None, revision(1, "Unknown"), now_s=0.0) == LatestReady(name="")
 
 
 @pytest.mark.parametrize(
-    ("started_s", "settle_time_s", "taken_s"), [(0.0, -1, 2.0), (4.0, -1, 9.0), (40.0, -1, 51.0), (4.0, 20, 25.0)]
+    ("started_s", "settle_time_s", "moves_s"), [(0.0, -1, 2.0), (4.0, -1, 9.0), (40.0, -1, 51.0), (4.0, 20, 25.0)]
 )
-def test_a_new_revision_takes_traffic_after_its_settle_time(
-    started_s: float, settle_time_s: float, taken_s: float
-) -> None:
-    """Its own start time, from 1 to 10 s; one second more, because times are whole seconds."""
+def test_new_revision_gets_traffic_after_settle_time(started_s: float, settle_time_s: float, moves_s: float) -> None:
+    """By default its start time, from 1 to 10 s; one second more, because timestamps are whole seconds."""
     new = revision(2, at_s=started_s)
-    waiting = latest(OLD, new, now_s=taken_s - 0.5, settle_time_s=settle_time_s)
+    waiting = latest(OLD, new, now_s=moves_s - 0.5, settle_time_s=settle_time_s)
     assert waiting == LatestReady(name="hello-00001", settling="hello-00002", settles_in_s=0.5)
-    assert latest(OLD, new, now_s=taken_s, settle_time_s=settle_time_s) == LatestReady(name="hello-00002")
+    assert latest(OLD, new, now_s=moves_s, settle_time_s=settle_time_s) == LatestReady(name="hello-00002")
 
 
-def test_a_restart_begins_the_settle_time_again() -> None:
+def test_restart_resets_settle_time() -> None:
     new = revision(2, restarted_s=3.0)
     assert latest(OLD, new, now_s=4.5).name == "hello-00001"
     assert latest(OLD, new, now_s=5.0).name == "hello-00002"
 
 
-def test_a_revision_whose_pods_are_not_ready_does_not_settle() -> None:
+def test_revision_without_ready_pods_does_not_settle() -> None:
     down = merged(revision(2, restarted_s=3.0), {"status": {"desiredReplicas": 1, "actualReplicas": 0}})
     assert latest(OLD, down, now_s=60.0) == LatestReady(name="hello-00001", settling="hello-00002")
     assert latest(OLD, down, now_s=60.0, settle_time_s=0).name == "hello-00002"
@@ -90,24 +88,24 @@ def test_a_revision_whose_pods_are_not_ready_does_not_settle() -> None:
     assert latest(OLD, up, now_s=9.0).name == "hello-00002"
 
 
-def test_without_a_settle_time_traffic_moves_at_once_and_never_back() -> None:
+def test_settle_time_0_moves_traffic_at_once_and_never_back() -> None:
     assert latest(OLD, revision(2), now_s=0.0, settle_time_s=0).name == "hello-00002"
     failed = revision(2, "False", at_s=5.0, traffic_s=1.0)
     latest_ready = latest_ready_of(failed, [OLD, failed], failed, settle_time_s=0, now_s=CREATED_S + 5)
     assert latest_ready == LatestReady(name="hello-00002")
 
 
-def test_a_revision_without_times_has_settled() -> None:
+def test_revision_without_transition_times_is_settled() -> None:
     new = {**revision(2), "status": {"conditions": [{"type": "Ready", "status": "True"}]}}
     assert latest(OLD, new, now_s=0.0).name == "hello-00002"
 
 
-def test_nothing_waits_where_the_present_revision_fails() -> None:
+def test_failing_present_revision_skips_settle_time() -> None:
     assert latest(revision(1, "False", at_s=100.0, traffic_s=0.0), revision(2), now_s=0.0).name == "hello-00002"
 
 
 @pytest.mark.parametrize(("failed_s", "name"), [(61.0, "hello-00001"), (62.0, "hello-00002")])
-def test_a_revision_that_fails_in_its_first_minute_gives_the_traffic_back(failed_s: float, name: str) -> None:
+def test_revision_that_fails_in_first_minute_returns_traffic(failed_s: float, name: str) -> None:
     failed = revision(2, "False", at_s=failed_s, traffic_s=1.0)
     latest_ready = latest_ready_of(failed, [OLD, failed], failed, settle_time_s=FROM_START, now_s=CREATED_S + failed_s)
     assert (latest_ready.name, latest_ready.failed) == (name, failed if name == "hello-00001" else None)
@@ -116,19 +114,19 @@ def test_a_revision_that_fails_in_its_first_minute_gives_the_traffic_back(failed
 @pytest.mark.parametrize(
     "others", [[], [revision(1, "False", traffic_s=0.0)], [revision(1, "Unknown")], [revision(3, "Unknown")]]
 )
-def test_traffic_goes_back_only_to_what_can_serve(others: list[Object]) -> None:
+def test_traffic_is_not_returned_to_unready_revisions(others: list[Object]) -> None:
     failed = revision(2, "False", at_s=5.0, traffic_s=1.0)
     latest_ready = latest_ready_of(failed, [*others, failed], failed, settle_time_s=FROM_START, now_s=CREATED_S + 5)
     assert latest_ready == LatestReady(name="hello-00002")
 
 
-def test_a_revision_of_which_no_route_has_a_time_keeps_the_traffic() -> None:
+def test_failed_revision_without_traffic_time_retains_traffic() -> None:
     failed = revision(2, "False", at_s=5.0)
     latest_ready = latest_ready_of(failed, [OLD, failed], failed, settle_time_s=FROM_START, now_s=CREATED_S + 5)
     assert latest_ready == LatestReady(name="hello-00002")
 
 
-def test_a_revision_that_gave_its_traffic_back_waits_for_a_minute() -> None:
+def test_revision_that_returned_traffic_settles_for_a_minute() -> None:
     again = revision(2, at_s=10.0, traffic_s=1.0)
     for now_s, name in ((70.0, "hello-00001"), (71.0, "hello-00002")):
         latest_ready = latest_ready_of(
@@ -137,16 +135,16 @@ def test_a_revision_that_gave_its_traffic_back_waits_for_a_minute() -> None:
         assert latest_ready.name == name
 
 
-def test_a_revision_that_a_route_names_settles_as_any() -> None:
+def test_routed_revision_settles_in_default_time() -> None:
     assert latest(OLD, revision(2, traffic_s=0.5), now_s=2.0).name == "hello-00002"
 
 
-def test_an_older_revision_that_is_the_template_again_waits_as_any() -> None:
+def test_older_revision_settles_again_after_return_of_its_template() -> None:
     present = revision(2, traffic_s=5.0)
     assert latest(present, OLD, now_s=2.0).name == "hello-00001"
 
 
-def test_a_newer_ready_revision_comes_before_one_that_fails() -> None:
+def test_ready_revision_is_chosen_over_newer_failed_revision() -> None:
     latest_ready = latest_ready_of(
         OLD,
         [OLD, revision(2), revision(3, "False")],
@@ -165,7 +163,7 @@ def new_plan(now_s: float, status: Object, *revisions: Object) -> WritePlan:
     )
 
 
-def test_a_configuration_waits_for_its_revision_to_settle() -> None:
+def test_configuration_reports_settling_revision() -> None:
     names = {"latestCreatedRevisionName": "hello-00002", "latestReadyRevisionName": "hello-00001"}
     plan = new_plan(1.0, names, OLD, revision(2))
     assert plan.again_after_s == 1.0
@@ -184,7 +182,7 @@ def test_a_configuration_waits_for_its_revision_to_settle() -> None:
     assert settled.again_after_s is None
 
 
-def test_a_configuration_stays_failed_until_its_revision_has_settled() -> None:
+def test_configuration_remains_failed_until_revision_settles() -> None:
     # A container that keeps exiting is ready between two exits.
     names = {"latestCreatedRevisionName": "hello-00002", "latestReadyRevisionName": "hello-00001"}
     failed = written_status(new_plan(1.0, names, OLD, revision(2, "False", at_s=1.0)), kinds.CONFIGURATION)
@@ -201,7 +199,7 @@ def test_a_configuration_stays_failed_until_its_revision_has_settled() -> None:
     assert condition_of({"status": written_status(settled, kinds.CONFIGURATION)}, "Ready")["status"] == "True"
 
 
-def test_a_configuration_reports_that_traffic_went_back_until_the_revision_takes_it() -> None:
+def test_configuration_reports_returned_traffic_until_revision_settles() -> None:
     names = {"latestCreatedRevisionName": "hello-00002", "latestReadyRevisionName": "hello-00002"}
     failed = revision(2, "False", at_s=5.0, traffic_s=1.0)
     plan = new_plan(5.0, names, OLD, failed)
@@ -211,15 +209,15 @@ def test_a_configuration_reports_that_traffic_went_back_until_the_revision_takes
     assert condition_values(status, GIVEN_BACK_REASON) == ("True", "RevisionFailed", text)
     (event,) = [note for note in plan.notes if note.reason == GIVEN_BACK_REASON]
     assert (event.message, event.warning) == (text, True)
-    # It stays while the revision has no traffic, with one Event.
+    # The condition remains while the revision has no traffic, without a second Event.
     again = new_plan(6.0, status, OLD, revision(2, at_s=6.0, traffic_s=1.0))
     assert condition_values(written_status(again, kinds.CONFIGURATION), GIVEN_BACK_REASON)[2] == text
     assert GIVEN_BACK_REASON not in {note.reason for note in again.notes}
-    taken = new_plan(80.0, status, OLD, revision(2, at_s=6.0, traffic_s=1.0))
-    assert condition_of({"status": written_status(taken, kinds.CONFIGURATION)}, GIVEN_BACK_REASON) == {}
+    moved = new_plan(80.0, status, OLD, revision(2, at_s=6.0, traffic_s=1.0))
+    assert condition_of({"status": written_status(moved, kinds.CONFIGURATION)}, GIVEN_BACK_REASON) == {}
 
 
-def test_the_latest_ready_revision_and_older_ones_are_settled() -> None:
+def test_latest_ready_revision_and_older_revisions_are_settled() -> None:
     def settled(newest: str) -> list[bool]:
         return [is_settled(revision(generation), revision(2), newest=newest) for generation in (1, 2, 3)]
 

@@ -50,13 +50,13 @@ def environment_of(pod: Object) -> dict[str, str]:
     }
 
 
-def test_its_image_is_the_settings_or_the_controllers() -> None:
+def test_sidecar_image_is_setting_or_controller_image() -> None:
     named = msgspec.structs.replace(SIDECAR, settings=SidecarSettings(image="registry.example/mine:2"))
     assert proxy_of(pod_of(named))["image"] == "registry.example/mine:2"
     assert proxy_of(pod_of())["image"] == "registry.example/serving:1"
 
 
-def test_it_is_the_first_container_with_the_image_and_ports_of_a_queue_proxy() -> None:
+def test_sidecar_is_first_container_with_queue_proxy_ports() -> None:
     proxy = proxy_of(pod_of())
     assert proxy["name"] == "queue-proxy"
     assert proxy["image"] == "registry.example/serving:1"
@@ -79,20 +79,20 @@ def test_it_is_the_first_container_with_the_image_and_ports_of_a_queue_proxy() -
         },
     ],
 )
-def test_it_makes_a_deployment_that_kubernetes_takes(own: Object) -> None:
+def test_deployment_with_sidecar_is_valid_for_kubernetes(own: Object) -> None:
     revision = a_revision(spec={"containers": [{"image": "a", **own}], "initContainers": [{"name": "i", "image": "b"}]})
     deployment = desired_deployment(revision, replica_count=1, progress_deadline_s=600.0, sidecar=SIDECAR)
     assert faults(deployment) == []
 
 
-def test_without_settings_of_a_sidecar_there_is_none() -> None:
+def test_deployment_without_sidecar_has_app_container_only() -> None:
     deployment = desired_deployment(a_revision(), replica_count=1, progress_deadline_s=1.0)
     assert [container["name"] for container in deployment["spec"]["template"]["spec"]["containers"]] == [
         "user-container"
     ]
 
 
-def test_it_understands_its_environment() -> None:
+def test_queue_proxy_reads_its_environment() -> None:
     template = {"containers": [{"image": "a"}], "containerConcurrency": 3, "timeoutSeconds": 7, "idleTimeoutSeconds": 2}
     spec = spec_from_environment(environment_of(pod_of(spec=template)))
     assert (spec.namespace, spec.revision, spec.pod) == ("default", "hello-00001", "hello-00001-abc")
@@ -103,7 +103,7 @@ def test_it_understands_its_environment() -> None:
     assert (settings.drain_lag_s, settings.drain_grace_s) == (5, 12)
 
 
-def test_it_takes_over_the_readiness_probe_with_the_port_of_the_app() -> None:
+def test_queue_proxy_runs_readiness_probe_of_app() -> None:
     own: Object = {"image": "a", "ports": [{"name": "h2c", "containerPort": 9000}]}
     own["readinessProbe"] = {"httpGet": {"path": "/x"}, "periodSeconds": 3, "failureThreshold": 2}
     pod = pod_of(spec={"containers": [own]})
@@ -123,13 +123,13 @@ def test_it_takes_over_the_readiness_probe_with_the_port_of_the_app() -> None:
         {"tcpSocket": {"port": 1, "host": "elsewhere"}},
     ],
 )
-def test_a_probe_that_cannot_be_asked_from_beside_the_app_stays_the_kubelets(probe: Object) -> None:
+def test_unsupported_readiness_probe_remains_with_kubelet(probe: Object) -> None:
     pod = pod_of(spec={"containers": [{"image": "a", "readinessProbe": probe}]})
     assert pod["containers"][1]["readinessProbe"].items() >= probe.items()
     assert "SERVING_POD_READINESS" not in environment_of(pod)
 
 
-def test_an_app_without_a_readiness_probe_gets_none() -> None:
+def test_app_without_readiness_probe_gets_none() -> None:
     revision = a_revision()
     del revision["spec"]["containers"][0]["readinessProbe"]
     deployment = desired_deployment(revision, replica_count=1, progress_deadline_s=1.0, sidecar=SIDECAR)
@@ -138,7 +138,7 @@ def test_an_app_without_a_readiness_probe_gets_none() -> None:
     assert "SERVING_POD_READINESS" not in {variable["name"] for variable in proxy["env"]}
 
 
-def test_only_the_app_gets_the_port_to_listen_on() -> None:
+def test_only_serving_container_gets_port_variable() -> None:
     pod = pod_of(spec={"containers": [{"image": "a", "ports": [{"containerPort": 9000}]}, {"image": "b"}]})
     ports = [
         [variable["value"] for variable in app["env"] if variable["name"] == "PORT"] for app in pod["containers"][1:3]
@@ -146,7 +146,7 @@ def test_only_the_app_gets_the_port_to_listen_on() -> None:
     assert ports == [["9000"], []]
 
 
-def test_further_ports_are_for_tcp() -> None:
+def test_additional_ports_are_tcp_ports() -> None:
     ports = [{"containerPort": 9000}, {"name": "tcp-5432", "containerPort": 5432, "protocol": "TCP"}]
     pod = pod_of(spec={"containers": [{"image": "a", "ports": ports}]})
     assert spec_from_environment(environment_of(pod)).tcp_ports == {5432: 5432}
@@ -156,21 +156,21 @@ def test_further_ports_are_for_tcp() -> None:
     assert (entry["PORT"], entry["PORT_5432"]) == ("9000", "5432")
 
 
-def test_probes_without_a_port_are_for_the_containers_own() -> None:
+def test_probes_without_port_use_container_port() -> None:
     own = {"image": "a", "livenessProbe": {"httpGet": {"path": "/l"}}, "startupProbe": {"tcpSocket": {"port": 5}}}
     app = pod_of(spec={"containers": [own]})["containers"][1]
     assert app["livenessProbe"]["httpGet"] == {"path": "/l", "port": 8080}
     assert app["startupProbe"]["tcpSocket"] == {"port": 5}
 
 
-def test_the_pod_is_ready_when_the_queue_proxy_says_so_which_waits_for_the_app() -> None:
+def test_pod_readiness_probe_is_queue_proxy_readyz() -> None:
     probe = proxy_of(pod_of())["readinessProbe"]
     assert probe["httpGet"] == {"path": "/readyz?wait=8", "port": 8022}
     assert probe["timeoutSeconds"] > 8
     assert (probe["periodSeconds"], probe["failureThreshold"]) == (1, 1)
 
 
-def test_every_container_of_the_app_ends_after_the_drain() -> None:
+def test_app_containers_wait_for_drain_in_pre_stop() -> None:
     pod = pod_of(spec={"containers": [{"image": "a", "ports": [{}]}, {"image": "b"}]})
     order = {"path": "/wait-for-drain", "port": 8022, "httpHeaders": [{"name": "K-Pod-Secret", "value": SECRET}]}
     for app in pod["containers"][1:3]:
@@ -178,14 +178,14 @@ def test_every_container_of_the_app_ends_after_the_drain() -> None:
     assert "lifecycle" not in proxy_of(pod)
 
 
-def test_a_container_that_does_not_serve_keeps_its_probes() -> None:
+def test_non_serving_container_keeps_its_readiness_probe() -> None:
     probe = {"tcpSocket": {"port": 9}}
     pod = pod_of(spec={"containers": [{"image": "a", "ports": [{}]}, {"image": "b", "readinessProbe": probe}]})
     assert pod["containers"][2]["readinessProbe"]["tcpSocket"] == {"port": 9}
 
 
 @pytest.mark.parametrize(("lag_s", "grace"), [(5.0, 17), (0.5, 13), (0.0, 12)])
-def test_a_pod_has_the_lag_the_timeout_and_some_seconds_for_the_app_to_end(lag_s: float, grace: int) -> None:
+def test_grace_period_is_drain_lag_plus_timeout_plus_margin(lag_s: float, grace: int) -> None:
     sidecar = msgspec.structs.replace(SIDECAR, proxy=QueueProxySettings(drain_lag_s=lag_s))
     revision = a_revision(spec={"containers": [{"image": "a"}], "timeoutSeconds": 7})
     assert grace_s(revision, sidecar) == grace
@@ -193,7 +193,7 @@ def test_a_pod_has_the_lag_the_timeout_and_some_seconds_for_the_app_to_end(lag_s
     assert pod_of(sidecar, spec=template)["terminationGracePeriodSeconds"] == grace
 
 
-def test_it_has_no_rights_that_it_does_not_need() -> None:
+def test_sidecar_has_restricted_security_context() -> None:
     assert proxy_of(pod_of())["securityContext"] == {
         "allowPrivilegeEscalation": False,
         "capabilities": {"drop": ["ALL"]},
@@ -203,12 +203,12 @@ def test_it_has_no_rights_that_it_does_not_need() -> None:
     }
 
 
-def test_where_the_pod_is_roots_it_is_its_images_user() -> None:
+def test_sidecar_runs_as_its_own_user_in_root_pod() -> None:
     pod = pod_of(spec={"containers": [{"image": "a"}], "securityContext": {"runAsUser": 0}})
     assert proxy_of(pod)["securityContext"]["runAsUser"] == 65532
 
 
-def test_a_pod_has_no_volume_of_ours_and_the_token_of_its_revision() -> None:
+def test_pod_has_no_serving_volume_and_revision_token_in_environment() -> None:
     pod = pod_of()
     assert "volumes" not in pod
     assert "volumeMounts" not in proxy_of(pod)
@@ -227,11 +227,11 @@ def test_a_pod_has_no_volume_of_ours_and_the_token_of_its_revision() -> None:
         ({"serviceAccountName": "own", "automountServiceAccountToken": False}, False),
     ],
 )
-def test_an_accounts_token_is_mounted_where_the_service_asks_for_it(more: Object, expected: bool) -> None:
+def test_service_account_token_is_mounted_only_on_request(more: Object, expected: bool) -> None:
     assert pod_of(spec={"containers": [{"image": "a"}], **more})["automountServiceAccountToken"] is expected
 
 
-def test_kubectl_picks_the_container_that_serves() -> None:
+def test_default_container_annotation_names_serving_container() -> None:
     containers = [{"name": "side", "image": "a"}, {"name": "app", "image": "a", "ports": [{"containerPort": 80}]}]
     revision = a_revision(spec={"containers": containers})
     deployment = desired_deployment(revision, replica_count=1, progress_deadline_s=600.0, sidecar=SIDECAR)
@@ -240,7 +240,7 @@ def test_kubectl_picks_the_container_that_serves() -> None:
     assert annotation not in deployment["metadata"]["annotations"]
 
 
-def test_with_an_audience_the_token_is_in_a_volume_that_it_mounts_alone() -> None:
+def test_stats_audience_mounts_projected_token_in_sidecar_only() -> None:
     own = {"image": "a", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}
     sidecar = msgspec.structs.replace(SIDECAR, settings=SidecarSettings(stats_audience="serving-stats"))
     pod = pod_of(sidecar, spec={"containers": [own], "volumes": [{"name": "v", "emptyDir": {}}]})
@@ -260,7 +260,7 @@ def test_with_an_audience_the_token_is_in_a_volume_that_it_mounts_alone() -> Non
     assert [mount["name"] for mount in proxy_of(pod)["volumeMounts"]] == ["serving-stats-token"]
 
 
-def test_what_it_asks_for_is_what_the_settings_say() -> None:
+def test_sidecar_resources_are_read_from_settings() -> None:
     assert proxy_of(pod_of())["resources"] == {"requests": {"cpu": "25m", "memory": "64Mi"}}
     settings = SidecarSettings(
         cpu_request="", memory_request="", cpu_limit="1", memory_limit="1Gi", storage_request="1Mi", storage_limit="2Mi"
@@ -272,7 +272,7 @@ def test_what_it_asks_for_is_what_the_settings_say() -> None:
     }
 
 
-def test_settings_of_all_queue_proxies_reach_each_and_a_revisions_own_go_before_them() -> None:
+def test_queue_proxy_settings_apply_with_precedence_of_revision() -> None:
     proxy = QueueProxySettings(
         request_timeout_s=9.0,
         drain_lag_s=0.5,
@@ -283,7 +283,7 @@ def test_settings_of_all_queue_proxies_reach_each_and_a_revisions_own_go_before_
     assert (settings.http.head_bytes_max, settings.request_timeout_s) == (32768, 300)
 
 
-def test_a_request_log_has_the_address_of_the_pod() -> None:
+def test_request_log_adds_pod_ip_and_service_variables() -> None:
     proxy = QueueProxySettings(logging=RequestLogSettings(enable_request_log=True))
     container = proxy_of(pod_of(msgspec.structs.replace(SIDECAR, proxy=proxy)))
     (address,) = [variable for variable in container["env"] if variable["name"] == "SERVING_POD_IP"]
@@ -295,13 +295,13 @@ def test_a_request_log_has_the_address_of_the_pod() -> None:
     assert "SERVING_POD_SERVICE" in {variable["name"] for variable in container["env"]}
 
 
-def test_what_looks_like_a_variable_stays_what_it_is() -> None:
+def test_variable_syntax_in_probe_is_escaped() -> None:
     probe = {"httpGet": {"path": "/$(SERVING_POD_SECRET)"}}
     pod = pod_of(spec={"containers": [{"image": "a", "readinessProbe": probe}]})
     assert "/$$(SERVING_POD_SECRET)" in environment_of(pod)["SERVING_POD_READINESS"]
 
 
-def test_everything_else_of_a_pod_stays_as_it_was_written() -> None:
+def test_other_pod_fields_are_preserved() -> None:
     rest = {
         "serviceAccountName": "mine",
         "securityContext": {"runAsUser": 1000},
@@ -321,13 +321,13 @@ def test_everything_else_of_a_pod_stays_as_it_was_written() -> None:
     assert pod["containers"][1].items() >= own.items()
 
 
-def test_a_probe_without_a_port_gets_that_of_its_container() -> None:
+def test_at_own_port_fills_missing_probe_port() -> None:
     probe = {"httpGet": {"path": "/"}, "periodSeconds": 1}
     assert sidecar.at_own_port(probe, 8080) == {"httpGet": {"path": "/", "port": 8080}, "periodSeconds": 1}
     assert sidecar.at_own_port({"tcpSocket": {"port": 1}}, 8080) == {"tcpSocket": {"port": 1}}
 
 
-def test_with_inner_tls_a_pod_knows_the_mode_and_the_authority_and_no_key() -> None:
+def test_inner_tls_pod_gets_mode_and_authority_but_no_key() -> None:
     secured = msgspec.structs.replace(
         SIDECAR, inner_tls=InnerTlsSettings(mode="Enabled"), authority="PEM of the authority"
     )
@@ -339,22 +339,22 @@ def test_with_inner_tls_a_pod_knows_the_mode_and_the_authority_and_no_key() -> N
     assert pod_of(secured).get("volumes") == pod_of().get("volumes")
 
 
-def test_without_inner_tls_a_pod_is_what_it_was() -> None:
+def test_pod_without_inner_tls_has_no_tls_variables() -> None:
     environment = environment_of(pod_of())
     assert not any("INNER_TLS" in name or "AUTHORITY" in name for name in environment)
 
 
-def asking(**annotations: str) -> dict[str, str]:
-    """The environment of the queue-proxy of a template with annotations of ours."""
+def annotated_environment(**annotations: str) -> dict[str, str]:
+    """The environment of the queue-proxy for a template with these serving.dev annotations."""
     named = {f"serving.dev/{name.replace('_', '-')}": text for name, text in annotations.items()}
     return environment_of(pod_of(metadata={"annotations": named}))
 
 
-def test_it_calls_an_app_that_sleeps_by_itself() -> None:
-    entry = asking(dormant="after=5s", dormant_call="POST /sleep, POST /wake_up")
+def test_dormant_call_annotation_is_passed_to_queue_proxy() -> None:
+    entry = annotated_environment(dormant="after=5s", dormant_call="POST /sleep, POST /wake_up")
     assert entry["SERVING_POD_DORMANT_CALL"] == "POST /sleep, POST /wake_up"
     assert spec_from_environment(entry).dormant_after_s == 5.0
-    assert not [name for name in asking() if "DORMANT" in name or "UNFROZEN" in name]
+    assert not [name for name in annotated_environment() if "DORMANT" in name or "UNFROZEN" in name]
 
 
 @pytest.mark.parametrize(
@@ -371,7 +371,7 @@ def test_it_calls_an_app_that_sleeps_by_itself() -> None:
         ),
     ],
 )
-def test_an_app_is_frozen_where_its_processes_are_seen_and_it_is_not_probed(spec: Object, unfrozen: str) -> None:
+def test_app_is_frozen_only_with_shared_process_namespace_and_no_probe(spec: Object, unfrozen: str) -> None:
     annotations = {"annotations": {"serving.dev/dormant": "after=5s"}}
     pod_spec = spec_from_environment(
         environment_of(pod_of(metadata=annotations, spec={"containers": [{"image": "a"}], **spec}))
@@ -379,7 +379,7 @@ def test_an_app_is_frozen_where_its_processes_are_seen_and_it_is_not_probed(spec
     assert (pod_spec.dormant_after_s, pod_spec.unfrozen) == (5.0, unfrozen)
 
 
-def test_a_start_with_more_cpu_says_what_comes_after_it() -> None:
+def test_start_cpu_stores_awake_resources_in_annotation() -> None:
     container = {"image": "a", "resources": {"requests": {"cpu": "100m"}}}
     annotations = {"serving.dev/start-cpu": "2"}
     revision = a_revision(metadata={"annotations": annotations}, spec={"containers": [container]})

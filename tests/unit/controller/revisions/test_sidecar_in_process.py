@@ -1,4 +1,4 @@
-"""The queue-proxy in the process of the app: one container, with what a queue-proxy needs."""
+"""The queue-proxy in the process of the app: one container with the configuration of a queue-proxy."""
 
 from typing import Any
 
@@ -28,12 +28,12 @@ def spec_of(pod: Object) -> PodSpec:
     return spec_from_environment(environment_of(pod))
 
 
-def made(sidecar: Any = SIDECAR, **template: Any) -> Object:  # noqa: ANN401 - JSON
+def new_deployment(sidecar: Any = SIDECAR, **template: Any) -> Object:  # noqa: ANN401 - JSON
     revision = a_revision(metadata=INSIDE, **template)
     return desired_deployment(revision, replica_count=1, progress_deadline_s=600.0, sidecar=sidecar)
 
 
-def test_the_pod_has_the_containers_of_the_user_alone() -> None:
+def test_in_process_pod_has_only_user_containers() -> None:
     pod = inside(command=["python", "-m", "serving.asgi", "app:app"], securityContext={"runAsUser": 7})
     (app,) = pod["containers"]
     assert (app["name"], app["image"], app["command"][2]) == ("user-container", "a", "serving.asgi")
@@ -43,7 +43,7 @@ def test_the_pod_has_the_containers_of_the_user_alone() -> None:
     assert pod["terminationGracePeriodSeconds"] == 17
 
 
-def test_the_app_listens_at_the_port_of_a_queue_proxy_with_its_environment() -> None:
+def test_in_process_app_gets_queue_proxy_port_and_environment() -> None:
     pod = inside(ports=[{"containerPort": 9000}], env=[{"name": "MINE", "value": "1"}])
     environment = environment_of(pod)
     assert (environment["HOST"], environment["PORT"], environment["MINE"]) == ("0.0.0.0", "8012", "1")  # noqa: S104 - what a pod listens on
@@ -56,18 +56,18 @@ def test_the_app_listens_at_the_port_of_a_queue_proxy_with_its_environment() -> 
     assert ports == [("user-port", 8012), ("http-queueadm", 8022)]
 
 
-def test_it_drains_by_itself_and_needs_no_hook() -> None:
+def test_in_process_app_has_no_pre_stop_hook() -> None:
     assert "lifecycle" not in inside()["containers"][0]
 
 
-def test_the_queue_proxy_runs_the_readiness_probe_and_the_kubelet_asks_it() -> None:
+def test_readiness_probe_is_moved_to_in_process_queue_proxy() -> None:
     pod = inside(readinessProbe={"httpGet": {"path": "/x"}, "periodSeconds": 3, "failureThreshold": 2})
     assert spec_of(pod).readiness == Probe(path="/x", port=8012, period_s=3, failure_max=2)
     probe = pod["containers"][0]["readinessProbe"]
     assert probe["httpGet"] == {"path": "/readyz?wait=8", "port": 8022}
 
 
-def test_without_a_readiness_probe_the_kubelet_asks_it_too() -> None:
+def test_app_without_readiness_probe_is_probed_through_queue_proxy() -> None:
     revision = a_revision(metadata=INSIDE)
     del revision["spec"]["containers"][0]["readinessProbe"]
     deployment = desired_deployment(revision, replica_count=1, progress_deadline_s=1.0, sidecar=SIDECAR)
@@ -76,12 +76,12 @@ def test_without_a_readiness_probe_the_kubelet_asks_it_too() -> None:
     assert "SERVING_POD_READINESS" not in {variable["name"] for variable in app["env"]}
 
 
-def test_a_readiness_probe_that_only_a_kubelet_runs_stays() -> None:
+def test_exec_readiness_probe_remains_with_kubelet() -> None:
     pod = inside(readinessProbe={"exec": {"command": ["true"]}})
     assert pod["containers"][0]["readinessProbe"]["exec"] == {"command": ["true"]}
 
 
-def test_probes_of_the_kubelet_ask_at_that_port_and_are_recognized() -> None:
+def test_http_probes_use_queue_proxy_port_with_probe_headers() -> None:
     own = [{"name": "X-Own", "value": "1"}]
     app = inside(
         livenessProbe={"httpGet": {"path": "/l", "httpHeaders": own}},
@@ -91,13 +91,13 @@ def test_probes_of_the_kubelet_ask_at_that_port_and_are_recognized() -> None:
     assert app["startupProbe"]["httpGet"] == {"path": "/s", "port": 8012, "httpHeaders": MARKS}
 
 
-def test_probes_of_other_ports_and_kinds_stay_where_they_are() -> None:
+def test_probes_of_other_ports_and_kinds_are_unchanged() -> None:
     app = inside(livenessProbe={"tcpSocket": {"port": 9}}, startupProbe={"exec": {"command": ["a"]}})["containers"][0]
     assert app["livenessProbe"]["tcpSocket"] == {"port": 9}
     assert app["startupProbe"] == {"exec": {"command": ["a"]}}
 
 
-def test_containers_beside_wait_for_the_drain() -> None:
+def test_side_container_waits_for_drain() -> None:
     containers = [{"name": "side", "image": "b"}, {"name": "app", "image": "a", "ports": [{"containerPort": 80}]}]
     app, side = pod_of(metadata=INSIDE, spec={"containers": containers})["containers"]
     assert (app["name"], side["name"]) == ("app", "side")
@@ -105,7 +105,7 @@ def test_containers_beside_wait_for_the_drain() -> None:
     assert not any(variable["name"].startswith("SERVING_") for variable in side["env"])
 
 
-def test_with_an_audience_the_app_mounts_the_token() -> None:
+def test_stats_audience_mounts_token_in_app() -> None:
     sidecar = msgspec.structs.replace(SIDECAR, settings=SidecarSettings(stats_audience="serving-stats"))
     own = {"image": "a", "volumeMounts": [{"name": "v", "mountPath": "/v"}]}
     pod = pod_of(sidecar, metadata=INSIDE, spec={"containers": [own], "volumes": [{"name": "v", "emptyDir": {}}]})
@@ -121,12 +121,12 @@ def test_with_an_audience_the_app_mounts_the_token() -> None:
         {"livenessProbe": {"httpGet": {"path": "/l"}}, "startupProbe": {"grpc": {}}},
     ],
 )
-def test_it_makes_a_deployment_that_kubernetes_takes(own: Object) -> None:
-    assert faults(made(spec={"containers": [{"image": "a", **own}]})) == []
+def test_in_process_deployment_is_valid_for_kubernetes(own: Object) -> None:
+    assert faults(new_deployment(spec={"containers": [{"image": "a", **own}]})) == []
 
 
-def test_the_mode_of_inner_tls_and_the_guard_change_in_the_container_of_the_app() -> None:
-    plain, strict = made(), made(STRICT)
+def test_inner_tls_and_guard_patch_the_app_container() -> None:
+    plain, strict = new_deployment(), new_deployment(STRICT)
     assert proxy_container(plain)["name"] == "user-container"
     assert spec_of(strict["spec"]["template"]["spec"]).settings.inner_tls.is_strict
     assert template_patch(strict, is_guarded=False, sidecar=STRICT) == ()
@@ -138,14 +138,14 @@ def test_the_mode_of_inner_tls_and_the_guard_change_in_the_container_of_the_app(
         assert "SERVING_QUEUEPROXY_INNER_TLS_MODE" in {variable["name"] for variable in changed["env"]}
 
 
-def test_a_queue_proxy_beside_the_app_is_the_container_of_that_name() -> None:
+def test_proxy_container_is_found_only_as_sidecar() -> None:
     beside = desired_deployment(a_revision(), replica_count=1, progress_deadline_s=1.0, sidecar=SIDECAR)
     alone = desired_deployment(a_revision(metadata=INSIDE), replica_count=1, progress_deadline_s=1.0)
     assert proxy_container(beside)["name"] == "queue-proxy"
-    # On one machine the kubelet starts it.
+    # On one machine the kubelet starts the queue-proxy.
     assert proxy_container(alone) == proxy_container({}) == {}
 
 
-def test_with_the_other_value_it_is_a_container() -> None:
+def test_queue_proxy_annotation_beside_adds_sidecar() -> None:
     pod = pod_of(metadata={"annotations": {"serving.dev/queue-proxy": "beside"}})
     assert [container["name"] for container in pod["containers"]] == ["queue-proxy", "user-container"]

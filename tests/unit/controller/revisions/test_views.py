@@ -32,7 +32,7 @@ def path(fields: Object, *slices: Object, ready: int = 0) -> Object:
     return serverless_service_view(fields, deployment(replicas=ready, ready=ready), slices, before=None, now=NOW)
 
 
-def test_the_scale_is_that_of_the_deployment() -> None:
+def test_pod_autoscaler_scale_is_that_of_the_deployment() -> None:
     view = autoscaler(with_active("True"), replicas=3, ready=2)
     assert (view["status"]["desiredScale"], view["status"]["actualScale"]) == (3, 2)
     assert view["spec"]["scaleTargetRef"]["name"] == "hello-00001-deployment"
@@ -40,13 +40,13 @@ def test_the_scale_is_that_of_the_deployment() -> None:
     assert condition_values(view["status"], "Ready")[0] == "True"
 
 
-def test_without_a_deployment_there_is_no_scale() -> None:
+def test_pod_autoscaler_without_deployment_has_scale_0() -> None:
     view = pod_autoscaler_view(a_revision(), None, (), before=None, now=NOW)
     assert (view["status"]["desiredScale"], view["status"]["actualScale"]) == (0, 0)
     assert condition_values(view["status"], "ScaleTargetInitialized")[0] == "Unknown"
 
 
-def test_a_revision_at_zero_is_not_ready_for_lack_of_traffic() -> None:
+def test_pod_autoscaler_at_zero_is_not_ready_with_reason_no_traffic() -> None:
     view = autoscaler(with_active("False", "NoTraffic"), ACTIVATORS)
     assert condition_values(view["status"], "Ready")[:2] == ("False", "NoTraffic")
     assert condition_values(view["status"], "SKSReady")[0] == "True"
@@ -61,7 +61,7 @@ def test_reachability_follows_the_routing_state(state: str, reachability: str) -
     assert view["spec"]["reachability"] == reachability
 
 
-def test_annotations_of_the_autoscaler_are_shown_with_class_and_metric() -> None:
+def test_pod_autoscaler_has_autoscaling_annotations_with_class() -> None:
     values = {"autoscaling.knative.dev/metric": "rps", "other": "x"}
     view = autoscaler(new_revision(metadata={"annotations": values}))
     assert view["metadata"]["annotations"] == {
@@ -71,13 +71,13 @@ def test_annotations_of_the_autoscaler_are_shown_with_class_and_metric() -> None
 
 
 @pytest.mark.parametrize(("port", "protocol"), [("h2c", "h2c"), ("http1", "http1")])
-def test_the_protocol_is_that_of_the_port(port: str, protocol: str) -> None:
+def test_protocol_type_is_that_of_the_port(port: str, protocol: str) -> None:
     revision = new_revision(spec={"containers": [{"image": "x", "ports": [{"name": port}]}], "containerConcurrency": 7})
     assert autoscaler(revision)["spec"]["protocolType"] == protocol
     assert autoscaler(revision)["spec"]["containerConcurrency"] == 7
 
 
-def test_the_path_is_proxy_while_activators_are_the_endpoints() -> None:
+def test_mode_is_proxy_while_endpoints_are_activators() -> None:
     view = path(a_revision(), ACTIVATORS)
     assert (view["spec"]["mode"], view["spec"]["numActivators"]) == ("Proxy", 2)
     assert view["status"]["privateServiceName"] == "hello-00001-private"
@@ -85,13 +85,13 @@ def test_the_path_is_proxy_while_activators_are_the_endpoints() -> None:
     assert condition_values(view["status"], "ActivatorEndpointsPopulated")[0] == "True"
 
 
-def test_the_path_is_serve_while_pods_are_the_endpoints() -> None:
+def test_mode_is_serve_while_endpoints_are_pods() -> None:
     view = path(a_revision(), PODS, ready=1)
     assert (view["spec"]["mode"], view["spec"]["numActivators"]) == ("Serve", 0)
     assert condition_values(view["status"], "ActivatorEndpointsPopulated")[0] == "False"
 
 
-def test_without_a_public_service_the_path_is_what_the_autoscaler_wants() -> None:
+def test_mode_without_public_service_is_that_of_annotation() -> None:
     assert (
         path(new_revision(metadata={"annotations": {"serving.dev/traffic-path": "serve"}}))["spec"]["mode"] == "Serve"
     )
@@ -100,7 +100,7 @@ def test_without_a_public_service_the_path_is_what_the_autoscaler_wants() -> Non
     assert condition_values(view["status"], "Ready")[:2] == ("Unknown", "NoHealthyBackends")
 
 
-def test_times_of_conditions_that_stay_are_kept() -> None:
+def test_unchanged_conditions_retain_transition_times() -> None:
     before = path(a_revision(), ACTIVATORS)
     after = serverless_service_view(a_revision(), None, [ACTIVATORS], before=before, now="later")
     assert nested(after, "status", "conditions") == nested(before, "status", "conditions")

@@ -51,7 +51,7 @@ def plan_of(
     return decide(cache, KEY, now=NOW, now_s=NOW_S)
 
 
-def made(**arguments: Any) -> dict[str, Object]:  # noqa: ANN401 - as plan_of
+def created_certificates(**arguments: Any) -> dict[str, Object]:  # noqa: ANN401 - as plan_of
     plan = plan_of(**arguments)
     bodies = [write.body for write in plan.writes if isinstance(write, Create) and write.kind is kinds.CERTIFICATE]
     return {body["metadata"]["name"]: stored(body) for body in bodies}
@@ -62,7 +62,7 @@ def issued(certificate: Object, status: str = "True", **condition: object) -> Ob
 
 
 def test_each_public_host_has_a_certificate_of_the_issuer() -> None:
-    certificates = made()
+    certificates = created_certificates()
     assert set(certificates) == {OWN, BLUE}
     assert certificates[BLUE]["spec"] == {
         "secretName": BLUE,
@@ -73,16 +73,16 @@ def test_each_public_host_has_a_certificate_of_the_issuer() -> None:
 
 
 @pytest.mark.parametrize("key", DISABLE_TLS_ANNOTATIONS)
-def test_a_route_that_is_exempt_by_annotation_has_no_certificate(key: str) -> None:
+def test_route_with_tls_disabled_by_annotation_has_no_certificate(key: str) -> None:
     annotations = {key: "true"}
-    assert made(annotations=annotations) == {}
+    assert created_certificates(annotations=annotations) == {}
     status = written_status(plan_of(annotations=annotations), kinds.ROUTE)
     assert condition_values(status, "CertificateProvisioned")[:2] == ("True", "TLSNotEnabled")
-    assert set(made(annotations={key: "false"})) == {OWN, BLUE}
+    assert set(created_certificates(annotations={key: "false"})) == {OWN, BLUE}
 
 
 def test_urls_are_http_until_a_certificate_is_ready() -> None:
-    certificates = made()
+    certificates = created_certificates()
     plan = plan_of(issued(certificates[OWN]), issued(certificates[BLUE], "False", message="the order is pending"))
     status = written_status(plan, kinds.ROUTE)
     assert status["url"] == "https://hello.default.localhost"
@@ -92,14 +92,14 @@ def test_urls_are_http_until_a_certificate_is_ready() -> None:
     assert message == f'Certificate "{BLUE}" of blue-hello.default.localhost is not ready: the order is pending'
 
 
-def test_with_all_certificates_all_urls_are_https() -> None:
-    status = written_status(plan_of(*map(issued, made().values())), kinds.ROUTE)
+def test_all_urls_are_https_with_ready_certificates() -> None:
+    status = written_status(plan_of(*map(issued, created_certificates().values())), kinds.ROUTE)
     assert status["traffic"][0]["url"] == "https://blue-hello.default.localhost"
     assert condition_values(status, "CertificateProvisioned")[0] == "True"
 
 
-def test_a_certificate_of_another_spec_is_patched_and_one_without_a_host_deleted() -> None:
-    certificates = made()
+def test_changed_certificate_is_patched_and_unused_is_deleted() -> None:
+    certificates = created_certificates()
     changed = issued({**certificates[OWN], "spec": {**certificates[OWN]["spec"], "dnsNames": ["evil.example"]}})
     old = issued({**certificates[BLUE], "metadata": {**certificates[BLUE]["metadata"], "name": "route-old"}})
     plan = plan_of(changed, certificates[BLUE], old)
@@ -111,26 +111,26 @@ def test_a_certificate_of_another_spec_is_patched_and_one_without_a_host_deleted
     assert written_status(plan, kinds.ROUTE)["url"].startswith("http://")
 
 
-def test_a_certificate_of_another_owner_is_left_alone() -> None:
-    foreign = issued(made()[OWN])
+def test_certificate_of_another_owner_is_not_changed() -> None:
+    foreign = issued(created_certificates()[OWN])
     foreign["metadata"].pop("ownerReferences")
     plan = plan_of(foreign)
     assert [type(write) for write in plan.writes if write.kind is kinds.CERTIFICATE] == [Create]
     assert written_status(plan, kinds.ROUTE)["url"].startswith("http://")
 
 
-def test_without_cert_manager_the_route_says_so() -> None:
+def test_missing_cert_manager_is_reported_in_condition() -> None:
     status = written_status(plan_of(missing="there is none"), kinds.ROUTE)
     assert condition_values(status, "CertificateProvisioned") == ("False", "CertManagerMissing", "there is none")
 
 
-def test_a_cluster_local_route_has_no_certificate() -> None:
+def test_cluster_local_route_has_no_public_certificate() -> None:
     plan = plan_of(labels={VISIBILITY_LABEL: CLUSTER_LOCAL})
     assert [write for write in plan.writes if write.kind is kinds.CERTIFICATE] == []
 
 
-def test_a_cluster_local_host_has_a_certificate_of_its_three_names_and_an_https_address() -> None:
-    certificates = made(settings=LOCAL)
+def test_cluster_local_host_has_certificate_and_https_address() -> None:
+    certificates = created_certificates(settings=LOCAL)
     assert set(certificates) == {f"{OWN}-local", f"{BLUE}-local"}
     assert certificates[f"{OWN}-local"]["spec"]["dnsNames"] == [
         "hello.default",
@@ -151,7 +151,7 @@ def test_a_cluster_local_host_has_a_certificate_of_its_three_names_and_an_https_
     assert other["address"]["url"] == "https://hello.default.svc.cluster.local:8081"
 
 
-def test_the_service_of_a_route_has_a_port_for_https_with_certificates_inside() -> None:
+def test_route_service_has_https_port_with_cluster_local_tls() -> None:
     for settings, names in ((LOCAL, ["http", "https"]), (ENABLED, ["http"])):
         controller_settings = msgspec.structs.replace(settings, public_services=True)
         writes = plan_of(settings=controller_settings).writes

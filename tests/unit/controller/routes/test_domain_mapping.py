@@ -1,4 +1,4 @@
-"""Conditions of a DomainMapping, and the life of the claim of its host."""
+"""Conditions of a DomainMapping, and creation and deletion of its claim."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ def conditions(mapping: Object, **context: Any) -> dict[str, tuple[str, str]]:  
     return {condition["type"]: (condition["status"], condition.get("reason", "")) for condition in result}
 
 
-def test_a_claimed_and_resolved_mapping_is_ready_at_its_host() -> None:
+def test_claimed_and_resolved_mapping_is_ready_with_url() -> None:
     status = status_of(a_mapping())
     assert status["url"] == status["address"]["url"] == f"http://{HOST}:8080"
     assert status["observedGeneration"] == 1
@@ -76,7 +76,7 @@ def test_a_claimed_and_resolved_mapping_is_ready_at_its_host() -> None:
 
 
 @pytest.mark.parametrize(("port", "url"), [(8443, f"https://{HOST}:8443"), (443, f"https://{HOST}")])
-def test_a_mapping_with_a_certificate_has_a_url_of_https(port: int, url: str) -> None:
+def test_mapping_with_certificate_has_https_url(port: int, url: str) -> None:
     settings = msgspec.structs.replace(SETTINGS, public_tls_port=port)
     context = MappingContext(claim=a_claim(), target=reachable(a_service()))
     plan = reconcile_domain_mapping(a_mapping(tls="cert"), context, settings=settings, now=NOW)
@@ -84,19 +84,19 @@ def test_a_mapping_with_a_certificate_has_a_url_of_https(port: int, url: str) ->
     assert conditions(a_mapping(tls="cert"))["CertificateProvisioned"] == ("True", "CertificateExternallyProvided")
 
 
-def test_nothing_is_written_once_the_status_says_it() -> None:
+def test_settled_mapping_plans_no_writes() -> None:
     mapping = a_mapping()
     after = {**mapping, "status": status_of(mapping)}
     context = MappingContext(claim=a_claim(), target=reachable(a_service()))
     assert reconcile_domain_mapping(after, context, settings=SETTINGS, now="later").writes == ()
 
 
-def test_a_mapping_that_is_being_deleted_is_left_alone() -> None:
+def test_terminating_mapping_plans_no_writes() -> None:
     going = merged(a_mapping(), {"metadata": {"deletionTimestamp": NOW}})
     assert reconcile_domain_mapping(going, MappingContext(), settings=CLAIMING, now=NOW).writes == ()
 
 
-def test_without_a_claim_the_status_says_how_to_get_one() -> None:
+def test_missing_claim_is_reported_with_setting_to_create_it() -> None:
     entry = conditions(a_mapping(), claim=None)
     assert entry["DomainClaimed"] == entry["Ready"] == ("False", "DomainClaimFailed")
     assert entry["IngressReady"] == ("Unknown", "IngressNotConfigured")
@@ -108,11 +108,11 @@ def test_without_a_claim_the_status_says_how_to_get_one() -> None:
     assert "autocreate-cluster-domain-claims" in text["message"]
 
 
-def test_a_claim_of_another_namespace_keeps_the_host() -> None:
+def test_claim_of_another_namespace_blocks_the_mapping() -> None:
     assert conditions(a_mapping(), claim=a_claim("other"))["DomainClaimed"] == ("False", "DomainAlreadyClaimed")
 
 
-def test_where_it_may_the_controller_claims_the_host_first() -> None:
+def test_autocreated_claim_is_created_before_and_deleted_after_mapping() -> None:
     (write,) = reconcile_domain_mapping(a_mapping(), MappingContext(), settings=CLAIMING, now=NOW).writes
     assert isinstance(write, Create)
     assert (write.body["metadata"]["name"], write.body["spec"]) == (HOST, {"namespace": "default"})
@@ -121,11 +121,11 @@ def test_where_it_may_the_controller_claims_the_host_first() -> None:
     assert gone.name == HOST
 
 
-def test_a_claim_stays_while_its_mapping_does_or_another_created_it() -> None:
-    ours = a_claim(**{"app.kubernetes.io/managed-by": "serving-controller"})
-    assert reconcile_claim(ours, a_mapping()).writes == ()
+def test_claim_in_use_or_created_by_others_is_not_deleted() -> None:
+    own_claim = a_claim(**{"app.kubernetes.io/managed-by": "serving-controller"})
+    assert reconcile_claim(own_claim, a_mapping()).writes == ()
     assert reconcile_claim(a_claim(), None).writes == ()
-    assert reconcile_claim(merged(ours, {"metadata": {"deletionTimestamp": NOW}}), None).writes == ()
+    assert reconcile_claim(merged(own_claim, {"metadata": {"deletionTimestamp": NOW}}), None).writes == ()
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_claim_stays_while_its_mapping_does_or_another_created_it() -> None:
         ({"apiVersion": "v1"}, stored({"kind": "Service", "metadata": {"name": "hello"}}), "of no Route or Revision"),
     ],
 )
-def test_a_reference_that_leads_nowhere_says_why(ref: Object, target: Object | None, message: str) -> None:
+def test_unresolvable_reference_is_reported_with_cause(ref: Object, target: Object | None, message: str) -> None:
     mapping = a_mapping(**ref)
     assert conditions(mapping, target=target)["ReferenceResolved"] == ("False", "ResolveFailed")
     (entry,) = [
@@ -151,19 +151,19 @@ def test_a_reference_that_leads_nowhere_says_why(ref: Object, target: Object | N
     assert message in entry["message"]
 
 
-def test_a_route_and_its_public_service_are_targets_too() -> None:
+def test_route_and_its_public_service_are_valid_targets() -> None:
     route = a_mapping(kind="Route", namespace="")
     assert conditions(route, target=reachable(a_route()))["Ready"] == ("True", "")
     public = stored({"kind": "Service", "metadata": {"name": "hello", "ownerReferences": [{"kind": "Route"}]}})
     assert conditions(a_mapping(apiVersion="v1"), target=public)["Ready"] == ("True", "")
 
 
-def test_a_host_that_a_route_has_is_not_mapped() -> None:
+def test_host_of_a_route_is_not_mapped() -> None:
     results = condition_values(status_of(a_mapping(), holder=("other", "shop")), "IngressReady")
     assert (results[0], results[1]) == ("False", "DomainAlreadyClaimed")
 
 
-def test_targets_are_of_three_kinds() -> None:
+def test_mapping_target_is_service_route_or_core_service() -> None:
     assert target_of(a_mapping()) == (kinds.SERVING_SERVICE, ("default", "hello"))
     assert target_of(a_mapping(kind="Route")) == (kinds.ROUTE, ("default", "hello"))
     assert target_of(a_mapping(apiVersion="v1")) == (kinds.SERVICE, ("default", "hello"))

@@ -30,7 +30,7 @@ def later(fields: Object) -> Object:
     return stored(fields, resourceVersion="8")
 
 
-def test_mappings_are_found_by_host_and_forgotten() -> None:
+def test_mappings_are_indexed_by_host_until_removed() -> None:
     domains = Domains()
     domains.put(KEY, before=None, after=a_mapping())
     domains.put(("other", HOST), before=None, after=a_mapping(kind="Job"))
@@ -40,7 +40,7 @@ def test_mappings_are_found_by_host_and_forgotten() -> None:
     assert (domains.of_host(HOST), domains._by_host) == (set(), {})
 
 
-def test_two_mappings_of_one_target_are_distinguished() -> None:
+def test_removed_mapping_does_not_unindex_others_of_its_target() -> None:
     domains = Domains()
     for name in ("a.b", "c.d"):
         domains.put(("default", name), before=None, after=a_mapping())
@@ -49,11 +49,11 @@ def test_two_mappings_of_one_target_are_distinguished() -> None:
     assert list(woken) == [(kinds.DOMAIN_MAPPING, "default", "c.d")]
 
 
-def test_a_mapping_follows_its_target_only() -> None:
+def test_mapping_is_enqueued_by_its_target_only() -> None:
     cache = ControllerCache(SETTINGS, SCALING, system_namespace="knative-serving")
     assert cache.put(kinds.DOMAIN_MAPPING, a_mapping()) == {MAPPING, CLAIM}
     assert MAPPING in cache.put(kinds.SERVING_SERVICE, reachable(a_service()))
-    # What a mapping does not read of it is nothing to look at.
+    # A change of fields that the mapping does not read does not enqueue it.
     assert MAPPING not in cache.put(kinds.SERVING_SERVICE, later(reachable(a_service())))
     assert MAPPING in cache.drop(kinds.SERVING_SERVICE, ("default", "hello"))
     moved = later(a_mapping(kind="Route"))
@@ -62,13 +62,13 @@ def test_a_mapping_follows_its_target_only() -> None:
     assert MAPPING in cache.put(kinds.ROUTE, a_route())
 
 
-def test_a_claim_wakes_the_mappings_of_its_host() -> None:
+def test_claim_enqueues_mappings_of_its_host() -> None:
     cache = ControllerCache(SETTINGS, SCALING, system_namespace="knative-serving")
     cache.put(kinds.DOMAIN_MAPPING, a_mapping())
     assert cache.put(kinds.CLUSTER_DOMAIN_CLAIM, a_claim()) == {CLAIM, MAPPING}
 
 
-def test_a_mapping_gives_way_to_a_route_of_its_host_and_returns() -> None:
+def test_route_of_the_same_host_takes_precedence_over_mapping() -> None:
     settings = msgspec.structs.replace(
         SETTINGS, domain="example.com", domain_template="{{.Name}}-{{.Namespace}}.{{.Domain}}"
     )
@@ -82,7 +82,7 @@ def test_a_mapping_gives_way_to_a_route_of_its_host_and_returns() -> None:
     assert key in cache.drop(kinds.ROUTE, ("default", "shop"))
 
 
-def test_a_claim_is_created_and_goes_with_the_mapping() -> None:
+def test_autocreated_claim_is_deleted_with_its_mapping() -> None:
     cache = ControllerCache(CLAIMING, SCALING, system_namespace="knative-serving")
     cache.put(kinds.DOMAIN_MAPPING, a_mapping())
     (create,) = decide(cache, MAPPING, now=NOW, now_s=0.0).writes
@@ -109,7 +109,7 @@ def certified(*certificates: Object, mapping: Object, missing: str = "") -> Writ
     return decide(cache, MAPPING, now=NOW, now_s=0.0)
 
 
-def test_a_mapped_host_gets_a_certificate_and_https_once_it_is_issued() -> None:
+def test_mapped_host_gets_certificate_and_https_url_once_issued() -> None:
     plan = certified(mapping=a_mapping())
     (create,) = [write for write in plan.writes if isinstance(write, Create)]
     assert create.kind is kinds.CERTIFICATE
@@ -124,7 +124,7 @@ def test_a_mapped_host_gets_a_certificate_and_https_once_it_is_issued() -> None:
     assert condition_values(status, "CertificateProvisioned") == ("True", "", "")
 
 
-def test_a_certificate_of_a_mapping_goes_when_its_user_names_one_or_the_host_is_lost() -> None:
+def test_mapping_certificate_is_deleted_if_user_has_one_or_host_is_lost() -> None:
     (create,) = [write for write in certified(mapping=a_mapping()).writes if isinstance(write, Create)]
     certificate = stored(create.body)
     plan = certified(certificate, mapping=a_mapping(tls="own"))
@@ -141,7 +141,7 @@ def test_a_certificate_of_a_mapping_goes_when_its_user_names_one_or_the_host_is_
     assert condition_values(status, "CertificateProvisioned")[1] == "HTTPDowngrade"
 
 
-def test_a_mapping_that_is_exempt_by_annotation_has_no_certificate() -> None:
+def test_mapping_with_tls_disabled_by_annotation_has_no_certificate() -> None:
     mapping = a_mapping()
     mapping["metadata"]["annotations"] = {"networking.knative.dev/disable-external-domain-tls": "true"}
     plan = certified(mapping=mapping)
@@ -149,6 +149,6 @@ def test_a_mapping_that_is_exempt_by_annotation_has_no_certificate() -> None:
     assert condition_values(written_status(plan, kinds.DOMAIN_MAPPING), "CertificateProvisioned")[1] == "TLSNotEnabled"
 
 
-def test_a_mapping_says_that_the_server_issues_no_certificates() -> None:
+def test_missing_cert_manager_is_reported_in_condition() -> None:
     status = written_status(certified(mapping=a_mapping(), missing="no cert-manager"), kinds.DOMAIN_MAPPING)
     assert condition_values(status, "CertificateProvisioned") == ("False", "CertManagerMissing", "no cert-manager")

@@ -13,42 +13,42 @@ HOST = "blue-hello.default.localhost"
 
 
 @pytest.mark.parametrize(("port", "url"), [(80, "http://a"), (8080, "http://a:8080")])
-def test_port_80_is_left_out(port: int, url: str) -> None:
+def test_url_omits_port_80(port: int, url: str) -> None:
     assert url_of("a", port) == url
 
 
-def test_a_tag_is_claimed_since_it_was_first_seen() -> None:
+def test_tag_claim_has_time_of_first_use() -> None:
     route = a_route(traffic=BLUE, annotations={CLAIMED_TAGS_ANNOTATION: '{"blue": "then", "gone": "then"}'})
     assert tag_claims(route, NOW) == {"blue": "then"}
     assert tag_claims(a_route(traffic=BLUE), NOW) == {"blue": NOW}
 
 
 @pytest.mark.parametrize("text", ["", "[]", "nonsense"])
-def test_an_annotation_that_cannot_be_read_is_none(text: str) -> None:
+def test_malformed_tag_claims_annotation_is_ignored(text: str) -> None:
     assert tag_claims(a_route(traffic=BLUE, annotations={CLAIMED_TAGS_ANNOTATION: text}), NOW) == {"blue": NOW}
 
 
-def test_a_route_claims_its_host_since_it_was_made_and_a_new_tag_last() -> None:
+def test_route_claims_host_from_creation_and_new_tag_last() -> None:
     claims = claims_of(a_route(traffic=BLUE), SETTINGS.host_rules)
     assert claims["hello.default.localhost"] == CREATED
     assert claims[HOST] > "9999"
 
 
-def test_the_oldest_claim_wins() -> None:
+def test_oldest_claim_of_a_host_wins() -> None:
     claims = Claims()
     claims.put(HELLO, {HOST: "2026-02"})
     assert claims.put(BLUE_HELLO, {HOST: "2026-01"}) == {HELLO}
     assert claims.holder(HOST) == BLUE_HELLO
 
 
-def test_of_two_claims_of_one_time_the_first_by_name_wins() -> None:
+def test_equally_old_claims_are_ordered_by_name() -> None:
     claims = Claims()
     claims.put(HELLO, {HOST: "2026"})
     claims.put(BLUE_HELLO, {HOST: "2026"})
     assert claims.holder(HOST) == BLUE_HELLO
 
 
-def test_a_host_that_is_abandoned_goes_to_the_next() -> None:
+def test_abandoned_host_passes_to_next_claim() -> None:
     claims = Claims()
     claims.put(HELLO, {HOST: "2026-02"})
     claims.put(BLUE_HELLO, {HOST: "2026-01"})
@@ -59,5 +59,5 @@ def test_a_host_that_is_abandoned_goes_to_the_next() -> None:
     validate(claims)
 
 
-def test_unclaimed_objects_are_dropped_silently() -> None:
+def test_dropping_object_without_claims_has_no_effect() -> None:
     assert Claims().drop(HELLO) == set()

@@ -38,7 +38,7 @@ def wanted(targets: Sequence[Object] = SPLIT, *, lost: Sequence[str] = (), **met
     return dict(httproutes)
 
 
-def there(
+def existing_httproutes(
     targets: Sequence[Object] = SPLIT, *, conditions: list[Object] | None = None, generation: int = 3
 ) -> list[Object]:
     """The HTTPRoutes on the server, with the Gateway's report about each."""
@@ -74,7 +74,7 @@ def rules(resource: Object) -> list[tuple[list[str], dict[str, int]]]:
     ]
 
 
-def test_a_route_and_its_tag_have_an_httproute_each() -> None:
+def test_route_and_each_tag_have_an_httproute() -> None:
     entry = wanted()
     assert {name: value["spec"]["hostnames"] for name, value in entry.items()} == {
         "hello": ["hello.default.localhost"],
@@ -85,7 +85,7 @@ def test_a_route_and_its_tag_have_an_httproute_each() -> None:
     assert rules(entry["hello.old"]) == [([], {"hello-00001": 100})]
 
 
-def test_a_rule_names_services_and_the_revision_for_activators() -> None:
+def test_httproute_rule_has_backend_service_and_revision_headers() -> None:
     own = wanted(WHOLE)["hello"]
     assert own["spec"]["parentRefs"] == [
         {"group": "gateway.networking.k8s.io", "kind": "Gateway", "namespace": "gateways", "name": "front"}
@@ -112,13 +112,13 @@ def test_a_rule_names_services_and_the_revision_for_activators() -> None:
     ]
 
 
-def test_a_tag_is_asked_for_by_a_header_that_is_exactly_it() -> None:
+def test_tag_rule_matches_exact_tag_header() -> None:
     first, _ = wanted()["hello"]["spec"]["rules"]
     header = {"type": "Exact", "name": "Knative-Serving-Tag", "value": "old"}
     assert first["matches"] == [{"path": EVERYWHERE, "headers": [header]}]
 
 
-def test_it_is_the_routes_own_and_says_whose() -> None:
+def test_httproute_is_owned_and_labelled_by_its_route() -> None:
     metadata = wanted()["hello.old"]["metadata"]
     assert metadata["namespace"] == "default"
     assert metadata["labels"] == {"serving.knative.dev/service": "hello", "serving.knative.dev/route": "hello"}
@@ -126,7 +126,7 @@ def test_it_is_the_routes_own_and_says_whose() -> None:
     assert (owner["kind"], owner["name"], owner["controller"]) == ("Route", "hello", True)
 
 
-def test_targets_of_one_revision_are_one_backend_and_one_rule() -> None:
+def test_targets_of_one_revision_share_backend_and_rule() -> None:
     targets: list[Object] = [
         {"revisionName": "r1", "percent": 30, "tag": "a"},
         {"revisionName": "r1", "percent": 30, "tag": "b"},
@@ -144,16 +144,16 @@ def test_targets_of_one_revision_are_one_backend_and_one_rule() -> None:
     assert entry.keys() == {"hello", "hello.a", "hello.b", "hello.c", "hello.d"}
 
 
-def test_a_cluster_local_route_has_none() -> None:
+def test_cluster_local_route_has_no_httproute() -> None:
     assert wanted(labels={VISIBILITY_LABEL: "cluster-local"}) == {}
 
 
-def test_a_host_that_another_route_holds_has_none() -> None:
+def test_host_of_another_route_has_no_httproute() -> None:
     assert wanted(lost=["old-hello.default.localhost"]).keys() == {"hello"}
     assert wanted(lost=["hello.default.localhost"]).keys() == {"hello.old"}
 
 
-def test_without_traffic_only_tags_have_one() -> None:
+def test_route_without_traffic_has_httproutes_of_tags_only() -> None:
     assert wanted([{"revisionName": "r1", "tag": "a"}]).keys() == {"hello.a"}
 
 
@@ -165,13 +165,13 @@ def test_without_traffic_only_tags_have_one() -> None:
         ([{"revisionName": "r", "tag": f"t{i}"} for i in range(65)], "64 tags"),
     ],
 )
-def test_more_than_an_httproute_takes_is_reported_and_what_is_there_stays(targets: list[Object], what: str) -> None:
-    writes, (status, reason, message) = decided(there(), targets)
+def test_too_many_targets_are_reported_and_existing_httproutes_retained(targets: list[Object], what: str) -> None:
+    writes, (status, reason, message) = decided(existing_httproutes(), targets)
     assert (writes, status, reason) == ((), "False", "TooManyTargets")
     assert f"An HTTPRoute takes {what}, and there are {len(targets)}." == message
 
 
-def test_what_is_not_there_is_made_and_waited_for() -> None:
+def test_missing_httproutes_are_created_and_route_waits_for_gateway() -> None:
     writes, reported = decided([])
     assert [write.body["metadata"]["name"] for write in writes if isinstance(write, Create)] == ["hello", "hello.old"]
     assert {write.kind for write in writes} == {kinds.HTTP_ROUTE}
@@ -179,8 +179,8 @@ def test_what_is_not_there_is_made_and_waited_for() -> None:
     assert reported == ("Unknown", "HTTPRouteNotReady", message)
 
 
-def test_what_the_server_fills_in_is_no_change() -> None:
-    own, tagged = there(conditions=GOOD)
+def test_server_defaults_of_httproute_are_no_change() -> None:
+    own, tagged = existing_httproutes(conditions=GOOD)
     own["spec"] = {**own["spec"], "useDefaultGateways": "None"}
     rule, *others = own["spec"]["rules"]
     own["spec"]["rules"] = [{**rule, "sessionPersistence": {}}, *others]
@@ -188,8 +188,8 @@ def test_what_the_server_fills_in_is_no_change() -> None:
 
 
 @pytest.mark.parametrize("part", ["rules", "hostnames", "parentRefs"])
-def test_what_has_changed_is_patched_whole_and_waited_for(part: str) -> None:
-    own, tagged = there(conditions=GOOD)
+def test_changed_httproute_part_is_patched_and_route_waits(part: str) -> None:
+    own, tagged = existing_httproutes(conditions=GOOD)
     own["spec"] = {**own["spec"], part: [*own["spec"][part], own["spec"][part][0]]}
     (write,), (status, reason, _) = decided([own, tagged])
     assert isinstance(write, Patch)
@@ -199,33 +199,36 @@ def test_what_has_changed_is_patched_whole_and_waited_for(part: str) -> None:
 
 
 @pytest.mark.parametrize("spec", [{}, {"rules": "none"}, {"rules": ["none", "none"]}])
-def test_a_spec_that_is_none_is_set_right(spec: Object) -> None:
-    own, tagged = there()
+def test_malformed_httproute_spec_is_replaced(spec: Object) -> None:
+    own, tagged = existing_httproutes()
     own["spec"] = spec
     (write,), _ = decided([own, tagged])
     assert isinstance(write, Patch)
     assert write.patch["spec"] == wanted()["hello"]["spec"]
 
 
-def test_a_tag_that_is_gone_takes_its_httproute_along() -> None:
-    writes, _ = decided(there(), WHOLE)
+def test_httproute_of_removed_tag_is_deleted() -> None:
+    writes, _ = decided(existing_httproutes(), WHOLE)
     assert [write.name for write in writes if isinstance(write, Delete)] == ["hello.old"]
 
 
-def test_an_object_of_another_owner_is_left_alone_and_reported() -> None:
-    own, tagged = there(conditions=GOOD)
-    theirs = {**tagged, "metadata": {**tagged["metadata"], "ownerReferences": []}}
+def test_httproute_of_another_owner_is_reported_and_not_changed() -> None:
+    own, tagged = existing_httproutes(conditions=GOOD)
+    foreign = {**tagged, "metadata": {**tagged["metadata"], "ownerReferences": []}}
     message = 'There is an existing HTTPRoute "hello.old" that we do not own.'
-    assert decided([own, theirs]) == ((), ("False", "NotOwned", message))
+    assert decided([own, foreign]) == ((), ("False", "NotOwned", message))
     elsewhere = stored({"kind": "HTTPRoute", "metadata": {"name": "hello.more"}})
     assert decided([own, tagged, elsewhere]) == ((), ("True", "", ""))
 
 
-def test_without_traffic_that_is_assigned_what_is_there_stays() -> None:
-    assert decided(there(), None) == ((), ("Unknown", "IngressNotConfigured", "No traffic is assigned yet."))
+def test_httproutes_are_retained_while_traffic_is_unassigned() -> None:
+    assert decided(existing_httproutes(), None) == (
+        (),
+        ("Unknown", "IngressNotConfigured", "No traffic is assigned yet."),
+    )
 
 
-def test_a_server_without_httproutes_is_reported() -> None:
+def test_missing_gateway_api_is_reported() -> None:
     assert decided([], missing="there are none") == ((), ("False", "GatewayApiMissing", "there are none"))
 
 
@@ -241,8 +244,8 @@ def test_a_server_without_httproutes_is_reported() -> None:
     ],
     ids=["nothing", "half", "of before", "not sure", "refused before", "thinking"],
 )
-def test_it_is_unknown_until_the_gateway_has_accepted_this_generation(conditions: list[Object]) -> None:
-    assert decided(there(conditions=conditions))[1][:2] == ("Unknown", "HTTPRouteNotReady")
+def test_ingress_is_unknown_until_gateway_accepts_this_generation(conditions: list[Object]) -> None:
+    assert decided(existing_httproutes(conditions=conditions))[1][:2] == ("Unknown", "HTTPRouteNotReady")
 
 
 @pytest.mark.parametrize(
@@ -256,22 +259,25 @@ def test_it_is_unknown_until_the_gateway_has_accepted_this_generation(conditions
     ],
     ids=["accepted", "without a generation", "programmed", "other words", "of a later one"],
 )
-def test_it_is_ready_when_the_gateway_has_accepted_it(conditions: list[Object]) -> None:
-    assert decided(there(conditions=conditions)) == ((), ("True", "", ""))
+def test_ingress_is_ready_when_gateway_has_accepted(conditions: list[Object]) -> None:
+    assert decided(existing_httproutes(conditions=conditions)) == ((), ("True", "", ""))
 
 
 @pytest.mark.parametrize("kind", ["Accepted", "ResolvedRefs", "Programmed"])
-def test_a_refusal_of_the_gateway_is_reported_in_its_words(kind: str) -> None:
-    good, bad = there(conditions=GOOD)[0], condition(kind, "False", reason="NoSuch")
-    tagged = there(conditions=[condition("Accepted", "True"), {**bad, "message": "no such thing"}])[1]
+def test_gateway_rejection_is_reported_with_its_message(kind: str) -> None:
+    good, bad = existing_httproutes(conditions=GOOD)[0], condition(kind, "False", reason="NoSuch")
+    tagged = existing_httproutes(conditions=[condition("Accepted", "True"), {**bad, "message": "no such thing"}])[1]
     message = 'Gateway "gateways/front" does not take HTTPRoute "hello.old": no such thing'
     assert decided([good, tagged])[1] == ("False", "NoSuch", message)
-    bare = there(conditions=[{**bad, "reason": ""}])[1]
+    bare = existing_httproutes(conditions=[{**bad, "reason": ""}])[1]
     assert decided([good, bare])[1] == ("False", "HTTPRouteNotReady", message.replace("no such thing", kind))
 
 
-def test_a_refusal_goes_before_a_wait() -> None:
-    waiting, refused = there()[0], there(conditions=[condition("Accepted", "False", reason="NoSuch")])[1]
+def test_gateway_rejection_takes_precedence_over_waiting() -> None:
+    waiting, refused = (
+        existing_httproutes()[0],
+        existing_httproutes(conditions=[condition("Accepted", "False", reason="NoSuch")])[1],
+    )
     assert decided([waiting, refused])[1][:2] == ("False", "NoSuch")
 
 
@@ -285,16 +291,17 @@ def test_a_refusal_goes_before_a_wait() -> None:
         (None, False),
     ],
 )
-def test_only_the_gateway_that_is_set_is_heard(parent: Object | None, *, is_meant: bool) -> None:
+def test_only_status_of_configured_gateway_is_used(parent: Object | None, *, is_meant: bool) -> None:
     results = [
-        {**httproute, "status": {"parents": [{"parentRef": parent, "conditions": GOOD}]}} for httproute in there()
+        {**httproute, "status": {"parents": [{"parentRef": parent, "conditions": GOOD}]}}
+        for httproute in existing_httproutes()
     ]
     assert (decided(results)[1][0] == "True") is is_meant
-    nothing = [{**httproute, "status": {"parents": [{"parentRef": parent}]}} for httproute in there()]
+    nothing = [{**httproute, "status": {"parents": [{"parentRef": parent}]}} for httproute in existing_httproutes()]
     assert decided(nothing)[1][0] == "Unknown"
 
 
-def test_a_gateway_of_the_same_namespace_needs_no_namespace() -> None:
+def test_parent_reference_without_namespace_is_in_namespace_of_route() -> None:
     near = msgspec.structs.replace(FRONT, gateway="default/front")
     httproutes = desired_httproutes(a_route(), WHOLE, settings=near, lost={})
     assert not isinstance(httproutes, Condition)
@@ -304,7 +311,7 @@ def test_a_gateway_of_the_same_namespace_needs_no_namespace() -> None:
     assert condition.status == "True"
 
 
-def test_a_tag_that_is_rolled_out_shares_its_host_and_header() -> None:
+def test_rollout_of_tag_splits_its_host_and_header_rule() -> None:
     targets: list[Object] = [
         {"revisionName": "hello-00001", "latestRevision": False, "percent": 99, "tag": "new"},
         {"revisionName": "hello-00002", "latestRevision": True, "percent": 1, "tag": "new"},

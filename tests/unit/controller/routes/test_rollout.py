@@ -48,23 +48,23 @@ def running(*percents: int, total: int | None = None) -> Rollout:
     )
 
 
-def test_the_first_revision_has_all_traffic_immediately() -> None:
+def test_first_revision_gets_all_traffic_immediately() -> None:
     assert step(goal("r1"), Rollout()) == goal("r1")
 
 
-def test_a_new_revision_starts_with_one_percent() -> None:
+def test_new_revision_starts_with_1_percent() -> None:
     after = step(goal("r2"), goal("r1"), now_s=10.0)
     assert shares(after) == [("r1", 99), ("r2", 1)]
     assert after.configurations[0].step_params.start_time_ns == 10_000_000_000
 
 
-def test_no_step_is_made_before_the_first_percent_is_routed() -> None:
+def test_rollout_does_not_step_before_first_percent_is_routed() -> None:
     started = step(goal("r2"), goal("r1"), now_s=10.0)
     assert next_step_s(started) is None
     assert step(goal("r2"), started, now_s=1000.0) == started
 
 
-def test_steps_are_equal_and_last_as_long_as_asked() -> None:
+def test_rollout_steps_are_equal_and_span_the_duration() -> None:
     rollout = observe_ready(step(goal("r2"), goal("r1"), now_s=0.0), duration_s=10, now_s=0.4)
     seen = []
     while (due_s := next_step_s(rollout)) is not None:
@@ -75,30 +75,30 @@ def test_steps_are_equal_and_last_as_long_as_asked() -> None:
     assert rollout == goal("r2")
 
 
-def test_a_step_takes_at_least_as_long_as_the_first_percent_took() -> None:
+def test_step_duration_is_at_least_time_of_first_percent() -> None:
     rollout = observe_ready(step(goal("r2"), goal("r1"), now_s=0.0), duration_s=10, now_s=4.5)
     params = rollout.configurations[0].step_params
     assert (params.step_duration_ns, params.step_size) == (5_000_000_000, 50)
 
 
-def test_a_duration_shorter_than_a_step_is_one_step() -> None:
+def test_duration_shorter_than_a_step_is_one_step() -> None:
     rollout = observe_ready(step(goal("r2"), goal("r1"), now_s=0.0), duration_s=1, now_s=60.0)
     assert shares(step(goal("r2"), rollout, now_s=61.0)) == [("r2", 100)]
 
 
-def test_a_long_duration_moves_one_percent_at_a_time() -> None:
+def test_long_duration_moves_1_percent_per_step() -> None:
     rollout = observe_ready(step(goal("r2"), goal("r1"), now_s=0.0), duration_s=990, now_s=0.5)
     params = rollout.configurations[0].step_params
     assert (params.step_duration_ns, params.step_size) == (10_000_000_000, 1)
 
 
-def test_steps_are_planned_once() -> None:
+def test_step_parameters_are_planned_once() -> None:
     rollout = observe_ready(step(goal("r2"), goal("r1"), now_s=0.0), duration_s=10, now_s=1.0)
     assert observe_ready(rollout, duration_s=500, now_s=2.0) == rollout
     assert observe_ready(goal("r1"), duration_s=500, now_s=2.0) == goal("r1")
 
 
-def test_a_further_revision_starts_at_once_and_the_newest_before_it_is_drained_first() -> None:
+def test_further_revision_takes_shares_of_newest_predecessor_first() -> None:
     after = step(goal("r4"), running(50, 29, 21), now_s=5.0)
     assert shares(after) == [("r1", 50), ("r2", 29), ("r3", 20), ("r4", 1)]
     planned = observe_ready(after, duration_s=4, now_s=5.0)
@@ -107,31 +107,31 @@ def test_a_further_revision_starts_at_once_and_the_newest_before_it_is_drained_f
     assert shares(step(goal("r4"), planned, now_s=due_s)) == [("r1", 50), ("r2", 24), ("r4", 26)]
 
 
-def test_a_revision_with_one_percent_makes_room_for_the_next() -> None:
+def test_revision_with_1_percent_is_replaced_by_the_next() -> None:
     assert shares(step(goal("r3"), running(99, 1))) == [("r1", 99), ("r3", 1)]
 
 
-def test_a_revision_that_returns_keeps_its_share() -> None:
+def test_returning_revision_retains_its_share() -> None:
     assert shares(step(goal("r1"), running(70, 30))) == [("r2", 30), ("r1", 70)]
 
 
-def test_more_traffic_goes_to_the_newest_and_less_is_taken_from_the_oldest() -> None:
+def test_increase_goes_to_newest_and_decrease_to_oldest_revisions() -> None:
     assert shares(step(goal("r2", percent=80), running(40, 20))) == [("r1", 40), ("r2", 40)]
     assert shares(step(goal("r3", percent=50), running(40, 30, 20))) == [("r2", 30), ("r3", 20)]
     assert shares(step(goal("r2", percent=50), running(40, 30))) == [("r1", 20), ("r2", 30)]
 
 
 @pytest.mark.parametrize("percent", [1, 0])
-def test_one_percent_cannot_be_split(percent: int) -> None:
+def test_target_of_1_percent_is_not_split(percent: int) -> None:
     assert step(goal("r2", percent=percent), goal("r1", percent=percent)) == goal("r2", percent=percent)
 
 
-def test_a_revision_that_is_gone_leaves_its_share_to_the_newest() -> None:
+def test_share_of_deleted_revision_goes_to_newest() -> None:
     assert shares(step(goal("r2"), running(60, 40), gone="r1")) == [("r2", 100)]
     assert step(goal("r2"), goal("r1"), gone="r1") == goal("r2")
 
 
-def test_targets_by_tag_and_by_configuration_roll_out_apart() -> None:
+def test_tags_and_configurations_roll_out_separately() -> None:
     requests: list[dict[str, Any]] = [
         {"configurationName": "b", "percent": 30},
         {"configurationName": "a", "percent": 20},
@@ -152,7 +152,7 @@ def test_targets_by_tag_and_by_configuration_roll_out_apart() -> None:
     assert results == [("", "a", 30, "a1"), ("", "b", 30, "b1"), ("x", "a", 100, "a1"), ("y", "a", 100, "a1")]
 
 
-def test_the_state_is_read_from_the_status_where_there_is_no_annotation() -> None:
+def test_rollout_state_is_recovered_from_status() -> None:
     requests = [
         {"configurationName": "a", "percent": 60},
         {"configurationName": "b", "percent": 30},
@@ -173,7 +173,7 @@ def test_the_state_is_read_from_the_status_where_there_is_no_annotation() -> Non
     ]
 
 
-def test_the_status_shows_a_revision_for_each_share() -> None:
+def test_split_targets_have_one_revision_per_share() -> None:
     requests: list[dict[str, Any]] = [
         {"configurationName": "hello", "percent": 50},
         {"revisionName": "pinned", "percent": 10},
@@ -195,7 +195,7 @@ def test_the_status_shows_a_revision_for_each_share() -> None:
     ]
 
 
-def test_a_held_revision_gets_no_step_and_one_that_is_let_go_on_does() -> None:
+def test_paused_revision_gets_no_step_until_resumed() -> None:
     begun = observe_ready(step(goal("r2"), goal("r1")), duration_s=10.0, now_s=1.0)
     due_s = next_step_s(begun)
     assert due_s is not None
@@ -205,23 +205,21 @@ def test_a_held_revision_gets_no_step_and_one_that_is_let_go_on_does() -> None:
 
 
 @pytest.mark.parametrize(("percents", "after"), [((40, 60), [("r1", 100)]), ((20, 30, 50), [("r1", 20), ("r2", 80)])])
-def test_a_broken_revision_loses_its_traffic_immediately(
-    percents: tuple[int, ...], after: list[tuple[str, int]]
-) -> None:
+def test_broken_revision_loses_traffic_immediately(percents: tuple[int, ...], after: list[tuple[str, int]]) -> None:
     newest = f"r{len(percents)}"
     rollout = advance(goal(newest), running(*percents), can_serve=bool, now_s=5.0, broken={newest})
     assert shares(rollout) == after
     assert shares(advance(goal(newest), rollout, can_serve=bool, now_s=9.0, broken={newest})) == after
-    # A newer one starts from there.
+    # A newer revision starts from these shares.
     assert shares(step(goal("r9"), rollout, now_s=9.0))[-1] == ("r9", 1)
 
 
-def test_a_broken_revision_keeps_its_traffic_if_no_other_can_have_it() -> None:
+def test_broken_revision_retains_traffic_without_alternative() -> None:
     rollout = advance(goal("r2"), running(40, 60), can_serve=lambda name: name != "r1", now_s=5.0, broken={"r2"})
     assert shares(rollout) == [("r2", 100)]
     assert advance(goal("r2"), Rollout(), can_serve=bool, now_s=5.0, broken={"r2"}) == goal("r2")
 
 
-def test_the_newest_revision_of_a_split_target_is_watched() -> None:
+def test_newest_of_returns_newest_revision_of_split_targets() -> None:
     assert newest_of(running(40, 60)) == ["r2"]
     assert newest_of(goal("r2")) == []

@@ -1,4 +1,4 @@
-"""Judgements about revisions that are rolled out."""
+"""Verdicts on revisions during a rollout."""
 
 import math
 
@@ -57,20 +57,20 @@ def verdict(text: str, response_counts: ResponseCounts | None, *, may_wait: bool
         (seen(50, late=20), True, ("back", "20 of 50 responses took longer than 100ms (40 %), above the 10 % of p90")),
     ],
 )
-def test_a_revision_is_judged_by_its_responses(
+def test_rollout_verdict_depends_on_responses(
     counts: ResponseCounts | None, may_wait: bool, expected: tuple[str, str]
 ) -> None:
     assert verdict(CHECK, counts, may_wait=may_wait) == expected
 
 
-def test_a_response_in_the_bucket_of_the_limit_is_not_late() -> None:
+def test_response_in_bucket_of_limit_is_not_late() -> None:
     just = ResponseCounts(count=100, error_count=0, durations={bucket_of(0.1): 100})
     assert verdict("p90<100ms", just)[0] == "go"
     assert verdict("errors<100%", seen(100, errors=100, late=100))[0] == "go"
 
 
 @given(st.integers(0, 500), st.integers(0, 500))
-def test_the_least_share_is_below_the_share_and_grows_with_the_responses(part: int, rest: int) -> None:
+def test_least_share_is_below_share_and_grows_with_count(part: int, rest: int) -> None:
     count = part + rest
     result = least_share(part, count)
     assert 0 <= result <= (part / count if count else 0) + 1e-12
@@ -78,7 +78,7 @@ def test_the_least_share_is_below_the_share_and_grows_with_the_responses(part: i
 
 
 @given(st.integers(1, 5000), st.integers(0, 20_000))
-def test_a_revision_within_its_limit_is_never_rolled_back(count: int, thousandths: int) -> None:
+def test_revision_within_error_limit_is_never_rolled_back(count: int, thousandths: int) -> None:
     errors = math.floor(count * thousandths / 100_000)
     assert verdict(f"errors<{thousandths / 1000:.3f}%", seen(count, errors=errors), may_wait=False)[0] == "go"
 
@@ -89,19 +89,19 @@ def assigned(*names: str) -> Assignment:
     return Assignment(targets=targets or None, condition=condition)
 
 
-def test_a_route_without_a_check_or_with_a_wrong_one_is_not_checked() -> None:
+def test_route_without_valid_check_is_not_checked() -> None:
     assert checked_rollout(a_route(), assigned("r2"), {"r2": BACK}).broken == {}
     wrong = a_route(annotations={**OWN, "serving.dev/rollout-check": "errors<"})
     assert checked_rollout(wrong, assigned("r2"), {"r2": BACK}).check is None
 
 
-def test_the_newest_revision_is_held_until_it_is_judged() -> None:
+def test_newest_revision_is_paused_until_judged() -> None:
     go = RolloutJudgement(verdict=RolloutVerdict.GO, why="")
     assert checked_rollout(a_route(annotations=OWN), assigned("r2"), {}).paused == {"r2"}
     assert checked_rollout(a_route(annotations=OWN), assigned("r2"), {"r2": go}).paused == frozenset()
 
 
-def test_a_broken_revision_stays_broken_until_the_check_or_the_revision_is_another() -> None:
+def test_broken_revision_remains_broken_until_check_or_revision_changes() -> None:
     first = checked_rollout(a_route(annotations=OWN), assigned("r2"), {"r2": BACK, "r1": BACK})
     assert first.broken == {"r2": BrokenCheck(check=CHECK, why="bad")}
     route = a_route(annotations={**OWN, **BROKEN})
@@ -112,7 +112,7 @@ def test_a_broken_revision_stays_broken_until_the_check_or_the_revision_is_anoth
     assert checked_rollout(other, assigned("r2"), {}).broken == {}
 
 
-def test_a_rollback_is_a_condition_and_one_event() -> None:
+def test_rollback_sets_condition_and_emits_one_event() -> None:
     route = a_route(annotations=OWN)
     new_checked_rollout = checked_rollout(route, assigned("r2"), {"r2": BACK})
     message = f'Revision "r2" is rolled back by {CHECK}: bad.'

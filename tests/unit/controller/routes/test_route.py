@@ -60,7 +60,7 @@ def status_of(route: Object, known: RouteTargets = READY, *, lost: Mapping[str, 
     return written_status(plan_for(route, known, lost=lost), kinds.ROUTE)
 
 
-def test_a_route_that_can_be_served_is_ready_at_its_url() -> None:
+def test_servable_route_is_ready_with_url() -> None:
     status = status_of(a_route())
     assert status["url"] == "http://hello.default.localhost:8080"
     assert status["address"] == {"url": "http://hello.default.svc.cluster.local:8081"}
@@ -76,7 +76,7 @@ def test_a_route_that_can_be_served_is_ready_at_its_url() -> None:
     )
 
 
-def test_port_80_is_left_out_of_urls() -> None:
+def test_route_urls_omit_port_80() -> None:
     settings = msgspec.structs.replace(SETTINGS, public_port=80, inner_port=80)
     status = written_status(plan_for(a_route(), settings=settings), kinds.ROUTE)
     assert (status["url"], status["address"]["url"]) == (
@@ -85,7 +85,7 @@ def test_port_80_is_left_out_of_urls() -> None:
     )
 
 
-def test_traffic_is_split_and_a_tag_has_its_url() -> None:
+def test_split_traffic_and_tag_url_are_in_status() -> None:
     assert status_of(a_route(traffic=SPLIT))["traffic"] == [
         {"revisionName": "hello-00002", "latestRevision": True, "percent": 90},
         {
@@ -98,14 +98,14 @@ def test_traffic_is_split_and_a_tag_has_its_url() -> None:
     ]
 
 
-def test_a_cluster_local_route_has_no_public_url() -> None:
+def test_cluster_local_route_has_no_public_url() -> None:
     status = status_of(a_route(traffic=SPLIT, labels={VISIBILITY_LABEL: "cluster-local"}))
     assert status["url"] == status["address"]["url"] == "http://hello.default.svc.cluster.local:8081"
     assert status["traffic"][1]["url"] == "http://old-hello.default.svc.cluster.local:8081"
     assert condition_values(status, "CertificateProvisioned")[2] == "TLS is not enabled for cluster-local"
 
 
-def test_traffic_stays_where_it_is_until_all_of_it_can_move() -> None:
+def test_traffic_is_unchanged_until_all_targets_are_ready() -> None:
     before = [{"revisionName": "hello-00001", "latestRevision": True, "percent": 100}]
     route = {**a_route(), "status": {"traffic": before}}
     status = status_of(route, NONE)
@@ -113,13 +113,13 @@ def test_traffic_stays_where_it_is_until_all_of_it_can_move() -> None:
     assert condition_values(status, "Ready")[:2] == ("Unknown", "RevisionMissing")
 
 
-def test_a_new_route_without_a_revision_has_no_traffic() -> None:
+def test_new_route_without_revision_has_no_traffic() -> None:
     status = status_of(a_route(), NONE)
     assert "traffic" not in status
     assert status["url"] == "http://hello.default.localhost:8080"
 
 
-def test_the_status_of_a_route_without_a_revision_waits() -> None:
+def test_status_of_route_without_revision_is_debounced() -> None:
     route = {key: value for key, value in a_route().items() if key != "status"}
     starting = {**a_configuration(), "status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
     known = RouteTargets(configurations={"hello": starting}, revisions={})
@@ -135,7 +135,7 @@ def test_the_status_of_a_route_without_a_revision_waits() -> None:
     assert plan.debounce_s == 0
 
 
-def test_a_host_that_another_claimed_first_is_left_to_it() -> None:
+def test_host_claimed_by_another_route_is_reported() -> None:
     status = status_of(a_route(), lost={"hello.default.localhost": ("default", "other")})
     assert "url" not in status
     assert "address" in status
@@ -144,15 +144,15 @@ def test_a_host_that_another_claimed_first_is_left_to_it() -> None:
     assert condition_values(status, "Ready")[0] == "False"
 
 
-def test_an_annotation_that_cannot_be_read_makes_the_route_not_ready() -> None:
+def test_invalid_access_annotation_makes_route_not_ready() -> None:
     status = status_of(a_route(annotations={ACCESS_ANNOTATION: "secret"}))
     state, reason, message = condition_values(status, "IngressReady")
     assert (state, reason) == ("False", "InvalidAnnotation")
     assert '"secret", expected "public" or "private"' in message
-    assert status["traffic"], "its traffic goes on"
+    assert status["traffic"], "its traffic continues"
 
 
-def test_a_tag_without_its_host_has_no_url_and_keeps_its_traffic() -> None:
+def test_tag_without_host_has_no_url_and_retains_traffic() -> None:
     lost = {"old-hello.default.localhost": ("default", "old-hello")}
     status = status_of(a_route(traffic=SPLIT), lost=lost)
     assert "url" in status
@@ -160,31 +160,31 @@ def test_a_tag_without_its_host_has_no_url_and_keeps_its_traffic() -> None:
     assert condition_values(status, "IngressReady")[0] == "False"
 
 
-def test_an_inner_host_of_another_is_no_address() -> None:
+def test_cluster_local_host_of_another_route_is_no_address() -> None:
     status = status_of(a_route(), lost={"hello.default.svc.cluster.local": ("default", "other")})
     assert "address" not in status
 
 
-def test_a_new_tag_is_noted_with_its_time_before_the_status() -> None:
+def test_new_tag_is_claimed_before_status_is_written() -> None:
     claim, _ = plan_for(a_route(traffic=SPLIT)).writes
     assert isinstance(claim, Patch)
     assert claim.patch["metadata"]["annotations"] == {CLAIMED_TAGS_ANNOTATION: f'{{"old": "{NOW}"}}'}
 
 
-def test_a_tag_that_is_gone_is_forgotten() -> None:
+def test_claim_of_removed_tag_is_deleted() -> None:
     claim, _ = plan_for(a_route(annotations={CLAIMED_TAGS_ANNOTATION: '{"old": "then"}'})).writes
     assert isinstance(claim, Patch)
     assert claim.patch["metadata"]["annotations"] == {CLAIMED_TAGS_ANNOTATION: None}
 
 
-def test_a_settled_route_is_left_alone() -> None:
+def test_settled_route_plans_no_writes() -> None:
     route = a_route()
     (patch,) = plan_for(route).writes
     assert isinstance(patch, Patch)
     assert plan_for(merged(route, {"status": patch.patch["status"]})) == WritePlan()
 
 
-def test_a_route_on_its_way_out_is_left_alone() -> None:
+def test_terminating_route_plans_no_writes() -> None:
     assert plan_for(stored(a_route(), deletionTimestamp=NOW)) == WritePlan()
 
 
@@ -194,13 +194,13 @@ def by_gateway(route: Object, known: RouteTargets = READY, *, refusal: str = "",
     return reconcile_route(route, known, place, settings=settings, now=NOW, now_s=NOW_S)
 
 
-def made_names(plan: WritePlan) -> list[str]:
+def created_names(plan: WritePlan) -> list[str]:
     return [write.body["metadata"]["name"] for write in plan.writes if isinstance(write, Create)]
 
 
-def test_a_route_behind_a_gateway_waits_for_it() -> None:
+def test_route_behind_gateway_waits_for_httproutes() -> None:
     plan = by_gateway(a_route(traffic=SPLIT))
-    assert made_names(plan) == ["hello", "hello.old"]
+    assert created_names(plan) == ["hello", "hello.old"]
     status = written_status(plan, kinds.ROUTE)
     assert (
         condition_values(status, "IngressReady")[:2]
@@ -210,15 +210,15 @@ def test_a_route_behind_a_gateway_waits_for_it() -> None:
     assert status["url"] == "http://hello.default.localhost:8080"
 
 
-def test_what_was_assigned_before_keeps_its_httproutes() -> None:
+def test_previously_assigned_traffic_retains_its_httproutes() -> None:
     before = [{"revisionName": "hello-00001", "latestRevision": True, "percent": 100}]
-    assert made_names(by_gateway({**a_route(), "status": {"traffic": before}}, NONE)) == ["hello"]
-    assert made_names(by_gateway(a_route(), NONE)) == []
+    assert created_names(by_gateway({**a_route(), "status": {"traffic": before}}, NONE)) == ["hello"]
+    assert created_names(by_gateway(a_route(), NONE)) == []
 
 
-def test_what_the_server_refuses_is_not_asked_again() -> None:
+def test_rejected_httproute_is_not_created_again() -> None:
     plan = by_gateway(a_route(), refusal="no such name")
-    assert made_names(plan) == []
+    assert created_names(plan) == []
     assert condition_values(written_status(plan, kinds.ROUTE), "IngressReady") == (
         "False",
         "CreationFailed",
@@ -226,7 +226,7 @@ def test_what_the_server_refuses_is_not_asked_again() -> None:
     )
 
 
-def test_an_unreachable_route_is_reported_once() -> None:
+def test_missing_gateway_api_is_reported_once_as_event() -> None:
     plan = by_gateway(a_route(), missing="there are none")
     (note,) = plan.notes
     assert (note.reason, note.message, note.warning) == ("GatewayApiMissing", "there are none", True)
@@ -236,7 +236,7 @@ def test_an_unreachable_route_is_reported_once() -> None:
     assert by_gateway(after).notes == ()
 
 
-def test_a_host_that_is_lost_is_reported_in_an_event() -> None:
+def test_lost_host_is_reported_as_event() -> None:
     route = a_route()
     (note,) = plan_for(route, lost={"hello.default.localhost": ("default", "other")}).notes
     assert (note.about, note.reason) == (route, "DomainAlreadyClaimed")
@@ -252,7 +252,7 @@ def rolled(
     judged: Mapping[str, RolloutJudgement] = MappingProxyType({}),
     failing: str = "",
 ) -> tuple[Object, WritePlan]:
-    """The route after its plan was carried out at that time, and the plan."""
+    """The route after the writes planned at this time, and the plan."""
     configuration = {**a_configuration(), "status": {"latestReadyRevisionName": latest}}
     names = set(revisions_named_by(route))
     both = (a_revision(), a_revision(generation=2))
@@ -274,7 +274,7 @@ def shares_of(route: Object) -> list[tuple[str, int, bool]]:
     ]
 
 
-def test_a_route_with_a_rollout_duration_moves_its_traffic_in_steps() -> None:
+def test_rollout_duration_moves_traffic_in_steps() -> None:
     route, plan = rolled(a_route(annotations=GRADUAL), "hello-00001", now_s=0.0)
     assert condition_values(route["status"], "Ready")[0] == "True"
     assert plan.again_after_s is None
@@ -292,7 +292,7 @@ def test_a_route_with_a_rollout_duration_moves_its_traffic_in_steps() -> None:
     assert plan.again_after_s is None
 
 
-def test_a_step_waits_while_its_target_is_not_ready() -> None:
+def test_rollout_step_waits_for_ready_target() -> None:
     route, _ = rolled(a_route(annotations=GRADUAL), "hello-00001", now_s=0.0)
     route, _ = rolled(route, "hello-00002", now_s=100.0)
     route, plan = rolled(route, "hello-00002", now_s=101.0, failing="hello-00002")
@@ -303,7 +303,7 @@ def test_a_step_waits_while_its_target_is_not_ready() -> None:
 
 
 @pytest.mark.parametrize("seconds", [1, 20])
-def test_a_revision_that_gave_its_traffic_back_loses_all_of_it_immediately(seconds: int) -> None:
+def test_traffic_returned_by_failed_revision_moves_at_once(seconds: int) -> None:
     route, _ = rolled(a_route(annotations=GRADUAL), "hello-00001", now_s=0.0)
     for second in range(seconds):
         route, _ = rolled(route, "hello-00002", now_s=100.0 + second)
@@ -311,7 +311,7 @@ def test_a_revision_that_gave_its_traffic_back_loses_all_of_it_immediately(secon
     assert shares_of(route) == [("hello-00001", 100, True)]
 
 
-def test_a_route_that_gets_a_duration_later_starts_from_its_status() -> None:
+def test_later_rollout_duration_starts_from_status() -> None:
     route, _ = rolled(a_route(), "hello-00001", now_s=0.0)
     assert ROLLOUT_ANNOTATION not in route["metadata"]["annotations"]
     route = merged(route, {"metadata": {"annotations": GRADUAL}})
@@ -319,7 +319,7 @@ def test_a_route_that_gets_a_duration_later_starts_from_its_status() -> None:
     assert shares_of(route)[1] == ("hello-00002", 1, True)
 
 
-def test_a_route_without_its_duration_ends_the_rollout_immediately() -> None:
+def test_removed_rollout_duration_ends_rollout_immediately() -> None:
     route, _ = rolled(a_route(annotations=GRADUAL), "hello-00001", now_s=0.0)
     route, _ = rolled(route, "hello-00002", now_s=100.0)
     route = merged(route, {"metadata": {"annotations": dict.fromkeys(GRADUAL)}})
@@ -328,7 +328,7 @@ def test_a_route_without_its_duration_ends_the_rollout_immediately() -> None:
     assert ROLLOUT_ANNOTATION not in route["metadata"]["annotations"]
 
 
-def test_a_rollback_to_a_named_revision_ends_the_rollout() -> None:
+def test_rollback_to_named_revision_ends_rollout() -> None:
     route, _ = rolled(a_route(annotations=GRADUAL), "hello-00001", now_s=0.0)
     route, _ = rolled(route, "hello-00002", now_s=100.0)
     assert shares_of(route) == [("hello-00001", 99, False), ("hello-00002", 1, True)]
@@ -337,13 +337,13 @@ def test_a_rollback_to_a_named_revision_ends_the_rollout() -> None:
     assert shares_of(route) == [("hello-00001", 100, False)]
     assert condition_values(route["status"], "Ready")[0] == "True"
     assert plan.again_after_s is None
-    # Nothing of it is left that a later step could go on from.
+    # No rollout state remains for a later step.
     route, plan = rolled(route, "hello-00002", now_s=200.0)
     assert (shares_of(route), plan.again_after_s) == ([("hello-00001", 100, False)], None)
     assert read_rollout(route["metadata"]["annotations"]) == read_rollout({})
 
 
-def test_the_setting_holds_where_a_route_has_no_annotation() -> None:
+def test_rollout_duration_defaults_to_setting() -> None:
     settings = msgspec.structs.replace(SETTINGS, rollout_duration_s=10.0)
     route, _ = rolled(a_route(), "hello-00001", now_s=0.0, settings=settings)
     route, _ = rolled(route, "hello-00002", now_s=100.0, settings=settings)
@@ -354,7 +354,7 @@ def test_the_setting_holds_where_a_route_has_no_annotation() -> None:
     assert shares_of(route) == [("hello-00002", 100, True)]
 
 
-def test_a_rollout_stands_still_while_traffic_cannot_be_assigned() -> None:
+def test_rollout_pauses_while_traffic_is_unassigned() -> None:
     route, _ = rolled(a_route(annotations=GRADUAL), "hello-00001", now_s=0.0)
     route, _ = rolled(route, "hello-00002", now_s=100.0)
     before = shares_of(route)
@@ -364,7 +364,7 @@ def test_a_rollout_stands_still_while_traffic_cannot_be_assigned() -> None:
     assert condition_values(route["status"], "Ready")[:2] == ("Unknown", "RevisionMissing")
 
 
-def test_a_duration_that_cannot_be_read_moves_all_traffic_and_is_reported() -> None:
+def test_invalid_rollout_duration_is_reported_once() -> None:
     wrong = {"serving.knative.dev/rollout-duration": "soon"}
     route, plan = rolled(a_route(annotations=wrong), "hello-00001", now_s=0.0)
     (note,) = plan.notes
@@ -385,7 +385,7 @@ def applied(route: Object, plan: WritePlan) -> Object:
     return route
 
 
-def test_a_route_is_ready_once_the_activators_serve_it() -> None:
+def test_route_is_ready_once_activators_confirm_it() -> None:
     plan = awaiting(a_route(), "")
     route = applied(a_route(), plan)
     expected = ("Unknown", "Uninitialized", "Waiting for load balancer to be ready")
@@ -397,12 +397,12 @@ def test_a_route_is_ready_once_the_activators_serve_it() -> None:
     assert plan.unconfirmed == ""
 
 
-def test_a_route_that_was_ready_before_a_restart_stays_ready() -> None:
+def test_route_ready_before_restart_remains_ready() -> None:
     route = applied(a_route(), awaiting(a_route(), None))
     assert awaiting(route, "") == WritePlan()
 
 
-def test_a_route_whose_traffic_moves_waits_again() -> None:
+def test_moved_traffic_waits_for_confirmation_again() -> None:
     route = applied(a_route(), awaiting(a_route(), None))
     configuration = {**a_configuration(), "status": {"latestReadyRevisionName": "hello-00003"}}
     moved = awaiting(
@@ -413,7 +413,7 @@ def test_a_route_whose_traffic_moves_waits_again() -> None:
     assert condition_values(applied(route, moved)["status"], "Ready")[:2] == ("Unknown", "Uninitialized")
 
 
-def test_a_route_without_traffic_asks_no_activator() -> None:
+def test_route_without_traffic_needs_no_confirmation() -> None:
     plan = awaiting(a_route(), "", NONE)
     assert plan.unconfirmed == ""
     assert condition_values(applied(a_route(), plan)["status"], "IngressReady")[:2] == (
@@ -422,7 +422,7 @@ def test_a_route_without_traffic_asks_no_activator() -> None:
     )
 
 
-def test_a_rollout_continues_once_the_activators_serve_its_first_percent() -> None:
+def test_rollout_continues_once_activators_confirm_first_percent() -> None:
     def at(route: Object, confirmed: str, now_s: float) -> WritePlan:
         configuration = {**a_configuration(), "status": {"latestReadyRevisionName": "hello-00002"}}
         targets = RouteTargets(configurations={"hello": configuration}, revisions={"hello-00001": a_revision()})
@@ -440,7 +440,7 @@ def test_a_rollout_continues_once_the_activators_serve_its_first_percent() -> No
     # The activators took 3 s, and so does each step: 3 steps in 10 s.
     assert plan.again_after_s is not None
     assert round(plan.again_after_s, 3) == 3.333
-    # After a restart of the controller the rollout goes on.
+    # After a restart of the controller the rollout continues.
     assert condition_values(applied(route, at(route, "", 103.0))["status"], "IngressReady")[1] == "RolloutInProgress"
 
 
@@ -448,7 +448,7 @@ def judged_as(verdict: RolloutVerdict) -> dict[str, RolloutJudgement]:
     return {"hello-00002": RolloutJudgement(verdict=verdict, why="9 of 9 responses were 5xx")}
 
 
-def test_a_checked_rollout_waits_for_its_judgement() -> None:
+def test_checked_rollout_waits_for_verdict() -> None:
     route, plan = rolled(a_route(annotations=CHECKED), "hello-00001", now_s=0.0)
     assert plan.watch is None
     route, plan = rolled(route, "hello-00002", now_s=100.0)
@@ -462,7 +462,7 @@ def test_a_checked_rollout_waits_for_its_judgement() -> None:
     assert plan.again_after_s == 1.0
 
 
-def test_a_revision_that_breaks_its_check_is_rolled_back_and_the_route_says_so() -> None:
+def test_revision_that_fails_its_check_is_rolled_back_and_reported() -> None:
     route, _ = rolled(a_route(annotations=CHECKED), "hello-00001", now_s=0.0)
     route, _ = rolled(route, "hello-00002", now_s=100.0)
     route, plan = rolled(route, "hello-00002", now_s=102.0, judged=judged_as(RolloutVerdict.BACK))
@@ -471,7 +471,7 @@ def test_a_revision_that_breaks_its_check_is_rolled_back_and_the_route_says_so()
     assert condition_values(route["status"], "Ready") == ("False", "RolledBack", message)
     assert [note.message for note in plan.notes] == [message]
     assert (plan.watch, plan.again_after_s) == (None, None)
-    # It stays so, also for a controller that knows nothing of it, until there is a newer revision.
+    # It remains rolled back, also after a restart of the controller, until the check or the revision changes.
     route, plan = rolled(route, "hello-00002", now_s=500.0)
     assert shares_of(route) == [("hello-00001", 100, False)]
     assert plan.notes == ()
@@ -481,7 +481,7 @@ def test_a_revision_that_breaks_its_check_is_rolled_back_and_the_route_says_so()
     assert "serving.dev/rolled-back" not in route["metadata"]["annotations"]
 
 
-def test_the_scheme_of_public_urls_may_be_https() -> None:
+def test_default_external_scheme_https_applies_to_public_urls() -> None:
     settings = msgspec.structs.replace(SETTINGS, default_external_scheme="https", public_tls_port=443)
     status = written_status(plan_for(a_route(traffic=SPLIT), settings=settings), kinds.ROUTE)
     assert status["url"] == "https://hello.default.localhost"
@@ -489,7 +489,7 @@ def test_the_scheme_of_public_urls_may_be_https() -> None:
     assert status["address"] == {"url": "http://hello.default.svc.cluster.local:8081"}
 
 
-def test_a_route_without_a_host_has_no_url_and_says_why() -> None:
+def test_invalid_domain_template_gives_no_url_and_is_reported() -> None:
     settings = msgspec.structs.replace(SETTINGS, domain_template="{{.Labels.team}}.{{.Domain}}")
     status = written_status(plan_for(a_route(traffic=SPLIT), settings=settings), kinds.ROUTE)
     assert "url" not in status
@@ -499,7 +499,7 @@ def test_a_route_without_a_host_has_no_url_and_says_why() -> None:
     assert 'makes "<no value>.localhost"' in message
 
 
-def test_a_route_whose_domain_is_that_of_the_cluster_is_local() -> None:
+def test_route_with_cluster_domain_is_cluster_local() -> None:
     settings = msgspec.structs.replace(SETTINGS, domains="svc.cluster.local: {selector: {app: secret}}")
     status = written_status(plan_for(a_route(traffic=SPLIT, labels={"app": "secret"}), settings=settings), kinds.ROUTE)
     assert status["url"] == "http://hello.default.svc.cluster.local:8081"

@@ -1,4 +1,4 @@
-"""Services of tags: one for each, with labels of the route, and visibility by its own label."""
+"""Services of tags: one per tag, with the labels of the route and a visibility label of its own."""
 
 import msgspec
 
@@ -20,7 +20,7 @@ from tests.unit.controller.builders import (
     stored,
     with_ready,
 )
-from tests.unit.controller.test_cache_public import activators, knowing
+from tests.unit.controller.test_cache_public import activators, cache_with
 
 ROUTE: WorkKey = (kinds.ROUTE, "default", "hello")
 TAGGED = [{"revisionName": "hello-00001", "percent": 100, "tag": "blue"}]
@@ -28,7 +28,7 @@ LOCAL = {"networking.knative.dev/visibility": "cluster-local"}
 
 
 def writes(*objects: tuple[Kind, Object]) -> list[object]:
-    cache = knowing((kinds.REVISION, with_ready(a_revision(), "True")), *objects)
+    cache = cache_with((kinds.REVISION, with_ready(a_revision(), "True")), *objects)
     cache.put_activators(("knative-serving", "activator-service-x"), activators("10.0.0.1"))
     return list(decide(cache, ROUTE, now=NOW, now_s=NOW_S).writes)
 
@@ -54,7 +54,7 @@ def a_tag_service(**labels: str) -> Object:
     return merged(stored(body), {"metadata": {"labels": labels}})
 
 
-def test_each_tag_has_a_service_and_a_slice_beside_the_routes_own() -> None:
+def test_route_and_each_tag_have_service_and_slice() -> None:
     results = writes((kinds.ROUTE, a_route(traffic=TAGGED)))
     services = created(results, kinds.SERVICE)
     assert set(services) == {"hello", "blue-hello"}
@@ -64,7 +64,7 @@ def test_each_tag_has_a_service_and_a_slice_beside_the_routes_own() -> None:
     assert labels_of(slices["blue-hello-public"])["kubernetes.io/service-name"] == "blue-hello"
 
 
-def test_a_service_has_the_labels_and_annotations_of_its_route_but_not_its_visibility() -> None:
+def test_tag_service_inherits_route_metadata_except_visibility() -> None:
     route = a_route(traffic=TAGGED, labels={"team": "a", **LOCAL}, annotations={"mine": "x"})
     service = created(writes((kinds.ROUTE, route)), kinds.SERVICE)["blue-hello"]
     assert labels_of(service)["team"] == "a"
@@ -72,7 +72,7 @@ def test_a_service_has_the_labels_and_annotations_of_its_route_but_not_its_visib
     assert service["metadata"]["annotations"] == {"mine": "x"}
 
 
-def test_labels_of_the_route_reach_services_that_exist_and_leave_what_others_wrote() -> None:
+def test_route_labels_are_added_to_existing_tag_service() -> None:
     service = a_tag_service(**LOCAL)
     route = a_route(traffic=TAGGED, labels={"team": "b"}, annotations={"mine": "x"})
     results = writes((kinds.ROUTE, route), (kinds.SERVICE, service))
@@ -80,7 +80,7 @@ def test_labels_of_the_route_reach_services_that_exist_and_leave_what_others_wro
     assert (patch.name, patch.patch["metadata"]["labels"]) == ("blue-hello", {"team": "b"})
 
 
-def test_a_label_on_its_service_makes_a_tag_cluster_local() -> None:
+def test_visibility_label_of_tag_service_makes_tag_cluster_local() -> None:
     route = a_route(traffic=TAGGED, annotations={"mine": "x"})
     public = status_of(writes((kinds.ROUTE, route), (kinds.SERVICE, a_tag_service())))
     assert public["traffic"][0]["url"] == "http://blue-hello.default.localhost:8080"
@@ -89,13 +89,13 @@ def test_a_label_on_its_service_makes_a_tag_cluster_local() -> None:
     assert local["url"] == "http://hello.default.localhost:8080"
 
 
-def test_the_service_of_a_tag_that_is_gone_is_deleted() -> None:
+def test_service_of_removed_tag_is_deleted() -> None:
     route = a_route(traffic=[{"revisionName": "hello-00001", "percent": 100}])
     results = writes((kinds.ROUTE, route), (kinds.SERVICE, a_tag_service()))
     assert [write.name for write in results if isinstance(write, Delete)] == ["blue-hello"]
 
 
-def test_a_service_that_only_names_the_route_is_left_alone() -> None:
+def test_unowned_service_with_route_label_is_not_deleted() -> None:
     foreign = stored(
         {"kind": "Service", "metadata": {"name": "mine", "labels": {"serving.knative.dev/route": "hello"}}}
     )
@@ -103,12 +103,12 @@ def test_a_service_that_only_names_the_route_is_left_alone() -> None:
     assert not [write for write in results if isinstance(write, Delete)]
 
 
-def test_a_changed_service_wakes_its_route() -> None:
-    cache = knowing((kinds.ROUTE, a_route(traffic=TAGGED)), (kinds.CONFIGURATION, a_configuration()))
+def test_changed_tag_service_enqueues_its_route() -> None:
+    cache = cache_with((kinds.ROUTE, a_route(traffic=TAGGED)), (kinds.CONFIGURATION, a_configuration()))
     assert ROUTE in cache.put(kinds.SERVICE, a_tag_service())
 
 
-def test_a_tag_of_a_cluster_local_route_is_local_without_a_service() -> None:
+def test_tag_of_cluster_local_route_is_local_without_service() -> None:
     assert is_local_tag(a_route(labels=LOCAL), TagServices(), "blue")
     assert not is_local_tag(a_route(), TagServices(), "blue")
     assert msgspec.structs.asdict(TagServices()) == {"by_tag": {}, "unused": ()}

@@ -1,4 +1,4 @@
-"""From a Service to its children, and back."""
+"""Reconciliation of a Service: its children, and its status from theirs."""
 
 from typing import Any
 
@@ -62,7 +62,7 @@ def patches(plan: WritePlan, resource: Kind) -> list[Object]:
     return [write.patch for write in plan.writes if isinstance(write, Patch) and write.kind is resource]
 
 
-def test_an_empty_field_changes_no_child() -> None:
+def test_empty_fields_do_not_change_configuration() -> None:
     service = a_service(spec={"containers": [{"image": "app", "resources": {}, "volumeMounts": []}], "volumes": []})
     children = ready_children()
     plan = plan_for(service, children)
@@ -70,7 +70,7 @@ def test_an_empty_field_changes_no_child() -> None:
     assert condition_values(status_of(service, children), "ConfigurationsReady")[0] == "True"
 
 
-def test_a_service_gets_a_configuration_and_a_route_of_its_name() -> None:
+def test_service_creates_configuration_and_route() -> None:
     service = stored(a_service(), labels={"team": "a"}, annotations={"serving.knative.dev/creator": "ann"})
     plan = plan_for(service, ServiceChildren(configuration=None, route=None))
     children = [write.body for write in plan.writes if isinstance(write, Create)]
@@ -85,18 +85,18 @@ def test_a_service_gets_a_configuration_and_a_route_of_its_name() -> None:
         assert child["metadata"]["annotations"] == {"serving.knative.dev/creator": "ann"}
 
 
-def test_kubectls_note_to_itself_is_not_passed_on() -> None:
+def test_last_applied_annotation_is_not_copied_to_children() -> None:
     service = stored(a_service(), annotations={"kubectl.kubernetes.io/last-applied-configuration": "{}"})
     assert desired_configuration(service)["metadata"]["annotations"] == {}
 
 
-def test_all_traffic_goes_to_the_latest_where_none_is_asked_for() -> None:
+def test_traffic_defaults_to_latest_revision() -> None:
     assert desired_route(a_service())["spec"]["traffic"] == [
         {"configurationName": "hello", "latestRevision": True, "percent": 100}
     ]
 
 
-def test_a_target_without_a_revision_is_the_latest() -> None:
+def test_traffic_target_without_revision_is_latest() -> None:
     traffic = [{"percent": 60, "tag": "new"}, {"revisionName": "hello-00001", "percent": 40}]
     assert desired_route(a_service(traffic=traffic))["spec"]["traffic"] == [
         {"configurationName": "hello", "latestRevision": True, "percent": 60, "tag": "new"},
@@ -104,9 +104,11 @@ def test_a_target_without_a_revision_is_the_latest() -> None:
     ]
 
 
-def test_a_new_service_is_out_of_date_with_its_children() -> None:
+def test_new_service_reports_children_out_of_date() -> None:
     plan = plan_for(a_service(), ServiceChildren(configuration=None, route=None))
-    assert all(isinstance(write, Create) for write in plan.writes), "they tell of themselves in a moment"
+    assert all(isinstance(write, Create) for write in plan.writes), (
+        "the status follows the first status of the children"
+    )
     status = status_of(a_service(), ServiceChildren(configuration=a_configuration(), route=a_route()))
     assert condition_values(status, "ConfigurationsReady") == (
         "Unknown",
@@ -117,7 +119,7 @@ def test_a_new_service_is_out_of_date_with_its_children() -> None:
     assert condition_values(status, "Ready")[0] == "Unknown"
 
 
-def test_a_service_says_what_its_children_say() -> None:
+def test_service_status_mirrors_its_children() -> None:
     plan = plan_for(a_service(), ready_children())
     status = written_status(plan, kinds.SERVING_SERVICE)
     assert [
@@ -130,26 +132,26 @@ def test_a_service_says_what_its_children_say() -> None:
     assert plan.notes == ()
 
 
-def test_a_service_that_works_again_is_an_event() -> None:
+def test_recovered_service_emits_event() -> None:
     plan = plan_for(with_ready(a_service(), "False"), ready_children())
     assert [(note.reason, note.message) for note in plan.notes] == [
         ("ServiceReady", "Service is ready at http://hello")
     ]
 
 
-def test_a_settled_service_is_left_alone() -> None:
+def test_settled_service_plans_no_writes() -> None:
     service = {**a_service(), "status": status_of(a_service(), ready_children())}
     assert plan_for(service, ready_children()) == WritePlan()
 
 
-def test_a_service_on_its_way_out_is_left_alone() -> None:
+def test_terminating_service_plans_no_writes() -> None:
     assert (
         plan_for(stored(a_service(), deletionTimestamp=NOW), ServiceChildren(configuration=None, route=None))
         == WritePlan()
     )
 
 
-def test_a_failed_configuration_is_reported_once() -> None:
+def test_failed_configuration_is_reported_once_as_event() -> None:
     children = ServiceChildren(configuration=seen(a_configuration(), "False", message="boom"), route=seen(a_route()))
     plan = plan_for(a_service(), children)
     status = written_status(plan, kinds.SERVING_SERVICE)
@@ -158,14 +160,14 @@ def test_a_failed_configuration_is_reported_once() -> None:
     assert plan_for({**a_service(), "status": status}, children).notes == ()
 
 
-def test_a_change_of_the_template_goes_to_the_configuration() -> None:
+def test_template_change_patches_configuration() -> None:
     plan = plan_for(a_service(spec=OTHER), ready_children())
     (patch,) = patches(plan, kinds.CONFIGURATION)
     assert patch == {"spec": {"template": {"spec": OTHER}}, "metadata": {"resourceVersion": "7"}}
     assert condition_values(written_status(plan, kinds.SERVING_SERVICE), "ConfigurationsReady")[1] == "OutOfDate"
 
 
-def test_a_change_of_traffic_goes_to_the_route() -> None:
+def test_traffic_change_patches_route() -> None:
     traffic = [{"revisionName": "hello-00001", "percent": 100}]
     plan = plan_for(a_service(traffic=traffic), ready_children())
     (patch,) = patches(plan, kinds.ROUTE)
@@ -173,7 +175,7 @@ def test_a_change_of_traffic_goes_to_the_route() -> None:
     assert condition_values(written_status(plan, kinds.SERVING_SERVICE), "RoutesReady")[1] == "OutOfDate"
 
 
-def test_what_a_childs_reconciler_keeps_in_it_stays() -> None:
+def test_annotations_of_child_reconciler_are_preserved() -> None:
     children = ready_children()
     assert children.route is not None
     result = stored(children.route, annotations={CLAIMED_TAGS_ANNOTATION: "{}", "old": "x"}, labels={})
@@ -186,13 +188,13 @@ def test_what_a_childs_reconciler_keeps_in_it_stays() -> None:
 
 
 @pytest.mark.parametrize(("percent", "revision"), [(50, "hello-00001"), (100, "hello-00002")])
-def test_traffic_that_has_not_moved_yet_is_reported(percent: int, revision: str) -> None:
+def test_traffic_not_migrated_is_reported(percent: int, revision: str) -> None:
     status = status_of(a_service(), ready_children(percent=percent, revisionName=revision))
     message = "Traffic is not yet migrated to the latest revision."
     assert condition_values(status, "RoutesReady") == ("Unknown", "TrafficNotMigrated", message)
 
 
-def test_children_of_another_owner_are_reported_and_left_alone() -> None:
+def test_children_of_another_owner_are_reported_and_not_changed() -> None:
     children = ServiceChildren(
         configuration=stored(a_configuration(spec=OTHER), ownerReferences=[]),
         route=stored(a_route(), ownerReferences=[]),
@@ -208,7 +210,7 @@ def test_children_of_another_owner_are_reported_and_left_alone() -> None:
     assert condition_values(status, "RoutesReady")[2] == 'There is an existing Route "hello" that we do not own.'
 
 
-def test_a_route_waits_until_a_revision_of_ones_own_name_is_accepted() -> None:
+def test_route_is_created_after_named_revision_is_accepted() -> None:
     service = a_service(metadata={"name": "hello-blue"})
     plan = plan_for(service, ServiceChildren(configuration=None, route=None))
     assert [write.body["kind"] for write in plan.writes if isinstance(write, Create)] == ["Configuration"]
@@ -217,7 +219,7 @@ def test_a_route_waits_until_a_revision_of_ones_own_name_is_accepted() -> None:
     assert [write.body["kind"] for write in plan.writes if isinstance(write, Create)] == ["Route"]
 
 
-def test_a_name_that_is_taken_moves_no_traffic() -> None:
+def test_taken_revision_name_blocks_traffic_change() -> None:
     service = a_service(metadata={"name": "hello-blue"}, traffic=[{"revisionName": "hello-blue", "percent": 100}])
     children = ServiceChildren(
         configuration=seen(a_configuration(metadata={"name": "hello-blue"}), "False"),
@@ -234,7 +236,7 @@ def test_a_name_that_is_taken_moves_no_traffic() -> None:
     )
 
 
-def test_a_status_that_says_nothing_for_sure_waits_for_company_and_no_other() -> None:
+def test_only_unsettled_status_is_debounced() -> None:
     unsettled = ServiceChildren(configuration=a_configuration(), route=a_route())
     assert plan_for(a_service(), unsettled).debounce_s == FIRST_S, "the Configuration has no status to repeat"
     starting = ServiceChildren(configuration=with_ready(a_configuration(), "Unknown"), route=a_route())

@@ -1,4 +1,4 @@
-"""From desired traffic to revisions."""
+"""Assignment of desired traffic to revisions."""
 
 import pytest
 
@@ -30,13 +30,13 @@ def with_latest(name: str) -> Object:
     return {**a_configuration(), "status": {"latestReadyRevisionName": name}}
 
 
-def test_the_latest_is_what_was_ready_last() -> None:
+def test_latest_target_is_assigned_latest_ready_revision() -> None:
     assignment = assigned(LATEST, configuration=with_latest("hello-00007"))
     assert assignment.targets == [{"revisionName": "hello-00007", "latestRevision": True, "percent": 100}]
     assert assignment.condition.status == "True"
 
 
-def test_a_revision_by_name_gets_what_it_is_given() -> None:
+def test_named_revision_is_assigned_its_percent() -> None:
     assignment = assigned(FIRST, revision=with_ready(a_revision(), "True"))
     assert assignment.targets == [
         {"revisionName": "hello-00001", "latestRevision": False, "percent": 100, "tag": "first"}
@@ -50,7 +50,7 @@ def test_a_revision_by_name_gets_what_it_is_given() -> None:
         ("Unknown", "Unknown", 'Configuration "hello" is waiting for a Revision to become ready.'),
     ],
 )
-def test_a_configuration_without_a_ready_revision_is_waited_for(
+def test_configuration_without_ready_revision_is_revision_missing(
     status: str, condition_status: str, message: str
 ) -> None:
     condition = refusal(assigned(LATEST, configuration=with_ready(a_configuration(), status)))
@@ -64,20 +64,20 @@ def test_a_configuration_without_a_ready_revision_is_waited_for(
         ("Unknown", "Unknown", 'Revision "hello-00001" is not yet ready.'),
     ],
 )
-def test_a_revision_that_is_not_ready_gets_nothing(status: str, condition_status: str, message: str) -> None:
+def test_unready_revision_is_not_assigned(status: str, condition_status: str, message: str) -> None:
     condition = refusal(assigned(FIRST, revision=with_ready(a_revision(), status)))
     assert (condition.status, condition.reason, condition.message) == (condition_status, "RevisionMissing", message)
 
 
 @pytest.mark.parametrize("revision", [None, a_revision(state="Retired"), stored(a_revision(), deletionTimestamp="now")])
-def test_a_revision_that_goes_or_is_gone_is_missing(revision: Object | None) -> None:
+def test_missing_or_retired_revision_is_reported(revision: Object | None) -> None:
     condition = refusal(assigned(FIRST, revision=revision))
     assert (condition.status, condition.reason) == ("False", "RevisionMissing")
     assert condition.message == 'Revision "hello-00001" referenced in traffic not found.'
 
 
 @pytest.mark.parametrize("configuration", [None, stored(with_latest("hello-00001"), deletionTimestamp="now")])
-def test_a_configuration_that_goes_or_is_gone_is_missing(configuration: Object | None) -> None:
+def test_missing_or_terminating_configuration_is_reported(configuration: Object | None) -> None:
     condition = refusal(assigned(LATEST, configuration=configuration))
     assert (condition.reason, condition.message) == (
         "ConfigurationMissing",
@@ -85,5 +85,5 @@ def test_a_configuration_that_goes_or_is_gone_is_missing(configuration: Object |
     )
 
 
-def test_it_is_all_or_nothing() -> None:
+def test_assignment_fails_if_one_target_fails() -> None:
     assert assigned(LATEST, FIRST, configuration=with_latest("hello-00007")).targets is None

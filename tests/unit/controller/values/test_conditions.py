@@ -19,18 +19,18 @@ FALSE = Condition(type="C", status=ConditionStatus.FALSE, reason="ExitCode1", me
         ([], Condition(type="Ready", status=ConditionStatus.TRUE)),
     ],
 )
-def test_ready_is_the_worst_of_what_it_depends_on(dependencies: list[Condition], ready: Condition) -> None:
+def test_ready_is_the_worst_of_its_dependencies(dependencies: list[Condition], ready: Condition) -> None:
     assert ready_of(dependencies) == ready
 
 
-def test_conditions_are_sorted_and_empty_fields_left_out() -> None:
+def test_conditions_are_sorted_without_empty_fields() -> None:
     assert updated_conditions([FALSE, TRUE], before=[], now="now") == [
         {"type": "A", "status": "True", "lastTransitionTime": "now"},
         {"type": "C", "status": "False", "reason": "ExitCode1", "message": "boom", "lastTransitionTime": "now"},
     ]
 
 
-def test_the_time_stays_as_long_as_nothing_changes() -> None:
+def test_transition_time_changes_only_with_condition() -> None:
     before = updated_conditions([TRUE, FALSE], before=[], now="then")
     after = updated_conditions(
         [TRUE, Condition(type="C", status=ConditionStatus.FALSE, reason="ExitCode2", message="boom")],
@@ -40,14 +40,14 @@ def test_the_time_stays_as_long_as_nothing_changes() -> None:
     assert [entry["lastTransitionTime"] for entry in after] == ["then", "now"]
 
 
-def test_a_condition_without_a_time_gets_one() -> None:
+def test_condition_without_transition_time_gets_one() -> None:
     assert (
         updated_conditions([TRUE], before=[{"type": "A", "status": "True"}], now="now")[0]["lastTransitionTime"]
         == "now"
     )
 
 
-def test_what_ready_does_not_depend_on_says_so() -> None:
+def test_informative_condition_has_severity_info() -> None:
     assert Condition(type="Active", status=ConditionStatus.TRUE, informative=True).written()["severity"] == "Info"
 
 
@@ -55,9 +55,9 @@ def test_what_ready_does_not_depend_on_says_so() -> None:
     ("source", "reason"),
     [({"status": "False", "reason": "R", "message": "m"}, "R"), ({"status": "True", "reason": "TLSNotEnabled"}, "")],
 )
-def test_a_mirror_repeats_reasons_of_what_is_not_well(source: dict[str, str], reason: str) -> None:
+def test_mirrored_condition_has_reason_unless_true(source: dict[str, str], reason: str) -> None:
     assert mirrored(source, "RoutesReady").reason == reason
 
 
-def test_a_mirror_of_nothing_is_unknown() -> None:
+def test_mirrored_missing_condition_is_unknown() -> None:
     assert mirrored({}, "RoutesReady") == Condition(type="RoutesReady", status=ConditionStatus.UNKNOWN)

@@ -1,4 +1,4 @@
-"""Names of children."""
+"""Names of children, and the routing state in the metadata of a revision."""
 
 import pytest
 
@@ -26,18 +26,18 @@ from tests.unit.controller.builders import CREATED, NOW, a_revision, a_route, me
 IGNORED_BY_KN = {f"serving.knative.dev/{name}" for name in ("lastPinned", "creator", "routingStateModified")}
 
 
-def test_children_are_named_after_their_parent() -> None:
+def test_child_names_start_with_parent_name() -> None:
     assert revision_name("hello", 1) == "hello-00001"
     assert deployment_name("hello-00001") == "hello-00001-deployment"
     assert private_service_name("hello-00001") == "hello-00001-private"
 
 
-def test_generations_past_five_digits_keep_all_of_them() -> None:
+def test_generation_above_five_digits_is_not_truncated() -> None:
     assert revision_name("hello", 123456) == "hello-123456"
 
 
 @pytest.mark.parametrize(("length", "is_hashed"), [(52, False), (53, True), (63, True)])
-def test_a_name_that_would_be_too_long_is_hashed(length: int, is_hashed: bool) -> None:
+def test_child_name_above_63_characters_is_hashed(length: int, is_hashed: bool) -> None:
     parent = "a" * length
     name = child_name(parent, "-deployment")
     assert len(name) <= 63
@@ -45,11 +45,11 @@ def test_a_name_that_would_be_too_long_is_hashed(length: int, is_hashed: bool) -
     assert (name != parent + "-deployment") is is_hashed
 
 
-def test_long_names_that_differ_at_their_end_stay_different() -> None:
+def test_hashed_names_of_different_parents_differ() -> None:
     assert child_name("a" * 62 + "b", "-private") != child_name("a" * 62 + "c", "-private")
 
 
-def test_a_hashed_name_is_knatives() -> None:
+def test_hashed_name_equals_knative() -> None:
     # kmeta.ChildName: the first 31 characters less the suffix, the MD5 of the parent, the suffix.
     assert child_name("a" * 63, "-private") == "a" * 23 + "b06521f39153d618550606be297466d5" + "-private"
 
@@ -64,14 +64,14 @@ def test_a_hashed_name_is_knatives() -> None:
         ([], False, True, False, RoutingState.RESERVE),
     ],
 )
-def test_a_route_makes_active_and_only_the_newest_waits(
+def test_routing_state_depends_on_routes_and_newest(
     routes: list[str], is_newest: bool, is_awaited: bool, was_ready: bool, state: RoutingState
 ) -> None:
     routing_state = routing_state_of(routes=routes, is_newest=is_newest, is_awaited=is_awaited, was_ready=was_ready)
     assert routing_state is state
 
 
-def test_a_route_names_what_it_asks_for_and_what_it_has_assigned() -> None:
+def test_route_names_revisions_of_spec_and_status() -> None:
     route = a_route(traffic=[{"revisionName": "hello-00002", "percent": 100}, {"latestRevision": True}])
     assigned: Object = {**route, "status": {"traffic": [{"revisionName": "hello-00001"}]}}
     assert list(revisions_named_by(assigned)) == ["hello-00002", "hello-00001"]
@@ -81,7 +81,7 @@ def changes(revision: Object, *, routes: list[str], state: RoutingState, was_rea
     return metadata_changes(revision, routes=routes, state=state, was_ready=was_ready, now=NOW)
 
 
-def test_a_revision_that_becomes_active_says_when_and_by_whom() -> None:
+def test_active_revision_gets_routes_and_timestamps() -> None:
     assert changes(a_revision(), routes=["b", "a"], state=RoutingState.ACTIVE, was_ready=True) == {
         "metadata": {
             "labels": {ROUTING_STATE_LABEL: "active"},
@@ -94,15 +94,15 @@ def test_a_revision_that_becomes_active_says_when_and_by_whom() -> None:
     }
 
 
-def test_a_revision_that_is_as_it_says_is_left_alone() -> None:
+def test_unchanged_routing_state_needs_no_patch() -> None:
     assert changes(a_revision(), routes=[], state=RoutingState.PENDING) == {}
 
 
-def test_readiness_is_noted_with_the_state_that_follows() -> None:
+def test_readiness_alone_is_not_annotated() -> None:
     assert changes(a_revision(), routes=[], state=RoutingState.PENDING, was_ready=True) == {}
 
 
-def test_a_revision_that_loses_its_routes_says_so_and_keeps_its_first_readiness() -> None:
+def test_revision_without_routes_keeps_first_readiness_time() -> None:
     active = merged(a_revision(), changes(a_revision(), routes=["a"], state=RoutingState.ACTIVE, was_ready=True))
     active["metadata"]["annotations"][BECAME_READY_ANNOTATION] = CREATED
     after = merged(active, changes(active, routes=[], state=RoutingState.RESERVE, was_ready=True))
@@ -113,12 +113,12 @@ def test_a_revision_that_loses_its_routes_says_so_and_keeps_its_first_readiness(
     assert after["metadata"]["labels"][ROUTING_STATE_LABEL] == "reserve"
 
 
-def test_an_export_of_a_routed_revision_says_only_which_routes_it_has() -> None:
+def test_export_of_routed_revision_has_only_routes_annotation() -> None:
     patch = changes(a_revision(), routes=["a"], state=RoutingState.ACTIVE, was_ready=True)
     assert patch["metadata"]["annotations"].keys() - IGNORED_BY_KN == {ROUTES_ANNOTATION}
 
 
-def test_a_failure_is_kept_until_there_is_none() -> None:
+def test_failure_annotation_is_removed_with_the_failure() -> None:
     noted = metadata_changes(
         a_revision(), routes=[], state=RoutingState.PENDING, was_ready=False, now=NOW, failure="boom"
     )
@@ -129,7 +129,7 @@ def test_a_failure_is_kept_until_there_is_none() -> None:
     }
 
 
-def test_the_former_annotation_of_readiness_moves_with_its_time() -> None:
+def test_former_readiness_annotation_is_migrated_with_its_time() -> None:
     before = stored(a_revision(), annotations={"serving.dev/became-ready": CREATED})
     after = merged(before, changes(before, routes=["a"], state=RoutingState.ACTIVE, was_ready=True))
     annotations = after["metadata"]["annotations"]
@@ -138,6 +138,6 @@ def test_the_former_annotation_of_readiness_moves_with_its_time() -> None:
     assert changes(after, routes=["a"], state=RoutingState.ACTIVE, was_ready=True) == {}
 
 
-def test_the_former_annotation_stays_until_the_other_is_written() -> None:
+def test_former_readiness_annotation_is_retained_until_next_write() -> None:
     before = stored(a_revision(), annotations={"serving.dev/became-ready": CREATED})
     assert changes(before, routes=[], state=RoutingState.PENDING, was_ready=True) == {}

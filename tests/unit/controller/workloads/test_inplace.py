@@ -22,7 +22,7 @@ def slices() -> dict[str, Object]:
     return {slice_name(workload(), "IPv4"): created()}
 
 
-def test_a_service_in_place_leads_to_the_activators() -> None:
+def test_in_place_slice_has_activator_endpoints() -> None:
     resource = created()
     assert resource["metadata"]["labels"]["kubernetes.io/service-name"] == "shop"
     assert resource["metadata"]["ownerReferences"][0]["uid"] == "1"
@@ -30,7 +30,7 @@ def test_a_service_in_place_leads_to_the_activators() -> None:
     assert resource["endpoints"] == [{"addresses": ["10.0.0.1"]}]
 
 
-def test_the_slices_follow_the_activators() -> None:
+def test_in_place_slice_follows_activators() -> None:
     assert list(in_place_writes(workload(), ACTIVATORS, slices())) == []
     others = {"IPv4": EndpointGroup(port=8081, endpoints=({"addresses": ["10.0.0.2"]},))}
     (patch,) = in_place_writes(workload(), others, slices())
@@ -38,7 +38,7 @@ def test_the_slices_follow_the_activators() -> None:
     assert patch.patch["endpoints"] == [{"addresses": ["10.0.0.2"]}]
 
 
-def test_nothing_is_written_without_a_service_a_port_or_activators() -> None:
+def test_no_slice_is_written_without_service_port_or_activators() -> None:
     gone = workload()
     gone["metadata"]["deletionTimestamp"] = "now"
     for scaled_workload in (workload(service=""), workload(port_name=None), gone):

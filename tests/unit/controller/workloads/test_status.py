@@ -36,7 +36,7 @@ def condition(fields: Object, name: str) -> tuple[str, str, str]:
     return entry["status"], entry.get("reason", ""), entry.get("message", "")
 
 
-def test_a_workload_that_has_all_it_needs_is_ready() -> None:
+def test_complete_workload_is_ready() -> None:
     entry = status(workload(hosts=["shop.example.com"], paths=["/api/"]))
     assert condition(entry, "Ready") == ("True", "", "")
     assert condition(entry, "Active") == ("True", "", "")
@@ -46,18 +46,18 @@ def test_a_workload_that_has_all_it_needs_is_ready() -> None:
 
 
 @pytest.mark.parametrize("hosts", [[], ["*.example.com"]])
-def test_without_an_exact_host_the_url_is_the_cluster_local_one(hosts: list[str]) -> None:
+def test_url_without_exact_host_is_cluster_local(hosts: list[str]) -> None:
     assert status(workload(hosts=hosts))["url"] == "http://shop.default.svc.cluster.local"
 
 
-def test_of_another_kind_the_scale_is_known() -> None:
+def test_scale_subresource_supplies_replicas_and_selector() -> None:
     scale = {"kind": "Scale", "spec": {"replicas": 3}, "status": {"replicas": 2, "selector": "app=shop"}}
     entry = status(workload(), target=scale)
     assert condition(entry, "Ready")[0] == "True"
     assert (entry["desiredReplicas"], entry["readyReplicas"], entry["selector"]) == (3, 2, "app=shop")
 
 
-def test_at_zero_it_is_ready_and_not_active() -> None:
+def test_workload_at_zero_is_ready_and_not_active() -> None:
     entry = status(workload(), target={"spec": {"replicas": 0}})
     assert condition(entry, "Ready")[0] == "True"
     assert condition(entry, "Active")[:2] == ("False", "NoTraffic")
@@ -122,7 +122,9 @@ def test_at_zero_it_is_ready_and_not_active() -> None:
         ),
     ],
 )
-def test_what_is_missing_or_fights_is_named(view: dict[str, Any], name: str, reason: str, message: str) -> None:
+def test_missing_or_conflicting_objects_are_reported(
+    view: dict[str, Any], name: str, reason: str, message: str
+) -> None:
     result = status(workload(), **view)
     assert condition(result, name) == ("False", reason, message)
     assert condition(result, "Ready") == ("False", reason, message)
@@ -137,7 +139,7 @@ def test_what_is_missing_or_fights_is_named(view: dict[str, Any], name: str, rea
         (80, [{"port": 80}], ""),
     ],
 )
-def test_the_port_is_named_in_the_status(port: object, ports: list[Object], expected: str) -> None:
+def test_status_has_name_of_service_port(port: object, ports: list[Object], expected: str) -> None:
     entry = status(workload(service={"name": "shop", "port": port}), service=service(*ports))
     assert entry["portName"] == expected
 
@@ -150,7 +152,7 @@ def target_port(port: Object, *, labels: dict[str, str] | None = None, **selecto
     return status(resource, target=target, service=own_service).get("targetPort")
 
 
-def test_the_port_of_pods_is_in_the_status_if_the_service_selects_them_without_tls() -> None:
+def test_target_port_is_in_status_if_service_selects_pods_without_tls() -> None:
     assert target_port(HTTP, app="shop") == 80
     assert target_port({**HTTP, "targetPort": "web"}, app="shop") == "web"
     assert target_port(HTTP) is None
@@ -164,13 +166,13 @@ def affinity_s(**spec: Any) -> object:  # noqa: ANN401 - fields of a Service
     return status(resource, service={"spec": {"ports": [HTTP], **spec}}).get("clientAffinitySeconds")
 
 
-def test_the_session_affinity_of_the_service_is_in_the_status() -> None:
+def test_session_affinity_of_service_is_in_status() -> None:
     assert affinity_s() is affinity_s(sessionAffinity="None") is None
     assert affinity_s(sessionAffinity="ClientIP") == 10_800
     assert affinity_s(sessionAffinity="ClientIP", sessionAffinityConfig={"clientIP": {"timeoutSeconds": 60}}) == 60
 
 
-def test_a_named_port_that_no_container_has_is_named() -> None:
+def test_target_port_without_container_port_is_reported() -> None:
     named = service({**HTTP, "targetPort": "web"})
     message = "Service shop leads to the port web, which no container of Deployment shop has"
     for ports, expected in (([], ("False", "TargetPortNotFound", message)), ([{"name": "web"}], ("True", "", ""))):
@@ -180,7 +182,7 @@ def test_a_named_port_that_no_container_has_is_named() -> None:
     assert condition(status(workload(), service=named), "ServiceResolved")[0] == "True"
 
 
-def test_a_rule_that_an_older_workload_of_the_namespace_has_is_named() -> None:
+def test_rule_of_older_workload_in_namespace_is_reported() -> None:
     older = workload("a-twin", created="2020-01-01T00:00:00Z", target={"name": "other"}, hosts=["shop.example.com"])
     known = [KnownWorkload.of(older)]
     written_status = status(workload(hosts=["shop.example.com"], paths=["/"]), workloads=known)
@@ -194,14 +196,14 @@ def test_a_rule_that_an_older_workload_of_the_namespace_has_is_named() -> None:
         assert condition(written_status, "HostsClaimed")[0] == "True", rule
 
 
-def test_a_port_that_the_service_lacks_is_named_with_those_that_it_has() -> None:
+def test_missing_service_port_is_reported_with_existing_ports() -> None:
     result = status(workload(service={"name": "shop", "port": "grpc"}))
     assert "portName" not in result
     message = "Service shop has no port grpc; it has 80 (http)"
     assert condition(result, "ServiceResolved") == ("False", "PortNotFound", message)
 
 
-def test_a_host_belongs_to_the_oldest_workload_of_another_namespace() -> None:
+def test_host_belongs_to_oldest_workload_across_namespaces() -> None:
     mine = workload(hosts=["a.example.com"], rules=[{"hosts": ["b.example.com"]}])
     older = workload("old", namespace="other", created="2026-01-01T00:00:00Z", rules=[{"hosts": ["b.example.com"]}])
     message = "the host b.example.com belongs to ScaledWorkload other/old, which is older"
@@ -219,33 +221,33 @@ def test_a_host_belongs_to_the_oldest_workload_of_another_namespace() -> None:
     assert condition(status(mine, workloads=[KnownWorkload.of(same_namespace)]), "HostsClaimed")[0] == "True"
 
 
-def test_a_host_that_another_namespace_holds_is_named() -> None:
+def test_host_of_another_namespace_is_reported() -> None:
     holders = {"a.example.com": "Route other/hello", "b.example.com": "Route other/b"}
     message = "the host a.example.com belongs to Route other/hello"
     result = status(workload(hosts=["a.example.com"]), holders=holders)
     assert condition(result, "HostsClaimed") == ("False", "HostTaken", message)
 
 
-def test_scaling_keys_are_checked_as_annotations_of_a_revision() -> None:
+def test_scaling_keys_are_validated_as_revision_annotations() -> None:
     result = status(workload(scaling={"window": "5s"}))
     assert condition(result, "ScalingValid")[:2] == ("False", "InvalidScaling")
     assert "autoscaling.knative.dev/window" in condition(result, "ScalingValid")[2]
 
 
-def test_a_client_that_sets_replicas_again_and_again_is_named() -> None:
+def test_contested_replicas_are_reported() -> None:
     contested = workload()
     contested["metadata"]["annotations"] = {"autoscaling.serving.dev/contested": "another client"}
     assert condition(status(contested), "ScaledAlone") == ("False", "ScaledByAnother", "another client")
 
 
-def test_problems_of_schedules_are_named() -> None:
+def test_schedule_problems_are_reported() -> None:
     schedule = {"start": "0 8 * * *", "end": "0 9 * * *", "min": 1, "timeZone": "Mars"}
     result = status(workload(scaling={"schedules": [schedule]}))
     assert condition(result, "ScalingValid")[:2] == ("False", "InvalidScaling")
     assert "spec.schedules[0].timeZone" in condition(result, "ScalingValid")[2]
 
 
-def test_a_spec_that_cannot_be_read_keeps_the_rest_of_the_status() -> None:
+def test_unreadable_spec_preserves_rest_of_status() -> None:
     known = {**workload(service={"name": ""}), "status": {"url": "http://before", "conditions": []}}
     entry = status(known)
     assert entry["url"] == "http://before"
@@ -256,7 +258,7 @@ def test_a_spec_that_cannot_be_read_keeps_the_rest_of_the_status() -> None:
     )
 
 
-def test_the_fallback_is_resolved_beside_the_service() -> None:
+def test_fallback_service_is_resolved_in_addition_to_service() -> None:
     own = workload(coldStart={"fallback": {"name": "maintenance", "port": 80}})
     resolved = status(own, fallback=service({"name": "page", "port": 80}))
     assert (resolved["portName"], resolved["fallbackPortName"]) == ("http", "page")
@@ -267,7 +269,7 @@ def test_the_fallback_is_resolved_beside_the_service() -> None:
     assert condition(status(own, service=None), "ServiceResolved") == ("False", "ServiceNotFound", message)
 
 
-def test_a_workload_reads_its_fallback() -> None:
+def test_workload_reads_its_service_and_fallback() -> None:
     known = KnownWorkload.of(workload(coldStart={"fallback": {"name": "maintenance"}}))
     assert [known.reads(SERVICE, name) for name in ("shop", "maintenance", "other")] == [True, True, False]
     assert not KnownWorkload.of(workload()).reads(SERVICE, "maintenance")

@@ -38,7 +38,7 @@ def status_of(configuration: Object, *revisions: Object) -> Object:
     return written_status(plan_for(configuration, *revisions), kinds.CONFIGURATION)
 
 
-def having(configuration: Object, **status: str) -> Object:
+def with_status(configuration: Object, **status: str) -> Object:
     return {**configuration, "status": status}
 
 
@@ -57,7 +57,7 @@ def test_second_revision_is_created_with_routing_state_pending() -> None:
 
 def test_new_generation_creates_revision() -> None:
     plan = plan_for(
-        having(a_configuration(generation=2, spec=OTHER), latestCreatedRevisionName="hello-00001"), ready(1)
+        with_status(a_configuration(generation=2, spec=OTHER), latestCreatedRevisionName="hello-00001"), ready(1)
     )
     (create,) = [write for write in plan.writes if isinstance(write, Create)]
     assert create.body["metadata"]["name"] == "hello-00002"
@@ -79,7 +79,7 @@ def test_new_generation_creates_revision() -> None:
 )
 def test_equivalent_template_creates_no_revision(template: Object, is_new: bool) -> None:
     before = stored(ready(1), annotations={BECAME_READY_ANNOTATION: NOW})
-    configuration = having(a_configuration(generation=2, **template), latestCreatedRevisionName="hello-00001")
+    configuration = with_status(a_configuration(generation=2, **template), latestCreatedRevisionName="hello-00001")
     plan = plan_for(configuration, before)
     assert any(isinstance(write, Create) for write in plan.writes) is is_new
     status = written_status(plan, kinds.CONFIGURATION)
@@ -90,7 +90,7 @@ def test_equivalent_template_creates_no_revision(template: Object, is_new: bool)
 @pytest.mark.parametrize("lost", [{"metadata": {"ownerReferences": []}}, {"spec": {"servingState": "Retired"}}])
 def test_unowned_or_retired_revision_is_not_reused_as_latest(lost: Object) -> None:
     before = {key: {**value, **lost.get(key, {})} if key in lost else value for key, value in ready(1).items()}
-    configuration = having(a_configuration(generation=2), latestCreatedRevisionName="hello-00001")
+    configuration = with_status(a_configuration(generation=2), latestCreatedRevisionName="hello-00001")
     assert [
         write.body["metadata"]["name"] for write in plan_for(configuration, before).writes if isinstance(write, Create)
     ]
@@ -102,7 +102,7 @@ def test_first_revision_emits_no_configuration_events() -> None:
 
 
 def test_change_of_latest_ready_revision_is_reported_as_event() -> None:
-    configuration = having(a_configuration(generation=2), latestReadyRevisionName="hello-00001")
+    configuration = with_status(a_configuration(generation=2), latestReadyRevisionName="hello-00001")
     (note,) = plan_for(configuration, ready(1), ready(2)).notes
     assert note.message == 'LatestReadyRevisionName updated to "hello-00002"'
 
@@ -123,7 +123,7 @@ def test_terminating_configuration_plans_no_writes() -> None:
 
 
 def test_failed_revision_does_not_replace_latest_ready() -> None:
-    configuration = having(a_configuration(generation=2), latestReadyRevisionName="hello-00001")
+    configuration = with_status(a_configuration(generation=2), latestReadyRevisionName="hello-00001")
     plan = plan_for(configuration, ready(1), ready(2, "False", message="boom"))
     status = written_status(plan, kinds.CONFIGURATION)
     assert "latestReadyRevisionName" not in status
@@ -136,12 +136,12 @@ def test_failed_revision_does_not_replace_latest_ready() -> None:
 
 
 def test_latest_ready_revision_is_retained_when_it_fails() -> None:
-    configuration = having(a_configuration(generation=2), latestReadyRevisionName="hello-00002")
+    configuration = with_status(a_configuration(generation=2), latestReadyRevisionName="hello-00002")
     assert "latestReadyRevisionName" not in status_of(configuration, ready(1), ready(2, "False"))
 
 
 def test_newest_ready_revision_is_latest_ready_while_newer_is_not() -> None:
-    configuration = having(a_configuration(generation=3), latestReadyRevisionName="hello-00001")
+    configuration = with_status(a_configuration(generation=3), latestReadyRevisionName="hello-00001")
     assert status_of(configuration, ready(1), ready(2), ready(3, "Unknown"))["latestReadyRevisionName"] == "hello-00002"
 
 
@@ -152,7 +152,7 @@ def test_lost_status_recovers_latest_ready_from_annotation() -> None:
 
 
 def test_deleted_latest_ready_revision_is_replaced_by_older_ready() -> None:
-    configuration = having(a_configuration(generation=2), latestReadyRevisionName="hello-00002")
+    configuration = with_status(a_configuration(generation=2), latestReadyRevisionName="hello-00002")
     assert status_of(configuration, ready(1))["latestReadyRevisionName"] == "hello-00001"
 
 
@@ -166,13 +166,15 @@ def test_first_status_is_debounced_until_revision_settles() -> None:
     for condition in ("True", "False"):
         assert plan_for(a_configuration(), ready(1, condition)).debounce_s == 0.0
     assert (
-        plan_for(having(a_configuration(), latestCreatedRevisionName="hello-00001"), ready(1, "Unknown")).debounce_s
+        plan_for(
+            with_status(a_configuration(), latestCreatedRevisionName="hello-00001"), ready(1, "Unknown")
+        ).debounce_s
         == 0.0
     )
 
 
 def test_latest_ready_name_is_removed_without_revisions() -> None:
-    configuration = having(a_configuration(), latestReadyRevisionName="hello-00001")
+    configuration = with_status(a_configuration(), latestReadyRevisionName="hello-00001")
     assert status_of(configuration)["latestReadyRevisionName"] is None
 
 
@@ -184,7 +186,7 @@ def test_retired_revision_is_not_latest_ready() -> None:
 def test_return_to_named_revision_makes_it_latest_ready_immediately() -> None:
     named: dict[str, Any] = {"metadata": {"name": "hello-blue"}}
     blue = with_ready(a_revision(generation=1, **named), "True")
-    configuration = having(a_configuration(generation=3, **named), latestReadyRevisionName="hello-00002")
+    configuration = with_status(a_configuration(generation=3, **named), latestReadyRevisionName="hello-00002")
     plan = plan_for(configuration, blue, ready(2))
     assert not [write for write in plan.writes if isinstance(write, Create)]
     assert written_status(plan, kinds.CONFIGURATION)["latestReadyRevisionName"] == "hello-blue"
@@ -243,7 +245,7 @@ def test_timeout_above_maximum_creates_no_revision() -> None:
 
 def test_non_numeric_generation_label_is_oldest() -> None:
     odd = with_ready(stored(a_revision(), labels={"serving.knative.dev/configurationGeneration": "x"}), "True")
-    configuration = having(a_configuration(generation=2), latestReadyRevisionName="gone")
+    configuration = with_status(a_configuration(generation=2), latestReadyRevisionName="gone")
     status = status_of(configuration, {**odd, "metadata": {**odd["metadata"], "name": "odd"}}, ready(1))
     assert status["latestReadyRevisionName"] == "hello-00001"
 

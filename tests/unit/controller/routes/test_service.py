@@ -1,4 +1,4 @@
-"""Reconciliation of a Service: its children, and its status from theirs."""
+"""Reconciliation of a Service: its children and its status."""
 
 from typing import Any
 
@@ -34,7 +34,7 @@ OUT_OF_DATE = "The {} is still working to reflect the latest desired specificati
 OTHER = {"containers": [{"image": "other"}]}
 
 
-def seen(child: Object, status: str = "True", **more: Any) -> Object:  # noqa: ANN401 - JSON
+def observed(child: Object, status: str = "True", **more: Any) -> Object:  # noqa: ANN401 - JSON
     """A child whose reconciler has observed its latest spec."""
     entry = with_ready(child, status, message=more.pop("message", ""))
     return {**entry, "status": {**entry["status"], "observedGeneration": 1, **more}}
@@ -43,10 +43,10 @@ def seen(child: Object, status: str = "True", **more: Any) -> Object:  # noqa: A
 def ready_children(**traffic: Any) -> ServiceChildren:  # noqa: ANN401 - JSON
     target = {"revisionName": "hello-00001", "latestRevision": True, "percent": 100, **traffic}
     return ServiceChildren(
-        configuration=seen(
+        configuration=observed(
             a_configuration(), latestReadyRevisionName="hello-00001", latestCreatedRevisionName="hello-00001"
         ),
-        route=seen(a_route(), url="http://hello", address={"url": "http://inner"}, traffic=[target]),
+        route=observed(a_route(), url="http://hello", address={"url": "http://inner"}, traffic=[target]),
     )
 
 
@@ -152,7 +152,9 @@ def test_terminating_service_plans_no_writes() -> None:
 
 
 def test_failed_configuration_is_reported_once_as_event() -> None:
-    children = ServiceChildren(configuration=seen(a_configuration(), "False", message="boom"), route=seen(a_route()))
+    children = ServiceChildren(
+        configuration=observed(a_configuration(), "False", message="boom"), route=observed(a_route())
+    )
     plan = plan_for(a_service(), children)
     status = written_status(plan, kinds.SERVING_SERVICE)
     assert condition_values(status, "Ready") == ("False", "", "boom")
@@ -214,7 +216,7 @@ def test_route_is_created_after_named_revision_is_accepted() -> None:
     service = a_service(metadata={"name": "hello-blue"})
     plan = plan_for(service, ServiceChildren(configuration=None, route=None))
     assert [write.body["kind"] for write in plan.writes if isinstance(write, Create)] == ["Configuration"]
-    accepted = seen(a_configuration(metadata={"name": "hello-blue"}))
+    accepted = observed(a_configuration(metadata={"name": "hello-blue"}))
     plan = plan_for(service, ServiceChildren(configuration=accepted, route=None))
     assert [write.body["kind"] for write in plan.writes if isinstance(write, Create)] == ["Route"]
 
@@ -222,8 +224,8 @@ def test_route_is_created_after_named_revision_is_accepted() -> None:
 def test_taken_revision_name_blocks_traffic_change() -> None:
     service = a_service(metadata={"name": "hello-blue"}, traffic=[{"revisionName": "hello-blue", "percent": 100}])
     children = ServiceChildren(
-        configuration=seen(a_configuration(metadata={"name": "hello-blue"}), "False"),
-        route=seen(a_route()),
+        configuration=observed(a_configuration(metadata={"name": "hello-blue"}), "False"),
+        route=observed(a_route()),
         name_is_taken=True,
     )
     plan = plan_for(service, children)

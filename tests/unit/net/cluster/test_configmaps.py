@@ -76,17 +76,17 @@ def test_invalid_config_map_is_reported_and_remembered_until_corrected() -> None
     run_virtually(check())
 
 
-class Deaf(MemoryCluster):
-    """A memory store whose lists fail while ``is_deaf``."""
+class UnlistableCluster(MemoryCluster):
+    """A memory store whose lists fail while ``is_failing``."""
 
-    is_deaf = True
+    is_failing = True
 
     def __init__(self, error: ClusterError) -> None:
         super().__init__()
         self.error = error
 
     async def list_selection(self, selection: Selection, *, page_size: int = 0, page: str = "") -> Listing:
-        if self.is_deaf:
+        if self.is_failing:
             raise self.error
         return await super().list_selection(selection, page_size=page_size, page=page)
 
@@ -98,13 +98,13 @@ def test_daemon_starts_without_config_maps_after_timeout_and_applies_them_later(
     error: ClusterError, wait_s: float
 ) -> None:
     async def check() -> None:
-        cluster, own = Deaf(error), config(SERVING_AUTOSCALER_MAX_SCALE="7")
+        cluster, own = UnlistableCluster(error), config(SERVING_AUTOSCALER_MAX_SCALE="7")
         await cluster.create(CONFIG_MAP, body(stable_window="30s"))
         began_s, changed = now_s(), asyncio.Event()
         async with followed(cluster, SPACE, [own]) as watch:
             assert now_s() - began_s == wait_s
             assert (own.settings.stable_window_s, own.settings.max_scale) == (60.0, 7)
-            cluster.is_deaf = False
+            cluster.is_failing = False
             with watch.applied_by(changed.set):
                 await changed.wait()
             assert own.settings.stable_window_s == 30.0

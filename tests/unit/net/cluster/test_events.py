@@ -18,7 +18,7 @@ def event(message: str = "boom", *, now: str = "2026-11-21T04:00:00Z") -> Object
     return new_event(OF, EventText(reason="Failed", message=message), suffix=message, component="test", now=now)
 
 
-class Counted(MemoryCluster):
+class CountingCluster(MemoryCluster):
     """A store that counts its calls, and fails while ``fails``."""
 
     def __init__(self) -> None:
@@ -42,7 +42,7 @@ async def counts(cluster: MemoryCluster) -> dict[str, int]:
 
 
 async def test_repeated_event_is_counted_without_a_read() -> None:
-    cluster = Counted()
+    cluster = CountingCluster()
     recorder = EventRecorder(cluster)
     for message in ("boom", "boom", "other", "boom"):
         await recorder.record(event(message))
@@ -76,7 +76,7 @@ async def test_expired_event_is_created_again() -> None:
 
 
 async def test_failed_write_is_logged_and_next_event_is_written(caplog: pytest.LogCaptureFixture) -> None:
-    cluster = Counted()
+    cluster = CountingCluster()
     recorder = EventRecorder(cluster)
     await recorder.record(event())
     cluster.fails = True
@@ -89,7 +89,7 @@ async def test_failed_write_is_logged_and_next_event_is_written(caplog: pytest.L
 
 async def test_evicted_event_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "_KNOWN_MAX", 1)
-    cluster = Counted()
+    cluster = CountingCluster()
     recorder = EventRecorder(cluster)
     for message in ("boom", "other", "boom"):
         await recorder.record(event(message))
@@ -105,7 +105,7 @@ async def test_write_once_writes_repeated_event_once() -> None:
 
 
 async def test_write_once_logs_failed_write(caplog: pytest.LogCaptureFixture) -> None:
-    cluster = Counted()
+    cluster = CountingCluster()
     cluster.fails = True
     await write_once(cluster, event())
     assert [(record.message, record.__dict__["event"]) for record in caplog.records] == [

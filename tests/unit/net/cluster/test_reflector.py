@@ -28,7 +28,7 @@ class Steady(random.Random):
         return 1.0 if (a, b) == (0.8, 1.2) else b
 
 
-class Troubled(MemoryCluster):
+class FaultyCluster(MemoryCluster):
     """A memory store whose lists and watches fail, end or drop events on demand. Copies of it are packed."""
 
     is_in_process = False
@@ -80,7 +80,7 @@ class Followed:
             self.reported.append((change.type.value, change.key[1]))
             on_change(change)
 
-        self.cluster = Troubled()
+        self.cluster = FaultyCluster()
         self.reflector = Reflector(
             self.cluster,
             CONFIG_MAP,
@@ -226,7 +226,7 @@ def test_periodic_list_reports_events_that_watch_dropped() -> None:
 
 def test_successful_list_clears_forbidden_state() -> None:
     async def check() -> None:
-        cluster = Troubled()
+        cluster = FaultyCluster()
         cluster.list_failures.append(Forbidden("no"))
         new_reflector = Reflector(cluster, CONFIG_MAP)
         running = asyncio.create_task(new_reflector.run())

@@ -6,7 +6,7 @@ NAMES = host_names_of(" Scale.Example ,,other.example")
 
 
 @pytest.mark.parametrize(
-    ("host", "is_ours"),
+    ("host", "is_own"),
     [
         ("127.0.0.1:6081", True),
         ("10.1.2.3", True),
@@ -27,8 +27,8 @@ NAMES = host_names_of(" Scale.Example ,,other.example")
         ("127.0.0.1:evil.example", False),
     ],
 )
-def test_only_addresses_local_names_and_configured_hosts_are_own_hosts(host: str, is_ours: bool) -> None:
-    assert is_own_host(host, NAMES) is is_ours
+def test_only_addresses_local_names_and_configured_hosts_are_own_hosts(host: str, is_own: bool) -> None:
+    assert is_own_host(host, NAMES) is is_own
 
 
 def test_empty_text_has_no_host_names() -> None:

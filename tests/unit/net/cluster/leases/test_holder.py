@@ -19,7 +19,7 @@ from tests.virtual_time import pass_s, run_virtually
 NAME = LeaseName(namespace="knative-serving", name="controller")
 
 
-class Troubled(MemoryCluster):
+class FaultyCluster(MemoryCluster):
     """A memory store: ``hangs`` blocks every call, ``loses`` applies writes and loses their responses."""
 
     def __init__(self) -> None:
@@ -47,7 +47,7 @@ class Troubled(MemoryCluster):
 class Worker:
     """An elector with work that records its runs. ``skew_s`` moves its clock ahead, as a freeze does."""
 
-    def __init__(self, name: str, cluster: Troubled) -> None:
+    def __init__(self, name: str, cluster: FaultyCluster) -> None:
         self.name = name
         self.skew_s = 0.0
         self.terms: list[tuple[float, float]] = []
@@ -83,13 +83,13 @@ async def at_work(*workers: Worker) -> AsyncIterator[None]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def holder(cluster: Troubled) -> str:
+async def holder(cluster: FaultyCluster) -> str:
     return record_of(await MemoryCluster.get(cluster, LEASE, NAME.namespace, NAME.name)).holder
 
 
 def test_first_candidate_leads_and_second_waits() -> None:
     async def run() -> None:
-        cluster = Troubled()
+        cluster = FaultyCluster()
         worker, standby = Worker("one", cluster), Worker("two", cluster)
         async with at_work(worker, standby):
             await pass_s(100)
@@ -107,7 +107,7 @@ def test_first_candidate_leads_and_second_waits() -> None:
 
 def test_stopping_leader_releases_lease_and_standby_leads_at_next_retry() -> None:
     async def run() -> None:
-        cluster = Troubled()
+        cluster = FaultyCluster()
         worker, standby = Worker("one", cluster), Worker("two", cluster)
         async with at_work(worker, standby):
             await pass_s(31)
@@ -124,7 +124,7 @@ def test_stopping_leader_releases_lease_and_standby_leads_at_next_retry() -> Non
 
 def test_cancelled_leader_releases_lease() -> None:
     async def run() -> None:
-        cluster = Troubled()
+        cluster = FaultyCluster()
         worker = Worker("one", cluster)
         async with at_work(worker):
             await pass_s(5)
@@ -136,7 +136,7 @@ def test_cancelled_leader_releases_lease() -> None:
 
 def test_waiting_standby_stops_immediately() -> None:
     async def run() -> None:
-        cluster = Troubled()
+        cluster = FaultyCluster()
         worker, standby = Worker("one", cluster), Worker("two", cluster)
         async with at_work(worker, standby):
             await pass_s(5)
@@ -151,7 +151,7 @@ def test_waiting_standby_stops_immediately() -> None:
 @pytest.mark.parametrize("trouble", ["hangs", "fails"])
 def test_unreachable_server_cancels_work_at_renew_deadline(trouble: str) -> None:
     async def run() -> None:
-        cluster = Troubled()
+        cluster = FaultyCluster()
         worker = Worker("one", cluster)
         async with at_work(worker):
             await pass_s(20.5)
@@ -171,7 +171,7 @@ def test_unreachable_server_cancels_work_at_renew_deadline(trouble: str) -> None
 
 def test_outage_shorter_than_renew_deadline_keeps_leadership() -> None:
     async def run() -> None:
-        cluster = Troubled()
+        cluster = FaultyCluster()
         worker = Worker("one", cluster)
         async with at_work(worker):
             await pass_s(20.5)
@@ -187,7 +187,7 @@ def test_outage_shorter_than_renew_deadline_keeps_leadership() -> None:
 
 def test_acquisition_with_lost_response_is_recovered() -> None:
     async def run() -> None:
-        cluster = Troubled()
+        cluster = FaultyCluster()
         worker = Worker("one", cluster)
         cluster.loses = True
         async with at_work(worker):
@@ -202,7 +202,7 @@ def test_acquisition_with_lost_response_is_recovered() -> None:
 
 def test_frozen_leader_does_not_lead_before_reading_the_lease() -> None:
     async def run() -> None:
-        cluster = Troubled()
+        cluster = FaultyCluster()
         worker, standby = Worker("one", cluster), Worker("two", cluster)
         async with at_work(worker, standby):
             await pass_s(20)
@@ -221,7 +221,7 @@ def test_frozen_leader_does_not_lead_before_reading_the_lease() -> None:
 
 def test_leader_whose_lease_was_taken_over_steps_down_at_next_renewal() -> None:
     async def run() -> None:
-        cluster = Troubled()
+        cluster = FaultyCluster()
         worker = Worker("one", cluster)
         async with at_work(worker):
             await pass_s(5)
@@ -237,7 +237,7 @@ def test_leader_whose_lease_was_taken_over_steps_down_at_next_renewal() -> None:
 
 def test_error_of_work_is_raised_and_lease_is_released() -> None:
     async def run() -> None:
-        cluster = Troubled()
+        cluster = FaultyCluster()
         leader = Leader(LeaseClient(cluster, NAME), "one", clock=now_s)
 
         async def work() -> None:
@@ -253,7 +253,7 @@ def test_error_of_work_is_raised_and_lease_is_released() -> None:
 
 def test_work_that_fails_for_lost_lease_starts_new_term() -> None:
     async def run() -> None:
-        cluster = Troubled()
+        cluster = FaultyCluster()
         worker = Worker("one", cluster)
         terms = 0
 
@@ -273,7 +273,7 @@ def test_work_that_fails_for_lost_lease_starts_new_term() -> None:
 
 def test_work_that_fails_on_cancellation_starts_new_term() -> None:
     async def run() -> None:
-        cluster = Troubled()
+        cluster = FaultyCluster()
         worker = Worker("one", cluster)
         ends: list[float] = []
 
@@ -298,7 +298,7 @@ def test_work_that_fails_on_cancellation_starts_new_term() -> None:
 
 def test_failed_release_leaves_holder_and_ends_normally() -> None:
     async def run() -> None:
-        cluster = Troubled()
+        cluster = FaultyCluster()
         worker = Worker("one", cluster)
         async with at_work(worker):
             await pass_s(5)

@@ -87,7 +87,7 @@ def test_grpc_and_started_responses_use_silence_limit() -> None:
     assert due_s(pace, has_response=True) == 60.0
 
 
-class Sent:
+class SocketTransport:
     """A transport over a real socket, with ``buffered`` bytes in its write buffer."""
 
     def __init__(self, end: socket.socket) -> None:
@@ -112,7 +112,7 @@ async def test_bytes_in_socket_buffer_count_as_unread() -> None:
                 total += sender.send(b"x" * 65536)
         except BlockingIOError:
             pass
-        transport = Sent(sender)
+        transport = SocketTransport(sender)
         pace = ReaderPace(PACE, transport)  # type: ignore[arg-type]
         due_s = pace.change(0.0, written_bytes=total, full=True)
         assert (due_s, pace.check(10.0, written_bytes=total)) == (10.0, 10.0)
@@ -128,7 +128,7 @@ async def test_bytes_in_socket_buffer_count_as_unread() -> None:
 
 
 def test_transport_without_socket_uses_its_write_buffer() -> None:
-    class Buffered(Sent):
+    class Buffered(SocketTransport):
         def get_extra_info(self, name: str) -> object:
             del name
             return None

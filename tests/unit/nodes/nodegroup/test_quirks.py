@@ -11,7 +11,7 @@ from serving.nodes.nodegroup.facts import InitContainer, pod_request
 from serving.nodes.nodegroup.group_memory import NodeGroupState, ScaleLock
 from serving.nodes.nodegroup.plan import DeleteNodes, Effect, GroupPlan, IncreaseSize, PassError, Taint, Untaint
 from serving.nodes.nodegroup.records import Amount, Placement, PodPhase
-from tests.unit.core.settings.test_nodegroup_options import GIVEN
+from tests.unit.core.settings.test_nodegroup_options import OPTIONS
 from tests.unit.nodes.nodegroup.builders import (
     NODE_AMOUNT,
     NOW_S,
@@ -188,7 +188,7 @@ def test_decision_with_quirk_equals_original(name: str) -> None:
 
 
 def problem_count(quirks: NodeGroupQuirks, **changes: object) -> int:
-    return len(problems_of_node_group({**GIVEN, **changes}, where="here", quirks=quirks))
+    return len(problems_of_node_group({**OPTIONS, **changes}, where="here", quirks=quirks))
 
 
 CHECKS: dict[str, tuple[dict[str, object], int, int]] = {

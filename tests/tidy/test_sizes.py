@@ -54,7 +54,7 @@ def test_functions_are_within_their_size_and_parameter_limits() -> None:
     assert results == [], "\n".join(f"{place}: {fault}" for place, fault in results)
 
 
-def test_functions_are_within_their_size_limit() -> None:
+def test_functions_of_tests_are_within_their_size_limit() -> None:
     results = [f"{named(path)}: {name}" for path in files_of_tests() for name, _ in long_functions(path.read_text())]
     assert results == []
 

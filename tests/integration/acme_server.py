@@ -1,4 +1,4 @@
-"""A small ACME server (RFC 8555) in this process, on a port of 127.0.0.1: accounts, orders, HTTP-01, and refusals by script.
+"""A small ACME server (RFC 8555) in this process, on 127.0.0.1: accounts, orders, HTTP-01 challenges, scripted errors.
 
 Signatures are verified by certbot's library. It fetches challenges at the port of the activator, and signs with an authority of its own.
 """
@@ -54,7 +54,7 @@ class AcmeServer:
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[str]:
-        """Serve; the value is the directory's URL."""
+        """Run the server; yields the URL of its directory."""
         server = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -178,7 +178,7 @@ class AcmeServer:
         return {"type": "http-01", "url": url, "token": order["token"], "status": status, **error}
 
     def _validate(self, order: dict[str, Any], key: JWK) -> None:
-        """Fetch a challenge from the activator, as the host that it is for."""
+        """Fetch a challenge from the activator, with the host of the order."""
         connection = http.client.HTTPConnection("127.0.0.1", self.challenge_port, timeout=10)
         target = f"/.well-known/acme-challenge/{order['token']}"
         try:

@@ -130,7 +130,7 @@ class PodServer:
 
 
 class Autoscaler:
-    """The other end of the statistics websocket."""
+    """An autoscaler that records the stats of activators."""
 
     def __init__(self) -> None:
         self.stats: list[RevisionStat] = []
@@ -140,7 +140,7 @@ class Autoscaler:
         self.connections: set[ServerConnection] = set()
 
     async def handle(self, connection: ServerConnection) -> None:
-        """Take all frames of one activator."""
+        """Record all frames of an activator."""
         assert connection.request is not None
         self.tokens.append(connection.request.headers.get("Authorization", ""))
         self.paths.append(connection.request.path)
@@ -162,7 +162,7 @@ class Store:
         self.pods: list[PodServer] = []
 
     async def revision(self, name: str, *, state: str = "Active", slots: int = 1, **spec: Any) -> None:  # noqa: ANN401
-        """A revision in the store."""
+        """Create a revision."""
         await self.cluster.create(
             REVISION,
             {
@@ -174,7 +174,7 @@ class Store:
         )
 
     async def status(self, revision: str, **condition: str) -> None:
-        """A Ready condition of a revision."""
+        """Set the Ready condition of a revision."""
         patch = {"status": {"conditions": [{"type": "Ready", **condition}]}}
         await self.cluster.patch(REVISION, "default", revision, patch=patch, subresource="status")
 
@@ -185,7 +185,7 @@ class Store:
         labels: dict[str, str] | None = None,
         annotations: dict[str, str] | None = None,
     ) -> None:
-        """A route in the store, with the status that a controller writes."""
+        """Create a route with the status that a controller writes."""
         result = {
             "apiVersion": "serving.knative.dev/v1",
             "kind": "Route",
@@ -202,7 +202,7 @@ class Store:
         await self.cluster.patch(ROUTE, "default", name, patch={"status": status}, subresource="status")
 
     async def service(self, *, state: str = "Active", slots: int = 1, **spec: Any) -> None:  # noqa: ANN401
-        """A service with one revision, hello-00001, and no pod."""
+        """Create a service with the revision hello-00001 and without pods."""
         await self.revision("hello-00001", state=state, slots=slots, **spec)
         await self.route({"revisionName": "hello-00001", "percent": 100})
 
@@ -218,7 +218,7 @@ class Store:
                     return
 
     async def pod(self, name: str, *, of: str = "hello-00001", server: PodServer | None = None) -> PodServer:
-        """A pod that is ready."""
+        """Start a ready pod and list it in an EndpointSlice."""
         if server is None:
             server = PodServer(name)
             await server.start()
@@ -243,7 +243,7 @@ class Store:
         return server
 
     async def remove_pod(self, name: str, *, of: str = "hello-00001") -> None:
-        """The pod is no longer listed."""
+        """Remove a pod from the EndpointSlices."""
         await self.cluster.delete(ENDPOINT_SLICE, "default", f"{of}-private-{name}")
 
 
@@ -267,12 +267,12 @@ class Stage(Store):
 
     @property
     def level(self) -> int:
-        """Requests that are inside."""
+        """The number of requests in the activator."""
         return sum(level for _, level, _ in self.activator.ingress.router.inside())
 
     @property
     def waiting_count(self) -> int:
-        """Requests that wait for a pod."""
+        """The number of requests that wait for a pod."""
         return sum(waiting_count for _, _, waiting_count in self.activator.ingress.router.inside())
 
     async def route(
@@ -282,13 +282,13 @@ class Stage(Store):
         labels: dict[str, str] | None = None,
         annotations: dict[str, str] | None = None,
     ) -> None:
-        """A route, and the activator has seen it."""
+        """Create a route, and wait until the activator has it."""
         await super().route(*traffic, name=name, labels=labels, annotations=annotations)
         inner = f"{name}.default.svc.cluster.local"
         await until(lambda: self.activator.ingress.routes.find(Listener.INNER, inner))
 
     async def pod_seen(self, name: str, *, of: str = "hello-00001") -> PodServer:
-        """A pod that is ready, and the activator has seen it."""
+        """Start a ready pod, and wait until the activator has it."""
         before = len(self.activator.ingress.router.directory.pods_of(("default", of)))
         server = await self.pod(name, of=of)
         await until(lambda: len(self.activator.ingress.router.directory.pods_of(("default", of))) > before)
@@ -303,7 +303,7 @@ async def staged(
     challenge_folder: Path | None = None,
     **settings: Any,  # noqa: ANN401
 ) -> AsyncIterator[Stage]:
-    """An activator that serves, and stops at the end."""
+    """A running activator, which is stopped after the block."""
     autoscaler, stop = Autoscaler(), asyncio.Event()
     cluster = cluster or MemoryCluster()
     async with serve(autoscaler.handle, "127.0.0.1", 0) as websocket, asyncio.TaskGroup() as group:
@@ -319,7 +319,7 @@ async def staged(
         group.create_task(activator.run(stop))
         await activator.is_serving.wait()
         if activator.inner.to_autoscaler is None:
-            # The stage's autoscaler speaks no TLS.
+            # The stage's autoscaler does not support TLS.
             await until(lambda: activator.client.link.is_connected)
         stage = Stage(activator, cluster, autoscaler)
         try:

@@ -1,4 +1,4 @@
-"""The API over a store on a port of its own, for tests."""
+"""An API server with a store, for tests."""
 
 import contextlib
 import math
@@ -19,7 +19,7 @@ from serving.home.store.memory import MemoryCluster
 from serving.net.aio.handshakes import Handshakes
 from serving.net.metrics.server import running
 
-TOKEN = "integration"  # noqa: S105 - a server that lives for a test
+TOKEN = "integration"  # noqa: S105 - of a test's server
 
 
 class Served(msgspec.Struct, frozen=True, kw_only=True):
@@ -42,7 +42,7 @@ async def served(
     streams: PodStreams | None = None,
     views: RevisionViews | None = None,
 ) -> AsyncIterator[Served]:
-    """Serve a store on a free port of 127.0.0.1; over TLS for kubectl, which sends no token otherwise."""
+    """Serve a store on a free port of 127.0.0.1. kubectl needs TLS, because it sends no token without."""
     reviews = token_reviews or TokenReviews()
     options = ApiOptions(
         token=TOKEN,

@@ -1,4 +1,4 @@
-"""An app that attacks its machine, and answers with the refusal of each attempt, "" for a success.
+"""An app that attacks its machine and responds with the error of each attempt, "" for a success.
 
 It is a script of the standard library, run as a process pod. ``ATTACK`` names the state folder, another pod's id, its
 process and its ports, and the addresses of the system.
@@ -28,10 +28,10 @@ STATS = (
     "Sec-WebSocket-Version: 13",
     "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==",
 )
-# Signals and traces that do no harm where they are not refused.
+# Signals and traces that do no harm if they succeed.
 PTRACE_SEIZE, CLONE_NEWUSER, CLONE_NEWNS = 0x4206, 0x10000000, 0x20000
 CAPABILITIES = ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb")
-TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - what is tried
+TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - folders of the attempts
 
 
 def called(result: int) -> None:
@@ -54,11 +54,11 @@ def bound(port: int, address: str = "127.0.0.1") -> object:
 
 
 def forked_without_end() -> object:
-    """Fork until that is refused."""
+    """Fork until an error."""
     _, allowed = resource.getrlimit(resource.RLIMIT_NPROC)
     if not 0 < allowed <= 4096:
         return None
-    # Sooner than the bound, which counts processes of this pod alone: another user's would be over it.
+    # Stop below the limit, which counts only processes of this pod.
     resource.setrlimit(resource.RLIMIT_NPROC, (40, allowed))
     forked = []
     try:
@@ -96,7 +96,7 @@ def filled(mebibytes: int) -> object:
 
 
 def asked(host: str, port: int, *lines: str) -> object:
-    """Raise unless an HTTP request is answered with success."""
+    """Raise unless an HTTP request succeeds."""
     with socket.create_connection((host, port), 10) as sock, contextlib.closing(sock.makefile("rb")) as reply:
         sock.sendall("\r\n".join((*lines, "Host: x", "", "")).encode())
         status = reply.readline().decode().split(" ", 2)[1]
@@ -106,7 +106,7 @@ def asked(host: str, port: int, *lines: str) -> object:
 
 
 def queried(port: int, path: str) -> object:
-    """Query a daemon without a token, and with a guess; its address is its name."""
+    """Query a daemon without a token and with a guessed one, by its address."""
     status = 0
     for lines in ((), ("Authorization: Bearer " + "g" * 43,), (f"Cookie: serving-view-{port}=" + "0" * 64,)):
         http_connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
@@ -118,7 +118,7 @@ def queried(port: int, path: str) -> object:
 
 
 def called_api(port: int) -> object:
-    """Ask the API for all Secrets without a token, and with a guess."""
+    """List all Secrets at the API without a token and with a guessed one."""
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     status = 0
@@ -134,7 +134,7 @@ def called_api(port: int) -> object:
 
 
 def attempts_at_system(ports: dict[str, int]) -> dict[str, Callable[[], object]]:
-    """What an app may try at the ports of a system."""
+    """Attempts at the ports of a system."""
     queries = {
         "stats": ("/metrics", "/decisions", "/decisions?follow", "/policies"),
         "activator-metrics": ("/metrics", "/ejections/default", "/requests/default/hello", "/coldstarts/default"),
@@ -206,7 +206,7 @@ def attempts(container: dict[str, Any]) -> dict[str, Callable[[], object]]:
 
 
 def tried(attempt: Callable[[], object]) -> str:
-    """How an attempt was refused, "" if it was not.
+    """The error of an attempt, "" if it succeeded.
 
     In a process of its own: one that succeeds must not change the next.
     """
@@ -216,7 +216,7 @@ def tried(attempt: Callable[[], object]) -> str:
         message = ""
         try:
             attempt()
-        except BaseException as error:  # noqa: BLE001 - the refusal is the result
+        except BaseException as error:  # noqa: BLE001 - the error is the result
             message = f"{type(error).__name__}: {error}"
         os.write(its, message.encode())
         os._exit(0)

@@ -1,4 +1,4 @@
-"""A store with one revision, its Deployment and pods, for tests of the autoscaler around it."""
+"""A store with a revision, its Deployment and its pods, for tests of the autoscaler."""
 
 import contextlib
 
@@ -17,7 +17,7 @@ _LABELS = {"serving.knative.dev/revision": NAME, "serving.knative.dev/routingSta
 
 
 class CountsWaiting:
-    """Knative's policy, with all requests that wait for the first pod counted at once: Knative starts with one pod."""
+    """Knative's policy, except that it scales from zero for all queued requests; Knative starts with one pod."""
 
     counts_waiting = True
 
@@ -34,7 +34,7 @@ REGISTRY = PolicyRegistry({WAITING: CountsWaiting})
 
 
 class Store:
-    """The objects of one revision of 10 requests at once in a pod."""
+    """The objects of a revision with a concurrency of 10 per pod."""
 
     def __init__(self, cluster: MemoryCluster | None = None, *, name: str = NAME) -> None:
         self.cluster, self.name = cluster or MemoryCluster(), name
@@ -44,7 +44,7 @@ class Store:
     async def fill(
         self, *, scale: int, serving_state: str = "Active", annotations: dict[str, str] | None = None
     ) -> None:
-        """A revision that was ready once, and its Deployment."""
+        """Create a revision that became ready before, and its Deployment."""
         with contextlib.suppress(AlreadyExists):
             namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}}
             await self.cluster.create(NAMESPACE, namespace)
@@ -87,7 +87,7 @@ class Store:
         )
 
     async def add_pod(self, name: str, *, ready: bool = True) -> None:
-        """A pod of the revision."""
+        """Add a pod of the revision."""
         metadata = {"namespace": "default", "name": name, "labels": self._labels}
         await self.cluster.create(
             POD,
@@ -96,7 +96,7 @@ class Store:
         await self.set_ready(name, ready=ready)
 
     async def set_ready(self, name: str, *, ready: bool) -> None:
-        """Report a pod's readiness, as a kubelet."""
+        """Report a pod's readiness, like a kubelet."""
         status = {"conditions": [{"type": "Ready", "status": "True" if ready else "False"}]}
         await self.cluster.patch(POD, "default", name, patch={"status": status}, subresource="status")
 
@@ -105,11 +105,11 @@ class Store:
         await self.cluster.delete(POD, "default", name, grace_s=0)
 
     async def wake(self) -> None:
-        """Wake the revision, as an activator."""
+        """Set the revision to Active, like an activator."""
         await self.cluster.patch(REVISION, "default", self.name, patch={"spec": {"servingState": "Active"}})
 
     async def revision(self) -> Object:
-        """The present Revision."""
+        """The current Revision."""
         return await self.cluster.get(REVISION, "default", self.name)
 
     async def serving_state(self) -> str:
@@ -122,7 +122,7 @@ class Store:
         return int(deployment["spec"]["replicas"])
 
     async def scaled(self, *wanted: int) -> int:
-        """Wait until the Deployment asks for one of these counts of pods; the count."""
+        """Wait until the Deployment has one of these numbers of replicas; return the number."""
         listing, count = await self.cluster.list(DEPLOYMENT, "default"), await self.scale()
         if count in wanted:
             return count

@@ -1,4 +1,4 @@
-"""The part of a cluster's API that an installation uses: any object at any path, server-side apply, definitions.
+"""The part of a cluster's API that an installation uses: objects at any path, server-side apply, definitions.
 
 It keeps what a real server keeps that matters there: an apply that changes nothing keeps the version and removes the
 keys of data that its manager owned and leaves out, unless another manager owns them too; definitions take a moment to
@@ -54,7 +54,7 @@ class BareCluster(ThreadingHTTPServer):
         self.server_close()
 
     def kubeconfig(self, folder: Path) -> Path:
-        """A kubeconfig that names it, as a cluster's tool writes it."""
+        """A kubeconfig of the server, as a cluster's tool writes it."""
         path = folder / "cluster.kubeconfig"
         content = {
             "apiVersion": "v1",
@@ -68,7 +68,7 @@ class BareCluster(ThreadingHTTPServer):
         return path
 
     def put(self, path: str, resource: Object) -> Object:
-        """Keep an object under a new version."""
+        """Store an object with a new version."""
         self._version += 1
         result = {**resource, "metadata": {**resource["metadata"], "resourceVersion": str(self._version)}}
         self.objects[path] = result
@@ -90,7 +90,7 @@ class BareCluster(ThreadingHTTPServer):
         result = self.objects.get(path)
         if result is not None:
             if path.startswith(_CRDS):
-                # Established when it is looked at next.
+                # A definition is established at its next read.
                 status = {"conditions": [{"type": "Established", "status": "True"}]}
                 self.objects[path] = {**result, "status": status}
             return 200, result
@@ -102,7 +102,7 @@ class BareCluster(ThreadingHTTPServer):
     def _defined(self, path: str) -> set[str]:
         """The kinds below a path by the definitions of the server."""
         definitions = [resource for place, resource in self.objects.items() if place.startswith(_CRDS)]
-        # A test's definition of another system has no more than a name.
+        # A test's definition of another system has only a name.
         specs = [definition["spec"] for definition in definitions if "spec" in definition]
         return {
             spec["names"]["kind"] for spec in specs if path == f"/apis/{spec['group']}/{spec['versions'][0]['name']}"
@@ -145,7 +145,7 @@ class BareCluster(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     server: BareCluster
     protocol_version = "HTTP/1.1"
-    # Head and body in one piece: in two, the second waits 40 ms for the first to be acknowledged.
+    # Send head and body in one write; otherwise the body is delayed by 40 ms until the head is acknowledged.
     wbufsize = -1
 
     def do_GET(self) -> None:

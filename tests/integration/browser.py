@@ -20,11 +20,11 @@ import pytest
 
 _WAIT_S = 60.0
 _POLL_S = 0.1
-# Other tests make network interfaces, and Chromium then fails pages that load: ERR_NETWORK_CHANGED.
+# Other tests create network interfaces, which makes Chromium fail loading pages: ERR_NETWORK_CHANGED.
 _RELOAD, _RELOAD_S = "if (location.protocol === 'chrome-error:') location.reload()", 2.0
 _PAGE = "return `${location.href} ${document.readyState} ${document.title}: ${document.body.innerText.slice(0, 400)}`"
 _STARTS_MAX = 5
-# Virtual key codes, and what a key writes.
+# Virtual key codes, and the text of keys.
 _KEYS = {
     "Enter": (13, "\r"),
     "Tab": (9, ""),
@@ -35,13 +35,13 @@ _KEYS = {
 
 
 class Browser:
-    """One window."""
+    """A browser window."""
 
     def __init__(self, url: str, session: str) -> None:
         self._url = f"{url}/session/{session}"
 
     def start_anew(self) -> None:
-        """Replace all windows by an empty one, and forget cookies and storage."""
+        """Replace all windows by an empty one, and clear cookies and storage."""
         before = self.handles()
         fresh = _call("POST", f"{self._url}/window/new", {"type": "tab"})["handle"]
         for handle in before:
@@ -56,7 +56,7 @@ class Browser:
         _call("POST", f"{self._url}/url", {"url": url})
 
     def open_beside(self, url: str) -> None:
-        """Open a page in a new window, which other calls concern from now on."""
+        """Open a page in a new window, to which later calls apply."""
         self.switch_to(_call("POST", f"{self._url}/window/new", {"type": "window"})["handle"])
         self.open(url)
 
@@ -77,7 +77,7 @@ class Browser:
         return [str(handle) for handle in _call("GET", f"{self._url}/window/handles")]
 
     def switch_to(self, handle: str) -> None:
-        """Choose the window that other calls concern."""
+        """Select the window to which later calls apply."""
         _call("POST", f"{self._url}/window", {"handle": handle})
 
     def run_before_load(self, script: str) -> None:
@@ -85,7 +85,7 @@ class Browser:
         self._cdp("Page.addScriptToEvaluateOnNewDocument", source=script)
 
     def block(self, *patterns: str) -> None:
-        """Fail requests to URLs of these patterns from now on, and no others."""
+        """Fail requests to URLs with only these patterns from now on."""
         self._cdp("Network.enable")
         self._cdp("Network.setBlockedURLs", urls=patterns)
 
@@ -103,7 +103,7 @@ class Browser:
         return _call("POST", f"{self._url}/execute/async", {"script": script, "args": []})
 
     def until(self, script: str, *arguments: object) -> Any:  # noqa: ANN401 - as above
-        """The first true result of a script; it may fail before, where the page lacks what it names."""
+        """Run a script until its result is true; exceptions of the script, such as for missing elements, are retried."""
         deadline_s, reload_s = time.monotonic() + _WAIT_S, time.monotonic()
         while not (attempt := self._attempt(script, arguments)):
             if time.monotonic() >= deadline_s:
@@ -118,7 +118,7 @@ class Browser:
         try:
             return self.run(script, *arguments)
         except urllib.error.HTTPError as error:
-            # The driver's answer to an exception of the script.
+            # The driver's response to an exception of the script.
             if error.code != HTTPStatus.INTERNAL_SERVER_ERROR:
                 raise
             return None
@@ -151,7 +151,7 @@ class Browser:
         self._cdp("Input.dispatchMouseEvent", type="mouseReleased", button="left", clickCount=1, **where[1])
 
     def capture(self, *, dark: bool, width: int, height: int) -> None:
-        """The system's theme and the size of the window."""
+        """Set the theme of the system and the size of the window."""
         self._cdp("Emulation.setEmulatedMedia", features=[_theme(dark=dark)])
         self._cdp(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
@@ -162,11 +162,11 @@ class Browser:
         path.write_bytes(base64.b64decode(_call("GET", f"{self._url}/screenshot")))
 
     def violations(self) -> list[str]:
-        """axe-core's findings on the present page; none unless SERVING_TEST_AXE names its file."""
+        """The violations that axe-core finds on the page; empty unless SERVING_TEST_AXE is the path of its file."""
         axe = os.environ.get("SERVING_TEST_AXE")
         if not axe:
             return []
-        # Colours that are on their way to others are not what is looked at.
+        # Wait for the end of colour transitions.
         self.until("return document.getAnimations().every((animation) => animation.playState !== 'running')")
         self.run(Path(axe).read_text())
         reported = "(rule) => `${rule.id}: ${rule.nodes.map((node) => `${node.target} ${node.failureSummary}`)}`"
@@ -180,7 +180,7 @@ class Browser:
         return float(entry["TaskDuration"])
 
     def heap_size(self) -> int:
-        """Bytes of the objects of the page's scripts, after a garbage collection."""
+        """The heap size of the page's scripts in bytes, after a garbage collection."""
         self._cdp("HeapProfiler.collectGarbage")
         return int(self._cdp("Runtime.getHeapUsage")["usedSize"])
 
@@ -194,7 +194,7 @@ _shared: list[tuple[subprocess.Popen[str], str, str]] = []
 
 @contextlib.contextmanager
 def browser() -> Iterator[Browser]:
-    """A new window while the context lasts; skips the test where there is no Chromium.
+    """A new window; skips the test without Chromium.
 
     All tests of this process share one Chromium. What one of them sets ends with its windows, cookies and storage.
     """

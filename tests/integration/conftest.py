@@ -1,4 +1,4 @@
-"""Fixtures of several files."""
+"""Fixtures of several test files."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
@@ -27,7 +27,7 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Template]:
 
 @pytest.fixture
 async def machine(template: Template) -> AsyncIterator[Machine]:
-    """A control process over the template; its pods are removed after the test."""
+    """A control process with the template; its pods are removed after the test."""
     async with controlled(template.state) as control:
         yield control
         await control.clear()

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 
 class Daemon(Protocol):
-    """A daemon that serves until it is told to stop."""
+    """A daemon that serves until `stop` is set."""
 
     is_serving: asyncio.Event
 
@@ -16,7 +16,7 @@ class Daemon(Protocol):
 
 @contextlib.asynccontextmanager
 async def started(daemon: Daemon) -> AsyncIterator[None]:
-    """Run a daemon: it serves when the block begins, and has stopped after it."""
+    """Run a daemon during the block: it serves at the begin, and has stopped at the end."""
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
         group.create_task(daemon.run(stop))

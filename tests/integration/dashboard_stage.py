@@ -1,4 +1,4 @@
-"""A dashboard served over a store in memory."""
+"""A running dashboard with a memory store."""
 
 import asyncio
 import contextlib
@@ -25,12 +25,12 @@ SCALE = "autoscaling.knative.dev/"
 
 
 class DashboardStage:
-    """A dashboard over a store with the service hello and its two revisions, and an HTTP server as the activator."""
+    """A dashboard with a store of the service hello and two revisions, and an HTTP server as activator and autoscaler."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self.url = ""
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.policies: list[dict[str, Any]] = []
 
     async def fill(self, created: str = "") -> None:
@@ -78,7 +78,7 @@ class DashboardStage:
         await self.cluster.patch(SERVING_SERVICE, "default", "hello", patch={"status": status}, subresource="status")
 
     async def ready(self, *names: str, status: str = "True") -> None:
-        """Give revisions the condition Ready."""
+        """Set the Ready condition of revisions."""
         patch = {"status": {"conditions": [{"type": "Ready", "status": status}]}}
         for name in names:
             await self.cluster.patch(REVISION, "default", name, patch=patch, subresource="status")
@@ -93,11 +93,11 @@ class DashboardStage:
 
     async def activator(self, request: web.Request) -> web.Response:
         if request.path.endswith("/policies"):
-            # The autoscaler's, at the same address.
+            # The autoscaler has the same address.
             return web.json_response(
                 [policy for policy in self.policies if request.query.get("revision") in {None, policy["revision"]}]
             )
-        self.asked.append(f"{request.method} {request.path} {request.host}")
+        self.requests.append(f"{request.method} {request.path} {request.host}")
         headers = {"X-Serving-Revision": "hello-00002", "X-Serving-Cold-Start": "true"}
         return web.Response(text="hello", headers=headers)
 
@@ -132,7 +132,7 @@ async def staged(
     async with served(stage.activator) as activator:
         settings = DashboardSettings(
             address="127.0.0.1:0",
-            # No decisions: their absence must not matter here.
+            # The stage has no decisions.
             autoscaler_url=f"http://{activator}/nothing",
             activator_metrics_url="",
             activator_address=activator,
@@ -146,7 +146,7 @@ async def staged(
         )
         async with started(dashboard):
             stage.url = "http://{}:{}".format(*dashboard.address)
-            # A page that opens before the cluster is synced refills its fields when the rest arrives.
+            # A page that opens before the cluster is synced resets its fields when more objects arrive.
             async with asyncio.timeout(60):
                 while await stage.status("/healthz") != 200:  # noqa: ASYNC110 - asked as a supervisor would
                     await asyncio.sleep(0.02)

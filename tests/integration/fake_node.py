@@ -1,4 +1,4 @@
-"""A simulated cluster: pods for Deployments, with the status of their image, and without processes.
+"""A simulated cluster: pods for Deployments without processes, whose status depends on their image.
 
 An image is a behaviour: "good" is ready at once, "slow" when it is let go, "bad" exits with a traceback, "nocommand"
 cannot be started. What is written stands in the API as a controller-manager and a kubelet would write it.
@@ -30,7 +30,7 @@ class FakeNode:
         self.let_go = asyncio.Event()
 
     async def run(self) -> None:
-        """Check a Deployment whenever it changes; a slow one again once it is released."""
+        """Update pods when a Deployment changes, and those of slow images when they are released."""
         async with asyncio.TaskGroup() as group:
             listing = await self._cluster.list(DEPLOYMENT)
             async with self._cluster.watch(DEPLOYMENT, resource_version=listing.resource_version) as events:
@@ -76,7 +76,7 @@ class FakeNode:
 
 
 def container_status(image: str, *, is_ready: bool) -> Object:
-    """The state of an image's container."""
+    """The status of a container with this image."""
     states: dict[str, Object] = {
         "bad": {"terminated": {"exitCode": 1, "reason": "Error", "message": "Traceback\nKeyError: 'DATABASE_URL'"}},
         "nocommand": {
@@ -97,7 +97,7 @@ class World:
         self.node = FakeNode(self.cluster)
 
     async def until(self, kind: Kind, name: str, holds: Callable[[Object], Any]) -> Object:
-        """Wait for a state of an object; fails with its last state after a timeout."""
+        """Wait until an object satisfies a condition; fail with its last state after a timeout."""
         last: Object = {}
         try:
             async with asyncio.timeout(_PATIENCE_S):
@@ -137,7 +137,7 @@ async def a_world(
     cluster: MemoryCluster | None = None,
     statuses: UnreadWrites | None = None,
 ) -> AsyncIterator[World]:
-    """All parts at work until the end of the context."""
+    """Run the controller and the node during the block."""
     world = World(settings, cluster=cluster or MemoryCluster(admit=admit), statuses=statuses)
     stop = asyncio.Event()
     async with asyncio.TaskGroup() as group:
@@ -170,6 +170,6 @@ def a_service(image: str, *, name: str = "hello", own_name: str = "", **spec: An
 
 
 def ready(resource: Object) -> bool:
-    """Wait for condition Ready, as ``kubectl wait`` does."""
+    """Whether the condition Ready is true for the current generation, like ``kubectl wait``."""
     result = condition_of(resource, "Ready").get("status") == "True"
     return result and nested(resource, "status", "observedGeneration") == resource["metadata"]["generation"]

@@ -1,4 +1,4 @@
-"""A process that writes objects without a pause, and prints the name of each acknowledged one.
+"""A process that writes objects continuously, and prints the name of each acknowledged one.
 
 Run: ``python -m tests.integration.journal_writer PATH RUN``. It never ends by itself: the test kills it.
 """
@@ -15,7 +15,7 @@ _CLIENTS = 8
 
 
 async def write(path: str, run: str) -> None:
-    """Several clients, each of which creates, changes and deletes in turn."""
+    """Run several clients, each of which creates, changes and deletes objects in turn."""
     cluster = MemoryCluster(Journal(path))
 
     async def client(number: int) -> None:
@@ -34,7 +34,7 @@ async def write(path: str, run: str) -> None:
 
 
 def notify(*words: str) -> None:
-    """One line, at once and whole."""
+    """Print a line with one write."""
     sys.stdout.write(" ".join(words) + "\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""Real kubectls against the API over the memory store: that of PATH, and those of SERVING_TEST_KUBECTLS."""
+"""The kubectl of PATH and those of SERVING_TEST_KUBECTLS, with an API server and a memory store."""
 
 import asyncio
 import os
@@ -21,7 +21,7 @@ needs_kubectl = pytest.mark.skipif(not KUBECTLS, reason="kubectl is not installe
 
 
 class Lines:
-    """A log that continues once for its followers."""
+    """Pod logs; followers receive one more line."""
 
     def stored(self, namespace: str) -> list[StoredLog]:
         del namespace
@@ -34,7 +34,7 @@ class Lines:
 
 
 class Observed(MemoryCluster):
-    """A store that reports the start of each watch."""
+    """A store that sets an event at the start of each watch."""
 
     def __init__(self) -> None:
         super().__init__(admit=admit)
@@ -46,7 +46,7 @@ class Observed(MemoryCluster):
 
 
 class Kubectl:
-    """One kubectl with its own home and kubeconfig."""
+    """A kubectl with its own home folder and kubeconfig."""
 
     def __init__(self, program: str, folder: Path, kubeconfig: Path) -> None:
         self._program = program
@@ -66,7 +66,7 @@ class Kubectl:
         )
 
     async def tried(self, *words: str) -> tuple[int, str]:
-        """Exit code, and both outputs together."""
+        """The exit code, and stdout and stderr together."""
         process = await self.start(*words)
         printed, _ = await process.communicate()
         assert process.returncode is not None
@@ -79,7 +79,7 @@ class Kubectl:
 
 
 async def serve_kubectl(program: str, folder: Path) -> AsyncGenerator[Kubectl, None]:
-    """A kubectl with a server."""
+    """A kubectl with an API server."""
     cluster = Observed()
     async with served(cluster, folder, logs=Lines(), has_tls=True) as api:
         kubectl = Kubectl(program, folder, api.kubeconfig)

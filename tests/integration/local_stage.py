@@ -1,4 +1,4 @@
-"""A template process and a kubelet over a store in this process: real pods, without the rest of ``serving up``."""
+"""A template process, and a kubelet with a store in this process: real pods without the rest of ``serving up``."""
 
 import asyncio
 import contextlib
@@ -63,22 +63,22 @@ class Template:
 
     @property
     def pid(self) -> int | None:
-        """The process id of the template; None between two."""
+        """The PID of the template; None while it is replaced."""
         children = children_of(self.supervisor.pid)
         return next((pid for pid in children if b"serving.home.processes.template" in _command_line(pid)), None)
 
     def kill(self) -> None:
-        """Kill it; the supervisor starts it again."""
+        """Kill the template; the supervisor restarts it."""
         pid = self.pid
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
 
     def reload(self) -> None:
-        """Have the supervisor replace it."""
+        """Let the supervisor replace the template."""
         self.supervisor.send_signal(signal.SIGHUP)
 
     def stop(self) -> None:
-        """End both in peace."""
+        """Stop the supervisor and the template gracefully."""
         self.supervisor.terminate()
         self.supervisor.wait()
         assert self.supervisor.stdout is not None
@@ -94,7 +94,7 @@ def _command_line(pid: int) -> bytes:
 
 @contextlib.contextmanager
 def template_process(folder: Path, *, isolation: str = "default") -> Iterator[Template]:
-    """A template in its own state folder."""
+    """A template process with its own state folder."""
     template = Template(StateFolder(folder), isolation)
     try:
         yield template
@@ -103,17 +103,17 @@ def template_process(folder: Path, *, isolation: str = "default") -> Iterator[Te
 
 
 class Machine:
-    """The store, and queries about its pods."""
+    """The store, the kubelet, and queries about their pods."""
 
     def __init__(self, cluster: MemoryCluster, state: StateFolder, kubelet: Kubelet) -> None:
         self.cluster, self.state, self.kubelet = cluster, state, kubelet
 
     async def start(self, pod: Object) -> Object:
-        """Make a pod."""
+        """Create a pod."""
         return await self.cluster.create(POD, pod)
 
     async def until(self, holds: Callable[[Object], object], name: str = "p", *, within_s: float = 60) -> Object:
-        """Wait until a pod fulfils a condition; the pod."""
+        """Wait until a pod satisfies a condition; return the pod."""
         async with asyncio.timeout(within_s), self.cluster.watch(POD, resource_version="0") as events:
             async for event in events:
                 is_it = event.type is not EventType.DELETED and event.object["metadata"]["name"] == name
@@ -133,11 +133,11 @@ class Machine:
                         return
 
     async def ready(self, name: str = "p") -> Object:
-        """The pod when it is ready."""
+        """Wait until the pod is ready; return it."""
         return await self.until(is_ready, name)
 
     async def get(self, pod: Object, path: str = "/") -> tuple[int, str]:
-        """A request to a pod's queue-proxy: status and body."""
+        """Send a request to a pod's queue-proxy; return the status and the body."""
         reader, writer = await asyncio.open_connection(pod["status"]["podIP"], 8012)
         try:
             writer.write(f"GET {path} HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n".encode())
@@ -148,12 +148,12 @@ class Machine:
         return int(head.split(b" ")[1]), body.decode()
 
     async def clear(self) -> None:
-        """Delete all pods with their logs, and wait until they have ended: the next test has the same template."""
+        """Delete all pods with their logs, and wait until they have ended, because the next test uses the same template."""
         for pod in (await self.cluster.list(POD)).items:
             await self.cluster.delete(POD, pod["metadata"]["namespace"], pod["metadata"]["name"], grace_s=0)
         for pod in (await self.cluster.list(POD)).items:
             await self.until_gone(pod["metadata"]["name"])
-        # The template has forgotten them: the next control process would take over what it notes.
+        # Wait until the template has no records of them, which the next control process would adopt.
         await until(lambda: not self.kubelet.pod_count and not list(self.state.processes.glob("*.note")))
         shutil.rmtree(self.state.logs / "pods", ignore_errors=True)
 
@@ -171,7 +171,7 @@ async def controlled(
     isolation: str = "default",
     gap: str = "",
 ) -> AsyncIterator[Machine]:
-    """A kubelet and a manager, as in the control process; leaving it ends that process."""
+    """A kubelet and a manager, as in the control process; the end of the block is the end of that process."""
     cluster = MemoryCluster()
     metadata = {"name": "hello-00001", "namespace": "default"}
     await cluster.create(REVISION, {"metadata": metadata, "spec": {"containerConcurrency": 1}})
@@ -202,7 +202,7 @@ async def controlled(
             task.cancel()
     await cluster.close()
     for folder in set(cgroups.folders.values()) if cgroups else ():
-        # One with pods stays for the next kubelet.
+        # A runtime with pods stays for the next kubelet.
         with contextlib.suppress(OSError):
             folder.rmdir()
 
@@ -220,7 +220,7 @@ def manifest(name: str = "p", command: str = f"{sys.executable} {HELLO}", **cont
 
 
 def deployment(replicas: int, command: str = f"{sys.executable} {HELLO}") -> Object:
-    """A Deployment of such pods."""
+    """A Deployment of these pods."""
     pod = manifest(command=command)
     template = {"metadata": {key: pod["metadata"][key] for key in ("labels", "annotations")}, "spec": pod["spec"]}
     return {
@@ -235,7 +235,7 @@ def secret_line(pod: str) -> str:
 
 
 def status_of(pod: Object) -> Object:
-    """The status of its container; empty before there is one."""
+    """The status of the pod's first container; empty if there is none yet."""
     statuses = (pod.get("status") or {}).get("containerStatuses") or [{}]
     status: Object = statuses[0]
     return status

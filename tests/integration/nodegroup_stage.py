@@ -1,4 +1,4 @@
-"""Passes of the node group daemon over a store and the memory cloud, one at a time, at given times."""
+"""Single passes of the node group daemon over a store and the memory cloud, with a simulated clock."""
 
 import asyncio
 import contextlib
@@ -24,7 +24,7 @@ BEGIN_S = 1_700_000_000.0
 
 
 class NodeGroupStage:
-    """``now_s`` is the time of the store and of the passes."""
+    """A store, a cloud and the daemon's passes; ``now_s`` is the time of all of them."""
 
     def __init__(self, cluster: MemoryCluster, cloud: MemoryCloud) -> None:
         self.cluster, self.cloud = cluster, cloud
@@ -56,46 +56,46 @@ class NodeGroupStage:
         self.counts.count(group_pass, book)
 
     async def restart(self) -> None:
-        """Replace the daemon: its memory is lost."""
+        """Replace the daemon, which loses its memory."""
         await self.stop()
         self.passes = self._passes()
         self._following = asyncio.create_task(self.passes.watch())
         await self.passes.synced()
 
     async def stop(self) -> None:
-        """Stop following: the objects of a pass become stale."""
+        """Stop the watches, so that the objects of a pass become stale."""
         if self._following is not None:
             self._following.cancel()
             await asyncio.wait({self._following})
             self._following = None
 
     async def group(self, name: str = "shared", **spec: Any) -> None:  # noqa: ANN401 - JSON
-        """A NodeGroup, and the cloud's group."""
+        """Create a NodeGroup and the cloud's group."""
         await self.cluster.create(NODE_GROUP, {"metadata": {"name": name}, "spec": {**GROUP_SPEC, **spec}})
 
     async def node(self, name: str, **more: Any) -> None:  # noqa: ANN401 - of the builder
-        """A node of 4 cores that is Ready."""
+        """Create a ready node with 4 cores."""
         body = node_object(name, **more)
         status = body.pop("status")
         await self.cluster.create(NODE, body)
         await self.cluster.patch(NODE, "", name, patch={"status": status}, subresource="status")
 
     async def pod(self, name: str, **more: Any) -> None:  # noqa: ANN401 - of the builder
-        """A pod that runs on a node, or waits for one."""
+        """Create a pod that runs on a node or is pending."""
         body = pod_object(name, **more)
         status = body.pop("status")
         await self.cluster.create(POD, body)
         await self.cluster.patch(POD, "default", name, patch={"status": status}, subresource="status")
 
     async def run(self, *, after_s: float = 0.0) -> list[GroupPass]:
-        """Run a pass at a later time, once the reflectors have seen everything."""
+        """Run a pass at a later time, after the reflectors have received all objects."""
         self.now_s += after_s
         if self._following is not None:
             await self._seen_all()
         return await self.passes.run_once()
 
     async def run_one(self, *, after_s: float = 0.0) -> GroupPass:
-        """The pass of the only group."""
+        """Run a pass; return the result of the only group."""
         (group_pass,) = await self.run(after_s=after_s)
         return group_pass
 

@@ -10,7 +10,7 @@ _CGI = (
     r"""busybox mkdir -p /tmp/cgi-bin; printf '#!/bin/sh\nsleep 1; printf "Content-Type: text/plain\\r\\n\\r\\nslow"' """
     "> /tmp/cgi-bin/slow; busybox chmod 755 /tmp/cgi-bin/slow; exec /server"
 )
-# Both take 200 MiB while they handle a request.
+# Both use 200 MiB while they handle a request.
 _GREEDY_SHELL = (
     r"printf '#!/bin/sh\nread line && exec dd 3>&1 if=/dev/zero of=/dev/null bs=200M count=100' > /tmp/greedy; "
     "busybox chmod 755 /tmp/greedy; exec busybox nc -ll -p $PORT -e /tmp/greedy"
@@ -27,7 +27,7 @@ HTTPServer(("127.0.0.1", int(os.environ["PORT"])), Greedy).serve_forever()
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):
-    """A runtime: its name, its server with a path that takes a second, and its additions to an environment."""
+    """A runtime: its name, its apps with a slow path, and the variables that it adds to the environment."""
 
     name: str
     server: str

@@ -1,4 +1,4 @@
-"""The query token of daemons in tests. They find it where a supervisor names it, in the environment."""
+"""The query token of daemons in tests, in the environment variable that a supervisor sets."""
 
 import atexit
 import os
@@ -12,7 +12,7 @@ _descriptor, FILE = tempfile.mkstemp(prefix="query-token-")
 os.write(_descriptor, TOKEN.encode())
 os.close(_descriptor)
 atexit.register(Path(FILE).unlink, missing_ok=True)
-# Processes that tests start inherit it, and `serving up` replaces it.
+# Processes of tests inherit the variable, and `serving up` replaces it.
 os.environ[QUERY_TOKEN_FILE_VARIABLE] = FILE
 GATE = QueryGate(FILE)
 HEADERS = GATE.headers()

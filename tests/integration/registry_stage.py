@@ -1,4 +1,4 @@
-"""A registry of images on this machine, open or with a password, and uploads to it."""
+"""A local image registry, with or without a password, and uploads to it."""
 
 import base64
 import contextlib
@@ -24,7 +24,7 @@ _WORD = "hush"
 
 @contextlib.asynccontextmanager
 async def a_registry(tmp_path: Path, *, is_open: bool = True) -> AsyncIterator[str]:
-    """The address of a registry; a private one needs a name and a password. Skips without an installed registry."""
+    """A registry; yields its address. Skips the test if no registry is installed."""
     if not REGISTRY or not SKOPEO:
         pytest.skip("needs docker-registry and skopeo (apt-get install docker-registry skopeo)")
     with socket.socket() as probe:
@@ -65,14 +65,14 @@ def _is_up(address: str) -> bool:
 
 
 def push(archive: Path, name: str) -> None:
-    """Bring the image of an archive into a registry."""
+    """Push the image of an archive to a registry."""
     options = ["-q", "--dest-tls-verify=false", "--dest-creds", f"me:{_WORD}"]
     command = ["skopeo", "copy", *options, f"oci-archive:{archive}", f"docker://{name}"]
     subprocess.run(command, check=True)
 
 
 def login(registry: str, *, word: str = _WORD, name: str = "login") -> Object:
-    """The Secret that ``kubectl create secret docker-registry`` makes."""
+    """A Secret as created by ``kubectl create secret docker-registry``."""
     pair = base64.b64encode(f"me:{word}".encode()).decode()
     config = base64.b64encode(json.dumps({"auths": {registry: {"auth": pair}}}).encode()).decode()
     metadata = {"name": name, "namespace": "default"}

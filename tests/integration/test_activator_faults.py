@@ -46,7 +46,7 @@ async def test_requests_are_retried_when_a_pod_refuses_connections() -> None:
     assert bodies == ["q"] * 20
 
 
-async def test_requests_wait_in_order_when_the_only_pod_is_gone() -> None:
+async def test_requests_wait_in_order_after_the_only_pod_stops() -> None:
     async with staged() as stage:
         await stage.service()
         stopped = await stage.pod_seen("p")

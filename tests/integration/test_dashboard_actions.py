@@ -100,7 +100,7 @@ async def test_wake_action_sends_request_and_reports_its_response() -> None:
         assert response["said"].startswith("hello-00002 answered 200 OK in ")
         assert response["said"].endswith(" ms, a cold start")
         # The stage also receives queries for decisions.
-        assert "GET / hello.default.localhost:80" in stage.asked
+        assert "GET / hello.default.localhost:80" in stage.requests
         assert (await stage.act("wake", service="none"))[0] == 404
 
 

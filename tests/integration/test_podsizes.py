@@ -116,7 +116,7 @@ async def test_repeated_report_makes_no_api_call() -> None:
         assert stage.cluster.writes == before
 
 
-async def test_pod_that_wakes_during_resize_gets_its_requests_back() -> None:
+async def test_pod_that_wakes_during_resize_regains_its_requests() -> None:
     async with staged() as stage:
         for stat in (DORMANT, AWAKE, DORMANT, AWAKE):
             stage.sizes.update(KEY, stat, is_ready=True)

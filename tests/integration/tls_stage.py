@@ -36,7 +36,7 @@ def write_pair(certificate: Path, key: Path, *hosts: str) -> Pair:
 def client_context(*protocols: str) -> ssl.SSLContext:
     """A client that trusts the authority, and offers these protocols."""
     context = ssl.create_default_context()
-    # Python 3.11.2 sets it: an end without a goodbye would look like one with it.
+    # Python 3.11.2 sets this option, with which an end without close_notify looks like a regular one.
     context.options &= ~ssl.OP_IGNORE_UNEXPECTED_EOF
     AUTHORITY.configure_trust(context)
     if protocols:
@@ -45,7 +45,7 @@ def client_context(*protocols: str) -> ssl.SSLContext:
 
 
 class RawTls:
-    """One connection over TLS whose bytes the test controls. ``ssl`` has the negotiated values."""
+    """A TLS connection whose bytes the test controls. ``ssl`` has the negotiated values."""
 
     def __init__(self, link: Link, context: ssl.SSLContext, host: str | None) -> None:
         if host is None:
@@ -70,7 +70,7 @@ class RawTls:
 
     def hello(self) -> bytes:
         """The first bytes of a handshake."""
-        # It has said its part, and wants the answer.
+        # The handshake continues with the server's response.
         with contextlib.suppress(ssl.SSLWantReadError):
             self.ssl.do_handshake()
         return self._outgoing.read()
@@ -114,20 +114,20 @@ class RawTls:
 
     def send_close_notify(self) -> None:
         """Send close_notify."""
-        # It has said its part, and wants the server's goodbye.
+        # The library waits for the server's close_notify.
         with contextlib.suppress(ssl.SSLWantReadError):
             self.ssl.unwrap()
         self.flush()
 
     async def read(self) -> bytes:
-        """Some bytes; none after the server's goodbye. Raises ``ssl.SSLError`` at an end without one."""
+        """Some bytes; empty after close_notify. Raises ``ssl.SSLError`` if the connection ends without close_notify."""
         while True:
             try:
                 return self.ssl.read(65_536)
             except ssl.SSLWantReadError:
                 await self._more()
             except ssl.SSLZeroReturnError:
-                # So it reads after our own goodbye.
+                # Also raised after this side has sent close_notify.
                 return b""
 
     async def until(self, end: bytes) -> bytes:
@@ -147,7 +147,7 @@ class RawTls:
         return data
 
     async def closed(self) -> None:
-        """Close."""
+        """Close the connection."""
         await self.link.closed()
 
 
@@ -165,7 +165,7 @@ async def handshake(address: tuple[str, int], host: str | None, context: ssl.SSL
 async def tls_proxied(
     script: Script = ok, settings: HttpSettings | None = None, *, handshake_max_s: float = 10.0
 ) -> AsyncIterator[tuple[Proxy, Certificates]]:
-    """A proxy with a certificate for the host "h" before an upstream; at the end it must hold no state of any request."""
+    """A proxy with a certificate for host "h" and an upstream; checks that no request state remains after the block."""
     certificates = Certificates(handshake_max_s=handshake_max_s)
     certificates.update({"h": issued("h")})
     terms = certificates.terms

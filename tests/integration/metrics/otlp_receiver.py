@@ -1,4 +1,4 @@
-"""A real receiver of OTLP over HTTP: an aiohttp server that decodes and keeps the protobuf."""
+"""A receiver of OTLP over HTTP: an aiohttp server that decodes and stores the protobuf messages."""
 
 import asyncio
 import contextlib
@@ -51,7 +51,7 @@ class Receiver:
         return web.Response(body=ExportMetricsServiceResponse().SerializeToString(), content_type=_PROTOBUF)
 
     async def until(self, holds: Callable[[], object], *, within_s: float = 100) -> None:
-        """Wait until the received data fulfil a condition."""
+        """Wait until the received data satisfies a condition."""
         async with asyncio.timeout(within_s), self._arrived:
             await self._arrived.wait_for(lambda: bool(holds()))
 

@@ -1,4 +1,4 @@
-"""The data path runs on uvloop, so its tests do."""
+"""Tests of the data path run on uvloop, like the data path."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -18,5 +18,5 @@ def pytest_asyncio_loop_factories(
 
 @pytest.fixture(params=list(PODS))
 def pod(request: pytest.FixtureRequest) -> PodMaker:
-    """A pod, by both queue-proxies."""
+    """A maker of pods, for each kind of queue-proxy."""
     return PODS[request.param]

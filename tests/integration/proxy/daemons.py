@@ -1,4 +1,4 @@
-"""Both HTTP daemons, each before one scripted upstream, for tests of both."""
+"""The activator and the queue-proxy, each with one scripted upstream, for tests of both."""
 
 import asyncio
 import contextlib
@@ -16,7 +16,7 @@ from tests.integration.proxy.peers import Backend, Link, Script, backed, get, ok
 from tests.integration.proxy.pods import BELIEVED, forwarding
 
 HOST = b"hello.default.localhost"
-# Settings of a queue-proxy, by the names that a Revision has for them.
+# Settings of a queue-proxy, by their field names in a Revision.
 _OF_A_REVISION = {
     "request_timeout_s": "timeoutSeconds",
     "response_start_timeout_s": "responseStartTimeoutSeconds",
@@ -25,7 +25,7 @@ _OF_A_REVISION = {
 
 
 class Running:
-    """A running daemon. ``level`` is the number of requests inside, ``page`` its page of metrics."""
+    """A running daemon. ``level`` returns the number of its requests, ``page`` its metrics page."""
 
     def __init__(
         self,
@@ -41,23 +41,23 @@ class Running:
         self._links: list[Link] = []
 
     async def client(self) -> Link:
-        """A connection to it."""
+        """Open a connection to the daemon."""
         return await self.client_of(None)
 
     async def client_of(self, own: str | None) -> Link:
-        """A connection to it from an address of this machine."""
+        """Open a connection to the daemon from a local address."""
         link = await Link.to(self.address, own=own)
         self._links.append(link)
         return link
 
     async def close(self) -> None:
-        """Close all connections to it."""
+        """Close all connections to the daemon."""
         for link in self._links:
             await link.closed()
 
 
 class _Scripted(PodServer):
-    """A pod that follows a script."""
+    """A pod that runs a script."""
 
     def __init__(self, backend: Backend) -> None:
         super().__init__("p")

@@ -1,4 +1,4 @@
-"""HTTP/2 by hand: frames from bytes, and a connection that reads frames. No library validates the bytes."""
+"""Hand-made HTTP/2: frames from bytes, and connections that read frames, without validation by a library."""
 
 import asyncio
 
@@ -15,13 +15,13 @@ ENDED = END_STREAM | END_HEADERS
 
 
 class Kind:
-    """Kinds of frames."""
+    """Frame types."""
 
     DATA, HEADERS, PRIORITY, RST, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = range(10)
 
 
 class Code:
-    """Codes of errors."""
+    """Error codes."""
 
     NO_ERROR, PROTOCOL_ERROR, INTERNAL_ERROR, FLOW_CONTROL, SETTINGS_TIMEOUT, STREAM_CLOSED, FRAME_SIZE = range(7)
     REFUSED_STREAM, CANCEL, COMPRESSION = 7, 8, 9
@@ -29,7 +29,7 @@ class Code:
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """One frame that was read."""
+    """A received frame."""
 
     kind: int
     flags: int
@@ -53,7 +53,7 @@ def frame(kind: int, payload: bytes = b"", *, flags: int = 0, stream_id: int = 0
 
 
 def fields(*pairs: tuple[str, str]) -> bytes:
-    """A head as HPACK writes it, without its table."""
+    """A header block in HPACK, without use of the dynamic table."""
     encoder = Encoder()
     encoder.header_table_size = 0
     return encoder.encode(pairs, huffman=False)
@@ -98,7 +98,7 @@ class Http2:
         return new_frame
 
     async def until(self, kind: int, stream_id: int | None = None) -> Frame:
-        """The next frame of a kind; others are read over."""
+        """The next frame of a kind; other frames are skipped."""
         while (new_frame := await self.frame()) is not None:
             if new_frame.kind == kind and stream_id in (None, new_frame.stream_id):
                 return new_frame
@@ -151,7 +151,7 @@ class Http2App:
                 return new_frame
 
     async def request(self) -> int:
-        """The number of the stream of the next request."""
+        """Wait for the next request; return its stream ID."""
         return (await self.frame(Kind.HEADERS)).stream_id
 
     def respond(self, stream_id: int, body: bytes = b"fine", *more: tuple[str, str]) -> None:

@@ -17,7 +17,7 @@ from serving.net.proxy.server.listener import HttpServer
 
 # The largest head that either end reads; above the default limit of a proxy.
 _HEAD_BYTES_MAX = 1 << 20
-# What any step of a test may take; far above what it takes.
+# The timeout of each step of a test, far above its usual duration.
 STEP_S = 60.0
 
 MARK = b"Idempotency-Key: 1\r\n"
@@ -80,7 +80,7 @@ class Link:
             return payload, trailers
 
     async def message(self) -> tuple[bytes, bytes]:
-        """A head and its body by Content-Length."""
+        """A head, and a body by Content-Length."""
         head = await self.head()
         length = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
         return head, await self.body(int(length[0].split(b":")[1])) if length else b""
@@ -108,7 +108,7 @@ class Link:
         self.writer.close()
 
     async def closed(self) -> None:
-        """Close, and wait for it: a writer that outlives its loop complains."""
+        """Close the connection and wait for it, because a writer that outlives its event loop warns."""
         self.writer.close()
         with contextlib.suppress(OSError):
             await self.writer.wait_closed()
@@ -118,7 +118,7 @@ Script = Callable[[Link], Awaitable[None]]
 
 
 class Backend:
-    """An upstream. Each connection runs the script; ``links`` are all that were made."""
+    """An upstream that runs a script on each connection; ``links`` has all connections."""
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -133,7 +133,7 @@ class Backend:
         self.tasks.add(task)
         link = Link(reader, writer)
         self.links.append(link)
-        # The end of a connection ends its script; a script that waits for it says so by reading.
+        # The end of a connection ends its script; a script can wait for it by reading.
         with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, asyncio.CancelledError):
             await self._script(link)
         await link.closed()
@@ -211,7 +211,7 @@ class Proxy:
 
 @contextlib.asynccontextmanager
 async def backed(script: Script) -> AsyncIterator[Backend]:
-    """An upstream that follows a script."""
+    """A running upstream with a script."""
     backend = Backend(script)
     server = await asyncio.start_server(backend.accept, "127.0.0.1", 0, limit=_HEAD_BYTES_MAX)
     backend.server = server
@@ -233,7 +233,7 @@ async def proxied(
     make: Callable[[HttpServer, Wiring], asyncio.Protocol] | None = None,
     pool: type[Pool] = Pool,
 ) -> AsyncIterator[Proxy]:
-    """A proxy before a scripted upstream. At the end it must hold no state of any request."""
+    """A proxy with a scripted upstream; checks that no request state remains after the block."""
     settings = settings or HttpSettings()
     async with backed(script) as backend:
         server = HttpServer(settings, pool=pool(settings, clock=time.monotonic))
@@ -263,7 +263,7 @@ def free_socket() -> socket.socket:
 
 
 async def settled(count: Callable[[], int]) -> None:
-    """Wait until a count has grown and then stays equal for a tenth of a second."""
+    """Wait until a count is positive and unchanged for a tenth of a second."""
     before = -1
     async with asyncio.timeout(STEP_S):
         while before <= 0 or count() != before:

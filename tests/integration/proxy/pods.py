@@ -1,4 +1,4 @@
-"""Both queue-proxies, each before a scripted app: the one that forwards, and the one in the app's process."""
+"""Both kinds of queue-proxy with a scripted app: the forwarding daemon, and the middleware in the app's process."""
 
 import asyncio
 import contextlib
@@ -32,7 +32,7 @@ POST_DRAIN = b"POST /drain HTTP/1.1\r\nHost: h\r\nContent-Length: 0\r\n\r\n"
 
 
 class Pod:
-    """A running queue-proxy with its app. ``stop`` is the order to stop."""
+    """A running queue-proxy with its app; set ``stop`` to stop it."""
 
     def __init__(self, requests: Address, admin: Address, ready_reader: int) -> None:
         self.app: Backend
@@ -56,7 +56,7 @@ class Pod:
             link.send(request)
             return await link.message()
         finally:
-            # A waiting test asks many times, and the number of connections is bounded.
+            # Tests poll, and the number of connections is limited.
             link.close()
 
     async def ready(self) -> None:
@@ -65,7 +65,7 @@ class Pod:
             head, _ = await self.get_admin(get(b"/readyz"))
 
     async def inside(self, count: int) -> None:
-        """Wait until so many requests are in flight."""
+        """Wait until `count` requests are in the queue-proxy."""
         async with asyncio.timeout(60):
             request_count = get(b"/metrics", b"K-Pod-Secret: %b\r\n" % self.secret.encode())
             while b"queueproxy_requests_inside %d\n" % count not in (await self.get_admin(request_count))[1]:
@@ -110,7 +110,7 @@ async def in_process(
     more: Mapping[str, object] = MappingProxyType({}),
     **knobs: float,
 ) -> AsyncIterator[Pod]:
-    """A queue-proxy in the process of an app, which is this one, with uvicorn."""
+    """A queue-proxy as middleware of an app in this process, with uvicorn."""
     async with (
         backed(script) as backend,
         served(scripted_app(backend.address), readiness, url, more, **knobs) as running,
@@ -127,7 +127,7 @@ async def served(
     more: Mapping[str, object] = MappingProxyType({}),
     **knobs: float,
 ) -> AsyncIterator[Pod]:
-    """An app in this process, with its own queue-proxy. ``more`` are further fields of its pod."""
+    """An app in this process with a queue-proxy middleware. ``more`` are further fields of its pod."""
     async with _staged(None, readiness, url, knobs) as (running, plain, sockets):
         spec = msgspec.structs.replace(plain, **more)
         server = server_of(app, spec)
@@ -145,7 +145,7 @@ PODS: dict[str, PodMaker] = {"queue-proxy": forwarding, "in process": in_process
 
 
 def server_of(app: App, spec: PodSpec) -> uvicorn.Server:
-    """A server of an app with its own queue-proxy, as ``python -m serving.asgi`` makes one."""
+    """A server of an app with a queue-proxy middleware, as created by ``python -m serving.asgi``."""
     middleware = QueueProxyMiddleware(app, spec=spec)
     config = uvicorn.Config(
         middleware,
@@ -160,7 +160,7 @@ def server_of(app: App, spec: PodSpec) -> uvicorn.Server:
 
 
 class _Server(uvicorn.Server):
-    """A server that does not repeat the signals of its end: they are this process's."""
+    """A server that does not re-raise its stop signals, which would stop this process."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -172,7 +172,7 @@ class _Server(uvicorn.Server):
 
 
 async def order_stop(stop: asyncio.Event) -> None:
-    """The signal to the server in this process, once it is due."""
+    """Send the stop signal to the server in this process after `stop` is set."""
     await stop.wait()
     if callable(signal.getsignal(signal.SIGTERM)):
         signal.raise_signal(signal.SIGTERM)
@@ -217,7 +217,7 @@ async def _staged(
 
 @contextlib.asynccontextmanager
 async def _ended(running: Pod) -> AsyncIterator[None]:
-    """Stop it at the end, and close all connections to it."""
+    """Stop the pod after the block, and close all connections to it."""
     try:
         yield
     finally:
@@ -229,7 +229,7 @@ async def _ended(running: Pod) -> AsyncIterator[None]:
 
 
 class Gate:
-    """An app that holds each request until released, and records their order."""
+    """An app that holds each request until it is released, and records the order of requests."""
 
     def __init__(self) -> None:
         self.order: list[bytes] = []

@@ -30,7 +30,7 @@ def scripted_app(address: tuple[str, int]) -> App:
 
 
 async def _send_body(link: Link, scope: Scope, receive: Receive) -> None:
-    """Send the request; return when the client has left."""
+    """Send the request; return when the client has disconnected."""
     headers = [(name.title(), value) for name, value in scope["headers"]]
     lines = b"".join(b"%b: %b\r\n" % line for line in headers)
     target = scope["raw_path"] + (b"?" + scope["query_string"] if scope["query_string"] else b"")
@@ -54,7 +54,7 @@ async def _respond(link: Link, scope: Scope, send: Send) -> None:
     while remaining:
         piece = await link.reader.read(min(remaining, _PIECE_BYTES))
         if not piece:
-            # An upstream that dies in its answer is an app that fails.
+            # An upstream that dies during its response is an app that raises an error.
             raise ConnectionResetError
         remaining -= len(piece)
         await send({"type": "http.response.body", "body": piece, "more_body": bool(remaining)})

@@ -53,7 +53,7 @@ async def test_hop_by_hop_headers_of_response_are_removed() -> None:
 
 
 @pytest.mark.parametrize("head", [b"Content-Length: 3\r\nX-Date: d", b"Transfer-Encoding: chunked\r\nUpdate: d"])
-async def test_response_without_date_receives_one(head: bytes) -> None:
+async def test_date_is_added_to_response_without_date(head: bytes) -> None:
     body = b"abc" if b"Length" in head else b"3\r\nabc\r\n0\r\n\r\n"
     hints = b"HTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\n\r\n"
     async with proxied(responding(hints + b"HTTP/1.1 200 OK\r\n%b\r\n\r\n%b" % (head, body))) as proxy:

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import pytest
 
 from serving.core.model.errors import SettingsError
-from serving.core.settings.daemons import ACTIVATOR, AUTOSCALER, CONTROLLER, DAEMONS, DASHBOARD
+from serving.core.settings.daemons import AUTOSCALER, CONTROLLER, DAEMONS, DASHBOARD
 from serving.core.settings.knob import COUNT, Clash, Knob, SettingsRecord, live_fields
 from serving.core.settings.live import AppliedConfigMap, LiveSettings, config_map_of
 from serving.core.settings.load import Daemon
@@ -56,9 +56,8 @@ def test_invalid_config_map_is_rejected_entirely_and_earlier_values_remain() -> 
 
 def test_daemon_starts_with_defaults_if_config_map_is_invalid() -> None:
     settings = live()
-    assert applied(settings, stable_window="never").problems
-    assert value(settings) == 60.0
-    assert settings.begin() is settings.settings
+    assert applied(settings, stable_window="never", max_scale_limit="7", stats_address="127.0.0.1:1").problems
+    assert settings.begin() == AUTOSCALER.record()
 
 
 def test_environment_overrides_config_map() -> None:
@@ -133,10 +132,14 @@ def test_invalid_config_map_does_not_block_another() -> None:
     assert applied(settings, "config-high", high="30").changed == ("high",)
 
 
-def test_corrected_config_map_applies_after_rejection() -> None:
-    settings = live(ACTIVATOR)
-    assert applied(settings, "config-activator", tell_revision="nonsense").problems
-    assert applied(settings, "config-activator", tell_revision="false").changed == ("tell_revision",)
+def test_corrected_config_map_replaces_rejected_one() -> None:
+    daemon = Daemon(name="pair", record=_Pair, config_map="config-pair")
+    settings = LiveSettings(daemon, registry=[daemon], environment={})
+    assert applied(settings, "config-low", low="20").problems
+    assert applied(settings, "config-low", low="5").changed == ("low",)
+    # The rejected 20 would be valid now.
+    assert applied(settings, "config-high", high="30").changed == ("high",)
+    assert settings.settings == _Pair(low=5, high=30)
 
 
 @pytest.mark.parametrize("daemon", DAEMONS, ids=lambda daemon: daemon.name)

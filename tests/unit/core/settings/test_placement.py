@@ -4,6 +4,8 @@ import pytest
 
 from serving.core.model.errors import InvalidValue
 from serving.core.settings.placement import (
+    LOAD_WATCHER,
+    METRICS_SERVER,
     PROMETHEUS,
     ExtenderTlsSettings,
     LoadSourceSettings,
@@ -73,6 +75,15 @@ def test_invalid_url_is_a_clash_without_credentials_in_message(url: str) -> None
     assert "secret" not in clash.what + clash.expected
 
 
-def test_prometheus_address_is_configured_url_or_default() -> None:
-    assert LoadSourceSettings(source=PROMETHEUS).address == "http://prometheus-k8s.monitoring:9090"
-    assert LoadSourceSettings(source=PROMETHEUS, url="http://p:9/").address == "http://p:9"
+@pytest.mark.parametrize(
+    ("source", "default"),
+    [
+        # Of the cluster's API, whose address a client has.
+        (METRICS_SERVER, ""),
+        (PROMETHEUS, "http://prometheus-k8s.monitoring:9090"),
+        (LOAD_WATCHER, "http://load-watcher.loadwatcher:2020"),
+    ],
+)
+def test_address_of_source_is_configured_url_or_default(source: str, default: str) -> None:
+    assert LoadSourceSettings(source=source).address == default
+    assert LoadSourceSettings(source=source, url="http://p:9/").address == "http://p:9"

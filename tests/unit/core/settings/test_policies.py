@@ -10,15 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from serving.core.model.errors import Invalid
+from serving.core.model.knative import SERVING_GROUP
 from serving.core.model.objects import Object
 from serving.core.settings.annotations import annotation_fields, read_annotations
 from serving.core.settings.autoscaler import AutoscalerSettings
 from serving.core.settings.controller import ControllerSettings
 from serving.core.settings.policies import render_policies
 from serving.home.admission.admission import admit
-from serving.net.cluster.kinds import KINDS, SERVING_SERVICE
+from serving.home.schemas.crds import crds
+from serving.net.cluster.kinds import CONFIGURATION, DOMAIN_MAPPING, REVISION, ROUTE, SERVING_SERVICE
 from serving.tools.cli.client.tree import tree_folder
-from tests.unit.config.policies import CASES, refusals, service
+from tests.unit.config.policies import CASES, policies, refusals, service
 
 FILES = ("annotations", "pods")
 FIELDS = {field.knob.key: field for field in annotation_fields()}
@@ -205,6 +207,28 @@ def test_object_without_template_is_accepted() -> None:
     assert refused({key: value for key, value in service().items() if key != "spec"}) == []
 
 
-def test_kinds_include_all_kinds_with_templates() -> None:
-    known = {kind.plural for kind in KINDS}
-    assert {"services", "configurations", "revisions", "routes"} <= known
+def test_policies_match_each_kind_that_has_their_annotations() -> None:
+    rules = {
+        policy["metadata"]["name"]: policy["spec"]["matchConstraints"]["resourceRules"]
+        for policy in policies("annotations")
+    }
+    served = {kind for kind in crds() if kind.group == SERVING_GROUP}
+    templated = {kind for kind in served if "template" in crds()[kind].schema["properties"]["spec"]["properties"]}
+    expected = {
+        # A Revision gets the annotations of the template.
+        "serving-annotations": templated | {REVISION},
+        "serving-rollout-duration": {SERVING_SERVICE, ROUTE},
+        "serving-keys": templated | {ROUTE, DOMAIN_MAPPING},
+    }
+    assert templated == {SERVING_SERVICE, CONFIGURATION}
+    assert rules == {
+        name: [
+            {
+                "apiGroups": [SERVING_GROUP],
+                "apiVersions": ["*"],
+                "operations": ["CREATE", "UPDATE"],
+                "resources": sorted(kind.plural for kind in kinds),
+            }
+        ]
+        for name, kinds in expected.items()
+    }

@@ -19,10 +19,7 @@ def test_max_scale_up_amount_is_ten_times_max_scale_down_amount() -> None:
     assert settings.max_scale_up_amount == 10 * settings.max_scale_down_amount == 300
 
 
-def test_first_keys_have_style_of_config_maps() -> None:
-    assert [field.knob.key for field in fields_of(TriggerSettings)][:4] == [
-        "period",
-        "max-scale-up-amount",
-        "failing-pod-refuses-up",
-        "panic-lock",
-    ]
+def test_each_key_is_its_field_with_hyphens_and_without_unit() -> None:
+    keys = {field.path[-1]: field.knob.key for field in fields_of(TriggerSettings)}
+    assert keys["max_scale_up_amount"] == "max-scale-up-amount"
+    assert keys == {name: name.removesuffix("_s").replace("_", "-") for name in keys}

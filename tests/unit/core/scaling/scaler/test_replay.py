@@ -1,18 +1,24 @@
 import functools
+from collections.abc import Mapping
 
 import msgspec
 import pytest
 
 from serving.core.model.errors import InvalidValue
 from serving.core.model.knative import ServingState
+from serving.core.model.stat import Stat
 from serving.core.scaling.decision.records import DecisionCause, ScalerOutcome
+from serving.core.scaling.decision.view import ScalerView
+from serving.core.scaling.kpa.decide import ScaleDecision
+from serving.core.scaling.revision import ScaledRevision
 from serving.core.scaling.scaler.decision_history import DecisionHistory, DecisionRecord
 from serving.core.scaling.scaler.explain import headline
 from serving.core.scaling.scaler.replay import again, changed_spec, otherwise, read_record
+from serving.core.scaling.scaler.scaler import Scaler, StatSource
 from serving.core.scaling.spec import WindowKind
 from serving.core.settings.autoscaler import CLASSIC_CLASS
 from tests.unit.core.scaling.kpa_builders import spec_with
-from tests.unit.core.scaling.scaler_builders import World, facts_of, revision_with
+from tests.unit.core.scaling.scaler_builders import SETTINGS, World, facts_of, revision_with
 
 SEVEN = spec_with(target_value=7.0, total_value=10.0)
 
@@ -95,11 +101,50 @@ def test_replay_with_high_panic_threshold_has_no_panic() -> None:
     assert any(not response.is_same for response in responses)
 
 
+class Twin(Recorder):
+    """A recorder with a second scaler, which gets the same reports and decides with other windows."""
+
+    def __init__(self, revision: ScaledRevision, facts: ScalerView, changes: Mapping[str, str]) -> None:
+        super().__init__(revision, facts)
+        other = msgspec.structs.replace(revision, spec=changed_spec(revision.spec, changes))
+        self.other = Scaler(other, facts, SETTINGS, is_restart=False, now_s=self.now_s)
+        self.observed: dict[float, tuple[float, float]] = {}
+
+    def record(self, stat: Stat, source: StatSource, *, at_s: float | None = None) -> bool:
+        self.other.record(msgspec.structs.replace(stat, at_s=self.now_s if at_s is None else at_s), source)
+        return super().record(stat, source, at_s=at_s)
+
+    def decide(self, cause: DecisionCause = DecisionCause.PERIOD) -> ScalerOutcome:
+        before = self.facts.ready_count
+        outcome = super().decide(cause)
+        other = self.other.tick(outcome.view, outcome.inputs.cause, self.now_s)
+        if (averages := averages_of(other)) is not None:
+            self.observed[self.now_s] = averages
+        for number in range(self.facts.ready_count, before):
+            self.other.forget_pod(f"pod-{number}", self.now_s)
+        return outcome
+
+
+def averages_of(outcome: ScalerOutcome) -> tuple[float, float] | None:
+    detail = outcome.decided.detail
+    return (detail.observed_stable, detail.observed_panic) if isinstance(detail, ScaleDecision) else None
+
+
 @pytest.mark.parametrize(
     "changes", [{"panic_window_s": "20"}, {"stable_window_s": "30", "panic_window_s": "3"}], ids=str
 )
-def test_replay_with_other_windows_changes_outcomes(changes: dict[str, str]) -> None:
-    responses = list(otherwise(a_day(), changes))
+def test_replay_with_other_windows_has_averages_of_scaler_with_those_windows(changes: dict[str, str]) -> None:
+    twin = Twin(revision_with(SEVEN), facts_of(1), changes)
+    for load in (30.3, 300.7, 11.1, 0.0, 5.5):
+        twin.live(50, load=load)
+    # Longer than each window.
+    twin.now_s += 70.0
+    twin.live(50, load=200.2)
+    responses = list(otherwise(twin.records, changes))
+    replayed = {response.record.entry.outcome.at_s: averages_of(response.second) for response in responses}
+    assert len(replayed) > 10
+    assert replayed == {at_s: twin.observed.get(at_s) for at_s in replayed}
+    assert any(averages_of(response.first) != averages_of(response.second) for response in responses)
     assert any(not response.is_same for response in responses)
 
 

@@ -190,7 +190,7 @@ def test_changed_budget_applies_to_present_pods() -> None:
     assert getattr(book.allow("b", 1, 0), "count", None) == 0
 
 
-def test_allowance_has_reason_turn_share_floors_or_too_large() -> None:
+def test_allowance_has_reason_of_each_limit() -> None:
     book = Book("2 pods")
     book.allow("a", 1, 1)
     book.allow("b", 1, 1)
@@ -206,6 +206,14 @@ def test_allowance_has_reason_turn_share_floors_or_too_large() -> None:
     large = Book("50Mi").allow("a", 1, 0)
     assert large is not None
     assert (large.count, large.reason) == (0, AllowanceReason.TOO_LARGE)
+    shared = Book("2 pods")
+    shared.allow("a", 1, 1, 1)
+    ending = shared.allow("b", 1, 0)
+    assert ending is not None
+    assert (ending.count, ending.reason) == (0, AllowanceReason.ENDING)
+    # No budget: MemoryShortage gives the last reason.
+    reasons = {allowance.reason for allowance in (waiting, idle, floors, large, ending)}
+    assert reasons == set(AllowanceReason) - {AllowanceReason.MEMORY}
 
 
 def test_free_place_is_granted_to_longest_wait() -> None:

@@ -1,5 +1,7 @@
 """Annotations of Knative on a revision under ``policy: adaptive``: each acts, or selects Knative's policy."""
 
+from collections.abc import Mapping
+
 import pytest
 
 from serving.core.scaling.resolve import resolve_annotations
@@ -10,8 +12,8 @@ PREFIX = "autoscaling.knative.dev/"
 SETTINGS = AutoscalerSettings(policy=ADAPTIVE_POLICY)
 
 
-def resolved(name: str, value: str) -> ScalingSpec:
-    return resolve_annotations({PREFIX + name: value}, SETTINGS, container_concurrency=10, reachable=True)
+def resolved(annotations: Mapping[str, str]) -> ScalingSpec:
+    return resolve_annotations(annotations, SETTINGS, container_concurrency=10, reachable=True)
 
 
 @pytest.mark.parametrize(
@@ -29,9 +31,11 @@ def resolved(name: str, value: str) -> ScalingSpec:
 def test_annotation_of_knative_algorithm_selects_knative_policy(
     name: str, value: str, field: str, expected: object
 ) -> None:
-    spec = resolved(name, value)
-    assert spec.policy == KNATIVE_POLICY
+    spec = resolved({PREFIX + name: value})
+    assert (resolved({}).policy, spec.policy) == (ADAPTIVE_POLICY, KNATIVE_POLICY)
     assert getattr(spec, field) == expected
+    chosen = resolved({PREFIX + name: value, "autoscaling.serving.dev/policy": "adaptive"})
+    assert (chosen.policy, getattr(chosen, field)) == (ADAPTIVE_POLICY, expected)
 
 
 @pytest.mark.parametrize(
@@ -49,11 +53,10 @@ def test_annotation_of_knative_algorithm_selects_knative_policy(
 def test_annotation_of_both_policies_applies_under_adaptive_policy(
     name: str, value: str, field: str, expected: object
 ) -> None:
-    spec = resolved(name, value)
+    spec = resolved({PREFIX + name: value})
     assert spec.policy == ADAPTIVE_POLICY
     assert getattr(spec, field) == expected
-    plain = resolve_annotations({}, SETTINGS, container_concurrency=10, reachable=True)
-    assert getattr(plain, field) != expected
+    assert getattr(resolved({}), field) != expected
 
 
 def test_target_ratio_setting_applies_under_adaptive_policy() -> None:

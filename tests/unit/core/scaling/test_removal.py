@@ -12,3 +12,4 @@ def test_removal_rank_orders_by_dormancy_requests_and_heat() -> None:
         removal_rank(heat=500.0, in_flight=0.0),
     ]
     assert ranks == sorted(ranks)
+    assert len(set(ranks)) == len(ranks)

@@ -151,29 +151,6 @@ def test_classic_class_does_not_use_learnt_target() -> None:
     assert new_spec(ScalingAnnotations(class_name=CLASSIC_CLASS), off).target_mode is TargetMode.OFF
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("autoscaling.knative.dev/metric-aggregation-algorithm", "weightedExponential"),
-        ("autoscaling.knative.dev/panic-threshold-percentage", "150"),
-        ("autoscaling.knative.dev/panic-window-percentage", "20"),
-        ("autoscaling.knative.dev/scale-down-delay", "30s"),
-        ("autoscaling.knative.dev/scale-to-zero-pod-retention-period", "1m"),
-        ("autoscaling.knative.dev/target-utilization-percentage", "80"),
-        ("autoscaling.knative.dev/window", "30s"),
-    ],
-)
-def test_annotation_of_knative_algorithm_selects_knative_policy(name: str, value: str) -> None:
-    adaptive = AutoscalerSettings(policy=ADAPTIVE_POLICY)
-
-    def policy_with(annotations: dict[str, str]) -> str:
-        return resolve_annotations(annotations, adaptive, container_concurrency=10, reachable=True).policy
-
-    assert policy_with({}) == ADAPTIVE_POLICY
-    assert policy_with({name: value}) == KNATIVE_POLICY
-    assert policy_with({name: value, "autoscaling.serving.dev/policy": "adaptive"}) == ADAPTIVE_POLICY
-
-
 def test_several_metrics_have_their_own_targets() -> None:
     scaling_spec = new_spec(ScalingAnnotations(load="gauge:a=0.8, concurrency=20, rps, queue-length", target=9.0))
     assert (scaling_spec.metric, scaling_spec.total_value, scaling_spec.target_value) == ("gauge:a", 0.8, 0.8)

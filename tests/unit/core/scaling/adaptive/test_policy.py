@@ -356,11 +356,6 @@ def test_regret_is_restored_after_restart() -> None:
     assert msgspec.json.decode(learnt)["regret-cold"] == 3.0
 
 
-def test_missing_history_without_explanations_is_neutral() -> None:
-    policy = adaptive_policy(ADAPTIVE, AutoscalerSettings(), explains=False)
-    assert advice_at(policy, 100.0) is NEUTRAL
-
-
 def test_no_pod_is_anticipated_before_first_plan() -> None:
     assert new_policy().anticipated_count(ahead_s=30.0, now_s=0.0) == 0
 

@@ -167,12 +167,42 @@ def test_cpu_trigger_without_requests_is_reported() -> None:
     assert stage.condition()["status"] == "True"
 
 
-def test_usage_is_wanted_after_evaluation_of_cpu_trigger() -> None:
+@pytest.mark.parametrize(
+    ("spec", "wants"),
+    [
+        ({"up": CPU_UP}, True),
+        ({"down": CPU_UP}, True),
+        ({"up": {**CPU_UP, "triggers": [{"type": "mem", "usagePercent": 50, "timeSeconds": 10}]}}, True),
+        ({"up": ROOM_UP, "down": ROOM_UP}, False),
+        ({"min": 2}, False),
+    ],
+)
+def test_usage_is_wanted_only_for_cpu_and_memory_triggers(spec: dict[str, object], *, wants: bool) -> None:
     stage = TriggerStage()
-    stage.triggers.set_policy(policy(up=CPU_UP))
+    stage.triggers.set_policy(policy(**spec))
     assert not stage.triggers.wants_usage
     stage.decide()
+    assert stage.triggers.wants_usage is wants
+
+
+def test_usage_is_wanted_while_a_revision_has_cpu_trigger() -> None:
+    stage = TriggerStage()
+    stage.triggers.set_policy(policy(up=CPU_UP))
+    stage.decide()
+    stage.triggers.set_policy(policy(up=ROOM_UP))
+    stage.decide(now_s=1.0)
+    assert not stage.triggers.wants_usage
+    stage.triggers.set_policy(policy(up=CPU_UP))
+    stage.decide(now_s=2.0)
     assert stage.triggers.wants_usage
+    stage.triggers.drop_policy(KEY)
+    stage.decide(now_s=3.0)
+    assert not stage.triggers.wants_usage
+    stage.triggers.set_policy(policy(up=CPU_UP))
+    stage.decide(now_s=4.0)
+    assert stage.triggers.wants_usage
+    stage.triggers.forget(HELLO.key)
+    assert not stage.triggers.wants_usage
 
 
 def test_status_has_decision_conditions_and_points() -> None:

@@ -8,7 +8,7 @@ from serving.core.scaling.kpa.merge import Proposal
 from serving.core.scaling.scaler.registry import BUILT_IN
 from serving.core.scaling.scaler.shadow import PolicyShadow
 from serving.core.scaling.spec import ScalingSpec
-from serving.core.settings.autoscaler import CLASSIC_CLASS, AutoscalerSettings
+from serving.core.settings.autoscaler import AutoscalerSettings
 from tests.unit.core.scaling.kpa_builders import spec_with
 
 SPEC = spec_with(policy="adaptive", container_concurrency=10, total_value=10.0, target_value=7.0)
@@ -65,11 +65,6 @@ class Stage:
         return costs.adaptive_pod_seconds, costs.knative_pod_seconds
 
 
-def test_classic_class_has_no_shadow() -> None:
-    spec = msgspec.structs.replace(SPEC, class_name=CLASSIC_CLASS)
-    assert BUILT_IN.shadow_of(spec, AutoscalerSettings(), present_scale=0, wall_offset_s=0.0, now_s=0.0) is None
-
-
 def test_knative_shadow_retains_pod_for_stable_window() -> None:
     stage = Stage()
     stage.pass_s(1, load=0.2, requests=1.0)
@@ -124,8 +119,9 @@ def test_shadow_removes_starting_pods_before_ready_pods() -> None:
     assert stage.shadow.scale == 1
 
 
-def test_knative_shadow_merges_other_proposals() -> None:
-    stage = Stage()
+@pytest.mark.parametrize("spec", [SPEC, KNATIVE_SPEC], ids=["knative shadow", "adaptive shadow"])
+def test_shadow_merges_other_proposals(spec: ScalingSpec) -> None:
+    stage = Stage(spec=spec)
     stage.other_proposals = (Proposal(decider="cron", desired=3, reason="schedule"),)
     stage.pass_s(4)
     assert stage.shadow.scale == 3
@@ -228,10 +224,3 @@ def test_adaptive_shadow_retains_pods_while_load_is_unknown() -> None:
     stage.in_flight = None
     stage.decide()
     assert stage.shadow.scale == 1
-
-
-def test_adaptive_shadow_merges_other_proposals() -> None:
-    stage = Stage(spec=KNATIVE_SPEC)
-    stage.other_proposals = (Proposal(decider="cron", desired=3, reason="schedule"),)
-    stage.pass_s(4)
-    assert stage.shadow.scale == 3

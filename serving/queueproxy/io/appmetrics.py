@@ -92,8 +92,12 @@ async def watch_gauges(
     stop: asyncio.Event,
     probing: Callable[[], AbstractAsyncContextManager[None]] = contextlib.nullcontext,
     period_s: float = _PERIOD_S,
+    timeout_s: float = _TIMEOUT_S,
 ) -> None:
-    """Read the metrics page once per period, within the context ``probing``, until ``stop`` is set."""
+    """Read the metrics page once per period, within the context ``probing``, until ``stop`` is set.
+
+    A reading fails after ``timeout_s``.
+    """
     address, path = (spec.app[0], spec.metrics_port or spec.app[1]), spec.metrics_path
     check = listener_check(spec)
     is_fine: bool | None = None
@@ -104,7 +108,7 @@ async def watch_gauges(
             async with probing():
                 if check is not None:
                     check.require(*address)
-                page = await fetch_page(address, path)
+                page = await fetch_page(address, path, timeout_s=timeout_s)
         except (UnreadablePage, OSError) as error:
             report(ok=False, reason=str(error))
             return

@@ -1,4 +1,5 @@
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -177,7 +178,7 @@ def test_cpu_trigger_without_requests_is_reported() -> None:
         ({"min": 2}, False),
     ],
 )
-def test_usage_is_wanted_only_for_cpu_and_memory_triggers(spec: dict[str, object], *, wants: bool) -> None:
+def test_usage_is_wanted_only_for_cpu_and_memory_triggers(spec: dict[str, Any], *, wants: bool) -> None:
     stage = TriggerStage()
     stage.triggers.set_policy(policy(**spec))
     assert not stage.triggers.wants_usage
@@ -187,20 +188,21 @@ def test_usage_is_wanted_only_for_cpu_and_memory_triggers(spec: dict[str, object
 
 def test_usage_is_wanted_while_a_revision_has_cpu_trigger() -> None:
     stage = TriggerStage()
+
+    def wants(second: float) -> bool:
+        stage.decide(now_s=second)
+        return stage.triggers.wants_usage
+
     stage.triggers.set_policy(policy(up=CPU_UP))
-    stage.decide()
+    assert wants(0.0)
     stage.triggers.set_policy(policy(up=ROOM_UP))
-    stage.decide(now_s=1.0)
-    assert not stage.triggers.wants_usage
+    assert not wants(1.0)
     stage.triggers.set_policy(policy(up=CPU_UP))
-    stage.decide(now_s=2.0)
-    assert stage.triggers.wants_usage
+    assert wants(2.0)
     stage.triggers.drop_policy(KEY)
-    stage.decide(now_s=3.0)
-    assert not stage.triggers.wants_usage
+    assert not wants(3.0)
     stage.triggers.set_policy(policy(up=CPU_UP))
-    stage.decide(now_s=4.0)
-    assert stage.triggers.wants_usage
+    assert wants(4.0)
     stage.triggers.forget(HELLO.key)
     assert not stage.triggers.wants_usage
 

@@ -144,7 +144,7 @@ def _step(record: DecisionRecord, state: RevisionState, spec: ScalingSpec) -> tu
 def _observed(record: DecisionRecord, inputs: DecisionInputs, spec: ScalingSpec) -> Observation | NoData:
     """The averages of the recorded windows, resized to the widths in ``spec``.
 
-    A wider stable window has only the recorded seconds. A window starts anew after a silence of its width; the contents
+    A wider stable window has only the recorded seconds. A window restarts after a silence of its width; the contents
     do not tell silence from zeros, so a narrower window counts such a silence as zeros.
     """
     assert record.windows is not None

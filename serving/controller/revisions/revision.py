@@ -21,6 +21,7 @@ from serving.controller.revisions.revision_status import (
     desired_count_of,
     desired_status,
     failure_to_keep,
+    not_ready_because,
     ready_count_of,
     serving_state_of,
     start_scale,
@@ -31,6 +32,7 @@ from serving.controller.values.conditions import is_unsettled
 from serving.controller.values.naming import RoutingState, metadata_changes, revision_name, routing_state_of
 from serving.controller.values.writes import (
     DEBOUNCE_S,
+    STARTING_S,
     UNSETTLED_S,
     UNSTARTED_S,
     Note,
@@ -291,12 +293,14 @@ def _recheck_s(children: RevisionChildren, scale: StartScale) -> float:
 
 
 def _unsettled_s(children: RevisionChildren, *, is_unresolved: bool) -> float:
-    """How long the write of an unsettled status is delayed; longer while no pod is starting."""
+    """How long the write of an unsettled status is delayed; longer while pods may still become ready."""
     starting = [
         pod for pod in children.pods if nested(pod, "status", "containerStatuses") and not is_true(pod, "Ready")
     ]
     is_expected = desired_count_of(children.deployment) > 0 and not is_unresolved
-    return UNSTARTED_S if is_expected and not starting else UNSETTLED_S
+    if not is_expected or not_ready_because(starting):
+        return UNSETTLED_S
+    return STARTING_S if starting else UNSTARTED_S
 
 
 def _conflict(revision: Object, public: PublicService | None) -> str:

@@ -60,7 +60,10 @@ DEBOUNCE_S = 0.05
 """How long changes of a resource's children are collected for one decision, in seconds."""
 
 UNSETTLED_S = 1.5
-"""How long the write of a status that stays Unknown is delayed, in seconds; a small pod becomes ready sooner."""
+"""How long the write of a status that stays Unknown is delayed, in seconds."""
+
+STARTING_S = 10.0
+"""How long such a write is delayed while a pod starts and reports no problem, in seconds; most pods are ready sooner."""
 
 UNSTARTED_S = 600.0
 """How long such a write is delayed while no pod starts, in seconds; a thousand services take minutes."""

@@ -14,7 +14,7 @@ from serving.controller.revisions.revision import (
 )
 from serving.controller.revisions.revision_status import RevisionChildren, was_ready
 from serving.controller.revisions.sidecar import Sidecar
-from serving.controller.values.writes import DEBOUNCE_S, UNSETTLED_S, UNSTARTED_S, WritePlan
+from serving.controller.values.writes import DEBOUNCE_S, STARTING_S, UNSETTLED_S, UNSTARTED_S, WritePlan
 from serving.core.model.knative import (
     BECAME_READY_ANNOTATION,
     REVISION_STATE_ANNOTATIONS,
@@ -50,6 +50,7 @@ CRASHED = a_pod(
         {"name": "app", "restartCount": 9, "state": {"waiting": {"reason": "ErrImagePull", "message": "no image"}}}
     ]
 )
+REFUSED = {"type": "Ready", "status": "False", "reason": "Unready", "message": "connection refused"}
 GROUP = "autoscaling.knative.dev/"
 
 
@@ -166,11 +167,12 @@ def test_status_of_new_revision_is_written_after_its_children() -> None:
     ("desired", "pods", "debounce_s"),
     [
         (1, [{}], UNSTARTED_S),
-        (1, [{"containerStatuses": [{"name": "user-container"}]}], UNSETTLED_S),
+        (1, [{"containerStatuses": [{"name": "user-container"}]}], STARTING_S),
+        (1, [{"containerStatuses": [{}], "conditions": [REFUSED]}], UNSETTLED_S),
         (1, [{"containerStatuses": [{}], "conditions": [{"type": "Ready", "status": "True"}]}], UNSTARTED_S),
         (0, [], UNSETTLED_S),
     ],
-    ids=["no pod starts", "a pod starts", "the Deployment does not count the pod yet", "no pod is wanted"],
+    ids=["no pod starts", "a pod starts", "a pod has a problem", "the Deployment does not count the pod yet", "no pod is wanted"],
 )
 def test_status_debounce_of_starting_revision_depends_on_its_pods(
     desired: int, pods: list[Object], debounce_s: float

@@ -172,7 +172,13 @@ def test_status_of_new_revision_is_written_after_its_children() -> None:
         (1, [{"containerStatuses": [{}], "conditions": [{"type": "Ready", "status": "True"}]}], UNSTARTED_S),
         (0, [], UNSETTLED_S),
     ],
-    ids=["no pod starts", "a pod starts", "a pod has a problem", "the Deployment does not count the pod yet", "no pod is wanted"],
+    ids=[
+        "no pod starts",
+        "a pod starts",
+        "a pod has a problem",
+        "the Deployment does not count the pod yet",
+        "no pod is wanted",
+    ],
 )
 def test_status_debounce_of_starting_revision_depends_on_its_pods(
     desired: int, pods: list[Object], debounce_s: float

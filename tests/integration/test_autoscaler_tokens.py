@@ -1,4 +1,4 @@
-"""Pods that authenticate at the autoscaler with Kubernetes tokens, which an API server reviews, over real sockets."""
+"""Pods authenticate at the autoscaler with Kubernetes tokens, and an API server reviews these, over real sockets."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Pods that are deleted while they start do not wait for their grace period, which is an hour here."""
+"""Pods that are deleted while they start do not wait for their grace period of an hour."""
 
 import asyncio
 import random

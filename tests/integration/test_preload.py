@@ -1,4 +1,4 @@
-"""Preloading: pods that are forked from a warm process of their revision, and apps that cannot be forked."""
+"""Preloading: pods forked from a warm process of their revision, and apps that cannot be forked."""
 
 import asyncio
 import contextlib

@@ -80,7 +80,7 @@ def url(address: tuple[str, int]) -> str:
 
 
 class Chain:
-    """A front proxy that uses HTTP/1.1 to a back proxy, which uses h2c to a grpcio app."""
+    """A front proxy with HTTP/1.1 to a back proxy with h2c to a grpcio app."""
 
     def __init__(self) -> None:
         self.echo = Echo()

@@ -1,4 +1,4 @@
-"""An upstream that dies before it responds: which requests are sent to another upstream or returned to an activator."""
+"""An upstream dies before it responds: the requests for another upstream, and those returned to an activator."""
 
 import asyncio
 

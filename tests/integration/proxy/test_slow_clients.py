@@ -1,4 +1,4 @@
-"""Clients that send or read slowly occupy no slot, or lose it, so that other clients are served."""
+"""Clients that send or read slowly occupy no slot, or lose it, so other clients are served."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""Defaults of the fields that a revision's template omits, and fields that are not allowed."""
+"""Defaults of the fields that a revision's template omits, and rejected fields."""
 
 from typing import Any
 

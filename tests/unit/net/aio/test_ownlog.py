@@ -1,4 +1,4 @@
-"""A log file that is the standard output of the processes that rotate it."""
+"""A log file as the standard output of the processes that rotate it."""
 
 import os
 import subprocess

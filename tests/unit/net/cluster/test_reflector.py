@@ -279,7 +279,7 @@ def event(kind: EventType, name: str, version: int) -> WatchEvent:
 
 
 def reported_of(*script: WatchEvent) -> list[tuple[str, str]]:
-    """The events that are reported for a watch that sends these."""
+    """The reported events of a watch that sends these."""
 
     async def scenario(followed: Followed) -> None:
         followed.cluster.watch_scripts = [list(script)]

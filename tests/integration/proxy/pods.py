@@ -160,7 +160,7 @@ def server_of(app: App, spec: PodSpec) -> uvicorn.Server:
 
 
 class _Server(uvicorn.Server):
-    """A server that does not re-raise its stop signals, which would stop this process."""
+    """A server without re-raised stop signals, which would stop this process."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

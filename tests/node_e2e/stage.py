@@ -199,10 +199,17 @@ class NodeStage:
 
     @contextlib.asynccontextmanager
     async def loaded(
-        self, name: str, *, per_s: float = 20.0, path: str = "/?ms=50", repeats: bool = False
+        self,
+        name: str,
+        *,
+        per_s: float = 20.0,
+        in_flight_max: int = 1_000,
+        path: str = "/?ms=50",
+        repeats: bool = False,
     ) -> AsyncIterator[Load]:
         """Requests at a steady pace during the context, on persistent connections; all are awaited.
 
+        With ``in_flight_max`` requests in flight the next request waits: a slow machine lowers the pace.
         ``repeats``: for half a minute the client sends a request again whose connection failed. Each has an
         Idempotency-Key, as one in an app that dies is sent to another only then; every second one is a POST.
         """
@@ -221,7 +228,8 @@ class NodeStage:
                 load.posts += is_post
                 await _answered(request, load, patience_s=_PATIENCE_OF_CLIENTS_S if repeats else 0.0)
 
-            begun_s, sending = time.monotonic(), asyncio.create_task(_at_pace(send, stop, per_s=per_s))
+            pace = _at_pace(send, stop, per_s=per_s, in_flight_max=in_flight_max)
+            begun_s, sending = time.monotonic(), asyncio.create_task(pace)
             try:
                 yield load
             finally:
@@ -274,12 +282,15 @@ async def _answered(
         load.failures.append(f"{time.strftime('%T')} {status} {body[:200]}")
 
 
-async def _at_pace(send: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.Event, *, per_s: float) -> None:
+async def _at_pace(
+    send: Callable[[], Coroutine[Any, Any, None]], stop: asyncio.Event, *, per_s: float, in_flight_max: int
+) -> None:
     """Start requests at a steady pace until ``stop``, a late one at once; await them all."""
-    due_s = time.monotonic()
+    due_s, slots = time.monotonic(), asyncio.Semaphore(in_flight_max)
     async with asyncio.TaskGroup() as group:
         while not stop.is_set():
-            group.create_task(send())
+            await slots.acquire()
+            group.create_task(send()).add_done_callback(lambda _: slots.release())
             due_s = max(due_s + 1 / per_s, time.monotonic() - 1.0)
             await asyncio.sleep(due_s - time.monotonic())
 

@@ -8,6 +8,7 @@ fields, and refuses a newer format. The module needs only the standard library a
 import contextlib
 import copy
 import errno
+import gzip
 import io
 import os
 import re
@@ -148,7 +149,9 @@ def read_manifest(file: Path) -> BackupManifest:
         raise BadBackup(f"{file}: there is no such file; expected one of `serving backup`") from error
     except (*_BROKEN, *UNREADABLE) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise BadBackup(f"{file} is no backup of serving: {reason}") from error
+        # A cluster's backup is text.
+        hint = "; `serving apply -f` applies manifests" if isinstance(error.__cause__, gzip.BadGzipFile) else ""
+        raise BadBackup(f"{file} is no backup of serving: {reason}{hint}") from error
     if manifest.format > FORMAT:
         raise BadBackup(
             f"{file} has format {manifest.format}, written by serving {manifest.version}; this program knows up to {FORMAT}: "

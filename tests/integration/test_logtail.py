@@ -24,6 +24,8 @@ from tests.integration.api_server import served
 # 2033-05-18T03:33:20Z; logs older than the service belong to an earlier service of the same name.
 LATER_S = 2_000_000_000
 
+READY = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
+
 TRACE = [
     "Traceback (most recent call last):",
     *[f'  File "app.py", line {at}, in f' for at in range(20)],
@@ -70,6 +72,7 @@ async def logs_of_deleted_pods(folder: Path, *words: str) -> tuple[Result, list[
     cluster = MemoryCluster()
     labels = {"serving.knative.dev/service": "hello"}
     await cluster.create(SERVING_SERVICE, {"metadata": {"name": "hello"}, "spec": {}})
+    await cluster.patch(SERVING_SERVICE, "default", "hello", patch=READY, subresource="status")
     await cluster.create(REVISION, {"metadata": {"name": "hello-00001", "labels": labels}, "spec": {}})
     logs = folder / "logs"
     for number, (pod, name) in enumerate(

@@ -200,8 +200,10 @@ async def test_missing_folder_error_names_the_backup_file(tmp_path: Path) -> Non
 def test_missing_and_invalid_archives_are_reported(tmp_path: Path) -> None:
     with pytest.raises(BadBackup, match="there is no such file"):
         read_manifest(tmp_path / "absent")
-    (tmp_path / "text").write_text("hello")
-    with pytest.raises(BadBackup, match="is no backup of serving"):
+    (tmp_path / "text").write_text("kind: Service")
+    with pytest.raises(
+        BadBackup, match="is no backup of serving: not a gzip file; `serving apply -f` applies manifests"
+    ):
         read_manifest(tmp_path / "text")
     with pytest.raises(BadBackup, match="cannot be read"):
         journal_copy(tmp_path / "absent.db")

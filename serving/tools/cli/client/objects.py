@@ -7,7 +7,16 @@ from typing import Any
 from serving.controller.values.naming import deployment_name
 from serving.core.model.errors import InvalidValue, ServingError
 from serving.core.model.knative import QUEUE_PROXY, REVISION_LABEL, SERVICE_LABEL
-from serving.core.model.objects import Object, condition_of, is_dns_subdomain, labels_of, name_of, nested, timestamp_s
+from serving.core.model.objects import (
+    Object,
+    condition_of,
+    is_dns_subdomain,
+    is_true,
+    labels_of,
+    name_of,
+    nested,
+    timestamp_s,
+)
 from serving.home.pods.podfolder import excerpt
 from serving.net.cluster.kinds import EVENT, POD, REVISION, SCALED_WORKLOAD, SERVING_SERVICE, Kind
 from serving.net.cluster.servicepatch import age_order, newest_first
@@ -179,6 +188,15 @@ def superseded_failures(revisions: Iterable[Object]) -> frozenset[str]:
         if condition_of(revision, "Ready").get("status") == "False"
         and age_order(revision) < newest[labels_of(revision).get(SERVICE_LABEL, "")]
     )
+
+
+def missing_pods_reason(served: Object) -> str:
+    """Why a service or workload has no pod, such as "it is at zero"."""
+    if is_workload(served) or is_true(served, "Ready"):
+        return "it is at zero"
+    if not nested(served, "status", "latestCreatedRevisionName"):
+        return "it has no revision yet"
+    return "it is not ready"
 
 
 def _place(resource: Object) -> tuple[str, str]:

@@ -20,6 +20,7 @@ from serving.tools.cli.client.objects import (
     items_of,
     last_lines,
     last_seen,
+    missing_pods_reason,
     object_of,
     revisions_of,
     seconds_since,
@@ -107,7 +108,7 @@ def _service_lines(api: ApiClient, service: Object, *, now_s: float) -> Iterator
         ]
         yield from _titled("Revisions", aligned([header, *revision_rows], indent="  "))
         yield from _revision_problems(revisions, printed=ready.get("message", ""))
-    yield from _pods(api, selector_of(name))
+    yield from _pods(api, selector_of(name), none=missing_pods_reason(service))
     gaps = filter(None, (condition_of(pod, CONDITION_ISOLATED).get("message") for pod in pods))
     yield from (line for gap in dict.fromkeys(gaps) for line in wrapped(f"Isolation: {gap}", indent="  "))
     over = [pod for pod in pods if nested(pod, "status", "phase") == "Failed" and nested(pod, "status", "message")]
@@ -136,13 +137,13 @@ def _other_lines(api: ApiClient, kind: Kind, resource: Object, *, now_s: float) 
     # An empty selector selects all pods.
     if kind == SCALED_WORKLOAD and (selector := str(nested(resource, "status", "selector") or "")):
         pods = items_of(api, POD, selector)
-        yield from _pods(api, selector)
+        yield from _pods(api, selector, none=missing_pods_reason(resource))
     yield from _event_lines(events_of(api, [resource, *pods]), now_s=now_s)
 
 
-def _pods(api: ApiClient, selector: str) -> Iterator[str]:
+def _pods(api: ApiClient, selector: str, *, none: str) -> Iterator[str]:
     titles, rows = server_table(api, POD, name="", selector=selector, everywhere=False)
-    yield from _titled("Pods", aligned([titles, *rows], indent="  ") if rows else ["  none: it is at zero"])
+    yield from _titled("Pods", aligned([titles, *rows], indent="  ") if rows else [f"  none: {none}"])
 
 
 def _head(resource: Object, *, now_s: float, is_brief: bool = False) -> Iterator[str]:

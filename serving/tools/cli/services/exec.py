@@ -13,7 +13,7 @@ import sys
 import termios
 import threading
 import tty
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 import click
@@ -21,7 +21,8 @@ from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import ConnectionClosed
 
 from serving.core.model.errors import Unavailable
-from serving.core.model.objects import Object, is_true, name_of, namespace_of, nested
+from serving.core.model.knative import REVISION_LABEL
+from serving.core.model.objects import Object, is_true, labels_of, name_of, namespace_of, nested
 from serving.home.apiserver.channels import CLOSE, PROTOCOLS, RESIZE, STATUS, STDERR, STDIN, STDOUT
 from serving.net.aio.supervise import SupervisedTasks, supervise
 from serving.net.cluster.kinds import POD
@@ -29,7 +30,7 @@ from serving.tools.cli.client.api import ApiCall, ApiClient, api_options, fail
 from serving.tools.cli.client.completion import complete_service
 from serving.tools.cli.client.connection import WebsocketPlace
 from serving.tools.cli.client.forwarding import open_websocket
-from serving.tools.cli.client.objects import app_container, pod_selectors, served_of
+from serving.tools.cli.client.objects import app_container, missing_pods_reason, pod_selectors, served_of
 from serving.tools.cli.client.resources import path_of
 from serving.tools.cli.services.logs import absence_of_pod, pods_of, short_name
 
@@ -61,15 +62,16 @@ def execute(
     serving exec hello -- env
     serving exec -it hello -- sh
     """  # noqa: D301 - click's mark for lines that stay as they are
-    selectors = pod_selectors(api, [served_of(api, name)])
+    served = served_of(api, name)
+    selectors = pod_selectors(api, [served])
     pods = [pod for pod in pods_of(api, selectors, wanted) if not nested(pod, "metadata", "deletionTimestamp")]
     if not pods:
         fail(
             absence_of_pod(api, selectors, who=name, wanted=wanted)
             if wanted
-            else f"{name} has no pod now: it is at zero; `serving invoke {name}` starts one"
+            else f"{name} has no pod now: {missing_pods_reason(served)}; `serving invoke {name}` starts one"
         )
-    pod = next((pod for pod in pods if is_true(pod, "Ready")), pods[0])
+    pod = chosen_pod(pods, revision=str(nested(served, "status", "latestReadyRevisionName") or ""))
     if len(pods) > 1:
         click.echo(f"in pod {short_name(name_of(pod), name)}", err=True)
     has_terminal = options["has_terminal"] and sys.stdin.isatty()
@@ -91,6 +93,11 @@ def execute(
     except Unavailable as error:
         fail(api.absence(error))
     sys.exit(_exit_code(status))
+
+
+def chosen_pod(pods: Sequence[Object], *, revision: str) -> Object:
+    """A ready pod, if there is one, and of ``revision`` rather than of another revision."""
+    return max(pods, key=lambda pod: (is_true(pod, "Ready"), labels_of(pod).get(REVISION_LABEL) == revision))
 
 
 async def _run(place: WebsocketPlace, *, has_stdin: bool, has_terminal: bool) -> Object:

@@ -24,6 +24,7 @@ from serving.tools.cli.client.objects import (
     app_container,
     gone_pods,
     is_workload,
+    missing_pods_reason,
     pod_selectors,
     pods_by,
     revisions_of,
@@ -88,7 +89,8 @@ def logs(*, api: ApiClient, names: tuple[str, ...], follow: bool, wanted: str, o
             if options["previous"]
             else "--previous prints the logs of its last pods, -f waits for a pod"
         )
-        click.echo(f"{who} has no pod now: it is at zero; {hint}", err=True)
+        reasons = dict.fromkeys(map(missing_pods_reason, served)) or ("all services are at zero",)
+        click.echo(f"{who} has no pod now: {', or '.join(reasons)}; {hint}", err=True)
         return
     lines: _Lines = queue.SimpleQueue()
     prefix, with_times = options.pop("prefix"), options.pop("timestamps")

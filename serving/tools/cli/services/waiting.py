@@ -61,7 +61,7 @@ _TCP_REPORT_S = 2.0
 # A route follows its configuration within milliseconds.
 _ROUTE_FAILS_S = 3.0
 # An app may open an administration port a moment before the port for requests.
-_WRONG_PORT_S = 8.0
+_WRONG_PORT_S = 6.0
 _ITS_PORT = re.compile(rf"listens on port (\d+){re.escape(OTHER_PORT)}")
 _LISTENING = re.compile(r"\b(?:bind|listen)")
 _REFUSED_PORT = re.compile(

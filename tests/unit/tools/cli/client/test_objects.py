@@ -1,5 +1,7 @@
+import pytest
+
 from serving.core.model.objects import Object
-from serving.tools.cli.client.objects import superseded_failures
+from serving.tools.cli.client.objects import missing_pods_reason, superseded_failures
 
 
 def revision(service: str, generation: int, status: str) -> Object:
@@ -29,3 +31,16 @@ def test_failed_revision_with_a_newer_one_is_superseded() -> None:
 
 def test_superseded_failures_of_no_revisions_are_empty() -> None:
     assert superseded_failures([]) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("served", "reason"),
+    [
+        ({"status": {"conditions": [{"type": "Ready", "status": "True"}]}}, "it is at zero"),
+        ({"kind": "ScaledWorkload"}, "it is at zero"),
+        ({}, "it has no revision yet"),
+        ({"status": {"latestCreatedRevisionName": "a-00001"}}, "it is not ready"),
+    ],
+)
+def test_a_service_without_pods_is_at_zero_only_if_it_is_ready(served: Object, reason: str) -> None:
+    assert missing_pods_reason(served) == reason

@@ -169,6 +169,17 @@ async def test_request_reaches_announced_pod_before_any_slice_lists_it() -> None
         assert [head.split()[1] for head in app.heads] == ["/first"]
 
 
+async def test_pod_reports_stats_after_first_response() -> None:
+    # A connection for stats before would delay that response.
+    async with (
+        autoscaler() as (store, daemon),
+        activator(store, daemon) as public,
+        queue_proxy(store, daemon, secret=await secret_of(store), report_period_s=60.0),
+    ):
+        assert (await send_request(public, "/first")).status == 200
+        assert daemon.server.numbers["stats_connections_open"] == 1, "that of the activator"
+
+
 async def test_announced_pod_without_revision_secret_receives_no_request() -> None:
     async with autoscaler() as (store, daemon), activator(store, daemon, queue_wait_max_s=2.0) as public:
         async with queue_proxy(store, daemon, secret="0" * 64) as app:
@@ -206,7 +217,9 @@ async def activator(
 
 
 @contextlib.asynccontextmanager
-async def queue_proxy(store: Store, daemon: AutoscalerDaemon, *, secret: str) -> AsyncIterator[PodServer]:
+async def queue_proxy(
+    store: Store, daemon: AutoscalerDaemon, *, secret: str, report_period_s: float = 1.0
+) -> AsyncIterator[PodServer]:
     """The queue-proxy of pod p in front of an app; yields the app."""
     del store
     app = PodServer("app")
@@ -224,7 +237,7 @@ async def queue_proxy(store: Store, daemon: AutoscalerDaemon, *, secret: str) ->
         secret=secret,
         stats_url="ws://{}:{}/stats".format(*daemon.address),
         stats_token=TOKEN,
-        settings=QueueProxySettings(drain_lag_s=0.0, drain_grace_s=2.0),
+        settings=QueueProxySettings(drain_lag_s=0.0, drain_grace_s=2.0, report_period_s=report_period_s),
     )
     for sock in sockets.values():
         sock.close()

@@ -125,12 +125,10 @@ class PodService:
         if self._pod.dormancy is not None:
             await self._pod.dormancy.recover()
         flushed = asyncio.Event()
-        known = asyncio.Event()
 
         def changed(ready: bool) -> None:  # noqa: FBT001 - the shape of a callback
             pipe.push(ready=ready)
             admin.readiness_changed()
-            known.set()
             pod.wake()
             # On a single machine the readiness pipe has just reported it.
             if ready and self._link is not None and spec.ready_fd is None and not self._is_announced:
@@ -149,7 +147,7 @@ class PodService:
             tasks = [watch, group.start(self._credentials.renew(), name="credentials")]
             reports = None
             if self._link is not None:
-                tasks.append(group.start(self._connect(self._link, known), name="stats connection"))
+                tasks.append(group.start(self._connect(self._link), name="stats connection"))
                 reporting = report_stats(spec, pod, self._link, stop=flushed)
                 reports = group.start(reporting, name="stats reports")
                 if self._reads_page:
@@ -197,11 +195,12 @@ class PodService:
                 return
             await asyncio.sleep(state.pause_s)
 
-    async def _connect(self, link: Link, known: asyncio.Event) -> None:
-        """Wait for readiness, at most one report period; then keep the stats connection open."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._spec.settings.report_period_s):
-                await known.wait()
+    async def _connect(self, link: Link) -> None:
+        """Keep the stats connection open from the first report on.
+
+        Before, its library's import would delay the announcement and the first response.
+        """
+        await asyncio.sleep(self._spec.settings.report_period_s)
         await link.run()
 
     def _connected(self) -> None:

@@ -72,7 +72,7 @@ async def test_queue_proxy_image_defaults_to_image_of_controller(tmp_path: Path)
     proxy = resource["spec"]["template"]["spec"]["containers"][0]
     assert (proxy["name"], proxy["image"]) == ("queue-proxy", "registry.example/s:7")
     values = {variable["name"]: variable.get("value") for variable in proxy["env"]}
-    assert values["SERVING_POD_STATS_URL"] == "ws://autoscaler.knative-serving.svc.cluster.local:6081/stats"
+    assert values["SERVING_POD_STATS_URL"] == "ws://autoscaler.knative-serving.svc.cluster.local.:6081/stats"
 
 
 async def test_changed_queue_proxy_image_in_config_map_applies_without_restart(tmp_path: Path) -> None:

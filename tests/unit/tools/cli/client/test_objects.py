@@ -42,5 +42,5 @@ def test_superseded_failures_of_no_revisions_are_empty() -> None:
         ({"status": {"latestCreatedRevisionName": "a-00001"}}, "it is not ready"),
     ],
 )
-def test_a_service_without_pods_is_at_zero_only_if_it_is_ready(served: Object, reason: str) -> None:
+def test_service_without_pods_is_at_zero_only_if_ready(served: Object, reason: str) -> None:
     assert missing_pods_reason(served) == reason

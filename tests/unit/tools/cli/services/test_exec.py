@@ -9,12 +9,12 @@ def pod(revision: str, status: str) -> Object:
     }
 
 
-def test_a_ready_pod_of_the_latest_ready_revision_is_chosen() -> None:
+def test_ready_pod_of_latest_ready_revision_is_chosen() -> None:
     old, new = pod("hello-00001", "True"), pod("hello-00002", "True")
     assert chosen_pod([old, new], revision="hello-00002") == new
 
 
-def test_a_ready_pod_of_an_older_revision_precedes_one_that_is_not_ready() -> None:
+def test_ready_pod_of_older_revision_precedes_unready_pod() -> None:
     old, new = pod("hello-00001", "True"), pod("hello-00002", "False")
     assert chosen_pod([old, new], revision="hello-00002") == old
     assert chosen_pod([new], revision="hello-00002") == new

@@ -19,6 +19,7 @@ FORKED_NAMES = frozenset({QUEUE_PROXY_NAME, STANDBY_NAME})
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_TID_ADDRESS = 40
 # Fields after the name in /proc/PID/stat.
 _START_TIME_FIELD = 19
 _ARGUMENT_BOUND_FIELDS = slice(45, 49)
@@ -26,9 +27,9 @@ _ARGUMENT_BOUND_FIELDS = slice(45, 49)
 _LIBC = ctypes.CDLL(None, use_errno=True)
 # Calls that keep the interpreter lock, because a child has no other thread to return it.
 _LOCKED = ctypes.PyDLL(None, use_errno=True)
-# <linux/sched.h>, and the number of clone(2) by machine. All arguments except the flags are 0, so their order is
-# irrelevant.
+# <linux/sched.h>, and the number of clone(2) by machine.
 _CLONE_PARENT, _CLONE_NEWPID = 0x8000, 0x20000000
+_CLONE_CHILD_CLEARTID, _CLONE_CHILD_SETTID = 0x200000, 0x1000000
 _CLONE_NUMBERS = {"x86_64": 56, "aarch64": 220}
 _CLONE_NUMBER = _CLONE_NUMBERS.get(os.uname().machine)
 
@@ -44,21 +45,34 @@ def die_with_parent() -> None:
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
+def _thread_id_address() -> int:
+    """The address at which the C library stores the thread id of the main thread; 0 if the kernel does not tell it."""
+    address = ctypes.c_uint64()
+    _LIBC.prctl(_PR_GET_TID_ADDRESS, ctypes.byref(address), 0, 0, 0)
+    return address.value
+
+
+_THREAD_ID_ADDRESS = _thread_id_address()
+
+
 def can_fork_sibling() -> bool:
     """Whether ``fork_sibling`` supports this machine."""
-    return _CLONE_NUMBER is not None
+    return _CLONE_NUMBER is not None and bool(_THREAD_ID_ADDRESS)
 
 
 def fork_sibling(*, has_own_pids: bool = False) -> int:
     """Fork a child of this process's parent: return 0 in the child, else its process id. Raises ``OSError``.
 
     ``has_own_pids`` makes the child the first process of a pid namespace (pid_namespaces(7)), which ends with the
-    child; that needs root. The child must soon execute another program, because the C library does not notice this
-    fork, and keeps the thread data of the parent (clone(2), CLONE_PARENT). This process must have one thread.
+    child; that needs root. The C library does not notice this fork (clone(2), CLONE_PARENT): the kernel stores the
+    child's thread id, and no handlers of pthread_atfork(3) run. This process must have one thread.
     """
     ctypes.pythonapi.PyOS_BeforeFork()
-    flags = _CLONE_PARENT | signal.SIGCHLD | (_CLONE_NEWPID if has_own_pids else 0)
-    pid: int = _LOCKED.syscall(ctypes.c_long(_CLONE_NUMBER or -1), ctypes.c_long(flags), 0, 0, 0, 0)
+    flags = _CLONE_PARENT | _CLONE_CHILD_SETTID | _CLONE_CHILD_CLEARTID | signal.SIGCHLD
+    flags |= _CLONE_NEWPID if has_own_pids else 0
+    # The fourth or the fifth argument is the address, depending on the machine; the other is not used.
+    address = ctypes.c_uint64(_THREAD_ID_ADDRESS)
+    pid: int = _LOCKED.syscall(ctypes.c_long(_CLONE_NUMBER or -1), ctypes.c_long(flags), 0, 0, address, address)
     if pid == 0:
         ctypes.pythonapi.PyOS_AfterFork_Child()
         return 0

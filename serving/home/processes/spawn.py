@@ -10,9 +10,9 @@ assignment, a JSON line. The process answers with its record, and with the reaso
 the stream means that it runs: exec or a queue-proxy closes the socket. The template does not block for this
 (``launches``).
 
-The supervisor becomes the parent of each process, so that the process outlives the template and ends with the
-supervisor. An app is forked as the supervisor's child (clone(2), CLONE_PARENT). A queue-proxy is forked twice and
-adopted. Each process first writes its record (``processrecords``).
+Each process is forked as a child of the supervisor (clone(2), CLONE_PARENT), so that it outlives the template and ends
+with the supervisor. A machine that lacks this forks twice, and the supervisor adopts the process. Each process first
+writes its record (``processrecords``).
 
 Signals are blocked during forks. A child inherits the template's handlers. A SIGTERM before the child has reset its
 handlers would be lost, and the pod would run for its whole grace period.
@@ -324,10 +324,10 @@ class Spawner:
         # Before the fork, so that the answer is cached.
         can_mount()
         mine, its = socket.socketpair()
-        is_sibling = is_app and can_fork_sibling()
+        is_sibling = can_fork_sibling()
         with _signals_blocked():
             try:
-                child = self._sibling() if is_sibling else os.fork()
+                child = self._sibling(is_app=is_app) if is_sibling else os.fork()
                 if child == 0 and is_sibling:
                     self._wait_for_assignment(its, is_app=is_app)
                 elif child == 0:
@@ -341,8 +341,8 @@ class Spawner:
                 os.waitpid(child, 0)
         return Standby(mine)
 
-    def _sibling(self) -> int:
-        if self._has_own_pids:
+    def _sibling(self, *, is_app: bool) -> int:
+        if is_app and self._has_own_pids:
             try:
                 return fork_sibling(has_own_pids=True)
             except OSError as error:
